@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <iterator>
+#include <string>
+
+namespace spillway {
+namespace {
+
+std::atomic<LogLevel> g_level{LogLevel::kWarning};
+
+spdlog::logger& logger() {
+  static const std::shared_ptr<spdlog::logger> instance = [] {
+    auto log = spdlog::stderr_color_mt("spillway");
+    log->set_pattern("[%H:%M:%S] %^%l%$: %v");
+    log->set_level(spdlog::level::trace);  // set_log_level() decides
+    return log;
+  }();
+  return *instance;
+}
+
+std::string escape_control(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void set_log_level(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
+LogLevel log_level() { return g_level.load(std::memory_order_relaxed); }
+
+void log_message(LogLevel level, std::string_view message) {
+  if (level < log_level()) return;
+  const std::string line = escape_control(message);
+  switch (level) {
+    case LogLevel::kDebug:
+      logger().debug(line);
+      break;
+    case LogLevel::kInfo:
+      logger().info(line);
+      break;
+    case LogLevel::kWarning:
+      logger().warn(line);
+      break;
+    case LogLevel::kError:
+      logger().error(line);
+      break;
+    case LogLevel::kOff:
+      break;
+  }
+}
+
+}  // namespace spillway

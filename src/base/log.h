@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Logging to stderr: one line a message, whatever is in it. Thread-safe.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string_view>
+#include <utility>
+
+namespace spillway {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+
+void set_log_level(LogLevel level);
+LogLevel log_level();
+// Control characters in `message` are escaped, so that no payload can forge a line.
+void log_message(LogLevel level, std::string_view message);
+
+template <class... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  if (log_level() <= LogLevel::kDebug)
+    log_message(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  if (log_level() <= LogLevel::kInfo)
+    log_message(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  if (log_level() <= LogLevel::kWarning)
+    log_message(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace spillway
