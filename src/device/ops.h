@@ -11,14 +11,11 @@
 #include <cstdint>
 #include <span>
 
+#include "tensor/op_kinds.h"
 #include "tensor/tensor_view.h"
 
 namespace spillway {
 
-enum class NormKind : uint8_t { kRms, kLayer };
-enum class ActivationKind : uint8_t { kRelu, kGelu, kGeluTanh, kSilu };
-// Which elements of a head are rotated together: (2i, 2i + 1), or (i, i + rotary_dim / 2).
-enum class RopeStyle : uint8_t { kInterleaved, kHalves };
 enum class LinearMode : uint8_t { kStore, kAccumulate };
 
 inline constexpr int kKvBlockTokens = 16;

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds src/ to its architecture: the include table in src/folders.txt and the file rules of CONTRIBUTING.md.
+
+usage: scripts/check_includes.py [--root DIR]
+Prints one `file:line: message` per finding. Exit codes: 0 clean, 1 findings.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+SUFFIXES = (".h", ".cuh", ".cc", ".cu")
+HEADER_SUFFIXES = (".h", ".cuh")
+SPDX = "// SPDX-License-Identifier: Apache-2.0"
+MAX_LINES = 800
+BANNED_STEMS = ("utils", "common", "helpers")
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl)[\w.]*(/|$)")
+TABLE_LINE = re.compile(r"^([a-z]+):\s*((?:[a-z]+\s*)*)$")
+
+
+class Findings:
+    """Collects findings; paths are printed relative to the root."""
+
+    def __init__(self, root):
+        self.root = root
+        self.lines = []
+
+    def add(self, path, line, message):
+        self.lines.append(f"{path.relative_to(self.root)}:{line}: {message}")
+
+
+def read_table(path, findings):
+    """{folder: (line, {folders it may include})} of folders.txt."""
+    table = {}
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = TABLE_LINE.match(line)
+        if not match:
+            findings.add(path, number, "expected 'folder: folder folder ...'")
+        elif match.group(1) in table:
+            findings.add(path, number, f"folder '{match.group(1)}' is listed twice")
+        else:
+            table[match.group(1)] = (number, set(match.group(2).split()))
+    for folder, (number, allowed) in table.items():
+        for other in sorted(allowed - table.keys()):
+            findings.add(path, number, f"'{folder}' lists '{other}', which is not in the table")
+    return table
+
+
+def find_cycle(table):
+    """The folders of one cycle, first one repeated at the end; empty when there is none."""
+    state = {}  # folder -> "open" while on the path, "closed" once done
+
+    def visit(folder, path):
+        state[folder] = "open"
+        for other in sorted(table[folder][1] & table.keys()):
+            if state.get(other) == "open":
+                return [*path[path.index(other) :], other]
+            if other not in state:
+                cycle = visit(other, [*path, other])
+                if cycle:
+                    return cycle
+        state[folder] = "closed"
+        return []
+
+    for folder in table:
+        if folder not in state:
+            cycle = visit(folder, [folder])
+            if cycle:
+                return cycle
+    return []
+
+
+def check_include(path, line, target, folder, table, findings):
+    """One quoted include, `target`, of a file in `folder`."""
+    root = findings.root
+    is_test = path.stem.endswith("_test")
+    first, slash, _ = target.partition("/")
+    if is_test and slash and first == "tests":
+        if not (root / target).is_file():
+            findings.add(path, line, f'"{target}" does not exist')
+        return
+    if not slash or first not in table:
+        findings.add(path, line, f'"{target}" must start with a folder of src/ (foreign headers take <>)')
+        return
+    if not (root / "src" / target).is_file():
+        findings.add(path, line, f'"{target}" does not exist in src/')
+    if first != folder and first not in table[folder][1]:
+        findings.add(path, line, f"{folder}/ may not include {first}/ (src/folders.txt)")
+
+
+def is_per_target(path, lines):
+    """Whether this is a Highway header, compiled once per instruction set: `*_inl.h` guarded by HWY_TARGET_TOGGLE."""
+    return path.stem.endswith("_inl") and any("defined(HWY_TARGET_TOGGLE)" in line for line in lines)
+
+
+def check_file(path, folder, table, findings):
+    """One source file or header of `folder`; returns how many includes it has."""
+    if path.stem in BANNED_STEMS:
+        findings.add(path, 1, f"name the file after its main type, not '{path.stem}'")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        findings.add(path, 1, f"not UTF-8: {error.reason} at byte {error.start}")
+        return 0
+    if len(lines) > MAX_LINES:
+        findings.add(path, MAX_LINES + 1, f"{len(lines)} lines; {MAX_LINES} is the end, split the file")
+    if not lines or lines[0] != SPDX:
+        findings.add(path, 1, f"the first line must be '{SPDX}'")
+    if path.suffix in HEADER_SUFFIXES and "#pragma once" not in lines and not is_per_target(path, lines):
+        findings.add(path, 1, "a header needs '#pragma once'")
+    includes = 0
+    for number, line in enumerate(lines, start=1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        includes += 1
+        quoted, angled = match.groups()
+        if quoted:
+            check_include(path, number, quoted, folder, table, findings)
+        elif angled.partition("/")[0] in table and (findings.root / "src" / angled).is_file():
+            findings.add(path, number, f'our own headers take quotes: "{angled}"')
+        elif CUDA_HEADER.match(angled) and folder != "cuda":
+            findings.add(path, number, f"<{angled}>: only cuda/ may include CUDA headers")
+    return includes
+
+
+def check_tree(root):
+    """(findings, files, includes) of the tree under root."""
+    findings = Findings(root)
+    source = root / "src"
+    table_path = source / "folders.txt"
+    table = read_table(table_path, findings)
+    cycle = find_cycle(table)
+    if cycle:
+        findings.add(table_path, table[cycle[0]][0], f"cycle: {' -> '.join(cycle)}")
+    files = includes = 0
+    for path in sorted(source.rglob("*")):
+        if path.is_dir() and path.parent == source and path.name not in table:
+            findings.add(path, 1, "this folder is not in src/folders.txt")
+        if path.suffix not in SUFFIXES or not path.is_file():
+            continue
+        folder = path.relative_to(source).parts[0]
+        if path.parent == source:
+            findings.add(path, 1, "sources belong into a folder of src/")
+        elif folder in table:
+            files += 1
+            includes += check_file(path, folder, table, findings)
+    return findings.lines, files, includes
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default_root = pathlib.Path(__file__).resolve().parent.parent
+    parser.add_argument("--root", type=pathlib.Path, default=default_root, help="the repository (default: this one)")
+    root = parser.parse_args(arguments).root.resolve()
+    if not (root / "src" / "folders.txt").is_file():
+        print(f"check_includes: {root / 'src' / 'folders.txt'} is missing", file=sys.stderr)
+        return 1
+    findings, files, includes = check_tree(root)
+    for line in findings:
+        print(line)
+    print(f"{files} files, {includes} includes: {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

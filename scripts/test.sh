@@ -1,0 +1,189 @@
+#!/usr/bin/env bash
+# All checks and tests, as CI runs them. The last line is "N passed, N failed, N skipped", over everything that ran.
+set -uo pipefail
+
+# The test binaries that feed hostile or random input to the code: these also run under ASan and UBSan.
+sanitizer_targets=(storage_test hostile_test text_test engine_test parity_test)
+test_timeout_s=300
+sanitizer_timeout_s=600  # of a whole binary
+
+usage() {
+  cat <<'EOF'
+usage: scripts/test.sh [--quick] [--no-deps]
+  --quick     only build/release and its tests labelled unit: no checks, no sanitizers, no Python
+  --no-deps   do not install packages
+Exit codes: 0 all passed, 1 something failed or no test ran, 2 wrong usage.
+EOF
+}
+
+quick=0
+install_packages=1
+for option in "$@"; do
+  case "$option" in
+    --quick) quick=1 ;;
+    --no-deps) install_packages=0 ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+done
+
+exec </dev/null
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+summary=()  # arguments of test_summary.py
+timings=()  # "12 s  name"
+sanitized=()  # the sanitizer targets that exist
+results=build/test-results
+rm -rf "$results"
+mkdir -p "$results"
+
+# stage NAME COMMAND...: runs it under a heading, keeps its time, hands its status on.
+stage() {
+  local name=$1 start=$SECONDS status=0
+  shift
+  echo
+  echo "== $name"
+  "$@" || status=$?
+  timings+=("$(printf '%5d s  %s' $((SECONDS - start)) "$name")$([[ $status == 0 ]] || echo '  FAILED')")
+  return "$status"
+}
+# A stage whose failure counts as one failed test.
+must() { stage "$@" || summary+=(--failed "$1"); }
+
+build() { # PRESET [TARGET...]
+  local preset=$1
+  shift
+  scripts/configure.sh "$preset" && cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"}
+}
+
+run_ctest() { # BUILD REPORT [OPTION...]
+  local build=$1 report=$2
+  shift 2
+  ctest --test-dir "$build" -j "$(nproc)" --timeout "$test_timeout_s" --output-on-failure --no-tests=error \
+    --output-junit "$PWD/$report" "$@"
+}
+
+# Release: everything is built, so a test that is not there fails.
+test_release() {
+  local options=()
+  if ((quick)); then options=(-L unit); fi
+  run_ctest build/release "$results/release.xml" "${options[@]}"
+}
+
+# The sanitizer targets that this tree has.
+existing_sanitizer_targets() {
+  local known target
+  known=$(ninja -C build/debug -t targets all)
+  for target in "${sanitizer_targets[@]}"; do
+    if grep -qFx "$target: phony" <<<"$known"; then echo "$target"; fi
+  done
+}
+
+build_sanitized() {
+  scripts/configure.sh debug && mapfile -t sanitized < <(existing_sanitizer_targets) || return 1
+  echo "targets: ${sanitized[*]:-none}"
+  if ((${#sanitized[@]} == 0)); then return 1; fi
+  cmake --build build/debug --parallel "$jobs" --target "${sanitized[@]}"
+}
+
+# One process per binary, all at once: the leak check at the end of a process takes seconds on some machines, too long
+# for ctest's one process per test.
+test_sanitized() {
+  local target status failed=0 processes=()
+  for target in "${sanitized[@]}"; do
+    ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+      timeout --kill-after=10 "$sanitizer_timeout_s" "$(find build/debug -type f -name "$target" -perm -u+x -print -quit)" \
+      --gtest_brief=1 "--gtest_output=xml:$PWD/$results/$target.xml" >"$results/$target.log" 2>&1 &
+    processes+=($!)
+  done
+  for i in "${!sanitized[@]}"; do
+    target=${sanitized[i]}
+    status=0
+    wait "${processes[i]}" || status=$?
+    summary+=("sanitized $target=$results/$target.xml")
+    if ((status == 0)); then
+      echo "$target: $(tail -n 1 "$results/$target.log")"
+      continue
+    fi
+    failed=1
+    cat "$results/$target.log"
+    echo "$target: exit code $status"
+    # All tests may have passed, and the leak check at the end not.
+    if [[ -f $results/$target.xml ]] && ! grep -q '<failure' "$results/$target.xml"; then
+      summary+=(--failed "sanitized $target, exit code $status after its tests")
+    fi
+  done
+  return "$failed"
+}
+
+python=
+make_python() {
+  local venv
+  if venv=$(scripts/test_venv.sh); then
+    python=$venv/bin/python
+  elif python3 -c 'import pytest' 2>/dev/null; then
+    python=python3
+    echo "warning: no environment for tests/requirements.txt could be made; using the system's Python and what it has" >&2
+  else
+    echo "warning: no environment for tests/requirements.txt could be made (no network?): Python tests are skipped" >&2
+    return 1
+  fi
+  echo "$python"
+}
+
+test_python() {
+  SPILLWAY_BIN=$PWD/build/release/bin/spillway "$python" -m pytest tests/python -q -rs -p no:cacheprovider \
+    --junitxml "$results/python.xml"
+}
+
+check_shell() {
+  if ! command -v shellcheck >/dev/null; then
+    echo "shellcheck is not installed; not checked"
+    return 0
+  fi
+  shellcheck scripts/*.sh .ci/run && echo "shell scripts are clean"
+}
+
+run_all() {
+  if ((install_packages)) && ! stage "packages" scripts/install_deps.sh test; then
+    summary+=(--failed "packages")
+    return
+  fi
+  jobs=$(scripts/jobs.sh)
+
+  if ((quick == 0)); then
+    stage "python environment" make_python
+    stage "model" scripts/fetch_model.sh smollm2 || echo "warning: no model; the tests that need it are skipped" >&2
+    must "include check" python3 scripts/check_includes.py
+    must "format check" scripts/check_format.sh
+    must "shell check" check_shell
+  fi
+
+  if stage "build release" build release; then
+    stage "test release" test_release
+    summary+=("release=$results/release.xml")
+  else
+    summary+=(--failed "build release")
+  fi
+  if ((quick)); then return; fi
+
+  if stage "build with ASan and UBSan" build_sanitized; then
+    stage "test with ASan and UBSan" test_sanitized
+  else
+    summary+=(--failed "build with ASan and UBSan")
+  fi
+  if [[ -n $python ]]; then
+    stage "python tests" test_python
+    summary+=("python=$results/python.xml")
+  else
+    summary+=(--skipped "tests/python=no Python environment could be made")
+  fi
+}
+
+run_all
+echo
+echo "== time"
+printf '%s\n' "${timings[@]}"
+printf '%5d s  in all\n' "$SECONDS"
+echo
+echo "== summary"
+python3 scripts/test_summary.py "${summary[@]}"

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands of `spillway`; each adds itself to the command line and runs from its callback.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace spillway {
+
+void add_run_command(CLI::App& app);
+void add_chat_command(CLI::App& app);
+void add_inspect_command(CLI::App& app);
+void add_eval_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
+void add_tokenize_command(CLI::App& app);
+// For developers, not listed in --help: raw logits for parity tests.
+void add_logits_command(CLI::App& app);
+
+}  // namespace spillway

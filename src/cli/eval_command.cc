@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// spillway eval: perplexity of a text, accuracy on last words.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/prompt_input.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "engine/perplexity.h"
+#include "runtime/decoder.h"
+#include "storage/file.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+constexpr uint64_t kMaxTextBytes = uint64_t{512} << 20;
+
+struct EvalOptions {
+  SessionOptions session;
+  std::string text;
+  std::string last_word;
+  int context = 512;
+  int64_t max_windows = 0;
+  bool json = false;
+};
+
+json eval_text(const EvalOptions& options, Session& session) {
+  const std::string text = read_text_file(options.text, kMaxTextBytes);
+  require_utf8(text, options.text);
+  const Tokenizer& tokenizer = session.loaded->require_tokenizer();
+  const auto tokens = tokenizer.encode(text);
+  KvCache kv = session.make_kv(options.context);
+  Decoder decoder(*session.device, session.loaded->model.spec, session.loaded->weights,
+                  options.session.max_step_tokens);
+
+  ProgressBar bar("perplexity");
+  PerplexityOptions perplexity_options;
+  perplexity_options.context = options.context;
+  perplexity_options.max_windows = options.max_windows;
+  if (tokenizer.vocabulary().add_bos) perplexity_options.bos = tokenizer.bos();
+  perplexity_options.cancel = &interrupted();
+  perplexity_options.progress = [&](int64_t done, int64_t total, double so_far) {
+    bar.update(static_cast<uint64_t>(done), static_cast<uint64_t>(total),
+               fmt::format("{} of {} windows, {:.3f} so far", done, total, so_far));
+  };
+  const Stopwatch watch;
+  const PerplexityResult result = perplexity(decoder, kv, tokens, perplexity_options);
+  return {
+      {"perplexity", result.perplexity},
+      {"perplexity_stderr", result.standard_error},
+      {"tokens", result.tokens},
+      {"windows", result.windows},
+      {"ctx", options.context},
+      {"text_tokens", tokens.size()},
+      {"tokens_per_s", static_cast<double>(result.windows * options.context) / watch.seconds()}};
+}
+
+struct Passage {
+  std::vector<TokenId> context;
+  std::vector<TokenId> last_word;
+};
+
+// {"text": "..."} lines, as in LAMBADA: the text up to the last space, and what follows it. The
+// word's tokens are those in which the whole text differs from the text without it.
+std::vector<Passage> read_passages(const std::string& path, const Tokenizer& tokenizer) {
+  std::istringstream lines(read_text_file(path, kMaxTextBytes));
+  std::vector<Passage> passages;
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    if (line.empty()) continue;
+    const json parsed = json::parse(line, nullptr, false);
+    SPW_CHECK(parsed.is_object() && parsed.contains("text") && parsed["text"].is_string(),
+              kInvalidArgument, "{}:{}: not a JSON object with a \"text\"", path, number);
+    const std::string text = parsed["text"];
+    const auto space = text.find_last_of(' ');
+    SPW_CHECK(space != std::string::npos && space > 0 && space + 1 < text.size(), kInvalidArgument,
+              "{}:{}: the text has no last word behind a space", path, number);
+    Passage passage;
+    passage.context = tokenizer.encode(text.substr(0, space));
+    const auto whole = tokenizer.encode(text);
+    const auto [a, b] =
+        std::mismatch(passage.context.begin(), passage.context.end(), whole.begin(), whole.end());
+    passage.last_word.assign(b, whole.end());
+    passage.context.erase(a, passage.context.end());
+    if (!passage.context.empty() && !passage.last_word.empty())
+      passages.push_back(std::move(passage));
+  }
+  SPW_CHECK(!passages.empty(), kInvalidArgument, "{}: no passages", path);
+  return passages;
+}
+
+json eval_last_words(const EvalOptions& options, Session& session) {
+  const auto passages = read_passages(options.last_word, session.loaded->require_tokenizer());
+  size_t longest = 0;
+  for (const Passage& p : passages)
+    longest = std::max(longest, p.context.size() + p.last_word.size());
+  SPW_CHECK(static_cast<int64_t>(longest) <= session.loaded->model.spec.max_context,
+            kInvalidArgument, "{}: a passage has {} tokens, the model's context {}",
+            options.last_word, longest, session.loaded->model.spec.max_context);
+  KvCache kv = session.make_kv(static_cast<int64_t>(longest));
+  Decoder decoder(*session.device, session.loaded->model.spec, session.loaded->weights,
+                  options.session.max_step_tokens);
+  ProgressBar bar("last words");
+  int64_t right = 0, words = 0;
+  double logprob = 0;
+  for (const Passage& passage : passages) {
+    SPW_CHECK(!interrupted(), kCancelled, "stopped after {} of {} passages", words,
+              passages.size());
+    const TargetScore score = score_target(decoder, kv, passage.context, passage.last_word);
+    right += score.greedy_matches ? 1 : 0;
+    logprob += score.logprob;
+    ++words;
+    bar.update(static_cast<uint64_t>(words), passages.size(),
+               fmt::format("{} of {} right", right, words));
+  }
+  return {{"last_word_accuracy", static_cast<double>(right) / static_cast<double>(words)},
+          {"last_word_perplexity", std::exp(-logprob / static_cast<double>(words))},
+          {"passages", words}};
+}
+
+int eval(const EvalOptions& options) {
+  SPW_CHECK(!options.text.empty() || !options.last_word.empty(), kInvalidArgument,
+            "nothing to evaluate; give --text FILE or --last-word FILE.jsonl");
+  Session session(options.session);
+  json out{{"model", options.session.model}};
+  if (!options.text.empty()) out.update(eval_text(options, session));
+  if (!options.last_word.empty()) out.update(eval_last_words(options, session));
+  if (options.json) {
+    print_now(out.dump() + "\n");
+    return 0;
+  }
+  if (out.contains("perplexity")) {
+    print_now(fmt::format(
+        "perplexity {:.4f} +- {:.4f} over {} tokens in {} windows of {} ({:.0f} tokens/s)\n",
+        out["perplexity"].get<double>(), out["perplexity_stderr"].get<double>(),
+        out["tokens"].get<int64_t>(), out["windows"].get<int64_t>(), options.context,
+        out["tokens_per_s"].get<double>()));
+  }
+  if (out.contains("last_word_accuracy")) {
+    print_now(fmt::format("last-word accuracy {:.2f}%, perplexity {:.3f} over {} passages\n",
+                          100 * out["last_word_accuracy"].get<double>(),
+                          out["last_word_perplexity"].get<double>(),
+                          out["passages"].get<int64_t>()));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "eval", "how well a model predicts: perplexity of a text, accuracy on last words");
+  auto options = std::make_shared<EvalOptions>();
+  options->session.add_to(*command);
+  command->add_option("--text", options->text, "perplexity of this text file");
+  command
+      ->add_option("--ctx", options->context,
+                   "tokens in a window; the second half of each is scored")
+      ->capture_default_str();
+  command
+      ->add_option("--max-windows", options->max_windows, "stop after this many windows; 0 = all")
+      ->capture_default_str();
+  command->add_option("--last-word", options->last_word,
+                      "a file of lines {\"text\": ...}: is the last word guessed? (LAMBADA)");
+  command->add_flag("--json", options->json, "one JSON object");
+  command->footer(
+      "Windows do not overlap, each begins with BOS where the model has one, and its second half "
+      "is scored, so the figure\n"
+      "compares with llama.cpp's perplexity for the same file and context.\n"
+      "  spillway eval smollm2 --text wiki.test.raw --ctx 512");
+  command->final_callback([options] { throw CLI::RuntimeError(eval(*options)); });
+}
+
+}  // namespace spillway

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// spillway inspect: what is in a model's files and what it needs; what devices there are.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/model_catalog.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "engine/loaded_model.h"
+#include "engine/vocabulary_from_files.h"
+#include "storage/model_files.h"
+#include "text/chat_template.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+struct InspectOptions {
+  std::string model;
+  bool devices = false;
+  bool tensors = false;
+  bool metadata = false;
+  bool json = false;
+};
+
+const char* chat_format_name(ChatFormat format) {
+  switch (format) {
+    case ChatFormat::kChatMl:
+      return "chatml";
+    case ChatFormat::kLlama2:
+      return "llama-2";
+    case ChatFormat::kLlama3:
+      return "llama-3";
+    case ChatFormat::kZephyr:
+      return "zephyr";
+    case ChatFormat::kPhi3:
+      return "phi-3";
+  }
+  return "unknown";
+}
+
+json describe_tokenizer(const ModelFiles& files) {
+  try {
+    const Vocabulary vocabulary = vocabulary_from_files(files);
+    json out{{"kind", vocabulary.model == TokenizerModel::kByteLevelBpe ? "byte-level BPE"
+                                                                        : "SentencePiece"},
+             {"tokens", vocabulary.tokens.size()},
+             {"add_bos", vocabulary.add_bos}};
+    if (!vocabulary.chat_template.empty()) {
+      const auto chat = try_detect_chat_template(vocabulary);
+      out["chat_template"] = chat ? chat_format_name(chat->format) : "unknown";
+    }
+    return out;
+  } catch (const Error& error) {
+    return {{"error", error.what()}};
+  }
+}
+
+json describe_spec(const Model& model) {
+  const ModelSpec& spec = model.spec;
+  const KvShape kv{spec.layers, spec.kv_heads, spec.head_dim, default_kv_dtype(model)};
+  const int64_t kv_token_bytes = kv.block_bytes() / kKvBlockTokens;
+  std::map<std::string, int64_t> types;
+  for (const BoundWeight& weight : model.weights)
+    types[std::string(dtype_name(weight.dtype))] += weight.bytes();
+  return {{"name", spec.name},
+          {"family", spec.family},
+          {"executable", spec.executable},
+          {"parameters", parameter_count(spec)},
+          {"layers", spec.layers},
+          {"hidden", spec.hidden},
+          {"heads", spec.heads},
+          {"kv_heads", spec.kv_heads},
+          {"head_dim", spec.head_dim},
+          {"ffn", spec.ffn},
+          {"vocabulary", spec.vocab_size},
+          {"context", spec.max_context},
+          {"weight_bytes", model.weight_bytes()},
+          {"weight_bytes_by_type", types},
+          {"kv_type", dtype_name(kv.dtype)},
+          {"kv_bytes_per_token", kv_token_bytes},
+          {"kv_bytes_full_context", kv_token_bytes * spec.max_context}};
+}
+
+json describe_tensors(const ModelFiles& files) {
+  json out = json::array();
+  for (const TensorInfo& tensor : files.tensors) {
+    out.push_back({{"name", tensor.name},
+                   {"type", dtype_name(tensor.dtype)},
+                   {"shape", tensor.shape},
+                   {"file", tensor.extent.file},
+                   {"offset", tensor.extent.offset},
+                   {"bytes", tensor.extent.bytes}});
+  }
+  return out;
+}
+
+json inspect_model(const InspectOptions& options) {
+  const std::string path = resolve_model(options.model);
+  if (const auto name = try_dummy_name(path))
+    return {{"format", "dummy"}, {"model", describe_spec(describe_dummy_model(*name))}};
+
+  const ModelFiles files = open_model(path);
+  json out{{"format", files.format == ModelFiles::Format::kGguf ? "GGUF" : "Hugging Face"},
+           {"tensor_count", files.tensors.size()},
+           {"tokenizer", describe_tokenizer(files)}};
+  for (const auto& file : files.paths) out["files"].push_back(file.string());
+  try {
+    out["model"] = describe_spec(describe_model(files));
+  } catch (const Error& error) {
+    // What is in the file can be said even when it cannot be run.
+    out["model_error"] = error.what();
+  }
+  if (options.metadata) {
+    for (const std::string_view key : files.metadata.keys())
+      out["metadata"][std::string(key)] = files.metadata.describe(key);
+  }
+  if (options.tensors) out["tensors"] = describe_tensors(files);
+  return out;
+}
+
+json inspect_devices() {
+  const auto device = make_device("cpu", 0);
+  const DeviceInfo& info = device->info();
+  return json::array({{{"name", info.name},
+                       {"hardware", info.hardware},
+                       {"features", info.features},
+                       {"threads", info.threads},
+                       {"memory_bytes", info.memory_bytes}}});
+}
+
+void print_model(const json& out) {
+  const auto line = [](const char* key, const std::string& value) {
+    print_now(fmt::format("{:<12}{}\n", key, value));
+  };
+  const auto bytes = [](const json& value) { return format_bytes(value.get<uint64_t>()); };
+  line("format", out["format"].get<std::string>());
+  if (out.contains("files")) {
+    for (const json& file : out["files"]) line("file", file.get<std::string>());
+  }
+  if (out.contains("model_error"))
+    line("model", "cannot be run: " + out["model_error"].get<std::string>());
+  if (out.contains("model")) {
+    const json& m = out["model"];
+    line("model",
+         fmt::format("{} ({} family, {:.3g} billion parameters{})", m["name"].get<std::string>(),
+                     m["family"].get<std::string>(), m["parameters"].get<double>() / 1e9,
+                     m["executable"].get<bool>() ? "" : ", for planning only"));
+    line("shape",
+         fmt::format(
+             "{} layers, hidden {}, {} heads, {} KV heads of {}, feed-forward {}, vocabulary {}",
+             m["layers"].get<int>(), m["hidden"].get<int64_t>(), m["heads"].get<int>(),
+             m["kv_heads"].get<int>(), m["head_dim"].get<int>(), m["ffn"].get<int64_t>(),
+             m["vocabulary"].get<int64_t>()));
+    std::string types;
+    for (const auto& [type, size] : m["weight_bytes_by_type"].items())
+      types += fmt::format("  {} {}", type, bytes(size));
+    line("weights", fmt::format("{}:{}", bytes(m["weight_bytes"]), types));
+    line("context", fmt::format("{} tokens; KV cache ({}) {} per token, {} when full",
+                                m["context"].get<int64_t>(), m["kv_type"].get<std::string>(),
+                                bytes(m["kv_bytes_per_token"]), bytes(m["kv_bytes_full_context"])));
+  }
+  if (out.contains("tokenizer")) {
+    const json& t = out["tokenizer"];
+    line("tokenizer",
+         t.contains("error")
+             ? t["error"].get<std::string>()
+             : fmt::format("{}, {} tokens{}", t["kind"].get<std::string>(),
+                           t["tokens"].get<size_t>(),
+                           t.contains("chat_template")
+                               ? ", chat template " + t["chat_template"].get<std::string>()
+                               : ""));
+  }
+  if (out.contains("metadata")) {
+    for (const auto& [key, value] : out["metadata"].items())
+      print_now(fmt::format("{} = {}\n", key, value.get<std::string>()));
+  }
+  if (out.contains("tensors")) {
+    for (const json& t : out["tensors"]) {
+      print_now(fmt::format("{:<48} {:<5} {:<16} {:>10}\n", t["name"].get<std::string>(),
+                            t["type"].get<std::string>(), t["shape"].dump(), bytes(t["bytes"])));
+    }
+  }
+}
+
+void print_devices(const json& devices) {
+  for (const json& d : devices) {
+    print_now(fmt::format("{:<6} {}, {} threads, {} ({})\n", d["name"].get<std::string>(),
+                          d["hardware"].get<std::string>(), d["threads"].get<int>(),
+                          format_bytes(d["memory_bytes"].get<uint64_t>()),
+                          d["features"].get<std::string>()));
+  }
+}
+
+int inspect(const InspectOptions& options) {
+  SPW_CHECK(!options.model.empty() || options.devices, kInvalidArgument,
+            "give a MODEL, or --devices");
+  json out = options.model.empty() ? json::object() : inspect_model(options);
+  if (options.devices) out["devices"] = inspect_devices();
+  if (options.json) {
+    print_now(out.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+    return 0;
+  }
+  if (!options.model.empty()) print_model(out);
+  if (options.devices) print_devices(out["devices"]);
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "inspect", "what is in a model's files and what it needs; what devices there are");
+  auto options = std::make_shared<InspectOptions>();
+  command->add_option("MODEL", options->model,
+                      "GGUF file, Hugging Face folder, smollm2, or dummy:NAME");
+  command->add_flag("--devices", options->devices, "list the devices of this machine");
+  command->add_flag("--tensors", options->tensors, "list every tensor");
+  command->add_flag("--metadata", options->metadata, "list every key");
+  command->add_flag("--json", options->json, "as JSON");
+  command->footer(
+      "Examples:\n"
+      "  spillway inspect model.gguf --tensors\n"
+      "  spillway inspect dummy:opt-175b      (sizes of a model without its files)\n"
+      "  spillway inspect --devices");
+  command->final_callback([options] { throw CLI::RuntimeError(inspect(*options)); });
+}
+
+}  // namespace spillway

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/model_catalog.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+#include "engine/loaded_model.h"
+
+namespace spillway {
+namespace {
+
+// The same table as in scripts/fetch_model.sh, which fills the cache.
+struct CatalogEntry {
+  const char* name;
+  const char* file;
+};
+constexpr CatalogEntry kCatalog[] = {{"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"}};
+
+std::filesystem::path cache_folder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
+    return std::filesystem::path(cache) / "spillway" / "models";
+  }
+  const char* home = std::getenv("HOME");
+  return std::filesystem::path(home != nullptr ? home : ".") / ".cache" / "spillway" / "models";
+}
+
+}  // namespace
+
+std::string resolve_model(const std::string& reference) {
+  if (try_dummy_name(reference)) return reference;
+  std::error_code error;
+  if (std::filesystem::exists(reference, error)) return reference;
+  for (const CatalogEntry& entry : kCatalog) {
+    if (reference != entry.name) continue;
+    const auto path = cache_folder() / entry.file;
+    SPW_CHECK(std::filesystem::exists(path, error), kInvalidArgument,
+              "the model '{}' is not in {} yet; run scripts/fetch_model.sh {}, or give a path",
+              entry.name, cache_folder().string(), entry.name);
+    return path.string();
+  }
+  fail(ErrorCode::kInvalidArgument,
+       "no file, folder or known model '{}'; give a GGUF file, a Hugging Face folder, smollm2, or "
+       "dummy:NAME",
+       reference);
+}
+
+}  // namespace spillway

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every command that runs a model does first: the options, the device, loading.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+#include "engine/loaded_model.h"
+#include "kv/kv_cache.h"
+
+namespace CLI {
+class App;
+}
+
+namespace spillway {
+
+struct SessionOptions {
+  std::string model;
+  std::string device = "cpu";
+  int threads = 0;
+  bool deterministic = false;
+  bool no_mmap = false;
+  std::string kv_type = "auto";
+  int max_step_tokens = 512;
+
+  // MODEL and the options that all such commands share.
+  void add_to(CLI::App& command);
+};
+
+// A device and a model on it, loaded with a progress bar. Not movable.
+struct Session {
+  explicit Session(const SessionOptions& options);
+
+  // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
+  int64_t context_tokens(int64_t wanted) const;
+  KvCache make_kv(int64_t tokens, int64_t sequences = 1);
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<LoadedModel> loaded;
+  DType kv_dtype;
+  double load_seconds = 0;
+};
+
+// Also without a model: `--device` as a device. Throws kInvalidArgument for one that does not exist
+// here.
+std::unique_ptr<Device> make_device(const std::string& name, int threads);
+
+}  // namespace spillway

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a person at a terminal sees: progress bars on stderr, text on stdout as it comes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace spillway {
+
+bool stdout_is_terminal();
+bool stderr_is_terminal();
+
+// Writes and flushes. Throws kIo when the reader has gone away.
+void print_now(std::string_view text);
+
+// Redraws one line on stderr a few times a second; nothing at all when stderr is no terminal. Not
+// thread-safe.
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string title);
+  ~ProgressBar();  // clears the line
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  // `detail` stands behind the bar: "1.2 of 4.0 GiB".
+  void update(uint64_t done, uint64_t total, std::string_view detail);
+
+ private:
+  std::string title_;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point last_{};
+  std::chrono::steady_clock::time_point start_;
+};
+
+// Seconds since it was made.
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace spillway

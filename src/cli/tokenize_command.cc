@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// spillway tokenize: the ids of a text; works with a vocabulary alone.
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/model_catalog.h"
+#include "cli/prompt_input.h"
+#include "cli/terminal.h"
+#include "engine/vocabulary_from_files.h"
+#include "storage/model_files.h"
+#include "text/tokenizer.h"
+
+namespace spillway {
+namespace {
+
+struct TokenizeOptions {
+  std::string model;
+  PromptInput input;
+  bool parse_special = false;
+  bool json = false;
+};
+
+int tokenize(const TokenizeOptions& options) {
+  const std::string text = options.input.read_text();
+  const Tokenizer tokenizer(vocabulary_from_files(open_tokenizer(resolve_model(options.model))));
+  const auto ids = tokenizer.encode(
+      text, {.add_special = !options.input.no_special, .parse_special = options.parse_special});
+  if (options.json) {
+    print_now(nlohmann::json{{"ids", ids}, {"count", ids.size()}}.dump() + "\n");
+  } else {
+    print_now(fmt::format("{}\n", fmt::join(ids, " ")));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_tokenize_command(CLI::App& app) {
+  auto* command = app.add_subcommand("tokenize", "the token ids of a text");
+  auto options = std::make_shared<TokenizeOptions>();
+  command
+      ->add_option("MODEL", options->model,
+                   "a model, a vocabulary-only GGUF, or a folder with tokenizer.json")
+      ->required();
+  options->input.add_to(*command, false);
+  command->add_flag("--parse-special", options->parse_special,
+                    "control tokens spelled out in the text are found");
+  command->add_flag("--json", options->json, "{\"ids\": [...]}");
+  command->footer("  spillway tokenize smollm2 -p 'Hello world'");
+  command->final_callback([options] { throw CLI::RuntimeError(tokenize(*options)); });
+}
+
+}  // namespace spillway

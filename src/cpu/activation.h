@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elementwise activation functions, alone and gated.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "device/ops.h"
+
+namespace spillway::cpu {
+
+// x = f(x). x [rows, cols].
+void activate(ThreadPool& pool, ActivationKind kind, const Activations& x);
+
+// out = f(gate) * up, all [rows, cols]. out may be gate or up.
+void gated_activate(ThreadPool& pool, ActivationKind kind, const Activations& gate,
+                    const Activations& up, const Activations& out);
+
+}  // namespace spillway::cpu

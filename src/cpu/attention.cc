@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "cpu/attention_args.h"
+#include "cpu/kv_append.h"
+#include "cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/attention.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include "cpu/attention_inl.h"
+
+#if HWY_ONCE
+namespace spillway {
+
+HWY_EXPORT(attend_split);
+HWY_EXPORT(merge_partials);
+HWY_EXPORT(finish_tile);
+
+namespace cpu {
+namespace {
+
+static_assert(kPageTokens == kKvBlockTokens);
+constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;  // of partials waiting to be merged
+
+int64_t first_split(const AttentionArgs& a, const AttentionTile& tile) {
+  return tile.first_key(a.window) / kSplitKeys;
+}
+int64_t end_split(const AttentionTile& tile) {
+  return (tile.end_key() + kSplitKeys - 1) / kSplitKeys;
+}
+
+std::vector<AttentionTile> make_tiles(const AttentionArgs& a, const KvLayerView& kv,
+                                      std::span<const SequenceSpan> spans) {
+  const int64_t tile_rows = std::max<int64_t>(1, kTileQueries / a.group);
+  std::vector<AttentionTile> tiles;
+  for (const SequenceSpan& span : spans) {
+    for (int64_t row = 0; row < span.rows; row += tile_rows) {
+      AttentionTile tile{.blocks = span.block_table.data(),
+                         .first_row = span.first_row + row,
+                         .position = span.start + row,
+                         .rows = std::min(tile_rows, span.rows - row)};
+      for (int64_t page = tile.first_key(a.window) / kPageTokens;
+           page * kPageTokens < tile.end_key(); ++page) {
+        const int32_t block = tile.blocks[page];
+        SPW_ASSERT(block >= 0 && block < kv.blocks);
+      }
+      for (tile.kv_head = 0; tile.kv_head < kv.kv_heads; ++tile.kv_head) tiles.push_back(tile);
+    }
+  }
+  return tiles;
+}
+
+// Cuts `costs` into threads() runs of about equal cost and calls fn(begin, end, worker) for each.
+template <class Fn>
+void parallel_by_cost(ThreadPool& pool, const std::vector<int64_t>& costs, Fn&& fn) {
+  int64_t total = 0;
+  for (const int64_t cost : costs) total += cost;
+  if (total < kForkWork || pool.threads() == 1) {
+    fn(size_t{0}, costs.size(), 0);
+    return;
+  }
+  std::vector<size_t> bounds{0};
+  int64_t done = 0;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    done += costs[i];
+    while (static_cast<int64_t>(bounds.size()) < pool.threads() &&
+           done * pool.threads() >= total * static_cast<int64_t>(bounds.size())) {
+      bounds.push_back(i + 1);
+    }
+  }
+  bounds.resize(static_cast<size_t>(pool.threads()) + 1, costs.size());
+  bounds.back() = costs.size();
+  pool.run([&](int worker) {
+    const auto w = static_cast<size_t>(worker);
+    if (bounds[w] < bounds[w + 1]) fn(bounds[w], bounds[w + 1], worker);
+  });
+}
+
+int64_t keys_of(const AttentionArgs& a, const AttentionTile& tile) {
+  return tile.end_key() - tile.first_key(a.window);
+}
+
+// Enough tiles for all workers: each does a tile from its first key to its last.
+void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
+                  const std::vector<AttentionTile>& tiles) {
+  const size_t partial = partial_floats(kTileQueries, a.padded_dim);
+  workspace.reserve_workers(2 * partial + split_scratch_floats(a.padded_dim));
+  std::vector<int64_t> costs;
+  for (const AttentionTile& tile : tiles) {
+    costs.push_back(keys_of(a, tile) * tile.rows * a.group * a.head_dim);
+  }
+  parallel_by_cost(pool, costs, [&](size_t begin, size_t end, int worker) {
+    float* memory = workspace.worker(worker);
+    const AttentionPartial total = partial_at(memory, kTileQueries, a.padded_dim);
+    const AttentionPartial next = partial_at(memory + partial, kTileQueries, a.padded_dim);
+    for (size_t i = begin; i < end; ++i) {
+      const AttentionTile& tile = tiles[i];
+      for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
+        const bool first = split == first_split(a, tile);
+        HWY_DYNAMIC_DISPATCH(attend_split)
+        (a, tile, split, first ? total : next, memory + 2 * partial);
+        if (!first) {
+          HWY_DYNAMIC_DISPATCH(merge_partials)(total, next, tile.rows * a.group, a.padded_dim);
+        }
+      }
+      HWY_DYNAMIC_DISPATCH(finish_tile)(a, tile, total);
+    }
+  });
+}
+
+// Few tiles with many keys: workers share the cuts of a tile, then the partials are merged.
+void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
+                   const std::vector<AttentionTile>& tiles) {
+  struct Item {
+    const AttentionTile* tile;
+    int64_t split;
+    size_t memory;  // of its partial, in floats
+  };
+  std::vector<Item> items;
+  std::vector<size_t> first_item;
+  std::vector<int64_t> costs;
+  size_t memory = 0;
+  for (const AttentionTile& tile : tiles) {
+    first_item.push_back(items.size());
+    for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
+      items.push_back({&tile, split, memory});
+      memory += partial_floats(tile.rows * a.group, a.padded_dim);
+      costs.push_back(tile.rows * a.group * a.head_dim *
+                      std::min(kSplitKeys, tile.end_key() - split * kSplitKeys));
+    }
+  }
+  first_item.push_back(items.size());
+  float* partials = workspace.shared(memory);
+  workspace.reserve_workers(split_scratch_floats(a.padded_dim));
+  const auto partial_of = [&](const Item& item) {
+    return partial_at(partials + item.memory, item.tile->rows * a.group, a.padded_dim);
+  };
+  parallel_by_cost(pool, costs, [&](size_t begin, size_t end, int worker) {
+    for (size_t i = begin; i < end; ++i) {
+      HWY_DYNAMIC_DISPATCH(attend_split)
+      (a, *items[i].tile, items[i].split, partial_of(items[i]), workspace.worker(worker));
+    }
+  });
+  const auto merge = [&](int64_t begin, int64_t end, int) {
+    for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
+      const AttentionPartial total = partial_of(items[first_item[t]]);
+      for (size_t i = first_item[t] + 1; i < first_item[t + 1]; ++i) {
+        HWY_DYNAMIC_DISPATCH(merge_partials)
+        (total, partial_of(items[i]), tiles[t].rows * a.group, a.padded_dim);
+      }
+      HWY_DYNAMIC_DISPATCH(finish_tile)(a, tiles[t], total);
+    }
+  };
+  parallel_if_large(pool, static_cast<int64_t>(memory), static_cast<int64_t>(tiles.size()), 1,
+                    merge);
+}
+
+}  // namespace
+
+void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
+               std::span<const SequenceSpan> spans, const AttentionParams& params,
+               const Activations& out) {
+  const int64_t width = int64_t{params.heads} * kv.head_dim;
+  SPW_ASSERT(q.dtype == DType::kF32 && out.dtype == DType::kF32);
+  SPW_ASSERT(q.cols == width && out.cols == width && q.rows == out.rows);
+  check_spans(kv, spans, q.rows);
+  SPW_ASSERT(params.heads > 0 && params.heads % kv.kv_heads == 0 && params.window >= 0);
+  SPW_CHECK(params.heads / kv.kv_heads <= kTileQueries, kUnsupported,
+            "attention with {} query heads per kv head; at most {} are supported",
+            params.heads / kv.kv_heads, kTileQueries);
+  const AttentionArgs a{.q = q.f32(),
+                        .q_stride = q.stride,
+                        .out = out.f32(),
+                        .out_stride = out.stride,
+                        .k = reinterpret_cast<const uint8_t*>(kv.k),
+                        .v = reinterpret_cast<const uint8_t*>(kv.v),
+                        .f16 = kv.dtype == DType::kF16,
+                        .kv_heads = kv.kv_heads,
+                        .group = params.heads / kv.kv_heads,
+                        .head_dim = kv.head_dim,
+                        .padded_dim = (kv.head_dim + 15) / 16 * 16,
+                        .scale = params.scale,
+                        .window = params.window};
+  const std::vector<AttentionTile> tiles = make_tiles(a, kv, spans);
+  if (tiles.empty()) return;
+  int64_t partial_bytes = 0;
+  for (const AttentionTile& tile : tiles) {
+    partial_bytes += (end_split(tile) - first_split(a, tile)) * tile.rows * a.group * a.padded_dim *
+                     static_cast<int64_t>(sizeof(float));
+  }
+  if (static_cast<int64_t>(tiles.size()) >= 4 * int64_t{pool.threads()} ||
+      partial_bytes > kMaxPartialBytes) {
+    attend_tiles(pool, workspace, a, tiles);
+  } else {
+    attend_splits(pool, workspace, a, tiles);
+  }
+}
+
+}  // namespace cpu
+}  // namespace spillway
+#endif

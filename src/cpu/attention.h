@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Causal attention over paged KV.
+#pragma once
+
+#include <span>
+
+#include "base/thread_pool.h"
+#include "cpu/workspace.h"
+#include "device/ops.h"
+
+namespace spillway::cpu {
+
+// q, out [rows, heads * head_dim]; kv as appended before. See Ops::attention.
+//
+// Numerics: the keys are cut at multiples of 256 positions. Each cut gives, per row and head, an
+// unnormalised output with its maximum and sum (AttentionPartial); these are merged in ascending
+// order. All of it depends on the row, its position and the window alone, so a token's result is
+// the same bits in a prefill chunk of any size, in decode, and for any number of threads. Memory is
+// proportional to threads (prefill) or to keys / 256 (decode), never to rows x keys.
+void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
+               std::span<const SequenceSpan> spans, const AttentionParams& params,
+               const Activations& out);
+
+}  // namespace spillway::cpu

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// How attention is cut into work for its kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spillway {
+
+inline constexpr int64_t kSplitKeys = 256;   // keys of one partial result
+inline constexpr int64_t kTileQueries = 32;  // at most; (row, head) pairs that share KV reads
+inline constexpr int64_t kPageTokens = 16;
+
+struct AttentionArgs {
+  const float* q = nullptr;  // [rows, heads * head_dim]
+  int64_t q_stride = 0;
+  float* out = nullptr;  // as q
+  int64_t out_stride = 0;
+  const uint8_t* k = nullptr;  // [block][kv_head][16][head_dim]
+  const uint8_t* v = nullptr;
+  bool f16 = false;       // else F32
+  int64_t kv_heads = 0;
+  int64_t group = 0;      // query heads of one kv head
+  int64_t head_dim = 0;
+  int64_t padded_dim = 0;  // head_dim rounded up to 16
+  float scale = 1;
+  int64_t window = 0;  // 0 = none
+};
+
+// Consecutive rows of one sequence with all the query heads of one kv head. Query i of the tile is
+// head i % group of row i / group.
+struct AttentionTile {
+  const int32_t* blocks = nullptr;  // the sequence's block table
+  int64_t first_row = 0;            // in q
+  int64_t position = 0;             // of the first row
+  int64_t rows = 0;
+  int64_t kv_head = 0;
+
+  // The keys that any row of the tile sees are [first_key, end_key).
+  int64_t first_key(int64_t window) const {
+    return window > 0 && position + 1 > window ? position + 1 - window : 0;
+  }
+  int64_t end_key() const { return position + rows; }
+};
+
+// Unnormalised results of a tile's queries over some keys: query i attends with
+// out[i] / sum[i], relative to e^maximum[i]. A query that saw no key has sum 0. What another device
+// would send to be merged.
+struct AttentionPartial {
+  float* out = nullptr;      // [queries, padded_dim]
+  float* maximum = nullptr;  // [queries]
+  float* sum = nullptr;      // [queries]
+};
+
+constexpr size_t partial_floats(int64_t queries, int64_t padded_dim) {
+  return static_cast<size_t>(queries * padded_dim + 2 * ((queries + 15) / 16 * 16));
+}
+inline AttentionPartial partial_at(float* memory, int64_t queries, int64_t padded_dim) {
+  float* maximum = memory + queries * padded_dim;
+  return {memory, maximum, maximum + (queries + 15) / 16 * 16};
+}
+
+// Scratch of attend_split: queries, scores, one page.
+constexpr size_t split_scratch_floats(int64_t padded_dim) {
+  return static_cast<size_t>(kTileQueries * padded_dim + kTileQueries * kSplitKeys +
+                             kPageTokens * padded_dim);
+}
+
+}  // namespace spillway

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of attention: one tile of queries against one cut of the keys, merging, finishing.
+#if defined(SPILLWAY_CPU_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPILLWAY_CPU_ATTENTION_INL_H_
+#undef SPILLWAY_CPU_ATTENTION_INL_H_
+#else
+#define SPILLWAY_CPU_ATTENTION_INL_H_
+#endif
+
+#include "cpu/attention_args.h"
+#include "cpu/dot_tile_inl.h"
+#include "cpu/vector_math_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway {
+namespace HWY_NAMESPACE {
+
+inline constexpr float kNoKey = -3.0e38F;  // below any score
+
+// A page's [16, head_dim] as floats with rows padded_dim apart: in place where possible, else in
+// `buffer`, whose padding columns are zero. Only the first `tokens` rows are converted.
+HWY_INLINE const float* page_floats(const AttentionArgs& a, const uint8_t* plane, int64_t block,
+                                    int64_t kv_head, int64_t tokens, float* HWY_RESTRICT buffer) {
+  const FloatTag df;
+  const int64_t element = (block * a.kv_heads + kv_head) * kPageTokens * a.head_dim;
+  if (!a.f16) {
+    const float* page = reinterpret_cast<const float*>(plane) + element;
+    if (a.head_dim == a.padded_dim) return page;
+    for (int64_t j = 0; j < tokens; ++j) {
+      memcpy(buffer + j * a.padded_dim, page + j * a.head_dim,
+             static_cast<size_t>(a.head_dim) * sizeof(float));
+    }
+    return buffer;
+  }
+  const uint8_t* page = plane + 2 * element;
+  if (a.head_dim == a.padded_dim) {
+    for (int64_t i = 0; i < tokens * a.head_dim; i += kLanes) {
+      hn::Store(load_f16(page + 2 * i), df, buffer + i);
+    }
+    return buffer;
+  }
+  for (int64_t j = 0; j < tokens; ++j) {
+    for (int64_t i = 0; i < a.head_dim; ++i) {
+      buffer[j * a.padded_dim + i] = half_at(page + 2 * (j * a.head_dim + i));
+    }
+  }
+  return buffer;
+}
+
+struct StoreScores {
+  float* scores;  // of the tile's first query, at the first of 4 keys
+  HWY_INLINE void operator()(int query, QuadVec dots) const {
+    hn::StoreU(dots, QuadTag(), scores + query * kSplitKeys);
+  }
+};
+
+// V vectors of one query's output. Named members, not arrays: arrays would live in memory.
+template <int V>
+struct OutputStrip {
+  FloatVec c0, c1, c2, c3;
+  static HWY_INLINE OutputStrip load(const float* out) {
+    const FloatTag df;
+    return {hn::Load(df, out), hn::Load(df, out + (V > 1 ? kLanes : 0)),
+            hn::Load(df, out + (V > 2 ? 2 * kLanes : 0)),
+            hn::Load(df, out + (V > 2 ? 3 * kLanes : 0))};
+  }
+  HWY_INLINE void store(float* out) const {
+    const FloatTag df;
+    hn::Store(c0, df, out);
+    if constexpr (V > 1) hn::Store(c1, df, out + kLanes);
+    if constexpr (V > 2) hn::Store(c2, df, out + 2 * kLanes);
+    if constexpr (V > 2) hn::Store(c3, df, out + 3 * kLanes);
+  }
+  HWY_INLINE void add(float p, FloatVec v0, FloatVec v1, FloatVec v2, FloatVec v3) {
+    const FloatVec weight = hn::Set(FloatTag(), p);
+    c0 = hn::MulAdd(weight, v0, c0);
+    if constexpr (V > 1) c1 = hn::MulAdd(weight, v1, c1);
+    if constexpr (V > 2) c2 = hn::MulAdd(weight, v2, c2);
+    if constexpr (V > 2) c3 = hn::MulAdd(weight, v3, c3);
+  }
+};
+
+// out[i] += sum over keys j in [0, keys) of p[i][j] * v[j], for Q queries and V (1, 2 or 4) vectors
+// of the head.
+template <int Q, int V>
+HWY_INLINE void add_values_part(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v,
+                                int64_t keys, int64_t dim, float* HWY_RESTRICT out) {
+  const FloatTag df;
+  using Strip = OutputStrip<V>;
+  Strip q0 = Strip::load(out), q1 = Strip::load(out + (Q > 1 ? dim : 0)),
+        q2 = Strip::load(out + (Q > 2 ? 2 * dim : 0)),
+        q3 = Strip::load(out + (Q > 3 ? 3 * dim : 0));
+  for (int64_t j = 0; j < keys; ++j, v += dim) {
+    const FloatVec v0 = hn::LoadU(df, v);
+    const FloatVec v1 = V > 1 ? hn::LoadU(df, v + kLanes) : v0;
+    const FloatVec v2 = V > 2 ? hn::LoadU(df, v + 2 * kLanes) : v0;
+    const FloatVec v3 = V > 2 ? hn::LoadU(df, v + 3 * kLanes) : v0;
+    q0.add(p[j], v0, v1, v2, v3);
+    if constexpr (Q > 1) q1.add(p[kSplitKeys + j], v0, v1, v2, v3);
+    if constexpr (Q > 2) q2.add(p[2 * kSplitKeys + j], v0, v1, v2, v3);
+    if constexpr (Q > 3) q3.add(p[3 * kSplitKeys + j], v0, v1, v2, v3);
+  }
+  q0.store(out);
+  if constexpr (Q > 1) q1.store(out + dim);
+  if constexpr (Q > 2) q2.store(out + 2 * dim);
+  if constexpr (Q > 3) q3.store(out + 3 * dim);
+}
+template <int Q>
+HWY_INLINE void add_values(const float* p, const float* v, int64_t keys, int64_t dim, float* out) {
+  if (keys <= 0) return;
+  constexpr int V = kManyRegisters ? 4 : 2;
+  int64_t c = 0;
+  for (; c + V * kLanes <= dim; c += V * kLanes) {
+    add_values_part<Q, V>(p, v + c, keys, dim, out + c);
+  }
+  for (; c < dim; c += kLanes) add_values_part<Q, 1>(p, v + c, keys, dim, out + c);
+}
+
+// Scores [begin, end) of one query become e^(scale * score - maximum). Lane i % kLanes adds up
+// element i whatever `begin`.
+HWY_INLINE void softmax_part(float* HWY_RESTRICT scores, int64_t begin, int64_t end, float scale,
+                             float* maximum, float* sum) {
+  const FloatTag df;
+  const hn::Rebind<int32_t, FloatTag> di;
+  const FloatVec none = hn::Set(df, kNoKey), factor = hn::Set(df, scale);
+  const int64_t first = begin / kLanes * kLanes;
+  FloatVec top = none;
+  for (int64_t i = first; i < end; i += kLanes) {
+    FloatVec s = hn::Mul(hn::Load(df, scores + i), factor);
+    if (i < begin || i + kLanes > end) {
+      const auto index = hn::Iota(di, static_cast<int32_t>(i));
+      const auto seen = hn::And(hn::Gt(index, hn::Set(di, static_cast<int32_t>(begin - 1))),
+                                hn::Lt(index, hn::Set(di, static_cast<int32_t>(end))));
+      s = hn::IfThenElse(hn::RebindMask(df, seen), s, none);
+    }
+    hn::Store(s, df, scores + i);
+    top = hn::Max(top, s);
+  }
+  top = hn::MaxOfLanes(df, top);
+  FloatVec total = hn::Zero(df);
+  for (int64_t i = first; i < end; i += kLanes) {
+    const FloatVec p = exp_vec(hn::Sub(hn::Load(df, scores + i), top));
+    hn::Store(p, df, scores + i);
+    total = hn::Add(total, p);
+  }
+  *maximum = hn::GetLane(top);
+  const FloatVec zero = hn::Zero(df);
+  *sum = hn::GetLane(sum4(total, zero, zero, zero));
+}
+
+// The queries of `tile` over keys [split * 256, split * 256 + 256) into `result`. `scratch` as
+// split_scratch_floats() says.
+void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
+                  const AttentionPartial& result, float* scratch) {
+  const int64_t queries = tile.rows * a.group, dim = a.padded_dim;
+  float* HWY_RESTRICT q = scratch;
+  float* HWY_RESTRICT scores = q + kTileQueries * dim;
+  float* HWY_RESTRICT page = scores + kTileQueries * kSplitKeys;
+  memset(q, 0, static_cast<size_t>(queries * dim) * sizeof(float));
+  memset(result.out, 0, static_cast<size_t>(queries * dim) * sizeof(float));
+  if (a.head_dim != dim) memset(page, 0, static_cast<size_t>(kPageTokens * dim) * sizeof(float));
+  for (int64_t i = 0; i < queries; ++i) {
+    memcpy(q + i * dim,
+           a.q + (tile.first_row + i / a.group) * a.q_stride +
+               (tile.kv_head * a.group + i % a.group) * a.head_dim,
+           static_cast<size_t>(a.head_dim) * sizeof(float));
+  }
+
+  const int64_t base = split * kSplitKeys;
+  const int64_t first = HWY_MAX(tile.first_key(a.window), base);
+  const int64_t end = HWY_MIN(tile.end_key(), base + kSplitKeys);
+  const int64_t first_page = first / kPageTokens, end_page = (end + kPageTokens - 1) / kPageTokens;
+
+  for (int64_t n = first_page; n < end_page; ++n) {
+    const float* keys = page_floats(a, a.k, tile.blocks[n], tile.kv_head, kPageTokens, page);
+    for (int64_t i = 0; i < queries; i += kTileColumns) {
+      const int64_t columns = HWY_MIN(int64_t{kTileColumns}, queries - i);
+      for (int64_t j = 0; j < kPageTokens; j += 4) {
+        const StoreScores store{scores + i * kSplitKeys + n * kPageTokens - base + j};
+        dot_tile_columns(columns, keys + j * dim, dim, q + i * dim, dim, dim, store);
+      }
+    }
+  }
+
+  // What row r sees of this cut: [seen_begin(r), seen_end(r)), relative to `base`.
+  const auto seen_begin = [&](int64_t row) HWY_ATTR {
+    const int64_t position = tile.position + row;
+    const int64_t key = a.window > 0 && position + 1 > a.window ? position + 1 - a.window : 0;
+    return HWY_MAX(key, base) - base;
+  };
+  const auto seen_end = [&](int64_t row)
+                            HWY_ATTR { return HWY_MIN(tile.position + row + 1, end) - base; };
+  for (int64_t i = 0; i < queries; ++i) {
+    const int64_t begin = seen_begin(i / a.group), stop = seen_end(i / a.group);
+    if (begin < stop) {
+      softmax_part(scores + i * kSplitKeys, begin, stop, a.scale, result.maximum + i,
+                   result.sum + i);
+    } else {
+      result.maximum[i] = kNoKey;
+      result.sum[i] = 0;
+    }
+  }
+
+  for (int64_t n = first_page; n < end_page; ++n) {
+    const int64_t page_begin = n * kPageTokens - base;
+    const int64_t page_end = HWY_MIN(page_begin + kPageTokens, end - base);
+    const float* values =
+        page_floats(a, a.v, tile.blocks[n], tile.kv_head, page_end - page_begin, page);
+    for (int64_t i = 0; i < queries;) {
+      const int64_t count = HWY_MIN(int64_t{4}, queries - i);
+      // All of `count` queries see [from, to); what else one of them sees comes before or after, so
+      // that each adds its keys in ascending order and none that it does not see.
+      const int64_t last_row = (i + count - 1) / a.group;
+      const int64_t from = HWY_MAX(seen_begin(last_row), page_begin);
+      const int64_t to = HWY_MIN(seen_end(i / a.group), page_end);
+      if (count == 4 && from < to) {
+        const auto single = [&](int64_t query, int64_t key, int64_t stop) HWY_ATTR {
+          add_values<1>(scores + query * kSplitKeys + key, values + (key - page_begin) * dim,
+                        stop - key, dim, result.out + query * dim);
+        };
+        for (int64_t c = i; c < i + 4; ++c) {
+          single(c, HWY_MAX(seen_begin(c / a.group), page_begin), from);
+        }
+        add_values<4>(scores + i * kSplitKeys + from, values + (from - page_begin) * dim, to - from,
+                      dim, result.out + i * dim);
+        for (int64_t c = i; c < i + 4; ++c) {
+          single(c, to, HWY_MIN(seen_end(c / a.group), page_end));
+        }
+        i += 4;
+      } else {
+        const int64_t key = HWY_MAX(seen_begin(i / a.group), page_begin);
+        const int64_t stop = HWY_MIN(seen_end(i / a.group), page_end);
+        add_values<1>(scores + i * kSplitKeys + key, values + (key - page_begin) * dim, stop - key,
+                      dim, result.out + i * dim);
+        i += 1;
+      }
+    }
+  }
+}
+
+// Adds `next` (later keys) to `total`.
+void merge_partials(const AttentionPartial& total, const AttentionPartial& next, int64_t queries,
+                    int64_t dim) {
+  const FloatTag df;
+  for (int64_t i = 0; i < queries; ++i) {
+    if (next.sum[i] == 0) continue;
+    const float top = HWY_MAX(total.maximum[i], next.maximum[i]);
+    const FloatVec old_weight = exp_vec(hn::Set(df, total.maximum[i] - top));
+    const FloatVec new_weight = exp_vec(hn::Set(df, next.maximum[i] - top));
+    const float w0 = total.sum[i] == 0 ? 0 : hn::GetLane(old_weight);
+    const float w1 = hn::GetLane(new_weight);
+    total.maximum[i] = top;
+    total.sum[i] = total.sum[i] * w0 + next.sum[i] * w1;
+    float* HWY_RESTRICT out = total.out + i * dim;
+    const float* HWY_RESTRICT add = next.out + i * dim;
+    for (int64_t c = 0; c < dim; c += kLanes) {
+      const FloatVec old = hn::Mul(hn::Load(df, out + c), hn::Set(df, w0));
+      hn::Store(hn::MulAdd(hn::Load(df, add + c), hn::Set(df, w1), old), df, out + c);
+    }
+  }
+}
+
+// out = partial / sum for the tile's rows.
+void finish_tile(const AttentionArgs& a, const AttentionTile& tile,
+                 const AttentionPartial& partial) {
+  for (int64_t i = 0; i < tile.rows * a.group; ++i) {
+    const float inverse = 1 / partial.sum[i];
+    const float* HWY_RESTRICT from = partial.out + i * a.padded_dim;
+    float* HWY_RESTRICT out = a.out + (tile.first_row + i / a.group) * a.out_stride +
+                              (tile.kv_head * a.group + i % a.group) * a.head_dim;
+    for (int64_t c = 0; c < a.head_dim; ++c) out[c] = from[c] * inverse;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/cpu_device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+#include "cpu/processor.h"
+
+namespace spillway {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kHugeFrom = size_t{4} << 20;  // worth huge pages
+constexpr size_t kCheckFrom = size_t{1} << 20;  // worth asking the kernel what is left
+
+[[noreturn]] void fail_memory(size_t bytes, int64_t available) {
+  fail(ErrorCode::kOutOfMemory,
+       "cannot allocate {} of host memory: {} of {} are available; use a smaller model or context, or "
+       "lower --host-memory",
+       format_bytes(bytes), format_bytes(static_cast<uint64_t>(available)),
+       format_bytes(static_cast<uint64_t>(host_memory().total_bytes)));
+}
+
+}  // namespace
+
+CpuDevice::CpuDevice(const CpuDeviceOptions& options)
+    : pool_(options.threads), ops_(*this, pool_) {
+  info_ = {.name = "cpu",
+           .hardware = processor_name(),
+           .features = processor_features(),
+           .memory_bytes = host_memory().total_bytes,
+           .threads = pool_.threads()};
+}
+
+Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
+  SPW_ASSERT(bytes > 0);
+  const bool huge = bytes >= kHugeFrom;
+  const size_t alignment = huge ? kHugePage : kAlignment;
+  if (bytes >= kCheckFrom) {
+    // The kernel promises more than it has; the process would die when it touches the pages.
+    const int64_t available = host_memory().available_bytes;
+    if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max() / 2) ||
+        (available > 0 && static_cast<int64_t>(bytes) > available)) {
+      fail_memory(bytes, available);
+    }
+  }
+  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* data = std::aligned_alloc(alignment, rounded);
+  if (data == nullptr) fail_memory(bytes, host_memory().available_bytes);
+  if (huge) madvise(data, rounded, MADV_HUGEPAGE);  // a hint: without it all still works
+  usage_.bytes[static_cast<int>(tag)] += bytes;
+  const uint64_t now =
+      std::accumulate(std::begin(usage_.bytes), std::end(usage_.bytes), uint64_t{0});
+  usage_.peak_bytes = std::max(usage_.peak_bytes, now);
+  return Buffer(*this, static_cast<std::byte*>(data), bytes, tag);
+}
+
+void CpuDevice::release(std::byte* data, size_t bytes, MemoryTag tag) noexcept {
+  usage_.bytes[static_cast<int>(tag)] -= bytes;
+  std::free(data);
+}
+
+}  // namespace spillway

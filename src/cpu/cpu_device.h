@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host as a device: its memory and its cores.
+#pragma once
+
+#include <cstddef>
+
+#include "base/thread_pool.h"
+#include "cpu/cpu_ops.h"
+#include "device/device.h"
+
+namespace spillway {
+
+struct CpuDeviceOptions {
+  int threads = 0;  // 0 = as many as this process may use
+};
+
+// Owns the workers and counts the memory it hands out. Used from one thread at a time. Throws
+// kInvalidArgument for a thread count that makes no sense, kOutOfMemory from allocate() for more
+// than the machine has available now (memory the kernel would only promise is refused).
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const CpuDeviceOptions& options = {});
+
+  const DeviceInfo& info() const override { return info_; }
+  Buffer allocate(size_t bytes, MemoryTag tag) override;
+  Usage usage() const override { return usage_; }
+  Ops& ops() override { return ops_; }
+  void synchronize() override {}  // ops are done when they return
+
+  // For host work beside the ops; not while an op runs.
+  ThreadPool& pool() { return pool_; }
+
+ private:
+  void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept override;
+
+  ThreadPool pool_;
+  DeviceInfo info_;
+  Usage usage_;
+  CpuOps ops_;  // last: its workspace is given back through release()
+};
+
+}  // namespace spillway

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/cpu_ops.h"
+
+#include "cpu/activation.h"
+#include "cpu/attention.h"
+#include "cpu/embed.h"
+#include "cpu/gather.h"
+#include "cpu/kv_append.h"
+#include "cpu/linear.h"
+#include "cpu/norm.h"
+#include "cpu/rope.h"
+
+namespace spillway {
+
+void CpuOps::embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
+                   LinearMode mode) {
+  cpu::embed(pool_, table, ids, out, mode);
+}
+
+void CpuOps::norm(NormKind kind, const Activations& x, const WeightView& weight,
+                  const WeightView& bias, float eps, const Activations& out) {
+  cpu::norm(pool_, workspace_, kind, x, weight, bias, eps, out);
+}
+
+void CpuOps::linear(const WeightView& w, const WeightView& bias, const Activations& x,
+                    const Activations& out, LinearMode mode) {
+  cpu::linear(pool_, workspace_, w, bias, x, out, mode);
+}
+
+void CpuOps::rope_angles(std::span<const int32_t> positions,
+                         std::span<const float> inverse_frequency, float scale,
+                         const Activations& out) {
+  cpu::rope_angles(pool_, positions, inverse_frequency, scale, out);
+}
+
+void CpuOps::rope(const Activations& x, int head_dim, const Activations& angles, RopeStyle style) {
+  cpu::rope(pool_, x, head_dim, angles, style);
+}
+
+void CpuOps::kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
+                       std::span<const SequenceSpan> spans) {
+  cpu::kv_append(pool_, k, v, kv, spans);
+}
+
+void CpuOps::attention(const Activations& q, const KvLayerView& kv,
+                       std::span<const SequenceSpan> spans, const AttentionParams& params,
+                       const Activations& out) {
+  cpu::attention(pool_, workspace_, q, kv, spans, params, out);
+}
+
+void CpuOps::activate(ActivationKind kind, const Activations& x) { cpu::activate(pool_, kind, x); }
+
+void CpuOps::gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
+                            const Activations& out) {
+  cpu::gated_activate(pool_, kind, gate, up, out);
+}
+
+void CpuOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
+                         const Activations& out) {
+  cpu::gather_rows(pool_, x, rows, out);
+}
+
+}  // namespace spillway

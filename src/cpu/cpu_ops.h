@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops of a decoder step on the host.
+#pragma once
+
+#include <span>
+
+#include "base/thread_pool.h"
+#include "cpu/workspace.h"
+#include "device/ops.h"
+
+namespace spillway {
+
+// Each op is a function of its own file (linear.h, attention.h, ...); this class gives them workers
+// and scratch memory. Done on return. Throws what the ops throw: kInternal for shapes that do not
+// fit, kOutOfMemory for scratch memory.
+class CpuOps final : public Ops {
+ public:
+  CpuOps(Device& device, ThreadPool& pool) : pool_(pool), workspace_(device, pool.threads()) {}
+
+  // Nothing to switch: every kernel reduces each row in one order, whatever the batch, the slice and
+  // the threads.
+  void set_deterministic(bool) override {}
+
+  void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
+             LinearMode mode) override;
+  void norm(NormKind kind, const Activations& x, const WeightView& weight, const WeightView& bias,
+            float eps, const Activations& out) override;
+  void linear(const WeightView& w, const WeightView& bias, const Activations& x,
+              const Activations& out, LinearMode mode) override;
+  void rope_angles(std::span<const int32_t> positions, std::span<const float> inverse_frequency,
+                   float scale, const Activations& out) override;
+  void rope(const Activations& x, int head_dim, const Activations& angles,
+            RopeStyle style) override;
+  void kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
+                 std::span<const SequenceSpan> spans) override;
+  void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                 const AttentionParams& params, const Activations& out) override;
+  void activate(ActivationKind kind, const Activations& x) override;
+  void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
+                      const Activations& out) override;
+  void gather_rows(const Activations& x, std::span<const int32_t> rows,
+                   const Activations& out) override;
+
+ private:
+  ThreadPool& pool_;
+  Workspace workspace_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Picks rows of activations.
+#pragma once
+
+#include <span>
+
+#include "base/thread_pool.h"
+#include "device/ops.h"
+
+namespace spillway::cpu {
+
+// out[i] = x[rows[i]]. x [any, cols], out [rows, cols].
+void gather_rows(ThreadPool& pool, const Activations& x, std::span<const int32_t> rows,
+                 const Activations& out);
+
+}  // namespace spillway::cpu

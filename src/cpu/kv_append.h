@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes new keys and values into their pages.
+#pragma once
+
+#include <span>
+
+#include "base/thread_pool.h"
+#include "device/ops.h"
+
+namespace spillway::cpu {
+
+// k, v [rows, kv_heads * head_dim] of every span into its blocks, rounded to nearest for F16.
+void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, const KvLayerView& kv,
+               std::span<const SequenceSpan> spans);
+
+// Throws kInternal unless every position a span reads or writes lies in a block of `kv`, and its
+// rows in [0, rows).
+void check_spans(const KvLayerView& kv, std::span<const SequenceSpan> spans, int64_t rows);
+
+}  // namespace spillway::cpu

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/linear.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "cpu/decode_row.h"
+#include "cpu/linear_args.h"
+#include "cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/linear.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include "cpu/linear_kernels_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway {
+namespace HWY_NAMESPACE {
+
+void linear_rows(DType type, const LinearArgs& a, int64_t begin, int64_t end, float* panel) {
+  with_decoder(type, [&](auto decoder) HWY_ATTR {
+    using Decoder = decltype(decoder);
+    if (a.tokens == 1) {
+      linear_one<Decoder>(a, begin, end);
+    } else {
+      linear_many<Decoder>(a, begin, end, panel);
+    }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spillway {
+
+HWY_EXPORT(linear_rows);
+
+namespace cpu {
+namespace {
+
+// x with rows padded by zeros to a multiple of 16 columns: what kernels may read to the end.
+void pad_columns(const Activations& x, int64_t stride, float* out) {
+  for (int64_t t = 0; t < x.rows; ++t) {
+    std::memcpy(out + t * stride, x.f32(t), static_cast<size_t>(x.cols) * sizeof(float));
+    std::memset(out + t * stride + x.cols, 0,
+                static_cast<size_t>(stride - x.cols) * sizeof(float));
+  }
+}
+
+}  // namespace
+
+void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const WeightView& bias,
+            const Activations& x, const Activations& out, LinearMode mode) {
+  SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);
+  SPW_ASSERT(w.cols == x.cols && w.rows == out.cols && x.rows == out.rows);
+  SPW_ASSERT(bias.empty() || bias.cols == w.rows);
+  if (x.rows == 0 || w.rows == 0) return;
+
+  const int64_t padded = (w.cols + 15) / 16 * 16;
+  const bool pad = padded != w.cols;
+  const bool convert_bias = !bias.empty() && bias.dtype != DType::kF32;
+  // A file's F32 bias may lie at any byte, so it is converted (copied) too.
+  const bool copy_bias = !bias.empty() &&
+                         (convert_bias || reinterpret_cast<uintptr_t>(bias.data) % 4 != 0);
+  const size_t x_floats = pad ? static_cast<size_t>(x.rows * padded) : 0;
+  const size_t bias_floats = copy_bias ? static_cast<size_t>(w.rows) : 0;
+  float* scratch = nullptr;
+  if (x_floats + bias_floats > 0) scratch = workspace.shared(x_floats + bias_floats);
+
+  LinearArgs a{.w = reinterpret_cast<const uint8_t*>(w.data),
+               .row_bytes = w.row_bytes(),
+               .k = w.cols,
+               .x = x.f32(),
+               .x_stride = x.stride,
+               .tokens = x.rows,
+               .out = out.f32(),
+               .out_stride = out.stride,
+               .accumulate = mode == LinearMode::kAccumulate};
+  if (pad) {
+    pad_columns(x, padded, scratch);
+    a.x = scratch;
+    a.x_stride = padded;
+  }
+  if (copy_bias) {
+    decode_row(bias.dtype, bias.data, scratch + x_floats, w.rows);
+    a.bias = scratch + x_floats;
+  } else if (!bias.empty()) {
+    a.bias = reinterpret_cast<const float*>(bias.data);
+  }
+  workspace.reserve_workers(kPanelFloats);
+  parallel_if_large(pool, x.rows * w.rows * w.cols, w.rows, kPanelRows,
+                    [&](int64_t begin, int64_t end, int worker) {
+                      HWY_DYNAMIC_DISPATCH(linear_rows)
+                      (w.dtype, a, begin, end, workspace.worker(worker));
+                    });
+}
+
+}  // namespace cpu
+}  // namespace spillway
+#endif

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products of stored weights with F32 activations.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "cpu/workspace.h"
+#include "device/ops.h"
+
+namespace spillway::cpu {
+
+// out (+)= x * w^T + bias. w [n, k] of any type at any alignment, x [tokens, k], out [tokens, n];
+// bias [1, n] of a plain type, or empty.
+//
+// Reduction order, the same for every element whatever the tokens, the slice and the threads: k is
+// cut at multiples of 512 (a remainder of at most 256 joins the last cut); within a cut, lane k %
+// lanes accumulates by fused multiply-add in ascending k; lanes are added pairwise; cuts are added
+// in ascending order to (old out) + bias.
+void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const WeightView& bias,
+            const Activations& x, const Activations& out, LinearMode mode);
+
+}  // namespace spillway::cpu

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// RMS and layer normalisation.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "cpu/workspace.h"
+#include "device/ops.h"
+
+namespace spillway::cpu {
+
+// out = norm(x) * weight + bias, row by row. x, out [rows, dim]; weight, bias [1, dim] of a plain
+// type; bias may be empty. out may be x.
+void norm(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activations& x,
+          const WeightView& weight, const WeightView& bias, float eps, const Activations& out);
+
+}  // namespace spillway::cpu

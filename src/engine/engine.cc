@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/stop_matcher.h"
+#include "text/detokenizer.h"
+
+namespace spillway {
+
+const char* finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "unknown";
+}
+
+struct Engine::Request {
+  Request(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer)
+      : id(request_id),
+        params(std::move(request)),
+        tokens(params.prompt),
+        sampler(params.sampling, params.prompt),
+        stops(params.stop) {
+    // The answer continues the prompt, so its leading space is kept.
+    if (tokenizer != nullptr) detokenizer.emplace(*tokenizer, DecodeOptions{.continues = true});
+  }
+  int64_t generated() const { return static_cast<int64_t>(tokens.size() - params.prompt.size()); }
+
+  RequestId id;
+  GenerationRequest params;
+  std::vector<TokenId> tokens;  // prompt and answer
+  Sampler sampler;
+  StopMatcher stops;
+  std::optional<IncrementalDetokenizer> detokenizer;
+};
+
+Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
+               const EngineOptions& options)
+    : decoder_(decoder),
+      kv_(kv),
+      tokenizer_(tokenizer),
+      allocator_(kv.blocks()),
+      scheduler_(allocator_,
+                 {std::min(options.max_step_tokens, decoder.max_tokens()), options.max_sequences}) {
+}
+
+Engine::~Engine() = default;
+
+int64_t Engine::max_sequence_tokens() const {
+  return std::min(decoder_.spec().max_context, int64_t{allocator_.total()} * kKvBlockTokens);
+}
+
+RequestId Engine::submit(GenerationRequest request) {
+  const int64_t vocab = decoder_.spec().vocab_size;
+  SPW_CHECK(!request.prompt.empty(), kInvalidArgument,
+            "the prompt is empty; give at least one token");
+  SPW_CHECK(request.max_tokens >= 1, kInvalidArgument, "{} tokens to generate; give 1 or more",
+            request.max_tokens);
+  for (const TokenId id : request.prompt) {
+    SPW_CHECK(id >= 0 && id < vocab, kInvalidArgument,
+              "token id {} in the prompt is outside the model's vocabulary of {} tokens", id,
+              vocab);
+  }
+  SPW_CHECK(static_cast<int64_t>(request.prompt.size()) < max_sequence_tokens(), kInvalidArgument,
+            "the prompt has {} tokens, but only {} fit with one to generate (context {}, KV cache "
+            "{}); shorten it or raise "
+            "--ctx",
+            request.prompt.size(), max_sequence_tokens() - 1, decoder_.spec().max_context,
+            int64_t{allocator_.total()} * kKvBlockTokens);
+  validate(request.sampling, vocab);
+
+  const auto id = RequestId{next_id_++};
+  const auto prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_));
+  scheduler_.add(id, prompt_tokens);
+  return id;
+}
+
+void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
+
+bool Engine::step(const Sink& sink) {
+  for (const RequestId id : std::exchange(cancelled_, {}))
+    end_without_token(id, FinishReason::kCancelled, sink);
+  const StepPlan plan = scheduler_.next_step();
+  stats_.preemptions = scheduler_.preemptions();
+  for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, sink);
+  if (plan.chunks.empty()) return !requests_.empty();
+
+  std::vector<StepSequence> sequences;
+  for (const ScheduledChunk& chunk : plan.chunks) {
+    const Request& request = *requests_.at(chunk.id);
+    const std::span<const TokenId> tokens(request.tokens);
+    sequences.push_back(
+        {tokens.subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens)),
+         chunk.start, *chunk.block_table, chunk.last ? 1 : 0});
+    if (chunk.start < static_cast<int32_t>(request.params.prompt.size()))
+      stats_.prompt_tokens += chunk.tokens;
+  }
+  const Activations logits = decoder_.step(kv_, sequences);
+  ++stats_.steps;
+
+  int64_t row = 0;
+  for (const ScheduledChunk& chunk : plan.chunks) {
+    if (!chunk.last) continue;
+    accept_token(*requests_.at(chunk.id), {logits.f32(row), static_cast<size_t>(logits.cols)},
+                 sink);
+    ++row;
+  }
+  return !requests_.empty();
+}
+
+void Engine::accept_token(Request& request, std::span<const float> logits, const Sink& sink) {
+  GenerationEvent event;
+  event.id = request.id;
+  Logprobs logprobs;
+  TokenId token = 0;
+  try {
+    token = request.sampler.sample(logits, static_cast<int64_t>(request.tokens.size()), &logprobs);
+  } catch (const Error& error) {
+    log_warning("request {}: {}", static_cast<uint64_t>(request.id), error.what());
+    finish(request, FinishReason::kError, event, sink);
+    return;
+  }
+  ++stats_.generated_tokens;
+  request.tokens.push_back(token);
+  event.token = token;
+  if (request.params.sampling.logprobs >= 0) event.logprobs = std::move(logprobs);
+
+  const bool end = tokenizer_ != nullptr && !request.params.ignore_end &&
+                   tokenizer_->is_end_of_generation(token);
+  if (request.detokenizer && !end)
+    event.text = request.stops.push(request.detokenizer->push(token));
+  if (end || request.stops.stopped()) {
+    finish(request, FinishReason::kStop, event, sink);
+  } else if (request.generated() >= request.params.max_tokens ||
+             static_cast<int64_t>(request.tokens.size()) >= max_sequence_tokens()) {
+    finish(request, FinishReason::kLength, event, sink);
+  } else {
+    scheduler_.append(request.id);
+    sink(event);
+  }
+}
+
+// Emits the last event and forgets the request; `request` is gone afterwards.
+void Engine::finish(Request& request, FinishReason reason, GenerationEvent& event,
+                    const Sink& sink) {
+  if (request.detokenizer) {
+    event.text += request.stops.push(request.detokenizer->flush());
+    event.text += request.stops.flush();
+  }
+  event.finish = reason;
+  const RequestId id = request.id;
+  scheduler_.remove(id);
+  requests_.erase(id);
+  sink(event);
+}
+
+void Engine::end_without_token(RequestId id, FinishReason reason, const Sink& sink) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  GenerationEvent event;
+  event.id = id;
+  finish(*it->second, reason, event, sink);
+}
+
+}  // namespace spillway

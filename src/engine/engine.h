@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop: schedule, step, sample, emit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "kv/block_allocator.h"
+#include "kv/kv_cache.h"
+#include "runtime/decoder.h"
+#include "schedule/scheduler.h"
+#include "text/tokenizer.h"
+
+namespace spillway {
+
+enum class FinishReason : uint8_t {
+  kStop,       // an end token or a stop string
+  kLength,     // max_tokens, the model's context, or the KV cache is full
+  kCancelled,  // by cancel()
+  kError,      // this sequence's logits were unusable; the others go on
+};
+const char* finish_reason_name(FinishReason reason);
+
+struct GenerationRequest {
+  std::vector<TokenId> prompt;  // not empty
+  int max_tokens = 128;         // generated at most
+  SamplingParams sampling;
+  std::vector<std::string> stop;  // the text ends before the first of them
+  bool ignore_end = false;        // go on past end tokens
+};
+
+// A token was generated, or a request ended (then `finish` is set; the last token may come with
+// it).
+struct GenerationEvent {
+  RequestId id{};
+  std::optional<TokenId> token;
+  std::string
+      text;  // complete characters that are safe to show; may be empty, or stand for several tokens
+  std::optional<Logprobs> logprobs;
+  std::optional<FinishReason> finish;
+};
+
+struct EngineOptions {
+  int max_step_tokens = 512;
+  int max_sequences = 256;
+};
+
+struct EngineStats {
+  int64_t steps = 0;
+  int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
+  int64_t generated_tokens = 0;
+  int64_t preemptions = 0;
+};
+
+// Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
+// called from one thread. The decoder, cache and tokenizer must outlive it.
+class Engine {
+ public:
+  using Sink = std::function<void(const GenerationEvent&)>;
+
+  // `tokenizer` may be null: then events carry no text, and only max_tokens ends a request.
+  Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer, const EngineOptions& options);
+  ~Engine();
+
+  // Throws kInvalidArgument for an empty prompt, one that leaves no room in the context or cache, a
+  // token outside the vocabulary, or sampling parameters that make no sense. Nothing else is
+  // disturbed.
+  RequestId submit(GenerationRequest request);
+  // Ends it with kCancelled at the next step; unknown ids are ignored.
+  void cancel(RequestId id);
+
+  // One step: every event goes to `sink`. False when there is nothing to do.
+  bool step(const Sink& sink);
+
+  const EngineStats& stats() const { return stats_; }
+  // The longest prompt + answer a request can have.
+  int64_t max_sequence_tokens() const;
+
+ private:
+  struct Request;
+  void finish(Request& request, FinishReason reason, GenerationEvent& event, const Sink& sink);
+  void accept_token(Request& request, std::span<const float> logits, const Sink& sink);
+  void end_without_token(RequestId id, FinishReason reason, const Sink& sink);
+
+  Decoder& decoder_;
+  KvCache& kv_;
+  const Tokenizer* tokenizer_;
+  BlockAllocator allocator_;
+  Scheduler scheduler_;
+  EngineStats stats_;
+  uint64_t next_id_ = 1;
+  std::map<RequestId, std::unique_ptr<Request>> requests_;
+  std::vector<RequestId> cancelled_;
+};
+
+}  // namespace spillway

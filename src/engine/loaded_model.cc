@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/loaded_model.h"
+
+#include <limits>
+#include <utility>
+
+#include "base/checked_math.h"
+#include "base/error.h"
+#include "engine/vocabulary_from_files.h"
+#include "kv/block_allocator.h"
+#include "storage/model_files.h"
+
+namespace spillway {
+namespace {
+
+// A model without a usable vocabulary still computes: ids in, ids out.
+void load_tokenizer(const ModelFiles& files, LoadedModel& loaded) {
+  try {
+    loaded.tokenizer.emplace(vocabulary_from_files(files));
+  } catch (const Error& error) {
+    loaded.no_tokenizer_reason = error.what();
+    return;
+  }
+  SPW_CHECK(
+      static_cast<int64_t>(loaded.tokenizer->vocab_size()) <= loaded.model.spec.vocab_size,
+      kInvalidArgument,
+      "{}: the tokenizer has {} tokens, the model's embedding only {}; they do not belong together",
+      files.name, loaded.tokenizer->vocab_size(), loaded.model.spec.vocab_size);
+}
+
+}  // namespace
+
+const Tokenizer& LoadedModel::require_tokenizer() const {
+  SPW_CHECK(tokenizer.has_value(), kInvalidArgument, "{}", no_tokenizer_reason);
+  return *tokenizer;
+}
+
+std::optional<std::string> try_dummy_name(const std::string& reference) {
+  constexpr std::string_view kPrefix = "dummy:";
+  if (!reference.starts_with(kPrefix)) return std::nullopt;
+  return reference.substr(kPrefix.size());
+}
+
+std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& reference,
+                                        const WeightLoadOptions& options) {
+  if (const auto name = try_dummy_name(reference)) {
+    auto loaded = std::make_unique<LoadedModel>();
+    loaded->model = describe_dummy_model(*name);
+    SPW_CHECK(loaded->model.spec.executable, kUnsupported,
+              "{} is known as a shape for planning only; it cannot be run", reference);
+    loaded->weights = ModelWeights::dummy(device, loaded->model, options);
+    loaded->no_tokenizer_reason = reference + " has no tokenizer; give ids with --ids";
+    return loaded;
+  }
+  const ModelFiles files = open_model(reference);
+  auto loaded = std::make_unique<LoadedModel>();
+  loaded->model = describe_model(files);
+  load_tokenizer(files, *loaded);
+  loaded->weights = ModelWeights(device, loaded->model, files.paths, options);
+  return loaded;
+}
+
+DType default_kv_dtype(const Model& model) {
+  return model.main_dtype() == DType::kF32 ? DType::kF32 : DType::kF16;
+}
+
+KvCache make_kv_cache(Device& device, const ModelSpec& spec, DType dtype, int64_t tokens,
+                      int64_t sequences) {
+  const auto blocks = try_mul(blocks_for_tokens(tokens), sequences);
+  SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
+            kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made", sequences,
+            tokens);
+  return KvCache(device, {spec.layers, spec.kv_heads, spec.head_dim, dtype},
+                 static_cast<int32_t>(*blocks));
+}
+
+}  // namespace spillway

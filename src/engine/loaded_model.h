@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model ready to run on a device: description, weights, tokenizer.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "device/device.h"
+#include "kv/kv_cache.h"
+#include "memory/resident_weights.h"
+#include "model/model.h"
+#include "runtime/model_weights.h"
+#include "text/tokenizer.h"
+
+namespace spillway {
+
+// Owns everything that decoding reads. Made by load_model(); stays where it is, as decoders keep
+// references to it.
+struct LoadedModel {
+  Model model;
+  std::optional<Tokenizer> tokenizer;
+  std::string no_tokenizer_reason;  // why, when there is none: ids in and ids out still work
+  ModelWeights weights;
+
+  // Throws kInvalidArgument with the reason where there is none.
+  const Tokenizer& require_tokenizer() const;
+};
+
+// `reference` is a path (GGUF file, Hugging Face folder) or dummy:NAME. The device must outlive the
+// result. Throws what reading, describing and loading throw.
+std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& reference,
+                                        const WeightLoadOptions& options);
+
+// The name behind "dummy:", or nullopt for a path.
+[[nodiscard]] std::optional<std::string> try_dummy_name(const std::string& reference);
+
+// F32 for models stored in F32 (they are small, and exactness is why they are), else F16.
+DType default_kv_dtype(const Model& model);
+
+// Room for `sequences` sequences of `tokens` tokens each.
+KvCache make_kv_cache(Device& device, const ModelSpec& spec, DType dtype, int64_t tokens,
+                      int64_t sequences = 1);
+
+}  // namespace spillway

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "engine/sampler.h"
+#include "kv/block_allocator.h"
+
+namespace spillway {
+
+void forward_all(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
+                 int64_t first_wanted,
+                 const std::function<void(int64_t first, const Activations& logits)>& sink) {
+  const auto total = static_cast<int64_t>(tokens.size());
+  const int64_t blocks = blocks_for_tokens(total);
+  SPW_CHECK(blocks <= kv.blocks(), kInvalidArgument,
+            "{} tokens do not fit into a KV cache of {} tokens", total,
+            int64_t{kv.blocks()} * kKvBlockTokens);
+  std::vector<int32_t> table(static_cast<size_t>(blocks));
+  std::iota(table.begin(), table.end(), 0);
+  for (int64_t start = 0; start < total; start += decoder.max_tokens()) {
+    const int64_t count = std::min<int64_t>(decoder.max_tokens(), total - start);
+    const int64_t wanted = std::clamp<int64_t>(start + count - first_wanted, 0, count);
+    const StepSequence sequence{
+        tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)),
+        static_cast<int32_t>(start), table, static_cast<int32_t>(wanted)};
+    const Activations logits = decoder.step(kv, {&sequence, 1});
+    if (wanted > 0) sink(start + count - wanted, logits);
+  }
+}
+
+PerplexityResult perplexity(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
+                            const PerplexityOptions& options) {
+  const int64_t context = options.context;
+  SPW_CHECK(context >= 4 && context <= decoder.spec().max_context, kInvalidArgument,
+            "a window of {} tokens; give 4 to {} (the model's context)", context,
+            decoder.spec().max_context);
+  int64_t windows = static_cast<int64_t>(tokens.size()) / context;
+  SPW_CHECK(windows > 0, kInvalidArgument,
+            "the text has {} tokens, fewer than one window of {}; give a longer text",
+            tokens.size(), context);
+  if (options.max_windows > 0) windows = std::min(windows, options.max_windows);
+
+  const int64_t first = context / 2;  // logits from here on are scored against the token after
+  double sum = 0, squares = 0;
+  PerplexityResult result;
+  std::vector<TokenId> window(static_cast<size_t>(context));
+  for (int64_t w = 0; w < windows; ++w) {
+    SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
+              "stopped after {} of {} windows", w, windows);
+    std::copy_n(tokens.begin() + w * context, context, window.begin());
+    if (options.bos) window[0] = *options.bos;
+    forward_all(decoder, kv, window, first, [&](int64_t at, const Activations& logits) {
+      for (int64_t row = 0; row < logits.rows && at + row + 1 < context; ++row) {
+        const std::span<const float> values(logits.f32(row), static_cast<size_t>(logits.cols));
+        const auto next = static_cast<size_t>(window[static_cast<size_t>(at + row + 1)]);
+        const double loss = log_sum_exp(values) - values[next];
+        sum += loss;
+        squares += loss * loss;
+        ++result.tokens;
+      }
+    });
+    result.windows = w + 1;
+    if (options.progress)
+      options.progress(w + 1, windows, std::exp(sum / static_cast<double>(result.tokens)));
+  }
+  const auto count = static_cast<double>(result.tokens);
+  const double mean = sum / count;
+  result.perplexity = std::exp(mean);
+  if (count > 1) {
+    const double variance = std::max(0.0, squares / count - mean * mean);
+    result.standard_error = result.perplexity * std::sqrt(variance / (count - 1));
+  }
+  return result;
+}
+
+TargetScore score_target(Decoder& decoder, KvCache& kv, std::span<const TokenId> context,
+                         std::span<const TokenId> target) {
+  SPW_CHECK(!context.empty() && !target.empty(), kInvalidArgument,
+            "an empty passage or word cannot be scored");
+  std::vector<TokenId> all(context.begin(), context.end());
+  all.insert(all.end(), target.begin(), target.end() - 1);
+  TargetScore score{true, 0};
+  size_t i = 0;
+  forward_all(decoder, kv, all, static_cast<int64_t>(context.size()) - 1,
+              [&](int64_t, const Activations& logits) {
+                for (int64_t row = 0; row < logits.rows; ++row, ++i) {
+                  const std::span<const float> values(logits.f32(row),
+                                                      static_cast<size_t>(logits.cols));
+                  const auto best =
+                      std::distance(values.begin(), std::max_element(values.begin(), values.end()));
+                  score.greedy_matches = score.greedy_matches && best == target[i];
+                  score.logprob += values[static_cast<size_t>(target[i])] - log_sum_exp(values);
+                }
+              });
+  return score;
+}
+
+}  // namespace spillway

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// Most likely first; equal ones by id, so that the order never depends on the sort.
+bool more_likely(const TokenLogprob& a, const TokenLogprob& b) {
+  return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
+}
+
+void check_finite(const char* name, float value, float low, float high) {
+  SPW_CHECK(std::isfinite(value) && value >= low && value <= high, kInvalidArgument,
+            "{} is {}; give {} to {}", name, value, low, high);
+}
+
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+void validate(const SamplingParams& params, int64_t vocab_size) {
+  check_finite("temperature", params.temperature, 0, 100);
+  check_finite("top-p", params.top_p, 0, 1);
+  check_finite("min-p", params.min_p, 0, 1);
+  check_finite("repetition penalty", params.repetition_penalty, 0.01F, 100);
+  check_finite("presence penalty", params.presence_penalty, -100, 100);
+  check_finite("frequency penalty", params.frequency_penalty, -100, 100);
+  SPW_CHECK(params.top_k >= 0, kInvalidArgument, "top-k is {}; give 0 (all) or more", params.top_k);
+  SPW_CHECK(params.logprobs >= -1 && params.logprobs <= 100, kInvalidArgument,
+            "logprobs is {}; give 0 to 100", params.logprobs);
+  for (const auto& [id, bias] : params.logit_bias) {
+    SPW_CHECK(id >= 0 && id < vocab_size, kInvalidArgument,
+              "logit bias for token {}, which is outside the vocabulary of {} tokens", id,
+              vocab_size);
+    check_finite("logit bias", bias, -1000, 1000);
+  }
+}
+
+double counter_uniform(uint64_t seed, uint64_t counter) {
+  const uint64_t bits =
+      mix(mix(seed + 0x9e3779b97f4a7c15U) ^ mix(counter * 0xd1342543de82ef95U + 1));
+  return static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
+double log_sum_exp(std::span<const float> logits) {
+  float top = kNever;
+  for (const float value : logits) top = std::max(top, value);
+  double sum = 0;
+  for (const float value : logits) sum += std::exp(static_cast<double>(value) - top);
+  return top + std::log(sum);
+}
+
+Logprobs compute_logprobs(std::span<const float> logits, TokenId chosen, int top) {
+  const double total = log_sum_exp(logits);
+  Logprobs out;
+  out.chosen = static_cast<float>(logits[static_cast<size_t>(chosen)] - total);
+  if (top <= 0) return out;
+  std::vector<TokenLogprob> all(logits.size());
+  for (size_t i = 0; i < all.size(); ++i)
+    all[i] = {static_cast<TokenId>(i), static_cast<float>(logits[i] - total)};
+  const auto count = std::min(all.size(), static_cast<size_t>(top));
+  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), all.end(),
+                    more_likely);
+  out.top.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+  return out;
+}
+
+Sampler::Sampler(SamplingParams params, std::span<const TokenId> prompt)
+    : params_(std::move(params)) {
+  if (params_.repetition_penalty != 1) {
+    for (const TokenId id : prompt) ++seen_[id];
+  }
+}
+
+void Sampler::adjust(std::span<const float> logits) {
+  logits_.assign(logits.begin(), logits.end());
+  const auto at = [&](TokenId id) -> float& { return logits_.at(static_cast<size_t>(id)); };
+  for (const auto& [id, bias] : params_.logit_bias) at(id) += bias;
+  if (params_.repetition_penalty != 1) {
+    for (const auto& [id, count] : seen_) {
+      float& logit = at(id);
+      logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
+    }
+  }
+  if (params_.presence_penalty != 0 || params_.frequency_penalty != 0) {
+    for (const auto& [id, count] : answered_) {
+      at(id) -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
+    }
+  }
+}
+
+// Candidates are (id, adjusted logit / temperature).
+TokenId Sampler::draw(int64_t position) {
+  candidates_.clear();
+  float top = kNever;
+  for (const float logit : logits_) {
+    if (logit > top) top = logit;
+  }
+  for (size_t i = 0; i < logits_.size(); ++i) {
+    // More than 80 temperatures below the top: a probability of e^-80 is never drawn.
+    const float scaled = (logits_[i] - top) / params_.temperature;
+    if (scaled > -80) candidates_.push_back({static_cast<TokenId>(i), scaled});
+  }
+  SPW_ASSERT(!candidates_.empty());
+  const bool sorted = params_.top_k > 0 || params_.top_p < 1;
+  if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < candidates_.size()) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + params_.top_k, candidates_.end(),
+                     more_likely);
+    candidates_.resize(static_cast<size_t>(params_.top_k));
+  }
+  if (sorted) std::sort(candidates_.begin(), candidates_.end(), more_likely);
+
+  double total = 0;
+  for (const TokenLogprob& c : candidates_) total += std::exp(static_cast<double>(c.logprob));
+  size_t kept = candidates_.size();
+  if (params_.top_p < 1) {
+    double sum = 0;
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      sum += std::exp(static_cast<double>(candidates_[i].logprob));
+      if (sum >= params_.top_p * total) {
+        kept = i + 1;
+        break;
+      }
+    }
+    candidates_.resize(kept);
+  }
+  if (params_.min_p > 0) {
+    const float least = std::log(params_.min_p);  // the most likely one has 0
+    std::erase_if(candidates_, [&](const TokenLogprob& c) { return c.logprob < least; });
+  }
+
+  total = 0;
+  for (const TokenLogprob& c : candidates_) total += std::exp(static_cast<double>(c.logprob));
+  double left = counter_uniform(params_.seed, static_cast<uint64_t>(position)) * total;
+  for (const TokenLogprob& c : candidates_) {
+    left -= std::exp(static_cast<double>(c.logprob));
+    if (left < 0) return c.id;
+  }
+  return candidates_.back().id;
+}
+
+TokenId Sampler::sample(std::span<const float> logits, int64_t position, Logprobs* logprobs) {
+  adjust(logits);
+  for (float& logit : logits_) {
+    if (std::isnan(logit)) logit = kNever;
+  }
+  const auto best = std::max_element(logits_.begin(), logits_.end());
+  SPW_CHECK(best != logits_.end() && std::isfinite(*best), kInternal,
+            "the model computed no usable logits; its weights are damaged or overflow");
+  const TokenId id = params_.temperature > 0
+                         ? draw(position)
+                         : static_cast<TokenId>(std::distance(logits_.begin(), best));
+  if (logprobs != nullptr && params_.logprobs >= 0)
+    *logprobs = compute_logprobs(logits, id, params_.logprobs);
+  if (params_.repetition_penalty != 1) ++seen_[id];
+  ++answered_[id];
+  return id;
+}
+
+}  // namespace spillway

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// From logits to the next token.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "text/vocabulary.h"
+
+namespace spillway {
+
+// Applied in this order: logit bias, penalties, temperature, top-k, top-p, min-p, draw.
+struct SamplingParams {
+  float temperature = 0;  // 0 = the most likely token
+  int top_k = 0;          // keep this many; 0 = all
+  float top_p = 1;        // keep the smallest set with at least this probability
+  float min_p = 0;        // drop tokens below this share of the most likely one's probability
+  float repetition_penalty =
+      1;  // divides positive and multiplies negative logits of tokens in prompt and answer
+  float presence_penalty = 0;   // taken off tokens in the answer, once
+  float frequency_penalty = 0;  // ... and once for each time they occur
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  uint64_t seed = 0;
+  int logprobs = -1;  // -1: none; 0: of the chosen token; n: also of the n most likely
+};
+
+// Throws kInvalidArgument naming the first parameter that makes no sense for a vocabulary of this
+// size.
+void validate(const SamplingParams& params, int64_t vocab_size);
+
+struct TokenLogprob {
+  TokenId id = 0;
+  float logprob = 0;
+};
+
+// Natural logarithms of the model's own probabilities, before bias, penalties and temperature.
+struct Logprobs {
+  float chosen = 0;
+  std::vector<TokenLogprob> top;  // most likely first
+};
+
+// One per sequence; not thread-safe. The draw at a position depends on (seed, position) and the
+// logits alone, so the same seed gives the same text however sequences are batched.
+class Sampler {
+ public:
+  // `prompt` counts for the repetition penalty.
+  Sampler(SamplingParams params, std::span<const TokenId> prompt);
+
+  // Chooses the token at `position` from its logits [vocab] and remembers it for the penalties.
+  // Fills `logprobs` if asked for and not null. Logits that are not numbers are never chosen;
+  // throws kInternal when none is left.
+  TokenId sample(std::span<const float> logits, int64_t position, Logprobs* logprobs);
+
+ private:
+  void adjust(std::span<const float> logits);
+  TokenId draw(int64_t position);
+
+  SamplingParams params_;
+  std::unordered_map<TokenId, int> seen_;      // in prompt and answer
+  std::unordered_map<TokenId, int> answered_;  // in the answer
+  std::vector<float> logits_;
+  std::vector<TokenLogprob> candidates_;
+};
+
+// Uniform in [0, 1), a pure function of its arguments.
+double counter_uniform(uint64_t seed, uint64_t counter);
+
+Logprobs compute_logprobs(std::span<const float> logits, TokenId chosen, int top);
+
+// log(sum(exp(logits))), accumulated in double.
+double log_sum_exp(std::span<const float> logits);
+
+}  // namespace spillway

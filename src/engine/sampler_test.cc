@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+const std::vector<float> kLogits{1, 3, 2, 3, -1};
+
+TokenId sample_once(SamplingParams params, const std::vector<float>& logits, int64_t position = 0) {
+  return Sampler(std::move(params), {}).sample(logits, position, nullptr);
+}
+
+std::set<TokenId> reachable(const SamplingParams& params, const std::vector<float>& logits) {
+  std::set<TokenId> ids;
+  for (int position = 0; position < 3000; ++position)
+    ids.insert(sample_once(params, logits, position));
+  return ids;
+}
+
+TEST(SamplerTest, GreedyTakesTheFirstOfEqualLogits) { EXPECT_EQ(sample_once({}, kLogits), 1); }
+
+TEST(SamplerTest, DrawsInProportionToTheProbabilities) {
+  SamplingParams params;
+  params.temperature = 1;
+  std::map<TokenId, int> counts;
+  const int draws = 40'000;
+  for (int position = 0; position < draws; ++position)
+    ++counts[sample_once(params, kLogits, position)];
+  double total = 0;
+  for (const float logit : kLogits) total += std::exp(logit);
+  for (size_t i = 0; i < kLogits.size(); ++i) {
+    const double expected = std::exp(kLogits[i]) / total;
+    EXPECT_NEAR(counts[static_cast<TokenId>(i)] / double{draws}, expected,
+                4 * std::sqrt(expected / draws))
+        << i;
+  }
+}
+
+TEST(SamplerTest, RepeatsWithTheSameSeedAndPosition) {
+  SamplingParams params;
+  params.temperature = 2;
+  params.seed = 5;
+  std::vector<TokenId> first, second, other;
+  for (int position = 0; position < 100; ++position) {
+    first.push_back(sample_once(params, kLogits, position));
+    second.push_back(sample_once(params, kLogits, position));
+  }
+  params.seed = 6;
+  for (int position = 0; position < 100; ++position)
+    other.push_back(sample_once(params, kLogits, position));
+  EXPECT_EQ(first, second);
+  EXPECT_NE(first, other);
+}
+
+TEST(SamplerTest, CutsByTopKTopPAndMinP) {
+  SamplingParams params;
+  params.temperature = 1;
+  params.top_k = 3;
+  EXPECT_EQ(reachable(params, kLogits), (std::set<TokenId>{1, 2, 3}));
+  params = {};
+  params.temperature = 1;
+  params.top_p = 0.5F;  // tokens 1 and 3 have 0.41 each
+  EXPECT_EQ(reachable(params, kLogits), (std::set<TokenId>{1, 3}));
+  params = {};
+  params.temperature = 1;
+  params.min_p = 0.2F;  // token 2 has e^-1 = 0.37 of the top, token 0 e^-2 = 0.14
+  EXPECT_EQ(reachable(params, kLogits), (std::set<TokenId>{1, 2, 3}));
+  params.top_p = 0;
+  EXPECT_EQ(reachable(params, kLogits), (std::set<TokenId>{1}));
+}
+
+TEST(SamplerTest, BiasAndPenaltiesMoveTheChoice) {
+  SamplingParams params;
+  params.logit_bias = {{4, 100.0F}, {1, -100.0F}};
+  EXPECT_EQ(sample_once(params, kLogits), 4);
+
+  params = {};
+  params.presence_penalty = 0.5F;
+  Sampler presence(params, {});
+  EXPECT_EQ(presence.sample(kLogits, 0, nullptr), 1);
+  EXPECT_EQ(presence.sample(kLogits, 1, nullptr), 3);
+  EXPECT_EQ(presence.sample(kLogits, 2, nullptr), 1);  // both once: 2.5 each, the first wins
+
+  params = {};
+  params.frequency_penalty = 0.6F;
+  Sampler frequency(params, {});
+  std::vector<TokenId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(frequency.sample(kLogits, i, nullptr));
+  EXPECT_EQ(ids, (std::vector<TokenId>{1, 3, 1, 3, 2}));
+
+  params = {};
+  params.repetition_penalty = 2;
+  const std::vector<TokenId> prompt{1, 3};
+  Sampler repetition(params, prompt);
+  EXPECT_EQ(repetition.sample(kLogits, 0, nullptr), 2);
+}
+
+TEST(SamplerTest, ReportsTheModelsOwnLogprobs) {
+  SamplingParams params;
+  params.temperature = 5;
+  params.logit_bias = {{4, 100.0F}};
+  params.logprobs = 2;
+  Logprobs logprobs;
+  EXPECT_EQ(Sampler(params, {}).sample(kLogits, 0, &logprobs), 4);
+  double total = 0;
+  for (const float logit : kLogits) total += std::exp(logit);
+  EXPECT_NEAR(logprobs.chosen, -1 - std::log(total), 1e-6);
+  ASSERT_EQ(logprobs.top.size(), 2U);
+  EXPECT_EQ(logprobs.top[0].id, 1);
+  EXPECT_EQ(logprobs.top[1].id, 3);
+  EXPECT_NEAR(logprobs.top[0].logprob, 3 - std::log(total), 1e-6);
+}
+
+TEST(SamplerTest, NeverChoosesWhatIsNotANumber) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(sample_once({}, {nan, 1, nan}), 1);
+  SamplingParams params;
+  params.temperature = 1;
+  EXPECT_EQ(sample_once(params, {nan, 1, -std::numeric_limits<float>::infinity()}), 1);
+  EXPECT_THROW(sample_once({}, {nan, nan}), Error);
+}
+
+TEST(SamplerTest, RefusesParametersThatMakeNoSense) {
+  const auto refuses = [](auto&& change) {
+    SamplingParams params;
+    change(params);
+    EXPECT_THROW(validate(params, 100), Error);
+  };
+  EXPECT_NO_THROW(validate(SamplingParams{}, 100));
+  refuses([](auto& p) { p.temperature = -1; });
+  refuses([](auto& p) { p.temperature = NAN; });
+  refuses([](auto& p) { p.top_p = 1.5F; });
+  refuses([](auto& p) { p.min_p = -0.1F; });
+  refuses([](auto& p) { p.top_k = -5; });
+  refuses([](auto& p) { p.repetition_penalty = 0; });
+  refuses([](auto& p) { p.logprobs = 100'000; });
+  refuses([](auto& p) { p.logit_bias = {{100, 1.0F}}; });
+  refuses([](auto& p) { p.logit_bias = {{1, INFINITY}}; });
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds stop strings in streamed text without ever showing part of one.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spillway {
+
+// One per stream; not thread-safe. Empty stop strings are ignored.
+class StopMatcher {
+ public:
+  explicit StopMatcher(std::vector<std::string> stops);
+
+  // Adds text and returns what is safe to show: no end of it can still become a stop string. After
+  // a match (stopped()) it is the text before the stop string that begins first, and nothing more
+  // ever comes.
+  std::string push(std::string_view text);
+  // The stream has ended: what was held back.
+  std::string flush();
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace spillway

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model family: how its files say the spec and how they call the weights. One small file per
+// family.
+#pragma once
+
+#include <span>
+
+#include "model/model_spec.h"
+#include "model/weight_slots.h"
+#include "storage/tensor_index.h"
+
+namespace spillway {
+
+struct Family {
+  // Whether these files are of this family, by architecture name only.
+  bool (*matches)(const ModelFiles& files);
+  // Fills in the spec from metadata (and, where the format leaves it open, from which tensors there
+  // are).
+  ModelSpec (*read_spec)(const ModelFiles& files);
+  // The names of this family's weights in these files.
+  std::span<const WeightName> (*names)(const ModelFiles& files);
+};
+
+extern const Family kLlamaFamily;  // Llama 1, 2, 3, Mistral, SmolLM2: GGUF and Hugging Face
+extern const Family kOptFamily;    // OPT: Hugging Face
+
+}  // namespace spillway

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/known_models.h"
+
+namespace spillway {
+namespace {
+
+enum class Kind {
+  kOpt,
+  kOpt350,
+  kGpt3,
+  kLlama1,
+  kLlama2,
+  kLlama3,
+  kLlama31,
+  kMistral,
+  kGptJ,
+  kNeoX,
+  kChatGlm2,
+  kBloom
+};
+
+struct Shape {
+  const char* name;
+  Kind kind;
+  int layers, hidden, heads, kv_heads, ffn, vocab, context;
+};
+
+// From the models' published configurations; GPT-3 from its paper (table 2.1).
+constexpr Shape kShapes[] = {
+    {"opt-125m", Kind::kOpt, 12, 768, 12, 12, 3072, 50272, 2048},
+    {"opt-350m", Kind::kOpt350, 24, 1024, 16, 16, 4096, 50272, 2048},
+    {"opt-1.3b", Kind::kOpt, 24, 2048, 32, 32, 8192, 50272, 2048},
+    {"opt-2.7b", Kind::kOpt, 32, 2560, 32, 32, 10240, 50272, 2048},
+    {"opt-6.7b", Kind::kOpt, 32, 4096, 32, 32, 16384, 50272, 2048},
+    {"opt-13b", Kind::kOpt, 40, 5120, 40, 40, 20480, 50272, 2048},
+    {"opt-30b", Kind::kOpt, 48, 7168, 56, 56, 28672, 50272, 2048},
+    {"opt-66b", Kind::kOpt, 64, 9216, 72, 72, 36864, 50272, 2048},
+    {"opt-175b", Kind::kOpt, 96, 12288, 96, 96, 49152, 50272, 2048},
+    {"gpt-3", Kind::kGpt3, 96, 12288, 96, 96, 49152, 50257, 2048},
+    {"llama-1-7b", Kind::kLlama1, 32, 4096, 32, 32, 11008, 32000, 2048},
+    {"llama-1-13b", Kind::kLlama1, 40, 5120, 40, 40, 13824, 32000, 2048},
+    {"llama-1-33b", Kind::kLlama1, 60, 6656, 52, 52, 17920, 32000, 2048},
+    {"llama-1-65b", Kind::kLlama1, 80, 8192, 64, 64, 22016, 32000, 2048},
+    {"llama-2-7b", Kind::kLlama2, 32, 4096, 32, 32, 11008, 32000, 4096},
+    {"llama-2-13b", Kind::kLlama2, 40, 5120, 40, 40, 13824, 32000, 4096},
+    {"llama-2-70b", Kind::kLlama2, 80, 8192, 64, 8, 28672, 32000, 4096},
+    {"llama-3-8b", Kind::kLlama3, 32, 4096, 32, 8, 14336, 128256, 8192},
+    {"llama-3-70b", Kind::kLlama3, 80, 8192, 64, 8, 28672, 128256, 8192},
+    {"llama-3.1-8b", Kind::kLlama31, 32, 4096, 32, 8, 14336, 128256, 131072},
+    {"llama-3.1-70b", Kind::kLlama31, 80, 8192, 64, 8, 28672, 128256, 131072},
+    {"llama-3.1-405b", Kind::kLlama31, 126, 16384, 128, 8, 53248, 128256, 131072},
+    {"llama-3.2-1b", Kind::kLlama31, 16, 2048, 32, 8, 8192, 128256, 131072},
+    {"llama-3.2-3b", Kind::kLlama31, 28, 3072, 24, 8, 8192, 128256, 131072},
+    {"tinyllama-1.1b", Kind::kLlama2, 22, 2048, 32, 4, 5632, 32000, 2048},
+    {"mistral-7b", Kind::kMistral, 32, 4096, 32, 8, 14336, 32000, 32768},
+    {"smollm2-135m", Kind::kLlama2, 30, 576, 9, 3, 1536, 49152, 8192},
+    {"gpt-j-6b", Kind::kGptJ, 28, 4096, 16, 16, 16384, 50400, 2048},
+    {"gpt-neox-20b", Kind::kNeoX, 44, 6144, 64, 64, 24576, 50432, 2048},
+    {"chatglm2-6b", Kind::kChatGlm2, 28, 4096, 32, 2, 13696, 65024, 32768},
+    {"bloom-176b", Kind::kBloom, 70, 14336, 112, 112, 57344, 250880, 2048},
+};
+
+void set_rope(ModelSpec& spec, double theta, int dims) {
+  spec.rope.style = RopeStyle::kHalves;
+  spec.rope.theta = theta;
+  spec.rope.dims = dims;
+  auto frequencies = base_inverse_frequencies(spec.rope);
+  spec.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
+}
+
+// What GPT-3, OPT and BLOOM share: LayerNorm, biases, no gate.
+void set_gpt(ModelSpec& spec, ActivationKind activation) {
+  spec.norm = NormKind::kLayer;
+  spec.norm_bias = spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
+  spec.activation = activation;
+  spec.gated_mlp = false;
+  spec.tied_head = true;
+}
+
+void set_learned_positions(ModelSpec& spec, int offset) {
+  spec.position = PositionKind::kLearned;
+  spec.position_offset = offset;
+}
+
+void set_kind(ModelSpec& spec, Kind kind) {
+  switch (kind) {
+    case Kind::kOpt350:
+      spec.norm_place = NormPlace::kPost;
+      spec.final_norm = false;
+      spec.embedding_dim = 512;
+      [[fallthrough]];
+    case Kind::kOpt:
+      spec.family = "opt";
+      set_gpt(spec, ActivationKind::kRelu);
+      set_learned_positions(spec, 2);
+      return;
+    case Kind::kGpt3:
+      spec.family = "gpt-3";
+      set_gpt(spec, ActivationKind::kGeluTanh);
+      set_learned_positions(spec, 0);
+      return;
+    case Kind::kBloom:
+      spec.family = "bloom";
+      set_gpt(spec, ActivationKind::kGeluTanh);
+      spec.position = PositionKind::kAlibi;
+      spec.executable = false;
+      return;
+    case Kind::kGptJ:
+    case Kind::kNeoX:
+      spec.family = kind == Kind::kGptJ ? "gpt-j" : "gpt-neox";
+      set_gpt(spec, kind == Kind::kGptJ ? ActivationKind::kGeluTanh : ActivationKind::kGelu);
+      spec.qkv_bias = spec.attention_out_bias = kind == Kind::kNeoX;
+      spec.parallel_residual = true;
+      spec.tied_head = false;
+      set_rope(spec, 10000, kind == Kind::kGptJ ? 64 : 24);
+      spec.executable = false;
+      return;
+    case Kind::kChatGlm2:
+      spec.family = "chatglm2";
+      spec.qkv_bias = true;
+      set_rope(spec, 10000, spec.head_dim / 2);
+      spec.executable = false;
+      return;
+    case Kind::kLlama1:
+      spec.norm_eps = 1e-6F;
+      [[fallthrough]];
+    case Kind::kLlama2:
+    case Kind::kMistral:
+      spec.family = "llama";
+      set_rope(spec, spec.name == "smollm2-135m" ? 100000 : 10000, spec.head_dim);
+      spec.tied_head = spec.name == "smollm2-135m";
+      return;
+    case Kind::kLlama3:
+    case Kind::kLlama31: {
+      spec.family = "llama";
+      set_rope(spec, 500000, spec.head_dim);
+      if (kind == Kind::kLlama3) return;
+      spec.tied_head = spec.name.starts_with("llama-3.2");
+      auto frequencies = base_inverse_frequencies(spec.rope);
+      apply_llama3_scaling({.factor = spec.tied_head ? 32.0 : 8.0}, frequencies);
+      spec.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<ModelSpec> try_known_model(std::string_view name) {
+  for (const Shape& shape : kShapes) {
+    if (name != shape.name) continue;
+    ModelSpec spec;
+    spec.name = shape.name;
+    spec.layers = shape.layers;
+    spec.hidden = spec.embedding_dim = shape.hidden;
+    spec.heads = shape.heads;
+    spec.kv_heads = shape.kv_heads;
+    spec.head_dim = shape.hidden / shape.heads;
+    spec.ffn = shape.ffn;
+    spec.vocab_size = shape.vocab;
+    spec.max_context = shape.context;
+    set_kind(spec, shape.kind);
+    validate(spec, spec.name);
+    return spec;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> known_model_names() {
+  std::vector<std::string> names;
+  for (const Shape& shape : kShapes) names.emplace_back(shape.name);
+  return names;
+}
+
+}  // namespace spillway

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/known_models.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "model/model.h"
+
+namespace spillway {
+namespace {
+
+TEST(KnownModelsTest, CountsThePublishedParameters) {
+  const auto billions = [](const char* name) {
+    return static_cast<double>(parameter_count(try_known_model(name).value())) / 1e9;
+  };
+  EXPECT_NEAR(billions("opt-125m"), 0.125, 0.001);
+  EXPECT_NEAR(billions("opt-350m"), 0.331, 0.001);
+  EXPECT_NEAR(billions("opt-30b"), 29.97, 0.03);
+  EXPECT_NEAR(billions("opt-175b"), 174.6, 0.2);
+  EXPECT_NEAR(billions("llama-2-7b"), 6.738, 0.001);
+  EXPECT_NEAR(billions("llama-2-70b"), 68.98, 0.01);
+  EXPECT_NEAR(billions("llama-3-8b"), 8.030, 0.001);
+  EXPECT_NEAR(billions("llama-3.1-405b"), 405.85, 0.05);
+  EXPECT_NEAR(billions("llama-3.2-1b"), 1.236, 0.001);
+  EXPECT_NEAR(billions("smollm2-135m"), 0.1345, 0.0001);
+  EXPECT_NEAR(billions("mistral-7b"), 7.242, 0.001);
+  EXPECT_NEAR(billions("gpt-j-6b"), 6.05, 0.01);
+  EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
+  EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
+  EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);
+}
+
+TEST(KnownModelsTest, MarksShapesThatOnlyThePlannerKnows) {
+  EXPECT_TRUE(try_known_model("gpt-3")->executable);
+  EXPECT_FALSE(try_known_model("bloom-176b")->executable);
+  EXPECT_FALSE(try_known_model("gpt-5").has_value());
+}
+
+TEST(DummyModelTest, TakesItsWeightTypeFromTheName) {
+  EXPECT_EQ(describe_dummy_model("llama-2-7b").main_dtype(), DType::kF16);
+  const Model model = describe_dummy_model("llama-2-7b:q4_0");
+  EXPECT_EQ(model.main_dtype(), DType::kQ4_0);
+  EXPECT_NEAR(static_cast<double>(model.weight_bytes()), 6.738e9 * 18 / 32, 5e6);
+  EXPECT_THROW(describe_dummy_model("llama-2-7b:q9"), Error);
+  EXPECT_THROW(describe_dummy_model("nobody-7b"), Error);
+}
+
+}  // namespace
+}  // namespace spillway

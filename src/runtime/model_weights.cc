@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/model_weights.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/checked_math.h"
+#include "base/error.h"
+#include "tensor/random_fill.h"
+
+namespace spillway {
+namespace {
+
+bool is_norm_scale(WeightRole role) {
+  return role == WeightRole::kAttentionNorm || role == WeightRole::kMlpNorm ||
+         role == WeightRole::kFinalNorm;
+}
+
+// Keeps activations at the same scale from layer to layer: norms multiply by one, biases are small.
+void fill_dummy(const BoundWeight& weight, std::byte* data, uint64_t seed) {
+  const int64_t count = weight.slot.rows * weight.slot.cols;
+  if (is_norm_scale(weight.slot.role)) {
+    SPW_ASSERT(weight.dtype == DType::kF32);
+    std::fill_n(reinterpret_cast<float*>(data), count, 1.0F);
+    return;
+  }
+  const double deviation =
+      weight.slot.is_vector() ? 0.02 : 0.7 / std::sqrt(static_cast<double>(weight.slot.cols));
+  fill_random(weight.dtype, data, count, seed, static_cast<float>(deviation));
+}
+
+}  // namespace
+
+WeightView& ModelWeights::view(const WeightSlot& slot) {
+  const auto layer = [&]() -> LayerWeights& {
+    if (layers.size() <= static_cast<size_t>(slot.layer))
+      layers.resize(static_cast<size_t>(slot.layer) + 1);
+    return layers[static_cast<size_t>(slot.layer)];
+  };
+  switch (slot.role) {
+    case WeightRole::kTokenEmbedding:
+      return token_embedding;
+    case WeightRole::kPositionEmbedding:
+      return position_embedding;
+    case WeightRole::kProjectIn:
+      return project_in;
+    case WeightRole::kProjectOut:
+      return project_out;
+    case WeightRole::kFinalNorm:
+      return final_norm.weight;
+    case WeightRole::kFinalNormBias:
+      return final_norm.bias;
+    case WeightRole::kHead:
+      return head;
+    case WeightRole::kAttentionNorm:
+      return layer().attention_norm.weight;
+    case WeightRole::kAttentionNormBias:
+      return layer().attention_norm.bias;
+    case WeightRole::kQuery:
+      return layer().query.weight;
+    case WeightRole::kQueryBias:
+      return layer().query.bias;
+    case WeightRole::kKey:
+      return layer().key.weight;
+    case WeightRole::kKeyBias:
+      return layer().key.bias;
+    case WeightRole::kValue:
+      return layer().value.weight;
+    case WeightRole::kValueBias:
+      return layer().value.bias;
+    case WeightRole::kAttentionOut:
+      return layer().attention_out.weight;
+    case WeightRole::kAttentionOutBias:
+      return layer().attention_out.bias;
+    case WeightRole::kMlpNorm:
+      return layer().mlp_norm.weight;
+    case WeightRole::kMlpNormBias:
+      return layer().mlp_norm.bias;
+    case WeightRole::kGate:
+      return layer().gate.weight;
+    case WeightRole::kGateBias:
+      return layer().gate.bias;
+    case WeightRole::kUp:
+      return layer().up.weight;
+    case WeightRole::kUpBias:
+      return layer().up.bias;
+    case WeightRole::kDown:
+      return layer().down.weight;
+    case WeightRole::kDownBias:
+      return layer().down.bias;
+  }
+  fail(ErrorCode::kInternal, "internal error: unknown weight role {}", static_cast<int>(slot.role));
+}
+
+void ModelWeights::tie_head() {
+  if (head.empty()) head = token_embedding;
+}
+
+ModelWeights::ModelWeights(Device& device, const Model& model,
+                           std::span<const std::filesystem::path> paths,
+                           const WeightLoadOptions& options) {
+  std::vector<Extent> extents;
+  for (const BoundWeight& weight : model.weights) extents.push_back(weight.extent.value());
+  resident_.emplace_back(device, paths, extents, options);
+  for (size_t i = 0; i < model.weights.size(); ++i) {
+    const BoundWeight& weight = model.weights[i];
+    view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols,
+                         resident_.front().data(i)};
+  }
+  tie_head();
+}
+
+ModelWeights ModelWeights::dummy(Device& device, const Model& model,
+                                 const WeightLoadOptions& options) {
+  constexpr uint64_t kAlignment = 64;
+  uint64_t total = 0;
+  for (const BoundWeight& weight : model.weights) {
+    total += try_align_up(static_cast<uint64_t>(weight.bytes()), kAlignment).value();
+  }
+  ModelWeights weights;
+  weights.arena_ = device.allocate(total, MemoryTag::kWeights);
+  uint64_t done = 0;
+  for (const BoundWeight& weight : model.weights) {
+    SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
+              "loading was stopped");
+    std::byte* const data = weights.arena_.data() + done;
+    fill_dummy(weight, data, done / kAlignment + 1);
+    weights.view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols, data};
+    done += try_align_up(static_cast<uint64_t>(weight.bytes()), kAlignment).value();
+    if (options.progress) options.progress(done, total);
+  }
+  weights.tie_head();
+  return weights;
+}
+
+}  // namespace spillway

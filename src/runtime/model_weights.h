@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A network's weights in memory, each field with its shape.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "memory/resident_weights.h"
+#include "model/model.h"
+#include "tensor/tensor_view.h"
+
+namespace spillway {
+
+// Absent weights are empty views.
+struct LinearWeights {
+  WeightView weight;  // [out, in]
+  WeightView bias;    // [1, out]
+};
+
+struct NormWeights {
+  WeightView weight;  // [1, hidden]
+  WeightView bias;    // [1, hidden]
+};
+
+struct LayerWeights {
+  NormWeights attention_norm;
+  LinearWeights query;          // [q_dim, hidden]
+  LinearWeights key;            // [kv_dim, hidden]
+  LinearWeights value;          // [kv_dim, hidden]
+  LinearWeights attention_out;  // [hidden, q_dim]
+  NormWeights mlp_norm;
+  LinearWeights gate;  // [ffn, hidden], gated MLPs only
+  LinearWeights up;    // [ffn, hidden]
+  LinearWeights down;  // [hidden, ffn]
+};
+
+// Owns the bytes that its views point to (maps, an arena, or dummy weights). Move-only; the device
+// must outlive it.
+class ModelWeights {
+ public:
+  ModelWeights() = default;  // none yet
+  // Loads the weights of `model` from `paths` (those of its files).
+  ModelWeights(Device& device, const Model& model, std::span<const std::filesystem::path> paths,
+               const WeightLoadOptions& options);
+  // Random weights, generated in place in their stored types.
+  static ModelWeights dummy(Device& device, const Model& model, const WeightLoadOptions& options);
+
+  WeightView token_embedding;     // [vocab, embedding_dim]
+  WeightView position_embedding;  // [max_context + offset, hidden], learned positions only
+  WeightView project_in;          // [hidden, embedding_dim], where these differ
+  WeightView project_out;         // [embedding_dim, hidden]
+  NormWeights final_norm;
+  WeightView head;  // [vocab, embedding_dim]; the token embedding itself when tied
+  std::vector<LayerWeights> layers;
+
+ private:
+  WeightView& view(const WeightSlot& slot);
+  void tie_head();
+
+  std::vector<ResidentWeights> resident_;
+  Buffer arena_;
+};
+
+}  // namespace spillway

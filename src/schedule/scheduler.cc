@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace spillway {
+
+Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits)
+    : allocator_(allocator), limits_(limits) {
+  SPW_CHECK(limits.max_step_tokens > 0 && limits.max_sequences > 0, kInvalidArgument,
+            "a step of {} tokens and {} sequences does nothing", limits.max_step_tokens,
+            limits.max_sequences);
+}
+
+void Scheduler::add(RequestId id, int32_t tokens) {
+  SPW_ASSERT(tokens > 0);
+  waiting_.push_back({id, tokens, 0, false, BlockTable(allocator_)});
+}
+
+Scheduler::Sequence* Scheduler::find(RequestId id) {
+  const auto same = [&](const Sequence& s) { return s.id == id; };
+  if (const auto it = std::find_if(running_.begin(), running_.end(), same); it != running_.end())
+    return &*it;
+  const auto it = std::find_if(waiting_.begin(), waiting_.end(), same);
+  return it != waiting_.end() ? &*it : nullptr;
+}
+
+void Scheduler::append(RequestId id) {
+  Sequence* sequence = find(id);
+  SPW_ASSERT(sequence != nullptr);
+  ++sequence->known;
+}
+
+void Scheduler::remove(RequestId id) {
+  const auto same = [&](const Sequence& s) { return s.id == id; };
+  running_.remove_if(same);
+  std::erase_if(waiting_, same);
+}
+
+// The youngest running sequence gives its blocks back and will be computed again, first of those
+// waiting.
+void Scheduler::preempt_youngest() {
+  const auto youngest = std::prev(running_.end());
+  youngest->blocks.clear();
+  youngest->computed = 0;
+  waiting_.push_front(std::move(*youngest));
+  running_.erase(youngest);
+  ++preemptions_;
+}
+
+// False when only sequences of this step, or `sequence` itself, could still give way.
+bool Scheduler::reserve_or_preempt(Sequence& sequence, int64_t tokens) {
+  while (!sequence.blocks.try_reserve(sequence.computed + tokens)) {
+    if (running_.back().scheduled || &running_.back() == &sequence) return false;
+    preempt_youngest();
+  }
+  return true;
+}
+
+void Scheduler::schedule(Sequence& sequence, int32_t tokens, StepPlan& plan) {
+  plan.chunks.push_back({sequence.id, sequence.computed, tokens,
+                         sequence.computed + tokens == sequence.known, &sequence.blocks.blocks()});
+  sequence.computed += tokens;
+  sequence.scheduled = true;
+}
+
+StepPlan Scheduler::next_step() {
+  StepPlan plan;
+  const int64_t preemptions_before = preemptions_;
+  for (Sequence& sequence : running_) sequence.scheduled = false;
+  int32_t budget = limits_.max_step_tokens;
+
+  // Pass 0: sequences that need one token. Pass 1: the rest of prompts begun.
+  for (const bool prompts : {false, true}) {
+    for (auto it = running_.begin(); it != running_.end() && budget > 0;) {
+      Sequence& sequence = *it;
+      const int32_t missing = sequence.known - sequence.computed;
+      if (sequence.scheduled || missing == 0 || (missing > 1) != prompts) {
+        ++it;
+        continue;
+      }
+      const int32_t tokens = std::min(missing, budget);
+      if (reserve_or_preempt(sequence, tokens)) {
+        schedule(sequence, tokens, plan);
+        budget -= tokens;
+      } else if (running_.size() == 1) {
+        plan.exhausted.push_back(sequence.id);
+      } else if (&running_.back() == &sequence) {
+        preempt_youngest();  // gives way itself
+        break;
+      }  // else: an older one waits for those already in this step
+      ++it;
+    }
+  }
+
+  // Newcomers, if there is room for all their tokens and one more. Not in a step that preempted:
+  // its room is spoken for.
+  const bool may_admit = preemptions_ == preemptions_before && plan.exhausted.empty();
+  while (may_admit && budget > 0 && !waiting_.empty() && running() < limits_.max_sequences) {
+    Sequence& next = waiting_.front();
+    if (!running_.empty() && blocks_for_tokens(next.known + 1) > allocator_.free()) break;
+    const int32_t tokens = std::min(next.known, budget);
+    if (!next.blocks.try_reserve(tokens)) {
+      plan.exhausted.push_back(next.id);  // alone, and nobody will ever make room
+      break;
+    }
+    running_.push_back(std::move(next));
+    waiting_.pop_front();
+    running_.back().scheduled = false;
+    schedule(running_.back(), tokens, plan);
+    budget -= tokens;
+  }
+  return plan;
+}
+
+}  // namespace spillway

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+namespace spillway {
+namespace {
+
+constexpr RequestId id(uint64_t n) { return RequestId{n}; }
+
+TEST(SchedulerTest, CutsAPromptIntoChunksAndMixesItWithDecoding) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_step_tokens = 8, .max_sequences = 4});
+  scheduler.add(id(1), 3);
+  StepPlan plan = scheduler.next_step();
+  ASSERT_EQ(plan.chunks.size(), 1U);
+  EXPECT_TRUE(plan.chunks[0].last);
+  scheduler.append(id(1));
+  scheduler.add(id(2), 10);
+  plan = scheduler.next_step();
+  ASSERT_EQ(plan.chunks.size(), 2U);
+  EXPECT_EQ(plan.chunks[0].id, id(1));
+  EXPECT_EQ(plan.chunks[0].start, 3);
+  EXPECT_EQ(plan.chunks[1].tokens, 7);
+  EXPECT_FALSE(plan.chunks[1].last);
+  scheduler.append(id(1));
+  plan = scheduler.next_step();
+  ASSERT_EQ(plan.chunks.size(), 2U);
+  EXPECT_EQ(plan.chunks[1].start, 7);
+  EXPECT_EQ(plan.chunks[1].tokens, 3);
+  EXPECT_TRUE(plan.chunks[1].last);
+}
+
+TEST(SchedulerTest, RunsNoMoreSequencesThanAllowed) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_step_tokens = 100, .max_sequences = 2});
+  for (uint64_t n = 0; n < 5; ++n) scheduler.add(id(n), 4);
+  EXPECT_EQ(scheduler.next_step().chunks.size(), 2U);
+  EXPECT_EQ(scheduler.waiting(), 3);
+  scheduler.remove(id(0));
+  scheduler.remove(id(4));
+  EXPECT_EQ(scheduler.next_step().chunks.size(), 1U);
+  EXPECT_EQ(scheduler.waiting(), 1);
+}
+
+TEST(SchedulerTest, PreemptsTheYoungestWhenBlocksRunOut) {
+  BlockAllocator blocks(4);
+  Scheduler scheduler(blocks, {.max_step_tokens = 100, .max_sequences = 8});
+  scheduler.add(id(1), 31);
+  scheduler.add(id(2), 20);
+  EXPECT_EQ(scheduler.next_step().chunks.size(), 2U);
+  EXPECT_EQ(blocks.free(), 0);
+  for (int i = 0; i < 2; ++i) {
+    scheduler.append(id(1));
+    scheduler.append(id(2));
+    scheduler.next_step();
+  }
+  EXPECT_EQ(scheduler.preemptions(), 1);
+  EXPECT_EQ(scheduler.running(), 1);
+  EXPECT_EQ(scheduler.waiting(), 1);
+  scheduler.remove(id(1));
+  const StepPlan plan = scheduler.next_step();
+  ASSERT_EQ(plan.chunks.size(), 1U);
+  EXPECT_EQ(plan.chunks[0].start, 0);
+  EXPECT_EQ(plan.chunks[0].tokens, 22);
+}
+
+TEST(SchedulerTest, EndsASequenceThatOutgrowsTheWholeCache) {
+  BlockAllocator blocks(1);
+  Scheduler scheduler(blocks, {});
+  scheduler.add(id(1), 16);
+  EXPECT_EQ(scheduler.next_step().chunks.size(), 1U);
+  scheduler.append(id(1));
+  const StepPlan plan = scheduler.next_step();
+  EXPECT_TRUE(plan.chunks.empty());
+  ASSERT_EQ(plan.exhausted.size(), 1U);
+  scheduler.remove(id(1));
+  EXPECT_EQ(blocks.free(), 1);
+}
+
+// Whatever happens: every request ends, no token is computed twice without a preemption, blocks
+// never overlap.
+TEST(SchedulerTest, FinishesRandomLoadsWithoutLosingOrSharingBlocks) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 50; ++round) {
+    BlockAllocator blocks(static_cast<int32_t>(8 + random() % 20));
+    Scheduler scheduler(
+        blocks, {.max_step_tokens = static_cast<int>(1 + random() % 40), .max_sequences = 6});
+    struct State {
+      int32_t known, target, computed;
+    };
+    std::map<RequestId, State> states;
+    uint64_t next = 0;
+    int steps = 0;
+    while (next < 20 || !states.empty()) {
+      ASSERT_LT(++steps, 20'000);
+      if (next < 20 && random() % 3 == 0) {
+        const auto prompt = static_cast<int32_t>(1 + random() % 60);
+        states[id(next)] = {prompt, prompt + static_cast<int32_t>(random() % 60), 0};
+        scheduler.add(id(next++), prompt);
+      }
+      const StepPlan plan = scheduler.next_step();
+      std::set<BlockId> seen;
+      for (const ScheduledChunk& chunk : plan.chunks) {
+        State& state = states.at(chunk.id);
+        ASSERT_TRUE(chunk.start == state.computed || chunk.start == 0);
+        state.computed = chunk.start + chunk.tokens;
+        ASSERT_LE(state.computed, state.known);
+        ASSERT_EQ(chunk.last, state.computed == state.known);
+        ASSERT_GE(static_cast<int64_t>(chunk.block_table->size()) * 16, state.computed);
+        for (const BlockId block : *chunk.block_table) ASSERT_TRUE(seen.insert(block).second);
+      }
+      for (const ScheduledChunk& chunk : plan.chunks) {
+        State& state = states.at(chunk.id);
+        if (!chunk.last) continue;
+        if (state.known >= state.target) {
+          scheduler.remove(chunk.id);
+          states.erase(chunk.id);
+        } else {
+          ++state.known;
+          scheduler.append(chunk.id);
+        }
+      }
+      for (const RequestId ended : plan.exhausted) {
+        scheduler.remove(ended);
+        states.erase(ended);
+      }
+    }
+    EXPECT_EQ(blocks.free(), blocks.total());
+  }
+}
+
+}  // namespace
+}  // namespace spillway

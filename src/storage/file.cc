@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "storage/printable.h"
+
+namespace spillway {
+
+void MemorySource::read_exact(uint64_t offset, std::span<std::byte> out) const {
+  SPW_CHECK(offset <= bytes_.size() && out.size() <= bytes_.size() - offset, kIo,
+            "{}: reading {} bytes at byte {}: the file ends at {}", label_, out.size(), offset,
+            bytes_.size());
+  if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
+}
+
+File::File(const std::filesystem::path& path) : path_(path), label_(printable_name(path)) {
+  // O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for regular files.
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd_ < 0) {
+    const int error = errno;
+    const bool absent = error == ENOENT || error == ENOTDIR;
+    fail(absent ? ErrorCode::kInvalidArgument : ErrorCode::kIo, "cannot open {}: {}",
+         printable_path(path), std::generic_category().message(error));
+  }
+  struct stat info {};
+  const int failed = ::fstat(fd_, &info);
+  const int error = errno;
+  if (failed != 0 || !S_ISREG(info.st_mode)) {
+    close();
+    SPW_CHECK(failed == 0, kIo, "cannot stat {}: {}", printable_path(path),
+              std::generic_category().message(error));
+    fail(ErrorCode::kInvalidArgument, "{} is {}, not a regular file", printable_path(path),
+         S_ISDIR(info.st_mode) ? "a directory" : "a device, FIFO or socket");
+  }
+  size_ = static_cast<uint64_t>(info.st_size);
+}
+
+File::~File() { close(); }
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)),
+      label_(std::move(other.label_)),
+      size_(std::exchange(other.size_, 0)),
+      fd_(std::exchange(other.fd_, -1)) {}
+
+File& File::operator=(File&& other) noexcept {
+  if (this != &other) {
+    close();
+    path_ = std::move(other.path_);
+    label_ = std::move(other.label_);
+    size_ = std::exchange(other.size_, 0);
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void File::close() noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+void File::read_exact(uint64_t offset, std::span<std::byte> out) const {
+  SPW_CHECK(offset <= size_ && out.size() <= size_ - offset, kIo,
+            "reading {}: {} bytes at byte {} end past the file's {} bytes", printable_path(path_),
+            out.size(), offset, size_);
+  while (!out.empty()) {
+    constexpr size_t kMost = size_t{1} << 30;  // Linux reads at most 2 GiB at a time
+    const ssize_t n =
+        ::pread(fd_, out.data(), std::min(out.size(), kMost), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    SPW_CHECK(n >= 0, kIo, "reading {} at byte {}: {}", printable_path(path_), offset,
+              std::generic_category().message(errno));
+    SPW_CHECK(n > 0, kIo, "reading {} at byte {}: the file was truncated while in use",
+              printable_path(path_), offset);
+    offset += static_cast<uint64_t>(n);
+    out = out.subspan(static_cast<size_t>(n));
+  }
+}
+
+MappedFile::MappedFile(const File& file) : size_(file.size()) {
+  if (size_ == 0) return;  // nothing to map, and mmap refuses it
+  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+  SPW_CHECK(data != MAP_FAILED, kIo, "mapping {} ({} bytes): {}", printable_path(file.path()),
+            size_, std::generic_category().message(errno));
+  data_ = static_cast<const std::byte*>(data);
+}
+
+MappedFile::~MappedFile() { unmap(); }
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  if (this != &other) {
+    unmap();
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+void MappedFile::unmap() noexcept {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  data_ = nullptr;
+}
+
+void MappedFile::advise_willneed() const noexcept {
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
+}
+
+void MappedFile::advise_random() const noexcept {
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_RANDOM);
+}
+
+std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes) {
+  const File file(path);
+  SPW_CHECK(file.size() <= max_bytes, kInvalidArgument, "{} has {} bytes, more than the {} allowed",
+            printable_path(path), file.size(), max_bytes);
+  std::string text(file.size(), '\0');
+  file.read_exact(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace spillway

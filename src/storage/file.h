@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Read-only files: positioned reads and memory maps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "storage/byte_source.h"
+
+namespace spillway {
+
+// Owns a descriptor of a regular file opened for reading; move-only. read_exact() may be called
+// from several threads at once. Throws kInvalidArgument for what is not a regular file or does not
+// exist, kIo for what the system refuses.
+class File final : public ByteSource {
+ public:
+  // Directories, devices, sockets and FIFOs are refused (a FIFO without waiting for a writer).
+  explicit File(const std::filesystem::path& path);
+  ~File() override;
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  // The file's name without folders, printable.
+  const std::string& label() const override { return label_; }
+  // As of opening.
+  uint64_t size() const override { return size_; }
+  // Retries interrupted and short reads. Errors name path and offset.
+  void read_exact(uint64_t offset, std::span<std::byte> out) const override;
+  int descriptor() const { return fd_; }
+
+ private:
+  void close() noexcept;
+
+  std::filesystem::path path_;
+  std::string label_;
+  uint64_t size_ = 0;
+  int fd_ = -1;
+};
+
+// A read-only map of a whole file; move-only. Reading bytes() is thread-safe. Should another
+// process truncate the file while it is mapped, touching the lost pages raises SIGBUS: map only
+// files that stay as they are, and prefer File or DirectReader for anything else.
+class MappedFile {
+ public:
+  explicit MappedFile(const File& file);
+  explicit MappedFile(const std::filesystem::path& path) : MappedFile(File(path)) {}
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Hints; a refusal is ignored.
+  void advise_willneed() const noexcept;
+  void advise_random() const noexcept;
+
+ private:
+  void unmap() noexcept;
+
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// The whole text of a file of at most `max_bytes`; kInvalidArgument for a larger one.
+std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes);
+
+}  // namespace spillway

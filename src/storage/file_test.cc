@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <utility>
+
+#include "storage/printable.h"
+#include "storage/temp_folder.h"
+
+namespace spillway {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TEST(FileTest, ReadsBytesAtAnOffset) {
+  const TempFolder folder;
+  const File file(folder.write("a.txt", "hello world"));
+  EXPECT_EQ(file.size(), 11u);
+  EXPECT_EQ(file.label(), "a.txt");
+  std::array<std::byte, 5> out;
+  file.read_exact(6, out);
+  EXPECT_EQ(text_of(out), "world");
+}
+
+TEST(FileTest, ReadingPastTheEndNamesPathAndOffset) {
+  const TempFolder folder;
+  const File file(folder.write("a.txt", "hello"));
+  std::array<std::byte, 5> out;
+  EXPECT_THAT(error_of([&] { file.read_exact(3, out); }),
+              AllOf(HasSubstr("a.txt"), HasSubstr("at byte 3"), HasSubstr("5 bytes")));
+  EXPECT_THAT(error_of([&] { file.read_exact(UINT64_MAX, out); }), HasSubstr("past the file's"));
+}
+
+TEST(FileTest, TruncationAfterOpeningIsAnErrorNotAnEndlessLoop) {
+  const TempFolder folder;
+  const File file(folder.write("a.txt", "hello"));
+  std::filesystem::resize_file(file.path(), 2);
+  std::array<std::byte, 5> out;
+  EXPECT_THAT(error_of([&] { file.read_exact(0, out); }), HasSubstr("truncated while in use"));
+}
+
+TEST(FileTest, RefusesWhatIsNotARegularFile) {
+  const TempFolder folder;
+  EXPECT_THAT(error_of([&] { File{folder.path()}; }), HasSubstr("a directory"));
+  EXPECT_THAT(error_of([] { File{"/dev/null"}; }), HasSubstr("not a regular file"));
+  const auto fifo = folder / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(error_of([&] { File{fifo}; }), HasSubstr("not a regular file"));
+}
+
+TEST(FileTest, AMissingFileIsAnInvalidArgument) {
+  try {
+    File{"/nonexistent/\n/file"};
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("/nonexistent/\\n/file"));
+  }
+}
+
+TEST(FileTest, MovingLeavesOneOwner) {
+  const TempFolder folder;
+  File a(folder.write("a.txt", "hello"));
+  File b = std::move(a);
+  a = File(folder.write("b.txt", "other"));
+  b = std::move(a);
+  std::array<std::byte, 5> out;
+  b.read_exact(0, out);
+  EXPECT_EQ(text_of(out), "other");
+}
+
+TEST(MappedFileTest, ShowsTheWholeFile) {
+  const TempFolder folder;
+  MappedFile a(folder.write("a.txt", "hello"));
+  a.advise_random();
+  a.advise_willneed();
+  MappedFile b = std::move(a);
+  EXPECT_EQ(text_of(b.bytes()), "hello");
+  EXPECT_TRUE(a.bytes().empty());
+}
+
+TEST(MappedFileTest, AnEmptyFileHasNoBytes) {
+  const TempFolder folder;
+  const MappedFile map(folder.write("empty", ""));
+  EXPECT_TRUE(map.bytes().empty());
+}
+
+TEST(ReadTextFileTest, RefusesMoreThanItIsAllowed) {
+  const TempFolder folder;
+  const auto path = folder.write("a.txt", "hello");
+  EXPECT_EQ(read_text_file(path, 5), "hello");
+  EXPECT_THAT(error_of([&] { read_text_file(path, 4); }), HasSubstr("more than the 4"));
+}
+
+TEST(FileWriterTest, NothingStaysWithoutCommit) {
+  const TempFolder folder;
+  folder.write("a.txt", "old");
+  {
+    FileWriter writer(folder / "a.txt");
+    writer.write("half");
+  }
+  EXPECT_EQ(read_text_file(folder / "a.txt", 100), "old");
+  const std::filesystem::directory_iterator files(folder.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+  EXPECT_THAT(error_of([&] { FileWriter{folder / "missing/a.txt"}; }), HasSubstr("cannot create"));
+}
+
+TEST(PrintableTest, KeepsTextAndEscapesTheRest) {
+  EXPECT_EQ(printable("blk.0.größe"), "blk.0.größe");
+  EXPECT_EQ(printable("a\nb\tc\x1b[0m\x7f"), "a\\nb\\tc\\x1b[0m\\x7f");
+  EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");  // no UTF-8
+  EXPECT_EQ(printable("\xc0\x8a \xed\xa0\x80"),
+            "\\xc0\\x8a \\xed\\xa0\\x80");                                    // overlong, surrogate
+  EXPECT_EQ(printable("\xe2\x80\xa8\xc2\x85"), "\\xe2\\x80\\xa8\\xc2\\x85");  // line separators
+  EXPECT_EQ(printable("\xe2\x80\xae"), "\\xe2\\x80\\xae");                    // right to left
+  EXPECT_EQ(printable("abcdef", 3), "abc...");
+  EXPECT_EQ(printable("abc", 3), "abc");
+}
+
+TEST(PrintableTest, NamesFoldersWithATrailingSlash) {
+  EXPECT_EQ(printable_name("/a/b/model.gguf"), "model.gguf");
+  EXPECT_EQ(printable_name("/a/b/"), "b");
+  EXPECT_EQ(printable_name("/"), "/");
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers GGUF gives to value types and tensor types.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "storage/value_array.h"
+#include "tensor/dtype.h"
+
+namespace spillway {
+
+inline constexpr uint32_t kGgufMagic = 0x46554747;  // "GGUF"
+inline constexpr uint32_t kGgufString = 8;
+inline constexpr uint32_t kGgufArray = 9;
+inline constexpr uint32_t kGgufDefaultAlignment = 32;
+
+// Value types other than string and array; nullopt for those and for unknown numbers.
+[[nodiscard]] std::optional<NumberType> try_number_from_gguf(uint32_t gguf_type);
+uint32_t gguf_number_type(NumberType type);
+
+// nullopt for types that are unknown or not supported.
+[[nodiscard]] std::optional<DType> try_dtype_from_gguf(uint32_t gguf_type);
+uint32_t gguf_tensor_type(DType type);
+// "IQ4_XS"; empty for a number nobody has given a name.
+std::string_view gguf_tensor_type_name(uint32_t gguf_type);
+
+}  // namespace spillway

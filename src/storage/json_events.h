@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parses JSON into events, so that memory stays bounded whatever the text says.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace spillway {
+
+// Called in the order of the text. A function may throw to stop.
+class JsonHandler {
+ public:
+  virtual ~JsonHandler() = default;
+  virtual void start_object() = 0;
+  virtual void key(std::string& name) = 0;
+  virtual void end_object() = 0;
+  virtual void start_array() = 0;
+  virtual void end_array() = 0;
+  virtual void string(std::string& value) = 0;
+  virtual void integer(int64_t value) = 0;
+  virtual void large_unsigned(uint64_t value) = 0;  // above int64
+  virtual void number(double value) = 0;            // not an integer, or beyond 64 bits
+  virtual void boolean(bool value) = 0;
+  virtual void null() = 0;
+};
+
+inline constexpr int kMaxJsonDepth = 64;
+inline constexpr uint64_t kMaxJsonTokenBytes = uint64_t{8} << 20;
+
+// One JSON value. Throws kInvalidArgument with `label` and the position for text that is not JSON,
+// nests deeper than kMaxJsonDepth or has a token over kMaxJsonTokenBytes. `base` is where the text
+// starts in the file.
+void parse_json(std::string_view text, const std::string& label, JsonHandler& handler,
+                uint64_t base = 0);
+
+}  // namespace spillway

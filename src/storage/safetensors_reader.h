@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the header of a safetensors file: tensor extents, no tensor bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "storage/byte_source.h"
+#include "storage/tensor_index.h"
+
+namespace spillway {
+
+// Appends the tensors of `source` to `model` with `file` as their Extent::file; those of types
+// other than F32, F16 and BF16 (position_ids buffers and the like), and those without elements, go
+// to model.unsupported. Does not call model.finish(). Throws Error with one line: file, tensor,
+// offset.
+void parse_safetensors(const ByteSource& source, int32_t file, ModelFiles& model);
+
+}  // namespace spillway

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model's files hold and where: tensors as extents, metadata, the texts beside them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "storage/metadata.h"
+#include "tensor/dtype.h"
+
+namespace spillway {
+
+struct Extent {
+  int32_t file = 0;  // index into ModelFiles::paths
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// One stored tensor. Readers have checked: at least one element, every dimension in [1, 2^31),
+// whole blocks per row, extent.bytes = rows() * row_bytes(dtype, cols()), extent inside its file.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kF32;
+  // Row-major, outermost first: a matrix [out, in] is {out, in} (GGUF's order is reversed on
+  // reading). Empty for a scalar.
+  std::vector<int64_t> shape;
+  Extent extent;
+
+  int64_t elements() const;
+  int64_t cols() const { return shape.empty() ? 1 : shape.back(); }
+  int64_t rows() const { return elements() / cols(); }
+};
+
+// "[2048, 512]"
+std::string format_shape(const std::vector<int64_t>& shape);
+
+// A tensor that is in the file but cannot be used, e.g. type "I64".
+struct UnsupportedTensor {
+  std::string name;
+  std::string type;
+};
+
+// Everything about a model's files except the bytes of its tensors. No descriptor stays open.
+// Reading is thread-safe.
+struct ModelFiles {
+  enum class Format { kGguf, kHuggingFace, kTokenizerFolder };
+  static constexpr size_t kMaxTensors = 262144;
+  static constexpr uint64_t kMaxTextBytes = 64ull << 20;
+
+  Format format = Format::kGguf;
+  std::string name;                          // file or folder name, printable
+  std::vector<std::filesystem::path> paths;  // indexed by Extent::file
+  std::vector<uint64_t> file_bytes;          // sizes of those, as of reading
+  // GGUF keys; or config.json's ("rope_scaling.factor") plus generation_config.json's with the
+  // prefix "generation_config.".
+  Metadata metadata;
+  std::vector<TensorInfo> tensors;             // in file order
+  std::vector<UnsupportedTensor> unsupported;  // safetensors only
+  std::filesystem::path folder;                // Hugging Face and tokenizer folders only
+
+  // nullptr when there is no such tensor (or it is among `unsupported`).
+  const TensorInfo* find(std::string_view tensor) const;
+  // Throws kInvalidArgument for a missing tensor, kUnsupported for one of an unsupported type.
+  const TensorInfo& get(std::string_view tensor) const;
+  uint64_t tensor_bytes() const;
+
+  // The text of a file in `folder`: tokenizer.json, tokenizer_config.json, vocab.json, merges.txt,
+  // ... nullopt where there is none. `file_name` must be a bare name. Throws kInvalidArgument for a
+  // file over `max_bytes`.
+  std::optional<std::string> try_read_text(std::string_view file_name,
+                                           uint64_t max_bytes = kMaxTextBytes) const;
+
+  // For readers: checks that names are unique and extents of one file do not overlap, and prepares
+  // find(). Throws kInvalidArgument.
+  void finish();
+
+ private:
+  std::vector<uint32_t> by_name_;  // indices of `tensors`, sorted by name
+};
+
+}  // namespace spillway

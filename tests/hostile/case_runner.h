@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a reader on a damaged input and checks what reliability.md's R1 asks of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "storage/tensor_index.h"
+
+namespace spillway {
+
+using Bytes = std::vector<std::byte>;
+
+// Counts cases. The binary replaces operator new to see the peak of memory in use. Not thread-safe.
+class CaseRunner {
+ public:
+  static constexpr uint64_t kSlackBytes = uint64_t{64} << 20;
+
+  // `read` must return or throw an Error of one line, within a second and `input_bytes` +
+  // kSlackBytes of memory; what it returns must have its extents inside the file.
+  void run(uint64_t input_bytes, const std::function<ModelFiles()>& read,
+           const std::function<std::string()>& describe);
+
+  int cases() const { return cases_; }
+  int accepted() const { return accepted_; }
+  uint64_t peak_bytes() const { return peak_bytes_; }
+  double slowest_seconds() const { return slowest_seconds_; }
+  // For the test's log: "40000 cases, 12000 accepted, at most 0.2 MB above the input, 1.5 ms".
+  std::string summary() const;
+
+ private:
+  int cases_ = 0;
+  int accepted_ = 0;
+  uint64_t peak_bytes_ = 0;
+  double slowest_seconds_ = 0;
+};
+
+// The mutations that need no knowledge of the format, each with its description.
+using Visit =
+    std::function<void(const Bytes& mutant, const std::function<std::string()>& describe)>;
+// Every prefix shorter than `bytes`, up to `header_bytes`.
+void each_truncation(const Bytes& bytes, size_t header_bytes, const Visit& visit);
+void each_bit_flip(const Bytes& bytes, size_t header_bytes, const Visit& visit);
+// `count` times: a few bytes overwritten, a range deleted, doubled or moved; the same every time.
+void random_damage(const Bytes& bytes, size_t header_bytes, int count, uint64_t seed,
+                   const Visit& visit);
+
+}  // namespace spillway

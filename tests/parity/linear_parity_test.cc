@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear and embed on every stored type.
+#include <string>
+
+#include "tensor/dequantize.h"
+#include "tests/parity/parity_device.h"
+#include "tests/parity/references.h"
+
+namespace spillway::parity {
+namespace {
+
+// What a matrix product may differ from double precision over the decoded weights. Backends that
+// round activations get more (f16/bf16 1e-5, quantized 1e-4); the host keeps them in F32.
+double linear_bar(const DeviceKind& kind, DType type) {
+  if (type == DType::kF32 || kind.name == "cpu") return kFloatBar;
+  return is_quantized(type) ? 1e-4 : 1e-5;
+}
+
+struct Shape {
+  int64_t tokens, n, k;
+};
+
+class LinearParityTest : public testing::TestWithParam<std::tuple<DeviceKind, DType>> {
+ protected:
+  DType type() const { return std::get<1>(GetParam()); }
+  int64_t block() const { return dtype_info(type()).block_elements; }
+
+  void check(const Shape& s, bool with_bias, LinearMode mode) {
+    SCOPED_TRACE(testing::Message() << s.tokens << " tokens, [" << s.n << ", " << s.k << "], bias "
+                                    << with_bias << ", accumulate " << static_cast<int>(mode));
+    const Weights w = random_weights(device_, type(), s.n, s.k, 1);
+    const auto x = random_floats(s.tokens * s.k, 2);
+    const auto start = random_floats(s.tokens * s.n, 3);
+    const DType bias_type = s.n % 2 == 0 ? DType::kF16 : DType::kF32;
+    const Weights bias = with_bias ? random_weights(device_, bias_type, 1, s.n, 4) : Weights();
+    const Matrix input(device_, s.tokens, s.k, x);
+    Matrix out(device_, s.tokens, s.n);
+    const bool accumulate = mode == LinearMode::kAccumulate;
+    if (accumulate) out.write(start);
+    device_.ops().linear(w.view(), bias.view(), input.view(), out.view(), mode);
+    const Doubles expected =
+        linear_reference(x, w.values(), bias.values(), accumulate ? start : std::vector<float>(),
+                         s.tokens, s.n, s.k);
+    EXPECT_LE(nmse(out.read(), expected), linear_bar(std::get<0>(GetParam()), type()));
+    out.expect_guards();
+    EXPECT_TRUE(same_bits(input.read(), x));
+  }
+
+  TestDevice device_{std::get<0>(GetParam())};
+};
+
+TEST_P(LinearParityTest, MatchesDoublePrecisionForAnyNumberOfTokens) {
+  for (const int64_t tokens : {1, 2, 3, 5, 7, 17, 33}) {
+    check({tokens, 48, 2 * block() * (block() == 1 ? 64 : 1)}, false, LinearMode::kStore);
+  }
+}
+
+TEST_P(LinearParityTest, MatchesDoublePrecisionForAnyNumberOfRows) {
+  for (const int64_t rows : {1, 3, 15, 16, 17, 100}) {
+    check({1, rows, block() * (block() == 1 ? 40 : 1)}, false, LinearMode::kStore);
+    check({4, rows, block() * (block() == 1 ? 40 : 1)}, false, LinearMode::kStore);
+  }
+}
+
+TEST_P(LinearParityTest, MatchesDoublePrecisionForAnyDepth) {
+  for (const int64_t depth : {256, 512, 768, 1024, 1280, 2304, 5632}) {
+    check({1, 20, depth}, false, LinearMode::kStore);
+    check({9, 20, depth}, false, LinearMode::kStore);
+  }
+  if (is_quantized(type())) return;
+  for (const int64_t depth : {1, 2, 15, 31, 67, 511, 513, 771, 1027}) {
+    check({1, 17, depth}, false, LinearMode::kStore);
+    check({6, 17, depth}, true, LinearMode::kStore);
+  }
+}
+
+TEST_P(LinearParityTest, AddsBiasAndOldValues) {
+  for (const int64_t tokens : {1, 7}) {
+    for (const int64_t rows : {16, 33}) {
+      check({tokens, rows, 1024}, true, LinearMode::kStore);
+      check({tokens, rows, 1024}, false, LinearMode::kAccumulate);
+      check({tokens, rows, 1024}, true, LinearMode::kAccumulate);
+    }
+  }
+}
+
+TEST_P(LinearParityTest, MatchesDoublePrecisionWhenThreadsShareTheWork) {
+  check({1, 1000, 768}, true, LinearMode::kStore);
+  check({40, 333, 768}, true, LinearMode::kAccumulate);
+}
+
+TEST_P(LinearParityTest, EmbeddingIsTheStoredValue) {
+  const int64_t dim = 512 + (is_quantized(type()) ? 0 : 5), entries = 19;
+  const Weights table = random_weights(device_, type(), entries, dim, 7);
+  for (const size_t count : {1, 3, 100}) {
+    std::vector<int32_t> ids;
+    for (size_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>((i * 7 + 3) % 19));
+    const auto rows = static_cast<int64_t>(count);
+    Matrix out(device_, rows, dim);
+    device_.ops().embed(table.view(), ids, out.view(), LinearMode::kStore);
+    const auto values = out.read();
+    const auto start = random_floats(rows * dim, 8);
+    Matrix sum(device_, rows, dim, start);
+    device_.ops().embed(table.view(), ids, sum.view(), LinearMode::kAccumulate);
+    const auto sums = sum.read();
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t id = static_cast<size_t>(ids[i / static_cast<size_t>(dim)]);
+      const float expected =
+          table.values()[id * static_cast<size_t>(dim) + i % static_cast<size_t>(dim)];
+      ASSERT_EQ(values[i], expected);
+      ASSERT_EQ(sums[i], start[i] + expected);
+    }
+    out.expect_guards();
+    sum.expect_guards();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, LinearParityTest,
+                         testing::Combine(testing::ValuesIn(device_kinds()),
+                                          testing::ValuesIn(kAllDTypes)),
+                         [](const auto& suite) {
+                           return std::get<0>(suite.param).name + "_" +
+                                  std::string(dtype_name(std::get<1>(suite.param)));
+                         });
+
+}  // namespace
+}  // namespace spillway::parity

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/parity/parity_device.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cpu/cpu_device.h"
+#include "tensor/dequantize.h"
+#include "tensor/half.h"
+#include "tensor/random_fill.h"
+
+namespace spillway::parity {
+namespace {
+
+constexpr int64_t kGuard = 16;  // floats before and after
+constexpr int64_t kGap = 3;     // floats between rows
+constexpr uint32_t kPoison = 0x7fc0dead;
+
+void copy_in(Device&, std::byte* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+void copy_out(Device&, void* to, const std::byte* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+const std::vector<DeviceKind>& device_kinds() {
+  static const std::vector<DeviceKind> kinds = {
+      {"cpu",
+       [](int threads) -> std::unique_ptr<Device> {
+         return std::make_unique<CpuDevice>(CpuDeviceOptions{.threads = threads});
+       },
+       copy_in, copy_out}};
+  return kinds;
+}
+
+Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols)
+    : device_(device), floats_(2 * kGuard + rows * (cols + kGap)) {
+  const size_t bytes = static_cast<size_t>(floats_) * sizeof(float);
+  buffer_ = device.device().allocate(bytes, MemoryTag::kActivations);
+  const std::vector<uint32_t> poison(static_cast<size_t>(floats_), kPoison);
+  device.upload(buffer_.data(), poison.data(), bytes);
+  view_ = {DType::kF32, rows, cols, cols + kGap, buffer_.data() + kGuard * 4};
+}
+
+Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols, const std::vector<float>& values)
+    : Matrix(device, rows, cols) {
+  write(values);
+}
+
+void Matrix::write(const std::vector<float>& values) {
+  ASSERT_EQ(static_cast<int64_t>(values.size()), view_.rows * view_.cols);
+  for (int64_t i = 0; i < view_.rows; ++i) {
+    device_.upload(view_.data + i * view_.stride * 4, values.data() + i * view_.cols,
+                   static_cast<size_t>(view_.cols) * 4);
+  }
+}
+
+std::vector<float> Matrix::read() const {
+  std::vector<float> values(static_cast<size_t>(view_.rows * view_.cols));
+  for (int64_t i = 0; i < view_.rows; ++i) {
+    device_.download(values.data() + i * view_.cols, view_.data + i * view_.stride * 4,
+                     static_cast<size_t>(view_.cols) * 4);
+  }
+  return values;
+}
+
+void Matrix::expect_guards() const {
+  std::vector<uint32_t> all(static_cast<size_t>(floats_));
+  device_.download(all.data(), buffer_.data(), all.size() * 4);
+  for (int64_t i = 0; i < floats_; ++i) {
+    const int64_t inside = i - kGuard;
+    const bool element = inside >= 0 && inside < view_.rows * view_.stride &&
+                         inside % view_.stride < view_.cols;
+    if (element) continue;
+    ASSERT_EQ(all[static_cast<size_t>(i)], kPoison) << "guard " << i << " changed";
+  }
+}
+
+Weights::Weights(TestDevice& device, DType type, int64_t rows, int64_t cols,
+                 const std::vector<std::byte>& stored)
+    : values_(static_cast<size_t>(rows * cols)) {
+  buffer_ = device.device().allocate(stored.size() + 1, MemoryTag::kWeights);
+  device.upload(buffer_.data() + 1, stored.data(), stored.size());
+  view_ = {type, rows, cols, buffer_.data() + 1};
+  dequantize_reference(type, stored.data(), values_.data(), rows * cols);
+}
+
+std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0, deviation);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+std::vector<std::byte> random_stored(DType type, int64_t count, uint32_t seed) {
+  std::vector<std::byte> stored(static_cast<size_t>(row_bytes(type, count)));
+  fill_random(type, stored.data(), count, seed, 0.5F);
+  return stored;
+}
+
+Weights random_weights(TestDevice& device, DType type, int64_t rows, int64_t cols, uint32_t seed) {
+  return {device, type, rows, cols, random_stored(type, rows * cols, seed)};
+}
+
+double nmse(const std::vector<float>& actual, const std::vector<double>& expected) {
+  if (actual.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  double error = 0, power = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const double difference = double{actual[i]} - expected[i];
+    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
+    error += difference * difference;
+    power += expected[i] * expected[i];
+  }
+  return power == 0 ? error : error / power;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+}  // namespace spillway::parity

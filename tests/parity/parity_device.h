@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices under test, and matrices in their memory with guard zones around them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace spillway::parity {
+
+// One kind of device: how to make it and how to move bytes. A further backend adds an entry to
+// device_kinds() and every parity test runs on it.
+struct DeviceKind {
+  std::string name;
+  std::unique_ptr<Device> (*make)(int threads);
+  void (*upload)(Device& device, std::byte* to, const void* from, size_t bytes);
+  void (*download)(Device& device, void* to, const std::byte* from, size_t bytes);
+};
+const std::vector<DeviceKind>& device_kinds();
+
+// A device of one kind with its copies.
+class TestDevice {
+ public:
+  explicit TestDevice(const DeviceKind& kind, int threads = 0)
+      : kind_(kind), device_(kind.make(threads)) {}
+
+  Ops& ops() { return device_->ops(); }
+  Device& device() { return *device_; }
+  void upload(std::byte* to, const void* from, size_t bytes) {
+    kind_.upload(*device_, to, from, bytes);
+  }
+  void download(void* to, const std::byte* from, size_t bytes) {
+    kind_.download(*device_, to, from, bytes);
+  }
+
+ private:
+  const DeviceKind& kind_;
+  std::unique_ptr<Device> device_;
+};
+
+// Activations [rows, cols] with guard floats before, after and between the rows (stride > cols). All
+// starts as NaN, so that an element nobody wrote shows; expect_guards() fails when a guard changed.
+class Matrix {
+ public:
+  Matrix(TestDevice& device, int64_t rows, int64_t cols);
+  Matrix(TestDevice& device, int64_t rows, int64_t cols, const std::vector<float>& values);
+
+  const Activations& view() const { return view_; }
+  void write(const std::vector<float>& values);  // [rows, cols]
+  std::vector<float> read() const;               // [rows, cols]
+  void expect_guards() const;
+
+ private:
+  TestDevice& device_;
+  Buffer buffer_;
+  int64_t floats_;
+  Activations view_;
+};
+
+// A stored matrix at an odd byte address.
+class Weights {
+ public:
+  Weights() = default;
+  Weights(TestDevice& device, DType type, int64_t rows, int64_t cols,
+          const std::vector<std::byte>& stored);
+
+  const WeightView& view() const { return view_; }
+  const std::vector<float>& values() const { return values_; }  // decoded by the reference
+
+ private:
+  Buffer buffer_;
+  WeightView view_;
+  std::vector<float> values_;
+};
+
+std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation = 1);
+// Valid stored data of any type.
+std::vector<std::byte> random_stored(DType type, int64_t count, uint32_t seed);
+Weights random_weights(TestDevice& device, DType type, int64_t rows, int64_t cols, uint32_t seed);
+
+// Sum of squared differences over sum of squares; infinity when a value is not finite.
+double nmse(const std::vector<float>& actual, const std::vector<double>& expected);
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
+
+// Bars of reliability: what an op may differ from double precision.
+inline constexpr double kFloatBar = 1e-9;
+
+class ParityTest : public testing::TestWithParam<DeviceKind> {
+ protected:
+  TestDevice device_{GetParam()};
+};
+inline std::string kind_name(const testing::TestParamInfo<DeviceKind>& info) {
+  return info.param.name;
+}
+
+}  // namespace spillway::parity

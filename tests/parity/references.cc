@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/parity/references.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace spillway::parity {
+namespace {
+
+// Vectors are indexed by int64_t throughout.
+template <class T>
+const T& at(const std::vector<T>& values, int64_t i) {
+  return values[static_cast<size_t>(i)];
+}
+
+}  // namespace
+
+Doubles linear_reference(const std::vector<float>& x, const std::vector<float>& w,
+                         const std::vector<float>& bias, const std::vector<float>& start,
+                         int64_t tokens, int64_t n, int64_t k) {
+  Doubles out;
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t row = 0; row < n; ++row) {
+      double sum = start.empty() ? 0 : at(start, t * n + row);
+      if (!bias.empty()) sum += at(bias, row);
+      for (int64_t i = 0; i < k; ++i) sum += double{at(x, t * k + i)} * at(w, row * k + i);
+      out.push_back(sum);
+    }
+  }
+  return out;
+}
+
+Doubles norm_reference(NormKind kind, const std::vector<float>& x, const std::vector<float>& weight,
+                       const std::vector<float>& bias, double eps, int64_t rows, int64_t dim) {
+  Doubles out;
+  for (int64_t t = 0; t < rows; ++t) {
+    double mean = 0, square = 0;
+    for (int64_t i = 0; i < dim; ++i) mean += at(x, t * dim + i);
+    mean = kind == NormKind::kLayer ? mean / static_cast<double>(dim) : 0;
+    for (int64_t i = 0; i < dim; ++i) square += std::pow(at(x, t * dim + i) - mean, 2);
+    const double scale = 1 / std::sqrt(square / static_cast<double>(dim) + eps);
+    for (int64_t i = 0; i < dim; ++i) {
+      const double value = (at(x, t * dim + i) - mean) * scale * at(weight, i);
+      out.push_back(bias.empty() ? value : value + at(bias, i));
+    }
+  }
+  return out;
+}
+
+double activation_reference(ActivationKind kind, double x) {
+  switch (kind) {
+    case ActivationKind::kRelu:
+      return std::max(x, 0.0);
+    case ActivationKind::kGelu:
+      return x * std::erfc(-x / std::numbers::sqrt2) / 2;
+    case ActivationKind::kGeluTanh:
+      return x / 2 *
+             (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case ActivationKind::kSilu:
+      return x / (1 + std::exp(-x));
+  }
+  return 0;
+}
+
+Doubles rope_reference(const std::vector<float>& x, const std::vector<int32_t>& positions,
+                       const std::vector<float>& inverse_frequency, double scale, int64_t head_dim,
+                       RopeStyle style) {
+  Doubles out(x.begin(), x.end());
+  const auto tokens = static_cast<int64_t>(positions.size());
+  const auto pairs = static_cast<int64_t>(inverse_frequency.size());
+  const int64_t width = static_cast<int64_t>(x.size()) / tokens;
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t head = 0; head < width; head += head_dim) {
+      for (int64_t i = 0; i < pairs; ++i) {
+        const double angle = double{at(inverse_frequency, i)} * at(positions, t);
+        const bool together = style == RopeStyle::kInterleaved;
+        const int64_t first = t * width + head + (together ? 2 * i : i);
+        const int64_t second = first + (together ? 1 : pairs);
+        const double a = at(x, first), b = at(x, second);
+        out[static_cast<size_t>(first)] = scale * (a * std::cos(angle) - b * std::sin(angle));
+        out[static_cast<size_t>(second)] = scale * (a * std::sin(angle) + b * std::cos(angle));
+      }
+    }
+  }
+  return out;
+}
+
+Doubles attention_reference(const float* q, const std::vector<float>& k,
+                            const std::vector<float>& v, int64_t keys, int64_t heads,
+                            int64_t kv_heads, int64_t head_dim, double scale, int64_t window) {
+  const int64_t first = window > 0 ? std::max<int64_t>(0, keys - window) : 0;
+  Doubles out;
+  for (int64_t head = 0; head < heads; ++head) {
+    const int64_t kv_head = head / (heads / kv_heads);
+    Doubles scores;
+    for (int64_t j = first; j < keys; ++j) {
+      double dot = 0;
+      for (int64_t i = 0; i < head_dim; ++i) {
+        dot += double{q[head * head_dim + i]} * at(k, (j * kv_heads + kv_head) * head_dim + i);
+      }
+      scores.push_back(dot * scale);
+    }
+    const double top = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    for (double& score : scores) sum += score = std::exp(score - top);
+    for (int64_t i = 0; i < head_dim; ++i) {
+      double value = 0;
+      for (int64_t j = first; j < keys; ++j) {
+        value += at(scores, j - first) * at(v, (j * kv_heads + kv_head) * head_dim + i);
+      }
+      out.push_back(value / sum);
+    }
+  }
+  return out;
+}
+
+}  // namespace spillway::parity

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Python tests share: the program under test, a way to run it, and the public data beside the repository."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+# No test may reach for the network, and the reference needs no more threads than the program.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHARED_DATA = ROOT.parent / "shared" / "data"
+SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a command ended. Output is decoded with replacement characters; raw bytes are in `raw_out`."""
+
+    code: int
+    out: str
+    err: str
+    raw_out: bytes
+
+    def json(self):
+        assert self.code == 0, f"exit code {self.code}: {self.err}"
+        return json.loads(self.raw_out)
+
+    def assert_one_line_error(self, code):
+        """The contract of every failure: this exit code, nothing on stdout, one line on stderr that says something."""
+        assert self.code == code, f"exit code {self.code}, expected {code}\nstdout: {self.out}\nstderr: {self.err}"
+        lines = self.err.splitlines()
+        assert len(lines) == 1, f"expected one line on stderr:\n{self.err}"
+        assert len(lines[0]) > 10
+        assert self.out == "", f"expected nothing on stdout:\n{self.out}"
+
+
+class Program:
+    """The spillway executable."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def command(self, *arguments):
+        return [os.fsencode(str(self.path))] + [a if isinstance(a, bytes) else os.fsencode(str(a)) for a in arguments]
+
+    def run(self, *arguments, stdin=b"", timeout=120):
+        """Runs to the end. A hang or a death by signal fails the test that asked."""
+        if isinstance(stdin, str):
+            stdin = stdin.encode()
+        done = subprocess.run(self.command(*arguments), input=stdin, capture_output=True, check=False, timeout=timeout)
+        error = done.stderr.decode(errors="replace")
+        assert done.returncode >= 0, f"died of signal {-done.returncode}\nstderr: {error}"
+        return Outcome(done.returncode, done.stdout.decode(errors="replace"), error, done.stdout)
+
+    def logits(self, model, ids, out_path, *options):
+        """float32 [len(ids), vocab]: the logits after each position."""
+        numpy = pytest.importorskip("numpy")
+        done = self.run("logits", model, "--ids", ",".join(map(str, ids)), "-o", out_path, *options)
+        assert done.code == 0, f"exit code {done.code}: {done.err}"
+        values = numpy.fromfile(out_path, dtype="<f4")
+        assert values.size > 0 and values.size % len(ids) == 0, f"{values.size} values for {len(ids)} positions"
+        assert numpy.isfinite(values).all(), "logits are not finite"
+        return values.reshape(len(ids), -1)
+
+    def greedy(self, model, ids, count, *options):
+        """The ids of `count` greedy tokens after `ids`."""
+        prompt = ",".join(map(str, ids))
+        answer = self.run("run", model, "--ids", prompt, "-n", count, "--temp", "0", "--json", *options).json()
+        assert answer["prompt_ids"] == list(ids)
+        return answer["ids"]
+
+
+MEASUREMENTS = pytest.StashKey[list]()
+
+
+@pytest.fixture
+def report(request):
+    """report(text) shows a measured value at the end of the run, also when the test passes."""
+    return request.config.stash.setdefault(MEASUREMENTS, []).append
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    measurements = config.stash.get(MEASUREMENTS, [])
+    if measurements:
+        terminalreporter.section("measured")
+        for text in measurements:
+            terminalreporter.write_line(text)
+
+
+@pytest.fixture(scope="session")
+def spillway():
+    """The program: $SPILLWAY_BIN, or build/release's."""
+    named = os.environ.get("SPILLWAY_BIN")
+    path = pathlib.Path(named) if named else ROOT / "build" / "release" / "bin" / "spillway"
+    if not os.access(path, os.X_OK):
+        if named:
+            pytest.fail(f"SPILLWAY_BIN is not an executable: {path}")
+        pytest.skip(f"{path} is not built")
+    return Program(path)
+
+
+@pytest.fixture(scope="session")
+def stories():
+    """The folder of the stories models."""
+    folder = SHARED_DATA / "models"
+    if not (folder / "reference_greedy.json").is_file():
+        pytest.skip("../shared/data/models is not here")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(stories):
+    """A model of 260K parameters with a tokenizer."""
+    return stories / "stories260K-f32.gguf"
+
+
+@pytest.fixture(scope="session")
+def chat_model():
+    """A real chat model."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    path = cache / "spillway" / "models" / SMOLLM2
+    if not path.is_file():
+        pytest.skip("SmolLM2 is not fetched (scripts/fetch_model.sh smollm2)")
+    return path

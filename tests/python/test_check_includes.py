@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/check_includes.py: a clean tree passes, and each rule fails when it is broken."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "check_includes.py"
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+HEADER = SPDX + "// Something.\n#pragma once\n"
+TABLE = "# the table\nbase:\ntensor: base\ncuda: base tensor\ncli: base tensor cuda\n"
+
+CLEAN_TREE = {
+    "src/folders.txt": TABLE,
+    "src/base/error.h": HEADER,
+    "src/base/error.cc": SPDX + '#include "base/error.h"\n',
+    "src/base/error_test.cc": SPDX + '#include <gtest/gtest.h>\n#include "base/error.h"\n#include "tests/fixture.h"\n',
+    "src/tensor/view.h": HEADER + '#include <vector>\n#include "base/error.h"\n',
+    "src/cuda/ops.cu": SPDX + '#include <cuda_runtime.h>\n#include <cublasLt.h>\n#include "tensor/view.h"\n',
+    "src/cli/main.cc": SPDX + '#include "cuda/device.h"\n',
+    "src/cuda/device.h": HEADER,
+    "tests/fixture.h": HEADER,
+}
+
+
+def check(root, changes=None):
+    """(exit code, output) for the clean tree with `changes` written over it."""
+    for name, text in {**CLEAN_TREE, **(changes or {})}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--root", str(root)], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_clean_tree_passes(tmp_path):
+    code, output = check(tmp_path)
+    assert code == 0, output
+    assert output == "7 files, 10 includes: 0 findings\n"
+
+
+BROKEN = {
+    "folder that the table does not allow": (
+        {"src/base/error.cc": SPDX + '#include "tensor/view.h"\n'},
+        "src/base/error.cc:2: base/ may not include tensor/",
+    ),
+    "allowed only for cli": (
+        {"src/tensor/view.cc": SPDX + '#include "cuda/device.h"\n'},
+        "src/tensor/view.cc:2: tensor/ may not include cuda/",
+    ),
+    "test beside the code obeys the table": (
+        {"src/base/error_test.cc": SPDX + '#include "tensor/view.h"\n'},
+        "src/base/error_test.cc:2: base/ may not include tensor/",
+    ),
+    "only tests include tests/": (
+        {"src/base/error.cc": SPDX + '#include "tests/fixture.h"\n'},
+        'src/base/error.cc:2: "tests/fixture.h" must start with a folder of src/',
+    ),
+    "missing file of tests/": (
+        {"src/base/error_test.cc": SPDX + '#include "tests/gone.h"\n'},
+        'src/base/error_test.cc:2: "tests/gone.h" does not exist',
+    ),
+    "quoted include without a folder": (
+        {"src/base/error.cc": SPDX + '#include "error.h"\n'},
+        'src/base/error.cc:2: "error.h" must start with a folder of src/',
+    ),
+    "quoted include of a missing file": (
+        {"src/base/error.cc": SPDX + '\n  #  include "base/gone.h"\n'},
+        'src/base/error.cc:3: "base/gone.h" does not exist',
+    ),
+    "our header in angle brackets": (
+        {"src/tensor/view.cc": SPDX + "#include <base/error.h>\n"},
+        "src/tensor/view.cc:2: our own headers take quotes",
+    ),
+    "CUDA run time outside cuda/": (
+        {"src/cli/main.cc": SPDX + "#include <cuda_runtime.h>\n"},
+        "src/cli/main.cc:2: <cuda_runtime.h>: only cuda/",
+    ),
+    "cuBLAS outside cuda/": ({"src/cli/main.cc": SPDX + "#include <cublasLt.h>\n"}, "src/cli/main.cc:2: <cublasLt.h>"),
+    "cuDNN outside cuda/": ({"src/cli/main.cc": SPDX + "#include <cudnn.h>\n"}, "src/cli/main.cc:2: <cudnn.h>"),
+    "NCCL outside cuda/": ({"src/cli/main.cc": SPDX + "#include <nccl.h>\n"}, "src/cli/main.cc:2: <nccl.h>"),
+    "header without SPDX": (
+        {"src/base/error.h": "#pragma once\n"},
+        "src/base/error.h:1: the first line must be '// SPDX",
+    ),
+    "header without pragma once": ({"src/base/error.h": SPDX}, "src/base/error.h:1: a header needs '#pragma once'"),
+    "banned name utils": ({"src/base/utils.h": HEADER}, "src/base/utils.h:1: name the file after its main type"),
+    "banned name common": ({"src/base/common.h": HEADER}, "src/base/common.h:1: name the file"),
+    "banned name helpers": ({"src/base/helpers.cc": SPDX}, "src/base/helpers.cc:1: name the file"),
+    "file of 801 lines": ({"src/base/error.cc": SPDX + "\n" * 800}, "src/base/error.cc:801: 801 lines"),
+    "folder that is not in the table": ({"src/extra/x.h": HEADER}, "src/extra:1: this folder is not in src/folders.txt"),
+    "source outside the folders": ({"src/main.cc": SPDX}, "src/main.cc:1: sources belong into a folder"),
+    "cycle in the table": (
+        {"src/folders.txt": TABLE.replace("base:\n", "base: cli\n")},
+        "src/folders.txt:2: cycle: base -> cli -> base",
+    ),
+    "unknown folder in the table": (
+        {"src/folders.txt": TABLE.replace("base:\n", "base: nowhere\n")},
+        "src/folders.txt:2: 'base' lists 'nowhere'",
+    ),
+    "folder listed twice": ({"src/folders.txt": TABLE + "base:\n"}, "src/folders.txt:6: folder 'base' is listed twice"),
+    "line that cannot be read": ({"src/folders.txt": TABLE + "Base = x\n"}, "src/folders.txt:6: expected"),
+}
+
+
+@pytest.mark.parametrize(("changes", "finding"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_rule_is_found(tmp_path, changes, finding):
+    code, output = check(tmp_path, changes)
+    assert code == 1, output
+    findings = output.splitlines()[:-1]
+    assert any(line.startswith(finding) for line in findings), output
+
+
+def test_a_file_of_800_lines_passes(tmp_path):
+    code, output = check(tmp_path, {"src/base/error.cc": SPDX + "\n" * 799})
+    assert code == 0, output
+
+
+def test_includes_through_a_macro_are_left_alone(tmp_path):
+    code, output = check(tmp_path, {"src/base/error.cc": SPDX + "#include HWY_TARGET_INCLUDE\n"})
+    assert code == 0, output
+
+
+def test_a_per_target_header_has_a_toggle_instead_of_pragma_once(tmp_path):
+    toggle = SPDX + "#if defined(SPILLWAY_X_INL_H_) == defined(HWY_TARGET_TOGGLE)\n#endif\n"
+    code, output = check(tmp_path, {"src/base/x_inl.h": toggle})
+    assert code == 0, output
+    code, output = check(tmp_path, {"src/base/x_inl.h": SPDX})
+    assert code == 1, output
