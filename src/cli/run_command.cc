@@ -46,6 +46,10 @@ nlohmann::json logprobs_json(const Logprobs& logprobs) {
 
 RunResult generate(Engine& engine, GenerationRequest request, bool stream, bool with_text) {
   RunResult result;
+  if (request.max_tokens == 0) {
+    result.finish = FinishReason::kLength;
+    return result;
+  }
   const Stopwatch watch;
   const RequestId id = engine.submit(std::move(request));
   while (engine.step([&](const GenerationEvent& event) {
@@ -115,7 +119,7 @@ int run(const RunOptions& options) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   SPW_CHECK(prompt_tokens<
                 limit, kInvalidArgument,
-                "the prompt has {} tokens, but {} has room for {} and one to generate; shorten it",
+                "the prompt has {} tokens and needs room for at least one more, but {} is {}; shorten it",
                 prompt_tokens, options.context> 0
                 ? "--ctx"
                 : "the model's context",

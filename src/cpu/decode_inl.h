@@ -62,7 +62,10 @@ HWY_INLINE void widen16(SignedVec q, const Emit& emit) {
   }
 }
 
-// Two ways from integer to value. Multiply and add are rounded one by one, as in the reference.
+HWY_INLINE FloatVec splat(float value) { return hn::Set(FloatTag(), value); }
+
+// From integers to values: scale * (q - offset), or scale * q + low, with q < 128. Multiply and add
+// are rounded one by one, as in the reference.
 template <class Sink>
 struct EmitScaled {
   Sink& sink;
@@ -74,50 +77,146 @@ template <class Sink>
 struct EmitAffine {
   Sink& sink;
   int first;
-  FloatVec scale, offset;
+  FloatVec scale, low;
   HWY_INLINE void operator()(int i, FloatVec q) const {
-    sink(first + i, hn::Add(hn::Mul(scale, q), offset));
+    sink(first + i, hn::Add(hn::Mul(scale, q), low));
+  }
+};
+
+// A sink that does not care for the sign of a zero (kExactZeros false) gets a cheaper conversion
+// where vectors are short: a byte q becomes the float base + q by being put into its mantissa, and
+// one fused multiply-add takes the base out again. That is bit-equal, for finite scales and but for
+// the sign of zero, because scale * (base + offset) is exact: no scale has more than 19 significant
+// bits.
+template <class Sink>
+inline constexpr bool kThroughMantissa = !Sink::kExactZeros && kLanes == 4;
+
+// scale * t + shift (+ low) for four vectors t of base + q.
+template <class Sink>
+struct EmitShifted {
+  Sink& sink;
+  int first;
+  FloatVec scale, shift;
+  HWY_INLINE void operator()(int i, FloatVec t) const {
+    sink(first + i, hn::MulAdd(scale, t, shift));
   }
 };
 template <class Sink>
-HWY_INLINE void emit_scaled(Sink& sink, int first, SignedVec q, FloatVec scale) {
-  widen16(q, EmitScaled<Sink>{sink, first, scale});
+struct EmitShiftedAffine {
+  Sink& sink;
+  int first;
+  FloatVec scale, shift, low;
+  HWY_INLINE void operator()(int i, FloatVec t) const {
+    sink(first + i, hn::Add(hn::MulAdd(scale, t, shift), low));
+  }
+};
+
+// emit(index, base + q): base 128 with q < 128 in the third byte of the float, or base 32768 with q
+// < 256 in its second.
+template <int base, class Emit, class D = FloatTag>
+HWY_INLINE void widen16_mantissa(ByteVec q, const Emit& emit) {
+  static_assert(base == 128 || base == 32768);
+  const ByteTag d8;
+  const hn::Repartition<uint16_t, ByteTag> d16;
+  const auto zero8 = hn::Zero(d8);
+  const auto low8 = base == 128 ? q : zero8;
+  const auto high8 = base == 128 ? hn::Set(d8, uint8_t{0x43}) : q;
+  const auto a = hn::BitCast(d16, hn::InterleaveLower(d8, low8, high8));
+  const auto b = hn::BitCast(d16, hn::InterleaveUpper(d8, low8, high8));
+  const auto top = hn::Set(d16, uint16_t{0x4700});
+  const auto zero = hn::Zero(d16);
+  const D df;
+  if constexpr (base == 128) {
+    emit(0, hn::BitCast(df, hn::InterleaveLower(d16, zero, a)));
+    emit(4, hn::BitCast(df, hn::InterleaveUpper(d16, zero, a)));
+    emit(8, hn::BitCast(df, hn::InterleaveLower(d16, zero, b)));
+    emit(12, hn::BitCast(df, hn::InterleaveUpper(d16, zero, b)));
+  } else {
+    emit(0, hn::BitCast(df, hn::InterleaveLower(d16, a, top)));
+    emit(4, hn::BitCast(df, hn::InterleaveUpper(d16, a, top)));
+    emit(8, hn::BitCast(df, hn::InterleaveLower(d16, b, top)));
+    emit(12, hn::BitCast(df, hn::InterleaveUpper(d16, b, top)));
+  }
 }
+
+// scale * (q - offset), q < 128.
+template <int offset, class Sink>
+HWY_INLINE void emit_scaled(Sink& sink, int first, ByteVec q, FloatVec scale) {
+  if constexpr (kThroughMantissa<Sink>) {
+    const FloatVec shift = hn::Mul(scale, splat(-128.0F - offset));
+    widen16_mantissa<128>(q, EmitShifted<Sink>{sink, first, scale, shift});
+  } else {
+    widen16(minus(q, offset), EmitScaled<Sink>{sink, first, scale});
+  }
+}
+// scale * q, q signed; scale has at most 15 significant bits.
 template <class Sink>
-HWY_INLINE void emit_affine(Sink& sink, int first, ByteVec q, FloatVec scale, FloatVec offset) {
-  widen16(as_signed(q), EmitAffine<Sink>{sink, first, scale, offset});
+HWY_INLINE void emit_signed(Sink& sink, int first, ByteVec q, FloatVec scale) {
+  if constexpr (kThroughMantissa<Sink>) {
+    const FloatVec shift = hn::Mul(scale, splat(-32768.0F - 128.0F));
+    widen16_mantissa<32768>(hn::Xor(q, bytes(0x80)), EmitShifted<Sink>{sink, first, scale, shift});
+  } else {
+    widen16(as_signed(q), EmitScaled<Sink>{sink, first, scale});
+  }
 }
-HWY_INLINE FloatVec splat(float value) { return hn::Set(FloatTag(), value); }
+// scale * q + low, q < 128.
+template <class Sink>
+HWY_INLINE void emit_affine(Sink& sink, int first, ByteVec q, FloatVec scale, FloatVec low) {
+  if constexpr (kThroughMantissa<Sink>) {
+    const FloatVec shift = hn::Mul(scale, splat(-128.0F));
+    widen16_mantissa<128>(q, EmitShiftedAffine<Sink>{sink, first, scale, shift, low});
+  } else {
+    widen16(as_signed(q), EmitAffine<Sink>{sink, first, scale, low});
+  }
+}
 
 // Stores what it is given.
 struct StoreSink {
+  static constexpr bool kExactZeros = true;
   float* out;
   HWY_INLINE void operator()(int k, FloatVec values) const {
     hn::StoreU(values, FloatTag(), out + k);
   }
 };
 
-template <class Load, int kSize>
-struct PlainDecoder {
+struct DecoderF32 {
   static constexpr int kElements = 16;
-  static constexpr int kBytes = 16 * kSize;
+  static constexpr int kBytes = 64;
   template <class Sink>
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
-    for (int i = 0; i < 16; i += kLanes) sink(i, Load::load(p + i * kSize));
+    for (int i = 0; i < 16; i += kLanes) sink(i, load_f32(p + 4 * i));
   }
 };
-struct LoadF32 {
-  static HWY_INLINE FloatVec load(const uint8_t* p) { return load_f32(p); }
+
+struct DecoderF16 {
+  static constexpr int kElements = 16;
+  static constexpr int kBytes = 32;
+  template <class Sink>
+  static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
+    for (int i = 0; i < 16; i += kLanes) sink(i, load_f16(p + 2 * i));
+  }
 };
-struct LoadF16 {
-  static HWY_INLINE FloatVec load(const uint8_t* p) { return load_f16(p); }
+
+struct DecoderBF16 {
+  static constexpr int kElements = 16;
+  static constexpr int kBytes = 32;
+  template <class Sink, class D = FloatTag>
+  static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
+    if constexpr (kLanes == 4) {
+      // Interleaving with zeros is one instruction where PromoteTo takes two.
+      const D df;
+      const hn::FixedTag<uint16_t, 8> d16;
+      const auto zero = hn::Zero(d16);
+      const auto a = hn::BitCast(d16, load16(p)), b = hn::BitCast(d16, load16(p + 16));
+      sink(0, hn::BitCast(df, hn::InterleaveLower(d16, zero, a)));
+      sink(4, hn::BitCast(df, hn::InterleaveUpper(d16, zero, a)));
+      sink(8, hn::BitCast(df, hn::InterleaveLower(d16, zero, b)));
+      sink(12, hn::BitCast(df, hn::InterleaveUpper(d16, zero, b)));
+    } else {
+      for (int i = 0; i < 16; i += kLanes) sink(i, load_bf16(p + 2 * i));
+    }
+  }
 };
-struct LoadBF16 {
-  static HWY_INLINE FloatVec load(const uint8_t* p) { return load_bf16(p); }
-};
-using DecoderF32 = PlainDecoder<LoadF32, 4>;
-using DecoderF16 = PlainDecoder<LoadF16, 2>;
-using DecoderBF16 = PlainDecoder<LoadBF16, 2>;
 
 struct DecoderQ4_0 {
   static constexpr int kElements = 32;
@@ -126,8 +225,8 @@ struct DecoderQ4_0 {
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
     const FloatVec d = splat(half_at(p));
     const ByteVec q = load16(p + 2);
-    emit_scaled(sink, 0, minus(low_nibbles(q), 8), d);
-    emit_scaled(sink, 16, minus(high_nibbles(q), 8), d);
+    emit_scaled<8>(sink, 0, low_nibbles(q), d);
+    emit_scaled<8>(sink, 16, high_nibbles(q), d);
   }
 };
 
@@ -163,8 +262,8 @@ struct DecoderQ5_0 {
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
     const FloatVec d = splat(half_at(p));
     const ByteVec q = load16(p + 6);
-    emit_scaled(sink, 0, minus(hn::Or(low_nibbles(q), fifth_bits<0>(p + 2)), 16), d);
-    emit_scaled(sink, 16, minus(hn::Or(high_nibbles(q), fifth_bits<16>(p + 2)), 16), d);
+    emit_scaled<16>(sink, 0, hn::Or(low_nibbles(q), fifth_bits<0>(p + 2)), d);
+    emit_scaled<16>(sink, 16, hn::Or(high_nibbles(q), fifth_bits<16>(p + 2)), d);
   }
 };
 
@@ -186,8 +285,8 @@ struct DecoderQ8_0 {
   template <class Sink>
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
     const FloatVec d = splat(half_at(p));
-    emit_scaled(sink, 0, as_signed(load16(p + 2)), d);
-    emit_scaled(sink, 16, as_signed(load16(p + 18)), d);
+    emit_signed(sink, 0, load16(p + 2), d);
+    emit_signed(sink, 16, load16(p + 18), d);
   }
 };
 

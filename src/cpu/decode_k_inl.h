@@ -45,70 +45,73 @@ HWY_INLINE ByteVec field(ByteVec v, uint8_t mask) {
   }
 }
 
+// A K decoder works in two steps, so that several rows can be decoded in turns (one row's sums alone
+// would wait for each other): scales() unpacks the sub-block scales into 32 floats, part<i>() emits
+// elements [32 i, 32 i + 32). Minima are stored negated: x - y is x + (-y), bit for bit.
+inline constexpr int kScaleFloats = 32;
+
+// All eight parts of one block, in order.
+template <class Decoder, class Sink>
+HWY_INLINE void decode_parts(const uint8_t* p, Sink& sink) {
+  alignas(64) float scales[kScaleFloats];
+  Decoder::scales(p, scales);
+  Decoder::template part<0>(p, scales, sink);
+  Decoder::template part<1>(p, scales, sink);
+  Decoder::template part<2>(p, scales, sink);
+  Decoder::template part<3>(p, scales, sink);
+  Decoder::template part<4>(p, scales, sink);
+  Decoder::template part<5>(p, scales, sink);
+  Decoder::template part<6>(p, scales, sink);
+  Decoder::template part<7>(p, scales, sink);
+}
+
 struct DecoderQ2_K {
   static constexpr int kElements = 256;
   static constexpr int kBytes = sizeof(BlockQ2_K);
+  static HWY_INLINE void scales(const uint8_t* p, float* out) {
+    const ByteVec packed = load16(p);
+    scale16(as_signed(low_nibbles(packed)), half_at(p + 80), out);
+    scale16(as_signed(high_nibbles(packed)), -half_at(p + 82), out + 16);
+  }
+  template <int i, class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+    const uint8_t* q = p + 16 + 32 * (i / 4);
+    constexpr int kShift = 2 * (i % 4);
+    emit_affine(sink, 32 * i, field<kShift>(load16(q), 3), splat(scales[2 * i]),
+                splat(scales[16 + 2 * i]));
+    emit_affine(sink, 32 * i + 16, field<kShift>(load16(q + 16), 3), splat(scales[2 * i + 1]),
+                splat(scales[17 + 2 * i]));
+  }
   template <class Sink>
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
-    alignas(64) float scales[16], minima[16];
-    const ByteVec packed = load16(p);
-    scale16(as_signed(low_nibbles(packed)), half_at(p + 80), scales);
-    // x - y is x + (-y), bit for bit.
-    scale16(as_signed(high_nibbles(packed)), -half_at(p + 82), minima);
-    for (int half = 0; half < 2; ++half) {
-      const uint8_t* q = p + 16 + 32 * half;
-      const float* s = scales + 8 * half;
-      const float* m = minima + 8 * half;
-      pair<0>(sink, 128 * half, q, s, m);
-      pair<1>(sink, 128 * half, q, s, m);
-      pair<2>(sink, 128 * half, q, s, m);
-      pair<3>(sink, 128 * half, q, s, m);
-    }
-  }
-
- private:
-  template <int quarter, class Sink>
-  static HWY_INLINE void pair(Sink& sink, int first, const uint8_t* q, const float* scales,
-                              const float* minima) {
-    for (int i = 0; i < 2; ++i) {
-      const int s = 2 * quarter + i;
-      emit_affine(sink, first + 16 * s, field<2 * quarter>(load16(q + 16 * i), 3), splat(scales[s]),
-                  splat(minima[s]));
-    }
+    decode_parts<DecoderQ2_K>(p, sink);
   }
 };
 
 struct DecoderQ3_K {
   static constexpr int kElements = 256;
   static constexpr int kBytes = sizeof(BlockQ3_K);
-  template <class Sink>
-  static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
-    alignas(64) float scales[16];
+  static HWY_INLINE void scales(const uint8_t* p, float* out) {
     const uint32_t a = word_at(p + 96), b = word_at(p + 100), top = word_at(p + 104);
     const uint32_t low = 0x0f0f0f0fU, two = 0x03030303U;
     const ByteVec six = words((a & low) | ((top & two) << 4), (b & low) | ((top >> 2 & two) << 4),
                               (a >> 4 & low) | ((top >> 4 & two) << 4),
                               (b >> 4 & low) | ((top >> 6 & two) << 4));
-    scale16(minus(six, 32), half_at(p + 108), scales);
-    half<0>(sink, p, scales);
-    half<1>(sink, p, scales);
+    scale16(minus(six, 32), half_at(p + 108), out);
   }
-
- private:
-  template <int h, class Sink>
-  static HWY_INLINE void half(Sink& sink, const uint8_t* p, const float* scales) {
-    pair<4 * h + 0>(sink, p, scales);
-    pair<4 * h + 1>(sink, p, scales);
-    pair<4 * h + 2>(sink, p, scales);
-    pair<4 * h + 3>(sink, p, scales);
+  template <int i, class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+    const uint8_t* q = p + 32 + 32 * (i / 4);
+    constexpr int kShift = 2 * (i % 4);
+    const ByteVec bit = bytes(uint8_t{1} << i);
+    const ByteVec q0 = hn::Or(field<kShift>(load16(q), 3), where_bits(load16(p), bit, 4));
+    const ByteVec q1 = hn::Or(field<kShift>(load16(q + 16), 3), where_bits(load16(p + 16), bit, 4));
+    emit_scaled<4>(sink, 32 * i, q0, splat(scales[2 * i]));
+    emit_scaled<4>(sink, 32 * i + 16, q1, splat(scales[2 * i + 1]));
   }
-  template <int k, class Sink>
-  static HWY_INLINE void pair(Sink& sink, const uint8_t* p, const float* scales) {
-    for (int i = 0; i < 2; ++i) {
-      const ByteVec two = field<2 * (k % 4)>(load16(p + 32 + 32 * (k / 4) + 16 * i), 3);
-      const ByteVec third = where_bits(load16(p + 16 * i), bytes(uint8_t{1} << k), 4);
-      emit_scaled(sink, 32 * k + 16 * i, minus(hn::Or(two, third), 4), splat(scales[2 * k + i]));
-    }
+  template <class Sink>
+  static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
+    decode_parts<DecoderQ3_K>(p, sink);
   }
 };
 
@@ -131,73 +134,66 @@ HWY_INLINE void decode_k_scales(const uint8_t* p, float* out) {
 struct DecoderQ4_K {
   static constexpr int kElements = 256;
   static constexpr int kBytes = sizeof(BlockQ4_K);
+  static HWY_INLINE void scales(const uint8_t* p, float* out) { decode_k_scales(p, out); }
+  template <int i, class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+    const uint8_t* q = p + 16 + 32 * (i / 2);
+    constexpr int kShift = 4 * (i % 2);
+    const FloatVec scale = splat(scales[i]), low = splat(scales[8 + i]);
+    emit_affine(sink, 32 * i, field<kShift>(load16(q), 15), scale, low);
+    emit_affine(sink, 32 * i + 16, field<kShift>(load16(q + 16), 15), scale, low);
+  }
   template <class Sink>
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
-    alignas(64) float scales[16];
-    decode_k_scales(p, scales);
-    for (int pair = 0; pair < 4; ++pair) {
-      const ByteVec q0 = load16(p + 16 + 32 * pair), q1 = load16(p + 32 + 32 * pair);
-      const FloatVec s0 = splat(scales[2 * pair]), m0 = splat(scales[8 + 2 * pair]);
-      const FloatVec s1 = splat(scales[2 * pair + 1]), m1 = splat(scales[9 + 2 * pair]);
-      emit_affine(sink, 64 * pair, low_nibbles(q0), s0, m0);
-      emit_affine(sink, 64 * pair + 16, low_nibbles(q1), s0, m0);
-      emit_affine(sink, 64 * pair + 32, high_nibbles(q0), s1, m1);
-      emit_affine(sink, 64 * pair + 48, high_nibbles(q1), s1, m1);
-    }
+    decode_parts<DecoderQ4_K>(p, sink);
   }
 };
 
 struct DecoderQ5_K {
   static constexpr int kElements = 256;
   static constexpr int kBytes = sizeof(BlockQ5_K);
+  static HWY_INLINE void scales(const uint8_t* p, float* out) { decode_k_scales(p, out); }
+  template <int i, class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+    const uint8_t* q = p + 48 + 32 * (i / 2);
+    constexpr int kShift = 4 * (i % 2);
+    const ByteVec bit = bytes(uint8_t{1} << i);
+    const FloatVec scale = splat(scales[i]), low = splat(scales[8 + i]);
+    const ByteVec fifth0 = where_bits(load16(p + 16), bit, 16);
+    const ByteVec fifth1 = where_bits(load16(p + 32), bit, 16);
+    emit_affine(sink, 32 * i, hn::Or(field<kShift>(load16(q), 15), fifth0), scale, low);
+    emit_affine(sink, 32 * i + 16, hn::Or(field<kShift>(load16(q + 16), 15), fifth1), scale, low);
+  }
   template <class Sink>
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
-    alignas(64) float scales[16];
-    decode_k_scales(p, scales);
-    const ByteVec high0 = load16(p + 16), high1 = load16(p + 32);
-    for (int pair = 0; pair < 4; ++pair) {
-      const ByteVec q0 = load16(p + 48 + 32 * pair), q1 = load16(p + 64 + 32 * pair);
-      const ByteVec even = bytes(static_cast<uint8_t>(1 << (2 * pair)));
-      const ByteVec odd = bytes(static_cast<uint8_t>(2 << (2 * pair)));
-      const FloatVec s0 = splat(scales[2 * pair]), m0 = splat(scales[8 + 2 * pair]);
-      const FloatVec s1 = splat(scales[2 * pair + 1]), m1 = splat(scales[9 + 2 * pair]);
-      const int k = 64 * pair;
-      emit_affine(sink, k, hn::Or(low_nibbles(q0), where_bits(high0, even, 16)), s0, m0);
-      emit_affine(sink, k + 16, hn::Or(low_nibbles(q1), where_bits(high1, even, 16)), s0, m0);
-      emit_affine(sink, k + 32, hn::Or(high_nibbles(q0), where_bits(high0, odd, 16)), s1, m1);
-      emit_affine(sink, k + 48, hn::Or(high_nibbles(q1), where_bits(high1, odd, 16)), s1, m1);
-    }
+    decode_parts<DecoderQ5_K>(p, sink);
   }
 };
 
 struct DecoderQ6_K {
   static constexpr int kElements = 256;
   static constexpr int kBytes = sizeof(BlockQ6_K);
+  static HWY_INLINE void scales(const uint8_t* p, float* out) {
+    scale16(as_signed(load16(p + 192)), half_at(p + 208), out);
+  }
+  template <int i, class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+    const uint8_t* low = p + 64 * (i / 4) + 32 * (i % 2);
+    const uint8_t* high = p + 128 + 32 * (i / 4);
+    emit_scaled<32>(sink, 32 * i, six_bits<i % 4>(low, high), splat(scales[2 * i]));
+    emit_scaled<32>(sink, 32 * i + 16, six_bits<i % 4>(low + 16, high + 16),
+                    splat(scales[2 * i + 1]));
+  }
   template <class Sink>
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
-    alignas(64) float scales[16];
-    scale16(as_signed(load16(p + 192)), half_at(p + 208), scales);
-    for (int half = 0; half < 2; ++half) {
-      const float* s = scales + 8 * half;
-      pair<0>(sink, 128 * half, p + 64 * half, p + 128 + 32 * half, s);
-      pair<1>(sink, 128 * half, p + 64 * half, p + 128 + 32 * half, s);
-      pair<2>(sink, 128 * half, p + 64 * half, p + 128 + 32 * half, s);
-      pair<3>(sink, 128 * half, p + 64 * half, p + 128 + 32 * half, s);
-    }
+    decode_parts<DecoderQ6_K>(p, sink);
   }
 
  private:
-  template <int quarter, class Sink>
-  static HWY_INLINE void pair(Sink& sink, int first, const uint8_t* low, const uint8_t* high,
-                              const float* scales) {
-    for (int i = 0; i < 2; ++i) {
-      const ByteVec four =
-          field<quarter / 2 * 4>(load16(low + 32 * (quarter % 2) + 16 * i), uint8_t{15});
-      const ByteVec two = field<2 * quarter>(load16(high + 16 * i), uint8_t{3});
-      const int s = 2 * quarter + i;
-      emit_scaled(sink, first + 16 * s, minus(hn::Or(four, hn::ShiftLeft<4>(two)), 32),
-                  splat(scales[s]));
-    }
+  template <int quarter>
+  static HWY_INLINE ByteVec six_bits(const uint8_t* low, const uint8_t* high) {
+    const ByteVec two = field<2 * quarter>(load16(high), 3);
+    return hn::Or(field<quarter / 2 * 4>(load16(low), 15), hn::ShiftLeft<4>(two));
   }
 };
 

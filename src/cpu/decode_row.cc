@@ -16,6 +16,7 @@ namespace spillway {
 namespace HWY_NAMESPACE {
 
 struct AddSink {
+  static constexpr bool kExactZeros = true;
   float* out;
   HWY_INLINE void operator()(int k, FloatVec values) const {
     const FloatTag df;

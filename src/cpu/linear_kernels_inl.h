@@ -16,8 +16,9 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// Multiplies what it is given with activations and adds it up.
+// Multiplies what it is given with activations and adds it up. A zero's sign is lost in the sum.
 struct DotSink {
+  static constexpr bool kExactZeros = false;
   const float* HWY_RESTRICT x;
   FloatVec sum;
   HWY_INLINE void operator()(int k, FloatVec w) {
@@ -25,59 +26,72 @@ struct DotSink {
   }
 };
 
-// Elements [k, k + count) of one row, whose blocks start at p.
-template <class Decoder>
-HWY_INLINE FloatVec dot_cut(const uint8_t* HWY_RESTRICT p, const float* HWY_RESTRICT x,
-                            int64_t count, FloatVec sum) {
-  DotSink sink{x, sum};
-  int64_t k = 0;
-  for (; k + Decoder::kElements <= count; k += Decoder::kElements, p += Decoder::kBytes) {
-    sink.x = x + k;
-    Decoder::decode(p, sink);
-  }
-  if constexpr (Decoder::kElements == 16) {
-    if (k < count) {
-      alignas(64) float tail[16];
-      decode_tail<Decoder>(p, count - k, tail);
-      sink.x = x + k;
-      for (int i = 0; i < 16; i += kLanes) sink(i, hn::Load(FloatTag(), tail + i));
-    }
-  }
-  return sink.sum;
-}
+// Four rows being read, with the sums of the current cut.
+struct RowQuad {
+  const uint8_t *p0, *p1, *p2, *p3;
+  DotSink s0, s1, s2, s3;
 
-// Four rows (pointers p, advanced) against one token, interleaved block by block.
-template <class Decoder>
-HWY_INLINE QuadVec dot_cut4(const uint8_t* const* rows, int64_t offset, const float* HWY_RESTRICT x,
-                            int64_t count) {
-  const FloatTag df;
-  const uint8_t* HWY_RESTRICT p0 = rows[0] + offset;
-  const uint8_t* HWY_RESTRICT p1 = rows[1] + offset;
-  const uint8_t* HWY_RESTRICT p2 = rows[2] + offset;
-  const uint8_t* HWY_RESTRICT p3 = rows[3] + offset;
-  DotSink s0{x, hn::Zero(df)}, s1{x, hn::Zero(df)}, s2{x, hn::Zero(df)}, s3{x, hn::Zero(df)};
-  int64_t k = 0;
-  for (; k + Decoder::kElements <= count; k += Decoder::kElements) {
-    s0.x = s1.x = s2.x = s3.x = x + k;
-    Decoder::decode(p0, s0);
-    Decoder::decode(p1, s1);
-    Decoder::decode(p2, s2);
-    Decoder::decode(p3, s3);
+  HWY_INLINE void start_cut(const float* x) {
+    s0.sum = s1.sum = s2.sum = s3.sum = hn::Zero(FloatTag());
+    s0.x = s1.x = s2.x = s3.x = x;
+  }
+  template <class Decoder>
+  HWY_INLINE void add_block() {
+    if constexpr (Decoder::kElements == 256) {
+      add_parts<Decoder>();
+    } else {
+      Decoder::decode(p0, s0);
+      Decoder::decode(p1, s1);
+      Decoder::decode(p2, s2);
+      Decoder::decode(p3, s3);
+    }
     p0 += Decoder::kBytes;
     p1 += Decoder::kBytes;
     p2 += Decoder::kBytes;
     p3 += Decoder::kBytes;
+    s0.x = s1.x = s2.x = s3.x = s0.x + Decoder::kElements;
   }
-  if constexpr (Decoder::kElements == 16) {
-    if (k < count) {
-      s0.sum = dot_cut<Decoder>(p0, x + k, count - k, s0.sum);
-      s1.sum = dot_cut<Decoder>(p1, x + k, count - k, s1.sum);
-      s2.sum = dot_cut<Decoder>(p2, x + k, count - k, s2.sum);
-      s3.sum = dot_cut<Decoder>(p3, x + k, count - k, s3.sum);
-    }
+  // Fewer than 16 elements at a row's end; x is readable to the 16th.
+  template <class Decoder>
+  HWY_INLINE void add_tail(int64_t count) {
+    add_tail_row<Decoder>(p0, count, s0);
+    add_tail_row<Decoder>(p1, count, s1);
+    add_tail_row<Decoder>(p2, count, s2);
+    add_tail_row<Decoder>(p3, count, s3);
   }
-  return sum4(s0.sum, s1.sum, s2.sum, s3.sum);
-}
+  HWY_INLINE QuadVec sum() const { return sum4(s0.sum, s1.sum, s2.sum, s3.sum); }
+
+  // A block of 256 elements, the rows in turns of 32.
+  template <class Decoder>
+  HWY_INLINE void add_parts() {
+    alignas(64) float scales[4 * kScaleFloats];
+    Decoder::scales(p0, scales);
+    Decoder::scales(p1, scales + kScaleFloats);
+    Decoder::scales(p2, scales + 2 * kScaleFloats);
+    Decoder::scales(p3, scales + 3 * kScaleFloats);
+    add_part<Decoder, 0>(scales);
+    add_part<Decoder, 1>(scales);
+    add_part<Decoder, 2>(scales);
+    add_part<Decoder, 3>(scales);
+    add_part<Decoder, 4>(scales);
+    add_part<Decoder, 5>(scales);
+    add_part<Decoder, 6>(scales);
+    add_part<Decoder, 7>(scales);
+  }
+  template <class Decoder, int i>
+  HWY_INLINE void add_part(const float* scales) {
+    Decoder::template part<i>(p0, scales, s0);
+    Decoder::template part<i>(p1, scales + kScaleFloats, s1);
+    Decoder::template part<i>(p2, scales + 2 * kScaleFloats, s2);
+    Decoder::template part<i>(p3, scales + 3 * kScaleFloats, s3);
+  }
+  template <class Decoder>
+  static HWY_INLINE void add_tail_row(const uint8_t* p, int64_t count, DotSink& sink) {
+    alignas(64) float tail[16];
+    decode_tail<Decoder>(p, count, tail);
+    for (int i = 0; i < 16; i += kLanes) sink(i, hn::Load(FloatTag(), tail + i));
+  }
+};
 
 // What rows [row, row + count) of one token start from, in lanes [0, count).
 HWY_INLINE QuadVec start_value(const LinearArgs& a, const float* out, int64_t row, int64_t count) {
@@ -99,20 +113,47 @@ HWY_INLINE void store_rows(QuadVec values, float* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = lanes[i];
 }
 
-// One token, rows [begin, end).
+// Rows row, row + step, ... of the matrix, none past `last`.
+HWY_INLINE RowQuad quad_at(const LinearArgs& a, int64_t row, int64_t last) {
+  const FloatVec zero = hn::Zero(FloatTag());
+  const DotSink sink{a.x, zero};
+  return {a.w + HWY_MIN(row, last) * a.row_bytes,     a.w + HWY_MIN(row + 1, last) * a.row_bytes,
+          a.w + HWY_MIN(row + 2, last) * a.row_bytes, a.w + HWY_MIN(row + 3, last) * a.row_bytes,
+          sink, sink, sink, sink};
+}
+
+// One token, rows [begin, end). Plain types decode in an instruction, so that eight rows at a time
+// are needed to hide the latency of the sums; quantized types keep the registers busy with four.
 template <class Decoder>
 void linear_one(const LinearArgs& a, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; row += 4) {
-    const int64_t count = HWY_MIN(int64_t{4}, end - row);
-    const uint8_t* rows[4];
-    for (int64_t i = 0; i < 4; ++i) rows[i] = a.w + (row + HWY_MIN(i, count - 1)) * a.row_bytes;
-    QuadVec sum = start_value(a, a.out, row, count);
+  constexpr bool kTwo = Decoder::kElements == 16;
+  for (int64_t row = begin; row < end; row += kTwo ? 8 : 4) {
+    RowQuad q0 = quad_at(a, row, end - 1), q1 = quad_at(a, row + 4, end - 1);
+    const int64_t count0 = HWY_MIN(int64_t{4}, end - row);
+    const int64_t count1 = kTwo ? HWY_MIN(int64_t{4}, end - row - 4) : 0;
+    QuadVec sum0 = start_value(a, a.out, row, count0);
+    QuadVec sum1 = start_value(a, a.out, row + 4, count1);
     for (int64_t k = 0, next; k < a.k; k = next) {
       next = next_cut(k, a.k);
-      const int64_t offset = k / Decoder::kElements * Decoder::kBytes;
-      sum = hn::Add(sum, dot_cut4<Decoder>(rows, offset, a.x + k, next - k));
+      q0.start_cut(a.x + k);
+      if constexpr (kTwo) q1.start_cut(a.x + k);
+      const int64_t blocks = (next - k) / Decoder::kElements;
+      for (int64_t i = 0; i < blocks; ++i) {
+        q0.add_block<Decoder>();
+        if constexpr (kTwo) q1.add_block<Decoder>();
+      }
+      if constexpr (kTwo) {
+        const int64_t rest = (next - k) % Decoder::kElements;
+        if (rest > 0) {
+          q0.add_tail<Decoder>(rest);
+          q1.add_tail<Decoder>(rest);
+        }
+        sum1 = hn::Add(sum1, q1.sum());
+      }
+      sum0 = hn::Add(sum0, q0.sum());
     }
-    store_rows(sum, a.out + row, count);
+    store_rows(sum0, a.out + row, count0);
+    if constexpr (kTwo) store_rows(sum1, a.out + row + 4, count1);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -89,11 +90,16 @@ void norm(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activatio
           const WeightView& weight, const WeightView& bias, float eps, const Activations& out) {
   const int64_t dim = x.cols;
   SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);
-  SPW_ASSERT(out.rows == x.rows && out.cols == dim && weight.cols == dim);
+  SPW_ASSERT(out.rows == x.rows && out.cols == dim);
+  SPW_ASSERT(weight.empty() || weight.cols == dim);
   SPW_ASSERT(bias.empty() || bias.cols == dim);
   float* weights = workspace.shared(static_cast<size_t>(2 * dim));
   float* biases = bias.empty() ? nullptr : weights + dim;
-  decode_row(weight.dtype, weight.data, weights, dim);
+  if (weight.empty()) {
+    std::fill_n(weights, dim, 1.0F);
+  } else {
+    decode_row(weight.dtype, weight.data, weights, dim);
+  }
   if (biases != nullptr) decode_row(bias.dtype, bias.data, biases, dim);
 
   parallel_if_large(pool, x.rows * dim * 2, x.rows, 1, [&](int64_t begin, int64_t end, int) {

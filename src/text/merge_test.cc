@@ -14,7 +14,8 @@
 namespace spillway {
 namespace {
 
-std::vector<std::string> merged(std::string_view word, const std::map<std::string, uint32_t>& ranks) {
+std::vector<std::string> merged(std::string_view word,
+                                const std::map<std::string, uint32_t>& ranks) {
   Merger merger;
   for (uint32_t i = 0; i < word.size(); ++i) merger.add(i, i + 1, 0);
   const auto text = [&](uint32_t begin, uint32_t end) {

@@ -43,10 +43,9 @@ TEST(PreSplitTest, FalconSeparatesPunctuationAndGroupsDigits) {
 
 TEST(PreSplitTest, NoTextIsLostByAnyPattern) {
   const std::string text = "Hello, wörld's  \t\r\n 12½3 我想 'S…\u180E\u3000ſ!? `$5`\n";
-  for (PreSplit pre_split :
-       {PreSplit::kNone, PreSplit::kGpt2, PreSplit::kLlama3, PreSplit::kQwen2, PreSplit::kSmolLm,
-        PreSplit::kFalcon, PreSplit::kGpt4o, PreSplit::kTekken, PreSplit::kDeepSeekCoder,
-        PreSplit::kDeepSeekV3}) {
+  for (PreSplit pre_split : {PreSplit::kNone, PreSplit::kGpt2, PreSplit::kLlama3, PreSplit::kQwen2,
+                             PreSplit::kSmolLm, PreSplit::kFalcon, PreSplit::kGpt4o,
+                             PreSplit::kTekken, PreSplit::kDeepSeekCoder, PreSplit::kDeepSeekV3}) {
     std::string joined;
     for (const std::string& word : split(pre_split, text)) joined += word;
     EXPECT_EQ(joined, text);

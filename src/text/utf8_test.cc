@@ -19,8 +19,9 @@ TEST(Utf8Test, DecodesWhatItEncodesForEveryCodePoint) {
 }
 
 TEST(Utf8Test, RejectsSurrogatesOverlongFormsAndValuesBeyondTheRange) {
-  for (std::string_view text : {"\xED\xA0\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
-                                "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\x80"})
+  for (std::string_view text :
+       {"\xED\xA0\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\x80"})
     EXPECT_FALSE(is_valid_utf8(text));
 }
 

@@ -61,6 +61,7 @@ def test_an_unknown_flag_is_wrong_usage(spillway, tiny_model, command):
     "options",
     [
         ["-n", "-1"],
+        ["-n", "0"],
         ["-n", "many"],
         ["-n", "99999999999999999999"],
         ["--temp", "-1"],
@@ -119,8 +120,9 @@ BAD_GGUF = {
     "big-endian version": b"GGUF" + (3).to_bytes(4, "big") + bytes(16),
     "endless tensor count": b"GGUF" + (3).to_bytes(4, "little") + b"\xff" * 8 + bytes(8),
     "endless key count": b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + b"\xff" * 8,
-    "no architecture": b"GGUF" + (3).to_bytes(4, "little") + bytes(16) + bytes(64),
 }
+# A sound file that holds no model: `inspect` says so, the others refuse.
+NO_MODEL = b"GGUF" + (3).to_bytes(4, "little") + bytes(16) + bytes(64)
 
 
 @pytest.mark.parametrize("content", BAD_GGUF.values(), ids=BAD_GGUF.keys())
@@ -132,6 +134,14 @@ def test_a_bad_gguf_is_refused(spillway, tmp_path, command, content):
     done = spillway.run(command, path, *prompt)
     done.assert_one_line_error(WRONG_USAGE)
     assert "bad.gguf" in done.err
+
+
+def test_a_gguf_without_a_model_can_only_be_inspected(spillway, tmp_path):
+    path = tmp_path / "empty.gguf"
+    path.write_bytes(NO_MODEL)
+    for arguments in (["run", path, "-p", "x"], ["tokenize", path, "-p", "x"], ["bench", path]):
+        spillway.run(*arguments).assert_one_line_error(WRONG_USAGE)
+    assert "general.architecture" in spillway.run("inspect", path).out
 
 
 @pytest.mark.parametrize("keep", [0.001, 0.1, 0.5, 0.999])
@@ -156,14 +166,19 @@ def test_a_bad_config_is_refused(spillway, stories, tmp_path, config):
     spillway.run("run", folder, "--ids", "1").assert_one_line_error(WRONG_USAGE)
 
 
-@pytest.mark.parametrize("change", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
-@pytest.mark.parametrize("value", [0, -1, 3, 10**12, "64", None])
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        (field, value)
+        for field in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+        for value in (0, -1, 3, 10**12, "64", None)
+        if (field, value) != ("num_hidden_layers", 3)  # a model may use fewer layers than the file has
+    ],
+)
 def test_a_config_that_does_not_fit_its_tensors_is_refused(spillway, stories, tmp_path, change, value):
     folder = tmp_path / "model"
     shutil.copytree(stories / "stories260K-hf", folder)
     config = json.loads((folder / "config.json").read_text())
-    if change == "num_hidden_layers" and value == 3:
-        pytest.skip("a model may use fewer layers than the file has")
     config[change] = value
     (folder / "config.json").write_text(json.dumps(config))
     spillway.run("run", folder, "--ids", "1", "-n", "1").assert_one_line_error(WRONG_USAGE)
@@ -195,11 +210,6 @@ def test_a_missing_prompt_is_wrong_usage(spillway, tiny_model):
     spillway.run("run", tiny_model).assert_one_line_error(WRONG_USAGE)
 
 
-def test_zero_tokens_may_be_asked_for(spillway, tiny_model):
-    answer = spillway.run("run", tiny_model, "-p", "Once", "-n", "0", "--json").json()
-    assert answer["ids"] == [] and answer["text"] == ""
-
-
 @pytest.mark.parametrize("ids", ["1,512", "1,-1", "1,x", "1,,2", "1,2.5", "1,99999999999999999999", "4294967297"])
 def test_bad_token_ids_are_wrong_usage(spillway, tiny_model, ids):
     spillway.run("run", tiny_model, f"--ids={ids}").assert_one_line_error(WRONG_USAGE)
@@ -220,7 +230,7 @@ def test_any_valid_utf8_is_accepted(spillway, tiny_model):
 def test_a_prompt_longer_than_the_context_is_wrong_usage(spillway, tiny_model, count):
     done = spillway.run("run", tiny_model, "--ids", ",".join(["300"] * count))
     done.assert_one_line_error(WRONG_USAGE)
-    assert str(TINY_CONTEXT) in done.err and str(count) in done.err
+    assert str(count) in done.err and "context" in done.err
 
 
 def test_generation_ends_where_the_context_ends(spillway, tiny_model):
@@ -254,7 +264,7 @@ def test_the_text_of_json_is_the_text_of_plain_output(spillway, tiny_model):
 
 def test_text_is_streamed(spillway, chat_model):
     process = subprocess.Popen(
-        spillway.command("run", chat_model, "-p", "Tell a long story about a river.", "-n", "200"),
+        spillway.command("run", chat_model, "-p", "Tell a long story about a river.", "-n", "200", "--ignore-end"),
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -271,7 +281,7 @@ def test_text_is_streamed(spillway, chat_model):
 
 def test_an_interrupt_keeps_what_was_written_and_exits_130(spillway, chat_model):
     process = subprocess.Popen(
-        spillway.command("run", chat_model, "-p", "Write a very long story about a river.", "-n", "1000"),
+        spillway.command("run", chat_model, "-p", "Write a very long story about a river.", "-n", "1000", "--ignore-end"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -428,7 +438,7 @@ def test_inspect_of_nothing_is_wrong_usage(spillway):
 def test_tokenize_prints_the_ids_that_run_uses(spillway, tiny_model):
     prompt = "The dog and the cat went to the"
     ids = spillway.run("tokenize", tiny_model, "-p", prompt, "--json").json()["ids"]
-    assert ids == spillway.run("run", tiny_model, "-p", prompt, "-n", "0", "--json").json()["prompt_ids"]
+    assert ids == spillway.run("run", tiny_model, "-p", prompt, "-n", "1", "--json").json()["prompt_ids"]
     plain = spillway.run("tokenize", tiny_model, "-p", prompt)
     assert plain.code == 0
     assert [int(word) for word in plain.out.replace(",", " ").split()] == ids

@@ -89,7 +89,7 @@ CASES = {
     "llama rope linear, old config": Case("Llama", llama(rope_parameters=LINEAR_ROPE), old_config=True),
     "llama rope llama3, old config": Case("Llama", llama(rope_parameters=LLAMA3_ROPE), old_config=True),
     "llama sharded": Case("Llama", llama(num_key_value_heads=2), shard_size="60KB"),
-    "llama bf16": Case("Llama", llama(num_key_value_heads=2), dtype="bfloat16", tolerance=2e-1),
+    "llama bf16": Case("Llama", llama(num_key_value_heads=2), dtype="bfloat16", tolerance=6e-2),
     "llama f16": Case("Llama", llama(num_key_value_heads=2), dtype="float16", tolerance=3e-2),
     "mistral": Case("Mistral", mistral()),
     "mistral sliding window": Case("Mistral", mistral(sliding_window=8)),
@@ -155,8 +155,25 @@ def reference_greedy(model, ids, count):
     return tokens, gaps
 
 
-def prompt_ids(vocabulary, count=PROMPT_TOKENS):
-    return [int(i) for i in numpy.random.default_rng(7).integers(3, vocabulary, count)]
+def prompt_ids(vocabulary, count=PROMPT_TOKENS, seed=7):
+    return [int(i) for i in numpy.random.default_rng(seed).integers(3, vocabulary, count)]
+
+
+def decided_prompt(model, case):
+    """A prompt, its greedy tokens, and how many of them the tolerated error cannot turn.
+
+    The first of a few prompts for which that is all of them; 16-bit tolerances may leave only some.
+    """
+    best = None
+    for seed in range(7, 13):
+        ids = prompt_ids(case.config["vocab_size"], seed=seed)
+        tokens, gaps = reference_greedy(model, ids, GREEDY_TOKENS)
+        decided = next((i for i, gap in enumerate(gaps) if gap < 2 * case.tolerance), GREEDY_TOKENS)
+        if best is None or decided > best[2]:
+            best = (ids, tokens, decided)
+        if decided == GREEDY_TOKENS:
+            break
+    return best
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +188,8 @@ def test_agrees_with_transformers(spillway, report, tmp_path, name):
     model = random_model(case)
     folder = save(case, model, tmp_path / "model")
     reference = model.float()
-    ids = prompt_ids(case.config["vocab_size"])
+    ids, tokens, decided = decided_prompt(reference, case)
+    assert decided == GREEDY_TOKENS or case.dtype != "float32"
 
     expected = reference_logits(reference, ids)
     assert 0.5 < expected.std() < 20, "the reference's logits say too little"
@@ -181,13 +199,7 @@ def test_agrees_with_transformers(spillway, report, tmp_path, name):
     report(f"{name}: max logit difference {difference:.2e} (logits up to {numpy.abs(expected).max():.1f})")
     assert difference < case.tolerance
 
-    tokens, gaps = reference_greedy(reference, ids, GREEDY_TOKENS)
-    # Past a choice that the tolerated error could turn, the two may rightly differ; in float32 there is none.
-    close = [i for i, gap in enumerate(gaps) if gap < 2 * case.tolerance]
-    if case.dtype == "float32":
-        assert not close, "choose another seed: the reference itself is undecided"
-    agreed = close[0] if close else GREEDY_TOKENS
-    assert spillway.greedy(folder, ids, GREEDY_TOKENS)[:agreed] == tokens[:agreed]
+    assert spillway.greedy(folder, ids, GREEDY_TOKENS)[:decided] == tokens[:decided]
 
 
 def test_the_sliding_window_case_tells_a_window_from_none():

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine gives every request the same answer, whatever else it runs and however little memory
+// it has.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway {
+namespace {
+
+using testing_models::tiny_prompt;
+using testing_models::TinyRuntime;
+
+struct Answer {
+  std::vector<TokenId> ids;
+  std::optional<FinishReason> finish;
+  std::string text;
+};
+
+std::map<RequestId, Answer> run_all(Engine& engine) {
+  std::map<RequestId, Answer> answers;
+  const auto sink = [&](const GenerationEvent& event) {
+    Answer& answer = answers[event.id];
+    EXPECT_FALSE(answer.finish.has_value()) << "an event after the end";
+    if (event.token) answer.ids.push_back(*event.token);
+    answer.text += event.text;
+    if (event.finish) answer.finish = event.finish;
+  };
+  for (int steps = 0; engine.step(sink); ++steps) {
+    if (steps > 10'000) {
+      ADD_FAILURE() << "the engine does not come to an end";
+      break;
+    }
+  }
+  return answers;
+}
+
+GenerationRequest make_request(int prompt_length, uint32_t seed, int max_tokens = 24,
+                               float temperature = 0) {
+  GenerationRequest request;
+  request.prompt = tiny_prompt(prompt_length, seed);
+  request.max_tokens = max_tokens;
+  request.sampling.temperature = temperature;
+  request.sampling.seed = seed;
+  return request;
+}
+
+// A vocabulary for the tiny models: token n is the letter n, 0 is the end.
+Tokenizer letter_tokenizer() {
+  Vocabulary vocabulary;
+  vocabulary.model = TokenizerModel::kSentencePiece;
+  for (int i = 0; i < 97; ++i) {
+    VocabToken token;
+    token.text =
+        i == 0 ? "</s>" : std::string(1, static_cast<char>(' ' + i % 95)) + (i >= 95 ? "!" : "");
+    if (i == 0) token.kind = TokenKind::kControl;
+    vocabulary.tokens.push_back(token);
+  }
+  vocabulary.eos = 0;
+  return Tokenizer(std::move(vocabulary));
+}
+
+class EngineTest : public testing::Test {
+ protected:
+  std::vector<TokenId> alone(const GenerationRequest& request) {
+    KvCache kv = runtime_.make_kv(40);
+    Decoder decoder = runtime_.make_decoder(256);
+    Engine engine(decoder, kv, nullptr, {});
+    engine.submit(request);
+    return run_all(engine).begin()->second.ids;
+  }
+
+  TinyRuntime runtime_{"llama"};
+};
+
+TEST_F(EngineTest, AnswersAlikeAloneAndInABatchGreedyAndSeeded) {
+  runtime_.device.ops().set_deterministic(true);
+  for (const float temperature : {0.0F, 1.0F}) {
+    for (const int step_tokens : {3, 16, 256}) {
+      KvCache kv = runtime_.make_kv(200);
+      Decoder decoder = runtime_.make_decoder(step_tokens);
+      Engine engine(decoder, kv, nullptr, {.max_step_tokens = step_tokens, .max_sequences = 5});
+      std::map<RequestId, GenerationRequest> requests;
+      for (uint32_t n = 0; n < 9; ++n) {
+        GenerationRequest request = make_request(1 + static_cast<int>(n) * 7, n, 24, temperature);
+        requests[engine.submit(request)] = request;
+      }
+      for (const auto& [id, answer] : run_all(engine)) {
+        EXPECT_EQ(answer.finish, FinishReason::kLength);
+        EXPECT_EQ(answer.ids, alone(requests.at(id)))
+            << "step " << step_tokens << ", temperature " << temperature;
+      }
+    }
+  }
+}
+
+TEST_F(EngineTest, AnswersAlikeWhenSequencesArePreempted) {
+  runtime_.device.ops().set_deterministic(true);
+  KvCache kv = runtime_.make_kv(9);  // 144 tokens for sequences of up to 80 each
+  Decoder decoder = runtime_.make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {.max_step_tokens = 64});
+  std::map<RequestId, GenerationRequest> requests;
+  for (uint32_t n = 0; n < 5; ++n) {
+    GenerationRequest request = make_request(20 + static_cast<int>(n), n, 56, 0.8F);
+    requests[engine.submit(request)] = request;
+  }
+  const auto answers = run_all(engine);
+  EXPECT_GT(engine.stats().preemptions, 0);
+  for (const auto& [id, answer] : answers) EXPECT_EQ(answer.ids, alone(requests.at(id)));
+}
+
+TEST_F(EngineTest, EndsOnlyTheSequenceThatOutgrowsTheCache) {
+  KvCache kv = runtime_.make_kv(4);  // 64 tokens
+  Decoder decoder = runtime_.make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {});
+  const RequestId large = engine.submit(make_request(50, 1, 500));
+  const GenerationRequest small_request = make_request(10, 2, 20);
+  const RequestId small = engine.submit(small_request);
+  auto answers = run_all(engine);
+  EXPECT_EQ(answers[large].finish, FinishReason::kLength);
+  EXPECT_EQ(answers[large].ids.size(), 14U);
+  EXPECT_EQ(answers[small].ids, alone(small_request));
+}
+
+TEST_F(EngineTest, StopsWhereTheContextEnds) {
+  KvCache kv = runtime_.make_kv(60);
+  Decoder decoder = runtime_.make_decoder(256);
+  Engine engine(decoder, kv, nullptr, {});
+  engine.submit(make_request(639, 1, 100));
+  const Answer answer = run_all(engine).begin()->second;
+  EXPECT_EQ(answer.ids.size(), 1U);
+  EXPECT_EQ(answer.finish, FinishReason::kLength);
+  EXPECT_THROW(engine.submit(make_request(640, 1, 1)), Error);
+  EXPECT_THROW(engine.submit(make_request(6400, 1, 1)), Error);
+}
+
+TEST_F(EngineTest, RefusesBadRequestsAndGoesOn) {
+  KvCache kv = runtime_.make_kv(20);
+  Decoder decoder = runtime_.make_decoder(256);
+  Engine engine(decoder, kv, nullptr, {});
+  EXPECT_THROW(engine.submit({}), Error);
+  GenerationRequest request = make_request(4, 1);
+  request.prompt[2] = 97;
+  EXPECT_THROW(engine.submit(request), Error);
+  request = make_request(4, 1);
+  request.sampling.top_p = -1;
+  EXPECT_THROW(engine.submit(request), Error);
+  request = make_request(4, 1, 0);
+  EXPECT_THROW(engine.submit(request), Error);
+  engine.submit(make_request(4, 1));
+  EXPECT_EQ(run_all(engine).size(), 1U);
+}
+
+TEST_F(EngineTest, CancelsOneAndLeavesTheOthersAlone) {
+  runtime_.device.ops().set_deterministic(true);
+  KvCache kv = runtime_.make_kv(40);
+  Decoder decoder = runtime_.make_decoder(256);
+  Engine engine(decoder, kv, nullptr, {});
+  const GenerationRequest request = make_request(10, 1, 30);
+  const RequestId kept = engine.submit(request);
+  const RequestId cancelled = engine.submit(make_request(12, 2, 30));
+  std::map<RequestId, Answer> answers;
+  int steps = 0;
+  while (engine.step([&](const GenerationEvent& event) {
+    if (event.token) answers[event.id].ids.push_back(*event.token);
+    if (event.finish) answers[event.id].finish = event.finish;
+  })) {
+    if (++steps == 5) engine.cancel(cancelled);
+  }
+  EXPECT_EQ(answers[cancelled].finish, FinishReason::kCancelled);
+  EXPECT_EQ(answers[cancelled].ids.size(), 5U);
+  EXPECT_EQ(answers[kept].ids, alone(request));
+  engine.cancel(kept);  // long gone
+  EXPECT_FALSE(engine.step([](const GenerationEvent&) { FAIL(); }));
+}
+
+TEST_F(EngineTest, EndsBeforeAStopStringAndAtAnEndToken) {
+  const Tokenizer tokenizer = letter_tokenizer();
+  KvCache kv = runtime_.make_kv(40);
+  Decoder decoder = runtime_.make_decoder(256);
+  Engine engine(decoder, kv, &tokenizer, {});
+  GenerationRequest request = make_request(10, 3, 30, 1);
+  engine.submit(request);
+  const Answer whole = run_all(engine).begin()->second;
+  ASSERT_GT(whole.text.size(), 12U);
+
+  request.stop = {whole.text.substr(8, 3)};
+  engine.submit(request);
+  const Answer stopped = run_all(engine).begin()->second;
+  EXPECT_EQ(stopped.text, whole.text.substr(0, whole.text.find(request.stop[0])));
+  EXPECT_EQ(stopped.finish, FinishReason::kStop);
+
+  request.stop.clear();
+  request.sampling.logit_bias = {{0, 1000.0F}};
+  engine.submit(request);
+  const Answer ended = run_all(engine).begin()->second;
+  EXPECT_EQ(ended.ids, std::vector<TokenId>{0});
+  EXPECT_EQ(ended.finish, FinishReason::kStop);
+  EXPECT_EQ(ended.text, "");
+
+  request.ignore_end = true;
+  request.max_tokens = 3;
+  engine.submit(request);
+  EXPECT_EQ(run_all(engine).begin()->second.ids, (std::vector<TokenId>{0, 0, 0}));
+}
+
+TEST_F(EngineTest, ReportsLogprobsOfWhatItChose) {
+  KvCache kv = runtime_.make_kv(40);
+  Decoder decoder = runtime_.make_decoder(256);
+  Engine engine(decoder, kv, nullptr, {});
+  GenerationRequest request = make_request(10, 3, 4);
+  request.sampling.logprobs = 3;
+  engine.submit(request);
+  int events = 0;
+  while (engine.step([&](const GenerationEvent& event) {
+    ASSERT_TRUE(event.logprobs.has_value());
+    ASSERT_EQ(event.logprobs->top.size(), 3U);
+    EXPECT_EQ(event.logprobs->top[0].id, *event.token);
+    EXPECT_EQ(event.logprobs->top[0].logprob, event.logprobs->chosen);
+    EXPECT_LT(event.logprobs->chosen, 0);
+    ++events;
+  })) {
+  }
+  EXPECT_EQ(events, 4);
+}
+
+}  // namespace
+}  // namespace spillway

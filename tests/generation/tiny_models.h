@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small random networks of every kind the decoder knows, made on the spot.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpu/cpu_device.h"
+#include "engine/loaded_model.h"
+#include "model/model.h"
+#include "runtime/decoder.h"
+
+namespace spillway::testing_models {
+
+// "llama" (GQA, rope, gated), "window" (the same with a sliding window), "opt" (pre-norm, learned
+// positions, biases), "opt-350m" (post-norm, projections).
+inline ModelSpec tiny_spec(const std::string& kind) {
+  ModelSpec spec;
+  spec.name = kind;
+  spec.vocab_size = 97;
+  spec.hidden = spec.embedding_dim = 64;
+  spec.layers = 3;
+  spec.heads = 4;
+  spec.kv_heads = 2;
+  spec.head_dim = 16;
+  spec.ffn = 96;
+  spec.max_context = 640;
+  if (kind == "llama" || kind == "window") {
+    spec.family = "llama";
+    spec.rope.dims = 16;
+    for (const double f : base_inverse_frequencies(spec.rope))
+      spec.rope.inverse_frequencies.push_back(static_cast<float>(f));
+    spec.sliding_window = kind == "window" ? 37 : 0;
+  } else {
+    spec.family = "opt";
+    spec.kv_heads = 4;
+    spec.norm = NormKind::kLayer;
+    spec.norm_bias = spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
+    spec.position = PositionKind::kLearned;
+    spec.position_offset = 2;
+    spec.activation = ActivationKind::kRelu;
+    spec.gated_mlp = false;
+    spec.tied_head = true;
+    if (kind == "opt-350m") {
+      spec.norm_place = NormPlace::kPost;
+      spec.final_norm = false;
+      spec.embedding_dim = 32;
+    }
+  }
+  validate(spec, kind);
+  return spec;
+}
+
+inline Model tiny_model(const std::string& kind, DType dtype = DType::kF32) {
+  Model model{tiny_spec(kind), {}};
+  for (const WeightSlot& slot : weight_slots(model.spec)) {
+    model.weights.push_back({slot, slot.is_vector() ? DType::kF32 : dtype, std::nullopt});
+  }
+  return model;
+}
+
+// A device with a tiny model on it.
+struct TinyRuntime {
+  explicit TinyRuntime(const std::string& kind, DType dtype = DType::kF32, int threads = 2)
+      : device(CpuDeviceOptions{threads}),
+        model(tiny_model(kind, dtype)),
+        weights(ModelWeights::dummy(device, model, {})) {}
+
+  KvCache make_kv(int32_t blocks, DType dtype = DType::kF32) {
+    return KvCache(device, {model.spec.layers, model.spec.kv_heads, model.spec.head_dim, dtype},
+                   blocks);
+  }
+  Decoder make_decoder(int max_tokens) { return Decoder(device, model.spec, weights, max_tokens); }
+
+  CpuDevice device;
+  Model model;
+  ModelWeights weights;
+};
+
+// Reproducible ids in [3, vocab).
+inline std::vector<int32_t> tiny_prompt(int length, uint32_t seed, int64_t vocab = 97) {
+  std::vector<int32_t> ids;
+  uint32_t state = seed * 2654435761U + 12345;
+  for (int i = 0; i < length; ++i) {
+    state = state * 1664525U + 1013904223U;
+    ids.push_back(static_cast<int32_t>(3 + (state >> 8) % static_cast<uint32_t>(vocab - 3)));
+  }
+  return ids;
+}
+
+}  // namespace spillway::testing_models

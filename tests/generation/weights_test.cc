@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights come into memory the same way whether mapped or read past the page cache, from one file
+// or several.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/loaded_model.h"
+#include "storage/gguf_writer.h"
+#include "tensor/random_fill.h"
+
+namespace spillway {
+namespace {
+
+namespace fs = std::filesystem;
+
+class WeightsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("spillway-weights-" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+    path_ = folder_ / "tiny.gguf";
+    write_model();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // A Llama of one layer whose tensors begin at odd multiples of 32 bytes.
+  void write_model() {
+    GgufWriter writer;
+    writer.add("general.architecture", "llama");
+    for (const auto& [key, value] :
+         std::initializer_list<std::pair<const char*, uint32_t>>{{"llama.block_count", 1},
+                                                                 {"llama.embedding_length", 256},
+                                                                 {"llama.feed_forward_length", 256},
+                                                                 {"llama.attention.head_count", 4},
+                                                                 {"llama.context_length", 64}}) {
+      writer.add_u32(key, value);
+    }
+    const auto add = [&](const char* name, std::vector<int64_t> shape, DType dtype) {
+      int64_t count = 1;
+      for (const int64_t n : shape) count *= n;
+      std::vector<std::byte> bytes(static_cast<size_t>(row_bytes(dtype, count)));
+      fill_random(dtype, bytes.data(), count, 7, 0.1F);
+      writer.add_tensor(name, dtype, shape, bytes);
+    };
+    add("token_embd.weight", {50, 256}, DType::kQ6_K);
+    add("output_norm.weight", {256}, DType::kF32);
+    add("blk.0.attn_norm.weight", {256}, DType::kF32);
+    add("blk.0.ffn_norm.weight", {256}, DType::kF32);
+    add("blk.0.attn_q.weight", {256, 256}, DType::kQ4_K);
+    add("blk.0.attn_k.weight", {256, 256}, DType::kQ3_K);
+    add("blk.0.attn_v.weight", {256, 256}, DType::kQ5_1);
+    add("blk.0.attn_output.weight", {256, 256}, DType::kBF16);
+    add("blk.0.ffn_gate.weight", {256, 256}, DType::kQ4_0);
+    add("blk.0.ffn_up.weight", {256, 256}, DType::kQ8_0);
+    add("blk.0.ffn_down.weight", {256, 256}, DType::kQ2_K);
+    writer.write(path_);
+  }
+
+  static std::vector<std::byte> bytes_of(const WeightView& view) {
+    return {view.data, view.data + view.bytes()};
+  }
+
+  fs::path folder_, path_;
+  CpuDevice device_{CpuDeviceOptions{2}};
+};
+
+TEST_F(WeightsTest, AreTheSameMappedAndReadDirectly) {
+  uint64_t reported = 0, total = 0;
+  WeightLoadOptions options;
+  options.progress = [&](uint64_t done, uint64_t all) {
+    EXPECT_GE(done, reported);
+    reported = done;
+    total = all;
+  };
+  const auto mapped = load_model(device_, path_, options);
+  EXPECT_EQ(reported, total);
+  EXPECT_EQ(total, static_cast<uint64_t>(mapped->model.weight_bytes()));
+  EXPECT_EQ(device_.usage().bytes[static_cast<size_t>(MemoryTag::kWeights)],
+            0U);  // nothing was copied
+
+  reported = 0;
+  options.access = WeightAccess::kDirect;
+  const auto direct = load_model(device_, path_, options);
+  EXPECT_EQ(reported, total);
+  const uint64_t held = device_.usage().bytes[static_cast<size_t>(MemoryTag::kWeights)];
+  EXPECT_GE(held, total);
+  EXPECT_LT(held, total + 16 * 4096);  // once, but for alignment
+
+  const LayerWeights& a = mapped->weights.layers.at(0);
+  const LayerWeights& b = direct->weights.layers.at(0);
+  EXPECT_EQ(bytes_of(a.query.weight), bytes_of(b.query.weight));
+  EXPECT_EQ(bytes_of(a.value.weight), bytes_of(b.value.weight));
+  EXPECT_EQ(bytes_of(a.down.weight), bytes_of(b.down.weight));
+  EXPECT_EQ(bytes_of(mapped->weights.token_embedding), bytes_of(direct->weights.token_embedding));
+  EXPECT_EQ(mapped->weights.head.data, mapped->weights.token_embedding.data);  // tied: one copy
+}
+
+TEST_F(WeightsTest, StopLoadingWhenCancelled) {
+  const std::atomic<bool> cancel{true};
+  WeightLoadOptions options;
+  options.access = WeightAccess::kDirect;
+  options.cancel = &cancel;
+  try {
+    load_model(device_, path_, options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+  }
+  EXPECT_EQ(device_.usage().bytes[static_cast<size_t>(MemoryTag::kWeights)], 0U);
+}
+
+TEST_F(WeightsTest, DummyModelsNeedNoFile) {
+  const auto dummy = load_model(device_, "dummy:opt-125m:q4_0", {});
+  EXPECT_EQ(dummy->weights.layers.size(), 12U);
+  EXPECT_EQ(dummy->weights.layers[3].up.weight.dtype, DType::kQ4_0);
+  EXPECT_THROW(dummy->require_tokenizer(), Error);
+  EXPECT_THROW(load_model(device_, "dummy:bloom-176b", {}), Error);  // a shape for planning only
+}
+
+}  // namespace
+}  // namespace spillway
