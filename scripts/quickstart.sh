@@ -4,7 +4,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 spillway=$root/build/product/bin/spillway
-prompt="Explain in two sentences why the sky is blue."
+# `run` continues a text as it stands (`chat` answers questions), so this is the beginning of one.
+prompt="Once upon a time, a river met a dam, and"
 
 usage() {
   cat <<'EOF'
@@ -56,8 +57,7 @@ fi
 if ((run_model)); then
   step "run"
   echo "\$ spillway run smollm2 -p \"$prompt\" -n 64"
-  "$spillway" run smollm2 -p "$prompt" -n 64
-  echo
+  "$spillway" run smollm2 -p "$prompt" -n 64 </dev/null
 fi
 
 cat <<EOF

@@ -26,6 +26,10 @@ struct DotSink {
   }
 };
 
+// Without it g++ starts the loads of all rows and parts at once and spills what it has no register
+// for.
+HWY_INLINE void finish_loads() { asm volatile("" ::: "memory"); }
+
 // Four rows being read, with the sums of the current cut.
 struct RowQuad {
   const uint8_t *p0, *p1, *p2, *p3;
@@ -81,9 +85,13 @@ struct RowQuad {
   template <class Decoder, int i>
   HWY_INLINE void add_part(const float* scales) {
     Decoder::template part<i>(p0, scales, s0);
+    finish_loads();
     Decoder::template part<i>(p1, scales + kScaleFloats, s1);
+    finish_loads();
     Decoder::template part<i>(p2, scales + 2 * kScaleFloats, s2);
+    finish_loads();
     Decoder::template part<i>(p3, scales + 3 * kScaleFloats, s3);
+    finish_loads();
   }
   template <class Decoder>
   static HWY_INLINE void add_tail_row(const uint8_t* p, int64_t count, DotSink& sink) {

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <new>
 
 #include "base/error.h"
@@ -62,6 +62,13 @@ std::string fault_of(const ModelFiles& model) {
   return {};
 }
 
+// Not wall time: that depends on what else the machine does.
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 bool is_one_line(const std::string& text) {
   return !text.empty() && text.size() < 2000 &&
          std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
@@ -74,7 +81,7 @@ void CaseRunner::run(uint64_t input_bytes, const std::function<ModelFiles()>& re
   ++cases_;
   const int64_t live_before = g_live_bytes.load();
   g_peak_bytes.store(live_before);
-  const auto start = std::chrono::steady_clock::now();
+  const double start = processor_seconds();
   std::string fault;
   try {
     const ModelFiles model = read();
@@ -86,13 +93,13 @@ void CaseRunner::run(uint64_t input_bytes, const std::function<ModelFiles()>& re
   } catch (const std::exception& error) {
     fault = fmt::format("another exception: {}", error.what());
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = processor_seconds() - start;
   const auto peak = static_cast<uint64_t>(g_peak_bytes.load() - live_before);
   peak_bytes_ = std::max(peak_bytes_, peak);
-  slowest_seconds_ = std::max(slowest_seconds_, seconds.count());
+  slowest_seconds_ = std::max(slowest_seconds_, seconds);
   EXPECT_EQ(fault, "") << describe();
   EXPECT_LE(peak, input_bytes + kSlackBytes) << describe();
-  EXPECT_LT(seconds.count(), 1.0) << describe();
+  EXPECT_LT(seconds, kMaxSeconds) << describe();
 }
 
 std::string CaseRunner::summary() const {
@@ -120,6 +127,7 @@ void each_bit_flip(const Bytes& bytes, size_t header_bytes, const Visit& visit) 
 void random_damage(const Bytes& bytes, size_t header_bytes, int count, uint64_t seed,
                    const Visit& visit) {
   const auto header = static_cast<ptrdiff_t>(std::min(header_bytes, bytes.size()));
+  if (kSanitized) count /= 5;
   for (int i = 0; i < count; ++i) {
     std::mt19937_64 random(seed + static_cast<uint64_t>(i));
     const auto below = [&](ptrdiff_t n) {

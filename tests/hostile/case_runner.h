@@ -17,13 +17,21 @@ namespace spillway {
 
 using Bytes = std::vector<std::byte>;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;  // some ten times slower: fewer cases, more time for each
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // Counts cases. The binary replaces operator new to see the peak of memory in use. Not thread-safe.
 class CaseRunner {
  public:
   static constexpr uint64_t kSlackBytes = uint64_t{64} << 20;
 
-  // `read` must return or throw an Error of one line, within a second and `input_bytes` +
-  // kSlackBytes of memory; what it returns must have its extents inside the file.
+  static constexpr double kMaxSeconds = kSanitized ? 10 : 1;
+
+  // `read` must return or throw an Error of one line, within kMaxSeconds of processor time and
+  // `input_bytes` + kSlackBytes of memory; what it returns must have its extents inside the file.
   void run(uint64_t input_bytes, const std::function<ModelFiles()>& read,
            const std::function<std::string()>& describe);
 
@@ -47,7 +55,8 @@ using Visit =
 // Every prefix shorter than `bytes`, up to `header_bytes`.
 void each_truncation(const Bytes& bytes, size_t header_bytes, const Visit& visit);
 void each_bit_flip(const Bytes& bytes, size_t header_bytes, const Visit& visit);
-// `count` times: a few bytes overwritten, a range deleted, doubled or moved; the same every time.
+// `count` times (a fifth when kSanitized): a few bytes overwritten, a range deleted, doubled or
+// moved; the same every time.
 void random_damage(const Bytes& bytes, size_t header_bytes, int count, uint64_t seed,
                    const Visit& visit);
 
