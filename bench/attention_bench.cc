@@ -17,8 +17,8 @@ struct Shape {
   const char* name;
   int heads, kv_heads, head_dim;
 };
-constexpr Shape kShapes[] = {{"smollm2-135m", 9, 3, 64}, {"tinyllama", 32, 4, 64},
-                             {"llama-2-7b", 32, 32, 128}};
+constexpr Shape kShapes[] = {
+    {"smollm2-135m", 9, 3, 64}, {"tinyllama", 32, 4, 64}, {"llama-2-7b", 32, 32, 128}};
 
 // `rows` new tokens after `old_tokens` cached ones.
 void run_attention(benchmark::State& state, DType type, Shape shape, int32_t rows,

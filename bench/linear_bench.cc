@@ -16,10 +16,10 @@ struct Shape {
   int64_t n, k;
 };
 constexpr Shape kShapes[] = {
-    {"smollm2-135m.attn_out", 576, 576},  {"smollm2-135m.up", 1536, 576},
-    {"smollm2-135m.down", 576, 1536},     {"smollm2-135m.head", 49152, 576},
-    {"tinyllama.attn_out", 2048, 2048},   {"tinyllama.up", 5632, 2048},
-    {"tinyllama.down", 2048, 5632},       {"tinyllama.head", 32000, 2048},
+    {"smollm2-135m.attn_out", 576, 576}, {"smollm2-135m.up", 1536, 576},
+    {"smollm2-135m.down", 576, 1536},    {"smollm2-135m.head", 49152, 576},
+    {"tinyllama.attn_out", 2048, 2048},  {"tinyllama.up", 5632, 2048},
+    {"tinyllama.down", 2048, 5632},      {"tinyllama.head", 32000, 2048},
 };
 
 Activations as_matrix(const Buffer& buffer, int64_t rows, int64_t cols) {
@@ -49,8 +49,9 @@ void run_linear(benchmark::State& state, DType type, Shape shape, int64_t tokens
     copy = (copy + 1) % copies;
   }
   state.SetBytesProcessed(state.iterations() * matrix_bytes);
-  state.counters["FLOP/s"] = benchmark::Counter(
-      2.0 * static_cast<double>(tokens * shape.n * shape.k), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["FLOP/s"] =
+      benchmark::Counter(2.0 * static_cast<double>(tokens * shape.n * shape.k),
+                         benchmark::Counter::kIsIterationInvariantRate);
 }
 
 const bool kRegistered = [] {

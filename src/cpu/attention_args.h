@@ -18,9 +18,9 @@ struct AttentionArgs {
   int64_t out_stride = 0;
   const uint8_t* k = nullptr;  // [block][kv_head][16][head_dim]
   const uint8_t* v = nullptr;
-  bool f16 = false;       // else F32
+  bool f16 = false;  // else F32
   int64_t kv_heads = 0;
-  int64_t group = 0;      // query heads of one kv head
+  int64_t group = 0;  // query heads of one kv head
   int64_t head_dim = 0;
   int64_t padded_dim = 0;  // head_dim rounded up to 16
   float scale = 1;

@@ -82,19 +82,19 @@ struct OutputStrip {
 
 // out[i] += sum over keys j in [0, keys) of p[i][j] * v[j], for Q queries and V (1, 2 or 4) vectors
 // of the head.
-template <int Q, int V>
-HWY_INLINE void add_values_part(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v,
-                                int64_t keys, int64_t dim, float* HWY_RESTRICT out) {
-  const FloatTag df;
+template <int Q, int V, class Rows>
+HWY_INLINE void add_values_part(const float* HWY_RESTRICT p,
+                                const typename Rows::Element* HWY_RESTRICT v, int64_t keys,
+                                int64_t dim, float* HWY_RESTRICT out) {
   using Strip = OutputStrip<V>;
   Strip q0 = Strip::load(out), q1 = Strip::load(out + (Q > 1 ? dim : 0)),
         q2 = Strip::load(out + (Q > 2 ? 2 * dim : 0)),
         q3 = Strip::load(out + (Q > 3 ? 3 * dim : 0));
   for (int64_t j = 0; j < keys; ++j, v += dim) {
-    const FloatVec v0 = hn::LoadU(df, v);
-    const FloatVec v1 = V > 1 ? hn::LoadU(df, v + kLanes) : v0;
-    const FloatVec v2 = V > 2 ? hn::LoadU(df, v + 2 * kLanes) : v0;
-    const FloatVec v3 = V > 2 ? hn::LoadU(df, v + 3 * kLanes) : v0;
+    const FloatVec v0 = Rows::at(v, 0);
+    const FloatVec v1 = V > 1 ? Rows::at(v, kLanes) : v0;
+    const FloatVec v2 = V > 2 ? Rows::at(v, 2 * kLanes) : v0;
+    const FloatVec v3 = V > 2 ? Rows::at(v, 3 * kLanes) : v0;
     q0.add(p[j], v0, v1, v2, v3);
     if constexpr (Q > 1) q1.add(p[kSplitKeys + j], v0, v1, v2, v3);
     if constexpr (Q > 2) q2.add(p[2 * kSplitKeys + j], v0, v1, v2, v3);
@@ -105,15 +105,15 @@ HWY_INLINE void add_values_part(const float* HWY_RESTRICT p, const float* HWY_RE
   if constexpr (Q > 2) q2.store(out + 2 * dim);
   if constexpr (Q > 3) q3.store(out + 3 * dim);
 }
-template <int Q>
-HWY_INLINE void add_values(const float* p, const float* v, int64_t keys, int64_t dim, float* out) {
-  if (keys <= 0) return;
+template <int Q, class Rows>
+HWY_NOINLINE void add_values(const float* p, const typename Rows::Element* v, int64_t keys,
+                             int64_t dim, float* out) {
   constexpr int V = kManyRegisters ? 4 : 2;
   int64_t c = 0;
   for (; c + V * kLanes <= dim; c += V * kLanes) {
-    add_values_part<Q, V>(p, v + c, keys, dim, out + c);
+    add_values_part<Q, V, Rows>(p, v + c, keys, dim, out + c);
   }
-  for (; c < dim; c += kLanes) add_values_part<Q, 1>(p, v + c, keys, dim, out + c);
+  for (; c < dim; c += kLanes) add_values_part<Q, 1, Rows>(p, v + c, keys, dim, out + c);
 }
 
 // Scores [begin, end) of one query become e^(scale * score - maximum). Lane i % kLanes adds up
@@ -148,92 +148,140 @@ HWY_INLINE void softmax_part(float* HWY_RESTRICT scores, int64_t begin, int64_t 
   *sum = hn::GetLane(sum4(total, zero, zero, zero));
 }
 
+// What row r of a tile sees of the cut at `base`: [begin, end), relative to `base`.
+struct Seen {
+  int64_t begin, end;
+};
+HWY_INLINE Seen seen_by(const AttentionArgs& a, const AttentionTile& tile, int64_t base,
+                        int64_t row) {
+  const int64_t position = tile.position + row;
+  const int64_t first = a.window > 0 && position + 1 > a.window ? position + 1 - a.window : 0;
+  return {HWY_MAX(first, base) - base, HWY_MIN(position + 1, base + kSplitKeys) - base};
+}
+
+// Scores of all queries for the 16 keys of one page. scores: of query 0, at the page's first key.
+template <class Rows>
+HWY_INLINE void score_page(const float* q, int64_t queries, int64_t dim,
+                           const typename Rows::Element* keys, float* scores) {
+  for (int64_t i = 0; i < queries; i += kTileColumns) {
+    const int64_t columns = HWY_MIN(int64_t{kTileColumns}, queries - i);
+    for (int64_t j = 0; j < kPageTokens; j += 4) {
+      dot_tile_columns<Rows>(columns, keys + j * dim, dim, q + i * dim, dim, dim,
+                             StoreScores{scores + i * kSplitKeys + j});
+    }
+  }
+}
+
+// Adds one page's values, keys [page_begin, page_end) of the cut, to the outputs of all queries.
+// Each query adds its keys in ascending order and none that it does not see.
+template <class Rows>
+HWY_INLINE void add_page(const AttentionArgs& a, const AttentionTile& tile, int64_t base,
+                         int64_t page_begin, int64_t page_end, const typename Rows::Element* values,
+                         const float* scores, float* out) {
+  const int64_t queries = tile.rows * a.group, dim = a.padded_dim;
+  const auto add_one = [&](int64_t query, int64_t begin, int64_t end) HWY_ATTR {
+    if (begin >= end) return;
+    add_values<1, Rows>(scores + query * kSplitKeys + begin, values + (begin - page_begin) * dim,
+                        end - begin, dim, out + query * dim);
+  };
+  const auto add_some = [&](int64_t query, int64_t count, int64_t begin, int64_t end) HWY_ATTR {
+    const float* p = scores + query * kSplitKeys + begin;
+    const auto* v = values + (begin - page_begin) * dim;
+    if (count == 4) add_values<4, Rows>(p, v, end - begin, dim, out + query * dim);
+    if (count == 3) add_values<3, Rows>(p, v, end - begin, dim, out + query * dim);
+    if (count == 2) add_values<2, Rows>(p, v, end - begin, dim, out + query * dim);
+    if (count == 1) add_values<1, Rows>(p, v, end - begin, dim, out + query * dim);
+  };
+  for (int64_t i = 0; i < queries; i += 4) {
+    const int64_t count = HWY_MIN(int64_t{4}, queries - i);
+    // All of them see [begin, end); what else one of them sees comes before or after.
+    const Seen first = seen_by(a, tile, base, i / a.group);
+    const Seen last = seen_by(a, tile, base, (i + count - 1) / a.group);
+    const int64_t begin = HWY_MAX(last.begin, page_begin), end = HWY_MIN(first.end, page_end);
+    if (begin < end) {
+      if (first.begin < begin) {
+        for (int64_t c = i; c < i + count; ++c) {
+          add_one(c, HWY_MAX(seen_by(a, tile, base, c / a.group).begin, page_begin), begin);
+        }
+      }
+      add_some(i, count, begin, end);
+      if (last.end > end) {
+        for (int64_t c = i; c < i + count; ++c) {
+          add_one(c, end, HWY_MIN(seen_by(a, tile, base, c / a.group).end, page_end));
+        }
+      }
+    } else {
+      for (int64_t c = i; c < i + count; ++c) {
+        const Seen seen = seen_by(a, tile, base, c / a.group);
+        add_one(c, HWY_MAX(seen.begin, page_begin), HWY_MIN(seen.end, page_end));
+      }
+    }
+  }
+}
+
+// The tile's queries, [queries, padded_dim], padded with zeros.
+HWY_INLINE void load_queries(const AttentionArgs& a, const AttentionTile& tile, float* q) {
+  const int64_t dim = a.padded_dim;
+  for (int64_t i = 0; i < tile.rows * a.group; ++i) {
+    const float* from = a.q + (tile.first_row + i / a.group) * a.q_stride +
+                        (tile.kv_head * a.group + i % a.group) * a.head_dim;
+    memcpy(q + i * dim, from, static_cast<size_t>(a.head_dim) * sizeof(float));
+    memset(q + i * dim + a.head_dim, 0, static_cast<size_t>(dim - a.head_dim) * sizeof(float));
+  }
+}
+
 // The queries of `tile` over keys [split * 256, split * 256 + 256) into `result`. `scratch` as
 // split_scratch_floats() says.
 void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                   const AttentionPartial& result, float* scratch) {
   const int64_t queries = tile.rows * a.group, dim = a.padded_dim;
-  float* HWY_RESTRICT q = scratch;
-  float* HWY_RESTRICT scores = q + kTileQueries * dim;
-  float* HWY_RESTRICT page = scores + kTileQueries * kSplitKeys;
-  memset(q, 0, static_cast<size_t>(queries * dim) * sizeof(float));
+  float* q = scratch;
+  float* scores = q + kTileQueries * dim;
+  float* page = scores + kTileQueries * kSplitKeys;
+  load_queries(a, tile, q);
   memset(result.out, 0, static_cast<size_t>(queries * dim) * sizeof(float));
   if (a.head_dim != dim) memset(page, 0, static_cast<size_t>(kPageTokens * dim) * sizeof(float));
-  for (int64_t i = 0; i < queries; ++i) {
-    memcpy(q + i * dim,
-           a.q + (tile.first_row + i / a.group) * a.q_stride +
-               (tile.kv_head * a.group + i % a.group) * a.head_dim,
-           static_cast<size_t>(a.head_dim) * sizeof(float));
-  }
 
   const int64_t base = split * kSplitKeys;
   const int64_t first = HWY_MAX(tile.first_key(a.window), base);
   const int64_t end = HWY_MIN(tile.end_key(), base + kSplitKeys);
   const int64_t first_page = first / kPageTokens, end_page = (end + kPageTokens - 1) / kPageTokens;
+  // Few queries read halves once, from where they lie; many share a converted page.
+  const bool direct = a.f16 && a.head_dim == dim && queries <= 4;
+  const int64_t page_elements = kPageTokens * a.head_dim;
+  const auto halves = [&](const uint8_t* plane, int64_t block) HWY_ATTR {
+    return reinterpret_cast<const uint16_t*>(plane) +
+           (block * a.kv_heads + tile.kv_head) * page_elements;
+  };
 
   for (int64_t n = first_page; n < end_page; ++n) {
-    const float* keys = page_floats(a, a.k, tile.blocks[n], tile.kv_head, kPageTokens, page);
-    for (int64_t i = 0; i < queries; i += kTileColumns) {
-      const int64_t columns = HWY_MIN(int64_t{kTileColumns}, queries - i);
-      for (int64_t j = 0; j < kPageTokens; j += 4) {
-        const StoreScores store{scores + i * kSplitKeys + n * kPageTokens - base + j};
-        dot_tile_columns(columns, keys + j * dim, dim, q + i * dim, dim, dim, store);
-      }
-    }
-  }
-
-  // What row r sees of this cut: [seen_begin(r), seen_end(r)), relative to `base`.
-  const auto seen_begin = [&](int64_t row) HWY_ATTR {
-    const int64_t position = tile.position + row;
-    const int64_t key = a.window > 0 && position + 1 > a.window ? position + 1 - a.window : 0;
-    return HWY_MAX(key, base) - base;
-  };
-  const auto seen_end = [&](int64_t row)
-                            HWY_ATTR { return HWY_MIN(tile.position + row + 1, end) - base; };
-  for (int64_t i = 0; i < queries; ++i) {
-    const int64_t begin = seen_begin(i / a.group), stop = seen_end(i / a.group);
-    if (begin < stop) {
-      softmax_part(scores + i * kSplitKeys, begin, stop, a.scale, result.maximum + i,
-                   result.sum + i);
+    float* at = scores + n * kPageTokens - base;
+    if (direct) {
+      score_page<HalfRows>(q, queries, dim, halves(a.k, tile.blocks[n]), at);
     } else {
-      result.maximum[i] = kNoKey;
-      result.sum[i] = 0;
+      const float* keys = page_floats(a, a.k, tile.blocks[n], tile.kv_head, kPageTokens, page);
+      score_page<FloatRows>(q, queries, dim, keys, at);
     }
   }
-
+  for (int64_t i = 0; i < queries; ++i) {
+    const Seen seen = seen_by(a, tile, base, i / a.group);
+    result.maximum[i] = kNoKey;
+    result.sum[i] = 0;
+    if (seen.begin < seen.end) {
+      softmax_part(scores + i * kSplitKeys, seen.begin, seen.end, a.scale, result.maximum + i,
+                   result.sum + i);
+    }
+  }
   for (int64_t n = first_page; n < end_page; ++n) {
     const int64_t page_begin = n * kPageTokens - base;
     const int64_t page_end = HWY_MIN(page_begin + kPageTokens, end - base);
-    const float* values =
-        page_floats(a, a.v, tile.blocks[n], tile.kv_head, page_end - page_begin, page);
-    for (int64_t i = 0; i < queries;) {
-      const int64_t count = HWY_MIN(int64_t{4}, queries - i);
-      // All of `count` queries see [from, to); what else one of them sees comes before or after, so
-      // that each adds its keys in ascending order and none that it does not see.
-      const int64_t last_row = (i + count - 1) / a.group;
-      const int64_t from = HWY_MAX(seen_begin(last_row), page_begin);
-      const int64_t to = HWY_MIN(seen_end(i / a.group), page_end);
-      if (count == 4 && from < to) {
-        const auto single = [&](int64_t query, int64_t key, int64_t stop) HWY_ATTR {
-          add_values<1>(scores + query * kSplitKeys + key, values + (key - page_begin) * dim,
-                        stop - key, dim, result.out + query * dim);
-        };
-        for (int64_t c = i; c < i + 4; ++c) {
-          single(c, HWY_MAX(seen_begin(c / a.group), page_begin), from);
-        }
-        add_values<4>(scores + i * kSplitKeys + from, values + (from - page_begin) * dim, to - from,
-                      dim, result.out + i * dim);
-        for (int64_t c = i; c < i + 4; ++c) {
-          single(c, to, HWY_MIN(seen_end(c / a.group), page_end));
-        }
-        i += 4;
-      } else {
-        const int64_t key = HWY_MAX(seen_begin(i / a.group), page_begin);
-        const int64_t stop = HWY_MIN(seen_end(i / a.group), page_end);
-        add_values<1>(scores + i * kSplitKeys + key, values + (key - page_begin) * dim, stop - key,
-                      dim, result.out + i * dim);
-        i += 1;
-      }
+    if (direct) {
+      add_page<HalfRows>(a, tile, base, page_begin, page_end, halves(a.v, tile.blocks[n]), scores,
+                         result.out);
+    } else {
+      const float* values =
+          page_floats(a, a.v, tile.blocks[n], tile.kv_head, page_end - page_begin, page);
+      add_page<FloatRows>(a, tile, base, page_begin, page_end, values, scores, result.out);
     }
   }
 }

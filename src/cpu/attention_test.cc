@@ -1,1 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cpu/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "tensor/random_fill.h"
+
+namespace spillway {
+namespace {
+
+Activations view(std::vector<float>& values, int64_t rows) {
+  const auto cols = static_cast<int64_t>(values.size()) / rows;
+  return {DType::kF32, rows, cols, cols, reinterpret_cast<std::byte*>(values.data())};
+}
+
+TEST(AttentionTest, ScratchMemoryDoesNotGrowWithRowsTimesKeys) {
+  CpuDevice device({.threads = 2});
+  constexpr int32_t kKeys = 32768;
+  constexpr int kHeads = 4, kDim = 64;
+  std::vector<std::byte> k(size_t{kKeys} * kDim * 2), v(k.size());
+  fill_random(DType::kF16, k.data(), int64_t{kKeys} * kDim, 1, 1);
+  fill_random(DType::kF16, v.data(), int64_t{kKeys} * kDim, 2, 1);
+  std::vector<int32_t> table(kKeys / kKvBlockTokens);
+  std::iota(table.begin(), table.end(), 0);
+  const KvLayerView kv{DType::kF16, kKeys / kKvBlockTokens, 1, kDim, k.data(), v.data()};
+  std::vector<float> q(32 * kHeads * kDim, 0.1F), out(q.size(), NAN);
+  const SequenceSpan span{0, 32, kKeys - 32, table};
+  device.ops().attention(view(q, 32), kv, {&span, 1}, {kHeads, 0.125F, 0}, view(out, 32));
+  for (const float value : out) ASSERT_TRUE(std::isfinite(value));
+  EXPECT_LT(device.usage().peak_bytes, uint64_t{32} << 20);
+}
+
+TEST(AttentionTest, EqualKeysGiveTheMeanOfTheValues) {
+  CpuDevice device({.threads = 1});
+  constexpr int kDim = 16;
+  std::vector<float> k(32 * kDim, 0.5F), v(32 * kDim), q(20 * kDim, 1), out(20 * kDim);
+  for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i / kDim);
+  const std::vector<int32_t> table{0, 1};
+  const KvLayerView kv{DType::kF32,
+                       2,
+                       1,
+                       kDim,
+                       reinterpret_cast<std::byte*>(k.data()),
+                       reinterpret_cast<std::byte*>(v.data())};
+  const SequenceSpan span{0, 20, 0, table};
+  device.ops().attention(view(q, 20), kv, {&span, 1}, {1, 1.0F, 0}, view(out, 20));
+  for (size_t row = 0; row < 20; ++row) {
+    EXPECT_NEAR(out[row * kDim + 3], static_cast<float>(row) / 2, 1e-5);
+  }
+}
+
+TEST(AttentionTest, RefusesWhatItCannotDo) {
+  CpuDevice device({.threads = 1});
+  std::vector<float> plane(16 * 4), q(64 * 4), out(64 * 4);
+  const std::vector<int32_t> table{0}, outside{1};
+  const KvLayerView kv{DType::kF32,
+                       1,
+                       1,
+                       4,
+                       reinterpret_cast<std::byte*>(plane.data()),
+                       reinterpret_cast<std::byte*>(plane.data())};
+  const auto attend = [&](int64_t rows, int heads, const SequenceSpan& span) {
+    device.ops().attention(view(q, rows), kv, {&span, 1}, {heads, 1.0F, 0}, view(out, rows));
+  };
+  EXPECT_NO_THROW(attend(4, 16, {0, 4, 0, table}));
+  EXPECT_THROW(attend(1, 64, {0, 1, 0, table}), Error);    // 64 heads share one kv head
+  EXPECT_THROW(attend(4, 16, {0, 4, 0, outside}), Error);  // a block the cache does not have
+  EXPECT_THROW(attend(4, 16, {0, 4, 14, table}), Error);   // past the table
+  EXPECT_THROW(attend(4, 16, {1, 4, 0, table}), Error);    // past the rows
+}
+
+TEST(AttentionTest, NoRowsIsFine) {
+  CpuDevice device({.threads = 2});
+  std::vector<float> q(8), out(8, 5);
+  const KvLayerView kv{DType::kF32, 0, 1, 8, nullptr, nullptr};
+  device.ops().attention(view(q, 1), kv, {}, {1, 1.0F, 0}, view(out, 1));
+  EXPECT_EQ(out[0], 5);
+}
+
+}  // namespace
+}  // namespace spillway

@@ -17,12 +17,13 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHugeFrom = size_t{4} << 20;  // worth huge pages
+constexpr size_t kHugeFrom = size_t{4} << 20;   // worth huge pages
 constexpr size_t kCheckFrom = size_t{1} << 20;  // worth asking the kernel what is left
 
 [[noreturn]] void fail_memory(size_t bytes, int64_t available) {
   fail(ErrorCode::kOutOfMemory,
-       "cannot allocate {} of host memory: {} of {} are available; use a smaller model or context, or "
+       "cannot allocate {} of host memory: {} of {} are available; use a smaller model or context, "
+       "or "
        "lower --host-memory",
        format_bytes(bytes), format_bytes(static_cast<uint64_t>(available)),
        format_bytes(static_cast<uint64_t>(host_memory().total_bytes)));
@@ -30,8 +31,7 @@ constexpr size_t kCheckFrom = size_t{1} << 20;  // worth asking the kernel what 
 
 }  // namespace
 
-CpuDevice::CpuDevice(const CpuDeviceOptions& options)
-    : pool_(options.threads), ops_(*this, pool_) {
+CpuDevice::CpuDevice(const CpuDeviceOptions& options) : pool_(options.threads), ops_(*this, pool_) {
   info_ = {.name = "cpu",
            .hardware = processor_name(),
            .features = processor_features(),

@@ -17,8 +17,8 @@ class CpuOps final : public Ops {
  public:
   CpuOps(Device& device, ThreadPool& pool) : pool_(pool), workspace_(device, pool.threads()) {}
 
-  // Nothing to switch: every kernel reduces each row in one order, whatever the batch, the slice and
-  // the threads.
+  // Nothing to switch: every kernel reduces each row in one order, whatever the batch, the slice
+  // and the threads.
   void set_deterministic(bool) override {}
 
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,

@@ -45,9 +45,9 @@ HWY_INLINE ByteVec field(ByteVec v, uint8_t mask) {
   }
 }
 
-// A K decoder works in two steps, so that several rows can be decoded in turns (one row's sums alone
-// would wait for each other): scales() unpacks the sub-block scales into 32 floats, part<i>() emits
-// elements [32 i, 32 i + 32). Minima are stored negated: x - y is x + (-y), bit for bit.
+// A K decoder works in two steps, so that several rows can be decoded in turns (one row's sums
+// alone would wait for each other): scales() unpacks the sub-block scales into 32 floats, part<i>()
+// emits elements [32 i, 32 i + 32). Minima are stored negated: x - y is x + (-y), bit for bit.
 inline constexpr int kScaleFloats = 32;
 
 // All eight parts of one block, in order.
@@ -94,9 +94,9 @@ struct DecoderQ3_K {
   static HWY_INLINE void scales(const uint8_t* p, float* out) {
     const uint32_t a = word_at(p + 96), b = word_at(p + 100), top = word_at(p + 104);
     const uint32_t low = 0x0f0f0f0fU, two = 0x03030303U;
-    const ByteVec six = words((a & low) | ((top & two) << 4), (b & low) | ((top >> 2 & two) << 4),
-                              (a >> 4 & low) | ((top >> 4 & two) << 4),
-                              (b >> 4 & low) | ((top >> 6 & two) << 4));
+    const ByteVec six =
+        words((a & low) | ((top & two) << 4), (b & low) | ((top >> 2 & two) << 4),
+              (a >> 4 & low) | ((top >> 4 & two) << 4), (b >> 4 & low) | ((top >> 6 & two) << 4));
     scale16(minus(six, 32), half_at(p + 108), out);
   }
   template <int i, class Sink>

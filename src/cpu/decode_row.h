@@ -9,8 +9,8 @@
 
 namespace spillway {
 
-// Writes `count` floats from `count` stored elements (whole blocks), at any byte alignment. Bit-equal
-// to dequantize_reference.
+// Writes `count` floats from `count` stored elements (whole blocks), at any byte alignment.
+// Bit-equal to dequantize_reference.
 void decode_row(DType type, const std::byte* stored, float* out, int64_t count);
 
 // As decode_row, but adds to out.

@@ -33,63 +33,76 @@ struct TileColumn {
   HWY_INLINE QuadVec sum() const { return sum4(r0, r1, r2, r3); }
 };
 
-// emit(t, {a_0 . b_t, a_1 . b_t, a_2 . b_t, a_3 . b_t}) for t in [0, T). a [4, k] with rows
-// `a_stride` apart, b [T, k]; k is a multiple of kLanes.
-template <int T, class Emit>
-HWY_INLINE void dot_tile(const float* HWY_RESTRICT a, int64_t a_stride, const float* HWY_RESTRICT b,
-                         int64_t b_stride, int64_t k, const Emit& emit) {
-  static_assert(T >= 1 && T <= 6);
+// How the 4 rows are stored.
+struct FloatRows {
+  using Element = float;
+  static HWY_INLINE FloatVec at(const float* row, int64_t i) {
+    return hn::LoadU(FloatTag(), row + i);
+  }
+};
+struct HalfRows {
+  using Element = uint16_t;
+  static HWY_INLINE FloatVec at(const uint16_t* row, int64_t i) {
+    return load_f16(reinterpret_cast<const uint8_t*>(row + i));
+  }
+};
+
+// sums[t] = {a_0 . b_t, a_1 . b_t, a_2 . b_t, a_3 . b_t} for t in [0, T). a [4, k] with rows
+// `a_stride` apart, b [T, k]; k is a multiple of kLanes. Not inlined: what surrounds it would
+// compete for the registers.
+template <int T, class Rows>
+HWY_NOINLINE void dot_tile(const typename Rows::Element* HWY_RESTRICT a, int64_t a_stride,
+                           const float* HWY_RESTRICT b, int64_t b_stride, int64_t k,
+                           float* HWY_RESTRICT sums) {
+  static_assert(T >= 1 && T <= 5);
   const FloatTag df;
-  const float* HWY_RESTRICT a1 = a + a_stride;
-  const float* HWY_RESTRICT a2 = a + 2 * a_stride;
-  const float* HWY_RESTRICT a3 = a + 3 * a_stride;
+  const auto* HWY_RESTRICT a1 = a + a_stride;
+  const auto* HWY_RESTRICT a2 = a + 2 * a_stride;
+  const auto* HWY_RESTRICT a3 = a + 3 * a_stride;
   const float* HWY_RESTRICT b1 = b + (T > 1 ? 1 : 0) * b_stride;
   const float* HWY_RESTRICT b2 = b + (T > 2 ? 2 : 0) * b_stride;
   const float* HWY_RESTRICT b3 = b + (T > 3 ? 3 : 0) * b_stride;
   const float* HWY_RESTRICT b4 = b + (T > 4 ? 4 : 0) * b_stride;
-  const float* HWY_RESTRICT b5 = b + (T > 5 ? 5 : 0) * b_stride;
   const FloatVec zero = hn::Zero(df);
-  TileColumn c0{zero, zero, zero, zero}, c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;
+  TileColumn c0{zero, zero, zero, zero}, c1 = c0, c2 = c0, c3 = c0, c4 = c0;
   for (int64_t i = 0; i < k; i += kLanes) {
-    const FloatVec v0 = hn::LoadU(df, a + i), v1 = hn::LoadU(df, a1 + i);
-    const FloatVec v2 = hn::LoadU(df, a2 + i), v3 = hn::LoadU(df, a3 + i);
+    const FloatVec v0 = Rows::at(a, i), v1 = Rows::at(a1, i);
+    const FloatVec v2 = Rows::at(a2, i), v3 = Rows::at(a3, i);
     c0.add(v0, v1, v2, v3, hn::LoadU(df, b + i));
     if constexpr (T > 1) c1.add(v0, v1, v2, v3, hn::LoadU(df, b1 + i));
     if constexpr (T > 2) c2.add(v0, v1, v2, v3, hn::LoadU(df, b2 + i));
     if constexpr (T > 3) c3.add(v0, v1, v2, v3, hn::LoadU(df, b3 + i));
     if constexpr (T > 4) c4.add(v0, v1, v2, v3, hn::LoadU(df, b4 + i));
-    if constexpr (T > 5) c5.add(v0, v1, v2, v3, hn::LoadU(df, b5 + i));
   }
-  emit(0, c0.sum());
-  if constexpr (T > 1) emit(1, c1.sum());
-  if constexpr (T > 2) emit(2, c2.sum());
-  if constexpr (T > 3) emit(3, c3.sum());
-  if constexpr (T > 4) emit(4, c4.sum());
-  if constexpr (T > 5) emit(5, c5.sum());
+  const QuadTag dq;
+  hn::StoreU(c0.sum(), dq, sums);
+  if constexpr (T > 1) hn::StoreU(c1.sum(), dq, sums + 4);
+  if constexpr (T > 2) hn::StoreU(c2.sum(), dq, sums + 8);
+  if constexpr (T > 3) hn::StoreU(c3.sum(), dq, sums + 12);
+  if constexpr (T > 4) hn::StoreU(c4.sum(), dq, sums + 16);
 }
 
-// dot_tile with `columns` known at run time, 1 to kTileColumns.
-template <class Emit>
-HWY_INLINE void dot_tile_columns(int64_t columns, const float* a, int64_t a_stride, const float* b,
-                                 int64_t b_stride, int64_t k, const Emit& emit) {
-  static_assert(kTileColumns <= 6);
+// dot_tile with `columns` known at run time, 1 to kTileColumns: emit(t, sums[t]).
+template <class Rows, class Emit>
+HWY_INLINE void dot_tile_columns(int64_t columns, const typename Rows::Element* a, int64_t a_stride,
+                                 const float* b, int64_t b_stride, int64_t k, const Emit& emit) {
+  HWY_ALIGN float sums[4 * kTileColumns];
   switch (columns) {
     case 1:
-      return dot_tile<1>(a, a_stride, b, b_stride, k, emit);
+      dot_tile<1, Rows>(a, a_stride, b, b_stride, k, sums);
+      break;
     case 2:
-      return dot_tile<2>(a, a_stride, b, b_stride, k, emit);
-#if HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_SSE4 && HWY_TARGET != HWY_SSSE3
-    case 3:
-      return dot_tile<3>(a, a_stride, b, b_stride, k, emit);
-    case 4:
-      return dot_tile<4>(a, a_stride, b, b_stride, k, emit);
-    case 5:
-      return dot_tile<5>(a, a_stride, b, b_stride, k, emit);
-    case 6:
-      return dot_tile<6>(a, a_stride, b, b_stride, k, emit);
-#endif
+      dot_tile<2, Rows>(a, a_stride, b, b_stride, k, sums);
+      break;
     default:
-      return;
+      if constexpr (kManyRegisters) {
+        if (columns == 3) dot_tile<3, Rows>(a, a_stride, b, b_stride, k, sums);
+        if (columns == 4) dot_tile<4, Rows>(a, a_stride, b, b_stride, k, sums);
+        if (columns == 5) dot_tile<5, Rows>(a, a_stride, b, b_stride, k, sums);
+      }
+  }
+  for (int64_t t = 0; t < columns; ++t) {
+    emit(static_cast<int>(t), hn::Load(QuadTag(), sums + 4 * t));
   }
 }
 

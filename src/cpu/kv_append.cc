@@ -75,20 +75,19 @@ void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, con
       const int32_t block = span.block_table[static_cast<size_t>(page)];
       SPW_ASSERT(block >= 0 && block < kv.blocks);
     }
-    parallel_if_large(
-        pool, span.rows * width, span.rows, 1, [&](int64_t begin, int64_t end, int) {
-          for (int64_t i = begin; i < end; ++i) {
-            const int64_t position = span.start + i, row = span.first_row + i;
-            const int64_t block = span.block_table[static_cast<size_t>(position / kKvBlockTokens)];
-            for (int64_t head = 0; head < kv.kv_heads; ++head) {
-              const int64_t slot =
-                  ((block * kv.kv_heads + head) * kKvBlockTokens + position % kKvBlockTokens) *
-                  kv.head_dim;
-              store_head(kv, kv.k, slot, k.f32(row) + head * kv.head_dim);
-              store_head(kv, kv.v, slot, v.f32(row) + head * kv.head_dim);
-            }
-          }
-        });
+    parallel_if_large(pool, span.rows * width, span.rows, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t position = span.start + i, row = span.first_row + i;
+        const int64_t block = span.block_table[static_cast<size_t>(position / kKvBlockTokens)];
+        for (int64_t head = 0; head < kv.kv_heads; ++head) {
+          const int64_t slot =
+              ((block * kv.kv_heads + head) * kKvBlockTokens + position % kKvBlockTokens) *
+              kv.head_dim;
+          store_head(kv, kv.k, slot, k.f32(row) + head * kv.head_dim);
+          store_head(kv, kv.v, slot, v.f32(row) + head * kv.head_dim);
+        }
+      }
+    });
   }
 }
 

@@ -47,8 +47,7 @@ namespace {
 void pad_columns(const Activations& x, int64_t stride, float* out) {
   for (int64_t t = 0; t < x.rows; ++t) {
     std::memcpy(out + t * stride, x.f32(t), static_cast<size_t>(x.cols) * sizeof(float));
-    std::memset(out + t * stride + x.cols, 0,
-                static_cast<size_t>(stride - x.cols) * sizeof(float));
+    std::memset(out + t * stride + x.cols, 0, static_cast<size_t>(stride - x.cols) * sizeof(float));
   }
 }
 
@@ -65,8 +64,8 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
   const bool pad = padded != w.cols;
   const bool convert_bias = !bias.empty() && bias.dtype != DType::kF32;
   // A file's F32 bias may lie at any byte, so it is converted (copied) too.
-  const bool copy_bias = !bias.empty() &&
-                         (convert_bias || reinterpret_cast<uintptr_t>(bias.data) % 4 != 0);
+  const bool copy_bias =
+      !bias.empty() && (convert_bias || reinterpret_cast<uintptr_t>(bias.data) % 4 != 0);
   const size_t x_floats = pad ? static_cast<size_t>(x.rows * padded) : 0;
   const size_t bias_floats = copy_bias ? static_cast<size_t>(w.rows) : 0;
   float* scratch = nullptr;

@@ -6,9 +6,9 @@
 
 namespace spillway {
 
-inline constexpr int64_t kCut = 512;                    // elements of k reduced at once
-inline constexpr int64_t kMaxCut = kCut + kCut / 2;     // with the remainder that joins the last
-inline constexpr int64_t kPanelRows = 16;               // rows decoded together
+inline constexpr int64_t kCut = 512;                 // elements of k reduced at once
+inline constexpr int64_t kMaxCut = kCut + kCut / 2;  // with the remainder that joins the last
+inline constexpr int64_t kPanelRows = 16;            // rows decoded together
 inline constexpr int64_t kPanelFloats = kPanelRows * kMaxCut;
 
 // Where the cut that starts at k ends. Depends on `size` only; multiples of 256, so of any block.

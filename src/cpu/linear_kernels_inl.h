@@ -125,9 +125,14 @@ HWY_INLINE void store_rows(QuadVec values, float* out, int64_t count) {
 HWY_INLINE RowQuad quad_at(const LinearArgs& a, int64_t row, int64_t last) {
   const FloatVec zero = hn::Zero(FloatTag());
   const DotSink sink{a.x, zero};
-  return {a.w + HWY_MIN(row, last) * a.row_bytes,     a.w + HWY_MIN(row + 1, last) * a.row_bytes,
-          a.w + HWY_MIN(row + 2, last) * a.row_bytes, a.w + HWY_MIN(row + 3, last) * a.row_bytes,
-          sink, sink, sink, sink};
+  return {a.w + HWY_MIN(row, last) * a.row_bytes,
+          a.w + HWY_MIN(row + 1, last) * a.row_bytes,
+          a.w + HWY_MIN(row + 2, last) * a.row_bytes,
+          a.w + HWY_MIN(row + 3, last) * a.row_bytes,
+          sink,
+          sink,
+          sink,
+          sink};
 }
 
 // One token, rows [begin, end). Plain types decode in an instruction, so that eight rows at a time
@@ -207,7 +212,7 @@ void linear_many(const LinearArgs& a, int64_t begin, int64_t end, float* HWY_RES
           const int64_t count = HWY_MIN(int64_t{4}, rows - i);
           const AddToOut add{a, a.out + t * a.out_stride, row + i, count, k == 0};
           // Rows past the last hold an older panel's values; their results are dropped.
-          dot_tile_columns(columns, panel + i * width, width, x, a.x_stride, width, add);
+          dot_tile_columns<FloatRows>(columns, panel + i * width, width, x, a.x_stride, width, add);
         }
       }
     }

@@ -47,15 +47,15 @@ int64_t meminfo_bytes(std::string_view key) {
 // MIDR implementer << 12 | part, as /proc/cpuinfo gives them.
 [[maybe_unused]] std::string_view arm_core_name(unsigned id) {
   constexpr std::pair<unsigned, std::string_view> kCores[] = {
-      {0x41d03, "Cortex-A53"},   {0x41d05, "Cortex-A55"},    {0x41d07, "Cortex-A57"},
-      {0x41d08, "Cortex-A72"},   {0x41d0a, "Cortex-A75"},    {0x41d0b, "Cortex-A76"},
-      {0x41d0c, "Neoverse-N1"},  {0x41d0d, "Cortex-A77"},    {0x41d40, "Neoverse-V1"},
-      {0x41d41, "Cortex-A78"},   {0x41d44, "Cortex-X1"},     {0x41d46, "Cortex-A510"},
-      {0x41d47, "Cortex-A710"},  {0x41d48, "Cortex-X2"},     {0x41d49, "Neoverse-N2"},
-      {0x41d4f, "Neoverse-V2"},  {0x41d80, "Cortex-A520"},   {0x41d81, "Cortex-A720"},
-      {0x41d83, "Neoverse-V3AE"}, {0x41d84, "Neoverse-V3"},  {0x41d8e, "Neoverse-N3"},
-      {0x46001, "A64FX"},        {0x51001, "Oryon"},         {0x61022, "Apple M1"},
-      {0x61023, "Apple M1"},     {0xc0ac3, "Ampere-1"},      {0xc0ac4, "Ampere-1a"},
+      {0x41d03, "Cortex-A53"},    {0x41d05, "Cortex-A55"},  {0x41d07, "Cortex-A57"},
+      {0x41d08, "Cortex-A72"},    {0x41d0a, "Cortex-A75"},  {0x41d0b, "Cortex-A76"},
+      {0x41d0c, "Neoverse-N1"},   {0x41d0d, "Cortex-A77"},  {0x41d40, "Neoverse-V1"},
+      {0x41d41, "Cortex-A78"},    {0x41d44, "Cortex-X1"},   {0x41d46, "Cortex-A510"},
+      {0x41d47, "Cortex-A710"},   {0x41d48, "Cortex-X2"},   {0x41d49, "Neoverse-N2"},
+      {0x41d4f, "Neoverse-V2"},   {0x41d80, "Cortex-A520"}, {0x41d81, "Cortex-A720"},
+      {0x41d83, "Neoverse-V3AE"}, {0x41d84, "Neoverse-V3"}, {0x41d8e, "Neoverse-N3"},
+      {0x46001, "A64FX"},         {0x51001, "Oryon"},       {0x61022, "Apple M1"},
+      {0x61023, "Apple M1"},      {0xc0ac3, "Ampere-1"},    {0xc0ac4, "Ampere-1a"},
   };
   for (const auto& [core, name] : kCores) {
     if (core == id) return name;
@@ -118,8 +118,6 @@ std::string processor_features() {
   return instruction_sets() + "; vectors: " + hwy::TargetName(targets & -targets);
 }
 
-HostMemory host_memory() {
-  return {meminfo_bytes("MemTotal"), meminfo_bytes("MemAvailable")};
-}
+HostMemory host_memory() { return {meminfo_bytes("MemTotal"), meminfo_bytes("MemAvailable")}; }
 
 }  // namespace spillway

@@ -42,8 +42,8 @@ HWY_INLINE FloatVec sigmoid_vec(FloatVec x) {
   return hn::Div(one, hn::Add(one, exp_vec(hn::Min(hn::Neg(x), hn::Set(df, 88.0F)))));
 }
 
-// Half of erfc(z) for z >= 0: e^(-z^2) times a polynomial in t = 1 / (1 + p z), after Abramowitz and
-// Stegun 7.1.26 (absolute error of erfc below 1.5e-7).
+// Half of erfc(z) for z >= 0: e^(-z^2) times a polynomial in t = 1 / (1 + p z), after Abramowitz
+// and Stegun 7.1.26 (absolute error of erfc below 1.5e-7).
 HWY_INLINE FloatVec half_erfc_vec(FloatVec z) {
   const FloatTag df;
   const auto one = hn::Set(df, 1.0F);

@@ -85,12 +85,13 @@ Vocabulary from_gguf(const Metadata& m) {
   vocabulary.bos = try_token_id(m, "tokenizer.ggml.bos_token_id", count);
   vocabulary.eos = try_token_id(m, "tokenizer.ggml.eos_token_id", count);
   vocabulary.eot = try_token_id(m, "tokenizer.ggml.eot_token_id", count);
-  vocabulary.unk = try_token_id(m, "tokenizer.ggml.unknown_token_id", count);
   vocabulary.pad = try_token_id(m, "tokenizer.ggml.padding_token_id", count);
   vocabulary.add_bos =
       m.try_bool("tokenizer.ggml.add_bos_token").value_or(traits.add_bos) && vocabulary.bos;
   vocabulary.add_eos = m.try_bool("tokenizer.ggml.add_eos_token").value_or(false) && vocabulary.eos;
   const bool sentence_piece = vocabulary.model == TokenizerModel::kSentencePiece;
+  // Byte-level files name an unknown token that their own tokenizer never emits (SmolLM2: <|endoftext|>).
+  if (sentence_piece) vocabulary.unk = try_token_id(m, "tokenizer.ggml.unknown_token_id", count);
   vocabulary.add_space_prefix =
       m.try_bool("tokenizer.ggml.add_space_prefix").value_or(sentence_piece);
   vocabulary.ignore_merges = traits.ignore_merges;
@@ -121,7 +122,7 @@ Vocabulary from_folder(const ModelFiles& files) {
   const std::string config = files.try_read_text("tokenizer_config.json").value_or("");
   Vocabulary vocabulary;
   if (const auto json = files.try_read_text("tokenizer.json")) {
-    vocabulary = vocabulary_from_tokenizer_json(*json, config, files.name + "/tokenizer.json");
+    vocabulary = vocabulary_from_tokenizer_json(*json, config, files.name);
   } else {
     const auto vocab = files.try_read_text("vocab.json");
     const auto merges = files.try_read_text("merges.txt");
@@ -129,7 +130,7 @@ Vocabulary from_folder(const ModelFiles& files) {
               "{}: no tokenizer.json, nor vocab.json with merges.txt; put one there, or give ids "
               "with --ids",
               files.name);
-    vocabulary = vocabulary_from_gpt2_files(*vocab, *merges, config, files.name + "/vocab.json");
+    vocabulary = vocabulary_from_gpt2_files(*vocab, *merges, config, files.name);
   }
   if (vocabulary.chat_template.empty()) {
     vocabulary.chat_template = files.try_read_text("chat_template.jinja").value_or("");

@@ -243,7 +243,7 @@ void write_shard(const std::filesystem::path& path, int no, int count) {
   writer.add_int("split.no", NumberType::kU16, no);
   writer.add_int("split.count", NumberType::kU16, count);
   writer.add_int("split.tensors.count", NumberType::kI32, count);
-  writer.add_tensor("t" + std::to_string(no), DType::kF32, {8}, zeros(32));
+  writer.add_tensor(fmt::format("t{}", no), DType::kF32, {8}, zeros(32));
   writer.write(path);
 }
 

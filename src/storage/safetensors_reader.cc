@@ -22,6 +22,13 @@ constexpr size_t kMaxDims = 8;
 constexpr size_t kMaxNameBytes = 1024;
 constexpr std::string_view kMetadataName = "__metadata__";
 
+std::optional<DType> try_plain_dtype(std::string_view name) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (dtype_name(type) == name) return type;
+  }
+  return std::nullopt;
+}
+
 // {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {...}}
 class HeaderHandler final : public JsonHandler {
  public:
@@ -143,10 +150,7 @@ class HeaderHandler final : public JsonHandler {
               kInvalidArgument, "{}: more than {} tensors", source_.label(),
               ModelFiles::kMaxTensors);
 
-    const auto dtype = entry_.dtype == "F32"    ? std::optional(DType::kF32)
-                       : entry_.dtype == "F16"  ? std::optional(DType::kF16)
-                       : entry_.dtype == "BF16" ? std::optional(DType::kBF16)
-                                                : std::nullopt;
+    const std::optional<DType> dtype = try_plain_dtype(entry_.dtype);
     const bool no_elements = std::ranges::find(*entry_.shape, 0u) != entry_.shape->end();
     if (!dtype || no_elements) {
       const std::string type = printable(entry_.dtype) + (no_elements ? " without elements" : "");

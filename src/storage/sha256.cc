@@ -46,24 +46,27 @@ inline void round(uint32_t a, uint32_t b, uint32_t c, uint32_t& d, uint32_t e, u
 void Sha256::compress(const std::byte* blocks, size_t count) {
   auto [s0, s1, s2, s3, s4, s5, s6, s7] = state_;
   for (; count > 0; --count, blocks += 64) {
-    uint32_t w[64];
+    uint32_t w[16];  // the schedule, rolling
     for (size_t i = 0; i < 16; ++i) w[i] = load_big_endian(blocks + 4 * i);
-    for (size_t i = 16; i < 64; ++i) {
-      const uint32_t x = w[i - 15];
-      const uint32_t y = w[i - 2];
-      w[i] = w[i - 16] + w[i - 7] + (std::rotr(x, 7) ^ std::rotr(x, 18) ^ (x >> 3)) +
-             (std::rotr(y, 17) ^ std::rotr(y, 19) ^ (y >> 10));
-    }
     uint32_t a = s0, b = s1, c = s2, d = s3, e = s4, f = s5, g = s6, h = s7;
-    for (size_t i = 0; i < 64; i += 8) {
-      round(a, b, c, d, e, f, g, h, kRound[i] + w[i]);
-      round(h, a, b, c, d, e, f, g, kRound[i + 1] + w[i + 1]);
-      round(g, h, a, b, c, d, e, f, kRound[i + 2] + w[i + 2]);
-      round(f, g, h, a, b, c, d, e, kRound[i + 3] + w[i + 3]);
-      round(e, f, g, h, a, b, c, d, kRound[i + 4] + w[i + 4]);
-      round(d, e, f, g, h, a, b, c, kRound[i + 5] + w[i + 5]);
-      round(c, d, e, f, g, h, a, b, kRound[i + 6] + w[i + 6]);
-      round(b, c, d, e, f, g, h, a, kRound[i + 7] + w[i + 7]);
+    for (size_t i = 0; i < 64; i += 16) {
+      for (size_t j = 0; i > 0 && j < 16; ++j) {
+        const uint32_t x = w[(j + 1) % 16];
+        const uint32_t y = w[(j + 14) % 16];
+        w[j] += w[(j + 9) % 16] + (std::rotr(x, 7) ^ std::rotr(x, 18) ^ (x >> 3)) +
+                (std::rotr(y, 17) ^ std::rotr(y, 19) ^ (y >> 10));
+      }
+      for (size_t j = 0; j < 16; j += 8) {
+        const uint32_t* k = kRound + i + j;
+        round(a, b, c, d, e, f, g, h, k[0] + w[j]);
+        round(h, a, b, c, d, e, f, g, k[1] + w[j + 1]);
+        round(g, h, a, b, c, d, e, f, k[2] + w[j + 2]);
+        round(f, g, h, a, b, c, d, e, k[3] + w[j + 3]);
+        round(e, f, g, h, a, b, c, d, k[4] + w[j + 4]);
+        round(d, e, f, g, h, a, b, c, k[5] + w[j + 5]);
+        round(c, d, e, f, g, h, a, b, k[6] + w[j + 6]);
+        round(b, c, d, e, f, g, h, a, k[7] + w[j + 7]);
+      }
     }
     s0 += a, s1 += b, s2 += c, s3 += d, s4 += e, s5 += f, s6 += g, s7 += h;
   }

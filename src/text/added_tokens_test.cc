@@ -14,7 +14,7 @@ std::string show(const Vocabulary& vocabulary, std::string_view text,
   std::string result;
   for (const TextFragment& fragment : AddedTokens(vocabulary.tokens).split(text, ranges)) {
     if (fragment.token == kNoToken)
-      result += "'" + std::string(fragment.text) + "'";
+      result.append("'").append(fragment.text).append("'");
     else
       result += vocabulary.tokens[static_cast<size_t>(fragment.token)].text;
   }

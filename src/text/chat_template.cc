@@ -119,6 +119,12 @@ void render_llama2(const ChatTemplate& chat, std::span<const ChatMessage> messag
     const bool user = has_role(message, "user");
     SPW_CHECK(user == (i % 2 == 0), kInvalidArgument,
               "the chat template wants user and assistant to alternate");
+    if (has_role(message, "system")) {
+      out.marker("<<SYS>>\n");
+      out.content(trim(message.content));
+      out.marker("\n<</SYS>>\n\n");
+      continue;
+    }
     if (!user && !has_role(message, "assistant")) fail_role(message);
     if (!user) {
       out.marker(" ");
@@ -149,10 +155,12 @@ void render_role_tags(const ChatTemplate& chat, std::span<const ChatMessage> mes
         !has_role(message, "assistant"))
       fail_role(message);
     if (chat.drops_system && has_role(message, "system")) continue;
-    out.marker("<|" + message.role + "|>\n");
+    const bool has_header = !(chat.answers_follow && has_role(message, "assistant"));
+    if (has_header) out.marker("<|" + message.role + "|>\n");
     out.content(chat.trims_content ? trim(message.content) : message.content);
     out.marker(end);
     out.marker("\n");
+    if (chat.answers_follow && has_role(message, "user")) out.marker("<|assistant|>\n");
   }
 }
 
@@ -201,7 +209,9 @@ std::optional<ChatTemplate> try_detect_chat_template(std::string_view jinja) {
   chat.begins_with_bos = contains(jinja, "bos_token");
   chat.trims_content =
       contains(jinja, "| trim") || contains(jinja, "|trim") || contains(jinja, ".strip()");
-  chat.always_prompts = !contains(jinja, "add_generation_prompt");
+  const bool never_asks = !contains(jinja, "add_generation_prompt");
+  chat.answers_follow = *format == ChatFormat::kPhi3 && never_asks;
+  chat.always_prompts = *format == ChatFormat::kLlama3 && never_asks;
   chat.drops_system = *format == ChatFormat::kPhi3 && !contains(jinja, "system");
   if (*format == ChatFormat::kChatMl) chat.default_system = default_system_of(jinja);
   // The date is the one the template falls back to.
@@ -240,7 +250,8 @@ std::vector<ChatSegment> render_chat_segments(const ChatTemplate& chat,
       render_role_tags(chat, messages, "<|end|>", out);
       break;
   }
-  if (add_generation_prompt || chat.always_prompts) out.marker(generation_prompt(chat.format));
+  if ((add_generation_prompt && !chat.answers_follow) || chat.always_prompts)
+    out.marker(generation_prompt(chat.format));
   return out.take();
 }
 

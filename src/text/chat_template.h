@@ -38,7 +38,9 @@ struct ChatTemplate {
   bool trims_content = false;   // white space around each content is dropped
   bool always_prompts = false;  // the assistant's turn is opened even when it is not asked for
   bool drops_system = false;    // system messages do not appear
-  std::string default_system;   // used when the conversation does not begin with a system message
+  bool answers_follow =
+      false;  // every user turn opens the assistant's, which has no header of its own (Phi-3)
+  std::string default_system;  // used when the conversation does not begin with a system message
   std::string
       system_preamble;  // put before the system message, which then always appears (Llama 3.1)
 };

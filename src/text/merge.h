@@ -32,7 +32,7 @@ struct Merge {
 // its memory between words. Not thread-safe.
 class Merger {
  public:
-  // Symbols in the order of the text; they must touch. Afterwards for_each() walks what is left.
+  // Symbols in the order of the text, none empty. Afterwards for_each() walks what is left.
   void clear() { symbols_.clear(); }
   void add(uint32_t begin, uint32_t end, TokenId id) {
     const auto index = static_cast<int32_t>(symbols_.size());

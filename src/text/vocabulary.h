@@ -72,8 +72,8 @@ struct Vocabulary {
 };
 
 // Throws Error(kInvalidArgument) with one line that names the field: no tokens, texts or counts
-// beyond what any real vocabulary has, ids out of range, merges that are not two known tokens whose
-// joint text is a token.
+// beyond what any real vocabulary has, ids out of range, BOS or EOS to be added but not there. The
+// merges are checked where they are looked up, by the Tokenizer's constructor.
 void validate(const Vocabulary& vocabulary);
 
 // "left right" cut at its one separating space; nullopt when it is not of that form.

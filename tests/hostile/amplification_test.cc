@@ -85,7 +85,7 @@ TEST_F(AmplificationTest, GgufKeysAndTensorsAreLimited) {
   for (int i = 0; i < 66'000; ++i) keys.add_bool(fmt::format("{}", i), true);
   gguf(keys.bytes(), "keys");
   GgufWriter tensors;
-  for (int i = 0; i < 100'000; ++i)
+  for (size_t i = 0; i < ModelFiles::kMaxTensors; ++i)
     tensors.add_tensor(fmt::format("{}", i), DType::kF32, {1, 1, 1, 1}, Bytes(4));
   gguf(tensors.bytes(), "tensors");
   EXPECT_EQ(runner_.accepted(), 1);

@@ -148,8 +148,8 @@ TEST_P(AttentionParityTest, AppendWritesItsOwnSlotsOnly) {
     const auto stored = as_stored(type, v);
     for (int64_t i = 0; i < 5; ++i) {
       for (int64_t head = 0; head < 2; ++head) {
-        const int64_t slot = (table[static_cast<size_t>((14 + i) / 16)] * 2 + head) * 16 +
-                             (14 + i) % 16;
+        const int64_t slot =
+            (table[static_cast<size_t>((14 + i) / 16)] * 2 + head) * 16 + (14 + i) % 16;
         for (int64_t c = 0; c < 24; ++c) {
           float value = 0;
           dequantize_reference(type, plane.data() + (slot * 24 + c) * element, &value, 1);

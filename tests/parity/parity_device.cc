@@ -28,12 +28,12 @@ void copy_out(Device&, void* to, const std::byte* from, size_t bytes) {
 }  // namespace
 
 const std::vector<DeviceKind>& device_kinds() {
-  static const std::vector<DeviceKind> kinds = {
-      {"cpu",
-       [](int threads) -> std::unique_ptr<Device> {
-         return std::make_unique<CpuDevice>(CpuDeviceOptions{.threads = threads});
-       },
-       copy_in, copy_out}};
+  static const std::vector<DeviceKind> kinds = {{"cpu",
+                                                 [](int threads) -> std::unique_ptr<Device> {
+                                                   return std::make_unique<CpuDevice>(
+                                                       CpuDeviceOptions{.threads = threads});
+                                                 },
+                                                 copy_in, copy_out}};
   return kinds;
 }
 
@@ -73,8 +73,8 @@ void Matrix::expect_guards() const {
   device_.download(all.data(), buffer_.data(), all.size() * 4);
   for (int64_t i = 0; i < floats_; ++i) {
     const int64_t inside = i - kGuard;
-    const bool element = inside >= 0 && inside < view_.rows * view_.stride &&
-                         inside % view_.stride < view_.cols;
+    const bool element =
+        inside >= 0 && inside < view_.rows * view_.stride && inside % view_.stride < view_.cols;
     if (element) continue;
     ASSERT_EQ(all[static_cast<size_t>(i)], kPoison) << "guard " << i << " changed";
   }

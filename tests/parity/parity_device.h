@@ -44,8 +44,9 @@ class TestDevice {
   std::unique_ptr<Device> device_;
 };
 
-// Activations [rows, cols] with guard floats before, after and between the rows (stride > cols). All
-// starts as NaN, so that an element nobody wrote shows; expect_guards() fails when a guard changed.
+// Activations [rows, cols] with guard floats before, after and between the rows (stride > cols).
+// All starts as NaN, so that an element nobody wrote shows; expect_guards() fails when a guard
+// changed.
 class Matrix {
  public:
   Matrix(TestDevice& device, int64_t rows, int64_t cols);

@@ -55,8 +55,7 @@ double activation_reference(ActivationKind kind, double x) {
     case ActivationKind::kGelu:
       return x * std::erfc(-x / std::numbers::sqrt2) / 2;
     case ActivationKind::kGeluTanh:
-      return x / 2 *
-             (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+      return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
     case ActivationKind::kSilu:
       return x / (1 + std::exp(-x));
   }

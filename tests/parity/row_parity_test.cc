@@ -18,8 +18,7 @@ TEST_P(RowParityTest, NormsMatchDoublePrecision) {
           auto x = random_floats(rows * dim, 1, 3);
           for (float& value : x) value += 5;  // a mean that must be taken out
           const Weights weight = random_weights(device_, type, 1, dim, 2);
-          const Weights bias =
-              rows == 3 ? random_weights(device_, type, 1, dim, 3) : Weights();
+          const Weights bias = rows == 3 ? random_weights(device_, type, 1, dim, 3) : Weights();
           const Matrix input(device_, rows, dim, x);
           const Matrix out(device_, rows, dim);
           device_.ops().norm(kind, input.view(), weight.view(), bias.view(), 1e-5F, out.view());
@@ -63,8 +62,8 @@ TEST_P(RowParityTest, ActivationsMatchDoublePrecision) {
 }
 
 TEST_P(RowParityTest, ActivationsStandExtremeInputs) {
-  const std::vector<float> x = {-1e30F, -1e4F, -200, -100, -88.5F, -20, -0.0F,
-                                0,      1e-30F, 20,  88.5F, 100,   1e4F, 1e30F};
+  const std::vector<float> x = {-1e30F, -1e4F,  -200, -100,  -88.5F, -20,  -0.0F,
+                                0,      1e-30F, 20,   88.5F, 100,    1e4F, 1e30F};
   for (const ActivationKind kind : {ActivationKind::kRelu, ActivationKind::kGelu,
                                     ActivationKind::kGeluTanh, ActivationKind::kSilu}) {
     const Matrix values(device_, 1, static_cast<int64_t>(x.size()), x);
@@ -85,8 +84,8 @@ TEST_P(RowParityTest, RopeMatchesDoublePrecisionUpToLongContexts) {
         const auto tokens = static_cast<int64_t>(positions.size());
         std::vector<float> frequencies;
         for (int64_t i = 0; i < rotary / 2; ++i) {
-          frequencies.push_back(std::pow(
-              10000.0F, -2.0F * static_cast<float>(i) / static_cast<float>(rotary)));
+          frequencies.push_back(
+              std::pow(10000.0F, -2.0F * static_cast<float>(i) / static_cast<float>(rotary)));
         }
         const auto x = random_floats(tokens * 3 * head_dim, 1);
         const Matrix values(device_, tokens, 3 * head_dim, x);
@@ -101,9 +100,9 @@ TEST_P(RowParityTest, RopeMatchesDoublePrecisionUpToLongContexts) {
         }
         angles.expect_guards();
         device_.ops().rope(values.view(), static_cast<int>(head_dim), angles.view(), style);
-        EXPECT_LE(nmse(values.read(),
-                       rope_reference(x, positions, frequencies, 1.25, head_dim, style)),
-                  kFloatBar);
+        EXPECT_LE(
+            nmse(values.read(), rope_reference(x, positions, frequencies, 1.25, head_dim, style)),
+            kFloatBar);
         values.expect_guards();
       }
     }
