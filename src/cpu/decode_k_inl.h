@@ -35,15 +35,13 @@ HWY_INLINE void scale16(SignedVec q, float scale, float* out) {
   widen16(q, StoreScaled{out, splat(scale)});
 }
 
-// v >> shift & mask, with shift 0 allowed.
-template <int shift>
-HWY_INLINE ByteVec field(ByteVec v, uint8_t mask) {
-  if constexpr (shift == 0) {
-    return hn::And(v, bytes(mask));
-  } else {
-    return hn::And(hn::ShiftRight<shift>(v), bytes(mask));
-  }
+// v >> shift & mask, byte by byte; `mask` fits into what is left of a byte.
+HWY_INLINE ByteVec field(ByteVec v, int shift, uint8_t mask) {
+  const hn::Repartition<uint16_t, ByteTag> d16;
+  return hn::And(hn::BitCast(ByteTag(), hn::ShiftRightSame(hn::BitCast(d16, v), shift)),
+                 bytes(mask));
 }
+HWY_INLINE ByteVec bit(int i) { return bytes(static_cast<uint8_t>(1 << i)); }
 
 // A K decoder works in two steps, so that several rows can be decoded in turns (one row's sums
 // alone would wait for each other): scales() unpacks the sub-block scales into 32 floats, part<i>()
@@ -55,14 +53,7 @@ template <class Decoder, class Sink>
 HWY_INLINE void decode_parts(const uint8_t* p, Sink& sink) {
   alignas(64) float scales[kScaleFloats];
   Decoder::scales(p, scales);
-  Decoder::template part<0>(p, scales, sink);
-  Decoder::template part<1>(p, scales, sink);
-  Decoder::template part<2>(p, scales, sink);
-  Decoder::template part<3>(p, scales, sink);
-  Decoder::template part<4>(p, scales, sink);
-  Decoder::template part<5>(p, scales, sink);
-  Decoder::template part<6>(p, scales, sink);
-  Decoder::template part<7>(p, scales, sink);
+  for (int i = 0; i < 8; ++i) Decoder::part(p, scales, i, sink);
 }
 
 struct DecoderQ2_K {
@@ -73,13 +64,13 @@ struct DecoderQ2_K {
     scale16(as_signed(low_nibbles(packed)), half_at(p + 80), out);
     scale16(as_signed(high_nibbles(packed)), -half_at(p + 82), out + 16);
   }
-  template <int i, class Sink>
-  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+  template <class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, int i, Sink& sink) {
     const uint8_t* q = p + 16 + 32 * (i / 4);
-    constexpr int kShift = 2 * (i % 4);
-    emit_affine(sink, 32 * i, field<kShift>(load16(q), 3), splat(scales[2 * i]),
+    const int shift = 2 * (i % 4);
+    emit_affine(sink, 32 * i, field(load16(q), shift, 3), splat(scales[2 * i]),
                 splat(scales[16 + 2 * i]));
-    emit_affine(sink, 32 * i + 16, field<kShift>(load16(q + 16), 3), splat(scales[2 * i + 1]),
+    emit_affine(sink, 32 * i + 16, field(load16(q + 16), shift, 3), splat(scales[2 * i + 1]),
                 splat(scales[17 + 2 * i]));
   }
   template <class Sink>
@@ -99,13 +90,13 @@ struct DecoderQ3_K {
               (a >> 4 & low) | ((top >> 4 & two) << 4), (b >> 4 & low) | ((top >> 6 & two) << 4));
     scale16(minus(six, 32), half_at(p + 108), out);
   }
-  template <int i, class Sink>
-  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+  template <class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, int i, Sink& sink) {
     const uint8_t* q = p + 32 + 32 * (i / 4);
-    constexpr int kShift = 2 * (i % 4);
-    const ByteVec bit = bytes(uint8_t{1} << i);
-    const ByteVec q0 = hn::Or(field<kShift>(load16(q), 3), where_bits(load16(p), bit, 4));
-    const ByteVec q1 = hn::Or(field<kShift>(load16(q + 16), 3), where_bits(load16(p + 16), bit, 4));
+    const int shift = 2 * (i % 4);
+    const ByteVec q0 = hn::Or(field(load16(q), shift, 3), where_bits(load16(p), bit(i), 4));
+    const ByteVec q1 =
+        hn::Or(field(load16(q + 16), shift, 3), where_bits(load16(p + 16), bit(i), 4));
     emit_scaled<4>(sink, 32 * i, q0, splat(scales[2 * i]));
     emit_scaled<4>(sink, 32 * i + 16, q1, splat(scales[2 * i + 1]));
   }
@@ -135,13 +126,13 @@ struct DecoderQ4_K {
   static constexpr int kElements = 256;
   static constexpr int kBytes = sizeof(BlockQ4_K);
   static HWY_INLINE void scales(const uint8_t* p, float* out) { decode_k_scales(p, out); }
-  template <int i, class Sink>
-  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+  template <class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, int i, Sink& sink) {
     const uint8_t* q = p + 16 + 32 * (i / 2);
-    constexpr int kShift = 4 * (i % 2);
+    const int shift = 4 * (i % 2);
     const FloatVec scale = splat(scales[i]), low = splat(scales[8 + i]);
-    emit_affine(sink, 32 * i, field<kShift>(load16(q), 15), scale, low);
-    emit_affine(sink, 32 * i + 16, field<kShift>(load16(q + 16), 15), scale, low);
+    emit_affine(sink, 32 * i, field(load16(q), shift, 15), scale, low);
+    emit_affine(sink, 32 * i + 16, field(load16(q + 16), shift, 15), scale, low);
   }
   template <class Sink>
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
@@ -153,16 +144,15 @@ struct DecoderQ5_K {
   static constexpr int kElements = 256;
   static constexpr int kBytes = sizeof(BlockQ5_K);
   static HWY_INLINE void scales(const uint8_t* p, float* out) { decode_k_scales(p, out); }
-  template <int i, class Sink>
-  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+  template <class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, int i, Sink& sink) {
     const uint8_t* q = p + 48 + 32 * (i / 2);
-    constexpr int kShift = 4 * (i % 2);
-    const ByteVec bit = bytes(uint8_t{1} << i);
+    const int shift = 4 * (i % 2);
     const FloatVec scale = splat(scales[i]), low = splat(scales[8 + i]);
-    const ByteVec fifth0 = where_bits(load16(p + 16), bit, 16);
-    const ByteVec fifth1 = where_bits(load16(p + 32), bit, 16);
-    emit_affine(sink, 32 * i, hn::Or(field<kShift>(load16(q), 15), fifth0), scale, low);
-    emit_affine(sink, 32 * i + 16, hn::Or(field<kShift>(load16(q + 16), 15), fifth1), scale, low);
+    const ByteVec fifth0 = where_bits(load16(p + 16), bit(i), 16);
+    const ByteVec fifth1 = where_bits(load16(p + 32), bit(i), 16);
+    emit_affine(sink, 32 * i, hn::Or(field(load16(q), shift, 15), fifth0), scale, low);
+    emit_affine(sink, 32 * i + 16, hn::Or(field(load16(q + 16), shift, 15), fifth1), scale, low);
   }
   template <class Sink>
   static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
@@ -176,12 +166,12 @@ struct DecoderQ6_K {
   static HWY_INLINE void scales(const uint8_t* p, float* out) {
     scale16(as_signed(load16(p + 192)), half_at(p + 208), out);
   }
-  template <int i, class Sink>
-  static HWY_INLINE void part(const uint8_t* p, const float* scales, Sink& sink) {
+  template <class Sink>
+  static HWY_INLINE void part(const uint8_t* p, const float* scales, int i, Sink& sink) {
     const uint8_t* low = p + 64 * (i / 4) + 32 * (i % 2);
     const uint8_t* high = p + 128 + 32 * (i / 4);
-    emit_scaled<32>(sink, 32 * i, six_bits<i % 4>(low, high), splat(scales[2 * i]));
-    emit_scaled<32>(sink, 32 * i + 16, six_bits<i % 4>(low + 16, high + 16),
+    emit_scaled<32>(sink, 32 * i, six_bits(low, high, i % 4), splat(scales[2 * i]));
+    emit_scaled<32>(sink, 32 * i + 16, six_bits(low + 16, high + 16, i % 4),
                     splat(scales[2 * i + 1]));
   }
   template <class Sink>
@@ -190,10 +180,9 @@ struct DecoderQ6_K {
   }
 
  private:
-  template <int quarter>
-  static HWY_INLINE ByteVec six_bits(const uint8_t* low, const uint8_t* high) {
-    const ByteVec two = field<2 * quarter>(load16(high), 3);
-    return hn::Or(field<quarter / 2 * 4>(load16(low), 15), hn::ShiftLeft<4>(two));
+  static HWY_INLINE ByteVec six_bits(const uint8_t* low, const uint8_t* high, int quarter) {
+    const ByteVec two = field(load16(high), 2 * quarter, 3);
+    return hn::Or(field(load16(low), quarter / 2 * 4, 15), hn::ShiftLeft<4>(two));
   }
 };
 

@@ -73,25 +73,16 @@ struct RowQuad {
     Decoder::scales(p1, scales + kScaleFloats);
     Decoder::scales(p2, scales + 2 * kScaleFloats);
     Decoder::scales(p3, scales + 3 * kScaleFloats);
-    add_part<Decoder, 0>(scales);
-    add_part<Decoder, 1>(scales);
-    add_part<Decoder, 2>(scales);
-    add_part<Decoder, 3>(scales);
-    add_part<Decoder, 4>(scales);
-    add_part<Decoder, 5>(scales);
-    add_part<Decoder, 6>(scales);
-    add_part<Decoder, 7>(scales);
-  }
-  template <class Decoder, int i>
-  HWY_INLINE void add_part(const float* scales) {
-    Decoder::template part<i>(p0, scales, s0);
-    finish_loads();
-    Decoder::template part<i>(p1, scales + kScaleFloats, s1);
-    finish_loads();
-    Decoder::template part<i>(p2, scales + 2 * kScaleFloats, s2);
-    finish_loads();
-    Decoder::template part<i>(p3, scales + 3 * kScaleFloats, s3);
-    finish_loads();
+    for (int i = 0; i < 8; ++i) {
+      Decoder::part(p0, scales, i, s0);
+      finish_loads();
+      Decoder::part(p1, scales + kScaleFloats, i, s1);
+      finish_loads();
+      Decoder::part(p2, scales + 2 * kScaleFloats, i, s2);
+      finish_loads();
+      Decoder::part(p3, scales + 3 * kScaleFloats, i, s3);
+      finish_loads();
+    }
   }
   template <class Decoder>
   static HWY_INLINE void add_tail_row(const uint8_t* p, int64_t count, DotSink& sink) {

@@ -69,7 +69,7 @@ class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
   static std::vector<float> run(int threads, int32_t chunk, int window, DType type,
                                 int32_t companions) {
     constexpr int kHeads = 6, kKvHeads = 2, kDim = 40;
-    constexpr int32_t kTokens = 530;
+    constexpr int32_t kTokens = 290;
     TestDevice device(GetParam(), threads);
     device.ops().set_deterministic(true);
     const auto q = random_floats(kTokens * kHeads * kDim, 1);
@@ -105,9 +105,10 @@ class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
 TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABit) {
   for (const DType type : {DType::kF32, DType::kF16}) {
     for (const int window : {0, 90}) {
-      const auto reference = run(1, 530, window, type, 0);
+      const auto reference = run(1, 290, window, type, 0);
       for (const int threads : {1, 2, 3}) {
-        for (const int32_t chunk : {1, 7, 64, 256, 530}) {
+        for (const int32_t chunk : {1, 7, 64, 256, 290}) {
+          if (chunk == 1 && threads != 2) continue;  // one token at a time takes long
           ASSERT_TRUE(same_bits(run(threads, chunk, window, type, chunk == 7 ? 40 : 0), reference))
               << threads << " threads, chunks of " << chunk << ", window " << window;
         }
