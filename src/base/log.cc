@@ -5,8 +5,10 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
-#include <iterator>
+#include <memory>
 #include <string>
+
+#include "base/printable.h"
 
 namespace spillway {
 namespace {
@@ -23,19 +25,6 @@ spdlog::logger& logger() {
   return *instance;
 }
 
-std::string escape_control(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 void set_log_level(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
@@ -43,7 +32,7 @@ LogLevel log_level() { return g_level.load(std::memory_order_relaxed); }
 
 void log_message(LogLevel level, std::string_view message) {
   if (level < log_level()) return;
-  const std::string line = escape_control(message);
+  const std::string line = printable(message, std::string_view::npos);
   switch (level) {
     case LogLevel::kDebug:
       logger().debug(line);

@@ -3,18 +3,19 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <new>
 #include <string>
+#include <string_view>
+
+#include "base/printable.h"
 
 namespace spillway {
 namespace {
 
-int report(ExitCode code, std::string message) {
-  // One line, whatever a library put into it.
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  fmt::print(stderr, "spillway: {}\n", message);
+int report(ExitCode code, std::string_view message) {
+  // One line, whatever a file name or a library put into it.
+  fmt::print(stderr, "spillway: {}\n", printable(message, std::string_view::npos));
   return static_cast<int>(code);
 }
 

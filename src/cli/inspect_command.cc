@@ -116,7 +116,8 @@ json inspect_model(const InspectOptions& options) {
   try {
     out["model"] = describe_spec(describe_model(files));
   } catch (const Error& error) {
-    // What is in the file can be said even when it cannot be run, unless it is neither a model nor a vocabulary.
+    // What is in the file can be said even when it cannot be run, unless it is neither a model nor
+    // a vocabulary.
     if (out["tokenizer"].contains("error")) throw;
     out["model_error"] = error.what();
   }

@@ -117,13 +117,14 @@ int run(const RunOptions& options) {
   const int64_t limit =
       options.context > 0 ? session.context_tokens(options.context) : model_context;
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  SPW_CHECK(prompt_tokens<
-                limit, kInvalidArgument,
-                "the prompt has {} tokens and needs room for at least one more, but {} is {}; shorten it",
-                prompt_tokens, options.context> 0
-                ? "--ctx"
-                : "the model's context",
-            limit - 1);
+  SPW_CHECK(
+      prompt_tokens<
+          limit, kInvalidArgument,
+          "the prompt has {} tokens and needs room for at least one more, but {} is {}; shorten it",
+          prompt_tokens, options.context> 0
+          ? "--ctx"
+          : "the model's context",
+      limit - 1);
 
   KvCache kv = session.make_kv(std::min(limit, prompt_tokens + options.max_tokens));
   Decoder decoder(*session.device, session.loaded->model.spec, session.loaded->weights,

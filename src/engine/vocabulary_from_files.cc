@@ -90,7 +90,8 @@ Vocabulary from_gguf(const Metadata& m) {
       m.try_bool("tokenizer.ggml.add_bos_token").value_or(traits.add_bos) && vocabulary.bos;
   vocabulary.add_eos = m.try_bool("tokenizer.ggml.add_eos_token").value_or(false) && vocabulary.eos;
   const bool sentence_piece = vocabulary.model == TokenizerModel::kSentencePiece;
-  // Byte-level files name an unknown token that their own tokenizer never emits (SmolLM2: <|endoftext|>).
+  // Byte-level files name an unknown token that their own tokenizer never emits (SmolLM2:
+  // <|endoftext|>).
   if (sentence_piece) vocabulary.unk = try_token_id(m, "tokenizer.ggml.unknown_token_id", count);
   vocabulary.add_space_prefix =
       m.try_bool("tokenizer.ggml.add_space_prefix").value_or(sentence_piece);

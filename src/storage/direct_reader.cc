@@ -18,8 +18,8 @@
 
 #include "base/checked_math.h"
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/file.h"
-#include "storage/printable.h"
 
 namespace spillway {
 namespace {

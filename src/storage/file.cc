@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "storage/printable.h"
+#include "base/printable.h"
 
 namespace spillway {
 

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "storage/printable.h"
+#include "base/printable.h"
 
 namespace spillway {
 

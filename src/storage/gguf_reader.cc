@@ -8,10 +8,10 @@
 
 #include "base/checked_math.h"
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/byte_cursor.h"
 #include "storage/file.h"
 #include "storage/gguf_types.h"
-#include "storage/printable.h"
 #include "storage/tensor_layout.h"
 
 namespace spillway {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/file.h"
 #include "storage/hf_index.h"
 #include "storage/json_metadata.h"
-#include "storage/printable.h"
 #include "storage/safetensors_reader.h"
 
 namespace spillway {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/json_events.h"
-#include "storage/printable.h"
 #include "storage/tensor_index.h"
 
 namespace spillway {

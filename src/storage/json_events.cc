@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "storage/printable.h"
+#include "base/printable.h"
 
 namespace spillway {
 namespace {

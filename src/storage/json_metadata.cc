@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/json_events.h"
-#include "storage/printable.h"
 
 namespace spillway {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "storage/printable.h"
+#include "base/printable.h"
 
 namespace spillway {
 namespace {

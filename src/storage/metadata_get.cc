@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The typed getters of Metadata.
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/metadata.h"
-#include "storage/printable.h"
 
 namespace spillway {
 namespace {

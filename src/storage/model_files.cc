@@ -6,11 +6,11 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/file.h"
 #include "storage/gguf_reader.h"
 #include "storage/gguf_types.h"
 #include "storage/hf_folder.h"
-#include "storage/printable.h"
 
 namespace spillway {
 namespace {

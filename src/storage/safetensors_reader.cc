@@ -9,9 +9,9 @@
 
 #include "base/checked_math.h"
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/byte_cursor.h"
 #include "storage/json_events.h"
-#include "storage/printable.h"
 #include "storage/tensor_layout.h"
 
 namespace spillway {

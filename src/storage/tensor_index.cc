@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/file.h"
-#include "storage/printable.h"
 
 namespace spillway {
 

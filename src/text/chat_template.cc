@@ -2,7 +2,7 @@
 #include "text/chat_template.h"
 
 #include "base/error.h"
-#include "text/printable.h"
+#include "base/printable.h"
 #include "text/utf8.h"
 
 namespace spillway {

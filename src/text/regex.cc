@@ -2,7 +2,7 @@
 #include "text/regex.h"
 
 #include "base/error.h"
-#include "text/printable.h"
+#include "base/printable.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -3,8 +3,8 @@
 
 #include <unordered_map>
 
+#include "base/printable.h"
 #include "text/json_field.h"
-#include "text/printable.h"
 #include "text/tokenizer_config.h"
 #include "text/tokenizer_pipeline.h"
 

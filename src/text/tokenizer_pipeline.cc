@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "text/printable.h"
+#include "base/printable.h"
 #include "text/tokenizer_config.h"
 
 namespace spillway {

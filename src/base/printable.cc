@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storage/printable.h"
+#include "base/printable.h"
 
 #include <fmt/core.h>
 
