@@ -19,5 +19,11 @@ TEST(PrintableTest, KeepsTextOnOneLineAndEscapesWhatCouldHarmATerminal) {
   EXPECT_EQ(printable("abc", 3), "abc");
 }
 
+TEST(PrintableTest, NamesFoldersWithATrailingSlash) {
+  EXPECT_EQ(printable_name("/a/b/model.gguf"), "model.gguf");
+  EXPECT_EQ(printable_name("/a/b/"), "b");
+  EXPECT_EQ(printable_name("/"), "/");
+}
+
 }  // namespace
 }  // namespace spillway

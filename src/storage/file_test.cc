@@ -113,11 +113,5 @@ TEST(FileWriterTest, NothingStaysWithoutCommit) {
   EXPECT_THAT(error_of([&] { FileWriter{folder / "missing/a.txt"}; }), HasSubstr("cannot create"));
 }
 
-TEST(PrintableTest, NamesFoldersWithATrailingSlash) {
-  EXPECT_EQ(printable_name("/a/b/model.gguf"), "model.gguf");
-  EXPECT_EQ(printable_name("/a/b/"), "b");
-  EXPECT_EQ(printable_name("/"), "/");
-}
-
 }  // namespace
 }  // namespace spillway

@@ -109,7 +109,7 @@ TEST(TokenizerJsonTest, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(complaint("[]"), "model/tokenizer.json must be an object");
   EXPECT_EQ(complaint(R"({"model": 3})"), "model/tokenizer.json.model must be an object");
   EXPECT_EQ(complaint(replaced(kByteLevel, "\"BPE\"", "\"Uni\\ngram\"")),
-            "model/tokenizer.json.model.type is Uni\\x0agram; only BPE is supported");
+            "model/tokenizer.json.model.type is Uni\\ngram; only BPE is supported");
   EXPECT_EQ(complaint(replaced(kByteLevel, "\"a b\"", "7")),
             "model/tokenizer.json.model.merges[0] must be a string or two strings");
   EXPECT_EQ(complaint(replaced(kByteLevel, "\"a b\"", "\"a z\"")),
