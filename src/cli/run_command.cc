@@ -161,7 +161,7 @@ void add_run_command(CLI::App& app) {
   options->prompt.add_to(*command, true);
   command->add_option("-n,--max-tokens", options->max_tokens, "generate at most this many tokens")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(CLI::Range(0, 1 << 24));
   command
       ->add_option("--ctx", options->context,
                    "room for this many tokens, prompt included; 0 = as many as needed")

@@ -73,6 +73,7 @@ struct RowQuad {
     Decoder::scales(p1, scales + kScaleFloats);
     Decoder::scales(p2, scales + 2 * kScaleFloats);
     Decoder::scales(p3, scales + 3 * kScaleFloats);
+    HWY_UNROLL(8)
     for (int i = 0; i < 8; ++i) {
       Decoder::part(p0, scales, i, s0);
       finish_loads();
