@@ -89,7 +89,7 @@ struct EmitAffine {
 // the sign of zero, because scale * (base + offset) is exact: no scale has more than 19 significant
 // bits.
 template <class Sink>
-inline constexpr bool kThroughMantissa = !Sink::kExactZeros && kLanes == 4;
+inline constexpr bool kThroughMantissa = !Sink::kExactZeros && kLanes == 4 && kFusedMultiplyAdd;
 
 // scale * t + shift (+ low) for four vectors t of base + q.
 template <class Sink>

@@ -23,8 +23,10 @@ void store_f16(const float* x, uint16_t* out, int64_t count) {
   const hn::Rebind<hwy::float16_t, FloatTag> dh;
   const hn::Rebind<uint16_t, FloatTag> du;
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(hn::BitCast(du, hn::DemoteTo(dh, hn::LoadU(df, x + i))), du, out + i);
+  if (kHalfFloats) {
+    for (; i + kLanes <= count; i += kLanes) {
+      hn::StoreU(hn::BitCast(du, hn::DemoteTo(dh, hn::LoadU(df, x + i))), du, out + i);
+    }
   }
   for (; i < count; ++i) out[i] = to_half(x[i]).bits;
 }

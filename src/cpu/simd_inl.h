@@ -32,19 +32,34 @@ using QuadVec = hn::Vec<QuadTag>;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
 static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
 
-// How many vector registers there are decides the shape of the tiles.
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
-inline constexpr bool kManyRegisters = false;
+// What the kernels choose by: 32 registers allow larger tiles; SSE4 has neither fused multiply-add
+// nor half floats.
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
+inline constexpr bool kManyRegisters = false, kFusedMultiplyAdd = false, kHalfFloats = false;
+#elif HWY_TARGET == HWY_AVX2
+inline constexpr bool kManyRegisters = false, kFusedMultiplyAdd = true, kHalfFloats = true;
 #else
-inline constexpr bool kManyRegisters = true;
+inline constexpr bool kManyRegisters = true, kFusedMultiplyAdd = true, kHalfFloats = true;
 #endif
+
+HWY_INLINE float half_at(const uint8_t* p) {
+  Half half;
+  memcpy(&half, p, sizeof(half));
+  return to_float(half);
+}
 
 // kLanes elements of stored F16, BF16 or F32 at any byte address.
 template <class D = FloatTag>
 HWY_INLINE FloatVec load_f16(const uint8_t* p) {
-  const hn::Rebind<hwy::float16_t, D> dh;
-  const hn::Repartition<uint8_t, decltype(dh)> du8;
-  return hn::PromoteTo(D(), hn::BitCast(dh, hn::LoadU(du8, p)));
+  if constexpr (kHalfFloats) {
+    const hn::Rebind<hwy::float16_t, D> dh;
+    const hn::Repartition<uint8_t, decltype(dh)> du8;
+    return hn::PromoteTo(D(), hn::BitCast(dh, hn::LoadU(du8, p)));
+  } else {
+    HWY_ALIGN float lanes[kLanes];
+    for (int i = 0; i < kLanes; ++i) lanes[i] = half_at(p + 2 * i);
+    return hn::Load(D(), lanes);
+  }
 }
 template <class D = FloatTag>
 HWY_INLINE FloatVec load_bf16(const uint8_t* p) {
@@ -56,12 +71,6 @@ template <class D = FloatTag>
 HWY_INLINE FloatVec load_f32(const uint8_t* p) {
   const hn::Repartition<uint8_t, D> du8;
   return hn::BitCast(D(), hn::LoadU(du8, p));
-}
-
-HWY_INLINE float half_at(const uint8_t* p) {
-  Half half;
-  memcpy(&half, p, sizeof(half));
-  return to_float(half);
 }
 
 // {sum of a, sum of b, sum of c, sum of d}. The one order in which lanes are ever added up.
