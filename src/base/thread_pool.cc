@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
+#include <fstream>
+#include <optional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -56,6 +60,13 @@ struct ThreadPool::State {
     }
   }
 
+  void stop_all() {
+    stop.store(true, std::memory_order_release);
+    generation.fetch_add(1, std::memory_order_acq_rel);
+    generation.notify_all();
+    for (auto& worker : workers) worker.join();
+  }
+
   void run_one(int worker) {
     try {
       job(context, worker);
@@ -70,17 +81,19 @@ ThreadPool::ThreadPool(int threads) : threads_(threads), state_(std::make_unique
             "{} threads asked for; give 1 to 4096", threads);
   if (threads_ == 0) threads_ = available_threads();
   state_->errors.resize(static_cast<size_t>(threads_));
-  for (int worker = 1; worker < threads_; ++worker) {
-    state_->workers.emplace_back([state = state_.get(), worker] { state->work(worker); });
+  try {
+    for (int worker = 1; worker < threads_; ++worker) {
+      state_->workers.emplace_back([state = state_.get(), worker] { state->work(worker); });
+    }
+  } catch (const std::system_error& error) {
+    const size_t started = state_->workers.size();
+    state_->stop_all();
+    fail(ErrorCode::kOutOfMemory, "cannot start thread {} of {}: {}; give fewer with --threads",
+         started + 2, threads_, error.code().message());
   }
 }
 
-ThreadPool::~ThreadPool() {
-  state_->stop.store(true, std::memory_order_release);
-  state_->generation.fetch_add(1, std::memory_order_acq_rel);
-  state_->generation.notify_all();
-  for (auto& worker : state_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() { state_->stop_all(); }
 
 void ThreadPool::dispatch(Job job, void* context) {
   State& s = *state_;
@@ -109,10 +122,25 @@ void ThreadPool::dispatch(Job job, void* context) {
   if (first) std::rethrow_exception(first);
 }
 
+namespace {
+
+// A container's share of processor time in whole processors (cgroup v2), or nullopt without a
+// limit.
+std::optional<int> try_cpu_quota() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (!(file >> quota >> period) || period <= 0) return std::nullopt;  // "max 100000"
+  return std::max(1, static_cast<int>(std::ceil(quota / period)));
+}
+
+}  // namespace
+
 int available_threads() {
   cpu_set_t mask;
-  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) return std::max(1, CPU_COUNT(&mask));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) threads = CPU_COUNT(&mask);
+  const int quota = try_cpu_quota().value_or(threads);
+  return std::max(1, std::min(threads, quota));
 }
 
 }  // namespace spillway

@@ -15,7 +15,7 @@ namespace spillway {
 // of a few microseconds each, and which worker computes which rows must not depend on timing.
 class ThreadPool {
  public:
-  // 0 = as many as this process may use (its affinity mask).
+  // 0 = as many as this process may use. Throws kOutOfMemory when they cannot all be started.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -60,7 +60,7 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
-// How many threads this process may run at once (its affinity mask), at least 1.
+// How many threads this process may run at once (affinity mask, container quota), at least 1.
 int available_threads();
 
 }  // namespace spillway

@@ -5,18 +5,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/json_output.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "engine/sampler.h"
 #include "kv/block_allocator.h"
-#include "runtime/decoder.h"
 
 namespace spillway {
 namespace {
@@ -43,9 +42,7 @@ class Workload {
  public:
   Workload(const BenchOptions& options, Session& session)
       : options_(options),
-        kv_(session.make_kv(int64_t{options.prompt_len} + options.gen_len, options.batch)),
-        decoder_(*session.device, session.loaded->model.spec, session.loaded->weights,
-                 options.session.max_step_tokens) {
+        runner_(session.make_runner(int64_t{options.prompt_len} + options.gen_len, options.batch)) {
     const auto blocks =
         static_cast<size_t>(blocks_for_tokens(int64_t{options.prompt_len} + options.gen_len));
     for (int b = 0; b < options.batch; ++b) {
@@ -64,48 +61,65 @@ class Workload {
   // nullopt when interrupted.
   std::optional<Timing> run() {
     Timing timing;
-    Stopwatch prefill_watch;
-    std::vector<TokenId> next(static_cast<size_t>(options_.batch));
-    for (size_t b = 0; b < next.size(); ++b) {
-      const std::span<const TokenId> prompt(prompts_[b]);
-      for (int start = 0; start < options_.prompt_len; start += decoder_.max_tokens()) {
-        if (interrupted()) return std::nullopt;
-        const int count = std::min(decoder_.max_tokens(), options_.prompt_len - start);
-        const bool last = start + count == options_.prompt_len;
-        const StepSequence sequence{
-            prompt.subspan(static_cast<size_t>(start), static_cast<size_t>(count)), start,
-            tables_[b], last ? 1 : 0};
-        const Activations logits = decoder_.step(kv_, {&sequence, 1});
-        if (last) next[b] = greedy(logits, 0);
-      }
-    }
+    next_.assign(static_cast<size_t>(options_.batch), 0);
+    const Stopwatch prefill_watch;
+    if (!prefill()) return std::nullopt;
     timing.prefill_s = prefill_watch.seconds();
-
     const Stopwatch decode_watch;
-    for (int i = 1; i < options_.gen_len; ++i) {
-      if (interrupted()) return std::nullopt;
-      std::vector<StepSequence> sequences;
-      for (size_t b = 0; b < next.size(); ++b) {
-        sequences.push_back({{&next[b], 1}, options_.prompt_len + i - 1, tables_[b], 1});
-      }
-      const Activations logits = decoder_.step(kv_, sequences);
-      for (size_t b = 0; b < next.size(); ++b) next[b] = greedy(logits, static_cast<int64_t>(b));
-    }
+    if (!decode()) return std::nullopt;
     timing.decode_s = decode_watch.seconds();
     return timing;
   }
 
  private:
+  // Fills every step with as many prompt tokens as it takes, of one sequence after the other.
+  bool prefill() {
+    size_t b = 0;
+    int start = 0;
+    while (b < prompts_.size()) {
+      if (interrupted()) return false;
+      std::vector<StepSequence> step;
+      std::vector<size_t> finished;
+      for (int room = runner_.decoder.max_tokens(); room > 0 && b < prompts_.size();) {
+        const int count = std::min(room, options_.prompt_len - start);
+        const bool last = start + count == options_.prompt_len;
+        const std::span<const TokenId> prompt(prompts_[b]);
+        step.push_back({prompt.subspan(static_cast<size_t>(start), static_cast<size_t>(count)),
+                        start, tables_[b], last ? 1 : 0});
+        if (last) finished.push_back(b++);
+        start = last ? 0 : start + count;
+        room -= count;
+      }
+      const Activations logits = runner_.decoder.step(runner_.kv, step);
+      for (size_t row = 0; row < finished.size(); ++row)
+        next_[finished[row]] = greedy(logits, static_cast<int64_t>(row));
+    }
+    return true;
+  }
+
+  bool decode() {
+    for (int i = 1; i < options_.gen_len; ++i) {
+      if (interrupted()) return false;
+      std::vector<StepSequence> step;
+      for (size_t b = 0; b < next_.size(); ++b) {
+        step.push_back({{&next_[b], 1}, options_.prompt_len + i - 1, tables_[b], 1});
+      }
+      const Activations logits = runner_.decoder.step(runner_.kv, step);
+      for (size_t b = 0; b < next_.size(); ++b) next_[b] = greedy(logits, static_cast<int64_t>(b));
+    }
+    return true;
+  }
+
   static TokenId greedy(const Activations& logits, int64_t row) {
     const float* values = logits.f32(row);
     return static_cast<TokenId>(std::max_element(values, values + logits.cols) - values);
   }
 
   const BenchOptions& options_;
-  KvCache kv_;
-  Decoder decoder_;
+  Runner runner_;
   std::vector<std::vector<int32_t>> tables_;
   std::vector<std::vector<TokenId>> prompts_;
+  std::vector<TokenId> next_;  // the newest token of each sequence
 };
 
 double median(std::vector<double> values) {
@@ -116,28 +130,33 @@ double median(std::vector<double> values) {
 
 json report(const BenchOptions& options, const Session& session, const Timing& t) {
   const double batch = options.batch, prompt = options.prompt_len, generated = options.gen_len;
+  const int64_t weights = session.loaded->model.weight_bytes();
   const Device::Usage usage = session.device->usage();
-  const double weight_bytes = static_cast<double>(session.loaded->model.weight_bytes());
-  json out{{"model", options.session.model},
-           {"device", session.device->info().hardware},
-           {"threads", session.device->info().threads},
-           {"batch", options.batch},
-           {"prompt_len", options.prompt_len},
-           {"gen_len", options.gen_len},
-           {"repeat", options.repeat},
-           {"load_s", session.load_seconds},
-           {"prefill_s", t.prefill_s},
-           {"decode_s", t.decode_s},
-           {"prefill_tokens_per_s", batch * prompt / t.prefill_s},
-           {"generated_tokens_per_s", batch * generated / (t.prefill_s + t.decode_s)},
-           {"total_tokens_per_s", batch * (prompt + generated) / (t.prefill_s + t.decode_s)},
-           {"plan", nullptr},
-           {"predicted", nullptr},
-           {"tiers",
-            {{"host",
-              {{"peak_bytes", usage.peak_bytes},
-               {"weight_bytes", session.loaded->model.weight_bytes()}}}}},
-           {"links", json::object()}};
+  // Weights are mapped, or in an arena that the device counts.
+  const uint64_t arena = usage.bytes[static_cast<size_t>(MemoryTag::kWeights)];
+  const uint64_t others = usage.peak_bytes - std::min(usage.peak_bytes, arena);
+  const uint64_t peak = static_cast<uint64_t>(weights) + others;
+  const auto weight_bytes = static_cast<double>(weights);
+  json out{
+      {"model", options.session.model},
+      {"device", session.device->info().hardware},
+      {"threads", session.device->info().threads},
+      {"weight_type", dtype_name(session.loaded->model.main_dtype())},
+      {"batch", options.batch},
+      {"prompt_len", options.prompt_len},
+      {"gen_len", options.gen_len},
+      {"repeat", options.repeat},
+      {"load_s", session.load_seconds},
+      {"prefill_s", t.prefill_s},
+      {"decode_s", t.decode_s},
+      {"prefill_tokens_per_s", batch * prompt / t.prefill_s},
+      {"generated_tokens_per_s", batch * generated / (t.prefill_s + t.decode_s)},
+      {"total_tokens_per_s", batch * (prompt + generated) / (t.prefill_s + t.decode_s)},
+      {"plan", nullptr},
+      {"predicted", nullptr},
+      {"tiers",
+       {{"host", {{"peak_bytes", peak}, {"weight_bytes", weights}, {"other_peak_bytes", others}}}}},
+      {"links", json::object()}};
   if (options.gen_len > 1) {
     const double steps = generated - 1;
     out["decode_tokens_per_s"] = batch * steps / t.decode_s;
@@ -169,7 +188,7 @@ int bench(const BenchOptions& options) {
   }
   const json out = report(options, session, {median(prefill), median(decode)});
   if (options.json) {
-    print_now(out.dump() + "\n");
+    print_json(out);
     return 0;
   }
   print_now(fmt::format("{} on {}, {} threads; batch {}, prompt {}, generated {}; median of {}\n",
@@ -185,9 +204,10 @@ int bench(const BenchOptions& options) {
   }
   print_now(fmt::format("generated {:8.1f} tokens/s over prefill and decode\n",
                         out["generated_tokens_per_s"].get<double>()));
-  print_now(fmt::format("memory    weights {}, everything else at most {}\n",
+  print_now(fmt::format("memory    weights {} (mostly {}), KV cache and buffers at most {}\n",
                         format_bytes(static_cast<uint64_t>(session.loaded->model.weight_bytes())),
-                        format_bytes(out["tiers"]["host"]["peak_bytes"].get<uint64_t>())));
+                        out["weight_type"].get<std::string>(),
+                        format_bytes(out["tiers"]["host"]["other_peak_bytes"].get<uint64_t>())));
   return 0;
 }
 

@@ -3,10 +3,12 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
-#include <iostream>
+#include <cstdio>
 
 #include "base/error.h"
+#include "cli/checks.h"
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/interrupt.h"
 #include "cli/prompt_input.h"
 #include "cli/sampling_options.h"
@@ -14,9 +16,12 @@
 #include "cli/terminal.h"
 #include "engine/engine.h"
 #include "text/chat_template.h"
+#include "text/utf8.h"
 
 namespace spillway {
 namespace {
+
+constexpr size_t kMaxLineBytes = size_t{16} << 20;
 
 struct ChatOptions {
   SessionOptions session;
@@ -88,6 +93,7 @@ std::string answer(Engine& engine, const ChatOptions& options, std::vector<Token
   while (engine.step([&](const GenerationEvent& event) {
     text += event.text;
     print_now(event.text);
+    SPW_CHECK(event.finish != FinishReason::kError, kInternal, "{}", event.error);
   })) {
     if (interrupted()) engine.cancel(id);
   }
@@ -97,8 +103,14 @@ std::string answer(Engine& engine, const ChatOptions& options, std::vector<Token
 
 bool read_line(bool interactive, std::string& line) {
   if (interactive) print_now("\x1b[1m> \x1b[0m");
-  if (!std::getline(std::cin, line)) return false;
-  return true;
+  line.clear();
+  for (int c = std::getchar(); c != EOF; c = std::getchar()) {
+    if (c == '\n') return true;
+    SPW_CHECK(line.size() < kMaxLineBytes, kInvalidArgument, "a message has more than {} bytes",
+              kMaxLineBytes);
+    line += static_cast<char>(c);
+  }
+  return !line.empty() && !interrupted();
 }
 
 int chat(const ChatOptions& options) {
@@ -108,10 +120,9 @@ int chat(const ChatOptions& options) {
   Conversation conversation(tokenizer, detect_template(tokenizer, options.session.model),
                             options.system);
 
-  KvCache kv = session.make_kv(session.context_tokens(options.context));
-  Decoder decoder(*session.device, session.loaded->model.spec, session.loaded->weights,
-                  options.session.max_step_tokens);
-  Engine engine(decoder, kv, &tokenizer, {.max_step_tokens = options.session.max_step_tokens});
+  const int64_t context = session.context_tokens(options.context);
+  Runner runner = session.make_runner(context);
+  Engine engine(runner.decoder, runner.kv, &tokenizer, {.max_sequence_tokens = context});
   validate(options.sampling.parse(), session.loaded->model.spec.vocab_size);
 
   const bool interactive = stdout_is_terminal();
@@ -126,7 +137,12 @@ int chat(const ChatOptions& options) {
       conversation.clear();
       continue;
     }
-    require_utf8(line, "the message");
+    if (!is_valid_utf8(line)) {
+      const int code =
+          report_error(ExitCode::kUsage, "this message is not UTF-8, so it was not sent");
+      if (!interactive) return code;
+      continue;
+    }
     conversation.add("user", line);
     std::vector<TokenId> prompt = conversation.encode();
     // Room for an answer: a quarter of the context, or what was asked for if that is less.
@@ -139,21 +155,22 @@ int chat(const ChatOptions& options) {
     }
     if (static_cast<int64_t>(prompt.size()) >= engine.max_sequence_tokens()) {
       conversation.drop_last();
-      fmt::print(stderr,
-                 "spillway: this message has {} tokens with its surroundings, the context {}; "
-                 "shorten it\n",
-                 prompt.size(), engine.max_sequence_tokens());
-      if (!interactive) return 2;
+      const int code = report_error(
+          ExitCode::kUsage,
+          fmt::format(
+              "this message has {} tokens with its surroundings, the context {}; shorten it",
+              prompt.size(), engine.max_sequence_tokens()));
+      if (!interactive) return code;
       continue;
     }
     conversation.add("assistant", answer(engine, options, std::move(prompt)));
     if (interrupted()) {
-      if (!interactive) return 130;
+      if (!interactive) return interrupt_exit_code();
       clear_interrupt();  // it stopped the answer; the talk goes on
     }
   }
   if (interactive) print_now("\n");
-  return interrupted() ? 130 : 0;
+  return interrupted() ? interrupt_exit_code() : 0;
 }
 
 }  // namespace
@@ -170,7 +187,8 @@ void add_chat_command(CLI::App& app) {
   command
       ->add_option("--ctx", options->context,
                    "tokens the conversation may have; 0 = the model's, at most 4096")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(not_negative());
   options->sampling.add_to(*command);
   command->footer(
       "Each line is a message. Ctrl-C stops an answer; /reset forgets the conversation; /exit or "

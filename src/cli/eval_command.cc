@@ -5,24 +5,22 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/error.h"
+#include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/json_output.h"
 #include "cli/prompt_input.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "engine/perplexity.h"
-#include "runtime/decoder.h"
-#include "storage/file.h"
 
 namespace spillway {
 namespace {
 
 using nlohmann::json;
-constexpr uint64_t kMaxTextBytes = uint64_t{512} << 20;
 
 struct EvalOptions {
   SessionOptions session;
@@ -33,14 +31,10 @@ struct EvalOptions {
   bool json = false;
 };
 
-json eval_text(const EvalOptions& options, Session& session) {
-  const std::string text = read_text_file(options.text, kMaxTextBytes);
-  require_utf8(text, options.text);
+json eval_text(const EvalOptions& options, const std::string& text, Session& session) {
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
   const auto tokens = tokenizer.encode(text);
-  KvCache kv = session.make_kv(options.context);
-  Decoder decoder(*session.device, session.loaded->model.spec, session.loaded->weights,
-                  options.session.max_step_tokens);
+  Runner runner = session.make_runner(options.context);
 
   ProgressBar bar("perplexity");
   PerplexityOptions perplexity_options;
@@ -53,7 +47,7 @@ json eval_text(const EvalOptions& options, Session& session) {
                fmt::format("{} of {} windows, {:.3f} so far", done, total, so_far));
   };
   const Stopwatch watch;
-  const PerplexityResult result = perplexity(decoder, kv, tokens, perplexity_options);
+  const PerplexityResult result = perplexity(runner.decoder, runner.kv, tokens, perplexity_options);
   return {
       {"perplexity", result.perplexity},
       {"perplexity_stderr", result.standard_error},
@@ -72,7 +66,7 @@ struct Passage {
 // {"text": "..."} lines, as in LAMBADA: the text up to the last space, and what follows it. The
 // word's tokens are those in which the whole text differs from the text without it.
 std::vector<Passage> read_passages(const std::string& path, const Tokenizer& tokenizer) {
-  std::istringstream lines(read_text_file(path, kMaxTextBytes));
+  std::istringstream lines(read_text_input(path));
   std::vector<Passage> passages;
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
@@ -106,16 +100,15 @@ json eval_last_words(const EvalOptions& options, Session& session) {
   SPW_CHECK(static_cast<int64_t>(longest) <= session.loaded->model.spec.max_context,
             kInvalidArgument, "{}: a passage has {} tokens, the model's context {}",
             options.last_word, longest, session.loaded->model.spec.max_context);
-  KvCache kv = session.make_kv(static_cast<int64_t>(longest));
-  Decoder decoder(*session.device, session.loaded->model.spec, session.loaded->weights,
-                  options.session.max_step_tokens);
+  Runner runner = session.make_runner(static_cast<int64_t>(longest));
   ProgressBar bar("last words");
   int64_t right = 0, words = 0;
   double logprob = 0;
   for (const Passage& passage : passages) {
     SPW_CHECK(!interrupted(), kCancelled, "stopped after {} of {} passages", words,
               passages.size());
-    const TargetScore score = score_target(decoder, kv, passage.context, passage.last_word);
+    const TargetScore score =
+        score_target(runner.decoder, runner.kv, passage.context, passage.last_word);
     right += score.greedy_matches ? 1 : 0;
     logprob += score.logprob;
     ++words;
@@ -130,12 +123,13 @@ json eval_last_words(const EvalOptions& options, Session& session) {
 int eval(const EvalOptions& options) {
   SPW_CHECK(!options.text.empty() || !options.last_word.empty(), kInvalidArgument,
             "nothing to evaluate; give --text FILE or --last-word FILE.jsonl");
+  const std::string text = options.text.empty() ? "" : read_text_input(options.text);
   Session session(options.session);
   json out{{"model", options.session.model}};
-  if (!options.text.empty()) out.update(eval_text(options, session));
+  if (!options.text.empty()) out.update(eval_text(options, text, session));
   if (!options.last_word.empty()) out.update(eval_last_words(options, session));
   if (options.json) {
-    print_now(out.dump() + "\n");
+    print_json(out);
     return 0;
   }
   if (out.contains("perplexity")) {
@@ -165,10 +159,12 @@ void add_eval_command(CLI::App& app) {
   command
       ->add_option("--ctx", options->context,
                    "tokens in a window; the second half of each is scored")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(4, 1 << 24));
   command
       ->add_option("--max-windows", options->max_windows, "stop after this many windows; 0 = all")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(not_negative());
   command->add_option("--last-word", options->last_word,
                       "a file of lines {\"text\": ...}: is the last word guessed? (LAMBADA)");
   command->add_flag("--json", options->json, "one JSON object");

@@ -9,45 +9,49 @@
 #include <string_view>
 
 #include "base/printable.h"
+#include "cli/interrupt.h"
 
 namespace spillway {
-namespace {
 
-int report(ExitCode code, std::string_view message) {
-  // One line, whatever a file name or a library put into it.
+int report_error(ExitCode code, std::string_view message) {
   fmt::print(stderr, "spillway: {}\n", printable(message, std::string_view::npos));
   return static_cast<int>(code);
 }
 
-}  // namespace
+namespace {
 
-ExitCode exit_code_for(ErrorCode code) {
+int exit_code_for(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
-      return ExitCode::kUsage;
+      return static_cast<int>(ExitCode::kUsage);
     case ErrorCode::kCancelled:
-      return ExitCode::kInterrupted;
+      return interrupt_exit_code();
     case ErrorCode::kOutOfMemory:
     case ErrorCode::kIo:
     case ErrorCode::kDevice:
     case ErrorCode::kInternal:
-      return ExitCode::kFailed;
+      break;
   }
-  return ExitCode::kFailed;
+  return static_cast<int>(ExitCode::kFailed);
 }
+
+}  // namespace
 
 int run_guarded(const std::function<int()>& work) {
   try {
     return work();
   } catch (const Error& error) {
-    return report(exit_code_for(error.code()), error.what());
+    report_error(ExitCode::kFailed, error.what());
+    return exit_code_for(error.code());
+  } catch (const BrokenPipe&) {
+    return static_cast<int>(ExitCode::kBrokenPipe);
   } catch (const std::bad_alloc&) {
-    return report(ExitCode::kFailed,
-                  "out of memory; close other programs or use a smaller model or --ctx");
+    return report_error(ExitCode::kFailed,
+                        "out of memory; close other programs or use a smaller model or --ctx");
   } catch (const std::exception& error) {
-    return report(ExitCode::kFailed,
-                  std::string("internal error: ") + error.what() + "; please report it");
+    return report_error(ExitCode::kFailed,
+                        std::string("internal error: ") + error.what() + "; please report it");
   }
 }
 

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a process of ours ends: 0 done, 1 the work failed, 2 wrong usage or unreadable input, 130
-// interrupted.
+// How a process of ours ends: 0 done, 1 the work failed, 2 wrong usage or unreadable input, 128 +
+// signal when interrupted. interrupted.
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 #include "base/error.h"
 
 namespace spillway {
 
-enum class ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2, kInterrupted = 130 };
+enum class ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2, kBrokenPipe = 141 };
 
-ExitCode exit_code_for(ErrorCode code);
+// Nobody reads our output any more: the work ends without a word.
+struct BrokenPipe {};
+
+// One line on stderr, whatever a file name or a library put into it; returns the code.
+int report_error(ExitCode code, std::string_view message);
 
 // Runs `work` and turns what it throws into one line on stderr and the exit code.
 int run_guarded(const std::function<int()>& work);

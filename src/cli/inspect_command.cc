@@ -5,11 +5,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/commands.h"
+#include "cli/json_output.h"
 #include "cli/model_catalog.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
@@ -146,7 +147,7 @@ void print_model(const json& out) {
   const auto bytes = [](const json& value) { return format_bytes(value.get<uint64_t>()); };
   line("format", out["format"].get<std::string>());
   if (out.contains("files")) {
-    for (const json& file : out["files"]) line("file", file.get<std::string>());
+    for (const json& file : out["files"]) line("file", printable_path(file.get<std::string>()));
   }
   if (out.contains("model_error"))
     line("model", "cannot be run: " + out["model_error"].get<std::string>());
@@ -187,7 +188,7 @@ void print_model(const json& out) {
   }
   if (out.contains("tensors")) {
     for (const json& t : out["tensors"]) {
-      print_now(fmt::format("{:<48} {:<5} {:<16} {:>10}\n", t["name"].get<std::string>(),
+      print_now(fmt::format("{:<48} {:<5} {:<16} {:>10}\n", printable(t["name"].get<std::string>()),
                             t["type"].get<std::string>(), t["shape"].dump(), bytes(t["bytes"])));
     }
   }
@@ -208,7 +209,7 @@ int inspect(const InspectOptions& options) {
   json out = options.model.empty() ? json::object() : inspect_model(options);
   if (options.devices) out["devices"] = inspect_devices();
   if (options.json) {
-    print_now(out.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+    print_json(out, 2);
     return 0;
   }
   if (!options.model.empty()) print_model(out);

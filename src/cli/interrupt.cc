@@ -9,9 +9,12 @@ namespace spillway {
 namespace {
 
 std::atomic<bool> g_interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler");
+std::atomic<int> g_signal{SIGINT};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
+              "set from a signal handler");
 
 void on_signal(int signal) {
+  g_signal.store(signal);
   if (g_interrupted.exchange(true)) _exit(128 + signal);
 }
 
@@ -29,6 +32,7 @@ void install_interrupt_handler() {
 }
 
 const std::atomic<bool>& interrupted() { return g_interrupted; }
+int interrupt_exit_code() { return 128 + g_signal.load(); }
 void clear_interrupt() { g_interrupted.store(false); }
 
 }  // namespace spillway

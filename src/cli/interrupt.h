@@ -12,6 +12,8 @@ void install_interrupt_handler();
 // True once interrupted; long work polls it (it fits the `cancel` pointers of loading and
 // evaluation).
 const std::atomic<bool>& interrupted();
+// 128 + the signal that interrupted: what shells expect; 130 before any came.
+int interrupt_exit_code();
 // Forgets an interrupt, e.g. when it stopped one answer of a chat and the chat goes on.
 void clear_interrupt();
 

@@ -9,7 +9,6 @@
 #include "cli/prompt_input.h"
 #include "cli/session.h"
 #include "engine/perplexity.h"
-#include "runtime/decoder.h"
 
 namespace spillway {
 namespace {
@@ -26,12 +25,11 @@ int logits(const LogitsOptions& options) {
   const ModelSpec& spec = session.loaded->model.spec;
   SPW_CHECK(static_cast<int64_t>(ids.size()) <= spec.max_context, kInvalidArgument,
             "{} ids, but the model's context is {}", ids.size(), spec.max_context);
-  KvCache kv = session.make_kv(static_cast<int64_t>(ids.size()));
-  Decoder decoder(*session.device, spec, session.loaded->weights, options.session.max_step_tokens);
+  Runner runner = session.make_runner(static_cast<int64_t>(ids.size()));
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(
       std::fopen(options.output.c_str(), "wb"), std::fclose);
   SPW_CHECK(out != nullptr, kIo, "{}: cannot be written", options.output);
-  forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& rows) {
+  forward_all(runner.decoder, runner.kv, ids, 0, [&](int64_t, const Activations& rows) {
     const auto count = static_cast<size_t>(rows.rows * rows.cols);
     SPW_CHECK(std::fwrite(rows.data, sizeof(float), count, out.get()) == count, kIo,
               "{}: write failed", options.output);

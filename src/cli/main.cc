@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
 
 #include "base/log.h"
 #include "cli/commands.h"
@@ -10,6 +12,21 @@
 #include "cli/interrupt.h"
 
 namespace {
+
+// What is wrong with the command line and where to read on.
+std::string explain(const CLI::App& app, int argc, char** argv, const CLI::ParseError& error) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  const auto commands =
+      app.get_subcommands([](const CLI::App* c) { return !c->get_group().empty(); });
+  const bool known = std::any_of(commands.begin(), commands.end(),
+                                 [&](const CLI::App* c) { return c->get_name() == word; });
+  if (known) return fmt::format("{}; see spillway {} --help", error.what(), word);
+  std::string names;
+  for (const CLI::App* command : commands) names += " " + command->get_name();
+  if (word.empty() || word.starts_with('-'))
+    return fmt::format("{}; commands are:{}", error.what(), names);
+  return fmt::format("no command '{}'; commands are:{}", word, names);
+}
 
 int parse_and_run(int argc, char** argv) {
   CLI::App app{"Spillway runs large language models on machines that are too small for them.",
@@ -22,7 +39,9 @@ int parse_and_run(int argc, char** argv) {
     if (verbose) spillway::set_log_level(spillway::LogLevel::kInfo);
   });
   app.footer(
-      "spillway COMMAND --help explains a command. A first try: spillway run smollm2 -p 'Once upon "
+      "spillway COMMAND --help explains a command. Exit codes: 0 done, 1 the work failed, 2 wrong "
+      "usage or unreadable input,\n"
+      "130 interrupted. A first try: spillway run smollm2 -p 'Once upon "
       "a time'");
   spillway::add_run_command(app);
   spillway::add_chat_command(app);
@@ -37,8 +56,7 @@ int parse_and_run(int argc, char** argv) {
     return done.get_exit_code();  // a command ran; this is its result
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    fmt::print(stderr, "spillway: {}; see spillway --help\n", error.what());
-    return static_cast<int>(spillway::ExitCode::kUsage);
+    return spillway::report_error(spillway::ExitCode::kUsage, explain(app, argc, argv, error));
   }
   return 0;
 }

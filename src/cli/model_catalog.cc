@@ -18,11 +18,13 @@ struct CatalogEntry {
 constexpr CatalogEntry kCatalog[] = {{"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"}};
 
 std::filesystem::path cache_folder() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0')
     return std::filesystem::path(cache) / "spillway" / "models";
-  }
   const char* home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : ".") / ".cache" / "spillway" / "models";
+  SPW_CHECK(home != nullptr && *home != '\0', kInvalidArgument,
+            "neither XDG_CACHE_HOME nor HOME is set, so there is no cache of models; give a path");
+  return std::filesystem::path(home) / ".cache" / "spillway" / "models";
 }
 
 }  // namespace
@@ -30,7 +32,9 @@ std::filesystem::path cache_folder() {
 std::string resolve_model(const std::string& reference) {
   if (try_dummy_name(reference)) return reference;
   std::error_code error;
-  if (std::filesystem::exists(reference, error)) return reference;
+  const bool exists = std::filesystem::exists(reference, error);
+  SPW_CHECK(!error, kInvalidArgument, "cannot look at {}: {}", reference, error.message());
+  if (exists) return reference;
   for (const CatalogEntry& entry : kCatalog) {
     if (reference != entry.name) continue;
     const auto path = cache_folder() / entry.file;

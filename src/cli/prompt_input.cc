@@ -2,27 +2,48 @@
 #include "cli/prompt_input.h"
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <charconv>
-#include <iostream>
-#include <iterator>
+#include <cstdio>
+#include <cstring>
+#include <memory>
 
 #include "base/error.h"
-#include "storage/file.h"
+#include "cli/interrupt.h"
 #include "text/utf8.h"
 
 namespace spillway {
 namespace {
 
-constexpr uint64_t kMaxTextBytes = uint64_t{512} << 20;
+constexpr size_t kMaxTextBytes = size_t{512} << 20;
 
-std::string read_standard_input() {
-  std::string text(std::istreambuf_iterator<char>(std::cin), {});
-  SPW_CHECK(text.size() <= kMaxTextBytes, kInvalidArgument, "standard input has more than {} bytes",
-            kMaxTextBytes);
-  return text;
-}
+struct CloseFile {
+  void operator()(std::FILE* file) const {
+    if (file != stdin) std::fclose(file);
+  }
+};
 
 }  // namespace
+
+std::string read_text_input(const std::string& path) {
+  const bool standard = path == "-";
+  const std::string name = standard ? "standard input" : path;
+  const std::unique_ptr<std::FILE, CloseFile> file(standard ? stdin
+                                                            : std::fopen(path.c_str(), "rb"));
+  SPW_CHECK(file != nullptr, kInvalidArgument, "cannot open {}: {}", name, std::strerror(errno));
+  std::string text;
+  std::vector<char> piece(size_t{1} << 16);
+  while (const size_t count = std::fread(piece.data(), 1, piece.size(), file.get())) {
+    text.append(piece.data(), count);
+    SPW_CHECK(text.size() <= kMaxTextBytes, kInvalidArgument, "{} has more than {} bytes", name,
+              kMaxTextBytes);
+  }
+  SPW_CHECK(!interrupted(), kCancelled, "stopped while reading {}", name);
+  SPW_CHECK(std::ferror(file.get()) == 0, kInvalidArgument, "cannot read {}: {}", name,
+            std::strerror(errno));
+  require_utf8(text, name);
+  return text;
+}
 
 void PromptInput::add_to(CLI::App& command, bool allow_ids) {
   auto* text_option = command.add_option("-p,--prompt", text, "the text");
@@ -43,21 +64,29 @@ void require_utf8(std::string_view text, const std::string& what) {
             what, static_cast<unsigned char>(text[valid]), valid);
 }
 
-std::string PromptInput::read_text() const {
-  SPW_CHECK(text || file, kInvalidArgument, "no prompt; give one with -p TEXT or -f FILE");
-  if (text) {
+Prompt PromptInput::read() const {
+  Prompt prompt;
+  prompt.add_special = !no_special;
+  if (!ids.empty()) {
+    prompt.ids = parse_ids(ids);
+  } else if (text) {
     require_utf8(*text, "the prompt");
-    return *text;
+    prompt.text = *text;
+  } else {
+    SPW_CHECK(file.has_value(), kInvalidArgument, "no prompt; give one with -p TEXT or -f FILE");
+    prompt.text = read_text_input(*file);
   }
-  std::string content = *file == "-" ? read_standard_input() : read_text_file(*file, kMaxTextBytes);
-  require_utf8(content, *file == "-" ? "standard input" : *file);
-  return content;
+  return prompt;
 }
 
-std::vector<TokenId> PromptInput::read_tokens(const LoadedModel& loaded) const {
-  if (!ids.empty()) return parse_ids(ids);
-  const std::string prompt = read_text();
-  return loaded.require_tokenizer().encode(prompt, {.add_special = !no_special});
+std::vector<TokenId> Prompt::to_tokens(const LoadedModel& loaded) const {
+  if (text) return loaded.require_tokenizer().encode(*text, {.add_special = add_special});
+  for (const TokenId id : ids) {
+    SPW_CHECK(id >= 0 && id < loaded.model.spec.vocab_size, kInvalidArgument,
+              "token id {} is outside the model's vocabulary of {} tokens", id,
+              loaded.model.spec.vocab_size);
+  }
+  return ids;
 }
 
 std::vector<TokenId> parse_ids(const std::string& list) {

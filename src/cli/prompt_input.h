@@ -14,6 +14,15 @@ class App;
 
 namespace spillway {
 
+// What was given: ids, or text still to be encoded.
+struct Prompt {
+  std::vector<TokenId> ids;
+  std::optional<std::string> text;
+  bool add_special = true;
+
+  std::vector<TokenId> to_tokens(const LoadedModel& loaded) const;
+};
+
 struct PromptInput {
   std::optional<std::string> text;  // -p
   std::optional<std::string> file;  // -f, "-" is standard input
@@ -21,14 +30,18 @@ struct PromptInput {
   bool no_special = false;
 
   void add_to(CLI::App& command, bool allow_ids);
-  // The text given, checked to be UTF-8. Throws kInvalidArgument when none or two were given.
-  std::string read_text() const;
-  // Ids as given, or the text encoded.
-  std::vector<TokenId> read_tokens(const LoadedModel& loaded) const;
+  // Reads and checks what was given, without a model: bad input should not have to wait for one.
+  // Standard input can be read only once, so this is called once. Throws kInvalidArgument when
+  // nothing was given.
+  Prompt read() const;
 };
 
 // "1,2,3". Throws kInvalidArgument.
 std::vector<TokenId> parse_ids(const std::string& list);
+
+// The whole of a file, pipe or ("-") standard input, at most 512 MiB of UTF-8. Throws
+// kInvalidArgument, kIo or kCancelled.
+std::string read_text_input(const std::string& path);
 
 // Throws kInvalidArgument naming `what` and the offset of the first byte that is not UTF-8.
 void require_utf8(std::string_view text, const std::string& what);

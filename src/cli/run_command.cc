@@ -3,11 +3,14 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
+#include <algorithm>
+#include <limits>
 
 #include "base/error.h"
+#include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/json_output.h"
 #include "cli/prompt_input.h"
 #include "cli/sampling_options.h"
 #include "cli/session.h"
@@ -33,6 +36,7 @@ struct RunResult {
   std::string text;
   nlohmann::json logprobs = nlohmann::json::array();
   FinishReason finish = FinishReason::kStop;
+  std::string error;
   double first_token_s = 0;
   double total_s = 0;
 };
@@ -59,6 +63,7 @@ RunResult generate(Engine& engine, GenerationRequest request, bool stream, bool 
     }
     if (event.logprobs) result.logprobs.push_back(logprobs_json(*event.logprobs));
     if (event.finish) result.finish = *event.finish;
+    if (event.finish) result.error = event.error;
     result.text += event.text;
     if (!stream) return;
     if (with_text) {
@@ -73,8 +78,8 @@ RunResult generate(Engine& engine, GenerationRequest request, bool stream, bool 
   return result;
 }
 
-void print_json(const RunOptions& options, const std::vector<TokenId>& prompt,
-                const RunResult& result, double load_s) {
+nlohmann::json result_json(const RunOptions& options, const std::vector<TokenId>& prompt,
+                           const RunResult& result, double load_s) {
   nlohmann::json out{{"model", options.session.model},
                      {"prompt_ids", prompt},
                      {"ids", result.ids},
@@ -85,7 +90,7 @@ void print_json(const RunOptions& options, const std::vector<TokenId>& prompt,
                      {"first_token_s", result.first_token_s},
                      {"total_s", result.total_s}};
   if (options.sampling.params.logprobs >= 0) out["logprobs"] = result.logprobs;
-  print_now(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return out;
 }
 
 // On a terminal only: how fast it was.
@@ -99,40 +104,42 @@ void print_speed(size_t prompt_tokens, const RunResult& result) {
   fmt::print(stderr, "]\n");
 }
 
+// How many tokens prompt and answer may have together.
+int64_t sequence_limit(const RunOptions& options, const Session& session, size_t prompt_tokens) {
+  const bool given = options.context > 0;
+  const int64_t limit =
+      given ? session.context_tokens(options.context) : session.loaded->model.spec.max_context;
+  const char* name = given ? "--ctx" : "the model's context";
+  SPW_CHECK(
+      static_cast<int64_t>(prompt_tokens) < limit, kInvalidArgument,
+      "the prompt has {} tokens and needs room for at least one more, but {} is {}; shorten it",
+      prompt_tokens, name, limit);
+  return std::min(limit, static_cast<int64_t>(prompt_tokens) + options.max_tokens);
+}
+
 int run(const RunOptions& options) {
   // Before the model is loaded: bad input should not have to wait.
-  if (options.prompt.ids.empty()) options.prompt.read_text();
+  const Prompt input = options.prompt.read();
   GenerationRequest request;
   request.sampling = options.sampling.parse();
+  validate(request.sampling, std::numeric_limits<TokenId>::max());
 
   Session session(options.session);
-  request.prompt = options.prompt.read_tokens(*session.loaded);
-  SPW_CHECK(!request.prompt.empty(), kInvalidArgument,
+  const std::vector<TokenId> prompt = input.to_tokens(*session.loaded);
+  SPW_CHECK(!prompt.empty(), kInvalidArgument,
             "the prompt is empty and this model has no BOS token to begin with; give some text");
+  request.prompt = prompt;
   request.max_tokens = options.max_tokens;
   request.stop = options.sampling.stop;
   request.ignore_end = options.ignore_end;
 
-  const int64_t model_context = session.loaded->model.spec.max_context;
-  const int64_t limit =
-      options.context > 0 ? session.context_tokens(options.context) : model_context;
-  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  SPW_CHECK(
-      prompt_tokens<
-          limit, kInvalidArgument,
-          "the prompt has {} tokens and needs room for at least one more, but {} is {}; shorten it",
-          prompt_tokens, options.context> 0
-          ? "--ctx"
-          : "the model's context",
-      limit - 1);
+  const int64_t limit = sequence_limit(options, session, prompt.size());
+  const Tokenizer* tokenizer = session.tokenizer();
+  SPW_CHECK(tokenizer != nullptr || request.stop.empty(), kInvalidArgument,
+            "--stop needs a tokenizer: {}", session.loaded->no_tokenizer_reason);
+  Runner runner = session.make_runner(limit);
+  Engine engine(runner.decoder, runner.kv, tokenizer, {.max_sequence_tokens = limit});
 
-  KvCache kv = session.make_kv(std::min(limit, prompt_tokens + options.max_tokens));
-  Decoder decoder(*session.device, session.loaded->model.spec, session.loaded->weights,
-                  options.session.max_step_tokens);
-  const Tokenizer* tokenizer = session.loaded->tokenizer ? &*session.loaded->tokenizer : nullptr;
-  Engine engine(decoder, kv, tokenizer, {.max_step_tokens = options.session.max_step_tokens});
-
-  const std::vector<TokenId> prompt = request.prompt;
   if (!options.json && stdout_is_terminal() && tokenizer != nullptr) {
     // The prompt, dimmed, so that the answer reads on from it.
     print_now(fmt::format("\x1b[2m{}\x1b[0m", replace_invalid_utf8(tokenizer->decode(prompt))));
@@ -140,15 +147,13 @@ int run(const RunOptions& options) {
   const RunResult result =
       generate(engine, std::move(request), !options.json, tokenizer != nullptr);
   if (options.json) {
-    print_json(options, prompt, result, session.load_seconds);
+    print_json(result_json(options, prompt, result, session.load_seconds));
   } else {
     print_now("\n");
     print_speed(prompt.size(), result);
   }
-  if (result.finish == FinishReason::kCancelled) return 130;
-  SPW_CHECK(result.finish != FinishReason::kError, kInternal,
-            "the model computed no usable logits; its weights are damaged or overflow");
-  return 0;
+  SPW_CHECK(result.finish != FinishReason::kError, kInternal, "{}", result.error);
+  return result.finish == FinishReason::kCancelled ? interrupt_exit_code() : 0;
 }
 
 }  // namespace
@@ -165,12 +170,13 @@ void add_run_command(CLI::App& app) {
   command
       ->add_option("--ctx", options->context,
                    "room for this many tokens, prompt included; 0 = as many as needed")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(not_negative());
   command->add_flag("--ignore-end", options->ignore_end, "go on past the model's end token");
   command->add_flag("--json", options->json, "one JSON object instead of the text");
   options->sampling.add_to(*command);
   command->add_option("--logprobs", options->sampling.params.logprobs,
-                      "with --json: log-probabilities of each token and the N most likely ones");
+                      "in --json: log-probabilities of each token and the N most likely ones");
   command->footer(
       "Examples:\n"
       "  spillway run smollm2 -p 'The capital of France is' -n 16\n"

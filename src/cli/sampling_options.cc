@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/sampling_options.h"
+#include "cli/checks.h"
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -50,11 +51,15 @@ void SamplingOptions::add_to(CLI::App& command) {
       ->group(group);
   command
       .add_option("--logit-bias", logit_bias, "ID=BIAS, added to a token's logit; may be repeated")
+      ->allow_extra_args(false)
       ->group(group);
   command.add_option("--seed", params.seed, "same seed, same text")
+      ->check(not_negative())
       ->capture_default_str()
       ->group(group);
-  command.add_option("--stop", stop, "end before this text; may be repeated")->group(group);
+  command.add_option("--stop", stop, "end before this text; may be repeated")
+      ->allow_extra_args(false)
+      ->group(group);
 }
 
 SamplingParams SamplingOptions::parse() const {

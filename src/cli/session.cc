@@ -8,6 +8,7 @@
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/interrupt.h"
 #include "cli/model_catalog.h"
 #include "cli/terminal.h"
@@ -38,8 +39,11 @@ std::unique_ptr<Device> make_device(const std::string& name, int threads) {
   return std::make_unique<CpuDevice>(CpuDeviceOptions{threads});
 }
 
-Session::Session(const SessionOptions& options) {
+Session::Session(const SessionOptions& options) : max_step_tokens(options.max_step_tokens) {
   const std::string path = resolve_model(options.model);
+  const auto kv_type = try_dtype_from_name(options.kv_type);
+  SPW_CHECK(options.kv_type == "auto" || kv_type == DType::kF16 || kv_type == DType::kF32,
+            kInvalidArgument, "--kv-type is '{}'; give f16, f32 or auto", options.kv_type);
   device = make_device(options.device, options.threads);
   device->ops().set_deterministic(options.deterministic);
 
@@ -55,15 +59,12 @@ Session::Session(const SessionOptions& options) {
     loaded = load_model(*device, path, load);
   }
   load_seconds = watch.seconds();
-
-  if (options.kv_type == "auto") {
-    kv_dtype = default_kv_dtype(loaded->model);
-  } else {
-    const auto dtype = try_dtype_from_name(options.kv_type);
-    SPW_CHECK(dtype == DType::kF16 || dtype == DType::kF32, kInvalidArgument,
-              "--kv-type is '{}'; give f16, f32 or auto", options.kv_type);
-    kv_dtype = *dtype;
-  }
+  kv_dtype = kv_type.value_or(default_kv_dtype(loaded->model));
+  log_info("{}: {} of weights, mostly {}, in {:.2f} s; {} on {} with {} threads",
+           loaded->model.spec.name,
+           format_bytes(static_cast<uint64_t>(loaded->model.weight_bytes())),
+           dtype_name(loaded->model.main_dtype()), load_seconds, device->info().name,
+           device->info().hardware, device->info().threads);
 }
 
 int64_t Session::context_tokens(int64_t wanted) const {
@@ -73,8 +74,19 @@ int64_t Session::context_tokens(int64_t wanted) const {
   return wanted > 0 ? wanted : std::min<int64_t>(most, 4096);
 }
 
-KvCache Session::make_kv(int64_t tokens, int64_t sequences) {
-  return make_kv_cache(*device, loaded->model.spec, kv_dtype, tokens, sequences);
+Runner Session::make_runner(int64_t tokens, int64_t sequences) {
+  const ModelSpec& spec = loaded->model.spec;
+  KvCache kv = make_kv_cache(*device, spec, kv_dtype, tokens, sequences);
+  log_info("KV cache: {} tokens in {}, {}", int64_t{kv.blocks()} * kKvBlockTokens,
+           dtype_name(kv_dtype),
+           format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * kv.blocks())));
+  // No step has more tokens than there is room for, and each has a token for every sequence.
+  const int64_t step = std::max(sequences, std::min<int64_t>(max_step_tokens, tokens * sequences));
+  return {std::move(kv), Decoder(*device, spec, loaded->weights, static_cast<int>(step))};
+}
+
+const Tokenizer* Session::tokenizer() const {
+  return loaded->tokenizer ? &*loaded->tokenizer : nullptr;
 }
 
 }  // namespace spillway

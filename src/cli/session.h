@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "engine/loaded_model.h"
 #include "kv/kv_cache.h"
+#include "runtime/decoder.h"
 
 namespace CLI {
 class App;
@@ -28,17 +29,27 @@ struct SessionOptions {
   void add_to(CLI::App& command);
 };
 
+// What a run of a loaded model needs besides it.
+struct Runner {
+  KvCache kv;
+  Decoder decoder;
+};
+
 // A device and a model on it, loaded with a progress bar. Not movable.
 struct Session {
   explicit Session(const SessionOptions& options);
 
   // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
   int64_t context_tokens(int64_t wanted) const;
-  KvCache make_kv(int64_t tokens, int64_t sequences = 1);
+  // Room for `sequences` sequences of `tokens` tokens each, and a decoder for them.
+  Runner make_runner(int64_t tokens, int64_t sequences = 1);
+  // Null where the model has none.
+  const Tokenizer* tokenizer() const;
 
   std::unique_ptr<Device> device;
   std::unique_ptr<LoadedModel> loaded;
   DType kv_dtype;
+  int max_step_tokens;
   double load_seconds = 0;
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cli/exit_code.h"
 
 namespace spillway {
 
@@ -20,7 +21,9 @@ bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
 void print_now(std::string_view text) {
   const bool ok =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  SPW_CHECK(ok, kIo, "cannot write to standard output: {}", std::strerror(errno));
+  if (ok) return;
+  if (errno == EPIPE) throw BrokenPipe{};
+  fail(ErrorCode::kIo, "cannot write to standard output: {}", std::strerror(errno));
 }
 
 ProgressBar::ProgressBar(std::string title)

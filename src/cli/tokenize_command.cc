@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/json_output.h"
 #include "cli/model_catalog.h"
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
@@ -24,12 +24,12 @@ struct TokenizeOptions {
 };
 
 int tokenize(const TokenizeOptions& options) {
-  const std::string text = options.input.read_text();
+  const Prompt prompt = options.input.read();
   const Tokenizer tokenizer(vocabulary_from_files(open_tokenizer(resolve_model(options.model))));
   const auto ids = tokenizer.encode(
-      text, {.add_special = !options.input.no_special, .parse_special = options.parse_special});
+      *prompt.text, {.add_special = prompt.add_special, .parse_special = options.parse_special});
   if (options.json) {
-    print_now(nlohmann::json{{"ids", ids}, {"count", ids.size()}}.dump() + "\n");
+    print_json({{"ids", ids}, {"count", ids.size()}});
   } else {
     print_now(fmt::format("{}\n", fmt::join(ids, " ")));
   }

@@ -22,9 +22,8 @@ constexpr size_t kCheckFrom = size_t{1} << 20;  // worth asking the kernel what 
 
 [[noreturn]] void fail_memory(size_t bytes, int64_t available) {
   fail(ErrorCode::kOutOfMemory,
-       "cannot allocate {} of host memory: {} of {} are available; use a smaller model or context, "
-       "or "
-       "lower --host-memory",
+       "cannot allocate {} of host memory: {} of {} are available; use a smaller model, context or "
+       "batch",
        format_bytes(bytes), format_bytes(static_cast<uint64_t>(available)),
        format_bytes(static_cast<uint64_t>(host_memory().total_bytes)));
 }
@@ -39,21 +38,30 @@ CpuDevice::CpuDevice(const CpuDeviceOptions& options) : pool_(options.threads), 
            .threads = pool_.threads()};
 }
 
+int64_t CpuDevice::unclaimed_bytes() const {
+  const uint64_t allocated =
+      std::accumulate(std::begin(usage_.bytes), std::end(usage_.bytes), uint64_t{0});
+  const HostMemory memory = host_memory();
+  const int64_t untouched =
+      std::max<int64_t>(0, static_cast<int64_t>(allocated) - memory.process_bytes);
+  return std::max<int64_t>(0, memory.available_bytes - untouched);
+}
+
 Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
   SPW_ASSERT(bytes > 0);
   const bool huge = bytes >= kHugeFrom;
   const size_t alignment = huge ? kHugePage : kAlignment;
   if (bytes >= kCheckFrom) {
     // The kernel promises more than it has; the process would die when it touches the pages.
-    const int64_t available = host_memory().available_bytes;
+    const int64_t available = unclaimed_bytes();
     if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max() / 2) ||
-        (available > 0 && static_cast<int64_t>(bytes) > available)) {
+        static_cast<int64_t>(bytes) > available) {
       fail_memory(bytes, available);
     }
   }
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* data = std::aligned_alloc(alignment, rounded);
-  if (data == nullptr) fail_memory(bytes, host_memory().available_bytes);
+  if (data == nullptr) fail_memory(bytes, unclaimed_bytes());
   if (huge) madvise(data, rounded, MADV_HUGEPAGE);  // a hint: without it all still works
   usage_.bytes[static_cast<int>(tag)] += bytes;
   const uint64_t now =

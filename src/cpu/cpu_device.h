@@ -31,6 +31,8 @@ class CpuDevice final : public Device {
   ThreadPool& pool() { return pool_; }
 
  private:
+  // Memory that is available and not promised to buffers whose pages nobody has touched yet.
+  int64_t unclaimed_bytes() const;
   void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept override;
 
   ThreadPool pool_;

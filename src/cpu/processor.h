@@ -15,10 +15,11 @@ std::string processor_name();
 // i8mm bf16; vectors: NEON".
 std::string processor_features();
 
-// From the kernel; 0 where it does not say. `available` is what can be had without swapping.
+// From the kernel and, in a container, its limit.
 struct HostMemory {
   int64_t total_bytes = 0;
-  int64_t available_bytes = 0;
+  int64_t available_bytes = 0;  // what can be had without swapping
+  int64_t process_bytes = 0;    // memory of its own that this process has touched
 };
 HostMemory host_memory();
 

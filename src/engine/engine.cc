@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "engine/stop_matcher.h"
 #include "text/detokenizer.h"
 
@@ -52,14 +51,15 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       tokenizer_(tokenizer),
       allocator_(kv.blocks()),
       scheduler_(allocator_,
-                 {std::min(options.max_step_tokens, decoder.max_tokens()), options.max_sequences}) {
+                 {std::min(options.max_step_tokens, decoder.max_tokens()), options.max_sequences}),
+      max_sequence_tokens_(
+          std::min(decoder.spec().max_context, int64_t{allocator_.total()} * kKvBlockTokens)) {
+  if (options.max_sequence_tokens > 0) {
+    max_sequence_tokens_ = std::min(max_sequence_tokens_, options.max_sequence_tokens);
+  }
 }
 
 Engine::~Engine() = default;
-
-int64_t Engine::max_sequence_tokens() const {
-  return std::min(decoder_.spec().max_context, int64_t{allocator_.total()} * kKvBlockTokens);
-}
 
 RequestId Engine::submit(GenerationRequest request) {
   const int64_t vocab = decoder_.spec().vocab_size;
@@ -73,11 +73,10 @@ RequestId Engine::submit(GenerationRequest request) {
               vocab);
   }
   SPW_CHECK(static_cast<int64_t>(request.prompt.size()) < max_sequence_tokens(), kInvalidArgument,
-            "the prompt has {} tokens, but only {} fit with one to generate (context {}, KV cache "
-            "{}); shorten it or raise "
-            "--ctx",
-            request.prompt.size(), max_sequence_tokens() - 1, decoder_.spec().max_context,
-            int64_t{allocator_.total()} * kKvBlockTokens);
+            "the prompt has {} tokens and needs room for at least one more, but the context has "
+            "room for {}; "
+            "shorten it",
+            request.prompt.size(), max_sequence_tokens());
   validate(request.sampling, vocab);
 
   const auto id = RequestId{next_id_++};
@@ -128,7 +127,7 @@ void Engine::accept_token(Request& request, std::span<const float> logits, const
   try {
     token = request.sampler.sample(logits, static_cast<int64_t>(request.tokens.size()), &logprobs);
   } catch (const Error& error) {
-    log_warning("request {}: {}", static_cast<uint64_t>(request.id), error.what());
+    event.error = error.what();
     finish(request, FinishReason::kError, event, sink);
     return;
   }

@@ -44,11 +44,13 @@ struct GenerationEvent {
       text;  // complete characters that are safe to show; may be empty, or stand for several tokens
   std::optional<Logprobs> logprobs;
   std::optional<FinishReason> finish;
+  std::string error;  // why, when it ended with kError
 };
 
 struct EngineOptions {
   int max_step_tokens = 512;
   int max_sequences = 256;
+  int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
 };
 
 struct EngineStats {
@@ -80,7 +82,7 @@ class Engine {
 
   const EngineStats& stats() const { return stats_; }
   // The longest prompt + answer a request can have.
-  int64_t max_sequence_tokens() const;
+  int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
 
  private:
   struct Request;
@@ -93,6 +95,7 @@ class Engine {
   const Tokenizer* tokenizer_;
   BlockAllocator allocator_;
   Scheduler scheduler_;
+  int64_t max_sequence_tokens_;
   EngineStats stats_;
   uint64_t next_id_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;

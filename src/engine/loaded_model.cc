@@ -16,16 +16,16 @@ namespace {
 // A model without a usable vocabulary still computes: ids in, ids out.
 void load_tokenizer(const ModelFiles& files, LoadedModel& loaded) {
   try {
-    loaded.tokenizer.emplace(vocabulary_from_files(files));
+    Tokenizer tokenizer(vocabulary_from_files(files));
+    SPW_CHECK(static_cast<int64_t>(tokenizer.vocab_size()) <= loaded.model.spec.vocab_size,
+              kInvalidArgument,
+              "{}: the tokenizer has {} tokens, the model's embedding only {}; they do not belong "
+              "together",
+              files.name, tokenizer.vocab_size(), loaded.model.spec.vocab_size);
+    loaded.tokenizer.emplace(std::move(tokenizer));
   } catch (const Error& error) {
     loaded.no_tokenizer_reason = error.what();
-    return;
   }
-  SPW_CHECK(
-      static_cast<int64_t>(loaded.tokenizer->vocab_size()) <= loaded.model.spec.vocab_size,
-      kInvalidArgument,
-      "{}: the tokenizer has {} tokens, the model's embedding only {}; they do not belong together",
-      files.name, loaded.tokenizer->vocab_size(), loaded.model.spec.vocab_size);
 }
 
 }  // namespace

@@ -58,6 +58,10 @@ PerplexityResult perplexity(Decoder& decoder, KvCache& kv, std::span<const Token
         const std::span<const float> values(logits.f32(row), static_cast<size_t>(logits.cols));
         const auto next = static_cast<size_t>(window[static_cast<size_t>(at + row + 1)]);
         const double loss = log_sum_exp(values) - values[next];
+        SPW_CHECK(std::isfinite(loss), kInternal,
+                  "the model computed no usable logits in window {}, token {}; its weights are "
+                  "damaged or overflow",
+                  w, at + row);
         sum += loss;
         squares += loss * loss;
         ++result.tokens;

@@ -12,6 +12,8 @@ enum class Kind {
   kLlama2,
   kLlama3,
   kLlama31,
+  kLlama32,
+  kSmolLm2,
   kMistral,
   kGptJ,
   kNeoX,
@@ -49,11 +51,11 @@ constexpr Shape kShapes[] = {
     {"llama-3.1-8b", Kind::kLlama31, 32, 4096, 32, 8, 14336, 128256, 131072},
     {"llama-3.1-70b", Kind::kLlama31, 80, 8192, 64, 8, 28672, 128256, 131072},
     {"llama-3.1-405b", Kind::kLlama31, 126, 16384, 128, 8, 53248, 128256, 131072},
-    {"llama-3.2-1b", Kind::kLlama31, 16, 2048, 32, 8, 8192, 128256, 131072},
-    {"llama-3.2-3b", Kind::kLlama31, 28, 3072, 24, 8, 8192, 128256, 131072},
+    {"llama-3.2-1b", Kind::kLlama32, 16, 2048, 32, 8, 8192, 128256, 131072},
+    {"llama-3.2-3b", Kind::kLlama32, 28, 3072, 24, 8, 8192, 128256, 131072},
     {"tinyllama-1.1b", Kind::kLlama2, 22, 2048, 32, 4, 5632, 32000, 2048},
     {"mistral-7b", Kind::kMistral, 32, 4096, 32, 8, 14336, 32000, 32768},
-    {"smollm2-135m", Kind::kLlama2, 30, 576, 9, 3, 1536, 49152, 8192},
+    {"smollm2-135m", Kind::kSmolLm2, 30, 576, 9, 3, 1536, 49152, 8192},
     {"gpt-j-6b", Kind::kGptJ, 28, 4096, 16, 16, 16384, 50400, 2048},
     {"gpt-neox-20b", Kind::kNeoX, 44, 6144, 64, 64, 24576, 50432, 2048},
     {"chatglm2-6b", Kind::kChatGlm2, 28, 4096, 32, 2, 13696, 65024, 32768},
@@ -65,6 +67,13 @@ void set_rope(ModelSpec& spec, double theta, int dims) {
   spec.rope.theta = theta;
   spec.rope.dims = dims;
   auto frequencies = base_inverse_frequencies(spec.rope);
+  spec.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
+}
+
+void set_llama3_rope(ModelSpec& spec, double factor) {
+  set_rope(spec, 500000, spec.head_dim);
+  auto frequencies = base_inverse_frequencies(spec.rope);
+  apply_llama3_scaling({.factor = factor}, frequencies);
   spec.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
 }
 
@@ -126,21 +135,22 @@ void set_kind(ModelSpec& spec, Kind kind) {
       [[fallthrough]];
     case Kind::kLlama2:
     case Kind::kMistral:
-      spec.family = "llama";
-      set_rope(spec, spec.name == "smollm2-135m" ? 100000 : 10000, spec.head_dim);
-      spec.tied_head = spec.name == "smollm2-135m";
+      set_rope(spec, 10000, spec.head_dim);
+      return;
+    case Kind::kSmolLm2:
+      set_rope(spec, 100000, spec.head_dim);
+      spec.tied_head = true;
       return;
     case Kind::kLlama3:
-    case Kind::kLlama31: {
-      spec.family = "llama";
       set_rope(spec, 500000, spec.head_dim);
-      if (kind == Kind::kLlama3) return;
-      spec.tied_head = spec.name.starts_with("llama-3.2");
-      auto frequencies = base_inverse_frequencies(spec.rope);
-      apply_llama3_scaling({.factor = spec.tied_head ? 32.0 : 8.0}, frequencies);
-      spec.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
       return;
-    }
+    case Kind::kLlama31:
+      set_llama3_rope(spec, 8);
+      return;
+    case Kind::kLlama32:
+      set_llama3_rope(spec, 32);
+      spec.tied_head = true;
+      return;
   }
 }
 
@@ -151,6 +161,7 @@ std::optional<ModelSpec> try_known_model(std::string_view name) {
     if (name != shape.name) continue;
     ModelSpec spec;
     spec.name = shape.name;
+    spec.family = "llama";  // unless its kind says otherwise
     spec.layers = shape.layers;
     spec.hidden = spec.embedding_dim = shape.hidden;
     spec.heads = shape.heads;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "model/family.h"
 #include "model/metadata_fields.h"
 #include "model/read_tensor.h"
@@ -104,7 +105,7 @@ ModelSpec read_gguf_spec(const ModelFiles& files) {
   const Metadata& m = files.metadata;
   ModelSpec spec;
   spec.family = "llama";
-  spec.name = read_string_or(m, "general.name", files.name);
+  spec.name = printable(read_string_or(m, "general.name", files.name));
   spec.layers = read_size(m, "llama.block_count");
   spec.hidden = spec.embedding_dim = read_size(m, "llama.embedding_length");
   spec.ffn = read_size(m, "llama.feed_forward_length");

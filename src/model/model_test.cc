@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.h"
 #include "model/family.h"
+#include "storage/gguf_writer.h"
+#include "storage/model_files.h"
+#include "storage/temp_folder.h"
 
 namespace spillway {
 namespace {
@@ -44,7 +48,7 @@ ModelFiles tiny_llama() {
   return files;
 }
 
-std::string error_of(const ModelFiles& files) {
+std::string complaint(const ModelFiles& files) {
   try {
     describe_model(files);
   } catch (const Error& error) {
@@ -74,21 +78,21 @@ TEST(ModelTest, NamesAMissingTensorAndAWrongShape) {
   std::erase_if(files.tensors,
                 [](const TensorInfo& t) { return t.name == "model.layers.1.mlp.up_proj.weight"; });
   files.finish();
-  EXPECT_NE(error_of(files).find("model.layers.1.mlp.up_proj.weight"), std::string::npos)
-      << error_of(files);
+  EXPECT_NE(complaint(files).find("model.layers.1.mlp.up_proj.weight"), std::string::npos)
+      << complaint(files);
 
   files = tiny_llama();
   for (TensorInfo& t : files.tensors) {
     if (t.name == "model.layers.0.self_attn.k_proj.weight") std::swap(t.shape[0], t.shape[1]);
   }
-  EXPECT_NE(error_of(files).find("[64, 32]"), std::string::npos) << error_of(files);
+  EXPECT_NE(complaint(files).find("[64, 32]"), std::string::npos) << complaint(files);
 }
 
 TEST(ModelTest, RefusesAnUnknownArchitectureByName) {
   ModelFiles files = tiny_llama();
   files.metadata = Metadata("config.json");
   files.metadata.add("model_type", std::string("perceiver"));
-  EXPECT_NE(error_of(files).find("perceiver"), std::string::npos);
+  EXPECT_NE(complaint(files).find("perceiver"), std::string::npos);
 }
 
 TEST(ModelSpecTest, RefusesSizesThatMakeNoSense) {
@@ -115,6 +119,139 @@ TEST(RopeScalingTest, KeepsShortAndStretchesLongWavelengths) {
   EXPECT_EQ(scaled.front(), base.front());
   EXPECT_DOUBLE_EQ(scaled.back(), base.back() / 8);
   EXPECT_TRUE(std::is_sorted(scaled.rbegin(), scaled.rend()));
+}
+
+// A GGUF Llama of one layer with heads of 8 elements, written to a folder and read back.
+class GgufLlamaTest : public ::testing::Test {
+ protected:
+  using Change = std::function<void(GgufWriter&)>;
+
+  // `change` adds keys and tensors to what every file has.
+  ModelFiles files(const Change& change) const {
+    GgufWriter writer;
+    writer.add("general.architecture", "llama");
+    writer.add_u32("llama.block_count", 1);
+    writer.add_u32("llama.context_length", 64);
+    writer.add_u32("llama.embedding_length", 32);
+    writer.add_u32("llama.feed_forward_length", 48);
+    writer.add_u32("llama.attention.head_count", 4);
+    change(writer);
+    const auto matrix = [&](const char* name, int64_t rows, int64_t cols) {
+      writer.add_tensor(name, DType::kF16, {rows, cols},
+                        std::vector<std::byte>(static_cast<size_t>(rows * cols * 2)));
+    };
+    const auto norm = [&](const char* name) { add_floats(writer, name, std::vector<float>(32)); };
+    matrix("token_embd.weight", 10, 32);
+    norm("output_norm.weight");
+    norm("blk.0.attn_norm.weight");
+    matrix("blk.0.attn_q.weight", 32, 32);
+    matrix("blk.0.attn_k.weight", kv_rows_, 32);
+    matrix("blk.0.attn_v.weight", kv_rows_, 32);
+    matrix("blk.0.attn_output.weight", 32, 32);
+    norm("blk.0.ffn_norm.weight");
+    matrix("blk.0.ffn_gate.weight", 48, 32);
+    matrix("blk.0.ffn_up.weight", 48, 32);
+    matrix("blk.0.ffn_down.weight", 32, 48);
+    writer.write(folder_ / "tiny.gguf");
+    return open_model(folder_ / "tiny.gguf");
+  }
+  ModelSpec spec(const Change& change) const { return describe_model(files(change)).spec; }
+  std::string refusal(const Change& change) const { return complaint(files(change)); }
+
+  static void add_floats(GgufWriter& writer, const char* name, const std::vector<float>& values) {
+    writer.add_tensor(name, DType::kF32, {static_cast<int64_t>(values.size())},
+                      std::as_bytes(std::span(values)));
+  }
+  // The frequencies of heads of 8 elements, each divided.
+  static std::vector<float> frequencies(const std::vector<double>& divisors) {
+    std::vector<float> result;
+    for (size_t i = 0; i < 4; ++i) {
+      const double base = std::pow(10000.0, -2.0 * static_cast<double>(i) / 8);
+      result.push_back(static_cast<float>(base / divisors[i]));
+    }
+    return result;
+  }
+
+  TempFolder folder_;
+  int64_t kv_rows_ = 32;
+};
+
+TEST_F(GgufLlamaTest, TakesWhatTheFileLeavesOutFromTheFormat) {
+  const ModelSpec read = spec([](GgufWriter&) {});
+  EXPECT_EQ(read.kv_heads, 4);
+  EXPECT_EQ(read.head_dim, 8);
+  EXPECT_EQ(read.vocab_size, 10);
+  EXPECT_EQ(read.name, "tiny.gguf");
+  EXPECT_EQ(read.rope.style, RopeStyle::kInterleaved);
+  EXPECT_EQ(read.rope.dims, 8);
+  EXPECT_EQ(read.rope.inverse_frequencies, frequencies({1, 1, 1, 1}));
+  EXPECT_FLOAT_EQ(read.norm_eps, 1e-5F);
+  EXPECT_TRUE(read.tied_head);
+  EXPECT_FALSE(read.qkv_bias);
+}
+
+TEST_F(GgufLlamaTest, ReadsFewerKvHeads) {
+  kv_rows_ = 16;
+  EXPECT_EQ(spec([](GgufWriter& w) { w.add_u32("llama.attention.head_count_kv", 2); }).kv_heads, 2);
+  EXPECT_EQ(refusal([](GgufWriter&) {}),
+            "tiny.gguf: tensor 'blk.0.attn_k.weight' has shape [16, 32], [32, 32] expected");
+}
+
+TEST_F(GgufLlamaTest, ReadsLinearRopeScaling) {
+  const auto scaled = frequencies({4, 4, 4, 4});
+  EXPECT_EQ(spec([](GgufWriter& w) {
+              w.add("llama.rope.scaling.type", "linear");
+              w.add_f32("llama.rope.scaling.factor", 4);
+            }).rope.inverse_frequencies,
+            scaled);
+  // How files of 2023 say it.
+  EXPECT_EQ(
+      spec([](GgufWriter& w) { w.add_f32("llama.rope.scale_linear", 4); }).rope.inverse_frequencies,
+      scaled);
+  EXPECT_EQ(spec([](GgufWriter& w) {
+              w.add("llama.rope.scaling.type", "none");
+              w.add_f32("llama.rope.scaling.factor", 4);
+            }).rope.inverse_frequencies,
+            frequencies({1, 1, 1, 1}));
+  for (const float factor : {0.0F, -1.0F, INFINITY, NAN}) {
+    const std::string message = refusal([&](GgufWriter& w) {
+      w.add("llama.rope.scaling.type", "linear");
+      w.add_f32("llama.rope.scaling.factor", factor);
+    });
+    EXPECT_TRUE(message.starts_with("tiny.gguf: rope scaling factor ")) << message;
+  }
+}
+
+TEST_F(GgufLlamaTest, DividesFrequenciesByTheTensorForThem) {
+  const auto with_divisors = [](std::vector<float> divisors) {
+    return [divisors](GgufWriter& w) { add_floats(w, "rope_freqs.weight", divisors); };
+  };
+  EXPECT_EQ(spec(with_divisors({1, 2, 4.5, 8})).rope.inverse_frequencies,
+            frequencies({1, 2, 4.5, 8}));
+  EXPECT_EQ(refusal(with_divisors({1, 2, 3})),
+            "tiny.gguf: tensor 'rope_freqs.weight' has 3 elements, 4 expected");
+  EXPECT_EQ(refusal(with_divisors({1, 0, 1, 1})),
+            "tiny.gguf: tensor 'rope_freqs.weight' has a divisor of 0 at 1");
+  EXPECT_EQ(refusal(with_divisors({1, 1, 1, -2})),
+            "tiny.gguf: tensor 'rope_freqs.weight' has a divisor of -2 at 3");
+  EXPECT_EQ(refusal(with_divisors({1, 1, INFINITY, 1})),
+            "tiny.gguf: tensor 'rope_freqs.weight' has a divisor of inf at 2");
+}
+
+TEST_F(GgufLlamaTest, RefusesWhatItCannotRunAndNamesTheFile) {
+  EXPECT_EQ(refusal([](GgufWriter& w) { w.add("llama.rope.scaling.type", "yarn"); }),
+            "tiny.gguf: rope scaling 'yarn' is not supported; none and linear are");
+  EXPECT_EQ(refusal([](GgufWriter& w) { w.add_u32("llama.expert_count", 8); }),
+            "tiny.gguf: mixture-of-experts models are not supported yet");
+  EXPECT_EQ(spec([](GgufWriter& w) { w.add_u32("llama.expert_count", 0); }).layers, 1);
+  EXPECT_EQ(refusal([](GgufWriter& w) {
+              w.add_u32("llama.attention.key_length", 8);
+              w.add_u32("llama.attention.value_length", 16);
+            }),
+            "tiny.gguf: key length 8 and value length 16 differ, which is not supported");
+  const std::string odd =
+      refusal([](GgufWriter& w) { w.add_u32("llama.rope.dimension_count", 7); });
+  EXPECT_EQ(odd, "tiny.gguf: rotary size 7 is odd");
 }
 
 }  // namespace

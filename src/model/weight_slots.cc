@@ -7,6 +7,40 @@
 
 namespace spillway {
 
+bool is_vector_role(WeightRole role) {
+  using enum WeightRole;
+  switch (role) {
+    case kFinalNorm:
+    case kFinalNormBias:
+    case kAttentionNorm:
+    case kAttentionNormBias:
+    case kQueryBias:
+    case kKeyBias:
+    case kValueBias:
+    case kAttentionOutBias:
+    case kMlpNorm:
+    case kMlpNormBias:
+    case kGateBias:
+    case kUpBias:
+    case kDownBias:
+      return true;
+    case kTokenEmbedding:
+    case kPositionEmbedding:
+    case kProjectIn:
+    case kProjectOut:
+    case kHead:
+    case kQuery:
+    case kKey:
+    case kValue:
+    case kAttentionOut:
+    case kGate:
+    case kUp:
+    case kDown:
+      return false;
+  }
+  return false;
+}
+
 std::vector<WeightSlot> weight_slots(const ModelSpec& spec) {
   using enum WeightRole;
   std::vector<WeightSlot> slots;

@@ -41,6 +41,9 @@ enum class WeightRole : uint8_t {
   kDownBias,
 };
 
+// Norms and biases.
+bool is_vector_role(WeightRole role);
+
 struct WeightSlot {
   WeightRole role;
   int layer;  // -1 for the weights outside the layers
@@ -48,7 +51,7 @@ struct WeightSlot {
   int64_t cols;
 
   // Vectors (norms, biases) are kept in a plain type; matrices may be quantized.
-  bool is_vector() const { return rows == 1; }
+  bool is_vector() const { return is_vector_role(role); }
 };
 
 // All weights that a network of this spec has: first those outside the layers, then layer by layer.

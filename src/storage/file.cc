@@ -29,8 +29,9 @@ File::File(const std::filesystem::path& path) : path_(path), label_(printable_na
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd_ < 0) {
     const int error = errno;
-    const bool absent = error == ENOENT || error == ENOTDIR;
-    fail(absent ? ErrorCode::kInvalidArgument : ErrorCode::kIo, "cannot open {}: {}",
+    const bool bad_path = error == ENOENT || error == ENOTDIR || error == EACCES ||
+                          error == EPERM || error == ELOOP || error == ENAMETOOLONG;
+    fail(bad_path ? ErrorCode::kInvalidArgument : ErrorCode::kIo, "cannot open {}: {}",
          printable_path(path), std::generic_category().message(error));
   }
   struct stat info {};

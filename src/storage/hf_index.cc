@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_events.h"
 #include "base/printable.h"
-#include "storage/json_events.h"
 #include "storage/tensor_index.h"
 
 namespace spillway {
@@ -108,7 +108,7 @@ class IndexHandler final : public JsonHandler {
 
 HfIndex parse_hf_index(std::string_view text, const std::string& label) {
   IndexHandler handler(label);
-  parse_json(text, label, handler);
+  read_json_events(text, label, handler);
   return handler.take();
 }
 

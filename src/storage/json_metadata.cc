@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_events.h"
 #include "base/printable.h"
-#include "storage/json_events.h"
 
 namespace spillway {
 namespace {
@@ -162,7 +162,7 @@ class Flattener final : public JsonHandler {
 void flatten_json(std::string_view text, const std::string& label, std::string_view prefix,
                   Metadata& metadata) {
   Flattener flattener(label, prefix, metadata);
-  parse_json(text, label, flattener);
+  read_json_events(text, label, flattener);
 }
 
 }  // namespace spillway

@@ -9,9 +9,9 @@
 
 #include "base/checked_math.h"
 #include "base/error.h"
+#include "base/json_events.h"
 #include "base/printable.h"
 #include "storage/byte_cursor.h"
-#include "storage/json_events.h"
 #include "storage/tensor_layout.h"
 
 namespace spillway {
@@ -190,7 +190,7 @@ void parse_safetensors(const ByteSource& source, int32_t file, ModelFiles& model
   std::string header(length, '\0');
   cursor.read_bytes(std::as_writable_bytes(std::span(header)), "header");
   HeaderHandler handler(source, file, cursor.position(), model);
-  parse_json(header, source.label(), handler, sizeof(length));
+  read_json_events(header, source.label(), handler, sizeof(length));
 }
 
 }  // namespace spillway

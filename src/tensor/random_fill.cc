@@ -112,21 +112,27 @@ std::vector<std::byte> make_pattern(DType type, int64_t blocks, uint64_t seed, f
 
 }  // namespace
 
-void fill_random(DType type, std::byte* out, int64_t count, uint64_t seed, float deviation) {
-  const DTypeInfo& info = dtype_info(type);
+// About a MiB, and an odd number of blocks, so that equal rows do not line up.
+RandomPattern::RandomPattern(DType type, uint64_t seed, float deviation)
+    : type_(type),
+      blocks_(((int64_t{1} << 20) / dtype_info(type).block_bytes) | 1),
+      bytes_(make_pattern(type, blocks_, seed, deviation)) {}
+
+void RandomPattern::fill(std::byte* out, int64_t count, uint64_t shift) const {
+  const DTypeInfo& info = dtype_info(type_);
   SPW_ASSERT(count >= 0 && count % info.block_elements == 0);
   const int64_t blocks = count / info.block_elements;
-  // About a MiB, and an odd number of blocks, so that equal rows do not line up.
-  const int64_t pattern_blocks =
-      std::min<int64_t>(blocks, ((int64_t{1} << 20) / info.block_bytes) | 1);
-  if (pattern_blocks == 0) return;
-  const std::vector<std::byte> pattern = make_pattern(type, pattern_blocks, seed, deviation);
-  for (int64_t done = 0, offset = 0; done < blocks; offset = (offset + 257) % pattern_blocks) {
-    const int64_t piece = std::min(blocks - done, pattern_blocks - offset);
-    std::memcpy(out + done * info.block_bytes, pattern.data() + offset * info.block_bytes,
+  auto offset = static_cast<int64_t>(shift % static_cast<uint64_t>(blocks_));
+  for (int64_t done = 0; done < blocks; offset = (offset + 257) % blocks_) {
+    const int64_t piece = std::min(blocks - done, blocks_ - offset);
+    std::memcpy(out + done * info.block_bytes, bytes_.data() + offset * info.block_bytes,
                 static_cast<size_t>(piece * info.block_bytes));
     done += piece;
   }
+}
+
+void fill_random(DType type, std::byte* out, int64_t count, uint64_t seed, float deviation) {
+  RandomPattern(type, seed, deviation).fill(out, count);
 }
 
 }  // namespace spillway

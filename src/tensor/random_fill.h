@@ -4,15 +4,31 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "tensor/dtype.h"
 
 namespace spillway {
 
-// Fills `count` stored elements (whole blocks) with values of mean about 0 and standard deviation
-// about `deviation`. The same (type, seed, deviation) gives the same bytes, whatever the machine.
-// One random pattern of about 1 MiB is made and laid out again and again at shifting offsets:
-// enough for benchmarks, useless as noise.
+// A random pattern of about 1 MiB, laid out again and again at shifting offsets: enough for
+// benchmarks, useless as noise. Values have a mean of about 0 and a standard deviation of about
+// `deviation`. The same (type, seed, deviation) gives the same bytes, whatever the machine.
+// Immutable, so thread-safe.
+class RandomPattern {
+ public:
+  RandomPattern(DType type, uint64_t seed, float deviation);
+
+  // Fills `count` stored elements (whole blocks); `shift` moves the beginning, so that weights
+  // differ.
+  void fill(std::byte* out, int64_t count, uint64_t shift = 0) const;
+
+ private:
+  DType type_;
+  int64_t blocks_;
+  std::vector<std::byte> bytes_;
+};
+
+// One fill, where the pattern is not needed again.
 void fill_random(DType type, std::byte* out, int64_t count, uint64_t seed, float deviation);
 
 }  // namespace spillway

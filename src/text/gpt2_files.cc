@@ -33,14 +33,16 @@ Vocabulary vocabulary_from_gpt2_files(std::string_view vocab_json, std::string_v
                                       std::string_view tokenizer_config_json,
                                       std::string_view where) {
   const std::string vocab_path = std::string(where) + "/vocab.json";
-  const nlohmann::json document = parse_json(vocab_json, vocab_path);
-  SPW_CHECK(document.is_object() && !document.empty(), kInvalidArgument,
+  const JsonDocument document(vocab_json, vocab_path);
+  const JsonValue tokens = document.root();
+  SPW_CHECK(tokens.is_object() && tokens.size() > 0, kInvalidArgument,
             "{} must be an object with tokens", vocab_path);
   Vocabulary vocabulary;
-  for (const auto& [text, id] : document.items()) {
-    const int64_t value = JsonField(id, vocab_path + ": the id of a token").integer();
-    token_slot(vocabulary, value, document.size(), vocab_path) = {.text = text};
-  }
+  tokens.for_each_member([&](std::string_view text, JsonValue id) {
+    SPW_CHECK(id.is_integer(), kInvalidArgument, "{}: the id of a token must be an integer",
+              vocab_path);
+    token_slot(vocabulary, id.integer(), tokens.size(), vocab_path) = {.text = std::string(text)};
+  });
   vocabulary.merges = parse_merges(merges_txt);
 
   TokenizerConfig config =

@@ -12,7 +12,7 @@ constexpr size_t kMaxIdGap = 65536;  // ids may be missing, but not many
 std::optional<std::string> token_text(const JsonField& config, const char* key) {
   const auto field = config.try_member(key);
   if (!field) return std::nullopt;
-  return field->is_string() ? field->string() : field->member("content").string();
+  return std::string(field->is_string() ? field->string() : field->member("content").string());
 }
 
 std::optional<bool> optional_boolean(const JsonField& config, const char* key) {
@@ -23,21 +23,21 @@ std::optional<bool> optional_boolean(const JsonField& config, const char* key) {
 std::string chat_template_text(const JsonField& config) {
   const auto field = config.try_member("chat_template");
   if (!field) return {};
-  if (!field->is_array()) return field->string();
-  for (size_t i = 0; i < field->size(); ++i) {
-    const JsonField entry = field->element(i);
-    if (field->size() == 1 || entry.member("name").string() == "default")
-      return entry.member("template").string();
-  }
-  return {};
+  if (!field->is_array()) return std::string(field->string());
+  std::optional<std::string_view> text;
+  field->for_each_element([&](const JsonField& entry) {
+    if (!text && (field->size() == 1 || entry.member("name").string() == "default"))
+      text = entry.member("template").string();
+  });
+  return std::string(text.value_or(""));
 }
 
 }  // namespace
 
 TokenizerConfig parse_tokenizer_config(std::string_view json, std::string_view where) {
   if (json.empty()) return {};
-  const nlohmann::json document = parse_json(json, where);
-  const JsonField root(document, std::string(where));
+  const JsonDocument document(json, std::string(where));
+  const JsonField root(document.root(), std::string(where));
   TokenizerConfig config;
   config.bos = token_text(root, "bos_token");
   config.eos = token_text(root, "eos_token");

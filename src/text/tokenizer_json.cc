@@ -21,15 +21,16 @@ Ids read_tokens(const JsonField& model, size_t entries, Vocabulary& vocabulary) 
   const bool byte_fallback = model.boolean_or("byte_fallback", false);
   Ids ids;
   ids.reserve(entries);
-  for (auto entry = vocab.value().begin(); entry != vocab.value().end(); ++entry) {
-    SPW_CHECK(entry->is_number_integer(), kInvalidArgument,
-              "{}: the id of a token must be an integer", vocab.path());
-    const auto id = entry->get<int64_t>();
-    const bool byte = byte_fallback && try_parse_byte_token(entry.key()).has_value();
-    token_slot(vocabulary, id, entries, vocab.path()) = {
-        .text = entry.key(), .kind = byte ? TokenKind::kByte : TokenKind::kNormal};
-    ids.emplace(entry.key(), static_cast<TokenId>(id));
-  }
+  vocab.value().for_each_member([&](std::string_view text, JsonValue id) {
+    SPW_CHECK(id.is_integer(), kInvalidArgument, "{}: the id of a token must be an integer",
+              vocab.path());
+    const bool byte = byte_fallback && try_parse_byte_token(text).has_value();
+    token_slot(vocabulary, id.integer(), entries, vocab.path()) = {
+        .text = std::string(text), .kind = byte ? TokenKind::kByte : TokenKind::kNormal};
+    const bool is_new = ids.emplace(text, static_cast<TokenId>(id.integer())).second;
+    SPW_CHECK(is_new, kInvalidArgument, "{}: token '{}' is there twice", vocab.path(),
+              printable(text));
+  });
   return ids;
 }
 
@@ -37,39 +38,40 @@ void read_merges(const JsonField& model, Vocabulary& vocabulary) {
   const JsonField merges = model.member("merges");
   const size_t count = merges.size();
   vocabulary.merges.reserve(count);
-  for (const nlohmann::json& merge : merges.value()) {
+  merges.value().for_each_element([&](JsonValue merge) {
     if (merge.is_string()) {
-      vocabulary.merges.push_back(merge.get_ref<const std::string&>());
-      continue;
+      vocabulary.merges.emplace_back(merge.string());
+      return;
     }
-    SPW_CHECK(merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string(),
+    SPW_CHECK(merge.is_array() && merge.size() == 2 && merge.element(0).is_string() &&
+                  merge.element(1).is_string(),
               kInvalidArgument, "{}[{}] must be a string or two strings", merges.path(),
               vocabulary.merges.size());
-    std::string joined = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+    std::string joined(merge.element(0).string());
+    joined.append(" ").append(merge.element(1).string());
     // Spaces are spelled otherwise by the time merges apply, so a merge with one in it never does.
     if (try_split_merge(joined)) vocabulary.merges.push_back(std::move(joined));
-  }
+  });
 }
 
 void read_added_tokens(const JsonField& root, const Ids& ids, size_t entries,
                        Vocabulary& vocabulary) {
   const auto added = root.try_member("added_tokens");
   if (!added) return;
-  for (size_t i = 0; i < added->size(); ++i) {
-    const JsonField entry = added->element(i);
-    const std::string& text = entry.member("content").string();
-    if (text.empty()) continue;
+  added->for_each_element([&](const JsonField& entry) {
+    const std::string_view text = entry.member("content").string();
+    if (text.empty()) return;
     const auto known = ids.find(text);
     const int64_t id = known != ids.end() ? known->second : entry.member("id").integer();
     const bool special = entry.boolean_or("special", false);
     VocabToken& token = token_slot(vocabulary, id, entries, entry.path());
-    token = {.text = text,
+    token = {.text = std::string(text),
              .kind = special ? TokenKind::kControl : TokenKind::kUserDefined,
              .lstrip = entry.boolean_or("lstrip", false),
              .rstrip = entry.boolean_or("rstrip", false),
              .single_word = entry.boolean_or("single_word", false)};
     if (special && vocabulary.unk == static_cast<TokenId>(id)) token.kind = TokenKind::kUnknown;
-  }
+  });
 }
 
 void read_model(const JsonField& model, Vocabulary& vocabulary) {
@@ -92,8 +94,8 @@ Vocabulary vocabulary_from_tokenizer_json(std::string_view tokenizer_json,
   const std::string path = std::string(where) + "/tokenizer.json";
   const TokenizerConfig config =
       parse_tokenizer_config(tokenizer_config_json, std::string(where) + "/tokenizer_config.json");
-  const nlohmann::json document = parse_json(tokenizer_json, path);
-  const JsonField root(document, path);
+  const JsonDocument document(tokenizer_json, path);
+  const JsonField root(document.root(), path);
   const JsonField model = root.member("model");
 
   Vocabulary vocabulary;

@@ -104,7 +104,7 @@ TEST(TokenizerJsonTest, TakesNamesAndTheTemplateFromTheConfiguration) {
 }
 
 TEST(TokenizerJsonTest, NamesTheFieldThatIsWrong) {
-  EXPECT_EQ(complaint(""), "model/tokenizer.json: not valid JSON at byte 1");
+  EXPECT_EQ(complaint("").find("model/tokenizer.json: not valid JSON at byte 0"), 0U);
   EXPECT_EQ(complaint("{}"), "model/tokenizer.json.model is missing");
   EXPECT_EQ(complaint("[]"), "model/tokenizer.json must be an object");
   EXPECT_EQ(complaint(R"({"model": 3})"), "model/tokenizer.json.model must be an object");
@@ -117,6 +117,8 @@ TEST(TokenizerJsonTest, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(
       complaint(replaced(kByteLevel, "\"c\": 5", "\"c\": 2000000000")),
       "model/tokenizer.json.model.vocab: the id 2000000000 does not fit a vocabulary of 8 tokens");
+  EXPECT_EQ(complaint(replaced(kByteLevel, "\"b\": 1", "\"a\": 1")),
+            "model/tokenizer.json.model.vocab: token 'a' is there twice");
   EXPECT_EQ(complaint(replaced(kByteLevel, "NFC", "Lowercase")),
             "model/tokenizer.json.normalizer: normalizer Lowercase is not supported");
   EXPECT_EQ(complaint(replaced(kByteLevel, "\"ids\": [6]", "\"ids\": [66]")),
@@ -144,11 +146,26 @@ TEST(TokenizerJsonTest, SurvivesDeepNesting) {
   constexpr size_t kDepth = 1'000'000;
   EXPECT_NE(complaint(std::string(kDepth, '[')), "");
   EXPECT_NE(complaint(std::string(kDepth, '[') + std::string(kDepth, ']')), "");
-  std::string nested;
-  for (int i = 0; i < 20'000; ++i) nested += R"({"type": "Sequence", "normalizers": [)";
-  for (int i = 0; i < 20'000; ++i) nested += "]}";
-  const std::string message = complaint(replaced(kByteLevel, R"({"type": "NFC"})", nested));
-  EXPECT_NE(message.find("nested too deeply"), std::string::npos);
+  const auto nested = [](int depth) {
+    std::string text;
+    for (int i = 0; i < depth; ++i) text += R"({"type": "Sequence", "normalizers": [)";
+    for (int i = 0; i < depth; ++i) text += "]}";
+    return complaint(replaced(kByteLevel, R"({"type": "NFC"})", text));
+  };
+  EXPECT_NE(nested(20).find("sequences nested too deeply"), std::string::npos) << nested(20);
+  EXPECT_NE(nested(20'000).find("is nested deeper than 64"), std::string::npos) << nested(20'000);
+}
+
+TEST(TokenizerJsonTest, BoundsEveryFileBeforeItIsHeld) {
+  const std::string deep(1'000'000, '[');
+  EXPECT_EQ(complaint(kByteLevel, deep),
+            "model/tokenizer_config.json: JSON at byte 64 is nested deeper than 64");
+  try {
+    vocabulary_from_gpt2_files(deep, "", "", "model");
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "model/vocab.json: JSON at byte 64 is nested deeper than 64");
+  }
 }
 
 TEST(Gpt2FilesTest, KnowsOptByItsFirstTokens) {

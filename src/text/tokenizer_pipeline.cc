@@ -13,18 +13,17 @@ constexpr int kMaxSequenceDepth = 8;
 
 // Calls visit(type, stage) for a stage, or for each stage of a sequence of them.
 void for_each_stage(const JsonField& stage, const char* members,
-                    const std::function<void(const std::string&, const JsonField&)>& visit,
+                    const std::function<void(std::string_view, const JsonField&)>& visit,
                     int depth = 0) {
   SPW_CHECK(depth < kMaxSequenceDepth, kUnsupported, "{}: sequences nested too deeply",
             stage.path());
-  const std::string& type = stage.member("type").string();
+  const std::string_view type = stage.member("type").string();
   if (type != "Sequence") {
     visit(type, stage);
     return;
   }
-  const JsonField list = stage.member(members);
-  for (size_t i = 0; i < list.size(); ++i)
-    for_each_stage(list.element(i), members, visit, depth + 1);
+  stage.member(members).for_each_element(
+      [&](const JsonField& element) { for_each_stage(element, members, visit, depth + 1); });
 }
 
 struct Pipeline {
@@ -38,7 +37,7 @@ bool is_space_replacement(const JsonField& stage) {
   return pattern && pattern->string() == " " && stage.member("content").string() == kSpaceSymbol;
 }
 
-void read_normalizer(const std::string& type, const JsonField& stage, Pipeline& pipeline,
+void read_normalizer(std::string_view type, const JsonField& stage, Pipeline& pipeline,
                      Vocabulary& vocabulary) {
   if (type == "NFC") {
     vocabulary.normalize_nfc = true;
@@ -66,15 +65,16 @@ std::string pattern_for(std::string_view text) {
 void read_split(const JsonField& stage, Pipeline& pipeline) {
   const JsonField pattern = stage.member("pattern");
   const auto regex = pattern.try_member("Regex");
-  const std::string text = regex ? regex->string() : pattern_for(pattern.member("String").string());
-  const std::string& behavior = stage.member("behavior").string();
+  std::string text =
+      regex ? std::string(regex->string()) : pattern_for(pattern.member("String").string());
+  const std::string_view behavior = stage.member("behavior").string();
   const bool inverted = stage.boolean_or("invert", false);
   // Once spaces have become symbols there is nothing left to split at.
   if (pipeline.space_symbol && text == " ") return;
   // An inverted Removed drops what the pattern does not cover; such patterns cover everything.
   SPW_CHECK(behavior == "Isolated" || (behavior == "Removed" && inverted), kUnsupported,
             "{}: split behavior {} is not supported", stage.path(), printable(behavior));
-  pipeline.patterns.push_back(text);
+  pipeline.patterns.push_back(std::move(text));
 }
 
 void read_punctuation(const JsonField& stage, Pipeline& pipeline) {
@@ -97,7 +97,7 @@ void read_metaspace(const JsonField& stage, Pipeline& pipeline, Vocabulary& voca
   vocabulary.split_on_space = stage.boolean_or("split", true);
 }
 
-void read_pre_tokenizer(const std::string& type, const JsonField& stage, Pipeline& pipeline,
+void read_pre_tokenizer(std::string_view type, const JsonField& stage, Pipeline& pipeline,
                         Vocabulary& vocabulary) {
   // What follows ByteLevel sees its letters instead of the text.
   SPW_CHECK(!pipeline.byte_level, kUnsupported, "{}: {} after ByteLevel is not supported",
@@ -134,10 +134,10 @@ void add_template_token(TokenId id, bool before, const JsonField& field, Vocabul
   (before ? vocabulary.bos : vocabulary.eos) = id;
 }
 
-TokenId template_token_id(const JsonField& stage, const std::string& name,
+TokenId template_token_id(const JsonField& stage, std::string_view name,
                           const Vocabulary& vocabulary) {
   if (const auto known = stage.try_member("special_tokens")) {
-    if (const auto entry = known->try_member(name.c_str())) {
+    if (const auto entry = known->try_member(name)) {
       const JsonField ids = entry->member("ids");
       SPW_CHECK(ids.size() == 1, kUnsupported, "{}: one id is expected", ids.path());
       const int64_t id = ids.element(0).integer();
@@ -148,17 +148,15 @@ TokenId template_token_id(const JsonField& stage, const std::string& name,
 }
 
 void read_template(const JsonField& stage, Vocabulary& vocabulary) {
-  const JsonField parts = stage.member("single");
   bool before = true;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const JsonField part = parts.element(i);
+  stage.member("single").for_each_element([&](const JsonField& part) {
     if (part.try_member("Sequence")) {
       before = false;
-      continue;
+      return;
     }
-    const std::string& name = part.member("SpecialToken").member("id").string();
+    const std::string_view name = part.member("SpecialToken").member("id").string();
     add_template_token(template_token_id(stage, name, vocabulary), before, part, vocabulary);
-  }
+  });
 }
 
 // [text, id]
@@ -172,13 +170,12 @@ TokenId classifier_token_id(const JsonField& pair) {
 void read_pipeline(const JsonField& root, Vocabulary& vocabulary) {
   Pipeline pipeline;
   if (const auto normalizer = root.try_member("normalizer"))
-    for_each_stage(*normalizer, "normalizers",
-                   [&](const std::string& type, const JsonField& stage) {
-                     read_normalizer(type, stage, pipeline, vocabulary);
-                   });
+    for_each_stage(*normalizer, "normalizers", [&](std::string_view type, const JsonField& stage) {
+      read_normalizer(type, stage, pipeline, vocabulary);
+    });
   if (const auto pre_tokenizer = root.try_member("pre_tokenizer"))
     for_each_stage(*pre_tokenizer, "pretokenizers",
-                   [&](const std::string& type, const JsonField& stage) {
+                   [&](std::string_view type, const JsonField& stage) {
                      read_pre_tokenizer(type, stage, pipeline, vocabulary);
                    });
   SPW_CHECK(pipeline.byte_level != pipeline.space_symbol, kUnsupported,
@@ -199,7 +196,7 @@ bool read_post_processor(const JsonField& root, Vocabulary& vocabulary) {
   const auto processor = root.try_member("post_processor");
   if (!processor) return false;
   bool known = false;
-  for_each_stage(*processor, "processors", [&](const std::string& type, const JsonField& stage) {
+  for_each_stage(*processor, "processors", [&](std::string_view type, const JsonField& stage) {
     if (type == "ByteLevel") return;
     known = true;
     if (type == "TemplateProcessing") {

@@ -11,8 +11,9 @@ namespace {
 constexpr size_t kMaxTokens = size_t{1} << 24;
 constexpr size_t kMaxMerges = size_t{1} << 26;
 constexpr size_t kMaxTokenBytes = 65536;
-constexpr size_t kMaxMatchedTokenBytes =
-    1024;  // control and user-defined tokens are looked for everywhere
+// Control, unknown and user-defined tokens are looked for everywhere: each byte of theirs costs 16.
+constexpr size_t kMaxMatchedTokenBytes = 1024;
+constexpr size_t kMaxMatchedBytes = size_t{1} << 20;
 constexpr size_t kMaxSplitPatterns = 64;
 
 void check_id(const Vocabulary& vocabulary, TokenId id, std::string_view field) {
@@ -31,13 +32,20 @@ void validate(const Vocabulary& vocabulary) {
   SPW_CHECK(vocabulary.split_patterns.size() <= kMaxSplitPatterns, kInvalidArgument,
             "vocabulary: {} split patterns are too many (limit {})",
             vocabulary.split_patterns.size(), kMaxSplitPatterns);
+  size_t matched_bytes = 0;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const VocabToken& token = vocabulary.tokens[id];
-    const bool matched = token.kind == TokenKind::kControl || token.kind == TokenKind::kUserDefined;
+    const bool matched = token.kind == TokenKind::kControl || token.kind == TokenKind::kUnknown ||
+                         token.kind == TokenKind::kUserDefined;
+    if (matched) matched_bytes += token.text.size();
     const size_t limit = matched ? kMaxMatchedTokenBytes : kMaxTokenBytes;
     SPW_CHECK(token.text.size() <= limit, kInvalidArgument,
               "vocabulary: token {} has {} bytes of text (limit {})", id, token.text.size(), limit);
   }
+  SPW_CHECK(matched_bytes <= kMaxMatchedBytes, kInvalidArgument,
+            "vocabulary: control, unknown and user-defined tokens have {} bytes of text together "
+            "(limit {})",
+            matched_bytes, kMaxMatchedBytes);
   if (vocabulary.bos) check_id(vocabulary, *vocabulary.bos, "the id of bos");
   if (vocabulary.eos) check_id(vocabulary, *vocabulary.eos, "the id of eos");
   if (vocabulary.eot) check_id(vocabulary, *vocabulary.eot, "the id of eot");

@@ -65,5 +65,15 @@ TEST(VocabularyTest, ReadsByteTokens) {
     EXPECT_EQ(try_parse_byte_token(text), std::nullopt);
 }
 
+TEST(VocabularyTest, LimitsTheTextThatIsLookedForEverywhere) {
+  for (const TokenKind kind :
+       {TokenKind::kControl, TokenKind::kUnknown, TokenKind::kUserDefined, TokenKind::kNormal}) {
+    Vocabulary vocabulary = byte_vocabulary();
+    vocabulary.tokens.resize(vocabulary.tokens.size() + 2000,
+                             {.text = std::string(1000, 'x'), .kind = kind});
+    EXPECT_EQ(complaint(vocabulary) != "", kind != TokenKind::kNormal);
+  }
+}
+
 }  // namespace
 }  // namespace spillway

@@ -11,6 +11,8 @@
 #include "storage/json_metadata.h"
 #include "storage/safetensors_reader.h"
 #include "tests/hostile/case_runner.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_json.h"
 
 namespace spillway {
 namespace {
@@ -54,6 +56,15 @@ class AmplificationTest : public ::testing::Test {
           model.metadata = Metadata("config.json");
           flatten_json(text, "config.json", "", model.metadata);
           return model;
+        },
+        [&] { return std::string(what); });
+  }
+  void tokenizer_json(std::string_view text, const char* what) {
+    runner_.run(
+        text.size(),
+        [&] {
+          Tokenizer tokenizer(vocabulary_from_tokenizer_json(text, "", "folder"));
+          return ModelFiles{};
         },
         [&] { return std::string(what); });
   }
@@ -147,6 +158,30 @@ TEST_F(AmplificationTest, IndexEntriesAreLimited) {
     }
   }
   EXPECT_EQ(runner_.accepted(), 2);
+}
+
+TEST_F(AmplificationTest, TokenizersAreNeverHeldAsALargeTree) {
+  tokenizer_json(std::string(30 * kMillion, '['), "deep arrays");
+  for (const char* value : {"[]", "{}", "0", "\"\"", R"("\n")", R"({"":0})", "[[0]]"}) {
+    const std::string element = std::string(value) + ",";
+    tokenizer_json("[" + repeated(element, 30 * kMillion) + "0]", value);
+    // As many as are allowed.
+    const std::string_view text = value;
+    const size_t nodes = text == R"({"":0})" || text == "[[0]]" ? 3 : 1;
+    tokenizer_json("[" + repeated(element, 3'490'000 / nodes * element.size()) + "0]", value);
+  }
+  tokenizer_json("{" + repeated("\"a\":0,", 1'740'000 * 6) + "\"b\":0}", "members");
+  EXPECT_EQ(runner_.accepted(), 0);
+}
+
+TEST_F(AmplificationTest, TokensThatAreFoundEverywhereAreLimited) {
+  std::string json = R"({"model": {"vocab": {}, "merges": []}, "added_tokens": [)";
+  for (int i = 0; i < 60'000; ++i)
+    json += fmt::format(R"({{"id": {}, "content": "{:0500}", "special": true}},)", i, i);
+  json.back() = ']';
+  json += R"(, "pre_tokenizer": {"type": "ByteLevel"}})";
+  tokenizer_json(json, "added tokens");
+  EXPECT_EQ(runner_.accepted(), 0);
 }
 
 }  // namespace

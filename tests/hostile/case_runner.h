@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a reader on a damaged input and checks what reliability.md's R1 asks of it.
+// Runs a reader on a damaged input, then all that looks at what it read, and checks what
+// reliability.md's R1 asks of them.
 #pragma once
 
 #include <cstddef>
@@ -30,21 +31,26 @@ class CaseRunner {
 
   static constexpr double kMaxSeconds = kSanitized ? 10 : 1;
 
-  // `read` must return or throw an Error of one line, within kMaxSeconds of processor time and
-  // `input_bytes` + kSlackBytes of memory; what it returns must have its extents inside the file.
+  // `read` must return or throw an Error of one line; what it returns must have its extents inside
+  // the file. Then describe_model() and the tokenizer must each work or throw such an Error. All
+  // within kMaxSeconds of processor time and `input_bytes` + kSlackBytes of memory.
   void run(uint64_t input_bytes, const std::function<ModelFiles()>& read,
            const std::function<std::string()>& describe);
 
   int cases() const { return cases_; }
-  int accepted() const { return accepted_; }
+  int accepted() const { return accepted_; }    // by the reader
+  int described() const { return described_; }  // of these, as a model
+  int tokenized() const { return tokenized_; }  // of these, with a tokenizer that encodes
   uint64_t peak_bytes() const { return peak_bytes_; }
   double slowest_seconds() const { return slowest_seconds_; }
-  // For the test's log: "40000 cases, 12000 accepted, at most 0.2 MB above the input, 1.5 ms".
+  // For the test's log: "40000 cases, 12000 accepted, ...".
   std::string summary() const;
 
  private:
   int cases_ = 0;
   int accepted_ = 0;
+  int described_ = 0;
+  int tokenized_ = 0;
   uint64_t peak_bytes_ = 0;
   double slowest_seconds_ = 0;
 };
@@ -54,9 +60,9 @@ using Visit =
     std::function<void(const Bytes& mutant, const std::function<std::string()>& describe)>;
 // Every prefix shorter than `bytes`, up to `header_bytes`.
 void each_truncation(const Bytes& bytes, size_t header_bytes, const Visit& visit);
+// When kSanitized only one bit of each byte.
 void each_bit_flip(const Bytes& bytes, size_t header_bytes, const Visit& visit);
-// `count` times (a fifth when kSanitized): a few bytes overwritten, a range deleted, doubled or
-// moved; the same every time.
+// `count` times: a few bytes overwritten, a range deleted, doubled or moved; the same every time.
 void random_damage(const Bytes& bytes, size_t header_bytes, int count, uint64_t seed,
                    const Visit& visit);
 

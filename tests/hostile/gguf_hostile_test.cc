@@ -17,17 +17,55 @@
 namespace spillway {
 namespace {
 
-// The keys of a small model, without key number `left_out`.
-GgufWriter small_model(int left_out = -1) {
+enum class Words { kByteLevel, kSentencePiece };
+
+void add_tokenizer(Words words, const std::function<bool()>& next, GgufWriter& w) {
+  const bool byte_level = words == Words::kByteLevel;
+  const std::string key = "tokenizer.ggml.";
+  if (next()) w.add(key + "model", byte_level ? "gpt2" : "llama");
+  if (next()) w.add(key + "pre", "gpt-2");
+  if (next())
+    w.add(key + "tokens", byte_level ? StringArray({"<e>", "a", "b", "\xc4\xa0", "ab",
+                                                    "\xc4\xa0\x61", "1", "", "u"})
+                                     : StringArray({"<unk>", "<s>", "<e>", "<0x61>", "<0xFF>", "a",
+                                                    "\xe2\x96\x81", "\xe2\x96\x81\x61", "ab"}));
+  if (next()) {
+    w.add_ints(key + "token_type", byte_level ? std::vector<int32_t>{3, 1, 1, 1, 1, 1, 1, 5, 4}
+                                              : std::vector<int32_t>{2, 3, 3, 6, 6, 1, 1, 1, 5});
+  }
+  if (byte_level) {
+    if (next()) w.add(key + "merges", StringArray({"a b", "\xc4\xa0 a"}));
+  } else {
+    if (next()) w.add_floats(key + "scores", std::vector<float>{0, 0, 0, 0, 0, -1, -2, -3, -4});
+  }
+  if (next()) w.add_u32(key + "bos_token_id", 1);
+  if (next()) w.add_u32(key + "eos_token_id", byte_level ? 0 : 2);
+  if (next()) w.add_u32(key + "unknown_token_id", 0);
+  if (next()) w.add_bool(key + "add_bos_token", true);
+  if (next()) w.add_bool(key + "add_space_prefix", !byte_level);
+  if (next()) w.add("tokenizer.chat_template", "{{ messages }}");
+}
+
+// A Llama of one layer with its tokenizer, without key number `left_out`.
+GgufWriter small_model(Words words, int left_out = -1) {
   GgufWriter w(64);
   int n = 0;
   const auto next = [&] { return n++ != left_out; };
   if (next()) w.add("general.architecture", "llama");
   if (next()) w.add("general.name", "tiny");
-  if (next()) w.add_u32("llama.block_count", 2);
+  if (next()) w.add_u32("llama.block_count", 1);
   if (next()) w.add_u32("llama.context_length", 128);
-  if (next()) w.add_f32("llama.rope.freq_base", 10000.0f);
-  if (next()) w.add_int("one.u8", NumberType::kU8, 200);
+  if (next()) w.add_u32("llama.embedding_length", 32);
+  if (next()) w.add_u32("llama.feed_forward_length", 64);
+  if (next()) w.add_u32("llama.attention.head_count", 2);
+  if (next()) w.add_u32("llama.attention.head_count_kv", 1);
+  if (next()) w.add_u32("llama.attention.key_length", 16);
+  if (next()) w.add_f32("llama.attention.layer_norm_rms_epsilon", 1e-5F);
+  if (next()) w.add_f32("llama.rope.freq_base", 10000.0F);
+  if (next()) w.add_u32("llama.rope.dimension_count", 16);
+  if (next()) w.add("llama.rope.scaling.type", "linear");
+  if (next()) w.add_f32("llama.rope.scaling.factor", 2.0F);
+  if (next()) w.add_int("llama.expert_count", NumberType::kU8, 0);
   if (next()) w.add_int("one.i8", NumberType::kI8, -3);
   if (next()) w.add_int("one.u16", NumberType::kU16, 65535);
   if (next()) w.add_int("one.i16", NumberType::kI16, -9);
@@ -35,19 +73,31 @@ GgufWriter small_model(int left_out = -1) {
   if (next()) w.add_int("one.u64", NumberType::kU64, 1LL << 40);
   if (next()) w.add_int("one.i64", NumberType::kI64, -(1LL << 40));
   if (next()) w.add_double("one.f64", NumberType::kF64, 1e-5);
-  if (next()) w.add_bool("tokenizer.ggml.add_bos_token", true);
-  if (next())
-    w.add("tokenizer.ggml.tokens", StringArray({"<s>", "</s>", "a", "", "\xe2\x96\x81x"}));
-  if (next()) w.add_floats("tokenizer.ggml.scores", std::vector<float>{0, 0, -1, -2, -3});
-  if (next()) w.add_ints("tokenizer.ggml.token_type", std::vector<int32_t>{3, 3, 1, 1, 1});
   if (next()) w.add("flags", NumberArray{NumberType::kBool, {std::byte{1}, std::byte{0}}});
-  w.add_tensor("token_embd.weight", DType::kF16, {5, 32}, Bytes(320, std::byte{1}));
-  w.add_tensor("blk.0.attn_q.weight", DType::kQ8_0, {4, 32}, Bytes(136, std::byte{2}));
-  w.add_tensor("blk.0.ffn.weight", DType::kQ4_K, {2, 3, 256}, Bytes(864, std::byte{3}));
-  w.add_tensor("output_norm.weight", DType::kF32, {32}, Bytes(128, std::byte{4}));
+  add_tokenizer(words, next, w);
+
+  const auto tensor = [&](const char* name, DType dtype, std::vector<int64_t> shape) {
+    int64_t rows = 1;
+    for (size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
+    const auto bytes = static_cast<size_t>(rows * row_bytes(dtype, shape.back()));
+    w.add_tensor(name, dtype, std::move(shape), Bytes(bytes, std::byte{0x3f}));
+  };
+  tensor("token_embd.weight", DType::kF16, {9, 32});
+  tensor("output_norm.weight", DType::kF32, {32});
+  tensor("rope_freqs.weight", DType::kF32, {8});
+  tensor("blk.0.attn_norm.weight", DType::kF32, {32});
+  tensor("blk.0.attn_q.weight", DType::kQ8_0, {32, 32});
+  tensor("blk.0.attn_k.weight", DType::kQ4_0, {16, 32});
+  tensor("blk.0.attn_v.weight", DType::kQ4_0, {16, 32});
+  tensor("blk.0.attn_output.weight", DType::kQ4_0, {32, 32});
+  tensor("blk.0.ffn_norm.weight", DType::kF32, {32});
+  tensor("blk.0.ffn_gate.weight", DType::kQ4_0, {64, 32});
+  tensor("blk.0.ffn_up.weight", DType::kQ4_0, {64, 32});
+  tensor("blk.0.ffn_down.weight", DType::kQ4_0, {32, 64});
+  tensor("unused.weight", DType::kQ4_K, {2, 3, 256});
   return w;
 }
-constexpr int kKeys = 18;
+constexpr int kKeys = 34;
 
 struct Field {
   size_t offset;
@@ -99,85 +149,147 @@ constexpr uint64_t kExtremes[16] = {
     0,          1,          2,          31,          32,         127,       255,        65535,
     0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 1ull << 60, INT64_MAX, 1ull << 63, UINT64_MAX};
 
-class GgufHostileTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    file_ = small_model().bytes();
-    header_bytes_ = small_model().header().size();
+// The damaged files of one kind of model. Each function makes the same ones every time.
+class Mutations {
+ public:
+  explicit Mutations(Words words)
+      : words_(words),
+        file_(small_model(words).bytes()),
+        header_bytes_(small_model(words).header().size()) {}
+
+  const Bytes& file() const { return file_; }
+  size_t header_bytes() const { return header_bytes_; }
+
+  void truncations(const Visit& visit) const { each_truncation(file_, file_.size(), visit); }
+  void bit_flips(const Visit& visit) const { each_bit_flip(file_, header_bytes_, visit); }
+  void extremes(const Visit& visit) const {
+    for (const Field& field : integer_fields(file_)) {
+      for (const uint64_t value : kExtremes) {
+        Bytes mutant = file_;
+        std::memcpy(mutant.data() + field.offset, &value, field.bytes);
+        visit(mutant, [&] { return fmt::format("byte {} set to {}", field.offset, value); });
+      }
+    }
   }
+  void pairs_of_extremes(const Visit& visit) const {
+    const std::vector<Field> fields = integer_fields(file_);
+    for (uint64_t seed = 0; seed < (kSanitized ? 3'000 : 15'000); ++seed) {
+      std::mt19937_64 random(seed);
+      Bytes mutant = file_;
+      for (int i = 0; i < 2; ++i) {
+        const Field& field = fields[random() % fields.size()];
+        const uint64_t value = kExtremes[random() % 16];
+        std::memcpy(mutant.data() + field.offset, &value, field.bytes);
+      }
+      visit(mutant, [&] { return fmt::format("pair of extremes, seed {}", seed); });
+    }
+  }
+  void deleted_keys(const Visit& visit) const {
+    for (int key = 0; key < kKeys; ++key)
+      visit(small_model(words_, key).bytes(), [&] { return fmt::format("without key {}", key); });
+  }
+  void random(const Visit& visit) const {
+    random_damage(file_, header_bytes_, kSanitized ? 4'000 : 30'000, 1, visit);
+  }
+
+ private:
+  Words words_;
+  Bytes file_;
+  size_t header_bytes_;
+};
+
+class GgufHostileTest : public ::testing::TestWithParam<Words> {
+ protected:
+  // What a tensor's extent says is read from the undamaged file.
+  GgufHostileTest() : path_(folder_.write("m.gguf", mutations_.file())) {}
   void TearDown() override { std::cout << "  " << runner_.summary() << std::endl; }
 
   Visit visit() {
     return [this](const Bytes& mutant, const std::function<std::string()>& describe) {
       runner_.run(
-          mutant.size(), [&] { return parse_gguf(MemorySource("m.gguf", mutant)); }, describe);
+          mutant.size(),
+          [&] {
+            ModelFiles model = parse_gguf(MemorySource("m.gguf", mutant));
+            model.paths = {path_};
+            return model;
+          },
+          describe);
     };
   }
 
-  Bytes file_;
-  size_t header_bytes_ = 0;
+  const Mutations mutations_{GetParam()};
+  const TempFolder folder_;
+  const std::filesystem::path path_;
   CaseRunner runner_;
 };
 
-TEST_F(GgufHostileTest, TheUndamagedFileIsAccepted) {
-  visit()(file_, [] { return std::string("undamaged"); });
+TEST_P(GgufHostileTest, TheUndamagedFileIsAccepted) {
+  visit()(mutations_.file(), [] { return std::string("undamaged"); });
   EXPECT_EQ(runner_.accepted(), 1);
+  EXPECT_EQ(runner_.described(), 1);
+  EXPECT_EQ(runner_.tokenized(), 1);
 }
 
-TEST_F(GgufHostileTest, SurvivesEveryTruncation) {
-  each_truncation(file_, file_.size(), visit());
+TEST_P(GgufHostileTest, SurvivesEveryTruncation) {
+  mutations_.truncations(visit());
   EXPECT_EQ(runner_.accepted(), 0);
 }
 
-TEST_F(GgufHostileTest, SurvivesEveryBitFlip) { each_bit_flip(file_, header_bytes_, visit()); }
+TEST_P(GgufHostileTest, SurvivesBitFlips) { mutations_.bit_flips(visit()); }
 
-TEST_F(GgufHostileTest, SurvivesExtremesInEveryInteger) {
-  const std::vector<Field> fields = integer_fields(file_);
-  EXPECT_GT(fields.size(), 100u);
-  for (const Field& field : fields) {
-    for (const uint64_t value : kExtremes) {
-      Bytes mutant = file_;
-      std::memcpy(mutant.data() + field.offset, &value, field.bytes);
-      visit()(mutant, [&] { return fmt::format("byte {} set to {}", field.offset, value); });
-    }
-  }
+TEST_P(GgufHostileTest, SurvivesExtremesInEveryInteger) {
+  EXPECT_GT(integer_fields(mutations_.file()).size(), 100u);
+  mutations_.extremes(visit());
 }
 
-TEST_F(GgufHostileTest, SurvivesExtremesInPairsOfIntegers) {
-  const std::vector<Field> fields = integer_fields(file_);
-  for (uint64_t seed = 0; seed < (kSanitized ? 6'000 : 30'000); ++seed) {
-    std::mt19937_64 random(seed);
-    Bytes mutant = file_;
-    for (int i = 0; i < 2; ++i) {
-      const Field& field = fields[random() % fields.size()];
-      const uint64_t value = kExtremes[random() % 16];
-      std::memcpy(mutant.data() + field.offset, &value, field.bytes);
-    }
-    visit()(mutant, [&] { return fmt::format("pair of extremes, seed {}", seed); });
-  }
+TEST_P(GgufHostileTest, SurvivesExtremesInPairsOfIntegers) {
+  mutations_.pairs_of_extremes(visit());
 }
 
-TEST_F(GgufHostileTest, SurvivesEachKeyDeleted) {
-  for (int key = 0; key < kKeys; ++key)
-    visit()(small_model(key).bytes(), [&] { return fmt::format("without key {}", key); });
+TEST_P(GgufHostileTest, SurvivesEachKeyDeleted) {
+  mutations_.deleted_keys(visit());
   EXPECT_EQ(runner_.accepted(), kKeys);  // which keys a model needs is not the reader's affair
+  EXPECT_EQ(runner_.described(), kKeys - 6);
+  EXPECT_EQ(runner_.tokenized(), kKeys - 2);
 }
 
-TEST_F(GgufHostileTest, SurvivesRandomDamage) {
-  random_damage(file_, header_bytes_, 60'000, 1, visit());
+TEST_P(GgufHostileTest, SurvivesRandomDamage) {
+  mutations_.random(visit());
+  EXPECT_GT(runner_.described(), 100);
+  EXPECT_GT(runner_.tokenized(), 100);
 }
 
-TEST_F(GgufHostileTest, SurvivesRandomDamageThroughRealFiles) {
-  const TempFolder folder;
-  random_damage(file_, header_bytes_, 1000, 1'000'000,
+TEST_P(GgufHostileTest, SurvivesRandomDamageThroughRealFiles) {
+  random_damage(mutations_.file(), mutations_.header_bytes(), kSanitized ? 200 : 1000, 1'000'000,
                 [&](const Bytes& mutant, const std::function<std::string()>& describe) {
-                  const auto path = folder / "m.gguf";
-                  std::ofstream(path, std::ios::binary)
+                  std::ofstream(path_, std::ios::binary)
                       .write(reinterpret_cast<const char*>(mutant.data()),
                              static_cast<std::streamsize>(mutant.size()));
                   runner_.run(
-                      mutant.size(), [&] { return open_model(path); }, describe);
+                      mutant.size(), [&] { return open_model(path_); }, describe);
                 });
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizers, GgufHostileTest,
+                         ::testing::Values(Words::kByteLevel, Words::kSentencePiece),
+                         [](const auto& info) {
+                           return info.param == Words::kByteLevel ? "ByteLevel" : "SentencePiece";
+                         });
+
+TEST(GgufMutationsTest, AreTenThousandOrMore) {
+  size_t count = 0;
+  const Visit visit = [&](const Bytes&, const std::function<std::string()>&) { ++count; };
+  for (const Words words : {Words::kByteLevel, Words::kSentencePiece}) {
+    const Mutations mutations(words);
+    mutations.truncations(visit);
+    mutations.bit_flips(visit);
+    mutations.extremes(visit);
+    mutations.pairs_of_extremes(visit);
+    mutations.deleted_keys(visit);
+    mutations.random(visit);
+  }
+  std::cout << "  " << count << " damaged GGUF files" << std::endl;
+  EXPECT_GE(count, kSanitized ? 10'000u : 100'000u);
 }
 
 }  // namespace

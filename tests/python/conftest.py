@@ -5,9 +5,12 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
+import time
 
 import pytest
+import tiny_llama
 
 # No test may reach for the network, and the reference needs no more threads than the program.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -42,6 +45,23 @@ class Outcome:
         assert self.out == "", f"expected nothing on stdout:\n{self.out}"
 
 
+def wait_for_handlers(process, timeout_s=10):
+    """Returns when the program catches SIGINT and SIGTERM: before, they would end it as they end any process."""
+    wanted = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGTERM - 1)
+    deadline = time.monotonic() + timeout_s
+    caught = 0
+    while caught & wanted != wanted and process.poll() is None:
+        assert time.monotonic() < deadline, "no handlers for SIGINT and SIGTERM"
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(status.split("SigCgt:")[1].split()[0], 16)
+
+
+def end_process(process):
+    """For `finally`: ends it whatever state it is in, and closes its pipes."""
+    process.kill()
+    process.communicate()
+
+
 class Program:
     """The spillway executable."""
 
@@ -51,14 +71,23 @@ class Program:
     def command(self, *arguments):
         return [os.fsencode(str(self.path))] + [a if isinstance(a, bytes) else os.fsencode(str(a)) for a in arguments]
 
-    def run(self, *arguments, stdin=b"", timeout=120):
+    def run(self, *arguments, stdin=b"", timeout=120, env=None, cwd=None):
         """Runs to the end. A hang or a death by signal fails the test that asked."""
         if isinstance(stdin, str):
             stdin = stdin.encode()
-        done = subprocess.run(self.command(*arguments), input=stdin, capture_output=True, check=False, timeout=timeout)
+        done = subprocess.run(
+            self.command(*arguments), input=stdin, capture_output=True, check=False, timeout=timeout, env=env, cwd=cwd
+        )
         error = done.stderr.decode(errors="replace")
         assert done.returncode >= 0, f"died of signal {-done.returncode}\nstderr: {error}"
         return Outcome(done.returncode, done.stdout.decode(errors="replace"), error, done.stdout)
+
+    def start(self, *arguments, **streams):
+        """A process whose signal handlers are in place; end_process() must end it."""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0} | streams
+        process = subprocess.Popen(self.command(*arguments), **streams)
+        wait_for_handlers(process)
+        return process
 
     def logits(self, model, ids, out_path, *options):
         """float32 [len(ids), vocab]: the logits after each position."""
@@ -117,9 +146,33 @@ def stories():
 
 
 @pytest.fixture(scope="session")
-def tiny_model(stories):
-    """A model of 260K parameters with a tokenizer."""
-    return stories / "stories260K-f32.gguf"
+def models(tmp_path_factory):
+    """A folder for the models that the tests write."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(models):
+    """A generated model with a tokenizer and a chat template (tiny_llama.py), as a GGUF file."""
+    return tiny_llama.write_gguf(models / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(models):
+    """The same model as a Hugging Face folder."""
+    return tiny_llama.write_folder(models / "tiny")
+
+
+@pytest.fixture(scope="session")
+def long_model(models):
+    """The same model with room for answers that take far longer than any test waits."""
+    return tiny_llama.write_gguf(models / "long.gguf", context=1 << 20)
+
+
+@pytest.fixture(scope="session")
+def no_bos_model(models):
+    """The same model without a BOS token."""
+    return tiny_llama.write_gguf(models / "no-bos.gguf", add_bos=False)
 
 
 @pytest.fixture(scope="session")

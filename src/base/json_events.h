@@ -12,6 +12,8 @@ namespace spillway {
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;
+  // Before all others: how many values and keys follow at most.
+  virtual void expect(uint64_t /*count*/) {}
   virtual void start_object() = 0;
   virtual void key(std::string& name) = 0;
   virtual void end_object() = 0;
@@ -31,7 +33,7 @@ inline constexpr uint64_t kMaxJsonTokenBytes = uint64_t{8} << 20;
 // One JSON value. Throws kInvalidArgument with `label` and the position for text that is not JSON,
 // nests deeper than kMaxJsonDepth or has a token over kMaxJsonTokenBytes. `base` is where the text
 // starts in the file.
-void parse_json(std::string_view text, const std::string& label, JsonHandler& handler,
-                uint64_t base = 0);
+void read_json_events(std::string_view text, const std::string& label, JsonHandler& handler,
+                      uint64_t base = 0);
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "storage/json_events.h"
+#include "base/json_events.h"
 
 #include <nlohmann/json.hpp>
 
@@ -10,11 +10,14 @@ namespace spillway {
 namespace {
 
 // nlohmann's parser keeps two copies of the token it reads, with the blanks before it, and a stack
-// of what is open: bound both before it starts.
-void check_bounds(std::string_view text, const std::string& label, uint64_t base) {
+// of what is open: bound both before it starts. Returns how many values and keys the text has, if
+// it is JSON.
+uint64_t check_bounds(std::string_view text, const std::string& label, uint64_t base) {
   int depth = 0;
   bool in_string = false;
+  bool just_opened = false;
   size_t token_start = 0;
+  uint64_t count = 1;
   for (size_t i = 0; i < text.size(); ++i) {
     SPW_CHECK(i - token_start <= kMaxJsonTokenBytes, kInvalidArgument,
               "{}: a string, number or blank at byte {} has more than {} bytes", label,
@@ -29,6 +32,10 @@ void check_bounds(std::string_view text, const std::string& label, uint64_t base
       }
       continue;
     }
+    if (just_opened && c != ' ' && c != '\t' && c != '\n' && c != '\r') {
+      just_opened = false;
+      if (c != ']' && c != '}') ++count;  // the first of its container
+    }
     switch (c) {
       case '"':
         in_string = true;
@@ -39,6 +46,7 @@ void check_bounds(std::string_view text, const std::string& label, uint64_t base
         ++depth;
         SPW_CHECK(depth <= kMaxJsonDepth, kInvalidArgument,
                   "{}: JSON at byte {} is nested deeper than {}", label, base + i, kMaxJsonDepth);
+        just_opened = true;
         token_start = i;
         break;
       case ']':
@@ -48,12 +56,14 @@ void check_bounds(std::string_view text, const std::string& label, uint64_t base
         break;
       case ',':
       case ':':
+        ++count;
         token_start = i;
         break;
       default:
         break;
     }
   }
+  return count;
 }
 
 // Adapts nlohmann's interface to ours.
@@ -98,9 +108,9 @@ class Sax {
 
 }  // namespace
 
-void parse_json(std::string_view text, const std::string& label, JsonHandler& handler,
-                uint64_t base) {
-  check_bounds(text, label, base);
+void read_json_events(std::string_view text, const std::string& label, JsonHandler& handler,
+                      uint64_t base) {
+  handler.expect(check_bounds(text, label, base));
   Sax sax(handler, label, base);
   const bool complete = nlohmann::json::sax_parse(text.begin(), text.end(), &sax);
   SPW_CHECK(complete, kInvalidArgument, "{}: not valid JSON", label);
