@@ -4,6 +4,8 @@ set -uo pipefail
 
 # The test binaries that feed hostile or random input to the code: these also run under ASan and UBSan.
 sanitizer_targets=(storage_test hostile_test text_test engine_test parity_test generation_test)
+# The ones with threads of their own: these also run under ThreadSanitizer.
+tsan_targets=(base_test storage_test)
 test_timeout_s=300
 sanitizer_timeout_s=600  # of a whole binary
 
@@ -115,6 +117,17 @@ test_sanitized() {
   return "$failed"
 }
 
+build_tsan() { build tsan "${tsan_targets[@]}"; }
+test_tsan() {
+  local target status=0
+  for target in "${tsan_targets[@]}"; do
+    timeout --kill-after=10 "$sanitizer_timeout_s" "$(find build/tsan -type f -name "$target" -perm -u+x -print -quit)" \
+      --gtest_brief=1 "--gtest_output=xml:$PWD/$results/tsan-$target.xml" || status=1
+    summary+=("tsan $target=$results/tsan-$target.xml")
+  done
+  return "$status"
+}
+
 python=
 make_python() {
   local venv
@@ -170,6 +183,11 @@ run_all() {
     stage "test with ASan and UBSan" test_sanitized
   else
     summary+=(--failed "build with ASan and UBSan")
+  fi
+  if stage "build with ThreadSanitizer" build_tsan; then
+    stage "test with ThreadSanitizer" test_tsan
+  else
+    summary+=(--failed "build with ThreadSanitizer")
   fi
   if [[ -n $python ]]; then
     stage "python tests" test_python

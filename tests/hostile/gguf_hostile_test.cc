@@ -272,8 +272,8 @@ TEST_P(GgufHostileTest, SurvivesRandomDamageThroughRealFiles) {
 
 INSTANTIATE_TEST_SUITE_P(Tokenizers, GgufHostileTest,
                          ::testing::Values(Words::kByteLevel, Words::kSentencePiece),
-                         [](const auto& info) {
-                           return info.param == Words::kByteLevel ? "ByteLevel" : "SentencePiece";
+                         [](const auto& tested) {
+                           return tested.param == Words::kByteLevel ? "ByteLevel" : "SentencePiece";
                          });
 
 TEST(GgufMutationsTest, AreTenThousandOrMore) {

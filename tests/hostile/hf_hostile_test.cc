@@ -27,7 +27,7 @@ constexpr std::string_view kConfig = R"({
                    "original_max_position_embeddings": 8192, "rope_type": "llama3"},
   "eos_token_id": [1, 2], "tie_word_embeddings": true, "layers": [{"a": [1, [2]]}, null]})";
 constexpr std::string_view kGenerationConfig = R"({"eos_token_id": [6, 7], "top_p": 0.9})";
-constexpr std::string_view kByteLevel = R"({
+constexpr std::string_view kByteLevelJson = R"({
   "added_tokens": [{"id": 6, "content": "<e>", "special": true},
                    {"id": 7, "content": "<t>", "rstrip": true, "single_word": true}],
   "normalizer": {"type": "NFC"},
@@ -40,7 +40,7 @@ constexpr std::string_view kByteLevel = R"({
      "special_tokens": {"<e>": {"id": "<e>", "ids": [6], "tokens": ["<e>"]}}}]},
   "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "\u0120": 2, "ab": 3, "\u0120ab": 4, "c": 5},
             "merges": ["a b", ["\u0120", "ab"]]}})";
-constexpr std::string_view kByteFallback = R"({
+constexpr std::string_view kByteFallbackJson = R"({
   "added_tokens": [{"id": 0, "content": "<unk>", "special": true}],
   "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
     {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
@@ -110,7 +110,7 @@ MemoryFolder small_folder(HfCase::Tokenizer tokenizer) {
     folder.files["merges.txt"] = to_bytes(kMerges);
   } else {
     const bool fallback = tokenizer == HfCase::Tokenizer::kByteFallback;
-    folder.files["tokenizer.json"] = to_bytes(fallback ? kByteFallback : kByteLevel);
+    folder.files["tokenizer.json"] = to_bytes(fallback ? kByteFallbackJson : kByteLevelJson);
   }
   nlohmann::ordered_json weight_map;
   const auto add_shard = [&](const std::string& file, auto&& tensors) {
@@ -308,10 +308,12 @@ TEST_P(HfHostileTest, TheUndamagedFolderIsAccepted) {
 TEST_P(HfHostileTest, SurvivesEveryTruncation) {
   mutations_.truncations(visit());
   const std::string_view file = GetParam().file;
-  if (GetParam().is_read_first()) EXPECT_EQ(runner_.accepted(), 0);
-  if (file == "tokenizer.json" || file == "vocab.json") EXPECT_EQ(runner_.tokenized(), 0);
-  // An empty one counts as none.
-  if (file == "tokenizer_config.json") EXPECT_EQ(runner_.tokenized(), 1);
+  if (GetParam().is_read_first()) {
+    EXPECT_EQ(runner_.accepted(), 0);
+  } else if (file != "merges.txt") {
+    // An empty tokenizer_config.json counts as none.
+    EXPECT_EQ(runner_.tokenized(), file == "tokenizer_config.json" ? 1 : 0);
+  }
 }
 
 TEST_P(HfHostileTest, SurvivesBitFlips) { mutations_.bit_flips(visit()); }
@@ -348,7 +350,7 @@ constexpr HfCase kCases[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(Files, HfHostileTest, ::testing::ValuesIn(kCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(HfMutationsTest, AreTenThousandOrMore) {
   size_t count = 0;
