@@ -44,8 +44,8 @@ int run_guarded(const std::function<int()>& work) {
   } catch (const Error& error) {
     report_error(ExitCode::kFailed, error.what());
     return exit_code_for(error.code());
-  } catch (const BrokenPipe&) {
-    return static_cast<int>(ExitCode::kBrokenPipe);
+  } catch (const OutputEnded& ended) {
+    return ended.exit_code;
   } catch (const std::bad_alloc&) {
     return report_error(ExitCode::kFailed,
                         "out of memory; close other programs or use a smaller model or --ctx");

@@ -10,10 +10,12 @@
 
 namespace spillway {
 
-enum class ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2, kBrokenPipe = 141 };
+enum class ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2 };
 
-// Nobody reads our output any more: the work ends without a word.
-struct BrokenPipe {};
+// Nobody reads our output any more: the work ends without a word, with this exit code.
+struct OutputEnded {
+  int exit_code;
+};
 
 // One line on stderr, whatever a file name or a library put into it; returns the code.
 int report_error(ExitCode code, std::string_view message);

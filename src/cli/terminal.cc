@@ -2,6 +2,7 @@
 #include "cli/terminal.h"
 
 #include <fmt/core.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,18 +13,35 @@
 
 #include "base/error.h"
 #include "cli/exit_code.h"
+#include "cli/interrupt.h"
 
 namespace spillway {
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }
 bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
 
+namespace {
+
+// Whether the reader of standard output still takes something within a moment.
+bool stdout_is_taken() {
+  struct pollfd output = {STDOUT_FILENO, POLLOUT, 0};
+  return poll(&output, 1, 200) > 0;
+}
+
+}  // namespace
+
 void print_now(std::string_view text) {
-  const bool ok =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (ok) return;
-  if (errno == EPIPE) throw BrokenPipe{};
-  fail(ErrorCode::kIo, "cannot write to standard output: {}", std::strerror(errno));
+  while (!text.empty()) {
+    const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
+    if (written > 0) {
+      text.remove_prefix(static_cast<size_t>(written));
+      continue;
+    }
+    if (errno == EPIPE) throw OutputEnded{141};
+    SPW_CHECK(errno == EINTR, kIo, "cannot write to standard output: {}", std::strerror(errno));
+    // A signal. The work looks at it soon, unless nobody reads and this would wait for ever.
+    if (interrupted() && !stdout_is_taken()) throw OutputEnded{interrupt_exit_code()};
+  }
 }
 
 ProgressBar::ProgressBar(std::string title)

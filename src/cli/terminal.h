@@ -12,7 +12,8 @@ namespace spillway {
 bool stdout_is_terminal();
 bool stderr_is_terminal();
 
-// Writes and flushes. Throws BrokenPipe when the reader has gone away, kIo for anything else.
+// To standard output, at once. Throws OutputEnded when the reader has gone away or, after an
+// interrupt, does not read; kIo for anything else.
 void print_now(std::string_view text);
 
 // Redraws one line on stderr a few times a second; nothing at all when stderr is no terminal. Not

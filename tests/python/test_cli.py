@@ -4,14 +4,17 @@ test_cli_models.py has damaged ones, test_terminal.py terminals."""
 
 import array
 import contextlib
+import fcntl
 import json
 import math
 import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -324,6 +327,33 @@ def test_a_signal_keeps_what_was_written_and_ends_the_run(spillway, long_model, 
     assert (first + rest).decode(), "whole characters only"
     assert len(error.splitlines()) <= 1
     assert stopped_after_s < 3
+
+
+def wait_until_full(pipe):
+    """Makes a pipe small and returns when its writer waits for room: no token's text fits, and nothing more comes."""
+    room = fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096) - 16
+    waiting, since, deadline = 0, time.monotonic(), time.monotonic() + 30
+    while waiting < room or time.monotonic() - since < 0.3:
+        assert time.monotonic() < deadline, f"{waiting} bytes wait, {room} fit"
+        now = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+        if now != waiting:
+            waiting, since = now, time.monotonic()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", SIGNAL_CODES, ids=lambda number: number.name)
+def test_a_signal_ends_a_run_that_waits_for_its_reader(spillway, long_model, number):
+    # One thread: the signal comes to the one that writes.
+    process = spillway.start("run", long_model, "-p", TEXT, *ENDLESS, "--threads", "1")
+    try:
+        wait_until_full(process.stdout)
+        process.send_signal(number)
+        time.sleep(0.3)  # it comes while there is still no room
+        _, error = process.communicate(timeout=10)
+    finally:
+        end_process(process)
+    assert process.returncode == SIGNAL_CODES[number], error
+    assert error == b""
 
 
 @pytest.mark.parametrize("number", SIGNAL_CODES, ids=lambda number: number.name)
