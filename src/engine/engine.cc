@@ -24,6 +24,16 @@ const char* finish_reason_name(FinishReason reason) {
   return "unknown";
 }
 
+namespace {
+
+// An option of 0 leaves the limit as it is.
+template <class T>
+T at_most(T limit, T option) {
+  return option > 0 ? std::min(limit, option) : limit;
+}
+
+}  // namespace
+
 struct Engine::Request {
   Request(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer)
       : id(request_id),
@@ -51,13 +61,10 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       tokenizer_(tokenizer),
       allocator_(kv.blocks()),
       scheduler_(allocator_,
-                 {std::min(options.max_step_tokens, decoder.max_tokens()), options.max_sequences}),
-      max_sequence_tokens_(
-          std::min(decoder.spec().max_context, int64_t{allocator_.total()} * kKvBlockTokens)) {
-  if (options.max_sequence_tokens > 0) {
-    max_sequence_tokens_ = std::min(max_sequence_tokens_, options.max_sequence_tokens);
-  }
-}
+                 {at_most(decoder.max_tokens(), options.max_step_tokens), options.max_sequences}),
+      max_sequence_tokens_(at_most(
+          std::min(decoder.spec().max_context, int64_t{allocator_.total()} * kKvBlockTokens),
+          options.max_sequence_tokens)) {}
 
 Engine::~Engine() = default;
 

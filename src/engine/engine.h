@@ -48,7 +48,7 @@ struct GenerationEvent {
 };
 
 struct EngineOptions {
-  int max_step_tokens = 512;
+  int max_step_tokens = 0;  // 0 = what the decoder takes
   int max_sequences = 256;
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
 };
