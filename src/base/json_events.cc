@@ -9,26 +9,26 @@
 namespace spillway {
 namespace {
 
-// nlohmann's parser keeps two copies of the token it reads, with the blanks before it, and a stack
-// of what is open: bound both before it starts. Returns how many values and keys the text has, if
-// it is JSON.
+// nlohmann's parser keeps all it has read since the last string or number began, the string or
+// number again, and a stack of what is open: bound these before it starts. Returns how many values
+// and keys the text has, if it is JSON.
 uint64_t check_bounds(std::string_view text, const std::string& label, uint64_t base) {
   int depth = 0;
   bool in_string = false;
+  bool in_number = false;
   bool just_opened = false;
-  size_t token_start = 0;
+  size_t kept_from = 0;
   uint64_t count = 1;
   for (size_t i = 0; i < text.size(); ++i) {
-    SPW_CHECK(i - token_start <= kMaxJsonTokenBytes, kInvalidArgument,
-              "{}: a string, number or blank at byte {} has more than {} bytes", label,
-              base + token_start, kMaxJsonTokenBytes);
+    SPW_CHECK(i - kept_from <= kMaxJsonTokenBytes, kInvalidArgument,
+              "{}: a string or number at byte {}, with what follows it, has more than {} bytes",
+              label, base + kept_from, kMaxJsonTokenBytes);
     const char c = text[i];
     if (in_string) {
       if (c == '\\') {
         ++i;
       } else if (c == '"') {
         in_string = false;
-        token_start = i;
       }
       continue;
     }
@@ -36,10 +36,13 @@ uint64_t check_bounds(std::string_view text, const std::string& label, uint64_t 
       just_opened = false;
       if (c != ']' && c != '}') ++count;  // the first of its container
     }
+    const bool begins_number = c == '-' || (c >= '0' && c <= '9');
+    if (begins_number && !in_number) kept_from = i;
+    in_number = begins_number || (in_number && (c == '.' || c == '+' || c == 'e' || c == 'E'));
     switch (c) {
       case '"':
         in_string = true;
-        token_start = i;
+        kept_from = i;
         break;
       case '[':
       case '{':
@@ -47,17 +50,14 @@ uint64_t check_bounds(std::string_view text, const std::string& label, uint64_t 
         SPW_CHECK(depth <= kMaxJsonDepth, kInvalidArgument,
                   "{}: JSON at byte {} is nested deeper than {}", label, base + i, kMaxJsonDepth);
         just_opened = true;
-        token_start = i;
         break;
       case ']':
       case '}':
         --depth;
-        token_start = i;
         break;
       case ',':
       case ':':
         ++count;
-        token_start = i;
         break;
       default:
         break;

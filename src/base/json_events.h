@@ -31,8 +31,8 @@ inline constexpr int kMaxJsonDepth = 64;
 inline constexpr uint64_t kMaxJsonTokenBytes = uint64_t{8} << 20;
 
 // One JSON value. Throws kInvalidArgument with `label` and the position for text that is not JSON,
-// nests deeper than kMaxJsonDepth or has a token over kMaxJsonTokenBytes. `base` is where the text
-// starts in the file.
+// nests deeper than kMaxJsonDepth or has more than kMaxJsonTokenBytes from the start of a string or
+// number to that of the next. `base` is where the text starts in the file.
 void read_json_events(std::string_view text, const std::string& label, JsonHandler& handler,
                       uint64_t base = 0);
 

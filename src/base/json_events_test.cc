@@ -96,6 +96,14 @@ TEST(JsonEventsTest, LimitsTheSizeOfATokenAndOfBlanks) {
         "[" + quote + std::string(kMaxJsonTokenBytes + 1, filler) + quote + "]";
     EXPECT_THAT(error_of(text), HasSubstr("has more than 8388608 bytes")) << filler;
   }
+  // The parser keeps these together, too.
+  for (const std::string part : {"[],", "null,"}) {
+    std::string text = "[";
+    while (text.size() <= kMaxJsonTokenBytes) text += part;
+    EXPECT_THAT(error_of(text + "0]"), HasSubstr("has more than 8388608 bytes")) << part;
+    text.insert(text.size() / 2 / part.size() * part.size() + 1, "-1.5e+3,");
+    EXPECT_EQ(error_of(text + "0]"), "no error") << part;
+  }
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ TEST(JsonMetadataTest, DeepNestingIsRefusedWithoutRecursion) {
 
 TEST(JsonMetadataTest, OverlongTokensAndPathsAreRefused) {
   EXPECT_THAT(error_of([] { flat("{\"a\": \"" + std::string(9 << 20, 'x') + "\"}"); }),
-              HasSubstr("a string, number or blank at byte 6 has more than"));
+              HasSubstr("a string or number at byte 6, with what follows it, has more than"));
   EXPECT_THAT(error_of([] { flat("{\"a\": " + std::string(9 << 20, '1') + "}"); }),
               HasSubstr("has more than"));
   const std::string name(200, 'k');

@@ -81,8 +81,8 @@ TEST(JsonDocumentTest, TakesTheLastOfMembersWithOneName) {
 }
 
 TEST(JsonDocumentTest, RefusesMoreValuesThanATokenizerHas) {
-  EXPECT_EQ(complaint("[" + repeated("[],", JsonDocument::kMaxNodes - 2) + "0]"), "");
-  EXPECT_EQ(complaint("[" + repeated("[],", JsonDocument::kMaxNodes - 1) + "0]"),
+  EXPECT_EQ(complaint("[" + repeated("0,", JsonDocument::kMaxNodes - 2) + "0]"), "");
+  EXPECT_EQ(complaint("[" + repeated("0,", JsonDocument::kMaxNodes - 1) + "0]"),
             "f.json: 3500001 values and keys are too many (limit 3500000)");
   EXPECT_NE(complaint("{" + repeated("\"\":0,", JsonDocument::kMaxNodes / 2) + "\"\":0}"), "");
 }

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <new>
 #include <optional>
+#include <system_error>
 
 #include "base/error.h"
 #include "engine/vocabulary_from_files.h"
@@ -133,6 +134,14 @@ std::string CaseRunner::summary() const {
       "{} cases, {} accepted, {} described, {} tokenized, peak {:.2f} MB, slowest {:.2f} ms",
       cases_, accepted_, described_, tokenized_, static_cast<double>(peak_bytes_) / 1e6,
       slowest_seconds_ * 1e3);
+}
+
+std::filesystem::path memory_folder() {
+  const std::filesystem::path shared_memory = "/dev/shm";
+  std::error_code ignored;
+  return std::filesystem::is_directory(shared_memory, ignored)
+             ? shared_memory
+             : std::filesystem::temp_directory_path();
 }
 
 void each_truncation(const Bytes& bytes, size_t header_bytes, const Visit& visit) {

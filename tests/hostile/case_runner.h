@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <span>
@@ -54,6 +55,9 @@ class CaseRunner {
   uint64_t peak_bytes_ = 0;
   double slowest_seconds_ = 0;
 };
+
+// For files written tens of thousands of times: a folder in memory where there is one.
+std::filesystem::path memory_folder();
 
 // The mutations that need no knowledge of the format, each with its description.
 using Visit =

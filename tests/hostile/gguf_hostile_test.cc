@@ -84,6 +84,7 @@ GgufWriter small_model(Words words, int left_out = -1) {
   };
   tensor("token_embd.weight", DType::kF16, {9, 32});
   tensor("output_norm.weight", DType::kF32, {32});
+  tensor("unused.weight", DType::kQ4_K, {2, 3, 256});
   tensor("rope_freqs.weight", DType::kF32, {8});
   tensor("blk.0.attn_norm.weight", DType::kF32, {32});
   tensor("blk.0.attn_q.weight", DType::kQ8_0, {32, 32});
@@ -93,8 +94,7 @@ GgufWriter small_model(Words words, int left_out = -1) {
   tensor("blk.0.ffn_norm.weight", DType::kF32, {32});
   tensor("blk.0.ffn_gate.weight", DType::kQ4_0, {64, 32});
   tensor("blk.0.ffn_up.weight", DType::kQ4_0, {64, 32});
-  tensor("blk.0.ffn_down.weight", DType::kQ4_0, {32, 64});
-  tensor("unused.weight", DType::kQ4_K, {2, 3, 256});
+  tensor("blk.0.ffn_down.weight", DType::kQ4_0, {32, 64});  // fills its 64 bytes: no padding
   return w;
 }
 constexpr int kKeys = 34;
@@ -173,7 +173,7 @@ class Mutations {
   }
   void pairs_of_extremes(const Visit& visit) const {
     const std::vector<Field> fields = integer_fields(file_);
-    for (uint64_t seed = 0; seed < (kSanitized ? 3'000 : 15'000); ++seed) {
+    for (uint64_t seed = 0; seed < (kSanitized ? 1'000 : 12'000); ++seed) {
       std::mt19937_64 random(seed);
       Bytes mutant = file_;
       for (int i = 0; i < 2; ++i) {
@@ -189,7 +189,7 @@ class Mutations {
       visit(small_model(words_, key).bytes(), [&] { return fmt::format("without key {}", key); });
   }
   void random(const Visit& visit) const {
-    random_damage(file_, header_bytes_, kSanitized ? 4'000 : 30'000, 1, visit);
+    random_damage(file_, header_bytes_, kSanitized ? 2'000 : 15'000, 1, visit);
   }
 
  private:
@@ -218,7 +218,7 @@ class GgufHostileTest : public ::testing::TestWithParam<Words> {
   }
 
   const Mutations mutations_{GetParam()};
-  const TempFolder folder_;
+  const TempFolder folder_{memory_folder()};
   const std::filesystem::path path_;
   CaseRunner runner_;
 };
@@ -249,7 +249,7 @@ TEST_P(GgufHostileTest, SurvivesExtremesInPairsOfIntegers) {
 TEST_P(GgufHostileTest, SurvivesEachKeyDeleted) {
   mutations_.deleted_keys(visit());
   EXPECT_EQ(runner_.accepted(), kKeys);  // which keys a model needs is not the reader's affair
-  EXPECT_EQ(runner_.described(), kKeys - 6);
+  EXPECT_EQ(runner_.described(), kKeys - 7);
   EXPECT_EQ(runner_.tokenized(), kKeys - 2);
 }
 

@@ -205,7 +205,8 @@ class Mutations {
   }
   void bit_flips(const Visit& visit) const { each_bit_flip(original_, header_bytes(), visit); }
   void random(const Visit& visit) const {
-    random_damage(original_, header_bytes(), kSanitized ? 1'000 : 8'000, 7, visit);
+    const int sanitized_count = is_safetensors_ ? 1'300 : 500;
+    random_damage(original_, header_bytes(), kSanitized ? sanitized_count : 6'000, 7, visit);
   }
   void extremes(const Visit& visit) const {
     const std::string text = json();
@@ -293,7 +294,7 @@ class HfHostileTest : public ::testing::TestWithParam<HfCase> {
   }
 
   MemoryFolder folder_;
-  const TempFolder disk_;
+  const TempFolder disk_{memory_folder()};
   const Mutations mutations_{GetParam()};
   CaseRunner runner_;
 };
