@@ -30,6 +30,7 @@ done
 steps=$((2 + install_packages + run_model))
 
 cd "$root"
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1  # another clone's objects serve here too
 step_number=0
 step() {
   step_number=$((step_number + 1))

@@ -31,6 +31,7 @@ done
 
 exec </dev/null
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # another clone's objects serve here too
 summary=()  # arguments of test_summary.py
 timings=()  # "12 s  name"
 sanitized=()  # the sanitizer targets that exist

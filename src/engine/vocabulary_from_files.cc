@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "text/tokenizer_json.h"
 
 namespace spillway {
@@ -70,13 +71,14 @@ Vocabulary from_gguf(const Metadata& m) {
     const std::string* name = m.try_string("tokenizer.ggml.pre");
     const auto pre_split = try_pre_split_from_gguf_name(name != nullptr ? *name : "default");
     SPW_CHECK(pre_split.has_value(), kUnsupported,
-              "{}: tokenizer.ggml.pre '{}' is not a known way to split text", m.source(), *name);
+              "{}: tokenizer.ggml.pre '{}' is not a known way to split text", m.source(),
+              printable(*name));
     vocabulary.pre_split = *pre_split;
     traits = pre_split_traits(*pre_split);
   } else {
     SPW_CHECK(model == "llama", kUnsupported,
               "{}: tokenizer.ggml.model '{}' is not supported; gpt2 and llama are", m.source(),
-              model);
+              printable(model));
     vocabulary.model = TokenizerModel::kSentencePiece;
     traits.add_bos = true;
   }

@@ -85,7 +85,8 @@ void read_gguf_rope(const ModelFiles& files, ModelSpec& spec) {
     linear = m.try_double("llama.rope.scaling.factor").value_or(1);
   } else {
     SPW_CHECK(scaling == "none", kUnsupported,
-              "{}: rope scaling '{}' is not supported; none and linear are", files.name, scaling);
+              "{}: rope scaling '{}' is not supported; none and linear are", files.name,
+              printable(scaling));
     linear = m.try_double("llama.rope.scale_linear").value_or(1);
   }
   // Llama 3.1 and later: the converter wrote the per-frequency divisors as a tensor.
@@ -178,7 +179,7 @@ void read_hf_rope(const ModelFiles& files, ModelSpec& spec) {
   } else {
     SPW_CHECK(type == "default", kUnsupported,
               "{}: rope scaling '{}' is not supported; default, linear and llama3 are", files.name,
-              type);
+              printable(type));
   }
   finish_rope(spec.rope, std::move(frequencies), linear, files.name);
 }
@@ -205,7 +206,7 @@ ModelSpec read_hf_spec(const ModelFiles& files) {
   const std::string activation = read_string_or(m, "hidden_act", "silu");
   SPW_CHECK(activation == "silu", kUnsupported,
             "{}: hidden_act '{}' is not supported in a Llama model; silu is", files.name,
-            activation);
+            printable(activation));
   read_hf_rope(files, spec);
   return spec;
 }

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "model/family.h"
 #include "model/known_models.h"
 #include "model/metadata_fields.h"
@@ -24,7 +25,7 @@ const Family& family_of(const ModelFiles& files) {
       files.format == ModelFiles::Format::kGguf ? "general.architecture" : "model_type";
   fail(ErrorCode::kUnsupported,
        "{}: {} is '{}', which is not supported; llama, mistral and opt are", files.name, key,
-       read_string_or(files.metadata, key, "missing"));
+       printable(read_string_or(files.metadata, key, "missing")));
 }
 
 // Checkpoints of the bare network lack the leading "model." that those of the language model have.

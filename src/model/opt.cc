@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "model/family.h"
 #include "model/metadata_fields.h"
 
@@ -50,7 +51,7 @@ ActivationKind read_activation(const ModelFiles& files) {
   if (name == "gelu_new") return ActivationKind::kGeluTanh;
   fail(ErrorCode::kUnsupported,
        "{}: activation_function '{}' is not supported; relu, gelu and gelu_new are", files.name,
-       name);
+       printable(name));
 }
 
 ModelSpec read_spec(const ModelFiles& files) {
