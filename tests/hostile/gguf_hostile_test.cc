@@ -255,8 +255,9 @@ TEST_P(GgufHostileTest, SurvivesEachKeyDeleted) {
 
 TEST_P(GgufHostileTest, SurvivesRandomDamage) {
   mutations_.random(visit());
-  EXPECT_GT(runner_.described(), 100);
-  EXPECT_GT(runner_.tokenized(), 100);
+  // Enough of them must get past the reader for the code behind it to be tested at all.
+  EXPECT_GT(runner_.described(), kSanitized ? 50 : 400);
+  EXPECT_GT(runner_.tokenized(), kSanitized ? 50 : 400);
 }
 
 TEST_P(GgufHostileTest, SurvivesRandomDamageThroughRealFiles) {
