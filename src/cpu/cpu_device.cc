@@ -10,7 +10,9 @@
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "cpu/linear_int8.h"
 #include "cpu/processor.h"
+#include "tensor/packed_layout.h"
 
 namespace spillway {
 namespace {
@@ -37,6 +39,12 @@ CpuDevice::CpuDevice(const CpuDeviceOptions& options) : pool_(options.threads), 
            .features = processor_features(),
            .memory_bytes = host_memory().total_bytes,
            .threads = pool_.threads()};
+}
+
+WeightLayout CpuDevice::preferred_layout(DType type, int64_t rows, int64_t /*cols*/) const {
+  const bool packed = rows >= kGroupRows && can_pack(type) &&
+                      try_int8_kernel(best_int8_set(), type) != nullptr;
+  return packed ? WeightLayout::kGroups16 : WeightLayout::kRows;
 }
 
 Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
