@@ -142,11 +142,110 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
   }
 }
 
-// Eight rows (pairs first_pair..) of a group times kPairs token pairs, k in [begin, end).
+// Eight rows (pairs first_pair..) of a group times kPairs token pairs, 32 columns at a time.
 template <class Isa, class Source, int kPairs>
-[[gnu::always_inline]] static inline void tile(const Int8Args& a, const uint8_t* w, int64_t row, int first_pair,
-                            int64_t token, int64_t begin, int64_t end) {
+struct TileSums {
+  using Tile = typename Isa::Tile;
+  static constexpr int kParts = Source::kHalves ? 2 : 1;
+  struct Products {
+    Tile part[kParts][4][kPairs];
+  };
+
+  const uint8_t* w;
+  const int8_t* q;
+  const float *d, *m;
+  int first_pair;
+  int64_t pair_bytes, pair_floats;  // from one token pair to the next
   float32x4_t sum[4][kPairs];
+
+  // The integer products of block i, a quarter of the columns after the other; between them, the
+  // sums of block i - 1 take in `done`. Products wait for each other and sums for products: taken
+  // in turns both keep the pipelines busy, one after the other they do not.
+  template <bool kFinish>
+  [[gnu::always_inline]] inline void multiply(int64_t i, Products& now, const Products& done) {
+    const uint8_t* block = w + i / Source::kSubs * Source::kBytes;
+    const int s = static_cast<int>(i % Source::kSubs);
+    now = {};
+#pragma GCC unroll 4
+    for (int step = 0; step < 4; ++step) {
+      typename Isa::Columns x[kPairs];
+      for (int j = 0; j < kPairs; ++j) {
+        x[j] = Isa::columns(vld1q_s8(q + i * 64 + j * pair_bytes + step * 16));
+      }
+#pragma GCC unroll 4
+      for (int p = 0; p < 4; ++p) {
+        const Operands both = Source::quants(block, s, first_pair + p, step % 2);
+        for (int j = 0; j < kPairs; ++j) {
+          Isa::multiply(now.part[step < 2 ? 0 : kParts - 1][p][j], step < 2 ? both.low : both.high,
+                        x[j]);
+        }
+      }
+      if constexpr (kFinish) finish(i - 1, step, done);
+      asm volatile("" ::: "memory");  // keeps the compiler from undoing the turns
+    }
+  }
+
+  // Adds the products of block i to the sums of row pair p.
+  [[gnu::always_inline]] inline void finish(int64_t i, int p, const Products& done) {
+    const uint8_t* block = w + i / Source::kSubs * Source::kBytes;
+    const int s = static_cast<int>(i % Source::kSubs), pair = first_pair + p;
+    const float32x4_t scale = Source::pair_scale(block, s, pair);
+    for (int j = 0; j < kPairs; ++j) {
+      int32x4_t rows = Isa::sums(done.part[kParts - 1][p][j]);
+      if constexpr (Source::kHalves) {
+        rows = vmulq_s32(rows, Source::pair_half_scale(block, s, 1, pair));
+        rows = vmlaq_s32(rows, Isa::sums(done.part[0][p][j]),
+                         Source::pair_half_scale(block, s, 0, pair));
+      }
+      const float32x4_t dx = vld1q_f32(d + i * 4 + j * pair_floats);
+      sum[p][j] = vfmaq_f32(sum[p][j], vcvtq_f32_s32(rows), vmulq_f32(scale, dx));
+      if constexpr (Source::kMinima) {
+        const float32x4_t mx = vld1q_f32(m + i * 4 + j * pair_floats);
+        sum[p][j] = vfmaq_f32(sum[p][j], Source::pair_minimum(block, s, pair), mx);
+      }
+    }
+  }
+  [[gnu::always_inline]] inline void finish_all(int64_t i, const Products& done) {
+    for (int p = 0; p < 4; ++p) finish(i, p, done);
+  }
+
+  [[gnu::always_inline]] inline void add_blocks(int64_t count) {
+    Products even, odd;
+    if constexpr (Source::kHalves) {  // twice the products: two sets do not fit the registers
+      for (int64_t i = 0; i < count; ++i) {
+        multiply<false>(i, even, even);
+        finish_all(i, even);
+      }
+      return;
+    }
+    multiply<false>(0, even, odd);
+    int64_t i = 1;
+    for (; i + 1 < count; i += 2) {
+      multiply<true>(i, odd, even);
+      multiply<true>(i + 1, even, odd);
+    }
+    if (i < count) {
+      multiply<true>(i, odd, even);
+      finish_all(i, odd);
+    } else {
+      finish_all(count - 1, even);
+    }
+  }
+};
+
+// The tile at `row` and `token`, k in [begin, end); `w` is the group's data from `begin` on.
+template <class Isa, class Source, int kPairs>
+[[gnu::always_inline]] static inline void tile(const Int8Args& a, const uint8_t* w, int64_t row,
+                                               int first_pair, int64_t token, int64_t begin,
+                                               int64_t end) {
+  TileSums<Isa, Source, kPairs> sums;
+  sums.w = w;
+  sums.first_pair = first_pair;
+  sums.pair_bytes = a.k * 2;
+  sums.pair_floats = a.k / 8;
+  sums.q = a.q + token / 2 * sums.pair_bytes + begin * 2;
+  sums.d = a.d + token / 2 * sums.pair_floats + begin / 8;
+  sums.m = a.m + token / 2 * sums.pair_floats + begin / 8;
   float* out[kPairs][2];
   bool second[kPairs];  // the pair's second token is one of ours
   for (int j = 0; j < kPairs; ++j) {
@@ -159,66 +258,16 @@ template <class Isa, class Source, int kPairs>
         v[t] = begin == 0 ? start_rows(a, out[j][t] - row, row + quad * 4)
                           : vld1q_f32(out[j][t] + quad * 4);
       }
-      sum[quad * 2][j] = vzip1q_f32(v[0], v[1]);
-      sum[quad * 2 + 1][j] = vzip2q_f32(v[0], v[1]);
+      sums.sum[quad * 2][j] = vzip1q_f32(v[0], v[1]);
+      sums.sum[quad * 2 + 1][j] = vzip2q_f32(v[0], v[1]);
     }
   }
-  const int64_t pair_bytes = a.k * 2, pair_floats = a.k / 8;
-  const int8_t* q = a.q + token / 2 * pair_bytes + begin * 2;
-  const float* d = a.d + token / 2 * pair_floats + begin / 8;
-  const float* m = a.m + token / 2 * pair_floats + begin / 8;
-  for (int64_t k = begin; k < end; k += 32 * Source::kSubs) {
-    for (int s = 0; s < Source::kSubs; ++s) {
-      constexpr int kParts = Source::kHalves ? 2 : 1;
-      typename Isa::Tile acc[kParts][4][kPairs] = {};
-#pragma GCC unroll 2
-      for (int h = 0; h < 2; ++h) {
-        typename Isa::Columns low[kPairs], high[kPairs];
-        for (int j = 0; j < kPairs; ++j) {
-          low[j] = Isa::columns(vld1q_s8(q + j * pair_bytes + h * 16));
-          high[j] = Isa::columns(vld1q_s8(q + j * pair_bytes + 32 + h * 16));
-        }
-#pragma GCC unroll 4
-        for (int p = 0; p < 4; ++p) {
-          const Operands both = Source::quants(w, s, first_pair + p, h);
-          for (int j = 0; j < kPairs; ++j) {
-            Isa::multiply(acc[0][p][j], both.low, low[j]);
-            Isa::multiply(acc[kParts - 1][p][j], both.high, high[j]);
-          }
-        }
-      }
-      float32x4_t dx[kPairs], mx[kPairs];
-      for (int j = 0; j < kPairs; ++j) {
-        dx[j] = vld1q_f32(d + j * pair_floats);
-        if constexpr (Source::kMinima) mx[j] = vld1q_f32(m + j * pair_floats);
-      }
-#pragma GCC unroll 4
-      for (int p = 0; p < 4; ++p) {
-        const float32x4_t dw = Source::pair_scale(w, s, first_pair + p);
-        for (int j = 0; j < kPairs; ++j) {
-          int32x4_t rows = Isa::sums(acc[kParts - 1][p][j]);
-          if constexpr (Source::kHalves) {
-            rows = vmulq_s32(rows, Source::pair_half_scale(w, s, 1, first_pair + p));
-            rows = vmlaq_s32(rows, Isa::sums(acc[0][p][j]),
-                             Source::pair_half_scale(w, s, 0, first_pair + p));
-          }
-          sum[p][j] = vfmaq_f32(sum[p][j], vcvtq_f32_s32(rows), vmulq_f32(dw, dx[j]));
-          if constexpr (Source::kMinima) {
-            sum[p][j] = vfmaq_f32(sum[p][j], Source::pair_minimum(w, s, first_pair + p), mx[j]);
-          }
-        }
-      }
-      q += 64;
-      d += 4;
-      m += 4;
-    }
-    w += Source::kBytes;
-  }
+  sums.add_blocks((end - begin) / 32);
   for (int j = 0; j < kPairs; ++j) {
     for (int quad = 0; quad < 2; ++quad) {
-      vst1q_f32(out[j][0] + quad * 4, vuzp1q_f32(sum[quad * 2][j], sum[quad * 2 + 1][j]));
-      if (!second[j]) continue;
-      vst1q_f32(out[j][1] + quad * 4, vuzp2q_f32(sum[quad * 2][j], sum[quad * 2 + 1][j]));
+      const float32x4_t even = sums.sum[quad * 2][j], odd = sums.sum[quad * 2 + 1][j];
+      vst1q_f32(out[j][0] + quad * 4, vuzp1q_f32(even, odd));
+      if (second[j]) vst1q_f32(out[j][1] + quad * 4, vuzp2q_f32(even, odd));
     }
   }
 }
