@@ -58,6 +58,7 @@ struct Panel {
   }
   [[gnu::always_inline]] static inline void fill(const uint8_t* from, int s, uint8_t* to) {
     using Source = Direct<W>;
+#pragma GCC unroll 8
     for (int p = 0; p < 8; ++p) {
       for (int h = 0; h < 2; ++h) {
         const Operands both = Source::quants(from, s, p, h);

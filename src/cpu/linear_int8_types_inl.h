@@ -41,6 +41,28 @@ struct Operands {
   return vshlq_u8(v, vdupq_n_s8(static_cast<int8_t>(-bits)));
 }
 
+// The same for a number that is a constant once everything is inlined: an immediate shift.
+[[gnu::always_inline]] static inline uint8x16_t shift_right_constant(uint8x16_t v, int bits) {
+  switch (bits) {
+    case 0:
+      return v;
+    case 1:
+      return vshrq_n_u8(v, 1);
+    case 2:
+      return vshrq_n_u8(v, 2);
+    case 3:
+      return vshrq_n_u8(v, 3);
+    case 4:
+      return vshrq_n_u8(v, 4);
+    case 5:
+      return vshrq_n_u8(v, 5);
+    case 6:
+      return vshrq_n_u8(v, 6);
+    default:
+      return vshrq_n_u8(v, 7);
+  }
+}
+
 // Nibbles as they are, 0 to 15.
 [[gnu::always_inline]] static inline Operands unsigned_nibbles(const uint8_t* sub, int p, int h) {
   const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16);
@@ -54,14 +76,14 @@ struct Operands {
                                  uint8x16_t& low, uint8x16_t& top) {
   const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16);
   low = vsliq_n_u8(v, high, 4);
-  top = vsliq_n_u8(vshrq_n_u8(v, 4), shift_right(high, high_bits), 4);
+  top = vsliq_n_u8(vshrq_n_u8(v, 4), shift_right_constant(high, high_bits), 4);
 }
 
 struct Fifth {
   static constexpr int kBytes = 256 + 64;
   [[gnu::always_inline]] static inline void join(const uint8_t* sub, int p, int h, uint8x16_t& low, uint8x16_t& top) {
     const uint8x16_t high = vld1q_u8(sub + 256 + p / 2 * 16);
-    join_bits(sub, p, h, shift_right(high, p % 2 * 4 + h * 2), 1, low, top);
+    join_bits(sub, p, h, shift_right_constant(high, p % 2 * 4 + h * 2), 1, low, top);
   }
   [[gnu::always_inline]] static inline Operands unsigned_values(const uint8_t* sub, int p, int h) {
     uint8x16_t low, top;
@@ -163,7 +185,7 @@ struct PackedQ6_K {
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
     const uint8_t* sub = b + 32 + 256 + s * kSubBytes;
     uint8x16_t low, top;
-    join_bits(sub, p, h, shift_right(vld1q_u8(sub + 256 + p * 16), h * 4), 2, low, top);
+    join_bits(sub, p, h, shift_right_constant(vld1q_u8(sub + 256 + p * 16), h * 4), 2, low, top);
     return {vreinterpretq_s8_u8(vshlq_n_u8(low, 2)), vreinterpretq_s8_u8(vshlq_n_u8(top, 2))};
   }
   [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) { return halves_at(b, quad); }
