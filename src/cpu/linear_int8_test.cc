@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "cpu/cpu_device.h"
 #include "cpu/quantize_activations.h"
 #include "tensor/dequantize.h"
 #include "tensor/packed_layout.h"
