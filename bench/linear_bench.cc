@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of every stored type, decode (1 token), small batches and prefill (512 tokens), in
-// the file's layout and, where the processor has kernels for it, packed.
+// Matrix products of every stored type, decode (1 token), small batches and prefill (512 tokens),
+// in the file's layout and, where the processor has kernels for it, packed.
 #include <benchmark/benchmark.h>
 
 #include <string>

@@ -42,8 +42,8 @@ CpuDevice::CpuDevice(const CpuDeviceOptions& options) : pool_(options.threads), 
 }
 
 WeightLayout CpuDevice::preferred_layout(DType type, int64_t rows, int64_t /*cols*/) const {
-  const bool packed = rows >= kGroupRows && can_pack(type) &&
-                      try_int8_kernel(best_int8_set(), type) != nullptr;
+  const bool packed =
+      rows >= kGroupRows && can_pack(type) && try_int8_kernel(best_int8_set(), type) != nullptr;
   return packed ? WeightLayout::kGroups16 : WeightLayout::kRows;
 }
 

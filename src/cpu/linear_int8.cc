@@ -100,7 +100,8 @@ void linear_int8(ThreadPool& pool, const Workspace& workspace, float* shared, co
   // Eight multiplications cost what one costs in F32.
   parallel_if_large(pool, x.rows * w.grouped_rows() * w.cols / 8, groups, 1,
                     [&](int64_t begin, int64_t end, int worker) {
-                      kernel(args, begin, end, reinterpret_cast<uint8_t*>(workspace.worker(worker)));
+                      kernel(args, begin, end,
+                             reinterpret_cast<uint8_t*>(workspace.worker(worker)));
                     });
 }
 

@@ -18,7 +18,9 @@ struct I8mm {
   using Tile = int32x4_t;
   using Columns = int8x16_t;
   [[gnu::always_inline]] static inline Columns columns(int8x16_t pair) { return pair; }
-  [[gnu::always_inline]] static inline void multiply(Tile& acc, int8x16_t w, Columns x) { acc = vmmlaq_s32(acc, w, x); }
+  [[gnu::always_inline]] static inline void multiply(Tile& acc, int8x16_t w, Columns x) {
+    acc = vmmlaq_s32(acc, w, x);
+  }
   [[gnu::always_inline]] static inline int32x4_t sums(Tile acc) { return acc; }
 };
 

@@ -30,7 +30,8 @@ struct Direct : W {
   [[gnu::always_inline]] static inline float32x4_t pair_minimum(const uint8_t* b, int s, int p) {
     return pair_of(W::minimum(b, s, p / 2), p);
   }
-  [[gnu::always_inline]] static inline int32x4_t pair_half_scale(const uint8_t* b, int s, int half, int p) {
+  [[gnu::always_inline]] static inline int32x4_t pair_half_scale(const uint8_t* b, int s, int half,
+                                                                 int p) {
     return pair_of(W::half_scale(b, s, half, p / 2), p);
   }
 };
@@ -53,7 +54,8 @@ struct Panel {
   [[gnu::always_inline]] static inline float32x4_t pair_minimum(const uint8_t* b, int, int p) {
     return vreinterpretq_f32_u8(vld1q_u8(b + kMinimaAt + p * 16));
   }
-  [[gnu::always_inline]] static inline int32x4_t pair_half_scale(const uint8_t* b, int, int half, int p) {
+  [[gnu::always_inline]] static inline int32x4_t pair_half_scale(const uint8_t* b, int, int half,
+                                                                 int p) {
     return vreinterpretq_s32_u8(vld1q_u8(b + kHalvesAt + (half * 8 + p) * 16));
   }
   [[gnu::always_inline]] static inline void fill(const uint8_t* from, int s, uint8_t* to) {
@@ -80,7 +82,8 @@ struct Panel {
 };
 
 // What four rows of a token start from.
-[[gnu::always_inline]] static inline float32x4_t start_rows(const Int8Args& a, const float* out, int64_t row) {
+[[gnu::always_inline]] static inline float32x4_t start_rows(const Int8Args& a, const float* out,
+                                                            int64_t row) {
   float32x4_t v = a.accumulate ? vld1q_f32(out + row) : vdupq_n_f32(0);
   if (a.bias != nullptr) v = vaddq_f32(v, vld1q_f32(a.bias + row));
   return v;
@@ -121,7 +124,8 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
           int32x4_t rows = Isa::rows(part[1][0], part[1][1]);
           if constexpr (W::kHalves) {
             rows = vmulq_s32(rows, W::half_scale(w[i], s, 1, quad));
-            rows = vmlaq_s32(rows, Isa::rows(part[0][0], part[0][1]), W::half_scale(w[i], s, 0, quad));
+            rows =
+                vmlaq_s32(rows, Isa::rows(part[0][0], part[0][1]), W::half_scale(w[i], s, 0, quad));
           }
           const float32x4_t scale = vmulq_f32(W::scale(w[i], s, quad), dx);
           sum[i][quad] = vfmaq_f32(sum[i][quad], vcvtq_f32_s32(rows), scale);
@@ -288,7 +292,7 @@ void group_times(const Int8Args& a, const uint8_t* w, int64_t group, int64_t fir
   }
 }
 
-inline constexpr int64_t kPanelTokens = 8;               // from here on unpacking first pays
+inline constexpr int64_t kPanelTokens = 8;                  // from here on unpacking first pays
 inline constexpr int64_t kSweepBytes = int64_t{512} << 10;  // activations that stay in the L2 cache
 
 template <class Isa, class W>

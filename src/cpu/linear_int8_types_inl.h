@@ -15,7 +15,6 @@
 
 #include <cstdint>
 
-
 namespace spillway {
 namespace {
 
@@ -28,8 +27,7 @@ struct Operands {
 }
 
 [[gnu::always_inline]] static inline uint32x4_t widen_quad(uint8x16_t bytes, int quad) {
-  const uint16x8_t wide =
-      quad < 2 ? vmovl_u8(vget_low_u8(bytes)) : vmovl_high_u8(bytes);
+  const uint16x8_t wide = quad < 2 ? vmovl_u8(vget_low_u8(bytes)) : vmovl_high_u8(bytes);
   return quad % 2 == 0 ? vmovl_u16(vget_low_u16(wide)) : vmovl_high_u16(wide);
 }
 [[gnu::always_inline]] static inline int32x4_t widen_quad(int8x16_t bytes, int quad) {
@@ -66,14 +64,14 @@ struct Operands {
 // Nibbles as they are, 0 to 15.
 [[gnu::always_inline]] static inline Operands unsigned_nibbles(const uint8_t* sub, int p, int h) {
   const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16);
-  return {vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15))),
-          vreinterpretq_s8_u8(vshrq_n_u8(v, 4))};
+  return {vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15))), vreinterpretq_s8_u8(vshrq_n_u8(v, 4))};
 }
 
 // Nibbles with the bits above them: low four bits of each byte from the pieces, the rest from
 // `high`, whose further bits are above these; the caller cuts them off.
-[[gnu::always_inline]] static inline void join_bits(const uint8_t* sub, int p, int h, uint8x16_t high, int high_bits,
-                                 uint8x16_t& low, uint8x16_t& top) {
+[[gnu::always_inline]] static inline void join_bits(const uint8_t* sub, int p, int h,
+                                                    uint8x16_t high, int high_bits, uint8x16_t& low,
+                                                    uint8x16_t& top) {
   const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16);
   low = vsliq_n_u8(v, high, 4);
   top = vsliq_n_u8(vshrq_n_u8(v, 4), shift_right_constant(high, high_bits), 4);
@@ -81,7 +79,8 @@ struct Operands {
 
 struct Fifth {
   static constexpr int kBytes = 256 + 64;
-  [[gnu::always_inline]] static inline void join(const uint8_t* sub, int p, int h, uint8x16_t& low, uint8x16_t& top) {
+  [[gnu::always_inline]] static inline void join(const uint8_t* sub, int p, int h, uint8x16_t& low,
+                                                 uint8x16_t& top) {
     const uint8x16_t high = vld1q_u8(sub + 256 + p / 2 * 16);
     join_bits(sub, p, h, shift_right_constant(high, p % 2 * 4 + h * 2), 1, low, top);
   }
@@ -101,7 +100,9 @@ struct PackedQ4_0 {
     return {vreinterpretq_s8_u8(vshlq_n_u8(v, 4)),
             vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(0xf0)))};
   }
-  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) { return halves_at(b, quad); }
+  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
+    return halves_at(b, quad);
+  }
 };
 
 struct PackedQ4_1 {
@@ -110,7 +111,9 @@ struct PackedQ4_1 {
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     return unsigned_nibbles(b + 64, p, h);
   }
-  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) { return halves_at(b, quad); }
+  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
+    return halves_at(b, quad);
+  }
   [[gnu::always_inline]] static inline float32x4_t minimum(const uint8_t* b, int, int quad) {
     return halves_at(b + 32, quad);
   }
@@ -124,7 +127,9 @@ struct PackedQ5_0 {
     Fifth::join(b + 32, p, h, low, top);
     return {vreinterpretq_s8_u8(vshlq_n_u8(low, 3)), vreinterpretq_s8_u8(vshlq_n_u8(top, 3))};
   }
-  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) { return halves_at(b, quad); }
+  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
+    return halves_at(b, quad);
+  }
 };
 
 struct PackedQ5_1 {
@@ -133,7 +138,9 @@ struct PackedQ5_1 {
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     return Fifth::unsigned_values(b + 64, p, h);
   }
-  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) { return halves_at(b, quad); }
+  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
+    return halves_at(b, quad);
+  }
   [[gnu::always_inline]] static inline float32x4_t minimum(const uint8_t* b, int, int quad) {
     return halves_at(b + 32, quad);
   }
@@ -146,12 +153,15 @@ struct PackedQ8_0 {
     const uint8_t* at = b + 32 + (p * 4 + h) * 16;
     return {vreinterpretq_s8_u8(vld1q_u8(at)), vreinterpretq_s8_u8(vld1q_u8(at + 32))};
   }
-  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) { return halves_at(b, quad); }
+  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
+    return halves_at(b, quad);
+  }
 };
 
 // Six-bit numbers of sub-block s, sixteen rows abreast.
 [[gnu::always_inline]] static inline uint8x16_t six_bits(const uint8_t* six, int s) {
-  const uint8x16_t low = vandq_u8(shift_right(vld1q_u8(six + s % 4 * 16), s / 4 * 4), vdupq_n_u8(15));
+  const uint8x16_t low =
+      vandq_u8(shift_right(vld1q_u8(six + s % 4 * 16), s / 4 * 4), vdupq_n_u8(15));
   const uint8x16_t top = shift_right(vld1q_u8(six + 64 + s / 4 * 16), s % 4 * 2);
   return vandq_u8(vsliq_n_u8(low, top, 4), vdupq_n_u8(63));
 }
@@ -188,8 +198,11 @@ struct PackedQ6_K {
     join_bits(sub, p, h, shift_right_constant(vld1q_u8(sub + 256 + p * 16), h * 4), 2, low, top);
     return {vreinterpretq_s8_u8(vshlq_n_u8(low, 2)), vreinterpretq_s8_u8(vshlq_n_u8(top, 2))};
   }
-  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) { return halves_at(b, quad); }
-  [[gnu::always_inline]] static inline int32x4_t half_scale(const uint8_t* b, int s, int half, int quad) {
+  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
+    return halves_at(b, quad);
+  }
+  [[gnu::always_inline]] static inline int32x4_t half_scale(const uint8_t* b, int s, int half,
+                                                            int quad) {
     return widen_quad(vreinterpretq_s8_u8(vld1q_u8(b + 32 + (s * 2 + half) * 16)), quad);
   }
 };

@@ -39,8 +39,7 @@ void touch_pages(std::span<const Extent> extents, std::span<const std::byte* con
 }  // namespace
 
 ResidentWeights::ResidentWeights(Device& device, std::span<const std::filesystem::path> paths,
-                                 std::span<const Extent> extents,
-                                 const WeightLoadOptions& options)
+                                 std::span<const Extent> extents, const WeightLoadOptions& options)
     : extents_(extents.begin(), extents.end()) {
   if (extents.empty()) return;
   if (options.access == WeightAccess::kMapped) {

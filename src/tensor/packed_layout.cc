@@ -43,8 +43,7 @@ void add_simple_nibbles(Block& b, int k, uint64_t codes) {
   or8(b.nibbles + k % 16, (codes & kLowHalves) << (k < 16 ? 0 : 4));
 }
 template <class Block>
-constexpr bool kHasHighBytes =
-    std::is_same_v<Block, BlockQ5_0> || std::is_same_v<Block, BlockQ5_1>;
+constexpr bool kHasHighBytes = std::is_same_v<Block, BlockQ5_0> || std::is_same_v<Block, BlockQ5_1>;
 
 template <class Block>
 uint64_t codes(const Block& b, int k) {
@@ -119,8 +118,8 @@ constexpr uint64_t kFlip<BlockQ6_K> = every_byte(32);
 template <class Block>
 constexpr int kSubBytes = kBits<Block> == 8 ? 512 : 256 + 64 * (kBits<Block> - 4);
 template <class Block>
-constexpr int kHeaderBytes =
-    16 * static_cast<int>(sizeof(Block)) - Block::kElements / 32 * kSubBytes<Block>;
+constexpr int kHeaderBytes = 16 * static_cast<int>(sizeof(Block)) - Block::kElements /
+                                                                        32 * kSubBytes<Block>;
 
 // Elements [k, k + 8) and [k + 16, k + 24) of a row, to or from its pieces of one sub-block.
 template <class Block>
@@ -139,8 +138,8 @@ void put_codes(uint8_t* sub, int row, int h, uint64_t first, uint64_t second) {
       or8(high, (first >> 4 & every_byte(1)) << at | (second >> 4 & every_byte(1)) << (at + 1));
     } else if constexpr (kBits<Block> == 6) {
       uint8_t* high = sub + 256 + p * 16 + lane;
-      or8(high,
-          (first >> 4 & every_byte(3)) << (h * 4) | (second >> 4 & every_byte(3)) << (h * 4 + 2));
+      or8(high, (first >> 4 & every_byte(3)) << (h * 4) | (second >> 4 & every_byte(3))
+                                                              << (h * 4 + 2));
     }
   }
 }
@@ -182,8 +181,8 @@ void put_six(uint8_t* six, int row, const uint8_t values[8]) {
   }
   for (int half = 0; half < 2; ++half) {
     const uint8_t* v = values + half * 4;
-    six[64 + half * 16 + row] = static_cast<uint8_t>(v[0] >> 4 | (v[1] >> 4) << 2 |
-                                                     (v[2] >> 4) << 4 | (v[3] >> 4) << 6);
+    six[64 + half * 16 + row] =
+        static_cast<uint8_t>(v[0] >> 4 | (v[1] >> 4) << 2 | (v[2] >> 4) << 4 | (v[3] >> 4) << 6);
   }
 }
 void get_six(const uint8_t* six, int row, uint8_t values[8]) {
