@@ -32,13 +32,19 @@ class DummyFiller {
     }
     const RandomPattern& random = pattern(weight);
     const int64_t row = row_bytes(weight.dtype, weight.slot.cols);
-    pool_.parallel_for(weight.slot.rows, 16, [&](int64_t begin, int64_t end, int) {
-      random.fill(data + begin * row, (end - begin) * weight.slot.cols,
-                  shift + static_cast<uint64_t>(begin));
+    // Group by group, so that the bytes do not depend on how many threads share the work.
+    pool_.parallel_for(weight.slot.rows, kGroupRows, [&](int64_t begin, int64_t end, int) {
+      for (int64_t first = begin; first < end; first += kGroupRows) {
+        const int64_t rows = std::min(kGroupRows, end - first);
+        random.fill(data + first * row, rows * weight.slot.cols,
+                    shift + static_cast<uint64_t>(first));
+      }
     });
   }
 
  private:
+  static constexpr int64_t kGroupRows = 16;
+
   // Keeps activations at the same scale from layer to layer: norms multiply by one, biases are
   // small.
   const RandomPattern& pattern(const BoundWeight& weight) {
