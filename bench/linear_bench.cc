@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of every stored type, decode (1 token), small batches and prefill (512 tokens).
+// Matrix products of every stored type, decode (1 token), small batches and prefill (512 tokens),
+// in the file's layout and, where the processor has kernels for it, packed.
 #include <benchmark/benchmark.h>
 
 #include <string>
 #include <vector>
 
 #include "cpu/cpu_device.h"
+#include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
 namespace spillway {
@@ -28,13 +30,17 @@ Activations as_matrix(const Buffer& buffer, int64_t rows, int64_t cols) {
 
 // One token streams weights from memory: `copies` of the matrix are used in turn, so that no cache
 // holds them.
-void run_linear(benchmark::State& state, DType type, Shape shape, int64_t tokens) {
+void run_linear(benchmark::State& state, DType type, WeightLayout layout, Shape shape,
+                int64_t tokens) {
   CpuDevice device;
   const int64_t matrix_bytes = row_bytes(type, shape.n * shape.k);
   const int64_t copies = tokens > 8 ? 1 : 1 + (int64_t{256} << 20) / matrix_bytes;
   const auto buffer =
       device.allocate(static_cast<size_t>(matrix_bytes * copies), MemoryTag::kWeights);
   fill_random(type, buffer.data(), shape.n * shape.k * copies, 1, 0.02F);
+  if (layout == WeightLayout::kGroups16) {
+    pack_groups(type, buffer.data(), buffer.data(), shape.n * copies / kGroupRows, shape.k);
+  }
   const auto x_buffer =
       device.allocate(static_cast<size_t>(tokens * shape.k) * 4, MemoryTag::kActivations);
   const auto out_buffer =
@@ -44,7 +50,7 @@ void run_linear(benchmark::State& state, DType type, Shape shape, int64_t tokens
   const Activations out = as_matrix(out_buffer, tokens, shape.n);
   int64_t copy = 0;
   for (auto _ : state) {
-    const WeightView w{type, shape.n, shape.k, buffer.data() + copy * matrix_bytes};
+    const WeightView w{type, shape.n, shape.k, buffer.data() + copy * matrix_bytes, layout};
     device.ops().linear(w, {}, x, out, LinearMode::kStore);
     copy = (copy + 1) % copies;
   }
@@ -55,15 +61,22 @@ void run_linear(benchmark::State& state, DType type, Shape shape, int64_t tokens
 }
 
 const bool kRegistered = [] {
-  for (const DType type : kAllDTypes) {
-    for (const Shape& shape : kShapes) {
-      if (shape.k % dtype_info(type).block_elements != 0) continue;
-      for (const int64_t tokens : {1, 8, 512}) {
-        const std::string name = "linear/" + std::string(dtype_name(type)) + "/" + shape.name +
-                                 "/tokens:" + std::to_string(tokens);
-        benchmark::RegisterBenchmark(name.c_str(), run_linear, type, shape, tokens)
-            ->UseRealTime()
-            ->Unit(benchmark::kMillisecond);
+  const CpuDevice device({.threads = 1});
+  for (const WeightLayout layout : {WeightLayout::kRows, WeightLayout::kGroups16}) {
+    const bool packed = layout == WeightLayout::kGroups16;
+    for (const DType type : kAllDTypes) {
+      for (const Shape& shape : kShapes) {
+        if (shape.k % dtype_info(type).block_elements != 0) continue;
+        if (packed && device.preferred_layout(type, shape.n, shape.k) != layout) continue;
+        for (const int64_t tokens : {1, 2, 4, 8, 16, 32, 64, 512}) {
+          if (!packed && tokens != 1 && tokens != 8 && tokens != 512) continue;
+          const std::string name = (packed ? "packed/" : "linear/") +
+                                   std::string(dtype_name(type)) + "/" + shape.name +
+                                   "/tokens:" + std::to_string(tokens);
+          benchmark::RegisterBenchmark(name.c_str(), run_linear, type, layout, shape, tokens)
+              ->UseRealTime()
+              ->Unit(benchmark::kMillisecond);
+        }
       }
     }
   }

@@ -10,7 +10,9 @@
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "cpu/linear_int8.h"
 #include "cpu/processor.h"
+#include "tensor/packed_layout.h"
 
 namespace spillway {
 namespace {
@@ -45,6 +47,12 @@ int64_t CpuDevice::unclaimed_bytes() const {
   const int64_t untouched =
       std::max<int64_t>(0, static_cast<int64_t>(allocated) - memory.process_bytes);
   return std::max<int64_t>(0, memory.available_bytes - untouched);
+}
+
+WeightLayout CpuDevice::preferred_layout(DType type, int64_t rows, int64_t /*cols*/) const {
+  const bool packed =
+      rows >= kGroupRows && can_pack(type) && try_int8_kernel(best_int8_set(), type) != nullptr;
+  return packed ? WeightLayout::kGroups16 : WeightLayout::kRows;
 }
 
 Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {

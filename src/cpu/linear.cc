@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/linear.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
 #include "cpu/decode_row.h"
 #include "cpu/linear_args.h"
+#include "cpu/linear_int8.h"
 #include "cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -66,7 +68,10 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
   // A file's F32 bias may lie at any byte, so it is converted (copied) too.
   const bool copy_bias =
       !bias.empty() && (convert_bias || reinterpret_cast<uintptr_t>(bias.data) % 4 != 0);
-  const size_t x_floats = pad ? static_cast<size_t>(x.rows * padded) : 0;
+  const int64_t grouped = w.grouped_rows();  // packed types have whole blocks and need no padding
+  const size_t x_floats = grouped > 0 ? int8_shared_floats(x.rows, w.cols)
+                          : pad       ? static_cast<size_t>(x.rows * padded)
+                                      : 0;
   const size_t bias_floats = copy_bias ? static_cast<size_t>(w.rows) : 0;
   float* scratch = nullptr;
   if (x_floats + bias_floats > 0) scratch = workspace.shared(x_floats + bias_floats);
@@ -91,8 +96,15 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
   } else if (!bias.empty()) {
     a.bias = reinterpret_cast<const float*>(bias.data);
   }
-  workspace.reserve_workers(kPanelFloats);
-  parallel_if_large(pool, x.rows * w.rows * w.cols, w.rows, kPanelRows,
+  workspace.reserve_workers(std::max(static_cast<size_t>(kPanelFloats), kInt8WorkerFloats));
+  if (grouped > 0) {
+    linear_int8(pool, workspace, scratch, w, x, a);
+    a.w += grouped * a.row_bytes;
+    a.out += grouped;
+    if (a.bias != nullptr) a.bias += grouped;
+  }
+  const int64_t rows = w.rows - grouped;  // those behind the last whole group are not packed
+  parallel_if_large(pool, x.rows * rows * w.cols, rows, kPanelRows,
                     [&](int64_t begin, int64_t end, int worker) {
                       HWY_DYNAMIC_DISPATCH(linear_rows)
                       (w.dtype, a, begin, end, workspace.worker(worker));

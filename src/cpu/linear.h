@@ -14,7 +14,8 @@ namespace spillway::cpu {
 // Reduction order, the same for every element whatever the tokens, the slice and the threads: k is
 // cut at multiples of 512 (a remainder of at most 256 joins the last cut); within a cut, lane k %
 // lanes accumulates by fused multiply-add in ascending k; lanes are added pairwise; cuts are added
-// in ascending order to (old out) + bias.
+// in ascending order to (old out) + bias. Rows in packed groups are multiplied as linear_int8.h
+// says, in an order just as fixed.
 void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const WeightView& bias,
             const Activations& x, const Activations& out, LinearMode mode);
 

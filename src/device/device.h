@@ -37,6 +37,12 @@ class Device {
   };
   virtual Usage usage() const = 0;
 
+  // How ops like a matrix [rows, cols] of `type` that linear() multiplies with: whoever loads
+  // weights packs them so. Every op takes kRows too.
+  virtual WeightLayout preferred_layout(DType /*type*/, int64_t /*rows*/, int64_t /*cols*/) const {
+    return WeightLayout::kRows;
+  }
+
   // The compute queue: ops run in the order they are called. On a CPU they are done on return.
   virtual Ops& ops() = 0;
   // Waits until everything queued is done.

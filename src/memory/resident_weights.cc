@@ -39,14 +39,25 @@ void touch_pages(std::span<const Extent> extents, std::span<const std::byte* con
 }  // namespace
 
 ResidentWeights::ResidentWeights(Device& device, std::span<const std::filesystem::path> paths,
-                                 std::span<const Extent> extents,
-                                 const WeightLoadOptions& options) {
+                                 std::span<const Extent> extents, const WeightLoadOptions& options)
+    : extents_(extents.begin(), extents.end()) {
   if (extents.empty()) return;
   if (options.access == WeightAccess::kMapped) {
     map(paths, extents, options);
   } else {
     read(device, paths, extents, options);
   }
+}
+
+std::byte* ResidentWeights::try_writable(size_t i) {
+  if (arena_.empty()) return nullptr;
+  return arena_.data() + (data_.at(i) - arena_.data());
+}
+
+void ResidentWeights::drop(size_t i) const noexcept {
+  if (maps_.empty()) return;
+  const Extent& extent = extents_[i];
+  maps_[static_cast<size_t>(extent.file)].advise_dontneed(extent.offset, extent.bytes);
 }
 
 void ResidentWeights::map(std::span<const std::filesystem::path> paths,

@@ -40,6 +40,11 @@ class ResidentWeights {
   // The bytes of extents[i].
   const std::byte* data(size_t i) const { return data_.at(i); }
 
+  // Whoever changes the layout of weights does it in place if they are in the arena (the answer is
+  // where), and otherwise in a copy (the answer is null), dropping each extent once it is copied.
+  std::byte* try_writable(size_t i);
+  void drop(size_t i) const noexcept;
+
  private:
   void map(std::span<const std::filesystem::path> paths, std::span<const Extent> extents,
            const WeightLoadOptions& options);
@@ -48,6 +53,7 @@ class ResidentWeights {
 
   std::vector<MappedFile> maps_;
   Buffer arena_;
+  std::vector<Extent> extents_;
   std::vector<const std::byte*> data_;
 };
 

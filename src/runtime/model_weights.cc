@@ -3,16 +3,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <utility>
 
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
 namespace spillway {
 namespace {
+
+constexpr uint64_t kArenaAlignment = 64;
+
+// Whether linear() reads it; a table that is only looked up in stays as it is.
+bool is_multiplied(const Model& model, const WeightSlot& slot) {
+  if (slot.is_vector() || slot.role == WeightRole::kPositionEmbedding) return false;
+  if (slot.role != WeightRole::kTokenEmbedding) return true;
+  return std::none_of(model.weights.begin(), model.weights.end(), [](const BoundWeight& weight) {
+    return weight.slot.role == WeightRole::kHead;
+  });
+}
 
 bool is_norm_scale(WeightRole role) {
   return role == WeightRole::kAttentionNorm || role == WeightRole::kMlpNorm ||
@@ -140,15 +153,57 @@ ModelWeights::ModelWeights(Device& device, const Model& model,
     view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols,
                          resident_.front().data(i)};
   }
+  pack(device, model, options);
   tie_head();
+}
+
+void ModelWeights::pack(Device& device, const Model& model, const WeightLoadOptions& options) {
+  std::vector<size_t> packed;
+  uint64_t copied_bytes = 0;
+  for (size_t i = 0; i < model.weights.size(); ++i) {
+    const WeightSlot& slot = model.weights[i].slot;
+    const WeightView& w = view(slot);
+    if (!is_multiplied(model, slot) ||
+        device.preferred_layout(w.dtype, w.rows, w.cols) != WeightLayout::kGroups16) {
+      continue;
+    }
+    packed.push_back(i);
+    copied_bytes += try_align_up(static_cast<uint64_t>(w.bytes()), kArenaAlignment).value();
+  }
+  if (packed.empty()) return;
+  const bool copy = !resident_.empty() && resident_.front().try_writable(packed.front()) == nullptr;
+  if (copy) arena_ = device.allocate(copied_bytes, MemoryTag::kWeights);
+  ThreadPool pool(device.info().threads);
+  uint64_t offset = 0;
+  for (const size_t i : packed) {
+    SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
+              "loading was stopped");
+    WeightView& w = view(model.weights[i].slot);
+    // Dummy weights are in the arena already.
+    std::byte* to = resident_.empty() ? arena_.data() + (w.data - arena_.data())
+                    : copy            ? arena_.data() + offset
+                                      : resident_.front().try_writable(i);
+    const int64_t groups = w.rows / kGroupRows, group_bytes = kGroupRows * w.row_bytes();
+    pool.parallel_for(groups, 1, [&](int64_t begin, int64_t end, int) {
+      pack_groups(w.dtype, w.data + begin * group_bytes, to + begin * group_bytes, end - begin,
+                  w.cols);
+    });
+    if (copy) {
+      const int64_t done = groups * group_bytes;
+      std::memcpy(to + done, w.data + done, static_cast<size_t>(w.bytes() - done));
+      resident_.front().drop(i);
+      offset += try_align_up(static_cast<uint64_t>(w.bytes()), kArenaAlignment).value();
+    }
+    w.data = to;
+    w.layout = WeightLayout::kGroups16;
+  }
 }
 
 ModelWeights ModelWeights::dummy(Device& device, const Model& model,
                                  const WeightLoadOptions& options) {
-  constexpr uint64_t kAlignment = 64;
   uint64_t total = 0;
   for (const BoundWeight& weight : model.weights) {
-    total += try_align_up(static_cast<uint64_t>(weight.bytes()), kAlignment).value();
+    total += try_align_up(static_cast<uint64_t>(weight.bytes()), kArenaAlignment).value();
   }
   ModelWeights weights;
   weights.arena_ = device.allocate(total, MemoryTag::kWeights);
@@ -158,11 +213,12 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
     SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
               "loading was stopped");
     std::byte* const data = weights.arena_.data() + done;
-    filler.fill(weight, data, done / kAlignment);
+    filler.fill(weight, data, done / kArenaAlignment);
     weights.view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols, data};
-    done += try_align_up(static_cast<uint64_t>(weight.bytes()), kAlignment).value();
+    done += try_align_up(static_cast<uint64_t>(weight.bytes()), kArenaAlignment).value();
     if (options.progress) options.progress(done, total);
   }
+  weights.pack(device, model, options);
   weights.tie_head();
   return weights;
 }

@@ -37,8 +37,9 @@ struct LayerWeights {
   LinearWeights down;  // [hidden, ffn]
 };
 
-// Owns the bytes that its views point to (maps, an arena, or dummy weights). Move-only; the device
-// must outlive it.
+// Owns the bytes that its views point to (maps, an arena, or dummy weights). Matrices are in the
+// layout that the device prefers: packed in place, or from a map into an arena, so that each is in
+// memory once. Move-only; the device must outlive it.
 class ModelWeights {
  public:
   ModelWeights() = default;  // none yet
@@ -59,6 +60,8 @@ class ModelWeights {
  private:
   WeightView& view(const WeightSlot& slot);
   void tie_head();
+  // Makes matrices what the device prefers; every view is in place already.
+  void pack(Device& device, const Model& model, const WeightLoadOptions& options);
 
   std::vector<ResidentWeights> resident_;
   Buffer arena_;

@@ -124,6 +124,13 @@ void MappedFile::advise_random() const noexcept {
   if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_RANDOM);
 }
 
+void MappedFile::advise_dontneed(size_t offset, size_t bytes) const noexcept {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t first = (offset + page - 1) / page * page, last = (offset + bytes) / page * page;
+  if (first >= last || last > size_) return;
+  madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
+}
+
 std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes) {
   const File file(path);
   SPW_CHECK(file.size() <= max_bytes, kInvalidArgument, "{} has {} bytes, more than the {} allowed",

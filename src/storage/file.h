@@ -60,6 +60,9 @@ class MappedFile {
   // Hints; a refusal is ignored.
   void advise_willneed() const noexcept;
   void advise_random() const noexcept;
+  // The pages that lie wholly in [offset, offset + bytes) leave this process; reading them again
+  // brings them back.
+  void advise_dontneed(size_t offset, size_t bytes) const noexcept;
 
  private:
   void unmap() noexcept;

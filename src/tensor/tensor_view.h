@@ -10,22 +10,38 @@
 
 namespace spillway {
 
+enum class WeightLayout : uint8_t {
+  kRows,      // row after row, as in the file
+  kGroups16,  // groups of 16 rows, interleaved for integer matrix instructions (packed_layout.h)
+};
+inline constexpr int64_t kGroupRows = 16;
+
 // A stored, read-only matrix [rows, cols], row-major: rows are output features, so a range of rows
 // is one contiguous range of bytes and can be cut out, moved and computed by itself. A vector (norm
-// weight, bias) is [1, n].
+// weight, bias) is [1, n]. Packed groups take the bytes of their 16 rows, so a range of whole
+// groups lies where its rows would; rows after the last whole group stay as in the file.
 struct WeightView {
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
   const std::byte* data = nullptr;
+  WeightLayout layout = WeightLayout::kRows;
 
   bool empty() const { return data == nullptr; }
   int64_t row_bytes() const { return spillway::row_bytes(dtype, cols); }
   int64_t bytes() const { return rows * row_bytes(); }
+  // How many rows, from the first, lie in packed groups.
+  int64_t grouped_rows() const {
+    return layout == WeightLayout::kGroups16 ? rows / kGroupRows * kGroupRows : 0;
+  }
+  // Where row i begins; of a packed group's rows only the first has such a place.
   const std::byte* row(int64_t i) const { return data + i * row_bytes(); }
+  // Of a packed matrix: whole groups, or whole groups and all rows behind them.
   WeightView slice(int64_t first, int64_t count) const {
     SPW_ASSERT(first >= 0 && count >= 0 && first + count <= rows);
-    return {dtype, count, cols, row(first)};
+    SPW_ASSERT(layout == WeightLayout::kRows ||
+               (first % kGroupRows == 0 && (count % kGroupRows == 0 || first + count == rows)));
+    return {dtype, count, cols, row(first), layout};
   }
 };
 

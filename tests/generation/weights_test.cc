@@ -79,20 +79,35 @@ TEST_F(WeightsTest, AreTheSameMappedAndReadDirectly) {
   const auto mapped = load_model(device_, path_, options);
   EXPECT_EQ(reported, total);
   EXPECT_EQ(total, static_cast<uint64_t>(mapped->model.weight_bytes()));
-  EXPECT_EQ(device_.usage().bytes[static_cast<size_t>(MemoryTag::kWeights)],
-            0U);  // nothing was copied
+  const auto weight_bytes = [&] {
+    return device_.usage().bytes[static_cast<size_t>(MemoryTag::kWeights)];
+  };
+  // Only what the device wants in another layout was copied.
+  uint64_t packed = 0;
+  const auto count = [&](const WeightView& view) {
+    if (view.layout == WeightLayout::kGroups16) packed += static_cast<uint64_t>(view.bytes());
+  };
+  const LayerWeights& a = mapped->weights.layers.at(0);
+  count(mapped->weights.token_embedding);
+  for (const LinearWeights* w :
+       {&a.query, &a.key, &a.value, &a.attention_out, &a.gate, &a.up, &a.down}) {
+    count(w->weight);
+  }
+  const uint64_t copied = weight_bytes();
+  EXPECT_GE(copied, packed);
+  EXPECT_LT(copied, packed + 16 * 64);
 
   reported = 0;
   options.access = WeightAccess::kDirect;
   const auto direct = load_model(device_, path_, options);
   EXPECT_EQ(reported, total);
-  const uint64_t held = device_.usage().bytes[static_cast<size_t>(MemoryTag::kWeights)];
+  const uint64_t held = weight_bytes() - copied;
   EXPECT_GE(held, total);
   EXPECT_LT(held, total + 16 * 4096);  // once, but for alignment
 
-  const LayerWeights& a = mapped->weights.layers.at(0);
   const LayerWeights& b = direct->weights.layers.at(0);
   EXPECT_EQ(bytes_of(a.query.weight), bytes_of(b.query.weight));
+  EXPECT_EQ(a.query.weight.layout, b.query.weight.layout);
   EXPECT_EQ(bytes_of(a.value.weight), bytes_of(b.value.weight));
   EXPECT_EQ(bytes_of(a.down.weight), bytes_of(b.down.weight));
   EXPECT_EQ(bytes_of(mapped->weights.token_embedding), bytes_of(direct->weights.token_embedding));

@@ -9,6 +9,7 @@
 #include "cpu/cpu_device.h"
 #include "tensor/dequantize.h"
 #include "tensor/half.h"
+#include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
 namespace spillway::parity {
@@ -81,11 +82,15 @@ void Matrix::expect_guards() const {
 }
 
 Weights::Weights(TestDevice& device, DType type, int64_t rows, int64_t cols,
-                 const std::vector<std::byte>& stored)
+                 const std::vector<std::byte>& stored, WeightLayout layout)
     : values_(static_cast<size_t>(rows * cols)) {
   buffer_ = device.device().allocate(stored.size() + 1, MemoryTag::kWeights);
-  device.upload(buffer_.data() + 1, stored.data(), stored.size());
-  view_ = {type, rows, cols, buffer_.data() + 1};
+  auto bytes = stored;
+  if (layout == WeightLayout::kGroups16) {
+    pack_groups(type, bytes.data(), bytes.data(), rows / kGroupRows, cols);
+  }
+  device.upload(buffer_.data() + 1, bytes.data(), bytes.size());
+  view_ = {type, rows, cols, buffer_.data() + 1, layout};
   dequantize_reference(type, stored.data(), values_.data(), rows * cols);
 }
 
@@ -103,8 +108,28 @@ std::vector<std::byte> random_stored(DType type, int64_t count, uint32_t seed) {
   return stored;
 }
 
-Weights random_weights(TestDevice& device, DType type, int64_t rows, int64_t cols, uint32_t seed) {
-  return {device, type, rows, cols, random_stored(type, rows * cols, seed)};
+Weights random_weights(TestDevice& device, DType type, int64_t rows, int64_t cols, uint32_t seed,
+                       WeightLayout layout) {
+  return {device, type, rows, cols, random_stored(type, rows * cols, seed), layout};
+}
+
+std::vector<StoredCase> stored_cases() {
+  std::vector<StoredCase> cases;
+  for (const DeviceKind& kind : device_kinds()) {
+    const auto device = kind.make(1);
+    for (const DType type : kAllDTypes) {
+      cases.emplace_back(kind, type, WeightLayout::kRows);
+      const WeightLayout preferred = device->preferred_layout(type, 256, 256);
+      if (preferred != WeightLayout::kRows) cases.emplace_back(kind, type, preferred);
+    }
+  }
+  return cases;
+}
+
+std::string stored_case_name(const testing::TestParamInfo<StoredCase>& info) {
+  const auto& [kind, type, layout] = info.param;
+  return kind.name + "_" + std::string(dtype_name(type)) +
+         (layout == WeightLayout::kRows ? "" : "_packed");
 }
 
 double nmse(const std::vector<float>& actual, const std::vector<double>& expected) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "device/device.h"
@@ -69,7 +70,7 @@ class Weights {
  public:
   Weights() = default;
   Weights(TestDevice& device, DType type, int64_t rows, int64_t cols,
-          const std::vector<std::byte>& stored);
+          const std::vector<std::byte>& stored, WeightLayout layout = WeightLayout::kRows);
 
   const WeightView& view() const { return view_; }
   const std::vector<float>& values() const { return values_; }  // decoded by the reference
@@ -83,7 +84,14 @@ class Weights {
 std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation = 1);
 // Valid stored data of any type.
 std::vector<std::byte> random_stored(DType type, int64_t count, uint32_t seed);
-Weights random_weights(TestDevice& device, DType type, int64_t rows, int64_t cols, uint32_t seed);
+Weights random_weights(TestDevice& device, DType type, int64_t rows, int64_t cols, uint32_t seed,
+                       WeightLayout layout = WeightLayout::kRows);
+
+// A type in a layout, on a device.
+using StoredCase = std::tuple<DeviceKind, DType, WeightLayout>;
+// Every type in the file's layout, and packed where the device prefers that.
+std::vector<StoredCase> stored_cases();
+std::string stored_case_name(const testing::TestParamInfo<StoredCase>& info);
 
 // Sum of squared differences over sum of squares; infinity when a value is not finite.
 double nmse(const std::vector<float>& actual, const std::vector<double>& expected);

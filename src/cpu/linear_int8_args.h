@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the integer kernels of linear are given. Included by objects that are compiled for one
+// instruction set: plain types only, no code.
+#pragma once
+
+#include <cstdint>
+
+namespace spillway {
+
+// k elements of the weights that are unpacked at once for many tokens: with four tokens' share of
+// the activations they stay in the first-level cache.
+inline constexpr int64_t kInt8PanelDepth = 1024;
+// Per 32 columns of 16 rows: bytes, scales, minima, scales of halves.
+inline constexpr int64_t kInt8PanelBytes = kInt8PanelDepth / 32 * (512 + 128 + 128 + 256);
+
+// Activations are quantized in blocks of 32 columns and lie in token pairs, an operand of a matrix
+// instruction at a time. A single token is paired with itself.
+struct Int8Args {
+  const uint8_t* w = nullptr;  // packed groups of 16 rows
+  int64_t group_bytes = 0;
+  int64_t k = 0;
+  const int8_t* q = nullptr;  // [pairs][k / 8][2 tokens][8]
+  const float* d = nullptr;   // [pairs][k / 32][2][2 tokens]: scales, each twice
+  const float* m = nullptr;   // as d: scale * sum of q, what a minimum of the weights multiplies
+  int64_t tokens = 0;
+  float* out = nullptr;  // [tokens, n]
+  int64_t out_stride = 0;
+  const float* bias = nullptr;  // [n] or none
+  bool accumulate = false;
+};
+
+// Computes rows of groups [first, last). `panel` has kInt8PanelBytes, aligned to 16.
+using Int8Kernel = void (*)(const Int8Args& args, int64_t first, int64_t last, uint8_t* panel);
+
+// One per type; absent where the set has none.
+struct Int8Kernels {
+  Int8Kernel q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k;
+};
+
+#if defined(__aarch64__)
+extern const Int8Kernels kDotprodKernels;  // ARMv8.2 dot product
+extern const Int8Kernels kI8mmKernels;     // ARMv8.6 8-bit matrix multiplication
+#endif
+
+}  // namespace spillway

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/quantize_activations.h"
+
+#include <algorithm>
+#include <cmath>
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace spillway {
+namespace {
+
+struct BlockScale {
+  float d;
+  int sum;
+};
+
+bool is_zero(float peak) { return peak < 0x1p-100F; }  // false for NaN
+float inverse_scale(float peak) { return is_zero(peak) ? 0 : 127 / peak; }
+float scale(float peak) { return is_zero(peak) ? 0 : peak / 127; }
+
+// 32 values to four pieces of eight bytes, 16 bytes apart.
+#if defined(__aarch64__)
+BlockScale quantize_block(const float* x, int8_t* q) {
+  float32x4_t v[8], top = vdupq_n_f32(0);
+  for (int i = 0; i < 8; ++i) {
+    v[i] = vld1q_f32(x + 4 * i);
+    top = vmaxq_f32(top, vabsq_f32(v[i]));  // NaN stays
+  }
+  const float peak = vmaxvq_f32(top), inverse = inverse_scale(peak);
+  int16x8_t sums = vdupq_n_s16(0);
+  for (int i = 0; i < 4; ++i) {
+    const int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(v[2 * i], inverse));
+    const int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(v[2 * i + 1], inverse));
+    const int16x8_t both = vcombine_s16(vqmovn_s32(low), vqmovn_s32(high));
+    sums = vaddq_s16(sums, both);
+    vst1_s8(q + 16 * i, vqmovn_s16(both));
+  }
+  return {scale(peak), vaddlvq_s16(sums)};
+}
+#else
+BlockScale quantize_block(const float* x, int8_t* q) {
+  float peak = 0;
+  for (int i = 0; i < 32; ++i) {
+    if (!(std::fabs(x[i]) <= peak)) peak = std::fabs(x[i]);
+  }
+  const float inverse = inverse_scale(peak);
+  int sum = 0;
+  for (int i = 0; i < 32; ++i) {
+    const float scaled = x[i] * inverse;
+    const int value = std::isnan(scaled) ? 0 : static_cast<int>(std::nearbyint(scaled));
+    q[i / 8 * 16 + i % 8] = static_cast<int8_t>(std::clamp(value, -127, 127));
+    sum += value;
+  }
+  return {scale(peak), sum};
+}
+#endif
+
+}  // namespace
+
+void quantize_pairs(const Activations& x, float lift, int64_t first_pair, int64_t last_pair,
+                    int8_t* q, float* d, float* m) {
+  const int64_t blocks = x.cols / 32;
+  for (int64_t pair = first_pair; pair < last_pair; ++pair) {
+    const float* first = x.f32(2 * pair);
+    const float* second = x.f32(std::min(2 * pair + 1, x.rows - 1));
+    for (int64_t i = 0; i < blocks; ++i) {
+      const int64_t at = pair * blocks + i;
+      const BlockScale a = quantize_block(first + 32 * i, q + at * 64);
+      const BlockScale b = quantize_block(second + 32 * i, q + at * 64 + 8);
+      const float am = a.d * static_cast<float>(a.sum), bm = b.d * static_cast<float>(b.sum);
+      for (int copy = 0; copy < 2; ++copy) {
+        d[4 * at + 2 * copy] = a.d / lift;
+        d[4 * at + 2 * copy + 1] = b.d / lift;
+        m[4 * at + 2 * copy] = am;
+        m[4 * at + 2 * copy + 1] = bm;
+      }
+    }
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packed layout of quantized matrices (WeightLayout::kGroups16): 16 rows side by side, so that
+// one 16-byte load is an operand of an 8-bit matrix instruction (two rows of eight elements).
+//
+// A group of 16 rows is a sequence of group blocks, one per block column, each of exactly 16 times
+// the file's block bytes: packing never changes where a group begins or ends, and can be done in
+// place. Within a group block, byte for byte:
+//
+//   Q4_0  d[16]            sub
+//   Q4_1  d[16] m[16]      sub
+//   Q5_0  d[16]            sub high1
+//   Q5_1  d[16] m[16]      sub high1
+//   Q8_0  d[16]            bytes
+//   Q4_K  d[16] dmin[16]   six(scales) six(minima)   8 x (sub)
+//   Q5_K  d[16] dmin[16]   six(scales) six(minima)   8 x (sub high1)
+//   Q6_K  d[16]            scales[16 sub-blocks of 16][16 rows]   8 x (sub high2)
+//
+// d, m, dmin: halves, one per row. `sub` is 32 columns of 16 rows in pieces of 16 bytes, piece
+// (p, h) for row pair p < 8 and half h < 2: bytes 0-7 belong to row 2p, bytes 8-15 to row 2p + 1;
+// byte i (mod 8) holds the low four bits of column 8h + i in its low and of column 16 + 8h + i in
+// its high half. `high1` (64 bytes): the fifth bits; byte j of vector p / 2 goes with byte j of the
+// pieces of p: bit 4 (p % 2) + 2h is that of the low, bit 4 (p % 2) + 2h + 1 that of the high half.
+// `high2` (128 bytes): bits 4-5 likewise; byte j of vector p, bits 4h and 4h + 2 upwards. `bytes`
+// (512) is whole bytes in pieces (p, s), s < 4: columns 8s to 8s + 7. `six` (96 bytes): sixteen
+// rows abreast; low[4]: sub-block s in the low, s + 4 in the high half; top[2]: bits 4-5 of
+// sub-block s in top[s / 4], at bit 2 (s % 4).
+//
+// Kinds without a minimum (Q4_0, Q5_0, Q6_K) store q - 2^(bits-1) in two's complement, not q.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/dtype.h"
+#include "tensor/tensor_view.h"
+
+namespace spillway {
+
+// Whether `type` has a packed layout.
+bool can_pack(DType type);
+
+// Packs `groups` groups of 16 rows of `cols` columns (whole blocks). `packed` may be `stored`
+// itself; otherwise they do not overlap. Any alignment. Thread-safe on different groups.
+void pack_groups(DType type, const std::byte* stored, std::byte* packed, int64_t groups,
+                 int64_t cols);
+
+// The stored form of row `row` (< 16) of the group at `packed`: row_bytes(type, cols) bytes.
+void unpack_row(DType type, const std::byte* packed, int64_t row, std::byte* stored, int64_t cols);
+
+}  // namespace spillway
