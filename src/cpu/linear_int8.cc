@@ -2,23 +2,16 @@
 #include "cpu/linear_int8.h"
 
 #include "base/error.h"
+#include "cpu/features.h"
 #include "cpu/parallel.h"
 #include "cpu/quantize_activations.h"
-
-#if defined(__aarch64__) && defined(__linux__)
-#include <sys/auxv.h>
-#endif
 
 namespace spillway {
 
 Int8Set best_int8_set() {
-#if defined(__aarch64__) && defined(__linux__)
-  // Bits of AT_HWCAP and AT_HWCAP2 (arch/arm64/include/uapi/asm/hwcap.h).
-  const bool dotprod = (getauxval(AT_HWCAP) >> 20 & 1) != 0;
-  const bool i8mm = (getauxval(AT_HWCAP2) >> 13 & 1) != 0;
-  if (i8mm && dotprod) return Int8Set::kI8mm;
-  if (dotprod) return Int8Set::kDotprod;
-#endif
+  const CpuFeatures& cpu = cpu_features();
+  if (cpu.i8mm) return Int8Set::kI8mm;
+  if (cpu.dotprod) return Int8Set::kDotprod;
   return Int8Set::kNone;
 }
 

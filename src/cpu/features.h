@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which instructions this processor has and this process may use: what kernels are chosen by.
+#pragma once
+
+namespace spillway {
+
+struct CpuFeatures {
+  // ARM
+  bool dotprod = false;  // 8-bit dot products
+  bool i8mm = false;     // 8-bit matrix multiplication
+  bool fp16 = false;     // arithmetic on halves
+  bool fp16fml = false;  // products of halves added to floats
+  bool bf16 = false;     // bfloat16 dot products and matrix multiplication
+  // x86; each name stands for what its kernels are compiled with (cpu/CMakeLists.txt)
+  bool avx2 = false;         // with FMA and F16C
+  bool avx512_vnni = false;  // with AVX-512 F, BW, DQ, VL
+  bool amx_bf16 = false;     // with avx512_vnni and AVX-512 BF16; the kernel has granted the tiles
+};
+
+// Asked once; the same answer ever after. Thread-safe.
+const CpuFeatures& cpu_features();
+
+}  // namespace spillway
