@@ -24,7 +24,7 @@ void CpuOps::norm(NormKind kind, const Activations& x, const WeightView& weight,
 
 void CpuOps::linear(const WeightView& w, const WeightView& bias, const Activations& x,
                     const Activations& out, LinearMode mode) {
-  cpu::linear(pool_, workspace_, w, bias, x, out, mode);
+  cpu::linear(pool_, workspace_, w, bias, x, out, mode, deterministic_);
 }
 
 void CpuOps::rope_angles(std::span<const int32_t> positions,

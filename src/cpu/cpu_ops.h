@@ -17,9 +17,7 @@ class CpuOps final : public Ops {
  public:
   CpuOps(Device& device, ThreadPool& pool) : pool_(pool), workspace_(device, pool.threads()) {}
 
-  // Nothing to switch: every kernel reduces each row in one order, whatever the batch, the slice
-  // and the threads.
-  void set_deterministic(bool) override {}
+  void set_deterministic(bool on) override { deterministic_ = on; }
 
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
              LinearMode mode) override;
@@ -44,6 +42,7 @@ class CpuOps final : public Ops {
  private:
   ThreadPool& pool_;
   Workspace workspace_;
+  bool deterministic_ = false;
 };
 
 }  // namespace spillway

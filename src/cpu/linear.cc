@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cpu/decode_row.h"
 #include "cpu/linear_args.h"
+#include "cpu/linear_bf16.h"
 #include "cpu/linear_int8.h"
 #include "cpu/parallel.h"
 
@@ -45,6 +46,9 @@ HWY_EXPORT(linear_rows);
 namespace cpu {
 namespace {
 
+// From here on decoding weights to bfloat16 panels pays.
+constexpr int64_t kBf16Tokens = 16;
+
 // x with rows padded by zeros to a multiple of 16 columns: what kernels may read to the end.
 void pad_columns(const Activations& x, int64_t stride, float* out) {
   for (int64_t t = 0; t < x.rows; ++t) {
@@ -56,7 +60,7 @@ void pad_columns(const Activations& x, int64_t stride, float* out) {
 }  // namespace
 
 void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const WeightView& bias,
-            const Activations& x, const Activations& out, LinearMode mode) {
+            const Activations& x, const Activations& out, LinearMode mode, bool deterministic) {
   SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);
   SPW_ASSERT(w.cols == x.cols && w.rows == out.cols && x.rows == out.rows);
   SPW_ASSERT(bias.empty() || bias.cols == w.rows);
@@ -69,9 +73,11 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
   const bool copy_bias =
       !bias.empty() && (convert_bias || reinterpret_cast<uintptr_t>(bias.data) % 4 != 0);
   const int64_t grouped = w.grouped_rows();  // packed types have whole blocks and need no padding
-  const size_t x_floats = grouped > 0 ? int8_shared_floats(x.rows, w.cols)
-                          : pad       ? static_cast<size_t>(x.rows * padded)
-                                      : 0;
+  const bool bf16 = !deterministic && x.rows >= kBf16Tokens && has_bf16_product(w);
+  const size_t x_floats = bf16          ? bf16_shared_floats(x.rows, w.cols)
+                          : grouped > 0 ? int8_shared_floats(x.rows, w.cols)
+                          : pad         ? static_cast<size_t>(x.rows * padded)
+                                        : 0;
   const size_t bias_floats = copy_bias ? static_cast<size_t>(w.rows) : 0;
   float* scratch = nullptr;
   if (x_floats + bias_floats > 0) scratch = workspace.shared(x_floats + bias_floats);
@@ -96,9 +102,18 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
   } else if (!bias.empty()) {
     a.bias = reinterpret_cast<const float*>(bias.data);
   }
-  workspace.reserve_workers(std::max(static_cast<size_t>(kPanelFloats), kInt8WorkerFloats));
+  workspace.reserve_workers(std::max(
+      {static_cast<size_t>(kPanelFloats), kInt8WorkerFloats, bf16 ? bf16_worker_floats(w) : 0}));
+  if (bf16 && grouped == 0) {
+    linear_bf16(pool, workspace, scratch, w, w.rows, x, a);
+    return;
+  }
   if (grouped > 0) {
-    linear_int8(pool, workspace, scratch, w, x, a);
+    if (bf16) {
+      linear_bf16(pool, workspace, scratch, w, grouped, x, a);
+    } else {
+      linear_int8(pool, workspace, scratch, w, x, a);
+    }
     a.w += grouped * a.row_bytes;
     a.out += grouped;
     if (a.bias != nullptr) a.bias += grouped;

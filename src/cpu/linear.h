@@ -11,12 +11,15 @@ namespace spillway::cpu {
 // out (+)= x * w^T + bias. w [n, k] of any type at any alignment, x [tokens, k], out [tokens, n];
 // bias [1, n] of a plain type, or empty.
 //
-// Reduction order, the same for every element whatever the tokens, the slice and the threads: k is
-// cut at multiples of 512 (a remainder of at most 256 joins the last cut); within a cut, lane k %
-// lanes accumulates by fused multiply-add in ascending k; lanes are added pairwise; cuts are added
-// in ascending order to (old out) + bias. Rows in packed groups are multiplied as linear_int8.h
-// says, in an order just as fixed.
+// Few tokens: plain types are reduced in F32, packed ones as linear_int8.h says. Many tokens: as
+// linear_bf16.h says, where the processor has such instructions; never when `deterministic`.
+//
+// The order of the F32 kernels, the same for every element whatever the tokens, the slice and the
+// threads: k is cut at multiples of 512 (a remainder of at most 256 joins the last cut); within a
+// cut, lane k % lanes accumulates by fused multiply-add in ascending k; lanes are added pairwise;
+// cuts are added in ascending order to (old out) + bias.
 void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const WeightView& bias,
-            const Activations& x, const Activations& out, LinearMode mode);
+            const Activations& x, const Activations& out, LinearMode mode,
+            bool deterministic = false);
 
 }  // namespace spillway::cpu

@@ -3,6 +3,7 @@
 //
 // For a source S and a pointer to one of its blocks:
 //   kBytes, kSubs       bytes and sub-blocks of 32 columns
+//   kLift               what quants are multiplied by
 //   kMinima, kHalves    whether values have a minimum, whether each 16 columns have a scale
 //   quants(b, s, p, h, lo, hi)  columns 8h.. and 16 + 8h.. of rows 2p, 2p + 1 of sub-block s
 //   scale, minimum(b, s, quad)  of rows 4 quad..
@@ -94,6 +95,7 @@ struct Fifth {
 
 struct PackedQ4_0 {
   static constexpr int kBytes = 16 * 18, kSubs = 1;
+  static constexpr float kLift = 16;
   static constexpr bool kMinima = false, kHalves = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     const uint8x16_t v = vld1q_u8(b + 32 + (p * 2 + h) * 16);
@@ -107,6 +109,7 @@ struct PackedQ4_0 {
 
 struct PackedQ4_1 {
   static constexpr int kBytes = 16 * 20, kSubs = 1;
+  static constexpr float kLift = 1;
   static constexpr bool kMinima = true, kHalves = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     return unsigned_nibbles(b + 64, p, h);
@@ -121,6 +124,7 @@ struct PackedQ4_1 {
 
 struct PackedQ5_0 {
   static constexpr int kBytes = 16 * 22, kSubs = 1;
+  static constexpr float kLift = 8;
   static constexpr bool kMinima = false, kHalves = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     uint8x16_t low, top;
@@ -134,6 +138,7 @@ struct PackedQ5_0 {
 
 struct PackedQ5_1 {
   static constexpr int kBytes = 16 * 24, kSubs = 1;
+  static constexpr float kLift = 1;
   static constexpr bool kMinima = true, kHalves = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     return Fifth::unsigned_values(b + 64, p, h);
@@ -148,6 +153,7 @@ struct PackedQ5_1 {
 
 struct PackedQ8_0 {
   static constexpr int kBytes = 16 * 34, kSubs = 1;
+  static constexpr float kLift = 1;
   static constexpr bool kMinima = false, kHalves = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     const uint8_t* at = b + 32 + (p * 4 + h) * 16;
@@ -169,6 +175,7 @@ struct PackedQ8_0 {
 template <int kSubBytes>
 struct PackedK45 {
   static constexpr int kSubs = 8, kBytes = 64 + 192 + kSubs * kSubBytes;
+  static constexpr float kLift = 1;
   static constexpr bool kMinima = true, kHalves = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
     const uint8_t* sub = b + 256 + s * kSubBytes;
@@ -191,6 +198,7 @@ using PackedQ5_K = PackedK45<Fifth::kBytes>;
 
 struct PackedQ6_K {
   static constexpr int kBytes = 16 * 210, kSubs = 8, kSubBytes = 256 + 128;
+  static constexpr float kLift = 4;
   static constexpr bool kMinima = false, kHalves = true;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
     const uint8_t* sub = b + 32 + 256 + s * kSubBytes;
