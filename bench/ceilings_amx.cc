@@ -25,6 +25,7 @@ inline void run_tiles(int64_t rounds, Multiply multiply) {
   static_assert(sizeof(operands) == kTileSteps * 1024);
   fill_operands(operands, 512, 512);
   const TileConfig config;
+  asm volatile("" : : "r"(&config) : "memory");  // g++ 12 thinks that only 8 bytes of it are read
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);
