@@ -49,6 +49,7 @@ class ModelFile:
             path = self.generate(args, *name.split(":", 1))
         found = run_json([args.spillway, "inspect", path, "--tensors", "--json"])
         self.path = found["files"][0]
+        self.title = name if self.generated else os.path.basename(self.path)
         self.spec = found["model"]
         matrices = {t["name"]: t for t in found["tensors"] if len(t["shape"]) == 2}
         # The embedding table is only looked up in, unless it is the head as well.
@@ -185,7 +186,7 @@ def measure_model(args, model):
             prefill, decode = run(args, model)
             samples[engine][0].extend(prefill)
             samples[engine][1].extend(decode)
-            print(f"{model.name}, round {number + 1} of {args.repeat}, {engine}: prefill {prefill[0]:.1f}, "
+            print(f"{model.title}, round {number + 1} of {args.repeat}, {engine}: prefill {prefill[0]:.1f}, "
                   f"decode {decode[0]:.1f} tokens/s", file=sys.stderr)  # fmt: skip
     return samples
 
@@ -202,7 +203,7 @@ def judge(args, model, samples, ceilings):
     prefill_target = max(PREFILL_RATIO * theirs[0], PREFILL_SHARE[model.operands] * peak * 1e9 / flop * args.prompt)
     decode_target = max(theirs[1], min(DECODE_RATIO * theirs[1], DECODE_SHARE * ceilings.read_gb_per_s * 1e9 / read))
     return {
-        "model": model.name if model.generated else os.path.basename(model.path),
+        "model": model.title,
         "weight_type": model.main_type,
         "prefill": {
             "spillway_tokens_per_s": ours[0], "llama_cpp_tokens_per_s": theirs[0], "ratio": ours[0] / theirs[0],
@@ -282,7 +283,7 @@ def main():
     rows = [judge(args, model, samples, ceilings) for model, samples in measured]
     print_table(args, rows, ceilings)
     if args.output:
-        shown = [os.path.basename(word) if os.sep in word else word for word in sys.argv]
+        shown = [",".join(os.path.basename(part) for part in word.split(",")) for word in sys.argv]
         result = {
             "date": datetime.date.today().isoformat(),
             "machine": f"{platform.machine()}, {ceilings.processor}, {os.cpu_count()} cores",
