@@ -271,6 +271,9 @@ def main():
     args = parse_arguments()
     if args.package_worker:
         return package_worker(args)
+    load_average = os.getloadavg()[0]
+    if load_average > 0.5:
+        print(f"the machine is busy (load {load_average:.1f}): the figures will be noise", file=sys.stderr)
     ceilings = Ceilings(args)
     ceilings.measure()
     measured = []
@@ -288,6 +291,7 @@ def main():
             "date": datetime.date.today().isoformat(),
             "machine": f"{platform.machine()}, {ceilings.processor}, {os.cpu_count()} cores",
             "command": " ".join(shown),
+            "load_average_before": load_average,
             "peer": args.peer_version,
             "threads": args.threads, "prompt": args.prompt, "gen": args.gen, "depth": args.depth, "rounds": args.repeat,
             "ceilings": {
