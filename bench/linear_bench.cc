@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of every stored type, decode (1 token), small batches and prefill (512 tokens),
-// in the file's layout and, where the processor has kernels for it, packed.
+// Matrix products of every stored type, from one token (decode) over small batches to 512
+// (prefill). linear/... is the layout that the device packs weights into, rows/... the file's,
+// where that is another. Names can be filtered:
+//   linear_bench --threads 2 --benchmark_filter='linear/Q4_0/tinyllama.*/tokens:(1|512)/'
 #include <benchmark/benchmark.h>
 
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "cpu/cpu_device.h"
 #include "tensor/packed_layout.h"
@@ -18,28 +23,53 @@ struct Shape {
   int64_t n, k;
 };
 constexpr Shape kShapes[] = {
-    {"smollm2-135m.attn_out", 576, 576}, {"smollm2-135m.up", 1536, 576},
-    {"smollm2-135m.down", 576, 1536},    {"smollm2-135m.head", 49152, 576},
-    {"tinyllama.attn_out", 2048, 2048},  {"tinyllama.up", 5632, 2048},
-    {"tinyllama.down", 2048, 5632},      {"tinyllama.head", 32000, 2048},
+    {"tinyllama.attn_kv", 256, 2048}, {"tinyllama.attn_out", 2048, 2048},
+    {"tinyllama.up", 5632, 2048},     {"tinyllama.down", 2048, 5632},
+    {"tinyllama.head", 32000, 2048},  {"llama-2-7b.attn_out", 4096, 4096},
+    {"llama-2-7b.up", 11008, 4096},   {"llama-2-7b.down", 4096, 11008},
+    {"llama-2-7b.head", 32000, 4096},
 };
+constexpr int64_t kColdBytes = int64_t{256} << 20;  // more than any cache holds
 
 Activations as_matrix(const Buffer& buffer, int64_t rows, int64_t cols) {
   return {DType::kF32, rows, cols, cols, buffer.data()};
 }
 
-// One token streams weights from memory: `copies` of the matrix are used in turn, so that no cache
-// holds them.
-void run_linear(benchmark::State& state, DType type, WeightLayout layout, Shape shape,
-                int64_t tokens) {
-  CpuDevice device;
-  const int64_t matrix_bytes = row_bytes(type, shape.n * shape.k);
-  const int64_t copies = tokens > 8 ? 1 : 1 + (int64_t{256} << 20) / matrix_bytes;
-  const auto buffer =
-      device.allocate(static_cast<size_t>(matrix_bytes * copies), MemoryTag::kWeights);
-  fill_random(type, buffer.data(), shape.n * shape.k * copies, 1, 0.02F);
-  if (layout == WeightLayout::kGroups16) {
-    pack_groups(type, buffer.data(), buffer.data(), shape.n * copies / kGroupRows, shape.k);
+// Copies of a matrix that are used in turn, so that its weights come from memory each time.
+struct ColdMatrix {
+  ColdMatrix(CpuDevice& device, DType type_, WeightLayout layout_, Shape shape_)
+      : type(type_),
+        layout(layout_),
+        shape(shape_),
+        bytes(row_bytes(type_, shape_.n * shape_.k)),
+        copies((kColdBytes + bytes - 1) / bytes),
+        buffer(device.allocate(static_cast<size_t>(bytes * copies), MemoryTag::kWeights)) {
+    fill_random(type, buffer.data(), shape.n * shape.k * copies, 1, 0.02F);
+    if (layout == WeightLayout::kGroups16) {
+      pack_groups(type, buffer.data(), buffer.data(), shape.n * copies / kGroupRows, shape.k);
+    }
+  }
+  bool is(DType other_type, WeightLayout other_layout, Shape other) const {
+    return type == other_type && layout == other_layout && shape.name == other.name;
+  }
+  WeightView view(int64_t copy) const {
+    return {type, shape.n, shape.k, buffer.data() + copy % copies * bytes, layout};
+  }
+
+  DType type;
+  WeightLayout layout;
+  Shape shape;
+  int64_t bytes, copies;
+  Buffer buffer;
+};
+
+void run_linear(benchmark::State& state, CpuDevice& device, DType type, WeightLayout layout,
+                Shape shape, int64_t tokens) {
+  // Kept for the next number of tokens.
+  static std::optional<ColdMatrix> matrix;
+  if (!matrix || !matrix->is(type, layout, shape)) {
+    matrix.reset();
+    matrix.emplace(device, type, layout, shape);
   }
   const auto x_buffer =
       device.allocate(static_cast<size_t>(tokens * shape.k) * 4, MemoryTag::kActivations);
@@ -50,38 +80,57 @@ void run_linear(benchmark::State& state, DType type, WeightLayout layout, Shape 
   const Activations out = as_matrix(out_buffer, tokens, shape.n);
   int64_t copy = 0;
   for (auto _ : state) {
-    const WeightView w{type, shape.n, shape.k, buffer.data() + copy * matrix_bytes, layout};
-    device.ops().linear(w, {}, x, out, LinearMode::kStore);
-    copy = (copy + 1) % copies;
+    device.ops().linear(matrix->view(copy++), {}, x, out, LinearMode::kStore);
   }
-  state.SetBytesProcessed(state.iterations() * matrix_bytes);
-  state.counters["FLOP/s"] =
-      benchmark::Counter(2.0 * static_cast<double>(tokens * shape.n * shape.k),
-                         benchmark::Counter::kIsIterationInvariantRate);
+  const auto rate = [](double value) {
+    return benchmark::Counter(value / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+  };
+  state.counters["GB/s"] = rate(static_cast<double>(matrix->bytes));
+  state.counters["GFLOP/s"] = rate(2.0 * static_cast<double>(tokens * shape.n * shape.k));
 }
 
-const bool kRegistered = [] {
-  const CpuDevice device({.threads = 1});
-  for (const WeightLayout layout : {WeightLayout::kRows, WeightLayout::kGroups16}) {
-    const bool packed = layout == WeightLayout::kGroups16;
-    for (const DType type : kAllDTypes) {
-      for (const Shape& shape : kShapes) {
-        if (shape.k % dtype_info(type).block_elements != 0) continue;
-        if (packed && device.preferred_layout(type, shape.n, shape.k) != layout) continue;
+void register_all(CpuDevice& device) {
+  for (const DType type : kAllDTypes) {
+    for (const Shape& shape : kShapes) {
+      const WeightLayout preferred = device.preferred_layout(type, shape.n, shape.k);
+      for (const WeightLayout layout : {preferred, WeightLayout::kRows}) {
+        const bool rows = layout != preferred;
         for (const int64_t tokens : {1, 2, 4, 8, 16, 32, 64, 512}) {
-          if (!packed && tokens != 1 && tokens != 8 && tokens != 512) continue;
-          const std::string name = (packed ? "packed/" : "linear/") +
-                                   std::string(dtype_name(type)) + "/" + shape.name +
-                                   "/tokens:" + std::to_string(tokens);
-          benchmark::RegisterBenchmark(name.c_str(), run_linear, type, layout, shape, tokens)
+          const std::string name = (rows ? "rows/" : "linear/") + std::string(dtype_name(type)) +
+                                   "/" + shape.name + "/tokens:" + std::to_string(tokens);
+          benchmark::RegisterBenchmark(name.c_str(), run_linear, std::ref(device), type, layout,
+                                       shape, tokens)
               ->UseRealTime()
               ->Unit(benchmark::kMillisecond);
         }
+        if (preferred == WeightLayout::kRows) break;  // there is no other
       }
     }
   }
-  return true;
-}();
+}
+
+// Takes "--threads N" off the command line; 0, all of them, where it is not given.
+int take_threads(int& argc, char** argv) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], "--threads") != 0) continue;
+    const int threads = std::atoi(argv[i + 1]);
+    for (int j = i; j + 2 <= argc; ++j) argv[j] = argv[j + 2];  // the last one is null
+    argc -= 2;
+    return threads;
+  }
+  return 0;
+}
 
 }  // namespace
 }  // namespace spillway
+
+int main(int argc, char** argv) {
+  const int threads = spillway::take_threads(argc, argv);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  spillway::CpuDevice device({.threads = threads});
+  spillway::register_all(device);
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

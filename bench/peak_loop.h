@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops that find out how many operations per second an instruction can do: one per
+// instruction, in objects compiled with the flags it needs. Plain types only, for their sake.
+#pragma once
+
+#include <cstdint>
+
+namespace spillway {
+
+struct PeakLoop {
+  const char* name;      // of the instruction
+  const char* operands;  // "int8", "f16", ...: what it multiplies
+  double ops_per_round;  // a multiplication and an addition count as two
+  void (*run)(int64_t rounds);
+};
+
+// Defined for the instruction sets of the architecture that is compiled for; to be run only where
+// the processor has them (cpu/features.h).
+extern const PeakLoop kNeonLoop;        // f32 fmla
+extern const PeakLoop kFp16Loop;        // f16 fmla
+extern const PeakLoop kFp16FmlLoop;     // fmlal
+extern const PeakLoop kDotprodLoop;     // sdot
+extern const PeakLoop kI8mmLoop;        // smmla
+extern const PeakLoop kBfdotLoop;       // bfdot
+extern const PeakLoop kBfmmlaLoop;      // bfmmla
+extern const PeakLoop kAvx2Loop;        // f32 FMA of 256 bits
+extern const PeakLoop kAvx512Loop;      // f32 FMA of 512 bits
+extern const PeakLoop kVnniLoop;        // vpdpbusd of 512 bits
+extern const PeakLoop kAvx512Bf16Loop;  // vdpbf16ps of 512 bits
+extern const PeakLoop kAmxInt8Loop;     // tdpbssd
+extern const PeakLoop kAmxBf16Loop;     // tdpbf16ps
+
+}  // namespace spillway

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/random_model.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "model/family.h"
+#include "tensor/random_fill.h"
+
+namespace spillway {
+namespace {
+
+// llama.cpp's "M" mixes spend bits where errors hurt most: the first and the last eighth of the
+// layers, and every third layer between.
+bool deserves_more_bits(int layer, int layers) {
+  const int eighth = layers / 8;
+  return layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
+}
+
+// For rows that are no whole number of 256-element blocks.
+DType small_block_type(DType type) {
+  switch (type) {
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+      return DType::kQ4_0;
+    case DType::kQ4_K:
+      return DType::kQ5_0;
+    case DType::kQ5_K:
+      return DType::kQ5_1;
+    case DType::kQ6_K:
+      return DType::kQ8_0;
+    default:
+      return type;
+  }
+}
+
+bool fits(DType type, int64_t columns) { return columns % dtype_info(type).block_elements == 0; }
+
+constexpr int kSpecialPieces = 3, kBytePieces = 256;
+
+// Piece `index` of all strings over 27 letters, shorter ones first: pieces are distinct, and each
+// is two others joined, as SentencePiece merges expect.
+std::string made_up_piece(int64_t index) {
+  constexpr const char* kLetters[] = {"\u2581", "a", "b", "c", "d", "e", "f", "g", "h",
+                                      "i",      "j", "k", "l", "m", "n", "o", "p", "q",
+                                      "r",      "s", "t", "u", "v", "w", "x", "y", "z"};
+  std::string piece;
+  for (int64_t rest = index + 1; rest > 0; rest = (rest - 1) / 27) {
+    piece.insert(0, kLetters[(rest - 1) % 27]);
+  }
+  return piece;
+}
+
+void add_vocabulary(GgufWriter& file, int64_t size) {
+  SPW_CHECK(size > kSpecialPieces + kBytePieces, kInvalidArgument,
+            "a vocabulary of {} has no room for the {} special and byte tokens", size,
+            kSpecialPieces + kBytePieces);
+  constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6;
+  std::vector<std::string> pieces{"<unk>", "<s>", "</s>"};
+  std::vector<int32_t> types{kUnknown, kControl, kControl};
+  for (int byte = 0; byte < kBytePieces; ++byte) {
+    pieces.push_back(fmt::format("<0x{:02X}>", byte));
+    types.push_back(kByte);
+  }
+  for (int64_t i = 0; std::ssize(pieces) < size; ++i) {
+    pieces.push_back(made_up_piece(i));
+    types.push_back(kNormal);
+  }
+  std::vector<float> scores;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    scores.push_back(types[i] == kNormal ? -static_cast<float>(i) : 0.0F);
+  }
+  file.add("tokenizer.ggml.model", "llama");
+  file.add("tokenizer.ggml.pre", "default");
+  file.add("tokenizer.ggml.tokens", StringArray(pieces));
+  file.add_floats("tokenizer.ggml.scores", scores);
+  file.add_ints("tokenizer.ggml.token_type", types);
+  file.add_u32("tokenizer.ggml.unknown_token_id", 0);
+  file.add_u32("tokenizer.ggml.bos_token_id", 1);
+  file.add_u32("tokenizer.ggml.eos_token_id", 2);
+}
+
+void add_metadata(GgufWriter& file, const ModelSpec& spec) {
+  const auto size = [&](const char* key, int64_t value) {
+    file.add_u32(key, static_cast<uint32_t>(value));
+  };
+  file.add("general.architecture", "llama");
+  file.add("general.name", spec.name + ", random weights");
+  size("general.quantization_version", 2);
+  size("llama.vocab_size", spec.vocab_size);
+  size("llama.context_length", spec.max_context);
+  size("llama.embedding_length", spec.hidden);
+  size("llama.block_count", spec.layers);
+  size("llama.feed_forward_length", spec.ffn);
+  size("llama.attention.head_count", spec.heads);
+  size("llama.attention.head_count_kv", spec.kv_heads);
+  size("llama.attention.key_length", spec.head_dim);
+  size("llama.attention.value_length", spec.head_dim);
+  size("llama.rope.dimension_count", spec.rope.dims);
+  file.add_f32("llama.rope.freq_base", static_cast<float>(spec.rope.theta));
+  file.add_f32("llama.attention.layer_norm_rms_epsilon", spec.norm_eps);
+}
+
+// Llama 3.1 and later: scaled frequencies are stored as divisors of the plain ones.
+void add_rope_divisors(GgufWriter& file, const ModelSpec& spec) {
+  const auto plain = base_inverse_frequencies(spec.rope);
+  std::vector<float> divisors;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    divisors.push_back(static_cast<float>(plain[i] / double{spec.rope.inverse_frequencies[i]}));
+  }
+  const auto scaled = [](float divisor) { return std::abs(divisor - 1) > 1e-4F; };
+  if (std::none_of(divisors.begin(), divisors.end(), scaled)) return;
+  file.add_tensor("rope_freqs.weight", DType::kF32, {std::ssize(divisors)},
+                  std::as_bytes(std::span(divisors)));
+}
+
+// Any range of a tensor's bytes: pieces of whole blocks, each laid out from a place of its own.
+void fill_bytes(const RandomPattern& pattern, DType type, uint64_t tensor, uint64_t offset,
+                std::span<std::byte> out) {
+  constexpr int64_t kPieceBlocks = 1024;
+  const DTypeInfo& info = dtype_info(type);
+  const auto piece_bytes = static_cast<uint64_t>(kPieceBlocks * info.block_bytes);
+  std::vector<std::byte> piece(piece_bytes);
+  while (!out.empty()) {
+    const uint64_t index = offset / piece_bytes, skip = offset % piece_bytes;
+    pattern.fill(piece.data(), kPieceBlocks * info.block_elements, tensor * 4099 + index * 1021);
+    const size_t count = std::min<size_t>(out.size(), piece_bytes - skip);
+    std::memcpy(out.data(), piece.data() + skip, count);
+    out = out.subspan(count);
+    offset += count;
+  }
+}
+
+// One pattern per type and spread, shared by all tensors that have them.
+class Patterns {
+ public:
+  std::shared_ptr<const RandomPattern> get(DType type, int64_t fan_in) {
+    auto& pattern = patterns_[{type, fan_in}];
+    if (!pattern) {
+      const auto deviation = static_cast<float>(0.7 / std::sqrt(static_cast<double>(fan_in)));
+      pattern = std::make_shared<const RandomPattern>(type, patterns_.size(), deviation);
+    }
+    return pattern;
+  }
+
+ private:
+  std::map<std::pair<DType, int64_t>, std::shared_ptr<const RandomPattern>> patterns_;
+};
+
+void fill_ones(std::span<std::byte> out) {
+  const float one = 1;
+  for (size_t i = 0; i < out.size(); i += sizeof(one)) std::memcpy(&out[i], &one, sizeof(one));
+}
+
+}  // namespace
+
+DType TypeMix::of(const WeightSlot& slot, const ModelSpec& spec) const {
+  if (slot.is_vector()) return DType::kF32;
+  DType type = main;
+  if (more_bits_for_some) {
+    const bool is_head = slot.role == WeightRole::kHead ||
+                         (slot.role == WeightRole::kTokenEmbedding && spec.tied_head);
+    const bool is_sensitive = slot.role == WeightRole::kValue || slot.role == WeightRole::kDown;
+    if (is_head || (is_sensitive && deserves_more_bits(slot.layer, spec.layers))) {
+      type = DType::kQ6_K;
+    }
+  }
+  if (!fits(type, slot.cols)) type = small_block_type(type);
+  return fits(type, slot.cols) ? type : DType::kF16;
+}
+
+std::optional<TypeMix> try_type_mix(std::string_view name) {
+  if (const auto type = try_dtype_from_name(name)) return TypeMix{*type, false};
+  if (name.size() == 6 && (name.ends_with("_m") || name.ends_with("_M"))) {
+    const auto type = try_dtype_from_name(name.substr(0, 4));
+    if (type == DType::kQ4_K || type == DType::kQ5_K) return TypeMix{*type, true};
+  }
+  return std::nullopt;
+}
+
+GgufWriter random_model(const ModelSpec& spec, const TypeMix& mix,
+                        std::function<void(uint64_t done, uint64_t total)> progress) {
+  SPW_CHECK(spec.family == "llama", kUnsupported,
+            "{} is of the family '{}'; only llama has a GGUF form here", spec.name, spec.family);
+  GgufWriter file;
+  add_metadata(file, spec);
+  add_vocabulary(file, spec.vocab_size);
+  add_rope_divisors(file, spec);
+
+  const std::vector<WeightSlot> slots = weight_slots(spec);
+  uint64_t total = 0;
+  for (const WeightSlot& slot : slots) {
+    total += static_cast<uint64_t>(slot.rows * row_bytes(mix.of(slot, spec), slot.cols));
+  }
+  const auto done = std::make_shared<uint64_t>(0);
+  const auto names = kLlamaFamily.names(ModelFiles{});  // of GGUF files
+  Patterns patterns;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const WeightSlot& slot = slots[i];
+    const DType type = mix.of(slot, spec);
+    GgufWriter::Fill fill;
+    if (slot.is_vector()) {
+      fill = [](uint64_t, std::span<std::byte> out) { fill_ones(out); };
+    } else {
+      fill = [pattern = patterns.get(type, slot.cols), type, i](uint64_t offset,
+                                                                std::span<std::byte> out) {
+        fill_bytes(*pattern, type, i, offset, out);
+      };
+    }
+    const auto counted = [fill, done, total, progress](uint64_t offset, std::span<std::byte> out) {
+      fill(offset, out);
+      *done += out.size();
+      if (progress) progress(*done, total);
+    };
+    const auto shape = slot.is_vector() ? std::vector<int64_t>{slot.cols}
+                                        : std::vector<int64_t>{slot.rows, slot.cols};
+    file.add_tensor(weight_name(names, slot), type, shape, counted);
+  }
+  return file;
+}
+
+}  // namespace spillway
