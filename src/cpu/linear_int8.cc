@@ -18,6 +18,8 @@ const Int8Kernels* try_table(Int8Set set) {
     case Int8Set::kI8mm:
       return &kI8mmKernels;
 #elif defined(__x86_64__)
+    case Int8Set::kAvx2:
+      return &kAvx2Kernels;
     case Int8Set::kAvx512Vnni:
       return &kAvx512VnniKernels;
 #endif
@@ -65,6 +67,8 @@ bool has_int8_set(Int8Set set) {
       return cpu.dotprod;
     case Int8Set::kI8mm:
       return cpu.i8mm;
+    case Int8Set::kAvx2:
+      return cpu.avx2;
     case Int8Set::kAvx512Vnni:
       return cpu.avx512_vnni;
     default:
@@ -110,6 +114,9 @@ Int8Form int8_form(Int8Set set, DType type) {
     case Int8Set::kDotprod:
     case Int8Set::kI8mm:
       return {.lift = lift_on_arm(type)};
+    case Int8Set::kAvx2:  // eight bits are multiplied as they are
+      if (type == DType::kQ8_0) return {};
+      [[fallthrough]];
     case Int8Set::kAvx512Vnni:
       return {.offset = offset_on_x86(type), .halves = type == DType::kQ6_K};
     default:

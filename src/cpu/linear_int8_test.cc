@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -200,9 +201,39 @@ TEST(QuantizeActivationsTest, StandsZeroTinyAndHugeValues) {
     }
     EXPECT_TRUE(std::isfinite(quantized.m[0]));
   }
-  std::vector<float> bad(32, 1.0F);
-  bad[5] = NAN;
-  EXPECT_TRUE(std::isnan(Quantized(bad, 1, Int8Form()).d[0]));  // never hidden
+  for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {  // never hidden
+    for (const size_t at : {0, 5, 31}) {
+      std::vector<float> x(32, 1.0F);
+      x[at] = bad;
+      const Quantized quantized(x, 1, Int8Form());
+      EXPECT_FALSE(std::isfinite(quantized.d[0]));
+      EXPECT_TRUE(std::isnan(quantized.at(0, static_cast<int64_t>(at), 32, 1)));
+    }
+  }
+}
+
+// What kernels start their integer sums from is exactly what an offset of the weights adds.
+TEST(QuantizeActivationsTest, GivesTheSumsThatTakeBackAnOffset) {
+  std::vector<float> x(3 * 64);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::cos(static_cast<float>(i * 7)) + 0.5F;
+  for (const bool halves : {false, true}) {
+    const Quantized quantized(x, 3, {.offset = 8, .halves = halves});
+    for (int64_t pair = 0; pair < 2; ++pair) {
+      for (int64_t block = pair * 2; block < pair * 2 + 2; ++block) {
+        for (int64_t token = 0; token < 2; ++token) {
+          int sum[2] = {0, 0};
+          for (int64_t i = 0; i < 32; ++i) {
+            sum[i / 16] +=
+                quantized.q[static_cast<size_t>(block * 64 + i / 8 * 16 + token * 8 + i % 8)];
+          }
+          for (int half = 0; half < 2; ++half) {
+            const float stored = quantized.m[static_cast<size_t>(block * 4 + half * 2 + token)];
+            EXPECT_EQ(std::bit_cast<int32_t>(stored), -8 * (halves ? sum[half] : sum[0] + sum[1]));
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
