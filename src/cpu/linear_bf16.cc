@@ -14,6 +14,8 @@ namespace spillway {
 const Bf16Kernels* try_bf16_kernels() {
 #if defined(__aarch64__)
   if (cpu_features().bf16) return &kBfmmlaKernels;
+#elif defined(__x86_64__)
+  if (cpu_features().amx_bf16) return &kAmxBf16Kernels;
 #endif
   return nullptr;
 }

@@ -18,10 +18,15 @@ constexpr int64_t kRowTile = 4 * kStripRows;
 // because sums go to memory less often.
 constexpr int64_t kDepth = 2048;
 
-// Rounds to nearest; one instruction, where the conversion instruction is half as fast.
+// Rounds to the nearest, ties away from zero; half the time of the conversion instruction below.
 [[gnu::always_inline]] static inline uint16x8_t round_pair(float32x4_t first, float32x4_t second) {
   return vrshrn_high_n_u32(vrshrn_n_u32(vreinterpretq_u32_f32(first), 16),
                            vreinterpretq_u32_f32(second), 16);
+}
+
+[[gnu::always_inline]] static inline uint16x8_t round_to_even(float32x4_t first,
+                                                              float32x4_t second) {
+  return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(first), second));
 }
 
 [[gnu::always_inline]] static inline float32x4_t load_or_zero(const float* row, bool exists) {
@@ -37,8 +42,8 @@ template <int kPairs>
     const float* second = first + stride;
     const bool has_first = 2 * p < count, has_second = 2 * p + 1 < count;
     for (int64_t k = 0; k < depth; k += 4) {
-      vst1q_u16(to + (k / 4 * kPairs + p) * 8, round_pair(load_or_zero(first + k, has_first),
-                                                          load_or_zero(second + k, has_second)));
+      vst1q_u16(to + (k / 4 * kPairs + p) * 8, round_to_even(load_or_zero(first + k, has_first),
+                                                             load_or_zero(second + k, has_second)));
     }
   }
 }

@@ -8,43 +8,28 @@
 
 namespace spillway {
 
-Int8Set best_int8_set() {
-  const CpuFeatures& cpu = cpu_features();
-  if (cpu.i8mm) return Int8Set::kI8mm;
-  if (cpu.dotprod) return Int8Set::kDotprod;
-  return Int8Set::kNone;
-}
+namespace {
 
-Int8Kernel try_int8_kernel([[maybe_unused]] Int8Set set, [[maybe_unused]] DType type) {
+const Int8Kernels* try_table(Int8Set set) {
+  switch (set) {
 #if defined(__aarch64__)
-  if (set == Int8Set::kNone) return nullptr;
-  const Int8Kernels& kernels = set == Int8Set::kI8mm ? kI8mmKernels : kDotprodKernels;
-  switch (type) {
-    case DType::kQ4_0:
-      return kernels.q4_0;
-    case DType::kQ4_1:
-      return kernels.q4_1;
-    case DType::kQ5_0:
-      return kernels.q5_0;
-    case DType::kQ5_1:
-      return kernels.q5_1;
-    case DType::kQ8_0:
-      return kernels.q8_0;
-    case DType::kQ4_K:
-      return kernels.q4_k;
-    case DType::kQ5_K:
-      return kernels.q5_k;
-    case DType::kQ6_K:
-      return kernels.q6_k;
+    case Int8Set::kDotprod:
+      return &kDotprodKernels;
+    case Int8Set::kI8mm:
+      return &kI8mmKernels;
+#elif defined(__x86_64__)
+    case Int8Set::kAvx2:
+      return &kAvx2Kernels;
+    case Int8Set::kAvx512Vnni:
+      return &kAvx512VnniKernels;
+#endif
     default:
       return nullptr;
   }
-#else
-  return nullptr;
-#endif
 }
 
-float int8_lift(DType type) {
+// ARM's two's complement numbers stay at the top of their bytes.
+float lift_on_arm(DType type) {
   switch (type) {
     case DType::kQ4_0:
       return 16;
@@ -54,6 +39,88 @@ float int8_lift(DType type) {
       return 4;
     default:
       return 1;
+  }
+}
+
+// x86 multiplies unsigned weights: q + 2^(bits - 1).
+int offset_on_x86(DType type) {
+  switch (type) {
+    case DType::kQ4_0:
+      return 8;
+    case DType::kQ5_0:
+      return 16;
+    case DType::kQ6_K:
+      return 32;
+    case DType::kQ8_0:
+      return 128;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+bool has_int8_set(Int8Set set) {
+  const CpuFeatures& cpu = cpu_features();
+  switch (set) {
+    case Int8Set::kDotprod:
+      return cpu.dotprod;
+    case Int8Set::kI8mm:
+      return cpu.i8mm;
+    case Int8Set::kAvx2:
+      return cpu.avx2;
+    case Int8Set::kAvx512Vnni:
+      return cpu.avx512_vnni;
+    default:
+      return false;
+  }
+}
+
+Int8Set best_int8_set() {
+  Int8Set best = Int8Set::kNone;
+  for (const Int8Set set : kAllInt8Sets) {
+    if (has_int8_set(set)) best = set;
+  }
+  return best;
+}
+
+Int8Kernel try_int8_kernel(Int8Set set, DType type) {
+  const Int8Kernels* kernels = try_table(set);
+  if (kernels == nullptr) return nullptr;
+  switch (type) {
+    case DType::kQ4_0:
+      return kernels->q4_0;
+    case DType::kQ4_1:
+      return kernels->q4_1;
+    case DType::kQ5_0:
+      return kernels->q5_0;
+    case DType::kQ5_1:
+      return kernels->q5_1;
+    case DType::kQ8_0:
+      return kernels->q8_0;
+    case DType::kQ4_K:
+      return kernels->q4_k;
+    case DType::kQ5_K:
+      return kernels->q5_k;
+    case DType::kQ6_K:
+      return kernels->q6_k;
+    default:
+      return nullptr;
+  }
+}
+
+Int8Form int8_form(Int8Set set, DType type) {
+  switch (set) {
+    case Int8Set::kDotprod:
+    case Int8Set::kI8mm:
+      return {.lift = lift_on_arm(type)};
+    case Int8Set::kAvx2:  // eight bits are multiplied as they are
+      if (type == DType::kQ8_0) return {};
+      [[fallthrough]];
+    case Int8Set::kAvx512Vnni:
+      return {.offset = offset_on_x86(type), .halves = type == DType::kQ6_K};
+    default:
+      return {};
   }
 }
 
@@ -77,7 +144,7 @@ void linear_int8(ThreadPool& pool, const Workspace& workspace, float* shared, co
   // Rounding costs some instructions an element, one of many multiplications.
   parallel_if_large(pool, x.rows > 1 ? x.rows * x.cols : 0, pairs, 1,
                     [&](int64_t begin, int64_t end, int) {
-                      quantize_pairs(x, int8_lift(w.dtype), begin, end, q, d, m);
+                      quantize_pairs(x, int8_form(set, w.dtype), begin, end, q, d, m);
                     });
   const Int8Args args{.w = reinterpret_cast<const uint8_t*>(w.data),
                       .group_bytes = kGroupRows * w.row_bytes(),

@@ -10,15 +10,18 @@
 
 namespace spillway {
 
-// The integer instructions that kernels exist for, from worst to best.
-enum class Int8Set : uint8_t { kNone, kDotprod, kI8mm };
-// The best that this processor has.
+// The integer instructions that kernels exist for, each architecture's from worst to best.
+enum class Int8Set : uint8_t { kNone, kDotprod, kI8mm, kAvx2, kAvx512Vnni };
+inline constexpr Int8Set kAllInt8Sets[] = {Int8Set::kDotprod, Int8Set::kI8mm, Int8Set::kAvx2,
+                                           Int8Set::kAvx512Vnni};
+// Whether this program and this processor have it; the best that both have.
+bool has_int8_set(Int8Set set);
 Int8Set best_int8_set();
 
 // None when `set` has no kernel for `type`.
 Int8Kernel try_int8_kernel(Int8Set set, DType type);
-// What kernels of `type` multiply q by.
-float int8_lift(DType type);
+// What the kernels of `type` want; no activations quantized for one set suit another.
+Int8Form int8_form(Int8Set set, DType type);
 
 namespace cpu {
 

@@ -21,12 +21,23 @@ struct Int8Args {
   int64_t k = 0;
   const int8_t* q = nullptr;  // [pairs][k / 8][2 tokens][8]
   const float* d = nullptr;   // [pairs][k / 32][2][2 tokens]: scales, each twice
-  const float* m = nullptr;   // as d: scale * sum of q, what a minimum of the weights multiplies
+  // As d: scale * sum of q, what a minimum of the weights multiplies. Of types whose form has an
+  // offset: int32_t [pairs][k / 32][2 halves][2 tokens], what the integer sums start from.
+  const float* m = nullptr;
   int64_t tokens = 0;
   float* out = nullptr;  // [tokens, n]
   int64_t out_stride = 0;
   const float* bias = nullptr;  // [n] or none
   bool accumulate = false;
+};
+
+// What the kernels of a type want the activations to be.
+struct Int8Form {
+  float lift = 1;  // kernels see the weights times this power of two: scales are divided by it
+  // Kernels see the weights plus this number, for instructions that multiply unsigned by signed
+  // bytes: integer sums start from -offset times the sum of q (of 32 columns, there twice)...
+  int offset = 0;
+  bool halves = false;  // ...or of each 16 columns
 };
 
 // Computes rows of groups [first, last). `panel` has kInt8PanelBytes, aligned to 16.
@@ -40,6 +51,9 @@ struct Int8Kernels {
 #if defined(__aarch64__)
 extern const Int8Kernels kDotprodKernels;  // ARMv8.2 dot product
 extern const Int8Kernels kI8mmKernels;     // ARMv8.6 8-bit matrix multiplication
+#elif defined(__x86_64__)
+extern const Int8Kernels kAvx2Kernels;
+extern const Int8Kernels kAvx512VnniKernels;  // Cascade Lake, Zen 4 and later
 #endif
 
 }  // namespace spillway

@@ -8,8 +8,8 @@
 //   quants(b, s, p, h, lo, hi)  columns 8h.. and 16 + 8h.. of rows 2p, 2p + 1 of sub-block s
 //   scale, minimum(b, s, quad)  of rows 4 quad..
 //   half_scale(b, s, half, quad)
-// Signed kinds give q times a power of two (int8_lift), which the activations' scales take back: it
-// costs no instruction to leave a two's complement number at the top of its byte.
+// Signed kinds give q times a power of two (Int8Form::lift), which the activations' scales take
+// back: it costs no instruction to leave a two's complement number at the top of its byte.
 #pragma once
 
 #include <arm_neon.h>

@@ -30,6 +30,10 @@ struct DotSink {
 // for.
 HWY_INLINE void finish_loads() { asm volatile("" ::: "memory"); }
 
+// Rows of plain types are often a page or two long, where x86's own prefetching starts afresh on
+// each page. ARM (Neoverse V1) reads half as fast with such requests as without.
+inline constexpr bool kPrefetchRows = HWY_ARCH_X86;
+
 // Four rows being read, with the sums of the current cut.
 struct RowQuad {
   const uint8_t *p0, *p1, *p2, *p3;
@@ -64,6 +68,13 @@ struct RowQuad {
     add_tail_row<Decoder>(p3, count, s3);
   }
   HWY_INLINE QuadVec sum() const { return sum4(s0.sum, s1.sum, s2.sum, s3.sum); }
+  // Asks for what lies `bytes` further on, as far as the second-level cache.
+  HWY_INLINE void prefetch(int64_t bytes) const {
+    __builtin_prefetch(p0 + bytes, 0, 2);
+    __builtin_prefetch(p1 + bytes, 0, 2);
+    __builtin_prefetch(p2 + bytes, 0, 2);
+    __builtin_prefetch(p3 + bytes, 0, 2);
+  }
 
   // A block of 256 elements, the rows in turns of 32.
   template <class Decoder>
@@ -138,12 +149,20 @@ void linear_one(const LinearArgs& a, int64_t begin, int64_t end) {
     const int64_t count1 = kTwo ? HWY_MIN(int64_t{4}, end - row - 4) : 0;
     QuadVec sum0 = start_value(a, a.out, row, count0);
     QuadVec sum1 = start_value(a, a.out, row + 4, count1);
+    // To the next eight rows; none of another worker's.
+    [[maybe_unused]] const int64_t ahead = row + 16 <= end ? 8 * a.row_bytes : 0;
     for (int64_t k = 0, next; k < a.k; k = next) {
       next = next_cut(k, a.k);
       q0.start_cut(a.x + k);
       if constexpr (kTwo) q1.start_cut(a.x + k);
       const int64_t blocks = (next - k) / Decoder::kElements;
       for (int64_t i = 0; i < blocks; ++i) {
+        if constexpr (kTwo && kPrefetchRows) {
+          if (i * Decoder::kBytes % 64 == 0) {
+            q0.prefetch(ahead);
+            q1.prefetch(ahead);
+          }
+        }
         q0.add_block<Decoder>();
         if constexpr (kTwo) q1.add_block<Decoder>();
       }

@@ -2,7 +2,11 @@
 #include "cpu/quantize_activations.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+
+#include "cpu/features.h"
+#include "cpu/quantize_block.h"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -11,70 +15,88 @@
 namespace spillway {
 namespace {
 
-struct BlockScale {
-  float d;
-  int sum;
-};
-
-bool is_zero(float peak) { return peak < 0x1p-100F; }  // false for NaN
+bool is_zero(float peak) { return peak < kLeastPeak; }  // false for NaN
 float inverse_scale(float peak) { return is_zero(peak) ? 0 : 127 / peak; }
 float scale(float peak) { return is_zero(peak) ? 0 : peak / 127; }
 
-// 32 values to four pieces of eight bytes, 16 bytes apart.
 #if defined(__aarch64__)
-BlockScale quantize_block(const float* x, int8_t* q) {
+QuantizedBlock quantize_block(const float* x, int8_t* q) {
   float32x4_t v[8], top = vdupq_n_f32(0);
   for (int i = 0; i < 8; ++i) {
     v[i] = vld1q_f32(x + 4 * i);
     top = vmaxq_f32(top, vabsq_f32(v[i]));  // NaN stays
   }
   const float peak = vmaxvq_f32(top), inverse = inverse_scale(peak);
-  int16x8_t sums = vdupq_n_s16(0);
+  int16x8_t sums[2] = {vdupq_n_s16(0), vdupq_n_s16(0)};
   for (int i = 0; i < 4; ++i) {
-    const int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(v[2 * i], inverse));
+    const int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(v[2 * i], inverse));  // NaN becomes 0
     const int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(v[2 * i + 1], inverse));
     const int16x8_t both = vcombine_s16(vqmovn_s32(low), vqmovn_s32(high));
-    sums = vaddq_s16(sums, both);
+    sums[i / 2] = vaddq_s16(sums[i / 2], both);
     vst1_s8(q + 16 * i, vqmovn_s16(both));
   }
-  return {scale(peak), vaddlvq_s16(sums)};
+  return {scale(peak), {vaddlvq_s16(sums[0]), vaddlvq_s16(sums[1])}};
 }
 #else
-BlockScale quantize_block(const float* x, int8_t* q) {
+QuantizedBlock quantize_block(const float* x, int8_t* q) {
   float peak = 0;
   for (int i = 0; i < 32; ++i) {
+    if (std::isnan(peak)) break;
     if (!(std::fabs(x[i]) <= peak)) peak = std::fabs(x[i]);
   }
   const float inverse = inverse_scale(peak);
-  int sum = 0;
+  QuantizedBlock block{scale(peak), {0, 0}};
   for (int i = 0; i < 32; ++i) {
     const float scaled = x[i] * inverse;
     const int value = std::isnan(scaled) ? 0 : static_cast<int>(std::nearbyint(scaled));
-    q[i / 8 * 16 + i % 8] = static_cast<int8_t>(std::clamp(value, -127, 127));
-    sum += value;
+    q[i / 8 * 16 + i % 8] = static_cast<int8_t>(value);
+    block.sum[i / 16] += value;
   }
-  return {scale(peak), sum};
+  return block;
 }
 #endif
 
+QuantizeBlock best_quantize_block() {
+#if defined(__x86_64__)
+  if (cpu_features().avx2) return quantize_block_avx2;
+#endif
+  return quantize_block;
+}
+
+// What Int8Args::m holds for the two copies of a token.
+struct BlockSums {
+  float copy[2];
+};
+BlockSums block_sums(const QuantizedBlock& block, const Int8Form& form) {
+  const int whole = block.sum[0] + block.sum[1];
+  if (form.offset == 0) {
+    const float m = block.d * static_cast<float>(whole);
+    return {{m, m}};
+  }
+  const auto start = [&](int sum) { return std::bit_cast<float>(-form.offset * sum); };
+  if (form.halves) return {{start(block.sum[0]), start(block.sum[1])}};
+  return {{start(whole), start(whole)}};
+}
+
 }  // namespace
 
-void quantize_pairs(const Activations& x, float lift, int64_t first_pair, int64_t last_pair,
-                    int8_t* q, float* d, float* m) {
+void quantize_pairs(const Activations& x, const Int8Form& form, int64_t first_pair,
+                    int64_t last_pair, int8_t* q, float* d, float* m) {
+  static const QuantizeBlock quantize = best_quantize_block();
   const int64_t blocks = x.cols / 32;
   for (int64_t pair = first_pair; pair < last_pair; ++pair) {
     const float* first = x.f32(2 * pair);
     const float* second = x.f32(std::min(2 * pair + 1, x.rows - 1));
     for (int64_t i = 0; i < blocks; ++i) {
       const int64_t at = pair * blocks + i;
-      const BlockScale a = quantize_block(first + 32 * i, q + at * 64);
-      const BlockScale b = quantize_block(second + 32 * i, q + at * 64 + 8);
-      const float am = a.d * static_cast<float>(a.sum), bm = b.d * static_cast<float>(b.sum);
+      const QuantizedBlock a = quantize(first + 32 * i, q + at * 64);
+      const QuantizedBlock b = quantize(second + 32 * i, q + at * 64 + 8);
+      const BlockSums am = block_sums(a, form), bm = block_sums(b, form);
       for (int copy = 0; copy < 2; ++copy) {
-        d[4 * at + 2 * copy] = a.d / lift;
-        d[4 * at + 2 * copy + 1] = b.d / lift;
-        m[4 * at + 2 * copy] = am;
-        m[4 * at + 2 * copy + 1] = bm;
+        d[4 * at + 2 * copy] = a.d / form.lift;
+        d[4 * at + 2 * copy + 1] = b.d / form.lift;
+        m[4 * at + 2 * copy] = am.copy[copy];
+        m[4 * at + 2 * copy + 1] = bm.copy[copy];
       }
     }
   }

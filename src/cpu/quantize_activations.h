@@ -11,11 +11,10 @@ namespace spillway {
 
 // Blocks of 32 columns: q = x / d to the nearest, d = max |x| / 127. Blocks below 2^-100 count as
 // zero (1 / d would overflow); a NaN or infinity in a block makes the row's results NaN.
-// The scales that are stored are d / lift (a power of two).
 //
 // Tokens [2 first_pair, 2 last_pair) of x [tokens, k]; a last odd token is its own partner. q, d
 // and m are those of Int8Args, for all pairs.
-void quantize_pairs(const Activations& x, float lift, int64_t first_pair, int64_t last_pair,
-                    int8_t* q, float* d, float* m);
+void quantize_pairs(const Activations& x, const Int8Form& form, int64_t first_pair,
+                    int64_t last_pair, int8_t* q, float* d, float* m);
 
 }  // namespace spillway

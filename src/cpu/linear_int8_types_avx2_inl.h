@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// How each packed type (tensor/packed_layout.h) becomes operands of AVX2's byte products.
+//
+// As in linear_int8_types_avx512_inl.h, sums are rows, here eight: the first or the second half of
+// a group. Products are added up in 16 bits as long as they cannot overflow. For a source S and a
+// pointer to one of its blocks:
+//   kBytes, kSubs       bytes and sub-blocks of 32 columns
+//   kMinima, kHalves    whether values have a minimum, whether each 16 columns have a scale
+//   kOffset             whether columns() gives q plus an offset (Int8Form)
+//   kMerge              how many times four columns fit 16 bits; 0: columns() gives signed bytes
+//   columns(b, s, half) of sub-block s and a half of the rows, by four
+//   scales(b, s, half)
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace spillway {
+namespace {
+
+struct Columns {
+  __m256i by_four[8];  // [8 rows][4 columns]
+};
+struct Scales {
+  __m256 scale = {};
+  __m256 minimum = {};                       // where there are minima
+  __m256 sixteen[2] = {__m256{}, __m256{}};  // where each 16 columns have scales: whole numbers
+};
+
+[[gnu::always_inline]] static inline __m256i load256(const uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+[[gnu::always_inline]] static inline __m128i load128(const uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+[[gnu::always_inline]] static inline __m256 halves_at(const uint8_t* p, int half) {
+  return _mm256_cvtph_ps(load128(p + 16 * half));
+}
+[[gnu::always_inline]] static inline __m128i upper_if(__m128i bytes, int half) {
+  return half == 0 ? bytes : _mm_unpackhi_epi64(bytes, bytes);
+}
+// A value for each of the two pieces in a vector.
+[[gnu::always_inline]] static inline __m256i pieces(int a, int b) {
+  return _mm256_set_epi32(b, b, b, b, a, a, a, a);
+}
+[[gnu::always_inline]] static inline __m256i shuffle_words(__m256i a, __m256i b, bool second) {
+  const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
+  return _mm256_castps_si256(second ? _mm256_shuffle_ps(x, y, 0xdd)
+                                    : _mm256_shuffle_ps(x, y, 0x88));
+}
+
+// Vectors of four row pairs, each with two pieces of eight columns -> the columns 0-3, 4-7 of the
+// first and of the second pieces, of all eight rows.
+[[gnu::always_inline]] static inline void rows_abreast(const __m256i from[4], __m256i to[4]) {
+  const __m256i first01 = shuffle_words(from[0], from[1], false);
+  const __m256i first23 = shuffle_words(from[2], from[3], false);
+  to[0] = _mm256_permute2x128_si256(first01, first23, 0x20);
+  to[2] = _mm256_permute2x128_si256(first01, first23, 0x31);
+  const __m256i second01 = shuffle_words(from[0], from[1], true);
+  const __m256i second23 = shuffle_words(from[2], from[3], true);
+  to[1] = _mm256_permute2x128_si256(second01, second23, 0x20);
+  to[3] = _mm256_permute2x128_si256(second01, second23, 0x31);
+}
+
+// The pieces of row pair p with kBits bits, kFlip making them unsigned.
+template <int kBits, int kFlip>
+[[gnu::always_inline]] static inline void pair_at(const uint8_t* sub, int p, __m256i& low,
+                                                  __m256i& high) {
+  const __m256i v = load256(sub + 32 * p), mask = _mm256_set1_epi8(15);
+  low = _mm256_and_si256(v, mask);
+  high = _mm256_and_si256(_mm256_srli_epi16(v, 4), mask);
+  if constexpr (kBits == 5) {
+    __m256i tops = _mm256_broadcastsi128_si256(load128(sub + 256 + p / 2 * 16));
+    if (p % 2 != 0) tops = _mm256_srli_epi16(tops, 4);
+    const __m256i top = _mm256_set1_epi8(0x10);
+    low = _mm256_or_si256(low, _mm256_and_si256(_mm256_sllv_epi32(tops, pieces(4, 2)), top));
+    high = _mm256_or_si256(high, _mm256_and_si256(_mm256_sllv_epi32(tops, pieces(3, 1)), top));
+  } else if constexpr (kBits == 6) {
+    const __m256i tops =
+        _mm256_sllv_epi32(_mm256_broadcastsi128_si256(load128(sub + 256 + p * 16)), pieces(4, 0));
+    const __m256i top = _mm256_set1_epi8(0x30);
+    low = _mm256_or_si256(low, _mm256_and_si256(tops, top));
+    high = _mm256_or_si256(high, _mm256_and_si256(_mm256_srli_epi16(tops, 2), top));
+  }
+  if constexpr (kFlip != 0) {
+    low = _mm256_xor_si256(low, _mm256_set1_epi8(kFlip));
+    high = _mm256_xor_si256(high, _mm256_set1_epi8(kFlip));
+  }
+}
+
+template <int kBits, int kFlip>
+[[gnu::always_inline]] static inline Columns columns_at(const uint8_t* sub, int half) {
+  __m256i low[4], high[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) pair_at<kBits, kFlip>(sub, half * 4 + i, low[i], high[i]);
+  Columns columns;
+  rows_abreast(low, columns.by_four);
+  rows_abreast(high, columns.by_four + 4);
+  return columns;
+}
+
+// Types of 32 columns.
+template <int kBits, int kFlip, bool kHasMinimum>
+struct PackedSimple {
+  static constexpr int kHeader = kHasMinimum ? 64 : 32;
+  static constexpr int kBytes = kHeader + 256 + 64 * (kBits - 4), kSubs = 1;
+  static constexpr int kMerge = kBits == 4 ? 8 : 4;
+  static constexpr bool kMinima = kHasMinimum, kHalves = false, kOffset = kFlip != 0;
+  static constexpr bool kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int, int half) {
+    return columns_at<kBits, kFlip>(b + kHeader, half);
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int, int half) {
+    Scales scales{.scale = halves_at(b, half)};
+    if constexpr (kMinima) scales.minimum = halves_at(b + 32, half);
+    return scales;
+  }
+};
+using PackedQ4_0 = PackedSimple<4, 8, false>;
+using PackedQ4_1 = PackedSimple<4, 0, true>;
+using PackedQ5_0 = PackedSimple<5, 16, false>;
+using PackedQ5_1 = PackedSimple<5, 0, true>;
+
+struct PackedQ8_0 {
+  static constexpr int kBytes = 16 * 34, kSubs = 1, kMerge = 0;
+  static constexpr bool kMinima = false, kHalves = false, kOffset = false, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int, int half) {
+    __m256i first[4], second[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      first[i] = load256(b + 32 + (half * 4 + i) * 64);
+      second[i] = load256(b + 32 + (half * 4 + i) * 64 + 32);
+    }
+    Columns columns;
+    rows_abreast(first, columns.by_four);
+    rows_abreast(second, columns.by_four + 4);
+    return columns;
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int, int half) {
+    return {.scale = halves_at(b, half)};
+  }
+};
+
+// Six-bit numbers of sub-block s, eight rows abreast.
+[[gnu::always_inline]] static inline __m256 six_at(const uint8_t* six, int s, int half) {
+  const __m128i low = _mm_srl_epi16(load128(six + s % 4 * 16), _mm_cvtsi32_si128(s / 4 * 4));
+  const __m128i top = _mm_srl_epi16(load128(six + 64 + s / 4 * 16), _mm_cvtsi32_si128(s % 4 * 2));
+  const __m128i all = _mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)),
+                                   _mm_and_si128(_mm_slli_epi16(top, 4), _mm_set1_epi8(0x30)));
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(upper_if(all, half)));
+}
+
+template <int kBits>
+struct PackedK45 {
+  static constexpr int kSubBytes = 256 + 64 * (kBits - 4);
+  static constexpr int kSubs = 8, kBytes = 64 + 192 + kSubs * kSubBytes;
+  static constexpr int kMerge = kBits == 4 ? 8 : 4;
+  static constexpr bool kMinima = true, kHalves = false, kOffset = false, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s, int half) {
+    return columns_at<kBits, 0>(b + 256 + s * kSubBytes, half);
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int s, int half) {
+    const __m256 negative = _mm256_xor_ps(halves_at(b + 32, half), _mm256_set1_ps(-0.0F));
+    return {.scale = _mm256_mul_ps(halves_at(b, half), six_at(b + 64, s, half)),
+            .minimum = _mm256_mul_ps(negative, six_at(b + 160, s, half))};
+  }
+};
+
+struct PackedQ6_K {
+  static constexpr int kBytes = 16 * 210, kSubs = 8, kSubBytes = 256 + 128, kMerge = 2;
+  static constexpr bool kMinima = false, kHalves = true, kOffset = true, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s, int half) {
+    return columns_at<6, 32>(b + 32 + 256 + s * kSubBytes, half);
+  }
+  [[gnu::always_inline]] static inline __m256 sixteen(const uint8_t* bytes, int half) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(upper_if(load128(bytes), half)));
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int s, int half) {
+    return {.scale = halves_at(b, half),
+            .sixteen = {sixteen(b + 32 + s * 32, half), sixteen(b + 48 + s * 32, half)}};
+  }
+};
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// How each packed type (tensor/packed_layout.h) becomes operands of AVX-512's byte products.
+//
+// The instruction adds four products of an unsigned and a signed byte to each of 16 sums. Sums are
+// rows: sixteen rows of four columns of the weights meet four columns of a token, broadcast. For a
+// source S and a pointer to one of its blocks:
+//   kBytes, kSubs       bytes and sub-blocks of 32 columns
+//   kMinima, kHalves    whether values have a minimum, whether each 16 columns have a scale
+//   kOffset             whether columns() gives q plus an offset (Int8Form)
+//   columns(b, s)       of sub-block s, by four
+//   scales(b, s)        of the 16 rows
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace spillway {
+namespace {
+
+struct Columns {
+  __m512i by_four[8];  // [16 rows][4 columns], unsigned bytes
+};
+struct Scales {
+  __m512 scale = {};
+  __m512 minimum = {};        // where there are minima
+  __m512 half[2] = {{}, {}};  // where halves have scales: whole numbers
+};
+
+[[gnu::always_inline]] static inline __m512i load512(const uint8_t* p) {
+  return _mm512_loadu_si512(p);
+}
+[[gnu::always_inline]] static inline __m128i load128(const uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+[[gnu::always_inline]] static inline __m512 halves_at(const uint8_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+[[gnu::always_inline]] static inline __m512 floats_of_unsigned(__m128i bytes) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+}
+[[gnu::always_inline]] static inline __m512 floats_of_signed(__m128i bytes) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+// A value for each of the four pieces in a vector.
+[[gnu::always_inline]] static inline __m512i pieces(int a, int b, int c, int d) {
+  return _mm512_set_epi32(d, d, d, d, c, c, c, c, b, b, b, b, a, a, a, a);
+}
+
+// Vectors of a and b have rows in the order (0, 1, 2, 3) of four-byte words: two words (columns
+// 0-3, 4-7) each. The first, and the second words of a and b.
+[[gnu::always_inline]] static inline __m512i first_words(__m512i a, __m512i b) {
+  return _mm512_castps_si512(
+      _mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0x88));
+}
+[[gnu::always_inline]] static inline __m512i second_words(__m512i a, __m512i b) {
+  return _mm512_castps_si512(
+      _mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0xdd));
+}
+
+// Four vectors of pieces (p, h) = (2i, 0), (2i, 1), (2i + 1, 0), (2i + 1, 1), as `sub` has them ->
+// columns 0-3, 4-7, 8-11, 12-15 of all rows.
+[[gnu::always_inline]] static inline void rows_abreast(const __m512i from[4], __m512i to[4]) {
+  const __m512i h0 = _mm512_set_epi64(13, 9, 12, 8, 5, 1, 4, 0);
+  const __m512i h1 = _mm512_set_epi64(15, 11, 14, 10, 7, 3, 6, 2);
+  const __m512i first01 = first_words(from[0], from[1]), first23 = first_words(from[2], from[3]);
+  to[0] = _mm512_permutex2var_epi64(first01, h0, first23);
+  to[2] = _mm512_permutex2var_epi64(first01, h1, first23);
+  const __m512i second01 = second_words(from[0], from[1]);
+  const __m512i second23 = second_words(from[2], from[3]);
+  to[1] = _mm512_permutex2var_epi64(second01, h0, second23);
+  to[3] = _mm512_permutex2var_epi64(second01, h1, second23);
+}
+
+// Two nibbles to two bytes; kFlip is what makes them unsigned.
+template <int kFlip>
+[[gnu::always_inline]] static inline Columns nibbles(const uint8_t* sub) {
+  const __m512i mask = _mm512_set1_epi8(15), flip = _mm512_set1_epi8(kFlip);
+  __m512i low[4], high[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = load512(sub + 64 * i);
+    const __m512i shifted = _mm512_srli_epi16(v, 4);
+    // (v ^ flip) & mask
+    low[i] = _mm512_ternarylogic_epi32(v, flip, mask, 0x28);
+    high[i] = _mm512_ternarylogic_epi32(shifted, flip, mask, 0x28);
+  }
+  Columns columns;
+  rows_abreast(low, columns.by_four);
+  rows_abreast(high, columns.by_four + 4);
+  return columns;
+}
+
+// Nibbles with the bits above them, which rotations bring from `tops` to bit 4 on.
+template <int kBits, int kFlip>
+[[gnu::always_inline]] static inline __m512i join(__m512i nibble, __m512i tops, __m512i rotation) {
+  const __m512i low = _mm512_set1_epi8(15);
+  const __m512i mask = _mm512_set1_epi8((1 << kBits) - 1), flip = _mm512_set1_epi8(kFlip);
+  const __m512i rotated = _mm512_rolv_epi32(tops, rotation);
+  // low ? nibble : rotated, then (it & mask) ^ flip
+  const __m512i both = _mm512_ternarylogic_epi32(low, nibble, rotated, 0xca);
+  return _mm512_ternarylogic_epi32(both, mask, flip, 0x6a);
+}
+
+template <int kFlip>
+[[gnu::always_inline]] static inline Columns five_bits(const uint8_t* sub) {
+  const __m512i low_rotation = pieces(4, 2, 0, 30), high_rotation = pieces(3, 1, 31, 29);
+  __m512i low[4], high[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = load512(sub + 64 * i);
+    const __m512i tops = _mm512_broadcast_i32x4(load128(sub + 256 + 16 * i));
+    low[i] = join<5, kFlip>(v, tops, low_rotation);
+    high[i] = join<5, kFlip>(_mm512_srli_epi16(v, 4), tops, high_rotation);
+  }
+  Columns columns;
+  rows_abreast(low, columns.by_four);
+  rows_abreast(high, columns.by_four + 4);
+  return columns;
+}
+
+template <int kFlip>
+[[gnu::always_inline]] static inline Columns six_bits(const uint8_t* sub) {
+  const __m512i low_rotation = pieces(4, 0, 4, 0), high_rotation = pieces(2, 30, 2, 30);
+  __m512i low[4], high[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = load512(sub + 64 * i);
+    const __m512i pair = _mm512_broadcast_i64x4(
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sub + 256 + 32 * i)));
+    const __m512i tops = _mm512_shuffle_i32x4(pair, pair, 0x50);  // each for both halves
+    low[i] = join<6, kFlip>(v, tops, low_rotation);
+    high[i] = join<6, kFlip>(_mm512_srli_epi16(v, 4), tops, high_rotation);
+  }
+  Columns columns;
+  rows_abreast(low, columns.by_four);
+  rows_abreast(high, columns.by_four + 4);
+  return columns;
+}
+
+// Four vectors of 16-byte lanes -> the lanes 0 of all, the lanes 1, 2, 3.
+[[gnu::always_inline]] static inline void transpose_lanes(const __m512i from[4], __m512i to[4],
+                                                          int step) {
+  const __m512i a = _mm512_shuffle_i32x4(from[0], from[1], 0x44);  // lanes 0, 1
+  const __m512i b = _mm512_shuffle_i32x4(from[0], from[1], 0xee);  // lanes 2, 3
+  const __m512i c = _mm512_shuffle_i32x4(from[2], from[3], 0x44);
+  const __m512i d = _mm512_shuffle_i32x4(from[2], from[3], 0xee);
+  to[0] = _mm512_shuffle_i32x4(a, c, 0x88);
+  to[step] = _mm512_shuffle_i32x4(a, c, 0xdd);
+  to[2 * step] = _mm512_shuffle_i32x4(b, d, 0x88);
+  to[3 * step] = _mm512_shuffle_i32x4(b, d, 0xdd);
+}
+
+struct PackedQ4_0 {
+  static constexpr int kBytes = 16 * 18, kSubs = 1;
+  static constexpr bool kMinima = false, kHalves = false, kOffset = true, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+    return nibbles<8>(b + 32);
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
+    return {.scale = halves_at(b)};
+  }
+};
+
+struct PackedQ4_1 {
+  static constexpr int kBytes = 16 * 20, kSubs = 1;
+  static constexpr bool kMinima = true, kHalves = false, kOffset = false, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+    return nibbles<0>(b + 64);
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
+    return {.scale = halves_at(b), .minimum = halves_at(b + 32)};
+  }
+};
+
+struct PackedQ5_0 {
+  static constexpr int kBytes = 16 * 22, kSubs = 1;
+  static constexpr bool kMinima = false, kHalves = false, kOffset = true, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+    return five_bits<16>(b + 32);
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
+    return {.scale = halves_at(b)};
+  }
+};
+
+struct PackedQ5_1 {
+  static constexpr int kBytes = 16 * 24, kSubs = 1;
+  static constexpr bool kMinima = true, kHalves = false, kOffset = false, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+    return five_bits<0>(b + 64);
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
+    return {.scale = halves_at(b), .minimum = halves_at(b + 32)};
+  }
+};
+
+struct PackedQ8_0 {
+  static constexpr int kBytes = 16 * 34, kSubs = 1;
+  static constexpr bool kMinima = false, kHalves = false, kOffset = true, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+    const __m512i flip = _mm512_set1_epi8(-128);
+    __m512i first[4], second[4];  // lane s: columns 8s to 8s + 3, and 8s + 4 to 8s + 7
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512i even = _mm512_xor_si512(load512(b + 32 + 128 * i), flip);
+      const __m512i odd = _mm512_xor_si512(load512(b + 32 + 128 * i + 64), flip);
+      first[i] = first_words(even, odd);
+      second[i] = second_words(even, odd);
+    }
+    Columns columns;
+    transpose_lanes(first, columns.by_four, 2);
+    transpose_lanes(second, columns.by_four + 1, 2);
+    return columns;
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
+    return {.scale = halves_at(b)};
+  }
+};
+
+// Six-bit numbers of sub-block s, sixteen rows abreast.
+[[gnu::always_inline]] static inline __m128i six_at(const uint8_t* six, int s) {
+  const __m128i low = _mm_srl_epi16(load128(six + s % 4 * 16), _mm_cvtsi32_si128(s / 4 * 4));
+  const __m128i top = _mm_srl_epi16(load128(six + 64 + s / 4 * 16), _mm_cvtsi32_si128(s % 4 * 2));
+  return _mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)),
+                      _mm_and_si128(_mm_slli_epi16(top, 4), _mm_set1_epi8(0x30)));
+}
+
+template <int kSubBytes>
+struct PackedK45 {
+  static constexpr int kSubs = 8, kBytes = 64 + 192 + kSubs * kSubBytes;
+  static constexpr bool kMinima = true, kHalves = false, kOffset = false, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s) {
+    const uint8_t* sub = b + 256 + s * kSubBytes;
+    if constexpr (kSubBytes == 256) {
+      return nibbles<0>(sub);
+    } else {
+      return five_bits<0>(sub);
+    }
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int s) {
+    const __m512 sign = _mm512_set1_ps(-0.0F);
+    return {.scale = _mm512_mul_ps(halves_at(b), floats_of_unsigned(six_at(b + 64, s))),
+            .minimum = _mm512_mul_ps(_mm512_xor_ps(halves_at(b + 32), sign),
+                                     floats_of_unsigned(six_at(b + 160, s)))};
+  }
+};
+using PackedQ4_K = PackedK45<256>;
+using PackedQ5_K = PackedK45<256 + 64>;
+
+struct PackedQ6_K {
+  static constexpr int kBytes = 16 * 210, kSubs = 8, kSubBytes = 256 + 128;
+  static constexpr bool kMinima = false, kHalves = true, kOffset = true, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s) {
+    return six_bits<32>(b + 32 + 256 + s * kSubBytes);
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int s) {
+    return {.scale = halves_at(b),
+            .half = {floats_of_signed(load128(b + 32 + s * 32)),
+                     floats_of_signed(load128(b + 32 + s * 32 + 16))}};
+  }
+};
+
+}  // namespace
+}  // namespace spillway
