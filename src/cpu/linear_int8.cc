@@ -36,6 +36,8 @@ Int8Kernel try_int8_kernel([[maybe_unused]] Int8Set set, [[maybe_unused]] DType 
       return kernels.q5_k;
     case DType::kQ6_K:
       return kernels.q6_k;
+    case DType::kG4:
+      return kernels.g4;
     default:
       return nullptr;
   }

@@ -339,7 +339,8 @@ constexpr Int8Kernels kernels_of() {
           .q8_0 = run_groups<Isa, PackedQ8_0>,
           .q4_k = run_groups<Isa, PackedQ4_K>,
           .q5_k = run_groups<Isa, PackedQ5_K>,
-          .q6_k = run_groups<Isa, PackedQ6_K>};
+          .q6_k = run_groups<Isa, PackedQ6_K>,
+          .g4 = run_groups<Isa, PackedG4>};
 }
 
 }  // namespace

@@ -215,5 +215,19 @@ struct PackedQ6_K {
   }
 };
 
+struct PackedG4 {
+  static constexpr int kBytes = 16 * 36, kSubs = 2;
+  static constexpr bool kMinima = true, kHalves = false;
+  [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
+    return unsigned_nibbles(b + 64 + s * 256, p, h);
+  }
+  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
+    return halves_at(b, quad);
+  }
+  [[gnu::always_inline]] static inline float32x4_t minimum(const uint8_t* b, int, int quad) {
+    return halves_at(b + 32, quad);
+  }
+};
+
 }  // namespace
 }  // namespace spillway

@@ -93,6 +93,13 @@ void add_codes(BlockQ6_K& b, int k, uint64_t word) {
   or8(b.high + half * 32 + j % 32, (word >> 4 & every_byte(3)) << (j / 32 * 2));
 }
 
+uint64_t codes(const BlockG4& b, int k) {
+  return load8(b.nibbles + k / 32 * 16 + k % 16) >> (k % 32 < 16 ? 0 : 4) & kLowHalves;
+}
+void add_codes(BlockG4& b, int k, uint64_t word) {
+  or8(b.nibbles + k / 32 * 16 + k % 16, (word & kLowHalves) << (k % 32 < 16 ? 0 : 4));
+}
+
 // Bits per element, and what turns q into two's complement (0: stored as it is).
 template <class Block>
 constexpr int kBits = 4;
@@ -297,6 +304,8 @@ bool with_block(DType type, Fn&& fn) {
       return fn(BlockQ5_K{}), true;
     case DType::kQ6_K:
       return fn(BlockQ6_K{}), true;
+    case DType::kG4:
+      return fn(BlockG4{}), true;
     default:
       return false;
   }

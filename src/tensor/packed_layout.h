@@ -14,6 +14,7 @@
 //   Q4_K  d[16] dmin[16]   six(scales) six(minima)   8 x (sub)
 //   Q5_K  d[16] dmin[16]   six(scales) six(minima)   8 x (sub high1)
 //   Q6_K  d[16]            scales[16 sub-blocks of 16][16 rows]   8 x (sub high2)
+//   G4    d[16] m[16]      2 x (sub)
 //
 // d, m, dmin: halves, one per row. `sub` is 32 columns of 16 rows in pieces of 16 bytes, piece
 // (p, h) for row pair p < 8 and half h < 2: bytes 0-7 belong to row 2p, bytes 8-15 to row 2p + 1;
