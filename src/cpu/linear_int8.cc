@@ -30,6 +30,8 @@ Int8Kernel try_int8_kernel([[maybe_unused]] Int8Set set, [[maybe_unused]] DType 
       return kernels.q5_1;
     case DType::kQ8_0:
       return kernels.q8_0;
+    case DType::kQ3_K:
+      return kernels.q3_k;
     case DType::kQ4_K:
       return kernels.q4_k;
     case DType::kQ5_K:
@@ -54,6 +56,8 @@ float int8_lift(DType type) {
       return 8;
     case DType::kQ6_K:
       return 4;
+    case DType::kQ3_K:
+      return 32;
     default:
       return 1;
   }
