@@ -142,6 +142,7 @@ json report(const BenchOptions& options, const Session& session, const Timing& t
       {"device", session.device->info().hardware},
       {"threads", session.device->info().threads},
       {"weight_type", dtype_name(session.loaded->model.main_dtype())},
+      {"compress_weights", options.session.compress_weights},
       {"batch", options.batch},
       {"prompt_len", options.prompt_len},
       {"gen_len", options.gen_len},

@@ -26,6 +26,8 @@ void SessionOptions::add_to(CLI::App& command) {
                    "same results whatever the batch around a sequence");
   command.add_flag("--no-mmap", no_mmap,
                    "read the weights into memory past the page cache, instead of mapping the file");
+  command.add_flag("--compress-weights", compress_weights,
+                   "quantize F32, F16 and BF16 matrices to 4 bits (groups of 64) while loading");
   command.add_option("--kv-type", kv_type, "KV cache: f16, f32, or auto (f32 for F32 models)")
       ->capture_default_str();
   command.add_option("--chunk", max_step_tokens, "most tokens in one step; longer prompts are cut")
@@ -52,6 +54,7 @@ Session::Session(const SessionOptions& options) : max_step_tokens(options.max_st
     ProgressBar bar("loading " + options.model);
     WeightLoadOptions load;
     load.access = options.no_mmap ? WeightAccess::kDirect : WeightAccess::kMapped;
+    load.compress = options.compress_weights;
     load.cancel = &interrupted();
     load.progress = [&](uint64_t done, uint64_t total) {
       bar.update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));

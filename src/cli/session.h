@@ -22,6 +22,7 @@ struct SessionOptions {
   int threads = 0;
   bool deterministic = false;
   bool no_mmap = false;
+  bool compress_weights = false;
   std::string kv_type = "auto";
   int max_step_tokens = 512;
 

@@ -290,6 +290,20 @@ struct DecoderQ8_0 {
   }
 };
 
+struct DecoderG4 {
+  static constexpr int kElements = 64;
+  static constexpr int kBytes = sizeof(BlockG4);
+  template <class Sink>
+  static HWY_INLINE void decode(const uint8_t* p, Sink& sink) {
+    const FloatVec d = splat(half_at(p)), m = splat(half_at(p + 2));
+    const ByteVec first = load16(p + 4), second = load16(p + 20);
+    emit_affine(sink, 0, low_nibbles(first), d, m);
+    emit_affine(sink, 16, high_nibbles(first), d, m);
+    emit_affine(sink, 32, low_nibbles(second), d, m);
+    emit_affine(sink, 48, high_nibbles(second), d, m);
+  }
+};
+
 }  // namespace HWY_NAMESPACE
 }  // namespace spillway
 HWY_AFTER_NAMESPACE();

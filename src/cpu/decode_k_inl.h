@@ -216,6 +216,8 @@ HWY_INLINE void with_decoder(DType type, const Fn& fn) {
       return fn(DecoderQ5_K());
     case DType::kQ6_K:
       return fn(DecoderQ6_K());
+    case DType::kG4:
+      return fn(DecoderG4());
   }
 }
 

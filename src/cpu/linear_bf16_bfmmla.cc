@@ -196,12 +196,16 @@ Bf16Fill try_fill(DType type, bool packed) {
       return fill_groups<PackedQ5_1>;
     case DType::kQ8_0:
       return fill_groups<PackedQ8_0>;
+    case DType::kQ3_K:
+      return fill_groups<PackedQ3_K>;
     case DType::kQ4_K:
       return fill_groups<PackedQ4_K>;
     case DType::kQ5_K:
       return fill_groups<PackedQ5_K>;
     case DType::kQ6_K:
       return fill_groups<PackedQ6_K>;
+    case DType::kG4:
+      return fill_groups<PackedG4>;
     default:
       return nullptr;
   }

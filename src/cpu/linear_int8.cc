@@ -37,6 +37,8 @@ float lift_on_arm(DType type) {
       return 8;
     case DType::kQ6_K:
       return 4;
+    case DType::kQ3_K:
+      return 32;
     default:
       return 1;
   }
@@ -98,12 +100,16 @@ Int8Kernel try_int8_kernel(Int8Set set, DType type) {
       return kernels->q5_1;
     case DType::kQ8_0:
       return kernels->q8_0;
+    case DType::kQ3_K:
+      return kernels->q3_k;
     case DType::kQ4_K:
       return kernels->q4_k;
     case DType::kQ5_K:
       return kernels->q5_k;
     case DType::kQ6_K:
       return kernels->q6_k;
+    case DType::kG4:
+      return kernels->g4;
     default:
       return nullptr;
   }

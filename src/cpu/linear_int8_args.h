@@ -45,7 +45,7 @@ using Int8Kernel = void (*)(const Int8Args& args, int64_t first, int64_t last, u
 
 // One per type; absent where the set has none.
 struct Int8Kernels {
-  Int8Kernel q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k;
+  Int8Kernel q4_0, q4_1, q5_0, q5_1, q8_0, q3_k, q4_k, q5_k, q6_k, g4;
 };
 
 #if defined(__aarch64__)

@@ -337,9 +337,11 @@ constexpr Int8Kernels kernels_of() {
           .q5_0 = run_groups<Isa, PackedQ5_0>,
           .q5_1 = run_groups<Isa, PackedQ5_1>,
           .q8_0 = run_groups<Isa, PackedQ8_0>,
+          .q3_k = run_groups<Isa, PackedQ3_K>,
           .q4_k = run_groups<Isa, PackedQ4_K>,
           .q5_k = run_groups<Isa, PackedQ5_K>,
-          .q6_k = run_groups<Isa, PackedQ6_K>};
+          .q6_k = run_groups<Isa, PackedQ6_K>,
+          .g4 = run_groups<Isa, PackedG4>};
 }
 
 }  // namespace

@@ -215,5 +215,46 @@ struct PackedQ6_K {
   }
 };
 
+struct PackedQ3_K {
+  static constexpr int kBytes = 16 * 110, kSubs = 8, kSubBytes = 128 + 64;
+  static constexpr float kLift = 32;
+  static constexpr bool kMinima = false, kHalves = true;
+  [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
+    const uint8_t* sub = b + 32 + 192 + s * kSubBytes;
+    const uint8x16_t two = vld1q_u8(sub + p * 16);
+    const uint8x16_t third =
+        shift_right_constant(vld1q_u8(sub + 128 + p / 2 * 16), p % 2 * 4 + h * 2);
+    // The two bits go to 5 and 6, the third on top of them.
+    const uint8x16_t low = h == 0 ? vshlq_n_u8(two, 5) : vshlq_n_u8(two, 1);
+    const uint8x16_t top = h == 0 ? vshlq_n_u8(two, 3) : vshrq_n_u8(two, 1);
+    const uint8x16_t mask = vdupq_n_u8(0xe0);
+    return {vreinterpretq_s8_u8(vandq_u8(vsliq_n_u8(low, third, 7), mask)),
+            vreinterpretq_s8_u8(vandq_u8(vsliq_n_u8(top, vshrq_n_u8(third, 1), 7), mask))};
+  }
+  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
+    return halves_at(b, quad);
+  }
+  [[gnu::always_inline]] static inline int32x4_t half_scale(const uint8_t* b, int s, int half,
+                                                            int quad) {
+    const uint8x16_t six = six_bits(b + 32 + s / 4 * 96, s % 4 * 2 + half);
+    return widen_quad(vsubq_s8(vreinterpretq_s8_u8(six), vdupq_n_s8(32)), quad);
+  }
+};
+
+struct PackedG4 {
+  static constexpr int kBytes = 16 * 36, kSubs = 2;
+  static constexpr float kLift = 1;
+  static constexpr bool kMinima = true, kHalves = false;
+  [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
+    return unsigned_nibbles(b + 64 + s * 256, p, h);
+  }
+  [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
+    return halves_at(b, quad);
+  }
+  [[gnu::always_inline]] static inline float32x4_t minimum(const uint8_t* b, int, int quad) {
+    return halves_at(b + 32, quad);
+  }
+};
+
 }  // namespace
 }  // namespace spillway

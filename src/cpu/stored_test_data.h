@@ -56,6 +56,7 @@ inline std::vector<std::byte> awkward_blocks(DType type, int64_t count, uint32_t
     case DType::kQ5_1:
     case DType::kQ4_K:
     case DType::kQ5_K:
+    case DType::kG4:
       put_scales(0, 2);
       break;
     case DType::kQ2_K:

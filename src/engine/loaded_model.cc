@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/loaded_model.h"
 
+#include <fmt/core.h>
+
 #include <limits>
 #include <utility>
 
 #include "base/checked_math.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/vocabulary_from_files.h"
 #include "kv/block_allocator.h"
 #include "storage/model_files.h"
@@ -28,6 +31,17 @@ void load_tokenizer(const ModelFiles& files, LoadedModel& loaded) {
   }
 }
 
+void compress_if_asked(Model& model, const WeightLoadOptions& options) {
+  if (!options.compress) return;
+  const Compression done = compress_matrices(model);
+  log_info("{}: {} matrices compressed to {}{}", model.spec.name, done.compressed,
+           dtype_name(DType::kG4),
+           done.kept == 0 ? ""
+                          : fmt::format("; {} stay as they are stored, being quantized already or "
+                                        "no whole groups of {} wide",
+                                        done.kept, dtype_info(DType::kG4).block_elements));
+}
+
 }  // namespace
 
 const Tokenizer& LoadedModel::require_tokenizer() const {
@@ -48,6 +62,7 @@ std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& refer
     loaded->model = describe_dummy_model(*name);
     SPW_CHECK(loaded->model.spec.executable, kUnsupported,
               "{} is known as a shape for planning only; it cannot be run", reference);
+    compress_if_asked(loaded->model, options);
     loaded->weights = ModelWeights::dummy(device, loaded->model, options);
     loaded->no_tokenizer_reason = reference + " has no tokenizer; give ids with --ids";
     return loaded;
@@ -56,6 +71,7 @@ std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& refer
   auto loaded = std::make_unique<LoadedModel>();
   loaded->model = describe_model(files);
   load_tokenizer(files, *loaded);
+  compress_if_asked(loaded->model, options);
   loaded->weights = ModelWeights(device, loaded->model, files.paths, options);
   return loaded;
 }

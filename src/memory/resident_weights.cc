@@ -64,7 +64,6 @@ void ResidentWeights::map(std::span<const std::filesystem::path> paths,
                           std::span<const Extent> extents, const WeightLoadOptions& options) {
   for (const auto& path : paths) {
     maps_.emplace_back(path);
-    maps_.back().advise_willneed();
   }
   for (const Extent& extent : extents) {
     const auto bytes = maps_.at(static_cast<size_t>(extent.file)).bytes();
@@ -73,6 +72,7 @@ void ResidentWeights::map(std::span<const std::filesystem::path> paths,
               "{}: the file has become shorter while it was being opened",
               paths[static_cast<size_t>(extent.file)].string());
     data_.push_back(bytes.data() + extent.offset);
+    maps_[static_cast<size_t>(extent.file)].advise_willneed(extent.offset, extent.bytes);
   }
   touch_pages(extents, data_, total_bytes(extents), options);
 }

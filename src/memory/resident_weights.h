@@ -23,6 +23,7 @@ enum class WeightAccess : uint8_t {
 
 struct WeightLoadOptions {
   WeightAccess access = WeightAccess::kMapped;
+  bool compress = false;  // plain matrices become 4-bit groups, see compress_matrices()
   // Called with growing `done`, from one thread at a time.
   std::function<void(uint64_t done, uint64_t total)> progress;
   const std::atomic<bool>* cancel = nullptr;  // set to true: loading throws kCancelled soon

@@ -45,5 +45,34 @@ TEST(DummyModelTest, TakesItsWeightTypeFromTheName) {
   EXPECT_THROW(describe_dummy_model("nobody-7b"), Error);
 }
 
+DType type_of(const Model& model, WeightRole role) {
+  for (const BoundWeight& weight : model.weights) {
+    if (weight.slot.role == role) return weight.dtype;
+  }
+  return DType::kF32;
+}
+
+TEST(CompressMatricesTest, TakesPlainMatricesThatAreMultiplied) {
+  Model llama = describe_dummy_model("llama-2-7b");
+  const Compression done = compress_matrices(llama);
+  EXPECT_EQ(done.compressed, 32 * 7 + 1);
+  EXPECT_EQ(done.kept, 0);
+  EXPECT_EQ(type_of(llama, WeightRole::kHead), DType::kG4);
+  EXPECT_EQ(type_of(llama, WeightRole::kTokenEmbedding), DType::kF16);  // looked up in only
+  EXPECT_EQ(type_of(llama, WeightRole::kMlpNorm), DType::kF32);
+  EXPECT_EQ(llama.weights.back().file_dtype(), DType::kF16);
+  EXPECT_EQ(compress_matrices(llama).compressed, 0);  // once is enough
+
+  Model opt = describe_dummy_model("opt-125m");
+  EXPECT_EQ(compress_matrices(opt).compressed, 12 * 6 + 1);
+  EXPECT_EQ(type_of(opt, WeightRole::kTokenEmbedding), DType::kG4);  // tied
+  EXPECT_EQ(type_of(opt, WeightRole::kPositionEmbedding), DType::kF16);
+  EXPECT_EQ(type_of(opt, WeightRole::kUpBias), DType::kF32);
+
+  Model quantized = describe_dummy_model("llama-2-7b:q4_k");
+  EXPECT_EQ(compress_matrices(quantized).compressed, 0);
+  EXPECT_EQ(compress_matrices(quantized).kept, 32 * 7 + 1);
+}
+
 }  // namespace
 }  // namespace spillway

@@ -66,6 +66,31 @@ DType Model::main_dtype() const {
   return static_cast<DType>(std::max_element(bytes.begin(), bytes.end()) - bytes.begin());
 }
 
+bool Model::is_multiplied(const WeightSlot& slot) const {
+  if (slot.is_vector() || slot.role == WeightRole::kPositionEmbedding) return false;
+  if (slot.role != WeightRole::kTokenEmbedding) return true;
+  // Tied: the table is the head too.
+  return std::none_of(weights.begin(), weights.end(), [](const BoundWeight& weight) {
+    return weight.slot.role == WeightRole::kHead;
+  });
+}
+
+Compression compress_matrices(Model& model) {
+  Compression done;
+  for (BoundWeight& weight : model.weights) {
+    if (!model.is_multiplied(weight.slot)) continue;
+    const bool whole = weight.slot.cols % dtype_info(DType::kG4).block_elements == 0;
+    if (is_quantized(weight.dtype) || !whole) {
+      ++done.kept;
+      continue;
+    }
+    weight.loaded_from = weight.file_dtype();
+    weight.dtype = DType::kG4;
+    ++done.compressed;
+  }
+  return done;
+}
+
 Model describe_model(const ModelFiles& files) {
   const Family& family = family_of(files);
   Model model;

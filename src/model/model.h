@@ -14,13 +14,16 @@
 
 namespace spillway {
 
-// A weight found: its slot, stored type, and bytes in a file (none for dummy weights).
+// A weight found: its slot, its type, and its bytes in a file (none for dummy weights).
 struct BoundWeight {
   WeightSlot slot;
-  DType dtype;
+  DType dtype;  // in memory
   std::optional<Extent> extent;
+  std::optional<DType> loaded_from = {};  // the file's type, where loading changes it
 
   int64_t bytes() const { return slot.rows * row_bytes(dtype, slot.cols); }
+  DType file_dtype() const { return loaded_from.value_or(dtype); }
+  int64_t file_bytes() const { return slot.rows * row_bytes(file_dtype(), slot.cols); }
 };
 
 struct Model {
@@ -28,14 +31,26 @@ struct Model {
   std::vector<BoundWeight> weights;  // in the order of weight_slots()
 
   int64_t weight_bytes() const;
-  // The type most of the matrix bytes are stored in.
+  // The type that most of the bytes have.
   DType main_dtype() const;
+  // Whether linear() reads a weight; a table that is only looked up in, a norm or a bias is not
+  // multiplied.
+  bool is_multiplied(const WeightSlot& slot) const;
 };
 
 // Finds the family, reads the spec, and binds every weight; each must be there with the right shape
 // and, for norms and biases, a plain type. Throws kInvalidArgument or kUnsupported naming file and
 // tensor.
 Model describe_model(const ModelFiles& files);
+
+// Asks for G4 (FlexGen, section 5) in place of every plain matrix that is multiplied: loading
+// quantizes them. Types that are quantized already stay, and so do matrices whose rows are not
+// whole groups of 64.
+struct Compression {
+  int compressed = 0;  // matrices
+  int kept = 0;        // of those that are multiplied, as they are in the file
+};
+Compression compress_matrices(Model& model);
 
 // "opt-30b" with F16 weights, "llama-2-7b:q4_0": random weights of a known shape (see
 // known_models.h). Norms and biases are F32. Throws kInvalidArgument listing the known names.

@@ -10,6 +10,7 @@
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "runtime/load_compressed.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
@@ -18,13 +19,8 @@ namespace {
 
 constexpr uint64_t kArenaAlignment = 64;
 
-// Whether linear() reads it; a table that is only looked up in stays as it is.
-bool is_multiplied(const Model& model, const WeightSlot& slot) {
-  if (slot.is_vector() || slot.role == WeightRole::kPositionEmbedding) return false;
-  if (slot.role != WeightRole::kTokenEmbedding) return true;
-  return std::none_of(model.weights.begin(), model.weights.end(), [](const BoundWeight& weight) {
-    return weight.slot.role == WeightRole::kHead;
-  });
+uint64_t arena_bytes(int64_t bytes) {
+  return try_align_up(static_cast<uint64_t>(bytes), kArenaAlignment).value();
 }
 
 bool is_norm_scale(WeightRole role) {
@@ -146,32 +142,75 @@ ModelWeights::ModelWeights(Device& device, const Model& model,
                            std::span<const std::filesystem::path> paths,
                            const WeightLoadOptions& options) {
   std::vector<Extent> extents;
-  for (const BoundWeight& weight : model.weights) extents.push_back(weight.extent.value());
-  resident_.emplace_back(device, paths, extents, options);
+  std::vector<size_t> resident_index(model.weights.size());
+  uint64_t kept_bytes = 0, all_bytes = 0;
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
-    view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols,
-                         resident_.front().data(i)};
+    all_bytes += weight.extent.value().bytes;
+    if (weight.loaded_from) continue;
+    resident_index[i] = extents.size();
+    extents.push_back(*weight.extent);
+    kept_bytes += weight.extent->bytes;
   }
-  pack(device, model, options);
+  // What is compressed comes after the rest; people see one progress.
+  WeightLoadOptions kept = options, compressed = options;
+  if (options.progress) {
+    kept.progress = [&](uint64_t done, uint64_t) { options.progress(done, all_bytes); };
+    compressed.progress = [&](uint64_t done, uint64_t) {
+      options.progress(kept_bytes + done, all_bytes);
+    };
+  }
+  resident_.emplace_back(device, paths, extents, kept);
+  for (size_t i = 0; i < model.weights.size(); ++i) {
+    const BoundWeight& weight = model.weights[i];
+    if (weight.loaded_from) continue;
+    view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols,
+                         resident_.front().data(resident_index[i])};
+  }
+  pack(device, model, resident_index, options);
+  compress(device, model, paths, compressed);
   tie_head();
 }
 
-void ModelWeights::pack(Device& device, const Model& model, const WeightLoadOptions& options) {
+void ModelWeights::compress(Device& device, const Model& model,
+                            std::span<const std::filesystem::path> paths,
+                            const WeightLoadOptions& options) {
+  uint64_t total = 0;
+  for (const BoundWeight& weight : model.weights) {
+    if (weight.loaded_from) total += arena_bytes(weight.bytes());
+  }
+  if (total == 0) return;
+  compressed_ = device.allocate(total, MemoryTag::kWeights);
+  std::vector<CompressedWeight> targets;
+  std::byte* to = compressed_.data();
+  for (const BoundWeight& weight : model.weights) {
+    if (!weight.loaded_from) continue;
+    const auto& [role, layer, rows, cols] = weight.slot;
+    const WeightLayout layout = device.preferred_layout(weight.dtype, rows, cols);
+    view(weight.slot) = {weight.dtype, rows, cols, to, layout};
+    targets.push_back({&weight, to, layout});
+    to += arena_bytes(weight.bytes());
+  }
+  load_compressed(device, paths, targets, options);
+}
+
+void ModelWeights::pack(Device& device, const Model& model, std::span<const size_t> resident_index,
+                        const WeightLoadOptions& options) {
   std::vector<size_t> packed;
   uint64_t copied_bytes = 0;
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const WeightSlot& slot = model.weights[i].slot;
     const WeightView& w = view(slot);
-    if (!is_multiplied(model, slot) ||
+    if (w.empty() || !model.is_multiplied(slot) ||
         device.preferred_layout(w.dtype, w.rows, w.cols) != WeightLayout::kGroups16) {
       continue;
     }
     packed.push_back(i);
-    copied_bytes += try_align_up(static_cast<uint64_t>(w.bytes()), kArenaAlignment).value();
+    copied_bytes += arena_bytes(w.bytes());
   }
   if (packed.empty()) return;
-  const bool copy = !resident_.empty() && resident_.front().try_writable(packed.front()) == nullptr;
+  const bool copy = !resident_.empty() &&
+                    resident_.front().try_writable(resident_index[packed.front()]) == nullptr;
   if (copy) arena_ = device.allocate(copied_bytes, MemoryTag::kWeights);
   ThreadPool pool(device.info().threads);
   uint64_t offset = 0;
@@ -182,7 +221,7 @@ void ModelWeights::pack(Device& device, const Model& model, const WeightLoadOpti
     // Dummy weights are in the arena already.
     std::byte* to = resident_.empty() ? arena_.data() + (w.data - arena_.data())
                     : copy            ? arena_.data() + offset
-                                      : resident_.front().try_writable(i);
+                                      : resident_.front().try_writable(resident_index[i]);
     const int64_t groups = w.rows / kGroupRows, group_bytes = kGroupRows * w.row_bytes();
     pool.parallel_for(groups, 1, [&](int64_t begin, int64_t end, int) {
       pack_groups(w.dtype, w.data + begin * group_bytes, to + begin * group_bytes, end - begin,
@@ -191,8 +230,8 @@ void ModelWeights::pack(Device& device, const Model& model, const WeightLoadOpti
     if (copy) {
       const int64_t done = groups * group_bytes;
       std::memcpy(to + done, w.data + done, static_cast<size_t>(w.bytes() - done));
-      resident_.front().drop(i);
-      offset += try_align_up(static_cast<uint64_t>(w.bytes()), kArenaAlignment).value();
+      resident_.front().drop(resident_index[i]);
+      offset += arena_bytes(w.bytes());
     }
     w.data = to;
     w.layout = WeightLayout::kGroups16;
@@ -203,7 +242,7 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
                                  const WeightLoadOptions& options) {
   uint64_t total = 0;
   for (const BoundWeight& weight : model.weights) {
-    total += try_align_up(static_cast<uint64_t>(weight.bytes()), kArenaAlignment).value();
+    total += arena_bytes(weight.bytes());
   }
   ModelWeights weights;
   weights.arena_ = device.allocate(total, MemoryTag::kWeights);
@@ -215,10 +254,10 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
     std::byte* const data = weights.arena_.data() + done;
     filler.fill(weight, data, done / kArenaAlignment);
     weights.view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols, data};
-    done += try_align_up(static_cast<uint64_t>(weight.bytes()), kArenaAlignment).value();
+    done += arena_bytes(weight.bytes());
     if (options.progress) options.progress(done, total);
   }
-  weights.pack(device, model, options);
+  weights.pack(device, model, {}, options);
   weights.tie_head();
   return weights;
 }

@@ -38,15 +38,16 @@ struct LayerWeights {
 };
 
 // Owns the bytes that its views point to (maps, an arena, or dummy weights). Matrices are in the
-// layout that the device prefers: packed in place, or from a map into an arena, so that each is in
-// memory once. Move-only; the device must outlive it.
+// layout that the device prefers: packed in place, or from a map into an arena, or quantized piece
+// by piece on the way into one, so that each is in memory once. Move-only; the device must outlive
+// it.
 class ModelWeights {
  public:
   ModelWeights() = default;  // none yet
   // Loads the weights of `model` from `paths` (those of its files).
   ModelWeights(Device& device, const Model& model, std::span<const std::filesystem::path> paths,
                const WeightLoadOptions& options);
-  // Random weights, generated in place in their stored types.
+  // Random weights, generated in place in their types (those in memory).
   static ModelWeights dummy(Device& device, const Model& model, const WeightLoadOptions& options);
 
   WeightView token_embedding;     // [vocab, embedding_dim]
@@ -60,11 +61,17 @@ class ModelWeights {
  private:
   WeightView& view(const WeightSlot& slot);
   void tie_head();
-  // Makes matrices what the device prefers; every view is in place already.
-  void pack(Device& device, const Model& model, const WeightLoadOptions& options);
+  // Makes matrices what the device prefers; every view of a weight that loading does not change is
+  // in place already. resident_index: of each weight in resident_, none for dummy weights.
+  void pack(Device& device, const Model& model, std::span<const size_t> resident_index,
+            const WeightLoadOptions& options);
+  // Loads the weights whose type loading changes.
+  void compress(Device& device, const Model& model, std::span<const std::filesystem::path> paths,
+                const WeightLoadOptions& options);
 
   std::vector<ResidentWeights> resident_;
-  Buffer arena_;
+  Buffer arena_;       // packed copies of mapped weights, or dummy weights
+  Buffer compressed_;  // weights that loading has quantized
 };
 
 }  // namespace spillway

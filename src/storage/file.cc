@@ -116,8 +116,11 @@ void MappedFile::unmap() noexcept {
   data_ = nullptr;
 }
 
-void MappedFile::advise_willneed() const noexcept {
-  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
+void MappedFile::advise_willneed(size_t offset, size_t bytes) const noexcept {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t first = offset / page * page, last = std::min(offset + bytes, size_);
+  if (first >= last) return;
+  ::madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_WILLNEED);
 }
 
 void MappedFile::advise_random() const noexcept {

@@ -58,7 +58,7 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   // Hints; a refusal is ignored.
-  void advise_willneed() const noexcept;
+  void advise_willneed(size_t offset, size_t bytes) const noexcept;
   void advise_random() const noexcept;
   // The pages that lie wholly in [offset, offset + bytes) leave this process; reading them again
   // brings them back.

@@ -81,7 +81,7 @@ TEST(MappedFileTest, ShowsTheWholeFile) {
   const TempFolder folder;
   MappedFile a(folder.write("a.txt", "hello"));
   a.advise_random();
-  a.advise_willneed();
+  a.advise_willneed(0, a.bytes().size());
   MappedFile b = std::move(a);
   EXPECT_EQ(text_of(b.bytes()), "hello");
   EXPECT_TRUE(a.bytes().empty());

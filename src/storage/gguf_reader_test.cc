@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "storage/file.h"
@@ -81,11 +83,18 @@ TEST(GgufReaderTest, ReadsEveryValueType) {
   EXPECT_TRUE(model.tensors.empty());  // a vocabulary-only file
 }
 
+std::vector<DType> file_dtypes() {
+  std::vector<DType> types;
+  std::copy_if(std::begin(kAllDTypes), std::end(kAllDTypes), std::back_inserter(types),
+               [](DType type) { return !is_memory_only(type); });
+  return types;
+}
+
 class GgufAlignmentTest : public ::testing::TestWithParam<uint32_t> {};
 
 TEST_P(GgufAlignmentTest, ReadsTensorsOfEveryTypeThroughAFile) {
   GgufWriter writer(GetParam());
-  for (const DType type : kAllDTypes) {
+  for (const DType type : file_dtypes()) {
     writer.add_tensor(dtype_name(type), type, {3, 512}, [type](uint64_t, std::span<std::byte> out) {
       std::ranges::fill(out, static_cast<std::byte>(type));
     });
@@ -94,9 +103,9 @@ TEST_P(GgufAlignmentTest, ReadsTensorsOfEveryTypeThroughAFile) {
   writer.write(folder / "m.gguf");
   const ModelFiles model = read_gguf(folder / "m.gguf");
   const File file(model.paths.at(0));
-  ASSERT_EQ(model.tensors.size(), static_cast<size_t>(kDTypeCount));
+  ASSERT_EQ(model.tensors.size(), file_dtypes().size());
   EXPECT_EQ(model.file_bytes.at(0), file.size());
-  for (const DType type : kAllDTypes) {
+  for (const DType type : file_dtypes()) {
     const TensorInfo& tensor = model.get(dtype_name(type));
     EXPECT_EQ(tensor.dtype, type);
     EXPECT_THAT(tensor.shape, ElementsAre(3, 512));
@@ -170,10 +179,24 @@ TEST(GgufReaderTest, UnsupportedTypesAreNamed) {
 }
 
 TEST(GgufReaderTest, EveryTypeHasItsNumber) {
-  for (const DType type : kAllDTypes) EXPECT_EQ(try_dtype_from_gguf(gguf_tensor_type(type)), type);
+  for (const DType type : file_dtypes())
+    EXPECT_EQ(try_dtype_from_gguf(gguf_tensor_type(type)), type);
   EXPECT_EQ(gguf_tensor_type(DType::kQ8_0), 8u);
   EXPECT_EQ(gguf_tensor_type(DType::kQ6_K), 14u);
   EXPECT_EQ(gguf_tensor_type(DType::kBF16), 30u);
+}
+
+TEST(GgufReaderTest, TypesThatAreInMemoryOnlyHaveNoNumber) {
+  GgufWriter writer;
+  try {
+    writer.add_tensor("w", DType::kG4, {1, 64}, Bytes(36));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(), HasSubstr("G4"));
+  }
+  for (uint32_t number = 0; number < 1000; ++number)
+    EXPECT_NE(try_dtype_from_gguf(number), DType::kG4);
 }
 
 TEST(GgufReaderTest, DimensionProductsMustNotWrap) {

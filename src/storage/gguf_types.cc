@@ -56,6 +56,8 @@ std::optional<DType> try_dtype_from_gguf(uint32_t gguf_type) {
 }
 
 uint32_t gguf_tensor_type(DType type) {
+  SPW_CHECK(!is_memory_only(type), kUnsupported, "GGUF has no tensor type {}; it is in memory only",
+            dtype_name(type));
   for (uint32_t i = 0; i < std::size(kTensorTypes); ++i) {
     if (kTensorTypes[i] == dtype_name(type)) return i;
   }

@@ -22,6 +22,7 @@ uint32_t gguf_number_type(NumberType type);
 
 // nullopt for types that are unknown or not supported.
 [[nodiscard]] std::optional<DType> try_dtype_from_gguf(uint32_t gguf_type);
+// Throws kUnsupported for types that are in memory only.
 uint32_t gguf_tensor_type(DType type);
 // "IQ4_XS"; empty for a number nobody has given a name.
 std::string_view gguf_tensor_type_name(uint32_t gguf_type);

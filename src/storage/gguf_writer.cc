@@ -116,6 +116,7 @@ void GgufWriter::add_tensor(std::string_view name, DType dtype, std::vector<int6
 void GgufWriter::add_tensor(std::string_view name, DType dtype, std::vector<int64_t> shape,
                             Fill fill) {
   SPW_CHECK(!shape.empty(), kInvalidArgument, "tensor '{}' has no dimensions", name);
+  gguf_tensor_type(dtype);  // throws where there is none
   std::optional<int64_t> bytes = row_bytes(dtype, shape.back());
   for (size_t i = 0; i + 1 < shape.size() && bytes; ++i) bytes = try_mul(*bytes, shape[i]);
   SPW_CHECK(bytes && *bytes >= 0, kInvalidArgument, "tensor '{}' is too large", name);

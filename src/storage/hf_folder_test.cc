@@ -56,6 +56,7 @@ TEST(SafetensorsReaderTest, ReadsPlainTypesAndListsOthers) {
   writer.add_tensor("b", "BF16", std::vector<int64_t>{4}, Bytes(8));
   writer.add_tensor("scalar", "F16", {}, Bytes(2));
   writer.add_tensor("ids", "I64", std::vector<int64_t>{1, 2}, Bytes(16));
+  writer.add_tensor("ours", "G4", std::vector<int64_t>{1, 64}, Bytes(36));
   writer.add_tensor("empty", "F32", std::vector<int64_t>{0, 2}, {});
   const ModelFiles model = parse(writer.bytes());
   ASSERT_EQ(model.tensors.size(), 3u);
@@ -64,8 +65,10 @@ TEST(SafetensorsReaderTest, ReadsPlainTypesAndListsOthers) {
   EXPECT_EQ(model.get("b").extent.offset, model.get("a").extent.offset + 24);
   EXPECT_EQ(model.get("scalar").elements(), 1);
   EXPECT_EQ(model.get("scalar").rows(), 1);
-  EXPECT_EQ(model.unsupported.size(), 2u);
+  EXPECT_EQ(model.unsupported.size(), 3u);
   EXPECT_THAT(error_of([&] { model.get("ids"); }), HasSubstr("tensor 'ids' has type I64"));
+  // A type of ours that is in memory only: no file can bring it in.
+  EXPECT_THAT(error_of([&] { model.get("ours"); }), HasSubstr("tensor 'ours' has type G4"));
   EXPECT_THAT(error_of([&] { model.get("empty"); }), HasSubstr("F32 without elements"));
 }
 

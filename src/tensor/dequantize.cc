@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "tensor/half.h"
 #include "tensor/quant_blocks.h"
+#include "tensor/quantize_g4.h"
 
 namespace spillway {
 namespace {
@@ -126,6 +127,13 @@ void decode(const BlockQ6_K& b, float* out) {
   }
 }
 
+void decode(const BlockG4& b, float* out) {
+  const float d = to_float(b.d), m = to_float(b.m);
+  for (int i = 0; i < 64; ++i) {
+    out[i] = d * static_cast<float>(nibble(b.nibbles + i / 32 * 16, i % 32)) + m;
+  }
+}
+
 template <class Block>
 void decode_blocks(const std::byte* stored, float* out, int64_t count) {
   for_each_block<Block>(stored, out, count, [](const Block& b, float* o) { decode(b, o); });
@@ -230,6 +238,8 @@ void dequantize_reference(DType type, const std::byte* stored, float* out, int64
       return decode_blocks<BlockQ5_K>(stored, out, count);
     case DType::kQ6_K:
       return decode_blocks<BlockQ6_K>(stored, out, count);
+    case DType::kG4:
+      return decode_blocks<BlockG4>(stored, out, count);
   }
   SPW_ASSERT(false);
 }
@@ -262,6 +272,9 @@ void quantize_reference(DType type, const float* values, std::byte* out, int64_t
       return encode_blocks<BlockQ5_1>(values, out, count);
     case DType::kQ8_0:
       return encode_blocks<BlockQ8_0>(values, out, count);
+    case DType::kG4:
+      quantize_g4(values, out, count);
+      return;
     default:
       fail(ErrorCode::kUnsupported, "no quantizer for type {}", dtype_name(type));
   }

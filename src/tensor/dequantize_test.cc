@@ -39,6 +39,15 @@ TEST(DequantizeTest, AddsTheFifthBitAndTheMinimum) {
   EXPECT_EQ(out[1], -1.0F);
 }
 
+TEST(DequantizeTest, SharesOneScaleAndMinimumAmong64ElementsOfG4) {
+  BlockG4 block{to_half(0.5F), to_half(-2.0F), {}};
+  block.nibbles[16 + 5] = 0xC3;  // element 37 = 3, element 53 = 12
+  const auto out = decode_one(DType::kG4, block);
+  EXPECT_EQ(out[37], 0.5F * 3 - 2);
+  EXPECT_EQ(out[53], 0.5F * 12 - 2);
+  EXPECT_EQ(out[5], -2.0F);
+}
+
 TEST(DequantizeTest, UnpacksSixBitScalesOfTheKTypes) {
   BlockQ4_K block{};
   block.d = to_half(1.0F);
@@ -82,8 +91,9 @@ TEST_P(QuantizeRoundTripTest, StaysWithinHalfAStep) {
   std::vector<float> back(values.size());
   dequantize_reference(type, stored.data(), back.data(), static_cast<int64_t>(values.size()));
   const std::vector<std::pair<DType, float>> tolerance{
-      {DType::kF32, 0},     {DType::kF16, 2e-3F}, {DType::kBF16, 2e-2F}, {DType::kQ8_0, 0.02F},
-      {DType::kQ4_0, 0.6F}, {DType::kQ4_1, 0.3F}, {DType::kQ5_0, 0.3F},  {DType::kQ5_1, 0.15F}};
+      {DType::kF32, 0},      {DType::kF16, 2e-3F},  {DType::kBF16, 2e-2F},
+      {DType::kQ8_0, 0.02F}, {DType::kQ4_0, 0.6F},  {DType::kQ4_1, 0.3F},
+      {DType::kQ5_0, 0.3F},  {DType::kQ5_1, 0.15F}, {DType::kG4, 0.35F}};
   for (const auto& [t, bound] : tolerance) {
     if (t != type) continue;
     for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], back[i], bound);
@@ -92,7 +102,8 @@ TEST_P(QuantizeRoundTripTest, StaysWithinHalfAStep) {
 
 INSTANTIATE_TEST_SUITE_P(Types, QuantizeRoundTripTest,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0,
-                                         DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0),
+                                         DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                                         DType::kG4),
                          [](const auto& type) { return std::string(dtype_name(type.param)); });
 
 }  // namespace

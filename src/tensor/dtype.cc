@@ -30,6 +30,7 @@ constexpr std::array<DTypeInfo, kDTypeCount> kInfos{{
     block_info<BlockQ4_K>("Q4_K"),
     block_info<BlockQ5_K>("Q5_K"),
     block_info<BlockQ6_K>("Q6_K"),
+    block_info<BlockG4>("G4"),
 }};
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {

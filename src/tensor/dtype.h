@@ -22,8 +22,9 @@ enum class DType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kG4,  // FlexGen's groups of 64 in 4 bits; made while loading, no file has it
 };
-inline constexpr int kDTypeCount = 13;
+inline constexpr int kDTypeCount = 14;
 
 struct DTypeInfo {
   std::string_view name;  // "Q4_K"
@@ -37,6 +38,8 @@ inline std::string_view dtype_name(DType type) { return dtype_info(type).name; }
 [[nodiscard]] std::optional<DType> try_dtype_from_name(std::string_view name);
 
 inline bool is_quantized(DType type) { return dtype_info(type).block_elements > 1; }
+// Types that no file format stores: readers do not know them and writers refuse them.
+inline bool is_memory_only(DType type) { return type == DType::kG4; }
 
 // Bytes of `columns` contiguous elements. `columns` must be a whole number of blocks.
 int64_t row_bytes(DType type, int64_t columns);
@@ -45,6 +48,6 @@ int64_t row_bytes(DType type, int64_t columns);
 inline constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0,
                                        DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
                                        DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K,
-                                       DType::kQ6_K};
+                                       DType::kQ6_K, DType::kG4};
 
 }  // namespace spillway

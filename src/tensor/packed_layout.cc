@@ -82,6 +82,15 @@ void add_codes(BlockQ5_K& b, int k, uint64_t word) {
   or8(b.high + k % 32, (word >> 4 & every_byte(1)) << (k / 32));
 }
 
+uint64_t codes(const BlockQ3_K& b, int k) {
+  return (load8(b.q + k / 128 * 32 + k % 32) >> (k % 128 / 32 * 2) & every_byte(3)) |
+         (load8(b.high + k % 32) >> (k / 32) & every_byte(1)) << 2;
+}
+void add_codes(BlockQ3_K& b, int k, uint64_t word) {
+  or8(b.q + k / 128 * 32 + k % 32, (word & every_byte(3)) << (k % 128 / 32 * 2));
+  or8(b.high + k % 32, (word >> 2 & every_byte(1)) << (k / 32));
+}
+
 uint64_t codes(const BlockQ6_K& b, int k) {
   const int half = k / 128, j = k % 128;
   return (load8(b.low + half * 64 + j % 64) >> (j < 64 ? 0 : 4) & kLowHalves) |
@@ -93,9 +102,18 @@ void add_codes(BlockQ6_K& b, int k, uint64_t word) {
   or8(b.high + half * 32 + j % 32, (word >> 4 & every_byte(3)) << (j / 32 * 2));
 }
 
+uint64_t codes(const BlockG4& b, int k) {
+  return load8(b.nibbles + k / 32 * 16 + k % 16) >> (k % 32 < 16 ? 0 : 4) & kLowHalves;
+}
+void add_codes(BlockG4& b, int k, uint64_t word) {
+  or8(b.nibbles + k / 32 * 16 + k % 16, (word & kLowHalves) << (k % 32 < 16 ? 0 : 4));
+}
+
 // Bits per element, and what turns q into two's complement (0: stored as it is).
 template <class Block>
 constexpr int kBits = 4;
+template <>
+constexpr int kBits<BlockQ3_K> = 3;
 template <>
 constexpr int kBits<BlockQ5_0> = 5;
 template <>
@@ -109,6 +127,8 @@ constexpr int kBits<BlockQ8_0> = 8;
 template <class Block>
 constexpr uint64_t kFlip = 0;
 template <>
+constexpr uint64_t kFlip<BlockQ3_K> = every_byte(4);
+template <>
 constexpr uint64_t kFlip<BlockQ4_0> = every_byte(8);
 template <>
 constexpr uint64_t kFlip<BlockQ5_0> = every_byte(16);
@@ -116,10 +136,32 @@ template <>
 constexpr uint64_t kFlip<BlockQ6_K> = every_byte(32);
 
 template <class Block>
-constexpr int kSubBytes = kBits<Block> == 8 ? 512 : 256 + 64 * (kBits<Block> - 4);
+constexpr int kSubBytes = 64 * kBits<Block>;
 template <class Block>
 constexpr int kHeaderBytes = 16 * static_cast<int>(sizeof(Block)) - Block::kElements /
                                                                         32 * kSubBytes<Block>;
+
+// `high1` and `high2` of the layout: one and two bits of each of a row's columns.
+void put_one_bit(uint8_t* high1, int row, int h, uint64_t first, uint64_t second) {
+  const int p = row / 2, at = p % 2 * 4 + h * 2;
+  or8(high1 + p / 2 * 16 + row % 2 * 8, (first & every_byte(1)) << at | (second & every_byte(1))
+                                                                            << (at + 1));
+}
+void put_two_bits(uint8_t* high2, int row, int h, uint64_t first, uint64_t second) {
+  or8(high2 + row / 2 * 16 + row % 2 * 8,
+      (first & every_byte(3)) << (h * 4) | (second & every_byte(3)) << (h * 4 + 2));
+}
+void get_one_bit(const uint8_t* high1, int row, int h, uint64_t& first, uint64_t& second) {
+  const int p = row / 2;
+  const uint64_t high = load8(high1 + p / 2 * 16 + row % 2 * 8) >> (p % 2 * 4 + h * 2);
+  first = high & every_byte(1);
+  second = high >> 1 & every_byte(1);
+}
+void get_two_bits(const uint8_t* high2, int row, int h, uint64_t& first, uint64_t& second) {
+  const uint64_t high = load8(high2 + row / 2 * 16 + row % 2 * 8) >> (h * 4);
+  first = high & every_byte(3);
+  second = high >> 2 & every_byte(3);
+}
 
 // Elements [k, k + 8) and [k + 16, k + 24) of a row, to or from its pieces of one sub-block.
 template <class Block>
@@ -128,18 +170,19 @@ void put_codes(uint8_t* sub, int row, int h, uint64_t first, uint64_t second) {
   if constexpr (kBits<Block> == 8) {
     store8(sub + (p * 4 + h) * 16 + lane, first);
     store8(sub + (p * 4 + 2 + h) * 16 + lane, second);
+  } else if constexpr (kBits<Block> == 3) {
+    first ^= kFlip<Block>;
+    second ^= kFlip<Block>;
+    put_two_bits(sub, row, h, first, second);
+    put_one_bit(sub + 128, row, h, first >> 2, second >> 2);
   } else {
     first ^= kFlip<Block>;
     second ^= kFlip<Block>;
     store8(sub + (p * 2 + h) * 16 + lane, (first & kLowHalves) | (second & kLowHalves) << 4);
     if constexpr (kBits<Block> == 5) {
-      uint8_t* high = sub + 256 + p / 2 * 16 + lane;
-      const int at = p % 2 * 4 + h * 2;
-      or8(high, (first >> 4 & every_byte(1)) << at | (second >> 4 & every_byte(1)) << (at + 1));
+      put_one_bit(sub + 256, row, h, first >> 4, second >> 4);
     } else if constexpr (kBits<Block> == 6) {
-      uint8_t* high = sub + 256 + p * 16 + lane;
-      or8(high, (first >> 4 & every_byte(3)) << (h * 4) | (second >> 4 & every_byte(3))
-                                                              << (h * 4 + 2));
+      put_two_bits(sub + 256, row, h, first >> 4, second >> 4);
     }
   }
 }
@@ -150,19 +193,21 @@ void get_codes(const uint8_t* sub, int row, int h, uint64_t& first, uint64_t& se
   if constexpr (kBits<Block> == 8) {
     first = load8(sub + (p * 4 + h) * 16 + lane);
     second = load8(sub + (p * 4 + 2 + h) * 16 + lane);
+  } else if constexpr (kBits<Block> == 3) {
+    uint64_t first_top, second_top;
+    get_two_bits(sub, row, h, first, second);
+    get_one_bit(sub + 128, row, h, first_top, second_top);
+    first = (first | first_top << 2) ^ kFlip<Block>;
+    second = (second | second_top << 2) ^ kFlip<Block>;
   } else {
     const uint64_t both = load8(sub + (p * 2 + h) * 16 + lane);
     first = both & kLowHalves;
     second = both >> 4 & kLowHalves;
-    if constexpr (kBits<Block> == 5) {
-      const uint64_t high = load8(sub + 256 + p / 2 * 16 + lane) >> (p % 2 * 4 + h * 2);
-      first |= (high & every_byte(1)) << 4;
-      second |= (high >> 1 & every_byte(1)) << 4;
-    } else if constexpr (kBits<Block> == 6) {
-      const uint64_t high = load8(sub + 256 + p * 16 + lane) >> (h * 4);
-      first |= (high & every_byte(3)) << 4;
-      second |= (high >> 2 & every_byte(3)) << 4;
-    }
+    uint64_t first_top = 0, second_top = 0;
+    if constexpr (kBits<Block> == 5) get_one_bit(sub + 256, row, h, first_top, second_top);
+    if constexpr (kBits<Block> == 6) get_two_bits(sub + 256, row, h, first_top, second_top);
+    first |= first_top << 4;
+    second |= second_top << 4;
     first ^= kFlip<Block>;
     second ^= kFlip<Block>;
   }
@@ -200,6 +245,23 @@ void pack_k_scales(const uint8_t scales[8], const uint8_t minima[8], uint8_t pac
   }
 }
 
+// The 16 six-bit scales of Q3_K (see BlockQ3_K), to bytes and back.
+void unpack_q3_scales(const uint8_t packed[12], uint8_t scales[16]) {
+  for (int s = 0; s < 16; ++s) {
+    const int low = s < 8 ? packed[s] & 15 : packed[s - 8] >> 4;
+    scales[s] = static_cast<uint8_t>(low | (packed[8 + s % 4] >> (s / 4 * 2) & 3) << 4);
+  }
+}
+void pack_q3_scales(const uint8_t scales[16], uint8_t packed[12]) {
+  for (int i = 0; i < 8; ++i) {
+    packed[i] = static_cast<uint8_t>((scales[i] & 15) | (scales[i + 8] & 15) << 4);
+  }
+  for (int i = 0; i < 4; ++i) {
+    packed[8 + i] = static_cast<uint8_t>(scales[i] >> 4 | (scales[i + 4] >> 4) << 2 |
+                                         (scales[i + 8] >> 4) << 4 | (scales[i + 12] >> 4) << 6);
+  }
+}
+
 template <class Block>
 void put_header(uint8_t* group, int row, const Block& b) {
   put_half(group, row, b.d);
@@ -213,6 +275,12 @@ void put_header(uint8_t* group, int row, const Block& b) {
   }
   if constexpr (std::is_same_v<Block, BlockQ6_K>) {
     for (int s = 0; s < 16; ++s) group[32 + s * 16 + row] = static_cast<uint8_t>(b.scales[s]);
+  }
+  if constexpr (std::is_same_v<Block, BlockQ3_K>) {
+    uint8_t scales[16];
+    unpack_q3_scales(b.scales, scales);
+    put_six(group + 32, row, scales);
+    put_six(group + 32 + 96, row, scales + 8);
   }
 }
 template <class Block>
@@ -229,6 +297,12 @@ void get_header(const uint8_t* group, int row, Block& b) {
   if constexpr (std::is_same_v<Block, BlockQ6_K>) {
     for (int s = 0; s < 16; ++s) b.scales[s] = static_cast<int8_t>(group[32 + s * 16 + row]);
   }
+  if constexpr (std::is_same_v<Block, BlockQ3_K>) {
+    uint8_t scales[16];
+    get_six(group + 32, row, scales);
+    get_six(group + 32 + 96, row, scales + 8);
+    pack_q3_scales(scales, b.scales);
+  }
 }
 
 template <class Block>
@@ -241,7 +315,7 @@ void pack_group(const std::byte* stored, std::byte* packed, int64_t cols) {
   }
   alignas(16) uint8_t group[16 * sizeof(Block)];
   for (int64_t i = 0; i < blocks; ++i) {
-    if constexpr (kBits<Block> == 5 || kBits<Block> == 6) std::memset(group, 0, sizeof(group));
+    if constexpr (kBits<Block> != 4 && kBits<Block> != 8) std::memset(group, 0, sizeof(group));
     for (int row = 0; row < 16; ++row) {
       Block b;
       std::memcpy(&b, stored + (row * blocks + i) * static_cast<int64_t>(sizeof(Block)),
@@ -291,12 +365,16 @@ bool with_block(DType type, Fn&& fn) {
       return fn(BlockQ5_1{}), true;
     case DType::kQ8_0:
       return fn(BlockQ8_0{}), true;
+    case DType::kQ3_K:
+      return fn(BlockQ3_K{}), true;
     case DType::kQ4_K:
       return fn(BlockQ4_K{}), true;
     case DType::kQ5_K:
       return fn(BlockQ5_K{}), true;
     case DType::kQ6_K:
       return fn(BlockQ6_K{}), true;
+    case DType::kG4:
+      return fn(BlockG4{}), true;
     default:
       return false;
   }

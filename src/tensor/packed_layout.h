@@ -11,9 +11,11 @@
 //   Q5_0  d[16]            sub high1
 //   Q5_1  d[16] m[16]      sub high1
 //   Q8_0  d[16]            bytes
+//   Q3_K  d[16]            six(scales 0-7) six(scales 8-15)   8 x (high2 high1)
 //   Q4_K  d[16] dmin[16]   six(scales) six(minima)   8 x (sub)
 //   Q5_K  d[16] dmin[16]   six(scales) six(minima)   8 x (sub high1)
 //   Q6_K  d[16]            scales[16 sub-blocks of 16][16 rows]   8 x (sub high2)
+//   G4    d[16] m[16]      2 x (sub)
 //
 // d, m, dmin: halves, one per row. `sub` is 32 columns of 16 rows in pieces of 16 bytes, piece
 // (p, h) for row pair p < 8 and half h < 2: bytes 0-7 belong to row 2p, bytes 8-15 to row 2p + 1;
@@ -25,7 +27,10 @@
 // rows abreast; low[4]: sub-block s in the low, s + 4 in the high half; top[2]: bits 4-5 of
 // sub-block s in top[s / 4], at bit 2 (s % 4).
 //
-// Kinds without a minimum (Q4_0, Q5_0, Q6_K) store q - 2^(bits-1) in two's complement, not q.
+// In Q3_K `high2` has the lower two bits of q and `high1` the third.
+//
+// Kinds without a minimum (Q4_0, Q5_0, Q3_K, Q6_K) store q - 2^(bits-1) in two's complement, not q.
+// A minimum belongs to 32 columns or more: Q2_K has one for 16, and no packed layout.
 #pragma once
 
 #include <cstddef>

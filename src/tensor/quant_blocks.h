@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF's block-quantized formats, byte for byte as they lie in a file (little endian).
+// Block-quantized formats: GGUF's, byte for byte as they lie in a file (little endian), and G4, our
+// own, which is in memory only.
 //
 // Simple types: 32 elements with one scale d (and a minimum m for the _1 kinds). In the 4- and
 // 5-bit types byte i of `nibbles` holds element i in its low and element i + 16 in its high half;
@@ -115,6 +116,17 @@ struct BlockQ6_K {
   Half d;
 };
 static_assert(sizeof(BlockQ6_K) == 210);
+
+// The group-wise format of FlexGen (section 5): value = d * q + m, one scale and one minimum for 64
+// elements of a row. Two halves of 32, each with nibbles as in Q4_1: byte 16h + i holds element
+// 32h + i in its low and 32h + 16 + i in its high half.
+struct BlockG4 {
+  static constexpr int kElements = 64;
+  Half d;
+  Half m;
+  uint8_t nibbles[32];
+};
+static_assert(sizeof(BlockG4) == 36);
 
 // The 8 six-bit scales and 8 six-bit minima of Q4_K and Q5_K: bytes 0-3 hold scales 0-3, bytes 4-7
 // minima 0-3 (low six bits); bytes 8-11 hold the low nibbles of scales and of minima 4-7, whose top

@@ -791,3 +791,39 @@ def test_bench_takes_a_batch_larger_than_a_chunk(spillway, tiny_model):
     work = ["--prompt-len", "4", "--gen-len", "3", "--repeat", "1", "--json"]
     assert spillway.run("bench", tiny_model, "--batch", "600", *work).json()["batch"] == 600
     assert spillway.run("bench", tiny_model, "--batch", "5", "--chunk", "2", *work).json()["batch"] == 5
+
+
+# --compress-weights
+
+
+@pytest.mark.parametrize("access", [[], ["--no-mmap"]])
+def test_compressed_weights_are_smaller_and_nearly_as_good(spillway, stories, tmp_path, access):
+    model = stories / "stories260K-f32.gguf"
+    story = " ".join(e["text"] for e in json.loads((stories / "reference_greedy.json").read_text())["stories260K"])
+    (tmp_path / "story").write_text(story)
+
+    def perplexity(*options):
+        return spillway.run("eval", model, "--text", tmp_path / "story", "--ctx", "128", "--json", *options).json()["perplexity"]
+
+    plain, compressed = perplexity(), perplexity("--compress-weights", *access)
+    assert plain != compressed
+    assert compressed == pytest.approx(plain, rel=0.35), "a model of 260K parameters has little to spare"
+
+    def bench(*options):
+        return spillway.run("bench", model, "--prompt-len", "8", "--gen-len", "4", "--repeat", "1", "--json", *options).json()
+
+    plain, compressed = bench(), bench("--compress-weights", *access)
+    # Rows of 172 columns (down) are no whole groups and stay F32.
+    assert compressed["tiers"]["host"]["weight_bytes"] < 0.4 * plain["tiers"]["host"]["weight_bytes"]
+    text = spillway.run("run", model, "-p", "Once upon a time", "-n", "20", "--compress-weights", *access)
+    assert text.code == 0 and text.out.strip()
+
+
+def test_dummy_weights_may_be_compressed(spillway):
+    work = ["--prompt-len", "4", "--gen-len", "2", "--repeat", "1", "--json"]
+    compressed = spillway.run("bench", "dummy:smollm2-135m", "--compress-weights", *work).json()
+    named = spillway.run("bench", "dummy:smollm2-135m:g4", *work).json()
+    for result in (compressed, named):
+        assert result["weight_type"] == "G4"
+        # 36 bytes for 64 weights, and the norms.
+        assert result["tiers"]["host"]["weight_bytes"] == pytest.approx(134.5e6 * 36 / 64, rel=0.01)

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain weights that become 4-bit groups while they are loaded.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/loaded_model.h"
+#include "engine/perplexity.h"
+#include "memory/stream_extents.h"
+#include "storage/gguf_writer.h"
+#include "storage/temp_folder.h"
+#include "tensor/dequantize.h"
+#include "tensor/packed_layout.h"
+#include "tensor/quantize_g4.h"
+#include "tensor/random_fill.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr int64_t kHidden = 256, kFfn = 96, kVocab = 200;  // 96 is no whole number of groups
+
+struct Options {
+  DType type = DType::kF16;  // of the matrices
+  DType key_type = DType::kF16;
+  bool tied = true;
+  bool dequantized = false;  // F32 weights that are what 4-bit groups would make of these
+  float broken = 0;          // put into one weight if it is not 0
+};
+
+class ModelFile {
+ public:
+  ModelFile(const std::filesystem::path& path, const Options& options) : options_(options) {
+    writer_.add("general.architecture", "llama");
+    for (const auto& [key, value] :
+         std::initializer_list<std::pair<const char*, int64_t>>{{"llama.block_count", 2},
+                                                                {"llama.embedding_length", kHidden},
+                                                                {"llama.feed_forward_length", kFfn},
+                                                                {"llama.attention.head_count", 4},
+                                                                {"llama.context_length", 64}}) {
+      writer_.add_u32(key, static_cast<uint32_t>(value));
+    }
+    add("token_embd.weight", {kVocab, kHidden}, options.type, options.tied);
+    if (!options.tied) add("output.weight", {kVocab, kHidden}, options.type);
+    add("output_norm.weight", {kHidden}, DType::kF32);
+    for (const std::string layer : {"blk.0.", "blk.1."}) {
+      add(layer + "attn_norm.weight", {kHidden}, DType::kF32);
+      add(layer + "ffn_norm.weight", {kHidden}, DType::kF32);
+      add(layer + "attn_q.weight", {kHidden, kHidden}, options.type);
+      add(layer + "attn_k.weight", {kHidden, kHidden}, options.key_type);
+      add(layer + "attn_v.weight", {kHidden, kHidden}, options.type);
+      add(layer + "attn_output.weight", {kHidden, kHidden}, options.type);
+      add(layer + "ffn_gate.weight", {kFfn, kHidden}, options.type);
+      add(layer + "ffn_up.weight", {kFfn, kHidden}, options.type);
+      add(layer + "ffn_down.weight", {kHidden, kFfn}, options.type);
+    }
+    writer_.write(path);
+  }
+
+ private:
+  void add(const std::string& name, const std::vector<int64_t>& shape, DType type,
+           bool multiplied = true) {
+    const int64_t cols = shape.back(), count = shape.size() == 1 ? cols : cols * shape[0];
+    Bytes bytes(static_cast<size_t>(row_bytes(type, count)));
+    fill_random(type, bytes.data(), count, ++seed_, shape.size() == 1 ? 0.5F : 0.06F);
+    if (options_.broken != 0 && name == "blk.1.attn_v.weight") {
+      quantize_reference(type, &options_.broken, bytes.data() + row_bytes(type, count - 3), 1);
+    }
+    if (options_.dequantized && shape.size() == 2 && !is_quantized(type)) {
+      std::vector<float> values(static_cast<size_t>(count));
+      dequantize_reference(type, bytes.data(), values.data(), count);
+      if (multiplied && cols % 64 == 0) {
+        Bytes groups(static_cast<size_t>(row_bytes(DType::kG4, count)));
+        quantize_g4(values.data(), groups.data(), count);
+        dequantize_reference(DType::kG4, groups.data(), values.data(), count);
+      }
+      bytes.resize(values.size() * 4);
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+      type = DType::kF32;
+    }
+    writer_.add_tensor(name, type, shape, bytes);
+  }
+
+  Options options_;
+  GgufWriter writer_;
+  uint64_t seed_ = 0;
+};
+
+class CompressedWeightsTest : public testing::Test {
+ protected:
+  std::string file(const Options& options) {
+    const auto path = folder_ / ("m" + std::to_string(++files_) + ".gguf");
+    ModelFile(path, options);
+    return path.string();
+  }
+  std::unique_ptr<LoadedModel> load(const std::string& path, bool compress,
+                                    WeightAccess access = WeightAccess::kMapped) {
+    WeightLoadOptions options;
+    options.access = access;
+    options.compress = compress;
+    return load_model(device_, path, options);
+  }
+  std::vector<float> logits(const LoadedModel& loaded) {
+    const auto ids = testing_models::tiny_prompt(40, 3, kVocab);
+    KvCache kv = make_kv_cache(device_, loaded.model.spec, DType::kF32, 64);
+    Decoder decoder(device_, loaded.model.spec, loaded.weights, 16);
+    std::vector<float> out;
+    forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& rows) {
+      for (int64_t i = 0; i < rows.rows; ++i)
+        out.insert(out.end(), rows.f32(i), rows.f32(i) + rows.cols);
+    });
+    return out;
+  }
+  uint64_t bytes_of(MemoryTag tag) { return device_.usage().bytes[static_cast<size_t>(tag)]; }
+
+  TempFolder folder_;
+  int files_ = 0;
+  CpuDevice device_{CpuDeviceOptions{2}};
+};
+
+double nmse(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double error = 0, power = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{actual[i]} - expected[i], 2);
+    power += std::pow(double{expected[i]}, 2);
+  }
+  return error / power;
+}
+
+Bytes view_bytes(const WeightView& view) { return {view.data, view.data + view.bytes()}; }
+
+TEST_F(CompressedWeightsTest, AreTheFilesWeightsQuantizedHoweverTheyAreRead) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::string path = file({.type = type, .key_type = type});
+    const auto plain = load(path, false);
+    const auto mapped = load(path, true), direct = load(path, true, WeightAccess::kDirect);
+    for (size_t layer = 0; layer < 2; ++layer) {
+      const LayerWeights &p = plain->weights.layers[layer], &m = mapped->weights.layers[layer],
+                         &d = direct->weights.layers[layer];
+      for (const auto weight :
+           {&LayerWeights::query, &LayerWeights::key, &LayerWeights::value,
+            &LayerWeights::attention_out, &LayerWeights::gate, &LayerWeights::up}) {
+        const WeightView& from = (p.*weight).weight;
+        const WeightView& to = (m.*weight).weight;
+        ASSERT_EQ(to.dtype, DType::kG4);
+        Bytes expected(static_cast<size_t>(to.bytes()));
+        EXPECT_TRUE(quantize_g4(type, from.data, expected.data(), from.rows * from.cols));
+        if (to.layout == WeightLayout::kGroups16) {
+          pack_groups(DType::kG4, expected.data(), expected.data(), to.rows / 16, to.cols);
+        }
+        EXPECT_EQ(view_bytes(to), expected);
+        EXPECT_EQ(view_bytes((d.*weight).weight), expected);
+      }
+      // 96 columns are no whole groups.
+      EXPECT_EQ(m.down.weight.dtype, type);
+      EXPECT_EQ(view_bytes(m.down.weight), view_bytes(p.down.weight));
+      EXPECT_EQ(view_bytes(m.attention_norm.weight), view_bytes(p.attention_norm.weight));
+    }
+    EXPECT_EQ(mapped->weights.token_embedding.dtype, DType::kG4);  // tied, so it is multiplied
+    EXPECT_EQ(mapped->model.main_dtype(), DType::kG4);
+    EXPECT_EQ(logits(*mapped), logits(*direct));
+  }
+}
+
+TEST_F(CompressedWeightsTest, LeaveAloneWhatIsQuantizedOrOnlyLookedUpIn) {
+  const auto loaded = load(file({.key_type = DType::kQ5_0, .tied = false}), true);
+  EXPECT_EQ(loaded->weights.token_embedding.dtype, DType::kF16);
+  EXPECT_EQ(loaded->weights.head.dtype, DType::kG4);
+  EXPECT_EQ(loaded->weights.layers[1].key.weight.dtype, DType::kQ5_0);
+  EXPECT_EQ(loaded->weights.layers[1].query.weight.dtype, DType::kG4);
+  for (const float logit : logits(*loaded)) ASSERT_TRUE(std::isfinite(logit));
+}
+
+// The same network as one whose F32 weights were rounded so, and near the one they came from.
+TEST_F(CompressedWeightsTest, GiveTheLogitsOfTheRoundedNetwork) {
+  const auto exact = logits(*load(file({.dequantized = true}), false));
+  const auto plain = logits(*load(file({}), false));
+  const auto compressed = logits(*load(file({}), true));
+  for (const float logit : compressed) ASSERT_TRUE(std::isfinite(logit));
+  EXPECT_LE(nmse(compressed, exact), 2e-4);  // activations are rounded to 8 bits
+  EXPECT_LE(nmse(compressed, plain), 0.1);   // random weights: the worst there is for 4 bits
+  EXPECT_GE(nmse(compressed, plain), 1e-4);
+}
+
+TEST_F(CompressedWeightsTest, AreInMemoryOnceAndOnlyCompressed) {
+  const std::string path = file({});
+  uint64_t expected = 0;
+  for (const WeightAccess access : {WeightAccess::kMapped, WeightAccess::kDirect}) {
+    uint64_t reported = 0, total = 0;
+    WeightLoadOptions options;
+    options.access = access;
+    options.compress = true;
+    options.progress = [&](uint64_t done, uint64_t all) {
+      EXPECT_GE(done, reported);
+      reported = done;
+      total = all;
+    };
+    CpuDevice device({2});
+    const auto loaded = load_model(device, path, options);
+    EXPECT_EQ(reported, total);
+    expected = 0;
+    uint64_t file_bytes = 0;
+    for (const BoundWeight& weight : loaded->model.weights) {
+      file_bytes += static_cast<uint64_t>(weight.file_bytes());
+      const bool counts = weight.dtype == DType::kG4 || access == WeightAccess::kDirect;
+      if (counts) expected += static_cast<uint64_t>(weight.bytes());
+    }
+    EXPECT_EQ(total, file_bytes);
+    const auto usage = device.usage();
+    const uint64_t held = usage.bytes[static_cast<size_t>(MemoryTag::kWeights)];
+    EXPECT_GE(held, expected);
+    EXPECT_LT(held, expected + 16 * 4096);
+    EXPECT_EQ(usage.bytes[static_cast<size_t>(MemoryTag::kStaging)], 0U);
+    // Of the plain weights no more than two pieces at a time, and this model's are small.
+    EXPECT_LE(usage.peak_bytes, held + 2 * (uint64_t{kHidden} * kHidden * 2 + 2 * 4096));
+  }
+}
+
+TEST_F(CompressedWeightsTest, RefuseNumbersThatGroupsCannotHold) {
+  for (const float broken : {NAN, std::numeric_limits<float>::infinity(), 1e30F}) {
+    const std::string path = file({.type = DType::kBF16, .broken = broken});
+    EXPECT_NO_THROW(load(path, false));
+    for (const WeightAccess access : {WeightAccess::kMapped, WeightAccess::kDirect}) {
+      try {
+        load(path, true, access);
+        FAIL() << broken;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        EXPECT_NE(std::string(error.what()).find("NaN"), std::string::npos) << error.what();
+      }
+    }
+  }
+  EXPECT_EQ(bytes_of(MemoryTag::kWeights), 0U);
+  EXPECT_EQ(bytes_of(MemoryTag::kStaging), 0U);
+}
+
+TEST_F(CompressedWeightsTest, DummyModelsAreMadeCompressed) {
+  WeightLoadOptions options;
+  options.compress = true;
+  const auto compressed = load_model(device_, "dummy:smollm2-135m", options);
+  EXPECT_EQ(compressed->weights.layers[3].up.weight.dtype, DType::kG4);
+  EXPECT_EQ(compressed->weights.layers[3].mlp_norm.weight.dtype, DType::kF32);
+  const auto named = load_model(device_, "dummy:smollm2-135m:g4", {});
+  EXPECT_EQ(named->model.weight_bytes(), compressed->model.weight_bytes());
+  EXPECT_EQ(view_bytes(named->weights.layers[3].up.weight),
+            view_bytes(compressed->weights.layers[3].up.weight));
+}
+
+class StreamExtentsTest : public testing::TestWithParam<WeightAccess> {};
+
+TEST_P(StreamExtentsTest, GivesEveryByteInOrderInPiecesOfTheGrain) {
+  const TempFolder folder;
+  std::vector<std::filesystem::path> paths;
+  std::vector<Bytes> contents;
+  for (int f = 0; f < 2; ++f) {
+    contents.emplace_back(100'000 + f);
+    fill_random(DType::kF16, contents.back().data(), 50'000, static_cast<uint64_t>(f), 1);
+    paths.push_back(folder / ("f" + std::to_string(f)));
+    std::ofstream out(paths.back(), std::ios::binary);
+    out.write(reinterpret_cast<const char*>(contents.back().data()),
+              static_cast<std::streamsize>(contents.back().size()));
+  }
+  const std::vector<StreamedExtent> extents{{{0, 33, 60'000}, 96},        // an odd offset
+                                            {{1, 4096, 50}, 100},         // less than a grain
+                                            {{1, 5000, 90'001}, 20'000},  // a grain above a piece
+                                            {{0, 99'999, 1}, 1}};
+  CpuDevice device({1});
+  WeightLoadOptions options;
+  options.access = GetParam();
+  uint64_t reported = 0;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    EXPECT_EQ(total, 60'000U + 50 + 90'001 + 1);
+    reported = done;
+  };
+  std::vector<Bytes> seen(extents.size());
+  stream_extents(
+      device, paths, extents, options,
+      [&](size_t i, uint64_t offset, std::span<const std::byte> piece) {
+        ASSERT_EQ(offset, seen[i].size());
+        EXPECT_EQ(offset % extents[i].grain, 0U);
+        EXPECT_LE(piece.size(), std::max<uint64_t>(10'000, extents[i].grain));
+        for (size_t later = i + 1; later < seen.size(); ++later) EXPECT_TRUE(seen[later].empty());
+        seen[i].insert(seen[i].end(), piece.begin(), piece.end());
+      },
+      10'000);
+  EXPECT_EQ(reported, 60'000U + 50 + 90'001 + 1);
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const Extent& e = extents[i].extent;
+    const auto begin =
+        contents[static_cast<size_t>(e.file)].begin() + static_cast<std::ptrdiff_t>(e.offset);
+    EXPECT_EQ(seen[i], Bytes(begin, begin + static_cast<std::ptrdiff_t>(e.bytes))) << i;
+  }
+  EXPECT_EQ(device.usage().bytes[static_cast<size_t>(MemoryTag::kStaging)], 0U);
+}
+
+TEST_P(StreamExtentsTest, StopsWhenCancelledAndWhenTheTakerThrows) {
+  const TempFolder folder;
+  const std::vector<std::filesystem::path> paths{folder / "f"};
+  std::ofstream(paths[0], std::ios::binary) << std::string(50'000, 'x');
+  const std::vector<StreamedExtent> extents{{{0, 0, 50'000}, 1}};
+  CpuDevice device({1});
+  std::atomic<bool> cancel{false};
+  WeightLoadOptions options;
+  options.access = GetParam();
+  options.cancel = &cancel;
+  int taken = 0;
+  EXPECT_THROW(stream_extents(
+                   device, paths, extents, options,
+                   [&](size_t, uint64_t, std::span<const std::byte>) {
+                     ++taken;
+                     cancel = true;
+                   },
+                   10'000),
+               Error);
+  EXPECT_EQ(taken, 1);
+  cancel = false;
+  EXPECT_THROW(stream_extents(
+                   device, paths, extents, options,
+                   [](size_t, uint64_t, std::span<const std::byte>) { throw 7; }, 10'000),
+               int);
+  // A file that is shorter than its header said.
+  const std::vector<StreamedExtent> beyond{{{0, 40'000, 20'000}, 1}};
+  EXPECT_THROW(stream_extents(device, paths, beyond, options,
+                              [](size_t, uint64_t, std::span<const std::byte>) {}),
+               Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Access, StreamExtentsTest,
+                         testing::Values(WeightAccess::kMapped, WeightAccess::kDirect),
+                         [](const auto& suite) {
+                           return suite.param == WeightAccess::kMapped ? "Mapped" : "Direct";
+                         });
+
+}  // namespace
+}  // namespace spillway
