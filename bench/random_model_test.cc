@@ -41,7 +41,9 @@ ModelSpec tiny_spec(int64_t hidden = 256) {
 
 std::vector<std::string> all_types() {
   std::vector<std::string> names{"q4_k_m", "q5_k_m"};
-  for (const DType type : kAllDTypes) names.emplace_back(dtype_name(type));
+  for (const DType type : kAllDTypes) {
+    if (type != DType::kG4) names.emplace_back(dtype_name(type));  // in memory only
+  }
   return names;
 }
 
