@@ -11,6 +11,7 @@
 
 #include "cpu/linear_bf16_args.h"
 #include "cpu/pack_bf16_avx512_inl.h"
+#include "cpu/pack_groups_bf16_avx512_inl.h"
 
 namespace spillway {
 namespace {
@@ -137,11 +138,21 @@ void multiply(const Bf16Product& p) {
 
 }  // namespace
 
+static constexpr Bf16GroupPackers kGroupPackers = {.q4_0 = pack_group_tiles<PackedQ4_0, 2>,
+                                                   .q4_1 = pack_group_tiles<PackedQ4_1, 2>,
+                                                   .q5_0 = pack_group_tiles<PackedQ5_0, 2>,
+                                                   .q5_1 = pack_group_tiles<PackedQ5_1, 2>,
+                                                   .q8_0 = pack_group_tiles<PackedQ8_0, 2>,
+                                                   .q4_k = pack_group_tiles<PackedQ4_K, 2>,
+                                                   .q5_k = pack_group_tiles<PackedQ5_K, 2>,
+                                                   .q6_k = pack_group_tiles<PackedQ6_K, 2>};
+
 constinit const Bf16Kernels kAmxBf16Kernels = {.row_tile = kTile,
                                                .token_tile = kTile,
                                                .max_depth = int64_t{1} << 20,
                                                .pack_rows = pack_tiles<2>,
                                                .pack_tokens = pack_pair_tiles<2>,
-                                               .multiply = multiply};
+                                               .multiply = multiply,
+                                               .group_packers = &kGroupPackers};
 
 }  // namespace spillway

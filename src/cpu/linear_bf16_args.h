@@ -28,6 +28,15 @@ struct Bf16Product {
   bool add = false;             // to what out holds; otherwise out is overwritten
 };
 
+// Packed groups of 16 rows (tensor/packed_layout.h) straight to a panel: `count` groups, up to
+// row_tile / 16, `group_bytes` apart; `groups` is where column k = 0 of the panel lies in the
+// first, `depth` is whole blocks.
+using Bf16GroupPacker = void (*)(const uint8_t* groups, int64_t group_bytes, int64_t count,
+                                 int64_t depth, uint16_t* panel);
+struct Bf16GroupPackers {
+  Bf16GroupPacker q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k;
+};
+
 struct Bf16Kernels {
   int64_t row_tile = 0;  // a multiple of 16
   int64_t token_tile = 0;
@@ -41,6 +50,8 @@ struct Bf16Kernels {
   void (*pack_tokens)(const float* x, int64_t stride, int64_t count, int64_t depth,
                       uint16_t* tile) = nullptr;
   void (*multiply)(const Bf16Product& product) = nullptr;
+  // Optional, faster than pack_rows after decoding.
+  const Bf16GroupPackers* group_packers = nullptr;
 };
 
 #if defined(__aarch64__)

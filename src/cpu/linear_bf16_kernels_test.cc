@@ -10,6 +10,10 @@
 
 #include "cpu/features.h"
 #include "cpu/linear_bf16_args.h"
+#include "tensor/dequantize.h"
+#include "tensor/packed_layout.h"
+#include "tensor/random_fill.h"
+#include "tensor/tensor_view.h"
 
 namespace spillway {
 namespace {
@@ -132,6 +136,69 @@ TEST(LinearBf16KernelsTest, EveryTableComputesTheProduct) {
       expect_product(table, {all - 1, 33, depth}, depth % 64 != 0, false);
     }
   }
+}
+
+Bf16GroupPacker packer_of(const Bf16GroupPackers& packers, DType type) {
+  switch (type) {
+    case DType::kQ4_0:
+      return packers.q4_0;
+    case DType::kQ4_1:
+      return packers.q4_1;
+    case DType::kQ5_0:
+      return packers.q5_0;
+    case DType::kQ5_1:
+      return packers.q5_1;
+    case DType::kQ8_0:
+      return packers.q8_0;
+    case DType::kQ4_K:
+      return packers.q4_k;
+    case DType::kQ5_K:
+      return packers.q5_k;
+    case DType::kQ6_K:
+      return packers.q6_k;
+    default:
+      return nullptr;
+  }
+}
+
+// A panel of packed groups is that of their decoded rows, but for a rounding in between.
+TEST(LinearBf16KernelsTest, PacksGroupsLikeTheirRows) {
+  bool any = false;
+  for (const Table& table : available_tables()) {
+    if (table.kernels->group_packers == nullptr) continue;
+    const int64_t most = table.kernels->row_tile / kGroupRows;
+    for (const DType type : kAllDTypes) {
+      const Bf16GroupPacker pack = packer_of(*table.kernels->group_packers, type);
+      if (pack == nullptr) continue;
+      any = true;
+      for (int64_t groups = 1; groups <= most; ++groups) {
+        constexpr int64_t kCols = 1024, kFirst = 256, kDepth = 512;  // inside rows
+        const int64_t rows = groups * kGroupRows, group_bytes = kGroupRows * row_bytes(type, kCols);
+        std::vector<std::byte> stored(static_cast<size_t>(groups * group_bytes));
+        fill_random(type, stored.data(), rows * kCols, 5, 0.5F);
+        std::vector<float> weights(static_cast<size_t>(rows * kCols));
+        dequantize_reference(type, stored.data(), weights.data(), rows * kCols);
+        pack_groups(type, stored.data(), stored.data(), groups, kCols);
+        std::vector<uint16_t> wanted(static_cast<size_t>(table.kernels->row_tile * kDepth), 1);
+        std::vector<uint16_t> got(wanted.size() + 64, 0x7fc0);
+        table.kernels->pack_rows(weights.data() + kFirst, kCols, rows, kDepth, wanted.data());
+        pack(reinterpret_cast<const uint8_t*>(stored.data()) + kGroupRows * row_bytes(type, kFirst),
+             group_bytes, groups, kDepth, got.data());
+        for (size_t i = 0; i < got.size(); ++i) {
+          if (i >= wanted.size()) {
+            ASSERT_EQ(got[i], 0x7fc0) << "written outside";
+            continue;
+          }
+          const auto value = [](uint16_t bits) {
+            return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+          };
+          ASSERT_NEAR(value(got[i]), value(wanted[i]), std::fabs(value(wanted[i])) / 128 + 1e-7)
+              << table.name << ", " << dtype_name(type) << ", element " << i;
+        }
+      }
+    }
+  }
+  if (!any) GTEST_SKIP() << "no kernels that pack groups for this processor";
 }
 
 }  // namespace

@@ -30,16 +30,20 @@ constexpr int64_t kAheadBytes = 2048;
   return sum;
 }
 
-// The same, unpacked once for many tokens: columns, then scales.
+[[gnu::always_inline]] static inline const Columns& columns_of(const Columns& columns) {
+  return columns;
+}
+
+// A type unpacked once for many tokens: columns, then scales.
 template <class W>
 struct Panel {
-  static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves, kOffset = W::kOffset;
+  static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves;
   static constexpr bool kStreamed = false;
-  static constexpr int kSubs = 1;
+  static constexpr int kSubs = 1, kOffset = W::kOffset;
   static constexpr int kBytes = 512 + 64 + (kMinima ? 64 : 0) + (kHalves ? 128 : 0);
   static_assert(!(kMinima && kHalves) && kBytes * (kInt8PanelDepth / 32) <= kInt8PanelBytes);
 
-  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+  [[gnu::always_inline]] static inline Columns bits(const uint8_t* b, int) {
     Columns columns;
     for (int i = 0; i < 8; ++i) columns.by_four[i] = load512(b + 64 * i);
     return columns;
@@ -54,7 +58,7 @@ struct Panel {
     return scales;
   }
   [[gnu::always_inline]] static inline void fill(const uint8_t* from, int s, uint8_t* to) {
-    const Columns columns = W::columns(from, s);
+    const Columns columns = columns_of(W::bits(from, s));
     for (int i = 0; i < 8; ++i) _mm512_storeu_si512(to + 64 * i, columns.by_four[i]);
     const Scales scales = W::scales(from, s);
     _mm512_storeu_ps(to + 512, scales.scale);
@@ -98,7 +102,7 @@ template <class Source, int kTokens>
   __m512i part[2][kTokens];
 #pragma GCC unroll 8
   for (int t = 0; t < kTokens; ++t) {
-    part[0][t] = Source::kOffset ? x.start(t, 0) : _mm512_setzero_si512();
+    part[0][t] = Source::kOffset != 0 ? x.start(t, 0) : _mm512_setzero_si512();
   }
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
@@ -165,8 +169,8 @@ void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, 
             _mm_prefetch(block + s * kShare + at + kAheadBytes, _MM_HINT_T0);
           }
         }
-        add_columns<Source, kTokens>(Source::columns(block, s), Source::scales(block, s), x,
-                                     sum[i]);
+        add_columns<Source, kTokens>(columns_of(Source::bits(block, s)), Source::scales(block, s),
+                                     x, sum[i]);
         // One stream after the other: g++ would unpack all first and run out of registers.
         asm volatile("" ::: "memory");
       }

@@ -30,8 +30,8 @@ struct DotSink {
 // for.
 HWY_INLINE void finish_loads() { asm volatile("" ::: "memory"); }
 
-// Rows of plain types are often a page or two long, where x86's own prefetching starts afresh on each
-// page. ARM (Neoverse V1) reads half as fast with such requests as without.
+// Rows of plain types are often a page or two long, where x86's own prefetching starts afresh on
+// each page. ARM (Neoverse V1) reads half as fast with such requests as without.
 inline constexpr bool kPrefetchRows = HWY_ARCH_X86;
 
 // Four rows being read, with the sums of the current cut.

@@ -43,6 +43,15 @@ static_assert(kBf16Step == 32);  // a vector of bfloat16
   }
 }
 
+// To the nearest bfloat16, ties to even.
+[[gnu::always_inline]] static inline __m512i rounded_bf16(__m512 low, __m512 high) {
+  const __m512bh both = _mm512_cvtne2ps_pbh(high, low);
+  __m512i bits;
+  static_assert(sizeof(both) == sizeof(bits));
+  __builtin_memcpy(&bits, &both, sizeof(bits));
+  return bits;
+}
+
 // `count` floats, up to 32, to the nearest bfloat16 (ties to even); zeros after them.
 [[gnu::always_inline]] static inline __m512i round_to_bf16(const float* x, int64_t count) {
   __m512 low, high;
@@ -54,11 +63,7 @@ static_assert(kBf16Step == 32);  // a vector of bfloat16
     low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(valid & 0xffff), x);
     high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(valid >> 16), x + 16);
   }
-  const __m512bh both = _mm512_cvtne2ps_pbh(high, low);
-  __m512i bits;
-  static_assert(sizeof(both) == sizeof(bits));
-  __builtin_memcpy(&bits, &both, sizeof(bits));
-  return bits;
+  return rounded_bf16(low, high);
 }
 
 // `count` rows of `depth` floats to tiles [steps of 32 columns][kTiles][16 rows][32].
