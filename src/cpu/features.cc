@@ -39,9 +39,9 @@ CpuFeatures detect() {
   features.avx512_vnni = features.avx2 && __builtin_cpu_supports("avx512f") &&
                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-  features.amx_bf16 = features.avx512_vnni && __builtin_cpu_supports("avx512bf16") &&
-                      __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-                      ask_for_tiles();
+  features.avx512_bf16 = features.avx512_vnni && __builtin_cpu_supports("avx512bf16");
+  features.amx_bf16 = features.avx512_bf16 && __builtin_cpu_supports("amx-tile") &&
+                      __builtin_cpu_supports("amx-bf16") && ask_for_tiles();
   return features;
 }
 #else

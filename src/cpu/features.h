@@ -14,7 +14,8 @@ struct CpuFeatures {
   // x86; each name stands for what its kernels are compiled with (cpu/CMakeLists.txt)
   bool avx2 = false;         // with FMA and F16C
   bool avx512_vnni = false;  // with AVX-512 F, BW, DQ, VL
-  bool amx_bf16 = false;     // with avx512_vnni and AVX-512 BF16; the kernel has granted the tiles
+  bool avx512_bf16 = false;  // with avx512_vnni
+  bool amx_bf16 = false;     // with avx512_bf16; the kernel has granted the tiles
 };
 
 // Asked once; the same answer ever after. Thread-safe.

@@ -150,7 +150,7 @@ static constexpr Bf16GroupPackers kGroupPackers = {.q4_0 = pack_group_tiles<Pack
 constinit const Bf16Kernels kAmxBf16Kernels = {.row_tile = kTile,
                                                .token_tile = kTile,
                                                .max_depth = int64_t{1} << 20,
-                                               .pack_rows = pack_tiles<2>,
+                                               .pack_rows = pack_rows_in_steps<kTile>,
                                                .pack_tokens = pack_pair_tiles<2>,
                                                .multiply = multiply,
                                                .group_packers = &kGroupPackers};

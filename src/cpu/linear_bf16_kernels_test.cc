@@ -26,6 +26,7 @@ struct Table {
 std::vector<Table> available_tables() {
   std::vector<Table> tables;
 #if defined(__x86_64__)
+  if (cpu_features().avx512_bf16) tables.push_back({"AVX-512", &kAvx512Bf16Kernels});
   if (cpu_features().amx_bf16) tables.push_back({"AMX", &kAmxBf16Kernels});
 #endif
   return tables;

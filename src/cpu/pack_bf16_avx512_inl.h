@@ -66,19 +66,20 @@ static_assert(kBf16Step == 32);  // a vector of bfloat16
   return rounded_bf16(low, high);
 }
 
-// `count` rows of `depth` floats to tiles [steps of 32 columns][kTiles][16 rows][32].
-template <int kTiles>
-void pack_tiles(const float* rows, int64_t stride, int64_t count, int64_t depth, uint16_t* tiles) {
-  for (int64_t r = 0; r < 16 * kTiles; ++r) {  // along a row: the reads are what takes time
-    uint16_t* to = tiles + r / 16 * 512 + r % 16 * 32;
-    for (int64_t k = 0; k < depth; k += 32, to += kTiles * 512) {
+// `count` rows of `depth` floats to [steps of 32 columns][kRows][32].
+template <int kRows>
+void pack_rows_in_steps(const float* rows, int64_t stride, int64_t count, int64_t depth,
+                        uint16_t* steps) {
+  for (int64_t r = 0; r < kRows; ++r) {  // along a row: the reads are what takes time
+    uint16_t* to = steps + r * 32;
+    for (int64_t k = 0; k < depth; k += 32, to += kRows * 32) {
       _mm512_storeu_si512(
           to, r < count ? round_to_bf16(rows + r * stride + k, depth - k) : _mm512_setzero_si512());
     }
   }
 }
 
-// The same to tiles [steps of 32 columns][kTiles][16 pairs of columns][16 rows][2].
+// The same to [steps of 32 columns][kTiles][16 pairs of columns][16 rows][2].
 template <int kTiles>
 void pack_pair_tiles(const float* rows, int64_t stride, int64_t count, int64_t depth,
                      uint16_t* tiles) {

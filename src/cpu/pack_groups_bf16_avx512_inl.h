@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packed groups (tensor/packed_layout.h) to tiles of bfloat16 with AVX-512: what decoding rows to
-// F32 and pack_tiles() would give, without the way through memory.
+// F32 and pack_rows_in_steps() would give, without the way through memory.
 #pragma once
 
 #include <immintrin.h>
@@ -48,7 +48,7 @@ template <class W>
   }
 }
 
-// A Bf16GroupPacker for tiles as those of pack_tiles().
+// A Bf16GroupPacker for tiles of 16 rows as those of pack_rows_in_steps().
 template <class W, int kTiles>
 void pack_group_tiles(const uint8_t* groups, int64_t group_bytes, int64_t count, int64_t depth,
                       uint16_t* tiles) {
