@@ -15,7 +15,7 @@ struct CpuFeatures {
   bool avx2 = false;         // with FMA and F16C
   bool avx512_vnni = false;  // with AVX-512 F, BW, DQ, VL
   bool avx512_bf16 = false;  // with avx512_vnni
-  bool amx_bf16 = false;     // with avx512_vnni and AVX-512 BF16; the kernel has granted the tiles
+  bool amx_bf16 = false;     // with avx512_bf16; the kernel has granted the tiles
   bool amx_int8 = false;     // with amx_bf16
 };
 

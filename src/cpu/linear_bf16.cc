@@ -16,6 +16,7 @@ const Bf16Kernels* try_bf16_kernels() {
   if (cpu_features().bf16) return &kBfmmlaKernels;
 #elif defined(__x86_64__)
   if (cpu_features().amx_bf16) return &kAmxBf16Kernels;
+  if (cpu_features().avx512_bf16) return &kAvx512Bf16Kernels;
 #endif
   return nullptr;
 }

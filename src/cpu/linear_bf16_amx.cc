@@ -11,6 +11,7 @@
 
 #include "cpu/linear_bf16_args.h"
 #include "cpu/pack_bf16_avx512_inl.h"
+#include "cpu/pack_groups_bf16_avx512_inl.h"
 
 namespace spillway {
 namespace {
@@ -135,13 +136,41 @@ void multiply(const Bf16Product& p) {
   _tile_release();
 }
 
+Bf16Fill try_fill(DType type, bool packed) {
+  if (!packed) {
+    if (type == DType::kF16) return fill_rows<HalfRow, 2>;
+    return type == DType::kBF16 ? fill_rows<BfloatRow, 2> : nullptr;
+  }
+  switch (type) {
+    case DType::kQ4_0:
+      return fill_groups<PackedQ4_0, 2>;
+    case DType::kQ4_1:
+      return fill_groups<PackedQ4_1, 2>;
+    case DType::kQ5_0:
+      return fill_groups<PackedQ5_0, 2>;
+    case DType::kQ5_1:
+      return fill_groups<PackedQ5_1, 2>;
+    case DType::kQ8_0:
+      return fill_groups<PackedQ8_0, 2>;
+    case DType::kQ4_K:
+      return fill_groups<PackedQ4_K, 2>;
+    case DType::kQ5_K:
+      return fill_groups<PackedQ5_K, 2>;
+    case DType::kQ6_K:
+      return fill_groups<PackedQ6_K, 2>;
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 constinit const Bf16Kernels kAmxBf16Kernels = {.row_tile = kTile,
                                                .token_tile = kTile,
                                                .max_depth = int64_t{1} << 20,
-                                               .pack_rows = pack_tiles<2>,
+                                               .pack_rows = pack_rows_in_steps<kTile>,
                                                .pack_tokens = pack_pair_tiles<2>,
-                                               .multiply = multiply};
+                                               .multiply = multiply,
+                                               .try_fill = try_fill};
 
 }  // namespace spillway

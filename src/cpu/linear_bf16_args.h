@@ -55,7 +55,8 @@ struct Bf16Kernels {
 #if defined(__aarch64__)
 extern const Bf16Kernels kBfmmlaKernels;  // ARMv8.6 bfloat16 matrix multiplication
 #elif defined(__x86_64__)
-extern const Bf16Kernels kAmxBf16Kernels;  // Sapphire Rapids and later
+extern const Bf16Kernels kAvx512Bf16Kernels;  // Cooper Lake, Zen 4 and later
+extern const Bf16Kernels kAmxBf16Kernels;     // Sapphire Rapids and later
 #endif
 
 }  // namespace spillway

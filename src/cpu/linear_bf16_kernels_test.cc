@@ -10,6 +10,10 @@
 
 #include "cpu/features.h"
 #include "cpu/linear_bf16_args.h"
+#include "tensor/dequantize.h"
+#include "tensor/packed_layout.h"
+#include "tensor/random_fill.h"
+#include "tensor/tensor_view.h"
 
 namespace spillway {
 namespace {
@@ -22,6 +26,7 @@ struct Table {
 std::vector<Table> available_tables() {
   std::vector<Table> tables;
 #if defined(__x86_64__)
+  if (cpu_features().avx512_bf16) tables.push_back({"AVX-512", &kAvx512Bf16Kernels});
   if (cpu_features().amx_bf16) tables.push_back({"AMX", &kAmxBf16Kernels});
 #elif defined(__aarch64__)
   if (cpu_features().bf16) tables.push_back({"bfmmla", &kBfmmlaKernels});
@@ -134,6 +139,46 @@ TEST(LinearBf16KernelsTest, EveryTableComputesTheProduct) {
       expect_product(table, {all - 1, 33, depth}, depth % 64 != 0, false);
     }
   }
+}
+
+// A panel of packed groups is that of their decoded rows, but for a rounding in between.
+TEST(LinearBf16KernelsTest, PacksGroupsLikeTheirRows) {
+  bool any = false;
+  for (const Table& table : available_tables()) {
+    if (table.kernels->try_fill == nullptr) continue;
+    const int64_t most = table.kernels->row_tile / kGroupRows;
+    for (const DType type : kAllDTypes) {
+      const Bf16Fill fill = table.kernels->try_fill(type, true);
+      if (fill == nullptr) continue;
+      any = true;
+      for (int64_t groups = 1; groups <= most; ++groups) {
+        constexpr int64_t kCols = 1024, kFirst = 256, kDepth = 512;  // inside rows
+        const int64_t rows = groups * kGroupRows, group_bytes = kGroupRows * row_bytes(type, kCols);
+        std::vector<std::byte> stored(static_cast<size_t>(groups * group_bytes));
+        fill_random(type, stored.data(), rows * kCols, 5, 0.5F);
+        std::vector<float> weights(static_cast<size_t>(rows * kCols));
+        dequantize_reference(type, stored.data(), weights.data(), rows * kCols);
+        pack_groups(type, stored.data(), stored.data(), groups, kCols);
+        std::vector<uint16_t> wanted(static_cast<size_t>(table.kernels->row_tile * kDepth), 1);
+        std::vector<uint16_t> got(wanted.size() + 64, 0x7fc0);
+        table.kernels->pack_rows(weights.data() + kFirst, kCols, rows, kDepth, wanted.data());
+        fill(reinterpret_cast<const uint8_t*>(stored.data()) + kGroupRows * row_bytes(type, kFirst),
+             row_bytes(type, kCols), rows, kDepth, got.data());
+        for (size_t i = 0; i < got.size(); ++i) {
+          if (i >= wanted.size()) {
+            ASSERT_EQ(got[i], 0x7fc0) << "written outside";
+            continue;
+          }
+          const auto value = [](uint16_t bits) {
+            return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+          };
+          ASSERT_NEAR(value(got[i]), value(wanted[i]), std::fabs(value(wanted[i])) / 128 + 1e-7)
+              << table.name << ", " << dtype_name(type) << ", element " << i;
+        }
+      }
+    }
+  }
+  if (!any) GTEST_SKIP() << "no kernels that pack groups for this processor";
 }
 
 }  // namespace

@@ -72,6 +72,15 @@ struct Panel {
   }
 };
 
+// Asks for sub-block s of a block, or for what lies `ahead` bytes behind it.
+template <class W, _mm_hint kHint>
+[[gnu::always_inline]] static inline void prefetch_block(const uint8_t* block, int s,
+                                                         int64_t ahead) {
+  constexpr int kShare = W::kBytes / W::kSubs;
+#pragma GCC unroll 16
+  for (int at = 0; at < kShare; at += 64) _mm_prefetch(block + s * kShare + at + ahead, kHint);
+}
+
 // The activations of tokens from an even one on, 32 columns at a time.
 struct Tokens {
   const int8_t* q;
@@ -184,11 +193,7 @@ void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, 
         const int half = first_half + i % kRowHalves;
         if constexpr (Source::kStreamed) {
           if (i % kRowHalves == 0) {
-            constexpr int kShare = Source::kBytes / Source::kSubs;
-#pragma GCC unroll 16
-            for (int at = 0; at < kShare; at += 64) {
-              _mm_prefetch(block + s * kShare + at + kAheadBytes, _MM_HINT_T0);
-            }
+            prefetch_block<Source, _MM_HINT_T0>(block, s, kAheadBytes);
           }
         }
         add_columns<Source, kTokens>(Source::columns(block, s, half),
@@ -237,7 +242,11 @@ void many_tokens(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel)
         const int64_t end = k + kInt8PanelDepth < a.k ? k + kInt8PanelDepth : a.k;
         uint8_t* to = panel;
         for (int64_t at = k; at < end; at += 32 * W::kSubs, w += W::kBytes) {
-          for (int s = 0; s < W::kSubs; ++s, to += Source::kBytes) Source::fill(w, s, to);
+          for (int s = 0; s < W::kSubs; ++s, to += Source::kBytes) {
+            // The next panel, which arrives while this one is multiplied.
+            prefetch_block<W, _MM_HINT_T1>(w, s, kInt8PanelDepth / 32 * W::kBytes / W::kSubs);
+            Source::fill(w, s, to);
+          }
         }
         for (int half = 0; half < 2; ++half) {
           int64_t token = from;

@@ -30,16 +30,20 @@ constexpr int64_t kAheadBytes = 2048;
   return sum;
 }
 
-// The same, unpacked once for many tokens: columns, then scales.
+[[gnu::always_inline]] static inline const Columns& columns_of(const Columns& columns) {
+  return columns;
+}
+
+// A type unpacked once for many tokens: columns, then scales.
 template <class W>
 struct Panel {
-  static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves, kOffset = W::kOffset;
+  static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves;
   static constexpr bool kStreamed = false;
-  static constexpr int kSubs = 1;
+  static constexpr int kSubs = 1, kOffset = W::kOffset;
   static constexpr int kBytes = 512 + 64 + (kMinima ? 64 : 0) + (kHalves ? 128 : 0);
   static_assert(!(kMinima && kHalves) && kBytes * (kInt8PanelDepth / 32) <= kInt8PanelBytes);
 
-  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+  [[gnu::always_inline]] static inline Columns bits(const uint8_t* b, int) {
     Columns columns;
     for (int i = 0; i < 8; ++i) columns.by_four[i] = load512(b + 64 * i);
     return columns;
@@ -54,7 +58,7 @@ struct Panel {
     return scales;
   }
   [[gnu::always_inline]] static inline void fill(const uint8_t* from, int s, uint8_t* to) {
-    const Columns columns = W::columns(from, s);
+    const Columns columns = columns_of(W::bits(from, s));
     for (int i = 0; i < 8; ++i) _mm512_storeu_si512(to + 64 * i, columns.by_four[i]);
     const Scales scales = W::scales(from, s);
     _mm512_storeu_ps(to + 512, scales.scale);
@@ -65,6 +69,15 @@ struct Panel {
     }
   }
 };
+
+// Asks for sub-block s of a block, or for what lies `ahead` bytes behind it.
+template <class W, _mm_hint kHint>
+[[gnu::always_inline]] static inline void prefetch_block(const uint8_t* block, int s,
+                                                         int64_t ahead) {
+  constexpr int kShare = W::kBytes / W::kSubs;
+#pragma GCC unroll 16
+  for (int at = 0; at < kShare; at += 64) _mm_prefetch(block + s * kShare + at + ahead, kHint);
+}
 
 // The activations of tokens from an even one on, 32 columns at a time.
 struct Tokens {
@@ -98,7 +111,7 @@ template <class Source, int kTokens>
   __m512i part[2][kTokens];
 #pragma GCC unroll 8
   for (int t = 0; t < kTokens; ++t) {
-    part[0][t] = Source::kOffset ? x.start(t, 0) : _mm512_setzero_si512();
+    part[0][t] = Source::kOffset != 0 ? x.start(t, 0) : _mm512_setzero_si512();
   }
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
@@ -159,14 +172,10 @@ void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, 
       for (int i = 0; i < kStreams; ++i) {
         const uint8_t* block = w + i * w_step;
         if constexpr (Source::kStreamed) {
-          constexpr int kShare = Source::kBytes / Source::kSubs;
-#pragma GCC unroll 16
-          for (int at = 0; at < kShare; at += 64) {
-            _mm_prefetch(block + s * kShare + at + kAheadBytes, _MM_HINT_T0);
-          }
+          prefetch_block<Source, _MM_HINT_T0>(block, s, kAheadBytes);
         }
-        add_columns<Source, kTokens>(Source::columns(block, s), Source::scales(block, s), x,
-                                     sum[i]);
+        add_columns<Source, kTokens>(columns_of(Source::bits(block, s)), Source::scales(block, s),
+                                     x, sum[i]);
         // One stream after the other: g++ would unpack all first and run out of registers.
         asm volatile("" ::: "memory");
       }
@@ -214,7 +223,11 @@ void many_tokens(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel)
         const int64_t end = k + kInt8PanelDepth < a.k ? k + kInt8PanelDepth : a.k;
         uint8_t* to = panel;
         for (int64_t at = k; at < end; at += 32 * W::kSubs, w += W::kBytes) {
-          for (int s = 0; s < W::kSubs; ++s, to += Source::kBytes) Source::fill(w, s, to);
+          for (int s = 0; s < W::kSubs; ++s, to += Source::kBytes) {
+            // The next panel, which arrives while this one is multiplied.
+            prefetch_block<W, _MM_HINT_T1>(w, s, kInt8PanelDepth / 32 * W::kBytes / W::kSubs);
+            Source::fill(w, s, to);
+          }
         }
         int64_t token = from;
         for (; token + kTile - 2 < stop; token += kTile) {

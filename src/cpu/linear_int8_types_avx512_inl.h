@@ -6,8 +6,8 @@
 // source S and a pointer to one of its blocks:
 //   kBytes, kSubs       bytes and sub-blocks of 32 columns
 //   kMinima, kHalves    whether values have a minimum, whether each 16 columns have a scale
-//   kOffset             whether columns() gives q plus an offset (Int8Form)
-//   columns(b, s)       of sub-block s, by four
+//   kOffset             what bits() has added to q (Int8Form)
+//   bits(b, s)          sub-block s, which columns_of() and put_rows() bring in order
 //   scales(b, s)        of the 16 rows
 #pragma once
 
@@ -20,6 +20,15 @@ namespace {
 
 struct Columns {
   __m512i by_four[8];  // [16 rows][4 columns], unsigned bytes
+};
+// Vectors of pieces (p, h) = (2i, 0), (2i, 1), (2i + 1, 0), (2i + 1, 1), as `sub` has them: columns
+// 0-15 and 16-31, one byte each.
+struct Pieces {
+  __m512i low[4], high[4];
+};
+// Vectors of pieces (p, 0), (p, 1), (p, 2), (p, 3), as `bytes` has them.
+struct WholePieces {
+  __m512i pair[8];
 };
 struct Scales {
   __m512 scale = {};
@@ -58,8 +67,7 @@ struct Scales {
       _mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0xdd));
 }
 
-// Four vectors of pieces (p, h) = (2i, 0), (2i, 1), (2i + 1, 0), (2i + 1, 1), as `sub` has them ->
-// columns 0-3, 4-7, 8-11, 12-15 of all rows.
+// Pieces -> columns 0-3, 4-7, 8-11, 12-15 of all rows.
 [[gnu::always_inline]] static inline void rows_abreast(const __m512i from[4], __m512i to[4]) {
   const __m512i h0 = _mm512_set_epi64(13, 9, 12, 8, 5, 1, 4, 0);
   const __m512i h1 = _mm512_set_epi64(15, 11, 14, 10, 7, 3, 6, 2);
@@ -74,21 +82,18 @@ struct Scales {
 
 // Two nibbles to two bytes; kFlip is what makes them unsigned.
 template <int kFlip>
-[[gnu::always_inline]] static inline Columns nibbles(const uint8_t* sub) {
+[[gnu::always_inline]] static inline Pieces nibbles(const uint8_t* sub) {
   const __m512i mask = _mm512_set1_epi8(15), flip = _mm512_set1_epi8(kFlip);
-  __m512i low[4], high[4];
+  Pieces all;
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m512i v = load512(sub + 64 * i);
     const __m512i shifted = _mm512_srli_epi16(v, 4);
     // (v ^ flip) & mask
-    low[i] = _mm512_ternarylogic_epi32(v, flip, mask, 0x28);
-    high[i] = _mm512_ternarylogic_epi32(shifted, flip, mask, 0x28);
+    all.low[i] = _mm512_ternarylogic_epi32(v, flip, mask, 0x28);
+    all.high[i] = _mm512_ternarylogic_epi32(shifted, flip, mask, 0x28);
   }
-  Columns columns;
-  rows_abreast(low, columns.by_four);
-  rows_abreast(high, columns.by_four + 4);
-  return columns;
+  return all;
 }
 
 // Nibbles with the bits above them, which rotations bring from `tops` to bit 4 on.
@@ -103,39 +108,33 @@ template <int kBits, int kFlip>
 }
 
 template <int kFlip>
-[[gnu::always_inline]] static inline Columns five_bits(const uint8_t* sub) {
+[[gnu::always_inline]] static inline Pieces five_bits(const uint8_t* sub) {
   const __m512i low_rotation = pieces(4, 2, 0, 30), high_rotation = pieces(3, 1, 31, 29);
-  __m512i low[4], high[4];
+  Pieces all;
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m512i v = load512(sub + 64 * i);
     const __m512i tops = _mm512_broadcast_i32x4(load128(sub + 256 + 16 * i));
-    low[i] = join<5, kFlip>(v, tops, low_rotation);
-    high[i] = join<5, kFlip>(_mm512_srli_epi16(v, 4), tops, high_rotation);
+    all.low[i] = join<5, kFlip>(v, tops, low_rotation);
+    all.high[i] = join<5, kFlip>(_mm512_srli_epi16(v, 4), tops, high_rotation);
   }
-  Columns columns;
-  rows_abreast(low, columns.by_four);
-  rows_abreast(high, columns.by_four + 4);
-  return columns;
+  return all;
 }
 
 template <int kFlip>
-[[gnu::always_inline]] static inline Columns six_bits(const uint8_t* sub) {
+[[gnu::always_inline]] static inline Pieces six_bits(const uint8_t* sub) {
   const __m512i low_rotation = pieces(4, 0, 4, 0), high_rotation = pieces(2, 30, 2, 30);
-  __m512i low[4], high[4];
+  Pieces all;
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m512i v = load512(sub + 64 * i);
     const __m512i pair = _mm512_broadcast_i64x4(
         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sub + 256 + 32 * i)));
     const __m512i tops = _mm512_shuffle_i32x4(pair, pair, 0x50);  // each for both halves
-    low[i] = join<6, kFlip>(v, tops, low_rotation);
-    high[i] = join<6, kFlip>(_mm512_srli_epi16(v, 4), tops, high_rotation);
+    all.low[i] = join<6, kFlip>(v, tops, low_rotation);
+    all.high[i] = join<6, kFlip>(_mm512_srli_epi16(v, 4), tops, high_rotation);
   }
-  Columns columns;
-  rows_abreast(low, columns.by_four);
-  rows_abreast(high, columns.by_four + 4);
-  return columns;
+  return all;
 }
 
 // Four vectors of 16-byte lanes -> the lanes 0 of all, the lanes 1, 2, 3.
@@ -151,10 +150,54 @@ template <int kFlip>
   to[3 * step] = _mm512_shuffle_i32x4(b, d, 0xdd);
 }
 
+[[gnu::always_inline]] static inline Columns columns_of(const Pieces& pieces) {
+  Columns columns;
+  rows_abreast(pieces.low, columns.by_four);
+  rows_abreast(pieces.high, columns.by_four + 4);
+  return columns;
+}
+[[gnu::always_inline]] static inline Columns columns_of(const WholePieces& pieces) {
+  __m512i first[4], second[4];  // lane s: columns 8s to 8s + 3, and 8s + 4 to 8s + 7
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    first[i] = first_words(pieces.pair[2 * i], pieces.pair[2 * i + 1]);
+    second[i] = second_words(pieces.pair[2 * i], pieces.pair[2 * i + 1]);
+  }
+  Columns columns;
+  transpose_lanes(first, columns.by_four, 2);
+  transpose_lanes(second, columns.by_four + 1, 2);
+  return columns;
+}
+
+// [16 rows][32 columns] of signed bytes: what bits() gave less `offset`.
+[[gnu::always_inline]] static inline void put_rows(const Pieces& pieces, int offset, int8_t* to) {
+  const __m512i first = _mm512_set_epi64(11, 9, 3, 1, 10, 8, 2, 0);
+  const __m512i second = _mm512_set_epi64(15, 13, 7, 5, 14, 12, 6, 4);
+  const __m512i less = _mm512_set1_epi8(static_cast<char>(offset));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i low = _mm512_sub_epi8(pieces.low[i], less);
+    const __m512i high = _mm512_sub_epi8(pieces.high[i], less);
+    _mm512_storeu_si512(to + 128 * i, _mm512_permutex2var_epi64(low, first, high));
+    _mm512_storeu_si512(to + 128 * i + 64, _mm512_permutex2var_epi64(low, second, high));
+  }
+}
+[[gnu::always_inline]] static inline void put_rows(const WholePieces& pieces, int offset,
+                                                   int8_t* to) {
+  const __m512i by_row = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+  const __m512i less = _mm512_set1_epi8(static_cast<char>(offset));
+#pragma GCC unroll 8
+  for (int p = 0; p < 8; ++p) {
+    _mm512_storeu_si512(to + 64 * p,
+                        _mm512_permutexvar_epi64(by_row, _mm512_sub_epi8(pieces.pair[p], less)));
+  }
+}
+
 struct PackedQ4_0 {
   static constexpr int kBytes = 16 * 18, kSubs = 1;
-  static constexpr bool kMinima = false, kHalves = false, kOffset = true, kStreamed = true;
-  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+  static constexpr bool kMinima = false, kHalves = false, kStreamed = true;
+  static constexpr int kOffset = 8;
+  [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int) {
     return nibbles<8>(b + 32);
   }
   [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
@@ -164,8 +207,9 @@ struct PackedQ4_0 {
 
 struct PackedQ4_1 {
   static constexpr int kBytes = 16 * 20, kSubs = 1;
-  static constexpr bool kMinima = true, kHalves = false, kOffset = false, kStreamed = true;
-  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+  static constexpr bool kMinima = true, kHalves = false, kStreamed = true;
+  static constexpr int kOffset = 0;
+  [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int) {
     return nibbles<0>(b + 64);
   }
   [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
@@ -175,8 +219,9 @@ struct PackedQ4_1 {
 
 struct PackedQ5_0 {
   static constexpr int kBytes = 16 * 22, kSubs = 1;
-  static constexpr bool kMinima = false, kHalves = false, kOffset = true, kStreamed = true;
-  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+  static constexpr bool kMinima = false, kHalves = false, kStreamed = true;
+  static constexpr int kOffset = 16;
+  [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int) {
     return five_bits<16>(b + 32);
   }
   [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
@@ -186,8 +231,9 @@ struct PackedQ5_0 {
 
 struct PackedQ5_1 {
   static constexpr int kBytes = 16 * 24, kSubs = 1;
-  static constexpr bool kMinima = true, kHalves = false, kOffset = false, kStreamed = true;
-  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+  static constexpr bool kMinima = true, kHalves = false, kStreamed = true;
+  static constexpr int kOffset = 0;
+  [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int) {
     return five_bits<0>(b + 64);
   }
   [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
@@ -197,21 +243,16 @@ struct PackedQ5_1 {
 
 struct PackedQ8_0 {
   static constexpr int kBytes = 16 * 34, kSubs = 1;
-  static constexpr bool kMinima = false, kHalves = false, kOffset = true, kStreamed = true;
-  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int) {
+  static constexpr bool kMinima = false, kHalves = false, kStreamed = true;
+  static constexpr int kOffset = 128;
+  [[gnu::always_inline]] static inline WholePieces bits(const uint8_t* b, int) {
     const __m512i flip = _mm512_set1_epi8(-128);
-    __m512i first[4], second[4];  // lane s: columns 8s to 8s + 3, and 8s + 4 to 8s + 7
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const __m512i even = _mm512_xor_si512(load512(b + 32 + 128 * i), flip);
-      const __m512i odd = _mm512_xor_si512(load512(b + 32 + 128 * i + 64), flip);
-      first[i] = first_words(even, odd);
-      second[i] = second_words(even, odd);
+    WholePieces pieces;
+#pragma GCC unroll 8
+    for (int p = 0; p < 8; ++p) {
+      pieces.pair[p] = _mm512_xor_si512(load512(b + 32 + 64 * p), flip);
     }
-    Columns columns;
-    transpose_lanes(first, columns.by_four, 2);
-    transpose_lanes(second, columns.by_four + 1, 2);
-    return columns;
+    return pieces;
   }
   [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
     return {.scale = halves_at(b)};
@@ -229,8 +270,9 @@ struct PackedQ8_0 {
 template <int kSubBytes>
 struct PackedK45 {
   static constexpr int kSubs = 8, kBytes = 64 + 192 + kSubs * kSubBytes;
-  static constexpr bool kMinima = true, kHalves = false, kOffset = false, kStreamed = true;
-  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s) {
+  static constexpr bool kMinima = true, kHalves = false, kStreamed = true;
+  static constexpr int kOffset = 0;
+  [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int s) {
     const uint8_t* sub = b + 256 + s * kSubBytes;
     if constexpr (kSubBytes == 256) {
       return nibbles<0>(sub);
@@ -250,8 +292,9 @@ using PackedQ5_K = PackedK45<256 + 64>;
 
 struct PackedQ6_K {
   static constexpr int kBytes = 16 * 210, kSubs = 8, kSubBytes = 256 + 128;
-  static constexpr bool kMinima = false, kHalves = true, kOffset = true, kStreamed = true;
-  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s) {
+  static constexpr bool kMinima = false, kHalves = true, kStreamed = true;
+  static constexpr int kOffset = 32;
+  [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int s) {
     return six_bits<32>(b + 32 + 256 + s * kSubBytes);
   }
   [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int s) {

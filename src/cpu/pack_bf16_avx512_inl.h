@@ -43,6 +43,15 @@ static_assert(kBf16Step == 32);  // a vector of bfloat16
   }
 }
 
+// To the nearest bfloat16, ties to even.
+[[gnu::always_inline]] static inline __m512i rounded_bf16(__m512 low, __m512 high) {
+  const __m512bh both = _mm512_cvtne2ps_pbh(high, low);
+  __m512i bits;
+  static_assert(sizeof(both) == sizeof(bits));
+  __builtin_memcpy(&bits, &both, sizeof(bits));
+  return bits;
+}
+
 // `count` floats, up to 32, to the nearest bfloat16 (ties to even); zeros after them.
 [[gnu::always_inline]] static inline __m512i round_to_bf16(const float* x, int64_t count) {
   __m512 low, high;
@@ -54,26 +63,23 @@ static_assert(kBf16Step == 32);  // a vector of bfloat16
     low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(valid & 0xffff), x);
     high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(valid >> 16), x + 16);
   }
-  const __m512bh both = _mm512_cvtne2ps_pbh(high, low);
-  __m512i bits;
-  static_assert(sizeof(both) == sizeof(bits));
-  __builtin_memcpy(&bits, &both, sizeof(bits));
-  return bits;
+  return rounded_bf16(low, high);
 }
 
-// `count` rows of `depth` floats to tiles [steps of 32 columns][kTiles][16 rows][32].
-template <int kTiles>
-void pack_tiles(const float* rows, int64_t stride, int64_t count, int64_t depth, uint16_t* tiles) {
-  for (int64_t r = 0; r < 16 * kTiles; ++r) {  // along a row: the reads are what takes time
-    uint16_t* to = tiles + r / 16 * 512 + r % 16 * 32;
-    for (int64_t k = 0; k < depth; k += 32, to += kTiles * 512) {
+// `count` rows of `depth` floats to [steps of 32 columns][kRows][32].
+template <int kRows>
+void pack_rows_in_steps(const float* rows, int64_t stride, int64_t count, int64_t depth,
+                        uint16_t* steps) {
+  for (int64_t r = 0; r < kRows; ++r) {  // along a row: the reads are what takes time
+    uint16_t* to = steps + r * 32;
+    for (int64_t k = 0; k < depth; k += 32, to += kRows * 32) {
       _mm512_storeu_si512(
           to, r < count ? round_to_bf16(rows + r * stride + k, depth - k) : _mm512_setzero_si512());
     }
   }
 }
 
-// The same to tiles [steps of 32 columns][kTiles][16 pairs of columns][16 rows][2].
+// The same to [steps of 32 columns][kTiles][16 pairs of columns][16 rows][2].
 template <int kTiles>
 void pack_pair_tiles(const float* rows, int64_t stride, int64_t count, int64_t depth,
                      uint16_t* tiles) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "cpu/features.h"
 #include "cpu/quantize_block.h"
@@ -84,17 +85,25 @@ void quantize_pairs(const Activations& x, const Int8Form& form, int64_t first_pa
                     int64_t last_pair, int8_t* q, float* d, float* m) {
   static const QuantizeBlock quantize = best_quantize_block();
   const int64_t blocks = x.cols / 32;
+  const float unlift = 1 / form.lift;
   for (int64_t pair = first_pair; pair < last_pair; ++pair) {
     const float* first = x.f32(2 * pair);
     const float* second = x.f32(std::min(2 * pair + 1, x.rows - 1));
     for (int64_t i = 0; i < blocks; ++i) {
       const int64_t at = pair * blocks + i;
       const QuantizedBlock a = quantize(first + 32 * i, q + at * 64);
-      const QuantizedBlock b = quantize(second + 32 * i, q + at * 64 + 8);
+      QuantizedBlock b = a;
+      if (second != first) {
+        b = quantize(second + 32 * i, q + at * 64 + 8);
+      } else {
+        for (int piece = 0; piece < 4; ++piece) {
+          std::memcpy(q + at * 64 + piece * 16 + 8, q + at * 64 + piece * 16, 8);
+        }
+      }
       const BlockSums am = block_sums(a, form), bm = block_sums(b, form);
       for (int copy = 0; copy < 2; ++copy) {
-        d[4 * at + 2 * copy] = a.d / form.lift;
-        d[4 * at + 2 * copy + 1] = b.d / form.lift;
+        d[4 * at + 2 * copy] = a.d * unlift;
+        d[4 * at + 2 * copy + 1] = b.d * unlift;
         m[4 * at + 2 * copy] = am.copy[copy];
         m[4 * at + 2 * copy + 1] = bm.copy[copy];
       }
