@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "cpu/attention_args.h"
+#include "cpu/attention_kernels.h"
+#include "cpu/features.h"
 #include "cpu/kv_append.h"
 #include "cpu/parallel.h"
 
@@ -29,6 +31,21 @@ namespace {
 
 static_assert(kPageTokens == kKvBlockTokens);
 constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;  // of partials waiting to be merged
+
+void attend_split_portable(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
+                           const AttentionPartial& result, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(attend_split)(a, tile, split, result, scratch);
+}
+
+// The kernel for a type on this processor; the portable one where there is no other.
+AttendSplit kernel_for([[maybe_unused]] KvType type) {
+#if defined(__aarch64__)
+  if (type == KvType::kF16 && cpu_features().fp16fml) return kAttendHalfFp16fml;
+  if (type == KvType::kInt8 && cpu_features().i8mm) return kAttendInt8I8mm;
+  if (type == KvType::kInt4 && cpu_features().i8mm) return kAttendInt4I8mm;
+#endif
+  return attend_split_portable;
+}
 
 int64_t first_split(const AttentionArgs& a, const AttentionTile& tile) {
   return tile.first_key(a.window) / kSplitKeys;
@@ -90,7 +107,7 @@ int64_t keys_of(const AttentionArgs& a, const AttentionTile& tile) {
 
 // Enough tiles for all workers: each does a tile from its first key to its last.
 void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
-                  const std::vector<AttentionTile>& tiles) {
+                  AttendSplit attend, const std::vector<AttentionTile>& tiles) {
   const size_t partial = partial_floats(kTileQueries, a.padded_dim);
   workspace.reserve_workers(2 * partial + split_scratch_floats(a.padded_dim));
   std::vector<int64_t> costs;
@@ -105,8 +122,7 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
       const AttentionTile& tile = tiles[i];
       for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
         const bool first = split == first_split(a, tile);
-        HWY_DYNAMIC_DISPATCH(attend_split)
-        (a, tile, split, first ? total : next, memory + 2 * partial);
+        attend(a, tile, split, first ? total : next, memory + 2 * partial);
         if (!first) {
           HWY_DYNAMIC_DISPATCH(merge_partials)(total, next, tile.rows * a.group, a.padded_dim);
         }
@@ -118,7 +134,7 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
 
 // Few tiles with many keys: workers share the cuts of a tile, then the partials are merged.
 void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
-                   const std::vector<AttentionTile>& tiles) {
+                   AttendSplit attend, const std::vector<AttentionTile>& tiles) {
   struct Item {
     const AttentionTile* tile;
     int64_t split;
@@ -145,8 +161,7 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
   };
   parallel_by_cost(pool, costs, [&](size_t begin, size_t end, int worker) {
     for (size_t i = begin; i < end; ++i) {
-      HWY_DYNAMIC_DISPATCH(attend_split)
-      (a, *items[i].tile, items[i].split, partial_of(items[i]), workspace.worker(worker));
+      attend(a, *items[i].tile, items[i].split, partial_of(items[i]), workspace.worker(worker));
     }
   });
   const auto merge = [&](int64_t begin, int64_t end, int) {
@@ -182,7 +197,7 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
                         .out_stride = out.stride,
                         .k = reinterpret_cast<const uint8_t*>(kv.k),
                         .v = reinterpret_cast<const uint8_t*>(kv.v),
-                        .f16 = kv.dtype == DType::kF16,
+                        .layout = KvPageLayout(kv.type, kv.head_dim),
                         .kv_heads = kv.kv_heads,
                         .group = params.heads / kv.kv_heads,
                         .head_dim = kv.head_dim,
@@ -198,9 +213,9 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
   }
   if (static_cast<int64_t>(tiles.size()) >= 4 * int64_t{pool.threads()} ||
       partial_bytes > kMaxPartialBytes) {
-    attend_tiles(pool, workspace, a, tiles);
+    attend_tiles(pool, workspace, a, kernel_for(kv.type), tiles);
   } else {
-    attend_splits(pool, workspace, a, tiles);
+    attend_splits(pool, workspace, a, kernel_for(kv.type), tiles);
   }
 }
 

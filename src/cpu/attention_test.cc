@@ -28,7 +28,7 @@ TEST(AttentionTest, ScratchMemoryDoesNotGrowWithRowsTimesKeys) {
   fill_random(DType::kF16, v.data(), int64_t{kKeys} * kDim, 2, 1);
   std::vector<int32_t> table(kKeys / kKvBlockTokens);
   std::iota(table.begin(), table.end(), 0);
-  const KvLayerView kv{DType::kF16, kKeys / kKvBlockTokens, 1, kDim, k.data(), v.data()};
+  const KvLayerView kv{KvType::kF16, kKeys / kKvBlockTokens, 1, kDim, k.data(), v.data()};
   std::vector<float> q(32 * kHeads * kDim, 0.1F), out(q.size(), NAN);
   const SequenceSpan span{0, 32, kKeys - 32, table};
   device.ops().attention(view(q, 32), kv, {&span, 1}, {kHeads, 0.125F, 0}, view(out, 32));
@@ -42,7 +42,7 @@ TEST(AttentionTest, EqualKeysGiveTheMeanOfTheValues) {
   std::vector<float> k(32 * kDim, 0.5F), v(32 * kDim), q(20 * kDim, 1), out(20 * kDim);
   for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i / kDim);
   const std::vector<int32_t> table{0, 1};
-  const KvLayerView kv{DType::kF32,
+  const KvLayerView kv{KvType::kF32,
                        2,
                        1,
                        kDim,
@@ -59,7 +59,7 @@ TEST(AttentionTest, RefusesWhatItCannotDo) {
   CpuDevice device({.threads = 1});
   std::vector<float> plane(16 * 4), q(64 * 4), out(64 * 4);
   const std::vector<int32_t> table{0}, outside{1};
-  const KvLayerView kv{DType::kF32,
+  const KvLayerView kv{KvType::kF32,
                        1,
                        1,
                        4,
@@ -78,7 +78,7 @@ TEST(AttentionTest, RefusesWhatItCannotDo) {
 TEST(AttentionTest, NoRowsIsFine) {
   CpuDevice device({.threads = 2});
   std::vector<float> q(8), out(8, 5);
-  const KvLayerView kv{DType::kF32, 0, 1, 8, nullptr, nullptr};
+  const KvLayerView kv{KvType::kF32, 0, 1, 8, nullptr, nullptr};
   device.ops().attention(view(q, 1), kv, {}, {1, 1.0F, 0}, view(out, 1));
   EXPECT_EQ(out[0], 5);
 }

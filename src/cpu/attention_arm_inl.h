@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ARM kernels of attention share: the order of keys, softmax, rows of odd sizes.
+//
+// A cut of 256 keys is 4 blocks of 4 pages. Inside a block keys are visited two from each page in
+// turn, so that a thread reads four distant streams at once (a single stream does not reach the
+// memory's speed): position i of a block is token i / 8 * 2 + i % 2 of page i % 8 / 2. Scores and
+// probabilities are kept in this order; runs of 8 positions are octets.
+//
+// Only static functions: each object that includes this is compiled for instructions of its own.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/attention_args.h"
+
+namespace spillway {
+namespace {
+
+constexpr float kNoScore = -3.0e38F;  // below any score
+constexpr int64_t kBlockKeys = 64, kBlockPages = 4, kOctet = 8;
+constexpr int64_t kOctets = kBlockKeys / kOctet;
+
+// Key of each position, relative to the block.
+constexpr int32_t kKeyAt[kBlockKeys] = {
+    0,  1,  16, 17, 32, 33, 48, 49, 2,  3,  18, 19, 34, 35, 50, 51, 4,  5,  20, 21, 36, 37,
+    52, 53, 6,  7,  22, 23, 38, 39, 54, 55, 8,  9,  24, 25, 40, 41, 56, 57, 10, 11, 26, 27,
+    42, 43, 58, 59, 12, 13, 28, 29, 44, 45, 60, 61, 14, 15, 30, 31, 46, 47, 62, 63};
+
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// The keys of one cut that some query of the tile sees, relative to the cut; the blocks they touch.
+struct CutRange {
+  int64_t base, first, end, first_block, end_block;
+};
+static inline int64_t first_seen(const AttentionArgs& a, int64_t position) {
+  return a.window > 0 && position + 1 > a.window ? position + 1 - a.window : 0;
+}
+static inline CutRange cut_range(const AttentionArgs& a, const AttentionTile& tile, int64_t split) {
+  CutRange range;
+  range.base = split * kSplitKeys;
+  range.first = larger(first_seen(a, tile.position), range.base) - range.base;
+  range.end = smaller(tile.position + tile.rows, range.base + kSplitKeys) - range.base;
+  range.first_block = range.first / kBlockKeys;
+  range.end_block = (range.end + kBlockKeys - 1) / kBlockKeys;
+  return range;
+}
+
+// The pages of a block; a page outside the range is replaced by one inside, and rows outside are
+// masked by whoever reads them.
+struct BlockPages {
+  const uint8_t* page[kBlockPages];
+};
+static inline BlockPages pages_from(const AttentionArgs& a, const AttentionTile& tile,
+                                    const uint8_t* plane, int64_t page, int64_t first,
+                                    int64_t last) {
+  BlockPages pages;
+  for (int64_t i = 0; i < kBlockPages; ++i) {
+    const int64_t n = smaller(larger(page + i, first), last);
+    pages.page[i] = plane + (tile.blocks[n] * a.kv_heads + tile.kv_head) * a.layout.bytes;
+  }
+  return pages;
+}
+static inline BlockPages block_pages(const AttentionArgs& a, const AttentionTile& tile,
+                                     const CutRange& range, const uint8_t* plane, int64_t block) {
+  const int64_t first = (range.base + range.first) / kPageTokens;
+  const int64_t last = (range.base + range.end - 1) / kPageTokens;
+  return pages_from(a, tile, plane, range.base / kPageTokens + block * kBlockPages, first, last);
+}
+// What is read after block `block` of the keys or of the values: to be prefetched. Pages are short
+// and scattered, so the processor cannot guess it.
+static inline BlockPages pages_after_keys(const AttentionArgs& a, const AttentionTile& tile,
+                                          const CutRange& range, int64_t block) {
+  return block + 1 < range.end_block ? block_pages(a, tile, range, a.k, block + 1)
+                                     : block_pages(a, tile, range, a.v, range.first_block);
+}
+static inline BlockPages pages_after_values(const AttentionArgs& a, const AttentionTile& tile,
+                                            const CutRange& range, int64_t block) {
+  if (block + 1 < range.end_block) return block_pages(a, tile, range, a.v, block + 1);
+  const int64_t last = (tile.position + tile.rows - 1) / kPageTokens;  // of the tile, not the cut
+  return pages_from(a, tile, a.k, (range.base + kSplitKeys) / kPageTokens, 0, last);
+}
+// Octet `octet` of them, and with the first octet the scales.
+static inline void prefetch(const AttentionArgs& a, const BlockPages& pages, int64_t octet) {
+  const int64_t begin = octet == 0 ? 0 : a.layout.codes_at + 2 * octet * a.layout.row_bytes;
+  const int64_t end = a.layout.codes_at + 2 * (octet + 1) * a.layout.row_bytes;
+  for (int64_t at = begin; at < end; at += 64) {
+    for (int64_t i = 0; i < kBlockPages; ++i) __builtin_prefetch(pages.page[i] + at);
+  }
+}
+
+// Where the rows of a block are: token t of page i at page[i] + t * stride.
+struct BlockRows {
+  const uint8_t* page[kBlockPages];
+  int64_t stride;
+};
+// Rows whose size is no multiple of 16 bytes are copied to `padded` [64, columns] with zeros behind
+// them; kernels then need no tails. So are the rows of a block of which only keys [low, high) were
+// stored, the others as zeros: nothing times NaN would be NaN.
+static inline BlockRows block_rows(const AttentionArgs& a, const BlockPages& pages, int64_t columns,
+                                   int64_t low, int64_t high, uint8_t* padded) {
+  const int64_t bytes = a.layout.row_bytes;
+  BlockRows rows;
+  if (bytes == columns && low <= 0 && high >= kBlockKeys) {
+    for (int64_t i = 0; i < kBlockPages; ++i) rows.page[i] = pages.page[i] + a.layout.codes_at;
+    rows.stride = bytes;
+    return rows;
+  }
+  for (int64_t key = 0; key < kBlockKeys; ++key) {
+    uint8_t* to = padded + key * columns;
+    const bool stored = key >= low && key < high;
+    const uint8_t* from =
+        pages.page[key / kPageTokens] + a.layout.codes_at + key % kPageTokens * bytes;
+    if (stored) memcpy(to, from, static_cast<size_t>(bytes));
+    memset(to + (stored ? bytes : 0), 0, static_cast<size_t>(columns - (stored ? bytes : 0)));
+  }
+  for (int64_t i = 0; i < kBlockPages; ++i) rows.page[i] = padded + i * kPageTokens * columns;
+  rows.stride = columns;
+  return rows;
+}
+// Row of position `i` after octet `octet`.
+[[gnu::always_inline]] static inline const uint8_t* row_at(const BlockRows& rows, int64_t octet,
+                                                           int i) {
+  return rows.page[i % 8 / 2] + (2 * (octet + i / 8) + i % 2) * rows.stride;
+}
+
+static inline const float* query_at(const AttentionArgs& a, const AttentionTile& tile, int64_t i) {
+  return a.q + (tile.first_row + i / a.group) * a.q_stride +
+         (tile.kv_head * a.group + i % a.group) * a.head_dim;
+}
+
+// As exp_vec() of vector_math_inl.h.
+static inline float32x4_t exp_f32(float32x4_t x) {
+  const float32x4_t low = vdupq_n_f32(-87.3F);
+  const float32x4_t clamped = vmaxq_f32(x, low);
+  const int32x4_t n = vcvtnq_s32_f32(vmulq_n_f32(clamped, 1.44269504F));
+  const float32x4_t nf = vcvtq_f32_s32(n);
+  float32x4_t r = vfmsq_f32(clamped, nf, vdupq_n_f32(0.693359375F));
+  r = vfmsq_f32(r, nf, vdupq_n_f32(-2.12194440e-4F));
+  float32x4_t p = vdupq_n_f32(1.0F / 720);
+  p = vfmaq_f32(vdupq_n_f32(1.0F / 120), p, r);
+  p = vfmaq_f32(vdupq_n_f32(1.0F / 24), p, r);
+  p = vfmaq_f32(vdupq_n_f32(1.0F / 6), p, r);
+  p = vfmaq_f32(vdupq_n_f32(0.5F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(1), p, r);
+  p = vfmaq_f32(vdupq_n_f32(1), p, r);
+  const int32x4_t bits = vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23);
+  const float32x4_t result = vmulq_f32(p, vreinterpretq_f32_s32(bits));
+  return vbslq_f32(vcltq_f32(x, low), vdupq_n_f32(0), result);
+}
+
+// Scores [256] of query i become e^(scale * score - maximum), 0 for keys that it does not see.
+static inline void softmax_query(const AttentionArgs& a, const AttentionTile& tile,
+                                 const CutRange& range, int64_t i, float scale, float* scores,
+                                 const AttentionPartial& result) {
+  const int64_t position = tile.position + i / a.group;
+  const int64_t begin = larger(first_seen(a, position), range.base) - range.base;
+  const int64_t end = smaller(position + 1, range.base + kSplitKeys) - range.base;
+  const int64_t from = range.first_block * kBlockKeys, to = range.end_block * kBlockKeys;
+  result.maximum[i] = kNoScore;
+  result.sum[i] = 0;
+  if (begin >= end) {
+    memset(scores + from, 0, static_cast<size_t>(to - from) * sizeof(float));
+    return;
+  }
+  float32x4_t top = vdupq_n_f32(kNoScore);
+  for (int64_t block = from; block < to; block += kBlockKeys) {
+    if (begin <= block && block + kBlockKeys <= end) {
+      for (int64_t j = block; j < block + kBlockKeys; j += 4) {
+        const float32x4_t s = vmulq_n_f32(vld1q_f32(scores + j), scale);
+        vst1q_f32(scores + j, s);
+        top = vmaxq_f32(top, s);
+      }
+      continue;
+    }
+    const int32x4_t lowest = vdupq_n_s32(static_cast<int32_t>(begin - block));
+    const int32x4_t highest = vdupq_n_s32(static_cast<int32_t>(end - block));
+    for (int64_t j = 0; j < kBlockKeys; j += 4) {
+      const int32x4_t key = vld1q_s32(kKeyAt + j);
+      const uint32x4_t seen = vandq_u32(vcgeq_s32(key, lowest), vcltq_s32(key, highest));
+      const float32x4_t s = vmulq_n_f32(vld1q_f32(scores + block + j), scale);
+      const float32x4_t masked = vbslq_f32(seen, s, vdupq_n_f32(kNoScore));
+      vst1q_f32(scores + block + j, masked);
+      top = vmaxq_f32(top, masked);
+    }
+  }
+  const float maximum = vmaxvq_f32(top);
+  const float32x4_t maxima = vdupq_n_f32(maximum);
+  float32x4_t sum0 = vdupq_n_f32(0), sum1 = sum0;
+  for (int64_t j = from; j < to; j += 8) {
+    const float32x4_t p0 = exp_f32(vsubq_f32(vld1q_f32(scores + j), maxima));
+    const float32x4_t p1 = exp_f32(vsubq_f32(vld1q_f32(scores + j + 4), maxima));
+    vst1q_f32(scores + j, p0);
+    vst1q_f32(scores + j + 4, p1);
+    sum0 = vaddq_f32(sum0, p0);
+    sum1 = vaddq_f32(sum1, p1);
+  }
+  result.maximum[i] = maximum;
+  result.sum[i] = vaddvq_f32(vaddq_f32(sum0, sum1));
+}
+
+}  // namespace
+}  // namespace spillway
