@@ -34,7 +34,14 @@ constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;  // of partials waiting 
 
 void attend_split_portable(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                            const AttentionPartial& result, float* scratch) {
-  HWY_DYNAMIC_DISPATCH(attend_split)(a, tile, split, result, scratch);
+  AttentionTile one = tile;
+  one.heads = 1;
+  const int64_t queries = tile.rows * a.group;
+  for (int64_t h = 0; h < tile.heads; ++h, ++one.kv_head) {
+    const AttentionPartial part{result.out + h * queries * a.padded_dim,
+                                result.maximum + h * queries, result.sum + h * queries};
+    HWY_DYNAMIC_DISPATCH(attend_split)(a, one, split, part, scratch);
+  }
 }
 
 // The kernel for a type on this processor; the portable one where there is no other.
@@ -54,9 +61,26 @@ int64_t end_split(const AttentionTile& tile) {
   return (tile.end_key() + kSplitKeys - 1) / kSplitKeys;
 }
 
+int64_t queries_of(const AttentionArgs& a, const AttentionTile& tile) {
+  return tile.rows * a.group * tile.heads;
+}
+
+// Few rows take many kv heads into a tile, but no more than leaves every worker several cuts.
+int64_t heads_per_tile(const AttentionArgs& a, std::span<const SequenceSpan> spans, int threads) {
+  int64_t cuts = 0, most_rows = 1;
+  for (const SequenceSpan& span : spans) {
+    cuts += (span.start + span.rows + kSplitKeys - 1) / kSplitKeys;
+    most_rows = std::max<int64_t>(most_rows, span.rows);
+  }
+  const auto needed = (4 * int64_t{threads} + cuts - 1) / std::max<int64_t>(cuts, 1);
+  const int64_t fit = std::max<int64_t>(1, kTileQueries / (a.group * most_rows));
+  return std::clamp<int64_t>(a.kv_heads / needed, 1, fit);
+}
+
 std::vector<AttentionTile> make_tiles(const AttentionArgs& a, const KvLayerView& kv,
-                                      std::span<const SequenceSpan> spans) {
+                                      std::span<const SequenceSpan> spans, int threads) {
   const int64_t tile_rows = std::max<int64_t>(1, kTileQueries / a.group);
+  const int64_t tile_heads = heads_per_tile(a, spans, threads);
   std::vector<AttentionTile> tiles;
   for (const SequenceSpan& span : spans) {
     for (int64_t row = 0; row < span.rows; row += tile_rows) {
@@ -69,7 +93,10 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, const KvLayerView&
         const int32_t block = tile.blocks[page];
         SPW_ASSERT(block >= 0 && block < kv.blocks);
       }
-      for (tile.kv_head = 0; tile.kv_head < kv.kv_heads; ++tile.kv_head) tiles.push_back(tile);
+      for (; tile.kv_head < kv.kv_heads; tile.kv_head += tile_heads) {
+        tile.heads = std::min<int64_t>(tile_heads, kv.kv_heads - tile.kv_head);
+        tiles.push_back(tile);
+      }
     }
   }
   return tiles;
@@ -112,7 +139,7 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
   workspace.reserve_workers(2 * partial + split_scratch_floats(a.padded_dim));
   std::vector<int64_t> costs;
   for (const AttentionTile& tile : tiles) {
-    costs.push_back(keys_of(a, tile) * tile.rows * a.group * a.head_dim);
+    costs.push_back(keys_of(a, tile) * queries_of(a, tile) * a.head_dim);
   }
   parallel_by_cost(pool, costs, [&](size_t begin, size_t end, int worker) {
     float* memory = workspace.worker(worker);
@@ -124,7 +151,7 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
         const bool first = split == first_split(a, tile);
         attend(a, tile, split, first ? total : next, memory + 2 * partial);
         if (!first) {
-          HWY_DYNAMIC_DISPATCH(merge_partials)(total, next, tile.rows * a.group, a.padded_dim);
+          HWY_DYNAMIC_DISPATCH(merge_partials)(total, next, queries_of(a, tile), a.padded_dim);
         }
       }
       HWY_DYNAMIC_DISPATCH(finish_tile)(a, tile, total);
@@ -148,8 +175,8 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
     first_item.push_back(items.size());
     for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
       items.push_back({&tile, split, memory});
-      memory += partial_floats(tile.rows * a.group, a.padded_dim);
-      costs.push_back(tile.rows * a.group * a.head_dim *
+      memory += partial_floats(queries_of(a, tile), a.padded_dim);
+      costs.push_back(queries_of(a, tile) * a.head_dim *
                       std::min(kSplitKeys, tile.end_key() - split * kSplitKeys));
     }
   }
@@ -157,7 +184,7 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
   float* partials = workspace.shared(memory);
   workspace.reserve_workers(split_scratch_floats(a.padded_dim));
   const auto partial_of = [&](const Item& item) {
-    return partial_at(partials + item.memory, item.tile->rows * a.group, a.padded_dim);
+    return partial_at(partials + item.memory, queries_of(a, *item.tile), a.padded_dim);
   };
   parallel_by_cost(pool, costs, [&](size_t begin, size_t end, int worker) {
     for (size_t i = begin; i < end; ++i) {
@@ -169,7 +196,7 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
       const AttentionPartial total = partial_of(items[first_item[t]]);
       for (size_t i = first_item[t] + 1; i < first_item[t + 1]; ++i) {
         HWY_DYNAMIC_DISPATCH(merge_partials)
-        (total, partial_of(items[i]), tiles[t].rows * a.group, a.padded_dim);
+        (total, partial_of(items[i]), queries_of(a, tiles[t]), a.padded_dim);
       }
       HWY_DYNAMIC_DISPATCH(finish_tile)(a, tiles[t], total);
     }
@@ -204,11 +231,11 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
                         .padded_dim = (kv.head_dim + 15) / 16 * 16,
                         .scale = params.scale,
                         .window = params.window};
-  const std::vector<AttentionTile> tiles = make_tiles(a, kv, spans);
+  const std::vector<AttentionTile> tiles = make_tiles(a, kv, spans, pool.threads());
   if (tiles.empty()) return;
   int64_t partial_bytes = 0;
   for (const AttentionTile& tile : tiles) {
-    partial_bytes += (end_split(tile) - first_split(a, tile)) * tile.rows * a.group * a.padded_dim *
+    partial_bytes += (end_split(tile) - first_split(a, tile)) * queries_of(a, tile) * a.padded_dim *
                      static_cast<int64_t>(sizeof(float));
   }
   if (static_cast<int64_t>(tiles.size()) >= 4 * int64_t{pool.threads()} ||

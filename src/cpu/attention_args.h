@@ -10,7 +10,7 @@
 namespace spillway {
 
 inline constexpr int64_t kSplitKeys = 256;   // keys of one partial result
-inline constexpr int64_t kTileQueries = 32;  // at most; (row, head) pairs that share KV reads
+inline constexpr int64_t kTileQueries = 32;  // at most; (row, head) pairs of one tile
 inline constexpr int64_t kPageTokens = kKvBlockTokens;
 
 struct AttentionArgs {
@@ -33,14 +33,17 @@ struct AttentionArgs {
   }
 };
 
-// Consecutive rows of one sequence with all the query heads of one kv head. Query i of the tile is
-// head i % group of row i / group.
+// Consecutive rows of one sequence with all the query heads of some kv heads. The first rows *
+// group queries are those of the first kv head, and so on; query i of a kv head is its head i %
+// group of row i / group. Pages of neighbouring kv heads are neighbours in memory: with several
+// heads, a few rows read long runs instead of single pages, which is what memory is fast at.
 struct AttentionTile {
   const int32_t* blocks = nullptr;  // the sequence's block table
   int64_t first_row = 0;            // in q
   int64_t position = 0;             // of the first row
   int64_t rows = 0;
-  int64_t kv_head = 0;
+  int64_t kv_head = 0;  // the first
+  int64_t heads = 1;    // kv heads
 
   // The keys that any row of the tile sees are [first_key, end_key).
   int64_t first_key(int64_t window) const {

@@ -2,9 +2,10 @@
 // What the ARM kernels of attention share: the order of keys, softmax, rows of odd sizes.
 //
 // A cut of 256 keys is 4 blocks of 4 pages. Inside a block keys are visited two from each page in
-// turn, so that a thread reads four distant streams at once (a single stream does not reach the
-// memory's speed): position i of a block is token i / 8 * 2 + i % 2 of page i % 8 / 2. Scores and
-// probabilities are kept in this order; runs of 8 positions are octets.
+// turn, and a tile's kv heads one after the other, so that a thread reads four distant streams at
+// once (a single one, or single pages, do not reach the memory's speed): position i of a block is
+// token i / 8 * 2 + i % 2 of page i % 8 / 2. Scores and probabilities are kept in this order; runs
+// of 8 positions are octets.
 //
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
@@ -49,47 +50,25 @@ static inline CutRange cut_range(const AttentionArgs& a, const AttentionTile& ti
   return range;
 }
 
-// The pages of a block; a page outside the range is replaced by one inside, and rows outside are
-// masked by whoever reads them.
+// The pages of a block for the tile's first kv head; the next head's follow. A page outside the
+// range is replaced by one inside, and its rows are masked by whoever reads them.
 struct BlockPages {
   const uint8_t* page[kBlockPages];
 };
-static inline BlockPages pages_from(const AttentionArgs& a, const AttentionTile& tile,
-                                    const uint8_t* plane, int64_t page, int64_t first,
-                                    int64_t last) {
+static inline BlockPages block_pages(const AttentionArgs& a, const AttentionTile& tile,
+                                     const CutRange& range, const uint8_t* plane, int64_t block) {
   BlockPages pages;
+  const int64_t first = (range.base + range.first) / kPageTokens;
+  const int64_t last = (range.base + range.end - 1) / kPageTokens;
   for (int64_t i = 0; i < kBlockPages; ++i) {
-    const int64_t n = smaller(larger(page + i, first), last);
+    const int64_t page = range.base / kPageTokens + block * kBlockPages + i;
+    const int64_t n = smaller(larger(page, first), last);
     pages.page[i] = plane + (tile.blocks[n] * a.kv_heads + tile.kv_head) * a.layout.bytes;
   }
   return pages;
 }
-static inline BlockPages block_pages(const AttentionArgs& a, const AttentionTile& tile,
-                                     const CutRange& range, const uint8_t* plane, int64_t block) {
-  const int64_t first = (range.base + range.first) / kPageTokens;
-  const int64_t last = (range.base + range.end - 1) / kPageTokens;
-  return pages_from(a, tile, plane, range.base / kPageTokens + block * kBlockPages, first, last);
-}
-// What is read after block `block` of the keys or of the values: to be prefetched. Pages are short
-// and scattered, so the processor cannot guess it.
-static inline BlockPages pages_after_keys(const AttentionArgs& a, const AttentionTile& tile,
-                                          const CutRange& range, int64_t block) {
-  return block + 1 < range.end_block ? block_pages(a, tile, range, a.k, block + 1)
-                                     : block_pages(a, tile, range, a.v, range.first_block);
-}
-static inline BlockPages pages_after_values(const AttentionArgs& a, const AttentionTile& tile,
-                                            const CutRange& range, int64_t block) {
-  if (block + 1 < range.end_block) return block_pages(a, tile, range, a.v, block + 1);
-  const int64_t last = (tile.position + tile.rows - 1) / kPageTokens;  // of the tile, not the cut
-  return pages_from(a, tile, a.k, (range.base + kSplitKeys) / kPageTokens, 0, last);
-}
-// Octet `octet` of them, and with the first octet the scales.
-static inline void prefetch(const AttentionArgs& a, const BlockPages& pages, int64_t octet) {
-  const int64_t begin = octet == 0 ? 0 : a.layout.codes_at + 2 * octet * a.layout.row_bytes;
-  const int64_t end = a.layout.codes_at + 2 * (octet + 1) * a.layout.row_bytes;
-  for (int64_t at = begin; at < end; at += 64) {
-    for (int64_t i = 0; i < kBlockPages; ++i) __builtin_prefetch(pages.page[i] + at);
-  }
+static inline void next_head(const AttentionArgs& a, BlockPages& pages) {
+  for (int64_t i = 0; i < kBlockPages; ++i) pages.page[i] += a.layout.bytes;
 }
 
 // Where the rows of a block are: token t of page i at page[i] + t * stride.
@@ -128,8 +107,9 @@ static inline BlockRows block_rows(const AttentionArgs& a, const BlockPages& pag
 }
 
 static inline const float* query_at(const AttentionArgs& a, const AttentionTile& tile, int64_t i) {
-  return a.q + (tile.first_row + i / a.group) * a.q_stride +
-         (tile.kv_head * a.group + i % a.group) * a.head_dim;
+  const int64_t per_head = tile.rows * a.group;
+  return a.q + (tile.first_row + i % per_head / a.group) * a.q_stride +
+         ((tile.kv_head + i / per_head) * a.group + i % a.group) * a.head_dim;
 }
 
 // As exp_vec() of vector_math_inl.h.
@@ -156,7 +136,7 @@ static inline float32x4_t exp_f32(float32x4_t x) {
 static inline void softmax_query(const AttentionArgs& a, const AttentionTile& tile,
                                  const CutRange& range, int64_t i, float scale, float* scores,
                                  const AttentionPartial& result) {
-  const int64_t position = tile.position + i / a.group;
+  const int64_t position = tile.position + i % (tile.rows * a.group) / a.group;
   const int64_t begin = larger(first_seen(a, position), range.base) - range.base;
   const int64_t end = smaller(position + 1, range.base + kSplitKeys) - range.base;
   const int64_t from = range.first_block * kBlockKeys, to = range.end_block * kBlockKeys;

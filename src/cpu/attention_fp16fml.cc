@@ -129,7 +129,7 @@ static inline void add_block(const BlockRows& rows, const float16_t* p, int64_t 
 
 static void attend_half(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                         const AttentionPartial& result, float* scratch) {
-  const int64_t queries = tile.rows * a.group;
+  const int64_t per_head = tile.rows * a.group, queries = tile.heads * per_head;
   const int64_t columns = (a.head_dim + 7) / 8 * 8;
   float* scores = scratch;                                                     // [queries, 256]
   auto* p = reinterpret_cast<float16_t*>(scores + kTileQueries * kSplitKeys);  // [queries, 256]
@@ -146,22 +146,22 @@ static void attend_half(const AttentionArgs& a, const AttentionTile& tile, int64
     return;
   }
   for (int64_t block = range.first_block; block < range.end_block; ++block) {
-    const BlockRows rows =
-        block_rows(a, block_pages(a, tile, range, a.k, block), 2 * columns, 0, kBlockKeys, padded);
-    const BlockPages next = pages_after_keys(a, tile, range, block);
-    for (int64_t octet = 0; octet < kOctets; octet += 2) {
-      float* at = scores + block * kBlockKeys + octet * kOctet;
-      prefetch(a, next, octet);
-      prefetch(a, next, octet + 1);
-      int64_t i = 0;
-      for (; i + 2 <= queries; i += 2) {
-        for (int64_t r = 0; r < 2; ++r) {
-          score_rows<2, 8>(rows, octet + r, q + i * columns, columns,
-                           at + i * kSplitKeys + r * kOctet);
+    BlockPages pages = block_pages(a, tile, range, a.k, block);
+    for (int64_t h = 0; h < tile.heads; ++h, next_head(a, pages)) {
+      const BlockRows rows = block_rows(a, pages, 2 * columns, 0, kBlockKeys, padded);
+      const int64_t end = (h + 1) * per_head;
+      for (int64_t octet = 0; octet < kOctets; octet += 2) {
+        float* at = scores + block * kBlockKeys + octet * kOctet;
+        int64_t i = h * per_head;
+        for (; i + 2 <= end; i += 2) {
+          for (int64_t r = 0; r < 2; ++r) {
+            score_rows<2, 8>(rows, octet + r, q + i * columns, columns,
+                             at + i * kSplitKeys + r * kOctet);
+          }
         }
-      }
-      for (; i < queries; ++i) {
-        score_rows<1, 16>(rows, octet, q + i * columns, columns, at + i * kSplitKeys);
+        for (; i < end; ++i) {
+          score_rows<1, 16>(rows, octet, q + i * columns, columns, at + i * kSplitKeys);
+        }
       }
     }
   }
@@ -175,24 +175,19 @@ static void attend_half(const AttentionArgs& a, const AttentionTile& tile, int64
     }
   }
   for (int64_t block = range.first_block; block < range.end_block; ++block) {
-    const BlockRows rows =
-        block_rows(a, block_pages(a, tile, range, a.v, block), 2 * columns,
-                   range.first - block * kBlockKeys, range.end - block * kBlockKeys, padded);
-    const BlockPages next = pages_after_values(a, tile, range, block);
-    for (int64_t octet = 0; octet < kOctets; ++octet) prefetch(a, next, octet);
-    const float16_t* weights = p + block * kBlockKeys;
-    int64_t i = 0;
-    for (; i + 4 <= queries; i += 4) {
-      add_block<4, 2>(rows, weights + i * kSplitKeys, columns, result.out + i * a.padded_dim,
-                      a.padded_dim);
-    }
-    for (; i + 2 <= queries; i += 2) {
-      add_block<2, 4>(rows, weights + i * kSplitKeys, columns, result.out + i * a.padded_dim,
-                      a.padded_dim);
-    }
-    for (; i < queries; ++i) {
-      add_block<1, 8>(rows, weights + i * kSplitKeys, columns, result.out + i * a.padded_dim,
-                      a.padded_dim);
+    BlockPages pages = block_pages(a, tile, range, a.v, block);
+    for (int64_t h = 0; h < tile.heads; ++h, next_head(a, pages)) {
+      const BlockRows rows = block_rows(a, pages, 2 * columns, range.first - block * kBlockKeys,
+                                        range.end - block * kBlockKeys, padded);
+      const auto add = [&]<int Q, int V>(int64_t i) __attribute__((always_inline)) {
+        add_block<Q, V>(rows, p + i * kSplitKeys + block * kBlockKeys, columns,
+                        result.out + i * a.padded_dim, a.padded_dim);
+      };
+      const int64_t end = (h + 1) * per_head;
+      int64_t i = h * per_head;
+      for (; i + 4 <= end; i += 4) add.template operator()<4, 2>(i);
+      for (; i + 2 <= end; i += 2) add.template operator()<2, 4>(i);
+      for (; i < end; ++i) add.template operator()<1, 8>(i);
     }
   }
   for (int64_t c = 0; c < queries * a.padded_dim; ++c) result.out[c] *= 1 / kProbabilityScale;

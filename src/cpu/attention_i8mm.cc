@@ -14,34 +14,30 @@ namespace {
 
 constexpr float kLargest16 = 32512;  // 127 * 256: high bytes stay in -127 to 127
 
-// The scratch memory, cut up. Sizes are counted in split_scratch_floats().
-struct Scratch {
-  float* scores;        // [queries, 256], later probabilities
-  float* scales;        // [groups, 256]
-  float* mins;          // [groups, 256]
-  int32_t* sums;        // [queries, kinds, columns, 2 (high, low)]
-  int8_t* q;            // [queries, kinds, columns / 8, 2, 8]
-  int8_t* p;            // [queries, groups, 32 octets, 2, 8]
-  uint8_t* transposed;  // [columns, 64]
-  uint8_t* padded;      // [64, columns]
-};
-
 struct Sizes {
-  int64_t queries;
   int64_t columns;        // bytes of a row, rounded up to 16
   int64_t group_columns;  // of a full group
   int64_t groups;
 };
 
+// The scratch memory, cut up. Sizes are counted in split_scratch_floats().
+struct Scratch {
+  float* scores;        // [queries, 256], later probabilities
+  float* scales;        // [groups, 64]
+  float* mins;          // [groups, 64]
+  int8_t* q;            // [queries, kinds, columns / 8, 2, 8]
+  int8_t* p;            // [queries, groups, 8 octets, 2, 8]
+  uint8_t* transposed;  // [columns, 64]
+  uint8_t* padded;      // [64, columns]
+};
 static inline Scratch cut_scratch(float* memory, const Sizes& n, int64_t padded_dim) {
   Scratch s;
   s.scores = memory;
   s.scales = s.scores + kTileQueries * kSplitKeys;
-  s.mins = s.scales + n.groups * kSplitKeys;
-  s.sums = reinterpret_cast<int32_t*>(s.mins + n.groups * kSplitKeys);
-  s.q = reinterpret_cast<int8_t*>(s.sums + kTileQueries * 2 * (padded_dim + 16));
+  s.mins = s.scales + n.groups * kBlockKeys;
+  s.q = reinterpret_cast<int8_t*>(s.mins + n.groups * kBlockKeys);
   s.p = s.q + kTileQueries * 2 * (padded_dim + 16);
-  s.transposed = reinterpret_cast<uint8_t*>(s.p + kTileQueries * n.groups * 2 * kSplitKeys);
+  s.transposed = reinterpret_cast<uint8_t*>(s.p + kTileQueries * n.groups * 2 * kBlockKeys);
   s.padded = s.transposed + kBlockKeys * (padded_dim + 16);
   return s;
 }
@@ -77,7 +73,7 @@ template <bool kInt4>
 static inline void round_query(const float* q, const KvPageLayout& layout, const Sizes& n,
                                int8_t* out, float* scales, float* sums) {
   for (int64_t g = 0; g < n.groups; ++g) {
-    const int64_t left = layout.head_dim - g * kKvGroup, size = left < kKvGroup ? left : kKvGroup;
+    const int64_t size = smaller(layout.head_dim - g * kKvGroup, kKvGroup);
     const float* x = q + g * kKvGroup;
     const float largest = largest_of(x, size);
     scales[g] = largest / kLargest16;
@@ -214,118 +210,121 @@ static inline void score_octet(const BlockRows& rows, int64_t octet, const int8_
   }
 }
 
-// Adds 64 rows to the sums of Q queries in P pairs of columns. For int4 the bytes as they are and
-// their high halves are summed; the low halves are the difference.
+// Adds 64 rows to the outputs of Q queries in P pairs of columns from `c` on, of one group. For
+// int4 the bytes as they are and their high halves are summed; the low halves are the difference.
 template <bool kInt4, int Q, int P>
 static inline void add_pairs(const uint8_t* transposed, const int8_t* p, int64_t p_stride,
-                             int32_t* sums, int64_t high_sums, int64_t sums_stride) {
+                             const float* units, int64_t groups, int64_t c, int64_t size,
+                             float* out, int64_t out_stride) {
   constexpr int kKinds = kInt4 ? 2 : 1;
   int32x4_t acc[Q][P][kKinds];
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i) {
 #pragma GCC unroll 8
-    for (int c = 0; c < P; ++c) {
-      acc[i][c][0] = vld1q_s32(sums + i * sums_stride + 4 * c);
-      if constexpr (kInt4) acc[i][c][1] = vld1q_s32(sums + i * sums_stride + high_sums + 4 * c);
+    for (int k = 0; k < P; ++k) {
+      acc[i][k][0] = vdupq_n_s32(0);
+      if constexpr (kInt4) acc[i][k][1] = vdupq_n_s32(0);
     }
   }
 #pragma GCC unroll 2
-  for (int64_t octet = 0; octet < 8; ++octet) {
+  for (int64_t octet = 0; octet < kOctets; ++octet) {
     int8x16_t weight[Q];
 #pragma GCC unroll 4
     for (int i = 0; i < Q; ++i) weight[i] = vld1q_s8(p + i * p_stride + 16 * octet);
 #pragma GCC unroll 8
-    for (int c = 0; c < P; ++c) {
-      const uint8x16_t x = vld1q_u8(transposed + c * 2 * kBlockKeys + 16 * octet);
+    for (int k = 0; k < P; ++k) {
+      const uint8x16_t x = vld1q_u8(transposed + k * 2 * kBlockKeys + 16 * octet);
       if constexpr (kInt4) {
         const uint8x16_t high = vandq_u8(x, vdupq_n_u8(0xf0));
 #pragma GCC unroll 4
         for (int i = 0; i < Q; ++i) {
-          acc[i][c][0] = vusmmlaq_s32(acc[i][c][0], x, weight[i]);
-          acc[i][c][1] = vusmmlaq_s32(acc[i][c][1], high, weight[i]);
+          acc[i][k][0] = vusmmlaq_s32(acc[i][k][0], x, weight[i]);
+          acc[i][k][1] = vusmmlaq_s32(acc[i][k][1], high, weight[i]);
         }
       } else {
 #pragma GCC unroll 4
         for (int i = 0; i < Q; ++i) {
-          acc[i][c][0] = vmmlaq_s32(acc[i][c][0], vreinterpretq_s8_u8(x), weight[i]);
+          acc[i][k][0] = vmmlaq_s32(acc[i][k][0], vreinterpretq_s8_u8(x), weight[i]);
         }
       }
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i) {
-#pragma GCC unroll 8
-    for (int c = 0; c < P; ++c) {
-      vst1q_s32(sums + i * sums_stride + 4 * c, acc[i][c][0]);
-      if constexpr (kInt4) vst1q_s32(sums + i * sums_stride + high_sums + 4 * c, acc[i][c][1]);
-    }
-  }
-}
-
-// All columns of one block for Q queries.
-template <bool kInt4, int Q>
-static inline void add_block(const Scratch& s, const Sizes& n, int64_t block, int64_t query) {
-  constexpr int kPairs = kInt4 ? (Q >= 4 ? 2 : 4) : (Q >= 4 ? 4 : 8);
-  const int64_t stride = 2 * n.columns * (kInt4 ? 2 : 1), p_stride = n.groups * 2 * kSplitKeys;
-  for (int64_t c = 0; c < n.columns; c += 2 * kPairs) {
-    const int64_t group = c / n.group_columns;
-    add_pairs<kInt4, Q, kPairs>(
-        s.transposed + c * kBlockKeys,
-        s.p + query * p_stride + group * 2 * kSplitKeys + block * 2 * kBlockKeys, p_stride,
-        s.sums + query * stride + 2 * c, 2 * n.columns, stride);
-  }
-}
-
-// The probabilities of one query times the scales of V, as 16-bit integers, per group. Returns
-// their unit, and for int4 adds up probabilities times mins. Scales of keys that were never stored
-// may be NaN; their probability is 0.
-template <bool kInt4>
-static inline void weigh(const float* p, const float* scales, const float* mins, int64_t from,
-                         int64_t to, int8_t* out, float* unit, float* offset) {
-  float32x4_t top = vdupq_n_f32(0), sum = top;
-  const float32x4_t zero = vdupq_n_f32(0);
-  const auto product = [&](int64_t j, const float* by) __attribute__((always_inline)) {
-    const float32x4_t x = vld1q_f32(p + j);
-    return vbslq_f32(vceqq_f32(x, zero), zero, vmulq_f32(x, vld1q_f32(by + j)));
-  };
-  for (int64_t j = from; j < to; j += 4) {
-    top = vmaxq_f32(top, product(j, scales));
-    if (kInt4) sum = vaddq_f32(sum, product(j, mins));
-  }
-  const float largest = vmaxvq_f32(top);
-  // Below this, its inverse overflows and the products are nothing beside any other group's.
-  const float inverse = largest > 1e-30F ? kLargest16 / largest : 0;
-  *unit = largest / kLargest16;
-  if (kInt4) *offset = vaddvq_f32(sum);
-  for (int64_t j = from; j < to; j += 8) {
-    put_pair(vmulq_n_f32(product(j, scales), inverse), vmulq_n_f32(product(j + 4, scales), inverse),
-             out + 2 * j);
-  }
-}
-
-// The sums of one query as floats in the order of elements.
-template <bool kInt4>
-static inline void finish_query(const int32_t* sums, const KvPageLayout& layout, const Sizes& n,
-                                const float* units, const float* offsets, float* out) {
-  for (int64_t g = 0; g < n.groups; ++g) {
-    const int64_t left = layout.head_dim - g * kKvGroup, size = left < kKvGroup ? left : kKvGroup;
-    const int32_t* at = sums + 2 * g * n.group_columns;
-    float* to = out + g * kKvGroup;
-    // Sizes are multiples of 8, so halves of 4.
-    for (int64_t c = 0; c < (kInt4 ? size / 2 : size); c += 4) {
-      const int32x4_t a = vld1q_s32(at + 2 * c), b = vld1q_s32(at + 2 * c + 4);
+    const float unit = units[i * groups];
+#pragma GCC unroll 4
+    for (int k = 0; k < P; k += 2) {
+      const int64_t column = c + 2 * k;
+      if (column >= (kInt4 ? size / 2 : size)) break;  // what pads a row
+      float* to = out + i * out_stride + column;
       if constexpr (kInt4) {
-        const int32x4_t high_a = vld1q_s32(at + 2 * n.columns + 2 * c);
-        const int32x4_t high_b = vld1q_s32(at + 2 * n.columns + 2 * c + 4);
-        const float32x4_t low = join(vsubq_s32(a, high_a), vsubq_s32(b, high_b));
-        const float32x4_t high = join(high_a, high_b);
-        const float32x4_t base = vdupq_n_f32(offsets[g]);
-        vst1q_f32(to + c, vfmaq_n_f32(base, low, units[g]));
-        vst1q_f32(to + size / 2 + c, vfmaq_n_f32(base, high, units[g] / 16));
+        const int32x4_t high_a = acc[i][k][1], high_b = acc[i][k + 1][1];
+        const float32x4_t low =
+            join(vsubq_s32(acc[i][k][0], high_a), vsubq_s32(acc[i][k + 1][0], high_b));
+        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), low, unit));
+        to += size / 2;
+        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), join(high_a, high_b), unit / 16));
       } else {
-        vst1q_f32(to + c, vmulq_n_f32(join(a, b), units[g]));
+        const float32x4_t sum = join(acc[i][k][0], acc[i][k + 1][0]);
+        vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), sum, unit));
       }
     }
+  }
+}
+
+static inline int64_t group_size(const KvPageLayout& layout, int64_t group) {
+  return smaller(layout.head_dim - group * kKvGroup, kKvGroup);
+}
+
+// All columns of one block for Q queries. out: of the first of them.
+template <bool kInt4, int Q>
+static inline void add_block(const AttentionArgs& a, const Scratch& s, const Sizes& n,
+                             const int8_t* p, const float* units, float* out) {
+  constexpr int kPairs = kInt4 ? (Q >= 4 ? 2 : 4) : (Q >= 4 ? 4 : 8);
+  for (int64_t g = 0; g < n.groups; ++g) {
+    const int64_t first = g * n.group_columns, end = smaller(first + n.group_columns, n.columns);
+    for (int64_t c = first; c < end; c += 2 * kPairs) {
+      add_pairs<kInt4, Q, kPairs>(s.transposed + c * kBlockKeys, p + g * 2 * kBlockKeys,
+                                  n.groups * 2 * kBlockKeys, units + g, n.groups, c - first,
+                                  group_size(a.layout, g), out + g * kKvGroup, a.padded_dim);
+    }
+  }
+}
+
+// 64 probabilities of one query times the scales of V, as 16-bit integers, and their unit; for int4
+// adds up probabilities times mins. Scales of keys that were never stored may be NaN; their
+// probability is 0.
+template <bool kInt4>
+static inline void weigh(const float* p, const float* scales, const float* mins, int8_t* out,
+                         float* unit, float* offset) {
+  const float32x4_t zero = vdupq_n_f32(0);
+  float32x4_t top = zero, sum = zero, weights[kBlockKeys / 4];
+#pragma GCC unroll 16
+  for (int64_t j = 0; j < kBlockKeys / 4; ++j) {
+    const float32x4_t x = vld1q_f32(p + 4 * j);
+    const uint32x4_t none = vceqq_f32(x, zero);
+    weights[j] = vbslq_f32(none, zero, vmulq_f32(x, vld1q_f32(scales + 4 * j)));
+    top = vmaxq_f32(top, weights[j]);
+    if (kInt4) sum = vaddq_f32(sum, vbslq_f32(none, zero, vmulq_f32(x, vld1q_f32(mins + 4 * j))));
+  }
+  const float largest = vmaxvq_f32(top);
+  // Below this its inverse overflows, and it is nothing beside the largest probability's 1.
+  const float inverse = largest > 1e-30F ? kLargest16 / largest : 0;
+  *unit = largest * (1 / kLargest16);
+  if (kInt4) *offset += vaddvq_f32(sum);
+#pragma GCC unroll 8
+  for (int64_t j = 0; j < kBlockKeys / 4; j += 2) {
+    put_pair(vmulq_n_f32(weights[j], inverse), vmulq_n_f32(weights[j + 1], inverse), out + 8 * j);
+  }
+}
+
+template <bool kInt4>
+static inline void load_block_scales(const KvPageLayout& layout, const BlockPages& pages,
+                                     const Scratch& s) {
+  for (int64_t g = 0; g < layout.groups; ++g) {
+    const int64_t at = 2 * g * kPageTokens;
+    load_scales(pages, at, s.scales + g * kBlockKeys);
+    if (kInt4) load_scales(pages, layout.mins_at + at, s.mins + g * kBlockKeys);
   }
 }
 
@@ -334,91 +333,87 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
                          const AttentionPartial& result, float* scratch) {
   constexpr int64_t kKinds = kInt4 ? 2 : 1, kMaxGroups = 4;
   const KvPageLayout& layout = a.layout;
-  const Sizes n{tile.rows * a.group, (layout.row_bytes + 15) / 16 * 16,
-                kInt4 ? kKvGroup / 2 : kKvGroup, layout.groups};
+  const int64_t per_head = tile.rows * a.group, queries = tile.heads * per_head;
+  const Sizes n{(layout.row_bytes + 15) / 16 * 16, kInt4 ? kKvGroup / 2 : kKvGroup, layout.groups};
   const Scratch s = cut_scratch(scratch, n, a.padded_dim);
   const CutRange range = cut_range(a, tile, split);
-  memset(result.out, 0, static_cast<size_t>(n.queries * a.padded_dim) * sizeof(float));
+  memset(result.out, 0, static_cast<size_t>(queries * a.padded_dim) * sizeof(float));
   if (range.first >= range.end) {
-    for (int64_t i = 0; i < n.queries; ++i) result.maximum[i] = kNoScore, result.sum[i] = 0;
+    for (int64_t i = 0; i < queries; ++i) result.maximum[i] = kNoScore, result.sum[i] = 0;
     return;
   }
   float query_scale[kTileQueries * kMaxGroups], query_sum[kTileQueries * kMaxGroups];
   const int64_t q_stride = 2 * n.columns * kKinds;
-  for (int64_t i = 0; i < n.queries; ++i) {
+  for (int64_t i = 0; i < queries; ++i) {
     round_query<kInt4>(query_at(a, tile, i), layout, n, s.q + i * q_stride,
                        query_scale + i * n.groups, query_sum + i * n.groups);
   }
 
   for (int64_t block = range.first_block; block < range.end_block; ++block) {
-    const BlockPages pages = block_pages(a, tile, range, a.k, block);
-    const BlockPages next = pages_after_keys(a, tile, range, block);
-    const BlockRows rows = block_rows(a, pages, n.columns, 0, kBlockKeys, s.padded);
-    for (int64_t g = 0; g < n.groups; ++g) {
-      load_scales(pages, 2 * g * kPageTokens, s.scales + g * kBlockKeys);
-      if (kInt4) {
-        load_scales(pages, layout.mins_at + 2 * g * kPageTokens, s.mins + g * kBlockKeys);
+    BlockPages pages = block_pages(a, tile, range, a.k, block);
+    for (int64_t h = 0; h < tile.heads; ++h, next_head(a, pages)) {
+      const BlockRows rows = block_rows(a, pages, n.columns, 0, kBlockKeys, s.padded);
+      load_block_scales<kInt4>(layout, pages, s);
+      for (int64_t octet = 0; octet < kOctets; ++octet) {
+        const auto score = [&]<int Q>(int64_t i) __attribute__((always_inline)) {
+          for (int64_t g = 0; g < n.groups; ++g) {
+            const int64_t first = g * n.group_columns, at = g * kBlockKeys + octet * kOctet;
+            score_octet<kInt4, Q>(rows, octet, s.q + i * q_stride, q_stride, first,
+                                  smaller(first + n.group_columns, n.columns), n.columns,
+                                  query_scale + i * n.groups + g, query_sum + i * n.groups + g,
+                                  n.groups, s.scales + at, s.mins + at, g == 0,
+                                  s.scores + i * kSplitKeys + block * kBlockKeys + octet * kOctet);
+          }
+        };
+        const int64_t end = (h + 1) * per_head;
+        int64_t i = h * per_head;
+        for (; i + 4 <= end; i += 4) score.template operator()<4>(i);
+        for (; i + 2 <= end; i += 2) score.template operator()<2>(i);
+        for (; i < end; ++i) score.template operator()<1>(i);
       }
     }
-    for (int64_t octet = 0; octet < kOctets; ++octet) {
-      prefetch(a, next, octet);
-      const auto score = [&]<int Q>(int64_t i) __attribute__((always_inline)) {
+  }
+
+  for (int64_t i = 0; i < queries; ++i) {
+    softmax_query(a, tile, range, i, a.scale, s.scores + i * kSplitKeys, result);
+  }
+
+  float units[kTileQueries * kMaxGroups], offsets[kTileQueries * kMaxGroups] = {};
+  for (int64_t block = range.first_block; block < range.end_block; ++block) {
+    BlockPages pages = block_pages(a, tile, range, a.v, block);
+    for (int64_t h = 0; h < tile.heads; ++h, next_head(a, pages)) {
+      // Codes of keys that were never stored are numbers all the same, and their weight is 0.
+      const BlockRows rows = block_rows(a, pages, n.columns, 0, kBlockKeys, s.padded);
+      load_block_scales<kInt4>(layout, pages, s);
+      const int64_t end = (h + 1) * per_head, p_stride = n.groups * 2 * kBlockKeys;
+      for (int64_t i = h * per_head; i < end; ++i) {
         for (int64_t g = 0; g < n.groups; ++g) {
-          const int64_t first = g * n.group_columns, at = g * kBlockKeys + octet * kOctet;
-          score_octet<kInt4, Q>(rows, octet, s.q + i * q_stride, q_stride, first,
-                                smaller(first + n.group_columns, n.columns), n.columns,
-                                query_scale + i * n.groups + g, query_sum + i * n.groups + g,
-                                n.groups, s.scales + at, s.mins + at, g == 0,
-                                s.scores + i * kSplitKeys + block * kBlockKeys + octet * kOctet);
+          weigh<kInt4>(s.scores + i * kSplitKeys + block * kBlockKeys, s.scales + g * kBlockKeys,
+                       s.mins + g * kBlockKeys, s.p + i * p_stride + g * 2 * kBlockKeys,
+                       units + i * n.groups + g, offsets + i * n.groups + g);
         }
-      };
-      int64_t i = 0;
-      for (; i + 4 <= n.queries; i += 4) score.template operator()<4>(i);
-      for (; i + 2 <= n.queries; i += 2) score.template operator()<2>(i);
-      for (; i < n.queries; ++i) score.template operator()<1>(i);
-    }
-  }
-
-  for (int64_t block = range.first_block; block < range.end_block; ++block) {
-    const BlockPages pages = block_pages(a, tile, range, a.v, block);
-    for (int64_t g = 0; g < n.groups; ++g) {
-      const int64_t at = g * kSplitKeys + block * kBlockKeys;
-      load_scales(pages, 2 * g * kPageTokens, s.scales + at);
-      if (kInt4) load_scales(pages, layout.mins_at + 2 * g * kPageTokens, s.mins + at);
-    }
-  }
-  float units[kTileQueries * kMaxGroups], offsets[kTileQueries * kMaxGroups];
-  const int64_t from = range.first_block * kBlockKeys, to = range.end_block * kBlockKeys;
-  for (int64_t i = 0; i < n.queries; ++i) {
-    float* p = s.scores + i * kSplitKeys;
-    softmax_query(a, tile, range, i, a.scale, p, result);
-    for (int64_t g = 0; g < n.groups; ++g) {
-      weigh<kInt4>(p, s.scales + g * kSplitKeys, s.mins + g * kSplitKeys, from, to,
-                   s.p + (i * n.groups + g) * 2 * kSplitKeys, units + i * n.groups + g,
-                   offsets + i * n.groups + g);
-    }
-  }
-
-  memset(s.sums, 0, static_cast<size_t>(n.queries * 2 * n.columns * kKinds) * sizeof(int32_t));
-  for (int64_t block = range.first_block; block < range.end_block; ++block) {
-    // Codes of keys that were never stored are numbers all the same, and their weight is 0.
-    const BlockRows rows =
-        block_rows(a, block_pages(a, tile, range, a.v, block), n.columns, 0, kBlockKeys, s.padded);
-    const BlockPages next = pages_after_values(a, tile, range, block);
-    for (int64_t octet = 0; octet < kOctets; ++octet) {
-      prefetch(a, next, octet);
-      for (int64_t c = 0; c < n.columns; c += 16) {
-        transpose_octet(rows, octet, c, s.transposed + c * kBlockKeys + 2 * kOctet * octet);
       }
+      for (int64_t octet = 0; octet < kOctets; ++octet) {
+        for (int64_t c = 0; c < n.columns; c += 16) {
+          transpose_octet(rows, octet, c, s.transposed + c * kBlockKeys + 2 * kOctet * octet);
+        }
+      }
+      const auto add = [&]<int Q>(int64_t i) __attribute__((always_inline)) {
+        add_block<kInt4, Q>(a, s, n, s.p + i * p_stride, units + i * n.groups,
+                            result.out + i * a.padded_dim);
+      };
+      int64_t i = h * per_head;
+      for (; i + 4 <= end; i += 4) add.template operator()<4>(i);
+      for (; i + 2 <= end; i += 2) add.template operator()<2>(i);
+      for (; i < end; ++i) add.template operator()<1>(i);
     }
-    int64_t i = 0;
-    for (; i + 4 <= n.queries; i += 4) add_block<kInt4, 4>(s, n, block, i);
-    for (; i + 2 <= n.queries; i += 2) add_block<kInt4, 2>(s, n, block, i);
-    for (; i < n.queries; ++i) add_block<kInt4, 1>(s, n, block, i);
   }
-  for (int64_t i = 0; i < n.queries; ++i) {
-    finish_query<kInt4>(s.sums + i * 2 * n.columns * kKinds, layout, n, units + i * n.groups,
-                        offsets + i * n.groups, result.out + i * a.padded_dim);
+  if (!kInt4) return;
+  for (int64_t i = 0; i < queries; ++i) {
+    for (int64_t g = 0; g < n.groups; ++g) {
+      float* out = result.out + i * a.padded_dim + g * kKvGroup;
+      for (int64_t c = 0; c < group_size(layout, g); ++c) out[c] += offsets[i * n.groups + g];
+    }
   }
 }
 

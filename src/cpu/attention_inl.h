@@ -274,8 +274,8 @@ HWY_INLINE void load_queries(const AttentionArgs& a, const AttentionTile& tile, 
   }
 }
 
-// The queries of `tile` over keys [split * 256, split * 256 + 256) into `result`. `scratch` as
-// split_scratch_floats() says.
+// The queries of `tile`, which has one kv head, over keys [split * 256, split * 256 + 256) into
+// `result`. `scratch` as split_scratch_floats() says.
 void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                   const AttentionPartial& result, float* scratch) {
   const int64_t queries = tile.rows * a.group, dim = a.padded_dim;
@@ -354,11 +354,13 @@ void merge_partials(const AttentionPartial& total, const AttentionPartial& next,
 // out = partial / sum for the tile's rows.
 void finish_tile(const AttentionArgs& a, const AttentionTile& tile,
                  const AttentionPartial& partial) {
-  for (int64_t i = 0; i < tile.rows * a.group; ++i) {
+  const int64_t per_head = tile.rows * a.group;
+  for (int64_t i = 0; i < tile.heads * per_head; ++i) {
     const float inverse = 1 / partial.sum[i];
     const float* HWY_RESTRICT from = partial.out + i * a.padded_dim;
-    float* HWY_RESTRICT out = a.out + (tile.first_row + i / a.group) * a.out_stride +
-                              (tile.kv_head * a.group + i % a.group) * a.head_dim;
+    const int64_t row = tile.first_row + i % per_head / a.group;
+    const int64_t head = (tile.kv_head + i / per_head) * a.group + i % a.group;
+    float* HWY_RESTRICT out = a.out + row * a.out_stride + head * a.head_dim;
     for (int64_t c = 0; c < a.head_dim; ++c) out[c] = from[c] * inverse;
   }
 }
