@@ -205,11 +205,25 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
                     merge);
 }
 
-}  // namespace
+// Keys are stored rotated: so must queries be.
+void rotate_queries(ThreadPool& pool, Workspace& workspace, int64_t heads, int64_t rows,
+                    AttentionArgs& a) {
+  const int64_t width = heads * a.head_dim;
+  float* rotated = workspace.queries(static_cast<size_t>(rows * width));
+  parallel_if_large(pool, rows * width, rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* to = rotated + row * width;
+      std::copy_n(a.q + row * a.q_stride, width, to);
+      for (int64_t h = 0; h < heads; ++h) rotate_kv(to + h * a.head_dim, a.head_dim);
+    }
+  });
+  a.q = rotated;
+  a.q_stride = width;
+}
 
-void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
-               std::span<const SequenceSpan> spans, const AttentionParams& params,
-               const Activations& out) {
+void attend_all(AttendSplit attend, ThreadPool& pool, Workspace& workspace, const Activations& q,
+                const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                const AttentionParams& params, const Activations& out) {
   const int64_t width = int64_t{params.heads} * kv.head_dim;
   SPW_ASSERT(q.dtype == DType::kF32 && out.dtype == DType::kF32);
   SPW_ASSERT(q.cols == width && out.cols == width && q.rows == out.rows);
@@ -218,19 +232,20 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
   SPW_CHECK(params.heads / kv.kv_heads <= kTileQueries, kUnsupported,
             "attention with {} query heads per kv head; at most {} are supported",
             params.heads / kv.kv_heads, kTileQueries);
-  const AttentionArgs a{.q = q.f32(),
-                        .q_stride = q.stride,
-                        .out = out.f32(),
-                        .out_stride = out.stride,
-                        .k = reinterpret_cast<const uint8_t*>(kv.k),
-                        .v = reinterpret_cast<const uint8_t*>(kv.v),
-                        .layout = KvPageLayout(kv.type, kv.head_dim),
-                        .kv_heads = kv.kv_heads,
-                        .group = params.heads / kv.kv_heads,
-                        .head_dim = kv.head_dim,
-                        .padded_dim = (kv.head_dim + 15) / 16 * 16,
-                        .scale = params.scale,
-                        .window = params.window};
+  AttentionArgs a{.q = q.f32(),
+                  .q_stride = q.stride,
+                  .out = out.f32(),
+                  .out_stride = out.stride,
+                  .k = reinterpret_cast<const uint8_t*>(kv.k),
+                  .v = reinterpret_cast<const uint8_t*>(kv.v),
+                  .layout = KvPageLayout(kv.type, kv.head_dim),
+                  .kv_heads = kv.kv_heads,
+                  .group = params.heads / kv.kv_heads,
+                  .head_dim = kv.head_dim,
+                  .padded_dim = (kv.head_dim + 15) / 16 * 16,
+                  .scale = params.scale,
+                  .window = params.window};
+  if (is_rotated(kv.type, KvPart::kKeys)) rotate_queries(pool, workspace, params.heads, q.rows, a);
   const std::vector<AttentionTile> tiles = make_tiles(a, kv, spans, pool.threads());
   if (tiles.empty()) return;
   int64_t partial_bytes = 0;
@@ -240,10 +255,24 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
   }
   if (static_cast<int64_t>(tiles.size()) >= 4 * int64_t{pool.threads()} ||
       partial_bytes > kMaxPartialBytes) {
-    attend_tiles(pool, workspace, a, kernel_for(kv.type), tiles);
+    attend_tiles(pool, workspace, a, attend, tiles);
   } else {
-    attend_splits(pool, workspace, a, kernel_for(kv.type), tiles);
+    attend_splits(pool, workspace, a, attend, tiles);
   }
+}
+
+}  // namespace
+
+void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
+               std::span<const SequenceSpan> spans, const AttentionParams& params,
+               const Activations& out) {
+  attend_all(kernel_for(kv.type), pool, workspace, q, kv, spans, params, out);
+}
+
+void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                        const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                        const AttentionParams& params, const Activations& out) {
+  attend_all(attend_split_portable, pool, workspace, q, kv, spans, params, out);
 }
 
 }  // namespace cpu

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ARM kernels of attention share: the order of keys, softmax, rows of odd sizes.
 //
-// A cut of 256 keys is 4 blocks of 4 pages. Inside a block keys are visited two from each page in
-// turn, and a tile's kv heads one after the other, so that a thread reads four distant streams at
-// once (a single one, or single pages, do not reach the memory's speed): position i of a block is
-// token i / 8 * 2 + i % 2 of page i % 8 / 2. Scores and probabilities are kept in this order; runs
-// of 8 positions are octets.
+// A cut of 256 keys is 4 blocks of 4 pages. The pages of a block are read in turn, 8 tokens (an
+// octet) at a time, and a tile's kv heads one after the other, so that a thread reads four distant
+// streams at once: a single one, or single pages, do not reach the memory's speed.
 //
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
@@ -24,11 +22,8 @@ constexpr float kNoScore = -3.0e38F;  // below any score
 constexpr int64_t kBlockKeys = 64, kBlockPages = 4, kOctet = 8;
 constexpr int64_t kOctets = kBlockKeys / kOctet;
 
-// Key of each position, relative to the block.
-constexpr int32_t kKeyAt[kBlockKeys] = {
-    0,  1,  16, 17, 32, 33, 48, 49, 2,  3,  18, 19, 34, 35, 50, 51, 4,  5,  20, 21, 36, 37,
-    52, 53, 6,  7,  22, 23, 38, 39, 54, 55, 8,  9,  24, 25, 40, 41, 56, 57, 10, 11, 26, 27,
-    42, 43, 58, 59, 12, 13, 28, 29, 44, 45, 60, 61, 14, 15, 30, 31, 46, 47, 62, 63};
+// Octet i is half i % 2 of page i / 2. The order in which they are read.
+constexpr int64_t kOctetOrder[kOctets] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -100,10 +95,10 @@ static inline BlockRows block_rows(const AttentionArgs& a, const BlockPages& pag
   rows.stride = columns;
   return rows;
 }
-// Row of position `i` after octet `octet`.
+// Token i of an octet.
 [[gnu::always_inline]] static inline const uint8_t* row_at(const BlockRows& rows, int64_t octet,
-                                                           int i) {
-  return rows.page[i % 8 / 2] + (2 * (octet + i / 8) + i % 2) * rows.stride;
+                                                           int64_t i) {
+  return rows.page[octet / 2] + (octet % 2 * kOctet + i) * rows.stride;
 }
 
 static inline const float* query_at(const AttentionArgs& a, const AttentionTile& tile, int64_t i) {
@@ -112,24 +107,23 @@ static inline const float* query_at(const AttentionArgs& a, const AttentionTile&
          ((tile.kv_head + i / per_head) * a.group + i % a.group) * a.head_dim;
 }
 
-// As exp_vec() of vector_math_inl.h.
-static inline float32x4_t exp_f32(float32x4_t x) {
-  const float32x4_t low = vdupq_n_f32(-87.3F);
+// 2^x for x <= 0; 0 below -126. x = n + r with |r| <= 1/2, and a polynomial for 2^r whose relative
+// error is below 3e-7.
+static inline float32x4_t exp2_f32(float32x4_t x) {
+  const float32x4_t low = vdupq_n_f32(-126);
   const float32x4_t clamped = vmaxq_f32(x, low);
-  const int32x4_t n = vcvtnq_s32_f32(vmulq_n_f32(clamped, 1.44269504F));
-  const float32x4_t nf = vcvtq_f32_s32(n);
-  float32x4_t r = vfmsq_f32(clamped, nf, vdupq_n_f32(0.693359375F));
-  r = vfmsq_f32(r, nf, vdupq_n_f32(-2.12194440e-4F));
-  float32x4_t p = vdupq_n_f32(1.0F / 720);
-  p = vfmaq_f32(vdupq_n_f32(1.0F / 120), p, r);
-  p = vfmaq_f32(vdupq_n_f32(1.0F / 24), p, r);
-  p = vfmaq_f32(vdupq_n_f32(1.0F / 6), p, r);
-  p = vfmaq_f32(vdupq_n_f32(0.5F), p, r);
+  const float32x4_t n = vrndnq_f32(clamped);
+  const float32x4_t r = vsubq_f32(clamped, n);
+  float32x4_t p = vdupq_n_f32(1.54035304e-4F);  // ln(2)^k / k!
+  p = vfmaq_f32(vdupq_n_f32(1.33335581e-3F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(9.61812911e-3F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(5.55041087e-2F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(2.40226507e-1F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(6.93147181e-1F), p, r);
   p = vfmaq_f32(vdupq_n_f32(1), p, r);
-  p = vfmaq_f32(vdupq_n_f32(1), p, r);
-  const int32x4_t bits = vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23);
-  const float32x4_t result = vmulq_f32(p, vreinterpretq_f32_s32(bits));
-  return vbslq_f32(vcltq_f32(x, low), vdupq_n_f32(0), result);
+  const int32x4_t exponent = vshlq_n_s32(vcvtq_s32_f32(n), 23);
+  const int32x4_t bits = vaddq_s32(vreinterpretq_s32_f32(p), exponent);
+  return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_s32(bits), vcgtq_f32(x, low)));
 }
 
 // Scores [256] of query i become e^(scale * score - maximum), 0 for keys that it does not see.
@@ -137,6 +131,7 @@ static inline void softmax_query(const AttentionArgs& a, const AttentionTile& ti
                                  const CutRange& range, int64_t i, float scale, float* scores,
                                  const AttentionPartial& result) {
   const int64_t position = tile.position + i % (tile.rows * a.group) / a.group;
+  scale *= 1.44269504F;  // powers of two are quicker
   const int64_t begin = larger(first_seen(a, position), range.base) - range.base;
   const int64_t end = smaller(position + 1, range.base + kSplitKeys) - range.base;
   const int64_t from = range.first_block * kBlockKeys, to = range.end_block * kBlockKeys;
@@ -158,8 +153,9 @@ static inline void softmax_query(const AttentionArgs& a, const AttentionTile& ti
     }
     const int32x4_t lowest = vdupq_n_s32(static_cast<int32_t>(begin - block));
     const int32x4_t highest = vdupq_n_s32(static_cast<int32_t>(end - block));
+    constexpr int32_t kFirstFour[4] = {0, 1, 2, 3};
     for (int64_t j = 0; j < kBlockKeys; j += 4) {
-      const int32x4_t key = vld1q_s32(kKeyAt + j);
+      const int32x4_t key = vaddq_s32(vld1q_s32(kFirstFour), vdupq_n_s32(static_cast<int32_t>(j)));
       const uint32x4_t seen = vandq_u32(vcgeq_s32(key, lowest), vcltq_s32(key, highest));
       const float32x4_t s = vmulq_n_f32(vld1q_f32(scores + block + j), scale);
       const float32x4_t masked = vbslq_f32(seen, s, vdupq_n_f32(kNoScore));
@@ -171,14 +167,14 @@ static inline void softmax_query(const AttentionArgs& a, const AttentionTile& ti
   const float32x4_t maxima = vdupq_n_f32(maximum);
   float32x4_t sum0 = vdupq_n_f32(0), sum1 = sum0;
   for (int64_t j = from; j < to; j += 8) {
-    const float32x4_t p0 = exp_f32(vsubq_f32(vld1q_f32(scores + j), maxima));
-    const float32x4_t p1 = exp_f32(vsubq_f32(vld1q_f32(scores + j + 4), maxima));
+    const float32x4_t p0 = exp2_f32(vsubq_f32(vld1q_f32(scores + j), maxima));
+    const float32x4_t p1 = exp2_f32(vsubq_f32(vld1q_f32(scores + j + 4), maxima));
     vst1q_f32(scores + j, p0);
     vst1q_f32(scores + j + 4, p1);
     sum0 = vaddq_f32(sum0, p0);
     sum1 = vaddq_f32(sum1, p1);
   }
-  result.maximum[i] = maximum;
+  result.maximum[i] = maximum * 0.693147181F;
   result.sum[i] = vaddvq_f32(vaddq_f32(sum0, sum1));
 }
 

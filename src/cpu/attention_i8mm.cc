@@ -22,13 +22,12 @@ struct Sizes {
 
 // The scratch memory, cut up. Sizes are counted in split_scratch_floats().
 struct Scratch {
-  float* scores;        // [queries, 256], later probabilities
-  float* scales;        // [groups, 64]
-  float* mins;          // [groups, 64]
-  int8_t* q;            // [queries, kinds, columns / 8, 2, 8]
-  int8_t* p;            // [queries, groups, 8 octets, 2, 8]
-  uint8_t* transposed;  // [columns, 64]
-  uint8_t* padded;      // [64, columns]
+  float* scores;    // [queries, 256], later probabilities
+  float* scales;    // [groups, 64]
+  float* mins;      // [groups, 64]
+  int8_t* q;        // [queries, kinds, columns / 8, 2, 8]
+  int8_t* p;        // [queries, groups, 8 octets, 2, 8]
+  uint8_t* padded;  // [64, columns]
 };
 static inline Scratch cut_scratch(float* memory, const Sizes& n, int64_t padded_dim) {
   Scratch s;
@@ -37,8 +36,7 @@ static inline Scratch cut_scratch(float* memory, const Sizes& n, int64_t padded_
   s.mins = s.scales + n.groups * kBlockKeys;
   s.q = reinterpret_cast<int8_t*>(s.mins + n.groups * kBlockKeys);
   s.p = s.q + kTileQueries * 2 * (padded_dim + 16);
-  s.transposed = reinterpret_cast<uint8_t*>(s.p + kTileQueries * n.groups * 2 * kBlockKeys);
-  s.padded = s.transposed + kBlockKeys * (padded_dim + 16);
+  s.padded = reinterpret_cast<uint8_t*>(s.p + kTileQueries * n.groups * 2 * kBlockKeys);
   return s;
 }
 
@@ -92,19 +90,13 @@ static inline void round_query(const float* q, const KvPageLayout& layout, const
   }
 }
 
-// Scales (or mins) of a block's 64 keys in the order of positions.
+// Scales (or mins) of a block's 64 keys.
 static inline void load_scales(const BlockPages& pages, int64_t offset, float* out) {
-  float32x4_t x[kBlockPages][4];
   for (int64_t i = 0; i < kBlockPages; ++i) {
     const auto* halves = reinterpret_cast<const __fp16*>(pages.page[i] + offset);
-    for (int64_t j = 0; j < 4; ++j) x[i][j] = vcvt_f32_f16(vld1_f16(halves + 4 * j));
-  }
-  for (int64_t j = 0; j < 4; ++j) {
-    float* at = out + 16 * j;
-    vst1q_f32(at, vcombine_f32(vget_low_f32(x[0][j]), vget_low_f32(x[1][j])));
-    vst1q_f32(at + 4, vcombine_f32(vget_low_f32(x[2][j]), vget_low_f32(x[3][j])));
-    vst1q_f32(at + 8, vcombine_f32(vget_high_f32(x[0][j]), vget_high_f32(x[1][j])));
-    vst1q_f32(at + 12, vcombine_f32(vget_high_f32(x[2][j]), vget_high_f32(x[3][j])));
+    for (int64_t j = 0; j < kPageTokens; j += 4) {
+      vst1q_f32(out + i * kPageTokens + j, vcvt_f32_f16(vld1_f16(halves + j)));
+    }
   }
 }
 
@@ -121,58 +113,63 @@ static inline void load_scales(const BlockPages& pages, int64_t offset, float* o
   return vreinterpretq_s8_s64(vzip2q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
 }
 
-// Adds columns [first, end), which are one group, to the scores of Q queries for P pairs of rows
-// (4 a whole octet): scores += (dot * query_scale) * scales + query_sum * mins.
+// Adds columns [first, end), which are one group, to the scores of Q queries for an octet:
+// scores += (dot * query_scale) * scales + query_sum * mins. Not inlined: what surrounds it would
+// compete for the registers.
 template <bool kInt4, int Q>
-static inline void score_octet(const BlockRows& rows, int64_t octet, const int8_t* q,
-                               int64_t q_stride, int64_t first, int64_t end, int64_t columns,
-                               const float* query_scale, const float* query_sum, int64_t groups,
-                               const float* scales, const float* mins, bool start, float* scores) {
-  int32x4_t acc[Q][4];
+[[gnu::noinline]] static void score_octet(const BlockRows& rows, int64_t octet, const int8_t* q,
+                                          int64_t q_stride, int64_t first, int64_t end,
+                                          int64_t columns, const float* query_scale,
+                                          const float* query_sum, int64_t groups,
+                                          const float* scales, const float* mins, bool start,
+                                          float* scores) {
+  constexpr int kChains = Q <= 2 ? 2 : 1;  // sums that do not wait for each other; exact, so equal
+  int32x4_t acc[Q][4][kChains];
   const int8_t* k[8];
 #pragma GCC unroll 8
   for (int r = 0; r < 8; ++r) k[r] = reinterpret_cast<const int8_t*>(row_at(rows, octet, r));
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i) {
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) acc[i][r] = vdupq_n_s32(0);
+    for (int r = 0; r < 4; ++r) {
+#pragma GCC unroll 2
+      for (int n = 0; n < kChains; ++n) acc[i][r][n] = vdupq_n_s32(0);
+    }
   }
+#pragma GCC unroll 1
   for (int64_t c = first; c < end; c += 16) {
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) {
       const int8x16_t even = vld1q_s8(k[2 * r] + c), odd = vld1q_s8(k[2 * r + 1] + c);
-      const int8x16_t x0 = rows_low(even, odd), x1 = rows_high(even, odd);
-      if constexpr (kInt4) {
-        const uint8x16_t u0 = vreinterpretq_u8_s8(x0), u1 = vreinterpretq_u8_s8(x1);
-        const int8x16_t low0 = vreinterpretq_s8_u8(vandq_u8(u0, vdupq_n_u8(15)));
-        const int8x16_t low1 = vreinterpretq_s8_u8(vandq_u8(u1, vdupq_n_u8(15)));
-        const int8x16_t high0 = vreinterpretq_s8_u8(vshrq_n_u8(u0, 4));
-        const int8x16_t high1 = vreinterpretq_s8_u8(vshrq_n_u8(u1, 4));
+      const int8x16_t x[2] = {rows_low(even, odd), rows_high(even, odd)};
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) {
+        const auto add = [&](int8x16_t codes, int64_t at) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-        for (int i = 0; i < Q; ++i) {
-          const int8_t* low_q = q + i * q_stride + 2 * c;
-          const int8_t* high_q = low_q + 2 * columns;
-          acc[i][r] = vmmlaq_s32(acc[i][r], low0, vld1q_s8(low_q));
-          acc[i][r] = vmmlaq_s32(acc[i][r], low1, vld1q_s8(low_q + 16));
-          acc[i][r] = vmmlaq_s32(acc[i][r], high0, vld1q_s8(high_q));
-          acc[i][r] = vmmlaq_s32(acc[i][r], high1, vld1q_s8(high_q + 16));
-        }
-      } else {
-#pragma GCC unroll 4
-        for (int i = 0; i < Q; ++i) {
-          const int8_t* at = q + i * q_stride + 2 * c;
-          acc[i][r] = vmmlaq_s32(acc[i][r], x0, vld1q_s8(at));
-          acc[i][r] = vmmlaq_s32(acc[i][r], x1, vld1q_s8(at + 16));
+          for (int i = 0; i < Q; ++i) {
+            int32x4_t& sum = acc[i][r][n % kChains];
+            sum = vmmlaq_s32(sum, codes, vld1q_s8(q + i * q_stride + at));
+          }
+        };
+        if constexpr (kInt4) {
+          const uint8x16_t both = vreinterpretq_u8_s8(x[n]);
+          add(vreinterpretq_s8_u8(vandq_u8(both, vdupq_n_u8(15))), 2 * c + 16 * n);
+          add(vreinterpretq_s8_u8(vshrq_n_u8(both, 4)), 2 * (columns + c) + 16 * n);
+        } else {
+          add(x[n], 2 * c + 16 * n);
         }
       }
     }
   }
+  const auto total = [&](int i, int r) __attribute__((always_inline)) {
+    return kChains == 2 ? vaddq_s32(acc[i][r][0], acc[i][r][kChains - 1]) : acc[i][r][0];
+  };
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i) {
     float* out = scores + i * kSplitKeys;
 #pragma GCC unroll 2
     for (int r = 0; r < 2; ++r) {
-      const float32x4_t dots = join(acc[i][2 * r], acc[i][2 * r + 1]);
+      const float32x4_t dots = join(total(i, 2 * r), total(i, 2 * r + 1));
       float32x4_t s =
           vmulq_n_f32(vmulq_f32(dots, vld1q_f32(scales + 4 * r)), query_scale[i * groups]);
       if (!start) s = vaddq_f32(s, vld1q_f32(out + 4 * r));
@@ -182,40 +179,13 @@ static inline void score_octet(const BlockRows& rows, int64_t octet, const int8_
   }
 }
 
-// 8 rows of 16 columns to 16 rows of 8: pairs of columns, 64 * 2 bytes apart (a pair's octets lie
-// together).
-[[gnu::always_inline]] static inline void transpose_octet(const BlockRows& rows, int64_t octet,
-                                                          int64_t c, uint8_t* out) {
-  uint8x16_t r[8], s[8], t[8];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) r[i] = vld1q_u8(row_at(rows, octet, i) + c);
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    s[i] = vzip1q_u8(r[i], r[i + 4]);      // columns 0 to 7
-    s[i + 4] = vzip2q_u8(r[i], r[i + 4]);  // columns 8 to 15
-  }
-#pragma GCC unroll 2
-  for (int h = 0; h < 2; ++h) {
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      t[4 * h + i] = vzip1q_u8(s[4 * h + i], s[4 * h + i + 2]);
-      t[4 * h + i + 2] = vzip2q_u8(s[4 * h + i], s[4 * h + i + 2]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const uint8x16_t a = t[2 * i], b = t[2 * i + 1];
-    vst1q_u8(out + (2 * i) * 2 * kBlockKeys, vzip1q_u8(a, b));
-    vst1q_u8(out + (2 * i + 1) * 2 * kBlockKeys, vzip2q_u8(a, b));
-  }
-}
-
-// Adds 64 rows to the outputs of Q queries in P pairs of columns from `c` on, of one group. For
-// int4 the bytes as they are and their high halves are summed; the low halves are the difference.
+// Adds 64 tokens to the outputs of Q queries in P pairs of columns from column `c` of a group on,
+// which is at byte `at` of the pages. For int4 the bytes as they are and their high halves are
+// summed; the low halves are the difference.
 template <bool kInt4, int Q, int P>
-static inline void add_pairs(const uint8_t* transposed, const int8_t* p, int64_t p_stride,
-                             const float* units, int64_t groups, int64_t c, int64_t size,
-                             float* out, int64_t out_stride) {
+[[gnu::noinline]] static void add_pairs(const BlockPages& pages, int64_t at, const int8_t* p,
+                                        int64_t p_stride, const float* units, int64_t groups,
+                                        int64_t c, int64_t size, float* out, int64_t out_stride) {
   constexpr int kKinds = kInt4 ? 2 : 1;
   int32x4_t acc[Q][P][kKinds];
 #pragma GCC unroll 4
@@ -226,25 +196,34 @@ static inline void add_pairs(const uint8_t* transposed, const int8_t* p, int64_t
       if constexpr (kInt4) acc[i][k][1] = vdupq_n_s32(0);
     }
   }
-#pragma GCC unroll 2
-  for (int64_t octet = 0; octet < kOctets; ++octet) {
-    int8x16_t weight[Q];
+// Unrolled, it would not fit the registers.
+#pragma GCC unroll 1
+  for (int64_t page = 0; page < kBlockPages; ++page) {
+    int8x16_t weight[Q][2];
 #pragma GCC unroll 4
-    for (int i = 0; i < Q; ++i) weight[i] = vld1q_s8(p + i * p_stride + 16 * octet);
+    for (int i = 0; i < Q; ++i) {
+      weight[i][0] = vld1q_s8(p + i * p_stride + 2 * kPageTokens * page);
+      weight[i][1] = vld1q_s8(p + i * p_stride + 2 * kPageTokens * page + 16);
+    }
+    const auto* columns = reinterpret_cast<const int8_t*>(pages.page[page] + at);
 #pragma GCC unroll 8
     for (int k = 0; k < P; ++k) {
-      const uint8x16_t x = vld1q_u8(transposed + k * 2 * kBlockKeys + 16 * octet);
-      if constexpr (kInt4) {
-        const uint8x16_t high = vandq_u8(x, vdupq_n_u8(0xf0));
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const int8x16_t x = vld1q_s8(columns + (2 * k + half) * 16);
+        if constexpr (kInt4) {
+          const uint8x16_t both = vreinterpretq_u8_s8(x);
+          const uint8x16_t high = vandq_u8(both, vdupq_n_u8(0xf0));
 #pragma GCC unroll 4
-        for (int i = 0; i < Q; ++i) {
-          acc[i][k][0] = vusmmlaq_s32(acc[i][k][0], x, weight[i]);
-          acc[i][k][1] = vusmmlaq_s32(acc[i][k][1], high, weight[i]);
-        }
-      } else {
+          for (int i = 0; i < Q; ++i) {
+            acc[i][k][0] = vusmmlaq_s32(acc[i][k][0], both, weight[i][half]);
+            acc[i][k][1] = vusmmlaq_s32(acc[i][k][1], high, weight[i][half]);
+          }
+        } else {
 #pragma GCC unroll 4
-        for (int i = 0; i < Q; ++i) {
-          acc[i][k][0] = vmmlaq_s32(acc[i][k][0], vreinterpretq_s8_u8(x), weight[i]);
+          for (int i = 0; i < Q; ++i) {
+            acc[i][k][0] = vmmlaq_s32(acc[i][k][0], x, weight[i][half]);
+          }
         }
       }
     }
@@ -255,7 +234,6 @@ static inline void add_pairs(const uint8_t* transposed, const int8_t* p, int64_t
 #pragma GCC unroll 4
     for (int k = 0; k < P; k += 2) {
       const int64_t column = c + 2 * k;
-      if (column >= (kInt4 ? size / 2 : size)) break;  // what pads a row
       float* to = out + i * out_stride + column;
       if constexpr (kInt4) {
         const int32x4_t high_a = acc[i][k][1], high_b = acc[i][k + 1][1];
@@ -276,18 +254,22 @@ static inline int64_t group_size(const KvPageLayout& layout, int64_t group) {
   return smaller(layout.head_dim - group * kKvGroup, kKvGroup);
 }
 
-// All columns of one block for Q queries. out: of the first of them.
+// All columns of one block for Q queries. out: of the first of them. Columns are taken 8 or 16 at a
+// time, then 4.
 template <bool kInt4, int Q>
-static inline void add_block(const AttentionArgs& a, const Scratch& s, const Sizes& n,
+static inline void add_block(const AttentionArgs& a, const BlockPages& pages, const Sizes& n,
                              const int8_t* p, const float* units, float* out) {
   constexpr int kPairs = kInt4 ? (Q >= 4 ? 2 : 4) : (Q >= 4 ? 4 : 8);
   for (int64_t g = 0; g < n.groups; ++g) {
-    const int64_t first = g * n.group_columns, end = smaller(first + n.group_columns, n.columns);
-    for (int64_t c = first; c < end; c += 2 * kPairs) {
-      add_pairs<kInt4, Q, kPairs>(s.transposed + c * kBlockKeys, p + g * 2 * kBlockKeys,
-                                  n.groups * 2 * kBlockKeys, units + g, n.groups, c - first,
-                                  group_size(a.layout, g), out + g * kKvGroup, a.padded_dim);
-    }
+    const int64_t size = group_size(a.layout, g), columns = kInt4 ? size / 2 : size;
+    const auto add = [&]<int P>(int64_t c) __attribute__((always_inline)) {
+      add_pairs<kInt4, Q, P>(pages, a.layout.codes_at + (g * n.group_columns + c) * kPageTokens,
+                             p + g * 2 * kBlockKeys, n.groups * 2 * kBlockKeys, units + g, n.groups,
+                             c, size, out + g * kKvGroup, a.padded_dim);
+    };
+    int64_t c = 0;
+    for (; c + 2 * kPairs <= columns; c += 2 * kPairs) add.template operator()<kPairs>(c);
+    for (; c < columns; c += 4) add.template operator()<2>(c);
   }
 }
 
@@ -354,7 +336,7 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
     for (int64_t h = 0; h < tile.heads; ++h, next_head(a, pages)) {
       const BlockRows rows = block_rows(a, pages, n.columns, 0, kBlockKeys, s.padded);
       load_block_scales<kInt4>(layout, pages, s);
-      for (int64_t octet = 0; octet < kOctets; ++octet) {
+      for (const int64_t octet : kOctetOrder) {
         const auto score = [&]<int Q>(int64_t i) __attribute__((always_inline)) {
           for (int64_t g = 0; g < n.groups; ++g) {
             const int64_t first = g * n.group_columns, at = g * kBlockKeys + octet * kOctet;
@@ -383,7 +365,6 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
     BlockPages pages = block_pages(a, tile, range, a.v, block);
     for (int64_t h = 0; h < tile.heads; ++h, next_head(a, pages)) {
       // Codes of keys that were never stored are numbers all the same, and their weight is 0.
-      const BlockRows rows = block_rows(a, pages, n.columns, 0, kBlockKeys, s.padded);
       load_block_scales<kInt4>(layout, pages, s);
       const int64_t end = (h + 1) * per_head, p_stride = n.groups * 2 * kBlockKeys;
       for (int64_t i = h * per_head; i < end; ++i) {
@@ -393,13 +374,8 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
                        units + i * n.groups + g, offsets + i * n.groups + g);
         }
       }
-      for (int64_t octet = 0; octet < kOctets; ++octet) {
-        for (int64_t c = 0; c < n.columns; c += 16) {
-          transpose_octet(rows, octet, c, s.transposed + c * kBlockKeys + 2 * kOctet * octet);
-        }
-      }
       const auto add = [&]<int Q>(int64_t i) __attribute__((always_inline)) {
-        add_block<kInt4, Q>(a, s, n, s.p + i * p_stride, units + i * n.groups,
+        add_block<kInt4, Q>(a, pages, n, s.p + i * p_stride, units + i * n.groups,
                             result.out + i * a.padded_dim);
       };
       int64_t i = h * per_head;

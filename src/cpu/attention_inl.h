@@ -49,10 +49,40 @@ HWY_INLINE void group_floats(KvType type, const uint8_t* HWY_RESTRICT codes, flo
   }
 }
 
+// Values' codes [bytes / 2][2][2][8] as [16][bytes].
+HWY_INLINE void code_rows(const uint8_t* HWY_RESTRICT codes, int64_t bytes,
+                          uint8_t* HWY_RESTRICT out) {
+  const hn::FixedTag<uint8_t, 16> d;
+  const hn::FixedTag<uint64_t, 2> d64;
+  int64_t c = 0;
+  for (; c + 16 <= bytes; c += 16) {
+    hn::Vec<decltype(d)> x[16], y[16];
+    for (int i = 0; i < 16; i += 2) {  // each byte's 16 tokens
+      const auto first = hn::BitCast(d64, hn::LoadU(d, codes + (c + i) * 16));
+      const auto second = hn::BitCast(d64, hn::LoadU(d, codes + (c + i) * 16 + 16));
+      x[i] = hn::BitCast(d, hn::InterleaveLower(d64, first, second));
+      x[i + 1] = hn::BitCast(d, hn::InterleaveUpper(d64, first, second));
+    }
+    for (int round = 0; round < 4; ++round) {
+      for (int i = 0; i < 8; ++i) {
+        y[2 * i] = hn::InterleaveLower(d, x[i], x[i + 8]);
+        y[2 * i + 1] = hn::InterleaveUpper(d, x[i], x[i + 8]);
+      }
+      for (int i = 0; i < 16; ++i) x[i] = y[i];
+    }
+    for (int i = 0; i < 16; ++i) hn::StoreU(x[i], d, out + i * bytes + c);
+  }
+  for (; c < bytes; ++c) {
+    for (int i = 0; i < 16; ++i) {
+      out[i * bytes + c] = codes[c / 2 * 32 + i / 8 * 16 + c % 2 * 8 + i % 8];
+    }
+  }
+}
+
 // A page's [16, head_dim] as floats with rows padded_dim apart: in place where possible, else in
 // `buffer`, whose padding columns are zero. Only the first `tokens` rows are converted.
-HWY_INLINE const float* page_floats(const AttentionArgs& a, const uint8_t* page, int64_t tokens,
-                                    float* HWY_RESTRICT buffer) {
+HWY_INLINE const float* page_floats(const AttentionArgs& a, KvPart part, const uint8_t* page,
+                                    int64_t tokens, float* HWY_RESTRICT buffer) {
   const FloatTag df;
   const KvPageLayout& layout = a.layout;
   if (layout.type == KvType::kF32) {
@@ -65,8 +95,14 @@ HWY_INLINE const float* page_floats(const AttentionArgs& a, const uint8_t* page,
     return buffer;
   }
   if (layout.type != KvType::kF16) {
+    HWY_ALIGN uint8_t turned[kPageTokens * 256];
+    const uint8_t* codes = page + layout.codes_at;
+    if (part == KvPart::kValues) {
+      code_rows(codes, layout.row_bytes, turned);
+      codes = turned;
+    }
     for (int64_t j = 0; j < tokens; ++j) {
-      const uint8_t* row = page + layout.codes_at + j * layout.row_bytes;
+      const uint8_t* row = codes + j * layout.row_bytes;
       for (int64_t g = 0; g < layout.groups; ++g) {
         const int64_t at = 2 * (g * kPageTokens + j);
         const bool int4 = layout.type == KvType::kInt4;
@@ -301,8 +337,8 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
     if (direct) {
       score_page<HalfRows>(q, queries, dim, halves(a.k, tile.blocks[n]), at);
     } else {
-      const float* keys =
-          page_floats(a, a.page(a.k, tile.blocks[n], tile.kv_head), kPageTokens, page);
+      const float* keys = page_floats(a, KvPart::kKeys, a.page(a.k, tile.blocks[n], tile.kv_head),
+                                      kPageTokens, page);
       score_page<FloatRows>(q, queries, dim, keys, at);
     }
   }
@@ -323,7 +359,8 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
                          result.out);
     } else {
       const float* values =
-          page_floats(a, a.page(a.v, tile.blocks[n], tile.kv_head), page_end - page_begin, page);
+          page_floats(a, KvPart::kValues, a.page(a.v, tile.blocks[n], tile.kv_head),
+                      page_end - page_begin, page);
       add_page<FloatRows>(a, tile, base, page_begin, page_end, values, scores, result.out);
     }
   }

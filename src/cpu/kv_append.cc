@@ -76,13 +76,18 @@ HWY_INLINE Half finite_half(float value) {
 }
 
 // x [head_dim] as token `token` of a quantized page; store_kv_reference() says what.
-void store_quantized(const KvPageLayout& layout, const float* x, uint8_t* page, int64_t token) {
+void store_quantized(const KvPageLayout& layout, KvPart part, const float* x, uint8_t* page,
+                     int64_t token) {
+  float rotated[256];
+  if (is_rotated(layout.type, part)) {
+    memcpy(rotated, x, static_cast<size_t>(layout.head_dim) * sizeof(float));
+    rotate_kv(rotated, layout.head_dim);
+    x = rotated;
+  }
   const bool int4 = layout.type == KvType::kInt4;
   HWY_ALIGN int32_t codes[kKvGroup];
   for (int64_t g = 0; g < layout.groups; ++g, x += kKvGroup) {
     const int64_t n = layout.group_size(g), at = 2 * (g * kKvBlockTokens + token);
-    uint8_t* row =
-        page + layout.codes_at + token * layout.row_bytes + g * (int4 ? kKvGroup / 2 : kKvGroup);
     const Range range = range_of(x, n);
     const Half min = finite_half(range.low);
     const float base = int4 ? to_float(min) : 0;
@@ -94,12 +99,19 @@ void store_quantized(const KvPageLayout& layout, const float* x, uint8_t* page, 
     if (int4) {
       memcpy(page + layout.mins_at + at, &min, sizeof(min));
       group_codes(x, n, base, inverse, 0, 15, codes);
-      for (int64_t i = 0; i < n / 2; ++i) {
-        row[i] = static_cast<uint8_t>(codes[i] | codes[n / 2 + i] << 4);
-      }
+      for (int64_t i = 0; i < n / 2; ++i) codes[i] |= codes[n / 2 + i] << 4;
     } else {
       group_codes(x, n, 0, inverse, -127, 127, codes);
-      for (int64_t i = 0; i < n; ++i) row[i] = static_cast<uint8_t>(codes[i]);
+    }
+    const int64_t bytes = int4 ? n / 2 : n, first = g * (int4 ? kKvGroup / 2 : kKvGroup);
+    uint8_t* to = page + layout.code_at(part, token, first);
+    if (part == KvPart::kKeys) {
+      for (int64_t i = 0; i < bytes; ++i) to[i] = static_cast<uint8_t>(codes[i]);
+    } else {
+      for (int64_t i = 0; i < bytes; i += 2, to += 32) {
+        to[0] = static_cast<uint8_t>(codes[i]);
+        to[8] = static_cast<uint8_t>(codes[i + 1]);
+      }
     }
   }
 }
@@ -117,14 +129,15 @@ HWY_EXPORT(store_quantized);
 namespace cpu {
 namespace {
 
-void store_head(const KvPageLayout& layout, std::byte* page, int64_t token, const float* x) {
+void store_head(const KvPageLayout& layout, KvPart part, std::byte* page, int64_t token,
+                const float* x) {
   std::byte* row = page + layout.codes_at + token * layout.row_bytes;
   if (layout.type == KvType::kF32) {
     std::memcpy(row, x, static_cast<size_t>(layout.row_bytes));
   } else if (layout.type == KvType::kF16) {
     HWY_DYNAMIC_DISPATCH(store_f16)(x, reinterpret_cast<uint16_t*>(row), layout.head_dim);
   } else {
-    HWY_DYNAMIC_DISPATCH(store_quantized)(layout, x, reinterpret_cast<uint8_t*>(page), token);
+    HWY_DYNAMIC_DISPATCH(store_quantized)(layout, part, x, reinterpret_cast<uint8_t*>(page), token);
   }
 }
 
@@ -160,8 +173,8 @@ void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, con
         for (int64_t head = 0; head < kv.kv_heads; ++head) {
           const int64_t page = (block * kv.kv_heads + head) * layout.bytes;
           const int64_t token = position % kKvBlockTokens, column = head * kv.head_dim;
-          store_head(layout, kv.k + page, token, k.f32(row) + column);
-          store_head(layout, kv.v + page, token, v.f32(row) + column);
+          store_head(layout, KvPart::kKeys, kv.k + page, token, k.f32(row) + column);
+          store_head(layout, KvPart::kValues, kv.v + page, token, v.f32(row) + column);
         }
       }
     });

@@ -63,8 +63,9 @@ TEST(KvAppendTest, QuantizesAsTheReferenceDoes) {
       const SequenceSpan span{0, 16, 0, table};
       device.ops().kv_append(view(k, 16), view(v, 16), kv, {&span, 1});
       for (int token = 0; token < 16; ++token) {
-        store_kv_reference(layout, k.data() + token * dim, expected.data(), token);
-        store_kv_reference(layout, v.data() + token * dim, expected.data() + layout.bytes, token);
+        store_kv_reference(layout, KvPart::kKeys, k.data() + token * dim, expected.data(), token);
+        store_kv_reference(layout, KvPart::kValues, v.data() + token * dim,
+                           expected.data() + layout.bytes, token);
       }
       ASSERT_EQ(pages, expected) << kv_type_name(type) << " " << dim;
     }

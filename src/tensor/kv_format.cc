@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "tensor/half.h"
 
@@ -26,7 +27,8 @@ int code_of(float value, float lowest, float highest) {
   return static_cast<int>(std::nearbyint(std::fmin(std::fmax(value, lowest), highest)));
 }
 
-void store_int8(const KvPageLayout& layout, const float* x, std::byte* page, int token) {
+void store_int8(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
+                int token) {
   for (int64_t g = 0; g < layout.groups; ++g) {
     const float* group = x + g * kKvGroup;
     const int64_t n = layout.group_size(g);
@@ -35,15 +37,15 @@ void store_int8(const KvPageLayout& layout, const float* x, std::byte* page, int
     const Half scale = finite_half(largest / 127);
     const float inverse = scale.bits == 0 ? 0 : 1 / to_float(scale);
     put_half(page + 2 * (g * kKvBlockTokens + token), scale);
-    auto* codes =
-        reinterpret_cast<int8_t*>(page + layout.codes_at + token * layout.row_bytes + g * kKvGroup);
     for (int64_t i = 0; i < n; ++i) {
-      codes[i] = static_cast<int8_t>(code_of(group[i] * inverse, -127, 127));
+      page[layout.code_at(part, token, g * kKvGroup + i)] =
+          static_cast<std::byte>(code_of(group[i] * inverse, -127, 127));
     }
   }
 }
 
-void store_int4(const KvPageLayout& layout, const float* x, std::byte* page, int token) {
+void store_int4(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
+                int token) {
   for (int64_t g = 0; g < layout.groups; ++g) {
     const float* group = x + g * kKvGroup;
     const int64_t n = layout.group_size(g);
@@ -60,10 +62,10 @@ void store_int4(const KvPageLayout& layout, const float* x, std::byte* page, int
     const float inverse = flat ? 0 : 1 / to_float(scale);
     put_half(page + 2 * (g * kKvBlockTokens + token), flat ? Half{} : scale);
     put_half(page + layout.mins_at + 2 * (g * kKvBlockTokens + token), min);
-    std::byte* codes = page + layout.codes_at + token * layout.row_bytes + g * (kKvGroup / 2);
     const auto code = [&](float value) { return code_of((value - base) * inverse, 0, 15); };
     for (int64_t i = 0; i < n / 2; ++i) {
-      codes[i] = static_cast<std::byte>(code(group[i]) | code(group[n / 2 + i]) << 4);
+      page[layout.code_at(part, token, g * (kKvGroup / 2) + i)] =
+          static_cast<std::byte>(code(group[i]) | code(group[n / 2 + i]) << 4);
     }
   }
 }
@@ -79,7 +81,28 @@ std::optional<KvType> try_kv_type_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-void store_kv_reference(const KvPageLayout& layout, const float* x, std::byte* page, int token) {
+void rotate_kv(float* x, int64_t head_dim) {
+  for (int64_t first = 0; first < head_dim; first += kKvGroup) {
+    const int64_t size = std::min(kKvGroup, head_dim - first);
+    const int64_t run = size & -size;
+    const float factor = 1 / std::sqrt(static_cast<float>(run));
+    for (float* part = x + first; part < x + first + size; part += run) {
+      for (int64_t half = 1; half < run; half *= 2) {
+        for (int64_t i = 0; i < run; i += 2 * half) {
+          for (int64_t j = i; j < i + half; ++j) {
+            const float a = part[j], b = part[j + half];
+            part[j] = a + b;
+            part[j + half] = a - b;
+          }
+        }
+      }
+      for (int64_t i = 0; i < run; ++i) part[i] *= factor;
+    }
+  }
+}
+
+void store_kv_reference(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
+                        int token) {
   std::byte* row = page + layout.codes_at + token * layout.row_bytes;
   switch (layout.type) {
     case KvType::kF32:
@@ -89,15 +112,22 @@ void store_kv_reference(const KvPageLayout& layout, const float* x, std::byte* p
       for (int64_t i = 0; i < layout.head_dim; ++i) put_half(row + 2 * i, to_half(x[i]));
       break;
     case KvType::kInt8:
-      store_int8(layout, x, page, token);
+      store_int8(layout, part, x, page, token);
       break;
     case KvType::kInt4:
-      store_int4(layout, x, page, token);
+      if (is_rotated(layout.type, part)) {
+        std::vector<float> rotated(x, x + layout.head_dim);
+        rotate_kv(rotated.data(), layout.head_dim);
+        store_int4(layout, part, rotated.data(), page, token);
+      } else {
+        store_int4(layout, part, x, page, token);
+      }
       break;
   }
 }
 
-void load_kv_reference(const KvPageLayout& layout, const std::byte* page, int token, float* x) {
+void load_kv_reference(const KvPageLayout& layout, KvPart part, const std::byte* page, int token,
+                       float* x) {
   const std::byte* row = page + layout.codes_at + token * layout.row_bytes;
   if (layout.type == KvType::kF32) {
     std::memcpy(x, row, static_cast<size_t>(layout.row_bytes));
@@ -111,18 +141,23 @@ void load_kv_reference(const KvPageLayout& layout, const std::byte* page, int to
     float* group = x + g * kKvGroup;
     const int64_t n = layout.group_size(g);
     const float scale = get_half(page + 2 * (g * kKvBlockTokens + token));
+    const auto byte = [&](int64_t i) {
+      return static_cast<uint8_t>(page[layout.code_at(part, token, i)]);
+    };
     if (layout.type == KvType::kInt8) {
-      const auto* codes = reinterpret_cast<const int8_t*>(row + g * kKvGroup);
-      for (int64_t i = 0; i < n; ++i) group[i] = scale * static_cast<float>(codes[i]);
+      for (int64_t i = 0; i < n; ++i) {
+        group[i] = scale * static_cast<float>(static_cast<int8_t>(byte(g * kKvGroup + i)));
+      }
     } else {
       const float min = get_half(page + layout.mins_at + 2 * (g * kKvBlockTokens + token));
-      const auto* codes = reinterpret_cast<const uint8_t*>(row + g * (kKvGroup / 2));
       for (int64_t i = 0; i < n / 2; ++i) {
-        group[i] = min + scale * static_cast<float>(codes[i] & 15);
-        group[n / 2 + i] = min + scale * static_cast<float>(codes[i] >> 4);
+        const uint8_t pair = byte(g * (kKvGroup / 2) + i);
+        group[i] = min + scale * static_cast<float>(pair & 15);
+        group[n / 2 + i] = min + scale * static_cast<float>(pair >> 4);
       }
     }
   }
+  if (is_rotated(layout.type, part)) rotate_kv(x, layout.head_dim);
 }
 
 }  // namespace spillway

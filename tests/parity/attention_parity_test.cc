@@ -74,7 +74,8 @@ class AttentionParityTest : public ParityTest {
     Doubles expected;
     int64_t row = 0;
     for (const Sequence& s : sequences) {
-      const auto ks = as_stored(c.type, c.head_dim, s.k), vs = as_stored(c.type, c.head_dim, s.v);
+      const auto ks = as_stored(c.type, KvPart::kKeys, c.head_dim, s.k),
+                 vs = as_stored(c.type, KvPart::kValues, c.head_dim, s.v);
       for (int64_t i = 0; i < s.rows; ++i, ++row) {
         const Doubles one =
             attention_reference(q_values.data() + row * q_width, ks, vs, s.old_tokens + i + 1,
@@ -161,7 +162,7 @@ TEST_P(AttentionParityTest, AppendWritesItsOwnSlotsOnly) {
     for (int64_t i = 0; i < 5; ++i) {
       for (int64_t head = 0; head < 2; ++head) {
         const int64_t page = table[static_cast<size_t>((14 + i) / 16)] * 2 + head;
-        store_kv_reference(layout, v.data() + i * 48 + head * 24,
+        store_kv_reference(layout, KvPart::kValues, v.data() + i * 48 + head * 24,
                            expected.data() + page * layout.bytes, static_cast<int>((14 + i) % 16));
       }
     }

@@ -45,12 +45,13 @@ class PagedKv {
 };
 
 // What the cache keeps of rows [.., head_dim].
-inline std::vector<float> as_stored(KvType type, int head_dim, std::vector<float> values) {
+inline std::vector<float> as_stored(KvType type, KvPart part, int head_dim,
+                                    std::vector<float> values) {
   const KvPageLayout layout(type, head_dim);
   std::vector<std::byte> page(static_cast<size_t>(layout.bytes));
   for (size_t i = 0; i < values.size(); i += static_cast<size_t>(head_dim)) {
-    store_kv_reference(layout, values.data() + i, page.data(), 0);
-    load_kv_reference(layout, page.data(), 0, values.data() + i);
+    store_kv_reference(layout, part, values.data() + i, page.data(), 0);
+    load_kv_reference(layout, part, page.data(), 0, values.data() + i);
   }
   return values;
 }
