@@ -112,8 +112,11 @@ static inline const float* query_at(const AttentionArgs& a, const AttentionTile&
 static inline float32x4_t exp2_f32(float32x4_t x) {
   const float32x4_t low = vdupq_n_f32(-126);
   const float32x4_t clamped = vmaxq_f32(x, low);
-  const float32x4_t n = vrndnq_f32(clamped);
-  const float32x4_t r = vsubq_f32(clamped, n);
+  // Adding 3 * 2^22 rounds to an integer and leaves it in the low bits: conversions would run at
+  // one vector per cycle.
+  const float32x4_t shift = vdupq_n_f32(12582912);
+  const float32x4_t shifted = vaddq_f32(clamped, shift);
+  const float32x4_t r = vsubq_f32(clamped, vsubq_f32(shifted, shift));
   float32x4_t p = vdupq_n_f32(1.54035304e-4F);  // ln(2)^k / k!
   p = vfmaq_f32(vdupq_n_f32(1.33335581e-3F), p, r);
   p = vfmaq_f32(vdupq_n_f32(9.61812911e-3F), p, r);
@@ -121,7 +124,7 @@ static inline float32x4_t exp2_f32(float32x4_t x) {
   p = vfmaq_f32(vdupq_n_f32(2.40226507e-1F), p, r);
   p = vfmaq_f32(vdupq_n_f32(6.93147181e-1F), p, r);
   p = vfmaq_f32(vdupq_n_f32(1), p, r);
-  const int32x4_t exponent = vshlq_n_s32(vcvtq_s32_f32(n), 23);
+  const int32x4_t exponent = vshlq_n_s32(vreinterpretq_s32_f32(shifted), 23);
   const int32x4_t bits = vaddq_s32(vreinterpretq_s32_f32(p), exponent);
   return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_s32(bits), vcgtq_f32(x, low)));
 }

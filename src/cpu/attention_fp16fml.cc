@@ -133,37 +133,41 @@ static inline void score_lines(const BlockRows& rows, int64_t page, int64_t toke
 // out[i] += sum over the 8 rows of an octet of p[i] * row, for Q queries and V vectors of 8
 // columns.
 template <int Q, int V>
-static inline void add_rows(const uint8_t* rows, int64_t stride, const float16_t* p, int64_t column,
-                            float* out, int64_t out_stride) {
+static inline void add_rows(const BlockRows& rows, int64_t first, int64_t end, const float16_t* p,
+                            int64_t column, float* out, int64_t out_stride) {
   float32x4_t acc[Q][2 * V];
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i) {
 #pragma GCC unroll 16
     for (int v = 0; v < 2 * V; ++v) acc[i][v] = vld1q_f32(out + i * out_stride + 4 * v);
   }
-  float16x8_t weight[Q];
+#pragma GCC unroll 1
+  for (int64_t octet = first; octet < end; ++octet) {
+    const uint8_t* base = row_at(rows, octet, 0);
+    float16x8_t weight[Q];
 #pragma GCC unroll 4
-  for (int i = 0; i < Q; ++i) weight[i] = vld1q_f16(p + i * kSplitKeys);
-  const auto add = [&]<int kLane>() __attribute__((always_inline)) {
-    const auto* row = reinterpret_cast<const float16_t*>(rows + kLane * stride) + column;
+    for (int i = 0; i < Q; ++i) weight[i] = vld1q_f16(p + i * kSplitKeys + octet * kOctet);
+    const auto add = [&]<int kLane>() __attribute__((always_inline)) {
+      const auto* row = reinterpret_cast<const float16_t*>(base + kLane * rows.stride) + column;
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) {
-      const float16x8_t x = vld1q_f16(row + 8 * v);
+      for (int v = 0; v < V; ++v) {
+        const float16x8_t x = vld1q_f16(row + 8 * v);
 #pragma GCC unroll 4
-      for (int i = 0; i < Q; ++i) {
-        acc[i][2 * v] = vfmlalq_laneq_low_f16(acc[i][2 * v], x, weight[i], kLane);
-        acc[i][2 * v + 1] = vfmlalq_laneq_high_f16(acc[i][2 * v + 1], x, weight[i], kLane);
+        for (int i = 0; i < Q; ++i) {
+          acc[i][2 * v] = vfmlalq_laneq_low_f16(acc[i][2 * v], x, weight[i], kLane);
+          acc[i][2 * v + 1] = vfmlalq_laneq_high_f16(acc[i][2 * v + 1], x, weight[i], kLane);
+        }
       }
-    }
-  };
-  add.template operator()<0>();
-  add.template operator()<1>();
-  add.template operator()<2>();
-  add.template operator()<3>();
-  add.template operator()<4>();
-  add.template operator()<5>();
-  add.template operator()<6>();
-  add.template operator()<7>();
+    };
+    add.template operator()<0>();
+    add.template operator()<1>();
+    add.template operator()<2>();
+    add.template operator()<3>();
+    add.template operator()<4>();
+    add.template operator()<5>();
+    add.template operator()<6>();
+    add.template operator()<7>();
+  }
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i) {
 #pragma GCC unroll 16
@@ -174,16 +178,16 @@ static inline void add_rows(const uint8_t* rows, int64_t stride, const float16_t
 template <int Q, int V>
 static inline void add_block(const BlockRows& rows, const float16_t* p, int64_t columns, float* out,
                              int64_t out_stride) {
-  // All columns of an octet before the next: rows are read as they lie.
-  for (int64_t octet = 0; octet < kOctets; ++octet) {
-    const uint8_t* first = row_at(rows, octet, 0);
-    const float16_t* weights = p + octet * kOctet;
+  // One query waits for memory: it takes all columns of an octet before the next, as they lie. Many
+  // wait for sums: they keep theirs in registers over the block. Either adds in the same order.
+  constexpr int64_t kStep = Q == 1 ? 1 : kOctets;
+  for (int64_t octet = 0; octet < kOctets; octet += kStep) {
     int64_t c = 0;
     for (; c + 8 * V <= columns; c += 8 * V) {
-      add_rows<Q, V>(first, rows.stride, weights, c, out + c, out_stride);
+      add_rows<Q, V>(rows, octet, octet + kStep, p, c, out + c, out_stride);
     }
     for (; c < columns; c += 8) {
-      add_rows<Q, 1>(first, rows.stride, weights, c, out + c, out_stride);
+      add_rows<Q, 1>(rows, octet, octet + kStep, p, c, out + c, out_stride);
     }
   }
 }
