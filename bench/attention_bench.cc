@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over paged KV: prefill chunks and decode at several context lengths.
+// Attention over paged KV: decode at several context lengths and batches, and prefill chunks, for
+// every KvType. "of_read" is the share of what a read loop with four distant streams per thread
+// reaches on the same threads; prefill reports FLOP/s. SPILLWAY_BENCH_THREADS sets the threads.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "cpu/cpu_device.h"
 #include "tensor/random_fill.h"
 
@@ -17,55 +24,128 @@ struct Shape {
   const char* name;
   int heads, kv_heads, head_dim;
 };
-constexpr Shape kShapes[] = {
-    {"smollm2-135m", 9, 3, 64}, {"tinyllama", 32, 4, 64}, {"llama-2-7b", 32, 32, 128}};
+constexpr Shape kShapes[] = {{"smollm2-135m", 9, 3, 64},
+                             {"tinyllama", 32, 4, 64},
+                             {"llama-3-8b", 32, 8, 128},
+                             {"opt-1.3b", 32, 32, 64},
+                             {"llama-2-7b", 32, 32, 128}};
 
-// `rows` new tokens after `old_tokens` cached ones.
-void run_attention(benchmark::State& state, DType type, Shape shape, int32_t rows,
-                   int32_t old_tokens) {
-  CpuDevice device;
-  const int64_t keys = old_tokens + rows;
-  const int64_t blocks = (keys + kKvBlockTokens - 1) / kKvBlockTokens;
+int bench_threads() {
+  const char* text = std::getenv("SPILLWAY_BENCH_THREADS");
+  return text != nullptr ? std::atoi(text) : 0;
+}
+
+// Bytes per second of the best read loop: four streams per thread, far apart. Once.
+double read_bandwidth() {
+  static const double best = [] {
+    constexpr size_t kWords = size_t{32} << 20;
+    ThreadPool pool(bench_threads());
+    const std::vector<uint64_t> data(kWords, 1);
+    double fastest = 0;
+    for (int repeat = 0; repeat < 8; ++repeat) {
+      std::vector<uint64_t> sums(static_cast<size_t>(pool.threads()));
+      const auto start = std::chrono::steady_clock::now();
+      pool.run([&](int worker) {
+        const size_t share = kWords / static_cast<size_t>(pool.threads()) / 32 * 32;
+        const size_t stream = share / 4;
+        const uint64_t* at = data.data() + share * static_cast<size_t>(worker);
+        uint64_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+        for (size_t i = 0; i < stream; i += 8) {
+          for (size_t j = i; j < i + 8; ++j) {
+            s0 += at[j];
+            s1 += at[stream + j];
+            s2 += at[2 * stream + j];
+            s3 += at[3 * stream + j];
+          }
+        }
+        sums[static_cast<size_t>(worker)] = s0 + s1 + s2 + s3;
+      });
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      benchmark::DoNotOptimize(sums.data());
+      fastest = std::max(fastest, static_cast<double>(kWords * 8) / took.count());
+    }
+    return fastest;
+  }();
+  return best;
+}
+
+// `sequences` sequences of `rows` new tokens each, after `old_tokens` cached ones.
+void run_attention(benchmark::State& state, KvType type, Shape shape, int32_t sequences,
+                   int32_t rows, int32_t old_tokens) {
+  CpuDevice device({.threads = bench_threads()});
+  const int64_t blocks_each = (old_tokens + rows + kKvBlockTokens - 1) / kKvBlockTokens;
+  const int64_t blocks = sequences * blocks_each, all_rows = int64_t{sequences} * rows;
+  const int64_t width = int64_t{shape.kv_heads} * shape.head_dim;
   const int64_t q_width = int64_t{shape.heads} * shape.head_dim;
   KvLayerView kv{type, blocks, shape.kv_heads, shape.head_dim, nullptr, nullptr};
-  const int64_t plane_elements = blocks * kKvBlockTokens * shape.kv_heads * shape.head_dim;
-  const auto plane_bytes = static_cast<size_t>(row_bytes(type, plane_elements));
+  const auto plane_bytes = static_cast<size_t>(blocks * kv.block_bytes());
   const auto k = device.allocate(plane_bytes, MemoryTag::kKv);
   const auto v = device.allocate(plane_bytes, MemoryTag::kKv);
-  fill_random(type, k.data(), plane_elements, 1, 1);
-  fill_random(type, v.data(), plane_elements, 2, 1);
   kv.k = k.data();
   kv.v = v.data();
+  // One page of random rows, copied to all blocks.
+  std::vector<float> page(static_cast<size_t>(kKvBlockTokens * width));
+  const Activations page_rows{DType::kF32, kKvBlockTokens, width, width,
+                              reinterpret_cast<std::byte*>(page.data())};
+  for (std::byte* plane : {kv.k, kv.v}) {
+    fill_random(DType::kF32, reinterpret_cast<std::byte*>(page.data()), kKvBlockTokens * width,
+                plane == kv.k ? 1 : 2, 1);
+    const std::vector<int32_t> first{0};
+    const SequenceSpan span{0, kKvBlockTokens, 0, first};
+    KvLayerView one = kv;
+    one.k = one.v = plane;
+    device.ops().kv_append(page_rows, page_rows, one, {&span, 1});
+    for (int64_t b = 1; b < blocks; ++b) {
+      std::copy_n(plane, kv.block_bytes(), plane + b * kv.block_bytes());
+    }
+  }
   std::vector<int32_t> table(static_cast<size_t>(blocks));
   std::iota(table.begin(), table.end(), 0);
-  const auto q = device.allocate(static_cast<size_t>(rows * q_width) * 4, MemoryTag::kActivations);
-  const auto out =
-      device.allocate(static_cast<size_t>(rows * q_width) * 4, MemoryTag::kActivations);
-  fill_random(DType::kF32, q.data(), rows * q_width, 3, 1);
-  const SequenceSpan span{0, rows, old_tokens, table};
+  std::vector<SequenceSpan> spans;
+  for (int32_t s = 0; s < sequences; ++s) {
+    spans.push_back({s * rows,
+                     rows,
+                     old_tokens,
+                     {table.data() + s * blocks_each, static_cast<size_t>(blocks_each)}});
+  }
+  const auto bytes = static_cast<size_t>(all_rows * q_width) * 4;
+  const auto q = device.allocate(bytes, MemoryTag::kActivations);
+  const auto out = device.allocate(bytes, MemoryTag::kActivations);
+  fill_random(DType::kF32, q.data(), all_rows * q_width, 3, 1);
   const AttentionParams params{shape.heads, 1 / std::sqrt(static_cast<float>(shape.head_dim)), 0};
   for (auto _ : state) {
-    device.ops().attention({DType::kF32, rows, q_width, q_width, q.data()}, kv, {&span, 1}, params,
-                           {DType::kF32, rows, q_width, q_width, out.data()});
+    device.ops().attention({DType::kF32, all_rows, q_width, q_width, q.data()}, kv, spans, params,
+                           {DType::kF32, all_rows, q_width, q_width, out.data()});
   }
+  const auto read = static_cast<double>(2 * plane_bytes);
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(2 * plane_bytes));
-  const double pairs = rows * (old_tokens + (rows + 1) / 2.0);
-  state.counters["FLOP/s"] = benchmark::Counter(4 * pairs * static_cast<double>(q_width),
-                                                benchmark::Counter::kIsIterationInvariantRate);
+  using benchmark::Counter;
+  if (rows == 1) {
+    state.counters["of_read"] =
+        Counter(read / read_bandwidth(), Counter::kIsIterationInvariantRate);
+  }
+  const double pairs = static_cast<double>(all_rows) * (old_tokens + (rows + 1) / 2.0);
+  state.counters["FLOP/s"] =
+      Counter(4 * pairs * static_cast<double>(q_width), Counter::kIsIterationInvariantRate);
 }
 
 const bool kRegistered = [] {
-  for (const DType type : {DType::kF16, DType::kF32}) {
+  const auto add = [](KvType type, const Shape& shape, int32_t sequences, int32_t rows,
+                      int32_t old_tokens) {
+    const std::string name = "attention/" + std::string(kv_type_name(type)) + "/" + shape.name +
+                             "/batch:" + std::to_string(sequences) +
+                             "/rows:" + std::to_string(rows) +
+                             "/cached:" + std::to_string(old_tokens);
+    benchmark::RegisterBenchmark(name.c_str(), run_attention, type, shape, sequences, rows,
+                                 old_tokens)
+        ->UseRealTime()
+        ->Unit(benchmark::kMillisecond);
+  };
+  for (const KvType type : kAllKvTypes) {
     for (const Shape& shape : kShapes) {
-      for (const auto& [rows, old_tokens] :
-           {std::pair<int32_t, int32_t>{1, 511}, {1, 4095}, {1, 32767}, {512, 0}, {512, 3584}}) {
-        const std::string name = "attention/" + std::string(dtype_name(type)) + "/" + shape.name +
-                                 "/rows:" + std::to_string(rows) +
-                                 "/cached:" + std::to_string(old_tokens);
-        benchmark::RegisterBenchmark(name.c_str(), run_attention, type, shape, rows, old_tokens)
-            ->UseRealTime()
-            ->Unit(benchmark::kMillisecond);
-      }
+      for (const int32_t keys : {1024, 8192, 32768}) add(type, shape, 1, 1, keys - 1);
+      for (const int32_t batch : {8, 32}) add(type, shape, batch, 1, 1023);
+      for (const int32_t old_tokens : {0, 3584}) add(type, shape, 1, 512, old_tokens);
     }
   }
   return true;

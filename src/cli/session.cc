@@ -28,8 +28,11 @@ void SessionOptions::add_to(CLI::App& command) {
                    "read the weights into memory past the page cache, instead of mapping the file");
   command.add_flag("--compress-weights", compress_weights,
                    "quantize F32, F16 and BF16 matrices to 4 bits (groups of 64) while loading");
-  command.add_option("--kv-type", kv_type, "KV cache: f16, f32, or auto (f32 for F32 models)")
+  command
+      .add_option("--kv-type", kv_type,
+                  "KV cache: f32, f16, int8, int4, or auto (f32 for F32 models, else f16)")
       ->capture_default_str();
+  command.add_flag("--compress-kv", compress_kv, "KV cache in 4 bits: --kv-type int4");
   command.add_option("--chunk", max_step_tokens, "most tokens in one step; longer prompts are cut")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
@@ -43,9 +46,12 @@ std::unique_ptr<Device> make_device(const std::string& name, int threads) {
 
 Session::Session(const SessionOptions& options) : max_step_tokens(options.max_step_tokens) {
   const std::string path = resolve_model(options.model);
-  const auto kv_type = try_dtype_from_name(options.kv_type);
-  SPW_CHECK(options.kv_type == "auto" || kv_type == DType::kF16 || kv_type == DType::kF32,
-            kInvalidArgument, "--kv-type is '{}'; give f16, f32 or auto", options.kv_type);
+  const auto asked_kv_type =
+      options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
+  SPW_CHECK(asked_kv_type || options.kv_type == "auto", kInvalidArgument,
+            "--kv-type is '{}'; give f32, f16, int8, int4 or auto", options.kv_type);
+  SPW_CHECK(!options.compress_kv || options.kv_type == "auto" || options.kv_type == "int4",
+            kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
   device = make_device(options.device, options.threads);
   device->ops().set_deterministic(options.deterministic);
 
@@ -62,7 +68,7 @@ Session::Session(const SessionOptions& options) : max_step_tokens(options.max_st
     loaded = load_model(*device, path, load);
   }
   load_seconds = watch.seconds();
-  kv_dtype = kv_type.value_or(default_kv_dtype(loaded->model));
+  kv_type = asked_kv_type.value_or(default_kv_type(loaded->model));
   log_info("{}: {} of weights, mostly {}, in {:.2f} s; {} on {} with {} threads",
            loaded->model.spec.name,
            format_bytes(static_cast<uint64_t>(loaded->model.weight_bytes())),
@@ -79,9 +85,9 @@ int64_t Session::context_tokens(int64_t wanted) const {
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
   const ModelSpec& spec = loaded->model.spec;
-  KvCache kv = make_kv_cache(*device, spec, kv_dtype, tokens, sequences);
+  KvCache kv = make_kv_cache(*device, spec, kv_type, tokens, sequences);
   log_info("KV cache: {} tokens in {}, {}", int64_t{kv.blocks()} * kKvBlockTokens,
-           dtype_name(kv_dtype),
+           kv_type_name(kv_type),
            format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * kv.blocks())));
   // No step has more tokens than there is room for, and each has a token for every sequence.
   const int64_t step = std::max(sequences, std::min<int64_t>(max_step_tokens, tokens * sequences));

@@ -24,6 +24,7 @@ struct SessionOptions {
   bool no_mmap = false;
   bool compress_weights = false;
   std::string kv_type = "auto";
+  bool compress_kv = false;
   int max_step_tokens = 512;
 
   // MODEL and the options that all such commands share.
@@ -49,7 +50,7 @@ struct Session {
 
   std::unique_ptr<Device> device;
   std::unique_ptr<LoadedModel> loaded;
-  DType kv_dtype;
+  KvType kv_type;
   int max_step_tokens;
   double load_seconds = 0;
 };

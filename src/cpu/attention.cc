@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "cpu/attention_args.h"
+#include "cpu/attention_kernels.h"
+#include "cpu/features.h"
 #include "cpu/kv_append.h"
 #include "cpu/parallel.h"
 
@@ -30,6 +32,28 @@ namespace {
 static_assert(kPageTokens == kKvBlockTokens);
 constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;  // of partials waiting to be merged
 
+void attend_split_portable(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
+                           const AttentionPartial& result, float* scratch) {
+  AttentionTile one = tile;
+  one.heads = 1;
+  const int64_t queries = tile.rows * a.group;
+  for (int64_t h = 0; h < tile.heads; ++h, ++one.kv_head) {
+    const AttentionPartial part{result.out + h * queries * a.padded_dim,
+                                result.maximum + h * queries, result.sum + h * queries};
+    HWY_DYNAMIC_DISPATCH(attend_split)(a, one, split, part, scratch);
+  }
+}
+
+// The kernel for a type on this processor; the portable one where there is no other.
+AttendSplit kernel_for([[maybe_unused]] KvType type) {
+#if defined(__aarch64__)
+  if (type == KvType::kF16 && cpu_features().fp16fml) return kAttendHalfFp16fml;
+  if (type == KvType::kInt8 && cpu_features().i8mm) return kAttendInt8I8mm;
+  if (type == KvType::kInt4 && cpu_features().i8mm) return kAttendInt4I8mm;
+#endif
+  return attend_split_portable;
+}
+
 int64_t first_split(const AttentionArgs& a, const AttentionTile& tile) {
   return tile.first_key(a.window) / kSplitKeys;
 }
@@ -37,9 +61,26 @@ int64_t end_split(const AttentionTile& tile) {
   return (tile.end_key() + kSplitKeys - 1) / kSplitKeys;
 }
 
+int64_t queries_of(const AttentionArgs& a, const AttentionTile& tile) {
+  return tile.rows * a.group * tile.heads;
+}
+
+// Few rows take many kv heads into a tile, but no more than leaves every worker several cuts.
+int64_t heads_per_tile(const AttentionArgs& a, std::span<const SequenceSpan> spans, int threads) {
+  int64_t cuts = 0, most_rows = 1;
+  for (const SequenceSpan& span : spans) {
+    cuts += (span.start + span.rows + kSplitKeys - 1) / kSplitKeys;
+    most_rows = std::max<int64_t>(most_rows, span.rows);
+  }
+  const auto needed = (4 * int64_t{threads} + cuts - 1) / std::max<int64_t>(cuts, 1);
+  const int64_t fit = std::max<int64_t>(1, kTileQueries / (a.group * most_rows));
+  return std::clamp<int64_t>(a.kv_heads / needed, 1, fit);
+}
+
 std::vector<AttentionTile> make_tiles(const AttentionArgs& a, const KvLayerView& kv,
-                                      std::span<const SequenceSpan> spans) {
+                                      std::span<const SequenceSpan> spans, int threads) {
   const int64_t tile_rows = std::max<int64_t>(1, kTileQueries / a.group);
+  const int64_t tile_heads = heads_per_tile(a, spans, threads);
   std::vector<AttentionTile> tiles;
   for (const SequenceSpan& span : spans) {
     for (int64_t row = 0; row < span.rows; row += tile_rows) {
@@ -52,7 +93,10 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, const KvLayerView&
         const int32_t block = tile.blocks[page];
         SPW_ASSERT(block >= 0 && block < kv.blocks);
       }
-      for (tile.kv_head = 0; tile.kv_head < kv.kv_heads; ++tile.kv_head) tiles.push_back(tile);
+      for (; tile.kv_head < kv.kv_heads; tile.kv_head += tile_heads) {
+        tile.heads = std::min<int64_t>(tile_heads, kv.kv_heads - tile.kv_head);
+        tiles.push_back(tile);
+      }
     }
   }
   return tiles;
@@ -90,12 +134,12 @@ int64_t keys_of(const AttentionArgs& a, const AttentionTile& tile) {
 
 // Enough tiles for all workers: each does a tile from its first key to its last.
 void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
-                  const std::vector<AttentionTile>& tiles) {
+                  AttendSplit attend, const std::vector<AttentionTile>& tiles) {
   const size_t partial = partial_floats(kTileQueries, a.padded_dim);
   workspace.reserve_workers(2 * partial + split_scratch_floats(a.padded_dim));
   std::vector<int64_t> costs;
   for (const AttentionTile& tile : tiles) {
-    costs.push_back(keys_of(a, tile) * tile.rows * a.group * a.head_dim);
+    costs.push_back(keys_of(a, tile) * queries_of(a, tile) * a.head_dim);
   }
   parallel_by_cost(pool, costs, [&](size_t begin, size_t end, int worker) {
     float* memory = workspace.worker(worker);
@@ -105,10 +149,9 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
       const AttentionTile& tile = tiles[i];
       for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
         const bool first = split == first_split(a, tile);
-        HWY_DYNAMIC_DISPATCH(attend_split)
-        (a, tile, split, first ? total : next, memory + 2 * partial);
+        attend(a, tile, split, first ? total : next, memory + 2 * partial);
         if (!first) {
-          HWY_DYNAMIC_DISPATCH(merge_partials)(total, next, tile.rows * a.group, a.padded_dim);
+          HWY_DYNAMIC_DISPATCH(merge_partials)(total, next, queries_of(a, tile), a.padded_dim);
         }
       }
       HWY_DYNAMIC_DISPATCH(finish_tile)(a, tile, total);
@@ -118,7 +161,7 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
 
 // Few tiles with many keys: workers share the cuts of a tile, then the partials are merged.
 void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
-                   const std::vector<AttentionTile>& tiles) {
+                   AttendSplit attend, const std::vector<AttentionTile>& tiles) {
   struct Item {
     const AttentionTile* tile;
     int64_t split;
@@ -132,8 +175,8 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
     first_item.push_back(items.size());
     for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
       items.push_back({&tile, split, memory});
-      memory += partial_floats(tile.rows * a.group, a.padded_dim);
-      costs.push_back(tile.rows * a.group * a.head_dim *
+      memory += partial_floats(queries_of(a, tile), a.padded_dim);
+      costs.push_back(queries_of(a, tile) * a.head_dim *
                       std::min(kSplitKeys, tile.end_key() - split * kSplitKeys));
     }
   }
@@ -141,12 +184,11 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
   float* partials = workspace.shared(memory);
   workspace.reserve_workers(split_scratch_floats(a.padded_dim));
   const auto partial_of = [&](const Item& item) {
-    return partial_at(partials + item.memory, item.tile->rows * a.group, a.padded_dim);
+    return partial_at(partials + item.memory, queries_of(a, *item.tile), a.padded_dim);
   };
   parallel_by_cost(pool, costs, [&](size_t begin, size_t end, int worker) {
     for (size_t i = begin; i < end; ++i) {
-      HWY_DYNAMIC_DISPATCH(attend_split)
-      (a, *items[i].tile, items[i].split, partial_of(items[i]), workspace.worker(worker));
+      attend(a, *items[i].tile, items[i].split, partial_of(items[i]), workspace.worker(worker));
     }
   });
   const auto merge = [&](int64_t begin, int64_t end, int) {
@@ -154,7 +196,7 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
       const AttentionPartial total = partial_of(items[first_item[t]]);
       for (size_t i = first_item[t] + 1; i < first_item[t + 1]; ++i) {
         HWY_DYNAMIC_DISPATCH(merge_partials)
-        (total, partial_of(items[i]), tiles[t].rows * a.group, a.padded_dim);
+        (total, partial_of(items[i]), queries_of(a, tiles[t]), a.padded_dim);
       }
       HWY_DYNAMIC_DISPATCH(finish_tile)(a, tiles[t], total);
     }
@@ -163,11 +205,25 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
                     merge);
 }
 
-}  // namespace
+// Keys are stored rotated: so must queries be.
+void rotate_queries(ThreadPool& pool, Workspace& workspace, int64_t heads, int64_t rows,
+                    AttentionArgs& a) {
+  const int64_t width = heads * a.head_dim;
+  float* rotated = workspace.queries(static_cast<size_t>(rows * width));
+  parallel_if_large(pool, rows * width, rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* to = rotated + row * width;
+      std::copy_n(a.q + row * a.q_stride, width, to);
+      for (int64_t h = 0; h < heads; ++h) rotate_kv(to + h * a.head_dim, a.head_dim);
+    }
+  });
+  a.q = rotated;
+  a.q_stride = width;
+}
 
-void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
-               std::span<const SequenceSpan> spans, const AttentionParams& params,
-               const Activations& out) {
+void attend_all(AttendSplit attend, ThreadPool& pool, Workspace& workspace, const Activations& q,
+                const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                const AttentionParams& params, const Activations& out) {
   const int64_t width = int64_t{params.heads} * kv.head_dim;
   SPW_ASSERT(q.dtype == DType::kF32 && out.dtype == DType::kF32);
   SPW_ASSERT(q.cols == width && out.cols == width && q.rows == out.rows);
@@ -176,32 +232,47 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
   SPW_CHECK(params.heads / kv.kv_heads <= kTileQueries, kUnsupported,
             "attention with {} query heads per kv head; at most {} are supported",
             params.heads / kv.kv_heads, kTileQueries);
-  const AttentionArgs a{.q = q.f32(),
-                        .q_stride = q.stride,
-                        .out = out.f32(),
-                        .out_stride = out.stride,
-                        .k = reinterpret_cast<const uint8_t*>(kv.k),
-                        .v = reinterpret_cast<const uint8_t*>(kv.v),
-                        .f16 = kv.dtype == DType::kF16,
-                        .kv_heads = kv.kv_heads,
-                        .group = params.heads / kv.kv_heads,
-                        .head_dim = kv.head_dim,
-                        .padded_dim = (kv.head_dim + 15) / 16 * 16,
-                        .scale = params.scale,
-                        .window = params.window};
-  const std::vector<AttentionTile> tiles = make_tiles(a, kv, spans);
+  AttentionArgs a{.q = q.f32(),
+                  .q_stride = q.stride,
+                  .out = out.f32(),
+                  .out_stride = out.stride,
+                  .k = reinterpret_cast<const uint8_t*>(kv.k),
+                  .v = reinterpret_cast<const uint8_t*>(kv.v),
+                  .layout = KvPageLayout(kv.type, kv.head_dim),
+                  .kv_heads = kv.kv_heads,
+                  .group = params.heads / kv.kv_heads,
+                  .head_dim = kv.head_dim,
+                  .padded_dim = (kv.head_dim + 15) / 16 * 16,
+                  .scale = params.scale,
+                  .window = params.window};
+  if (is_rotated(kv.type, KvPart::kKeys)) rotate_queries(pool, workspace, params.heads, q.rows, a);
+  const std::vector<AttentionTile> tiles = make_tiles(a, kv, spans, pool.threads());
   if (tiles.empty()) return;
   int64_t partial_bytes = 0;
   for (const AttentionTile& tile : tiles) {
-    partial_bytes += (end_split(tile) - first_split(a, tile)) * tile.rows * a.group * a.padded_dim *
+    partial_bytes += (end_split(tile) - first_split(a, tile)) * queries_of(a, tile) * a.padded_dim *
                      static_cast<int64_t>(sizeof(float));
   }
   if (static_cast<int64_t>(tiles.size()) >= 4 * int64_t{pool.threads()} ||
       partial_bytes > kMaxPartialBytes) {
-    attend_tiles(pool, workspace, a, tiles);
+    attend_tiles(pool, workspace, a, attend, tiles);
   } else {
-    attend_splits(pool, workspace, a, tiles);
+    attend_splits(pool, workspace, a, attend, tiles);
   }
+}
+
+}  // namespace
+
+void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
+               std::span<const SequenceSpan> spans, const AttentionParams& params,
+               const Activations& out) {
+  attend_all(kernel_for(kv.type), pool, workspace, q, kv, spans, params, out);
+}
+
+void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                        const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                        const AttentionParams& params, const Activations& out) {
+  attend_all(attend_split_portable, pool, workspace, q, kv, spans, params, out);
 }
 
 }  // namespace cpu

@@ -17,8 +17,15 @@ namespace spillway::cpu {
 // order. All of it depends on the row, its position and the window alone, so a token's result is
 // the same bits in a prefill chunk of any size, in decode, and for any number of threads. Memory is
 // proportional to threads (prefill) or to keys / 256 (decode), never to rows x keys.
+//
+// The kernel is chosen by the type of KV and by what the processor has, never by the batch.
 void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, const AttentionParams& params,
                const Activations& out);
+
+// The same with the kernel that every processor has; for tests.
+void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                        const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                        const AttentionParams& params, const Activations& out);
 
 }  // namespace spillway::cpu

@@ -5,36 +5,45 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensor/kv_format.h"
+
 namespace spillway {
 
 inline constexpr int64_t kSplitKeys = 256;   // keys of one partial result
-inline constexpr int64_t kTileQueries = 32;  // at most; (row, head) pairs that share KV reads
-inline constexpr int64_t kPageTokens = 16;
+inline constexpr int64_t kTileQueries = 32;  // at most; (row, head) pairs of one tile
+inline constexpr int64_t kPageTokens = kKvBlockTokens;
 
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim]
   int64_t q_stride = 0;
   float* out = nullptr;  // as q
   int64_t out_stride = 0;
-  const uint8_t* k = nullptr;  // [block][kv_head][16][head_dim]
+  const uint8_t* k = nullptr;  // [block][kv_head] pages of `layout`
   const uint8_t* v = nullptr;
-  bool f16 = false;  // else F32
+  KvPageLayout layout{KvType::kF32, 1};
   int64_t kv_heads = 0;
   int64_t group = 0;  // query heads of one kv head
   int64_t head_dim = 0;
   int64_t padded_dim = 0;  // head_dim rounded up to 16
   float scale = 1;
   int64_t window = 0;  // 0 = none
+
+  const uint8_t* page(const uint8_t* plane, int64_t block, int64_t kv_head) const {
+    return plane + (block * kv_heads + kv_head) * layout.bytes;
+  }
 };
 
-// Consecutive rows of one sequence with all the query heads of one kv head. Query i of the tile is
-// head i % group of row i / group.
+// Consecutive rows of one sequence with all the query heads of some kv heads. The first rows *
+// group queries are those of the first kv head, and so on; query i of a kv head is its head i %
+// group of row i / group. Pages of neighbouring kv heads are neighbours in memory: with several
+// heads, a few rows read long runs instead of single pages, which is what memory is fast at.
 struct AttentionTile {
   const int32_t* blocks = nullptr;  // the sequence's block table
   int64_t first_row = 0;            // in q
   int64_t position = 0;             // of the first row
   int64_t rows = 0;
-  int64_t kv_head = 0;
+  int64_t kv_head = 0;  // the first
+  int64_t heads = 1;    // kv heads
 
   // The keys that any row of the tile sees are [first_key, end_key).
   int64_t first_key(int64_t window) const {
@@ -60,10 +69,14 @@ inline AttentionPartial partial_at(float* memory, int64_t queries, int64_t padde
   return {memory, maximum, maximum + (queries + 15) / 16 * 16};
 }
 
-// Scratch of attend_split: queries, scores, one page.
+// Scratch of the kernels of one cut, whichever needs most: scores [queries, 256]; probabilities and
+// scales per group of 64 elements; queries and sums of 8 bytes per element and query; two copies of
+// 64 rows.
 constexpr size_t split_scratch_floats(int64_t padded_dim) {
-  return static_cast<size_t>(kTileQueries * padded_dim + kTileQueries * kSplitKeys +
-                             kPageTokens * padded_dim);
+  const int64_t columns = padded_dim + 16, groups = (padded_dim + kKvGroup - 1) / kKvGroup;
+  return static_cast<size_t>(kTileQueries * kSplitKeys + 2 * groups * kSplitKeys +
+                             kTileQueries * groups * kSplitKeys / 2 +
+                             kTileQueries * columns * 5 / 2 + 64 * columns);
 }
 
 }  // namespace spillway

@@ -17,22 +17,102 @@ namespace HWY_NAMESPACE {
 
 inline constexpr float kNoKey = -3.0e38F;  // below any score
 
+// n quantized elements of one group as floats.
+HWY_INLINE void group_floats(KvType type, const uint8_t* HWY_RESTRICT codes, float scale, float min,
+                             int64_t n, float* HWY_RESTRICT out) {
+  const FloatTag df;
+  const hn::Rebind<int32_t, FloatTag> di;
+  const FloatVec factor = hn::Set(df, scale), base = hn::Set(df, min);
+  int64_t i = 0;
+  if (type == KvType::kInt8) {
+    const hn::Rebind<int8_t, FloatTag> d8;
+    const int8_t* x = reinterpret_cast<const int8_t*>(codes);
+    for (; i + kLanes <= n; i += kLanes) {
+      const FloatVec value = hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d8, x + i)));
+      hn::StoreU(hn::Mul(value, factor), df, out + i);
+    }
+    for (; i < n; ++i) out[i] = scale * static_cast<float>(x[i]);
+    return;
+  }
+  const hn::Rebind<uint8_t, FloatTag> d8;
+  const int64_t half = n / 2;
+  for (; i + kLanes <= half; i += kLanes) {
+    const auto pair = hn::PromoteTo(di, hn::LoadU(d8, codes + i));
+    const FloatVec low = hn::ConvertTo(df, hn::And(pair, hn::Set(di, 15)));
+    const FloatVec high = hn::ConvertTo(df, hn::ShiftRight<4>(pair));
+    hn::StoreU(hn::MulAdd(low, factor, base), df, out + i);
+    hn::StoreU(hn::MulAdd(high, factor, base), df, out + half + i);
+  }
+  for (; i < half; ++i) {
+    out[i] = min + scale * static_cast<float>(codes[i] & 15);
+    out[half + i] = min + scale * static_cast<float>(codes[i] >> 4);
+  }
+}
+
+// Values' codes [bytes / 2][2][2][8] as [16][bytes].
+HWY_INLINE void code_rows(const uint8_t* HWY_RESTRICT codes, int64_t bytes,
+                          uint8_t* HWY_RESTRICT out) {
+  const hn::FixedTag<uint8_t, 16> d;
+  const hn::FixedTag<uint64_t, 2> d64;
+  int64_t c = 0;
+  for (; c + 16 <= bytes; c += 16) {
+    hn::Vec<decltype(d)> x[16], y[16];
+    for (int i = 0; i < 16; i += 2) {  // each byte's 16 tokens
+      const auto first = hn::BitCast(d64, hn::LoadU(d, codes + (c + i) * 16));
+      const auto second = hn::BitCast(d64, hn::LoadU(d, codes + (c + i) * 16 + 16));
+      x[i] = hn::BitCast(d, hn::InterleaveLower(d64, first, second));
+      x[i + 1] = hn::BitCast(d, hn::InterleaveUpper(d64, first, second));
+    }
+    for (int round = 0; round < 4; ++round) {
+      for (int i = 0; i < 8; ++i) {
+        y[2 * i] = hn::InterleaveLower(d, x[i], x[i + 8]);
+        y[2 * i + 1] = hn::InterleaveUpper(d, x[i], x[i + 8]);
+      }
+      for (int i = 0; i < 16; ++i) x[i] = y[i];
+    }
+    for (int i = 0; i < 16; ++i) hn::StoreU(x[i], d, out + i * bytes + c);
+  }
+  for (; c < bytes; ++c) {
+    for (int i = 0; i < 16; ++i) {
+      out[i * bytes + c] = codes[c / 2 * 32 + i / 8 * 16 + c % 2 * 8 + i % 8];
+    }
+  }
+}
+
 // A page's [16, head_dim] as floats with rows padded_dim apart: in place where possible, else in
 // `buffer`, whose padding columns are zero. Only the first `tokens` rows are converted.
-HWY_INLINE const float* page_floats(const AttentionArgs& a, const uint8_t* plane, int64_t block,
-                                    int64_t kv_head, int64_t tokens, float* HWY_RESTRICT buffer) {
+HWY_INLINE const float* page_floats(const AttentionArgs& a, KvPart part, const uint8_t* page,
+                                    int64_t tokens, float* HWY_RESTRICT buffer) {
   const FloatTag df;
-  const int64_t element = (block * a.kv_heads + kv_head) * kPageTokens * a.head_dim;
-  if (!a.f16) {
-    const float* page = reinterpret_cast<const float*>(plane) + element;
-    if (a.head_dim == a.padded_dim) return page;
+  const KvPageLayout& layout = a.layout;
+  if (layout.type == KvType::kF32) {
+    const float* floats = reinterpret_cast<const float*>(page);
+    if (a.head_dim == a.padded_dim) return floats;
     for (int64_t j = 0; j < tokens; ++j) {
-      memcpy(buffer + j * a.padded_dim, page + j * a.head_dim,
+      memcpy(buffer + j * a.padded_dim, floats + j * a.head_dim,
              static_cast<size_t>(a.head_dim) * sizeof(float));
     }
     return buffer;
   }
-  const uint8_t* page = plane + 2 * element;
+  if (layout.type != KvType::kF16) {
+    HWY_ALIGN uint8_t turned[kPageTokens * 256];
+    const uint8_t* codes = page + layout.codes_at;
+    if (part == KvPart::kValues) {
+      code_rows(codes, layout.row_bytes, turned);
+      codes = turned;
+    }
+    for (int64_t j = 0; j < tokens; ++j) {
+      const uint8_t* row = codes + j * layout.row_bytes;
+      for (int64_t g = 0; g < layout.groups; ++g) {
+        const int64_t at = 2 * (g * kPageTokens + j);
+        const bool int4 = layout.type == KvType::kInt4;
+        group_floats(layout.type, row + g * (int4 ? kKvGroup / 2 : kKvGroup), half_at(page + at),
+                     int4 ? half_at(page + layout.mins_at + at) : 0, layout.group_size(g),
+                     buffer + j * a.padded_dim + g * kKvGroup);
+      }
+    }
+    return buffer;
+  }
   if (a.head_dim == a.padded_dim) {
     for (int64_t i = 0; i < tokens * a.head_dim; i += kLanes) {
       hn::Store(load_f16(page + 2 * i), df, buffer + i);
@@ -230,8 +310,8 @@ HWY_INLINE void load_queries(const AttentionArgs& a, const AttentionTile& tile, 
   }
 }
 
-// The queries of `tile` over keys [split * 256, split * 256 + 256) into `result`. `scratch` as
-// split_scratch_floats() says.
+// The queries of `tile`, which has one kv head, over keys [split * 256, split * 256 + 256) into
+// `result`. `scratch` as split_scratch_floats() says.
 void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                   const AttentionPartial& result, float* scratch) {
   const int64_t queries = tile.rows * a.group, dim = a.padded_dim;
@@ -247,11 +327,9 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
   const int64_t end = HWY_MIN(tile.end_key(), base + kSplitKeys);
   const int64_t first_page = first / kPageTokens, end_page = (end + kPageTokens - 1) / kPageTokens;
   // Few queries read halves once, from where they lie; many share a converted page.
-  const bool direct = a.f16 && a.head_dim == dim && queries <= 4;
-  const int64_t page_elements = kPageTokens * a.head_dim;
+  const bool direct = a.layout.type == KvType::kF16 && a.head_dim == dim && queries <= 4;
   const auto halves = [&](const uint8_t* plane, int64_t block) HWY_ATTR {
-    return reinterpret_cast<const uint16_t*>(plane) +
-           (block * a.kv_heads + tile.kv_head) * page_elements;
+    return reinterpret_cast<const uint16_t*>(a.page(plane, block, tile.kv_head));
   };
 
   for (int64_t n = first_page; n < end_page; ++n) {
@@ -259,7 +337,8 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
     if (direct) {
       score_page<HalfRows>(q, queries, dim, halves(a.k, tile.blocks[n]), at);
     } else {
-      const float* keys = page_floats(a, a.k, tile.blocks[n], tile.kv_head, kPageTokens, page);
+      const float* keys = page_floats(a, KvPart::kKeys, a.page(a.k, tile.blocks[n], tile.kv_head),
+                                      kPageTokens, page);
       score_page<FloatRows>(q, queries, dim, keys, at);
     }
   }
@@ -280,7 +359,8 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
                          result.out);
     } else {
       const float* values =
-          page_floats(a, a.v, tile.blocks[n], tile.kv_head, page_end - page_begin, page);
+          page_floats(a, KvPart::kValues, a.page(a.v, tile.blocks[n], tile.kv_head),
+                      page_end - page_begin, page);
       add_page<FloatRows>(a, tile, base, page_begin, page_end, values, scores, result.out);
     }
   }
@@ -311,11 +391,13 @@ void merge_partials(const AttentionPartial& total, const AttentionPartial& next,
 // out = partial / sum for the tile's rows.
 void finish_tile(const AttentionArgs& a, const AttentionTile& tile,
                  const AttentionPartial& partial) {
-  for (int64_t i = 0; i < tile.rows * a.group; ++i) {
+  const int64_t per_head = tile.rows * a.group;
+  for (int64_t i = 0; i < tile.heads * per_head; ++i) {
     const float inverse = 1 / partial.sum[i];
     const float* HWY_RESTRICT from = partial.out + i * a.padded_dim;
-    float* HWY_RESTRICT out = a.out + (tile.first_row + i / a.group) * a.out_stride +
-                              (tile.kv_head * a.group + i % a.group) * a.head_dim;
+    const int64_t row = tile.first_row + i % per_head / a.group;
+    const int64_t head = (tile.kv_head + i / per_head) * a.group + i % a.group;
+    float* HWY_RESTRICT out = a.out + row * a.out_stride + head * a.head_dim;
     for (int64_t c = 0; c < a.head_dim; ++c) out[c] = from[c] * inverse;
   }
 }

@@ -28,7 +28,7 @@ TEST(AttentionTest, ScratchMemoryDoesNotGrowWithRowsTimesKeys) {
   fill_random(DType::kF16, v.data(), int64_t{kKeys} * kDim, 2, 1);
   std::vector<int32_t> table(kKeys / kKvBlockTokens);
   std::iota(table.begin(), table.end(), 0);
-  const KvLayerView kv{DType::kF16, kKeys / kKvBlockTokens, 1, kDim, k.data(), v.data()};
+  const KvLayerView kv{KvType::kF16, kKeys / kKvBlockTokens, 1, kDim, k.data(), v.data()};
   std::vector<float> q(32 * kHeads * kDim, 0.1F), out(q.size(), NAN);
   const SequenceSpan span{0, 32, kKeys - 32, table};
   device.ops().attention(view(q, 32), kv, {&span, 1}, {kHeads, 0.125F, 0}, view(out, 32));
@@ -42,7 +42,7 @@ TEST(AttentionTest, EqualKeysGiveTheMeanOfTheValues) {
   std::vector<float> k(32 * kDim, 0.5F), v(32 * kDim), q(20 * kDim, 1), out(20 * kDim);
   for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i / kDim);
   const std::vector<int32_t> table{0, 1};
-  const KvLayerView kv{DType::kF32,
+  const KvLayerView kv{KvType::kF32,
                        2,
                        1,
                        kDim,
@@ -59,7 +59,7 @@ TEST(AttentionTest, RefusesWhatItCannotDo) {
   CpuDevice device({.threads = 1});
   std::vector<float> plane(16 * 4), q(64 * 4), out(64 * 4);
   const std::vector<int32_t> table{0}, outside{1};
-  const KvLayerView kv{DType::kF32,
+  const KvLayerView kv{KvType::kF32,
                        1,
                        1,
                        4,
@@ -75,10 +75,61 @@ TEST(AttentionTest, RefusesWhatItCannotDo) {
   EXPECT_THROW(attend(4, 16, {1, 4, 0, table}), Error);    // past the rows
 }
 
+// What the processor's own kernels compute is what the portable one does; parity tests hold the
+// former to double precision.
+TEST(AttentionTest, EveryKernelAgreesWithThePortableOne) {
+  CpuDevice device({.threads = 2});
+  ThreadPool pool(2);
+  Workspace workspace(device, 2);
+  const std::vector<int32_t> table = [] {
+    std::vector<int32_t> blocks(40);
+    std::iota(blocks.rbegin(), blocks.rend(), 0);
+    return blocks;
+  }();
+  for (const KvType type : kAllKvTypes) {
+    for (const int dim : {8, 24, 64, 80, 96, 112, 128, 256}) {
+      for (const auto& [heads, kv_heads] : {std::pair{2, 2}, {3, 1}, {8, 2}, {8, 1}}) {
+        for (const auto& [start, rows] : {std::pair{599, 1}, {255, 1}, {0, 17}, {250, 12}}) {
+          const int64_t width = int64_t{kv_heads} * dim, q_width = int64_t{heads} * dim;
+          KvLayerView kv{type, 40, kv_heads, dim, nullptr, nullptr};
+          std::vector<std::byte> k(static_cast<size_t>(40 * kv.block_bytes()), std::byte{0xff}),
+              v(k);
+          kv.k = k.data();
+          kv.v = v.data();
+          std::vector<float> x(static_cast<size_t>((start + rows) * width)), y(x);
+          fill_random(DType::kF32, reinterpret_cast<std::byte*>(x.data()),
+                      static_cast<int64_t>(x.size()), 1, 1);
+          fill_random(DType::kF32, reinterpret_cast<std::byte*>(y.data()),
+                      static_cast<int64_t>(y.size()), 2, 1);
+          const SequenceSpan all{0, start + rows, 0, table}, span{0, rows, start, table};
+          device.ops().kv_append(view(x, start + rows), view(y, start + rows), kv, {&all, 1});
+          std::vector<float> q(static_cast<size_t>(rows * q_width)), fast(q), portable(q);
+          fill_random(DType::kF32, reinterpret_cast<std::byte*>(q.data()),
+                      static_cast<int64_t>(q.size()), 3, 1);
+          const AttentionParams params{heads, 0.2F, start == 250 ? 100 : 0};
+          cpu::attention(pool, workspace, view(q, rows), kv, {&span, 1}, params, view(fast, rows));
+          cpu::attention_portable(pool, workspace, view(q, rows), kv, {&span, 1}, params,
+                                  view(portable, rows));
+          double error = 0, power = 0;
+          for (size_t i = 0; i < fast.size(); ++i) {
+            error += std::pow(double{fast[i]} - portable[i], 2);
+            power += std::pow(double{portable[i]}, 2);
+          }
+          ASSERT_TRUE(std::isfinite(error));
+          ASSERT_GT(power, 0);
+          ASSERT_LE(error, (type == KvType::kF32 ? 1e-9 : 1e-5) * power)
+              << kv_type_name(type) << " " << heads << "/" << kv_heads << " heads of " << dim
+              << ", " << start << " + " << rows;
+        }
+      }
+    }
+  }
+}
+
 TEST(AttentionTest, NoRowsIsFine) {
   CpuDevice device({.threads = 2});
   std::vector<float> q(8), out(8, 5);
-  const KvLayerView kv{DType::kF32, 0, 1, 8, nullptr, nullptr};
+  const KvLayerView kv{KvType::kF32, 0, 1, 8, nullptr, nullptr};
   device.ops().attention(view(q, 1), kv, {}, {1, 1.0F, 0}, view(out, 1));
   EXPECT_EQ(out[0], 5);
 }

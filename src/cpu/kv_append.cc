@@ -31,6 +31,91 @@ void store_f16(const float* x, uint16_t* out, int64_t count) {
   for (; i < count; ++i) out[i] = to_half(x[i]).bits;
 }
 
+// The codes of one group: the nearest of (x - base) * inverse in [lowest, highest], as the
+// reference has them.
+HWY_INLINE void group_codes(const float* HWY_RESTRICT x, int64_t n, float base, float inverse,
+                            float lowest, float highest, int32_t* HWY_RESTRICT codes) {
+  const FloatTag df;
+  const hn::Rebind<int32_t, FloatTag> di;
+  const auto code = [&](auto d, FloatVec value) HWY_ATTR {
+    value = hn::Mul(hn::Sub(value, hn::Set(d, base)), hn::Set(d, inverse));
+    value = hn::Min(hn::Max(value, hn::Set(d, lowest)), hn::Set(d, highest));
+    return hn::NearestInt(value);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(code(df, hn::LoadU(df, x + i)), di, codes + i);
+  }
+  if (i < n) {
+    HWY_ALIGN float rest[kLanes] = {};
+    HWY_ALIGN int32_t rest_codes[kLanes];
+    memcpy(rest, x + i, static_cast<size_t>(n - i) * sizeof(float));
+    hn::Store(code(df, hn::Load(df, rest)), di, rest_codes);
+    memcpy(codes + i, rest_codes, static_cast<size_t>(n - i) * sizeof(int32_t));
+  }
+}
+
+struct Range {
+  float low, high;
+};
+HWY_INLINE Range range_of(const float* x, int64_t n) {
+  const FloatTag df;
+  FloatVec low = hn::Set(df, x[0]), high = low;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    low = hn::Min(low, hn::LoadU(df, x + i));
+    high = hn::Max(high, hn::LoadU(df, x + i));
+  }
+  Range range{hn::GetLane(hn::MinOfLanes(df, low)), hn::GetLane(hn::MaxOfLanes(df, high))};
+  for (; i < n; ++i) range = {HWY_MIN(range.low, x[i]), HWY_MAX(range.high, x[i])};
+  return range;
+}
+
+HWY_INLINE Half finite_half(float value) {
+  return to_half(HWY_MIN(HWY_MAX(value, -65504.0F), 65504.0F));
+}
+
+// x [head_dim] as token `token` of a quantized page; store_kv_reference() says what.
+void store_quantized(const KvPageLayout& layout, KvPart part, const float* x, uint8_t* page,
+                     int64_t token) {
+  float rotated[256];
+  if (is_rotated(layout.type, part)) {
+    memcpy(rotated, x, static_cast<size_t>(layout.head_dim) * sizeof(float));
+    rotate_kv(rotated, layout.head_dim);
+    x = rotated;
+  }
+  const bool int4 = layout.type == KvType::kInt4;
+  HWY_ALIGN int32_t codes[kKvGroup];
+  for (int64_t g = 0; g < layout.groups; ++g, x += kKvGroup) {
+    const int64_t n = layout.group_size(g), at = 2 * (g * kKvBlockTokens + token);
+    const Range range = range_of(x, n);
+    const Half min = finite_half(range.low);
+    const float base = int4 ? to_float(min) : 0;
+    Half scale =
+        finite_half(int4 ? (range.high - base) / 15 : HWY_MAX(-range.low, range.high) / 127);
+    if ((scale.bits & 0x8000U) != 0) scale = Half{};
+    const float inverse = scale.bits == 0 ? 0 : 1 / to_float(scale);
+    memcpy(page + at, &scale, sizeof(scale));
+    if (int4) {
+      memcpy(page + layout.mins_at + at, &min, sizeof(min));
+      group_codes(x, n, base, inverse, 0, 15, codes);
+      for (int64_t i = 0; i < n / 2; ++i) codes[i] |= codes[n / 2 + i] << 4;
+    } else {
+      group_codes(x, n, 0, inverse, -127, 127, codes);
+    }
+    const int64_t bytes = int4 ? n / 2 : n, first = g * (int4 ? kKvGroup / 2 : kKvGroup);
+    uint8_t* to = page + layout.code_at(part, token, first);
+    if (part == KvPart::kKeys) {
+      for (int64_t i = 0; i < bytes; ++i) to[i] = static_cast<uint8_t>(codes[i]);
+    } else {
+      for (int64_t i = 0; i < bytes; i += 2, to += 32) {
+        to[0] = static_cast<uint8_t>(codes[i]);
+        to[8] = static_cast<uint8_t>(codes[i + 1]);
+      }
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace spillway
 HWY_AFTER_NAMESPACE();
@@ -39,24 +124,27 @@ HWY_AFTER_NAMESPACE();
 namespace spillway {
 
 HWY_EXPORT(store_f16);
+HWY_EXPORT(store_quantized);
 
 namespace cpu {
 namespace {
 
-void store_head(const KvLayerView& kv, std::byte* plane, int64_t slot, const float* x) {
-  if (kv.dtype == DType::kF32) {
-    std::memcpy(plane + slot * 4, x, static_cast<size_t>(kv.head_dim) * sizeof(float));
+void store_head(const KvPageLayout& layout, KvPart part, std::byte* page, int64_t token,
+                const float* x) {
+  std::byte* row = page + layout.codes_at + token * layout.row_bytes;
+  if (layout.type == KvType::kF32) {
+    std::memcpy(row, x, static_cast<size_t>(layout.row_bytes));
+  } else if (layout.type == KvType::kF16) {
+    HWY_DYNAMIC_DISPATCH(store_f16)(x, reinterpret_cast<uint16_t*>(row), layout.head_dim);
   } else {
-    HWY_DYNAMIC_DISPATCH(store_f16)
-    (x, reinterpret_cast<uint16_t*>(plane) + slot, kv.head_dim);
+    HWY_DYNAMIC_DISPATCH(store_quantized)(layout, part, x, reinterpret_cast<uint8_t*>(page), token);
   }
 }
 
 }  // namespace
 
 void check_spans(const KvLayerView& kv, std::span<const SequenceSpan> spans, int64_t rows) {
-  SPW_ASSERT(kv.dtype == DType::kF32 || kv.dtype == DType::kF16);
-  SPW_ASSERT(kv.kv_heads > 0 && kv.head_dim > 0);
+  SPW_ASSERT(kv.kv_heads > 0 && kv_type_supports(kv.type, kv.head_dim));
   for (const SequenceSpan& span : spans) {
     SPW_ASSERT(span.first_row >= 0 && span.rows >= 0 && span.start >= 0);
     SPW_ASSERT(int64_t{span.first_row} + span.rows <= rows);
@@ -71,6 +159,7 @@ void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, con
   SPW_ASSERT(k.dtype == DType::kF32 && v.dtype == DType::kF32);
   SPW_ASSERT(k.rows == v.rows && k.cols == width && v.cols == width);
   check_spans(kv, spans, k.rows);
+  const KvPageLayout layout(kv.type, kv.head_dim);
   for (const SequenceSpan& span : spans) {
     for (int64_t page = span.start / kKvBlockTokens;
          page * kKvBlockTokens < int64_t{span.start} + span.rows; ++page) {
@@ -82,11 +171,10 @@ void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, con
         const int64_t position = span.start + i, row = span.first_row + i;
         const int64_t block = span.block_table[static_cast<size_t>(position / kKvBlockTokens)];
         for (int64_t head = 0; head < kv.kv_heads; ++head) {
-          const int64_t slot =
-              ((block * kv.kv_heads + head) * kKvBlockTokens + position % kKvBlockTokens) *
-              kv.head_dim;
-          store_head(kv, kv.k, slot, k.f32(row) + head * kv.head_dim);
-          store_head(kv, kv.v, slot, v.f32(row) + head * kv.head_dim);
+          const int64_t page = (block * kv.kv_heads + head) * layout.bytes;
+          const int64_t token = position % kKvBlockTokens, column = head * kv.head_dim;
+          store_head(layout, KvPart::kKeys, kv.k + page, token, k.f32(row) + column);
+          store_head(layout, KvPart::kValues, kv.v + page, token, v.f32(row) + column);
         }
       }
     });

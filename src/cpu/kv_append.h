@@ -9,7 +9,8 @@
 
 namespace spillway::cpu {
 
-// k, v [rows, kv_heads * head_dim] of every span into its blocks, rounded to nearest for F16.
+// k, v [rows, kv_heads * head_dim] of every span into its blocks, rounded or quantized as
+// store_kv_reference() does.
 void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, const KvLayerView& kv,
                std::span<const SequenceSpan> spans);
 

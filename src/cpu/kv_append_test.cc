@@ -30,7 +30,7 @@ TEST(KvAppendTest, RoundsToTheNearestHalfFloat) {
   v = k;
   for (float& value : v) value = -value;
   std::vector<uint16_t> k_plane(16 * kDim), v_plane(16 * kDim);
-  const KvLayerView kv{DType::kF16,
+  const KvLayerView kv{KvType::kF16,
                        1,
                        1,
                        kDim,
@@ -45,10 +45,37 @@ TEST(KvAppendTest, RoundsToTheNearestHalfFloat) {
   }
 }
 
+TEST(KvAppendTest, QuantizesAsTheReferenceDoes) {
+  CpuDevice device({.threads = 1});
+  std::mt19937 generator(1);
+  std::normal_distribution<float> normal;
+  for (const KvType type : kAllKvTypes) {
+    for (int dim = 8; dim <= 256; dim += 8) {
+      const KvPageLayout layout(type, dim);
+      std::vector<float> k(static_cast<size_t>(16 * dim)), v(k.size());
+      for (float& value : k) value = normal(generator);
+      for (float& value : v) value = 3 + 0.01F * normal(generator);
+      std::fill(k.begin(), k.begin() + dim, 0.0F);  // no range
+      v[static_cast<size_t>(dim)] = 1e30F;          // more than a half float holds
+      std::vector<std::byte> pages(static_cast<size_t>(2 * layout.bytes)), expected(pages);
+      const KvLayerView kv{type, 1, 1, dim, pages.data(), pages.data() + layout.bytes};
+      const std::vector<int32_t> table{0};
+      const SequenceSpan span{0, 16, 0, table};
+      device.ops().kv_append(view(k, 16), view(v, 16), kv, {&span, 1});
+      for (int token = 0; token < 16; ++token) {
+        store_kv_reference(layout, KvPart::kKeys, k.data() + token * dim, expected.data(), token);
+        store_kv_reference(layout, KvPart::kValues, v.data() + token * dim,
+                           expected.data() + layout.bytes, token);
+      }
+      ASSERT_EQ(pages, expected) << kv_type_name(type) << " " << dim;
+    }
+  }
+}
+
 TEST(KvAppendTest, ATableThatLeavesTheCacheIsABug) {
   CpuDevice device({.threads = 1});
   std::vector<float> k(4 * 8), v(4 * 8), planes(2 * 2 * 16 * 8);
-  const KvLayerView kv{DType::kF32,
+  const KvLayerView kv{KvType::kF32,
                        2,
                        1,
                        8,

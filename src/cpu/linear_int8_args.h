@@ -45,7 +45,8 @@ using Int8Kernel = void (*)(const Int8Args& args, int64_t first, int64_t last, u
 
 // One per type; absent where the set has none.
 struct Int8Kernels {
-  Int8Kernel q4_0, q4_1, q5_0, q5_1, q8_0, q3_k, q4_k, q5_k, q6_k, g4;
+  Int8Kernel q4_0 = nullptr, q4_1 = nullptr, q5_0 = nullptr, q5_1 = nullptr, q8_0 = nullptr,
+             q3_k = nullptr, q4_k = nullptr, q5_k = nullptr, q6_k = nullptr, g4 = nullptr;
 };
 
 #if defined(__aarch64__)

@@ -15,6 +15,11 @@ float* Workspace::shared(size_t floats) {
   return reinterpret_cast<float*>(shared_.data());
 }
 
+float* Workspace::queries(size_t floats) {
+  grow(queries_, floats);
+  return reinterpret_cast<float*>(queries_.data());
+}
+
 void Workspace::reserve_workers(size_t floats) {
   for (Buffer& buffer : per_worker_) grow(buffer, floats);
 }

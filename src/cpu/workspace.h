@@ -17,6 +17,7 @@ class Workspace {
 
   // Valid until the next call of the same function; contents undefined, aligned to 64 bytes.
   float* shared(size_t floats);
+  float* queries(size_t floats);
   void reserve_workers(size_t floats);
   float* worker(int index) const {
     return reinterpret_cast<float*>(per_worker_[static_cast<size_t>(index)].data());
@@ -26,7 +27,7 @@ class Workspace {
   void grow(Buffer& buffer, size_t floats);
 
   Device& device_;
-  Buffer shared_;
+  Buffer shared_, queries_;
   std::vector<Buffer> per_worker_;
 };
 

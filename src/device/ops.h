@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tensor/kv_format.h"
 #include "tensor/op_kinds.h"
 #include "tensor/tensor_view.h"
 
@@ -18,11 +19,9 @@ namespace spillway {
 
 enum class LinearMode : uint8_t { kStore, kAccumulate };
 
-inline constexpr int kKvBlockTokens = 16;
-
-// One layer's paged KV: planes [block][kv_head][kKvBlockTokens][head_dim] of `dtype` (F32 or F16).
+// One layer's paged KV: planes [block][kv_head] of pages of `type` (tensor/kv_format.h).
 struct KvLayerView {
-  DType dtype = DType::kF16;
+  KvType type = KvType::kF16;
   int64_t blocks = 0;
   int kv_heads = 0;
   int head_dim = 0;
@@ -30,9 +29,7 @@ struct KvLayerView {
   std::byte* v = nullptr;
 
   // Bytes of one block in one plane.
-  int64_t block_bytes() const {
-    return row_bytes(dtype, int64_t{kv_heads} * kKvBlockTokens * head_dim);
-  }
+  int64_t block_bytes() const { return kv_heads * kv_page_bytes(type, head_dim); }
 };
 
 // The rows of a step that belong to one sequence: rows [first_row, first_row + rows) are its tokens

@@ -76,17 +76,17 @@ std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& refer
   return loaded;
 }
 
-DType default_kv_dtype(const Model& model) {
-  return model.main_dtype() == DType::kF32 ? DType::kF32 : DType::kF16;
+KvType default_kv_type(const Model& model) {
+  return model.main_dtype() == DType::kF32 ? KvType::kF32 : KvType::kF16;
 }
 
-KvCache make_kv_cache(Device& device, const ModelSpec& spec, DType dtype, int64_t tokens,
+KvCache make_kv_cache(Device& device, const ModelSpec& spec, KvType type, int64_t tokens,
                       int64_t sequences) {
   const auto blocks = try_mul(blocks_for_tokens(tokens), sequences);
   SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
             kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made", sequences,
             tokens);
-  return KvCache(device, {spec.layers, spec.kv_heads, spec.head_dim, dtype},
+  return KvCache(device, {spec.layers, spec.kv_heads, spec.head_dim, type},
                  static_cast<int32_t>(*blocks));
 }
 

@@ -37,10 +37,10 @@ std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& refer
 [[nodiscard]] std::optional<std::string> try_dummy_name(const std::string& reference);
 
 // F32 for models stored in F32 (they are small, and exactness is why they are), else F16.
-DType default_kv_dtype(const Model& model);
+KvType default_kv_type(const Model& model);
 
 // Room for `sequences` sequences of `tokens` tokens each.
-KvCache make_kv_cache(Device& device, const ModelSpec& spec, DType dtype, int64_t tokens,
+KvCache make_kv_cache(Device& device, const ModelSpec& spec, KvType type, int64_t tokens,
                       int64_t sequences = 1);
 
 }  // namespace spillway

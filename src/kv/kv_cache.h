@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paged KV cache's bytes: per layer one K plane and one V plane [block][kv_head][16][head_dim].
+// The paged KV cache's bytes: per layer one K plane and one V plane
+// [block][kv_head] of pages (tensor/kv_format.h).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ struct KvShape {
   int layers = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  DType dtype = DType::kF16;
+  KvType type = KvType::kF16;
 
   // K and V of one block of 16 tokens, over all layers.
   int64_t block_bytes() const;
@@ -23,7 +24,7 @@ struct KvShape {
 // separate allocations, as later they live in different tiers. Used by one step at a time.
 class KvCache {
  public:
-  // Throws kOutOfMemory.
+  // Throws kOutOfMemory, and kUnsupported for heads that the type cannot hold.
   KvCache(Device& device, const KvShape& shape, int32_t blocks);
 
   const KvShape& shape() const { return shape_; }

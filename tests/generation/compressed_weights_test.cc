@@ -110,7 +110,7 @@ class CompressedWeightsTest : public testing::Test {
   }
   std::vector<float> logits(const LoadedModel& loaded) {
     const auto ids = testing_models::tiny_prompt(40, 3, kVocab);
-    KvCache kv = make_kv_cache(device_, loaded.model.spec, DType::kF32, 64);
+    KvCache kv = make_kv_cache(device_, loaded.model.spec, KvType::kF32, 64);
     Decoder decoder(device_, loaded.model.spec, loaded.weights, 16);
     std::vector<float> out;
     forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& rows) {

@@ -28,8 +28,8 @@ void append_rows(const Activations& logits, int64_t first, int64_t count, Rows& 
 
 // Logits of every position, the tokens taken `chunk` at a time.
 Rows logits_in_chunks(TinyRuntime& runtime, const std::vector<int32_t>& ids, int chunk,
-                      DType kv_dtype) {
-  KvCache kv = runtime.make_kv(64, kv_dtype);
+                      KvType kv_type) {
+  KvCache kv = runtime.make_kv(64, kv_type);
   Decoder decoder = runtime.make_decoder(chunk);
   Rows rows;
   forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& logits) {
@@ -41,17 +41,36 @@ Rows logits_in_chunks(TinyRuntime& runtime, const std::vector<int32_t>& ids, int
 class DecoderTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(DecoderTest, GivesBitEqualLogitsWhateverTheChunking) {
-  for (const DType kv_dtype : {DType::kF32, DType::kF16}) {
+  for (const KvType kv_type : kAllKvTypes) {
     TinyRuntime runtime(GetParam());
     runtime.device.ops().set_deterministic(true);
     const auto ids = tiny_prompt(300, 1);
-    const Rows whole = logits_in_chunks(runtime, ids, 300, kv_dtype);
+    const Rows whole = logits_in_chunks(runtime, ids, 300, kv_type);
     for (const int chunk : {1, 7, 16, 64}) {
-      const Rows cut = logits_in_chunks(runtime, ids, chunk, kv_dtype);
+      const Rows cut = logits_in_chunks(runtime, ids, chunk, kv_type);
       ASSERT_EQ(cut.size(), whole.size());
       for (size_t i = 0; i < whole.size(); ++i)
         ASSERT_EQ(whole[i], cut[i]) << "chunk " << chunk << ", position " << i;
     }
+  }
+}
+
+TEST_P(DecoderTest, QuantizedKvStaysNearHalfFloats) {
+  TinyRuntime runtime(GetParam());
+  const auto ids = tiny_prompt(200, 3);
+  const Rows half = logits_in_chunks(runtime, ids, 64, KvType::kF16);
+  for (const auto& [type, bar] : {std::pair{KvType::kInt8, 1e-4}, {KvType::kInt4, 2e-2}}) {
+    const Rows rows = logits_in_chunks(runtime, ids, 64, type);
+    double error = 0, power = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      for (size_t j = 0; j < rows[i].size(); ++j) {
+        ASSERT_TRUE(std::isfinite(rows[i][j]));
+        error += std::pow(double{rows[i][j]} - half[i][j], 2);
+        power += std::pow(double{half[i][j]}, 2);
+      }
+    }
+    EXPECT_LE(error / power, bar) << kv_type_name(type);
+    EXPECT_GT(error, 0) << kv_type_name(type);
   }
 }
 
@@ -68,7 +87,7 @@ TEST_P(DecoderTest, GivesBitEqualLogitsWhateverIsInTheBatch) {
   int32_t next_block = 63;  // blocks from the end, so that no table is an identity
   for (size_t s = 0; s < lengths.size(); ++s) {
     prompts.push_back(tiny_prompt(lengths[s], static_cast<uint32_t>(s)));
-    alone.push_back(logits_in_chunks(runtime, prompts[s], 256, DType::kF32).back());
+    alone.push_back(logits_in_chunks(runtime, prompts[s], 256, KvType::kF32).back());
     tables.emplace_back();
     for (int i = 0; i < lengths[s]; i += kKvBlockTokens) tables[s].push_back(next_block--);
   }
@@ -95,8 +114,8 @@ TEST_P(DecoderTest, GivesBitEqualLogitsWhateverIsInTheBatch) {
 TEST_P(DecoderTest, DoesNotDependOnTheNumberOfThreads) {
   const auto ids = tiny_prompt(70, 5);
   TinyRuntime one(GetParam(), DType::kQ4_0, 1), three(GetParam(), DType::kQ4_0, 3);
-  EXPECT_EQ(logits_in_chunks(one, ids, 32, DType::kF32),
-            logits_in_chunks(three, ids, 32, DType::kF32));
+  EXPECT_EQ(logits_in_chunks(one, ids, 32, KvType::kF32),
+            logits_in_chunks(three, ids, 32, KvType::kF32));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DecoderTest, testing::Values("llama", "window", "opt", "opt-350m"),
@@ -148,7 +167,7 @@ TEST(PerplexityTest, ScoresTheSecondHalfOfEachWindow) {
     std::vector<int32_t> ids(tokens.begin() + static_cast<std::ptrdiff_t>(32 * window),
                              tokens.begin() + static_cast<std::ptrdiff_t>(32 * (window + 1)));
     ids[0] = 1;
-    const Rows rows = logits_in_chunks(runtime, ids, 32, DType::kF32);
+    const Rows rows = logits_in_chunks(runtime, ids, 32, KvType::kF32);
     for (size_t i = 16; i + 1 < 32; ++i)
       loss += log_sum_exp(rows[i]) - rows[i][static_cast<size_t>(ids[i + 1])];
   }
@@ -163,7 +182,7 @@ TEST(PerplexityTest, ScoresAWordByItsGreedyTokens) {
   KvCache kv = runtime.make_kv(8);
   Decoder decoder = runtime.make_decoder(64);
   const auto context = tiny_prompt(20, 4);
-  const Rows rows = logits_in_chunks(runtime, context, 64, DType::kF32);
+  const Rows rows = logits_in_chunks(runtime, context, 64, KvType::kF32);
   const auto& last = rows.back();
   const auto best = static_cast<int32_t>(std::max_element(last.begin(), last.end()) - last.begin());
   const std::vector<int32_t> right{best}, wrong{best == 5 ? 6 : 5};

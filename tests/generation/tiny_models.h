@@ -67,8 +67,8 @@ struct TinyRuntime {
         model(tiny_model(kind, dtype)),
         weights(ModelWeights::dummy(device, model, {})) {}
 
-  KvCache make_kv(int32_t blocks, DType dtype = DType::kF32) {
-    return KvCache(device, {model.spec.layers, model.spec.kv_heads, model.spec.head_dim, dtype},
+  KvCache make_kv(int32_t blocks, KvType type = KvType::kF32) {
+    return KvCache(device, {model.spec.layers, model.spec.kv_heads, model.spec.head_dim, type},
                    blocks);
   }
   Decoder make_decoder(int max_tokens) { return Decoder(device, model.spec, weights, max_tokens); }

@@ -2,7 +2,6 @@
 // kv_append and attention over shuffled, poisoned pages.
 #include <cmath>
 
-#include "tensor/dequantize.h"
 #include "tests/parity/paged_kv.h"
 #include "tests/parity/parity_device.h"
 #include "tests/parity/references.h"
@@ -13,9 +12,15 @@ namespace {
 struct Case {
   int heads = 4, kv_heads = 2, head_dim = 64;
   int window = 0;
-  DType type = DType::kF16;
+  KvType type = KvType::kF16;
   float deviation = 1;  // of q and k: large values make one-hot softmaxes
 };
+
+// Against double precision over what is stored: the error of the arithmetic alone.
+double bar_of(KvType type) {
+  if (type == KvType::kF32) return kFloatBar;
+  return type == KvType::kF16 ? 1e-5 : 1e-4;
+}
 
 class AttentionParityTest : public ParityTest {
  protected:
@@ -29,7 +34,7 @@ class AttentionParityTest : public ParityTest {
   void check(const Case& c, const std::vector<std::pair<int32_t, int32_t>>& lengths) {
     SCOPED_TRACE(testing::Message()
                  << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim << ", window "
-                 << c.window << ", " << dtype_name(c.type) << ", first sequence "
+                 << c.window << ", " << kv_type_name(c.type) << ", first sequence "
                  << lengths[0].first << " + " << lengths[0].second);
     const int64_t width = int64_t{c.kv_heads} * c.head_dim;
     const int64_t q_width = int64_t{c.heads} * c.head_dim;
@@ -69,7 +74,8 @@ class AttentionParityTest : public ParityTest {
     Doubles expected;
     int64_t row = 0;
     for (const Sequence& s : sequences) {
-      const auto ks = as_stored(c.type, s.k), vs = as_stored(c.type, s.v);
+      const auto ks = as_stored(c.type, KvPart::kKeys, c.head_dim, s.k),
+                 vs = as_stored(c.type, KvPart::kValues, c.head_dim, s.v);
       for (int64_t i = 0; i < s.rows; ++i, ++row) {
         const Doubles one =
             attention_reference(q_values.data() + row * q_width, ks, vs, s.old_tokens + i + 1,
@@ -77,21 +83,21 @@ class AttentionParityTest : public ParityTest {
         expected.insert(expected.end(), one.begin(), one.end());
       }
     }
-    EXPECT_LE(nmse(out.read(), expected), kFloatBar);
+    EXPECT_LE(nmse(out.read(), expected), bar_of(c.type));
     out.expect_guards();
   }
 };
 
 TEST_P(AttentionParityTest, PrefillMatchesDoublePrecision) {
-  for (const DType type : {DType::kF32, DType::kF16}) {
+  for (const KvType type : kAllKvTypes) {
     for (const int32_t rows : {1, 2, 3, 7, 17, 33, 150}) check({.type = type}, {{0, rows}});
     check({.heads = 2, .kv_heads = 1, .type = type}, {{0, 600}});
   }
 }
 
 TEST_P(AttentionParityTest, DecodeMatchesDoublePrecision) {
-  for (const DType type : {DType::kF32, DType::kF16}) {
-    for (const int32_t old_tokens : {15, 16, 255, 256, 257, 1000}) {
+  for (const KvType type : kAllKvTypes) {
+    for (const int32_t old_tokens : {0, 15, 16, 17, 255, 256, 257, 1000}) {
       check({.type = type}, {{old_tokens, 1}});
     }
   }
@@ -103,60 +109,64 @@ TEST_P(AttentionParityTest, HandlesGroupsOfHeadsAndOddHeadSizes) {
       check({.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}, {{37, 5}});
     }
   }
-  check({.heads = 3, .kv_heads = 1, .head_dim = 20, .type = DType::kF32}, {{300, 40}});
+  for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
+    for (const auto& [heads, kv_heads] : {std::pair{2, 2}, {3, 1}, {4, 1}, {8, 1}}) {
+      for (const int head_dim : {8, 16, 24, 40, 64, 80, 96, 112, 128, 200, 256}) {
+        const Case c{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .type = type};
+        check(c, {{100, 1}});
+        check(c, {{37, 5}});
+      }
+    }
+  }
+  for (const int head_dim : {8, 24, 96, 112, 256}) {
+    check({.heads = 3, .kv_heads = 1, .head_dim = head_dim}, {{100, 1}});
+  }
+  check({.heads = 3, .kv_heads = 1, .head_dim = 20, .type = KvType::kF32}, {{300, 40}});
 }
 
 TEST_P(AttentionParityTest, WindowHidesWhatIsTooFarBack) {
   for (const int window : {1, 2, 16, 100, 256, 300}) {
     check({.window = window}, {{0, 70}});
     check({.window = window}, {{700, 1}});
-    check({.window = window, .type = DType::kF32}, {{500, 40}});
+    check({.window = window, .type = KvType::kInt8}, {{700, 1}});
+    check({.window = window, .type = KvType::kInt4}, {{290, 20}});
+    check({.window = window, .type = KvType::kF32}, {{500, 40}});
   }
 }
 
 TEST_P(AttentionParityTest, MixesPrefillAndDecodeInOneStep) {
-  check({.heads = 9, .kv_heads = 3}, {{0, 50}, {300, 1}, {17, 1}, {256, 20}, {0, 1}, {511, 2}});
+  for (const KvType type : kAllKvTypes) {
+    check({.heads = 9, .kv_heads = 3, .type = type},
+          {{0, 50}, {300, 1}, {17, 1}, {256, 20}, {0, 1}, {511, 2}});
+  }
 }
 
 TEST_P(AttentionParityTest, LargeScoresStayFinite) {
-  check({.type = DType::kF32, .deviation = 30}, {{300, 20}});
-  check({.type = DType::kF32, .deviation = 1e6F}, {{300, 3}});
-  check({.type = DType::kF32, .deviation = 1e-6F}, {{300, 3}});
+  check({.type = KvType::kF32, .deviation = 30}, {{300, 20}});
+  check({.type = KvType::kF32, .deviation = 1e6F}, {{300, 3}});
+  check({.type = KvType::kF32, .deviation = 1e-6F}, {{300, 3}});
 }
 
 TEST_P(AttentionParityTest, AppendWritesItsOwnSlotsOnly) {
-  for (const DType type : {DType::kF32, DType::kF16}) {
+  for (const KvType type : kAllKvTypes) {
     PagedKv kv(device_, type, 2, 24, 8);
     const auto table = kv.take_blocks(40);
     const auto k = random_floats(5 * 48, 1), v = random_floats(5 * 48, 2);
     const Matrix keys(device_, 5, 48, k), values(device_, 5, 48, v);
     const SequenceSpan span{0, 5, 14, table};
     device_.ops().kv_append(keys.view(), values.view(), kv.view(), {&span, 1});
-    const int64_t element = row_bytes(type, 1);
-    std::vector<std::byte> plane(static_cast<size_t>(kv.view().block_bytes() * 8));
-    int64_t written = 0;
+    const KvPageLayout layout(type, 24);
+    std::vector<std::byte> plane(static_cast<size_t>(kv.view().block_bytes() * 8)), expected;
     device_.download(plane.data(), kv.view().v, plane.size());
-    for (size_t i = 0; i < plane.size(); i += static_cast<size_t>(element)) {
-      for (int64_t b = 0; b < element; ++b) {
-        if (plane[i + static_cast<size_t>(b)] != std::byte{0xff}) {
-          ++written;
-          break;
-        }
-      }
-    }
-    EXPECT_EQ(written, 5 * 48);
-    const auto stored = as_stored(type, v);
+    expected.assign(plane.size(), std::byte{0xff});
     for (int64_t i = 0; i < 5; ++i) {
       for (int64_t head = 0; head < 2; ++head) {
-        const int64_t slot =
-            (table[static_cast<size_t>((14 + i) / 16)] * 2 + head) * 16 + (14 + i) % 16;
-        for (int64_t c = 0; c < 24; ++c) {
-          float value = 0;
-          dequantize_reference(type, plane.data() + (slot * 24 + c) * element, &value, 1);
-          ASSERT_EQ(value, stored[static_cast<size_t>(i * 48 + head * 24 + c)]);
-        }
+        const int64_t page = table[static_cast<size_t>((14 + i) / 16)] * 2 + head;
+        store_kv_reference(layout, KvPart::kValues, v.data() + i * 48 + head * 24,
+                           expected.data() + page * layout.bytes, static_cast<int>((14 + i) % 16));
       }
     }
+    EXPECT_EQ(plane, expected) << kv_type_name(type);
   }
 }
 

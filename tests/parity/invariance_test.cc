@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, LinearInvarianceTest, testing::ValuesIn(stored
 class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
  protected:
   // All rows of one sequence, in chunks of `chunk`.
-  static std::vector<float> run(int threads, int32_t chunk, int window, DType type,
+  static std::vector<float> run(int threads, int32_t chunk, int window, KvType type,
                                 int32_t companions) {
     constexpr int kHeads = 6, kKvHeads = 2, kDim = 40;
     constexpr int32_t kTokens = 290;
@@ -102,7 +102,7 @@ class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
 };
 
 TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABit) {
-  for (const DType type : {DType::kF32, DType::kF16}) {
+  for (const KvType type : kAllKvTypes) {
     for (const int window : {0, 90}) {
       const auto reference = run(1, 290, window, type, 0);
       for (const int threads : {1, 2, 3}) {

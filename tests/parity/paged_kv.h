@@ -7,18 +7,18 @@
 #include <random>
 #include <vector>
 
-#include "tensor/half.h"
+#include "tensor/kv_format.h"
 #include "tests/parity/parity_device.h"
 
 namespace spillway::parity {
 
 class PagedKv {
  public:
-  PagedKv(TestDevice& device, DType type, int kv_heads, int head_dim, int64_t blocks)
+  PagedKv(TestDevice& device, KvType type, int kv_heads, int head_dim, int64_t blocks)
       : order_(static_cast<size_t>(blocks)) {
     view_ = {type, blocks, kv_heads, head_dim, nullptr, nullptr};
     const auto bytes = static_cast<size_t>(view_.block_bytes() * blocks);
-    const std::vector<std::byte> poison(bytes, std::byte{0xff});  // NaN in F16 and in F32
+    const std::vector<std::byte> poison(bytes, std::byte{0xff});  // NaN in F16, F32, and as scales
     for (Buffer* plane : {&k_, &v_}) {
       *plane = device.device().allocate(bytes, MemoryTag::kKv);
       device.upload(plane->data(), poison.data(), bytes);
@@ -44,10 +44,14 @@ class PagedKv {
   std::vector<int32_t> order_;
 };
 
-// What the cache keeps of a value.
-inline std::vector<float> as_stored(DType type, std::vector<float> values) {
-  if (type == DType::kF16) {
-    for (float& value : values) value = to_float(to_half(value));
+// What the cache keeps of rows [.., head_dim].
+inline std::vector<float> as_stored(KvType type, KvPart part, int head_dim,
+                                    std::vector<float> values) {
+  const KvPageLayout layout(type, head_dim);
+  std::vector<std::byte> page(static_cast<size_t>(layout.bytes));
+  for (size_t i = 0; i < values.size(); i += static_cast<size_t>(head_dim)) {
+    store_kv_reference(layout, part, values.data() + i, page.data(), 0);
+    load_kv_reference(layout, part, page.data(), 0, values.data() + i);
   }
   return values;
 }

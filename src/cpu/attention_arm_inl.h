@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ARM kernels of attention share: the order of keys, softmax, rows of odd sizes.
+//
+// A cut of 256 keys is 4 blocks of 4 pages. The pages of a block are read in turn, 8 tokens (an
+// octet) at a time, and a tile's kv heads one after the other, so that a thread reads four distant
+// streams at once: a single one, or single pages, do not reach the memory's speed.
+//
+// Only static functions: each object that includes this is compiled for instructions of its own.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/attention_args.h"
+
+namespace spillway {
+namespace {
+
+constexpr float kNoScore = -3.0e38F;  // below any score
+constexpr int64_t kBlockKeys = 64, kBlockPages = 4, kOctet = 8;
+constexpr int64_t kOctets = kBlockKeys / kOctet;
+
+// Octet i is half i % 2 of page i / 2. The order in which they are read.
+constexpr int64_t kOctetOrder[kOctets] = {0, 2, 4, 6, 1, 3, 5, 7};
+
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// The keys of one cut that some query of the tile sees, relative to the cut; the blocks they touch.
+struct CutRange {
+  int64_t base, first, end, first_block, end_block;
+};
+static inline int64_t first_seen(const AttentionArgs& a, int64_t position) {
+  return a.window > 0 && position + 1 > a.window ? position + 1 - a.window : 0;
+}
+static inline CutRange cut_range(const AttentionArgs& a, const AttentionTile& tile, int64_t split) {
+  CutRange range;
+  range.base = split * kSplitKeys;
+  range.first = larger(first_seen(a, tile.position), range.base) - range.base;
+  range.end = smaller(tile.position + tile.rows, range.base + kSplitKeys) - range.base;
+  range.first_block = range.first / kBlockKeys;
+  range.end_block = (range.end + kBlockKeys - 1) / kBlockKeys;
+  return range;
+}
+
+// The pages of a block for the tile's first kv head; the next head's follow. A page outside the
+// range is replaced by one inside, and its rows are masked by whoever reads them.
+struct BlockPages {
+  const uint8_t* page[kBlockPages];
+};
+static inline BlockPages block_pages(const AttentionArgs& a, const AttentionTile& tile,
+                                     const CutRange& range, const uint8_t* plane, int64_t block) {
+  BlockPages pages;
+  const int64_t first = (range.base + range.first) / kPageTokens;
+  const int64_t last = (range.base + range.end - 1) / kPageTokens;
+  for (int64_t i = 0; i < kBlockPages; ++i) {
+    const int64_t page = range.base / kPageTokens + block * kBlockPages + i;
+    const int64_t n = smaller(larger(page, first), last);
+    pages.page[i] = plane + (tile.blocks[n] * a.kv_heads + tile.kv_head) * a.layout.bytes;
+  }
+  return pages;
+}
+static inline void next_head(const AttentionArgs& a, BlockPages& pages) {
+  for (int64_t i = 0; i < kBlockPages; ++i) pages.page[i] += a.layout.bytes;
+}
+
+// Where the rows of a block are: token t of page i at page[i] + t * stride.
+struct BlockRows {
+  const uint8_t* page[kBlockPages];
+  int64_t stride;
+};
+// Rows whose size is no multiple of 16 bytes are copied to `padded` [64, columns] with zeros behind
+// them; kernels then need no tails. So are the rows of a block of which only keys [low, high) were
+// stored, the others as zeros: nothing times NaN would be NaN.
+static inline BlockRows block_rows(const AttentionArgs& a, const BlockPages& pages, int64_t columns,
+                                   int64_t low, int64_t high, uint8_t* padded) {
+  const int64_t bytes = a.layout.row_bytes;
+  BlockRows rows;
+  if (bytes == columns && low <= 0 && high >= kBlockKeys) {
+    for (int64_t i = 0; i < kBlockPages; ++i) rows.page[i] = pages.page[i] + a.layout.codes_at;
+    rows.stride = bytes;
+    return rows;
+  }
+  for (int64_t key = 0; key < kBlockKeys; ++key) {
+    uint8_t* to = padded + key * columns;
+    const bool stored = key >= low && key < high;
+    const uint8_t* from =
+        pages.page[key / kPageTokens] + a.layout.codes_at + key % kPageTokens * bytes;
+    if (stored) memcpy(to, from, static_cast<size_t>(bytes));
+    memset(to + (stored ? bytes : 0), 0, static_cast<size_t>(columns - (stored ? bytes : 0)));
+  }
+  for (int64_t i = 0; i < kBlockPages; ++i) rows.page[i] = padded + i * kPageTokens * columns;
+  rows.stride = columns;
+  return rows;
+}
+// Token i of an octet.
+[[gnu::always_inline]] static inline const uint8_t* row_at(const BlockRows& rows, int64_t octet,
+                                                           int64_t i) {
+  return rows.page[octet / 2] + (octet % 2 * kOctet + i) * rows.stride;
+}
+
+static inline const float* query_at(const AttentionArgs& a, const AttentionTile& tile, int64_t i) {
+  const int64_t per_head = tile.rows * a.group;
+  return a.q + (tile.first_row + i % per_head / a.group) * a.q_stride +
+         ((tile.kv_head + i / per_head) * a.group + i % a.group) * a.head_dim;
+}
+
+// 2^x for x <= 0; 0 below -126. x = n + r with |r| <= 1/2, and a polynomial for 2^r whose relative
+// error is below 3e-7.
+static inline float32x4_t exp2_f32(float32x4_t x) {
+  const float32x4_t low = vdupq_n_f32(-126);
+  const float32x4_t clamped = vmaxq_f32(x, low);
+  // Adding 3 * 2^22 rounds to an integer and leaves it in the low bits: conversions would run at
+  // one vector per cycle.
+  const float32x4_t shift = vdupq_n_f32(12582912);
+  const float32x4_t shifted = vaddq_f32(clamped, shift);
+  const float32x4_t r = vsubq_f32(clamped, vsubq_f32(shifted, shift));
+  float32x4_t p = vdupq_n_f32(1.54035304e-4F);  // ln(2)^k / k!
+  p = vfmaq_f32(vdupq_n_f32(1.33335581e-3F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(9.61812911e-3F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(5.55041087e-2F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(2.40226507e-1F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(6.93147181e-1F), p, r);
+  p = vfmaq_f32(vdupq_n_f32(1), p, r);
+  const int32x4_t exponent = vshlq_n_s32(vreinterpretq_s32_f32(shifted), 23);
+  const int32x4_t bits = vaddq_s32(vreinterpretq_s32_f32(p), exponent);
+  return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_s32(bits), vcgtq_f32(x, low)));
+}
+
+// Scores [256] of query i become e^(scale * score - maximum), 0 for keys that it does not see.
+static inline void softmax_query(const AttentionArgs& a, const AttentionTile& tile,
+                                 const CutRange& range, int64_t i, float scale, float* scores,
+                                 const AttentionPartial& result) {
+  const int64_t position = tile.position + i % (tile.rows * a.group) / a.group;
+  scale *= 1.44269504F;  // powers of two are quicker
+  const int64_t begin = larger(first_seen(a, position), range.base) - range.base;
+  const int64_t end = smaller(position + 1, range.base + kSplitKeys) - range.base;
+  const int64_t from = range.first_block * kBlockKeys, to = range.end_block * kBlockKeys;
+  result.maximum[i] = kNoScore;
+  result.sum[i] = 0;
+  if (begin >= end) {
+    memset(scores + from, 0, static_cast<size_t>(to - from) * sizeof(float));
+    return;
+  }
+  float32x4_t top = vdupq_n_f32(kNoScore);
+  for (int64_t block = from; block < to; block += kBlockKeys) {
+    if (begin <= block && block + kBlockKeys <= end) {
+      for (int64_t j = block; j < block + kBlockKeys; j += 4) {
+        const float32x4_t s = vmulq_n_f32(vld1q_f32(scores + j), scale);
+        vst1q_f32(scores + j, s);
+        top = vmaxq_f32(top, s);
+      }
+      continue;
+    }
+    const int32x4_t lowest = vdupq_n_s32(static_cast<int32_t>(begin - block));
+    const int32x4_t highest = vdupq_n_s32(static_cast<int32_t>(end - block));
+    constexpr int32_t kFirstFour[4] = {0, 1, 2, 3};
+    for (int64_t j = 0; j < kBlockKeys; j += 4) {
+      const int32x4_t key = vaddq_s32(vld1q_s32(kFirstFour), vdupq_n_s32(static_cast<int32_t>(j)));
+      const uint32x4_t seen = vandq_u32(vcgeq_s32(key, lowest), vcltq_s32(key, highest));
+      const float32x4_t s = vmulq_n_f32(vld1q_f32(scores + block + j), scale);
+      const float32x4_t masked = vbslq_f32(seen, s, vdupq_n_f32(kNoScore));
+      vst1q_f32(scores + block + j, masked);
+      top = vmaxq_f32(top, masked);
+    }
+  }
+  const float maximum = vmaxvq_f32(top);
+  const float32x4_t maxima = vdupq_n_f32(maximum);
+  float32x4_t sum0 = vdupq_n_f32(0), sum1 = sum0;
+  for (int64_t j = from; j < to; j += 8) {
+    const float32x4_t p0 = exp2_f32(vsubq_f32(vld1q_f32(scores + j), maxima));
+    const float32x4_t p1 = exp2_f32(vsubq_f32(vld1q_f32(scores + j + 4), maxima));
+    vst1q_f32(scores + j, p0);
+    vst1q_f32(scores + j + 4, p1);
+    sum0 = vaddq_f32(sum0, p0);
+    sum1 = vaddq_f32(sum1, p1);
+  }
+  result.maximum[i] = maximum * 0.693147181F;
+  result.sum[i] = vaddvq_f32(vaddq_f32(sum0, sum1));
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/kv_format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tensor/half.h"
+
+namespace spillway {
+namespace {
+
+constexpr std::string_view kNames[] = {"f32", "f16", "int8", "int4"};
+constexpr float kLargestHalf = 65504;
+
+void put_half(std::byte* at, Half value) { std::memcpy(at, &value, sizeof(value)); }
+float get_half(const std::byte* at) {
+  Half value;
+  std::memcpy(&value, at, sizeof(value));
+  return to_float(value);
+}
+Half finite_half(float value) { return to_half(std::clamp(value, -kLargestHalf, kLargestHalf)); }
+
+// Nearest, ties to even; a NaN gives the lowest code.
+int code_of(float value, float lowest, float highest) {
+  return static_cast<int>(std::nearbyint(std::fmin(std::fmax(value, lowest), highest)));
+}
+
+void store_int8(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
+                int token) {
+  for (int64_t g = 0; g < layout.groups; ++g) {
+    const float* group = x + g * kKvGroup;
+    const int64_t n = layout.group_size(g);
+    float largest = 0;
+    for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(group[i]));
+    const Half scale = finite_half(largest / 127);
+    const float inverse = scale.bits == 0 ? 0 : 1 / to_float(scale);
+    put_half(page + 2 * (g * kKvBlockTokens + token), scale);
+    for (int64_t i = 0; i < n; ++i) {
+      page[layout.code_at(part, token, g * kKvGroup + i)] =
+          static_cast<std::byte>(code_of(group[i] * inverse, -127, 127));
+    }
+  }
+}
+
+void store_int4(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
+                int token) {
+  for (int64_t g = 0; g < layout.groups; ++g) {
+    const float* group = x + g * kKvGroup;
+    const int64_t n = layout.group_size(g);
+    float smallest = group[0], largest = group[0];
+    for (int64_t i = 1; i < n; ++i) {
+      smallest = std::min(smallest, group[i]);
+      largest = std::max(largest, group[i]);
+    }
+    const Half min = finite_half(smallest);
+    const float base = to_float(min);
+    const Half scale = finite_half((largest - base) / 15);
+    // The minimum may round up past all of them: then the difference is negative or zero.
+    const bool flat = scale.bits == 0 || (scale.bits & 0x8000U) != 0;
+    const float inverse = flat ? 0 : 1 / to_float(scale);
+    put_half(page + 2 * (g * kKvBlockTokens + token), flat ? Half{} : scale);
+    put_half(page + layout.mins_at + 2 * (g * kKvBlockTokens + token), min);
+    const auto code = [&](float value) { return code_of((value - base) * inverse, 0, 15); };
+    for (int64_t i = 0; i < n / 2; ++i) {
+      page[layout.code_at(part, token, g * (kKvGroup / 2) + i)] =
+          static_cast<std::byte>(code(group[i]) | code(group[n / 2 + i]) << 4);
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view kv_type_name(KvType type) { return kNames[static_cast<size_t>(type)]; }
+
+std::optional<KvType> try_kv_type_from_name(std::string_view name) {
+  for (const KvType type : kAllKvTypes) {
+    if (name == kv_type_name(type)) return type;
+  }
+  return std::nullopt;
+}
+
+void rotate_kv(float* x, int64_t head_dim) {
+  for (int64_t first = 0; first < head_dim; first += kKvGroup) {
+    const int64_t size = std::min(kKvGroup, head_dim - first);
+    const int64_t run = size & -size;
+    const float factor = 1 / std::sqrt(static_cast<float>(run));
+    for (float* part = x + first; part < x + first + size; part += run) {
+      for (int64_t half = 1; half < run; half *= 2) {
+        for (int64_t i = 0; i < run; i += 2 * half) {
+          for (int64_t j = i; j < i + half; ++j) {
+            const float a = part[j], b = part[j + half];
+            part[j] = a + b;
+            part[j + half] = a - b;
+          }
+        }
+      }
+      for (int64_t i = 0; i < run; ++i) part[i] *= factor;
+    }
+  }
+}
+
+void store_kv_reference(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
+                        int token) {
+  std::byte* row = page + layout.codes_at + token * layout.row_bytes;
+  switch (layout.type) {
+    case KvType::kF32:
+      std::memcpy(row, x, static_cast<size_t>(layout.row_bytes));
+      break;
+    case KvType::kF16:
+      for (int64_t i = 0; i < layout.head_dim; ++i) put_half(row + 2 * i, to_half(x[i]));
+      break;
+    case KvType::kInt8:
+      store_int8(layout, part, x, page, token);
+      break;
+    case KvType::kInt4:
+      if (is_rotated(layout.type, part)) {
+        std::vector<float> rotated(x, x + layout.head_dim);
+        rotate_kv(rotated.data(), layout.head_dim);
+        store_int4(layout, part, rotated.data(), page, token);
+      } else {
+        store_int4(layout, part, x, page, token);
+      }
+      break;
+  }
+}
+
+void load_kv_reference(const KvPageLayout& layout, KvPart part, const std::byte* page, int token,
+                       float* x) {
+  const std::byte* row = page + layout.codes_at + token * layout.row_bytes;
+  if (layout.type == KvType::kF32) {
+    std::memcpy(x, row, static_cast<size_t>(layout.row_bytes));
+    return;
+  }
+  if (layout.type == KvType::kF16) {
+    for (int64_t i = 0; i < layout.head_dim; ++i) x[i] = get_half(row + 2 * i);
+    return;
+  }
+  for (int64_t g = 0; g < layout.groups; ++g) {
+    float* group = x + g * kKvGroup;
+    const int64_t n = layout.group_size(g);
+    const float scale = get_half(page + 2 * (g * kKvBlockTokens + token));
+    const auto byte = [&](int64_t i) {
+      return static_cast<uint8_t>(page[layout.code_at(part, token, i)]);
+    };
+    if (layout.type == KvType::kInt8) {
+      for (int64_t i = 0; i < n; ++i) {
+        group[i] = scale * static_cast<float>(static_cast<int8_t>(byte(g * kKvGroup + i)));
+      }
+    } else {
+      const float min = get_half(page + layout.mins_at + 2 * (g * kKvBlockTokens + token));
+      for (int64_t i = 0; i < n / 2; ++i) {
+        const uint8_t pair = byte(g * (kKvGroup / 2) + i);
+        group[i] = min + scale * static_cast<float>(pair & 15);
+        group[n / 2 + i] = min + scale * static_cast<float>(pair >> 4);
+      }
+    }
+  }
+  if (is_rotated(layout.type, part)) rotate_kv(x, layout.head_dim);
+}
+
+}  // namespace spillway

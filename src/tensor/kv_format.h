@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// How keys and values lie in the pages of the KV cache.
+//
+// A page is 16 tokens of one kv head, contiguous, so that it can be moved and attended to by
+// itself; a token is written without touching the others.
+//
+//   F32, F16   [16][head_dim]
+//   int8       scale [groups][16] F16, then codes of head_dim bytes per token:
+//              x = scale * code, -127 to 127
+//   int4       scale [groups][16] F16, min [groups][16] F16, then codes of head_dim / 2 bytes per
+//              token: x = min + scale * code, 0 to 15 (FlexGen, section 4: asymmetric, groups of
+//              64)
+//
+// int4 keeps keys rotated: rotate_kv() of each row. Scores do not change when queries are rotated
+// as well, and the few large elements that keys have are spread over the group, which halves the
+// error (after QuaRot, section 4).
+//
+// Codes of keys are [16 tokens][bytes]. Those of values are [bytes / 2][2][2 bytes][8 tokens]: what
+// is summed over lies together, and 16 bytes are two rows of 8, as matrix instructions want them.
+//
+// A group is 64 elements of a head, the last of a row may be shorter. Scales of 16 tokens lie
+// together: a vector of them multiplies a vector of scores, and they fill whole 32-byte sectors, so
+// that rows of codes start at 16-byte boundaries wherever their own size allows. In a group of n
+// elements, byte i of int4 codes has element i in its low half and element n / 2 + i in its high
+// half: 32 bytes unpack to two runs of 32 without a shuffle.
+//
+// Why a scale per 64 for int8 as well: one F16 per 64 codes is 3% more bytes, and a row of 128 with
+// one outlier keeps its other half precise.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace spillway {
+
+inline constexpr int kKvBlockTokens = 16;
+inline constexpr int64_t kKvGroup = 64;  // elements that share a scale
+
+enum class KvType : uint8_t { kF32, kF16, kInt8, kInt4 };
+inline constexpr KvType kAllKvTypes[] = {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4};
+
+enum class KvPart : uint8_t { kKeys, kValues };
+
+std::string_view kv_type_name(KvType type);
+[[nodiscard]] std::optional<KvType> try_kv_type_from_name(std::string_view name);
+
+constexpr bool is_quantized(KvType type) { return type >= KvType::kInt8; }
+// Quantized types take multiples of 8 up to 256, the others any size.
+constexpr bool kv_type_supports(KvType type, int64_t head_dim) {
+  return head_dim > 0 && (!is_quantized(type) || (head_dim % 8 == 0 && head_dim <= 256));
+}
+
+// Where things are in a page.
+struct KvPageLayout {
+  constexpr KvPageLayout(KvType kv_type, int64_t dim)
+      : type(kv_type),
+        head_dim(dim),
+        groups(is_quantized(kv_type) ? (dim + kKvGroup - 1) / kKvGroup : 0),
+        mins_at(2 * groups * kKvBlockTokens),
+        codes_at(kv_type == KvType::kInt4 ? 2 * mins_at : mins_at),
+        row_bytes(kv_type == KvType::kF32    ? 4 * dim
+                  : kv_type == KvType::kF16  ? 2 * dim
+                  : kv_type == KvType::kInt8 ? dim
+                                             : dim / 2),
+        bytes(codes_at + kKvBlockTokens * row_bytes) {}
+
+  constexpr int64_t group_size(int64_t group) const {
+    const int64_t left = head_dim - group * kKvGroup;
+    return left < kKvGroup ? left : kKvGroup;
+  }
+
+  // Of byte `byte` of token `token`.
+  constexpr int64_t code_at(KvPart part, int64_t token, int64_t byte) const {
+    if (part == KvPart::kKeys || !is_quantized(type)) return codes_at + token * row_bytes + byte;
+    return codes_at + byte / 2 * 32 + token / 8 * 16 + byte % 2 * 8 + token % 8;
+  }
+
+  KvType type;
+  int64_t head_dim;
+  int64_t groups;
+  int64_t mins_at;   // bytes from the page's start; the scales are at 0
+  int64_t codes_at;  // of token 0
+  int64_t row_bytes;
+  int64_t bytes;
+};
+
+constexpr bool is_rotated(KvType type, KvPart part) {
+  return type == KvType::kInt4 && part == KvPart::kKeys;
+}
+// x [head_dim], in place: the orthonormal Walsh-Hadamard transform of runs of the largest power of
+// two that divides the group's size. Its own inverse, up to rounding.
+void rotate_kv(float* x, int64_t head_dim);
+
+// Bytes of one page: 16 tokens of one kv head.
+constexpr int64_t kv_page_bytes(KvType type, int64_t head_dim) {
+  return KvPageLayout(type, head_dim).bytes;
+}
+
+// The reference: what every device stores for x [head_dim] as token `token` of a page, bit for bit,
+// and what it reads back. Scales are rounded to F16 before codes are chosen. Infinities saturate
+// when quantized.
+void store_kv_reference(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
+                        int token);
+void load_kv_reference(const KvPageLayout& layout, KvPart part, const std::byte* page, int token,
+                       float* x);
+
+}  // namespace spillway

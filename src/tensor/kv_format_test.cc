@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/kv_format.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "tensor/half.h"
+
+namespace spillway {
+namespace {
+
+std::vector<float> random_row(int64_t count, uint32_t seed, float deviation = 1) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0, deviation);
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& value : x) value = normal(generator);
+  return x;
+}
+
+constexpr std::pair<KvType, KvPart> kAllParts[] = {
+    {KvType::kF32, KvPart::kKeys},    {KvType::kF16, KvPart::kKeys},
+    {KvType::kInt8, KvPart::kKeys},   {KvType::kInt4, KvPart::kKeys},
+    {KvType::kF32, KvPart::kValues},  {KvType::kF16, KvPart::kValues},
+    {KvType::kInt8, KvPart::kValues}, {KvType::kInt4, KvPart::kValues}};
+
+TEST(KvFormatTest, RotationKeepsProductsAndIsItsOwnInverse) {
+  for (int64_t dim = 8; dim <= 256; dim += 8) {
+    const auto x = random_row(dim, 1), y = random_row(dim, 2);
+    auto a = x, b = y;
+    rotate_kv(a.data(), dim);
+    rotate_kv(b.data(), dim);
+    EXPECT_NE(a, x);
+    double before = 0, after = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      before += double{x[i]} * y[i];
+      after += double{a[i]} * b[i];
+    }
+    EXPECT_NEAR(before, after, 1e-4);
+    rotate_kv(a.data(), dim);
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(a[i], x[i], 1e-5);
+  }
+}
+
+TEST(KvFormatTest, RotationTamesOutliersOfInt4Keys) {
+  auto x = random_row(64, 3);
+  x[7] = 40;
+  const KvPageLayout layout(KvType::kInt4, 64);
+  std::vector<std::byte> page(static_cast<size_t>(layout.bytes));
+  double error[2] = {};
+  for (const KvPart part : {KvPart::kKeys, KvPart::kValues}) {
+    std::vector<float> back(64);
+    store_kv_reference(layout, part, x.data(), page.data(), 0);
+    load_kv_reference(layout, part, page.data(), 0, back.data());
+    for (size_t i = 0; i < 64; ++i) {
+      error[static_cast<size_t>(part)] += std::pow(double{back[i]} - x[i], 2);
+    }
+  }
+  EXPECT_LT(error[0], error[1] / 4);
+}
+
+TEST(KvFormatTest, NamesAreReadBack) {
+  for (const KvType type : kAllKvTypes) EXPECT_EQ(try_kv_type_from_name(kv_type_name(type)), type);
+  EXPECT_EQ(try_kv_type_from_name("q8"), std::nullopt);
+}
+
+TEST(KvFormatTest, PagesTakeTheBytesThatTheFormatSays) {
+  EXPECT_EQ(kv_page_bytes(KvType::kF32, 64), 16 * 64 * 4);
+  EXPECT_EQ(kv_page_bytes(KvType::kF16, 80), 16 * 80 * 2);
+  EXPECT_EQ(kv_page_bytes(KvType::kInt8, 64), 32 + 16 * 64);
+  EXPECT_EQ(kv_page_bytes(KvType::kInt8, 80), 64 + 16 * 80);
+  EXPECT_EQ(kv_page_bytes(KvType::kInt4, 128), 2 * 2 * 32 + 16 * 64);
+  EXPECT_EQ(kv_page_bytes(KvType::kInt4, 8), 64 + 16 * 4);
+  EXPECT_TRUE(kv_type_supports(KvType::kF16, 5));
+  EXPECT_FALSE(kv_type_supports(KvType::kInt8, 20));
+  EXPECT_FALSE(kv_type_supports(KvType::kInt4, 264));
+}
+
+TEST(KvFormatTest, WhatIsReadBackIsWithinHalfAStep) {
+  for (const auto& [type, part] : kAllParts) {
+    for (int64_t dim = 8; dim <= 256; dim += 8) {
+      const KvPageLayout layout(type, dim);
+      auto x = random_row(dim, static_cast<uint32_t>(dim));
+      std::vector<std::byte> page(static_cast<size_t>(layout.bytes));
+      std::vector<float> back(x.size());
+      store_kv_reference(layout, part, x.data(), page.data(), 5);
+      load_kv_reference(layout, part, page.data(), 5, back.data());
+      if (is_rotated(type, part)) {  // the steps are those of rotated rows
+        rotate_kv(x.data(), dim);
+        rotate_kv(back.data(), dim);
+      }
+      for (int64_t i = 0; i < dim; ++i) {
+        const int64_t first = i / kKvGroup * kKvGroup;
+        const int64_t end = std::min(dim, first + kKvGroup);
+        const auto [low, high] = std::minmax_element(x.begin() + first, x.begin() + end);
+        const float largest = std::max(std::fabs(*low), std::fabs(*high));
+        float step = 0;  // with some room for the rounding of scale and minimum
+        if (type == KvType::kF16) step = largest / 1024;
+        if (type == KvType::kInt8) step = largest / 127 * 1.13F;
+        if (type == KvType::kInt4) step = (*high - *low) / 15 * 1.02F + largest / 512;
+        EXPECT_NEAR(back[static_cast<size_t>(i)], x[static_cast<size_t>(i)], step / 2)
+            << kv_type_name(type) << " " << dim << " " << i;
+      }
+    }
+  }
+}
+
+TEST(KvFormatTest, ATokenTouchesItsOwnBytesOnly) {
+  for (const auto& [type, part] : kAllParts) {
+    for (const int64_t dim : {8, 64, 80, 112, 128}) {
+      const KvPageLayout layout(type, dim);
+      std::vector<std::byte> page(static_cast<size_t>(layout.bytes));
+      std::vector<std::vector<float>> rows, back(16, std::vector<float>(static_cast<size_t>(dim)));
+      for (int token = 0; token < 16; ++token) {
+        rows.push_back(random_row(dim, static_cast<uint32_t>(token + 1)));
+        store_kv_reference(layout, part, rows.back().data(), page.data(), token);
+        load_kv_reference(layout, part, page.data(), token,
+                          back[static_cast<size_t>(token)].data());
+      }
+      for (int token = 15; token >= 0; --token) {
+        std::vector<float> again(static_cast<size_t>(dim));
+        load_kv_reference(layout, part, page.data(), token, again.data());
+        EXPECT_EQ(again, back[static_cast<size_t>(token)]) << kv_type_name(type) << " " << dim;
+      }
+    }
+  }
+}
+
+TEST(KvFormatTest, ExtremeRowsStayFinite) {
+  const float huge = std::numeric_limits<float>::infinity();
+  const std::vector<std::vector<float>> rows{
+      std::vector<float>(64, 0),     std::vector<float>(64, 3.25F),  std::vector<float>(64, -1e-9F),
+      std::vector<float>(64, 1e30F), std::vector<float>(64, -1e30F), std::vector<float>(64, huge),
+      random_row(64, 1, 1e-7F),      random_row(64, 2, 1e6F)};
+  for (const auto& [type, part] : kAllParts) {
+    if (!is_quantized(type)) continue;
+    const KvPageLayout layout(type, 64);
+    for (const auto& row : rows) {
+      std::vector<std::byte> page(static_cast<size_t>(layout.bytes));
+      std::vector<float> back(64);
+      store_kv_reference(layout, part, row.data(), page.data(), 0);
+      load_kv_reference(layout, part, page.data(), 0, back.data());
+      for (const float value : back) EXPECT_TRUE(std::isfinite(value)) << row[0];
+    }
+    std::vector<std::byte> page(static_cast<size_t>(layout.bytes));
+    std::vector<float> back(64);
+    store_kv_reference(layout, part, rows[1].data(), page.data(), 0);
+    load_kv_reference(layout, part, page.data(), 0, back.data());
+    for (const float value : back)
+      EXPECT_NEAR(value, 3.25F, is_rotated(type, part) ? 0.9F : 0.002F);
+  }
+}
+
+}  // namespace
+}  // namespace spillway
