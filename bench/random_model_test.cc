@@ -58,7 +58,7 @@ TEST_P(RandomModelTest, LoadsAndGivesFiniteLogitsThatFollowTheTokens) {
   const auto loaded = load_model(device, path, {});
   EXPECT_EQ(loaded->no_tokenizer_reason, "");
   const ModelSpec& spec = loaded->model.spec;
-  KvCache kv = make_kv_cache(device, spec, default_kv_dtype(loaded->model), 16);
+  KvCache kv = make_kv_cache(device, spec, default_kv_type(loaded->model), 16);
   Decoder decoder(device, spec, loaded->weights, 8);
   const std::vector<int32_t> blocks{0};
   const std::vector<int32_t> tokens{1, 17, 300, 260, 5};
