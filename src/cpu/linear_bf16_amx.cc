@@ -158,6 +158,8 @@ Bf16Fill try_fill(DType type, bool packed) {
       return fill_groups<PackedQ5_K, 2>;
     case DType::kQ6_K:
       return fill_groups<PackedQ6_K, 2>;
+    case DType::kG4:
+      return fill_groups<PackedG4, 2>;
     default:
       return nullptr;
   }

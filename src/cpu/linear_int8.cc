@@ -117,8 +117,12 @@ Int8Kernel try_int8_kernel(Int8Set set, DType type) {
 
 Int8Form int8_form(Int8Set set, DType type) {
   switch (set) {
-    case Int8Set::kDotprod:
     case Int8Set::kI8mm:
+      if (type == DType::kQ4_1 || type == DType::kQ4_K || type == DType::kG4) {
+        return {.lift = 16, .skew = true};
+      }
+      [[fallthrough]];
+    case Int8Set::kDotprod:
       return {.lift = lift_on_arm(type)};
     case Int8Set::kAvx2:  // eight bits are multiplied as they are
       if (type == DType::kQ8_0) return {};

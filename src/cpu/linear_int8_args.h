@@ -38,6 +38,10 @@ struct Int8Form {
   // bytes: integer sums start from -offset times the sum of q (of 32 columns, there twice)...
   int offset = 0;
   bool halves = false;  // ...or of each 16 columns
+  // Kernels multiply the columns c >= 16 of a block with whole bytes, low nibble included, which
+  // saves them the masking. So the codes of columns c < 16, which that nibble belongs to, are less
+  // by a sixteenth of the code of column c + 16.
+  bool skew = false;
 };
 
 // Computes rows of groups [first, last). `panel` has kInt8PanelBytes, aligned to 16.

@@ -279,6 +279,7 @@ constinit const Int8Kernels kAvx2Kernels = {.q4_0 = run_groups<PackedQ4_0>,
                                             .q8_0 = run_groups<PackedQ8_0>,
                                             .q4_k = run_groups<PackedK45<4>>,
                                             .q5_k = run_groups<PackedK45<5>>,
-                                            .q6_k = run_groups<PackedQ6_K>};
+                                            .q6_k = run_groups<PackedQ6_K>,
+                                            .g4 = run_groups<PackedG4>};
 
 }  // namespace spillway

@@ -264,6 +264,7 @@ constinit const Int8Kernels kAvx512VnniKernels = {.q4_0 = run_groups<PackedQ4_0>
                                                   .q8_0 = run_groups<PackedQ8_0>,
                                                   .q4_k = run_groups<PackedQ4_K>,
                                                   .q5_k = run_groups<PackedQ5_K>,
-                                                  .q6_k = run_groups<PackedQ6_K>};
+                                                  .q6_k = run_groups<PackedQ6_K>,
+                                                  .g4 = run_groups<PackedG4>};
 
 }  // namespace spillway

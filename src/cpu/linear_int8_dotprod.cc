@@ -6,7 +6,10 @@ namespace spillway {
 namespace {
 
 struct Dotprod {
+  static constexpr bool kSkewed = false;  // it has signed bytes only
+
   // Two rows times a token that is there twice, four columns to a lane; rows() adds the lanes.
+  template <bool>
   [[gnu::always_inline]] static inline int32x4_t dot(int32x4_t acc, int8x16_t w, int8x16_t x) {
     return vdotq_s32(acc, w, x);
   }
@@ -25,6 +28,7 @@ struct Dotprod {
     const int8x8_t first = vget_low_s8(pair), second = vget_high_s8(pair);
     return {{vcombine_s8(first, first), vcombine_s8(second, second)}};
   }
+  template <bool>
   [[gnu::always_inline]] static inline void multiply(Tile& acc, int8x16_t w, const Columns& x) {
     acc.token[0] = vdotq_s32(acc.token[0], w, x.token[0]);
     acc.token[1] = vdotq_s32(acc.token[1], w, x.token[1]);

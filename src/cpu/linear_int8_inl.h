@@ -39,7 +39,7 @@ struct Direct : W {
 // The same, unpacked once for many tokens: bytes [8 pairs][4][16], then vectors of the pairs.
 template <class W>
 struct Panel {
-  static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves;
+  static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves, kUnsigned = W::kUnsigned;
   static constexpr int kSubs = 1;
   static constexpr int kMinimaAt = 512 + 128, kHalvesAt = kMinimaAt + (kMinima ? 128 : 0);
   static constexpr int kBytes = kHalvesAt + (kHalves ? 256 : 0);
@@ -103,6 +103,9 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
   }
   const int8_t* q = a.q;
   const float *d = a.d, *m = a.m;
+  const auto dot = [](int32x4_t acc, int8x16_t rows, int8x16_t columns) {
+    return Isa::template dot<W::kUnsigned>(acc, rows, columns);
+  };
   for (int64_t k = 0; k < a.k; k += 32 * W::kSubs) {
     for (int s = 0; s < W::kSubs; ++s) {
       const int8x16_t x[4] = {vld1q_s8(q), vld1q_s8(q + 16), vld1q_s8(q + 32), vld1q_s8(q + 48)};
@@ -117,9 +120,9 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
             const Operands first8 = W::quants(w[i], s, quad * 2 + pair, 0);
             const Operands second8 = W::quants(w[i], s, quad * 2 + pair, 1);
             const int32x4_t zero = vdupq_n_s32(0);
-            part[0][pair] = Isa::dot(Isa::dot(zero, first8.low, x[0]), second8.low, x[1]);
-            part[1][pair] = Isa::dot(Isa::dot(W::kHalves ? zero : part[0][pair], first8.high, x[2]),
-                                     second8.high, x[3]);
+            part[0][pair] = dot(dot(zero, first8.low, x[0]), second8.low, x[1]);
+            part[1][pair] =
+                dot(dot(W::kHalves ? zero : part[0][pair], first8.high, x[2]), second8.high, x[3]);
           }
           int32x4_t rows = Isa::rows(part[1][0], part[1][1]);
           if constexpr (W::kHalves) {
@@ -181,8 +184,8 @@ struct TileSums {
       for (int p = 0; p < 4; ++p) {
         const Operands both = Source::quants(block, s, first_pair + p, step % 2);
         for (int j = 0; j < kPairs; ++j) {
-          Isa::multiply(now.part[step < 2 ? 0 : kParts - 1][p][j], step < 2 ? both.low : both.high,
-                        x[j]);
+          Isa::template multiply<Source::kUnsigned>(now.part[step < 2 ? 0 : kParts - 1][p][j],
+                                                    step < 2 ? both.low : both.high, x[j]);
         }
       }
       if constexpr (kFinish) finish(i - 1, step, done);
@@ -332,16 +335,17 @@ void run_groups(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel) 
 
 template <class Isa>
 constexpr Int8Kernels kernels_of() {
+  constexpr bool kSkewed = Isa::kSkewed;
   return {.q4_0 = run_groups<Isa, PackedQ4_0>,
-          .q4_1 = run_groups<Isa, PackedQ4_1>,
+          .q4_1 = run_groups<Isa, TypeQ4_1<kSkewed>>,
           .q5_0 = run_groups<Isa, PackedQ5_0>,
           .q5_1 = run_groups<Isa, PackedQ5_1>,
           .q8_0 = run_groups<Isa, PackedQ8_0>,
           .q3_k = run_groups<Isa, PackedQ3_K>,
-          .q4_k = run_groups<Isa, PackedQ4_K>,
+          .q4_k = run_groups<Isa, TypeK45<256, kSkewed>>,
           .q5_k = run_groups<Isa, PackedQ5_K>,
           .q6_k = run_groups<Isa, PackedQ6_K>,
-          .g4 = run_groups<Isa, PackedG4>};
+          .g4 = run_groups<Isa, TypeG4<kSkewed>>};
 }
 
 }  // namespace

@@ -122,6 +122,17 @@ using PackedQ4_1 = PackedSimple<4, 0, true>;
 using PackedQ5_0 = PackedSimple<5, 16, false>;
 using PackedQ5_1 = PackedSimple<5, 0, true>;
 
+struct PackedG4 {
+  static constexpr int kBytes = 16 * 36, kSubs = 2, kMerge = 8;
+  static constexpr bool kMinima = true, kHalves = false, kOffset = false, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s, int half) {
+    return columns_at<4, 0>(b + 64 + s * 256, half);
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int, int half) {
+    return {.scale = halves_at(b, half), .minimum = halves_at(b + 32, half)};
+  }
+};
+
 struct PackedQ8_0 {
   static constexpr int kBytes = 16 * 34, kSubs = 1, kMerge = 0;
   static constexpr bool kMinima = false, kHalves = false, kOffset = false, kStreamed = true;

@@ -217,6 +217,18 @@ struct PackedQ4_1 {
   }
 };
 
+struct PackedG4 {
+  static constexpr int kBytes = 16 * 36, kSubs = 2;
+  static constexpr bool kMinima = true, kHalves = false, kStreamed = true;
+  static constexpr int kOffset = 0;
+  [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int s) {
+    return nibbles<0>(b + 64 + s * 256);
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
+    return {.scale = halves_at(b), .minimum = halves_at(b + 32)};
+  }
+};
+
 struct PackedQ5_0 {
   static constexpr int kBytes = 16 * 22, kSubs = 1;
   static constexpr bool kMinima = false, kHalves = false, kStreamed = true;

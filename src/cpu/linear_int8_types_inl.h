@@ -3,7 +3,7 @@
 //
 // For a source S and a pointer to one of its blocks:
 //   kBytes, kSubs       bytes and sub-blocks of 32 columns
-//   kLift               what quants are multiplied by
+//   kLift, kUnsigned    what quants are multiplied by, whether they are unsigned bytes
 //   kMinima, kHalves    whether values have a minimum, whether each 16 columns have a scale
 //   quants(b, s, p, h, lo, hi)  columns 8h.. and 16 + 8h.. of rows 2p, 2p + 1 of sub-block s
 //   scale, minimum(b, s, quad)  of rows 4 quad..
@@ -68,6 +68,13 @@ struct Operands {
   return {vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15))), vreinterpretq_s8_u8(vshrq_n_u8(v, 4))};
 }
 
+template <bool kSkewed>
+[[gnu::always_inline]] static inline Operands nibbles_at(const uint8_t* sub, int p, int h) {
+  if constexpr (!kSkewed) return unsigned_nibbles(sub, p, h);
+  const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16);
+  return {vreinterpretq_s8_u8(vshlq_n_u8(v, 4)), vreinterpretq_s8_u8(v)};
+}
+
 // Nibbles with the bits above them: low four bits of each byte from the pieces, the rest from
 // `high`, whose further bits are above these; the caller cuts them off.
 [[gnu::always_inline]] static inline void join_bits(const uint8_t* sub, int p, int h,
@@ -96,7 +103,7 @@ struct Fifth {
 struct PackedQ4_0 {
   static constexpr int kBytes = 16 * 18, kSubs = 1;
   static constexpr float kLift = 16;
-  static constexpr bool kMinima = false, kHalves = false;
+  static constexpr bool kMinima = false, kHalves = false, kUnsigned = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     const uint8x16_t v = vld1q_u8(b + 32 + (p * 2 + h) * 16);
     return {vreinterpretq_s8_u8(vshlq_n_u8(v, 4)),
@@ -107,12 +114,13 @@ struct PackedQ4_0 {
   }
 };
 
-struct PackedQ4_1 {
+template <bool kSkewed>
+struct TypeQ4_1 {
   static constexpr int kBytes = 16 * 20, kSubs = 1;
-  static constexpr float kLift = 1;
-  static constexpr bool kMinima = true, kHalves = false;
+  static constexpr float kLift = kSkewed ? 16 : 1;
+  static constexpr bool kMinima = true, kHalves = false, kUnsigned = kSkewed;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
-    return unsigned_nibbles(b + 64, p, h);
+    return nibbles_at<kSkewed>(b + 64, p, h);
   }
   [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
     return halves_at(b, quad);
@@ -122,10 +130,12 @@ struct PackedQ4_1 {
   }
 };
 
+using PackedQ4_1 = TypeQ4_1<false>;
+
 struct PackedQ5_0 {
   static constexpr int kBytes = 16 * 22, kSubs = 1;
   static constexpr float kLift = 8;
-  static constexpr bool kMinima = false, kHalves = false;
+  static constexpr bool kMinima = false, kHalves = false, kUnsigned = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     uint8x16_t low, top;
     Fifth::join(b + 32, p, h, low, top);
@@ -139,7 +149,7 @@ struct PackedQ5_0 {
 struct PackedQ5_1 {
   static constexpr int kBytes = 16 * 24, kSubs = 1;
   static constexpr float kLift = 1;
-  static constexpr bool kMinima = true, kHalves = false;
+  static constexpr bool kMinima = true, kHalves = false, kUnsigned = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     return Fifth::unsigned_values(b + 64, p, h);
   }
@@ -154,7 +164,7 @@ struct PackedQ5_1 {
 struct PackedQ8_0 {
   static constexpr int kBytes = 16 * 34, kSubs = 1;
   static constexpr float kLift = 1;
-  static constexpr bool kMinima = false, kHalves = false;
+  static constexpr bool kMinima = false, kHalves = false, kUnsigned = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
     const uint8_t* at = b + 32 + (p * 4 + h) * 16;
     return {vreinterpretq_s8_u8(vld1q_u8(at)), vreinterpretq_s8_u8(vld1q_u8(at + 32))};
@@ -172,15 +182,15 @@ struct PackedQ8_0 {
   return vandq_u8(vsliq_n_u8(low, top, 4), vdupq_n_u8(63));
 }
 
-template <int kSubBytes>
-struct PackedK45 {
+template <int kSubBytes, bool kSkewed>
+struct TypeK45 {
   static constexpr int kSubs = 8, kBytes = 64 + 192 + kSubs * kSubBytes;
-  static constexpr float kLift = 1;
-  static constexpr bool kMinima = true, kHalves = false;
+  static constexpr float kLift = kSkewed ? 16 : 1;
+  static constexpr bool kMinima = true, kHalves = false, kUnsigned = kSkewed;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
     const uint8_t* sub = b + 256 + s * kSubBytes;
     if constexpr (kSubBytes == 256) {
-      return unsigned_nibbles(sub, p, h);
+      return nibbles_at<kSkewed>(sub, p, h);
     } else {
       return Fifth::unsigned_values(sub, p, h);
     }
@@ -193,13 +203,13 @@ struct PackedK45 {
                      vcvtq_f32_u32(widen_quad(six_bits(b + 160, s), quad)));
   }
 };
-using PackedQ4_K = PackedK45<256>;
-using PackedQ5_K = PackedK45<Fifth::kBytes>;
+using PackedQ4_K = TypeK45<256, false>;
+using PackedQ5_K = TypeK45<Fifth::kBytes, false>;
 
 struct PackedQ6_K {
   static constexpr int kBytes = 16 * 210, kSubs = 8, kSubBytes = 256 + 128;
   static constexpr float kLift = 4;
-  static constexpr bool kMinima = false, kHalves = true;
+  static constexpr bool kMinima = false, kHalves = true, kUnsigned = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
     const uint8_t* sub = b + 32 + 256 + s * kSubBytes;
     uint8x16_t low, top;
@@ -218,7 +228,7 @@ struct PackedQ6_K {
 struct PackedQ3_K {
   static constexpr int kBytes = 16 * 110, kSubs = 8, kSubBytes = 128 + 64;
   static constexpr float kLift = 32;
-  static constexpr bool kMinima = false, kHalves = true;
+  static constexpr bool kMinima = false, kHalves = true, kUnsigned = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
     const uint8_t* sub = b + 32 + 192 + s * kSubBytes;
     const uint8x16_t two = vld1q_u8(sub + p * 16);
@@ -241,12 +251,13 @@ struct PackedQ3_K {
   }
 };
 
-struct PackedG4 {
+template <bool kSkewed>
+struct TypeG4 {
   static constexpr int kBytes = 16 * 36, kSubs = 2;
-  static constexpr float kLift = 1;
-  static constexpr bool kMinima = true, kHalves = false;
+  static constexpr float kLift = kSkewed ? 16 : 1;
+  static constexpr bool kMinima = true, kHalves = false, kUnsigned = kSkewed;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
-    return unsigned_nibbles(b + 64 + s * 256, p, h);
+    return nibbles_at<kSkewed>(b + 64 + s * 256, p, h);
   }
   [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
     return halves_at(b, quad);
@@ -255,6 +266,7 @@ struct PackedG4 {
     return halves_at(b + 32, quad);
   }
 };
+using PackedG4 = TypeG4<false>;
 
 }  // namespace
 }  // namespace spillway

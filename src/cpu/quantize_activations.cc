@@ -21,22 +21,59 @@ float inverse_scale(float peak) { return is_zero(peak) ? 0 : 127 / peak; }
 float scale(float peak) { return is_zero(peak) ? 0 : peak / 127; }
 
 #if defined(__aarch64__)
-QuantizedBlock quantize_block(const float* x, int8_t* q) {
-  float32x4_t v[8], top = vdupq_n_f32(0);
+struct NeonBlock {
+  float32x4_t v[8];
+  float peak;
+};
+NeonBlock load_block(const float* x) {
+  NeonBlock block;
+  float32x4_t top = vdupq_n_f32(0);
   for (int i = 0; i < 8; ++i) {
-    v[i] = vld1q_f32(x + 4 * i);
-    top = vmaxq_f32(top, vabsq_f32(v[i]));  // NaN stays
+    block.v[i] = vld1q_f32(x + 4 * i);
+    top = vmaxq_f32(top, vabsq_f32(block.v[i]));  // NaN stays
   }
-  const float peak = vmaxvq_f32(top), inverse = inverse_scale(peak);
+  block.peak = vmaxvq_f32(top);
+  return block;
+}
+
+// Columns 8i to 8i + 7.
+int16x8_t store_codes(int32x4_t low, int32x4_t high, int i, int8_t* q) {
+  const int16x8_t both = vcombine_s16(vqmovn_s32(low), vqmovn_s32(high));
+  vst1_s8(q + 16 * i, vqmovn_s16(both));
+  return both;
+}
+
+QuantizedBlock quantize_block(const float* x, int8_t* q) {
+  const NeonBlock block = load_block(x);
+  const float inverse = inverse_scale(block.peak);
   int16x8_t sums[2] = {vdupq_n_s16(0), vdupq_n_s16(0)};
   for (int i = 0; i < 4; ++i) {
-    const int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(v[2 * i], inverse));  // NaN becomes 0
-    const int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(v[2 * i + 1], inverse));
-    const int16x8_t both = vcombine_s16(vqmovn_s32(low), vqmovn_s32(high));
-    sums[i / 2] = vaddq_s16(sums[i / 2], both);
-    vst1_s8(q + 16 * i, vqmovn_s16(both));
+    const int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(block.v[2 * i], inverse));  // NaN becomes 0
+    const int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(block.v[2 * i + 1], inverse));
+    sums[i / 2] = vaddq_s16(sums[i / 2], store_codes(low, high, i, q));
   }
-  return {scale(peak), {vaddlvq_s16(sums[0]), vaddlvq_s16(sums[1])}};
+  return {scale(block.peak), {vaddlvq_s16(sums[0]), vaddlvq_s16(sums[1])}};
+}
+
+// As Int8Form::skew says. Codes reach 119 and, skewed, 119 + 119 / 16.
+QuantizedBlock quantize_block_skewed(const float* x, int8_t* q) {
+  const NeonBlock block = load_block(x);
+  const bool zero = is_zero(block.peak);
+  const float inverse = zero ? 0 : 119 / block.peak;
+  int16x8_t sums[2] = {vdupq_n_s16(0), vdupq_n_s16(0)};
+  int32x4_t upper[4];  // columns 16 to 31
+  for (int i = 0; i < 4; ++i) upper[i] = vcvtnq_s32_f32(vmulq_n_f32(block.v[4 + i], inverse));
+  for (int i = 0; i < 2; ++i) {
+    int32x4_t lower[2];
+    for (int j = 0; j < 2; ++j) {
+      const float32x4_t scaled = vmulq_n_f32(block.v[2 * i + j], inverse);
+      const float32x4_t sixteenth = vmulq_n_f32(vcvtq_f32_s32(upper[2 * i + j]), 0.0625F);
+      lower[j] = vcvtnq_s32_f32(vsubq_f32(scaled, sixteenth));
+    }
+    sums[0] = vaddq_s16(sums[0], store_codes(lower[0], lower[1], i, q));
+    sums[1] = vaddq_s16(sums[1], store_codes(upper[2 * i], upper[2 * i + 1], 2 + i, q));
+  }
+  return {zero ? 0 : block.peak / 119, {vaddlvq_s16(sums[0]), vaddlvq_s16(sums[1])}};
 }
 #else
 QuantizedBlock quantize_block(const float* x, int8_t* q) {
@@ -57,8 +94,10 @@ QuantizedBlock quantize_block(const float* x, int8_t* q) {
 }
 #endif
 
-QuantizeBlock best_quantize_block() {
-#if defined(__x86_64__)
+QuantizeBlock best_quantize_block([[maybe_unused]] const Int8Form& form) {
+#if defined(__aarch64__)
+  if (form.skew) return quantize_block_skewed;
+#elif defined(__x86_64__)
   if (cpu_features().avx2) return quantize_block_avx2;
 #endif
   return quantize_block;
@@ -71,7 +110,9 @@ struct BlockSums {
 BlockSums block_sums(const QuantizedBlock& block, const Int8Form& form) {
   const int whole = block.sum[0] + block.sum[1];
   if (form.offset == 0) {
-    const float m = block.d * static_cast<float>(whole);
+    // A skewed block's columns stand for code + (code of the upper column) / 16.
+    const float skewed = form.skew ? static_cast<float>(block.sum[1]) / 16 : 0;
+    const float m = block.d * (static_cast<float>(whole) + skewed);
     return {{m, m}};
   }
   const auto start = [&](int sum) { return std::bit_cast<float>(-form.offset * sum); };
@@ -83,7 +124,7 @@ BlockSums block_sums(const QuantizedBlock& block, const Int8Form& form) {
 
 void quantize_pairs(const Activations& x, const Int8Form& form, int64_t first_pair,
                     int64_t last_pair, int8_t* q, float* d, float* m) {
-  static const QuantizeBlock quantize = best_quantize_block();
+  const QuantizeBlock quantize = best_quantize_block(form);
   const int64_t blocks = x.cols / 32;
   const float unlift = 1 / form.lift;
   for (int64_t pair = first_pair; pair < last_pair; ++pair) {

@@ -9,7 +9,8 @@
 
 namespace spillway {
 
-// Blocks of 32 columns: q = x / d to the nearest, d = max |x| / 127. Blocks below 2^-100 count as
+// Blocks of 32 columns: q = x / d to the nearest, d = max |x| / 127 (119 where codes
+// are skewed). Blocks below 2^-100 count as
 // zero (1 / d would overflow); a NaN or infinity in a block makes the row's results NaN.
 //
 // Tokens [2 first_pair, 2 last_pair) of x [tokens, k]; a last odd token is its own partner. q, d
