@@ -118,6 +118,7 @@ Int8Kernel try_int8_kernel(Int8Set set, DType type) {
 Int8Form int8_form(Int8Set set, DType type) {
   switch (set) {
     case Int8Set::kI8mm:
+      if (type == DType::kQ4_0) return {.lift = 16, .offset = 8, .skew = true};
       if (type == DType::kQ4_1 || type == DType::kQ4_K || type == DType::kG4) {
         return {.lift = 16, .skew = true};
       }

@@ -21,6 +21,11 @@ template <class V>
                     : __builtin_shuffle(quad, uint32x4_t{2, 2, 3, 3});
 }
 
+template <class W>
+concept Offset = requires {
+  requires W::kOffset;
+};
+
 // A type as it lies in memory, giving scales in pairs.
 template <class W>
 struct Direct : W {
@@ -40,6 +45,7 @@ struct Direct : W {
 template <class W>
 struct Panel {
   static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves, kUnsigned = W::kUnsigned;
+  static constexpr bool kOffset = Offset<W>;
   static constexpr int kSubs = 1;
   static constexpr int kMinimaAt = 512 + 128, kHalvesAt = kMinimaAt + (kMinima ? 128 : 0);
   static constexpr int kBytes = kHalvesAt + (kHalves ? 256 : 0);
@@ -89,6 +95,30 @@ struct Panel {
   return v;
 }
 
+// What integer sums start from: (token 0, token 1) twice. A load each time: copying a register
+// costs what a product costs.
+[[gnu::always_inline]] static inline int32x4_t sums_start(const float* m) {
+  int32x4_t start;
+  asm volatile("ldr %q0, %1" : "=w"(start) : "m"(*reinterpret_cast<const float(*)[4]>(m)));
+  return start;
+}
+
+// A zero of its own: g++ would copy one register, which costs what a product costs; this is free.
+[[gnu::always_inline]] static inline int32x4_t fresh_zero() {
+  int32x4_t v;
+  asm volatile("movi %0.4s, #0" : "=w"(v));
+  return v;
+}
+
+// Integer sums of rows 4 quad.. of a sub-block, scaled and added to `sum`.
+template <class W>
+[[gnu::always_inline]] static inline void add_rows(const uint8_t* w, int s, int quad,
+                                                   int32x4_t rows, float32x4_t dx, float32x4_t mx,
+                                                   float32x4_t& sum) {
+  sum = vfmaq_f32(sum, vcvtq_f32_s32(rows), vmulq_f32(W::scale(w, s, quad), dx));
+  if constexpr (W::kMinima) sum = vfmaq_f32(sum, W::minimum(w, s, quad), mx);
+}
+
 // One token, groups at first, first + step, ...: reading from distant places at once keeps more
 // of the memory busy than one long stream.
 template <class Isa, class W, int kStreams>
@@ -113,13 +143,24 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
       const float32x4_t mx = W::kMinima ? vld1q_f32(m) : dx;
 #pragma GCC unroll 4
       for (int i = 0; i < kStreams; ++i) {
+        if constexpr (Isa::kSkewed && W::kUnsigned) {
+          int32x4_t pairs[8];
+          for (int p = 0; p < 8; ++p) pairs[p] = Offset<W> ? sums_start(m) : fresh_zero();
+          Isa::skewed_dots(W::sub(w[i], s), x, pairs);
+#pragma GCC unroll 4
+          for (int quad = 0; quad < 4; ++quad) {
+            add_rows<W>(w[i], s, quad, Isa::rows(pairs[2 * quad], pairs[2 * quad + 1]), dx, mx,
+                        sum[i][quad]);
+          }
+          continue;
+        }
 #pragma GCC unroll 4
         for (int quad = 0; quad < 4; ++quad) {
           int32x4_t part[2][2];  // [half][pair]
           for (int pair = 0; pair < 2; ++pair) {
             const Operands first8 = W::quants(w[i], s, quad * 2 + pair, 0);
             const Operands second8 = W::quants(w[i], s, quad * 2 + pair, 1);
-            const int32x4_t zero = vdupq_n_s32(0);
+            const int32x4_t zero = Offset<W> ? sums_start(m) : vdupq_n_s32(0);
             part[0][pair] = dot(dot(zero, first8.low, x[0]), second8.low, x[1]);
             part[1][pair] =
                 dot(dot(W::kHalves ? zero : part[0][pair], first8.high, x[2]), second8.high, x[3]);
@@ -130,11 +171,7 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
             rows =
                 vmlaq_s32(rows, Isa::rows(part[0][0], part[0][1]), W::half_scale(w[i], s, 0, quad));
           }
-          const float32x4_t scale = vmulq_f32(W::scale(w[i], s, quad), dx);
-          sum[i][quad] = vfmaq_f32(sum[i][quad], vcvtq_f32_s32(rows), scale);
-          if constexpr (W::kMinima) {
-            sum[i][quad] = vfmaq_f32(sum[i][quad], W::minimum(w[i], s, quad), mx);
-          }
+          add_rows<W>(w[i], s, quad, rows, dx, mx, sum[i][quad]);
         }
       }
       q += 64;
@@ -174,6 +211,13 @@ struct TileSums {
     const uint8_t* block = w + i / Source::kSubs * Source::kBytes;
     const int s = static_cast<int>(i % Source::kSubs);
     now = {};
+    if constexpr (Offset<Source>) {
+      for (int p = 0; p < 4; ++p) {
+        for (int j = 0; j < kPairs; ++j) {
+          now.part[0][p][j] = sums_start(m + i * 4 + j * pair_floats);
+        }
+      }
+    }
 #pragma GCC unroll 4
     for (int step = 0; step < 4; ++step) {
       typename Isa::Columns x[kPairs];
@@ -336,7 +380,7 @@ void run_groups(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel) 
 template <class Isa>
 constexpr Int8Kernels kernels_of() {
   constexpr bool kSkewed = Isa::kSkewed;
-  return {.q4_0 = run_groups<Isa, PackedQ4_0>,
+  return {.q4_0 = run_groups<Isa, TypeQ4_0<kSkewed>>,
           .q4_1 = run_groups<Isa, TypeQ4_1<kSkewed>>,
           .q5_0 = run_groups<Isa, PackedQ5_0>,
           .q5_1 = run_groups<Isa, PackedQ5_1>,

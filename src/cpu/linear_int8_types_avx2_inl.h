@@ -106,7 +106,7 @@ struct PackedSimple {
   static constexpr int kHeader = kHasMinimum ? 64 : 32;
   static constexpr int kBytes = kHeader + 256 + 64 * (kBits - 4), kSubs = 1;
   static constexpr int kMerge = kBits == 4 ? 8 : 4;
-  static constexpr bool kMinima = kHasMinimum, kHalves = false, kOffset = kFlip != 0;
+  static constexpr bool kMinima = kHasMinimum, kHalves = false, kOffset = !kHasMinimum;
   static constexpr bool kStreamed = true;
   [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int, int half) {
     return columns_at<kBits, kFlip>(b + kHeader, half);
@@ -117,7 +117,7 @@ struct PackedSimple {
     return scales;
   }
 };
-using PackedQ4_0 = PackedSimple<4, 8, false>;
+using PackedQ4_0 = PackedSimple<4, 0, false>;
 using PackedQ4_1 = PackedSimple<4, 0, true>;
 using PackedQ5_0 = PackedSimple<5, 16, false>;
 using PackedQ5_1 = PackedSimple<5, 0, true>;

@@ -198,7 +198,7 @@ struct PackedQ4_0 {
   static constexpr bool kMinima = false, kHalves = false, kStreamed = true;
   static constexpr int kOffset = 8;
   [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int) {
-    return nibbles<8>(b + 32);
+    return nibbles<0>(b + 32);
   }
   [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
     return {.scale = halves_at(b)};

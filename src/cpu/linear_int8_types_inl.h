@@ -5,7 +5,8 @@
 //   kBytes, kSubs       bytes and sub-blocks of 32 columns
 //   kLift, kUnsigned    what quants are multiplied by, whether they are unsigned bytes
 //   kMinima, kHalves    whether values have a minimum, whether each 16 columns have a scale
-//   quants(b, s, p, h, lo, hi)  columns 8h.. and 16 + 8h.. of rows 2p, 2p + 1 of sub-block s
+//   sub(b, s)           where the nibbles of sub-block s are, if it has no more bits
+//   quants(b, s, p, h)  columns 8h.. and 16 + 8h.. of rows 2p, 2p + 1 of sub-block s
 //   scale, minimum(b, s, quad)  of rows 4 quad..
 //   half_scale(b, s, half, quad)
 // Signed kinds give q times a power of two (Int8Form::lift), which the activations' scales take
@@ -100,27 +101,32 @@ struct Fifth {
   }
 };
 
-struct PackedQ4_0 {
+template <bool kSkewed>
+struct TypeQ4_0 {
   static constexpr int kBytes = 16 * 18, kSubs = 1;
   static constexpr float kLift = 16;
-  static constexpr bool kMinima = false, kHalves = false, kUnsigned = false;
+  static constexpr bool kMinima = false, kHalves = false, kUnsigned = kSkewed, kOffset = kSkewed;
+  [[gnu::always_inline]] static inline const uint8_t* sub(const uint8_t* b, int) { return b + 32; }
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
-    const uint8x16_t v = vld1q_u8(b + 32 + (p * 2 + h) * 16);
-    return {vreinterpretq_s8_u8(vshlq_n_u8(v, 4)),
-            vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(0xf0)))};
+    if constexpr (kSkewed) return nibbles_at<true>(sub(b, 0), p, h);
+    const uint8x16_t v = vld1q_u8(b + 32 + (p * 2 + h) * 16), middle = vdupq_n_u8(0x80);
+    return {vreinterpretq_s8_u8(veorq_u8(vshlq_n_u8(v, 4), middle)),
+            vreinterpretq_s8_u8(veorq_u8(vandq_u8(v, vdupq_n_u8(0xf0)), middle))};
   }
   [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
     return halves_at(b, quad);
   }
 };
+using PackedQ4_0 = TypeQ4_0<false>;
 
 template <bool kSkewed>
 struct TypeQ4_1 {
   static constexpr int kBytes = 16 * 20, kSubs = 1;
   static constexpr float kLift = kSkewed ? 16 : 1;
   static constexpr bool kMinima = true, kHalves = false, kUnsigned = kSkewed;
+  [[gnu::always_inline]] static inline const uint8_t* sub(const uint8_t* b, int) { return b + 64; }
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
-    return nibbles_at<kSkewed>(b + 64, p, h);
+    return nibbles_at<kSkewed>(sub(b, 0), p, h);
   }
   [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
     return halves_at(b, quad);
@@ -187,12 +193,14 @@ struct TypeK45 {
   static constexpr int kSubs = 8, kBytes = 64 + 192 + kSubs * kSubBytes;
   static constexpr float kLift = kSkewed ? 16 : 1;
   static constexpr bool kMinima = true, kHalves = false, kUnsigned = kSkewed;
+  [[gnu::always_inline]] static inline const uint8_t* sub(const uint8_t* b, int s) {
+    return b + 256 + s * kSubBytes;
+  }
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
-    const uint8_t* sub = b + 256 + s * kSubBytes;
     if constexpr (kSubBytes == 256) {
-      return nibbles_at<kSkewed>(sub, p, h);
+      return nibbles_at<kSkewed>(sub(b, s), p, h);
     } else {
-      return Fifth::unsigned_values(sub, p, h);
+      return Fifth::unsigned_values(sub(b, s), p, h);
     }
   }
   [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int s, int quad) {
@@ -256,8 +264,11 @@ struct TypeG4 {
   static constexpr int kBytes = 16 * 36, kSubs = 2;
   static constexpr float kLift = kSkewed ? 16 : 1;
   static constexpr bool kMinima = true, kHalves = false, kUnsigned = kSkewed;
+  [[gnu::always_inline]] static inline const uint8_t* sub(const uint8_t* b, int s) {
+    return b + 64 + s * 256;
+  }
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
-    return nibbles_at<kSkewed>(b + 64 + s * 256, p, h);
+    return nibbles_at<kSkewed>(sub(b, s), p, h);
   }
   [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
     return halves_at(b, quad);

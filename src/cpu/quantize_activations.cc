@@ -116,6 +116,10 @@ BlockSums block_sums(const QuantizedBlock& block, const Int8Form& form) {
     return {{m, m}};
   }
   const auto start = [&](int sum) { return std::bit_cast<float>(-form.offset * sum); };
+  if (form.skew) {  // in sixteenths, which such kernels' sums are
+    const float skewed = start(16 * whole + block.sum[1]);
+    return {{skewed, skewed}};
+  }
   if (form.halves) return {{start(block.sum[0]), start(block.sum[1])}};
   return {{start(whole), start(whole)}};
 }

@@ -129,8 +129,6 @@ constexpr uint64_t kFlip = 0;
 template <>
 constexpr uint64_t kFlip<BlockQ3_K> = every_byte(4);
 template <>
-constexpr uint64_t kFlip<BlockQ4_0> = every_byte(8);
-template <>
 constexpr uint64_t kFlip<BlockQ5_0> = every_byte(16);
 template <>
 constexpr uint64_t kFlip<BlockQ6_K> = every_byte(32);

@@ -29,8 +29,7 @@
 //
 // In Q3_K `high2` has the lower two bits of q and `high1` the third.
 //
-// Kinds without a minimum (Q4_0, Q5_0, Q3_K, Q6_K) store q - 2^(bits-1) in two's complement, not q.
-// A minimum belongs to 32 columns or more: Q2_K has one for 16, and no packed layout.
+// Q5_0, Q6_K and Q3_K store q - 2^(bits-1) in two's complement; others q as the file does.
 #pragma once
 
 #include <cstddef>

@@ -53,8 +53,8 @@ TEST(PackedLayoutMapTest, Q4_0PutsAColumnWhereTheHeaderSays) {
   Half d;
   std::memcpy(&d, packed + 2 * 5, 2);
   EXPECT_EQ(to_float(d), 2.5F);
-  // Pair 2, half 1, second row, byte 3; zero is stored as 0 - 8, ten as 10 - 8.
-  EXPECT_EQ(packed[32 + (2 * 2 + 1) * 16 + 8 + 3], 0x28);
+  // Pair 2, half 1, second row, byte 3.
+  EXPECT_EQ(packed[32 + (2 * 2 + 1) * 16 + 8 + 3], 0xa0);
 }
 
 }  // namespace
