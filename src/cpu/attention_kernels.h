@@ -18,4 +18,13 @@ extern const AttendSplit kAttendHalfFp16fml;  // F16 pages
 extern const AttendSplit kAttendInt8I8mm;
 extern const AttendSplit kAttendInt4I8mm;
 
+// The rows of `tile`, which has one kv head and may have up to kPrefillQueries queries, over all
+// keys that they see, into a.out. `scratch` as prefill_scratch_floats() says. A query's result may
+// depend on the other queries of the tile.
+using AttendRows = void (*)(const AttentionArgs& a, const AttentionTile& tile, float* scratch);
+
+// ARM. Numerics: queries, keys, probabilities and values are rounded to bfloat16 and their products
+// added in F32. Any type of pages but F32.
+extern const AttendRows kAttendRowsBfmmla;
+
 }  // namespace spillway
