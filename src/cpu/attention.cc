@@ -57,9 +57,12 @@ AttendSplit kernel_for([[maybe_unused]] KvType type) {
 
 // For many rows at a time; none where there is no such kernel. F32 pages promise the precision of
 // floats.
-AttendRows rows_kernel_for([[maybe_unused]] KvType type) {
+AttendRows rows_kernel_for([[maybe_unused]] KvType type, [[maybe_unused]] int64_t head_dim) {
 #if defined(__aarch64__)
-  if (type != KvType::kF32 && cpu_features().bf16 && cpu_features().fp16) return kAttendRowsBfmmla;
+  const CpuFeatures& cpu = cpu_features();
+  if (type != KvType::kF32 && head_dim <= 256 && cpu.bf16 && cpu.i8mm && cpu.fp16) {
+    return kAttendRowsBfmmla;
+  }
 #endif
   return nullptr;
 }
@@ -295,8 +298,8 @@ void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Wo
 void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, const AttentionParams& params,
                const Activations& out, bool deterministic) {
-  attend_all(kernel_for(kv.type), deterministic ? nullptr : rows_kernel_for(kv.type), pool,
-             workspace, q, kv, spans, params, out);
+  attend_all(kernel_for(kv.type), deterministic ? nullptr : rows_kernel_for(kv.type, kv.head_dim),
+             pool, workspace, q, kv, spans, params, out);
 }
 
 void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,

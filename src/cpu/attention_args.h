@@ -87,7 +87,7 @@ inline constexpr int64_t kPrefillQueries = 480;
 // queries, the queries, a cut of keys and one of values, the scores and probabilities of 8 queries
 // and the rows of a page.
 constexpr size_t prefill_scratch_floats(int64_t padded_dim) {
-  return static_cast<size_t>(kPrefillQueries * (padded_dim + 2) + kPrefillQueries * padded_dim +
+  return static_cast<size_t>(kPrefillQueries * (padded_dim + 3) + kPrefillQueries * padded_dim +
                              kSplitKeys * padded_dim + 8 * kSplitKeys * 2 +
                              kPageTokens * padded_dim + 64);
 }

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill attention with ARM's bfloat16 matrix multiplication; compiled for it, so nothing else
-// here.
+// Prefill attention with ARM's matrix multiplications, of bytes for scores and of bfloat16 for
+// values; compiled for them, so nothing else here.
 //
-// An operand of the instruction is two rows of four elements. The keys and values of a cut (256
-// keys) are converted once for all queries of a tile: keys to strips of eight, [dim / 4][4 key
-// pairs][2][4]; values to strips of eight columns, [keys / 4][4 column pairs][2][4]. Queries go
-// through a cut eight at a time, [dim / 4][4 query pairs][2][4]: their scores, their probabilities
-// as operands [keys / 4][4][2][4], and their sums, which are kept scaled to the largest score so
-// far (online softmax: FlashAttention, section 3.1). Four pairs by four are 16 sums in registers,
-// with eight loads for 16 products; tiles of 5 or 6 pairs were slower.
+// Softmax raises e to the scores, and with them their errors: queries and keys are 16-bit integers,
+// high and low bytes apart, of whose four products the smallest is left out. Sums are exact, and
+// three products of bytes take 3/4 of the time of one and a correction of bfloat16. Probabilities
+// and values are averaged, and so are their errors: bfloat16.
+//
+// An operand of the instructions is two rows of 16 bytes' half: 8 bytes or 4 bfloat16. The keys and
+// values of a cut (256 keys) are converted once for all queries of a tile: keys to strips of eight,
+// [2 parts][dim / 8][4 key pairs][2][8]; values to strips of eight columns, [keys / 4][4 column
+// pairs][2][4]. Queries go through a cut eight at a time, [2 parts][dim / 8][4 query pairs][2][8]:
+// their scores, their probabilities as operands [keys / 4][4][2][4], and their sums, which are kept
+// scaled to the largest score so far (online softmax: FlashAttention, section 3.1). Four pairs by
+// four are 16 sums in registers, with eight loads for 16 products; tiles of 5 or 6 pairs were
+// slower.
 #include "cpu/attention_arm_inl.h"
 #include "cpu/attention_kernels.h"
 
@@ -22,27 +28,31 @@ static_assert(kPrefillQueries % kSubtile == 0);
 // The scratch memory, cut up. Sizes are counted in prefill_scratch_floats(). dim: head_dim rounded
 // up to 8.
 struct Scratch {
-  float* out;        // [queries, dim]
-  float* maximum;    // [queries]
-  float* sum;        // [queries]
-  float* scores;     // [4 query pairs][256 / 4][2][4]
-  float* rows;       // [16, dim]
-  uint16_t* q;       // [queries / 8][dim / 4][4][2][4]
-  uint16_t* keys;    // [256 / 8][dim / 4][4][2][4]
-  uint16_t* values;  // [dim / 8][256 / 4][4][2][4]
-  uint16_t* p;       // [256 / 4][4][2][4]
+  float* out;          // [queries, dim]
+  float* maximum;      // [queries]
+  float* sum;          // [queries]
+  float* query_scale;  // [queries]
+  float* key_scale;    // [256 / 16], of pages
+  float* scores;       // [4 query pairs][256 / 4][2][4]
+  float* rows;         // [16, dim]
+  int8_t* q;           // [queries / 8][2 parts][dim / 8][4][2][8]
+  int8_t* keys;        // [256 / 8][2 parts][dim / 8][4][2][8]
+  uint16_t* values;    // [dim / 8][256 / 4][4][2][4]
+  uint16_t* p;         // [256 / 4][4][2][4]
 };
 static inline Scratch cut_scratch(float* memory, int64_t dim) {
   Scratch s;
   s.scores = memory;
   s.p = reinterpret_cast<uint16_t*>(s.scores + kSubtile * kSplitKeys);
-  s.keys = s.p + kSubtile * kSplitKeys;
-  s.values = s.keys + kSplitKeys * dim;
-  s.q = s.values + kSplitKeys * dim;
-  s.rows = reinterpret_cast<float*>(s.q + kPrefillQueries * dim);
+  s.values = s.p + kSubtile * kSplitKeys;
+  s.keys = reinterpret_cast<int8_t*>(s.values + kSplitKeys * dim);
+  s.q = s.keys + 2 * kSplitKeys * dim;
+  s.rows = reinterpret_cast<float*>(s.q + 2 * kPrefillQueries * dim);
   s.out = s.rows + kPageTokens * dim;
   s.maximum = s.out + kPrefillQueries * dim;
   s.sum = s.maximum + kPrefillQueries;
+  s.query_scale = s.sum + kPrefillQueries;
+  s.key_scale = s.query_scale + kPrefillQueries;
   return s;
 }
 
@@ -188,15 +198,47 @@ static inline void page_rows(const KvPageLayout& layout, const uint8_t* page, in
   }
 }
 
-// keys: of the page's first strip.
-static inline void pack_keys(const float* rows, int64_t dim, uint16_t* keys) {
+constexpr float kLargest16 = 32512;  // 127 * 256: high bytes stay in -127 to 127
+
+// Of the magnitudes of n values, a multiple of 8.
+static inline float largest_of(const float* x, int64_t n) {
+  float32x4_t top0 = vdupq_n_f32(0), top1 = top0;
+  for (int64_t i = 0; i < n; i += 8) {
+    top0 = vmaxq_f32(top0, vabsq_f32(vld1q_f32(x + i)));
+    top1 = vmaxq_f32(top1, vabsq_f32(vld1q_f32(x + i + 4)));
+  }
+  return vmaxvq_f32(vmaxq_f32(top0, top1));
+}
+
+[[gnu::always_inline]] static inline int16x8_t eight_codes(const float* x, float factor) {
+  const int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x), factor));
+  const int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 4), factor));
+  return vmovn_high_s32(vmovn_s32(low), high);
+}
+
+// Two rows times their factors to operands of both parts: [dim / 8][4 pairs][2][8] each, the low
+// bytes 8 * dim behind the high ones.
+static inline void pack_pair(const float* first, const float* second, const float* factors,
+                             int64_t dim, int8_t* to) {
+  for (int64_t c = 0; c < dim; c += 8, to += 16 * kStripPairs) {
+    const int16x8_t x = eight_codes(first + c, factors[0]), y = eight_codes(second + c, factors[1]);
+    vst1q_s8(to, vrshrn_high_n_s16(vrshrn_n_s16(x, 8), y, 8));
+    // What is left, modulo 256: -128 to 127.
+    vst1q_s8(to + kStrip * dim, vmovn_high_s16(vmovn_s16(x), y));
+  }
+}
+
+// keys: of the page's first strip. Returns what codes are to be multiplied with.
+static inline float pack_keys(const float* rows, int64_t dim, int8_t* keys) {
+  const float largest = largest_of(rows, kPageTokens * dim);
+  const float factor = largest > 0 ? kLargest16 / largest : 0;
+  const float factors[2] = {factor, factor};
   for (int64_t pair = 0; pair < kPageTokens / 2; ++pair) {
     const float* first = rows + 2 * pair * dim;
-    uint16_t* to = keys + pair / kStripPairs * kStrip * dim + pair % kStripPairs * 8;
-    for (int64_t c = 0; c < dim; c += 4, to += 8 * kStripPairs) {
-      vst1q_u16(to, round_pair(vld1q_f32(first + c), vld1q_f32(first + dim + c)));
-    }
+    pack_pair(first, first + dim, factors, dim,
+              keys + pair / kStripPairs * 2 * kStrip * dim + pair % kStripPairs * 16);
   }
+  return largest / kLargest16;
 }
 
 // Where the operand of columns `column` and column + 1 for keys [4 * step, 4 * step + 4) lies.
@@ -289,7 +331,7 @@ static inline void pack_value_codes(const KvPageLayout& layout, const uint8_t* p
     const int64_t page = tile.blocks[(range.base + at) / kPageTokens] * a.kv_heads + tile.kv_head;
     const int64_t low = range.first - at, high = range.end - at;
     page_rows(a.layout, a.k + page * a.layout.bytes, low, high, dim, s.rows);
-    pack_keys(s.rows, dim, s.keys + at * dim);
+    s.key_scale[at / kPageTokens] = pack_keys(s.rows, dim, s.keys + 2 * at * dim);
     const uint8_t* v = a.v + page * a.layout.bytes;
     if (a.layout.type == KvType::kF16) {
       page_rows(a.layout, v, low, high, dim, s.rows);
@@ -300,14 +342,14 @@ static inline void pack_value_codes(const KvPageLayout& layout, const uint8_t* p
   }
 }
 
-// The tile's queries as operands, times `factor`; those that are missing in the last eight, and
-// padding columns, are zero.
+// The tile's queries as operands, and their scales times `scale`; those that are missing in the
+// last eight, and padding columns, are zero.
 static void pack_queries(const AttentionArgs& a, const AttentionTile& tile, int64_t queries,
-                         int64_t dim, float factor, const Scratch& s) {
+                         int64_t dim, float scale, const Scratch& s) {
   int64_t row = tile.first_row, head = 0;
   for (int64_t i = 0; i < (queries + kSubtile - 1) / kSubtile * kSubtile; i += 2) {
-    uint16_t* to = s.q + i / kSubtile * kSubtile * dim + i % kSubtile / 2 * 8;
     const float* rows[2];
+    float factors[2];
     for (int64_t r = 0; r < 2; ++r) {
       rows[r] = i + r >= queries
                     ? nullptr
@@ -316,17 +358,19 @@ static void pack_queries(const AttentionArgs& a, const AttentionTile& tile, int6
         ++row;
         head = 0;
       }
-      if (rows[r] != nullptr && a.head_dim == dim) continue;
-      float* padded = s.rows + r * dim;
-      const int64_t size = rows[r] != nullptr ? a.head_dim : 0;
-      if (size > 0) memcpy(padded, rows[r], static_cast<size_t>(size) * sizeof(float));
-      memset(padded + size, 0, static_cast<size_t>(dim - size) * sizeof(float));
-      rows[r] = padded;
+      if (rows[r] == nullptr || a.head_dim != dim) {
+        float* padded = s.rows + r * dim;
+        const int64_t size = rows[r] != nullptr ? a.head_dim : 0;
+        if (size > 0) memcpy(padded, rows[r], static_cast<size_t>(size) * sizeof(float));
+        memset(padded + size, 0, static_cast<size_t>(dim - size) * sizeof(float));
+        rows[r] = padded;
+      }
+      const float largest = largest_of(rows[r], dim);
+      factors[r] = largest > 0 ? kLargest16 / largest : 0;
+      s.query_scale[i + r] = largest / kLargest16 * scale;
     }
-    for (int64_t c = 0; c < dim; c += 4, to += 8 * kQueryPairs) {
-      vst1q_u16(to, round_pair(vmulq_n_f32(vld1q_f32(rows[0] + c), factor),
-                               vmulq_n_f32(vld1q_f32(rows[1] + c), factor)));
-    }
+    pack_pair(rows[0], rows[1], factors, dim,
+              s.q + i / kSubtile * 2 * kSubtile * dim + i % kSubtile / 2 * 16);
   }
 }
 
@@ -338,20 +382,20 @@ static void pack_queries(const AttentionArgs& a, const AttentionTile& tile, int6
 [[gnu::always_inline]] static inline uint16x8_t exp2_bf16(float32x4_t x0, float32x4_t x1) {
   const float16x8_t halves = vcvt_high_f16_f32(vcvt_f16_f32(x0), x1);
   const float16x8_t x = vmaxq_f16(halves, vdupq_n_f16(-126));
-  const float16x8_t shift = vdupq_n_f16(1536);  // rounds to an integer, left in the low bits
+  // Rounds to an integer, left in the low bits, plus the difference of the biases of exponents: 15
+  // in halves, 127 in bfloat16.
+  const float16x8_t shift = vdupq_n_f16(1536 + 127 - 15);
   const float16x8_t shifted = vaddq_f16(x, shift);
   const float16x8_t r = vsubq_f16(x, vsubq_f16(shifted, shift));
   // Error below 1.1e-4 for |r| <= 1/2, and 2^0 is 1.
   float16x8_t p = vfmaq_f16(vdupq_n_f16(2.42211207e-1F), vdupq_n_f16(5.50073570e-2F), r);
   p = vfmaq_f16(vdupq_n_f16(6.93283123e-1F), p, r);
   p = vfmaq_f16(vdupq_n_f16(1), p, r);
-  // p is 0.7 to 1.5: its exponent plus the integer, both above the 7 bits of the mantissa. The
-  // exponents of halves have a bias of 15, those of bfloat16 of 127; 1536 is 0x6600.
-  const uint16x8_t mantissa = vrshrq_n_u16(vreinterpretq_u16_f16(p), 3);
-  constexpr uint16_t kBias = static_cast<uint16_t>((127 - 15) << 7);
-  return vaddq_u16(vaddq_u16(mantissa, vdupq_n_u16(kBias)),
-                   vshlq_n_u16(vreinterpretq_u16_f16(shifted), 7));
+  // p is 0.7 to 1.5. Its mantissa loses 3 bits; the integer is added to its exponent.
+  const uint16x8_t exponent = vshlq_n_u16(vreinterpretq_u16_f16(shifted), 7);
+  return vrsraq_n_u16(exponent, vreinterpretq_u16_f16(p), 3);
 }
+
 // Keys [begin, end) of the cut.
 struct Seen {
   int64_t begin, end;
@@ -442,17 +486,68 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
 
 // ---- Eight queries and a cut ----
 
-// Scores of keys [from, to) of the cut.
-[[gnu::noinline]] static void score_keys(const uint16_t* q, const uint16_t* keys, int64_t from,
+[[gnu::always_inline]] static inline int32x4_t fresh_integer_zero() {
+  return vreinterpretq_s32_f32(fresh_zero());
+}
+
+// sum += x y over `steps` operands of 8 columns.
+[[gnu::always_inline]] static inline void add_products(const int8_t* x, const int8_t* y,
+                                                       int64_t steps,
+                                                       int32x4_t (&sum)[kQueryPairs][kStripPairs]) {
+#pragma GCC unroll 1
+  for (int64_t i = 0; i < steps; ++i) {
+    int8x16_t queries[kQueryPairs];
+#pragma GCC unroll 4
+    for (int p = 0; p < kQueryPairs; ++p) queries[p] = vld1q_s8(x + 16 * p);
+#pragma GCC unroll 4
+    for (int j = 0; j < kStripPairs; ++j) {
+      const int8x16_t strip = vld1q_s8(y + 16 * j);
+#pragma GCC unroll 4
+      for (int p = 0; p < kQueryPairs; ++p) sum[p][j] = vmmlaq_s32(sum[p][j], queries[p], strip);
+    }
+    x += 16 * kQueryPairs;
+    y += 16 * kStripPairs;
+  }
+}
+
+// Scores of keys [from, to) of the cut. Sums are below 2^31 up to a head of 256.
+[[gnu::noinline]] static void score_keys(const int8_t* q, const float* query_scale,
+                                         const int8_t* keys, const float* key_scale, int64_t from,
                                          int64_t to, int64_t dim, float* scores) {
+  float32x4_t scale[kQueryPairs];
+  for (int p = 0; p < kQueryPairs; ++p) {
+    scale[p] = vcombine_f32(vdup_n_f32(query_scale[2 * p]), vdup_n_f32(query_scale[2 * p + 1]));
+  }
+  const int64_t part = kStrip * dim;
   for (int64_t key = from; key < to; key += kStrip) {
-    TileSums s;
-    multiply(q, keys + key * dim, dim / 4, s);
+    const int8_t* strip = keys + 2 * key * dim;
+    int32x4_t sum[kQueryPairs][kStripPairs];
 #pragma GCC unroll 4
     for (int p = 0; p < kQueryPairs; ++p) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kStripPairs; ++j) sum[p][j] = fresh_integer_zero();
+    }
+    add_products(q, strip, dim / 8, sum);
+#pragma GCC unroll 4
+    for (int p = 0; p < kQueryPairs; ++p) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kStripPairs; ++j) sum[p][j] = vshlq_n_s32(sum[p][j], 8);
+    }
+    add_products(q + part, strip, dim / 8, sum);
+    add_products(q, strip + part, dim / 8, sum);
+    // 256 for each low part: what was added last is in units of 256.
+    const float unit = 256 * key_scale[key / kPageTokens];
+#pragma GCC unroll 4
+    for (int p = 0; p < kQueryPairs; ++p) {
+      const float32x4_t factor = vmulq_n_f32(scale[p], unit);
+      TileSums s;
+#pragma GCC unroll 4
+      for (int j = 0; j < kStripPairs; ++j) {
+        s.sum[0][j] = vmulq_f32(vcvtq_f32_s32(sum[p][j]), factor);
+      }
       float* at = scores + 2 * p * kSplitKeys + 2 * key;
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) vst1q_f32(at + 4 * i, s.row(p, i % 2, i / 2));
+      for (int i = 0; i < 4; ++i) vst1q_f32(at + 4 * i, s.row(0, i % 2, i / 2));
     }
   }
 }
@@ -493,7 +588,8 @@ static void attend_cut(const AttentionArgs& a, const AttentionTile& tile, const 
   const int64_t to = (seen[kSubtile - 1].end + kStrip - 1) / kStrip * kStrip;
   if (from >= to) return;
   const bool first = range.base <= first_seen(a, tile.position + query / a.group);
-  score_keys(s.q + query * dim, s.keys, from, to, dim, s.scores);
+  score_keys(s.q + 2 * query * dim, s.query_scale + query, s.keys, s.key_scale, from, to, dim,
+             s.scores);
   float weights[kSubtile];
   hide_keys(seen, from, to, s.scores);
   softmax(s.scores, from, to, first, s.maximum + query, s.sum + query, weights, s.p);
