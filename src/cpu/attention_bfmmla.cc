@@ -376,24 +376,52 @@ static void pack_queries(const AttentionArgs& a, const AttentionTile& tile, int6
 
 // ---- Softmax ----
 
-// 2^x rounded to bfloat16 for eight x <= 0; below 2^-125, something as small. Probabilities are
-// rounded to 8 bits anyway: halves are precise enough on the way there, and take half as many
-// instructions as floats.
-[[gnu::always_inline]] static inline uint16x8_t exp2_bf16(float32x4_t x0, float32x4_t x1) {
-  const float16x8_t halves = vcvt_high_f16_f32(vcvt_f16_f32(x0), x1);
-  const float16x8_t x = vmaxq_f16(halves, vdupq_n_f16(-126));
-  // Rounds to an integer, left in the low bits, plus the difference of the biases of exponents: 15
-  // in halves, 127 in bfloat16.
+// f for each query pair, in registers.
+template <class Fn>
+[[gnu::always_inline]] static inline void for_pairs(Fn&& f) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kQueryPairs; ++i) f(i);
+}
+
+// 2^(x - base) rounded to bfloat16 for four keys of each query, where x <= base; below 2^-125,
+// something as small. x is [4 pairs][.., 2, 4]. Probabilities are rounded to 8 bits anyway: halves
+// are precise enough on the way there, and take half as many instructions as floats. Step by step
+// for all pairs, as the processor cannot look ahead far enough to do them side by side.
+[[gnu::always_inline]] static inline void exp2_bf16(const float* scores, const float32x4_t* base,
+                                                    uint16x8_t* result) {
+  // Adding this rounds to an integer, left in the low bits, plus the difference of the biases of
+  // exponents: 15 in halves, 127 in bfloat16.
   const float16x8_t shift = vdupq_n_f16(1536 + 127 - 15);
-  const float16x8_t shifted = vaddq_f16(x, shift);
-  const float16x8_t r = vsubq_f16(x, vsubq_f16(shifted, shift));
+  float32x4_t low[kQueryPairs], high[kQueryPairs];
+  float16x8_t x[kQueryPairs], r[kQueryPairs], p[kQueryPairs];
+  for_pairs([&](int i) __attribute__((always_inline)) {
+    low[i] = vsubq_f32(vld1q_f32(scores + 2 * i * kSplitKeys), base[2 * i]);
+    high[i] = vsubq_f32(vld1q_f32(scores + 2 * i * kSplitKeys + 4), base[2 * i + 1]);
+  });
+  for_pairs([&](int i) __attribute__((always_inline)) {
+    x[i] = vcvt_high_f16_f32(vcvt_f16_f32(low[i]), high[i]);
+  });
+  for_pairs([&](int i)
+                __attribute__((always_inline)) { x[i] = vmaxq_f16(x[i], vdupq_n_f16(-126)); });
+  for_pairs([&](int i) __attribute__((always_inline)) { p[i] = vaddq_f16(x[i], shift); });
+  for_pairs([&](int i) __attribute__((always_inline)) { r[i] = vsubq_f16(p[i], shift); });
+  for_pairs([&](int i) __attribute__((always_inline)) {
+    r[i] = vsubq_f16(x[i], r[i]);
+    result[i] = vshlq_n_u16(vreinterpretq_u16_f16(p[i]), 7);
+  });
   // Error below 1.1e-4 for |r| <= 1/2, and 2^0 is 1.
-  float16x8_t p = vfmaq_f16(vdupq_n_f16(2.42211207e-1F), vdupq_n_f16(5.50073570e-2F), r);
-  p = vfmaq_f16(vdupq_n_f16(6.93283123e-1F), p, r);
-  p = vfmaq_f16(vdupq_n_f16(1), p, r);
+  for_pairs([&](int i) __attribute__((always_inline)) {
+    p[i] = vfmaq_f16(vdupq_n_f16(2.42211207e-1F), vdupq_n_f16(5.50073570e-2F), r[i]);
+  });
+  for_pairs([&](int i) __attribute__((always_inline)) {
+    p[i] = vfmaq_f16(vdupq_n_f16(6.93283123e-1F), p[i], r[i]);
+  });
+  for_pairs([&](int i)
+                __attribute__((always_inline)) { p[i] = vfmaq_f16(vdupq_n_f16(1), p[i], r[i]); });
   // p is 0.7 to 1.5. Its mantissa loses 3 bits; the integer is added to its exponent.
-  const uint16x8_t exponent = vshlq_n_u16(vreinterpretq_u16_f16(shifted), 7);
-  return vrsraq_n_u16(exponent, vreinterpretq_u16_f16(p), 3);
+  for_pairs([&](int i) __attribute__((always_inline)) {
+    result[i] = vrsraq_n_u16(result[i], vreinterpretq_u16_f16(p[i]), 3);
+  });
 }
 
 // Keys [begin, end) of the cut.
@@ -449,6 +477,7 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
     }
   }
   float base[kSubtile];
+#pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     const float32x4_t* t = top + 4 * half;
     const float32x4_t highest = vpmaxq_f32(vpmaxq_f32(t[0], t[1]), vpmaxq_f32(t[2], t[3]));
@@ -468,15 +497,14 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
   for (int i = 0; i < kSubtile; ++i) bases[i] = vdupq_n_f32(base[i]);
   p += from * kSubtile;
   for (int64_t key = from; key < to; key += 4, p += 4 * kSubtile) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kQueryPairs; ++i) {
-      const float* at = scores + 2 * i * kSplitKeys + 2 * key;
-      const uint16x8_t e = exp2_bf16(vsubq_f32(vld1q_f32(at), bases[2 * i]),
-                                     vsubq_f32(vld1q_f32(at + 4), bases[2 * i + 1]));
-      sums[i] = vbfdotq_f32(sums[i], vreinterpretq_bf16_u16(e), ones);
-      vst1q_u16(p + 8 * i, e);
-    }
+    uint16x8_t e[kQueryPairs];
+    exp2_bf16(scores + 2 * key, bases, e);
+    for_pairs([&](int i) __attribute__((always_inline)) {
+      sums[i] = vbfdotq_f32(sums[i], vreinterpretq_bf16_u16(e[i]), ones);
+      vst1q_u16(p + 8 * i, e[i]);
+    });
   }
+#pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     const float32x4_t added = vpaddq_f32(sums[2 * half], sums[2 * half + 1]);
     float* at = sum + 4 * half;
@@ -490,24 +518,34 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
   return vreinterpretq_s32_f32(fresh_zero());
 }
 
-// sum += x y over `steps` operands of 8 columns.
-[[gnu::always_inline]] static inline void add_products(const int8_t* x, const int8_t* y,
-                                                       int64_t steps,
-                                                       int32x4_t (&sum)[kQueryPairs][kStripPairs]) {
-#pragma GCC unroll 1
-  for (int64_t i = 0; i < steps; ++i) {
+using IntegerSums = int32x4_t[kQueryPairs][kStripPairs];
+
+// sum += x y for operands of kSteps times 8 columns.
+template <int kSteps>
+[[gnu::always_inline]] static inline void add_steps(const int8_t* x, const int8_t* y,
+                                                    IntegerSums& sum) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kSteps; ++i) {
     int8x16_t queries[kQueryPairs];
 #pragma GCC unroll 4
-    for (int p = 0; p < kQueryPairs; ++p) queries[p] = vld1q_s8(x + 16 * p);
+    for (int p = 0; p < kQueryPairs; ++p) queries[p] = vld1q_s8(x + 16 * (kQueryPairs * i + p));
 #pragma GCC unroll 4
     for (int j = 0; j < kStripPairs; ++j) {
-      const int8x16_t strip = vld1q_s8(y + 16 * j);
+      const int8x16_t strip = vld1q_s8(y + 16 * (kStripPairs * i + j));
 #pragma GCC unroll 4
       for (int p = 0; p < kQueryPairs; ++p) sum[p][j] = vmmlaq_s32(sum[p][j], queries[p], strip);
     }
-    x += 16 * kQueryPairs;
-    y += 16 * kStripPairs;
   }
+}
+// The same over `dim` columns. Heads of 64 and 128 take one and two turns: the end of a loop of
+// eight would be guessed wrong as often as not.
+[[gnu::always_inline]] static inline void add_products(const int8_t* x, const int8_t* y,
+                                                       int64_t dim, IntegerSums& sum) {
+  int64_t c = 0;
+#pragma GCC unroll 1
+  for (; c + 64 <= dim; c += 64) add_steps<8>(x + c * kSubtile, y + c * kStrip, sum);
+#pragma GCC unroll 1
+  for (; c < dim; c += 8) add_steps<1>(x + c * kSubtile, y + c * kStrip, sum);
 }
 
 // Scores of keys [from, to) of the cut. Sums are below 2^31 up to a head of 256.
@@ -521,20 +559,20 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
   const int64_t part = kStrip * dim;
   for (int64_t key = from; key < to; key += kStrip) {
     const int8_t* strip = keys + 2 * key * dim;
-    int32x4_t sum[kQueryPairs][kStripPairs];
+    IntegerSums sum;
 #pragma GCC unroll 4
     for (int p = 0; p < kQueryPairs; ++p) {
 #pragma GCC unroll 4
       for (int j = 0; j < kStripPairs; ++j) sum[p][j] = fresh_integer_zero();
     }
-    add_products(q, strip, dim / 8, sum);
+    add_products(q, strip, dim, sum);
 #pragma GCC unroll 4
     for (int p = 0; p < kQueryPairs; ++p) {
 #pragma GCC unroll 4
       for (int j = 0; j < kStripPairs; ++j) sum[p][j] = vshlq_n_s32(sum[p][j], 8);
     }
-    add_products(q + part, strip, dim / 8, sum);
-    add_products(q, strip + part, dim / 8, sum);
+    add_products(q + part, strip, dim, sum);
+    add_products(q, strip + part, dim, sum);
     // 256 for each low part: what was added last is in units of 256.
     const float unit = 256 * key_scale[key / kPageTokens];
 #pragma GCC unroll 4
