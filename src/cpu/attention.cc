@@ -284,7 +284,7 @@ void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Wo
   if (is_rotated(kv.type, KvPart::kKeys)) rotate_queries(pool, workspace, params.heads, q.rows, a);
   for (const SequenceSpan& span : spans) check_blocks(kv, span, a.window);
   std::vector<SequenceSpan> many, few;
-  for (const SequenceSpan& span : spans) (span.rows >= kPrefillRows ? many : few).push_back(span);
+  for (const SequenceSpan& span : spans) (is_prefill(a, span) ? many : few).push_back(span);
   if (attend_rows == nullptr || many.empty() || !prefill_pays(a, many, pool.threads())) {
     attend_cuts(attend, pool, workspace, a, spans);
     return;

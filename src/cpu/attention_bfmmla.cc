@@ -4,26 +4,26 @@
 //
 // Softmax raises e to the scores, and with them their errors: queries and keys are 16-bit integers,
 // high and low bytes apart, of whose four products the smallest is left out. Sums are exact, and
-// three products of bytes take 3/4 of the time of one and a correction of bfloat16. Probabilities
+// three products of bytes take as long as one and a half of bfloat16. Probabilities
 // and values are averaged, and so are their errors: bfloat16.
 //
-// An operand of the instructions is two rows of 16 bytes' half: 8 bytes or 4 bfloat16. The keys and
+// An operand of the instructions is two rows of 8 bytes: 8 columns or 4 bfloat16. The keys and
 // values of a cut (256 keys) are converted once for all queries of a tile: keys to strips of eight,
 // [2 parts][dim / 8][4 key pairs][2][8]; values to strips of eight columns, [keys / 4][4 column
-// pairs][2][4]. Queries go through a cut eight at a time, [2 parts][dim / 8][4 query pairs][2][8]:
-// their scores, their probabilities as operands [keys / 4][4][2][4], and their sums, which are kept
-// scaled to the largest score so far (online softmax: FlashAttention, section 3.1). Four pairs by
-// four are 16 sums in registers, with eight loads for 16 products; tiles of 5 or 6 pairs were
-// slower.
+// pairs][2][4]. Queries go through a cut ten at a time (a subtile), [2 parts][dim / 8][5 query
+// pairs][2][8]: their scores, their probabilities as operands [keys / 4][5][2][4], and their sums,
+// which are kept scaled to the largest score so far (online softmax: FlashAttention, section 3.1).
+// Five pairs by four are 20 sums in registers, with nine loads for 20 products.
 #include "cpu/attention_arm_inl.h"
 #include "cpu/attention_kernels.h"
 
 namespace spillway {
 namespace {
 
-constexpr int kQueryPairs = 4, kStripPairs = 4;
+constexpr int kQueryPairs = 5, kStripPairs = 4;
 constexpr int64_t kSubtile = 2 * kQueryPairs, kStrip = 2 * kStripPairs;
-static_assert(kPrefillQueries % kSubtile == 0);
+constexpr int64_t kQuads = (kSubtile + 3) / 4;  // of a subtile, rounded up
+static_assert(kPrefillQueries % kSubtile == 0 && kSubtile <= 10);
 
 // The scratch memory, cut up. Sizes are counted in prefill_scratch_floats(). dim: head_dim rounded
 // up to 8.
@@ -33,12 +33,12 @@ struct Scratch {
   float* sum;          // [queries]
   float* query_scale;  // [queries]
   float* key_scale;    // [256 / 16], of pages
-  float* scores;       // [4 query pairs][256 / 4][2][4]
+  float* scores;       // [5 query pairs][256 / 4][2][4]
   float* rows;         // [16, dim]
-  int8_t* q;           // [queries / 8][2 parts][dim / 8][4][2][8]
+  int8_t* q;           // [queries / 10][2 parts][dim / 8][5][2][8]
   int8_t* keys;        // [256 / 8][2 parts][dim / 8][4][2][8]
   uint16_t* values;    // [dim / 8][256 / 4][4][2][4]
-  uint16_t* p;         // [256 / 4][4][2][4]
+  uint16_t* p;         // [256 / 4][5][2][4]
 };
 static inline Scratch cut_scratch(float* memory, int64_t dim) {
   Scratch s;
@@ -82,13 +82,13 @@ struct TileSums {
   }
 };
 
-// x [steps][4][2][4] times y [steps][4][2][4]; an even number of steps.
+// x [steps][5][2][4] times y [steps][4][2][4]; an even number of steps.
 [[gnu::always_inline]] static inline void multiply(const uint16_t* x, const uint16_t* y,
                                                    int64_t steps, TileSums& result) {
   float32x4_t sum[kQueryPairs][kStripPairs];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int p = 0; p < kQueryPairs; ++p) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int j = 0; j < kStripPairs; ++j) sum[p][j] = fresh_zero();
   }
 #pragma GCC unroll 1
@@ -96,15 +96,15 @@ struct TileSums {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       bfloat16x8_t queries[kQueryPairs];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int p = 0; p < kQueryPairs; ++p) {
         queries[p] = vreinterpretq_bf16_u16(vld1q_u16(x + (half * kQueryPairs + p) * 8));
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int j = 0; j < kStripPairs; ++j) {
         const bfloat16x8_t strip =
             vreinterpretq_bf16_u16(vld1q_u16(y + (half * kStripPairs + j) * 8));
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int p = 0; p < kQueryPairs; ++p) {
           sum[p][j] = vbfmmlaq_f32(sum[p][j], queries[p], strip);
         }
@@ -113,9 +113,9 @@ struct TileSums {
     x += 2 * 8 * kQueryPairs;
     y += 2 * 8 * kStripPairs;
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int p = 0; p < kQueryPairs; ++p) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int j = 0; j < kStripPairs; ++j) result.sum[p][j] = sum[p][j];
   }
 }
@@ -216,15 +216,16 @@ static inline float largest_of(const float* x, int64_t n) {
   return vmovn_high_s32(vmovn_s32(low), high);
 }
 
-// Two rows times their factors to operands of both parts: [dim / 8][4 pairs][2][8] each, the low
-// bytes 8 * dim behind the high ones.
+// Two rows times their factors to operands of both parts: [dim / 8][kPairs][2][8] each, the low
+// bytes behind all of the high ones.
+template <int kPairs>
 static inline void pack_pair(const float* first, const float* second, const float* factors,
                              int64_t dim, int8_t* to) {
-  for (int64_t c = 0; c < dim; c += 8, to += 16 * kStripPairs) {
+  for (int64_t c = 0; c < dim; c += 8, to += 16 * kPairs) {
     const int16x8_t x = eight_codes(first + c, factors[0]), y = eight_codes(second + c, factors[1]);
     vst1q_s8(to, vrshrn_high_n_s16(vrshrn_n_s16(x, 8), y, 8));
     // What is left, modulo 256: -128 to 127.
-    vst1q_s8(to + kStrip * dim, vmovn_high_s16(vmovn_s16(x), y));
+    vst1q_s8(to + 2 * kPairs * dim, vmovn_high_s16(vmovn_s16(x), y));
   }
 }
 
@@ -235,8 +236,8 @@ static inline float pack_keys(const float* rows, int64_t dim, int8_t* keys) {
   const float factors[2] = {factor, factor};
   for (int64_t pair = 0; pair < kPageTokens / 2; ++pair) {
     const float* first = rows + 2 * pair * dim;
-    pack_pair(first, first + dim, factors, dim,
-              keys + pair / kStripPairs * 2 * kStrip * dim + pair % kStripPairs * 16);
+    pack_pair<kStripPairs>(first, first + dim, factors, dim,
+                           keys + pair / kStripPairs * 2 * kStrip * dim + pair % kStripPairs * 16);
   }
   return largest / kLargest16;
 }
@@ -343,7 +344,7 @@ static inline void pack_value_codes(const KvPageLayout& layout, const uint8_t* p
 }
 
 // The tile's queries as operands, and their scales times `scale`; those that are missing in the
-// last eight, and padding columns, are zero.
+// last ten, and padding columns, are zero.
 static void pack_queries(const AttentionArgs& a, const AttentionTile& tile, int64_t queries,
                          int64_t dim, float scale, const Scratch& s) {
   int64_t row = tile.first_row, head = 0;
@@ -369,8 +370,8 @@ static void pack_queries(const AttentionArgs& a, const AttentionTile& tile, int6
       factors[r] = largest > 0 ? kLargest16 / largest : 0;
       s.query_scale[i + r] = largest / kLargest16 * scale;
     }
-    pack_pair(rows[0], rows[1], factors, dim,
-              s.q + i / kSubtile * 2 * kSubtile * dim + i % kSubtile / 2 * 16);
+    pack_pair<kQueryPairs>(rows[0], rows[1], factors, dim,
+                           s.q + i / kSubtile * 2 * kSubtile * dim + i % kSubtile / 2 * 16);
   }
 }
 
@@ -379,14 +380,14 @@ static void pack_queries(const AttentionArgs& a, const AttentionTile& tile, int6
 // f for each query pair, in registers.
 template <class Fn>
 [[gnu::always_inline]] static inline void for_pairs(Fn&& f) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int i = 0; i < kQueryPairs; ++i) f(i);
 }
 
-// 2^(x - base) rounded to bfloat16 for four keys of each query, where x <= base; below 2^-125,
-// something as small. x is [4 pairs][.., 2, 4]. Probabilities are rounded to 8 bits anyway: halves
-// are precise enough on the way there, and take half as many instructions as floats. Step by step
-// for all pairs, as the processor cannot look ahead far enough to do them side by side.
+// 2^(x - base) rounded to bfloat16 for four keys of each query, for scores x <= base; below 2^-125,
+// something as small. scores: [5 pairs][256 / 4][2][4]. Probabilities are rounded to 8 bits anyway:
+// halves are precise enough on the way there, and take half as many instructions as floats. Step by
+// step for all pairs, as the processor cannot look ahead far enough to do them side by side.
 [[gnu::always_inline]] static inline void exp2_bf16(const float* scores, const float32x4_t* base,
                                                     uint16x8_t* result) {
   // Adding this rounds to an integer, left in the low bits, plus the difference of the biases of
@@ -462,38 +463,39 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
   return vreinterpretq_bf16_u16(v);
 }
 
-// Scores [from, to) (multiples of 8) of eight queries, [4 pairs][keys / 4][2][4], become operands
+// Scores [from, to) (multiples of 8) of ten queries, [5 pairs][keys / 4][2][4], become operands
 // of probabilities relative to the largest score so far. weights: what older sums are worth.
 [[gnu::noinline]] static void softmax(const float* scores, int64_t from, int64_t to, bool first,
                                       float* maximum, float* sum, float* weights, uint16_t* p) {
   float32x4_t top[kSubtile];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < kSubtile; ++i) top[i] = vdupq_n_f32(kNoScore);
   for (int64_t key = from; key < to; key += 4) {
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int i = 0; i < kSubtile; ++i) {
       const float* at = scores + i / 2 * 2 * kSplitKeys + 2 * key + i % 2 * 4;
       top[i] = vmaxq_f32(top[i], vld1q_f32(at));
     }
   }
-  float base[kSubtile];
-#pragma GCC unroll 2
-  for (int half = 0; half < 2; ++half) {
-    const float32x4_t* t = top + 4 * half;
-    const float32x4_t highest = vpmaxq_f32(vpmaxq_f32(t[0], t[1]), vpmaxq_f32(t[2], t[3]));
+  float highest[kQuads * 4], base[kQuads * 4];
+  for (int64_t i = kSubtile; i < kQuads * 4; ++i) highest[i] = 0;
+#pragma GCC unroll 12
+  for (int i = 0; i < kSubtile; ++i) highest[i] = vmaxvq_f32(top[i]);
+  for (int64_t i = 0; i < kQuads * 4; i += 4) {
     const float32x4_t none = vdupq_n_f32(kNoScore);
-    const float32x4_t old = first ? none : vld1q_f32(maximum + 4 * half);
-    const float32x4_t now = vmaxq_f32(highest, old);
-    vst1q_f32(maximum + 4 * half, now);
-    vst1q_f32(weights + 4 * half, exp2_f32(vsubq_f32(old, now)));
+    const float32x4_t old = first ? none : vld1q_f32(maximum + i);
+    const float32x4_t now = vmaxq_f32(vld1q_f32(highest + i), old);
+    vst1q_f32(highest + i, now);
+    vst1q_f32(weights + i, exp2_f32(vsubq_f32(old, now)));
     // A query that has seen nothing: its probabilities are to vanish.
-    vst1q_f32(base + 4 * half, vbslq_f32(vcgtq_f32(now, none), now, vdupq_n_f32(0)));
+    vst1q_f32(base + i, vbslq_f32(vcgtq_f32(now, none), now, vdupq_n_f32(0)));
   }
+  for (int64_t i = 0; i < kSubtile; ++i) maximum[i] = highest[i];
   const bfloat16x8_t ones = bf16_ones();
   float32x4_t sums[kQueryPairs], bases[kSubtile];  // sums: two lanes of either query
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int i = 0; i < kQueryPairs; ++i) sums[i] = vdupq_n_f32(0);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < kSubtile; ++i) bases[i] = vdupq_n_f32(base[i]);
   p += from * kSubtile;
   for (int64_t key = from; key < to; key += 4, p += 4 * kSubtile) {
@@ -504,15 +506,14 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
       vst1q_u16(p + 8 * i, e[i]);
     });
   }
-#pragma GCC unroll 2
-  for (int half = 0; half < 2; ++half) {
-    const float32x4_t added = vpaddq_f32(sums[2 * half], sums[2 * half + 1]);
-    float* at = sum + 4 * half;
-    vst1q_f32(at, first ? added : vfmaq_f32(added, vld1q_f32(at), vld1q_f32(weights + 4 * half)));
-  }
+  for_pairs([&](int i) __attribute__((always_inline)) {
+    const float32x2_t added = vpadd_f32(vget_low_f32(sums[i]), vget_high_f32(sums[i]));
+    float* at = sum + 2 * i;
+    vst1_f32(at, first ? added : vfma_f32(added, vld1_f32(at), vld1_f32(weights + 2 * i)));
+  });
 }
 
-// ---- Eight queries and a cut ----
+// ---- Ten queries and a cut ----
 
 [[gnu::always_inline]] static inline int32x4_t fresh_integer_zero() {
   return vreinterpretq_s32_f32(fresh_zero());
@@ -520,32 +521,23 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
 
 using IntegerSums = int32x4_t[kQueryPairs][kStripPairs];
 
-// sum += x y for operands of kSteps times 8 columns.
-template <int kSteps>
-[[gnu::always_inline]] static inline void add_steps(const int8_t* x, const int8_t* y,
-                                                    IntegerSums& sum) {
-#pragma GCC unroll 8
-  for (int i = 0; i < kSteps; ++i) {
-    int8x16_t queries[kQueryPairs];
-#pragma GCC unroll 4
-    for (int p = 0; p < kQueryPairs; ++p) queries[p] = vld1q_s8(x + 16 * (kQueryPairs * i + p));
-#pragma GCC unroll 4
-    for (int j = 0; j < kStripPairs; ++j) {
-      const int8x16_t strip = vld1q_s8(y + 16 * (kStripPairs * i + j));
-#pragma GCC unroll 4
-      for (int p = 0; p < kQueryPairs; ++p) sum[p][j] = vmmlaq_s32(sum[p][j], queries[p], strip);
-    }
-  }
-}
-// The same over `dim` columns. Heads of 64 and 128 take one and two turns: the end of a loop of
-// eight would be guessed wrong as often as not.
+// sum += x y over `dim` columns.
 [[gnu::always_inline]] static inline void add_products(const int8_t* x, const int8_t* y,
                                                        int64_t dim, IntegerSums& sum) {
-  int64_t c = 0;
 #pragma GCC unroll 1
-  for (; c + 64 <= dim; c += 64) add_steps<8>(x + c * kSubtile, y + c * kStrip, sum);
-#pragma GCC unroll 1
-  for (; c < dim; c += 8) add_steps<1>(x + c * kSubtile, y + c * kStrip, sum);
+  for (int64_t c = 0; c < dim; c += 8) {
+    int8x16_t queries[kQueryPairs];
+#pragma GCC unroll 6
+    for (int p = 0; p < kQueryPairs; ++p) queries[p] = vld1q_s8(x + 16 * p);
+#pragma GCC unroll 6
+    for (int j = 0; j < kStripPairs; ++j) {
+      const int8x16_t strip = vld1q_s8(y + 16 * j);
+#pragma GCC unroll 6
+      for (int p = 0; p < kQueryPairs; ++p) sum[p][j] = vmmlaq_s32(sum[p][j], queries[p], strip);
+    }
+    x += 16 * kQueryPairs;
+    y += 16 * kStripPairs;
+  }
 }
 
 // Scores of keys [from, to) of the cut. Sums are below 2^31 up to a head of 256.
@@ -556,50 +548,50 @@ template <int kSteps>
   for (int p = 0; p < kQueryPairs; ++p) {
     scale[p] = vcombine_f32(vdup_n_f32(query_scale[2 * p]), vdup_n_f32(query_scale[2 * p + 1]));
   }
-  const int64_t part = kStrip * dim;
+  const int64_t q_part = kSubtile * dim, part = kStrip * dim;
   for (int64_t key = from; key < to; key += kStrip) {
     const int8_t* strip = keys + 2 * key * dim;
     IntegerSums sum;
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int p = 0; p < kQueryPairs; ++p) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int j = 0; j < kStripPairs; ++j) sum[p][j] = fresh_integer_zero();
     }
     add_products(q, strip, dim, sum);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int p = 0; p < kQueryPairs; ++p) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int j = 0; j < kStripPairs; ++j) sum[p][j] = vshlq_n_s32(sum[p][j], 8);
     }
-    add_products(q + part, strip, dim, sum);
+    add_products(q + q_part, strip, dim, sum);
     add_products(q, strip + part, dim, sum);
     // 256 for each low part: what was added last is in units of 256.
     const float unit = 256 * key_scale[key / kPageTokens];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int p = 0; p < kQueryPairs; ++p) {
       const float32x4_t factor = vmulq_n_f32(scale[p], unit);
       TileSums s;
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int j = 0; j < kStripPairs; ++j) {
         s.sum[0][j] = vmulq_f32(vcvtq_f32_s32(sum[p][j]), factor);
       }
       float* at = scores + 2 * p * kSplitKeys + 2 * key;
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int i = 0; i < 4; ++i) vst1q_f32(at + 4 * i, s.row(0, i % 2, i / 2));
     }
   }
 }
 
-// Adds the values of keys [from, to) to out [8, dim], which is not read at first.
+// Adds the values of keys [from, to) to out [10, dim], which is not read at first.
 [[gnu::noinline]] static void add_values(const uint16_t* p, const uint16_t* values, int64_t from,
                                          int64_t to, const float* weights, bool first, int64_t dim,
                                          float* out) {
   for (int64_t c = 0; c < dim; c += kStrip) {
     TileSums s;
     multiply(p + from * kSubtile, values + c * kSplitKeys + from * kStrip, (to - from) / 4, s);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int pair = 0; pair < kQueryPairs; ++pair) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int i = 0; i < 4; ++i) {
         float* at = out + (2 * pair + i / 2) * dim + c + i % 2 * 4;
         float32x4_t v = s.row(pair, i / 2, i % 2);
@@ -610,7 +602,7 @@ template <int kSteps>
   }
 }
 
-// Queries [query, query + 8) of the tile; beyond the last, its own mask.
+// Queries [query, query + 10) of the tile; beyond the last, its own mask.
 static void attend_cut(const AttentionArgs& a, const AttentionTile& tile, const CutRange& range,
                        int64_t query, int64_t dim, const Scratch& s) {
   Seen seen[kSubtile];
@@ -628,7 +620,7 @@ static void attend_cut(const AttentionArgs& a, const AttentionTile& tile, const 
   const bool first = range.base <= first_seen(a, tile.position + query / a.group);
   score_keys(s.q + 2 * query * dim, s.query_scale + query, s.keys, s.key_scale, from, to, dim,
              s.scores);
-  float weights[kSubtile];
+  float weights[kQuads * 4];
   hide_keys(seen, from, to, s.scores);
   softmax(s.scores, from, to, first, s.maximum + query, s.sum + query, weights, s.p);
   add_values(s.p, s.values, from, to, weights, first, dim, s.out + query * dim);

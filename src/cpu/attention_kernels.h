@@ -23,8 +23,10 @@ extern const AttendSplit kAttendInt4I8mm;
 // depend on the other queries of the tile.
 using AttendRows = void (*)(const AttentionArgs& a, const AttentionTile& tile, float* scratch);
 
-// ARM. Numerics: queries, keys, probabilities and values are rounded to bfloat16 and their products
-// added in F32. Any type of pages but F32.
+// ARM, with matrix multiplication of bytes and of bfloat16 and arithmetic on halves. Numerics:
+// queries and keys are rounded to 16-bit integers with a scale per query and per page of keys,
+// probabilities and values to bfloat16, whose products are added in F32. Pages of any type but F32,
+// heads of up to 256.
 extern const AttendRows kAttendRowsBfmmla;
 
 }  // namespace spillway

@@ -8,9 +8,12 @@
 namespace spillway::cpu {
 namespace {
 
-// Converting keys and values costs about as much as 12 queries do.
-constexpr int64_t kFewestQueries = 36;
-constexpr int64_t kTilesPerWorker = 8;  // so that the last ones even out
+// Converting keys and values costs about as much as this many queries do. Smaller tiles only where
+// workers would have none; larger ones while every worker has several, so that the last ones even
+// out.
+constexpr int64_t kConvertQueries = 32;
+constexpr int64_t kEnoughQueries = 4 * kConvertQueries;
+constexpr int64_t kTilesPerWorker = 8;
 
 int64_t all_queries(const AttentionArgs& a, std::span<const SequenceSpan> spans) {
   int64_t rows = 0;
@@ -23,13 +26,15 @@ int64_t cost_of(const AttentionArgs& a, const AttentionTile& tile) {
   const int64_t middle = tile.position + tile.rows / 2 + 1;
   const int64_t keys = a.window > 0 ? std::min(middle, a.window) : middle;
   const int64_t converted = tile.end_key() - tile.first_key(a.window);
-  return tile.rows * a.group * keys + 12 * converted;
+  return tile.rows * a.group * keys + kConvertQueries * converted;
 }
 
 std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const SequenceSpan> spans,
                                       int threads) {
-  const int64_t share = all_queries(a, spans) / (kTilesPerWorker * threads);
-  const int64_t queries = std::clamp(share, kFewestQueries, kPrefillQueries);
+  const int64_t share = all_queries(a, spans) / threads;
+  const int64_t several = std::max(share / kTilesPerWorker, kEnoughQueries);
+  const int64_t queries = std::clamp(threads == 1 ? kPrefillQueries : std::min(share, several),
+                                     kConvertQueries, kPrefillQueries);
   const int64_t tile_rows = std::max<int64_t>(1, queries / a.group);
   std::vector<AttentionTile> tiles;
   for (const SequenceSpan& span : spans) {
@@ -51,8 +56,14 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const Se
 
 }  // namespace
 
+bool is_prefill(const AttentionArgs& a, const SequenceSpan& span) {
+  // Kernels of codes multiply bytes, which is quicker than what the others do.
+  const int64_t fewest = is_quantized(a.layout.type) ? kConvertQueries : kConvertQueries / 2;
+  return span.rows >= kPrefillRows && span.rows * a.group >= fewest;
+}
+
 bool prefill_pays(const AttentionArgs& a, std::span<const SequenceSpan> spans, int threads) {
-  return 4 * all_queries(a, spans) >= kFewestQueries * threads;
+  return 4 * all_queries(a, spans) >= kConvertQueries * threads;
 }
 
 void attend_prefill(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,

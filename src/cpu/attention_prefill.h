@@ -12,9 +12,11 @@
 
 namespace spillway::cpu {
 
-// Spans of fewer rows are left to the kernels of cuts: keys and values would be converted for too
-// few queries.
-inline constexpr int32_t kPrefillRows = 8;
+inline constexpr int32_t kPrefillRows = 8;  // at least
+
+// Whether the span has enough rows. Others are left to the kernels of cuts: keys and values would
+// be converted for too few queries.
+bool is_prefill(const AttentionArgs& a, const SequenceSpan& span);
 
 // Whether tiles of these rows keep enough of the workers busy. They do not share the keys of a
 // tile, as the kernels of cuts do.
