@@ -130,7 +130,7 @@ TEST_P(AttentionParityTest, ManyRowsOfEveryHeadSizeMatchDoublePrecision) {
     for (const auto& [heads, kv_heads] : {std::pair{2, 2}, {3, 1}, {4, 1}, {8, 1}}) {
       for (const int head_dim : {8, 24, 40, 64, 80, 96, 112, 128, 200, 256}) {
         const Case c{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .type = type};
-        check(c, {{0, 19}});
+        check(c, {{0, 33}});
         check(c, {{249, 9}});
       }
     }
