@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cpu/attention_args.h"
 #include "cpu/attention_kernels.h"
+#include "cpu/attention_prefill.h"
 #include "cpu/features.h"
 #include "cpu/kv_append.h"
 #include "cpu/parallel.h"
@@ -54,6 +55,18 @@ AttendSplit kernel_for([[maybe_unused]] KvType type) {
   return attend_split_portable;
 }
 
+// For many rows at a time; none where there is no such kernel. F32 pages promise the precision of
+// floats.
+AttendRows rows_kernel_for([[maybe_unused]] KvType type, [[maybe_unused]] int64_t head_dim) {
+#if defined(__aarch64__)
+  const CpuFeatures& cpu = cpu_features();
+  if (type != KvType::kF32 && head_dim <= 256 && cpu.bf16 && cpu.i8mm && cpu.fp16) {
+    return kAttendRowsBfmmla;
+  }
+#endif
+  return nullptr;
+}
+
 int64_t first_split(const AttentionArgs& a, const AttentionTile& tile) {
   return tile.first_key(a.window) / kSplitKeys;
 }
@@ -77,8 +90,18 @@ int64_t heads_per_tile(const AttentionArgs& a, std::span<const SequenceSpan> spa
   return std::clamp<int64_t>(a.kv_heads / needed, 1, fit);
 }
 
-std::vector<AttentionTile> make_tiles(const AttentionArgs& a, const KvLayerView& kv,
-                                      std::span<const SequenceSpan> spans, int threads) {
+// Every block that some row of the span sees.
+void check_blocks(const KvLayerView& kv, const SequenceSpan& span, int64_t window) {
+  const AttentionTile all{.position = span.start, .rows = span.rows};
+  for (int64_t page = all.first_key(window) / kPageTokens; page * kPageTokens < all.end_key();
+       ++page) {
+    const int32_t block = span.block_table[static_cast<size_t>(page)];
+    SPW_ASSERT(block >= 0 && block < kv.blocks);
+  }
+}
+
+std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const SequenceSpan> spans,
+                                      int threads) {
   const int64_t tile_rows = std::max<int64_t>(1, kTileQueries / a.group);
   const int64_t tile_heads = heads_per_tile(a, spans, threads);
   std::vector<AttentionTile> tiles;
@@ -88,13 +111,8 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, const KvLayerView&
                          .first_row = span.first_row + row,
                          .position = span.start + row,
                          .rows = std::min(tile_rows, span.rows - row)};
-      for (int64_t page = tile.first_key(a.window) / kPageTokens;
-           page * kPageTokens < tile.end_key(); ++page) {
-        const int32_t block = tile.blocks[page];
-        SPW_ASSERT(block >= 0 && block < kv.blocks);
-      }
-      for (; tile.kv_head < kv.kv_heads; tile.kv_head += tile_heads) {
-        tile.heads = std::min<int64_t>(tile_heads, kv.kv_heads - tile.kv_head);
+      for (; tile.kv_head < a.kv_heads; tile.kv_head += tile_heads) {
+        tile.heads = std::min<int64_t>(tile_heads, a.kv_heads - tile.kv_head);
         tiles.push_back(tile);
       }
     }
@@ -221,8 +239,26 @@ void rotate_queries(ThreadPool& pool, Workspace& workspace, int64_t heads, int64
   a.q_stride = width;
 }
 
-void attend_all(AttendSplit attend, ThreadPool& pool, Workspace& workspace, const Activations& q,
-                const KvLayerView& kv, std::span<const SequenceSpan> spans,
+void attend_cuts(AttendSplit attend, ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
+                 std::span<const SequenceSpan> spans) {
+  const std::vector<AttentionTile> tiles = make_tiles(a, spans, pool.threads());
+  if (tiles.empty()) return;
+  int64_t partial_bytes = 0;
+  for (const AttentionTile& tile : tiles) {
+    partial_bytes += (end_split(tile) - first_split(a, tile)) * queries_of(a, tile) * a.padded_dim *
+                     static_cast<int64_t>(sizeof(float));
+  }
+  if (static_cast<int64_t>(tiles.size()) >= 4 * int64_t{pool.threads()} ||
+      partial_bytes > kMaxPartialBytes) {
+    attend_tiles(pool, workspace, a, attend, tiles);
+  } else {
+    attend_splits(pool, workspace, a, attend, tiles);
+  }
+}
+
+// attend_rows: for spans of many rows, where not null.
+void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Workspace& workspace,
+                const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                 const AttentionParams& params, const Activations& out) {
   const int64_t width = int64_t{params.heads} * kv.head_dim;
   SPW_ASSERT(q.dtype == DType::kF32 && out.dtype == DType::kF32);
@@ -246,33 +282,30 @@ void attend_all(AttendSplit attend, ThreadPool& pool, Workspace& workspace, cons
                   .scale = params.scale,
                   .window = params.window};
   if (is_rotated(kv.type, KvPart::kKeys)) rotate_queries(pool, workspace, params.heads, q.rows, a);
-  const std::vector<AttentionTile> tiles = make_tiles(a, kv, spans, pool.threads());
-  if (tiles.empty()) return;
-  int64_t partial_bytes = 0;
-  for (const AttentionTile& tile : tiles) {
-    partial_bytes += (end_split(tile) - first_split(a, tile)) * queries_of(a, tile) * a.padded_dim *
-                     static_cast<int64_t>(sizeof(float));
+  for (const SequenceSpan& span : spans) check_blocks(kv, span, a.window);
+  std::vector<SequenceSpan> many, few;
+  for (const SequenceSpan& span : spans) (is_prefill(a, span) ? many : few).push_back(span);
+  if (attend_rows == nullptr || many.empty() || !prefill_pays(a, many, pool.threads())) {
+    attend_cuts(attend, pool, workspace, a, spans);
+    return;
   }
-  if (static_cast<int64_t>(tiles.size()) >= 4 * int64_t{pool.threads()} ||
-      partial_bytes > kMaxPartialBytes) {
-    attend_tiles(pool, workspace, a, attend, tiles);
-  } else {
-    attend_splits(pool, workspace, a, attend, tiles);
-  }
+  attend_prefill(pool, workspace, a, attend_rows, many);
+  attend_cuts(attend, pool, workspace, a, few);
 }
 
 }  // namespace
 
 void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, const AttentionParams& params,
-               const Activations& out) {
-  attend_all(kernel_for(kv.type), pool, workspace, q, kv, spans, params, out);
+               const Activations& out, bool deterministic) {
+  attend_all(kernel_for(kv.type), deterministic ? nullptr : rows_kernel_for(kv.type, kv.head_dim),
+             pool, workspace, q, kv, spans, params, out);
 }
 
 void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,
                         const KvLayerView& kv, std::span<const SequenceSpan> spans,
                         const AttentionParams& params, const Activations& out) {
-  attend_all(attend_split_portable, pool, workspace, q, kv, spans, params, out);
+  attend_all(attend_split_portable, nullptr, pool, workspace, q, kv, spans, params, out);
 }
 
 }  // namespace cpu

@@ -18,10 +18,13 @@ namespace spillway::cpu {
 // the same bits in a prefill chunk of any size, in decode, and for any number of threads. Memory is
 // proportional to threads (prefill) or to keys / 256 (decode), never to rows x keys.
 //
-// The kernel is chosen by the type of KV and by what the processor has, never by the batch.
+// The kernel is chosen by the type of KV and by what the processor has. Unless `deterministic`,
+// spans of many rows are given to a faster one where there is such a kernel (attention_kernels.h):
+// then the above holds for a span's result with the same rows only, and the precision is that of
+// bfloat16. F32 pages are never treated so.
 void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, const AttentionParams& params,
-               const Activations& out);
+               const Activations& out, bool deterministic = false);
 
 // The same with the kernel that every processor has; for tests.
 void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,

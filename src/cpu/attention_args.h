@@ -79,4 +79,17 @@ constexpr size_t split_scratch_floats(int64_t padded_dim) {
                              kTileQueries * columns * 5 / 2 + 64 * columns);
 }
 
+// Prefill tiles: the queries of one kv head that share one conversion of its keys and values, at
+// most; a multiple of the 10 that a kernel takes at a time.
+inline constexpr int64_t kPrefillQueries = 960;
+
+// Scratch of a prefill kernel for tiles of up to kPrefillQueries: outputs, maxima and sums of all
+// queries, the queries, a cut of keys and one of values, the scores and probabilities of 10 queries
+// and the rows of a page.
+constexpr size_t prefill_scratch_floats(int64_t padded_dim) {
+  return static_cast<size_t>(kPrefillQueries * (padded_dim + 3) + kPrefillQueries * padded_dim +
+                             kSplitKeys * padded_dim + 10 * kSplitKeys * 2 +
+                             kPageTokens * padded_dim + 64);
+}
+
 }  // namespace spillway

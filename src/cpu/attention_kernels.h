@@ -18,4 +18,15 @@ extern const AttendSplit kAttendHalfFp16fml;  // F16 pages
 extern const AttendSplit kAttendInt8I8mm;
 extern const AttendSplit kAttendInt4I8mm;
 
+// The rows of `tile`, which has one kv head and may have up to kPrefillQueries queries, over all
+// keys that they see, into a.out. `scratch` as prefill_scratch_floats() says. A query's result may
+// depend on the other queries of the tile.
+using AttendRows = void (*)(const AttentionArgs& a, const AttentionTile& tile, float* scratch);
+
+// ARM, with matrix multiplication of bytes and of bfloat16 and arithmetic on halves. Numerics:
+// queries and keys are rounded to 16-bit integers with a scale per query and per page of keys,
+// probabilities and values to bfloat16, whose products are added in F32. Pages of any type but F32,
+// heads of up to 256.
+extern const AttendRows kAttendRowsBfmmla;
+
 }  // namespace spillway

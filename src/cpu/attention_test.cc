@@ -89,7 +89,8 @@ TEST(AttentionTest, EveryKernelAgreesWithThePortableOne) {
   for (const KvType type : kAllKvTypes) {
     for (const int dim : {8, 24, 64, 80, 96, 112, 128, 256}) {
       for (const auto& [heads, kv_heads] : {std::pair{2, 2}, {3, 1}, {8, 2}, {8, 1}}) {
-        for (const auto& [start, rows] : {std::pair{599, 1}, {255, 1}, {0, 17}, {250, 12}}) {
+        for (const auto& [start, rows] :
+             {std::pair{599, 1}, {255, 1}, {0, 17}, {250, 12}, {0, 140}}) {
           const int64_t width = int64_t{kv_heads} * dim, q_width = int64_t{heads} * dim;
           KvLayerView kv{type, 40, kv_heads, dim, nullptr, nullptr};
           std::vector<std::byte> k(static_cast<size_t>(40 * kv.block_bytes()), std::byte{0xff}),
@@ -123,6 +124,32 @@ TEST(AttentionTest, EveryKernelAgreesWithThePortableOne) {
         }
       }
     }
+  }
+}
+
+// Rows that come with others may take another kernel; deterministic ones never do.
+TEST(AttentionTest, DeterministicRowsDoNotDependOnTheirNumber) {
+  CpuDevice device({.threads = 2});
+  device.ops().set_deterministic(true);
+  constexpr int kDim = 64, kHeads = 4;
+  constexpr int32_t kRows = 64;
+  std::vector<int32_t> table(kRows / kKvBlockTokens);
+  std::iota(table.begin(), table.end(), 0);
+  for (const KvType type : kAllKvTypes) {
+    KvLayerView kv{type, kRows / kKvBlockTokens, 1, kDim, nullptr, nullptr};
+    std::vector<std::byte> k(static_cast<size_t>(kv.blocks * kv.block_bytes())), v(k);
+    kv.k = k.data();
+    kv.v = v.data();
+    std::vector<float> x(kRows * kDim), q(kRows * kHeads * kDim), all(q), one(kHeads * kDim);
+    fill_random(DType::kF32, reinterpret_cast<std::byte*>(x.data()), kRows * kDim, 1, 1);
+    fill_random(DType::kF32, reinterpret_cast<std::byte*>(q.data()), kRows * kHeads * kDim, 2, 1);
+    const SequenceSpan span{0, kRows, 0, table}, last{0, 1, kRows - 1, table};
+    device.ops().kv_append(view(x, kRows), view(x, kRows), kv, {&span, 1});
+    device.ops().attention(view(q, kRows), kv, {&span, 1}, {kHeads, 0.1F, 0}, view(all, kRows));
+    std::vector<float> last_q(q.end() - kHeads * kDim, q.end());
+    device.ops().attention(view(last_q, 1), kv, {&last, 1}, {kHeads, 0.1F, 0}, view(one, 1));
+    EXPECT_TRUE(std::equal(one.begin(), one.end(), all.end() - kHeads * kDim))
+        << kv_type_name(type);
   }
 }
 

@@ -45,7 +45,7 @@ void CpuOps::kv_append(const Activations& k, const Activations& v, const KvLayer
 void CpuOps::attention(const Activations& q, const KvLayerView& kv,
                        std::span<const SequenceSpan> spans, const AttentionParams& params,
                        const Activations& out) {
-  cpu::attention(pool_, workspace_, q, kv, spans, params, out);
+  cpu::attention(pool_, workspace_, q, kv, spans, params, out, deterministic_);
 }
 
 void CpuOps::activate(ActivationKind kind, const Activations& x) { cpu::activate(pool_, kind, x); }

@@ -81,23 +81,43 @@ std::optional<KvType> try_kv_type_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+namespace {
+
+// Sums and differences of elements `half` apart, in runs of 2 * half.
+void rotate_step(float* x, int64_t size, int64_t half) {
+  for (int64_t i = 0; i < size; i += 2 * half) {
+    float* __restrict first = x + i;
+    float* __restrict second = x + i + half;
+    for (int64_t j = 0; j < half; ++j) {
+      const float a = first[j], b = second[j];
+      first[j] = a + b;
+      second[j] = a - b;
+    }
+  }
+}
+// Steps of 1 and 2 at once: the loops above would have one or two turns.
+void rotate_fours(float* x, int64_t size) {
+  for (int64_t i = 0; i < size; i += 4) {
+    const float a = x[i] + x[i + 1], b = x[i] - x[i + 1];
+    const float c = x[i + 2] + x[i + 3], d = x[i + 2] - x[i + 3];
+    x[i] = a + c;
+    x[i + 1] = b + d;
+    x[i + 2] = a - c;
+    x[i + 3] = b - d;
+  }
+}
+
+}  // namespace
+
 void rotate_kv(float* x, int64_t head_dim) {
   for (int64_t first = 0; first < head_dim; first += kKvGroup) {
     const int64_t size = std::min(kKvGroup, head_dim - first);
     const int64_t run = size & -size;
     const float factor = 1 / std::sqrt(static_cast<float>(run));
-    for (float* part = x + first; part < x + first + size; part += run) {
-      for (int64_t half = 1; half < run; half *= 2) {
-        for (int64_t i = 0; i < run; i += 2 * half) {
-          for (int64_t j = i; j < i + half; ++j) {
-            const float a = part[j], b = part[j + half];
-            part[j] = a + b;
-            part[j + half] = a - b;
-          }
-        }
-      }
-      for (int64_t i = 0; i < run; ++i) part[i] *= factor;
-    }
+    float* part = x + first;
+    if (run >= 4) rotate_fours(part, size);
+    for (int64_t half = run >= 4 ? 4 : 1; half < run; half *= 2) rotate_step(part, size, half);
+    for (int64_t i = 0; i < size; ++i) part[i] *= factor;
   }
 }
 

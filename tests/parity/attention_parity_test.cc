@@ -124,6 +124,44 @@ TEST_P(AttentionParityTest, HandlesGroupsOfHeadsAndOddHeadSizes) {
   check({.heads = 3, .kv_heads = 1, .head_dim = 20, .type = KvType::kF32}, {{300, 40}});
 }
 
+// Spans of many rows may have kernels of their own.
+TEST_P(AttentionParityTest, ManyRowsOfEveryHeadSizeMatchDoublePrecision) {
+  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+    for (const auto& [heads, kv_heads] : {std::pair{2, 2}, {3, 1}, {4, 1}, {8, 1}}) {
+      for (const int head_dim : {8, 24, 40, 64, 80, 96, 112, 128, 200, 256}) {
+        const Case c{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .type = type};
+        check(c, {{0, 33}});
+        check(c, {{249, 9}});
+      }
+    }
+  }
+  for (const int head_dim : {5, 20, 33, 300}) {
+    check({.heads = 3, .kv_heads = 1, .head_dim = head_dim}, {{37, 12}});
+  }
+}
+
+// Where the kernel's tiles, cuts of the keys and pages begin and end.
+TEST_P(AttentionParityTest, ChunksAtAnyPositionMatchDoublePrecision) {
+  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+    for (const int32_t start : {1, 15, 240, 255, 256, 257, 505, 767}) {
+      for (const int32_t rows : {8, 9, 16, 31}) {
+        check({.heads = 6, .kv_heads = 2, .head_dim = 32, .type = type}, {{start, rows}});
+      }
+    }
+    check({.heads = 8, .kv_heads = 1, .type = type}, {{700, 130}});
+    check({.heads = 16, .kv_heads = 1, .head_dim = 16, .type = type}, {{0, 300}});
+  }
+}
+
+// Errors of scores grow with the scores; those of what softmax weighs do not.
+TEST_P(AttentionParityTest, LargeScoresKeepTheirPrecision) {
+  for (const KvType type : {KvType::kF16, KvType::kInt8}) {
+    check({.type = type, .deviation = 2}, {{300, 40}});
+    check({.type = type, .deviation = 4}, {{300, 40}});
+  }
+  check({.deviation = 1e-3F}, {{300, 40}});
+}
+
 TEST_P(AttentionParityTest, WindowHidesWhatIsTooFarBack) {
   for (const int window : {1, 2, 16, 100, 256, 300}) {
     check({.window = window}, {{0, 70}});
@@ -131,6 +169,8 @@ TEST_P(AttentionParityTest, WindowHidesWhatIsTooFarBack) {
     check({.window = window, .type = KvType::kInt8}, {{700, 1}});
     check({.window = window, .type = KvType::kInt4}, {{290, 20}});
     check({.window = window, .type = KvType::kF32}, {{500, 40}});
+    check({.heads = 3, .kv_heads = 1, .window = window}, {{240, 300}});
+    check({.heads = 8, .kv_heads = 1, .window = window, .type = KvType::kInt8}, {{600, 40}});
   }
 }
 
@@ -138,6 +178,8 @@ TEST_P(AttentionParityTest, MixesPrefillAndDecodeInOneStep) {
   for (const KvType type : kAllKvTypes) {
     check({.heads = 9, .kv_heads = 3, .type = type},
           {{0, 50}, {300, 1}, {17, 1}, {256, 20}, {0, 1}, {511, 2}});
+    check({.heads = 8, .kv_heads = 2, .head_dim = 80, .type = type},
+          {{9, 1}, {260, 8}, {0, 7}, {100, 64}, {640, 1}, {0, 8}});
   }
 }
 
