@@ -47,9 +47,9 @@ HWY_EXPORT(linear_rows);
 namespace cpu {
 namespace {
 
-// From here on decoding weights to bfloat16 panels pays; later for plain halves, whose kernels for
-// few tokens need no decoding.
-constexpr int64_t kBf16Tokens = 16, kBf16TokensOfHalves = 33;
+// From here on decoding weights to bfloat16 panels pays. Kernels for few tokens on 16-bit weights
+// compete (Neoverse V1): those for BF16 decode nothing.
+constexpr int64_t kBf16Tokens = 16, kBf16TokensOfHalfRows = 17, kBf16TokensOfBfloatRows = 33;
 
 // How the rows of a matrix are multiplied.
 enum class Path {
@@ -61,7 +61,9 @@ enum class Path {
 
 Path choose_path(const WeightView& w, int64_t tokens, bool deterministic) {
   const bool half = !deterministic && has_half_product(w);
-  const int64_t panels_from = half ? kBf16TokensOfHalves : kBf16Tokens;
+  const int64_t panels_from = !half                     ? kBf16Tokens
+                              : w.dtype == DType::kBF16 ? kBf16TokensOfBfloatRows
+                                                        : kBf16TokensOfHalfRows;
   if (!deterministic && tokens >= panels_from && has_bf16_product(w)) return Path::kBf16Panels;
   if (half) return Path::kHalfRows;
   return w.grouped_rows() > 0 ? Path::kInt8Groups : Path::kFloatRows;

@@ -34,25 +34,23 @@ struct BfloatRows {
   }
 };
 
-// Halves times one, added to zero, are floats: four times as fast as the conversion instruction.
-// Rounding floats by a shift (ties away from zero) takes half the time of the conversion.
+// Halves times a number, added to zero, are floats: four times as fast as the conversion
+// instruction. The upper half of a float is it cut to bfloat16, which makes it smaller by 0.28% on
+// average: the number makes up for that. The squared error is 12% above that of rounding; what
+// bfloat16 holds stays as it is.
 struct HalfRows {
-  [[gnu::always_inline]] static inline float32x4_t low(float16x8_t w, float16x8_t one) {
-    return vfmlalq_low_f16(vdupq_n_f32(0), w, one);
-  }
-  [[gnu::always_inline]] static inline float32x4_t high(float16x8_t w, float16x8_t one) {
-    return vfmlalq_high_f16(vdupq_n_f32(0), w, one);
-  }
-  [[gnu::always_inline]] static inline Operand round(float32x4_t first, float32x4_t second) {
-    return vreinterpretq_bf16_u16(vrshrn_high_n_u32(vrshrn_n_u32(vreinterpretq_u32_f32(first), 16),
-                                                    vreinterpretq_u32_f32(second), 16));
+  [[gnu::always_inline]] static inline Operand cut(float32x4_t first, float32x4_t second) {
+    return vreinterpretq_bf16_u16(
+        vuzp2q_u16(vreinterpretq_u16_f32(first), vreinterpretq_u16_f32(second)));
   }
   [[gnu::always_inline]] static inline RowOperands load(const uint8_t* first,
                                                         const uint8_t* second) {
-    const float16x8_t one = vdupq_n_f16(1);
+    const float16x8_t lift = vdupq_n_f16(static_cast<float16_t>(1 + 3 * 0x1p-10F));
+    const float32x4_t zero = vdupq_n_f32(0);
     const float16x8_t a = vreinterpretq_f16_u8(load16(first));
     const float16x8_t b = vreinterpretq_f16_u8(load16(second));
-    return {round(low(a, one), low(b, one)), round(high(a, one), high(b, one))};
+    return {cut(vfmlalq_low_f16(zero, a, lift), vfmlalq_low_f16(zero, b, lift)),
+            cut(vfmlalq_high_f16(zero, a, lift), vfmlalq_high_f16(zero, b, lift))};
   }
 };
 
@@ -60,13 +58,14 @@ struct HalfRows {
 template <class Rows, int P, bool kExact>
 struct PairGroup {
   static constexpr int kPairs = P, kTokens = kExact ? P : 2 * P, kWidth = 2 * P;
+  static constexpr int kRows = 1, kRowPairs = kStreams / 2;
   // More sums than the instruction's latency asks for, few enough for the registers.
   static constexpr int kSums = P <= 4 ? 2 : 1;
-  float32x4_t sum[2][P][kSums];  // of streams 0 and 1, 2 and 3
+  float32x4_t sum[kRowPairs][P][kSums];
 
   [[gnu::always_inline]] inline void start() {
-#pragma GCC unroll 2
-    for (int r = 0; r < 2; ++r) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRowPairs; ++r) {
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 2
@@ -74,39 +73,47 @@ struct PairGroup {
       }
     }
   }
-  [[gnu::always_inline]] inline void add(const uint8_t* w0, const uint8_t* w1, const uint8_t* w2,
-                                         const uint8_t* w3, const uint16_t* x) {
+  [[gnu::always_inline]] inline void add(const uint8_t* const* w, const uint16_t* x) {
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
-      const RowOperands a = Rows::load(w0 + 16 * v, w1 + 16 * v);
-      const RowOperands b = Rows::load(w2 + 16 * v, w3 + 16 * v);
+      RowOperands rows[kRowPairs];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRowPairs; ++r) {
+        rows[r] = Rows::load(w[2 * r] + 16 * v, w[2 * r + 1] + 16 * v);
+      }
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         const Operand tokens = operand_at(x + (2 * v * P + p) * 8);
-        sum[0][p][0] = vbfmmlaq_f32(sum[0][p][0], a.low, tokens);
-        sum[1][p][0] = vbfmmlaq_f32(sum[1][p][0], b.low, tokens);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRowPairs; ++r) {
+          sum[r][p][0] = vbfmmlaq_f32(sum[r][p][0], rows[r].low, tokens);
+        }
       }
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         const Operand tokens = operand_at(x + ((2 * v + 1) * P + p) * 8);
-        sum[0][p][kSums - 1] = vbfmmlaq_f32(sum[0][p][kSums - 1], a.high, tokens);
-        sum[1][p][kSums - 1] = vbfmmlaq_f32(sum[1][p][kSums - 1], b.high, tokens);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRowPairs; ++r) {
+          float32x4_t& to = sum[r][p][kSums - 1];
+          to = vbfmmlaq_f32(to, rows[r].high, tokens);
+        }
       }
     }
   }
   [[gnu::always_inline]] inline void finish(float (*out)[kStreams]) const {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      float32x4_t all[2];
-      for (int r = 0; r < 2; ++r) {
-        all[r] = kSums == 1 ? sum[r][p][0] : vaddq_f32(sum[r][p][0], sum[r][p][kSums - 1]);
+      float32x4_t first = sum[0][p][0], second = sum[1][p][0];
+      if constexpr (kSums == 2) {
+        first = vaddq_f32(first, sum[0][p][1]);
+        second = vaddq_f32(second, sum[1][p][1]);
       }
       // (row 0, column 0), (0, 1), (1, 0), (1, 1)
       if constexpr (kExact) {
-        vst1q_f32(out[p], vpaddq_f32(all[0], all[1]));
+        vst1q_f32(out[p], vpaddq_f32(first, second));
       } else {
-        vst1q_f32(out[2 * p], vuzp1q_f32(all[0], all[1]));
-        vst1q_f32(out[2 * p + 1], vuzp2q_f32(all[0], all[1]));
+        vst1q_f32(out[2 * p], vuzp1q_f32(first, second));
+        vst1q_f32(out[2 * p + 1], vuzp2q_f32(first, second));
       }
     }
   }
@@ -115,7 +122,7 @@ struct PairGroup {
 // One token in two parts, BF16 rows: the dot product needs no operands of two rows. Packed:
 // [k / 8][2][8].
 struct OneToken {
-  static constexpr int kTokens = 1, kWidth = 2;
+  static constexpr int kTokens = 1, kRows = 1, kWidth = 2;
   float32x4_t sum[kStreams][4];
 
   [[gnu::always_inline]] inline void start() {
@@ -125,8 +132,7 @@ struct OneToken {
       for (int i = 0; i < 4; ++i) sum[s][i] = vdupq_n_f32(0);
     }
   }
-  template <int s>
-  [[gnu::always_inline]] inline void add_line(const uint8_t* w, const uint16_t* x) {
+  [[gnu::always_inline]] inline void add_line(int s, const uint8_t* w, const uint16_t* x) {
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
       const Operand weights = vreinterpretq_bf16_u8(load16(w + 16 * v));
@@ -135,21 +141,31 @@ struct OneToken {
       to[1] = vbfdotq_f32(to[1], weights, operand_at(x + 16 * v + 8));
     }
   }
-  [[gnu::always_inline]] inline void add(const uint8_t* w0, const uint8_t* w1, const uint8_t* w2,
-                                         const uint8_t* w3, const uint16_t* x) {
-    add_line<0>(w0, x);
-    add_line<1>(w1, x);
-    add_line<2>(w2, x);
-    add_line<3>(w3, x);
+  [[gnu::always_inline]] inline void add(const uint8_t* const* w, const uint16_t* x) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kStreams; ++s) add_line(s, w[s], x);
+  }
+  [[gnu::always_inline]] inline float32x4_t all_of(int s) const {
+    return vaddq_f32(vaddq_f32(sum[s][0], sum[s][2]), vaddq_f32(sum[s][1], sum[s][3]));
+  }
+  [[gnu::always_inline]] inline void take(int s, float32x4_t* totals) {
+    totals[0] = vaddq_f32(totals[0], all_of(s));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sum[s][i] = vdupq_n_f32(0);
   }
   [[gnu::always_inline]] inline void finish(float (*out)[kStreams]) const {
 #pragma GCC unroll 4
-    for (int s = 0; s < kStreams; ++s) {
-      out[0][s] =
-          vaddvq_f32(vaddq_f32(vaddq_f32(sum[s][0], sum[s][2]), vaddq_f32(sum[s][1], sum[s][3])));
-    }
+    for (int s = 0; s < kStreams; ++s) out[0][s] = vaddvq_f32(all_of(s));
   }
 };
+
+static void multiply_one(const HalfProduct& a, int64_t begin, int64_t end) {
+  if (fits_quarters<OneToken>(a.k)) {
+    multiply_quarters<OneToken>(a, begin, end);
+  } else {
+    multiply_rows<OneToken>(a, begin, end);
+  }
+}
 
 // Four columns as bfloat16, and what is missing to the float; none where that is no number.
 struct Parts {
@@ -216,10 +232,8 @@ constexpr HalfKernel kernel_of() {
           .pack = pack_pairs<Group>,
           .multiply = multiply_rows<Group>};
 }
-constexpr HalfKernel kOne = {.tokens = 1,
-                             .x_width = OneToken::kWidth,
-                             .pack = pack_one,
-                             .multiply = multiply_rows<OneToken>};
+constexpr HalfKernel kOne = {
+    .tokens = 1, .x_width = OneToken::kWidth, .pack = pack_one, .multiply = multiply_one};
 
 constexpr HalfKernel kBfloatKernels[] = {kOne,
                                          kernel_of<PairGroup<BfloatRows, 2, true>>(),

@@ -10,73 +10,77 @@
 namespace spillway {
 namespace {
 
-// T tokens, kSums sums (of alternate vectors) for each row and token.
-template <int T>
+// T tokens, R rows of each stream.
+template <int T, int R>
 struct HalfGroup {
-  static constexpr int kTokens = T, kWidth = T;
-  // Enough for the latency of the additions, few enough for the registers.
-  static constexpr int kSums = T == 1 ? 4 : T <= 3 ? 2 : 1;
-  float32x4_t sum[kStreams][T][kSums];
+  static constexpr int kTokens = T, kRows = R, kWidth = T;
+  static constexpr int kAll = kStreams * kRows;
+  // Sums (of alternate vectors) for each row and token: enough for the latency of the additions,
+  // few enough for the registers.
+  static constexpr int kSums = T * kRows == 1 ? 4 : T * kRows <= 3 ? 2 : 1;
+  float32x4_t sum[kAll][T][kSums];
 
   [[gnu::always_inline]] inline void start() {
-#pragma GCC unroll 4
-    for (int s = 0; s < kStreams; ++s) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kAll; ++i) {
 #pragma GCC unroll 4
       for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 4
-        for (int i = 0; i < kSums; ++i) sum[s][t][i] = vdupq_n_f32(0);
+        for (int j = 0; j < kSums; ++j) sum[i][t][j] = vdupq_n_f32(0);
       }
     }
   }
 
-  // Vector v of the row in stream s.
-  template <int s>
-  [[gnu::always_inline]] inline void add_vector(const uint8_t* w, const uint16_t* x, int v) {
+  // Vector v of row i.
+  [[gnu::always_inline]] inline void add_vector(const uint8_t* w, const uint16_t* x, int i, int v) {
     const float16x8_t weights = vreinterpretq_f16_u8(load16(w + 16 * v));
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
       const float16x8_t token = vreinterpretq_f16_u16(vld1q_u16(x + (v * T + t) * 8));
-      float32x4_t& low = sum[s][t][2 * v % kSums];
+      float32x4_t& low = sum[i][t][2 * v % kSums];
       low = vfmlalq_low_f16(low, weights, token);
-      float32x4_t& high = sum[s][t][(2 * v + 1) % kSums];
+      float32x4_t& high = sum[i][t][(2 * v + 1) % kSums];
       high = vfmlalq_high_f16(high, weights, token);
     }
   }
-  template <int s>
-  [[gnu::always_inline]] inline void add_line(const uint8_t* w, const uint16_t* x) {
+  [[gnu::always_inline]] inline void add_line(int s, const uint8_t* w, const uint16_t* x) {
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) add_vector<s>(w, x, v);
+    for (int v = 0; v < 4; ++v) add_vector(w, x, s, v);
   }
-
-  [[gnu::always_inline]] inline void add(const uint8_t* w0, const uint8_t* w1, const uint8_t* w2,
-                                         const uint8_t* w3, const uint16_t* x) {
-    if constexpr (T == 1) {
-      add_line<0>(w0, x);
-      add_line<1>(w1, x);
-      add_line<2>(w2, x);
-      add_line<3>(w3, x);
+  [[gnu::always_inline]] inline void add(const uint8_t* const* w, const uint16_t* x) {
+    if constexpr (T == 1) {  // line by line, for the memory's sake
+#pragma GCC unroll 8
+      for (int i = 0; i < kAll; ++i) add_line(i, w[i], x);
     } else {
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v) {
-        add_vector<0>(w0, x, v);
-        add_vector<1>(w1, x, v);
-        add_vector<2>(w2, x, v);
-        add_vector<3>(w3, x, v);
+#pragma GCC unroll 8
+        for (int i = 0; i < kAll; ++i) add_vector(w[i], x, i, v);
       }
     }
   }
 
-  [[gnu::always_inline]] inline void finish(float (*out)[kStreams]) const {
+  [[gnu::always_inline]] inline float32x4_t all_of(int i, int t) const {
+    float32x4_t all = sum[i][t][0];
+    if constexpr (kSums >= 2) all = vaddq_f32(all, sum[i][t][1]);
+    if constexpr (kSums == 4) all = vaddq_f32(all, vaddq_f32(sum[i][t][2], sum[i][t][3]));
+    return all;
+  }
+  [[gnu::always_inline]] inline void take(int s, float32x4_t* totals) {
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
+      totals[t] = vaddq_f32(totals[t], all_of(s, t));
 #pragma GCC unroll 4
-      for (int s = 0; s < kStreams; ++s) {
-        float32x4_t all = sum[s][t][0];
-        if constexpr (kSums >= 2) all = vaddq_f32(all, sum[s][t][1]);
-        if constexpr (kSums == 4) {
-          all = vaddq_f32(all, vaddq_f32(sum[s][t][2], sum[s][t][3]));
-        }
-        out[t][s] = vaddvq_f32(all);
+      for (int j = 0; j < kSums; ++j) sum[s][t][j] = vdupq_n_f32(0);
+    }
+  }
+
+  [[gnu::always_inline]] inline void finish(float (*out)[kAll]) const {
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kAll; ++i) {
+        out[t][i] = vaddvq_f32(all_of(i, t));
       }
     }
   }
@@ -136,8 +140,19 @@ static void pack(const float* x, int64_t stride, int64_t count, int64_t k, uint1
 }
 
 template <int T>
+static void multiply(const HalfProduct& a, int64_t begin, int64_t end) {
+  using Single = HalfGroup<T, 1>;
+  if (T <= 2 && fits_quarters<Single>(a.k)) {
+    multiply_quarters<Single>(a, begin, end);
+  } else {
+    // Two rows of a stream share the loads of activations, one alone reads memory a little faster.
+    multiply_rows<HalfGroup<T, T == 2 ? 2 : 1>>(a, begin, end);
+  }
+}
+
+template <int T>
 constexpr HalfKernel kernel_of() {
-  return {.tokens = T, .x_width = T, .pack = pack<T>, .multiply = multiply_rows<HalfGroup<T>>};
+  return {.tokens = T, .x_width = T, .pack = pack<T>, .multiply = multiply<T>};
 }
 constexpr HalfKernel kKernels[] = {kernel_of<1>(), kernel_of<2>(), kernel_of<3>(), kernel_of<4>()};
 

@@ -62,7 +62,8 @@ std::vector<float> product(const StoredRows& w, std::vector<float> x, int thread
   return out;
 }
 
-// The largest NMSE of a token.
+// Squared error over the power that the sums would have if products had random signs: a token's
+// NMSE but for chance, which can make a few sums small.
 double worst_nmse(const StoredRows& w, const std::vector<float>& x, const std::vector<float>& out) {
   const auto weights = w.values();
   const auto tokens = static_cast<int64_t>(x.size()) / w.k;
@@ -72,13 +73,14 @@ double worst_nmse(const StoredRows& w, const std::vector<float>& x, const std::v
     for (int64_t i = 0; i < w.n; ++i) {
       double expected = 0;
       for (int64_t k = 0; k < w.k; ++k) {
-        expected += double{weights[static_cast<size_t>(i * w.k + k)]} *
-                    double{x[static_cast<size_t>(t * w.k + k)]};
+        const double one = double{weights[static_cast<size_t>(i * w.k + k)]} *
+                           double{x[static_cast<size_t>(t * w.k + k)]};
+        expected += one;
+        power += one * one;
       }
       const double difference = double{out[static_cast<size_t>(t * w.n + i)]} - expected;
       if (!std::isfinite(difference)) return kInfinity;
       error += difference * difference;
-      power += expected * expected;
     }
     if (error > 0) worst = std::max(worst, error / power);
   }
@@ -103,8 +105,7 @@ TEST_P(LinearHalfTest, MatchesDoublePrecisionForEveryNumberOfRows) {
     const StoredRows w(GetParam(), rows, 67, 3);
     for (const int64_t tokens : {1, 3, 8}) {
       const auto x = normal_values(tokens * w.k, 4);
-      // A few rows may happen to be small sums of large products.
-      ASSERT_LE(worst_nmse(w, x, product(w, x)), 30 * bar(tokens)) << rows << " rows";
+      ASSERT_LE(worst_nmse(w, x, product(w, x)), 3 * bar(tokens)) << rows << " rows";
     }
   }
 }
@@ -144,8 +145,8 @@ TEST_P(LinearHalfTest, AnOutlierDoesNotCostTheOthersTheirPrecision) {
                                     double{weights[static_cast<size_t>(i * w.k + 17 + t)]});
         }
       }
-      // Sums of F32 keep 24 bits of the outlier's product.
-      EXPECT_LE(worst_nmse(w, rest, without), outlier < 1e5F ? 1e-5 : 1e-2);
+      // Sums keep 24 bits of the outlier's product; some instructions do not round to the nearest.
+      EXPECT_LE(worst_nmse(w, rest, without), outlier < 1e5F ? 1e-5 : 5e-2);
     }
   }
 }
