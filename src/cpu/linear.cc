@@ -8,6 +8,7 @@
 #include "cpu/decode_row.h"
 #include "cpu/linear_args.h"
 #include "cpu/linear_bf16.h"
+#include "cpu/linear_half.h"
 #include "cpu/linear_int8.h"
 #include "cpu/parallel.h"
 
@@ -46,8 +47,42 @@ HWY_EXPORT(linear_rows);
 namespace cpu {
 namespace {
 
-// From here on decoding weights to bfloat16 panels pays.
-constexpr int64_t kBf16Tokens = 16;
+// From here on decoding weights to bfloat16 panels pays. Kernels for few tokens on 16-bit weights
+// compete (Neoverse V1): those for BF16 decode nothing.
+constexpr int64_t kBf16Tokens = 16, kBf16TokensOfHalfRows = 17, kBf16TokensOfBfloatRows = 33;
+
+// How the rows of a matrix are multiplied.
+enum class Path {
+  kFloatRows,   // decoded to F32: any type, any processor, the one order of `deterministic`
+  kHalfRows,    // linear_half.h
+  kInt8Groups,  // linear_int8.h, packed rows; those behind the last whole group as kFloatRows
+  kBf16Panels,  // linear_bf16.h, likewise
+};
+
+Path choose_path(const WeightView& w, int64_t tokens, bool deterministic) {
+  const bool half = !deterministic && has_half_product(w);
+  const int64_t panels_from = !half                     ? kBf16Tokens
+                              : w.dtype == DType::kBF16 ? kBf16TokensOfBfloatRows
+                                                        : kBf16TokensOfHalfRows;
+  if (!deterministic && tokens >= panels_from && has_bf16_product(w)) return Path::kBf16Panels;
+  if (half) return Path::kHalfRows;
+  return w.grouped_rows() > 0 ? Path::kInt8Groups : Path::kFloatRows;
+}
+
+// Scratch memory for x in the form that the path wants.
+size_t activation_floats(Path path, const WeightView& w, int64_t tokens) {
+  switch (path) {
+    case Path::kHalfRows:
+      return half_shared_floats(w, tokens);
+    case Path::kInt8Groups:
+      return int8_shared_floats(tokens, w.cols);
+    case Path::kBf16Panels:
+      return bf16_shared_floats(tokens, w.cols);
+    case Path::kFloatRows:
+      break;
+  }
+  return w.cols % 16 == 0 ? 0 : static_cast<size_t>(tokens * ((w.cols + 15) / 16 * 16));
+}
 
 // x with rows padded by zeros to a multiple of 16 columns: what kernels may read to the end.
 void pad_columns(const Activations& x, int64_t stride, float* out) {
@@ -66,18 +101,12 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
   SPW_ASSERT(bias.empty() || bias.cols == w.rows);
   if (x.rows == 0 || w.rows == 0) return;
 
-  const int64_t padded = (w.cols + 15) / 16 * 16;
-  const bool pad = padded != w.cols;
+  const Path path = choose_path(w, x.rows, deterministic);
   const bool convert_bias = !bias.empty() && bias.dtype != DType::kF32;
   // A file's F32 bias may lie at any byte, so it is converted (copied) too.
   const bool copy_bias =
       !bias.empty() && (convert_bias || reinterpret_cast<uintptr_t>(bias.data) % 4 != 0);
-  const int64_t grouped = w.grouped_rows();  // packed types have whole blocks and need no padding
-  const bool bf16 = !deterministic && x.rows >= kBf16Tokens && has_bf16_product(w);
-  const size_t x_floats = bf16          ? bf16_shared_floats(x.rows, w.cols)
-                          : grouped > 0 ? int8_shared_floats(x.rows, w.cols)
-                          : pad         ? static_cast<size_t>(x.rows * padded)
-                                        : 0;
+  const size_t x_floats = activation_floats(path, w, x.rows);
   const size_t bias_floats = copy_bias ? static_cast<size_t>(w.rows) : 0;
   float* scratch = nullptr;
   if (x_floats + bias_floats > 0) scratch = workspace.shared(x_floats + bias_floats);
@@ -91,34 +120,33 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
                .out = out.f32(),
                .out_stride = out.stride,
                .accumulate = mode == LinearMode::kAccumulate};
-  if (pad) {
-    pad_columns(x, padded, scratch);
-    a.x = scratch;
-    a.x_stride = padded;
-  }
   if (copy_bias) {
     decode_row(bias.dtype, bias.data, scratch + x_floats, w.rows);
     a.bias = scratch + x_floats;
   } else if (!bias.empty()) {
     a.bias = reinterpret_cast<const float*>(bias.data);
   }
-  workspace.reserve_workers(std::max(
-      {static_cast<size_t>(kPanelFloats), kInt8WorkerFloats, bf16 ? bf16_worker_floats(w) : 0}));
-  if (bf16 && grouped == 0) {
-    linear_bf16(pool, workspace, scratch, w, w.rows, x, a);
+  workspace.reserve_workers(std::max({static_cast<size_t>(kPanelFloats), kInt8WorkerFloats,
+                                      path == Path::kBf16Panels ? bf16_worker_floats(w) : 0}));
+  if (path == Path::kHalfRows) {
+    linear_half(pool, scratch, w, x, a);
     return;
   }
-  if (grouped > 0) {
-    if (bf16) {
-      linear_bf16(pool, workspace, scratch, w, grouped, x, a);
-    } else {
-      linear_int8(pool, workspace, scratch, w, x, a);
-    }
-    a.w += grouped * a.row_bytes;
-    a.out += grouped;
-    if (a.bias != nullptr) a.bias += grouped;
+  const int64_t grouped = w.grouped_rows();
+  const int64_t done = path == Path::kBf16Panels && grouped == 0 ? w.rows : grouped;
+  if (path == Path::kBf16Panels) {
+    linear_bf16(pool, workspace, scratch, w, done, x, a);
+  } else if (path == Path::kInt8Groups) {
+    linear_int8(pool, workspace, scratch, w, x, a);
+  } else if (x_floats > 0) {
+    a.x_stride = (w.cols + 15) / 16 * 16;
+    pad_columns(x, a.x_stride, scratch);
+    a.x = scratch;
   }
-  const int64_t rows = w.rows - grouped;  // those behind the last whole group are not packed
+  a.w += done * a.row_bytes;
+  a.out += done;
+  if (a.bias != nullptr) a.bias += done;
+  const int64_t rows = w.rows - done;  // those behind the last whole group are not packed
   parallel_if_large(pool, x.rows * rows * w.cols, rows, kPanelRows,
                     [&](int64_t begin, int64_t end, int worker) {
                       HWY_DYNAMIC_DISPATCH(linear_rows)

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products of few tokens with plain 16-bit weights, at the speed of memory where there are
+// instructions for it. Weights are read once, as they lie in the file.
+//
+// What is rounded: up to four tokens, activations to 11 bits (F16 weights; NMSE below 1e-7) or 16
+// (BF16); more tokens as in linear_bf16.h. Products are added up in F32, in an order that depends
+// on k and the number of tokens only.
+#pragma once
+
+#include <cstddef>
+
+#include "base/thread_pool.h"
+#include "cpu/linear_args.h"
+#include "tensor/tensor_view.h"
+
+namespace spillway::cpu {
+
+// Whether linear_half can multiply with this matrix here.
+bool has_half_product(const WeightView& w);
+
+// Scratch memory of the activations.
+size_t half_shared_floats(const WeightView& w, int64_t tokens);
+
+// a.out (+)= x * w^T + a.bias; a.x is not used.
+void linear_half(ThreadPool& pool, float* shared, const WeightView& w, const Activations& x,
+                 const LinearArgs& a);
+
+}  // namespace spillway::cpu
