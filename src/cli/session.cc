@@ -16,18 +16,27 @@
 
 namespace spillway {
 
-void SessionOptions::add_to(CLI::App& command) {
-  command.add_option("MODEL", model, "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
-      ->required();
+void SessionOptions::add_device_to(CLI::App& command) {
   command.add_option("--device", device, "where to compute: cpu")->capture_default_str();
   command.add_option("--threads", threads, "CPU threads; 0 = all that this process may use")
       ->capture_default_str();
-  command.add_flag("--deterministic", deterministic,
-                   "same results whatever the batch around a sequence");
+}
+
+void SessionOptions::add_loading_to(CLI::App& command) {
   command.add_flag("--no-mmap", no_mmap,
                    "read the weights into memory past the page cache, instead of mapping the file");
   command.add_flag("--compress-weights", compress_weights,
                    "quantize F32, F16 and BF16 matrices to 4 bits (groups of 64) while loading");
+}
+
+void SessionOptions::add_to(CLI::App& command) {
+  command.add_option("MODEL", model, "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
+      ->required();
+  add_device_to(command);
+  command.add_flag("--deterministic", deterministic,
+                   "same results whatever the batch around a sequence");
+  tuning.add_to(command);
+  add_loading_to(command);
   command
       .add_option("--kv-type", kv_type,
                   "KV cache: f32, f16, int8, int4, or auto (f32 for F32 models, else f16)")
@@ -54,6 +63,8 @@ Session::Session(const SessionOptions& options) : max_step_tokens(options.max_st
             kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
   device = make_device(options.device, options.threads);
   device->ops().set_deterministic(options.deterministic);
+  tuning = options.tuning.try_load(device->info());
+  if (tuning) device->ops().set_tuning(&tuning->table);
 
   const Stopwatch watch;
   {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/tuning_options.h"
 #include "device/device.h"
 #include "engine/loaded_model.h"
 #include "kv/kv_cache.h"
@@ -26,9 +27,13 @@ struct SessionOptions {
   std::string kv_type = "auto";
   bool compress_kv = false;
   int max_step_tokens = 512;
+  TuningOptions tuning;
 
   // MODEL and the options that all such commands share.
   void add_to(CLI::App& command);
+  // Of these, for commands that need no more: where to compute, and how weights get there.
+  void add_device_to(CLI::App& command);
+  void add_loading_to(CLI::App& command);
 };
 
 // What a run of a loaded model needs besides it.
@@ -48,6 +53,7 @@ struct Session {
   // Null where the model has none.
   const Tokenizer* tokenizer() const;
 
+  std::optional<LoadedTuning> tuning;  // before the device, which refers to it
   std::unique_ptr<Device> device;
   std::unique_ptr<LoadedModel> loaded;
   KvType kv_type;

@@ -10,6 +10,7 @@
 #include "cpu/linear_bf16.h"
 #include "cpu/linear_int8.h"
 #include "cpu/parallel.h"
+#include "device/tuning.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/linear.cc"
@@ -46,9 +47,6 @@ HWY_EXPORT(linear_rows);
 namespace cpu {
 namespace {
 
-// From here on decoding weights to bfloat16 panels pays.
-constexpr int64_t kBf16Tokens = 16;
-
 // x with rows padded by zeros to a multiple of 16 columns: what kernels may read to the end.
 void pad_columns(const Activations& x, int64_t stride, float* out) {
   for (int64_t t = 0; t < x.rows; ++t) {
@@ -59,12 +57,30 @@ void pad_columns(const Activations& x, int64_t stride, float* out) {
 
 }  // namespace
 
+LinearKernel choose_linear_kernel(const WeightView& w, int64_t tokens, bool deterministic,
+                                  const TuningTable* tuning) {
+  InflectionPoints points;
+  if (tuning != nullptr && !deterministic) points = tuning->points(shape_of(w));
+  const LinearKernel kernel = kernel_at(points, tokens);
+  const bool missing = kernel == LinearKernel::kGemm && (deterministic || !has_bf16_product(w));
+  return missing ? LinearKernel::kFlat : kernel;
+}
+
 void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const WeightView& bias,
-            const Activations& x, const Activations& out, LinearMode mode, bool deterministic) {
+            const Activations& x, const Activations& out, LinearMode mode, bool deterministic,
+            const TuningTable* tuning) {
   SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);
   SPW_ASSERT(w.cols == x.cols && w.rows == out.cols && x.rows == out.rows);
   SPW_ASSERT(bias.empty() || bias.cols == w.rows);
   if (x.rows == 0 || w.rows == 0) return;
+  const LinearKernel kernel = choose_linear_kernel(w, x.rows, deterministic, tuning);
+  if (kernel == LinearKernel::kGemv && x.rows > 1) {
+    for (int64_t t = 0; t < x.rows; ++t) {
+      linear(pool, workspace, w, bias, x.row_range(t, 1), out.row_range(t, 1), mode, deterministic,
+             tuning);
+    }
+    return;
+  }
 
   const int64_t padded = (w.cols + 15) / 16 * 16;
   const bool pad = padded != w.cols;
@@ -73,7 +89,7 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
   const bool copy_bias =
       !bias.empty() && (convert_bias || reinterpret_cast<uintptr_t>(bias.data) % 4 != 0);
   const int64_t grouped = w.grouped_rows();  // packed types have whole blocks and need no padding
-  const bool bf16 = !deterministic && x.rows >= kBf16Tokens && has_bf16_product(w);
+  const bool bf16 = kernel == LinearKernel::kGemm;
   const size_t x_floats = bf16          ? bf16_shared_floats(x.rows, w.cols)
                           : grouped > 0 ? int8_shared_floats(x.rows, w.cols)
                           : pad         ? static_cast<size_t>(x.rows * padded)
