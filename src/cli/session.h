@@ -20,7 +20,7 @@ namespace spillway {
 struct SessionOptions {
   std::string model;
   std::string device = "cpu";
-  int threads = 0;
+  std::string threads = "0";
   bool deterministic = false;
   bool no_mmap = false;
   bool compress_weights = false;
@@ -61,8 +61,9 @@ struct Session {
   double load_seconds = 0;
 };
 
-// Also without a model: `--device` as a device. Throws kInvalidArgument for one that does not exist
-// here.
-std::unique_ptr<Device> make_device(const std::string& name, int threads);
+// Also without a model: `--device` as a device. `threads` is a number, 0 for all, or a list of
+// processors (0-7,16), to which this thread is then restricted too. Throws kInvalidArgument for
+// devices and processors that do not exist here.
+std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads);
 
 }  // namespace spillway
