@@ -13,8 +13,8 @@ namespace spillway {
 
 // How many threads, and where each of them runs.
 struct ThreadPlacement {
-  int threads = 0;                     // 0 = as many as this process may use
-  std::vector<std::vector<int>> cpus;  // of each worker; empty: anywhere
+  int threads = 0;                          // 0 = as many as this process may use
+  std::vector<std::vector<int>> cpus = {};  // of each worker; empty: anywhere
 };
 
 // One thread on each of `cpus` (at most `threads` of them, unless that is 0); without any, spread
