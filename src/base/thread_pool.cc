@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -13,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpu_list.h"
 #include "base/error.h"
+#include "base/numa.h"
 
 namespace spillway {
 namespace {
@@ -33,6 +33,7 @@ void pause_cpu() {
 }  // namespace
 
 struct ThreadPool::State {
+  int spins = kSpins;
   std::atomic<uint32_t> generation{0};  // bumped to start a job
   std::atomic<int> pending{0};          // workers that have not finished the current job
   std::atomic<bool> stop{false};
@@ -45,7 +46,7 @@ struct ThreadPool::State {
     uint32_t seen = 0;
     for (;;) {
       uint32_t now = generation.load(std::memory_order_acquire);
-      for (int spin = 0; now == seen && spin < kSpins; ++spin) {
+      for (int spin = 0; now == seen && spin < spins; ++spin) {
         pause_cpu();
         now = generation.load(std::memory_order_acquire);
       }
@@ -76,14 +77,26 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : threads_(threads), state_(std::make_unique<State>()) {
-  SPW_CHECK(threads >= 0 && threads <= 4096, kInvalidArgument,
-            "{} threads asked for; give 1 to 4096", threads);
-  if (threads_ == 0) threads_ = available_threads();
+ThreadPool::ThreadPool(int threads) : ThreadPool(ThreadPlacement{threads, {}}) {}
+
+ThreadPool::ThreadPool(const ThreadPlacement& placement)
+    : threads_(placement.threads), state_(std::make_unique<State>()) {
+  SPW_CHECK(threads_ >= 0 && threads_ <= 4096, kInvalidArgument,
+            "{} threads asked for; give 1 to 4096", threads_);
+  const int available = available_threads();
+  if (threads_ == 0) threads_ = available;
+  // Where threads share a core, one that spins keeps another from working.
+  if (threads_ > available) state_->spins = 0;
   state_->errors.resize(static_cast<size_t>(threads_));
   try {
     for (int worker = 1; worker < threads_; ++worker) {
-      state_->workers.emplace_back([state = state_.get(), worker] { state->work(worker); });
+      std::vector<int> cpus;
+      if (static_cast<size_t>(worker) < placement.cpus.size())
+        cpus = placement.cpus[static_cast<size_t>(worker)];
+      state_->workers.emplace_back([state = state_.get(), worker, cpus = std::move(cpus)] {
+        if (!cpus.empty()) static_cast<void>(try_restrict_this_thread(cpus));
+        state->work(worker);
+      });
     }
   } catch (const std::system_error& error) {
     const size_t started = state_->workers.size();
@@ -108,7 +121,7 @@ void ThreadPool::dispatch(Job job, void* context) {
   for (int spin = 0;; ++spin) {
     const int left = s.pending.load(std::memory_order_acquire);
     if (left == 0) break;
-    if (spin < kSpins) {
+    if (spin < s.spins) {
       pause_cpu();
     } else {
       s.pending.wait(left, std::memory_order_acquire);
@@ -135,10 +148,29 @@ std::optional<int> try_cpu_quota() {
 
 }  // namespace
 
+ThreadPlacement place_threads(int threads, const std::vector<int>& cpus) {
+  if (cpus.empty()) {
+    if (threads == 0) threads = available_threads();
+    return {threads, spread_over_nodes(threads, numa_nodes())};
+  }
+  const auto count = static_cast<int>(cpus.size());
+  if (threads == 0) threads = count;
+  SPW_CHECK(threads <= count, kInvalidArgument, "{} threads do not fit on {} processors", threads,
+            count);
+  const std::vector<int> allowed = allowed_cpus();
+  ThreadPlacement placement{threads, {}};
+  for (int i = 0; i < threads; ++i) {
+    const int cpu = cpus[static_cast<size_t>(i)];
+    SPW_CHECK(std::find(allowed.begin(), allowed.end(), cpu) != allowed.end(), kInvalidArgument,
+              "processor {} does not exist here or may not be used", cpu);
+    placement.cpus.push_back({cpu});
+  }
+  return placement;
+}
+
 int available_threads() {
-  cpu_set_t mask;
-  int threads = static_cast<int>(std::thread::hardware_concurrency());
-  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) threads = CPU_COUNT(&mask);
+  int threads = static_cast<int>(allowed_cpus().size());
+  if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   const int quota = try_cpu_quota().value_or(threads);
   return std::max(1, std::min(threads, quota));
 }

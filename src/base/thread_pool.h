@@ -7,8 +7,20 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace spillway {
+
+// How many threads, and where each of them runs.
+struct ThreadPlacement {
+  int threads = 0;                          // 0 = as many as this process may use
+  std::vector<std::vector<int>> cpus = {};  // of each worker; empty: anywhere
+};
+
+// One thread on each of `cpus` (at most `threads` of them, unless that is 0); without any, spread
+// over the nodes of the machine where it has several. Throws kInvalidArgument for more threads than
+// cpus and for one that this process may not use.
+ThreadPlacement place_threads(int threads, const std::vector<int>& cpus = {});
 
 // Owns threads() - 1 worker threads; the caller is worker 0. One parallel call at a time (the
 // engine's thread); not re-entrant. Why not a task library: a decode step is several hundred joins
@@ -17,6 +29,9 @@ class ThreadPool {
  public:
   // 0 = as many as this process may use. Throws kOutOfMemory when they cannot all be started.
   explicit ThreadPool(int threads = 0);
+  // As above, with each worker where it should be. The caller stays where it is: it also starts
+  // threads that must not share a core with it.
+  explicit ThreadPool(const ThreadPlacement& placement);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <sched.h>
+
 #include <atomic>
 #include <vector>
 
+#include "base/cpu_list.h"
 #include "base/error.h"
 
 namespace spillway {
@@ -49,6 +52,36 @@ TEST(ThreadPoolTest, SurvivesManyShortJobs) {
 TEST(ThreadPoolTest, RefusesSillyThreadCounts) {
   EXPECT_THROW(ThreadPool(-1), Error);
   EXPECT_THROW(ThreadPool(1 << 20), Error);
+}
+
+TEST(ThreadPoolTest, WorkersRunWhereTheyArePlaced) {
+  const std::vector<int> allowed = allowed_cpus();
+  const ThreadPlacement placement = place_threads(0, allowed);
+  EXPECT_EQ(placement.threads, static_cast<int>(allowed.size()));
+  ThreadPool pool(placement);
+  for (int i = 0; i < 10; ++i) {
+    pool.run([&](int worker) {
+      if (worker == 0) return;
+      EXPECT_EQ(sched_getcpu(), allowed[static_cast<size_t>(worker)]);
+    });
+  }
+  EXPECT_EQ(allowed_cpus(), allowed);  // the caller's are left alone
+}
+
+TEST(ThreadPoolTest, PlacesAreCheckedBeforeThreadsStart) {
+  const std::vector<int> allowed = allowed_cpus();
+  EXPECT_THROW(place_threads(0, {kMaxCpus - 1}), Error);
+  EXPECT_THROW(place_threads(static_cast<int>(allowed.size()) + 1, allowed), Error);
+  EXPECT_EQ(place_threads(1, allowed).cpus.size(), 1U);
+  EXPECT_EQ(place_threads(3).threads, 3);
+  EXPECT_EQ(place_threads(0).threads, available_threads());
+}
+
+TEST(ThreadPoolTest, MoreThreadsThanProcessorsDoNotHang) {
+  ThreadPool pool(4 * available_threads() + 1);
+  std::atomic<int> ran{0};
+  for (int i = 0; i < 200; ++i) pool.run([&](int) { ++ran; });
+  EXPECT_EQ(ran.load(), 200 * pool.threads());
 }
 
 }  // namespace

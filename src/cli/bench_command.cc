@@ -9,6 +9,7 @@
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
@@ -137,12 +138,18 @@ json report(const BenchOptions& options, const Session& session, const Timing& t
   const uint64_t others = usage.peak_bytes - std::min(usage.peak_bytes, arena);
   const uint64_t peak = static_cast<uint64_t>(weights) + others;
   const auto weight_bytes = static_cast<double>(weights);
+  // Deterministic mode looks at no table.
+  const LoadedTuning* tuning =
+      session.tuning && !options.session.deterministic ? &*session.tuning : nullptr;
   json out{
       {"model", options.session.model},
       {"device", session.device->info().hardware},
       {"threads", session.device->info().threads},
       {"weight_type", dtype_name(session.loaded->model.main_dtype())},
       {"compress_weights", options.session.compress_weights},
+      {"tuning", tuning == nullptr ? json(nullptr)
+                                   : json{{"file", tuning->path.string()},
+                                          {"shapes", tuning->table.measured().size()}}},
       {"batch", options.batch},
       {"prompt_len", options.prompt_len},
       {"gen_len", options.gen_len},
@@ -209,6 +216,11 @@ int bench(const BenchOptions& options) {
                         format_bytes(static_cast<uint64_t>(session.loaded->model.weight_bytes())),
                         out["weight_type"].get<std::string>(),
                         format_bytes(out["tiers"]["host"]["other_peak_bytes"].get<uint64_t>())));
+  if (!out["tuning"].is_null()) {
+    print_now(fmt::format("tuning    {} ({} shapes)\n",
+                          printable_path(out["tuning"]["file"].get<std::string>()),
+                          out["tuning"]["shapes"].get<size_t>()));
+  }
   return 0;
 }
 

@@ -131,7 +131,7 @@ json inspect_model(const InspectOptions& options) {
 }
 
 json inspect_devices() {
-  const auto device = make_device("cpu", 0);
+  const auto device = make_device("cpu", "0");
   const DeviceInfo& info = device->info();
   return json::array({{{"name", info.name},
                        {"hardware", info.hardware},

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/model_catalog.h"
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "base/error.h"
+#include "cli/cache_folder.h"
 #include "engine/loaded_model.h"
 
 namespace spillway {
@@ -17,14 +17,11 @@ struct CatalogEntry {
 };
 constexpr CatalogEntry kCatalog[] = {{"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"}};
 
-std::filesystem::path cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != '\0')
-    return std::filesystem::path(cache) / "spillway" / "models";
-  const char* home = std::getenv("HOME");
-  SPW_CHECK(home != nullptr && *home != '\0', kInvalidArgument,
+std::filesystem::path models_folder() {
+  const auto cache = try_cache_folder();
+  SPW_CHECK(cache.has_value(), kInvalidArgument,
             "neither XDG_CACHE_HOME nor HOME is set, so there is no cache of models; give a path");
-  return std::filesystem::path(home) / ".cache" / "spillway" / "models";
+  return *cache / "models";
 }
 
 }  // namespace
@@ -37,10 +34,10 @@ std::string resolve_model(const std::string& reference) {
   if (exists) return reference;
   for (const CatalogEntry& entry : kCatalog) {
     if (reference != entry.name) continue;
-    const auto path = cache_folder() / entry.file;
+    const auto path = models_folder() / entry.file;
     SPW_CHECK(std::filesystem::exists(path, error), kInvalidArgument,
               "the model '{}' is not in {} yet; run scripts/fetch_model.sh {}, or give a path",
-              entry.name, cache_folder().string(), entry.name);
+              entry.name, models_folder().string(), entry.name);
     return path.string();
   }
   fail(ErrorCode::kInvalidArgument,

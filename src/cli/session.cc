@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/byte_units.h"
+#include "base/cpu_list.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/interrupt.h"
@@ -16,18 +17,30 @@
 
 namespace spillway {
 
-void SessionOptions::add_to(CLI::App& command) {
-  command.add_option("MODEL", model, "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
-      ->required();
+void SessionOptions::add_device_to(CLI::App& command) {
   command.add_option("--device", device, "where to compute: cpu")->capture_default_str();
-  command.add_option("--threads", threads, "CPU threads; 0 = all that this process may use")
+  command
+      .add_option(
+          "--threads", threads,
+          "CPU threads, 0 = all that this process may use; or the processors to run on: 0-7,16")
       ->capture_default_str();
-  command.add_flag("--deterministic", deterministic,
-                   "same results whatever the batch around a sequence");
+}
+
+void SessionOptions::add_loading_to(CLI::App& command) {
   command.add_flag("--no-mmap", no_mmap,
                    "read the weights into memory past the page cache, instead of mapping the file");
   command.add_flag("--compress-weights", compress_weights,
                    "quantize F32, F16 and BF16 matrices to 4 bits (groups of 64) while loading");
+}
+
+void SessionOptions::add_to(CLI::App& command) {
+  command.add_option("MODEL", model, "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
+      ->required();
+  add_device_to(command);
+  command.add_flag("--deterministic", deterministic,
+                   "same results whatever the batch around a sequence");
+  tuning.add_to(command);
+  add_loading_to(command);
   command
       .add_option("--kv-type", kv_type,
                   "KV cache: f32, f16, int8, int4, or auto (f32 for F32 models, else f16)")
@@ -38,10 +51,38 @@ void SessionOptions::add_to(CLI::App& command) {
       ->check(CLI::Range(1, 1 << 20));
 }
 
-std::unique_ptr<Device> make_device(const std::string& name, int threads) {
+namespace {
+
+// What --threads says: a plain number is how many, anything longer a list of processors.
+CpuDeviceOptions parse_threads(const std::string& text) {
+  const bool number =
+      !text.empty() && text.size() <= 5 && text.find_first_not_of("0123456789") == text.npos;
+  if (number) return {.threads = std::stoi(text), .cpus = {}};
+  const auto cpus = try_parse_cpu_list(text);
+  SPW_CHECK(cpus && !cpus->empty(), kInvalidArgument,
+            "--threads is '{}'; give a number, or processors such as 0-7,16", text);
+  return {.threads = 0, .cpus = *cpus};
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads) {
   SPW_CHECK(name == "cpu", kInvalidArgument,
             "no device '{}' here; cpu is the only one (see spillway inspect --devices)", name);
-  return std::make_unique<CpuDevice>(CpuDeviceOptions{threads});
+  const CpuDeviceOptions options = parse_threads(threads);
+  const int available = available_threads();
+  if (options.threads > available) {
+    log_warning("{} threads on {} processors take turns; fewer are faster", options.threads,
+                available);
+  }
+  auto device = std::make_unique<CpuDevice>(options);
+  // All of them, not one: readers of files start here too. Workers have theirs already, so this
+  // thread finds the one that is left.
+  if (!options.cpus.empty()) {
+    SPW_CHECK(try_restrict_this_thread(options.cpus), kInvalidArgument,
+              "the processors {} cannot be used here", threads);
+  }
+  return device;
 }
 
 Session::Session(const SessionOptions& options) : max_step_tokens(options.max_step_tokens) {
@@ -54,6 +95,8 @@ Session::Session(const SessionOptions& options) : max_step_tokens(options.max_st
             kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
   device = make_device(options.device, options.threads);
   device->ops().set_deterministic(options.deterministic);
+  tuning = options.tuning.try_load(device->info());
+  if (tuning) device->ops().set_tuning(&tuning->table);
 
   const Stopwatch watch;
   {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/tuning_options.h"
 #include "device/device.h"
 #include "engine/loaded_model.h"
 #include "kv/kv_cache.h"
@@ -19,16 +20,20 @@ namespace spillway {
 struct SessionOptions {
   std::string model;
   std::string device = "cpu";
-  int threads = 0;
+  std::string threads = "0";
   bool deterministic = false;
   bool no_mmap = false;
   bool compress_weights = false;
   std::string kv_type = "auto";
   bool compress_kv = false;
   int max_step_tokens = 512;
+  TuningOptions tuning;
 
   // MODEL and the options that all such commands share.
   void add_to(CLI::App& command);
+  // Of these, for commands that need no more: where to compute, and how weights get there.
+  void add_device_to(CLI::App& command);
+  void add_loading_to(CLI::App& command);
 };
 
 // What a run of a loaded model needs besides it.
@@ -48,6 +53,7 @@ struct Session {
   // Null where the model has none.
   const Tokenizer* tokenizer() const;
 
+  std::optional<LoadedTuning> tuning;  // before the device, which refers to it
   std::unique_ptr<Device> device;
   std::unique_ptr<LoadedModel> loaded;
   KvType kv_type;
@@ -55,8 +61,9 @@ struct Session {
   double load_seconds = 0;
 };
 
-// Also without a model: `--device` as a device. Throws kInvalidArgument for one that does not exist
-// here.
-std::unique_ptr<Device> make_device(const std::string& name, int threads);
+// Also without a model: `--device` as a device. `threads` is a number, 0 for all, or a list of
+// processors (0-7,16), to which this thread is then restricted too. Throws kInvalidArgument for
+// devices and processors that do not exist here.
+std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads);
 
 }  // namespace spillway

@@ -125,7 +125,7 @@ template <class Fn>
 void parallel_by_cost(ThreadPool& pool, const std::vector<int64_t>& costs, Fn&& fn) {
   int64_t total = 0;
   for (const int64_t cost : costs) total += cost;
-  if (total < kForkWork || pool.threads() == 1) {
+  if (total < fork_work(pool.threads()) || pool.threads() == 1) {
     fn(size_t{0}, costs.size(), 0);
     return;
   }

@@ -10,6 +10,7 @@
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/numa.h"
 #include "cpu/linear_int8.h"
 #include "cpu/processor.h"
 #include "tensor/packed_layout.h"
@@ -32,7 +33,8 @@ constexpr size_t kCheckFrom = size_t{1} << 20;  // worth asking the kernel what 
 
 }  // namespace
 
-CpuDevice::CpuDevice(const CpuDeviceOptions& options) : pool_(options.threads), ops_(*this, pool_) {
+CpuDevice::CpuDevice(const CpuDeviceOptions& options)
+    : pool_(place_threads(options.threads, options.cpus)), ops_(*this, pool_) {
   info_ = {.name = "cpu",
            .hardware = processor_name(),
            .features = processor_features(),
@@ -70,7 +72,11 @@ Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* data = std::aligned_alloc(alignment, rounded);
   if (data == nullptr) fail_memory(bytes, unclaimed_bytes());
-  if (huge) madvise(data, rounded, MADV_HUGEPAGE);  // a hint: without it all still works
+  if (huge) {
+    // Hints: without them all still works.
+    interleave_memory(data, rounded);
+    madvise(data, rounded, MADV_HUGEPAGE);
+  }
   usage_.bytes[static_cast<int>(tag)] += bytes;
   const uint64_t now =
       std::accumulate(std::begin(usage_.bytes), std::end(usage_.bytes), uint64_t{0});

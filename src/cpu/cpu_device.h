@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "cpu/cpu_ops.h"
@@ -11,7 +12,8 @@
 namespace spillway {
 
 struct CpuDeviceOptions {
-  int threads = 0;  // 0 = as many as this process may use
+  int threads = 0;             // 0 = as many as this process may use
+  std::vector<int> cpus = {};  // to run on, one thread each; none: see place_threads()
 };
 
 // Owns the workers and counts the memory it hands out. Used from one thread at a time. Throws

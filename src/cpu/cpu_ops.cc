@@ -24,7 +24,11 @@ void CpuOps::norm(NormKind kind, const Activations& x, const WeightView& weight,
 
 void CpuOps::linear(const WeightView& w, const WeightView& bias, const Activations& x,
                     const Activations& out, LinearMode mode) {
-  cpu::linear(pool_, workspace_, w, bias, x, out, mode, deterministic_);
+  cpu::linear(pool_, workspace_, w, bias, x, out, mode, deterministic_, tuning_);
+}
+
+LinearKernel CpuOps::linear_kernel(const WeightView& w, int64_t tokens) const {
+  return cpu::choose_linear_kernel(w, tokens, deterministic_, tuning_);
 }
 
 void CpuOps::rope_angles(std::span<const int32_t> positions,

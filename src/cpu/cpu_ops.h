@@ -18,6 +18,8 @@ class CpuOps final : public Ops {
   CpuOps(Device& device, ThreadPool& pool) : pool_(pool), workspace_(device, pool.threads()) {}
 
   void set_deterministic(bool on) override { deterministic_ = on; }
+  void set_tuning(const TuningTable* table) override { tuning_ = table; }
+  LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override;
 
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
              LinearMode mode) override;
@@ -43,6 +45,7 @@ class CpuOps final : public Ops {
   ThreadPool& pool_;
   Workspace workspace_;
   bool deterministic_ = false;
+  const TuningTable* tuning_ = nullptr;
 };
 
 }  // namespace spillway

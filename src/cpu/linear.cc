@@ -11,6 +11,7 @@
 #include "cpu/linear_half.h"
 #include "cpu/linear_int8.h"
 #include "cpu/parallel.h"
+#include "device/tuning.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/linear.cc"
@@ -47,9 +48,10 @@ HWY_EXPORT(linear_rows);
 namespace cpu {
 namespace {
 
-// From here on decoding weights to bfloat16 panels pays. Kernels for few tokens on 16-bit weights
-// compete (Neoverse V1): those for BF16 decode nothing.
-constexpr int64_t kBf16Tokens = 16, kBf16TokensOfHalfRows = 17, kBf16TokensOfBfloatRows = 33;
+// From here on decoding weights to bfloat16 panels pays, where nothing was measured (on Neoverse
+// V1). Kernels for few tokens on 16-bit weights compete: those for BF16 decode nothing.
+constexpr InflectionPoints kPoints{.m2 = 16}, kPointsOfHalfRows{.m2 = 17},
+    kPointsOfBfloatRows{.m2 = 33};
 
 // How the rows of a matrix are multiplied.
 enum class Path {
@@ -59,13 +61,9 @@ enum class Path {
   kBf16Panels,  // linear_bf16.h, likewise
 };
 
-Path choose_path(const WeightView& w, int64_t tokens, bool deterministic) {
-  const bool half = !deterministic && has_half_product(w);
-  const int64_t panels_from = !half                     ? kBf16Tokens
-                              : w.dtype == DType::kBF16 ? kBf16TokensOfBfloatRows
-                                                        : kBf16TokensOfHalfRows;
-  if (!deterministic && tokens >= panels_from && has_bf16_product(w)) return Path::kBf16Panels;
-  if (half) return Path::kHalfRows;
+Path path_of(LinearKernel kernel, const WeightView& w, bool deterministic) {
+  if (kernel == LinearKernel::kGemm) return Path::kBf16Panels;
+  if (!deterministic && has_half_product(w)) return Path::kHalfRows;
   return w.grouped_rows() > 0 ? Path::kInt8Groups : Path::kFloatRows;
 }
 
@@ -94,14 +92,34 @@ void pad_columns(const Activations& x, int64_t stride, float* out) {
 
 }  // namespace
 
+LinearKernel choose_linear_kernel(const WeightView& w, int64_t tokens, bool deterministic,
+                                  const TuningTable* tuning) {
+  InflectionPoints points = !has_half_product(w)      ? kPoints
+                            : w.dtype == DType::kBF16 ? kPointsOfBfloatRows
+                                                      : kPointsOfHalfRows;
+  if (tuning != nullptr && !deterministic) points = tuning->points(shape_of(w), points);
+  const LinearKernel kernel = kernel_at(points, tokens);
+  const bool missing = kernel == LinearKernel::kGemm && (deterministic || !has_bf16_product(w));
+  return missing ? LinearKernel::kFlat : kernel;
+}
+
 void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const WeightView& bias,
-            const Activations& x, const Activations& out, LinearMode mode, bool deterministic) {
+            const Activations& x, const Activations& out, LinearMode mode, bool deterministic,
+            const TuningTable* tuning) {
   SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);
   SPW_ASSERT(w.cols == x.cols && w.rows == out.cols && x.rows == out.rows);
   SPW_ASSERT(bias.empty() || bias.cols == w.rows);
   if (x.rows == 0 || w.rows == 0) return;
+  const LinearKernel kernel = choose_linear_kernel(w, x.rows, deterministic, tuning);
+  if (kernel == LinearKernel::kGemv && x.rows > 1) {
+    for (int64_t t = 0; t < x.rows; ++t) {
+      linear(pool, workspace, w, bias, x.row_range(t, 1), out.row_range(t, 1), mode, deterministic,
+             tuning);
+    }
+    return;
+  }
 
-  const Path path = choose_path(w, x.rows, deterministic);
+  const Path path = path_of(kernel, w, deterministic);
   const bool convert_bias = !bias.empty() && bias.dtype != DType::kF32;
   // A file's F32 bias may lie at any byte, so it is converted (copied) too.
   const bool copy_bias =

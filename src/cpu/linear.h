@@ -20,6 +20,11 @@ namespace spillway::cpu {
 // cuts are added in ascending order to (old out) + bias.
 void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const WeightView& bias,
             const Activations& x, const Activations& out, LinearMode mode,
-            bool deterministic = false);
+            bool deterministic = false, const TuningTable* tuning = nullptr);
+
+// The kind that linear() takes: what the table (or without one, its default points) says, as far as
+// there are such kernels. Never GEMM when `deterministic`, as those round weights and activations.
+LinearKernel choose_linear_kernel(const WeightView& w, int64_t tokens, bool deterministic,
+                                  const TuningTable* tuning);
 
 }  // namespace spillway::cpu

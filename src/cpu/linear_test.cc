@@ -10,7 +10,9 @@
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "cpu/linear_args.h"
+#include "cpu/linear_bf16.h"
 #include "cpu/stored_test_data.h"
+#include "device/tuning.h"
 
 namespace spillway {
 namespace {
@@ -63,6 +65,80 @@ TEST_P(LinearKernelTest, OneTokenAndManyGiveTheSameBitsForAwkwardScales) {
 
 INSTANTIATE_TEST_SUITE_P(Types, LinearKernelTest, testing::ValuesIn(kAllDTypes),
                          [](const auto& suite) { return std::string(dtype_name(suite.param)); });
+
+// y of `tokens` tokens with the kernels that `points` ask for.
+class TunedLinear {
+ public:
+  explicit TunedLinear(DType type) : stored_(awkward_blocks(type, kN * kK, 5)) {
+    w_ = {type, kN, kK, stored_.data()};
+    for (size_t i = 0; i < x_.size(); ++i) x_[i] = std::sin(static_cast<float>(i));
+  }
+  std::vector<float> operator()(const TuningTable* table, bool deterministic = false) {
+    device_.ops().set_tuning(table);
+    device_.ops().set_deterministic(deterministic);
+    std::vector<float> y(kTokens * kN);
+    device_.ops().linear(w_, {}, {DType::kF32, kTokens, kK, kK, bytes(x_)},
+                         {DType::kF32, kTokens, kN, kN, bytes(y)}, LinearMode::kStore);
+    return y;
+  }
+  Ops& ops() { return device_.ops(); }
+  const WeightView& w() const { return w_; }
+  static constexpr int64_t kTokens = 5, kN = 40, kK = 512;
+
+ private:
+  static std::byte* bytes(std::vector<float>& values) {
+    return reinterpret_cast<std::byte*>(values.data());
+  }
+  CpuDevice device_{{.threads = 2}};
+  std::vector<std::byte> stored_;
+  std::vector<float> x_ = std::vector<float>(kTokens * kK);
+  WeightView w_;
+};
+
+TEST(LinearTuningTest, TheTableChoosesTheKernel) {
+  TunedLinear linear(DType::kQ8_0);
+  const bool has_gemm = cpu::has_bf16_product(linear.w());
+  TuningTable gemm({2, 2}), flat({2, kNeverInflection}), gemv({kNeverInflection, kNeverInflection});
+  const auto kernel = [&](const TuningTable* table, int64_t tokens) {
+    linear.ops().set_tuning(table);
+    return linear.ops().linear_kernel(linear.w(), tokens);
+  };
+  EXPECT_EQ(kernel(&gemm, 2), has_gemm ? LinearKernel::kGemm : LinearKernel::kFlat);
+  EXPECT_EQ(kernel(&gemm, 1), LinearKernel::kGemv);
+  EXPECT_EQ(kernel(&flat, 1000), LinearKernel::kFlat);
+  EXPECT_EQ(kernel(&gemv, 1000), LinearKernel::kGemv);
+  EXPECT_EQ(kernel(nullptr, 15), LinearKernel::kFlat);
+  EXPECT_EQ(kernel(nullptr, 16), has_gemm ? LinearKernel::kGemm : LinearKernel::kFlat);
+  TuningTable one_shape;
+  one_shape.set(shape_of(linear.w()), {2, 3});
+  EXPECT_EQ(kernel(&one_shape, 3), has_gemm ? LinearKernel::kGemm : LinearKernel::kFlat);
+}
+
+TEST(LinearTuningTest, TheChosenKernelRuns) {
+  TunedLinear linear(DType::kQ8_0);
+  const TuningTable gemm({2, 2}), flat({2, kNeverInflection}),
+      gemv({kNeverInflection, kNeverInflection});
+  const std::vector<float> plain = linear(nullptr);
+  EXPECT_EQ(linear(&flat), plain);
+  EXPECT_EQ(linear(&gemv), plain);
+  if (!cpu::has_bf16_product(linear.w())) GTEST_SKIP() << "no bfloat16 products here";
+  const std::vector<float> rounded = linear(&gemm);
+  EXPECT_NE(rounded, plain);
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    error += std::pow(double{rounded[i]} - plain[i], 2);
+    norm += std::pow(double{plain[i]}, 2);
+  }
+  EXPECT_LT(error, 1e-4 * norm);
+}
+
+TEST(LinearTuningTest, DeterministicModeIgnoresTheTable) {
+  TunedLinear linear(DType::kQ8_0);
+  const TuningTable gemm({2, 2});
+  EXPECT_EQ(linear(&gemm, true), linear(nullptr, true));
+  linear.ops().set_tuning(&gemm);
+  EXPECT_EQ(linear.ops().linear_kernel(linear.w(), 512), LinearKernel::kFlat);
+}
 
 TEST(LinearTest, ShapesThatDoNotFitAreABug) {
   CpuDevice device({.threads = 1});

@@ -8,15 +8,16 @@
 
 namespace spillway {
 
-// A fork and join costs a few microseconds: below about this many element operations one thread is
-// faster.
-inline constexpr int64_t kForkWork = 32768;
+// Below this many element operations (about 0.1 ns each) one thread is faster. A fork and join of
+// two spinning threads costs 0.2 us, but some may have to be woken, and each joins on one cache
+// line (bench/thread_pool_bench.cc).
+constexpr int64_t fork_work(int threads) { return 8192 + int64_t{1024} * threads; }
 
 // pool.parallel_for, or one plain call when `work` (element operations in all) is small.
 template <class Fn>
 void parallel_if_large(ThreadPool& pool, int64_t work, int64_t count, int64_t grain, Fn&& fn) {
   if (count <= 0) return;
-  if (work < kForkWork) {
+  if (work < fork_work(pool.threads())) {
     fn(int64_t{0}, count, 0);
   } else {
     pool.parallel_for(count, grain, fn);

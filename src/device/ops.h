@@ -19,6 +19,11 @@ namespace spillway {
 
 enum class LinearMode : uint8_t { kStore, kAccumulate };
 
+// The kinds of kernel behind linear(): one token after the other; few tokens that share a pass over
+// the weights; many, with blocks of weights prepared for matrix instructions.
+enum class LinearKernel : uint8_t { kGemv, kFlat, kGemm };
+class TuningTable;
+
 // One layer's paged KV: planes [block][kv_head] of pages of `type` (tensor/kv_format.h).
 struct KvLayerView {
   KvType type = KvType::kF16;
@@ -58,6 +63,14 @@ class Ops {
   // One kernel variant whatever the batch: a row's result is then bit-equal alone and among others.
   // Slower.
   virtual void set_deterministic(bool on) = 0;
+
+  // Where linear() goes from one kind of kernel to the next (tuning.h); null: where the device
+  // thinks it should. The table must outlive its use. Deterministic mode does not look at it.
+  virtual void set_tuning(const TuningTable* /*table*/) {}
+  // The kind that linear() takes for `tokens` rows of x.
+  virtual LinearKernel linear_kernel(const WeightView& /*w*/, int64_t tokens) const {
+    return tokens == 1 ? LinearKernel::kGemv : LinearKernel::kFlat;
+  }
 
   // out[i] = table[ids[i]] (added to out[i] when accumulating). table [entries, dim], out [ids,
   // dim]. Ids are in range.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/numa.h"
 #include "storage/direct_reader.h"
 
 namespace spillway {
@@ -74,6 +75,7 @@ void ResidentWeights::map(std::span<const std::filesystem::path> paths,
     data_.push_back(bytes.data() + extent.offset);
     maps_[static_cast<size_t>(extent.file)].advise_willneed(extent.offset, extent.bytes);
   }
+  const InterleavedFaults spread;
   touch_pages(extents, data_, total_bytes(extents), options);
 }
 

@@ -20,6 +20,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARED_DATA = ROOT.parent / "shared" / "data"
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -136,6 +137,12 @@ def spillway():
     return Program(path)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """The results of tests do not depend on what was measured on this machine before."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def stories():
     """The folder of the stories models."""
@@ -178,8 +185,7 @@ def no_bos_model(models):
 @pytest.fixture(scope="session")
 def chat_model():
     """A real chat model."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    path = cache / "spillway" / "models" / SMOLLM2
+    path = CACHE / "spillway" / "models" / SMOLLM2
     if not path.is_file():
         pytest.skip("SmolLM2 is not fetched (scripts/fetch_model.sh smollm2)")
     return path

@@ -23,7 +23,7 @@ import tiny_llama
 
 from conftest import SHARED_DATA, end_process
 
-COMMANDS = ["run", "chat", "inspect", "eval", "bench", "tokenize"]
+COMMANDS = ["run", "chat", "inspect", "eval", "bench", "profile", "tokenize"]
 FAILED = 1
 WRONG_USAGE = 2
 ENDLESS = ["-n", "100000", "--ignore-end"]  # takes far longer than any test waits
@@ -111,6 +111,11 @@ BAD_VALUES = {
         ["--ctx", "99999"],
         ["--threads", "-1"],
         ["--threads", "x"],
+        ["--threads", ""],
+        ["--threads", "100000"],
+        ["--threads", "0-"],
+        ["--threads", "1,"],
+        ["--threads", "8000-8001"],  # no such processors
         ["--chunk", "0"],
         ["--device", "toaster"],
         ["--kv-type", "q1"],
@@ -443,6 +448,22 @@ def test_the_single_most_likely_token_is_greedy_at_any_temperature(spillway, tin
 def test_deterministic_text_does_not_depend_on_threads(spillway, tiny_model, options):
     texts = {sample(spillway, tiny_model, "--deterministic", "--threads", n, *options) for n in ("1", "2", "3")}
     assert len(texts) == 1
+
+
+def test_threads_may_be_processors(spillway, tiny_model):
+    cpus = sorted(os.sched_getaffinity(0))
+    chosen = ",".join(map(str, reversed(cpus[-2:]))) if len(cpus) > 1 else f"{cpus[0]}-{cpus[0]}"
+    assert sample(spillway, tiny_model, "--threads", chosen) == sample(spillway, tiny_model)
+    work = ["--prompt-len", "4", "--gen-len", "2", "--repeat", "1", "--json"]
+    assert spillway.run("bench", tiny_model, *work, "--threads", chosen).json()["threads"] == len(cpus[-2:])
+    one = spillway.run("bench", tiny_model, *work, "--threads", f"{cpus[-1]}-{cpus[-1]}").json()
+    assert one["threads"] == 1
+
+
+def test_more_threads_than_processors_are_remarked_on(spillway, tiny_model):
+    count = len(os.sched_getaffinity(0)) + 1
+    done = spillway.run("run", tiny_model, "-p", "x", "-n", "2", "--threads", count)
+    assert done.code == 0 and "warning" in done.err and len(done.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("chunk", ["1", "7", "1048576"])

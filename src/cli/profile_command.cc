@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// spillway profile: measures what this machine does best, once, and keeps it.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "base/printable.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "measure/measure_linear.h"
+#include "measure/tuning_file.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+struct ProfileOptions {
+  std::vector<std::string> models;
+  SessionOptions session;
+  std::string output;
+  bool json = false;
+};
+
+// Loads the model and measures its shapes.
+TuningTable measure_model(const ProfileOptions& options, const std::string& model,
+                          TunedMachine& machine) {
+  SessionOptions session_options = options.session;
+  session_options.model = model;
+  session_options.tuning.off = true;
+  Session session(session_options);
+  machine = tuned_machine(session.device->info());
+  ProgressBar bar("measuring " + model);
+  MeasureOptions measure;
+  measure.cancel = &interrupted();
+  measure.progress = [&](uint64_t done, uint64_t total) {
+    bar.update(done, total, fmt::format("{} of {} shapes", done, total));
+  };
+  return measure_linear(*session.device, multiplied_matrices(session.loaded->weights), measure);
+}
+
+json report(const std::string& path, const TunedMachine& machine, const TuningTable& table) {
+  json out{{"file", path},
+           {"device", machine.device},
+           {"hardware", machine.hardware},
+           {"threads", machine.threads},
+           {"linear", json::array()}};
+  const auto point = [](int32_t m) { return m == kNeverInflection ? json(nullptr) : json(m); };
+  for (const auto& [shape, points] : table.measured()) {
+    out["linear"].push_back({{"type", dtype_name(shape.dtype)},
+                             {"packed", shape.layout == WeightLayout::kGroups16},
+                             {"n", shape.n},
+                             {"k", shape.k},
+                             {"m1", point(points.m1)},
+                             {"m2", point(points.m2)}});
+  }
+  return out;
+}
+
+void print_report(const json& out) {
+  print_now(fmt::format("{}, {} threads; by the number of tokens:\n",
+                        out["hardware"].get<std::string>(), out["threads"].get<int>()));
+  print_now(fmt::format("{:<6} {:<7} {:>8} {:>8}   {:>9} {:>9}\n", "type", "layout", "N", "K",
+                        "flat from", "GEMM from"));
+  const auto point = [](const json& m) {
+    return m.is_null() ? std::string("-") : std::to_string(m.get<int>());
+  };
+  for (const json& row : out["linear"]) {
+    print_now(fmt::format("{:<6} {:<7} {:>8} {:>8}   {:>9} {:>9}\n", row["type"].get<std::string>(),
+                          row["packed"].get<bool>() ? "packed" : "rows", row["n"].get<int64_t>(),
+                          row["k"].get<int64_t>(), point(row["m1"]), point(row["m2"])));
+  }
+  print_now(fmt::format("kept in {}\n", printable_path(out["file"].get<std::string>())));
+}
+
+int profile(const ProfileOptions& options) {
+  const auto path =
+      options.output.empty() ? try_default_tuning_path() : std::filesystem::path(options.output);
+  SPW_CHECK(path.has_value(), kInvalidArgument,
+            "neither XDG_CACHE_HOME nor HOME is set, so there is no place for the tuning file; "
+            "give one with -o");
+  TunedMachine machine;
+  TuningTable table;
+  for (const std::string& model : options.models) {
+    table.merge(measure_model(options, model, machine));
+  }
+  write_tuning(*path, machine, table, options.output.empty());
+  const json out = report(path->string(), machine, table);
+  if (options.json) {
+    print_json(out);
+  } else {
+    print_report(out);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_profile_command(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("profile", "measure which kernels suit this machine, and keep the answer");
+  auto options = std::make_shared<ProfileOptions>();
+  command
+      ->add_option(
+          "MODEL", options->models,
+          "models whose matrices are measured: GGUF file, Hugging Face folder, smollm2, or "
+          "dummy:NAME")
+      ->required();
+  options->session.add_device_to(*command);
+  options->session.add_loading_to(*command);
+  command->add_option("-o,--output", options->output,
+                      "tuning file to write or add to; default: the one in the cache");
+  command->add_flag("--json", options->json, "one JSON object");
+  command->footer(
+      "Takes a second or two per model, on an idle machine. The other commands use the file when "
+      "it is there\n"
+      "(--tuning FILE, --no-tuning), for the number of threads that was measured; results may "
+      "differ in the last bits.\n"
+      "  spillway profile smollm2\n"
+      "  spillway profile dummy:llama-2-7b:q4_0 dummy:tinyllama-1.1b --threads 8");
+  command->final_callback([options] { throw CLI::RuntimeError(profile(*options)); });
+}
+
+}  // namespace spillway

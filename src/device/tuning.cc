@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/tuning.h"
+
+namespace spillway {
+
+InflectionPoints TuningTable::points(const LinearShape& shape,
+                                     const InflectionPoints& otherwise) const {
+  const auto it = points_.find(shape);
+  return it == points_.end() ? others_.value_or(otherwise) : it->second;
+}
+
+void TuningTable::merge(const TuningTable& newer) {
+  for (const auto& [shape, points] : newer.points_) points_[shape] = points;
+}
+
+TunedMachine tuned_machine(const DeviceInfo& info) {
+  // "cuda:0" and "cuda:1" of one kind are the same.
+  return {info.name.substr(0, info.name.find(':')), info.hardware, info.features, info.threads};
+}
+
+}  // namespace spillway

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kind of kernel multiplies a matrix with how many tokens: the lookup table of
+// FlashDecoding++, section 5.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "device/device.h"
+#include "tensor/dtype.h"
+#include "tensor/tensor_view.h"
+
+namespace spillway {
+
+// Where one kind of kernel begins to beat the one before it: GEMV below m1 tokens, flat from m1,
+// GEMM from m2. One token is always GEMV's.
+struct InflectionPoints {
+  int32_t m1 = 2;
+  int32_t m2 = 16;
+  bool operator==(const InflectionPoints&) const = default;
+};
+inline constexpr int32_t kMinInflection = 2;
+inline constexpr int32_t kNeverInflection = std::numeric_limits<int32_t>::max();
+
+constexpr LinearKernel kernel_at(const InflectionPoints& points, int64_t tokens) {
+  if (tokens <= 1 || tokens < points.m1) return LinearKernel::kGemv;
+  return tokens < points.m2 ? LinearKernel::kFlat : LinearKernel::kGemm;
+}
+
+// What a measurement holds for: the matrices of one type, layout and shape.
+struct LinearShape {
+  DType dtype = DType::kF32;
+  WeightLayout layout = WeightLayout::kRows;
+  int64_t n = 0;  // rows: outputs
+  int64_t k = 0;  // columns: inputs
+  auto operator<=>(const LinearShape&) const = default;
+};
+inline LinearShape shape_of(const WeightView& w) { return {w.dtype, w.layout, w.rows, w.cols}; }
+
+// Results depend on it (kernels round differently), so it is an input like the weights: made by
+// measuring once (measure/), never while a model runs. Reading is thread-safe.
+class TuningTable {
+ public:
+  TuningTable() = default;
+  // Every shape that is not set has these points.
+  explicit TuningTable(const InflectionPoints& others) : others_(others) {}
+
+  void set(const LinearShape& shape, const InflectionPoints& points) { points_[shape] = points; }
+  // `otherwise` where neither the shape nor all others have points.
+  InflectionPoints points(const LinearShape& shape, const InflectionPoints& otherwise = {}) const;
+  // Those that were set, in the order of LinearShape.
+  const std::map<LinearShape, InflectionPoints>& measured() const { return points_; }
+  // Takes those of `newer`, which win.
+  void merge(const TuningTable& newer);
+
+  bool operator==(const TuningTable&) const = default;
+
+ private:
+  std::optional<InflectionPoints> others_;
+  std::map<LinearShape, InflectionPoints> points_;
+};
+
+// Whose measurements they are; another number of threads is another machine.
+struct TunedMachine {
+  std::string device;    // "cpu"
+  std::string hardware;  // "Neoverse-V1"
+  std::string features;
+  int threads = 1;
+  auto operator<=>(const TunedMachine&) const = default;
+};
+TunedMachine tuned_machine(const DeviceInfo& info);
+
+using TuningTables = std::map<TunedMachine, TuningTable>;
+
+}  // namespace spillway

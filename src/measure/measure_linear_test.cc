@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "measure/measure_linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+// Computes nothing: linear() advances a clock by what its kernel would take.
+class ClockOps final : public Ops {
+ public:
+  void set_deterministic(bool) override {}
+  void set_tuning(const TuningTable* table) override { tuning = table; }
+  LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override {
+    const InflectionPoints points =
+        tuning == nullptr ? InflectionPoints{} : tuning->points(shape_of(w));
+    const LinearKernel kernel = kernel_at(points, tokens);
+    return kernel == LinearKernel::kGemm && !has_gemm ? LinearKernel::kFlat : kernel;
+  }
+  void linear(const WeightView& w, const WeightView&, const Activations& x, const Activations& out,
+              LinearMode) override {
+    EXPECT_EQ(w.cols, x.cols);
+    EXPECT_EQ(w.rows, out.cols);
+    used.insert(w.data);
+    ++calls;
+    const double work = static_cast<double>(w.rows * w.cols) * 1e-10;
+    const auto m = static_cast<double>(x.rows);
+    switch (linear_kernel(w, x.rows)) {
+      case LinearKernel::kGemv:
+        now += work * m;
+        break;
+      case LinearKernel::kFlat:
+        now += work * (0.8 + 0.2 * m);
+        break;
+      case LinearKernel::kGemm:  // 10, or for narrow matrices 50
+        now += work * (w.cols < 100 ? 5.8 + 0.1 * m : 1.8 + 0.1 * m);
+        break;
+    }
+  }
+  void embed(const WeightView&, std::span<const int32_t>, const Activations&, LinearMode) override {
+  }
+  void norm(NormKind, const Activations&, const WeightView&, const WeightView&, float,
+            const Activations&) override {}
+  void rope_angles(std::span<const int32_t>, std::span<const float>, float,
+                   const Activations&) override {}
+  void rope(const Activations&, int, const Activations&, RopeStyle) override {}
+  void kv_append(const Activations&, const Activations&, const KvLayerView&,
+                 std::span<const SequenceSpan>) override {}
+  void attention(const Activations&, const KvLayerView&, std::span<const SequenceSpan>,
+                 const AttentionParams&, const Activations&) override {}
+  void activate(ActivationKind, const Activations&) override {}
+  void gated_activate(ActivationKind, const Activations&, const Activations&,
+                      const Activations&) override {}
+  void gather_rows(const Activations&, std::span<const int32_t>, const Activations&) override {}
+
+  double now = 0;
+  int calls = 0;
+  bool has_gemm = true;
+  const TuningTable* tuning = nullptr;
+  std::set<const std::byte*> used;
+};
+
+class ClockDevice final : public Device {
+ public:
+  const DeviceInfo& info() const override { return info_; }
+  Buffer allocate(size_t bytes, MemoryTag tag) override {
+    return Buffer(*this, static_cast<std::byte*>(std::malloc(bytes)), bytes, tag);
+  }
+  Usage usage() const override { return {}; }
+  Ops& ops() override { return clock; }
+  void synchronize() override {}
+
+  ClockOps clock;
+
+ private:
+  void release(std::byte* data, size_t, MemoryTag) noexcept override { std::free(data); }
+  DeviceInfo info_{.name = "clock", .hardware = "none", .features = "", .threads = 2};
+};
+
+MeasureOptions with_clock(ClockDevice& device) {
+  MeasureOptions options;
+  options.seconds_now = [&device] { return device.clock.now; };
+  return options;
+}
+
+std::byte* address(int i) { return reinterpret_cast<std::byte*>(uintptr_t{4096} * (i + 1)); }
+
+TEST(MeasureLinearTest, EveryDistinctShapeGetsItsPoints) {
+  ClockDevice device;
+  const std::vector<WeightView> matrices = {{DType::kF16, 512, 256, address(0)},
+                                            {DType::kF16, 512, 256, address(100)},
+                                            {DType::kF16, 512, 64, address(200)},
+                                            {DType::kQ8_0, 512, 256, address(300)}};
+  const TuningTable table = measure_linear(device, matrices, with_clock(device));
+  EXPECT_EQ(table.measured().size(), 3U);
+  EXPECT_NEAR(table.points(shape_of(matrices[0])).m2, 10, 1);
+  EXPECT_NEAR(table.points(shape_of(matrices[2])).m2, 50, 2);
+  EXPECT_EQ(table.points(shape_of(matrices[3])).m1, 2);
+  EXPECT_TRUE(device.clock.used.contains(address(0)) && device.clock.used.contains(address(100)));
+  EXPECT_EQ(device.clock.tuning, nullptr);
+}
+
+TEST(MeasureLinearTest, ADeviceWithoutGemmIsNotAskedForIt) {
+  ClockDevice device;
+  device.clock.has_gemm = false;
+  const WeightView w{DType::kF16, 512, 256, address(0)};
+  EXPECT_EQ(measure_linear(device, {&w, 1}, with_clock(device)).points(shape_of(w)),
+            (InflectionPoints{2, kNeverInflection}));
+}
+
+TEST(MeasureLinearTest, LargeMatricesAreTakenInPiecesWithinTheBudget) {
+  ClockDevice device;
+  const WeightView w{DType::kF16, 32007, 8192, reinterpret_cast<std::byte*>(uintptr_t{1} << 40)};
+  MeasureOptions options = with_clock(device);
+  options.budget_s = 0.02;
+  const TuningTable table = measure_linear(device, {&w, 1}, options);
+  EXPECT_GT(device.clock.used.size(), 4U);
+  EXPECT_LT(device.clock.now, 0.1);  // the clock of the device, not of this machine
+  EXPECT_EQ(table.measured().count(shape_of(w)), 1U);
+}
+
+TEST(MeasureLinearTest, StopsWhenAsked) {
+  ClockDevice device;
+  const WeightView w{DType::kF16, 512, 256, address(0)};
+  MeasureOptions options = with_clock(device);
+  const std::atomic<bool> cancel{true};
+  options.cancel = &cancel;
+  try {
+    measure_linear(device, {&w, 1}, options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+  }
+  EXPECT_EQ(device.clock.tuning, nullptr);
+}
+
+TEST(MeasureLinearTest, ProgressEndsAtTheNumberOfShapes) {
+  ClockDevice device;
+  const std::vector<WeightView> matrices = {{DType::kF16, 512, 256, address(0)},
+                                            {DType::kF16, 256, 512, address(0)}};
+  MeasureOptions options = with_clock(device);
+  uint64_t last = 0;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    EXPECT_EQ(total, 2U);
+    EXPECT_GE(done, last);
+    last = done;
+  };
+  measure_linear(device, matrices, options);
+  EXPECT_EQ(last, 2U);
+}
+
+TEST(MeasureLinearTest, MatricesOfAModelAreThoseThatAreMultiplied) {
+  ModelWeights weights;
+  weights.token_embedding = {DType::kF16, 100, 32, address(0)};
+  weights.head = weights.token_embedding;
+  weights.final_norm.weight = {DType::kF32, 1, 32, address(1)};
+  weights.layers.resize(2);
+  for (LayerWeights& layer : weights.layers) {
+    layer.query.weight = {DType::kF16, 32, 32, address(2)};
+    layer.query.bias = {DType::kF32, 1, 32, address(3)};
+    layer.down.weight = {DType::kF16, 32, 64, address(4)};
+  }
+  const auto matrices = multiplied_matrices(weights);
+  EXPECT_EQ(matrices.size(), 5U);
+  for (const WeightView& w : matrices) EXPECT_GT(w.rows, 1);
+}
+
+}  // namespace
+}  // namespace spillway
