@@ -11,8 +11,9 @@ namespace spillway::cpu {
 // out (+)= x * w^T + bias. w [n, k] of any type at any alignment, x [tokens, k], out [tokens, n];
 // bias [1, n] of a plain type, or empty.
 //
-// Few tokens: plain types are reduced in F32, packed ones as linear_int8.h says. Many tokens: as
-// linear_bf16.h says, where the processor has such instructions; never when `deterministic`.
+// Few tokens: plain types are reduced in F32, packed ones as linear_int8.h says. Where the
+// processor has instructions for it, and never when `deterministic`: few tokens on F16 and BF16 as
+// linear_half.h says, many tokens as linear_bf16.h says.
 //
 // The order of the F32 kernels, the same for every element whatever the tokens, the slice and the
 // threads: k is cut at multiples of 512 (a remainder of at most 256 joins the last cut); within a

@@ -132,40 +132,26 @@ struct OneToken {
       for (int i = 0; i < 4; ++i) sum[s][i] = vdupq_n_f32(0);
     }
   }
-  [[gnu::always_inline]] inline void add_line(int s, const uint8_t* w, const uint16_t* x) {
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      const Operand weights = vreinterpretq_bf16_u8(load16(w + 16 * v));
-      float32x4_t* to = &sum[s][v % 2 * 2];
-      to[0] = vbfdotq_f32(to[0], weights, operand_at(x + 16 * v));
-      to[1] = vbfdotq_f32(to[1], weights, operand_at(x + 16 * v + 8));
-    }
-  }
   [[gnu::always_inline]] inline void add(const uint8_t* const* w, const uint16_t* x) {
 #pragma GCC unroll 4
-    for (int s = 0; s < kStreams; ++s) add_line(s, w[s], x);
-  }
-  [[gnu::always_inline]] inline float32x4_t all_of(int s) const {
-    return vaddq_f32(vaddq_f32(sum[s][0], sum[s][2]), vaddq_f32(sum[s][1], sum[s][3]));
-  }
-  [[gnu::always_inline]] inline void take(int s, float32x4_t* totals) {
-    totals[0] = vaddq_f32(totals[0], all_of(s));
+    for (int s = 0; s < kStreams; ++s) {
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) sum[s][i] = vdupq_n_f32(0);
+      for (int v = 0; v < 4; ++v) {
+        const Operand weights = vreinterpretq_bf16_u8(load16(w[s] + 16 * v));
+        float32x4_t* to = &sum[s][v % 2 * 2];
+        to[0] = vbfdotq_f32(to[0], weights, operand_at(x + 16 * v));
+        to[1] = vbfdotq_f32(to[1], weights, operand_at(x + 16 * v + 8));
+      }
+    }
   }
   [[gnu::always_inline]] inline void finish(float (*out)[kStreams]) const {
 #pragma GCC unroll 4
-    for (int s = 0; s < kStreams; ++s) out[0][s] = vaddvq_f32(all_of(s));
+    for (int s = 0; s < kStreams; ++s) {
+      out[0][s] =
+          vaddvq_f32(vaddq_f32(vaddq_f32(sum[s][0], sum[s][2]), vaddq_f32(sum[s][1], sum[s][3])));
+    }
   }
 };
-
-static void multiply_one(const HalfProduct& a, int64_t begin, int64_t end) {
-  if (fits_quarters<OneToken>(a.k)) {
-    multiply_quarters<OneToken>(a, begin, end);
-  } else {
-    multiply_rows<OneToken>(a, begin, end);
-  }
-}
 
 // Four columns as bfloat16, and what is missing to the float; none where that is no number.
 struct Parts {
@@ -232,8 +218,10 @@ constexpr HalfKernel kernel_of() {
           .pack = pack_pairs<Group>,
           .multiply = multiply_rows<Group>};
 }
-constexpr HalfKernel kOne = {
-    .tokens = 1, .x_width = OneToken::kWidth, .pack = pack_one, .multiply = multiply_one};
+constexpr HalfKernel kOne = {.tokens = 1,
+                             .x_width = OneToken::kWidth,
+                             .pack = pack_one,
+                             .multiply = multiply_rows<OneToken>};
 
 constexpr HalfKernel kBfloatKernels[] = {kOne,
                                          kernel_of<PairGroup<BfloatRows, 2, true>>(),

@@ -108,17 +108,17 @@ static void multiply_rows(const HalfProduct& a, int64_t begin, int64_t end) {
 //   add_line(s, w, x)       adds 32 columns of stream s,
 //   take(s, totals)         adds stream s's sums to totals[kTokens] and makes them zero.
 constexpr int64_t kQuarters = 4;
-constexpr int64_t kMaxBytes = 20 << 10;
+constexpr int64_t kQuartersBytes = 20 << 10;  // of packed activations, at most
 
 // Where that pays: activations that in part survive in a cache of 64 KB, and in part do not, cost
 // up to a sixth of the speed of memory. Larger ones stream through it like the weights.
 template <class Group>
-[[gnu::always_inline]] static inline bool fits_quarters(int64_t k) {
-  return k % (kQuarters * kHalfStep) == 0 && k * Group::kWidth * 2 <= kMaxBytes;
+[[maybe_unused, gnu::always_inline]] static inline bool fits_quarters(int64_t k) {
+  return k % (kQuarters * kHalfStep) == 0 && k * Group::kWidth * 2 <= kQuartersBytes;
 }
 
 template <class Group>
-static void multiply_quarters(const HalfProduct& a, int64_t begin, int64_t end) {
+[[maybe_unused]] static void multiply_quarters(const HalfProduct& a, int64_t begin, int64_t end) {
   const int64_t steps = (end - begin + kStreams - 1) / kStreams, phases = kQuarters * steps;
   const int64_t lines = a.k / kHalfStep / kQuarters;
   float32x4_t totals[kStreams][Group::kTokens] = {};
