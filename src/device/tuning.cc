@@ -3,7 +3,7 @@
 
 namespace spillway {
 
-InflectionPoints TuningTable::points(const LinearShape& shape) const {
+std::optional<InflectionPoints> TuningTable::try_points(const LinearShape& shape) const {
   const auto it = points_.find(shape);
   return it == points_.end() ? others_ : it->second;
 }

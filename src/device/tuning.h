@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "device/device.h"
@@ -45,11 +46,12 @@ inline LinearShape shape_of(const WeightView& w) { return {w.dtype, w.layout, w.
 class TuningTable {
  public:
   TuningTable() = default;
-  // Every shape that is not set has these points.
+  // Every shape that is not set has these points: for measuring and tests.
   explicit TuningTable(const InflectionPoints& others) : others_(others) {}
 
   void set(const LinearShape& shape, const InflectionPoints& points) { points_[shape] = points; }
-  InflectionPoints points(const LinearShape& shape) const;
+  // nullopt: the device knows best.
+  [[nodiscard]] std::optional<InflectionPoints> try_points(const LinearShape& shape) const;
   // Those that were set, in the order of LinearShape.
   const std::map<LinearShape, InflectionPoints>& measured() const { return points_; }
   // Takes those of `newer`, which win.
@@ -58,7 +60,7 @@ class TuningTable {
   bool operator==(const TuningTable&) const = default;
 
  private:
-  InflectionPoints others_;
+  std::optional<InflectionPoints> others_;
   std::map<LinearShape, InflectionPoints> points_;
 };
 
