@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "cpu/decode_row.h"
+#include "cpu/features.h"
 #include "cpu/linear_args.h"
 #include "cpu/linear_bf16.h"
 #include "cpu/linear_half.h"
@@ -48,11 +50,6 @@ HWY_EXPORT(linear_rows);
 namespace cpu {
 namespace {
 
-// From here on decoding weights to bfloat16 panels pays, where nothing was measured (on Neoverse
-// V1). Kernels for few tokens on 16-bit weights compete: those for BF16 decode nothing.
-constexpr InflectionPoints kPoints{.m2 = 16}, kPointsOfHalfRows{.m2 = 17},
-    kPointsOfBfloatRows{.m2 = 33};
-
 // How the rows of a matrix are multiplied.
 enum class Path {
   kFloatRows,   // decoded to F32: any type, any processor, the one order of `deterministic`
@@ -90,15 +87,22 @@ void pad_columns(const Activations& x, int64_t stride, float* out) {
   }
 }
 
+// For shapes that nobody has measured here. Packed types on a Neoverse V1: the 8-bit matrix
+// instructions hold out until 42 to 90 tokens, and for Q4_0, Q5_0 and Q8_0 for ever.
+InflectionPoints default_points(const WeightView& w) {
+  // The kernels for few tokens on 16-bit rows compete; those for BF16 decode nothing.
+  if (has_half_product(w)) return {.m1 = 2, .m2 = w.dtype == DType::kBF16 ? 33 : 17};
+  const bool matrix_int8 = w.layout == WeightLayout::kGroups16 && cpu_features().i8mm;
+  return {.m1 = 2, .m2 = matrix_int8 ? 48 : 16};
+}
+
 }  // namespace
 
 LinearKernel choose_linear_kernel(const WeightView& w, int64_t tokens, bool deterministic,
                                   const TuningTable* tuning) {
-  InflectionPoints points = !has_half_product(w)      ? kPoints
-                            : w.dtype == DType::kBF16 ? kPointsOfBfloatRows
-                                                      : kPointsOfHalfRows;
-  if (tuning != nullptr && !deterministic) points = tuning->points(shape_of(w), points);
-  const LinearKernel kernel = kernel_at(points, tokens);
+  std::optional<InflectionPoints> measured;
+  if (tuning != nullptr && !deterministic) measured = tuning->try_points(shape_of(w));
+  const LinearKernel kernel = kernel_at(measured.value_or(default_points(w)), tokens);
   const bool missing = kernel == LinearKernel::kGemm && (deterministic || !has_bf16_product(w));
   return missing ? LinearKernel::kFlat : kernel;
 }

@@ -23,7 +23,7 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
             const Activations& x, const Activations& out, LinearMode mode,
             bool deterministic = false, const TuningTable* tuning = nullptr);
 
-// The kind that linear() takes: what the table (or without one, its default points) says, as far as
+// The kind that linear() takes: what the table says, or where it says nothing a default, as far as
 // there are such kernels. Never GEMM when `deterministic`, as those round weights and activations.
 LinearKernel choose_linear_kernel(const WeightView& w, int64_t tokens, bool deterministic,
                                   const TuningTable* tuning);

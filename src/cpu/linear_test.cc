@@ -107,7 +107,7 @@ TEST(LinearTuningTest, TheTableChoosesTheKernel) {
   EXPECT_EQ(kernel(&gemm, 1), LinearKernel::kGemv);
   EXPECT_EQ(kernel(&flat, 1000), LinearKernel::kFlat);
   EXPECT_EQ(kernel(&gemv, 1000), LinearKernel::kGemv);
-  EXPECT_EQ(kernel(nullptr, 15), LinearKernel::kFlat);
+  EXPECT_EQ(kernel(nullptr, 15), LinearKernel::kFlat);  // the default of matrices in rows
   EXPECT_EQ(kernel(nullptr, 16), has_gemm ? LinearKernel::kGemm : LinearKernel::kFlat);
   TuningTable one_shape;
   one_shape.set(shape_of(linear.w()), {2, 3});

@@ -3,10 +3,9 @@
 
 namespace spillway {
 
-InflectionPoints TuningTable::points(const LinearShape& shape,
-                                     const InflectionPoints& otherwise) const {
+std::optional<InflectionPoints> TuningTable::try_points(const LinearShape& shape) const {
   const auto it = points_.find(shape);
-  return it == points_.end() ? others_.value_or(otherwise) : it->second;
+  return it == points_.end() ? others_ : it->second;
 }
 
 void TuningTable::merge(const TuningTable& newer) {

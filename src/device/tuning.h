@@ -46,12 +46,12 @@ inline LinearShape shape_of(const WeightView& w) { return {w.dtype, w.layout, w.
 class TuningTable {
  public:
   TuningTable() = default;
-  // Every shape that is not set has these points.
+  // Every shape that is not set has these points: for measuring and tests.
   explicit TuningTable(const InflectionPoints& others) : others_(others) {}
 
   void set(const LinearShape& shape, const InflectionPoints& points) { points_[shape] = points; }
-  // `otherwise` where neither the shape nor all others have points.
-  InflectionPoints points(const LinearShape& shape, const InflectionPoints& otherwise = {}) const;
+  // nullopt: the device knows best.
+  [[nodiscard]] std::optional<InflectionPoints> try_points(const LinearShape& shape) const;
   // Those that were set, in the order of LinearShape.
   const std::map<LinearShape, InflectionPoints>& measured() const { return points_; }
   // Takes those of `newer`, which win.

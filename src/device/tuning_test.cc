@@ -39,16 +39,16 @@ TEST(TuningTableTest, OneTokenIsAlwaysGemv) {
   EXPECT_EQ(kernel_at({2, 2}, 2), LinearKernel::kGemm);
 }
 
-TEST(TuningTableTest, ShapesAreToldApartAndOthersHaveTheDefault) {
+TEST(TuningTableTest, ShapesAreToldApart) {
   TuningTable table;
   table.set(kShape, {3, 40});
-  EXPECT_EQ(table.points(kShape), (InflectionPoints{3, 40}));
+  EXPECT_EQ(table.try_points(kShape), (InflectionPoints{3, 40}));
   for (LinearShape other : {LinearShape{DType::kQ4_1, kShape.layout, kShape.n, kShape.k},
                             LinearShape{kShape.dtype, WeightLayout::kRows, kShape.n, kShape.k},
                             LinearShape{kShape.dtype, kShape.layout, kShape.k, kShape.n}}) {
-    EXPECT_EQ(table.points(other), InflectionPoints{});
+    EXPECT_EQ(table.try_points(other), std::nullopt);
   }
-  EXPECT_EQ(TuningTable({5, 6}).points(kShape), (InflectionPoints{5, 6}));
+  EXPECT_EQ(TuningTable({5, 6}).try_points(kShape), (InflectionPoints{5, 6}));
 }
 
 TEST(TuningTableTest, NewerMeasurementsWin) {
@@ -58,8 +58,8 @@ TEST(TuningTableTest, NewerMeasurementsWin) {
   old.set(other, {2, 9});
   newer.set(kShape, {2, 10});
   old.merge(newer);
-  EXPECT_EQ(old.points(kShape).m2, 10);
-  EXPECT_EQ(old.points(other).m2, 9);
+  EXPECT_EQ(old.try_points(kShape)->m2, 10);
+  EXPECT_EQ(old.try_points(other)->m2, 9);
 }
 
 TEST(TuningTextTest, WhatIsWrittenIsRead) {

@@ -18,9 +18,9 @@ class ClockOps final : public Ops {
   void set_deterministic(bool) override {}
   void set_tuning(const TuningTable* table) override { tuning = table; }
   LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override {
-    const InflectionPoints points =
-        tuning == nullptr ? InflectionPoints{} : tuning->points(shape_of(w));
-    const LinearKernel kernel = kernel_at(points, tokens);
+    std::optional<InflectionPoints> points;
+    if (tuning != nullptr) points = tuning->try_points(shape_of(w));
+    const LinearKernel kernel = kernel_at(points.value_or(InflectionPoints{}), tokens);
     return kernel == LinearKernel::kGemm && !has_gemm ? LinearKernel::kFlat : kernel;
   }
   void linear(const WeightView& w, const WeightView&, const Activations& x, const Activations& out,
@@ -99,9 +99,9 @@ TEST(MeasureLinearTest, EveryDistinctShapeGetsItsPoints) {
                                             {DType::kQ8_0, 512, 256, address(300)}};
   const TuningTable table = measure_linear(device, matrices, with_clock(device));
   EXPECT_EQ(table.measured().size(), 3U);
-  EXPECT_NEAR(table.points(shape_of(matrices[0])).m2, 10, 1);
-  EXPECT_NEAR(table.points(shape_of(matrices[2])).m2, 50, 2);
-  EXPECT_EQ(table.points(shape_of(matrices[3])).m1, 2);
+  EXPECT_NEAR(table.try_points(shape_of(matrices[0]))->m2, 10, 1);
+  EXPECT_NEAR(table.try_points(shape_of(matrices[2]))->m2, 50, 2);
+  EXPECT_EQ(table.try_points(shape_of(matrices[3]))->m1, 2);
   EXPECT_TRUE(device.clock.used.contains(address(0)) && device.clock.used.contains(address(100)));
   EXPECT_EQ(device.clock.tuning, nullptr);
 }
@@ -110,7 +110,7 @@ TEST(MeasureLinearTest, ADeviceWithoutGemmIsNotAskedForIt) {
   ClockDevice device;
   device.clock.has_gemm = false;
   const WeightView w{DType::kF16, 512, 256, address(0)};
-  EXPECT_EQ(measure_linear(device, {&w, 1}, with_clock(device)).points(shape_of(w)),
+  EXPECT_EQ(measure_linear(device, {&w, 1}, with_clock(device)).try_points(shape_of(w)),
             (InflectionPoints{2, kNeverInflection}));
 }
 

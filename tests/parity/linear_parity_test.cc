@@ -2,6 +2,7 @@
 // linear and embed on every stored type.
 #include <string>
 
+#include "device/tuning.h"
 #include "tensor/dequantize.h"
 #include "tests/parity/parity_device.h"
 #include "tests/parity/references.h"
@@ -51,7 +52,7 @@ class LinearParityTest : public testing::TestWithParam<StoredCase> {
 };
 
 TEST_P(LinearParityTest, MatchesDoublePrecisionForAnyNumberOfTokens) {
-  for (const int64_t tokens : {1, 2, 3, 5, 7, 17, 33}) {
+  for (const int64_t tokens : {1, 2, 3, 5, 7, 17, 33, 65}) {
     check({tokens, 48, 2 * block() * (block() == 1 ? 64 : 1)}, false, LinearMode::kStore);
   }
 }
@@ -88,6 +89,22 @@ TEST_P(LinearParityTest, AddsBiasAndOldValues) {
 TEST_P(LinearParityTest, MatchesDoublePrecisionWhenThreadsShareTheWork) {
   check({1, 1000, 768}, true, LinearMode::kStore);
   check({40, 333, 768}, true, LinearMode::kAccumulate);
+}
+
+// Whatever a tuning table asks for: the kinds of kernel differ in speed, not in what they compute.
+TEST_P(LinearParityTest, EveryKindOfKernelMatchesDoublePrecision) {
+  for (const InflectionPoints points :
+       {InflectionPoints{kNeverInflection, kNeverInflection}, InflectionPoints{2, kNeverInflection},
+        InflectionPoints{2, 2}}) {
+    SCOPED_TRACE(testing::Message() << "m1 " << points.m1 << ", m2 " << points.m2);
+    const TuningTable table(points);
+    device_.ops().set_tuning(&table);
+    for (const int64_t tokens : {2, 5, 17, 67}) {
+      check({tokens, 37, 768}, true, LinearMode::kStore);
+      check({tokens, 200, 512}, false, LinearMode::kAccumulate);
+    }
+    device_.ops().set_tuning(nullptr);
+  }
 }
 
 TEST_P(LinearParityTest, EmbeddingIsTheStoredValue) {
