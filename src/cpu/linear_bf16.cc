@@ -44,30 +44,47 @@ class RowTiles {
       : kernels_(kernels), w_(w), rows_(rows), x_(x), a_(a), fill_(try_fill_of(kernels, w)) {}
 
   void multiply(int64_t first_tile, int64_t last_tile, float* scratch) const {
-    auto* panel = reinterpret_cast<uint16_t*>(scratch);
-    const int64_t depth = panel_depth(kernels_, w_.cols);
-    float* floats = scratch + kernels_.row_tile * depth / 2;
-    for (int64_t tile = first_tile; tile < last_tile; ++tile) {
-      const int64_t row = tile * kernels_.row_tile;
-      const int64_t count = std::min(kernels_.row_tile, rows_ - row);
-      for (int64_t k = 0; k < w_.cols; k += depth) {
-        const int64_t cut = std::min(depth, w_.cols - k);
-        fill(row, count, k, cut, panel, floats);
-        kernels_.multiply({.panel = panel,
-                           .x = x_ + k * kernels_.token_tile,
-                           .x_tile_stride = w_.cols * kernels_.token_tile,
-                           .depth = cut,
-                           .tokens = a_.tokens,
-                           .rows = count,
-                           .out = a_.out + row,
-                           .out_stride = a_.out_stride,
-                           .bias = k == 0 && a_.bias != nullptr ? a_.bias + row : nullptr,
-                           .add = k > 0 || a_.accumulate});
-      }
+    for (int64_t tile = first_tile; tile < last_tile; tile += kernels_.panels) {
+      const int64_t end = std::min(tile + kernels_.panels, last_tile) * kernels_.row_tile;
+      multiply_panels(tile * kernels_.row_tile, std::min(end, rows_), scratch);
     }
   }
 
  private:
+  // Rows [first, last), at most kernels_.panels tiles of them.
+  void multiply_panels(int64_t first, int64_t last, float* scratch) const {
+    auto* panels = reinterpret_cast<uint16_t*>(scratch);
+    const int64_t depth = panel_depth(kernels_, w_.cols), panel = kernels_.row_tile * depth;
+    float* floats = scratch + kernels_.panels * panel / 2;
+    for (int64_t k = 0; k < w_.cols; k += depth) {
+      const int64_t cut = std::min(depth, w_.cols - k);
+      for (int64_t row = first; row < last; row += kernels_.row_tile) {
+        fill(row, std::min(kernels_.row_tile, last - row), k, cut,
+             panels + (row - first) / kernels_.row_tile * panel, floats);
+      }
+      for (int64_t token = 0; token < a_.tokens; token += kernels_.chunk_tokens) {
+        for (int64_t row = first; row < last; row += kernels_.row_tile) {
+          const uint16_t* at = panels + (row - first) / kernels_.row_tile * panel;
+          multiply_chunk(at, row, std::min(kernels_.row_tile, last - row), token, k, cut);
+        }
+      }
+    }
+  }
+
+  void multiply_chunk(const uint16_t* panel, int64_t row, int64_t rows, int64_t token, int64_t k,
+                      int64_t cut) const {
+    kernels_.multiply({.panel = panel,
+                       .x = x_ + token * w_.cols + k * kernels_.token_tile,
+                       .x_tile_stride = w_.cols * kernels_.token_tile,
+                       .depth = cut,
+                       .tokens = std::min(kernels_.chunk_tokens, a_.tokens - token),
+                       .rows = rows,
+                       .out = a_.out + token * a_.out_stride + row,
+                       .out_stride = a_.out_stride,
+                       .bias = k == 0 && a_.bias != nullptr ? a_.bias + row : nullptr,
+                       .add = k > 0 || a_.accumulate});
+  }
+
   void fill(int64_t row, int64_t count, int64_t k, int64_t cut, uint16_t* panel,
             float* floats) const {
     const int64_t row_bytes = w_.row_bytes();
@@ -110,7 +127,8 @@ size_t bf16_shared_floats(int64_t tokens, int64_t k) {
 size_t bf16_worker_floats(const WeightView& w) {
   const Bf16Kernels& kernels = *try_bf16_kernels();
   const int64_t panel = kernels.row_tile * panel_depth(kernels, w.cols);
-  return static_cast<size_t>(panel / 2 + (try_fill_of(kernels, w) == nullptr ? panel : 0));
+  const int64_t decoded = try_fill_of(kernels, w) == nullptr ? panel : 0;
+  return static_cast<size_t>(kernels.panels * panel / 2 + decoded);
 }
 
 void linear_bf16(ThreadPool& pool, const Workspace& workspace, float* shared, const WeightView& w,

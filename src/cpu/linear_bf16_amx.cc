@@ -169,7 +169,9 @@ Bf16Fill try_fill(DType type, bool packed) {
 
 constinit const Bf16Kernels kAmxBf16Kernels = {.row_tile = kTile,
                                                .token_tile = kTile,
-                                               .max_depth = int64_t{1} << 20,
+                                               .max_depth = 4096,
+                                               .panels = 4,
+                                               .chunk_tokens = 4 * kTile,
                                                .pack_rows = pack_rows_in_steps<kTile>,
                                                .pack_tokens = pack_pair_tiles<2>,
                                                .multiply = multiply,

@@ -40,6 +40,11 @@ struct Bf16Kernels {
   // How deep a panel is at most: all of k where sums stay in tile registers, else a cut that fits
   // the first-level cache. A multiple of 256.
   int64_t max_depth = 0;
+  // Panels that are multiplied with a chunk of tokens before the next chunk comes: panels stay in
+  // the second-level cache, a chunk in the first, and activations, which all workers read, are
+  // fetched once for all these rows.
+  int64_t panels = 1;
+  int64_t chunk_tokens = 0;  // a multiple of token_tile
   // `count` <= row_tile rows of `depth` floats, `stride` apart -> row_tile * depth elements.
   void (*pack_rows)(const float* rows, int64_t stride, int64_t count, int64_t depth,
                     uint16_t* panel) = nullptr;

@@ -74,6 +74,8 @@ void multiply(const Bf16Product& p) {
 constinit const Bf16Kernels kAvx512Bf16Kernels = {.row_tile = kRowTile,
                                                   .token_tile = kTokenTile,
                                                   .max_depth = 512,  // 32 KiB of weights
+                                                  .panels = 4,
+                                                  .chunk_tokens = 4 * kTokenTile,
                                                   .pack_rows = pack_pair_tiles<2>,
                                                   .pack_tokens = pack_rows_in_steps<kTokenTile>,
                                                   .multiply = multiply};

@@ -18,8 +18,9 @@ namespace {
   SPW_PIECE(0, 0, h, low, high)                                                             \
   SPW_PIECE(1, 1, h, low, high)                                                             \
   SPW_PIECE(2, 2, h, low, high)                                                             \
-  SPW_PIECE(3, 3, h, low, high) SPW_PIECE(4, 0, h, low, high) SPW_PIECE(5, 1, h, low, high) \
-      SPW_PIECE(6, 2, h, low, high) SPW_PIECE(7, 3, h, low, high)
+  SPW_PIECE(3, 3, h, low, high)                                                             \
+  SPW_PIECE(4, 0, h, low, high) SPW_PIECE(5, 1, h, low, high) SPW_PIECE(6, 2, h, low, high) \
+      SPW_PIECE(7, 3, h, low, high)
 
 struct I8mm {
   static constexpr bool kSkewed = true;  // it can multiply unsigned by signed bytes
