@@ -14,13 +14,13 @@ namespace {
   "usmmla %[r" #pair "].4s, %[t" #temp "].16b, %[x" #high \
   "].16b\n"                                               \
   "usmmla %[r" #pair "].4s, %[u" #temp "].16b, %[x" #low "].16b\n"
-#define SPW_PIECES(h, low, high)                                                            \
-  SPW_PIECE(0, 0, h, low, high)                                                             \
-  SPW_PIECE(1, 1, h, low, high)                                                             \
-  SPW_PIECE(2, 2, h, low, high)                                                             \
-  SPW_PIECE(3, 3, h, low, high)                                                             \
-  SPW_PIECE(4, 0, h, low, high) SPW_PIECE(5, 1, h, low, high) SPW_PIECE(6, 2, h, low, high) \
-      SPW_PIECE(7, 3, h, low, high)
+#define SPW_PIECES(h, low, high) \
+  SPW_PIECE(0, 0, h, low, high)  \
+  SPW_PIECE(1, 1, h, low, high)  \
+  SPW_PIECE(2, 2, h, low, high)  \
+  SPW_PIECE(3, 3, h, low, high)  \
+  SPW_PIECE(4, 0, h, low, high)  \
+  SPW_PIECE(5, 1, h, low, high) SPW_PIECE(6, 2, h, low, high) SPW_PIECE(7, 3, h, low, high)
 
 struct I8mm {
   static constexpr bool kSkewed = true;  // it can multiply unsigned by signed bytes
