@@ -154,8 +154,9 @@ TEST_P(LinearInt8Test, EverySetComputesTheProductAndTheSameBitsForAnyTokens) {
         const std::vector<float> out = multiply(set, w, x, tokens, false).out;
         std::vector<float>& wanted = of_fewer_tokens[set];
         const size_t shared = std::min(out.size(), wanted.size());
-        EXPECT_EQ(std::memcmp(out.data(), wanted.data(), shared * sizeof(float)), 0)
-            << tokens << " tokens, set " << static_cast<int>(set);
+        const bool same =
+            shared == 0 || std::memcmp(out.data(), wanted.data(), shared * sizeof(float)) == 0;
+        EXPECT_TRUE(same) << tokens << " tokens, set " << static_cast<int>(set);
         if (out.size() > wanted.size()) wanted = out;
       }
     }
