@@ -8,8 +8,8 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is not installed")
 
 LAYOUTS = ["stories260K-f32.gguf", "stories260K-hf"]
-# How far Q8_0 weights move a logit of stories15M; differences between two logits move by at most twice that.
-Q8_0_TOLERANCE = 0.2
+# How far weights and activations of 8 bits move a logit of stories15M; differences between two logits move by at most twice that.
+Q8_0_TOLERANCE = 0.3
 
 
 def references(stories, model):
@@ -62,14 +62,15 @@ def test_stories15m_in_q8_0_agrees_wherever_the_gap_allows(spillway, report, sto
     first = len(prompt) - 1
 
     # Given the reference's own tokens, each choice is the reference's or so close that quantization explains it.
-    logits = spillway.logits(model, ids, tmp_path / "logits.f32")
+    # Deterministic: the logits of a batch and of token after token are then the same.
+    logits = spillway.logits(model, ids, tmp_path / "logits.f32", "--deterministic")
     choices = logits[first:-1].argmax(axis=1)
     wanted = numpy.array(ids[first + 1 :])
     rows = numpy.arange(first, len(ids) - 1)
     behind = logits[rows, choices] - logits[rows, wanted]
     report(f"stories15M-Q8_0, prompt {entry}: {int((choices != wanted).sum())} of {len(wanted)} choices differ, by at most {behind.max():.3f}")
     assert behind.max() < 2 * Q8_0_TOLERANCE
-    assert (choices != wanted).mean() <= 0.03
+    assert (choices != wanted).mean() <= 0.05
 
     # The best five logits, at the end of the prompt. (The reference's other five belong to the last token it chose.)
     for token, value in reference["last_prompt_logits_top5"]:
@@ -78,7 +79,7 @@ def test_stories15m_in_q8_0_agrees_wherever_the_gap_allows(spillway, report, sto
         assert abs(float(logits[-2, token]) - value) < Q8_0_TOLERANCE
 
     # On its own it goes the same way until the first such close choice.
-    generated = spillway.greedy(model, prompt, len(wanted))
+    generated = spillway.greedy(model, prompt, len(wanted), "--deterministic")
     close = numpy.flatnonzero(choices != wanted)
     agreed = int(close[0]) if len(close) else len(wanted)
     assert generated[:agreed] == wanted[:agreed].tolist()
