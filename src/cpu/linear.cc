@@ -87,13 +87,16 @@ void pad_columns(const Activations& x, int64_t stride, float* out) {
   }
 }
 
-// For shapes that nobody has measured here. Packed types on a Neoverse V1: the 8-bit matrix
-// instructions hold out until 42 to 90 tokens, and for Q4_0, Q5_0 and Q8_0 for ever.
+// For shapes that nobody has measured here: what `spillway profile` found elsewhere. Packed types
+// on two Neoverse V1 cores: Q4_K from 49 to 80 tokens, Q4_0 66 to 113, Q8_0 from 83 or never; F16
+// 20 to
+// 25. Q4_0 on 16 cores with VNNI and AMX: 56 to 62.
 InflectionPoints default_points(const WeightView& w) {
   // The kernels for few tokens on 16-bit rows compete; those for BF16 decode nothing.
-  if (has_half_product(w)) return {.m1 = 2, .m2 = w.dtype == DType::kBF16 ? 33 : 17};
-  const bool matrix_int8 = w.layout == WeightLayout::kGroups16 && cpu_features().i8mm;
-  return {.m1 = 2, .m2 = matrix_int8 ? 48 : 16};
+  if (has_half_product(w)) return {.m1 = 2, .m2 = w.dtype == DType::kBF16 ? 33 : 23};
+  if (w.layout != WeightLayout::kGroups16) return {.m1 = 2, .m2 = 16};
+  const CpuFeatures& cpu = cpu_features();
+  return {.m1 = 2, .m2 = cpu.i8mm ? 72 : cpu.avx512_vnni ? 56 : 16};
 }
 
 }  // namespace
