@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/cuda_error.h"
+
+#include <cstdlib>
+
+namespace spillway::cuda {
+
+void fail_cuda(cudaError_t error, const char* call) {
+  (void)cudaGetLastError();  // the next call starts clean, unless the context itself is lost
+  if (error == cudaErrorMemoryAllocation) {
+    fail(ErrorCode::kOutOfMemory, "the GPU is out of memory: {} ({})", cudaGetErrorString(error),
+         call);
+  }
+  fail(ErrorCode::kDevice, "CUDA: {} ({}, error {})", cudaGetErrorString(error), call,
+       static_cast<int>(error));
+}
+
+bool overlapping_launches() {
+  static const bool enabled = [] {
+    if (std::getenv("SPILLWAY_NO_OVERLAPPING_LAUNCHES") != nullptr) return false;
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
+  }();
+  return enabled;
+}
+
+}  // namespace spillway::cuda

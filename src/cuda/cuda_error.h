@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA's error codes as Spillway's exceptions.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "base/error.h"
+
+namespace spillway::cuda {
+
+// Throws kOutOfMemory or kDevice with the call, CUDA's words and, where it is known, what to do.
+[[noreturn]] void fail_cuda(cudaError_t error, const char* call);
+
+// Whether kernels may start before the one in front of them has ended (launch.cuh): from Hopper on,
+// unless SPILLWAY_NO_OVERLAPPING_LAUNCHES is set in the environment (to measure what it brings).
+bool overlapping_launches();
+
+}  // namespace spillway::cuda
+
+#define SPW_CUDA_CHECK(call)                              \
+  do {                                                    \
+    const cudaError_t spw_cuda_error = (call);            \
+    if (spw_cuda_error != cudaSuccess) [[unlikely]]       \
+      ::spillway::cuda::fail_cuda(spw_cuda_error, #call); \
+  } while (false)
