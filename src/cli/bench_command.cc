@@ -91,9 +91,8 @@ class Workload {
         start = last ? 0 : start + count;
         room -= count;
       }
-      const Activations logits = runner_.decoder.step(runner_.kv, step);
-      for (size_t row = 0; row < finished.size(); ++row)
-        next_[finished[row]] = greedy(logits, static_cast<int64_t>(row));
+      const std::vector<TokenId> drawn = greedy(runner_.decoder.step(runner_.kv, step));
+      for (size_t row = 0; row < finished.size(); ++row) next_[finished[row]] = drawn[row];
     }
     return true;
   }
@@ -105,15 +104,24 @@ class Workload {
       for (size_t b = 0; b < next_.size(); ++b) {
         step.push_back({{&next_[b], 1}, options_.prompt_len + i - 1, tables_[b], 1});
       }
-      const Activations logits = runner_.decoder.step(runner_.kv, step);
-      for (size_t b = 0; b < next_.size(); ++b) next_[b] = greedy(logits, static_cast<int64_t>(b));
+      next_ = greedy(runner_.decoder.step(runner_.kv, step));
     }
     return true;
   }
 
-  static TokenId greedy(const Activations& logits, int64_t row) {
-    const float* values = logits.f32(row);
-    return static_cast<TokenId>(std::max_element(values, values + logits.cols) - values);
+  std::vector<TokenId> greedy(const Activations& logits) {
+    const auto rows = static_cast<size_t>(logits.rows);
+    std::vector<TokenId> ids(rows);
+    Device& device = runner_.decoder.device();
+    if (!device.host_visible()) {
+      device.ops().sample(logits, std::vector<SampleRow>(rows), ids);
+      return ids;
+    }
+    for (size_t row = 0; row < rows; ++row) {
+      const float* values = logits.f32(static_cast<int64_t>(row));
+      ids[row] = static_cast<TokenId>(std::max_element(values, values + logits.cols) - values);
+    }
+    return ids;
   }
 
   const BenchOptions& options_;
@@ -163,7 +171,8 @@ json report(const BenchOptions& options, const Session& session, const Timing& t
       {"plan", nullptr},
       {"predicted", nullptr},
       {"tiers",
-       {{"host", {{"peak_bytes", peak}, {"weight_bytes", weights}, {"other_peak_bytes", others}}}}},
+       {{session.device->host_visible() ? "host" : "gpu",
+         {{"peak_bytes", peak}, {"weight_bytes", weights}, {"other_peak_bytes", others}}}}},
       {"links", json::object()}};
   if (options.gen_len > 1) {
     const double steps = generated - 1;
@@ -177,7 +186,13 @@ json report(const BenchOptions& options, const Session& session, const Timing& t
 
 int bench(const BenchOptions& options) {
   Session session(options.session);
-  const int64_t context = session.loaded->model.spec.max_context;
+  ModelSpec& spec = session.loaded->model.spec;
+  // Rotated positions go on for ever; random weights do not mind.
+  if (try_dummy_name(options.session.model) && spec.position == PositionKind::kRope) {
+    spec.max_context =
+        std::max(spec.max_context, int64_t{options.prompt_len} + options.gen_len);
+  }
+  const int64_t context = spec.max_context;
   SPW_CHECK(int64_t{options.prompt_len} + options.gen_len <= context, kInvalidArgument,
             "--prompt-len {} and --gen-len {} exceed the model's context of {} tokens",
             options.prompt_len, options.gen_len, context);
@@ -215,7 +230,7 @@ int bench(const BenchOptions& options) {
   print_now(fmt::format("memory    weights {} (mostly {}), KV cache and buffers at most {}\n",
                         format_bytes(static_cast<uint64_t>(session.loaded->model.weight_bytes())),
                         out["weight_type"].get<std::string>(),
-                        format_bytes(out["tiers"]["host"]["other_peak_bytes"].get<uint64_t>())));
+                        format_bytes(out["tiers"].front()["other_peak_bytes"].get<uint64_t>())));
   if (!out["tuning"].is_null()) {
     print_now(fmt::format("tuning    {} ({} shapes)\n",
                           printable_path(out["tuning"]["file"].get<std::string>()),

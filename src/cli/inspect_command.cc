@@ -14,6 +14,7 @@
 #include "cli/model_catalog.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
+#include "cuda/cuda.h"
 #include "engine/loaded_model.h"
 #include "engine/vocabulary_from_files.h"
 #include "storage/model_files.h"
@@ -131,13 +132,19 @@ json inspect_model(const InspectOptions& options) {
 }
 
 json inspect_devices() {
-  const auto device = make_device("cpu", "0");
-  const DeviceInfo& info = device->info();
-  return json::array({{{"name", info.name},
-                       {"hardware", info.hardware},
-                       {"features", info.features},
-                       {"threads", info.threads},
-                       {"memory_bytes", info.memory_bytes}}});
+  const auto cpu = make_device("cpu", "0");
+  const CudaDevices gpus = list_cuda_devices();
+  std::vector<DeviceInfo> all{cpu->info()};
+  all.insert(all.end(), gpus.devices.begin(), gpus.devices.end());
+  json out = json::array();
+  for (const DeviceInfo& info : all) {
+    out.push_back({{"name", info.name},
+                   {"hardware", info.hardware},
+                   {"features", info.features},
+                   {"threads", info.threads},
+                   {"memory_bytes", info.memory_bytes}});
+  }
+  return out;
 }
 
 void print_model(const json& out) {

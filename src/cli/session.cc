@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
 
 #include "base/byte_units.h"
 #include "base/cpu_list.h"
@@ -14,11 +15,17 @@
 #include "cli/model_catalog.h"
 #include "cli/terminal.h"
 #include "cpu/cpu_device.h"
+#include "cuda/cuda.h"
 
 namespace spillway {
 
 void SessionOptions::add_device_to(CLI::App& command) {
-  command.add_option("--device", device, "where to compute: cpu")->capture_default_str();
+  command
+      .add_option("--device", device,
+                  "where to compute: cpu, cuda, cuda:N, or auto: the first GPU if there is one")
+      ->capture_default_str();
+  command.add_option("--gpu-memory", gpu_memory,
+                     "most GPU memory to use, such as 16GiB (default: what is free)");
   command
       .add_option(
           "--threads", threads,
@@ -46,8 +53,9 @@ void SessionOptions::add_to(CLI::App& command) {
                   "KV cache: f32, f16, int8, int4, or auto (f32 for F32 models, else f16)")
       ->capture_default_str();
   command.add_flag("--compress-kv", compress_kv, "KV cache in 4 bits: --kv-type int4");
-  command.add_option("--chunk", max_step_tokens, "most tokens in one step; longer prompts are cut")
-      ->capture_default_str()
+  command
+      .add_option("--chunk", max_step_tokens,
+                  "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048)")
       ->check(CLI::Range(1, 1 << 20));
 }
 
@@ -66,9 +74,40 @@ CpuDeviceOptions parse_threads(const std::string& text) {
 
 }  // namespace
 
-std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads) {
-  SPW_CHECK(name == "cpu", kInvalidArgument,
-            "no device '{}' here; cpu is the only one (see spillway inspect --devices)", name);
+namespace {
+
+// The GPU that `name` means, or nullopt for the CPU.
+std::optional<int> try_gpu_index(const std::string& name) {
+  if (name == "cpu") return std::nullopt;
+  if (name == "cuda") return 0;
+  if (name == "auto") {
+    return list_cuda_devices().devices.empty() ? std::nullopt : std::optional(0);
+  }
+  constexpr std::string_view kPrefix = "cuda:";
+  const std::string digits =
+      name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : std::string();
+  SPW_CHECK(!digits.empty() && digits.size() <= 3 &&
+                digits.find_first_not_of("0123456789") == digits.npos,
+            kInvalidArgument,
+            "no device '{}'; give cpu, cuda, cuda:N or auto (see spillway inspect --devices)", name);
+  return std::stoi(digits);
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads,
+                                    const std::string& gpu_memory) {
+  const std::optional<int> gpu = try_gpu_index(name);
+  if (gpu) {
+    CudaDeviceOptions options{.index = *gpu, .memory_bytes = 0};
+    if (!gpu_memory.empty()) {
+      const auto bytes = try_parse_bytes(gpu_memory);
+      SPW_CHECK(bytes && *bytes > 0, kInvalidArgument,
+                "--gpu-memory is '{}'; give a size such as 16GiB", gpu_memory);
+      options.memory_bytes = static_cast<uint64_t>(*bytes);
+    }
+    return make_cuda_device(options);
+  }
   const CpuDeviceOptions options = parse_threads(threads);
   const int available = available_threads();
   if (options.threads > available) {
@@ -93,7 +132,8 @@ Session::Session(const SessionOptions& options) : max_step_tokens(options.max_st
             "--kv-type is '{}'; give f32, f16, int8, int4 or auto", options.kv_type);
   SPW_CHECK(!options.compress_kv || options.kv_type == "auto" || options.kv_type == "int4",
             kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
-  device = make_device(options.device, options.threads);
+  device = make_device(options.device, options.threads, options.gpu_memory);
+  if (max_step_tokens == 0) max_step_tokens = device->host_visible() ? 512 : 2048;
   device->ops().set_deterministic(options.deterministic);
   tuning = options.tuning.try_load(device->info());
   if (tuning) device->ops().set_tuning(&tuning->table);

@@ -19,14 +19,15 @@ namespace spillway {
 
 struct SessionOptions {
   std::string model;
-  std::string device = "cpu";
+  std::string device = "auto";
+  std::string gpu_memory;  // "" = what is free
   std::string threads = "0";
   bool deterministic = false;
   bool no_mmap = false;
   bool compress_weights = false;
   std::string kv_type = "auto";
   bool compress_kv = false;
-  int max_step_tokens = 512;
+  int max_step_tokens = 0;  // 0 = what suits the device
   TuningOptions tuning;
 
   // MODEL and the options that all such commands share.
@@ -61,9 +62,10 @@ struct Session {
   double load_seconds = 0;
 };
 
-// Also without a model: `--device` as a device. `threads` is a number, 0 for all, or a list of
-// processors (0-7,16), to which this thread is then restricted too. Throws kInvalidArgument for
-// devices and processors that do not exist here.
-std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads);
+// Also without a model: `--device` as a device; auto is the first GPU, or the CPU where there is
+// none. `threads` is a number, 0 for all, or a list of processors (0-7,16), to which this thread is
+// then restricted too. Throws kInvalidArgument for devices and processors that do not exist here.
+std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads,
+                                    const std::string& gpu_memory = "");
 
 }  // namespace spillway

@@ -43,6 +43,16 @@ class Device {
     return WeightLayout::kRows;
   }
 
+  // What ops hand each other between matrices of `weights` (the residual stream and logits are
+  // F32).
+  virtual DType activation_type(DType /*weights*/) const { return DType::kF32; }
+
+  // Whether the host can read and write what allocate() returns. If not, the next two move bytes;
+  // both wait for what ops have queued, and are done on return. `host` may be any host memory.
+  virtual bool host_visible() const { return true; }
+  virtual void copy_to_device(std::byte* to, const std::byte* host, size_t bytes);
+  virtual void copy_to_host(std::byte* host, const std::byte* from, size_t bytes);
+
   // The compute queue: ops run in the order they are called. On a CPU they are done on return.
   virtual Ops& ops() = 0;
   // Waits until everything queued is done.

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "tensor/kv_format.h"
@@ -53,9 +54,50 @@ struct AttentionParams {
   int window = 0;   // each row sees this many last positions, itself included; 0 = all before it
 };
 
-// Ops run in call order. Activations are F32 on a CPU. Views must not overlap unless an op says so.
-// Shapes are checked where a wrong one would touch foreign memory (kInternal: the caller validated
-// the model).
+// A linear layer among several that share their input.
+struct Projection {
+  WeightView w;     // [n, k]
+  WeightView bias;  // [1, n] or empty
+  Activations out;  // [tokens, n]
+};
+
+// What the ops of one step are told about its tokens, all of it at once: a device with memory of
+// its own uploads it once. Ops of that step are given these very spans.
+struct StepBatch {
+  std::span<const int32_t> ids;         // [tokens]
+  std::span<const int32_t> positions;   // [tokens]
+  std::span<const int32_t> table_rows;  // [tokens], of the learned positions
+  std::span<const int32_t> logit_rows;  // rows whose logits are wanted
+  std::span<const SequenceSpan> spans;
+  // Of the memory that the step's ops use besides: two steps with the same program and shape differ
+  // only in the values above, so a device may record one and replay it for the other.
+  uint64_t program = 0;
+};
+
+// What the host adds to a logit before a token is drawn: l += bias; then l is divided (positive) or
+// multiplied (negative) by `repetition`; then l -= penalty.
+struct LogitAdjustment {
+  int32_t id = 0;
+  float bias = 0;
+  float repetition = 1;
+  float penalty = 0;
+};
+
+// How a row of logits becomes a token: adjustments, temperature, top-k, top-p, min-p, and the draw
+// at `uniform` of the kept probability, in the order of ids. Temperature 0: the most likely token.
+struct SampleRow {
+  float temperature = 0;
+  int32_t top_k = 0;  // 0 = all
+  float top_p = 1;
+  float min_p = 0;
+  double uniform = 0;  // in [0, 1)
+  std::span<const LogitAdjustment> adjustments;
+};
+
+// Ops run in call order. Activations are F32 on a CPU; on others as Device::activation_type() says,
+// with the residual stream and logits in F32. Views must not overlap unless an op says so. Shapes
+// are checked where a wrong one would touch foreign memory (kInternal: the caller validated the
+// model).
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -72,6 +114,19 @@ class Ops {
     return tokens == 1 ? LinearKernel::kGemv : LinearKernel::kFlat;
   }
 
+  // The largest step that is going to be computed: a device takes the memory for it now, and not in
+  // the middle of the work. Throws kOutOfMemory.
+  struct StepLimits {
+    int64_t tokens = 0;
+    int64_t widest = 0;          // columns of a matrix that linear() multiplies with
+    int64_t largest_matrix = 0;  // elements
+  };
+  virtual void prepare(const StepLimits& /*limits*/) {}
+
+  // Computes a step: `body` calls its ops, in an order that depends on the batch's shape and
+  // program alone. It may be left out where the device has recorded it before.
+  virtual void run_step(const StepBatch& /*batch*/, const std::function<void()>& body) { body(); }
+
   // out[i] = table[ids[i]] (added to out[i] when accumulating). table [entries, dim], out [ids,
   // dim]. Ids are in range.
   virtual void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
@@ -86,6 +141,23 @@ class Ops {
   virtual void linear(const WeightView& w, const WeightView& bias, const Activations& x,
                       const Activations& out, LinearMode mode) = 0;
 
+  // Several linear layers with the same input.
+  virtual void linears(std::span<const Projection> parts, const Activations& x) {
+    for (const Projection& part : parts) linear(part.w, part.bias, x, part.out, LinearMode::kStore);
+  }
+  // up.out = f(x * up^T + bias); with a gate, f(x * gate^T + bias) * (x * up^T + bias). gate.out is
+  // scratch.
+  virtual void activated_linear(ActivationKind kind, const Projection& up, const Activations& x) {
+    linear(up.w, up.bias, x, up.out, LinearMode::kStore);
+    activate(kind, up.out);
+  }
+  virtual void gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
+                            const Activations& x) {
+    linear(up.w, up.bias, x, up.out, LinearMode::kStore);
+    linear(gate.w, gate.bias, x, gate.out, LinearMode::kStore);
+    gated_activate(kind, gate.out, up.out, up.out);
+  }
+
   // out[i] = (cos, sin) pairs of position[i] * inverse_frequency[j], times `scale`. out [positions,
   // 2 * frequencies].
   virtual void rope_angles(std::span<const int32_t> positions,
@@ -99,6 +171,17 @@ class Ops {
   // Writes k, v [rows, kv_heads * head_dim] of every span into its blocks.
   virtual void kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
                          std::span<const SequenceSpan> spans) = 0;
+  // rope() of q and k (not where `angles` is empty), then kv_append(): what comes between the
+  // projections and attention.
+  virtual void rope_and_append(const Activations& q, const Activations& k, const Activations& v,
+                               const Activations& angles, RopeStyle style, const KvLayerView& kv,
+                               std::span<const SequenceSpan> spans) {
+    if (!angles.empty()) {
+      rope(q, kv.head_dim, angles, style);
+      rope(k, kv.head_dim, angles, style);
+    }
+    kv_append(k, v, kv, spans);
+  }
   // Causal attention of q [rows, heads * head_dim] over each span's KV (appended before), into out
   // of q's shape.
   virtual void attention(const Activations& q, const KvLayerView& kv,
@@ -110,9 +193,16 @@ class Ops {
   // out = f(gate) * up. out may be gate or up.
   virtual void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
                               const Activations& out) = 0;
-  // out[i] = x[rows[i]].
+  // out[i] = x[rows[i]], in out's type.
   virtual void gather_rows(const Activations& x, std::span<const int32_t> rows,
                            const Activations& out) = 0;
+
+  // ids[i] = the token drawn from row i of logits, which may be changed; -1 where none is a number.
+  // Waits for it. Only where logits are out of the host's reach; elsewhere the caller draws.
+  virtual void sample(const Activations& /*logits*/, std::span<const SampleRow> /*rows*/,
+                      std::span<int32_t> /*ids*/) {
+    SPW_ASSERT(!"this device leaves sampling to the host");
+  }
 };
 
 }  // namespace spillway

@@ -116,32 +116,75 @@ bool Engine::step(const Sink& sink) {
   const Activations logits = decoder_.step(kv_, sequences);
   ++stats_.steps;
 
-  int64_t row = 0;
+  std::vector<Request*> drawing;
   for (const ScheduledChunk& chunk : plan.chunks) {
-    if (!chunk.last) continue;
-    accept_token(*requests_.at(chunk.id), {logits.f32(row), static_cast<size_t>(logits.cols)},
-                 sink);
-    ++row;
+    if (chunk.last) drawing.push_back(requests_.at(chunk.id).get());
   }
+  std::vector<DrawnToken> drawn = draw(logits, drawing);
+  for (size_t i = 0; i < drawing.size(); ++i) accept_token(*drawing[i], drawn[i], sink);
   return !requests_.empty();
 }
 
-void Engine::accept_token(Request& request, std::span<const float> logits, const Sink& sink) {
+std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits,
+                                             std::span<Request* const> requests) {
+  std::vector<DrawnToken> drawn(requests.size());
+  Device& device = decoder_.device();
+  const auto one = [&](size_t i, auto&& f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      drawn[i].error = error.what();
+    }
+  };
+  const auto on_host = [&](size_t i, const float* row) {
+    Request& request = *requests[i];
+    one(i, [&] {
+      drawn[i].token =
+          request.sampler.sample({row, static_cast<size_t>(logits.cols)},
+                                 static_cast<int64_t>(request.tokens.size()), &drawn[i].logprobs);
+    });
+  };
+  if (device.host_visible()) {
+    for (size_t i = 0; i < requests.size(); ++i) on_host(i, logits.f32(static_cast<int64_t>(i)));
+    return drawn;
+  }
+  if (requests.empty()) return drawn;
+  // Logprobs need the row itself, before sampling changes it.
+  std::vector<float> row(static_cast<size_t>(logits.cols));
+  std::vector<SampleRow> rows(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request& request = *requests[i];
+    if (request.sampler.wants_logprobs()) {
+      device.copy_to_host(reinterpret_cast<std::byte*>(row.data()),
+                          logits.row_range(static_cast<int64_t>(i), 1).data,
+                          row.size() * sizeof(float));
+      on_host(i, row.data());
+    } else {
+      rows[i] = request.sampler.sample_row(static_cast<int64_t>(request.tokens.size()));
+    }
+  }
+  std::vector<int32_t> ids(requests.size());
+  device.ops().sample(logits, rows, ids);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (requests[i]->sampler.wants_logprobs()) continue;
+    one(i, [&] { drawn[i].token = requests[i]->sampler.accept(ids[i]); });
+  }
+  return drawn;
+}
+
+void Engine::accept_token(Request& request, DrawnToken& drawn, const Sink& sink) {
   GenerationEvent event;
   event.id = request.id;
-  Logprobs logprobs;
-  TokenId token = 0;
-  try {
-    token = request.sampler.sample(logits, static_cast<int64_t>(request.tokens.size()), &logprobs);
-  } catch (const Error& error) {
-    event.error = error.what();
+  if (!drawn.error.empty()) {
+    event.error = std::move(drawn.error);
     finish(request, FinishReason::kError, event, sink);
     return;
   }
+  const TokenId token = drawn.token;
   ++stats_.generated_tokens;
   request.tokens.push_back(token);
   event.token = token;
-  if (request.params.sampling.logprobs >= 0) event.logprobs = std::move(logprobs);
+  if (request.params.sampling.logprobs >= 0) event.logprobs = std::move(drawn.logprobs);
 
   const bool end = tokenizer_ != nullptr && !request.params.ignore_end &&
                    tokenizer_->is_end_of_generation(token);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -86,8 +87,15 @@ class Engine {
 
  private:
   struct Request;
+  struct DrawnToken {
+    TokenId token = 0;
+    Logprobs logprobs;
+    std::string error;  // why there is none
+  };
   void finish(Request& request, FinishReason reason, GenerationEvent& event, const Sink& sink);
-  void accept_token(Request& request, std::span<const float> logits, const Sink& sink);
+  // The next token of each request, from its row of logits.
+  std::vector<DrawnToken> draw(const Activations& logits, std::span<Request* const> requests);
+  void accept_token(Request& request, DrawnToken& drawn, const Sink& sink);
   void end_without_token(RequestId id, FinishReason reason, const Sink& sink);
 
   Decoder& decoder_;

@@ -21,14 +21,22 @@ void forward_all(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
             int64_t{kv.blocks()} * kKvBlockTokens);
   std::vector<int32_t> table(static_cast<size_t>(blocks));
   std::iota(table.begin(), table.end(), 0);
+  std::vector<float> copied;  // logits, where the host cannot read the device's memory
   for (int64_t start = 0; start < total; start += decoder.max_tokens()) {
     const int64_t count = std::min<int64_t>(decoder.max_tokens(), total - start);
     const int64_t wanted = std::clamp<int64_t>(start + count - first_wanted, 0, count);
     const StepSequence sequence{
         tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)),
         static_cast<int32_t>(start), table, static_cast<int32_t>(wanted)};
-    const Activations logits = decoder.step(kv, {&sequence, 1});
-    if (wanted > 0) sink(start + count - wanted, logits);
+    Activations logits = decoder.step(kv, {&sequence, 1});
+    if (wanted == 0) continue;
+    if (Device& device = decoder.device(); !device.host_visible()) {
+      copied.resize(static_cast<size_t>(logits.rows * logits.stride));
+      auto* const host = reinterpret_cast<std::byte*>(copied.data());
+      device.copy_to_host(host, logits.data, copied.size() * sizeof(float));
+      logits.data = host;
+    }
+    sink(start + count - wanted, logits);
   }
 }
 

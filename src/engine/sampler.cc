@@ -84,20 +84,36 @@ Sampler::Sampler(SamplingParams params, std::span<const TokenId> prompt)
   }
 }
 
-void Sampler::adjust(std::span<const float> logits) {
-  logits_.assign(logits.begin(), logits.end());
-  const auto at = [&](TokenId id) -> float& { return logits_.at(static_cast<size_t>(id)); };
-  for (const auto& [id, bias] : params_.logit_bias) at(id) += bias;
+void Sampler::collect_adjustments() {
+  // Tokens are few, so a map of them is; each is adjusted once.
+  std::unordered_map<TokenId, LogitAdjustment> by_id;
+  const auto at = [&](TokenId id) -> LogitAdjustment& {
+    LogitAdjustment& adjustment = by_id[id];
+    adjustment.id = id;
+    return adjustment;
+  };
+  for (const auto& [id, bias] : params_.logit_bias) at(id).bias += bias;
   if (params_.repetition_penalty != 1) {
-    for (const auto& [id, count] : seen_) {
-      float& logit = at(id);
-      logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
-    }
+    for (const auto& [id, count] : seen_) at(id).repetition = params_.repetition_penalty;
   }
   if (params_.presence_penalty != 0 || params_.frequency_penalty != 0) {
     for (const auto& [id, count] : answered_) {
-      at(id) -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
+      at(id).penalty =
+          params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
     }
+  }
+  adjustments_.clear();
+  for (const auto& [id, adjustment] : by_id) adjustments_.push_back(adjustment);
+}
+
+void Sampler::adjust(std::span<const float> logits) {
+  logits_.assign(logits.begin(), logits.end());
+  collect_adjustments();
+  for (const LogitAdjustment& adjustment : adjustments_) {
+    float& logit = logits_.at(static_cast<size_t>(adjustment.id));
+    logit += adjustment.bias;
+    logit = logit > 0 ? logit / adjustment.repetition : logit * adjustment.repetition;
+    logit -= adjustment.penalty;
   }
 }
 
@@ -141,6 +157,11 @@ TokenId Sampler::draw(int64_t position) {
     std::erase_if(candidates_, [&](const TokenLogprob& c) { return c.logprob < least; });
   }
 
+  // In the order of ids, as devices draw that do not sort.
+  if (sorted) {
+    std::sort(candidates_.begin(), candidates_.end(),
+              [](const TokenLogprob& a, const TokenLogprob& b) { return a.id < b.id; });
+  }
   total = 0;
   for (const TokenLogprob& c : candidates_) total += std::exp(static_cast<double>(c.logprob));
   double left = counter_uniform(params_.seed, static_cast<uint64_t>(position)) * total;
@@ -157,16 +178,32 @@ TokenId Sampler::sample(std::span<const float> logits, int64_t position, Logprob
     if (std::isnan(logit)) logit = kNever;
   }
   const auto best = std::max_element(logits_.begin(), logits_.end());
-  SPW_CHECK(best != logits_.end() && std::isfinite(*best), kInternal,
-            "the model computed no usable logits; its weights are damaged or overflow");
-  const TokenId id = params_.temperature > 0
-                         ? draw(position)
-                         : static_cast<TokenId>(std::distance(logits_.begin(), best));
+  const bool usable = best != logits_.end() && std::isfinite(*best);
+  const TokenId id = accept(!usable                    ? -1
+                            : params_.temperature > 0 ? draw(position)
+                                                      : static_cast<TokenId>(std::distance(
+                                                            logits_.begin(), best)));
   if (logprobs != nullptr && params_.logprobs >= 0)
     *logprobs = compute_logprobs(logits, id, params_.logprobs);
-  if (params_.repetition_penalty != 1) ++seen_[id];
-  ++answered_[id];
   return id;
+}
+
+SampleRow Sampler::sample_row(int64_t position) {
+  collect_adjustments();
+  return {.temperature = params_.temperature,
+          .top_k = params_.top_k,
+          .top_p = params_.top_p,
+          .min_p = params_.min_p,
+          .uniform = counter_uniform(params_.seed, static_cast<uint64_t>(position)),
+          .adjustments = adjustments_};
+}
+
+TokenId Sampler::accept(int32_t drawn) {
+  SPW_CHECK(drawn >= 0, kInternal,
+            "the model computed no usable logits; its weights are damaged or overflow");
+  if (params_.repetition_penalty != 1) ++seen_[drawn];
+  ++answered_[drawn];
+  return drawn;
 }
 
 }  // namespace spillway

@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "device/ops.h"
 #include "text/vocabulary.h"
 
 namespace spillway {
 
-// Applied in this order: logit bias, penalties, temperature, top-k, top-p, min-p, draw.
+// Applied in this order: logit bias, penalties, temperature, top-k, top-p, min-p, and a draw that
+// walks the tokens left in the order of their ids.
 struct SamplingParams {
   float temperature = 0;  // 0 = the most likely token
   int top_k = 0;          // keep this many; 0 = all
@@ -54,13 +56,21 @@ class Sampler {
   // throws kInternal when none is left.
   TokenId sample(std::span<const float> logits, int64_t position, Logprobs* logprobs);
 
+  // The same for logits in a device's memory: what Ops::sample() is to do at `position`, valid until
+  // the next call, and the token that it drew (-1: throws as sample() does).
+  SampleRow sample_row(int64_t position);
+  TokenId accept(int32_t drawn);
+  bool wants_logprobs() const { return params_.logprobs >= 0; }
+
  private:
+  void collect_adjustments();
   void adjust(std::span<const float> logits);
   TokenId draw(int64_t position);
 
   SamplingParams params_;
   std::unordered_map<TokenId, int> seen_;      // in prompt and answer
   std::unordered_map<TokenId, int> answered_;  // in the answer
+  std::vector<LogitAdjustment> adjustments_;
   std::vector<float> logits_;
   std::vector<TokenLogprob> candidates_;
 };

@@ -91,6 +91,14 @@ Compression compress_matrices(Model& model) {
   return done;
 }
 
+void widen_vectors(Model& model) {
+  for (BoundWeight& weight : model.weights) {
+    if (!weight.slot.is_vector() || weight.dtype == DType::kF32) continue;
+    weight.loaded_from = weight.file_dtype();
+    weight.dtype = DType::kF32;
+  }
+}
+
 Model describe_model(const ModelFiles& files) {
   const Family& family = family_of(files);
   Model model;

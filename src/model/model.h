@@ -52,6 +52,9 @@ struct Compression {
 };
 Compression compress_matrices(Model& model);
 
+// Loading makes norms and biases F32, whatever the files have: kernels then read one type.
+void widen_vectors(Model& model);
+
 // "opt-30b" with F16 weights, "llama-2-7b:q4_0": random weights of a known shape (see
 // known_models.h). Norms and biases are F32. Throws kInvalidArgument listing the known names.
 Model describe_dummy_model(std::string_view name);

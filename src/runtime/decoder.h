@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -32,30 +34,46 @@ class Decoder {
 
   const ModelSpec& spec() const { return spec_; }
   int max_tokens() const { return max_tokens_; }
+  Device& device() const { return device_; }
+
+  // Called in every layer of a step with what its attention is about to read (q rotated, K and V
+  // appended): for measurements. Only for steps with prompts, which are never replayed.
+  using AttentionObserver =
+      std::function<void(const Activations& q, const KvLayerView& kv,
+                         std::span<const SequenceSpan> spans, const AttentionParams& params)>;
+  void observe_attention(AttentionObserver observer) { observer_ = std::move(observer); }
 
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],
-  // in order of the sequences, valid until the next step. Throws kInvalidArgument for a token
-  // outside the vocabulary, a position outside the context, or too many tokens; the cache is then
-  // as it was.
+  // F32, in the device's memory, in order of the sequences, valid until the next step. Throws
+  // kInvalidArgument for a token outside the vocabulary, a position outside the context, or too
+  // many tokens; the cache is then as it was.
   Activations step(KvCache& kv, std::span<const StepSequence> sequences);
 
  private:
   void plan_step(const KvCache& kv, std::span<const StepSequence> sequences);
+  uint64_t program(const KvCache& kv) const;
   void embed();
   void layer(int index, const KvLayerView& kv);
   void attention_block(const LayerWeights& w, const KvLayerView& kv, const Activations& input);
   void mlp_block(const LayerWeights& w, const Activations& input);
-  Activations logits();
+  void logits();
   void norm(const NormWeights& w, const Activations& x, const Activations& out);
   void linear(const LinearWeights& w, const Activations& x, const Activations& out,
               LinearMode mode = LinearMode::kStore);
-  Activations take(Buffer& buffer, int64_t rows, int64_t cols);
+  // The first `rows` rows of a buffer: of the residual stream's kind, or of what matrices take.
+  Activations residual(Buffer& buffer, int64_t rows, int64_t cols);
+  Activations inner(Buffer& buffer, int64_t rows, int64_t cols);
+  Activations take(Buffer& buffer, DType type, int64_t rows, int64_t cols);
 
   Device& device_;
   Ops& ops_;
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   int max_tokens_;
+  DType inner_type_;          // of activations between matrices
+  uint64_t allocations_ = 0;  // so far: whether recorded steps still know where things are
+
+  AttentionObserver observer_;
 
   // The step at hand.
   int tokens_ = 0;
@@ -71,8 +89,9 @@ class Decoder {
   Buffer qkv_;       // [tokens, q_dim + 2 kv_dim]
   Buffer attended_;  // [tokens, q_dim]
   Buffer mlp_;       // [tokens, ffn or 2 ffn]
-  Buffer head_rows_;  // [logit rows, hidden]
-  Buffer logits_;     // [logit rows, vocab]; grows on demand
+  Buffer head_rows_;   // [logit rows, hidden], from the residual stream
+  Buffer head_input_;  // [logit rows, hidden]
+  Buffer logits_;      // [logit rows, vocab]; grows on demand
 };
 
 }  // namespace spillway

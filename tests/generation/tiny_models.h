@@ -63,7 +63,10 @@ inline Model tiny_model(const std::string& kind, DType dtype = DType::kF32) {
 // A device with a tiny model on it.
 struct TinyRuntime {
   explicit TinyRuntime(const std::string& kind, DType dtype = DType::kF32, int threads = 2)
-      : device(CpuDeviceOptions{threads}),
+      : TinyRuntime(std::make_unique<CpuDevice>(CpuDeviceOptions{threads}), kind, dtype) {}
+  TinyRuntime(std::unique_ptr<Device> on, const std::string& kind, DType dtype)
+      : owned(std::move(on)),
+        device(*owned),
         model(tiny_model(kind, dtype)),
         weights(ModelWeights::dummy(device, model, {})) {}
 
@@ -73,7 +76,8 @@ struct TinyRuntime {
   }
   Decoder make_decoder(int max_tokens) { return Decoder(device, model.spec, weights, max_tokens); }
 
-  CpuDevice device;
+  std::unique_ptr<Device> owned;
+  Device& device;
   Model model;
   ModelWeights weights;
 };

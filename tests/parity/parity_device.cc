@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "cpu/cpu_device.h"
+#include "cuda/cuda.h"
 #include "tensor/dequantize.h"
 #include "tensor/half.h"
 #include "tensor/packed_layout.h"
@@ -16,35 +17,45 @@ namespace spillway::parity {
 namespace {
 
 constexpr int64_t kGuard = 16;  // floats before and after
-constexpr int64_t kGap = 3;     // floats between rows
+// Floats between rows.
+int64_t gap_of(const DeviceKind& kind) { return kind.any_alignment ? 3 : 4; }
 constexpr uint32_t kPoison = 0x7fc0dead;
 
-void copy_in(Device&, std::byte* to, const void* from, size_t bytes) {
-  std::memcpy(to, from, bytes);
+void copy_in(Device& device, std::byte* to, const void* from, size_t bytes) {
+  device.copy_to_device(to, static_cast<const std::byte*>(from), bytes);
 }
-void copy_out(Device&, void* to, const std::byte* from, size_t bytes) {
-  std::memcpy(to, from, bytes);
+void copy_out(Device& device, void* to, const std::byte* from, size_t bytes) {
+  device.copy_to_host(static_cast<std::byte*>(to), from, bytes);
+}
+
+std::vector<DeviceKind> find_device_kinds() {
+  std::vector<DeviceKind> kinds;
+  kinds.push_back({"cpu",
+                   [](int threads) -> std::unique_ptr<Device> {
+                     return std::make_unique<CpuDevice>(CpuDeviceOptions{.threads = threads});
+                   },
+                   copy_in, copy_out});
+  if (!list_cuda_devices().devices.empty()) {
+    kinds.push_back({"cuda", [](int) { return make_cuda_device({}); }, copy_in, copy_out,
+                     /*any_alignment=*/false, /*any_vector_type=*/false});
+  }
+  return kinds;
 }
 
 }  // namespace
 
 const std::vector<DeviceKind>& device_kinds() {
-  static const std::vector<DeviceKind> kinds = {{"cpu",
-                                                 [](int threads) -> std::unique_ptr<Device> {
-                                                   return std::make_unique<CpuDevice>(
-                                                       CpuDeviceOptions{.threads = threads});
-                                                 },
-                                                 copy_in, copy_out}};
+  static const std::vector<DeviceKind> kinds = find_device_kinds();
   return kinds;
 }
 
 Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols)
-    : device_(device), floats_(2 * kGuard + rows * (cols + kGap)) {
+    : device_(device), floats_(2 * kGuard + rows * (cols + gap_of(device.kind()))) {
   const size_t bytes = static_cast<size_t>(floats_) * sizeof(float);
   buffer_ = device.device().allocate(bytes, MemoryTag::kActivations);
   const std::vector<uint32_t> poison(static_cast<size_t>(floats_), kPoison);
   device.upload(buffer_.data(), poison.data(), bytes);
-  view_ = {DType::kF32, rows, cols, cols + kGap, buffer_.data() + kGuard * 4};
+  view_ = {DType::kF32, rows, cols, cols + gap_of(device.kind()), buffer_.data() + kGuard * 4};
 }
 
 Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols, const std::vector<float>& values)
@@ -89,8 +100,9 @@ Weights::Weights(TestDevice& device, DType type, int64_t rows, int64_t cols,
   if (layout == WeightLayout::kGroups16) {
     pack_groups(type, bytes.data(), bytes.data(), rows / kGroupRows, cols);
   }
-  device.upload(buffer_.data() + 1, bytes.data(), bytes.size());
-  view_ = {type, rows, cols, buffer_.data() + 1, layout};
+  std::byte* const at = buffer_.data() + (device.kind().any_alignment ? 1 : 0);
+  device.upload(at, bytes.data(), bytes.size());
+  view_ = {type, rows, cols, at, layout};
   dequantize_reference(type, stored.data(), values_.data(), rows * cols);
 }
 

@@ -22,6 +22,9 @@ struct DeviceKind {
   std::unique_ptr<Device> (*make)(int threads);
   void (*upload)(Device& device, std::byte* to, const void* from, size_t bytes);
   void (*download)(Device& device, void* to, const std::byte* from, size_t bytes);
+  // What loading a model gives every device: a GPU's weights are aligned, its vectors F32.
+  bool any_alignment = true;
+  bool any_vector_type = true;
 };
 const std::vector<DeviceKind>& device_kinds();
 
@@ -39,6 +42,7 @@ class TestDevice {
   void download(void* to, const std::byte* from, size_t bytes) {
     kind_.download(*device_, to, from, bytes);
   }
+  const DeviceKind& kind() const { return kind_; }
 
  private:
   const DeviceKind& kind_;
@@ -65,7 +69,7 @@ class Matrix {
   Activations view_;
 };
 
-// A stored matrix at an odd byte address.
+// A stored matrix, at an odd byte address where the device takes any.
 class Weights {
  public:
   Weights() = default;

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/cuda_device.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cuda/linear_quant.h"
+
+namespace spillway {
+namespace cuda {
+namespace {
+
+// What cudaMalloc rounds to.
+constexpr uint64_t kAllocationUnit = 512;
+
+uint64_t charged_bytes(uint64_t bytes) {
+  return (bytes + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit;
+}
+
+constexpr const char* kTagNames[kMemoryTagCount] = {"weights", "KV cache", "activations",
+                                                    "workspace", "staging"};
+
+DeviceInfo describe(int index) {
+  cudaDeviceProp properties = {};
+  SPW_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  DeviceInfo info;
+  info.name = fmt::format("cuda:{}", index);
+  info.hardware = properties.name;
+  info.features = fmt::format("sm_{}{}", properties.major, properties.minor);
+  info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  info.threads = properties.multiProcessorCount;
+  return info;
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(const CudaDeviceOptions& options) : index_(options.index) {
+  SPW_CUDA_CHECK(cudaSetDevice(index_));
+  info_ = describe(index_);
+  size_t free_bytes = 0, total_bytes = 0;
+  SPW_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  budget_ = options.memory_bytes == 0 ? free_bytes : options.memory_bytes;
+  SPW_CHECK(budget_ <= total_bytes, kInvalidArgument, "--gpu-memory is {}, but {} ({}) has {}",
+            format_bytes(budget_), info_.name, info_.hardware, format_bytes(total_bytes));
+  if (budget_ > free_bytes) {
+    log_warning("{} of {} are in use by others; {} asked for, {} free", info_.name,
+                format_bytes(total_bytes), format_bytes(budget_), format_bytes(free_bytes));
+  }
+  info_.memory_bytes = static_cast<int64_t>(budget_);
+  stream_ = make_stream();
+  ops_ = std::make_unique<CudaOps>(*this, stream_.get());
+}
+
+CudaDevice::~CudaDevice() = default;
+
+std::string CudaDevice::describe_usage() const {
+  std::string text;
+  for (int tag = 0; tag < kMemoryTagCount; ++tag) {
+    if (usage_.bytes[tag] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kTagNames[tag],
+                        format_bytes(usage_.bytes[tag]));
+  }
+  return text.empty() ? "nothing yet" : text;
+}
+
+Buffer CudaDevice::allocate(size_t bytes, MemoryTag tag) {
+  SPW_ASSERT(bytes > 0);
+  const uint64_t charged = charged_bytes(bytes);
+  SPW_CHECK(charged <= budget_ - allocated_, kOutOfMemory,
+            "{} need {}, but of {}'s budget of {} only {} are left (it holds: {}); raise "
+            "--gpu-memory, shorten --ctx, or use --compress-weights or --compress-kv",
+            kTagNames[static_cast<int>(tag)], format_bytes(bytes), info_.name,
+            format_bytes(budget_), format_bytes(budget_ - allocated_), describe_usage());
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, bytes);
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+    SPW_CHECK(error != cudaErrorMemoryAllocation, kOutOfMemory,
+              "{} need {}, which {} does not have free (others use its memory too); it holds: {}",
+              kTagNames[static_cast<int>(tag)], format_bytes(bytes), info_.name, describe_usage());
+    fail_cuda(error, "cudaMalloc");
+  }
+  allocated_ += charged;
+  usage_.bytes[static_cast<int>(tag)] += charged;
+  usage_.peak_bytes = std::max(usage_.peak_bytes, allocated_);
+  return Buffer(*this, static_cast<std::byte*>(data), bytes, tag);
+}
+
+void CudaDevice::release(std::byte* data, size_t bytes, MemoryTag tag) noexcept {
+  (void)cudaFree(data);  // waits for kernels that may still use it
+  allocated_ -= charged_bytes(bytes);
+  usage_.bytes[static_cast<int>(tag)] -= charged_bytes(bytes);
+}
+
+WeightLayout CudaDevice::preferred_layout(DType type, int64_t rows, int64_t /*cols*/) const {
+  return has_grouped_kernel(type) && rows >= kGroupRows ? WeightLayout::kGroups16
+                                                        : WeightLayout::kRows;
+}
+
+DType CudaDevice::activation_type(DType weights) const {
+  return weights == DType::kF32 || weights == DType::kBF16 ? weights : DType::kF16;
+}
+
+void CudaDevice::copy_to_device(std::byte* to, const std::byte* host, size_t bytes) {
+  for (size_t i = 0; i < staging_.size(); ++i) {
+    if (staging_[i]) continue;
+    staging_[i] = make_pinned(kStagingBytes);
+    staged_[i] = make_event();
+  }
+  for (size_t done = 0, turn = 0; done < bytes; ++turn) {
+    const size_t slot = turn % staging_.size();
+    const size_t piece = std::min(bytes - done, kStagingBytes);
+    SPW_CUDA_CHECK(cudaEventSynchronize(staged_[slot].get()));
+    std::memcpy(staging_[slot].get(), host + done, piece);
+    SPW_CUDA_CHECK(cudaMemcpyAsync(to + done, staging_[slot].get(), piece, cudaMemcpyHostToDevice,
+                                   stream_.get()));
+    SPW_CUDA_CHECK(cudaEventRecord(staged_[slot].get(), stream_.get()));
+    done += piece;
+  }
+  synchronize();
+}
+
+void CudaDevice::copy_to_host(std::byte* host, const std::byte* from, size_t bytes) {
+  SPW_CUDA_CHECK(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_.get()));
+  synchronize();
+}
+
+void CudaDevice::synchronize() { SPW_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
+
+}  // namespace cuda
+
+CudaDevices list_cuda_devices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    (void)cudaGetLastError();
+    return {.devices = {},
+            .none_reason = error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice ||
+                                   error == cudaSuccess
+                               ? "no NVIDIA driver or GPU was found"
+                               : cudaGetErrorString(error)};
+  }
+  CudaDevices found;
+  for (int i = 0; i < count; ++i) found.devices.push_back(cuda::describe(i));
+  return found;
+}
+
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
+  const CudaDevices found = list_cuda_devices();
+  SPW_CHECK(!found.devices.empty(), kInvalidArgument, "no device cuda:{}: {}; use --device cpu",
+            options.index, found.none_reason);
+  SPW_CHECK(options.index >= 0 && options.index < static_cast<int>(found.devices.size()),
+            kInvalidArgument, "no device cuda:{}; this machine has cuda:0 to cuda:{}",
+            options.index, found.devices.size() - 1);
+  return std::make_unique<cuda::CudaDevice>(options);
+}
+
+}  // namespace spillway

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// One NVIDIA GPU: its memory under a budget, its compute queue, copies.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+
+#include "cuda/cuda.h"
+#include "cuda/cuda_handles.h"
+#include "cuda/cuda_ops.h"
+#include "device/device.h"
+
+namespace spillway::cuda {
+
+// Owns a stream, the staging memory of copies, and counts what it hands out: never more than the
+// budget. Used from one thread at a time. Throws kOutOfMemory with what the budget went to, kDevice
+// for what CUDA reports.
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(const CudaDeviceOptions& options);
+  ~CudaDevice() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  Buffer allocate(size_t bytes, MemoryTag tag) override;
+  Usage usage() const override { return usage_; }
+  // Quantized types that the tensor cores' kernels read are packed as on the host.
+  WeightLayout preferred_layout(DType type, int64_t rows, int64_t cols) const override;
+  DType activation_type(DType weights) const override;
+
+  bool host_visible() const override { return false; }
+  void copy_to_device(std::byte* to, const std::byte* host, size_t bytes) override;
+  void copy_to_host(std::byte* host, const std::byte* from, size_t bytes) override;
+
+  Ops& ops() override { return *ops_; }
+  void synchronize() override;
+
+  cudaStream_t stream() const { return stream_.get(); }
+
+ private:
+  void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept override;
+  std::string describe_usage() const;
+
+  int index_;
+  DeviceInfo info_;
+  uint64_t budget_;
+  Usage usage_;
+  uint64_t allocated_ = 0;
+  Stream stream_;
+  // Pageable memory crosses the bus at a tenth of its speed; through pinned memory, while the other
+  // half is being filled, at nearly all of it.
+  static constexpr size_t kStagingBytes = size_t{16} << 20;
+  std::array<PinnedMemory, 2> staging_;
+  std::array<Event, 2> staged_;
+  std::unique_ptr<CudaOps> ops_;  // last: its memory is given back through release()
+};
+
+}  // namespace spillway::cuda

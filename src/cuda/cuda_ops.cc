@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/cuda_ops.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "base/error.h"
+#include "cuda/attention_decode.h"
+#include "cuda/attention_prefill.h"
+#include "cuda/dequantize.h"
+#include "cuda/elementwise.h"
+#include "cuda/kv_append.h"
+#include "cuda/norm.h"
+#include "cuda/sample.h"
+
+namespace spillway::cuda {
+namespace {
+
+// For measuring what a technique brings: SPILLWAY_CUDA_WITHOUT=graphs,...
+bool is_left_out(std::string_view technique) {
+  const char* const list = std::getenv("SPILLWAY_CUDA_WITHOUT");
+  return list != nullptr && std::string_view(list).find(technique) != std::string_view::npos;
+}
+
+const float* f32_vector(const WeightView& w) {
+  SPW_ASSERT(w.empty() || (w.dtype == DType::kF32 && w.rows == 1));
+  return reinterpret_cast<const float*>(w.data);
+}
+
+}  // namespace
+
+CudaOps::CudaOps(Device& device, cudaStream_t stream)
+    : device_(device),
+      stream_(stream),
+      gpu_(current_gpu()),
+      tables_(device, stream),
+      graphs_(stream),
+      use_graphs_(!is_left_out("graphs")) {}
+
+CudaOps::~CudaOps() = default;
+
+std::byte* CudaOps::grown(Buffer& buffer, size_t bytes, bool zeroed) {
+  if (buffer.bytes() >= bytes) return buffer.data();
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  buffer = Buffer();
+  buffer = device_.allocate(bytes, MemoryTag::kWorkspace);
+  if (zeroed) SPW_CUDA_CHECK(cudaMemsetAsync(buffer.data(), 0, bytes, stream_));
+  ++generation_;
+  return buffer.data();
+}
+
+void CudaOps::prepare(const StepLimits& limits) {
+  if (library_ == nullptr) library_ = CublasLt::try_load();
+  grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true);
+  if (library_ != nullptr) grown(library_workspace_, kLibraryWorkspaceBytes);
+  grown(converted_, static_cast<size_t>(limits.tokens * limits.widest) * sizeof(float));
+}
+
+void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
+  const StepShape shape = tables_.upload(batch);
+  // Prompts differ too much to be worth recording.
+  if (use_graphs_ && shape.max_rows == 1) {
+    graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape}, body);
+  } else {
+    body();
+  }
+  tables_.end_step();
+}
+
+void CudaOps::embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
+                    LinearMode mode) {
+  SPW_ASSERT(out.rows == static_cast<int64_t>(ids.size()) && out.cols == table.cols);
+  const int32_t* const indices = tables_.device_of(ids);
+  if (out.dtype == DType::kF32) return embed_rows(table, indices, out, mode, stream_);
+  SPW_ASSERT(mode == LinearMode::kStore);
+  const Activations wide{
+      DType::kF32, out.rows, out.cols, out.cols,
+      grown(converted_, static_cast<size_t>(out.rows * out.cols) * sizeof(float))};
+  embed_rows(table, indices, wide, mode, stream_);
+  cuda::gather_rows(wide, nullptr, out, stream_);
+}
+
+void CudaOps::norm(NormKind kind, const Activations& x, const WeightView& weight,
+                   const WeightView& bias, float eps, const Activations& out) {
+  SPW_ASSERT(weight.empty() || weight.cols == x.cols);
+  SPW_ASSERT(bias.empty() || bias.cols == x.cols);
+  cuda::norm(kind, x, f32_vector(weight), f32_vector(bias), eps, out, stream_);
+}
+
+void CudaOps::rope_angles(std::span<const int32_t> positions,
+                          std::span<const float> inverse_frequency, float scale,
+                          const Activations& out) {
+  SPW_ASSERT(out.rows == static_cast<int64_t>(positions.size()) &&
+             out.cols == 2 * static_cast<int64_t>(inverse_frequency.size()));
+  cuda::rope_angles(tables_.device_of(positions), constant(inverse_frequency), scale, out, stream_);
+}
+
+void CudaOps::rope(const Activations& x, int head_dim, const Activations& angles,
+                   RopeStyle style) {
+  cuda::rope(x, head_dim, angles, style, stream_);
+}
+
+void CudaOps::kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
+                        std::span<const SequenceSpan> spans) {
+  rope_and_append({}, k, v, {}, RopeStyle::kHalves, kv, spans);
+}
+
+void CudaOps::rope_and_append(const Activations& q, const Activations& k, const Activations& v,
+                              const Activations& angles, RopeStyle style, const KvLayerView& kv,
+                              std::span<const SequenceSpan> spans) {
+  if (spans.empty()) return;
+  StepShape shape;
+  const BatchView batch = tables_.device_of(spans, shape);
+  SPW_ASSERT(angles.empty() || angles.dtype == DType::kF32);
+  AppendCall call;
+  call.q = q;
+  call.k = k;
+  call.v = v;
+  call.angles = reinterpret_cast<const float*>(angles.data);
+  call.angles_stride = angles.stride;
+  call.rope_dims = static_cast<int>(angles.cols);
+  call.style = style;
+  call.kv = kv;
+  call.batch = batch;
+  cuda::rope_and_append(call, stream_);
+}
+
+void CudaOps::attention(const Activations& q, const KvLayerView& kv,
+                        std::span<const SequenceSpan> spans, const AttentionParams& params,
+                        const Activations& out) {
+  if (spans.empty()) return;
+  StepShape shape;
+  BatchView batch = tables_.device_of(spans, shape);
+  AttentionCall call{q, out, kv, batch, params};
+  // Batch-independent results: the kernel that splits every row at the same places.
+  const int decoding = deterministic_ ? batch.sequences : shape.decoding;
+  if (decoding > 0) {
+    call.batch.sequences = decoding;
+    const int rows = deterministic_ ? shape.tokens : decoding;
+    const size_t bytes = attention_decode_scratch_bytes(rows, params.heads, kv.kv_heads,
+                                                        kv.head_dim, shape.max_parts);
+    const AttentionScratch scratch{grown(attention_scratch_, bytes, /*zeroed=*/true),
+                                   attention_scratch_.bytes()};
+    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_parts, scratch,
+                     stream_);
+  }
+  if (decoding < batch.sequences) {
+    call.batch = batch;
+    call.batch.sequences -= decoding;
+    call.batch.first_row += decoding;
+    call.batch.rows += decoding;
+    call.batch.start += decoding;
+    call.batch.block_table += int64_t{decoding} * batch.table_stride;
+    attention_prefill(call, shape.max_rows, stream_);
+  }
+}
+
+void CudaOps::activate(ActivationKind kind, const Activations& x) {
+  cuda::activate(kind, x, stream_);
+}
+
+void CudaOps::gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
+                             const Activations& out) {
+  cuda::gated_activate(kind, gate, up, out, stream_);
+}
+
+void CudaOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
+                          const Activations& out) {
+  SPW_ASSERT(out.rows == static_cast<int64_t>(rows.size()));
+  if (rows.empty()) return;
+  cuda::gather_rows(x, tables_.device_of(rows), out, stream_);
+}
+
+void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
+                     std::span<int32_t> ids) {
+  SPW_ASSERT(logits.rows == static_cast<int64_t>(rows.size()) && rows.size() == ids.size());
+  if (rows.empty()) return;
+  size_t adjustments = 0;
+  for (const SampleRow& row : rows) adjustments += row.adjustments.size();
+  const size_t args_bytes = rows.size() * sizeof(SampleRowArgs);
+  const size_t adjustment_bytes = adjustments * sizeof(LogitAdjustment);
+  const size_t bytes = args_bytes + adjustment_bytes + ids.size_bytes();
+  if (sample_pinned_bytes_ < bytes) {
+    SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+    sample_pinned_ = make_pinned(2 * bytes);
+    sample_pinned_bytes_ = 2 * bytes;
+  }
+  std::byte* const on_device = grown(sample_args_, sample_pinned_bytes_);
+  auto* const pinned = static_cast<std::byte*>(sample_pinned_.get());
+  auto* const args = reinterpret_cast<SampleRowArgs*>(pinned);
+  auto* to = reinterpret_cast<LogitAdjustment*>(pinned + args_bytes);
+  int32_t first = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SampleRow& row = rows[i];
+    const auto count = static_cast<int32_t>(row.adjustments.size());
+    args[i] = {row.temperature, row.top_p, row.min_p, row.top_k, row.uniform, first, count};
+    to = std::copy(row.adjustments.begin(), row.adjustments.end(), to);
+    first += count;
+  }
+  const size_t ids_at = args_bytes + adjustment_bytes;
+  SPW_CUDA_CHECK(
+      cudaMemcpyAsync(on_device, pinned, ids_at, cudaMemcpyHostToDevice, stream_));
+  cuda::sample(logits, reinterpret_cast<const SampleRowArgs*>(on_device),
+               reinterpret_cast<const LogitAdjustment*>(on_device + args_bytes),
+               reinterpret_cast<int32_t*>(on_device + ids_at), stream_);
+  SPW_CUDA_CHECK(cudaMemcpyAsync(pinned + ids_at, on_device + ids_at, ids.size_bytes(),
+                                 cudaMemcpyDeviceToHost, stream_));
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  std::memcpy(ids.data(), pinned + ids_at, ids.size_bytes());
+}
+
+const float* CudaOps::constant(std::span<const float> values) {
+  for (const Constant& known : constants_) {
+    if (std::equal(known.values.begin(), known.values.end(), values.begin(), values.end()))
+      return reinterpret_cast<const float*>(known.on_device.data());
+  }
+  Constant added{{values.begin(), values.end()},
+                 device_.allocate(values.size_bytes(), MemoryTag::kWorkspace)};
+  device_.copy_to_device(added.on_device.data(), reinterpret_cast<const std::byte*>(values.data()),
+                         values.size_bytes());
+  constants_.push_back(std::move(added));
+  return reinterpret_cast<const float*>(constants_.back().on_device.data());
+}
+
+}  // namespace spillway::cuda

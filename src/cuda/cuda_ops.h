@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops of a decoder step on a GPU: which kernel, with what memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cuda/graph_cache.h"
+#include "cuda/kernel_args.h"
+#include "cuda/linear.h"
+#include "cuda/linear_library.h"
+#include "cuda/step_tables.h"
+#include "device/device.h"
+
+namespace spillway::cuda {
+
+// Queues kernels on one stream and returns. Single-threaded. Throws kInternal for shapes that do not
+// fit, kOutOfMemory for scratch memory, kDevice for what CUDA reports (also of earlier kernels).
+class CudaOps final : public Ops {
+ public:
+  CudaOps(Device& device, cudaStream_t stream);
+  ~CudaOps() override;
+
+  void set_deterministic(bool on) override { deterministic_ = on; }
+  void set_tuning(const TuningTable* table) override { tuning_ = table; }
+  LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override;
+  void set_unified_max(const UnifiedMax& unified) { unified_ = unified; }
+
+  void prepare(const StepLimits& limits) override;
+  void run_step(const StepBatch& batch, const std::function<void()>& body) override;
+
+  void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
+             LinearMode mode) override;
+  void norm(NormKind kind, const Activations& x, const WeightView& weight, const WeightView& bias,
+            float eps, const Activations& out) override;
+  void linear(const WeightView& w, const WeightView& bias, const Activations& x,
+              const Activations& out, LinearMode mode) override;
+  void linears(std::span<const Projection> parts, const Activations& x) override;
+  void activated_linear(ActivationKind kind, const Projection& up, const Activations& x) override;
+  void gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
+                    const Activations& x) override;
+  void rope_angles(std::span<const int32_t> positions, std::span<const float> inverse_frequency,
+                   float scale, const Activations& out) override;
+  void rope(const Activations& x, int head_dim, const Activations& angles,
+            RopeStyle style) override;
+  void kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
+                 std::span<const SequenceSpan> spans) override;
+  void rope_and_append(const Activations& q, const Activations& k, const Activations& v,
+                       const Activations& angles, RopeStyle style, const KvLayerView& kv,
+                       std::span<const SequenceSpan> spans) override;
+  void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                 const AttentionParams& params, const Activations& out) override;
+  void activate(ActivationKind kind, const Activations& x) override;
+  void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
+                      const Activations& out) override;
+  void gather_rows(const Activations& x, std::span<const int32_t> rows,
+                   const Activations& out) override;
+  void sample(const Activations& logits, std::span<const SampleRow> rows,
+              std::span<int32_t> ids) override;
+
+ private:
+  // Memory that grows to the largest size asked for; growing waits for the queue, and voids what was
+  // recorded.
+  std::byte* grown(Buffer& buffer, size_t bytes, bool zeroed = false);
+  // The call as one launch, or as several where its parts do not go together.
+  void multiply(LinearCall call);
+  void multiply_quantized(const LinearCall& call);
+  void multiply_plain(const LinearCall& call);
+  void multiply_by_library(const LinearCall& call);
+  InflectionPoints points_for(const LinearCall& call) const;
+  LinearPart part_of(const Projection& projection) const;
+  Activations as_type(const Activations& x, DType type);
+  const float* constant(std::span<const float> values);
+
+  Device& device_;
+  cudaStream_t stream_;
+  GpuShape gpu_;
+  bool deterministic_ = false;
+  const TuningTable* tuning_ = nullptr;
+  UnifiedMax unified_;
+  StepTables tables_;
+  GraphCache graphs_;
+  bool use_graphs_;
+  std::unique_ptr<CublasLt> library_;     // null where cuBLASLt is missing
+  uint64_t generation_ = 0;               // of the memory below
+  Buffer linear_scratch_, attention_scratch_, library_workspace_;
+  Buffer converted_;    // x in the type that a matrix wants
+  Buffer expanded_;     // a quantized matrix as F16, for many tokens
+  Buffer sample_args_;  // and the ids that come back
+  PinnedMemory sample_pinned_;
+  size_t sample_pinned_bytes_ = 0;
+  struct Constant {
+    std::vector<float> values;
+    Buffer on_device;
+  };
+  std::vector<Constant> constants_;
+};
+
+}  // namespace spillway::cuda

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers on a GPU: which kernel multiplies (FlashDecoding++, section 5).
+#include <algorithm>
+
+#include "base/error.h"
+#include "cuda/cuda_ops.h"
+#include "cuda/dequantize.h"
+#include "cuda/elementwise.h"
+#include "cuda/linear_quant.h"
+
+namespace spillway::cuda {
+namespace {
+
+bool is_plain(DType type) {
+  return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
+}
+
+// What a kernel wants x to be.
+DType input_type(DType weights) { return is_plain(weights) ? weights : DType::kF16; }
+
+// Parts go into one launch where their kernel is the same.
+bool go_together(const LinearPart& a, const LinearPart& b) {
+  return a.w.dtype == b.w.dtype && a.w.layout == b.w.layout && a.w.cols == b.w.cols &&
+         a.out.dtype == b.out.dtype && a.out.stride == b.out.stride;
+}
+
+// Where the library takes over from the kernels that decode quantized weights in registers: the
+// weights are then expanded once per step, which pays when many tokens share it.
+constexpr InflectionPoints kQuantizedPoints = {.m1 = 2, .m2 = kQuantLinearTokens + 1};
+
+}  // namespace
+
+LinearPart CudaOps::part_of(const Projection& projection) const {
+  SPW_ASSERT(projection.bias.empty() ||
+             (projection.bias.dtype == DType::kF32 && projection.bias.cols == projection.w.rows));
+  return {projection.w, reinterpret_cast<const float*>(projection.bias.data), projection.out};
+}
+
+InflectionPoints CudaOps::points_for(const LinearCall& call) const {
+  const WeightView& w = call.parts[0].w;
+  if (tuning_ != nullptr) {
+    if (const auto points = tuning_->try_points(shape_of(w))) return *points;
+  }
+  return is_plain(w.dtype) ? default_points(problem_of(call), library_ != nullptr)
+                           : kQuantizedPoints;
+}
+
+LinearKernel CudaOps::linear_kernel(const WeightView& w, int64_t tokens) const {
+  LinearCall call;
+  call.parts[0].w = w;
+  call.x.rows = tokens;
+  call.x.cols = w.cols;
+  return kernel_at(points_for(call), tokens);
+}
+
+void CudaOps::linear(const WeightView& w, const WeightView& bias, const Activations& x,
+                     const Activations& out, LinearMode mode) {
+  LinearCall call;
+  call.parts[0] = part_of({w, bias, out});
+  call.x = x;
+  call.epilogue = mode == LinearMode::kStore ? Epilogue::kStore : Epilogue::kAccumulate;
+  multiply(call);
+}
+
+void CudaOps::linears(std::span<const Projection> parts, const Activations& x) {
+  for (size_t begin = 0; begin < parts.size();) {
+    LinearCall call;
+    call.x = x;
+    call.parts[0] = part_of(parts[begin]);
+    size_t end = begin + 1;
+    for (; end < parts.size() && end - begin < std::size(call.parts); ++end) {
+      const LinearPart next = part_of(parts[end]);
+      if (!go_together(call.parts[0], next)) break;
+      call.parts[end - begin] = next;
+    }
+    call.count = static_cast<int>(end - begin);
+    multiply(call);
+    begin = end;
+  }
+}
+
+void CudaOps::activated_linear(ActivationKind kind, const Projection& up, const Activations& x) {
+  LinearCall call;
+  call.parts[0] = part_of(up);
+  call.x = x;
+  call.epilogue = Epilogue::kActivate;
+  call.activation = kind;
+  multiply(call);
+}
+
+void CudaOps::gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
+                           const Activations& x) {
+  LinearCall call;
+  call.parts[0] = part_of(gate);
+  call.parts[1] = part_of(up);
+  if (!go_together(call.parts[0], call.parts[1]) || gate.w.rows != up.w.rows) {
+    linear(up.w, up.bias, x, up.out, LinearMode::kStore);
+    linear(gate.w, gate.bias, x, gate.out, LinearMode::kStore);
+    gated_activate(kind, gate.out, up.out, up.out);
+    return;
+  }
+  // The result belongs where up's is; the kernels put it where the first part's is.
+  std::swap(call.parts[0].out, call.parts[1].out);
+  call.count = 2;
+  call.x = x;
+  call.epilogue = Epilogue::kGated;
+  call.activation = kind;
+  multiply(call);
+}
+
+Activations CudaOps::as_type(const Activations& x, DType type) {
+  if (x.dtype == type) return x;
+  const Activations converted{
+      type, x.rows, x.cols, x.cols,
+      grown(converted_, static_cast<size_t>(row_bytes(type, x.rows * x.cols)))};
+  cuda::gather_rows(x, nullptr, converted, stream_);
+  return converted;
+}
+
+void CudaOps::multiply(LinearCall call) {
+  const WeightView& w = call.parts[0].w;
+  const int64_t tokens = call.x.rows;
+  for (int i = 0; i < call.count; ++i) {
+    const LinearPart& part = call.parts[i];
+    SPW_ASSERT(part.w.cols == call.x.cols && part.out.rows == tokens &&
+               part.out.cols == part.w.rows);
+  }
+  if (tokens == 0) return;
+  call.x = as_type(call.x, input_type(w.dtype));
+  if (is_plain(w.dtype)) {
+    multiply_plain(call);
+  } else {
+    multiply_quantized(call);
+  }
+}
+
+void CudaOps::multiply_plain(const LinearCall& call) {
+  const LinearScratch scratch{
+      grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true),
+      linear_scratch_.bytes()};
+  LinearProblem problem = problem_of(call);
+  if (deterministic_) {
+    // One variant whatever the tokens: the flat kernel that takes any number of them.
+    problem.tokens = kFlatTokens;
+    linear_flat(call, plan_flat(problem, gpu_), scratch, stream_);
+    return;
+  }
+  switch (kernel_at(points_for(call), problem.tokens)) {
+    case LinearKernel::kGemv:
+      return linear_gemv(call, plan_gemv(problem, gpu_), stream_);
+    case LinearKernel::kFlat:
+      if (problem.tokens <= kFlatTokens)
+        return linear_flat(call, plan_flat(problem, gpu_), scratch, stream_);
+      [[fallthrough]];
+    case LinearKernel::kGemm:
+      return multiply_by_library(call);
+  }
+}
+
+void CudaOps::multiply_quantized(const LinearCall& call) {
+  const int64_t tokens = call.x.rows;
+  if (deterministic_ || kernel_at(points_for(call), tokens) != LinearKernel::kGemm) {
+    quant_linear(call, stream_);
+    return;
+  }
+  // Matrix by matrix through one F16 buffer.
+  int64_t elements = 0;
+  for (int i = 0; i < call.count; ++i)
+    elements = std::max(elements, call.parts[i].w.rows * call.parts[i].w.cols);
+  std::byte* const memory = grown(expanded_, static_cast<size_t>(elements) * 2);
+  const auto expand = [&](LinearPart part) {
+    const Activations to{DType::kF16, part.w.rows, part.w.cols, part.w.cols, memory};
+    dequantize_rows(part.w, 0, to, stream_);
+    part.w = {DType::kF16, part.w.rows, part.w.cols, memory};
+    return part;
+  };
+  LinearCall one = call;
+  one.count = 1;
+  if (call.epilogue == Epilogue::kGated) {
+    one.epilogue = Epilogue::kStore;
+    for (int i = 0; i < 2; ++i) {
+      one.parts[0] = expand(call.parts[i]);
+      multiply_by_library(one);
+    }
+    cuda::gated_activate(call.activation, call.parts[0].out, call.parts[1].out, call.parts[0].out,
+                         stream_);
+    return;
+  }
+  for (int i = 0; i < call.count; ++i) {
+    one.parts[0] = expand(call.parts[i]);
+    multiply_by_library(one);
+  }
+}
+
+void CudaOps::multiply_by_library(const LinearCall& call) {
+  if (library_ != nullptr) {
+    const size_t bytes = library_scratch_bytes(call);
+    linear_library(*library_, call, {grown(library_workspace_, bytes), library_workspace_.bytes()},
+                   stream_);
+  } else {
+    linear_tiled(call, {linear_scratch_.data(), linear_scratch_.bytes()}, stream_);
+  }
+}
+
+}  // namespace spillway::cuda

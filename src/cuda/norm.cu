@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/launch.cuh"
+#include "cuda/norm.h"
+#include "cuda/values.cuh"
+
+namespace spillway::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+
+// The sum over the block, for every thread; in one fixed order.
+__device__ float block_sum(float value, float* partial) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffffU, value, offset);
+  }
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < kWarps; ++i) sum += partial[i];
+  __syncthreads();  // partial may be written again
+  return sum;
+}
+
+template <class In, class Out>
+__global__ void __launch_bounds__(kThreads)
+    norm_kernel(NormKind kind, const In* __restrict__ x, int64_t x_stride,
+                const float* __restrict__ weight, const float* __restrict__ bias, float eps,
+                Out* out, int64_t out_stride, int dim) {
+  __shared__ float partial[kWarps];
+  let_next_start();
+  wait_for_previous();
+  const In* const row = x + blockIdx.x * x_stride;
+  Out* const to = out + blockIdx.x * out_stride;
+  float mean = 0;
+  if (kind == NormKind::kLayer) {
+    float sum = 0;
+    for (int i = threadIdx.x; i < dim; i += kThreads) sum += to_f32(row[i]);
+    mean = block_sum(sum, partial) / static_cast<float>(dim);
+  }
+  float squares = 0;
+  for (int i = threadIdx.x; i < dim; i += kThreads) {
+    const float centered = to_f32(row[i]) - mean;
+    squares = fmaf(centered, centered, squares);
+  }
+  const float variance = block_sum(squares, partial) / static_cast<float>(dim);
+  const float scale = rsqrtf(variance + eps);
+  for (int i = threadIdx.x; i < dim; i += kThreads) {
+    float y = (to_f32(row[i]) - mean) * scale;
+    if (weight != nullptr) y *= weight[i];
+    if (bias != nullptr) y += bias[i];
+    to[i] = from_f32<Out>(y);
+  }
+}
+
+// Four elements at a time; dim a multiple of 4, at most 4 * kThreads * kPerThread, rows aligned.
+template <class Out, int kPerThread>
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_kernel(const float* __restrict__ x, int64_t x_stride, const float* __restrict__ weight,
+                    float eps, Out* __restrict__ out, int64_t out_stride, int dim) {
+  __shared__ float partial[kWarps];
+  const int quads = dim / 4;
+  // Weights do not depend on the kernel before.
+  float4 w[kPerThread];
+#pragma unroll
+  for (int j = 0; j < kPerThread; ++j) {
+    const int i = threadIdx.x + j * kThreads;
+    if (i < quads) w[j] = reinterpret_cast<const float4*>(weight)[i];
+  }
+  let_next_start();
+  wait_for_previous();
+  const float4* const row = reinterpret_cast<const float4*>(x + blockIdx.x * x_stride);
+  float4 v[kPerThread];
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kPerThread; ++j) {
+    const int i = threadIdx.x + j * kThreads;
+    v[j] = i < quads ? row[i] : float4{0, 0, 0, 0};
+    squares = fmaf(v[j].x, v[j].x, squares);
+    squares = fmaf(v[j].y, v[j].y, squares);
+    squares = fmaf(v[j].z, v[j].z, squares);
+    squares = fmaf(v[j].w, v[j].w, squares);
+  }
+  const float scale = rsqrtf(block_sum(squares, partial) / static_cast<float>(dim) + eps);
+  Out* const to = out + blockIdx.x * out_stride;
+#pragma unroll
+  for (int j = 0; j < kPerThread; ++j) {
+    const int i = threadIdx.x + j * kThreads;
+    if (i >= quads) continue;
+    union {
+      Out y[4];
+      uint64_t bits[sizeof(Out) / 2];
+    } packed;
+    packed.y[0] = from_f32<Out>(v[j].x * scale * w[j].x);
+    packed.y[1] = from_f32<Out>(v[j].y * scale * w[j].y);
+    packed.y[2] = from_f32<Out>(v[j].z * scale * w[j].z);
+    packed.y[3] = from_f32<Out>(v[j].w * scale * w[j].w);
+#pragma unroll
+    for (int k = 0; k < static_cast<int>(sizeof(Out) / 2); ++k) {
+      reinterpret_cast<uint64_t*>(to)[i * (sizeof(Out) / 2) + k] = packed.bits[k];
+    }
+  }
+}
+
+bool is_aligned(const Activations& a, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(a.data) % bytes == 0 &&
+         row_bytes(a.dtype, a.stride) % bytes == 0;
+}
+
+}  // namespace
+
+void norm(NormKind kind, const Activations& x, const float* weight, const float* bias, float eps,
+          const Activations& out, cudaStream_t stream) {
+  SPW_ASSERT(x.rows == out.rows && x.cols == out.cols);
+  if (x.rows == 0) return;
+  const dim3 grid(static_cast<unsigned>(x.rows));
+  const int dim = static_cast<int>(x.cols);
+  with_activation_type(out.dtype, [&]<class Out>() {
+    constexpr int kPerThread = 8;
+    const bool fast = kind == NormKind::kRms && x.dtype == DType::kF32 && weight != nullptr &&
+                      bias == nullptr && x.data != out.data && dim % 4 == 0 &&
+                      dim <= 4 * kThreads * kPerThread && is_aligned(x, 16) && is_aligned(out, 16) &&
+                      reinterpret_cast<uintptr_t>(weight) % 16 == 0;
+    if (fast) {
+      const auto args = [&](auto kernel) {
+        launch(kernel, grid, kThreads, 0, stream, reinterpret_cast<const float*>(x.data), x.stride,
+               weight, eps, reinterpret_cast<Out*>(out.data), out.stride, dim);
+      };
+      if (dim <= 4 * kThreads * 2) {
+        args(rms_norm_kernel<Out, 2>);
+      } else {
+        args(rms_norm_kernel<Out, kPerThread>);
+      }
+      return;
+    }
+    with_activation_type(x.dtype, [&]<class In>() {
+      launch(norm_kernel<In, Out>, grid, kThreads, 0, stream, kind,
+             reinterpret_cast<const In*>(x.data), x.stride, weight, bias, eps,
+             reinterpret_cast<Out*>(out.data), out.stride, dim);
+    });
+  });
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// RMSNorm and LayerNorm on the GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "tensor/op_kinds.h"
+#include "tensor/tensor_view.h"
+
+namespace spillway::cuda {
+
+// out = norm(x) * weight + bias, row by row. x, out [rows, dim] of any activation type; weight, bias
+// [dim] or null. out may be x. Sums are taken in one order whatever the number of rows.
+void norm(NormKind kind, const Activations& x, const float* weight, const float* bias, float eps,
+          const Activations& out, cudaStream_t stream);
+
+}  // namespace spillway::cuda

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The next token from its logits, on the GPU: only ids leave it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "device/ops.h"
+
+namespace spillway::cuda {
+
+// SampleRow (device/ops.h) as the kernel reads it.
+struct SampleRowArgs {
+  float temperature;
+  float top_p;
+  float min_p;
+  int32_t top_k;
+  double uniform;
+  int32_t first_adjustment;
+  int32_t adjustments;
+};
+
+// ids[i] = the token drawn from row i of `logits` [rows, vocab] F32, which is changed by the row's
+// adjustments; -1 where no logit is a number. `rows` and `adjustments` are device memory.
+void sample(const Activations& logits, const SampleRowArgs* rows,
+            const LogitAdjustment* adjustments, int32_t* ids, cudaStream_t stream);
+
+}  // namespace spillway::cuda

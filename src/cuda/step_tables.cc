@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/step_tables.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace spillway::cuda {
+namespace {
+
+// Parts start at multiples of this many elements: kernels may load four at a time.
+constexpr size_t kAlignment = 4;
+size_t aligned(size_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+void StepTables::reserve(size_t elements) {
+  if (elements <= capacity_) return;
+  const size_t capacity = std::max<size_t>(2 * elements, 4096);
+  // The old memory may still be read by kernels in the queue.
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  memory_ = Buffer();
+  memory_ = device_.allocate(capacity * sizeof(int32_t), MemoryTag::kWorkspace);
+  pinned_ = make_pinned(capacity * sizeof(int32_t));
+  if (!sent_) sent_ = make_event();
+  capacity_ = capacity;
+  ++generation_;
+}
+
+void StepTables::remember(const void* host, size_t count, size_t offset) {
+  SPW_ASSERT(count_ < 4);
+  known_[count_++] = {host, count, offset};
+}
+
+std::optional<size_t> StepTables::try_find(const void* host, size_t count) const {
+  for (int i = 0; i < count_; ++i) {
+    if (known_[i].host == host && known_[i].count == count) return known_[i].offset;
+  }
+  return std::nullopt;
+}
+
+size_t StepTables::append(std::span<const int32_t> values, size_t at) {
+  std::copy(values.begin(), values.end(), static_cast<int32_t*>(pinned_.get()) + at);
+  return at + aligned(values.size());
+}
+
+size_t StepTables::append_batch(std::span<const SequenceSpan> spans, StepShape& shape, size_t at,
+                                BatchView& view) {
+  const size_t count = spans.size(), stride = static_cast<size_t>(shape.max_parts) *
+                                              (kPartTokens / kKvBlockTokens);
+  auto* const host = static_cast<int32_t*>(pinned_.get());
+  size_t offsets[3];
+  for (size_t& offset : offsets) {
+    offset = at;
+    at += aligned(count);
+  }
+
+  const size_t tables = at;
+  size_t decoding = 0, others = static_cast<size_t>(shape.decoding);
+  for (const SequenceSpan& span : spans) {
+    const size_t i = span.rows == 1 ? decoding++ : others++;
+    host[offsets[0] + i] = span.first_row;
+    host[offsets[1] + i] = span.rows;
+    host[offsets[2] + i] = span.start;
+    int32_t* const table = host + tables + i * stride;
+    const size_t blocks = std::min(stride, span.block_table.size());
+    std::copy_n(span.block_table.begin(), blocks, table);
+    std::fill(table + blocks, table + stride, 0);
+  }
+  view = {static_cast<int>(count), this->at(offsets[0]), this->at(offsets[1]),
+          this->at(offsets[2]),    this->at(tables),     static_cast<int>(stride)};
+  return tables + aligned(count * stride);
+}
+
+namespace {
+
+StepShape shape_of(std::span<const SequenceSpan> spans) {
+  StepShape shape;
+  shape.sequences = static_cast<int32_t>(spans.size());
+  int32_t longest = 1;
+  for (const SequenceSpan& span : spans) {
+    shape.tokens += span.rows;
+    shape.decoding += span.rows == 1 ? 1 : 0;
+    shape.max_rows = std::max(shape.max_rows, span.rows);
+    longest = std::max(longest, span.start + span.rows);
+  }
+  shape.max_parts = static_cast<int32_t>(
+      std::bit_ceil(static_cast<uint32_t>((longest + kPartTokens - 1) / kPartTokens)));
+  return shape;
+}
+
+size_t batch_elements(const StepShape& shape) {
+  const auto count = static_cast<size_t>(shape.sequences);
+  return 3 * aligned(count) +
+         aligned(count * static_cast<size_t>(shape.max_parts) * (kPartTokens / kKvBlockTokens));
+}
+
+}  // namespace
+
+void StepTables::send(size_t begin, size_t end) {
+  if (begin == end) return;
+  SPW_CUDA_CHECK(cudaMemcpyAsync(memory_.data() + begin * sizeof(int32_t),
+                                 static_cast<const int32_t*>(pinned_.get()) + begin,
+                                 (end - begin) * sizeof(int32_t), cudaMemcpyHostToDevice, stream_));
+  SPW_CUDA_CHECK(cudaEventRecord(sent_.get(), stream_));
+}
+
+StepShape StepTables::upload(const StepBatch& batch) {
+  shape_ = shape_of(batch.spans);
+  shape_.tokens = static_cast<int32_t>(batch.ids.size());
+  shape_.logit_rows = static_cast<int32_t>(batch.logit_rows.size());
+  const std::span<const int32_t> arrays[] = {batch.ids, batch.positions, batch.table_rows,
+                                             batch.logit_rows};
+  size_t elements = batch_elements(shape_);
+  for (const auto& array : arrays) elements += aligned(array.size());
+  reserve(elements);
+  SPW_CUDA_CHECK(cudaEventSynchronize(sent_.get()));
+  count_ = 0;
+  size_t at = 0;
+  for (const auto& array : arrays) {
+    remember(array.data(), array.size(), at);
+    at = append(array, at);
+  }
+  at = append_batch(batch.spans, shape_, at, view_);
+  spans_ = batch.spans;
+  used_ = at;
+  send(0, at);
+  return shape_;
+}
+
+const int32_t* StepTables::device_of(std::span<const int32_t> values) {
+  if (const auto offset = try_find(values.data(), values.size())) return at(*offset);
+  count_ = 0;  // ops outside a step, as tests call them
+  reserve(aligned(values.size()) + 1);
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  send(0, append(values, 0));
+  return at(0);
+}
+
+BatchView StepTables::device_of(std::span<const SequenceSpan> spans, StepShape& shape) {
+  if (count_ > 0 && spans.data() == spans_.data() && spans.size() == spans_.size()) {
+    shape = shape_;
+    return view_;
+  }
+  count_ = 0;
+  shape = shape_of(spans);
+  reserve(batch_elements(shape));
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  BatchView view;
+  send(0, append_batch(spans, shape, 0, view));
+  return view;
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole networks on a GPU: the logits of the CPU, recorded steps, sampling, and what happens when
+// memory runs out.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "cuda/cuda.h"
+#include "engine/engine.h"
+#include "engine/perplexity.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway {
+namespace {
+
+using testing_models::tiny_prompt;
+using testing_models::TinyRuntime;
+using Rows = std::vector<std::vector<float>>;
+
+class CudaGenerationTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const CudaDevices found = list_cuda_devices();
+    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.none_reason;
+  }
+  static TinyRuntime on_gpu(const std::string& kind, DType dtype, uint64_t budget = 0) {
+    return TinyRuntime(make_cuda_device({.index = 0, .memory_bytes = budget}), kind, dtype);
+  }
+};
+
+Rows all_logits(TinyRuntime& runtime, const std::vector<int32_t>& ids, int chunk, KvType type) {
+  KvCache kv = runtime.make_kv(64, type);
+  Decoder decoder = runtime.make_decoder(chunk);
+  Rows rows;
+  forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& logits) {
+    for (int64_t i = 0; i < logits.rows; ++i)
+      rows.emplace_back(logits.f32(i), logits.f32(i) + logits.cols);
+  });
+  return rows;
+}
+
+double difference(const Rows& a, const Rows& b) {
+  double error = 0, power = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < a[i].size(); ++j) {
+      error += std::pow(double{a[i][j]} - b[i][j], 2);
+      power += std::pow(double{b[i][j]}, 2);
+    }
+  }
+  return std::isfinite(error) ? error / power : INFINITY;
+}
+
+// F32 differs by rounding alone; others by the halves between matrices, and by 8-bit activations on
+// the CPU.
+double bar_of(DType type) {
+  if (type == DType::kF32) return 1e-8;
+  return type == DType::kBF16 ? 1e-3 : 3e-4;
+}
+
+TEST_F(CudaGenerationTest, ComputesTheLogitsOfTheCpu) {
+  const auto ids = tiny_prompt(300, 1);
+  for (const std::string kind : {"llama", "window", "opt", "opt-350m"}) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+      TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type);
+      const KvType kv = type == DType::kF32 ? KvType::kF32 : KvType::kF16;
+      const Rows expected = all_logits(cpu, ids, 300, kv);
+      for (const int chunk : {300, 64, 1}) {
+        EXPECT_LE(difference(all_logits(gpu, ids, chunk, kv), expected), bar_of(type))
+            << kind << ", " << dtype_name(type) << ", chunks of " << chunk;
+      }
+    }
+  }
+}
+
+TEST_F(CudaGenerationTest, EveryKvTypeGivesTheLogitsOfTheCpu) {
+  const auto ids = tiny_prompt(300, 2);
+  TinyRuntime cpu("llama"), gpu = on_gpu("llama", DType::kF32);
+  for (const KvType kv : kAllKvTypes) {
+    const Rows expected = all_logits(cpu, ids, 300, kv);
+    for (const int chunk : {300, 64, 1}) {
+      EXPECT_LE(difference(all_logits(gpu, ids, chunk, kv), expected),
+                kv == KvType::kF32 ? 1e-8 : 1e-4)
+          << kv_type_name(kv) << ", chunks of " << chunk;
+    }
+  }
+}
+
+// Greedy continuations, one token at a time: from the third step on they are replayed.
+TEST_F(CudaGenerationTest, RecordedStepsComputeWhatFirstOnesDid) {
+  TinyRuntime gpu = on_gpu("llama", DType::kF16);
+  const auto ids = tiny_prompt(40, 3);
+  const Rows first = all_logits(gpu, ids, 1, KvType::kF16);
+  KvCache kv = gpu.make_kv(64, KvType::kF16);
+  Decoder decoder = gpu.make_decoder(1);
+  for (int round = 0; round < 3; ++round) {
+    size_t at = 0;
+    forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& logits) {
+      const std::vector<float> row(logits.f32(0), logits.f32(0) + logits.cols);
+      ASSERT_EQ(row, first[at++]) << "round " << round;
+    });
+  }
+}
+
+std::map<RequestId, std::vector<TokenId>> run_all(Engine& engine) {
+  std::map<RequestId, std::vector<TokenId>> answers;
+  while (engine.step([&](const GenerationEvent& event) {
+    if (event.token) answers[event.id].push_back(*event.token);
+    EXPECT_TRUE(event.error.empty()) << event.error;
+  })) {
+  }
+  return answers;
+}
+
+// F32, where the logits are equal up to rounding: the same tokens, drawn with every option.
+TEST_F(CudaGenerationTest, DrawsTheTokensThatTheCpuDraws) {
+  TinyRuntime cpu("llama"), gpu = on_gpu("llama", DType::kF32);
+  std::vector<SamplingParams> all(8);
+  for (size_t i = 1; i < all.size(); ++i) all[i].temperature = 0.9F, all[i].seed = i;
+  all[2].top_k = 7;
+  all[3].top_p = 0.8F;
+  all[4].min_p = 0.05F;
+  all[5].top_k = 20, all[5].top_p = 0.7F;
+  all[6].repetition_penalty = 1.3F, all[6].frequency_penalty = 0.2F;
+  all[7].logit_bias = {{5, 4.0F}, {9, -100.0F}}, all[7].logprobs = 2;
+  const auto answers = [&](TinyRuntime& runtime) {
+    KvCache kv = runtime.make_kv(200);
+    Decoder decoder = runtime.make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {});
+    for (const SamplingParams& params : all) {
+      GenerationRequest request;
+      request.prompt = tiny_prompt(20, 5);
+      request.max_tokens = 40;
+      request.sampling = params;
+      engine.submit(request);
+    }
+    return run_all(engine);
+  };
+  EXPECT_EQ(answers(gpu), answers(cpu));
+}
+
+// A budget that is too small by a little more each time: always the typed error, never a leak, and
+// with enough it works.
+TEST_F(CudaGenerationTest, RunsOutOfMemoryCleanlyAtEveryAllocation) {
+  const auto ids = tiny_prompt(30, 6);
+  uint64_t needed = 0;
+  {
+    TinyRuntime gpu = on_gpu("llama", DType::kF16);
+    all_logits(gpu, ids, 30, KvType::kF16);
+    needed = gpu.device.usage().peak_bytes;
+  }
+  int failures = 0;
+  for (uint64_t budget = needed / 64; budget < needed; budget += needed / 64) {
+    try {
+      TinyRuntime gpu = on_gpu("llama", DType::kF16, budget);
+      all_logits(gpu, ids, 30, KvType::kF16);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory) << error.what();
+      ++failures;
+    }
+  }
+  EXPECT_GT(failures, 30);
+  TinyRuntime gpu = on_gpu("llama", DType::kF16, needed);
+  all_logits(gpu, ids, 30, KvType::kF16);
+  const uint64_t before = gpu.device.usage().bytes[static_cast<size_t>(MemoryTag::kKv)];
+  EXPECT_THROW(gpu.make_kv(1 << 20, KvType::kF16), Error);
+  EXPECT_EQ(gpu.device.usage().bytes[static_cast<size_t>(MemoryTag::kKv)], before);
+  all_logits(gpu, ids, 30, KvType::kF16);  // and the next request works
+}
+
+}  // namespace
+}  // namespace spillway
