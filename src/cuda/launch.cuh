@@ -29,21 +29,35 @@ __device__ __forceinline__ void let_next_start() {
 }
 
 // Throws kDevice when the launch is refused. Larger dynamic shared memory than 48 KiB must have
-// been allowed for the kernel before (cudaFuncSetAttribute).
+// been allowed for the kernel before (cudaFuncSetAttribute). `cluster` blocks, of neighbouring x,
+// reach each other's shared memory: from Hopper on; 1 elsewhere.
 template <class... Params, class... Args>
-void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
-            cudaStream_t stream, Args... args) {
+void launch_clusters(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                     int cluster, cudaStream_t stream, Args... args) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = overlapping_launches() ? 1 : 0;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (overlapping_launches()) {
+    cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    cudaLaunchAttribute& size = attributes[config.numAttrs++];
+    size.id = cudaLaunchAttributeClusterDimension;
+    size.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
   SPW_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Params(args)...));
+}
+
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+            cudaStream_t stream, Args... args) {
+  launch_clusters(kernel, grid, block, shared_bytes, 1, stream, args...);
 }
 
 }  // namespace spillway::cuda

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers over quantized weights for few tokens: decoded in registers, never expanded in
+// memory.
+//
+// The flat GEMM of FlashDecoding++ (section 4: tokens padded to 8, weights streamed through a ring
+// of buffers) on the packed layout that the CPU's kernels read (tensor/packed_layout.h). K is
+// always cut into the same eight slices, whose sums are added in order: a row's result is bit-equal
+// whatever the number of tokens, the slice of the matrix and the tuning.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/kernel_args.h"
+
+namespace spillway::cuda {
+
+// 0 everywhere: chosen by shape. For measurements; results do not change.
+struct QuantLinearTuning {
+  int cluster = 0;        // blocks that share K: 1, 2, 4, 8 (more than 1 from Hopper on)
+  int stages = 0;         // buffers of 256 columns that a warp has in flight: 1 to 4
+  int blocks_per_sm = 0;  // 1, 2
+  bool generic = false;   // the slow kernel that reads any layout, for comparison
+};
+
+// Tokens that one pass over the weights can serve.
+inline constexpr int kQuantLinearTokens = 64;
+
+// call.x is F16; weights are of one quantized type, packed or as in the file; outputs F32, F16
+// (saturating) or BF16. Packed weights are 16-byte aligned. More than kQuantLinearTokens tokens
+// take several passes over the weights. Throws kDevice when a launch is refused.
+void quant_linear(const LinearCall& call, cudaStream_t stream,
+                  const QuantLinearTuning& tuning = {});
+
+}  // namespace spillway::cuda

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/linear_quant.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cuda/quant_test_data.h"
+
+namespace spillway::cuda {
+namespace {
+
+double activation(ActivationKind kind, double v) {
+  switch (kind) {
+    case ActivationKind::kRelu:
+      return std::max(v, 0.0);
+    case ActivationKind::kGelu:
+      return 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
+    case ActivationKind::kGeluTanh:
+      return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    case ActivationKind::kSilu:
+      return v / (1 + std::exp(-v));
+  }
+  return v;
+}
+
+// One call's data and its exact results.
+struct Case {
+  DType type = DType::kQ4_0;
+  WeightLayout layout = WeightLayout::kGroups16;
+  std::vector<int64_t> n = {83};  // rows of each part
+  int64_t k = 1280;
+  int64_t tokens = 1;
+  Epilogue epilogue = Epilogue::kStore;
+  ActivationKind kind = ActivationKind::kSilu;
+  DType out = DType::kF32;
+  bool bias = false;
+  int64_t x_gap = 8;    // columns of x's buffer that are not x
+  int64_t out_gap = 3;  // likewise
+  bool odd_x = false;   // x at an address that fast kernels cannot take
+};
+
+struct Outcome {
+  std::vector<std::vector<float>> parts;  // [tokens, n] as stored
+  double worst_nmse = 0;
+};
+
+Outcome run(const Case& c, const QuantLinearTuning& tuning = {}) {
+  const int64_t x_stride = c.k + c.x_gap;
+  int64_t widest = 0;
+  for (const int64_t n : c.n) widest = std::max(widest, n);
+  const int64_t out_stride = widest + c.out_gap;
+  const size_t parts = c.n.size();
+  const auto elements = [](int64_t a, int64_t b) { return static_cast<size_t>(a * b); };
+
+  auto x_stored = stored_as(DType::kF16, random_values(elements(64, x_stride), 3));
+  x_stored.resize(
+      static_cast<size_t>(row_bytes(DType::kF16, x_stride) * std::min<int64_t>(c.tokens, 64)));
+  while (static_cast<int64_t>(x_stored.size()) < row_bytes(DType::kF16, x_stride * c.tokens)) {
+    x_stored.push_back(x_stored[x_stored.size() % 1000]);
+  }
+  const std::vector<float> x = values_of(DType::kF16, x_stored);
+  GuardedBytes x_gpu(x_stored.size() + 8);
+  std::byte* x_data = x_gpu.data() + (c.odd_x ? 2 : 0);
+  SPW_CUDA_CHECK(cudaMemcpy(x_data, x_stored.data(), x_stored.size(), cudaMemcpyHostToDevice));
+
+  LinearCall call;
+  call.count = static_cast<int>(parts);
+  call.x = {DType::kF16, c.tokens, c.k, x_stride, x_data};
+  call.epilogue = c.epilogue;
+  call.activation = c.kind;
+  std::vector<TestMatrix> matrices;
+  std::vector<GuardedBytes> outs, biases;
+  std::vector<std::vector<double>> sums(parts);
+  const std::vector<float> before = random_values(elements(c.tokens, out_stride), 9);
+  for (size_t p = 0; p < parts; ++p) {
+    matrices.push_back(TestMatrix::make(c.type, c.n[p], c.k, c.layout, 100 + p));
+    const std::vector<float> bias = random_values(static_cast<size_t>(c.n[p]), 50 + p);
+    biases.emplace_back(bias.data(), bias.size() * 4);
+    outs.emplace_back(static_cast<size_t>(row_bytes(c.out, c.tokens * out_stride)));
+    if (c.epilogue == Epilogue::kAccumulate) outs.back().write(before.data(), before.size() * 4);
+    LinearPart& part = call.parts[p];
+    part.w = matrices[p].view;
+    part.bias = c.bias ? reinterpret_cast<const float*>(biases[p].data()) : nullptr;
+    if (c.epilogue != Epilogue::kGated || p == 0) {
+      part.out = {c.out, c.tokens, c.n[p], out_stride, outs[p].data()};
+    }
+    sums[p].resize(elements(c.tokens, c.n[p]));
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      for (int64_t i = 0; i < c.n[p]; ++i) {
+        double sum = c.bias ? bias[static_cast<size_t>(i)] : 0;
+        const float* w = matrices[p].values.data() + i * c.k;
+        const float* row = x.data() + t * x_stride;
+        for (int64_t j = 0; j < c.k; ++j) sum += static_cast<double>(w[j]) * row[j];
+        sums[p][static_cast<size_t>(t * c.n[p] + i)] = sum;
+      }
+    }
+  }
+
+  quant_linear(call, nullptr, tuning);
+  SPW_CUDA_CHECK(cudaDeviceSynchronize());
+
+  Outcome outcome;
+  for (size_t p = 0; p < (c.epilogue == Epilogue::kGated ? 1 : parts); ++p) {
+    EXPECT_TRUE(outs[p].guards_are_whole());
+    const std::vector<std::byte> bytes = outs[p].read();
+    const std::vector<float> all = values_of(c.out, bytes);
+    std::vector<float> got;
+    std::vector<double> want;
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      for (int64_t i = 0; i < out_stride; ++i) {
+        const auto at = static_cast<size_t>(t * out_stride + i);
+        if (i >= c.n[p]) {  // the gap is not ours
+          if (c.epilogue == Epilogue::kAccumulate) {
+            EXPECT_EQ(all[at], before[at]);
+          } else {
+            EXPECT_TRUE(std::isnan(all[at])) << "token " << t << " column " << i;
+          }
+          continue;
+        }
+        double value = sums[p][static_cast<size_t>(t * c.n[p] + i)];
+        if (c.epilogue == Epilogue::kAccumulate) value += before[at];
+        if (c.epilogue == Epilogue::kActivate) value = activation(c.kind, value);
+        if (c.epilogue == Epilogue::kGated) {
+          value = activation(c.kind, value) * sums[1][static_cast<size_t>(t * c.n[p] + i)];
+        }
+        want.push_back(value);
+        got.push_back(all[at]);
+      }
+    }
+    outcome.worst_nmse = std::max(outcome.worst_nmse, nmse(got, want));
+    outcome.parts.push_back(std::move(got));
+  }
+  return outcome;
+}
+
+constexpr double kExact = 1e-7;    // F32 results
+constexpr double kRounded = 1e-6;  // F16 results
+constexpr double kBRounded = 2e-5;
+
+class QuantLinearTest : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  // A K that is not a power of two, of whole blocks.
+  static int64_t blocks(int64_t count) { return count * dtype_info(GetParam()).block_elements; }
+};
+
+TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {
+  Case c{.type = GetParam()};
+  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  c.tokens = 1;
+  const Outcome alone = run(c);
+  double worst = alone.worst_nmse;
+  for (const int64_t tokens : {2, 3, 7, 8, 9, 16, 33, 64, 70}) {
+    c.tokens = tokens;
+    const Outcome together = run(c);
+    worst = std::max(worst, together.worst_nmse);
+    EXPECT_LE(together.worst_nmse, kExact) << tokens;
+    for (size_t i = 0; i < alone.parts[0].size(); ++i) {
+      ASSERT_EQ(together.parts[0][i], alone.parts[0][i]) << tokens << " tokens, row " << i;
+    }
+  }
+  EXPECT_LE(worst, kExact);
+  RecordProperty("nmse", std::to_string(worst * 1e9) + "e-9");
+  std::printf("nmse %.2e\n", worst);
+}
+
+TEST_P(QuantLinearTest, AnyNumberOfBlocksInARow) {
+  Case c{.type = GetParam(), .n = {35}};
+  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  for (const int64_t count : {1, 2, 3, 5, 7, 8, 9, 17, 43}) {
+    for (const int64_t tokens : {1, 5, 12}) {
+      c.k = blocks(count);
+      c.tokens = tokens;
+      EXPECT_LE(run(c).worst_nmse, kExact) << "k " << c.k << ", tokens " << tokens;
+    }
+  }
+}
+
+TEST_P(QuantLinearTest, AnyNumberOfRows) {
+  Case c{.type = GetParam(), .k = blocks(4), .tokens = 3};
+  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  for (const int64_t n : {1, 15, 16, 17, 32, 33, 64, 9003}) {
+    c.n = {n};
+    EXPECT_LE(run(c).worst_nmse, kExact) << n;
+    EXPECT_LE(run(c, {.cluster = 8}).worst_nmse, kExact) << n;
+  }
+}
+
+TEST_P(QuantLinearTest, TuningDoesNotChangeABit) {
+  Case c{.type = GetParam(), .n = {611}};
+  if (!can_pack(c.type)) GTEST_SKIP() << "has one kernel";
+  for (const int64_t tokens : {1, 11, 20}) {
+    c.tokens = tokens;
+    const Outcome first = run(c);
+    EXPECT_LE(first.worst_nmse, kExact);
+    for (const int cluster : {1, 2, 4, 8}) {
+      for (const int stages : {1, 2, 3}) {
+        for (const int blocks_per_sm : {1, 2}) {
+          const Outcome other =
+              run(c, {.cluster = cluster, .stages = stages, .blocks_per_sm = blocks_per_sm});
+          ASSERT_EQ(other.parts, first.parts)
+              << tokens << " tokens, cluster " << cluster << ", stages " << stages;
+        }
+      }
+    }
+    EXPECT_LE(run(c, {.generic = true}).worst_nmse, kExact);
+  }
+}
+
+TEST_P(QuantLinearTest, RowsAsInTheFile) {
+  Case c{.type = GetParam(), .layout = WeightLayout::kRows, .n = {37}};
+  for (const int64_t tokens : {1, 9}) {
+    c.tokens = tokens;
+    EXPECT_LE(run(c).worst_nmse, kExact);
+  }
+}
+
+TEST_P(QuantLinearTest, PartsShareTheirInput) {
+  Case c{.type = GetParam(), .n = {83, 16, 47}, .bias = true};
+  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  for (const int64_t tokens : {1, 9}) {
+    c.tokens = tokens;
+    c.out = DType::kF32;
+    EXPECT_LE(run(c).worst_nmse, kExact);
+    EXPECT_LE(run(c, {.cluster = 4}).worst_nmse, kExact);
+    c.out = DType::kF16;
+    EXPECT_LE(run(c).worst_nmse, kRounded);
+    c.out = DType::kBF16;
+    EXPECT_LE(run(c).worst_nmse, kBRounded);
+  }
+}
+
+TEST_P(QuantLinearTest, EpiloguesDoWhatTheySay) {
+  for (const int64_t tokens : {1, 9, 33}) {
+    Case c{.type = GetParam(), .n = {83}, .tokens = tokens, .bias = true};
+    if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+    c.epilogue = Epilogue::kAccumulate;
+    EXPECT_LE(run(c).worst_nmse, kExact);
+    for (const auto kind : {ActivationKind::kRelu, ActivationKind::kGelu, ActivationKind::kGeluTanh,
+                            ActivationKind::kSilu}) {
+      c.kind = kind;
+      c.n = {83};
+      c.epilogue = Epilogue::kActivate;
+      EXPECT_LE(run(c).worst_nmse, kExact);
+      c.n = {83, 83};
+      c.epilogue = Epilogue::kGated;
+      EXPECT_LE(run(c).worst_nmse, kExact);
+      EXPECT_LE(run(c, {.cluster = 8}).worst_nmse, kExact);
+      c.out = DType::kF16;
+      EXPECT_LE(run(c).worst_nmse, kRounded);
+      c.out = DType::kF32;
+    }
+  }
+}
+
+TEST_P(QuantLinearTest, AnInputThatIsNotAligned) {
+  Case c{.type = GetParam(), .n = {35}, .tokens = 2, .odd_x = true};
+  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  EXPECT_LE(run(c).worst_nmse, kExact);
+}
+
+constexpr DType kQuantized[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
+                                DType::kQ5_K, DType::kQ6_K, DType::kG4};
+INSTANTIATE_TEST_SUITE_P(Types, QuantLinearTest, testing::ValuesIn(kQuantized),
+                         [](const auto& suite) { return std::string(dtype_name(suite.param)); });
+
+}  // namespace
+}  // namespace spillway::cuda
