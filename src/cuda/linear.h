@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers of F16, BF16 and F32 weights (WeightLayout::kRows): the three kinds of kernel of
+// FlashDecoding++, sections 4 and 5, and which of their variants is taken.
+//
+//   kGemv  CUDA cores, up to kGemvTokens tokens a pass (linear_gemv.cu)
+//   kFlat  tensor cores, tokens padded to a multiple of 8: weights go straight into registers for
+//          few tokens (linear_flat.cu), through a ring in shared memory for more (linear_staged.cu)
+//   kGemm  cuBLASLt (linear_library.h), or linear_staged.cu and linear_tiled.cu where it is missing
+//
+// Common contract: x has the type of the weights; out is F16, BF16 or F32 (F32 when accumulating);
+// sums are F32. Launchers may be captured in CUDA graphs and are thread-safe. A result depends on
+// the inputs, k and the variant, never on n or on the other tokens; which variant is taken depends
+// on the `n` given to the plan_* functions, so that a slice computed with the plan of the whole
+// matrix has the bits of the whole.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cuda/kernel_args.h"
+#include "device/tuning.h"
+
+namespace spillway::cuda {
+
+inline constexpr int kGemvTokens = 4;
+inline constexpr int kFlatTokens = 64;
+
+// What kernels need to know of the GPU.
+struct GpuShape {
+  int sms = 132;
+  int compute_capability = 90;  // 10 * major + minor
+};
+GpuShape current_gpu();
+
+// What a choice is made from. n counts the rows of all parts of the call.
+struct LinearProblem {
+  DType dtype = DType::kF16;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t tokens = 1;
+  bool gated = false;
+};
+LinearProblem problem_of(const LinearCall& call);
+
+// Memory for what blocks hand to each other, and a library's workspace. Its first
+// kScratchCounterBytes are counters: zeroed once when allocated, left at zero by every kernel. One
+// call at a time uses it (calls of one stream do). data is aligned to 256 bytes.
+inline constexpr size_t kScratchCounterBytes = size_t{64} << 10;
+struct LinearScratch {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+// Enough for every flat call on a GPU of `sms` multiprocessors.
+size_t flat_scratch_bytes(int sms);
+
+// Variants are numbered; names are for benchmarks: "r2 u8 k1".
+struct LinearVariant {
+  int index = 0;
+  int splits = 1;            // of k over blocks; linear_staged.cu only
+  bool prefetch_l2 = false;  // linear_gemv.cu: ask for all of a warp's weights before waiting
+};
+
+// --- GEMV: any tokens, in passes of kGemvTokens. Batch-invariant: a token's result is bit-equal
+// alone and among others, for one variant.
+int gemv_variants();
+std::string gemv_variant_name(int index);
+bool gemv_supports(int index, const LinearProblem& problem);
+LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& gpu);
+void linear_gemv(const LinearCall& call, const LinearVariant& variant, cudaStream_t stream);
+
+// --- Flat: up to kFlatTokens tokens (the staged variants: any). Falls back to linear_gemv where
+// tensor cores do not serve: F32 weights, rows that are not multiples of 16 bytes, before Ampere.
+int flat_variants();
+std::string flat_variant_name(int index);
+bool flat_supports(int index, const LinearProblem& problem);
+LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu);
+void linear_flat(const LinearCall& call, const LinearVariant& variant, const LinearScratch& scratch,
+                 cudaStream_t stream);
+
+// --- Any number of tokens, type, size and alignment, without a library.
+void linear_tiled(const LinearCall& call, const LinearScratch& scratch, cudaStream_t stream);
+
+// Where the kinds begin when nothing was measured. `library`: whether cuBLASLt is there.
+InflectionPoints default_points(const LinearProblem& problem, bool library);
+
+}  // namespace spillway::cuda

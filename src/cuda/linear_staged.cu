@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flat GEMM (FlashDecoding++, section 4) for more tokens: weights and x go through a ring of
+// buffers in shared memory (the paper's double buffering, several steps deep), because x is then
+// too large to be read again by every warp.
+//
+// A block takes 32 rows per warp, all tokens (up to 64) and, where there are too few rows for all
+// multiprocessors, one of several slices of the columns; the block that finishes a tile last adds
+// the slices up, always in the same order. Buffers hold rows of 64 columns = 8 pieces of 16 bytes,
+// piece c of row r at place c ^ (r % 8), so that neither copies nor ldmatrix meet bank conflicts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "cuda/linear.h"
+#include "cuda/linear_flat.cuh"
+
+namespace spillway::cuda {
+namespace {
+
+constexpr int kStepColumns = 64;
+constexpr int kRowBytes = 2 * kStepColumns;
+constexpr int kMaxCounters = kScratchCounterBytes / sizeof(uint32_t);  // one per split tile
+constexpr int kMaxSplits = 16;
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Copies 16 bytes, or writes zeros where there are none.
+__device__ __forceinline__ void copy_piece(uint32_t to, const std::byte* from, bool exists) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(exists ? 16 : 0));
+#else
+  (void)to, (void)from, (void)exists;
+  __trap();  // never launched there
+#endif
+}
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int Pending>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+// NT tiles of 8 tokens, W warps, S steps in the ring. blockIdx.x = tile * splits + split;
+// blockIdx.y counts groups of 8 NT tokens.
+template <class T, int NT, int W, int S>
+__global__ void __launch_bounds__(32 * W)
+    staged_kernel(const __grid_constant__ LinearParams p, int splits, std::byte* scratch) {
+  constexpr int kRows = 32 * W, kTokens = 8 * NT, kThreads = 32 * W;
+  constexpr int kStageBytes = (kRows + kTokens) * kRowBytes;
+  extern __shared__ __align__(1024) std::byte ring[];
+  let_next_start();
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int tile = blockIdx.x / splits, split = blockIdx.x % splits;
+  const bool gated = p.epilogue == Epilogue::kGated;
+  const RowPlace place = place_of(p, tile, gated ? kRows / 2 : kRows);
+  const int n = p.part[place.part].n;
+  const int token0 = blockIdx.y * kTokens, tokens = min(kTokens, p.tokens - token0);
+  const int all_steps = (p.k + kStepColumns - 1) / kStepColumns;
+  const int first = static_cast<int>(int64_t{split} * all_steps / splits);
+  const int steps = static_cast<int>(int64_t{split + 1} * all_steps / splits) - first;
+  const uint32_t base = shared_address(ring);
+
+  // Copies: thread -> piece thread % 8 of rows thread / 8 + i * kThreads / 8.
+  constexpr int kPasses = kRows * 8 / kThreads;  // = 8
+  constexpr int kRowsPerPass = kThreads / 8;
+  const int piece = thread % 8;
+  const std::byte* from[kPasses];
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    // Rows of a gated block: 16 of the gate, 16 of up for each warp.
+    const int local = thread / 8 + i * kRowsPerPass;
+    const bool up = gated && local % 32 >= 16;
+    const int index = place.row + (gated ? local / 32 * 16 + local % 16 : local);
+    from[i] = p.part[up ? 1 : place.part].w + (int64_t{min(index, n - 1)} * p.k + piece * 8) * 2;
+  }
+  const auto copy_weights = [&](int step) {
+    const uint32_t stage = base + step % S * kStageBytes;
+    const int column = (first + step) * kStepColumns;
+    const bool exists = column + piece * 8 < p.k;
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const int local = thread / 8 + i * kRowsPerPass;
+      copy_piece(stage + local * kRowBytes + (piece ^ (local % 8)) * 16,
+                 exists ? from[i] + int64_t{column} * 2 : from[i], exists);
+    }
+  };
+  const auto copy_x = [&](int step) {
+    const uint32_t stage = base + step % S * kStageBytes + kRows * kRowBytes;
+    const int column = (first + step) * kStepColumns + piece * 8;
+#pragma unroll
+    for (int local = thread / 8; local < kTokens; local += kRowsPerPass) {
+      const bool exists = local < tokens && column < p.k;
+      const std::byte* x = p.x + ((token0 + local) * p.x_stride + column) * 2;
+      copy_piece(stage + local * kRowBytes + (piece ^ (local % 8)) * 16, exists ? x : p.x, exists);
+    }
+  };
+
+#pragma unroll
+  for (int s = 0; s < S - 1; ++s) {
+    if (s < steps) copy_weights(s);
+  }
+  wait_for_previous();
+#pragma unroll
+  for (int s = 0; s < S - 1; ++s) {
+    if (s < steps) copy_x(s);
+    commit_copies();
+  }
+
+  float sum[2][NT][4] = {};
+  // Where this lane's rows of ldmatrix lie; every tile begins at a multiple of 8 rows, so the
+  // place of a piece depends on the lane only.
+  const int a_row = warp * 32 + lane % 16, a_piece = lane / 16;
+  const int b_row = lane % 8 + lane / 16 * 8, b_piece = lane / 8 % 2;
+  for (int step = 0; step < steps; ++step) {
+    wait_for_copies<S - 2>();
+    __syncthreads();
+    if (step + S - 1 < steps) {
+      copy_weights(step + S - 1);
+      copy_x(step + S - 1);
+    }
+    commit_copies();
+    const uint32_t stage = base + step % S * kStageBytes;
+    const uint32_t a_base = stage + a_row * kRowBytes;
+    const uint32_t b_base = stage + (kRows + b_row) * kRowBytes;
+#pragma unroll
+    for (int kk = 0; kk < kStepColumns / 16; ++kk) {
+      uint32_t a[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        load_matrices(a[i], a_base + i * 16 * kRowBytes + ((2 * kk + a_piece) ^ (lane % 8)) * 16);
+      }
+#pragma unroll
+      for (int j = 0; j < NT; j += 2) {
+        uint32_t b[4];
+        load_matrices(b, b_base + j * 8 * kRowBytes + ((2 * kk + b_piece) ^ (lane % 8)) * 16);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          mma_16x8x16<T>(sum[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[0], b[1]);
+          mma_16x8x16<T>(sum[i][j + 1], a[i][0], a[i][1], a[i][2], a[i][3], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  if (splits > 1) {
+    // [tile][split][element of a thread][thread]
+    constexpr int kElements = 2 * NT * 4;
+    __shared__ bool is_last;
+    auto* counters = reinterpret_cast<uint32_t*>(scratch);
+    float* parts = reinterpret_cast<float*>(scratch + kScratchCounterBytes) +
+                   int64_t{tile} * splits * (kElements * kThreads) + thread;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      __stcg(parts + (int64_t{split} * kElements + e) * kThreads,
+             sum[e / (4 * NT)][e / 4 % NT][e % 4]);
+    }
+    __threadfence();
+    __syncthreads();
+    if (thread == 0) {
+      is_last = atomicAdd(&counters[tile], 1) == static_cast<uint32_t>(splits - 1);
+      if (is_last) counters[tile] = 0;
+    }
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      float& s = sum[e / (4 * NT)][e / 4 % NT][e % 4];
+      s = __ldcg(parts + e * kThreads);
+    }
+    for (int other = 1; other < splits; ++other) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        sum[e / (4 * NT)][e / 4 % NT][e % 4] +=
+            __ldcg(parts + (int64_t{other} * kElements + e) * kThreads);
+      }
+    }
+  }
+
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int j = 0; j < NT; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int local = 8 * j + 2 * t + e, token = token0 + local;
+        if (local >= tokens) continue;
+        if (gated) {
+          const int row = place.row + warp * 16 + 8 * h + g;
+          if (row < n) finish_gated(p, row, token, sum[0][j][2 * h + e], sum[1][j][2 * h + e]);
+          continue;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int row = place.row + warp * 32 + 16 * i + 8 * h + g;
+          if (row < n) finish(p, place.part, row, token, sum[i][j][2 * h + e]);
+        }
+      }
+    }
+  }
+}
+
+struct StagedShape {
+  int warps, stages;
+};
+constexpr StagedShape kShapes[] = {{4, 4}, {4, 8}, {2, 6}, {8, 3}, {8, 4}};
+constexpr int kShapeCount = sizeof(kShapes) / sizeof(kShapes[0]);
+
+int token_tiles(int64_t tokens) { return tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8; }
+size_t ring_bytes(const StagedShape& s, int tiles) {
+  return size_t(s.stages) * size_t(32 * s.warps + 8 * tiles) * kRowBytes;
+}
+
+template <class T, int NT, int Index>
+void launch_shape(const LinearParams& p, int splits, const LinearScratch& scratch,
+                  cudaStream_t stream) {
+  constexpr StagedShape s = kShapes[Index];
+  constexpr auto kernel = staged_kernel<T, NT, s.warps, s.stages>;
+  const size_t bytes = ring_bytes(s, NT);
+  const int rows = 32 * s.warps;
+  const int tiles = row_groups(p, p.epilogue == Epilogue::kGated ? rows / 2 : rows);
+  const int groups = (p.tokens + 8 * NT - 1) / (8 * NT);
+  // The slices of a tile must have a place to meet.
+  const size_t part_bytes = size_t(rows) * 8 * NT * sizeof(float);
+  const size_t room =
+      scratch.bytes > kScratchCounterBytes ? scratch.bytes - kScratchCounterBytes : 0;
+  if (groups > 1 || tiles > kMaxCounters || size_t(tiles) * size_t(splits) * part_bytes > room) {
+    splits = 1;
+  }
+  // Per device and cheap; a graph does not record it.
+  SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(bytes)));
+  launch(kernel, dim3(tiles * splits, groups), dim3(32 * s.warps), bytes, stream, p, splits,
+         scratch.data);
+}
+
+template <class T, int NT>
+void launch_index(const LinearVariant& v, const LinearParams& p, const LinearScratch& scratch,
+                  cudaStream_t stream) {
+  const auto try_one = [&]<int I>(std::integral_constant<int, I>) {
+    if (v.index == I) launch_shape<T, NT, I>(p, v.splits, scratch, stream);
+  };
+  [&]<int... I>(std::integer_sequence<int, I...>) {
+    (try_one(std::integral_constant<int, I>()), ...);
+  }
+  (std::make_integer_sequence<int, kShapeCount>());
+}
+
+template <class T>
+void run(const LinearParams& p, const LinearVariant& v, const LinearScratch& scratch,
+         cudaStream_t stream) {
+  switch (token_tiles(p.tokens)) {
+    case 2:
+      return launch_index<T, 2>(v, p, scratch, stream);
+    case 4:
+      return launch_index<T, 4>(v, p, scratch, stream);
+    default:
+      return launch_index<T, 8>(v, p, scratch, stream);
+  }
+}
+
+// How many slices of k keep `slots` blocks busy with the least left over: blocks of a wave take as
+// long as their steps, plus filling the ring and meeting the others.
+int best_splits(int64_t tiles, int64_t steps, int64_t slots) {
+  int best = 1;
+  double best_time = 0;
+  for (int splits = 1; splits <= kMaxSplits && splits * 4 <= steps; ++splits) {
+    const int64_t blocks = tiles * splits;
+    if (splits > 1 && blocks > 8 * slots) break;
+    const double waves = static_cast<double>((blocks + slots - 1) / slots);
+    const double per_block = static_cast<double>((steps + splits - 1) / splits) + 3 +
+                             (splits > 1 ? 2 + 0.25 * splits : 0);
+    const double time = waves * per_block;
+    if (splits == 1 || time < best_time) best = splits, best_time = time;
+  }
+  return best;
+}
+
+int blocks_per_sm(const StagedShape& s, int tiles) {
+  return std::max<int>(1, static_cast<int>((size_t{227} << 10) / (ring_bytes(s, tiles) + 1024)));
+}
+
+}  // namespace
+
+int staged_variants() { return kShapeCount; }
+
+std::string staged_variant_name(int index) {
+  return fmt::format("ring r{} s{}", 32 * kShapes[index].warps, kShapes[index].stages);
+}
+
+bool staged_supports(int index, const LinearProblem& problem) {
+  return index >= 0 && index < kShapeCount && problem.dtype != DType::kF32 && problem.k % 8 == 0;
+}
+
+size_t flat_scratch_bytes(int sms) {
+  // best_splits() goes up to eight blocks per slot, but only where they are small; larger grids
+  // are not split when this does not hold them.
+  return kScratchCounterBytes + size_t(sms) * 8 * (size_t{32} << 10);
+}
+
+int staged_splits(int index, const LinearProblem& problem, const GpuShape& gpu) {
+  const StagedShape& s = kShapes[index];
+  const int64_t rows = 32 * s.warps, tiles = (problem.n + rows - 1) / rows;
+  return best_splits(tiles, (problem.k + kStepColumns - 1) / kStepColumns,
+                     int64_t{gpu.sms} * blocks_per_sm(s, token_tiles(problem.tokens)));
+}
+
+LinearVariant plan_staged(const LinearProblem& problem, const GpuShape& gpu) {
+  LinearVariant variant;
+  // The ring must fit: 64 KiB on Turing is not served, 99 KiB on some Ampere and Ada.
+  variant.index = gpu.compute_capability == 80 || gpu.compute_capability == 90 ? 0 : 2;
+  variant.splits = problem.tokens > kFlatTokens ? 1 : staged_splits(variant.index, problem, gpu);
+  return variant;
+}
+
+void linear_staged(const LinearCall& call, const LinearVariant& variant,
+                   const LinearScratch& scratch, cudaStream_t stream) {
+  SPW_ASSERT(staged_supports(variant.index, problem_of(call)));
+  const LinearParams p = params_of(call);
+  if (call.parts[0].w.dtype == DType::kF16) {
+    run<__half>(p, variant, scratch, stream);
+  } else {
+    run<__nv_bfloat16>(p, variant, scratch, stream);
+  }
+}
+
+}  // namespace spillway::cuda
