@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the attention kernels take: one layer's attention of a step.
+#pragma once
+
+#include "cuda/kernel_args.h"
+
+namespace spillway::cuda {
+
+// Causal attention of q over each sequence's KV, appended before. Head dims are multiples of 8 up
+// to 256. KV is any KvType; int4 keys are rotated, the kernels rotate q.
+struct AttentionCall {
+  Activations q;    // [rows, heads * head_dim]; F16, BF16 or F32
+  Activations out;  // the same shape and type
+  KvLayerView kv;
+  BatchView batch;
+  AttentionParams params;
+};
+
+// Throws kInternal for shapes or types that the kernels do not take.
+void check_attention_call(const AttentionCall& call);
+
+}  // namespace spillway::cuda

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/attention_decode.h"
+
+#include <algorithm>
+
+#include "cuda/attention_decode_mma.cuh"
+#include "cuda/attention_rows.cuh"
+#include "cuda/launch.cuh"
+
+namespace spillway::cuda {
+namespace {
+
+constexpr float kLog2E = 1.4426950408889634F;
+
+// Query `warp` of the tile goes to shared memory: as halves, rotated for int4.
+template <KvType kType, int kDim>
+__device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace& p,
+                                            DecodeShared<kType, kDim>& shared) {
+  using Shape = DecodeShape<kType, kDim>;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  __half* to = shared.queries[warp];
+  if (warp >= p.queries) {
+    for (int d = lane; d < Shape::kQueryDims; d += kWarpSize) to[d] = __float2half_rn(0);
+    if constexpr (kType == KvType::kInt4) {
+      if (lane < Shape::kGroups) shared.query_sums[lane][warp] = 0;
+    }
+    return;
+  }
+  const std::byte* from =
+      a.q + (p.row * a.q_stride + static_cast<int64_t>(p.first_query + warp) * kDim) *
+                element_bytes(a.dtype);
+  if constexpr (kType == KvType::kInt4) {
+    float* x = shared.out + warp * kDim;
+    for (int d = lane; d < kDim; d += kWarpSize) x[d] = load_element(from, a.dtype, d);
+    rotate_in_warp(x, kDim, lane);
+    for (int c = 0; c < Shape::kGroups; ++c) {
+      float sum = 0;
+      for (int d = lane; d < 64; d += kWarpSize) {
+        const __half y = __float2half_rn(clamp_to_half(x[c * 64 + d]));
+        // 0 2 1 3 in fours: swap the two lowest bits.
+        to[c * 64 + (d & ~3) + (d & 1) * 2 + (d >> 1 & 1)] = y;
+        sum += __half2float(y);
+      }
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+      if (lane == 0) shared.query_sums[c][warp] = sum;
+    }
+  } else {
+    for (int d = lane; d < Shape::kQueryDims; d += kWarpSize) {
+      const float x = d < kDim ? load_element(from, a.dtype, d) : 0;
+      to[d] = __float2half_rn(clamp_to_half(x));
+    }
+  }
+}
+
+// Adds up what the warps left, in their order, and writes it to the part's slot or to out.
+template <KvType kType, int kDim>
+__device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace& p,
+                                           const DecodeShared<kType, kDim>& shared,
+                                           bool shared_maximum, float* slot) {
+  constexpr int kFours = kDim / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < p.queries * kFours; i += kDecodeThreads) {
+    const int query = i / kFours, d = i % kFours * 4;
+    float maximum = shared.maxima[0][query];
+    if (!shared_maximum) {
+#pragma unroll
+      for (int w = 1; w < kDecodeWarps; ++w) maximum = fmaxf(maximum, shared.maxima[w][query]);
+    }
+    float sum = 0;
+    float4 out = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      const float4 x =
+          *reinterpret_cast<const float4*>(shared.out + (w * p.queries + query) * kDim + d);
+      float weight = 1;
+      if (!shared_maximum) {
+        const float own = shared.maxima[w][query];
+        weight = own == -INFINITY ? 0 : exp2_fast(own - maximum);
+      }
+      float offset = 0;
+      if constexpr (kType == KvType::kInt4) offset = shared.offsets[w][d / 64][query];
+      sum = fmaf(shared.sums[w][query], weight, sum);
+      out.x = fmaf(x.x + offset, weight, out.x);
+      out.y = fmaf(x.y + offset, weight, out.y);
+      out.z = fmaf(x.z + offset, weight, out.z);
+      out.w = fmaf(x.w + offset, weight, out.w);
+    }
+    if (slot != nullptr) {
+      reinterpret_cast<float4*>(slot)[i] = out;
+      if (d == 0) {
+        slot[p.queries * kDim + query] = sum;
+        slot[p.queries * (kDim + 1) + query] = maximum;
+      }
+      continue;
+    }
+    const float inverse = sum > 0 ? 1 / sum : 0;
+    std::byte* to =
+        a.out + (p.row * a.out_stride + static_cast<int64_t>(p.first_query + query) * kDim) *
+                    element_bytes(a.dtype);
+    store_element(to, a.dtype, d, out.x * inverse);
+    store_element(to, a.dtype, d + 1, out.y * inverse);
+    store_element(to, a.dtype, d + 2, out.z * inverse);
+    store_element(to, a.dtype, d + 3, out.w * inverse);
+  }
+}
+
+template <KvType kType, int kDim, bool kUnified>
+__global__ __launch_bounds__(kDecodeThreads, kDim <= 128 ? 2 : 1) void attention_decode_kernel(
+    const __grid_constant__ DecodeArgs a) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(16) std::byte shared_bytes[];
+  auto& shared = *reinterpret_cast<DecodeShared<kType, kDim>*>(shared_bytes);
+  let_next_start();
+  wait_for_previous();
+  PartPlace p;
+  if (!find_place(a, p)) return;
+  bool outside;
+  {
+    WarpPart<kType, kDim, kUnified> part(a, p, shared);
+    part.load_keys();
+    stage_query(a, p, shared);
+    __syncthreads();
+    outside = part.finish();
+  }
+  if constexpr (kUnified) {
+    outside = __syncthreads_or(outside) != 0;
+    if (outside) {
+      WarpPart<kType, kDim, false> part(a, p, shared);
+      part.load_keys();
+      part.finish();
+      __syncthreads();
+    }
+  } else {
+    __syncthreads();
+  }
+  float* slot =
+      p.parts == 1 ? nullptr : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
+  store_part(a, p, shared, kUnified && !outside, slot);
+  if (slot != nullptr) finish_part(a, p, outside, kUnified);
+#endif
+}
+
+// For any KV type, head dim and query type.
+template <KvType kType, int kQueries>
+__global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
+    const __grid_constant__ DecodeArgs a) {
+  extern __shared__ __align__(16) std::byte shared_bytes[];
+  let_next_start();
+  wait_for_previous();
+  PartPlace p;
+  if (!find_place(a, p)) return;
+  if (a.whole_rows && p.part != 0) return;
+  float* slot = p.parts == 1 || a.whole_rows
+                    ? nullptr
+                    : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
+  attend_rows<kType, kQueries>(a, p, reinterpret_cast<float*>(shared_bytes), slot);
+  if (slot != nullptr) finish_part(a, p, true, false);
+}
+
+bool has_tensor_cores() {
+  int device = 0, major = 0;
+  SPW_CUDA_CHECK(cudaGetDevice(&device));
+  SPW_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major >= 8;
+}
+
+template <class Kernel>
+void launch_decode(Kernel kernel, const DecodeArgs& a, int shared_bytes, cudaStream_t stream) {
+  if (shared_bytes > 48 * 1024) {
+    SPW_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  }
+  const int64_t blocks =
+      static_cast<int64_t>(a.tiles) * a.max_parts * a.batch.sequences * a.max_rows;
+  SPW_CHECK(blocks <= INT32_MAX, kInternal, "attention: too many parts in one launch");
+  launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kDecodeThreads),
+         static_cast<size_t>(shared_bytes), stream, a);
+}
+
+template <KvType kType, int kDim>
+void launch_mma(const DecodeArgs& a, bool unified, cudaStream_t stream) {
+  const int bytes = decode_shared_bytes<kType, kDim>(std::min(a.group, kTileQueries));
+  if (unified) {
+    launch_decode(attention_decode_kernel<kType, kDim, true>, a, bytes, stream);
+  } else {
+    launch_decode(attention_decode_kernel<kType, kDim, false>, a, bytes, stream);
+  }
+}
+
+// False: no such kernel.
+bool try_launch_mma(KvType type, const DecodeArgs& a, bool unified, cudaStream_t stream) {
+  const int dim = a.shape.head_dim;
+  const auto go = [&]<KvType kType>() {
+    switch (dim) {
+      case 64:
+        launch_mma<kType, 64>(a, unified, stream);
+        return true;
+      case 128:
+        launch_mma<kType, 128>(a, unified, stream);
+        return true;
+      case 256:
+        launch_mma<kType, 256>(a, unified, stream);
+        return true;
+      default:
+        break;
+    }
+    if constexpr (kType != KvType::kInt4) {
+      switch (dim) {
+        case 80:
+          launch_mma<kType, 80>(a, unified, stream);
+          return true;
+        case 96:
+          launch_mma<kType, 96>(a, unified, stream);
+          return true;
+        default:
+          break;
+      }
+    }
+    return false;
+  };
+  switch (type) {
+    case KvType::kF16:
+      return go.template operator()<KvType::kF16>();
+    case KvType::kInt8:
+      return go.template operator()<KvType::kInt8>();
+    case KvType::kInt4:
+      return go.template operator()<KvType::kInt4>();
+    default:
+      return false;
+  }
+}
+
+template <KvType kType>
+void launch_rows_of(const DecodeArgs& a, cudaStream_t stream) {
+  const int queries = std::min(a.group, kTileQueries);
+  const int bytes = rows_shared_bytes(queries, a.shape.head_dim);
+  if (queries == 1) {
+    launch_decode(attention_rows_kernel<kType, 1>, a, bytes, stream);
+  } else if (queries <= 4) {
+    launch_decode(attention_rows_kernel<kType, 4>, a, bytes, stream);
+  } else {
+    launch_decode(attention_rows_kernel<kType, 8>, a, bytes, stream);
+  }
+}
+
+void launch_rows(KvType type, const DecodeArgs& a, cudaStream_t stream) {
+  switch (type) {
+    case KvType::kF32:
+      return launch_rows_of<KvType::kF32>(a, stream);
+    case KvType::kF16:
+      return launch_rows_of<KvType::kF16>(a, stream);
+    case KvType::kInt8:
+      return launch_rows_of<KvType::kInt8>(a, stream);
+    case KvType::kInt4:
+      return launch_rows_of<KvType::kInt4>(a, stream);
+  }
+}
+
+int tiles_of(int heads, int kv_heads) {
+  return kv_heads * ((heads / kv_heads + kTileQueries - 1) / kTileQueries);
+}
+int slot_floats_of(int heads, int kv_heads, int head_dim) {
+  const int queries = std::min(heads / kv_heads, kTileQueries);
+  const int floats = (queries * (head_dim + 2) + 3) / 4 * 4;  // whole float4
+  return std::max(floats, 64);                                // see counter_bytes()
+}
+// Counters lie where no launch of another shape puts floats: in the first 32nd of the scratch, at
+// most 4 * (1 + parts / 16) bytes of it to parts * 256 of slots.
+size_t counter_bytes(size_t scratch_bytes) { return scratch_bytes / 32 / 256 * 256; }
+
+DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
+  check_attention_call(call);
+  const KvLayerView& kv = call.kv;
+  const KvPageLayout layout(kv.type, kv.head_dim);
+  return {
+      .q = call.q.data,
+      .out = call.out.data,
+      .q_stride = call.q.stride,
+      .out_stride = call.out.stride,
+      .dtype = call.q.dtype,
+      .k = kv.k,
+      .v = kv.v,
+      .block_bytes = kv.block_bytes(),
+      .page_bytes = static_cast<int>(layout.bytes),
+      .shape = PageShape(layout),
+      .kv_heads = kv.kv_heads,
+      .group = call.params.heads / kv.kv_heads,
+      .tiles = tiles_of(call.params.heads, kv.kv_heads),
+      .max_rows = max_rows,
+      .max_parts = max_parts,
+      .whole_rows = false,
+      .window = call.params.window,
+      .batch = call.batch,
+      .scale_log2 = call.params.scale * kLog2E,
+      .phi = 0,
+      .low = 0,
+      .high = 0,
+      .slots = nullptr,
+      .slot_floats = slot_floats_of(call.params.heads, kv.kv_heads, kv.head_dim),
+      .counters = nullptr,
+  };
+}
+
+}  // namespace
+
+void check_attention_call(const AttentionCall& call) {
+  const KvLayerView& kv = call.kv;
+  SPW_CHECK(kv.head_dim > 0 && kv.head_dim % 8 == 0 && kv.head_dim <= 256, kInternal,
+            "attention: head dim {} is not a multiple of 8 up to 256", kv.head_dim);
+  SPW_CHECK(kv.kv_heads > 0 && call.params.heads > 0 && call.params.heads % kv.kv_heads == 0,
+            kInternal, "attention: {} heads over {} kv heads", call.params.heads, kv.kv_heads);
+  const DType type = call.q.dtype;
+  SPW_CHECK(type == call.out.dtype &&
+                (type == DType::kF16 || type == DType::kBF16 || type == DType::kF32),
+            kInternal, "attention: queries and outputs of {} and {}", dtype_name(type),
+            dtype_name(call.out.dtype));
+  const int64_t columns = int64_t{call.params.heads} * kv.head_dim;
+  SPW_CHECK(call.q.cols == columns && call.out.cols == columns && call.q.rows == call.out.rows,
+            kInternal, "attention: q [{}, {}] and out [{}, {}] for {} columns", call.q.rows,
+            call.q.cols, call.out.rows, call.out.cols, columns);
+}
+
+int attention_parts(int64_t context, int window) {
+  const int64_t parts = (context + kPartTokens - 1) / kPartTokens;
+  // A window that ends anywhere touches one part more than it fills.
+  const int64_t seen = window > 0 ? (int64_t{window} + kPartTokens - 2) / kPartTokens + 1 : parts;
+  return static_cast<int>(std::max<int64_t>(1, std::min(parts, seen)));
+}
+
+size_t attention_decode_scratch_bytes(int rows, int heads, int kv_heads, int head_dim,
+                                      int max_parts) {
+  if (max_parts <= 1) return 0;
+  const size_t slots = static_cast<size_t>(rows) * tiles_of(heads, kv_heads) * max_parts *
+                       slot_floats_of(heads, kv_heads, head_dim) * sizeof(float);
+  return (slots / 31 + 1) * 32 + 32 * 256;
+}
+
+void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int max_rows,
+                      int max_parts, const AttentionScratch& scratch, cudaStream_t stream) {
+  if (call.batch.sequences == 0 || max_rows == 0) return;
+  DecodeArgs a = decode_args(call, max_rows, max_parts);
+  if (unified.enabled) {
+    a.phi = unified.phi * kLog2E;
+    a.low = unified.low * kLog2E;
+    a.high = unified.high * kLog2E;
+  }
+  if (max_parts > 1) {
+    const size_t first = counter_bytes(scratch.bytes);
+    const int64_t tiles = int64_t{call.batch.sequences} * max_rows * a.tiles;
+    const int64_t groups = (max_parts + kMergeParts - 1) / kMergeParts;
+    SPW_CHECK(
+        tiles * (1 + groups) * 4 <= static_cast<int64_t>(first) &&
+            tiles * max_parts * a.slot_floats * 4 <= static_cast<int64_t>(scratch.bytes - first),
+        kInternal, "attention: {} bytes of scratch for {} rows of {} parts", scratch.bytes,
+        call.batch.sequences * max_rows, max_parts);
+    a.counters = reinterpret_cast<unsigned*>(scratch.data);
+    a.slots = reinterpret_cast<float*>(scratch.data + first);
+  }
+  if (call.q.dtype != DType::kF32 && has_tensor_cores() &&
+      try_launch_mma(call.kv.type, a, unified.enabled, stream)) {
+    return;
+  }
+  launch_rows(call.kv.type, a, stream);
+}
+
+void attention_rows(const AttentionCall& call, int max_rows, cudaStream_t stream) {
+  if (call.batch.sequences == 0 || max_rows == 0) return;
+  DecodeArgs a = decode_args(call, max_rows, 1);
+  a.whole_rows = true;
+  launch_rows(call.kv.type, a, stream);
+}
+
+}  // namespace spillway::cuda

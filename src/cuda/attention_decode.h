@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode attention: few rows per sequence, each over all of its context.
+//
+// A row is split at positions that are multiples of 256; a block computes one part for up to 8
+// query heads that share a kv head, and the last blocks to arrive merge parts in a fixed order, all
+// in one launch. So a row's result depends neither on the batch nor on where pages lie. Lengths are
+// read on the GPU: a captured launch serves all steps whose contexts fit into max_parts.
+//
+// With a unified maximum (FlashDecoding++, section 3) parts are sums of exp(score - phi) that just
+// add up; a part that has a score outside the range is computed again by its block with a maximum
+// of its own, and the merge of its row takes maxima into account. Without, every part has its own
+// maximum (FlashDecoding).
+//
+// F16, int8 and int4 KV with F16 or BF16 queries and head dims 64, 80, 96, 128, 256 (quantized:
+// where rows are whole 16-byte pieces) go through tensor cores from Ampere on; everything else
+// through F32 arithmetic on CUDA cores.
+#pragma once
+
+#include "cuda/attention_call.h"
+
+namespace spillway::cuda {
+
+// How many parts rows have at most that end at position `context` or before.
+int attention_parts(int64_t context, int window);
+
+size_t attention_decode_scratch_bytes(int rows, int heads, int kv_heads, int head_dim,
+                                      int max_parts);
+
+// `max_rows`: no sequence has more rows in this step; `max_parts`: no row has more parts. Larger
+// than need be is right, and costs blocks that end at once. The scratch may be shared by launches
+// of one stream, of any shape.
+void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int max_rows,
+                      int max_parts, const AttentionScratch& scratch, cudaStream_t stream);
+
+// The same rows in F32 on CUDA cores, each by blocks that go over its whole context: needs no
+// scratch, and is as accurate as F32 gets. For prefill of F32 models.
+void attention_rows(const AttentionCall& call, int max_rows, cudaStream_t stream);
+
+}  // namespace spillway::cuda

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/attention_decode.h"
+
+#include "cuda/attention_test_data.h"
+
+namespace spillway::cuda {
+namespace {
+
+// Contexts of 1, 15, 16, 17, 255, 256, 257, 1000 and one of more than 16 parts, in one batch.
+const std::vector<SequenceCase> kMixed = {{0, 1},   {14, 1},  {15, 1},  {16, 1},  {254, 1},
+                                          {255, 1}, {256, 1}, {999, 1}, {4500, 1}};
+
+class AttentionDecodeTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU";
+  }
+  // With and without the unified maximum; `surplus` parts more than need be.
+  static void check(const AttentionCase& c, int surplus = 3) {
+    AttentionBatch batch(c);
+    UnifiedMax unified;
+    unified.enabled = GetParam();
+    int context = 1, rows = 1;
+    for (const SequenceCase& s : c.sequences) {
+      context = std::max(context, s.start + s.rows);
+      rows = std::max(rows, s.rows);
+    }
+    const int parts = attention_parts(context, c.window) + surplus;
+    const size_t bytes = attention_decode_scratch_bytes(static_cast<int>(c.sequences.size()) * rows,
+                                                        c.heads, c.kv_heads, c.head_dim, parts);
+    const GuardedBuffer scratch(std::vector<std::byte>(bytes, std::byte{0}));
+    for (int turn = 0; turn < 2; ++turn) {  // the second finds the counters as the first left them
+      batch.expect_close(attention_tolerance(c), [&](const AttentionCall& call) {
+        attention_decode(call, unified, rows, parts, {scratch.get(), bytes}, nullptr);
+      });
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    (void)scratch.read();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Maximum, AttentionDecodeTest, ::testing::Bool(), [](const auto& param) {
+  return param.param ? "Unified" : "Synchronized";
+});
+
+TEST_P(AttentionDecodeTest, MatchesDoublePrecisionForEveryKvTypeAndHeadDim) {
+  for (const KvType type : kAllKvTypes) {
+    for (const int dim : {64, 80, 96, 128, 256, 72, 8}) {
+      SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", head dim " << dim);
+      check({.kv_type = type, .heads = 4, .kv_heads = 2, .head_dim = dim, .sequences = kMixed});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(AttentionDecodeTest, SharesKvBetweenQueryHeads) {
+  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+    for (const int group : {1, 3, 4, 8, 12}) {
+      SCOPED_TRACE(testing::Message()
+                   << kv_type_name(type) << ", " << group << " heads per kv head");
+      check({.kv_type = type,
+             .heads = 2 * group,
+             .kv_heads = 2,
+             .head_dim = 128,
+             .sequences = {{299, 1}, {77, 1}}});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(AttentionDecodeTest, TakesEveryTypeOfActivations) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const KvType type : kAllKvTypes) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " over " << kv_type_name(type));
+      check({.kv_type = type,
+             .dtype = dtype,
+             .heads = 6,
+             .kv_heads = 2,
+             .head_dim = 64,
+             .sequences = {{0, 1}, {530, 1}}});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(AttentionDecodeTest, SeesOnlyTheWindow) {
+  for (const KvType type : kAllKvTypes) {
+    for (const int window : {1, 7, 256, 300, 5000}) {
+      SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", window " << window);
+      check({.kv_type = type,
+             .heads = 4,
+             .kv_heads = 4,
+             .head_dim = 64,
+             .window = window,
+             .sequences = {{3, 1}, {600, 1}, {1023, 1}, {1024, 1}}},
+            0);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(AttentionDecodeTest, TakesAFewRowsPerSequence) {
+  check({.heads = 8, .kv_heads = 2, .head_dim = 128, .sequences = {{250, 5}, {0, 3}, {511, 2}}});
+}
+
+// Scores far outside the range of the unified maximum: the parts that have them are computed again.
+TEST_P(AttentionDecodeTest, IsRightForScoresOutsideTheRange) {
+  struct Shift {
+    const char* name;
+    float (*at)(int);
+  };
+  for (const Shift& shift : {
+           Shift{"all far above", [](int) { return 900.0F; }},
+           Shift{"all far below", [](int) { return -900.0F; }},
+           Shift{"one huge score", [](int p) { return p == 300 ? 2000.0F : 0.0F; }},
+           Shift{"one part above, others in range",
+                 [](int p) { return p / 256 == 1 ? 75.0F : 0.0F; }},
+           Shift{"one part below, others in range",
+                 [](int p) { return p / 256 == 0 ? -75.0F : 0.0F; }},
+           Shift{"all low but one part", [](int p) { return p / 256 == 2 ? -30.0F : -500.0F; }},
+           Shift{"growing", [](int p) { return 0.5F * static_cast<float>(p); }},
+       }) {
+    for (const KvType type : kAllKvTypes) {
+      SCOPED_TRACE(testing::Message() << shift.name << ", " << kv_type_name(type));
+      // Quantized keys with one large element are coarse, but the reference reads the same.
+      check({.kv_type = type,
+             .dtype = type == KvType::kF32 ? DType::kF32 : DType::kF16,
+             .heads = 4,
+             .kv_heads = 2,
+             .head_dim = 64,
+             .score_size = 0.5F,
+             .sequences = {{700, 1}, {20, 1}, {4400, 1}},
+             .shift = shift.at});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(AttentionDecodeTest, DoesNotDependOnTheBatchOrOnWhereBlocksLie) {
+  const AttentionCase alone{.heads = 8, .kv_heads = 2, .head_dim = 128, .sequences = {{999, 1}}};
+  AttentionBatch first(alone, 5), second(alone, 5);
+  // The same tokens in other blocks.
+  std::vector<std::byte> k = second.k, v = second.v;
+  const size_t block_bytes = 2 * static_cast<size_t>(kv_page_bytes(KvType::kF16, 128));
+  const size_t blocks = k.size() / block_bytes;
+  for (size_t b = 0; b < blocks; ++b) {
+    std::memcpy(second.k.data() + (blocks - 1 - b) * block_bytes, k.data() + b * block_bytes,
+                block_bytes);
+    std::memcpy(second.v.data() + (blocks - 1 - b) * block_bytes, v.data() + b * block_bytes,
+                block_bytes);
+  }
+  for (int32_t& b : second.table)
+    if (b < static_cast<int32_t>(blocks)) b = static_cast<int32_t>(blocks) - 1 - b;
+  UnifiedMax unified;
+  unified.enabled = GetParam();
+  const auto run = [&](AttentionBatch& batch, int parts) {
+    std::vector<std::byte> out;
+    const size_t bytes = attention_decode_scratch_bytes(1, 8, 2, 128, parts);
+    const GuardedBuffer scratch(std::vector<std::byte>(bytes, std::byte{0}));
+    batch.expect_close(1.5e-3, [&](const AttentionCall& call) {
+      attention_decode(call, unified, 1, parts, {scratch.get(), bytes}, nullptr);
+      SPW_CUDA_CHECK(cudaDeviceSynchronize());
+      out.resize(static_cast<size_t>(call.out.cols * 2));
+      SPW_CUDA_CHECK(cudaMemcpy(out.data(), call.out.data + call.out.stride * 2, out.size(),
+                                cudaMemcpyDeviceToHost));
+    });
+    return out;
+  };
+  const std::vector<std::byte> expected = run(first, 4);
+  EXPECT_EQ(run(second, 4), expected);
+  EXPECT_EQ(run(first, 9), expected);
+}
+
+TEST(AttentionPartsTest, CountsThePartsThatAWindowTouches) {
+  EXPECT_EQ(attention_parts(1, 0), 1);
+  EXPECT_EQ(attention_parts(256, 0), 1);
+  EXPECT_EQ(attention_parts(257, 0), 2);
+  EXPECT_EQ(attention_parts(10000, 1), 1);
+  EXPECT_EQ(attention_parts(10000, 2), 2);
+  EXPECT_EQ(attention_parts(10000, 257), 2);
+  EXPECT_EQ(attention_parts(10000, 258), 3);
+  EXPECT_EQ(attention_parts(300, 4096), 2);
+}
+
+}  // namespace
+}  // namespace spillway::cuda

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the parts of a row become the row: in the launch that computed them, by the blocks that come
+// last, in an order that does not depend on which they are.
+//
+// A part leaves, for each query of its tile, a sum of exponents relative to some maximum and the
+// outputs weighted by them: slot = output [queries][head_dim], sum [queries], maximum [queries].
+// Sixteen neighbouring parts are merged by the last of their blocks, the results of that by the
+// last again, so that no block reads much.
+#pragma once
+
+#include "cuda/attention_page.cuh"
+#include "cuda/warp_ptx.cuh"
+
+namespace spillway::cuda {
+
+constexpr int kPartTokens = 256;  // where rows are split: part of the numerics
+constexpr int kMergeParts = 16;
+constexpr int kTileQueries = 8;  // query heads of a kv head that share a block
+constexpr int kDecodeWarps = 8;
+constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
+
+struct DecodeArgs {
+  const std::byte* q;
+  std::byte* out;
+  int64_t q_stride;  // elements
+  int64_t out_stride;
+  DType dtype;
+  const std::byte* k;
+  const std::byte* v;
+  int64_t block_bytes;
+  int page_bytes;
+  PageShape shape;
+  int kv_heads;
+  int group;  // query heads of a kv head
+  int tiles;  // of queries, over all kv heads
+  int max_rows;
+  int max_parts;
+  bool whole_rows;  // one block goes over all parts: nothing to merge
+  int window;
+  BatchView batch;
+  float scale_log2;      // scores are exponents of 2
+  float phi, low, high;  // of the unified maximum, in the same unit
+  float* slots;          // [sequences * max_rows][tiles][max_parts][slot_floats]
+  int slot_floats;
+  unsigned* counters;  // [sequences * max_rows][tiles][1 + groups of parts]
+};
+
+// What a block works at.
+struct PartPlace {
+  int sequence;
+  int64_t row;  // of q and out
+  int kv_head;
+  int first_query;  // head
+  int queries;
+  int begin, end;  // positions seen by the row: [begin, end)
+  int first_part;  // the part that holds `begin`
+  int parts;       // that the row has
+  int part;        // 0 to parts - 1
+  int64_t tile_index;
+};
+
+// False: a surplus block.
+__device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
+  unsigned rest = blockIdx.x;
+  const int tile = static_cast<int>(rest % a.tiles);
+  rest /= a.tiles;
+  p.part = static_cast<int>(rest % a.max_parts);
+  rest /= a.max_parts;
+  const int sequence_row = static_cast<int>(rest);
+  p.sequence = sequence_row / a.max_rows;
+  const int r = sequence_row % a.max_rows;
+  if (r >= a.batch.rows[p.sequence]) return false;
+  p.end = a.batch.start[p.sequence] + r + 1;
+  p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
+  p.first_part = p.begin / kPartTokens;
+  p.parts = (p.end + kPartTokens - 1) / kPartTokens - p.first_part;
+  if (p.part >= p.parts) return false;
+  p.row = a.batch.first_row[p.sequence] + r;
+  const int tiles_per_head = a.tiles / a.kv_heads;
+  p.kv_head = tile / tiles_per_head;
+  const int first = tile % tiles_per_head * kTileQueries;
+  p.first_query = p.kv_head * a.group + first;
+  p.queries = min(kTileQueries, a.group - first);
+  p.tile_index = static_cast<int64_t>(sequence_row) * a.tiles + tile;
+  return true;
+}
+
+// Merges `count` slots that lie `stride` floats apart, in order, into `slot`, which may be the
+// first of them, or with `last` into out. `equal`: all have one maximum, and sums just add up.
+__device__ __forceinline__ void merge_slots(const DecodeArgs& a, const PartPlace& p,
+                                            const float* slots, int count, int64_t stride,
+                                            bool equal, bool last, float* slot) {
+  const int dim = a.shape.head_dim;
+  const int fours = dim / 4;
+  const int sums_at = p.queries * dim, maxima_at = sums_at + p.queries;
+  for (int first = 0; first < p.queries * fours; first += kDecodeThreads) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    const int query = i / fours;
+    float4 out = make_float4(0, 0, 0, 0);
+    float sum = 0, maximum = -INFINITY;
+    if (query < p.queries) {
+      if (equal) {
+        maximum = __ldcg(slots + maxima_at + query);
+      } else {
+        for (int s = 0; s < count; ++s)
+          maximum = fmaxf(maximum, __ldcg(slots + s * stride + maxima_at + query));
+      }
+#pragma unroll 8
+      for (int s = 0; s < count; ++s) {
+        const float* from = slots + s * stride;
+        const float4 x = __ldcg(reinterpret_cast<const float4*>(from) + i);
+        const float part_sum = __ldcg(from + sums_at + query);
+        float weight = 1;
+        if (!equal) {
+          const float own = __ldcg(from + maxima_at + query);
+          weight = own == maximum ? 1 : exp2_fast(own - maximum);
+        }
+        sum = fmaf(part_sum, weight, sum);
+        out.x = fmaf(x.x, weight, out.x);
+        out.y = fmaf(x.y, weight, out.y);
+        out.z = fmaf(x.z, weight, out.z);
+        out.w = fmaf(x.w, weight, out.w);
+      }
+      if (last) {
+        const float inverse = sum > 0 ? 1 / sum : 0;
+        std::byte* to =
+            a.out + (p.row * a.out_stride + static_cast<int64_t>(p.first_query + query) * dim) *
+                        element_bytes(a.dtype);
+        const int d = i % fours * 4;
+        store_element(to, a.dtype, d, out.x * inverse);
+        store_element(to, a.dtype, d + 1, out.y * inverse);
+        store_element(to, a.dtype, d + 2, out.z * inverse);
+        store_element(to, a.dtype, d + 3, out.w * inverse);
+      }
+    }
+    if (!last) {
+      __syncthreads();  // all have read before the first slot is written again
+      if (query < p.queries) {
+        reinterpret_cast<float4*>(slot)[i] = out;
+        // The last thread of a query writes its sums: those of earlier turns still read them.
+        if (i % fours == fours - 1) {
+          slot[sums_at + query] = sum;
+          slot[maxima_at + query] = maximum;
+        }
+      }
+    }
+  }
+}
+
+// Called by all threads of a block that has written its slot: counts it, and merges where it is the
+// last. `own_maximum`: its maximum is not the one that all parts share.
+__device__ __forceinline__ void finish_part(const DecodeArgs& a, const PartPlace& p,
+                                            bool own_maximum, bool shared_maximum) {
+  __shared__ unsigned arrived;
+  const int groups = (a.max_parts + kMergeParts - 1) / kMergeParts;
+  unsigned* counters = a.counters + p.tile_index * (1 + groups);
+  float* slots = a.slots + p.tile_index * a.max_parts * a.slot_floats;
+  const int group = p.part / kMergeParts;
+  const int in_group = min(kMergeParts, p.parts - group * kMergeParts);
+  const bool one_group = p.parts <= kMergeParts;
+  float* first = slots + static_cast<int64_t>(group) * kMergeParts * a.slot_floats;
+
+  // The upper half of a counter counts parts with a maximum of their own.
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) arrived = atomicAdd(counters + 1 + group, own_maximum ? 0x10001U : 1U);
+  __syncthreads();
+  unsigned seen = arrived + (own_maximum ? 0x10001U : 1U);
+  if ((seen & 0xffffU) != static_cast<unsigned>(in_group)) return;
+  __threadfence();
+  bool own = (seen >> 16) != 0;
+  merge_slots(a, p, first, in_group, a.slot_floats, shared_maximum && !own, one_group, first);
+  if (threadIdx.x == 0) counters[1 + group] = 0;
+  if (one_group) return;
+
+  const int all_groups = (p.parts + kMergeParts - 1) / kMergeParts;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) arrived = atomicAdd(counters, own ? 0x10001U : 1U);
+  __syncthreads();
+  seen = arrived + (own ? 0x10001U : 1U);
+  if ((seen & 0xffffU) != static_cast<unsigned>(all_groups)) return;
+  __threadfence();
+  own = (seen >> 16) != 0;
+  merge_slots(a, p, slots, all_groups, static_cast<int64_t>(kMergeParts) * a.slot_floats,
+              shared_maximum && !own, true, nullptr);
+  if (threadIdx.x == 0) counters[0] = 0;
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/attention_prefill.h"
+
+#include <algorithm>
+
+#include "cuda/attention_decode.h"
+#include "cuda/attention_prefill_tile.cuh"
+#include "cuda/launch.cuh"
+
+namespace spillway::cuda {
+namespace {
+
+constexpr float kLog2E = 1.4426950408889634F;
+constexpr int kTileTokens = 64;
+constexpr int kTileBlocks = kTileTokens / kKvBlockTokens;
+
+// kWarps warps of kRowTiles * 16 rows; kStages tiles of keys and values in shared memory.
+template <KvType kType, int kDim, int kWarps, int kRowTiles, int kStages>
+struct PrefillKernel {
+  static constexpr int kThreads = kWarps * kWarpSize;
+  static constexpr int kRows = kWarps * kRowTiles * 16;
+  static constexpr int kPitch = kDim + 8;  // an odd number of 16-byte pieces: no bank twice
+  static constexpr int kChunks = kDim / 8;
+
+  struct Shared {
+    __half queries[kRows][kPitch];
+    __half keys[kStages][kTileTokens][kPitch];
+    __half values[kStages][kTileTokens][kPitch];
+    int32_t blocks[2][kTileBlocks];
+  };
+
+  const PrefillArgs& a;
+  const PrefillPlace& p;
+  Shared& shared;
+
+  __device__ __forceinline__ void stage_queries() {
+    const int tid = static_cast<int>(threadIdx.x);
+    const int dim = a.shape.head_dim;
+    const std::byte* first = a.q + (p.first_row * a.q_stride + int64_t{p.head} * dim) * 2;
+    for (int i = tid; i < kRows * kChunks; i += kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      uint4 x = make_uint4(0, 0, 0, 0);
+      if (row < p.rows && chunk * 8 < dim)
+        x = load_query8(a, first + row * a.q_stride * 2, chunk * 8);
+      *reinterpret_cast<uint4*>(&shared.queries[row][chunk * 8]) = x;
+    }
+    if constexpr (kType == KvType::kInt4) {
+      // As keys are: rotated, in F32. The tiles of keys are not in use yet.
+      __syncthreads();
+      const int warp = tid / kWarpSize, lane = tid % kWarpSize;
+      float* x = reinterpret_cast<float*>(&shared.keys[0][0][0]) + warp * 256;
+      static_assert(kWarps * 256 * 4 <= sizeof(Shared::keys));
+      for (int row = warp; row < p.rows; row += kWarps) {
+        for (int d = lane; d < dim; d += kWarpSize) x[d] = __half2float(shared.queries[row][d]);
+        rotate_in_warp(x, dim, lane);
+        for (int d = lane; d < dim; d += kWarpSize)
+          shared.queries[row][d] = __float2half_rn(clamp_to_half(x[d]));
+        __syncwarp();
+      }
+      __syncthreads();
+    }
+  }
+
+  __device__ __forceinline__ int32_t block_of(int tile) const {
+    const int block = tile * kTileBlocks + static_cast<int>(threadIdx.x);
+    return threadIdx.x < kTileBlocks && block * kKvBlockTokens < p.end ? p.table[block] : 0;
+  }
+
+  // Keys and values of a tile whose blocks are in shared.blocks[tile % 2].
+  __device__ __forceinline__ void load_tile(int tile, int stage) {
+    const int64_t head_at = int64_t{p.kv_head} * a.page_bytes;
+    for (int i = static_cast<int>(threadIdx.x); i < kTileTokens * kChunks; i += kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const int position = tile * kTileTokens + row;
+      const bool sees = position >= p.begin && position < p.end && chunk * 8 < a.shape.head_dim;
+      const int token = row % kKvBlockTokens;
+      const int64_t page = shared.blocks[tile % 2][row / kKvBlockTokens] * a.block_bytes + head_at;
+      __half* k = &shared.keys[stage][row][chunk * 8];
+      __half* v = &shared.values[stage][row][chunk * 8];
+      if constexpr (kType == KvType::kF16) {
+        const int64_t at = page + token * a.shape.row_bytes + chunk * 16;
+        copy_async16(k, a.k + (sees ? at : 0), sees);
+        copy_async16(v, a.v + (sees ? at : 0), sees);
+      } else {
+        float x[8], y[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          x[j] =
+              sees ? load_kv<kType, KvPart::kKeys>(a.shape, a.k + page, token, chunk * 8 + j) : 0;
+          y[j] =
+              sees ? load_kv<kType, KvPart::kValues>(a.shape, a.v + page, token, chunk * 8 + j) : 0;
+        }
+        *reinterpret_cast<uint4*>(k) = make_uint4(pack_half2(x[0], x[1]), pack_half2(x[2], x[3]),
+                                                  pack_half2(x[4], x[5]), pack_half2(x[6], x[7]));
+        *reinterpret_cast<uint4*>(v) = make_uint4(pack_half2(y[0], y[1]), pack_half2(y[2], y[3]),
+                                                  pack_half2(y[4], y[5]), pack_half2(y[6], y[7]));
+      }
+    }
+    commit_copies();
+  }
+
+  __device__ __forceinline__ void run() {
+    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    const int g = lane / 4, t = lane % 4;
+    const int warp_row = warp * kRowTiles * 16;
+    const int first_tile = p.begin / kTileTokens;
+    const int last_tile = (p.end - 1) / kTileTokens;
+
+    float out[kRowTiles][kDim / 8][4];
+    float maximum[kRowTiles][2], sum[kRowTiles][2];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) out[m][n][j] = 0;
+      }
+      maximum[m][0] = maximum[m][1] = -INFINITY;
+      sum[m][0] = sum[m][1] = 0;
+    }
+
+    const int32_t first_blocks = block_of(first_tile);
+    if (threadIdx.x < kTileBlocks) shared.blocks[first_tile % 2][threadIdx.x] = first_blocks;
+    stage_queries();
+    __syncthreads();
+    int32_t next_blocks = block_of(first_tile + 1);
+    if constexpr (kStages == 2) load_tile(first_tile, first_tile % 2);
+    if (threadIdx.x < kTileBlocks) shared.blocks[(first_tile + 1) % 2][threadIdx.x] = next_blocks;
+
+    for (int tile = first_tile; tile <= last_tile; ++tile) {
+      const int stage = kStages == 2 ? tile % 2 : 0;
+      next_blocks = block_of(tile + 2);
+      if constexpr (kStages == 1) {
+        __syncthreads();  // all are done with the tile before
+        load_tile(tile, 0);
+      }
+      wait_copies<0>();
+      __syncthreads();
+      if constexpr (kStages == 2) {
+        if (tile < last_tile) load_tile(tile + 1, (tile + 1) % 2);
+      }
+      attend(tile, stage, warp_row, lane, g, t, out, maximum, sum);
+      // Blocks of tile + 2 take the place of this tile's, read before the last barrier.
+      if (threadIdx.x < kTileBlocks) shared.blocks[tile % 2][threadIdx.x] = next_blocks;
+    }
+    store(warp_row, lane, g, t, out, sum);
+  }
+
+  __device__ __forceinline__ void attend(int tile, int stage, int warp_row, int lane, int g, int t,
+                                         float (&out)[kRowTiles][kDim / 8][4],
+                                         float (&maximum)[kRowTiles][2],
+                                         float (&sum)[kRowTiles][2]) {
+    constexpr int kTokenTiles = kTileTokens / 8;
+    const int first = tile * kTileTokens;
+    float s[kRowTiles][kTokenTiles][4];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) s[m][n][j] = 0;
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < kDim; d += 16) {
+      uint32_t q[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+        load_matrices(q[m], &shared.queries[warp_row + m * 16 + lane % 16][d + lane / 16 * 8]);
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; n += 2) {
+        uint32_t k[4];
+        load_matrices(k,
+                      &shared.keys[stage][n * 8 + lane / 16 * 8 + lane % 8][d + lane / 8 % 2 * 8]);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          mma_f16(s[m][n], q[m][0], q[m][1], q[m][2], q[m][3], k[0], k[1]);
+          mma_f16(s[m][n + 1], q[m][0], q[m][1], q[m][2], q[m][3], k[2], k[3]);
+        }
+      }
+    }
+
+    const int begin_of_last = a.window > 0 ? p.end - a.window : 0;
+    const bool masked = first + kTileTokens - 1 > p.position || first < begin_of_last;
+    if (masked) {
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int row_position = p.position + warp_row + m * 16 + g + j / 2 * 8;
+          const int row_begin = a.window > 0 ? row_position + 1 - a.window : 0;
+#pragma unroll
+          for (int n = 0; n < kTokenTiles; ++n) {
+            const int position = first + n * 8 + 2 * t + j % 2;
+            if (position > row_position || position < row_begin) s[m][n][j] = -INFINITY;
+          }
+        }
+      }
+    }
+
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        float largest = maximum[m][upper];
+#pragma unroll
+        for (int n = 0; n < kTokenTiles; ++n)
+          largest = fmaxf(largest, fmaxf(s[m][n][2 * upper], s[m][n][2 * upper + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+        const float offset = largest == -INFINITY ? 0 : largest * a.scale_log2;
+        const float rescale = exp2_fast(fmaf(maximum[m][upper], a.scale_log2, -offset));
+        maximum[m][upper] = largest;
+        float added = 0;
+#pragma unroll
+        for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = s[m][n][2 * upper + e];
+            x = exp2_fast(fmaf(x, a.scale_log2, -offset));
+            added += x;
+          }
+        }
+        sum[m][upper] = fmaf(sum[m][upper], rescale, added);  // of this lane's tokens
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n) {
+          out[m][n][2 * upper] *= rescale;
+          out[m][n][2 * upper + 1] *= rescale;
+        }
+      }
+    }
+
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; n += 2) {
+      uint32_t x[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          x[m][j] = pack_half2(s[m][n + j / 2][j % 2 * 2], s[m][n + j / 2][j % 2 * 2 + 1]);
+      }
+#pragma unroll
+      for (int d = 0; d < kDim / 8; d += 2) {
+        uint32_t v[4];
+        load_matrices_transposed(v,
+                                 &shared.values[stage][n * 8 + lane % 16][d * 8 + lane / 16 * 8]);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          mma_f16(out[m][d], x[m][0], x[m][1], x[m][2], x[m][3], v[0], v[1]);
+          mma_f16(out[m][d + 1], x[m][0], x[m][1], x[m][2], x[m][3], v[2], v[3]);
+        }
+      }
+    }
+  }
+
+  // Through the warp's own rows of shared.queries, so that rows leave in whole pieces.
+  __device__ __forceinline__ void store(int warp_row, int lane, int g, int t,
+                                        float (&out)[kRowTiles][kDim / 8][4],
+                                        float (&sum)[kRowTiles][2]) {
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        float all = sum[m][upper];
+        all += __shfl_xor_sync(kAllLanes, all, 1);
+        all += __shfl_xor_sync(kAllLanes, all, 2);
+        const float inverse = all > 0 ? 1 / all : 0;
+        __half* row = shared.queries[warp_row + m * 16 + g + upper * 8];
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n) {
+          *reinterpret_cast<uint32_t*>(row + n * 8 + 2 * t) =
+              pack_output2(a, out[m][n][2 * upper] * inverse, out[m][n][2 * upper + 1] * inverse);
+        }
+      }
+    }
+    __syncwarp();
+    const int dim = a.shape.head_dim;
+    const int rows = min(kRowTiles * 16, p.rows - warp_row);
+    std::byte* first =
+        a.out + ((p.first_row + warp_row) * a.out_stride + int64_t{p.head} * dim) * 2;
+    for (int i = lane; i < rows * kChunks; i += kWarpSize) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      if (chunk * 8 >= dim) continue;
+      const uint4 x = *reinterpret_cast<const uint4*>(&shared.queries[warp_row + row][chunk * 8]);
+      std::byte* to = first + row * a.out_stride * 2 + chunk * 16;
+      if (a.whole_vectors) {
+        *reinterpret_cast<uint4*>(to) = x;
+      } else {
+        const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+          reinterpret_cast<uint16_t*>(to)[j] = static_cast<uint16_t>(words[j / 2] >> (j % 2 * 16));
+      }
+    }
+  }
+};
+
+template <KvType kType, int kDim, int kWarps, int kRowTiles, int kStages>
+__global__ __launch_bounds__(kWarps* kWarpSize) void attention_prefill_kernel(
+    const __grid_constant__ PrefillArgs a) {
+  using Kernel = PrefillKernel<kType, kDim, kWarps, kRowTiles, kStages>;
+  extern __shared__ __align__(16) std::byte shared_bytes[];
+  let_next_start();
+  wait_for_previous();
+  PrefillPlace p;
+  if (!find_place(a, Kernel::kRows, p)) return;
+  Kernel{a, p, *reinterpret_cast<typename Kernel::Shared*>(shared_bytes)}.run();
+}
+
+// False: this GPU has not the shared memory for it.
+template <KvType kType, int kDim, int kWarps, int kRowTiles, int kStages>
+bool try_launch(const PrefillArgs& a, int heads, int max_rows, int shared_limit,
+                cudaStream_t stream) {
+  using Kernel = PrefillKernel<kType, kDim, kWarps, kRowTiles, kStages>;
+  const auto kernel = attention_prefill_kernel<kType, kDim, kWarps, kRowTiles, kStages>;
+  constexpr int kBytes = static_cast<int>(sizeof(typename Kernel::Shared));
+  if (kBytes > shared_limit) return false;
+  SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  const dim3 grid(static_cast<unsigned>(heads),
+                  static_cast<unsigned>((max_rows + Kernel::kRows - 1) / Kernel::kRows),
+                  static_cast<unsigned>(a.batch.sequences));
+  launch(kernel, grid, dim3(Kernel::kThreads), size_t{kBytes}, stream, a);
+  return true;
+}
+
+template <KvType kType, int kDim>
+bool try_launch_dim(const PrefillArgs& a, int heads, int max_rows, int shared_limit,
+                    cudaStream_t stream) {
+  // 128 rows: with 32 to a warp, keys and values are read from shared memory half as often.
+  constexpr int kWarps = kDim <= 128 ? 4 : 8, kRowTiles = kDim <= 128 ? 2 : 1;
+  constexpr int kStages = kType == KvType::kF16 ? 2 : 1;
+  if (try_launch<kType, kDim, kWarps, kRowTiles, kStages>(a, heads, max_rows, shared_limit, stream))
+    return true;
+  if constexpr (kType == KvType::kF16 && kDim <= 128)
+    return try_launch<kType, kDim, 4, 1, 1>(a, heads, max_rows, shared_limit, stream);
+  return false;
+}
+
+template <KvType kType>
+bool try_launch_type(const PrefillArgs& a, int heads, int max_rows, int shared_limit,
+                     cudaStream_t stream) {
+  const int dim = a.shape.head_dim;
+  if (dim <= 64) return try_launch_dim<kType, 64>(a, heads, max_rows, shared_limit, stream);
+  if (dim <= 80) return try_launch_dim<kType, 80>(a, heads, max_rows, shared_limit, stream);
+  if (dim <= 96) return try_launch_dim<kType, 96>(a, heads, max_rows, shared_limit, stream);
+  if (dim <= 128) return try_launch_dim<kType, 128>(a, heads, max_rows, shared_limit, stream);
+  return try_launch_dim<kType, 256>(a, heads, max_rows, shared_limit, stream);
+}
+
+bool starts_whole(const Activations& x) {
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0;
+}
+
+}  // namespace
+
+void attention_prefill(const AttentionCall& call, int max_rows, cudaStream_t stream) {
+  check_attention_call(call);
+  if (call.batch.sequences == 0 || max_rows == 0) return;
+  const KvLayerView& kv = call.kv;
+  if (call.q.dtype == DType::kF32 || kv.type == KvType::kF32)
+    return attention_rows(call, max_rows, stream);
+  const KvPageLayout layout(kv.type, kv.head_dim);
+  const PrefillArgs a = {
+      .q = call.q.data,
+      .out = call.out.data,
+      .q_stride = call.q.stride,
+      .out_stride = call.out.stride,
+      .dtype = call.q.dtype,
+      .whole_vectors = starts_whole(call.q) && starts_whole(call.out),
+      .k = kv.k,
+      .v = kv.v,
+      .block_bytes = kv.block_bytes(),
+      .page_bytes = static_cast<int>(layout.bytes),
+      .shape = PageShape(layout),
+      .group = call.params.heads / kv.kv_heads,
+      .window = call.params.window,
+      .batch = call.batch,
+      .scale_log2 = call.params.scale * kLog2E,
+  };
+  int device = 0, shared_limit = 0;
+  SPW_CUDA_CHECK(cudaGetDevice(&device));
+  SPW_CUDA_CHECK(
+      cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const int heads = call.params.heads;
+  bool launched = false;
+  switch (kv.type) {
+    case KvType::kF16:
+      launched = try_launch_type<KvType::kF16>(a, heads, max_rows, shared_limit, stream);
+      break;
+    case KvType::kInt8:
+      launched = try_launch_type<KvType::kInt8>(a, heads, max_rows, shared_limit, stream);
+      break;
+    case KvType::kInt4:
+      launched = try_launch_type<KvType::kInt4>(a, heads, max_rows, shared_limit, stream);
+      break;
+    case KvType::kF32:
+      break;
+  }
+  if (!launched) attention_rows(call, max_rows, stream);
+}
+
+}  // namespace spillway::cuda

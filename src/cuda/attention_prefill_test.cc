@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/attention_prefill.h"
+
+#include "cuda/attention_test_data.h"
+
+namespace spillway::cuda {
+namespace {
+
+// Chunks that end inside, at and behind tiles of 64 and 128, from the start and further on.
+const std::vector<SequenceCase> kChunks = {{0, 1},    {0, 17},   {0, 64},    {0, 130}, {100, 33},
+                                           {255, 70}, {63, 129}, {500, 257}, {1000, 1}};
+
+class AttentionPrefillTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU";
+  }
+  static void check(const AttentionCase& c) {
+    AttentionBatch batch(c);
+    int rows = 1;
+    for (const SequenceCase& s : c.sequences) rows = std::max(rows, s.rows);
+    batch.expect_close(attention_tolerance(c), [&](const AttentionCall& call) {
+      attention_prefill(call, rows + 130, nullptr);
+    });
+  }
+};
+
+TEST_F(AttentionPrefillTest, MatchesDoublePrecisionForEveryKvTypeAndHeadDim) {
+  for (const KvType type : kAllKvTypes) {
+    for (const int dim : {64, 128, 80, 96, 256, 72, 8, 200}) {
+      SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", head dim " << dim);
+      check({.kv_type = type, .heads = 4, .kv_heads = 2, .head_dim = dim, .sequences = kChunks});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(AttentionPrefillTest, SharesKvBetweenQueryHeads) {
+  for (const int group : {1, 3, 8}) {
+    SCOPED_TRACE(testing::Message() << group << " heads per kv head");
+    check({.heads = 2 * group, .kv_heads = 2, .head_dim = 128, .sequences = {{0, 200}, {77, 140}}});
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(AttentionPrefillTest, TakesEveryTypeOfActivations) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const KvType type : kAllKvTypes) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " over " << kv_type_name(type));
+      check({.kv_type = type,
+             .dtype = dtype,
+             .heads = 6,
+             .kv_heads = 2,
+             .head_dim = 64,
+             .sequences = {{0, 40}, {130, 70}}});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(AttentionPrefillTest, SeesOnlyTheWindow) {
+  for (const KvType type : kAllKvTypes) {
+    for (const int window : {1, 7, 64, 100, 5000}) {
+      SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", window " << window);
+      check({.kv_type = type,
+             .heads = 2,
+             .kv_heads = 2,
+             .head_dim = 64,
+             .window = window,
+             .sequences = {{3, 1}, {300, 150}, {0, 200}}});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(AttentionPrefillTest, IsRightForExtremeScores) {
+  for (const auto shift : {+[](int) { return 900.0F; }, +[](int) { return -900.0F; },
+                           +[](int p) { return p == 100 ? 2000.0F : 0.0F; },
+                           +[](int p) { return 0.5F * static_cast<float>(p); }}) {
+    check({.heads = 4,
+           .kv_heads = 2,
+           .head_dim = 128,
+           .score_size = 0.5F,
+           .sequences = {{0, 300}, {90, 50}},
+           .shift = shift});
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace spillway::cuda

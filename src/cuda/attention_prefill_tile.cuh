@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// What prefill kernels share: their arguments, where a block works, and how tiles come to shared
+// memory.
+#pragma once
+
+#include "cuda/attention_page.cuh"
+#include "cuda/warp_ptx.cuh"
+
+namespace spillway::cuda {
+
+struct PrefillArgs {
+  const std::byte* q;
+  std::byte* out;
+  int64_t q_stride;  // elements
+  int64_t out_stride;
+  DType dtype;         // F16 or BF16
+  bool whole_vectors;  // rows of q and out start at multiples of 16 bytes
+  const std::byte* k;
+  const std::byte* v;
+  int64_t block_bytes;
+  int page_bytes;
+  PageShape shape;
+  int group;
+  int window;
+  BatchView batch;
+  float scale_log2;
+};
+
+// Rows [first_row, first_row + rows) of q and out, at positions from `position` on, see positions
+// [begin, end) or less.
+struct PrefillPlace {
+  int64_t first_row;
+  int rows;
+  int position;
+  int begin, end;
+  int head, kv_head;
+  const int32_t* table;
+};
+
+// Grid: heads, tiles of rows, sequences. Later tiles have more to do and start first. False:
+// surplus.
+__device__ __forceinline__ bool find_place(const PrefillArgs& a, int tile_rows, PrefillPlace& p) {
+  const int sequence = static_cast<int>(blockIdx.z);
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * tile_rows;
+  const int rows = a.batch.rows[sequence];
+  if (first >= rows) return false;
+  p.rows = min(tile_rows, rows - first);
+  p.first_row = a.batch.first_row[sequence] + first;
+  p.position = a.batch.start[sequence] + first;
+  p.begin = a.window > 0 ? max(0, p.position + 1 - a.window) : 0;
+  p.end = p.position + p.rows;
+  p.head = static_cast<int>(blockIdx.x);
+  p.kv_head = p.head / a.group;
+  p.table = a.batch.block_table + static_cast<int64_t>(sequence) * a.batch.table_stride;
+  return true;
+}
+
+// Rows of BF16 as F16, saturating.
+__device__ __forceinline__ uint32_t bf16_pair_to_half2(uint32_t x) {
+  return pack_half2(clamp_to_half(__uint_as_float(x << 16)),
+                    clamp_to_half(__uint_as_float(x & 0xffff0000U)));
+}
+
+// 8 elements of a row of q, from `dim` on, as halves.
+__device__ __forceinline__ uint4 load_query8(const PrefillArgs& a, const std::byte* row, int dim) {
+  if (a.whole_vectors) {
+    uint4 x = *reinterpret_cast<const uint4*>(row + 2 * dim);
+    if (a.dtype == DType::kBF16) {
+      x = make_uint4(bf16_pair_to_half2(x.x), bf16_pair_to_half2(x.y), bf16_pair_to_half2(x.z),
+                     bf16_pair_to_half2(x.w));
+    }
+    return x;
+  }
+  float x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = clamp_to_half(load_element(row, a.dtype, dim + i));
+  return make_uint4(pack_half2(x[0], x[1]), pack_half2(x[2], x[3]), pack_half2(x[4], x[5]),
+                    pack_half2(x[6], x[7]));
+}
+
+__device__ __forceinline__ uint32_t pack_output2(const PrefillArgs& a, float low, float high) {
+  if (a.dtype == DType::kF16) return pack_half2(clamp_to_half(low), clamp_to_half(high));
+  const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&x);
+}
+
+}  // namespace spillway::cuda

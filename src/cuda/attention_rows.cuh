@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention in F32 on CUDA cores, for what tensor cores do not take or do not compute accurately
+// enough: any KV type, head dim and query type. A lane has a token for the scores, and every 32nd
+// dim for the outputs.
+#pragma once
+
+#include "cuda/attention_merge.cuh"
+
+namespace spillway::cuda {
+
+constexpr int kRowsMaxDims = 256 / kWarpSize;  // of a lane
+
+// queries, exponents of each warp, then each warp's sums, maxima and outputs.
+inline int rows_shared_bytes(int queries, int head_dim) {
+  const int exponents = kDecodeWarps * kTileQueries * kWarpSize;
+  const int ends = 2 * kDecodeWarps * kTileQueries;
+  return 4 * (queries * head_dim + exponents + ends + kDecodeWarps * queries * head_dim);
+}
+
+template <KvType kType, int kQueries>
+__device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace& p, float* shared,
+                                            float* slot) {
+  const int dim = a.shape.head_dim;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  float* queries = shared;
+  float* all_exponents = queries + p.queries * dim;
+  float* sums = all_exponents + kDecodeWarps * kTileQueries * kWarpSize;
+  float* maxima = sums + kDecodeWarps * kTileQueries;
+  float* outs = maxima + kDecodeWarps * kTileQueries;
+  float* exponents = all_exponents + warp * kTileQueries * kWarpSize;
+
+  if (warp < p.queries) {
+    const std::byte* from =
+        a.q + (p.row * a.q_stride + static_cast<int64_t>(p.first_query + warp) * dim) *
+                  element_bytes(a.dtype);
+    float* to = queries + warp * dim;
+    for (int d = lane; d < dim; d += kWarpSize) to[d] = load_element(from, a.dtype, d);
+    if constexpr (kType == KvType::kInt4) rotate_in_warp(to, dim, lane);
+  }
+  __syncthreads();
+
+  float sum[kQueries], maximum[kQueries], out[kQueries][kRowsMaxDims];
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) {
+    sum[q] = 0;
+    maximum[q] = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < kRowsMaxDims; ++n) out[q][n] = 0;
+  }
+  const int32_t* table =
+      a.batch.block_table + static_cast<int64_t>(p.sequence) * a.batch.table_stride;
+  const auto page_of = [&](const std::byte* plane, int position) {
+    return plane + table[position / kKvBlockTokens] * a.block_bytes +
+           static_cast<int64_t>(p.kv_head) * a.page_bytes;
+  };
+  const int first = (p.first_part + p.part) * kPartTokens;
+  const int last = a.whole_rows ? p.end : min(p.end, first + kPartTokens);
+  for (int base = first + warp * kWarpSize; base < last; base += kPartTokens) {
+    const int position = base + lane;
+    const bool sees = position >= p.begin && position < last;
+    float score[kQueries];
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) score[q] = 0;
+    if (sees) {
+      const std::byte* page = page_of(a.k, position);
+      for (int d = 0; d < dim; d += 8) {
+        float k[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          k[i] = load_kv<kType, KvPart::kKeys>(a.shape, page, position % kKvBlockTokens, d + i);
+#pragma unroll
+        for (int q = 0; q < kQueries; ++q) {
+          if (q >= p.queries) break;
+#pragma unroll
+          for (int i = 0; i < 8; ++i) score[q] = fmaf(queries[q * dim + d + i], k[i], score[q]);
+        }
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) {
+      if (q >= p.queries) break;
+      const float x = sees ? score[q] * a.scale_log2 : -INFINITY;
+      float largest = x;
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
+      largest = fmaxf(largest, maximum[q]);
+      const float offset = largest == -INFINITY ? 0 : largest;
+      const float rescale = exp2_fast(maximum[q] - offset);
+      maximum[q] = largest;
+      const float e = exp2_fast(x - offset);
+      sum[q] = fmaf(sum[q], rescale, e);  // of this lane's tokens
+#pragma unroll
+      for (int n = 0; n < kRowsMaxDims; ++n) out[q][n] *= rescale;
+      exponents[q * kWarpSize + lane] = e;
+    }
+    __syncwarp();
+    const int seen_end = min(kWarpSize, last - base);
+    for (int j = max(0, p.begin - base); j < seen_end; ++j) {
+      const std::byte* page = page_of(a.v, base + j);
+#pragma unroll
+      for (int n = 0; n < kRowsMaxDims; ++n) {
+        const int d = lane + n * kWarpSize;
+        if (d >= dim) break;
+        const float v =
+            load_kv<kType, KvPart::kValues>(a.shape, page, (base + j) % kKvBlockTokens, d);
+#pragma unroll
+        for (int q = 0; q < kQueries; ++q) {
+          if (q >= p.queries) break;
+          out[q][n] = fmaf(exponents[q * kWarpSize + j], v, out[q][n]);
+        }
+      }
+    }
+    __syncwarp();
+  }
+
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) {
+    if (q >= p.queries) break;
+    float all = sum[q];
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(kAllLanes, all, step);
+    if (lane == 0) {
+      sums[warp * kTileQueries + q] = all;
+      maxima[warp * kTileQueries + q] = maximum[q];
+    }
+#pragma unroll
+    for (int n = 0; n < kRowsMaxDims; ++n) {
+      const int d = lane + n * kWarpSize;
+      if (d < dim) outs[(warp * p.queries + q) * dim + d] = out[q][n];
+    }
+  }
+  __syncthreads();
+
+  for (int i = static_cast<int>(threadIdx.x); i < p.queries * dim; i += kDecodeThreads) {
+    const int query = i / dim, d = i % dim;
+    float largest = -INFINITY, all = 0, x = 0;
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w)
+      largest = fmaxf(largest, maxima[w * kTileQueries + query]);
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      const float own = maxima[w * kTileQueries + query];
+      const float weight = own == -INFINITY ? 0 : exp2_fast(own - largest);
+      all = fmaf(sums[w * kTileQueries + query], weight, all);
+      x = fmaf(outs[(w * p.queries + query) * dim + d], weight, x);
+    }
+    if (slot != nullptr) {
+      slot[i] = x;
+      if (d == 0) {
+        slot[p.queries * dim + query] = all;
+        slot[p.queries * (dim + 1) + query] = largest;
+      }
+    } else {
+      std::byte* to =
+          a.out + (p.row * a.out_stride + static_cast<int64_t>(p.first_query + query) * dim) *
+                      element_bytes(a.dtype);
+      store_element(to, a.dtype, d, all > 0 ? x / all : 0);
+    }
+  }
+}
+
+}  // namespace spillway::cuda
