@@ -223,6 +223,8 @@ void run(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& t
 
 }  // namespace
 
+bool has_grouped_kernel(DType type) { return grouped_launcher(type) != nullptr; }
+
 void quant_linear(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& tuning) {
   check(call);
   for (int64_t first = 0; first < call.x.rows; first += kQuantLinearTokens) {
