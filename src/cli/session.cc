@@ -35,7 +35,8 @@ void SessionOptions::add_device_to(CLI::App& command) {
 
 void SessionOptions::add_loading_to(CLI::App& command) {
   command.add_flag("--no-mmap", no_mmap,
-                   "read the weights into memory past the page cache, instead of mapping the file");
+                   "read all weights past the page cache, instead of mapping those that can be "
+                   "used as they are");
   command.add_flag("--compress-weights", compress_weights,
                    "quantize F32, F16 and BF16 matrices to 4 bits (groups of 64) while loading");
 }

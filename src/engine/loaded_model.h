@@ -9,7 +9,7 @@
 
 #include "device/device.h"
 #include "kv/kv_cache.h"
-#include "memory/resident_weights.h"
+#include "memory/weight_load_options.h"
 #include "model/model.h"
 #include "runtime/model_weights.h"
 #include "text/tokenizer.h"

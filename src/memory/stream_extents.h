@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings bytes of files past in pieces, for weights that loading changes: neither the file's bytes
-// nor a second copy of them stay in memory.
+// Brings bytes of files past in pieces, for weights that loading copies or changes: neither the
+// file's bytes nor a second copy of them stay in memory.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +9,22 @@
 #include <span>
 
 #include "device/device.h"
-#include "memory/resident_weights.h"
-#include "storage/tensor_index.h"
+#include "memory/piece_loop.h"
+#include "memory/weight_load_options.h"
 
 namespace spillway {
 
-struct StreamedExtent {
-  Extent extent;
-  uint64_t grain;  // pieces are multiples of it, but for an extent's last
-};
-// Called with bytes [offset, offset + piece.size()) of extents[i]: extent after extent, front to
-// back, on the calling thread. `piece` is valid until it returns.
+// Called with bytes [offset, offset + piece.size()) of extents[i], which lie in memory as the
+// file's offset is aligned, up to a page. By several threads at a time, each byte once, in any
+// order. `piece` is valid until it returns.
 using TakePiece = std::function<void(size_t i, uint64_t offset, std::span<const std::byte> piece)>;
 
-// About this much is taken at a time.
-inline constexpr uint64_t kStreamPieceBytes = uint64_t{16} << 20;
-
-// Mapped, the pages of a piece leave this process when it is taken; read directly, the next piece
-// is read into one of two staging buffers while this one is taken. Throws kIo, kOutOfMemory,
-// kCancelled and whatever `take` throws; options.progress counts the extents' bytes.
+// Some pieces are taken, by at most the device's number of threads, while kPiecesAhead others come
+// from the disk, past the page cache into a staging buffer each: faulting them in is slower. With
+// WeightAccess::kMapped, those that the page cache has already are taken there. Throws kIo,
+// kOutOfMemory, kCancelled and whatever `take` throws; options.progress counts the extents' bytes.
 void stream_extents(Device& device, std::span<const std::filesystem::path> paths,
-                    std::span<const StreamedExtent> extents, const WeightLoadOptions& options,
-                    const TakePiece& take, uint64_t piece_bytes = kStreamPieceBytes);
+                    std::span<const CutExtent> extents, const WeightLoadOptions& options,
+                    const TakePiece& take, uint64_t piece_bytes = kPieceBytes);
 
 }  // namespace spillway

@@ -3,14 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <utility>
 
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "runtime/load_compressed.h"
+#include "memory/piece_loop.h"
+#include "runtime/load_weights.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
@@ -26,6 +26,12 @@ uint64_t arena_bytes(int64_t bytes) {
 bool is_norm_scale(WeightRole role) {
   return role == WeightRole::kAttentionNorm || role == WeightRole::kMlpNorm ||
          role == WeightRole::kFinalNorm;
+}
+
+WeightLayout layout_on(const Device& device, const Model& model, const BoundWeight& weight) {
+  const WeightSlot& slot = weight.slot;
+  return model.is_multiplied(slot) ? device.preferred_layout(weight.dtype, slot.rows, slot.cols)
+                                   : WeightLayout::kRows;
 }
 
 // Fills weights of a size in the GBs at the speed of memory: one pattern per type and spread,
@@ -51,9 +57,15 @@ class DummyFiller {
     });
   }
 
- private:
-  static constexpr int64_t kGroupRows = 16;
+  void pack(const BoundWeight& weight, std::byte* data) {
+    const int64_t cols = weight.slot.cols, bytes = kGroupRows * row_bytes(weight.dtype, cols);
+    pool_.parallel_for(weight.slot.rows / kGroupRows, 1, [&](int64_t begin, int64_t end, int) {
+      std::byte* const groups = data + begin * bytes;
+      pack_groups(weight.dtype, groups, groups, end - begin, cols);
+    });
+  }
 
+ private:
   // Keeps activations at the same scale from layer to layer: norms multiply by one, biases are
   // small.
   const RandomPattern& pattern(const BoundWeight& weight) {
@@ -141,101 +153,37 @@ void ModelWeights::tie_head() {
 ModelWeights::ModelWeights(Device& device, const Model& model,
                            std::span<const std::filesystem::path> paths,
                            const WeightLoadOptions& options) {
+  std::vector<WeightTarget> targets;
   std::vector<Extent> extents;
-  std::vector<size_t> resident_index(model.weights.size());
-  uint64_t kept_bytes = 0, all_bytes = 0;
-  for (size_t i = 0; i < model.weights.size(); ++i) {
-    const BoundWeight& weight = model.weights[i];
-    all_bytes += weight.extent.value().bytes;
-    if (weight.loaded_from) continue;
-    resident_index[i] = extents.size();
-    extents.push_back(*weight.extent);
-    kept_bytes += weight.extent->bytes;
-  }
-  // What is compressed comes after the rest; people see one progress.
-  WeightLoadOptions kept = options, compressed = options;
-  if (options.progress) {
-    kept.progress = [&](uint64_t done, uint64_t) { options.progress(done, all_bytes); };
-    compressed.progress = [&](uint64_t done, uint64_t) {
-      options.progress(kept_bytes + done, all_bytes);
-    };
-  }
-  resident_.emplace_back(device, paths, extents, kept);
-  for (size_t i = 0; i < model.weights.size(); ++i) {
-    const BoundWeight& weight = model.weights[i];
-    if (weight.loaded_from) continue;
-    view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols,
-                         resident_.front().data(resident_index[i])};
-  }
-  pack(device, model, resident_index, options);
-  compress(device, model, paths, compressed);
-  tie_head();
-}
-
-void ModelWeights::compress(Device& device, const Model& model,
-                            std::span<const std::filesystem::path> paths,
-                            const WeightLoadOptions& options) {
   uint64_t total = 0;
+  bool all_as_stored = true;
   for (const BoundWeight& weight : model.weights) {
-    if (weight.loaded_from) total += arena_bytes(weight.bytes());
+    const WeightLayout layout = layout_on(device, model, weight);
+    targets.push_back({&weight, layout, nullptr});
+    extents.push_back(weight.extent.value());
+    total += arena_bytes(weight.bytes());
+    if (weight.loaded_from || layout != WeightLayout::kRows) all_as_stored = false;
   }
-  if (total == 0) return;
-  compressed_ = device.allocate(total, MemoryTag::kWeights);
-  std::vector<CompressedWeight> targets;
-  std::byte* to = compressed_.data();
-  for (const BoundWeight& weight : model.weights) {
-    if (!weight.loaded_from) continue;
-    const auto& [role, layer, rows, cols] = weight.slot;
-    const WeightLayout layout = device.preferred_layout(weight.dtype, rows, cols);
-    view(weight.slot) = {weight.dtype, rows, cols, to, layout};
-    targets.push_back({&weight, to, layout});
-    to += arena_bytes(weight.bytes());
-  }
-  load_compressed(device, paths, targets, options);
-}
-
-void ModelWeights::pack(Device& device, const Model& model, std::span<const size_t> resident_index,
-                        const WeightLoadOptions& options) {
-  std::vector<size_t> packed;
-  uint64_t copied_bytes = 0;
-  for (size_t i = 0; i < model.weights.size(); ++i) {
-    const WeightSlot& slot = model.weights[i].slot;
-    const WeightView& w = view(slot);
-    if (w.empty() || !model.is_multiplied(slot) ||
-        device.preferred_layout(w.dtype, w.rows, w.cols) != WeightLayout::kGroups16) {
-      continue;
+  const auto set_view = [&](const WeightTarget& target, const std::byte* data) {
+    const WeightSlot& slot = target.weight->slot;
+    view(slot) = {target.weight->dtype, slot.rows, slot.cols, data, target.layout};
+  };
+  if (options.access == WeightAccess::kMapped && all_as_stored) {
+    maps_ = MappedExtents(paths, extents);
+    populate_all(maps_, extents, device.info().threads + kPiecesAhead, options);
+    for (const WeightTarget& target : targets)
+      set_view(target, maps_.bytes(*target.weight->extent).data());
+  } else {
+    arena_ = device.allocate(total, MemoryTag::kWeights);
+    std::byte* to = arena_.data();
+    for (WeightTarget& target : targets) {
+      target.to = to;
+      set_view(target, to);
+      to += arena_bytes(target.weight->bytes());
     }
-    packed.push_back(i);
-    copied_bytes += arena_bytes(w.bytes());
+    load_weights(device, paths, targets, options);
   }
-  if (packed.empty()) return;
-  const bool copy = !resident_.empty() &&
-                    resident_.front().try_writable(resident_index[packed.front()]) == nullptr;
-  if (copy) arena_ = device.allocate(copied_bytes, MemoryTag::kWeights);
-  ThreadPool pool(device.info().threads);
-  uint64_t offset = 0;
-  for (const size_t i : packed) {
-    SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
-              "loading was stopped");
-    WeightView& w = view(model.weights[i].slot);
-    // Dummy weights are in the arena already.
-    std::byte* to = resident_.empty() ? arena_.data() + (w.data - arena_.data())
-                    : copy            ? arena_.data() + offset
-                                      : resident_.front().try_writable(resident_index[i]);
-    const int64_t groups = w.rows / kGroupRows, group_bytes = kGroupRows * w.row_bytes();
-    pool.parallel_for(groups, 1, [&](int64_t begin, int64_t end, int) {
-      pack_groups(w.dtype, w.data + begin * group_bytes, to + begin * group_bytes, end - begin,
-                  w.cols);
-    });
-    if (copy) {
-      const int64_t done = groups * group_bytes;
-      std::memcpy(to + done, w.data + done, static_cast<size_t>(w.bytes() - done));
-      resident_.front().drop(resident_index[i]);
-      offset += arena_bytes(w.bytes());
-    }
-    w.data = to;
-    w.layout = WeightLayout::kGroups16;
-  }
+  tie_head();
 }
 
 ModelWeights ModelWeights::dummy(Device& device, const Model& model,
@@ -252,12 +200,13 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
     SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
               "loading was stopped");
     std::byte* const data = weights.arena_.data() + done;
+    const WeightLayout layout = layout_on(device, model, weight);
     filler.fill(weight, data, done / kArenaAlignment);
-    weights.view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols, data};
+    if (layout == WeightLayout::kGroups16) filler.pack(weight, data);
+    weights.view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols, data, layout};
     done += arena_bytes(weight.bytes());
     if (options.progress) options.progress(done, total);
   }
-  weights.pack(device, model, {}, options);
   weights.tie_head();
   return weights;
 }

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "device/device.h"
-#include "memory/resident_weights.h"
+#include "memory/mapped_extents.h"
+#include "memory/weight_load_options.h"
 #include "model/model.h"
 #include "tensor/tensor_view.h"
 
@@ -37,10 +38,10 @@ struct LayerWeights {
   LinearWeights down;  // [hidden, ffn]
 };
 
-// Owns the bytes that its views point to (maps, an arena, or dummy weights). Matrices are in the
-// layout that the device prefers: packed in place, or from a map into an arena, or quantized piece
-// by piece on the way into one, so that each is in memory once. Move-only; the device must outlive
-// it.
+// Owns the bytes that its views point to: maps where every weight is mapped and stays as it is in
+// the file, otherwise one arena, where matrices are in the layout that the device prefers, packed
+// or quantized piece by piece on their way in. Each is in memory once. Move-only; the device must
+// outlive it.
 class ModelWeights {
  public:
   ModelWeights() = default;  // none yet
@@ -61,17 +62,9 @@ class ModelWeights {
  private:
   WeightView& view(const WeightSlot& slot);
   void tie_head();
-  // Makes matrices what the device prefers; every view of a weight that loading does not change is
-  // in place already. resident_index: of each weight in resident_, none for dummy weights.
-  void pack(Device& device, const Model& model, std::span<const size_t> resident_index,
-            const WeightLoadOptions& options);
-  // Loads the weights whose type loading changes.
-  void compress(Device& device, const Model& model, std::span<const std::filesystem::path> paths,
-                const WeightLoadOptions& options);
 
-  std::vector<ResidentWeights> resident_;
-  Buffer arena_;       // packed copies of mapped weights, or dummy weights
-  Buffer compressed_;  // weights that loading has quantized
+  MappedExtents maps_;
+  Buffer arena_;
 };
 
 }  // namespace spillway

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads extents of files into memory past the page cache, several requests in flight.
+// Reads extents of files into memory past the page cache.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
+#include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "storage/tensor_index.h"
@@ -18,52 +16,30 @@ namespace spillway {
 // Offsets, addresses and lengths of direct reads are multiples of this.
 inline constexpr size_t kDirectAlignment = 4096;
 
-struct ReadRequest {
-  int32_t file = 0;  // index into the reader's paths
-  uint64_t offset = 0;
-  std::span<std::byte> destination;
-};
-
-struct ReadOptions {
-  bool direct = true;  // false: through the page cache
-  int threads = 4;     // requests in flight
-  size_t chunk_bytes = size_t{4} << 20;
-  // Called with all bytes done so far, growing, by one thread at a time (not always the same).
-  std::function<void(uint64_t bytes_done)> progress;
-  const std::atomic<bool>* cancel = nullptr;  // set to true: read() throws kCancelled soon
-};
-
-struct ReadStats {
-  uint64_t bytes = 0;
-  uint64_t direct_bytes = 0;  // of those, past the page cache
-  uint64_t copied_bytes = 0;  // of those, through a staging buffer
-};
-
-// Opens the files for each read(); thread-safe. A destination whose address is congruent to its
-// offset modulo kDirectAlignment (see place_extents) is filled in place except for its first and
-// last partial block; any other goes through a staging buffer. Where the file system refuses direct
-// reads (tmpfs), buffered ones take over.
+// Holds the files open; thread-safe, so that several threads have a read each in flight. Where the
+// file system refuses direct reads (tmpfs), buffered ones take over.
 class DirectReader {
  public:
-  explicit DirectReader(std::vector<std::filesystem::path> paths) : paths_(std::move(paths)) {}
+  explicit DirectReader(std::span<const std::filesystem::path> paths);
+  ~DirectReader();
+  DirectReader(const DirectReader&) = delete;
+  DirectReader& operator=(const DirectReader&) = delete;
 
-  // Fills every destination or throws kIo (path and offset), kInvalidArgument or kCancelled; the
-  // destinations are then undefined.
-  ReadStats read(std::span<const ReadRequest> requests, const ReadOptions& options = {}) const;
+  // What read() needs for an extent of `bytes`: the blocks around it are read with it.
+  static size_t buffer_bytes(uint64_t bytes);
+
+  // The bytes of `extent`, which are then in `buffer` (aligned to kDirectAlignment) at the place
+  // that their offset has in a block. Throws kIo, naming path and offset, and kInvalidArgument.
+  std::span<const std::byte> read(const Extent& extent, std::span<std::byte> buffer) const;
+
+  // Whether reads of a file go past the page cache, as far as is known yet.
+  bool is_direct(int32_t file) const;
 
  private:
-  std::vector<std::filesystem::path> paths_;
-};
+  class OpenFile;
+  const OpenFile& open_file(int32_t file) const;
 
-// Positions for `extents` in one arena whose base is aligned to kDirectAlignment, such that every
-// read lands in place: position % kDirectAlignment == offset % kDirectAlignment. Neighbours in a
-// file stay neighbours; a jump costs less than one block of padding. An extent whose offset is not
-// a multiple of `alignment` (some safetensors files) is put at an aligned position instead and goes
-// through staging; the default suits all element and block types.
-struct ArenaLayout {
-  std::vector<uint64_t> positions;  // of each extent
-  uint64_t bytes = 0;               // a multiple of kDirectAlignment
+  std::vector<std::unique_ptr<OpenFile>> files_;
 };
-ArenaLayout place_extents(std::span<const Extent> extents, uint64_t alignment = 4);
 
 }  // namespace spillway

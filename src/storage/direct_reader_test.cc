@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "storage/temp_folder.h"
 
@@ -20,11 +22,18 @@ using Bytes = std::vector<std::byte>;
 struct Free {
   void operator()(std::byte* p) const { std::free(p); }
 };
-using Arena = std::unique_ptr<std::byte[], Free>;
 
-Arena make_arena(uint64_t bytes) {
-  return Arena(static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, bytes)));
-}
+class AlignedBuffer {
+ public:
+  explicit AlignedBuffer(uint64_t extent_bytes)
+      : size_(DirectReader::buffer_bytes(extent_bytes)),
+        data_(static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, size_))) {}
+  std::span<std::byte> span() const { return {data_.get(), size_}; }
+
+ private:
+  size_t size_;
+  std::unique_ptr<std::byte[], Free> data_;
+};
 
 Bytes random_bytes(size_t n) {
   std::mt19937_64 random(n);
@@ -33,32 +42,28 @@ Bytes random_bytes(size_t n) {
   return bytes;
 }
 
-// Extents of odd sizes all over a file of odd size, the last up to its end.
 class DirectReaderTest : public ::testing::Test {
  protected:
   DirectReaderTest() : content_(random_bytes(3'000'001)), path_(folder_.write("f", content_)) {
     uint64_t at = 100;
-    for (const uint64_t bytes : {4096, 1, 8192, 100'000, 4095, 4097, 1'000'000, 12}) {
+    // Odd sizes all over a file of odd size, the last up to its end.
+    for (const uint64_t bytes : {4096, 1, 8192, 100'000, 4095, 4097, 1'000'000, 12, 0}) {
       extents_.push_back({0, at, bytes});
       at += bytes + (bytes % 7) * 996;
     }
     extents_.push_back({0, 2'500'000, content_.size() - 2'500'000});
+    extents_.push_back({0, content_.size() - 1, 1});
   }
 
-  ReadStats read_and_check(const ArenaLayout& layout, const ReadOptions& options) {
-    const Arena arena = make_arena(layout.bytes);
-    std::vector<ReadRequest> requests;
-    for (size_t i = 0; i < extents_.size(); ++i) {
-      requests.push_back(
-          {0, extents_[i].offset, {arena.get() + layout.positions[i], extents_[i].bytes}});
-    }
-    const ReadStats stats = DirectReader({path_}).read(requests, options);
-    for (const ReadRequest& r : requests) {
-      EXPECT_TRUE(std::ranges::equal(r.destination,
-                                     std::span(content_).subspan(r.offset, r.destination.size())));
-    }
-    return stats;
+  void read_and_check(const DirectReader& reader, const Extent& extent) {
+    const AlignedBuffer buffer(extent.bytes);
+    const auto read = reader.read(extent, buffer.span());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(read.data()) % kDirectAlignment,
+              extent.offset % kDirectAlignment);
+    EXPECT_TRUE(std::ranges::equal(read, std::span(content_).subspan(extent.offset, extent.bytes)));
   }
+
+  std::vector<std::filesystem::path> paths() const { return {path_}; }
 
   TempFolder folder_{std::filesystem::current_path()};  // a disk: /tmp may be tmpfs
   Bytes content_;
@@ -66,106 +71,52 @@ class DirectReaderTest : public ::testing::Test {
   std::vector<Extent> extents_;
 };
 
-TEST_F(DirectReaderTest, CongruentDestinationsAreFilledInPlace) {
-  for (const size_t chunk : {4096, 65536, 4 << 20}) {
-    ReadOptions options;
-    options.chunk_bytes = chunk;
-    const ReadStats stats = read_and_check(place_extents(extents_, 1), options);
-    EXPECT_EQ(stats.bytes, 4096u + 1 + 8192 + 100'000 + 4095 + 4097 + 1'000'000 + 12 + 500'001);
-    if (stats.direct_bytes == 0) GTEST_SKIP() << "no direct reads on this file system";
-    EXPECT_EQ(stats.direct_bytes, stats.bytes);
-    EXPECT_LE(stats.copied_bytes, extents_.size() * 2 * kDirectAlignment);
+TEST_F(DirectReaderTest, GivesTheBytesOfAnyExtentWhereItsOffsetIsInABlock) {
+  const DirectReader reader(paths());
+  for (const Extent& extent : extents_) read_and_check(reader, extent);
+}
+
+TEST_F(DirectReaderTest, ReadsOfSeveralThreadsDoNotDisturbEachOther) {
+  const DirectReader reader(paths());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (const Extent& extent : extents_) read_and_check(reader, extent);
+    });
   }
+  for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(DirectReaderTest, OtherDestinationsGoThroughStaging) {
-  ArenaLayout layout = place_extents(extents_);
-  for (uint64_t& position : layout.positions) position += 24;
-  layout.bytes += kDirectAlignment;
-  for (const size_t chunk : {4096, 65536, 4 << 20}) {
-    ReadOptions options;
-    options.chunk_bytes = chunk;
-    read_and_check(layout, options);
-  }
-}
-
-TEST_F(DirectReaderTest, BufferedReadsGiveTheSameBytes) {
-  ReadOptions options;
-  options.direct = false;
-  options.threads = 1;
-  EXPECT_EQ(read_and_check(place_extents(extents_), options).direct_bytes, 0u);
-}
-
-TEST_F(DirectReaderTest, ReportsGrowingProgress) {
-  ReadOptions options;
-  options.chunk_bytes = 65536;
-  uint64_t last = 0;
-  options.progress = [&](uint64_t done) {
-    EXPECT_GT(done, last);
-    last = done;
-  };
-  const ReadStats stats = read_and_check(place_extents(extents_), options);
-  EXPECT_EQ(last, stats.bytes);
-}
-
-TEST_F(DirectReaderTest, StopsWhenCancelled) {
-  std::atomic<bool> cancel{false};
-  ReadOptions options;
-  options.chunk_bytes = 4096;
-  options.threads = 2;
-  options.cancel = &cancel;
-  options.progress = [&](uint64_t) { cancel = true; };
-  Bytes out(content_.size());
-  const ReadRequest request{0, 0, out};
-  try {
-    DirectReader({path_}).read({&request, 1}, options);
-    FAIL() << "was not cancelled";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kCancelled);
-  }
+TEST_F(DirectReaderTest, GoesOnWithoutDirectReadsWhereThereAreNone) {
+  const std::filesystem::path memory = "/dev/shm";  // tmpfs, which may or may not take O_DIRECT
+  if (!std::filesystem::is_directory(memory)) GTEST_SKIP() << "no tmpfs";
+  const TempFolder folder(memory);
+  const std::vector<std::filesystem::path> there{folder.write("f", content_)};
+  const DirectReader reader(there);
+  for (const Extent& extent : extents_) read_and_check(reader, extent);
 }
 
 TEST_F(DirectReaderTest, ErrorsNameFileAndOffset) {
-  Bytes out(10);
-  const DirectReader reader({path_, folder_ / "missing"});
-  const ReadRequest past_end{0, content_.size() - 5, out};
+  const AlignedBuffer buffer(10);
+  const DirectReader reader(paths());
   EXPECT_THAT(error_of([&] {
-                reader.read({&past_end, 1});
+                reader.read({0, content_.size() - 5, 10}, buffer.span());
               }),
               HasSubstr("10 bytes at byte 2999996 end past the file's 3000001 bytes"));
-  const ReadRequest missing{1, 0, out};
-  EXPECT_THAT(error_of([&] { reader.read({&missing, 1}); }), HasSubstr("missing"));
-  const ReadRequest unknown{2, 0, out};
-  EXPECT_THAT(error_of([&] { reader.read({&unknown, 1}); }), HasSubstr("file 2 of 2"));
-  EXPECT_EQ(reader.read({}).bytes, 0u);
+  EXPECT_THAT(error_of([&] { reader.read({1, 0, 10}, buffer.span()); }), HasSubstr("file 1 of 1"));
+  const std::vector<std::filesystem::path> missing{path_, folder_ / "missing"};
+  EXPECT_THAT(error_of([&] { const DirectReader r(missing); }), HasSubstr("missing"));
 }
 
-TEST_F(DirectReaderTest, AThrowingCallbackEndsTheRead) {
-  ReadOptions options;
-  options.chunk_bytes = 4096;
-  options.progress = [](uint64_t) { fail(ErrorCode::kInternal, "enough"); };
-  EXPECT_EQ(error_of([&] { read_and_check(place_extents(extents_), options); }), "enough");
-}
-
-TEST(PlaceExtentsTest, KeepsResiduesAndDoesNotOverlap) {
-  const std::vector<Extent> extents = {
-      {0, 10'000, 5000}, {0, 15'000, 96}, {1, 4096, 1}, {0, 15'096, 10'000}, {1, 77, 4000}};
-  const ArenaLayout layout = place_extents(extents, 1);
-  for (size_t i = 0; i < extents.size(); ++i)
-    EXPECT_EQ(layout.positions[i] % kDirectAlignment, extents[i].offset % kDirectAlignment);
-  EXPECT_EQ(layout.positions[1], layout.positions[0] + 5000);  // neighbours stay neighbours
-  EXPECT_EQ(layout.positions[3], layout.positions[1] + 96);
-  EXPECT_LE(layout.bytes, 5000 + 96 + 1 + 10'000 + 4000 + 5 * kDirectAlignment);
-}
-
-TEST(PlaceExtentsTest, MisalignedExtentsGetAlignedMemory) {
-  const std::vector<Extent> extents = {{0, 1001, 100}, {0, 2004, 8}};
-  const ArenaLayout layout = place_extents(extents);
-  EXPECT_EQ(layout.positions[0] % 4, 0u);
-  EXPECT_EQ(layout.positions[1] % kDirectAlignment, 2004u);
-  EXPECT_EQ(place_extents({}).bytes, 0u);
-  const std::vector<Extent> huge(3, {0, 0, uint64_t{1} << 62});
-  EXPECT_THAT(error_of([&] { place_extents(huge); }), HasSubstr("2^62"));
+TEST_F(DirectReaderTest, AFileThatIsTruncatedMeanwhileIsAnError) {
+  const AlignedBuffer buffer(500'000);
+  const DirectReader reader(paths());
+  std::filesystem::resize_file(path_, 2'600'000);
+  EXPECT_THAT(error_of([&] {
+                reader.read({0, 2'500'000, 500'000}, buffer.span());
+              }),
+              HasSubstr("truncated"));
+  read_and_check(reader, {0, 100, 5000});
 }
 
 }  // namespace

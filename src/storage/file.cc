@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -116,13 +117,6 @@ void MappedFile::unmap() noexcept {
   data_ = nullptr;
 }
 
-void MappedFile::advise_willneed(size_t offset, size_t bytes) const noexcept {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t first = offset / page * page, last = std::min(offset + bytes, size_);
-  if (first >= last) return;
-  ::madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_WILLNEED);
-}
-
 void MappedFile::advise_random() const noexcept {
   if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_RANDOM);
 }
@@ -132,6 +126,36 @@ void MappedFile::advise_dontneed(size_t offset, size_t bytes) const noexcept {
   const size_t first = (offset + page - 1) / page * page, last = (offset + bytes) / page * page;
   if (first >= last || last > size_) return;
   madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
+}
+
+bool MappedFile::is_cached(size_t offset, size_t bytes) const noexcept {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t last = std::min(offset + bytes, size_);
+  unsigned char present[256];
+  for (size_t at = offset / page * page; at < last; at += std::size(present) * page) {
+    const size_t length = std::min(last - at, std::size(present) * page);
+    if (::mincore(const_cast<std::byte*>(data_) + at, length, present) != 0) return true;
+    const size_t pages = (length + page - 1) / page;
+    if (!std::all_of(present, present + pages, [](unsigned char p) { return p & 1; })) return false;
+  }
+  return true;
+}
+
+bool MappedFile::try_populate(size_t offset, size_t bytes) const noexcept {
+  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which not every system's headers have
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t first = offset / page * page, last = std::min(offset + bytes, size_);
+  if (first >= last) return true;
+  int result = 0;
+  do {
+    result = ::madvise(const_cast<std::byte*>(data_) + first, last - first, kPopulateRead);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result == 0) return true;
+  if (errno != EINVAL) return false;
+  for (size_t at = first; at < last; at += page) {
+    static_cast<void>(*static_cast<const volatile std::byte*>(data_ + at));
+  }
+  return true;
 }
 
 std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes) {

@@ -58,11 +58,16 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   // Hints; a refusal is ignored.
-  void advise_willneed(size_t offset, size_t bytes) const noexcept;
   void advise_random() const noexcept;
   // The pages that lie wholly in [offset, offset + bytes) leave this process; reading them again
   // brings them back.
   void advise_dontneed(size_t offset, size_t bytes) const noexcept;
+  // Whether the page cache has all of [offset, offset + bytes). Where the kernel does not tell (of
+  // a file that this user neither owns nor may write): true.
+  bool is_cached(size_t offset, size_t bytes) const noexcept;
+  // Reads the pages of [offset, offset + bytes) in now; false where they cannot be read, also where
+  // the file has been truncated (on Linux before 5.14 that raises SIGBUS instead).
+  [[nodiscard]] bool try_populate(size_t offset, size_t bytes) const noexcept;
 
  private:
   void unmap() noexcept;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <utility>
@@ -81,7 +83,8 @@ TEST(MappedFileTest, ShowsTheWholeFile) {
   const TempFolder folder;
   MappedFile a(folder.write("a.txt", "hello"));
   a.advise_random();
-  a.advise_willneed(0, a.bytes().size());
+  EXPECT_TRUE(a.try_populate(0, a.bytes().size()));
+  EXPECT_TRUE(a.is_cached(0, a.bytes().size()));
   MappedFile b = std::move(a);
   EXPECT_EQ(text_of(b.bytes()), "hello");
   EXPECT_TRUE(a.bytes().empty());
@@ -91,6 +94,23 @@ TEST(MappedFileTest, AnEmptyFileHasNoBytes) {
   const TempFolder folder;
   const MappedFile map(folder.write("empty", ""));
   EXPECT_TRUE(map.bytes().empty());
+}
+
+TEST(MappedFileTest, KnowsWhatThePageCacheHas) {
+  const TempFolder folder(std::filesystem::current_path());  // a disk: tmpfs has nothing else
+  const auto path = folder.write("f", std::string(3'000'001, 'x'));
+  const MappedFile map(path);
+  const File file(path);
+  ASSERT_EQ(::fsync(file.descriptor()), 0);
+  if (::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED) != 0 ||
+      map.is_cached(0, map.bytes().size())) {
+    GTEST_SKIP() << "this file system keeps its pages";
+  }
+  EXPECT_TRUE(map.try_populate(1'000'000, 5));
+  EXPECT_TRUE(map.is_cached(1'000'000, 5));
+  EXPECT_TRUE(map.try_populate(0, map.bytes().size()));
+  EXPECT_TRUE(map.is_cached(0, map.bytes().size()));
+  EXPECT_TRUE(map.is_cached(2'999'999, 2));
 }
 
 TEST(ReadTextFileTest, RefusesMoreThanItIsAllowed) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "storage/direct_reader.h"
@@ -81,21 +82,16 @@ TEST(RealFilesTest, DirectReaderReadsAWholeModel) {
   SPW_NEED(path);
   const ModelFiles model = open_model(path);
   const MappedFile map(path);
-  std::vector<Extent> extents;
-  for (const TensorInfo& t : model.tensors) extents.push_back(t.extent);
-  const ArenaLayout layout = place_extents(extents);
-  std::vector<std::byte> memory(layout.bytes + kDirectAlignment);
-  void* base = memory.data();
-  size_t space = memory.size();
-  auto* arena = static_cast<std::byte*>(std::align(kDirectAlignment, layout.bytes, base, space));
-  std::vector<ReadRequest> requests;
-  for (size_t i = 0; i < extents.size(); ++i)
-    requests.push_back({0, extents[i].offset, {arena + layout.positions[i], extents[i].bytes}});
-  const ReadStats stats = DirectReader(model.paths).read(requests);
-  EXPECT_EQ(stats.bytes, model.tensor_bytes());
-  for (const ReadRequest& r : requests)
-    EXPECT_EQ(
-        std::memcmp(r.destination.data(), map.bytes().data() + r.offset, r.destination.size()), 0);
+  const DirectReader reader(model.paths);
+  for (const TensorInfo& t : model.tensors) {
+    std::vector<std::byte> memory(DirectReader::buffer_bytes(t.extent.bytes) + kDirectAlignment);
+    void* base = memory.data();
+    size_t space = memory.size();
+    const size_t needed = DirectReader::buffer_bytes(t.extent.bytes);
+    auto* buffer = static_cast<std::byte*>(std::align(kDirectAlignment, needed, base, space));
+    const auto read = reader.read(t.extent, {buffer, needed});
+    EXPECT_TRUE(std::ranges::equal(read, map.bytes().subspan(t.extent.offset, t.extent.bytes)));
+  }
 }
 
 }  // namespace

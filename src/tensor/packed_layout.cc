@@ -307,17 +307,16 @@ template <class Block>
 void pack_group(const std::byte* stored, std::byte* packed, int64_t cols) {
   const int64_t blocks = cols / Block::kElements;
   std::vector<std::byte> rows;
-  if (stored == packed) {  // in place: the rows are read from a copy
+  if (stored == packed || reinterpret_cast<uintptr_t>(stored) % alignof(Block) != 0) {
     rows.assign(stored, stored + 16 * blocks * static_cast<int64_t>(sizeof(Block)));
     stored = rows.data();
   }
-  alignas(16) uint8_t group[16 * sizeof(Block)];
-  for (int64_t i = 0; i < blocks; ++i) {
-    if constexpr (kBits<Block> != 4 && kBits<Block> != 8) std::memset(group, 0, sizeof(group));
+  const auto* from = reinterpret_cast<const Block*>(stored);
+  auto* group = reinterpret_cast<uint8_t*>(packed);
+  for (int64_t i = 0; i < blocks; ++i, group += 16 * sizeof(Block)) {
+    if constexpr (kBits<Block> != 4 && kBits<Block> != 8) std::memset(group, 0, 16 * sizeof(Block));
     for (int row = 0; row < 16; ++row) {
-      Block b;
-      std::memcpy(&b, stored + (row * blocks + i) * static_cast<int64_t>(sizeof(Block)),
-                  sizeof(Block));
+      const Block& b = from[row * blocks + i];
       put_header(group, row, b);
       for (int k = 0; k < Block::kElements; k += 32) {
         uint8_t* sub = group + kHeaderBytes<Block> + k / 32 * kSubBytes<Block>;
@@ -325,7 +324,6 @@ void pack_group(const std::byte* stored, std::byte* packed, int64_t cols) {
         put_codes<Block>(sub, row, 1, codes(b, k + 8), codes(b, k + 24));
       }
     }
-    std::memcpy(packed + i * static_cast<int64_t>(sizeof(group)), group, sizeof(group));
   }
 }
 

@@ -31,6 +31,11 @@ TEST_P(PackedLayoutTest, EveryBitComesBackWhereItWas) {
   pack_groups(type, stored.data() + 1, packed.data() + 1, rows / 16, cols);
   pack_groups(type, in_place.data() + 1, in_place.data() + 1, rows / 16, cols);
   EXPECT_EQ(std::memcmp(in_place.data() + 1, packed.data() + 1, packed.size() - 1), 0);
+  const std::vector<std::byte> aligned(stored.begin() + 1, stored.end());
+  pack_groups(type, aligned.data(), in_place.data(), rows / 16, cols);
+  EXPECT_EQ(
+      std::memcmp(in_place.data(), packed.data() + 1, static_cast<size_t>(rows / 16 * 16 * bytes)),
+      0);
   std::vector<std::byte> row(static_cast<size_t>(bytes) + 1, std::byte{0x55});
   for (int64_t i = 0; i < rows; ++i) {
     unpack_row(type, packed.data() + 1 + i / 16 * 16 * bytes, i % 16, row.data(), cols);

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights on their way from files into memory of their own: copied, packed or quantized.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+#include "device/device.h"
+#include "memory/weight_load_options.h"
+#include "model/model.h"
+#include "tensor/tensor_view.h"
+
+namespace spillway {
+
+// A weight, the layout it should have, and the weight.bytes() where it goes.
+struct WeightTarget {
+  const BoundWeight* weight;
+  WeightLayout layout;
+  std::byte* to;
+};
+
+// Reads piece by piece and makes each what it should be behind the reads of the next ones, with the
+// device's number of threads: a plain weight whose type in memory is G4 is quantized, kGroups16 is
+// packed. Throws kInvalidArgument, naming file and offset, for weights that G4 cannot hold (NaN,
+// infinity, beyond F16), and what stream_extents() throws.
+void load_weights(Device& device, std::span<const std::filesystem::path> paths,
+                  std::span<const WeightTarget> targets, const WeightLoadOptions& options);
+
+}  // namespace spillway
