@@ -149,31 +149,30 @@ json report(const BenchOptions& options, const Session& session, const Timing& t
   // Deterministic mode looks at no table.
   const LoadedTuning* tuning =
       session.tuning && !options.session.deterministic ? &*session.tuning : nullptr;
-  json out{
-      {"model", options.session.model},
-      {"device", session.device->info().hardware},
-      {"threads", session.device->info().threads},
-      {"weight_type", dtype_name(session.loaded->model.main_dtype())},
-      {"compress_weights", options.session.compress_weights},
-      {"tuning", tuning == nullptr ? json(nullptr)
-                                   : json{{"file", tuning->path.string()},
-                                          {"shapes", tuning->table.measured().size()}}},
-      {"batch", options.batch},
-      {"prompt_len", options.prompt_len},
-      {"gen_len", options.gen_len},
-      {"repeat", options.repeat},
-      {"load_s", session.load_seconds},
-      {"prefill_s", t.prefill_s},
-      {"decode_s", t.decode_s},
-      {"prefill_tokens_per_s", batch * prompt / t.prefill_s},
-      {"generated_tokens_per_s", batch * generated / (t.prefill_s + t.decode_s)},
-      {"total_tokens_per_s", batch * (prompt + generated) / (t.prefill_s + t.decode_s)},
-      {"plan", nullptr},
-      {"predicted", nullptr},
-      {"tiers",
-       {{session.device->host_visible() ? "host" : "gpu",
-         {{"peak_bytes", peak}, {"weight_bytes", weights}, {"other_peak_bytes", others}}}}},
-      {"links", json::object()}};
+  json out{{"model", options.session.model},
+           {"device", session.device->info().hardware},
+           {"threads", session.device->info().threads},
+           {"weight_type", dtype_name(session.loaded->model.main_dtype())},
+           {"compress_weights", options.session.compress_weights},
+           {"tuning", tuning == nullptr ? json(nullptr)
+                                        : json{{"file", tuning->path.string()},
+                                               {"shapes", tuning->table.measured().size()}}},
+           {"batch", options.batch},
+           {"prompt_len", options.prompt_len},
+           {"gen_len", options.gen_len},
+           {"repeat", options.repeat},
+           {"load_s", session.load_seconds},
+           {"prefill_s", t.prefill_s},
+           {"decode_s", t.decode_s},
+           {"prefill_tokens_per_s", batch * prompt / t.prefill_s},
+           {"generated_tokens_per_s", batch * generated / (t.prefill_s + t.decode_s)},
+           {"total_tokens_per_s", batch * (prompt + generated) / (t.prefill_s + t.decode_s)},
+           {"plan", nullptr},
+           {"predicted", nullptr},
+           {"tiers",
+            {{session.device->host_visible() ? "host" : "gpu",
+              {{"peak_bytes", peak}, {"weight_bytes", weights}, {"other_peak_bytes", others}}}}},
+           {"links", json::object()}};
   if (options.gen_len > 1) {
     const double steps = generated - 1;
     out["decode_tokens_per_s"] = batch * steps / t.decode_s;
@@ -189,8 +188,7 @@ int bench(const BenchOptions& options) {
   ModelSpec& spec = session.loaded->model.spec;
   // Rotated positions go on for ever; random weights do not mind.
   if (try_dummy_name(options.session.model) && spec.position == PositionKind::kRope) {
-    spec.max_context =
-        std::max(spec.max_context, int64_t{options.prompt_len} + options.gen_len);
+    spec.max_context = std::max(spec.max_context, int64_t{options.prompt_len} + options.gen_len);
   }
   const int64_t context = spec.max_context;
   SPW_CHECK(int64_t{options.prompt_len} + options.gen_len <= context, kInvalidArgument,

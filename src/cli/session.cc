@@ -90,7 +90,8 @@ std::optional<int> try_gpu_index(const std::string& name) {
   SPW_CHECK(!digits.empty() && digits.size() <= 3 &&
                 digits.find_first_not_of("0123456789") == digits.npos,
             kInvalidArgument,
-            "no device '{}'; give cpu, cuda, cuda:N or auto (see spillway inspect --devices)", name);
+            "no device '{}'; give cpu, cuda, cuda:N or auto (see spillway inspect --devices)",
+            name);
   return std::stoi(digits);
 }
 

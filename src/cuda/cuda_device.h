@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "base/thread_pool.h"
 #include "cuda/cuda.h"
 #include "cuda/cuda_handles.h"
 #include "cuda/cuda_ops.h"
@@ -52,6 +53,7 @@ class CudaDevice final : public Device {
   // Pageable memory crosses the bus at a tenth of its speed; through pinned memory, while the other
   // half is being filled, at nearly all of it.
   static constexpr size_t kStagingBytes = size_t{16} << 20;
+  ThreadPool copiers_;
   std::array<PinnedMemory, 2> staging_;
   std::array<Event, 2> staged_;
   std::unique_ptr<CudaOps> ops_;  // last: its memory is given back through release()

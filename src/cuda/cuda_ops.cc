@@ -97,8 +97,7 @@ void CudaOps::rope_angles(std::span<const int32_t> positions,
   cuda::rope_angles(tables_.device_of(positions), constant(inverse_frequency), scale, out, stream_);
 }
 
-void CudaOps::rope(const Activations& x, int head_dim, const Activations& angles,
-                   RopeStyle style) {
+void CudaOps::rope(const Activations& x, int head_dim, const Activations& angles, RopeStyle style) {
   cuda::rope(x, head_dim, angles, style, stream_);
 }
 
@@ -200,8 +199,7 @@ void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
     first += count;
   }
   const size_t ids_at = args_bytes + adjustment_bytes;
-  SPW_CUDA_CHECK(
-      cudaMemcpyAsync(on_device, pinned, ids_at, cudaMemcpyHostToDevice, stream_));
+  SPW_CUDA_CHECK(cudaMemcpyAsync(on_device, pinned, ids_at, cudaMemcpyHostToDevice, stream_));
   cuda::sample(logits, reinterpret_cast<const SampleRowArgs*>(on_device),
                reinterpret_cast<const LogitAdjustment*>(on_device + args_bytes),
                reinterpret_cast<int32_t*>(on_device + ids_at), stream_);

@@ -18,8 +18,9 @@
 
 namespace spillway::cuda {
 
-// Queues kernels on one stream and returns. Single-threaded. Throws kInternal for shapes that do not
-// fit, kOutOfMemory for scratch memory, kDevice for what CUDA reports (also of earlier kernels).
+// Queues kernels on one stream and returns. Single-threaded. Throws kInternal for shapes that do
+// not fit, kOutOfMemory for scratch memory, kDevice for what CUDA reports (also of earlier
+// kernels).
 class CudaOps final : public Ops {
  public:
   CudaOps(Device& device, cudaStream_t stream);
@@ -63,8 +64,8 @@ class CudaOps final : public Ops {
               std::span<int32_t> ids) override;
 
  private:
-  // Memory that grows to the largest size asked for; growing waits for the queue, and voids what was
-  // recorded.
+  // Memory that grows to the largest size asked for; growing waits for the queue, and voids what
+  // was recorded.
   std::byte* grown(Buffer& buffer, size_t bytes, bool zeroed = false);
   // The call as one launch, or as several where its parts do not go together.
   void multiply(LinearCall call);
@@ -85,8 +86,8 @@ class CudaOps final : public Ops {
   StepTables tables_;
   GraphCache graphs_;
   bool use_graphs_;
-  std::unique_ptr<CublasLt> library_;     // null where cuBLASLt is missing
-  uint64_t generation_ = 0;               // of the memory below
+  std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
+  uint64_t generation_ = 0;            // of the memory below
   Buffer linear_scratch_, attention_scratch_, library_workspace_;
   Buffer converted_;    // x in the type that a matrix wants
   Buffer expanded_;     // a quantized matrix as F16, for many tokens

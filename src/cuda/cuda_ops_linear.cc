@@ -135,9 +135,8 @@ void CudaOps::multiply(LinearCall call) {
 }
 
 void CudaOps::multiply_plain(const LinearCall& call) {
-  const LinearScratch scratch{
-      grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true),
-      linear_scratch_.bytes()};
+  const LinearScratch scratch{grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true),
+                              linear_scratch_.bytes()};
   LinearProblem problem = problem_of(call);
   if (deterministic_) {
     // One variant whatever the tokens: the flat kernel that takes any number of them.

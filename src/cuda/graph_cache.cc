@@ -25,9 +25,9 @@ GraphExec GraphCache::record(const std::function<void()>& body) {
 
 void GraphCache::make_room() {
   if (entries_.size() < kMostEntries) return;
-  entries_.erase(std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
-    return a.second.last_use < b.second.last_use;
-  }));
+  entries_.erase(std::min_element(
+      entries_.begin(), entries_.end(),
+      [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
 }
 
 void GraphCache::run(const GraphKey& key, const std::function<void()>& body) {

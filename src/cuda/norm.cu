@@ -119,8 +119,8 @@ void norm(NormKind kind, const Activations& x, const float* weight, const float*
     constexpr int kPerThread = 8;
     const bool fast = kind == NormKind::kRms && x.dtype == DType::kF32 && weight != nullptr &&
                       bias == nullptr && x.data != out.data && dim % 4 == 0 &&
-                      dim <= 4 * kThreads * kPerThread && is_aligned(x, 16) && is_aligned(out, 16) &&
-                      reinterpret_cast<uintptr_t>(weight) % 16 == 0;
+                      dim <= 4 * kThreads * kPerThread && is_aligned(x, 16) &&
+                      is_aligned(out, 16) && reinterpret_cast<uintptr_t>(weight) % 16 == 0;
     if (fast) {
       const auto args = [&](auto kernel) {
         launch(kernel, grid, kThreads, 0, stream, reinterpret_cast<const float*>(x.data), x.stride,

@@ -9,8 +9,8 @@
 
 namespace spillway::cuda {
 
-// out = norm(x) * weight + bias, row by row. x, out [rows, dim] of any activation type; weight, bias
-// [dim] or null. out may be x. Sums are taken in one order whatever the number of rows.
+// out = norm(x) * weight + bias, row by row. x, out [rows, dim] of any activation type; weight,
+// bias [dim] or null. out may be x. Sums are taken in one order whatever the number of rows.
 void norm(NormKind kind, const Activations& x, const float* weight, const float* bias, float eps,
           const Activations& out, cudaStream_t stream);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One block per row. What sorting does on the host is done here by selection: the smallest logit
-// that is kept is found digit by digit of its bits, first by count (top-k), then by probability mass
-// (top-p); the draw walks the kept tokens in the order of their ids, as the host's does. Masses are
-// fixed-point numbers: their sums do not depend on the order of addition.
+// that is kept is found digit by digit of its bits, first by count (top-k), then by probability
+// mass (top-p); the draw walks the kept tokens in the order of their ids, as the host's does.
+// Masses are fixed-point numbers: their sums do not depend on the order of addition.
 #include "cuda/launch.cuh"
 #include "cuda/sample.h"
 
@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kDigits = 256;
-constexpr float kLeast = -80;  // a probability of e^-80 is never drawn
+constexpr float kLeast = -80;                 // a probability of e^-80 is never drawn
 constexpr float kMassOne = 1099511627776.0F;  // 2^40: a million of the likeliest fit 64 bits
 
 using Mass = unsigned long long;

@@ -48,8 +48,8 @@ size_t StepTables::append(std::span<const int32_t> values, size_t at) {
 
 size_t StepTables::append_batch(std::span<const SequenceSpan> spans, StepShape& shape, size_t at,
                                 BatchView& view) {
-  const size_t count = spans.size(), stride = static_cast<size_t>(shape.max_parts) *
-                                              (kPartTokens / kKvBlockTokens);
+  const size_t count = spans.size(),
+               stride = static_cast<size_t>(shape.max_parts) * (kPartTokens / kKvBlockTokens);
   auto* const host = static_cast<int32_t*>(pinned_.get());
   size_t offsets[3];
   for (size_t& offset : offsets) {

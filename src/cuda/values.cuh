@@ -60,8 +60,7 @@ void with_activation_type(DType type, F&& f) {
     case DType::kBF16:
       return f.template operator()<__nv_bfloat16>();
     default:
-      fail(ErrorCode::kInternal, "internal error: activations of type {}",
-           static_cast<int>(type));
+      fail(ErrorCode::kInternal, "internal error: activations of type {}", static_cast<int>(type));
   }
 }
 

@@ -31,7 +31,9 @@ void load_tokenizer(const ModelFiles& files, LoadedModel& loaded) {
   }
 }
 
-void compress_if_asked(Model& model, const WeightLoadOptions& options) {
+// What loading is to make of the weights.
+void prepare_weights(const Device& device, Model& model, const WeightLoadOptions& options) {
+  if (!device.host_visible()) widen_vectors(model);
   if (!options.compress) return;
   const Compression done = compress_matrices(model);
   log_info("{}: {} matrices compressed to {}{}", model.spec.name, done.compressed,
@@ -62,7 +64,7 @@ std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& refer
     loaded->model = describe_dummy_model(*name);
     SPW_CHECK(loaded->model.spec.executable, kUnsupported,
               "{} is known as a shape for planning only; it cannot be run", reference);
-    compress_if_asked(loaded->model, options);
+    prepare_weights(device, loaded->model, options);
     loaded->weights = ModelWeights::dummy(device, loaded->model, options);
     loaded->no_tokenizer_reason = reference + " has no tokenizer; give ids with --ids";
     return loaded;
@@ -71,7 +73,7 @@ std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& refer
   auto loaded = std::make_unique<LoadedModel>();
   loaded->model = describe_model(files);
   load_tokenizer(files, *loaded);
-  compress_if_asked(loaded->model, options);
+  prepare_weights(device, loaded->model, options);
   loaded->weights = ModelWeights(device, loaded->model, files.paths, options);
   return loaded;
 }

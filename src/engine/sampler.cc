@@ -179,10 +179,10 @@ TokenId Sampler::sample(std::span<const float> logits, int64_t position, Logprob
   }
   const auto best = std::max_element(logits_.begin(), logits_.end());
   const bool usable = best != logits_.end() && std::isfinite(*best);
-  const TokenId id = accept(!usable                    ? -1
-                            : params_.temperature > 0 ? draw(position)
-                                                      : static_cast<TokenId>(std::distance(
-                                                            logits_.begin(), best)));
+  const TokenId id = accept(!usable ? -1
+                            : params_.temperature > 0
+                                ? draw(position)
+                                : static_cast<TokenId>(std::distance(logits_.begin(), best)));
   if (logprobs != nullptr && params_.logprobs >= 0)
     *logprobs = compute_logprobs(logits, id, params_.logprobs);
   return id;

@@ -56,8 +56,8 @@ class Sampler {
   // throws kInternal when none is left.
   TokenId sample(std::span<const float> logits, int64_t position, Logprobs* logprobs);
 
-  // The same for logits in a device's memory: what Ops::sample() is to do at `position`, valid until
-  // the next call, and the token that it drew (-1: throws as sample() does).
+  // The same for logits in a device's memory: what Ops::sample() is to do at `position`, valid
+  // until the next call, and the token that it drew (-1: throws as sample() does).
   SampleRow sample_row(int64_t position);
   TokenId accept(int32_t drawn);
   bool wants_logprobs() const { return params_.logprobs >= 0; }

@@ -65,8 +65,8 @@ class ScoreCollector {
     std::vector<float> keys(static_cast<size_t>(tokens * kv.kv_heads * kv.head_dim));
     for (int64_t first = 0; first < tokens; first += kKvBlockTokens) {
       const int64_t block = span.block_table[static_cast<size_t>(first / kKvBlockTokens)];
-      const auto pages = on_host(device_, kv.k + block * kv.block_bytes(),
-                                 static_cast<size_t>(kv.block_bytes()));
+      const auto pages =
+          on_host(device_, kv.k + block * kv.block_bytes(), static_cast<size_t>(kv.block_bytes()));
       for (int64_t t = first; t < std::min(tokens, first + kKvBlockTokens); ++t) {
         for (int64_t head = 0; head < kv.kv_heads; ++head) {
           float* const key = keys.data() + (t * kv.kv_heads + head) * kv.head_dim;
@@ -80,15 +80,13 @@ class ScoreCollector {
 
   void look_at_row(const Activations& q, const KvLayerView& kv, const std::vector<float>& keys,
                    int64_t visible, const AttentionParams& params) {
-    const auto stored =
-        on_host(device_, q.data, static_cast<size_t>(row_bytes(q.dtype, q.cols)));
+    const auto stored = on_host(device_, q.data, static_cast<size_t>(row_bytes(q.dtype, q.cols)));
     const int64_t group = params.heads / kv.kv_heads;
     const int64_t from = params.window > 0 ? std::max<int64_t>(0, visible - params.window) : 0;
     for (int64_t head = 0; head < params.heads; ++head) {
       float top = -std::numeric_limits<float>::infinity();
       for (int64_t t = from; t < visible; ++t) {
-        const float* const key =
-            keys.data() + (t * kv.kv_heads + head / group) * kv.head_dim;
+        const float* const key = keys.data() + (t * kv.kv_heads + head / group) * kv.head_dim;
         float score = 0;
         for (int64_t i = 0; i < kv.head_dim; ++i)
           score += element(q.dtype, stored.data(), head * kv.head_dim + i) * key[i];

@@ -13,9 +13,9 @@ namespace spillway {
 
 // Of scores q . k * scale, over all layers, heads and rows that were looked at.
 struct ScoreRange {
-  float lowest = 0;       // of all scores
-  float highest = 0;      // of all scores
-  float lowest_top = 0;   // of the largest score of each row
+  float lowest = 0;      // of all scores
+  float highest = 0;     // of all scores
+  float lowest_top = 0;  // of the largest score of each row
   double mean = 0;
   int64_t rows = 0;
 };

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 #include "base/error.h"
 #include "base/printable.h"
 #include "memory/stream_extents.h"
+#include "tensor/dequantize.h"
 #include "tensor/packed_layout.h"
 #include "tensor/quantize_g4.h"
 
@@ -53,26 +55,37 @@ void load_weights(Device& device, std::span<const std::filesystem::path> paths,
     const int64_t row = row_bytes(weight.file_dtype(), weight.slot.cols);
     extents.push_back({weight.extent.value(), static_cast<uint64_t>(kGroupRows * row)});
   }
+  std::mutex copying;  // into a device's memory: one piece at a time
   stream_extents(
       device, paths, extents, options,
       [&](size_t i, uint64_t offset, std::span<const std::byte> piece) {
         const WeightTarget& target = targets[i];
         const BoundWeight& weight = *target.weight;
-        const int64_t file_row = row_bytes(weight.file_dtype(), weight.slot.cols);
+        const int64_t file_row = row_bytes(weight.file_dtype(), weight.slot.cols),
+                      row = row_bytes(weight.dtype, weight.slot.cols);
         const int64_t first = static_cast<int64_t>(offset) / file_row,
                       rows = static_cast<int64_t>(piece.size()) / file_row;
-        std::byte* const to = target.to + first * row_bytes(weight.dtype, weight.slot.cols);
+        std::byte* const to = target.to + first * row;
+        std::vector<std::byte> made(device.host_visible() ? 0 : static_cast<size_t>(rows * row));
+        std::byte* const host = device.host_visible() ? to : made.data();
         if (!weight.loaded_from) {
-          copy_rows(target, piece.data(), to, rows);
-          return;
+          copy_rows(target, piece.data(), host, rows);
+        } else if (weight.dtype == DType::kF32) {
+          dequantize_reference(*weight.loaded_from, piece.data(), reinterpret_cast<float*>(host),
+                               rows * weight.slot.cols);
+        } else {
+          SPW_ASSERT(weight.dtype == DType::kG4);
+          SPW_CHECK(
+              compress_rows(target, piece.data(), host, rows), kInvalidArgument,
+              "{}: the {} weights at byte {} hold a NaN, an infinity or a number beyond F16, which "
+              "4-bit groups cannot; load them without compression",
+              printable_path(paths[static_cast<size_t>(weight.extent->file)]),
+              dtype_name(weight.file_dtype()), weight.extent->offset);
         }
-        SPW_ASSERT(weight.dtype == DType::kG4);
-        SPW_CHECK(
-            compress_rows(target, piece.data(), to, rows), kInvalidArgument,
-            "{}: the {} weights at byte {} hold a NaN, an infinity or a number beyond F16, which "
-            "4-bit groups cannot; load them without compression",
-            printable_path(paths[static_cast<size_t>(weight.extent->file)]),
-            dtype_name(weight.file_dtype()), weight.extent->offset);
+        if (host != to) {
+          const std::lock_guard lock(copying);
+          device.copy_to_device(to, host, made.size());
+        }
       });
 }
 

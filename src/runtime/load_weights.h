@@ -21,9 +21,10 @@ struct WeightTarget {
 };
 
 // Reads piece by piece and makes each what it should be behind the reads of the next ones, with the
-// device's number of threads: a plain weight whose type in memory is G4 is quantized, kGroups16 is
-// packed. Throws kInvalidArgument, naming file and offset, for weights that G4 cannot hold (NaN,
-// infinity, beyond F16), and what stream_extents() throws.
+// device's number of threads: a plain weight whose type in memory is G4 is quantized, one that
+// is F32 there is widened, kGroups16 is packed; where the device's memory is out of the host's
+// reach, the result is copied there. Throws kInvalidArgument, naming file and offset, for weights
+// that G4 cannot hold (NaN, infinity, beyond F16), and what stream_extents() throws.
 void load_weights(Device& device, std::span<const std::filesystem::path> paths,
                   std::span<const WeightTarget> targets, const WeightLoadOptions& options);
 

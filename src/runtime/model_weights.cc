@@ -156,7 +156,7 @@ ModelWeights::ModelWeights(Device& device, const Model& model,
   std::vector<WeightTarget> targets;
   std::vector<Extent> extents;
   uint64_t total = 0;
-  bool all_as_stored = true;
+  bool all_as_stored = device.host_visible();
   for (const BoundWeight& weight : model.weights) {
     const WeightLayout layout = layout_on(device, model, weight);
     targets.push_back({&weight, layout, nullptr});
@@ -195,14 +195,18 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
   ModelWeights weights;
   weights.arena_ = device.allocate(total, MemoryTag::kWeights);
   DummyFiller filler;
+  std::vector<std::byte> made;  // one weight, where the host cannot write to the device's memory
   uint64_t done = 0;
   for (const BoundWeight& weight : model.weights) {
     SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
               "loading was stopped");
     std::byte* const data = weights.arena_.data() + done;
     const WeightLayout layout = layout_on(device, model, weight);
-    filler.fill(weight, data, done / kArenaAlignment);
-    if (layout == WeightLayout::kGroups16) filler.pack(weight, data);
+    if (!device.host_visible()) made.resize(static_cast<size_t>(weight.bytes()));
+    std::byte* const host = device.host_visible() ? data : made.data();
+    filler.fill(weight, host, done / kArenaAlignment);
+    if (layout == WeightLayout::kGroups16) filler.pack(weight, host);
+    if (host != data) device.copy_to_device(data, host, made.size());
     weights.view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols, data, layout};
     done += arena_bytes(weight.bytes());
     if (options.progress) options.progress(done, total);
