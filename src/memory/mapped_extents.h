@@ -24,13 +24,16 @@ class MappedExtents {
   std::span<const std::byte> bytes(const Extent& extent) const;
   // Whether the page cache has all of them (where the system does not tell: yes).
   bool is_cached(const Extent& extent) const noexcept;
+  // Reads them into the page cache by reading them into `scratch`, of as many bytes: many threads
+  // do that faster than they fault pages in. Throws kIo.
+  void read_ahead(const Extent& extent, std::span<std::byte> scratch) const;
   // Brings them into memory now, the pages spread over the machine's nodes. Throws kIo.
   void populate(const Extent& extent) const;
   // Pages that lie wholly in it leave this process.
   void drop(const Extent& extent) const noexcept;
 
  private:
-  std::vector<std::filesystem::path> paths_;
+  std::vector<File> files_;
   std::vector<MappedFile> maps_;
 };
 

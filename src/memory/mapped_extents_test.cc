@@ -52,6 +52,8 @@ TEST_F(MappedExtentsTest, OfFilesThatAreTruncatedLaterAreAnErrorToo) {
   if (!system_tells) GTEST_SKIP() << "Linux before 5.14 raises SIGBUS";
   const MappedExtents maps(paths_, extents_);
   std::filesystem::resize_file(paths_[0], 20'000);
+  std::vector<std::byte> scratch(60'000);
+  EXPECT_THAT(error_of([&] { maps.read_ahead(extents_[1], scratch); }), HasSubstr("truncated"));
   EXPECT_THAT(error_of([&] { maps.populate(extents_[1]); }),
               HasSubstr("60000 bytes at byte 33 cannot be read"));
 }

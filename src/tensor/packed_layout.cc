@@ -218,15 +218,14 @@ Half get_half(const uint8_t* halves, int row) {
   return value;
 }
 
-void put_six(uint8_t* six, int row, const uint8_t values[8]) {
-  for (int s = 0; s < 4; ++s) {
-    six[s * 16 + row] = static_cast<uint8_t>((values[s] & 15) | (values[s + 4] & 15) << 4);
-  }
-  for (int half = 0; half < 2; ++half) {
-    const uint8_t* v = values + half * 4;
-    six[64 + half * 16 + row] =
-        static_cast<uint8_t>(v[0] >> 4 | (v[1] >> 4) << 2 | (v[2] >> 4) << 4 | (v[3] >> 4) << 6);
-  }
+// Byte s of `values` is that of sub-block s.
+void put_six(uint8_t* six, int row, uint64_t values) {
+  const uint64_t low = (values & kLowHalves) | (values >> 32 & kLowHalves) << 4;
+  for (int s = 0; s < 4; ++s) six[s * 16 + row] = static_cast<uint8_t>(low >> (8 * s));
+  const uint64_t top = values >> 4 & every_byte(3), pairs = top | top >> 6,
+                 fours = pairs | pairs >> 12;
+  six[64 + row] = static_cast<uint8_t>(fours);
+  six[80 + row] = static_cast<uint8_t>(fours >> 32);
 }
 void get_six(const uint8_t* six, int row, uint8_t values[8]) {
   for (int s = 0; s < 8; ++s) {
@@ -243,11 +242,21 @@ void pack_k_scales(const uint8_t scales[8], const uint8_t minima[8], uint8_t pac
   }
 }
 
-// The 16 six-bit scales of Q3_K (see BlockQ3_K), to bytes and back.
-void unpack_q3_scales(const uint8_t packed[12], uint8_t scales[16]) {
-  for (int s = 0; s < 16; ++s) {
-    const int low = s < 8 ? packed[s] & 15 : packed[s - 8] >> 4;
-    scales[s] = static_cast<uint8_t>(low | (packed[8 + s % 4] >> (s / 4 * 2) & 3) << 4);
+// unpack_k_scales in words: stores of single bytes would be waited for.
+void load_k_scales(const uint8_t packed[12], uint64_t& scales, uint64_t& minima) {
+  const uint64_t first = load8(packed), last = load8(packed + 4) >> 32;
+  const uint64_t low = first & every_byte(63), top = (first >> 6 & every_byte(3)) << 4;
+  constexpr uint64_t kHalf = 0xffffffff;
+  scales = (low & kHalf) | ((last & kLowHalves) | (top & kHalf)) << 32;
+  minima = low >> 32 | ((last >> 4 & kLowHalves) | top >> 32) << 32;
+}
+
+// The 16 six-bit scales of Q3_K (see BlockQ3_K), to bytes of two words, and from bytes.
+void load_q3_scales(const uint8_t packed[12], uint64_t scales[2]) {
+  const uint64_t low = load8(packed), top = load8(packed + 4) >> 32;
+  for (int i = 0; i < 2; ++i) {
+    const uint64_t first = top >> (4 * i) & 0x03030303, second = top >> (4 * i + 2) & 0x03030303;
+    scales[i] = (low >> (4 * i) & kLowHalves) | (first | second << 32) << 4;
   }
 }
 void pack_q3_scales(const uint8_t scales[16], uint8_t packed[12]) {
@@ -266,8 +275,8 @@ void put_header(uint8_t* group, int row, const Block& b) {
   if constexpr (requires { b.m; }) put_half(group + 32, row, b.m);
   if constexpr (requires { b.dmin; }) {
     put_half(group + 32, row, b.dmin);
-    uint8_t scales[8], minima[8];
-    unpack_k_scales(b.scales, scales, minima);
+    uint64_t scales, minima;
+    load_k_scales(b.scales, scales, minima);
     put_six(group + 64, row, scales);
     put_six(group + 160, row, minima);
   }
@@ -275,10 +284,10 @@ void put_header(uint8_t* group, int row, const Block& b) {
     for (int s = 0; s < 16; ++s) group[32 + s * 16 + row] = static_cast<uint8_t>(b.scales[s]);
   }
   if constexpr (std::is_same_v<Block, BlockQ3_K>) {
-    uint8_t scales[16];
-    unpack_q3_scales(b.scales, scales);
-    put_six(group + 32, row, scales);
-    put_six(group + 32 + 96, row, scales + 8);
+    uint64_t scales[2];
+    load_q3_scales(b.scales, scales);
+    put_six(group + 32, row, scales[0]);
+    put_six(group + 32 + 96, row, scales[1]);
   }
 }
 template <class Block>
@@ -318,6 +327,7 @@ void pack_group(const std::byte* stored, std::byte* packed, int64_t cols) {
     for (int row = 0; row < 16; ++row) {
       const Block& b = from[row * blocks + i];
       put_header(group, row, b);
+#pragma GCC unroll 8  // shifts by constants
       for (int k = 0; k < Block::kElements; k += 32) {
         uint8_t* sub = group + kHeaderBytes<Block> + k / 32 * kSubBytes<Block>;
         put_codes<Block>(sub, row, 0, codes(b, k), codes(b, k + 16));
