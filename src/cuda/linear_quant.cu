@@ -128,12 +128,11 @@ QuantLauncher grouped_launcher(DType type) {
 }
 
 const QuantDeviceLimits& device_limits() {
-  constexpr int kDevices = 16;
-  static std::once_flag once[kDevices];
-  static QuantDeviceLimits limits[kDevices];
+  static std::once_flag once[kQuantDevices];
+  static QuantDeviceLimits limits[kQuantDevices];
   int device = 0;
   SPW_CUDA_CHECK(cudaGetDevice(&device));
-  SPW_CHECK(device < kDevices, kUnsupported, "more than {} GPUs", kDevices);
+  SPW_CHECK(device < kQuantDevices, kUnsupported, "more than {} GPUs", kQuantDevices);
   std::call_once(once[device], [&] {
     int major = 0;
     QuantDeviceLimits& of = limits[device];
@@ -141,6 +140,13 @@ const QuantDeviceLimits& device_limits() {
     SPW_CUDA_CHECK(
         cudaDeviceGetAttribute(&of.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     SPW_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    int sm_bytes = 0, reserved = 0;
+    SPW_CUDA_CHECK(
+        cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    SPW_CUDA_CHECK(
+        cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device));
+    of.half_shared_bytes = std::min(of.shared_bytes, sm_bytes / 2 - reserved) / 128 * 128;
+    of.device = device;
     of.clusters = major >= 9;
   });
   return limits[device];

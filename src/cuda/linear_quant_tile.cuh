@@ -67,6 +67,18 @@ struct TileLane {
   }
 };
 
+// (word & mask) ^ with as one instruction: left to itself the compiler makes two, since only one
+// constant can be part of an instruction.
+__device__ __forceinline__ uint32_t and_xor(uint32_t word, uint32_t mask, uint32_t with) {
+#ifdef __CUDA_ARCH__
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(out) : "r"(word), "r"(mask), "r"(with));
+  return out;
+#else
+  return (word & mask) ^ with;
+#endif
+}
+
 // One row's pairs of a tile: columns (0, 2) and (1, 3), or (0, 1) and (2, 3), of each operand.
 struct RowPairs {
   uint32_t low[2];
@@ -91,31 +103,31 @@ __device__ __forceinline__ RowPairs row_pairs(const uint8_t* sub, const TileLane
         *reinterpret_cast<const uint32_t*>(sub + at.high2 + second * 64) >> at.shift2;
     const uint32_t one =
         *reinterpret_cast<const uint32_t*>(sub + 128 + at.high1 + second * 32) >> at.shift1;
-    out.low[0] = ((two & 0x00030003U) ^ kLow) ^ (one << 2 & 0x00040004U);
-    out.low[1] = ((two >> 8 & 0x00030003U) ^ kLow) ^ (one >> 6 & 0x00040004U);
-    out.high[0] = ((two & 0x000c000cU) ^ kHigh) ^ (one << 3 & 0x00100010U);
-    out.high[1] = ((two >> 8 & 0x000c000cU) ^ kHigh) ^ (one >> 5 & 0x00100010U);
+    out.low[0] = and_xor(one << 2, 0x00040004U, and_xor(two, 0x00030003U, kLow));
+    out.low[1] = and_xor(one >> 6, 0x00040004U, and_xor(two >> 8, 0x00030003U, kLow));
+    out.high[0] = and_xor(one << 3, 0x00100010U, and_xor(two, 0x000c000cU, kHigh));
+    out.high[1] = and_xor(one >> 5, 0x00100010U, and_xor(two >> 8, 0x000c000cU, kHigh));
   } else {
     constexpr uint32_t kHigh = (0x5400U ^ kFlip << 4) * 0x00010001U;
     const uint32_t word = *reinterpret_cast<const uint32_t*>(sub + at.nibbles + second * 128);
-    out.low[0] = (word & 0x000f000fU) ^ kLow;
-    out.low[1] = (word >> 8 & 0x000f000fU) ^ kLow;
-    out.high[0] = (word & 0x00f000f0U) ^ kHigh;
-    out.high[1] = (word >> 8 & 0x00f000f0U) ^ kHigh;
+    out.low[0] = and_xor(word, 0x000f000fU, kLow);
+    out.low[1] = and_xor(word >> 8, 0x000f000fU, kLow);
+    out.high[0] = and_xor(word, 0x00f000f0U, kHigh);
+    out.high[1] = and_xor(word >> 8, 0x00f000f0U, kHigh);
     if constexpr (kBits == 5) {
       const uint32_t one =
           *reinterpret_cast<const uint32_t*>(sub + 256 + at.high1 + second * 32) >> at.shift1;
-      out.low[0] ^= one << 4 & 0x00100010U;
-      out.low[1] ^= one >> 4 & 0x00100010U;
-      out.high[0] ^= one << 7 & 0x01000100U;
-      out.high[1] ^= one >> 1 & 0x01000100U;
+      out.low[0] = and_xor(one << 4, 0x00100010U, out.low[0]);
+      out.low[1] = and_xor(one >> 4, 0x00100010U, out.low[1]);
+      out.high[0] = and_xor(one << 7, 0x01000100U, out.high[0]);
+      out.high[1] = and_xor(one >> 1, 0x01000100U, out.high[1]);
     } else if constexpr (kBits == 6) {
       const uint32_t two =
           *reinterpret_cast<const uint32_t*>(sub + 256 + at.high2 + second * 64) >> at.shift2;
-      out.low[0] ^= two << 4 & 0x00300030U;
-      out.low[1] ^= two >> 4 & 0x00300030U;
-      out.high[0] ^= two << 6 & 0x03000300U;
-      out.high[1] ^= two >> 2 & 0x03000300U;
+      out.low[0] = and_xor(two << 4, 0x00300030U, out.low[0]);
+      out.low[1] = and_xor(two >> 4, 0x00300030U, out.low[1]);
+      out.high[0] = and_xor(two << 6, 0x03000300U, out.high[0]);
+      out.high[1] = and_xor(two >> 2, 0x03000300U, out.high[1]);
     }
   }
   return out;
