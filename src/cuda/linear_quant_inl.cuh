@@ -26,6 +26,11 @@ namespace spillway::cuda {
 // Sums lie [token][16 rows], 20 apart so that a warp's stores meet no bank twice.
 inline constexpr int kQuantSumStride = 20;
 
+// How offsets of codes are taken off, see linear_quant_tile.cuh: from the codes, once per tile, or
+// in what sums start from, once per tile and eight tokens.
+template <int kTokenTiles>
+inline constexpr bool kPlainCodes = kTokenTiles > 2;
+
 template <class Block>
 struct QuantShape {
   using Format = TileFormat<Block>;
@@ -237,7 +242,8 @@ class QuantAccumulator {
       const uint4 b = x_[tile * x_stride + n * 32];
       const float* record = x_sums_ + (tile * pair_stride + n * 4) * 2 * kXSums;
       if constexpr (Format::kSplit) {
-        const float4 start = *reinterpret_cast<const float4*>(record);
+        float4 start{0, 0, 0, 0};
+        if constexpr (!kPlainCodes<kTokenTiles>) start = *reinterpret_cast<const float4*>(record);
         const float low[4] = {start.x, start.y, start.x, start.y};
         const float high[4] = {start.z, start.w, start.z, start.w};
 #pragma unroll
@@ -252,15 +258,17 @@ class QuantAccumulator {
           }
         }
       } else {
-        float start[4], x_sum[2] = {0, 0};
-        if constexpr (Format::kMinimum) {
+        float2 first{0, 0}, x_sum{0, 0};
+        if constexpr (Format::kMinimum && kPlainCodes<kTokenTiles>) {
+          x_sum = reinterpret_cast<const float2*>(record)[1];
+        } else if constexpr (Format::kMinimum) {
           const float4 both = *reinterpret_cast<const float4*>(record);
-          start[0] = start[2] = both.x, start[1] = start[3] = both.y;
-          x_sum[0] = both.z, x_sum[1] = both.w;
-        } else {
-          const float2 both = *reinterpret_cast<const float2*>(record);
-          start[0] = start[2] = both.x, start[1] = start[3] = both.y;
+          first = {both.x, both.y};
+          x_sum = {both.z, both.w};
+        } else if constexpr (!kPlainCodes<kTokenTiles>) {
+          first = *reinterpret_cast<const float2*>(record);
         }
+        const float start[4] = {first.x, first.y, first.x, first.y};
 #pragma unroll
         for (int r = 0; r < kGroups; ++r) {
           float d[4];
@@ -270,7 +278,8 @@ class QuantAccumulator {
           for (int i = 0; i < 4; ++i) {
             sums_[r][n][i] = fmaf(s[r].scale[i / 2], d[i], sums_[r][n][i]);
             if constexpr (Format::kMinimum) {
-              sums_[r][n][i] = fmaf(s[r].other[i / 2], x_sum[i % 2], sums_[r][n][i]);
+              sums_[r][n][i] =
+                  fmaf(s[r].other[i / 2], i % 2 == 0 ? x_sum.x : x_sum.y, sums_[r][n][i]);
             }
           }
         }
@@ -414,10 +423,10 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
             TileScales of_tile[kGroups];
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
-              operands[r] =
-                  tile_operands<Block>(chunk + r * Shape::kChunkBytes + Format::kHeaderBytes +
-                                           (quad * 4 + i) * Format::kSubBytes,
-                                       tile_lane);
+              operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
+                  chunk + r * Shape::kChunkBytes + Format::kHeaderBytes +
+                      (quad * 4 + i) * Format::kSubBytes,
+                  tile_lane);
               of_tile[r] = scales[r][i];
             }
             accumulator.add(first_tile + quad * 4 + i, operands, of_tile);
@@ -437,10 +446,10 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
             TileOperands operands[kGroups];
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
-              operands[r] =
-                  tile_operands<Block>(chunk + r * Shape::kChunkBytes + b * Format::kUnitBytes +
-                                           Format::kHeaderBytes + i * Format::kSubBytes,
-                                       tile_lane);
+              operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
+                  chunk + r * Shape::kChunkBytes + b * Format::kUnitBytes + Format::kHeaderBytes +
+                      i * Format::kSubBytes,
+                  tile_lane);
             }
             accumulator.add(first_tile + b * Format::kTiles + i, operands, scales);
           }
@@ -519,8 +528,8 @@ bool shape_quant_launch(QuantArgs& a, int token_tiles, const QuantLinearTuning& 
   const auto fits = [&](int cluster, int phases, int fewest_stages, int bytes) {
     a.cluster = cluster;
     a.phases = phases;
-    for (int stages = 4; stages >= fewest_stages; --stages) {
-      if (tuning.stages != 0 && stages != tuning.stages) continue;
+    const int deepest = tuning.stages == 0 ? 4 : tuning.stages;
+    for (int stages = deepest; stages >= std::min(fewest_stages, deepest); --stages) {
       a.stages = stages;
       QuantShape<Block>::complete(a, token_tiles);
       if (a.shared.total <= bytes) return true;

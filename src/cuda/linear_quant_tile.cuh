@@ -6,8 +6,9 @@
 // under 0x6400, is the number 1024 + q, and at bit 4, under 0x5400, it is 64 + q. So an operand
 // costs one three-input logic instruction per pair, and what is added to the codes, zero points
 // included, is taken off by the number that sums start from: minus offset times the sum of x over
-// the columns, computed once when x is staged. Products and sums are F32 in the tensor core; scales
-// are applied to the sums of a tile, in F32, so weights are not rounded.
+// the columns, computed once when x is staged. (With more than 16 tokens it is cheaper to subtract
+// it from the codes.) Products and sums are F32 in the tensor core; scales are applied to the sums
+// of a tile, in F32, so weights are not rounded.
 //
 // Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 4- to 6-bit types it takes columns
 // 4t to 4t + 3 (low) and 16 + 4t to 16 + 4t + 3 (high), paired (0, 2) and (1, 3) as they lie in
@@ -139,15 +140,30 @@ struct TileOperands {
   uint32_t high[4];
 };
 
-template <class Block>
+// Takes the offset off both codes of a pair; exact.
+__device__ __forceinline__ void take_off(uint32_t& pair, float offset) {
+  const __half2 codes = __hsub2(reinterpret_cast<const __half2&>(pair), __float2half2_rn(offset));
+  pair = reinterpret_cast<const uint32_t&>(codes);
+}
+
+// kPlain: without the offsets, for which sums then start from zero.
+template <class Block, bool kPlain>
 __device__ __forceinline__ TileOperands tile_operands(const uint8_t* sub, const TileLane& at) {
   using Format = TileFormat<Block>;
   // Codes in two's complement become unsigned by turning their highest bit around.
   constexpr int kFlip = Format::kBits == 4 || Format::kBits == 8 ? 0 : kZero<Block>;
   const RowPairs first = row_pairs<Format::kBits, kFlip>(sub, at, 0);
   const RowPairs second = row_pairs<Format::kBits, kFlip>(sub, at, 1);
-  return {{first.low[0], second.low[0], first.low[1], second.low[1]},
-          {first.high[0], second.high[0], first.high[1], second.high[1]}};
+  TileOperands out{{first.low[0], second.low[0], first.low[1], second.low[1]},
+                   {first.high[0], second.high[0], first.high[1], second.high[1]}};
+  if constexpr (kPlain) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      take_off(out.low[i], Format::kLowOffset);
+      take_off(out.high[i], Format::kHighOffset);
+    }
+  }
+  return out;
 }
 
 // What the sums of a tile are multiplied with, of rows g and g + 8: `scale` is that of the tile (or
