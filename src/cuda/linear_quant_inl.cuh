@@ -158,8 +158,9 @@ __device__ __forceinline__ void stage_x(const QuantArgs& a, int rank, int phase,
       if (i < total) {
         const __half* row = from + token[u] * a.x_stride + tile[u] * 32;
         const int low = Format::kBits == 8 ? 8 * t : 4 * t;
-        low_x[u] = *reinterpret_cast<const uint2*>(row + low);
-        high_x[u] = *reinterpret_cast<const uint2*>(row + low + (Format::kBits == 8 ? 4 : 16));
+        low_x[u] = __ldcg(reinterpret_cast<const uint2*>(row + low));
+        high_x[u] =
+            __ldcg(reinterpret_cast<const uint2*>(row + low + (Format::kBits == 8 ? 4 : 16)));
       }
     }
 #pragma unroll
