@@ -158,7 +158,9 @@ TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {
     const Outcome any = run(c), together = run(c, {.same_bits = true});
     worst = std::max(worst, std::max(any.worst_nmse, together.worst_nmse));
     EXPECT_LE(worst, kExact) << tokens;
-    if (tokens <= kQuantSameBitsTokens) EXPECT_EQ(any.parts, together.parts);
+    if (tokens <= kQuantSameBitsTokens) {
+      EXPECT_EQ(any.parts, together.parts);
+    }
     for (size_t i = 0; i < alone.parts[0].size(); ++i) {
       ASSERT_EQ(together.parts[0][i], alone.parts[0][i]) << tokens << " tokens, row " << i;
     }
