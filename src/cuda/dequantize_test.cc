@@ -28,7 +28,7 @@ TEST_P(CudaDequantizeTest, RangesOfRowsBecomePlain) {
   for (const WeightLayout layout : layouts()) {
     const TestMatrix m = TestMatrix::make(type, kRows, kCols, layout, 5);
     for (const DType to : {DType::kF16, DType::kBF16, DType::kF32}) {
-      for (const auto [first, count] :
+      for (const auto& [first, count] :
            {std::pair<int64_t, int64_t>{0, kRows}, {7, 1}, {11, 30}, {48, 5}}) {
         GuardedBytes out(static_cast<size_t>(row_bytes(to, count * kStride)));
         dequantize_rows(m.view, first, {to, count, kCols, kStride, out.data()}, nullptr);

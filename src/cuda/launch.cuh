@@ -54,6 +54,30 @@ void launch_clusters(void (*kernel)(Params...), dim3 grid, dim3 block, size_t sh
   SPW_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Params(args)...));
 }
 
+// How many clusters (see launch_clusters) of a kernel the device runs at once; `sms` times
+// `per_sm` blocks where it knows no clusters.
+template <class... Params>
+int max_resident_clusters(void (*kernel)(Params...), dim3 block, size_t shared_bytes, int cluster,
+                          int sms, int per_sm) {
+  int count = sms * per_sm / cluster;
+  if (cluster == 1) return count;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(count * cluster));
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  cudaLaunchAttribute size = {};
+  size.id = cudaLaunchAttributeClusterDimension;
+  size.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  config.attrs = &size;
+  config.numAttrs = 1;
+  int resident = 0;
+  if (cudaOccupancyMaxActiveClusters(&resident, kernel, &config) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return count;
+  }
+  return resident > 0 && resident < count ? resident : count;
+}
+
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
             cudaStream_t stream, Args... args) {

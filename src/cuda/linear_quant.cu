@@ -128,12 +128,11 @@ QuantLauncher grouped_launcher(DType type) {
 }
 
 const QuantDeviceLimits& device_limits() {
-  constexpr int kDevices = 16;
-  static std::once_flag once[kDevices];
-  static QuantDeviceLimits limits[kDevices];
+  static std::once_flag once[kQuantDevices];
+  static QuantDeviceLimits limits[kQuantDevices];
   int device = 0;
   SPW_CUDA_CHECK(cudaGetDevice(&device));
-  SPW_CHECK(device < kDevices, kUnsupported, "more than {} GPUs", kDevices);
+  SPW_CHECK(device < kQuantDevices, kUnsupported, "more than {} GPUs", kQuantDevices);
   std::call_once(once[device], [&] {
     int major = 0;
     QuantDeviceLimits& of = limits[device];
@@ -141,6 +140,13 @@ const QuantDeviceLimits& device_limits() {
     SPW_CUDA_CHECK(
         cudaDeviceGetAttribute(&of.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     SPW_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    int sm_bytes = 0, reserved = 0;
+    SPW_CUDA_CHECK(
+        cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    SPW_CUDA_CHECK(
+        cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device));
+    of.half_shared_bytes = std::min(of.shared_bytes, sm_bytes / 2 - reserved) / 128 * 128;
+    of.device = device;
     of.clusters = major >= 9;
   });
   return limits[device];
@@ -227,9 +233,10 @@ bool has_grouped_kernel(DType type) { return grouped_launcher(type) != nullptr; 
 
 void quant_linear(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& tuning) {
   check(call);
-  for (int64_t first = 0; first < call.x.rows; first += kQuantLinearTokens) {
+  const int64_t at_once = tuning.same_bits ? kQuantSameBitsTokens : kQuantLinearTokens;
+  for (int64_t first = 0; first < call.x.rows; first += at_once) {
     LinearCall some = call;
-    const int64_t count = std::min<int64_t>(kQuantLinearTokens, call.x.rows - first);
+    const int64_t count = std::min(at_once, call.x.rows - first);
     some.x = call.x.row_range(first, count);
     for (int p = 0; p < call.count; ++p) {
       if (!call.parts[p].out.empty()) some.parts[p].out = call.parts[p].out.row_range(first, count);

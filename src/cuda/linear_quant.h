@@ -14,16 +14,20 @@
 
 namespace spillway::cuda {
 
-// 0 everywhere: chosen by shape. For measurements; results do not change.
+// 0: chosen by shape; others are for measurements and change no result.
 struct QuantLinearTuning {
   int cluster = 0;        // blocks that share K: 1, 2, 4, 8 (more than 1 from Hopper on)
-  int stages = 0;         // buffers of 256 columns that a warp has in flight: 1 to 4
+  int stages = 0;         // buffers of 256 columns that a warp has in flight, at most: 1 to 4
   int blocks_per_sm = 0;  // 1, 2
   bool generic = false;   // the slow kernel that reads any layout, for comparison
+  // For deterministic mode: never more than 16 tokens at once, so that a row's result does not
+  // depend on the others.
+  bool same_bits = false;
 };
 
 // Tokens that one pass over the weights can serve.
 inline constexpr int kQuantLinearTokens = 64;
+inline constexpr int kQuantSameBitsTokens = 16;
 
 // Whether packed weights of `type` have a kernel: others stay as they are in the file.
 bool has_grouped_kernel(DType type);

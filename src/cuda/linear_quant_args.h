@@ -11,6 +11,7 @@
 
 namespace spillway::cuda {
 
+inline constexpr int kQuantDevices = 16;    // GPUs of a process, at most
 inline constexpr int kQuantSlices = 8;      // of K
 inline constexpr int kQuantWarps = 8;       // of a block
 inline constexpr int kQuantWarpGroups = 2;  // groups of 16 rows that a warp takes at once
@@ -21,6 +22,16 @@ struct QuantPart {
   void* out;
   int groups;  // whole groups of 16 rows
   int rows;
+};
+
+// Where things lie in a block's shared memory, in bytes, behind the warps' rings.
+struct QuantShared {
+  int barriers;
+  int prepared;
+  int sums;
+  int x_sums;
+  int x;
+  int total;
 };
 
 struct QuantArgs {
@@ -39,19 +50,27 @@ struct QuantArgs {
   // when gated.
   int items;
   int64_t group_bytes;  // bytes of 16 rows
-  int cluster;
-  int stages;
+  // The shape of its launch.
+  int cluster;  // blocks that share K
+  int slices;   // of K, that a block has
+  int slices_log2;
+  int set_items_log2;       // items that a cluster takes at once
+  int sets;                 // of so many items
+  int stages;               // buffers of a warp's ring
+  int phases;               // in which a slice is worked off, so that x fits
+  int phase_tiles;          // columns / 32 of a slice in a phase, at most
+  uint32_t tokens_inverse;  // ceil(2^32 / tokens)
+  QuantShared shared;
 
   __host__ __device__ bool gated() const { return epilogue == Epilogue::kGated; }
-  // Slices of K that a block has, and sets of kQuantWarpGroups groups.
-  __host__ __device__ int block_slices() const { return kQuantSlices / cluster; }
-  __host__ __device__ int block_sets() const { return kQuantWarps / block_slices(); }
 };
 
 // What the device offers; asked once.
 struct QuantDeviceLimits {
+  int device = 0;
   int sms = 0;
-  int shared_bytes = 0;  // a block may have
+  int shared_bytes = 0;       // a block may have
+  int half_shared_bytes = 0;  // two blocks of an SM may have, each
   bool clusters = false;
 };
 

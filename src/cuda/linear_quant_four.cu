@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of quant_linear() for four bits in simple blocks.
-#include "cuda/linear_quant_inl.cuh"
+#include "cuda/linear_quant_launch.cuh"
 
 namespace spillway::cuda {
 

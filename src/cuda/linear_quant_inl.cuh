@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of quant_linear() over packed groups of 16 rows, and how its launch is shaped.
+// The kernel of quant_linear() over packed groups of 16 rows.
 //
 // K is cut into eight slices of whole blocks. A block of eight warps has 1, 2, 4 or 8 of them (a
 // cluster of blocks has all), and as many pairs of groups as that leaves warps: with few tokens all
@@ -12,9 +12,7 @@
 #pragma once
 
 #include <algorithm>
-#include <mutex>
 
-#include "base/error.h"
 #include "cuda/launch.cuh"
 #include "cuda/linear_quant_args.h"
 #include "cuda/linear_quant_epilogue.cuh"
@@ -26,15 +24,10 @@ namespace spillway::cuda {
 // Sums lie [token][16 rows], 20 apart so that a warp's stores meet no bank twice.
 inline constexpr int kQuantSumStride = 20;
 
-// Where things lie in a block's shared memory, in bytes.
-struct QuantShared {
-  int barriers;
-  int prepared;
-  int sums;
-  int x_sums;
-  int x;
-  int total;
-};
+// How offsets of codes are taken off, see linear_quant_tile.cuh: from the codes, once per tile, or
+// in what sums start from, once per tile and eight tokens.
+template <int kTokenTiles>
+inline constexpr bool kPlainCodes = kTokenTiles > 2;
 
 template <class Block>
 struct QuantShape {
@@ -48,35 +41,45 @@ struct QuantShape {
   static constexpr int kXSums = Format::kMinimum || Format::kSplit ? 2 : 1;
 
   // Sums of two sets in turn where they are small: one barrier per set instead of two.
-  __host__ __device__ static int sum_buffers(int tokens) { return tokens <= 8 ? 2 : 1; }
-  __host__ __device__ static int max_tiles(const QuantArgs& a) {
-    const int blocks = a.k / Block::kElements;
-    return (blocks + a.cluster - 1) / a.cluster * Format::kTiles;
+  __host__ __device__ static constexpr int sum_buffers(int token_tiles) {
+    return token_tiles == 1 ? 2 : 1;
   }
-  // `first` of slice s.
+  // Tokens as x lies in shared memory: padded where there are several tiles of eight, so that
+  // addresses are constants; as they are where there is one.
+  __host__ __device__ static constexpr int padded(int tokens, int token_tiles) {
+    return token_tiles == 1 ? tokens : token_tiles * 8;
+  }
   __host__ __device__ static int slice_begin(const QuantArgs& a, int s) {
     return static_cast<int>(static_cast<int64_t>(a.k / Block::kElements) * s / kQuantSlices);
   }
-  __host__ __device__ static QuantShared shared(const QuantArgs& a) {
-    QuantShared at{};
+  // Fills in what follows from cluster, stages and phases.
+  static void complete(QuantArgs& a, int token_tiles) {
+    const auto log2 = [](int v) { return v == 8 ? 3 : v == 4 ? 2 : v == 2 ? 1 : 0; };
+    static_assert(kQuantSlices == 8 && kQuantWarps == 8 && kQuantWarpGroups == 2);
+    a.slices = kQuantSlices / a.cluster;
+    a.slices_log2 = log2(a.slices);
+    a.set_items_log2 = log2(kQuantWarps / a.slices) + 1;
+    a.sets = (a.items + (1 << a.set_items_log2) - 1) >> a.set_items_log2;
+    const int slice_blocks = (a.k / Block::kElements + kQuantSlices - 1) / kQuantSlices;
+    a.phase_tiles = (slice_blocks + a.phases - 1) / a.phases * Format::kTiles;
+    a.tokens_inverse = static_cast<uint32_t>(((uint64_t{1} << 32) + a.tokens - 1) / a.tokens);
+    const int tokens = padded(a.tokens, token_tiles), tiles = a.slices * a.phase_tiles;
+    QuantShared& at = a.shared;
     at.barriers = kQuantWarps * a.stages * kStageBytes;
-    at.prepared = at.barriers + kQuantWarps * a.stages * 8;
-    at.prepared = (at.prepared + 127) / 128 * 128;
+    at.prepared = (at.barriers + kQuantWarps * a.stages * 8 + 127) / 128 * 128;
     at.sums = at.prepared + (Format::kPrepared ? kQuantWarps * kQuantWarpGroups * 1024 : 0);
-    at.x_sums = at.sums + sum_buffers(a.tokens) * kQuantWarps * kQuantWarpGroups * a.tokens *
+    at.x_sums = at.sums + sum_buffers(token_tiles) * kQuantWarps * kQuantWarpGroups * a.tokens *
                               kQuantSumStride * 4;
-    at.x = at.x_sums + max_tiles(a) * ((a.tokens + 1) / 2) * kXSums * 8;
-    at.x = (at.x + 15) / 16 * 16;
-    at.total = at.x + max_tiles(a) * a.tokens * 64;
-    return at;
+    at.x = (at.x_sums + tiles * ((tokens + 1) / 2) * kXSums * 8 + 15) / 16 * 16;
+    at.total = at.x + tiles * tokens * 64;
   }
 };
 
 __device__ __forceinline__ void block_barrier(int cluster) {
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     return;
   }
 #endif
@@ -96,7 +99,13 @@ __device__ __forceinline__ float load_shared_of(const float* own, int rank, int 
     return value;
   }
 #endif
+#ifdef __CUDA_ARCH__
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(shared_address(own)) : "memory");
+  return value;
+#else
   return *own;
+#endif
 }
 
 // The group behind an item: which part, which of its groups.
@@ -111,55 +120,86 @@ __device__ __forceinline__ void locate_item(const QuantArgs& a, int item, int& p
   while (part + 1 < a.count && group >= a.parts[part].groups) group -= a.parts[part++].groups;
 }
 
-// x of this block's columns to shared memory in the order of mma's B, [tile][token][t], with the
-// sums that take off what lies in the operands of A on top of codes.
+// The columns of slice `slice` in phase `phase`, in blocks.
 template <class Block>
-__device__ __forceinline__ void stage_x(const QuantArgs& a, int first_tile, int tiles, uint4* x,
+__device__ __forceinline__ int phase_begin(const QuantArgs& a, int begin, int end, int phase) {
+  if (a.phases == 1) return phase == 0 ? begin : end;
+  return min(end, begin + phase * (a.phase_tiles / TileFormat<Block>::kTiles));
+}
+
+// x of this block's columns to shared memory in the order of mma's B, [slice][tile][token][t], with
+// the sums that take off what lies in the operands of A on top of codes.
+template <class Block, int kTokenTiles>
+__device__ __forceinline__ void stage_x(const QuantArgs& a, int rank, int phase, uint4* x,
                                         float* x_sums) {
   using Format = TileFormat<Block>;
-  constexpr int kXSums = QuantShape<Block>::kXSums;
-  const int total = tiles * a.tokens * 4, pairs = (a.tokens + 1) / 2;
-  const __half* from = static_cast<const __half*>(a.x) + first_tile * 32;
-#pragma unroll 2
-  for (int base = 0; base < total; base += kQuantWarps * 32) {
-    const int i = base + static_cast<int>(threadIdx.x);
-    const bool active = i < total;
-    const int t = i % 4, tile = i / 4 / a.tokens, token = i / 4 % a.tokens;
-    uint2 first{0, 0}, second{0, 0};
-    if (active) {
-      const __half* row = from + token * a.x_stride + tile * 32;
-      const int low = Format::kBits == 8 ? 8 * t : 4 * t;
-      const int high = Format::kBits == 8 ? low + 4 : low + 16;
-      first = *reinterpret_cast<const uint2*>(row + low);
-      second = *reinterpret_cast<const uint2*>(row + high);
-    }
-    const auto sum4 = [](uint2 v) {
-      const float2 p = __half22float2(reinterpret_cast<const __half2&>(v.x));
-      const float2 q = __half22float2(reinterpret_cast<const __half2&>(v.y));
-      return (p.x + p.y) + (q.x + q.y);
-    };
-    float low_sum = sum4(first), high_sum = sum4(second);
+  using Shape = QuantShape<Block>;
+  constexpr int kXSums = Shape::kXSums;
+  const int padded = Shape::padded(a.tokens, kTokenTiles), pairs = (padded + 1) / 2;
+  // Warps stage the slice that they read (with eight slices each its own, with one all together).
+  const int j = static_cast<int>(threadIdx.x) / 32 & (a.slices - 1);
+  const int threads = kQuantWarps * 32 >> a.slices_log2;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int thread = (static_cast<int>(threadIdx.x) / 32 >> a.slices_log2) * 32 + lane;
+  const int slice = rank * a.slices + j;
+  const int begin = Shape::slice_begin(a, slice), end = Shape::slice_begin(a, slice + 1);
+  const int first = phase_begin<Block>(a, begin, end, phase) * Format::kTiles;
+  const int tiles = phase_begin<Block>(a, begin, end, phase + 1) * Format::kTiles - first;
+  const __half* from = static_cast<const __half*>(a.x) + first * 32;
+  uint4* x_to = x + j * a.phase_tiles * padded * 4;
+  float* sums_to = x_sums + j * a.phase_tiles * pairs * 2 * kXSums;
+  const int total = tiles * a.tokens * 4;
+  constexpr int kBatch = 4;  // loads in flight: x comes from L2
+  for (int base = thread; base - lane < total; base += kBatch * threads) {
+    uint2 low_x[kBatch], high_x[kBatch];
+    int tile[kBatch], token[kBatch];
 #pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-      low_sum += __shfl_xor_sync(~0U, low_sum, step);
-      high_sum += __shfl_xor_sync(~0U, high_sum, step);
+    for (int u = 0; u < kBatch; ++u) {
+      const int i = base + u * threads, at = i / 4, t = i % 4;
+      tile[u] = a.tokens == 1 ? at : static_cast<int>(__umulhi(at, a.tokens_inverse));
+      token[u] = at - tile[u] * a.tokens;
+      low_x[u] = high_x[u] = {0, 0};
+      if (i < total) {
+        const __half* row = from + token[u] * a.x_stride + tile[u] * 32;
+        const int low = Format::kBits == 8 ? 8 * t : 4 * t;
+        low_x[u] = __ldcg(reinterpret_cast<const uint2*>(row + low));
+        high_x[u] =
+            __ldcg(reinterpret_cast<const uint2*>(row + low + (Format::kBits == 8 ? 4 : 16)));
+      }
     }
-    if (!active) continue;
-    if constexpr (Format::kBits == 8) {
-      x[i] = {first.x, first.y, second.x, second.y};
-    } else {  // (0, 2) and (1, 3)
-      x[i] = {__byte_perm(first.x, first.y, 0x5410), __byte_perm(first.x, first.y, 0x7632),
-              __byte_perm(second.x, second.y, 0x5410), __byte_perm(second.x, second.y, 0x7632)};
-    }
-    if (t == 0) {
-      float* to = x_sums + (tile * pairs + token / 2) * 2 * kXSums + token % 2;
-      const float low = -Format::kLowOffset * low_sum, high = -Format::kHighOffset * high_sum;
-      if constexpr (Format::kSplit) {
-        to[0] = low;
-        to[2] = high;
-      } else {
-        to[0] = low + high;
-        if constexpr (Format::kMinimum) to[2] = low_sum + high_sum;
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const uint2 low = low_x[u], high = high_x[u];
+      const auto sum4 = [](uint2 v) {
+        const float2 p = __half22float2(reinterpret_cast<const __half2&>(v.x));
+        const float2 q = __half22float2(reinterpret_cast<const __half2&>(v.y));
+        return (p.x + p.y) + (q.x + q.y);
+      };
+      float low_sum = sum4(low), high_sum = sum4(high);
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        low_sum += __shfl_xor_sync(~0U, low_sum, step);
+        high_sum += __shfl_xor_sync(~0U, high_sum, step);
+      }
+      const int i = base + u * threads;
+      if (i >= total) continue;
+      uint4& to = x_to[(tile[u] * padded + token[u]) * 4 + i % 4];
+      if constexpr (Format::kBits == 8) {
+        to = {low.x, low.y, high.x, high.y};
+      } else {  // (0, 2) and (1, 3)
+        to = {__byte_perm(low.x, low.y, 0x5410), __byte_perm(low.x, low.y, 0x7632),
+              __byte_perm(high.x, high.y, 0x5410), __byte_perm(high.x, high.y, 0x7632)};
+      }
+      if (i % 4 == 0) {
+        float* record = sums_to + (tile[u] * pairs + token[u] / 2) * 2 * kXSums + token[u] % 2;
+        low_sum = -low_sum, high_sum = -high_sum;
+        if constexpr (Format::kSplit) {
+          record[0] = Format::kLowOffset * low_sum;
+          record[2] = Format::kHighOffset * high_sum;
+        } else {
+          record[0] = fmaf(Format::kLowOffset, low_sum, Format::kHighOffset * high_sum);
+          if constexpr (Format::kMinimum) record[2] = -(low_sum + high_sum);
+        }
       }
     }
   }
@@ -170,17 +210,20 @@ class QuantAccumulator {
  public:
   using Format = TileFormat<Block>;
   static constexpr int kGroups = kQuantWarpGroups;
+  static constexpr int kXSums = QuantShape<Block>::kXSums;
 
+  // x and x_sums: of this warp's slice.
   __device__ __forceinline__ QuantAccumulator(const QuantArgs& a, const uint4* x,
                                               const float* x_sums, int lane)
-      : x_(x), x_sums_(x_sums), tokens_(a.tokens), pairs_((a.tokens + 1) / 2) {
+      : tokens_(a.tokens) {
     const int g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) {
-      // Beyond the last token its values are read again: no padding, and no bank conflicts.
-      x_at_[n] = min(n * 8 + g, tokens_ - 1) * 4 + t;
-      pair_at_[n] = min(n * 4 + t, pairs_ - 1);
-    }
+    // Beyond the last token its values are read again: no padding, and no bank conflicts. Where
+    // there is padding, what is in it does not reach other tokens.
+    const int pairs = (a.tokens + 1) / 2;
+    x_stride_ = kTokenTiles == 1 ? a.tokens * 4 : kTokenTiles * 32;
+    pair_stride_ = kTokenTiles == 1 ? pairs : kTokenTiles * 4;
+    x_ = x + (kTokenTiles == 1 ? min(g, a.tokens - 1) : g) * 4 + t;
+    x_sums_ = x_sums + (kTokenTiles == 1 ? min(t, pairs - 1) : t) * 2 * kXSums;
   }
 
   __device__ __forceinline__ void clear() {
@@ -199,10 +242,13 @@ class QuantAccumulator {
                                       const TileScales s[kGroups]) {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
-      const uint4 b = x_[tile * tokens_ * 4 + x_at_[n]];
-      const int record = tile * pairs_ + pair_at_[n];
+      const int x_stride = kTokenTiles == 1 ? x_stride_ : kTokenTiles * 32;
+      const int pair_stride = kTokenTiles == 1 ? pair_stride_ : kTokenTiles * 4;
+      const uint4 b = x_[tile * x_stride + n * 32];
+      const float* record = x_sums_ + (tile * pair_stride + n * 4) * 2 * kXSums;
       if constexpr (Format::kSplit) {
-        const float4 start = reinterpret_cast<const float4*>(x_sums_)[record];
+        float4 start{0, 0, 0, 0};
+        if constexpr (!kPlainCodes<kTokenTiles>) start = *reinterpret_cast<const float4*>(record);
         const float low[4] = {start.x, start.y, start.x, start.y};
         const float high[4] = {start.z, start.w, start.z, start.w};
 #pragma unroll
@@ -217,15 +263,17 @@ class QuantAccumulator {
           }
         }
       } else {
-        float start[4], x_sum[2] = {0, 0};
-        if constexpr (Format::kMinimum) {
-          const float4 both = reinterpret_cast<const float4*>(x_sums_)[record];
-          start[0] = start[2] = both.x, start[1] = start[3] = both.y;
-          x_sum[0] = both.z, x_sum[1] = both.w;
-        } else {
-          const float2 both = reinterpret_cast<const float2*>(x_sums_)[record];
-          start[0] = start[2] = both.x, start[1] = start[3] = both.y;
+        float2 first{0, 0}, x_sum{0, 0};
+        if constexpr (Format::kMinimum && kPlainCodes<kTokenTiles>) {
+          x_sum = reinterpret_cast<const float2*>(record)[1];
+        } else if constexpr (Format::kMinimum) {
+          const float4 both = *reinterpret_cast<const float4*>(record);
+          first = {both.x, both.y};
+          x_sum = {both.z, both.w};
+        } else if constexpr (!kPlainCodes<kTokenTiles>) {
+          first = *reinterpret_cast<const float2*>(record);
         }
+        const float start[4] = {first.x, first.y, first.x, first.y};
 #pragma unroll
         for (int r = 0; r < kGroups; ++r) {
           float d[4];
@@ -235,7 +283,8 @@ class QuantAccumulator {
           for (int i = 0; i < 4; ++i) {
             sums_[r][n][i] = fmaf(s[r].scale[i / 2], d[i], sums_[r][n][i]);
             if constexpr (Format::kMinimum) {
-              sums_[r][n][i] = fmaf(s[r].other[i / 2], x_sum[i % 2], sums_[r][n][i]);
+              sums_[r][n][i] =
+                  fmaf(s[r].other[i / 2], i % 2 == 0 ? x_sum.x : x_sum.y, sums_[r][n][i]);
             }
           }
         }
@@ -264,8 +313,7 @@ class QuantAccumulator {
  private:
   const uint4* x_;
   const float* x_sums_;
-  int tokens_, pairs_;
-  int x_at_[kTokenTiles], pair_at_[kTokenTiles];
+  int tokens_, x_stride_, pair_stride_;
   float sums_[kGroups][kTokenTiles][4];
 };
 
@@ -276,27 +324,27 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
   using Shape = QuantShape<Block>;
   constexpr int kGroups = kQuantWarpGroups;
   extern __shared__ __align__(128) uint8_t shared[];
-  const QuantShared at = Shape::shared(a);
+  const QuantShared& at = a.shared;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int rank = static_cast<int>(blockIdx.x) % a.cluster;
-  const int first_set = static_cast<int>(blockIdx.x) / a.cluster;
-  const int set_step = static_cast<int>(gridDim.x) / a.cluster;
-  const int slices = a.block_slices(), block_sets = a.block_sets();
-  const int set_items = block_sets * kGroups;
-  const int sets = (a.items + set_items - 1) / set_items;
-  const int slice = rank * slices + warp % slices, warp_set = warp / slices;
+  const int cluster_log2 = 3 - a.slices_log2;
+  const int rank = static_cast<int>(blockIdx.x) & (a.cluster - 1);
+  const int first_set = static_cast<int>(blockIdx.x) >> cluster_log2;
+  const int set_step = static_cast<int>(gridDim.x) >> cluster_log2;
+  const int slice_of_block = warp & (a.slices - 1), warp_set = warp >> a.slices_log2;
+  const int slice = rank * a.slices + slice_of_block;
   const int begin = Shape::slice_begin(a, slice), end = Shape::slice_begin(a, slice + 1);
   uint8_t* buffers = shared + warp * a.stages * Shape::kStageBytes;
   WeightRing ring(reinterpret_cast<uint64_t*>(shared + at.barriers) + warp * a.stages, a.stages,
                   lane);
 
   // The next buffer's worth to fetch: blocks [fetch_block, ...) of set fetch_set.
-  int fetch_set = first_set, fetch_block = begin, fetch_stage = 0;
+  int fetch_set = first_set, fetch_phase = 0, fetch_block = begin, fetch_stage = 0;
   const auto fetch = [&] {
-    if (fetch_set < sets && begin < end) {
-      const int first_item = fetch_set * set_items + warp_set * kGroups;
+    if (fetch_set < a.sets && begin < end) {
+      const int phase_end = phase_begin<Block>(a, begin, end, fetch_phase + 1);
+      const int first_item = (fetch_set << a.set_items_log2) + warp_set * kGroups;
       const int valid = max(0, min(kGroups, a.items - first_item));
-      const uint32_t bytes = min(Shape::kChunkBlocks, end - fetch_block) * Format::kUnitBytes;
+      const uint32_t bytes = min(Shape::kChunkBlocks, phase_end - fetch_block) * Format::kUnitBytes;
       ring.begin(fetch_stage, valid * bytes);
       for (int r = 0; r < valid; ++r) {
         int part, group;
@@ -307,41 +355,60 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
                   bytes);
       }
       fetch_block += Shape::kChunkBlocks;
-      if (fetch_block >= end) {
-        fetch_block = begin;
-        fetch_set += set_step;
+      if (fetch_block >= phase_end) {
+        fetch_block = phase_end;
+        ++fetch_phase;
+        if (fetch_block == end) {
+          fetch_block = begin;
+          fetch_phase = 0;
+          fetch_set += set_step;
+        }
       }
     }
     ring.end();
     fetch_stage = fetch_stage + 1 == a.stages ? 0 : fetch_stage + 1;
   };
+#pragma unroll 1
   for (int i = 0; i < a.stages; ++i) fetch();
   let_next_start();
   wait_for_previous();
 
   uint4* x = reinterpret_cast<uint4*>(shared + at.x);
   float* x_sums = reinterpret_cast<float*>(shared + at.x_sums);
-  const int block_begin = Shape::slice_begin(a, rank * slices);
-  const int block_end = Shape::slice_begin(a, (rank + 1) * slices);
-  stage_x<Block>(a, block_begin * Format::kTiles, (block_end - block_begin) * Format::kTiles, x,
-                 x_sums);
-  __syncthreads();
-
+  constexpr int kPairs = kTokenTiles * 4;
+  const int padded = Shape::padded(a.tokens, kTokenTiles);
+  const int pairs = kTokenTiles == 1 ? (a.tokens + 1) / 2 : kPairs;
   const TileLane tile_lane(lane);
   const int g = lane / 4;
   float* prepared = reinterpret_cast<float*>(shared + at.prepared) + warp * kGroups * 256;
   float* sums = reinterpret_cast<float*>(shared + at.sums);
   const int warp_sums = kGroups * a.tokens * kQuantSumStride;
-  const int sum_buffers = Shape::sum_buffers(a.tokens);
-  QuantAccumulator<Block, kTokenTiles> accumulator(a, x, x_sums, lane);
-  int stage = 0, turn = 0;
+  constexpr int kSumBuffers = Shape::sum_buffers(kTokenTiles);
+  QuantAccumulator<Block, kTokenTiles> accumulator(
+      a, x + slice_of_block * a.phase_tiles * padded * 4,
+      x_sums + slice_of_block * a.phase_tiles * pairs * 2 * Shape::kXSums, lane);
+  int stage = 0, turn = 0, phase = 0;
   uint32_t parity = 0;
-  for (int set = first_set; set < sets; set += set_step) {
-    accumulator.clear();
-    for (int block = begin; block < end; block += Shape::kChunkBlocks) {
+  for (int set = first_set; set < a.sets; ++phase) {
+    if (phase == 0) accumulator.clear();
+    if (a.phases > 1 || set == first_set) {
+      const auto meet = [&] {  // those who share a slice
+        if (a.slices == kQuantSlices) {
+          __syncwarp();
+        } else {
+          __syncthreads();
+        }
+      };
+      meet();  // nobody reads the x of before
+      stage_x<Block, kTokenTiles>(a, rank, phase, x, x_sums);
+      meet();
+    }
+    const int phase_first = phase_begin<Block>(a, begin, end, phase);
+    const int phase_end = phase_begin<Block>(a, begin, end, phase + 1);
+    for (int block = phase_first; block < phase_end; block += Shape::kChunkBlocks) {
       ring.wait(stage, parity);
       const uint8_t* chunk = buffers + stage * Shape::kStageBytes;
-      const int first_tile = (block - block_begin) * Format::kTiles;
+      const int first_tile = (block - phase_first) * Format::kTiles;
       if constexpr (Format::kPrepared) {
 #pragma unroll
         for (int r = 0; r < kGroups; ++r) {
@@ -361,17 +428,17 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
             TileScales of_tile[kGroups];
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
-              operands[r] =
-                  tile_operands<Block>(chunk + r * Shape::kChunkBytes + Format::kHeaderBytes +
-                                           (quad * 4 + i) * Format::kSubBytes,
-                                       tile_lane);
+              operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
+                  chunk + r * Shape::kChunkBytes + Format::kHeaderBytes +
+                      (quad * 4 + i) * Format::kSubBytes,
+                  tile_lane);
               of_tile[r] = scales[r][i];
             }
             accumulator.add(first_tile + quad * 4 + i, operands, of_tile);
           }
         }
       } else {
-        const int blocks = min(Shape::kChunkBlocks, end - block);
+        const int blocks = min(Shape::kChunkBlocks, phase_end - block);
         const auto add_block = [&](int b) {
           TileScales scales[kGroups];
 #pragma unroll
@@ -384,10 +451,10 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
             TileOperands operands[kGroups];
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
-              operands[r] =
-                  tile_operands<Block>(chunk + r * Shape::kChunkBytes + b * Format::kUnitBytes +
-                                           Format::kHeaderBytes + i * Format::kSubBytes,
-                                       tile_lane);
+              operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
+                  chunk + r * Shape::kChunkBytes + b * Format::kUnitBytes + Format::kHeaderBytes +
+                      i * Format::kSubBytes,
+                  tile_lane);
             }
             accumulator.add(first_tile + b * Format::kTiles + i, operands, scales);
           }
@@ -409,114 +476,50 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
       }
     }
 
+    if (phase + 1 < a.phases) continue;
+
     float* of_turn = sums + turn * kQuantWarps * warp_sums;
     accumulator.store(of_turn + warp * warp_sums, lane);
     block_barrier(a.cluster);
-    const int step = a.gated() ? 2 : 1;
-    const int outputs = set_items / step * 16 * a.tokens;
+    // Of gated calls an output has two neighbouring items.
+    const int gated = a.gated() ? 1 : 0, output_items_log2 = a.set_items_log2 - gated;
+    const int outputs = 16 * a.tokens << output_items_log2;
     for (int o = rank * kQuantWarps * 32 + static_cast<int>(threadIdx.x); o < outputs;
          o += a.cluster * kQuantWarps * 32) {
-      const int row = o % 16, local = o / 16 % (set_items / step) * step;
-      const int token = o / 16 / (set_items / step);
-      const int item = set * set_items + local;
+      const int row = o % 16;
+      const int local = (o / 16 & ((1 << output_items_log2) - 1)) << gated;
+      const int token = o / 16 >> output_items_log2;
+      const int item = (set << a.set_items_log2) + local;
       if (item >= a.items) continue;
       const auto sum_of = [&](int index) {
-        const float* from = of_turn + (index / kGroups * slices) * warp_sums +
+        const float* from = of_turn + (index / kGroups << a.slices_log2) * warp_sums +
                             (index % kGroups * a.tokens + token) * kQuantSumStride + row;
-        float sum = 0;
+        float parts[kQuantSlices], sum = 0;
 #pragma unroll
         for (int s = 0; s < kQuantSlices; ++s) {
-          sum += load_shared_of(from + s % slices * warp_sums, s / slices, a.cluster);
+          parts[s] = load_shared_of(from + (s & (a.slices - 1)) * warp_sums, s >> a.slices_log2,
+                                    a.cluster);
         }
+#pragma unroll
+        for (int s = 0; s < kQuantSlices; ++s) sum += parts[s];
         return sum;
       };
       const float sum = sum_of(local);
-      const float up = a.gated() ? sum_of(local + 1) : 0;
+      const float up = gated != 0 ? sum_of(local + 1) : 0;
       int part, group;
       locate_item(a, item, part, group);
       finish_output(a, part, group * 16 + row, token, sum, up);
     }
-    if (sum_buffers == 2) {
+    if constexpr (kSumBuffers == 2) {
       turn ^= 1;
     } else {
       block_barrier(a.cluster);
     }
+    set += set_step;
+    phase = -1;
   }
   // Nobody leaves while others of its cluster may read its sums.
   if (a.cluster > 1) block_barrier(a.cluster);
-}
-
-// Shapes the launch: the smallest cluster that leaves each block a small x, rings as deep as half
-// of an SM's shared memory allows (so that two blocks fit, or the next kernel's first), all of it
-// where x is large.
-template <class Block>
-bool shape_quant_launch(QuantArgs& a, const QuantLinearTuning& tuning,
-                        const QuantDeviceLimits& limits) {
-  constexpr int kReservedBytes = 1024;  // the system's, per block
-  constexpr int64_t kSmallXBytes = 40 << 10;
-  const int half = (limits.shared_bytes + kReservedBytes) / 2 - kReservedBytes;
-  for (const bool small : {true, false}) {
-    const int bytes = small ? half : limits.shared_bytes;
-    for (int cluster = 1; cluster <= (limits.clusters ? kQuantSlices : 1); cluster *= 2) {
-      if (tuning.cluster != 0 && limits.clusters && cluster != tuning.cluster) continue;
-      if (tuning.cluster == 0 && small && limits.clusters &&
-          cluster<kQuantSlices&& static_cast<int64_t>(a.tokens) * a.k * 2 / cluster> kSmallXBytes) {
-        continue;
-      }
-      for (int stages = 4; stages >= (small ? 2 : 1); --stages) {
-        if (tuning.stages != 0 && stages != tuning.stages) continue;
-        a.cluster = cluster;
-        a.stages = stages;
-        if (QuantShape<Block>::shared(a).total <= bytes) return true;
-      }
-    }
-  }
-  return false;
-}
-
-template <class Block, int kTokenTiles>
-void launch_quant_kernel(const QuantArgs& a, const QuantLinearTuning& tuning,
-                         const QuantDeviceLimits& limits, cudaStream_t stream) {
-  auto* kernel = quant_linear_kernel<Block, kTokenTiles>;
-  static std::once_flag once[16];
-  int device = 0;
-  SPW_CUDA_CHECK(cudaGetDevice(&device));
-  std::call_once(once[device % 16], [&] {
-    SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        limits.shared_bytes));
-  });
-  const int bytes = QuantShape<Block>::shared(a).total;
-  const int set_items = a.block_sets() * kQuantWarpGroups;
-  const int sets = (a.items + set_items - 1) / set_items;
-  // One or two blocks per SM: what leaves the SM with most work less of it; two where it is equal.
-  int per_sm = 1;
-  if (kTokenTiles == 1 && 2 * (bytes + 1024) <= limits.shared_bytes + 1024) {
-    const auto rounds = [&](int blocks) {
-      const int slots = limits.sms * blocks / a.cluster;
-      return (sets + slots - 1) / slots * blocks;
-    };
-    per_sm = rounds(2) <= rounds(1) ? 2 : 1;
-    if (tuning.blocks_per_sm != 0) per_sm = tuning.blocks_per_sm;
-  }
-  const int clusters = std::max(1, std::min(sets, limits.sms * per_sm / a.cluster));
-  launch_clusters(kernel, dim3(clusters * a.cluster), dim3(kQuantWarps * 32), bytes, a.cluster,
-                  stream, a);
-}
-
-template <class Block>
-bool launch_quant(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceLimits& limits,
-                  cudaStream_t stream) {
-  if (!shape_quant_launch<Block>(a, tuning, limits)) return false;
-  if (a.tokens <= 8) {
-    launch_quant_kernel<Block, 1>(a, tuning, limits, stream);
-  } else if (a.tokens <= 16) {
-    launch_quant_kernel<Block, 2>(a, tuning, limits, stream);
-  } else if (a.tokens <= 32) {
-    launch_quant_kernel<Block, 4>(a, tuning, limits, stream);
-  } else {
-    launch_quant_kernel<Block, 8>(a, tuning, limits, stream);
-  }
-  return true;
 }
 
 }  // namespace spillway::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of quant_linear() for K types with minima.
-#include "cuda/linear_quant_inl.cuh"
+#include "cuda/linear_quant_launch.cuh"
 
 namespace spillway::cuda {
 

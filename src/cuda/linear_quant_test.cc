@@ -155,9 +155,12 @@ TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {
   double worst = alone.worst_nmse;
   for (const int64_t tokens : {2, 3, 7, 8, 9, 16, 33, 64, 70}) {
     c.tokens = tokens;
-    const Outcome together = run(c);
-    worst = std::max(worst, together.worst_nmse);
-    EXPECT_LE(together.worst_nmse, kExact) << tokens;
+    const Outcome any = run(c), together = run(c, {.same_bits = true});
+    worst = std::max(worst, std::max(any.worst_nmse, together.worst_nmse));
+    EXPECT_LE(worst, kExact) << tokens;
+    if (tokens <= kQuantSameBitsTokens) {
+      EXPECT_EQ(any.parts, together.parts);
+    }
     for (size_t i = 0; i < alone.parts[0].size(); ++i) {
       ASSERT_EQ(together.parts[0][i], alone.parts[0][i]) << tokens << " tokens, row " << i;
     }
@@ -199,6 +202,7 @@ TEST_P(QuantLinearTest, TuningDoesNotChangeABit) {
     for (const int cluster : {1, 2, 4, 8}) {
       for (const int stages : {1, 2, 3}) {
         for (const int blocks_per_sm : {1, 2}) {
+          if (blocks_per_sm == 2 && cluster * stages != 2) continue;  // enough of a choice
           const Outcome other =
               run(c, {.cluster = cluster, .stages = stages, .blocks_per_sm = blocks_per_sm});
           ASSERT_EQ(other.parts, first.parts)

@@ -6,8 +6,9 @@
 // under 0x6400, is the number 1024 + q, and at bit 4, under 0x5400, it is 64 + q. So an operand
 // costs one three-input logic instruction per pair, and what is added to the codes, zero points
 // included, is taken off by the number that sums start from: minus offset times the sum of x over
-// the columns, computed once when x is staged. Products and sums are F32 in the tensor core; scales
-// are applied to the sums of a tile, in F32, so weights are not rounded.
+// the columns, computed once when x is staged. (With more than 16 tokens it is cheaper to subtract
+// it from the codes.) Products and sums are F32 in the tensor core; scales are applied to the sums
+// of a tile, in F32, so weights are not rounded.
 //
 // Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 4- to 6-bit types it takes columns
 // 4t to 4t + 3 (low) and 16 + 4t to 16 + 4t + 3 (high), paired (0, 2) and (1, 3) as they lie in
@@ -67,6 +68,18 @@ struct TileLane {
   }
 };
 
+// (word & mask) ^ with as one instruction: left to itself the compiler makes two, since only one
+// constant can be part of an instruction.
+__device__ __forceinline__ uint32_t and_xor(uint32_t word, uint32_t mask, uint32_t with) {
+#ifdef __CUDA_ARCH__
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(out) : "r"(word), "r"(mask), "r"(with));
+  return out;
+#else
+  return (word & mask) ^ with;
+#endif
+}
+
 // One row's pairs of a tile: columns (0, 2) and (1, 3), or (0, 1) and (2, 3), of each operand.
 struct RowPairs {
   uint32_t low[2];
@@ -91,31 +104,31 @@ __device__ __forceinline__ RowPairs row_pairs(const uint8_t* sub, const TileLane
         *reinterpret_cast<const uint32_t*>(sub + at.high2 + second * 64) >> at.shift2;
     const uint32_t one =
         *reinterpret_cast<const uint32_t*>(sub + 128 + at.high1 + second * 32) >> at.shift1;
-    out.low[0] = ((two & 0x00030003U) ^ kLow) ^ (one << 2 & 0x00040004U);
-    out.low[1] = ((two >> 8 & 0x00030003U) ^ kLow) ^ (one >> 6 & 0x00040004U);
-    out.high[0] = ((two & 0x000c000cU) ^ kHigh) ^ (one << 3 & 0x00100010U);
-    out.high[1] = ((two >> 8 & 0x000c000cU) ^ kHigh) ^ (one >> 5 & 0x00100010U);
+    out.low[0] = and_xor(one << 2, 0x00040004U, and_xor(two, 0x00030003U, kLow));
+    out.low[1] = and_xor(one >> 6, 0x00040004U, and_xor(two >> 8, 0x00030003U, kLow));
+    out.high[0] = and_xor(one << 3, 0x00100010U, and_xor(two, 0x000c000cU, kHigh));
+    out.high[1] = and_xor(one >> 5, 0x00100010U, and_xor(two >> 8, 0x000c000cU, kHigh));
   } else {
     constexpr uint32_t kHigh = (0x5400U ^ kFlip << 4) * 0x00010001U;
     const uint32_t word = *reinterpret_cast<const uint32_t*>(sub + at.nibbles + second * 128);
-    out.low[0] = (word & 0x000f000fU) ^ kLow;
-    out.low[1] = (word >> 8 & 0x000f000fU) ^ kLow;
-    out.high[0] = (word & 0x00f000f0U) ^ kHigh;
-    out.high[1] = (word >> 8 & 0x00f000f0U) ^ kHigh;
+    out.low[0] = and_xor(word, 0x000f000fU, kLow);
+    out.low[1] = and_xor(word >> 8, 0x000f000fU, kLow);
+    out.high[0] = and_xor(word, 0x00f000f0U, kHigh);
+    out.high[1] = and_xor(word >> 8, 0x00f000f0U, kHigh);
     if constexpr (kBits == 5) {
       const uint32_t one =
           *reinterpret_cast<const uint32_t*>(sub + 256 + at.high1 + second * 32) >> at.shift1;
-      out.low[0] ^= one << 4 & 0x00100010U;
-      out.low[1] ^= one >> 4 & 0x00100010U;
-      out.high[0] ^= one << 7 & 0x01000100U;
-      out.high[1] ^= one >> 1 & 0x01000100U;
+      out.low[0] = and_xor(one << 4, 0x00100010U, out.low[0]);
+      out.low[1] = and_xor(one >> 4, 0x00100010U, out.low[1]);
+      out.high[0] = and_xor(one << 7, 0x01000100U, out.high[0]);
+      out.high[1] = and_xor(one >> 1, 0x01000100U, out.high[1]);
     } else if constexpr (kBits == 6) {
       const uint32_t two =
           *reinterpret_cast<const uint32_t*>(sub + 256 + at.high2 + second * 64) >> at.shift2;
-      out.low[0] ^= two << 4 & 0x00300030U;
-      out.low[1] ^= two >> 4 & 0x00300030U;
-      out.high[0] ^= two << 6 & 0x03000300U;
-      out.high[1] ^= two >> 2 & 0x03000300U;
+      out.low[0] = and_xor(two << 4, 0x00300030U, out.low[0]);
+      out.low[1] = and_xor(two >> 4, 0x00300030U, out.low[1]);
+      out.high[0] = and_xor(two << 6, 0x03000300U, out.high[0]);
+      out.high[1] = and_xor(two >> 2, 0x03000300U, out.high[1]);
     }
   }
   return out;
@@ -127,15 +140,30 @@ struct TileOperands {
   uint32_t high[4];
 };
 
-template <class Block>
+// Takes the offset off both codes of a pair; exact.
+__device__ __forceinline__ void take_off(uint32_t& pair, float offset) {
+  const __half2 codes = __hsub2(reinterpret_cast<const __half2&>(pair), __float2half2_rn(offset));
+  pair = reinterpret_cast<const uint32_t&>(codes);
+}
+
+// kPlain: without the offsets, for which sums then start from zero.
+template <class Block, bool kPlain>
 __device__ __forceinline__ TileOperands tile_operands(const uint8_t* sub, const TileLane& at) {
   using Format = TileFormat<Block>;
   // Codes in two's complement become unsigned by turning their highest bit around.
   constexpr int kFlip = Format::kBits == 4 || Format::kBits == 8 ? 0 : kZero<Block>;
   const RowPairs first = row_pairs<Format::kBits, kFlip>(sub, at, 0);
   const RowPairs second = row_pairs<Format::kBits, kFlip>(sub, at, 1);
-  return {{first.low[0], second.low[0], first.low[1], second.low[1]},
-          {first.high[0], second.high[0], first.high[1], second.high[1]}};
+  TileOperands out{{first.low[0], second.low[0], first.low[1], second.low[1]},
+                   {first.high[0], second.high[0], first.high[1], second.high[1]}};
+  if constexpr (kPlain) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      take_off(out.low[i], Format::kLowOffset);
+      take_off(out.high[i], Format::kHighOffset);
+    }
+  }
+  return out;
 }
 
 // What the sums of a tile are multiplied with, of rows g and g + 8: `scale` is that of the tile (or
