@@ -49,12 +49,12 @@ void attend_split_portable(const AttentionArgs& a, const AttentionTile& tile, in
 AttendSplit kernel_for([[maybe_unused]] KvType type, [[maybe_unused]] bool deterministic) {
 #if defined(__aarch64__)
   const CpuFeatures& cpu = cpu_features();
-  if (!deterministic && type == KvType::kF16 && cpu.fp16fml && cpu.fp16) {
-    return kAttendGroupHalfFp16fml;
+  const bool groups = !deterministic && cpu.fp16fml && cpu.fp16;
+  if (type == KvType::kF16 && cpu.fp16fml) {
+    return groups ? kAttendGroupHalfFp16fml : kAttendHalfFp16fml;
   }
-  if (type == KvType::kF16 && cpu_features().fp16fml) return kAttendHalfFp16fml;
-  if (type == KvType::kInt8 && cpu_features().i8mm) return kAttendInt8I8mm;
-  if (type == KvType::kInt4 && cpu_features().i8mm) return kAttendInt4I8mm;
+  if (type == KvType::kInt8 && cpu.i8mm) return groups ? kAttendGroupInt8I8mm : kAttendInt8I8mm;
+  if (type == KvType::kInt4 && cpu.i8mm) return groups ? kAttendGroupInt4I8mm : kAttendInt4I8mm;
 #endif
   return attend_split_portable;
 }

@@ -73,12 +73,12 @@ inline AttentionPartial partial_at(float* memory, int64_t queries, int64_t padde
 // four: six heads of five at worst.
 inline constexpr int64_t kTilePlaces = 48;
 
-// Scratch of the kernels of one cut, whichever needs most: scores and probabilities in half as much
-// for each key; scales per group of 64 elements; queries and sums of 8 bytes per element and query;
-// two copies of 64 rows.
+// Scratch of the kernels of one cut, whichever needs most: scores as floats and probabilities as
+// halves; the same and scales per group of 64 elements; queries and sums of 12 bytes per element
+// and query; two copies of 64 rows.
 constexpr size_t split_scratch_floats(int64_t padded_dim) {
   const int64_t columns = padded_dim + 16, groups = (padded_dim + kKvGroup - 1) / kKvGroup;
-  return static_cast<size_t>(kTilePlaces * kSplitKeys + 2 * groups * kSplitKeys +
+  return static_cast<size_t>(kTilePlaces * kSplitKeys * 3 / 2 + 2 * groups * kSplitKeys +
                              kTilePlaces * groups * kSplitKeys / 2 + kTilePlaces * columns * 5 / 2 +
                              64 * columns);
 }

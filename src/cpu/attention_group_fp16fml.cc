@@ -10,21 +10,16 @@
 // The queries of a kv head are taken four (a quad) at a time. Overflow of halves leaves something
 // that is not finite in scores or results; then, and where keys or values are such themselves, the
 // cut is done again by the kernel that adds to floats.
-#include "cpu/attention_arm_inl.h"
+#include "cpu/attention_group_inl.h"
 #include "cpu/attention_kernels.h"
 
 namespace spillway {
 namespace {
 
-constexpr int64_t kFewestQueries = 3;  // of a kv head, below which lanes would be idle
-constexpr int64_t kQuad = 4;
-constexpr int64_t kChainColumns = 64;  // of sums in halves: 8 vectors
-constexpr int kProbabilityBits = 6;    // probabilities are 64 times larger: small ones stay normal
+constexpr int64_t kChainColumns = 64;                             // of sums in halves: 8 vectors
 constexpr float kDownToQuery = 1.0F / 1024, kUpFromQuery = 1024;  // largest element: 16 to 32
 
-// Queries [query, query + count) of the tile.
-struct Quad {
-  int64_t query, count;
+struct Quad : QuadQueries {
   float* scores;  // [256][4]
   float16_t* p;   // [256][4]
   float16_t* q;   // [4][columns]
@@ -38,13 +33,11 @@ struct Quads {
 static inline Quads make_quads(const AttentionTile& tile, int64_t queries_per_head, int64_t columns,
                                float* memory) {
   Quads all;
-  all.per_head = (queries_per_head + kQuad - 1) / kQuad;
+  all.per_head = quads_of(queries_per_head);
   all.count = tile.heads * all.per_head;
   for (int64_t n = 0; n < all.count; ++n) {
     Quad& quad = all.quad[n];
-    const int64_t first = n % all.per_head * kQuad;
-    quad.query = n / all.per_head * queries_per_head + first;
-    quad.count = smaller(queries_per_head - first, kQuad);
+    static_cast<QuadQueries&>(quad) = quad_queries(n, queries_per_head);
     quad.scores = memory;
     quad.p = reinterpret_cast<float16_t*>(quad.scores + kQuad * kSplitKeys);
     quad.q = quad.p + kQuad * kSplitKeys;
@@ -135,151 +128,6 @@ template <int kLane>
   }
 }
 
-// ---- Softmax ----
-
-// What each query sees of the cut, and what all do.
-struct SeenKeys {
-  int32_t begin[kQuad], end[kQuad];
-  int64_t all_begin, all_end;
-};
-static inline SeenKeys seen_keys(const AttentionArgs& a, const AttentionTile& tile,
-                                 const CutRange& range, const Quad& quad) {
-  SeenKeys seen;
-  seen.all_begin = 0;
-  seen.all_end = kSplitKeys;
-  const int64_t per_head = tile.rows * a.group;
-  for (int64_t j = 0; j < kQuad; ++j) {
-    const int64_t query = quad.query + smaller(j, quad.count - 1);
-    const int64_t position = tile.position + query % per_head / a.group;
-    const int64_t begin = larger(first_seen(a, position), range.base) - range.base;
-    const int64_t end = larger(smaller(position + 1 - range.base, kSplitKeys), 0);
-    seen.begin[j] = static_cast<int32_t>(begin);
-    seen.end[j] = static_cast<int32_t>(end);
-    seen.all_begin = larger(seen.all_begin, begin);
-    seen.all_end = smaller(seen.all_end, end);
-  }
-  return seen;
-}
-
-// Scores become scale * score, kNoScore where a query does not see the key. Returns the maxima;
-// finite: whether all are.
-static inline float32x4_t scale_scores(const SeenKeys& seen, int64_t from, int64_t to,
-                                       const float* scale, float* scores, bool* finite) {
-  const float32x4_t factor = vld1q_f32(scale), none = vdupq_n_f32(kNoScore);
-  const int32x4_t seen_begin = vld1q_s32(seen.begin), seen_end = vld1q_s32(seen.end);
-  float32x4_t top[4] = {none, none, none, none}, check[4] = {};  // 0 times infinity is NaN
-  const auto hide = [&](int64_t key, int64_t end) __attribute__((always_inline)) {
-    for (; key < end; ++key) {
-      const int32x4_t at = vdupq_n_s32(static_cast<int32_t>(key));
-      const uint32x4_t visible = vandq_u32(vcgeq_s32(at, seen_begin), vcltq_s32(at, seen_end));
-      const float32x4_t scaled = vmulq_f32(vld1q_f32(scores + key * kQuad), factor);
-      const float32x4_t s = vbslq_f32(visible, scaled, none);
-      vst1q_f32(scores + key * kQuad, s);
-      top[0] = vmaxq_f32(top[0], s);
-      check[0] = vfmaq_n_f32(check[0], s, 0);
-    }
-  };
-  const int64_t begin = smaller(larger((seen.all_begin + 3) / 4 * 4, from), to);
-  const int64_t end = larger(smaller(seen.all_end / 4 * 4, to), begin);
-  hide(from, begin);
-  const float32x4_t zero = vdupq_n_f32(0);
-  for (int64_t key = begin; key < end; key += 4) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      float* at = scores + (key + i) * kQuad;
-      const float32x4_t s = vmulq_f32(vld1q_f32(at), factor);
-      vst1q_f32(at, s);
-      top[i] = vmaxq_f32(top[i], s);
-      check[i] = vfmaq_f32(check[i], s, zero);
-    }
-  }
-  hide(end, to);
-  const float sum =
-      vaddvq_f32(vaddq_f32(vaddq_f32(check[0], check[1]), vaddq_f32(check[2], check[3])));
-  *finite = sum == 0;
-  return vmaxq_f32(vmaxq_f32(top[0], top[1]), vmaxq_f32(top[2], top[3]));
-}
-
-// 64 * 2^(x - base) for 8 keys of a quad, 0 below 2^-19. Step by step for all, as the processor
-// cannot look ahead far enough to do them side by side.
-[[gnu::always_inline]] static inline void exp2_keys(const float* scores, float32x4_t base,
-                                                    float16x8_t* p) {
-  // Adding this rounds to an integer, left in the low bits.
-  const float16x8_t shift = vdupq_n_f16(1536 + kProbabilityBits), low = vdupq_n_f16(-19);
-  float16x8_t x[4], r[4];
-  uint16x8_t exponent[4], seen[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    x[i] = vcvt_high_f16_f32(vcvt_f16_f32(vsubq_f32(vld1q_f32(scores + 8 * i), base)),
-                             vsubq_f32(vld1q_f32(scores + 8 * i + 4), base));
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) seen[i] = vcgtq_f16(x[i], low);
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) x[i] = vmaxq_f16(x[i], low);
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) p[i] = vaddq_f16(x[i], shift);
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[i] = vsubq_f16(p[i], shift);
-    exponent[i] = vshlq_n_u16(vreinterpretq_u16_f16(p[i]), 10);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) r[i] = vsubq_f16(x[i], r[i]);
-    // Error below 1.1e-4 for |r| <= 1/2, and 2^0 is 1; the constants rounded to halves.
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    p[i] = vfmaq_f16(vdupq_n_f16(static_cast<float16_t>(0.242188F)),
-                     vdupq_n_f16(static_cast<float16_t>(0.0549927F)), r[i]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    p[i] = vfmaq_f16(vdupq_n_f16(static_cast<float16_t>(0.693359F)), p[i], r[i]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) p[i] = vfmaq_f16(vdupq_n_f16(1), p[i], r[i]);
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    p[i] = vreinterpretq_f16_u16(
-        vandq_u16(vaddq_u16(vreinterpretq_u16_f16(p[i]), exponent[i]), seen[i]));
-  }
-}
-
-// Scores [from, to) of the quad become probabilities. False if a score is not finite.
-[[gnu::noinline]] static bool softmax(const AttentionArgs& a, const AttentionTile& tile,
-                                      const CutRange& range, const Quad& quad,
-                                      const AttentionPartial& result) {
-  const int64_t from = range.first / kPageTokens * kPageTokens;
-  const int64_t to = (range.end + kPageTokens - 1) / kPageTokens * kPageTokens;
-  bool finite;
-  const float32x4_t maximum =
-      scale_scores(seen_keys(a, tile, range, quad), from, to, quad.scale, quad.scores, &finite);
-  if (!finite) return false;
-  // A query that sees nothing: its probabilities are to vanish.
-  const uint32x4_t none = vceqq_f32(maximum, vdupq_n_f32(kNoScore));
-  const float32x4_t base = vbslq_f32(none, vdupq_n_f32(0), maximum);
-  const float16x8_t unit = vdupq_n_f16(1.0F / (1 << kProbabilityBits));
-  float32x4_t even = vdupq_n_f32(0), odd = even;
-  for (int64_t key = from; key < to; key += 8) {
-    float16x8_t p[4];
-    exp2_keys(quad.scores + key * kQuad, base, p);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      vst1q_f16(quad.p + key * kQuad + 8 * i, p[i]);
-      even = vfmlalq_low_f16(even, p[i], unit);
-      odd = vfmlalq_high_f16(odd, p[i], unit);
-    }
-  }
-  float maxima[kQuad], sums[kQuad];
-  vst1q_f32(maxima, vbslq_f32(none, maximum, vmulq_n_f32(maximum, 0.693147181F)));
-  vst1q_f32(sums, vaddq_f32(even, odd));
-  for (int64_t j = 0; j < quad.count; ++j) {
-    result.maximum[quad.query + j] = maxima[j];
-    result.sum[quad.query + j] = sums[j];
-  }
-  return true;
-}
-
 // ---- Values ----
 
 // Adds a page's 16 keys to the results of `count` queries in V vectors of 8 columns.
@@ -358,7 +206,16 @@ static bool try_attend(const AttentionArgs& a, const AttentionTile& tile, const 
     }
   }
   for (int64_t i = 0; i < quads.count; ++i) {
-    if (!softmax(a, tile, range, quads.quad[i], result)) return false;
+    const Quad& quad = quads.quad[i];
+    const bool finite = softmax(
+        a, tile, range, quad, quad.scale, quad.scores,
+        result, [&](int64_t key, const float16x8_t* p) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+          for (int n = 0; n < 4; ++n) {
+            vst1q_f16(quad.p + key * kQuad + 8 * n, p[n]);
+          }
+        });
+    if (!finite) return false;
   }
   for (int64_t page = pages.first; page < pages.end; ++page) {
     const int64_t first = page * kPageTokens;

@@ -26,6 +26,11 @@ extern const AttendSplit kAttendInt4I8mm;
 // products for scores and up to 16 for values; these are added in F32. Where halves overflow, the
 // cut is done again by kAttendHalfFp16fml.
 extern const AttendSplit kAttendGroupHalfFp16fml;
+// int8 and int4 pages: queries are 16-bit integers as above, probabilities halves, and times the
+// scales of V 16-bit integers with a unit for the whole cut; products are added exactly. For cuts
+// with scores that are not finite the kernels above are entered.
+extern const AttendSplit kAttendGroupInt8I8mm;
+extern const AttendSplit kAttendGroupInt4I8mm;
 
 // The rows of `tile`, which has one kv head and may have up to kPrefillQueries queries, over all
 // keys that they see, into a.out. `scratch` as prefill_scratch_floats() says. A query's result may
