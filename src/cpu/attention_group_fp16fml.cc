@@ -2,27 +2,24 @@
 // Attention of the many query heads of a kv head over F16 pages, in the arithmetic of halves;
 // compiled for it, so nothing else here.
 //
-// Such tiles wait for arithmetic, not for memory. Halves multiply eight at a time, twice as many as
-// products added to floats, but their sums have 11 bits: sums are kept short and then added to
-// floats. Of eight products, the error of a score is about three times that of having rounded the
-// keys to halves. Converting keys for matrix instructions takes longer than these save.
+// Such tiles wait for arithmetic, not for memory; the queries of a kv head are taken four (a quad)
+// at a time. Softmax raises e to the scores, and with them their errors: products for scores are
+// added to floats. Values are averaged, and so are their errors: halves are multiplied eight at a
+// time, twice as fast, and their sums of 16 products, which have 11 bits, go to floats. Converting
+// keys or values for matrix instructions takes longer than these save.
 //
-// The queries of a kv head are taken four (a quad) at a time. Overflow of halves leaves something
-// that is not finite in scores or results; then, and where keys or values are such themselves, the
-// cut is done again by the kernel that adds to floats.
+// Overflow of halves leaves something that is not finite in the results; then, and where keys or
+// values are such themselves, the cut is done again by the kernel that adds to floats.
 #include "cpu/attention_group_inl.h"
 #include "cpu/attention_kernels.h"
 
 namespace spillway {
 namespace {
 
-constexpr int64_t kChainColumns = 64;                             // of sums in halves: 8 vectors
-constexpr float kDownToQuery = 1.0F / 1024, kUpFromQuery = 1024;  // largest element: 16 to 32
-
 struct Quad : QuadQueries {
   float* scores;  // [256][4]
   float16_t* p;   // [256][4]
-  float16_t* q;   // [4][columns]
+  float16_t* q;   // [columns][4]
   float scale[kQuad];
 };
 struct Quads {
@@ -56,13 +53,52 @@ static inline void load_queries(const AttentionArgs& a, const AttentionTile& til
     const float* q = query_at(a, tile, quad.query + j);
     float factor;
     const float inverse = half_range(q, a.head_dim, &factor);
-    quad.scale[j] = a.scale * 1.44269504F * (inverse * kUpFromQuery);  // powers of two are quicker
-    factor *= kDownToQuery;
-    round_halves(q, a.head_dim, factor, quad.q + j * columns);
+    quad.scale[j] = a.scale * 1.44269504F * inverse;  // powers of two are quicker
+    for (int64_t i = 0; i < a.head_dim; ++i) {
+      quad.q[i * kQuad + j] = static_cast<float16_t>(q[i] * factor);
+    }
   }
 }
 
 // ---- Scores ----
+
+// Scores [8 keys][4] of a quad for 8 rows: products of an element of a key with that of all queries
+// are added to floats, and nothing is summed across lanes. Even and odd elements have sums of their
+// own. All loads of keys come first: products that wait for the load before them keep others
+// waiting too.
+[[gnu::noinline]] static void score_octet(const uint8_t* rows, int64_t stride, const float16_t* q,
+                                          int64_t columns, float* scores) {
+  float32x4_t even[kOctet], odd[kOctet];
+  const float16_t* k[kOctet];
+#pragma GCC unroll 8
+  for (int r = 0; r < kOctet; ++r) {
+    k[r] = reinterpret_cast<const float16_t*>(rows + r * stride);
+    even[r] = odd[r] = vdupq_n_f32(0);
+  }
+#pragma GCC unroll 1
+  for (int64_t c = 0; c < columns; c += 8, q += 8 * kQuad) {
+    float16x8_t key[kOctet];
+#pragma GCC unroll 8
+    for (int r = 0; r < kOctet; ++r) key[r] = vld1q_f16(k[r] + c);
+    const auto add = [&]<int i>() __attribute__((always_inline)) {
+      const float16x8_t x = vld1q_f16(q + 8 * i);
+#pragma GCC unroll 8
+      for (int r = 0; r < kOctet; ++r) even[r] = vfmlalq_laneq_low_f16(even[r], x, key[r], 2 * i);
+#pragma GCC unroll 8
+      for (int r = 0; r < kOctet; ++r) {
+        odd[r] = vfmlalq_laneq_high_f16(odd[r], x, key[r], 2 * i + 1);
+      }
+    };
+    add.template operator()<0>();
+    add.template operator()<1>();
+    add.template operator()<2>();
+    add.template operator()<3>();
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kOctet; ++r) vst1q_f32(scores + kQuad * r, vaddq_f32(even[r], odd[r]));
+}
+
+// ---- Values ----
 
 [[gnu::always_inline]] static inline float16x8_t fresh_zero() {
   float16x8_t v;
@@ -70,65 +106,13 @@ static inline void load_queries(const AttentionArgs& a, const AttentionTile& til
   return v;
 }
 
-// sum += x * y, and x * y[kLane]. With intrinsics g++ 12 spreads lanes over registers of their own
-// and moves sums about, at half the speed.
-[[gnu::always_inline]] static inline void add_product(float16x8_t& sum, float16x8_t x,
-                                                      float16x8_t y) {
-  asm("fmla %0.8h, %1.8h, %2.8h" : "+w"(sum) : "w"(x), "w"(y));
-}
+// sum += x * y[kLane]. With intrinsics g++ 12 spreads lanes over registers of their own and moves
+// sums about, at half the speed.
 template <int kLane>
 [[gnu::always_inline]] static inline void add_scaled(float16x8_t& sum, float16x8_t x,
                                                      float16x8_t y) {
   asm("fmla %0.8h, %1.8h, %2.h[%3]" : "+w"(sum) : "w"(x), "x"(y), "i"(kLane));
 }
-
-// The sums of all lanes of each of four vectors.
-[[gnu::always_inline]] static inline float32x4_t sum_lanes(const float16x8_t* x) {
-  const float16x8_t pairs = vpaddq_f16(vpaddq_f16(x[0], x[1]), vpaddq_f16(x[2], x[3]));
-  const float16x8_t ones = vdupq_n_f16(1);
-  const float32x4_t zero = vdupq_n_f32(0);
-  return vpaddq_f32(vfmlalq_low_f16(zero, pairs, ones), vfmlalq_high_f16(zero, pairs, ones));
-}
-
-// Scores [4 keys][4] of a quad for four rows.
-[[gnu::noinline]] static void score_rows(const uint8_t* rows, int64_t stride, const float16_t* q,
-                                         int64_t columns, float* scores) {
-  const float16_t* k[kQuad];
-#pragma GCC unroll 4
-  for (int r = 0; r < kQuad; ++r) k[r] = reinterpret_cast<const float16_t*>(rows + r * stride);
-  const float16_t *q0 = q, *q1 = q + columns, *q2 = q + 2 * columns, *q3 = q + 3 * columns;
-#pragma GCC unroll 1
-  for (int64_t from = 0; from < columns; from += kChainColumns) {
-    float16x8_t sum[kQuad][kQuad];
-#pragma GCC unroll 4
-    for (int r = 0; r < kQuad; ++r) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kQuad; ++i) sum[r][i] = fresh_zero();
-    }
-    const int64_t end = smaller(from + kChainColumns, columns);
-#pragma GCC unroll 1
-    for (int64_t c = from; c < end; c += 8) {
-      // All loads come first: products that wait for the load before them keep others waiting too.
-      const float16x8_t x[kQuad] = {vld1q_f16(q0 + c), vld1q_f16(q1 + c), vld1q_f16(q2 + c),
-                                    vld1q_f16(q3 + c)};
-      const float16x8_t key[kQuad] = {vld1q_f16(k[0] + c), vld1q_f16(k[1] + c), vld1q_f16(k[2] + c),
-                                      vld1q_f16(k[3] + c)};
-#pragma GCC unroll 4
-      for (int r = 0; r < kQuad; ++r) {
-#pragma GCC unroll 4
-        for (int i = 0; i < kQuad; ++i) add_product(sum[r][i], key[r], x[i]);
-      }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < kQuad; ++r) {
-      float32x4_t score = sum_lanes(sum[r]);
-      if (from > 0) score = vaddq_f32(score, vld1q_f32(scores + r * kQuad));
-      vst1q_f32(scores + r * kQuad, score);
-    }
-  }
-}
-
-// ---- Values ----
 
 // Adds a page's 16 keys to the results of `count` queries in V vectors of 8 columns.
 template <int V>
@@ -143,7 +127,7 @@ template <int V>
 #pragma GCC unroll 1
   for (int64_t token = 0; token < kPageTokens; token += 2, p += 2 * kQuad) {
     const float16x8_t weight = vld1q_f16(p);
-    float16x8_t x[2][V];  // loaded before any product, as above
+    float16x8_t x[2][V];  // loaded before any product, as keys are
 #pragma GCC unroll 2
     for (int t = 0; t < 2; ++t, rows += stride) {
 #pragma GCC unroll 4
@@ -196,11 +180,11 @@ static bool try_attend(const AttentionArgs& a, const AttentionTile& tile, const 
     for (int64_t h = 0; h < tile.heads; ++h) {
       const PageRows rows =
           page_rows(a, page_at(a, tile, pages, a.k, page, h), 2 * columns, 0, kPageTokens, padded);
-      for (int64_t token = 0; token < kPageTokens; token += kQuad) {
+      for (int64_t token = 0; token < kPageTokens; token += kOctet) {
         for (int64_t i = 0; i < quads.per_head; ++i) {
           const Quad& quad = quads.quad[h * quads.per_head + i];
-          score_rows(rows.at + token * rows.stride, rows.stride, quad.q, columns,
-                     quad.scores + (page * kPageTokens + token) * kQuad);
+          score_octet(rows.at + token * rows.stride, rows.stride, quad.q, columns,
+                      quad.scores + (page * kPageTokens + token) * kQuad);
         }
       }
     }

@@ -22,8 +22,8 @@ extern const AttendSplit kAttendInt4I8mm;
 // kernels above, so what else is in a tile decides which kernel takes a query: not for
 // deterministic results.
 //
-// F16 pages: queries and probabilities are rounded to halves, and so are the sums of up to 8
-// products for scores and up to 16 for values; these are added in F32. Where halves overflow, the
+// F16 pages: queries and probabilities are rounded to halves, and so are the sums of up to 16
+// products with values; these, and products with keys, are added in F32. Where halves overflow, the
 // cut is done again by kAttendHalfFp16fml.
 extern const AttendSplit kAttendGroupHalfFp16fml;
 // int8 and int4 pages: queries are 16-bit integers as above, probabilities halves, and times the
