@@ -24,11 +24,10 @@ struct Shape {
   const char* name;
   int heads, kv_heads, head_dim;
 };
-constexpr Shape kShapes[] = {{"smollm2-135m", 9, 3, 64},
-                             {"tinyllama", 32, 4, 64},
-                             {"llama-3-8b", 32, 8, 128},
-                             {"opt-1.3b", 32, 32, 64},
-                             {"llama-2-7b", 32, 32, 128}};
+constexpr Shape kShapes[] = {{"smollm2-135m", 9, 3, 64},  {"tinyllama", 32, 4, 64},
+                             {"llama-3-8b", 32, 8, 128},  {"opt-1.3b", 32, 32, 64},
+                             {"llama-2-7b", 32, 32, 128}, {"llama-3.2-1b", 32, 8, 64},
+                             {"llama-3-70b", 64, 8, 128}};
 
 int bench_threads() {
   const char* text = std::getenv("SPILLWAY_BENCH_THREADS");

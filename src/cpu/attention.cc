@@ -46,11 +46,15 @@ void attend_split_portable(const AttentionArgs& a, const AttentionTile& tile, in
 }
 
 // The kernel for a type on this processor; the portable one where there is no other.
-AttendSplit kernel_for([[maybe_unused]] KvType type) {
+AttendSplit kernel_for([[maybe_unused]] KvType type, [[maybe_unused]] bool deterministic) {
 #if defined(__aarch64__)
-  if (type == KvType::kF16 && cpu_features().fp16fml) return kAttendHalfFp16fml;
-  if (type == KvType::kInt8 && cpu_features().i8mm) return kAttendInt8I8mm;
-  if (type == KvType::kInt4 && cpu_features().i8mm) return kAttendInt4I8mm;
+  const CpuFeatures& cpu = cpu_features();
+  const bool groups = !deterministic && cpu.fp16fml && cpu.fp16;
+  if (type == KvType::kF16 && cpu.fp16fml) {
+    return groups ? kAttendGroupHalfFp16fml : kAttendHalfFp16fml;
+  }
+  if (type == KvType::kInt8 && cpu.i8mm) return groups ? kAttendGroupInt8I8mm : kAttendInt8I8mm;
+  if (type == KvType::kInt4 && cpu.i8mm) return groups ? kAttendGroupInt4I8mm : kAttendInt4I8mm;
 #endif
   return attend_split_portable;
 }
@@ -298,8 +302,9 @@ void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Wo
 void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, const AttentionParams& params,
                const Activations& out, bool deterministic) {
-  attend_all(kernel_for(kv.type), deterministic ? nullptr : rows_kernel_for(kv.type, kv.head_dim),
-             pool, workspace, q, kv, spans, params, out);
+  attend_all(kernel_for(kv.type, deterministic),
+             deterministic ? nullptr : rows_kernel_for(kv.type, kv.head_dim), pool, workspace, q,
+             kv, spans, params, out);
 }
 
 void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,

@@ -19,9 +19,10 @@ namespace spillway::cpu {
 // proportional to threads (prefill) or to keys / 256 (decode), never to rows x keys.
 //
 // The kernel is chosen by the type of KV and by what the processor has. Unless `deterministic`,
-// spans of many rows are given to a faster one where there is such a kernel (attention_kernels.h):
-// then the above holds for a span's result with the same rows only, and the precision is that of
-// bfloat16. F32 pages are never treated so.
+// spans of many rows, and three or more queries of a kv head, are given to faster ones where there
+// are such kernels (attention_kernels.h): then the above holds for a span's result with the same
+// rows only, and the precision is that of bfloat16 or of sums in halves. F32 pages are never
+// treated so.
 void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, const AttentionParams& params,
                const Activations& out, bool deterministic = false);

@@ -69,14 +69,18 @@ inline AttentionPartial partial_at(float* memory, int64_t queries, int64_t padde
   return {memory, maximum, maximum + (queries + 15) / 16 * 16};
 }
 
-// Scratch of the kernels of one cut, whichever needs most: scores [queries, 256]; probabilities and
-// scales per group of 64 elements; queries and sums of 8 bytes per element and query; two copies of
-// 64 rows.
+// Queries of a tile when those of each kv head, three or more, are rounded up to a multiple of
+// four: six heads of five at worst.
+inline constexpr int64_t kTilePlaces = 48;
+
+// Scratch of the kernels of one cut, whichever needs most: scores as floats and probabilities as
+// halves; the same and scales per group of 64 elements; queries and sums of 12 bytes per element
+// and query; two copies of 64 rows.
 constexpr size_t split_scratch_floats(int64_t padded_dim) {
   const int64_t columns = padded_dim + 16, groups = (padded_dim + kKvGroup - 1) / kKvGroup;
-  return static_cast<size_t>(kTileQueries * kSplitKeys + 2 * groups * kSplitKeys +
-                             kTileQueries * groups * kSplitKeys / 2 +
-                             kTileQueries * columns * 5 / 2 + 64 * columns);
+  return static_cast<size_t>(kTilePlaces * kSplitKeys * 3 / 2 + 2 * groups * kSplitKeys +
+                             kTilePlaces * groups * kSplitKeys / 2 + kTilePlaces * columns * 5 / 2 +
+                             64 * columns);
 }
 
 // Prefill tiles: the queries of one kv head that share one conversion of its keys and values, at

@@ -107,26 +107,129 @@ static inline const float* query_at(const AttentionArgs& a, const AttentionTile&
          ((tile.kv_head + i / per_head) * a.group + i % a.group) * a.head_dim;
 }
 
-// 2^x for x <= 0; 0 below -126. x = n + r with |r| <= 1/2, and a polynomial for 2^r whose relative
-// error is below 3e-7.
-static inline float32x4_t exp2_f32(float32x4_t x) {
-  const float32x4_t low = vdupq_n_f32(-126);
-  const float32x4_t clamped = vmaxq_f32(x, low);
+// The power of two that puts the largest of n elements at 2^14, within what a float holds, as
+// `factor`; returns its inverse.
+static inline float half_range(const float* q, int64_t n, float* factor) {
+  float32x4_t top = vdupq_n_f32(0);
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) top = vmaxq_f32(top, vabsq_f32(vld1q_f32(q + i)));
+  float largest = vmaxvq_f32(top);
+  for (; i < n; ++i) {
+    const float value = q[i] < 0 ? -q[i] : q[i];
+    largest = value > largest ? value : largest;
+  }
+  uint32_t bits;
+  memcpy(&bits, &largest, 4);
+  const int32_t exponent = static_cast<int32_t>(bits >> 23 & 255) - 127;
+  const int32_t shift = exponent < -100 ? 114 : 14 - (exponent > 127 ? 127 : exponent);
+  const uint32_t up = static_cast<uint32_t>(127 + shift) << 23;
+  const uint32_t down = static_cast<uint32_t>(127 - shift) << 23;
+  float inverse;
+  memcpy(factor, &up, 4);
+  memcpy(&inverse, &down, 4);
+  return inverse;
+}
+
+// n elements times `factor` as halves.
+static inline void round_halves(const float* x, int64_t n, float factor, float16_t* out) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    vst1q_f16(out + i, vcvt_high_f16_f32(vcvt_f16_f32(vmulq_n_f32(vld1q_f32(x + i), factor)),
+                                         vmulq_n_f32(vld1q_f32(x + i + 4), factor)));
+  }
+  for (; i < n; ++i) out[i] = static_cast<float16_t>(x[i] * factor);
+}
+
+// ---- Kernels that wait for arithmetic ----
+//
+// They read page after page with the tile's kv heads one after the other, as they lie in memory: a
+// stream that the processor can follow. Blocks of four pages would fall onto the same sets of the
+// nearest cache, since their distances are powers of two, and leave before they are used again.
+// Prefetch instructions made all of them slower on Neoverse V1.
+
+// The pages of a cut that hold keys that some query sees, in the order in which they are read: keys
+// before values, heads within pages.
+struct CutPages {
+  const int32_t* blocks;  // of the sequence, from the cut's first page on
+  int64_t first, end;     // pages of the cut
+};
+static inline CutPages cut_pages(const AttentionTile& tile, const CutRange& range) {
+  const int64_t base = range.base / kPageTokens;
+  return {tile.blocks + base, range.first / kPageTokens,
+          (range.end + kPageTokens - 1) / kPageTokens};
+}
+static inline const uint8_t* page_at(const AttentionArgs& a, const AttentionTile& tile,
+                                     const CutPages& pages, const uint8_t* plane, int64_t page,
+                                     int64_t head) {
+  return plane + (pages.blocks[page] * a.kv_heads + tile.kv_head + head) * a.layout.bytes;
+}
+// The rows of one page, as block_rows() does it; padded: [16, columns].
+struct PageRows {
+  const uint8_t* at;
+  int64_t stride;
+};
+static inline PageRows page_rows(const AttentionArgs& a, const uint8_t* page, int64_t columns,
+                                 int64_t low, int64_t high, uint8_t* padded) {
+  const int64_t bytes = a.layout.row_bytes;
+  if (bytes == columns && low <= 0 && high >= kPageTokens) {
+    return {page + a.layout.codes_at, bytes};
+  }
+  for (int64_t token = 0; token < kPageTokens; ++token) {
+    uint8_t* to = padded + token * columns;
+    const int64_t size = token >= low && token < high ? bytes : 0;
+    memcpy(to, page + a.layout.codes_at + token * bytes, static_cast<size_t>(size));
+    memset(to + size, 0, static_cast<size_t>(columns - size));
+  }
+  return {padded, columns};
+}
+
+// x = 2^x for n vectors of x <= 0; 0 below -126. x = i + r with |r| <= 1/2, and a polynomial for
+// 2^r whose relative error is below 3e-7. Step by step for all vectors: the processor does not look
+// far enough ahead to do one after the other side by side.
+template <int n>
+[[gnu::always_inline]] static inline void exp2_all(float32x4_t* x) {
+  // ln(2)^k / k!
+  constexpr float kFactors[] = {1.54035304e-4F,
+                                1.33335581e-3F,
+                                9.61812911e-3F,
+                                5.55041087e-2F,
+                                2.40226507e-1F,
+                                6.93147181e-1F,
+                                1};
   // Adding 3 * 2^22 rounds to an integer and leaves it in the low bits: conversions would run at
   // one vector per cycle.
-  const float32x4_t shift = vdupq_n_f32(12582912);
-  const float32x4_t shifted = vaddq_f32(clamped, shift);
-  const float32x4_t r = vsubq_f32(clamped, vsubq_f32(shifted, shift));
-  float32x4_t p = vdupq_n_f32(1.54035304e-4F);  // ln(2)^k / k!
-  p = vfmaq_f32(vdupq_n_f32(1.33335581e-3F), p, r);
-  p = vfmaq_f32(vdupq_n_f32(9.61812911e-3F), p, r);
-  p = vfmaq_f32(vdupq_n_f32(5.55041087e-2F), p, r);
-  p = vfmaq_f32(vdupq_n_f32(2.40226507e-1F), p, r);
-  p = vfmaq_f32(vdupq_n_f32(6.93147181e-1F), p, r);
-  p = vfmaq_f32(vdupq_n_f32(1), p, r);
-  const int32x4_t exponent = vshlq_n_s32(vreinterpretq_s32_f32(shifted), 23);
-  const int32x4_t bits = vaddq_s32(vreinterpretq_s32_f32(p), exponent);
-  return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_s32(bits), vcgtq_f32(x, low)));
+  const float32x4_t low = vdupq_n_f32(-126), shift = vdupq_n_f32(12582912);
+  float32x4_t r[n], p[n];
+  uint32x4_t seen[n];
+  int32x4_t exponent[n];
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) seen[i] = vcgtq_f32(x[i], low);
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) x[i] = vmaxq_f32(x[i], low);
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) p[i] = vaddq_f32(x[i], shift);
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) r[i] = vsubq_f32(p[i], shift);
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) {
+    exponent[i] = vshlq_n_s32(vreinterpretq_s32_f32(p[i]), 23);
+    r[i] = vsubq_f32(x[i], r[i]);
+    p[i] = vdupq_n_f32(kFactors[0]);
+  }
+#pragma GCC unroll 8
+  for (int k = 1; k < 7; ++k) {
+#pragma GCC unroll 8
+    for (int i = 0; i < n; ++i) p[i] = vfmaq_f32(vdupq_n_f32(kFactors[k]), p[i], r[i]);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < n; ++i) {
+    const int32x4_t bits = vaddq_s32(vreinterpretq_s32_f32(p[i]), exponent[i]);
+    x[i] = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_s32(bits), seen[i]));
+  }
+}
+static inline float32x4_t exp2_f32(float32x4_t x) {
+  exp2_all<1>(&x);
+  return x;
 }
 
 // Scores [256] of query i become e^(scale * score - maximum), 0 for keys that it does not see.
@@ -169,13 +272,15 @@ static inline void softmax_query(const AttentionArgs& a, const AttentionTile& ti
   const float maximum = vmaxvq_f32(top);
   const float32x4_t maxima = vdupq_n_f32(maximum);
   float32x4_t sum0 = vdupq_n_f32(0), sum1 = sum0;
-  for (int64_t j = from; j < to; j += 8) {
-    const float32x4_t p0 = exp2_f32(vsubq_f32(vld1q_f32(scores + j), maxima));
-    const float32x4_t p1 = exp2_f32(vsubq_f32(vld1q_f32(scores + j + 4), maxima));
-    vst1q_f32(scores + j, p0);
-    vst1q_f32(scores + j + 4, p1);
-    sum0 = vaddq_f32(sum0, p0);
-    sum1 = vaddq_f32(sum1, p1);
+  for (int64_t j = from; j < to; j += 16) {
+    float32x4_t p[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) p[v] = vsubq_f32(vld1q_f32(scores + j + 4 * v), maxima);
+    exp2_all<4>(p);
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) vst1q_f32(scores + j + 4 * v, p[v]);
+    sum0 = vaddq_f32(vaddq_f32(sum0, p[0]), p[2]);
+    sum1 = vaddq_f32(vaddq_f32(sum1, p[1]), p[3]);
   }
   result.maximum[i] = maximum * 0.693147181F;
   result.sum[i] = vaddvq_f32(vaddq_f32(sum0, sum1));

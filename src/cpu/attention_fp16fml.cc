@@ -9,29 +9,13 @@ namespace {
 
 constexpr float kProbabilityScale = 32768;  // keeps small probabilities in the range of halves
 
-// The query as halves, times a power of two that puts its largest element at 2^14: exact but for
-// the rounding. Returns the inverse of that power.
+// The query as halves, times a power of two: exact but for the rounding. Returns the inverse of
+// that power.
 static inline float round_query(const float* q, int64_t head_dim, int64_t columns, float16_t* out) {
-  float32x4_t top = vdupq_n_f32(0);
-  int64_t i = 0;
-  for (; i + 4 <= head_dim; i += 4) top = vmaxq_f32(top, vabsq_f32(vld1q_f32(q + i)));
-  float largest = vmaxvq_f32(top);
-  for (; i < head_dim; ++i) {
-    const float value = q[i] < 0 ? -q[i] : q[i];
-    largest = value > largest ? value : largest;
-  }
-  uint32_t bits;
-  memcpy(&bits, &largest, 4);
-  // 2^(14 - exponent), within what a float holds.
-  const int32_t exponent = static_cast<int32_t>(bits >> 23 & 255) - 127;
-  const int32_t shift = exponent < -100 ? 114 : 14 - (exponent > 127 ? 127 : exponent);
-  const uint32_t up = static_cast<uint32_t>(127 + shift) << 23;
-  const uint32_t down = static_cast<uint32_t>(127 - shift) << 23;
-  float factor, inverse;
-  memcpy(&factor, &up, 4);
-  memcpy(&inverse, &down, 4);
-  for (i = 0; i < head_dim; ++i) out[i] = static_cast<float16_t>(q[i] * factor);
-  for (; i < columns; ++i) out[i] = 0;
+  float factor;
+  const float inverse = half_range(q, head_dim, &factor);
+  round_halves(q, head_dim, factor, out);
+  for (int64_t i = head_dim; i < columns; ++i) out[i] = 0;
   return inverse;
 }
 

@@ -153,6 +153,59 @@ TEST(AttentionTest, DeterministicRowsDoNotDependOnTheirNumber) {
   }
 }
 
+// Sums in halves overflow long before floats do. What then comes out is what the kernel that adds
+// to floats gives, as for keys and values that are infinite themselves.
+TEST(AttentionTest, WhatHalvesCannotHoldIsAddedInFloats) {
+  CpuDevice device({.threads = 1});
+  ThreadPool pool(1);
+  Workspace workspace(device, 1);
+  constexpr int kDim = 64, kHeads = 8;
+  constexpr int32_t kTokens = 40;
+  const std::vector<int32_t> table{2, 0, 1};
+  struct Change {
+    const char* what;
+    bool key;
+    float value;
+    bool same;  // as in deterministic mode, to the bit
+  };
+  for (const Change& change : {Change{"nothing", true, 0.5F, false},
+                               {"a large key", true, 60000, false},
+                               {"a large negative key", true, -60000, false},
+                               {"an infinite key", true, INFINITY, true},
+                               {"a large value", false, 60000, true},
+                               {"an infinite value", false, -INFINITY, true},
+                               {"a value that is no number", false, NAN, true}}) {
+    KvLayerView kv{KvType::kF16, 3, 1, kDim, nullptr, nullptr};
+    std::vector<std::byte> k(static_cast<size_t>(3 * kv.block_bytes()), std::byte{0xff}), v(k);
+    kv.k = k.data();
+    kv.v = v.data();
+    std::vector<float> x(kTokens * kDim), y(x), q(kHeads * kDim);
+    fill_random(DType::kF32, reinterpret_cast<std::byte*>(x.data()), kTokens * kDim, 1, 1);
+    fill_random(DType::kF32, reinterpret_cast<std::byte*>(y.data()), kTokens * kDim, 2, 1);
+    fill_random(DType::kF32, reinterpret_cast<std::byte*>(q.data()), kHeads * kDim, 3, 1);
+    for (int c = 0; c < kDim; ++c) {
+      (change.key ? x : y)[17 * kDim + static_cast<size_t>(c)] = change.value;
+    }
+    const SequenceSpan all{0, kTokens, 0, table}, last{0, 1, kTokens - 1, table};
+    device.ops().kv_append(view(x, kTokens), view(y, kTokens), kv, {&all, 1});
+    std::vector<float> fast(q.size()), exact(q.size());
+    const AttentionParams params{kHeads, 0.125F, 0};
+    cpu::attention(pool, workspace, view(q, 1), kv, {&last, 1}, params, view(fast, 1), false);
+    cpu::attention(pool, workspace, view(q, 1), kv, {&last, 1}, params, view(exact, 1), true);
+    double error = 0, power = 0;
+    for (size_t i = 0; i < fast.size(); ++i) {
+      if (change.same) {
+        ASSERT_TRUE(fast[i] == exact[i] || (std::isnan(fast[i]) && std::isnan(exact[i])))
+            << change.what << ", element " << i << ": " << fast[i] << ", not " << exact[i];
+      } else {
+        error += std::pow(double{fast[i]} - exact[i], 2);
+        power += std::pow(double{exact[i]}, 2);
+      }
+    }
+    EXPECT_LE(error, 1e-5 * power) << change.what;
+  }
+}
+
 TEST(AttentionTest, NoRowsIsFine) {
   CpuDevice device({.threads = 2});
   std::vector<float> q(8), out(8, 5);

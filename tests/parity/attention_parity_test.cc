@@ -125,6 +125,28 @@ TEST_P(AttentionParityTest, HandlesGroupsOfHeadsAndOddHeadSizes) {
   check({.heads = 3, .kv_heads = 1, .head_dim = 20, .type = KvType::kF32}, {{300, 40}});
 }
 
+// Several query heads of a kv head may have kernels of their own, which take them in fours.
+TEST_P(AttentionParityTest, GroupsOfAnySizeMatchDoublePrecisionInDecode) {
+  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+    for (const auto& [heads, kv_heads] :
+         {std::pair{6, 2}, {8, 2}, {15, 3}, {14, 2}, {16, 2}, {36, 3}, {32, 1}}) {
+      for (const int head_dim : {8, 24, 64, 80, 128, 200, 256}) {
+        const Case c{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .type = type};
+        check(c, {{0, 1}, {16, 1}, {255, 1}, {256, 1}, {300, 2}});
+        check({.heads = heads,
+               .kv_heads = kv_heads,
+               .head_dim = head_dim,
+               .window = 40,
+               .type = type},
+              {{275, 1}, {520, 3}, {9, 1}});
+      }
+    }
+  }
+  for (const int head_dim : {5, 20, 33, 300}) {
+    check({.heads = 8, .kv_heads = 2, .head_dim = head_dim}, {{300, 1}, {15, 2}});
+  }
+}
+
 // Spans of many rows may have kernels of their own.
 TEST_P(AttentionParityTest, ManyRowsOfEveryHeadSizeMatchDoublePrecision) {
   for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
@@ -159,7 +181,14 @@ TEST_P(AttentionParityTest, LargeScoresKeepTheirPrecision) {
   for (const KvType type : {KvType::kF16, KvType::kInt8}) {
     check({.type = type, .deviation = 2}, {{300, 40}});
     check({.type = type, .deviation = 4}, {{300, 40}});
+    for (const int32_t old_tokens : {40, 300, 1000}) {
+      const std::pair<int32_t, int32_t> decode{old_tokens, 1};
+      check({.heads = 16, .kv_heads = 4, .type = type, .deviation = 2}, {decode});
+      check({.heads = 16, .kv_heads = 4, .head_dim = 128, .type = type, .deviation = 4}, {decode});
+      check({.heads = 16, .kv_heads = 2, .type = type, .deviation = 4}, {decode});
+    }
   }
+  check({.heads = 16, .kv_heads = 4, .deviation = 1e-3F}, {{300, 1}});
   check({.deviation = 1e-3F}, {{300, 40}});
 }
 
