@@ -62,6 +62,22 @@ struct Operands {
   }
 }
 
+// v << n as a product with 2^n. Shifts have half of the pipelines, products the other half, so that
+// a kernel of many shifts wants both. Written out because g++ would make it a shift.
+[[gnu::always_inline]] static inline uint8x16_t times_power(uint8x16_t v, uint8_t power) {
+  uint8x16_t product;
+  asm("mul %0.16b, %1.16b, %2.16b" : "=w"(product) : "w"(v), "w"(vdupq_n_u8(power)));
+  return product;
+}
+
+// A load of its own for an operand that an instruction overwrites: g++ would load once and copy,
+// which costs what a product costs.
+[[gnu::always_inline]] static inline uint8x16_t fresh_load(const uint8_t* at) {
+  uint8x16_t v;
+  asm volatile("ldr %q0, %1" : "=w"(v) : "m"(*reinterpret_cast<const uint8_t(*)[16]>(at)));
+  return v;
+}
+
 // Nibbles as they are, 0 to 15.
 [[gnu::always_inline]] static inline Operands unsigned_nibbles(const uint8_t* sub, int p, int h) {
   const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16);
@@ -88,11 +104,16 @@ template <bool kSkewed>
 struct Fifth {
   static constexpr int kBytes = 256 + 64;
   // At the top of the byte, zeros below. Shifts that insert save most of the masking.
+  // kBalanced: for kernels that have registers for the constants, see times_power().
+  template <bool kBalanced>
   [[gnu::always_inline]] static inline Operands top_values(const uint8_t* sub, int p, int h) {
     const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16);
     const uint8x16_t fifths = vld1q_u8(sub + 256 + p / 2 * 16);
     const int at = p % 2 * 4 + h * 2;
-    const uint8x16_t low = vsliq_n_u8(vshlq_n_u8(v, 3), shift_right_constant(fifths, at), 7);
+    const uint8x16_t eight_times = vshlq_n_u8(v, 3);
+    const uint8x16_t low =
+        kBalanced ? vbslq_u8(vdupq_n_u8(0x80), times_power(fifths, 0x80 >> at), eight_times)
+                  : vsliq_n_u8(eight_times, shift_right_constant(fifths, at), 7);
     const uint8x16_t high = vsriq_n_u8(shift_left_constant(fifths, 6 - at), v, 1);
     return {vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(vandq_u8(high, vdupq_n_u8(0xf8)))};
   }
@@ -146,7 +167,7 @@ struct PackedQ5_0 {
   static constexpr float kLift = 8;
   static constexpr bool kMinima = false, kUnsigned = false;
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
-    return Fifth::top_values(b + 32, p, h);
+    return Fifth::top_values<false>(b + 32, p, h);
   }
   [[gnu::always_inline]] static inline float32x4_t scale(const uint8_t* b, int, int quad) {
     return halves_at(b, quad);

@@ -40,7 +40,7 @@ struct TypeK45 {
     if constexpr (!kFifth) {
       return nibbles_at<kSkewed>(sub(b, s), p, h);
     } else if constexpr (kWide) {
-      return Fifth::top_values(sub(b, s), p, h);
+      return Fifth::top_values<true>(sub(b, s), p, h);
     } else {
       return Fifth::unsigned_values(sub(b, s), p, h);
     }
@@ -72,9 +72,11 @@ struct PackedQ6_K {
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
     const uint8_t* sub = b + 32 + 256 + s * kSubBytes;
     const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16), tops = vld1q_u8(sub + 256 + p * 16);
-    const uint8x16_t low = h == 0 ? vsliq_n_u8(vshlq_n_u8(v, 2), tops, 6)
-                                  : vsriq_n_u8(vshlq_n_u8(tops, 2), vshlq_n_u8(v, 4), 2);
-    const uint8x16_t high = vsriq_n_u8(h == 0 ? vshlq_n_u8(tops, 4) : tops, v, 2);
+    const uint8x16_t four_times = times_power(v, 4);
+    const uint8x16_t low = h == 0 ? vsliq_n_u8(four_times, tops, 6)
+                                  : vbslq_u8(vdupq_n_u8(0xc0), vshlq_n_u8(tops, 2), four_times);
+    const uint8x16_t above = h == 0 ? times_power(tops, 16) : fresh_load(sub + 256 + p * 16);
+    const uint8x16_t high = vsriq_n_u8(above, v, 2);
     return {vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(vandq_u8(high, vdupq_n_u8(0xfc)))};
   }
   [[gnu::always_inline]] static inline int8x16_t scales(const uint8_t* b, int s, int half) {
@@ -94,14 +96,17 @@ struct PackedQ3_K {
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
     const uint8_t* sub = b + 32 + 192 + s * kSubBytes;
     const uint8x16_t two = vld1q_u8(sub + p * 16);
-    const uint8x16_t third =
-        shift_right_constant(vld1q_u8(sub + 128 + p / 2 * 16), p % 2 * 4 + h * 2);
+    const uint8x16_t thirds = vld1q_u8(sub + 128 + p / 2 * 16);
+    const int at = p % 2 * 4 + h * 2;
     // The two bits go to 5 and 6, the third on top of them.
-    const uint8x16_t low = h == 0 ? vshlq_n_u8(two, 5) : vshlq_n_u8(two, 1);
-    const uint8x16_t top = h == 0 ? vshlq_n_u8(two, 3) : vshrq_n_u8(two, 1);
-    const uint8x16_t mask = vdupq_n_u8(0xe0);
-    return {vreinterpretq_s8_u8(vandq_u8(vsliq_n_u8(low, third, 7), mask)),
-            vreinterpretq_s8_u8(vandq_u8(vsliq_n_u8(top, vshrq_n_u8(third, 1), 7), mask))};
+    const uint8x16_t top = vdupq_n_u8(0x80), mask = vdupq_n_u8(0xe0);
+    const uint8x16_t low = vbslq_u8(top, times_power(thirds, 0x80 >> at),
+                                    h == 0 ? vshlq_n_u8(two, 5) : vaddq_u8(two, two));
+    const uint8x16_t above = shift_left_constant(thirds, 6 - at);
+    const uint8x16_t high =
+        h == 0 ? vbslq_u8(top, above, vshlq_n_u8(two, 3)) : vsriq_n_u8(above, two, 1);
+    return {vreinterpretq_s8_u8(h == 0 ? low : vandq_u8(low, mask)),
+            vreinterpretq_s8_u8(vandq_u8(high, mask))};
   }
   [[gnu::always_inline]] static inline int8x16_t scales(const uint8_t* b, int s, int half) {
     return vsubq_s8(six_bits(b + 32 + s / 4 * 96, s % 4 * 2 + half), vdupq_n_s8(32));
