@@ -238,6 +238,51 @@ TEST(QuantizeActivationsTest, StandsZeroTinyAndHugeValues) {
   }
 }
 
+// Forms with multipliers: an outlier costs its own 32 columns precision, hardly the other 224.
+TEST(QuantizeActivationsTest, MultipliersKeepSmallValuesBesideLargeOnes) {
+  for (const Int8Set set : available_sets(DType::kQ4_K)) {
+    for (const DType type : {DType::kQ2_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+      const Int8Form form = int8_form(set, type);
+      if (form.multipliers == 0) continue;
+      std::vector<float> x(3 * 512);
+      for (size_t i = 0; i < x.size(); ++i) x[i] = std::cos(static_cast<float>(i * 7));
+      x[40] = -20;
+      const Quantized quantized(x, 3, form);
+      for (int64_t t = 0; t < 3; ++t) {
+        for (int64_t col = 0; col < 512; ++col) {
+          const bool beside = t == 0 && col < 256, same = beside && col / 32 == 1;
+          // Half a step of 1 / 119, of the step that is there, of the outlier's.
+          const double most = same ? 20.0 / 237 : 1.0 / 237 + 20.0 / 237 / form.multipliers;
+          EXPECT_NEAR(quantized.at(t, col, 512, form), x[static_cast<size_t>(t * 512 + col)], most);
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantizeActivationsTest, MultipliersStandZeroTinyHugeAndNoNumbers) {
+  for (const Int8Set set : available_sets(DType::kQ4_K)) {
+    const Int8Form form = int8_form(set, DType::kQ4_K);
+    if (form.multipliers == 0) continue;
+    for (const float size : {0.0F, 1e-45F, 1e-38F, 1e-20F, 1e20F, 3e38F}) {
+      std::vector<float> x(256);
+      for (size_t i = 0; i < x.size(); ++i) x[i] = (i % 2 == 0 ? size : -size) / 2;
+      const Quantized quantized(x, 1, form);
+      for (int64_t i = 0; i < 256; ++i) {
+        EXPECT_NEAR(quantized.at(0, i, 256, form), x[static_cast<size_t>(i)], size / 119 + 1e-30);
+      }
+    }
+    for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+      std::vector<float> x(256, 1.0F);
+      x[77] = bad;
+      const Quantized quantized(x, 1, form);
+      EXPECT_FALSE(std::isfinite(quantized.super[0].d[0]));
+      EXPECT_FALSE(std::isfinite(quantized.super[0].t[0]));
+      EXPECT_TRUE(std::isnan(quantized.at(0, 77, 256, form)));
+    }
+  }
+}
+
 // What kernels start their integer sums from is exactly what an offset of the weights adds.
 TEST(QuantizeActivationsTest, GivesTheSumsThatTakeBackAnOffset) {
   std::vector<float> x(3 * 64);
