@@ -6,7 +6,7 @@
 // step of four columns a strip and a tile give 20 products of nine loads, with the 20 sums in
 // registers.
 #include "cpu/linear_bf16_args.h"
-#include "cpu/linear_int8_types_inl.h"
+#include "cpu/linear_int8_types_k_inl.h"
 
 namespace spillway {
 namespace {
@@ -147,6 +147,42 @@ template <class W, int kPair>
   }
 }
 
+// Scales and minima of sub-block s, of rows 4 quad.. and each 16 columns.
+template <class W>
+struct SubScales {
+  [[gnu::always_inline]] inline SubScales(const uint8_t* block, int sub) : b(block), s(sub) {}
+  [[gnu::always_inline]] inline float32x4_t scale(int, int quad) const {
+    return W::scale(b, s, quad);
+  }
+  [[gnu::always_inline]] inline float32x4_t minimum(int, int quad) const {
+    return W::minimum(b, s, quad);
+  }
+  const uint8_t* b;
+  int s;
+};
+template <class W>
+requires requires { W::kExact; }  // K types
+struct SubScales<W> {
+  [[gnu::always_inline]] inline SubScales(const uint8_t* block, int sub) : b(block) {
+    for (int half = 0; half < 2; ++half) {
+      scales[half] = W::scales(b, sub, W::kHalves ? half : 0);
+      if constexpr (W::kMinima) minima[half] = W::minima(b, sub, W::kHalves ? half : 0);
+    }
+  }
+  [[gnu::always_inline]] static inline float32x4_t floats_at(int8x16_t bytes, int quad) {
+    const int16x8_t wide = quad < 2 ? vmovl_s8(vget_low_s8(bytes)) : vmovl_high_s8(bytes);
+    return vcvtq_f32_s32(quad % 2 == 0 ? vmovl_s16(vget_low_s16(wide)) : vmovl_high_s16(wide));
+  }
+  [[gnu::always_inline]] inline float32x4_t scale(int half, int quad) const {
+    return vmulq_f32(W::d(b, quad), floats_at(scales[half], quad));
+  }
+  [[gnu::always_inline]] inline float32x4_t minimum(int half, int quad) const {
+    return vmulq_f32(vnegq_f32(W::dmin(b, quad)), floats_at(minima[half], quad));
+  }
+  const uint8_t* b;
+  int8x16_t scales[2] = {}, minima[2] = {};
+};
+
 template <class W>
 void fill_groups(const uint8_t* w, int64_t row_bytes, int64_t count, int64_t depth,
                  uint16_t* panel) {
@@ -158,17 +194,15 @@ void fill_groups(const uint8_t* w, int64_t row_bytes, int64_t count, int64_t dep
     const uint8_t* b = w + row * row_bytes;
     for (int64_t k = 0; k < depth; k += 32 * W::kSubs, b += W::kBytes) {
       for (int s = 0; s < W::kSubs; ++s) {
+        const SubScales<W> sub(b, s);
+#pragma GCC unroll 4
         for (int quad = 0; quad < 4; ++quad) {
           float32x4_t scale[2], offset[2];
-          const float32x4_t whole = vmulq_n_f32(W::scale(b, s, quad), 1.0F / W::kLift);
           for (int half = 0; half < 2; ++half) {
-            scale[half] = whole;
-            if constexpr (W::kHalves) {
-              scale[half] = vmulq_f32(whole, vcvtq_f32_s32(W::half_scale(b, s, half, quad)));
-            }
+            scale[half] = vmulq_n_f32(sub.scale(half, quad), 1.0F / W::kLift);
             offset[half] = vmulq_n_f32(scale[half], -kBias);
             if constexpr (W::kMinima) {
-              offset[half] = vaddq_f32(offset[half], W::minimum(b, s, quad));
+              offset[half] = vaddq_f32(offset[half], sub.minimum(half, quad));
             }
           }
           uint16_t* to = operand_at(panel, depth, row / 2 + 2 * quad, k + 32 * s);
@@ -196,6 +230,8 @@ Bf16Fill try_fill(DType type, bool packed) {
       return fill_groups<PackedQ5_1>;
     case DType::kQ8_0:
       return fill_groups<PackedQ8_0>;
+    case DType::kQ2_K:
+      return fill_groups<PackedQ2_K>;
     case DType::kQ3_K:
       return fill_groups<PackedQ3_K>;
     case DType::kQ4_K:

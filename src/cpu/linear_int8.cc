@@ -28,19 +28,51 @@ const Int8Kernels* try_table(Int8Set set) {
   }
 }
 
-// ARM's two's complement numbers stay at the top of their bytes.
-float lift_on_arm(DType type) {
+// ARM's two's complement numbers stay at the top of their bytes; `mixed`: instructions multiply
+// unsigned by signed bytes, then nibbles and unsigned numbers do as well.
+//
+// Multipliers, of K types: a sum of 256 columns is at most 256 * 127 (codes) * the multipliers *
+// the largest scale * the largest q * lift. Where that leaves less than 32 multipliers in 32 bits,
+// terms are rounded to multiples of 2^14 or more (linear_int8_super_inl.h), and there are 127 of
+// them: multipliers times 2^8 fit 16 bits. Factors are then below 2^14 * 2^15 and a sum of 32
+// columns below 2^5 * 2^8 * 2^7: a term is less than 2^(20 + 29 - 31), and 16 of them do not
+// overflow.
+Int8Form arm_form(DType type, bool mixed) {
+  const auto exact = [](int multipliers) { return Int8Form{.multipliers = multipliers}; };
+  const auto rounded = [](float lift, int scale_lift) {
+    return Int8Form{.lift = lift,
+                    .multipliers = 127,
+                    .multiplier_unit = 256,
+                    .integer_unit = (1 << 16) / scale_lift};
+  };
+  Int8Form form;
   switch (type) {
     case DType::kQ4_0:
-      return 16;
+      if (mixed) return {.lift = 16, .offset = 8, .skew = true};
+      return {.lift = 16};
     case DType::kQ5_0:
-      return 8;
-    case DType::kQ6_K:
-      return 4;
+      return {.lift = 8};
+    case DType::kQ4_1:
+    case DType::kG4:
+      if (mixed) return {.lift = 16, .skew = true};
+      return {};
+    case DType::kQ2_K:
+      form = exact(127);  // 256 * 127 * 127 * 15 * 3
+      form.halves = true;
+      return form;
     case DType::kQ3_K:
-      return 32;
+      return rounded(32, 4);
+    case DType::kQ4_K:
+      if (!mixed) return exact(64);  // 256 * 127 * 64 * 63 * 15 < 2^31
+      form = rounded(16, 2);
+      form.skew = true;
+      return form;
+    case DType::kQ5_K:
+      return mixed ? rounded(8, 2) : exact(32);  // 256 * 127 * 32 * 63 * 31 < 2^31
+    case DType::kQ6_K:
+      return rounded(4, 1);
     default:
-      return 1;
+      return {};
   }
 }
 
@@ -100,6 +132,8 @@ Int8Kernel try_int8_kernel(Int8Set set, DType type) {
       return kernels->q5_1;
     case DType::kQ8_0:
       return kernels->q8_0;
+    case DType::kQ2_K:
+      return kernels->q2_k;
     case DType::kQ3_K:
       return kernels->q3_k;
     case DType::kQ4_K:
@@ -118,18 +152,14 @@ Int8Kernel try_int8_kernel(Int8Set set, DType type) {
 Int8Form int8_form(Int8Set set, DType type) {
   switch (set) {
     case Int8Set::kI8mm:
-      if (type == DType::kQ4_0) return {.lift = 16, .offset = 8, .skew = true};
-      if (type == DType::kQ4_1 || type == DType::kQ4_K || type == DType::kG4) {
-        return {.lift = 16, .skew = true};
-      }
-      [[fallthrough]];
     case Int8Set::kDotprod:
-      return {.lift = lift_on_arm(type)};
+      return arm_form(type, set == Int8Set::kI8mm);
     case Int8Set::kAvx2:  // eight bits are multiplied as they are
       if (type == DType::kQ8_0) return {};
       [[fallthrough]];
     case Int8Set::kAvx512Vnni:
-      return {.offset = offset_on_x86(type), .halves = type == DType::kQ6_K};
+      return {.offset = offset_on_x86(type),
+              .halves = type == DType::kQ6_K || type == DType::kQ2_K};
     default:
       return {};
   }
@@ -139,7 +169,8 @@ namespace cpu {
 
 size_t int8_shared_floats(int64_t tokens, int64_t k) {
   const int64_t pairs = (tokens + 1) / 2;
-  return static_cast<size_t>(pairs * (2 * k / 4 + 2 * (k / 8)));
+  const int64_t super = static_cast<int64_t>(sizeof(Int8Super) / sizeof(float));
+  return static_cast<size_t>(pairs * (2 * k / 4 + 2 * (k / 8) + k / 256 * super));
 }
 
 void linear_int8(ThreadPool& pool, const Workspace& workspace, float* shared, const WeightView& w,
@@ -152,10 +183,11 @@ void linear_int8(ThreadPool& pool, const Workspace& workspace, float* shared, co
   auto* q = reinterpret_cast<int8_t*>(shared);
   float* d = shared + pairs * w.cols / 2;
   float* m = d + pairs * w.cols / 8;
+  auto* super = reinterpret_cast<Int8Super*>(m + pairs * w.cols / 8);
   // Rounding costs some instructions an element, one of many multiplications.
   parallel_if_large(pool, x.rows > 1 ? x.rows * x.cols : 0, pairs, 1,
                     [&](int64_t begin, int64_t end, int) {
-                      quantize_pairs(x, int8_form(set, w.dtype), begin, end, q, d, m);
+                      quantize_pairs(x, int8_form(set, w.dtype), begin, end, {q, d, m, super});
                     });
   const Int8Args args{.w = reinterpret_cast<const uint8_t*>(w.data),
                       .group_bytes = kGroupRows * w.row_bytes(),
@@ -163,6 +195,7 @@ void linear_int8(ThreadPool& pool, const Workspace& workspace, float* shared, co
                       .q = q,
                       .d = d,
                       .m = m,
+                      .super = super,
                       .tokens = x.rows,
                       .out = a.out,
                       .out_stride = a.out_stride,

@@ -10,8 +10,19 @@ namespace spillway {
 // k elements of the weights that are unpacked at once for many tokens: with four tokens' share of
 // the activations they stay in the first-level cache.
 inline constexpr int64_t kInt8PanelDepth = 1024;
-// Per 32 columns of 16 rows: bytes, scales, minima, scales of halves.
-inline constexpr int64_t kInt8PanelBytes = kInt8PanelDepth / 32 * (512 + 128 + 128 + 256);
+// Per 32 columns of 16 rows: bytes, scales and minima of halves, a share of the super-block's.
+inline constexpr int64_t kInt8PanelBytes = kInt8PanelDepth / 32 * (512 + 256 + 256 + 32);
+
+// What forms with multipliers have for each token pair and 256 columns. x = code * multiplier *
+// step, so that integers can be added up over the 256 columns.
+struct Int8Super {
+  float d[4];  // the step (with all that kernels' integers are multiples of), [2][2 tokens]
+  float t[4];  // what `sum` is a multiple of, likewise
+  // Of the first token, of each 32 columns: the multiplier, the sum of code * multiplier (with
+  // Int8Form::halves of each 16). Of both tokens they are in Int8Args::d and m.
+  int16_t multiplier[8];
+  int16_t sum[16];
+};
 
 // Activations are quantized in blocks of 32 columns and lie in token pairs, an operand of a matrix
 // instruction at a time. A single token is paired with itself.
@@ -24,6 +35,9 @@ struct Int8Args {
   // As d: scale * sum of q, what a minimum of the weights multiplies. Of types whose form has an
   // offset: int32_t [pairs][k / 32][2 halves][2 tokens], what the integer sums start from.
   const float* m = nullptr;
+  // Of forms with multipliers: [pairs][k / 256]. Then d holds int32_t, the multipliers, and m
+  // int32_t sums, of halves where there are halves: [pairs][k / 32][2 halves][2 tokens].
+  const Int8Super* super = nullptr;
   int64_t tokens = 0;
   float* out = nullptr;  // [tokens, n]
   int64_t out_stride = 0;
@@ -42,6 +56,11 @@ struct Int8Form {
   // saves them the masking. So the codes of columns c < 16, which that nibble belongs to, are less
   // by a sixteenth of the code of column c + 16.
   bool skew = false;
+  // Not 0: activations are quantized in blocks of 256 columns, each 32 of which have a multiplier
+  // from 1 to this number (Int8Super). Kernels then have no float arithmetic inside a super-block.
+  int multipliers = 0;
+  // What multipliers are given times, and what kernels' integers are then divided by.
+  int multiplier_unit = 1, integer_unit = 1;
 };
 
 // Computes rows of groups [first, last). `panel` has kInt8PanelBytes, aligned to 16.
@@ -50,7 +69,8 @@ using Int8Kernel = void (*)(const Int8Args& args, int64_t first, int64_t last, u
 // One per type; absent where the set has none.
 struct Int8Kernels {
   Int8Kernel q4_0 = nullptr, q4_1 = nullptr, q5_0 = nullptr, q5_1 = nullptr, q8_0 = nullptr,
-             q3_k = nullptr, q4_k = nullptr, q5_k = nullptr, q6_k = nullptr, g4 = nullptr;
+             q2_k = nullptr, q3_k = nullptr, q4_k = nullptr, q5_k = nullptr, q6_k = nullptr,
+             g4 = nullptr;
 };
 
 #if defined(__aarch64__)

@@ -38,9 +38,11 @@ struct Panel {
   static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves, kOffset = W::kOffset;
   static constexpr bool kStreamed = false;
   static constexpr int kSubs = 1, kMerge = W::kMerge;
-  static constexpr int kHalfBytes = 256 + 32 + (kMinima ? 32 : 0) + (kHalves ? 64 : 0);
+  static constexpr bool kMinimaOfHalves = kMinima && kHalves;
+  static constexpr int kHalvesAt = 256 + 32 + (kMinima ? 32 : 0) + (kMinimaOfHalves ? 32 : 0);
+  static constexpr int kHalfBytes = kHalvesAt + (kHalves ? 64 : 0);
   static constexpr int kBytes = 2 * kHalfBytes;
-  static_assert(!(kMinima && kHalves) && kBytes * (kInt8PanelDepth / 32) <= kInt8PanelBytes);
+  static_assert(kBytes * (kInt8PanelDepth / 32) <= kInt8PanelBytes);
 
   [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int, int half) {
     Columns columns;
@@ -48,12 +50,13 @@ struct Panel {
     return columns;
   }
   [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int, int half) {
-    const uint8_t* at = b + half * kHalfBytes + 256;
-    Scales scales{.scale = load_floats(at)};
-    if constexpr (kMinima) scales.minimum = load_floats(at + 32);
+    const uint8_t* at = b + half * kHalfBytes;
+    Scales scales{.scale = load_floats(at + 256)};
+    if constexpr (kMinima) scales.minimum = load_floats(at + 288);
+    if constexpr (kMinimaOfHalves) scales.second_minimum = load_floats(at + 320);
     if constexpr (kHalves) {
-      scales.sixteen[0] = load_floats(at + 32);
-      scales.sixteen[1] = load_floats(at + 64);
+      scales.sixteen[0] = load_floats(at + kHalvesAt);
+      scales.sixteen[1] = load_floats(at + kHalvesAt + 32);
     }
     return scales;
   }
@@ -64,9 +67,10 @@ struct Panel {
       const Scales scales = W::scales(from, s, half);
       store_floats(to + 256, scales.scale);
       if constexpr (kMinima) store_floats(to + 288, scales.minimum);
+      if constexpr (kMinimaOfHalves) store_floats(to + 320, scales.second_minimum);
       if constexpr (kHalves) {
-        store_floats(to + 288, scales.sixteen[0]);
-        store_floats(to + 320, scales.sixteen[1]);
+        store_floats(to + kHalvesAt, scales.sixteen[0]);
+        store_floats(to + kHalvesAt + 32, scales.sixteen[1]);
       }
     }
   }
@@ -96,8 +100,8 @@ struct Tokens {
   [[gnu::always_inline]] inline __m256 scale(int t) const {
     return _mm256_set1_ps(d[t / 2 * pair_floats + t % 2]);
   }
-  [[gnu::always_inline]] inline __m256 minimum_factor(int t) const {
-    return _mm256_set1_ps(m[t / 2 * pair_floats + t % 2]);
+  [[gnu::always_inline]] inline __m256 minimum_factor(int t, int half) const {
+    return _mm256_set1_ps(m[t / 2 * pair_floats + half * 2 + t % 2]);
   }
   [[gnu::always_inline]] inline void next() {
     q += 64;
@@ -151,7 +155,10 @@ template <class Source, int kTokens>
     }
     sum[t] = _mm256_fmadd_ps(total, _mm256_mul_ps(w.scale, x.scale(t)), sum[t]);
     if constexpr (Source::kMinima) {
-      sum[t] = _mm256_fmadd_ps(w.minimum, x.minimum_factor(t), sum[t]);
+      sum[t] = _mm256_fmadd_ps(w.minimum, x.minimum_factor(t, 0), sum[t]);
+      if constexpr (Source::kHalves) {
+        sum[t] = _mm256_fmadd_ps(w.second_minimum, x.minimum_factor(t, 1), sum[t]);
+      }
     }
   }
 }
@@ -277,6 +284,7 @@ constinit const Int8Kernels kAvx2Kernels = {.q4_0 = run_groups<PackedQ4_0>,
                                             .q5_0 = run_groups<PackedQ5_0>,
                                             .q5_1 = run_groups<PackedQ5_1>,
                                             .q8_0 = run_groups<PackedQ8_0>,
+                                            .q2_k = run_groups<PackedQ2_K>,
                                             .q4_k = run_groups<PackedK45<4>>,
                                             .q5_k = run_groups<PackedK45<5>>,
                                             .q6_k = run_groups<PackedQ6_K>,

@@ -40,8 +40,10 @@ struct Panel {
   static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves;
   static constexpr bool kStreamed = false;
   static constexpr int kSubs = 1, kOffset = W::kOffset;
-  static constexpr int kBytes = 512 + 64 + (kMinima ? 64 : 0) + (kHalves ? 128 : 0);
-  static_assert(!(kMinima && kHalves) && kBytes * (kInt8PanelDepth / 32) <= kInt8PanelBytes);
+  static constexpr bool kMinimaOfHalves = kMinima && kHalves;
+  static constexpr int kHalvesAt = 512 + 64 + (kMinima ? 64 : 0) + (kMinimaOfHalves ? 64 : 0);
+  static constexpr int kBytes = kHalvesAt + (kHalves ? 128 : 0);
+  static_assert(kBytes * (kInt8PanelDepth / 32) <= kInt8PanelBytes);
 
   [[gnu::always_inline]] static inline Columns bits(const uint8_t* b, int) {
     Columns columns;
@@ -51,9 +53,10 @@ struct Panel {
   [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int) {
     Scales scales{.scale = _mm512_loadu_ps(b + 512)};
     if constexpr (kMinima) scales.minimum = _mm512_loadu_ps(b + 576);
+    if constexpr (kMinimaOfHalves) scales.second_minimum = _mm512_loadu_ps(b + 640);
     if constexpr (kHalves) {
-      scales.half[0] = _mm512_loadu_ps(b + 576);
-      scales.half[1] = _mm512_loadu_ps(b + 640);
+      scales.half[0] = _mm512_loadu_ps(b + kHalvesAt);
+      scales.half[1] = _mm512_loadu_ps(b + kHalvesAt + 64);
     }
     return scales;
   }
@@ -63,9 +66,10 @@ struct Panel {
     const Scales scales = W::scales(from, s);
     _mm512_storeu_ps(to + 512, scales.scale);
     if constexpr (kMinima) _mm512_storeu_ps(to + 576, scales.minimum);
+    if constexpr (kMinimaOfHalves) _mm512_storeu_ps(to + 640, scales.second_minimum);
     if constexpr (kHalves) {
-      _mm512_storeu_ps(to + 576, scales.half[0]);
-      _mm512_storeu_ps(to + 640, scales.half[1]);
+      _mm512_storeu_ps(to + kHalvesAt, scales.half[0]);
+      _mm512_storeu_ps(to + kHalvesAt + 64, scales.half[1]);
     }
   }
 };
@@ -94,8 +98,8 @@ struct Tokens {
   [[gnu::always_inline]] inline __m512 scale(int t) const {
     return _mm512_set1_ps(d[t / 2 * pair_floats + t % 2]);
   }
-  [[gnu::always_inline]] inline __m512 minimum_factor(int t) const {
-    return _mm512_set1_ps(m[t / 2 * pair_floats + t % 2]);
+  [[gnu::always_inline]] inline __m512 minimum_factor(int t, int half) const {
+    return _mm512_set1_ps(m[t / 2 * pair_floats + half * 2 + t % 2]);
   }
   [[gnu::always_inline]] inline void next() {
     q += 64;
@@ -119,7 +123,7 @@ template <class Source, int kTokens>
 #pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
         part[1][t] = part[0][t];
-        part[0][t] = x.start(t, 1);
+        part[0][t] = Source::kOffset != 0 ? x.start(t, 1) : _mm512_setzero_si512();
       }
     }
 #pragma GCC unroll 8
@@ -136,7 +140,10 @@ template <class Source, int kTokens>
     }
     sum[t] = _mm512_fmadd_ps(total, _mm512_mul_ps(w.scale, x.scale(t)), sum[t]);
     if constexpr (Source::kMinima) {
-      sum[t] = _mm512_fmadd_ps(w.minimum, x.minimum_factor(t), sum[t]);
+      sum[t] = _mm512_fmadd_ps(w.minimum, x.minimum_factor(t, 0), sum[t]);
+      if constexpr (Source::kHalves) {
+        sum[t] = _mm512_fmadd_ps(w.second_minimum, x.minimum_factor(t, 1), sum[t]);
+      }
     }
   }
 }
@@ -262,6 +269,7 @@ constinit const Int8Kernels kAvx512VnniKernels = {.q4_0 = run_groups<PackedQ4_0>
                                                   .q5_0 = run_groups<PackedQ5_0>,
                                                   .q5_1 = run_groups<PackedQ5_1>,
                                                   .q8_0 = run_groups<PackedQ8_0>,
+                                                  .q2_k = run_groups<PackedQ2_K>,
                                                   .q4_k = run_groups<PackedQ4_K>,
                                                   .q5_k = run_groups<PackedQ5_K>,
                                                   .q6_k = run_groups<PackedQ6_K>,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The integer kernels with 8-bit dot products; compiled for them, so nothing else here.
-#include "cpu/linear_int8_inl.h"
+#include "cpu/linear_int8_table_inl.h"
 
 namespace spillway {
 namespace {
 
 struct Dotprod {
-  static constexpr bool kSkewed = false;  // it has signed bytes only
+  static constexpr bool kMixedSigns = false;  // it has signed bytes only
 
   // Two rows times a token that is there twice, four columns to a lane; rows() adds the lanes.
   template <bool>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The integer kernels with 8-bit matrix multiplication; compiled for it, so nothing else here.
-#include "cpu/linear_int8_inl.h"
+#include "cpu/linear_int8_table_inl.h"
 
 namespace spillway {
 namespace {
@@ -23,7 +23,7 @@ namespace {
   SPW_PIECE(5, 1, h, low, high) SPW_PIECE(6, 2, h, low, high) SPW_PIECE(7, 3, h, low, high)
 
 struct I8mm {
-  static constexpr bool kSkewed = true;  // it can multiply unsigned by signed bytes
+  static constexpr bool kMixedSigns = true;  // it can multiply unsigned by signed bytes
 
   // Adds the sums of sixteen rows of a skewed sub-block to r[pair], for a token that is there
   // twice. Written out because g++ 12 copies and spills registers here: a quarter faster.

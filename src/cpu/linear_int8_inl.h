@@ -5,7 +5,7 @@
 // Every element of the result has one F32 accumulator, whatever the batch: it starts as (old out) +
 // bias and takes, in ascending k, for each 32 columns
 //     fma(float(integer sum), scale(w) * scale(x), .)
-// and then, for types with minima, fma(minimum(w), m(x), .).
+// and then, for types with minima, fma(minimum(w), m(x), .). K types: linear_int8_super_inl.h.
 #pragma once
 
 #include "cpu/linear_int8_args.h"
@@ -26,33 +26,53 @@ concept Offset = requires {
   requires W::kOffset;
 };
 
+template <class Isa, class Source, int kPairs>
+struct TileSums;
+
 // A type as it lies in memory, giving scales in pairs.
 template <class W>
 struct Direct : W {
+  template <class Isa, int kPairs>
+  using Sums = TileSums<Isa, Direct, kPairs>;
   [[gnu::always_inline]] static inline float32x4_t pair_scale(const uint8_t* b, int s, int p) {
     return pair_of(W::scale(b, s, p / 2), p);
   }
   [[gnu::always_inline]] static inline float32x4_t pair_minimum(const uint8_t* b, int s, int p) {
     return pair_of(W::minimum(b, s, p / 2), p);
   }
-  [[gnu::always_inline]] static inline int32x4_t pair_half_scale(const uint8_t* b, int s, int half,
-                                                                 int p) {
-    return pair_of(W::half_scale(b, s, half, p / 2), p);
-  }
 };
 
-// The same, unpacked once for many tokens: bytes [8 pairs][4][16], then vectors of the pairs.
+// Sub-block s of a type as whole bytes, [8 pairs][4][16].
+template <class W>
+[[gnu::always_inline]] static inline void fill_quants(const uint8_t* from, int s, uint8_t* to) {
+#pragma GCC unroll 8
+  for (int p = 0; p < 8; ++p) {
+    for (int h = 0; h < 2; ++h) {
+      const Operands both = W::quants(from, s, p, h);
+      vst1q_u8(to + (p * 4 + h) * 16, vreinterpretq_u8_s8(both.low));
+      vst1q_u8(to + (p * 4 + 2 + h) * 16, vreinterpretq_u8_s8(both.high));
+    }
+  }
+}
+[[gnu::always_inline]] static inline Operands filled_quants(const uint8_t* sub, int p, int h) {
+  const auto* at = reinterpret_cast<const int8_t*>(sub) + (p * 4 + h) * 16;
+  return {vld1q_s8(at), vld1q_s8(at + 32)};
+}
+
+// A type unpacked once for many tokens: bytes, then vectors of the pairs.
 template <class W>
 struct Panel {
-  static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves, kUnsigned = W::kUnsigned;
+  static constexpr bool kMinima = W::kMinima, kUnsigned = W::kUnsigned;
   static constexpr bool kOffset = Offset<W>;
   static constexpr int kSubs = 1;
-  static constexpr int kMinimaAt = 512 + 128, kHalvesAt = kMinimaAt + (kMinima ? 128 : 0);
-  static constexpr int kBytes = kHalvesAt + (kHalves ? 256 : 0);
+  static constexpr int kMinimaAt = 512 + 128;
+  static constexpr int kBytes = kMinimaAt + (kMinima ? 128 : 0);
+  static constexpr int kBlockBytes = W::kSubs * kBytes;  // of a block of W
+  template <class Isa, int kPairs>
+  using Sums = TileSums<Isa, Panel, kPairs>;
 
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int, int p, int h) {
-    const auto* at = reinterpret_cast<const int8_t*>(b) + (p * 4 + h) * 16;
-    return {vld1q_s8(at), vld1q_s8(at + 32)};
+    return filled_quants(b, p, h);
   }
   [[gnu::always_inline]] static inline float32x4_t pair_scale(const uint8_t* b, int, int p) {
     return vreinterpretq_f32_u8(vld1q_u8(b + 512 + p * 16));
@@ -60,27 +80,15 @@ struct Panel {
   [[gnu::always_inline]] static inline float32x4_t pair_minimum(const uint8_t* b, int, int p) {
     return vreinterpretq_f32_u8(vld1q_u8(b + kMinimaAt + p * 16));
   }
-  [[gnu::always_inline]] static inline int32x4_t pair_half_scale(const uint8_t* b, int, int half,
-                                                                 int p) {
-    return vreinterpretq_s32_u8(vld1q_u8(b + kHalvesAt + (half * 8 + p) * 16));
-  }
-  [[gnu::always_inline]] static inline void fill(const uint8_t* from, int s, uint8_t* to) {
+  [[gnu::always_inline]] static inline void fill(const uint8_t* from, uint8_t* to) {
     using Source = Direct<W>;
+    for (int s = 0; s < W::kSubs; ++s, to += kBytes) {
+      fill_quants<W>(from, s, to);
 #pragma GCC unroll 8
-    for (int p = 0; p < 8; ++p) {
-      for (int h = 0; h < 2; ++h) {
-        const Operands both = Source::quants(from, s, p, h);
-        vst1q_u8(to + (p * 4 + h) * 16, vreinterpretq_u8_s8(both.low));
-        vst1q_u8(to + (p * 4 + 2 + h) * 16, vreinterpretq_u8_s8(both.high));
-      }
-      vst1q_u8(to + 512 + p * 16, vreinterpretq_u8_f32(Source::pair_scale(from, s, p)));
-      if constexpr (kMinima) {
-        vst1q_u8(to + kMinimaAt + p * 16, vreinterpretq_u8_f32(Source::pair_minimum(from, s, p)));
-      }
-      if constexpr (kHalves) {
-        for (int half = 0; half < 2; ++half) {
-          vst1q_u8(to + kHalvesAt + (half * 8 + p) * 16,
-                   vreinterpretq_u8_s32(Source::pair_half_scale(from, s, half, p)));
+      for (int p = 0; p < 8; ++p) {
+        vst1q_u8(to + 512 + p * 16, vreinterpretq_u8_f32(Source::pair_scale(from, s, p)));
+        if constexpr (kMinima) {
+          vst1q_u8(to + kMinimaAt + p * 16, vreinterpretq_u8_f32(Source::pair_minimum(from, s, p)));
         }
       }
     }
@@ -143,7 +151,7 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
       const float32x4_t mx = W::kMinima ? vld1q_f32(m) : dx;
 #pragma GCC unroll 4
       for (int i = 0; i < kStreams; ++i) {
-        if constexpr (Isa::kSkewed && W::kUnsigned) {
+        if constexpr (Isa::kMixedSigns && W::kUnsigned) {
           int32x4_t pairs[8];
           for (int p = 0; p < 8; ++p) pairs[p] = Offset<W> ? sums_start(m) : fresh_zero();
           Isa::skewed_dots(W::sub(w[i], s), x, pairs);
@@ -156,22 +164,15 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
         }
 #pragma GCC unroll 4
         for (int quad = 0; quad < 4; ++quad) {
-          int32x4_t part[2][2];  // [half][pair]
+          int32x4_t part[2];  // of row pairs
           for (int pair = 0; pair < 2; ++pair) {
             const Operands first8 = W::quants(w[i], s, quad * 2 + pair, 0);
             const Operands second8 = W::quants(w[i], s, quad * 2 + pair, 1);
-            const int32x4_t zero = Offset<W> ? sums_start(m) : vdupq_n_s32(0);
-            part[0][pair] = dot(dot(zero, first8.low, x[0]), second8.low, x[1]);
-            part[1][pair] =
-                dot(dot(W::kHalves ? zero : part[0][pair], first8.high, x[2]), second8.high, x[3]);
+            part[pair] = Offset<W> ? sums_start(m) : vdupq_n_s32(0);
+            part[pair] = dot(dot(part[pair], first8.low, x[0]), second8.low, x[1]);
+            part[pair] = dot(dot(part[pair], first8.high, x[2]), second8.high, x[3]);
           }
-          int32x4_t rows = Isa::rows(part[1][0], part[1][1]);
-          if constexpr (W::kHalves) {
-            rows = vmulq_s32(rows, W::half_scale(w[i], s, 1, quad));
-            rows =
-                vmlaq_s32(rows, Isa::rows(part[0][0], part[0][1]), W::half_scale(w[i], s, 0, quad));
-          }
-          add_rows<W>(w[i], s, quad, rows, dx, mx, sum[i][quad]);
+          add_rows<W>(w[i], s, quad, Isa::rows(part[0], part[1]), dx, mx, sum[i][quad]);
         }
       }
       q += 64;
@@ -191,9 +192,8 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
 template <class Isa, class Source, int kPairs>
 struct TileSums {
   using Tile = typename Isa::Tile;
-  static constexpr int kParts = Source::kHalves ? 2 : 1;
   struct Products {
-    Tile part[kParts][4][kPairs];
+    Tile of[4][kPairs];
   };
 
   const uint8_t* w;
@@ -214,7 +214,7 @@ struct TileSums {
     if constexpr (Offset<Source>) {
       for (int p = 0; p < 4; ++p) {
         for (int j = 0; j < kPairs; ++j) {
-          now.part[0][p][j] = sums_start(m + i * 4 + j * pair_floats);
+          now.of[p][j] = sums_start(m + i * 4 + j * pair_floats);
         }
       }
     }
@@ -228,8 +228,8 @@ struct TileSums {
       for (int p = 0; p < 4; ++p) {
         const Operands both = Source::quants(block, s, first_pair + p, step % 2);
         for (int j = 0; j < kPairs; ++j) {
-          Isa::template multiply<Source::kUnsigned>(now.part[step < 2 ? 0 : kParts - 1][p][j],
-                                                    step < 2 ? both.low : both.high, x[j]);
+          Isa::template multiply<Source::kUnsigned>(now.of[p][j], step < 2 ? both.low : both.high,
+                                                    x[j]);
         }
       }
       if constexpr (kFinish) finish(i - 1, step, done);
@@ -243,12 +243,7 @@ struct TileSums {
     const int s = static_cast<int>(i % Source::kSubs), pair = first_pair + p;
     const float32x4_t scale = Source::pair_scale(block, s, pair);
     for (int j = 0; j < kPairs; ++j) {
-      int32x4_t rows = Isa::sums(done.part[kParts - 1][p][j]);
-      if constexpr (Source::kHalves) {
-        rows = vmulq_s32(rows, Source::pair_half_scale(block, s, 1, pair));
-        rows = vmlaq_s32(rows, Isa::sums(done.part[0][p][j]),
-                         Source::pair_half_scale(block, s, 0, pair));
-      }
+      const int32x4_t rows = Isa::sums(done.of[p][j]);
       const float32x4_t dx = vld1q_f32(d + i * 4 + j * pair_floats);
       sum[p][j] = vfmaq_f32(sum[p][j], vcvtq_f32_s32(rows), vmulq_f32(scale, dx));
       if constexpr (Source::kMinima) {
@@ -263,13 +258,6 @@ struct TileSums {
 
   [[gnu::always_inline]] inline void add_blocks(int64_t count) {
     Products even, odd;
-    if constexpr (Source::kHalves) {  // twice the products: two sets do not fit the registers
-      for (int64_t i = 0; i < count; ++i) {
-        multiply<false>(i, even, even);
-        finish_all(i, even);
-      }
-      return;
-    }
     multiply<false>(0, even, odd);
     int64_t i = 1;
     for (; i + 1 < count; i += 2) {
@@ -290,7 +278,7 @@ template <class Isa, class Source, int kPairs>
 [[gnu::always_inline]] static inline void tile(const Int8Args& a, const uint8_t* w, int64_t row,
                                                int first_pair, int64_t token, int64_t begin,
                                                int64_t end) {
-  TileSums<Isa, Source, kPairs> sums;
+  typename Source::template Sums<Isa, kPairs> sums;
   sums.w = w;
   sums.first_pair = first_pair;
   sums.pair_bytes = a.k * 2;
@@ -298,6 +286,10 @@ template <class Isa, class Source, int kPairs>
   sums.q = a.q + token / 2 * sums.pair_bytes + begin * 2;
   sums.d = a.d + token / 2 * sums.pair_floats + begin / 8;
   sums.m = a.m + token / 2 * sums.pair_floats + begin / 8;
+  if constexpr (requires { sums.super; }) {
+    sums.pair_supers = a.k / 256;
+    sums.super = a.super + token / 2 * sums.pair_supers + begin / 256;
+  }
   float* out[kPairs][2];
   bool second[kPairs];  // the pair's second token is one of ours
   for (int j = 0; j < kPairs; ++j) {
@@ -342,7 +334,7 @@ void group_times(const Int8Args& a, const uint8_t* w, int64_t group, int64_t fir
 inline constexpr int64_t kPanelTokens = 8;                  // from here on unpacking first pays
 inline constexpr int64_t kSweepBytes = int64_t{512} << 10;  // activations that stay in the L2 cache
 
-template <class Isa, class W>
+template <class Isa, class W, class Source>
 void many_tokens(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel) {
   const int64_t fit = kSweepBytes / (a.k + a.k / 4) / 4 * 4;
   const int64_t sweep = fit < 32 ? 32 : fit;
@@ -354,9 +346,10 @@ void many_tokens(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel)
         const int64_t end = k + kInt8PanelDepth < a.k ? k + kInt8PanelDepth : a.k;
         uint8_t* to = panel;
         for (int64_t at = k; at < end; at += 32 * W::kSubs, w += W::kBytes) {
-          for (int s = 0; s < W::kSubs; ++s, to += Panel<W>::kBytes) Panel<W>::fill(w, s, to);
+          Source::fill(w, to);
+          to += Source::kBlockBytes;
         }
-        group_times<Isa, Panel<W>>(a, panel, group, token, stop, k, end);
+        group_times<Isa, Source>(a, panel, group, token, stop, k, end);
       }
     }
   }
@@ -364,7 +357,7 @@ void many_tokens(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel)
 
 template <class Isa, class W>
 void run_groups(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel) {
-  if (a.tokens >= kPanelTokens) return many_tokens<Isa, W>(a, first, last, panel);
+  if (a.tokens >= kPanelTokens) return many_tokens<Isa, W, Panel<W>>(a, first, last, panel);
   if (a.tokens > 1) {
     for (int64_t group = first; group < last; ++group) {
       group_times<Isa, Direct<W>>(a, a.w + group * a.group_bytes, group, 0, a.tokens, 0, a.k);
@@ -375,21 +368,6 @@ void run_groups(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel) 
   const int64_t step = (last - first) / kStreams;
   for (int64_t i = 0; i < step; ++i) one_token<Isa, W, kStreams>(a, first + i, step);
   for (int64_t i = first + step * kStreams; i < last; ++i) one_token<Isa, W, 1>(a, i, 0);
-}
-
-template <class Isa>
-constexpr Int8Kernels kernels_of() {
-  constexpr bool kSkewed = Isa::kSkewed;
-  return {.q4_0 = run_groups<Isa, TypeQ4_0<kSkewed>>,
-          .q4_1 = run_groups<Isa, TypeQ4_1<kSkewed>>,
-          .q5_0 = run_groups<Isa, PackedQ5_0>,
-          .q5_1 = run_groups<Isa, PackedQ5_1>,
-          .q8_0 = run_groups<Isa, PackedQ8_0>,
-          .q3_k = run_groups<Isa, PackedQ3_K>,
-          .q4_k = run_groups<Isa, TypeK45<256, kSkewed>>,
-          .q5_k = run_groups<Isa, PackedQ5_K>,
-          .q6_k = run_groups<Isa, PackedQ6_K>,
-          .g4 = run_groups<Isa, TypeG4<kSkewed>>};
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ struct Columns {
 };
 struct Scales {
   __m256 scale = {};
-  __m256 minimum = {};                       // where there are minima
+  __m256 minimum = {};                       // where there are minima; of the first 16 columns...
+  __m256 second_minimum = {};                // ...and the others, where each 16 columns have scales
   __m256 sixteen[2] = {__m256{}, __m256{}};  // where each 16 columns have scales: whole numbers
 };
 
@@ -175,6 +176,39 @@ struct PackedK45 {
     const __m256 negative = _mm256_xor_ps(halves_at(b + 32, half), _mm256_set1_ps(-0.0F));
     return {.scale = _mm256_mul_ps(halves_at(b, half), six_at(b + 64, s, half)),
             .minimum = _mm256_mul_ps(negative, six_at(b + 160, s, half))};
+  }
+};
+
+struct PackedQ2_K {
+  static constexpr int kBytes = 16 * 84, kSubs = 8, kSubBytes = 128, kMerge = 4;
+  static constexpr bool kMinima = true, kHalves = true, kOffset = false, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s, int half) {
+    const uint8_t* sub = b + 64 + 256 + s * kSubBytes + half * 64;
+    const __m256i mask = _mm256_set1_epi8(3), shifts = pieces(0, 4);
+    __m256i low[4], high[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m256i both = _mm256_broadcastsi128_si256(load128(sub + 16 * i));
+      const __m256i v = _mm256_srlv_epi32(both, shifts);  // columns 0-7 and 16-23, 8-15 and 24-31
+      low[i] = _mm256_and_si256(v, mask);
+      high[i] = _mm256_and_si256(_mm256_srli_epi16(v, 2), mask);
+    }
+    Columns columns;
+    rows_abreast(low, columns.by_four);
+    rows_abreast(high, columns.by_four + 4);
+    return columns;
+  }
+  [[gnu::always_inline]] static inline __m256 floats_of(__m128i bytes, int half) {
+    const __m128i nibbles = _mm_and_si128(bytes, _mm_set1_epi8(15));
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(upper_if(nibbles, half)));
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int s, int half) {
+    const __m128i first = load128(b + 64 + s * 32), second = load128(b + 80 + s * 32);
+    const __m256 negative = _mm256_xor_ps(halves_at(b + 32, half), _mm256_set1_ps(-0.0F));
+    return {.scale = halves_at(b, half),
+            .minimum = _mm256_mul_ps(negative, floats_of(_mm_srli_epi16(first, 4), half)),
+            .second_minimum = _mm256_mul_ps(negative, floats_of(_mm_srli_epi16(second, 4), half)),
+            .sixteen = {floats_of(first, half), floats_of(second, half)}};
   }
 };
 

@@ -32,8 +32,9 @@ struct WholePieces {
 };
 struct Scales {
   __m512 scale = {};
-  __m512 minimum = {};        // where there are minima
-  __m512 half[2] = {{}, {}};  // where halves have scales: whole numbers
+  __m512 minimum = {};         // where there are minima; of the first 16 columns...
+  __m512 second_minimum = {};  // ...and the others, where halves have scales
+  __m512 half[2] = {{}, {}};   // where halves have scales: whole numbers
 };
 
 [[gnu::always_inline]] static inline __m512i load512(const uint8_t* p) {
@@ -301,6 +302,37 @@ struct PackedK45 {
 };
 using PackedQ4_K = PackedK45<256>;
 using PackedQ5_K = PackedK45<256 + 64>;
+
+struct PackedQ2_K {
+  static constexpr int kBytes = 16 * 84, kSubs = 8, kSubBytes = 128;
+  static constexpr bool kMinima = true, kHalves = true, kStreamed = true;
+  static constexpr int kOffset = 0;
+  [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int s) {
+    const __m512i shifts = pieces(0, 4, 0, 4), mask = _mm512_set1_epi8(3);
+    Pieces all;
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const auto* at = b + 64 + 256 + s * kSubBytes + 32 * i;
+      const __m512i pair =
+          _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+      const __m512i v = _mm512_srlv_epi32(_mm512_shuffle_i32x4(pair, pair, 0x50), shifts);
+      all.low[i] = _mm512_and_si512(v, mask);
+      all.high[i] = _mm512_and_si512(_mm512_srli_epi16(v, 2), mask);
+    }
+    return all;
+  }
+  [[gnu::always_inline]] static inline __m512 floats_of(__m128i bytes) {
+    return floats_of_unsigned(_mm_and_si128(bytes, _mm_set1_epi8(15)));
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int s) {
+    const __m128i first = load128(b + 64 + s * 32), second = load128(b + 80 + s * 32);
+    const __m512 negative = _mm512_xor_ps(halves_at(b + 32), _mm512_set1_ps(-0.0F));
+    return {.scale = halves_at(b),
+            .minimum = _mm512_mul_ps(negative, floats_of(_mm_srli_epi16(first, 4))),
+            .second_minimum = _mm512_mul_ps(negative, floats_of(_mm_srli_epi16(second, 4))),
+            .half = {floats_of(first), floats_of(second)}};
+  }
+};
 
 struct PackedQ6_K {
   static constexpr int kBytes = 16 * 210, kSubs = 8, kSubBytes = 256 + 128;

@@ -82,6 +82,13 @@ void add_codes(BlockQ5_K& b, int k, uint64_t word) {
   or8(b.high + k % 32, (word >> 4 & every_byte(1)) << (k / 32));
 }
 
+uint64_t codes(const BlockQ2_K& b, int k) {
+  return load8(b.q + k / 128 * 32 + k % 32) >> (k % 128 / 32 * 2) & every_byte(3);
+}
+void add_codes(BlockQ2_K& b, int k, uint64_t word) {
+  or8(b.q + k / 128 * 32 + k % 32, (word & every_byte(3)) << (k % 128 / 32 * 2));
+}
+
 uint64_t codes(const BlockQ3_K& b, int k) {
   return (load8(b.q + k / 128 * 32 + k % 32) >> (k % 128 / 32 * 2) & every_byte(3)) |
          (load8(b.high + k % 32) >> (k / 32) & every_byte(1)) << 2;
@@ -112,6 +119,8 @@ void add_codes(BlockG4& b, int k, uint64_t word) {
 // Bits per element, and what turns q into two's complement (0: stored as it is).
 template <class Block>
 constexpr int kBits = 4;
+template <>
+constexpr int kBits<BlockQ2_K> = 2;
 template <>
 constexpr int kBits<BlockQ3_K> = 3;
 template <>
@@ -168,6 +177,8 @@ void put_codes(uint8_t* sub, int row, int h, uint64_t first, uint64_t second) {
   if constexpr (kBits<Block> == 8) {
     store8(sub + (p * 4 + h) * 16 + lane, first);
     store8(sub + (p * 4 + 2 + h) * 16 + lane, second);
+  } else if constexpr (kBits<Block> == 2) {
+    put_two_bits(sub, row, h, first, second);
   } else if constexpr (kBits<Block> == 3) {
     first ^= kFlip<Block>;
     second ^= kFlip<Block>;
@@ -191,6 +202,8 @@ void get_codes(const uint8_t* sub, int row, int h, uint64_t& first, uint64_t& se
   if constexpr (kBits<Block> == 8) {
     first = load8(sub + (p * 4 + h) * 16 + lane);
     second = load8(sub + (p * 4 + 2 + h) * 16 + lane);
+  } else if constexpr (kBits<Block> == 2) {
+    get_two_bits(sub, row, h, first, second);
   } else if constexpr (kBits<Block> == 3) {
     uint64_t first_top, second_top;
     get_two_bits(sub, row, h, first, second);
@@ -270,15 +283,22 @@ void pack_q3_scales(const uint8_t scales[16], uint8_t packed[12]) {
 }
 
 template <class Block>
+constexpr bool kHasSixBitMinima =
+    std::is_same_v<Block, BlockQ4_K> || std::is_same_v<Block, BlockQ5_K>;
+
+template <class Block>
 void put_header(uint8_t* group, int row, const Block& b) {
   put_half(group, row, b.d);
   if constexpr (requires { b.m; }) put_half(group + 32, row, b.m);
-  if constexpr (requires { b.dmin; }) {
-    put_half(group + 32, row, b.dmin);
+  if constexpr (requires { b.dmin; }) put_half(group + 32, row, b.dmin);
+  if constexpr (kHasSixBitMinima<Block>) {
     uint64_t scales, minima;
     load_k_scales(b.scales, scales, minima);
     put_six(group + 64, row, scales);
     put_six(group + 160, row, minima);
+  }
+  if constexpr (std::is_same_v<Block, BlockQ2_K>) {
+    for (int s = 0; s < 16; ++s) group[64 + s * 16 + row] = b.scales[s];
   }
   if constexpr (std::is_same_v<Block, BlockQ6_K>) {
     for (int s = 0; s < 16; ++s) group[32 + s * 16 + row] = static_cast<uint8_t>(b.scales[s]);
@@ -294,12 +314,15 @@ template <class Block>
 void get_header(const uint8_t* group, int row, Block& b) {
   b.d = get_half(group, row);
   if constexpr (requires { b.m; }) b.m = get_half(group + 32, row);
-  if constexpr (requires { b.dmin; }) {
-    b.dmin = get_half(group + 32, row);
+  if constexpr (requires { b.dmin; }) b.dmin = get_half(group + 32, row);
+  if constexpr (kHasSixBitMinima<Block>) {
     uint8_t scales[8], minima[8];
     get_six(group + 64, row, scales);
     get_six(group + 160, row, minima);
     pack_k_scales(scales, minima, b.scales);
+  }
+  if constexpr (std::is_same_v<Block, BlockQ2_K>) {
+    for (int s = 0; s < 16; ++s) b.scales[s] = group[64 + s * 16 + row];
   }
   if constexpr (std::is_same_v<Block, BlockQ6_K>) {
     for (int s = 0; s < 16; ++s) b.scales[s] = static_cast<int8_t>(group[32 + s * 16 + row]);
@@ -371,6 +394,8 @@ bool with_block(DType type, Fn&& fn) {
       return fn(BlockQ5_1{}), true;
     case DType::kQ8_0:
       return fn(BlockQ8_0{}), true;
+    case DType::kQ2_K:
+      return fn(BlockQ2_K{}), true;
     case DType::kQ3_K:
       return fn(BlockQ3_K{}), true;
     case DType::kQ4_K:

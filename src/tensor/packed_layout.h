@@ -11,6 +11,7 @@
 //   Q5_0  d[16]            sub high1
 //   Q5_1  d[16] m[16]      sub high1
 //   Q8_0  d[16]            bytes
+//   Q2_K  d[16] dmin[16]   bytes[16 sub-blocks of 16][16 rows]   8 x (high2)
 //   Q3_K  d[16]            six(scales 0-7) six(scales 8-15)   8 x (high2 high1)
 //   Q4_K  d[16] dmin[16]   six(scales) six(minima)   8 x (sub)
 //   Q5_K  d[16] dmin[16]   six(scales) six(minima)   8 x (sub high1)
@@ -27,7 +28,9 @@
 // rows abreast; low[4]: sub-block s in the low, s + 4 in the high half; top[2]: bits 4-5 of
 // sub-block s in top[s / 4], at bit 2 (s % 4).
 //
-// In Q3_K `high2` has the lower two bits of q and `high1` the third.
+// In Q2_K `high2` has the two bits of q; its header's bytes are the file's: the scale of a row's
+// sub-block in the low, the minimum in the high half. In Q3_K `high2` has the lower two bits of q
+// and `high1` the third.
 //
 // Q5_0, Q6_K and Q3_K store q - 2^(bits-1) in two's complement; others q as the file does.
 #pragma once

@@ -62,5 +62,21 @@ TEST(PackedLayoutMapTest, Q4_0PutsAColumnWhereTheHeaderSays) {
   EXPECT_EQ(packed[32 + (2 * 2 + 1) * 16 + 8 + 3], 0xa0);
 }
 
+TEST(PackedLayoutMapTest, Q2_KPutsAColumnWhereTheHeaderSays) {
+  BlockQ2_K rows[16] = {};
+  rows[5].q[32 + 27] = 3 << 2;  // row 5, column 128 + 32 + 27: sub-block 5 of 32, 11 of 16
+  rows[5].scales[11] = 0xa7;
+  rows[5].dmin = to_half(2.5F);
+  uint8_t packed[sizeof(rows)];
+  pack_groups(DType::kQ2_K, reinterpret_cast<const std::byte*>(rows),
+              reinterpret_cast<std::byte*>(packed), 1, 256);
+  Half dmin;
+  std::memcpy(&dmin, packed + 32 + 2 * 5, 2);
+  EXPECT_EQ(to_float(dmin), 2.5F);
+  EXPECT_EQ(packed[64 + 11 * 16 + 5], 0xa7);
+  // Pair 2, second row, byte 27 % 8; column 27 = 16 + 8 * 1 + 3: bits 6 and 7.
+  EXPECT_EQ(packed[64 + 256 + 5 * 128 + 2 * 16 + 8 + 3], 0xc0);
+}
+
 }  // namespace
 }  // namespace spillway
