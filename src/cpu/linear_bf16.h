@@ -15,6 +15,9 @@ namespace spillway {
 
 // The best that this processor has; null where it has none.
 const Bf16Kernels* try_bf16_kernels();
+// Takes these instead, for benchmarks that compare blockings; null: the best again. Not
+// thread-safe, and not while a Workspace holds what the others asked for.
+void use_bf16_kernels(const Bf16Kernels* kernels);
 
 namespace cpu {
 
