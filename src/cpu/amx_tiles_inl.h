@@ -31,6 +31,12 @@ constexpr TileConfig kTileConfig;
   _tile_loadconfig(config);
 }
 
+// To be called between writing to memory and loading tiles from it, and between that and writing to
+// it again: g++ does not know that loads of tiles read memory.
+[[gnu::always_inline]] static inline void order_with_tiles(const void* memory) {
+  asm volatile("" : : "r"(memory) : "memory");
+}
+
 // Asks for a step's share of cache lines of a region, as far as it goes. They go to the
 // second-level cache: rows are a power of two apart in most models, so that few of them fit the
 // first.

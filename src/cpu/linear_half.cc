@@ -2,6 +2,7 @@
 #include "cpu/linear_half.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "base/error.h"
@@ -91,7 +92,17 @@ void linear_half(ThreadPool& pool, float* shared, const WeightView& w, const Act
     const HalfKernel& kernel = kernel_for(w.dtype, x.rows - first);
     const int64_t tokens = std::min(kernel.tokens, x.rows - first);
     auto* packed = reinterpret_cast<uint16_t*>(shared + kFactorFloats);
-    kernel.pack(x.f32(first), x.stride, tokens, w.cols, packed, shared);
+    if (kernel.packs_apart) {
+      parallel_if_large(pool, tokens * w.cols, w.cols, 8 * kHalfStep,
+                        [&](int64_t begin, int64_t end, int) {
+                          std::array<float, kFactorFloats> factors;  // all are 1
+                          kernel.pack(x.f32(first) + begin, x.stride, tokens, end - begin,
+                                      packed + begin * kernel.x_width, factors.data());
+                        });
+      std::fill_n(shared, kFactorFloats, 1.0F);
+    } else {
+      kernel.pack(x.f32(first), x.stride, tokens, w.cols, packed, shared);
+    }
     const HalfProduct product{.w = a.w,
                               .row_bytes = a.row_bytes,
                               .k = a.k,

@@ -182,11 +182,13 @@ class FewTokens {
       const int64_t steps = last - step < kSteps ? last - step : kSteps;
       for (int64_t r = 0; r < kRows; ++r)
         convert_row(row + r, r < count, step, steps, scratch + 32 * r);
+      order_with_tiles(scratch);
       for (int64_t i = 0; i < steps; ++i) {
         ask_ahead(ahead);
         add_step<Weights::kParts, kTokenTiles>(scratch + i * kStepElements, kTileRowBytes,
                                                2 * kTileElements, x_at(step + i));
       }
+      order_with_tiles(scratch);
     }
   }
 
@@ -263,11 +265,13 @@ template <class Weights>
 constexpr HalfKernel kParts = {.tokens = kPartTokens,
                                .x_width = 16,
                                .pack = pack_parts,
+                               .packs_apart = true,
                                .multiply = multiply<Weights, 1, true>};
 template <class Weights, int kTokenTiles>
 constexpr HalfKernel kRounded = {.tokens = 16 * kTokenTiles,
                                  .x_width = 16 * kTokenTiles,
                                  .pack = pack_rounded<kTokenTiles>,
+                                 .packs_apart = true,
                                  .multiply = multiply<Weights, kTokenTiles, false>};
 
 constexpr HalfKernel kBfloatKernels[] = {kParts<BfloatWeights>, kRounded<BfloatWeights, 1>,

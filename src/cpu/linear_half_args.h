@@ -36,6 +36,8 @@ struct HalfKernel {
   // elements and `tokens` factors.
   void (*pack)(const float* x, int64_t stride, int64_t count, int64_t k, uint16_t* packed,
                float* factors) = nullptr;
+  // Whether columns can be packed apart from others, from multiples of kHalfStep on.
+  bool packs_apart = false;
   // Rows [begin, end) of w. A row's result does not depend on the others.
   void (*multiply)(const HalfProduct& product, int64_t begin, int64_t end) = nullptr;
 };

@@ -20,6 +20,8 @@ const Int8Kernels* try_table(Int8Set set) {
 #elif defined(__x86_64__)
     case Int8Set::kAvx2:
       return &kAvx2Kernels;
+    case Int8Set::kAvxVnni:
+      return &kAvxVnniKernels;
     case Int8Set::kAvx512Vnni:
       return &kAvx512VnniKernels;
 #endif
@@ -71,6 +73,8 @@ bool has_int8_set(Int8Set set) {
       return cpu.i8mm;
     case Int8Set::kAvx2:
       return cpu.avx2;
+    case Int8Set::kAvxVnni:
+      return cpu.avx_vnni;
     case Int8Set::kAvx512Vnni:
       return cpu.avx512_vnni;
     default:
@@ -126,6 +130,7 @@ Int8Form int8_form(Int8Set set, DType type) {
     case Int8Set::kDotprod:
       return {.lift = lift_on_arm(type)};
     case Int8Set::kAvx2:  // eight bits are multiplied as they are
+    case Int8Set::kAvxVnni:
       if (type == DType::kQ8_0) return {};
       [[fallthrough]];
     case Int8Set::kAvx512Vnni:
