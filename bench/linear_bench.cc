@@ -3,15 +3,26 @@
 // (prefill). linear/... is the layout that the device packs weights into, rows/... the file's,
 // where that is another. Names can be filtered:
 //   linear_bench --threads 2 --benchmark_filter='linear/Q4_0/tinyllama.*/tokens:(1|512)/'
+// --cold_mb M: copies of a matrix take that much (256), more than the caches hold. --variant
+// NAME:key=value,... (may be repeated; .../NAME) compares what is otherwise chosen:
+//   m1, m2        where the kernels for few and for many tokens take over (device/tuning.h)
+//   half          the number of tokens from which linear_half serves 16-bit rows
+//   depth, panels, chunk, direct, direct_depth, cut, xahead, ahead, sweep
+//                 the blocking of the bfloat16 kernels (cpu/linear_bf16_args.h)
 #include <benchmark/benchmark.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cpu/cpu_device.h"
+#include "cpu/linear_bf16.h"
+#include "cpu/linear_half.h"
+#include "device/tuning.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
@@ -29,7 +40,7 @@ constexpr Shape kShapes[] = {
     {"llama-2-7b.up", 11008, 4096},   {"llama-2-7b.down", 4096, 11008},
     {"llama-2-7b.head", 32000, 4096},
 };
-constexpr int64_t kColdBytes = int64_t{256} << 20;  // more than any cache holds
+int64_t cold_bytes = int64_t{256} << 20;
 
 Activations as_matrix(const Buffer& buffer, int64_t rows, int64_t cols) {
   return {DType::kF32, rows, cols, cols, buffer.data()};
@@ -42,11 +53,14 @@ struct ColdMatrix {
         layout(layout_),
         shape(shape_),
         bytes(row_bytes(type_, shape_.n * shape_.k)),
-        copies((kColdBytes + bytes - 1) / bytes),
+        copies((cold_bytes + bytes - 1) / bytes),
         buffer(device.allocate(static_cast<size_t>(bytes * copies), MemoryTag::kWeights)) {
-    fill_random(type, buffer.data(), shape.n * shape.k * copies, 1, 0.02F);
+    fill_random(type, buffer.data(), shape.n * shape.k, 1, 0.02F);
     if (layout == WeightLayout::kGroups16) {
-      pack_groups(type, buffer.data(), buffer.data(), shape.n * copies / kGroupRows, shape.k);
+      pack_groups(type, buffer.data(), buffer.data(), shape.n / kGroupRows, shape.k);
+    }
+    for (int64_t copy = 1; copy < copies; ++copy) {
+      std::memcpy(buffer.data() + copy * bytes, buffer.data(), static_cast<size_t>(bytes));
     }
   }
   bool is(DType other_type, WeightLayout other_layout, Shape other) const {
@@ -63,8 +77,60 @@ struct ColdMatrix {
   Buffer buffer;
 };
 
+// What a run changes of the choices that the device makes.
+struct Variant {
+  std::string name;  // "": nothing
+  InflectionPoints points = {.m1 = 0, .m2 = 0};
+  int64_t half_from = 0;
+  Bf16Kernels bf16 = {};
+};
+
+// "NAME:key=value,..."; nullopt where it is not that.
+std::optional<Variant> try_parse_variant(const std::string& text) {
+  const size_t colon = text.find(':');
+  Variant variant{.name = text.substr(0, colon)};
+  if (const Bf16Kernels* best = try_bf16_kernels()) variant.bf16 = *best;
+  Bf16Kernels& bf16 = variant.bf16;
+  for (size_t at = colon; at != std::string::npos; at = text.find(',', at + 1)) {
+    const std::string word = text.substr(at + 1, text.find(',', at + 1) - at - 1);
+    const size_t equals = word.find('=');
+    if (word.empty()) continue;
+    if (equals == std::string::npos) return std::nullopt;
+    const std::string key = word.substr(0, equals);
+    const int64_t value = std::atoll(word.c_str() + equals + 1);
+    if (key == "m1") {
+      variant.points.m1 = static_cast<int32_t>(value);
+    } else if (key == "m2") {
+      variant.points.m2 = static_cast<int32_t>(value);
+    } else if (key == "half") {
+      variant.half_from = value;
+    } else if (key == "depth") {
+      bf16.max_depth = value;
+    } else if (key == "panels") {
+      bf16.panels = value;
+    } else if (key == "chunk") {
+      bf16.chunk_tokens = value;
+    } else if (key == "direct") {
+      bf16.direct_tokens = value;
+    } else if (key == "direct_depth") {
+      bf16.direct_depth = value;
+    } else if (key == "cut") {
+      bf16.cut_steps = value;
+    } else if (key == "xahead") {
+      bf16.x_ahead_steps = value;
+    } else if (key == "ahead") {
+      bf16.asks_ahead = value != 0;
+    } else if (key == "sweep") {
+      bf16.sweep_tokens = value;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return variant;
+}
+
 void run_linear(benchmark::State& state, CpuDevice& device, DType type, WeightLayout layout,
-                Shape shape, int64_t tokens) {
+                Shape shape, int64_t tokens, const Variant& variant) {
   // Kept for the next number of tokens.
   static std::optional<ColdMatrix> matrix;
   if (!matrix || !matrix->is(type, layout, shape)) {
@@ -78,10 +144,19 @@ void run_linear(benchmark::State& state, CpuDevice& device, DType type, WeightLa
   fill_random(DType::kF32, x_buffer.data(), tokens * shape.k, 2, 1);
   const Activations x = as_matrix(x_buffer, tokens, shape.k);
   const Activations out = as_matrix(out_buffer, tokens, shape.n);
+  use_bf16_kernels(variant.bf16.multiply != nullptr ? &variant.bf16 : nullptr);
+  cpu::use_half_kernels_from(variant.half_from);
+  InflectionPoints points = variant.points;
+  if (points.m1 == 0) points.m1 = InflectionPoints{}.m1;
+  const TuningTable table(points);
+  device.ops().set_tuning(points.m2 > 0 ? &table : nullptr);
   int64_t copy = 0;
   for (auto _ : state) {
     device.ops().linear(matrix->view(copy++), {}, x, out, LinearMode::kStore);
   }
+  device.ops().set_tuning(nullptr);
+  cpu::use_half_kernels_from(0);
+  use_bf16_kernels(nullptr);
   const auto rate = [](double value) {
     return benchmark::Counter(value / 1e9, benchmark::Counter::kIsIterationInvariantRate);
   };
@@ -89,7 +164,7 @@ void run_linear(benchmark::State& state, CpuDevice& device, DType type, WeightLa
   state.counters["GFLOP/s"] = rate(2.0 * static_cast<double>(tokens * shape.n * shape.k));
 }
 
-void register_all(CpuDevice& device) {
+void register_all(CpuDevice& device, const std::vector<Variant>& variants) {
   for (const DType type : kAllDTypes) {
     for (const Shape& shape : kShapes) {
       const WeightLayout preferred = device.preferred_layout(type, shape.n, shape.k);
@@ -98,10 +173,13 @@ void register_all(CpuDevice& device) {
         for (const int64_t tokens : {1, 2, 4, 8, 16, 32, 64, 512}) {
           const std::string name = (rows ? "rows/" : "linear/") + std::string(dtype_name(type)) +
                                    "/" + shape.name + "/tokens:" + std::to_string(tokens);
-          benchmark::RegisterBenchmark(name.c_str(), run_linear, std::ref(device), type, layout,
-                                       shape, tokens)
-              ->UseRealTime()
-              ->Unit(benchmark::kMillisecond);
+          for (const Variant& variant : variants) {
+            const std::string full = variant.name.empty() ? name : name + "/" + variant.name;
+            benchmark::RegisterBenchmark(full.c_str(), run_linear, std::ref(device), type, layout,
+                                         shape, tokens, variant)
+                ->UseRealTime()
+                ->Unit(benchmark::kMillisecond);
+          }
         }
         if (preferred == WeightLayout::kRows) break;  // there is no other
       }
@@ -109,27 +187,41 @@ void register_all(CpuDevice& device) {
   }
 }
 
-// Takes "--threads N" off the command line; 0, all of them, where it is not given.
-int take_threads(int& argc, char** argv) {
+// Takes the next "name value" off the command line; nullopt where it is not given.
+std::optional<std::string> try_take(const char* name, int& argc, char** argv) {
   for (int i = 1; i + 1 < argc; ++i) {
-    if (std::strcmp(argv[i], "--threads") != 0) continue;
-    const int threads = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], name) != 0) continue;
+    std::string value = argv[i + 1];
     for (int j = i; j + 2 <= argc; ++j) argv[j] = argv[j + 2];  // the last one is null
     argc -= 2;
-    return threads;
+    return value;
   }
-  return 0;
+  return std::nullopt;
 }
 
 }  // namespace
 }  // namespace spillway
 
 int main(int argc, char** argv) {
-  const int threads = spillway::take_threads(argc, argv);
+  using spillway::try_take;
+  const int threads = std::atoi(try_take("--threads", argc, argv).value_or("0").c_str());
+  if (const auto mb = try_take("--cold_mb", argc, argv)) {
+    spillway::cold_bytes = std::atoll(mb->c_str()) << 20;
+  }
+  std::vector<spillway::Variant> variants;
+  while (const auto text = try_take("--variant", argc, argv)) {
+    const auto variant = spillway::try_parse_variant(*text);
+    if (!variant) {
+      std::fprintf(stderr, "not a variant: %s\n", text->c_str());
+      return 1;
+    }
+    variants.push_back(*variant);
+  }
+  if (variants.empty()) variants.emplace_back();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   spillway::CpuDevice device({.threads = threads});
-  spillway::register_all(device);
+  spillway::register_all(device, variants);
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

@@ -36,6 +36,7 @@ CpuFeatures detect() {
   CpuFeatures features;
   features.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                   __builtin_cpu_supports("f16c");
+  features.avx_vnni = features.avx2 && __builtin_cpu_supports("avxvnni");
   features.avx512_vnni = features.avx2 && __builtin_cpu_supports("avx512f") &&
                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");

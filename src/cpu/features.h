@@ -13,6 +13,7 @@ struct CpuFeatures {
   bool bf16 = false;     // bfloat16 dot products and matrix multiplication
   // x86; each name stands for what its kernels are compiled with (cpu/CMakeLists.txt)
   bool avx2 = false;         // with FMA and F16C
+  bool avx_vnni = false;     // with avx2
   bool avx512_vnni = false;  // with AVX-512 F, BW, DQ, VL
   bool avx512_bf16 = false;  // with avx512_vnni
   bool amx_bf16 = false;     // with avx512_bf16; the kernel has granted the tiles

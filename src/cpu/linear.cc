@@ -58,9 +58,9 @@ enum class Path {
   kBf16Panels,  // linear_bf16.h, likewise
 };
 
-Path path_of(LinearKernel kernel, const WeightView& w, bool deterministic) {
+Path path_of(LinearKernel kernel, const WeightView& w, int64_t tokens, bool deterministic) {
   if (kernel == LinearKernel::kGemm) return Path::kBf16Panels;
-  if (!deterministic && has_half_product(w)) return Path::kHalfRows;
+  if (!deterministic && has_half_product(w, tokens)) return Path::kHalfRows;
   return w.grouped_rows() > 0 ? Path::kInt8Groups : Path::kFloatRows;
 }
 
@@ -93,9 +93,11 @@ void pad_columns(const Activations& x, int64_t stride, float* out) {
 // 25. Q4_0 on 16 cores with VNNI and AMX: 56 to 62.
 InflectionPoints default_points(const WeightView& w) {
   // The kernels for few tokens on 16-bit rows compete; those for BF16 decode nothing.
-  if (has_half_product(w)) return {.m1 = 2, .m2 = w.dtype == DType::kBF16 ? 33 : 23};
-  if (w.layout != WeightLayout::kGroups16) return {.m1 = 2, .m2 = 16};
   const CpuFeatures& cpu = cpu_features();
+  if (has_half_product(w, 16)) {
+    return {.m1 = 2, .m2 = w.dtype == DType::kBF16 || cpu.amx_bf16 ? 33 : 23};
+  }
+  if (w.layout != WeightLayout::kGroups16) return {.m1 = 2, .m2 = 16};
   return {.m1 = 2, .m2 = cpu.i8mm ? 72 : cpu.avx512_vnni ? 56 : 16};
 }
 
@@ -126,7 +128,7 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
     return;
   }
 
-  const Path path = path_of(kernel, w, deterministic);
+  const Path path = path_of(kernel, w, x.rows, deterministic);
   const bool convert_bias = !bias.empty() && bias.dtype != DType::kF32;
   // A file's F32 bias may lie at any byte, so it is converted (copied) too.
   const bool copy_bias =

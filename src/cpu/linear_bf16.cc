@@ -10,8 +10,9 @@
 #include "tensor/packed_layout.h"
 
 namespace spillway {
+namespace {
 
-const Bf16Kernels* try_bf16_kernels() {
+const Bf16Kernels* best_bf16_kernels() {
 #if defined(__aarch64__)
   if (cpu_features().bf16) return &kBfmmlaKernels;
 #elif defined(__x86_64__)
@@ -20,6 +21,16 @@ const Bf16Kernels* try_bf16_kernels() {
 #endif
   return nullptr;
 }
+
+const Bf16Kernels* measured_kernels = nullptr;
+
+}  // namespace
+
+const Bf16Kernels* try_bf16_kernels() {
+  return measured_kernels != nullptr ? measured_kernels : best_bf16_kernels();
+}
+
+void use_bf16_kernels(const Bf16Kernels* kernels) { measured_kernels = kernels; }
 
 namespace cpu {
 namespace {
@@ -36,62 +47,176 @@ int64_t panel_depth(const Bf16Kernels& kernels, int64_t k) {
   return std::min(k, kernels.max_depth);
 }
 
+// Where sums wait, of one worker.
+int64_t sum_floats(const Bf16Kernels& kernels) {
+  return kernels.panels * kernels.row_tile * kernels.sweep_tokens;
+}
+
 // One worker's share: panels of rows, each decoded once and multiplied with all tokens.
 class RowTiles {
  public:
   RowTiles(const Bf16Kernels& kernels, const WeightView& w, int64_t rows, const uint16_t* x,
            const LinearArgs& a)
-      : kernels_(kernels), w_(w), rows_(rows), x_(x), a_(a), fill_(try_fill_of(kernels, w)) {}
+      : kernels_(kernels),
+        w_(w),
+        rows_(rows),
+        x_(x),
+        a_(a),
+        fill_(try_fill_of(kernels, w)),
+        direct_(w.dtype == DType::kBF16 && !is_packed(w) && a.tokens <= kernels.direct_tokens) {}
 
   void multiply(int64_t first_tile, int64_t last_tile, float* scratch) const {
-    for (int64_t tile = first_tile; tile < last_tile; tile += kernels_.panels) {
-      const int64_t end = std::min(tile + kernels_.panels, last_tile) * kernels_.row_tile;
-      multiply_panels(tile * kernels_.row_tile, std::min(end, rows_), scratch);
+    const int64_t last = std::min(last_tile * kernels_.row_tile, rows_);
+    int64_t row = first_tile * kernels_.row_tile;
+    if (direct_) {
+      for (; row + kernels_.row_tile <= last; row += kernels_.row_tile) {
+        multiply_direct(row, last, scratch);
+      }
     }
+    const int64_t rows = kernels_.panels * kernels_.row_tile;
+    for (; row < last; row += rows) multiply_panels(row, std::min(row + rows, last), last, scratch);
   }
 
  private:
-  // Rows [first, last), at most kernels_.panels tiles of them.
-  void multiply_panels(int64_t first, int64_t last, float* scratch) const {
-    auto* panels = reinterpret_cast<uint16_t*>(scratch);
-    const int64_t depth = panel_depth(kernels_, w_.cols), panel = kernels_.row_tile * depth;
-    float* floats = scratch + kernels_.panels * panel / 2;
+  // A tile of rows as they are stored; the worker's rows end at `end`.
+  void multiply_direct(int64_t row, int64_t end, float* sums) const {
+    const int64_t depth = std::min(kernels_.direct_depth, w_.cols);
+    const Bf16RowLayout layout{
+        .row_bytes = a_.row_bytes, .step_elements = kBf16Step, .tile_elements = 16 * w_.cols};
     for (int64_t k = 0; k < w_.cols; k += depth) {
       const int64_t cut = std::min(depth, w_.cols - k);
-      for (int64_t row = first; row < last; row += kernels_.row_tile) {
-        fill(row, std::min(kernels_.row_tile, last - row), k, cut,
-             panels + (row - first) / kernels_.row_tile * panel, floats);
-      }
-      for (int64_t token = 0; token < a_.tokens; token += kernels_.chunk_tokens) {
+      Bf16Ahead ahead = weights_ahead(row, row + kernels_.row_tile, k + cut, depth, end,
+                                      tiles_of(a_.tokens, kernels_.token_tile) * cut / kBf16Step);
+      Bf16Product product = product_of(row, kernels_.row_tile, 0, a_.tokens, k, cut);
+      product.panel = reinterpret_cast<const uint16_t*>(stored(row, k));
+      product.layout = layout;
+      product.ahead[0] = &ahead;
+      keep_sums(product, row, k, sums);
+      kernels_.multiply(product);
+    }
+  }
+
+  // Rows [first, last), at most kernels_.panels tiles of them; the worker's end at `end`.
+  void multiply_panels(int64_t first, int64_t last, int64_t end, float* scratch) const {
+    auto* panels = reinterpret_cast<uint16_t*>(scratch);
+    const int64_t depth = panel_depth(kernels_, w_.cols), panel = kernels_.row_tile * depth;
+    float* sums = scratch + kernels_.panels * panel / 2;
+    float* floats = sums + sum_floats(kernels_);
+    const int64_t sweep = kernels_.sweep_tokens > 0 ? kernels_.sweep_tokens : a_.tokens;
+    for (int64_t token = 0; token < a_.tokens; token += sweep) {
+      const int64_t stop = std::min(token + sweep, a_.tokens);
+      for (int64_t k = 0; k < w_.cols; k += depth) {
+        const int64_t cut = std::min(depth, w_.cols - k);
         for (int64_t row = first; row < last; row += kernels_.row_tile) {
-          const uint16_t* at = panels + (row - first) / kernels_.row_tile * panel;
-          multiply_chunk(at, row, std::min(kernels_.row_tile, last - row), token, k, cut);
+          fill(row, std::min(kernels_.row_tile, last - row), k, cut,
+               panels + (row - first) / kernels_.row_tile * panel, floats);
         }
+        multiply_depth(panels, panel, first, last, end, token, stop, k, cut, sums);
       }
     }
   }
 
-  void multiply_chunk(const uint16_t* panel, int64_t row, int64_t rows, int64_t token, int64_t k,
-                      int64_t cut) const {
-    kernels_.multiply({.panel = panel,
-                       .x = x_ + token * w_.cols + k * kernels_.token_tile,
-                       .x_tile_stride = w_.cols * kernels_.token_tile,
-                       .depth = cut,
-                       .tokens = std::min(kernels_.chunk_tokens, a_.tokens - token),
-                       .rows = rows,
-                       .out = a_.out + token * a_.out_stride + row,
-                       .out_stride = a_.out_stride,
-                       .bias = k == 0 && a_.bias != nullptr ? a_.bias + row : nullptr,
-                       .add = k > 0 || a_.accumulate});
+  // The panels of rows [first, last) times tokens [begin, stop), k in [k, k + cut).
+  void multiply_depth(const uint16_t* panels, int64_t panel, int64_t first, int64_t last,
+                      int64_t end, int64_t begin, int64_t stop, int64_t k, int64_t cut,
+                      float* sums) const {
+    const int64_t tile = kernels_.row_tile, steps = cut / kBf16Step;
+    const int64_t row_tiles = tiles_of(last - first, tile);
+    const int64_t depth = panel_depth(kernels_, w_.cols);
+    Bf16Ahead weights =
+        weights_ahead(first, last, k + cut, depth, end,
+                      row_tiles * tiles_of(stop - begin, kernels_.token_tile) * steps);
+    for (int64_t token = begin; token < stop; token += kernels_.chunk_tokens) {
+      const int64_t tokens = std::min(kernels_.chunk_tokens, stop - token);
+      Bf16Ahead next = tokens_ahead(token + tokens, stop, k, cut, row_tiles);
+      for (int64_t row = first; row < last; row += tile) {
+        const int64_t index = (row - first) / tile;
+        Bf16Product product = product_of(row, std::min(tile, last - row), token, tokens, k, cut);
+        product.panel = panels + index * panel;
+        product.cut_steps = kernels_.cut_steps;
+        product.x_ahead_steps = kernels_.x_ahead_steps;
+        product.ahead[0] = &weights;
+        product.ahead[1] = &next;
+        if (kernels_.sweep_tokens > 0) {
+          keep_sums(product, row, k,
+                    sums + index * tile * kernels_.sweep_tokens + (token - begin) * tile);
+        }
+        kernels_.multiply(product);
+      }
+    }
+  }
+
+  Bf16Product product_of(int64_t row, int64_t rows, int64_t token, int64_t tokens, int64_t k,
+                         int64_t cut) const {
+    return {.x = x_ + token * w_.cols + k * kernels_.token_tile,
+            .x_tile_stride = w_.cols * kernels_.token_tile,
+            .depth = cut,
+            .tokens = tokens,
+            .rows = rows,
+            .out = a_.out + token * a_.out_stride + row,
+            .out_stride = a_.out_stride,
+            .bias = k == 0 && a_.bias != nullptr ? a_.bias + row : nullptr,
+            .add = k > 0 || a_.accumulate};
+  }
+
+  // Lets sums wait at `sums` until the last depth.
+  void keep_sums(Bf16Product& product, int64_t row, int64_t k, float* sums) const {
+    product.sums = sums;
+    product.first = k == 0;
+    product.last = k + product.depth == w_.cols;
+    product.add = a_.accumulate;
+    product.bias = a_.bias != nullptr ? a_.bias + row : nullptr;
+  }
+
+  // What comes after rows [first, last): their next `depth` columns from k on, or after all of them
+  // as many rows from the first column on, as far as the worker's rows go; in `steps` steps.
+  Bf16Ahead weights_ahead(int64_t first, int64_t last, int64_t k, int64_t depth, int64_t end,
+                          int64_t steps) const {
+    if (!kernels_.asks_ahead) return {};
+    int64_t row = first, rows = last - first;
+    if (k >= w_.cols) {
+      row = last;
+      rows = std::min(rows, end - last);
+      k = 0;
+    }
+    // Packed rows lie side by side, in groups.
+    const int64_t abreast = is_packed(w_) ? kGroupRows : 1;
+    const int64_t columns = std::min(depth, w_.cols - k);
+    return in_steps({.row = stored(row, k),
+                     .bytes = abreast * spillway::row_bytes(w_.dtype, columns),
+                     .stride = abreast * a_.row_bytes,
+                     .rows = rows / abreast},
+                    steps);
+  }
+
+  // Tokens [first, last), at most a chunk of them, while `row_tiles` are multiplied with another.
+  Bf16Ahead tokens_ahead(int64_t first, int64_t last, int64_t k, int64_t cut,
+                         int64_t row_tiles) const {
+    if (!kernels_.asks_ahead) return {};
+    const int64_t tile = kernels_.token_tile;
+    const int64_t tiles = tiles_of(std::min(kernels_.chunk_tokens, last - first), tile);
+    const auto* x = reinterpret_cast<const uint8_t*>(x_ + first * w_.cols + k * tile);
+    return in_steps(
+        {.row = x, .bytes = 2 * tile * cut, .stride = 2 * tile * w_.cols, .rows = tiles},
+        row_tiles * kernels_.chunk_tokens / tile * cut / kBf16Step);
+  }
+
+  static Bf16Ahead in_steps(Bf16Ahead ahead, int64_t steps) {
+    ahead.lines = tiles_of(ahead.rows * tiles_of(ahead.bytes, 64), std::max<int64_t>(steps, 1));
+    return ahead;
+  }
+
+  // Where columns from k on of a row begin, or of its group.
+  const uint8_t* stored(int64_t row, int64_t k) const {
+    const int64_t abreast = is_packed(w_) ? kGroupRows : 1;
+    return reinterpret_cast<const uint8_t*>(w_.data) + row * a_.row_bytes +
+           abreast * spillway::row_bytes(w_.dtype, k);
   }
 
   void fill(int64_t row, int64_t count, int64_t k, int64_t cut, uint16_t* panel,
             float* floats) const {
-    const int64_t row_bytes = w_.row_bytes();
-    const auto* w = reinterpret_cast<const uint8_t*>(w_.data) + row * row_bytes;
     if (fill_ != nullptr) {
-      const int64_t side_by_side = is_packed(w_) ? kGroupRows : 1;
-      fill_(w + side_by_side * spillway::row_bytes(w_.dtype, k), row_bytes, count, cut, panel);
+      fill_(stored(row, k), a_.row_bytes, count, cut, panel);
       return;
     }
     SPW_ASSERT(!is_packed(w_));
@@ -108,6 +233,7 @@ class RowTiles {
   const uint16_t* x_;
   const LinearArgs& a_;
   Bf16Fill fill_;
+  bool direct_;
 };
 
 }  // namespace
@@ -128,7 +254,7 @@ size_t bf16_worker_floats(const WeightView& w) {
   const Bf16Kernels& kernels = *try_bf16_kernels();
   const int64_t panel = kernels.row_tile * panel_depth(kernels, w.cols);
   const int64_t decoded = try_fill_of(kernels, w) == nullptr ? panel : 0;
-  return static_cast<size_t>(kernels.panels * panel / 2 + decoded);
+  return static_cast<size_t>(kernels.panels * panel / 2 + sum_floats(kernels) + decoded);
 }
 
 void linear_bf16(ThreadPool& pool, const Workspace& workspace, float* shared, const WeightView& w,
@@ -143,11 +269,23 @@ void linear_bf16(ThreadPool& pool, const Workspace& workspace, float* shared, co
                               packed + i * tile * w.cols);
         }
       });
-  const RowTiles tiles(kernels, w, rows, packed, a);
-  pool.parallel_for(tiles_of(rows, kernels.row_tile), 1,
-                    [&](int64_t begin, int64_t end, int worker) {
-                      tiles.multiply(begin, end, workspace.worker(worker));
-                    });
+  // Few rows: their workers share the tokens, too.
+  const int64_t row_tiles = tiles_of(rows, kernels.row_tile), token_tiles = tiles_of(x.rows, tile);
+  const int64_t parts = std::clamp<int64_t>(pool.threads() / row_tiles, 1, token_tiles);
+  const int64_t part_tokens = tiles_of(token_tiles, parts) * tile;
+  const int64_t units = row_tiles * tiles_of(x.rows, part_tokens);
+  pool.parallel_for(units, 1, [&](int64_t begin, int64_t end, int worker) {
+    while (begin < end) {
+      const int64_t part = begin / row_tiles, first = begin % row_tiles;
+      const int64_t last = std::min(first + end - begin, row_tiles);
+      LinearArgs share = a;
+      share.tokens = std::min(part_tokens, x.rows - part * part_tokens);
+      share.out += part * part_tokens * a.out_stride;
+      const RowTiles tiles(kernels, w, rows, packed + part * part_tokens * w.cols, share);
+      tiles.multiply(first, last, workspace.worker(worker));
+      begin += last - first;
+    }
+  });
 }
 
 }  // namespace cpu

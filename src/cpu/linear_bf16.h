@@ -15,6 +15,9 @@ namespace spillway {
 
 // The best that this processor has; null where it has none.
 const Bf16Kernels* try_bf16_kernels();
+// Takes these instead, for benchmarks that compare blockings; null: the best again. Not
+// thread-safe, and not while a Workspace holds what the others asked for.
+void use_bf16_kernels(const Bf16Kernels* kernels);
 
 namespace cpu {
 
@@ -27,7 +30,8 @@ size_t bf16_worker_floats(const WeightView& w);
 
 // a.out (+)= x * w^T + a.bias, rows [0, rows) of w (whole groups where it is packed); a.w and a.x
 // are not used. k is cut at multiples of the kernels' depth, the same for every row and token; sums
-// of a cut are added in ascending order.
+// of a cut are added in ascending order, or are where those of the next begin (kernels that keep
+// sums).
 void linear_bf16(ThreadPool& pool, const Workspace& workspace, float* shared, const WeightView& w,
                  int64_t rows, const Activations& x, const LinearArgs& a);
 

@@ -4,7 +4,8 @@
 //
 // linear_bf16.cc drives them for batches of tokens: activations are rounded to bfloat16 once, a
 // panel of weight rows is decoded, rounded and laid out as the instructions want it, and multiplied
-// with all tokens. Any weight type can pass through a panel.
+// with all tokens. Any weight type can pass through a panel; rows that are what the instructions
+// want need none.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,35 @@ namespace spillway {
 // k is a multiple of this wherever these kernels are used.
 inline constexpr int64_t kBf16Step = 32;
 
+// A part of a matrix that will be wanted soon: kernels ask memory for some cache lines of it at
+// each step, so that it arrives while they multiply.
+struct Bf16Ahead {
+  const uint8_t* row = nullptr;
+  int64_t at = 0;      // in the row
+  int64_t bytes = 0;   // of each row
+  int64_t stride = 0;  // from one row to the next
+  int64_t rows = 0;    // that are left; 0: nothing to ask for
+  int64_t lines = 0;   // at each step
+};
+
+// How a panel's rows lie: steps of kBf16Step columns, in each step tiles of 16 rows.
+struct Bf16RowLayout {
+  int64_t row_bytes = 64;        // from one row of a tile to the next
+  int64_t step_elements = 1024;  // from one step to the next
+  int64_t tile_elements = 512;   // from one tile to the next
+};
+
 struct Bf16Product {
   const uint16_t* panel = nullptr;  // one tile of rows, k in [0, depth)
-  const uint16_t* x = nullptr;      // the token tiles, same k, `x_tile_stride` elements apart
+  Bf16RowLayout layout = {};        // another one than a panel's if the kernels read rows
+  int64_t cut_steps = 0;            // see Bf16Kernels
+  int64_t x_ahead_steps = 0;
+  Bf16Ahead* ahead[2] = {};  // of weights, of activations; null: nothing to ask for
+  // Where sums wait for the next depth, for kernels with sweep_tokens: row_tile * token_tile floats
+  // for each token tile. `out` is written with the last depth.
+  float* sums = nullptr;
+  bool first = true, last = true;
+  const uint16_t* x = nullptr;  // the token tiles, same k, `x_tile_stride` elements apart
   int64_t x_tile_stride = 0;
   int64_t depth = 0;  // a multiple of kBf16Step
   int64_t tokens = 0;
@@ -45,6 +72,18 @@ struct Bf16Kernels {
   // fetched once for all these rows.
   int64_t panels = 1;
   int64_t chunk_tokens = 0;  // a multiple of token_tile
+  // Kernels that read stored BF16 rows do so for at most this many tokens, that deep at a time;
+  // for more tokens the panel's order, once made, is faster. 0: they cannot.
+  int64_t direct_tokens = 0;
+  int64_t direct_depth = 0;
+  // Steps of k whose weights stay in the first-level cache while a chunk's tokens pass and their
+  // sums wait; 0: all, sums stay in registers and weights come from the second-level cache.
+  int64_t cut_steps = 0;
+  int64_t x_ahead_steps = 0;  // how far ahead activations are asked for, to the first-level cache
+  bool asks_ahead = false;    // whether multiply looks at `ahead`
+  // Tokens whose sums wait, in the order of the kernel, while depths pass, before panels are made
+  // again for more tokens; 0: sums are added to `out` at each depth, for all tokens.
+  int64_t sweep_tokens = 0;
   // `count` <= row_tile rows of `depth` floats, `stride` apart -> row_tile * depth elements.
   void (*pack_rows)(const float* rows, int64_t stride, int64_t count, int64_t depth,
                     uint16_t* panel) = nullptr;

@@ -309,11 +309,11 @@ void strip_product(const Bf16Product& a, int64_t row, int64_t token) {
       float* out = a.out + (token + 2 * j + t) * a.out_stride + row;
 #pragma GCC unroll 2
       for (int quad = 0; quad < 2; ++quad) {
-        float32x4_t v = rows_of(s, quad, j, t);
+        const float32x4_t v = rows_of(s, quad, j, t);
         if (4 * quad + 4 <= rows) {
-          if (a.add) v = vaddq_f32(vld1q_f32(out + 4 * quad), v);
-          if (a.bias != nullptr) v = vaddq_f32(v, vld1q_f32(a.bias + row + 4 * quad));
-          vst1q_f32(out + 4 * quad, v);
+          float32x4_t old = a.add ? vld1q_f32(out + 4 * quad) : vdupq_n_f32(0);
+          if (a.bias != nullptr) old = vaddq_f32(old, vld1q_f32(a.bias + row + 4 * quad));
+          vst1q_f32(out + 4 * quad, vaddq_f32(old, v));
         } else {
           float lanes[4];
           vst1q_f32(lanes, v);

@@ -2,6 +2,7 @@
 #include "cpu/linear_half.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "base/error.h"
@@ -13,40 +14,51 @@ namespace spillway::cpu {
 namespace {
 
 // For each number of tokens the best that this processor has, ascending; none where it has none.
-std::vector<HalfKernel> find_kernels([[maybe_unused]] DType type) {
-  std::vector<HalfKernel> found;
-#if defined(__aarch64__)
-  const CpuFeatures& has = cpu_features();
-  const auto add = [&](const HalfKernels& more) {
-    found.insert(found.end(), more.kernels, more.kernels + more.count);
+struct TypeKernels {
+  std::vector<HalfKernel> kernels = {};
+  int64_t least_tokens = 1;
+};
+
+TypeKernels find_kernels([[maybe_unused]] DType type) {
+  TypeKernels found;
+  [[maybe_unused]] const CpuFeatures& has = cpu_features();
+  [[maybe_unused]] const auto add = [&](const HalfKernels& more) {
+    found.kernels.insert(found.kernels.end(), more.kernels, more.kernels + more.count);
+    found.least_tokens = std::max(found.least_tokens, more.least_tokens);
   };
+#if defined(__aarch64__)
   if (type == DType::kF16 && has.fp16fml) {
     add(kF16Fp16fmlKernels);
     if (has.bf16) add(kF16BfmmlaKernels);
   } else if (type == DType::kBF16 && has.bf16) {
     add(kBf16BfmmlaKernels);
   }
+#elif defined(__x86_64__)
+  if (has.amx_bf16 && type == DType::kF16) add(kF16AmxKernels);
+  if (has.amx_bf16 && type == DType::kBF16) add(kBf16AmxKernels);
 #endif
   return found;
 }
 
-const std::vector<HalfKernel>& kernels_for(DType type) {
-  static const std::vector<HalfKernel> half = find_kernels(DType::kF16);
-  static const std::vector<HalfKernel> bfloat = find_kernels(DType::kBF16);
-  static const std::vector<HalfKernel> none;
+const TypeKernels& kernels_for(DType type) {
+  static const TypeKernels half = find_kernels(DType::kF16);
+  static const TypeKernels bfloat = find_kernels(DType::kBF16);
+  static const TypeKernels none;
   return type == DType::kF16 ? half : type == DType::kBF16 ? bfloat : none;
 }
 
 // The kernel for the next group of `tokens` that are left: the narrowest that takes them all.
 const HalfKernel& kernel_for(DType type, int64_t tokens) {
-  const auto& kernels = kernels_for(type);
+  const auto& kernels = kernels_for(type).kernels;
   const auto wide_enough = [&](const HalfKernel& kernel) { return kernel.tokens >= tokens; };
   const auto found = std::find_if(kernels.begin(), kernels.end(), wide_enough);
   return found == kernels.end() ? kernels.back() : *found;
 }
 
+int64_t measured_least_tokens = 0;
+
 // Factors come first, so that packed activations stay aligned to cache lines.
-constexpr int64_t kFactorFloats = 16;
+constexpr int64_t kFactorFloats = 32;
 
 size_t group_floats(const HalfKernel& kernel, int64_t k) {
   SPW_ASSERT(kernel.tokens <= kFactorFloats);
@@ -56,7 +68,13 @@ size_t group_floats(const HalfKernel& kernel, int64_t k) {
 
 }  // namespace
 
-bool has_half_product(const WeightView& w) { return !kernels_for(w.dtype).empty(); }
+bool has_half_product(const WeightView& w, int64_t tokens) {
+  const TypeKernels& found = kernels_for(w.dtype);
+  const int64_t least = measured_least_tokens > 0 ? measured_least_tokens : found.least_tokens;
+  return !found.kernels.empty() && tokens >= least;
+}
+
+void use_half_kernels_from(int64_t tokens) { measured_least_tokens = tokens; }
 
 size_t half_shared_floats(const WeightView& w, int64_t tokens) {
   size_t floats = 0;
@@ -74,7 +92,17 @@ void linear_half(ThreadPool& pool, float* shared, const WeightView& w, const Act
     const HalfKernel& kernel = kernel_for(w.dtype, x.rows - first);
     const int64_t tokens = std::min(kernel.tokens, x.rows - first);
     auto* packed = reinterpret_cast<uint16_t*>(shared + kFactorFloats);
-    kernel.pack(x.f32(first), x.stride, tokens, w.cols, packed, shared);
+    if (kernel.packs_apart) {
+      parallel_if_large(pool, tokens * w.cols, w.cols, 8 * kHalfStep,
+                        [&](int64_t begin, int64_t end, int) {
+                          std::array<float, kFactorFloats> factors;  // all are 1
+                          kernel.pack(x.f32(first) + begin, x.stride, tokens, end - begin,
+                                      packed + begin * kernel.x_width, factors.data());
+                        });
+      std::fill_n(shared, kFactorFloats, 1.0F);
+    } else {
+      kernel.pack(x.f32(first), x.stride, tokens, w.cols, packed, shared);
+    }
     const HalfProduct product{.w = a.w,
                               .row_bytes = a.row_bytes,
                               .k = a.k,

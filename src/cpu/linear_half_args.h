@@ -36,6 +36,8 @@ struct HalfKernel {
   // elements and `tokens` factors.
   void (*pack)(const float* x, int64_t stride, int64_t count, int64_t k, uint16_t* packed,
                float* factors) = nullptr;
+  // Whether columns can be packed apart from others, from multiples of kHalfStep on.
+  bool packs_apart = false;
   // Rows [begin, end) of w. A row's result does not depend on the others.
   void (*multiply)(const HalfProduct& product, int64_t begin, int64_t end) = nullptr;
 };
@@ -44,12 +46,16 @@ struct HalfKernel {
 struct HalfKernels {
   const HalfKernel* kernels = nullptr;
   int64_t count = 0;
+  int64_t least_tokens = 1;  // for less, the F32 kernels are at least as fast
 };
 
 #if defined(__aarch64__)
 extern const HalfKernels kF16Fp16fmlKernels;  // products of halves added to floats
 extern const HalfKernels kBf16BfmmlaKernels;  // bfloat16 dot products and matrices
 extern const HalfKernels kF16BfmmlaKernels;   // the same for halves, rounded on the way
+#elif defined(__x86_64__)
+extern const HalfKernels kBf16AmxKernels;  // bfloat16 tiles
+extern const HalfKernels kF16AmxKernels;   // the same for halves, in two parts or rounded
 #endif
 
 }  // namespace spillway

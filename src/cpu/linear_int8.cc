@@ -20,6 +20,8 @@ const Int8Kernels* try_table(Int8Set set) {
 #elif defined(__x86_64__)
     case Int8Set::kAvx2:
       return &kAvx2Kernels;
+    case Int8Set::kAvxVnni:
+      return &kAvxVnniKernels;
     case Int8Set::kAvx512Vnni:
       return &kAvx512VnniKernels;
 #endif
@@ -103,6 +105,8 @@ bool has_int8_set(Int8Set set) {
       return cpu.i8mm;
     case Int8Set::kAvx2:
       return cpu.avx2;
+    case Int8Set::kAvxVnni:
+      return cpu.avx_vnni;
     case Int8Set::kAvx512Vnni:
       return cpu.avx512_vnni;
     default:
@@ -155,6 +159,7 @@ Int8Form int8_form(Int8Set set, DType type) {
     case Int8Set::kDotprod:
       return arm_form(type, set == Int8Set::kI8mm);
     case Int8Set::kAvx2:  // eight bits are multiplied as they are
+    case Int8Set::kAvxVnni:
       if (type == DType::kQ8_0) return {};
       [[fallthrough]];
     case Int8Set::kAvx512Vnni:

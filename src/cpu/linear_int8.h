@@ -11,9 +11,9 @@
 namespace spillway {
 
 // The integer instructions that kernels exist for, each architecture's from worst to best.
-enum class Int8Set : uint8_t { kNone, kDotprod, kI8mm, kAvx2, kAvx512Vnni };
+enum class Int8Set : uint8_t { kNone, kDotprod, kI8mm, kAvx2, kAvxVnni, kAvx512Vnni };
 inline constexpr Int8Set kAllInt8Sets[] = {Int8Set::kDotprod, Int8Set::kI8mm, Int8Set::kAvx2,
-                                           Int8Set::kAvx512Vnni};
+                                           Int8Set::kAvxVnni, Int8Set::kAvx512Vnni};
 // Whether this program and this processor have it; the best that both have.
 bool has_int8_set(Int8Set set);
 Int8Set best_int8_set();

@@ -78,6 +78,7 @@ extern const Int8Kernels kDotprodKernels;  // ARMv8.2 dot product
 extern const Int8Kernels kI8mmKernels;     // ARMv8.6 8-bit matrix multiplication
 #elif defined(__x86_64__)
 extern const Int8Kernels kAvx2Kernels;
+extern const Int8Kernels kAvxVnniKernels;     // Alder Lake and later, without AVX-512
 extern const Int8Kernels kAvx512VnniKernels;  // Cascade Lake, Zen 4 and later
 #endif
 

@@ -98,6 +98,32 @@ void pack_pair_tiles(const float* rows, int64_t stride, int64_t count, int64_t d
   }
 }
 
+// 32 stored halves or bfloat16 numbers to a row of a tile.
+struct HalfRow {
+  [[gnu::always_inline]] static inline __m512i rounded(const uint8_t* at) {
+    const auto* halves = reinterpret_cast<const __m256i*>(at);
+    return rounded_bf16(_mm512_cvtph_ps(_mm256_loadu_si256(halves)),
+                        _mm512_cvtph_ps(_mm256_loadu_si256(halves + 1)));
+  }
+};
+struct BfloatRow {
+  [[gnu::always_inline]] static inline __m512i rounded(const uint8_t* at) {
+    return _mm512_loadu_si512(at);
+  }
+};
+
+// Bf16Fill of rows as they are in the file, to what pack_rows_in_steps() gives.
+template <class Row, int kTiles>
+void fill_rows(const uint8_t* w, int64_t row_bytes, int64_t count, int64_t depth, uint16_t* panel) {
+  for (int64_t r = 0; r < 16 * kTiles; ++r) {
+    uint16_t* to = panel + r * 32;
+    for (int64_t k = 0; k < depth; k += 32, to += kTiles * 512) {
+      _mm512_storeu_si512(
+          to, r < count ? Row::rounded(w + r * row_bytes + 2 * k) : _mm512_setzero_si512());
+    }
+  }
+}
+
 // Writes (or adds, with the bias) sums of up to 16 rows of a token.
 [[gnu::always_inline]] static inline void put_sums(const Bf16Product& p, int64_t token, int64_t row,
                                                    __mmask16 valid, __m512 sums) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/dequantize.h"
+#include "cuda/linear_quant.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +17,7 @@ class CudaDequantizeTest : public testing::TestWithParam<DType> {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
   static std::vector<WeightLayout> layouts() {
-    if (can_pack(GetParam())) return {WeightLayout::kRows, WeightLayout::kGroups16};
+    if (has_grouped_kernel(GetParam())) return {WeightLayout::kRows, WeightLayout::kGroups16};
     return {WeightLayout::kRows};
   }
 };

@@ -149,7 +149,7 @@ class QuantLinearTest : public testing::TestWithParam<DType> {
 
 TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {
   Case c{.type = GetParam()};
-  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   c.tokens = 1;
   const Outcome alone = run(c);
   double worst = alone.worst_nmse;
@@ -172,7 +172,7 @@ TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {
 
 TEST_P(QuantLinearTest, AnyNumberOfBlocksInARow) {
   Case c{.type = GetParam(), .n = {35}};
-  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   for (const int64_t count : {1, 2, 3, 5, 7, 8, 9, 17, 43}) {
     for (const int64_t tokens : {1, 5, 12}) {
       c.k = blocks(count);
@@ -184,7 +184,7 @@ TEST_P(QuantLinearTest, AnyNumberOfBlocksInARow) {
 
 TEST_P(QuantLinearTest, AnyNumberOfRows) {
   Case c{.type = GetParam(), .k = blocks(4), .tokens = 3};
-  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   for (const int64_t n : {1, 15, 16, 17, 32, 33, 64, 9003}) {
     c.n = {n};
     EXPECT_LE(run(c).worst_nmse, kExact) << n;
@@ -194,7 +194,7 @@ TEST_P(QuantLinearTest, AnyNumberOfRows) {
 
 TEST_P(QuantLinearTest, TuningDoesNotChangeABit) {
   Case c{.type = GetParam(), .n = {611}};
-  if (!can_pack(c.type)) GTEST_SKIP() << "has one kernel";
+  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
   for (const int64_t tokens : {1, 11, 20}) {
     c.tokens = tokens;
     const Outcome first = run(c);
@@ -224,7 +224,7 @@ TEST_P(QuantLinearTest, RowsAsInTheFile) {
 
 TEST_P(QuantLinearTest, PartsShareTheirInput) {
   Case c{.type = GetParam(), .n = {83, 16, 47}, .bias = true};
-  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   for (const int64_t tokens : {1, 9}) {
     c.tokens = tokens;
     c.out = DType::kF32;
@@ -240,7 +240,7 @@ TEST_P(QuantLinearTest, PartsShareTheirInput) {
 TEST_P(QuantLinearTest, EpiloguesDoWhatTheySay) {
   for (const int64_t tokens : {1, 9, 33}) {
     Case c{.type = GetParam(), .n = {83}, .tokens = tokens, .bias = true};
-    if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+    if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
     c.epilogue = Epilogue::kAccumulate;
     EXPECT_LE(run(c).worst_nmse, kExact);
     for (const auto kind : {ActivationKind::kRelu, ActivationKind::kGelu, ActivationKind::kGeluTanh,
@@ -262,7 +262,7 @@ TEST_P(QuantLinearTest, EpiloguesDoWhatTheySay) {
 
 TEST_P(QuantLinearTest, AnInputThatIsNotAligned) {
   Case c{.type = GetParam(), .n = {35}, .tokens = 2, .odd_x = true};
-  if (!can_pack(c.type)) c.layout = WeightLayout::kRows;
+  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   EXPECT_LE(run(c).worst_nmse, kExact);
 }
 
