@@ -163,9 +163,12 @@ bool tensor_cores_serve(const LinearProblem& problem, const GpuShape& gpu) {
 
 }  // namespace
 
-int flat_variants() { return kShapeCount + staged_variants(); }
+// Numbers: direct variants, then those of linear_staged.cu, then those of linear_bulk.cu.
+int flat_variants() { return kShapeCount + staged_variants() + bulk_variants(); }
 
 std::string flat_variant_name(int index) {
+  const int bulk = index - kShapeCount - staged_variants();
+  if (bulk >= 0) return bulk_variant_name(bulk);
   if (index >= kShapeCount) return staged_variant_name(index - kShapeCount);
   const FlatShape& s = kShapes[index];
   return fmt::format("r{} u{} w{}", 16 * s.row_tiles, s.unroll, s.warps);
@@ -173,6 +176,8 @@ std::string flat_variant_name(int index) {
 
 bool flat_supports(int index, const LinearProblem& problem) {
   if (index < 0 || problem.dtype == DType::kF32) return false;
+  const int bulk = index - kShapeCount - staged_variants();
+  if (bulk >= 0) return bulk_supports(bulk, problem);
   if (index >= kShapeCount) return staged_supports(index - kShapeCount, problem);
   const FlatShape& s = kShapes[index];
   const int tiles = problem.tokens <= 8 ? 1 : problem.tokens <= 16 ? 2 : 4;
@@ -206,6 +211,10 @@ void linear_flat(const LinearCall& call, const LinearVariant& variant, const Lin
   if (variant.index >= kShapeCount) {
     LinearVariant staged = variant;
     staged.index -= kShapeCount;
+    if (staged.index >= staged_variants()) {
+      staged.index -= staged_variants();
+      return linear_bulk(call, staged, scratch, stream);
+    }
     return linear_staged(call, staged, scratch, stream);
   }
   const LinearParams p = params_of(call);

@@ -106,7 +106,7 @@ struct Vector16<__nv_bfloat16> {
 __device__ __forceinline__ float activated(ActivationKind kind, float v) {
   switch (kind) {
     case ActivationKind::kRelu:
-      return v > 0 ? v : 0 * v;  // keeps NaN
+      return v < 0 ? 0 : v;  // keeps NaN
     case ActivationKind::kGelu:
       return 0.5f * v * (1 + erff(v * 0.70710678f));
     case ActivationKind::kGeluTanh:

@@ -23,10 +23,6 @@ constexpr int kRowBytes = 2 * kStepColumns;
 constexpr int kMaxCounters = kScratchCounterBytes / sizeof(uint32_t);  // one per split tile
 constexpr int kMaxSplits = 16;
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
 // Copies 16 bytes, or writes zeros where there are none.
 __device__ __forceinline__ void copy_piece(uint32_t to, const std::byte* from, bool exists) {
 #if __CUDA_ARCH__ >= 800
@@ -47,12 +43,6 @@ __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 #endif
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
 }
 
 // NT tiles of 8 tokens, W warps, S steps in the ring. blockIdx.x = tile * splits + split;
@@ -157,63 +147,7 @@ __global__ void __launch_bounds__(32 * W)
     }
   }
 
-  if (splits > 1) {
-    // [tile][split][element of a thread][thread]
-    constexpr int kElements = 2 * NT * 4;
-    __shared__ bool is_last;
-    auto* counters = reinterpret_cast<uint32_t*>(scratch);
-    float* parts = reinterpret_cast<float*>(scratch + kScratchCounterBytes) +
-                   int64_t{tile} * splits * (kElements * kThreads) + thread;
-#pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      __stcg(parts + (int64_t{split} * kElements + e) * kThreads,
-             sum[e / (4 * NT)][e / 4 % NT][e % 4]);
-    }
-    __threadfence();
-    __syncthreads();
-    if (thread == 0) {
-      is_last = atomicAdd(&counters[tile], 1) == static_cast<uint32_t>(splits - 1);
-      if (is_last) counters[tile] = 0;
-    }
-    __syncthreads();
-    if (!is_last) return;
-    __threadfence();
-#pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      float& s = sum[e / (4 * NT)][e / 4 % NT][e % 4];
-      s = __ldcg(parts + e * kThreads);
-    }
-    for (int other = 1; other < splits; ++other) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        sum[e / (4 * NT)][e / 4 % NT][e % 4] +=
-            __ldcg(parts + (int64_t{other} * kElements + e) * kThreads);
-      }
-    }
-  }
-
-  const int g = lane / 4, t = lane % 4;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-#pragma unroll
-    for (int j = 0; j < NT; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int local = 8 * j + 2 * t + e, token = token0 + local;
-        if (local >= tokens) continue;
-        if (gated) {
-          const int row = place.row + warp * 16 + 8 * h + g;
-          if (row < n) finish_gated(p, row, token, sum[0][j][2 * h + e], sum[1][j][2 * h + e]);
-          continue;
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int row = place.row + warp * 32 + 16 * i + 8 * h + g;
-          if (row < n) finish(p, place.part, row, token, sum[i][j][2 * h + e]);
-        }
-      }
-    }
-  }
+  finish_tile<NT, W>(p, sum, {tile, split, splits}, scratch, place, token0, tokens);
 }
 
 struct StagedShape {
@@ -236,13 +170,7 @@ void launch_shape(const LinearParams& p, int splits, const LinearScratch& scratc
   const int rows = 32 * s.warps;
   const int tiles = row_groups(p, p.epilogue == Epilogue::kGated ? rows / 2 : rows);
   const int groups = (p.tokens + 8 * NT - 1) / (8 * NT);
-  // The slices of a tile must have a place to meet.
-  const size_t part_bytes = size_t(rows) * 8 * NT * sizeof(float);
-  const size_t room =
-      scratch.bytes > kScratchCounterBytes ? scratch.bytes - kScratchCounterBytes : 0;
-  if (groups > 1 || tiles > kMaxCounters || size_t(tiles) * size_t(splits) * part_bytes > room) {
-    splits = 1;
-  }
+  splits = allowed_splits(splits, tiles, groups, size_t(rows) * 8 * NT * sizeof(float), scratch);
   // Per device and cheap; a graph does not record it.
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(bytes)));
@@ -275,9 +203,10 @@ void run(const LinearParams& p, const LinearVariant& v, const LinearScratch& scr
   }
 }
 
-// How many slices of k keep `slots` blocks busy with the least left over: blocks of a wave take as
-// long as their steps, plus filling the ring and meeting the others.
+}  // namespace
+
 int best_splits(int64_t tiles, int64_t steps, int64_t slots) {
+  // Blocks of a wave take as long as their steps, plus filling the ring and meeting the others.
   int best = 1;
   double best_time = 0;
   for (int splits = 1; splits <= kMaxSplits && splits * 4 <= steps; ++splits) {
@@ -285,18 +214,21 @@ int best_splits(int64_t tiles, int64_t steps, int64_t slots) {
     if (splits > 1 && blocks > 8 * slots) break;
     const double waves = static_cast<double>((blocks + slots - 1) / slots);
     const double per_block = static_cast<double>((steps + splits - 1) / splits) + 3 +
-                             (splits > 1 ? 2 + 0.25 * splits : 0);
+                             (splits > 1 ? 4 + 0.25 * splits : 0);
     const double time = waves * per_block;
     if (splits == 1 || time < best_time) best = splits, best_time = time;
   }
   return best;
 }
 
-int blocks_per_sm(const StagedShape& s, int tiles) {
-  return std::max<int>(1, static_cast<int>((size_t{227} << 10) / (ring_bytes(s, tiles) + 1024)));
+int allowed_splits(int splits, int tiles, int token_groups, size_t part_bytes,
+                   const LinearScratch& scratch) {
+  const size_t room =
+      scratch.bytes > kScratchCounterBytes ? scratch.bytes - kScratchCounterBytes : 0;
+  const bool fits = token_groups == 1 && tiles <= kMaxCounters &&
+                    size_t(tiles) * size_t(splits) * part_bytes <= room;
+  return fits ? splits : 1;
 }
-
-}  // namespace
 
 int staged_variants() { return kShapeCount; }
 
@@ -314,18 +246,15 @@ size_t flat_scratch_bytes(int sms) {
   return kScratchCounterBytes + size_t(sms) * 8 * (size_t{32} << 10);
 }
 
-int staged_splits(int index, const LinearProblem& problem, const GpuShape& gpu) {
-  const StagedShape& s = kShapes[index];
-  const int64_t rows = 32 * s.warps, tiles = (problem.n + rows - 1) / rows;
-  return best_splits(tiles, (problem.k + kStepColumns - 1) / kStepColumns,
-                     int64_t{gpu.sms} * blocks_per_sm(s, token_tiles(problem.tokens)));
-}
-
 LinearVariant plan_staged(const LinearProblem& problem, const GpuShape& gpu) {
   LinearVariant variant;
   // The ring must fit: 64 KiB on Turing is not served, 99 KiB on some Ampere and Ada.
   variant.index = gpu.compute_capability == 80 || gpu.compute_capability == 90 ? 0 : 2;
-  variant.splits = problem.tokens > kFlatTokens ? 1 : staged_splits(variant.index, problem, gpu);
+  if (problem.tokens > kFlatTokens) return variant;
+  // Slots are multiprocessors, not blocks: two blocks on one share its bandwidth.
+  const int64_t rows = 32 * kShapes[variant.index].warps;
+  variant.splits = best_splits((problem.n + rows - 1) / rows,
+                               (problem.k + kStepColumns - 1) / kStepColumns, gpu.sms);
   return variant;
 }
 

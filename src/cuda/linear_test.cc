@@ -293,8 +293,15 @@ TEST_F(LinearTest, GemvIsRightInEveryVariant) {
 TEST_F(LinearTest, FlatIsRightInEveryVariant) {
   if (gpu_.compute_capability < 80) GTEST_SKIP() << "no tensor cores that serve";
   for (DType type : {DType::kF16, DType::kBF16}) {
-    for (const auto& [k, tokens] :
-         {std::pair{8, 1}, {1032, 3}, {2120, 8}, {520, 13}, {1096, 16}, {968, 29}, {712, 61}}) {
+    for (const auto& [k, tokens] : {std::pair{8, 1},
+                                    {1032, 3},
+                                    {2120, 8},
+                                    {520, 13},
+                                    {1096, 16},
+                                    {968, 29},
+                                    {712, 61},
+                                    {1280, 5},
+                                    {768, 45}}) {
       for (const Case& c : epilogue_cases(type, k, tokens)) {
         const Problem problem(c);
         for (int v = 0; v < flat_variants(); ++v) {
