@@ -107,9 +107,9 @@ class AttentionBatch {
     int blocks = 3;
     size_t longest = 0;
     for (const SequenceCase& s : c.sequences) {
-      const int count = (s.start + s.rows + kKvBlockTokens - 1) / kKvBlockTokens;
-      blocks += count;
-      longest = std::max(longest, static_cast<size_t>(count));
+      const int needed = (s.start + s.rows + kKvBlockTokens - 1) / kKvBlockTokens;
+      blocks += needed;
+      longest = std::max(longest, static_cast<size_t>(needed));
     }
     std::vector<int32_t> order(static_cast<size_t>(blocks));
     std::iota(order.begin(), order.end(), 0);
