@@ -12,6 +12,13 @@ namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
 
+// As many as keep HBM busy: a block of fewer bytes spends more of its time waiting for the first.
+template <KvType kType, int kDim>
+constexpr int decode_blocks_per_sm() {
+  if (kDim > 128) return 1;
+  return kDim == 64 ? 3 : 2;  // more would spill
+}
+
 // Query `warp` of the tile goes to shared memory: as halves, rotated for int4.
 template <KvType kType, int kDim>
 __device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace& p,
@@ -106,7 +113,8 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
 }
 
 template <KvType kType, int kDim, bool kUnified>
-__global__ __launch_bounds__(kDecodeThreads, kDim <= 128 ? 2 : 1) void attention_decode_kernel(
+__global__
+__launch_bounds__(kDecodeThreads, decode_blocks_per_sm<kType, kDim>()) void attention_decode_kernel(
     const __grid_constant__ DecodeArgs a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) std::byte shared_bytes[];

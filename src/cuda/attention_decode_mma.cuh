@@ -106,7 +106,7 @@ struct WarpPart {
   Shared& shared;
   int warp, g, t;
   int base;                 // position of the warp's first token
-  const std::byte* k_page;  // of the token whose key this lane loads; null: none
+  const std::byte* k_page;  // of the token whose key this lane loads
   const std::byte* t_keys;  // pages of the tokens 8 t to 8 t + 7
   const std::byte* t_values;
   int key_token;    // of tile 0, in its page
@@ -119,13 +119,13 @@ struct WarpPart {
     g = lane / 4;
     t = lane % 4;
     base = (p.first_part + p.part) * kPartTokens + warp * kWarpTokens;
-    const int block = base / kKvBlockTokens;
-    const int32_t* table =
-        a.batch.block_table + static_cast<int64_t>(p.sequence) * a.batch.table_stride;
-    const auto find = [&](const std::byte* plane, int i) -> const std::byte* {
-      const int first = (block + i) * kKvBlockTokens;
-      if (first >= p.end || first + kKvBlockTokens <= p.begin) return nullptr;
-      return plane + table[block + i] * a.block_bytes +
+    // Blocks that the row does not see are read as if they were the first: loads without
+    // conditions, and nothing of them is used.
+    const auto find = [&](const std::byte* plane, int i) {
+      const int first = base + i * kKvBlockTokens;
+      const bool sees = first < p.end && first + kKvBlockTokens > p.begin;
+      const int block = i == 0 ? p.blocks[0] : p.blocks[1];  // in registers: no index
+      return plane + (sees ? block : 0) * a.block_bytes +
              static_cast<int64_t>(p.kv_head) * a.page_bytes;
     };
     k_page = find(a.k, g / 4);
@@ -148,38 +148,34 @@ struct WarpPart {
   Bytes16 key_scales[Shape::kGroups], key_minima[Shape::kGroups];
 
   __device__ __forceinline__ void load_keys() {
-    constexpr Bytes16 kNone = {{0, 0, 0, 0}};
+    if (empty()) return;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       const std::byte* row = k_page + a.shape.codes_at + (key_token + 2 * i) * row_bytes();
 #pragma unroll
       for (int c = 0; c < Shape::kKeyLoads; ++c) {
-        keys[i][c] = kNone;
         if constexpr (kType == KvType::kInt4) {
-          if (k_page != nullptr) {
-            const uint2 x = load_once8(row + c * 32 + t * 8);
-            keys[i][c].r[0] = x.x;
-            keys[i][c].r[1] = x.y;
-          }
+          const uint2 x = load_once8(row + c * 32 + t * 8);
+          keys[i][c].r[0] = x.x;
+          keys[i][c].r[1] = x.y;
         } else {
-          const int chunk = t + 4 * c;
+          // Behind the row's end queries are zero, and any key will do.
           constexpr int kChunks = row_bytes() / 16;
-          if (k_page != nullptr && (kChunks % 4 == 0 || chunk < kChunks))
-            keys[i][c] = load_once16(row + chunk * 16);
+          const int chunk = kChunks % 4 == 0 ? t + 4 * c : min(t + 4 * c, kChunks - 1);
+          keys[i][c] = load_once16(row + chunk * 16);
         }
       }
     }
     if constexpr (!Shape::kHalfKv) {
 #pragma unroll
       for (int c = 0; c < Shape::kGroups; ++c) {
-        key_scales[c] = kNone;
-        key_minima[c] = kNone;
-        if (t_keys != nullptr) {
-          const std::byte* at = t_keys + 2 * (c * kKvBlockTokens + value_token);
-          key_scales[c] = load_once16(at);
-          if constexpr (kType == KvType::kInt4) key_minima[c] = load_once16(at + a.shape.mins_at);
-        }
+        const std::byte* at = t_keys + 2 * (c * kKvBlockTokens + value_token);
+        key_scales[c] = load_once16(at);
+        if constexpr (kType == KvType::kInt4) key_minima[c] = load_once16(at + a.shape.mins_at);
       }
+      // Fewer bytes: values fit beside them.
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) load_values(i);
     }
   }
   __device__ static constexpr int row_bytes() {
@@ -246,37 +242,28 @@ struct WarpPart {
   Bytes16 value_scales[Shape::kGroups], value_minima[Shape::kGroups];
 
   __device__ __forceinline__ void load_values(int i) {
-    constexpr Bytes16 kNone = {{0, 0, 0, 0}};
     if constexpr (Shape::kHalfKv) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const std::byte* row = t_values + (value_token + 2 * i + e) * row_bytes();
 #pragma unroll
         for (int n = 0; n < Shape::kValueChunks; ++n) {
-          Bytes16& to = values[(2 * i + e) * Shape::kValueChunks + n];
-          to = kNone;
-          if (t_values != nullptr && (kDim % 64 == 0 || g + 8 * n < kDim / 8))
-            to = load_once16(row + (g + 8 * n) * 16);
+          // Dims behind the row's end are not used.
+          const int chunk = kDim % 64 == 0 ? g + 8 * n : min(g + 8 * n, kDim / 8 - 1);
+          values[(2 * i + e) * Shape::kValueChunks + n] = load_once16(row + chunk * 16);
         }
       }
     } else {
       constexpr int kPerTile = (kValueLoads + kTiles - 1) / kTiles;
 #pragma unroll
-      for (int n = i * kPerTile; n < (i + 1) * kPerTile && n < kValueLoads; ++n) {
-        values[n] = kNone;
-        if (t_values != nullptr)
-          values[n] = load_once16(t_values + a.shape.codes_at + (g + 8 * n) * 32 + value_token * 2);
-      }
+      for (int n = i * kPerTile; n < (i + 1) * kPerTile && n < kValueLoads; ++n)
+        values[n] = load_once16(t_values + a.shape.codes_at + (g + 8 * n) * 32 + value_token * 2);
       if (i != 0) return;
 #pragma unroll
       for (int c = 0; c < Shape::kGroups; ++c) {
-        value_scales[c] = kNone;
-        value_minima[c] = kNone;
-        if (t_values != nullptr) {
-          const std::byte* at = t_values + 2 * (c * kKvBlockTokens + value_token);
-          value_scales[c] = load_once16(at);
-          if constexpr (kType == KvType::kInt4) value_minima[c] = load_once16(at + a.shape.mins_at);
-        }
+        const std::byte* at = t_values + 2 * (c * kKvBlockTokens + value_token);
+        value_scales[c] = load_once16(at);
+        if constexpr (kType == KvType::kInt4) value_minima[c] = load_once16(at + a.shape.mins_at);
       }
     }
   }
@@ -295,7 +282,8 @@ struct WarpPart {
 #pragma unroll
           for (int c = 0; c < Shape::kGroups; ++c) {
             value_scales[c].r[i] &= e == 0 ? 0xffff0000U : 0x0000ffffU;
-            value_minima[c].r[i] &= e == 0 ? 0xffff0000U : 0x0000ffffU;
+            if constexpr (kType == KvType::kInt4)
+              value_minima[c].r[i] &= e == 0 ? 0xffff0000U : 0x0000ffffU;
           }
         }
       }
@@ -391,7 +379,7 @@ struct WarpPart {
       for (int i = 0; i < kTiles; ++i) {
         float s[4];
         score(i, s);
-        load_values(i);
+        if constexpr (Shape::kHalfKv) load_values(i);
         x[i][0] = s[0] * a.scale_log2;
         x[i][1] = s[1] * a.scale_log2;
       }

@@ -18,6 +18,7 @@ constexpr int kMergeParts = 16;
 constexpr int kTileQueries = 8;  // query heads of a kv head that share a block
 constexpr int kDecodeWarps = 8;
 constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
+constexpr int kWarpBlocks = kPartTokens / kDecodeWarps / kKvBlockTokens;  // of a warp's tokens
 
 struct DecodeArgs {
   const std::byte* q;
@@ -57,6 +58,7 @@ struct PartPlace {
   int parts;       // that the row has
   int part;        // 0 to parts - 1
   int64_t tile_index;
+  int32_t blocks[kWarpBlocks];  // of this warp's tokens, as far as the row goes
 };
 
 // False: a surplus block.
@@ -69,12 +71,26 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   const int sequence_row = static_cast<int>(rest);
   p.sequence = sequence_row / a.max_rows;
   const int r = sequence_row % a.max_rows;
+  // On their way together with the lengths, unless these say where a window begins.
+  const int32_t* table =
+      a.batch.block_table + static_cast<int64_t>(p.sequence) * a.batch.table_stride;
+  const int warp_block = static_cast<int>(threadIdx.x) / kWarpSize * kWarpBlocks;
+  const int early = p.part * (kPartTokens / kKvBlockTokens) + warp_block;
+#pragma unroll
+  for (int i = 0; i < kWarpBlocks; ++i)
+    p.blocks[i] = a.window == 0 && early + i < a.batch.table_stride ? table[early + i] : 0;
   if (r >= a.batch.rows[p.sequence]) return false;
   p.end = a.batch.start[p.sequence] + r + 1;
   p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
   p.first_part = p.begin / kPartTokens;
   p.parts = (p.end + kPartTokens - 1) / kPartTokens - p.first_part;
   if (p.part >= p.parts) return false;
+  if (a.window > 0) {
+    const int block = (p.first_part + p.part) * (kPartTokens / kKvBlockTokens) + warp_block;
+#pragma unroll
+    for (int i = 0; i < kWarpBlocks; ++i)
+      p.blocks[i] = (block + i) * kKvBlockTokens < p.end ? table[block + i] : 0;
+  }
   p.row = a.batch.first_row[p.sequence] + r;
   const int tiles_per_head = a.tiles / a.kv_heads;
   p.kv_head = tile / tiles_per_head;

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on the GPU: decode over cold KV, with the unified maximum and without, as a share of
+// the HBM bandwidth that a plain reading kernel reaches in the same process; prefill in TFLOP/s.
+//
+//   gpu_attention_bench [--json FILE] [--quick] [--prefill-only] [--decode-only]
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cuda/attention_decode.h"
+#include "cuda/attention_prefill.h"
+#include "cuda/cuda_error.h"
+#include "cuda/kv_append.h"
+
+namespace spillway::cuda {
+namespace {
+
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes) : bytes_(bytes) {
+    void* data = nullptr;
+    SPW_CUDA_CHECK(cudaMalloc(&data, std::max<size_t>(bytes, 16)));
+    data_ = static_cast<std::byte*>(data);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { (void)cudaFree(data_); }
+  std::byte* get() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  template <class T>
+  void put(const std::vector<T>& values) {
+    SPW_CUDA_CHECK(
+        cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  }
+
+ private:
+  size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+__global__ void read_kernel(const uint4* data, size_t count, uint32_t* sink) {
+  uint32_t folded = 0;
+  const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+  size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (; i + 3 * step < count; i += 4 * step) {
+    const uint4 a = data[i], b = data[i + step], c = data[i + 2 * step], d = data[i + 3 * step];
+    folded ^= a.x ^ b.y ^ c.z ^ d.w ^ a.y ^ b.x ^ c.w ^ d.z;
+  }
+  if (folded == 0x12345678U) *sink = folded;
+}
+// Halves from `lowest` to almost four times that, of either sign, from a hash: no NaN, no
+// subnormals.
+__global__ void fill_kernel(uint16_t* data, size_t count, unsigned seed, uint16_t lowest) {
+  const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += step) {
+    unsigned x = static_cast<unsigned>(i) * 2654435761U + seed;
+    x ^= x >> 15;
+    x *= 2246822519U;
+    x ^= x >> 13;
+    data[i] = static_cast<uint16_t>(lowest + (x & 0x87ffU));
+  }
+}
+
+// Seconds per call, best of rounds; `call(i)` may rotate over data.
+template <class Call>
+double time_calls(int calls, const Call& call, bool graph = true) {
+  cudaStream_t stream;
+  cudaEvent_t begin, end;
+  SPW_CUDA_CHECK(cudaStreamCreate(&stream));
+  SPW_CUDA_CHECK(cudaEventCreate(&begin));
+  SPW_CUDA_CHECK(cudaEventCreate(&end));
+  for (int i = 0; i < std::min(calls, 3); ++i) call(i, stream);
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream));
+  cudaGraph_t captured = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  if (graph) {
+    SPW_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < calls; ++i) call(i, stream);
+    SPW_CUDA_CHECK(cudaStreamEndCapture(stream, &captured));
+    SPW_CUDA_CHECK(cudaGraphInstantiate(&exec, captured, 0));
+    SPW_CUDA_CHECK(cudaGraphLaunch(exec, stream));
+  }
+  double best = 1e9;
+  for (int round = 0; round < 4; ++round) {
+    SPW_CUDA_CHECK(cudaEventRecord(begin, stream));
+    if (graph) {
+      SPW_CUDA_CHECK(cudaGraphLaunch(exec, stream));
+    } else {
+      for (int i = 0; i < calls; ++i) call(i, stream);
+    }
+    SPW_CUDA_CHECK(cudaEventRecord(end, stream));
+    SPW_CUDA_CHECK(cudaEventSynchronize(end));
+    float milliseconds = 0;
+    SPW_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
+    best = std::min(best, milliseconds * 1e-3 / calls);
+  }
+  if (exec != nullptr) SPW_CUDA_CHECK(cudaGraphExecDestroy(exec));
+  if (captured != nullptr) SPW_CUDA_CHECK(cudaGraphDestroy(captured));
+  SPW_CUDA_CHECK(cudaEventDestroy(begin));
+  SPW_CUDA_CHECK(cudaEventDestroy(end));
+  SPW_CUDA_CHECK(cudaStreamDestroy(stream));
+  return best;
+}
+
+double read_bandwidth() {
+  const size_t bytes = size_t{4} << 30;
+  Buffer data(bytes), sink(16);
+  SPW_CUDA_CHECK(cudaMemset(data.get(), 1, bytes));
+  double best = 0;
+  for (const int blocks : {132 * 8, 132 * 16, 132 * 32}) {
+    const double seconds = time_calls(
+        5,
+        [&](int, cudaStream_t stream) {
+          read_kernel<<<blocks, 256, 0, stream>>>(reinterpret_cast<const uint4*>(data.get()),
+                                                  bytes / 16,
+                                                  reinterpret_cast<uint32_t*>(sink.get()));
+        },
+        false);
+    best = std::max(best, static_cast<double>(bytes) / seconds);
+  }
+  return best;
+}
+
+struct Heads {
+  int heads, kv_heads, dim;
+};
+
+// `copies` batches of equal shape, whose KV is used in turn: what one leaves in L2 is gone when its
+// turn comes again.
+class Batch {
+ public:
+  Batch(KvType type, Heads h, int sequences, int start, int rows, int copies,
+        DType dtype = DType::kF16)
+      : type_(type),
+        heads_(h),
+        sequences_(sequences),
+        rows_(rows),
+        copies_(copies),
+        dtype_(dtype),
+        per_sequence_((start + rows + kKvBlockTokens - 1) / kKvBlockTokens),
+        blocks_(static_cast<int64_t>(per_sequence_) * sequences * copies),
+        plane_bytes_(static_cast<size_t>(blocks_ * h.kv_heads * kv_page_bytes(type, h.dim))),
+        k_(plane_bytes_),
+        v_(plane_bytes_),
+        q_(static_cast<size_t>(sequences) * rows * h.heads * h.dim * 2),
+        out_(q_.bytes()),
+        ints_(static_cast<size_t>(3 * sequences) * 4),
+        table_(static_cast<size_t>(blocks_) * 4) {
+    // Scales of quantized pages are among what is filled: small, so that scores stay in range.
+    constexpr uint16_t kQuarter = 0x3400, kSmall = 0x1800;
+    for (Buffer* b : {&k_, &v_, &q_}) {
+      fill_kernel<<<132 * 8, 256>>>(reinterpret_cast<uint16_t*>(b->get()), b->bytes() / 2, 7,
+                                    b == &q_ || !is_quantized(type) ? kQuarter : kSmall);
+    }
+    std::vector<int32_t> ints;
+    for (int s = 0; s < sequences; ++s) ints.push_back(s * rows);
+    ints.insert(ints.end(), static_cast<size_t>(sequences), rows);
+    ints.insert(ints.end(), static_cast<size_t>(sequences), start);
+    ints_.put(ints);
+    std::vector<int32_t> table(static_cast<size_t>(blocks_));
+    std::iota(table.begin(), table.end(), 0);
+    std::shuffle(table.begin(), table.end(), std::mt19937(1));
+    table_.put(table);
+    SPW_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+
+  AttentionCall call(int i) const {
+    AttentionCall c;
+    const int64_t columns = int64_t{heads_.heads} * heads_.dim;
+    c.q = {dtype_, int64_t{sequences_} * rows_, columns, columns, q_.get()};
+    c.out = {dtype_, int64_t{sequences_} * rows_, columns, columns, out_.get()};
+    c.kv = {type_, blocks_, heads_.kv_heads, heads_.dim, k_.get(), v_.get()};
+    const auto* ints = reinterpret_cast<const int32_t*>(ints_.get());
+    c.batch = {sequences_,
+               ints,
+               ints + sequences_,
+               ints + 2 * sequences_,
+               reinterpret_cast<const int32_t*>(table_.get()) +
+                   static_cast<int64_t>(i % copies_) * per_sequence_ * sequences_,
+               per_sequence_};
+    c.params = {heads_.heads, 1 / std::sqrt(static_cast<float>(heads_.dim)), 0};
+    return c;
+  }
+
+ private:
+  KvType type_;
+  Heads heads_;
+  int sequences_, rows_, copies_;
+  DType dtype_;
+  int per_sequence_;
+  int64_t blocks_;
+  size_t plane_bytes_;
+  Buffer k_, v_, q_, out_, ints_, table_;
+};
+
+FILE* json = nullptr;
+bool first_record = true;
+void record(const std::string& fields) {
+  if (json == nullptr) return;
+  std::fprintf(json, "%s\n  {%s}", first_record ? "" : ",", fields.c_str());
+  first_record = false;
+}
+
+void bench_decode(double hbm, bool quick) {
+  std::printf("\n%-5s %7s %6s %8s %9s | %10s %7s | %10s %7s | %8s\n", "kv", "heads", "batch",
+              "context", "KV MB", "unified us", "of HBM", "sync us", "of HBM", "sync/uni");
+  const std::vector<Heads> shapes =
+      quick ? std::vector<Heads>{{32, 32, 128}}
+            : std::vector<Heads>{{32, 32, 128}, {32, 4, 128}, {64, 8, 128}, {32, 32, 64}};
+  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+    for (const Heads& h : shapes) {
+      if (type != KvType::kF16 && (h.dim == 64 || h.heads == 64)) continue;
+      for (const int context : {1024, 8192, 32768}) {
+        for (const int batch : {1, 8, 64}) {
+          const double kv_bytes = 2.0 * batch * context * h.kv_heads *
+                                  static_cast<double>(kv_page_bytes(type, h.dim)) / kKvBlockTokens;
+          if (kv_bytes > 40e9) continue;
+          const int copies = std::max(1, static_cast<int>(std::ceil(640e6 / kv_bytes)));
+          const Batch data(type, h, batch, context - 1, 1, copies);
+          const int parts = attention_parts(context, 0);
+          Buffer scratch(attention_decode_scratch_bytes(batch, h.heads, h.kv_heads, h.dim, parts));
+          SPW_CUDA_CHECK(cudaMemset(scratch.get(), 0, std::max<size_t>(scratch.bytes(), 1)));
+          double seconds[2];
+          for (const bool unified : {true, false}) {
+            UnifiedMax maximum;
+            maximum.enabled = unified;
+            const int calls = std::max(20, copies);
+            seconds[unified ? 0 : 1] = time_calls(calls, [&](int i, cudaStream_t stream) {
+              attention_decode(data.call(i), maximum, 1, parts, {scratch.get(), scratch.bytes()},
+                               stream);
+            });
+          }
+          const std::string name(kv_type_name(type));
+          std::printf("%-5s %3d/%-3d %6d %8d %9.1f | %10.2f %6.1f%% | %10.2f %6.1f%% | %8.3f\n",
+                      name.c_str(), h.heads, h.kv_heads, batch, context, kv_bytes * 1e-6,
+                      seconds[0] * 1e6, 100 * kv_bytes / seconds[0] / hbm, seconds[1] * 1e6,
+                      100 * kv_bytes / seconds[1] / hbm, seconds[1] / seconds[0]);
+          std::fflush(stdout);
+          char line[400];
+          std::snprintf(line, sizeof(line),
+                        "\"op\": \"decode\", \"kv\": \"%s\", \"heads\": %d, \"kv_heads\": %d, "
+                        "\"head_dim\": %d, "
+                        "\"batch\": %d, \"context\": %d, \"kv_bytes\": %.0f, \"unified_us\": %.3f, "
+                        "\"sync_us\": %.3f",
+                        name.c_str(), h.heads, h.kv_heads, h.dim, batch, context, kv_bytes,
+                        seconds[0] * 1e6, seconds[1] * 1e6);
+          record(line);
+        }
+      }
+    }
+  }
+}
+
+void bench_prefill() {
+  std::printf("\n%-6s %7s %4s %6s %7s | %10s %9s\n", "kv", "heads", "dim", "batch", "tokens", "us",
+              "TFLOP/s");
+  struct Case {
+    KvType type;
+    Heads heads;
+    int sequences, rows;
+  };
+  for (const Case& c :
+       {Case{KvType::kF16, {32, 32, 128}, 1, 2048}, Case{KvType::kF16, {32, 32, 128}, 1, 8192},
+        Case{KvType::kF16, {32, 32, 128}, 4, 2048}, Case{KvType::kF16, {32, 8, 128}, 1, 8192},
+        Case{KvType::kF16, {32, 32, 64}, 1, 2048}, Case{KvType::kF16, {32, 32, 64}, 1, 8192},
+        Case{KvType::kF16, {16, 16, 256}, 1, 2048}, Case{KvType::kInt8, {32, 32, 128}, 1, 2048},
+        Case{KvType::kInt4, {32, 32, 128}, 1, 2048}}) {
+    const Batch data(c.type, c.heads, c.sequences, 0, c.rows, 1);
+    const double seconds = time_calls(
+        10, [&](int i, cudaStream_t stream) { attention_prefill(data.call(i), c.rows, stream); });
+    const double flops = 4.0 * c.sequences * c.heads.heads * c.heads.dim * 0.5 * c.rows * c.rows;
+    std::printf("%-6s %3d/%-3d %4d %6d %7d | %10.1f %9.1f\n",
+                std::string(kv_type_name(c.type)).c_str(), c.heads.heads, c.heads.kv_heads,
+                c.heads.dim, c.sequences, c.rows, seconds * 1e6, flops / seconds * 1e-12);
+    std::fflush(stdout);
+    char line[300];
+    std::snprintf(
+        line, sizeof(line),
+        "\"op\": \"prefill\", \"kv\": \"%s\", \"heads\": %d, \"kv_heads\": %d, \"head_dim\": %d, "
+        "\"batch\": %d, \"tokens\": %d, \"us\": %.2f, \"tflops\": %.1f",
+        std::string(kv_type_name(c.type)).c_str(), c.heads.heads, c.heads.kv_heads, c.heads.dim,
+        c.sequences, c.rows, seconds * 1e6, flops / seconds * 1e-12);
+    record(line);
+  }
+}
+
+int run(int argc, char** argv) {
+  bool quick = false, decode = true, prefill = true;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg == "--quick") {
+      quick = true;
+    } else if (arg == "--decode-only") {
+      prefill = false;
+    } else if (arg == "--prefill-only") {
+      decode = false;
+    } else if (arg == "--json" && i + 1 < argc) {
+      json = std::fopen(argv[++i], "w");
+    } else {
+      std::fprintf(stderr, "usage: %s [--json FILE] [--quick] [--prefill-only] [--decode-only]\n",
+                   argv[0]);
+      return 2;
+    }
+  }
+  const double hbm = read_bandwidth();
+  std::printf("HBM read bandwidth: %.0f GB/s\n", hbm * 1e-9);
+  if (json != nullptr) std::fprintf(json, "{\"hbm_gb_per_s\": %.1f, \"cases\": [", hbm * 1e-9);
+  if (prefill) bench_prefill();
+  if (decode) bench_decode(hbm, quick);
+  if (json != nullptr) {
+    std::fprintf(json, "\n]}\n");
+    std::fclose(json);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace spillway::cuda
+
+int main(int argc, char** argv) {
+  try {
+    return spillway::cuda::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
