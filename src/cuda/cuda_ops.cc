@@ -14,11 +14,11 @@
 #include "cuda/kv_append.h"
 #include "cuda/norm.h"
 #include "cuda/sample.h"
+#include "device/tuning.h"
 
 namespace spillway::cuda {
 namespace {
 
-// For measuring what a technique brings: SPILLWAY_CUDA_WITHOUT=graphs,...
 bool is_left_out(std::string_view technique) {
   const char* const list = std::getenv("SPILLWAY_CUDA_WITHOUT");
   return list != nullptr && std::string_view(list).find(technique) != std::string_view::npos;
@@ -37,7 +37,8 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       gpu_(current_gpu()),
       tables_(device, stream),
       graphs_(stream),
-      use_graphs_(!is_left_out("graphs")) {}
+      left_out_{is_left_out("graphs"), is_left_out("gemv"), is_left_out("flat"),
+                is_left_out("unified")} {}
 
 CudaOps::~CudaOps() = default;
 
@@ -51,6 +52,16 @@ std::byte* CudaOps::grown(Buffer& buffer, size_t bytes, bool zeroed) {
   return buffer.data();
 }
 
+// The middle of where maxima lie; off where they are so far apart that parts of a row would vanish
+// or overflow (OPT's are).
+void CudaOps::set_score_bounds(const ScoreBounds* bounds) {
+  unified_ = UnifiedMax();
+  if (bounds == nullptr || left_out_.unified) return;
+  const float width = bounds->highest - bounds->lowest_top;
+  unified_.enabled = width < (unified_.high - unified_.low) / 2;
+  unified_.phi = (bounds->highest + bounds->lowest_top) / 2;
+}
+
 void CudaOps::prepare(const StepLimits& limits) {
   if (library_ == nullptr) library_ = CublasLt::try_load();
   grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true);
@@ -61,7 +72,7 @@ void CudaOps::prepare(const StepLimits& limits) {
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
   const StepShape shape = tables_.upload(batch);
   // Prompts differ too much to be worth recording.
-  if (use_graphs_ && shape.max_rows == 1) {
+  if (!left_out_.graphs && shape.max_rows == 1) {
     graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape}, body);
   } else {
     body();

@@ -29,7 +29,7 @@ class CudaOps final : public Ops {
   void set_deterministic(bool on) override { deterministic_ = on; }
   void set_tuning(const TuningTable* table) override { tuning_ = table; }
   LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override;
-  void set_unified_max(const UnifiedMax& unified) { unified_ = unified; }
+  void set_score_bounds(const ScoreBounds* bounds) override;
 
   void prepare(const StepLimits& limits) override;
   void run_step(const StepBatch& batch, const std::function<void()>& body) override;
@@ -85,7 +85,10 @@ class CudaOps final : public Ops {
   UnifiedMax unified_;
   StepTables tables_;
   GraphCache graphs_;
-  bool use_graphs_;
+  // Techniques that are off, to measure what each brings: SPILLWAY_CUDA_WITHOUT=graphs,gemv,...
+  struct LeftOut {
+    bool graphs, gemv, flat, unified;
+  } left_out_;
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
   uint64_t generation_ = 0;            // of the memory below
   Buffer linear_scratch_, attention_scratch_, library_workspace_;

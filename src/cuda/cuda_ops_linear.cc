@@ -39,7 +39,10 @@ LinearPart CudaOps::part_of(const Projection& projection) const {
 InflectionPoints CudaOps::points_for(const LinearCall& call) const {
   const WeightView& w = call.parts[0].w;
   if (tuning_ != nullptr) {
-    if (const auto points = tuning_->try_points(shape_of(w))) return *points;
+    // Parts that are multiplied together are one matrix.
+    LinearShape shape = shape_of(w);
+    for (int i = 1; i < call.count; ++i) shape.n += call.parts[i].w.rows;
+    if (const auto points = tuning_->try_points(shape)) return *points;
   }
   return is_plain(w.dtype) ? default_points(problem_of(call), library_ != nullptr)
                            : kQuantizedPoints;
@@ -144,7 +147,10 @@ void CudaOps::multiply_plain(const LinearCall& call) {
     linear_flat(call, plan_flat(problem, gpu_), scratch, stream_);
     return;
   }
-  switch (kernel_at(points_for(call), problem.tokens)) {
+  LinearKernel kernel = kernel_at(points_for(call), problem.tokens);
+  if (kernel == LinearKernel::kGemv && left_out_.gemv) kernel = LinearKernel::kFlat;
+  if (kernel == LinearKernel::kFlat && left_out_.flat) kernel = LinearKernel::kGemm;
+  switch (kernel) {
     case LinearKernel::kGemv:
       return linear_gemv(call, plan_gemv(problem, gpu_), stream_);
     case LinearKernel::kFlat:
@@ -159,7 +165,7 @@ void CudaOps::multiply_plain(const LinearCall& call) {
 void CudaOps::multiply_quantized(const LinearCall& call) {
   const int64_t tokens = call.x.rows;
   if (deterministic_ || kernel_at(points_for(call), tokens) != LinearKernel::kGemm) {
-    quant_linear(call, stream_);
+    quant_linear(call, stream_, {.same_bits = deterministic_});
     return;
   }
   // Matrix by matrix through one F16 buffer.

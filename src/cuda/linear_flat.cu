@@ -187,16 +187,18 @@ bool flat_supports(int index, const LinearProblem& problem) {
 
 LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
   if (!tensor_cores_serve(problem, gpu)) return plan_gemv(problem, gpu);
-  if (problem.tokens > 16) {
-    LinearVariant staged = plan_staged(problem, gpu);
-    staged.index += kShapeCount;
-    return staged;
-  }
-  // One tile of 16 rows per block keeps most multiprocessors busy to the end; two halve the reads
-  // of x and are worth it where there are rows for several blocks everywhere.
+  // Measured on an H200 (bench/results). Few rows: many warps share them. Many: the ring, which
+  // reads x once for a block of rows.
   LinearVariant variant;
-  const bool many_rows = problem.n >= int64_t{32} * 4 * gpu.sms;
-  variant.index = problem.gated || (problem.tokens > 8 && many_rows) ? 2 : 0;
+  const bool few_rows = problem.n < int64_t{64} * gpu.sms;
+  if (problem.tokens <= 8 && few_rows) {
+    variant.index = 6;
+  } else if (problem.tokens <= 4) {
+    variant.index = problem.gated ? 2 : 1;
+  } else {
+    variant = plan_staged(problem, gpu);
+    variant.index += kShapeCount;
+  }
   return variant;
 }
 

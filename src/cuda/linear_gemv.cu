@@ -225,11 +225,12 @@ bool gemv_supports(int index, const LinearProblem& problem) {
 }
 
 LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& gpu) {
-  // Two rows per warp as long as that gives every multiprocessor the warps to keep memory busy;
-  // for fewer rows the warps of a block share them.
+  // Measured on an H200 (bench/results): the warps of a block share two rows; where there are few
+  // and long ones, four, which halves the reads of x.
   LinearVariant variant;
-  const int64_t warps = problem.n / 2;
-  variant.index = warps >= int64_t{8} * gpu.sms ? 0 : 4;
+  const bool few_rows = problem.n < int64_t{64} * gpu.sms;
+  variant.index = !few_rows ? 4 : problem.k > 8192 ? 6 : 1;
+  variant.prefetch_l2 = true;
   return variant;
 }
 

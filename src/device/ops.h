@@ -24,6 +24,7 @@ enum class LinearMode : uint8_t { kStore, kAccumulate };
 // the weights; many, with blocks of weights prepared for matrix instructions.
 enum class LinearKernel : uint8_t { kGemv, kFlat, kGemm };
 class TuningTable;
+struct ScoreBounds;
 
 // One layer's paged KV: planes [block][kv_head] of pages of `type` (tensor/kv_format.h).
 struct KvLayerView {
@@ -109,6 +110,8 @@ class Ops {
   // Where linear() goes from one kind of kernel to the next (tuning.h); null: where the device
   // thinks it should. The table must outlive its use. Deterministic mode does not look at it.
   virtual void set_tuning(const TuningTable* /*table*/) {}
+  // What attention may expect of the model at hand; null: nothing is known.
+  virtual void set_score_bounds(const ScoreBounds* /*bounds*/) {}
   // The kind that linear() takes for `tokens` rows of x.
   virtual LinearKernel linear_kernel(const WeightView& /*w*/, int64_t tokens) const {
     return tokens == 1 ? LinearKernel::kGemv : LinearKernel::kFlat;
