@@ -74,8 +74,12 @@ TuningTable measure_model(const ProfileOptions& options, const std::string& mode
   measure.progress = [&](uint64_t done, uint64_t total) {
     bar.update(done, total, fmt::format("{} of {} shapes", done, total));
   };
-  return measure_linear(*session.device,
-                        multiplied_matrices(*session.device, session.loaded->weights), measure);
+  TuningTable table = measure_linear(
+      *session.device, multiplied_matrices(*session.device, session.loaded->weights), measure);
+  if (options.softmax) {
+    table.set_scores(session.loaded->model.spec.name, measure_softmax(session));
+  }
+  return table;
 }
 
 json report(const std::string& path, const TunedMachine& machine, const TuningTable& table) {

@@ -40,10 +40,11 @@ class CudaOps final : public Ops {
             float eps, const Activations& out) override;
   void linear(const WeightView& w, const WeightView& bias, const Activations& x,
               const Activations& out, LinearMode mode) override;
-  void linears(std::span<const Projection> parts, const Activations& x) override;
-  void activated_linear(ActivationKind kind, const Projection& up, const Activations& x) override;
+  void linears(std::span<const Projection> parts, const LinearInput& input) override;
+  void activated_linear(ActivationKind kind, const Projection& up,
+                        const LinearInput& input) override;
   void gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
-                    const Activations& x) override;
+                    const LinearInput& input) override;
   void rope_angles(std::span<const int32_t> positions, std::span<const float> inverse_frequency,
                    float scale, const Activations& out) override;
   void rope(const Activations& x, int head_dim, const Activations& angles,
@@ -67,6 +68,9 @@ class CudaOps final : public Ops {
   // Memory that grows to the largest size asked for; growing waits for the queue, and voids what
   // was recorded.
   std::byte* grown(Buffer& buffer, size_t bytes, bool zeroed = false);
+  // Whether the kernel of this call computes the input's norm by itself.
+  bool takes_norm(LinearCall call, const LinearInput& input) const;
+  void set_input(LinearCall& call, const LinearInput& input);
   // The call as one launch, or as several where its parts do not go together.
   void multiply(LinearCall call);
   void multiply_quantized(const LinearCall& call);

@@ -65,10 +65,31 @@ void CudaOps::linear(const WeightView& w, const WeightView& bias, const Activati
   multiply(call);
 }
 
-void CudaOps::linears(std::span<const Projection> parts, const Activations& x) {
+bool CudaOps::takes_norm(LinearCall call, const LinearInput& input) const {
+  const Norm& norm = *input.norm;
+  if (norm.kind != NormKind::kRms || norm.weight.empty() || !norm.bias.empty() || deterministic_ ||
+      left_out_.gemv) {
+    return false;
+  }
+  call.x = input.x;
+  call.norm_weight = reinterpret_cast<const float*>(norm.weight.data);
+  return gemv_takes_norm(call) && kernel_at(points_for(call), 1) == LinearKernel::kGemv;
+}
+
+void CudaOps::set_input(LinearCall& call, const LinearInput& input) {
+  if (input.norm != nullptr && takes_norm(call, input)) {
+    call.x = input.x;
+    call.norm_weight = reinterpret_cast<const float*>(input.norm->weight.data);
+    call.norm_eps = input.norm->eps;
+  } else {
+    call.x = normed(input);
+  }
+}
+
+void CudaOps::linears(std::span<const Projection> parts, const LinearInput& input) {
+  LinearInput next = input;
   for (size_t begin = 0; begin < parts.size();) {
     LinearCall call;
-    call.x = x;
     call.parts[0] = part_of(parts[begin]);
     size_t end = begin + 1;
     for (; end < parts.size() && end - begin < std::size(call.parts); ++end) {
@@ -77,35 +98,36 @@ void CudaOps::linears(std::span<const Projection> parts, const Activations& x) {
       call.parts[end - begin] = next;
     }
     call.count = static_cast<int>(end - begin);
+    set_input(call, next);
+    // What is normed now serves the others.
+    if (call.norm_weight == nullptr) next = {call.x, nullptr, {}};
     multiply(call);
     begin = end;
   }
 }
 
-void CudaOps::activated_linear(ActivationKind kind, const Projection& up, const Activations& x) {
+void CudaOps::activated_linear(ActivationKind kind, const Projection& up,
+                               const LinearInput& input) {
   LinearCall call;
   call.parts[0] = part_of(up);
-  call.x = x;
+  set_input(call, input);
   call.epilogue = Epilogue::kActivate;
   call.activation = kind;
   multiply(call);
 }
 
 void CudaOps::gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
-                           const Activations& x) {
+                           const LinearInput& input) {
   LinearCall call;
   call.parts[0] = part_of(gate);
   call.parts[1] = part_of(up);
   if (!go_together(call.parts[0], call.parts[1]) || gate.w.rows != up.w.rows) {
-    linear(up.w, up.bias, x, up.out, LinearMode::kStore);
-    linear(gate.w, gate.bias, x, gate.out, LinearMode::kStore);
-    gated_activate(kind, gate.out, up.out, up.out);
-    return;
+    return Ops::gated_linear(kind, gate, up, input);
   }
   // The result belongs where up's is; the kernels put it where the first part's is.
   std::swap(call.parts[0].out, call.parts[1].out);
   call.count = 2;
-  call.x = x;
+  set_input(call, input);
   call.epilogue = Epilogue::kGated;
   call.activation = kind;
   multiply(call);
@@ -129,7 +151,7 @@ void CudaOps::multiply(LinearCall call) {
                part.out.cols == part.w.rows);
   }
   if (tokens == 0) return;
-  call.x = as_type(call.x, input_type(w.dtype));
+  if (call.norm_weight == nullptr) call.x = as_type(call.x, input_type(w.dtype));
   if (is_plain(w.dtype)) {
     multiply_plain(call);
   } else {

@@ -33,6 +33,8 @@ struct LinearParams {
   DType out_type;
   Epilogue epilogue;
   ActivationKind activation;
+  const float* norm_weight;  // null: x as it is
+  float norm_eps;
 };
 
 // Checks what would touch foreign memory (kInternal).

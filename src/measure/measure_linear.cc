@@ -141,7 +141,7 @@ class ShapeTimer {
       parts.push_back({w, {}, out.columns(at, w.rows)});
       at += w.rows;
     }
-    device_.ops().linears(parts, x_.row_range(0, tokens));
+    device_.ops().linears(parts, {x_.row_range(0, tokens), nullptr, {}});
   }
 
   Device& device_;
