@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel of quant_linear() for up to four tokens: as few steps as possible between the end of
+// the kernel in front, which brings x, and its own end, since nothing else hides them.
+//
+// A block of eight warps takes one group of 16 outputs after the other, each warp an eighth of K.
+// Blocks are small: two run on an SM, and the two of the next kernel find room beside them, fill
+// their rings and wait. When x comes each warp copies its own part to shared memory (nobody waits
+// for others), multiplies what is long there, and the sums of the eight meet once per group.
+#pragma once
+
+#include "cuda/launch.cuh"
+#include "cuda/linear_quant_inl.cuh"
+#include "cuda/linear_quant_pair.cuh"
+
+namespace spillway::cuda {
+
+// Where things lie, and the rest that follows from tokens, k and stages.
+template <class Block>
+void complete_few(QuantArgs& a) {
+  using Shape = QuantShape<Block>;
+  a.cluster = 1;
+  a.phases = 1;
+  a.slices = kQuantSlices;
+  a.slices_log2 = 3;
+  a.sets = a.gated() ? a.items / 2 : a.items;
+  const int slice_blocks = (a.k / Block::kElements + kQuantSlices - 1) / kQuantSlices;
+  a.phase_tiles = slice_blocks * TileFormat<Block>::kTiles;
+  a.tokens_inverse = static_cast<uint32_t>(((uint64_t{1} << 32) + a.tokens - 1) / a.tokens);
+  // The last chunk of a slice may be short, but is read whole.
+  const int tiles = kQuantSlices * a.phase_tiles + kPairTiles;
+  const auto aligned = [](int bytes) { return (bytes + 127) / 128 * 128; };
+  QuantShared& at = a.shared;
+  at.barriers = kQuantWarps * a.stages * PairFormat<Block>::kChunkBytes;
+  at.prepared = at.barriers;
+  at.sums = aligned(at.barriers + kQuantWarps * a.stages * 8);
+  at.x_sums = at.sums + 2 * (a.gated() ? 2 : 1) * kQuantWarps * a.tokens * 16 * 4;
+  at.x = aligned(at.x_sums + tiles * ((a.tokens + 1) / 2) * Shape::kXSums * 8);
+  at.total = at.x + tiles * a.tokens * 64;
+}
+
+// The sums of a slice of one group: M tokens, at least as many as there are.
+template <class Block, int M>
+class FewSums {
+ public:
+  using Format = TileFormat<Block>;
+  static constexpr int kSetTiles = kPairTiles / M;  // tiles side by side
+  static constexpr int kSteps = kSetTiles / 2;
+  static constexpr int kValues = M == 1 ? 1 : 2;  // tokens of a lane
+  static constexpr int kXSums = QuantShape<Block>::kXSums;
+
+  // x and x_sums: of this warp's slice.
+  __device__ __forceinline__ FewSums(const QuantArgs& a, const uint4* x, const float* x_sums,
+                                     int lane)
+      : place_(lane), tokens_(a.tokens), t_(lane % 4) {
+    const int g = lane / 4, tile = g / M, token = min(g % M, a.tokens - 1);
+    x_ = x + (tile * a.tokens + token) * 4 + (Format::kBits == 8 ? t_ : t_ % 2 * 2);
+    x_stride_ = a.tokens * 4;
+    odd_tile_ = tile % 2 != 0;
+    has_x_ = tile % 2 == t_ / 2;
+    pairs_ = (a.tokens + 1) / 2;
+    x_sums_ = x_sums + (M == 4 ? t_ % 2 : 0) * 2 * kXSums;
+  }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) sums_[0][i] = sums_[1][i] = 0;
+  }
+
+  // `tiles` tiles from `first_tile` of the slice on, kPairTiles of them if kWhole.
+  template <bool kWhole>
+  __device__ __forceinline__ void add(const uint8_t* chunk, int first_tile, int tiles) {
+#pragma unroll
+    for (int set = 0; set < M; ++set) {
+      const int base = set * kSetTiles;
+      if (!kWhole && base >= tiles) return;
+      uint32_t b[8];
+      load_x(first_tile + base, b);
+      // The tiles of this lane's two columns.
+      const int tile0 = base + (M == 1 ? 2 * t_ : M == 2 ? t_ : t_ / 2);
+      const int tile1 = M == 1 ? tile0 + 1 : tile0;
+      const float* record0 = x_sums_ + (first_tile + tile0) * pairs_ * 2 * kXSums;
+      const float* record1 = M == 1 ? record0 + 2 * kXSums : record0 + 1;
+      float d[kSteps][4], e[kSteps][4];
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        uint32_t operands[4][4];
+        pair_operands<Block>(chunk, set * kSteps + step, place_, operands);
+        const float start[4] = {record0[0], record1[0], record0[0], record1[0]};
+        multiply_add(d[step], operands[0], b[0], b[1], start);
+        if constexpr (Format::kSplit) {
+          const float other[4] = {record0[2], record1[2], record0[2], record1[2]};
+          multiply_add(e[step], operands[1], b[2], b[3], other);
+          multiply_add(d[step], operands[2], b[4], b[5], d[step]);
+          multiply_add(e[step], operands[3], b[6], b[7], e[step]);
+        } else {
+          multiply_add(d[step], operands[1], b[2], b[3], d[step]);
+          multiply_add(d[step], operands[2], b[4], b[5], d[step]);
+          multiply_add(d[step], operands[3], b[6], b[7], d[step]);
+        }
+      }
+      const TileScales scales0 = pair_scales<Block>(chunk, tile0, place_.p);
+      const TileScales scales1 = M == 1 ? pair_scales<Block>(chunk, tile1, place_.p) : scales0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i / 2;
+        const TileScales& s = i % 2 == 0 ? scales0 : scales1;
+        float& to = sums_[row][M == 1 ? 0 : i % 2];
+        float sum = fmaf(s.scale[row], own(d, i), to);
+        if constexpr (Format::kSplit) {
+          sum = fmaf(s.other[row], own(e, i), sum);
+        } else if constexpr (Format::kMinimum) {
+          sum = fmaf(s.other[row], i % 2 == 0 ? record0[2] : record1[2], sum);
+        }
+        if (kWhole || (i % 2 == 0 ? tile0 : tile1) < tiles) to = sum;
+      }
+    }
+  }
+
+  // To [token][16 rows].
+  __device__ __forceinline__ void store(float* to) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        if constexpr (M < 4) sums_[row][i] += __shfl_xor_sync(~0U, sums_[row][i], 1);
+        sums_[row][i] += __shfl_xor_sync(~0U, sums_[row][i], 2);
+      }
+    }
+    const int writers = M == 4 ? 2 : 1;
+    if (t_ >= writers) return;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      const int token = 2 * t_ + i;
+      if (token < tokens_) {
+        *reinterpret_cast<float2*>(to + token * 16 + 2 * place_.p) = {sums_[0][i], sums_[1][i]};
+      }
+    }
+  }
+
+ private:
+  // B of the four products of a pair; the same for all pairs of a set.
+  __device__ __forceinline__ void load_x(int tile, uint32_t b[8]) const {
+    const uint4* from = x_ + tile * x_stride_;
+    uint4 first{0, 0, 0, 0}, second{0, 0, 0, 0};
+    if constexpr (Format::kBits == 8) {
+      if (odd_tile_) {
+        second = *from;
+      } else {
+        first = *from;
+      }
+    } else if (has_x_) {
+      first = from[0];
+      second = from[1];
+    }
+    b[0] = first.x, b[1] = first.y, b[2] = first.z, b[3] = first.w;
+    b[4] = second.x, b[5] = second.y, b[6] = second.z, b[7] = second.w;
+  }
+  // Of the sums of all pairs those of the pair that this lane's columns belong to.
+  __device__ __forceinline__ float own(const float d[kSteps][4], int i) const {
+    if constexpr (M == 1) {
+      const float low = t_ % 2 == 0 ? d[0][i] : d[1][i], high = t_ % 2 == 0 ? d[2][i] : d[3][i];
+      return t_ < 2 ? low : high;
+    } else if constexpr (M == 2) {
+      return t_ < 2 ? d[0][i] : d[1][i];
+    } else {
+      return d[0][i];
+    }
+  }
+
+  PairLane<Block> place_;
+  const uint4* x_;
+  const float* x_sums_;
+  int tokens_, t_, x_stride_, pairs_;
+  bool odd_tile_, has_x_;
+  float sums_[2][kValues];  // rows 2p and 2p + 1
+};
+
+__device__ __forceinline__ void prefetch_to_l2(const uint8_t* from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+template <class Block, int M>
+__global__ void __launch_bounds__(kQuantWarps * 32, M == 1 ? 4 : 3)
+    quant_linear_few_kernel(const __grid_constant__ QuantArgs a) {
+  using Format = TileFormat<Block>;
+  using Shape = QuantShape<Block>;
+  using Pair = PairFormat<Block>;
+  extern __shared__ __align__(128) uint8_t shared[];
+  const QuantShared& at = a.shared;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_set = static_cast<int>(blockIdx.x), set_step = static_cast<int>(gridDim.x);
+  const int items = a.gated() ? 2 : 1;  // of a set
+  const int begin = Shape::slice_begin(a, warp), end = Shape::slice_begin(a, warp + 1);
+  uint8_t* buffers = shared + warp * a.stages * Pair::kChunkBytes;
+  WeightRing ring(reinterpret_cast<uint64_t*>(shared + at.barriers) + warp * a.stages, a.stages,
+                  lane);
+
+  const auto locate = [&](int set, int item, int& part, int& group) {
+    part = item;
+    group = set;
+    if (a.gated()) return;
+    while (part + 1 < a.count && group >= a.parts[part].groups) group -= a.parts[part++].groups;
+  };
+  const auto weights = [&](int set, int item) {
+    int part, group;
+    locate(set, item, part, group);
+    return a.parts[part].data + group * a.group_bytes;
+  };
+  // The next buffer's worth to fetch.
+  int fetch_set = first_set, fetch_item = 0, fetch_block = begin, fetch_stage = 0;
+  const uint8_t* fetch_from = weights(first_set, 0);
+  const auto fetch = [&] {
+    if (fetch_set < a.sets && begin < end) {
+      const uint32_t bytes = min(Pair::kChunkBlocks, end - fetch_block) * Format::kUnitBytes;
+      ring.begin(fetch_stage, bytes);
+      ring.copy(fetch_stage, buffers + fetch_stage * Pair::kChunkBytes,
+                fetch_from + static_cast<int64_t>(fetch_block) * Format::kUnitBytes, bytes);
+      fetch_block += Pair::kChunkBlocks;
+      if (fetch_block >= end) {
+        fetch_block = begin;
+        if (++fetch_item == items) {
+          fetch_item = 0;
+          fetch_set += set_step;
+        }
+        if (fetch_set < a.sets) fetch_from = weights(fetch_set, fetch_item);
+      }
+    }
+    ring.end();
+    fetch_stage = fetch_stage + 1 == a.stages ? 0 : fetch_stage + 1;
+  };
+#pragma unroll 1
+  for (int i = 0; i < a.stages; ++i) fetch();
+  if (a.l2_sets > 0 && lane == 0 && begin < end) {
+    // What did not fit comes closer.
+    int item = fetch_item, from = fetch_block;
+    for (int set = fetch_set, i = 0; set < a.sets && i < a.l2_sets; ++i) {
+      for (; item < items; ++item, from = begin) {
+        prefetch_to_l2(weights(set, item) + static_cast<int64_t>(from) * Format::kUnitBytes,
+                       (end - from) * Format::kUnitBytes);
+      }
+      item = 0;
+      set += set_step;
+    }
+  }
+  let_next_start();
+  wait_for_previous();
+
+  uint4* x = reinterpret_cast<uint4*>(shared + at.x);
+  float* x_sums = reinterpret_cast<float*>(shared + at.x_sums);
+  float* sums = reinterpret_cast<float*>(shared + at.sums);
+  const int warp_sums = a.tokens * 16;
+  stage_x<Block, 1>(a, 0, 0, x, x_sums);
+  __syncwarp();
+  FewSums<Block, M> few(a, x + warp * a.phase_tiles * a.tokens * 4,
+                        x_sums + warp * a.phase_tiles * ((a.tokens + 1) / 2) * 2 * Shape::kXSums,
+                        lane);
+  const int row = static_cast<int>(threadIdx.x) % 16, token = static_cast<int>(threadIdx.x) / 16;
+  int stage = 0, turn = 0;
+  uint32_t parity = 0;
+  for (int set = first_set; set < a.sets; set += set_step) {
+    int part = 0, group = 0;
+    float before = 0;
+    if (token < a.tokens) {
+      locate(set, 0, part, group);
+      before = output_before(a, part, group * 16 + row, token);
+    }
+    float* of_turn = sums + turn * items * kQuantWarps * warp_sums;
+#pragma unroll 1
+    for (int item = 0; item < items; ++item) {
+      few.clear();
+#pragma unroll 1
+      for (int block = begin; block < end; block += Pair::kChunkBlocks) {
+        ring.wait(stage, parity);
+        const uint8_t* chunk = buffers + stage * Pair::kChunkBytes;
+        const int first_tile = (block - begin) * Format::kTiles;
+        if (Pair::kChunkBlocks == 1 || end - block >= Pair::kChunkBlocks) {
+          few.template add<true>(chunk, first_tile, kPairTiles);
+        } else {
+          few.template add<false>(chunk, first_tile, (end - block) * Format::kTiles);
+        }
+        ring.release();
+        fetch();
+        if (++stage == a.stages) {
+          stage = 0;
+          parity ^= 1;
+        }
+      }
+      few.store(of_turn + (item * kQuantWarps + warp) * warp_sums);
+    }
+    // Two buffers of sums in turn: this barrier also says that nobody reads those of before.
+    __syncthreads();
+    if (token < a.tokens) {
+      const auto sum_of = [&](int item) {
+        const float* from = of_turn + item * kQuantWarps * warp_sums + token * 16 + row;
+        float sum = 0;
+#pragma unroll
+        for (int s = 0; s < kQuantSlices; ++s) sum += from[s * warp_sums];
+        return sum;
+      };
+      const float sum = sum_of(0), up = items == 2 ? sum_of(1) : 0;
+      finish_output(a, part, group * 16 + row, token, sum, up, before);
+    }
+    turn ^= 1;
+  }
+}
+
+}  // namespace spillway::cuda
