@@ -6,7 +6,7 @@
 //
 //   gpu_quant_bench [--types q4_0,q4_k] [--tokens 1,8] [--shapes qkv,o,gate_up,down,head]
 //                   [--sweep | --sweep-all] [--step] [--dequantize] [--json FILE]
-//                   [--kernel 1|2] [--stages S] [--blocks B] [--l2 SETS]
+//                   [--kernel 1|2] [--stages S] [--blocks B] [--resident R] [--l2 SETS]
 //
 // --sweep also tries every launch shape and prints the best one (--sweep-all: all of them); --step
 // times all linear layers of a decode step; --dequantize expands matrices to F16. --kernel (1:
@@ -338,6 +338,8 @@ int run(int argc, char** argv) {
       bench.tuning.stages = std::atoi(argv[++i]);
     } else if (option == "--blocks" && has_value) {
       bench.tuning.blocks_per_sm = std::atoi(argv[++i]);
+    } else if (option == "--resident" && has_value) {
+      bench.tuning.resident = std::atoi(argv[++i]);
     } else if (option == "--l2" && has_value) {
       bench.tuning.l2_sets = std::atoi(argv[++i]);
     } else if (option == "--step") {

@@ -27,6 +27,7 @@ struct QuantLinearTuning {
   int cluster = 0;        // of kSlices, blocks that share K: 1, 2, 4, 8 (from Hopper on)
   int stages = 0;         // buffers of 256 columns that a warp has in flight, at most: 1 to 4
   int blocks_per_sm = 0;  // 1, 2; of kFew to 4
+  int resident = 0;       // of kFew with one token: blocks that registers have room for, 3 or 4
   int l2_sets = -1;       // of kFew: groups that a block prefetches to L2 while it waits
   bool generic = false;   // the slow kernel that reads any layout, for comparison
   // For deterministic mode: one kernel and never more than 16 tokens at once, so that a row's

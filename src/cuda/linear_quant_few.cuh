@@ -14,10 +14,14 @@
 
 namespace spillway::cuda {
 
+// Tokens as x lies in shared memory: three are padded to four.
+__host__ __device__ constexpr int few_tokens(int tokens) { return tokens == 3 ? 4 : tokens; }
+
 // Where things lie, and the rest that follows from tokens, k and stages.
 template <class Block>
 void complete_few(QuantArgs& a) {
   using Shape = QuantShape<Block>;
+  const int tokens = few_tokens(a.tokens);
   a.cluster = 1;
   a.phases = 1;
   a.slices = kQuantSlices;
@@ -25,7 +29,6 @@ void complete_few(QuantArgs& a) {
   a.sets = a.gated() ? a.items / 2 : a.items;
   const int slice_blocks = (a.k / Block::kElements + kQuantSlices - 1) / kQuantSlices;
   a.phase_tiles = slice_blocks * TileFormat<Block>::kTiles;
-  a.tokens_inverse = static_cast<uint32_t>(((uint64_t{1} << 32) + a.tokens - 1) / a.tokens);
   // The last chunk of a slice may be short, but is read whole.
   const int tiles = kQuantSlices * a.phase_tiles + kPairTiles;
   const auto aligned = [](int bytes) { return (bytes + 127) / 128 * 128; };
@@ -33,9 +36,73 @@ void complete_few(QuantArgs& a) {
   at.barriers = kQuantWarps * a.stages * PairFormat<Block>::kChunkBytes;
   at.prepared = at.barriers;
   at.sums = aligned(at.barriers + kQuantWarps * a.stages * 8);
-  at.x_sums = at.sums + 2 * (a.gated() ? 2 : 1) * kQuantWarps * a.tokens * 16 * 4;
-  at.x = aligned(at.x_sums + tiles * ((a.tokens + 1) / 2) * Shape::kXSums * 8);
-  at.total = at.x + tiles * a.tokens * 64;
+  at.x_sums = at.sums + 2 * (a.gated() ? 2 : 1) * kQuantWarps * tokens * 16 * 4;
+  at.x = aligned(at.x_sums + tiles * ((tokens + 1) / 2) * Shape::kXSums * 8);
+  at.total = at.x + tiles * tokens * 64;
+}
+
+// The `tiles` tiles of x from `first` on to shared memory, by one warp, in the order of mma's B,
+// [tile][token][t], with the sums that take off what lies in the operands of A on top of codes.
+template <class Block, int M>
+__device__ __forceinline__ void stage_few_x(const QuantArgs& a, int first, int tiles, uint4* x,
+                                            float* x_sums, int lane) {
+  using Format = TileFormat<Block>;
+  constexpr int kXSums = QuantShape<Block>::kXSums, kPairs = (M + 1) / 2;
+  constexpr int kBatch = 6;  // loads in flight: an eighth of 11008 columns at once
+  const int t = lane % 4, total = tiles * M * 4;
+  const __half* from =
+      static_cast<const __half*>(a.x) + first * 32 + (Format::kBits == 8 ? 8 * t : 4 * t);
+#pragma unroll 1
+  for (int base = 0; base < total; base += kBatch * 32) {
+    uint2 low_x[kBatch], high_x[kBatch];
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int i = base + u * 32 + lane, tile = i / 4 / M, token = i / 4 % M;
+      low_x[u] = high_x[u] = {0, 0};
+      if (i < total) {
+        const __half* row = from + min(token, a.tokens - 1) * a.x_stride + tile * 32;
+        low_x[u] = __ldcg(reinterpret_cast<const uint2*>(row));
+        high_x[u] = __ldcg(reinterpret_cast<const uint2*>(row + (Format::kBits == 8 ? 4 : 16)));
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      if (base + u * 32 >= total) break;
+      const int i = base + u * 32 + lane, tile = i / 4 / M, token = i / 4 % M;
+      const uint2 low = low_x[u], high = high_x[u];
+      const auto sum4 = [](uint2 v) {
+        const float2 p = __half22float2(reinterpret_cast<const __half2&>(v.x));
+        const float2 q = __half22float2(reinterpret_cast<const __half2&>(v.y));
+        return (p.x + p.y) + (q.x + q.y);
+      };
+      const float low_sum = -sum4(low), high_sum = -sum4(high);
+      float first_sum, second_sum = 0;
+      if constexpr (Format::kSplit) {
+        first_sum = Format::kLowOffset * low_sum;
+        second_sum = Format::kHighOffset * high_sum;
+      } else {
+        first_sum = fmaf(Format::kLowOffset, low_sum, Format::kHighOffset * high_sum);
+        if constexpr (Format::kMinimum) second_sum = -(low_sum + high_sum);
+      }
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        first_sum += __shfl_xor_sync(~0U, first_sum, step);
+        if constexpr (kXSums == 2) second_sum += __shfl_xor_sync(~0U, second_sum, step);
+      }
+      if (i >= total) continue;
+      if constexpr (Format::kBits == 8) {
+        x[i] = {low.x, low.y, high.x, high.y};
+      } else {  // (0, 2) and (1, 3)
+        x[i] = {__byte_perm(low.x, low.y, 0x5410), __byte_perm(low.x, low.y, 0x7632),
+                __byte_perm(high.x, high.y, 0x5410), __byte_perm(high.x, high.y, 0x7632)};
+      }
+      if (t == 0) {
+        float* record = x_sums + (tile * kPairs + token / 2) * 2 * kXSums + token % 2;
+        record[0] = first_sum;
+        if constexpr (kXSums == 2) record[2] = second_sum;
+      }
+    }
+  }
 }
 
 // The sums of a slice of one group: M tokens, at least as many as there are.
@@ -47,17 +114,15 @@ class FewSums {
   static constexpr int kSteps = kSetTiles / 2;
   static constexpr int kValues = M == 1 ? 1 : 2;  // tokens of a lane
   static constexpr int kXSums = QuantShape<Block>::kXSums;
+  static constexpr int kPairs = (M + 1) / 2;  // of tokens
 
   // x and x_sums: of this warp's slice.
-  __device__ __forceinline__ FewSums(const QuantArgs& a, const uint4* x, const float* x_sums,
-                                     int lane)
-      : place_(lane), tokens_(a.tokens), t_(lane % 4) {
-    const int g = lane / 4, tile = g / M, token = min(g % M, a.tokens - 1);
-    x_ = x + (tile * a.tokens + token) * 4 + (Format::kBits == 8 ? t_ : t_ % 2 * 2);
-    x_stride_ = a.tokens * 4;
+  __device__ __forceinline__ FewSums(const uint4* x, const float* x_sums, int lane)
+      : place_(lane), t_(lane % 4) {
+    const int g = lane / 4, tile = g / M;
+    x_ = x + g * 4 + (Format::kBits == 8 ? t_ : t_ % 2 * 2);
     odd_tile_ = tile % 2 != 0;
     has_x_ = tile % 2 == t_ / 2;
-    pairs_ = (a.tokens + 1) / 2;
     x_sums_ = x_sums + (M == 4 ? t_ % 2 : 0) * 2 * kXSums;
   }
 
@@ -78,7 +143,7 @@ class FewSums {
       // The tiles of this lane's two columns.
       const int tile0 = base + (M == 1 ? 2 * t_ : M == 2 ? t_ : t_ / 2);
       const int tile1 = M == 1 ? tile0 + 1 : tile0;
-      const float* record0 = x_sums_ + (first_tile + tile0) * pairs_ * 2 * kXSums;
+      const float* record0 = x_sums_ + (first_tile + tile0) * kPairs * 2 * kXSums;
       const float* record1 = M == 1 ? record0 + 2 * kXSums : record0 + 1;
       float d[kSteps][4], e[kSteps][4];
 #pragma unroll
@@ -131,16 +196,14 @@ class FewSums {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       const int token = 2 * t_ + i;
-      if (token < tokens_) {
-        *reinterpret_cast<float2*>(to + token * 16 + 2 * place_.p) = {sums_[0][i], sums_[1][i]};
-      }
+      *reinterpret_cast<float2*>(to + token * 16 + 2 * place_.p) = {sums_[0][i], sums_[1][i]};
     }
   }
 
  private:
   // B of the four products of a pair; the same for all pairs of a set.
   __device__ __forceinline__ void load_x(int tile, uint32_t b[8]) const {
-    const uint4* from = x_ + tile * x_stride_;
+    const uint4* from = x_ + tile * M * 4;
     uint4 first{0, 0, 0, 0}, second{0, 0, 0, 0};
     if constexpr (Format::kBits == 8) {
       if (odd_tile_) {
@@ -170,7 +233,7 @@ class FewSums {
   PairLane<Block> place_;
   const uint4* x_;
   const float* x_sums_;
-  int tokens_, t_, x_stride_, pairs_;
+  int t_;
   bool odd_tile_, has_x_;
   float sums_[2][kValues];  // rows 2p and 2p + 1
 };
@@ -181,8 +244,9 @@ __device__ __forceinline__ void prefetch_to_l2(const uint8_t* from, uint32_t byt
 #endif
 }
 
-template <class Block, int M>
-__global__ void __launch_bounds__(kQuantWarps * 32, M == 1 ? 4 : 3)
+// kResident: blocks that find room on an SM, this kernel's and the next one's.
+template <class Block, int M, int kResident>
+__global__ void __launch_bounds__(kQuantWarps * 32, kResident)
     quant_linear_few_kernel(const __grid_constant__ QuantArgs a) {
   using Format = TileFormat<Block>;
   using Shape = QuantShape<Block>;
@@ -206,42 +270,42 @@ __global__ void __launch_bounds__(kQuantWarps * 32, M == 1 ? 4 : 3)
   const auto weights = [&](int set, int item) {
     int part, group;
     locate(set, item, part, group);
-    return a.parts[part].data + group * a.group_bytes;
+    return a.parts[part].data + group * a.group_bytes +
+           static_cast<int64_t>(begin) * Format::kUnitBytes;
   };
-  // The next buffer's worth to fetch.
-  int fetch_set = first_set, fetch_item = 0, fetch_block = begin, fetch_stage = 0;
-  const uint8_t* fetch_from = weights(first_set, 0);
-  const auto fetch = [&] {
-    if (fetch_set < a.sets && begin < end) {
-      const uint32_t bytes = min(Pair::kChunkBlocks, end - fetch_block) * Format::kUnitBytes;
-      ring.begin(fetch_stage, bytes);
-      ring.copy(fetch_stage, buffers + fetch_stage * Pair::kChunkBytes,
-                fetch_from + static_cast<int64_t>(fetch_block) * Format::kUnitBytes, bytes);
-      fetch_block += Pair::kChunkBlocks;
-      if (fetch_block >= end) {
-        fetch_block = begin;
+  // What is fetched next.
+  const int blocks = end - begin;
+  int fetch_set = first_set, fetch_item = 0, fetch_left = blocks;
+  const uint8_t* fetch_at = weights(first_set, 0);
+  const auto fetch = [&](int stage) {
+    if (fetch_left > 0) {
+      const uint32_t bytes = min(Pair::kChunkBlocks, fetch_left) * Format::kUnitBytes;
+      ring.begin(stage, bytes);
+      ring.copy(stage, buffers + stage * Pair::kChunkBytes, fetch_at, bytes);
+      fetch_at += Pair::kChunkBytes;
+      fetch_left -= Pair::kChunkBlocks;
+      if (fetch_left <= 0) {
         if (++fetch_item == items) {
           fetch_item = 0;
           fetch_set += set_step;
         }
-        if (fetch_set < a.sets) fetch_from = weights(fetch_set, fetch_item);
+        if (fetch_set < a.sets) {
+          fetch_left = blocks;
+          fetch_at = weights(fetch_set, fetch_item);
+        }
       }
     }
     ring.end();
-    fetch_stage = fetch_stage + 1 == a.stages ? 0 : fetch_stage + 1;
   };
 #pragma unroll 1
-  for (int i = 0; i < a.stages; ++i) fetch();
-  if (a.l2_sets > 0 && lane == 0 && begin < end) {
+  for (int i = 0; i < a.stages; ++i) fetch(i);
+  if (a.l2_sets > 0 && lane == 0 && fetch_left > 0) {
     // What did not fit comes closer.
-    int item = fetch_item, from = fetch_block;
-    for (int set = fetch_set, i = 0; set < a.sets && i < a.l2_sets; ++i) {
-      for (; item < items; ++item, from = begin) {
-        prefetch_to_l2(weights(set, item) + static_cast<int64_t>(from) * Format::kUnitBytes,
-                       (end - from) * Format::kUnitBytes);
-      }
-      item = 0;
-      set += set_step;
+    prefetch_to_l2(fetch_at, fetch_left * Format::kUnitBytes);
+    for (int i = fetch_item + 1; i < a.l2_sets * items; ++i) {
+      const int set = fetch_set + i / items * set_step;
+      if (set >= a.sets) break;
+      prefetch_to_l2(weights(set, i % items), blocks * Format::kUnitBytes);
     }
   }
   let_next_start();
@@ -250,56 +314,57 @@ __global__ void __launch_bounds__(kQuantWarps * 32, M == 1 ? 4 : 3)
   uint4* x = reinterpret_cast<uint4*>(shared + at.x);
   float* x_sums = reinterpret_cast<float*>(shared + at.x_sums);
   float* sums = reinterpret_cast<float*>(shared + at.sums);
-  const int warp_sums = a.tokens * 16;
-  stage_x<Block, 1>(a, 0, 0, x, x_sums);
+  constexpr int kWarpSums = M * 16;
+  x += warp * a.phase_tiles * M * 4;
+  x_sums += warp * a.phase_tiles * FewSums<Block, M>::kPairs * 2 * Shape::kXSums;
+  stage_few_x<Block, M>(a, begin * Format::kTiles, blocks * Format::kTiles, x, x_sums, lane);
   __syncwarp();
-  FewSums<Block, M> few(a, x + warp * a.phase_tiles * a.tokens * 4,
-                        x_sums + warp * a.phase_tiles * ((a.tokens + 1) / 2) * 2 * Shape::kXSums,
-                        lane);
+  FewSums<Block, M> few(x, x_sums, lane);
   const int row = static_cast<int>(threadIdx.x) % 16, token = static_cast<int>(threadIdx.x) / 16;
   int stage = 0, turn = 0;
   uint32_t parity = 0;
   for (int set = first_set; set < a.sets; set += set_step) {
-    int part = 0, group = 0;
     float before = 0;
     if (token < a.tokens) {
+      int part, group;
       locate(set, 0, part, group);
       before = output_before(a, part, group * 16 + row, token);
     }
-    float* of_turn = sums + turn * items * kQuantWarps * warp_sums;
+    float* of_turn = sums + turn * items * kQuantWarps * kWarpSums;
 #pragma unroll 1
     for (int item = 0; item < items; ++item) {
       few.clear();
 #pragma unroll 1
-      for (int block = begin; block < end; block += Pair::kChunkBlocks) {
+      for (int block = 0; block < blocks; block += Pair::kChunkBlocks) {
         ring.wait(stage, parity);
         const uint8_t* chunk = buffers + stage * Pair::kChunkBytes;
-        const int first_tile = (block - begin) * Format::kTiles;
-        if (Pair::kChunkBlocks == 1 || end - block >= Pair::kChunkBlocks) {
-          few.template add<true>(chunk, first_tile, kPairTiles);
+        if (Pair::kChunkBlocks == 1 || blocks - block >= Pair::kChunkBlocks) {
+          few.template add<true>(chunk, block * Format::kTiles, kPairTiles);
         } else {
-          few.template add<false>(chunk, first_tile, (end - block) * Format::kTiles);
+          few.template add<false>(chunk, block * Format::kTiles, (blocks - block) * Format::kTiles);
         }
         ring.release();
-        fetch();
+        fetch(stage);
         if (++stage == a.stages) {
           stage = 0;
           parity ^= 1;
         }
       }
-      few.store(of_turn + (item * kQuantWarps + warp) * warp_sums);
+      few.store(of_turn + (item * kQuantWarps + warp) * kWarpSums);
     }
     // Two buffers of sums in turn: this barrier also says that nobody reads those of before.
     __syncthreads();
     if (token < a.tokens) {
       const auto sum_of = [&](int item) {
-        const float* from = of_turn + item * kQuantWarps * warp_sums + token * 16 + row;
+        const float* from = of_turn + item * kQuantWarps * kWarpSums + token * 16 + row;
         float sum = 0;
 #pragma unroll
-        for (int s = 0; s < kQuantSlices; ++s) sum += from[s * warp_sums];
+        for (int s = 0; s < kQuantSlices; ++s) sum += from[s * kWarpSums];
         return sum;
       };
       const float sum = sum_of(0), up = items == 2 ? sum_of(1) : 0;
+      int part, group;
+      locate(set, 0, part, group);
       finish_output(a, part, group * 16 + row, token, sum, up, before);
     }
     turn ^= 1;

@@ -113,10 +113,10 @@ bool shape_few_launch(QuantArgs& a, int& per_sm, const QuantLinearTuning& tuning
   return false;
 }
 
-template <class Block, int M>
+template <class Block, int M, int kResident>
 void launch_few_kernel(const QuantArgs& a, int per_sm, const QuantDeviceLimits& limits,
                        cudaStream_t stream) {
-  auto* kernel = quant_linear_few_kernel<Block, M>;
+  auto* kernel = quant_linear_few_kernel<Block, M, kResident>;
   static std::once_flag once[kQuantDevices];
   std::call_once(once[limits.device], [&] {
     SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -132,12 +132,16 @@ bool launch_few(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceL
   int per_sm = 0;
   if (!shape_few_launch<Block>(a, per_sm, tuning, limits)) return false;
   a.l2_sets = tuning.l2_sets < 0 ? 0 : tuning.l2_sets;
-  if (a.tokens == 1) {
-    launch_few_kernel<Block, 1>(a, per_sm, limits, stream);
-  } else if (a.tokens == 2) {
-    launch_few_kernel<Block, 2>(a, per_sm, limits, stream);
+  // Where shared memory has room for four blocks, registers must have it too.
+  const bool four =
+      tuning.resident == 0 ? a.shared.total <= limits.shared_of(4) : tuning.resident == 4;
+  if (a.tokens > 1) {
+    a.tokens == 2 ? launch_few_kernel<Block, 2, 3>(a, per_sm, limits, stream)
+                  : launch_few_kernel<Block, 4, 3>(a, per_sm, limits, stream);
+  } else if (!TileFormat<Block>::kSplit && four) {
+    launch_few_kernel<Block, 1, TileFormat<Block>::kSplit ? 3 : 4>(a, per_sm, limits, stream);
   } else {
-    launch_few_kernel<Block, 4>(a, per_sm, limits, stream);
+    launch_few_kernel<Block, 1, 3>(a, per_sm, limits, stream);
   }
   return true;
 }
