@@ -5,10 +5,12 @@
 // first.
 //
 //   gpu_quant_bench [--types q4_0,q4_k] [--tokens 1,8] [--shapes qkv,o,gate_up,down,head]
-//                   [--sweep] [--step] [--dequantize] [--json FILE]
+//                   [--sweep | --sweep-all] [--step] [--dequantize] [--json FILE]
+//                   [--kernel 1|2] [--stages S] [--blocks B] [--resident R] [--l2 SETS]
 //
-// --sweep also tries every launch shape and prints the best one; --step times all linear layers of
-// a decode step; --dequantize expands matrices to F16.
+// --sweep also tries every launch shape and prints the best one (--sweep-all: all of them); --step
+// times all linear layers of a decode step; --dequantize expands matrices to F16. --kernel (1:
+// slices, 2: few tokens) and the rest fix what QuantLinearTuning leaves open.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -103,6 +105,8 @@ struct Bench {
   double ceiling = 0;  // bytes per second
   std::FILE* json = nullptr;
   bool first_line = true;
+  QuantLinearTuning tuning;  // of what is not swept
+  bool sweep_all = false;    // prints all that is tried
 
   void record(const std::string& fields) {
     if (json == nullptr) return;
@@ -179,27 +183,48 @@ struct Bench {
 
   void linear_case(const Shape& shape, DType type, int64_t tokens, bool sweep) {
     const int64_t bytes = shape_bytes(shape, type);
-    const double seconds = time_call(shape, type, tokens, {});
+    const double seconds = time_call(shape, type, tokens, tuning);
     const double rate = static_cast<double>(bytes) / seconds;
     std::string best_text;
     double best = seconds;
     if (sweep) {
       QuantLinearTuning winner;
+      const auto attempt = [&](const QuantLinearTuning& one) {
+        const double s = time_call(shape, type, tokens, one);
+        if (sweep_all) {
+          fmt::print("    kernel {} cluster {} stages {} blocks {} l2 {}: {:.2f} us\n",
+                     static_cast<int>(one.kernel), one.cluster, one.stages, one.blocks_per_sm,
+                     one.l2_sets, s * 1e6);
+        }
+        if (s < best) {
+          best = s;
+          winner = one;
+        }
+      };
       for (const int cluster : {1, 2, 4, 8}) {
         for (const int stages : {2, 3, 4}) {
           for (const int per_sm : {1, 2}) {
-            const QuantLinearTuning tuning{
-                .cluster = cluster, .stages = stages, .blocks_per_sm = per_sm};
-            const double s = time_call(shape, type, tokens, tuning);
-            if (s < best) {
-              best = s;
-              winner = tuning;
-            }
+            attempt({.kernel = QuantKernel::kSlices,
+                     .cluster = cluster,
+                     .stages = stages,
+                     .blocks_per_sm = per_sm});
           }
         }
       }
-      best_text = fmt::format("  best {:6.2f} us (cluster {} stages {} blocks {})", best * 1e6,
-                              winner.cluster, winner.stages, winner.blocks_per_sm);
+      for (const int stages : {1, 2, 3, 4}) {
+        for (const int per_sm : {1, 2, 3, 4}) {
+          for (const int l2_sets : {0, 1, 2}) {
+            if (tokens > kQuantFewTokens) continue;
+            attempt({.kernel = QuantKernel::kFew,
+                     .stages = stages,
+                     .blocks_per_sm = per_sm,
+                     .l2_sets = l2_sets});
+          }
+        }
+      }
+      best_text = fmt::format("  best {:6.2f} us (kernel {} cluster {} stages {} blocks {} l2 {})",
+                              best * 1e6, static_cast<int>(winner.kernel), winner.cluster,
+                              winner.stages, winner.blocks_per_sm, winner.l2_sets);
     }
     fmt::print("{:5} {:8} tokens {:3}  {:8.2f} us  {:7.0f} GB/s  {:5.1f}% of reads{}\n",
                dtype_name(type), shape.name, tokens, seconds * 1e6, rate * 1e-9,
@@ -219,11 +244,11 @@ struct Bench {
       bytes = 0;
       for (int layer = 0; layer < 32; ++layer) {
         for (size_t s = 0; s < 4; ++s) {
-          quant_linear(call(kShapes[s], type, tokens, weights + bytes), stream);
+          quant_linear(call(kShapes[s], type, tokens, weights + bytes), stream, tuning);
           bytes += shape_bytes(kShapes[s], type);
         }
       }
-      quant_linear(call(kShapes[4], type, tokens, weights + bytes), stream);
+      quant_linear(call(kShapes[4], type, tokens, weights + bytes), stream, tuning);
       bytes += shape_bytes(kShapes[4], type);
     });
     const double rate = static_cast<double>(bytes) / seconds;
@@ -304,8 +329,19 @@ int run(int argc, char** argv) {
     } else if (option == "--json" && has_value) {
       bench.json = std::fopen(argv[++i], "w");
       SPW_CHECK(bench.json != nullptr, kIo, "cannot write {}", argv[i]);
-    } else if (option == "--sweep") {
+    } else if (option == "--sweep" || option == "--sweep-all") {
       sweep = true;
+      bench.sweep_all = option == "--sweep-all";
+    } else if (option == "--kernel" && has_value) {
+      bench.tuning.kernel = static_cast<QuantKernel>(std::atoi(argv[++i]));
+    } else if (option == "--stages" && has_value) {
+      bench.tuning.stages = std::atoi(argv[++i]);
+    } else if (option == "--blocks" && has_value) {
+      bench.tuning.blocks_per_sm = std::atoi(argv[++i]);
+    } else if (option == "--resident" && has_value) {
+      bench.tuning.resident = std::atoi(argv[++i]);
+    } else if (option == "--l2" && has_value) {
+      bench.tuning.l2_sets = std::atoi(argv[++i]);
     } else if (option == "--step") {
       step = true;
     } else if (option == "--dequantize") {

@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
 #pragma unroll
   for (int t = 0; t < kGenericTokens; ++t) {
     if (t < tokens && lane == t) {
-      finish_output(a, part, row, first_token + t, results[0][t], a.gated() ? results[1][t] : 0);
+      finish_output(a, part, row, first_token + t, results[0][t], a.gated() ? results[1][t] : 0,
+                    output_before(a, part, row, first_token + t));
     }
   }
 }
@@ -140,12 +141,10 @@ const QuantDeviceLimits& device_limits() {
     SPW_CUDA_CHECK(
         cudaDeviceGetAttribute(&of.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     SPW_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    int sm_bytes = 0, reserved = 0;
     SPW_CUDA_CHECK(
-        cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+        cudaDeviceGetAttribute(&of.sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
     SPW_CUDA_CHECK(
-        cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device));
-    of.half_shared_bytes = std::min(of.shared_bytes, sm_bytes / 2 - reserved) / 128 * 128;
+        cudaDeviceGetAttribute(&of.reserved, cudaDevAttrReservedSharedMemoryPerBlock, device));
     of.device = device;
     of.clusters = major >= 9;
   });

@@ -4,8 +4,9 @@
 //
 // The flat GEMM of FlashDecoding++ (section 4: tokens padded to 8, weights streamed through a ring
 // of buffers) on the packed layout that the CPU's kernels read (tensor/packed_layout.h). K is
-// always cut into the same eight slices, whose sums are added in order: a row's result is bit-equal
-// whatever the number of tokens, the slice of the matrix and the tuning.
+// always cut into the same eight slices, whose sums are added in order: with `same_bits` a row's
+// result is bit-equal whatever the number of tokens; it never depends on the slice of the matrix or
+// the shape of the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,20 +15,30 @@
 
 namespace spillway::cuda {
 
-// 0: chosen by shape; others are for measurements and change no result.
+enum class QuantKernel : uint8_t {
+  kByTokens,
+  kSlices,  // any number of tokens: slices of K in clusters of blocks
+  kFew,     // up to kQuantFewTokens, where it is not kSlices
+};
+
+// 0: chosen by shape; others are for measurements and, but for `kernel`, change no result.
 struct QuantLinearTuning {
-  int cluster = 0;        // blocks that share K: 1, 2, 4, 8 (more than 1 from Hopper on)
+  QuantKernel kernel = QuantKernel::kByTokens;
+  int cluster = 0;        // of kSlices, blocks that share K: 1, 2, 4, 8 (from Hopper on)
   int stages = 0;         // buffers of 256 columns that a warp has in flight, at most: 1 to 4
-  int blocks_per_sm = 0;  // 1, 2
+  int blocks_per_sm = 0;  // 1, 2; of kFew to 4
+  int resident = 0;       // of kFew with one token: blocks that registers have room for, 3 or 4
+  int l2_sets = -1;       // of kFew: groups that a block prefetches to L2 while it waits
   bool generic = false;   // the slow kernel that reads any layout, for comparison
-  // For deterministic mode: never more than 16 tokens at once, so that a row's result does not
-  // depend on the others.
+  // For deterministic mode: one kernel and never more than 16 tokens at once, so that a row's
+  // result does not depend on the others.
   bool same_bits = false;
 };
 
 // Tokens that one pass over the weights can serve.
 inline constexpr int kQuantLinearTokens = 64;
 inline constexpr int kQuantSameBitsTokens = 16;
+inline constexpr int kQuantFewTokens = 4;
 
 // Whether packed weights of `type` have a kernel: others stay as they are in the file.
 bool has_grouped_kernel(DType type);

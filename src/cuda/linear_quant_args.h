@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -59,6 +60,7 @@ struct QuantArgs {
   int stages;               // buffers of a warp's ring
   int phases;               // in which a slice is worked off, so that x fits
   int phase_tiles;          // columns / 32 of a slice in a phase, at most
+  int l2_sets;              // sets of a block that are prefetched to L2, of the kernel for few
   uint32_t tokens_inverse;  // ceil(2^32 / tokens)
   QuantShared shared;
 
@@ -69,9 +71,15 @@ struct QuantArgs {
 struct QuantDeviceLimits {
   int device = 0;
   int sms = 0;
-  int shared_bytes = 0;       // a block may have
-  int half_shared_bytes = 0;  // two blocks of an SM may have, each
+  int shared_bytes = 0;  // a block may have
+  int sm_bytes = 0;      // of shared memory
+  int reserved = 0;      // of them, by each block
   bool clusters = false;
+
+  // Shared memory that each of `blocks` blocks on an SM may have.
+  int shared_of(int blocks) const {
+    return std::min(shared_bytes, sm_bytes / blocks - reserved) / 128 * 128;
+  }
 };
 
 // Chooses the shape of the launch and launches, for tokens <= kQuantLinearTokens. False where not

@@ -504,11 +504,12 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
         for (int s = 0; s < kQuantSlices; ++s) sum += parts[s];
         return sum;
       };
-      const float sum = sum_of(local);
-      const float up = gated != 0 ? sum_of(local + 1) : 0;
       int part, group;
       locate_item(a, item, part, group);
-      finish_output(a, part, group * 16 + row, token, sum, up);
+      const float before = output_before(a, part, group * 16 + row, token);
+      const float sum = sum_of(local);
+      const float up = gated != 0 ? sum_of(local + 1) : 0;
+      finish_output(a, part, group * 16 + row, token, sum, up, before);
     }
     if constexpr (kSumBuffers == 2) {
       turn ^= 1;

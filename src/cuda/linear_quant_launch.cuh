@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "cuda/launch.cuh"
+#include "cuda/linear_quant_few.cuh"
 #include "cuda/linear_quant_inl.cuh"
 
 namespace spillway::cuda {
@@ -35,7 +36,7 @@ bool shape_quant_launch(QuantArgs& a, int token_tiles, const QuantLinearTuning& 
                                                : cluster < most && !small_x) {
       continue;
     }
-    if (fits(cluster, 1, 2, limits.half_shared_bytes)) return true;
+    if (fits(cluster, 1, 2, limits.shared_of(2))) return true;
   }
   for (int phases = 1; phases <= 64; phases *= 2) {
     for (int cluster = 1; cluster <= most; cluster *= 2) {
@@ -64,10 +65,9 @@ void launch_quant_kernel(const QuantArgs& a, const QuantLinearTuning& tuning,
                                         limits.shared_bytes));
     for (int per_sm = 1; per_sm <= 2; ++per_sm) {
       for (int i = 0; i < 4; ++i) {
-        residency.clusters[per_sm - 1][i] =
-            max_resident_clusters(kernel, dim3(kQuantWarps * 32),
-                                  per_sm == 1 ? limits.shared_bytes : limits.half_shared_bytes,
-                                  1 << i, limits.sms, per_sm);
+        residency.clusters[per_sm - 1][i] = max_resident_clusters(
+            kernel, dim3(kQuantWarps * 32), per_sm == 1 ? limits.shared_bytes : limits.shared_of(2),
+            1 << i, limits.sms, per_sm);
       }
     }
   });
@@ -75,7 +75,7 @@ void launch_quant_kernel(const QuantArgs& a, const QuantLinearTuning& tuning,
   const int* one = residency.clusters[0] + 3 - a.slices_log2;
   const int* two = residency.clusters[1] + 3 - a.slices_log2;
   int slots = *one;
-  if (kTokenTiles == 1 && a.shared.total <= limits.half_shared_bytes && *two > *one) {
+  if (kTokenTiles == 1 && a.shared.total <= limits.shared_of(2) && *two > *one) {
     const auto rounds = [&](int clusters) { return (a.sets + clusters - 1) / clusters; };
     if (2 * rounds(*two) <= rounds(*one)) slots = *two;
     if (tuning.blocks_per_sm != 0) slots = tuning.blocks_per_sm == 2 ? *two : *one;
@@ -85,9 +85,74 @@ void launch_quant_kernel(const QuantArgs& a, const QuantLinearTuning& tuning,
                   a.cluster, stream, a);
 }
 
+// Two blocks per SM where the next kernel's two fit beside them, or one of them; one where only
+// that leaves room for deep rings.
+template <class Block>
+bool shape_few_launch(QuantArgs& a, int& per_sm, const QuantLinearTuning& tuning,
+                      const QuantDeviceLimits& limits) {
+  const auto fits = [&](int blocks, int fewest_stages) {
+    const int deepest = tuning.stages == 0 ? 4 : tuning.stages;
+    for (a.stages = deepest; a.stages >= std::min(fewest_stages, deepest); --a.stages) {
+      complete_few<Block>(a);
+      if (a.shared.total <= limits.shared_of(blocks)) return true;
+    }
+    return false;
+  };
+  struct Choice {
+    int per_sm, resident, stages;
+  };
+  constexpr Choice kChoices[] = {{2, 4, 2}, {2, 3, 2}, {1, 2, 2}, {1, 1, 2}, {1, 1, 1}};
+  per_sm = tuning.blocks_per_sm;
+  if (per_sm > 0) {
+    return fits(2 * per_sm, 2) || fits(per_sm, 1) || fits(1, 1);
+  }
+  for (const Choice& choice : kChoices) {
+    per_sm = choice.per_sm;
+    if (fits(choice.resident, choice.stages)) return true;
+  }
+  return false;
+}
+
+template <class Block, int M, int kResident>
+void launch_few_kernel(const QuantArgs& a, int per_sm, const QuantDeviceLimits& limits,
+                       cudaStream_t stream) {
+  auto* kernel = quant_linear_few_kernel<Block, M, kResident>;
+  static std::once_flag once[kQuantDevices];
+  std::call_once(once[limits.device], [&] {
+    SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        limits.shared_bytes));
+  });
+  launch(kernel, dim3(std::min(a.sets, limits.sms * per_sm)), dim3(kQuantWarps * 32),
+         a.shared.total, stream, a);
+}
+
+template <class Block>
+bool launch_few(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceLimits& limits,
+                cudaStream_t stream) {
+  int per_sm = 0;
+  if (!shape_few_launch<Block>(a, per_sm, tuning, limits)) return false;
+  a.l2_sets = tuning.l2_sets < 0 ? 0 : tuning.l2_sets;
+  // Where shared memory has room for four blocks, registers must have it too.
+  const bool four =
+      tuning.resident == 0 ? a.shared.total <= limits.shared_of(4) : tuning.resident == 4;
+  if (a.tokens > 1) {
+    a.tokens == 2 ? launch_few_kernel<Block, 2, 3>(a, per_sm, limits, stream)
+                  : launch_few_kernel<Block, 4, 3>(a, per_sm, limits, stream);
+  } else if (!TileFormat<Block>::kSplit && four) {
+    launch_few_kernel<Block, 1, TileFormat<Block>::kSplit ? 3 : 4>(a, per_sm, limits, stream);
+  } else {
+    launch_few_kernel<Block, 1, 3>(a, per_sm, limits, stream);
+  }
+  return true;
+}
+
 template <class Block>
 bool launch_quant(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceLimits& limits,
                   cudaStream_t stream) {
+  if (a.tokens <= kQuantFewTokens && !tuning.same_bits && tuning.kernel != QuantKernel::kSlices &&
+      launch_few<Block>(a, tuning, limits, stream)) {
+    return true;
+  }
   const int token_tiles = a.tokens <= 8 ? 1 : a.tokens <= 16 ? 2 : a.tokens <= 32 ? 4 : 8;
   if (!shape_quant_launch<Block>(a, token_tiles, tuning, limits)) return false;
   switch (token_tiles) {

@@ -151,14 +151,14 @@ TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {
   Case c{.type = GetParam()};
   if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   c.tokens = 1;
-  const Outcome alone = run(c);
+  const Outcome alone = run(c, {.same_bits = true});
   double worst = alone.worst_nmse;
   for (const int64_t tokens : {2, 3, 7, 8, 9, 16, 33, 64, 70}) {
     c.tokens = tokens;
     const Outcome any = run(c), together = run(c, {.same_bits = true});
     worst = std::max(worst, std::max(any.worst_nmse, together.worst_nmse));
     EXPECT_LE(worst, kExact) << tokens;
-    if (tokens <= kQuantSameBitsTokens) {
+    if (tokens > kQuantFewTokens && tokens <= kQuantSameBitsTokens) {
       EXPECT_EQ(any.parts, together.parts);
     }
     for (size_t i = 0; i < alone.parts[0].size(); ++i) {
@@ -174,7 +174,7 @@ TEST_P(QuantLinearTest, AnyNumberOfBlocksInARow) {
   Case c{.type = GetParam(), .n = {35}};
   if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   for (const int64_t count : {1, 2, 3, 5, 7, 8, 9, 17, 43}) {
-    for (const int64_t tokens : {1, 5, 12}) {
+    for (const int64_t tokens : {1, 2, 4, 5, 12}) {
       c.k = blocks(count);
       c.tokens = tokens;
       EXPECT_LE(run(c).worst_nmse, kExact) << "k " << c.k << ", tokens " << tokens;
@@ -197,20 +197,40 @@ TEST_P(QuantLinearTest, TuningDoesNotChangeABit) {
   if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
   for (const int64_t tokens : {1, 11, 20}) {
     c.tokens = tokens;
-    const Outcome first = run(c);
+    const Outcome first = run(c, {.kernel = QuantKernel::kSlices});
     EXPECT_LE(first.worst_nmse, kExact);
     for (const int cluster : {1, 2, 4, 8}) {
       for (const int stages : {1, 2, 3}) {
         for (const int blocks_per_sm : {1, 2}) {
           if (blocks_per_sm == 2 && cluster * stages != 2) continue;  // enough of a choice
-          const Outcome other =
-              run(c, {.cluster = cluster, .stages = stages, .blocks_per_sm = blocks_per_sm});
+          const Outcome other = run(c, {.kernel = QuantKernel::kSlices,
+                                        .cluster = cluster,
+                                        .stages = stages,
+                                        .blocks_per_sm = blocks_per_sm});
           ASSERT_EQ(other.parts, first.parts)
               << tokens << " tokens, cluster " << cluster << ", stages " << stages;
         }
       }
     }
     EXPECT_LE(run(c, {.generic = true}).worst_nmse, kExact);
+  }
+}
+
+TEST_P(QuantLinearTest, TuningOfFewTokensDoesNotChangeABit) {
+  Case c{.type = GetParam(), .n = {3 * 16 * 132 + 16}, .k = blocks(21)};
+  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
+  for (const int64_t tokens : {1, 2, 3, 4}) {
+    c.tokens = tokens;
+    const Outcome first = run(c);
+    EXPECT_LE(first.worst_nmse, kExact);
+    for (const int stages : {1, 2, 3, 4}) {
+      for (const int blocks_per_sm : {1, 2, 4}) {
+        const Outcome other = run(
+            c, {.stages = stages, .blocks_per_sm = blocks_per_sm, .l2_sets = blocks_per_sm % 3});
+        ASSERT_EQ(other.parts, first.parts)
+            << tokens << " tokens, stages " << stages << ", blocks " << blocks_per_sm;
+      }
+    }
   }
 }
 
@@ -238,7 +258,7 @@ TEST_P(QuantLinearTest, PartsShareTheirInput) {
 }
 
 TEST_P(QuantLinearTest, EpiloguesDoWhatTheySay) {
-  for (const int64_t tokens : {1, 9, 33}) {
+  for (const int64_t tokens : {1, 3, 9, 33}) {
     Case c{.type = GetParam(), .n = {83}, .tokens = tokens, .bias = true};
     if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
     c.epilogue = Epilogue::kAccumulate;

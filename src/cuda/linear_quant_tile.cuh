@@ -42,6 +42,8 @@ struct TileFormat {
       std::is_same_v<Block, BlockG4>;
   // Scales that must be computed before use, 256 per group block.
   static constexpr bool kPrepared = Block::kElements == 256;
+  // Codes in two's complement become unsigned by turning their highest bit around.
+  static constexpr int kFlip = kBits == 4 || kBits == 8 ? 0 : kZero<Block>;
   // What lies in `low` and `high` on top of the signed code.
   static constexpr float kLowOffset = kBits == 8 ? 1024 + 128 : 1024 + kZero<Block>;
   static constexpr float kHighOffset =
@@ -86,45 +88,38 @@ struct RowPairs {
   uint32_t high[2];
 };
 
+// Of the bits of four columns and of those 16 on: `four` has them in nibbles (8-bit types: four
+// columns, and in `two` the four after them), `two` and `one` two bits and one more at bits 0 and
+// 1, 2 and 3 of each byte.
 template <int kBits, int kFlip>
-__device__ __forceinline__ RowPairs row_pairs(const uint8_t* sub, const TileLane& at, int second) {
+__device__ __forceinline__ RowPairs word_pairs(uint32_t four, uint32_t two, uint32_t one) {
   RowPairs out;
   constexpr uint32_t kLow = (0x6400U ^ kFlip) * 0x00010001U;
   if constexpr (kBits == 8) {
-    uint2 word = *reinterpret_cast<const uint2*>(sub + at.bytes + second * 256);
-    word.x ^= 0x80808080U;
-    word.y ^= 0x80808080U;
-    out.low[0] = __byte_perm(word.x, 0x64646464U, 0x4140);
-    out.low[1] = __byte_perm(word.x, 0x64646464U, 0x4342);
-    out.high[0] = __byte_perm(word.y, 0x64646464U, 0x4140);
-    out.high[1] = __byte_perm(word.y, 0x64646464U, 0x4342);
+    four ^= 0x80808080U;
+    two ^= 0x80808080U;
+    out.low[0] = __byte_perm(four, 0x64646464U, 0x4140);
+    out.low[1] = __byte_perm(four, 0x64646464U, 0x4342);
+    out.high[0] = __byte_perm(two, 0x64646464U, 0x4140);
+    out.high[1] = __byte_perm(two, 0x64646464U, 0x4342);
   } else if constexpr (kBits == 3) {
     constexpr uint32_t kHigh = (0x5c00U ^ kFlip << 2) * 0x00010001U;
-    const uint32_t two =
-        *reinterpret_cast<const uint32_t*>(sub + at.high2 + second * 64) >> at.shift2;
-    const uint32_t one =
-        *reinterpret_cast<const uint32_t*>(sub + 128 + at.high1 + second * 32) >> at.shift1;
     out.low[0] = and_xor(one << 2, 0x00040004U, and_xor(two, 0x00030003U, kLow));
     out.low[1] = and_xor(one >> 6, 0x00040004U, and_xor(two >> 8, 0x00030003U, kLow));
     out.high[0] = and_xor(one << 3, 0x00100010U, and_xor(two, 0x000c000cU, kHigh));
     out.high[1] = and_xor(one >> 5, 0x00100010U, and_xor(two >> 8, 0x000c000cU, kHigh));
   } else {
     constexpr uint32_t kHigh = (0x5400U ^ kFlip << 4) * 0x00010001U;
-    const uint32_t word = *reinterpret_cast<const uint32_t*>(sub + at.nibbles + second * 128);
-    out.low[0] = and_xor(word, 0x000f000fU, kLow);
-    out.low[1] = and_xor(word >> 8, 0x000f000fU, kLow);
-    out.high[0] = and_xor(word, 0x00f000f0U, kHigh);
-    out.high[1] = and_xor(word >> 8, 0x00f000f0U, kHigh);
+    out.low[0] = and_xor(four, 0x000f000fU, kLow);
+    out.low[1] = and_xor(four >> 8, 0x000f000fU, kLow);
+    out.high[0] = and_xor(four, 0x00f000f0U, kHigh);
+    out.high[1] = and_xor(four >> 8, 0x00f000f0U, kHigh);
     if constexpr (kBits == 5) {
-      const uint32_t one =
-          *reinterpret_cast<const uint32_t*>(sub + 256 + at.high1 + second * 32) >> at.shift1;
       out.low[0] = and_xor(one << 4, 0x00100010U, out.low[0]);
       out.low[1] = and_xor(one >> 4, 0x00100010U, out.low[1]);
       out.high[0] = and_xor(one << 7, 0x01000100U, out.high[0]);
       out.high[1] = and_xor(one >> 1, 0x01000100U, out.high[1]);
     } else if constexpr (kBits == 6) {
-      const uint32_t two =
-          *reinterpret_cast<const uint32_t*>(sub + 256 + at.high2 + second * 64) >> at.shift2;
       out.low[0] = and_xor(two << 4, 0x00300030U, out.low[0]);
       out.low[1] = and_xor(two >> 4, 0x00300030U, out.low[1]);
       out.high[0] = and_xor(two << 6, 0x03000300U, out.high[0]);
@@ -132,6 +127,25 @@ __device__ __forceinline__ RowPairs row_pairs(const uint8_t* sub, const TileLane
     }
   }
   return out;
+}
+
+template <int kBits, int kFlip>
+__device__ __forceinline__ RowPairs row_pairs(const uint8_t* sub, const TileLane& at, int second) {
+  uint32_t four = 0, two = 0, one = 0;
+  const auto word = [&](int offset) { return *reinterpret_cast<const uint32_t*>(sub + offset); };
+  if constexpr (kBits == 8) {
+    const uint2 both = *reinterpret_cast<const uint2*>(sub + at.bytes + second * 256);
+    four = both.x;
+    two = both.y;
+  } else if constexpr (kBits == 3) {
+    two = word(at.high2 + second * 64) >> at.shift2;
+    one = word(128 + at.high1 + second * 32) >> at.shift1;
+  } else {
+    four = word(at.nibbles + second * 128);
+    if constexpr (kBits == 5) one = word(256 + at.high1 + second * 32) >> at.shift1;
+    if constexpr (kBits == 6) two = word(256 + at.high2 + second * 64) >> at.shift2;
+  }
+  return word_pairs<kBits, kFlip>(four, two, one);
 }
 
 // The operands of a tile, in the order of mma's registers.
@@ -150,10 +164,8 @@ __device__ __forceinline__ void take_off(uint32_t& pair, float offset) {
 template <class Block, bool kPlain>
 __device__ __forceinline__ TileOperands tile_operands(const uint8_t* sub, const TileLane& at) {
   using Format = TileFormat<Block>;
-  // Codes in two's complement become unsigned by turning their highest bit around.
-  constexpr int kFlip = Format::kBits == 4 || Format::kBits == 8 ? 0 : kZero<Block>;
-  const RowPairs first = row_pairs<Format::kBits, kFlip>(sub, at, 0);
-  const RowPairs second = row_pairs<Format::kBits, kFlip>(sub, at, 1);
+  const RowPairs first = row_pairs<Format::kBits, Format::kFlip>(sub, at, 0);
+  const RowPairs second = row_pairs<Format::kBits, Format::kFlip>(sub, at, 1);
   TileOperands out{{first.low[0], second.low[0], first.low[1], second.low[1]},
                    {first.high[0], second.high[0], first.high[1], second.high[1]}};
   if constexpr (kPlain) {

@@ -21,6 +21,7 @@ class WeightRing {
       : barriers_(shared_address(barriers)), stages_(stages), lane_(lane) {
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
+#pragma unroll 1
       for (int i = 0; i < stages; ++i) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * i) : "memory");
       }
