@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -68,6 +69,8 @@ class CudaOps final : public Ops {
   // Memory that grows to the largest size asked for; growing waits for the queue, and voids what
   // was recorded.
   std::byte* grown(Buffer& buffer, size_t bytes, bool zeroed = false);
+  // Tells the call what the linear layer after it reads: known from the last time this program ran.
+  void set_next(LinearCall& call);
   // Whether the kernel of this call computes the input's norm by itself.
   bool takes_norm(LinearCall call, const LinearInput& input) const;
   void set_input(LinearCall& call, const LinearInput& input);
@@ -89,9 +92,18 @@ class CudaOps final : public Ops {
   UnifiedMax unified_;
   StepTables tables_;
   GraphCache graphs_;
+  // The matrices of a decode step in the order they are multiplied with, by program.
+  struct WeightBytes {
+    const std::byte* data;
+    uint64_t bytes;
+  };
+  std::map<uint64_t, std::vector<WeightBytes>> orders_;
+  std::vector<WeightBytes>* order_ = nullptr;  // of the step at hand; null outside of decode steps
+  size_t order_at_ = 0;
+  bool order_known_ = false;
   // Techniques that are off, to measure what each brings: SPILLWAY_CUDA_WITHOUT=graphs,gemv,...
   struct LeftOut {
-    bool graphs, gemv, flat, unified;
+    bool graphs, gemv, flat, unified, prefetch;
   } left_out_;
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
   uint64_t generation_ = 0;            // of the memory below

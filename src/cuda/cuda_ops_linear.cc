@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers on a GPU: which kernel multiplies (FlashDecoding++, section 5).
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "cuda/cuda_ops.h"
@@ -23,6 +24,12 @@ bool go_together(const LinearPart& a, const LinearPart& b) {
   return a.w.dtype == b.w.dtype && a.w.layout == b.w.layout && a.w.cols == b.w.cols &&
          a.out.dtype == b.out.dtype && a.out.stride == b.out.stride;
 }
+
+// As much as HBM delivers in the few microseconds between two linear layers, and some.
+const uint64_t kNextBytes = [] {
+  const char* v = std::getenv("SPW_X_NEXT");
+  return v ? std::strtoull(v, nullptr, 10) << 20 : uint64_t{24} << 20;
+}();
 
 // Where the library takes over from the kernels that decode quantized weights in registers: the
 // weights are then expanded once per step, which pays when many tokens share it.
@@ -68,7 +75,7 @@ void CudaOps::linear(const WeightView& w, const WeightView& bias, const Activati
 bool CudaOps::takes_norm(LinearCall call, const LinearInput& input) const {
   const Norm& norm = *input.norm;
   if (norm.kind != NormKind::kRms || norm.weight.empty() || !norm.bias.empty() || deterministic_ ||
-      left_out_.gemv) {
+      left_out_.gemv || std::getenv("SPW_X_NOFUSE") != nullptr) {
     return false;
   }
   call.x = input.x;
@@ -142,6 +149,27 @@ Activations CudaOps::as_type(const Activations& x, DType type) {
   return converted;
 }
 
+void CudaOps::set_next(LinearCall& call) {
+  if (order_ == nullptr) return;
+  if (!order_known_) {
+    // The parts of a call lie behind each other in the arena.
+    uint64_t bytes = 0;
+    for (int i = 0; i < call.count; ++i) {
+      if (call.parts[i].w.data < call.parts[0].w.data) continue;
+      const auto end = static_cast<uint64_t>(call.parts[i].w.data - call.parts[0].w.data +
+                                             call.parts[i].w.bytes());
+      if (end <= 2 * kNextBytes) bytes = std::max(bytes, end);
+    }
+    order_->push_back({call.parts[0].w.data,
+                       std::max<uint64_t>(bytes, static_cast<uint64_t>(call.parts[0].w.bytes()))});
+    return;
+  }
+  // After the last comes the first, of the next step.
+  const WeightBytes& next = (*order_)[++order_at_ % order_->size()];
+  call.next = next.data;
+  call.next_bytes = static_cast<uint32_t>(std::min<uint64_t>(next.bytes, kNextBytes) / 16 * 16);
+}
+
 void CudaOps::multiply(LinearCall call) {
   const WeightView& w = call.parts[0].w;
   const int64_t tokens = call.x.rows;
@@ -151,6 +179,7 @@ void CudaOps::multiply(LinearCall call) {
                part.out.cols == part.w.rows);
   }
   if (tokens == 0) return;
+  set_next(call);
   if (call.norm_weight == nullptr) call.x = as_type(call.x, input_type(w.dtype));
   if (is_plain(w.dtype)) {
     multiply_plain(call);

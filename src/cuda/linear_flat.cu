@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(32 * W) flat_kernel(const __grid_constant__ Li
 #pragma unroll
     for (int i = 0; i < RT; ++i) a[u][i][0] = load(u, i, 0), a[u][i][1] = load(u, i, 1);
   }
+  prefetch_for_next(p.next, p.next_bytes);
   wait_for_previous();
 
   const std::byte* x = p.x + (g * p.x_stride + first_column) * 2;
@@ -191,10 +192,12 @@ LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
   // reads x once for a block of rows.
   LinearVariant variant;
   const bool few_rows = problem.n < int64_t{64} * gpu.sms;
-  if (problem.tokens <= 8 && few_rows) {
+  if (problem.gated && (problem.tokens <= 4 || few_rows)) {
+    variant.index = 2;
+  } else if (problem.tokens <= 8 && few_rows) {
     variant.index = 6;
   } else if (problem.tokens <= 4) {
-    variant.index = problem.gated ? 2 : 1;
+    variant.index = 1;
   } else {
     variant = plan_staged(problem, gpu);
     variant.index += kShapeCount;

@@ -7,6 +7,7 @@
 // ring is filled before the kernel waits for the one in front of it.
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <type_traits>
 
 #include "cuda/linear.h"
@@ -65,6 +66,7 @@ __global__ void __launch_bounds__(32 * kWarps)
       }
     }
   }
+  prefetch_for_next(p.next, p.next_bytes);
   wait_for_previous();
 
   // Past the end of a row weights are zero and x is read again from its last piece.
@@ -265,7 +267,7 @@ LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& gpu) {
   LinearVariant variant;
   const bool few_rows = problem.n < int64_t{64} * gpu.sms;
   variant.index = !few_rows ? 4 : problem.k > 8192 ? 6 : 1;
-  variant.prefetch_l2 = true;
+  variant.prefetch_l2 = std::getenv("SPW_X_L2") != nullptr;
   return variant;
 }
 

@@ -52,6 +52,8 @@ LinearParams params_of(const LinearCall& call) {
   p.out_type = first.out.dtype;
   p.epilogue = call.epilogue;
   p.activation = call.activation;
+  p.next = call.next;
+  p.next_bytes = call.next_bytes;
   p.norm_weight = call.norm_weight;
   p.norm_eps = call.norm_eps;
   SPW_ASSERT(call.x.cols == p.k && call.x.stride >= p.k && p.k > 0);

@@ -33,6 +33,8 @@ struct LinearParams {
   DType out_type;
   Epilogue epilogue;
   ActivationKind activation;
+  const std::byte* next;
+  uint32_t next_bytes;
   const float* norm_weight;  // null: x as it is
   float norm_eps;
 };
