@@ -15,20 +15,20 @@ constexpr float kLog2E = 1.4426950408889634F;
 
 // As many as shared memory holds: bytes on their way are what keeps HBM busy. No more than leaves
 // registers for the outputs.
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kBuffers>
 constexpr int decode_blocks_per_sm() {
   constexpr int kReserved = 1024;  // per block, by the driver
   constexpr int kFits =
-      228 * 1024 / (static_cast<int>(sizeof(DecodeShared<kType, kDim>)) + kReserved);
+      228 * 1024 / (static_cast<int>(sizeof(DecodeShared<kType, kDim, kBuffers>)) + kReserved);
   constexpr int kMost = kDim > 128 ? 2 : 3;
   return std::max(1, std::min(kFits, kMost));
 }
 
 // Query `warp` of the tile goes to shared memory: as halves, rotated for int4.
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kBuffers>
 __device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace& p,
-                                            DecodeShared<kType, kDim>& shared) {
-  using Shape = DecodeShape<kType, kDim>;
+                                            DecodeShared<kType, kDim, kBuffers>& shared) {
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   __half* to = shared.queries[warp];
@@ -68,10 +68,10 @@ __device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace
 
 // Adds up what the warps left, in their order, and writes it to the part's slot or to out.
 // `unified`: all are relative to the unified maximum.
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kBuffers>
 __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace& p,
-                                           DecodeShared<kType, kDim>& shared, bool unified,
-                                           float* slot) {
+                                           DecodeShared<kType, kDim, kBuffers>& shared,
+                                           bool unified, float* slot) {
   constexpr int kFours = kDim / 4;
   for (int i = static_cast<int>(threadIdx.x); i < p.queries * kFours; i += kDecodeThreads) {
     const int query = i / kFours, d = i % kFours * 4;
@@ -124,13 +124,15 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
   }
 }
 
-template <KvType kType, int kDim, bool kUnified>
-__global__
-__launch_bounds__(kDecodeThreads, decode_blocks_per_sm<kType, kDim>()) void attention_decode_kernel(
-    const __grid_constant__ DecodeArgs a) {
+template <KvType kType, int kDim, int kBuffers, bool kUnified>
+__global__ __launch_bounds__(
+    kDecodeThreads,
+    decode_blocks_per_sm<kType, kDim,
+                         kBuffers>()) void attention_decode_kernel(const __grid_constant__
+                                                                       DecodeArgs a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) std::byte shared_bytes[];
-  auto& shared = *reinterpret_cast<DecodeShared<kType, kDim>*>(shared_bytes);
+  auto& shared = *reinterpret_cast<DecodeShared<kType, kDim, kBuffers>*>(shared_bytes);
   let_next_start();
   if (!a.early) wait_for_previous();
   PartPlace p;
@@ -138,7 +140,7 @@ __launch_bounds__(kDecodeThreads, decode_blocks_per_sm<kType, kDim>()) void atte
     wait_for_previous();
     return;
   }
-  WarpPart<kType, kDim, kUnified> part(a, p, shared);
+  WarpPart<kType, kDim, kBuffers, kUnified> part(a, p, shared);
   // What earlier steps have written need not wait for the kernel before.
   const bool early = a.early && part.base + kWarpTokens <= p.start;
   if (early) part.start();
@@ -196,14 +198,30 @@ void launch_decode(Kernel kernel, const DecodeArgs& a, int shared_bytes, cudaStr
          static_cast<size_t>(shared_bytes), stream, a);
 }
 
+template <KvType kType, int kDim, int kBuffers>
+void launch_mma_with(const DecodeArgs& a, bool unified, cudaStream_t stream) {
+  constexpr int kBytes = static_cast<int>(sizeof(DecodeShared<kType, kDim, kBuffers>));
+  if (unified) {
+    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, true>, a, kBytes, stream);
+  } else {
+    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, false>, a, kBytes, stream);
+  }
+}
+
 template <KvType kType, int kDim>
 void launch_mma(const DecodeArgs& a, bool unified, cudaStream_t stream) {
-  constexpr int bytes = static_cast<int>(sizeof(DecodeShared<kType, kDim>));
-  if (unified) {
-    launch_decode(attention_decode_kernel<kType, kDim, true>, a, bytes, stream);
-  } else {
-    launch_decode(attention_decode_kernel<kType, kDim, false>, a, bytes, stream);
+  constexpr int kMany = decode_buffers(kType, kDim, true);
+  constexpr int kFew = decode_buffers(kType, kDim, false);
+  static_assert(sizeof(DecodeShared<kType, kDim, kFew>) <= 99 * 1024);
+  if constexpr (kFew != kMany) {
+    int device = 0, limit = 0;
+    SPW_CUDA_CHECK(cudaGetDevice(&device));
+    SPW_CUDA_CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    static const bool few = std::getenv("SPILLWAY_ATTENTION_FEW") != nullptr;
+    if (few || static_cast<int>(sizeof(DecodeShared<kType, kDim, kMany>)) > limit)
+      return launch_mma_with<kType, kDim, kFew>(a, unified, stream);
   }
+  launch_mma_with<kType, kDim, kMany>(a, unified, stream);
 }
 
 // False: no such kernel.

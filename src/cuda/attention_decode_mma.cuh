@@ -2,9 +2,9 @@
 // One warp's 32 tokens of decode attention on tensor cores.
 //
 // The warp's two pages of keys and two of values go to shared memory in the background, all at once
-// where there is room, so that a block has its whole part on the way before it computes anything.
-// Nobody else uses them: no barriers but the warp's own. Three buffers are enough for large heads:
-// the last page of values comes where the first of keys was.
+// where there is room, so that a block has its whole part on the way before it computes anything;
+// with fewer buffers, the last come where the first were. Nobody else uses them: no barriers but
+// the warp's own.
 //
 // Scores: queries are the rows of A (8 of its 16), tokens the columns of B. Outputs: dims are the
 // rows of A, tokens its columns, queries the columns of B; that is how scores come out of the first
@@ -20,6 +20,7 @@
 #pragma once
 
 #include "cuda/attention_merge.cuh"
+#include "cuda/code_halves.cuh"
 
 namespace spillway::cuda {
 
@@ -27,7 +28,14 @@ constexpr int kWarpTokens = 32;
 constexpr int kTiles = 4;              // of 8 tokens
 constexpr float kTopExponent = 15.0F;  // 2^15 is the largest exponent of F16 that may be rounded up
 
-template <KvType kType, int kDim>
+// Pages of a warp that are in shared memory at a time, where blocks may have much of it (Hopper,
+// data center Ampere) and where not.
+constexpr int decode_buffers(KvType type, int dim, bool much) {
+  if (type == KvType::kF16 && dim > 64) return much || dim < 128 ? 3 : dim > 128 ? 1 : 2;
+  return type == KvType::kInt8 && dim > 128 && !much ? 2 : 4;
+}
+
+template <KvType kType, int kDim, int kBufferCount>
 struct DecodeShape {
   static constexpr bool kHalfKv = kType == KvType::kF16;
   static constexpr KvPageLayout kLayout{kType, kDim};
@@ -47,7 +55,7 @@ struct DecodeShape {
   static constexpr int kPitch = kRowBytes + 16;
   static constexpr int kPageBytes =
       kHalfKv ? kKvBlockTokens * kPitch : (static_cast<int>(kLayout.bytes) + 63) / 128 * 128 + 64;
-  static constexpr int kBuffers = kHalfKv && kDim >= 128 ? 3 : 4;
+  static constexpr int kBuffers = kBufferCount;
   // Outputs of the warp take the place of its pages: [queries][kOutPitch] floats.
   static constexpr int kOutPitch = kDim + 4;
   static constexpr int kWarpBytes = kBuffers * kPageBytes > 4 * kTileQueries* kOutPitch
@@ -68,9 +76,9 @@ struct DecodeShape {
 };
 
 // What a block shares.
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kBuffers>
 struct DecodeShared {
-  using Shape = DecodeShape<kType, kDim>;
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
   alignas(16) std::byte pages[kDecodeWarps][Shape::kWarpBytes];
   alignas(16) __half queries[kTileQueries][Shape::kQueryPitch];
   float rotated[kType == KvType::kInt4 ? kTileQueries : 1][kDim];  // int4: queries
@@ -83,34 +91,15 @@ struct DecodeShared {
   }
 };
 
-__device__ __forceinline__ __half2 as_half2(uint32_t x) {
-  return *reinterpret_cast<const __half2*>(&x);
-}
-__device__ __forceinline__ uint32_t bits_of(__half2 x) {
-  return *reinterpret_cast<const uint32_t*>(&x);
-}
-// Two of four unsigned bytes that stand for signed ones + 128.
-__device__ __forceinline__ __half2 signed_bytes_to_half2(uint32_t biased, uint32_t selector) {
-  const uint32_t x = __byte_perm(biased, 0x64646464U, selector);  // 1024 + byte
-  return __hsub2(as_half2(x), as_half2(0x64806480U));             // 1152
-}
-// The low nibbles of bytes 0 and 2.
-__device__ __forceinline__ __half2 nibbles_to_half2(uint32_t word) {
-  return __hsub2(as_half2((word & 0x000f000fU) | 0x64006400U), as_half2(0x64006400U));
-}
-// Two of four bytes below 16.
-__device__ __forceinline__ __half2 small_bytes_to_half2(uint32_t word, uint32_t selector) {
-  return __hsub2(as_half2(__byte_perm(word, 0x64646464U, selector)), as_half2(0x64006400U));
-}
 __device__ __forceinline__ float half_of(const Bytes16& x, int i) {
   const float2 pair = unpack_half2(x.r[i / 2]);
   return i % 2 == 0 ? pair.x : pair.y;
 }
 
-template <KvType kType, int kDim, bool kUnified>
+template <KvType kType, int kDim, int kBuffers, bool kUnified>
 struct WarpPart {
-  using Shape = DecodeShape<kType, kDim>;
-  using Shared = DecodeShared<kType, kDim>;
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
+  using Shared = DecodeShared<kType, kDim, kBuffers>;
 
   const DecodeArgs& a;
   const PartPlace& p;
@@ -137,7 +126,7 @@ struct WarpPart {
 
   // Keys 0, keys 1, values 0, values 1.
   __device__ __forceinline__ std::byte* page(int i) const {
-    return shared.pages[warp] + i % Shape::kBuffers * Shape::kPageBytes;
+    return shared.pages[warp] + i % kBuffers * Shape::kPageBytes;
   }
 
   template <bool kWhole>
@@ -180,7 +169,7 @@ struct WarpPart {
   template <bool kWhole>
   __device__ __forceinline__ void start_copies() const {
 #pragma unroll
-    for (int i = 0; i < Shape::kBuffers; ++i) {
+    for (int i = 0; i < kBuffers; ++i) {
       copy_page<kWhole>(i);
       commit_copies();
     }
@@ -194,12 +183,25 @@ struct WarpPart {
       start_copies<false>();
     }
   }
-  // Until page i is there.
+  // Until page kPage is there.
   template <int kPage>
   __device__ __forceinline__ void wait_page() const {
-    constexpr int kLast = Shape::kBuffers == 4 || kPage > 0 ? 3 : 2;
-    wait_copies<kLast - kPage>();
+    constexpr int kSent = kBuffers + kPage < 4 ? kBuffers + kPage : 4;
+    wait_copies<kSent - kPage - 1>();
     __syncwarp();
+  }
+  // Page kPage has been read: what takes its place, if anything does.
+  template <int kPage>
+  __device__ __forceinline__ void replace_page() const {
+    if constexpr (kPage + kBuffers < 4) {
+      __syncwarp();
+      if (whole) {
+        copy_page<true>(kPage + kBuffers);
+      } else {
+        copy_page<false>(kPage + kBuffers);
+      }
+      commit_copies();
+    }
   }
 
   // Scores of tile i: [0], [1] are query g with columns 2 t and 2 t + 1.
@@ -426,20 +428,16 @@ struct WarpPart {
       if constexpr (Shape::kHalfKv) {
         wait_page<0>();
         score_half<0>();
-        if constexpr (Shape::kBuffers == 3) {
-          __syncwarp();  // all lanes have read what is overwritten
-          if (whole) {
-            copy_page<true>(3);
-          } else {
-            copy_page<false>(3);
-          }
-          commit_copies();
-        }
+        replace_page<0>();
         wait_page<1>();
         score_half<1>();
+        replace_page<1>();
       } else {
-        wait_page<1>();
+        wait_copies<kBuffers - 2>();
+        __syncwarp();
         score_codes();
+        replace_page<0>();
+        replace_page<1>();
       }
       own = exponentiate();
       constexpr uint32_t kOnes = 0x3c003c00U;
@@ -448,6 +446,7 @@ struct WarpPart {
       if constexpr (Shape::kHalfKv) {
         wait_page<2>();
         add_half_values<0>();
+        replace_page<2>();
         wait_page<3>();
         add_half_values<1>();
       } else {
