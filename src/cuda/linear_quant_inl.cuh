@@ -75,37 +75,43 @@ struct QuantShape {
   }
 };
 
-__device__ __forceinline__ void block_barrier(int cluster) {
+// A barrier of the cluster (of the block where it is alone) in two halves.
+__device__ __forceinline__ void arrive_at_barrier(int cluster) {
+#if __CUDA_ARCH__ >= 900
+  if (cluster > 1) asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_at_barrier(int cluster) {
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     return;
   }
 #endif
   __syncthreads();
 }
+__device__ __forceinline__ void block_barrier(int cluster) {
+  arrive_at_barrier(cluster);
+  wait_at_barrier(cluster);
+}
 
-// A float in the shared memory of block `rank` of this cluster.
-__device__ __forceinline__ float load_shared_of(const float* own, int rank, int cluster) {
+// Four floats in the shared memory of block `rank` of this cluster.
+__device__ __forceinline__ float4 load_shared_of(const float* own, int rank, int cluster) {
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) {
     uint32_t address;
-    float value;
+    float4 value;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                  : "=r"(address)
                  : "r"(shared_address(own)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(address)
+                 : "memory");
     return value;
   }
 #endif
-#ifdef __CUDA_ARCH__
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(shared_address(own)) : "memory");
-  return value;
-#else
-  return *own;
-#endif
+  return *reinterpret_cast<const float4*>(own);
 }
 
 // The group behind an item: which part, which of its groups.
@@ -479,48 +485,58 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
     if (phase + 1 < a.phases) continue;
 
     float* of_turn = sums + turn * kQuantWarps * warp_sums;
+    if (kSumBuffers == 1 && set != first_set) wait_at_barrier(a.cluster);
     accumulator.store(of_turn + warp * warp_sums, lane);
     block_barrier(a.cluster);
-    // Of gated calls an output has two neighbouring items.
+    // Four rows at a time. Of gated calls an output has two neighbouring items.
     const int gated = a.gated() ? 1 : 0, output_items_log2 = a.set_items_log2 - gated;
-    const int outputs = 16 * a.tokens << output_items_log2;
+    const int outputs = 4 * a.tokens << output_items_log2;
     for (int o = rank * kQuantWarps * 32 + static_cast<int>(threadIdx.x); o < outputs;
          o += a.cluster * kQuantWarps * 32) {
-      const int row = o % 16;
-      const int local = (o / 16 & ((1 << output_items_log2) - 1)) << gated;
-      const int token = o / 16 >> output_items_log2;
+      const int row = o % 4 * 4;
+      const int local = (o / 4 & ((1 << output_items_log2) - 1)) << gated;
+      const int token = o / 4 >> output_items_log2;
       const int item = (set << a.set_items_log2) + local;
       if (item >= a.items) continue;
       const auto sum_of = [&](int index) {
         const float* from = of_turn + (index / kGroups << a.slices_log2) * warp_sums +
                             (index % kGroups * a.tokens + token) * kQuantSumStride + row;
-        float parts[kQuantSlices], sum = 0;
+        float4 parts[kQuantSlices], sum{0, 0, 0, 0};
 #pragma unroll
         for (int s = 0; s < kQuantSlices; ++s) {
           parts[s] = load_shared_of(from + (s & (a.slices - 1)) * warp_sums, s >> a.slices_log2,
                                     a.cluster);
         }
 #pragma unroll
-        for (int s = 0; s < kQuantSlices; ++s) sum += parts[s];
+        for (int s = 0; s < kQuantSlices; ++s) {
+          sum.x += parts[s].x, sum.y += parts[s].y;
+          sum.z += parts[s].z, sum.w += parts[s].w;
+        }
         return sum;
       };
+      const float4 sum = sum_of(local);
+      const float4 up = gated != 0 ? sum_of(local + 1) : float4{0, 0, 0, 0};
       int part, group;
       locate_item(a, item, part, group);
-      const float before = output_before(a, part, group * 16 + row, token);
-      const float sum = sum_of(local);
-      const float up = gated != 0 ? sum_of(local + 1) : 0;
-      finish_output(a, part, group * 16 + row, token, sum, up, before);
+      finish_output(a, part, group * 16 + row, token, sum.x, up.x);
+      finish_output(a, part, group * 16 + row + 1, token, sum.y, up.y);
+      finish_output(a, part, group * 16 + row + 2, token, sum.z, up.z);
+      finish_output(a, part, group * 16 + row + 3, token, sum.w, up.w);
     }
+    // The sums have been read; who will write the next ones waits for that only then.
     if constexpr (kSumBuffers == 2) {
       turn ^= 1;
     } else {
-      block_barrier(a.cluster);
+      arrive_at_barrier(a.cluster);
     }
     set += set_step;
     phase = -1;
   }
   // Nobody leaves while others of its cluster may read its sums.
-  if (a.cluster > 1) block_barrier(a.cluster);
+  if (a.cluster > 1) {
+    if (kSumBuffers == 2 || first_set >= a.sets) arrive_at_barrier(a.cluster);
+    wait_at_barrier(a.cluster);
+  }
 }
 
 }  // namespace spillway::cuda
