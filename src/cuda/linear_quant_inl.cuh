@@ -32,11 +32,15 @@ inline constexpr bool kPlainCodes = kTokenTiles > 2;
 template <class Block>
 struct QuantShape {
   using Format = TileFormat<Block>;
-  // Blocks of a buffer: 256 columns, 128 of 8-bit types.
-  static constexpr int kChunkBlocks =
-      std::max(1, (Format::kBits == 8 ? 128 : 256) / Block::kElements);
-  static constexpr int kChunkBytes = kChunkBlocks * Format::kUnitBytes;
-  static constexpr int kStageBytes = kQuantWarpGroups * kChunkBytes;
+  // Blocks of a buffer: 256 columns, 128 of 8-bit types; half as many where there is more to do
+  // with them and shared memory is full of x.
+  __host__ __device__ static constexpr int chunk_blocks(int token_tiles) {
+    const int columns = (Format::kBits == 8 ? 128 : 256) / (token_tiles > 2 ? 2 : 1);
+    return columns > Block::kElements ? columns / Block::kElements : 1;
+  }
+  __host__ __device__ static constexpr int stage_bytes(int token_tiles) {
+    return kQuantWarpGroups * chunk_blocks(token_tiles) * Format::kUnitBytes;
+  }
   // Sums of x per tile and token: the correction of offsets; with minima or two scales one more.
   static constexpr int kXSums = Format::kMinimum || Format::kSplit ? 2 : 1;
 
@@ -65,7 +69,7 @@ struct QuantShape {
     a.tokens_inverse = static_cast<uint32_t>(((uint64_t{1} << 32) + a.tokens - 1) / a.tokens);
     const int tokens = padded(a.tokens, token_tiles), tiles = a.slices * a.phase_tiles;
     QuantShared& at = a.shared;
-    at.barriers = kQuantWarps * a.stages * kStageBytes;
+    at.barriers = kQuantWarps * a.stages * stage_bytes(token_tiles);
     at.prepared = (at.barriers + kQuantWarps * a.stages * 8 + 127) / 128 * 128;
     at.sums = at.prepared + (Format::kPrepared ? kQuantWarps * kQuantWarpGroups * 1024 : 0);
     at.x_sums = at.sums + sum_buffers(token_tiles) * kQuantWarps * kQuantWarpGroups * a.tokens *
@@ -324,11 +328,14 @@ class QuantAccumulator {
 };
 
 template <class Block, int kTokenTiles>
-__global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
     quant_linear_kernel(const __grid_constant__ QuantArgs a) {
   using Format = TileFormat<Block>;
   using Shape = QuantShape<Block>;
   constexpr int kGroups = kQuantWarpGroups;
+  constexpr int kChunkBlocks = Shape::chunk_blocks(kTokenTiles);
+  constexpr int kChunkBytes = kChunkBlocks * Format::kUnitBytes;
+  constexpr int kStageBytes = Shape::stage_bytes(kTokenTiles);
   extern __shared__ __align__(128) uint8_t shared[];
   const QuantShared& at = a.shared;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -339,7 +346,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
   const int slice_of_block = warp & (a.slices - 1), warp_set = warp >> a.slices_log2;
   const int slice = rank * a.slices + slice_of_block;
   const int begin = Shape::slice_begin(a, slice), end = Shape::slice_begin(a, slice + 1);
-  uint8_t* buffers = shared + warp * a.stages * Shape::kStageBytes;
+  uint8_t* buffers = shared + warp * a.stages * kStageBytes;
   WeightRing ring(reinterpret_cast<uint64_t*>(shared + at.barriers) + warp * a.stages, a.stages,
                   lane);
 
@@ -350,17 +357,17 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
       const int phase_end = phase_begin<Block>(a, begin, end, fetch_phase + 1);
       const int first_item = (fetch_set << a.set_items_log2) + warp_set * kGroups;
       const int valid = max(0, min(kGroups, a.items - first_item));
-      const uint32_t bytes = min(Shape::kChunkBlocks, phase_end - fetch_block) * Format::kUnitBytes;
+      const uint32_t bytes = min(kChunkBlocks, phase_end - fetch_block) * Format::kUnitBytes;
       ring.begin(fetch_stage, valid * bytes);
       for (int r = 0; r < valid; ++r) {
         int part, group;
         locate_item(a, first_item + r, part, group);
-        ring.copy(fetch_stage, buffers + fetch_stage * Shape::kStageBytes + r * Shape::kChunkBytes,
+        ring.copy(fetch_stage, buffers + fetch_stage * kStageBytes + r * kChunkBytes,
                   a.parts[part].data + group * a.group_bytes +
                       static_cast<int64_t>(fetch_block) * Format::kUnitBytes,
                   bytes);
       }
-      fetch_block += Shape::kChunkBlocks;
+      fetch_block += kChunkBlocks;
       if (fetch_block >= phase_end) {
         fetch_block = phase_end;
         ++fetch_phase;
@@ -411,14 +418,14 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
     }
     const int phase_first = phase_begin<Block>(a, begin, end, phase);
     const int phase_end = phase_begin<Block>(a, begin, end, phase + 1);
-    for (int block = phase_first; block < phase_end; block += Shape::kChunkBlocks) {
+    for (int block = phase_first; block < phase_end; block += kChunkBlocks) {
       ring.wait(stage, parity);
-      const uint8_t* chunk = buffers + stage * Shape::kStageBytes;
+      const uint8_t* chunk = buffers + stage * kStageBytes;
       const int first_tile = (block - phase_first) * Format::kTiles;
       if constexpr (Format::kPrepared) {
 #pragma unroll
         for (int r = 0; r < kGroups; ++r) {
-          prepare_scales<Block>(chunk + r * Shape::kChunkBytes, prepared + r * 256, lane);
+          prepare_scales<Block>(chunk + r * kChunkBytes, prepared + r * 256, lane);
         }
         __syncwarp();
 #pragma unroll 1
@@ -435,7 +442,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
               operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
-                  chunk + r * Shape::kChunkBytes + Format::kHeaderBytes +
+                  chunk + r * kChunkBytes + Format::kHeaderBytes +
                       (quad * 4 + i) * Format::kSubBytes,
                   tile_lane);
               of_tile[r] = scales[r][i];
@@ -444,13 +451,12 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
           }
         }
       } else {
-        const int blocks = min(Shape::kChunkBlocks, phase_end - block);
+        const int blocks = min(kChunkBlocks, phase_end - block);
         const auto add_block = [&](int b) {
           TileScales scales[kGroups];
 #pragma unroll
           for (int r = 0; r < kGroups; ++r) {
-            scales[r] =
-                header_scales<Block>(chunk + r * Shape::kChunkBytes + b * Format::kUnitBytes, g);
+            scales[r] = header_scales<Block>(chunk + r * kChunkBytes + b * Format::kUnitBytes, g);
           }
 #pragma unroll
           for (int i = 0; i < Format::kTiles; ++i) {
@@ -458,17 +464,17 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
               operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
-                  chunk + r * Shape::kChunkBytes + b * Format::kUnitBytes + Format::kHeaderBytes +
+                  chunk + r * kChunkBytes + b * Format::kUnitBytes + Format::kHeaderBytes +
                       i * Format::kSubBytes,
                   tile_lane);
             }
             accumulator.add(first_tile + b * Format::kTiles + i, operands, scales);
           }
         };
-        if (blocks == Shape::kChunkBlocks) {  // known number: loads of several tiles overlap
-          constexpr int kUnroll = kTokenTiles == 1 ? Shape::kChunkBlocks : 2;
+        if (blocks == kChunkBlocks) {  // known number: loads of several tiles overlap
+          constexpr int kUnroll = kTokenTiles == 1 ? kChunkBlocks : 2;
 #pragma unroll kUnroll
-          for (int b = 0; b < Shape::kChunkBlocks; ++b) add_block(b);
+          for (int b = 0; b < kChunkBlocks; ++b) add_block(b);
         } else {
 #pragma unroll 1
           for (int b = 0; b < blocks; ++b) add_block(b);
