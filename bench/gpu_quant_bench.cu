@@ -5,12 +5,13 @@
 // first.
 //
 //   gpu_quant_bench [--types q4_0,q4_k] [--tokens 1,8] [--shapes qkv,o,gate_up,down,head]
-//                   [--sweep | --sweep-all] [--step] [--dequantize] [--json FILE]
+//                   [--sweep | --sweep-all] [--step | --step-sweep] [--dequantize] [--json FILE]
 //                   [--kernel 1|2] [--stages S] [--blocks B] [--resident R] [--l2 SETS]
 //
 // --sweep also tries every launch shape and prints the best one (--sweep-all: all of them); --step
-// times all linear layers of a decode step; --dequantize expands matrices to F16. --kernel (1:
-// slices, 2: few tokens) and the rest fix what QuantLinearTuning leaves open.
+// times all linear layers of a decode step (--step-sweep: with many launch shapes); --dequantize
+// expands matrices to F16. --kernel (1: slices, 2: few tokens) and the rest fix what
+// QuantLinearTuning leaves open.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -237,20 +238,24 @@ struct Bench {
                     rate / ceiling, best * 1e6));
   }
 
-  // All linear layers of a decode step of the 32 layers, and the head.
-  void step_case(DType type, int64_t tokens) {
-    int64_t bytes = 0;
-    const double seconds = time_graph([&] {
+  // Seconds and bytes of all linear layers of a decode step: 32 layers and the head.
+  double time_step(DType type, int64_t tokens, const QuantLinearTuning& with, int64_t& bytes) {
+    return time_graph([&] {
       bytes = 0;
       for (int layer = 0; layer < 32; ++layer) {
         for (size_t s = 0; s < 4; ++s) {
-          quant_linear(call(kShapes[s], type, tokens, weights + bytes), stream, tuning);
+          quant_linear(call(kShapes[s], type, tokens, weights + bytes), stream, with);
           bytes += shape_bytes(kShapes[s], type);
         }
       }
-      quant_linear(call(kShapes[4], type, tokens, weights + bytes), stream, tuning);
+      quant_linear(call(kShapes[4], type, tokens, weights + bytes), stream, with);
       bytes += shape_bytes(kShapes[4], type);
     });
+  }
+
+  void step_case(DType type, int64_t tokens, bool sweep) {
+    int64_t bytes = 0;
+    const double seconds = time_step(type, tokens, tuning, bytes);
     const double rate = static_cast<double>(bytes) / seconds;
     fmt::print("{:5} step     tokens {:3}  {:8.2f} us  {:7.0f} GB/s  {:5.1f}% of reads\n",
                dtype_name(type), tokens, seconds * 1e6, rate * 1e-9, 100 * rate / ceiling);
@@ -259,6 +264,31 @@ struct Bench {
         fmt::format("\"type\": \"{}\", \"shape\": \"step\", \"tokens\": {}, \"us\": {:.3f}, "
                     "\"gb_per_s\": {:.1f}, \"share\": {:.4f}",
                     dtype_name(type), tokens, seconds * 1e6, rate * 1e-9, rate / ceiling));
+    if (!sweep) return;
+    const auto attempt = [&](const QuantLinearTuning& one) {
+      const double s = time_step(type, tokens, one, bytes);
+      fmt::print("    kernel {} cluster {} stages {} blocks {} resident {} l2 {}: {:.2f} us\n",
+                 static_cast<int>(one.kernel), one.cluster, one.stages, one.blocks_per_sm,
+                 one.resident, one.l2_sets, s * 1e6);
+      std::fflush(stdout);
+    };
+    for (const int cluster : {0, 1, 2, 4, 8}) {
+      for (const int blocks : {0, 1, 2}) {
+        attempt({.kernel = QuantKernel::kSlices, .cluster = cluster, .blocks_per_sm = blocks});
+      }
+    }
+    if (tokens > kQuantFewTokens) return;
+    for (const int blocks : {0, 1, 2, 3, 4}) {
+      for (const int resident : {3, 4}) {
+        for (const int l2_sets : {0, 1, 2}) {
+          attempt({.kernel = QuantKernel::kFew,
+                   .blocks_per_sm = blocks,
+                   .resident = resident,
+                   .l2_sets = l2_sets});
+        }
+      }
+    }
+    for (const int stages : {1, 2, 3, 4}) attempt({.stages = stages, .l2_sets = 1});
   }
 
   void dequantize_case(DType type) {
@@ -315,7 +345,7 @@ int run(int argc, char** argv) {
   std::vector<std::string> types = split("q4_0,g4,q4_k,q4_1,q6_k,q8_0"),
                            tokens = split("1,2,4,8,16,32,64"),
                            shapes = split("qkv,o,gate_up,down,head");
-  bool sweep = false, step = false, dequantize = false;
+  bool sweep = false, step = false, step_sweep = false, dequantize = false;
   Bench bench;
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
@@ -342,8 +372,9 @@ int run(int argc, char** argv) {
       bench.tuning.resident = std::atoi(argv[++i]);
     } else if (option == "--l2" && has_value) {
       bench.tuning.l2_sets = std::atoi(argv[++i]);
-    } else if (option == "--step") {
+    } else if (option == "--step" || option == "--step-sweep") {
       step = true;
+      step_sweep = option == "--step-sweep";
     } else if (option == "--dequantize") {
       dequantize = true;
     } else {
@@ -378,7 +409,7 @@ int run(int argc, char** argv) {
     bench.fill(type);
     if (dequantize) bench.dequantize_case(type);
     for (const std::string& count : tokens) {
-      if (step) bench.step_case(type, std::atoi(count.c_str()));
+      if (step) bench.step_case(type, std::atoi(count.c_str()), step_sweep);
       for (const Shape& shape : kShapes) {
         if (std::find(shapes.begin(), shapes.end(), shape.name) != shapes.end()) {
           bench.linear_case(shape, type, std::atoi(count.c_str()), sweep);

@@ -72,8 +72,7 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
 #pragma unroll
   for (int t = 0; t < kGenericTokens; ++t) {
     if (t < tokens && lane == t) {
-      finish_output(a, part, row, first_token + t, results[0][t], a.gated() ? results[1][t] : 0,
-                    output_before(a, part, row, first_token + t));
+      finish_output(a, part, row, first_token + t, results[0][t], a.gated() ? results[1][t] : 0);
     }
   }
 }

@@ -23,16 +23,9 @@ __device__ __forceinline__ float quant_activation(ActivationKind kind, float v) 
   return v;
 }
 
-// What an output is added to.
-__device__ __forceinline__ float output_before(const QuantArgs& a, int p, int row, int token) {
-  if (a.epilogue != Epilogue::kAccumulate) return 0;
-  return static_cast<const float*>(a.parts[p].out)[token * a.out_stride + row];
-}
-
-// `sum` of output `row` of part `p`; of gated calls `up` is that of the second part. `before`:
-// output_before() of it, read early where there is time.
+// `sum` of output `row` of part `p`; of gated calls `up` is that of the second part.
 __device__ __forceinline__ void finish_output(const QuantArgs& a, int p, int row, int token,
-                                              float sum, float up, float before) {
+                                              float sum, float up) {
   const QuantPart& part = a.parts[p];
   if (part.bias != nullptr) sum += __ldg(part.bias + row);
   if (a.epilogue == Epilogue::kActivate) {
@@ -43,7 +36,13 @@ __device__ __forceinline__ void finish_output(const QuantArgs& a, int p, int row
   }
   const int64_t at = token * a.out_stride + row;
   if (a.out_dtype == DType::kF32) {
-    static_cast<float*>(part.out)[at] = a.epilogue == Epilogue::kAccumulate ? before + sum : sum;
+    float* out = static_cast<float*>(part.out) + at;
+    // Added where it lies, in L2: one addition per output, but nobody waits for what was there.
+    if (a.epilogue == Epilogue::kAccumulate) {
+      atomicAdd(out, sum);
+    } else {
+      *out = sum;
+    }
   } else if (a.out_dtype == DType::kF16) {
     static_cast<__half*>(part.out)[at] = __float2half_rn(fminf(fmaxf(sum, -65504.0F), 65504.0F));
   } else {

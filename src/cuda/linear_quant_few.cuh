@@ -324,12 +324,6 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
   int stage = 0, turn = 0;
   uint32_t parity = 0;
   for (int set = first_set; set < a.sets; set += set_step) {
-    float before = 0;
-    if (token < a.tokens) {
-      int part, group;
-      locate(set, 0, part, group);
-      before = output_before(a, part, group * 16 + row, token);
-    }
     float* of_turn = sums + turn * items * kQuantWarps * kWarpSums;
 #pragma unroll 1
     for (int item = 0; item < items; ++item) {
@@ -365,7 +359,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
       const float sum = sum_of(0), up = items == 2 ? sum_of(1) : 0;
       int part, group;
       locate(set, 0, part, group);
-      finish_output(a, part, group * 16 + row, token, sum, up, before);
+      finish_output(a, part, group * 16 + row, token, sum, up);
     }
     turn ^= 1;
   }

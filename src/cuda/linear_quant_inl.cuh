@@ -32,11 +32,15 @@ inline constexpr bool kPlainCodes = kTokenTiles > 2;
 template <class Block>
 struct QuantShape {
   using Format = TileFormat<Block>;
-  // Blocks of a buffer: 256 columns, 128 of 8-bit types.
-  static constexpr int kChunkBlocks =
-      std::max(1, (Format::kBits == 8 ? 128 : 256) / Block::kElements);
-  static constexpr int kChunkBytes = kChunkBlocks * Format::kUnitBytes;
-  static constexpr int kStageBytes = kQuantWarpGroups * kChunkBytes;
+  // Blocks of a buffer: 256 columns, 128 of 8-bit types; half as many where there is more to do
+  // with them and shared memory is full of x.
+  __host__ __device__ static constexpr int chunk_blocks(int token_tiles) {
+    const int columns = (Format::kBits == 8 ? 128 : 256) / (token_tiles > 2 ? 2 : 1);
+    return columns > Block::kElements ? columns / Block::kElements : 1;
+  }
+  __host__ __device__ static constexpr int stage_bytes(int token_tiles) {
+    return kQuantWarpGroups * chunk_blocks(token_tiles) * Format::kUnitBytes;
+  }
   // Sums of x per tile and token: the correction of offsets; with minima or two scales one more.
   static constexpr int kXSums = Format::kMinimum || Format::kSplit ? 2 : 1;
 
@@ -65,7 +69,7 @@ struct QuantShape {
     a.tokens_inverse = static_cast<uint32_t>(((uint64_t{1} << 32) + a.tokens - 1) / a.tokens);
     const int tokens = padded(a.tokens, token_tiles), tiles = a.slices * a.phase_tiles;
     QuantShared& at = a.shared;
-    at.barriers = kQuantWarps * a.stages * kStageBytes;
+    at.barriers = kQuantWarps * a.stages * stage_bytes(token_tiles);
     at.prepared = (at.barriers + kQuantWarps * a.stages * 8 + 127) / 128 * 128;
     at.sums = at.prepared + (Format::kPrepared ? kQuantWarps * kQuantWarpGroups * 1024 : 0);
     at.x_sums = at.sums + sum_buffers(token_tiles) * kQuantWarps * kQuantWarpGroups * a.tokens *
@@ -75,37 +79,43 @@ struct QuantShape {
   }
 };
 
-__device__ __forceinline__ void block_barrier(int cluster) {
+// A barrier of the cluster (of the block where it is alone) in two halves.
+__device__ __forceinline__ void arrive_at_barrier(int cluster) {
+#if __CUDA_ARCH__ >= 900
+  if (cluster > 1) asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_at_barrier(int cluster) {
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     return;
   }
 #endif
   __syncthreads();
 }
+__device__ __forceinline__ void block_barrier(int cluster) {
+  arrive_at_barrier(cluster);
+  wait_at_barrier(cluster);
+}
 
-// A float in the shared memory of block `rank` of this cluster.
-__device__ __forceinline__ float load_shared_of(const float* own, int rank, int cluster) {
+// Four floats in the shared memory of block `rank` of this cluster.
+__device__ __forceinline__ float4 load_shared_of(const float* own, int rank, int cluster) {
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) {
     uint32_t address;
-    float value;
+    float4 value;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                  : "=r"(address)
                  : "r"(shared_address(own)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(address)
+                 : "memory");
     return value;
   }
 #endif
-#ifdef __CUDA_ARCH__
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(shared_address(own)) : "memory");
-  return value;
-#else
-  return *own;
-#endif
+  return *reinterpret_cast<const float4*>(own);
 }
 
 // The group behind an item: which part, which of its groups.
@@ -318,11 +328,14 @@ class QuantAccumulator {
 };
 
 template <class Block, int kTokenTiles>
-__global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
     quant_linear_kernel(const __grid_constant__ QuantArgs a) {
   using Format = TileFormat<Block>;
   using Shape = QuantShape<Block>;
   constexpr int kGroups = kQuantWarpGroups;
+  constexpr int kChunkBlocks = Shape::chunk_blocks(kTokenTiles);
+  constexpr int kChunkBytes = kChunkBlocks * Format::kUnitBytes;
+  constexpr int kStageBytes = Shape::stage_bytes(kTokenTiles);
   extern __shared__ __align__(128) uint8_t shared[];
   const QuantShared& at = a.shared;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -333,7 +346,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
   const int slice_of_block = warp & (a.slices - 1), warp_set = warp >> a.slices_log2;
   const int slice = rank * a.slices + slice_of_block;
   const int begin = Shape::slice_begin(a, slice), end = Shape::slice_begin(a, slice + 1);
-  uint8_t* buffers = shared + warp * a.stages * Shape::kStageBytes;
+  uint8_t* buffers = shared + warp * a.stages * kStageBytes;
   WeightRing ring(reinterpret_cast<uint64_t*>(shared + at.barriers) + warp * a.stages, a.stages,
                   lane);
 
@@ -344,17 +357,17 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
       const int phase_end = phase_begin<Block>(a, begin, end, fetch_phase + 1);
       const int first_item = (fetch_set << a.set_items_log2) + warp_set * kGroups;
       const int valid = max(0, min(kGroups, a.items - first_item));
-      const uint32_t bytes = min(Shape::kChunkBlocks, phase_end - fetch_block) * Format::kUnitBytes;
+      const uint32_t bytes = min(kChunkBlocks, phase_end - fetch_block) * Format::kUnitBytes;
       ring.begin(fetch_stage, valid * bytes);
       for (int r = 0; r < valid; ++r) {
         int part, group;
         locate_item(a, first_item + r, part, group);
-        ring.copy(fetch_stage, buffers + fetch_stage * Shape::kStageBytes + r * Shape::kChunkBytes,
+        ring.copy(fetch_stage, buffers + fetch_stage * kStageBytes + r * kChunkBytes,
                   a.parts[part].data + group * a.group_bytes +
                       static_cast<int64_t>(fetch_block) * Format::kUnitBytes,
                   bytes);
       }
-      fetch_block += Shape::kChunkBlocks;
+      fetch_block += kChunkBlocks;
       if (fetch_block >= phase_end) {
         fetch_block = phase_end;
         ++fetch_phase;
@@ -406,14 +419,14 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
     }
     const int phase_first = phase_begin<Block>(a, begin, end, phase);
     const int phase_end = phase_begin<Block>(a, begin, end, phase + 1);
-    for (int block = phase_first; block < phase_end; block += Shape::kChunkBlocks) {
+    for (int block = phase_first; block < phase_end; block += kChunkBlocks) {
       ring.wait(stage, parity);
-      const uint8_t* chunk = buffers + stage * Shape::kStageBytes;
+      const uint8_t* chunk = buffers + stage * kStageBytes;
       const int first_tile = (block - phase_first) * Format::kTiles;
       if constexpr (Format::kPrepared) {
 #pragma unroll
         for (int r = 0; r < kGroups; ++r) {
-          prepare_scales<Block>(chunk + r * Shape::kChunkBytes, prepared + r * 256, lane);
+          prepare_scales<Block>(chunk + r * kChunkBytes, prepared + r * 256, lane);
         }
         __syncwarp();
 #pragma unroll 1
@@ -430,7 +443,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
               operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
-                  chunk + r * Shape::kChunkBytes + Format::kHeaderBytes +
+                  chunk + r * kChunkBytes + Format::kHeaderBytes +
                       (quad * 4 + i) * Format::kSubBytes,
                   tile_lane);
               of_tile[r] = scales[r][i];
@@ -439,13 +452,12 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
           }
         }
       } else {
-        const int blocks = min(Shape::kChunkBlocks, phase_end - block);
+        const int blocks = min(kChunkBlocks, phase_end - block);
         const auto add_block = [&](int b) {
           TileScales scales[kGroups];
 #pragma unroll
           for (int r = 0; r < kGroups; ++r) {
-            scales[r] =
-                header_scales<Block>(chunk + r * Shape::kChunkBytes + b * Format::kUnitBytes, g);
+            scales[r] = header_scales<Block>(chunk + r * kChunkBytes + b * Format::kUnitBytes, g);
           }
 #pragma unroll
           for (int i = 0; i < Format::kTiles; ++i) {
@@ -453,17 +465,17 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
               operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
-                  chunk + r * Shape::kChunkBytes + b * Format::kUnitBytes + Format::kHeaderBytes +
+                  chunk + r * kChunkBytes + b * Format::kUnitBytes + Format::kHeaderBytes +
                       i * Format::kSubBytes,
                   tile_lane);
             }
             accumulator.add(first_tile + b * Format::kTiles + i, operands, scales);
           }
         };
-        if (blocks == Shape::kChunkBlocks) {  // known number: loads of several tiles overlap
-          constexpr int kUnroll = kTokenTiles == 1 ? Shape::kChunkBlocks : 2;
+        if (blocks == kChunkBlocks) {  // known number: loads of several tiles overlap
+          constexpr int kUnroll = kTokenTiles == 1 ? kChunkBlocks : 2;
 #pragma unroll kUnroll
-          for (int b = 0; b < Shape::kChunkBlocks; ++b) add_block(b);
+          for (int b = 0; b < kChunkBlocks; ++b) add_block(b);
         } else {
 #pragma unroll 1
           for (int b = 0; b < blocks; ++b) add_block(b);
@@ -480,48 +492,58 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles == 1 ? 2 : 1)
     if (phase + 1 < a.phases) continue;
 
     float* of_turn = sums + turn * kQuantWarps * warp_sums;
+    if (kSumBuffers == 1 && set != first_set) wait_at_barrier(a.cluster);
     accumulator.store(of_turn + warp * warp_sums, lane);
     block_barrier(a.cluster);
-    // Of gated calls an output has two neighbouring items.
+    // Four rows at a time. Of gated calls an output has two neighbouring items.
     const int gated = a.gated() ? 1 : 0, output_items_log2 = a.set_items_log2 - gated;
-    const int outputs = 16 * a.tokens << output_items_log2;
+    const int outputs = 4 * a.tokens << output_items_log2;
     for (int o = rank * kQuantWarps * 32 + static_cast<int>(threadIdx.x); o < outputs;
          o += a.cluster * kQuantWarps * 32) {
-      const int row = o % 16;
-      const int local = (o / 16 & ((1 << output_items_log2) - 1)) << gated;
-      const int token = o / 16 >> output_items_log2;
+      const int row = o % 4 * 4;
+      const int local = (o / 4 & ((1 << output_items_log2) - 1)) << gated;
+      const int token = o / 4 >> output_items_log2;
       const int item = (set << a.set_items_log2) + local;
       if (item >= a.items) continue;
       const auto sum_of = [&](int index) {
         const float* from = of_turn + (index / kGroups << a.slices_log2) * warp_sums +
                             (index % kGroups * a.tokens + token) * kQuantSumStride + row;
-        float parts[kQuantSlices], sum = 0;
+        float4 parts[kQuantSlices], sum{0, 0, 0, 0};
 #pragma unroll
         for (int s = 0; s < kQuantSlices; ++s) {
           parts[s] = load_shared_of(from + (s & (a.slices - 1)) * warp_sums, s >> a.slices_log2,
                                     a.cluster);
         }
 #pragma unroll
-        for (int s = 0; s < kQuantSlices; ++s) sum += parts[s];
+        for (int s = 0; s < kQuantSlices; ++s) {
+          sum.x += parts[s].x, sum.y += parts[s].y;
+          sum.z += parts[s].z, sum.w += parts[s].w;
+        }
         return sum;
       };
+      const float4 sum = sum_of(local);
+      const float4 up = gated != 0 ? sum_of(local + 1) : float4{0, 0, 0, 0};
       int part, group;
       locate_item(a, item, part, group);
-      const float before = output_before(a, part, group * 16 + row, token);
-      const float sum = sum_of(local);
-      const float up = gated != 0 ? sum_of(local + 1) : 0;
-      finish_output(a, part, group * 16 + row, token, sum, up, before);
+      finish_output(a, part, group * 16 + row, token, sum.x, up.x);
+      finish_output(a, part, group * 16 + row + 1, token, sum.y, up.y);
+      finish_output(a, part, group * 16 + row + 2, token, sum.z, up.z);
+      finish_output(a, part, group * 16 + row + 3, token, sum.w, up.w);
     }
+    // The sums have been read; who will write the next ones waits for that only then.
     if constexpr (kSumBuffers == 2) {
       turn ^= 1;
     } else {
-      block_barrier(a.cluster);
+      arrive_at_barrier(a.cluster);
     }
     set += set_step;
     phase = -1;
   }
   // Nobody leaves while others of its cluster may read its sums.
-  if (a.cluster > 1) block_barrier(a.cluster);
+  if (a.cluster > 1) {
+    if (kSumBuffers == 2 || first_set >= a.sets) arrive_at_barrier(a.cluster);
+    wait_at_barrier(a.cluster);
+  }
 }
 
 }  // namespace spillway::cuda

@@ -47,6 +47,16 @@ bool shape_quant_launch(QuantArgs& a, int token_tiles, const QuantLinearTuning& 
   return false;
 }
 
+// Lets a kernel have all of an SM's shared memory. All of these kernels ask for the same split
+// between it and L1: an SM must be empty to change it, and blocks of two kernels would not meet.
+template <class... Params>
+void allow_all_shared_memory(void (*kernel)(Params...), const QuantDeviceLimits& limits) {
+  SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      limits.shared_bytes));
+  SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared));
+}
+
 // How many clusters of 1, 2, 4, 8 blocks the device holds at once, with one and with two blocks per
 // SM: fewer than its SMs, since clusters do not reach across its parts.
 struct QuantResidency {
@@ -61,8 +71,7 @@ void launch_quant_kernel(const QuantArgs& a, const QuantLinearTuning& tuning,
   static QuantResidency residencies[kQuantDevices];
   QuantResidency& residency = residencies[limits.device];
   std::call_once(residency.once, [&] {
-    SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        limits.shared_bytes));
+    allow_all_shared_memory(kernel, limits);
     for (int per_sm = 1; per_sm <= 2; ++per_sm) {
       for (int i = 0; i < 4; ++i) {
         residency.clusters[per_sm - 1][i] = max_resident_clusters(
@@ -75,7 +84,7 @@ void launch_quant_kernel(const QuantArgs& a, const QuantLinearTuning& tuning,
   const int* one = residency.clusters[0] + 3 - a.slices_log2;
   const int* two = residency.clusters[1] + 3 - a.slices_log2;
   int slots = *one;
-  if (kTokenTiles == 1 && a.shared.total <= limits.shared_of(2) && *two > *one) {
+  if (kTokenTiles <= 4 && a.shared.total <= limits.shared_of(2) && *two > *one) {
     const auto rounds = [&](int clusters) { return (a.sets + clusters - 1) / clusters; };
     if (2 * rounds(*two) <= rounds(*one)) slots = *two;
     if (tuning.blocks_per_sm != 0) slots = tuning.blocks_per_sm == 2 ? *two : *one;
@@ -118,10 +127,7 @@ void launch_few_kernel(const QuantArgs& a, int per_sm, const QuantDeviceLimits& 
                        cudaStream_t stream) {
   auto* kernel = quant_linear_few_kernel<Block, M, kResident>;
   static std::once_flag once[kQuantDevices];
-  std::call_once(once[limits.device], [&] {
-    SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        limits.shared_bytes));
-  });
+  std::call_once(once[limits.device], [&] { allow_all_shared_memory(kernel, limits); });
   launch(kernel, dim3(std::min(a.sets, limits.sms * per_sm)), dim3(kQuantWarps * 32),
          a.shared.total, stream, a);
 }
