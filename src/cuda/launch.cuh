@@ -12,6 +12,9 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
+#include <cstdint>
+
 #include "cuda/cuda_error.h"
 
 namespace spillway::cuda {
