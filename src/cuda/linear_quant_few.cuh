@@ -309,7 +309,6 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
     }
   }
   let_next_start();
-  prefetch_for_next(a.next, a.next_bytes);
   wait_for_previous();
 
   uint4* x = reinterpret_cast<uint4*>(shared + at.x);
