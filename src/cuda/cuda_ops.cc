@@ -137,13 +137,12 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   const int decoding = deterministic_ ? batch.sequences : shape.decoding;
   if (decoding > 0) {
     call.batch.sequences = decoding;
-    const int rows = deterministic_ ? shape.tokens : decoding;
-    const size_t bytes = attention_decode_scratch_bytes(rows, params.heads, kv.kv_heads,
-                                                        kv.head_dim, shape.max_parts);
+    const int max_rows = deterministic_ ? shape.max_rows : 1;
+    const size_t bytes = attention_decode_scratch_bytes(decoding * max_rows, params.heads,
+                                                        kv.kv_heads, kv.head_dim, shape.max_parts);
     const AttentionScratch scratch{grown(attention_scratch_, bytes, /*zeroed=*/true),
                                    attention_scratch_.bytes()};
-    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_parts, scratch,
-                     stream_);
+    attention_decode(call, unified_, max_rows, shape.max_parts, scratch, stream_);
   }
   if (decoding < batch.sequences) {
     call.batch = batch;
