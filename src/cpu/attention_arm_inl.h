@@ -145,7 +145,7 @@ static inline void round_halves(const float* x, int64_t n, float factor, float16
 // They read page after page with the tile's kv heads one after the other, as they lie in memory: a
 // stream that the processor can follow. Blocks of four pages would fall onto the same sets of the
 // nearest cache, since their distances are powers of two, and leave before they are used again.
-// Prefetch instructions made all of them slower on Neoverse V1.
+// Prefetch instructions gained nothing on Neoverse V1.
 
 // The pages of a cut that hold keys that some query sees, in the order in which they are read: keys
 // before values, heads within pages.
