@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -13,7 +14,10 @@
 #include "cli/json_output.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
 #include "measure/measure_linear.h"
+#include "measure/measure_scores.h"
 #include "measure/tuning_file.h"
 
 namespace spillway {
@@ -25,8 +29,36 @@ struct ProfileOptions {
   std::vector<std::string> models;
   SessionOptions session;
   std::string output;
+  bool softmax = false;
   bool json = false;
 };
+
+// Text that the model makes itself stands for what it will see: every model has it.
+ScoreBounds measure_softmax(Session& session) {
+  constexpr int kTokens = 384, kFirstTokens = 16;
+  const ModelSpec& spec = session.loaded->model.spec;
+  const auto tokens = static_cast<int>(std::min<int64_t>(kTokens, spec.max_context));
+  Runner runner = session.make_runner(tokens);
+  std::vector<TokenId> text;
+  {
+    Engine engine(runner.decoder, runner.kv, nullptr, {});
+    GenerationRequest request;
+    for (int i = 0; i < kFirstTokens; ++i) {
+      request.prompt.push_back(static_cast<TokenId>(counter_uniform(1, static_cast<uint64_t>(i)) *
+                                                    static_cast<double>(spec.vocab_size)));
+    }
+    text = request.prompt;
+    request.max_tokens = tokens - kFirstTokens;
+    request.sampling.temperature = 1;
+    engine.submit(request);
+    while (engine.step([&](const GenerationEvent& event) {
+      if (event.token) text.push_back(*event.token);
+    })) {
+    }
+  }
+  const ScoreRange range = measure_scores(runner.decoder, runner.kv, text);
+  return {range.lowest_top, range.highest};
+}
 
 // Loads the model and measures its shapes.
 TuningTable measure_model(const ProfileOptions& options, const std::string& model,
@@ -42,7 +74,12 @@ TuningTable measure_model(const ProfileOptions& options, const std::string& mode
   measure.progress = [&](uint64_t done, uint64_t total) {
     bar.update(done, total, fmt::format("{} of {} shapes", done, total));
   };
-  return measure_linear(*session.device, multiplied_matrices(session.loaded->weights), measure);
+  TuningTable table = measure_linear(
+      *session.device, multiplied_matrices(*session.device, session.loaded->weights), measure);
+  if (options.softmax) {
+    table.set_scores(session.loaded->model.spec.name, measure_softmax(session));
+  }
+  return table;
 }
 
 json report(const std::string& path, const TunedMachine& machine, const TuningTable& table) {
@@ -50,7 +87,12 @@ json report(const std::string& path, const TunedMachine& machine, const TuningTa
            {"device", machine.device},
            {"hardware", machine.hardware},
            {"threads", machine.threads},
-           {"linear", json::array()}};
+           {"linear", json::array()},
+           {"scores", json::array()}};
+  for (const auto& [model, bounds] : table.scores()) {
+    out["scores"].push_back(
+        {{"model", model}, {"lowest_top", bounds.lowest_top}, {"highest", bounds.highest}});
+  }
   const auto point = [](int32_t m) { return m == kNeverInflection ? json(nullptr) : json(m); };
   for (const auto& [shape, points] : table.measured()) {
     out["linear"].push_back({{"type", dtype_name(shape.dtype)},
@@ -75,6 +117,11 @@ void print_report(const json& out) {
     print_now(fmt::format("{:<6} {:<7} {:>8} {:>8}   {:>9} {:>9}\n", row["type"].get<std::string>(),
                           row["packed"].get<bool>() ? "packed" : "rows", row["n"].get<int64_t>(),
                           row["k"].get<int64_t>(), point(row["m1"]), point(row["m2"])));
+  }
+  for (const json& row : out["scores"]) {
+    print_now(fmt::format("{}: the largest attention score of a row is {:.1f} to {:.1f}\n",
+                          printable(row["model"].get<std::string>()),
+                          row["lowest_top"].get<float>(), row["highest"].get<float>()));
   }
   print_now(fmt::format("kept in {}\n", printable_path(out["file"].get<std::string>())));
 }
@@ -116,6 +163,8 @@ void add_profile_command(CLI::App& app) {
   options->session.add_loading_to(*command);
   command->add_option("-o,--output", options->output,
                       "tuning file to write or add to; default: the one in the cache");
+  command->add_flag("--softmax", options->softmax,
+                    "also look at attention scores, for the unified maximum of GPU kernels");
   command->add_flag("--json", options->json, "one JSON object");
   command->footer(
       "Takes a second or two per model, on an idle machine. The other commands use the file when "

@@ -153,6 +153,10 @@ Session::Session(const SessionOptions& options) : max_step_tokens(options.max_st
     loaded = load_model(*device, path, load);
   }
   load_seconds = watch.seconds();
+  if (tuning) {
+    if (const auto bounds = tuning->table.try_scores(loaded->model.spec.name))
+      device->ops().set_score_bounds(&*bounds);
+  }
   kv_type = asked_kv_type.value_or(default_kv_type(loaded->model));
   log_info("{}: {} of weights, mostly {}, in {:.2f} s; {} on {} with {} threads",
            loaded->model.spec.name,

@@ -2,6 +2,7 @@
 #include "cuda/attention_decode.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cuda/attention_decode_mma.cuh"
 #include "cuda/attention_rows.cuh"
@@ -12,18 +13,22 @@ namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
 
-// As many as keep HBM busy: a block of fewer bytes spends more of its time waiting for the first.
-template <KvType kType, int kDim>
+// As many as shared memory holds: bytes on their way are what keeps HBM busy. No more than leaves
+// registers for the outputs.
+template <KvType kType, int kDim, int kBuffers>
 constexpr int decode_blocks_per_sm() {
-  if (kDim > 128) return 1;
-  return kDim == 64 ? 3 : 2;  // more would spill
+  constexpr int kReserved = 1024;  // per block, by the driver
+  constexpr int kFits =
+      228 * 1024 / (static_cast<int>(sizeof(DecodeShared<kType, kDim, kBuffers>)) + kReserved);
+  constexpr int kMost = kDim > 128 ? 2 : 3;
+  return std::max(1, std::min(kFits, kMost));
 }
 
 // Query `warp` of the tile goes to shared memory: as halves, rotated for int4.
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kBuffers>
 __device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace& p,
-                                            DecodeShared<kType, kDim>& shared) {
-  using Shape = DecodeShape<kType, kDim>;
+                                            DecodeShared<kType, kDim, kBuffers>& shared) {
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   __half* to = shared.queries[warp];
@@ -38,7 +43,7 @@ __device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace
       a.q + (p.row * a.q_stride + static_cast<int64_t>(p.first_query + warp) * kDim) *
                 element_bytes(a.dtype);
   if constexpr (kType == KvType::kInt4) {
-    float* x = shared.out + warp * kDim;
+    float* x = shared.rotated[warp];
     for (int d = lane; d < kDim; d += kWarpSize) x[d] = load_element(from, a.dtype, d);
     rotate_in_warp(x, kDim, lane);
     for (int c = 0; c < Shape::kGroups; ++c) {
@@ -62,42 +67,49 @@ __device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace
 }
 
 // Adds up what the warps left, in their order, and writes it to the part's slot or to out.
-template <KvType kType, int kDim>
+// `unified`: all are relative to the unified maximum.
+template <KvType kType, int kDim, int kBuffers>
 __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace& p,
-                                           const DecodeShared<kType, kDim>& shared,
-                                           bool shared_maximum, float* slot) {
+                                           DecodeShared<kType, kDim, kBuffers>& shared,
+                                           bool unified, float* slot) {
   constexpr int kFours = kDim / 4;
   for (int i = static_cast<int>(threadIdx.x); i < p.queries * kFours; i += kDecodeThreads) {
     const int query = i / kFours, d = i % kFours * 4;
-    float maximum = shared.maxima[0][query];
-    if (!shared_maximum) {
-#pragma unroll
-      for (int w = 1; w < kDecodeWarps; ++w) maximum = fmaxf(maximum, shared.maxima[w][query]);
-    }
+    float reference = a.reference;
     float sum = 0;
     float4 out = make_float4(0, 0, 0, 0);
+    if (unified) {
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) {
-      const float4 x =
-          *reinterpret_cast<const float4*>(shared.out + (w * p.queries + query) * kDim + d);
-      float weight = 1;
-      if (!shared_maximum) {
-        const float own = shared.maxima[w][query];
-        weight = own == -INFINITY ? 0 : exp2_fast(own - maximum);
+      for (int w = 0; w < kDecodeWarps; ++w) {
+        const float4 x = *reinterpret_cast<const float4*>(shared.out(w, query) + d);
+        sum += shared.sums[w][query];
+        out.x += x.x;
+        out.y += x.y;
+        out.z += x.z;
+        out.w += x.w;
       }
-      float offset = 0;
-      if constexpr (kType == KvType::kInt4) offset = shared.offsets[w][d / 64][query];
-      sum = fmaf(shared.sums[w][query], weight, sum);
-      out.x = fmaf(x.x + offset, weight, out.x);
-      out.y = fmaf(x.y + offset, weight, out.y);
-      out.z = fmaf(x.z + offset, weight, out.z);
-      out.w = fmaf(x.w + offset, weight, out.w);
+    } else {
+      reference = -INFINITY;
+#pragma unroll
+      for (int w = 0; w < kDecodeWarps; ++w)
+        reference = fmaxf(reference, shared.references[w][query]);
+#pragma unroll
+      for (int w = 0; w < kDecodeWarps; ++w) {
+        const float4 x = *reinterpret_cast<const float4*>(shared.out(w, query) + d);
+        const float own = shared.references[w][query];
+        const float weight = own == -INFINITY ? 0 : exp2_fast(own - reference);
+        sum = fmaf(shared.sums[w][query], weight, sum);
+        out.x = fmaf(x.x, weight, out.x);
+        out.y = fmaf(x.y, weight, out.y);
+        out.z = fmaf(x.z, weight, out.z);
+        out.w = fmaf(x.w, weight, out.w);
+      }
     }
     if (slot != nullptr) {
       reinterpret_cast<float4*>(slot)[i] = out;
       if (d == 0) {
         slot[p.queries * kDim + query] = sum;
-        slot[p.queries * (kDim + 1) + query] = maximum;
+        slot[p.queries * (kDim + 1) + query] = reference;
       }
       continue;
     }
@@ -112,40 +124,40 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
   }
 }
 
-template <KvType kType, int kDim, bool kUnified>
-__global__
-__launch_bounds__(kDecodeThreads, decode_blocks_per_sm<kType, kDim>()) void attention_decode_kernel(
-    const __grid_constant__ DecodeArgs a) {
+template <KvType kType, int kDim, int kBuffers, bool kUnified>
+__global__ __launch_bounds__(
+    kDecodeThreads,
+    decode_blocks_per_sm<kType, kDim,
+                         kBuffers>()) void attention_decode_kernel(const __grid_constant__
+                                                                       DecodeArgs a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) std::byte shared_bytes[];
-  auto& shared = *reinterpret_cast<DecodeShared<kType, kDim>*>(shared_bytes);
+  auto& shared = *reinterpret_cast<DecodeShared<kType, kDim, kBuffers>*>(shared_bytes);
   let_next_start();
-  wait_for_previous();
+  if (!a.early) wait_for_previous();
   PartPlace p;
-  if (!find_place(a, p)) return;
-  bool outside;
-  {
-    WarpPart<kType, kDim, kUnified> part(a, p, shared);
-    part.load_keys();
-    stage_query(a, p, shared);
-    __syncthreads();
-    outside = part.finish();
+  if (!find_place(a, p)) {
+    wait_for_previous();
+    return;
   }
+  WarpPart<kType, kDim, kBuffers, kUnified> part(a, p, shared);
+  // What earlier steps have written need not wait for the kernel before.
+  const bool early = a.early && part.base + kWarpTokens <= p.start;
+  if (early) part.start();
+  if (a.early) wait_for_previous();
+  if (!early) part.start();
+  stage_query(a, p, shared);
+  __syncthreads();
+  bool own = part.finish();
   if constexpr (kUnified) {
-    outside = __syncthreads_or(outside) != 0;
-    if (outside) {
-      WarpPart<kType, kDim, false> part(a, p, shared);
-      part.load_keys();
-      part.finish();
-      __syncthreads();
-    }
+    own = __syncthreads_or(own) != 0;
   } else {
     __syncthreads();
   }
   float* slot =
       p.parts == 1 ? nullptr : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
-  store_part(a, p, shared, kUnified && !outside, slot);
-  if (slot != nullptr) finish_part(a, p, outside, kUnified);
+  store_part(a, p, shared, kUnified && !own, slot);
+  if (slot != nullptr) finish_part(a, p, own, kUnified);
 #endif
 }
 
@@ -186,14 +198,30 @@ void launch_decode(Kernel kernel, const DecodeArgs& a, int shared_bytes, cudaStr
          static_cast<size_t>(shared_bytes), stream, a);
 }
 
+template <KvType kType, int kDim, int kBuffers>
+void launch_mma_with(const DecodeArgs& a, bool unified, cudaStream_t stream) {
+  constexpr int kBytes = static_cast<int>(sizeof(DecodeShared<kType, kDim, kBuffers>));
+  if (unified) {
+    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, true>, a, kBytes, stream);
+  } else {
+    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, false>, a, kBytes, stream);
+  }
+}
+
 template <KvType kType, int kDim>
 void launch_mma(const DecodeArgs& a, bool unified, cudaStream_t stream) {
-  const int bytes = decode_shared_bytes<kType, kDim>(std::min(a.group, kTileQueries));
-  if (unified) {
-    launch_decode(attention_decode_kernel<kType, kDim, true>, a, bytes, stream);
-  } else {
-    launch_decode(attention_decode_kernel<kType, kDim, false>, a, bytes, stream);
+  constexpr int kMany = decode_buffers(kType, kDim, true);
+  constexpr int kFew = decode_buffers(kType, kDim, false);
+  static_assert(sizeof(DecodeShared<kType, kDim, kFew>) <= 99 * 1024);
+  if constexpr (kFew != kMany) {
+    int device = 0, limit = 0;
+    SPW_CUDA_CHECK(cudaGetDevice(&device));
+    SPW_CUDA_CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    static const bool few = std::getenv("SPILLWAY_ATTENTION_FEW") != nullptr;
+    if (few || static_cast<int>(sizeof(DecodeShared<kType, kDim, kMany>)) > limit)
+      return launch_mma_with<kType, kDim, kFew>(a, unified, stream);
   }
+  launch_mma_with<kType, kDim, kMany>(a, unified, stream);
 }
 
 // False: no such kernel.
@@ -300,10 +328,11 @@ DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
       .whole_rows = false,
       .window = call.params.window,
       .batch = call.batch,
+      .early = false,
       .scale_log2 = call.params.scale * kLog2E,
-      .phi = 0,
       .low = 0,
       .high = 0,
+      .reference = 0,
       .slots = nullptr,
       .slot_floats = slot_floats_of(call.params.heads, kv.kv_heads, kv.head_dim),
       .counters = nullptr,
@@ -349,10 +378,15 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
   if (call.batch.sequences == 0 || max_rows == 0) return;
   DecodeArgs a = decode_args(call, max_rows, max_parts);
   if (unified.enabled) {
-    a.phi = unified.phi * kLog2E;
-    a.low = unified.low * kLog2E;
-    a.high = unified.high * kLog2E;
+    a.low = (unified.phi + unified.low) * kLog2E;
+    a.high = (unified.phi + unified.high) * kLog2E;
+    a.reference = a.high - kTopExponent;
   }
+  static const bool early = [] {
+    const char* value = std::getenv("SPILLWAY_ATTENTION_EARLY");
+    return value == nullptr || value[0] != '0';
+  }();
+  a.early = early;
   if (max_parts > 1) {
     const size_t first = counter_bytes(scratch.bytes);
     const int64_t tiles = int64_t{call.batch.sequences} * max_rows * a.tiles;

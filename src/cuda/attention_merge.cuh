@@ -39,9 +39,11 @@ struct DecodeArgs {
   bool whole_rows;  // one block goes over all parts: nothing to merge
   int window;
   BatchView batch;
-  float scale_log2;      // scores are exponents of 2
-  float phi, low, high;  // of the unified maximum, in the same unit
-  float* slots;          // [sequences * max_rows][tiles][max_parts][slot_floats]
+  bool early;        // read batch and KV of earlier steps before wait_for_previous()
+  float scale_log2;  // scores are exponents of 2
+  float low, high;   // of the unified maximum: where largest scores may lie, in the same unit
+  float reference;   // then exponents are 2^(score - reference)
+  float* slots;      // [sequences * max_rows][tiles][max_parts][slot_floats]
   int slot_floats;
   unsigned* counters;  // [sequences * max_rows][tiles][1 + groups of parts]
 };
@@ -53,6 +55,7 @@ struct PartPlace {
   int kv_head;
   int first_query;  // head
   int queries;
+  int start;       // of the sequence's rows in this step: KV before is of earlier steps
   int begin, end;  // positions seen by the row: [begin, end)
   int first_part;  // the part that holds `begin`
   int parts;       // that the row has
@@ -79,8 +82,10 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
 #pragma unroll
   for (int i = 0; i < kWarpBlocks; ++i)
     p.blocks[i] = a.window == 0 && early + i < a.batch.table_stride ? table[early + i] : 0;
-  if (r >= a.batch.rows[p.sequence]) return false;
-  p.end = a.batch.start[p.sequence] + r + 1;
+  const int rows = a.batch.rows[p.sequence];
+  if (r >= rows) return false;
+  p.start = a.batch.start[p.sequence];
+  p.end = p.start + r + 1;
   p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
   p.first_part = p.begin / kPartTokens;
   p.parts = (p.end + kPartTokens - 1) / kPartTokens - p.first_part;

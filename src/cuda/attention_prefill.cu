@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cuda/attention_decode.h"
+#include "cuda/attention_prefill_codes.cuh"
 #include "cuda/attention_prefill_tile.cuh"
 #include "cuda/launch.cuh"
 
@@ -11,8 +12,9 @@ namespace spillway::cuda {
 namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
-constexpr int kTileTokens = 64;
-constexpr int kTileBlocks = kTileTokens / kKvBlockTokens;
+// How far scores may exceed the maximum that exponents are relative to before outputs are scaled
+// again: 2^8 is nothing to F16, and then it hardly ever happens.
+constexpr float kRescaleAt = 8;
 
 // kWarps warps of kRowTiles * 16 rows; kStages tiles of keys and values in shared memory.
 template <KvType kType, int kDim, int kWarps, int kRowTiles, int kStages>
@@ -22,10 +24,18 @@ struct PrefillKernel {
   static constexpr int kPitch = kDim + 8;  // an odd number of 16-byte pieces: no bank twice
   static constexpr int kChunks = kDim / 8;
 
+  // Quantized: single tiles, converted from copies of pages that arrive while the tile before is
+  // attended to; values are transposed, as their codes are.
+  static constexpr bool kCodes = kType != KvType::kF16;
+  using Codes = TileOfCodes<kType, kDim, kThreads>;
+  static constexpr int kValueRows = kCodes ? kDim : kTileTokens;
+  static constexpr int kValuePitch = kCodes ? Codes::kValuePitch : kPitch;
+
   struct Shared {
     __half queries[kRows][kPitch];
     __half keys[kStages][kTileTokens][kPitch];
-    __half values[kStages][kTileTokens][kPitch];
+    __half values[kStages][kValueRows][kValuePitch];
+    typename Codes::Pages pages;
     int32_t blocks[2][kTileBlocks];
   };
 
@@ -66,34 +76,21 @@ struct PrefillKernel {
     return threadIdx.x < kTileBlocks && block * kKvBlockTokens < p.end ? p.table[block] : 0;
   }
 
-  // Keys and values of a tile whose blocks are in shared.blocks[tile % 2].
+  // Sends for keys and values of a tile whose blocks are in shared.blocks[tile % 2].
   __device__ __forceinline__ void load_tile(int tile, int stage) {
     const int64_t head_at = int64_t{p.kv_head} * a.page_bytes;
-    for (int i = static_cast<int>(threadIdx.x); i < kTileTokens * kChunks; i += kThreads) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      const int position = tile * kTileTokens + row;
-      const bool sees = position >= p.begin && position < p.end && chunk * 8 < a.shape.head_dim;
-      const int token = row % kKvBlockTokens;
-      const int64_t page = shared.blocks[tile % 2][row / kKvBlockTokens] * a.block_bytes + head_at;
-      __half* k = &shared.keys[stage][row][chunk * 8];
-      __half* v = &shared.values[stage][row][chunk * 8];
-      if constexpr (kType == KvType::kF16) {
-        const int64_t at = page + token * a.shape.row_bytes + chunk * 16;
-        copy_async16(k, a.k + (sees ? at : 0), sees);
-        copy_async16(v, a.v + (sees ? at : 0), sees);
-      } else {
-        float x[8], y[8];
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          x[j] =
-              sees ? load_kv<kType, KvPart::kKeys>(a.shape, a.k + page, token, chunk * 8 + j) : 0;
-          y[j] =
-              sees ? load_kv<kType, KvPart::kValues>(a.shape, a.v + page, token, chunk * 8 + j) : 0;
-        }
-        *reinterpret_cast<uint4*>(k) = make_uint4(pack_half2(x[0], x[1]), pack_half2(x[2], x[3]),
-                                                  pack_half2(x[4], x[5]), pack_half2(x[6], x[7]));
-        *reinterpret_cast<uint4*>(v) = make_uint4(pack_half2(y[0], y[1]), pack_half2(y[2], y[3]),
-                                                  pack_half2(y[4], y[5]), pack_half2(y[6], y[7]));
+    if constexpr (kCodes) {
+      Codes::copy(a, head_at, shared.blocks[tile % 2], shared.pages);
+    } else {
+      for (int i = static_cast<int>(threadIdx.x); i < kTileTokens * kChunks; i += kThreads) {
+        const int row = i / kChunks, chunk = i % kChunks;
+        const int position = tile * kTileTokens + row;
+        const bool sees = position >= p.begin && position < p.end && chunk * 8 < a.shape.head_dim;
+        const int token = row % kKvBlockTokens;
+        const int64_t at = shared.blocks[tile % 2][row / kKvBlockTokens] * a.block_bytes + head_at +
+                           token * a.shape.row_bytes + chunk * 16;
+        copy_async16(&shared.keys[stage][row][chunk * 8], a.k + (sees ? at : 0), sees);
+        copy_async16(&shared.values[stage][row][chunk * 8], a.v + (sees ? at : 0), sees);
       }
     }
     commit_copies();
@@ -125,20 +122,24 @@ struct PrefillKernel {
     stage_queries();
     __syncthreads();
     int32_t next_blocks = block_of(first_tile + 1);
-    if constexpr (kStages == 2) load_tile(first_tile, first_tile % 2);
+    if constexpr (kStages == 2 || kCodes) load_tile(first_tile, first_tile % kStages);
     if (threadIdx.x < kTileBlocks) shared.blocks[(first_tile + 1) % 2][threadIdx.x] = next_blocks;
 
     for (int tile = first_tile; tile <= last_tile; ++tile) {
-      const int stage = kStages == 2 ? tile % 2 : 0;
+      const int stage = tile % kStages;
       next_blocks = block_of(tile + 2);
-      if constexpr (kStages == 1) {
+      if constexpr (kStages == 1 && !kCodes) {
         __syncthreads();  // all are done with the tile before
         load_tile(tile, 0);
       }
       wait_copies<0>();
       __syncthreads();
-      if constexpr (kStages == 2) {
-        if (tile < last_tile) load_tile(tile + 1, (tile + 1) % 2);
+      if constexpr (kCodes) {
+        Codes::convert(a, p, tile * kTileTokens, shared.pages, shared.keys[0], shared.values[0]);
+        __syncthreads();
+      }
+      if constexpr (kStages == 2 || kCodes) {
+        if (tile < last_tile) load_tile(tile + 1, (tile + 1) % kStages);
       }
       attend(tile, stage, warp_row, lane, g, t, out, maximum, sum);
       // Blocks of tile + 2 take the place of this tile's, read before the last barrier.
@@ -153,6 +154,8 @@ struct PrefillKernel {
                                          float (&sum)[kRowTiles][2]) {
     constexpr int kTokenTiles = kTileTokens / 8;
     const int first = tile * kTileTokens;
+    if (first > p.position + warp_row + kRowTiles * 16 - 1)
+      return;  // none of the warp's rows sees it
     float s[kRowTiles][kTokenTiles][4];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -199,19 +202,48 @@ struct PrefillKernel {
       }
     }
 
+    bool exceeds = false;
+    float largest[kRowTiles][2];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int upper = 0; upper < 2; ++upper) {
-        float largest = maximum[m][upper];
+        float x = -INFINITY;
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n)
-          largest = fmaxf(largest, fmaxf(s[m][n][2 * upper], s[m][n][2 * upper + 1]));
-        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-        const float offset = largest == -INFINITY ? 0 : largest * a.scale_log2;
-        const float rescale = exp2_fast(fmaf(maximum[m][upper], a.scale_log2, -offset));
-        maximum[m][upper] = largest;
+          x = fmaxf(x, fmaxf(s[m][n][2 * upper], s[m][n][2 * upper + 1]));
+        x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+        x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+        largest[m][upper] = x;
+        exceeds |= (x - maximum[m][upper]) * a.scale_log2 > kRescaleAt;
+      }
+    }
+    if (__ballot_sync(kAllLanes, exceeds) != 0) {
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int upper = 0; upper < 2; ++upper) {
+          float& old = maximum[m][upper];
+          const float x = largest[m][upper];
+          // By row, whatever the others of the warp need.
+          if (!((x - old) * a.scale_log2 > kRescaleAt)) continue;
+          const float rescale = exp2_fast((old - x) * a.scale_log2);
+          old = x;
+          sum[m][upper] *= rescale;
+#pragma unroll
+          for (int n = 0; n < kDim / 8; ++n) {
+            out[m][n][2 * upper] *= rescale;
+            out[m][n][2 * upper + 1] *= rescale;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        const float top = maximum[m][upper];
+        const float offset = top == -INFINITY ? 0 : top * a.scale_log2;
         float added = 0;
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) {
@@ -222,12 +254,7 @@ struct PrefillKernel {
             added += x;
           }
         }
-        sum[m][upper] = fmaf(sum[m][upper], rescale, added);  // of this lane's tokens
-#pragma unroll
-        for (int n = 0; n < kDim / 8; ++n) {
-          out[m][n][2 * upper] *= rescale;
-          out[m][n][2 * upper + 1] *= rescale;
-        }
+        sum[m][upper] += added;  // of this lane's tokens
       }
     }
 
@@ -243,8 +270,13 @@ struct PrefillKernel {
 #pragma unroll
       for (int d = 0; d < kDim / 8; d += 2) {
         uint32_t v[4];
-        load_matrices_transposed(v,
-                                 &shared.values[stage][n * 8 + lane % 16][d * 8 + lane / 16 * 8]);
+        if constexpr (kCodes) {
+          load_matrices(
+              v, &shared.values[0][d * 8 + lane / 16 * 8 + lane % 8][n * 8 + lane / 8 % 2 * 8]);
+        } else {
+          load_matrices_transposed(v,
+                                   &shared.values[stage][n * 8 + lane % 16][d * 8 + lane / 16 * 8]);
+        }
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
           mma_f16(out[m][d], x[m][0], x[m][1], x[m][2], x[m][3], v[0], v[1]);

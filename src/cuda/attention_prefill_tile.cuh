@@ -8,6 +8,9 @@
 
 namespace spillway::cuda {
 
+constexpr int kTileTokens = 64;
+constexpr int kTileBlocks = kTileTokens / kKvBlockTokens;
+
 struct PrefillArgs {
   const std::byte* q;
   std::byte* out;

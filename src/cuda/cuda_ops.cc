@@ -14,15 +14,17 @@
 #include "cuda/kv_append.h"
 #include "cuda/norm.h"
 #include "cuda/sample.h"
+#include "device/tuning.h"
 
 namespace spillway::cuda {
 namespace {
 
-// For measuring what a technique brings: SPILLWAY_CUDA_WITHOUT=graphs,...
 bool is_left_out(std::string_view technique) {
   const char* const list = std::getenv("SPILLWAY_CUDA_WITHOUT");
   return list != nullptr && std::string_view(list).find(technique) != std::string_view::npos;
 }
+
+constexpr size_t kMostOrders = 64;
 
 const float* f32_vector(const WeightView& w) {
   SPW_ASSERT(w.empty() || (w.dtype == DType::kF32 && w.rows == 1));
@@ -37,7 +39,8 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       gpu_(current_gpu()),
       tables_(device, stream),
       graphs_(stream),
-      use_graphs_(!is_left_out("graphs")) {}
+      left_out_{is_left_out("graphs"), is_left_out("gemv"), is_left_out("flat"),
+                is_left_out("unified"), is_left_out("prefetch")} {}
 
 CudaOps::~CudaOps() = default;
 
@@ -51,6 +54,16 @@ std::byte* CudaOps::grown(Buffer& buffer, size_t bytes, bool zeroed) {
   return buffer.data();
 }
 
+// The middle of where maxima lie; off where they are so far apart that parts of a row would vanish
+// or overflow (OPT's are).
+void CudaOps::set_score_bounds(const ScoreBounds* bounds) {
+  unified_ = UnifiedMax();
+  if (bounds == nullptr || left_out_.unified) return;
+  const float width = bounds->highest - bounds->lowest_top;
+  unified_.enabled = width < (unified_.high - unified_.low) / 2;
+  unified_.phi = (bounds->highest + bounds->lowest_top) / 2;
+}
+
 void CudaOps::prepare(const StepLimits& limits) {
   if (library_ == nullptr) library_ = CublasLt::try_load();
   grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true);
@@ -60,12 +73,20 @@ void CudaOps::prepare(const StepLimits& limits) {
 
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
   const StepShape shape = tables_.upload(batch);
+  order_ = nullptr;
+  if (shape.max_rows == 1 && !left_out_.prefetch) {
+    if (orders_.size() > kMostOrders) orders_.clear();
+    order_ = &orders_[batch.program];
+    order_known_ = !order_->empty();
+    order_at_ = 0;
+  }
   // Prompts differ too much to be worth recording.
-  if (use_graphs_ && shape.max_rows == 1) {
+  if (!left_out_.graphs && shape.max_rows == 1) {
     graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape}, body);
   } else {
     body();
   }
+  order_ = nullptr;
   tables_.end_step();
 }
 
@@ -137,7 +158,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   const int decoding = deterministic_ ? batch.sequences : shape.decoding;
   if (decoding > 0) {
     call.batch.sequences = decoding;
-    const int rows = deterministic_ ? shape.tokens : decoding;
+    const int rows = deterministic_ ? batch.sequences * shape.max_rows : decoding;
     const size_t bytes = attention_decode_scratch_bytes(rows, params.heads, kv.kv_heads,
                                                         kv.head_dim, shape.max_parts);
     const AttentionScratch scratch{grown(attention_scratch_, bytes, /*zeroed=*/true),

@@ -39,6 +39,12 @@ struct LinearCall {
   Activations x;  // [tokens, k]
   Epilogue epilogue = Epilogue::kStore;
   ActivationKind activation = ActivationKind::kSilu;  // of kActivate and kGated
+  // What the linear layer after this one reads first: fetched into the cache on the way out.
+  const std::byte* next = nullptr;
+  uint32_t next_bytes = 0;
+  // x is F32 and goes through an RMS norm with this weight [k] first; linear_gemv() of one token.
+  const float* norm_weight = nullptr;
+  float norm_eps = 0;
 };
 
 // The sequences of a step, as kernels see them. Arrays are of `sequences` elements.
@@ -59,13 +65,15 @@ struct AttentionScratch {
 };
 
 // The unified maximum of FlashDecoding++, section 3: parts of a row are computed with exp(score -
-// phi) as long as every score lies in (phi + low, phi + high); otherwise the row is computed again
-// with the maximum of its own.
+// phi), scaled to fill the range of F16, as long as the largest score of every 32 tokens lies in
+// (phi + low, phi + high); the others take their own largest score instead, and the merge of that
+// row takes maxima into account.
 struct UnifiedMax {
   bool enabled = false;
   float phi = 0;
-  float low = -60;  // exp(low) must not lose what counts, exp(high) times the context not overflow
-  float high = 40;
+  // exp(low - high) is what a row of low scores loses of F16's 40 powers of two: 12 leaves it 22.
+  float low = -6;
+  float high = 6;
 };
 
 }  // namespace spillway::cuda

@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(32 * W) flat_kernel(const __grid_constant__ Li
 #pragma unroll
     for (int i = 0; i < RT; ++i) a[u][i][0] = load(u, i, 0), a[u][i][1] = load(u, i, 1);
   }
+  prefetch_for_next(p.next, p.next_bytes);
   wait_for_previous();
 
   const std::byte* x = p.x + (g * p.x_stride + first_column) * 2;
@@ -187,16 +188,20 @@ bool flat_supports(int index, const LinearProblem& problem) {
 
 LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
   if (!tensor_cores_serve(problem, gpu)) return plan_gemv(problem, gpu);
-  if (problem.tokens > 16) {
-    LinearVariant staged = plan_staged(problem, gpu);
-    staged.index += kShapeCount;
-    return staged;
-  }
-  // One tile of 16 rows per block keeps most multiprocessors busy to the end; two halve the reads
-  // of x and are worth it where there are rows for several blocks everywhere.
+  // Measured on an H200 (bench/results). Few rows: many warps share them. Many: the ring, which
+  // reads x once for a block of rows.
   LinearVariant variant;
-  const bool many_rows = problem.n >= int64_t{32} * 4 * gpu.sms;
-  variant.index = problem.gated || (problem.tokens > 8 && many_rows) ? 2 : 0;
+  const bool few_rows = problem.n < int64_t{64} * gpu.sms;
+  if (problem.gated && (problem.tokens <= 4 || few_rows)) {
+    variant.index = 2;
+  } else if (problem.tokens <= 8 && few_rows) {
+    variant.index = 6;
+  } else if (problem.tokens <= 4) {
+    variant.index = 1;
+  } else {
+    variant = plan_staged(problem, gpu);
+    variant.index += kShapeCount;
+  }
   return variant;
 }
 

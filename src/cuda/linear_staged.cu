@@ -249,7 +249,11 @@ size_t flat_scratch_bytes(int sms) {
 LinearVariant plan_staged(const LinearProblem& problem, const GpuShape& gpu) {
   LinearVariant variant;
   // The ring must fit: 64 KiB on Turing is not served, 99 KiB on some Ampere and Ada.
-  variant.index = gpu.compute_capability == 80 || gpu.compute_capability == 90 ? 0 : 2;
+  const bool large = gpu.compute_capability == 80 || gpu.compute_capability == 90;
+  variant.index = !large                                  ? 2
+                  : problem.tokens <= 16 && problem.gated ? 3
+                  : problem.tokens <= 32                  ? 2
+                                                          : 0;
   if (problem.tokens > kFlatTokens) return variant;
   // Slots are multiprocessors, not blocks: two blocks on one share its bandwidth.
   const int64_t rows = 32 * kShapes[variant.index].warps;

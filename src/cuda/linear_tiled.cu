@@ -104,7 +104,12 @@ void linear_tiled(const LinearCall& call, const LinearScratch& scratch, cudaStre
 InflectionPoints default_points(const LinearProblem& problem, bool library) {
   // Without tensor cores the passes of linear_gemv.cu are all there is before a GEMM.
   if (problem.dtype == DType::kF32) return {kGemvTokens + 1, 2 * kGemvTokens + 1};
-  return {3, library ? kFlatTokens + 1 : kNeverInflection};
+  if (!library) return {3, kNeverInflection};
+  // Measured on an H200: for few rows the flat kernels win up to 8 tokens, gated layers (which the
+  // library computes in two steps) up to 16; otherwise the library is as fast from 3 on.
+  if (problem.gated) return {3, 17};
+  return problem.n < int64_t{64} * current_gpu().sms ? InflectionPoints{2, 9}
+                                                     : InflectionPoints{3, 3};
 }
 
 }  // namespace spillway::cuda

@@ -53,11 +53,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Four elements at a time; dim a multiple of 4, at most 4 * kThreads * kPerThread, rows aligned.
+// Four elements at a time, each read once, so that out may be x; dim a multiple of 4, at most 4 *
+// kThreads * kPerThread, rows aligned.
 template <class Out, int kPerThread>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_kernel(const float* __restrict__ x, int64_t x_stride, const float* __restrict__ weight,
-                    float eps, Out* __restrict__ out, int64_t out_stride, int dim) {
+    rms_norm_kernel(const float* x, int64_t x_stride, const float* __restrict__ weight, float eps,
+                    Out* out, int64_t out_stride, int dim) {
   __shared__ float partial[kWarps];
   const int quads = dim / 4;
   // Weights do not depend on the kernel before.
@@ -118,9 +119,9 @@ void norm(NormKind kind, const Activations& x, const float* weight, const float*
   with_activation_type(out.dtype, [&]<class Out>() {
     constexpr int kPerThread = 8;
     const bool fast = kind == NormKind::kRms && x.dtype == DType::kF32 && weight != nullptr &&
-                      bias == nullptr && x.data != out.data && dim % 4 == 0 &&
-                      dim <= 4 * kThreads * kPerThread && is_aligned(x, 16) &&
-                      is_aligned(out, 16) && reinterpret_cast<uintptr_t>(weight) % 16 == 0;
+                      bias == nullptr && dim % 4 == 0 && dim <= 4 * kThreads * kPerThread &&
+                      is_aligned(x, 16) && is_aligned(out, 16) &&
+                      reinterpret_cast<uintptr_t>(weight) % 16 == 0;
     if (fast) {
       const auto args = [&](auto kernel) {
         launch(kernel, grid, kThreads, 0, stream, reinterpret_cast<const float*>(x.data), x.stride,

@@ -24,6 +24,7 @@ enum class LinearMode : uint8_t { kStore, kAccumulate };
 // the weights; many, with blocks of weights prepared for matrix instructions.
 enum class LinearKernel : uint8_t { kGemv, kFlat, kGemm };
 class TuningTable;
+struct ScoreBounds;
 
 // One layer's paged KV: planes [block][kv_head] of pages of `type` (tensor/kv_format.h).
 struct KvLayerView {
@@ -59,6 +60,20 @@ struct Projection {
   WeightView w;     // [n, k]
   WeightView bias;  // [1, n] or empty
   Activations out;  // [tokens, n]
+};
+
+struct Norm {
+  NormKind kind = NormKind::kRms;
+  WeightView weight;  // [1, dim] or empty
+  WeightView bias;    // [1, dim] or empty
+  float eps = 0;
+};
+
+// What linear layers multiply: x, or norm(x).
+struct LinearInput {
+  Activations x;               // [tokens, k]
+  const Norm* norm = nullptr;  // null: x as it is
+  Activations normed;          // with a norm: [tokens, k], where its result may be put
 };
 
 // What the ops of one step are told about its tokens, all of it at once: a device with memory of
@@ -109,6 +124,8 @@ class Ops {
   // Where linear() goes from one kind of kernel to the next (tuning.h); null: where the device
   // thinks it should. The table must outlive its use. Deterministic mode does not look at it.
   virtual void set_tuning(const TuningTable* /*table*/) {}
+  // What attention may expect of the model at hand; null: nothing is known.
+  virtual void set_score_bounds(const ScoreBounds* /*bounds*/) {}
   // The kind that linear() takes for `tokens` rows of x.
   virtual LinearKernel linear_kernel(const WeightView& /*w*/, int64_t tokens) const {
     return tokens == 1 ? LinearKernel::kGemv : LinearKernel::kFlat;
@@ -142,20 +159,30 @@ class Ops {
                       const Activations& out, LinearMode mode) = 0;
 
   // Several linear layers with the same input.
-  virtual void linears(std::span<const Projection> parts, const Activations& x) {
+  virtual void linears(std::span<const Projection> parts, const LinearInput& input) {
+    const Activations x = normed(input);
     for (const Projection& part : parts) linear(part.w, part.bias, x, part.out, LinearMode::kStore);
   }
   // up.out = f(x * up^T + bias); with a gate, f(x * gate^T + bias) * (x * up^T + bias). gate.out is
   // scratch.
-  virtual void activated_linear(ActivationKind kind, const Projection& up, const Activations& x) {
-    linear(up.w, up.bias, x, up.out, LinearMode::kStore);
+  virtual void activated_linear(ActivationKind kind, const Projection& up,
+                                const LinearInput& input) {
+    linear(up.w, up.bias, normed(input), up.out, LinearMode::kStore);
     activate(kind, up.out);
   }
   virtual void gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
-                            const Activations& x) {
+                            const LinearInput& input) {
+    const Activations x = normed(input);
     linear(up.w, up.bias, x, up.out, LinearMode::kStore);
     linear(gate.w, gate.bias, x, gate.out, LinearMode::kStore);
     gated_activate(kind, gate.out, up.out, up.out);
+  }
+  // The input after its norm, if it has one.
+  Activations normed(const LinearInput& input) {
+    if (input.norm == nullptr) return input.x;
+    const Norm& n = *input.norm;
+    norm(n.kind, input.x, n.weight, n.bias, n.eps, input.normed);
+    return input.normed;
   }
 
   // out[i] = (cos, sin) pairs of position[i] * inverse_frequency[j], times `scale`. out [positions,

@@ -10,6 +10,12 @@ std::optional<InflectionPoints> TuningTable::try_points(const LinearShape& shape
 
 void TuningTable::merge(const TuningTable& newer) {
   for (const auto& [shape, points] : newer.points_) points_[shape] = points;
+  for (const auto& [model, bounds] : newer.scores_) scores_[model] = bounds;
+}
+
+std::optional<ScoreBounds> TuningTable::try_scores(const std::string& model) const {
+  const auto it = scores_.find(model);
+  return it == scores_.end() ? std::nullopt : std::optional(it->second);
 }
 
 TunedMachine tuned_machine(const DeviceInfo& info) {

@@ -41,6 +41,14 @@ struct LinearShape {
 };
 inline LinearShape shape_of(const WeightView& w) { return {w.dtype, w.layout, w.rows, w.cols}; }
 
+// Of a model's attention scores q . k * scale, as they were seen once: what the unified maximum of
+// FlashDecoding++ (section 3) is chosen by.
+struct ScoreBounds {
+  float lowest_top = 0;  // of the largest score of each row
+  float highest = 0;     // of all scores
+  bool operator==(const ScoreBounds&) const = default;
+};
+
 // Results depend on it (kernels round differently), so it is an input like the weights: made by
 // measuring once (measure/), never while a model runs. Reading is thread-safe.
 class TuningTable {
@@ -54,6 +62,11 @@ class TuningTable {
   [[nodiscard]] std::optional<InflectionPoints> try_points(const LinearShape& shape) const;
   // Those that were set, in the order of LinearShape.
   const std::map<LinearShape, InflectionPoints>& measured() const { return points_; }
+  // By the model's name.
+  void set_scores(const std::string& model, const ScoreBounds& bounds) { scores_[model] = bounds; }
+  [[nodiscard]] std::optional<ScoreBounds> try_scores(const std::string& model) const;
+  const std::map<std::string, ScoreBounds>& scores() const { return scores_; }
+
   // Takes those of `newer`, which win.
   void merge(const TuningTable& newer);
 
@@ -62,6 +75,7 @@ class TuningTable {
  private:
   std::optional<InflectionPoints> others_;
   std::map<LinearShape, InflectionPoints> points_;
+  std::map<std::string, ScoreBounds> scores_;
 };
 
 // Whose measurements they are; another number of threads is another machine.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/tuning_text.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -58,6 +59,14 @@ class Fields {
     SPW_CHECK(value.is_string(), kInvalidArgument, "{}: '{}' is no string", label_, name);
     return value.get<std::string>();
   }
+  float number(const char* name) const {
+    constexpr double kMost = 1e9;  // no score that a softmax can tell from the next is larger
+    const json& value = at(name);
+    const bool fits = value.is_number() && std::abs(value.get<double>()) <= kMost;
+    SPW_CHECK(fits, kInvalidArgument, "{}: '{}' is no number up to {:g}", label_, name, kMost);
+    return value.get<float>();
+  }
+  bool has(const char* name) const { return object_.contains(name); }
   int64_t integer(const char* name, int64_t low, int64_t high) const {
     const json& value = at(name);
     const bool fits =
@@ -96,6 +105,13 @@ void parse_shape(const json& entry, const std::string& label, TuningTable& table
             {point("m1"), point("m2")});
 }
 
+void parse_scores(const json& entry, const std::string& label, TuningTable& table) {
+  const Fields fields(entry, label);
+  const float lowest_top = fields.number("lowest_top"), highest = fields.number("highest");
+  SPW_CHECK(lowest_top <= highest, kInvalidArgument, "{}: 'lowest_top' is above 'highest'", label);
+  table.set_scores(fields.string("model"), {lowest_top, highest});
+}
+
 }  // namespace
 
 std::string tuning_text(const TuningTables& tables) {
@@ -118,6 +134,13 @@ std::string tuning_text(const TuningTables& tables) {
           "\"m2\": {}}}",
           between_shapes, dtype_name(shape.dtype), layout_name(shape.layout), shape.n, shape.k,
           points.m1, points.m2);
+      between_shapes = ",\n";
+    }
+    text += "], \"scores\": [";
+    between_shapes = "\n";
+    for (const auto& [model, bounds] : table.scores()) {
+      text += fmt::format("{}    {{\"model\": {}, \"lowest_top\": {:.6g}, \"highest\": {:.6g}}}",
+                          between_shapes, quoted(model), bounds.lowest_top, bounds.highest);
       between_shapes = ",\n";
     }
     text += "]}";
@@ -143,6 +166,8 @@ TuningTables parse_tuning_text(std::string_view text, const std::string& label) 
         tables[{machine.string("device"), machine.string("hardware"), machine.string("features"),
                 static_cast<int>(machine.integer("threads", 1, 1 << 20))}];
     for (const json& shape : machine.array("linear")) parse_shape(shape, label, table);
+    if (!machine.has("scores")) continue;  // older files
+    for (const json& scores : machine.array("scores")) parse_scores(scores, label, table);
   }
   return tables;
 }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "measure/inflection_points.h"
@@ -14,6 +16,7 @@ namespace spillway {
 namespace {
 
 constexpr int kRepeats = 7;
+constexpr int kLaunches = 24;  // in a queue that is waited for once
 // About as many comparisons as a shape needs; each may take that part of its time.
 constexpr double kComparisons = 10;
 // Elements of a piece per worker: enough to keep it busy for tens of microseconds.
@@ -37,35 +40,52 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Cut so that a product of the most tokens stays short. Every matrix of the shape gives pieces.
-std::vector<WeightView> pieces_of(std::span<const WeightView> matrices, int threads) {
-  const int64_t elements = std::max(kMinPieceElements, kWorkerElements * threads);
-  std::vector<WeightView> pieces;
-  for (const WeightView& w : matrices) {
+// Cut so that a product of the most tokens stays short, where it runs on the host. Every matrix of
+// the shape gives pieces.
+std::vector<MatrixGroup> pieces_of(const Device& device, std::span<const MatrixGroup> groups) {
+  if (!device.host_visible()) return {groups.begin(), groups.end()};
+  const int64_t elements = std::max(kMinPieceElements, kWorkerElements * device.info().threads);
+  std::vector<MatrixGroup> pieces;
+  for (const MatrixGroup& group : groups) {
+    const WeightView& w = group.front();
     const int64_t wanted = std::max<int64_t>(1, elements / w.cols);
     const int64_t rows = std::min(w.rows, (wanted + kGroupRows - 1) / kGroupRows * kGroupRows);
     for (int64_t first = 0; first + rows <= w.rows; first += rows) {
-      pieces.push_back(w.slice(first, rows));
+      pieces.push_back({w.slice(first, rows)});
     }
   }
   return pieces;
 }
 
+LinearShape shape_of_group(const MatrixGroup& group) {
+  LinearShape shape = shape_of(group.front());
+  for (size_t i = 1; i < group.size(); ++i) shape.n += group[i].rows;
+  return shape;
+}
+
 // Times the kinds of kernel on the matrices of one shape. Owns activations for it.
 class ShapeTimer {
  public:
-  ShapeTimer(Device& device, std::span<const WeightView> matrices, const MeasureOptions& options,
+  ShapeTimer(Device& device, std::span<const MatrixGroup> groups, const MeasureOptions& options,
              double share_s)
       : device_(device),
         options_(options),
-        pieces_(pieces_of(matrices, device.info().threads)),
+        pieces_(pieces_of(device, groups)),
+        launches_(device.host_visible() ? 1 : kLaunches),
         comparison_s_(share_s / kComparisons) {
     const int64_t most = compared_tokens().back();
-    x_ = take(x_buffer_, most, pieces_.front().cols);
-    out_ = take(out_buffer_, most, pieces_.front().rows);
-    for (int64_t i = 0; i < most * x_.cols; ++i) {
-      x_.f32()[i] = static_cast<float>((i * 37) % 251) / 125.0F - 1.0F;
+    const WeightView& w = pieces_.front().front();
+    const DType type = device.activation_type(w.dtype);
+    x_ = take(x_buffer_, type, most, w.cols);
+    out_ = take(out_buffer_, type, most, shape_of_group(pieces_.front()).n);
+    // Zeros do on a device that is timed by its memory; a CPU's kernels look at what they quantize.
+    std::vector<float> values(x_buffer_.bytes() / sizeof(float));
+    if (type == DType::kF32) {
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>((i * 37) % 251) / 125.0F - 1.0F;
     }
+    device.copy_to_device(x_.data, reinterpret_cast<const std::byte*>(values.data()),
+                          values.size() * sizeof(float));
   }
   ~ShapeTimer() { device_.ops().set_tuning(nullptr); }
   ShapeTimer(const ShapeTimer&) = delete;
@@ -75,7 +95,7 @@ class ShapeTimer {
     const TuningTable table = forced(LinearKernel::kGemm);
     device_.ops().set_tuning(&table);
     const LinearKernel kernel =
-        device_.ops().linear_kernel(pieces_.front(), compared_tokens().back());
+        device_.ops().linear_kernel(pieces_.front().front(), compared_tokens().back());
     device_.ops().set_tuning(nullptr);
     return kernel == LinearKernel::kGemm;
   }
@@ -96,28 +116,38 @@ class ShapeTimer {
  private:
   double now() const { return options_.seconds_now ? options_.seconds_now() : steady_seconds(); }
 
-  Activations take(Buffer& buffer, int64_t rows, int64_t cols) {
-    buffer =
-        device_.allocate(static_cast<size_t>(rows * cols) * sizeof(float), MemoryTag::kActivations);
-    return {DType::kF32, rows, cols, cols, buffer.data()};
+  Activations take(Buffer& buffer, DType type, int64_t rows, int64_t cols) {
+    const auto bytes = static_cast<size_t>(row_bytes(type, rows * cols) + 3) / 4 * 4;
+    buffer = device_.allocate(bytes, MemoryTag::kActivations);
+    return {type, rows, cols, cols, buffer.data()};
   }
 
   double time(LinearKernel kernel, int tokens) {
     const TuningTable table = forced(kernel);
     device_.ops().set_tuning(&table);
-    const WeightView& w = pieces_[next_++ % pieces_.size()];
     const double start = now();
-    device_.ops().linear(w, {}, x_.row_range(0, tokens), out_.row_range(0, tokens),
-                         LinearMode::kStore);
+    for (int i = 0; i < launches_; ++i) multiply(pieces_[next_++ % pieces_.size()], tokens);
     device_.synchronize();
-    const double took = now() - start;
+    const double took = (now() - start) / launches_;
     device_.ops().set_tuning(nullptr);
     return took;
   }
 
+  void multiply(const MatrixGroup& group, int tokens) {
+    const Activations out = out_.row_range(0, tokens);
+    std::vector<Projection> parts;
+    int64_t at = 0;
+    for (const WeightView& w : group) {
+      parts.push_back({w, {}, out.columns(at, w.rows)});
+      at += w.rows;
+    }
+    device_.ops().linears(parts, {x_.row_range(0, tokens), nullptr, {}});
+  }
+
   Device& device_;
   const MeasureOptions& options_;
-  std::vector<WeightView> pieces_;
+  std::vector<MatrixGroup> pieces_;
+  int launches_;
   double comparison_s_;
   size_t next_ = 0;
   Buffer x_buffer_, out_buffer_;
@@ -126,26 +156,35 @@ class ShapeTimer {
 
 }  // namespace
 
-std::vector<WeightView> multiplied_matrices(const ModelWeights& weights) {
-  std::vector<WeightView> matrices;
-  const auto add = [&](const WeightView& w) {
-    if (!w.empty()) matrices.push_back(w);
+std::vector<MatrixGroup> multiplied_matrices(const Device& device, const ModelWeights& weights) {
+  std::vector<MatrixGroup> groups;
+  const auto add = [&](std::initializer_list<const WeightView*> matrices) {
+    MatrixGroup group;
+    for (const WeightView* w : matrices) {
+      if (w->empty()) continue;
+      const bool together = !group.empty() && !device.host_visible() &&
+                            group.front().dtype == w->dtype && group.front().layout == w->layout;
+      if (!group.empty() && !together) groups.push_back(std::exchange(group, {}));
+      group.push_back(*w);
+    }
+    if (!group.empty()) groups.push_back(std::move(group));
   };
-  add(weights.project_in);
+  add({&weights.project_in});
   for (const LayerWeights& layer : weights.layers) {
-    for (const LinearWeights* linear : {&layer.query, &layer.key, &layer.value,
-                                        &layer.attention_out, &layer.gate, &layer.up, &layer.down})
-      add(linear->weight);
+    add({&layer.query.weight, &layer.key.weight, &layer.value.weight});
+    add({&layer.attention_out.weight});
+    add({&layer.gate.weight, &layer.up.weight});
+    add({&layer.down.weight});
   }
-  add(weights.project_out);
-  add(weights.head);
-  return matrices;
+  add({&weights.project_out});
+  add({&weights.head});
+  return groups;
 }
 
-TuningTable measure_linear(Device& device, std::span<const WeightView> matrices,
+TuningTable measure_linear(Device& device, std::span<const MatrixGroup> groups,
                            const MeasureOptions& options) {
-  std::map<LinearShape, std::vector<WeightView>> shapes;
-  for (const WeightView& w : matrices) shapes[shape_of(w)].push_back(w);
+  std::map<LinearShape, std::vector<MatrixGroup>> shapes;
+  for (const MatrixGroup& group : groups) shapes[shape_of_group(group)].push_back(group);
   TuningTable table;
   uint64_t done = 0;
   for (const auto& [shape, same] : shapes) {

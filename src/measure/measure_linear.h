@@ -23,14 +23,19 @@ struct MeasureOptions {
   std::function<double()> seconds_now;        // a clock; none: the steady one
 };
 
-// What linear() multiplies with in a step, layer by layer.
-std::vector<WeightView> multiplied_matrices(const ModelWeights& weights);
+// Matrices that a step multiplies with the same input.
+using MatrixGroup = std::vector<WeightView>;
 
-// The inflection points of every distinct shape in `matrices`. Matrices of one shape are taken in
-// turn, so that they come from memory as they do in a step; large ones in pieces of whole groups.
-// The best of a few repeats counts: what disturbs a measurement makes it longer. The device's
-// memory must be the host's; it is left without a tuning table. Throws kOutOfMemory, kCancelled.
-TuningTable measure_linear(Device& device, std::span<const WeightView> matrices,
+// What a step multiplies with, layer by layer: q, k and v, and gate and up, together where the
+// device takes them so (one whose memory is its own), else each by itself.
+std::vector<MatrixGroup> multiplied_matrices(const Device& device, const ModelWeights& weights);
+
+// The inflection points of every distinct shape in `groups`; a group's rows count together.
+// Matrices of one shape are taken in turn, so that they come from memory as they do in a step;
+// large ones on a CPU in pieces of whole groups of rows. The best of a few repeats counts: what
+// disturbs a measurement makes it longer. The device is left without a tuning table. Throws
+// kOutOfMemory, kCancelled.
+TuningTable measure_linear(Device& device, std::span<const MatrixGroup> groups,
                            const MeasureOptions& options = {});
 
 }  // namespace spillway

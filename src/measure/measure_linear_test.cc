@@ -75,8 +75,11 @@ class ClockDevice final : public Device {
   Usage usage() const override { return {}; }
   Ops& ops() override { return clock; }
   void synchronize() override {}
+  bool host_visible() const override { return !own_memory; }
+  void copy_to_device(std::byte*, const std::byte*, size_t) override {}
 
   ClockOps clock;
+  bool own_memory = false;
 
  private:
   void release(std::byte* data, size_t, MemoryTag) noexcept override { std::free(data); }
@@ -91,13 +94,19 @@ MeasureOptions with_clock(ClockDevice& device) {
 
 std::byte* address(int i) { return reinterpret_cast<std::byte*>(uintptr_t{4096} * (i + 1)); }
 
+std::vector<MatrixGroup> each_alone(const std::vector<WeightView>& matrices) {
+  std::vector<MatrixGroup> groups;
+  for (const WeightView& w : matrices) groups.push_back({w});
+  return groups;
+}
+
 TEST(MeasureLinearTest, EveryDistinctShapeGetsItsPoints) {
   ClockDevice device;
   const std::vector<WeightView> matrices = {{DType::kF16, 512, 256, address(0)},
                                             {DType::kF16, 512, 256, address(100)},
                                             {DType::kF16, 512, 64, address(200)},
                                             {DType::kQ8_0, 512, 256, address(300)}};
-  const TuningTable table = measure_linear(device, matrices, with_clock(device));
+  const TuningTable table = measure_linear(device, each_alone(matrices), with_clock(device));
   EXPECT_EQ(table.measured().size(), 3U);
   EXPECT_NEAR(table.try_points(shape_of(matrices[0]))->m2, 10, 1);
   EXPECT_NEAR(table.try_points(shape_of(matrices[2]))->m2, 50, 2);
@@ -110,7 +119,7 @@ TEST(MeasureLinearTest, ADeviceWithoutGemmIsNotAskedForIt) {
   ClockDevice device;
   device.clock.has_gemm = false;
   const WeightView w{DType::kF16, 512, 256, address(0)};
-  EXPECT_EQ(measure_linear(device, {&w, 1}, with_clock(device)).try_points(shape_of(w)),
+  EXPECT_EQ(measure_linear(device, each_alone({w}), with_clock(device)).try_points(shape_of(w)),
             (InflectionPoints{2, kNeverInflection}));
 }
 
@@ -119,7 +128,7 @@ TEST(MeasureLinearTest, LargeMatricesAreTakenInPiecesWithinTheBudget) {
   const WeightView w{DType::kF16, 32007, 8192, reinterpret_cast<std::byte*>(uintptr_t{1} << 40)};
   MeasureOptions options = with_clock(device);
   options.budget_s = 0.02;
-  const TuningTable table = measure_linear(device, {&w, 1}, options);
+  const TuningTable table = measure_linear(device, each_alone({w}), options);
   EXPECT_GT(device.clock.used.size(), 4U);
   EXPECT_LT(device.clock.now, 0.1);  // the clock of the device, not of this machine
   EXPECT_EQ(table.measured().count(shape_of(w)), 1U);
@@ -132,7 +141,7 @@ TEST(MeasureLinearTest, StopsWhenAsked) {
   const std::atomic<bool> cancel{true};
   options.cancel = &cancel;
   try {
-    measure_linear(device, {&w, 1}, options);
+    measure_linear(device, each_alone({w}), options);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCancelled);
@@ -151,7 +160,7 @@ TEST(MeasureLinearTest, ProgressEndsAtTheNumberOfShapes) {
     EXPECT_GE(done, last);
     last = done;
   };
-  measure_linear(device, matrices, options);
+  measure_linear(device, each_alone(matrices), options);
   EXPECT_EQ(last, 2U);
 }
 
@@ -166,9 +175,31 @@ TEST(MeasureLinearTest, MatricesOfAModelAreThoseThatAreMultiplied) {
     layer.query.bias = {DType::kF32, 1, 32, address(3)};
     layer.down.weight = {DType::kF16, 32, 64, address(4)};
   }
-  const auto matrices = multiplied_matrices(weights);
-  EXPECT_EQ(matrices.size(), 5U);
-  for (const WeightView& w : matrices) EXPECT_GT(w.rows, 1);
+  const auto groups = multiplied_matrices(ClockDevice(), weights);
+  EXPECT_EQ(groups.size(), 5U);
+  for (const MatrixGroup& group : groups) {
+    EXPECT_EQ(group.size(), 1U);
+    EXPECT_GT(group.front().rows, 1);
+  }
+}
+
+// A device that multiplies q, k and v in one go is measured so.
+TEST(MeasureLinearTest, WhatIsMultipliedTogetherIsMeasuredTogether) {
+  ClockDevice device;
+  device.own_memory = true;
+  ModelWeights weights;
+  weights.head = {DType::kF16, 100, 32, address(0)};
+  weights.layers.resize(1);
+  LayerWeights& layer = weights.layers[0];
+  layer.query.weight = {DType::kF16, 64, 32, address(1)};
+  layer.key.weight = layer.value.weight = {DType::kF16, 32, 32, address(2)};
+  layer.up.weight = {DType::kF16, 96, 32, address(3)};
+  layer.gate.weight = {DType::kQ8_0, 96, 32, address(4)};  // another type: by itself
+  const auto groups = multiplied_matrices(device, weights);
+  ASSERT_EQ(groups.size(), 4U);
+  EXPECT_EQ(groups[0].size(), 3U);
+  const TuningTable table = measure_linear(device, groups, with_clock(device));
+  EXPECT_EQ(table.measured().count({DType::kF16, WeightLayout::kRows, 128, 32}), 1U);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace {
 // Kernels may round activations (and halves, for many tokens), F32 weights never.
 double linear_bar(DType type) {
   if (type == DType::kF32) return kFloatBar;
+  if (type == DType::kBF16) return 2e-5;  // x is rounded to it: 2^-9, of few products
   return is_quantized(type) ? 1e-4 : 1e-5;
 }
 
