@@ -2,8 +2,8 @@
 # Configures build/PRESET, quietly when all is well; starts afresh when the tree was moved or copied since.
 set -euo pipefail
 
-if (($# != 1)) || [[ $1 == -* ]]; then
-  echo "usage: scripts/configure.sh PRESET   (release, product, debug, tsan)"
+if (($# < 1)) || [[ $1 == -* ]]; then
+  echo "usage: scripts/configure.sh PRESET [-DNAME=VALUE...]   (release, product, debug, tsan)"
   if [[ ${1:-} == -h || ${1:-} == --help ]]; then exit 0; fi
   exit 2
 fi
@@ -15,7 +15,7 @@ if [[ -f $build/CMakeCache.txt ]] && ! grep -qFx "CMAKE_HOME_DIRECTORY:INTERNAL=
   fresh=(--fresh)
 fi
 mkdir -p "$build"
-if ! cmake --preset "$1" "${fresh[@]}" >"$build/configure.log" 2>&1; then
+if ! cmake --preset "$1" "${fresh[@]}" "${@:2}" >"$build/configure.log" 2>&1; then
   cat "$build/configure.log" >&2
   exit 1
 fi

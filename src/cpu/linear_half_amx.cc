@@ -284,6 +284,6 @@ constexpr HalfKernel kHalfKernels[] = {kParts<ExactHalves>, kRounded<RoundedHalv
 constinit const HalfKernels kBf16AmxKernels = {kBfloatKernels,
                                                sizeof(kBfloatKernels) / sizeof(HalfKernel), 2};
 constinit const HalfKernels kF16AmxKernels = {kHalfKernels,
-                                              sizeof(kHalfKernels) / sizeof(HalfKernel), 2};
+                                              sizeof(kHalfKernels) / sizeof(HalfKernel), 9};
 
 }  // namespace spillway

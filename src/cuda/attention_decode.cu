@@ -143,9 +143,9 @@ __global__ __launch_bounds__(
   WarpPart<kType, kDim, kBuffers, kUnified> part(a, p, shared);
   // What earlier steps have written need not wait for the kernel before.
   const bool early = a.early && part.base + kWarpTokens <= p.start;
-  if (early) part.start();
-  if (a.early) wait_for_previous();
-  if (!early) part.start();
+  if (!early) wait_for_previous();
+  part.start();
+  if (early) wait_for_previous();
   stage_query(a, p, shared);
   __syncthreads();
   bool own = part.finish();
@@ -157,7 +157,7 @@ __global__ __launch_bounds__(
   float* slot =
       p.parts == 1 ? nullptr : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
   store_part(a, p, shared, kUnified && !own, slot);
-  if (slot != nullptr) finish_part(a, p, own, kUnified);
+  if (slot != nullptr && a.merge_inside) finish_part(a, p, own, kUnified);
 #endif
 }
 
@@ -175,7 +175,14 @@ __global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
                     ? nullptr
                     : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
   attend_rows<kType, kQueries>(a, p, reinterpret_cast<float*>(shared_bytes), slot);
-  if (slot != nullptr) finish_part(a, p, true, false);
+  if (slot != nullptr && a.merge_inside) finish_part(a, p, true, false);
+}
+
+__global__ __launch_bounds__(kDecodeThreads) void attention_merge_kernel(
+    const __grid_constant__ DecodeArgs a) {
+  let_next_start();
+  wait_for_previous();
+  merge_row(a);
 }
 
 bool has_tensor_cores() {
@@ -335,6 +342,7 @@ DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
       .reference = 0,
       .slots = nullptr,
       .slot_floats = slot_floats_of(call.params.heads, kv.kv_heads, kv.head_dim),
+      .merge_inside = false,
       .counters = nullptr,
   };
 }
@@ -399,11 +407,17 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
     a.counters = reinterpret_cast<unsigned*>(scratch.data);
     a.slots = reinterpret_cast<float*>(scratch.data + first);
   }
-  if (call.q.dtype != DType::kF32 && has_tensor_cores() &&
-      try_launch_mma(call.kv.type, a, unified.enabled, stream)) {
-    return;
+  static const bool merge_inside = std::getenv("SPILLWAY_ATTENTION_MERGE_INSIDE") != nullptr;
+  a.merge_inside = merge_inside;
+  if (call.q.dtype == DType::kF32 || !has_tensor_cores() ||
+      !try_launch_mma(call.kv.type, a, unified.enabled, stream)) {
+    launch_rows(call.kv.type, a, stream);
   }
-  launch_rows(call.kv.type, a, stream);
+  if (max_parts > 1 && !merge_inside) {
+    const int64_t blocks = int64_t{call.batch.sequences} * max_rows * call.params.heads;
+    launch(attention_merge_kernel, dim3(static_cast<unsigned>(blocks)), dim3(kDecodeThreads), 0,
+           stream, a);
+  }
 }
 
 void attention_rows(const AttentionCall& call, int max_rows, cudaStream_t stream) {

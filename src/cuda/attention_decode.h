@@ -2,14 +2,16 @@
 // Decode attention: few rows per sequence, each over all of its context.
 //
 // A row is split at positions that are multiples of 256; a block computes one part for up to 8
-// query heads that share a kv head, and the last blocks to arrive merge parts in a fixed order, all
-// in one launch. So a row's result depends neither on the batch nor on where pages lie. Lengths are
-// read on the GPU: a captured launch serves all steps whose contexts fit into max_parts.
+// query heads that share a kv head, and a small launch behind merges the parts in a fixed order. So
+// a row's result depends neither on the batch nor on where pages lie. Lengths are read on the GPU:
+// a captured launch serves all steps whose contexts fit into max_parts.
 //
 // With a unified maximum (FlashDecoding++, section 3) parts are sums of exp(score - phi) that just
-// add up; a part that has a score outside the range is computed again by its block with a maximum
-// of its own, and the merge of its row takes maxima into account. Without, every part has its own
-// maximum (FlashDecoding).
+// add up; 32 tokens whose largest score is outside the range take that instead, and the merge takes
+// maxima into account. Without, every 32 tokens have their own maximum (FlashDecoding).
+//
+// The batch's arrays, and KV at positions before a sequence's `start`, are read before the kernel
+// in front has ended: they must come from copies, or from launches before those of the step.
 //
 // F16, int8 and int4 KV with F16 or BF16 queries and head dims 64, 80, 96, 128, 256 (quantized:
 // where rows are whole 16-byte pieces) go through tensor cores from Ampere on; everything else

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the parts of a row become the row: in the launch that computed them, by the blocks that come
-// last, in an order that does not depend on which they are.
+// How the parts of a row become the row, in an order that does not depend on who computed them
+// when: by a launch of its own, or in the launch that computed them by the blocks that come last
+// (merge_inside). The latter saves a launch, but has every block wait for its fence and its count,
+// which keeps the next block's loads off the SM.
 //
 // A part leaves, for each query of its tile, a sum of exponents relative to some maximum and the
 // outputs weighted by them: slot = output [queries][head_dim], sum [queries], maximum [queries].
@@ -45,6 +47,7 @@ struct DecodeArgs {
   float reference;   // then exponents are 2^(score - reference)
   float* slots;      // [sequences * max_rows][tiles][max_parts][slot_floats]
   int slot_floats;
+  bool merge_inside;   // by the blocks that come last
   unsigned* counters;  // [sequences * max_rows][tiles][1 + groups of parts]
 };
 
@@ -168,6 +171,80 @@ __device__ __forceinline__ void merge_slots(const DecodeArgs& a, const PartPlace
   }
 }
 
+// One query head of one row per block: its warps take parts in turn, and what they have is added up
+// in their order.
+__device__ __forceinline__ void merge_row(const DecodeArgs& a) {
+  __shared__ float4 outs[kDecodeWarps][64];
+  __shared__ float sums[kDecodeWarps];
+  const int heads = a.kv_heads * a.group;
+  const int head = static_cast<int>(blockIdx.x) % heads;
+  const int sequence_row = static_cast<int>(blockIdx.x) / heads;
+  const int sequence = sequence_row / a.max_rows, r = sequence_row % a.max_rows;
+  if (r >= a.batch.rows[sequence]) return;
+  const int end = a.batch.start[sequence] + r + 1;
+  const int begin = a.window > 0 ? max(0, end - a.window) : 0;
+  const int parts = (end + kPartTokens - 1) / kPartTokens - begin / kPartTokens;
+  if (parts == 1) return;
+
+  const int in_group = head % a.group, tile_in_head = in_group / kTileQueries;
+  const int tile = head / a.group * (a.tiles / a.kv_heads) + tile_in_head;
+  const int query = in_group % kTileQueries;
+  const int queries = min(kTileQueries, a.group - tile_in_head * kTileQueries);
+  const int dim = a.shape.head_dim, fours = dim / 4;
+  const float* slots =
+      a.slots + (static_cast<int64_t>(sequence_row) * a.tiles + tile) * a.max_parts * a.slot_floats;
+  const float* references = slots + queries * (dim + 1) + query;
+  const float* part_sums = slots + queries * dim + query;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+
+  float reference = -INFINITY;
+  for (int part = lane; part < parts; part += kWarpSize)
+    reference = fmaxf(reference, __ldcg(references + int64_t{part} * a.slot_floats));
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    reference = fmaxf(reference, __shfl_xor_sync(kAllLanes, reference, step));
+
+  float sum = 0;
+  float4 out[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+#pragma unroll 4
+  for (int part = warp; part < parts; part += kDecodeWarps) {
+    const int64_t at = int64_t{part} * a.slot_floats;
+    const float own = __ldcg(references + at);
+    const float weight = own == reference ? 1 : exp2_fast(own - reference);
+    sum = fmaf(__ldcg(part_sums + at), weight, sum);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int four = lane + n * kWarpSize;
+      if (four >= fours) break;
+      const float4 x = __ldcg(reinterpret_cast<const float4*>(slots + at + query * dim) + four);
+      out[n].x = fmaf(x.x, weight, out[n].x);
+      out[n].y = fmaf(x.y, weight, out[n].y);
+      out[n].z = fmaf(x.z, weight, out[n].z);
+      out[n].w = fmaf(x.w, weight, out[n].w);
+    }
+  }
+  if (lane == 0) sums[warp] = sum;
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const int four = lane + n * kWarpSize;
+    if (four < fours) outs[warp][four] = out[n];
+  }
+  __syncthreads();
+  const int d = static_cast<int>(threadIdx.x);
+  if (d >= dim) return;
+  float x = 0, all = 0;
+#pragma unroll
+  for (int w = 0; w < kDecodeWarps; ++w) {
+    x += reinterpret_cast<const float*>(outs[w])[d];
+    all += sums[w];
+  }
+  const int64_t row = a.batch.first_row[sequence] + r;
+  std::byte* to =
+      a.out + (row * a.out_stride + static_cast<int64_t>(head) * dim) * element_bytes(a.dtype);
+  store_element(to, a.dtype, d, all > 0 ? x / all : 0);
+}
+
 // Called by all threads of a block that has written its slot: counts it, and merges where it is the
 // last. `own_maximum`: its maximum is not the one that all parts share.
 __device__ __forceinline__ void finish_part(const DecodeArgs& a, const PartPlace& p,
@@ -181,10 +258,14 @@ __device__ __forceinline__ void finish_part(const DecodeArgs& a, const PartPlace
   const bool one_group = p.parts <= kMergeParts;
   float* first = slots + static_cast<int64_t>(group) * kMergeParts * a.slot_floats;
 
-  // The upper half of a counter counts parts with a maximum of their own.
-  __threadfence();
+  // The upper half of a counter counts parts with a maximum of their own. What all threads wrote
+  // before the barrier is behind the fence of the one that counts: a fence by each would cost more
+  // than all else here.
   __syncthreads();
-  if (threadIdx.x == 0) arrived = atomicAdd(counters + 1 + group, own_maximum ? 0x10001U : 1U);
+  if (threadIdx.x == 0) {
+    __threadfence();
+    arrived = atomicAdd(counters + 1 + group, own_maximum ? 0x10001U : 1U);
+  }
   __syncthreads();
   unsigned seen = arrived + (own_maximum ? 0x10001U : 1U);
   if ((seen & 0xffffU) != static_cast<unsigned>(in_group)) return;
@@ -195,9 +276,11 @@ __device__ __forceinline__ void finish_part(const DecodeArgs& a, const PartPlace
   if (one_group) return;
 
   const int all_groups = (p.parts + kMergeParts - 1) / kMergeParts;
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) arrived = atomicAdd(counters, own ? 0x10001U : 1U);
+  if (threadIdx.x == 0) {
+    __threadfence();
+    arrived = atomicAdd(counters, own ? 0x10001U : 1U);
+  }
   __syncthreads();
   seen = arrived + (own ? 0x10001U : 1U);
   if ((seen & 0xffffU) != static_cast<unsigned>(all_groups)) return;

@@ -2,8 +2,6 @@
 #include "cuda/cuda_error.h"
 
 #include <cstdlib>
-#include <mutex>
-#include <unordered_set>
 
 namespace spillway::cuda {
 
@@ -15,16 +13,6 @@ void fail_cuda(cudaError_t error, const char* call) {
   }
   fail(ErrorCode::kDevice, "CUDA: {} ({}, error {})", cudaGetErrorString(error), call,
        static_cast<int>(error));
-}
-
-void prepare_kernel(const void* kernel) {
-  static std::mutex mutex;
-  static std::unordered_set<const void*> known;
-  const std::lock_guard lock(mutex);
-  if (!known.insert(kernel).second) return;
-  if (std::getenv("SPW_X_NOCARVE") != nullptr) return;
-  SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared));
 }
 
 bool overlapping_launches() {

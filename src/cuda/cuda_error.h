@@ -11,11 +11,6 @@ namespace spillway::cuda {
 // Throws kOutOfMemory or kDevice with the call, CUDA's words and, where it is known, what to do.
 [[noreturn]] void fail_cuda(cudaError_t error, const char* call);
 
-// Makes all kernels split a multiprocessor's memory alike, most of it shared memory: one that wants
-// another split than its neighbours waits until a multiprocessor is empty, and the overlap of
-// launches is lost. Cheap after the first call for a kernel.
-void prepare_kernel(const void* kernel);
-
 // Whether kernels may start before the one in front of them has ended (launch.cuh): from Hopper on,
 // unless SPILLWAY_NO_OVERLAPPING_LAUNCHES is set in the environment (to measure what it brings).
 bool overlapping_launches();

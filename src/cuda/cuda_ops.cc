@@ -24,8 +24,6 @@ bool is_left_out(std::string_view technique) {
   return list != nullptr && std::string_view(list).find(technique) != std::string_view::npos;
 }
 
-constexpr size_t kMostOrders = 64;
-
 const float* f32_vector(const WeightView& w) {
   SPW_ASSERT(w.empty() || (w.dtype == DType::kF32 && w.rows == 1));
   return reinterpret_cast<const float*>(w.data);
@@ -40,7 +38,7 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       tables_(device, stream),
       graphs_(stream),
       left_out_{is_left_out("graphs"), is_left_out("gemv"), is_left_out("flat"),
-                is_left_out("unified"), is_left_out("prefetch")} {}
+                is_left_out("unified")} {}
 
 CudaOps::~CudaOps() = default;
 
@@ -73,20 +71,12 @@ void CudaOps::prepare(const StepLimits& limits) {
 
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
   const StepShape shape = tables_.upload(batch);
-  order_ = nullptr;
-  if (shape.max_rows == 1 && !left_out_.prefetch) {
-    if (orders_.size() > kMostOrders) orders_.clear();
-    order_ = &orders_[batch.program];
-    order_known_ = !order_->empty();
-    order_at_ = 0;
-  }
   // Prompts differ too much to be worth recording.
   if (!left_out_.graphs && shape.max_rows == 1) {
     graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape}, body);
   } else {
     body();
   }
-  order_ = nullptr;
   tables_.end_step();
 }
 

@@ -5,7 +5,6 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -41,11 +40,10 @@ class CudaOps final : public Ops {
             float eps, const Activations& out) override;
   void linear(const WeightView& w, const WeightView& bias, const Activations& x,
               const Activations& out, LinearMode mode) override;
-  void linears(std::span<const Projection> parts, const LinearInput& input) override;
-  void activated_linear(ActivationKind kind, const Projection& up,
-                        const LinearInput& input) override;
+  void linears(std::span<const Projection> parts, const Activations& x) override;
+  void activated_linear(ActivationKind kind, const Projection& up, const Activations& x) override;
   void gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
-                    const LinearInput& input) override;
+                    const Activations& x) override;
   void rope_angles(std::span<const int32_t> positions, std::span<const float> inverse_frequency,
                    float scale, const Activations& out) override;
   void rope(const Activations& x, int head_dim, const Activations& angles,
@@ -69,11 +67,6 @@ class CudaOps final : public Ops {
   // Memory that grows to the largest size asked for; growing waits for the queue, and voids what
   // was recorded.
   std::byte* grown(Buffer& buffer, size_t bytes, bool zeroed = false);
-  // Tells the call what the linear layer after it reads: known from the last time this program ran.
-  void set_next(LinearCall& call);
-  // Whether the kernel of this call computes the input's norm by itself.
-  bool takes_norm(LinearCall call, const LinearInput& input) const;
-  void set_input(LinearCall& call, const LinearInput& input);
   // The call as one launch, or as several where its parts do not go together.
   void multiply(LinearCall call);
   void multiply_quantized(const LinearCall& call);
@@ -92,18 +85,9 @@ class CudaOps final : public Ops {
   UnifiedMax unified_;
   StepTables tables_;
   GraphCache graphs_;
-  // The matrices of a decode step in the order they are multiplied with, by program.
-  struct WeightBytes {
-    const std::byte* data;
-    uint64_t bytes;
-  };
-  std::map<uint64_t, std::vector<WeightBytes>> orders_;
-  std::vector<WeightBytes>* order_ = nullptr;  // of the step at hand; null outside of decode steps
-  size_t order_at_ = 0;
-  bool order_known_ = false;
   // Techniques that are off, to measure what each brings: SPILLWAY_CUDA_WITHOUT=graphs,gemv,...
   struct LeftOut {
-    bool graphs, gemv, flat, unified, prefetch;
+    bool graphs, gemv, flat, unified;
   } left_out_;
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
   uint64_t generation_ = 0;            // of the memory below

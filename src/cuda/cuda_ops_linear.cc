@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers on a GPU: which kernel multiplies (FlashDecoding++, section 5).
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/error.h"
 #include "cuda/cuda_ops.h"
@@ -24,12 +23,6 @@ bool go_together(const LinearPart& a, const LinearPart& b) {
   return a.w.dtype == b.w.dtype && a.w.layout == b.w.layout && a.w.cols == b.w.cols &&
          a.out.dtype == b.out.dtype && a.out.stride == b.out.stride;
 }
-
-// As much as HBM delivers in the few microseconds between two linear layers, and some.
-const uint64_t kNextBytes = [] {
-  const char* v = std::getenv("SPW_X_NEXT");
-  return v ? std::strtoull(v, nullptr, 10) << 20 : uint64_t{24} << 20;
-}();
 
 // Where the library takes over from the kernels that decode quantized weights in registers: the
 // weights are then expanded once per step, which pays when many tokens share it.
@@ -72,31 +65,10 @@ void CudaOps::linear(const WeightView& w, const WeightView& bias, const Activati
   multiply(call);
 }
 
-bool CudaOps::takes_norm(LinearCall call, const LinearInput& input) const {
-  const Norm& norm = *input.norm;
-  if (norm.kind != NormKind::kRms || norm.weight.empty() || !norm.bias.empty() || deterministic_ ||
-      left_out_.gemv || std::getenv("SPW_X_NOFUSE") != nullptr) {
-    return false;
-  }
-  call.x = input.x;
-  call.norm_weight = reinterpret_cast<const float*>(norm.weight.data);
-  return gemv_takes_norm(call) && kernel_at(points_for(call), 1) == LinearKernel::kGemv;
-}
-
-void CudaOps::set_input(LinearCall& call, const LinearInput& input) {
-  if (input.norm != nullptr && takes_norm(call, input)) {
-    call.x = input.x;
-    call.norm_weight = reinterpret_cast<const float*>(input.norm->weight.data);
-    call.norm_eps = input.norm->eps;
-  } else {
-    call.x = normed(input);
-  }
-}
-
-void CudaOps::linears(std::span<const Projection> parts, const LinearInput& input) {
-  LinearInput next = input;
+void CudaOps::linears(std::span<const Projection> parts, const Activations& x) {
   for (size_t begin = 0; begin < parts.size();) {
     LinearCall call;
+    call.x = x;
     call.parts[0] = part_of(parts[begin]);
     size_t end = begin + 1;
     for (; end < parts.size() && end - begin < std::size(call.parts); ++end) {
@@ -105,36 +77,35 @@ void CudaOps::linears(std::span<const Projection> parts, const LinearInput& inpu
       call.parts[end - begin] = next;
     }
     call.count = static_cast<int>(end - begin);
-    set_input(call, next);
-    // What is normed now serves the others.
-    if (call.norm_weight == nullptr) next = {call.x, nullptr, {}};
     multiply(call);
     begin = end;
   }
 }
 
-void CudaOps::activated_linear(ActivationKind kind, const Projection& up,
-                               const LinearInput& input) {
+void CudaOps::activated_linear(ActivationKind kind, const Projection& up, const Activations& x) {
   LinearCall call;
   call.parts[0] = part_of(up);
-  set_input(call, input);
+  call.x = x;
   call.epilogue = Epilogue::kActivate;
   call.activation = kind;
   multiply(call);
 }
 
 void CudaOps::gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
-                           const LinearInput& input) {
+                           const Activations& x) {
   LinearCall call;
   call.parts[0] = part_of(gate);
   call.parts[1] = part_of(up);
   if (!go_together(call.parts[0], call.parts[1]) || gate.w.rows != up.w.rows) {
-    return Ops::gated_linear(kind, gate, up, input);
+    linear(up.w, up.bias, x, up.out, LinearMode::kStore);
+    linear(gate.w, gate.bias, x, gate.out, LinearMode::kStore);
+    gated_activate(kind, gate.out, up.out, up.out);
+    return;
   }
   // The result belongs where up's is; the kernels put it where the first part's is.
   std::swap(call.parts[0].out, call.parts[1].out);
   call.count = 2;
-  set_input(call, input);
+  call.x = x;
   call.epilogue = Epilogue::kGated;
   call.activation = kind;
   multiply(call);
@@ -149,27 +120,6 @@ Activations CudaOps::as_type(const Activations& x, DType type) {
   return converted;
 }
 
-void CudaOps::set_next(LinearCall& call) {
-  if (order_ == nullptr) return;
-  if (!order_known_) {
-    // The parts of a call lie behind each other in the arena.
-    uint64_t bytes = 0;
-    for (int i = 0; i < call.count; ++i) {
-      if (call.parts[i].w.data < call.parts[0].w.data) continue;
-      const auto end = static_cast<uint64_t>(call.parts[i].w.data - call.parts[0].w.data +
-                                             call.parts[i].w.bytes());
-      if (end <= 2 * kNextBytes) bytes = std::max(bytes, end);
-    }
-    order_->push_back({call.parts[0].w.data,
-                       std::max<uint64_t>(bytes, static_cast<uint64_t>(call.parts[0].w.bytes()))});
-    return;
-  }
-  // After the last comes the first, of the next step.
-  const WeightBytes& next = (*order_)[++order_at_ % order_->size()];
-  call.next = next.data;
-  call.next_bytes = static_cast<uint32_t>(std::min<uint64_t>(next.bytes, kNextBytes) / 16 * 16);
-}
-
 void CudaOps::multiply(LinearCall call) {
   const WeightView& w = call.parts[0].w;
   const int64_t tokens = call.x.rows;
@@ -179,8 +129,7 @@ void CudaOps::multiply(LinearCall call) {
                part.out.cols == part.w.rows);
   }
   if (tokens == 0) return;
-  set_next(call);
-  if (call.norm_weight == nullptr) call.x = as_type(call.x, input_type(w.dtype));
+  call.x = as_type(call.x, input_type(w.dtype));
   if (is_plain(w.dtype)) {
     multiply_plain(call);
   } else {

@@ -39,12 +39,6 @@ struct LinearCall {
   Activations x;  // [tokens, k]
   Epilogue epilogue = Epilogue::kStore;
   ActivationKind activation = ActivationKind::kSilu;  // of kActivate and kGated
-  // What the linear layer after this one reads first: fetched into the cache on the way out.
-  const std::byte* next = nullptr;
-  uint32_t next_bytes = 0;
-  // x is F32 and goes through an RMS norm with this weight [k] first; linear_gemv() of one token.
-  const float* norm_weight = nullptr;
-  float norm_eps = 0;
 };
 
 // The sequences of a step, as kernels see them. Arrays are of `sequences` elements.

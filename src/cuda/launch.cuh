@@ -12,6 +12,9 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
+#include <cstdint>
+
 #include "cuda/cuda_error.h"
 
 namespace spillway::cuda {
@@ -28,33 +31,12 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-// Asks for this block's share of `bytes` from `data` on (16-byte aligned, a multiple of 16) to come
-// into the L2 cache: what the next kernel reads first travels while this one ends and whatever is
-// between them runs. The last blocks of a grid do it, when this kernel's own reads are nearly all
-// on their way. Does nothing before Hopper.
-__device__ __forceinline__ void prefetch_for_next(const std::byte* data, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  constexpr unsigned kSharers = 528;
-  const unsigned sharers = gridDim.x < kSharers ? gridDim.x : kSharers;
-  if (bytes == 0 || threadIdx.x != 0 || blockIdx.x < gridDim.x - sharers) return;
-  const uint32_t share = ((bytes + sharers - 1) / sharers + 127) / 128 * 128;
-  const uint32_t begin = (blockIdx.x - (gridDim.x - sharers)) * share;
-  if (begin >= bytes) return;
-  const uint32_t size = bytes - begin < share ? bytes - begin : share;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data + begin), "r"(size)
-               : "memory");
-#else
-  (void)data, (void)bytes;
-#endif
-}
-
 // Throws kDevice when the launch is refused. Larger dynamic shared memory than 48 KiB must have
 // been allowed for the kernel before (cudaFuncSetAttribute). `cluster` blocks, of neighbouring x,
 // reach each other's shared memory: from Hopper on; 1 elsewhere.
 template <class... Params, class... Args>
 void launch_clusters(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                      int cluster, cudaStream_t stream, Args... args) {
-  prepare_kernel(reinterpret_cast<const void*>(kernel));
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;

@@ -69,9 +69,6 @@ int gemv_variants();
 std::string gemv_variant_name(int index);
 bool gemv_supports(int index, const LinearProblem& problem);
 LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& gpu);
-// Whether linear_gemv() takes the call with its norm: one token of F16 or BF16 weights, all
-// aligned.
-bool gemv_takes_norm(const LinearCall& call);
 void linear_gemv(const LinearCall& call, const LinearVariant& variant, cudaStream_t stream);
 
 // --- Flat: up to kFlatTokens tokens (the staged variants: any). Falls back to linear_gemv where

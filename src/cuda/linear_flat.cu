@@ -55,7 +55,6 @@ __global__ void __launch_bounds__(32 * W) flat_kernel(const __grid_constant__ Li
 #pragma unroll
     for (int i = 0; i < RT; ++i) a[u][i][0] = load(u, i, 0), a[u][i][1] = load(u, i, 1);
   }
-  prefetch_for_next(p.next, p.next_bytes);
   wait_for_previous();
 
   const std::byte* x = p.x + (g * p.x_stride + first_column) * 2;

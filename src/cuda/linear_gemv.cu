@@ -7,7 +7,6 @@
 // ring is filled before the kernel waits for the one in front of it.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <type_traits>
 
 #include "cuda/linear.h"
@@ -19,12 +18,11 @@ namespace {
 constexpr int kWarps = 4;  // of a block; small blocks leave no gap when they end
 
 // M tokens, R rows per warp (gated: R / 2 of each matrix), U pieces in flight per row, KW warps
-// that share the columns of their rows. Normed: x is F32 and goes through an RMS norm; its scale is
-// one factor of every sum, so it is found along the way and multiplied with in the end.
-template <class T, int M, int R, int U, int KW, bool Normed>
+// that share the columns of their rows.
+template <class T, int M, int R, int U, int KW>
 __global__ void __launch_bounds__(32 * kWarps)
     gemv_kernel(const __grid_constant__ LinearParams p, int groups, bool prefetch_l2) {
-  static_assert(M * R <= 32 && kWarps % KW == 0 && (!Normed || M == 1));
+  static_assert(M * R <= 32 && kWarps % KW == 0);
   constexpr int V = Vector16<T>::kCount;
   constexpr int kPieceBytes = 512;  // of a warp
   let_next_start();
@@ -66,40 +64,22 @@ __global__ void __launch_bounds__(32 * kWarps)
       }
     }
   }
-  prefetch_for_next(p.next, p.next_bytes);
   wait_for_previous();
 
   // Past the end of a row weights are zero and x is read again from its last piece.
-  constexpr int64_t kElement = Normed ? sizeof(float) : sizeof(T);
   const std::byte* x[M];
 #pragma unroll
-  for (int m = 0; m < M; ++m) x[m] = p.x + min(m, p.tokens - 1) * p.x_stride * kElement;
+  for (int m = 0; m < M; ++m) x[m] = p.x + min(m, p.tokens - 1) * p.x_stride * int64_t{sizeof(T)};
   float sum[M][R] = {};
-  float squares = 0;
   const int steps = (p.k + KW * 32 * V - 1) / (KW * 32 * V);
   for (int step = 0; step < steps; step += U) {
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      const int at = min(column(step + u), p.k - V);
+      const int64_t at = int64_t{min(column(step + u), p.k - V)} * int64_t{sizeof(T)};
       float xf[M][V];
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        if constexpr (Normed) {
-          const bool inside = column(step + u) < p.k;
-#pragma unroll
-          for (int v = 0; v < V; v += 4) {
-            const float4 a = *reinterpret_cast<const float4*>(x[m] + (at + v) * kElement);
-            const float4 b = *reinterpret_cast<const float4*>(p.norm_weight + at + v);
-            const float raw[4] = {a.x, a.y, a.z, a.w}, scale[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              if (inside) squares = fmaf(raw[i], raw[i], squares);
-              xf[m][v + i] = raw[i] * scale[i];
-            }
-          }
-        } else {
-          Vector16<T>::unpack(*reinterpret_cast<const uint4*>(x[m] + at * kElement), xf[m]);
-        }
+        Vector16<T>::unpack(*reinterpret_cast<const uint4*>(x[m] + at), xf[m]);
       }
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -127,23 +107,16 @@ __global__ void __launch_bounds__(32 * kWarps)
       if (lane == m * R + r) mine = s;
     }
   }
-  if constexpr (Normed) {
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) squares += __shfl_xor_sync(~0u, squares, d);
-  }
   if constexpr (KW > 1) {
-    __shared__ float parts[kWarps][M * R + 1];
+    __shared__ float parts[kWarps][M * R];
     if (lane < M * R) parts[warp][lane] = mine;
-    if (lane == 0) parts[warp][M * R] = squares;
     __syncthreads();
     if (kw != 0) return;
+    if (lane < M * R) {
 #pragma unroll
-    for (int i = 1; i < KW; ++i) {
-      if (lane < M * R) mine += parts[warp + i][lane];
-      squares += parts[warp + i][M * R];
+      for (int i = 1; i < KW; ++i) mine += parts[warp + i][lane];
     }
   }
-  if constexpr (Normed) mine *= rsqrtf(squares / static_cast<float>(p.k) + p.norm_eps);
   const int token = lane / R, r = lane % R;
   const float up = __shfl_down_sync(~0u, mine, R / 2);
   const bool valid = wanted < groups && lane < M * R && token < p.tokens && place.row + r < n;
@@ -196,23 +169,13 @@ constexpr GemvShape kShapes[] = {{2, 8, 1}, {2, 4, 1}, {1, 8, 1}, {4, 4, 1}, {2,
                                  {2, 8, 2}, {4, 4, 2}, {4, 2, 4}, {1, 8, 2}};
 constexpr int kShapeCount = sizeof(kShapes) / sizeof(kShapes[0]);
 
-// What plan_gemv() may answer.
-constexpr bool is_planned(int index) { return index == 1 || index == 4 || index == 6; }
-
 template <class T, int M, int Index>
 void launch_shape(const LinearParams& p, bool prefetch_l2, cudaStream_t stream) {
   constexpr GemvShape s = kShapes[Index];
   const int groups = row_groups(p, p.epilogue == Epilogue::kGated ? s.rows / 2 : s.rows);
   constexpr int per_block = kWarps / s.k_warps;
-  const auto with = [&](auto kernel) {
-    launch(kernel, dim3((groups + per_block - 1) / per_block), dim3(32 * kWarps), 0, stream, p,
-           groups, prefetch_l2);
-  };
-  if constexpr (M == 1 && !std::is_same_v<T, float> && is_planned(Index)) {
-    if (p.norm_weight != nullptr) return with(gemv_kernel<T, M, s.rows, s.unroll, s.k_warps, true>);
-  }
-  SPW_ASSERT(p.norm_weight == nullptr);
-  with(gemv_kernel<T, M, s.rows, s.unroll, s.k_warps, false>);
+  launch(gemv_kernel<T, M, s.rows, s.unroll, s.k_warps>, dim3((groups + per_block - 1) / per_block),
+         dim3(32 * kWarps), 0, stream, p, groups, prefetch_l2);
 }
 
 template <class T, int M>
@@ -267,16 +230,7 @@ LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& gpu) {
   LinearVariant variant;
   const bool few_rows = problem.n < int64_t{64} * gpu.sms;
   variant.index = !few_rows ? 4 : problem.k > 8192 ? 6 : 1;
-  variant.prefetch_l2 = std::getenv("SPW_X_L2") != nullptr;
   return variant;
-}
-
-bool gemv_takes_norm(const LinearCall& call) {
-  const DType type = call.parts[0].w.dtype;
-  const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
-  return call.x.rows == 1 && call.x.dtype == DType::kF32 && is_vector_aligned(call) &&
-         (type == DType::kF16 || type == DType::kBF16) && aligned(call.x.data) &&
-         aligned(call.norm_weight);
 }
 
 void linear_gemv(const LinearCall& call, const LinearVariant& variant, cudaStream_t stream) {

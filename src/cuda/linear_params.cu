@@ -38,8 +38,7 @@ LinearParams params_of(const LinearCall& call) {
   const bool gated = call.epilogue == Epilogue::kGated;
   const LinearPart& first = call.parts[0];
   SPW_ASSERT(call.count >= 1 && call.count <= 3 && (!gated || call.count == 2));
-  const bool normed = call.norm_weight != nullptr;
-  SPW_ASSERT(is_plain(first.w.dtype) && call.x.dtype == (normed ? DType::kF32 : first.w.dtype));
+  SPW_ASSERT(is_plain(first.w.dtype) && call.x.dtype == first.w.dtype);
   SPW_ASSERT(is_plain(first.out.dtype));
   SPW_ASSERT(call.epilogue != Epilogue::kAccumulate || first.out.dtype == DType::kF32);
   LinearParams p = {};
@@ -52,10 +51,6 @@ LinearParams params_of(const LinearCall& call) {
   p.out_type = first.out.dtype;
   p.epilogue = call.epilogue;
   p.activation = call.activation;
-  p.next = call.next;
-  p.next_bytes = call.next_bytes;
-  p.norm_weight = call.norm_weight;
-  p.norm_eps = call.norm_eps;
   SPW_ASSERT(call.x.cols == p.k && call.x.stride >= p.k && p.k > 0);
   for (int i = 0; i < call.count; ++i) {
     const LinearPart& part = call.parts[i];

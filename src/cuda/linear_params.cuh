@@ -33,10 +33,6 @@ struct LinearParams {
   DType out_type;
   Epilogue epilogue;
   ActivationKind activation;
-  const std::byte* next;
-  uint32_t next_bytes;
-  const float* norm_weight;  // null: x as it is
-  float norm_eps;
 };
 
 // Checks what would touch foreign memory (kInternal).

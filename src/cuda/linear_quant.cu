@@ -187,8 +187,6 @@ void run(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& t
   args.out_dtype = call.parts[0].out.dtype;
   args.epilogue = call.epilogue;
   args.activation = call.activation;
-  args.next = call.next;
-  args.next_bytes = call.next_bytes;
   args.group_bytes = kGroupRows * call.parts[0].w.row_bytes();
   bool all_aligned = aligned(args.x, 8) && args.x_stride % 4 == 0;
   for (int p = 0; p < call.count; ++p) {

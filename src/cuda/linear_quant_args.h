@@ -46,8 +46,6 @@ struct QuantArgs {
   DType out_dtype;
   Epilogue epilogue;
   ActivationKind activation;
-  const std::byte* next;  // see LinearCall
-  uint32_t next_bytes;
 
   // Of the grouped kernel: items are groups in the order they are worked off, gate and up in turn
   // when gated.

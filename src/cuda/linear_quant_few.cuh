@@ -309,7 +309,6 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
     }
   }
   if (a.next_start == 1) let_next_start();
-  prefetch_for_next(a.next, a.next_bytes);
   wait_for_previous();
   if (a.next_start == 2) let_next_start();
 

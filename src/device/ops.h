@@ -62,20 +62,6 @@ struct Projection {
   Activations out;  // [tokens, n]
 };
 
-struct Norm {
-  NormKind kind = NormKind::kRms;
-  WeightView weight;  // [1, dim] or empty
-  WeightView bias;    // [1, dim] or empty
-  float eps = 0;
-};
-
-// What linear layers multiply: x, or norm(x).
-struct LinearInput {
-  Activations x;               // [tokens, k]
-  const Norm* norm = nullptr;  // null: x as it is
-  Activations normed;          // with a norm: [tokens, k], where its result may be put
-};
-
 // What the ops of one step are told about its tokens, all of it at once: a device with memory of
 // its own uploads it once. Ops of that step are given these very spans.
 struct StepBatch {
@@ -159,30 +145,20 @@ class Ops {
                       const Activations& out, LinearMode mode) = 0;
 
   // Several linear layers with the same input.
-  virtual void linears(std::span<const Projection> parts, const LinearInput& input) {
-    const Activations x = normed(input);
+  virtual void linears(std::span<const Projection> parts, const Activations& x) {
     for (const Projection& part : parts) linear(part.w, part.bias, x, part.out, LinearMode::kStore);
   }
   // up.out = f(x * up^T + bias); with a gate, f(x * gate^T + bias) * (x * up^T + bias). gate.out is
   // scratch.
-  virtual void activated_linear(ActivationKind kind, const Projection& up,
-                                const LinearInput& input) {
-    linear(up.w, up.bias, normed(input), up.out, LinearMode::kStore);
+  virtual void activated_linear(ActivationKind kind, const Projection& up, const Activations& x) {
+    linear(up.w, up.bias, x, up.out, LinearMode::kStore);
     activate(kind, up.out);
   }
   virtual void gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
-                            const LinearInput& input) {
-    const Activations x = normed(input);
+                            const Activations& x) {
     linear(up.w, up.bias, x, up.out, LinearMode::kStore);
     linear(gate.w, gate.bias, x, gate.out, LinearMode::kStore);
     gated_activate(kind, gate.out, up.out, up.out);
-  }
-  // The input after its norm, if it has one.
-  Activations normed(const LinearInput& input) {
-    if (input.norm == nullptr) return input.x;
-    const Norm& n = *input.norm;
-    norm(n.kind, input.x, n.weight, n.bias, n.eps, input.normed);
-    return input.normed;
   }
 
   // out[i] = (cos, sin) pairs of position[i] * inverse_frequency[j], times `scale`. out [positions,

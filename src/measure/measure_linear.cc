@@ -141,7 +141,7 @@ class ShapeTimer {
       parts.push_back({w, {}, out.columns(at, w.rows)});
       at += w.rows;
     }
-    device_.ops().linears(parts, {x_.row_range(0, tokens), nullptr, {}});
+    device_.ops().linears(parts, x_.row_range(0, tokens));
   }
 
   Device& device_;

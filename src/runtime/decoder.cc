@@ -155,23 +155,21 @@ void Decoder::layer(int index, const KvLayerView& kv) {
   const Activations x = residual(x_, tokens_, spec_.hidden);
   if (spec_.norm_place == NormPlace::kPre) {
     const Activations normed = inner(normed_, tokens_, spec_.hidden);
-    const auto as_norm = [&](const NormWeights& n) {
-      return Norm{spec_.norm, n.weight, n.bias, spec_.norm_eps};
-    };
-    const Norm before_attention = as_norm(w.attention_norm), before_mlp = as_norm(w.mlp_norm);
-    attention_block(w, kv, {x, &before_attention, normed});
-    mlp_block(w, {x, &before_mlp, normed});
+    norm(w.attention_norm, x, normed);
+    attention_block(w, kv, normed);
+    norm(w.mlp_norm, x, normed);
+    mlp_block(w, normed);
   } else {
-    attention_block(w, kv, {x, nullptr, {}});
+    attention_block(w, kv, x);
     norm(w.attention_norm, x, x);
-    mlp_block(w, {x, nullptr, {}});
+    mlp_block(w, x);
     norm(w.mlp_norm, x, x);
   }
 }
 
 // x += out(attention(input))
 void Decoder::attention_block(const LayerWeights& w, const KvLayerView& kv,
-                              const LinearInput& input) {
+                              const Activations& input) {
   const Activations qkv = inner(qkv_, tokens_, spec_.q_dim() + 2 * spec_.kv_dim());
   const Activations q = qkv.columns(0, spec_.q_dim());
   const Activations k = qkv.columns(spec_.q_dim(), spec_.kv_dim());
@@ -194,7 +192,7 @@ void Decoder::attention_block(const LayerWeights& w, const KvLayerView& kv,
 }
 
 // x += down(f(up(input))), gated or not
-void Decoder::mlp_block(const LayerWeights& w, const LinearInput& input) {
+void Decoder::mlp_block(const LayerWeights& w, const Activations& input) {
   const Activations all = inner(mlp_, tokens_, spec_.gated_mlp ? 2 * spec_.ffn : spec_.ffn);
   const Projection up{w.up.weight, w.up.bias, all.columns(0, spec_.ffn)};
   if (spec_.gated_mlp) {

@@ -54,8 +54,8 @@ class Decoder {
   uint64_t program(const KvCache& kv) const;
   void embed();
   void layer(int index, const KvLayerView& kv);
-  void attention_block(const LayerWeights& w, const KvLayerView& kv, const LinearInput& input);
-  void mlp_block(const LayerWeights& w, const LinearInput& input);
+  void attention_block(const LayerWeights& w, const KvLayerView& kv, const Activations& input);
+  void mlp_block(const LayerWeights& w, const Activations& input);
   void logits();
   void norm(const NormWeights& w, const Activations& x, const Activations& out);
   void linear(const LinearWeights& w, const Activations& x, const Activations& out,
