@@ -6,7 +6,7 @@
 //
 //   gpu_quant_bench [--types q4_0,q4_k] [--tokens 1,8] [--shapes qkv,o,gate_up,down,head]
 //                   [--sweep | --sweep-all] [--step | --step-sweep] [--dequantize] [--json FILE]
-//                   [--kernel 1|2] [--stages S] [--blocks B] [--resident R] [--l2 SETS]
+//                   [--kernel 1|2] [--stages S] [--blocks B] [--resident R] [--l2 SETS] [--next N]
 //
 // --sweep also tries every launch shape and prints the best one (--sweep-all: all of them); --step
 // times all linear layers of a decode step (--step-sweep: with many launch shapes); --dequantize
@@ -267,9 +267,10 @@ struct Bench {
     if (!sweep) return;
     const auto attempt = [&](const QuantLinearTuning& one) {
       const double s = time_step(type, tokens, one, bytes);
-      fmt::print("    kernel {} cluster {} stages {} blocks {} resident {} l2 {}: {:.2f} us\n",
-                 static_cast<int>(one.kernel), one.cluster, one.stages, one.blocks_per_sm,
-                 one.resident, one.l2_sets, s * 1e6);
+      fmt::print(
+          "    kernel {} cluster {} stages {} blocks {} resident {} next {} l2 {}: {:.2f} us\n",
+          static_cast<int>(one.kernel), one.cluster, one.stages, one.blocks_per_sm, one.resident,
+          one.next_start, one.l2_sets, s * 1e6);
       std::fflush(stdout);
     };
     for (const int cluster : {0, 1, 2, 4, 8}) {
@@ -278,13 +279,16 @@ struct Bench {
       }
     }
     if (tokens > kQuantFewTokens) return;
-    for (const int blocks : {0, 1, 2, 3, 4}) {
-      for (const int resident : {3, 4}) {
-        for (const int l2_sets : {0, 1, 2}) {
-          attempt({.kernel = QuantKernel::kFew,
-                   .blocks_per_sm = blocks,
-                   .resident = resident,
-                   .l2_sets = l2_sets});
+    for (const int next_start : {1, 2, 3}) {
+      for (const int blocks : {0, 1, 2, 3}) {
+        for (const int resident : {3, 4}) {
+          for (const int l2_sets : {0, 1}) {
+            attempt({.kernel = QuantKernel::kFew,
+                     .blocks_per_sm = blocks,
+                     .resident = resident,
+                     .next_start = next_start,
+                     .l2_sets = l2_sets});
+          }
         }
       }
     }
@@ -370,6 +374,8 @@ int run(int argc, char** argv) {
       bench.tuning.blocks_per_sm = std::atoi(argv[++i]);
     } else if (option == "--resident" && has_value) {
       bench.tuning.resident = std::atoi(argv[++i]);
+    } else if (option == "--next" && has_value) {
+      bench.tuning.next_start = std::atoi(argv[++i]);
     } else if (option == "--l2" && has_value) {
       bench.tuning.l2_sets = std::atoi(argv[++i]);
     } else if (option == "--step" || option == "--step-sweep") {

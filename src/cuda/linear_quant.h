@@ -28,8 +28,9 @@ struct QuantLinearTuning {
   int stages = 0;         // buffers of 256 columns that a warp has in flight, at most: 1 to 4
   int blocks_per_sm = 0;  // 1, 2; of kFew to 4
   int resident = 0;       // of kFew with one token: blocks that registers have room for, 3 or 4
-  int l2_sets = -1;       // of kFew: groups that a block prefetches to L2 while it waits
-  bool generic = false;   // the slow kernel that reads any layout, for comparison
+  int next_start = 0;  // of kFew: the next kernel may start 1: before x is there, 2: after, 3: last
+  int l2_sets = -1;    // of kFew: groups that a block prefetches to L2 while it waits
+  bool generic = false;  // the slow kernel that reads any layout, for comparison
   // For deterministic mode: one kernel and never more than 16 tokens at once, so that a row's
   // result does not depend on the others.
   bool same_bits = false;

@@ -60,6 +60,7 @@ struct QuantArgs {
   int stages;               // buffers of a warp's ring
   int phases;               // in which a slice is worked off, so that x fits
   int phase_tiles;          // columns / 32 of a slice in a phase, at most
+  int next_start;           // when the next kernel may, see QuantLinearTuning
   int l2_sets;              // sets of a block that are prefetched to L2, of the kernel for few
   uint32_t tokens_inverse;  // ceil(2^32 / tokens)
   QuantShared shared;

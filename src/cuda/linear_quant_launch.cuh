@@ -138,9 +138,8 @@ bool launch_few(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceL
   int per_sm = 0;
   if (!shape_few_launch<Block>(a, per_sm, tuning, limits)) return false;
   a.l2_sets = tuning.l2_sets < 0 ? 0 : tuning.l2_sets;
-  // Where shared memory has room for four blocks, registers must have it too.
-  const bool four =
-      tuning.resident == 0 ? a.shared.total <= limits.shared_of(4) : tuning.resident == 4;
+  a.next_start = tuning.next_start == 0 ? 1 : tuning.next_start;
+  const bool four = tuning.resident == 4;
   if (a.tokens > 1) {
     a.tokens == 2 ? launch_few_kernel<Block, 2, 3>(a, per_sm, limits, stream)
                   : launch_few_kernel<Block, 4, 3>(a, per_sm, limits, stream);
