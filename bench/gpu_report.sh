@@ -51,29 +51,34 @@ if ((do_build)); then
   say built
 fi
 
-run_test() { # NAME COMMAND...
+# All at once: they check, nothing is timed.
+start_test() { # NAME COMMAND...
   local name=$1
   shift
-  if timeout 200 "$@" --gtest_brief=1 >"$out/$name.txt" 2>&1; then
-    say "$name: $(grep -E '^\[  PASSED' "$out/$name.txt" | tail -1)"
-  else
-    failed=1
-    say "$name FAILED:"
-    grep -E '^\[  FAILED|Failure|rror' "$out/$name.txt" | cut -c1-160 | head -15
-  fi
+  (timeout 230 "$@" >"$out/$name.txt" 2>&1; echo "$?" >"$out/$name.rc") &
 }
+names=()
 if ((tests)); then
-  run_test cuda_test $build/src/cuda/cuda_test
-  run_test generation_test $build/tests/generation/generation_test --gtest_filter='Cuda*'
-  run_test parity_test $build/tests/parity/parity_test --gtest_filter='*cuda*'
+  names+=(cuda_test generation_test parity_test)
+  start_test cuda_test $build/src/cuda/cuda_test --gtest_brief=1
+  start_test generation_test $build/tests/generation/generation_test --gtest_filter='Cuda*' --gtest_brief=1
+  start_test parity_test $build/tests/parity/parity_test --gtest_filter='*cuda*' --gtest_brief=1
 fi
 if ((sanitizer)); then
   for tool in memcheck racecheck; do
-    timeout 150 compute-sanitizer --tool $tool --error-exitcode 9 $build/tests/generation/generation_test \
-      --gtest_filter='CudaGenerationTest.Recorded*:CudaGenerationTest.Draws*' >"$out/$tool.txt" 2>&1 || failed=1
-    say "$tool: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/$tool.txt" | tail -1)"
+    names+=($tool)
+    start_test $tool compute-sanitizer --tool $tool --error-exitcode 9 $build/tests/generation/generation_test \
+      --gtest_filter='CudaGenerationTest.Recorded*:CudaGenerationTest.Draws*'
   done
 fi
+wait
+for name in "${names[@]}"; do
+  say "$name: rc $(cat "$out/$name.rc"), $(grep -E '^\[  PASSED|ERROR SUMMARY|RACECHECK SUMMARY' "$out/$name.txt" | tr '\n' ' ')"
+  if [[ $(cat "$out/$name.rc") != 0 ]]; then
+    failed=1
+    grep -E '^\[  FAILED|Failure|rror' "$out/$name.txt" | cut -c1-160 | head -12
+  fi
+done
 python3 bench/gpu_report.py --bin $bin --out "$out" ${models:+--models "$models"} || failed=1
 say done
 exit $failed

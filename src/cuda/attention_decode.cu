@@ -224,8 +224,8 @@ void launch_mma(const DecodeArgs& a, bool unified, cudaStream_t stream) {
     int device = 0, limit = 0;
     SPW_CUDA_CHECK(cudaGetDevice(&device));
     SPW_CUDA_CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    static const bool few = std::getenv("SPILLWAY_ATTENTION_FEW") != nullptr;
-    if (few || static_cast<int>(sizeof(DecodeShared<kType, kDim, kMany>)) > limit)
+    // More blocks with fewer buffers each are faster at the usual size (H200: 90% of HBM, not 86%).
+    if (kDim == 128 || static_cast<int>(sizeof(DecodeShared<kType, kDim, kMany>)) > limit)
       return launch_mma_with<kType, kDim, kFew>(a, unified, stream);
   }
   launch_mma_with<kType, kDim, kMany>(a, unified, stream);

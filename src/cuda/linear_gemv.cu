@@ -7,6 +7,7 @@
 // ring is filled before the kernel waits for the one in front of it.
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <type_traits>
 
 #include "cuda/linear.h"
@@ -225,11 +226,14 @@ bool gemv_supports(int index, const LinearProblem& problem) {
 }
 
 LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& gpu) {
-  // Measured on an H200 (bench/results): the warps of a block share two rows; where there are few
-  // and long ones, four, which halves the reads of x.
+  // Each warp has its own two rows, with as much of them on its way as fits: alone other variants
+  // are a few percent faster, but behind each other these gain most from overlapping launches.
+  // Where rows are few, the warps of a block share them.
+  static const char* const forced = std::getenv("SPILLWAY_GEMV_VARIANT");
   LinearVariant variant;
-  const bool few_rows = problem.n < int64_t{64} * gpu.sms;
-  variant.index = !few_rows ? 4 : problem.k > 8192 ? 6 : 1;
+  variant.index = problem.n / 2 >= int64_t{8} * gpu.sms ? 0 : 4;
+  if (forced != nullptr && gemv_supports(std::atoi(forced), problem))
+    variant.index = std::atoi(forced);
   return variant;
 }
 

@@ -115,6 +115,12 @@ bool shape_few_launch(QuantArgs& a, int& per_sm, const QuantLinearTuning& tuning
   if (per_sm > 0) {
     return fits(2 * per_sm, 2) || fits(per_sm, 1) || fits(1, 1);
   }
+  // One token, measured on an H200: three blocks, and as much shared memory again for the next
+  // kernel's.
+  if (a.tokens == 1) {
+    per_sm = 3;
+    if (fits(6, 2) || fits(3, 1)) return true;
+  }
   for (const Choice& choice : kChoices) {
     per_sm = choice.per_sm;
     if (fits(choice.resident, choice.stages)) return true;
