@@ -15,6 +15,12 @@ void fail_cuda(cudaError_t error, const char* call) {
        static_cast<int>(error));
 }
 
+namespace {
+thread_local bool overlap_allowed = true;
+}
+
+void allow_overlapping_launches(bool allowed) { overlap_allowed = allowed; }
+
 bool overlapping_launches() {
   static const bool enabled = [] {
     if (std::getenv("SPILLWAY_NO_OVERLAPPING_LAUNCHES") != nullptr) return false;
@@ -24,7 +30,7 @@ bool overlapping_launches() {
                cudaSuccess &&
            major >= 9;
   }();
-  return enabled;
+  return enabled && overlap_allowed;
 }
 
 }  // namespace spillway::cuda

@@ -191,7 +191,7 @@ LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
   // reads x once for a block of rows.
   LinearVariant variant;
   const bool few_rows = problem.n < int64_t{64} * gpu.sms;
-  if (problem.gated && (problem.tokens <= 4 || few_rows)) {
+  if (problem.gated && (problem.tokens <= 4 || (few_rows && problem.tokens <= kDirectTokens))) {
     variant.index = 2;
   } else if (problem.tokens <= 8 && few_rows) {
     variant.index = 6;
