@@ -74,8 +74,8 @@ def ceilings_and_linear(report):
 def decode(report):
     def share(result, context):
         step = result["decode_s"] / (result["gen_len"] - 1)
-        quantized = {"Q4_0": 18 / 64, "G4": 36 / 128}.get(result["weight_type"], 1)
-        weights = LLAMA["multiplied"] * 2 * quantized
+        bytes_each = {"Q4_0": 18 / 32, "G4": 36 / 64, "Q4_K": 144 / 256, "Q8_0": 34 / 32}.get(result["weight_type"], 2)
+        weights = LLAMA["multiplied"] * bytes_each
         return (weights + LLAMA["kv_bytes_per_token"] * context * result["batch"]) / step / report.hbm
 
     def one(what, target, bar, model, prompt, gen):
