@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu_ceilings.h"
 #include "cuda/attention_decode.h"
 #include "cuda/attention_prefill.h"
 #include "cuda/cuda_error.h"
@@ -45,16 +46,6 @@ class Buffer {
   std::byte* data_ = nullptr;
 };
 
-__global__ void read_kernel(const uint4* data, size_t count, uint32_t* sink) {
-  uint32_t folded = 0;
-  const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
-  size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  for (; i + 3 * step < count; i += 4 * step) {
-    const uint4 a = data[i], b = data[i + step], c = data[i + 2 * step], d = data[i + 3 * step];
-    folded ^= a.x ^ b.y ^ c.z ^ d.w ^ a.y ^ b.x ^ c.w ^ d.z;
-  }
-  if (folded == 0x12345678U) *sink = folded;
-}
 // Halves from `lowest` to almost four times that, of either sign, from a hash: no NaN, no
 // subnormals.
 __global__ void fill_kernel(uint16_t* data, size_t count, unsigned seed, uint16_t lowest) {
@@ -107,25 +98,6 @@ double time_calls(int calls, const Call& call, bool graph = true) {
   SPW_CUDA_CHECK(cudaEventDestroy(begin));
   SPW_CUDA_CHECK(cudaEventDestroy(end));
   SPW_CUDA_CHECK(cudaStreamDestroy(stream));
-  return best;
-}
-
-double read_bandwidth() {
-  const size_t bytes = size_t{4} << 30;
-  Buffer data(bytes), sink(16);
-  SPW_CUDA_CHECK(cudaMemset(data.get(), 1, bytes));
-  double best = 0;
-  for (const int blocks : {132 * 8, 132 * 16, 132 * 32}) {
-    const double seconds = time_calls(
-        5,
-        [&](int, cudaStream_t stream) {
-          read_kernel<<<blocks, 256, 0, stream>>>(reinterpret_cast<const uint4*>(data.get()),
-                                                  bytes / 16,
-                                                  reinterpret_cast<uint32_t*>(sink.get()));
-        },
-        false);
-    best = std::max(best, static_cast<double>(bytes) / seconds);
-  }
   return best;
 }
 
@@ -310,7 +282,7 @@ int run(int argc, char** argv) {
       return 2;
     }
   }
-  const double hbm = read_bandwidth();
+  const double hbm = bench::hbm_read_bytes_per_s();
   std::printf("HBM read bandwidth: %.0f GB/s\n", hbm * 1e-9);
   if (json != nullptr) std::fprintf(json, "{\"hbm_gb_per_s\": %.1f, \"cases\": [", hbm * 1e-9);
   if (prefill) bench_prefill();

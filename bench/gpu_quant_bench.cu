@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu_ceilings.h"
 #include "cuda/cuda_error.h"
 #include "cuda/dequantize.h"
 #include "cuda/linear_quant.h"
@@ -32,22 +33,6 @@ namespace spillway::cuda {
 namespace {
 
 constexpr int64_t kColdBytes = int64_t{512} << 20;
-
-__global__ void __launch_bounds__(512)
-    read_kernel(const uint4* __restrict__ from, size_t count, uint32_t* sink) {
-  constexpr int kUnroll = 8;
-  uint32_t mix = 0;
-  const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
-  size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
-  for (; i + (kUnroll - 1) * step < count; i += kUnroll * step) {
-    uint4 v[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) v[u] = __ldcs(from + i + u * step);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) mix ^= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
-  }
-  if (mix == 0x12345678U) *sink = mix;
-}
 
 class Timer {
  public:
@@ -317,19 +302,7 @@ struct Bench {
   }
 
   void measure_ceiling() {
-    const size_t count = static_cast<size_t>(weight_bytes) / 16;
-    int sms = 0;
-    SPW_CUDA_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
-    double best = 1e9;
-    for (int i = 0; i < 6; ++i) {
-      best = std::min(best, timer(stream, [&] {
-                        read_kernel<<<sms * 4, 512, 0, stream>>>(
-                            reinterpret_cast<const uint4*>(weights), count,
-                            reinterpret_cast<uint32_t*>(out));
-                        SPW_CUDA_CHECK(cudaGetLastError());
-                      }));
-    }
-    ceiling = static_cast<double>(weight_bytes) / best;
+    ceiling = bench::hbm_read_bytes_per_s();
     fmt::print("HBM reads: {:.0f} GB/s\n", ceiling * 1e-9);
     record(fmt::format("\"ceiling_gb_per_s\": {:.1f}", ceiling * 1e-9));
   }

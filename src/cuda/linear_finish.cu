@@ -7,8 +7,8 @@ namespace spillway::cuda {
 namespace {
 
 __device__ __forceinline__ float load_as(DType type, const std::byte* data, int64_t index) {
-  if (type == DType::kF16) return as_float(reinterpret_cast<const __half*>(data)[index]);
-  if (type == DType::kBF16) return as_float(reinterpret_cast<const __nv_bfloat16*>(data)[index]);
+  if (type == DType::kF16) return to_f32(reinterpret_cast<const __half*>(data)[index]);
+  if (type == DType::kBF16) return to_f32(reinterpret_cast<const __nv_bfloat16*>(data)[index]);
   return reinterpret_cast<const float*>(data)[index];
 }
 

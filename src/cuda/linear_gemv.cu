@@ -144,9 +144,9 @@ __global__ void __launch_bounds__(32 * kWarps)
     const T* x = reinterpret_cast<const T*>(p.x) + token * p.x_stride;
     float sum = 0, up = 0;
     for (int i = lane; i < p.k; i += 32) {
-      const float xi = as_float(x[i]);
-      sum = fmaf(as_float(w[i]), xi, sum);
-      if (gated) up = fmaf(as_float(w_up[i]), xi, up);
+      const float xi = to_f32(x[i]);
+      sum = fmaf(to_f32(w[i]), xi, sum);
+      if (gated) up = fmaf(to_f32(w_up[i]), xi, up);
     }
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) {

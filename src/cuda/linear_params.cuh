@@ -13,6 +13,7 @@
 #include "cuda/kernel_args.h"
 #include "cuda/launch.cuh"
 #include "cuda/linear.h"
+#include "cuda/values.cuh"
 
 namespace spillway::cuda {
 
@@ -61,12 +62,6 @@ __device__ __forceinline__ uint4 load_weights(const std::byte* address) {
   return v;
 }
 
-__device__ __forceinline__ float as_float(float v) { return v; }
-__device__ __forceinline__ float as_float(__half v) { return __half2float(v); }
-__device__ __forceinline__ float as_float(__nv_bfloat16 v) {
-  return __uint_as_float(uint32_t{__bfloat16_as_ushort(v)} << 16);
-}
-
 // The elements of 16 bytes as floats.
 template <class T>
 struct Vector16;
@@ -102,35 +97,6 @@ struct Vector16<__nv_bfloat16> {
     }
   }
 };
-
-__device__ __forceinline__ float activated(ActivationKind kind, float v) {
-  switch (kind) {
-    case ActivationKind::kRelu:
-      return v < 0 ? 0 : v;  // keeps NaN
-    case ActivationKind::kGelu:
-      return 0.5f * v * (1 + erff(v * 0.70710678f));
-    case ActivationKind::kGeluTanh:
-      return 0.5f * v * (1 + tanhf(0.79788456f * fmaf(0.044715f * v * v, v, v)));
-    case ActivationKind::kSilu:
-      break;
-  }
-  return v / (1 + expf(-v));
-}
-
-// Values beyond F16's range become its largest, as kernel_args.h promises.
-__device__ __forceinline__ __half saturated_half(float v) {
-  return __float2half_rn(v > 65504.f ? 65504.f : v < -65504.f ? -65504.f : v);
-}
-
-__device__ __forceinline__ void store_as(DType type, std::byte* out, int64_t index, float v) {
-  if (type == DType::kF16) {
-    reinterpret_cast<__half*>(out)[index] = saturated_half(v);
-  } else if (type == DType::kBF16) {
-    reinterpret_cast<__nv_bfloat16*>(out)[index] = __float2bfloat16_rn(v);
-  } else {
-    reinterpret_cast<float*>(out)[index] = v;
-  }
-}
 
 // Where a finished sum goes; every epilogue but kGated.
 __device__ __forceinline__ void finish(const LinearParams& p, int part, int row, int token,

@@ -32,12 +32,12 @@ __global__ void __launch_bounds__(256) tiled_kernel(const __grid_constant__ Line
       const int c = at % kDepth, i = at / kDepth, column = k0 + c;
       const bool inside = column < p.k;
       xs[c][i] = inside && token0 + i < p.tokens
-                     ? as_float(reinterpret_cast<const T*>(p.x)[(token0 + i) * p.x_stride + column])
+                     ? to_f32(reinterpret_cast<const T*>(p.x)[(token0 + i) * p.x_stride + column])
                      : 0;
       for (int q = 0; q < matrices; ++q) {
         const T* w = reinterpret_cast<const T*>(p.part[place.part + q].w);
         ws[q][c][i] =
-            inside && place.row + i < n ? as_float(w[int64_t{place.row + i} * p.k + column]) : 0;
+            inside && place.row + i < n ? to_f32(w[int64_t{place.row + i} * p.k + column]) : 0;
       }
     }
     __syncthreads();

@@ -5,6 +5,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstddef>
+#include <cstdint>
+
 #include "base/error.h"
 #include "tensor/dtype.h"
 #include "tensor/op_kinds.h"
@@ -44,9 +47,20 @@ __device__ __forceinline__ float activated(ActivationKind kind, float x) {
       return 0.5F * x * (1.0F + tanhf(inner));
     }
     case ActivationKind::kSilu:
-      return x / (1.0F + __expf(-x));
+      return x / (1.0F + expf(-x));
   }
   return x;
+}
+
+// out[index] = x, in the type that `out` has.
+__device__ __forceinline__ void store_as(DType type, std::byte* out, int64_t index, float x) {
+  if (type == DType::kF16) {
+    reinterpret_cast<__half*>(out)[index] = from_f32<__half>(x);
+  } else if (type == DType::kBF16) {
+    reinterpret_cast<__nv_bfloat16*>(out)[index] = from_f32<__nv_bfloat16>(x);
+  } else {
+    reinterpret_cast<float*>(out)[index] = x;
+  }
 }
 
 // Calls f.template operator()<T>() with the C++ type of `type`.
