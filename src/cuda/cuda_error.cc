@@ -16,10 +16,11 @@ void fail_cuda(cudaError_t error, const char* call) {
 }
 
 namespace {
-thread_local bool overlap_allowed = true;
+thread_local bool overlap_allowed = false;
 }
 
-void allow_overlapping_launches(bool allowed) { overlap_allowed = allowed; }
+OverlappingLaunches::OverlappingLaunches(bool allowed) { overlap_allowed = allowed; }
+OverlappingLaunches::~OverlappingLaunches() { overlap_allowed = false; }
 
 bool overlapping_launches() {
   static const bool enabled = [] {

@@ -38,9 +38,7 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       tables_(device, stream),
       graphs_(stream),
       left_out_{is_left_out("graphs"), is_left_out("gemv"), is_left_out("flat"),
-                is_left_out("unified")} {
-  allow_overlapping_launches(false);
-}
+                is_left_out("unified")} {}
 
 CudaOps::~CudaOps() = default;
 
@@ -73,14 +71,13 @@ void CudaOps::prepare(const StepLimits& limits) {
 
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
   const StepShape shape = tables_.upload(batch);
-  allow_overlapping_launches(shape.tokens == 1);
+  const OverlappingLaunches overlap(shape.tokens == 1 && !left_out_.flat);
   // Prompts differ too much to be worth recording.
   if (!left_out_.graphs && shape.max_rows == 1) {
     graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape}, body);
   } else {
     body();
   }
-  allow_overlapping_launches(false);
   tables_.end_step();
 }
 

@@ -119,10 +119,11 @@ class FewSums {
   // x and x_sums: of this warp's slice.
   __device__ __forceinline__ FewSums(const uint4* x, const float* x_sums, int lane)
       : place_(lane), t_(lane % 4) {
-    const int g = lane / 4, tile = g / M;
+    const int g = lane / 4;
+    tile_ = g / M;
     x_ = x + g * 4 + (Format::kBits == 8 ? t_ : t_ % 2 * 2);
-    odd_tile_ = tile % 2 != 0;
-    has_x_ = tile % 2 == t_ / 2;
+    odd_tile_ = tile_ % 2 != 0;
+    has_x_ = tile_ % 2 == t_ / 2;
     x_sums_ = x_sums + (M == 4 ? t_ % 2 : 0) * 2 * kXSums;
   }
 
@@ -139,12 +140,17 @@ class FewSums {
       const int base = set * kSetTiles;
       if (!kWhole && base >= tiles) return;
       uint32_t b[8];
-      load_x(first_tile + base, b);
+      // Behind the last tile begins what another warp is still writing: nothing is read there.
+      load_x(first_tile + base, kWhole || base + tile_ < tiles, b);
       // The tiles of this lane's two columns.
       const int tile0 = base + (M == 1 ? 2 * t_ : M == 2 ? t_ : t_ / 2);
       const int tile1 = M == 1 ? tile0 + 1 : tile0;
-      const float* record0 = x_sums_ + (first_tile + tile0) * kPairs * 2 * kXSums;
-      const float* record1 = M == 1 ? record0 + 2 * kXSums : record0 + 1;
+      const auto record = [&](int tile) {
+        return x_sums_ +
+               (first_tile + (kWhole ? tile : min(tile, tiles - 1))) * kPairs * 2 * kXSums;
+      };
+      const float* record0 = record(tile0);
+      const float* record1 = M == 1 ? record(tile1) : record0 + 1;
       float d[kSteps][4], e[kSteps][4];
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -201,17 +207,19 @@ class FewSums {
   }
 
  private:
-  // B of the four products of a pair; the same for all pairs of a set.
-  __device__ __forceinline__ void load_x(int tile, uint32_t b[8]) const {
+  // B of the four products of a pair; the same for all pairs of a set. `inside`: this lane's tile
+  // is one of the slice.
+  __device__ __forceinline__ void load_x(int tile, bool inside, uint32_t b[8]) const {
     const uint4* from = x_ + tile * M * 4;
     uint4 first{0, 0, 0, 0}, second{0, 0, 0, 0};
     if constexpr (Format::kBits == 8) {
-      if (odd_tile_) {
+      if (!inside) {
+      } else if (odd_tile_) {
         second = *from;
       } else {
         first = *from;
       }
-    } else if (has_x_) {
+    } else if (has_x_ && inside) {
       first = from[0];
       second = from[1];
     }
@@ -234,6 +242,7 @@ class FewSums {
   const uint4* x_;
   const float* x_sums_;
   int t_;
+  int tile_;  // of the set, whose x this lane loads
   bool odd_tile_, has_x_;
   float sums_[2][kValues];  // rows 2p and 2p + 1
 };
