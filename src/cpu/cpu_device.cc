@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
-#include <numeric>
 
 #include "base/byte_units.h"
 #include "base/error.h"
@@ -34,17 +33,18 @@ constexpr size_t kCheckFrom = size_t{1} << 20;  // worth asking the kernel what 
 }  // namespace
 
 CpuDevice::CpuDevice(const CpuDeviceOptions& options)
-    : pool_(place_threads(options.threads, options.cpus)), ops_(*this, pool_) {
+    : pool_(place_threads(options.threads, options.cpus)),
+      budget_(options.memory_bytes),
+      ops_(*this, pool_) {
   info_ = {.name = "cpu",
            .hardware = processor_name(),
            .features = processor_features(),
-           .memory_bytes = host_memory().total_bytes,
+           .memory_bytes = budget_ == 0 ? host_memory().total_bytes : static_cast<int64_t>(budget_),
            .threads = pool_.threads()};
 }
 
 int64_t CpuDevice::unclaimed_bytes() const {
-  const uint64_t allocated =
-      std::accumulate(std::begin(usage_.bytes), std::end(usage_.bytes), uint64_t{0});
+  const uint64_t allocated = usage_.total();
   const HostMemory memory = host_memory();
   const int64_t untouched =
       std::max<int64_t>(0, static_cast<int64_t>(allocated) - memory.process_bytes);
@@ -59,6 +59,12 @@ WeightLayout CpuDevice::preferred_layout(DType type, int64_t rows, int64_t /*col
 
 Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
   SPW_ASSERT(bytes > 0);
+  SPW_CHECK(budget_ == 0 || bytes <= budget_ - std::min(budget_, usage_.total()), kOutOfMemory,
+            "{} need {}, but of the host's budget of {} only {} are left (it holds: {}); raise "
+            "--host-memory, keep less there (--weights, --kv), or use --compress-weights or "
+            "--compress-kv",
+            memory_tag_name(tag), format_bytes(bytes), format_bytes(budget_),
+            format_bytes(budget_ - std::min(budget_, usage_.total())), usage_.describe());
   const bool huge = bytes >= kHugeFrom;
   const size_t alignment = huge ? kHugePage : kAlignment;
   if (bytes >= kCheckFrom) {
@@ -77,15 +83,12 @@ Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
     interleave_memory(data, rounded);
     madvise(data, rounded, MADV_HUGEPAGE);
   }
-  usage_.bytes[static_cast<int>(tag)] += bytes;
-  const uint64_t now =
-      std::accumulate(std::begin(usage_.bytes), std::end(usage_.bytes), uint64_t{0});
-  usage_.peak_bytes = std::max(usage_.peak_bytes, now);
+  usage_.add(tag, bytes);
   return Buffer(*this, static_cast<std::byte*>(data), bytes, tag);
 }
 
 void CpuDevice::release(std::byte* data, size_t bytes, MemoryTag tag) noexcept {
-  usage_.bytes[static_cast<int>(tag)] -= bytes;
+  usage_.remove(tag, bytes);
   std::free(data);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -14,6 +15,7 @@ namespace spillway {
 struct CpuDeviceOptions {
   int threads = 0;             // 0 = as many as this process may use
   std::vector<int> cpus = {};  // to run on, one thread each; none: see place_threads()
+  uint64_t memory_bytes = 0;   // --host-memory: nothing is allocated beyond it; 0 = what there is
 };
 
 // Owns the workers and counts the memory it hands out. Used from one thread at a time. Throws
@@ -40,6 +42,7 @@ class CpuDevice final : public Device {
   void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept override;
 
   ThreadPool pool_;
+  uint64_t budget_;  // 0: none
   DeviceInfo info_;
   Usage usage_;
   CpuOps ops_;  // last: its workspace is given back through release()

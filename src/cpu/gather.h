@@ -9,7 +9,8 @@
 
 namespace spillway::cpu {
 
-// out[i] = x[rows[i]]. x [any, cols], out [rows, cols].
+// out[i] = x[rows[i]], in its type: F32, F16 or BF16, one of the two F32 where they differ.
+// x [any, cols], out [rows, cols].
 void gather_rows(ThreadPool& pool, const Activations& x, std::span<const int32_t> rows,
                  const Activations& out);
 

@@ -26,9 +26,6 @@ uint64_t charged_bytes(uint64_t bytes) {
   return (bytes + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit;
 }
 
-constexpr const char* kTagNames[kMemoryTagCount] = {"weights", "KV cache", "activations",
-                                                    "workspace", "staging"};
-
 DeviceInfo describe(int index) {
   cudaDeviceProp properties = {};
   SPW_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
@@ -57,21 +54,12 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
                 format_bytes(total_bytes), format_bytes(budget_), format_bytes(free_bytes));
   }
   info_.memory_bytes = static_cast<int64_t>(budget_);
-  stream_ = make_stream();
+  stream_ = cuda::make_stream();
+  compute_ = std::make_unique<CudaStream>(stream_.get());
   ops_ = std::make_unique<CudaOps>(*this, stream_.get());
 }
 
 CudaDevice::~CudaDevice() = default;
-
-std::string CudaDevice::describe_usage() const {
-  std::string text;
-  for (int tag = 0; tag < kMemoryTagCount; ++tag) {
-    if (usage_.bytes[tag] == 0) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kTagNames[tag],
-                        format_bytes(usage_.bytes[tag]));
-  }
-  return text.empty() ? "nothing yet" : text;
-}
 
 Buffer CudaDevice::allocate(size_t bytes, MemoryTag tag) {
   SPW_ASSERT(bytes > 0);
@@ -79,27 +67,26 @@ Buffer CudaDevice::allocate(size_t bytes, MemoryTag tag) {
   SPW_CHECK(charged <= budget_ - allocated_, kOutOfMemory,
             "{} need {}, but of {}'s budget of {} only {} are left (it holds: {}); raise "
             "--gpu-memory, shorten --ctx, or use --compress-weights or --compress-kv",
-            kTagNames[static_cast<int>(tag)], format_bytes(bytes), info_.name,
-            format_bytes(budget_), format_bytes(budget_ - allocated_), describe_usage());
+            memory_tag_name(tag), format_bytes(bytes), info_.name, format_bytes(budget_),
+            format_bytes(budget_ - allocated_), usage_.describe());
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, bytes);
   if (error != cudaSuccess) {
     (void)cudaGetLastError();
     SPW_CHECK(error != cudaErrorMemoryAllocation, kOutOfMemory,
               "{} need {}, which {} does not have free (others use its memory too); it holds: {}",
-              kTagNames[static_cast<int>(tag)], format_bytes(bytes), info_.name, describe_usage());
+              memory_tag_name(tag), format_bytes(bytes), info_.name, usage_.describe());
     fail_cuda(error, "cudaMalloc");
   }
   allocated_ += charged;
-  usage_.bytes[static_cast<int>(tag)] += charged;
-  usage_.peak_bytes = std::max(usage_.peak_bytes, allocated_);
+  usage_.add(tag, charged);
   return Buffer(*this, static_cast<std::byte*>(data), bytes, tag);
 }
 
 void CudaDevice::release(std::byte* data, size_t bytes, MemoryTag tag) noexcept {
   (void)cudaFree(data);  // waits for kernels that may still use it
   allocated_ -= charged_bytes(bytes);
-  usage_.bytes[static_cast<int>(tag)] -= charged_bytes(bytes);
+  usage_.remove(tag, charged_bytes(bytes));
 }
 
 WeightLayout CudaDevice::preferred_layout(DType type, int64_t rows, int64_t /*cols*/) const {
@@ -116,7 +103,7 @@ void CudaDevice::copy_to_device(std::byte* to, const std::byte* host, size_t byt
   for (size_t i = 0; i < staging_.size(); ++i) {
     if (staging_[i]) continue;
     staging_[i] = make_pinned(kStagingBytes);
-    staged_[i] = make_event();
+    staged_[i] = cuda::make_event();
   }
   for (size_t done = 0, turn = 0; done < bytes; ++turn) {
     const size_t slot = turn % staging_.size();
@@ -141,6 +128,26 @@ void CudaDevice::copy_to_host(std::byte* host, const std::byte* from, size_t byt
 }
 
 void CudaDevice::synchronize() { SPW_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
+
+std::unique_ptr<DeviceStream> CudaDevice::make_stream() {
+  return std::make_unique<CudaStream>(cuda::make_stream());
+}
+
+std::unique_ptr<DeviceEvent> CudaDevice::make_event(bool timed) {
+  return std::make_unique<CudaEvent>(timed);
+}
+
+bool CudaDevice::try_pin(std::byte* host, size_t bytes) {
+  SPW_CUDA_CHECK(cudaSetDevice(index_));
+  const cudaError_t error =
+      cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return error == cudaSuccess;
+}
+
+void CudaDevice::unpin(std::byte* host) noexcept {
+  if (cudaHostUnregister(host) != cudaSuccess) (void)cudaGetLastError();
+}
 
 }  // namespace cuda
 

@@ -12,6 +12,7 @@
 #include "cuda/cuda.h"
 #include "cuda/cuda_handles.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/cuda_stream.h"
 #include "device/device.h"
 
 namespace spillway::cuda {
@@ -38,11 +39,17 @@ class CudaDevice final : public Device {
   Ops& ops() override { return *ops_; }
   void synchronize() override;
 
+  void enter_thread() override { SPW_CUDA_CHECK(cudaSetDevice(index_)); }
+  DeviceStream& compute() override { return *compute_; }
+  std::unique_ptr<DeviceStream> make_stream() override;
+  std::unique_ptr<DeviceEvent> make_event(bool timed = false) override;
+  bool try_pin(std::byte* host, size_t bytes) override;
+  void unpin(std::byte* host) noexcept override;
+
   cudaStream_t stream() const { return stream_.get(); }
 
  private:
   void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept override;
-  std::string describe_usage() const;
 
   int index_;
   DeviceInfo info_;
@@ -50,6 +57,7 @@ class CudaDevice final : public Device {
   Usage usage_;
   uint64_t allocated_ = 0;
   Stream stream_;
+  std::unique_ptr<CudaStream> compute_;  // the same
   // Pageable memory crosses the bus at a tenth of its speed; through pinned memory, while the other
   // half is being filled, at nearly all of it.
   static constexpr size_t kStagingBytes = size_t{16} << 20;

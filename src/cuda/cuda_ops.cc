@@ -73,7 +73,7 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   const StepShape shape = tables_.upload(batch);
   const OverlappingLaunches overlap(shape.tokens == 1 && !left_out_.flat);
   // Prompts differ too much to be worth recording.
-  if (!left_out_.graphs && shape.max_rows == 1) {
+  if (!left_out_.graphs && shape.max_rows == 1 && batch.program != 0) {
     graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape}, body);
   } else {
     body();

@@ -60,6 +60,7 @@ class CudaOps final : public Ops {
                       const Activations& out) override;
   void gather_rows(const Activations& x, std::span<const int32_t> rows,
                    const Activations& out) override;
+  bool can_sample() const override { return true; }
   void sample(const Activations& logits, std::span<const SampleRow> rows,
               std::span<int32_t> ids) override;
 

@@ -108,12 +108,15 @@ void StepTables::send(size_t begin, size_t end) {
 }
 
 StepShape StepTables::upload(const StepBatch& batch) {
-  shape_ = shape_of(batch.spans);
-  shape_.tokens = static_cast<int32_t>(batch.ids.size());
-  shape_.logit_rows = static_cast<int32_t>(batch.logit_rows.size());
+  batches_[0].spans = batch.spans;
+  batches_[1].spans = batch.other_spans;
   const std::span<const int32_t> arrays[] = {batch.ids, batch.positions, batch.table_rows,
                                              batch.logit_rows};
-  size_t elements = batch_elements(shape_);
+  size_t elements = 0;
+  for (KnownBatch& known : batches_) {
+    known.shape = shape_of(known.spans);
+    elements += batch_elements(known.shape);
+  }
   for (const auto& array : arrays) elements += aligned(array.size());
   reserve(elements);
   SPW_CUDA_CHECK(cudaEventSynchronize(sent_.get()));
@@ -123,11 +126,12 @@ StepShape StepTables::upload(const StepBatch& batch) {
     remember(array.data(), array.size(), at);
     at = append(array, at);
   }
-  at = append_batch(batch.spans, shape_, at, view_);
-  spans_ = batch.spans;
-  used_ = at;
+  for (KnownBatch& known : batches_) at = append_batch(known.spans, known.shape, at, known.view);
   send(0, at);
-  return shape_;
+  StepShape shape = batches_[0].shape;
+  shape.tokens = static_cast<int32_t>(batch.ids.size());
+  shape.logit_rows = static_cast<int32_t>(batch.logit_rows.size());
+  return shape;
 }
 
 const int32_t* StepTables::device_of(std::span<const int32_t> values) {
@@ -140,9 +144,11 @@ const int32_t* StepTables::device_of(std::span<const int32_t> values) {
 }
 
 BatchView StepTables::device_of(std::span<const SequenceSpan> spans, StepShape& shape) {
-  if (count_ > 0 && spans.data() == spans_.data() && spans.size() == spans_.size()) {
-    shape = shape_;
-    return view_;
+  for (const KnownBatch& known : batches_) {
+    if (count_ == 0 || spans.data() != known.spans.data() || spans.size() != known.spans.size())
+      continue;
+    shape = known.shape;
+    return known.view;
   }
   count_ = 0;
   shape = shape_of(spans);

@@ -71,13 +71,16 @@ class StepTables {
   PinnedMemory pinned_;
   Event sent_;  // the last upload has left the pinned memory
   Buffer memory_;
-  size_t capacity_ = 0, used_ = 0;
+  size_t capacity_ = 0;
   uint64_t generation_ = 0;
   Known known_[4] = {};
   int count_ = 0;
-  std::span<const SequenceSpan> spans_;
-  BatchView view_;
-  StepShape shape_;
+  struct KnownBatch {
+    std::span<const SequenceSpan> spans;
+    BatchView view;
+    StepShape shape;
+  };
+  KnownBatch batches_[2];
 };
 
 }  // namespace spillway::cuda

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "device/buffer.h"
 #include "device/ops.h"
+#include "device/stream.h"
 
 namespace spillway {
 
@@ -20,7 +22,8 @@ struct DeviceInfo {
   int threads = 1;  // workers of a CPU, multiprocessors of a GPU
 };
 
-// Used from one thread at a time. Implementations: cpu/cpu_device.h, later cuda/.
+// Used from one thread at a time, but for streams of their own. Implementations: cpu/cpu_device.h,
+// cuda/cuda_device.h, cpu/emulated_accelerator.h.
 class Device {
  public:
   virtual ~Device() = default;
@@ -30,10 +33,17 @@ class Device {
   // Memory for `bytes` > 0 bytes, aligned to 64 or more; its contents are undefined. Throws
   // kOutOfMemory with what was asked for and what there is.
   virtual Buffer allocate(size_t bytes, MemoryTag tag) = 0;
-  // Bytes allocated now and at most so far, by tag.
+  // Bytes allocated now and at most so far, by tag; the peak of all is below the sum of the peaks.
   struct Usage {
     uint64_t bytes[kMemoryTagCount] = {};
+    uint64_t peaks[kMemoryTagCount] = {};
     uint64_t peak_bytes = 0;
+
+    uint64_t total() const;
+    void add(MemoryTag tag, uint64_t count);
+    void remove(MemoryTag tag, uint64_t count) { bytes[static_cast<int>(tag)] -= count; }
+    // "weights 3.1 GiB, KV cache 512 MiB", or "nothing yet".
+    std::string describe() const;
   };
   virtual Usage usage() const = 0;
 
@@ -58,9 +68,28 @@ class Device {
   // Waits until everything queued is done.
   virtual void synchronize() = 0;
 
+  // A thread of one's own calls this before it fills a stream.
+  virtual void enter_thread() {}
+
+  // The queue that ops() fills, and others beside it.
+  virtual DeviceStream& compute() { return host_stream_; }
+  virtual std::unique_ptr<DeviceStream> make_stream() { return std::make_unique<HostStream>(); }
+  virtual std::unique_ptr<DeviceEvent> make_event(bool /*timed*/ = false) {
+    return std::make_unique<HostEvent>();
+  }
+  // Tells the device of host memory that it will copy from and to, so that copies run at the bus's
+  // speed and beside everything else; false where the system refuses to keep it in place. The pages
+  // should have been touched before: that is faster. unpin() before it is freed.
+  virtual bool try_pin(std::byte* /*host*/, size_t /*bytes*/) { return true; }
+  virtual void unpin(std::byte* /*host*/) noexcept {}
+
  private:
   friend class Buffer;
   virtual void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept = 0;
+
+  HostStream host_stream_;
 };
+
+const char* memory_tag_name(MemoryTag tag);
 
 }  // namespace spillway

@@ -70,8 +70,10 @@ struct StepBatch {
   std::span<const int32_t> table_rows;  // [tokens], of the learned positions
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted
   std::span<const SequenceSpan> spans;
+  // Sequences whose KV lies in other planes than that of `spans`, in the same step.
+  std::span<const SequenceSpan> other_spans = {};
   // Of the memory that the step's ops use besides: two steps with the same program and shape differ
-  // only in the values above, so a device may record one and replay it for the other.
+  // only in the values above, so a device may record one and replay it for the other. 0: never.
   uint64_t program = 0;
 };
 
@@ -201,7 +203,8 @@ class Ops {
                            const Activations& out) = 0;
 
   // ids[i] = the token drawn from row i of logits, which may be changed; -1 where none is a number.
-  // Waits for it. Only where logits are out of the host's reach; elsewhere the caller draws.
+  // Waits for it. Only where can_sample(); elsewhere the caller draws.
+  virtual bool can_sample() const { return false; }
   virtual void sample(const Activations& /*logits*/, std::span<const SampleRow> /*rows*/,
                       std::span<int32_t> /*ids*/) {
     SPW_ASSERT(!"this device leaves sampling to the host");

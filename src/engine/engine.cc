@@ -59,11 +59,11 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
     : decoder_(decoder),
       kv_(kv),
       tokenizer_(tokenizer),
-      allocator_(kv.blocks()),
-      scheduler_(allocator_,
-                 {at_most(decoder.max_tokens(), options.max_step_tokens), options.max_sequences}),
+      allocator_(kv.pools()),
+      scheduler_(allocator_, {at_most(decoder.max_tokens(), options.max_step_tokens),
+                              options.max_sequences, options.max_admissions}),
       max_sequence_tokens_(at_most(
-          std::min(decoder.spec().max_context, int64_t{allocator_.total()} * kKvBlockTokens),
+          std::min(decoder.spec().max_context, int64_t{allocator_.largest_pool()} * kKvBlockTokens),
           options.max_sequence_tokens)) {}
 
 Engine::~Engine() = default;
@@ -88,8 +88,10 @@ RequestId Engine::submit(GenerationRequest request) {
 
   const auto id = RequestId{next_id_++};
   const auto prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  const int64_t expected =
+      std::min(max_sequence_tokens(), int64_t{prompt_tokens} + request.max_tokens);
   requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_));
-  scheduler_.add(id, prompt_tokens);
+  scheduler_.add(id, prompt_tokens, expected);
   return id;
 }
 
@@ -149,20 +151,22 @@ std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits,
     return drawn;
   }
   if (requests.empty()) return drawn;
+  const bool on_device = device.ops().can_sample();
   // Logprobs need the row itself, before sampling changes it.
   std::vector<float> row(static_cast<size_t>(logits.cols));
   std::vector<SampleRow> rows(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     Request& request = *requests[i];
-    if (request.sampler.wants_logprobs()) {
+    if (on_device && !request.sampler.wants_logprobs()) {
+      rows[i] = request.sampler.sample_row(static_cast<int64_t>(request.tokens.size()));
+    } else {
       device.copy_to_host(reinterpret_cast<std::byte*>(row.data()),
                           logits.row_range(static_cast<int64_t>(i), 1).data,
                           row.size() * sizeof(float));
       on_host(i, row.data());
-    } else {
-      rows[i] = request.sampler.sample_row(static_cast<int64_t>(request.tokens.size()));
     }
   }
+  if (!on_device) return drawn;
   std::vector<int32_t> ids(requests.size());
   device.ops().sample(logits, rows, ids);
   for (size_t i = 0; i < requests.size(); ++i) {

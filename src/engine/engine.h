@@ -51,6 +51,7 @@ struct GenerationEvent {
 struct EngineOptions {
   int max_step_tokens = 0;  // 0 = what the decoder takes
   int max_sequences = 256;
+  int max_admissions = 0;           // sequences that begin in one step; 0 = all there is room for
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
 };
 

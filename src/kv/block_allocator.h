@@ -11,31 +11,47 @@ namespace spillway {
 
 using BlockId = int32_t;
 
-// Not thread-safe (the engine's thread). The lowest free id goes first, so that a short run touches
-// little memory.
+// Not thread-safe (the engine's thread). Ids are in pools, one for each tier that the cache spans:
+// those of a pool follow those of the one before. The lowest free id of a pool goes first, so that
+// a short run touches little memory, and blocks taken together lie together.
 class BlockAllocator {
  public:
-  explicit BlockAllocator(int32_t blocks);
+  explicit BlockAllocator(int32_t blocks) : BlockAllocator(std::vector{blocks}) {}
+  explicit BlockAllocator(const std::vector<int32_t>& pools);
 
   int32_t total() const { return static_cast<int32_t>(used_.size()); }
-  int32_t free() const { return free_; }
+  int32_t free() const;
+  int pools() const { return static_cast<int>(pools_.size()); }
+  int32_t total(int pool) const { return pools_[static_cast<size_t>(pool)].total; }
+  int32_t free(int pool) const {
+    return static_cast<int32_t>(pools_[static_cast<size_t>(pool)].heap.size());
+  }
+  int32_t most_free() const;
+  int32_t largest_pool() const;
 
-  // nullopt when all are taken: a normal outcome, the scheduler then waits or preempts.
-  [[nodiscard]] std::optional<BlockId> try_allocate();
+  // nullopt when all of the pool are taken: a normal outcome, the scheduler then waits or preempts.
+  [[nodiscard]] std::optional<BlockId> try_allocate(int pool = 0);
   // Throws kInternal for an id that is not allocated.
   void release(BlockId id);
 
  private:
+  struct Pool {
+    BlockId first = 0;
+    int32_t total = 0;
+    std::vector<BlockId> heap;  // free ids, a min-heap
+  };
   std::vector<bool> used_;
-  std::vector<BlockId> heap_;  // free ids, a min-heap
-  int32_t free_;
+  std::vector<Pool> pools_;
 };
 
-// The blocks of one sequence in order of position; gives them back when destroyed. Move-only. The
-// allocator must outlive it.
+// The blocks of one sequence in order of position, all of one pool; gives them back when destroyed.
+// Move-only. The allocator must outlive it.
 class BlockTable {
  public:
-  explicit BlockTable(BlockAllocator& allocator) : allocator_(&allocator) {}
+  // `expected` tokens in the end: the pool is chosen so that it has room for them, and behind the
+  // first pool they are taken at once, so that they lie together and move as one.
+  explicit BlockTable(BlockAllocator& allocator, int64_t expected = 0)
+      : allocator_(&allocator), expected_(expected) {}
   BlockTable(BlockTable&& other) noexcept;
   BlockTable& operator=(BlockTable&& other) noexcept;
   ~BlockTable() { clear(); }
@@ -49,6 +65,8 @@ class BlockTable {
 
  private:
   BlockAllocator* allocator_;
+  int64_t expected_;
+  int pool_ = -1;  // none yet
   std::vector<BlockId> blocks_;
 };
 

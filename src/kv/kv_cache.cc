@@ -10,21 +10,49 @@ int64_t KvShape::block_bytes() const {
 }
 
 KvCache::KvCache(Device& device, const KvShape& shape, int32_t blocks)
-    : shape_(shape), blocks_(blocks) {
-  SPW_CHECK(blocks > 0, kInvalidArgument, "a KV cache of {} blocks holds nothing", blocks);
+    : KvCache(device, device, shape, blocks, 0) {}
+
+KvCache::KvCache(Device& device, Device& host, const KvShape& shape, int32_t device_blocks,
+                 int32_t host_blocks)
+    : shape_(shape), device_blocks_(device_blocks), host_blocks_(host_blocks) {
+  SPW_CHECK(device_blocks >= 0 && host_blocks >= 0 && blocks() > 0, kInvalidArgument,
+            "a KV cache of {} blocks holds nothing", blocks());
   SPW_CHECK(kv_type_supports(shape.type, shape.head_dim), kUnsupported,
             "a KV cache of {} takes heads of a multiple of 8 elements, at most 256; these have {}",
             kv_type_name(shape.type), shape.head_dim);
-  const auto plane_bytes = static_cast<size_t>(shape.block_bytes() / (2 * shape.layers) * blocks);
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    k_.push_back(device.allocate(plane_bytes, MemoryTag::kKv));
-    v_.push_back(device.allocate(plane_bytes, MemoryTag::kKv));
+  for (int layer = 0; layer < shape.layers && device_blocks > 0; ++layer) {
+    k_.push_back(device.allocate(plane_bytes(device_blocks), MemoryTag::kKv));
+    v_.push_back(device.allocate(plane_bytes(device_blocks), MemoryTag::kKv));
+  }
+  if (host_blocks > 0) {
+    host_ =
+        PinnedBuffer(host, device, plane_bytes(host_blocks) * 2 * static_cast<size_t>(shape.layers),
+                     MemoryTag::kKv);
   }
 }
 
+size_t KvCache::plane_bytes(int32_t blocks) const {
+  return static_cast<size_t>(shape_.block_bytes() / (2 * shape_.layers) * blocks);
+}
+
+std::vector<int32_t> KvCache::pools() const {
+  if (host_blocks_ == 0) return {device_blocks_};
+  return {device_blocks_, host_blocks_};
+}
+
 KvLayerView KvCache::layer(int index) const {
+  if (device_blocks_ == 0)
+    return {shape_.type, 0, shape_.kv_heads, shape_.head_dim, nullptr, nullptr};
   const auto i = static_cast<size_t>(index);
-  return {shape_.type, blocks_, shape_.kv_heads, shape_.head_dim, k_.at(i).data(), v_.at(i).data()};
+  return {shape_.type,     device_blocks_,  shape_.kv_heads,
+          shape_.head_dim, k_.at(i).data(), v_.at(i).data()};
+}
+
+KvLayerView KvCache::host_layer(int index) const {
+  SPW_ASSERT(index >= 0 && index < shape_.layers && host_blocks_ > 0);
+  const size_t plane = plane_bytes(host_blocks_);
+  std::byte* const k = host_.data() + 2 * static_cast<size_t>(index) * plane;
+  return {shape_.type, host_blocks_, shape_.kv_heads, shape_.head_dim, k, k + plane};
 }
 
 }  // namespace spillway

@@ -9,30 +9,38 @@
 namespace spillway {
 
 Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weights, int max_tokens)
+    : Decoder(device, spec, weights, DecoderOptions{.max_tokens = max_tokens}) {}
+
+Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weights,
+                 const DecoderOptions& options)
     : device_(device),
       ops_(device.ops()),
       spec_(spec),
       weights_(weights),
-      max_tokens_(max_tokens),
-      inner_type_(device.activation_type(weights.layers.empty()
-                                             ? weights.token_embedding.dtype
-                                             : weights.layers.front().query.weight.dtype)) {
+      options_(options),
+      inner_type_(device.activation_type(weights.matrix_type())),
+      stalls_(std::make_unique<StallClock>(device)) {
   SPW_CHECK(spec.executable, kUnsupported,
             "{} is known as a shape for planning only; it cannot be run", spec.name);
-  SPW_CHECK(max_tokens > 0, kInvalidArgument, "a step of {} tokens does nothing", max_tokens);
-  const auto buffer = [&](DType type, int64_t cols) {
-    return device.allocate(
-        static_cast<size_t>(row_bytes(type, cols)) * static_cast<size_t>(max_tokens),
-        MemoryTag::kActivations);
+  SPW_CHECK(options.max_tokens > 0, kInvalidArgument, "a step of {} tokens does nothing",
+            options.max_tokens);
+  SPW_ASSERT(weights.streamed.empty() || options.stream != nullptr);
+  if (options_.micro_tokens <= 0) options_.micro_tokens = options_.max_tokens;
+  options_.micro_tokens = std::min(options_.micro_tokens, options_.max_tokens);
+  const auto buffer = [&](DType type, int64_t cols, int tokens) {
+    return device.allocate(static_cast<size_t>(row_bytes(type, cols)) * static_cast<size_t>(tokens),
+                           MemoryTag::kActivations);
   };
-  x_ = buffer(DType::kF32, spec.hidden);
-  normed_ = buffer(inner_type_, spec.hidden);
-  if (spec.embedding_dim != spec.hidden) embedded_ = buffer(inner_type_, spec.embedding_dim);
-  if (spec.position == PositionKind::kRope) angles_ = buffer(DType::kF32, spec.rope.dims);
-  qkv_ = buffer(inner_type_, spec.q_dim() + 2 * spec.kv_dim());
-  attended_ = buffer(inner_type_, spec.q_dim());
-  mlp_ = buffer(inner_type_, spec.gated_mlp ? 2 * spec.ffn : spec.ffn);
-  ops_.prepare({max_tokens, std::max({spec.hidden, spec.q_dim(), spec.ffn}),
+  const int of_step = options_.max_tokens, of_batch = options_.micro_tokens;
+  x_ = buffer(DType::kF32, spec.hidden, of_step);
+  normed_ = buffer(inner_type_, spec.hidden, of_batch);
+  if (spec.embedding_dim != spec.hidden)
+    embedded_ = buffer(inner_type_, spec.embedding_dim, of_batch);
+  if (spec.position == PositionKind::kRope) angles_ = buffer(DType::kF32, spec.rope.dims, of_step);
+  qkv_ = buffer(inner_type_, spec.q_dim() + 2 * spec.kv_dim(), of_batch);
+  attended_ = buffer(inner_type_, spec.q_dim(), of_batch);
+  mlp_ = buffer(inner_type_, spec.gated_mlp ? 2 * spec.ffn : spec.ffn, of_batch);
+  ops_.prepare({of_batch, std::max({spec.hidden, spec.q_dim(), spec.ffn}),
                 std::max(spec.vocab_size * spec.embedding_dim, spec.hidden * spec.ffn)});
 }
 
@@ -54,12 +62,10 @@ Activations Decoder::inner(Buffer& buffer, int64_t rows, int64_t cols) {
   return take(buffer, inner_type_, rows, cols);
 }
 
-void Decoder::plan_step(const KvCache& kv, std::span<const StepSequence> sequences) {
-  ids_.clear();
-  positions_.clear();
-  table_rows_.clear();
-  logit_rows_.clear();
-  spans_.clear();
+void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequences) const {
+  SPW_ASSERT(kv.shape().layers == spec_.layers && kv.shape().kv_heads == spec_.kv_heads &&
+             kv.shape().head_dim == spec_.head_dim);
+  int64_t tokens = 0;
   for (const StepSequence& sequence : sequences) {
     const auto count = static_cast<int64_t>(sequence.tokens.size());
     const int64_t end = sequence.start + count;
@@ -67,25 +73,20 @@ void Decoder::plan_step(const KvCache& kv, std::span<const StepSequence> sequenc
               "a sequence with {} tokens at position {} in a step", count, sequence.start);
     SPW_CHECK(end <= spec_.max_context, kInvalidArgument,
               "position {} is past the model's context of {} tokens", end - 1, spec_.max_context);
-    SPW_CHECK(static_cast<int64_t>(ids_.size()) + count <= max_tokens_, kInvalidArgument,
-              "a step of more than {} tokens", max_tokens_);
+    tokens += count;
+    SPW_CHECK(tokens <= options_.max_tokens, kInvalidArgument, "a step of more than {} tokens",
+              options_.max_tokens);
     SPW_ASSERT(static_cast<int64_t>(sequence.block_table.size()) * kKvBlockTokens >= end);
     SPW_ASSERT(sequence.logit_rows >= 0 && sequence.logit_rows <= count);
-    for (const int32_t block : sequence.block_table) SPW_ASSERT(block >= 0 && block < kv.blocks());
-
-    const auto first = static_cast<int32_t>(ids_.size());
-    for (int64_t i = 0; i < count; ++i) {
-      const int32_t id = sequence.tokens[static_cast<size_t>(i)];
+    const Tier tier = kv.tier_of(sequence.block_table.front());
+    SPW_ASSERT(tier == Tier::kDevice || options_.host != nullptr);
+    for (const int32_t block : sequence.block_table)
+      SPW_ASSERT(block >= 0 && block < kv.blocks() && kv.tier_of(block) == tier);
+    for (const int32_t id : sequence.tokens) {
       SPW_CHECK(id >= 0 && id < spec_.vocab_size, kInvalidArgument,
                 "token id {} is outside the vocabulary of {} tokens", id, spec_.vocab_size);
-      ids_.push_back(id);
-      positions_.push_back(sequence.start + static_cast<int32_t>(i));
-      table_rows_.push_back(positions_.back() + spec_.position_offset);
-      if (i >= count - sequence.logit_rows) logit_rows_.push_back(first + static_cast<int32_t>(i));
     }
-    spans_.push_back({first, static_cast<int32_t>(count), sequence.start, sequence.block_table});
   }
-  tokens_ = static_cast<int>(ids_.size());
 }
 
 // The addresses of everything that a step touches.
@@ -107,93 +108,230 @@ uint64_t Decoder::program(const KvCache& kv) const {
   mix(allocations_);
   mix(static_cast<uint64_t>(kv.blocks()));
   mix(static_cast<uint64_t>(kv.shape().type));
-  return hash;
+  return std::max<uint64_t>(hash, 1);
+}
+
+StepBatch Decoder::batch_of(const MicroBatch& batch, std::span<const int32_t> logit_rows,
+                            uint64_t program) const {
+  return {batch.ids,
+          batch.positions,
+          batch.table_rows,
+          logit_rows,
+          batch.path(KvPath::kResident).spans,
+          batch.path(KvPath::kSwapped).spans,
+          program};
 }
 
 Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) {
-  SPW_ASSERT(kv.shape().layers == spec_.layers && kv.shape().kv_heads == spec_.kv_heads &&
-             kv.shape().head_dim == spec_.head_dim);
-  plan_step(kv, sequences);
-  if (tokens_ == 0) return {};
+  check_step(kv, sequences);
+  if (sequences.empty()) return {};
+  step_ = cut_step(kv, sequences,
+                   {.tokens = options_.micro_tokens,
+                    .sequences = options_.micro_sequences,
+                    .staging_blocks = options_.staging_blocks,
+                    .position_offset = spec_.position_offset,
+                    .host_share = options_.host_share});
+  const MicroBatch& last = step_.batches.back();
+  tokens_ = last.first_row + last.tokens;
   // Everything that grows, before the program is known.
-  const auto logit_rows = static_cast<int64_t>(logit_rows_.size());
+  const auto logit_rows = static_cast<int64_t>(step_.logit_rows.size());
   if (logit_rows > 0) {
     residual(head_rows_, logit_rows, spec_.hidden);
     inner(head_input_, logit_rows, spec_.hidden);
     residual(logits_, logit_rows, spec_.vocab_size);
+    if (!weights_.project_out.empty()) inner(embedded_, logit_rows, spec_.embedding_dim);
   }
-  const StepBatch batch{ids_, positions_, table_rows_, logit_rows_, spans_, program(kv)};
-  ops_.run_step(batch, [&] {
-    embed();
-    for (int i = 0; i < spec_.layers; ++i) layer(i, kv.layer(i));
-    if (logit_rows > 0) logits();
-  });
+  if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
+    host_attention_ =
+        std::make_unique<HostAttention>(device_, *options_.host, inner_type_, options_.micro_tokens,
+                                        spec_.q_dim(), spec_.kv_dim(), options_.overlap);
+  }
+  if (kv.host_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
+    swap_ =
+        std::make_unique<KvSwap>(device_, kv.shape(), options_.staging_blocks, options_.overlap);
+  }
+  try {
+    run_layers(kv);
+  } catch (...) {
+    if (swap_ != nullptr) swap_->reset();
+    throw;
+  }
   if (logit_rows == 0) return {};
   if (device_.host_visible()) device_.synchronize();
   return residual(logits_, logit_rows, spec_.vocab_size);
 }
 
-void Decoder::embed() {
-  const Activations x = residual(x_, tokens_, spec_.hidden);
-  if (weights_.project_in.empty()) {
-    ops_.embed(weights_.token_embedding, ids_, x, LinearMode::kStore);
+void Decoder::run_layers(KvCache& kv) {
+  const std::vector<MicroBatch>& batches = step_.batches;
+  const bool wants_logits = !step_.logit_rows.empty();
+  const auto layers =
+      [&](const std::function<void(const MicroBatch&, int, const LayerWeights&)>& each) {
+        for (int i = 0; i < spec_.layers; ++i) {
+          const LayerWeights& w = options_.stream == nullptr
+                                      ? weights_.layers[static_cast<size_t>(i)]
+                                      : options_.stream->acquire(i, *stalls_);
+          for (size_t b = 0; b < batches.size(); ++b) {
+            prefetch_kv(kv, i, b);
+            each(batches[b], i, w);
+          }
+          if (options_.stream != nullptr) options_.stream->release(i);
+        }
+      };
+  if (batches.size() == 1) {
+    const MicroBatch& all = batches.front();
+    const bool resident = options_.stream == nullptr && all.path(KvPath::kSwapped).rows == 0 &&
+                          all.path(KvPath::kHost).rows == 0;
+    ops_.run_step(batch_of(all, step_.logit_rows, resident ? program(kv) : 0), [&] {
+      embed(all);
+      layers(
+          [&](const MicroBatch& batch, int i, const LayerWeights& w) { layer(w, i, kv, batch); });
+      if (wants_logits) logits();
+    });
   } else {
-    const Activations narrow = inner(embedded_, tokens_, spec_.embedding_dim);
-    ops_.embed(weights_.token_embedding, ids_, narrow, LinearMode::kStore);
+    for (const MicroBatch& batch : batches)
+      ops_.run_step(batch_of(batch, {}, 0), [&] { embed(batch); });
+    layers([&](const MicroBatch& batch, int i, const LayerWeights& w) {
+      ops_.run_step(batch_of(batch, {}, 0), [&] { layer(w, i, kv, batch); });
+    });
+    const StepBatch head{
+        .ids = {}, .positions = {}, .table_rows = {}, .logit_rows = step_.logit_rows, .spans = {}};
+    if (wants_logits) ops_.run_step(head, [&] { logits(); });
+  }
+  // What the host has to do reads the step's plan.
+  if (host_attention_ != nullptr) host_attention_->synchronize();
+}
+
+// Queues the pages of this micro-batch, if nothing did yet, and of the next that swaps.
+void Decoder::prefetch_kv(KvCache& kv, int layer, size_t batch) {
+  if (swap_ == nullptr) return;
+  const std::vector<MicroBatch>& batches = step_.batches;
+  const auto swaps = [&](size_t b) { return batches[b].path(KvPath::kSwapped).rows > 0; };
+  if (!swaps(batch)) return;
+  if (swap_->loaded() == 0) swap_->load(kv.host_layer(layer), batches[batch].loads);
+  if (!options_.overlap) return;
+  size_t next = batch + 1;
+  int next_layer = layer;
+  for (; next_layer < spec_.layers; ++next_layer, next = 0) {
+    while (next < batches.size() && !swaps(next)) ++next;
+    if (next < batches.size()) break;
+  }
+  if (next_layer == spec_.layers) return;
+  // Pages that this micro-batch is about to write come when they are written.
+  const bool same = next_layer == layer && batches[next].continues;
+  if (!same && swap_->loaded() < KvSwap::kBuffers)
+    swap_->load(kv.host_layer(next_layer), batches[next].loads);
+}
+
+DecoderStats Decoder::take_stats() {
+  DecoderStats stats;
+  stats.stall_s = stalls_->take();
+  if (host_attention_ != nullptr) stats.host_attention = host_attention_->stats();
+  if (swap_ != nullptr) stats.swap = swap_->stats();
+  if (options_.stream != nullptr) stats.weights = options_.stream->stats();
+  return stats;
+}
+
+Activations Decoder::rows_of(const MicroBatch& batch) {
+  return residual(x_, tokens_, spec_.hidden).row_range(batch.first_row, batch.tokens);
+}
+
+Activations Decoder::angles_of(const MicroBatch& batch) {
+  if (spec_.position != PositionKind::kRope) return {};
+  return residual(angles_, tokens_, spec_.rope.dims).row_range(batch.first_row, batch.tokens);
+}
+
+void Decoder::embed(const MicroBatch& batch) {
+  const Activations x = rows_of(batch);
+  if (weights_.project_in.empty()) {
+    ops_.embed(weights_.token_embedding, batch.ids, x, LinearMode::kStore);
+  } else {
+    const Activations narrow = inner(embedded_, batch.tokens, spec_.embedding_dim);
+    ops_.embed(weights_.token_embedding, batch.ids, narrow, LinearMode::kStore);
     ops_.linear(weights_.project_in, {}, narrow, x, LinearMode::kStore);
   }
   if (spec_.position == PositionKind::kLearned) {
-    ops_.embed(weights_.position_embedding, table_rows_, x, LinearMode::kAccumulate);
+    ops_.embed(weights_.position_embedding, batch.table_rows, x, LinearMode::kAccumulate);
   } else {
-    ops_.rope_angles(positions_, spec_.rope.inverse_frequencies, 1.0F,
-                     residual(angles_, tokens_, spec_.rope.dims));
+    ops_.rope_angles(batch.positions, spec_.rope.inverse_frequencies, 1.0F, angles_of(batch));
   }
 }
 
-void Decoder::layer(int index, const KvLayerView& kv) {
-  const LayerWeights& w = weights_.layers[static_cast<size_t>(index)];
-  const Activations x = residual(x_, tokens_, spec_.hidden);
+void Decoder::layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch) {
+  const Activations x = rows_of(batch);
   if (spec_.norm_place == NormPlace::kPre) {
-    const Activations normed = inner(normed_, tokens_, spec_.hidden);
+    const Activations normed = inner(normed_, batch.tokens, spec_.hidden);
     norm(w.attention_norm, x, normed);
-    attention_block(w, kv, normed);
+    attention_block(w, index, kv, batch, normed);
     norm(w.mlp_norm, x, normed);
-    mlp_block(w, normed);
+    mlp_block(w, batch, normed);
   } else {
-    attention_block(w, kv, x);
+    attention_block(w, index, kv, batch, x);
     norm(w.attention_norm, x, x);
-    mlp_block(w, x);
+    mlp_block(w, batch, x);
     norm(w.mlp_norm, x, x);
   }
 }
 
 // x += out(attention(input))
-void Decoder::attention_block(const LayerWeights& w, const KvLayerView& kv,
-                              const Activations& input) {
-  const Activations qkv = inner(qkv_, tokens_, spec_.q_dim() + 2 * spec_.kv_dim());
-  const Activations q = qkv.columns(0, spec_.q_dim());
-  const Activations k = qkv.columns(spec_.q_dim(), spec_.kv_dim());
-  const Activations v = qkv.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim());
-  const Projection parts[] = {{w.query.weight, w.query.bias, q},
-                              {w.key.weight, w.key.bias, k},
-                              {w.value.weight, w.value.bias, v}};
+void Decoder::attention_block(const LayerWeights& w, int index, KvCache& kv,
+                              const MicroBatch& batch, const Activations& input) {
+  const Activations qkv = inner(qkv_, batch.tokens, spec_.q_dim() + 2 * spec_.kv_dim());
+  const Projection parts[] = {
+      {w.query.weight, w.query.bias, qkv.columns(0, spec_.q_dim())},
+      {w.key.weight, w.key.bias, qkv.columns(spec_.q_dim(), spec_.kv_dim())},
+      {w.value.weight, w.value.bias, qkv.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim())}};
   ops_.linears(parts, input);
-  const bool rotated = spec_.position == PositionKind::kRope;
-  ops_.rope_and_append(q, k, v,
-                       rotated ? residual(angles_, tokens_, spec_.rope.dims) : Activations{},
-                       spec_.rope.style, kv, spans_);
+  const Activations attended = inner(attended_, batch.tokens, spec_.q_dim());
+  attend(index, kv, batch, qkv, attended);
+  linear(w.attention_out, attended, rows_of(batch), LinearMode::kAccumulate);
+}
 
-  const Activations attended = inner(attended_, tokens_, spec_.q_dim());
+// The host's rows first: it works on them while the device attends to its own.
+void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Activations& qkv,
+                     const Activations& attended) {
   const AttentionParams params{spec_.heads, 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)),
                                spec_.sliding_window};
-  if (observer_) observer_(q, kv, spans_, params);
-  ops_.attention(q, kv, spans_, params, attended);
-  linear(w.attention_out, attended, residual(x_, tokens_, spec_.hidden), LinearMode::kAccumulate);
+  const Activations angles = angles_of(batch);
+  struct Rows {
+    Activations all, q, k, v, angles, out;
+  };
+  const auto rows_on = [&](const PathRows& path) {
+    const Activations rows = qkv.row_range(path.first_row, path.rows);
+    return Rows{rows,
+                rows.columns(0, spec_.q_dim()),
+                rows.columns(spec_.q_dim(), spec_.kv_dim()),
+                rows.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim()),
+                angles.empty() ? angles : angles.row_range(path.first_row, path.rows),
+                attended.row_range(path.first_row, path.rows)};
+  };
+  const auto on_device = [&](const PathRows& path, const KvLayerView& view) {
+    const Rows rows = rows_on(path);
+    ops_.rope_and_append(rows.q, rows.k, rows.v, rows.angles, spec_.rope.style, view, path.spans);
+    if (observer_) observer_(rows.q, view, path.spans, params);
+    ops_.attention(rows.q, view, path.spans, params, rows.out);
+  };
+  const PathRows &resident = batch.path(KvPath::kResident), &swapped = batch.path(KvPath::kSwapped),
+                 &on_host = batch.path(KvPath::kHost);
+  if (on_host.rows > 0) {
+    const Rows rows = rows_on(on_host);
+    if (!rows.angles.empty()) {
+      ops_.rope(rows.q, spec_.head_dim, rows.angles, spec_.rope.style);
+      ops_.rope(rows.k, spec_.head_dim, rows.angles, spec_.rope.style);
+    }
+    host_attention_->start(rows.all, kv.host_layer(index), on_host.spans, params, rows.out,
+                           swap_.get());
+  }
+  if (resident.rows > 0) on_device(resident, kv.layer(index));
+  if (swapped.rows > 0) {
+    on_device(swapped, swap_->begin(*stalls_));
+    swap_->end(kv.host_layer(index), batch.stores, *stalls_);
+  }
+  if (on_host.rows > 0) host_attention_->finish(*stalls_);
 }
 
 // x += down(f(up(input))), gated or not
-void Decoder::mlp_block(const LayerWeights& w, const Activations& input) {
-  const Activations all = inner(mlp_, tokens_, spec_.gated_mlp ? 2 * spec_.ffn : spec_.ffn);
+void Decoder::mlp_block(const LayerWeights& w, const MicroBatch& batch, const Activations& input) {
+  const Activations all = inner(mlp_, batch.tokens, spec_.gated_mlp ? 2 * spec_.ffn : spec_.ffn);
   const Projection up{w.up.weight, w.up.bias, all.columns(0, spec_.ffn)};
   if (spec_.gated_mlp) {
     const Projection gate{w.gate.weight, w.gate.bias, all.columns(spec_.ffn, spec_.ffn)};
@@ -201,19 +339,19 @@ void Decoder::mlp_block(const LayerWeights& w, const Activations& input) {
   } else {
     ops_.activated_linear(spec_.activation, up, input);
   }
-  linear(w.down, up.out, residual(x_, tokens_, spec_.hidden), LinearMode::kAccumulate);
+  linear(w.down, up.out, rows_of(batch), LinearMode::kAccumulate);
 }
 
 void Decoder::logits() {
-  const auto rows = static_cast<int64_t>(logit_rows_.size());
+  const auto rows = static_cast<int64_t>(step_.logit_rows.size());
   Activations input = inner(head_input_, rows, spec_.hidden);
   const Activations x = residual(x_, tokens_, spec_.hidden);
   if (spec_.final_norm) {
     const Activations wanted = residual(head_rows_, rows, spec_.hidden);
-    ops_.gather_rows(x, logit_rows_, wanted);
+    ops_.gather_rows(x, step_.logit_rows, wanted);
     norm(weights_.final_norm, wanted, input);
   } else {
-    ops_.gather_rows(x, logit_rows_, input);
+    ops_.gather_rows(x, step_.logit_rows, input);
   }
   if (!weights_.project_out.empty()) {
     const Activations narrow = inner(embedded_, rows, spec_.embedding_dim);

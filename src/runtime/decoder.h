@@ -3,8 +3,10 @@
 // only in the spec.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,28 +14,52 @@
 #include "device/device.h"
 #include "kv/kv_cache.h"
 #include "model/model_spec.h"
+#include "runtime/host_attention.h"
+#include "runtime/kv_swap.h"
+#include "runtime/micro_batch.h"
 #include "runtime/model_weights.h"
+#include "runtime/stall_clock.h"
+#include "runtime/weight_stream.h"
 
 namespace spillway {
 
-// One sequence's part of a step: some of its prompt, or its last token. Linear layers see the
-// tokens of all sequences together, attention sees each sequence (selective batching).
-struct StepSequence {
-  std::span<const int32_t> tokens;       // at positions [start, start + tokens.size())
-  int32_t start = 0;                     // tokens already in the KV cache
-  std::span<const int32_t> block_table;  // covers start + tokens.size() tokens
-  int32_t logit_rows = 1;  // logits wanted for this many of the last tokens; 0 inside a prompt
+// How a decoder runs a model that is not all on its device.
+struct DecoderOptions {
+  int max_tokens = 512;     // of a step: of a block, in FlexGen's words
+  int micro_tokens = 0;     // of a micro-batch; 0: of a step
+  int micro_sequences = 0;  // of a micro-batch; 0: any number
+  // Where weights are streamed from; null: all are on the device.
+  WeightStream* stream = nullptr;
+  // The CPU, where KV lives that is not on the device; null: there is none.
+  Device* host = nullptr;
+  // Of the decoding sequences whose KV is in host memory, the share that the CPU attends to.
+  double host_share = 1;
+  int32_t staging_blocks = 0;  // of KV on the device, in each of two buffers; 0: nothing is swapped
+  bool overlap = true;
+};
+
+// What a decoder has moved and waited for.
+struct DecoderStats {
+  HostAttention::Stats host_attention;
+  KvSwap::Stats swap;
+  WeightStream::Stats weights;
+  std::array<double, kStallCauseCount> stall_s = {};
 };
 
 // Owns the activation buffers of a step. One step at a time. The device, weights and spec must
 // outlive it.
+//
+// A step goes layer by layer, and inside a layer micro-batch by micro-batch (FlexGen, Algorithm 1):
+// each layer's weights come to the device once a step, however many tokens it has.
 class Decoder {
  public:
   // A step has at most `max_tokens` tokens.
   Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weights, int max_tokens);
+  Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weights,
+          const DecoderOptions& options);
 
   const ModelSpec& spec() const { return spec_; }
-  int max_tokens() const { return max_tokens_; }
+  int max_tokens() const { return options_.max_tokens; }
   Device& device() const { return device_; }
 
   // Called in every layer of a step with what its attention is about to read (q rotated, K and V
@@ -43,6 +69,9 @@ class Decoder {
                          std::span<const SequenceSpan> spans, const AttentionParams& params)>;
   void observe_attention(AttentionObserver observer) { observer_ = std::move(observer); }
 
+  // Since the last call; waits for the device.
+  DecoderStats take_stats();
+
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],
   // F32, in the device's memory, in order of the sequences, valid until the next step. Throws
   // kInvalidArgument for a token outside the vocabulary, a position outside the context, or too
@@ -50,16 +79,26 @@ class Decoder {
   Activations step(KvCache& kv, std::span<const StepSequence> sequences);
 
  private:
-  void plan_step(const KvCache& kv, std::span<const StepSequence> sequences);
+  void check_step(const KvCache& kv, std::span<const StepSequence> sequences) const;
   uint64_t program(const KvCache& kv) const;
-  void embed();
-  void layer(int index, const KvLayerView& kv);
-  void attention_block(const LayerWeights& w, const KvLayerView& kv, const Activations& input);
-  void mlp_block(const LayerWeights& w, const Activations& input);
+  StepBatch batch_of(const MicroBatch& batch, std::span<const int32_t> logit_rows,
+                     uint64_t program) const;
+  void run_layers(KvCache& kv);
+  void prefetch_kv(KvCache& kv, int layer, size_t batch);
+  void embed(const MicroBatch& batch);
+  void layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch);
+  void attention_block(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch,
+                       const Activations& input);
+  void attend(int index, KvCache& kv, const MicroBatch& batch, const Activations& qkv,
+              const Activations& attended);
+  void mlp_block(const LayerWeights& w, const MicroBatch& batch, const Activations& input);
   void logits();
   void norm(const NormWeights& w, const Activations& x, const Activations& out);
   void linear(const LinearWeights& w, const Activations& x, const Activations& out,
               LinearMode mode = LinearMode::kStore);
+  // A micro-batch's rows of the residual stream.
+  Activations rows_of(const MicroBatch& batch);
+  Activations angles_of(const MicroBatch& batch);
   // The first `rows` rows of a buffer: of the residual stream's kind, or of what matrices take.
   Activations residual(Buffer& buffer, int64_t rows, int64_t cols);
   Activations inner(Buffer& buffer, int64_t rows, int64_t cols);
@@ -69,23 +108,23 @@ class Decoder {
   Ops& ops_;
   const ModelSpec& spec_;
   const ModelWeights& weights_;
-  int max_tokens_;
+  DecoderOptions options_;
   DType inner_type_;          // of activations between matrices
   uint64_t allocations_ = 0;  // so far: whether recorded steps still know where things are
 
   AttentionObserver observer_;
 
-  // The step at hand.
-  int tokens_ = 0;
-  std::vector<int32_t> ids_, positions_;  // [tokens]
-  std::vector<int32_t> table_rows_;       // positions + offset, for the learned table
-  std::vector<int32_t> logit_rows_;       // rows whose logits are wanted
-  std::vector<SequenceSpan> spans_;
+  std::unique_ptr<StallClock> stalls_;
+  std::unique_ptr<HostAttention> host_attention_;
+  std::unique_ptr<KvSwap> swap_;
 
-  Buffer x_;         // [tokens, hidden], the residual stream
-  Buffer normed_;    // [tokens, hidden]
+  CutStep step_;  // the one at hand
+  int64_t tokens_ = 0;
+
+  Buffer x_;         // [tokens of the step, hidden], the residual stream
+  Buffer normed_;    // [tokens of a micro-batch, hidden]; the next as well
   Buffer embedded_;  // [tokens, embedding_dim], where it differs from hidden; also the head's input
-  Buffer angles_;    // [tokens, rope.dims]
+  Buffer angles_;    // [tokens of the step, rope.dims]
   Buffer qkv_;       // [tokens, q_dim + 2 kv_dim]
   Buffer attended_;  // [tokens, q_dim]
   Buffer mlp_;       // [tokens, ffn or 2 ffn]

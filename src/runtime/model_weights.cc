@@ -3,25 +3,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <utility>
 
-#include "base/checked_math.h"
+#include "base/byte_units.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "memory/piece_loop.h"
 #include "runtime/load_weights.h"
+#include "storage/direct_reader.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
 namespace spillway {
 namespace {
-
-constexpr uint64_t kArenaAlignment = 64;
-
-uint64_t arena_bytes(int64_t bytes) {
-  return try_align_up(static_cast<uint64_t>(bytes), kArenaAlignment).value();
-}
 
 bool is_norm_scale(WeightRole role) {
   return role == WeightRole::kAttentionNorm || role == WeightRole::kMlpNorm ||
@@ -85,12 +81,51 @@ class DummyFiller {
 
 }  // namespace
 
+WeightView& weight_of(LayerWeights& layer, WeightRole role) {
+  switch (role) {
+    case WeightRole::kAttentionNorm:
+      return layer.attention_norm.weight;
+    case WeightRole::kAttentionNormBias:
+      return layer.attention_norm.bias;
+    case WeightRole::kQuery:
+      return layer.query.weight;
+    case WeightRole::kQueryBias:
+      return layer.query.bias;
+    case WeightRole::kKey:
+      return layer.key.weight;
+    case WeightRole::kKeyBias:
+      return layer.key.bias;
+    case WeightRole::kValue:
+      return layer.value.weight;
+    case WeightRole::kValueBias:
+      return layer.value.bias;
+    case WeightRole::kAttentionOut:
+      return layer.attention_out.weight;
+    case WeightRole::kAttentionOutBias:
+      return layer.attention_out.bias;
+    case WeightRole::kMlpNorm:
+      return layer.mlp_norm.weight;
+    case WeightRole::kMlpNormBias:
+      return layer.mlp_norm.bias;
+    case WeightRole::kGate:
+      return layer.gate.weight;
+    case WeightRole::kGateBias:
+      return layer.gate.bias;
+    case WeightRole::kUp:
+      return layer.up.weight;
+    case WeightRole::kUpBias:
+      return layer.up.bias;
+    case WeightRole::kDown:
+      return layer.down.weight;
+    case WeightRole::kDownBias:
+      return layer.down.bias;
+    default:
+      fail(ErrorCode::kInternal, "internal error: weight role {} in a layer",
+           static_cast<int>(role));
+  }
+}
+
 WeightView& ModelWeights::view(const WeightSlot& slot) {
-  const auto layer = [&]() -> LayerWeights& {
-    if (layers.size() <= static_cast<size_t>(slot.layer))
-      layers.resize(static_cast<size_t>(slot.layer) + 1);
-    return layers[static_cast<size_t>(slot.layer)];
-  };
   switch (slot.role) {
     case WeightRole::kTokenEmbedding:
       return token_embedding;
@@ -106,111 +141,276 @@ WeightView& ModelWeights::view(const WeightSlot& slot) {
       return final_norm.bias;
     case WeightRole::kHead:
       return head;
-    case WeightRole::kAttentionNorm:
-      return layer().attention_norm.weight;
-    case WeightRole::kAttentionNormBias:
-      return layer().attention_norm.bias;
-    case WeightRole::kQuery:
-      return layer().query.weight;
-    case WeightRole::kQueryBias:
-      return layer().query.bias;
-    case WeightRole::kKey:
-      return layer().key.weight;
-    case WeightRole::kKeyBias:
-      return layer().key.bias;
-    case WeightRole::kValue:
-      return layer().value.weight;
-    case WeightRole::kValueBias:
-      return layer().value.bias;
-    case WeightRole::kAttentionOut:
-      return layer().attention_out.weight;
-    case WeightRole::kAttentionOutBias:
-      return layer().attention_out.bias;
-    case WeightRole::kMlpNorm:
-      return layer().mlp_norm.weight;
-    case WeightRole::kMlpNormBias:
-      return layer().mlp_norm.bias;
-    case WeightRole::kGate:
-      return layer().gate.weight;
-    case WeightRole::kGateBias:
-      return layer().gate.bias;
-    case WeightRole::kUp:
-      return layer().up.weight;
-    case WeightRole::kUpBias:
-      return layer().up.bias;
-    case WeightRole::kDown:
-      return layer().down.weight;
-    case WeightRole::kDownBias:
-      return layer().down.bias;
+    default:
+      if (layers.size() <= static_cast<size_t>(slot.layer))
+        layers.resize(static_cast<size_t>(slot.layer) + 1);
+      return weight_of(layers[static_cast<size_t>(slot.layer)], slot.role);
   }
-  fail(ErrorCode::kInternal, "internal error: unknown weight role {}", static_cast<int>(slot.role));
 }
 
 void ModelWeights::tie_head() {
   if (head.empty()) head = token_embedding;
 }
 
+DType ModelWeights::matrix_type() const {
+  if (layers.empty()) return token_embedding.dtype;
+  if (!streamed.empty()) {
+    for (const StreamedWeight& weight : streamed.front()) {
+      if (weight.role == WeightRole::kQuery) return weight.view.dtype;
+    }
+  }
+  return layers.front().query.weight.dtype;
+}
+
+// Every weight once, by home: targets have their layout, and their place where that is memory.
+struct ModelWeights::Homes {
+  std::vector<WeightTarget> on_device, on_host, on_disk;
+};
+
+// Takes the memory and the disk, and sets every view but those of mapped weights.
+ModelWeights::Homes ModelWeights::place(Device& device, const Model& model,
+                                        const WeightPlacement& placement) {
+  TierShares shares = placement.shares;
+  if (device.host_visible()) {  // its memory is the host's
+    shares.device += shares.host;
+    shares.host = 0;
+  }
+  Device& host = placement.host == nullptr ? device : *placement.host;
+  const std::vector<Tier> tiers = weight_homes(model, shares);
+  const WeightBytes bytes = weight_bytes(model, tiers);
+  const uint64_t on_disk = bytes.in_tier[static_cast<size_t>(Tier::kDisk)];
+  SPW_CHECK(on_disk <= placement.disk_budget, kOutOfMemory,
+            "weights on disk need {}, but --disk-memory is {}", format_bytes(on_disk),
+            format_bytes(placement.disk_budget));
+  Homes homes;
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    const BoundWeight& weight = model.weights[i];
+    const WeightTarget target{&weight, layout_on(device, model, weight), nullptr};
+    (tiers[i] == Tier::kDevice ? homes.on_device
+     : tiers[i] == Tier::kHost ? homes.on_host
+                               : homes.on_disk)
+        .push_back(target);
+    (void)view(weight.slot);  // so that all layers are there
+  }
+  if (homes.on_host.empty() && homes.on_disk.empty()) return homes;
+  streamed.resize(layers.size());
+  const auto stream = [&](const WeightTarget& target, const std::byte* at) {
+    const WeightSlot& slot = target.weight->slot;
+    streamed[static_cast<size_t>(slot.layer)].push_back(
+        {slot.role, {target.weight->dtype, slot.rows, slot.cols, nullptr, target.layout}, at, {}});
+  };
+  if (!homes.on_host.empty()) {
+    host_arena_ = PinnedBuffer(host, device, bytes.in_tier[static_cast<size_t>(Tier::kHost)],
+                               MemoryTag::kWeights);
+    std::byte* to = host_arena_.data();
+    for (WeightTarget& target : homes.on_host) {
+      target.to = to;
+      stream(target, to);
+      to += aligned_weight_bytes(target.weight->bytes());
+    }
+  }
+  for (const WeightTarget& target : homes.on_disk) stream(target, nullptr);
+  return homes;
+}
+
+namespace {
+
+// The host's bytes of a weight, made one at a time, for those that go on to a file.
+class FileFiller {
+ public:
+  FileFiller(TemporaryFile& file, Device& host) : file_(file), host_(host) {}
+
+  // `make` fills the memory it is given.
+  Extent add(const BoundWeight& weight, const std::function<void(std::byte*)>& make) {
+    const auto bytes = static_cast<size_t>(weight.bytes());
+    if (made_.bytes() < bytes) {
+      made_ = Buffer();
+      made_ = host_.allocate(bytes, MemoryTag::kStaging);
+    }
+    make(made_.data());
+    file_.write(at_, made_.data(), bytes);
+    const Extent extent{0, at_, bytes};
+    at_ += (bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+    return extent;
+  }
+  static uint64_t file_bytes(std::span<const WeightTarget> targets) {
+    uint64_t bytes = 0;
+    for (const WeightTarget& target : targets) {
+      const auto of_weight = static_cast<uint64_t>(target.weight->bytes());
+      bytes += (of_weight + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+    }
+    return bytes;
+  }
+
+ private:
+  TemporaryFile& file_;
+  Device& host_;
+  Buffer made_;
+  uint64_t at_ = 0;
+};
+
+StreamedWeight& streamed_of(ModelWeights& weights, const WeightSlot& slot) {
+  for (StreamedWeight& weight : weights.streamed[static_cast<size_t>(slot.layer)]) {
+    if (weight.role == slot.role) return weight;
+  }
+  fail(ErrorCode::kInternal, "internal error: a weight without a home");
+}
+
+// Progress of several loads in a row as one.
+class JoinedProgress {
+ public:
+  JoinedProgress(const WeightLoadOptions& options, uint64_t total)
+      : options_(options), all_(options), total_(total) {
+    if (options.progress) {
+      all_.progress = [this](uint64_t done, uint64_t) {
+        options_.progress(before_ + done, total_);
+      };
+    }
+  }
+  const WeightLoadOptions& options() const { return all_; }
+  void add(uint64_t bytes) {
+    before_ += bytes;
+    if (options_.progress) options_.progress(before_, total_);
+  }
+
+ private:
+  const WeightLoadOptions& options_;
+  WeightLoadOptions all_;
+  uint64_t before_ = 0, total_;
+};
+
+uint64_t file_bytes(std::span<const WeightTarget> targets) {
+  uint64_t bytes = 0;
+  for (const WeightTarget& target : targets) bytes += target.weight->extent.value().bytes;
+  return bytes;
+}
+
+bool is_as_stored(const WeightTarget& target) {
+  return !target.weight->loaded_from && target.layout == WeightLayout::kRows;
+}
+
+}  // namespace
+
 ModelWeights::ModelWeights(Device& device, const Model& model,
                            std::span<const std::filesystem::path> paths,
-                           const WeightLoadOptions& options) {
-  std::vector<WeightTarget> targets;
-  std::vector<Extent> extents;
-  uint64_t total = 0;
-  bool all_as_stored = device.host_visible();
-  for (const BoundWeight& weight : model.weights) {
-    const WeightLayout layout = layout_on(device, model, weight);
-    targets.push_back({&weight, layout, nullptr});
-    extents.push_back(weight.extent.value());
-    total += arena_bytes(weight.bytes());
-    if (weight.loaded_from || layout != WeightLayout::kRows) all_as_stored = false;
-  }
+                           const WeightLoadOptions& options, const WeightPlacement& placement) {
+  Device& host = placement.host == nullptr ? device : *placement.host;
+  Homes homes = place(device, model, placement);
+  JoinedProgress progress(
+      options, file_bytes(homes.on_device) + file_bytes(homes.on_host) + file_bytes(homes.on_disk));
   const auto set_view = [&](const WeightTarget& target, const std::byte* data) {
     const WeightSlot& slot = target.weight->slot;
     view(slot) = {target.weight->dtype, slot.rows, slot.cols, data, target.layout};
   };
-  if (options.access == WeightAccess::kMapped && all_as_stored) {
+  std::vector<Extent> extents;
+  uint64_t total = 0;
+  bool all_as_stored = device.host_visible();
+  for (const WeightTarget& target : homes.on_device) {
+    extents.push_back(target.weight->extent.value());
+    total += aligned_weight_bytes(target.weight->bytes());
+    all_as_stored = all_as_stored && is_as_stored(target);
+  }
+  if (options.access == WeightAccess::kMapped && all_as_stored && homes.on_disk.empty()) {
     maps_ = MappedExtents(paths, extents);
-    populate_all(maps_, extents, device.info().threads + kPiecesAhead, options);
-    for (const WeightTarget& target : targets)
+    populate_all(maps_, extents, device.info().threads + kPiecesAhead, progress.options());
+    for (const WeightTarget& target : homes.on_device)
       set_view(target, maps_.bytes(*target.weight->extent).data());
   } else {
     arena_ = device.allocate(total, MemoryTag::kWeights);
     std::byte* to = arena_.data();
-    for (WeightTarget& target : targets) {
+    for (WeightTarget& target : homes.on_device) {
       target.to = to;
       set_view(target, to);
-      to += arena_bytes(target.weight->bytes());
+      to += aligned_weight_bytes(target.weight->bytes());
     }
-    load_weights(device, paths, targets, options);
+    load_weights(device, paths, homes.on_device, progress.options());
+  }
+  progress.add(file_bytes(homes.on_device));
+  if (!homes.on_host.empty()) load_weights(host, paths, homes.on_host, progress.options());
+  progress.add(file_bytes(homes.on_host));
+
+  // What a step can use as the model's file has it stays there.
+  files.assign(paths.begin(), paths.end());
+  std::vector<WeightTarget> spilled;
+  for (const WeightTarget& target : homes.on_disk) {
+    if (is_as_stored(target)) {
+      streamed_of(*this, target.weight->slot).extent = *target.weight->extent;
+    } else {
+      spilled.push_back(target);
+    }
+  }
+  if (!spilled.empty()) {
+    spilled_ = TemporaryFile(placement.disk_dir, FileFiller::file_bytes(spilled));
+    FileFiller filler(spilled_, host);
+    WeightLoadOptions quiet = options;
+    quiet.progress = nullptr;
+    for (WeightTarget& target : spilled) {
+      StreamedWeight& weight = streamed_of(*this, target.weight->slot);
+      weight.extent = filler.add(*target.weight, [&](std::byte* to) {
+        target.to = to;
+        load_weights(host, paths, {&target, 1}, quiet);
+      });
+      weight.extent.file = static_cast<int32_t>(files.size());
+      progress.add(target.weight->extent->bytes);
+    }
+    spilled_.flush();
+    files.push_back(spilled_.path());
   }
   tie_head();
 }
 
 ModelWeights ModelWeights::dummy(Device& device, const Model& model,
-                                 const WeightLoadOptions& options) {
-  uint64_t total = 0;
-  for (const BoundWeight& weight : model.weights) {
-    total += arena_bytes(weight.bytes());
-  }
+                                 const WeightLoadOptions& options,
+                                 const WeightPlacement& placement) {
+  Device& host = placement.host == nullptr ? device : *placement.host;
   ModelWeights weights;
-  weights.arena_ = device.allocate(total, MemoryTag::kWeights);
+  Homes homes = weights.place(device, model, placement);
+  uint64_t on_device = 0, total = 0, done = 0;
+  for (const BoundWeight& weight : model.weights) total += aligned_weight_bytes(weight.bytes());
+  for (const WeightTarget& target : homes.on_device)
+    on_device += aligned_weight_bytes(target.weight->bytes());
+  weights.arena_ = device.allocate(on_device, MemoryTag::kWeights);
+  if (!homes.on_disk.empty()) {
+    weights.spilled_ = TemporaryFile(placement.disk_dir, FileFiller::file_bytes(homes.on_disk));
+    weights.files = {weights.spilled_.path()};
+  }
   DummyFiller filler;
+  FileFiller disk(weights.spilled_, host);
   std::vector<std::byte> made;  // one weight, where the host cannot write to the device's memory
-  uint64_t done = 0;
+  std::byte* next = weights.arena_.data();
+  const auto find = [](std::vector<WeightTarget>& targets, const BoundWeight& weight) {
+    const auto it = std::find_if(targets.begin(), targets.end(),
+                                 [&](const WeightTarget& t) { return t.weight == &weight; });
+    return it == targets.end() ? nullptr : &*it;
+  };
+  // In the model's order, wherever they go: the values depend on it.
   for (const BoundWeight& weight : model.weights) {
     SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
               "loading was stopped");
-    std::byte* const data = weights.arena_.data() + done;
     const WeightLayout layout = layout_on(device, model, weight);
-    if (!device.host_visible()) made.resize(static_cast<size_t>(weight.bytes()));
-    std::byte* const host = device.host_visible() ? data : made.data();
-    filler.fill(weight, host, done / kArenaAlignment);
-    if (layout == WeightLayout::kGroups16) filler.pack(weight, host);
-    if (host != data) device.copy_to_device(data, host, made.size());
-    weights.view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols, data, layout};
-    done += arena_bytes(weight.bytes());
+    const auto make = [&](std::byte* to) {
+      filler.fill(weight, to, done / kWeightAlignment);
+      if (layout == WeightLayout::kGroups16) filler.pack(weight, to);
+    };
+    if (find(homes.on_disk, weight) != nullptr) {
+      streamed_of(weights, weight.slot).extent = disk.add(weight, make);
+    } else if (const WeightTarget* target = find(homes.on_host, weight)) {
+      make(target->to);
+    } else {
+      if (device.host_visible()) {
+        make(next);
+      } else {
+        made.resize(static_cast<size_t>(weight.bytes()));
+        make(made.data());
+        device.copy_to_device(next, made.data(), made.size());
+      }
+      weights.view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols, next, layout};
+      next += aligned_weight_bytes(weight.bytes());
+    }
+    done += aligned_weight_bytes(weight.bytes());
     if (options.progress) options.progress(done, total);
   }
+  if (!homes.on_disk.empty()) weights.spilled_.flush();
   weights.tie_head();
   return weights;
 }

@@ -9,8 +9,11 @@
 
 #include "device/device.h"
 #include "memory/mapped_extents.h"
+#include "memory/pinned_buffer.h"
 #include "memory/weight_load_options.h"
 #include "model/model.h"
+#include "runtime/weight_placement.h"
+#include "storage/temporary_file.h"
 #include "tensor/tensor_view.h"
 
 namespace spillway {
@@ -38,18 +41,31 @@ struct LayerWeights {
   LinearWeights down;  // [hidden, ffn]
 };
 
+// Throws kInternal for a role that is not a layer's.
+WeightView& weight_of(LayerWeights& layer, WeightRole role);
+
+// A weight that does not live on the device: where it is until a layer needs it.
+struct StreamedWeight {
+  WeightRole role;
+  WeightView view;                  // as it will be on the device; its data is set there
+  const std::byte* host = nullptr;  // in host memory; null: in a file
+  Extent extent = {};               // of ModelWeights::files
+};
+
 // Owns the bytes that its views point to: maps where every weight is mapped and stays as it is in
-// the file, otherwise one arena, where matrices are in the layout that the device prefers, packed
-// or quantized piece by piece on their way in. Each is in memory once. Move-only; the device must
-// outlive it.
+// the file, otherwise an arena, where matrices are in the layout that the device prefers, packed
+// or quantized piece by piece on their way in. Each is in memory once. What a placement keeps off
+// the device is in `streamed`, in the form that the device computes with (views in `layers` are
+// then empty). Move-only; the devices must outlive it.
 class ModelWeights {
  public:
   ModelWeights() = default;  // none yet
   // Loads the weights of `model` from `paths` (those of its files).
   ModelWeights(Device& device, const Model& model, std::span<const std::filesystem::path> paths,
-               const WeightLoadOptions& options);
+               const WeightLoadOptions& options, const WeightPlacement& placement = {});
   // Random weights, generated in place in their types (those in memory).
-  static ModelWeights dummy(Device& device, const Model& model, const WeightLoadOptions& options);
+  static ModelWeights dummy(Device& device, const Model& model, const WeightLoadOptions& options,
+                            const WeightPlacement& placement = {});
 
   WeightView token_embedding;     // [vocab, embedding_dim]
   WeightView position_embedding;  // [max_context + offset, hidden], learned positions only
@@ -59,12 +75,22 @@ class ModelWeights {
   WeightView head;  // [vocab, embedding_dim]; the token embedding itself when tied
   std::vector<LayerWeights> layers;
 
+  std::vector<std::vector<StreamedWeight>> streamed;  // [layer]; empty when all is on the device
+  std::vector<std::filesystem::path> files;           // of streamed weights
+  bool host_is_pinned() const { return host_arena_.is_pinned(); }
+  // Of a matrix of the first layer.
+  DType matrix_type() const;
+
  private:
+  struct Homes;  // what goes where, while loading
+  Homes place(Device& device, const Model& model, const WeightPlacement& placement);
   WeightView& view(const WeightSlot& slot);
   void tie_head();
 
   MappedExtents maps_;
   Buffer arena_;
+  PinnedBuffer host_arena_;
+  TemporaryFile spilled_;
 };
 
 }  // namespace spillway

@@ -15,9 +15,9 @@ Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits)
             limits.max_sequences);
 }
 
-void Scheduler::add(RequestId id, int32_t tokens) {
+void Scheduler::add(RequestId id, int32_t tokens, int64_t expected) {
   SPW_ASSERT(tokens > 0);
-  waiting_.push_back({id, tokens, 0, false, BlockTable(allocator_)});
+  waiting_.push_back({id, tokens, 0, false, BlockTable(allocator_, expected)});
 }
 
 Scheduler::Sequence* Scheduler::find(RequestId id) {
@@ -99,9 +99,12 @@ StepPlan Scheduler::next_step() {
   // Newcomers, if there is room for all their tokens and one more. Not in a step that preempted:
   // its room is spoken for.
   const bool may_admit = preemptions_ == preemptions_before && plan.exhausted.empty();
-  while (may_admit && budget > 0 && !waiting_.empty() && running() < limits_.max_sequences) {
+  for (int admitted = 0;
+       may_admit && budget > 0 && !waiting_.empty() && running() < limits_.max_sequences &&
+       (limits_.max_admissions == 0 || admitted < limits_.max_admissions);
+       ++admitted) {
     Sequence& next = waiting_.front();
-    if (!running_.empty() && blocks_for_tokens(next.known + 1) > allocator_.free()) break;
+    if (!running_.empty() && blocks_for_tokens(next.known + 1) > allocator_.most_free()) break;
     const int32_t tokens = std::min(next.known, budget);
     if (!next.blocks.try_reserve(tokens)) {
       plan.exhausted.push_back(next.id);  // alone, and nobody will ever make room

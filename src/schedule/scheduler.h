@@ -18,6 +18,9 @@ struct SchedulerLimits {
   int max_step_tokens =
       512;  // all sequences together; long prompts are cut into chunks of what is left
   int max_sequences = 256;  // running at once
+  // Newcomers of a step; 0: all there is room for. The diagonal schedule staggers them, so that
+  // sequences sit at different tokens and their KV does not peak together.
+  int max_admissions = 0;
 };
 
 // A sequence's part of a step.
@@ -42,8 +45,8 @@ class Scheduler {
  public:
   Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits);
 
-  // `tokens` are known: the prompt.
-  void add(RequestId id, int32_t tokens);
+  // `tokens` are known: the prompt. `expected` in the end, 0 where nobody knows.
+  void add(RequestId id, int32_t tokens, int64_t expected = 0);
   // One more token is known: the sampled one.
   void append(RequestId id);
   // Finished or cancelled; unknown ids are ignored.

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/emulated_accelerator.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+#include "cpu/linear_int8.h"
+#include "tensor/packed_layout.h"
+
+namespace spillway {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class EmulatedEvent final : public DeviceEvent {
+ public:
+  void synchronize() override { state_->wait_for(recorded()); }
+  double seconds_after(const DeviceEvent& earlier) const override {
+    const auto& other = *static_cast<const EmulatedEvent&>(earlier).state_;
+    return std::chrono::duration<double>(state_->at - other.at).count();
+  }
+
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int64_t recorded = 0, reached = 0;
+    Clock::time_point at;
+
+    void reach(int64_t count) {
+      const std::lock_guard lock(mutex);
+      reached = std::max(reached, count);
+      at = Clock::now();
+      changed.notify_all();
+    }
+    void wait_for(int64_t count) {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return reached >= count; });
+    }
+  };
+  const std::shared_ptr<State>& state() const { return state_; }
+  int64_t record() {
+    const std::lock_guard lock(state_->mutex);
+    return ++state_->recorded;
+  }
+  int64_t recorded() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->recorded;
+  }
+
+ private:
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+// The queue of ops, which are done on return: so is everything else here, and waiting is waiting.
+class InlineStream final : public DeviceStream {
+ public:
+  void copy_to_device(std::span<const CopyPiece> pieces) override {
+    for (const CopyPiece& piece : pieces) std::memcpy(piece.to, piece.from, piece.bytes);
+  }
+  void copy_to_host(std::span<const CopyPiece> pieces) override { copy_to_device(pieces); }
+  void run_on_host(std::function<void()> work) override { work(); }
+  void record(DeviceEvent& event) override {
+    auto& emulated = static_cast<EmulatedEvent&>(event);
+    emulated.state()->reach(emulated.record());
+  }
+  void wait(const DeviceEvent& event) override {
+    const auto& emulated = static_cast<const EmulatedEvent&>(event);
+    emulated.state()->wait_for(emulated.recorded());
+  }
+  void synchronize() override {}
+};
+
+// A thread that works through its queue, each copy after a delay.
+class LateStream final : public DeviceStream {
+ public:
+  LateStream(const EmulatedAcceleratorOptions& options, uint64_t seed)
+      : options_(options), random_(seed), worker_([this] { work(); }) {}
+  ~LateStream() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+      changed_.notify_all();
+    }
+    worker_.join();
+  }
+
+  void copy_to_device(std::span<const CopyPiece> pieces) override {
+    push([this, mine = std::vector<CopyPiece>(pieces.begin(), pieces.end())] {
+      const auto begin = Clock::now();
+      size_t bytes = 0;
+      std::this_thread::sleep_for(std::chrono::microseconds(
+          std::uniform_int_distribution<int>(0, options_.max_delay_us)(random_)));
+      for (const CopyPiece& piece : mine) {
+        std::memcpy(piece.to, piece.from, piece.bytes);
+        bytes += piece.bytes;
+      }
+      if (options_.bytes_per_s > 0) {
+        std::this_thread::sleep_until(
+            begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+                        static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_s))));
+      }
+    });
+  }
+  void copy_to_host(std::span<const CopyPiece> pieces) override { copy_to_device(pieces); }
+  void run_on_host(std::function<void()> work) override { push(std::move(work)); }
+  void record(DeviceEvent& event) override {
+    auto& emulated = static_cast<EmulatedEvent&>(event);
+    push([state = emulated.state(), count = emulated.record()] { state->reach(count); }, true);
+  }
+  void wait(const DeviceEvent& event) override {
+    const auto& emulated = static_cast<const EmulatedEvent&>(event);
+    push([state = emulated.state(), count = emulated.recorded()] { state->wait_for(count); }, true);
+  }
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+ private:
+  struct Item {
+    std::function<void()> work;
+    bool orders;  // also after a failure: others wait for it
+  };
+  void push(std::function<void()> work, bool orders = false) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(work), orders});
+    changed_.notify_all();
+  }
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const Item item = std::move(queue_.front());
+      queue_.pop_front();
+      if (failure_ && !item.orders) continue;
+      busy_ = true;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        item.work();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (failure && !failure_) failure_ = failure;
+      busy_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  const EmulatedAcceleratorOptions options_;
+  std::mt19937_64 random_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> queue_;
+  bool busy_ = false, closing_ = false;
+  std::exception_ptr failure_;
+  std::thread worker_;
+};
+
+}  // namespace
+
+EmulatedAccelerator::EmulatedAccelerator(const EmulatedAcceleratorOptions& options)
+    : options_(options),
+      pool_(options.threads),
+      compute_(std::make_unique<InlineStream>()),
+      ops_(*this, pool_) {
+  info_ = {.name = "emulated",
+           .hardware = "emulated accelerator",
+           .features = "",
+           .memory_bytes = static_cast<int64_t>(options.memory_bytes),
+           .threads = pool_.threads()};
+}
+
+WeightLayout EmulatedAccelerator::preferred_layout(DType type, int64_t rows,
+                                                   int64_t /*cols*/) const {
+  const bool packed =
+      rows >= kGroupRows && can_pack(type) && try_int8_kernel(best_int8_set(), type) != nullptr;
+  return packed ? WeightLayout::kGroups16 : WeightLayout::kRows;
+}
+
+Buffer EmulatedAccelerator::allocate(size_t bytes, MemoryTag tag) {
+  SPW_ASSERT(bytes > 0);
+  SPW_CHECK(bytes <= options_.memory_bytes - std::min(options_.memory_bytes, usage_.total()),
+            kOutOfMemory,
+            "{} need {}, but of the accelerator's budget of {} only {} are left (it holds: {})",
+            memory_tag_name(tag), format_bytes(bytes), format_bytes(options_.memory_bytes),
+            format_bytes(options_.memory_bytes - std::min(options_.memory_bytes, usage_.total())),
+            usage_.describe());
+  constexpr size_t kAlignment = 256;
+  void* data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  SPW_CHECK(data != nullptr, kOutOfMemory, "no {} of memory left", format_bytes(bytes));
+  std::memset(data, 0xff, bytes);
+  usage_.add(tag, bytes);
+  return Buffer(*this, static_cast<std::byte*>(data), bytes, tag);
+}
+
+void EmulatedAccelerator::release(std::byte* data, size_t bytes, MemoryTag tag) noexcept {
+  usage_.remove(tag, bytes);
+  std::free(data);
+}
+
+void EmulatedAccelerator::copy_to_device(std::byte* to, const std::byte* host, size_t bytes) {
+  std::memcpy(to, host, bytes);
+}
+
+void EmulatedAccelerator::copy_to_host(std::byte* host, const std::byte* from, size_t bytes) {
+  std::memcpy(host, from, bytes);
+}
+
+std::unique_ptr<DeviceStream> EmulatedAccelerator::make_stream() {
+  return std::make_unique<LateStream>(options_, options_.seed * 1000 + ++streams_);
+}
+
+std::unique_ptr<DeviceEvent> EmulatedAccelerator::make_event(bool /*timed*/) {
+  return std::make_unique<EmulatedEvent>();
+}
+
+bool EmulatedAccelerator::try_pin(std::byte* /*host*/, size_t bytes) {
+  if (bytes > options_.pinnable_bytes - std::min(options_.pinnable_bytes, pinned_bytes_))
+    return false;
+  pinned_bytes_ += bytes;
+  return true;
+}
+
+}  // namespace spillway

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host playing an accelerator: memory of its own under a budget, and copies that take time.
+//
+// For tests of everything that moves bytes between tiers, on machines without a GPU. Its memory
+// starts poisoned (every float a NaN), so what was not copied in shows up in the results; copies
+// run on threads of their own, late and by a random delay, so what did not wait for them shows up
+// too. Ops compute as the CPU's do, on return.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/thread_pool.h"
+#include "cpu/cpu_ops.h"
+#include "device/device.h"
+
+namespace spillway {
+
+struct EmulatedAcceleratorOptions {
+  int threads = 1;
+  uint64_t memory_bytes = uint64_t{1} << 30;
+  uint64_t seed = 1;                       // of the delays
+  int max_delay_us = 200;                  // of a copy
+  uint64_t bytes_per_s = 0;                // of each stream; 0: as fast as it goes
+  uint64_t pinnable_bytes = ~uint64_t{0};  // try_pin() refuses more
+};
+
+class EmulatedAccelerator final : public Device {
+ public:
+  explicit EmulatedAccelerator(const EmulatedAcceleratorOptions& options = {});
+
+  const DeviceInfo& info() const override { return info_; }
+  Buffer allocate(size_t bytes, MemoryTag tag) override;
+  Usage usage() const override { return usage_; }
+  WeightLayout preferred_layout(DType type, int64_t rows, int64_t cols) const override;
+  bool host_visible() const override { return false; }
+  void copy_to_device(std::byte* to, const std::byte* host, size_t bytes) override;
+  void copy_to_host(std::byte* host, const std::byte* from, size_t bytes) override;
+  Ops& ops() override { return ops_; }
+  void synchronize() override {}
+  DeviceStream& compute() override { return *compute_; }
+  std::unique_ptr<DeviceStream> make_stream() override;
+  std::unique_ptr<DeviceEvent> make_event(bool timed = false) override;
+  bool try_pin(std::byte* host, size_t bytes) override;
+
+ private:
+  void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept override;
+
+  EmulatedAcceleratorOptions options_;
+  ThreadPool pool_;
+  DeviceInfo info_;
+  Usage usage_;
+  uint64_t pinned_bytes_ = 0;
+  uint64_t streams_ = 0;
+  std::unique_ptr<DeviceStream> compute_;
+  CpuOps ops_;  // last: its workspace is given back through release()
+};
+
+}  // namespace spillway

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/cuda_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cuda/copy_pieces.h"
+
+namespace spillway::cuda {
+namespace {
+
+// From this size on the copy engine is at its full speed.
+constexpr size_t kEngineBytes = size_t{1} << 20;
+
+bool is_aligned(const CopyPiece& piece) {
+  return (reinterpret_cast<uintptr_t>(piece.to) | reinterpret_cast<uintptr_t>(piece.from) |
+          piece.bytes) %
+             16 ==
+         0;
+}
+
+}  // namespace
+
+CudaEvent::CudaEvent(bool timed) {
+  cudaEvent_t event = nullptr;
+  SPW_CUDA_CHECK(
+      cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+  event_ = Event(event);
+}
+
+double CudaEvent::seconds_after(const DeviceEvent& earlier) const {
+  float ms = 0;
+  SPW_CUDA_CHECK(
+      cudaEventElapsedTime(&ms, static_cast<const CudaEvent&>(earlier).get(), event_.get()));
+  return ms / 1000.0;
+}
+
+struct CudaStream::HostWork {
+  std::function<void()> work;
+  std::shared_ptr<Failure> failure;
+};
+
+CudaStream::CudaStream(Stream stream) : owned_(std::move(stream)), stream_(owned_.get()) {}
+CudaStream::CudaStream(cudaStream_t stream) : stream_(stream) {}
+
+CudaStream::~CudaStream() {
+  // Pending work may read the lists, and host work what its closures refer to.
+  (void)cudaStreamSynchronize(stream_);
+}
+
+void CudaStream::copy(std::span<const CopyPiece> pieces) {
+  size_t total = 0;
+  bool aligned = true;
+  for (const CopyPiece& piece : pieces) {
+    total += piece.bytes;
+    aligned = aligned && is_aligned(piece);
+  }
+  if (total == 0) return;
+  if (aligned && pieces.size() > 1 && total / pieces.size() < kEngineBytes) {
+    copy_small(pieces);
+    return;
+  }
+  for (const CopyPiece& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    SPW_CUDA_CHECK(cudaMemcpyAsync(piece.to, piece.from, piece.bytes, cudaMemcpyDefault, stream_));
+  }
+}
+
+void CudaStream::copy_small(std::span<const CopyPiece> pieces) {
+  List& list = lists_[next_list_];
+  next_list_ = (next_list_ + 1) % kLists;
+  if (!list.read) list.read = cuda::make_event();
+  SPW_CUDA_CHECK(cudaEventSynchronize(list.read.get()));
+  if (list.capacity < pieces.size()) {
+    list.memory = make_pinned(2 * pieces.size_bytes());
+    list.capacity = 2 * pieces.size();
+  }
+  std::memcpy(list.memory.get(), pieces.data(), pieces.size_bytes());
+  size_t largest = 0;
+  for (const CopyPiece& piece : pieces) largest = std::max(largest, piece.bytes);
+  copy_pieces(static_cast<const CopyPiece*>(list.memory.get()), static_cast<int>(pieces.size()),
+              largest, stream_);
+  SPW_CUDA_CHECK(cudaEventRecord(list.read.get(), stream_));
+}
+
+void CudaStream::run_on_host(std::function<void()> work) {
+  auto* const item = new HostWork{std::move(work), failure_};
+  const cudaError_t error = cudaLaunchHostFunc(
+      stream_,
+      [](void* pointer) {
+        const std::unique_ptr<HostWork> mine(static_cast<HostWork*>(pointer));
+        {
+          // After a failure the rest of the queue has nothing right to work on.
+          const std::lock_guard lock(mine->failure->mutex);
+          if (mine->failure->first) return;
+        }
+        try {
+          mine->work();
+        } catch (...) {
+          const std::lock_guard lock(mine->failure->mutex);
+          if (!mine->failure->first) mine->failure->first = std::current_exception();
+        }
+      },
+      item);
+  if (error != cudaSuccess) {
+    delete item;
+    fail_cuda(error, "cudaLaunchHostFunc");
+  }
+}
+
+void CudaStream::record(DeviceEvent& event) {
+  SPW_CUDA_CHECK(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream_));
+}
+
+void CudaStream::wait(const DeviceEvent& event) {
+  SPW_CUDA_CHECK(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).get(), 0));
+}
+
+void CudaStream::synchronize() {
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  const std::lock_guard lock(failure_->mutex);
+  if (failure_->first) std::rethrow_exception(std::exchange(failure_->first, nullptr));
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA stream behind the seam's queue.
+#pragma once
+
+#include <array>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/cuda_handles.h"
+#include "device/stream.h"
+
+namespace spillway::cuda {
+
+class CudaEvent final : public DeviceEvent {
+ public:
+  explicit CudaEvent(bool timed);
+  void synchronize() override { SPW_CUDA_CHECK(cudaEventSynchronize(event_.get())); }
+  double seconds_after(const DeviceEvent& earlier) const override;
+  cudaEvent_t get() const { return event_.get(); }
+
+ private:
+  Event event_;
+};
+
+// Owns the stream, or stands for one that another owns. Lists of small pieces go through pinned
+// memory of its own.
+class CudaStream final : public DeviceStream {
+ public:
+  explicit CudaStream(Stream stream);
+  explicit CudaStream(cudaStream_t stream);
+  ~CudaStream() override;
+
+  void copy_to_device(std::span<const CopyPiece> pieces) override { copy(pieces); }
+  void copy_to_host(std::span<const CopyPiece> pieces) override { copy(pieces); }
+  void run_on_host(std::function<void()> work) override;
+  void record(DeviceEvent& event) override;
+  void wait(const DeviceEvent& event) override;
+  void synchronize() override;
+
+ private:
+  struct HostWork;
+  // What host work threw first; outlives the stream's pending work.
+  struct Failure {
+    std::mutex mutex;
+    std::exception_ptr first;
+  };
+  void copy(std::span<const CopyPiece> pieces);
+  void copy_small(std::span<const CopyPiece> pieces);
+
+  Stream owned_;
+  cudaStream_t stream_;
+  std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
+  // Lists on their way, in turn: pinned, and read by the kernel where they are.
+  static constexpr size_t kLists = 8;
+  struct List {
+    PinnedMemory memory;
+    size_t capacity = 0;
+    Event read;
+  };
+  std::array<List, kLists> lists_;
+  size_t next_list_ = 0;
+};
+
+}  // namespace spillway::cuda

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes where, and in which order it is computed: the runtime executes it.
+//
+// A plan is a small JSON file that a person can read, edit and pass back with --plan.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "base/tier.h"
+
+namespace spillway {
+
+// "gpu", "host", "disk"
+const char* tier_name(Tier tier);
+
+// Shares of something's bytes, adding up to 1.
+struct TierShares {
+  double device = 1;
+  double host = 0;
+  double disk = 0;
+};
+
+enum class ScheduleKind : uint8_t {
+  kZigzag,    // all micro-batches of a block through a layer, then the next layer (Algorithm 1)
+  kDiagonal,  // the same, with sequences admitted a few at a time: they sit at different tokens
+  kRow,       // one micro-batch through all layers, then the next: the baseline
+};
+
+// Where pages that are not on the device are attended to, in decoding.
+enum class AttentionPlace : uint8_t {
+  kAuto,  // shared between both, by their speeds
+  kCpu,   // where they lie
+  kGpu,   // moved in, layer by layer, behind the compute
+};
+
+struct Plan {
+  TierShares weights;  // of the layers' matrices; everything else is on the device
+  TierShares kv;       // of the sequences
+  TierShares activations;
+  int micro_batch = 0;    // sequences that decode together; 0: as many as there are
+  int micro_batches = 1;  // in a block
+  ScheduleKind schedule = ScheduleKind::kZigzag;
+  AttentionPlace attention = AttentionPlace::kAuto;
+  // Of the sequences whose KV is in host memory, those that the CPU attends to; the others' pages
+  // are moved in.
+  double cpu_attention = 1;
+  bool overlap = true;  // false: one thing after the other, each timed
+
+  // Nothing is anywhere but on the device.
+  bool all_on_device() const;
+};
+
+// Throws kInvalidArgument naming the field (and the file) for anything that is not a plan.
+Plan parse_plan(std::string_view text, const std::string& where);
+Plan read_plan(const std::filesystem::path& path);
+std::string plan_to_json(const Plan& plan);
+
+// "20,80,0": percent on GPU, host and disk, adding up to 100. `option` is named in errors.
+TierShares parse_shares(std::string_view text, std::string_view option);
+ScheduleKind parse_schedule(std::string_view text);
+AttentionPlace parse_attention_place(std::string_view text);
+const char* schedule_name(ScheduleKind kind);
+const char* attention_place_name(AttentionPlace place);
+
+}  // namespace spillway

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+using testing::HasSubstr;
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(PlanTest, SurvivesBeingWrittenAndRead) {
+  Plan plan;
+  plan.weights = {0.2, 0.7, 0.1};
+  plan.kv = {0, 1, 0};
+  plan.micro_batch = 48;
+  plan.micro_batches = 3;
+  plan.schedule = ScheduleKind::kDiagonal;
+  plan.attention = AttentionPlace::kGpu;
+  plan.cpu_attention = 0.25;
+  plan.overlap = false;
+  const std::string text = plan_to_json(plan);
+  const Plan read = parse_plan(text, "p");
+  EXPECT_EQ(plan_to_json(read), text);
+  EXPECT_DOUBLE_EQ(read.weights.host, 0.7);
+  EXPECT_EQ(read.micro_batches, 3);
+  EXPECT_EQ(read.schedule, ScheduleKind::kDiagonal);
+  EXPECT_FALSE(read.all_on_device());
+}
+
+TEST(PlanTest, WhatIsNotSaidIsOnTheDevice) {
+  const Plan plan = parse_plan("{}", "p");
+  EXPECT_TRUE(plan.all_on_device());
+  EXPECT_TRUE(plan.overlap);
+}
+
+TEST(PlanTest, ErrorsNameFileAndField) {
+  const auto error = [](const char* text) {
+    return error_of([&] { parse_plan(text, "my.json"); });
+  };
+  EXPECT_THAT(error("{"), HasSubstr("my.json: not JSON"));
+  EXPECT_THAT(error("[]"), HasSubstr("my.json: not a plan"));
+  EXPECT_THAT(error(R"({"weight": 1})"), HasSubstr("my.json: weight is not a field"));
+  EXPECT_THAT(error(R"({"weights": 1})"), HasSubstr("my.json: weights is not an object"));
+  EXPECT_THAT(error(R"({"weights": {"gpu": 50}})"), HasSubstr("add up to 50 percent"));
+  EXPECT_THAT(error(R"({"weights": {"gpu": 150, "host": -50}})"), HasSubstr("between 0 and 100"));
+  EXPECT_THAT(error(R"({"kv": {"tape": 100}})"), HasSubstr("give gpu, host or disk"));
+  EXPECT_THAT(error(R"({"schedule": "spiral"})"), HasSubstr("spiral"));
+  EXPECT_THAT(error(R"({"micro_batches": 0})"), HasSubstr("micro_batches is 0"));
+  EXPECT_THAT(error(R"({"micro_batch": 1.5})"), HasSubstr("not a whole number"));
+  EXPECT_THAT(error(R"({"overlap": "no"})"), HasSubstr("true or false"));
+}
+
+TEST(PlanTest, SharesFromTheCommandLine) {
+  const TierShares shares = parse_shares("20,75.5,4.5", "--weights");
+  EXPECT_DOUBLE_EQ(shares.device, 0.2);
+  EXPECT_DOUBLE_EQ(shares.host, 0.755);
+  EXPECT_DOUBLE_EQ(shares.disk, 0.045);
+  for (const char* bad :
+       {"", "20", "20,80", "20,80,0,0", "a,b,c", "20,80,", "20,80,1", "nan,50,50"}) {
+    EXPECT_THAT(error_of([&] { parse_shares(bad, "--weights"); }), HasSubstr("--weights")) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace spillway

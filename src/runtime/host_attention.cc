@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/host_attention.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "base/error.h"
+#include "runtime/kv_swap.h"
+
+namespace spillway {
+
+uint64_t HostAttention::host_bytes(DType type, int64_t rows, int64_t q_dim, int64_t kv_dim) {
+  const int64_t columns = 2 * q_dim + 2 * kv_dim;
+  return static_cast<uint64_t>(row_bytes(type, rows * columns) +
+                               row_bytes(DType::kF32, rows * columns));
+}
+
+HostAttention::HostAttention(Device& device, Device& host, DType type, int64_t rows, int64_t q_dim,
+                             int64_t kv_dim, bool overlap)
+    : device_(device),
+      host_(host),
+      type_(type),
+      q_dim_(q_dim),
+      kv_dim_(kv_dim),
+      overlap_(overlap),
+      every_row_(static_cast<size_t>(rows)) {
+  SPW_ASSERT(rows > 0 && host.host_visible());
+  const int64_t columns = q_dim + 2 * kv_dim;
+  const auto bytes = [&](DType of, int64_t cols) {
+    return static_cast<size_t>(row_bytes(of, rows * cols));
+  };
+  qkv_ = PinnedBuffer(host, device, bytes(type, columns), MemoryTag::kStaging);
+  attended_ = PinnedBuffer(host, device, bytes(type, q_dim), MemoryTag::kStaging);
+  floats_ = host.allocate(bytes(DType::kF32, columns), MemoryTag::kActivations);
+  attended_floats_ = host.allocate(bytes(DType::kF32, q_dim), MemoryTag::kActivations);
+  std::iota(every_row_.begin(), every_row_.end(), 0);
+  side_ = device.make_stream();
+  ready_ = device.make_event();
+  done_ = device.make_event();
+}
+
+HostAttention::~HostAttention() = default;
+
+Activations HostAttention::as_floats(const Activations& x, Buffer& buffer) {
+  if (x.dtype == DType::kF32) return x;
+  const Activations floats{DType::kF32, x.rows, x.cols, x.cols, buffer.data()};
+  host_.ops().gather_rows(x, std::span(every_row_).first(static_cast<size_t>(x.rows)), floats);
+  return floats;
+}
+
+// On a thread of the queue: the only one that uses the host's ops meanwhile.
+void HostAttention::compute(int64_t rows, const KvLayerView& kv,
+                            std::span<const SequenceSpan> spans, const AttentionParams& params) {
+  const auto begin = std::chrono::steady_clock::now();
+  const int64_t columns = q_dim_ + 2 * kv_dim_;
+  const Activations all = as_floats({type_, rows, columns, columns, qkv_.data()}, floats_);
+  const Activations q = all.columns(0, q_dim_), k = all.columns(q_dim_, kv_dim_),
+                    v = all.columns(q_dim_ + kv_dim_, kv_dim_);
+  host_.ops().kv_append(k, v, kv, spans);
+  const Activations result{type_, rows, q_dim_, q_dim_, attended_.data()};
+  if (type_ == DType::kF32) {
+    host_.ops().attention(q, kv, spans, params, result);
+  } else {
+    const Activations floats{DType::kF32, rows, q_dim_, q_dim_, attended_floats_.data()};
+    host_.ops().attention(q, kv, spans, params, floats);
+    host_.ops().gather_rows(floats, std::span(every_row_).first(static_cast<size_t>(rows)), result);
+  }
+  for (const SequenceSpan& span : spans) {
+    stats_.kv_bytes += static_cast<uint64_t>(2 * kv.block_bytes() / kKvBlockTokens) *
+                       static_cast<uint64_t>(span.start + span.rows);
+  }
+  stats_.compute_s +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void HostAttention::start(const Activations& qkv, const KvLayerView& kv,
+                          std::span<const SequenceSpan> spans, const AttentionParams& params,
+                          const Activations& out, KvSwap* stores) {
+  const int64_t rows = qkv.rows;
+  SPW_ASSERT(rows > 0 && rows <= static_cast<int64_t>(every_row_.size()) && qkv.dtype == type_ &&
+             out.dtype == type_ && qkv.stride == q_dim_ + 2 * kv_dim_ && out.stride == q_dim_ &&
+             out.rows == rows);
+  const CopyPiece down{qkv_.data(), qkv.data,
+                       static_cast<size_t>(row_bytes(type_, rows * qkv.stride))};
+  const CopyPiece up{out.data, attended_.data(),
+                     static_cast<size_t>(row_bytes(type_, rows * q_dim_))};
+  stats_.to_host_bytes += down.bytes;
+  stats_.to_device_bytes += up.bytes;
+  device_.compute().record(*ready_);
+  side_->wait(*ready_);
+  if (stores != nullptr) stores->wait_for_stores(*side_);
+  side_->copy_to_host({&down, 1});
+  side_->run_on_host([this, rows, kv, spans, params] { compute(rows, kv, spans, params); });
+  side_->copy_to_device({&up, 1});
+  side_->record(*done_);
+  if (!overlap_) side_->synchronize();
+}
+
+void HostAttention::finish(StallClock& stalls) {
+  stalls.time(StallCause::kHostAttention, [&] { device_.compute().wait(*done_); });
+}
+
+}  // namespace spillway

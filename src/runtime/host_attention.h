@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on the CPU, next to KV that lies in host memory: q, k and v of a layer come down, the
+// result goes up (FlexGen's delegation). The pages never move.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "kv/kv_cache.h"
+#include "memory/pinned_buffer.h"
+#include "runtime/micro_batch.h"
+#include "runtime/stall_clock.h"
+
+namespace spillway {
+
+// Runs beside the device's ops, on a queue of its own, one layer of one micro-batch at a time.
+// Called from one thread; the devices must outlive it.
+class HostAttention {
+ public:
+  // At most `rows` rows of q_dim + 2 * kv_dim elements of `type`.
+  HostAttention(Device& device, Device& host, DType type, int64_t rows, int64_t q_dim,
+                int64_t kv_dim, bool overlap);
+  ~HostAttention();
+
+  // Queues the work for rows `qkv` [rows, q_dim + 2 kv_dim], contiguous, on the device: what the
+  // compute queue has so far makes them. Spans count from the first row; `out` [rows, q_dim] is
+  // contiguous. `stores` may be null: KV on its way to the host that must arrive first.
+  void start(const Activations& qkv, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+             const AttentionParams& params, const Activations& out, class KvSwap* stores);
+  // Ops called from now on see the result.
+  void finish(StallClock& stalls);
+  // All of it is done; throws what went wrong on the host.
+  void synchronize() { side_->synchronize(); }
+
+  struct Stats {
+    uint64_t to_host_bytes = 0, to_device_bytes = 0;
+    uint64_t kv_bytes = 0;  // read by the CPU
+    double compute_s = 0;   // of the CPU
+  };
+  // While no work is queued.
+  const Stats& stats() const { return stats_; }
+  static uint64_t host_bytes(DType type, int64_t rows, int64_t q_dim, int64_t kv_dim);
+
+ private:
+  void compute(int64_t rows, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+               const AttentionParams& params);
+  Activations as_floats(const Activations& x, Buffer& buffer);
+
+  Device& device_;
+  Device& host_;
+  DType type_;
+  int64_t q_dim_, kv_dim_;
+  bool overlap_;
+  PinnedBuffer qkv_, attended_;      // in the device's type
+  Buffer floats_, attended_floats_;  // what the CPU computes with
+  std::vector<int32_t> every_row_;   // 0, 1, 2, ...
+  std::unique_ptr<DeviceStream> side_;
+  std::unique_ptr<DeviceEvent> ready_, done_;
+  Stats stats_;
+};
+
+}  // namespace spillway

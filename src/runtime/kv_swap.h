@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages of host memory on the device for one layer of one micro-batch: in before its attention,
+// what changed back after it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "kv/kv_cache.h"
+#include "runtime/micro_batch.h"
+#include "runtime/stall_clock.h"
+
+namespace spillway {
+
+// Staging planes on the device, in turn: while a micro-batch is attended to in one, the pages of
+// the next arrive in another. Items are loaded in the order in which they are used. Called from
+// one thread; nothing here waits unless `overlap` is off.
+class KvSwap {
+ public:
+  // `blocks`: of the largest micro-batch. Throws kOutOfMemory.
+  KvSwap(Device& device, const KvShape& shape, int32_t blocks, bool overlap);
+
+  // Queues the pages of an item. At most `kBuffers` are loaded and not yet ended.
+  void load(const KvLayerView& host, std::span<const BlockMove> moves);
+  // The staging planes of the oldest item: ops called from now on find its pages there.
+  KvLayerView begin(StallClock& stalls);
+  // After its last op: what changed goes back.
+  void end(const KvLayerView& host, std::span<const BlockMove> moves, StallClock& stalls);
+  // Work queued there from now on sees in host memory what has been ended.
+  void wait_for_stores(DeviceStream& stream);
+  // After a step that ended early: nothing is in flight or loaded.
+  void reset();
+
+  int loaded() const { return static_cast<int>(loaded_ - ended_); }
+  int32_t blocks() const { return blocks_; }
+
+  struct Stats {
+    uint64_t to_device_bytes = 0, to_host_bytes = 0;
+    double load_s = 0, store_s = 0;  // without overlap
+  };
+  const Stats& stats() const { return stats_; }
+  static uint64_t device_bytes(const KvShape& shape, int32_t blocks);
+
+  static constexpr int kBuffers = 2;
+
+ private:
+  struct Staging {
+    Buffer memory;
+    std::unique_ptr<DeviceEvent> loaded, attended, stored;
+  };
+  Staging& staging(int64_t item) { return staging_[static_cast<size_t>(item % kBuffers)]; }
+  KvLayerView view(const Staging& staging) const;
+  // Runs of blocks that lie together on both sides move as one piece.
+  std::span<const CopyPiece> pieces(const KvLayerView& host, const KvLayerView& device,
+                                    std::span<const BlockMove> moves, bool to_device);
+
+  Device& device_;
+  KvShape shape_;
+  int32_t blocks_;
+  bool overlap_;
+  std::array<Staging, kBuffers> staging_;
+  std::unique_ptr<DeviceStream> in_, out_;
+  std::vector<CopyPiece> pieces_;
+  int64_t loaded_ = 0, ended_ = 0;
+  Stats stats_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/micro_batch.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "kv/block_allocator.h"
+
+namespace spillway {
+namespace {
+
+// Some tokens of a sequence, in one micro-batch.
+struct Part {
+  size_t sequence;
+  int32_t first = 0;  // of the sequence's tokens in this step
+  int32_t count = 0;
+  KvPath path = KvPath::kResident;
+};
+
+int64_t blocks_after(const StepSequence& sequence, const Part& part) {
+  return blocks_for_tokens(int64_t{sequence.start} + part.first + part.count);
+}
+
+}  // namespace
+
+struct MicroBatchCutter {
+  const KvCache& kv;
+  std::span<const StepSequence> sequences;
+  const MicroBatchLimits& limits;
+  CutStep step;
+  std::vector<std::vector<int32_t>> logit_rows;  // by sequence
+
+  KvPath path_of(const StepSequence& sequence, double& turn) const {
+    if (kv.tier_of(sequence.block_table.front()) == Tier::kDevice) return KvPath::kResident;
+    const auto blocks = blocks_for_tokens(sequence.start + int64_t(sequence.tokens.size()));
+    if (blocks > limits.staging_blocks) return KvPath::kHost;
+    if (sequence.tokens.size() > 1) return KvPath::kSwapped;
+    // As many of each kind in every micro-batch: both sides are busy all the time.
+    turn += limits.host_share;
+    if (turn < 1 - 1e-9) return KvPath::kSwapped;
+    turn -= 1;
+    return KvPath::kHost;
+  }
+
+  void cut() {
+    logit_rows.resize(sequences.size());
+    std::vector<Part> parts;
+    int64_t room = limits.tokens, staging = 0;
+    double turn = 0;
+    const auto flush = [&] {
+      if (!parts.empty()) add(parts);
+      parts.clear();
+      room = limits.tokens;
+      staging = 0;
+    };
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const StepSequence& sequence = sequences[i];
+      const KvPath path = path_of(sequence, turn);
+      const auto total = static_cast<int32_t>(sequence.tokens.size());
+      for (int32_t first = 0; first < total;) {
+        Part part{i, first, 0, path};
+        part.count = static_cast<int32_t>(std::min<int64_t>(room, total - first));
+        const int64_t blocks = path == KvPath::kSwapped ? blocks_after(sequence, part) : 0;
+        const bool full =
+            part.count == 0 ||
+            (limits.sequences > 0 && static_cast<int64_t>(parts.size()) >= limits.sequences) ||
+            staging + blocks > std::max<int64_t>(limits.staging_blocks, 0);
+        if (full && !parts.empty()) {
+          flush();
+          continue;
+        }
+        parts.push_back(part);
+        room -= part.count;
+        staging += blocks;
+        first += part.count;
+      }
+    }
+    flush();
+    for (const auto& rows : logit_rows)
+      step.logit_rows.insert(step.logit_rows.end(), rows.begin(), rows.end());
+  }
+
+  void add(std::vector<Part>& parts) {
+    std::stable_sort(parts.begin(), parts.end(),
+                     [](const Part& a, const Part& b) { return a.path < b.path; });
+    const int64_t first_row =
+        step.batches.empty() ? 0 : step.batches.back().first_row + step.batches.back().tokens;
+    MicroBatch& batch = step.batches.emplace_back();
+    batch.first_row = first_row;
+    for (const Part& part : parts) {
+      batch.continues = batch.continues || part.first > 0;
+      add_part(batch, part);
+    }
+  }
+
+  void add_part(MicroBatch& batch, const Part& part) {
+    const StepSequence& sequence = sequences[part.sequence];
+    const auto total = static_cast<int32_t>(sequence.tokens.size());
+    PathRows& path = batch.paths[static_cast<size_t>(part.path)];
+    if (path.spans.empty()) path.first_row = batch.tokens;
+    for (int32_t i = 0; i < part.count; ++i) {
+      const int32_t token = part.first + i;
+      batch.ids.push_back(sequence.tokens[static_cast<size_t>(token)]);
+      batch.positions.push_back(sequence.start + token);
+      batch.table_rows.push_back(batch.positions.back() + limits.position_offset);
+      if (token >= total - sequence.logit_rows) {
+        logit_rows[part.sequence].push_back(
+            static_cast<int32_t>(batch.first_row + batch.tokens + i));
+      }
+    }
+    path.spans.push_back({path.rows, part.count, sequence.start + part.first,
+                          table_of(batch, part, blocks_after(sequence, part))});
+    path.rows += part.count;
+    batch.tokens += part.count;
+  }
+
+  std::span<const int32_t> table_of(MicroBatch& batch, const Part& part, int64_t blocks) {
+    const StepSequence& sequence = sequences[part.sequence];
+    const auto count = static_cast<size_t>(blocks);
+    if (part.path == KvPath::kResident) return sequence.block_table.first(count);
+    std::vector<int32_t>& table = batch.tables_.emplace_back(count);
+    const int32_t first_new = sequence.start + part.first;  // the first position that is written
+    for (size_t i = 0; i < count; ++i) {
+      const int32_t host = sequence.block_table[i] - kv.device_blocks();
+      SPW_ASSERT(host >= 0);
+      if (part.path == KvPath::kHost) {
+        table[i] = host;
+        continue;
+      }
+      table[i] = batch.staging_blocks++;
+      const auto end = static_cast<int32_t>(i + 1) * kKvBlockTokens;
+      // Blocks with something in them come in; those that are written to go back.
+      if (static_cast<int32_t>(i) * kKvBlockTokens < first_new)
+        batch.loads.push_back({host, table[i]});
+      if (end > first_new) batch.stores.push_back({host, table[i]});
+    }
+    return table;
+  }
+};
+
+CutStep cut_step(const KvCache& kv, std::span<const StepSequence> sequences,
+                 const MicroBatchLimits& limits) {
+  SPW_ASSERT(limits.tokens > 0);
+  MicroBatchCutter cutter{kv, sequences, limits, {}, {}};
+  cutter.cut();
+  return std::move(cutter.step);
+}
+
+}  // namespace spillway

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step cut into micro-batches: the sequences that go through a layer together.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/ops.h"
+#include "kv/kv_cache.h"
+
+namespace spillway {
+
+// One sequence's part of a step: some of its prompt, or its last token. Linear layers see the
+// tokens of all sequences together, attention sees each sequence (selective batching).
+struct StepSequence {
+  std::span<const int32_t> tokens;       // at positions [start, start + tokens.size())
+  int32_t start = 0;                     // tokens already in the KV cache
+  std::span<const int32_t> block_table;  // covers start + tokens.size() tokens
+  int32_t logit_rows = 1;  // logits wanted for this many of the last tokens; 0 inside a prompt
+};
+
+// How rows get to their KV.
+enum class KvPath : uint8_t {
+  kResident,  // it is on the device
+  kSwapped,   // its pages come to the device for a layer, and what changed goes back
+  kHost,      // the host appends and attends where the pages lie
+};
+inline constexpr int kKvPathCount = 3;
+
+// The rows of a micro-batch that take one path: [first_row, first_row + rows). Spans count from
+// first_row; their tables hold ids of the device's planes, of the staging planes, or of the host's.
+struct PathRows {
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  std::vector<SequenceSpan> spans;
+};
+
+// A block that a swap moves: host id and staging id.
+struct BlockMove {
+  int32_t host = 0;
+  int32_t staging = 0;
+};
+
+struct MicroBatch {
+  int64_t first_row = 0;  // of the step
+  int32_t tokens = 0;
+  std::vector<int32_t> ids, positions;  // [tokens]
+  std::vector<int32_t> table_rows;      // positions + offset, for the learned table
+  std::array<PathRows, kKvPathCount> paths;
+  std::vector<BlockMove> loads, stores;  // of the swapped rows, before and after their attention
+  int32_t staging_blocks = 0;
+  bool continues = false;  // begins with more of a sequence that ends the micro-batch before
+
+  const PathRows& path(KvPath kind) const { return paths[static_cast<size_t>(kind)]; }
+
+ private:
+  friend struct MicroBatchCutter;
+  std::vector<std::vector<int32_t>> tables_;  // of spans whose ids are not those of the cache
+};
+
+struct MicroBatchLimits {
+  int64_t tokens = 0;
+  int64_t sequences = 0;       // 0: any number
+  int64_t staging_blocks = 0;  // of swapped sequences; one that needs more is the host's
+  int32_t position_offset = 0;
+  // Of the decoding sequences in host memory, the share whose attention is the host's: the first
+  // ones. The others, and prompts, are swapped.
+  double host_share = 1;
+};
+
+struct CutStep {
+  std::vector<MicroBatch> batches;
+  std::vector<int32_t> logit_rows;  // of the step, in the order of its sequences
+};
+
+// Fills micro-batches with sequences in their order, cutting prompts where one is full; inside
+// each, rows are ordered by path.
+CutStep cut_step(const KvCache& kv, std::span<const StepSequence> sequences,
+                 const MicroBatchLimits& limits);
+
+}  // namespace spillway

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings the weights that do not live on the device there, layer by layer, ahead of the compute.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "device/device.h"
+#include "memory/pinned_buffer.h"
+#include "runtime/model_weights.h"
+#include "runtime/stall_clock.h"
+#include "storage/direct_reader.h"
+
+namespace spillway {
+
+struct WeightStreamOptions {
+  int slots = 2;        // layers in device memory at once: one computes, the others arrive
+  bool overlap = true;  // false: a layer is loaded when it is asked for, and not before
+  int readers = 8;      // reads from disk in flight
+};
+
+// Layers go round: 0, 1, ..., n - 1, 0, ...; the first of the next step comes while the last of
+// this one computes. A thread of its own fills the slots in that order, each as soon as the compute
+// queue has left it: from host memory in large copies, from disk through pinned staging buffers.
+//
+// acquire() and release() are called from one thread, in order of the layers. Where loading fails
+// (kIo), acquire() throws it, and the next call tries again. The devices and weights must outlive
+// it.
+class WeightStream {
+ public:
+  WeightStream(Device& device, Device& host, const ModelWeights& weights,
+               const WeightStreamOptions& options);
+  ~WeightStream();
+  WeightStream(const WeightStream&) = delete;
+  WeightStream& operator=(const WeightStream&) = delete;
+
+  // The weights of a layer, all on the device for ops called from now on, until release().
+  const LayerWeights& acquire(int layer, StallClock& stalls);
+  // After the last op that reads them was called.
+  void release(int layer);
+
+  struct Stats {
+    uint64_t host_bytes = 0;  // copied to the device
+    uint64_t disk_bytes = 0;  // read
+    double load_s = 0;        // the loading itself, without overlap
+  };
+  Stats stats() const;
+  // Device memory for the slots.
+  static uint64_t slot_bytes(const ModelWeights& weights);
+
+ private:
+  struct Slot {
+    Buffer memory;
+    LayerWeights views;
+    std::unique_ptr<DeviceEvent> loaded, left;
+  };
+  struct Staging;  // of one reader
+  Slot& slot(int64_t item) { return slots_[static_cast<size_t>(item) % slots_.size()]; }
+  int layer_of(int64_t item) const {
+    return layers_[static_cast<size_t>(item % static_cast<int64_t>(layers_.size()))];
+  }
+  bool streams(int layer) const { return !weights_.streamed[static_cast<size_t>(layer)].empty(); }
+  void work();
+  void load(int64_t item);
+  void load_from_disk(std::span<const StreamedWeight* const> from, std::span<std::byte* const> to);
+  void skip_item();
+
+  Device& device_;
+  const ModelWeights& weights_;
+  const WeightStreamOptions options_;
+  std::vector<int> layers_;  // that have something to stream
+  std::vector<Slot> slots_;
+  std::unique_ptr<DeviceStream> stream_;
+  std::unique_ptr<DirectReader> reader_;
+  std::vector<std::unique_ptr<Staging>> staging_;
+  std::mutex stream_mutex_;  // readers fill stream_ in turn
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t loaded_ = 0;    // items whose loading is queued
+  int64_t acquired_ = 0;  // items handed out
+  int64_t released_ = 0;
+  int64_t asked_ = 0;  // without overlap: items that may be loaded
+  bool closing_ = false;
+  std::exception_ptr failure_;
+  Stats stats_;
+  std::thread mover_;  // last: it uses all of the above
+};
+
+}  // namespace spillway

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tiny model spread over tiers, on a device that plays the accelerator or is one.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpu/cpu_device.h"
+#include "cpu/emulated_accelerator.h"
+#include "cuda/cuda.h"
+#include "kv/block_allocator.h"
+#include "runtime/decoder.h"
+#include "storage/temp_folder.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway::placement {
+
+// Where everything is and how it runs.
+struct Placement {
+  std::string name;
+  TierShares weights = {};
+  double device_sequences = 1;  // the share whose KV is on the device; the rest is the host's
+  double host_share = 1;        // of those: attended to by the host
+  bool can_swap = true;
+  int32_t staging_blocks = 10;  // fewer than the prompts need together
+  int micro_tokens = 0;
+  int micro_sequences = 0;
+  int slots = 2;
+  bool overlap = true;
+  uint64_t pinnable_bytes = ~uint64_t{0};
+
+  // Whether the CPU computes what the device would.
+  bool computes_on_host() const { return device_sequences < 1 && (host_share > 0 || !can_swap); }
+};
+
+inline std::unique_ptr<Device> make_accelerator(bool cuda, const Placement& placement) {
+  if (cuda) return make_cuda_device({.index = 0, .memory_bytes = uint64_t{2} << 30});
+  EmulatedAcceleratorOptions options;
+  options.max_delay_us = 60;
+  options.pinnable_bytes = placement.pinnable_bytes;
+  options.seed = std::hash<std::string>()(placement.name);
+  return std::make_unique<EmulatedAccelerator>(options);
+}
+
+struct PlacedModel {
+  static constexpr int kSequences = 5;
+  static constexpr int kTokens = 80;  // of a sequence at most
+  static constexpr int32_t kBlocks = kTokens / kKvBlockTokens;
+
+  PlacedModel(bool cuda, const Placement& how, const std::string& kind, DType dtype, KvType kv_type,
+              bool deterministic)
+      : placement(how),
+        host(CpuDeviceOptions{.threads = 2}),
+        device(make_accelerator(cuda, how)),
+        model(testing_models::tiny_model(kind, dtype)),
+        weights(ModelWeights::dummy(*device, model, {},
+                                    {.shares = how.weights,
+                                     .host = &host,
+                                     .disk_dir = folder.path(),
+                                     .disk_budget = ~uint64_t{0}})) {
+    device->ops().set_deterministic(deterministic);
+    host.ops().set_deterministic(deterministic);
+    if (!weights.streamed.empty()) {
+      stream = std::make_unique<WeightStream>(
+          *device, host, weights,
+          WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .readers = 3});
+    }
+    const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);
+    kv.emplace(*device, host,
+               KvShape{model.spec.layers, model.spec.kv_heads, model.spec.head_dim, kv_type},
+               on_device * kBlocks, (kSequences - on_device) * kBlocks);
+    decoder.emplace(*device, model.spec, weights,
+                    DecoderOptions{.max_tokens = kSequences * kTokens,
+                                   .micro_tokens = how.micro_tokens,
+                                   .micro_sequences = how.micro_sequences,
+                                   .stream = stream.get(),
+                                   .host = &host,
+                                   .host_share = how.host_share,
+                                   .staging_blocks = how.can_swap ? how.staging_blocks : 0,
+                                   .overlap = how.overlap});
+  }
+
+  // Logits of every sequence after its prompt and after each of some more tokens: prompts of
+  // different lengths, one of them in two steps, then all together.
+  std::vector<float> run(int steps = 4) {
+    std::vector<std::vector<int32_t>> tokens, tables;
+    for (int i = 0; i < kSequences; ++i) {
+      tokens.push_back(testing_models::tiny_prompt(3 + 13 * i, static_cast<uint32_t>(i + 1)));
+      std::vector<int32_t>& table = tables.emplace_back(kBlocks);
+      for (int32_t b = 0; b < kBlocks; ++b) table[static_cast<size_t>(b)] = i * kBlocks + b;
+    }
+    std::vector<float> all;
+    const auto step = [&](const std::vector<StepSequence>& sequences) {
+      const Activations logits = decoder->step(*kv, sequences);
+      if (logits.rows == 0) return;
+      const size_t before = all.size();
+      all.resize(before + static_cast<size_t>(logits.rows * logits.cols));
+      device->copy_to_host(reinterpret_cast<std::byte*>(all.data() + before), logits.data,
+                           (all.size() - before) * sizeof(float));
+    };
+    std::vector<StepSequence> first, second;
+    for (size_t i = 0; i < kSequences; ++i) {
+      const std::span<const int32_t> mine(tokens[i]);
+      const size_t now = i == 3 ? 20 : mine.size();
+      first.push_back({mine.first(now), 0, tables[i], now == mine.size() ? 2 : 0});
+      if (now < mine.size())
+        second.push_back({mine.subspan(now), static_cast<int32_t>(now), tables[i], 1});
+    }
+    step(first);
+    step(second);
+    for (int s = 0; s < steps; ++s) {
+      std::vector<StepSequence> decoding;
+      for (size_t i = 0; i < kSequences; ++i) {
+        tokens[i].push_back(static_cast<int32_t>((tokens[i].size() * 31 + i * 7) % 90 + 3));
+        decoding.push_back({std::span<const int32_t>(tokens[i]).last(1),
+                            static_cast<int32_t>(tokens[i].size() - 1), tables[i], 1});
+      }
+      step(decoding);
+    }
+    return all;
+  }
+
+  TempFolder folder;
+  Placement placement;
+  CpuDevice host;
+  std::unique_ptr<Device> device;
+  Model model;
+  ModelWeights weights;
+  std::unique_ptr<WeightStream> stream;
+  std::optional<KvCache> kv;
+  std::optional<Decoder> decoder;
+};
+
+}  // namespace spillway::placement

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same prompts wherever the model is: bit-equal logits when only residency differs, close ones
+// when the CPU computes what the GPU would have.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "base/error.h"
+#include "tests/placement/placed_model.h"
+
+namespace spillway::placement {
+namespace {
+
+std::vector<Placement> every_placement() {
+  const std::vector<std::pair<std::string, TierShares>> weights = {
+      {"gpu", {1, 0, 0}},          {"host", {0, 1, 0}},      {"disk", {0, 0, 1}},
+      {"gpu+host", {0.5, 0.5, 0}}, {"all", {0.3, 0.3, 0.4}},
+  };
+  struct Kv {
+    std::string name;
+    double device, host_share;
+    bool can_swap;
+  };
+  const std::vector<Kv> kvs = {{"gpu", 1, 1, true},        {"cpu", 0, 1, true},
+                               {"swap", 0, 0, true},       {"both", 0, 0.5, true},
+                               {"gpu+cpu", 0.4, 1, false}, {"gpu+swap", 0.4, 0, true}};
+  std::vector<Placement> all;
+  for (const auto& [weights_name, shares] : weights) {
+    for (const Kv& kv : kvs) {
+      Placement p;
+      p.name = "weights " + weights_name + ", kv " + kv.name;
+      p.weights = shares;
+      p.device_sequences = kv.device;
+      p.host_share = kv.host_share;
+      p.can_swap = kv.can_swap;
+      all.push_back(p);
+      p.name += ", no overlap";
+      p.overlap = false;
+      all.push_back(p);
+      p.overlap = true;
+      p.name = "weights " + weights_name + ", kv " + kv.name + ", micro-batches of 2 and 37 tokens";
+      p.micro_sequences = 2;
+      p.micro_tokens = 37;
+      all.push_back(p);
+    }
+  }
+  Placement p;
+  p.name = "nothing can be pinned";
+  p.weights = {0, 1, 0};
+  p.device_sequences = 0;
+  p.host_share = 0.5;
+  p.pinnable_bytes = 0;
+  all.push_back(p);
+  p.pinnable_bytes = ~uint64_t{0};
+  for (const int slots : {1, 3, 9}) {
+    p.name = fmt::format("{} slots", slots);
+    p.slots = slots;
+    all.push_back(p);
+  }
+  return all;
+}
+
+Placement at_home() {
+  Placement p;
+  p.name = "all on the device";
+  return p;
+}
+
+double nmse(const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0, power = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    power += double{b[i]} * b[i];
+  }
+  return error / power;
+}
+
+class PlacementTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (GetParam() && list_cuda_devices().devices.empty()) GTEST_SKIP() << "no GPU";
+  }
+  bool cuda() const { return GetParam(); }
+
+  std::vector<float> logits(const Placement& placement, const std::string& kind, DType dtype,
+                            KvType kv_type, bool deterministic) {
+    PlacedModel placed(cuda(), placement, kind, dtype, kv_type, deterministic);
+    return placed.run();
+  }
+  void expect_same(const Placement& placement, const std::vector<float>& result,
+                   const std::vector<float>& expected) {
+    ASSERT_EQ(result.size(), expected.size());
+    if (cuda() && placement.computes_on_host()) {
+      EXPECT_LT(nmse(result, expected), 1e-4);
+    } else {
+      EXPECT_EQ(result, expected);
+    }
+  }
+};
+
+// Deterministic: then not even the cut into micro-batches matters.
+TEST_P(PlacementTest, LogitsDoNotDependOnWhereThingsAre) {
+  for (const char* kind : {"llama", "opt"}) {
+    const auto expected = logits(at_home(), kind, DType::kF32, KvType::kF32, true);
+    for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
+    for (const Placement& placement : every_placement()) {
+      SCOPED_TRACE(fmt::format("{}: {}", kind, placement.name));
+      expect_same(placement, logits(placement, kind, DType::kF32, KvType::kF32, true), expected);
+    }
+  }
+}
+
+TEST_P(PlacementTest, NorOnTheTypesOfWeightsAndKv) {
+  for (const auto& [dtype, kv_type] : {std::pair(DType::kF16, KvType::kF16),
+                                       {DType::kQ4_0, KvType::kInt8},
+                                       {DType::kQ8_0, KvType::kInt4},
+                                       {DType::kBF16, KvType::kF16}}) {
+    const auto expected = logits(at_home(), "llama", dtype, kv_type, true);
+    for (const Placement& placement : every_placement()) {
+      if (placement.micro_tokens > 0 || !placement.overlap) continue;
+      SCOPED_TRACE(
+          fmt::format("{} {}: {}", dtype_name(dtype), kv_type_name(kv_type), placement.name));
+      expect_same(placement, logits(placement, "llama", dtype, kv_type, true), expected);
+    }
+  }
+}
+
+// The kernels' choice depends on how many tokens go together, and on nothing else.
+TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
+  for (const char* kind : {"window", "opt-350m"}) {
+    const auto expected = logits(at_home(), kind, DType::kF16, KvType::kF16, false);
+    for (Placement placement : every_placement()) {
+      if (placement.micro_tokens > 0) continue;
+      placement.staging_blocks = 1000;  // all of a step at once, as at home
+      SCOPED_TRACE(fmt::format("{}: {}", kind, placement.name));
+      expect_same(placement, logits(placement, kind, DType::kF16, KvType::kF16, false), expected);
+    }
+  }
+}
+
+TEST_P(PlacementTest, RandomPlansGiveTheSameLogits) {
+  std::mt19937 random(11);
+  const auto pick = [&](double most) {
+    return std::uniform_real_distribution<double>(0, most)(random);
+  };
+  const auto expected = logits(at_home(), "llama", DType::kF32, KvType::kF32, true);
+  for (int i = 0; i < 25; ++i) {
+    Placement p;
+    const double a = pick(1), b = pick(1);
+    p.weights = {std::min(a, b), std::abs(a - b), 1 - std::max(a, b)};
+    p.device_sequences = pick(1);
+    p.host_share = pick(1);
+    p.can_swap = pick(1) < 0.8;
+    p.micro_tokens = pick(1) < 0.5 ? 0 : 1 + static_cast<int>(pick(60));
+    p.micro_sequences = static_cast<int>(pick(5));
+    p.slots = 1 + static_cast<int>(pick(4));
+    p.overlap = pick(1) < 0.8;
+    p.name = fmt::format(
+        "{}: weights {:.2f} {:.2f} {:.2f}, kv {:.2f}, host {:.2f}, swap {}, micro {} {}, slots {}, "
+        "overlap {}",
+        i, p.weights.device, p.weights.host, p.weights.disk, p.device_sequences, p.host_share,
+        p.can_swap, p.micro_tokens, p.micro_sequences, p.slots, p.overlap);
+    SCOPED_TRACE(p.name);
+    expect_same(p, logits(p, "llama", DType::kF32, KvType::kF32, true), expected);
+  }
+}
+
+// A step that fails leaves everything usable: the next gives what it would have given.
+TEST_P(PlacementTest, AStepAfterAFailedOneIsRight) {
+  Placement p;
+  p.name = "failing";
+  p.weights = {0.3, 0.7, 0};
+  p.device_sequences = 0;
+  p.host_share = 0.5;
+  const auto expected = logits(p, "llama", DType::kF32, KvType::kF32, true);
+  PlacedModel placed(cuda(), p, "llama", DType::kF32, KvType::kF32, true);
+  const std::vector<int32_t> good = {5, 6, 7}, bad = {5, 100'000};
+  const std::vector<int32_t> table = {0, 1, 2, 3, 4};
+  const StepSequence step[] = {{good, 0, table, 1}}, wrong[] = {{bad, 0, table, 1}};
+  placed.decoder->step(*placed.kv, step);
+  EXPECT_THROW(placed.decoder->step(*placed.kv, wrong), Error);
+  expect_same(p, placed.run(), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, PlacementTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "cuda" : "emulated"; });
+
+}  // namespace
+}  // namespace spillway::placement
