@@ -15,6 +15,7 @@
 #include "cli/model_catalog.h"
 #include "cli/terminal.h"
 #include "cpu/cpu_device.h"
+#include "cpu/processor.h"
 #include "cuda/cuda.h"
 
 namespace spillway {
@@ -41,7 +42,7 @@ void SessionOptions::add_loading_to(CLI::App& command) {
                    "quantize F32, F16 and BF16 matrices to 4 bits (groups of 64) while loading");
 }
 
-void SessionOptions::add_to(CLI::App& command) {
+void SessionOptions::add_to(CLI::App& command, bool several_plans) {
   command.add_option("MODEL", model, "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
       ->required();
   add_device_to(command);
@@ -58,6 +59,7 @@ void SessionOptions::add_to(CLI::App& command) {
       .add_option("--chunk", max_step_tokens,
                   "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048)")
       ->check(CLI::Range(1, 1 << 20));
+  placement.add_to(command, several_plans);
 }
 
 namespace {
@@ -98,19 +100,22 @@ std::optional<int> try_gpu_index(const std::string& name) {
 }  // namespace
 
 std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads,
-                                    const std::string& gpu_memory) {
+                                    const std::string& gpu_memory, const std::string& host_memory) {
   const std::optional<int> gpu = try_gpu_index(name);
   if (gpu) {
     CudaDeviceOptions options{.index = *gpu, .memory_bytes = 0};
     if (!gpu_memory.empty()) {
-      const auto bytes = try_parse_bytes(gpu_memory);
-      SPW_CHECK(bytes && *bytes > 0, kInvalidArgument,
-                "--gpu-memory is '{}'; give a size such as 16GiB", gpu_memory);
-      options.memory_bytes = static_cast<uint64_t>(*bytes);
+      options.memory_bytes = parse_memory(gpu_memory, "--gpu-memory");
+      SPW_CHECK(options.memory_bytes > 0, kInvalidArgument, "--gpu-memory is 0; use --device cpu");
     }
     return make_cuda_device(options);
   }
-  const CpuDeviceOptions options = parse_threads(threads);
+  CpuDeviceOptions options = parse_threads(threads);
+  if (!host_memory.empty()) {
+    options.memory_bytes = parse_memory(host_memory, "--host-memory");
+    SPW_CHECK(options.memory_bytes > 0, kInvalidArgument,
+              "--host-memory is 0; nothing runs without memory");
+  }
   const int available = available_threads();
   if (options.threads > available) {
     log_warning("{} threads on {} processors take turns; fewer are faster", options.threads,
@@ -126,7 +131,32 @@ std::unique_ptr<Device> make_device(const std::string& name, const std::string& 
   return device;
 }
 
-Session::Session(const SessionOptions& options) : max_step_tokens(options.max_step_tokens) {
+namespace {
+
+// Where weights and KV go: as the options say, or by the rule.
+Plan decide_plan(const SessionOptions& options, size_t which, Device& device, Device& host,
+                 const Model& model, const RunSize& size) {
+  std::optional<Plan> plan = options.placement.try_explicit_plan(which);
+  const bool limited = !device.host_visible() || !options.placement.host_memory.empty();
+  if (!plan && limited) {
+    Budgets budgets;
+    budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
+    budgets.host = static_cast<uint64_t>(host.info().memory_bytes);
+    if (options.placement.host_memory.empty()) {
+      budgets.host = static_cast<uint64_t>(host_memory().available_bytes) / 10 * 9;
+    }
+    budgets.disk = options.placement.disk_bytes();
+    plan = fill_from_the_top(fill_request(device, model, size, budgets));
+  }
+  if (!plan) plan.emplace();
+  options.placement.apply_to(*plan);
+  return *plan;
+}
+
+}  // namespace
+
+Session::Session(const SessionOptions& options, size_t which)
+    : max_step_tokens(options.max_step_tokens) {
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type =
       options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
@@ -134,35 +164,56 @@ Session::Session(const SessionOptions& options) : max_step_tokens(options.max_st
             "--kv-type is '{}'; give f32, f16, int8, int4 or auto", options.kv_type);
   SPW_CHECK(!options.compress_kv || options.kv_type == "auto" || options.kv_type == "int4",
             kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
-  device = make_device(options.device, options.threads, options.gpu_memory);
+  device = make_device(options.device, options.threads, options.gpu_memory,
+                       options.placement.host_memory);
+  if (!device->host_visible())
+    own_host = make_device("cpu", options.threads, "", options.placement.host_memory);
   if (max_step_tokens == 0) max_step_tokens = device->host_visible() ? 512 : 2048;
   device->ops().set_deterministic(options.deterministic);
+  host().ops().set_deterministic(options.deterministic);
   tuning = options.tuning.try_load(device->info());
   if (tuning) device->ops().set_tuning(&tuning->table);
 
   const Stopwatch watch;
+  WeightLoadOptions load;
+  load.access = options.no_mmap ? WeightAccess::kDirect : WeightAccess::kMapped;
+  load.compress = options.compress_weights;
+  load.cancel = &interrupted();
+  loaded = describe_for_loading(*device, path, load);
+  kv_type = asked_kv_type.value_or(default_kv_type(loaded->model));
+  const int64_t tokens = options.expected_tokens > 0
+                             ? options.expected_tokens
+                             : std::min<int64_t>(loaded->model.spec.max_context, 4096);
+  plan = decide_plan(options, which, *device, host(), loaded->model,
+                     {tokens, options.expected_sequences, max_step_tokens, kv_type});
   {
     ProgressBar bar("loading " + options.model);
-    WeightLoadOptions load;
-    load.access = options.no_mmap ? WeightAccess::kDirect : WeightAccess::kMapped;
-    load.compress = options.compress_weights;
-    load.cancel = &interrupted();
     load.progress = [&](uint64_t done, uint64_t total) {
       bar.update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
     };
-    loaded = load_model(*device, path, load);
+    load_weights_of(
+        *loaded, *device, load,
+        {.shares = plan.weights,
+         .host = &host(),
+         .disk_dir = options.placement.disk_folder(),
+         .disk_budget = plan.weights.disk > 0 ? options.placement.disk_bytes() : ~uint64_t{0}});
   }
   load_seconds = watch.seconds();
   if (tuning) {
     if (const auto bounds = tuning->table.try_scores(loaded->model.spec.name))
       device->ops().set_score_bounds(&*bounds);
   }
-  kv_type = asked_kv_type.value_or(default_kv_type(loaded->model));
   log_info("{}: {} of weights, mostly {}, in {:.2f} s; {} on {} with {} threads",
            loaded->model.spec.name,
            format_bytes(static_cast<uint64_t>(loaded->model.weight_bytes())),
            dtype_name(loaded->model.main_dtype()), load_seconds, device->info().name,
            device->info().hardware, device->info().threads);
+  if (!plan.all_on_device()) {
+    log_info(
+        "weights: {:.1f}% on {}, {:.1f}% in host memory, {:.1f}% on disk; KV: {:.0f}%, {:.0f}%",
+        plan.weights.device * 100, device->info().name, plan.weights.host * 100,
+        plan.weights.disk * 100, plan.kv.device * 100, plan.kv.host * 100);
+  }
 }
 
 int64_t Session::context_tokens(int64_t wanted) const {
@@ -173,14 +224,8 @@ int64_t Session::context_tokens(int64_t wanted) const {
 }
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
-  const ModelSpec& spec = loaded->model.spec;
-  KvCache kv = make_kv_cache(*device, spec, kv_type, tokens, sequences);
-  log_info("KV cache: {} tokens in {}, {}", int64_t{kv.blocks()} * kKvBlockTokens,
-           kv_type_name(kv_type),
-           format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * kv.blocks())));
-  // No step has more tokens than there is room for, and each has a token for every sequence.
-  const int64_t step = std::max(sequences, std::min<int64_t>(max_step_tokens, tokens * sequences));
-  return {std::move(kv), Decoder(*device, spec, loaded->weights, static_cast<int>(step))};
+  return spillway::make_runner(*device, host(), *loaded, plan,
+                               {tokens, sequences, max_step_tokens, kv_type});
 }
 
 const Tokenizer* Session::tokenizer() const {

@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 
+#include "cli/placement_options.h"
 #include "cli/tuning_options.h"
 #include "device/device.h"
 #include "engine/loaded_model.h"
-#include "kv/kv_cache.h"
-#include "runtime/decoder.h"
+#include "engine/runner.h"
 
 namespace CLI {
 class App;
@@ -29,23 +29,23 @@ struct SessionOptions {
   bool compress_kv = false;
   int max_step_tokens = 0;  // 0 = what suits the device
   TuningOptions tuning;
+  PlacementOptions placement;
+  // What the command is going to run, as far as it knows: the rule that places things leaves room
+  // for it.
+  int64_t expected_tokens = 0;
+  int64_t expected_sequences = 1;
 
   // MODEL and the options that all such commands share.
-  void add_to(CLI::App& command);
+  void add_to(CLI::App& command, bool several_plans = false);
   // Of these, for commands that need no more: where to compute, and how weights get there.
   void add_device_to(CLI::App& command);
   void add_loading_to(CLI::App& command);
 };
 
-// What a run of a loaded model needs besides it.
-struct Runner {
-  KvCache kv;
-  Decoder decoder;
-};
-
 // A device and a model on it, loaded with a progress bar. Not movable.
 struct Session {
-  explicit Session(const SessionOptions& options);
+  // `plan`: which of those that the options name.
+  explicit Session(const SessionOptions& options, size_t plan = 0);
 
   // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
   int64_t context_tokens(int64_t wanted) const;
@@ -55,7 +55,11 @@ struct Session {
   const Tokenizer* tokenizer() const;
 
   std::optional<LoadedTuning> tuning;  // before the device, which refers to it
+  // The CPU, where the device is another.
+  std::unique_ptr<Device> own_host;
   std::unique_ptr<Device> device;
+  Device& host() { return own_host ? *own_host : *device; }
+  Plan plan;
   std::unique_ptr<LoadedModel> loaded;
   KvType kv_type;
   int max_step_tokens;
@@ -66,6 +70,7 @@ struct Session {
 // none. `threads` is a number, 0 for all, or a list of processors (0-7,16), to which this thread is
 // then restricted too. Throws kInvalidArgument for devices and processors that do not exist here.
 std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads,
-                                    const std::string& gpu_memory = "");
+                                    const std::string& gpu_memory = "",
+                                    const std::string& host_memory = "");
 
 }  // namespace spillway

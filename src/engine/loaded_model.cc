@@ -57,24 +57,36 @@ std::optional<std::string> try_dummy_name(const std::string& reference) {
   return reference.substr(kPrefix.size());
 }
 
-std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& reference,
-                                        const WeightLoadOptions& options) {
+std::unique_ptr<LoadedModel> describe_for_loading(const Device& device,
+                                                  const std::string& reference,
+                                                  const WeightLoadOptions& options) {
+  auto loaded = std::make_unique<LoadedModel>();
   if (const auto name = try_dummy_name(reference)) {
-    auto loaded = std::make_unique<LoadedModel>();
     loaded->model = describe_dummy_model(*name);
     SPW_CHECK(loaded->model.spec.executable, kUnsupported,
               "{} is known as a shape for planning only; it cannot be run", reference);
-    prepare_weights(device, loaded->model, options);
-    loaded->weights = ModelWeights::dummy(device, loaded->model, options);
     loaded->no_tokenizer_reason = reference + " has no tokenizer; give ids with --ids";
-    return loaded;
+  } else {
+    const ModelFiles files = open_model(reference);
+    loaded->model = describe_model(files);
+    load_tokenizer(files, *loaded);
+    loaded->paths = files.paths;
   }
-  const ModelFiles files = open_model(reference);
-  auto loaded = std::make_unique<LoadedModel>();
-  loaded->model = describe_model(files);
-  load_tokenizer(files, *loaded);
   prepare_weights(device, loaded->model, options);
-  loaded->weights = ModelWeights(device, loaded->model, files.paths, options);
+  return loaded;
+}
+
+void load_weights_of(LoadedModel& loaded, Device& device, const WeightLoadOptions& options,
+                     const WeightPlacement& placement) {
+  loaded.weights = loaded.paths.empty()
+                       ? ModelWeights::dummy(device, loaded.model, options, placement)
+                       : ModelWeights(device, loaded.model, loaded.paths, options, placement);
+}
+
+std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& reference,
+                                        const WeightLoadOptions& options) {
+  auto loaded = describe_for_loading(device, reference, options);
+  load_weights_of(*loaded, device, options, {});
   return loaded;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "device/device.h"
 #include "kv/kv_cache.h"
@@ -22,6 +23,7 @@ struct LoadedModel {
   Model model;
   std::optional<Tokenizer> tokenizer;
   std::string no_tokenizer_reason;  // why, when there is none: ids in and ids out still work
+  std::vector<std::filesystem::path> paths;  // of the model's files; none for dummy weights
   ModelWeights weights;
 
   // Throws kInvalidArgument with the reason where there is none.
@@ -32,6 +34,13 @@ struct LoadedModel {
 // result. Throws what reading, describing and loading throw.
 std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& reference,
                                         const WeightLoadOptions& options);
+// The same in two steps, for those who decide in between where the weights go: everything but the
+// weights, in the types they will have in memory; then the weights.
+std::unique_ptr<LoadedModel> describe_for_loading(const Device& device,
+                                                  const std::string& reference,
+                                                  const WeightLoadOptions& options);
+void load_weights_of(LoadedModel& loaded, Device& device, const WeightLoadOptions& options,
+                     const WeightPlacement& placement);
 
 // The name behind "dummy:", or nullopt for a path.
 [[nodiscard]] std::optional<std::string> try_dummy_name(const std::string& reference);

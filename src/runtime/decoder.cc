@@ -122,6 +122,18 @@ StepBatch Decoder::batch_of(const MicroBatch& batch, std::span<const int32_t> lo
           program};
 }
 
+void Decoder::attach(const KvCache& kv) {
+  if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
+    host_attention_ =
+        std::make_unique<HostAttention>(device_, *options_.host, inner_type_, options_.micro_tokens,
+                                        spec_.q_dim(), spec_.kv_dim(), options_.overlap);
+  }
+  if (kv.host_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
+    swap_ =
+        std::make_unique<KvSwap>(device_, kv.shape(), options_.staging_blocks, options_.overlap);
+  }
+}
+
 Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) {
   check_step(kv, sequences);
   if (sequences.empty()) return {};
@@ -141,15 +153,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     residual(logits_, logit_rows, spec_.vocab_size);
     if (!weights_.project_out.empty()) inner(embedded_, logit_rows, spec_.embedding_dim);
   }
-  if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
-    host_attention_ =
-        std::make_unique<HostAttention>(device_, *options_.host, inner_type_, options_.micro_tokens,
-                                        spec_.q_dim(), spec_.kv_dim(), options_.overlap);
-  }
-  if (kv.host_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
-    swap_ =
-        std::make_unique<KvSwap>(device_, kv.shape(), options_.staging_blocks, options_.overlap);
-  }
+  attach(kv);
   try {
     run_layers(kv);
   } catch (...) {

@@ -69,7 +69,11 @@ class Decoder {
                          std::span<const SequenceSpan> spans, const AttentionParams& params)>;
   void observe_attention(AttentionObserver observer) { observer_ = std::move(observer); }
 
-  // Since the last call; waits for the device.
+  // Takes what steps with this cache need beside it now, and not in the first of them. Throws
+  // kOutOfMemory.
+  void attach(const KvCache& kv);
+
+  // Stalls since the last call, all else since the beginning; waits for the device.
   DecoderStats take_stats();
 
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],

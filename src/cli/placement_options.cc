@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/placement_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+
+namespace spillway {
+
+uint64_t parse_memory(const std::string& text, const char* option) {
+  const auto bytes = try_parse_bytes(text);
+  SPW_CHECK(bytes && *bytes >= 0, kInvalidArgument, "{} is '{}'; give a size such as 16GiB", option,
+            text);
+  return static_cast<uint64_t>(*bytes);
+}
+
+void PlacementOptions::add_to(CLI::App& command, bool several_plans) {
+  const auto group = "Placement";
+  command
+      .add_option("--host-memory", host_memory,
+                  "most host memory to use, such as 100GiB (default: what is free)")
+      ->group(group);
+  command
+      .add_option("--disk-memory", disk_memory,
+                  "most disk space for weights that fit nowhere else, such as 200GiB")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--disk-dir", disk_dir, "folder for it (default: that of temporary files)")
+      ->group(group);
+  auto* const plan = command.add_option(
+      "--plan", plans,
+      several_plans ? "what goes where: a JSON file; several are measured one after the other"
+                    : "what goes where: a JSON file");
+  plan->group(group);
+  if (!several_plans) plan->expected(1);
+  command
+      .add_option("--weights", weights,
+                  "percent of the weights on GPU, host and disk, such as 20,80,0")
+      ->group(group);
+  command.add_option("--kv", kv, "percent of the KV cache on GPU, host and disk")->group(group);
+  command
+      .add_option("--attention", attention,
+                  "where KV in host memory is attended to: cpu, gpu (moved in) or auto")
+      ->group(group);
+  command
+      .add_option("--cpu-attention", cpu_attention,
+                  "with auto: percent of its sequences that the CPU takes, the GPU the others")
+      ->check(CLI::Range(0.0, 100.0))
+      ->group(group);
+  command
+      .add_option("--micro-batch", micro_batch,
+                  "sequences that go through a layer together (default: all)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(group);
+  command.add_option("--micro-batches", micro_batches, "micro-batches in a block")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(group);
+  command
+      .add_option("--schedule", schedule,
+                  "zigzag: a block layer by layer; diagonal: the same, sequences admitted a few at "
+                  "a time; row: a micro-batch through all layers")
+      ->group(group);
+}
+
+std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
+  const bool by_hand = !weights.empty() || !kv.empty();
+  if (which >= plans.size() && !by_hand) return std::nullopt;
+  Plan plan = which < plans.size() ? read_plan(plans[which]) : Plan();
+  if (!weights.empty()) plan.weights = parse_shares(weights, "--weights");
+  if (!kv.empty()) plan.kv = parse_shares(kv, "--kv");
+  return plan;
+}
+
+void PlacementOptions::apply_to(Plan& plan) const {
+  if (!schedule.empty()) plan.schedule = parse_schedule(schedule);
+  if (!attention.empty()) plan.attention = parse_attention_place(attention);
+  if (cpu_attention >= 0) plan.cpu_attention = cpu_attention / 100;
+  if (micro_batch > 0) plan.micro_batch = micro_batch;
+  if (micro_batches > 1) plan.micro_batches = micro_batches;
+  if (no_overlap) plan.overlap = false;
+}
+
+uint64_t PlacementOptions::disk_bytes() const { return parse_memory(disk_memory, "--disk-memory"); }
+
+std::filesystem::path PlacementOptions::disk_folder() const {
+  if (!disk_dir.empty()) return disk_dir;
+  return std::filesystem::temp_directory_path();
+}
+
+}  // namespace spillway

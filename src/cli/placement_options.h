@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where things go and how they run: the options that every command with a model shares.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace CLI {
+class App;
+}
+
+namespace spillway {
+
+struct PlacementOptions {
+  std::string host_memory;  // "" = what is free
+  std::string disk_memory = "0";
+  std::string disk_dir;  // "" = the folder for temporary files
+  std::vector<std::string> plans;
+  std::string weights, kv, activations;  // "" = as the plan or the rule says
+  std::string schedule, attention;
+  int micro_batch = 0;
+  int micro_batches = 1;
+  double cpu_attention = -1;  // percent; -1: not given
+  bool no_overlap = false;
+
+  void add_to(CLI::App& command, bool several_plans);
+
+  // The plan that a file or --weights, --kv and the like give, or nullopt: the rule decides.
+  std::optional<Plan> try_explicit_plan(size_t which = 0) const;
+  // What applies to every plan: the schedule, overlap, micro-batches.
+  void apply_to(Plan& plan) const;
+  // Throws kInvalidArgument for what is not a size.
+  uint64_t disk_bytes() const;
+  std::filesystem::path disk_folder() const;
+};
+
+// "16GiB" as bytes. `option` is named in errors.
+uint64_t parse_memory(const std::string& text, const char* option);
+
+}  // namespace spillway

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/byte_units.h"
+#include "base/checked_math.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "kv/block_allocator.h"
+#include "runtime/weight_placement.h"
+
+namespace spillway {
+namespace {
+
+// For what libraries and growing scratch buffers take on a device.
+constexpr uint64_t kDeviceSlack = uint64_t{256} << 20;
+
+KvShape kv_shape(const ModelSpec& spec, KvType type) {
+  return {spec.layers, spec.kv_heads, spec.head_dim, type};
+}
+
+int64_t blocks_of(const RunSize& size) { return blocks_for_tokens(size.tokens); }
+
+// The tokens of a block's prefill: of all sequences, as far as their residual stream, which stays
+// on the device between layers, is no burden.
+int64_t step_tokens(const ModelSpec& spec, const RunSize& size, int64_t device_bytes,
+                    bool offloaded) {
+  const int64_t all = size.tokens * size.sequences;
+  const int64_t least = std::max(size.sequences, std::min<int64_t>(size.micro_tokens, all));
+  if (!offloaded) return least;
+  const int64_t affordable = device_bytes / 8 / (spec.hidden * int64_t{sizeof(float)});
+  return std::max(least, std::min(all, affordable));
+}
+
+struct ActivationBytes {
+  int64_t of_step = 0, of_batch = 0, of_logits = 0;
+};
+ActivationBytes activation_bytes(const ModelSpec& spec, DType inner) {
+  ActivationBytes bytes;
+  bytes.of_step = (spec.hidden + spec.rope.dims) * int64_t{sizeof(float)};
+  bytes.of_batch = row_bytes(inner, spec.hidden + 2 * spec.q_dim() + 2 * spec.kv_dim() +
+                                        (spec.gated_mlp ? 2 : 1) * spec.ffn) +
+                   // x in another type, for kernels that want it
+                   4 * std::max({spec.hidden, spec.q_dim(), spec.ffn});
+  bytes.of_logits = (spec.vocab_size + 2 * spec.hidden) * int64_t{sizeof(float)};
+  return bytes;
+}
+
+}  // namespace
+
+FillRequest fill_request(const Device& device, const Model& model, const RunSize& size,
+                         const Budgets& budgets) {
+  const ModelSpec& spec = model.spec;
+  FillRequest r;
+  r.has_device = !device.host_visible();
+  r.device_bytes = budgets.device;
+  r.host_bytes = budgets.host;
+  r.disk_bytes = budgets.disk;
+  r.layers = spec.layers;
+  int64_t outside = 0, largest_matrix = 0;
+  bool quantized = false;
+  for (const BoundWeight& weight : model.weights) {
+    const auto bytes = static_cast<int64_t>(aligned_weight_bytes(weight.bytes()));
+    if (weight.slot.layer >= 0 && !weight.slot.is_vector()) {
+      r.matrix_bytes += static_cast<uint64_t>(bytes);
+      quantized = quantized || is_quantized(weight.dtype);
+    } else {
+      outside += bytes;
+    }
+    largest_matrix = std::max(largest_matrix, weight.slot.rows * weight.slot.cols);
+  }
+  const DType inner = device.activation_type(model.main_dtype());
+  const ActivationBytes each = activation_bytes(spec, inner);
+  const int64_t budget = static_cast<int64_t>(r.has_device ? budgets.device : budgets.host);
+  const int64_t parts = (size.tokens + 255) / 256;
+  int64_t fixed = outside + each.of_step * step_tokens(spec, size, budget, true) +
+                  each.of_batch * size.micro_tokens + each.of_logits * size.sequences +
+                  size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
+  if (r.has_device) {
+    fixed += static_cast<int64_t>(kDeviceSlack);
+    if (quantized) fixed += 2 * largest_matrix;  // expanded for prefill
+  }
+  r.fixed_bytes = static_cast<uint64_t>(fixed);
+  const KvShape shape = kv_shape(spec, size.kv_type);
+  r.kv_bytes = static_cast<uint64_t>(shape.block_bytes() * blocks_of(size) * size.sequences);
+  r.kv_staging_bytes =
+      KvSwap::kBuffers *
+      KvSwap::device_bytes(
+          shape, static_cast<int32_t>(blocks_for_tokens(size.micro_tokens) + blocks_of(size)));
+  r.host_fixed_bytes =
+      HostAttention::host_bytes(inner, size.micro_tokens, spec.q_dim(), spec.kv_dim()) +
+      (uint64_t{64} << 20);
+  return r;
+}
+
+Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, const Plan& plan,
+                   const RunSize& size) {
+  const ModelSpec& spec = loaded.model.spec;
+  const auto blocks = try_mul(blocks_of(size), size.sequences);
+  SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
+            kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made",
+            size.sequences, size.tokens);
+  const bool apart = !device.host_visible();
+  const double share = apart ? plan.kv.device : 1;
+  SPW_CHECK(plan.kv.disk == 0, kUnsupported,
+            "KV on disk is not there yet; keep it on the GPU and in host memory (--kv)");
+  const auto device_sequences =
+      static_cast<int64_t>(std::floor(share * static_cast<double>(size.sequences) + 0.5));
+  const auto device_blocks = static_cast<int32_t>(device_sequences * blocks_of(size));
+  const auto host_blocks = static_cast<int32_t>(*blocks - device_blocks);
+
+  const bool offloaded = !loaded.weights.streamed.empty() || host_blocks > 0;
+  const int64_t budget = device.info().memory_bytes;
+  DecoderOptions options;
+  options.max_tokens = static_cast<int>(plan.schedule == ScheduleKind::kRow
+                                            ? std::max<int64_t>(size.micro_tokens, plan.micro_batch)
+                                            : step_tokens(spec, size, budget, offloaded));
+  options.micro_tokens = size.micro_tokens;
+  if (!offloaded) options.micro_tokens = options.max_tokens;
+  options.micro_sequences = plan.micro_batch;
+  options.overlap = plan.overlap;
+  options.host = &host;
+
+  std::unique_ptr<WeightStream> stream;
+  if (!loaded.weights.streamed.empty()) {
+    stream = std::make_unique<WeightStream>(device, host, loaded.weights,
+                                            WeightStreamOptions{.overlap = plan.overlap});
+    options.stream = stream.get();
+  }
+  KvCache kv(device, host, kv_shape(spec, size.kv_type), device_blocks, host_blocks);
+  if (host_blocks > 0) {
+    // What is left of the device, but for what grows later; at most all there is to swap.
+    const auto used = static_cast<int64_t>(device.usage().total());
+    const ActivationBytes each =
+        activation_bytes(spec, device.activation_type(loaded.weights.matrix_type()));
+    const int64_t later = each.of_step * options.max_tokens + each.of_batch * options.micro_tokens +
+                          each.of_logits * size.sequences + static_cast<int64_t>(kDeviceSlack);
+    const auto block = static_cast<int64_t>(KvSwap::device_bytes(kv.shape(), 1));
+    const int64_t room = (budget - used - later) / (KvSwap::kBuffers * block);
+    const int64_t wanted =
+        std::max<int64_t>(blocks_for_tokens(size.micro_tokens) + size.sequences,
+                          plan.attention == AttentionPlace::kCpu ? 0 : host_blocks);
+    options.staging_blocks =
+        static_cast<int32_t>(std::clamp<int64_t>(std::min(room, wanted), 0, host_blocks));
+    if (options.staging_blocks < blocks_of(size)) {
+      log_warning("{} left on {} hold no sequence's KV of a layer: the CPU attends to prompts too",
+                  format_bytes(static_cast<uint64_t>(std::max<int64_t>(0, room * block))),
+                  device.info().name);
+    }
+    options.host_share = plan.attention == AttentionPlace::kCpu   ? 1
+                         : plan.attention == AttentionPlace::kGpu ? 0
+                                                                  : plan.cpu_attention;
+  }
+  log_info("KV cache: {} tokens in {}, {} on {}, {} in host memory",
+           int64_t{kv.blocks()} * kKvBlockTokens, kv_type_name(size.kv_type),
+           format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * device_blocks)),
+           device.info().name,
+           format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * host_blocks)));
+  Decoder decoder(device, spec, loaded.weights, options);
+  decoder.attach(kv);
+  return {std::move(stream), std::move(kv), std::move(decoder)};
+}
+
+}  // namespace spillway
