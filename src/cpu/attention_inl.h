@@ -101,14 +101,19 @@ HWY_INLINE const float* page_floats(const AttentionArgs& a, KvPart part, const u
       code_rows(codes, layout.row_bytes, turned);
       codes = turned;
     }
-    for (int64_t j = 0; j < tokens; ++j) {
-      const uint8_t* row = codes + j * layout.row_bytes;
-      for (int64_t g = 0; g < layout.groups; ++g) {
+    const bool int4 = layout.type == KvType::kInt4;
+    for (int64_t g = 0; g < layout.groups; ++g) {
+      // The scales of all tokens lie together.
+      HWY_ALIGN float scales[kPageTokens], mins[kPageTokens] = {};
+      for (int64_t j = 0; j < kPageTokens; j += kLanes) {
         const int64_t at = 2 * (g * kPageTokens + j);
-        const bool int4 = layout.type == KvType::kInt4;
-        group_floats(layout.type, row + g * (int4 ? kKvGroup / 2 : kKvGroup), half_at(page + at),
-                     int4 ? half_at(page + layout.mins_at + at) : 0, layout.group_size(g),
-                     buffer + j * a.padded_dim + g * kKvGroup);
+        hn::Store(load_f16(page + at), df, scales + j);
+        if (int4) hn::Store(load_f16(page + layout.mins_at + at), df, mins + j);
+      }
+      for (int64_t j = 0; j < tokens; ++j) {
+        group_floats(layout.type,
+                     codes + j * layout.row_bytes + g * (int4 ? kKvGroup / 2 : kKvGroup), scales[j],
+                     mins[j], layout.group_size(g), buffer + j * a.padded_dim + g * kKvGroup);
       }
     }
     return buffer;
@@ -332,8 +337,27 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
     return reinterpret_cast<const uint16_t*>(a.page(plane, block, tile.kv_head));
   };
 
+  // Pages lie far apart, where the hardware does not look ahead; x86 processors are helped by being
+  // told, ARM's are not.
+  constexpr int64_t kPagesAhead = 2;
+  const auto prefetch = [&](const uint8_t* plane, int64_t n, int64_t head) HWY_ATTR {
+#if HWY_ARCH_X86
+    if (n >= end_page || head >= a.kv_heads) return;
+    const uint8_t* page_at = a.page(plane, tile.blocks[n], head);
+    for (int64_t i = 0; i < a.layout.bytes; i += 64) hwy::Prefetch(page_at + i);
+#else
+    (void)plane, (void)n, (void)head;
+#endif
+  };
+
   for (int64_t n = first_page; n < end_page; ++n) {
     float* at = scores + n * kPageTokens - base;
+    // Values come after the keys.
+    if (n + kPagesAhead < end_page) {
+      prefetch(a.k, n + kPagesAhead, tile.kv_head);
+    } else {
+      prefetch(a.v, first_page + n + kPagesAhead - end_page, tile.kv_head);
+    }
     if (direct) {
       score_page<HalfRows>(q, queries, dim, halves(a.k, tile.blocks[n]), at);
     } else {
@@ -354,6 +378,12 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
   for (int64_t n = first_page; n < end_page; ++n) {
     const int64_t page_begin = n * kPageTokens - base;
     const int64_t page_end = HWY_MIN(page_begin + kPageTokens, end - base);
+    // The next head's keys come after the values.
+    if (n + kPagesAhead < end_page) {
+      prefetch(a.v, n + kPagesAhead, tile.kv_head);
+    } else {
+      prefetch(a.k, first_page + n + kPagesAhead - end_page, tile.kv_head + 1);
+    }
     if (direct) {
       add_page<HalfRows>(a, tile, base, page_begin, page_end, halves(a.v, tile.blocks[n]), scores,
                          result.out);

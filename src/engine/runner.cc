@@ -35,6 +35,21 @@ int64_t step_tokens(const ModelSpec& spec, const RunSize& size, int64_t device_b
   return std::max(least, std::min(all, affordable));
 }
 
+// What a device's kernels and libraries take while they run.
+int64_t workspace_bytes(const Model& model, const RunSize& size) {
+  int64_t largest_matrix = 0;
+  bool quantized = false;
+  for (const BoundWeight& weight : model.weights) {
+    quantized = quantized || (!weight.slot.is_vector() && is_quantized(weight.dtype));
+    largest_matrix = std::max(largest_matrix, weight.slot.rows * weight.slot.cols);
+  }
+  const ModelSpec& spec = model.spec;
+  const int64_t parts = (size.tokens + 255) / 256;
+  return static_cast<int64_t>(kDeviceSlack) +
+         (quantized ? 2 * largest_matrix : 0) +  // expanded for prefill
+         size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
+}
+
 struct ActivationBytes {
   int64_t of_step = 0, of_batch = 0, of_logits = 0;
 };
@@ -49,6 +64,26 @@ ActivationBytes activation_bytes(const ModelSpec& spec, DType inner) {
   return bytes;
 }
 
+// The share of the sequences with KV in host memory that the CPU attends to, so that it and the bus
+// end together: share * kv / cpu = (weights + (1 - share) * kv) / bus. Until the planner measures:
+// what a thread reads as it attends, and what a bus moves beside that, on the machines we know.
+double guess_cpu_share(const Device& host, const ModelWeights& weights, const KvCache& kv,
+                       const RunSize& size) {
+  constexpr double kBus = 48e9, kMemory = 90e9;
+  const double thread = size.kv_type == KvType::kInt4   ? 2.2e9
+                        : size.kv_type == KvType::kInt8 ? 3.5e9
+                                                        : 6e9;
+  const double cpu = std::min(kMemory, thread * host.info().threads);
+  double streamed = 0;
+  for (const auto& layer : weights.streamed) {
+    for (const StreamedWeight& weight : layer) {
+      if (weight.host != nullptr) streamed += static_cast<double>(weight.view.bytes());
+    }
+  }
+  const auto pages = static_cast<double>(kv.shape().block_bytes()) * kv.host_blocks();
+  return std::clamp(cpu * (streamed + pages) / (pages * (kBus + cpu)), 0.0, 1.0);
+}
+
 }  // namespace
 
 FillRequest fill_request(const Device& device, const Model& model, const RunSize& size,
@@ -60,29 +95,21 @@ FillRequest fill_request(const Device& device, const Model& model, const RunSize
   r.host_bytes = budgets.host;
   r.disk_bytes = budgets.disk;
   r.layers = spec.layers;
-  int64_t outside = 0, largest_matrix = 0;
-  bool quantized = false;
+  int64_t outside = 0;
   for (const BoundWeight& weight : model.weights) {
     const auto bytes = static_cast<int64_t>(aligned_weight_bytes(weight.bytes()));
     if (weight.slot.layer >= 0 && !weight.slot.is_vector()) {
       r.matrix_bytes += static_cast<uint64_t>(bytes);
-      quantized = quantized || is_quantized(weight.dtype);
     } else {
       outside += bytes;
     }
-    largest_matrix = std::max(largest_matrix, weight.slot.rows * weight.slot.cols);
   }
   const DType inner = device.activation_type(model.main_dtype());
   const ActivationBytes each = activation_bytes(spec, inner);
   const int64_t budget = static_cast<int64_t>(r.has_device ? budgets.device : budgets.host);
-  const int64_t parts = (size.tokens + 255) / 256;
   int64_t fixed = outside + each.of_step * step_tokens(spec, size, budget, true) +
-                  each.of_batch * size.micro_tokens + each.of_logits * size.sequences +
-                  size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
-  if (r.has_device) {
-    fixed += static_cast<int64_t>(kDeviceSlack);
-    if (quantized) fixed += 2 * largest_matrix;  // expanded for prefill
-  }
+                  each.of_batch * size.micro_tokens + each.of_logits * size.sequences;
+  if (r.has_device) fixed += workspace_bytes(model, size);
   r.fixed_bytes = static_cast<uint64_t>(fixed);
   const KvShape shape = kv_shape(spec, size.kv_type);
   r.kv_bytes = static_cast<uint64_t>(shape.block_bytes() * blocks_of(size) * size.sequences);
@@ -137,7 +164,7 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
     const ActivationBytes each =
         activation_bytes(spec, device.activation_type(loaded.weights.matrix_type()));
     const int64_t later = each.of_step * options.max_tokens + each.of_batch * options.micro_tokens +
-                          each.of_logits * size.sequences + static_cast<int64_t>(kDeviceSlack);
+                          each.of_logits * size.sequences + workspace_bytes(loaded.model, size);
     const auto block = static_cast<int64_t>(KvSwap::device_bytes(kv.shape(), 1));
     const int64_t room = (budget - used - later) / (KvSwap::kBuffers * block);
     const int64_t wanted =
@@ -152,7 +179,8 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
     }
     options.host_share = plan.attention == AttentionPlace::kCpu   ? 1
                          : plan.attention == AttentionPlace::kGpu ? 0
-                                                                  : plan.cpu_attention;
+                         : plan.cpu_attention                     ? *plan.cpu_attention
+                                              : guess_cpu_share(host, loaded.weights, kv, size);
   }
   log_info("KV cache: {} tokens in {}, {} on {}, {} in host memory",
            int64_t{kv.blocks()} * kKvBlockTokens, kv_type_name(size.kv_type),

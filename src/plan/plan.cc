@@ -138,9 +138,11 @@ Plan parse_plan(std::string_view text, const std::string& where) {
     } else if (key == "attention") {
       plan.attention = parse_attention_place(text_of(value, field));
     } else if (key == "cpu_attention") {
-      plan.cpu_attention = number(value, field) / 100;
-      SPW_CHECK(plan.cpu_attention >= 0 && plan.cpu_attention <= 1, kInvalidArgument,
-                "{} is {} percent; give 0 to 100", field, plan.cpu_attention * 100);
+      if (value.is_null()) continue;
+      const double share = number(value, field) / 100;
+      SPW_CHECK(share >= 0 && share <= 1, kInvalidArgument, "{} is {} percent; give 0 to 100",
+                field, share * 100);
+      plan.cpu_attention = share;
     } else if (key == "overlap") {
       SPW_CHECK(value.is_boolean(), kInvalidArgument, "{} is not true or false", field);
       plan.overlap = value.get<bool>();
@@ -162,15 +164,16 @@ Plan read_plan(const std::filesystem::path& path) {
 }
 
 std::string plan_to_json(const Plan& plan) {
-  const json document{{"weights", shares_to_json(plan.weights)},
-                      {"kv", shares_to_json(plan.kv)},
-                      {"activations", shares_to_json(plan.activations)},
-                      {"micro_batch", plan.micro_batch},
-                      {"micro_batches", plan.micro_batches},
-                      {"schedule", schedule_name(plan.schedule)},
-                      {"attention", attention_place_name(plan.attention)},
-                      {"cpu_attention", plan.cpu_attention * 100},
-                      {"overlap", plan.overlap}};
+  const json document{
+      {"weights", shares_to_json(plan.weights)},
+      {"kv", shares_to_json(plan.kv)},
+      {"activations", shares_to_json(plan.activations)},
+      {"micro_batch", plan.micro_batch},
+      {"micro_batches", plan.micro_batches},
+      {"schedule", schedule_name(plan.schedule)},
+      {"attention", attention_place_name(plan.attention)},
+      {"cpu_attention", plan.cpu_attention ? json(*plan.cpu_attention * 100) : json(nullptr)},
+      {"overlap", plan.overlap}};
   return document.dump(2);
 }
 

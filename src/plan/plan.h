@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -44,9 +45,9 @@ struct Plan {
   int micro_batches = 1;  // in a block
   ScheduleKind schedule = ScheduleKind::kZigzag;
   AttentionPlace attention = AttentionPlace::kAuto;
-  // Of the sequences whose KV is in host memory, those that the CPU attends to; the others' pages
-  // are moved in.
-  double cpu_attention = 1;
+  // With kAuto: of the sequences whose KV is in host memory, the share that the CPU attends to; the
+  // others' pages are moved in. Nothing: by a guess of both speeds.
+  std::optional<double> cpu_attention = {};
   bool overlap = true;  // false: one thing after the other, each timed
 
   // Nothing is anywhere but on the device.
