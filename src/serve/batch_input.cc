@@ -83,16 +83,14 @@ BatchInput::BatchInput(const std::filesystem::path& path) : file_(open_input(pat
             printable_path(path));
   modified_s_ = status.st_mtime;
 
-  // Newlines count too, except that the last line is the same with and without one.
   Checksum checksum;
   LineReader reader(file_, kMaxLineBytes);
   FileLine line;
   uint64_t number = 0;
   while (reader.next(line)) {
     ++number;
-    bytes_ += line.bytes + 1;
     checksum.add(line.text);
-    checksum.add("\n");
+    checksum.add(line.too_long ? fmt::format(" {}\n", line.bytes) : "\n");
     if (line.too_long) {
       problems_.emplace(entries_.size(),
                         ApiError(400, "line_too_long", "",

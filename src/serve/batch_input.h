@@ -42,7 +42,6 @@ class BatchInput {
 
   // Of the whole file.
   const std::string& checksum() const { return checksum_; }
-  uint64_t bytes() const { return bytes_; }
   int64_t modified_s() const { return modified_s_; }  // since 1970
 
  private:
@@ -57,7 +56,6 @@ class BatchInput {
   void require_new_id(const std::string& custom_id);
 
   PosixFile file_;
-  uint64_t bytes_ = 0;
   int64_t modified_s_ = 0;
   std::string checksum_;
   std::vector<Entry> entries_;

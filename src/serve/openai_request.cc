@@ -321,6 +321,10 @@ json parse_json_text(std::string_view text) {
                      fmt::format("the JSON is nested deeper than {}", kMaxDepth));
     return true;
   };
+  // The parser takes a zero byte for the end, and would leave what follows unread.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    throw ApiError(400, "invalid_json", "",
+                   fmt::format("not valid JSON: column {}: a zero byte", zero + 1));
   try {
     return json::parse(text.begin(), text.end(), bound_depth);
   } catch (const json::exception& error) {
