@@ -204,6 +204,10 @@ BatchSummary run_job(const BatchOptions& options, const BatchInput& input, Batch
 }
 
 int batch(const BatchOptions& options) {
+  SPW_CHECK(!options.input.empty(), kInvalidArgument,
+            "no requests; give a file of them: spillway batch MODEL INPUT -o OUTPUT");
+  SPW_CHECK(!options.output.empty(), kInvalidArgument,
+            "no file for the results; give one with -o OUTPUT");
   const std::filesystem::path output = output_path(options);
   const BatchInput input(options.input);
   const JobFields job = describe_job(options, input);
@@ -240,12 +244,9 @@ void add_batch_command(CLI::App& app) {
       "batch", "answer a file of OpenAI batch requests; goes on where it was after a kill");
   auto options = std::make_shared<BatchOptions>();
   options->session.add_to(*command);
-  command
-      ->add_option("INPUT", options->input,
-                   "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}")
-      ->required();
-  command->add_option("-o,--output", options->output, "results, in the order of the requests")
-      ->required();
+  command->add_option("INPUT", options->input,
+                      "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}");
+  command->add_option("-o,--output", options->output, "results, in the order of the requests");
   command
       ->add_option("--ctx", options->context,
                    "tokens a request and its answer may have; 0 = the model's, at most 4096")
@@ -255,9 +256,11 @@ void add_batch_command(CLI::App& app) {
       ->add_option("--max-sequences", options->max_sequences,
                    "requests at work at once, as far as memory allows (default: 64, on a GPU 256)")
       ->check(CLI::Range(1, 1 << 16));
-  command->add_flag("--no-deterministic", options->not_deterministic,
-                    "faster kernels whose results depend on what else is at work: after a kill the "
-                    "rest may come out differently");
+  command
+      ->add_flag("--no-deterministic", options->not_deterministic,
+                 "faster kernels, whose results depend on what else is at work: a job that was "
+                 "killed may then end differently (default: --deterministic)")
+      ->excludes(command->get_option("--deterministic"));
   command->add_flag("--restart", options->restart,
                     "forget what an earlier run of this job finished, and replace its results");
   command->add_flag("--json", options->json, "the summary as JSON on standard output");
@@ -267,11 +270,11 @@ void add_batch_command(CLI::App& app) {
       "byte for byte. A request that cannot be answered gets a line that says why.\n"
       "Examples:\n"
       "  spillway batch smollm2 requests.jsonl -o results.jsonl\n"
-      "  echo '{\"custom_id\": \"1\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", "
-      "\"body\":\n"
-      "    {\"messages\": [{\"role\": \"user\", \"content\": \"Name a river.\"}], \"max_tokens\": "
-      "32}}' > requests.jsonl\n"
-      "  jq -r '.response.body.choices[0].message.content' results.jsonl");
+      "  jq -r '.response.body.choices[0].message.content' results.jsonl\n"
+      "A request:\n"
+      "  {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\",\n"
+      "   \"body\": {\"messages\": [{\"role\": \"user\", \"content\": \"Name a river.\"}], "
+      "\"max_tokens\": 32}}     (on one line)");
   command->final_callback([options] { throw CLI::RuntimeError(batch(*options)); });
 }
 

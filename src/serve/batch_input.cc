@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxLineBytes = size_t{64} << 20;
+constexpr size_t kMaxLineBytes = size_t{16} << 20;  // a million tokens take half of it
 
 PosixFile open_input(const std::filesystem::path& path) {
   std::error_code error;

@@ -19,10 +19,9 @@ class TestFolder {
   TestFolder() {
     // In memory where that is possible: there fsync, which these tests call often, costs nothing.
     const std::filesystem::path memory = "/dev/shm";
-    std::string pattern = (std::filesystem::is_directory(memory)
-                               ? memory
-                               : std::filesystem::temp_directory_path()) /
-                          "spillway-serve-XXXXXX";
+    std::string pattern =
+        (std::filesystem::is_directory(memory) ? memory : std::filesystem::temp_directory_path()) /
+        "spillway-serve-XXXXXX";
     SPW_CHECK(::mkdtemp(pattern.data()) != nullptr, kIo, "no temporary folder");
     path_ = pattern;
   }
