@@ -67,9 +67,10 @@ std::string job_key(const JobFields& job) {
 std::filesystem::path output_path(const BatchOptions& options) {
   std::error_code error;
   std::filesystem::path path = options.output;
-  // The file that a link names, not the link, is what will be replaced.
-  if (std::filesystem::is_symlink(path, error))
-    path = std::filesystem::weakly_canonical(path, error);
+  // The file that a link names, not the link, is what will be replaced, also where it is not there
+  // yet.
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links)
+    path = path.parent_path() / std::filesystem::read_symlink(path, error);
   const auto status = std::filesystem::status(path, error);
   SPW_CHECK(!std::filesystem::exists(status) || std::filesystem::is_regular_file(status),
             kInvalidArgument, "-o {} is not a file; give the name of one", printable_path(path));
@@ -93,14 +94,19 @@ Runner make_batch_runner(Session& session, int64_t context, int64_t sequences) {
     const int64_t room = host_memory().available_bytes / 2 / shape.block_bytes() * kKvBlockTokens;
     tokens = std::clamp(room, one, tokens);
   }
-  while (true) {
+  for (bool tight = false;;) {
     try {
-      return session.make_runner(tokens);
+      Runner runner = session.make_runner(tokens);
+      if (!tight || tokens == one) return runner;
+      break;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory || tokens == one) throw;
       tokens = std::max(one, tokens / 2);
+      tight = true;
     }
   }
+  // It fitted, but steps with many sequences take more memory later.
+  return session.make_runner(std::max(one, tokens / 8 * 7));
 }
 
 std::string format_duration(double seconds) {

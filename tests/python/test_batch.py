@@ -257,6 +257,32 @@ def test_every_bad_line_gets_an_error_of_its_own_and_harms_no_other(job):
     assert "'good 0', which line 1 has already" in results[-1]["error"]["message"]
 
 
+def test_no_line_however_damaged_ends_the_job(job):
+    draw = random.Random(3)
+    lines = []
+    for n in range(400):
+        text = bytearray(json.dumps(chat(f"{n}", "The river", max_tokens=2, stop=["a", "b"], seed=5)).encode())
+        for _ in range(draw.randint(0, 3)):
+            at = draw.randrange(len(text))
+            kind = draw.randrange(4)
+            if kind == 0:
+                text[at] ^= 1 << draw.randrange(8)
+            elif kind == 1:
+                del text[at : at + draw.randint(1, 9)]
+            elif kind == 2:
+                text[at:at] = draw.choice([b'"', b"{", b"]", b"\\", b"\xff", b"\0", b"1e999", b"\\ud800", b"null", b"-"])
+            else:
+                text = text[:at]
+                break
+        lines.append(bytes(text).replace(b"\n", b" ") or b" ")
+    made = job([])
+    made.input.write_bytes(b"\n".join(lines))
+    results = made.results()
+    assert len(results) == sum(1 for line in lines if line.strip())
+    assert sum(line["error"] is None for line in results) > 50
+    assert all(line["error"] is None or line["error"]["message"].startswith("line ") for line in results)
+
+
 def test_the_summary_counts_errors_and_the_exit_code_does_not(job):
     made = job([request("a", {"prompt": "x"}), "nonsense", request("b", {"prompt": 5})])
     done = made.run()
@@ -269,6 +295,15 @@ def test_a_request_longer_than_the_context_ends_there(job):
     first, second = (line["response"]["body"] for line in made.results("--ctx", "40"))
     assert first["usage"]["total_tokens"] == second["usage"]["total_tokens"] == 40
     assert first["choices"][0]["finish_reason"] == second["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_link_stays_a_link_to_the_results(job, tmp_path):
+    made = job([request("a", {"prompt": "x"})])
+    (tmp_path / "elsewhere").mkdir()
+    made.output.symlink_to(tmp_path / "elsewhere" / "results")
+    assert made.run().code == 0
+    assert made.output.is_symlink() and read_lines(made.output)[0]["custom_id"] == "a"
+    assert os.listdir(tmp_path / "elsewhere") == ["results"]
 
 
 def test_windows_line_ends_and_a_missing_last_newline_are_fine(job, tmp_path):
@@ -346,7 +381,7 @@ def test_twenty_kills_at_random_moments_change_no_byte(spillway, tiny_model, job
     requests = len(expected.splitlines())
 
     draw = random.Random(11)
-    kills = jobs = redone = 0
+    kills = jobs = 0
     while kills < 20:
         made.output.unlink(missing_ok=True)
         finished = 0
@@ -358,7 +393,7 @@ def test_twenty_kills_at_random_moments_change_no_byte(spillway, tiny_model, job
                 output, error = process.communicate(timeout=draw.uniform(0, whole_s / 4) if kills < 20 else 120)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.communicate()
+                output, error = process.communicate()  # it may have ended just before
             if process.returncode == 0:
                 break
             assert process.returncode == -signal.SIGKILL, error
