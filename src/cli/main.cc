@@ -45,6 +45,7 @@ int parse_and_run(int argc, char** argv) {
       "a time'");
   spillway::add_run_command(app);
   spillway::add_chat_command(app);
+  spillway::add_batch_command(app);
   spillway::add_inspect_command(app);
   spillway::add_eval_command(app);
   spillway::add_bench_command(app);

@@ -150,6 +150,9 @@ Plan decide_plan(const SessionOptions& options, size_t which, Device& device, De
   }
   if (!plan) plan.emplace();
   options.placement.apply_to(*plan);
+  // Who attends to a sequence must not depend on who else is there.
+  if (options.deterministic && plan->attention == AttentionPlace::kAuto)
+    plan->attention = AttentionPlace::kCpu;
   return *plan;
 }
 

@@ -23,7 +23,7 @@ import tiny_llama
 
 from conftest import SHARED_DATA, end_process
 
-COMMANDS = ["run", "chat", "inspect", "eval", "bench", "profile", "tokenize"]
+COMMANDS = ["run", "chat", "batch", "inspect", "eval", "bench", "profile", "tokenize"]
 FAILED = 1
 WRONG_USAGE = 2
 ENDLESS = ["-n", "100000", "--ignore-end"]  # takes far longer than any test waits

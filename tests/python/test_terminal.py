@@ -162,6 +162,21 @@ def test_a_bar_shows_progress_on_a_terminal_and_goes_away(terminal, start, tiny_
     assert b"\x1b" not in errors.seen[errors.seen.rindex(BAR) + len(BAR) :]
 
 
+def test_a_batch_job_shows_requests_speed_and_time_left(terminal, start, long_model, tmp_path):
+    body = {"prompt": "The river", "max_tokens": 20}
+    lines = [{"custom_id": f"{n}", "method": "POST", "url": "/v1/completions", "body": body} for n in range(8)]
+    lines[-1]["body"] = body | {"max_tokens": 100000, "ignore_eos": True}
+    (tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    screen, errors = terminal(), terminal()
+    session = start(screen, "batch", long_model, tmp_path / "in", "-o", tmp_path / "out", "--ctx", "200000", stderr=errors)
+    errors.wait_for(b" left")
+    assert b"batch [" in errors.seen and b"7 of 8 requests" in errors.seen and b"tokens/s" in errors.seen
+    screen.type(CTRL_C)
+    assert session.wait() == 130
+    assert BAR in errors.seen
+    assert b"run the same command again" in errors.seen[errors.seen.rindex(BAR) :]
+
+
 def test_a_bar_shows_that_a_model_is_loading(terminal, start):
     screen, errors = terminal(), terminal()
     work = ["--prompt-len", "2", "--gen-len", "1", "--repeat", "1", "--json"]

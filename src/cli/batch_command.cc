@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// spillway batch: OpenAI batch lines in and out; goes on where it was after a kill.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "cli/checks.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/model_catalog.h"
+#include "cli/model_fingerprint.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "cpu/processor.h"
+#include "engine/engine.h"
+#include "serve/batch_input.h"
+#include "serve/batch_job.h"
+#include "serve/batch_journal.h"
+#include "serve/checksum.h"
+#include "serve/served_model.h"
+
+namespace spillway {
+namespace {
+
+constexpr int kSequencesOnCpu = 64;
+constexpr int kSequencesOnGpu = 256;
+constexpr int kWaiting = 8;         // in the engine beside those that run
+constexpr double kSyncSeconds = 1;  // a power failure loses at most this much
+
+struct BatchOptions {
+  SessionOptions session;
+  std::filesystem::path input;
+  std::filesystem::path output;
+  int64_t context = 0;
+  int max_sequences = 0;  // 0 = what suits the device
+  bool not_deterministic = false;
+  bool restart = false;
+  bool json = false;
+};
+
+// What results depend on, as far as it is known before the model is loaded. How many sequences run
+// at once, chunks and threads are left out: they change no result, so a job may go on with others.
+JobFields describe_job(const BatchOptions& options, const BatchInput& input) {
+  const SessionOptions& session = options.session;
+  std::string flags = fmt::format("--ctx {} --kv-type {}", options.context,
+                                  session.compress_kv ? "int4" : session.kv_type);
+  if (session.compress_weights) flags += " --compress-weights";
+  // Which sequences the CPU attends to shows in the last bits.
+  const PlacementOptions& placement = session.placement;
+  for (const auto& [name, value] : {std::pair("--kv", placement.kv),
+                                    {"--attention", placement.attention},
+                                    {"--gpu-memory", session.gpu_memory},
+                                    {"--host-memory", placement.host_memory}}) {
+    if (!value.empty()) flags += fmt::format(" {} {}", name, value);
+  }
+  for (const std::string& plan : placement.plans)
+    flags += fmt::format(" --plan {}", plan_to_json(read_plan(plan)));
+  if (options.not_deterministic) flags += " --no-deterministic";
+  return {{"input", input.checksum()},
+          {"model", model_fingerprint(resolve_model(session.model))},
+          {"options", flags}};
+}
+
+std::string job_key(const JobFields& job) {
+  std::string text;
+  for (const auto& [name, value] : job) text += fmt::format("{}={}\n", name, value);
+  return checksum128(text);
+}
+
+// Where results go. Throws kInvalidArgument for what the output must not replace.
+std::filesystem::path output_path(const BatchOptions& options) {
+  std::error_code error;
+  std::filesystem::path path = options.output;
+  // The file that a link names, not the link, is what will be replaced, also where it is not there
+  // yet.
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links)
+    path = path.parent_path() / std::filesystem::read_symlink(path, error);
+  const auto status = std::filesystem::status(path, error);
+  SPW_CHECK(!std::filesystem::exists(status) || std::filesystem::is_regular_file(status),
+            kInvalidArgument, "-o {} is not a file; give the name of one", printable_path(path));
+  SPW_CHECK(!std::filesystem::equivalent(path, options.input, error), kInvalidArgument,
+            "-o {} is the input; give another name", printable_path(path));
+  return path;
+}
+
+std::filesystem::path with_suffix(std::filesystem::path path, const char* suffix) {
+  return path += suffix;
+}
+
+// Room for `sequences` sequences of `context` tokens, or what there is memory for, at least one.
+// Blocks are taken as tokens come, so sequences that stay short leave room for others.
+Runner make_batch_runner(Session& session, int64_t context, int64_t sequences) {
+  const ModelSpec& spec = session.loaded->model.spec;
+  const KvShape shape{spec.layers, spec.kv_heads, spec.head_dim, session.kv_type};
+  const int64_t one = blocks_for_tokens(context) * kKvBlockTokens;
+  int64_t tokens = one * sequences;
+  if (session.device->host_visible()) {
+    const int64_t room = host_memory().available_bytes / 2 / shape.block_bytes() * kKvBlockTokens;
+    tokens = std::clamp(room / one * one, one, tokens);
+  }
+  for (bool tight = false;;) {
+    try {
+      Runner runner = session.make_runner(one, tokens / one);
+      if (!tight || tokens == one) return runner;
+      break;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kOutOfMemory || tokens == one) throw;
+      tokens = std::max(one, tokens / 2 / one * one);
+      tight = true;
+    }
+  }
+  // It fitted, but steps with many sequences take more memory later.
+  return session.make_runner(one, std::max<int64_t>(1, tokens / one * 7 / 8));
+}
+
+std::string format_duration(double seconds) {
+  const auto s = static_cast<int64_t>(seconds + 0.5);
+  if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+  return fmt::format("{}:{:02}", s / 60, s % 60);
+}
+
+// The bar: requests, speed, and, once some have ended, how long the others will take at that rate.
+void show_progress(ProgressBar& bar, const BatchJob& job, const EngineStats& stats,
+                   double seconds) {
+  const uint64_t ended = job.finished() - job.finished_before();
+  std::string detail =
+      fmt::format("{} of {} requests, {:.1f} tokens/s", job.finished(), job.requests(),
+                  static_cast<double>(stats.generated_tokens) / std::max(seconds, 1e-9));
+  if (ended > 0) {
+    const double left =
+        seconds / static_cast<double>(ended) * static_cast<double>(job.requests() - job.finished());
+    detail += fmt::format(", {} left", format_duration(left));
+  }
+  bar.update(job.finished(), job.requests(), detail);
+}
+
+struct BatchSummary {
+  uint64_t requests = 0;
+  uint64_t failed = 0;
+  uint64_t finished_before = 0;
+  EngineStats stats;
+  double seconds = 0;
+};
+
+void print_summary(const BatchOptions& options, const BatchSummary& summary) {
+  const double rate =
+      static_cast<double>(summary.stats.generated_tokens) / std::max(summary.seconds, 1e-9);
+  if (options.json) {
+    print_json({{"requests", summary.requests},
+                {"failed", summary.failed},
+                {"finished_before", summary.finished_before},
+                {"prompt_tokens", summary.stats.prompt_tokens},
+                {"generated_tokens", summary.stats.generated_tokens},
+                {"preemptions", summary.stats.preemptions},
+                {"total_s", summary.seconds},
+                {"generated_tokens_per_s", rate}});
+    return;
+  }
+  std::string text = fmt::format("{} requests", summary.requests);
+  if (summary.failed > 0) text += fmt::format(", {} of them with an error", summary.failed);
+  if (summary.finished_before > 0)
+    text += fmt::format(", {} of them finished before", summary.finished_before);
+  if (summary.stats.generated_tokens > 0)
+    text += fmt::format("; {} tokens in {:.1f} s, {:.1f} tokens/s", summary.stats.generated_tokens,
+                        summary.seconds, rate);
+  fmt::print(stderr, "{}; results in {}\n", text, printable_path(options.output));
+}
+
+// Computes what the journal does not have yet.
+BatchSummary run_job(const BatchOptions& options, const BatchInput& input, BatchJournal& journal,
+                     JobFields job_fields, const std::string& key) {
+  SessionOptions session_options = options.session;
+  session_options.deterministic = !options.not_deterministic;
+  session_options.expected_tokens = options.context;
+  session_options.expected_sequences =
+      options.max_sequences > 0 ? options.max_sequences : kSequencesOnCpu;
+  Session session(session_options);
+  const DeviceInfo& device = session.device->info();
+  job_fields.emplace_back("device", fmt::format("{} ({})", device.hardware, device.features));
+  const int64_t context = session.context_tokens(options.context);
+  const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
+  const int wanted = options.max_sequences > 0 ? options.max_sequences : usual;
+  const int sequences = static_cast<int>(
+      std::min<uint64_t>(static_cast<uint64_t>(wanted), input.size() - journal.size()));
+  Runner runner = make_batch_runner(session, context, sequences);
+  Engine engine(runner.decoder, runner.kv, session.tokenizer(),
+                {.max_sequences = sequences, .max_sequence_tokens = context});
+  const ServedModel model(session.loaded->model.spec.name, session.tokenizer(),
+                          engine.max_sequence_tokens());
+
+  // Requests were made when the file was: a later start must not change a byte.
+  journal.begin(job_fields, input.modified_s());
+  BatchJob job(input, journal, model, engine,
+               {.key = key, .max_outstanding = sequences + kWaiting});
+  const Stopwatch watch;
+  double synced_s = 0;
+  {
+    ProgressBar bar("batch");
+    while (!interrupted() && job.step()) {
+      const double now_s = watch.seconds();
+      if (now_s - synced_s >= kSyncSeconds) {
+        journal.sync();
+        synced_s = now_s;
+      }
+      show_progress(bar, job, engine.stats(), now_s);
+    }
+  }
+  journal.sync();
+  SPW_CHECK(job.finished() == job.requests(), kCancelled,
+            "stopped after {} of {} requests; run the same command again to go on", job.finished(),
+            job.requests());
+  return {.requests = job.requests(),
+          .failed = job.failed(),
+          .finished_before = job.finished_before(),
+          .stats = engine.stats(),
+          .seconds = watch.seconds()};
+}
+
+int batch(const BatchOptions& options) {
+  SPW_CHECK(!options.input.empty(), kInvalidArgument,
+            "no requests; give a file of them: spillway batch MODEL INPUT -o OUTPUT");
+  SPW_CHECK(!options.output.empty(), kInvalidArgument,
+            "no file for the results; give one with -o OUTPUT");
+  const std::filesystem::path output = output_path(options);
+  const BatchInput input(options.input);
+  const JobFields job = describe_job(options, input);
+  const std::string key = job_key(job);
+  const std::filesystem::path journal_path = with_suffix(output, ".partial");
+  std::error_code error;  // what cannot be looked at cannot be opened either, which will say why
+  if (!options.restart && std::filesystem::exists(output, error) &&
+      !std::filesystem::exists(journal_path, error)) {
+    SPW_CHECK(is_output_of_job(output, key, input.line_number(0)), kInvalidArgument,
+              "{} is there and not of this job; give another -o, or replace it with --restart",
+              printable_path(output));
+    fmt::print(stderr, "{} has all results of this job; --restart computes them again\n",
+               printable_path(output));
+    return 0;
+  }
+  BatchJournal journal(journal_path, options.restart);
+  journal.require_same_job(job);
+  BatchSummary summary{.requests = input.size(),
+                       .failed = journal.failed(),
+                       .finished_before = journal.size(),
+                       .stats = {},
+                       .seconds = 0};
+  if (journal.size() < input.size()) summary = run_job(options, input, journal, job, key);
+  journal.write_output(output);
+  journal.remove();
+  print_summary(options, summary);
+  return 0;
+}
+
+}  // namespace
+
+void add_batch_command(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "batch", "answer a file of OpenAI batch requests; goes on where it was after a kill");
+  auto options = std::make_shared<BatchOptions>();
+  options->session.add_to(*command);
+  command->add_option("INPUT", options->input,
+                      "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}");
+  command->add_option("-o,--output", options->output, "results, in the order of the requests");
+  command
+      ->add_option("--ctx", options->context,
+                   "tokens a request and its answer may have; 0 = the model's, at most 4096")
+      ->capture_default_str()
+      ->check(not_negative());
+  command
+      ->add_option("--max-sequences", options->max_sequences,
+                   "requests at work at once, as far as memory allows (default: 64, on a GPU 256)")
+      ->check(CLI::Range(1, 1 << 16));
+  command
+      ->add_flag("--no-deterministic", options->not_deterministic,
+                 "faster kernels, whose results depend on what else is at work: a job that was "
+                 "killed may then end differently (default: --deterministic)")
+      ->excludes(command->get_option("--deterministic"));
+  command->add_flag("--restart", options->restart,
+                    "forget what an earlier run of this job finished, and replace its results");
+  command->add_flag("--json", options->json, "the summary as JSON on standard output");
+  command->footer(
+      "Results are kept in OUTPUT.partial as they finish and become OUTPUT at the end. A job that\n"
+      "was stopped or killed goes on when the same command runs again; OUTPUT is then the same,\n"
+      "byte for byte. A request that cannot be answered gets a line that says why.\n"
+      "Examples:\n"
+      "  spillway batch smollm2 requests.jsonl -o results.jsonl\n"
+      "  jq -r '.response.body.choices[0].message.content' results.jsonl\n"
+      "A request:\n"
+      "  {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\",\n"
+      "   \"body\": {\"messages\": [{\"role\": \"user\", \"content\": \"Name a river.\"}], "
+      "\"max_tokens\": 32}}     (on one line)");
+  command->final_callback([options] { throw CLI::RuntimeError(batch(*options)); });
+}
+
+}  // namespace spillway

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// An error as a client of the OpenAI API is told it.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace spillway {
+
+// One request cannot be answered; all others can. Caught where answers are written.
+class ApiError : public Error {
+ public:
+  // `code` is for programs ("unsupported_parameter"), `param` the field at fault or "".
+  ApiError(int status, std::string code, std::string param, const std::string& message)
+      : Error(status >= 500 ? ErrorCode::kInternal : ErrorCode::kInvalidArgument, message),
+        status_(status),
+        code_(std::move(code)),
+        param_(std::move(param)) {}
+
+  int status() const { return status_; }  // of HTTP
+  const std::string& code_name() const { return code_; }
+  const std::string& param() const { return param_; }
+  const char* type() const { return status_ >= 500 ? "server_error" : "invalid_request_error"; }
+
+ private:
+  int status_;
+  std::string code_;
+  std::string param_;
+};
+
+}  // namespace spillway

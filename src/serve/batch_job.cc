@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/batch_job.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "serve/api_error.h"
+#include "serve/checksum.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string line_id(const std::string& key, uint64_t line) {
+  return checksum128(fmt::format("{} {}", key, line));
+}
+
+// How every line of the output begins.
+std::string line_start(const std::string& id) { return "{\"id\":\"batch_req_" + id + "\""; }
+
+ordered_json response(int status, const std::string& id, ordered_json body) {
+  return {{"status_code", status}, {"request_id", "req_" + id}, {"body", std::move(body)}};
+}
+
+std::string output_line(const std::string& id, ordered_json custom_id, ordered_json response,
+                        ordered_json error) {
+  return json_line({{"id", "batch_req_" + id},
+                    {"custom_id", std::move(custom_id)},
+                    {"response", std::move(response)},
+                    {"error", std::move(error)}});
+}
+
+}  // namespace
+
+BatchJob::BatchJob(const BatchInput& input, BatchJournal& journal, const ServedModel& model,
+                   Engine& engine, const BatchJobOptions& options)
+    : input_(input),
+      journal_(journal),
+      model_(model),
+      engine_(engine),
+      options_(options),
+      finished_before_(journal.size()) {}
+
+std::string BatchJob::id(uint64_t line) const { return line_id(options_.key, line); }
+
+bool BatchJob::step() {
+  submit_more();
+  if (running_.empty()) return false;
+  engine_.step([&](const GenerationEvent& event) {
+    const auto it = running_.find(event.id);
+    if (it == running_.end() || !it->second.answer.add(event)) return;
+    finish(it->second);
+    running_.erase(it);
+  });
+  return true;
+}
+
+void BatchJob::submit_more() {
+  while (running_.size() < static_cast<size_t>(options_.max_outstanding) && next_ < input_.size()) {
+    const size_t index = next_++;
+    if (!journal_.has(input_.line_number(index))) submit(index);
+  }
+}
+
+void BatchJob::submit(size_t index) {
+  const uint64_t number = input_.line_number(index);
+  if (const ApiError* problem = input_.problem(index)) {
+    write_error(number, nullptr, *problem);
+    return;
+  }
+  const BatchLine line = input_.line(index);
+  try {
+    Running running{.line = number,
+                    .custom_id = line.custom_id,
+                    .request = line.request(),
+                    .prompt_tokens = 0,
+                    .answer = {}};
+    // A request draws the same wherever in a file it stands.
+    GenerationRequest generation =
+        model_.to_generation(running.request, checksum64(line.custom_id));
+    running.prompt_tokens = generation.prompt.size();
+    running_.emplace(engine_.submit(std::move(generation)), std::move(running));
+  } catch (const ApiError& error) {
+    write_error(number, &line.custom_id, error);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    write_error(number, &line.custom_id, ApiError(400, "invalid_value", "", error.what()));
+  }
+}
+
+void BatchJob::finish(const Running& running) {
+  if (running.answer.finish == FinishReason::kError) {
+    write_error(running.line, &running.custom_id,
+                ApiError(500, "server_error", "", running.answer.error));
+    return;
+  }
+  const std::string id = this->id(running.line);
+  ordered_json body = answer_body({id, journal_.created(), model_.name()}, running.request,
+                                  running.prompt_tokens, running.answer, model_.tokenizer());
+  journal_.append(running.line, false,
+                  output_line(id, running.custom_id, response(200, id, std::move(body)), nullptr));
+}
+
+// Without a custom_id the line is no request, so there is no response either. A line with the id of
+// another is written without it: whoever joins by it must not take this for the other's answer.
+void BatchJob::write_error(uint64_t line, const std::string* custom_id, const ApiError& error) {
+  const std::string id = this->id(line);
+  ordered_json answer = nullptr, name = nullptr;
+  if (custom_id != nullptr) {
+    name = *custom_id;
+    answer = response(error.status(), id, error_body(error));
+  }
+  const ordered_json what = {{"code", error.code_name()},
+                             {"message", fmt::format("line {}: {}", line, error.what())},
+                             {"line", line}};
+  journal_.append(line, true, output_line(id, std::move(name), std::move(answer), what));
+}
+
+bool is_output_of_job(const std::filesystem::path& path, const std::string& key,
+                      uint64_t first_line) {
+  const std::string start = line_start(line_id(key, first_line));
+  std::string found(start.size(), '\0');
+  const PosixFile file(path, O_RDONLY);
+  return file.read(0, found.data(), found.size()) == found.size() && found == start;
+}
+
+}  // namespace spillway

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a batch job: requests from its input through the engine into its journal.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "engine/engine.h"
+#include "serve/batch_input.h"
+#include "serve/batch_journal.h"
+#include "serve/openai_response.h"
+#include "serve/served_model.h"
+
+namespace spillway {
+
+struct BatchJobOptions {
+  std::string key;  // of this job: ids of results are made of it and of line numbers
+  // In the engine at once. More than it runs, so that one that ends is replaced in the same step.
+  int max_outstanding = 256;
+};
+
+// Keeps references to all it is given. What a line's result is depends on the line, the model and
+// the key alone, never on when or with which others it is computed (given a deterministic engine).
+// Not thread-safe.
+class BatchJob {
+ public:
+  BatchJob(const BatchInput& input, BatchJournal& journal, const ServedModel& model, Engine& engine,
+           const BatchJobOptions& options);
+
+  // Gives the engine what it has room for, runs one step, and writes what has ended. False when all
+  // lines have their results. Throws what the engine and the journal throw; a request that cannot
+  // be answered is a result.
+  bool step();
+
+  uint64_t requests() const { return input_.size(); }
+  uint64_t finished() const { return journal_.size(); }
+  uint64_t finished_before() const { return finished_before_; }  // by an earlier process
+  uint64_t failed() const { return journal_.failed(); }
+
+ private:
+  struct Running {
+    uint64_t line = 0;
+    std::string custom_id;
+    OpenAiRequest request;
+    size_t prompt_tokens = 0;
+    Answer answer;
+  };
+  void submit_more();
+  void submit(size_t index);
+  void finish(const Running& running);
+  void write_error(uint64_t line, const std::string* custom_id, const ApiError& error);
+  std::string id(uint64_t line) const;
+
+  const BatchInput& input_;
+  BatchJournal& journal_;
+  const ServedModel& model_;
+  Engine& engine_;
+  BatchJobOptions options_;
+  uint64_t finished_before_;
+  size_t next_ = 0;  // index of the first line that was not looked at
+  std::map<RequestId, Running> running_;
+};
+
+// Whether `path` is the output of this job, whole: then there is nothing left to do.
+bool is_output_of_job(const std::filesystem::path& path, const std::string& key,
+                      uint64_t first_line);
+
+}  // namespace spillway

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/batch_journal.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "serve/test_folder.h"
+
+namespace spillway {
+namespace {
+
+const JobFields kJob = {{"input", "abc"}, {"model", "m 1"}};
+
+// What the results of these lines are in all tests.
+std::string result(uint64_t line) {
+  return "{\"custom_id\":\"r" + std::to_string(line) + "\",\"text\":\"" +
+         std::string(line * 7 % 40, 'x') + "\"}";
+}
+
+class BatchJournalTest : public testing::Test {
+ protected:
+  // A journal with results of these lines, as a process that was killed leaves it.
+  std::string journal_text(std::initializer_list<uint64_t> lines) {
+    {
+      BatchJournal journal(path_, true);
+      journal.begin(kJob, 77);
+      for (const uint64_t line : lines) journal.append(line, line % 2 == 0, result(line));
+    }
+    return folder_.read("j");
+  }
+  // Opens `text` as a journal and adds what it lacks of lines 1 to 4; the output must be right.
+  void expect_recovers(const std::string& text) {
+    folder_.write("j", text);
+    size_t found = 0;
+    {
+      BatchJournal journal(path_, false);
+      found = journal.size();
+      journal.begin(kJob, 77);
+      EXPECT_EQ(journal.created(), 77);
+      for (uint64_t line = 4; line >= 1; --line) {
+        if (!journal.has(line)) journal.append(line, line % 2 == 0, result(line));
+      }
+      EXPECT_EQ(journal.failed(), 2U);
+      journal.write_output(folder_ / "out");
+    }
+    ASSERT_EQ(folder_.read("out"),
+              result(1) + "\n" + result(2) + "\n" + result(3) + "\n" + result(4) + "\n");
+    BatchJournal again(path_, false);
+    ASSERT_EQ(again.size(), 4U) << "what was appended after " << found << " is not found again";
+  }
+
+  TestFolder folder_;
+  std::filesystem::path path_ = folder_ / "j";
+};
+
+TEST_F(BatchJournalTest, KeepsResultsAndWritesThemInOrder) {
+  journal_text({3, 1, 10, 2});
+  BatchJournal journal(path_, false);
+  EXPECT_TRUE(journal.has_job());
+  EXPECT_EQ(journal.created(), 77);
+  EXPECT_EQ(journal.size(), 4U);
+  EXPECT_EQ(journal.failed(), 2U);
+  EXPECT_TRUE(journal.has(10) && !journal.has(4));
+  journal.write_output(folder_ / "out");
+  journal.remove();
+  EXPECT_EQ(folder_.read("out"),
+            result(1) + "\n" + result(2) + "\n" + result(3) + "\n" + result(10) + "\n");
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out.tmp"));
+}
+
+TEST_F(BatchJournalTest, RecoversFromAKillAtEveryByte) {
+  const std::string text = journal_text({3, 1, 2});
+  for (size_t bytes = 0; bytes <= text.size(); ++bytes) expect_recovers(text.substr(0, bytes));
+}
+
+TEST_F(BatchJournalTest, NeverTakesADamagedRecordForAResult) {
+  const std::string text = journal_text({3, 1, 2});
+  const size_t header = text.find('\n') + 1;
+  for (size_t byte = header; byte < text.size(); ++byte) {
+    std::string damaged = text;
+    damaged[byte] = static_cast<char>(damaged[byte] ^ (1 << byte % 7));
+    expect_recovers(damaged);
+  }
+  // A power failure may leave zeros where later records are sound.
+  std::string zeros = text;
+  std::fill_n(zeros.begin() + static_cast<std::ptrdiff_t>(header) + 5, 20, '\0');
+  expect_recovers(zeros);
+  expect_recovers(text + std::string(5000, '\0'));
+  expect_recovers(text + text.substr(header));
+}
+
+TEST_F(BatchJournalTest, RefusesADamagedHeaderButCanBeginAnew) {
+  const std::string text = journal_text({1});
+  const size_t header = text.find('\n');
+  for (size_t byte = 0; byte < header; ++byte) {
+    std::string damaged = text;
+    damaged[byte] = static_cast<char>(damaged[byte] ^ 1);
+    folder_.write("j", damaged);
+    EXPECT_NE(complaint([&] { BatchJournal journal(path_, false); }).find("--restart"),
+              std::string::npos);
+    EXPECT_EQ(folder_.read("j"), damaged) << "it was not ours to change";
+  }
+  BatchJournal journal(path_, true);
+  EXPECT_FALSE(journal.has_job());
+}
+
+TEST_F(BatchJournalTest, LeavesFilesAloneThatAreNotItsOwn) {
+  for (const std::string text : {"hello", "hello\n", "{}\n", "{\"xxh3\":1}\n", "\n"}) {
+    folder_.write("j", text);
+    EXPECT_NE(complaint([&] { BatchJournal journal(path_, false); }), "no error") << text;
+    EXPECT_EQ(folder_.read("j"), text);
+  }
+  std::filesystem::create_directory(folder_ / "d");
+  EXPECT_NE(complaint([&] { BatchJournal journal(folder_ / "d", false); }), "no error");
+}
+
+TEST_F(BatchJournalTest, RefusesAnotherJobAndSaysWhatDiffers) {
+  journal_text({1});
+  BatchJournal journal(path_, false);
+  const auto refused = [&](const JobFields& job) {
+    return complaint([&] { journal.begin(job, 5); });
+  };
+  EXPECT_EQ(refused(kJob), "no error");
+  EXPECT_NE(refused({{"input", "abd"}, {"model", "m 1"}}).find("another input (abc, now abd)"),
+            std::string::npos);
+  EXPECT_NE(refused({{"input", "abc"}, {"model", "m 2"}}).find("another model"), std::string::npos);
+  EXPECT_EQ(journal.created(), 77);
+}
+
+TEST_F(BatchJournalTest, BelongsToOneProcessAtATime) {
+  journal_text({1});
+  BatchJournal journal(path_, false);
+  // A lock belongs to an opened file, so this stands for another process.
+  EXPECT_NE(complaint([&] { BatchJournal other(path_, false); }).find("another process"),
+            std::string::npos);
+  EXPECT_NE(complaint([&] { BatchJournal other(path_, true); }).find("another process"),
+            std::string::npos);
+  EXPECT_EQ(journal.size(), 1U);
+}
+
+TEST_F(BatchJournalTest, LeavesNothingBehindWhereNothingBegan) {
+  { BatchJournal journal(path_, false); }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+// A limit on the size of files stands for a disk that is full.
+TEST_F(BatchJournalTest, GoesOnAfterTheDiskWasFull) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit old = {};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const std::string text = journal_text({3, 1});
+  for (uint64_t room = 0; room < text.size() + 80; room += 7) {
+    std::filesystem::remove(path_);
+    const struct rlimit limit = {room, old.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const std::string error = complaint([&] {
+      BatchJournal journal(path_, true);
+      journal.begin(kJob, 77);
+      for (const uint64_t line : {3, 1, 2}) journal.append(line, line % 2 == 0, result(line));
+      journal.write_output(folder_ / "out");
+    });
+    setrlimit(RLIMIT_FSIZE, &old);
+    if (error != "no error") {
+      EXPECT_NE(error.find("make room and run the same command again"), std::string::npos) << error;
+      EXPECT_FALSE(std::filesystem::exists(folder_ / "out.tmp"));
+    }
+    expect_recovers(folder_.read("j"));
+    std::filesystem::remove(folder_ / "out");
+  }
+  std::signal(SIGXFSZ, SIG_DFL);
+}
+
+}  // namespace
+}  // namespace spillway

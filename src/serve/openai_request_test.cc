@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/openai_request.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "serve/api_error.h"
+
+namespace spillway {
+namespace {
+
+constexpr auto kChat = OpenAiRoute::kChatCompletions;
+constexpr auto kText = OpenAiRoute::kCompletions;
+
+OpenAiRequest parse(OpenAiRoute route, const std::string& body) {
+  return parse_openai_request(route, parse_json_text(body));
+}
+
+// "code: param" of the refusal.
+std::string refusal(OpenAiRoute route, const std::string& body) {
+  try {
+    parse(route, body);
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status(), 400);
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    return error.code_name() + ": " + error.param();
+  }
+  return "none";
+}
+
+std::string with_hi(const std::string& fields) {
+  return R"({"messages":[{"role":"user","content":"hi"}])" + (fields.empty() ? "" : "," + fields) +
+         "}";
+}
+std::string with_prompt(const std::string& fields) { return R"({"prompt":"hi",)" + fields + "}"; }
+
+TEST(OpenAiRequestTest, KnowsItsRoutes) {
+  EXPECT_EQ(try_openai_route("/v1/chat/completions"), kChat);
+  EXPECT_EQ(try_openai_route("/v1/completions"), kText);
+  EXPECT_EQ(try_openai_route("/v1/embeddings"), std::nullopt);
+  EXPECT_EQ(try_openai_route("/v1/completions/"), std::nullopt);
+}
+
+TEST(OpenAiRequestTest, HasOpenAisDefaults) {
+  const OpenAiRequest chat = parse(kChat, with_hi(""));
+  EXPECT_EQ(chat.max_tokens, std::nullopt);
+  EXPECT_EQ(chat.sampling.temperature, 1.0F);
+  EXPECT_EQ(chat.sampling.logprobs, -1);
+  EXPECT_EQ(chat.seed, std::nullopt);
+  EXPECT_EQ(parse(kText, R"({"prompt":"x"})").max_tokens, 16);
+}
+
+TEST(OpenAiRequestTest, ReadsEveryField) {
+  const OpenAiRequest request = parse(kChat, R"({
+      "model": "m", "max_tokens": 3, "max_completion_tokens": 5, "temperature": 0.5, "top_p": 0.25,
+      "messages": [{"role": "developer", "content": "Be kind."},
+                   {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                   {"role": "assistant", "content": "c", "tool_calls": []}],
+      "top_k": 7, "min_p": 0.125, "seed": -1, "stop": ["x", "y"], "presence_penalty": 1,
+      "frequency_penalty": -1, "repetition_penalty": 1.5, "logit_bias": {"5": -100, "7": 1.5},
+      "logprobs": true, "top_logprobs": 4, "n": 1, "ignore_eos": true, "stream": true,
+      "stream_options": {"include_usage": true}, "user": "u", "metadata": {"a": "b"}, "tools": [],
+      "tool_choice": "none", "response_format": {"type": "text"}, "store": null})");
+  EXPECT_EQ(request.model, "m");
+  EXPECT_EQ(request.max_tokens, 5);
+  ASSERT_EQ(request.messages.size(), 3U);
+  EXPECT_EQ(request.messages[0].role, "system");
+  EXPECT_EQ(request.messages[1].content, "a\nb");
+  EXPECT_EQ(request.sampling.temperature, 0.5F);
+  EXPECT_EQ(request.sampling.top_p, 0.25F);
+  EXPECT_EQ(request.sampling.top_k, 7);
+  EXPECT_EQ(request.sampling.min_p, 0.125F);
+  EXPECT_EQ(request.seed, ~uint64_t{0});
+  EXPECT_EQ(request.stop, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(request.sampling.presence_penalty, 1.0F);
+  EXPECT_EQ(request.sampling.frequency_penalty, -1.0F);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.5F);
+  EXPECT_EQ(request.sampling.logit_bias,
+            (std::vector<std::pair<TokenId, float>>{{5, -100.0F}, {7, 1.5F}}));
+  EXPECT_EQ(request.sampling.logprobs, 4);
+  EXPECT_TRUE(request.ignore_end && request.stream && request.stream_usage);
+}
+
+TEST(OpenAiRequestTest, NullIsNotGiven) {
+  const OpenAiRequest request = parse(
+      kText, with_prompt(R"("max_tokens":null,"temperature":null,"stop":null,"seed":null,"n":null,
+                            "logprobs":null,"stream":null,"suffix":null,"echo":null,"logit_bias":null)"));
+  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_EQ(request.sampling.temperature, 1.0F);
+}
+
+TEST(OpenAiRequestTest, TakesAPromptInEveryForm) {
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(std::get<std::string>(parse(kText, R"({"prompt":"a"})").prompt), "a");
+  EXPECT_EQ(std::get<std::string>(parse(kText, R"({"prompt":["a"]})").prompt), "a");
+  EXPECT_EQ(std::get<Ids>(parse(kText, R"({"prompt":[1,2]})").prompt), (Ids{1, 2}));
+  EXPECT_EQ(std::get<Ids>(parse(kText, R"({"prompt":[[3]]})").prompt), Ids{3});
+  EXPECT_EQ(refusal(kText, R"({"prompt":["a","b"]})"), "unsupported_parameter: prompt");
+  EXPECT_EQ(refusal(kText, R"({"prompt":[1,"b"]})"), "invalid_type: prompt");
+  EXPECT_EQ(refusal(kText, R"({"prompt":[1,2.5]})"), "invalid_type: prompt");
+  EXPECT_EQ(refusal(kText, R"({"prompt":[-1]})"), "invalid_value: prompt[0]");
+  EXPECT_EQ(refusal(kText, R"({"prompt":[1,18446744073709551615]})"), "invalid_value: prompt[1]");
+  EXPECT_EQ(refusal(kText, R"({"prompt":{}})"), "invalid_type: prompt");
+  EXPECT_EQ(refusal(kText, R"({})"), "missing_required_parameter: prompt");
+}
+
+TEST(OpenAiRequestTest, NamesTheFieldThatItRefuses) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("temperature":-1)", "invalid_value: temperature"},
+      {R"("temperature":"hot")", "invalid_type: temperature"},
+      {R"("temperature":1e300)", "invalid_value: temperature"},
+      {R"("top_p":1.5)", "invalid_value: top_p"},
+      {R"("top_k":-2)", "invalid_value: top_k"},
+      {R"("top_k":1.5)", "invalid_type: top_k"},
+      {R"("min_p":true)", "invalid_type: min_p"},
+      {R"("max_tokens":0)", "invalid_value: max_tokens"},
+      {R"("max_tokens":-5)", "invalid_value: max_tokens"},
+      {R"("max_tokens":99999999999)", "invalid_value: max_tokens"},
+      {R"("max_completion_tokens":1.0)", "invalid_type: max_completion_tokens"},
+      {R"("repetition_penalty":0)", "invalid_value: repetition_penalty"},
+      {R"("n":2)", "unsupported_parameter: n"},
+      {R"("n":0)", "invalid_value: n"},
+      {R"("seed":1.5)", "invalid_type: seed"},
+      {R"("seed":1e30)", "invalid_type: seed"},
+      {R"("stop":5)", "invalid_type: stop"},
+      {R"("stop":["a",5])", "invalid_type: stop[1]"},
+      {R"("stop":["","","","","","","","","","","","","","","","",""])", "invalid_value: stop"},
+      {R"("stream":"yes")", "invalid_type: stream"},
+      {R"("stream_options":{"x":1})", "unknown_parameter: stream_options.x"},
+      {R"("logit_bias":[1])", "invalid_type: logit_bias"},
+      {R"("logit_bias":{"a":1})", "invalid_value: logit_bias.a"},
+      {R"("logit_bias":{"-3":1})", "invalid_value: logit_bias.-3"},
+      {R"("logit_bias":{"3":1000})", "invalid_value: logit_bias.3"},
+      {R"("logprobs":5)", "invalid_type: logprobs"},
+      {R"("logprobs":true,"top_logprobs":21)", "invalid_value: top_logprobs"},
+      {R"("top_logprobs":2)", "invalid_value: top_logprobs"},
+      {R"("tools":[{}])", "unsupported_parameter: tools"},
+      {R"("tool_choice":"required")", "unsupported_parameter: tool_choice"},
+      {R"("response_format":{"type":"json_object"})", "unsupported_parameter: response_format"},
+      {R"("response_format":{"type":5})", "unsupported_parameter: response_format"},
+      {R"("reasoning_effort":"high")", "unsupported_parameter: reasoning_effort"},
+      {R"("model":5)", "invalid_type: model"},
+      {R"("temprature":1)", "unknown_parameter: temprature"},
+      {R"("prompt":"x")", "unknown_parameter: prompt"},
+      {R"("a\nb":1)", R"(unknown_parameter: a\nb)"},
+  };
+  for (const auto& [fields, expected] : cases)
+    EXPECT_EQ(refusal(kChat, with_hi(fields)), expected) << fields;
+  EXPECT_EQ(refusal(kText, with_prompt(R"("logprobs":21)")), "invalid_value: logprobs");
+  EXPECT_EQ(refusal(kText, with_prompt(R"("echo":true)")), "unsupported_parameter: echo");
+  EXPECT_EQ(refusal(kText, with_prompt(R"("suffix":"x")")), "unsupported_parameter: suffix");
+  EXPECT_EQ(refusal(kText, with_prompt(R"("best_of":2)")), "unsupported_parameter: best_of");
+  EXPECT_EQ(refusal(kText, with_prompt(R"("best_of":1,"echo":false,"suffix":"")")), "none");
+  EXPECT_EQ(refusal(kText, with_prompt(R"("messages":[])")), "unknown_parameter: messages");
+  EXPECT_EQ(refusal(kText, "[]"), "invalid_type: body");
+  EXPECT_EQ(refusal(kText, "null"), "invalid_type: body");
+}
+
+TEST(OpenAiRequestTest, RefusesMessagesThatItCannotRender) {
+  const auto messages = [](const std::string& list) {
+    return refusal(kChat, R"({"messages":)" + list + "}");
+  };
+  EXPECT_EQ(messages("[]"), "invalid_value: messages");
+  EXPECT_EQ(messages("null"), "missing_required_parameter: messages");
+  EXPECT_EQ(messages("{}"), "invalid_type: messages");
+  EXPECT_EQ(messages(R"(["hi"])"), "invalid_type: messages[0]");
+  EXPECT_EQ(messages(R"([{"role":"user"}])"), "missing_required_parameter: messages[0].content");
+  EXPECT_EQ(messages(R"([{"content":"x"}])"), "missing_required_parameter: messages[0].role");
+  EXPECT_EQ(messages(R"([{"role":"user","content":5}])"), "invalid_type: messages[0].content");
+  EXPECT_EQ(messages(R"([{"role":"tool","content":"x"}])"),
+            "unsupported_parameter: messages[0].role");
+  EXPECT_EQ(messages(R"([{"role":"user","content":"x","name":"bob"}])"),
+            "unsupported_parameter: messages[0].name");
+  EXPECT_EQ(messages(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])"),
+            "unsupported_parameter: messages[0].content[0].type");
+  EXPECT_EQ(messages(R"([{"role":"user","content":[{"type":"text"}]}])"),
+            "missing_required_parameter: messages[0].content[0].text");
+  EXPECT_EQ(messages(R"([{"role":"user","content":"x","mood":"good"}])"),
+            "unknown_parameter: messages[0].mood");
+}
+
+TEST(OpenAiRequestTest, RefusesTextThatIsNotJson) {
+  std::string nested(100'000, '[');
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("nonsense"), std::string("{} {}"),
+        std::string("{\"a\":1e999}"), std::string("\"\xff\""), std::string("{\"a\":\"\x01\"}"),
+        std::string("[1,]"), nested, nested + std::string(100'000, ']'), std::string("1\0", 2)}) {
+    try {
+      parse_json_text(text);
+      ADD_FAILURE() << text.substr(0, 40);
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.code_name(), "invalid_json");
+      EXPECT_EQ(std::string(error.what()).find_first_of("\n\xff"), std::string::npos);
+    }
+  }
+  EXPECT_NO_THROW(parse_json_text(std::string(60, '[') + std::string(60, ']')));
+}
+
+}  // namespace
+}  // namespace spillway

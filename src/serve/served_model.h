@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the API needs to know of a loaded model: how text becomes its tokens, and its limits.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/engine.h"
+#include "serve/openai_request.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace spillway {
+
+// Keeps a pointer to the tokenizer. Immutable, so thread-safe.
+class ServedModel {
+ public:
+  // `name` is what answers call it. `tokenizer` may be null: then prompts are ids.
+  // `max_sequence_tokens` bounds prompt and answer together.
+  ServedModel(std::string name, const Tokenizer* tokenizer, int64_t max_sequence_tokens);
+
+  const std::string& name() const { return name_; }
+  const Tokenizer* tokenizer() const { return tokenizer_; }
+
+  // The request as the engine takes it. `default_seed` is for requests without one. Throws
+  // ApiError(400) for what this model cannot do: text without a tokenizer, chat without a template
+  // that is known, more tokens than there is room for.
+  GenerationRequest to_generation(const OpenAiRequest& request, uint64_t default_seed) const;
+
+ private:
+  std::vector<TokenId> encode(const OpenAiRequest& request) const;
+
+  std::string name_;
+  const Tokenizer* tokenizer_;
+  std::optional<ChatTemplate> chat_;
+  int64_t max_sequence_tokens_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch job has the same results however often it is abandoned and whatever runs together.
+#include "serve/batch_job.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+#include "storage/temp_folder.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway {
+namespace {
+
+using testing_models::tiny_prompt;
+using testing_models::TinyRuntime;
+
+// Of any lengths; every seventh line is no request, every fifth one that is refused.
+std::string make_input(int lines) {
+  std::string text;
+  for (int n = 0; n < lines; ++n) {
+    if (n % 7 == 3) text += "\nnonsense\n";
+    std::vector<int32_t> ids = tiny_prompt(1 + n * 11 % 50, static_cast<uint32_t>(n));
+    if (n % 5 == 4) ids.push_back(97);  // outside the vocabulary
+    text += fmt::format(
+        R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions","body":{{"max_tokens":{},"prompt":[{}]}}}})",
+        n, 1 + n * 13 % 40, fmt::join(ids, ","));
+    text += '\n';
+  }
+  return text;
+}
+
+class BatchJobTest : public testing::Test {
+ protected:
+  BatchJobTest() { runtime_.device.ops().set_deterministic(true); }
+
+  struct Limits {
+    int32_t blocks = 200;
+    int step_tokens = 64;
+    int sequences = 5;
+  };
+  // Runs at most `steps` steps, as a process that is then killed; whether the job was finished.
+  bool run(const Limits& limits, int steps, int64_t* preemptions = nullptr) {
+    const BatchInput input(input_);
+    BatchJournal journal(folder_ / "journal", false);
+    journal.begin({{"input", input.checksum()}}, 5);
+    KvCache kv = runtime_.make_kv(limits.blocks);
+    Decoder decoder = runtime_.make_decoder(limits.step_tokens);
+    Engine engine(decoder, kv, nullptr,
+                  {.max_step_tokens = limits.step_tokens, .max_sequences = limits.sequences});
+    const ServedModel model("tiny", nullptr, engine.max_sequence_tokens());
+    BatchJob job(input, journal, model, engine,
+                 {.key = "k", .max_outstanding = limits.sequences + 2});
+    EXPECT_EQ(job.finished(), job.finished_before());
+    while (steps-- > 0) {
+      if (job.step()) continue;
+      EXPECT_EQ(job.finished(), job.requests());
+      journal.write_output(folder_ / "out");
+      journal.remove();
+      if (preemptions != nullptr) *preemptions = engine.stats().preemptions;
+      return true;
+    }
+    return false;
+  }
+  std::string output() const {
+    std::ifstream file(folder_ / "out");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  TempFolder folder_;
+  std::filesystem::path input_ = folder_.write("in", make_input(20));
+  TinyRuntime runtime_{"llama", DType::kF32, 1};
+};
+
+TEST_F(BatchJobTest, ResultsDoNotDependOnWhatRunsTogether) {
+  ASSERT_TRUE(run({}, 100'000));
+  const std::string expected = output();
+  EXPECT_EQ(std::count(expected.begin(), expected.end(), '\n'), 23);
+  for (const Limits& limits : {Limits{.sequences = 1}, Limits{.step_tokens = 3, .sequences = 2},
+                               Limits{.step_tokens = 512, .sequences = 64}}) {
+    ASSERT_TRUE(run(limits, 100'000));
+    EXPECT_EQ(output(), expected);
+  }
+  int64_t preemptions = 0;
+  ASSERT_TRUE(run({.blocks = 9, .sequences = 8}, 100'000, &preemptions));
+  EXPECT_GT(preemptions, 0);
+  EXPECT_EQ(output(), expected);
+}
+
+TEST_F(BatchJobTest, GoesOnWhereItWas) {
+  ASSERT_TRUE(run({}, 100'000));
+  const std::string expected = output();
+  for (const int steps : {1, 15}) {
+    int runs = 1;
+    size_t finished = 0;
+    // With few steps in a run only short requests ever end; then runs become longer.
+    while (!run({}, steps + runs, nullptr)) {
+      ++runs;
+      const size_t now = BatchJournal(folder_ / "journal", false).size();
+      EXPECT_GE(now, finished);
+      finished = now;
+    }
+    EXPECT_GT(runs, 2);
+    EXPECT_EQ(output(), expected) << "after " << runs << " runs";
+  }
+}
+
+TEST_F(BatchJobTest, KnowsItsOutput) {
+  ASSERT_TRUE(run({}, 100'000));
+  EXPECT_TRUE(is_output_of_job(folder_ / "out", "k", 1));
+  EXPECT_FALSE(is_output_of_job(folder_ / "out", "l", 1));
+  EXPECT_FALSE(is_output_of_job(folder_ / "out", "k", 2));
+  EXPECT_FALSE(is_output_of_job(folder_.write("short", "{"), "k", 1));
+}
+
+}  // namespace
+}  // namespace spillway
