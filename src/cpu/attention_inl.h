@@ -344,7 +344,7 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
 #if HWY_ARCH_X86
     if (n >= end_page || head >= a.kv_heads) return;
     const uint8_t* page_at = a.page(plane, tile.blocks[n], head);
-    for (int64_t i = 0; i < a.layout.bytes; i += 64) hwy::Prefetch(page_at + i);
+    for (int64_t i = 0; i < a.layout.bytes; i += 64) __builtin_prefetch(page_at + i);
 #else
     (void)plane, (void)n, (void)head;
 #endif
