@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -20,6 +21,7 @@
 
 #include "base/error.h"
 #include "storage/async_io.h"
+#include "storage/spill_file.h"
 
 namespace spillway {
 namespace {
@@ -30,7 +32,7 @@ struct Options {
   std::string dir = ".";
   uint64_t mib = 1024;
   int repeat = 7, depth = 32, threads = 16, raw_threads = 16;
-  uint64_t piece_kib = 1024, request_mib = 64;
+  uint64_t piece_kib = 1024, request_mib = 64, block_kib = 128;
   bool as_json = false;
 };
 
@@ -75,6 +77,34 @@ double through_queue(IoQueue& queue, const IoFile& file, std::span<std::byte> me
   return static_cast<double>(memory.size()) / took.count() / 1e9;
 }
 
+// Spilled blocks, as KV pages are: each its own request, in any order, checksums included.
+double spill(SpillFile& file, std::span<std::byte> memory, const Options& options, bool write) {
+  const size_t bytes = options.block_kib << 10;
+  std::vector<uint32_t> order(file.blocks());
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(1));
+  const size_t ahead = 2 * static_cast<size_t>(options.depth);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<IoTicket> writes(write ? ahead : 0);
+  std::vector<SpillRead> reads(write ? 0 : ahead);
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto part = memory.subspan(order[i] * bytes, bytes);
+    if (write) {
+      writes[i % ahead].wait();
+      writes[i % ahead] = file.write(order[i], part);
+    } else {
+      if (reads[i % ahead].pending()) reads[i % ahead].wait();
+      reads[i % ahead] = file.read(order[i], part);
+    }
+  }
+  wait_all(writes);
+  for (SpillRead& read : reads) {
+    if (read.pending()) read.wait();
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  return static_cast<double>(order.size() * bytes) / took.count() / 1e9;
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -102,6 +132,7 @@ json measure(const Options& options) {
       .depth = options.depth, .piece_bytes = options.piece_kib << 10, .threads = options.threads};
   std::map<std::string, std::function<double(bool)>> ways;
   std::vector<std::unique_ptr<IoQueue>> queues;
+  std::vector<std::unique_ptr<SpillFile>> spills;
   for (const auto& [name, backend] :
        {std::pair{"uring", IoBackend::kUring}, std::pair{"threads", IoBackend::kThreads}}) {
     queue_options.backend = backend;
@@ -112,6 +143,14 @@ json measure(const Options& options) {
       continue;
     }
     IoQueue& queue = *queues.back();
+    spills.push_back(std::make_unique<SpillFile>(
+        queue,
+        SpillOptions{.dir = options.dir,
+                     .block_bytes = options.block_kib << 10,
+                     .blocks = static_cast<uint32_t>(memory.size() / (options.block_kib << 10))}));
+    ways[std::string(name) + "_spill"] = [&, file_of_blocks = spills.back().get()](bool write) {
+      return spill(*file_of_blocks, memory.span(), options, write);
+    };
     for (const bool alone : {false, true}) {
       ways[std::string(name) + (alone ? "_one_request" : "")] = [&, alone](bool write) {
         return through_queue(queue, file, memory.span(), options, write, alone);
@@ -128,8 +167,9 @@ json measure(const Options& options) {
                  {"threads", options.threads},
                  {"raw_threads", options.raw_threads},
                  {"piece_kib", options.piece_kib},
-                 {"request_mib", options.request_mib}};
-  ways["raw"](true);  // the first time blocks are found for the file
+                 {"request_mib", options.request_mib},
+                 {"block_kib", options.block_kib}};
+  for (const auto& [name, way] : ways) way(true);  // the first time the disk finds blocks for them
   for (const bool write : {true, false}) {
     std::map<std::string, std::vector<double>> rates;
     for (int i = 0; i < options.repeat; ++i) {
@@ -160,6 +200,8 @@ int run(int argc, char** argv) {
   app.add_option("--raw-threads", options.raw_threads, "threads of the plain loop");
   app.add_option("--piece-kib", options.piece_kib, "length of pieces");
   app.add_option("--request-mib", options.request_mib, "length of requests")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--block-kib", options.block_kib, "length of spilled blocks, a multiple of 4")
       ->check(CLI::PositiveNumber);
   app.add_flag("--json", options.as_json, "print JSON");
   CLI11_PARSE(app, argc, argv);

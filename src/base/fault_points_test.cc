@@ -85,5 +85,30 @@ TEST_F(FaultPointsTest, RefusesTextThatMeansNothing) {
   EXPECT_EQ(with_fault("a", 8), 8) << "the good part must not be armed alone";
 }
 
+// In a process of its own: the environment is read once.
+TEST_F(FaultPointsTest, TheFirstPointReadsTheEnvironment) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  ::setenv("SPILLWAY_FAULTS", "io.read:2:eio", 1);
+  EXPECT_EXIT(
+      {
+        const bool first = with_fault("io.read", 8) == 8;
+        std::exit(first && with_fault("io.read", 8) == -EIO ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+  ::setenv("SPILLWAY_FAULTS", "nonsense", 1);
+  EXPECT_EXIT(std::exit(with_fault("io.read", 8) == 8 ? 0 : 1), ::testing::ExitedWithCode(0),
+              "SPILLWAY_FAULTS is ignored");
+  EXPECT_EXIT(
+      {
+        try {
+          arm_faults_from_environment();
+        } catch (const Error&) {
+          std::exit(7);
+        }
+      },
+      ::testing::ExitedWithCode(7), "");
+  ::unsetenv("SPILLWAY_FAULTS");
+}
+
 }  // namespace
 }  // namespace spillway

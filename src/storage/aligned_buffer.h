@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/fault_points.h"
 
 namespace spillway {
 
@@ -27,7 +28,9 @@ class AlignedBuffer {
   AlignedBuffer() = default;
   explicit AlignedBuffer(size_t bytes)
       : size_(align_up(bytes)),
-        data_(static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, size_))) {
+        data_(injected_error("alloc.aligned")
+                  ? nullptr
+                  : static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, size_))) {
     SPW_CHECK(data_ != nullptr, kOutOfMemory, "no memory for a buffer of {} bytes", size_);
   }
   std::byte* data() { return data_.get(); }

@@ -32,7 +32,7 @@ void IoTicket::wait() {
   if (!request_) return;
   const std::shared_ptr<IoRequest> request = std::move(request_);
   request->done.wait(false, std::memory_order_acquire);
-  if (request->error) std::rethrow_exception(request->error);
+  if (request->failure) throw Error(request->failure->code, request->failure->message);
 }
 
 void wait_all(std::span<IoTicket> tickets) {

@@ -5,12 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "base/error.h"
 #include "storage/aligned_buffer.h"
 #include "storage/io_file.h"
 
@@ -63,9 +64,14 @@ struct IoQueueOptions {
   IoBackend backend = IoBackend::kAuto;  // kUring: throws kUnsupported where it is not allowed
 };
 
-// Called by a thread of the queue when a request has ended, before its ticket is done; the pointer
-// is null where all is well. Keep it short, and do not throw or wait for tickets in it.
-using IoCallback = std::function<void(const std::exception_ptr& error)>;
+// What went wrong with a request, as the Error that IoTicket::wait() throws has it.
+struct IoFailure {
+  ErrorCode code;
+  std::string message;
+};
+// Called by a thread of the queue when a request has ended, before its ticket is done; null where
+// all is well. Keep it short, and do not throw or wait for tickets in it.
+using IoCallback = std::function<void(const IoFailure* failure)>;
 
 // Requests begin in the order in which they come; pieces of several are on their way together and
 // end in any order: wait for a write before reading what it wrote. A thread of the queue's own

@@ -14,14 +14,10 @@
 namespace spillway {
 namespace {
 
-template <class... Args>
-std::exception_ptr io_error(const Piece& piece, fmt::format_string<Args...> format,
-                            Args&&... args) {
-  return std::make_exception_ptr(
-      Error(ErrorCode::kIo,
-            fmt::format("{} {} at byte {}: {}", piece.request->is_write ? "writing" : "reading",
-                        printable_path(piece.request->file->path()), piece.next_offset(),
-                        fmt::format(format, std::forward<Args>(args)...))));
+IoFailure io_failure(const Piece& piece, const std::string& what) {
+  return {ErrorCode::kIo,
+          fmt::format("{} {} at byte {}: {}", piece.request->is_write ? "writing" : "reading",
+                      printable_path(piece.request->file->path()), piece.next_offset(), what)};
 }
 
 bool at_end(const Piece& piece, size_t reached) {
@@ -46,7 +42,7 @@ std::optional<Piece> PieceQueue::next_locked() {
   while (!waiting_.empty()) {
     const std::shared_ptr<IoRequest>& request = waiting_.front();
     const size_t begun = request->begun_bytes;
-    if (request->error) {  // the rest of a request that failed
+    if (request->failure) {  // the rest of a request that failed
       request->begun_bytes = request->bytes;
       waiting_.pop_front();
       continue;
@@ -94,13 +90,13 @@ bool PieceQueue::continue_after(Piece& piece, int64_t result) {
     return true;
   }
   if (result < 0) {
-    end_piece(piece, io_error(piece, "{}", error_text(result)));
+    end_piece(piece, io_failure(piece, error_text(result)));
     return false;
   }
   const size_t reached = piece.done_bytes + static_cast<size_t>(result);
   if (reached >= piece.needed) {
     piece.done_bytes = reached;
-    end_piece(piece, nullptr);
+    end_piece(piece, std::nullopt);
     return false;
   }
   // Direct I/O goes on at a whole block; so what ends inside one is read again, unless the file
@@ -112,24 +108,24 @@ bool PieceQueue::continue_after(Piece& piece, int64_t result) {
   piece.done_bytes = whole;
   if (!ended && piece.stalls < kMostStalls) return true;
   piece.done_bytes = reached;
-  end_piece(piece, ended ? io_error(piece, "the file ends there, {} bytes too early",
-                                    piece.needed - reached)
-                         : io_error(piece, "nothing more is transferred"));
+  end_piece(piece, io_failure(piece, ended ? fmt::format("the file ends there, {} bytes too early",
+                                                         piece.needed - reached)
+                                           : "nothing more is transferred"));
   return false;
 }
 
-void PieceQueue::end_piece(Piece& piece, std::exception_ptr error) {
+void PieceQueue::end_piece(Piece& piece, std::optional<IoFailure> failure) {
   const std::shared_ptr<IoRequest> request = std::move(piece.request);
   {
     const std::lock_guard lock(mutex_);
     // Lower pieces began earlier and are waited for: the same error whatever ends first.
-    if (error && (!request->error || piece.offset < request->error_offset)) {
-      request->error = std::move(error);
-      request->error_offset = piece.offset;
+    if (failure && (!request->failure || piece.offset < request->failure_offset)) {
+      request->failure = std::move(failure);
+      request->failure_offset = piece.offset;
     }
     // A failed request ends here although pieces of it have not begun; next_locked() drops them.
     --request->pieces_out;
-    const bool all_begun = request->begun_bytes == request->bytes || request->error;
+    const bool all_begun = request->begun_bytes == request->bytes || request->failure;
     if (request->pieces_out > 0 || !all_begun) return;
     request->begun_bytes = request->bytes;
     std::erase(waiting_, request);
@@ -138,10 +134,10 @@ void PieceQueue::end_piece(Piece& piece, std::exception_ptr error) {
 }
 
 void PieceQueue::finish(const std::shared_ptr<IoRequest>& request) {
-  if (!request->error) {
+  if (!request->failure) {
     (request->is_write ? bytes_written_ : bytes_read_) += request->needed;
   }
-  if (request->on_done) request->on_done(request->error);
+  if (request->on_done) request->on_done(request->failure ? &*request->failure : nullptr);
   request->on_done = nullptr;  // what it holds must not live as long as the ticket
   request->done.store(true, std::memory_order_release);
   request->done.notify_all();
@@ -155,9 +151,9 @@ void PieceQueue::stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     for (const auto& request : waiting_) {
-      if (!request->error) {
-        request->error = std::make_exception_ptr(
-            Error(ErrorCode::kCancelled, "the queue ended before this was read or written"));
+      if (!request->failure) {
+        request->failure =
+            IoFailure{ErrorCode::kCancelled, "the queue ended before this was read or written"};
       }
       request->begun_bytes = request->bytes;
       if (request->pieces_out == 0) ended.push_back(request);

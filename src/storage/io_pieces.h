@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,8 +30,8 @@ struct IoRequest {
   // Guarded by the queue's mutex.
   size_t begun_bytes = 0;  // of which pieces have been handed out
   size_t pieces_out = 0;
-  std::exception_ptr error;  // of the lowest offset; final when `done`
-  uint64_t error_offset = 0;
+  std::optional<IoFailure> failure;  // of the lowest offset; final when `done`
+  uint64_t failure_offset = 0;
 
   std::atomic<bool> done{false};
 };
@@ -75,7 +74,7 @@ class PieceQueue {
 
  private:
   std::optional<Piece> next_locked();
-  void end_piece(Piece& piece, std::exception_ptr error);
+  void end_piece(Piece& piece, std::optional<IoFailure> failure);
   void finish(const std::shared_ptr<IoRequest>& request);
 
   const size_t piece_bytes_;

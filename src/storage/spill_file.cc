@@ -137,8 +137,8 @@ IoTicket SpillFile::write(uint32_t block, std::span<const std::byte> payload) {
   const std::span<const std::byte> whole(payload.data(), buffer_bytes(payload.size()));
   try {
     return queue_.write(file(), offset_of(block), whole,
-                        [block, transfers = transfers_](const std::exception_ptr& error) {
-                          transfers->end(block, true, error != nullptr);
+                        [block, transfers = transfers_](const IoFailure* failure) {
+                          transfers->end(block, true, failure != nullptr);
                         });
   } catch (...) {  // it never began
     transfers_->end(block, true, true);
@@ -161,10 +161,9 @@ SpillRead SpillFile::read(uint32_t block, std::span<std::byte> buffer) {
   read.file_ = &file();
   read.payload_ = buffer.first(header.payload_bytes);
   try {
-    read.ticket_ = queue_.read(file(), offset_of(block), buffer.first(bytes),
-                               [block, transfers = transfers_](const std::exception_ptr&) {
-                                 transfers->end(block, false, false);
-                               });
+    read.ticket_ = queue_.read(
+        file(), offset_of(block), buffer.first(bytes),
+        [block, transfers = transfers_](const IoFailure*) { transfers->end(block, false, false); });
   } catch (...) {
     transfers_->end(block, false, true);
     throw;
