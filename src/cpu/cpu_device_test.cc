@@ -59,7 +59,7 @@ TEST(CpuDeviceTest, AFailedAllocationIsAnErrorAndLeavesNothing) {
       EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
     }
     EXPECT_EQ(device.usage().bytes[static_cast<int>(MemoryTag::kKv)], 0U);
-    EXPECT_EQ(device.allocate(bytes, MemoryTag::kKv).size(), bytes);
+    EXPECT_EQ(device.allocate(bytes, MemoryTag::kKv).bytes(), bytes);
     disarm_faults();
   }
 }

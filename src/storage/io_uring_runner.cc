@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <thread>
@@ -34,6 +35,7 @@ class UringRunner final : public PieceRunner {
 
   IoBackend backend() const override { return IoBackend::kUring; }
   void wake() override {
+    if (!sleeps_.exchange(false)) return;
     const uint64_t one = 1;
     // Cannot fail but for a counter at its end, and then the thread is awake.
     [[maybe_unused]] const ssize_t n = ::write(wake_fd_, &one, sizeof one);
@@ -45,21 +47,33 @@ class UringRunner final : public PieceRunner {
   void run() {
     poll_wake();
     while (!pieces_.stopped() || free_.size() < slots_.size()) {
-      while (!free_.empty()) {
-        auto piece = pieces_.try_next();
-        if (!piece) break;
-        const size_t slot = free_.back();
-        free_.pop_back();
-        slots_[slot] = std::move(*piece);
-        prepare(slot);
+      take_pieces();
+      if (!free_.empty()) {
+        // With room for more it wants to be woken: said before the last look, so that nothing
+        // that comes in between is missed.
+        sleeps_ = true;
+        take_pieces();
+        if (pieces_.stopped() && free_.size() == slots_.size()) return;
       }
       int submitted = -injected_error("io.submit");
       if (submitted == 0) submitted = io_uring_submit_and_wait(&ring_, 1);
+      sleeps_ = false;
       // Too much under way elsewhere, or interrupted: what was not taken stays in the ring.
       if (submitted < 0 && submitted != -EINTR) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       take_answers();
+    }
+  }
+
+  void take_pieces() {
+    while (!free_.empty()) {
+      auto piece = pieces_.try_next();
+      if (!piece) return;
+      const size_t slot = free_.back();
+      free_.pop_back();
+      slots_[slot] = std::move(*piece);
+      prepare(slot);
     }
   }
 
@@ -118,7 +132,8 @@ class UringRunner final : public PieceRunner {
   PieceQueue& pieces_;
   io_uring ring_;
   int wake_fd_;
-  std::vector<Piece> slots_;  // with the system unless in free_
+  std::atomic<bool> sleeps_{false};  // until the next answer, although it could take more
+  std::vector<Piece> slots_;         // with the system unless in free_
   std::vector<size_t> free_;
   std::thread thread_;
 };
