@@ -133,6 +133,7 @@ json measure(const Options& options) {
   std::map<std::string, std::function<double(bool)>> ways;
   std::vector<std::unique_ptr<IoQueue>> queues;
   std::vector<std::unique_ptr<SpillFile>> spills;
+  // Reads of `auto` are those of uring, where that works, and its writes those of threads.
   for (const auto& [name, backend] :
        {std::pair{"uring", IoBackend::kUring}, std::pair{"threads", IoBackend::kThreads}}) {
     queue_options.backend = backend;

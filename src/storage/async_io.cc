@@ -53,31 +53,48 @@ IoQueue::IoQueue(const IoQueueOptions& options) : options_(options) {
                 options.piece_bytes % kDirectAlignment == 0,
             kInvalidArgument, "I/O queue of depth {} and {} threads with pieces of {} bytes",
             options.depth, options.threads, options.piece_bytes);
-  pieces_ = std::make_shared<PieceQueue>(options.piece_bytes);
-  std::string reason;
-  if (options.backend != IoBackend::kThreads) {
-    runner_ = try_make_uring_runner(*pieces_, options.depth, reason);
-    SPW_CHECK(runner_ || options.backend == IoBackend::kAuto, kUnsupported,
-              "io_uring does not work here: {}", reason);
-  }
-  if (!runner_) {
-    if (!reason.empty()) log_debug("disk I/O through threads; io_uring: {}", reason);
-    runner_ = make_thread_runner(*pieces_, std::min(options.threads, options.depth));
-  }
+  reads_ = make_lane(options.backend);
 }
 
 IoQueue::~IoQueue() {
-  pieces_->stop();
-  runner_->wake();
-  runner_.reset();
+  for (Lane* lane : {&reads_, &writes_}) {
+    if (!lane->pieces) continue;
+    lane->pieces->stop();
+    lane->runner->wake();
+    lane->runner.reset();
+  }
 }
 
-IoTicket IoQueue::submit(std::shared_ptr<IoRequest> request) {
+IoQueue::Lane IoQueue::make_lane(IoBackend backend) const {
+  Lane lane{std::make_unique<PieceQueue>(options_.piece_bytes), nullptr};
+  std::string reason;
+  if (backend != IoBackend::kThreads) {
+    lane.runner = try_make_uring_runner(*lane.pieces, options_.depth, reason);
+    SPW_CHECK(lane.runner || backend == IoBackend::kAuto, kUnsupported,
+              "io_uring does not work here: {}", reason);
+  }
+  if (!lane.runner) {
+    if (!reason.empty()) log_debug("disk I/O through threads; io_uring: {}", reason);
+    lane.runner = make_thread_runner(*lane.pieces, std::min(options_.threads, options_.depth));
+  }
+  return lane;
+}
+
+IoQueue::Lane& IoQueue::write_lane() {
+  std::call_once(first_write_, [&] {
+    writes_ =
+        make_lane(options_.backend == IoBackend::kUring ? IoBackend::kUring : IoBackend::kThreads);
+    has_writes_ = true;
+  });
+  return writes_;
+}
+
+IoTicket IoQueue::submit(Lane& lane, std::shared_ptr<IoRequest> request) {
   SPW_ASSERT(request->bytes > 0 && request->needed > 0 && request->needed <= request->bytes);
   SPW_ASSERT(request->offset % kDirectAlignment == 0 && request->bytes % kDirectAlignment == 0 &&
              is_aligned(request->data));
-  pieces_->push(request);
-  runner_->wake();
+  lane.pieces->push(request);
+  lane.runner->wake();
   return IoTicket(std::move(request));
 }
 
@@ -90,7 +107,7 @@ IoTicket IoQueue::read(const IoFile& file, uint64_t offset, std::span<std::byte>
   request->bytes = buffer.size();
   request->needed = needed;
   request->on_done = std::move(on_done);
-  return submit(std::move(request));
+  return submit(reads_, std::move(request));
 }
 
 IoTicket IoQueue::write(const IoFile& file, uint64_t offset, std::span<const std::byte> bytes,
@@ -102,7 +119,7 @@ IoTicket IoQueue::write(const IoFile& file, uint64_t offset, std::span<const std
   request->data = const_cast<std::byte*>(bytes.data());
   request->bytes = request->needed = bytes.size();
   request->on_done = std::move(on_done);
-  return submit(std::move(request));
+  return submit(write_lane(), std::move(request));
 }
 
 ExtentRead IoQueue::read_extent(const IoFile& file, uint64_t offset, uint64_t bytes,
@@ -113,9 +130,15 @@ ExtentRead IoQueue::read_extent(const IoFile& file, uint64_t offset, uint64_t by
           buffer.subspan(offset - base, bytes)};
 }
 
-void IoQueue::drain() { pieces_->drain(); }
-IoBackend IoQueue::backend() const { return runner_->backend(); }
-uint64_t IoQueue::bytes_read() const { return pieces_->bytes_read(); }
-uint64_t IoQueue::bytes_written() const { return pieces_->bytes_written(); }
+void IoQueue::drain() {
+  reads_.pieces->drain();
+  if (has_writes_) writes_.pieces->drain();
+}
+
+IoBackend IoQueue::backend() const { return reads_.runner->backend(); }
+uint64_t IoQueue::bytes_read() const { return reads_.pieces->bytes_read(); }
+uint64_t IoQueue::bytes_written() const {
+  return has_writes_ ? writes_.pieces->bytes_written() : 0;
+}
 
 }  // namespace spillway

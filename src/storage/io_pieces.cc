@@ -29,13 +29,18 @@ bool at_end(const Piece& piece, size_t reached) {
 }  // namespace
 
 void PieceQueue::push(std::shared_ptr<IoRequest> request) {
+  const bool several = request->bytes > piece_bytes_;
   {
     const std::lock_guard lock(mutex_);
     SPW_ASSERT(!stopped_);
     ++unfinished_;
     waiting_.push_back(std::move(request));
   }
-  wake_.notify_all();
+  if (several) {
+    wake_.notify_all();
+  } else {
+    wake_.notify_one();
+  }
 }
 
 std::optional<Piece> PieceQueue::next_locked() {
