@@ -14,6 +14,7 @@ enum class ErrorCode {
   kInvalidArgument,  // wrong usage, or an input that cannot be read
   kOutOfMemory,
   kIo,
+  kCorrupt,  // bytes came back from disk that are not what was written; they can be made again
   kDevice,
   kUnsupported,
   kCancelled,

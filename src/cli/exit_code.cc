@@ -29,6 +29,7 @@ int exit_code_for(ErrorCode code) {
       return interrupt_exit_code();
     case ErrorCode::kOutOfMemory:
     case ErrorCode::kIo:
+    case ErrorCode::kCorrupt:
     case ErrorCode::kDevice:
     case ErrorCode::kInternal:
       break;

@@ -9,6 +9,7 @@
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/fault_points.h"
 #include "base/numa.h"
 #include "cpu/linear_int8.h"
 #include "cpu/processor.h"
@@ -76,7 +77,7 @@ Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
     }
   }
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* data = std::aligned_alloc(alignment, rounded);
+  void* data = injected_error("alloc.host") ? nullptr : std::aligned_alloc(alignment, rounded);
   if (data == nullptr) fail_memory(bytes, unclaimed_bytes());
   if (huge) {
     // Hints: without them all still works.

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/fault_points.h"
 #include "cpu/processor.h"
 
 namespace spillway {
@@ -44,6 +45,22 @@ TEST(CpuDeviceTest, AlignsSmallBuffersToCacheLinesAndLargeOnesToHugePages) {
     const size_t alignment = bytes >= (size_t{4} << 20) ? size_t{2} << 20 : 64;
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % alignment, 0U) << bytes;
     std::memset(buffer.data(), 1, bytes);
+  }
+}
+
+TEST(CpuDeviceTest, AFailedAllocationIsAnErrorAndLeavesNothing) {
+  CpuDevice device({.threads = 1});
+  for (const size_t bytes : {size_t{100}, size_t{9} << 20}) {
+    arm_fault("alloc.host", 1, FaultKind::kEnomem);
+    try {
+      const Buffer buffer = device.allocate(bytes, MemoryTag::kKv);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    }
+    EXPECT_EQ(device.usage().bytes[static_cast<int>(MemoryTag::kKv)], 0U);
+    EXPECT_EQ(device.allocate(bytes, MemoryTag::kKv).bytes(), bytes);
+    disarm_faults();
   }
 }
 

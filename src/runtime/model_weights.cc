@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/byte_units.h"
@@ -12,7 +13,7 @@
 #include "base/thread_pool.h"
 #include "memory/piece_loop.h"
 #include "runtime/load_weights.h"
-#include "storage/direct_reader.h"
+#include "storage/weight_file.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
@@ -215,10 +216,12 @@ ModelWeights::Homes ModelWeights::place(Device& device, const Model& model,
 
 namespace {
 
-// The host's bytes of a weight, made one at a time, for those that go on to a file.
+// Weights that go on to a file, made one at a time in host memory.
 class FileFiller {
  public:
-  FileFiller(TemporaryFile& file, Device& host) : file_(file), host_(host) {}
+  FileFiller(std::span<const WeightTarget> targets, const std::filesystem::path& folder,
+             Device& host)
+      : host_(host), writer_(queue_, {.dir = folder, .bytes = file_bytes(targets)}) {}
 
   // `make` fills the memory it is given.
   Extent add(const BoundWeight& weight, const std::function<void(std::byte*)>& make) {
@@ -228,25 +231,22 @@ class FileFiller {
       made_ = host_.allocate(bytes, MemoryTag::kStaging);
     }
     make(made_.data());
-    file_.write(at_, made_.data(), bytes);
-    const Extent extent{0, at_, bytes};
-    at_ += (bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
-    return extent;
+    return writer_.append({made_.data(), bytes});
   }
-  static uint64_t file_bytes(std::span<const WeightTarget> targets) {
-    uint64_t bytes = 0;
-    for (const WeightTarget& target : targets) {
-      const auto of_weight = static_cast<uint64_t>(target.weight->bytes());
-      bytes += (of_weight + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
-    }
-    return bytes;
-  }
+  std::unique_ptr<TemporaryFile> finish() { return writer_.finish(); }
 
  private:
-  TemporaryFile& file_;
+  static uint64_t file_bytes(std::span<const WeightTarget> targets) {
+    std::vector<uint64_t> sizes;
+    for (const WeightTarget& target : targets)
+      sizes.push_back(static_cast<uint64_t>(target.weight->bytes()));
+    return WeightFileWriter::bytes_for(sizes);
+  }
+
   Device& host_;
   Buffer made_;
-  uint64_t at_ = 0;
+  IoQueue queue_;
+  WeightFileWriter writer_;
 };
 
 StreamedWeight& streamed_of(ModelWeights& weights, const WeightSlot& slot) {
@@ -340,8 +340,7 @@ ModelWeights::ModelWeights(Device& device, const Model& model,
     }
   }
   if (!spilled.empty()) {
-    spilled_ = TemporaryFile(placement.disk_dir, FileFiller::file_bytes(spilled));
-    FileFiller filler(spilled_, host);
+    FileFiller filler(spilled, placement.disk_dir, host);
     WeightLoadOptions quiet = options;
     quiet.progress = nullptr;
     for (WeightTarget& target : spilled) {
@@ -353,8 +352,8 @@ ModelWeights::ModelWeights(Device& device, const Model& model,
       weight.extent.file = static_cast<int32_t>(files.size());
       progress.add(target.weight->extent->bytes);
     }
-    spilled_.flush();
-    files.push_back(spilled_.path());
+    spilled_ = filler.finish();
+    files.push_back(spilled_->path());
   }
   tie_head();
 }
@@ -370,12 +369,9 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
   for (const WeightTarget& target : homes.on_device)
     on_device += aligned_weight_bytes(target.weight->bytes());
   weights.arena_ = device.allocate(on_device, MemoryTag::kWeights);
-  if (!homes.on_disk.empty()) {
-    weights.spilled_ = TemporaryFile(placement.disk_dir, FileFiller::file_bytes(homes.on_disk));
-    weights.files = {weights.spilled_.path()};
-  }
   DummyFiller filler;
-  FileFiller disk(weights.spilled_, host);
+  std::optional<FileFiller> disk;
+  if (!homes.on_disk.empty()) disk.emplace(homes.on_disk, placement.disk_dir, host);
   std::vector<std::byte> made;  // one weight, where the host cannot write to the device's memory
   std::byte* next = weights.arena_.data();
   const auto find = [](std::vector<WeightTarget>& targets, const BoundWeight& weight) {
@@ -393,7 +389,7 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
       if (layout == WeightLayout::kGroups16) filler.pack(weight, to);
     };
     if (find(homes.on_disk, weight) != nullptr) {
-      streamed_of(weights, weight.slot).extent = disk.add(weight, make);
+      streamed_of(weights, weight.slot).extent = disk->add(weight, make);
     } else if (const WeightTarget* target = find(homes.on_host, weight)) {
       make(target->to);
     } else {
@@ -410,7 +406,10 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
     done += aligned_weight_bytes(weight.bytes());
     if (options.progress) options.progress(done, total);
   }
-  if (!homes.on_disk.empty()) weights.spilled_.flush();
+  if (disk) {
+    weights.spilled_ = disk->finish();
+    weights.files = {weights.spilled_->path()};
+  }
   weights.tie_head();
   return weights;
 }

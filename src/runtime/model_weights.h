@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -90,7 +91,7 @@ class ModelWeights {
   MappedExtents maps_;
   Buffer arena_;
   PinnedBuffer host_arena_;
-  TemporaryFile spilled_;
+  std::unique_ptr<TemporaryFile> spilled_;
 };
 
 }  // namespace spillway

@@ -7,28 +7,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/printable.h"
 #include "storage/file.h"
+#include "storage/io_calls.h"
 
 namespace spillway {
-namespace {
-
-constexpr uint64_t kAlign = kDirectAlignment;
-
-uint64_t align_down(uint64_t value) { return value & ~(kAlign - 1); }
-uint64_t align_up(uint64_t value) { return align_down(value + kAlign - 1); }
-bool is_aligned(const std::byte* p) { return reinterpret_cast<uintptr_t>(p) % kAlign == 0; }
-
-}  // namespace
 
 // A file opened twice: through the page cache, and past it where that works.
 class DirectReader::OpenFile {
  public:
   explicit OpenFile(const std::filesystem::path& path)
-      : file_(path), direct_fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT)) {
+      : file_(path), direct_fd_(open_call(path, O_RDONLY | O_CLOEXEC | O_DIRECT)) {
     direct_works_ = direct_fd_ >= 0;
   }
   ~OpenFile() {
@@ -43,20 +34,19 @@ class DirectReader::OpenFile {
   // Reads whole blocks from an aligned offset into aligned memory. Returns false where fewer than
   // `needed` bytes came without an error: direct reads do not work here.
   bool try_read_blocks(uint64_t offset, std::span<std::byte> out, uint64_t needed) const {
-    SPW_ASSERT(offset % kAlign == 0 && out.size() % kAlign == 0 && is_aligned(out.data()));
+    SPW_ASSERT(offset % kDirectAlignment == 0 && out.size() % kDirectAlignment == 0 &&
+               is_aligned(out.data()));
     uint64_t done = 0;
     while (done < needed) {
-      const size_t length = std::min<uint64_t>(out.size() - done, uint64_t{1} << 30);
-      const ssize_t n =
-          ::pread(direct_fd_, out.data() + done, length, static_cast<off_t>(offset + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno != EINVAL && errno != EOPNOTSUPP) {
+      const int64_t n = read_call(direct_fd_, out.subspan(done), offset + done);
+      if (n == -EINTR) continue;
+      if (n < 0 && n != -EINVAL && n != -EOPNOTSUPP) {
         fail(ErrorCode::kIo, "reading {} at byte {}: {}", printable_path(file_.path()),
-             offset + done, std::generic_category().message(errno));
+             offset + done, error_text(n));
       }
       if (n <= 0) break;
       done += static_cast<uint64_t>(n);
-      if (done % kAlign != 0) break;  // the file's last block, or an odd short read
+      if (done % kDirectAlignment != 0) break;  // the file's last block, or an odd short read
     }
     if (done >= needed) return true;
     direct_works_.store(false, std::memory_order_relaxed);
@@ -75,7 +65,7 @@ DirectReader::DirectReader(std::span<const std::filesystem::path> paths) {
 
 DirectReader::~DirectReader() = default;
 
-size_t DirectReader::buffer_bytes(uint64_t bytes) { return align_up(bytes) + kAlign; }
+size_t DirectReader::buffer_bytes(uint64_t bytes) { return align_up(bytes) + kDirectAlignment; }
 
 const DirectReader::OpenFile& DirectReader::open_file(int32_t file) const {
   SPW_CHECK(file >= 0 && static_cast<size_t>(file) < files_.size(), kInvalidArgument,

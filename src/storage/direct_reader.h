@@ -9,12 +9,10 @@
 #include <span>
 #include <vector>
 
+#include "storage/aligned_buffer.h"
 #include "storage/tensor_index.h"
 
 namespace spillway {
-
-// Offsets, addresses and lengths of direct reads are multiples of this.
-inline constexpr size_t kDirectAlignment = 4096;
 
 // Holds the files open; thread-safe, so that several threads have a read each in flight. Where the
 // file system refuses direct reads (tmpfs), buffered ones take over.

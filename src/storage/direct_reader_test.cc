@@ -4,12 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <cstring>
 #include <fstream>
-#include <memory>
 #include <random>
 #include <thread>
 
+#include "base/fault_points.h"
 #include "storage/temp_folder.h"
 
 namespace spillway {
@@ -19,20 +19,8 @@ using ::testing::HasSubstr;
 
 using Bytes = std::vector<std::byte>;
 
-struct Free {
-  void operator()(std::byte* p) const { std::free(p); }
-};
-
-class AlignedBuffer {
- public:
-  explicit AlignedBuffer(uint64_t extent_bytes)
-      : size_(DirectReader::buffer_bytes(extent_bytes)),
-        data_(static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, size_))) {}
-  std::span<std::byte> span() const { return {data_.get(), size_}; }
-
- private:
-  size_t size_;
-  std::unique_ptr<std::byte[], Free> data_;
+struct ExtentBuffer : AlignedBuffer {
+  explicit ExtentBuffer(uint64_t bytes) : AlignedBuffer(DirectReader::buffer_bytes(bytes)) {}
 };
 
 Bytes random_bytes(size_t n) {
@@ -56,7 +44,7 @@ class DirectReaderTest : public ::testing::Test {
   }
 
   void read_and_check(const DirectReader& reader, const Extent& extent) {
-    const AlignedBuffer buffer(extent.bytes);
+    ExtentBuffer buffer(extent.bytes);
     const auto read = reader.read(extent, buffer.span());
     EXPECT_EQ(reinterpret_cast<uintptr_t>(read.data()) % kDirectAlignment,
               extent.offset % kDirectAlignment);
@@ -97,7 +85,7 @@ TEST_F(DirectReaderTest, GoesOnWithoutDirectReadsWhereThereAreNone) {
 }
 
 TEST_F(DirectReaderTest, ErrorsNameFileAndOffset) {
-  const AlignedBuffer buffer(10);
+  ExtentBuffer buffer(10);
   const DirectReader reader(paths());
   EXPECT_THAT(error_of([&] {
                 reader.read({0, content_.size() - 5, 10}, buffer.span());
@@ -109,7 +97,7 @@ TEST_F(DirectReaderTest, ErrorsNameFileAndOffset) {
 }
 
 TEST_F(DirectReaderTest, AFileThatIsTruncatedMeanwhileIsAnError) {
-  const AlignedBuffer buffer(500'000);
+  ExtentBuffer buffer(500'000);
   const DirectReader reader(paths());
   std::filesystem::resize_file(path_, 2'600'000);
   EXPECT_THAT(error_of([&] {
@@ -117,6 +105,32 @@ TEST_F(DirectReaderTest, AFileThatIsTruncatedMeanwhileIsAnError) {
               }),
               HasSubstr("truncated"));
   read_and_check(reader, {0, 100, 5000});
+}
+
+// R8: every call in turn, each kind of trouble.
+TEST_F(DirectReaderTest, EveryCallSurvivesEveryFault) {
+  const Extent extent{.file = 0, .offset = 5000, .bytes = 2'000'000};
+  ExtentBuffer buffer(extent.bytes);
+  for (const char* point : {"io.open", "io.read"}) {
+    for (const FaultKind kind : {FaultKind::kEio, FaultKind::kEnospc, FaultKind::kEintr,
+                                 FaultKind::kShort, FaultKind::kEinval}) {
+      for (uint64_t nth = 1; nth <= 3; ++nth) {
+        arm_fault("io.read", 1, FaultKind::kShort);  // so that there are several
+        arm_fault(point, nth, kind);
+        std::memset(buffer.data(), 0, buffer.size());
+        try {
+          const DirectReader reader(std::vector{path_});
+          const auto read = reader.read(extent, buffer.span());
+          EXPECT_EQ(std::memcmp(read.data(), content_.data() + extent.offset, extent.bytes), 0);
+        } catch (const Error& error) {
+          EXPECT_TRUE(kind != FaultKind::kEintr && kind != FaultKind::kShort);
+          EXPECT_EQ(error.code(), ErrorCode::kIo);
+          EXPECT_THAT(error.what(), HasSubstr(path_.string()));
+        }
+        disarm_faults();
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "storage/io_calls.h"
 
 namespace spillway {
 
@@ -27,9 +28,11 @@ void MemorySource::read_exact(uint64_t offset, std::span<std::byte> out) const {
 
 File::File(const std::filesystem::path& path) : path_(path), label_(printable_name(path)) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for regular files.
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  do {
+    fd_ = open_call(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  } while (fd_ == -EINTR);
   if (fd_ < 0) {
-    const int error = errno;
+    const int error = -fd_;
     const bool bad_path = error == ENOENT || error == ENOTDIR || error == EACCES ||
                           error == EPERM || error == ELOOP || error == ENAMETOOLONG;
     fail(bad_path ? ErrorCode::kInvalidArgument : ErrorCode::kIo, "cannot open {}: {}",
@@ -77,12 +80,10 @@ void File::read_exact(uint64_t offset, std::span<std::byte> out) const {
             "reading {}: {} bytes at byte {} end past the file's {} bytes", printable_path(path_),
             out.size(), offset, size_);
   while (!out.empty()) {
-    constexpr size_t kMost = size_t{1} << 30;  // Linux reads at most 2 GiB at a time
-    const ssize_t n =
-        ::pread(fd_, out.data(), std::min(out.size(), kMost), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
+    const int64_t n = read_call(fd_, out, offset);
+    if (n == -EINTR) continue;
     SPW_CHECK(n >= 0, kIo, "reading {} at byte {}: {}", printable_path(path_), offset,
-              std::generic_category().message(errno));
+              error_text(n));
     SPW_CHECK(n > 0, kIo, "reading {} at byte {}: the file was truncated while in use",
               printable_path(path_), offset);
     offset += static_cast<uint64_t>(n);

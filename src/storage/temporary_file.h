@@ -1,39 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file for this process alone, gone when it ends, however it ends.
+// Files that end with the process, however it ends: without a name where the system can do that,
+// else with a name that the next process knows to be a dead one's.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
 
-#include "storage/file.h"
+#include "storage/io_file.h"
 
 namespace spillway {
 
-// Has no name in its folder from the beginning (or, where the file system cannot, from right after
-// its creation), so that not even a crash leaves it behind. Move-only.
+struct TemporaryFileOptions {
+  std::filesystem::path dir;
+  std::string label = "spill";  // a-z and 0-9; part of the name, for people
+  uint64_t bytes = 0;           // the disk must have them before work begins
+  // A name in `dir` until the destructor, so that other processes can open it. A crash then leaves
+  // the file, until the next TemporaryFile in that folder.
+  bool keep_name = false;
+};
+
+// Owns the file. Thread-safe as IoFile is. Throws kIo where the folder does not take the file,
+// naming how much is missing where the disk is full; kInvalidArgument where there is no folder.
+// Making the first one in a folder removes what dead processes left in it.
 class TemporaryFile {
  public:
-  TemporaryFile() = default;
-  // Takes `bytes` on the disk at once: a disk that is too full is known before the work begins.
-  // Throws kIo, naming the folder and what is missing.
-  TemporaryFile(const std::filesystem::path& folder, uint64_t bytes);
-  TemporaryFile(TemporaryFile&& other) noexcept;
-  TemporaryFile& operator=(TemporaryFile&& other) noexcept;
+  explicit TemporaryFile(const TemporaryFileOptions& options);
   ~TemporaryFile();
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
 
-  // Opens the same file again, for this process only.
-  std::filesystem::path path() const;
+  const IoFile& file() const { return *file_; }
   uint64_t bytes() const { return bytes_; }
-  bool is_open() const { return fd_ >= 0; }
-  // Throws kIo.
-  void write(uint64_t offset, const std::byte* data, size_t bytes);
-  // Everything written is on the disk, and not in the page cache.
-  void flush();
+  // Opens the same file again, from this process (from others with keep_name).
+  const std::filesystem::path& path() const { return path_; }
 
  private:
-  int fd_ = -1;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_;
+  std::filesystem::path name_;  // empty where it has none (any more)
+  std::filesystem::path path_;
+  std::unique_ptr<IoFile> file_;
 };
+
+// Removes the named temporary files of processes that have ended, and says how many. Never those
+// of living ones (which hold a lock on each), nor anything with another name, of another user, or
+// that is no regular file. What cannot be looked at stays.
+int remove_dead_temporary_files(const std::filesystem::path& dir);
+
+// "spillway-kv-4711-123456-89abcdef01234567-0.tmp": label, process, its start, this boot and
+// process namespace, and a number. For tests.
+std::string temporary_file_name(std::string_view label, int64_t pid, uint64_t start,
+                                uint64_t instance, uint64_t number);
+// When the process began, in ticks since boot; 0 where there is none, or it cannot be known.
+uint64_t process_start(int64_t pid);
+// This boot and process namespace: where these differ, a process number means nothing.
+uint64_t process_instance();
 
 }  // namespace spillway

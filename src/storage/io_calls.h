@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The system calls on files, each with its fault point (base/fault_points.h), so that tests can
+// make every one of them fail.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace spillway {
+
+// Points: io.open, io.read, io.write, io.allocate, io.sync, io.rename. Each call returns what the
+// system returns, or -errno; none retries. At most 1 GiB is transferred by one of them.
+int open_call(const std::filesystem::path& path, int flags, int mode = 0);
+int64_t read_call(int fd, std::span<std::byte> out, uint64_t offset);
+int64_t write_call(int fd, std::span<const std::byte> bytes, uint64_t offset);
+int64_t append_call(int fd, std::span<const std::byte> bytes);
+int64_t allocate_call(int fd, uint64_t bytes);
+int64_t sync_call(int fd);
+int64_t rename_call(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// "No space left on device"
+std::string error_text(int64_t error);
+
+}  // namespace spillway

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file for asynchronous I/O: opened past the page cache where the file system allows it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+
+namespace spillway {
+
+// Owns a descriptor. Thread-safe. Throws kInvalidArgument for a path that is no regular file or
+// does not exist, kIo for what the system refuses.
+class IoFile {
+ public:
+  enum class Access { kRead, kReadWrite };
+
+  // Opens what exists; directories, devices and FIFOs are refused.
+  explicit IoFile(const std::filesystem::path& path, Access access = Access::kRead);
+  // Takes over a descriptor, which is made direct where that works; `path` is for messages.
+  IoFile(int fd, const std::filesystem::path& path);
+  ~IoFile();
+  IoFile(const IoFile&) = delete;
+  IoFile& operator=(const IoFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  int descriptor() const { return fd_; }
+  // As of now.
+  uint64_t size() const;
+
+  // Whether I/O goes past the page cache, as far as is known yet.
+  bool is_direct() const { return direct_.load(std::memory_order_relaxed); }
+  // The file system refused a direct transfer after all: from now on through the page cache.
+  void stop_direct() const;
+
+ private:
+  void start_direct();
+
+  std::filesystem::path path_;
+  int fd_ = -1;
+  mutable std::atomic<bool> direct_{false};
+};
+
+}  // namespace spillway
