@@ -88,7 +88,7 @@ class Decoder {
   StepBatch batch_of(const MicroBatch& batch, std::span<const int32_t> logit_rows,
                      uint64_t program) const;
   void run_layers(KvCache& kv);
-  void prefetch_kv(KvCache& kv, int layer, size_t batch);
+  void load_kv_ahead(const KvCache& kv);
   void embed(const MicroBatch& batch);
   void layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch);
   void attention_block(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch,
@@ -123,6 +123,11 @@ class Decoder {
   std::unique_ptr<KvSwap> swap_;
 
   CutStep step_;  // the one at hand
+  // What of it is swapped in next.
+  struct {
+    int layer = 0;
+    size_t batch = 0, group = 0;
+  } next_swap_;
   int64_t tokens_ = 0;
 
   Buffer x_;         // [tokens of the step, hidden], the residual stream
