@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -15,6 +16,7 @@
 #include "cli/prompt_input.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
+#include "engine/last_word.h"
 #include "engine/perplexity.h"
 
 namespace spillway {
@@ -58,37 +60,24 @@ json eval_text(const EvalOptions& options, const std::string& text, Session& ses
       {"tokens_per_s", static_cast<double>(result.windows * options.context) / watch.seconds()}};
 }
 
-struct Passage {
-  std::vector<TokenId> context;
-  std::vector<TokenId> last_word;
-};
-
-// {"text": "..."} lines, as in LAMBADA: the text up to the last space, and what follows it. The
-// word's tokens are those in which the whole text differs from the text without it.
+// {"text": "..."} lines, as in LAMBADA.
 std::vector<Passage> read_passages(const std::string& path, const Tokenizer& tokenizer) {
   std::istringstream lines(read_text_input(path));
+  const std::string name = printable_path(path);
   std::vector<Passage> passages;
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
-    if (line.empty()) continue;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const json parsed = json::parse(line, nullptr, false);
     SPW_CHECK(parsed.is_object() && parsed.contains("text") && parsed["text"].is_string(),
-              kInvalidArgument, "{}:{}: not a JSON object with a \"text\"", path, number);
-    const std::string text = parsed["text"];
-    const auto space = text.find_last_of(' ');
-    SPW_CHECK(space != std::string::npos && space > 0 && space + 1 < text.size(), kInvalidArgument,
-              "{}:{}: the text has no last word behind a space", path, number);
-    Passage passage;
-    passage.context = tokenizer.encode(text.substr(0, space));
-    const auto whole = tokenizer.encode(text);
-    const auto [a, b] =
-        std::mismatch(passage.context.begin(), passage.context.end(), whole.begin(), whole.end());
-    passage.last_word.assign(b, whole.end());
-    passage.context.erase(a, passage.context.end());
-    if (!passage.context.empty() && !passage.last_word.empty())
-      passages.push_back(std::move(passage));
+              kInvalidArgument, "{}:{}: not a JSON object with a \"text\"", name, number);
+    try {
+      passages.push_back(split_last_word(tokenizer, parsed["text"].get<std::string>()));
+    } catch (const Error& error) {
+      fail(error.code(), "{}:{}: {}", name, number, error.what());
+    }
   }
-  SPW_CHECK(!passages.empty(), kInvalidArgument, "{}: no passages", path);
+  SPW_CHECK(!passages.empty(), kInvalidArgument, "{}: no passages", name);
   return passages;
 }
 

@@ -785,6 +785,31 @@ def test_eval_guesses_last_words(spillway, tiny_model, tmp_path):
     for bad in ("no JSON\n", "{}\n", '{"text": "word"}\n', ""):
         passages.write_text(bad)
         assert_bad_value(spillway.run("eval", tiny_model, "--last-word", passages))
+    passages.write_text('{"text": "A river"}\n\nno JSON\n')
+    assert "passages.jsonl:3: " in spillway.run("eval", tiny_model, "--last-word", passages).err
+
+
+def test_eval_knows_the_last_words_of_its_own_text(spillway, stories, tmp_path):
+    """What a model has written greedily is what it guesses; the same words in another order are not."""
+    texts = [e["text"] for e in json.loads((stories / "reference_greedy.json").read_text())["stories260K"]]
+    own, mixed = [], []
+    for text in texts:
+        words = text.split(" ")
+        for end in range(20, len(words), 7):
+            own.append(" ".join(words[:end]))
+            mixed.append(" ".join(words[: end - 1] + words[3:4]))
+    model = stories / "stories260K-f32.gguf"
+    accuracy = {}
+    for name, passages in (("own", own), ("mixed", mixed)):
+        (tmp_path / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in passages))
+        result = spillway.run("eval", model, "--last-word", tmp_path / name, "--json").json()
+        assert result["passages"] == len(passages)
+        accuracy[name] = result["last_word_accuracy"]
+    assert accuracy["own"] > 0.9 and accuracy["mixed"] < 0.5
+    # With a text as well, both are reported.
+    (tmp_path / "text").write_text(" ".join(texts))
+    both = spillway.run("eval", model, "--last-word", tmp_path / "own", "--text", tmp_path / "text", "--ctx", "64", "--json").json()
+    assert both["last_word_accuracy"] == accuracy["own"] and both["perplexity"] > 1
 
 
 # bench
