@@ -10,6 +10,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/attention_report.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
@@ -71,6 +72,9 @@ class Workload {
     timing.decode_s = decode_watch.seconds();
     return timing;
   }
+
+  // Of all runs.
+  const AttentionTraffic& attention_traffic() const { return runner_.decoder.attention_traffic(); }
 
  private:
   // Fills every step with as many prompt tokens as it takes, of one sequence after the other.
@@ -207,7 +211,11 @@ int bench(const BenchOptions& options) {
                  fmt::format("run {} of {}", i + 1, options.repeat));
     }
   }
-  const json out = report(options, session, {median(prefill), median(decode)});
+  json out = report(options, session, {median(prefill), median(decode)});
+  AttentionTraffic traffic = workload.attention_traffic();
+  traffic.v_bytes /= static_cast<uint64_t>(options.repeat);  // runs are alike
+  traffic.dense_v_bytes /= static_cast<uint64_t>(options.repeat);
+  report_attention(out, session.attention_topk, traffic);
   if (options.json) {
     print_json(out);
     return 0;
@@ -229,6 +237,7 @@ int bench(const BenchOptions& options) {
                         format_bytes(static_cast<uint64_t>(session.loaded->model.weight_bytes())),
                         out["weight_type"].get<std::string>(),
                         format_bytes(out["tiers"].front()["other_peak_bytes"].get<uint64_t>())));
+  if (session.attention_topk > 0) print_now(describe_attention(traffic));
   if (!out["tuning"].is_null()) {
     print_now(fmt::format("tuning    {} ({} shapes)\n",
                           printable_path(out["tuning"]["file"].get<std::string>()),

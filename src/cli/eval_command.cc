@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/attention_report.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -33,7 +34,8 @@ struct EvalOptions {
   bool json = false;
 };
 
-json eval_text(const EvalOptions& options, const std::string& text, Session& session) {
+json eval_text(const EvalOptions& options, const std::string& text, Session& session,
+               AttentionTraffic& traffic) {
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
   const auto tokens = tokenizer.encode(text);
   Runner runner = session.make_runner(options.context);
@@ -50,6 +52,7 @@ json eval_text(const EvalOptions& options, const std::string& text, Session& ses
   };
   const Stopwatch watch;
   const PerplexityResult result = perplexity(runner.decoder, runner.kv, tokens, perplexity_options);
+  traffic += runner.decoder.attention_traffic();
   return {
       {"perplexity", result.perplexity},
       {"perplexity_stderr", result.standard_error},
@@ -81,7 +84,7 @@ std::vector<Passage> read_passages(const std::string& path, const Tokenizer& tok
   return passages;
 }
 
-json eval_last_words(const EvalOptions& options, Session& session) {
+json eval_last_words(const EvalOptions& options, Session& session, AttentionTraffic& traffic) {
   const auto passages = read_passages(options.last_word, session.loaded->require_tokenizer());
   size_t longest = 0;
   for (const Passage& p : passages)
@@ -104,6 +107,7 @@ json eval_last_words(const EvalOptions& options, Session& session) {
     bar.update(static_cast<uint64_t>(words), passages.size(),
                fmt::format("{} of {} right", right, words));
   }
+  traffic += runner.decoder.attention_traffic();
   return {{"last_word_accuracy", static_cast<double>(right) / static_cast<double>(words)},
           {"last_word_perplexity", std::exp(-logprob / static_cast<double>(words))},
           {"passages", words}};
@@ -115,8 +119,10 @@ int eval(const EvalOptions& options) {
   const std::string text = options.text.empty() ? "" : read_text_input(options.text);
   Session session(options.session);
   json out{{"model", options.session.model}};
-  if (!options.text.empty()) out.update(eval_text(options, text, session));
-  if (!options.last_word.empty()) out.update(eval_last_words(options, session));
+  AttentionTraffic traffic;
+  if (!options.text.empty()) out.update(eval_text(options, text, session, traffic));
+  if (!options.last_word.empty()) out.update(eval_last_words(options, session, traffic));
+  report_attention(out, session.attention_topk, traffic);
   if (options.json) {
     print_json(out);
     return 0;
@@ -134,6 +140,7 @@ int eval(const EvalOptions& options) {
                           out["last_word_perplexity"].get<double>(),
                           out["passages"].get<int64_t>()));
   }
+  if (session.attention_topk > 0) print_now(describe_attention(traffic));
   return 0;
 }
 

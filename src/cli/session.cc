@@ -54,6 +54,10 @@ void SessionOptions::add_to(CLI::App& command) {
                   "KV cache: f32, f16, int8, int4, or auto (f32 for F32 models, else f16)")
       ->capture_default_str();
   command.add_flag("--compress-kv", compress_kv, "KV cache in 4 bits: --kv-type int4");
+  command.add_option(
+      "--attention-topk", attention_topk,
+      "while generating, attend to this share of the context, such as 0.1: per head the "
+      "positions with the largest scores (default: all)");
   command
       .add_option("--chunk", max_step_tokens,
                   "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048)")
@@ -126,7 +130,8 @@ std::unique_ptr<Device> make_device(const std::string& name, const std::string& 
   return device;
 }
 
-Session::Session(const SessionOptions& options) : max_step_tokens(options.max_step_tokens) {
+Session::Session(const SessionOptions& options)
+    : max_step_tokens(options.max_step_tokens), attention_topk(options.attention_topk) {
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type =
       options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
@@ -134,6 +139,9 @@ Session::Session(const SessionOptions& options) : max_step_tokens(options.max_st
             "--kv-type is '{}'; give f32, f16, int8, int4 or auto", options.kv_type);
   SPW_CHECK(!options.compress_kv || options.kv_type == "auto" || options.kv_type == "int4",
             kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
+  SPW_CHECK(attention_topk >= 0 && attention_topk <= 1, kInvalidArgument,
+            "--attention-topk is {}; give a share of the context up to 1, such as 0.1",
+            attention_topk);
   device = make_device(options.device, options.threads, options.gpu_memory);
   if (max_step_tokens == 0) max_step_tokens = device->host_visible() ? 512 : 2048;
   device->ops().set_deterministic(options.deterministic);
@@ -180,7 +188,9 @@ Runner Session::make_runner(int64_t tokens, int64_t sequences) {
            format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * kv.blocks())));
   // No step has more tokens than there is room for, and each has a token for every sequence.
   const int64_t step = std::max(sequences, std::min<int64_t>(max_step_tokens, tokens * sequences));
-  return {std::move(kv), Decoder(*device, spec, loaded->weights, static_cast<int>(step))};
+  Runner runner{std::move(kv), Decoder(*device, spec, loaded->weights, static_cast<int>(step))};
+  runner.decoder.set_attention_topk(attention_topk);
+  return runner;
 }
 
 const Tokenizer* Session::tokenizer() const {

@@ -27,7 +27,8 @@ struct SessionOptions {
   bool compress_weights = false;
   std::string kv_type = "auto";
   bool compress_kv = false;
-  int max_step_tokens = 0;  // 0 = what suits the device
+  float attention_topk = 0;  // 0 = dense
+  int max_step_tokens = 0;   // 0 = what suits the device
   TuningOptions tuning;
 
   // MODEL and the options that all such commands share.
@@ -59,6 +60,7 @@ struct Session {
   std::unique_ptr<LoadedModel> loaded;
   KvType kv_type;
   int max_step_tokens;
+  float attention_topk;
   double load_seconds = 0;
 };
 

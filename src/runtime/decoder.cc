@@ -2,6 +2,7 @@
 #include "runtime/decoder.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/error.h"
@@ -107,7 +108,13 @@ uint64_t Decoder::program(const KvCache& kv) const {
   mix(allocations_);
   mix(static_cast<uint64_t>(kv.blocks()));
   mix(static_cast<uint64_t>(kv.shape().type));
+  mix(std::bit_cast<uint32_t>(attention_topk_));
   return hash;
+}
+
+AttentionParams Decoder::attention_params() const {
+  return {spec_.heads, 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)), spec_.sliding_window,
+          attention_topk_};
 }
 
 Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) {
@@ -128,6 +135,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     for (int i = 0; i < spec_.layers; ++i) layer(i, kv.layer(i));
     if (logit_rows > 0) logits();
   });
+  traffic_.add(spans_, kv.layer(0), attention_params(), spec_.layers);
   if (logit_rows == 0) return {};
   if (device_.host_visible()) device_.synchronize();
   return residual(logits_, logit_rows, spec_.vocab_size);
@@ -184,8 +192,7 @@ void Decoder::attention_block(const LayerWeights& w, const KvLayerView& kv,
                        spec_.rope.style, kv, spans_);
 
   const Activations attended = inner(attended_, tokens_, spec_.q_dim());
-  const AttentionParams params{spec_.heads, 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)),
-                               spec_.sliding_window};
+  const AttentionParams params = attention_params();
   if (observer_) observer_(q, kv, spans_, params);
   ops_.attention(q, kv, spans_, params, attended);
   linear(w.attention_out, attended, residual(x_, tokens_, spec_.hidden), LinearMode::kAccumulate);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/sparse_attention.h"
 #include "kv/kv_cache.h"
 #include "model/model_spec.h"
 #include "runtime/model_weights.h"
@@ -43,6 +44,12 @@ class Decoder {
                          std::span<const SequenceSpan> spans, const AttentionParams& params)>;
   void observe_attention(AttentionObserver observer) { observer_ = std::move(observer); }
 
+  // Rows that generate attend to this share of their context (AttentionParams::top_k); 0 = all.
+  void set_attention_topk(float share) { attention_topk_ = share; }
+  float attention_topk() const { return attention_topk_; }
+  // Of all steps so far.
+  const AttentionTraffic& attention_traffic() const { return traffic_; }
+
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],
   // F32, in the device's memory, in order of the sequences, valid until the next step. Throws
   // kInvalidArgument for a token outside the vocabulary, a position outside the context, or too
@@ -52,6 +59,7 @@ class Decoder {
  private:
   void plan_step(const KvCache& kv, std::span<const StepSequence> sequences);
   uint64_t program(const KvCache& kv) const;
+  AttentionParams attention_params() const;
   void embed();
   void layer(int index, const KvLayerView& kv);
   void attention_block(const LayerWeights& w, const KvLayerView& kv, const Activations& input);
@@ -74,6 +82,8 @@ class Decoder {
   uint64_t allocations_ = 0;  // so far: whether recorded steps still know where things are
 
   AttentionObserver observer_;
+  float attention_topk_ = 0;
+  AttentionTraffic traffic_;
 
   // The step at hand.
   int tokens_ = 0;
