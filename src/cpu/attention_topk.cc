@@ -13,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "cpu/attention_topk.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "cpu/attention_pieces_inl.h"
@@ -100,6 +101,15 @@ static HWY_INLINE void value_floats(const AttentionArgs& a, const uint8_t* page,
   }
 }
 
+// Brings the plain values of a key closer; quantized ones lie all over their page.
+static HWY_INLINE void fetch_values(const AttentionArgs& a, const AttentionTile& tile,
+                                    int64_t key) {
+  if (is_quantized(a.layout.type)) return;
+  const uint8_t* row = a.page(a.v, tile.blocks[key / kPageTokens], tile.kv_head) +
+                       key % kPageTokens * a.layout.row_bytes;
+  for (int64_t at = 0; at < a.layout.row_bytes; at += 64) hwy::Prefetch(row + at);
+}
+
 // Attention of query `i` to keys chosen[0, k), which have s.weights as scores.
 static void attend_chosen(const AttentionArgs& a, const AttentionTile& tile, const TopKScratch& s,
                           int64_t i, int64_t k) {
@@ -110,6 +120,10 @@ static void attend_chosen(const AttentionArgs& a, const AttentionTile& tile, con
   if (a.head_dim != dim) memset(s.rows, 0, static_cast<size_t>(kPageTokens * dim) * sizeof(float));
   for (int64_t begin = 0; begin < k; begin += kPageTokens) {
     const int64_t count = HWY_MIN(kPageTokens, k - begin);
+    // Entries lie anywhere: those of the next turn are on their way while this one is added up.
+    for (int64_t j = begin + count; j < HWY_MIN(begin + count + kPageTokens, k); ++j) {
+      fetch_values(a, tile, s.first_page * kPageTokens + s.chosen[j]);
+    }
     for (int64_t j = 0; j < count; ++j) {
       const int64_t key = s.first_page * kPageTokens + s.chosen[begin + j];
       value_floats(a, a.page(a.v, tile.blocks[key / kPageTokens], tile.kv_head), key % kPageTokens,
@@ -167,7 +181,8 @@ int64_t attend_kv_head(const AttentionArgs& a, const AttentionTile& tile, float 
   const int64_t k = attended_keys(share, keys);
   for (int64_t i = 0; i < a.group; ++i) {
     const float* scores = s.scores + i * s.stride + skipped;
-    select_top(scores, keys, k, s.chosen);
+    // The weights come afterwards.
+    select_top(scores, keys, k, s.chosen, reinterpret_cast<uint32_t*>(s.weights));
     for (int64_t j = 0; j < k; ++j) {
       s.weights[j] = scores[s.chosen[j]];
       s.chosen[j] += skipped;

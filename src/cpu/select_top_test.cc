@@ -15,7 +15,9 @@ namespace {
 
 std::vector<int32_t> selected(const std::vector<float>& scores, int64_t k) {
   std::vector<int32_t> positions(static_cast<size_t>(k) + 1, -7);
-  cpu::select_top(scores.data(), static_cast<int64_t>(scores.size()), k, positions.data());
+  std::vector<uint32_t> scratch(scores.size());
+  cpu::select_top(scores.data(), static_cast<int64_t>(scores.size()), k, positions.data(),
+                  scratch.data());
   EXPECT_EQ(positions.back(), -7);
   positions.pop_back();
   return positions;
