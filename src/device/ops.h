@@ -53,6 +53,9 @@ struct AttentionParams {
   int heads = 0;    // a multiple of kv_heads: GQA
   float scale = 1;  // applied to q . k
   int window = 0;   // each row sees this many last positions, itself included; 0 = all before it
+  // The share of these positions that spans of one row attend to, per query head: those with the
+  // largest scores, of equal ones the first (device/sparse_attention.h). 0 = all.
+  float top_k = 0;
 };
 
 // A linear layer among several that share their input.

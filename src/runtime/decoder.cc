@@ -2,6 +2,7 @@
 #include "runtime/decoder.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/error.h"
@@ -108,6 +109,7 @@ uint64_t Decoder::program(const KvCache& kv) const {
   mix(allocations_);
   mix(static_cast<uint64_t>(kv.blocks()));
   mix(static_cast<uint64_t>(kv.shape().type));
+  mix(std::bit_cast<uint32_t>(attention_topk_));
   return std::max<uint64_t>(hash, 1);
 }
 
@@ -127,6 +129,11 @@ void Decoder::attach(const KvCache& kv) {
     swap_ =
         std::make_unique<KvSwap>(device_, kv.shape(), options_.staging_blocks, options_.overlap);
   }
+}
+
+AttentionParams Decoder::attention_params() const {
+  return {spec_.heads, 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)), spec_.sliding_window,
+          attention_topk_};
 }
 
 Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) {
@@ -154,6 +161,13 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   } catch (...) {
     if (swap_ != nullptr) swap_->reset();
     throw;
+  }
+  for (const MicroBatch& batch : step_.batches) {
+    const KvLayerView pages = kv.layer(0);
+    traffic_.add(batch.resident.spans, pages, attention_params(), spec_.layers);
+    traffic_.add(batch.on_host.spans, pages, attention_params(), spec_.layers);
+    for (const SwapGroup& group : batch.swaps)
+      traffic_.add(group.spans, pages, attention_params(), spec_.layers);
   }
   if (logit_rows == 0) return {};
   if (device_.host_visible()) device_.synchronize();
@@ -289,8 +303,7 @@ void Decoder::attention_block(const LayerWeights& w, int index, KvCache& kv,
 // The host's rows first: it works on them while the device attends to its own.
 void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Activations& qkv,
                      const Activations& attended) {
-  const AttentionParams params{spec_.heads, 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)),
-                               spec_.sliding_window};
+  const AttentionParams params = attention_params();
   const Activations angles = angles_of(batch);
   struct Rows {
     Activations all, q, k, v, angles, out;
