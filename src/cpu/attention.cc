@@ -20,12 +20,14 @@
 // After foreach_target.
 #include <hwy/highway.h>
 
+#include "cpu/attention_codes_inl.h"
 #include "cpu/attention_inl.h"
 
 #if HWY_ONCE
 namespace spillway {
 
 HWY_EXPORT(attend_split);
+HWY_EXPORT(attend_split_codes);
 HWY_EXPORT(merge_partials);
 HWY_EXPORT(finish_tile);
 
@@ -35,16 +37,35 @@ namespace {
 static_assert(kPageTokens == kKvBlockTokens);
 constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;  // of partials waiting to be merged
 
-void attend_split_portable(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
-                           const AttentionPartial& result, float* scratch) {
+// The heads of a tile one after the other.
+template <class Attend>
+void attend_each_head(const Attend& attend, const AttentionArgs& a, const AttentionTile& tile,
+                      const AttentionPartial& result) {
   AttentionTile one = tile;
   one.heads = 1;
   const int64_t queries = tile.rows * a.group;
   for (int64_t h = 0; h < tile.heads; ++h, ++one.kv_head) {
     const AttentionPartial part{result.out + h * queries * a.padded_dim,
                                 result.maximum + h * queries, result.sum + h * queries};
-    HWY_DYNAMIC_DISPATCH(attend_split)(a, one, split, part, scratch);
+    attend(one, part);
   }
+}
+
+void attend_split_portable(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
+                           const AttentionPartial& result, float* scratch) {
+  const auto attend = [&](const AttentionTile& one, const AttentionPartial& part) {
+    HWY_DYNAMIC_DISPATCH(attend_split)(a, one, split, part, scratch);
+  };
+  attend_each_head(attend, a, tile, result);
+}
+
+// Quantized pages; which kernel takes a query depends on how many share its tile.
+void attend_split_codes_portable(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
+                                 const AttentionPartial& result, float* scratch) {
+  const auto attend = [&](const AttentionTile& one, const AttentionPartial& part) {
+    HWY_DYNAMIC_DISPATCH(attend_split_codes)(a, one, split, part, scratch);
+  };
+  attend_each_head(attend, a, tile, result);
 }
 
 // The kernel for a type on this processor; the portable one where there is no other.
@@ -58,7 +79,7 @@ AttendSplit kernel_for([[maybe_unused]] KvType type, [[maybe_unused]] bool deter
   if (type == KvType::kInt8 && cpu.i8mm) return groups ? kAttendGroupInt8I8mm : kAttendInt8I8mm;
   if (type == KvType::kInt4 && cpu.i8mm) return groups ? kAttendGroupInt4I8mm : kAttendInt4I8mm;
 #endif
-  return attend_split_portable;
+  return is_quantized(type) && !deterministic ? attend_split_codes_portable : attend_split_portable;
 }
 
 // For many rows at a time; none where there is no such kernel. F32 pages promise the precision of
@@ -318,6 +339,13 @@ void attention_portable(ThreadPool& pool, Workspace& workspace, const Activation
                         const KvLayerView& kv, std::span<const SequenceSpan> spans,
                         const AttentionParams& params, const Activations& out) {
   attend_all(attend_split_portable, nullptr, pool, workspace, q, kv, spans, params, out);
+}
+
+void attention_portable_codes(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                              const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                              const AttentionParams& params, const Activations& out) {
+  SPW_ASSERT(is_quantized(kv.type));
+  attend_all(attend_split_codes_portable, nullptr, pool, workspace, q, kv, spans, params, out);
 }
 
 }  // namespace cpu

@@ -31,5 +31,9 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
 void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,
                         const KvLayerView& kv, std::span<const SequenceSpan> spans,
                         const AttentionParams& params, const Activations& out);
+// And with the one for quantized pages; what processors without kernels of their own take.
+void attention_portable_codes(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                              const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                              const AttentionParams& params, const Activations& out);
 
 }  // namespace spillway::cpu

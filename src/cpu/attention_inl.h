@@ -71,6 +71,19 @@ HWY_INLINE void add_page(const AttentionArgs& a, const AttentionTile& tile, int6
   }
 }
 
+// Pages lie far apart, where the hardware does not look ahead; x86 processors are helped by being
+// told, ARM's are not.
+HWY_INLINE void prefetch_page(const AttentionArgs& a, const AttentionTile& tile,
+                              const uint8_t* plane, int64_t n, int64_t end_page) {
+#if HWY_ARCH_X86
+  if (n >= end_page) return;
+  const uint8_t* page = a.page(plane, tile.blocks[n], tile.kv_head);
+  for (int64_t i = 0; i < a.layout.bytes; i += 64) __builtin_prefetch(page + i);
+#else
+  (void)a, (void)tile, (void)plane, (void)n, (void)end_page;
+#endif
+}
+
 // The queries of `tile`, which has one kv head, over keys [split * 256, split * 256 + 256) into
 // `result`. `scratch` as split_scratch_floats() says.
 void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
@@ -93,27 +106,9 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
     return reinterpret_cast<const uint16_t*>(a.page(plane, block, tile.kv_head));
   };
 
-  // Pages lie far apart, where the hardware does not look ahead; x86 processors are helped by being
-  // told, ARM's are not.
-  constexpr int64_t kPagesAhead = 2;
-  const auto prefetch = [&](const uint8_t* plane, int64_t n, int64_t head) HWY_ATTR {
-#if HWY_ARCH_X86
-    if (n >= end_page || head >= a.kv_heads) return;
-    const uint8_t* page_at = a.page(plane, tile.blocks[n], head);
-    for (int64_t i = 0; i < a.layout.bytes; i += 64) __builtin_prefetch(page_at + i);
-#else
-    (void)plane, (void)n, (void)head;
-#endif
-  };
-
   for (int64_t n = first_page; n < end_page; ++n) {
     float* at = scores + n * kPageTokens - base;
-    // Values come after the keys.
-    if (n + kPagesAhead < end_page) {
-      prefetch(a.k, n + kPagesAhead, tile.kv_head);
-    } else {
-      prefetch(a.v, first_page + n + kPagesAhead - end_page, tile.kv_head);
-    }
+    prefetch_page(a, tile, a.k, n + 2, end_page);
     if (direct) {
       score_page<HalfRows>(q, queries, dim, halves(a.k, tile.blocks[n]), at);
     } else {
@@ -134,12 +129,7 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
   for (int64_t n = first_page; n < end_page; ++n) {
     const int64_t page_begin = n * kPageTokens - base;
     const int64_t page_end = HWY_MIN(page_begin + kPageTokens, end - base);
-    // The next head's keys come after the values.
-    if (n + kPagesAhead < end_page) {
-      prefetch(a.v, n + kPagesAhead, tile.kv_head);
-    } else {
-      prefetch(a.k, first_page + n + kPagesAhead - end_page, tile.kv_head + 1);
-    }
+    prefetch_page(a, tile, a.v, n + 2, end_page);
     if (direct) {
       add_page<HalfRows>(a, tile, base, page_begin, page_end, halves(a.v, tile.blocks[n]), scores,
                          result.out);

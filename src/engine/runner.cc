@@ -69,10 +69,10 @@ ActivationBytes activation_bytes(const ModelSpec& spec, DType inner) {
 // what a thread reads as it attends, and what a bus moves beside that, on the machines we know.
 double guess_cpu_share(const Device& host, const ModelWeights& weights, const KvCache& kv,
                        const RunSize& size) {
-  constexpr double kBus = 48e9, kMemory = 90e9;
-  const double thread = size.kv_type == KvType::kInt4   ? 2.2e9
-                        : size.kv_type == KvType::kInt8 ? 3.5e9
-                                                        : 6e9;
+  constexpr double kBus = 45e9, kMemory = 90e9;
+  const double thread = size.kv_type == KvType::kInt4   ? 1.5e9
+                        : size.kv_type == KvType::kInt8 ? 2.5e9
+                                                        : 3.5e9;
   const double cpu = std::min(kMemory, thread * host.info().threads);
   double streamed = 0;
   for (const auto& layer : weights.streamed) {
