@@ -40,6 +40,10 @@ void PlacementOptions::add_to(CLI::App& command, bool several_plans) {
       ->group(group);
   command.add_option("--kv", kv, "percent of the KV cache on GPU, host and disk")->group(group);
   command
+      .add_option("--activations", activations,
+                  "percent of the activations between layers on GPU, host and disk")
+      ->group(group);
+  command
       .add_option("--attention", attention,
                   "where KV in host memory is attended to: cpu, gpu (moved in) or auto")
       ->group(group);
@@ -64,11 +68,12 @@ void PlacementOptions::add_to(CLI::App& command, bool several_plans) {
 }
 
 std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
-  const bool by_hand = !weights.empty() || !kv.empty();
+  const bool by_hand = !weights.empty() || !kv.empty() || !activations.empty();
   if (which >= plans.size() && !by_hand) return std::nullopt;
   Plan plan = which < plans.size() ? read_plan(plans[which]) : Plan();
   if (!weights.empty()) plan.weights = parse_shares(weights, "--weights");
   if (!kv.empty()) plan.kv = parse_shares(kv, "--kv");
+  if (!activations.empty()) plan.activations = parse_shares(activations, "--activations");
   return plan;
 }
 

@@ -139,7 +139,8 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
   const auto device_blocks = static_cast<int32_t>(device_sequences * blocks_of(size));
   const auto host_blocks = static_cast<int32_t>(*blocks - device_blocks);
 
-  const bool offloaded = !loaded.weights.streamed.empty() || host_blocks > 0;
+  const bool offloaded =
+      !loaded.weights.streamed.empty() || host_blocks > 0 || (apart && plan.activations.device < 1);
   const int64_t budget = device.info().memory_bytes;
   DecoderOptions options;
   options.max_tokens = static_cast<int>(plan.schedule == ScheduleKind::kRow
@@ -148,6 +149,10 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
   options.micro_tokens = size.micro_tokens;
   if (!offloaded) options.micro_tokens = options.max_tokens;
   options.micro_sequences = plan.micro_batch;
+  SPW_CHECK(plan.activations.disk == 0, kUnsupported,
+            "activations on disk are not there yet; keep them on the GPU and in host memory "
+            "(--activations)");
+  if (apart) options.device_activations = plan.activations.device;
   options.overlap = plan.overlap;
   options.host = &host;
 
@@ -163,7 +168,9 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
     const auto used = static_cast<int64_t>(device.usage().total());
     const ActivationBytes each =
         activation_bytes(spec, device.activation_type(loaded.weights.matrix_type()));
-    const int64_t later = each.of_step * options.max_tokens + each.of_batch * options.micro_tokens +
+    const auto step_rows = static_cast<int64_t>(options.device_activations * options.max_tokens) +
+                           (options.device_activations < 1 ? 2 * options.micro_tokens : 0);
+    const int64_t later = each.of_step * step_rows + each.of_batch * options.micro_tokens +
                           each.of_logits * size.sequences + workspace_bytes(loaded.model, size);
     const auto block = static_cast<int64_t>(KvSwap::device_bytes(kv.shape(), 1));
     const int64_t room = (budget - used - later) / (KvSwap::kBuffers * block);

@@ -33,7 +33,14 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
                            MemoryTag::kActivations);
   };
   const int of_step = options_.max_tokens, of_batch = options_.micro_tokens;
-  x_ = buffer(DType::kF32, spec.hidden, of_step);
+  x_ = std::make_unique<ResidualStore>(
+      device, options_.host == nullptr ? device : *options_.host,
+      ResidualStoreOptions{.tokens = of_step,
+                           .device_tokens = static_cast<int64_t>(
+                               std::llround(options_.device_activations * of_step)),
+                           .micro_tokens = of_batch,
+                           .columns = spec.hidden,
+                           .overlap = options_.overlap});
   normed_ = buffer(inner_type_, spec.hidden, of_batch);
   if (spec.embedding_dim != spec.hidden)
     embedded_ = buffer(inner_type_, spec.embedding_dim, of_batch);
@@ -101,7 +108,8 @@ uint64_t Decoder::program(const KvCache& kv) const {
     mix_address(layer.v);
     mix_address(weights_.layers[static_cast<size_t>(i)].query.weight.data);
   }
-  for (const Buffer* buffer : {&x_, &normed_, &embedded_, &angles_, &qkv_, &attended_, &mlp_,
+  mix_address(x_->data());
+  for (const Buffer* buffer : {&normed_, &embedded_, &angles_, &qkv_, &attended_, &mlp_,
                                &head_rows_, &head_input_, &logits_}) {
     mix_address(buffer->data());
   }
@@ -113,10 +121,10 @@ uint64_t Decoder::program(const KvCache& kv) const {
   return std::max<uint64_t>(hash, 1);
 }
 
-StepBatch Decoder::batch_of(const MicroBatch& batch, std::span<const int32_t> logit_rows,
-                            uint64_t program) const {
-  return {batch.ids,        batch.positions, batch.table_rows, logit_rows, batch.resident.spans,
-          batch.swap_spans, program};
+StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) {
+  return {batch.ids,        batch.positions,      batch.table_rows,
+          batch.logit_rows, batch.resident.spans, batch.swap_spans,
+          program};
 }
 
 void Decoder::attach(const KvCache& kv) {
@@ -148,7 +156,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   const MicroBatch& last = step_.batches.back();
   tokens_ = last.first_row + last.tokens;
   // Everything that grows, before the program is known.
-  const auto logit_rows = static_cast<int64_t>(step_.logit_rows.size());
+  const int64_t logit_rows = step_.logits;
   if (logit_rows > 0) {
     residual(head_rows_, logit_rows, spec_.hidden);
     inner(head_input_, logit_rows, spec_.hidden);
@@ -160,6 +168,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     run_layers(kv);
   } catch (...) {
     if (swap_ != nullptr) swap_->reset();
+    x_->reset();
     throw;
   }
   for (const MicroBatch& batch : step_.batches) {
@@ -178,7 +187,7 @@ void Decoder::run_layers(KvCache& kv) {
   const std::vector<MicroBatch>& batches = step_.batches;
   next_swap_ = {};
   load_kv_ahead(kv);
-  const bool wants_logits = !step_.logit_rows.empty();
+  const bool wants_logits = step_.logits > 0;
   const auto layers =
       [&](const std::function<void(const MicroBatch&, int, const LayerWeights&)>& each) {
         for (int i = 0; i < spec_.layers; ++i) {
@@ -191,22 +200,24 @@ void Decoder::run_layers(KvCache& kv) {
       };
   if (batches.size() == 1) {
     const MicroBatch& all = batches.front();
-    const bool resident = options_.stream == nullptr && all.swaps.empty() && all.on_host.rows == 0;
-    ops_.run_step(batch_of(all, step_.logit_rows, resident ? program(kv) : 0), [&] {
+    const bool resident = options_.stream == nullptr && all.swaps.empty() &&
+                          all.on_host.rows == 0 && options_.device_activations == 1;
+    ops_.run_step(batch_of(all, resident ? program(kv) : 0), [&] {
       embed(all);
       layers(
           [&](const MicroBatch& batch, int i, const LayerWeights& w) { layer(w, i, kv, batch); });
+      gather_logit_rows(all);
       if (wants_logits) logits();
     });
   } else {
     for (const MicroBatch& batch : batches)
-      ops_.run_step(batch_of(batch, {}, 0), [&] { embed(batch); });
+      ops_.run_step(batch_of(batch, 0), [&] { embed(batch); });
     layers([&](const MicroBatch& batch, int i, const LayerWeights& w) {
-      ops_.run_step(batch_of(batch, {}, 0), [&] { layer(w, i, kv, batch); });
+      ops_.run_step(batch_of(batch, 0), [&] { layer(w, i, kv, batch); });
     });
-    const StepBatch head{
-        .ids = {}, .positions = {}, .table_rows = {}, .logit_rows = step_.logit_rows, .spans = {}};
-    if (wants_logits) ops_.run_step(head, [&] { logits(); });
+    for (const MicroBatch& batch : batches)
+      ops_.run_step(batch_of(batch, 0), [&] { gather_logit_rows(batch); });
+    if (wants_logits) ops_.run_step({}, [&] { logits(); });
   }
   // What the host has to do reads the step's plan.
   if (host_attention_ != nullptr) host_attention_->synchronize();
@@ -242,11 +253,8 @@ DecoderStats Decoder::take_stats() {
   if (host_attention_ != nullptr) stats.host_attention = host_attention_->stats();
   if (swap_ != nullptr) stats.swap = swap_->stats();
   if (options_.stream != nullptr) stats.weights = options_.stream->stats();
+  stats.activations = x_->stats();
   return stats;
-}
-
-Activations Decoder::rows_of(const MicroBatch& batch) {
-  return residual(x_, tokens_, spec_.hidden).row_range(batch.first_row, batch.tokens);
 }
 
 Activations Decoder::angles_of(const MicroBatch& batch) {
@@ -255,7 +263,7 @@ Activations Decoder::angles_of(const MicroBatch& batch) {
 }
 
 void Decoder::embed(const MicroBatch& batch) {
-  const Activations x = rows_of(batch);
+  const Activations x = x_->take(batch.first_row, batch.tokens, /*fresh=*/true, *stalls_);
   if (weights_.project_in.empty()) {
     ops_.embed(weights_.token_embedding, batch.ids, x, LinearMode::kStore);
   } else {
@@ -268,27 +276,34 @@ void Decoder::embed(const MicroBatch& batch) {
   } else {
     ops_.rope_angles(batch.positions, spec_.rope.inverse_frequencies, 1.0F, angles_of(batch));
   }
+  x_->put(*stalls_);
 }
 
 void Decoder::layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch) {
-  const Activations x = rows_of(batch);
+  const Activations x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
+  if (step_.batches.size() > 1) {  // else the rows that come next are these
+    const auto next = static_cast<size_t>(&batch - step_.batches.data() + 1) % step_.batches.size();
+    x_->expect(step_.batches[next].first_row, step_.batches[next].tokens);
+  }
   if (spec_.norm_place == NormPlace::kPre) {
     const Activations normed = inner(normed_, batch.tokens, spec_.hidden);
     norm(w.attention_norm, x, normed);
-    attention_block(w, index, kv, batch, normed);
+    attention_block(w, index, kv, batch, x, normed);
     norm(w.mlp_norm, x, normed);
-    mlp_block(w, batch, normed);
+    mlp_block(w, batch, x, normed);
   } else {
-    attention_block(w, index, kv, batch, x);
+    attention_block(w, index, kv, batch, x, x);
     norm(w.attention_norm, x, x);
-    mlp_block(w, batch, x);
+    mlp_block(w, batch, x, x);
     norm(w.mlp_norm, x, x);
   }
+  x_->put(*stalls_);
 }
 
 // x += out(attention(input))
 void Decoder::attention_block(const LayerWeights& w, int index, KvCache& kv,
-                              const MicroBatch& batch, const Activations& input) {
+                              const MicroBatch& batch, const Activations& x,
+                              const Activations& input) {
   const Activations qkv = inner(qkv_, batch.tokens, spec_.q_dim() + 2 * spec_.kv_dim());
   const Projection parts[] = {
       {w.query.weight, w.query.bias, qkv.columns(0, spec_.q_dim())},
@@ -297,7 +312,7 @@ void Decoder::attention_block(const LayerWeights& w, int index, KvCache& kv,
   ops_.linears(parts, input);
   const Activations attended = inner(attended_, batch.tokens, spec_.q_dim());
   attend(index, kv, batch, qkv, attended);
-  linear(w.attention_out, attended, rows_of(batch), LinearMode::kAccumulate);
+  linear(w.attention_out, attended, x, LinearMode::kAccumulate);
 }
 
 // The host's rows first: it works on them while the device attends to its own.
@@ -343,7 +358,8 @@ void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Acti
 }
 
 // x += down(f(up(input))), gated or not
-void Decoder::mlp_block(const LayerWeights& w, const MicroBatch& batch, const Activations& input) {
+void Decoder::mlp_block(const LayerWeights& w, const MicroBatch& batch, const Activations& x,
+                        const Activations& input) {
   const Activations all = inner(mlp_, batch.tokens, spec_.gated_mlp ? 2 * spec_.ffn : spec_.ffn);
   const Projection up{w.up.weight, w.up.bias, all.columns(0, spec_.ffn)};
   if (spec_.gated_mlp) {
@@ -352,20 +368,23 @@ void Decoder::mlp_block(const LayerWeights& w, const MicroBatch& batch, const Ac
   } else {
     ops_.activated_linear(spec_.activation, up, input);
   }
-  linear(w.down, up.out, rows_of(batch), LinearMode::kAccumulate);
+  linear(w.down, up.out, x, LinearMode::kAccumulate);
+}
+
+void Decoder::gather_logit_rows(const MicroBatch& batch) {
+  if (batch.logit_rows.empty()) return;
+  const Activations x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
+  const auto count = static_cast<int64_t>(batch.logit_rows.size());
+  const Activations wanted = spec_.final_norm ? residual(head_rows_, step_.logits, spec_.hidden)
+                                              : inner(head_input_, step_.logits, spec_.hidden);
+  ops_.gather_rows(x, batch.logit_rows, wanted.row_range(batch.first_logit, count));
+  x_->put(*stalls_);
 }
 
 void Decoder::logits() {
-  const auto rows = static_cast<int64_t>(step_.logit_rows.size());
+  const int64_t rows = step_.logits;
   Activations input = inner(head_input_, rows, spec_.hidden);
-  const Activations x = residual(x_, tokens_, spec_.hidden);
-  if (spec_.final_norm) {
-    const Activations wanted = residual(head_rows_, rows, spec_.hidden);
-    ops_.gather_rows(x, step_.logit_rows, wanted);
-    norm(weights_.final_norm, wanted, input);
-  } else {
-    ops_.gather_rows(x, step_.logit_rows, input);
-  }
+  if (spec_.final_norm) norm(weights_.final_norm, residual(head_rows_, rows, spec_.hidden), input);
   if (!weights_.project_out.empty()) {
     const Activations narrow = inner(embedded_, rows, spec_.embedding_dim);
     ops_.linear(weights_.project_out, {}, input, narrow, LinearMode::kStore);

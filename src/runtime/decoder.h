@@ -19,6 +19,7 @@
 #include "runtime/kv_swap.h"
 #include "runtime/micro_batch.h"
 #include "runtime/model_weights.h"
+#include "runtime/residual_store.h"
 #include "runtime/stall_clock.h"
 #include "runtime/weight_stream.h"
 
@@ -36,6 +37,8 @@ struct DecoderOptions {
   // Of the decoding sequences whose KV is in host memory, the share that the CPU attends to.
   double host_share = 1;
   int32_t staging_blocks = 0;  // of KV on the device, in each of two buffers; 0: nothing is swapped
+  // Of a step's tokens, the share whose residual stream stays on the device between layers.
+  double device_activations = 1;
   bool overlap = true;
 };
 
@@ -44,6 +47,7 @@ struct DecoderStats {
   HostAttention::Stats host_attention;
   KvSwap::Stats swap;
   WeightStream::Stats weights;
+  ResidualStore::Stats activations;
   std::array<double, kStallCauseCount> stall_s = {};
 };
 
@@ -92,24 +96,23 @@ class Decoder {
  private:
   void check_step(const KvCache& kv, std::span<const StepSequence> sequences) const;
   uint64_t program(const KvCache& kv) const;
-  StepBatch batch_of(const MicroBatch& batch, std::span<const int32_t> logit_rows,
-                     uint64_t program) const;
+  static StepBatch batch_of(const MicroBatch& batch, uint64_t program);
   AttentionParams attention_params() const;
   void run_layers(KvCache& kv);
   void load_kv_ahead(const KvCache& kv);
   void embed(const MicroBatch& batch);
   void layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch);
   void attention_block(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch,
-                       const Activations& input);
+                       const Activations& x, const Activations& input);
   void attend(int index, KvCache& kv, const MicroBatch& batch, const Activations& qkv,
               const Activations& attended);
-  void mlp_block(const LayerWeights& w, const MicroBatch& batch, const Activations& input);
+  void mlp_block(const LayerWeights& w, const MicroBatch& batch, const Activations& x,
+                 const Activations& input);
+  void gather_logit_rows(const MicroBatch& batch);
   void logits();
   void norm(const NormWeights& w, const Activations& x, const Activations& out);
   void linear(const LinearWeights& w, const Activations& x, const Activations& out,
               LinearMode mode = LinearMode::kStore);
-  // A micro-batch's rows of the residual stream.
-  Activations rows_of(const MicroBatch& batch);
   Activations angles_of(const MicroBatch& batch);
   // The first `rows` rows of a buffer: of the residual stream's kind, or of what matrices take.
   Activations residual(Buffer& buffer, int64_t rows, int64_t cols);
@@ -140,8 +143,8 @@ class Decoder {
   } next_swap_;
   int64_t tokens_ = 0;
 
-  Buffer x_;         // [tokens of the step, hidden], the residual stream
-  Buffer normed_;    // [tokens of a micro-batch, hidden]; the next as well
+  std::unique_ptr<ResidualStore> x_;  // [tokens of the step, hidden]
+  Buffer normed_;                     // [tokens of a micro-batch, hidden]; the next as well
   Buffer embedded_;  // [tokens, embedding_dim], where it differs from hidden; also the head's input
   Buffer angles_;    // [tokens of the step, rope.dims]
   Buffer qkv_;       // [tokens, q_dim + 2 kv_dim]

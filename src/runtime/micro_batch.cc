@@ -73,8 +73,16 @@ struct MicroBatchCutter {
       }
     }
     flush();
-    for (const auto& rows : logit_rows)
-      step.logit_rows.insert(step.logit_rows.end(), rows.begin(), rows.end());
+    // Sequences are in the order of the micro-batches, so are the rows.
+    auto batch = step.batches.begin();
+    for (const auto& rows : logit_rows) {
+      for (const int32_t row : rows) {
+        while (row >= batch->first_row + batch->tokens) (++batch)->first_logit = step.logits;
+        SPW_ASSERT(row >= batch->first_row);
+        batch->logit_rows.push_back(static_cast<int32_t>(row - batch->first_row));
+        ++step.logits;
+      }
+    }
   }
 
   void add(std::vector<Part>& parts) {

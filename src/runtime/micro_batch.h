@@ -55,6 +55,8 @@ struct MicroBatch {
   int32_t tokens = 0;
   std::vector<int32_t> ids, positions;  // [tokens]
   std::vector<int32_t> table_rows;      // positions + offset, for the learned table
+  std::vector<int32_t> logit_rows;      // of these rows, whose logits are wanted
+  int64_t first_logit = 0;              // in the step
   PathRows resident, on_host;
   std::vector<SwapGroup> swaps;
   std::vector<std::span<const SequenceSpan>> swap_spans;  // of `swaps`
@@ -76,7 +78,7 @@ struct MicroBatchLimits {
 
 struct CutStep {
   std::vector<MicroBatch> batches;
-  std::vector<int32_t> logit_rows;  // of the step, in the order of its sequences
+  int64_t logits = 0;  // in the order of the sequences
 };
 
 // Fills micro-batches with sequences in their order, cutting prompts where one is full; inside

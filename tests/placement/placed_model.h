@@ -29,6 +29,7 @@ struct Placement {
   int micro_tokens = 0;
   int micro_sequences = 0;
   int slots = 2;
+  double device_activations = 1;
   bool overlap = true;
   uint64_t pinnable_bytes = ~uint64_t{0};
 
@@ -80,6 +81,7 @@ struct PlacedModel {
                                    .host = &host,
                                    .host_share = how.host_share,
                                    .staging_blocks = how.can_swap ? how.staging_blocks : 0,
+                                   .device_activations = how.device_activations,
                                    .overlap = how.overlap});
   }
 

@@ -44,9 +44,16 @@ std::vector<Placement> every_placement() {
       p.micro_sequences = 2;
       p.micro_tokens = 37;
       all.push_back(p);
+      p.name += ", activations half in host memory";
+      p.device_activations = 0.5;
+      all.push_back(p);
     }
   }
   Placement p;
+  p.name = "activations in host memory";
+  p.device_activations = 0;
+  all.push_back(p);
+  p.device_activations = 1;
   p.name = "nothing can be pinned";
   p.weights = {0, 1, 0};
   p.device_sequences = 0;
@@ -157,11 +164,12 @@ TEST_P(PlacementTest, RandomPlansGiveTheSameLogits) {
     p.micro_sequences = static_cast<int>(pick(5));
     p.slots = 1 + static_cast<int>(pick(4));
     p.overlap = pick(1) < 0.8;
+    p.device_activations = pick(1) < 0.5 ? 1 : pick(1);
     p.name = fmt::format(
         "{}: weights {:.2f} {:.2f} {:.2f}, kv {:.2f}, host {:.2f}, swap {}, micro {} {}, slots {}, "
-        "overlap {}",
+        "activations {:.2f}, overlap {}",
         i, p.weights.device, p.weights.host, p.weights.disk, p.device_sequences, p.host_share,
-        p.can_swap, p.micro_tokens, p.micro_sequences, p.slots, p.overlap);
+        p.can_swap, p.micro_tokens, p.micro_sequences, p.slots, p.device_activations, p.overlap);
     SCOPED_TRACE(p.name);
     expect_same(p, logits(p, "llama", DType::kF32, KvType::kF32, true), expected);
   }
