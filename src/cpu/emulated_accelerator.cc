@@ -203,9 +203,10 @@ Buffer EmulatedAccelerator::allocate(size_t bytes, MemoryTag tag) {
             format_bytes(options_.memory_bytes - std::min(options_.memory_bytes, usage_.total())),
             usage_.describe());
   constexpr size_t kAlignment = 256;
-  void* data = injected_error("alloc.device")
-                   ? nullptr
-                   : std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  void* data =
+      injected_error("alloc.device")
+          ? nullptr
+          : std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   SPW_CHECK(data != nullptr, kOutOfMemory, "no {} of memory left", format_bytes(bytes));
   std::memset(data, 0xff, bytes);
   usage_.add(tag, bytes);

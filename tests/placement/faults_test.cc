@@ -68,7 +68,7 @@ struct Machine {
         EXPECT_EQ(usage.bytes[tag], 0u) << each->info().name << ": " << usage.describe();
       }
     }
-    if (accelerator) EXPECT_EQ(accelerator->pinned_bytes(), 0u);
+    EXPECT_EQ(accelerator ? accelerator->pinned_bytes() : 0, 0u);
     EXPECT_EQ(files_in(folder.path()), 0u);
   }
 
@@ -91,11 +91,9 @@ struct PlannedModel {
                                           .host = &machine.host,
                                           .disk_dir = machine.folder.path(),
                                           .disk_budget = ~uint64_t{0}});
-    return make_runner(device, machine.host, loaded, plan,
-                       {.tokens = kTokens,
-                        .sequences = kSequences,
-                        .micro_tokens = 64,
-                        .kv_type = KvType::kF32});
+    return make_runner(
+        device, machine.host, loaded, plan,
+        {.tokens = kTokens, .sequences = kSequences, .micro_tokens = 64, .kv_type = KvType::kF32});
   }
 
   std::vector<float> run() {
@@ -168,6 +166,7 @@ void fail_every_allocation(const NamedPlan& named, const char* point) {
     expected = logits(machine);
     machine.expect_nothing_left();
   });
+  testing::Test::RecordProperty(fmt::format("{} {}", name, point), static_cast<int>(hits));
   for (uint64_t n = 1; n <= hits; ++n) {
     SCOPED_TRACE(fmt::format("allocation {} of {}", n, hits));
     Machine machine(with_accelerator);
@@ -244,7 +243,9 @@ TEST_F(TierFaults, ReadsThatFailAreRepeatedOrReported) {
         std::vector<float> logits;
         const auto code = code_of([&] { logits = placed.run(); });
         if (code) {
-          EXPECT_EQ(kind, FaultKind::kEio) << "these are no reason to give up";
+          // The first EINVAL means that direct reads do not work here; another is an error.
+          EXPECT_TRUE(kind == FaultKind::kEio || kind == FaultKind::kEinval)
+              << "no reason to give up";
           EXPECT_EQ(*code, ErrorCode::kIo);
         } else {
           EXPECT_EQ(logits, expected);

@@ -212,7 +212,10 @@ def test_a_kill_leaves_no_file(spillway, disk, moment):
     finally:
         end_process(process)
     assert process.returncode == -signal.SIGKILL
-    assert shutil.disk_usage(disk).free > free - 512 * MIB, "the space is free again"
+    deadline = time.monotonic() + 20  # the system takes its time, and others use the disk too
+    while shutil.disk_usage(disk).free < free - 512 * MIB:
+        assert time.monotonic() < deadline, "the space is not free again"
+        time.sleep(0.1)
 
 
 def holds_unnamed_file(process, folder):
@@ -240,7 +243,6 @@ def count_read(process):
         (["--weights", "a,b,c"], "--weights"),
         (["--weights", "-1,101,0"], "--weights"),
         (["--weights", "nan,50,50"], "--weights"),
-        (["--weights", ""], "--weights"),
         (["--kv", "1,2,3"], "--kv"),
         (["--kv", "0,0,100"], "--kv"),
         (["--host-memory", "lots"], "--host-memory"),
