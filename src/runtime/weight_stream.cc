@@ -107,7 +107,7 @@ void WeightStream::work() {
              (!failure_ && may_load && loaded_ < released_ + static_cast<int64_t>(slots_.size()));
     });
     if (closing_) return;
-    const int64_t item = loaded_;
+    const int64_t item = loaded_, attempt = ++attempts_;
     lock.unlock();
     std::exception_ptr failure;
     try {
@@ -118,6 +118,7 @@ void WeightStream::work() {
     lock.lock();
     if (failure) {
       failure_ = failure;
+      failed_attempt_ = attempt;
     } else {
       ++loaded_;
     }
@@ -240,17 +241,18 @@ void WeightStream::send(Stage& stage, std::byte* to, std::span<const std::byte> 
   stream_->record(*stage.copied);
 }
 
-// Until the next item's loading is queued.
+// Until the next item's loading is queued. Throws the failure of an attempt that began after the
+// call: what went wrong before that may be well by now.
 void WeightStream::wait_until_loaded() {
   std::unique_lock lock(mutex_);
   asked_ = acquired_ + 1;
-  failure_ = nullptr;  // of a time when nobody waited: the mover tries again
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return failure_ || loaded_ > acquired_; });
-  if (loaded_ > acquired_) return;
-  const std::exception_ptr failure = std::exchange(failure_, nullptr);
-  changed_.notify_all();
-  std::rethrow_exception(failure);
+  const int64_t before = attempts_;
+  while (loaded_ <= acquired_) {
+    const std::exception_ptr failure = std::exchange(failure_, nullptr);
+    changed_.notify_all();  // the mover goes on, or tries again
+    if (failure && failed_attempt_ > before) std::rethrow_exception(failure);
+    changed_.wait(lock, [&] { return failure_ || loaded_ > acquired_; });
+  }
 }
 
 // Of the item that is next: waits for it and gives it back unused. After a step that ended early.

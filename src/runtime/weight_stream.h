@@ -99,7 +99,9 @@ class WeightStream {
   int64_t released_ = 0;
   int64_t asked_ = 0;  // without overlap: items that may be loaded
   bool closing_ = false;
+  int64_t attempts_ = 0;  // to load an item
   std::exception_ptr failure_;
+  int64_t failed_attempt_ = 0;  // which that was
   Stats stats_;
   std::thread mover_;  // last: it uses all of the above
 };
