@@ -55,17 +55,18 @@ WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& wei
                            const WeightStreamOptions& options)
     : device_(device), weights_(weights), options_(options) {
   SPW_ASSERT(options.slots >= 1 && options.stages >= 1);
-  bool from_disk = false, through_staging = false;
+  bool from_disk = false, from_host = false;
   for (size_t layer = 0; layer < weights.streamed.size(); ++layer) {
     if (weights.streamed[layer].empty()) continue;
     layers_.push_back(static_cast<int>(layer));
     for (const StreamedWeight& weight : weights.streamed[layer]) {
       from_disk = from_disk || weight.host == nullptr;
-      through_staging = through_staging || (weight.host == nullptr && !device.host_visible()) ||
-                        (weight.host != nullptr && !weights.host_is_pinned());
+      from_host = from_host || weight.host != nullptr;
     }
   }
   SPW_ASSERT(!layers_.empty());
+  // Where the host's memory is the device's, nothing lives in the host's instead.
+  SPW_ASSERT(!device.host_visible() || !from_host);
   const uint64_t bytes = slot_bytes(weights);
   slots_.resize(std::min(static_cast<size_t>(options.slots), layers_.size() + 1));
   for (Slot& slot : slots_) {
@@ -78,7 +79,9 @@ WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& wei
     queue_ = std::make_unique<IoQueue>();
     reader_ = std::make_unique<ExtentReader>(*queue_, weights.files);
   }
-  for (int i = 0; through_staging && i < options.stages; ++i) {
+  const bool through_stages =
+      !device.host_visible() && (from_disk || (from_host && !weights.host_is_pinned()));
+  for (int i = 0; through_stages && i < options.stages; ++i) {
     stages_.push_back(std::make_unique<Stage>(Stage{
         PinnedBuffer(host, device, Stage::kBytes, MemoryTag::kStaging), device.make_event()}));
   }
@@ -92,6 +95,7 @@ WeightStream::~WeightStream() {
     changed_.notify_all();
   }
   mover_.join();
+  for (Slot& slot : slots_) slot.read = {};
   // Copies may still read staging memory, and ops the slots.
   stream_.reset();
   device_.synchronize();
@@ -130,42 +134,17 @@ void WeightStream::load(int64_t item) {
   Slot& to = slot(item);
   const auto layer = static_cast<size_t>(layer_of(item));
   to.views = weights_.layers[layer];
-  std::vector<CopyPiece> copies;
-  std::vector<Move> on_disk, not_pinned;
-  std::byte* at = as_direct_io_wants(to.memory.data(), to.memory.bytes()).data();
   Stats moved;
   for (const StreamedWeight& weight : weights_.streamed[layer]) {
-    WeightView& view = weight_of(to.views, weight.role);
-    view = weight.view;
-    view.data = at;
-    const auto bytes = static_cast<size_t>(view.bytes());
-    if (weight.host == nullptr) {
-      on_disk.push_back({&weight, at});
-      moved.disk_bytes += bytes;
-      if (device_.host_visible()) continue;  // gets its place from read_in_place()
-    } else {
-      moved.host_bytes += bytes;
-      if (weights_.host_is_pinned()) {
-        for (size_t done = 0; done < bytes; done += kCopyBytes)
-          copies.push_back({at + done, weight.host + done, std::min(kCopyBytes, bytes - done)});
-      } else {
-        not_pinned.push_back({&weight, at});
-      }
-    }
-    at += aligned_weight_bytes(weight.view.bytes());
+    (weight.host != nullptr ? moved.host_bytes : moved.disk_bytes) +=
+        static_cast<uint64_t>(weight.view.bytes());
   }
   const auto begin = std::chrono::steady_clock::now();
   stream_->wait(*to.left);
-  // Rows of several matrices that lie side by side on both ends are one copy each all the same: the
-  // pieces are large.
-  for (const CopyPiece& copy : copies) stream_->copy_to_device({&copy, 1});
-  if (!not_pinned.empty()) copy_through_stages(not_pinned);
-  if (!on_disk.empty()) {
-    if (device_.host_visible()) {
-      read_in_place(on_disk, to, at);
-    } else {
-      read_through_stages(on_disk);
-    }
+  if (device_.host_visible()) {
+    load_in_place(item);
+  } else {
+    send_layer(layer, to);
   }
   stream_->record(*to.loaded);
   if (!options_.overlap) {
@@ -178,17 +157,81 @@ void WeightStream::load(int64_t item) {
   stats_.load_s += moved.load_s;
 }
 
+// To a device with memory of its own.
+void WeightStream::send_layer(size_t layer, Slot& slot) {
+  std::vector<CopyPiece> copies;
+  std::vector<Move> on_disk, not_pinned;
+  std::byte* at = slot.memory.data();
+  for (const StreamedWeight& weight : weights_.streamed[layer]) {
+    WeightView& view = weight_of(slot.views, weight.role);
+    view = weight.view;
+    view.data = at;
+    const auto bytes = static_cast<size_t>(view.bytes());
+    if (weight.host == nullptr) {
+      on_disk.push_back({&weight, at});
+    } else if (!weights_.host_is_pinned()) {
+      not_pinned.push_back({&weight, at});
+    } else {
+      for (size_t done = 0; done < bytes; done += kCopyBytes)
+        copies.push_back({at + done, weight.host + done, std::min(kCopyBytes, bytes - done)});
+    }
+    at += aligned_weight_bytes(weight.view.bytes());
+  }
+  // Rows of several matrices that lie side by side on both ends are one copy each all the same: the
+  // pieces are large.
+  for (const CopyPiece& copy : copies) stream_->copy_to_device({&copy, 1});
+  if (!not_pinned.empty()) copy_through_stages(not_pinned);
+  if (!on_disk.empty()) read_through_stages(on_disk);
+}
+
 // Each weight with the blocks around it, one behind the other in the slot: no byte is copied.
-void WeightStream::read_in_place(std::span<const Move> moves, Slot& slot, std::byte* at) {
+void WeightStream::begin_reads(int64_t item) {
+  Slot& to = slot(item);
+  if (to.reading == item) return;
+  to.reading = -1;
+  to.read = {};  // waits for what a failure left on its way
   std::vector<Extent> extents;
-  for (const Move& move : moves) extents.push_back(move.weight->extent);
-  const std::span<std::byte> memory(slot.memory.data(), slot.memory.bytes());
-  std::span<std::byte> rest = memory.subspan(static_cast<size_t>(at - memory.data()));
-  rest = as_direct_io_wants(rest.data(), rest.size());
-  ExtentBatch batch = reader_->begin(extents, rest);
-  batch.wait();
-  for (size_t i = 0; i < moves.size(); ++i)
-    weight_of(slot.views, moves[i].weight->role).data = batch.bytes(i).data();
+  for (const StreamedWeight& weight : weights_.streamed[static_cast<size_t>(layer_of(item))])
+    extents.push_back(weight.extent);
+  to.read = reader_->begin(extents, as_direct_io_wants(to.memory.data(), to.memory.bytes()));
+  to.reading = item;
+}
+
+// The disk has the next layer's reads as soon as there is room for them, before this one's have
+// ended: it never runs out of work.
+void WeightStream::load_in_place(int64_t item) {
+  Slot& to = slot(item);
+  const bool begun_ahead = to.reading == item;
+  begin_reads(item);
+  const auto has_room = [&] {
+    return options_.overlap && item + 1 < released_ + static_cast<int64_t>(slots_.size());
+  };
+  {
+    // release() wakes it. That the reads have ended is seen late only while there is no room, which
+    // is when the compute is behind.
+    constexpr auto kLook = std::chrono::microseconds(200);
+    std::unique_lock lock(mutex_);
+    while (options_.overlap && !closing_ && !has_room() && !to.read.is_done())
+      changed_.wait_for(lock, kLook);
+    const bool next = has_room();
+    lock.unlock();
+    if (next) begin_reads(item + 1);
+  }
+  to.reading = -1;  // from here on a failure means reading it again
+  try {
+    to.read.wait();
+  } catch (const Error&) {
+    if (!begun_ahead) throw;  // else it is a failure of some time ago
+    begin_reads(item);
+    to.reading = -1;
+    to.read.wait();
+  }
+  size_t i = 0;
+  for (const StreamedWeight& weight : weights_.streamed[static_cast<size_t>(layer_of(item))]) {
+    WeightView& view = weight_of(to.views, weight.role);
+    view = weight.view;
+    view.data = to.read.bytes(i++).data();
+  }
 }
 
 // As many pieces on their way from the disk as there are stages, each sent on as it comes.

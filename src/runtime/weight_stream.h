@@ -60,6 +60,9 @@ class WeightStream {
     Buffer memory;
     LayerWeights views;
     std::unique_ptr<DeviceEvent> loaded, left;
+    // Where the host can write to the slot: the item that is being read into it, or -1.
+    int64_t reading = -1;
+    ExtentBatch read = {};
   };
   struct Stage;  // a staging buffer
   Slot& slot(int64_t item) { return slots_[static_cast<size_t>(item) % slots_.size()]; }
@@ -69,12 +72,14 @@ class WeightStream {
   bool streams(int layer) const { return !weights_.streamed[static_cast<size_t>(layer)].empty(); }
   void work();
   void load(int64_t item);
+  void load_in_place(int64_t item);
+  void begin_reads(int64_t item);
+  void send_layer(size_t layer, Slot& slot);
   // Of one layer: where each weight is and where it goes.
   struct Move {
     const StreamedWeight* weight;
     std::byte* to;
   };
-  void read_in_place(std::span<const Move> moves, Slot& slot, std::byte* at);
   void read_through_stages(std::span<const Move> moves);
   void copy_through_stages(std::span<const Move> moves);
   void send(Stage& stage, std::byte* to, std::span<const std::byte> bytes);

@@ -258,6 +258,42 @@ TEST_F(TierFaults, ReadsThatFailAreRepeatedOrReported) {
   }
 }
 
+// Without a GPU they go straight into place, the next layer's begun before this one's have ended.
+TEST_F(TierFaults, SoAreThoseWithoutAGpu) {
+  for (const bool overlap : {true, false}) {
+    Plan plan = plans().back().plan;
+    plan.overlap = overlap;
+    Machine machine(false);
+    PlannedModel model(machine, plan);
+    const std::vector<float> expected = model.run();
+    const uint64_t hits = hits_in("io.read", [&] { EXPECT_EQ(model.run(), expected); });
+    ASSERT_GT(hits, 10u);
+    for (const FaultKind kind : {FaultKind::kEio, FaultKind::kShort, FaultKind::kEintr}) {
+      for (uint64_t n = 1; n <= hits; ++n) {
+        SCOPED_TRACE(fmt::format("read {} of {}, kind {}", n, hits, static_cast<int>(kind)));
+        arm_fault("io.read", n, kind);
+        std::vector<float> logits;
+        const auto code = code_of([&] { logits = model.run(); });
+        disarm_faults();
+        if (code) {
+          EXPECT_EQ(kind, FaultKind::kEio);
+          EXPECT_EQ(*code, ErrorCode::kIo);
+        } else {
+          EXPECT_EQ(logits, expected);
+        }
+        EXPECT_EQ(model.run(), expected);
+        if (HasFailure()) return;
+      }
+    }
+    for (const uint64_t from : {1u, 2u, 5u, 9u}) {
+      arm_fault("io.read", from, FaultKind::kEio, kNever);
+      for (int i = 0; i < 2; ++i) EXPECT_EQ(code_of([&] { model.run(); }), ErrorCode::kIo);
+      disarm_faults();
+      EXPECT_EQ(model.run(), expected);
+    }
+  }
+}
+
 // The disk is gone for a while: every step says so, and the first one after it is back is right.
 TEST_F(TierFaults, ADiskThatComesBackIsUsedAgain) {
   for (const bool overlap : {true, false}) {
