@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# Model, percent of its layers on host and disk. The last has half its weights where compute would bound: see `in_memory`.
+# Model, percent of its layers on GPU, host and disk.
 CONFIGURATIONS = [
     ("dummy:tinyllama-1.1b:q8_0", "0,30,70"),
     ("dummy:tinyllama-1.1b:q8_0", "0,0,100"),
@@ -72,6 +72,7 @@ def main():
     parser.add_argument("--only", default="", help="configurations whose model has this in its name")
     parser.add_argument("--spillway", default=str(ROOT / "build/release/bin/spillway"))
     parser.add_argument("--disk-bench", default=str(ROOT / "build/release/bin/disk_bench"))
+    parser.add_argument("--note", default="", help="something about the machine, for the results")
     parser.add_argument("-o", "--output", help="JSON file for the results (default: stdout)")
     parser.add_argument("extra", nargs="*", help="more options of spillway bench, after --")
     options = parser.parse_args()
@@ -98,6 +99,7 @@ def main():
     report = {
         "machine": {"architecture": platform.machine(), "processors": os.cpu_count()},
         "method": "decode from disk between two measurements of the disk by disk_bench --raw-reads, in turns; medians of rounds",
+        "note": options.note,
         "steps": options.steps,
         "configurations": [summary(options, model, weights, rounds[model, weights]) for model, weights in chosen],
     }
