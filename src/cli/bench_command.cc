@@ -8,6 +8,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/attention_report.h"
 #include "cli/bench_workload.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
@@ -187,6 +188,11 @@ void print_report(const json& out) {
     print_now(fmt::format("{:<9} at most {}: {}\n", tier,
                           format_bytes(usage["peak_bytes"].get<uint64_t>()), tags));
   }
+  if (!out["attention_topk"].is_null() && out["attention_topk"].get<double>() > 0) {
+    print_now(
+        describe_attention({.v_bytes = out["attention_v_bytes"].get<uint64_t>(),
+                            .dense_v_bytes = out["attention_v_bytes_dense"].get<uint64_t>()}));
+  }
   if (!out["tuning"].is_null()) {
     print_now(fmt::format("tuning    {} ({} shapes)\n",
                           printable_path(out["tuning"]["file"].get<std::string>()),
@@ -222,7 +228,12 @@ json bench_plan(const BenchOptions& options, size_t which) {
   }
   last.prefill_s = median(prefill);
   last.decode_s = median(decode);
-  return report(options, session, last);
+  json out = report(options, session, last);
+  AttentionTraffic traffic = workload.attention_traffic();
+  traffic.v_bytes /= static_cast<uint64_t>(options.repeat);  // runs are alike
+  traffic.dense_v_bytes /= static_cast<uint64_t>(options.repeat);
+  report_attention(out, session.attention_topk, traffic);
+  return out;
 }
 
 int bench(BenchOptions options) {
