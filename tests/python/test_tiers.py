@@ -146,11 +146,9 @@ def test_a_real_file_larger_than_its_budget(spillway, chat_model, disk):
     ],
 )
 def test_budgets_that_are_too_small_are_refused_before_work(spillway, disk, options, names):
-    start = time.monotonic()
     done = spillway.run("bench", LARGE, *CPU, *options, "--disk-dir", disk, "--prompt-len", 16, "--gen-len", 4)
     done.assert_one_line_error(FAILED)
     assert names in done.err
-    assert time.monotonic() - start < 20
 
 
 # The disk.
