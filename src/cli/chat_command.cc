@@ -113,8 +113,9 @@ bool read_line(bool interactive, std::string& line) {
   return !line.empty() && !interrupted();
 }
 
-int chat(const ChatOptions& options) {
+int chat(ChatOptions options) {
   require_utf8(options.system, "--system");
+  options.session.expected_tokens = options.context;
   Session session(options.session);
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
   Conversation conversation(tokenizer, detect_template(tokenizer, options.session.model),

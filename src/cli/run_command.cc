@@ -117,13 +117,14 @@ int64_t sequence_limit(const RunOptions& options, const Session& session, size_t
   return std::min(limit, static_cast<int64_t>(prompt_tokens) + options.max_tokens);
 }
 
-int run(const RunOptions& options) {
+int run(RunOptions options) {
   // Before the model is loaded: bad input should not have to wait.
   const Prompt input = options.prompt.read();
   GenerationRequest request;
   request.sampling = options.sampling.parse();
   validate(request.sampling, std::numeric_limits<TokenId>::max());
 
+  options.session.expected_tokens = options.context;
   Session session(options.session);
   const std::vector<TokenId> prompt = input.to_tokens(*session.loaded);
   SPW_CHECK(!prompt.empty(), kInvalidArgument,

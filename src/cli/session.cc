@@ -140,6 +140,7 @@ namespace {
 // Where weights and KV go: as the options say, or by the rule.
 Plan decide_plan(const SessionOptions& options, size_t which, Device& device, Device& host,
                  const Model& model, const RunSize& size) {
+  const uint64_t disk_bytes = options.placement.disk_bytes();  // also where none of it is used
   std::optional<Plan> plan = options.placement.try_explicit_plan(which);
   const bool limited = !device.host_visible() || !options.placement.host_memory.empty();
   if (!plan && limited) {
@@ -149,7 +150,7 @@ Plan decide_plan(const SessionOptions& options, size_t which, Device& device, De
     if (options.placement.host_memory.empty()) {
       budgets.host = static_cast<uint64_t>(host_memory().available_bytes) / 10 * 9;
     }
-    budgets.disk = options.placement.disk_bytes();
+    budgets.disk = disk_bytes;
     plan = fill_from_the_top(fill_request(device, model, size, budgets));
   }
   if (!plan) plan.emplace();

@@ -16,6 +16,7 @@
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/fault_points.h"
 #include "cpu/linear_int8.h"
 #include "tensor/packed_layout.h"
 
@@ -202,7 +203,10 @@ Buffer EmulatedAccelerator::allocate(size_t bytes, MemoryTag tag) {
             format_bytes(options_.memory_bytes - std::min(options_.memory_bytes, usage_.total())),
             usage_.describe());
   constexpr size_t kAlignment = 256;
-  void* data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  void* data =
+      injected_error("alloc.device")
+          ? nullptr
+          : std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   SPW_CHECK(data != nullptr, kOutOfMemory, "no {} of memory left", format_bytes(bytes));
   std::memset(data, 0xff, bytes);
   usage_.add(tag, bytes);
@@ -230,11 +234,20 @@ std::unique_ptr<DeviceEvent> EmulatedAccelerator::make_event(bool /*timed*/) {
   return std::make_unique<EmulatedEvent>();
 }
 
-bool EmulatedAccelerator::try_pin(std::byte* /*host*/, size_t bytes) {
+bool EmulatedAccelerator::try_pin(std::byte* host, size_t bytes) {
+  if (injected_error("alloc.pin")) return false;
   if (bytes > options_.pinnable_bytes - std::min(options_.pinnable_bytes, pinned_bytes_))
     return false;
   pinned_bytes_ += bytes;
+  pinned_[host] = bytes;
   return true;
+}
+
+void EmulatedAccelerator::unpin(std::byte* host) noexcept {
+  const auto it = pinned_.find(host);
+  if (it == pinned_.end()) return;
+  pinned_bytes_ -= it->second;
+  pinned_.erase(it);
 }
 
 }  // namespace spillway

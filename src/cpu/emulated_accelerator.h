@@ -4,10 +4,11 @@
 // For tests of everything that moves bytes between tiers, on machines without a GPU. Its memory
 // starts poisoned (every float a NaN), so what was not copied in shows up in the results; copies
 // run on threads of their own, late and by a random delay, so what did not wait for them shows up
-// too. Ops compute as the CPU's do, on return.
+// too. Ops compute as the CPU's do, on return. Fault points: alloc.device, alloc.pin.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 
 #include "base/thread_pool.h"
@@ -42,6 +43,9 @@ class EmulatedAccelerator final : public Device {
   std::unique_ptr<DeviceStream> make_stream() override;
   std::unique_ptr<DeviceEvent> make_event(bool timed = false) override;
   bool try_pin(std::byte* host, size_t bytes) override;
+  void unpin(std::byte* host) noexcept override;
+  // That try_pin() took and unpin() has not given back.
+  uint64_t pinned_bytes() const { return pinned_bytes_; }
 
  private:
   void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept override;
@@ -51,6 +55,7 @@ class EmulatedAccelerator final : public Device {
   DeviceInfo info_;
   Usage usage_;
   uint64_t pinned_bytes_ = 0;
+  std::map<const std::byte*, size_t> pinned_;
   uint64_t streams_ = 0;
   std::unique_ptr<DeviceStream> compute_;
   CpuOps ops_;  // last: its workspace is given back through release()

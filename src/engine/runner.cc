@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "kv/block_allocator.h"
+#include "memory/piece_loop.h"
 #include "runtime/weight_placement.h"
 
 namespace spillway {
@@ -48,6 +49,20 @@ int64_t workspace_bytes(const Model& model, const RunSize& size) {
   return static_cast<int64_t>(kDeviceSlack) +
          (quantized ? 2 * largest_matrix : 0) +  // expanded for prefill
          size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
+}
+
+// The same of the host's kernels, which take little: panels of each worker, and the parts of
+// sequences that several of them attend to.
+int64_t host_workspace_bytes(const Model& model, const RunSize& size, int threads) {
+  const ModelSpec& spec = model.spec;
+  const int64_t parts = (size.tokens + 255) / 256;
+  return (int64_t{4} << 20) + threads * (int64_t{1} << 20) +
+         size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
+}
+
+// What loading takes besides, of memory that KV and activations get only later.
+int64_t loading_bytes(int threads) {
+  return (int64_t{16} << 20) + (threads + kPiecesAhead) * (int64_t{2} << 20);
 }
 
 struct ActivationBytes {
@@ -107,12 +122,18 @@ FillRequest fill_request(const Device& device, const Model& model, const RunSize
   const DType inner = device.activation_type(model.main_dtype());
   const ActivationBytes each = activation_bytes(spec, inner);
   const int64_t budget = static_cast<int64_t>(r.has_device ? budgets.device : budgets.host);
-  int64_t fixed = outside + each.of_step * step_tokens(spec, size, budget, true) +
+  int64_t fixed = each.of_step * step_tokens(spec, size, budget, true) +
                   each.of_batch * size.micro_tokens + each.of_logits * size.sequences;
-  if (r.has_device) fixed += workspace_bytes(model, size);
-  r.fixed_bytes = static_cast<uint64_t>(fixed);
   const KvShape shape = kv_shape(spec, size.kv_type);
   r.kv_bytes = static_cast<uint64_t>(shape.block_bytes() * blocks_of(size) * size.sequences);
+  if (r.has_device) {
+    fixed += workspace_bytes(model, size);
+  } else {
+    const int threads = device.info().threads;
+    fixed += host_workspace_bytes(model, size, threads);
+    fixed = std::max(fixed, loading_bytes(threads) - static_cast<int64_t>(r.kv_bytes));
+  }
+  r.fixed_bytes = static_cast<uint64_t>(outside + fixed);
   r.kv_staging_bytes =
       KvSwap::kBuffers *
       KvSwap::device_bytes(

@@ -6,6 +6,7 @@
 #include <semaphore>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "memory/mapped_extents.h"
 #include "storage/direct_reader.h"
 
@@ -33,20 +34,27 @@ class Taker {
 
 }  // namespace
 
-void stream_extents(Device& device, std::span<const std::filesystem::path> paths,
+void stream_extents(Device& host, std::span<const std::filesystem::path> paths,
                     std::span<const CutExtent> extents, const WeightLoadOptions& options,
                     const TakePiece& take, uint64_t piece_bytes) {
   const std::vector<Piece> pieces = cut_extents(extents, piece_bytes);
   if (pieces.empty()) return;
   uint64_t largest = 0;
   for (const Piece& piece : pieces) largest = std::max(largest, piece.in_file.bytes);
-  const int threads = device.info().threads;
+  const int threads = host.host_visible() ? host.info().threads : available_threads();
   const auto workers = std::min(pieces.size(), static_cast<size_t>(threads + kPiecesAhead));
   const size_t buffer_bytes = DirectReader::buffer_bytes(largest);
-  const Buffer staging =
-      device.allocate(workers * buffer_bytes + kDirectAlignment, MemoryTag::kStaging);
-  const auto address = reinterpret_cast<uintptr_t>(staging.data());
-  std::byte* const buffers = staging.data() + (0 - address) % kDirectAlignment;
+  const size_t staging_bytes = workers * buffer_bytes + kDirectAlignment;
+  Buffer charged;
+  AlignedBuffer uncharged;
+  if (host.host_visible()) {
+    charged = host.allocate(staging_bytes, MemoryTag::kStaging);
+  } else {
+    uncharged = AlignedBuffer(staging_bytes);
+  }
+  std::byte* const staging = charged.empty() ? uncharged.data() : charged.data();
+  std::byte* const buffers =
+      staging + (0 - reinterpret_cast<uintptr_t>(staging)) % kDirectAlignment;
 
   const DirectReader reader(paths);
   std::optional<MappedExtents> maps;

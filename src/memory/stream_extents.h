@@ -19,11 +19,13 @@ namespace spillway {
 // order. `piece` is valid until it returns.
 using TakePiece = std::function<void(size_t i, uint64_t offset, std::span<const std::byte> piece)>;
 
-// Some pieces are taken, by at most the device's number of threads, while kPiecesAhead others come
+// Some pieces are taken, by at most the host's number of threads, while kPiecesAhead others come
 // from the disk, past the page cache into a staging buffer each: faulting them in is slower. With
 // WeightAccess::kMapped, those that the page cache has already are taken there. Throws kIo,
 // kOutOfMemory, kCancelled and whatever `take` throws; options.progress counts the extents' bytes.
-void stream_extents(Device& device, std::span<const std::filesystem::path> paths,
+// Staging memory is the host's; where all that is known is a device that the host cannot write to,
+// it is charged to nobody.
+void stream_extents(Device& host, std::span<const std::filesystem::path> paths,
                     std::span<const CutExtent> extents, const WeightLoadOptions& options,
                     const TakePiece& take, uint64_t piece_bytes = kPieceBytes);
 

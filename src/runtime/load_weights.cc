@@ -47,7 +47,7 @@ void copy_rows(const WeightTarget& target, const std::byte* stored, std::byte* t
 
 }  // namespace
 
-void load_weights(Device& device, std::span<const std::filesystem::path> paths,
+void load_weights(Device& device, Device& host, std::span<const std::filesystem::path> paths,
                   std::span<const WeightTarget> targets, const WeightLoadOptions& options) {
   std::vector<CutExtent> extents;
   for (const WeightTarget& target : targets) {
@@ -57,7 +57,7 @@ void load_weights(Device& device, std::span<const std::filesystem::path> paths,
   }
   std::mutex copying;  // into a device's memory: one piece at a time
   stream_extents(
-      device, paths, extents, options,
+      host, paths, extents, options,
       [&](size_t i, uint64_t offset, std::span<const std::byte> piece) {
         const WeightTarget& target = targets[i];
         const BoundWeight& weight = *target.weight;
@@ -67,24 +67,24 @@ void load_weights(Device& device, std::span<const std::filesystem::path> paths,
                       rows = static_cast<int64_t>(piece.size()) / file_row;
         std::byte* const to = target.to + first * row;
         std::vector<std::byte> made(device.host_visible() ? 0 : static_cast<size_t>(rows * row));
-        std::byte* const host = device.host_visible() ? to : made.data();
+        std::byte* const out = device.host_visible() ? to : made.data();
         if (!weight.loaded_from) {
-          copy_rows(target, piece.data(), host, rows);
+          copy_rows(target, piece.data(), out, rows);
         } else if (weight.dtype == DType::kF32) {
-          dequantize_reference(*weight.loaded_from, piece.data(), reinterpret_cast<float*>(host),
+          dequantize_reference(*weight.loaded_from, piece.data(), reinterpret_cast<float*>(out),
                                rows * weight.slot.cols);
         } else {
           SPW_ASSERT(weight.dtype == DType::kG4);
           SPW_CHECK(
-              compress_rows(target, piece.data(), host, rows), kInvalidArgument,
+              compress_rows(target, piece.data(), out, rows), kInvalidArgument,
               "{}: the {} weights at byte {} hold a NaN, an infinity or a number beyond F16, which "
               "4-bit groups cannot; load them without compression",
               printable_path(paths[static_cast<size_t>(weight.extent->file)]),
               dtype_name(weight.file_dtype()), weight.extent->offset);
         }
-        if (host != to) {
+        if (out != to) {
           const std::lock_guard lock(copying);
-          device.copy_to_device(to, host, made.size());
+          device.copy_to_device(to, out, made.size());
         }
       });
 }

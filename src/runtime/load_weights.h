@@ -21,11 +21,12 @@ struct WeightTarget {
 };
 
 // Reads piece by piece and makes each what it should be behind the reads of the next ones, with the
-// device's number of threads: a plain weight whose type in memory is G4 is quantized, one that
+// host's number of threads: a plain weight whose type in memory is G4 is quantized, one that
 // is F32 there is widened, kGroups16 is packed; where the device's memory is out of the host's
 // reach, the result is copied there. Throws kInvalidArgument, naming file and offset, for weights
 // that G4 cannot hold (NaN, infinity, beyond F16), and what stream_extents() throws.
-void load_weights(Device& device, std::span<const std::filesystem::path> paths,
+// `host` has the staging memory and the threads; it may be the device.
+void load_weights(Device& device, Device& host, std::span<const std::filesystem::path> paths,
                   std::span<const WeightTarget> targets, const WeightLoadOptions& options);
 
 }  // namespace spillway

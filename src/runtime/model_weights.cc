@@ -221,7 +221,10 @@ class FileFiller {
  public:
   FileFiller(std::span<const WeightTarget> targets, const std::filesystem::path& folder,
              Device& host)
-      : host_(host), writer_(queue_, {.dir = folder, .bytes = file_bytes(targets)}) {}
+      : host_(host),
+        staging_(host.allocate(kWriteBytes + kDirectAlignment, MemoryTag::kStaging)),
+        writer_(queue_,
+                {.dir = folder, .bytes = file_bytes(targets), .staging = aligned_staging()}) {}
 
   // `make` fills the memory it is given.
   Extent add(const BoundWeight& weight, const std::function<void(std::byte*)>& make) {
@@ -243,8 +246,14 @@ class FileFiller {
     return WeightFileWriter::bytes_for(sizes);
   }
 
+  static constexpr size_t kWriteBytes = size_t{16} << 20;
+  std::span<std::byte> aligned_staging() const {
+    const auto address = reinterpret_cast<uintptr_t>(staging_.data());
+    return {staging_.data() + (0 - address) % kDirectAlignment, kWriteBytes};
+  }
+
   Device& host_;
-  Buffer made_;
+  Buffer made_, staging_;
   IoQueue queue_;
   WeightFileWriter writer_;
 };
@@ -323,10 +332,10 @@ ModelWeights::ModelWeights(Device& device, const Model& model,
       set_view(target, to);
       to += aligned_weight_bytes(target.weight->bytes());
     }
-    load_weights(device, paths, homes.on_device, progress.options());
+    load_weights(device, host, paths, homes.on_device, progress.options());
   }
   progress.add(file_bytes(homes.on_device));
-  if (!homes.on_host.empty()) load_weights(host, paths, homes.on_host, progress.options());
+  if (!homes.on_host.empty()) load_weights(host, host, paths, homes.on_host, progress.options());
   progress.add(file_bytes(homes.on_host));
 
   // What a step can use as the model's file has it stays there.
@@ -347,7 +356,7 @@ ModelWeights::ModelWeights(Device& device, const Model& model,
       StreamedWeight& weight = streamed_of(*this, target.weight->slot);
       weight.extent = filler.add(*target.weight, [&](std::byte* to) {
         target.to = to;
-        load_weights(host, paths, {&target, 1}, quiet);
+        load_weights(host, host, paths, {&target, 1}, quiet);
       });
       weight.extent.file = static_cast<int32_t>(files.size());
       progress.add(target.weight->extent->bytes);

@@ -15,28 +15,34 @@ namespace {
 // Copies of this size reach the bus's full speed, and others find their turn between them.
 constexpr size_t kCopyBytes = size_t{32} << 20;
 constexpr uint64_t kReadBytes = uint64_t{2} << 20;
+constexpr size_t kMostCopiers = 8;
 
+// In a slot. What is read in place takes whole blocks.
 uint64_t layer_bytes(std::span<const StreamedWeight> weights) {
-  uint64_t bytes = 0;
-  for (const StreamedWeight& weight : weights) bytes += aligned_weight_bytes(weight.view.bytes());
+  uint64_t bytes = kDirectAlignment;
+  for (const StreamedWeight& weight : weights) {
+    bytes += weight.host != nullptr ? aligned_weight_bytes(weight.view.bytes())
+                                    : ExtentReader::buffer_bytes({&weight.extent, 1});
+  }
   return bytes;
+}
+
+std::span<std::byte> as_direct_io_wants(std::byte* data, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const size_t skip = (kDirectAlignment - address % kDirectAlignment) % kDirectAlignment;
+  return {data + skip, bytes - skip};
 }
 
 }  // namespace
 
-// Two buffers in turn: one is read into while the other is copied from.
-struct WeightStream::Staging {
-  PinnedBuffer memory[2];
-  std::unique_ptr<DeviceEvent> copied[2];
-  int turn = 0;
+struct WeightStream::Stage {
+  PinnedBuffer memory;
+  std::unique_ptr<DeviceEvent> copied;  // out of it
+  ExtentBatch read = {};                // into it; last: it waits before the memory goes
 
-  // As direct reads want it.
-  static constexpr size_t kBytes = (kReadBytes / kDirectAlignment + 2) * kDirectAlignment;
-  std::span<std::byte> aligned(int i) const {
-    const auto address = reinterpret_cast<uintptr_t>(memory[i].data());
-    const size_t skip = (kDirectAlignment - address % kDirectAlignment) % kDirectAlignment;
-    return {memory[i].data() + skip, kBytes};
-  }
+  // Room for a piece of kReadBytes at any offset of a file.
+  static constexpr size_t kBytes = kReadBytes + 3 * kDirectAlignment;
+  std::span<std::byte> aligned() const { return as_direct_io_wants(memory.data(), memory.bytes()); }
 };
 
 uint64_t WeightStream::slot_bytes(const ModelWeights& weights) {
@@ -48,17 +54,19 @@ uint64_t WeightStream::slot_bytes(const ModelWeights& weights) {
 WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& weights,
                            const WeightStreamOptions& options)
     : device_(device), weights_(weights), options_(options) {
-  SPW_ASSERT(options.slots >= 1 && options.readers >= 1);
-  bool from_disk = false, through_staging = false;
+  SPW_ASSERT(options.slots >= 1 && options.stages >= 1);
+  bool from_disk = false, from_host = false;
   for (size_t layer = 0; layer < weights.streamed.size(); ++layer) {
     if (weights.streamed[layer].empty()) continue;
     layers_.push_back(static_cast<int>(layer));
     for (const StreamedWeight& weight : weights.streamed[layer]) {
       from_disk = from_disk || weight.host == nullptr;
-      through_staging = through_staging || weight.host == nullptr || !weights.host_is_pinned();
+      from_host = from_host || weight.host != nullptr;
     }
   }
   SPW_ASSERT(!layers_.empty());
+  // Where the host's memory is the device's, nothing lives in the host's instead.
+  SPW_ASSERT(!device.host_visible() || !from_host);
   const uint64_t bytes = slot_bytes(weights);
   slots_.resize(std::min(static_cast<size_t>(options.slots), layers_.size() + 1));
   for (Slot& slot : slots_) {
@@ -67,16 +75,15 @@ WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& wei
     slot.left = device.make_event();
   }
   stream_ = device.make_stream();
-  if (from_disk) reader_ = std::make_unique<DirectReader>(weights.files);
-  if (through_staging) {
-    for (int i = 0; i < options.readers; ++i) {
-      staging_.push_back(std::make_unique<Staging>());
-      for (int turn = 0; turn < 2; ++turn) {
-        staging_.back()->memory[turn] =
-            PinnedBuffer(host, device, DirectReader::buffer_bytes(kReadBytes), MemoryTag::kStaging);
-        staging_.back()->copied[turn] = device.make_event();
-      }
-    }
+  if (from_disk) {
+    queue_ = std::make_unique<IoQueue>();
+    reader_ = std::make_unique<ExtentReader>(*queue_, weights.files);
+  }
+  const bool through_stages =
+      !device.host_visible() && (from_disk || (from_host && !weights.host_is_pinned()));
+  for (int i = 0; through_stages && i < options.stages; ++i) {
+    stages_.push_back(std::make_unique<Stage>(Stage{
+        PinnedBuffer(host, device, Stage::kBytes, MemoryTag::kStaging), device.make_event()}));
   }
   mover_ = std::thread([this] { work(); });
 }
@@ -88,6 +95,7 @@ WeightStream::~WeightStream() {
     changed_.notify_all();
   }
   mover_.join();
+  for (Slot& slot : slots_) slot.read = {};
   // Copies may still read staging memory, and ops the slots.
   stream_.reset();
   device_.synchronize();
@@ -103,7 +111,7 @@ void WeightStream::work() {
              (!failure_ && may_load && loaded_ < released_ + static_cast<int64_t>(slots_.size()));
     });
     if (closing_) return;
-    const int64_t item = loaded_;
+    const int64_t item = loaded_, attempt = ++attempts_;
     lock.unlock();
     std::exception_ptr failure;
     try {
@@ -114,6 +122,7 @@ void WeightStream::work() {
     lock.lock();
     if (failure) {
       failure_ = failure;
+      failed_attempt_ = attempt;
     } else {
       ++loaded_;
     }
@@ -125,32 +134,18 @@ void WeightStream::load(int64_t item) {
   Slot& to = slot(item);
   const auto layer = static_cast<size_t>(layer_of(item));
   to.views = weights_.layers[layer];
-  std::vector<CopyPiece> copies;
-  std::vector<const StreamedWeight*> staged;
-  std::vector<std::byte*> staged_to;
-  std::byte* at = to.memory.data();
   Stats moved;
   for (const StreamedWeight& weight : weights_.streamed[layer]) {
-    WeightView& view = weight_of(to.views, weight.role);
-    view = weight.view;
-    view.data = at;
-    const auto bytes = static_cast<size_t>(view.bytes());
-    if (weight.host != nullptr && weights_.host_is_pinned()) {
-      for (size_t done = 0; done < bytes; done += kCopyBytes)
-        copies.push_back({at + done, weight.host + done, std::min(kCopyBytes, bytes - done)});
-    } else {
-      staged.push_back(&weight);
-      staged_to.push_back(at);
-    }
-    (weight.host != nullptr ? moved.host_bytes : moved.disk_bytes) += bytes;
-    at += aligned_weight_bytes(weight.view.bytes());
+    (weight.host != nullptr ? moved.host_bytes : moved.disk_bytes) +=
+        static_cast<uint64_t>(weight.view.bytes());
   }
   const auto begin = std::chrono::steady_clock::now();
   stream_->wait(*to.left);
-  // Rows of several matrices that lie side by side on both ends are one copy each all the same: the
-  // pieces are large.
-  for (const CopyPiece& copy : copies) stream_->copy_to_device({&copy, 1});
-  if (!staged.empty()) load_from_disk(staged, staged_to);
+  if (device_.host_visible()) {
+    load_in_place(item);
+  } else {
+    send_layer(layer, to);
+  }
   stream_->record(*to.loaded);
   if (!options_.overlap) {
     stream_->synchronize();
@@ -162,55 +157,153 @@ void WeightStream::load(int64_t item) {
   stats_.load_s += moved.load_s;
 }
 
-// Also from host memory that is not pinned: everything that goes through staging buffers.
-void WeightStream::load_from_disk(std::span<const StreamedWeight* const> from,
-                                  std::span<std::byte* const> to) {
-  std::vector<CutExtent> extents;
-  for (const StreamedWeight* weight : from) {
-    const Extent whole = weight->host != nullptr
-                             ? Extent{0, 0, static_cast<uint64_t>(weight->view.bytes())}
-                             : weight->extent;
-    extents.push_back({whole, kDirectAlignment});
-  }
-  const std::vector<Piece> pieces = cut_extents(extents, kReadBytes);
-  const int workers = static_cast<int>(std::min(pieces.size(), staging_.size()));
-  for_each_piece(pieces, workers, {}, [&](const Piece& piece, int worker) {
-    Staging& mine = *staging_[static_cast<size_t>(worker)];
-    const int turn = std::exchange(mine.turn, 1 - mine.turn);
-    mine.copied[turn]->synchronize();
-    const std::span<std::byte> memory = mine.aligned(turn);
-    const StreamedWeight& weight = *from[piece.index];
-    const std::byte* read = nullptr;
-    const size_t bytes = piece.in_file.bytes;
-    if (weight.host != nullptr) {
-      std::memcpy(memory.data(), weight.host + piece.offset, bytes);
-      read = memory.data();
+// To a device with memory of its own.
+void WeightStream::send_layer(size_t layer, Slot& slot) {
+  std::vector<CopyPiece> copies;
+  std::vector<Move> on_disk, not_pinned;
+  std::byte* at = slot.memory.data();
+  for (const StreamedWeight& weight : weights_.streamed[layer]) {
+    WeightView& view = weight_of(slot.views, weight.role);
+    view = weight.view;
+    view.data = at;
+    const auto bytes = static_cast<size_t>(view.bytes());
+    if (weight.host == nullptr) {
+      on_disk.push_back({&weight, at});
+    } else if (!weights_.host_is_pinned()) {
+      not_pinned.push_back({&weight, at});
     } else {
-      read = reader_->read(piece.in_file, memory).data();
+      for (size_t done = 0; done < bytes; done += kCopyBytes)
+        copies.push_back({at + done, weight.host + done, std::min(kCopyBytes, bytes - done)});
     }
-    const CopyPiece copy{to[piece.index] + piece.offset, read, bytes};
-    if (device_.host_visible()) {
-      std::memcpy(copy.to, copy.from, copy.bytes);
-      return;
+    at += aligned_weight_bytes(weight.view.bytes());
+  }
+  // Rows of several matrices that lie side by side on both ends are one copy each all the same: the
+  // pieces are large.
+  for (const CopyPiece& copy : copies) stream_->copy_to_device({&copy, 1});
+  if (!not_pinned.empty()) copy_through_stages(not_pinned);
+  if (!on_disk.empty()) read_through_stages(on_disk);
+}
+
+// Each weight with the blocks around it, one behind the other in the slot: no byte is copied.
+void WeightStream::begin_reads(int64_t item) {
+  Slot& to = slot(item);
+  if (to.reading == item) return;
+  to.reading = -1;
+  to.read = {};  // waits for what a failure left on its way
+  std::vector<Extent> extents;
+  for (const StreamedWeight& weight : weights_.streamed[static_cast<size_t>(layer_of(item))])
+    extents.push_back(weight.extent);
+  to.read = reader_->begin(extents, as_direct_io_wants(to.memory.data(), to.memory.bytes()));
+  to.reading = item;
+}
+
+// The disk has the next layer's reads as soon as there is room for them, before this one's have
+// ended: it never runs out of work.
+void WeightStream::load_in_place(int64_t item) {
+  Slot& to = slot(item);
+  const bool begun_ahead = to.reading == item;
+  begin_reads(item);
+  const auto has_room = [&] {
+    return options_.overlap && item + 1 < released_ + static_cast<int64_t>(slots_.size());
+  };
+  {
+    // release() wakes it. That the reads have ended is seen late only while there is no room, which
+    // is when the compute is behind.
+    constexpr auto kLook = std::chrono::microseconds(200);
+    std::unique_lock lock(mutex_);
+    while (options_.overlap && !closing_ && !has_room() && !to.read.is_done())
+      changed_.wait_for(lock, kLook);
+    const bool next = has_room();
+    lock.unlock();
+    if (next) begin_reads(item + 1);
+  }
+  to.reading = -1;  // from here on a failure means reading it again
+  try {
+    to.read.wait();
+  } catch (const Error&) {
+    if (!begun_ahead) throw;  // else it is a failure of some time ago
+    begin_reads(item);
+    to.reading = -1;
+    to.read.wait();
+  }
+  size_t i = 0;
+  for (const StreamedWeight& weight : weights_.streamed[static_cast<size_t>(layer_of(item))]) {
+    WeightView& view = weight_of(to.views, weight.role);
+    view = weight.view;
+    view.data = to.read.bytes(i++).data();
+  }
+}
+
+// As many pieces on their way from the disk as there are stages, each sent on as it comes.
+void WeightStream::read_through_stages(std::span<const Move> moves) {
+  std::vector<CutExtent> extents;
+  for (const Move& move : moves) extents.push_back({move.weight->extent, kDirectAlignment});
+  const std::vector<Piece> pieces = cut_extents(extents, kReadBytes);
+  const size_t stages = stages_.size();
+  size_t begun = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (; begun < std::min(pieces.size(), i + stages); ++begun) {
+      Stage& next = *stages_[begun % stages];
+      next.copied->synchronize();
+      next.read = {};  // one that a failure left on its way
+      next.read = reader_->begin({&pieces[begun].in_file, 1}, next.aligned());
     }
+    Stage& stage = *stages_[i % stages];
+    stage.read.wait();
+    send(stage, moves[pieces[i].index].to + pieces[i].offset, stage.read.bytes(0));
+  }
+}
+
+// From host memory that could not be pinned.
+void WeightStream::copy_through_stages(std::span<const Move> moves) {
+  std::vector<CutExtent> extents;
+  for (const Move& move : moves)
+    extents.push_back({{0, 0, static_cast<uint64_t>(move.weight->view.bytes())}, kDirectAlignment});
+  const std::vector<Piece> pieces = cut_extents(extents, kReadBytes);
+  // Each worker has a pair of stages: one is filled while the other is copied from.
+  const size_t each = std::min<size_t>(2, stages_.size());
+  const size_t workers = std::min({pieces.size(), stages_.size() / each, kMostCopiers});
+  std::vector<size_t> turns(workers);
+  for_each_piece(pieces, static_cast<int>(workers), {}, [&](const Piece& piece, int worker) {
+    const auto mine = static_cast<size_t>(worker);
+    Stage& stage = *stages_[mine * each + turns[mine]++ % each];
+    stage.read = {};
+    stage.copied->synchronize();
+    const Move& move = moves[piece.index];
+    const std::span<std::byte> memory = stage.aligned().first(piece.in_file.bytes);
+    std::memcpy(memory.data(), move.weight->host + piece.offset, memory.size());
     const std::lock_guard lock(stream_mutex_);
-    stream_->copy_to_device({&copy, 1});
-    stream_->record(*mine.copied[turn]);
+    device_.enter_thread();
+    send(stage, move.to + piece.offset, memory);
   });
+}
+
+void WeightStream::send(Stage& stage, std::byte* to, std::span<const std::byte> bytes) {
+  const CopyPiece copy{to, bytes.data(), bytes.size()};
+  stream_->copy_to_device({&copy, 1});
+  stream_->record(*stage.copied);
+}
+
+// Until the next item's loading is queued. Throws the failure of an attempt that began after the
+// call: what went wrong before that may be well by now.
+void WeightStream::wait_until_loaded() {
+  std::unique_lock lock(mutex_);
+  asked_ = acquired_ + 1;
+  const int64_t before = attempts_;
+  while (loaded_ <= acquired_) {
+    const std::exception_ptr failure = std::exchange(failure_, nullptr);
+    changed_.notify_all();  // the mover goes on, or tries again
+    if (failure && failed_attempt_ > before) std::rethrow_exception(failure);
+    changed_.wait(lock, [&] { return failure_ || loaded_ > acquired_; });
+  }
 }
 
 // Of the item that is next: waits for it and gives it back unused. After a step that ended early.
 void WeightStream::skip_item() {
-  std::unique_lock lock(mutex_);
-  asked_ = acquired_ + 1;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return failure_ || loaded_ > acquired_; });
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  wait_until_loaded();
   // The slot must not be filled again before this load has ended.
-  Slot& unused = slot(acquired_);
-  lock.unlock();
-  unused.loaded->synchronize();
-  lock.lock();
+  slot(acquired_).loaded->synchronize();
+  const std::lock_guard lock(mutex_);
   ++acquired_;
   ++released_;
   changed_.notify_all();
@@ -223,18 +316,7 @@ const LayerWeights& WeightStream::acquire(int layer, StallClock& stalls) {
   }
   while (layer_of(acquired_) != layer) skip_item();
   stalls.time(StallCause::kWeights, [&] {
-    {
-      std::unique_lock lock(mutex_);
-      asked_ = acquired_ + 1;
-      changed_.notify_all();
-      changed_.wait(lock, [&] { return failure_ || loaded_ > acquired_; });
-      if (loaded_ <= acquired_) {
-        // The mover tries again once the failure is taken.
-        const std::exception_ptr failure = std::exchange(failure_, nullptr);
-        changed_.notify_all();
-        std::rethrow_exception(failure);
-      }
-    }
+    wait_until_loaded();
     device_.compute().wait(*slot(acquired_).loaded);
   });
   return slot(acquired_++).views;

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -14,23 +15,24 @@
 #include "memory/pinned_buffer.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
-#include "storage/direct_reader.h"
+#include "storage/extent_reader.h"
 
 namespace spillway {
 
 struct WeightStreamOptions {
   int slots = 2;        // layers in device memory at once: one computes, the others arrive
   bool overlap = true;  // false: a layer is loaded when it is asked for, and not before
-  int readers = 8;      // reads from disk in flight
+  int stages = 16;      // staging buffers of 2 MiB, where bytes do not go straight into place
 };
 
 // Layers go round: 0, 1, ..., n - 1, 0, ...; the first of the next step comes while the last of
 // this one computes. A thread of its own fills the slots in that order, each as soon as the compute
-// queue has left it: from host memory in large copies, from disk through pinned staging buffers.
+// queue has left it: from host memory in large copies, from disk through pinned staging buffers, or
+// straight into the slot where the host can write to that.
 //
-// acquire() and release() are called from one thread, in order of the layers. Where loading fails
-// (kIo), acquire() throws it, and the next call tries again. The devices and weights must outlive
-// it.
+// acquire() and release() are called from one thread, in order of the layers. A load that failed
+// ahead of time is tried again when the layer is asked for; if it fails then (kIo), acquire()
+// throws it, and the next call tries again. The devices and weights must outlive it.
 class WeightStream {
  public:
   WeightStream(Device& device, Device& host, const ModelWeights& weights,
@@ -58,8 +60,11 @@ class WeightStream {
     Buffer memory;
     LayerWeights views;
     std::unique_ptr<DeviceEvent> loaded, left;
+    // Where the host can write to the slot: the item that is being read into it, or -1.
+    int64_t reading = -1;
+    ExtentBatch read = {};
   };
-  struct Staging;  // of one reader
+  struct Stage;  // a staging buffer
   Slot& slot(int64_t item) { return slots_[static_cast<size_t>(item) % slots_.size()]; }
   int layer_of(int64_t item) const {
     return layers_[static_cast<size_t>(item % static_cast<int64_t>(layers_.size()))];
@@ -67,7 +72,18 @@ class WeightStream {
   bool streams(int layer) const { return !weights_.streamed[static_cast<size_t>(layer)].empty(); }
   void work();
   void load(int64_t item);
-  void load_from_disk(std::span<const StreamedWeight* const> from, std::span<std::byte* const> to);
+  void load_in_place(int64_t item);
+  void begin_reads(int64_t item);
+  void send_layer(size_t layer, Slot& slot);
+  // Of one layer: where each weight is and where it goes.
+  struct Move {
+    const StreamedWeight* weight;
+    std::byte* to;
+  };
+  void read_through_stages(std::span<const Move> moves);
+  void copy_through_stages(std::span<const Move> moves);
+  void send(Stage& stage, std::byte* to, std::span<const std::byte> bytes);
+  void wait_until_loaded();
   void skip_item();
 
   Device& device_;
@@ -76,9 +92,10 @@ class WeightStream {
   std::vector<int> layers_;  // that have something to stream
   std::vector<Slot> slots_;
   std::unique_ptr<DeviceStream> stream_;
-  std::unique_ptr<DirectReader> reader_;
-  std::vector<std::unique_ptr<Staging>> staging_;
-  std::mutex stream_mutex_;  // readers fill stream_ in turn
+  std::mutex stream_mutex_;  // who copies through stages fills stream_ in turn
+  std::unique_ptr<IoQueue> queue_;
+  std::unique_ptr<ExtentReader> reader_;
+  std::vector<std::unique_ptr<Stage>> stages_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -87,7 +104,9 @@ class WeightStream {
   int64_t released_ = 0;
   int64_t asked_ = 0;  // without overlap: items that may be loaded
   bool closing_ = false;
+  int64_t attempts_ = 0;  // to load an item
   std::exception_ptr failure_;
+  int64_t failed_attempt_ = 0;  // which that was
   Stats stats_;
   std::thread mover_;  // last: it uses all of the above
 };

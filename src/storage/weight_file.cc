@@ -26,10 +26,14 @@ WeightFileWriter::WeightFileWriter(IoQueue& queue, const WeightFileOptions& opti
                                                                  .label = options.label,
                                                                  .bytes = align_up(options.bytes),
                                                                  .keep_name = options.keep_name})),
-      memory_(std::max(options.staging_bytes, kStages * kDirectAlignment)) {
-  const size_t each = align_down(memory_.size() / kStages);
+      memory_(options.staging.empty()
+                  ? AlignedBuffer(std::max(options.staging_bytes, kStages * kDirectAlignment))
+                  : AlignedBuffer()) {
+  const std::span<std::byte> staging = options.staging.empty() ? memory_.span() : options.staging;
+  SPW_ASSERT(is_aligned(staging.data()) && staging.size() >= kStages * kDirectAlignment);
+  const size_t each = align_down(staging.size() / kStages);
   for (size_t i = 0; i < kStages; ++i) {
-    stages_.push_back({.memory = memory_.span().subspan(i * each, each), .ticket = {}});
+    stages_.push_back({.memory = staging.subspan(i * each, each), .ticket = {}});
   }
 }
 

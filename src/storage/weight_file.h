@@ -22,6 +22,7 @@ struct WeightFileOptions {
   std::string label = "weights";
   uint64_t bytes = 0;                       // of all extents: bytes_for()
   size_t staging_bytes = size_t{32} << 20;  // memory while writing
+  std::span<std::byte> staging = {};        // instead of that: the caller's, as direct I/O wants it
   bool keep_name = false;                   // TemporaryFileOptions
 };
 

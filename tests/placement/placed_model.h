@@ -67,7 +67,7 @@ struct PlacedModel {
     if (!weights.streamed.empty()) {
       stream = std::make_unique<WeightStream>(
           *device, host, weights,
-          WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .readers = 3});
+          WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .stages = 6});
     }
     const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);
     kv.emplace(*device, host,
