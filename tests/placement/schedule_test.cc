@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 
 #include "engine/engine.h"
 #include "tests/placement/placed_model.h"
@@ -42,22 +43,54 @@ struct Outcome {
   EngineStats stats;
 };
 
+struct Lengths {
+  int prompt, answer;
+};
+
+std::vector<Lengths> mixed_lengths() {
+  std::vector<Lengths> lengths;
+  for (int i = 0; i < 13; ++i) lengths.push_back({1 + (i * 17) % 45, 1 + (i * 11) % 30});
+  return lengths;
+}
+
+// Models as the schedules want them, each made once.
+class PlacedModels {
+ public:
+  PlacedModels(bool cuda, Placement placement, std::string kind)
+      : cuda_(cuda), placement_(std::move(placement)), kind_(std::move(kind)) {}
+
+  PlacedModel& with(int micro_sequences) {
+    std::unique_ptr<PlacedModel>& model = models_[micro_sequences];
+    placement_.micro_sequences = micro_sequences;
+    if (!model) {
+      model = std::make_unique<PlacedModel>(cuda_, placement_, kind_, DType::kF32, KvType::kF32,
+                                            /*deterministic=*/true);
+    }
+    return *model;
+  }
+
+ private:
+  bool cuda_;
+  Placement placement_;
+  std::string kind_;
+  std::map<int, std::unique_ptr<PlacedModel>> models_;
+};
+
 // Sampled, so that a wrong bit shows.
-Outcome run(bool cuda, Placement placement, const Schedule& schedule, const std::string& kind) {
-  placement.micro_sequences = schedule.micro_sequences;
-  PlacedModel placed(cuda, placement, kind, DType::kF32, KvType::kF32, /*deterministic=*/true);
+Outcome run(PlacedModels& models, const Schedule& schedule,
+            const std::vector<Lengths>& lengths = mixed_lengths()) {
+  PlacedModel& placed = models.with(schedule.micro_sequences);
   Engine engine(*placed.decoder, *placed.kv, nullptr, schedule.options);
-  constexpr int kRequests = 13;
   std::map<RequestId, size_t> indices;
   Outcome outcome;
-  outcome.answers.resize(kRequests);
-  for (int i = 0; i < kRequests; ++i) {
+  outcome.answers.resize(lengths.size());
+  for (size_t i = 0; i < lengths.size(); ++i) {
     GenerationRequest request;
-    request.prompt = testing_models::tiny_prompt(1 + (i * 17) % 45, static_cast<uint32_t>(i + 1));
-    request.max_tokens = 1 + (i * 11) % 30;
+    request.prompt = testing_models::tiny_prompt(lengths[i].prompt, static_cast<uint32_t>(i + 1));
+    request.max_tokens = lengths[i].answer;
     request.sampling.temperature = 1;
-    request.sampling.seed = static_cast<uint64_t>(i);
-    indices[engine.submit(std::move(request))] = static_cast<size_t>(i);
+    request.sampling.seed = i;
+    indices[engine.submit(std::move(request))] = i;
   }
   const auto sink = [&](const GenerationEvent& event) {
     EXPECT_EQ(event.error, "");
@@ -69,8 +102,8 @@ Outcome run(bool cuda, Placement placement, const Schedule& schedule, const std:
       break;
     }
   }
-  for (size_t i = 0; i < kRequests; ++i) {
-    EXPECT_EQ(outcome.answers[i].size(), 1 + (i * 11) % 30);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    EXPECT_EQ(outcome.answers[i].size(), static_cast<size_t>(lengths[i].answer));
   }
   outcome.stats = engine.stats();
   return outcome;
@@ -99,13 +132,15 @@ TEST_P(ScheduleTest, AnswersDoNotDependOnTheSchedule) {
     std::vector<Placement> placements;
   };
   for (const auto& [kind, placements] : {Case{"llama", {home, streamed}}, {"opt", {spread}}}) {
-    const Outcome expected = run(GetParam(), home, {"at once", {}}, kind);
+    PlacedModels at_home(GetParam(), home, kind);
+    const Outcome expected = run(at_home, {"at once", {}});
     for (const Placement& placement : placements) {
       // The CPU's rounding is not the GPU's.
       if (GetParam() && placement.computes_on_host()) continue;
+      PlacedModels models(GetParam(), placement, kind);
       for (const Schedule& schedule : every_schedule()) {
         SCOPED_TRACE(fmt::format("{}, {}, {}", kind, placement.name, schedule.name));
-        EXPECT_EQ(run(GetParam(), placement, schedule, kind).answers, expected.answers);
+        EXPECT_EQ(run(models, schedule).answers, expected.answers);
       }
     }
   }
@@ -116,9 +151,8 @@ TEST_P(ScheduleTest, ReplacingSequencesTakesFewerStepsThanBlocks) {
   Placement home;
   home.name = "all on the device";
   const int all = PlacedModel::kSequences;
-  const auto stats = [&](const EngineOptions& options) {
-    return run(GetParam(), home, {"", options}, "llama").stats;
-  };
+  PlacedModels models(GetParam(), home, "llama");
+  const auto stats = [&](const EngineOptions& options) { return run(models, {"", options}).stats; };
   const EngineStats blocks = stats({.max_sequences = all, .admit_in_blocks = true});
   const EngineStats replaced = stats({.max_sequences = all});
   const EngineStats row = stats({.max_sequences = 2, .admit_in_blocks = true});
@@ -128,6 +162,17 @@ TEST_P(ScheduleTest, ReplacingSequencesTakesFewerStepsThanBlocks) {
   EXPECT_EQ(blocks.sequence_steps, blocks.generated_tokens);
   EXPECT_EQ(replaced.sequence_steps, blocks.sequence_steps);
   EXPECT_EQ(row.sequence_steps, blocks.sequence_steps);
+}
+
+// As much KV as the sequences need, in two tiers: nobody outgrows the tier it began in.
+TEST_P(ScheduleTest, NobodyIsPreemptedWhereThereIsRoomForAll) {
+  Placement spread;
+  spread.name = "KV on both";
+  spread.device_sequences = 0.4;
+  spread.host_share = 0;
+  const std::vector<Lengths> growing(PlacedModel::kSequences, {10, PlacedModel::kTokens - 10});
+  PlacedModels models(GetParam(), spread, "llama");
+  EXPECT_EQ(run(models, {"", {}}, growing).stats.preemptions, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, ScheduleTest, testing::Bool(),
