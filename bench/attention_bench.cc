@@ -15,6 +15,7 @@
 
 #include "base/thread_pool.h"
 #include "cpu/cpu_device.h"
+#include "device/sparse_attention.h"
 #include "tensor/random_fill.h"
 
 namespace spillway {
@@ -68,9 +69,10 @@ double read_bandwidth() {
   return best;
 }
 
-// `sequences` sequences of `rows` new tokens each, after `old_tokens` cached ones.
+// `sequences` sequences of `rows` new tokens each, after `old_tokens` cached ones; top_k > 0:
+// sparse.
 void run_attention(benchmark::State& state, KvType type, Shape shape, int32_t sequences,
-                   int32_t rows, int32_t old_tokens) {
+                   int32_t rows, int32_t old_tokens, float top_k) {
   CpuDevice device({.threads = bench_threads()});
   const int64_t blocks_each = (old_tokens + rows + kKvBlockTokens - 1) / kKvBlockTokens;
   const int64_t blocks = sequences * blocks_each, all_rows = int64_t{sequences} * rows;
@@ -111,13 +113,17 @@ void run_attention(benchmark::State& state, KvType type, Shape shape, int32_t se
   const auto q = device.allocate(bytes, MemoryTag::kActivations);
   const auto out = device.allocate(bytes, MemoryTag::kActivations);
   fill_random(DType::kF32, q.data(), all_rows * q_width, 3, 1);
-  const AttentionParams params{shape.heads, 1 / std::sqrt(static_cast<float>(shape.head_dim)), 0};
+  const AttentionParams params{shape.heads, 1 / std::sqrt(static_cast<float>(shape.head_dim)), 0,
+                               top_k};
   for (auto _ : state) {
     device.ops().attention({DType::kF32, all_rows, q_width, q_width, q.data()}, kv, spans, params,
                            {DType::kF32, all_rows, q_width, q_width, out.data()});
   }
-  const auto read = static_cast<double>(2 * plane_bytes);
-  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(2 * plane_bytes));
+  AttentionTraffic traffic;
+  traffic.add(spans, kv, params, 1);
+  const size_t v_bytes = top_k > 0 ? static_cast<size_t>(traffic.v_bytes) : plane_bytes;
+  const auto read = static_cast<double>(plane_bytes + v_bytes);
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(plane_bytes + v_bytes));
   using benchmark::Counter;
   if (rows == 1) {
     state.counters["of_read"] =
@@ -130,19 +136,21 @@ void run_attention(benchmark::State& state, KvType type, Shape shape, int32_t se
 
 const bool kRegistered = [] {
   const auto add = [](KvType type, const Shape& shape, int32_t sequences, int32_t rows,
-                      int32_t old_tokens) {
+                      int32_t old_tokens, float top_k = 0) {
     const std::string name = "attention/" + std::string(kv_type_name(type)) + "/" + shape.name +
                              "/batch:" + std::to_string(sequences) +
                              "/rows:" + std::to_string(rows) +
-                             "/cached:" + std::to_string(old_tokens);
+                             "/cached:" + std::to_string(old_tokens) +
+                             (top_k > 0 ? "/topk:" + std::to_string(top_k).substr(0, 4) : "");
     benchmark::RegisterBenchmark(name.c_str(), run_attention, type, shape, sequences, rows,
-                                 old_tokens)
+                                 old_tokens, top_k)
         ->UseRealTime()
         ->Unit(benchmark::kMillisecond);
   };
   for (const KvType type : kAllKvTypes) {
     for (const Shape& shape : kShapes) {
       for (const int32_t keys : {1024, 8192, 32768}) add(type, shape, 1, 1, keys - 1);
+      add(type, shape, 1, 1, 8191, 0.1F);
       for (const int32_t batch : {8, 32}) add(type, shape, batch, 1, 1023);
       for (const int32_t old_tokens : {0, 3584}) add(type, shape, 1, 512, old_tokens);
     }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/attention_report.h"
 #include "cli/bench_lengths.h"
 #include "cli/bench_report.h"
 #include "cli/bench_workload.h"
@@ -112,7 +113,12 @@ json bench_plan(const BenchOptions& options, size_t which) {
   }
   last.prefill_s = median(prefill);
   last.decode_s = median(decode);
-  return report(options, session, last);
+  json out = report(options, session, last);
+  AttentionTraffic traffic = workload.attention_traffic();
+  traffic.v_bytes /= static_cast<uint64_t>(options.repeat);  // runs are alike
+  traffic.dense_v_bytes /= static_cast<uint64_t>(options.repeat);
+  report_attention(out, session.attention_topk, traffic);
+  return out;
 }
 
 int bench(BenchOptions options) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "cli/attention_report.h"
 #include "cli/bench_report.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
@@ -162,6 +163,10 @@ json bench_lengths(const SessionOptions& options, size_t plan,
               {"first_token_s", mean_and_max(median->first_token_s)},
               {"run", phase_json(median->before, median->after, median->seconds)}});
   out.update(rates_json(requests, static_cast<size_t>(engine.max_sequences), median->seconds));
+  AttentionTraffic traffic = runner.decoder.attention_traffic();
+  traffic.v_bytes /= static_cast<uint64_t>(repeat);  // runs are alike
+  traffic.dense_v_bytes /= static_cast<uint64_t>(repeat);
+  report_attention(out, session.attention_topk, traffic);
   return out;
 }
 

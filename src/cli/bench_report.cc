@@ -7,6 +7,7 @@
 
 #include "base/byte_units.h"
 #include "base/printable.h"
+#include "cli/attention_report.h"
 #include "cli/terminal.h"
 
 namespace spillway {
@@ -128,6 +129,11 @@ void print_tiers_and_tuning(const json& out) {
                           format_bytes(bytes.get<uint64_t>()));
     print_now(fmt::format("{:<9} at most {}: {}\n", tier,
                           format_bytes(usage["peak_bytes"].get<uint64_t>()), tags));
+  }
+  if (!out["attention_topk"].is_null() && out["attention_topk"].get<double>() > 0) {
+    print_now(
+        describe_attention({.v_bytes = out["attention_v_bytes"].get<uint64_t>(),
+                            .dense_v_bytes = out["attention_v_bytes_dense"].get<uint64_t>()}));
   }
   if (!out["tuning"].is_null()) {
     print_now(fmt::format("tuning    {} ({} shapes)\n",

@@ -33,6 +33,8 @@ class Workload {
 
   // nullopt when interrupted.
   std::optional<WorkloadTiming> run();
+  // Of all runs.
+  const AttentionTraffic& attention_traffic() const { return runner_.decoder.attention_traffic(); }
 
  private:
   bool prefill();

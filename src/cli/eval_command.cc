@@ -8,6 +8,8 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/printable.h"
+#include "cli/attention_report.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -15,6 +17,7 @@
 #include "cli/prompt_input.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
+#include "engine/last_word.h"
 #include "engine/perplexity.h"
 
 namespace spillway {
@@ -31,7 +34,8 @@ struct EvalOptions {
   bool json = false;
 };
 
-json eval_text(const EvalOptions& options, const std::string& text, Session& session) {
+json eval_text(const EvalOptions& options, const std::string& text, Session& session,
+               AttentionTraffic& traffic) {
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
   const auto tokens = tokenizer.encode(text);
   Runner runner = session.make_runner(options.context);
@@ -48,6 +52,7 @@ json eval_text(const EvalOptions& options, const std::string& text, Session& ses
   };
   const Stopwatch watch;
   const PerplexityResult result = perplexity(runner.decoder, runner.kv, tokens, perplexity_options);
+  traffic += runner.decoder.attention_traffic();
   return {
       {"perplexity", result.perplexity},
       {"perplexity_stderr", result.standard_error},
@@ -58,41 +63,28 @@ json eval_text(const EvalOptions& options, const std::string& text, Session& ses
       {"tokens_per_s", static_cast<double>(result.windows * options.context) / watch.seconds()}};
 }
 
-struct Passage {
-  std::vector<TokenId> context;
-  std::vector<TokenId> last_word;
-};
-
-// {"text": "..."} lines, as in LAMBADA: the text up to the last space, and what follows it. The
-// word's tokens are those in which the whole text differs from the text without it.
+// {"text": "..."} lines, as in LAMBADA.
 std::vector<Passage> read_passages(const std::string& path, const Tokenizer& tokenizer) {
   std::istringstream lines(read_text_input(path));
+  const std::string name = printable_path(path);
   std::vector<Passage> passages;
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
-    if (line.empty()) continue;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const json parsed = json::parse(line, nullptr, false);
     SPW_CHECK(parsed.is_object() && parsed.contains("text") && parsed["text"].is_string(),
-              kInvalidArgument, "{}:{}: not a JSON object with a \"text\"", path, number);
-    const std::string text = parsed["text"];
-    const auto space = text.find_last_of(' ');
-    SPW_CHECK(space != std::string::npos && space > 0 && space + 1 < text.size(), kInvalidArgument,
-              "{}:{}: the text has no last word behind a space", path, number);
-    Passage passage;
-    passage.context = tokenizer.encode(text.substr(0, space));
-    const auto whole = tokenizer.encode(text);
-    const auto [a, b] =
-        std::mismatch(passage.context.begin(), passage.context.end(), whole.begin(), whole.end());
-    passage.last_word.assign(b, whole.end());
-    passage.context.erase(a, passage.context.end());
-    if (!passage.context.empty() && !passage.last_word.empty())
-      passages.push_back(std::move(passage));
+              kInvalidArgument, "{}:{}: not a JSON object with a \"text\"", name, number);
+    try {
+      passages.push_back(split_last_word(tokenizer, parsed["text"].get<std::string>()));
+    } catch (const Error& error) {
+      fail(error.code(), "{}:{}: {}", name, number, error.what());
+    }
   }
-  SPW_CHECK(!passages.empty(), kInvalidArgument, "{}: no passages", path);
+  SPW_CHECK(!passages.empty(), kInvalidArgument, "{}: no passages", name);
   return passages;
 }
 
-json eval_last_words(const EvalOptions& options, Session& session) {
+json eval_last_words(const EvalOptions& options, Session& session, AttentionTraffic& traffic) {
   const auto passages = read_passages(options.last_word, session.loaded->require_tokenizer());
   size_t longest = 0;
   for (const Passage& p : passages)
@@ -115,6 +107,7 @@ json eval_last_words(const EvalOptions& options, Session& session) {
     bar.update(static_cast<uint64_t>(words), passages.size(),
                fmt::format("{} of {} right", right, words));
   }
+  traffic += runner.decoder.attention_traffic();
   return {{"last_word_accuracy", static_cast<double>(right) / static_cast<double>(words)},
           {"last_word_perplexity", std::exp(-logprob / static_cast<double>(words))},
           {"passages", words}};
@@ -126,8 +119,10 @@ int eval(const EvalOptions& options) {
   const std::string text = options.text.empty() ? "" : read_text_input(options.text);
   Session session(options.session);
   json out{{"model", options.session.model}};
-  if (!options.text.empty()) out.update(eval_text(options, text, session));
-  if (!options.last_word.empty()) out.update(eval_last_words(options, session));
+  AttentionTraffic traffic;
+  if (!options.text.empty()) out.update(eval_text(options, text, session, traffic));
+  if (!options.last_word.empty()) out.update(eval_last_words(options, session, traffic));
+  report_attention(out, session.attention_topk, traffic);
   if (options.json) {
     print_json(out);
     return 0;
@@ -145,6 +140,7 @@ int eval(const EvalOptions& options) {
                           out["last_word_perplexity"].get<double>(),
                           out["passages"].get<int64_t>()));
   }
+  if (session.attention_topk > 0) print_now(describe_attention(traffic));
   return 0;
 }
 

@@ -55,6 +55,10 @@ void SessionOptions::add_to(CLI::App& command, bool several_plans) {
                   "KV cache: f32, f16, int8, int4, or auto (f32 for F32 models, else f16)")
       ->capture_default_str();
   command.add_flag("--compress-kv", compress_kv, "KV cache in 4 bits: --kv-type int4");
+  command.add_option(
+      "--attention-topk", attention_topk,
+      "while generating, attend to this share of the context, such as 0.1: per head the "
+      "positions with the largest scores (default: all)");
   command
       .add_option("--chunk", max_step_tokens,
                   "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048)")
@@ -163,7 +167,7 @@ bool has_any_context(const std::string& model, const ModelSpec& spec) {
 }
 
 Session::Session(const SessionOptions& options, size_t which)
-    : max_step_tokens(options.max_step_tokens) {
+    : max_step_tokens(options.max_step_tokens), attention_topk(options.attention_topk) {
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type =
       options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
@@ -171,6 +175,9 @@ Session::Session(const SessionOptions& options, size_t which)
             "--kv-type is '{}'; give f32, f16, int8, int4 or auto", options.kv_type);
   SPW_CHECK(!options.compress_kv || options.kv_type == "auto" || options.kv_type == "int4",
             kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
+  SPW_CHECK(attention_topk >= 0 && attention_topk <= 1, kInvalidArgument,
+            "--attention-topk is {}; give a share of the context up to 1, such as 0.1",
+            attention_topk);
   device = make_device(options.device, options.threads, options.gpu_memory,
                        options.placement.host_memory);
   if (!device->host_visible())
@@ -232,8 +239,10 @@ int64_t Session::context_tokens(int64_t wanted) const {
 }
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
-  return spillway::make_runner(*device, host(), *loaded, plan,
-                               {tokens, sequences, max_step_tokens, kv_type});
+  Runner runner = spillway::make_runner(*device, host(), *loaded, plan,
+                                        {tokens, sequences, max_step_tokens, kv_type});
+  runner.decoder.set_attention_topk(attention_topk);
+  return runner;
 }
 
 const Tokenizer* Session::tokenizer() const {

@@ -27,7 +27,8 @@ struct SessionOptions {
   bool compress_weights = false;
   std::string kv_type = "auto";
   bool compress_kv = false;
-  int max_step_tokens = 0;  // 0 = what suits the device
+  float attention_topk = 0;  // 0 = dense
+  int max_step_tokens = 0;   // 0 = what suits the device
   TuningOptions tuning;
   PlacementOptions placement;
   // What the command is going to run, as far as it knows: the rule that places things leaves room
@@ -67,6 +68,7 @@ struct Session {
   std::unique_ptr<LoadedModel> loaded;
   KvType kv_type;
   int max_step_tokens;
+  float attention_topk;
   double load_seconds = 0;
 };
 

@@ -8,9 +8,11 @@
 #include "cpu/attention_args.h"
 #include "cpu/attention_kernels.h"
 #include "cpu/attention_prefill.h"
+#include "cpu/attention_topk.h"
 #include "cpu/features.h"
 #include "cpu/kv_append.h"
 #include "cpu/parallel.h"
+#include "device/sparse_attention.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/attention.cc"
@@ -287,11 +289,16 @@ void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Wo
                   .window = params.window};
   if (is_rotated(kv.type, KvPart::kKeys)) rotate_queries(pool, workspace, params.heads, q.rows, a);
   for (const SequenceSpan& span : spans) check_blocks(kv, span, a.window);
-  std::vector<SequenceSpan> many, few;
-  for (const SequenceSpan& span : spans) (is_prefill(a, span) ? many : few).push_back(span);
+  std::vector<SequenceSpan> many, few, sparse;
+  for (const SequenceSpan& span : spans) {
+    (is_sparse(params, span) ? sparse : is_prefill(a, span) ? many : few).push_back(span);
+  }
+  if (!sparse.empty()) attend_top_k(pool, workspace, a, params.top_k, sparse);
   if (attend_rows == nullptr || many.empty() || !prefill_pays(a, many, pool.threads())) {
-    attend_cuts(attend, pool, workspace, a, spans);
-    return;
+    // In the order of the step: how it is cut into work is part of its speed.
+    if (sparse.empty()) return attend_cuts(attend, pool, workspace, a, spans);
+    few.insert(few.end(), many.begin(), many.end());
+    return attend_cuts(attend, pool, workspace, a, few);
   }
   attend_prefill(pool, workspace, a, attend_rows, many);
   attend_cuts(attend, pool, workspace, a, few);

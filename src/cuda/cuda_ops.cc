@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cuda/attention_decode.h"
 #include "cuda/attention_prefill.h"
+#include "cuda/attention_topk.h"
 #include "cuda/dequantize.h"
 #include "cuda/elementwise.h"
 #include "cuda/kv_append.h"
@@ -27,6 +28,15 @@ bool is_left_out(std::string_view technique) {
 const float* f32_vector(const WeightView& w) {
   SPW_ASSERT(w.empty() || (w.dtype == DType::kF32 && w.rows == 1));
   return reinterpret_cast<const float*>(w.data);
+}
+
+BatchView without_first(BatchView batch, int sequences) {
+  batch.sequences -= sequences;
+  batch.first_row += sequences;
+  batch.rows += sequences;
+  batch.start += sequences;
+  batch.block_table += int64_t{sequences} * batch.table_stride;
+  return batch;
 }
 
 }  // namespace
@@ -145,6 +155,16 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   StepShape shape;
   BatchView batch = tables_.device_of(spans, shape);
   AttentionCall call{q, out, kv, batch, params};
+  if (params.top_k > 0 && shape.decoding > 0) {
+    call.batch.sequences = shape.decoding;
+    const size_t bytes =
+        attention_topk_scratch_bytes(shape.decoding, params.heads, shape.max_parts);
+    std::byte* const scores = grown(topk_scratch_, bytes);
+    attention_topk(call, shape.max_parts, scores, topk_scratch_.bytes(), stream_);
+    batch = without_first(batch, shape.decoding);
+    shape.decoding = 0;
+    call.batch = batch;
+  }
   // Batch-independent results: the kernel that splits every row at the same places.
   const int decoding = deterministic_ ? batch.sequences : shape.decoding;
   if (decoding > 0) {
@@ -158,12 +178,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
                      stream_);
   }
   if (decoding < batch.sequences) {
-    call.batch = batch;
-    call.batch.sequences -= decoding;
-    call.batch.first_row += decoding;
-    call.batch.rows += decoding;
-    call.batch.start += decoding;
-    call.batch.block_table += int64_t{decoding} * batch.table_stride;
+    call.batch = without_first(batch, decoding);
     attention_prefill(call, shape.max_rows, stream_);
   }
 }

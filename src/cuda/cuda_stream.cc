@@ -117,8 +117,16 @@ void CudaStream::wait(const DeviceEvent& event) {
   SPW_CUDA_CHECK(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).get(), 0));
 }
 
+// Asleep: a thread that spins takes a core from the host's share of the work.
 void CudaStream::synchronize() {
-  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  if (!idle_) {
+    cudaEvent_t event = nullptr;
+    SPW_CUDA_CHECK(
+        cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+    idle_ = Event(event);
+  }
+  SPW_CUDA_CHECK(cudaEventRecord(idle_.get(), stream_));
+  SPW_CUDA_CHECK(cudaEventSynchronize(idle_.get()));
   const std::lock_guard lock(failure_->mutex);
   if (failure_->first) std::rethrow_exception(std::exchange(failure_->first, nullptr));
 }

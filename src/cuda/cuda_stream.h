@@ -51,6 +51,7 @@ class CudaStream final : public DeviceStream {
 
   Stream owned_;
   cudaStream_t stream_;
+  Event idle_;  // the last that synchronize() waited for
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   // Lists on their way, in turn: pinned, and read by the kernel where they are.
   static constexpr size_t kLists = 8;

@@ -108,8 +108,10 @@ void StepTables::send(size_t begin, size_t end) {
 }
 
 StepShape StepTables::upload(const StepBatch& batch) {
+  batches_.resize(1 + batch.other_spans.size());
   batches_[0].spans = batch.spans;
-  batches_[1].spans = batch.other_spans;
+  for (size_t i = 0; i < batch.other_spans.size(); ++i)
+    batches_[i + 1].spans = batch.other_spans[i];
   const std::span<const int32_t> arrays[] = {batch.ids, batch.positions, batch.table_rows,
                                              batch.logit_rows};
   size_t elements = 0;

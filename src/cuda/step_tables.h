@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "cuda/cuda_handles.h"
 #include "cuda/kernel_args.h"
@@ -80,7 +81,7 @@ class StepTables {
     BatchView view;
     StepShape shape;
   };
-  KnownBatch batches_[2];
+  std::vector<KnownBatch> batches_;  // the step's spans, then the others
 };
 
 }  // namespace spillway::cuda

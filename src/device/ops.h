@@ -53,6 +53,9 @@ struct AttentionParams {
   int heads = 0;    // a multiple of kv_heads: GQA
   float scale = 1;  // applied to q . k
   int window = 0;   // each row sees this many last positions, itself included; 0 = all before it
+  // The share of these positions that spans of one row attend to, per query head: those with the
+  // largest scores, of equal ones the first (device/sparse_attention.h). 0 = all.
+  float top_k = 0;
 };
 
 // A linear layer among several that share their input.
@@ -70,8 +73,9 @@ struct StepBatch {
   std::span<const int32_t> table_rows;  // [tokens], of the learned positions
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted
   std::span<const SequenceSpan> spans;
-  // Sequences whose KV lies in other planes than that of `spans`, in the same step.
-  std::span<const SequenceSpan> other_spans = {};
+  // Sequences of the same step whose KV lies in other planes than that of `spans`: lists that
+  // attention takes one at a time.
+  std::span<const std::span<const SequenceSpan>> other_spans = {};
   // Of the memory that the step's ops use besides: two steps with the same program and shape differ
   // only in the values above, so a device may record one and replay it for the other. 0: never.
   uint64_t program = 0;

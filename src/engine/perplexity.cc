@@ -22,8 +22,11 @@ void forward_all(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
   std::vector<int32_t> table(static_cast<size_t>(blocks));
   std::iota(table.begin(), table.end(), 0);
   std::vector<float> copied;  // logits, where the host cannot read the device's memory
-  for (int64_t start = 0; start < total; start += decoder.max_tokens()) {
-    const int64_t count = std::min<int64_t>(decoder.max_tokens(), total - start);
+  for (int64_t start = 0, count = 0; start < total; start += count) {
+    count = std::min<int64_t>(decoder.max_tokens(), total - start);
+    // Sparse attention is for tokens that are generated, one at a time: so are those scored.
+    if (decoder.attention_topk() > 0)
+      count = start < first_wanted ? std::min(count, first_wanted - start) : 1;
     const int64_t wanted = std::clamp<int64_t>(start + count - first_wanted, 0, count);
     const StepSequence sequence{
         tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)),

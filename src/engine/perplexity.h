@@ -47,8 +47,9 @@ struct TargetScore {
 TargetScore score_target(Decoder& decoder, KvCache& kv, std::span<const TokenId> context,
                          std::span<const TokenId> target);
 
-// Logits of every position of `tokens`, in pieces that fit a step: sink(first position, logits
-// [rows, vocab]).
+// Logits of every position of `tokens` from `first_wanted` on, in pieces that fit a step:
+// sink(first position, logits [rows, vocab]). With sparse attention these positions are computed
+// one at a time, as in generation, so that it shows.
 void forward_all(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
                  int64_t first_wanted,
                  const std::function<void(int64_t first, const Activations& logits)>& sink);

@@ -2,6 +2,7 @@
 #include "runtime/decoder.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/error.h"
@@ -108,18 +109,14 @@ uint64_t Decoder::program(const KvCache& kv) const {
   mix(allocations_);
   mix(static_cast<uint64_t>(kv.blocks()));
   mix(static_cast<uint64_t>(kv.shape().type));
+  mix(std::bit_cast<uint32_t>(attention_topk_));
   return std::max<uint64_t>(hash, 1);
 }
 
 StepBatch Decoder::batch_of(const MicroBatch& batch, std::span<const int32_t> logit_rows,
                             uint64_t program) const {
-  return {batch.ids,
-          batch.positions,
-          batch.table_rows,
-          logit_rows,
-          batch.path(KvPath::kResident).spans,
-          batch.path(KvPath::kSwapped).spans,
-          program};
+  return {batch.ids,        batch.positions, batch.table_rows, logit_rows, batch.resident.spans,
+          batch.swap_spans, program};
 }
 
 void Decoder::attach(const KvCache& kv) {
@@ -132,6 +129,11 @@ void Decoder::attach(const KvCache& kv) {
     swap_ =
         std::make_unique<KvSwap>(device_, kv.shape(), options_.staging_blocks, options_.overlap);
   }
+}
+
+AttentionParams Decoder::attention_params() const {
+  return {spec_.heads, 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)), spec_.sliding_window,
+          attention_topk_};
 }
 
 Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) {
@@ -160,6 +162,13 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     if (swap_ != nullptr) swap_->reset();
     throw;
   }
+  for (const MicroBatch& batch : step_.batches) {
+    const KvLayerView pages = kv.layer(0);
+    traffic_.add(batch.resident.spans, pages, attention_params(), spec_.layers);
+    traffic_.add(batch.on_host.spans, pages, attention_params(), spec_.layers);
+    for (const SwapGroup& group : batch.swaps)
+      traffic_.add(group.spans, pages, attention_params(), spec_.layers);
+  }
   if (logit_rows == 0) return {};
   if (device_.host_visible()) device_.synchronize();
   return residual(logits_, logit_rows, spec_.vocab_size);
@@ -167,6 +176,8 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
 
 void Decoder::run_layers(KvCache& kv) {
   const std::vector<MicroBatch>& batches = step_.batches;
+  next_swap_ = {};
+  load_kv_ahead(kv);
   const bool wants_logits = !step_.logit_rows.empty();
   const auto layers =
       [&](const std::function<void(const MicroBatch&, int, const LayerWeights&)>& each) {
@@ -174,17 +185,13 @@ void Decoder::run_layers(KvCache& kv) {
           const LayerWeights& w = options_.stream == nullptr
                                       ? weights_.layers[static_cast<size_t>(i)]
                                       : options_.stream->acquire(i, *stalls_);
-          for (size_t b = 0; b < batches.size(); ++b) {
-            prefetch_kv(kv, i, b);
-            each(batches[b], i, w);
-          }
+          for (const MicroBatch& batch : batches) each(batch, i, w);
           if (options_.stream != nullptr) options_.stream->release(i);
         }
       };
   if (batches.size() == 1) {
     const MicroBatch& all = batches.front();
-    const bool resident = options_.stream == nullptr && all.path(KvPath::kSwapped).rows == 0 &&
-                          all.path(KvPath::kHost).rows == 0;
+    const bool resident = options_.stream == nullptr && all.swaps.empty() && all.on_host.rows == 0;
     ops_.run_step(batch_of(all, step_.logit_rows, resident ? program(kv) : 0), [&] {
       embed(all);
       layers(
@@ -205,25 +212,28 @@ void Decoder::run_layers(KvCache& kv) {
   if (host_attention_ != nullptr) host_attention_->synchronize();
 }
 
-// Queues the pages of this micro-batch, if nothing did yet, and of the next that swaps.
-void Decoder::prefetch_kv(KvCache& kv, int layer, size_t batch) {
+// Queues the pages of the groups that come next, as many as there is staging for.
+void Decoder::load_kv_ahead(const KvCache& kv) {
   if (swap_ == nullptr) return;
-  const std::vector<MicroBatch>& batches = step_.batches;
-  const auto swaps = [&](size_t b) { return batches[b].path(KvPath::kSwapped).rows > 0; };
-  if (!swaps(batch)) return;
-  if (swap_->loaded() == 0) swap_->load(kv.host_layer(layer), batches[batch].loads);
-  if (!options_.overlap) return;
-  size_t next = batch + 1;
-  int next_layer = layer;
-  for (; next_layer < spec_.layers; ++next_layer, next = 0) {
-    while (next < batches.size() && !swaps(next)) ++next;
-    if (next < batches.size()) break;
+  const int ahead = options_.overlap ? KvSwap::kBuffers : 1;
+  auto& [layer, batch, group] = next_swap_;
+  while (layer < spec_.layers && swap_->loaded() < ahead) {
+    if (batch == step_.batches.size()) {
+      ++layer;
+      batch = group = 0;
+      continue;
+    }
+    const std::vector<SwapGroup>& groups = step_.batches[batch].swaps;
+    if (group == groups.size()) {
+      ++batch;
+      group = 0;
+      continue;
+    }
+    // Pages that the group before it is about to write come when they are written.
+    if (groups[group].continues && swap_->loaded() > 0) return;
+    swap_->load(kv.host_layer(layer), groups[group].loads);
+    ++group;
   }
-  if (next_layer == spec_.layers) return;
-  // Pages that this micro-batch is about to write come when they are written.
-  const bool same = next_layer == layer && batches[next].continues;
-  if (!same && swap_->loaded() < KvSwap::kBuffers)
-    swap_->load(kv.host_layer(next_layer), batches[next].loads);
 }
 
 DecoderStats Decoder::take_stats() {
@@ -293,8 +303,7 @@ void Decoder::attention_block(const LayerWeights& w, int index, KvCache& kv,
 // The host's rows first: it works on them while the device attends to its own.
 void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Activations& qkv,
                      const Activations& attended) {
-  const AttentionParams params{spec_.heads, 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)),
-                               spec_.sliding_window};
+  const AttentionParams params = attention_params();
   const Activations angles = angles_of(batch);
   struct Rows {
     Activations all, q, k, v, angles, out;
@@ -314,8 +323,7 @@ void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Acti
     if (observer_) observer_(rows.q, view, path.spans, params);
     ops_.attention(rows.q, view, path.spans, params, rows.out);
   };
-  const PathRows &resident = batch.path(KvPath::kResident), &swapped = batch.path(KvPath::kSwapped),
-                 &on_host = batch.path(KvPath::kHost);
+  const PathRows &resident = batch.resident, &on_host = batch.on_host;
   if (on_host.rows > 0) {
     const Rows rows = rows_on(on_host);
     if (!rows.angles.empty()) {
@@ -326,9 +334,10 @@ void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Acti
                            swap_.get());
   }
   if (resident.rows > 0) on_device(resident, kv.layer(index));
-  if (swapped.rows > 0) {
-    on_device(swapped, swap_->begin(*stalls_));
-    swap_->end(kv.host_layer(index), batch.stores, *stalls_);
+  for (const SwapGroup& group : batch.swaps) {
+    on_device(group, swap_->begin(*stalls_));
+    swap_->end(kv.host_layer(index), group.stores, *stalls_);
+    load_kv_ahead(kv);
   }
   if (on_host.rows > 0) host_attention_->finish(*stalls_);
 }

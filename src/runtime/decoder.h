@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/sparse_attention.h"
 #include "kv/kv_cache.h"
 #include "model/model_spec.h"
 #include "runtime/host_attention.h"
@@ -76,6 +77,12 @@ class Decoder {
   // Stalls since the last call, all else since the beginning; waits for the device.
   DecoderStats take_stats();
 
+  // Rows that generate attend to this share of their context (AttentionParams::top_k); 0 = all.
+  void set_attention_topk(float share) { attention_topk_ = share; }
+  float attention_topk() const { return attention_topk_; }
+  // Of all steps so far.
+  const AttentionTraffic& attention_traffic() const { return traffic_; }
+
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],
   // F32, in the device's memory, in order of the sequences, valid until the next step. Throws
   // kInvalidArgument for a token outside the vocabulary, a position outside the context, or too
@@ -87,8 +94,9 @@ class Decoder {
   uint64_t program(const KvCache& kv) const;
   StepBatch batch_of(const MicroBatch& batch, std::span<const int32_t> logit_rows,
                      uint64_t program) const;
+  AttentionParams attention_params() const;
   void run_layers(KvCache& kv);
-  void prefetch_kv(KvCache& kv, int layer, size_t batch);
+  void load_kv_ahead(const KvCache& kv);
   void embed(const MicroBatch& batch);
   void layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch);
   void attention_block(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch,
@@ -117,12 +125,19 @@ class Decoder {
   uint64_t allocations_ = 0;  // so far: whether recorded steps still know where things are
 
   AttentionObserver observer_;
+  float attention_topk_ = 0;
+  AttentionTraffic traffic_;
 
   std::unique_ptr<StallClock> stalls_;
   std::unique_ptr<HostAttention> host_attention_;
   std::unique_ptr<KvSwap> swap_;
 
   CutStep step_;  // the one at hand
+  // What of it is swapped in next.
+  struct {
+    int layer = 0;
+    size_t batch = 0, group = 0;
+  } next_swap_;
   int64_t tokens_ = 0;
 
   Buffer x_;         // [tokens of the step, hidden], the residual stream

@@ -16,12 +16,12 @@
 
 namespace spillway {
 
-// Staging planes on the device, in turn: while a micro-batch is attended to in one, the pages of
-// the next arrive in another. Items are loaded in the order in which they are used. Called from
+// Staging planes on the device, in turn: while a group is attended to in one, the pages of the next
+// arrive in another. Items are loaded in the order in which they are used. Called from
 // one thread; nothing here waits unless `overlap` is off.
 class KvSwap {
  public:
-  // `blocks`: of the largest micro-batch. Throws kOutOfMemory.
+  // `blocks`: of the largest group. Throws kOutOfMemory.
   KvSwap(Device& device, const KvShape& shape, int32_t blocks, bool overlap);
 
   // Queues the pages of an item. At most `kBuffers` are loaded and not yet ended.

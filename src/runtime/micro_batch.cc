@@ -46,13 +46,12 @@ struct MicroBatchCutter {
   void cut() {
     logit_rows.resize(sequences.size());
     std::vector<Part> parts;
-    int64_t room = limits.tokens, staging = 0;
+    int64_t room = limits.tokens;
     double turn = 0;
     const auto flush = [&] {
       if (!parts.empty()) add(parts);
       parts.clear();
       room = limits.tokens;
-      staging = 0;
     };
     for (size_t i = 0; i < sequences.size(); ++i) {
       const StepSequence& sequence = sequences[i];
@@ -61,18 +60,15 @@ struct MicroBatchCutter {
       for (int32_t first = 0; first < total;) {
         Part part{i, first, 0, path};
         part.count = static_cast<int32_t>(std::min<int64_t>(room, total - first));
-        const int64_t blocks = path == KvPath::kSwapped ? blocks_after(sequence, part) : 0;
         const bool full =
             part.count == 0 ||
-            (limits.sequences > 0 && static_cast<int64_t>(parts.size()) >= limits.sequences) ||
-            staging + blocks > std::max<int64_t>(limits.staging_blocks, 0);
+            (limits.sequences > 0 && static_cast<int64_t>(parts.size()) >= limits.sequences);
         if (full && !parts.empty()) {
           flush();
           continue;
         }
         parts.push_back(part);
         room -= part.count;
-        staging += blocks;
         first += part.count;
       }
     }
@@ -88,16 +84,26 @@ struct MicroBatchCutter {
         step.batches.empty() ? 0 : step.batches.back().first_row + step.batches.back().tokens;
     MicroBatch& batch = step.batches.emplace_back();
     batch.first_row = first_row;
-    for (const Part& part : parts) {
-      batch.continues = batch.continues || part.first > 0;
-      add_part(batch, part);
+    for (const Part& part : parts) add_part(batch, part);
+    for (const SwapGroup& group : batch.swaps) batch.swap_spans.push_back(group.spans);
+  }
+
+  // Where a part's rows go.
+  PathRows& rows_for(MicroBatch& batch, const Part& part) {
+    if (part.path == KvPath::kResident) return batch.resident;
+    if (part.path == KvPath::kHost) return batch.on_host;
+    const int64_t blocks = blocks_after(sequences[part.sequence], part);
+    if (batch.swaps.empty() || batch.swaps.back().staging_blocks + blocks > limits.staging_blocks) {
+      batch.swaps.emplace_back();
     }
+    batch.swaps.back().continues = batch.swaps.back().continues || part.first > 0;
+    return batch.swaps.back();
   }
 
   void add_part(MicroBatch& batch, const Part& part) {
     const StepSequence& sequence = sequences[part.sequence];
     const auto total = static_cast<int32_t>(sequence.tokens.size());
-    PathRows& path = batch.paths[static_cast<size_t>(part.path)];
+    PathRows& path = rows_for(batch, part);
     if (path.spans.empty()) path.first_row = batch.tokens;
     for (int32_t i = 0; i < part.count; ++i) {
       const int32_t token = part.first + i;
@@ -121,19 +127,20 @@ struct MicroBatchCutter {
     if (part.path == KvPath::kResident) return sequence.block_table.first(count);
     std::vector<int32_t>& table = batch.tables_.emplace_back(count);
     const int32_t first_new = sequence.start + part.first;  // the first position that is written
+    SwapGroup* const group = part.path == KvPath::kSwapped ? &batch.swaps.back() : nullptr;
     for (size_t i = 0; i < count; ++i) {
       const int32_t host = sequence.block_table[i] - kv.device_blocks();
       SPW_ASSERT(host >= 0);
-      if (part.path == KvPath::kHost) {
+      if (group == nullptr) {
         table[i] = host;
         continue;
       }
-      table[i] = batch.staging_blocks++;
+      table[i] = group->staging_blocks++;
       const auto end = static_cast<int32_t>(i + 1) * kKvBlockTokens;
       // Blocks with something in them come in; those that are written to go back.
       if (static_cast<int32_t>(i) * kKvBlockTokens < first_new)
-        batch.loads.push_back({host, table[i]});
-      if (end > first_new) batch.stores.push_back({host, table[i]});
+        group->loads.push_back({host, table[i]});
+      if (end > first_new) group->stores.push_back({host, table[i]});
     }
     return table;
   }

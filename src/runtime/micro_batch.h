@@ -2,7 +2,6 @@
 // A step cut into micro-batches: the sequences that go through a layer together.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,10 +26,10 @@ enum class KvPath : uint8_t {
   kSwapped,   // its pages come to the device for a layer, and what changed goes back
   kHost,      // the host appends and attends where the pages lie
 };
-inline constexpr int kKvPathCount = 3;
 
-// The rows of a micro-batch that take one path: [first_row, first_row + rows). Spans count from
-// first_row; their tables hold ids of the device's planes, of the staging planes, or of the host's.
+// Rows [first_row, first_row + rows) of a micro-batch that get to their KV together. Spans count
+// from first_row; their tables hold ids of the device's planes, of staging planes, or of the
+// host's.
 struct PathRows {
   int32_t first_row = 0;
   int32_t rows = 0;
@@ -43,17 +42,22 @@ struct BlockMove {
   int32_t staging = 0;
 };
 
+// Swapped rows whose pages are on the device at the same time.
+struct SwapGroup : PathRows {
+  std::vector<BlockMove> loads, stores;  // before and after their attention
+  int32_t staging_blocks = 0;
+  bool continues = false;  // reads what the group before it writes
+};
+
+// Tokens that go through the matrices of a layer together.
 struct MicroBatch {
   int64_t first_row = 0;  // of the step
   int32_t tokens = 0;
   std::vector<int32_t> ids, positions;  // [tokens]
   std::vector<int32_t> table_rows;      // positions + offset, for the learned table
-  std::array<PathRows, kKvPathCount> paths;
-  std::vector<BlockMove> loads, stores;  // of the swapped rows, before and after their attention
-  int32_t staging_blocks = 0;
-  bool continues = false;  // begins with more of a sequence that ends the micro-batch before
-
-  const PathRows& path(KvPath kind) const { return paths[static_cast<size_t>(kind)]; }
+  PathRows resident, on_host;
+  std::vector<SwapGroup> swaps;
+  std::vector<std::span<const SequenceSpan>> swap_spans;  // of `swaps`
 
  private:
   friend struct MicroBatchCutter;
@@ -63,7 +67,7 @@ struct MicroBatch {
 struct MicroBatchLimits {
   int64_t tokens = 0;
   int64_t sequences = 0;       // 0: any number
-  int64_t staging_blocks = 0;  // of swapped sequences; one that needs more is the host's
+  int64_t staging_blocks = 0;  // of a swap group; a sequence that needs more is the host's
   int32_t position_offset = 0;
   // Of the decoding sequences in host memory, the share whose attention is the host's: the first
   // ones. The others, and prompts, are swapped.

@@ -1,91 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // kv_append and attention over shuffled, poisoned pages.
-#include <cmath>
-
+#include "tests/parity/attention_step.h"
 #include "tests/parity/paged_kv.h"
 #include "tests/parity/parity_device.h"
-#include "tests/parity/references.h"
 
 namespace spillway::parity {
 namespace {
 
-struct Case {
-  int heads = 4, kv_heads = 2, head_dim = 64;
-  int window = 0;
-  KvType type = KvType::kF16;
-  float deviation = 1;  // of q and k: large values make one-hot softmaxes
-};
-
-// Against double precision over what is stored: the error of the arithmetic alone.
-double bar_of(KvType type) {
-  if (type == KvType::kF32) return kFloatBar;
-  return type == KvType::kF16 ? 1e-5 : 1e-4;
-}
+using Case = AttentionCase;
 
 class AttentionParityTest : public ParityTest {
  protected:
-  struct Sequence {
-    int32_t old_tokens, rows;
-    std::vector<float> k, v;
-    std::vector<int32_t> table;
-  };
-
-  // Sequences with some tokens in the cache already, and the last `rows` of each in this step.
   void check(const Case& c, const std::vector<std::pair<int32_t, int32_t>>& lengths) {
-    if (!device_.kind().any_alignment && (c.head_dim % 8 != 0 || c.head_dim > 256)) return;
-    SCOPED_TRACE(testing::Message()
-                 << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim << ", window "
-                 << c.window << ", " << kv_type_name(c.type) << ", first sequence "
-                 << lengths[0].first << " + " << lengths[0].second);
-    const int64_t width = int64_t{c.kv_heads} * c.head_dim;
-    const int64_t q_width = int64_t{c.heads} * c.head_dim;
-    PagedKv kv(device_, c.type, c.kv_heads, c.head_dim, 600);
-    std::vector<Sequence> sequences;
-    std::vector<SequenceSpan> spans;
-    int32_t rows = 0;
-    uint32_t seed = 1;
-    for (const auto& [old_tokens, new_rows] : lengths) {
-      const int64_t total = old_tokens + new_rows;
-      sequences.push_back({old_tokens, new_rows, random_floats(total * width, ++seed, c.deviation),
-                           random_floats(total * width, ++seed), kv.take_blocks(total)});
-      rows += new_rows;
-    }
-    std::vector<float> k_rows, v_rows;
-    int32_t first = 0;
-    for (const Sequence& s : sequences) {
-      if (s.old_tokens > 0) {
-        const auto old = s.old_tokens * width;
-        const Matrix k(device_, s.old_tokens, width, {s.k.begin(), s.k.begin() + old});
-        const Matrix v(device_, s.old_tokens, width, {s.v.begin(), s.v.begin() + old});
-        const SequenceSpan span{0, s.old_tokens, 0, s.table};
-        device_.ops().kv_append(k.view(), v.view(), kv.view(), {&span, 1});
-      }
-      k_rows.insert(k_rows.end(), s.k.begin() + s.old_tokens * width, s.k.end());
-      v_rows.insert(v_rows.end(), s.v.begin() + s.old_tokens * width, s.v.end());
-      spans.push_back({first, s.rows, s.old_tokens, s.table});
-      first += s.rows;
-    }
-    const Matrix k(device_, rows, width, k_rows), v(device_, rows, width, v_rows);
-    const auto q_values = random_floats(rows * q_width, 77, c.deviation);
-    const Matrix q(device_, rows, q_width, q_values), out(device_, rows, q_width);
-    device_.ops().kv_append(k.view(), v.view(), kv.view(), spans);
-    const float scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
-    device_.ops().attention(q.view(), kv.view(), spans, {c.heads, scale, c.window}, out.view());
-
-    Doubles expected;
-    int64_t row = 0;
-    for (const Sequence& s : sequences) {
-      const auto ks = as_stored(c.type, KvPart::kKeys, c.head_dim, s.k),
-                 vs = as_stored(c.type, KvPart::kValues, c.head_dim, s.v);
-      for (int64_t i = 0; i < s.rows; ++i, ++row) {
-        const Doubles one =
-            attention_reference(q_values.data() + row * q_width, ks, vs, s.old_tokens + i + 1,
-                                c.heads, c.kv_heads, c.head_dim, scale, c.window);
-        expected.insert(expected.end(), one.begin(), one.end());
-      }
-    }
-    EXPECT_LE(nmse(out.read(), expected), bar_of(c.type));
-    out.expect_guards();
+    if (!c.runs_on(device_.kind())) return;
+    SCOPED_TRACE(describe(c, lengths));
+    AttentionStep step(device_, c, lengths);
+    EXPECT_LE(nmse(step.run(), step.expected()), bar_of(c.type));
   }
 };
 

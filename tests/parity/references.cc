@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
+#include <numeric>
 
 namespace spillway::parity {
 namespace {
@@ -85,9 +87,29 @@ Doubles rope_reference(const std::vector<float>& x, const std::vector<int32_t>& 
   return out;
 }
 
+namespace {
+
+// Minus infinity for all but the `share` largest; the gap between these and the others.
+double hide_all_but_top(Doubles& scores, double share) {
+  const auto count = static_cast<double>(scores.size());
+  const auto k = std::max<size_t>(1, static_cast<size_t>(std::ceil(share * count - 1e-6 * count)));
+  if (k >= scores.size()) return std::numeric_limits<double>::infinity();
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  const double gap = scores[order[k - 1]] - scores[order[k]];
+  for (size_t i = k; i < order.size(); ++i)
+    scores[order[i]] = -std::numeric_limits<double>::infinity();
+  return gap;
+}
+
+}  // namespace
+
 Doubles attention_reference(const float* q, const std::vector<float>& k,
                             const std::vector<float>& v, int64_t keys, int64_t heads,
-                            int64_t kv_heads, int64_t head_dim, double scale, int64_t window) {
+                            int64_t kv_heads, int64_t head_dim, double scale, int64_t window,
+                            double top_k, Doubles* gaps) {
   const int64_t first = window > 0 ? std::max<int64_t>(0, keys - window) : 0;
   Doubles out;
   for (int64_t head = 0; head < heads; ++head) {
@@ -101,6 +123,10 @@ Doubles attention_reference(const float* q, const std::vector<float>& k,
       scores.push_back(dot * scale);
     }
     const double top = *std::max_element(scores.begin(), scores.end());
+    if (top_k > 0) {
+      const double gap = hide_all_but_top(scores, top_k);
+      if (gaps != nullptr) gaps->push_back(gap);
+    }
     double sum = 0;
     for (double& score : scores) sum += score = std::exp(score - top);
     for (int64_t i = 0; i < head_dim; ++i) {

@@ -785,6 +785,50 @@ def test_eval_guesses_last_words(spillway, tiny_model, tmp_path):
     for bad in ("no JSON\n", "{}\n", '{"text": "word"}\n', ""):
         passages.write_text(bad)
         assert_bad_value(spillway.run("eval", tiny_model, "--last-word", passages))
+    passages.write_text('{"text": "A river"}\n\nno JSON\n')
+    assert "passages.jsonl:3: " in spillway.run("eval", tiny_model, "--last-word", passages).err
+
+
+def test_eval_knows_the_last_words_of_its_own_text(spillway, stories, tmp_path):
+    """What a model has written greedily is what it guesses; the same words in another order are not."""
+    texts = [e["text"] for e in json.loads((stories / "reference_greedy.json").read_text())["stories260K"]]
+    own, mixed = [], []
+    for text in texts:
+        words = text.split(" ")
+        for end in range(20, len(words), 7):
+            own.append(" ".join(words[:end]))
+            mixed.append(" ".join(words[: end - 1] + words[3:4]))
+    model = stories / "stories260K-f32.gguf"
+    accuracy = {}
+    for name, passages in (("own", own), ("mixed", mixed)):
+        (tmp_path / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in passages))
+        result = spillway.run("eval", model, "--last-word", tmp_path / name, "--json").json()
+        assert result["passages"] == len(passages)
+        accuracy[name] = result["last_word_accuracy"]
+    assert accuracy["own"] > 0.9 and accuracy["mixed"] < 0.5
+    # With a text as well, both are reported.
+    (tmp_path / "text").write_text(" ".join(texts))
+    both = spillway.run("eval", model, "--last-word", tmp_path / "own", "--text", tmp_path / "text", "--ctx", "64", "--json").json()
+    assert both["last_word_accuracy"] == accuracy["own"] and both["perplexity"] > 1
+
+
+def test_eval_with_sparse_attention_reads_fewer_values(spillway, stories, tmp_path):
+    texts = [e["text"] for e in json.loads((stories / "reference_greedy.json").read_text())["stories260K"]]
+    (tmp_path / "text").write_text(" ".join(texts))
+    arguments = ["eval", stories / "stories260K-f32.gguf", "--text", tmp_path / "text", "--ctx", "128", "--json"]
+    dense = spillway.run(*arguments).json()
+    everything = spillway.run(*arguments, "--attention-topk", "1").json()
+    assert everything["perplexity"] == pytest.approx(dense["perplexity"], rel=1e-4)
+    # The query heads of a group choose for themselves: all of them read everything.
+    group = everything["attention_v_bytes"] / everything["attention_v_bytes_dense"]
+    assert group == int(group) and group >= 1
+    sparse = spillway.run(*arguments, "--attention-topk", "0.25").json()
+    assert sparse["attention_topk"] == 0.25 and sparse["attention_v_bytes_dense"] == everything["attention_v_bytes_dense"]
+    assert 0.25 <= sparse["attention_v_bytes"] / everything["attention_v_bytes"] < 0.26
+    assert sparse["perplexity"] != dense["perplexity"]
+    assert sparse["perplexity"] < 1.5 * dense["perplexity"]
+    for bad in ("1.5", "-0.1", "nan", "some"):
+        assert spillway.run(*arguments, "--attention-topk", bad).code == WRONG_USAGE
 
 
 # bench
@@ -799,6 +843,19 @@ def test_bench_reports_the_agreed_fields(spillway, tiny_model):
     assert generated == pytest.approx(2 * 8, rel=0.02)
     total = result["total_tokens_per_s"] * (result["prefill_s"] + result["decode_s"])
     assert total == pytest.approx(2 * (32 + 8), rel=0.02)
+
+
+def test_bench_reports_what_sparse_attention_reads(spillway, tiny_model):
+    arguments = ["bench", tiny_model, "--prompt-len", "32", "--gen-len", "8", "--batch", "2", "--json"]
+    dense = spillway.run(*arguments).json()
+    assert dense["attention_topk"] == 0 and dense["attention_v_bytes"] == dense["attention_v_bytes_dense"] > 0
+    sparse = spillway.run(*arguments, "--attention-topk", "0.1", "--repeat", "2").json()
+    assert sparse["attention_v_bytes_dense"] == dense["attention_v_bytes_dense"]
+    # 33 to 39 positions in decode: 4 take part, of each query head.
+    group = spillway.run(*arguments, "--attention-topk", "1").json()["attention_v_bytes"] / dense["attention_v_bytes"]
+    assert sparse["attention_v_bytes"] == pytest.approx(dense["attention_v_bytes"] * group * 7 * 4 / sum(range(33, 40)))
+    people = spillway.run("bench", tiny_model, "--prompt-len", "32", "--gen-len", "8", "--attention-topk", "0.1")
+    assert "of values read" in people.out
 
 
 def test_bench_for_people_has_no_terminal_codes_when_piped(spillway, tiny_model):

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/attention_topk.h"
+
+#include "cuda/attention_merge.cuh"
+#include "cuda/launch.cuh"
+#include "device/sparse_attention.h"
+
+namespace spillway::cuda {
+namespace {
+
+constexpr float kLog2E = 1.4426950408889634F;
+constexpr int kThreads = kDecodeThreads;
+constexpr int kWarps = kDecodeWarps;
+constexpr int kMaxDims = 256 / kWarpSize;  // of a lane
+constexpr int kDigitBits = 8;
+constexpr int kDigits = 1 << kDigitBits;
+static_assert(kDigits == kThreads && kPartTokens == kThreads);
+
+struct TopKArgs {
+  const std::byte* q;
+  std::byte* out;
+  int64_t q_stride;  // elements
+  int64_t out_stride;
+  DType dtype;
+  const std::byte* k;
+  const std::byte* v;
+  int64_t block_bytes;
+  int page_bytes;
+  PageShape shape;
+  int kv_heads;
+  int group;  // query heads of a kv head
+  int window;
+  int max_parts;
+  BatchView batch;
+  float scale_log2;  // scores are exponents of 2
+  float share;       // of the keys that a row sees
+  float* scores;     // [sequences][heads][max_parts * 256]; [i] is of position first + i
+
+  __device__ int heads() const { return kv_heads * group; }
+  __device__ float* scores_of(int sequence, int head) const {
+    return scores + (static_cast<int64_t>(sequence) * heads() + head) * max_parts * kPartTokens;
+  }
+  __device__ const std::byte* page(const std::byte* plane, int sequence, int kv_head,
+                                   int position) const {
+    const int32_t* table = batch.block_table + static_cast<int64_t>(sequence) * batch.table_stride;
+    return plane + table[position / kKvBlockTokens] * block_bytes +
+           static_cast<int64_t>(kv_head) * page_bytes;
+  }
+};
+
+// The positions that a sequence's row sees: [begin, end).
+struct RowKeys {
+  int begin, end;
+};
+__device__ __forceinline__ RowKeys keys_of(const TopKArgs& a, int sequence) {
+  const int end = a.batch.start[sequence] + 1;
+  return {a.window > 0 ? max(0, end - a.window) : 0, end};
+}
+
+// A block scores 256 keys of one kv head, a thread one of them, for up to 8 of its query heads at a
+// time. Grid: (part, kv head, sequence).
+template <KvType kType>
+__global__ __launch_bounds__(kThreads) void score_keys_kernel(const __grid_constant__ TopKArgs a) {
+  __shared__ float queries[kTileQueries][256];
+  let_next_start();
+  wait_for_previous();
+  const int sequence = static_cast<int>(blockIdx.z), kv_head = static_cast<int>(blockIdx.y);
+  const RowKeys keys = keys_of(a, sequence);
+  const int base = keys.begin + static_cast<int>(blockIdx.x) * kPartTokens;
+  if (base >= keys.end) return;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int dim = a.shape.head_dim;
+  const int position = base + static_cast<int>(threadIdx.x);
+  const bool sees = position < keys.end;
+  const std::byte* page = sees ? a.page(a.k, sequence, kv_head, position) : nullptr;
+  const int64_t row = a.batch.first_row[sequence];
+  for (int first = 0; first < a.group; first += kTileQueries) {
+    const int count = min(kTileQueries, a.group - first);
+    __syncthreads();
+    if (warp < count) {
+      const int64_t head = kv_head * a.group + first + warp;
+      const std::byte* from = a.q + (row * a.q_stride + head * dim) * element_bytes(a.dtype);
+      for (int d = lane; d < dim; d += kWarpSize) {
+        queries[warp][d] = load_element(from, a.dtype, d);
+      }
+      if constexpr (kType == KvType::kInt4) rotate_in_warp(queries[warp], dim, lane);
+    }
+    __syncthreads();
+    if (!sees) continue;
+    float score[kTileQueries] = {};
+    for (int d = 0; d < dim; d += 8) {
+      float k[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        k[i] = load_kv<kType, KvPart::kKeys>(a.shape, page, position % kKvBlockTokens, d + i);
+#pragma unroll
+      for (int q = 0; q < kTileQueries; ++q) {
+        if (q >= count) break;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) score[q] = fmaf(queries[q][d + i], k[i], score[q]);
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kTileQueries; ++q) {
+      if (q < count) {
+        a.scores_of(sequence, kv_head * a.group + first + q)[position - keys.begin] =
+            score[q] * a.scale_log2;
+      }
+    }
+  }
+}
+
+// Unsigned numbers in the order of the floats; NaN is the largest, 0 and -0 are equal.
+__device__ __forceinline__ uint32_t ordered(float score) {
+  if (isnan(score)) return UINT32_MAX;
+  const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0F));
+  return bits ^ ((bits >> 31) != 0 ? 0xffffffffU : 0x80000000U);
+}
+__device__ __forceinline__ float unordered(uint32_t value) {
+  return __uint_as_float(value ^ ((value >> 31) != 0 ? 0x80000000U : 0xffffffffU));
+}
+
+struct SelectShared {
+  int counts[kDigits];
+  int warp_sums[2][kWarps];
+  uint32_t digit;
+  int left;  // to be found among the numbers that have this digit
+};
+
+// How many of the block's threads before this one have `flag`; `total`: how many all have. Every
+// thread calls it; `sums` must not be in use by a call that another thread is still in.
+__device__ __forceinline__ int rank_in_block(bool flag, int* sums, int& total) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const unsigned flags = __ballot_sync(kAllLanes, flag);
+  if (lane == 0) sums[warp] = __popc(flags);
+  __syncthreads();
+  int before = 0;
+  total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    before += w < warp ? sums[w] : 0;
+    total += sums[w];
+  }
+  return before + __popc(flags & ((1U << lane) - 1));
+}
+
+// counts[d] of the block become the sums over [d, 256): thread d has digit d.
+__device__ __forceinline__ int sum_from_here(int* counts) {
+  const int digit = static_cast<int>(threadIdx.x);
+  int sum = counts[digit];
+#pragma unroll
+  for (int step = 1; step < kDigits; step *= 2) {
+    __syncthreads();
+    const int other = digit + step < kDigits ? counts[digit + step] : 0;
+    __syncthreads();
+    sum += other;
+    counts[digit] = sum;
+  }
+  __syncthreads();
+  return sum;
+}
+
+// The k-th largest of scores[0, n), and how many equal to it belong to the k largest; the digits
+// are found from the highest to the lowest.
+struct Threshold {
+  uint32_t value;
+  int equal;
+};
+__device__ __forceinline__ Threshold find_threshold(const float* scores, int n, int k,
+                                                    SelectShared& shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  uint32_t prefix = 0, known = 0;
+  int left = k;
+  for (int shift = 32 - kDigitBits; shift >= 0; shift -= kDigitBits) {
+    shared.counts[thread] = 0;
+    __syncthreads();
+    for (int i = thread; i < n; i += kThreads) {
+      const uint32_t value = ordered(scores[i]);
+      if ((value & known) == prefix) atomicAdd(&shared.counts[value >> shift & (kDigits - 1)], 1);
+    }
+    __syncthreads();
+    const int own = shared.counts[thread];
+    const int from_here = sum_from_here(shared.counts);
+    if (from_here >= left && from_here - own < left) {
+      shared.digit = static_cast<uint32_t>(thread);
+      shared.left = left - (from_here - own);
+    }
+    __syncthreads();
+    prefix |= shared.digit << shift;
+    known |= static_cast<uint32_t>(kDigits - 1) << shift;
+    left = shared.left;
+    __syncthreads();
+  }
+  return {prefix, left};
+}
+
+__device__ __forceinline__ uint32_t largest_in_block(uint32_t value, uint32_t* warps) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    value = max(value, __shfl_xor_sync(kAllLanes, value, step));
+  if (threadIdx.x % kWarpSize == 0) warps[threadIdx.x / kWarpSize] = value;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) value = max(value, warps[w]);
+  return value;
+}
+
+// A block attends for one query head. 256 keys at a time: those that take part are written down
+// in order, then warp w adds the values of every eighth of them, from the w-th on. Grid: (head,
+// sequence).
+template <KvType kType>
+__global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
+    const __grid_constant__ TopKArgs a) {
+  __shared__ SelectShared shared;
+  __shared__ uint32_t maxima[kWarps];
+  __shared__ int chosen[kThreads];
+  __shared__ float weights[kThreads];
+  __shared__ float outs[kWarps][256];
+  __shared__ float sums[kWarps];
+  let_next_start();
+  wait_for_previous();
+  const int sequence = static_cast<int>(blockIdx.y), head = static_cast<int>(blockIdx.x);
+  const int kv_head = head / a.group;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / kWarpSize, lane = thread % kWarpSize;
+  const int dim = a.shape.head_dim;
+  const RowKeys keys = keys_of(a, sequence);
+  const int n = keys.end - keys.begin;
+  const int k = static_cast<int>(attended_keys(a.share, n));
+  const float* scores = a.scores_of(sequence, head);
+
+  uint32_t top = 0;
+  for (int i = thread; i < n; i += kThreads) top = max(top, ordered(scores[i]));
+  const float maximum = unordered(largest_in_block(top, maxima));
+  const Threshold threshold = k < n ? find_threshold(scores, n, k, shared) : Threshold{0, n};
+
+  float out[kMaxDims] = {};
+  float sum = 0;
+  int equal_before = 0;
+  for (int base = 0; base < n; base += kThreads) {
+    const int i = base + thread;
+    const float score = i < n ? scores[i] : 0;
+    const uint32_t value = ordered(score);
+    int equal = 0, count = 0;
+    const bool is_equal = i < n && value == threshold.value;
+    const int rank = equal_before + rank_in_block(is_equal, shared.warp_sums[0], equal);
+    const bool takes = i < n && (value > threshold.value || (is_equal && rank < threshold.equal));
+    const int place = rank_in_block(takes, shared.warp_sums[1], count);
+    equal_before += equal;
+    if (takes) {
+      chosen[place] = keys.begin + i;
+      weights[place] = exp2f(score - maximum);
+    }
+    __syncthreads();
+    for (int j = warp; j < count; j += kWarps) {
+      const int position = chosen[j];
+      const std::byte* page = a.page(a.v, sequence, kv_head, position);
+      const float weight = weights[j];
+      sum += weight;
+#pragma unroll
+      for (int m = 0; m < kMaxDims; ++m) {
+        const int d = lane + m * kWarpSize;
+        if (d >= dim) break;
+        const float v =
+            load_kv<kType, KvPart::kValues>(a.shape, page, position % kKvBlockTokens, d);
+        out[m] = fmaf(weight, v, out[m]);
+      }
+    }
+    __syncthreads();
+  }
+
+#pragma unroll
+  for (int m = 0; m < kMaxDims; ++m) {
+    const int d = lane + m * kWarpSize;
+    if (d < dim) outs[warp][d] = out[m];
+  }
+  if (lane == 0) sums[warp] = sum;
+  __syncthreads();
+  if (thread >= dim) return;
+  float all = 0, x = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    all += sums[w];
+    x += outs[w][thread];
+  }
+  std::byte* to =
+      a.out + (a.batch.first_row[sequence] * a.out_stride + static_cast<int64_t>(head) * dim) *
+                  element_bytes(a.dtype);
+  store_element(to, a.dtype, thread, x / all);
+}
+
+template <KvType kType>
+void launch_topk(const TopKArgs& a, cudaStream_t stream) {
+  const auto sequences = static_cast<unsigned>(a.batch.sequences);
+  launch(score_keys_kernel<kType>,
+         dim3(static_cast<unsigned>(a.max_parts), static_cast<unsigned>(a.kv_heads), sequences),
+         dim3(kThreads), 0, stream, a);
+  launch(attend_chosen_kernel<kType>, dim3(static_cast<unsigned>(a.kv_heads * a.group), sequences),
+         dim3(kThreads), 0, stream, a);
+}
+
+}  // namespace
+
+size_t attention_topk_scratch_bytes(int rows, int heads, int max_parts) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(heads) * static_cast<size_t>(max_parts) *
+         kPartTokens * sizeof(float);
+}
+
+void attention_topk(const AttentionCall& call, int max_parts, std::byte* scratch,
+                    size_t scratch_bytes, cudaStream_t stream) {
+  if (call.batch.sequences == 0) return;
+  check_attention_call(call);
+  const KvLayerView& kv = call.kv;
+  SPW_CHECK(attention_topk_scratch_bytes(call.batch.sequences, call.params.heads, max_parts) <=
+                scratch_bytes,
+            kInternal, "attention: {} bytes of scratch for the scores of {} rows", scratch_bytes,
+            call.batch.sequences);
+  constexpr int kMostSequences = 65535;  // in a grid's last dimension
+  SPW_CHECK(call.batch.sequences <= kMostSequences, kInternal, "attention: {} rows in one launch",
+            call.batch.sequences);
+  const KvPageLayout layout(kv.type, kv.head_dim);
+  const TopKArgs a{
+      .q = call.q.data,
+      .out = call.out.data,
+      .q_stride = call.q.stride,
+      .out_stride = call.out.stride,
+      .dtype = call.q.dtype,
+      .k = kv.k,
+      .v = kv.v,
+      .block_bytes = kv.block_bytes(),
+      .page_bytes = static_cast<int>(layout.bytes),
+      .shape = PageShape(layout),
+      .kv_heads = kv.kv_heads,
+      .group = call.params.heads / kv.kv_heads,
+      .window = call.params.window,
+      .max_parts = max_parts,
+      .batch = call.batch,
+      .scale_log2 = call.params.scale * kLog2E,
+      .share = call.params.top_k,
+      .scores = reinterpret_cast<float*>(scratch),
+  };
+  switch (kv.type) {
+    case KvType::kF32:
+      return launch_topk<KvType::kF32>(a, stream);
+    case KvType::kF16:
+      return launch_topk<KvType::kF16>(a, stream);
+    case KvType::kInt8:
+      return launch_topk<KvType::kInt8>(a, stream);
+    case KvType::kInt4:
+      return launch_topk<KvType::kInt4>(a, stream);
+  }
+}
+
+}  // namespace spillway::cuda

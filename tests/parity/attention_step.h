@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step of attention on a device under test: random sequences, appended to shuffled pages.
+#pragma once
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "tests/parity/paged_kv.h"
+#include "tests/parity/references.h"
+
+namespace spillway::parity {
+
+struct AttentionCase {
+  int heads = 4, kv_heads = 2, head_dim = 64;
+  int window = 0;
+  KvType type = KvType::kF16;
+  float deviation = 1;  // of q and k: large values make one-hot softmaxes
+  float top_k = 0;
+  bool equal_keys = false;  // all tokens of a sequence have the same key
+
+  bool runs_on(const DeviceKind& kind) const {
+    return kind.any_alignment || (head_dim % 8 == 0 && head_dim <= 256);
+  }
+};
+
+// Against double precision over what is stored: the error of the arithmetic alone.
+inline double bar_of(KvType type) {
+  if (type == KvType::kF32) return kFloatBar;
+  return type == KvType::kF16 ? 1e-5 : 1e-4;
+}
+
+// Sequences with some tokens in the cache already, and the last `rows` of each in this step.
+class AttentionStep {
+ public:
+  struct Sequence {
+    int32_t old_tokens, rows;
+    std::vector<float> k, v;
+    std::vector<int32_t> table;
+  };
+
+  // lengths: {old tokens, rows} of each sequence.
+  AttentionStep(TestDevice& device, const AttentionCase& c,
+                const std::vector<std::pair<int32_t, int32_t>>& lengths)
+      : device_(device), case_(c), kv_(device, c.type, c.kv_heads, c.head_dim, 600) {
+    const int64_t width = int64_t{c.kv_heads} * c.head_dim;
+    uint32_t seed = 1;
+    for (const auto& [old_tokens, new_rows] : lengths) {
+      const int64_t total = old_tokens + new_rows;
+      sequences_.push_back({old_tokens, new_rows, random_floats(total * width, ++seed, c.deviation),
+                            random_floats(total * width, ++seed), kv_.take_blocks(total)});
+      if (c.equal_keys) {
+        std::vector<float>& k = sequences_.back().k;
+        for (size_t i = static_cast<size_t>(width); i < k.size(); ++i)
+          k[i] = k[i - static_cast<size_t>(width)];
+      }
+      rows_ += new_rows;
+    }
+    std::vector<float> k_rows, v_rows;
+    int32_t first = 0;
+    for (const Sequence& s : sequences_) {
+      if (s.old_tokens > 0) {
+        const auto old = s.old_tokens * width;
+        const Matrix k(device, s.old_tokens, width, {s.k.begin(), s.k.begin() + old});
+        const Matrix v(device, s.old_tokens, width, {s.v.begin(), s.v.begin() + old});
+        const SequenceSpan span{0, s.old_tokens, 0, s.table};
+        device.ops().kv_append(k.view(), v.view(), kv_.view(), {&span, 1});
+      }
+      k_rows.insert(k_rows.end(), s.k.begin() + s.old_tokens * width, s.k.end());
+      v_rows.insert(v_rows.end(), s.v.begin() + s.old_tokens * width, s.v.end());
+      spans_.push_back({first, s.rows, s.old_tokens, s.table});
+      first += s.rows;
+    }
+    const Matrix k(device, rows_, width, k_rows), v(device, rows_, width, v_rows);
+    device.ops().kv_append(k.view(), v.view(), kv_.view(), spans_);
+    queries_ = random_floats(rows_ * q_width(), 77, c.deviation);
+  }
+
+  int64_t q_width() const { return int64_t{case_.heads} * case_.head_dim; }
+  float scale() const { return 1 / std::sqrt(static_cast<float>(case_.head_dim)); }
+  const std::vector<Sequence>& sequences() const { return sequences_; }
+
+  // What the device computes, [rows, heads * head_dim].
+  std::vector<float> run(float top_k) {
+    const Matrix q(device_, rows_, q_width(), queries_), out(device_, rows_, q_width());
+    device_.ops().attention(q.view(), kv_.view(), spans_,
+                            {case_.heads, scale(), case_.window, top_k}, out.view());
+    out.expect_guards();
+    return out.read();
+  }
+  std::vector<float> run() { return run(case_.top_k); }
+
+  // What it should compute. gaps: one per row and head, see attention_reference.
+  Doubles expected(Doubles* gaps = nullptr) const {
+    Doubles all;
+    int64_t row = 0;
+    for (const Sequence& s : sequences_) {
+      const auto ks = as_stored(case_.type, KvPart::kKeys, case_.head_dim, s.k),
+                 vs = as_stored(case_.type, KvPart::kValues, case_.head_dim, s.v);
+      for (int64_t i = 0; i < s.rows; ++i, ++row) {
+        const Doubles one =
+            attention_reference(queries_.data() + row * q_width(), ks, vs, s.old_tokens + i + 1,
+                                case_.heads, case_.kv_heads, case_.head_dim, scale(), case_.window,
+                                s.rows == 1 ? case_.top_k : 0, gaps);
+        all.insert(all.end(), one.begin(), one.end());
+      }
+    }
+    return all;
+  }
+
+ private:
+  TestDevice& device_;
+  AttentionCase case_;
+  PagedKv kv_;
+  std::vector<Sequence> sequences_;
+  std::vector<SequenceSpan> spans_;
+  std::vector<float> queries_;
+  int32_t rows_ = 0;
+};
+
+inline testing::Message describe(const AttentionCase& c,
+                                 const std::vector<std::pair<int32_t, int32_t>>& lengths) {
+  return testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim
+                            << ", window " << c.window << ", top-k " << c.top_k << ", "
+                            << kv_type_name(c.type) << ", first sequence " << lengths[0].first
+                            << " + " << lengths[0].second;
+}
+
+}  // namespace spillway::parity
