@@ -187,10 +187,13 @@ BatchSummary run_job(const BatchOptions& options, const BatchInput& input, Batch
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
   const int wanted = options.max_sequences > 0 ? options.max_sequences : usual;
   const int sequences = static_cast<int>(
-      std::min<uint64_t>(static_cast<uint64_t>(wanted), input.size() - journal.size()));
+      std::min<uint64_t>(static_cast<uint64_t>(sequences_at_once(session.plan, wanted)),
+                         input.size() - journal.size()));
   Runner runner = make_batch_runner(session, context, sequences);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
-                {.max_sequences = sequences, .max_sequence_tokens = context});
+                {.max_sequences = sequences,
+                 .stagger = session.plan.schedule == ScheduleKind::kDiagonal,
+                 .max_sequence_tokens = context});
   const ServedModel model(session.loaded->model.spec.name, session.tokenizer(),
                           engine.max_sequence_tokens());
 

@@ -163,6 +163,10 @@ Plan decide_plan(const SessionOptions& options, size_t which, Device& device, De
 
 }  // namespace
 
+bool has_any_context(const std::string& model, const ModelSpec& spec) {
+  return try_dummy_name(model) && spec.position == PositionKind::kRope;
+}
+
 Session::Session(const SessionOptions& options, size_t which)
     : max_step_tokens(options.max_step_tokens), attention_topk(options.attention_topk) {
   const std::string path = resolve_model(options.model);
@@ -192,9 +196,10 @@ Session::Session(const SessionOptions& options, size_t which)
   load.cancel = &interrupted();
   loaded = describe_for_loading(*device, path, load);
   kv_type = asked_kv_type.value_or(default_kv_type(loaded->model));
-  const int64_t tokens = options.expected_tokens > 0
-                             ? options.expected_tokens
-                             : std::min<int64_t>(loaded->model.spec.max_context, 4096);
+  const ModelSpec& spec = loaded->model.spec;
+  int64_t tokens = options.expected_tokens > 0 ? options.expected_tokens
+                                               : std::min<int64_t>(spec.max_context, 4096);
+  if (!has_any_context(options.model, spec)) tokens = std::min(tokens, spec.max_context);
   plan = decide_plan(options, which, *device, host(), loaded->model,
                      {tokens, options.expected_sequences, max_step_tokens, kv_type});
   {

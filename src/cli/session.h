@@ -43,6 +43,10 @@ struct SessionOptions {
   void add_loading_to(CLI::App& command);
 };
 
+// Rotated positions go on for ever, and random weights do not mind: the context of such a dummy
+// model is what is asked of it.
+bool has_any_context(const std::string& model, const ModelSpec& spec);
+
 // A device and a model on it, loaded with a progress bar. Not movable.
 struct Session {
   // `plan`: which of those that the options name.

@@ -60,8 +60,12 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       kv_(kv),
       tokenizer_(tokenizer),
       allocator_(kv.pools()),
-      scheduler_(allocator_, {at_most(decoder.max_tokens(), options.max_step_tokens),
-                              options.max_sequences, options.max_admissions}),
+      scheduler_(allocator_,
+                 {.max_step_tokens = at_most(decoder.max_tokens(), options.max_step_tokens),
+                  .max_sequences = options.max_sequences,
+                  .max_admissions = options.max_admissions,
+                  .stagger = options.stagger,
+                  .admit_in_blocks = options.admit_in_blocks}),
       max_sequence_tokens_(at_most(
           std::min(decoder.spec().max_context, int64_t{allocator_.largest_pool()} * kKvBlockTokens),
           options.max_sequence_tokens)) {}
@@ -117,6 +121,7 @@ bool Engine::step(const Sink& sink) {
   }
   const Activations logits = decoder_.step(kv_, sequences);
   ++stats_.steps;
+  stats_.sequence_steps += scheduler_.running();
 
   std::vector<Request*> drawing;
   for (const ScheduledChunk& chunk : plan.chunks) {

@@ -52,6 +52,8 @@ struct EngineOptions {
   int max_step_tokens = 0;  // 0 = what the decoder takes
   int max_sequences = 256;
   int max_admissions = 0;           // sequences that begin in one step; 0 = all there is room for
+  bool stagger = false;             // so many of them as end in a step (SchedulerLimits)
+  bool admit_in_blocks = false;     // the next ones when all that began together have ended
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
 };
 
@@ -60,6 +62,7 @@ struct EngineStats {
   int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
+  int64_t sequence_steps = 0;  // sequences at work, summed over the steps
 };
 
 // Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is

@@ -68,12 +68,14 @@ BlockTable::BlockTable(BlockTable&& other) noexcept
     : allocator_(other.allocator_),
       expected_(other.expected_),
       pool_(std::exchange(other.pool_, -1)),
+      promised_(std::exchange(other.promised_, 0)),
       blocks_(std::exchange(other.blocks_, {})) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(allocator_, other.allocator_);
   std::swap(expected_, other.expected_);
   std::swap(pool_, other.pool_);
+  std::swap(promised_, other.promised_);
   std::swap(blocks_, other.blocks_);
   return *this;
 }
@@ -82,10 +84,13 @@ bool BlockTable::try_reserve(int64_t tokens) {
   const int64_t now = blocks_for_tokens(tokens),
                 in_the_end = std::max(now, blocks_for_tokens(expected_));
   if (pool_ < 0) {
-    // The first with room for all that is expected; where none has it, the roomiest.
+    // The first with room for all that is expected; where none has it, the one with most free.
     int chosen = 0;
-    for (int pool = 1; pool < allocator_->pools(); ++pool) {
-      if (allocator_->free(chosen) >= in_the_end) break;
+    for (int pool = 0; pool < allocator_->pools(); ++pool) {
+      if (allocator_->unpromised(pool) >= in_the_end) {
+        chosen = pool;
+        break;
+      }
       if (allocator_->free(pool) > allocator_->free(chosen)) chosen = pool;
     }
     if (allocator_->free(chosen) < now) return false;
@@ -97,10 +102,17 @@ bool BlockTable::try_reserve(int64_t tokens) {
   if (missing > allocator_->free(pool_)) return false;
   if (pool_ > 0) missing = std::min<int64_t>(in_the_end - have, allocator_->free(pool_));
   for (int64_t i = 0; i < missing; ++i) blocks_.push_back(allocator_->try_allocate(pool_).value());
+  promise(in_the_end - have - missing);
   return true;
 }
 
+void BlockTable::promise(int64_t blocks) {
+  allocator_->promise(pool_, blocks - promised_);
+  promised_ = blocks;
+}
+
 void BlockTable::clear() {
+  if (pool_ >= 0) promise(0);
   for (const BlockId id : blocks_) allocator_->release(id);
   blocks_.clear();
   pool_ = -1;

@@ -27,10 +27,17 @@ class BlockAllocator {
     return static_cast<int32_t>(pools_[static_cast<size_t>(pool)].heap.size());
   }
   int32_t most_free() const;
+  // Free blocks of a pool that none of its sequences is expected to grow into.
+  int64_t unpromised(int pool) const {
+    return free(pool) - pools_[static_cast<size_t>(pool)].promised;
+  }
   int32_t largest_pool() const;
 
   // nullopt when all of the pool are taken: a normal outcome, the scheduler then waits or preempts.
   [[nodiscard]] std::optional<BlockId> try_allocate(int pool = 0);
+  // So many more (or fewer) free blocks of the pool are expected to be taken: a hint for those who
+  // choose a pool, nothing is set aside.
+  void promise(int pool, int64_t blocks) { pools_[static_cast<size_t>(pool)].promised += blocks; }
   // Throws kInternal for an id that is not allocated.
   void release(BlockId id);
 
@@ -38,6 +45,7 @@ class BlockAllocator {
   struct Pool {
     BlockId first = 0;
     int32_t total = 0;
+    int64_t promised = 0;
     std::vector<BlockId> heap;  // free ids, a min-heap
   };
   std::vector<bool> used_;
@@ -48,8 +56,9 @@ class BlockAllocator {
 // Move-only. The allocator must outlive it.
 class BlockTable {
  public:
-  // `expected` tokens in the end: the pool is chosen so that it has room for them, and behind the
-  // first pool they are taken at once, so that they lie together and move as one.
+  // `expected` tokens in the end: the pool is chosen so that it has room for them beside what its
+  // other sequences expect, and behind the first pool they are taken at once, so that they lie
+  // together and move as one.
   explicit BlockTable(BlockAllocator& allocator, int64_t expected = 0)
       : allocator_(&allocator), expected_(expected) {}
   BlockTable(BlockTable&& other) noexcept;
@@ -64,9 +73,12 @@ class BlockTable {
   int64_t capacity_tokens() const;
 
  private:
+  void promise(int64_t blocks);
+
   BlockAllocator* allocator_;
   int64_t expected_;
-  int pool_ = -1;  // none yet
+  int pool_ = -1;         // none yet
+  int64_t promised_ = 0;  // blocks of it that are expected to come
   std::vector<BlockId> blocks_;
 };
 

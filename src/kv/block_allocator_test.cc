@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 
 namespace spillway {
@@ -50,6 +53,51 @@ TEST(BlockTableTest, GivesItsBlocksBackOnce) {
     EXPECT_EQ(allocator.free(), 0);
   }
   EXPECT_EQ(allocator.free(), 4);
+}
+
+TEST(BlockTableTest, ChoosesAPoolWithRoomForWhatItWillBe) {
+  BlockAllocator allocator(std::vector<int32_t>{10, 10});
+  // Each begins with one block and ends with four: two fit into the first pool in the end.
+  std::vector<BlockTable> tables;
+  for (int i = 0; i < 4; ++i) {
+    tables.emplace_back(allocator, 60);
+    ASSERT_TRUE(tables.back().try_reserve(16));
+  }
+  EXPECT_EQ(allocator.free(0), 8);
+  EXPECT_EQ(allocator.unpromised(0), 2);
+  EXPECT_EQ(allocator.free(1), 2);  // behind the first pool they are taken at once
+  for (BlockTable& table : tables) ASSERT_TRUE(table.try_reserve(60));
+  EXPECT_EQ(allocator.free(0), 2);
+  EXPECT_EQ(allocator.unpromised(0), 2);
+  // A short one still fits beside them; another goes where there is something free at all.
+  BlockTable small(allocator, 32);
+  ASSERT_TRUE(small.try_reserve(1));
+  EXPECT_EQ(small.blocks().front() / 10, 0);
+  BlockTable long_one(allocator, 160);
+  ASSERT_TRUE(long_one.try_reserve(1));
+  EXPECT_EQ(long_one.blocks().front() / 10, 1);
+}
+
+TEST(BlockTableTest, TakesItsPromiseAlong) {
+  BlockAllocator allocator(8);
+  {
+    BlockTable table(allocator, 64);
+    ASSERT_TRUE(table.try_reserve(20));
+    EXPECT_EQ(allocator.unpromised(0), 4);
+    BlockTable moved(std::move(table));
+    EXPECT_EQ(allocator.unpromised(0), 4);
+    BlockTable assigned(allocator);
+    assigned = std::move(moved);
+    EXPECT_EQ(allocator.unpromised(0), 4);
+    // More than was expected is no promise.
+    ASSERT_TRUE(assigned.try_reserve(80));
+    EXPECT_EQ(allocator.unpromised(0), 3);
+    assigned.clear();
+    EXPECT_EQ(allocator.unpromised(0), 8);
+    ASSERT_TRUE(assigned.try_reserve(1));
+    EXPECT_EQ(allocator.unpromised(0), 4);
+  }
+  EXPECT_EQ(allocator.unpromised(0), 8);
 }
 
 }  // namespace

@@ -2,11 +2,21 @@
 #include "schedule/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
 
 namespace spillway {
+
+int staggered_admissions(int sequences, double mean_answer) {
+  return static_cast<int>(std::ceil(sequences / std::max(1.0, mean_answer)));
+}
+
+int sequences_at_once(const Plan& plan, int sequences) {
+  const bool by_row = plan.schedule == ScheduleKind::kRow && plan.micro_batch > 0;
+  return by_row ? std::min(plan.micro_batch, sequences) : sequences;
+}
 
 Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits)
     : allocator_(allocator), limits_(limits) {
@@ -17,7 +27,16 @@ Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits)
 
 void Scheduler::add(RequestId id, int32_t tokens, int64_t expected) {
   SPW_ASSERT(tokens > 0);
-  waiting_.push_back({id, tokens, 0, false, BlockTable(allocator_, expected)});
+  Sequence sequence{.id = id,
+                    .prompt = tokens,
+                    .expected = expected,
+                    .known = tokens,
+                    .blocks = BlockTable(allocator_, expected)};
+  if (expected > tokens) {
+    ++answers_;
+    answer_tokens_ += expected - tokens;
+  }
+  waiting_.push_back(std::move(sequence));
 }
 
 Scheduler::Sequence* Scheduler::find(RequestId id) {
@@ -36,6 +55,16 @@ void Scheduler::append(RequestId id) {
 
 void Scheduler::remove(RequestId id) {
   const auto same = [&](const Sequence& s) { return s.id == id; };
+  if (const Sequence* ending = find(id)) {
+    const bool was_expected = ending->expected > ending->prompt;
+    if (was_expected) answer_tokens_ -= ending->expected - ending->prompt;
+    if (was_expected && !ending->admitted) --answers_;  // cancelled: it tells nothing
+    if (ending->admitted) {
+      if (!was_expected) ++answers_;
+      // The last token was sampled, but never appended.
+      answer_tokens_ += ending->known + 1 - ending->prompt;
+    }
+  }
   running_.remove_if(same);
   std::erase_if(waiting_, same);
 }
@@ -65,6 +94,23 @@ void Scheduler::schedule(Sequence& sequence, int32_t tokens, StepPlan& plan) {
                          sequence.computed + tokens == sequence.known, &sequence.blocks.blocks()});
   sequence.computed += tokens;
   sequence.scheduled = true;
+}
+
+int Scheduler::most_admissions() const {
+  int most = limits_.max_sequences;
+  if (limits_.max_admissions > 0) most = std::min(most, limits_.max_admissions);
+  if (limits_.stagger && answers_ > 0) {
+    const double mean = static_cast<double>(answer_tokens_) / static_cast<double>(answers_);
+    most = std::min(most, staggered_admissions(limits_.max_sequences, mean));
+  }
+  return most;
+}
+
+// Whether `next` may join those that run. One that was preempted belongs to their block already.
+bool Scheduler::block_is_open(const Sequence& next) {
+  if (!limits_.admit_in_blocks || next.admitted) return true;
+  if (running_.empty()) block_room_ = limits_.max_sequences;
+  return block_room_ > 0;
 }
 
 StepPlan Scheduler::next_step() {
@@ -99,17 +145,22 @@ StepPlan Scheduler::next_step() {
   // Newcomers, if there is room for all their tokens and one more. Not in a step that preempted:
   // its room is spoken for.
   const bool may_admit = preemptions_ == preemptions_before && plan.exhausted.empty();
-  for (int admitted = 0;
-       may_admit && budget > 0 && !waiting_.empty() && running() < limits_.max_sequences &&
-       (limits_.max_admissions == 0 || admitted < limits_.max_admissions);
+  const int most = may_admit ? most_admissions() : 0;
+  for (int admitted = 0; admitted < most && budget > 0 && !waiting_.empty() &&
+                         running() < limits_.max_sequences && block_is_open(waiting_.front());
        ++admitted) {
     Sequence& next = waiting_.front();
-    if (!running_.empty() && blocks_for_tokens(next.known + 1) > allocator_.most_free()) break;
+    if (!running_.empty() && blocks_for_tokens(next.known + 1) > allocator_.most_free()) {
+      block_room_ = 0;  // it is what there was room for
+      break;
+    }
     const int32_t tokens = std::min(next.known, budget);
     if (!next.blocks.try_reserve(tokens)) {
       plan.exhausted.push_back(next.id);  // alone, and nobody will ever make room
       break;
     }
+    if (!next.admitted) --block_room_;
+    next.admitted = true;
     running_.push_back(std::move(next));
     waiting_.pop_front();
     running_.back().scheduled = false;

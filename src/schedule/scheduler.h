@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kv/block_allocator.h"
+#include "plan/plan.h"
 
 namespace spillway {
 
@@ -21,7 +22,19 @@ struct SchedulerLimits {
   // Newcomers of a step; 0: all there is room for. The diagonal schedule staggers them, so that
   // sequences sit at different tokens and their KV does not peak together.
   int max_admissions = 0;
+  // As max_admissions, with staggered_admissions() of the answers that sequences are expected to
+  // have, or had.
+  bool stagger = false;
+  // Sequences begin together, `max_sequences` or as many as there is room for, and the next ones
+  // when all of these have ended: a block of FlexGen's zig-zag schedule.
+  bool admit_in_blocks = false;
 };
+
+// Newcomers a step that keep `sequences` sequences at work, each at another token: as many as end
+// in a step, where answers have `mean_answer` tokens (FlexGen, appendix A.2).
+int staggered_admissions(int sequences, double mean_answer);
+// Of `sequences` that there is room for, those at work together: row by row it is a micro-batch.
+int sequences_at_once(const Plan& plan, int sequences);
 
 // A sequence's part of a step.
 struct ScheduledChunk {
@@ -62,12 +75,17 @@ class Scheduler {
  private:
   struct Sequence {
     RequestId id;
+    int32_t prompt = 0;
+    int64_t expected = 0;  // tokens in the end; 0 where nobody knows
     int32_t known = 0;
     int32_t computed = 0;
     bool scheduled = false;  // in the step being made
+    bool admitted = false;   // now or before it was preempted
     BlockTable blocks;
   };
   Sequence* find(RequestId id);
+  int most_admissions() const;
+  bool block_is_open(const Sequence& next);
   bool reserve_or_preempt(Sequence& sequence, int64_t tokens);
   void preempt_youngest();
   void schedule(Sequence& sequence, int32_t tokens, StepPlan& plan);
@@ -77,6 +95,10 @@ class Scheduler {
   std::list<Sequence> running_;  // oldest first
   std::deque<Sequence> waiting_;
   int64_t preemptions_ = 0;
+  int block_room_ = 0;  // sequences that may still join the block
+  // Of sequences that ended or are expected to: their answers' tokens.
+  int64_t answers_ = 0;
+  int64_t answer_tokens_ = 0;
 };
 
 }  // namespace spillway

@@ -82,14 +82,134 @@ TEST(SchedulerTest, EndsASequenceThatOutgrowsTheWholeCache) {
   EXPECT_EQ(blocks.free(), 1);
 }
 
+// Runs steps until nothing is left; those that begin in each step, by step.
+std::vector<std::vector<uint64_t>> beginnings(Scheduler& scheduler,
+                                              std::map<RequestId, int> answers) {
+  std::vector<std::vector<uint64_t>> begun;
+  while (!answers.empty() && begun.size() < 1000) {
+    const StepPlan plan = scheduler.next_step();
+    begun.emplace_back();
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      if (chunk.start == 0) begun.back().push_back(static_cast<uint64_t>(chunk.id));
+      if (!chunk.last) continue;
+      if (--answers.at(chunk.id) == 0) {
+        scheduler.remove(chunk.id);
+        answers.erase(chunk.id);
+      } else {
+        scheduler.append(chunk.id);
+      }
+    }
+  }
+  EXPECT_TRUE(answers.empty());
+  return begun;
+}
+
+using Beginnings = std::vector<std::vector<uint64_t>>;
+
+TEST(SchedulerTest, BeginsABlockWhenAllOfTheOneBeforeHaveEnded) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_sequences = 3, .admit_in_blocks = true});
+  std::map<RequestId, int> answers = {{id(1), 1}, {id(2), 4}, {id(3), 2}, {id(4), 1},
+                                      {id(5), 2}, {id(6), 1}, {id(7), 1}};
+  for (const auto& [request, answer] : answers) scheduler.add(request, 5);
+  EXPECT_EQ(beginnings(scheduler, answers),
+            (Beginnings{{1, 2, 3}, {}, {}, {}, {4, 5, 6}, {}, {7}}));
+}
+
+TEST(SchedulerTest, BeginsABlockOverSeveralStepsWhereOneIsTooSmall) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_step_tokens = 8, .max_sequences = 3, .admit_in_blocks = true});
+  std::map<RequestId, int> answers = {{id(1), 2}, {id(2), 2}, {id(3), 3}, {id(4), 1}};
+  for (const auto& [request, answer] : answers) scheduler.add(request, 6);
+  EXPECT_EQ(beginnings(scheduler, answers), (Beginnings{{1, 2}, {3}, {}, {}, {}, {4}}));
+}
+
+TEST(SchedulerTest, MakesABlockOfWhatThereIsRoomFor) {
+  BlockAllocator blocks(4);
+  Scheduler scheduler(blocks, {.max_sequences = 8, .admit_in_blocks = true});
+  std::map<RequestId, int> answers = {{id(1), 3}, {id(2), 1}, {id(3), 1}};
+  for (const auto& [request, answer] : answers) scheduler.add(request, 24);
+  EXPECT_EQ(beginnings(scheduler, answers), (Beginnings{{1, 2}, {}, {}, {3}}));
+}
+
+TEST(SchedulerTest, ABlockIsOverWhenItsPreemptedSequencesHaveEndedToo) {
+  BlockAllocator blocks(3);
+  Scheduler scheduler(blocks, {.max_sequences = 2, .admit_in_blocks = true});
+  std::map<RequestId, int> answers = {{id(1), 20}, {id(2), 4}, {id(3), 1}};
+  for (const auto& [request, answer] : answers) scheduler.add(request, 15);
+  const Beginnings begun = beginnings(scheduler, answers);
+  EXPECT_EQ(scheduler.preemptions(), 1);
+  EXPECT_EQ(begun.front(), (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(begun.back(), std::vector<uint64_t>{3});
+  EXPECT_EQ(blocks.free(), blocks.total());
+}
+
+TEST(SchedulerTest, StaggersSequencesThatBegin) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_sequences = 4, .max_admissions = 2});
+  std::map<RequestId, int> answers;
+  for (uint64_t n = 1; n <= 6; ++n) {
+    answers[id(n)] = 3;
+    scheduler.add(id(n), 5);
+  }
+  EXPECT_EQ(beginnings(scheduler, answers), (Beginnings{{1, 2}, {3, 4}, {}, {5, 6}, {}, {}}));
+}
+
+TEST(SchedulerTest, StaggersByTheAnswersThatAreExpected) {
+  EXPECT_EQ(staggered_admissions(8, 4), 2);
+  EXPECT_EQ(staggered_admissions(8, 5), 2);
+  EXPECT_EQ(staggered_admissions(8, 1000), 1);
+  EXPECT_EQ(staggered_admissions(8, 0), 8);
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_sequences = 8, .stagger = true});
+  std::map<RequestId, int> answers;
+  for (uint64_t n = 0; n < 20; ++n) {
+    answers[id(n)] = 4;
+    scheduler.add(id(n), 5, 9);
+  }
+  const Beginnings begun = beginnings(scheduler, answers);
+  for (size_t step = 0; step < 10; ++step) EXPECT_EQ(begun[step].size(), 2U) << step;
+  EXPECT_EQ(begun.size(), 13U);
+}
+
+// Most requests allow for more than they get.
+TEST(SchedulerTest, StaggersByTheAnswersThatThereWere) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_sequences = 8, .stagger = true});
+  scheduler.add(id(1000), 5, 505);
+  scheduler.add(id(1001), 5, 505);
+  EXPECT_EQ(beginnings(scheduler, {{id(1000), 2}, {id(1001), 2}}),
+            (Beginnings{{1000}, {1001}, {}}));
+  std::map<RequestId, int> answers;
+  for (uint64_t n = 0; n < 8; ++n) {
+    answers[id(n)] = 2;
+    scheduler.add(id(n), 5);
+  }
+  EXPECT_EQ(beginnings(scheduler, answers), (Beginnings{{0, 1, 2, 3}, {4, 5, 6, 7}, {}}));
+}
+
+TEST(SchedulerTest, RowByRowAMicroBatchIsAtWork) {
+  Plan plan;
+  plan.micro_batch = 3;
+  EXPECT_EQ(sequences_at_once(plan, 8), 8);
+  plan.schedule = ScheduleKind::kRow;
+  EXPECT_EQ(sequences_at_once(plan, 8), 3);
+  EXPECT_EQ(sequences_at_once(plan, 2), 2);
+  plan.micro_batch = 0;
+  EXPECT_EQ(sequences_at_once(plan, 8), 8);
+}
+
 // Whatever happens: every request ends, no token is computed twice without a preemption, blocks
 // never overlap.
 TEST(SchedulerTest, FinishesRandomLoadsWithoutLosingOrSharingBlocks) {
   std::mt19937 random(11);
   for (int round = 0; round < 50; ++round) {
     BlockAllocator blocks(static_cast<int32_t>(8 + random() % 20));
-    Scheduler scheduler(
-        blocks, {.max_step_tokens = static_cast<int>(1 + random() % 40), .max_sequences = 6});
+    Scheduler scheduler(blocks, {.max_step_tokens = static_cast<int>(1 + random() % 40),
+                                 .max_sequences = 6,
+                                 .max_admissions = static_cast<int>(random() % 3),
+                                 .stagger = random() % 3 == 0,
+                                 .admit_in_blocks = random() % 3 == 0});
     struct State {
       int32_t known, target, computed;
     };

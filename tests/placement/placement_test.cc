@@ -193,7 +193,7 @@ TEST_P(PlacementTest, AStepAfterAFailedOneIsRight) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PlacementTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "cuda" : "emulated"; });
+                         [](const auto& kind) { return kind.param ? "cuda" : "emulated"; });
 
 }  // namespace
 }  // namespace spillway::placement

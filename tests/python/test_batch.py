@@ -358,7 +358,9 @@ def test_results_do_not_depend_on_what_else_is_at_work(job):
     made = job(mixed_requests(30))
     made.results()
     expected = made.output.read_bytes()
-    for options in (["--max-sequences", "1"], ["--max-sequences", "3", "--chunk", "5"], ["--threads", "1", "--max-sequences", "30"]):
+    schedules = (["--schedule", "diagonal"], ["--schedule", "row", "--micro-batch", "2"])
+    others = (["--max-sequences", "1"], ["--max-sequences", "3", "--chunk", "5"], ["--threads", "1", "--max-sequences", "30"])
+    for options in (*others, *schedules):
         made.results("--restart", *options)
         assert made.output.read_bytes() == expected, options
 

@@ -871,6 +871,61 @@ def test_bench_takes_a_batch_larger_than_a_chunk(spillway, tiny_model):
     assert spillway.run("bench", tiny_model, "--batch", "5", "--chunk", "2", *work).json()["batch"] == 5
 
 
+def test_bench_takes_requests_of_mixed_lengths(spillway, tiny_model, tmp_path):
+    lengths = [(20, 5), (7, 9), (30, 3), (4, 14), (3, 3)]
+    (tmp_path / "lengths").write_text("".join(f"{prompt} {answer}\n" for prompt, answer in lengths))
+    options = ["--lengths", tmp_path / "lengths", "--batch", "3", "--micro-batch", "2", "--repeat", "1", "--json"]
+    reports = {s: spillway.run("bench", tiny_model, *options, "--schedule", s).json() for s in ("zigzag", "diagonal", "row")}
+    for schedule, result in reports.items():
+        assert result["plan"]["schedule"] == schedule
+        assert (result["requests"], result["left_out"], result["batch"]) == (5, 0, 3)
+        assert result["prompt_tokens"] == 64 and result["generated_tokens"] == 34
+        assert result["longest_prompt"] == 30 and result["longest_answer"] == 14
+        assert result["preemptions"] == 0
+        seconds = result["seconds"]
+        assert result["generated_tokens_per_s"] * seconds == pytest.approx(34)
+        assert result["total_tokens_per_s"] * seconds == pytest.approx(34 + 64)
+        assert 0 < result["first_token_s"]["mean"] <= result["latency_s"]["mean"] < result["latency_s"]["max"] <= seconds
+        # Every sequence is at work in one step for each token of its answer.
+        assert result["mean_sequences"] * result["steps"] == pytest.approx(34)
+        assert result["occupancy"] == pytest.approx(result["mean_sequences"] / 3)
+        assert result["run"]["seconds"] == seconds
+    zigzag, diagonal, row = reports.values()
+    # Blocks last as long as their longest answer; row by row they are of two.
+    assert zigzag["steps"] == 9 + 14 and row["steps"] == 9 + 14 + 3
+    assert (zigzag["padded_prompt_tokens"], zigzag["padded_generated_tokens"]) == (3 * 30 + 2 * 4, 3 * 9 + 2 * 14)
+    assert (row["padded_prompt_tokens"], row["padded_generated_tokens"]) == (2 * 20 + 2 * 30 + 3, 2 * 9 + 2 * 14 + 3)
+    assert zigzag["padded_total_tokens_per_s"] * zigzag["seconds"] == pytest.approx(98 + 55)
+    assert zigzag["padding_efficiency"] == pytest.approx(98 / 153)
+    # One begins in each step: the fourth in the sixth, when the first has ended.
+    assert diagonal["max_admissions"] == 1 and diagonal["steps"] == 5 + 14
+
+
+def test_bench_takes_the_lengths_of_a_trace(spillway, tiny_model, tmp_path):
+    rows = ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46.68,37,4", "2023-11-16 18:15:47.01,99999,10"]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\r\n".join([*rows, "2023-11-16 18:15:48.22,9,1", "not looked at"]) + "\r\n")
+    done = spillway.run("bench", tiny_model, "--lengths", trace, "--requests", "3", "--batch", "2", "--repeat", "1")
+    assert done.code == 0, done.err
+    assert "2 requests, 2 at once, zigzag" in done.out and "left out  1 " in done.out
+    assert not has_terminal_codes(done.out)
+
+
+def test_bench_lengths_that_make_no_sense(spillway, tiny_model, tmp_path):
+    file = tmp_path / "lengths"
+    for text, told in (("1 2\n3\n", "line 2"), ("", "no requests"), ("0 4\n", "line 1"), ("99999 1\n", "context")):
+        file.write_text(text)
+        done = spillway.run("bench", tiny_model, "--lengths", file)
+        assert_bad_value(done)
+        assert told in done.err
+    assert_bad_value(spillway.run("bench", tiny_model, "--lengths", tmp_path / "absent"))
+    assert_bad_value(spillway.run("bench", tiny_model, "--lengths", ""))
+    file.write_text("4 2\n")
+    for options in (["--prompt-len", "4"], ["--gen-len", "4"], ["--steps", "1"], ["--requests", "0"]):
+        assert_bad_value(spillway.run("bench", tiny_model, "--lengths", file, *options))
+    assert_bad_value(spillway.run("bench", tiny_model, "--requests", "4"))
+
+
 # --compress-weights
 
 
@@ -892,7 +947,7 @@ def test_compressed_weights_are_smaller_and_nearly_as_good(spillway, stories, tm
 
     plain, compressed = bench(), bench("--compress-weights", *access)
     # Rows of 172 columns (down) are no whole groups and stay F32.
-    assert compressed["weight_bytes"] < 0.4 * plain["weight_bytes"]
+    assert compressed["tiers"]["host"]["peak_bytes_by_tag"]["weights"] < 0.4 * plain["weight_bytes"]  # mapped ones are charged to nobody
     text = spillway.run("run", model, "-p", "Once upon a time", "-n", "20", "--compress-weights", *access)
     assert text.code == 0 and text.out.strip()
 
@@ -904,4 +959,4 @@ def test_dummy_weights_may_be_compressed(spillway):
     for result in (compressed, named):
         assert result["weight_type"] == "G4"
         # 36 bytes for 64 weights, and the norms.
-        assert result["weight_bytes"] == pytest.approx(134.5e6 * 36 / 64, rel=0.01)
+        assert result["tiers"]["host"]["peak_bytes_by_tag"]["weights"] == pytest.approx(134.5e6 * 36 / 64, rel=0.01)

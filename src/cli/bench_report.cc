@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench_report.h"
+
+#include <fmt/core.h>
+
+#include <string>
+
+#include "base/byte_units.h"
+#include "base/printable.h"
+#include "cli/attention_report.h"
+#include "cli/terminal.h"
+
+namespace spillway {
+
+using nlohmann::json;
+
+namespace {
+
+// What a tier holds at most, by what it is for.
+json usage_json(const Device::Usage& usage) {
+  json tags = json::object();
+  for (int tag = 0; tag < kMemoryTagCount; ++tag) {
+    if (usage.peaks[tag] > 0) tags[memory_tag_name(static_cast<MemoryTag>(tag))] = usage.peaks[tag];
+  }
+  return {{"peak_bytes", usage.peak_bytes}, {"peak_bytes_by_tag", tags}};
+}
+
+json link_json(uint64_t bytes, double seconds) {
+  return {{"bytes", bytes}, {"gb_per_s", static_cast<double>(bytes) / seconds / 1e9}};
+}
+
+}  // namespace
+
+json session_json(const SessionOptions& options, Session& session) {
+  // Deterministic mode looks at no table.
+  const LoadedTuning* tuning =
+      session.tuning && !options.deterministic ? &*session.tuning : nullptr;
+  json tiers = json::object();
+  tiers[session.device->host_visible() ? "host" : "gpu"] = usage_json(session.device->usage());
+  if (session.own_host) tiers["host"] = usage_json(session.own_host->usage());
+  return {{"model", options.model},
+          {"device", session.device->info().hardware},
+          {"threads", session.host().info().threads},
+          {"weight_type", dtype_name(session.loaded->model.main_dtype())},
+          {"weight_bytes", session.loaded->model.weight_bytes()},
+          {"kv_type", kv_type_name(session.kv_type)},
+          {"compress_weights", options.compress_weights},
+          {"tuning", tuning == nullptr ? json(nullptr)
+                                       : json{{"file", tuning->path.string()},
+                                              {"shapes", tuning->table.measured().size()}}},
+          {"load_s", session.load_seconds},
+          {"plan", json::parse(plan_to_json(session.plan))},
+          {"tiers", tiers}};
+}
+
+json phase_json(const DecoderStats& before, const DecoderStats& after, double seconds) {
+  const auto more = [](uint64_t b, uint64_t a) { return a - b; };
+  json links{
+      {"host_to_gpu_weights",
+       link_json(more(before.weights.host_bytes, after.weights.host_bytes), seconds)},
+      {"disk_read_weights",
+       link_json(more(before.weights.disk_bytes, after.weights.disk_bytes), seconds)},
+      {"host_to_gpu_kv",
+       link_json(more(before.swap.to_device_bytes, after.swap.to_device_bytes), seconds)},
+      {"gpu_to_host_kv",
+       link_json(more(before.swap.to_host_bytes, after.swap.to_host_bytes), seconds)},
+      {"host_to_gpu_attention",
+       link_json(more(before.host_attention.to_device_bytes, after.host_attention.to_device_bytes),
+                 seconds)},
+      {"gpu_to_host_attention",
+       link_json(more(before.host_attention.to_host_bytes, after.host_attention.to_host_bytes),
+                 seconds)}};
+  const double cpu_s = after.host_attention.compute_s - before.host_attention.compute_s;
+  const uint64_t cpu_bytes = more(before.host_attention.kv_bytes, after.host_attention.kv_bytes);
+  json stalls = json::object();
+  for (int cause = 0; cause < kStallCauseCount; ++cause) {
+    stalls[stall_cause_name(static_cast<StallCause>(cause))] =
+        after.stall_s[static_cast<size_t>(cause)];
+  }
+  return {{"seconds", seconds},
+          {"links", links},
+          {"stall_s", stalls},
+          {"cpu_attention",
+           {{"seconds", cpu_s},
+            {"busy", cpu_s / seconds},
+            {"kv_bytes", cpu_bytes},
+            {"gb_per_s", cpu_s > 0 ? static_cast<double>(cpu_bytes) / cpu_s / 1e9 : 0}}},
+          // One after the other (--no-overlap): the terms of a step.
+          {"terms_s",
+           {{"load_weights", after.weights.load_s - before.weights.load_s},
+            {"load_kv", after.swap.load_s - before.swap.load_s},
+            {"store_kv", after.swap.store_s - before.swap.store_s},
+            {"cpu_attention", cpu_s}}}};
+}
+
+void print_phase(const char* name, const json& phase) {
+  std::string line;
+  for (const auto& [link, moved] : phase["links"].items()) {
+    if (moved["bytes"].get<uint64_t>() == 0) continue;
+    line += fmt::format("  {} {} ({:.1f} GB/s)", link, format_bytes(moved["bytes"].get<uint64_t>()),
+                        moved["gb_per_s"].get<double>());
+  }
+  if (phase["cpu_attention"]["kv_bytes"].get<uint64_t>() > 0) {
+    line += fmt::format("  CPU attention {:.0f}% busy, {:.1f} GB/s",
+                        phase["cpu_attention"]["busy"].get<double>() * 100,
+                        phase["cpu_attention"]["gb_per_s"].get<double>());
+  }
+  if (line.empty()) return;
+  print_now(fmt::format("{:<9} moved{}\n", name, line));
+  std::string waited;
+  for (const auto& [cause, seconds] : phase["stall_s"].items()) {
+    if (seconds.get<double>() > 0)
+      waited += fmt::format("  {} {:.3f} s", cause, seconds.get<double>());
+  }
+  std::string terms;
+  for (const auto& [term, seconds] : phase["terms_s"].items()) {
+    if (seconds.get<double>() > 0)
+      terms += fmt::format("  {} {:.3f} s", term, seconds.get<double>());
+  }
+  print_now(fmt::format("{:<9} waited for{}\n", "", waited.empty() ? "  nothing" : waited));
+  if (!terms.empty()) print_now(fmt::format("{:<9} terms{}\n", "", terms));
+}
+
+void print_tiers_and_tuning(const json& out) {
+  for (const auto& [tier, usage] : out["tiers"].items()) {
+    std::string tags;
+    for (const auto& [tag, bytes] : usage["peak_bytes_by_tag"].items())
+      tags += fmt::format("{}{} {}", tags.empty() ? "" : ", ", tag,
+                          format_bytes(bytes.get<uint64_t>()));
+    print_now(fmt::format("{:<9} at most {}: {}\n", tier,
+                          format_bytes(usage["peak_bytes"].get<uint64_t>()), tags));
+  }
+  if (!out["attention_topk"].is_null() && out["attention_topk"].get<double>() > 0) {
+    print_now(
+        describe_attention({.v_bytes = out["attention_v_bytes"].get<uint64_t>(),
+                            .dense_v_bytes = out["attention_v_bytes_dense"].get<uint64_t>()}));
+  }
+  if (!out["tuning"].is_null()) {
+    print_now(fmt::format("tuning    {} ({} shapes)\n",
+                          printable_path(out["tuning"]["file"].get<std::string>()),
+                          out["tuning"]["shapes"].get<size_t>()));
+  }
+}
+
+}  // namespace spillway

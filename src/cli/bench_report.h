@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the reports of spillway bench have in common: the machine, the plan, what moved and waited.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "cli/session.h"
+
+namespace spillway {
+
+// Model, device, types, plan, and what each tier holds at most.
+nlohmann::json session_json(const SessionOptions& options, Session& session);
+// Bytes over each link in one phase, and what the device waited for.
+nlohmann::json phase_json(const DecoderStats& before, const DecoderStats& after, double seconds);
+
+// The same for people, line by line.
+void print_phase(const char* name, const nlohmann::json& phase);
+void print_tiers_and_tuning(const nlohmann::json& report);
+
+}  // namespace spillway

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompts and answers as numbers of tokens: files of them, and what padding them costs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+namespace spillway {
+
+struct RequestLengths {
+  int prompt = 0;
+  int answer = 0;
+
+  int64_t total() const { return int64_t{prompt} + answer; }
+};
+
+// One request a line: "PROMPT ANSWER", or columns of those names behind a header, as in Azure's
+// traces (ContextTokens, GeneratedTokens). The first `most` requests; 0: all. Throws
+// kInvalidArgument naming the line for anything else, and for a file without requests.
+std::vector<RequestLengths> read_request_lengths(const std::filesystem::path& path, size_t most);
+
+struct TokenCounts {
+  int64_t prompt = 0;
+  int64_t answer = 0;
+};
+TokenCounts count_tokens(std::span<const RequestLengths> requests);
+// As if every request of `block` consecutive ones had the longest prompt and the longest answer
+// among them: what an engine that pads computes (FlexGen, tables 9-11 and 25).
+TokenCounts count_padded_tokens(std::span<const RequestLengths> requests, size_t block);
+
+}  // namespace spillway

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request's answer does not depend on the schedule: who begins when, who runs beside it, and how
+// the step is cut.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "engine/engine.h"
+#include "tests/placement/placed_model.h"
+
+namespace spillway::placement {
+namespace {
+
+struct Schedule {
+  std::string name;
+  EngineOptions options;
+  int micro_sequences = 0;
+};
+
+std::vector<Schedule> every_schedule() {
+  const int all = PlacedModel::kSequences;
+  return {
+      {"zigzag", {.max_sequences = all, .admit_in_blocks = true}},
+      {"zigzag in micro-batches", {.max_sequences = all, .admit_in_blocks = true}, 2},
+      // Prompts longer than a step, and blocks that begin over several.
+      {"zigzag in chunks",
+       {.max_step_tokens = 23, .max_sequences = all, .admit_in_blocks = true},
+       2},
+      // More sequences than there is KV for: blocks are cut short, sequences are preempted.
+      {"zigzag short of memory", {.max_sequences = 3 * all, .admit_in_blocks = true}},
+      {"diagonal, one a step", {.max_sequences = all, .max_admissions = 1}},
+      {"diagonal, two a step, in micro-batches", {.max_sequences = all, .max_admissions = 2}, 3},
+      {"diagonal by the answers", {.max_sequences = all, .stagger = true}},
+      {"diagonal short of memory", {.max_sequences = 3 * all, .max_admissions = 1}},
+      {"row", {.max_sequences = 2, .admit_in_blocks = true}, 2},
+      {"one after the other", {.max_sequences = 1}},
+  };
+}
+
+struct Outcome {
+  std::vector<std::vector<TokenId>> answers;
+  EngineStats stats;
+};
+
+struct Lengths {
+  int prompt, answer;
+};
+
+std::vector<Lengths> mixed_lengths() {
+  std::vector<Lengths> lengths;
+  for (int i = 0; i < 13; ++i) lengths.push_back({1 + (i * 17) % 45, 1 + (i * 11) % 30});
+  return lengths;
+}
+
+// Models as the schedules want them, each made once.
+class PlacedModels {
+ public:
+  PlacedModels(bool cuda, Placement placement, std::string kind)
+      : cuda_(cuda), placement_(std::move(placement)), kind_(std::move(kind)) {}
+
+  PlacedModel& with(int micro_sequences) {
+    std::unique_ptr<PlacedModel>& model = models_[micro_sequences];
+    placement_.micro_sequences = micro_sequences;
+    if (!model) {
+      model = std::make_unique<PlacedModel>(cuda_, placement_, kind_, DType::kF32, KvType::kF32,
+                                            /*deterministic=*/true);
+    }
+    return *model;
+  }
+
+ private:
+  bool cuda_;
+  Placement placement_;
+  std::string kind_;
+  std::map<int, std::unique_ptr<PlacedModel>> models_;
+};
+
+// Sampled, so that a wrong bit shows.
+Outcome run(PlacedModels& models, const Schedule& schedule,
+            const std::vector<Lengths>& lengths = mixed_lengths()) {
+  PlacedModel& placed = models.with(schedule.micro_sequences);
+  Engine engine(*placed.decoder, *placed.kv, nullptr, schedule.options);
+  std::map<RequestId, size_t> indices;
+  Outcome outcome;
+  outcome.answers.resize(lengths.size());
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    GenerationRequest request;
+    request.prompt = testing_models::tiny_prompt(lengths[i].prompt, static_cast<uint32_t>(i + 1));
+    request.max_tokens = lengths[i].answer;
+    request.sampling.temperature = 1;
+    request.sampling.seed = i;
+    indices[engine.submit(std::move(request))] = i;
+  }
+  const auto sink = [&](const GenerationEvent& event) {
+    EXPECT_EQ(event.error, "");
+    if (event.token) outcome.answers[indices.at(event.id)].push_back(*event.token);
+  };
+  while (engine.step(sink)) {
+    if (engine.stats().steps > 2000) {
+      ADD_FAILURE() << "the engine does not come to an end";
+      break;
+    }
+  }
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    EXPECT_EQ(outcome.answers[i].size(), static_cast<size_t>(lengths[i].answer));
+  }
+  outcome.stats = engine.stats();
+  return outcome;
+}
+
+class ScheduleTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (GetParam() && list_cuda_devices().devices.empty()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+TEST_P(ScheduleTest, AnswersDoNotDependOnTheSchedule) {
+  Placement home, streamed, spread;
+  home.name = "all on the device";
+  streamed.name = "weights in all tiers, KV swapped";
+  streamed.weights = {0.3, 0.3, 0.4};
+  streamed.device_sequences = 0.4;
+  streamed.host_share = 0;
+  spread.name = "weights on disk, KV on both, attended to by both";
+  spread.weights = {0, 0, 1};
+  spread.device_sequences = 0.4;
+  spread.host_share = 0.5;
+  struct Case {
+    const char* kind;
+    std::vector<Placement> placements;
+  };
+  for (const auto& [kind, placements] : {Case{"llama", {home, streamed}}, {"opt", {spread}}}) {
+    PlacedModels at_home(GetParam(), home, kind);
+    const Outcome expected = run(at_home, {"at once", {}});
+    for (const Placement& placement : placements) {
+      // The CPU's rounding is not the GPU's.
+      if (GetParam() && placement.computes_on_host()) continue;
+      PlacedModels models(GetParam(), placement, kind);
+      for (const Schedule& schedule : every_schedule()) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", kind, placement.name, schedule.name));
+        EXPECT_EQ(run(models, schedule).answers, expected.answers);
+      }
+    }
+  }
+}
+
+// What the schedules differ in: how many sequences are at work in a step.
+TEST_P(ScheduleTest, ReplacingSequencesTakesFewerStepsThanBlocks) {
+  Placement home;
+  home.name = "all on the device";
+  const int all = PlacedModel::kSequences;
+  PlacedModels models(GetParam(), home, "llama");
+  const auto stats = [&](const EngineOptions& options) { return run(models, {"", options}).stats; };
+  const EngineStats blocks = stats({.max_sequences = all, .admit_in_blocks = true});
+  const EngineStats replaced = stats({.max_sequences = all});
+  const EngineStats row = stats({.max_sequences = 2, .admit_in_blocks = true});
+  EXPECT_LT(replaced.steps, blocks.steps);
+  EXPECT_LT(blocks.steps, row.steps);
+  // A sequence is at work in as many steps as its answer has tokens.
+  EXPECT_EQ(blocks.sequence_steps, blocks.generated_tokens);
+  EXPECT_EQ(replaced.sequence_steps, blocks.sequence_steps);
+  EXPECT_EQ(row.sequence_steps, blocks.sequence_steps);
+}
+
+// As much KV as the sequences need, in two tiers: nobody outgrows the tier it began in.
+TEST_P(ScheduleTest, NobodyIsPreemptedWhereThereIsRoomForAll) {
+  Placement spread;
+  spread.name = "KV on both";
+  spread.device_sequences = 0.4;
+  spread.host_share = 0;
+  const std::vector<Lengths> growing(PlacedModel::kSequences, {10, PlacedModel::kTokens - 10});
+  PlacedModels models(GetParam(), spread, "llama");
+  EXPECT_EQ(run(models, {"", {}}, growing).stats.preemptions, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, ScheduleTest, testing::Bool(),
+                         [](const auto& device) { return device.param ? "cuda" : "emulated"; });
+
+}  // namespace
+}  // namespace spillway::placement
