@@ -189,6 +189,8 @@ Session::Session(const SessionOptions& options, size_t which)
   tuning = options.tuning.try_load(device->info());
   if (tuning) device->ops().set_tuning(&tuning->table);
 
+  disk_dir = options.placement.disk_folder();
+  disk_bytes = options.placement.disk_bytes();
   const Stopwatch watch;
   WeightLoadOptions load;
   load.access = options.no_mmap ? WeightAccess::kDirect : WeightAccess::kMapped;
@@ -240,8 +242,9 @@ int64_t Session::context_tokens(int64_t wanted) const {
 }
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
-  Runner runner = spillway::make_runner(*device, host(), *loaded, plan,
-                                        {tokens, sequences, max_step_tokens, kv_type});
+  Runner runner =
+      spillway::make_runner(*device, host(), *loaded, plan,
+                            {tokens, sequences, max_step_tokens, kv_type, disk_dir, disk_bytes});
   runner.decoder.set_attention_topk(attention_topk);
   return runner;
 }

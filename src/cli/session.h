@@ -2,6 +2,8 @@
 // What every command that runs a model does first: the options, the device, loading.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -65,6 +67,8 @@ struct Session {
   std::unique_ptr<Device> device;
   Device& host() { return own_host ? *own_host : *device; }
   Plan plan;
+  std::filesystem::path disk_dir;
+  uint64_t disk_bytes = 0;
   std::unique_ptr<LoadedModel> loaded;
   KvType kv_type;
   int max_step_tokens;

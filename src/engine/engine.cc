@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/stop_matcher.h"
 #include "text/detokenizer.h"
 
@@ -119,7 +120,18 @@ bool Engine::step(const Sink& sink) {
     if (chunk.start < static_cast<int32_t>(request.params.prompt.size()))
       stats_.prompt_tokens += chunk.tokens;
   }
-  const Activations logits = decoder_.step(kv_, sequences);
+  Activations logits;
+  try {
+    logits = decoder_.step(kv_, sequences);
+    lost_ = 0;
+  } catch (const Error& error) {
+    // KV that came back from the disk other than it went there: nothing wrong was computed with it
+    // and kept, and all of it can be computed again.
+    if (error.code() != ErrorCode::kCorrupt || ++lost_ > kMostLost) throw;
+    log_warning("{}; the sequences are computed again", error.what());
+    scheduler_.preempt_all();
+    return true;
+  }
   ++stats_.steps;
   stats_.sequence_steps += scheduler_.running();
 

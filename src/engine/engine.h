@@ -112,6 +112,8 @@ class Engine {
   uint64_t next_id_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;
+  static constexpr int kMostLost = 3;
+  int lost_ = 0;  // steps in a row that found their KV damaged
 };
 
 }  // namespace spillway

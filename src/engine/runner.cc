@@ -152,16 +152,25 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
             kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made",
             size.sequences, size.tokens);
   const bool apart = !device.host_visible();
-  const double share = apart ? plan.kv.device : 1;
-  SPW_CHECK(plan.kv.disk == 0, kUnsupported,
-            "KV on disk is not there yet; keep it on the GPU and in host memory (--kv)");
-  const auto device_sequences =
-      static_cast<int64_t>(std::floor(share * static_cast<double>(size.sequences) + 0.5));
-  const auto device_blocks = static_cast<int32_t>(device_sequences * blocks_of(size));
-  const auto host_blocks = static_cast<int32_t>(*blocks - device_blocks);
+  const double on_device = apart ? plan.kv.device : plan.kv.device + plan.kv.host;
+  const auto blocks_for = [&](double share) {
+    return static_cast<int32_t>(std::floor(share * static_cast<double>(size.sequences) + 0.5) *
+                                static_cast<double>(blocks_of(size)));
+  };
+  KvCache::Sizes sizes{.device_blocks = blocks_for(on_device),
+                       .host_blocks = 0,
+                       .disk_blocks = blocks_for(plan.kv.disk),
+                       .disk_dir = size.disk_dir,
+                       .disk_budget = size.disk_bytes};
+  // What rounding leaves over goes to the slowest tier that is used.
+  const auto rest = static_cast<int32_t>(*blocks) - sizes.device_blocks - sizes.disk_blocks;
+  (apart && plan.kv.host > 0 ? sizes.host_blocks
+   : sizes.disk_blocks > 0   ? sizes.disk_blocks
+                             : sizes.device_blocks) += rest;
+  const int32_t away = sizes.host_blocks + sizes.disk_blocks;
 
   const bool offloaded =
-      !loaded.weights.streamed.empty() || host_blocks > 0 || (apart && plan.activations.device < 1);
+      !loaded.weights.streamed.empty() || away > 0 || (apart && plan.activations.device < 1);
   const int64_t budget = device.info().memory_bytes;
   DecoderOptions options;
   options.max_tokens = static_cast<int>(plan.schedule == ScheduleKind::kRow
@@ -183,8 +192,8 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
                                             WeightStreamOptions{.overlap = plan.overlap});
     options.stream = stream.get();
   }
-  KvCache kv(device, host, kv_shape(spec, size.kv_type), device_blocks, host_blocks);
-  if (host_blocks > 0) {
+  KvCache kv(device, host, kv_shape(spec, size.kv_type), sizes);
+  if (away > 0) {
     // What is left of the device, but for what grows later; at most all there is to swap.
     const auto used = static_cast<int64_t>(device.usage().total());
     const ActivationBytes each =
@@ -195,12 +204,20 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
                           each.of_logits * size.sequences + workspace_bytes(loaded.model, size);
     const auto block = static_cast<int64_t>(KvSwap::device_bytes(kv.shape(), 1));
     const int64_t room = (budget - used - later) / (KvSwap::kBuffers * block);
-    const int64_t wanted =
-        std::max<int64_t>(blocks_for_tokens(size.micro_tokens) + size.sequences,
-                          plan.attention == AttentionPlace::kCpu ? 0 : host_blocks);
+    const int64_t wanted = std::max<int64_t>(
+        blocks_for_tokens(size.micro_tokens) + size.sequences,
+        plan.attention == AttentionPlace::kCpu ? int64_t{sizes.disk_blocks} : away);
     options.staging_blocks =
-        static_cast<int32_t>(std::clamp<int64_t>(std::min(room, wanted), 0, host_blocks));
+        static_cast<int32_t>(std::clamp<int64_t>(std::min(room, wanted), 0, away));
     if (options.staging_blocks < blocks_of(size)) {
+      SPW_CHECK(
+          sizes.disk_blocks == 0, kOutOfMemory,
+          "KV on disk comes to {} for a layer at a time, which takes {} for one sequence, and "
+          "{} are left; keep fewer weights there (--weights), or raise {}",
+          device.info().name,
+          format_bytes(static_cast<uint64_t>(KvSwap::kBuffers * block * blocks_of(size))),
+          format_bytes(static_cast<uint64_t>(std::max<int64_t>(0, budget - used - later))),
+          apart ? "--gpu-memory" : "--host-memory");
       log_warning("{} left on {} hold no sequence's KV of a layer: the CPU attends to prompts too",
                   format_bytes(static_cast<uint64_t>(std::max<int64_t>(0, room * block))),
                   device.info().name);
@@ -210,11 +227,13 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
                          : plan.cpu_attention                     ? *plan.cpu_attention
                                               : guess_cpu_share(host, loaded.weights, kv, size);
   }
-  log_info("KV cache: {} tokens in {}, {} on {}, {} in host memory",
+  const auto bytes = [&](int32_t of) {
+    return format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * of));
+  };
+  log_info("KV cache: {} tokens in {}, {} on {}, {} in host memory, {} on disk",
            int64_t{kv.blocks()} * kKvBlockTokens, kv_type_name(size.kv_type),
-           format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * device_blocks)),
-           device.info().name,
-           format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * host_blocks)));
+           bytes(sizes.device_blocks), device.info().name, bytes(sizes.host_blocks),
+           bytes(sizes.disk_blocks));
   Decoder decoder(device, spec, loaded.weights, options);
   decoder.attach(kv);
   return {std::move(stream), std::move(kv), std::move(decoder)};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 
 #include "engine/loaded_model.h"
@@ -20,6 +21,8 @@ struct RunSize {
   int64_t sequences = 1;   // at once
   int micro_tokens = 512;  // most tokens that go through a layer together
   KvType kv_type = KvType::kF16;
+  std::filesystem::path disk_dir = {};  // for KV on disk
+  uint64_t disk_bytes = ~uint64_t{0};
 };
 
 struct Runner {

@@ -10,24 +10,32 @@ int64_t KvShape::block_bytes() const {
 }
 
 KvCache::KvCache(Device& device, const KvShape& shape, int32_t blocks)
-    : KvCache(device, device, shape, blocks, 0) {}
+    : KvCache(device, device, shape, Sizes{.device_blocks = blocks}) {}
 
-KvCache::KvCache(Device& device, Device& host, const KvShape& shape, int32_t device_blocks,
-                 int32_t host_blocks)
-    : shape_(shape), device_blocks_(device_blocks), host_blocks_(host_blocks) {
-  SPW_CHECK(device_blocks >= 0 && host_blocks >= 0 && blocks() > 0, kInvalidArgument,
-            "a KV cache of {} blocks holds nothing", blocks());
+KvCache::KvCache(Device& device, Device& host, const KvShape& shape, const Sizes& sizes)
+    : shape_(shape),
+      device_blocks_(sizes.device_blocks),
+      host_blocks_(sizes.host_blocks),
+      disk_blocks_(sizes.disk_blocks) {
+  SPW_CHECK(device_blocks_ >= 0 && host_blocks_ >= 0 && disk_blocks_ >= 0 && blocks() > 0,
+            kInvalidArgument, "a KV cache of {} blocks holds nothing", blocks());
   SPW_CHECK(kv_type_supports(shape.type, shape.head_dim), kUnsupported,
             "a KV cache of {} takes heads of a multiple of 8 elements, at most 256; these have {}",
             kv_type_name(shape.type), shape.head_dim);
-  for (int layer = 0; layer < shape.layers && device_blocks > 0; ++layer) {
-    k_.push_back(device.allocate(plane_bytes(device_blocks), MemoryTag::kKv));
-    v_.push_back(device.allocate(plane_bytes(device_blocks), MemoryTag::kKv));
+  for (int layer = 0; layer < shape.layers && device_blocks_ > 0; ++layer) {
+    k_.push_back(device.allocate(plane_bytes(device_blocks_), MemoryTag::kKv));
+    v_.push_back(device.allocate(plane_bytes(device_blocks_), MemoryTag::kKv));
   }
-  if (host_blocks > 0) {
-    host_ =
-        PinnedBuffer(host, device, plane_bytes(host_blocks) * 2 * static_cast<size_t>(shape.layers),
-                     MemoryTag::kKv);
+  if (host_blocks_ > 0) {
+    host_ = PinnedBuffer(host, device,
+                         plane_bytes(host_blocks_) * 2 * static_cast<size_t>(shape.layers),
+                         MemoryTag::kKv);
+  }
+  if (disk_blocks_ > 0) {
+    disk_ = std::make_unique<BlockFile>(
+        sizes.disk_dir, 2 * plane_bytes(1),
+        static_cast<uint32_t>(shape.layers) * static_cast<uint32_t>(disk_blocks_),
+        sizes.disk_budget);
   }
 }
 
@@ -36,8 +44,10 @@ size_t KvCache::plane_bytes(int32_t blocks) const {
 }
 
 std::vector<int32_t> KvCache::pools() const {
-  if (host_blocks_ == 0) return {device_blocks_};
-  return {device_blocks_, host_blocks_};
+  std::vector<int32_t> sizes = {device_blocks_};
+  if (host_blocks_ > 0 || disk_blocks_ > 0) sizes.push_back(host_blocks_);
+  if (disk_blocks_ > 0) sizes.push_back(disk_blocks_);
+  return sizes;
 }
 
 KvLayerView KvCache::layer(int index) const {

@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "base/tier.h"
 #include "device/device.h"
+#include "memory/block_file.h"
 #include "memory/pinned_buffer.h"
 
 namespace spillway {
@@ -23,27 +26,48 @@ struct KvShape {
 };
 
 // Owns the planes. A block id means the same tokens in all layers; blocks [0, device_blocks) are on
-// the device, those behind them in host memory. Layers are separate planes. Used by one step at a
-// time. The devices must outlive it.
+// the device, those behind them in host memory, the last ones on disk. Layers are separate planes.
+// Used by one step at a time. The devices must outlive it.
 class KvCache {
  public:
   // Throws kOutOfMemory, and kUnsupported for heads that the type cannot hold.
   KvCache(Device& device, const KvShape& shape, int32_t blocks);
-  // Part of it in the memory of `host`, pinned for the device. Either number may be 0.
-  KvCache(Device& device, Device& host, const KvShape& shape, int32_t device_blocks,
-          int32_t host_blocks);
+  // Part of it in the memory of `host`, pinned for the device; part of it on disk.
+  struct Sizes {
+    int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
+    std::filesystem::path disk_dir = {};
+    uint64_t disk_budget = ~uint64_t{0};
+  };
+  KvCache(Device& device, Device& host, const KvShape& shape, const Sizes& sizes);
 
   const KvShape& shape() const { return shape_; }
-  int32_t blocks() const { return device_blocks_ + host_blocks_; }
+  int32_t blocks() const { return device_blocks_ + host_blocks_ + disk_blocks_; }
   int32_t device_blocks() const { return device_blocks_; }
   int32_t host_blocks() const { return host_blocks_; }
+  int32_t disk_blocks() const { return disk_blocks_; }
   // For a BlockAllocator.
   std::vector<int32_t> pools() const;
-  Tier tier_of(int32_t block) const { return block < device_blocks_ ? Tier::kDevice : Tier::kHost; }
+  Tier tier_of(int32_t block) const {
+    return block < device_blocks_                  ? Tier::kDevice
+           : block < device_blocks_ + host_blocks_ ? Tier::kHost
+                                                   : Tier::kDisk;
+  }
+  // The id of a block among those of its tier.
+  int32_t local_id(int32_t block) const {
+    return block - (block < device_blocks_                  ? 0
+                    : block < device_blocks_ + host_blocks_ ? device_blocks_
+                                                            : device_blocks_ + host_blocks_);
+  }
 
-  // The blocks on the device, and those in host memory by their ids less device_blocks().
+  // The blocks on the device, and those in host memory, by their local ids.
   KvLayerView layer(int index) const;
   KvLayerView host_layer(int index) const;
+  // Those on disk: K and then V of a block of a layer are one block of the file. Null: none.
+  BlockFile* disk() const { return disk_.get(); }
+  uint32_t disk_id(int layer, int32_t local) const {
+    return static_cast<uint32_t>(layer) * static_cast<uint32_t>(disk_blocks_) +
+           static_cast<uint32_t>(local);
+  }
 
  private:
   size_t plane_bytes(int32_t blocks) const;
@@ -51,8 +75,10 @@ class KvCache {
   KvShape shape_;
   int32_t device_blocks_;
   int32_t host_blocks_ = 0;
+  int32_t disk_blocks_ = 0;
   std::vector<Buffer> k_, v_;  // [layer]
   PinnedBuffer host_;          // [layer][k, v]
+  std::unique_ptr<BlockFile> disk_;
 };
 
 }  // namespace spillway

@@ -133,9 +133,9 @@ void Decoder::attach(const KvCache& kv) {
         std::make_unique<HostAttention>(device_, *options_.host, inner_type_, options_.micro_tokens,
                                         spec_.q_dim(), spec_.kv_dim(), options_.overlap);
   }
-  if (kv.host_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
-    swap_ =
-        std::make_unique<KvSwap>(device_, kv.shape(), options_.staging_blocks, options_.overlap);
+  if (kv.host_blocks() + kv.disk_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
+    swap_ = std::make_unique<KvSwap>(device_, *options_.host, kv.shape(), options_.staging_blocks,
+                                     options_.overlap);
   }
 }
 
@@ -221,6 +221,7 @@ void Decoder::run_layers(KvCache& kv) {
   }
   // What the host has to do reads the step's plan.
   if (host_attention_ != nullptr) host_attention_->synchronize();
+  if (swap_ != nullptr) swap_->synchronize();
 }
 
 // Queues the pages of the groups that come next, as many as there is staging for.
@@ -242,7 +243,7 @@ void Decoder::load_kv_ahead(const KvCache& kv) {
     }
     // Pages that the group before it is about to write come when they are written.
     if (groups[group].continues && swap_->loaded() > 0) return;
-    swap_->load(kv.host_layer(layer), groups[group].loads);
+    swap_->load(kv, layer, groups[group]);
     ++group;
   }
 }
@@ -351,7 +352,7 @@ void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Acti
   if (resident.rows > 0) on_device(resident, kv.layer(index));
   for (const SwapGroup& group : batch.swaps) {
     on_device(group, swap_->begin(*stalls_));
-    swap_->end(kv.host_layer(index), group.stores, *stalls_);
+    swap_->end(kv, index, group, *stalls_);
     load_kv_ahead(kv);
   }
   if (on_host.rows > 0) host_attention_->finish(*stalls_);

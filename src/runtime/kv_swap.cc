@@ -2,6 +2,7 @@
 #include "runtime/kv_swap.h"
 
 #include <chrono>
+#include <utility>
 
 #include "base/error.h"
 
@@ -21,8 +22,8 @@ uint64_t KvSwap::device_bytes(const KvShape& shape, int32_t blocks) {
   return static_cast<uint64_t>(shape.block_bytes() / shape.layers) * static_cast<uint64_t>(blocks);
 }
 
-KvSwap::KvSwap(Device& device, const KvShape& shape, int32_t blocks, bool overlap)
-    : device_(device), shape_(shape), blocks_(blocks), overlap_(overlap) {
+KvSwap::KvSwap(Device& device, Device& host, const KvShape& shape, int32_t blocks, bool overlap)
+    : device_(device), host_(host), shape_(shape), blocks_(blocks), overlap_(overlap) {
   SPW_ASSERT(blocks > 0);
   for (Staging& staging : staging_) {
     staging.memory = device.allocate(device_bytes(shape, blocks), MemoryTag::kStaging);
@@ -47,13 +48,13 @@ std::span<const CopyPiece> KvSwap::pieces(const KvLayerView& host, const KvLayer
   const int64_t bytes = host.block_bytes();
   for (size_t i = 0; i < moves.size();) {
     size_t end = i + 1;
-    while (end < moves.size() && moves[end].host == moves[end - 1].host + 1 &&
+    while (end < moves.size() && moves[end].home == moves[end - 1].home + 1 &&
            moves[end].staging == moves[end - 1].staging + 1) {
       ++end;
     }
     const auto run = static_cast<size_t>(bytes) * (end - i);
     for (const auto& [there, here] : {std::pair(host.k, device.k), std::pair(host.v, device.v)}) {
-      std::byte* const outside = there + moves[i].host * bytes;
+      std::byte* const outside = there + moves[i].home * bytes;
       std::byte* const inside = here + moves[i].staging * bytes;
       pieces_.push_back(to_device ? CopyPiece{inside, outside, run}
                                   : CopyPiece{outside, inside, run});
@@ -63,23 +64,67 @@ std::span<const CopyPiece> KvSwap::pieces(const KvLayerView& host, const KvLayer
   return pieces_;
 }
 
-void KvSwap::load(const KvLayerView& host, std::span<const BlockMove> moves) {
+std::byte* KvSwap::bounce(const KvCache& kv, PinnedBuffer& memory) {
+  if (memory.empty()) {
+    memory = PinnedBuffer(host_, device_,
+                          kv.disk()->stride() * static_cast<size_t>(blocks_) + kDirectAlignment,
+                          MemoryTag::kStaging);
+  }
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  return memory.data() + (align_up(address) - address);
+}
+
+std::vector<uint32_t> KvSwap::disk_ids(const KvCache& kv, int layer,
+                                       std::span<const BlockMove> moves) {
+  std::vector<uint32_t> ids;
+  for (const BlockMove& move : moves) ids.push_back(kv.disk_id(layer, move.home));
+  return ids;
+}
+
+std::span<const CopyPiece> KvSwap::bounce_pieces(const KvCache& kv, std::byte* bounce,
+                                                 const KvLayerView& device,
+                                                 std::span<const BlockMove> moves, bool to_device) {
+  pieces_.clear();
+  const auto bytes = static_cast<size_t>(device.block_bytes());
+  for (size_t i = 0; i < moves.size(); ++i) {
+    std::byte* const outside = bounce + i * kv.disk()->stride();
+    const auto at = static_cast<int64_t>(bytes) * moves[i].staging;
+    for (const auto& [there, here] :
+         {std::pair(outside, device.k + at), std::pair(outside + bytes, device.v + at)}) {
+      pieces_.push_back(to_device ? CopyPiece{here, there, bytes} : CopyPiece{there, here, bytes});
+    }
+  }
+  return pieces_;
+}
+
+void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
   SPW_ASSERT(loaded() < kBuffers);
   Staging& to = staging(loaded_);
-  const auto copies = pieces(host, view(to), moves, true);
-  for (const CopyPiece& piece : copies) stats_.to_device_bytes += piece.bytes;
   // The item before last has been here; and what this one reads may just be on its way out.
   in_->wait(*to.stored);
   in_->wait(*staging(loaded_ + 1).stored);
-  if (overlap_) {
+  if (!overlap_) device_.synchronize();
+  const double seconds = seconds_of([&] {
+    std::span<const CopyPiece> copies;
+    if (group.tier == Tier::kDisk) {
+      std::byte* const buffer = bounce(kv, bounce_in_);
+      if (!group.loads.empty()) {
+        // In the queue: the buffer is free when the copies before have left it.
+        in_->run_on_host([disk = kv.disk(), buffer, ids = disk_ids(kv, layer, group.loads)] {
+          disk->read(ids, buffer);
+        });
+        disk_pending_ = true;
+        stats_.disk_read_bytes += group.loads.size() * kv.disk()->stride();
+      }
+      copies = bounce_pieces(kv, buffer, view(to), group.loads, true);
+    } else {
+      copies = pieces(kv.host_layer(layer), view(to), group.loads, true);
+    }
+    for (const CopyPiece& piece : copies) stats_.to_device_bytes += piece.bytes;
     in_->copy_to_device(copies);
-  } else {
-    device_.synchronize();
-    stats_.load_s += seconds_of([&] {
-      in_->copy_to_device(copies);
-      in_->synchronize();
-    });
-  }
+    if (!overlap_) in_->synchronize();
+  });
+  if (!overlap_) stats_.load_s += seconds;
   in_->record(*to.loaded);
   ++loaded_;
 }
@@ -91,19 +136,36 @@ KvLayerView KvSwap::begin(StallClock& stalls) {
   return view(item);
 }
 
-void KvSwap::end(const KvLayerView& host, std::span<const BlockMove> moves, StallClock& stalls) {
+void KvSwap::end(const KvCache& kv, int layer, const SwapGroup& group, StallClock& stalls) {
   Staging& item = staging(ended_);
   device_.compute().record(*item.attended);
   out_->wait(*item.attended);
-  const auto copies = pieces(host, view(item), moves, false);
-  for (const CopyPiece& piece : copies) stats_.to_host_bytes += piece.bytes;
-  if (overlap_) {
+  const auto store = [&] {
+    std::span<const CopyPiece> copies;
+    std::byte* buffer = nullptr;
+    if (group.tier == Tier::kDisk) {
+      buffer = bounce(kv, bounce_out_);
+      copies = bounce_pieces(kv, buffer, view(item), group.stores, false);
+    } else {
+      copies = pieces(kv.host_layer(layer), view(item), group.stores, false);
+    }
+    for (const CopyPiece& piece : copies) stats_.to_host_bytes += piece.bytes;
     out_->copy_to_host(copies);
+    if (buffer != nullptr && !group.stores.empty()) {
+      out_->run_on_host([disk = kv.disk(), buffer, ids = disk_ids(kv, layer, group.stores)] {
+        disk->write(ids, buffer);
+      });
+      disk_pending_ = true;
+      stats_.disk_written_bytes += group.stores.size() * kv.disk()->stride();
+    }
+  };
+  if (overlap_) {
+    store();
   } else {
     device_.synchronize();
     stalls.time(StallCause::kKvStore, [&] {
       stats_.store_s += seconds_of([&] {
-        out_->copy_to_host(copies);
+        store();
         out_->synchronize();
       });
     });
@@ -112,14 +174,26 @@ void KvSwap::end(const KvLayerView& host, std::span<const BlockMove> moves, Stal
   ++ended_;
 }
 
+void KvSwap::synchronize() {
+  if (!std::exchange(disk_pending_, false)) return;
+  in_->synchronize();
+  out_->synchronize();
+}
+
 void KvSwap::wait_for_stores(DeviceStream& stream) {
   for (const Staging& staging : staging_) stream.wait(*staging.stored);
 }
 
 void KvSwap::reset() {
   device_.synchronize();
-  in_->synchronize();
-  out_->synchronize();
+  for (DeviceStream* stream : {in_.get(), out_.get()}) {
+    try {
+      stream->synchronize();
+    } catch (const Error&) {
+      // The step that this is about has ended with an error already.
+    }
+  }
+  disk_pending_ = false;
   loaded_ = ended_;
 }
 

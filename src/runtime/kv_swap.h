@@ -11,6 +11,7 @@
 
 #include "device/device.h"
 #include "kv/kv_cache.h"
+#include "memory/pinned_buffer.h"
 #include "runtime/micro_batch.h"
 #include "runtime/stall_clock.h"
 
@@ -22,14 +23,19 @@ namespace spillway {
 class KvSwap {
  public:
   // `blocks`: of the largest group. Throws kOutOfMemory.
-  KvSwap(Device& device, const KvShape& shape, int32_t blocks, bool overlap);
+  KvSwap(Device& device, Device& host, const KvShape& shape, int32_t blocks, bool overlap);
 
-  // Queues the pages of an item. At most `kBuffers` are loaded and not yet ended.
-  void load(const KvLayerView& host, std::span<const BlockMove> moves);
+  // Queues the pages of an item: `layer` of a group's sequences. At most `kBuffers` are loaded and
+  // not yet ended.
+  void load(const KvCache& kv, int layer, const SwapGroup& group);
   // The staging planes of the oldest item: ops called from now on find its pages there.
   KvLayerView begin(StallClock& stalls);
-  // After its last op: what changed goes back.
-  void end(const KvLayerView& host, std::span<const BlockMove> moves, StallClock& stalls);
+  // After its last op: what changed goes back. The group is the one that was loaded, and lives
+  // until synchronize().
+  void end(const KvCache& kv, int layer, const SwapGroup& group, StallClock& stalls);
+  // Everything is where it lives. Throws what went wrong on the way to or from the disk: kIo,
+  // kCorrupt. Cheap where nothing is on disk.
+  void synchronize();
   // Work queued there from now on sees in host memory what has been ended.
   void wait_for_stores(DeviceStream& stream);
   // After a step that ended early: nothing is in flight or loaded.
@@ -40,6 +46,7 @@ class KvSwap {
 
   struct Stats {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;
+    uint64_t disk_read_bytes = 0, disk_written_bytes = 0;
     double load_s = 0, store_s = 0;  // without overlap
   };
   const Stats& stats() const { return stats_; }
@@ -57,13 +64,23 @@ class KvSwap {
   // Runs of blocks that lie together on both sides move as one piece.
   std::span<const CopyPiece> pieces(const KvLayerView& host, const KvLayerView& device,
                                     std::span<const BlockMove> moves, bool to_device);
+  // Between a bounce buffer, where blocks are as in the file, and the device.
+  std::span<const CopyPiece> bounce_pieces(const KvCache& kv, std::byte* bounce,
+                                           const KvLayerView& device,
+                                           std::span<const BlockMove> moves, bool to_device);
+  std::byte* bounce(const KvCache& kv, PinnedBuffer& memory);
+  static std::vector<uint32_t> disk_ids(const KvCache& kv, int layer,
+                                        std::span<const BlockMove> moves);
 
   Device& device_;
+  Device& host_;
   KvShape shape_;
   int32_t blocks_;
   bool overlap_;
   std::array<Staging, kBuffers> staging_;
   std::unique_ptr<DeviceStream> in_, out_;
+  PinnedBuffer bounce_in_, bounce_out_;  // where pages from and to the disk change over
+  bool disk_pending_ = false;
   std::vector<CopyPiece> pieces_;
   int64_t loaded_ = 0, ended_ = 0;
   Stats stats_;

@@ -32,8 +32,16 @@ struct MicroBatchCutter {
   std::vector<std::vector<int32_t>> logit_rows;  // by sequence
 
   KvPath path_of(const StepSequence& sequence, double& turn) const {
-    if (kv.tier_of(sequence.block_table.front()) == Tier::kDevice) return KvPath::kResident;
+    const Tier tier = kv.tier_of(sequence.block_table.front());
+    if (tier == Tier::kDevice) return KvPath::kResident;
     const auto blocks = blocks_for_tokens(sequence.start + int64_t(sequence.tokens.size()));
+    if (tier == Tier::kDisk) {
+      SPW_CHECK(blocks <= limits.staging_blocks, kOutOfMemory,
+                "the KV of a sequence of {} tokens lives on disk, and there is room for {} of a "
+                "layer where it is computed; leave more memory free, or shorten the sequence",
+                sequence.start + sequence.tokens.size(), limits.staging_blocks * kKvBlockTokens);
+      return KvPath::kSwapped;
+    }
     if (blocks > limits.staging_blocks) return KvPath::kHost;
     if (sequence.tokens.size() > 1) return KvPath::kSwapped;
     // As many of each kind in every micro-batch: both sides are busy all the time.
@@ -101,8 +109,10 @@ struct MicroBatchCutter {
     if (part.path == KvPath::kResident) return batch.resident;
     if (part.path == KvPath::kHost) return batch.on_host;
     const int64_t blocks = blocks_after(sequences[part.sequence], part);
-    if (batch.swaps.empty() || batch.swaps.back().staging_blocks + blocks > limits.staging_blocks) {
-      batch.swaps.emplace_back();
+    const Tier tier = kv.tier_of(sequences[part.sequence].block_table.front());
+    if (batch.swaps.empty() || batch.swaps.back().tier != tier ||
+        batch.swaps.back().staging_blocks + blocks > limits.staging_blocks) {
+      batch.swaps.emplace_back().tier = tier;
     }
     batch.swaps.back().continues = batch.swaps.back().continues || part.first > 0;
     return batch.swaps.back();
@@ -137,18 +147,17 @@ struct MicroBatchCutter {
     const int32_t first_new = sequence.start + part.first;  // the first position that is written
     SwapGroup* const group = part.path == KvPath::kSwapped ? &batch.swaps.back() : nullptr;
     for (size_t i = 0; i < count; ++i) {
-      const int32_t host = sequence.block_table[i] - kv.device_blocks();
-      SPW_ASSERT(host >= 0);
+      const int32_t home = kv.local_id(sequence.block_table[i]);
       if (group == nullptr) {
-        table[i] = host;
+        table[i] = home;
         continue;
       }
       table[i] = group->staging_blocks++;
       const auto end = static_cast<int32_t>(i + 1) * kKvBlockTokens;
       // Blocks with something in them come in; those that are written to go back.
       if (static_cast<int32_t>(i) * kKvBlockTokens < first_new)
-        group->loads.push_back({host, table[i]});
-      if (end > first_new) group->stores.push_back({host, table[i]});
+        group->loads.push_back({home, table[i]});
+      if (end > first_new) group->stores.push_back({home, table[i]});
     }
     return table;
   }

@@ -36,14 +36,15 @@ struct PathRows {
   std::vector<SequenceSpan> spans;
 };
 
-// A block that a swap moves: host id and staging id.
+// A block that a swap moves: its local id in the tier where it lives, and its id in staging.
 struct BlockMove {
-  int32_t host = 0;
+  int32_t home = 0;
   int32_t staging = 0;
 };
 
 // Swapped rows whose pages are on the device at the same time.
 struct SwapGroup : PathRows {
+  Tier tier = Tier::kHost;               // where the pages live
   std::vector<BlockMove> loads, stores;  // before and after their attention
   int32_t staging_blocks = 0;
   bool continues = false;  // reads what the group before it writes

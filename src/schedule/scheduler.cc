@@ -80,6 +80,10 @@ void Scheduler::preempt_youngest() {
   ++preemptions_;
 }
 
+void Scheduler::preempt_all() {
+  while (!running_.empty()) preempt_youngest();
+}
+
 // False when only sequences of this step, or `sequence` itself, could still give way.
 bool Scheduler::reserve_or_preempt(Sequence& sequence, int64_t tokens) {
   while (!sequence.blocks.try_reserve(sequence.computed + tokens)) {

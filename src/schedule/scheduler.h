@@ -65,6 +65,9 @@ class Scheduler {
   // Finished or cancelled; unknown ids are ignored.
   void remove(RequestId id);
 
+  // All running sequences lose their blocks and are computed again: what the blocks held is lost.
+  void preempt_all();
+
   // Picks the next step and counts its tokens as computed. Empty chunks: nothing to do.
   StepPlan next_step();
 

@@ -23,7 +23,8 @@ struct Placement {
   std::string name;
   TierShares weights = {};
   double device_sequences = 1;  // the share whose KV is on the device; the rest is the host's
-  double host_share = 1;        // of those: attended to by the host
+  double disk_sequences = 0;    // of the rest: on disk
+  double host_share = 1;        // of those in host memory: attended to by the host
   bool can_swap = true;
   int32_t staging_blocks = 10;  // fewer than the prompts need together
   int micro_tokens = 0;
@@ -70,9 +71,13 @@ struct PlacedModel {
           WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .stages = 6});
     }
     const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);
+    const auto on_disk = static_cast<int32_t>((kSequences - on_device) * how.disk_sequences + 0.5);
     kv.emplace(*device, host,
                KvShape{model.spec.layers, model.spec.kv_heads, model.spec.head_dim, kv_type},
-               on_device * kBlocks, (kSequences - on_device) * kBlocks);
+               KvCache::Sizes{.device_blocks = on_device * kBlocks,
+                              .host_blocks = (kSequences - on_device - on_disk) * kBlocks,
+                              .disk_blocks = on_disk * kBlocks,
+                              .disk_dir = folder.path()});
     decoder.emplace(*device, model.spec, weights,
                     DecoderOptions{.max_tokens = kSequences * kTokens,
                                    .micro_tokens = how.micro_tokens,

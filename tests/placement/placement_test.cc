@@ -22,10 +22,12 @@ std::vector<Placement> every_placement() {
     std::string name;
     double device, host_share;
     bool can_swap;
+    double disk = 0;
   };
   const std::vector<Kv> kvs = {{"gpu", 1, 1, true},        {"cpu", 0, 1, true},
                                {"swap", 0, 0, true},       {"both", 0, 0.5, true},
-                               {"gpu+cpu", 0.4, 1, false}, {"gpu+swap", 0.4, 0, true}};
+                               {"gpu+cpu", 0.4, 1, false}, {"gpu+swap", 0.4, 0, true},
+                               {"disk", 0, 0, true, 1},    {"everywhere", 0.2, 0.5, true, 0.5}};
   std::vector<Placement> all;
   for (const auto& [weights_name, shares] : weights) {
     for (const Kv& kv : kvs) {
@@ -35,6 +37,7 @@ std::vector<Placement> every_placement() {
       p.device_sequences = kv.device;
       p.host_share = kv.host_share;
       p.can_swap = kv.can_swap;
+      p.disk_sequences = kv.disk;
       all.push_back(p);
       p.name += ", no overlap";
       p.overlap = false;
@@ -160,6 +163,7 @@ TEST_P(PlacementTest, RandomPlansGiveTheSameLogits) {
     p.device_sequences = pick(1);
     p.host_share = pick(1);
     p.can_swap = pick(1) < 0.8;
+    p.disk_sequences = p.can_swap && pick(1) < 0.5 ? pick(1) : 0;
     p.micro_tokens = pick(1) < 0.5 ? 0 : 1 + static_cast<int>(pick(60));
     p.micro_sequences = static_cast<int>(pick(5));
     p.slots = 1 + static_cast<int>(pick(4));
