@@ -8,15 +8,14 @@
 #include "cli/terminal.h"
 #include "engine/sampler.h"
 #include "kv/block_allocator.h"
+#include "schedule/scheduler.h"
 
 namespace spillway {
 
 Workload::Workload(const WorkloadSize& size, Session& session)
     : size_(size),
       runner_(session.make_runner(int64_t{size.prompt_len} + size.gen_len, size.batch)),
-      group_(static_cast<size_t>(size.batch)) {
-  if (session.plan.schedule == ScheduleKind::kRow && session.plan.micro_batch > 0)
-    group_ = static_cast<size_t>(session.plan.micro_batch);
+      group_(static_cast<size_t>(sequences_at_once(session.plan, size.batch))) {
   const auto blocks =
       static_cast<size_t>(blocks_for_tokens(int64_t{size.prompt_len} + size.gen_len));
   for (int b = 0; b < size.batch; ++b) {

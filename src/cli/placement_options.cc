@@ -57,7 +57,10 @@ void PlacementOptions::add_to(CLI::App& command, bool several_plans) {
                   "sequences that go through a layer together (default: all)")
       ->check(CLI::Range(1, 1 << 20))
       ->group(group);
-  command.add_option("--micro-batches", micro_batches, "micro-batches in a block")
+  command
+      .add_option("--micro-batches", micro_batches,
+                  "micro-batches in a block: that many times --micro-batch sequences are at "
+                  "work together (default: all)")
       ->check(CLI::Range(1, 1 << 20))
       ->group(group);
   command
@@ -82,7 +85,7 @@ void PlacementOptions::apply_to(Plan& plan) const {
   if (!attention.empty()) plan.attention = parse_attention_place(attention);
   if (cpu_attention >= 0) plan.cpu_attention = cpu_attention / 100;
   if (micro_batch > 0) plan.micro_batch = micro_batch;
-  if (micro_batches > 1) plan.micro_batches = micro_batches;
+  if (micro_batches > 0) plan.micro_batches = micro_batches;
   if (no_overlap) plan.overlap = false;
 }
 

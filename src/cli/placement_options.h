@@ -24,7 +24,7 @@ struct PlacementOptions {
   std::string weights, kv, activations;  // "" = as the plan or the rule says
   std::string schedule, attention;
   int micro_batch = 0;
-  int micro_batches = 1;
+  int micro_batches = 0;
   double cpu_attention = -1;  // percent; -1: not given
   bool no_overlap = false;
 

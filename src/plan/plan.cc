@@ -132,7 +132,6 @@ Plan parse_plan(std::string_view text, const std::string& where) {
       plan.micro_batch = count_of(value, field);
     } else if (key == "micro_batches") {
       plan.micro_batches = count_of(value, field);
-      SPW_CHECK(plan.micro_batches > 0, kInvalidArgument, "{} is 0; give 1 or more", field);
     } else if (key == "schedule") {
       plan.schedule = parse_schedule(text_of(value, field));
     } else if (key == "attention") {

@@ -42,7 +42,7 @@ struct Plan {
   TierShares kv;       // of the sequences
   TierShares activations;
   int micro_batch = 0;    // sequences that decode together; 0: as many as there are
-  int micro_batches = 1;  // in a block
+  int micro_batches = 0;  // in a block; 0: as many as there are sequences for
   ScheduleKind schedule = ScheduleKind::kZigzag;
   AttentionPlace attention = AttentionPlace::kAuto;
   // With kAuto: of the sequences whose KV is in host memory, the share that the CPU attends to; the

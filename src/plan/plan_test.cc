@@ -58,7 +58,7 @@ TEST(PlanTest, ErrorsNameFileAndField) {
   EXPECT_THAT(error(R"({"weights": {"gpu": 150, "host": -50}})"), HasSubstr("between 0 and 100"));
   EXPECT_THAT(error(R"({"kv": {"tape": 100}})"), HasSubstr("give gpu, host or disk"));
   EXPECT_THAT(error(R"({"schedule": "spiral"})"), HasSubstr("spiral"));
-  EXPECT_THAT(error(R"({"micro_batches": 0})"), HasSubstr("micro_batches is 0"));
+  EXPECT_THAT(error(R"({"micro_batches": -1})"), HasSubstr("micro_batches is -1"));
   EXPECT_THAT(error(R"({"micro_batch": 1.5})"), HasSubstr("not a whole number"));
   EXPECT_THAT(error(R"({"overlap": "no"})"), HasSubstr("true or false"));
 }

@@ -14,8 +14,11 @@ int staggered_admissions(int sequences, double mean_answer) {
 }
 
 int sequences_at_once(const Plan& plan, int sequences) {
-  const bool by_row = plan.schedule == ScheduleKind::kRow && plan.micro_batch > 0;
-  return by_row ? std::min(plan.micro_batch, sequences) : sequences;
+  if (plan.micro_batch == 0) return sequences;
+  if (plan.schedule == ScheduleKind::kRow) return std::min(plan.micro_batch, sequences);
+  if (plan.micro_batches == 0) return sequences;
+  const int64_t block = int64_t{plan.micro_batch} * plan.micro_batches;
+  return static_cast<int>(std::min<int64_t>(block, sequences));
 }
 
 Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits)

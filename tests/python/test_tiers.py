@@ -274,7 +274,7 @@ def test_words_that_are_no_plan(spillway, tiny_model, options, says):
         ('{"schedule": 7}', "schedule"),
         ('{"micro_batch": -1}', "micro_batch"),
         ('{"micro_batch": 1.5}', "micro_batch"),
-        ('{"micro_batches": 0}', "micro_batches"),
+        ('{"micro_batches": -1}', "micro_batches"),
         ('{"cpu_attention": 200}', "cpu_attention"),
         ('{"overlap": "yes"}', "overlap"),
         ('{"overlap": true, "line\\nbreak": 1}', "break"),
