@@ -168,6 +168,11 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
    : sizes.disk_blocks > 0   ? sizes.disk_blocks
                              : sizes.device_blocks) += rest;
   const int32_t away = sizes.host_blocks + sizes.disk_blocks;
+  const uint64_t on_disk = static_cast<uint64_t>(kv_shape(spec, size.kv_type).block_bytes()) *
+                           static_cast<uint64_t>(sizes.disk_blocks);
+  SPW_CHECK(on_disk <= size.disk_bytes, kInvalidArgument,
+            "the KV cache on disk (--kv) needs {}, but --disk-memory is {}", format_bytes(on_disk),
+            format_bytes(size.disk_bytes));
 
   const bool offloaded =
       !loaded.weights.streamed.empty() || away > 0 || (apart && plan.activations.device < 1);

@@ -62,6 +62,14 @@ def test_the_text_does_not_depend_on_where_weights_are(spillway, tiny_model, dis
     assert greedy(spillway, tiny_model, *options, *extra).json()["ids"] == expected["ids"]
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "int8", "int4"])
+def test_nor_on_where_the_kv_cache_is(spillway, tiny_model, disk, kv_type):
+    expected = greedy(spillway, tiny_model, "--kv-type", kv_type).json()
+    options = ["--kv", "0,0,100", "--disk-memory", "1GiB", "--disk-dir", disk, "--kv-type", kv_type]
+    assert greedy(spillway, tiny_model, *options).json()["ids"] == expected["ids"]
+    assert list(disk.iterdir()) == []
+
+
 def test_the_logits_do_not_either(spillway, tiny_folder, tmp_path, disk):
     numpy = pytest.importorskip("numpy")
     options = [*CPU, "--weights", "0,10,90", "--disk-memory", "1GiB", "--disk-dir", disk]
