@@ -167,6 +167,8 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   try {
     run_layers(kv);
   } catch (...) {
+    // Nothing that is still queued may outlive the step's plan.
+    if (host_attention_ != nullptr) host_attention_->reset();
     if (swap_ != nullptr) swap_->reset();
     x_->reset();
     throw;

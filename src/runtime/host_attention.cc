@@ -97,6 +97,15 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv,
   if (!overlap_) side_->synchronize();
 }
 
+void HostAttention::reset() {
+  device_.synchronize();
+  try {
+    side_->synchronize();
+  } catch (const Error&) {
+    // The step has ended with an error already.
+  }
+}
+
 void HostAttention::finish(StallClock& stalls) {
   stalls.time(StallCause::kHostAttention, [&] { device_.compute().wait(*done_); });
 }

@@ -34,6 +34,8 @@ class HostAttention {
   void finish(StallClock& stalls);
   // All of it is done; throws what went wrong on the host.
   void synchronize() { side_->synchronize(); }
+  // After a step that ended early: nothing is queued, whatever went wrong.
+  void reset();
 
   struct Stats {
     uint64_t to_host_bytes = 0, to_device_bytes = 0;
