@@ -85,7 +85,7 @@ ActivationBytes activation_bytes(const ModelSpec& spec, DType inner) {
 double guess_cpu_share(const Device& host, const ModelWeights& weights, const KvCache& kv,
                        const RunSize& size) {
   constexpr double kBus = 45e9, kMemory = 90e9;
-  const double thread = size.kv_type == KvType::kInt4   ? 1.5e9
+  const double thread = size.kv_type == KvType::kInt4   ? 1.3e9
                         : size.kv_type == KvType::kInt8 ? 2.5e9
                                                         : 3.5e9;
   const double cpu = std::min(kMemory, thread * host.info().threads);
