@@ -54,33 +54,34 @@ json session_json(const SessionOptions& options, Session& session) {
 }
 
 json phase_json(const DecoderStats& before, const DecoderStats& after, double seconds) {
-  const auto more = [](uint64_t b, uint64_t a) { return a - b; };
-  json links{
-      {"host_to_gpu_weights",
-       link_json(more(before.weights.host_bytes, after.weights.host_bytes), seconds)},
-      {"disk_read_weights",
-       link_json(more(before.weights.disk_bytes, after.weights.disk_bytes), seconds)},
-      {"host_to_gpu_kv",
-       link_json(more(before.swap.to_device_bytes, after.swap.to_device_bytes), seconds)},
-      {"gpu_to_host_kv",
-       link_json(more(before.swap.to_host_bytes, after.swap.to_host_bytes), seconds)},
-      {"disk_read_kv",
-       link_json(more(before.swap.disk_read_bytes, after.swap.disk_read_bytes), seconds)},
-      {"disk_write_kv",
-       link_json(more(before.swap.disk_written_bytes, after.swap.disk_written_bytes), seconds)},
-      {"host_to_gpu_activations",
-       link_json(more(before.activations.to_device_bytes, after.activations.to_device_bytes),
-                 seconds)},
-      {"gpu_to_host_activations",
-       link_json(more(before.activations.to_host_bytes, after.activations.to_host_bytes), seconds)},
-      {"host_to_gpu_attention",
-       link_json(more(before.host_attention.to_device_bytes, after.host_attention.to_device_bytes),
-                 seconds)},
-      {"gpu_to_host_attention",
-       link_json(more(before.host_attention.to_host_bytes, after.host_attention.to_host_bytes),
-                 seconds)}};
+  // What a counter has grown by in this phase.
+  const auto more = [&](auto stats, auto bytes) {
+    return after.*stats.*bytes - before.*stats.*bytes;
+  };
+  using Weights = WeightStream::Stats;
+  using Swap = KvSwap::Stats;
+  using Cpu = HostAttention::Stats;
+  using Residual = ResidualStore::Stats;
+  const auto weights = &DecoderStats::weights;
+  const auto swap = &DecoderStats::swap;
+  const auto cpu = &DecoderStats::host_attention;
+  const auto residual = &DecoderStats::activations;
+  json links = json::object();
+  const auto link = [&](const char* name, uint64_t bytes) {
+    links[name] = link_json(bytes, seconds);
+  };
+  link("host_to_gpu_weights", more(weights, &Weights::host_bytes));
+  link("disk_read_weights", more(weights, &Weights::disk_bytes));
+  link("host_to_gpu_kv", more(swap, &Swap::to_device_bytes));
+  link("gpu_to_host_kv", more(swap, &Swap::to_host_bytes));
+  link("disk_read_kv", more(swap, &Swap::disk_read_bytes));
+  link("disk_write_kv", more(swap, &Swap::disk_written_bytes));
+  link("host_to_gpu_activations", more(residual, &Residual::to_device_bytes));
+  link("gpu_to_host_activations", more(residual, &Residual::to_host_bytes));
+  link("host_to_gpu_attention", more(cpu, &Cpu::to_device_bytes));
+  link("gpu_to_host_attention", more(cpu, &Cpu::to_host_bytes));
   const double cpu_s = after.host_attention.compute_s - before.host_attention.compute_s;
-  const uint64_t cpu_bytes = more(before.host_attention.kv_bytes, after.host_attention.kv_bytes);
+  const uint64_t cpu_bytes = more(cpu, &Cpu::kv_bytes);
   json stalls = json::object();
   for (int cause = 0; cause < kStallCauseCount; ++cause) {
     stalls[stall_cause_name(static_cast<StallCause>(cause))] =

@@ -13,7 +13,6 @@
 #include "base/numa.h"
 #include "cpu/linear_int8.h"
 #include "cpu/processor.h"
-#include "tensor/packed_layout.h"
 
 namespace spillway {
 namespace {
@@ -53,9 +52,7 @@ int64_t CpuDevice::unclaimed_bytes() const {
 }
 
 WeightLayout CpuDevice::preferred_layout(DType type, int64_t rows, int64_t /*cols*/) const {
-  const bool packed =
-      rows >= kGroupRows && can_pack(type) && try_int8_kernel(best_int8_set(), type) != nullptr;
-  return packed ? WeightLayout::kGroups16 : WeightLayout::kRows;
+  return layout_for_kernels(type, rows);
 }
 
 Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {

@@ -18,7 +18,6 @@
 #include "base/error.h"
 #include "base/fault_points.h"
 #include "cpu/linear_int8.h"
-#include "tensor/packed_layout.h"
 
 namespace spillway {
 namespace {
@@ -189,9 +188,7 @@ EmulatedAccelerator::EmulatedAccelerator(const EmulatedAcceleratorOptions& optio
 
 WeightLayout EmulatedAccelerator::preferred_layout(DType type, int64_t rows,
                                                    int64_t /*cols*/) const {
-  const bool packed =
-      rows >= kGroupRows && can_pack(type) && try_int8_kernel(best_int8_set(), type) != nullptr;
-  return packed ? WeightLayout::kGroups16 : WeightLayout::kRows;
+  return layout_for_kernels(type, rows);
 }
 
 Buffer EmulatedAccelerator::allocate(size_t bytes, MemoryTag tag) {

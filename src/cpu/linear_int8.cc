@@ -5,6 +5,7 @@
 #include "cpu/features.h"
 #include "cpu/parallel.h"
 #include "cpu/quantize_activations.h"
+#include "tensor/packed_layout.h"
 
 namespace spillway {
 
@@ -168,6 +169,12 @@ Int8Form int8_form(Int8Set set, DType type) {
     default:
       return {};
   }
+}
+
+WeightLayout layout_for_kernels(DType type, int64_t rows) {
+  const bool packed =
+      rows >= kGroupRows && can_pack(type) && try_int8_kernel(best_int8_set(), type) != nullptr;
+  return packed ? WeightLayout::kGroups16 : WeightLayout::kRows;
 }
 
 namespace cpu {

@@ -23,6 +23,10 @@ Int8Kernel try_int8_kernel(Int8Set set, DType type);
 // What the kernels of `type` want; no activations quantized for one set suit another.
 Int8Form int8_form(Int8Set set, DType type);
 
+// How this processor's kernels like a matrix of `rows` rows: packed where there are integer kernels
+// for its type.
+WeightLayout layout_for_kernels(DType type, int64_t rows);
+
 namespace cpu {
 
 // Scratch memory that linear_int8 needs: shared (activations), and of each worker.

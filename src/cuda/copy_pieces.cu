@@ -11,8 +11,8 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kUnroll = 4;
 constexpr size_t kBlockBytes = size_t{kThreads} * kUnroll * sizeof(uint4);
-// Few, so that kernels beside it keep most of the GPU: reads over the bus need some 64 KiB in
-// flight, which is two of these blocks.
+// Few, so that kernels beside it keep most of the GPU: 16 of these blocks have 512 KiB in flight.
+// Not tuned.
 constexpr unsigned kMostBlocks = 16;
 
 __global__ void __launch_bounds__(kThreads)

@@ -37,7 +37,7 @@ class DeviceStream {
   virtual ~DeviceStream() = default;
 
   // Host memory that is not pinned (Device::try_pin) makes a copy slow, and the caller may wait.
-  // Many small pieces of pinned memory are about as fast as one large piece.
+  // Many small pieces go together: one call for all of them, not one for each.
   virtual void copy_to_device(std::span<const CopyPiece> pieces) = 0;
   virtual void copy_to_host(std::span<const CopyPiece> pieces) = 0;
   // Calls `work` on a thread of the host when its turn comes; what is queued behind waits for it.

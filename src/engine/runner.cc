@@ -80,8 +80,10 @@ ActivationBytes activation_bytes(const ModelSpec& spec, DType inner) {
 }
 
 // The share of the sequences with KV in host memory that the CPU attends to, so that it and the bus
-// end together: share * kv / cpu = (weights + (1 - share) * kv) / bus. Until the planner measures:
-// what a thread reads as it attends, and what a bus moves beside that, on the machines we know.
+// end together: share * kv / cpu = (weights + (1 - share) * kv) / bus. Until the planner measures,
+// a guess from one machine (16 x86 threads, PCIe 5): its bus moves 43 to 48 GB/s beside the CPU, a
+// thread reads 3.3 to 4 GB/s of F16 pages. Quantized pages have a newer kernel than was measured
+// there (0.9 GB/s of int4): those two are hopes.
 double guess_cpu_share(const Device& host, const ModelWeights& weights, const KvCache& kv,
                        const RunSize& size) {
   constexpr double kBus = 45e9, kMemory = 90e9;

@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "engine/engine.h"
+#include "tests/placement/answers.h"
 #include "tests/placement/placed_model.h"
 
 namespace spillway::placement {
@@ -38,15 +38,6 @@ std::vector<Schedule> every_schedule() {
   };
 }
 
-struct Outcome {
-  std::vector<std::vector<TokenId>> answers;
-  EngineStats stats;
-};
-
-struct Lengths {
-  int prompt, answer;
-};
-
 std::vector<Lengths> mixed_lengths() {
   std::vector<Lengths> lengths;
   for (int i = 0; i < 13; ++i) lengths.push_back({1 + (i * 17) % 45, 1 + (i * 11) % 30});
@@ -76,37 +67,9 @@ class PlacedModels {
   std::map<int, std::unique_ptr<PlacedModel>> models_;
 };
 
-// Sampled, so that a wrong bit shows.
 Outcome run(PlacedModels& models, const Schedule& schedule,
             const std::vector<Lengths>& lengths = mixed_lengths()) {
-  PlacedModel& placed = models.with(schedule.micro_sequences);
-  Engine engine(*placed.decoder, *placed.kv, nullptr, schedule.options);
-  std::map<RequestId, size_t> indices;
-  Outcome outcome;
-  outcome.answers.resize(lengths.size());
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    GenerationRequest request;
-    request.prompt = testing_models::tiny_prompt(lengths[i].prompt, static_cast<uint32_t>(i + 1));
-    request.max_tokens = lengths[i].answer;
-    request.sampling.temperature = 1;
-    request.sampling.seed = i;
-    indices[engine.submit(std::move(request))] = i;
-  }
-  const auto sink = [&](const GenerationEvent& event) {
-    EXPECT_EQ(event.error, "");
-    if (event.token) outcome.answers[indices.at(event.id)].push_back(*event.token);
-  };
-  while (engine.step(sink)) {
-    if (engine.stats().steps > 2000) {
-      ADD_FAILURE() << "the engine does not come to an end";
-      break;
-    }
-  }
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    EXPECT_EQ(outcome.answers[i].size(), static_cast<size_t>(lengths[i].answer));
-  }
-  outcome.stats = engine.stats();
-  return outcome;
+  return answer_all(models.with(schedule.micro_sequences), schedule.options, lengths);
 }
 
 class ScheduleTest : public testing::TestWithParam<bool> {
