@@ -94,10 +94,10 @@ TEST(BatchInputTest, NoticesAFileThatChangesUnderIt) {
   const BatchInput input(folder.write("in", line("a") + line("b")));
   folder.write("in", line("a") + line("c"));
   EXPECT_EQ(input.line(0).custom_id, "a");
-  EXPECT_NE(complaint([&] { static_cast<void>(input.line(1)); }).find("line 2 of"),
+  EXPECT_NE(error_of([&] { static_cast<void>(input.line(1)); }).find("line 2 of"),
             std::string::npos);
   folder.write("in", "");
-  EXPECT_NE(complaint([&] { static_cast<void>(input.line(0)); }).find("line 1 of"),
+  EXPECT_NE(error_of([&] { static_cast<void>(input.line(0)); }).find("line 1 of"),
             std::string::npos);
 }
 

@@ -99,7 +99,7 @@ TEST_F(BatchJournalTest, RefusesADamagedHeaderButCanBeginAnew) {
     std::string damaged = text;
     damaged[byte] = static_cast<char>(damaged[byte] ^ 1);
     folder_.write("j", damaged);
-    EXPECT_NE(complaint([&] { BatchJournal journal(path_, false); }).find("--restart"),
+    EXPECT_NE(error_of([&] { BatchJournal journal(path_, false); }).find("--restart"),
               std::string::npos);
     EXPECT_EQ(folder_.read("j"), damaged) << "it was not ours to change";
   }
@@ -110,18 +110,18 @@ TEST_F(BatchJournalTest, RefusesADamagedHeaderButCanBeginAnew) {
 TEST_F(BatchJournalTest, LeavesFilesAloneThatAreNotItsOwn) {
   for (const std::string text : {"hello", "hello\n", "{}\n", "{\"xxh3\":1}\n", "\n"}) {
     folder_.write("j", text);
-    EXPECT_NE(complaint([&] { BatchJournal journal(path_, false); }), "no error") << text;
+    EXPECT_NE(error_of([&] { BatchJournal journal(path_, false); }), "no error") << text;
     EXPECT_EQ(folder_.read("j"), text);
   }
   std::filesystem::create_directory(folder_ / "d");
-  EXPECT_NE(complaint([&] { BatchJournal journal(folder_ / "d", false); }), "no error");
+  EXPECT_NE(error_of([&] { BatchJournal journal(folder_ / "d", false); }), "no error");
 }
 
 TEST_F(BatchJournalTest, RefusesAnotherJobAndSaysWhatDiffers) {
   journal_text({1});
   BatchJournal journal(path_, false);
   const auto refused = [&](const JobFields& job) {
-    return complaint([&] { journal.begin(job, 5); });
+    return error_of([&] { journal.begin(job, 5); });
   };
   EXPECT_EQ(refused(kJob), "no error");
   EXPECT_NE(refused({{"input", "abd"}, {"model", "m 1"}}).find("another input (abc, now abd)"),
@@ -134,9 +134,9 @@ TEST_F(BatchJournalTest, BelongsToOneProcessAtATime) {
   journal_text({1});
   BatchJournal journal(path_, false);
   // A lock belongs to an opened file, so this stands for another process.
-  EXPECT_NE(complaint([&] { BatchJournal other(path_, false); }).find("another process"),
+  EXPECT_NE(error_of([&] { BatchJournal other(path_, false); }).find("another process"),
             std::string::npos);
-  EXPECT_NE(complaint([&] { BatchJournal other(path_, true); }).find("another process"),
+  EXPECT_NE(error_of([&] { BatchJournal other(path_, true); }).find("another process"),
             std::string::npos);
   EXPECT_EQ(journal.size(), 1U);
 }
@@ -156,7 +156,7 @@ TEST_F(BatchJournalTest, GoesOnAfterTheDiskWasFull) {
     std::filesystem::remove(path_);
     const struct rlimit limit = {room, old.rlim_max};
     setrlimit(RLIMIT_FSIZE, &limit);
-    const std::string error = complaint([&] {
+    const std::string error = error_of([&] {
       BatchJournal journal(path_, true);
       journal.begin(kJob, 77);
       for (const uint64_t line : {3, 1, 2}) journal.append(line, line % 2 == 0, result(line));

@@ -2,58 +2,30 @@
 // A folder for one test, removed with everything in it.
 #pragma once
 
-#include <cstdlib>
+#include <cstddef>
 #include <filesystem>
-#include <string>
+#include <span>
 #include <string_view>
-#include <system_error>
 
-#include "base/error.h"
+#include "base/scoped_folder.h"
 #include "storage/file_writer.h"
 
 namespace spillway {
 
-class TempFolder {
+class TempFolder : public ScopedFolder {
  public:
-  explicit TempFolder(
-      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
-    std::string pattern = parent / "spillway-test-XXXXXX";
-    SPW_CHECK(::mkdtemp(pattern.data()) != nullptr, kIo, "no temporary folder in {}",
-              parent.native());
-    path_ = pattern;
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
+  explicit TempFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path())
+      : ScopedFolder(parent) {}
 
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
   std::filesystem::path write(std::string_view name, std::string_view text) const {
     return write(name, std::as_bytes(std::span(text)));
   }
   std::filesystem::path write(std::string_view name, std::span<const std::byte> bytes) const {
-    FileWriter file(path_ / name);
+    FileWriter file(path() / name);
     file.write(bytes);
     file.commit();
-    return path_ / name;
+    return path() / name;
   }
-
- private:
-  std::filesystem::path path_;
 };
-
-// The message of the Error that `fn` throws; "no error" where it throws none.
-template <class Fn>
-std::string error_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 }  // namespace spillway
