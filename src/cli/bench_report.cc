@@ -73,6 +73,7 @@ json phase_json(const DecoderStats& before, const DecoderStats& after, double se
   link("host_to_gpu_weights", more(weights, &Weights::host_bytes));
   link("disk_read_weights", more(weights, &Weights::disk_bytes));
   link("host_to_gpu_kv", more(swap, &Swap::to_device_bytes));
+  link("host_to_gpu_v_rows", more(swap, &Swap::v_read_bytes));
   link("gpu_to_host_kv", more(swap, &Swap::to_host_bytes));
   link("disk_read_kv", more(swap, &Swap::disk_read_bytes));
   link("disk_write_kv", more(swap, &Swap::disk_written_bytes));

@@ -125,6 +125,8 @@ void check_blocks(const KvLayerView& kv, const SequenceSpan& span, int64_t windo
     const int32_t block = span.block_table[static_cast<size_t>(page)];
     SPW_ASSERT(block >= 0 && block < kv.blocks);
   }
+  SPW_ASSERT(static_cast<int64_t>(span.home.size()) * kPageTokens <= span.start);
+  for (const int32_t block : span.home) SPW_ASSERT(block >= 0 && block < kv.home_blocks);
 }
 
 std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const SequenceSpan> spans,
@@ -301,6 +303,7 @@ void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Wo
                   .out_stride = out.stride,
                   .k = reinterpret_cast<const uint8_t*>(kv.k),
                   .v = reinterpret_cast<const uint8_t*>(kv.v),
+                  .home_v = reinterpret_cast<const uint8_t*>(kv.home_v),
                   .layout = KvPageLayout(kv.type, kv.head_dim),
                   .kv_heads = kv.kv_heads,
                   .group = params.heads / kv.kv_heads,
@@ -309,7 +312,10 @@ void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Wo
                   .scale = params.scale,
                   .window = params.window};
   if (is_rotated(kv.type, KvPart::kKeys)) rotate_queries(pool, workspace, params.heads, q.rows, a);
-  for (const SequenceSpan& span : spans) check_blocks(kv, span, a.window);
+  for (const SequenceSpan& span : spans) {
+    check_blocks(kv, span, a.window);
+    SPW_ASSERT(span.home.empty() || is_sparse(params, span));
+  }
   std::vector<SequenceSpan> many, few, sparse;
   for (const SequenceSpan& span : spans) {
     (is_sparse(params, span) ? sparse : is_prefill(a, span) ? many : few).push_back(span);

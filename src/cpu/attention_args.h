@@ -20,6 +20,7 @@ struct AttentionArgs {
   int64_t out_stride = 0;
   const uint8_t* k = nullptr;  // [block][kv_head] pages of `layout`
   const uint8_t* v = nullptr;
+  const uint8_t* home_v = nullptr;  // of tiles that have blocks there
   KvPageLayout layout{KvType::kF32, 1};
   int64_t kv_heads = 0;
   int64_t group = 0;  // query heads of one kv head
@@ -42,8 +43,10 @@ struct AttentionTile {
   int64_t first_row = 0;            // in q
   int64_t position = 0;             // of the first row
   int64_t rows = 0;
-  int64_t kv_head = 0;  // the first
-  int64_t heads = 1;    // kv heads
+  int64_t kv_head = 0;            // the first
+  int64_t heads = 1;              // kv heads
+  const int32_t* home = nullptr;  // V of the first pages lies elsewhere (SequenceSpan::home)
+  int64_t home_pages = 0;
 
   // The keys that any row of the tile sees are [first_key, end_key).
   int64_t first_key(int64_t window) const {
@@ -51,6 +54,14 @@ struct AttentionTile {
   }
   int64_t end_key() const { return position + rows; }
 };
+
+// The page of `kv_head` with V of a key.
+inline const uint8_t* values_page(const AttentionArgs& a, const AttentionTile& tile, int64_t key,
+                                  int64_t kv_head) {
+  const int64_t page = key / kPageTokens;
+  return page < tile.home_pages ? a.page(a.home_v, tile.home[page], kv_head)
+                                : a.page(a.v, tile.blocks[page], kv_head);
+}
 
 // Unnormalised results of a tile's queries over some keys: query i attends with
 // out[i] / sum[i], relative to e^maximum[i]. A query that saw no key has sum 0. What another device

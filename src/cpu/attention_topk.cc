@@ -105,8 +105,8 @@ static HWY_INLINE void value_floats(const AttentionArgs& a, const uint8_t* page,
 static HWY_INLINE void fetch_values(const AttentionArgs& a, const AttentionTile& tile,
                                     int64_t key) {
   if (is_quantized(a.layout.type)) return;
-  const uint8_t* row = a.page(a.v, tile.blocks[key / kPageTokens], tile.kv_head) +
-                       key % kPageTokens * a.layout.row_bytes;
+  const uint8_t* row =
+      values_page(a, tile, key, tile.kv_head) + key % kPageTokens * a.layout.row_bytes;
   for (int64_t at = 0; at < a.layout.row_bytes; at += 64) hwy::Prefetch(row + at);
 }
 
@@ -126,8 +126,7 @@ static void attend_chosen(const AttentionArgs& a, const AttentionTile& tile, con
     }
     for (int64_t j = 0; j < count; ++j) {
       const int64_t key = s.first_page * kPageTokens + s.chosen[begin + j];
-      value_floats(a, a.page(a.v, tile.blocks[key / kPageTokens], tile.kv_head), key % kPageTokens,
-                   s.rows + j * dim);
+      value_floats(a, values_page(a, tile, key, tile.kv_head), key % kPageTokens, s.rows + j * dim);
     }
     add_values<1, FloatRows>(s.weights + begin, s.rows, count, dim, s.out);
   }
@@ -203,7 +202,9 @@ int64_t attend_top_k(ThreadPool& pool, Workspace& workspace, const AttentionArgs
                          .first_row = span.first_row,
                          .position = span.start,
                          .rows = 1,
-                         .kv_head = item % a.kv_heads};
+                         .kv_head = item % a.kv_heads,
+                         .home = span.home.data(),
+                         .home_pages = static_cast<int64_t>(span.home.size())};
   };
   const auto items = static_cast<int64_t>(spans.size()) * a.kv_heads;
   for (int64_t item = 0; item < items; item += a.kv_heads) {

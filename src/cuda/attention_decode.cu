@@ -11,8 +11,6 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634F;
-
 // As many as shared memory holds: bytes on their way are what keeps HBM busy. No more than leaves
 // registers for the outputs.
 template <KvType kType, int kDim, int kBuffers>
@@ -39,9 +37,7 @@ __device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace
     }
     return;
   }
-  const std::byte* from =
-      a.q + (p.row * a.q_stride + static_cast<int64_t>(p.first_query + warp) * kDim) *
-                element_bytes(a.dtype);
+  const std::byte* from = a.query(p.row, p.first_query + warp);
   if constexpr (kType == KvType::kInt4) {
     float* x = shared.rotated[warp];
     for (int d = lane; d < kDim; d += kWarpSize) x[d] = load_element(from, a.dtype, d);
@@ -114,9 +110,7 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
       continue;
     }
     const float inverse = sum > 0 ? 1 / sum : 0;
-    std::byte* to =
-        a.out + (p.row * a.out_stride + static_cast<int64_t>(p.first_query + query) * kDim) *
-                    element_bytes(a.dtype);
+    std::byte* to = a.output(p.row, p.first_query + query);
     store_element(to, a.dtype, d, out.x * inverse);
     store_element(to, a.dtype, d + 1, out.y * inverse);
     store_element(to, a.dtype, d + 2, out.z * inverse);
@@ -313,38 +307,12 @@ int slot_floats_of(int heads, int kv_heads, int head_dim) {
 size_t counter_bytes(size_t scratch_bytes) { return scratch_bytes / 32 / 256 * 256; }
 
 DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
-  check_attention_call(call);
-  const KvLayerView& kv = call.kv;
-  const KvPageLayout layout(kv.type, kv.head_dim);
-  return {
-      .q = call.q.data,
-      .out = call.out.data,
-      .q_stride = call.q.stride,
-      .out_stride = call.out.stride,
-      .dtype = call.q.dtype,
-      .k = kv.k,
-      .v = kv.v,
-      .block_bytes = kv.block_bytes(),
-      .page_bytes = static_cast<int>(layout.bytes),
-      .shape = PageShape(layout),
-      .kv_heads = kv.kv_heads,
-      .group = call.params.heads / kv.kv_heads,
-      .tiles = tiles_of(call.params.heads, kv.kv_heads),
-      .max_rows = max_rows,
-      .max_parts = max_parts,
-      .whole_rows = false,
-      .window = call.params.window,
-      .batch = call.batch,
-      .early = false,
-      .scale_log2 = call.params.scale * kLog2E,
-      .low = 0,
-      .high = 0,
-      .reference = 0,
-      .slots = nullptr,
-      .slot_floats = slot_floats_of(call.params.heads, kv.kv_heads, kv.head_dim),
-      .merge_inside = false,
-      .counters = nullptr,
-  };
+  DecodeArgs a{attention_args(call)};
+  a.tiles = tiles_of(call.params.heads, a.kv_heads);
+  a.max_rows = max_rows;
+  a.max_parts = max_parts;
+  a.slot_floats = slot_floats_of(call.params.heads, a.kv_heads, a.shape.head_dim);
+  return a;
 }
 
 }  // namespace

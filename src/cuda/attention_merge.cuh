@@ -10,7 +10,7 @@
 // last again, so that no block reads much.
 #pragma once
 
-#include "cuda/attention_page.cuh"
+#include "cuda/attention_args.cuh"
 #include "cuda/warp_ptx.cuh"
 
 namespace spillway::cuda {
@@ -22,33 +22,19 @@ constexpr int kDecodeWarps = 8;
 constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
 constexpr int kWarpBlocks = kPartTokens / kDecodeWarps / kKvBlockTokens;  // of a warp's tokens
 
-struct DecodeArgs {
-  const std::byte* q;
-  std::byte* out;
-  int64_t q_stride;  // elements
-  int64_t out_stride;
-  DType dtype;
-  const std::byte* k;
-  const std::byte* v;
-  int64_t block_bytes;
-  int page_bytes;
-  PageShape shape;
-  int kv_heads;
-  int group;  // query heads of a kv head
-  int tiles;  // of queries, over all kv heads
-  int max_rows;
-  int max_parts;
-  bool whole_rows;  // one block goes over all parts: nothing to merge
-  int window;
-  BatchView batch;
-  bool early;        // read batch and KV of earlier steps before wait_for_previous()
-  float scale_log2;  // scores are exponents of 2
-  float low, high;   // of the unified maximum: where largest scores may lie, in the same unit
-  float reference;   // then exponents are 2^(score - reference)
-  float* slots;      // [sequences * max_rows][tiles][max_parts][slot_floats]
-  int slot_floats;
-  bool merge_inside;   // by the blocks that come last
-  unsigned* counters;  // [sequences * max_rows][tiles][1 + groups of parts]
+struct DecodeArgs : AttentionArgs {
+  int tiles = 0;  // of queries, over all kv heads
+  int max_rows = 0;
+  int max_parts = 0;
+  bool whole_rows = false;  // one block goes over all parts: nothing to merge
+  bool early = false;       // read batch and KV of earlier steps before wait_for_previous()
+  // Of the unified maximum: where largest scores may lie, in scale_log2's unit.
+  float low = 0, high = 0;
+  float reference = 0;     // then exponents are 2^(score - reference)
+  float* slots = nullptr;  // [sequences * max_rows][tiles][max_parts][slot_floats]
+  int slot_floats = 0;
+  bool merge_inside = false;     // by the blocks that come last
+  unsigned* counters = nullptr;  // [sequences * max_rows][tiles][1 + groups of parts]
 };
 
 // What a block works at.
@@ -78,8 +64,7 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   p.sequence = sequence_row / a.max_rows;
   const int r = sequence_row % a.max_rows;
   // On their way together with the lengths, unless these say where a window begins.
-  const int32_t* table =
-      a.batch.block_table + static_cast<int64_t>(p.sequence) * a.batch.table_stride;
+  const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
   const int warp_block = static_cast<int>(threadIdx.x) / kWarpSize * kWarpBlocks;
   const int early = p.part * (kPartTokens / kKvBlockTokens) + warp_block;
 #pragma unroll
@@ -147,9 +132,7 @@ __device__ __forceinline__ void merge_slots(const DecodeArgs& a, const PartPlace
       }
       if (last) {
         const float inverse = sum > 0 ? 1 / sum : 0;
-        std::byte* to =
-            a.out + (p.row * a.out_stride + static_cast<int64_t>(p.first_query + query) * dim) *
-                        element_bytes(a.dtype);
+        std::byte* to = a.output(p.row, p.first_query + query);
         const int d = i % fours * 4;
         store_element(to, a.dtype, d, out.x * inverse);
         store_element(to, a.dtype, d + 1, out.y * inverse);
@@ -240,9 +223,7 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
     all += sums[w];
   }
   const int64_t row = a.batch.first_row[sequence] + r;
-  std::byte* to =
-      a.out + (row * a.out_stride + static_cast<int64_t>(head) * dim) * element_bytes(a.dtype);
-  store_element(to, a.dtype, d, all > 0 ? x / all : 0);
+  store_element(a.output(row, head), a.dtype, d, all > 0 ? x / all : 0);
 }
 
 // Called by all threads of a block that has written its slot: counts it, and merges where it is the

@@ -31,12 +31,7 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
   float* exponents = all_exponents + warp * kTileQueries * kWarpSize;
 
   if (warp < p.queries) {
-    const std::byte* from =
-        a.q + (p.row * a.q_stride + static_cast<int64_t>(p.first_query + warp) * dim) *
-                  element_bytes(a.dtype);
-    float* to = queries + warp * dim;
-    for (int d = lane; d < dim; d += kWarpSize) to[d] = load_element(from, a.dtype, d);
-    if constexpr (kType == KvType::kInt4) rotate_in_warp(to, dim, lane);
+    load_query<kType>(a, p.row, p.first_query + warp, queries + warp * dim, lane);
   }
   __syncthreads();
 
@@ -48,11 +43,9 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
 #pragma unroll
     for (int n = 0; n < kRowsMaxDims; ++n) out[q][n] = 0;
   }
-  const int32_t* table =
-      a.batch.block_table + static_cast<int64_t>(p.sequence) * a.batch.table_stride;
+  const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
   const auto page_of = [&](const std::byte* plane, int position) {
-    return plane + table[position / kKvBlockTokens] * a.block_bytes +
-           static_cast<int64_t>(p.kv_head) * a.page_bytes;
+    return a.page_at(plane, table[position / kKvBlockTokens], p.kv_head);
   };
   const int first = (p.first_part + p.part) * kPartTokens;
   const int last = a.whole_rows ? p.end : min(p.end, first + kPartTokens);
@@ -60,22 +53,9 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
     const int position = base + lane;
     const bool sees = position >= p.begin && position < last;
     float score[kQueries];
-#pragma unroll
-    for (int q = 0; q < kQueries; ++q) score[q] = 0;
     if (sees) {
-      const std::byte* page = page_of(a.k, position);
-      for (int d = 0; d < dim; d += 8) {
-        float k[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-          k[i] = load_kv<kType, KvPart::kKeys>(a.shape, page, position % kKvBlockTokens, d + i);
-#pragma unroll
-        for (int q = 0; q < kQueries; ++q) {
-          if (q >= p.queries) break;
-#pragma unroll
-          for (int i = 0; i < 8; ++i) score[q] = fmaf(queries[q * dim + d + i], k[i], score[q]);
-        }
-      }
+      score_key<kType>(a, queries, p.queries, page_of(a.k, position), position % kKvBlockTokens,
+                       score);
     }
 #pragma unroll
     for (int q = 0; q < kQueries; ++q) {
@@ -153,10 +133,7 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
         slot[p.queries * (dim + 1) + query] = largest;
       }
     } else {
-      std::byte* to =
-          a.out + (p.row * a.out_stride + static_cast<int64_t>(p.first_query + query) * dim) *
-                      element_bytes(a.dtype);
-      store_element(to, a.dtype, d, all > 0 ? x / all : 0);
+      store_element(a.output(p.row, p.first_query + query), a.dtype, d, all > 0 ? x / all : 0);
     }
   }
 }

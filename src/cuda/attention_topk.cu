@@ -8,43 +8,38 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634F;
 constexpr int kThreads = kDecodeThreads;
 constexpr int kWarps = kDecodeWarps;
 constexpr int kMaxDims = 256 / kWarpSize;  // of a lane
+// Of V, that a warp has on their way: over the bus a row takes microseconds.
+template <KvType kType>
+constexpr int kRowsAtOnce = kType == KvType::kF16 ? 4 : 1;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 static_assert(kDigits == kThreads && kPartTokens == kThreads);
 
-struct TopKArgs {
-  const std::byte* q;
-  std::byte* out;
-  int64_t q_stride;  // elements
-  int64_t out_stride;
-  DType dtype;
-  const std::byte* k;
-  const std::byte* v;
-  int64_t block_bytes;
-  int page_bytes;
-  PageShape shape;
-  int kv_heads;
-  int group;  // query heads of a kv head
-  int window;
-  int max_parts;
-  BatchView batch;
-  float scale_log2;  // scores are exponents of 2
-  float share;       // of the keys that a row sees
-  float* scores;     // [sequences][heads][max_parts * 256]; [i] is of position first + i
+struct TopKArgs : AttentionArgs {
+  int max_parts = 0;
+  float share = 0;                    // of the keys that a row sees
+  const std::byte* home_v = nullptr;  // over the bus: see BatchView::home_table
+  float* scores = nullptr;  // [sequences][heads][max_parts * 256]; [i] is of position first + i
 
-  __device__ int heads() const { return kv_heads * group; }
-  __device__ float* scores_of(int sequence, int head) const {
-    return scores + (static_cast<int64_t>(sequence) * heads() + head) * max_parts * kPartTokens;
+  __device__ __forceinline__ float* scores_of(int sequence, int head) const {
+    const int64_t heads = kv_heads * group;
+    return scores + (sequence * heads + head) * max_parts * kPartTokens;
   }
-  __device__ const std::byte* page(const std::byte* plane, int sequence, int kv_head,
-                                   int position) const {
-    const int32_t* table = batch.block_table + static_cast<int64_t>(sequence) * batch.table_stride;
-    return plane + table[position / kKvBlockTokens] * block_bytes +
-           static_cast<int64_t>(kv_head) * page_bytes;
+  __device__ __forceinline__ const std::byte* keys_page(int sequence, int kv_head,
+                                                        int position) const {
+    return page_at(k, row_of(batch.block_table, sequence)[position / kKvBlockTokens], kv_head);
+  }
+  __device__ __forceinline__ const std::byte* values_page(int sequence, int kv_head,
+                                                          int position) const {
+    const int at = position / kKvBlockTokens;
+    if (batch.home_table != nullptr) {
+      const int32_t home = row_of(batch.home_table, sequence)[at];
+      if (home >= 0) return page_at(home_v, home, kv_head);
+    }
+    return page_at(v, row_of(batch.block_table, sequence)[at], kv_head);
   }
 };
 
@@ -61,7 +56,7 @@ __device__ __forceinline__ RowKeys keys_of(const TopKArgs& a, int sequence) {
 // time. Grid: (part, kv head, sequence).
 template <KvType kType>
 __global__ __launch_bounds__(kThreads) void score_keys_kernel(const __grid_constant__ TopKArgs a) {
-  __shared__ float queries[kTileQueries][256];
+  __shared__ float queries[kTileQueries * 256];
   let_next_start();
   wait_for_previous();
   const int sequence = static_cast<int>(blockIdx.z), kv_head = static_cast<int>(blockIdx.y);
@@ -70,37 +65,21 @@ __global__ __launch_bounds__(kThreads) void score_keys_kernel(const __grid_const
   if (base >= keys.end) return;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int dim = a.shape.head_dim;
   const int position = base + static_cast<int>(threadIdx.x);
   const bool sees = position < keys.end;
-  const std::byte* page = sees ? a.page(a.k, sequence, kv_head, position) : nullptr;
+  const std::byte* page = sees ? a.keys_page(sequence, kv_head, position) : nullptr;
   const int64_t row = a.batch.first_row[sequence];
   for (int first = 0; first < a.group; first += kTileQueries) {
     const int count = min(kTileQueries, a.group - first);
     __syncthreads();
     if (warp < count) {
-      const int64_t head = kv_head * a.group + first + warp;
-      const std::byte* from = a.q + (row * a.q_stride + head * dim) * element_bytes(a.dtype);
-      for (int d = lane; d < dim; d += kWarpSize) {
-        queries[warp][d] = load_element(from, a.dtype, d);
-      }
-      if constexpr (kType == KvType::kInt4) rotate_in_warp(queries[warp], dim, lane);
+      load_query<kType>(a, row, kv_head * a.group + first + warp, queries + warp * a.shape.head_dim,
+                        lane);
     }
     __syncthreads();
     if (!sees) continue;
-    float score[kTileQueries] = {};
-    for (int d = 0; d < dim; d += 8) {
-      float k[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        k[i] = load_kv<kType, KvPart::kKeys>(a.shape, page, position % kKvBlockTokens, d + i);
-#pragma unroll
-      for (int q = 0; q < kTileQueries; ++q) {
-        if (q >= count) break;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) score[q] = fmaf(queries[q][d + i], k[i], score[q]);
-      }
-    }
+    float score[kTileQueries];
+    score_key<kType>(a, queries, count, page, position % kKvBlockTokens, score);
 #pragma unroll
     for (int q = 0; q < kTileQueries; ++q) {
       if (q < count) {
@@ -207,6 +186,35 @@ __device__ __forceinline__ uint32_t largest_in_block(uint32_t value, uint32_t* w
   return value;
 }
 
+// The dims of a lane: pairs of halves, so that a warp asks for whole lines of 128 bytes, which is
+// what the bus is fast at. Each dim is added up by itself, whoever has it.
+template <KvType kType>
+constexpr int kDimsTogether = kType == KvType::kF16 ? 2 : 1;
+
+template <KvType kType>
+__device__ __forceinline__ int dim_of(int lane, int m) {
+  constexpr int kRun = kDimsTogether<kType>;
+  return (m / kRun * kWarpSize + lane) * kRun + m % kRun;
+}
+
+template <KvType kType>
+__device__ __forceinline__ void load_values(const PageShape& s, const std::byte* page, int token,
+                                            int lane, float (&v)[kMaxDims]) {
+#pragma unroll
+  for (int m = 0; m < kMaxDims; m += kDimsTogether<kType>) {
+    const int d = dim_of<kType>(lane, m);
+    if (d >= s.head_dim) break;
+    if constexpr (kType == KvType::kF16) {
+      const auto* row = reinterpret_cast<const __half*>(page) + token * s.head_dim;
+      const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(row + d));
+      v[m] = pair.x;
+      v[m + 1] = pair.y;
+    } else {
+      v[m] = load_kv<kType, KvPart::kValues>(s, page, token, d);
+    }
+  }
+}
+
 // A block attends for one query head. 256 keys at a time: those that take part are written down
 // in order, then warp w adds the values of every eighth of them, from the w-th on. Grid: (head,
 // sequence).
@@ -254,18 +262,25 @@ __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
       weights[place] = exp2f(score - maximum);
     }
     __syncthreads();
-    for (int j = warp; j < count; j += kWarps) {
-      const int position = chosen[j];
-      const std::byte* page = a.page(a.v, sequence, kv_head, position);
-      const float weight = weights[j];
-      sum += weight;
+    constexpr int kRows = kRowsAtOnce<kType>;
+    for (int first = warp; first < count; first += kWarps * kRows) {
+      float v[kRows][kMaxDims];
 #pragma unroll
-      for (int m = 0; m < kMaxDims; ++m) {
-        const int d = lane + m * kWarpSize;
-        if (d >= dim) break;
-        const float v =
-            load_kv<kType, KvPart::kValues>(a.shape, page, position % kKvBlockTokens, d);
-        out[m] = fmaf(weight, v, out[m]);
+      for (int r = 0; r < kRows; ++r) {
+        if (first + r * kWarps >= count) break;
+        const int position = chosen[first + r * kWarps];
+        load_values<kType>(a.shape, a.values_page(sequence, kv_head, position),
+                           position % kKvBlockTokens, lane, v[r]);
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (first + r * kWarps >= count) break;
+        const float weight = weights[first + r * kWarps];
+        sum += weight;
+#pragma unroll
+        for (int m = 0; m < kMaxDims; ++m) {
+          if (dim_of<kType>(lane, m) < dim) out[m] = fmaf(weight, v[r][m], out[m]);
+        }
       }
     }
     __syncthreads();
@@ -273,7 +288,7 @@ __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
 
 #pragma unroll
   for (int m = 0; m < kMaxDims; ++m) {
-    const int d = lane + m * kWarpSize;
+    const int d = dim_of<kType>(lane, m);
     if (d < dim) outs[warp][d] = out[m];
   }
   if (lane == 0) sums[warp] = sum;
@@ -285,10 +300,7 @@ __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
     all += sums[w];
     x += outs[w][thread];
   }
-  std::byte* to =
-      a.out + (a.batch.first_row[sequence] * a.out_stride + static_cast<int64_t>(head) * dim) *
-                  element_bytes(a.dtype);
-  store_element(to, a.dtype, thread, x / all);
+  store_element(a.output(a.batch.first_row[sequence], head), a.dtype, thread, x / all);
 }
 
 template <KvType kType>
@@ -311,8 +323,8 @@ size_t attention_topk_scratch_bytes(int rows, int heads, int max_parts) {
 void attention_topk(const AttentionCall& call, int max_parts, std::byte* scratch,
                     size_t scratch_bytes, cudaStream_t stream) {
   if (call.batch.sequences == 0) return;
-  check_attention_call(call);
-  const KvLayerView& kv = call.kv;
+  SPW_CHECK(call.batch.home_table == nullptr || call.kv.home_v != nullptr, kInternal,
+            "attention: values at home, and no plane there");
   SPW_CHECK(attention_topk_scratch_bytes(call.batch.sequences, call.params.heads, max_parts) <=
                 scratch_bytes,
             kInternal, "attention: {} bytes of scratch for the scores of {} rows", scratch_bytes,
@@ -320,28 +332,12 @@ void attention_topk(const AttentionCall& call, int max_parts, std::byte* scratch
   constexpr int kMostSequences = 65535;  // in a grid's last dimension
   SPW_CHECK(call.batch.sequences <= kMostSequences, kInternal, "attention: {} rows in one launch",
             call.batch.sequences);
-  const KvPageLayout layout(kv.type, kv.head_dim);
-  const TopKArgs a{
-      .q = call.q.data,
-      .out = call.out.data,
-      .q_stride = call.q.stride,
-      .out_stride = call.out.stride,
-      .dtype = call.q.dtype,
-      .k = kv.k,
-      .v = kv.v,
-      .block_bytes = kv.block_bytes(),
-      .page_bytes = static_cast<int>(layout.bytes),
-      .shape = PageShape(layout),
-      .kv_heads = kv.kv_heads,
-      .group = call.params.heads / kv.kv_heads,
-      .window = call.params.window,
-      .max_parts = max_parts,
-      .batch = call.batch,
-      .scale_log2 = call.params.scale * kLog2E,
-      .share = call.params.top_k,
-      .scores = reinterpret_cast<float*>(scratch),
-  };
-  switch (kv.type) {
+  TopKArgs a{attention_args(call)};
+  a.max_parts = max_parts;
+  a.share = call.params.top_k;
+  a.home_v = call.kv.home_v;
+  a.scores = reinterpret_cast<float*>(scratch);
+  switch (call.kv.type) {
     case KvType::kF32:
       return launch_topk<KvType::kF32>(a, stream);
     case KvType::kF16:

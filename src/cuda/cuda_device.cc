@@ -54,6 +54,10 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
                 format_bytes(total_bytes), format_bytes(budget_), format_bytes(free_bytes));
   }
   info_.memory_bytes = static_cast<int64_t>(budget_);
+  int same_addresses = 0;
+  SPW_CUDA_CHECK(cudaDeviceGetAttribute(&same_addresses,
+                                        cudaDevAttrCanUseHostPointerForRegisteredMem, index_));
+  reads_pinned_memory_ = same_addresses != 0;
   stream_ = cuda::make_stream();
   compute_ = std::make_unique<CudaStream>(stream_.get());
   ops_ = std::make_unique<CudaOps>(*this, stream_.get());

@@ -45,6 +45,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<DeviceEvent> make_event(bool timed = false) override;
   bool try_pin(std::byte* host, size_t bytes) override;
   void unpin(std::byte* host) noexcept override;
+  bool reads_pinned_memory() const override { return reads_pinned_memory_; }
 
   cudaStream_t stream() const { return stream_.get(); }
 
@@ -56,6 +57,7 @@ class CudaDevice final : public Device {
   uint64_t budget_;
   Usage usage_;
   uint64_t allocated_ = 0;
+  bool reads_pinned_memory_ = false;
   Stream stream_;
   std::unique_ptr<CudaStream> compute_;  // the same
   // Pageable memory crosses the bus at a tenth of its speed; through pinned memory, while the other

@@ -36,6 +36,7 @@ BatchView without_first(BatchView batch, int sequences) {
   batch.rows += sequences;
   batch.start += sequences;
   batch.block_table += int64_t{sequences} * batch.table_stride;
+  if (batch.home_table != nullptr) batch.home_table += int64_t{sequences} * batch.table_stride;
   return batch;
 }
 
@@ -154,6 +155,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   if (spans.empty()) return;
   StepShape shape;
   BatchView batch = tables_.device_of(spans, shape);
+  SPW_ASSERT(!shape.values_at_home || params.top_k > 0);
   AttentionCall call{q, out, kv, batch, params};
   if (params.top_k > 0 && shape.decoding > 0) {
     call.batch.sequences = shape.decoding;

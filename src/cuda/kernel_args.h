@@ -49,6 +49,8 @@ struct BatchView {
   const int32_t* start = nullptr;
   const int32_t* block_table = nullptr;  // [sequences, table_stride]
   int table_stride = 0;
+  // As block_table: where V of a block is in KvLayerView::home_v, -1: not there. Null: no V is.
+  const int32_t* home_table = nullptr;
 };
 
 // Where attention parts (max, sum, output) of a step go before they are merged, zeroed once when

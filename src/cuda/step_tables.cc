@@ -57,7 +57,7 @@ size_t StepTables::append_batch(std::span<const SequenceSpan> spans, StepShape& 
     at += aligned(count);
   }
 
-  const size_t tables = at;
+  const size_t tables = at, homes = tables + aligned(count * stride);
   size_t decoding = 0, others = static_cast<size_t>(shape.decoding);
   for (const SequenceSpan& span : spans) {
     const size_t i = span.rows == 1 ? decoding++ : others++;
@@ -68,10 +68,20 @@ size_t StepTables::append_batch(std::span<const SequenceSpan> spans, StepShape& 
     const size_t blocks = std::min(stride, span.block_table.size());
     std::copy_n(span.block_table.begin(), blocks, table);
     std::fill(table + blocks, table + stride, 0);
+    if (!shape.values_at_home) continue;
+    int32_t* const home = table + homes - tables;
+    std::fill(std::copy(span.home.begin(), span.home.end(), home), home + stride, -1);
   }
-  view = {static_cast<int>(count), this->at(offsets[0]), this->at(offsets[1]),
-          this->at(offsets[2]),    this->at(tables),     static_cast<int>(stride)};
-  return tables + aligned(count * stride);
+  view = {static_cast<int>(count),
+          this->at(offsets[0]),
+          this->at(offsets[1]),
+          this->at(offsets[2]),
+          this->at(tables),
+          static_cast<int>(stride),
+          nullptr};
+  if (!shape.values_at_home) return homes;
+  view.home_table = this->at(homes);
+  return homes + aligned(count * stride);
 }
 
 namespace {
@@ -85,6 +95,7 @@ StepShape shape_of(std::span<const SequenceSpan> spans) {
     shape.decoding += span.rows == 1 ? 1 : 0;
     shape.max_rows = std::max(shape.max_rows, span.rows);
     longest = std::max(longest, span.start + span.rows);
+    shape.values_at_home = shape.values_at_home || !span.home.empty();
   }
   shape.max_parts = static_cast<int32_t>(
       std::bit_ceil(static_cast<uint32_t>((longest + kPartTokens - 1) / kPartTokens)));
@@ -93,8 +104,9 @@ StepShape shape_of(std::span<const SequenceSpan> spans) {
 
 size_t batch_elements(const StepShape& shape) {
   const auto count = static_cast<size_t>(shape.sequences);
-  return 3 * aligned(count) +
-         aligned(count * static_cast<size_t>(shape.max_parts) * (kPartTokens / kKvBlockTokens));
+  const size_t table =
+      aligned(count * static_cast<size_t>(shape.max_parts) * (kPartTokens / kKvBlockTokens));
+  return 3 * aligned(count) + (shape.values_at_home ? 2 : 1) * table;
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct StepShape {
   int32_t logit_rows = 0;
   int32_t max_rows = 0;   // of a sequence in this step
   int32_t max_parts = 0;  // of 256 tokens, of the longest sequence, rounded up to a power of two
+  bool values_at_home = false;  // of some sequence (SequenceSpan::home)
   bool operator==(const StepShape&) const = default;
   auto operator<=>(const StepShape&) const = default;
 };

@@ -82,6 +82,8 @@ class Device {
   // should have been touched before: that is faster. unpin() before it is freed.
   virtual bool try_pin(std::byte* /*host*/, size_t /*bytes*/) { return true; }
   virtual void unpin(std::byte* /*host*/) noexcept {}
+  // Whether ops can read what try_pin() took, over the bus, where the host has it.
+  virtual bool reads_pinned_memory() const { return true; }
 
  private:
   friend class Buffer;

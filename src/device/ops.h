@@ -34,6 +34,10 @@ struct KvLayerView {
   int head_dim = 0;
   std::byte* k = nullptr;
   std::byte* v = nullptr;
+  // A second V plane, in memory that ops can read though it is not theirs: what spans have there
+  // (SequenceSpan::home) was not moved. Null: none have.
+  const std::byte* home_v = nullptr;
+  int64_t home_blocks = 0;
 
   // Bytes of one block in one plane.
   int64_t block_bytes() const { return kv_heads * kv_page_bytes(type, head_dim); }
@@ -47,6 +51,10 @@ struct SequenceSpan {
   int32_t rows = 0;
   int32_t start = 0;
   std::span<const int32_t> block_table;
+  // V of the first of these blocks, as many as `home` has, is not in KvLayerView::v but in home_v,
+  // by these ids. Only spans that attend to few of their positions (is_sparse) have such; what they
+  // append is never among it.
+  std::span<const int32_t> home = {};
 };
 
 struct AttentionParams {

@@ -30,6 +30,7 @@ KvCache::KvCache(Device& device, Device& host, const KvShape& shape, const Sizes
     host_ = PinnedBuffer(host, device,
                          plane_bytes(host_blocks_) * 2 * static_cast<size_t>(shape.layers),
                          MemoryTag::kKv);
+    host_readable_ = host_.is_pinned() && device.reads_pinned_memory();
   }
   if (disk_blocks_ > 0) {
     disk_ = std::make_unique<BlockFile>(

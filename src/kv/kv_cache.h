@@ -62,6 +62,8 @@ class KvCache {
   // The blocks on the device, and those in host memory, by their local ids.
   KvLayerView layer(int index) const;
   KvLayerView host_layer(int index) const;
+  // Whether the device may read those in host memory where they are.
+  bool host_readable() const { return host_readable_; }
   // Those on disk: K and then V of a block of a layer are one block of the file. Null: none.
   BlockFile* disk() const { return disk_.get(); }
   uint32_t disk_id(int layer, int32_t local) const {
@@ -78,6 +80,7 @@ class KvCache {
   int32_t disk_blocks_ = 0;
   std::vector<Buffer> k_, v_;  // [layer]
   PinnedBuffer host_;          // [layer][k, v]
+  bool host_readable_ = false;
   std::unique_ptr<BlockFile> disk_;
 };
 

@@ -144,6 +144,15 @@ AttentionParams Decoder::attention_params() const {
           attention_topk_};
 }
 
+// Swapped rows that attend to a share of their positions read V over the bus where that is fewer
+// bytes than its pages have: each query head reads entries of its own. Quantized ones are spread
+// over their page, and one takes as many sectors as all 16.
+bool Decoder::values_stay(const KvCache& kv) const {
+  return attention_topk_ > 0 &&
+         attention_topk_ * static_cast<float>(spec_.heads) < static_cast<float>(spec_.kv_heads) &&
+         !is_quantized(kv.shape().type) && kv.host_readable();
+}
+
 Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) {
   check_step(kv, sequences);
   if (sequences.empty()) return {};
@@ -152,7 +161,8 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
                     .sequences = options_.micro_sequences,
                     .staging_blocks = options_.staging_blocks,
                     .position_offset = spec_.position_offset,
-                    .host_share = options_.host_share});
+                    .host_share = options_.host_share,
+                    .values_stay = values_stay(kv)});
   const MicroBatch& last = step_.batches.back();
   tokens_ = last.first_row + last.tokens;
   // Everything that grows, before the program is known.
@@ -353,7 +363,7 @@ void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Acti
   }
   if (resident.rows > 0) on_device(resident, kv.layer(index));
   for (const SwapGroup& group : batch.swaps) {
-    on_device(group, swap_->begin(*stalls_));
+    on_device(group, swap_->begin(kv, index, group, params, *stalls_));
     swap_->end(kv, index, group, *stalls_);
     load_kv_ahead(kv);
   }

@@ -98,6 +98,7 @@ class Decoder {
   uint64_t program(const KvCache& kv) const;
   static StepBatch batch_of(const MicroBatch& batch, uint64_t program);
   AttentionParams attention_params() const;
+  bool values_stay(const KvCache& kv) const;
   void run_layers(KvCache& kv);
   void load_kv_ahead(const KvCache& kv);
   void embed(const MicroBatch& batch);

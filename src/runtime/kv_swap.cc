@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/sparse_attention.h"
 
 namespace spillway {
 namespace {
@@ -42,9 +43,8 @@ KvLayerView KvSwap::view(const Staging& staging) const {
   return view;
 }
 
-std::span<const CopyPiece> KvSwap::pieces(const KvLayerView& host, const KvLayerView& device,
-                                          std::span<const BlockMove> moves, bool to_device) {
-  pieces_.clear();
+void KvSwap::add_pieces(const KvLayerView& host, const KvLayerView& device,
+                        std::span<const BlockMove> moves, bool to_device, bool keys_only) {
   const int64_t bytes = host.block_bytes();
   for (size_t i = 0; i < moves.size();) {
     size_t end = i + 1;
@@ -53,7 +53,8 @@ std::span<const CopyPiece> KvSwap::pieces(const KvLayerView& host, const KvLayer
       ++end;
     }
     const auto run = static_cast<size_t>(bytes) * (end - i);
-    for (const auto& [there, here] : {std::pair(host.k, device.k), std::pair(host.v, device.v)}) {
+    const std::pair<std::byte*, std::byte*> planes[] = {{host.k, device.k}, {host.v, device.v}};
+    for (const auto& [there, here] : std::span(planes).first(keys_only ? 1 : 2)) {
       std::byte* const outside = there + moves[i].home * bytes;
       std::byte* const inside = here + moves[i].staging * bytes;
       pieces_.push_back(to_device ? CopyPiece{inside, outside, run}
@@ -61,7 +62,6 @@ std::span<const CopyPiece> KvSwap::pieces(const KvLayerView& host, const KvLayer
     }
     i = end;
   }
-  return pieces_;
 }
 
 std::byte* KvSwap::bounce(const KvCache& kv, PinnedBuffer& memory) {
@@ -118,7 +118,10 @@ void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
       }
       copies = bounce_pieces(kv, buffer, view(to), group.loads, true);
     } else {
-      copies = pieces(kv.host_layer(layer), view(to), group.loads, true);
+      pieces_.clear();
+      add_pieces(kv.host_layer(layer), view(to), group.loads, true);
+      add_pieces(kv.host_layer(layer), view(to), group.key_loads, true, /*keys_only=*/true);
+      copies = pieces_;
     }
     for (const CopyPiece& piece : copies) stats_.to_device_bytes += piece.bytes;
     in_->copy_to_device(copies);
@@ -129,11 +132,23 @@ void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
   ++loaded_;
 }
 
-KvLayerView KvSwap::begin(StallClock& stalls) {
+KvLayerView KvSwap::begin(const KvCache& kv, int layer, const SwapGroup& group,
+                          const AttentionParams& params, StallClock& stalls) {
   SPW_ASSERT(loaded() > 0);
   const Staging& item = staging(ended_);
   stalls.time(StallCause::kKvLoad, [&] { device_.compute().wait(*item.loaded); });
-  return view(item);
+  KvLayerView pages = view(item);
+  if (group.key_loads.empty()) return pages;
+  // Nobody writes there meanwhile: what this step's rows append is in other blocks.
+  const KvLayerView host = kv.host_layer(layer);
+  pages.home_v = host.v;
+  pages.home_blocks = host.blocks;
+  AttentionTraffic read;
+  for (const SequenceSpan& span : group.spans) {
+    if (!span.home.empty()) read.add({&span, 1}, pages, params, /*layers=*/1);
+  }
+  stats_.v_read_bytes += read.v_bytes;
+  return pages;
 }
 
 void KvSwap::end(const KvCache& kv, int layer, const SwapGroup& group, StallClock& stalls) {
@@ -147,7 +162,9 @@ void KvSwap::end(const KvCache& kv, int layer, const SwapGroup& group, StallCloc
       buffer = bounce(kv, bounce_out_);
       copies = bounce_pieces(kv, buffer, view(item), group.stores, false);
     } else {
-      copies = pieces(kv.host_layer(layer), view(item), group.stores, false);
+      pieces_.clear();
+      add_pieces(kv.host_layer(layer), view(item), group.stores, false);
+      copies = pieces_;
     }
     for (const CopyPiece& piece : copies) stats_.to_host_bytes += piece.bytes;
     out_->copy_to_host(copies);

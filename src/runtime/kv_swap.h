@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pages of host memory on the device for one layer of one micro-batch: in before its attention,
-// what changed back after it.
+// what changed back after it. Of rows that attend to few of their positions only K comes in
+// (SwapGroup::key_loads): attention reads the V that it has chosen in host memory, over the bus.
 #pragma once
 
 #include <array>
@@ -28,8 +29,10 @@ class KvSwap {
   // Queues the pages of an item: `layer` of a group's sequences. At most `kBuffers` are loaded and
   // not yet ended.
   void load(const KvCache& kv, int layer, const SwapGroup& group);
-  // The staging planes of the oldest item: ops called from now on find its pages there.
-  KvLayerView begin(StallClock& stalls);
+  // The staging planes of the oldest item: ops called from now on find its pages there, and V that
+  // stayed at home in KvLayerView::home_v.
+  KvLayerView begin(const KvCache& kv, int layer, const SwapGroup& group,
+                    const AttentionParams& params, StallClock& stalls);
   // After its last op: what changed goes back. The group is the one that was loaded, and lives
   // until synchronize().
   void end(const KvCache& kv, int layer, const SwapGroup& group, StallClock& stalls);
@@ -46,6 +49,9 @@ class KvSwap {
 
   struct Stats {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;
+    // V that attention reads in host memory: what it chooses, at most; a few of the chosen may be
+    // among the newest, which are on the device.
+    uint64_t v_read_bytes = 0;
     uint64_t disk_read_bytes = 0, disk_written_bytes = 0;
     double load_s = 0, store_s = 0;  // without overlap
   };
@@ -61,9 +67,9 @@ class KvSwap {
   };
   Staging& staging(int64_t item) { return staging_[static_cast<size_t>(item % kBuffers)]; }
   KvLayerView view(const Staging& staging) const;
-  // Runs of blocks that lie together on both sides move as one piece.
-  std::span<const CopyPiece> pieces(const KvLayerView& host, const KvLayerView& device,
-                                    std::span<const BlockMove> moves, bool to_device);
+  // Adds to pieces_: runs of blocks that lie together on both sides move as one piece.
+  void add_pieces(const KvLayerView& host, const KvLayerView& device,
+                  std::span<const BlockMove> moves, bool to_device, bool keys_only = false);
   // Between a bounce buffer, where blocks are as in the file, and the device.
   std::span<const CopyPiece> bounce_pieces(const KvCache& kv, std::byte* bounce,
                                            const KvLayerView& device,

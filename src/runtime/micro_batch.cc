@@ -133,13 +133,30 @@ struct MicroBatchCutter {
             static_cast<int32_t>(batch.first_row + batch.tokens + i));
       }
     }
+    const int64_t blocks = blocks_after(sequence, part);
+    const std::span<const int32_t> home = home_of(batch, part, blocks);
     path.spans.push_back({path.rows, part.count, sequence.start + part.first,
-                          table_of(batch, part, blocks_after(sequence, part))});
+                          table_of(batch, part, blocks, home.size()), home});
     path.rows += part.count;
     batch.tokens += part.count;
   }
 
-  std::span<const int32_t> table_of(MicroBatch& batch, const Part& part, int64_t blocks) {
+  // The blocks whose V stays where it is: full ones, of earlier steps.
+  std::span<const int32_t> home_of(MicroBatch& batch, const Part& part, int64_t blocks) {
+    const StepSequence& sequence = sequences[part.sequence];
+    if (!limits.values_stay || part.path != KvPath::kSwapped || part.count > 1 || blocks < 2 ||
+        kv.tier_of(sequence.block_table.front()) != Tier::kHost) {
+      return {};
+    }
+    std::vector<int32_t>& home = batch.tables_.emplace_back();
+    for (const int32_t block : sequence.block_table.first(static_cast<size_t>(blocks - 1)))
+      home.push_back(kv.local_id(block));
+    return home;
+  }
+
+  // `at_home`: of this many first blocks only K moves.
+  std::span<const int32_t> table_of(MicroBatch& batch, const Part& part, int64_t blocks,
+                                    size_t at_home) {
     const StepSequence& sequence = sequences[part.sequence];
     const auto count = static_cast<size_t>(blocks);
     if (part.path == KvPath::kResident) return sequence.block_table.first(count);
@@ -156,7 +173,7 @@ struct MicroBatchCutter {
       const auto end = static_cast<int32_t>(i + 1) * kKvBlockTokens;
       // Blocks with something in them come in; those that are written to go back.
       if (static_cast<int32_t>(i) * kKvBlockTokens < first_new)
-        group->loads.push_back({home, table[i]});
+        (i < at_home ? group->key_loads : group->loads).push_back({home, table[i]});
       if (end > first_new) group->stores.push_back({home, table[i]});
     }
     return table;

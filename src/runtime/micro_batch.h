@@ -46,6 +46,8 @@ struct BlockMove {
 struct SwapGroup : PathRows {
   Tier tier = Tier::kHost;               // where the pages live
   std::vector<BlockMove> loads, stores;  // before and after their attention
+  // Loads of K alone: V is read where it lives (SequenceSpan::home).
+  std::vector<BlockMove> key_loads;
   int32_t staging_blocks = 0;
   bool continues = false;  // reads what the group before it writes
 };
@@ -75,6 +77,9 @@ struct MicroBatchLimits {
   // Of the decoding sequences in host memory, the share whose attention is the host's: the first
   // ones. The others, and prompts, are swapped.
   double host_share = 1;
+  // Of the decoding sequences that are swapped from host memory, only K moves; and V of the block
+  // that is written to, so that it goes back as a whole.
+  bool values_stay = false;
 };
 
 struct CutStep {

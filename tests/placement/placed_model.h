@@ -33,6 +33,7 @@ struct Placement {
   double device_activations = 1;
   bool overlap = true;
   uint64_t pinnable_bytes = ~uint64_t{0};
+  float attention_topk = 0;  // 0: dense
 
   // Whether the CPU computes what the device would.
   bool computes_on_host() const { return device_sequences < 1 && (host_share > 0 || !can_swap); }
@@ -88,6 +89,7 @@ struct PlacedModel {
                                    .staging_blocks = how.can_swap ? how.staging_blocks : 0,
                                    .device_activations = how.device_activations,
                                    .overlap = how.overlap});
+    decoder->set_attention_topk(how.attention_topk);
   }
 
   // Logits of every sequence after its prompt and after each of some more tokens: prompts of
