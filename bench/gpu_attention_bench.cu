@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on the GPU: decode over cold KV, with the unified maximum and without, as a share of
-// the HBM bandwidth that a plain reading kernel reaches in the same process; prefill in TFLOP/s.
+// the HBM bandwidth that a plain reading kernel reaches in the same process; prefill in TFLOP/s;
+// sparse decode with V on the GPU and in host memory, beside what copying all of V would take.
 //
-//   gpu_attention_bench [--json FILE] [--quick] [--prefill-only] [--decode-only]
+//   gpu_attention_bench [--json FILE] [--quick] [--prefill-only | --decode-only | --topk-only]
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -17,8 +18,11 @@
 #include "bench/gpu_ceilings.h"
 #include "cuda/attention_decode.h"
 #include "cuda/attention_prefill.h"
+#include "cuda/attention_topk.h"
 #include "cuda/cuda_error.h"
+#include "cuda/cuda_handles.h"
 #include "cuda/kv_append.h"
+#include "device/sparse_attention.h"
 
 namespace spillway::cuda {
 namespace {
@@ -161,6 +165,30 @@ class Batch {
     c.params = {heads_.heads, 1 / std::sqrt(static_cast<float>(heads_.dim)), 0};
     return c;
   }
+  // The same with V in `plane`, which is filled from here: but for the last page of each sequence.
+  AttentionCall call_at_home(int i, const std::byte* plane, const Buffer& homes) const {
+    AttentionCall c = call(i);
+    c.kv.home_v = plane;
+    c.kv.home_blocks = blocks_;
+    const auto* first = reinterpret_cast<const int32_t*>(table_.get());
+    c.batch.home_table =
+        reinterpret_cast<const int32_t*>(homes.get()) + (c.batch.block_table - first);
+    return c;
+  }
+  void copy_values(std::byte* to) const {
+    SPW_CUDA_CHECK(cudaMemcpy(to, v_.get(), plane_bytes_, cudaMemcpyDeviceToHost));
+  }
+  void copy_home_table(Buffer& to) const {
+    std::vector<int32_t> table(static_cast<size_t>(blocks_));
+    SPW_CUDA_CHECK(cudaMemcpy(table.data(), table_.get(), table.size() * 4, cudaMemcpyDefault));
+    for (size_t i = 1; i <= table.size(); ++i) {
+      if (i % static_cast<size_t>(per_sequence_) == 0) table[i - 1] = -1;
+    }
+    to.put(table);
+  }
+  size_t plane_bytes() const { return plane_bytes_; }
+  std::byte* values() const { return v_.get(); }
+  size_t table_bytes() const { return table_.bytes(); }
 
  private:
   KvType type_;
@@ -264,8 +292,57 @@ void bench_prefill() {
   }
 }
 
+// A tenth of the keys. The bus's own figure is one large copy of V, which is what moves without.
+void bench_topk() {
+  std::printf("\n%7s %6s %8s | %10s %10s | %8s %7s | %10s %7s\n", "heads", "batch", "context",
+              "on GPU us", "at home us", "rows MB", "GB/s", "copy us", "GB/s");
+  constexpr float kShare = 0.1F;
+  for (const Heads& h : {Heads{32, 32, 128}, Heads{56, 56, 128}, Heads{32, 8, 128}}) {
+    for (const int context : {512, 4096}) {
+      for (const int batch : {1, 8, 48}) {
+        const Batch data(KvType::kF16, h, batch, context - 1, 1, 1);
+        if (data.plane_bytes() > size_t{900} << 20) continue;
+        const PinnedMemory memory = make_pinned(data.plane_bytes());
+        auto* const plane = static_cast<std::byte*>(memory.get());
+        data.copy_values(plane);
+        Buffer homes(data.table_bytes());
+        data.copy_home_table(homes);
+        const int parts = attention_parts(context, 0);
+        const Buffer scratch(attention_topk_scratch_bytes(batch, h.heads, parts));
+        const auto seconds_of = [&](bool at_home) {
+          return time_calls(20, [&](int i, cudaStream_t stream) {
+            AttentionCall call = at_home ? data.call_at_home(i, plane, homes) : data.call(i);
+            call.params.top_k = kShare;
+            attention_topk(call, parts, scratch.get(), scratch.bytes(), stream);
+          });
+        };
+        const double here = seconds_of(false), home = seconds_of(true);
+        const double copy = time_calls(4, [&](int, cudaStream_t stream) {
+          SPW_CUDA_CHECK(cudaMemcpyAsync(data.values(), plane, data.plane_bytes(),
+                                         cudaMemcpyHostToDevice, stream));
+        });
+        const double row_bytes =
+            static_cast<double>(attended_keys(kShare, context)) * batch * h.heads * h.dim * 2;
+        std::printf("%3d/%-3d %6d %8d | %10.1f %10.1f | %8.2f %7.1f | %10.1f %7.1f\n", h.heads,
+                    h.kv_heads, batch, context, here * 1e6, home * 1e6, row_bytes * 1e-6,
+                    row_bytes / home * 1e-9, copy * 1e6,
+                    static_cast<double>(data.plane_bytes()) / copy * 1e-9);
+        std::fflush(stdout);
+        char line[400];
+        std::snprintf(line, sizeof(line),
+                      "\"op\": \"topk\", \"heads\": %d, \"kv_heads\": %d, \"head_dim\": %d, "
+                      "\"batch\": %d, \"context\": %d, \"row_bytes\": %.0f, \"gpu_us\": %.2f, "
+                      "\"home_us\": %.2f, \"copy_us\": %.2f",
+                      h.heads, h.kv_heads, h.dim, batch, context, row_bytes, here * 1e6, home * 1e6,
+                      copy * 1e6);
+        record(line);
+      }
+    }
+  }
+}
+
 int run(int argc, char** argv) {
-  bool quick = false, decode = true, prefill = true;
+  bool quick = false, decode = true, prefill = true, topk = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--quick") {
@@ -274,11 +351,16 @@ int run(int argc, char** argv) {
       prefill = false;
     } else if (arg == "--prefill-only") {
       decode = false;
+    } else if (arg == "--topk-only") {
+      prefill = decode = false;
+      topk = true;
     } else if (arg == "--json" && i + 1 < argc) {
       json = std::fopen(argv[++i], "w");
     } else {
-      std::fprintf(stderr, "usage: %s [--json FILE] [--quick] [--prefill-only] [--decode-only]\n",
-                   argv[0]);
+      std::fprintf(
+          stderr,
+          "usage: %s [--json FILE] [--quick] [--prefill-only | --decode-only | --topk-only]\n",
+          argv[0]);
       return 2;
     }
   }
@@ -287,6 +369,7 @@ int run(int argc, char** argv) {
   if (json != nullptr) std::fprintf(json, "{\"hbm_gb_per_s\": %.1f, \"cases\": [", hbm * 1e-9);
   if (prefill) bench_prefill();
   if (decode) bench_decode(hbm, quick);
+  if (topk) bench_topk();
   if (json != nullptr) {
     std::fprintf(json, "\n]}\n");
     std::fclose(json);

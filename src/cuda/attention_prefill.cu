@@ -11,7 +11,6 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634F;
 // How far scores may exceed the maximum that exponents are relative to before outputs are scaled
 // again: 2^8 is nothing to F16, and then it hardly ever happens.
 constexpr float kRescaleAt = 8;
@@ -388,29 +387,12 @@ bool starts_whole(const Activations& x) {
 }  // namespace
 
 void attention_prefill(const AttentionCall& call, int max_rows, cudaStream_t stream) {
-  check_attention_call(call);
   if (call.batch.sequences == 0 || max_rows == 0) return;
   const KvLayerView& kv = call.kv;
   if (call.q.dtype == DType::kF32 || kv.type == KvType::kF32)
     return attention_rows(call, max_rows, stream);
-  const KvPageLayout layout(kv.type, kv.head_dim);
-  const PrefillArgs a = {
-      .q = call.q.data,
-      .out = call.out.data,
-      .q_stride = call.q.stride,
-      .out_stride = call.out.stride,
-      .dtype = call.q.dtype,
-      .whole_vectors = starts_whole(call.q) && starts_whole(call.out),
-      .k = kv.k,
-      .v = kv.v,
-      .block_bytes = kv.block_bytes(),
-      .page_bytes = static_cast<int>(layout.bytes),
-      .shape = PageShape(layout),
-      .group = call.params.heads / kv.kv_heads,
-      .window = call.params.window,
-      .batch = call.batch,
-      .scale_log2 = call.params.scale * kLog2E,
-  };
+  PrefillArgs a{attention_args(call)};
+  a.whole_vectors = starts_whole(call.q) && starts_whole(call.out);
   int device = 0, shared_limit = 0;
   SPW_CUDA_CHECK(cudaGetDevice(&device));
   SPW_CUDA_CHECK(

@@ -3,7 +3,7 @@
 // memory.
 #pragma once
 
-#include "cuda/attention_page.cuh"
+#include "cuda/attention_args.cuh"
 #include "cuda/warp_ptx.cuh"
 
 namespace spillway::cuda {
@@ -11,22 +11,9 @@ namespace spillway::cuda {
 constexpr int kTileTokens = 64;
 constexpr int kTileBlocks = kTileTokens / kKvBlockTokens;
 
-struct PrefillArgs {
-  const std::byte* q;
-  std::byte* out;
-  int64_t q_stride;  // elements
-  int64_t out_stride;
-  DType dtype;         // F16 or BF16
-  bool whole_vectors;  // rows of q and out start at multiples of 16 bytes
-  const std::byte* k;
-  const std::byte* v;
-  int64_t block_bytes;
-  int page_bytes;
-  PageShape shape;
-  int group;
-  int window;
-  BatchView batch;
-  float scale_log2;
+// Queries of F16 or BF16.
+struct PrefillArgs : AttentionArgs {
+  bool whole_vectors = false;  // rows of q and out start at multiples of 16 bytes
 };
 
 // Rows [first_row, first_row + rows) of q and out, at positions from `position` on, see positions
@@ -54,7 +41,7 @@ __device__ __forceinline__ bool find_place(const PrefillArgs& a, int tile_rows, 
   p.end = p.position + p.rows;
   p.head = static_cast<int>(blockIdx.x);
   p.kv_head = p.head / a.group;
-  p.table = a.batch.block_table + static_cast<int64_t>(sequence) * a.batch.table_stride;
+  p.table = a.row_of(a.batch.block_table, sequence);
   return true;
 }
 

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -81,14 +84,34 @@ class AttentionStep {
   const std::vector<Sequence>& sequences() const { return sequences_; }
 
   // What the device computes, [rows, heads * head_dim].
-  std::vector<float> run(float top_k) {
-    const Matrix q(device_, rows_, q_width(), queries_), out(device_, rows_, q_width());
-    device_.ops().attention(q.view(), kv_.view(), spans_,
-                            {case_.heads, scale(), case_.window, top_k}, out.view());
-    out.expect_guards();
-    return out.read();
-  }
+  std::vector<float> run(float top_k) { return attend(kv_.view(), spans_, top_k); }
   std::vector<float> run() { return run(case_.top_k); }
+
+  // The same with V of full pages in memory of the host, for sequences of one row. The device has
+  // it no more.
+  std::vector<float> run_with_values_at_home() {
+    KvLayerView view = kv_.view();
+    const auto block_bytes = static_cast<size_t>(view.block_bytes());
+    const HostPlane plane(device_, block_bytes * static_cast<size_t>(view.blocks));
+    const std::vector<std::byte> poison(block_bytes, std::byte{0xff});
+    std::vector<std::vector<int32_t>> homes;
+    std::vector<SequenceSpan> spans = spans_;
+    for (SequenceSpan& span : spans) {
+      if (span.rows != 1) continue;
+      std::vector<int32_t>& home = homes.emplace_back();
+      for (const int32_t block :
+           span.block_table.first(static_cast<size_t>(span.start / kKvBlockTokens))) {
+        home.push_back(static_cast<int32_t>(view.blocks) - 1 - block);  // another id than here
+        std::byte* const here = view.v + block * view.block_bytes();
+        device_.download(plane.data() + home.back() * view.block_bytes(), here, block_bytes);
+        device_.upload(here, poison.data(), block_bytes);
+      }
+      span.home = home;
+    }
+    view.home_v = plane.data();
+    view.home_blocks = view.blocks;
+    return attend(view, spans, case_.top_k);
+  }
 
   // What it should compute. gaps: one per row and head, see attention_reference.
   Doubles expected(Doubles* gaps = nullptr) const {
@@ -109,6 +132,38 @@ class AttentionStep {
   }
 
  private:
+  // Poisoned memory of the host that the device can read.
+  class HostPlane {
+   public:
+    HostPlane(TestDevice& device, size_t bytes)
+        : device_(device), data_(static_cast<std::byte*>(std::aligned_alloc(kPage, up(bytes)))) {
+      std::memset(data_.get(), 0xff, up(bytes));
+      EXPECT_TRUE(device_.device().try_pin(data_.get(), up(bytes)));
+    }
+    ~HostPlane() { device_.device().unpin(data_.get()); }
+    HostPlane(const HostPlane&) = delete;
+    HostPlane& operator=(const HostPlane&) = delete;
+    std::byte* data() const { return data_.get(); }
+
+   private:
+    static constexpr size_t kPage = 4096;
+    static size_t up(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+    struct Free {
+      void operator()(std::byte* data) const { std::free(data); }
+    };
+    TestDevice& device_;
+    std::unique_ptr<std::byte, Free> data_;
+  };
+
+  std::vector<float> attend(const KvLayerView& view, std::span<const SequenceSpan> spans,
+                            float top_k) {
+    const Matrix q(device_, rows_, q_width(), queries_), out(device_, rows_, q_width());
+    device_.ops().attention(q.view(), view, spans, {case_.heads, scale(), case_.window, top_k},
+                            out.view());
+    out.expect_guards();
+    return out.read();
+  }
+
   TestDevice& device_;
   AttentionCase case_;
   PagedKv kv_;

@@ -139,6 +139,31 @@ TEST_P(SparseAttentionParityTest, DoesNotDependOnTheBatch) {
   }
 }
 
+// Values that were not moved are read where they are: the same bits.
+TEST_P(SparseAttentionParityTest, ValuesMayStayInMemoryOfTheHost) {
+  if (!device_.device().reads_pinned_memory()) GTEST_SKIP() << "the device reads its own only";
+  for (const KvType type : kAllKvTypes) {
+    for (const int head_dim : {16, 64, 80, 128, 200, 256}) {
+      if (type != KvType::kF16 && head_dim != 80) continue;
+      for (const int window : {0, 300}) {
+        const Case c{.heads = 9,
+                     .kv_heads = 3,
+                     .head_dim = head_dim,
+                     .window = window,
+                     .type = type,
+                     .top_k = 0.1F};
+        const Lengths lengths{{700, 1}, {15, 1}, {3, 9}, {16, 1}, {17, 1}, {2500, 1}, {0, 1}};
+        SCOPED_TRACE(describe(c, lengths));
+        AttentionStep step(device_, c, lengths);
+        const std::vector<float> here = step.run();
+        EXPECT_TRUE(same_bits(step.run_with_values_at_home(), here));
+        const std::vector<float> again = step.run();
+        EXPECT_FALSE(same_bits(again, here)) << "they were still on the device";
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, SparseAttentionParityTest, testing::ValuesIn(device_kinds()),
                          kind_name);
 

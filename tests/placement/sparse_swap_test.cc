@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string_view>
 
 #include "tests/placement/placed_model.h"
 
@@ -102,6 +103,7 @@ TEST_P(SparseSwapTest, LogitsAreThoseOfKvOnTheDevice) {
                                          {DType::kF16, KvType::kF16},
                                          {DType::kQ8_0, KvType::kInt8},
                                          {DType::kQ8_0, KvType::kInt4}}) {
+      if (kv_type != KvType::kF16 && kind != std::string_view("llama")) continue;
       const Run expected = run(home, kind, dtype, kv_type);
       for (const float value : expected.logits) ASSERT_TRUE(std::isfinite(value));
       for (const Placement& placement : swapping_placements()) {
