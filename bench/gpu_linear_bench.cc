@@ -209,7 +209,7 @@ int main_of(const Options& o) {
         if (!flat_supports(v, problem)) continue;
         const bool ring = flat_variant_name(v).starts_with("ring");
         if (ring && tokens < 8) continue;
-        for (int splits : ring ? std::vector<int>{1, 2, 3, 4, 6, 8} : std::vector<int>{1}) {
+        for (int splits : ring ? std::vector<int>{1, 2, 3, 4, 6, 8} : std::vector<int>{0}) {
           const std::string name =
               "flat " + flat_variant_name(v) + (ring ? fmt::format(" /{}", splits) : std::string());
           keep_faster(flat, time(name, [&](size_t i) {

@@ -179,6 +179,13 @@ __global__ __launch_bounds__(kDecodeThreads) void attention_merge_kernel(
   merge_row(a);
 }
 
+__global__ __launch_bounds__(kDecodeThreads) void attention_merge_few_kernel(
+    const __grid_constant__ DecodeArgs a) {
+  let_next_start();
+  wait_for_previous();
+  merge_few(a);
+}
+
 bool has_tensor_cores() {
   int device = 0, major = 0;
   SPW_CUDA_CHECK(cudaGetDevice(&device));
@@ -382,9 +389,11 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
     launch_rows(call.kv.type, a, stream);
   }
   if (max_parts > 1 && !merge_inside) {
-    const int64_t blocks = int64_t{call.batch.sequences} * max_rows * call.params.heads;
-    launch(attention_merge_kernel, dim3(static_cast<unsigned>(blocks)), dim3(kDecodeThreads), 0,
-           stream, a);
+    const bool few = max_parts <= kDecodeWarps;
+    const int64_t rows = int64_t{call.batch.sequences} * max_rows * call.params.heads;
+    const int64_t blocks = few ? (rows + kDecodeWarps - 1) / kDecodeWarps : rows;
+    launch(few ? attention_merge_few_kernel : attention_merge_kernel,
+           dim3(static_cast<unsigned>(blocks)), dim3(kDecodeThreads), 0, stream, a);
   }
 }
 

@@ -154,6 +154,69 @@ __device__ __forceinline__ void merge_slots(const DecodeArgs& a, const PartPlace
   }
 }
 
+// As merge_row() where no row has more than kDecodeWarps parts, with the same bits: a warp per
+// query head of a row, all of whose loads are on their way at once.
+__device__ __forceinline__ void merge_few(const DecodeArgs& a) {
+  const int heads = a.kv_heads * a.group;
+  const int index = static_cast<int>(blockIdx.x * kDecodeWarps + threadIdx.x / kWarpSize);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int head = index % heads, sequence_row = index / heads;
+  const int sequence = sequence_row / a.max_rows, r = sequence_row % a.max_rows;
+  if (sequence >= a.batch.sequences) return;
+  const int rows = a.batch.rows[sequence], start = a.batch.start[sequence];
+  const int64_t row = a.batch.first_row[sequence] + r;
+  const int end = start + r + 1;
+  const int begin = a.window > 0 ? max(0, end - a.window) : 0;
+  const int parts = (end + kPartTokens - 1) / kPartTokens - begin / kPartTokens;
+  if (r >= rows || parts == 1) return;
+
+  const int in_group = head % a.group, tile_in_head = in_group / kTileQueries;
+  const int tile = head / a.group * (a.tiles / a.kv_heads) + tile_in_head;
+  const int query = in_group % kTileQueries;
+  const int queries = min(kTileQueries, a.group - tile_in_head * kTileQueries);
+  const int dim = a.shape.head_dim, fours = dim / 4;
+  const float* slots =
+      a.slots + (static_cast<int64_t>(sequence_row) * a.tiles + tile) * a.max_parts * a.slot_floats;
+  float reference[kDecodeWarps], sum[kDecodeWarps];
+#pragma unroll
+  for (int part = 0; part < kDecodeWarps; ++part) {
+    const float* const slot = slots + int64_t{part} * a.slot_floats;
+    const bool exists = part < parts;
+    reference[part] = exists ? __ldcg(slot + queries * (dim + 1) + query) : -INFINITY;
+    sum[part] = exists ? __ldcg(slot + queries * dim + query) : 0;
+  }
+  for (int four = lane; four < fours; four += kWarpSize) {
+    float4 x[kDecodeWarps];
+#pragma unroll
+    for (int part = 0; part < kDecodeWarps; ++part) {
+      const float* const slot = slots + int64_t{part} * a.slot_floats + query * dim;
+      x[part] = part < parts ? __ldcg(reinterpret_cast<const float4*>(slot) + four)
+                             : make_float4(0, 0, 0, 0);
+    }
+    float highest = -INFINITY;
+#pragma unroll
+    for (int part = 0; part < kDecodeWarps; ++part) highest = fmaxf(highest, reference[part]);
+    float all = 0;
+    float4 out = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int part = 0; part < kDecodeWarps; ++part) {
+      if (part >= parts) break;
+      const float own = reference[part];
+      const float weight = own == highest ? 1 : exp2_fast(own - highest);
+      all = __fadd_rn(all, __fmul_rn(sum[part], weight));
+      out.x = __fadd_rn(out.x, __fmul_rn(x[part].x, weight));
+      out.y = __fadd_rn(out.y, __fmul_rn(x[part].y, weight));
+      out.z = __fadd_rn(out.z, __fmul_rn(x[part].z, weight));
+      out.w = __fadd_rn(out.w, __fmul_rn(x[part].w, weight));
+    }
+    std::byte* const to = a.output(row, head);
+    store_element(to, a.dtype, 4 * four, all > 0 ? out.x / all : 0);
+    store_element(to, a.dtype, 4 * four + 1, all > 0 ? out.y / all : 0);
+    store_element(to, a.dtype, 4 * four + 2, all > 0 ? out.z / all : 0);
+    store_element(to, a.dtype, 4 * four + 3, all > 0 ? out.w / all : 0);
+  }
+}
+
 // One query head of one row per block: its warps take parts in turn, and what they have is added up
 // in their order.
 __device__ __forceinline__ void merge_row(const DecodeArgs& a) {

@@ -82,6 +82,7 @@ class CudaOps final : public Ops {
   cudaStream_t stream_;
   GpuShape gpu_;
   bool deterministic_ = false;
+  bool only_16_bit_ = true;  // all matrices so far
   const TuningTable* tuning_ = nullptr;
   UnifiedMax unified_;
   StepTables tables_;

@@ -130,6 +130,7 @@ void CudaOps::multiply(LinearCall call) {
   }
   if (tokens == 0) return;
   call.x = as_type(call.x, input_type(w.dtype));
+  only_16_bit_ &= w.dtype == DType::kF16 || w.dtype == DType::kBF16;
   if (is_plain(w.dtype)) {
     multiply_plain(call);
   } else {
@@ -150,7 +151,9 @@ void CudaOps::multiply_plain(const LinearCall& call) {
   LinearKernel kernel = kernel_at(points_for(call), problem.tokens);
   if (kernel == LinearKernel::kGemv && left_out_.gemv) kernel = LinearKernel::kFlat;
   if (kernel == LinearKernel::kFlat && left_out_.flat) kernel = LinearKernel::kGemm;
-  if (kernel == LinearKernel::kGemm && overlapping_launches()) kernel = LinearKernel::kFlat;
+  if (kernel != LinearKernel::kGemv && overlapping_launches()) {
+    return linear_flat(call, plan_overlapping(problem, gpu_), scratch, stream_);
+  }
   switch (kernel) {
     case LinearKernel::kGemv:
       return linear_gemv(call, plan_gemv(problem, gpu_), stream_);
@@ -201,7 +204,7 @@ void CudaOps::multiply_quantized(const LinearCall& call) {
 
 // Never where launches overlap: the library's kernels were seen to read what the kernel before them
 // had not written yet (one product in eight was wrong with six processes on the GPU; none in 528
-// without overlap). Steps of one token, the only ones that overlap, have kernels of our own.
+// without overlap). Steps that overlap have kernels of our own.
 void CudaOps::multiply_by_library(const LinearCall& call) {
   SPW_ASSERT(!overlapping_launches() || library_ == nullptr);
   if (library_ != nullptr) {

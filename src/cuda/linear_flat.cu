@@ -25,7 +25,6 @@ __global__ void __launch_bounds__(32 * W) flat_kernel(const __grid_constant__ Li
   constexpr int kRows = 16 * RT, kTokens = 8 * NT;
   constexpr int kStride = kRows + 4;  // of a token's sums: no two lanes on one bank
   __shared__ float parts[W][kTokens][kStride];
-  let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const bool gated = RT == 2 && p.epilogue == Epilogue::kGated;
   const RowPlace place = place_of(p, blockIdx.x, gated ? 16 : kRows);
@@ -86,6 +85,7 @@ __global__ void __launch_bounds__(32 * W) flat_kernel(const __grid_constant__ Li
     }
   }
 
+  let_next_start();
 #pragma unroll
   for (int i = 0; i < RT; ++i) {
 #pragma unroll
@@ -163,12 +163,12 @@ bool tensor_cores_serve(const LinearProblem& problem, const GpuShape& gpu) {
 
 }  // namespace
 
-// Numbers: direct variants, then those of linear_staged.cu, then those of linear_bulk.cu.
-int flat_variants() { return kShapeCount + staged_variants() + bulk_variants(); }
+// Numbers: direct variants, then those of linear_staged.cu, then those of linear_stream.cu.
+int flat_variants() { return kShapeCount + staged_variants() + stream_variants(); }
 
 std::string flat_variant_name(int index) {
-  const int bulk = index - kShapeCount - staged_variants();
-  if (bulk >= 0) return bulk_variant_name(bulk);
+  const int stream = index - kShapeCount - staged_variants();
+  if (stream >= 0) return stream_variant_name(stream);
   if (index >= kShapeCount) return staged_variant_name(index - kShapeCount);
   const FlatShape& s = kShapes[index];
   return fmt::format("r{} u{} w{}", 16 * s.row_tiles, s.unroll, s.warps);
@@ -176,8 +176,8 @@ std::string flat_variant_name(int index) {
 
 bool flat_supports(int index, const LinearProblem& problem) {
   if (index < 0 || problem.dtype == DType::kF32) return false;
-  const int bulk = index - kShapeCount - staged_variants();
-  if (bulk >= 0) return bulk_supports(bulk, problem);
+  const int stream = index - kShapeCount - staged_variants();
+  if (stream >= 0) return stream_supports(stream, problem, current_gpu());
   if (index >= kShapeCount) return staged_supports(index - kShapeCount, problem);
   const FlatShape& s = kShapes[index];
   const int tiles = problem.tokens <= 8 ? 1 : problem.tokens <= 16 ? 2 : 4;
@@ -204,6 +204,12 @@ LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
   return variant;
 }
 
+LinearVariant plan_overlapping(const LinearProblem& problem, const GpuShape& gpu) {
+  const int index = problem.tokens <= kOverlapTokens ? plan_stream(problem, gpu) : -1;
+  return index < 0 ? plan_flat(problem, gpu)
+                   : LinearVariant{kShapeCount + staged_variants() + index, 0};
+}
+
 void linear_flat(const LinearCall& call, const LinearVariant& variant, const LinearScratch& scratch,
                  cudaStream_t stream) {
   if (call.x.rows == 0) return;
@@ -217,7 +223,7 @@ void linear_flat(const LinearCall& call, const LinearVariant& variant, const Lin
     staged.index -= kShapeCount;
     if (staged.index >= staged_variants()) {
       staged.index -= staged_variants();
-      return linear_bulk(call, staged, scratch, stream);
+      return linear_stream(call, staged, scratch, gpu, stream);
     }
     return linear_staged(call, staged, scratch, stream);
   }

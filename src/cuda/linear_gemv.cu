@@ -25,7 +25,6 @@ __global__ void __launch_bounds__(32 * kWarps)
   static_assert(M * R <= 32 && kWarps % KW == 0);
   constexpr int V = Vector16<T>::kCount;
   constexpr int kPieceBytes = 512;  // of a warp
-  let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, kw = warp % KW;
   const bool gated = R % 2 == 0 && p.epilogue == Epilogue::kGated;
   const int wanted = blockIdx.x * (kWarps / KW) + warp / KW;
@@ -95,6 +94,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     }
   }
 
+  let_next_start();
   // Lane m * R + r ends up with the sum of token m and row r.
   float mine = 0;
 #pragma unroll

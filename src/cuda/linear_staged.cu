@@ -18,32 +18,8 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr int kStepColumns = 64;
-constexpr int kRowBytes = 2 * kStepColumns;
 constexpr int kMaxCounters = kScratchCounterBytes / sizeof(uint32_t);  // one per split tile
 constexpr int kMaxSplits = 16;
-
-// Copies 16 bytes, or writes zeros where there are none.
-__device__ __forceinline__ void copy_piece(uint32_t to, const std::byte* from, bool exists) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(exists ? 16 : 0));
-#else
-  (void)to, (void)from, (void)exists;
-  __trap();  // never launched there
-#endif
-}
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int Pending>
-__device__ __forceinline__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-#endif
-}
 
 // NT tiles of 8 tokens, W warps, S steps in the ring. blockIdx.x = tile * splits + split;
 // blockIdx.y counts groups of 8 NT tokens.
@@ -53,7 +29,6 @@ __global__ void __launch_bounds__(32 * W)
   constexpr int kRows = 32 * W, kTokens = 8 * NT, kThreads = 32 * W;
   constexpr int kStageBytes = (kRows + kTokens) * kRowBytes;
   extern __shared__ __align__(1024) std::byte ring[];
-  let_next_start();
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int tile = blockIdx.x / splits, split = blockIdx.x % splits;
   const bool gated = p.epilogue == Epilogue::kGated;
@@ -112,10 +87,6 @@ __global__ void __launch_bounds__(32 * W)
   }
 
   float sum[2][NT][4] = {};
-  // Where this lane's rows of ldmatrix lie; every tile begins at a multiple of 8 rows, so the
-  // place of a piece depends on the lane only.
-  const int a_row = warp * 32 + lane % 16, a_piece = lane / 16;
-  const int b_row = lane % 8 + lane / 16 * 8, b_piece = lane / 8 % 2;
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<S - 2>();
     __syncthreads();
@@ -124,29 +95,11 @@ __global__ void __launch_bounds__(32 * W)
       copy_x(step + S - 1);
     }
     commit_copies();
-    const uint32_t stage = base + step % S * kStageBytes;
-    const uint32_t a_base = stage + a_row * kRowBytes;
-    const uint32_t b_base = stage + (kRows + b_row) * kRowBytes;
-#pragma unroll
-    for (int kk = 0; kk < kStepColumns / 16; ++kk) {
-      uint32_t a[2][4];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        load_matrices(a[i], a_base + i * 16 * kRowBytes + ((2 * kk + a_piece) ^ (lane % 8)) * 16);
-      }
-#pragma unroll
-      for (int j = 0; j < NT; j += 2) {
-        uint32_t b[4];
-        load_matrices(b, b_base + j * 8 * kRowBytes + ((2 * kk + b_piece) ^ (lane % 8)) * 16);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          mma_16x8x16<T>(sum[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[0], b[1]);
-          mma_16x8x16<T>(sum[i][j + 1], a[i][0], a[i][1], a[i][2], a[i][3], b[2], b[3]);
-        }
-      }
-    }
+    const uint32_t stage = base + step % S * kStageBytes, rows = stage + warp * 32 * kRowBytes;
+    multiply_stage<T, NT>(sum, rows, rows + 16 * kRowBytes, stage + kRows * kRowBytes, lane);
   }
 
+  let_next_start();
   finish_tile<NT, W>(p, sum, {tile, split, splits}, scratch, place, token0, tokens);
 }
 

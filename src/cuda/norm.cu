@@ -55,28 +55,42 @@ __global__ void __launch_bounds__(kThreads)
 
 // Four elements at a time, each read once, so that out may be x; dim a multiple of 4, at most 4 *
 // kThreads * kPerThread, rows aligned.
-template <class Out, int kPerThread>
+template <NormKind kKind, class Out, int kPerThread>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_kernel(const float* x, int64_t x_stride, const float* __restrict__ weight, float eps,
-                    Out* out, int64_t out_stride, int dim) {
+    vector_norm_kernel(const float* x, int64_t x_stride, const float* __restrict__ weight,
+                       const float* __restrict__ bias, float eps, Out* out, int64_t out_stride,
+                       int dim) {
+  constexpr bool kLayer = kKind == NormKind::kLayer;
   __shared__ float partial[kWarps];
   const int quads = dim / 4;
   // Weights do not depend on the kernel before.
-  float4 w[kPerThread];
+  float4 w[kPerThread], b[kLayer ? kPerThread : 1];
 #pragma unroll
   for (int j = 0; j < kPerThread; ++j) {
     const int i = threadIdx.x + j * kThreads;
-    if (i < quads) w[j] = reinterpret_cast<const float4*>(weight)[i];
+    if (i >= quads) continue;
+    w[j] = reinterpret_cast<const float4*>(weight)[i];
+    if constexpr (kLayer) b[j] = reinterpret_cast<const float4*>(bias)[i];
   }
   let_next_start();
   wait_for_previous();
   const float4* const row = reinterpret_cast<const float4*>(x + blockIdx.x * x_stride);
   float4 v[kPerThread];
-  float squares = 0;
+  float sum = 0;
 #pragma unroll
   for (int j = 0; j < kPerThread; ++j) {
     const int i = threadIdx.x + j * kThreads;
     v[j] = i < quads ? row[i] : float4{0, 0, 0, 0};
+    if constexpr (kLayer) sum += (v[j].x + v[j].y) + (v[j].z + v[j].w);
+  }
+  const float mean = kLayer ? block_sum(sum, partial) / static_cast<float>(dim) : 0;
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kPerThread; ++j) {
+    if constexpr (kLayer) {
+      if (threadIdx.x + j * kThreads >= quads) continue;
+      v[j].x -= mean, v[j].y -= mean, v[j].z -= mean, v[j].w -= mean;
+    }
     squares = fmaf(v[j].x, v[j].x, squares);
     squares = fmaf(v[j].y, v[j].y, squares);
     squares = fmaf(v[j].z, v[j].z, squares);
@@ -88,14 +102,17 @@ __global__ void __launch_bounds__(kThreads)
   for (int j = 0; j < kPerThread; ++j) {
     const int i = threadIdx.x + j * kThreads;
     if (i >= quads) continue;
+    float4 y = {v[j].x * scale * w[j].x, v[j].y * scale * w[j].y, v[j].z * scale * w[j].z,
+                v[j].w * scale * w[j].w};
+    if constexpr (kLayer) y.x += b[j].x, y.y += b[j].y, y.z += b[j].z, y.w += b[j].w;
     union {
-      Out y[4];
+      Out values[4];
       uint64_t bits[sizeof(Out) / 2];
     } packed;
-    packed.y[0] = from_f32<Out>(v[j].x * scale * w[j].x);
-    packed.y[1] = from_f32<Out>(v[j].y * scale * w[j].y);
-    packed.y[2] = from_f32<Out>(v[j].z * scale * w[j].z);
-    packed.y[3] = from_f32<Out>(v[j].w * scale * w[j].w);
+    packed.values[0] = from_f32<Out>(y.x);
+    packed.values[1] = from_f32<Out>(y.y);
+    packed.values[2] = from_f32<Out>(y.z);
+    packed.values[3] = from_f32<Out>(y.w);
 #pragma unroll
     for (int k = 0; k < static_cast<int>(sizeof(Out) / 2); ++k) {
       reinterpret_cast<uint64_t*>(to)[i * (sizeof(Out) / 2) + k] = packed.bits[k];
@@ -117,20 +134,26 @@ void norm(NormKind kind, const Activations& x, const float* weight, const float*
   const dim3 grid(static_cast<unsigned>(x.rows));
   const int dim = static_cast<int>(x.cols);
   with_activation_type(out.dtype, [&]<class Out>() {
+    const auto is_aligned_vector = [](const float* values) {
+      return values != nullptr && reinterpret_cast<uintptr_t>(values) % 16 == 0;
+    };
+    const bool layer = kind == NormKind::kLayer;
     constexpr int kPerThread = 8;
-    const bool fast = kind == NormKind::kRms && x.dtype == DType::kF32 && weight != nullptr &&
-                      bias == nullptr && dim % 4 == 0 && dim <= 4 * kThreads * kPerThread &&
-                      is_aligned(x, 16) && is_aligned(out, 16) &&
-                      reinterpret_cast<uintptr_t>(weight) % 16 == 0;
+    const bool fast = x.dtype == DType::kF32 && is_aligned_vector(weight) &&
+                      (layer ? is_aligned_vector(bias) : bias == nullptr) && dim % 4 == 0 &&
+                      dim <= 4 * kThreads * kPerThread && is_aligned(x, 16) && is_aligned(out, 16);
     if (fast) {
       const auto args = [&](auto kernel) {
         launch(kernel, grid, kThreads, 0, stream, reinterpret_cast<const float*>(x.data), x.stride,
-               weight, eps, reinterpret_cast<Out*>(out.data), out.stride, dim);
+               weight, bias, eps, reinterpret_cast<Out*>(out.data), out.stride, dim);
       };
-      if (dim <= 4 * kThreads * 2) {
-        args(rms_norm_kernel<Out, 2>);
+      const bool few = dim <= 4 * kThreads * 2;
+      if (layer) {
+        args(few ? vector_norm_kernel<NormKind::kLayer, Out, 2>
+                 : vector_norm_kernel<NormKind::kLayer, Out, kPerThread>);
       } else {
-        args(rms_norm_kernel<Out, kPerThread>);
+        args(few ? vector_norm_kernel<NormKind::kRms, Out, 2>
+                 : vector_norm_kernel<NormKind::kRms, Out, kPerThread>);
       }
       return;
     }
