@@ -78,6 +78,8 @@ json phase_json(const DecoderStats& before, const DecoderStats& after, double se
   link("disk_write_kv", more(swap, &Swap::disk_written_bytes));
   link("host_to_gpu_activations", more(residual, &Residual::to_device_bytes));
   link("gpu_to_host_activations", more(residual, &Residual::to_host_bytes));
+  link("disk_read_activations", more(residual, &Residual::disk_read_bytes));
+  link("disk_write_activations", more(residual, &Residual::disk_written_bytes));
   link("host_to_gpu_attention", more(cpu, &Cpu::to_device_bytes));
   link("gpu_to_host_attention", more(cpu, &Cpu::to_host_bytes));
   const double cpu_s = after.host_attention.compute_s - before.host_attention.compute_s;

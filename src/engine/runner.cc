@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/byte_units.h"
 #include "base/checked_math.h"
@@ -176,8 +177,9 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
             "the KV cache on disk (--kv) needs {}, but --disk-memory is {}", format_bytes(on_disk),
             format_bytes(size.disk_bytes));
 
-  const bool offloaded =
-      !loaded.weights.streamed.empty() || away > 0 || (apart && plan.activations.device < 1);
+  TierShares activations = plan.activations;
+  if (!apart) activations.device += std::exchange(activations.host, 0);
+  const bool offloaded = !loaded.weights.streamed.empty() || away > 0 || activations.device < 1;
   const int64_t budget = device.info().memory_bytes;
   DecoderOptions options;
   options.max_tokens = static_cast<int>(plan.schedule == ScheduleKind::kRow
@@ -186,12 +188,15 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
   options.micro_tokens = size.micro_tokens;
   if (!offloaded) options.micro_tokens = options.max_tokens;
   options.micro_sequences = plan.micro_batch;
-  SPW_CHECK(plan.activations.disk == 0, kUnsupported,
-            "activations on disk are not there yet; keep them on the GPU and in host memory "
-            "(--activations)");
-  if (apart) options.device_activations = plan.activations.device;
+  options.activations = activations;
   options.overlap = plan.overlap;
   options.host = &host;
+  options.disk_dir = size.disk_dir;
+  const uint64_t rows_on_disk =
+      ResidualStore::needs(residual_options(options, spec), device.host_visible()).disk;
+  SPW_CHECK(rows_on_disk <= size.disk_bytes - on_disk, kInvalidArgument,
+            "activations on disk (--activations) need {}, but of --disk-memory {} are left",
+            format_bytes(rows_on_disk), format_bytes(size.disk_bytes - on_disk));
 
   std::unique_ptr<WeightStream> stream;
   if (!loaded.weights.streamed.empty()) {
@@ -205,9 +210,10 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
     const auto used = static_cast<int64_t>(device.usage().total());
     const ActivationBytes each =
         activation_bytes(spec, device.activation_type(loaded.weights.matrix_type()));
-    const auto step_rows = static_cast<int64_t>(options.device_activations * options.max_tokens) +
-                           (options.device_activations < 1 ? 2 * options.micro_tokens : 0);
-    const int64_t later = each.of_step * step_rows + each.of_batch * options.micro_tokens +
+    const int64_t rope_rows = spec.rope.dims * int64_t{sizeof(float)} * options.max_tokens;
+    const auto rows = static_cast<int64_t>(
+        ResidualStore::needs(residual_options(options, spec), device.host_visible()).device);
+    const int64_t later = rows + rope_rows + each.of_batch * options.micro_tokens +
                           each.of_logits * size.sequences + workspace_bytes(loaded.model, size);
     const auto block = static_cast<int64_t>(KvSwap::device_bytes(kv.shape(), 1));
     const int64_t room = (budget - used - later) / (KvSwap::kBuffers * block);

@@ -92,6 +92,14 @@ def test_nor_on_where_the_kv_cache_is(spillway, tiny_model, disk, kv_type):
     assert list(disk.iterdir()) == []
 
 
+@pytest.mark.parametrize("activations", ["0,0,100", "20,30,50"])
+def test_nor_on_where_activations_are(spillway, tiny_model, disk, activations):
+    expected = greedy(spillway, tiny_model).json()
+    options = ["--activations", activations, "--disk-memory", "1GiB", "--disk-dir", disk, "--chunk", "3"]
+    assert greedy(spillway, tiny_model, *options).json()["ids"] == expected["ids"]
+    assert list(disk.iterdir()) == []
+
+
 def test_the_logits_do_not_either(spillway, tiny_folder, tmp_path, disk):
     numpy = pytest.importorskip("numpy")
     options = [*CPU, "--weights", "0,10,90", "--disk-memory", "1GiB", "--disk-dir", disk]
@@ -273,6 +281,8 @@ def count_read(process):
         (["--weights", "nan,50,50"], "--weights"),
         (["--kv", "1,2,3"], "--kv"),
         (["--kv", "0,0,100"], "--kv"),
+        (["--activations", "1,2,3"], "--activations"),
+        (["--activations", "0,0,100"], "--activations"),
         (["--host-memory", "lots"], "--host-memory"),
         (["--host-memory", "0"], "--host-memory"),
         (["--disk-memory", "-3"], "--disk-memory"),
