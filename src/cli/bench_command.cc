@@ -125,9 +125,14 @@ int bench(BenchOptions options) {
   std::vector<RequestLengths> lengths;
   options.session.expected_tokens = int64_t{options.size.prompt_len} + options.size.gen_len;
   options.session.expected_sequences = options.size.batch;
+  options.session.least_tokens = options.session.expected_tokens;
+  options.session.least_sequences = options.size.batch;
   if (options.lengths) {
     lengths = read_request_lengths(*options.lengths, options.requests);
     options.session.expected_tokens = std::ranges::max(lengths, {}, &RequestLengths::total).total();
+    // Some may be too long for the model.
+    options.session.least_tokens = std::ranges::min(lengths, {}, &RequestLengths::total).total();
+    options.session.least_sequences = 1;
   }
   const size_t plans = std::max<size_t>(1, options.session.placement.plans.size());
   for (size_t i = 0; i < plans; ++i) {

@@ -137,20 +137,24 @@ std::unique_ptr<Device> make_device(const std::string& name, const std::string& 
 
 namespace {
 
+// What there is of each memory. Of the host's, where nobody said how much to use, what is free.
+Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host) {
+  Budgets budgets;
+  budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
+  budgets.host =
+      static_cast<uint64_t>(options.placement.host_memory.empty() ? host_memory().available_bytes
+                                                                  : host.info().memory_bytes);
+  budgets.disk = options.placement.disk_bytes();
+  return budgets;
+}
+
 // Where weights and KV go: as the options say, or by the rule.
-Plan decide_plan(const SessionOptions& options, size_t which, Device& device, Device& host,
+Plan decide_plan(const SessionOptions& options, size_t which, Device& device, Budgets budgets,
                  const Model& model, const RunSize& size) {
-  const uint64_t disk_bytes = options.placement.disk_bytes();  // also where none of it is used
   std::optional<Plan> plan = options.placement.try_explicit_plan(which);
   const bool limited = !device.host_visible() || !options.placement.host_memory.empty();
   if (!plan && limited) {
-    Budgets budgets;
-    budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
-    budgets.host = static_cast<uint64_t>(host.info().memory_bytes);
-    if (options.placement.host_memory.empty()) {
-      budgets.host = static_cast<uint64_t>(host_memory().available_bytes) / 10 * 9;
-    }
-    budgets.disk = disk_bytes;
+    if (options.placement.host_memory.empty()) budgets.host = budgets.host / 10 * 9;
     plan = fill_from_the_top(fill_request(device, model, size, budgets));
   }
   if (!plan) plan.emplace();
@@ -202,8 +206,13 @@ Session::Session(const SessionOptions& options, size_t which)
   int64_t tokens = options.expected_tokens > 0 ? options.expected_tokens
                                                : std::min<int64_t>(spec.max_context, 4096);
   if (!has_any_context(options.model, spec)) tokens = std::min(tokens, spec.max_context);
-  plan = decide_plan(options, which, *device, host(), loaded->model,
+  const Budgets budgets = budgets_of(options, *device, host());
+  plan = decide_plan(options, which, *device, budgets, loaded->model,
                      {tokens, options.expected_sequences, max_step_tokens, kv_type});
+  const RunSize least{std::min(tokens, options.least_tokens), options.least_sequences,
+                      max_step_tokens, kv_type};
+  check_fits(run_needs(*device, loaded->model, plan, least, load), !device->host_visible(),
+             budgets);
   {
     ProgressBar bar("loading " + options.model);
     load.progress = [&](uint64_t done, uint64_t total) {

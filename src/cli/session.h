@@ -37,6 +37,9 @@ struct SessionOptions {
   // for it.
   int64_t expected_tokens = 0;
   int64_t expected_sequences = 1;
+  // What it will need at least, known for sure: what cannot hold it is refused before any work.
+  int64_t least_tokens = 1;
+  int64_t least_sequences = 1;
 
   // MODEL and the options that all such commands share.
   void add_to(CLI::App& command, bool several_plans = false);

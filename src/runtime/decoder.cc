@@ -28,6 +28,26 @@ ResidualStoreOptions residual_options(const DecoderOptions& options, const Model
           .disk_budget = options.disk_budget};
 }
 
+ResidualStore::Needs activation_needs(const DecoderOptions& options, const ModelSpec& spec,
+                                      DType inner, bool host_visible, int64_t logit_rows) {
+  const ResidualStoreOptions residual = residual_options(options, spec);
+  ResidualStore::Needs needs = ResidualStore::needs(residual, host_visible);
+  const int64_t mlp = spec.gated_mlp ? 2 * spec.ffn : spec.ffn;
+  int64_t device = row_bytes(inner, spec.hidden + 2 * spec.q_dim() + 2 * spec.kv_dim() + mlp) *
+                   residual.micro_tokens;
+  if (spec.position == PositionKind::kRope)
+    device += row_bytes(DType::kF32, spec.rope.dims) * residual.tokens;
+  if (spec.embedding_dim != spec.hidden) {
+    device +=
+        row_bytes(inner, spec.embedding_dim) * std::max<int64_t>(residual.micro_tokens, logit_rows);
+  }
+  device +=
+      (row_bytes(DType::kF32, spec.hidden + spec.vocab_size) + row_bytes(inner, spec.hidden)) *
+      logit_rows;
+  needs.device += static_cast<uint64_t>(device);
+  return needs;
+}
+
 Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weights, int max_tokens)
     : Decoder(device, spec, weights, DecoderOptions{.max_tokens = max_tokens}) {}
 

@@ -50,6 +50,11 @@ struct DecoderOptions {
 // How a decoder with such options keeps its residual stream.
 ResidualStoreOptions residual_options(const DecoderOptions& options, const ModelSpec& spec);
 
+// What a decoder takes of each memory as activations, in steps with `logit_rows` rows of logits;
+// `inner` is the type between matrices.
+ResidualStore::Needs activation_needs(const DecoderOptions& options, const ModelSpec& spec,
+                                      DType inner, bool host_visible, int64_t logit_rows);
+
 // What a decoder has moved and waited for.
 struct DecoderStats {
   HostAttention::Stats host_attention;

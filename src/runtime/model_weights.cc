@@ -13,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "memory/piece_loop.h"
 #include "runtime/load_weights.h"
+#include "storage/extent_reader.h"
 #include "storage/weight_file.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
@@ -30,6 +31,19 @@ WeightLayout layout_on(const Device& device, const Model& model, const BoundWeig
   return model.is_multiplied(slot) ? device.preferred_layout(weight.dtype, slot.rows, slot.cols)
                                    : WeightLayout::kRows;
 }
+
+std::vector<Tier> homes_on(const Device& device, const Model& model, TierShares shares) {
+  if (device.host_visible()) shares.device += std::exchange(shares.host, 0);  // one memory
+  return weight_homes(model, shares);
+}
+
+// A weight, the layout it should have: whether a step can use it as the model's file has it.
+bool is_as_stored(const BoundWeight& weight, WeightLayout layout) {
+  return weight.extent && !weight.loaded_from && layout == WeightLayout::kRows;
+}
+
+// Memory for writing weights to disk.
+constexpr size_t kWriteBytes = size_t{16} << 20;
 
 // Fills weights of a size in the GBs at the speed of memory: one pattern per type and spread,
 // copied by all threads.
@@ -163,6 +177,53 @@ DType ModelWeights::matrix_type() const {
   return layers.front().query.weight.dtype;
 }
 
+WeightNeeds weight_needs(const Device& device, const Model& model, const TierShares& shares,
+                         const WeightLoadOptions& options) {
+  const std::vector<Tier> homes = homes_on(device, model, shares);
+  const WeightBytes bytes = weight_bytes(model, homes);
+  WeightNeeds needs;
+  needs.device = bytes.in_tier[static_cast<size_t>(Tier::kDevice)];
+  needs.host = bytes.in_tier[static_cast<size_t>(Tier::kHost)];
+  needs.disk = bytes.in_tier[static_cast<size_t>(Tier::kDisk)];
+  needs.from_disk = needs.disk > 0;
+  bool mapped = device.host_visible() && options.access == WeightAccess::kMapped && needs.disk == 0;
+  std::map<int, std::vector<StreamedWeight>> streamed;
+  uint64_t largest_written = 0;
+  for (size_t i = 0; i < homes.size(); ++i) {
+    const BoundWeight& weight = model.weights[i];
+    const WeightSlot& slot = weight.slot;
+    const WeightLayout layout = layout_on(device, model, weight);
+    const bool stays = is_as_stored(weight, layout);
+    if (homes[i] == Tier::kDevice) {
+      mapped = mapped && stays;
+      continue;
+    }
+    // As it will be streamed: all that counts is how many bytes, and where in a block they begin.
+    static constexpr std::byte kInMemory{};
+    const auto size = static_cast<uint64_t>(weight.bytes());
+    streamed[slot.layer].push_back({slot.role,
+                                    {weight.dtype, slot.rows, slot.cols, nullptr, layout},
+                                    homes[i] == Tier::kHost ? &kInMemory : nullptr,
+                                    stays ? *weight.extent : Extent{0, 0, size}});
+    if (homes[i] == Tier::kDisk && !stays) largest_written = std::max(largest_written, size);
+  }
+  if (mapped) needs.device = 0;  // pages of the page cache, which are nobody's
+  needs.streamed_layers = static_cast<int>(streamed.size());
+  for (const auto& [layer, weights] : streamed)
+    needs.slot = std::max(needs.slot, streamed_bytes(weights));
+  if (largest_written > 0) needs.loading_host = kWriteBytes + kDirectAlignment + largest_written;
+  return needs;
+}
+
+uint64_t streamed_bytes(std::span<const StreamedWeight> weights) {
+  uint64_t bytes = kDirectAlignment;
+  for (const StreamedWeight& weight : weights) {
+    bytes += weight.host != nullptr ? aligned_weight_bytes(weight.view.bytes())
+                                    : ExtentReader::buffer_bytes({&weight.extent, 1});
+  }
+  return bytes;
+}
+
 // Every weight once, by home: targets have their layout, and their place where that is memory.
 struct ModelWeights::Homes {
   std::vector<WeightTarget> on_device, on_host, on_disk;
@@ -171,13 +232,8 @@ struct ModelWeights::Homes {
 // Takes the memory and the disk, and sets every view but those of mapped weights.
 ModelWeights::Homes ModelWeights::place(Device& device, const Model& model,
                                         const WeightPlacement& placement) {
-  TierShares shares = placement.shares;
-  if (device.host_visible()) {  // its memory is the host's
-    shares.device += shares.host;
-    shares.host = 0;
-  }
   Device& host = placement.host == nullptr ? device : *placement.host;
-  const std::vector<Tier> tiers = weight_homes(model, shares);
+  const std::vector<Tier> tiers = homes_on(device, model, placement.shares);
   const WeightBytes bytes = weight_bytes(model, tiers);
   const uint64_t on_disk = bytes.in_tier[static_cast<size_t>(Tier::kDisk)];
   SPW_CHECK(on_disk <= placement.disk_budget, kOutOfMemory,
@@ -246,7 +302,6 @@ class FileFiller {
     return WeightFileWriter::bytes_for(sizes);
   }
 
-  static constexpr size_t kWriteBytes = size_t{16} << 20;
   std::span<std::byte> aligned_staging() const {
     const auto address = reinterpret_cast<uintptr_t>(staging_.data());
     return {staging_.data() + (0 - address) % kDirectAlignment, kWriteBytes};
@@ -295,7 +350,7 @@ uint64_t file_bytes(std::span<const WeightTarget> targets) {
 }
 
 bool is_as_stored(const WeightTarget& target) {
-  return !target.weight->loaded_from && target.layout == WeightLayout::kRows;
+  return is_as_stored(*target.weight, target.layout);
 }
 
 }  // namespace

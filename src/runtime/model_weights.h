@@ -53,6 +53,20 @@ struct StreamedWeight {
   Extent extent = {};               // of ModelWeights::files
 };
 
+// What those of a layer take in device memory. Such as are read in place take whole blocks.
+uint64_t streamed_bytes(std::span<const StreamedWeight> weights);
+
+// What weights take of each memory, before they are loaded.
+struct WeightNeeds {
+  uint64_t device = 0, host = 0, disk = 0;
+  uint64_t slot = 0;          // on the device: the largest layer's share that streams through
+  int streamed_layers = 0;    // that have one
+  bool from_disk = false;     // some of it comes from there
+  uint64_t loading_host = 0;  // of host memory, while they are written to disk
+};
+WeightNeeds weight_needs(const Device& device, const Model& model, const TierShares& shares,
+                         const WeightLoadOptions& options);
+
 // Owns the bytes that its views point to: maps where every weight is mapped and stays as it is in
 // the file, otherwise an arena, where matrices are in the layout that the device prefers, packed
 // or quantized piece by piece on their way in. Each is in memory once. What a placement keeps off

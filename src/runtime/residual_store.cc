@@ -64,7 +64,7 @@ ResidualStore::Needs ResidualStore::needs(const ResidualStoreOptions& asked, boo
   if (on_disk) {
     needs.disk =
         RowFile::file_bytes(row, static_cast<uint64_t>(options.tokens - first_on_disk(options)));
-    if (!in_place) needs.host += 2 * staging_bytes(options);
+    if (!in_place) needs.host_staging = 2 * staging_bytes(options);
   }
   return needs;
 }

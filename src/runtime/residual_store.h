@@ -65,6 +65,7 @@ class ResidualStore {
   // What one takes of each memory.
   struct Needs {
     uint64_t device = 0, host = 0, disk = 0;
+    uint64_t host_staging = 0;
   };
   static Needs needs(const ResidualStoreOptions& options, bool host_visible);
 

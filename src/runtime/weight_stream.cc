@@ -17,14 +17,8 @@ constexpr size_t kCopyBytes = size_t{32} << 20;
 constexpr uint64_t kReadBytes = uint64_t{2} << 20;
 constexpr size_t kMostCopiers = 8;
 
-// In a slot. What is read in place takes whole blocks.
-uint64_t layer_bytes(std::span<const StreamedWeight> weights) {
-  uint64_t bytes = kDirectAlignment;
-  for (const StreamedWeight& weight : weights) {
-    bytes += weight.host != nullptr ? aligned_weight_bytes(weight.view.bytes())
-                                    : ExtentReader::buffer_bytes({&weight.extent, 1});
-  }
-  return bytes;
+size_t slot_count(const WeightStreamOptions& options, size_t layers) {
+  return std::min(static_cast<size_t>(options.slots), layers + 1);
 }
 
 std::span<std::byte> as_direct_io_wants(std::byte* data, size_t bytes) {
@@ -45,9 +39,18 @@ struct WeightStream::Stage {
   std::span<std::byte> aligned() const { return as_direct_io_wants(memory.data(), memory.bytes()); }
 };
 
+WeightStream::Needs WeightStream::needs(const WeightNeeds& weights, bool host_visible,
+                                        const WeightStreamOptions& options) {
+  if (weights.streamed_layers == 0) return {};
+  const auto layers = static_cast<size_t>(weights.streamed_layers);
+  const bool through_stages = !host_visible && weights.from_disk;
+  return {.device = slot_count(options, layers) * weights.slot,
+          .host = through_stages ? static_cast<uint64_t>(options.stages) * Stage::kBytes : 0};
+}
+
 uint64_t WeightStream::slot_bytes(const ModelWeights& weights) {
   uint64_t largest = 0;
-  for (const auto& layer : weights.streamed) largest = std::max(largest, layer_bytes(layer));
+  for (const auto& layer : weights.streamed) largest = std::max(largest, streamed_bytes(layer));
   return largest;
 }
 
@@ -68,7 +71,7 @@ WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& wei
   // Where the host's memory is the device's, nothing lives in the host's instead.
   SPW_ASSERT(!device.host_visible() || !from_host);
   const uint64_t bytes = slot_bytes(weights);
-  slots_.resize(std::min(static_cast<size_t>(options.slots), layers_.size() + 1));
+  slots_.resize(slot_count(options, layers_.size()));
   for (Slot& slot : slots_) {
     slot.memory = device.allocate(bytes, MemoryTag::kStaging);
     slot.loaded = device.make_event();

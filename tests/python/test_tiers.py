@@ -189,6 +189,26 @@ def test_budgets_that_are_too_small_are_refused_before_work(spillway, disk, opti
     assert names in done.err
 
 
+@pytest.mark.parametrize(
+    "options, names",
+    [
+        (["--host-memory", "900MiB", "--weights", "0,100,0"], ["weights", "--host-memory", "--weights"]),
+        # The two layers that stream through do not fit beside what stays.
+        (["--host-memory", "500MiB", "--weights", "0,25,75", "--disk-memory", "4GiB"], ["staging", "--host-memory"]),
+        (["--host-memory", "900MiB", "--weights", "0,40,60", "--kv", "0,50,50", "--disk-memory", "700MiB"], ["KV cache", "--disk-memory"]),
+    ],
+)
+def test_an_explicit_plan_that_cannot_fit_is_refused_before_work(spillway, disk, options, names):
+    # Had it begun to write weights, that is what would have failed.
+    faults = os.environ | {"SPILLWAY_FAULTS": "io.open:1+:eio,io.allocate:1+:eio"}
+    sizes = ["--prompt-len", 500, "--gen-len", 12, "--batch", 40]
+    done = spillway.run("bench", LARGE, *CPU, *options, "--disk-dir", disk, *sizes, env=faults)
+    done.assert_one_line_error(FAILED)
+    assert "the plan needs" in done.err
+    for name in names:
+        assert name in done.err
+
+
 # The disk.
 
 
