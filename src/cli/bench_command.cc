@@ -87,8 +87,7 @@ void print_report(const json& out) {
   print_tiers_and_tuning(out);
 }
 
-json bench_plan(const BenchOptions& options, size_t which) {
-  Session session(options.session, which);
+json bench_plan(const BenchOptions& options, Session& session) {
   const WorkloadSize& size = options.size;
   ModelSpec& spec = session.loaded->model.spec;
   if (has_any_context(options.session.model, spec))
@@ -135,9 +134,16 @@ int bench(BenchOptions options) {
     options.session.least_sequences = 1;
   }
   const size_t plans = std::max<size_t>(1, options.session.placement.plans.size());
+  // One for all plans: a weight is made or read once, and then only changes its home.
+  std::optional<Session> session;
   for (size_t i = 0; i < plans; ++i) {
-    const json out = lengths.empty() ? bench_plan(options, i)
-                                     : bench_lengths(options.session, i, lengths,
+    if (session) {
+      session->use_plan(options.session, i);
+    } else {
+      session.emplace(options.session, i);
+    }
+    const json out = lengths.empty() ? bench_plan(options, *session)
+                                     : bench_lengths(options.session, *session, lengths,
                                                      options.size.batch, options.repeat);
     if (options.json) {
       print_json(out);

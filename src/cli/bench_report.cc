@@ -49,6 +49,8 @@ json session_json(const SessionOptions& options, Session& session) {
                                        : json{{"file", tuning->path.string()},
                                               {"shapes", tuning->table.measured().size()}}},
           {"load_s", session.load_seconds},
+          {"weights_made", session.loaded->weights.counts().made},
+          {"weights_kept", session.loaded->weights.counts().kept},
           {"plan", json::parse(plan_to_json(session.plan))},
           {"tiers", tiers}};
 }

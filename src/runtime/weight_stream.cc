@@ -58,13 +58,14 @@ WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& wei
                            const WeightStreamOptions& options)
     : device_(device), weights_(weights), options_(options) {
   SPW_ASSERT(options.slots >= 1 && options.stages >= 1);
-  bool from_disk = false, from_host = false;
+  bool from_disk = false, from_host = false, all_pinned = true;
   for (size_t layer = 0; layer < weights.streamed.size(); ++layer) {
     if (weights.streamed[layer].empty()) continue;
     layers_.push_back(static_cast<int>(layer));
     for (const StreamedWeight& weight : weights.streamed[layer]) {
       from_disk = from_disk || weight.host == nullptr;
       from_host = from_host || weight.host != nullptr;
+      all_pinned = all_pinned && (weight.host == nullptr || weight.pinned);
     }
   }
   SPW_ASSERT(!layers_.empty());
@@ -82,8 +83,7 @@ WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& wei
     queue_ = std::make_unique<IoQueue>();
     reader_ = std::make_unique<ExtentReader>(*queue_, weights.files);
   }
-  const bool through_stages =
-      !device.host_visible() && (from_disk || (from_host && !weights.host_is_pinned()));
+  const bool through_stages = !device.host_visible() && (from_disk || !all_pinned);
   for (int i = 0; through_stages && i < options.stages; ++i) {
     stages_.push_back(std::make_unique<Stage>(Stage{
         PinnedBuffer(host, device, Stage::kBytes, MemoryTag::kStaging), device.make_event()}));
@@ -172,7 +172,7 @@ void WeightStream::send_layer(size_t layer, Slot& slot) {
     const auto bytes = static_cast<size_t>(view.bytes());
     if (weight.host == nullptr) {
       on_disk.push_back({&weight, at});
-    } else if (!weights_.host_is_pinned()) {
+    } else if (!weight.pinned) {
       not_pinned.push_back({&weight, at});
     } else {
       for (size_t done = 0; done < bytes; done += kCopyBytes)

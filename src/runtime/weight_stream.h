@@ -15,6 +15,7 @@
 #include "memory/pinned_buffer.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
+#include "runtime/weight_homes.h"
 #include "storage/extent_reader.h"
 
 namespace spillway {

@@ -136,6 +136,12 @@ def test_bench_measures_several_plans_one_after_the_other(spillway, tmp_path, di
     # Two decode steps read all of the layers' matrices (12 * hidden^2 halves a layer) twice; a layer is one ahead.
     layer = 12 * 768 * 768 * 2
     assert 22 * layer <= read[2] <= 26 * layer
+    # Weights are made once: later they only change their homes.
+    assert results[0]["weights_made"] > 0 and results[0]["weights_kept"] == 0
+    assert [result["weights_made"] for result in results[1:]] == [0, 0]
+    # Each plan's own, not those of the plan before.
+    weights = [result["tiers"]["host"]["peak_bytes_by_tag"]["weights"] for result in results]
+    assert weights[0] > weights[1] > weights[2]
 
 
 # Budgets.
