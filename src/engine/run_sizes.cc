@@ -57,6 +57,14 @@ ActivationBytes activation_bytes(const ModelSpec& spec, DType inner) {
   return bytes;
 }
 
+// As ModelWeights::matrix_type(), before they are loaded: what a decoder chooses activations by.
+DType matrix_type(const Model& model) {
+  for (const BoundWeight& weight : model.weights) {
+    if (weight.slot.layer == 0 && weight.slot.role == WeightRole::kQuery) return weight.dtype;
+  }
+  return model.main_dtype();
+}
+
 // A block of the file is one of a layer, K and V.
 uint64_t kv_file_bytes(const RunLayout& layout) {
   const auto layers = static_cast<uint64_t>(layout.kv_shape.layers);
@@ -183,7 +191,7 @@ RunNeeds run_needs(const Device& device, const Model& model, const Plan& plan, c
   const WeightNeeds weights = weight_needs(device, model, plan.weights, load);
   const WeightStream::Needs stream = WeightStream::needs(weights, !apart, {});
   const RunLayout layout = layout_run(device, spec, plan, size, weights.streamed_layers > 0);
-  const DType inner = device.activation_type(model.main_dtype());
+  const DType inner = device.activation_type(matrix_type(model));
   const ResidualStore::Needs activations =
       activation_needs(layout.decoder, spec, inner, !apart,
                        sequences_at_once(plan, static_cast<int>(size.sequences)));

@@ -74,12 +74,14 @@ std::vector<Placement> every_placement() {
     }
   }
   p = {};
-  p.name = "nothing can be pinned";
   p.weights = {0, 1, 0};
   p.device_sequences = 0;
   p.host_share = 0.5;
-  p.pinnable_bytes = 0;
-  all.push_back(p);
+  for (const uint64_t bytes : {0, 60'000}) {  // none of it, some
+    p.pinnable_bytes = bytes;
+    p.name = fmt::format("{} bytes can be pinned", bytes);
+    all.push_back(p);
+  }
   p.pinnable_bytes = ~uint64_t{0};
   for (const int slots : {1, 3, 9}) {
     p.name = fmt::format("{} slots", slots);

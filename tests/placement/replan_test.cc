@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/fault_points.h"
 #include "engine/runner.h"
 #include "storage/gguf_writer.h"
 #include "tensor/random_fill.h"
@@ -56,6 +57,7 @@ class ReplanTest : public testing::Test {
  protected:
   static constexpr int kSequences = 3;
   static constexpr int64_t kTokens = 32;
+  void TearDown() override { disarm_faults(); }
 
   // Devices for a sequence of plans.
   struct Machine {
@@ -217,6 +219,41 @@ TEST_F(ReplanTest, BudgetsHoldFromPlanToPlan) {
     EXPECT_GT(made, 0);
     EXPECT_GT(kept, 0);
     EXPECT_LE(machine.host.usage().peak_bytes, most);
+  }
+}
+
+// Whatever fails between two plans: the next one is right, or there is an error and the one after
+// it, made from nothing, is right.
+TEST_F(ReplanTest, FaultsBetweenPlansCostTimeOrAnError) {
+  for (const bool with_accelerator : {true, false}) {
+    const TierShares before{0.3, 0.3, 0.4}, after{0.4, 0.4, 0.2};
+    for (const char* point : {"alloc.host", "alloc.device", "io.read", "io.write", "io.open"}) {
+      int failed = 0;
+      for (uint64_t n = 1, hits = 1; n <= hits; ++n) {
+        SCOPED_TRACE(fmt::format("{} {}, accelerator {}", point, n, with_accelerator));
+        Machine machine(with_accelerator);
+        const auto loaded = describe(machine, "llama");
+        load(machine, *loaded, before, kPlenty);
+        const std::vector<float> expected = logits(machine, *loaded, before);
+        arm_fault(point, n, point[0] == 'a' ? FaultKind::kEnomem : FaultKind::kEio);
+        try {
+          load(machine, *loaded, after, kPlenty);
+          hits = std::max(hits, fault_hits(point));
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), point[0] == 'a' ? ErrorCode::kOutOfMemory : ErrorCode::kIo);
+          ++failed;
+          hits = std::max(hits, n + 1);
+          disarm_faults();
+          load(machine, *loaded, after, kPlenty);
+        }
+        disarm_faults();
+        EXPECT_EQ(logits(machine, *loaded, after), expected);
+        loaded->weights = ModelWeights();
+        EXPECT_EQ(machine.host.usage().bytes[static_cast<int>(MemoryTag::kWeights)], 0u);
+        if (HasFailure()) return;
+      }
+      RecordProperty(fmt::format("{} {}", point, with_accelerator), failed);
+    }
   }
 }
 
