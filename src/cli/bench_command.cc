@@ -87,8 +87,7 @@ void print_report(const json& out) {
   print_tiers_and_tuning(out);
 }
 
-json bench_plan(const BenchOptions& options, size_t which) {
-  Session session(options.session, which);
+json bench_plan(const BenchOptions& options, Session& session) {
   const WorkloadSize& size = options.size;
   ModelSpec& spec = session.loaded->model.spec;
   if (has_any_context(options.session.model, spec))
@@ -125,14 +124,26 @@ int bench(BenchOptions options) {
   std::vector<RequestLengths> lengths;
   options.session.expected_tokens = int64_t{options.size.prompt_len} + options.size.gen_len;
   options.session.expected_sequences = options.size.batch;
+  options.session.least_tokens = options.session.expected_tokens;
+  options.session.least_sequences = options.size.batch;
   if (options.lengths) {
     lengths = read_request_lengths(*options.lengths, options.requests);
     options.session.expected_tokens = std::ranges::max(lengths, {}, &RequestLengths::total).total();
+    // Some may be too long for the model.
+    options.session.least_tokens = std::ranges::min(lengths, {}, &RequestLengths::total).total();
+    options.session.least_sequences = 1;
   }
   const size_t plans = std::max<size_t>(1, options.session.placement.plans.size());
+  // One for all plans: a weight is made or read once, and then only changes its home.
+  std::optional<Session> session;
   for (size_t i = 0; i < plans; ++i) {
-    const json out = lengths.empty() ? bench_plan(options, i)
-                                     : bench_lengths(options.session, i, lengths,
+    if (session) {
+      session->use_plan(options.session, i);
+    } else {
+      session.emplace(options.session, i);
+    }
+    const json out = lengths.empty() ? bench_plan(options, *session)
+                                     : bench_lengths(options.session, *session, lengths,
                                                      options.size.batch, options.repeat);
     if (options.json) {
       print_json(out);

@@ -114,9 +114,8 @@ json rates_json(std::span<const RequestLengths> requests, size_t block, double s
 
 }  // namespace
 
-json bench_lengths(const SessionOptions& options, size_t plan,
+json bench_lengths(const SessionOptions& options, Session& session,
                    std::span<const RequestLengths> lengths, int batch, int repeat) {
-  Session session(options, plan);
   ModelSpec& spec = session.loaded->model.spec;
   if (has_any_context(options.model, spec))
     spec.max_context = std::max(spec.max_context, options.expected_tokens);

@@ -11,9 +11,9 @@
 namespace spillway {
 
 // At most `batch` sequences at once; the report is of the median of `repeat` runs. Requests beyond
-// the model's context are left out and counted. `plan`: which of those that the options name.
+// the model's context are left out and counted.
 // Throws kInvalidArgument where none is left, kCancelled when interrupted.
-nlohmann::json bench_lengths(const SessionOptions& options, size_t plan,
+nlohmann::json bench_lengths(const SessionOptions& options, Session& session,
                              std::span<const RequestLengths> lengths, int batch, int repeat);
 void print_lengths_report(const nlohmann::json& report);
 

@@ -49,6 +49,8 @@ json session_json(const SessionOptions& options, Session& session) {
                                        : json{{"file", tuning->path.string()},
                                               {"shapes", tuning->table.measured().size()}}},
           {"load_s", session.load_seconds},
+          {"weights_made", session.loaded->weights.counts().made},
+          {"weights_kept", session.loaded->weights.counts().kept},
           {"plan", json::parse(plan_to_json(session.plan))},
           {"tiers", tiers}};
 }
@@ -79,6 +81,8 @@ json phase_json(const DecoderStats& before, const DecoderStats& after, double se
   link("disk_write_kv", more(swap, &Swap::disk_written_bytes));
   link("host_to_gpu_activations", more(residual, &Residual::to_device_bytes));
   link("gpu_to_host_activations", more(residual, &Residual::to_host_bytes));
+  link("disk_read_activations", more(residual, &Residual::disk_read_bytes));
+  link("disk_write_activations", more(residual, &Residual::disk_written_bytes));
   link("host_to_gpu_attention", more(cpu, &Cpu::to_device_bytes));
   link("gpu_to_host_attention", more(cpu, &Cpu::to_host_bytes));
   const double cpu_s = after.host_attention.compute_s - before.host_attention.compute_s;

@@ -137,20 +137,24 @@ std::unique_ptr<Device> make_device(const std::string& name, const std::string& 
 
 namespace {
 
+// What there is of each memory. Of the host's, where nobody said how much to use, what is free.
+Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host) {
+  Budgets budgets;
+  budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
+  budgets.host =
+      static_cast<uint64_t>(options.placement.host_memory.empty() ? host_memory().available_bytes
+                                                                  : host.info().memory_bytes);
+  budgets.disk = options.placement.disk_bytes();
+  return budgets;
+}
+
 // Where weights and KV go: as the options say, or by the rule.
-Plan decide_plan(const SessionOptions& options, size_t which, Device& device, Device& host,
+Plan decide_plan(const SessionOptions& options, size_t which, Device& device, Budgets budgets,
                  const Model& model, const RunSize& size) {
-  const uint64_t disk_bytes = options.placement.disk_bytes();  // also where none of it is used
   std::optional<Plan> plan = options.placement.try_explicit_plan(which);
   const bool limited = !device.host_visible() || !options.placement.host_memory.empty();
   if (!plan && limited) {
-    Budgets budgets;
-    budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
-    budgets.host = static_cast<uint64_t>(host.info().memory_bytes);
-    if (options.placement.host_memory.empty()) {
-      budgets.host = static_cast<uint64_t>(host_memory().available_bytes) / 10 * 9;
-    }
-    budgets.disk = disk_bytes;
+    if (options.placement.host_memory.empty()) budgets.host = budgets.host / 10 * 9;
     plan = fill_from_the_top(fill_request(device, model, size, budgets));
   }
   if (!plan) plan.emplace();
@@ -191,38 +195,61 @@ Session::Session(const SessionOptions& options, size_t which)
 
   disk_dir = options.placement.disk_folder();
   disk_bytes = options.placement.disk_bytes();
-  const Stopwatch watch;
-  WeightLoadOptions load;
-  load.access = options.no_mmap ? WeightAccess::kDirect : WeightAccess::kMapped;
-  load.compress = options.compress_weights;
-  load.cancel = &interrupted();
-  loaded = describe_for_loading(*device, path, load);
+  load_.access = options.no_mmap ? WeightAccess::kDirect : WeightAccess::kMapped;
+  load_.compress = options.compress_weights;
+  load_.cancel = &interrupted();
+  loaded = describe_for_loading(*device, path, load_);
   kv_type = asked_kv_type.value_or(default_kv_type(loaded->model));
-  const ModelSpec& spec = loaded->model.spec;
-  int64_t tokens = options.expected_tokens > 0 ? options.expected_tokens
-                                               : std::min<int64_t>(spec.max_context, 4096);
-  if (!has_any_context(options.model, spec)) tokens = std::min(tokens, spec.max_context);
-  plan = decide_plan(options, which, *device, host(), loaded->model,
-                     {tokens, options.expected_sequences, max_step_tokens, kv_type});
-  {
-    ProgressBar bar("loading " + options.model);
-    load.progress = [&](uint64_t done, uint64_t total) {
-      bar.update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
-    };
-    load_weights_of(
-        *loaded, *device, load,
-        {.shares = plan.weights,
-         .host = &host(),
-         .disk_dir = options.placement.disk_folder(),
-         .disk_budget = plan.weights.disk > 0 ? options.placement.disk_bytes() : ~uint64_t{0}});
-  }
-  load_seconds = watch.seconds();
+  use_plan(options, which);
   if (tuning) {
     if (const auto bounds = tuning->table.try_scores(loaded->model.spec.name))
       device->ops().set_score_bounds(&*bounds);
   }
-  log_info("{}: {} of weights, mostly {}, in {:.2f} s; {} on {} with {} threads",
-           loaded->model.spec.name,
+}
+
+void Session::use_plan(const SessionOptions& options, size_t which) {
+  const Stopwatch watch;
+  const ModelSpec& spec = loaded->model.spec;
+  int64_t tokens = options.expected_tokens > 0 ? options.expected_tokens
+                                               : std::min<int64_t>(spec.max_context, 4096);
+  if (!has_any_context(options.model, spec)) tokens = std::min(tokens, spec.max_context);
+  Budgets budgets = budgets_of(options, *device, host());
+  // What the plan before holds is this one's, too.
+  if (options.placement.host_memory.empty()) budgets.host += host().usage().total();
+  plan = decide_plan(options, which, *device, budgets, loaded->model,
+                     {tokens, options.expected_sequences, max_step_tokens, kv_type});
+  const RunSize least{std::min(tokens, options.least_tokens), options.least_sequences,
+                      max_step_tokens, kv_type};
+  const RunNeeds needs = run_needs(*device, loaded->model, plan, least, load_);
+  check_fits(needs, !device->host_visible(), budgets);
+  const uint64_t weights_on_disk = needs.disk.bytes[static_cast<int>(MemoryTag::kWeights)];
+  // Of a plan after another, peaks are those of its run: between the two there is more.
+  const auto forget_peaks = [&] {
+    device->reset_peaks();
+    host().reset_peaks();
+  };
+  if (loaded->weights.try_stay(*device, loaded->model, plan.weights)) {
+    load_seconds = watch.seconds();
+    forget_peaks();
+    return;
+  }
+  WeightPlacement placement{.shares = plan.weights,
+                            .host = &host(),
+                            .disk_dir = disk_dir,
+                            .disk_budget = budgets.disk - (needs.disk.total() - weights_on_disk)};
+  WeightStore kept = loaded->weights.give_up(*device, loaded->model, placement, budgets.host);
+  placement.kept = &kept;
+  {
+    ProgressBar bar("loading " + options.model);
+    WeightLoadOptions load = load_;
+    load.progress = [&](uint64_t done, uint64_t total) {
+      bar.update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+    };
+    load_weights_of(*loaded, *device, load, placement);
+  }
+  load_seconds = watch.seconds();
+  if (loaded->weights.counts().kept > 0) forget_peaks();
+  log_info("{}: {} of weights, mostly {}, in {:.2f} s; {} on {} with {} threads", spec.name,
            format_bytes(static_cast<uint64_t>(loaded->model.weight_bytes())),
            dtype_name(loaded->model.main_dtype()), load_seconds, device->info().name,
            device->info().hardware, device->info().threads);

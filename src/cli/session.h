@@ -37,6 +37,9 @@ struct SessionOptions {
   // for it.
   int64_t expected_tokens = 0;
   int64_t expected_sequences = 1;
+  // What it will need at least, known for sure: what cannot hold it is refused before any work.
+  int64_t least_tokens = 1;
+  int64_t least_sequences = 1;
 
   // MODEL and the options that all such commands share.
   void add_to(CLI::App& command, bool several_plans = false);
@@ -49,10 +52,13 @@ struct SessionOptions {
 // model is what is asked of it.
 bool has_any_context(const std::string& model, const ModelSpec& spec);
 
-// A device and a model on it, loaded with a progress bar. Not movable.
+// A device and a model on it, loaded with a progress bar. Not movable, as runners refer to it.
 struct Session {
   // `plan`: which of those that the options name.
   explicit Session(const SessionOptions& options, size_t plan = 0);
+  // The next plan, for the same options: weights that this one has are kept, and only change their
+  // homes. No runner of this one may be left. After an error there is no model.
+  void use_plan(const SessionOptions& options, size_t plan);
 
   // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
   int64_t context_tokens(int64_t wanted) const;
@@ -74,6 +80,9 @@ struct Session {
   int max_step_tokens;
   float attention_topk;
   double load_seconds = 0;
+
+ private:
+  WeightLoadOptions load_;
 };
 
 // Also without a model: `--device` as a device; auto is the first GPU, or the CPU where there is

@@ -18,6 +18,7 @@ namespace spillway {
 namespace {
 
 constexpr size_t kAlignment = 64;
+constexpr size_t kPage = 4096;  // of larger buffers none shares one: each may be pinned by itself
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kHugeFrom = size_t{4} << 20;   // worth huge pages
 constexpr size_t kCheckFrom = size_t{1} << 20;  // worth asking the kernel what is left
@@ -64,7 +65,7 @@ Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
             memory_tag_name(tag), format_bytes(bytes), format_bytes(budget_),
             format_bytes(budget_ - std::min(budget_, usage_.total())), usage_.describe());
   const bool huge = bytes >= kHugeFrom;
-  const size_t alignment = huge ? kHugePage : kAlignment;
+  const size_t alignment = huge ? kHugePage : bytes >= kPage ? kPage : kAlignment;
   if (bytes >= kCheckFrom) {
     // The kernel promises more than it has; the process would die when it touches the pages.
     const int64_t available = unclaimed_bytes();

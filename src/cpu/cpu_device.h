@@ -28,6 +28,7 @@ class CpuDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   Buffer allocate(size_t bytes, MemoryTag tag) override;
   Usage usage() const override { return usage_; }
+  void reset_peaks() override { usage_.reset_peaks(); }
   // Packed where this processor has integer kernels for the type.
   WeightLayout preferred_layout(DType type, int64_t rows, int64_t cols) const override;
   Ops& ops() override { return ops_; }

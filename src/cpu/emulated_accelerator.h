@@ -33,6 +33,7 @@ class EmulatedAccelerator final : public Device {
   const DeviceInfo& info() const override { return info_; }
   Buffer allocate(size_t bytes, MemoryTag tag) override;
   Usage usage() const override { return usage_; }
+  void reset_peaks() override { usage_.reset_peaks(); }
   WeightLayout preferred_layout(DType type, int64_t rows, int64_t cols) const override;
   bool host_visible() const override { return false; }
   void copy_to_device(std::byte* to, const std::byte* host, size_t bytes) override;

@@ -28,6 +28,7 @@ class CudaDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   Buffer allocate(size_t bytes, MemoryTag tag) override;
   Usage usage() const override { return usage_; }
+  void reset_peaks() override { usage_.reset_peaks(); }
   // Quantized types that the tensor cores' kernels read are packed as on the host.
   WeightLayout preferred_layout(DType type, int64_t rows, int64_t cols) const override;
   DType activation_type(DType weights) const override;

@@ -28,6 +28,11 @@ void Device::Usage::add(MemoryTag tag, uint64_t count) {
   peak_bytes = std::max(peak_bytes, total());
 }
 
+void Device::Usage::reset_peaks() {
+  std::copy(std::begin(bytes), std::end(bytes), peaks);
+  peak_bytes = total();
+}
+
 std::string Device::Usage::describe() const {
   std::string text;
   for (int tag = 0; tag < kMemoryTagCount; ++tag) {

@@ -42,10 +42,14 @@ class Device {
     uint64_t total() const;
     void add(MemoryTag tag, uint64_t count);
     void remove(MemoryTag tag, uint64_t count) { bytes[static_cast<int>(tag)] -= count; }
+    // Forgets the peaks: from now on the most is what there is now.
+    void reset_peaks();
     // "weights 3.1 GiB, KV cache 512 MiB", or "nothing yet".
     std::string describe() const;
   };
   virtual Usage usage() const = 0;
+  // For who measures one run after the other.
+  virtual void reset_peaks() {}
 
   // How ops like a matrix [rows, cols] of `type` that linear() multiplies with: whoever loads
   // weights packs them so. Every op takes kRows too.

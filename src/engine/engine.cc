@@ -125,8 +125,8 @@ bool Engine::step(const Sink& sink) {
     logits = decoder_.step(kv_, sequences);
     lost_ = 0;
   } catch (const Error& error) {
-    // KV that came back from the disk other than it went there: nothing wrong was computed with it
-    // and kept, and all of it can be computed again.
+    // KV or activations that came back from the disk other than they went there: nothing wrong was
+    // computed with them and kept, and all of it can be computed again.
     if (error.code() != ErrorCode::kCorrupt || ++lost_ > kMostLost) throw;
     log_warning("{}; the sequences are computed again", error.what());
     scheduler_.preempt_all();

@@ -113,7 +113,7 @@ class Engine {
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;
   static constexpr int kMostLost = 3;
-  int lost_ = 0;  // steps in a row that found their KV damaged
+  int lost_ = 0;  // steps in a row that found their KV or activations damaged
 };
 
 }  // namespace spillway

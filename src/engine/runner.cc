@@ -2,82 +2,15 @@
 #include "engine/runner.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <utility>
 
 #include "base/byte_units.h"
-#include "base/checked_math.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "kv/block_allocator.h"
-#include "memory/piece_loop.h"
-#include "runtime/weight_placement.h"
 
 namespace spillway {
 namespace {
-
-// For what libraries and growing scratch buffers take on a device.
-constexpr uint64_t kDeviceSlack = uint64_t{256} << 20;
-
-KvShape kv_shape(const ModelSpec& spec, KvType type) {
-  return {spec.layers, spec.kv_heads, spec.head_dim, type};
-}
-
-int64_t blocks_of(const RunSize& size) { return blocks_for_tokens(size.tokens); }
-
-// The tokens of a block's prefill: of all sequences, as far as their residual stream, which stays
-// on the device between layers, is no burden.
-int64_t step_tokens(const ModelSpec& spec, const RunSize& size, int64_t device_bytes,
-                    bool offloaded) {
-  const int64_t all = size.tokens * size.sequences;
-  const int64_t least = std::max(size.sequences, std::min<int64_t>(size.micro_tokens, all));
-  if (!offloaded) return least;
-  const int64_t affordable = device_bytes / 8 / (spec.hidden * int64_t{sizeof(float)});
-  return std::max(least, std::min(all, affordable));
-}
-
-// What a device's kernels and libraries take while they run.
-int64_t workspace_bytes(const Model& model, const RunSize& size) {
-  int64_t largest_matrix = 0;
-  bool quantized = false;
-  for (const BoundWeight& weight : model.weights) {
-    quantized = quantized || (!weight.slot.is_vector() && is_quantized(weight.dtype));
-    largest_matrix = std::max(largest_matrix, weight.slot.rows * weight.slot.cols);
-  }
-  const ModelSpec& spec = model.spec;
-  const int64_t parts = (size.tokens + 255) / 256;
-  return static_cast<int64_t>(kDeviceSlack) +
-         (quantized ? 2 * largest_matrix : 0) +  // expanded for prefill
-         size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
-}
-
-// The same of the host's kernels, which take little: panels of each worker, and the parts of
-// sequences that several of them attend to.
-int64_t host_workspace_bytes(const Model& model, const RunSize& size, int threads) {
-  const ModelSpec& spec = model.spec;
-  const int64_t parts = (size.tokens + 255) / 256;
-  return (int64_t{4} << 20) + threads * (int64_t{1} << 20) +
-         size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
-}
-
-// What loading takes besides, of memory that KV and activations get only later.
-int64_t loading_bytes(int threads) {
-  return (int64_t{16} << 20) + (threads + kPiecesAhead) * (int64_t{2} << 20);
-}
-
-struct ActivationBytes {
-  int64_t of_step = 0, of_batch = 0, of_logits = 0;
-};
-ActivationBytes activation_bytes(const ModelSpec& spec, DType inner) {
-  ActivationBytes bytes;
-  bytes.of_step = (spec.hidden + spec.rope.dims) * int64_t{sizeof(float)};
-  bytes.of_batch = row_bytes(inner, spec.hidden + 2 * spec.q_dim() + 2 * spec.kv_dim() +
-                                        (spec.gated_mlp ? 2 : 1) * spec.ffn) +
-                   // x in another type, for kernels that want it
-                   4 * std::max({spec.hidden, spec.q_dim(), spec.ffn});
-  bytes.of_logits = (spec.vocab_size + 2 * spec.hidden) * int64_t{sizeof(float)};
-  return bytes;
-}
 
 // The share of the sequences with KV in host memory that the CPU attends to, so that it and the bus
 // end together: share * kv / cpu = (weights + (1 - share) * kv) / bus. Until the planner measures,
@@ -103,94 +36,15 @@ double guess_cpu_share(const Device& host, const ModelWeights& weights, const Kv
 
 }  // namespace
 
-FillRequest fill_request(const Device& device, const Model& model, const RunSize& size,
-                         const Budgets& budgets) {
-  const ModelSpec& spec = model.spec;
-  FillRequest r;
-  r.has_device = !device.host_visible();
-  r.device_bytes = budgets.device;
-  r.host_bytes = budgets.host;
-  r.disk_bytes = budgets.disk;
-  r.layers = spec.layers;
-  int64_t outside = 0;
-  for (const BoundWeight& weight : model.weights) {
-    const auto bytes = static_cast<int64_t>(aligned_weight_bytes(weight.bytes()));
-    if (weight.slot.layer >= 0 && !weight.slot.is_vector()) {
-      r.matrix_bytes += static_cast<uint64_t>(bytes);
-    } else {
-      outside += bytes;
-    }
-  }
-  const DType inner = device.activation_type(model.main_dtype());
-  const ActivationBytes each = activation_bytes(spec, inner);
-  const int64_t budget = static_cast<int64_t>(r.has_device ? budgets.device : budgets.host);
-  int64_t fixed = each.of_step * step_tokens(spec, size, budget, true) +
-                  each.of_batch * size.micro_tokens + each.of_logits * size.sequences;
-  const KvShape shape = kv_shape(spec, size.kv_type);
-  r.kv_bytes = static_cast<uint64_t>(shape.block_bytes() * blocks_of(size) * size.sequences);
-  if (r.has_device) {
-    fixed += workspace_bytes(model, size);
-  } else {
-    const int threads = device.info().threads;
-    fixed += host_workspace_bytes(model, size, threads);
-    fixed = std::max(fixed, loading_bytes(threads) - static_cast<int64_t>(r.kv_bytes));
-  }
-  r.fixed_bytes = static_cast<uint64_t>(outside + fixed);
-  r.kv_staging_bytes =
-      KvSwap::kBuffers *
-      KvSwap::device_bytes(
-          shape, static_cast<int32_t>(blocks_for_tokens(size.micro_tokens) + blocks_of(size)));
-  r.host_fixed_bytes =
-      HostAttention::host_bytes(inner, size.micro_tokens, spec.q_dim(), spec.kv_dim()) +
-      (uint64_t{64} << 20);
-  return r;
-}
-
 Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, const Plan& plan,
                    const RunSize& size) {
   const ModelSpec& spec = loaded.model.spec;
-  const auto blocks = try_mul(blocks_of(size), size.sequences);
-  SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
-            kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made",
-            size.sequences, size.tokens);
   const bool apart = !device.host_visible();
-  const double on_device = apart ? plan.kv.device : plan.kv.device + plan.kv.host;
-  const auto blocks_for = [&](double share) {
-    return static_cast<int32_t>(std::floor(share * static_cast<double>(size.sequences) + 0.5) *
-                                static_cast<double>(blocks_of(size)));
-  };
-  KvCache::Sizes sizes{.device_blocks = blocks_for(on_device),
-                       .host_blocks = 0,
-                       .disk_blocks = blocks_for(plan.kv.disk),
-                       .disk_dir = size.disk_dir,
-                       .disk_budget = size.disk_bytes};
-  // What rounding leaves over goes to the slowest tier that is used.
-  const auto rest = static_cast<int32_t>(*blocks) - sizes.device_blocks - sizes.disk_blocks;
-  (apart && plan.kv.host > 0 ? sizes.host_blocks
-   : sizes.disk_blocks > 0   ? sizes.disk_blocks
-                             : sizes.device_blocks) += rest;
-  const int32_t away = sizes.host_blocks + sizes.disk_blocks;
-  const uint64_t on_disk = static_cast<uint64_t>(kv_shape(spec, size.kv_type).block_bytes()) *
-                           static_cast<uint64_t>(sizes.disk_blocks);
-  SPW_CHECK(on_disk <= size.disk_bytes, kInvalidArgument,
-            "the KV cache on disk (--kv) needs {}, but --disk-memory is {}", format_bytes(on_disk),
-            format_bytes(size.disk_bytes));
-
-  const bool offloaded =
-      !loaded.weights.streamed.empty() || away > 0 || (apart && plan.activations.device < 1);
-  const int64_t budget = device.info().memory_bytes;
-  DecoderOptions options;
-  options.max_tokens = static_cast<int>(plan.schedule == ScheduleKind::kRow
-                                            ? std::max<int64_t>(size.micro_tokens, plan.micro_batch)
-                                            : step_tokens(spec, size, budget, offloaded));
-  options.micro_tokens = size.micro_tokens;
-  if (!offloaded) options.micro_tokens = options.max_tokens;
-  options.micro_sequences = plan.micro_batch;
-  SPW_CHECK(plan.activations.disk == 0, kUnsupported,
-            "activations on disk are not there yet; keep them on the GPU and in host memory "
-            "(--activations)");
-  if (apart) options.device_activations = plan.activations.device;
-  options.overlap = plan.overlap;
+  const RunLayout layout = layout_run(device, spec, plan, size, !loaded.weights.streamed.empty());
+  const KvCache::Sizes& sizes = layout.kv;
+  const int32_t away = layout.blocks_away();
+  const int64_t sequence_blocks = layout.sequence_blocks, budget = device.info().memory_bytes;
+  DecoderOptions options = layout.decoder;
   options.host = &host;
 
   std::unique_ptr<WeightStream> stream;
@@ -199,16 +53,16 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
                                             WeightStreamOptions{.overlap = plan.overlap});
     options.stream = stream.get();
   }
-  KvCache kv(device, host, kv_shape(spec, size.kv_type), sizes);
+  KvCache kv(device, host, layout.kv_shape, sizes);
   if (away > 0) {
     // What is left of the device, but for what grows later; at most all there is to swap.
     const auto used = static_cast<int64_t>(device.usage().total());
-    const ActivationBytes each =
-        activation_bytes(spec, device.activation_type(loaded.weights.matrix_type()));
-    const auto step_rows = static_cast<int64_t>(options.device_activations * options.max_tokens) +
-                           (options.device_activations < 1 ? 2 * options.micro_tokens : 0);
-    const int64_t later = each.of_step * step_rows + each.of_batch * options.micro_tokens +
-                          each.of_logits * size.sequences + workspace_bytes(loaded.model, size);
+    const auto activations = static_cast<int64_t>(
+        activation_needs(options, spec, device.activation_type(loaded.weights.matrix_type()),
+                         !apart, size.sequences)
+            .device);
+    const int64_t later = activations + workspace_bytes(device, loaded.model, size) +
+                          conversion_bytes(spec, options.micro_tokens);
     const auto block = static_cast<int64_t>(KvSwap::device_bytes(kv.shape(), 1));
     const int64_t room = (budget - used - later) / (KvSwap::kBuffers * block);
     const int64_t wanted = std::max<int64_t>(
@@ -216,13 +70,13 @@ Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, cons
         plan.attention == AttentionPlace::kCpu ? int64_t{sizes.disk_blocks} : away);
     options.staging_blocks =
         static_cast<int32_t>(std::clamp<int64_t>(std::min(room, wanted), 0, away));
-    if (options.staging_blocks < blocks_of(size)) {
+    if (options.staging_blocks < sequence_blocks) {
       SPW_CHECK(
           sizes.disk_blocks == 0, kOutOfMemory,
           "KV on disk comes to {} for a layer at a time, which takes {} for one sequence, and "
           "{} are left; keep fewer weights there (--weights), or raise {}",
           device.info().name,
-          format_bytes(static_cast<uint64_t>(KvSwap::kBuffers * block * blocks_of(size))),
+          format_bytes(static_cast<uint64_t>(KvSwap::kBuffers * block * sequence_blocks)),
           format_bytes(static_cast<uint64_t>(std::max<int64_t>(0, budget - used - later))),
           apart ? "--gpu-memory" : "--host-memory");
       log_warning("{} left on {} hold no sequence's KV of a layer: the CPU attends to prompts too",

@@ -9,6 +9,45 @@
 
 namespace spillway {
 
+ResidualStoreOptions residual_options(const DecoderOptions& options, const ModelSpec& spec) {
+  const int64_t tokens = options.max_tokens;
+  const auto share = [&](double of) {
+    return static_cast<int64_t>(std::llround(of * static_cast<double>(tokens)));
+  };
+  const TierShares& shares = options.activations;
+  const int64_t on_device = share(shares.device);
+  return {.tokens = tokens,
+          .device_tokens = on_device,
+          .host_tokens = shares.disk > 0 ? share(shares.host) : tokens - on_device,
+          .micro_tokens = options.micro_tokens > 0
+                              ? std::min(options.micro_tokens, options.max_tokens)
+                              : options.max_tokens,
+          .columns = spec.hidden,
+          .overlap = options.overlap,
+          .disk_dir = options.disk_dir,
+          .disk_budget = options.disk_budget};
+}
+
+ResidualStore::Needs activation_needs(const DecoderOptions& options, const ModelSpec& spec,
+                                      DType inner, bool host_visible, int64_t logit_rows) {
+  const ResidualStoreOptions residual = residual_options(options, spec);
+  ResidualStore::Needs needs = ResidualStore::needs(residual, host_visible);
+  const int64_t mlp = spec.gated_mlp ? 2 * spec.ffn : spec.ffn;
+  int64_t device = row_bytes(inner, spec.hidden + 2 * spec.q_dim() + 2 * spec.kv_dim() + mlp) *
+                   residual.micro_tokens;
+  if (spec.position == PositionKind::kRope)
+    device += row_bytes(DType::kF32, spec.rope.dims) * residual.tokens;
+  if (spec.embedding_dim != spec.hidden) {
+    device +=
+        row_bytes(inner, spec.embedding_dim) * std::max<int64_t>(residual.micro_tokens, logit_rows);
+  }
+  device +=
+      (row_bytes(DType::kF32, spec.hidden + spec.vocab_size) + row_bytes(inner, spec.hidden)) *
+      logit_rows;
+  needs.device += static_cast<uint64_t>(device);
+  return needs;
+}
+
 Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weights, int max_tokens)
     : Decoder(device, spec, weights, DecoderOptions{.max_tokens = max_tokens}) {}
 
@@ -33,14 +72,8 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
                            MemoryTag::kActivations);
   };
   const int of_step = options_.max_tokens, of_batch = options_.micro_tokens;
-  x_ = std::make_unique<ResidualStore>(
-      device, options_.host == nullptr ? device : *options_.host,
-      ResidualStoreOptions{.tokens = of_step,
-                           .device_tokens = static_cast<int64_t>(
-                               std::llround(options_.device_activations * of_step)),
-                           .micro_tokens = of_batch,
-                           .columns = spec.hidden,
-                           .overlap = options_.overlap});
+  x_ = std::make_unique<ResidualStore>(device, options_.host == nullptr ? device : *options_.host,
+                                       residual_options(options_, spec));
   normed_ = buffer(inner_type_, spec.hidden, of_batch);
   if (spec.embedding_dim != spec.hidden)
     embedded_ = buffer(inner_type_, spec.embedding_dim, of_batch);
@@ -213,7 +246,7 @@ void Decoder::run_layers(KvCache& kv) {
   if (batches.size() == 1) {
     const MicroBatch& all = batches.front();
     const bool resident = options_.stream == nullptr && all.swaps.empty() &&
-                          all.on_host.rows == 0 && options_.device_activations == 1;
+                          all.on_host.rows == 0 && options_.activations.device == 1;
     ops_.run_step(batch_of(all, resident ? program(kv) : 0), [&] {
       embed(all);
       layers(
@@ -234,6 +267,7 @@ void Decoder::run_layers(KvCache& kv) {
   // What the host has to do reads the step's plan.
   if (host_attention_ != nullptr) host_attention_->synchronize();
   if (swap_ != nullptr) swap_->synchronize();
+  x_->synchronize();
 }
 
 // Queues the pages of the groups that come next, as many as there is staging for.
@@ -258,6 +292,19 @@ void Decoder::load_kv_ahead(const KvCache& kv) {
     swap_->load(kv, layer, groups[group]);
     ++group;
   }
+}
+
+const MicroBatch* Decoder::after(const MicroBatch& batch, int index) const {
+  const std::vector<MicroBatch>& batches = step_.batches;
+  auto next = batches.begin() + (&batch - batches.data()) + 1;
+  if (index < spec_.layers) {
+    if (next != batches.end()) return &*next;
+    next = batches.begin();
+    if (index + 1 < spec_.layers) return &*next;
+  }
+  next = std::find_if(next, batches.end(),
+                      [](const MicroBatch& other) { return !other.logit_rows.empty(); });
+  return next == batches.end() ? nullptr : &*next;
 }
 
 DecoderStats Decoder::take_stats() {
@@ -294,10 +341,9 @@ void Decoder::embed(const MicroBatch& batch) {
 
 void Decoder::layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch) {
   const Activations x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
-  if (step_.batches.size() > 1) {  // else the rows that come next are these
-    const auto next = static_cast<size_t>(&batch - step_.batches.data() + 1) % step_.batches.size();
-    x_->expect(step_.batches[next].first_row, step_.batches[next].tokens);
-  }
+  const MicroBatch* const next = after(batch, index);
+  // With one micro-batch the rows that come next are these.
+  if (next != nullptr && next != &batch) x_->expect(next->first_row, next->tokens, *stalls_);
   if (spec_.norm_place == NormPlace::kPre) {
     const Activations normed = inner(normed_, batch.tokens, spec_.hidden);
     norm(w.attention_norm, x, normed);
@@ -310,7 +356,11 @@ void Decoder::layer(const LayerWeights& w, int index, KvCache& kv, const MicroBa
     mlp_block(w, batch, x, x);
     norm(w.mlp_norm, x, x);
   }
-  x_->put(*stalls_);
+  if (index + 1 == spec_.layers && batch.logit_rows.empty()) {
+    x_->release();
+  } else {
+    x_->put(*stalls_);
+  }
 }
 
 // x += out(attention(input))
@@ -391,7 +441,9 @@ void Decoder::gather_logit_rows(const MicroBatch& batch) {
   const Activations wanted = spec_.final_norm ? residual(head_rows_, step_.logits, spec_.hidden)
                                               : inner(head_input_, step_.logits, spec_.hidden);
   ops_.gather_rows(x, batch.logit_rows, wanted.row_range(batch.first_logit, count));
-  x_->put(*stalls_);
+  x_->release();
+  if (const MicroBatch* const next = after(batch, spec_.layers))
+    x_->expect(next->first_row, next->tokens, *stalls_);
 }
 
 void Decoder::logits() {

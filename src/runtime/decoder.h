@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -15,6 +16,7 @@
 #include "device/sparse_attention.h"
 #include "kv/kv_cache.h"
 #include "model/model_spec.h"
+#include "plan/plan.h"
 #include "runtime/host_attention.h"
 #include "runtime/kv_swap.h"
 #include "runtime/micro_batch.h"
@@ -37,10 +39,21 @@ struct DecoderOptions {
   // Of the decoding sequences whose KV is in host memory, the share that the CPU attends to.
   double host_share = 1;
   int32_t staging_blocks = 0;  // of KV on the device, in each of two buffers; 0: nothing is swapped
-  // Of a step's tokens, the share whose residual stream stays on the device between layers.
-  double device_activations = 1;
+  // Of a step's tokens (of `max_tokens`), where the residual stream is between layers: the first
+  // ones' on the device, the last ones' on disk.
+  TierShares activations = {};
+  std::filesystem::path disk_dir = {};
+  uint64_t disk_budget = ~uint64_t{0};  // for these rows
   bool overlap = true;
 };
+
+// How a decoder with such options keeps its residual stream.
+ResidualStoreOptions residual_options(const DecoderOptions& options, const ModelSpec& spec);
+
+// What a decoder takes of each memory as activations, in steps with `logit_rows` rows of logits;
+// `inner` is the type between matrices.
+ResidualStore::Needs activation_needs(const DecoderOptions& options, const ModelSpec& spec,
+                                      DType inner, bool host_visible, int64_t logit_rows);
 
 // What a decoder has moved and waited for.
 struct DecoderStats {
@@ -90,7 +103,8 @@ class Decoder {
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],
   // F32, in the device's memory, in order of the sequences, valid until the next step. Throws
   // kInvalidArgument for a token outside the vocabulary, a position outside the context, or too
-  // many tokens; the cache is then as it was.
+  // many tokens; the cache is then as it was. kCorrupt where KV or activations did not come back
+  // from the disk as they went there: nothing of this step counts then.
   Activations step(KvCache& kv, std::span<const StepSequence> sequences);
 
  private:
@@ -101,6 +115,8 @@ class Decoder {
   bool values_stay(const KvCache& kv) const;
   void run_layers(KvCache& kv);
   void load_kv_ahead(const KvCache& kv);
+  // The rows that are taken next, after those of `batch` in layer `index`; null: none.
+  const MicroBatch* after(const MicroBatch& batch, int index) const;
   void embed(const MicroBatch& batch);
   void layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch);
   void attention_block(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch,

@@ -2,86 +2,18 @@
 #include "runtime/model_weights.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
-#include <map>
 #include <optional>
 #include <utility>
 
 #include "base/byte_units.h"
 #include "base/error.h"
-#include "base/thread_pool.h"
 #include "memory/piece_loop.h"
+#include "runtime/dummy_filler.h"
 #include "runtime/load_weights.h"
-#include "storage/weight_file.h"
-#include "tensor/packed_layout.h"
-#include "tensor/random_fill.h"
+#include "runtime/weight_file_filler.h"
+#include "runtime/weight_homes.h"
 
 namespace spillway {
-namespace {
-
-bool is_norm_scale(WeightRole role) {
-  return role == WeightRole::kAttentionNorm || role == WeightRole::kMlpNorm ||
-         role == WeightRole::kFinalNorm;
-}
-
-WeightLayout layout_on(const Device& device, const Model& model, const BoundWeight& weight) {
-  const WeightSlot& slot = weight.slot;
-  return model.is_multiplied(slot) ? device.preferred_layout(weight.dtype, slot.rows, slot.cols)
-                                   : WeightLayout::kRows;
-}
-
-// Fills weights of a size in the GBs at the speed of memory: one pattern per type and spread,
-// copied by all threads.
-class DummyFiller {
- public:
-  void fill(const BoundWeight& weight, std::byte* data, uint64_t shift) {
-    const int64_t count = weight.slot.rows * weight.slot.cols;
-    if (is_norm_scale(weight.slot.role)) {
-      SPW_ASSERT(weight.dtype == DType::kF32);
-      std::fill_n(reinterpret_cast<float*>(data), count, 1.0F);
-      return;
-    }
-    const RandomPattern& random = pattern(weight);
-    const int64_t row = row_bytes(weight.dtype, weight.slot.cols);
-    // Group by group, so that the bytes do not depend on how many threads share the work.
-    pool_.parallel_for(weight.slot.rows, kGroupRows, [&](int64_t begin, int64_t end, int) {
-      for (int64_t first = begin; first < end; first += kGroupRows) {
-        const int64_t rows = std::min(kGroupRows, end - first);
-        random.fill(data + first * row, rows * weight.slot.cols,
-                    shift + static_cast<uint64_t>(first));
-      }
-    });
-  }
-
-  void pack(const BoundWeight& weight, std::byte* data) {
-    const int64_t cols = weight.slot.cols, bytes = kGroupRows * row_bytes(weight.dtype, cols);
-    pool_.parallel_for(weight.slot.rows / kGroupRows, 1, [&](int64_t begin, int64_t end, int) {
-      std::byte* const groups = data + begin * bytes;
-      pack_groups(weight.dtype, groups, groups, end - begin, cols);
-    });
-  }
-
- private:
-  // Keeps activations at the same scale from layer to layer: norms multiply by one, biases are
-  // small.
-  const RandomPattern& pattern(const BoundWeight& weight) {
-    const int64_t fan_in = weight.slot.is_vector() ? 1225 : weight.slot.cols;  // a bias of 0.02
-    const auto key = std::pair(weight.dtype, fan_in);
-    auto it = patterns_.find(key);
-    if (it == patterns_.end()) {
-      const auto deviation = static_cast<float>(0.7 / std::sqrt(static_cast<double>(fan_in)));
-      it = patterns_.try_emplace(key, weight.dtype, patterns_.size() + 1, deviation).first;
-    }
-    return it->second;
-  }
-
-  ThreadPool pool_;
-  std::map<std::pair<DType, int64_t>, RandomPattern> patterns_;
-};
-
-}  // namespace
-
 WeightView& weight_of(LayerWeights& layer, WeightRole role) {
   switch (role) {
     case WeightRole::kAttentionNorm:
@@ -163,107 +95,72 @@ DType ModelWeights::matrix_type() const {
   return layers.front().query.weight.dtype;
 }
 
-// Every weight once, by home: targets have their layout, and their place where that is memory.
-struct ModelWeights::Homes {
-  std::vector<WeightTarget> on_device, on_host, on_disk;
-};
-
-// Takes the memory and the disk, and sets every view but those of mapped weights.
-ModelWeights::Homes ModelWeights::place(Device& device, const Model& model,
-                                        const WeightPlacement& placement) {
-  TierShares shares = placement.shares;
-  if (device.host_visible()) {  // its memory is the host's
-    shares.device += shares.host;
-    shares.host = 0;
-  }
+// Takes the host's memory, and says what is streamed.
+WeightHomes ModelWeights::place(Device& device, const Model& model,
+                                const WeightPlacement& placement) {
   Device& host = placement.host == nullptr ? device : *placement.host;
-  const std::vector<Tier> tiers = weight_homes(model, shares);
-  const WeightBytes bytes = weight_bytes(model, tiers);
-  const uint64_t on_disk = bytes.in_tier[static_cast<size_t>(Tier::kDisk)];
+  WeightHomes homes;
+  homes.tiers = homes_on(device, model, placement.shares);
+  homes.supplied.resize(homes.tiers.size());
+  homes_ = homes.tiers;
+  const uint64_t on_disk =
+      weight_bytes(model, homes.tiers).in_tier[static_cast<size_t>(Tier::kDisk)];
   SPW_CHECK(on_disk <= placement.disk_budget, kOutOfMemory,
             "weights on disk need {}, but --disk-memory is {}", format_bytes(on_disk),
             format_bytes(placement.disk_budget));
-  Homes homes;
-  for (size_t i = 0; i < tiers.size(); ++i) {
-    const BoundWeight& weight = model.weights[i];
-    const WeightTarget target{&weight, layout_on(device, model, weight), nullptr};
-    (tiers[i] == Tier::kDevice ? homes.on_device
-     : tiers[i] == Tier::kHost ? homes.on_host
-                               : homes.on_disk)
-        .push_back(target);
+  for (const BoundWeight& weight : model.weights) {
+    homes.targets.push_back({&weight, layout_on(device, model, weight), nullptr});
     (void)view(weight.slot);  // so that all layers are there
   }
-  if (homes.on_host.empty() && homes.on_disk.empty()) return homes;
+  if (!homes.has(Tier::kHost) && !homes.has(Tier::kDisk)) return homes;
   streamed.resize(layers.size());
-  const auto stream = [&](const WeightTarget& target, const std::byte* at) {
+  host_memory_.resize(homes.tiers.size());
+  for (size_t i = 0; i < homes.tiers.size(); ++i) {
+    if (homes.tiers[i] == Tier::kDevice) continue;
+    WeightTarget& target = homes.targets[i];
     const WeightSlot& slot = target.weight->slot;
-    streamed[static_cast<size_t>(slot.layer)].push_back(
-        {slot.role, {target.weight->dtype, slot.rows, slot.cols, nullptr, target.layout}, at, {}});
-  };
-  if (!homes.on_host.empty()) {
-    host_arena_ = PinnedBuffer(host, device, bytes.in_tier[static_cast<size_t>(Tier::kHost)],
-                               MemoryTag::kWeights);
-    std::byte* to = host_arena_.data();
-    for (WeightTarget& target : homes.on_host) {
-      target.to = to;
-      stream(target, to);
-      to += aligned_weight_bytes(target.weight->bytes());
+    StreamedWeight weight{slot.role,
+                          {target.weight->dtype, slot.rows, slot.cols, nullptr, target.layout}};
+    if (homes.tiers[i] == Tier::kHost) {
+      PinnedBuffer& memory = host_memory_[i];
+      homes.supplied[i] = placement.kept != nullptr && placement.kept->has_memory(i);
+      memory = homes.supplied[i]
+                   ? placement.kept->take(i)
+                   : PinnedBuffer(host, device, static_cast<size_t>(target.weight->bytes()),
+                                  MemoryTag::kWeights);
+      weight.host = target.to = memory.data();
+      weight.pinned = memory.is_pinned();
     }
+    streamed[static_cast<size_t>(slot.layer)].push_back(weight);
   }
-  for (const WeightTarget& target : homes.on_disk) stream(target, nullptr);
   return homes;
 }
 
-namespace {
-
-// Weights that go on to a file, made one at a time in host memory.
-class FileFiller {
- public:
-  FileFiller(std::span<const WeightTarget> targets, const std::filesystem::path& folder,
-             Device& host)
-      : host_(host),
-        staging_(host.allocate(kWriteBytes + kDirectAlignment, MemoryTag::kStaging)),
-        writer_(queue_,
-                {.dir = folder, .bytes = file_bytes(targets), .staging = aligned_staging()}) {}
-
-  // `make` fills the memory it is given.
-  Extent add(const BoundWeight& weight, const std::function<void(std::byte*)>& make) {
-    const auto bytes = static_cast<size_t>(weight.bytes());
-    if (made_.bytes() < bytes) {
-      made_ = Buffer();
-      made_ = host_.allocate(bytes, MemoryTag::kStaging);
-    }
-    make(made_.data());
-    return writer_.append({made_.data(), bytes});
+// Takes the device's memory, and sets the views of what lives there.
+void ModelWeights::place_on_device(Device& device, WeightHomes& homes) {
+  uint64_t total = 0;
+  for (const WeightTarget& target : homes.left(Tier::kDevice))
+    total += aligned_weight_bytes(target.weight->bytes());
+  arena_ = device.allocate(total, MemoryTag::kWeights);
+  std::byte* next = arena_.data();
+  for (size_t i = 0; i < homes.tiers.size(); ++i) {
+    if (homes.tiers[i] != Tier::kDevice) continue;
+    WeightTarget& target = homes.targets[i];
+    const WeightSlot& slot = target.weight->slot;
+    target.to = next;
+    view(slot) = {target.weight->dtype, slot.rows, slot.cols, next, target.layout};
+    next += aligned_weight_bytes(target.weight->bytes());
   }
-  std::unique_ptr<TemporaryFile> finish() { return writer_.finish(); }
+}
 
- private:
-  static uint64_t file_bytes(std::span<const WeightTarget> targets) {
-    std::vector<uint64_t> sizes;
-    for (const WeightTarget& target : targets)
-      sizes.push_back(static_cast<uint64_t>(target.weight->bytes()));
-    return WeightFileWriter::bytes_for(sizes);
-  }
-
-  static constexpr size_t kWriteBytes = size_t{16} << 20;
-  std::span<std::byte> aligned_staging() const {
-    const auto address = reinterpret_cast<uintptr_t>(staging_.data());
-    return {staging_.data() + (0 - address) % kDirectAlignment, kWriteBytes};
-  }
-
-  Device& host_;
-  Buffer made_, staging_;
-  IoQueue queue_;
-  WeightFileWriter writer_;
-};
-
-StreamedWeight& streamed_of(ModelWeights& weights, const WeightSlot& slot) {
-  for (StreamedWeight& weight : weights.streamed[static_cast<size_t>(slot.layer)]) {
+StreamedWeight& ModelWeights::streamed_of(const WeightSlot& slot) {
+  for (StreamedWeight& weight : streamed[static_cast<size_t>(slot.layer)]) {
     if (weight.role == slot.role) return weight;
   }
   fail(ErrorCode::kInternal, "internal error: a weight without a home");
 }
+
+namespace {
 
 // Progress of several loads in a row as one.
 class JoinedProgress {
@@ -294,76 +191,80 @@ uint64_t file_bytes(std::span<const WeightTarget> targets) {
   return bytes;
 }
 
-bool is_as_stored(const WeightTarget& target) {
-  return !target.weight->loaded_from && target.layout == WeightLayout::kRows;
-}
-
 }  // namespace
 
 ModelWeights::ModelWeights(Device& device, const Model& model,
                            std::span<const std::filesystem::path> paths,
                            const WeightLoadOptions& options, const WeightPlacement& placement) {
   Device& host = placement.host == nullptr ? device : *placement.host;
-  Homes homes = place(device, model, placement);
-  JoinedProgress progress(
-      options, file_bytes(homes.on_device) + file_bytes(homes.on_host) + file_bytes(homes.on_disk));
-  const auto set_view = [&](const WeightTarget& target, const std::byte* data) {
-    const WeightSlot& slot = target.weight->slot;
-    view(slot) = {target.weight->dtype, slot.rows, slot.cols, data, target.layout};
-  };
-  std::vector<Extent> extents;
-  uint64_t total = 0;
-  bool all_as_stored = device.host_visible();
-  for (const WeightTarget& target : homes.on_device) {
-    extents.push_back(target.weight->extent.value());
-    total += aligned_weight_bytes(target.weight->bytes());
-    all_as_stored = all_as_stored && is_as_stored(target);
-  }
-  if (options.access == WeightAccess::kMapped && all_as_stored && homes.on_disk.empty()) {
-    maps_ = MappedExtents(paths, extents);
-    populate_all(maps_, extents, device.info().threads + kPiecesAhead, progress.options());
-    for (const WeightTarget& target : homes.on_device)
-      set_view(target, maps_.bytes(*target.weight->extent).data());
-  } else {
-    arena_ = device.allocate(total, MemoryTag::kWeights);
-    std::byte* to = arena_.data();
-    for (WeightTarget& target : homes.on_device) {
-      target.to = to;
-      set_view(target, to);
-      to += aligned_weight_bytes(target.weight->bytes());
-    }
-    load_weights(device, host, paths, homes.on_device, progress.options());
-  }
-  progress.add(file_bytes(homes.on_device));
-  if (!homes.on_host.empty()) load_weights(host, host, paths, homes.on_host, progress.options());
-  progress.add(file_bytes(homes.on_host));
-
+  WeightHomes homes = place(device, model, placement);
   // What a step can use as the model's file has it stays there.
   files.assign(paths.begin(), paths.end());
-  std::vector<WeightTarget> spilled;
-  for (const WeightTarget& target : homes.on_disk) {
-    if (is_as_stored(target)) {
-      streamed_of(*this, target.weight->slot).extent = *target.weight->extent;
-    } else {
-      spilled.push_back(target);
+  std::vector<Extent> extents;
+  size_t stay_in_files = 0;
+  bool all_as_stored = device.host_visible() && !homes.has(Tier::kDisk);
+  for (size_t i = 0; i < homes.tiers.size(); ++i) {
+    const WeightTarget& target = homes.targets[i];
+    if (homes.tiers[i] == Tier::kDevice) {
+      extents.push_back(target.weight->extent.value());
+      all_as_stored = all_as_stored && is_as_stored(*target.weight, target.layout);
+    } else if (homes.tiers[i] == Tier::kDisk && is_as_stored(*target.weight, target.layout)) {
+      streamed_of(target.weight->slot).extent = *target.weight->extent;
+      homes.supplied[i] = true;
+      ++stay_in_files;
     }
   }
+  if (options.access == WeightAccess::kMapped && all_as_stored) {
+    maps_ = MappedExtents(paths, extents);
+    JoinedProgress progress(options, file_bytes(homes.targets));
+    populate_all(maps_, extents, device.info().threads + kPiecesAhead, progress.options());
+    progress.add(file_bytes(homes.targets));
+    for (const WeightTarget& target : homes.targets) {
+      const WeightSlot& slot = target.weight->slot;
+      view(slot) = {target.weight->dtype, slot.rows, slot.cols,
+                    maps_.bytes(*target.weight->extent).data(), target.layout};
+    }
+    counts_.made = static_cast<int>(extents.size());
+    tie_head();
+    return;
+  }
+  place_on_device(device, homes);
+  take_kept(device, homes, placement);
+  const std::vector<WeightTarget> on_device = homes.left(Tier::kDevice),
+                                  on_host = homes.left(Tier::kHost);
+  std::vector<WeightTarget> spilled = homes.left(Tier::kDisk);
+  counts_.made = static_cast<int>(on_device.size() + on_host.size());
+  counts_.kept = static_cast<int>(homes.targets.size() - stay_in_files - on_device.size() -
+                                  on_host.size() - spilled.size());
+  JoinedProgress progress(options,
+                          file_bytes(on_device) + file_bytes(on_host) + file_bytes(spilled));
+  if (!on_device.empty()) load_weights(device, host, paths, on_device, progress.options());
+  progress.add(file_bytes(on_device));
+  if (!on_host.empty()) load_weights(host, host, paths, on_host, progress.options());
+  progress.add(file_bytes(on_host));
   if (!spilled.empty()) {
-    FileFiller filler(spilled, placement.disk_dir, host);
+    WeightFileFiller filler(spilled, placement.disk_dir, host);
     WeightLoadOptions quiet = options;
     quiet.progress = nullptr;
     for (WeightTarget& target : spilled) {
-      StreamedWeight& weight = streamed_of(*this, target.weight->slot);
+      const auto number = static_cast<size_t>(target.weight - model.weights.data());
+      StreamedWeight& weight = streamed_of(target.weight->slot);
       weight.extent = filler.add(*target.weight, [&](std::byte* to) {
+        if (placement.kept != nullptr && placement.kept->try_copy(number, to)) {
+          ++counts_.kept;
+          return;
+        }
+        ++counts_.made;
         target.to = to;
         load_weights(host, host, paths, {&target, 1}, quiet);
       });
       weight.extent.file = static_cast<int32_t>(files.size());
       progress.add(target.weight->extent->bytes);
     }
-    spilled_ = filler.finish();
-    files.push_back(spilled_->path());
+    spilled_.push_back(filler.finish());
+    files.push_back(spilled_.back()->path());
   }
+  if (placement.kept != nullptr) *placement.kept = WeightStore();
   tie_head();
 }
 
@@ -372,53 +273,54 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
                                  const WeightPlacement& placement) {
   Device& host = placement.host == nullptr ? device : *placement.host;
   ModelWeights weights;
-  Homes homes = weights.place(device, model, placement);
-  uint64_t on_device = 0, total = 0, done = 0;
+  WeightHomes homes = weights.place(device, model, placement);
+  weights.place_on_device(device, homes);
+  weights.take_kept(device, homes, placement);
+  uint64_t total = 0, done = 0;
   for (const BoundWeight& weight : model.weights) total += aligned_weight_bytes(weight.bytes());
-  for (const WeightTarget& target : homes.on_device)
-    on_device += aligned_weight_bytes(target.weight->bytes());
-  weights.arena_ = device.allocate(on_device, MemoryTag::kWeights);
   DummyFiller filler;
-  std::optional<FileFiller> disk;
-  if (!homes.on_disk.empty()) disk.emplace(homes.on_disk, placement.disk_dir, host);
+  std::optional<WeightFileFiller> disk;
+  if (const auto on_disk = homes.left(Tier::kDisk); !on_disk.empty())
+    disk.emplace(on_disk, placement.disk_dir, host);
   std::vector<std::byte> made;  // one weight, where the host cannot write to the device's memory
-  std::byte* next = weights.arena_.data();
-  const auto find = [](std::vector<WeightTarget>& targets, const BoundWeight& weight) {
-    const auto it = std::find_if(targets.begin(), targets.end(),
-                                 [&](const WeightTarget& t) { return t.weight == &weight; });
-    return it == targets.end() ? nullptr : &*it;
-  };
   // In the model's order, wherever they go: the values depend on it.
-  for (const BoundWeight& weight : model.weights) {
+  for (size_t i = 0; i < model.weights.size(); ++i) {
     SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
               "loading was stopped");
-    const WeightLayout layout = layout_on(device, model, weight);
+    const BoundWeight& weight = model.weights[i];
+    const WeightTarget& target = homes.targets[i];
+    bool kept = homes.supplied[i];
     const auto make = [&](std::byte* to) {
+      if (placement.kept != nullptr && placement.kept->try_copy(i, to)) {
+        kept = true;
+        return;
+      }
       filler.fill(weight, to, done / kWeightAlignment);
-      if (layout == WeightLayout::kGroups16) filler.pack(weight, to);
+      if (target.layout == WeightLayout::kGroups16) filler.pack(weight, to);
     };
-    if (find(homes.on_disk, weight) != nullptr) {
-      streamed_of(weights, weight.slot).extent = disk->add(weight, make);
-    } else if (const WeightTarget* target = find(homes.on_host, weight)) {
-      make(target->to);
-    } else {
-      if (device.host_visible()) {
-        make(next);
+    if (!homes.supplied[i]) {
+      if (homes.tiers[i] == Tier::kDisk) {
+        Extent& extent = weights.streamed_of(weight.slot).extent;
+        extent = disk->add(weight, make);
+        extent.file = static_cast<int32_t>(weights.files.size());
+      } else if (homes.tiers[i] == Tier::kHost || device.host_visible()) {
+        make(target.to);
       } else {
         made.resize(static_cast<size_t>(weight.bytes()));
         make(made.data());
-        device.copy_to_device(next, made.data(), made.size());
+        device.copy_to_device(target.to, made.data(), made.size());
       }
-      weights.view(weight.slot) = {weight.dtype, weight.slot.rows, weight.slot.cols, next, layout};
-      next += aligned_weight_bytes(weight.bytes());
     }
+    if (kept) filler.pass(weight);
+    ++(kept ? weights.counts_.kept : weights.counts_.made);
     done += aligned_weight_bytes(weight.bytes());
     if (options.progress) options.progress(done, total);
   }
   if (disk) {
-    weights.spilled_ = disk->finish();
-    weights.files = {weights.spilled_->path()};
+    weights.spilled_.push_back(disk->finish());
+    weights.files.push_back(weights.spilled_.back()->path());
   }
+  if (placement.kept != nullptr) *placement.kept = WeightStore();
   weights.tie_head();
   return weights;
 }

@@ -14,6 +14,7 @@
 #include "memory/weight_load_options.h"
 #include "model/model.h"
 #include "runtime/weight_placement.h"
+#include "runtime/weight_store.h"
 #include "storage/temporary_file.h"
 #include "tensor/tensor_view.h"
 
@@ -51,13 +52,16 @@ struct StreamedWeight {
   WeightView view;                  // as it will be on the device; its data is set there
   const std::byte* host = nullptr;  // in host memory; null: in a file
   Extent extent = {};               // of ModelWeights::files
+  bool pinned = false;              // in host memory that the device copies from at full speed
 };
+
+struct WeightHomes;  // what goes where, while loading
 
 // Owns the bytes that its views point to: maps where every weight is mapped and stays as it is in
 // the file, otherwise an arena, where matrices are in the layout that the device prefers, packed
-// or quantized piece by piece on their way in. Each is in memory once. What a placement keeps off
-// the device is in `streamed`, in the form that the device computes with (views in `layers` are
-// then empty). Move-only; the devices must outlive it.
+// or quantized piece by piece on their way in. Each is in memory once. Those in host memory have a
+// buffer each. What a placement keeps off the device is in `streamed`, in the form that the device
+// computes with (views in `layers` are then empty). Move-only; the devices must outlive it.
 class ModelWeights {
  public:
   ModelWeights() = default;  // none yet
@@ -78,20 +82,37 @@ class ModelWeights {
 
   std::vector<std::vector<StreamedWeight>> streamed;  // [layer]; empty when all is on the device
   std::vector<std::filesystem::path> files;           // of streamed weights
-  bool host_is_pinned() const { return host_arena_.is_pinned(); }
   // Of a matrix of the first layer.
   DType matrix_type() const;
 
+  // How the weights came: made or read from the model's files, or taken from the plan before.
+  struct Counts {
+    int made = 0, kept = 0;
+  };
+  const Counts& counts() const { return counts_; }
+
+  // Whether a plan with these shares has all of them where they are: then they stay.
+  [[nodiscard]] bool try_stay(const Device& device, const Model& model, const TierShares& shares);
+  // Otherwise: gives back all memory but for what the next plan may want: what is in host memory or
+  // in a file of ours is handed on, what is on the device is copied to host memory. `next` is that
+  // plan's placement; of host memory not more than `host_budget` is in use when it takes its own.
+  WeightStore give_up(Device& device, const Model& model, const WeightPlacement& next,
+                      uint64_t host_budget);
+
  private:
-  struct Homes;  // what goes where, while loading
-  Homes place(Device& device, const Model& model, const WeightPlacement& placement);
+  WeightHomes place(Device& device, const Model& model, const WeightPlacement& placement);
+  void place_on_device(Device& device, WeightHomes& homes);
+  void take_kept(Device& device, WeightHomes& homes, const WeightPlacement& placement);
+  StreamedWeight& streamed_of(const WeightSlot& slot);
   WeightView& view(const WeightSlot& slot);
   void tie_head();
 
   MappedExtents maps_;
   Buffer arena_;
-  PinnedBuffer host_arena_;
-  std::unique_ptr<TemporaryFile> spilled_;
+  std::vector<PinnedBuffer> host_memory_;  // by number in Model::weights; empty: not there
+  std::vector<std::shared_ptr<TemporaryFile>> spilled_;  // the last ones of `files`
+  std::vector<Tier> homes_;                              // by number, too
+  Counts counts_;
 };
 
 }  // namespace spillway

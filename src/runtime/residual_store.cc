@@ -2,24 +2,101 @@
 #include "runtime/residual_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
 namespace spillway {
+namespace {
+
+// A micro-batch may begin this early and still be in the tier behind `end`: that is where its last
+// row counts.
+int64_t first_behind(int64_t end, int64_t micro_tokens) {
+  return std::max<int64_t>(0, end - micro_tokens + 1);
+}
+
+ResidualStoreOptions checked(ResidualStoreOptions options, bool host_visible) {
+  if (host_visible) options.device_tokens += std::exchange(options.host_tokens, 0);
+  options.device_tokens = std::min(options.device_tokens, options.tokens);
+  options.host_tokens = std::min(options.host_tokens, options.tokens - options.device_tokens);
+  return options;
+}
+
+int64_t memory_tokens(const ResidualStoreOptions& options) {
+  return options.device_tokens + options.host_tokens;
+}
+int64_t first_on_host(const ResidualStoreOptions& options) {
+  return first_behind(options.device_tokens, options.micro_tokens);
+}
+int64_t first_on_disk(const ResidualStoreOptions& options) {
+  return first_behind(memory_tokens(options), options.micro_tokens);
+}
+size_t row_bytes_of(const ResidualStoreOptions& options) {
+  return static_cast<size_t>(row_bytes(DType::kF32, options.columns));
+}
+
+// Slots that direct I/O reads into are aligned to it.
+size_t staging_bytes(const ResidualStoreOptions& options) {
+  return RowFile::buffer_bytes(row_bytes_of(options), options.micro_tokens) + kDirectAlignment;
+}
+std::byte* aligned(std::byte* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return data + (align_up(address) - address);
+}
+
+// One computes, one arrives; with a slot that is written to disk from where it is, three.
+size_t slot_count(bool in_place) { return in_place ? 3 : 2; }
+
+}  // namespace
+
+ResidualStore::Needs ResidualStore::needs(const ResidualStoreOptions& asked, bool host_visible) {
+  const ResidualStoreOptions options = checked(asked, host_visible);
+  const size_t row = row_bytes_of(options);
+  Needs needs;
+  needs.device = row * static_cast<uint64_t>(options.device_tokens);
+  if (options.device_tokens == options.tokens) return needs;
+  const bool on_disk = memory_tokens(options) < options.tokens, in_place = on_disk && host_visible;
+  const uint64_t slot =
+      in_place ? staging_bytes(options) : row * static_cast<uint64_t>(options.micro_tokens);
+  needs.device += slot * slot_count(in_place);
+  if (options.host_tokens > 0)
+    needs.host += row * static_cast<uint64_t>(memory_tokens(options) - first_on_host(options));
+  if (on_disk) {
+    needs.disk =
+        RowFile::file_bytes(row, static_cast<uint64_t>(options.tokens - first_on_disk(options)));
+    if (!in_place) needs.host_staging = 2 * staging_bytes(options);
+  }
+  return needs;
+}
 
 ResidualStore::ResidualStore(Device& device, Device& host, const ResidualStoreOptions& options)
-    : device_(device), options_(options) {
-  options_.device_tokens = std::min(options_.device_tokens, options_.tokens);
-  const auto bytes = [&](int64_t rows) {
-    return static_cast<size_t>(row_bytes(DType::kF32, rows * options.columns));
-  };
+    : device_(device), options_(checked(options, device.host_visible())) {
   if (options_.device_tokens > 0)
-    device_rows_ = device.allocate(bytes(options_.device_tokens), MemoryTag::kActivations);
+    device_rows_ = device.allocate(bytes_of(options_.device_tokens), MemoryTag::kActivations);
   if (options_.device_tokens == options_.tokens) return;
-  // A micro-batch that is not on the device whole is in host memory whole.
-  host_rows_ = PinnedBuffer(host, device, bytes(options_.tokens), MemoryTag::kActivations);
+  const bool on_disk = memory_tokens(options_) < options_.tokens;
+  const bool reads_in_place = on_disk && device.host_visible();
+  if (options_.host_tokens > 0) {
+    host_rows_ =
+        PinnedBuffer(host, device, bytes_of(memory_tokens(options_) - first_on_host(options_)),
+                     MemoryTag::kActivations);
+  }
+  if (on_disk) {
+    file_ = std::make_unique<RowFile>(
+        options_.disk_dir, "activations", row_bytes_of(options_),
+        static_cast<uint32_t>(options_.tokens - first_on_disk(options_)), options_.disk_budget);
+    if (!reads_in_place) {
+      for (PinnedBuffer* bounce : {&bounce_in_, &bounce_out_})
+        *bounce = PinnedBuffer(host, device, staging_bytes(options_), MemoryTag::kStaging);
+      for (auto& arrival : arrivals_) arrival = device.make_event();
+    }
+  }
+  slots_.resize(slot_count(reads_in_place));
   for (Slot& slot : slots_) {
-    slot.memory = device.allocate(bytes(options_.micro_tokens), MemoryTag::kActivations);
+    slot.memory =
+        device.allocate(reads_in_place ? staging_bytes(options_) : bytes_of(options_.micro_tokens),
+                        MemoryTag::kActivations);
+    slot.rows = reads_in_place ? aligned(slot.memory.data()) : slot.memory.data();
     slot.loaded = device.make_event();
     slot.written = device.make_event();
     slot.stored = device.make_event();
@@ -29,66 +106,166 @@ ResidualStore::ResidualStore(Device& device, Device& host, const ResidualStoreOp
 }
 
 size_t ResidualStore::bytes_of(int64_t rows) const {
-  return static_cast<size_t>(row_bytes(DType::kF32, rows * options_.columns));
+  return row_bytes_of(options_) * static_cast<size_t>(rows);
 }
 
-void ResidualStore::load(int64_t first_row, int64_t rows) {
+Tier ResidualStore::home_of(int64_t first_row, int64_t rows) const {
+  const int64_t end = first_row + rows;
+  return end <= options_.device_tokens    ? Tier::kDevice
+         : end <= memory_tokens(options_) ? Tier::kHost
+                                          : Tier::kDisk;
+}
+
+std::byte* ResidualStore::in_host_memory(int64_t first_row) const {
+  return host_rows_.data() + bytes_of(first_row - first_on_host(options_));
+}
+
+Activations ResidualStore::rows_at(std::byte* data, int64_t rows) const {
+  return {DType::kF32, rows, options_.columns, options_.columns, data};
+}
+
+// The queue to the disk keeps its order: of an item so old that its event has another use by now,
+// the oldest event that is left comes later.
+const DeviceEvent& ResidualStore::arrival_of(int64_t first_row) const {
+  const auto events = static_cast<int64_t>(arrivals_.size());
+  const int64_t number = std::max(put_numbers_.at(first_row), disk_puts_ - events);
+  return *arrivals_[static_cast<size_t>(number % events)];
+}
+
+void ResidualStore::load(int64_t first_row, int64_t rows, StallClock& stalls) {
   Slot& to = slot(loaded_);
-  // Whoever had the slot has left it, and what is read here has arrived.
-  for (const Slot& other : slots_) in_->wait(*other.stored);
-  const CopyPiece copy{to.memory.data(), host_rows_.data() + bytes_of(first_row), bytes_of(rows)};
+  const Tier home = home_of(first_row, rows);
+  const int64_t file_row = first_row - first_on_disk(options_);
+  const size_t bytes = bytes_of(rows);
+  if (home == Tier::kDisk) stats_.disk_read_bytes += bytes;
+  if (in_place(home)) {
+    stalls.time(StallCause::kActivations, [&] { to.write.wait(); });
+    to.read = file_->read(file_row, rows, to.rows);
+    if (!options_.overlap) stalls.time(StallCause::kActivations, [&] { to.read.wait(); });
+    ++loaded_;
+    return;
+  }
+  CopyPiece copy{to.rows, nullptr, bytes};
+  if (home == Tier::kDisk) {
+    in_->wait(*to.stored);
+    in_->wait(arrival_of(first_row));
+    std::byte* const bounce = aligned(bounce_in_.data());
+    in_->run_on_host([file = file_.get(), file_row, rows, bounce] {
+      file->read(file_row, rows, bounce).wait();
+    });
+    copy.from = bounce;
+    disk_pending_ = true;
+  } else {
+    // Whoever had the slot has left it, and what is read here has arrived.
+    for (const Slot& other : slots_) in_->wait(*other.stored);
+    copy.from = in_host_memory(first_row);
+  }
   in_->copy_to_device({&copy, 1});
   in_->record(*to.loaded);
-  stats_.to_device_bytes += copy.bytes;
-  if (!options_.overlap) in_->synchronize();
+  stats_.to_device_bytes += bytes;
+  if (!options_.overlap) stalls.time(StallCause::kActivations, [&] { in_->synchronize(); });
   ++loaded_;
 }
 
-void ResidualStore::expect(int64_t first_row, int64_t rows) {
-  if (!options_.overlap || on_device(first_row, rows) || expected_row_ >= 0) return;
-  load(first_row, rows);
+void ResidualStore::expect(int64_t first_row, int64_t rows, StallClock& stalls) {
+  if (!options_.overlap || home_of(first_row, rows) == Tier::kDevice || expected_row_ >= 0) return;
+  load(first_row, rows, stalls);
   expected_row_ = first_row;
 }
 
 Activations ResidualStore::take(int64_t first_row, int64_t rows, bool fresh, StallClock& stalls) {
-  current_ = {on_device(first_row, rows), first_row, rows};
-  if (current_.on_device) {
-    return {DType::kF32, rows, options_.columns, options_.columns,
-            device_rows_.data() + bytes_of(first_row)};
-  }
+  current_ = {home_of(first_row, rows), first_row, rows};
+  if (current_.home == Tier::kDevice)
+    return rows_at(device_rows_.data() + bytes_of(first_row), rows);
   SPW_ASSERT(rows <= options_.micro_tokens);
-  if (fresh) {
-    SPW_ASSERT(expected_row_ < 0);
-    device_.compute().wait(*slot(loaded_).stored);
-    ++loaded_;
-  } else {
-    SPW_ASSERT(expected_row_ < 0 || expected_row_ == first_row);
-    if (expected_row_ < 0) load(first_row, rows);
+  if (expected_row_ >= 0 && (fresh || expected_row_ != first_row)) {
+    ++taken_;  // others than were expected
     expected_row_ = -1;
-    stalls.time(StallCause::kActivations, [&] { device_.compute().wait(*slot(taken_).loaded); });
   }
-  return {DType::kF32, rows, options_.columns, options_.columns, slot(taken_++).memory.data()};
+  if (fresh) {
+    Slot& to = slot(loaded_++);
+    to.read = {};
+    stalls.time(StallCause::kActivations, [&] { to.write.wait(); });
+    device_.compute().wait(*to.loaded);  // by someone who did not take it then
+    device_.compute().wait(*to.stored);
+  } else {
+    if (expected_row_ < 0) load(first_row, rows, stalls);
+    expected_row_ = -1;
+    Slot& from = slot(taken_);
+    stalls.time(StallCause::kActivations, [&] {
+      from.read.wait();
+      device_.compute().wait(*from.loaded);
+    });
+  }
+  return rows_at(slot(taken_++).rows, rows);
 }
 
 void ResidualStore::put(StallClock& stalls) {
-  if (current_.on_device) return;
+  if (current_.home == Tier::kDevice) return;
+  Slot& from = slot(taken_ - 1);
+  const size_t bytes = bytes_of(current_.rows);
+  const int64_t file_row = current_.first_row - first_on_disk(options_);
+  if (current_.home == Tier::kDisk) stats_.disk_written_bytes += bytes;
+  if (in_place(current_.home)) {
+    device_.synchronize();
+    from.write = file_->write(file_row, current_.rows, from.rows);
+    disk_pending_ = true;
+    if (!options_.overlap) stalls.time(StallCause::kActivations, [&] { from.write.wait(); });
+    return;
+  }
+  device_.compute().record(*from.written);
+  out_->wait(*from.written);
+  std::byte* const to = current_.home == Tier::kDisk ? aligned(bounce_out_.data())
+                                                     : in_host_memory(current_.first_row);
+  const CopyPiece copy{to, from.rows, bytes};
+  out_->copy_to_host({&copy, 1});
+  out_->record(*from.stored);
+  stats_.to_host_bytes += bytes;
+  if (current_.home == Tier::kDisk) {
+    // In the queue: the buffer is free again for what comes behind.
+    out_->run_on_host([file = file_.get(), file_row, rows = current_.rows, to] {
+      file->write(file_row, rows, to).wait();
+    });
+    out_->record(*arrivals_[static_cast<size_t>(disk_puts_) % arrivals_.size()]);
+    put_numbers_[current_.first_row] = disk_puts_++;
+    disk_pending_ = true;
+  }
+  if (!options_.overlap) stalls.time(StallCause::kActivations, [&] { out_->synchronize(); });
+}
+
+void ResidualStore::release() {
+  if (current_.home == Tier::kDevice || in_place(current_.home)) return;
   Slot& from = slot(taken_ - 1);
   device_.compute().record(*from.written);
   out_->wait(*from.written);
-  const CopyPiece copy{host_rows_.data() + bytes_of(current_.first_row), from.memory.data(),
-                       bytes_of(current_.rows)};
-  out_->copy_to_host({&copy, 1});
   out_->record(*from.stored);
-  stats_.to_host_bytes += copy.bytes;
-  if (!options_.overlap) stalls.time(StallCause::kActivations, [&] { out_->synchronize(); });
+}
+
+void ResidualStore::synchronize() {
+  if (!std::exchange(disk_pending_, false)) return;
+  for (Slot& slot : slots_) slot.write.wait();
+  in_->synchronize();
+  out_->synchronize();
 }
 
 void ResidualStore::reset() {
   device_.synchronize();
+  const auto settle = [](auto&& wait) {
+    try {
+      wait();
+    } catch (const Error&) {
+      // The step that this is about has ended with an error already.
+    }
+  };
   if (in_ != nullptr) {
-    in_->synchronize();
-    out_->synchronize();
+    settle([&] { in_->synchronize(); });
+    settle([&] { out_->synchronize(); });
   }
+  for (Slot& slot : slots_) {
+    settle([&] { slot.read.wait(); });
+    settle([&] { slot.write.wait(); });
+  }
+  disk_pending_ = false;
   taken_ = loaded_;
   expected_row_ = -1;
 }

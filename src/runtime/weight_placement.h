@@ -19,6 +19,9 @@ struct WeightPlacement {
   Device* host = nullptr;          // whose memory is the host's; null: the device itself
   std::filesystem::path disk_dir;  // of weights that live on disk, other than in the model's file
   uint64_t disk_budget = ~uint64_t{0};
+  // Of the plan before, for the same model on the same device; null: none. What is of use is taken,
+  // the rest released.
+  class WeightStore* kept = nullptr;
 };
 
 // A home for each of model.weights. Of the layers' matrices each tier has its share, spread evenly

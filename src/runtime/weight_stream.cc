@@ -17,14 +17,8 @@ constexpr size_t kCopyBytes = size_t{32} << 20;
 constexpr uint64_t kReadBytes = uint64_t{2} << 20;
 constexpr size_t kMostCopiers = 8;
 
-// In a slot. What is read in place takes whole blocks.
-uint64_t layer_bytes(std::span<const StreamedWeight> weights) {
-  uint64_t bytes = kDirectAlignment;
-  for (const StreamedWeight& weight : weights) {
-    bytes += weight.host != nullptr ? aligned_weight_bytes(weight.view.bytes())
-                                    : ExtentReader::buffer_bytes({&weight.extent, 1});
-  }
-  return bytes;
+size_t slot_count(const WeightStreamOptions& options, size_t layers) {
+  return std::min(static_cast<size_t>(options.slots), layers + 1);
 }
 
 std::span<std::byte> as_direct_io_wants(std::byte* data, size_t bytes) {
@@ -45,9 +39,18 @@ struct WeightStream::Stage {
   std::span<std::byte> aligned() const { return as_direct_io_wants(memory.data(), memory.bytes()); }
 };
 
+WeightStream::Needs WeightStream::needs(const WeightNeeds& weights, bool host_visible,
+                                        const WeightStreamOptions& options) {
+  if (weights.streamed_layers == 0) return {};
+  const auto layers = static_cast<size_t>(weights.streamed_layers);
+  const bool through_stages = !host_visible && weights.from_disk;
+  return {.device = slot_count(options, layers) * weights.slot,
+          .host = through_stages ? static_cast<uint64_t>(options.stages) * Stage::kBytes : 0};
+}
+
 uint64_t WeightStream::slot_bytes(const ModelWeights& weights) {
   uint64_t largest = 0;
-  for (const auto& layer : weights.streamed) largest = std::max(largest, layer_bytes(layer));
+  for (const auto& layer : weights.streamed) largest = std::max(largest, streamed_bytes(layer));
   return largest;
 }
 
@@ -55,20 +58,21 @@ WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& wei
                            const WeightStreamOptions& options)
     : device_(device), weights_(weights), options_(options) {
   SPW_ASSERT(options.slots >= 1 && options.stages >= 1);
-  bool from_disk = false, from_host = false;
+  bool from_disk = false, from_host = false, all_pinned = true;
   for (size_t layer = 0; layer < weights.streamed.size(); ++layer) {
     if (weights.streamed[layer].empty()) continue;
     layers_.push_back(static_cast<int>(layer));
     for (const StreamedWeight& weight : weights.streamed[layer]) {
       from_disk = from_disk || weight.host == nullptr;
       from_host = from_host || weight.host != nullptr;
+      all_pinned = all_pinned && (weight.host == nullptr || weight.pinned);
     }
   }
   SPW_ASSERT(!layers_.empty());
   // Where the host's memory is the device's, nothing lives in the host's instead.
   SPW_ASSERT(!device.host_visible() || !from_host);
   const uint64_t bytes = slot_bytes(weights);
-  slots_.resize(std::min(static_cast<size_t>(options.slots), layers_.size() + 1));
+  slots_.resize(slot_count(options, layers_.size()));
   for (Slot& slot : slots_) {
     slot.memory = device.allocate(bytes, MemoryTag::kStaging);
     slot.loaded = device.make_event();
@@ -79,8 +83,7 @@ WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& wei
     queue_ = std::make_unique<IoQueue>();
     reader_ = std::make_unique<ExtentReader>(*queue_, weights.files);
   }
-  const bool through_stages =
-      !device.host_visible() && (from_disk || (from_host && !weights.host_is_pinned()));
+  const bool through_stages = !device.host_visible() && (from_disk || !all_pinned);
   for (int i = 0; through_stages && i < options.stages; ++i) {
     stages_.push_back(std::make_unique<Stage>(Stage{
         PinnedBuffer(host, device, Stage::kBytes, MemoryTag::kStaging), device.make_event()}));
@@ -169,7 +172,7 @@ void WeightStream::send_layer(size_t layer, Slot& slot) {
     const auto bytes = static_cast<size_t>(view.bytes());
     if (weight.host == nullptr) {
       on_disk.push_back({&weight, at});
-    } else if (!weights_.host_is_pinned()) {
+    } else if (!weight.pinned) {
       not_pinned.push_back({&weight, at});
     } else {
       for (size_t done = 0; done < bytes; done += kCopyBytes)

@@ -15,6 +15,7 @@
 #include "memory/pinned_buffer.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
+#include "runtime/weight_homes.h"
 #include "storage/extent_reader.h"
 
 namespace spillway {
@@ -52,7 +53,13 @@ class WeightStream {
     double load_s = 0;        // the loading itself, without overlap
   };
   Stats stats() const;
-  // Device memory for the slots.
+  // What one takes at least; more host memory where weights there cannot be pinned.
+  struct Needs {
+    uint64_t device = 0, host = 0;
+  };
+  static Needs needs(const WeightNeeds& weights, bool host_visible,
+                     const WeightStreamOptions& options);
+  // Device memory for each slot.
   static uint64_t slot_bytes(const ModelWeights& weights);
 
  private:

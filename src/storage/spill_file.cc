@@ -3,12 +3,14 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <utility>
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/fault_points.h"
 #include "base/printable.h"
 
 namespace spillway {
@@ -74,10 +76,11 @@ namespace {
 
 uint64_t checked_file_bytes(const SpillOptions& options) {
   // Sizes below 2^32 times counts below 2^32 do not wrap.
-  SPW_CHECK(
-      options.block_bytes > 0 && options.block_bytes <= (uint64_t{1} << 31) && options.blocks > 0,
-      kInvalidArgument, "a spill file of {} blocks of {} bytes", options.blocks,
-      options.block_bytes);
+  SPW_CHECK(options.block_bytes > 0 && options.block_bytes <= (uint64_t{1} << 31) &&
+                options.blocks > 0 &&
+                options.block_bytes * uint64_t{options.joined_blocks} < (uint64_t{1} << 32),
+            kInvalidArgument, "a spill file of {} blocks of {} bytes", options.blocks,
+            options.block_bytes);
   const uint64_t bytes = SpillFile::file_bytes(options.block_bytes, options.blocks);
   SPW_CHECK(bytes <= options.budget_bytes, kInvalidArgument,
             "{} blocks of {} for {} need {} of disk, {} more than there may be; raise "
@@ -92,6 +95,7 @@ uint64_t checked_file_bytes(const SpillOptions& options) {
 std::span<const std::byte> SpillRead::wait() {
   SPW_ASSERT(ticket_.pending());
   ticket_.wait();
+  if (injected_error("spill.flip")) payload_.back() ^= std::byte{0x10};
   SPW_CHECK(spill_checksum(header_, payload_) == header_.checksum, kCorrupt,
             "block {} of {} (write {}, {} bytes) is not what was written; is the disk failing?",
             header_.block, printable_path(file_->path()), header_.generation,
@@ -102,6 +106,7 @@ std::span<const std::byte> SpillRead::wait() {
 SpillFile::SpillFile(IoQueue& queue, const SpillOptions& options)
     : queue_(queue),
       block_bytes_(options.block_bytes),
+      joined_blocks_(options.joined_blocks),
       file_({.dir = options.dir, .label = options.label, .bytes = checked_file_bytes(options)}),
       headers_(options.blocks),
       transfers_(std::make_shared<Transfers>(options.blocks)) {}
@@ -123,12 +128,16 @@ void SpillFile::drop(uint32_t block) { header_of(block).magic = 0; }
 
 IoTicket SpillFile::write(uint32_t block, std::span<const std::byte> payload) {
   SpillHeader& header = header_of(block);
-  SPW_CHECK(!payload.empty() && payload.size() <= block_bytes_ && is_aligned(payload.data()),
+  const uint64_t most = block_bytes_ * std::min<uint64_t>(joined_blocks_, headers_.size() - block);
+  SPW_CHECK(!payload.empty() && payload.size() <= most && is_aligned(payload.data()),
             kInvalidArgument,
             "a payload of {} bytes for a block of {}, or memory that is not "
             "aligned",
-            payload.size(), block_bytes_);
+            payload.size(), most);
   transfers_->begin(block, true);
+  const auto end =
+      static_cast<uint32_t>((payload.size() + block_bytes_ - 1) / block_bytes_) + block;
+  for (uint32_t covered = block + 1; covered < end; ++covered) headers_[covered].magic = 0;
   header.magic = kSpillMagic;
   header.block = block;
   header.payload_bytes = static_cast<uint32_t>(payload.size());

@@ -19,8 +19,9 @@ namespace spillway {
 struct SpillOptions {
   std::filesystem::path dir;    // --disk-dir
   std::string label = "spill";  // a-z and 0-9, for people
-  size_t block_bytes = 0;       // the longest payload
+  size_t block_bytes = 0;       // the longest payload of one block
   uint32_t blocks = 0;
+  uint32_t joined_blocks = 1;          // a payload may go on over so many, see write()
   uint64_t budget_bytes = UINT64_MAX;  // file_bytes() must not be more
 };
 
@@ -54,7 +55,7 @@ class SpillRead {
   friend class SpillFile;
   SpillHeader header_;
   const IoFile* file_ = nullptr;
-  std::span<const std::byte> payload_;
+  std::span<std::byte> payload_;
   IoTicket ticket_;  // last: its destructor waits
 };
 
@@ -87,6 +88,8 @@ class SpillFile {
   // Begins to write a block. The payload is 1 to block_bytes() long, begins at a multiple of
   // kDirectAlignment, and memory goes on to buffer_bytes() behind it; it stays as it is until the
   // ticket is done. Waits where an older transfer of the block is on its way.
+  // Where blocks may be joined, the payload may be as long as several of them: it goes on over the
+  // blocks behind, which hold nothing of their own then, and must not be on their way themselves.
   IoTicket write(uint32_t block, std::span<const std::byte> payload);
   // Begins to read what was last written into the block, into an aligned buffer of
   // buffer_bytes(payload). Waits where it is still being written. Throws kCorrupt where nothing was
@@ -109,6 +112,7 @@ class SpillFile {
 
   IoQueue& queue_;
   const size_t block_bytes_;
+  const uint32_t joined_blocks_;
   TemporaryFile file_;
   std::vector<SpillHeader> headers_;
   std::shared_ptr<Transfers> transfers_;

@@ -284,6 +284,37 @@ TEST_P(SpillFileTest, RefusesBlocksAndBuffersThatDoNotFit) {
   EXPECT_TRUE(reads_as(file, 0, 2));
 }
 
+TEST_P(SpillFileTest, APayloadGoesOnOverBlocksThatMayBeJoined) {
+  SpillOptions joined = options(8);
+  joined.joined_blocks = 3;
+  SpillFile file(*queue_, joined);
+  AlignedBuffer buffer(4 * kBlockBytes), back(3 * kBlockBytes);
+  const auto write_joined = [&](uint32_t block, uint64_t nth, size_t bytes) {
+    fill(buffer.span().first(bytes), block, nth);
+    file.write(block, buffer.span().first(bytes)).wait();
+  };
+  const auto reads_back = [&](uint32_t block, uint64_t nth, size_t bytes) {
+    fill(buffer.span().first(bytes), block, nth);
+    const auto payload = file.read(block, back.span()).wait();
+    return payload.size() == bytes && std::memcmp(payload.data(), buffer.data(), bytes) == 0;
+  };
+  write(file, 1, 1);
+  write(file, 3, 1);
+  write_joined(0, 2, 3 * kBlockBytes);
+  write_joined(4, 3, 2 * kBlockBytes - 77);
+  EXPECT_TRUE(reads_back(0, 2, 3 * kBlockBytes));
+  EXPECT_TRUE(reads_back(4, 3, 2 * kBlockBytes - 77));
+  EXPECT_TRUE(reads_as(file, 3, 1));
+  EXPECT_EQ(error_reading(file, 1), ErrorCode::kCorrupt) << "covered: it holds nothing";
+  // Whoever writes into the middle of one breaks it, and that is seen.
+  write(file, 2, 4);
+  EXPECT_TRUE(reads_as(file, 2, 4));
+  EXPECT_THROW(reads_back(0, 2, 3 * kBlockBytes), Error);
+  // Neither longer than may be joined, nor past the end.
+  EXPECT_THROW(write_joined(0, 5, 3 * kBlockBytes + 1), Error);
+  EXPECT_THROW(write_joined(6, 5, 2 * kBlockBytes + 1), Error);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, SpillFileTest,
                          ::testing::Values(IoBackend::kUring, IoBackend::kThreads),
                          [](const auto& each) {

@@ -91,9 +91,12 @@ struct PlannedModel {
                                           .host = &machine.host,
                                           .disk_dir = machine.folder.path(),
                                           .disk_budget = ~uint64_t{0}});
-    return make_runner(
-        device, machine.host, loaded, plan,
-        {.tokens = kTokens, .sequences = kSequences, .micro_tokens = 64, .kv_type = KvType::kF32});
+    return make_runner(device, machine.host, loaded, plan,
+                       {.tokens = kTokens,
+                        .sequences = kSequences,
+                        .micro_tokens = 16,
+                        .kv_type = KvType::kF32,
+                        .disk_dir = machine.folder.path()});
   }
 
   std::vector<float> run() {
@@ -143,9 +146,20 @@ std::vector<NamedPlan> plans() {
   swapped.weights = {0, 1, 0};
   swapped.kv = {0, 1, 0};
   swapped.attention = AttentionPlace::kGpu;
+  Plan rows = everywhere;
+  rows.weights = {0.5, 0.5, 0};
+  rows.kv = {1, 0, 0};
+  rows.activations = {0.1, 0.1, 0.8};
   Plan disk;
   disk.weights = {0, 0.4, 0.6};
-  return {{"everywhere", true, everywhere}, {"swapped", true, swapped}, {"no GPU", false, disk}};
+  Plan rows_on_cpu;
+  rows_on_cpu.micro_batch = 2;
+  rows_on_cpu.activations = {0, 0.1, 0.9};
+  return {{"everywhere", true, everywhere},
+          {"swapped", true, swapped},
+          {"activations", true, rows},
+          {"activations, no GPU", false, rows_on_cpu},
+          {"no GPU", false, disk}};
 }
 
 class TierFaults : public testing::Test {
@@ -290,6 +304,41 @@ TEST_F(TierFaults, SoAreThoseWithoutAGpu) {
       for (int i = 0; i < 2; ++i) EXPECT_EQ(code_of([&] { model.run(); }), ErrorCode::kIo);
       disarm_faults();
       EXPECT_EQ(model.run(), expected);
+    }
+  }
+}
+
+// Rows between layers: the step ends with an error, and the next is right.
+TEST_F(TierFaults, ActivationsThatAreLostEndTheStep) {
+  for (NamedPlan& named : plans()) {
+    if (named.plan.activations.disk == 0) continue;
+    for (const bool overlap : {true, false}) {
+      named.plan.overlap = overlap;
+      Machine machine(named.with_accelerator);
+      PlannedModel model(machine, named.plan);
+      const std::vector<float> expected = model.run();
+      const ResidualStore::Stats moved = model.runner.decoder.take_stats().activations;
+      EXPECT_GT(moved.disk_read_bytes, 0u);
+      EXPECT_GT(moved.disk_written_bytes, 0u);
+      for (const char* point : {"io.read", "io.write", "spill.flip"}) {
+        const uint64_t hits = hits_in(point, [&] { EXPECT_EQ(model.run(), expected); });
+        ASSERT_GT(hits, 3u) << point;
+        for (uint64_t n = 1; n <= hits; n += 1 + n / 8) {
+          SCOPED_TRACE(
+              fmt::format("{}, overlap {}: {} {} of {}", named.name, overlap, point, n, hits));
+          arm_fault(point, n, FaultKind::kEio);
+          const auto code = code_of([&] { model.run(); });
+          disarm_faults();
+          if (std::string_view(point) == "io.write") {
+            // Whoever finds out first: the one who waits for it, or the one who wants it back.
+            EXPECT_TRUE(code == ErrorCode::kIo || code == ErrorCode::kCorrupt);
+          } else {
+            EXPECT_EQ(code, ErrorCode::kCorrupt);
+          }
+          EXPECT_EQ(model.run(), expected);
+          if (HasFailure()) return;
+        }
+      }
     }
   }
 }

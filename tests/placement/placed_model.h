@@ -30,7 +30,8 @@ struct Placement {
   int micro_tokens = 0;
   int micro_sequences = 0;
   int slots = 2;
-  double device_activations = 1;
+  TierShares activations = {};
+  bool on_cpu = false;  // no accelerator: the host is the device
   bool overlap = true;
   uint64_t pinnable_bytes = ~uint64_t{0};
   float attention_topk = 0;  // 0: dense
@@ -40,6 +41,7 @@ struct Placement {
 };
 
 inline std::unique_ptr<Device> make_accelerator(bool cuda, const Placement& placement) {
+  if (placement.on_cpu) return std::make_unique<CpuDevice>(CpuDeviceOptions{.threads = 2});
   if (cuda) return make_cuda_device({.index = 0, .memory_bytes = uint64_t{2} << 30});
   EmulatedAcceleratorOptions options;
   options.max_delay_us = 60;
@@ -87,7 +89,8 @@ struct PlacedModel {
                                    .host = &host,
                                    .host_share = how.host_share,
                                    .staging_blocks = how.can_swap ? how.staging_blocks : 0,
-                                   .device_activations = how.device_activations,
+                                   .activations = how.activations,
+                                   .disk_dir = folder.path(),
                                    .overlap = how.overlap});
     decoder->set_attention_topk(how.attention_topk);
   }

@@ -48,21 +48,40 @@ std::vector<Placement> every_placement() {
       p.micro_tokens = 37;
       all.push_back(p);
       p.name += ", activations half in host memory";
-      p.device_activations = 0.5;
+      p.activations = {0.5, 0.5, 0};
+      all.push_back(p);
+      p.name += " and on disk";
+      p.activations = {0.1, 0.2, 0.7};
       all.push_back(p);
     }
   }
   Placement p;
   p.name = "activations in host memory";
-  p.device_activations = 0;
+  p.activations = {0, 1, 0};
   all.push_back(p);
-  p.device_activations = 1;
-  p.name = "nothing can be pinned";
+  p.name = "activations on disk";
+  p.activations = {0, 0, 1};
+  all.push_back(p);
+  // Many of few rows, so that several are on their way; the first ones without logits.
+  for (const bool overlap : {true, false}) {
+    for (const TierShares& shares : {TierShares{0, 1, 0}, {0, 0, 1}, {0, 0.2, 0.8}}) {
+      p.name = fmt::format("micro-batches of 2 tokens, activations {}% on disk, overlap {}",
+                           shares.disk * 100, overlap);
+      p.micro_tokens = 2;
+      p.activations = shares;
+      p.overlap = overlap;
+      all.push_back(p);
+    }
+  }
+  p = {};
   p.weights = {0, 1, 0};
   p.device_sequences = 0;
   p.host_share = 0.5;
-  p.pinnable_bytes = 0;
-  all.push_back(p);
+  for (const uint64_t bytes : {0, 60'000}) {  // none of it, some
+    p.pinnable_bytes = bytes;
+    p.name = fmt::format("{} bytes can be pinned", bytes);
+    all.push_back(p);
+  }
   p.pinnable_bytes = ~uint64_t{0};
   for (const int slots : {1, 3, 9}) {
     p.name = fmt::format("{} slots", slots);
@@ -156,7 +175,7 @@ TEST_P(PlacementTest, RandomPlansGiveTheSameLogits) {
     return std::uniform_real_distribution<double>(0, most)(random);
   };
   const auto expected = logits(at_home(), "llama", DType::kF32, KvType::kF32, true);
-  for (int i = 0; i < 25; ++i) {
+  for (int i = 0; i < 40; ++i) {
     Placement p;
     const double a = pick(1), b = pick(1);
     p.weights = {std::min(a, b), std::abs(a - b), 1 - std::max(a, b)};
@@ -168,14 +187,48 @@ TEST_P(PlacementTest, RandomPlansGiveTheSameLogits) {
     p.micro_sequences = static_cast<int>(pick(5));
     p.slots = 1 + static_cast<int>(pick(4));
     p.overlap = pick(1) < 0.8;
-    p.device_activations = pick(1) < 0.5 ? 1 : pick(1);
+    if (pick(1) < 0.6) {
+      const double c = pick(1), d = pick(1) < 0.5 ? 1 : pick(1);
+      p.activations = {std::min(c, d), std::abs(c - d), 1 - std::max(c, d)};
+    }
     p.name = fmt::format(
         "{}: weights {:.2f} {:.2f} {:.2f}, kv {:.2f}, host {:.2f}, swap {}, micro {} {}, slots {}, "
-        "activations {:.2f}, overlap {}",
+        "activations {:.2f} {:.2f}, overlap {}",
         i, p.weights.device, p.weights.host, p.weights.disk, p.device_sequences, p.host_share,
-        p.can_swap, p.micro_tokens, p.micro_sequences, p.slots, p.device_activations, p.overlap);
+        p.can_swap, p.micro_tokens, p.micro_sequences, p.slots, p.activations.device,
+        p.activations.disk, p.overlap);
     SCOPED_TRACE(p.name);
     expect_same(p, logits(p, "llama", DType::kF32, KvType::kF32, true), expected);
+  }
+}
+
+// Without an accelerator what is on disk is read to where it is used, ahead.
+TEST_P(PlacementTest, NorOnWhereThingsAreWithoutAGpu) {
+  if (cuda()) GTEST_SKIP() << "no GPU is used";
+  Placement home = at_home();
+  home.on_cpu = true;
+  const auto expected = logits(home, "llama", DType::kF32, KvType::kF32, true);
+  for (const TierShares& weights : {TierShares{1, 0, 0}, {0.4, 0, 0.6}}) {
+    for (const double kv : {0.0, 0.6}) {
+      for (const TierShares& activations :
+           {TierShares{0, 0, 1}, {0.3, 0.2, 0.5}, {0.9, 0, 0.1}, {0.5, 0.5, 0}}) {
+        for (const int tokens : {0, 2, 37}) {
+          for (const bool overlap : {true, false}) {
+            Placement p = home;
+            p.weights = weights;
+            p.device_sequences = 1 - kv;
+            p.disk_sequences = 1;
+            p.activations = activations;
+            p.micro_tokens = tokens;
+            p.overlap = overlap;
+            p.name = fmt::format("weights {}, kv {}, activations {} on disk, micro {}, overlap {}",
+                                 weights.disk, kv, activations.disk, tokens, overlap);
+            SCOPED_TRACE(p.name);
+            EXPECT_EQ(logits(p, "llama", DType::kF32, KvType::kF32, true), expected);
+          }
+        }
+      }
+    }
   }
 }
 

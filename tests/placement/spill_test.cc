@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// KV on disk that does not come back is computed again: the same answers, a little later.
+// KV and activations on disk that do not come back are computed again: the same answers, a little
+// later.
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "base/fault_points.h"
 #include "tests/placement/answers.h"
 #include "tests/placement/placed_model.h"
@@ -22,8 +24,9 @@ class SpillTest : public testing::Test {
     placement.host_share = 0;
     return placement;
   }
-  Outcome run() {
-    return answer_all(placed_, {.max_sequences = 4},
+  Outcome run() { return run(placed_); }
+  static Outcome run(PlacedModel& placed) {
+    return answer_all(placed, {.max_sequences = 4},
                       {{5, 9}, {14, 9}, {23, 9}, {32, 9}, {41, 9}, {50, 9}});
   }
 
@@ -52,6 +55,41 @@ TEST_F(SpillTest, ADiskThatGivesNothingBackOnlyCostsTime) {
   const Outcome outcome = run();
   EXPECT_EQ(outcome.answers, expected.answers);
   EXPECT_GT(outcome.stats.preemptions, 6);
+}
+
+// Activations are needed in every step: a step is computed again, and a disk that never gives
+// anything back is reported.
+TEST_F(SpillTest, SoAreLostActivations) {
+  const Outcome expected = run();
+  for (const bool on_cpu : {false, true}) {
+    Placement placement;
+    placement.name = "activations on disk";
+    placement.on_cpu = on_cpu;
+    placement.activations = {0, 0, 1};
+    placement.micro_sequences = 2;
+    PlacedModel placed(false, placement, "llama", DType::kF32, KvType::kF32, true);
+    EXPECT_EQ(run(placed).answers, expected.answers);
+    EXPECT_GT(placed.decoder->take_stats().activations.disk_read_bytes, 0u);
+    for (const char* point : {"io.read", "spill.flip"}) {
+      for (const uint64_t nth : {1, 2, 7, 30, 61}) {
+        SCOPED_TRACE(fmt::format("{} {}, CPU {}", point, nth, on_cpu));
+        arm_fault(point, nth, FaultKind::kEio);
+        const Outcome outcome = run(placed);
+        disarm_faults();
+        EXPECT_EQ(outcome.answers, expected.answers);
+        EXPECT_GT(outcome.stats.preemptions, 0);
+      }
+    }
+    arm_fault("io.read", 5, FaultKind::kEio, 1'000'000);
+    try {
+      run(placed);
+      FAIL() << "nothing can be computed so";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+    }
+    disarm_faults();
+    EXPECT_EQ(run(placed).answers, expected.answers);
+  }
 }
 
 }  // namespace

@@ -92,6 +92,14 @@ def test_nor_on_where_the_kv_cache_is(spillway, tiny_model, disk, kv_type):
     assert list(disk.iterdir()) == []
 
 
+@pytest.mark.parametrize("activations", ["0,0,100", "20,30,50"])
+def test_nor_on_where_activations_are(spillway, tiny_model, disk, activations):
+    expected = greedy(spillway, tiny_model).json()
+    options = ["--activations", activations, "--disk-memory", "1GiB", "--disk-dir", disk, "--chunk", "3"]
+    assert greedy(spillway, tiny_model, *options).json()["ids"] == expected["ids"]
+    assert list(disk.iterdir()) == []
+
+
 def test_the_logits_do_not_either(spillway, tiny_folder, tmp_path, disk):
     numpy = pytest.importorskip("numpy")
     options = [*CPU, "--weights", "0,10,90", "--disk-memory", "1GiB", "--disk-dir", disk]
@@ -128,6 +136,12 @@ def test_bench_measures_several_plans_one_after_the_other(spillway, tmp_path, di
     # Two decode steps read all of the layers' matrices (12 * hidden^2 halves a layer) twice; a layer is one ahead.
     layer = 12 * 768 * 768 * 2
     assert 22 * layer <= read[2] <= 26 * layer
+    # Weights are made once: later they only change their homes.
+    assert results[0]["weights_made"] > 0 and results[0]["weights_kept"] == 0
+    assert [result["weights_made"] for result in results[1:]] == [0, 0]
+    # Each plan's own, not those of the plan before.
+    weights = [result["tiers"]["host"]["peak_bytes_by_tag"]["weights"] for result in results]
+    assert weights[0] > weights[1] > weights[2]
 
 
 # Budgets.
@@ -179,6 +193,26 @@ def test_budgets_that_are_too_small_are_refused_before_work(spillway, disk, opti
     done = spillway.run("bench", LARGE, *CPU, *options, "--disk-dir", disk, "--prompt-len", 16, "--gen-len", 4)
     done.assert_one_line_error(FAILED)
     assert names in done.err
+
+
+@pytest.mark.parametrize(
+    "options, names",
+    [
+        (["--host-memory", "900MiB", "--weights", "0,100,0"], ["weights", "--host-memory", "--weights"]),
+        # The two layers that stream through do not fit beside what stays.
+        (["--host-memory", "500MiB", "--weights", "0,25,75", "--disk-memory", "4GiB"], ["staging", "--host-memory"]),
+        (["--host-memory", "900MiB", "--weights", "0,40,60", "--kv", "0,50,50", "--disk-memory", "700MiB"], ["KV cache", "--disk-memory"]),
+    ],
+)
+def test_an_explicit_plan_that_cannot_fit_is_refused_before_work(spillway, disk, options, names):
+    # Had it begun to write weights, that is what would have failed.
+    faults = os.environ | {"SPILLWAY_FAULTS": "io.open:1+:eio,io.allocate:1+:eio"}
+    sizes = ["--prompt-len", 500, "--gen-len", 12, "--batch", 40]
+    done = spillway.run("bench", LARGE, *CPU, *options, "--disk-dir", disk, *sizes, env=faults)
+    done.assert_one_line_error(FAILED)
+    assert "the plan needs" in done.err
+    for name in names:
+        assert name in done.err
 
 
 # The disk.
@@ -273,6 +307,8 @@ def count_read(process):
         (["--weights", "nan,50,50"], "--weights"),
         (["--kv", "1,2,3"], "--kv"),
         (["--kv", "0,0,100"], "--kv"),
+        (["--activations", "1,2,3"], "--activations"),
+        (["--activations", "0,0,100"], "--activations"),
         (["--host-memory", "lots"], "--host-memory"),
         (["--host-memory", "0"], "--host-memory"),
         (["--disk-memory", "-3"], "--disk-memory"),

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights that live on disk, other than in the model's own file, on their way there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "device/device.h"
+#include "model/model.h"
+#include "runtime/load_weights.h"
+#include "storage/async_io.h"
+#include "storage/weight_file.h"
+
+namespace spillway {
+
+// Owns the file until finish(). Weights are made one at a time in host memory, and written behind
+// that. Throws what WeightFileWriter throws, and kOutOfMemory.
+class WeightFileFiller {
+ public:
+  WeightFileFiller(std::span<const WeightTarget> targets, const std::filesystem::path& folder,
+                   Device& host)
+      : host_(host),
+        staging_(host.allocate(kWriteBytes + kDirectAlignment, MemoryTag::kStaging)),
+        writer_(queue_,
+                {.dir = folder, .bytes = file_bytes(targets), .staging = aligned_staging()}) {}
+
+  // `make` fills the memory it is given.
+  Extent add(const BoundWeight& weight, const std::function<void(std::byte*)>& make) {
+    const auto bytes = static_cast<size_t>(weight.bytes());
+    if (made_.bytes() < bytes) {
+      made_ = Buffer();
+      made_ = host_.allocate(bytes, MemoryTag::kStaging);
+    }
+    make(made_.data());
+    return writer_.append({made_.data(), bytes});
+  }
+  std::shared_ptr<TemporaryFile> finish() { return writer_.finish(); }
+
+  // Of host memory, where the largest weight has so many bytes.
+  static uint64_t staging_bytes(uint64_t largest) {
+    return kWriteBytes + kDirectAlignment + largest;
+  }
+
+ private:
+  static constexpr size_t kWriteBytes = size_t{16} << 20;
+  static uint64_t file_bytes(std::span<const WeightTarget> targets) {
+    std::vector<uint64_t> sizes;
+    for (const WeightTarget& target : targets)
+      sizes.push_back(static_cast<uint64_t>(target.weight->bytes()));
+    return WeightFileWriter::bytes_for(sizes);
+  }
+
+  std::span<std::byte> aligned_staging() const {
+    const auto address = reinterpret_cast<uintptr_t>(staging_.data());
+    return {staging_.data() + (0 - address) % kDirectAlignment, kWriteBytes};
+  }
+
+  Device& host_;
+  Buffer made_, staging_;
+  IoQueue queue_;
+  WeightFileWriter writer_;
+};
+
+}  // namespace spillway

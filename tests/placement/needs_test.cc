@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan needs is known before anything is taken: it is what a run then takes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "engine/runner.h"
+#include "tests/placement/placed_model.h"
+
+namespace spillway::placement {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kSequences = 4;
+constexpr int64_t kTokens = 48;
+
+RunSize run_size(const TempFolder& folder) {
+  return {.tokens = kTokens,
+          .sequences = kSequences,
+          .micro_tokens = 16,
+          .kv_type = KvType::kF32,
+          .disk_dir = folder.path()};
+}
+
+// Prompts of different lengths, in steps as long as may be, then a token of each together.
+void run_steps(Runner& runner) {
+  constexpr auto kBlocks = static_cast<int32_t>(kTokens / kKvBlockTokens);
+  std::vector<std::vector<int32_t>> tokens(kSequences), tables(kSequences);
+  std::vector<StepSequence> together;
+  for (int i = 0; i < kSequences; ++i) {
+    auto& mine = tokens[static_cast<size_t>(i)];
+    auto& table = tables[static_cast<size_t>(i)];
+    for (int32_t b = 0; b < kBlocks; ++b) table.push_back(i * kBlocks + b);
+    mine = testing_models::tiny_prompt(6 + 9 * i, static_cast<uint32_t>(i + 1));
+    const std::span<const int32_t> all(mine);
+    const size_t last = mine.size() - 1;
+    for (size_t start = 0; start < last;) {
+      const size_t now = std::min(last - start, static_cast<size_t>(runner.decoder.max_tokens()));
+      const StepSequence part{all.subspan(start, now), static_cast<int32_t>(start), table, 0};
+      runner.decoder.step(runner.kv, {&part, 1});
+      start += now;
+    }
+    together.push_back({all.last(1), static_cast<int32_t>(last), table, 1});
+  }
+  runner.decoder.step(runner.kv, together);
+}
+
+// Of what is exactly known, the peak is what was said; of the rest, at least that.
+void expect_taken(const Device::Usage& needs, const Device::Usage& taken, const char* where) {
+  SCOPED_TRACE(
+      fmt::format("{}: needs {}; at the end {}", where, needs.describe(), taken.describe()));
+  for (const MemoryTag tag : {MemoryTag::kWeights, MemoryTag::kKv, MemoryTag::kActivations})
+    EXPECT_EQ(needs.bytes[static_cast<int>(tag)], taken.peaks[static_cast<int>(tag)])
+        << memory_tag_name(tag);
+  const auto staging = static_cast<int>(MemoryTag::kStaging);
+  EXPECT_LE(needs.bytes[staging], taken.peaks[staging]);
+}
+
+TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
+  std::mt19937 random(5);
+  const auto pick = [&](double most) {
+    return std::uniform_real_distribution<double>(0, most)(random);
+  };
+  const auto shares = [&]() -> TierShares {
+    if (pick(1) < 0.3) return {};
+    const double a = pick(1), b = pick(1) < 0.4 ? 1 : pick(1);
+    return {std::min(a, b), std::abs(a - b), 1 - std::max(a, b)};
+  };
+  for (int i = 0; i < 40; ++i) {
+    const bool with_accelerator = i % 2 == 0;
+    Plan plan;
+    plan.weights = shares();
+    plan.kv = shares();
+    plan.activations = shares();
+    plan.micro_batch = static_cast<int>(pick(4));
+    plan.attention = pick(1) < 0.5 ? AttentionPlace::kGpu : AttentionPlace::kCpu;
+    SCOPED_TRACE(fmt::format("accelerator {}, {}", with_accelerator, plan_to_json(plan)));
+    TempFolder folder;
+    CpuDevice host(CpuDeviceOptions{.threads = 2});
+    EmulatedAccelerator accelerator{EmulatedAcceleratorOptions{}};
+    Device& device = with_accelerator ? static_cast<Device&>(accelerator) : host;
+    LoadedModel loaded;
+    loaded.model = testing_models::tiny_model(i % 3 == 0 ? "opt-350m" : "llama",
+                                              i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
+    const RunNeeds needs = run_needs(device, loaded.model, plan, run_size(folder), {});
+    EXPECT_EQ(device.usage().peak_bytes, 0u) << "asking takes nothing";
+    loaded.weights = ModelWeights::dummy(device, loaded.model, {},
+                                         {.shares = plan.weights,
+                                          .host = &host,
+                                          .disk_dir = folder.path(),
+                                          .disk_budget = ~uint64_t{0}});
+    {
+      Runner runner = make_runner(device, host, loaded, plan, run_size(folder));
+      run_steps(runner);
+    }
+    expect_taken(needs.device, device.usage(), "device");
+    if (with_accelerator) expect_taken(needs.host, host.usage(), "host");
+    if (HasFailure()) return;
+  }
+}
+
+std::string refusal(const RunNeeds& needs, bool has_device, const Budgets& budgets) {
+  try {
+    check_fits(needs, has_device, budgets);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(NeedsTest, WhatDoesNotFitIsRefusedWithWhatToChange) {
+  RunNeeds needs;
+  needs.device.add(MemoryTag::kWeights, 100);
+  needs.device.add(MemoryTag::kStaging, 50);
+  needs.host.add(MemoryTag::kKv, 300);
+  needs.host.add(MemoryTag::kActivations, 20);
+  needs.disk.add(MemoryTag::kActivations, 70);
+  EXPECT_EQ(refusal(needs, true, {150, 320, 70}), "");
+  const std::string gpu = refusal(needs, true, {149, 320, 70});
+  EXPECT_THAT(gpu, HasSubstr("150 B of GPU memory (weights 100 B, staging 50 B)"));
+  EXPECT_THAT(gpu, HasSubstr("there are 149 B: raise --gpu-memory or keep less there (--weights)"));
+  const std::string host = refusal(needs, true, {150, 319, 70});
+  EXPECT_THAT(host, HasSubstr("raise --host-memory or keep less there (--kv)"));
+  // Everything that is missing, at once.
+  const std::string all = refusal(needs, true, {1, 2, 3});
+  for (const char* option : {"--gpu-memory", "--host-memory", "--disk-memory", "(--activations)"})
+    EXPECT_THAT(all, HasSubstr(option));
+  EXPECT_THAT(all, testing::Not(HasSubstr("\n")));
+  // Without a GPU its memory is the host's.
+  EXPECT_EQ(refusal(needs, false, {0, 150, 70}), "");
+  EXPECT_THAT(refusal(needs, false, {0, 149, 70}), HasSubstr("host memory"));
+}
+
+TEST(NeedsTest, NothingGoesToADiskThatWasNotGiven) {
+  RunNeeds needs;
+  needs.disk.add(MemoryTag::kKv, 70);
+  try {
+    check_fits(needs, true, {100, 100, 0});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("--kv"));
+    EXPECT_THAT(error.what(), HasSubstr("--disk-memory is 0"));
+  }
+}
+
+}  // namespace
+}  // namespace spillway::placement
