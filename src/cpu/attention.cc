@@ -268,6 +268,21 @@ void rotate_queries(ThreadPool& pool, Workspace& workspace, int64_t heads, int64
   a.q_stride = width;
 }
 
+// So are values, and the sums of them in `out`: these come back to what they are outside.
+void rotate_outputs(ThreadPool& pool, std::span<const SequenceSpan> spans, int64_t heads,
+                    int64_t head_dim, const Activations& out) {
+  for (const SequenceSpan& span : spans) {
+    parallel_if_large(pool, span.rows * out.cols, span.rows, 1,
+                      [&](int64_t begin, int64_t end, int) {
+                        for (int64_t i = begin; i < end; ++i) {
+                          float* row = out.f32(span.first_row + i);
+                          for (int64_t h = 0; h < heads; ++h)
+                            rotate_kv(row + h * head_dim, head_dim);
+                        }
+                      });
+  }
+}
+
 void attend_cuts(AttendSplit attend, ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
                  std::span<const SequenceSpan> spans) {
   const std::vector<AttentionTile> tiles = make_tiles(a, spans, pool.threads());
@@ -285,7 +300,25 @@ void attend_cuts(AttendSplit attend, ThreadPool& pool, Workspace& workspace, con
   }
 }
 
-// attend_rows: for spans of many rows, where not null.
+// Each span by the kernel for its number of rows. attend_rows: for many, where not null.
+void attend_spans(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool,
+                  Workspace& workspace, const AttentionArgs& a, const AttentionParams& params,
+                  std::span<const SequenceSpan> spans) {
+  std::vector<SequenceSpan> many, few, sparse;
+  for (const SequenceSpan& span : spans) {
+    (is_sparse(params, span) ? sparse : is_prefill(a, span) ? many : few).push_back(span);
+  }
+  if (!sparse.empty()) attend_top_k(pool, workspace, a, params.top_k, sparse);
+  if (attend_rows == nullptr || many.empty() || !prefill_pays(a, many, pool.threads())) {
+    // In the order of the step: how it is cut into work is part of its speed.
+    if (sparse.empty()) return attend_cuts(attend, pool, workspace, a, spans);
+    few.insert(few.end(), many.begin(), many.end());
+    return attend_cuts(attend, pool, workspace, a, few);
+  }
+  attend_prefill(pool, workspace, a, attend_rows, many);
+  attend_cuts(attend, pool, workspace, a, few);
+}
+
 void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Workspace& workspace,
                 const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                 const AttentionParams& params, const Activations& out) {
@@ -311,24 +344,14 @@ void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Wo
                   .padded_dim = (kv.head_dim + 15) / 16 * 16,
                   .scale = params.scale,
                   .window = params.window};
-  if (is_rotated(kv.type, KvPart::kKeys)) rotate_queries(pool, workspace, params.heads, q.rows, a);
   for (const SequenceSpan& span : spans) {
     check_blocks(kv, span, a.window);
     SPW_ASSERT(span.home.empty() || is_sparse(params, span));
   }
-  std::vector<SequenceSpan> many, few, sparse;
-  for (const SequenceSpan& span : spans) {
-    (is_sparse(params, span) ? sparse : is_prefill(a, span) ? many : few).push_back(span);
-  }
-  if (!sparse.empty()) attend_top_k(pool, workspace, a, params.top_k, sparse);
-  if (attend_rows == nullptr || many.empty() || !prefill_pays(a, many, pool.threads())) {
-    // In the order of the step: how it is cut into work is part of its speed.
-    if (sparse.empty()) return attend_cuts(attend, pool, workspace, a, spans);
-    few.insert(few.end(), many.begin(), many.end());
-    return attend_cuts(attend, pool, workspace, a, few);
-  }
-  attend_prefill(pool, workspace, a, attend_rows, many);
-  attend_cuts(attend, pool, workspace, a, few);
+  const bool rotated = is_rotated(kv.type);
+  if (rotated) rotate_queries(pool, workspace, params.heads, q.rows, a);
+  attend_spans(attend, attend_rows, pool, workspace, a, params, spans);
+  if (rotated) rotate_outputs(pool, spans, params.heads, kv.head_dim, out);
 }
 
 }  // namespace

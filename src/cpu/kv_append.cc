@@ -79,7 +79,7 @@ HWY_INLINE Half finite_half(float value) {
 void store_quantized(const KvPageLayout& layout, KvPart part, const float* x, uint8_t* page,
                      int64_t token) {
   float rotated[256];
-  if (is_rotated(layout.type, part)) {
+  if (is_rotated(layout.type)) {
     memcpy(rotated, x, static_cast<size_t>(layout.head_dim) * sizeof(float));
     rotate_kv(rotated, layout.head_dim);
     x = rotated;

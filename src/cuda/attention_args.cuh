@@ -72,7 +72,7 @@ __device__ __forceinline__ void load_query(const AttentionArgs& a, int64_t row, 
                                            float* to, int lane) {
   const std::byte* from = a.query(row, head);
   for (int d = lane; d < a.shape.head_dim; d += kWarpSize) to[d] = load_element(from, a.dtype, d);
-  if constexpr (is_rotated(kType, KvPart::kKeys)) rotate_in_warp(to, a.shape.head_dim, lane);
+  if constexpr (is_rotated(kType)) rotate_in_warp(to, a.shape.head_dim, lane);
 }
 
 // score[q] = queries [count][head_dim] times the key of `token`, not scaled.

@@ -62,6 +62,24 @@ __device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace
   }
 }
 
+// rotate_kv() of 64 elements that 16 neighbouring lanes hold in fours, all of these lanes together.
+__device__ __forceinline__ float4 rotate_fours(float4 v) {
+  const unsigned lane = threadIdx.x % kWarpSize;
+  const unsigned group = 0xffffU << (lane & 16U);
+  const float a = v.x + v.y, b = v.x - v.y, c = v.z + v.w, d = v.z - v.w;
+  float x[4] = {a + c, b + d, a - c, b - d};
+#pragma unroll
+  for (unsigned step = 1; step < 16; step *= 2) {
+    const bool second = (lane & step) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float other = __shfl_xor_sync(group, x[i], static_cast<int>(step));
+      x[i] = second ? other - x[i] : x[i] + other;
+    }
+  }
+  return make_float4(x[0] * 0.125F, x[1] * 0.125F, x[2] * 0.125F, x[3] * 0.125F);
+}
+
 // Adds up what the warps left, in their order, and writes it to the part's slot or to out.
 // `unified`: all are relative to the unified maximum.
 template <KvType kType, int kDim, int kBuffers>
@@ -100,6 +118,11 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
         out.z = fmaf(x.z, weight, out.z);
         out.w = fmaf(x.w, weight, out.w);
       }
+    }
+    if constexpr (kType == KvType::kInt4) {
+      // 16 threads with neighbouring i have a group, and the loop ends behind a whole one.
+      static_assert(kDim % 64 == 0);
+      out = rotate_fours(out);
     }
     if (slot != nullptr) {
       reinterpret_cast<float4*>(slot)[i] = out;

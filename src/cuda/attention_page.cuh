@@ -55,7 +55,7 @@ struct PageShape {
         row_bytes(static_cast<int>(layout.row_bytes)) {}
 };
 
-// Element `dim` of token `token`; int4 keys stay rotated.
+// Element `dim` of token `token`; int4 rows stay rotated.
 template <KvType kType, KvPart kPart>
 __device__ __forceinline__ float load_kv(const PageShape& s, const std::byte* page, int token,
                                          int dim) {

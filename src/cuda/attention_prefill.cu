@@ -285,6 +285,48 @@ struct PrefillKernel {
     }
   }
 
+  // rotate_kv() of the outputs of rows g (upper 0) or g + 8 (1). Of an element's place in its group
+  // of 64, bit 0 is one of two registers, bits 1 and 2 are the lane's t, the others the tile n.
+  __device__ __forceinline__ void rotate(int upper, int t, float (&out)[kDim / 8][4]) {
+#pragma unroll
+    for (int first = 0; first < kDim / 8; first += 8) {
+      constexpr int kTiles = kDim / 8;
+      const int size = min(64, a.shape.head_dim - first * 8);
+      const int run = size > 0 ? size & -size : 1;  // a multiple of 8, or nothing to do
+      const float factor = rsqrtf(static_cast<float>(run));
+#pragma unroll
+      for (int n = first; n < first + 8 && n < kTiles; ++n) {
+        float& x = out[n][2 * upper];
+        float& y = out[n][2 * upper + 1];
+        const float sum = x + y, difference = x - y;
+        x = sum * factor;
+        y = difference * factor;
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+          const float other_x = __shfl_xor_sync(kAllLanes, x, step);
+          const float other_y = __shfl_xor_sync(kAllLanes, y, step);
+          const bool second = (t & step) != 0;
+          x = second ? other_x - x : x + other_x;
+          y = second ? other_y - y : y + other_y;
+        }
+      }
+#pragma unroll
+      for (int step = 1; step < 8; step *= 2) {
+        if (8 * step >= run) break;
+#pragma unroll
+        for (int n = first; n < first + 8; ++n) {
+          if ((n & step) != 0 || n + step >= kTiles) continue;
+#pragma unroll
+          for (int e = 2 * upper; e < 2 * upper + 2; ++e) {
+            const float x = out[n][e], y = out[n + step][e];
+            out[n][e] = x + y;
+            out[n + step][e] = x - y;
+          }
+        }
+      }
+    }
+  }
+
   // Through the warp's own rows of shared.queries, so that rows leave in whole pieces.
   __device__ __forceinline__ void store(int warp_row, int lane, int g, int t,
                                         float (&out)[kRowTiles][kDim / 8][4],
@@ -298,6 +340,7 @@ struct PrefillKernel {
         all += __shfl_xor_sync(kAllLanes, all, 1);
         all += __shfl_xor_sync(kAllLanes, all, 2);
         const float inverse = all > 0 ? 1 / all : 0;
+        if constexpr (kType == KvType::kInt4) rotate(upper, t, out[m]);
         __half* row = shared.queries[warp_row + m * 16 + g + upper * 8];
 #pragma unroll
         for (int n = 0; n < kDim / 8; ++n) {

@@ -110,6 +110,8 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
       const int d = lane + n * kWarpSize;
       if (d < dim) outs[(warp * p.queries + q) * dim + d] = out[q][n];
     }
+    if constexpr (kType == KvType::kInt4)
+      rotate_in_warp(outs + (warp * p.queries + q) * dim, dim, lane);
   }
   __syncthreads();
 

@@ -291,6 +291,7 @@ __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
     const int d = dim_of<kType>(lane, m);
     if (d < dim) outs[warp][d] = out[m];
   }
+  if constexpr (kType == KvType::kInt4) rotate_in_warp(outs[warp], dim, lane);
   if (lane == 0) sums[warp] = sum;
   __syncthreads();
   if (thread >= dim) return;

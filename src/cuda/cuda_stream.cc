@@ -20,6 +20,16 @@ bool is_aligned(const CopyPiece& piece) {
          0;
 }
 
+// Not so with host memory that was not pinned.
+bool kernels_reach(const void* address) {
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  return attributes.type != cudaMemoryTypeUnregistered;
+}
+
 }  // namespace
 
 CudaEvent::CudaEvent(bool timed) {
@@ -57,7 +67,9 @@ void CudaStream::copy(std::span<const CopyPiece> pieces) {
     aligned = aligned && is_aligned(piece);
   }
   if (total == 0) return;
-  if (aligned && pieces.size() > 1 && total / pieces.size() < kEngineBytes) {
+  // The pieces of a call lie in the same two buffers.
+  if (aligned && pieces.size() > 1 && total / pieces.size() < kEngineBytes &&
+      kernels_reach(pieces.front().from) && kernels_reach(pieces.front().to)) {
     copy_small(pieces);
     return;
   }

@@ -159,7 +159,7 @@ __device__ __forceinline__ void store_row(const AppendArgs& a, bool values, floa
   } else if constexpr (kType == KvType::kInt8) {
     store_int8(a, values, x, page, token, lane);
   } else {
-    if (!values) rotate_in_warp(x, a.shape.head_dim, lane);
+    rotate_in_warp(x, a.shape.head_dim, lane);
     store_int4(a, values, x, page, token, lane);
   }
 }

@@ -134,15 +134,12 @@ void store_kv_reference(const KvPageLayout& layout, KvPart part, const float* x,
     case KvType::kInt8:
       store_int8(layout, part, x, page, token);
       break;
-    case KvType::kInt4:
-      if (is_rotated(layout.type, part)) {
-        std::vector<float> rotated(x, x + layout.head_dim);
-        rotate_kv(rotated.data(), layout.head_dim);
-        store_int4(layout, part, rotated.data(), page, token);
-      } else {
-        store_int4(layout, part, x, page, token);
-      }
+    case KvType::kInt4: {
+      std::vector<float> rotated(x, x + layout.head_dim);
+      rotate_kv(rotated.data(), layout.head_dim);
+      store_int4(layout, part, rotated.data(), page, token);
       break;
+    }
   }
 }
 
@@ -177,7 +174,7 @@ void load_kv_reference(const KvPageLayout& layout, KvPart part, const std::byte*
       }
     }
   }
-  if (is_rotated(layout.type, part)) rotate_kv(x, layout.head_dim);
+  if (is_rotated(layout.type)) rotate_kv(x, layout.head_dim);
 }
 
 }  // namespace spillway

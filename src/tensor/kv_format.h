@@ -11,9 +11,10 @@
 //              token: x = min + scale * code, 0 to 15 (FlexGen, section 4: asymmetric, groups of
 //              64)
 //
-// int4 keeps keys rotated: rotate_kv() of each row. Scores do not change when queries are rotated
-// as well, and the few large elements that keys have are spread over the group, which halves the
-// error (after QuaRot, section 4).
+// int4 keeps keys and values rotated: rotate_kv() of each row (after QuaRot, section 4). The few
+// large elements that a row has are spread over the group, which halves the error of keys and
+// takes a quarter off that of values. Scores do not change when queries are rotated as well; a
+// weighted sum of rotated values is the rotated sum, which whoever attends rotates back.
 //
 // Codes of keys are [16 tokens][bytes]. Those of values are [bytes / 2][2][2 bytes][8 tokens]: what
 // is summed over lies together, and 16 bytes are two rows of 8, as matrix instructions want them.
@@ -86,9 +87,7 @@ struct KvPageLayout {
   int64_t bytes;
 };
 
-constexpr bool is_rotated(KvType type, KvPart part) {
-  return type == KvType::kInt4 && part == KvPart::kKeys;
-}
+constexpr bool is_rotated(KvType type) { return type == KvType::kInt4; }
 // x [head_dim], in place: the orthonormal Walsh-Hadamard transform of runs of the largest power of
 // two that divides the group's size. Its own inverse, up to rounding.
 void rotate_kv(float* x, int64_t head_dim);
