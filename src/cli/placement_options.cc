@@ -23,7 +23,7 @@ void PlacementOptions::add_to(CLI::App& command, bool several_plans) {
       ->group(group);
   command
       .add_option("--disk-memory", disk_memory,
-                  "most disk space for weights that fit nowhere else, such as 200GiB")
+                  "most disk space for weights, KV and activations, such as 200GiB")
       ->capture_default_str()
       ->group(group);
   command.add_option("--disk-dir", disk_dir, "folder for it (default: that of temporary files)")

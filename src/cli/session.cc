@@ -228,15 +228,14 @@ void Session::use_plan(const SessionOptions& options, size_t which) {
     device->reset_peaks();
     host().reset_peaks();
   };
-  if (loaded->weights.try_stay(*device, loaded->model, plan.weights)) {
+  const uint64_t disk_budget = budgets.disk - (needs.disk.total() - weights_on_disk);
+  if (loaded->weights.try_stay(*device, loaded->model, plan.weights, disk_budget)) {
     load_seconds = watch.seconds();
     forget_peaks();
     return;
   }
-  WeightPlacement placement{.shares = plan.weights,
-                            .host = &host(),
-                            .disk_dir = disk_dir,
-                            .disk_budget = budgets.disk - (needs.disk.total() - weights_on_disk)};
+  WeightPlacement placement{
+      .shares = plan.weights, .host = &host(), .disk_dir = disk_dir, .disk_budget = disk_budget};
   WeightStore kept = loaded->weights.give_up(*device, loaded->model, placement, budgets.host);
   placement.kept = &kept;
   {
@@ -254,10 +253,11 @@ void Session::use_plan(const SessionOptions& options, size_t which) {
            dtype_name(loaded->model.main_dtype()), load_seconds, device->info().name,
            device->info().hardware, device->info().threads);
   if (!plan.all_on_device()) {
-    log_info(
-        "weights: {:.1f}% on {}, {:.1f}% in host memory, {:.1f}% on disk; KV: {:.0f}%, {:.0f}%",
-        plan.weights.device * 100, device->info().name, plan.weights.host * 100,
-        plan.weights.disk * 100, plan.kv.device * 100, plan.kv.host * 100);
+    const auto shares = [](const TierShares& of) {
+      return fmt::format("{:.1f}, {:.1f}, {:.1f}%", of.device * 100, of.host * 100, of.disk * 100);
+    };
+    log_info("on {}, in host memory and on disk: weights {}; KV {}; activations {}",
+             device->info().name, shares(plan.weights), shares(plan.kv), shares(plan.activations));
   }
 }
 
@@ -269,9 +269,10 @@ int64_t Session::context_tokens(int64_t wanted) const {
 }
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
+  const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
   Runner runner =
       spillway::make_runner(*device, host(), *loaded, plan,
-                            {tokens, sequences, max_step_tokens, kv_type, disk_dir, disk_bytes});
+                            {tokens, sequences, max_step_tokens, kv_type, disk_dir, disk_left});
   runner.decoder.set_attention_topk(attention_topk);
   return runner;
 }

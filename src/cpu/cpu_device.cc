@@ -74,13 +74,16 @@ Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
       fail_memory(bytes, available);
     }
   }
-  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* data = injected_error("alloc.host") ? nullptr : std::aligned_alloc(alignment, rounded);
-  if (data == nullptr) fail_memory(bytes, unclaimed_bytes());
+  // Not up to a whole huge page: nobody has been told of what the last one would take.
+  const size_t unit = std::min(alignment, kPage);
+  const size_t rounded = (bytes + unit - 1) / unit * unit;
+  void* data = nullptr;
+  if (injected_error("alloc.host") || posix_memalign(&data, alignment, rounded) != 0)
+    fail_memory(bytes, unclaimed_bytes());
   if (huge) {
     // Hints: without them all still works.
     interleave_memory(data, rounded);
-    madvise(data, rounded, MADV_HUGEPAGE);
+    madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
   }
   usage_.add(tag, bytes);
   return Buffer(*this, static_cast<std::byte*>(data), bytes, tag);

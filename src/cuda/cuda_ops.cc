@@ -84,7 +84,8 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   const StepShape shape = tables_.upload(batch);
   // Several tokens: only where every matrix has a kernel for it (plan_overlapping). The others'
   // were 4-19% slower with their next one waiting beside them.
-  const bool several = shape.tokens <= kOverlapTokens && only_16_bit_ && !deterministic_;
+  const bool several =
+      shape.tokens > 1 && shape.tokens <= kOverlapTokens && only_16_bit_ && !deterministic_;
   const OverlappingLaunches overlap((shape.tokens == 1 || several) && !left_out_.flat);
   // Prompts differ too much to be worth recording.
   if (!left_out_.graphs && shape.max_rows == 1 && batch.program != 0) {

@@ -20,14 +20,14 @@ bool is_aligned(const CopyPiece& piece) {
          0;
 }
 
-// Not so with host memory that was not pinned.
+// Not so with host memory that was not pinned, or that the GPU has at another address.
 bool kernels_reach(const void* address) {
   cudaPointerAttributes attributes = {};
   if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
     (void)cudaGetLastError();
     return false;
   }
-  return attributes.type != cudaMemoryTypeUnregistered;
+  return attributes.devicePointer == address;
 }
 
 }  // namespace

@@ -4,14 +4,16 @@
 //
 //   kGemv  CUDA cores, up to kGemvTokens tokens a pass (linear_gemv.cu)
 //   kFlat  tensor cores, tokens padded to a multiple of 8: weights go straight into registers for
-//          few tokens (linear_flat.cu), through a ring in shared memory for more (linear_staged.cu)
+//          few tokens (linear_flat.cu), through a ring in shared memory for more (linear_staged.cu;
+//          linear_stream.cu where launches overlap)
 //   kGemm  cuBLASLt (linear_library.h), or linear_staged.cu and linear_tiled.cu where it is missing
 //
 // Common contract: x has the type of the weights; out is F16, BF16 or F32 (F32 when accumulating);
 // sums are F32. Launchers may be captured in CUDA graphs and are thread-safe. A result depends on
 // the inputs, k and the variant, never on n or on the other tokens; which variant is taken depends
 // on the `n` given to the plan_* functions, so that a slice computed with the plan of the whole
-// matrix has the bits of the whole.
+// matrix has the bits of the whole. Not so linear_stream.cu: where it cuts the columns depends on n
+// and on the GPU; the same call always gives the same bits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,7 +33,8 @@ inline constexpr int kFlatTokens = 64;
 // What kernels need to know of the GPU.
 struct GpuShape {
   int sms = 132;
-  int compute_capability = 90;  // 10 * major + minor
+  int compute_capability = 90;   // 10 * major + minor
+  int shared_bytes = 227 << 10;  // that a block may have
 };
 GpuShape current_gpu();
 
@@ -71,8 +74,9 @@ bool gemv_supports(int index, const LinearProblem& problem);
 LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& gpu);
 void linear_gemv(const LinearCall& call, const LinearVariant& variant, cudaStream_t stream);
 
-// --- Flat: up to kFlatTokens tokens (the staged variants: any). Falls back to linear_gemv where
-// tensor cores do not serve: F32 weights, rows that are not multiples of 16 bytes, before Ampere.
+// --- Flat: up to kFlatTokens tokens (those of linear_staged.cu: any). Falls back to linear_gemv
+// where tensor cores do not serve: F32 weights, rows that are not multiples of 16 bytes, before
+// Ampere.
 int flat_variants();
 std::string flat_variant_name(int index);
 bool flat_supports(int index, const LinearProblem& problem);

@@ -44,6 +44,8 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address
 // c ^ (r % 8), so that neither copies nor ldmatrix meet bank conflicts.
 constexpr int kStepColumns = 64;
 constexpr int kRowBytes = 2 * kStepColumns;
+// Tiles of 8 tokens that a kernel has.
+constexpr int token_tiles(int64_t tokens) { return tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8; }
 
 // Copies 16 bytes, or writes zeros where there are none.
 __device__ __forceinline__ void copy_piece(uint32_t to, const std::byte* from, bool exists) {

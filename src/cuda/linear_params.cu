@@ -21,6 +21,8 @@ GpuShape current_gpu() {
   SPW_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   SPW_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
   gpu.compute_capability = 10 * major + minor;
+  SPW_CUDA_CHECK(
+      cudaDeviceGetAttribute(&gpu.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   return gpu;
 }
 

@@ -109,7 +109,6 @@ struct StagedShape {
 constexpr StagedShape kShapes[] = {{4, 4}, {4, 8}, {2, 6}, {8, 3}, {8, 4}};
 constexpr int kShapeCount = sizeof(kShapes) / sizeof(kShapes[0]);
 
-int token_tiles(int64_t tokens) { return tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8; }
 size_t ring_bytes(const StagedShape& s, int tiles) {
   return size_t(s.stages) * size_t(32 * s.warps + 8 * tiles) * kRowBytes;
 }

@@ -200,9 +200,12 @@ __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
 }
 
 constexpr int kWarps[] = {2, 3, 4, 6};  // of the variants
+constexpr int kBarrierBytes = 1024;     // at most, of what is declared in shared memory
 constexpr int kShapeCount = sizeof(kWarps) / sizeof(kWarps[0]);
 
-constexpr int token_tiles(int64_t tokens) { return tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8; }
+constexpr int shared_bytes(int warps, int token_tiles) {
+  return stages_of(warps, token_tiles) * stage_bytes(warps, token_tiles) + int(kAlignment);
+}
 
 // A tile each if that is enough to draw all of the memory's bandwidth: what is never cut need not
 // be added up. Else all multiprocessors, and where tiles are few, the same number for each.
@@ -217,7 +220,7 @@ template <class T, int NT, int Index>
 void launch_shape(const LinearParams& p, int blocks, const LinearScratch& scratch,
                   const GpuShape& gpu, cudaStream_t stream) {
   constexpr int warps = kWarps[Index], rows = 32 * warps;
-  constexpr int bytes = stages_of(warps, NT) * stage_bytes(warps, NT) + int(kAlignment);
+  constexpr int bytes = shared_bytes(warps, NT);
   constexpr auto kernel = stream_kernel<T, NT, warps>;
   const int tiles = row_groups(p, p.epilogue == Epilogue::kGated ? rows / 2 : rows);
   const int steps = (p.k + kStepColumns - 1) / kStepColumns;
@@ -273,8 +276,9 @@ std::string stream_variant_name(int index) { return fmt::format("stream r{}", 32
 bool stream_supports(int index, const LinearProblem& problem, const GpuShape& gpu) {
   if (index < 0 || index >= kShapeCount) return false;
   const int64_t most_tiles = kScratchCounterBytes / sizeof(uint32_t);
+  const int bytes = shared_bytes(kWarps[index], token_tiles(problem.tokens)) + kBarrierBytes;
   return problem.dtype != DType::kF32 && problem.k % 8 == 0 && problem.tokens <= kFlatTokens &&
-         gpu.compute_capability >= 90 && has_tensor_maps() &&
+         gpu.compute_capability >= 90 && bytes <= gpu.shared_bytes && has_tensor_maps() &&
          problem.n / (16 * kWarps[index]) + 3 < most_tiles;
 }
 

@@ -313,7 +313,7 @@ TEST_F(LinearTest, FlatIsRightInEveryVariant) {
       for (const Case& c : epilogue_cases(type, k, tokens)) {
         const Problem problem(c);
         for (int v = 0; v < flat_variants(); ++v) {
-          for (int splits : {1, 3}) {
+          for (int splits : {0, 1, 3, 37}) {
             if (!flat_supports(v, problem_of(problem.call()))) continue;
             linear_flat(problem.fresh_call(), {v, splits}, scratch_, nullptr);
             problem.expect_right("flat " + flat_variant_name(v) + " splits " +
@@ -336,6 +336,8 @@ TEST_F(LinearTest, WhatPlansChooseIsRight) {
         problem.expect_right("planned gemv");
         linear_flat(problem.fresh_call(), plan_flat(shape, gpu_), scratch_, nullptr);
         problem.expect_right("planned flat");
+        linear_flat(problem.fresh_call(), plan_overlapping(shape, gpu_), scratch_, nullptr);
+        problem.expect_right("planned for overlapping launches");
       }
     }
   }

@@ -170,13 +170,16 @@ RunLayout layout_run(const Device& device, const ModelSpec& spec, const Plan& pl
   DecoderOptions& decoder = layout.decoder;
   decoder.activations = plan.activations;
   if (!apart) decoder.activations.device += std::exchange(decoder.activations.host, 0);
+  if (decoder.activations.disk == 0 && decoder.activations.host == 0)
+    decoder.activations.device = 1;  // whatever a sum of percents has come to
   const bool offloaded =
       streams_weights || layout.blocks_away() > 0 || decoder.activations.device < 1;
   const int64_t budget = device.info().memory_bytes;
   decoder.max_tokens = static_cast<int>(plan.schedule == ScheduleKind::kRow
                                             ? std::max<int64_t>(size.micro_tokens, plan.micro_batch)
                                             : step_tokens(spec, size, budget, offloaded));
-  decoder.micro_tokens = offloaded ? size.micro_tokens : decoder.max_tokens;
+  decoder.micro_tokens = static_cast<int>(
+      offloaded ? std::min<int64_t>(size.micro_tokens, decoder.max_tokens) : decoder.max_tokens);
   decoder.micro_sequences = plan.micro_batch;
   decoder.overlap = plan.overlap;
   decoder.disk_dir = size.disk_dir;

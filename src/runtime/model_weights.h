@@ -92,7 +92,10 @@ class ModelWeights {
   const Counts& counts() const { return counts_; }
 
   // Whether a plan with these shares has all of them where they are: then they stay.
-  [[nodiscard]] bool try_stay(const Device& device, const Model& model, const TierShares& shares);
+  [[nodiscard]] bool try_stay(const Device& device, const Model& model, const TierShares& shares,
+                              uint64_t disk_budget = ~uint64_t{0});
+  // Of files of their own.
+  uint64_t disk_bytes() const;
   // Otherwise: gives back all memory but for what the next plan may want: what is in host memory or
   // in a file of ours is handed on, what is on the device is copied to host memory. `next` is that
   // plan's placement; of host memory not more than `host_budget` is in use when it takes its own.

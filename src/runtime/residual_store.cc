@@ -128,7 +128,9 @@ Activations ResidualStore::rows_at(std::byte* data, int64_t rows) const {
 // the oldest event that is left comes later.
 const DeviceEvent& ResidualStore::arrival_of(int64_t first_row) const {
   const auto events = static_cast<int64_t>(arrivals_.size());
-  const int64_t number = std::max(put_numbers_.at(first_row), disk_puts_ - events);
+  const auto put = put_numbers_.find(first_row);
+  SPW_ASSERT(put != put_numbers_.end());
+  const int64_t number = std::max(put->second, disk_puts_ - events);
   return *arrivals_[static_cast<size_t>(number % events)];
 }
 
@@ -244,8 +246,8 @@ void ResidualStore::release() {
 void ResidualStore::synchronize() {
   if (!std::exchange(disk_pending_, false)) return;
   for (Slot& slot : slots_) slot.write.wait();
+  out_->synchronize();  // before what could not be read because it was not written
   in_->synchronize();
-  out_->synchronize();
 }
 
 void ResidualStore::reset() {

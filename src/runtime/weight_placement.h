@@ -14,6 +14,8 @@ namespace spillway {
 
 // Homes are whole matrices: a layer has six or seven, a model hundreds, so shares come out within a
 // percent, and a matrix is computed by one call wherever it lives, which keeps results bit-equal.
+class WeightStore;
+
 struct WeightPlacement {
   TierShares shares;
   Device* host = nullptr;          // whose memory is the host's; null: the device itself
@@ -21,7 +23,7 @@ struct WeightPlacement {
   uint64_t disk_budget = ~uint64_t{0};
   // Of the plan before, for the same model on the same device; null: none. What is of use is taken,
   // the rest released.
-  class WeightStore* kept = nullptr;
+  WeightStore* kept = nullptr;
 };
 
 // A home for each of model.weights. Of the layers' matrices each tier has its share, spread evenly

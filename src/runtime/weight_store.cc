@@ -111,8 +111,16 @@ void ModelWeights::take_kept(Device& device, WeightHomes& homes, const WeightPla
   }
 }
 
-bool ModelWeights::try_stay(const Device& device, const Model& model, const TierShares& shares) {
+uint64_t ModelWeights::disk_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& file : spilled_) bytes += file->bytes();
+  return bytes;
+}
+
+bool ModelWeights::try_stay(const Device& device, const Model& model, const TierShares& shares,
+                            uint64_t disk_budget) {
   if (homes_.empty() || homes_on(device, model, shares) != homes_) return false;
+  if (disk_bytes() > disk_budget) return false;  // files that hold more than is of use by now
   counts_ = {.made = 0, .kept = static_cast<int>(homes_.size())};
   return true;
 }
