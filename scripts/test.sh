@@ -5,7 +5,9 @@ set -uo pipefail
 # The test binaries that feed hostile or random input to the code: these also run under ASan and UBSan.
 sanitizer_targets=(tensor_test cpu_test storage_test hostile_test text_test engine_test serve_test parity_test generation_test)
 # The ones with threads of their own: these also run under ThreadSanitizer.
-tsan_targets=(base_test storage_test)
+tsan_targets=(base_test storage_test placement_test)
+# Of these the long ones repeat what the others do with threads.
+tsan_filter='-*LogitsDoNotDependOnWhereThingsAre*:*NorOnTheTypesOfWeightsAndKv*:*WithoutDeterministicMode*:*NorOnWhereThingsAreWithoutAGpu*'
 test_timeout_s=300
 sanitizer_timeout_s=600  # of a whole binary
 
@@ -123,7 +125,7 @@ test_tsan() {
   local target status=0
   for target in "${tsan_targets[@]}"; do
     timeout --kill-after=10 "$sanitizer_timeout_s" "$(find build/tsan -type f -name "$target" -perm -u+x -print -quit)" \
-      --gtest_brief=1 "--gtest_output=xml:$PWD/$results/tsan-$target.xml" || {
+      --gtest_brief=1 "--gtest_filter=$tsan_filter" "--gtest_output=xml:$PWD/$results/tsan-$target.xml" || {
       status=1
       summary+=(--failed "tsan $target")  # a race fails the process, not a test
     }
