@@ -115,7 +115,7 @@ FillRequest fill_request(const Device& device, const Model& model, const RunSize
       outside += bytes;
     }
   }
-  const DType inner = device.activation_type(model.main_dtype());
+  const DType inner = device.activation_type(matrix_type(model));
   const ActivationBytes each = activation_bytes(spec, inner);
   const int64_t budget = static_cast<int64_t>(r.has_device ? budgets.device : budgets.host);
   int64_t fixed = each.of_step * step_tokens(spec, size, budget, true) +

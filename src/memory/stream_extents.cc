@@ -53,8 +53,7 @@ void stream_extents(Device& host, std::span<const std::filesystem::path> paths,
     uncharged = AlignedBuffer(staging_bytes);
   }
   std::byte* const staging = charged.empty() ? uncharged.data() : charged.data();
-  std::byte* const buffers =
-      staging + (0 - reinterpret_cast<uintptr_t>(staging)) % kDirectAlignment;
+  std::byte* const buffers = first_aligned(staging);
 
   const DirectReader reader(paths);
   std::optional<MappedExtents> maps;

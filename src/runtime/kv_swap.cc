@@ -70,8 +70,7 @@ std::byte* KvSwap::bounce(const KvCache& kv, PinnedBuffer& memory) {
                           kv.disk()->stride() * static_cast<size_t>(blocks_) + kDirectAlignment,
                           MemoryTag::kStaging);
   }
-  const auto address = reinterpret_cast<uintptr_t>(memory.data());
-  return memory.data() + (align_up(address) - address);
+  return first_aligned(memory.data());
 }
 
 std::vector<uint32_t> KvSwap::disk_ids(const KvCache& kv, int layer,

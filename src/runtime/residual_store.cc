@@ -39,10 +39,6 @@ size_t row_bytes_of(const ResidualStoreOptions& options) {
 size_t staging_bytes(const ResidualStoreOptions& options) {
   return RowFile::buffer_bytes(row_bytes_of(options), options.micro_tokens) + kDirectAlignment;
 }
-std::byte* aligned(std::byte* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  return data + (align_up(address) - address);
-}
 
 // One computes, one arrives; with a slot that is written to disk from where it is, three.
 size_t slot_count(bool in_place) { return in_place ? 3 : 2; }
@@ -96,7 +92,7 @@ ResidualStore::ResidualStore(Device& device, Device& host, const ResidualStoreOp
     slot.memory =
         device.allocate(reads_in_place ? staging_bytes(options_) : bytes_of(options_.micro_tokens),
                         MemoryTag::kActivations);
-    slot.rows = reads_in_place ? aligned(slot.memory.data()) : slot.memory.data();
+    slot.rows = reads_in_place ? first_aligned(slot.memory.data()) : slot.memory.data();
     slot.loaded = device.make_event();
     slot.written = device.make_event();
     slot.stored = device.make_event();
@@ -151,7 +147,7 @@ void ResidualStore::load(int64_t first_row, int64_t rows, StallClock& stalls) {
   if (home == Tier::kDisk) {
     in_->wait(*to.stored);
     in_->wait(arrival_of(first_row));
-    std::byte* const bounce = aligned(bounce_in_.data());
+    std::byte* const bounce = first_aligned(bounce_in_.data());
     in_->run_on_host([file = file_.get(), file_row, rows, bounce] {
       file->read(file_row, rows, bounce).wait();
     });
@@ -217,7 +213,7 @@ void ResidualStore::put(StallClock& stalls) {
   }
   device_.compute().record(*from.written);
   out_->wait(*from.written);
-  std::byte* const to = current_.home == Tier::kDisk ? aligned(bounce_out_.data())
+  std::byte* const to = current_.home == Tier::kDisk ? first_aligned(bounce_out_.data())
                                                      : in_host_memory(current_.first_row);
   const CopyPiece copy{to, from.rows, bytes};
   out_->copy_to_host({&copy, 1});

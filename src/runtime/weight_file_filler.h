@@ -56,8 +56,7 @@ class WeightFileFiller {
   }
 
   std::span<std::byte> aligned_staging() const {
-    const auto address = reinterpret_cast<uintptr_t>(staging_.data());
-    return {staging_.data() + (0 - address) % kDirectAlignment, kWriteBytes};
+    return {first_aligned(staging_.data()), kWriteBytes};
   }
 
   Device& host_;

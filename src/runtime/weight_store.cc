@@ -36,13 +36,11 @@ class KeptReader {
 
   // Into memory of `device`, piece by piece.
   void read(const Extent& extent, Device& device, std::byte* to) {
-    const auto address = reinterpret_cast<uintptr_t>(buffer_.data());
-    const size_t skip = align_up(address) - address;
     for (uint64_t done = 0; done < extent.bytes; done += kPieceBytes) {
       const Extent piece{extent.file, extent.offset + done,
                          std::min(kPieceBytes, extent.bytes - done)};
       ExtentBatch batch =
-          reader_->begin({&piece, 1}, {buffer_.data() + skip, buffer_.bytes() - skip});
+          reader_->begin({&piece, 1}, aligned_part(buffer_.data(), buffer_.bytes()));
       batch.wait();
       device.copy_to_device(to + done, batch.bytes(0).data(), piece.bytes);
     }

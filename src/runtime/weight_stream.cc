@@ -21,12 +21,6 @@ size_t slot_count(const WeightStreamOptions& options, size_t layers) {
   return std::min(static_cast<size_t>(options.slots), layers + 1);
 }
 
-std::span<std::byte> as_direct_io_wants(std::byte* data, size_t bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const size_t skip = (kDirectAlignment - address % kDirectAlignment) % kDirectAlignment;
-  return {data + skip, bytes - skip};
-}
-
 }  // namespace
 
 struct WeightStream::Stage {
@@ -36,7 +30,7 @@ struct WeightStream::Stage {
 
   // Room for a piece of kReadBytes at any offset of a file.
   static constexpr size_t kBytes = kReadBytes + 3 * kDirectAlignment;
-  std::span<std::byte> aligned() const { return as_direct_io_wants(memory.data(), memory.bytes()); }
+  std::span<std::byte> aligned() const { return aligned_part(memory.data(), memory.bytes()); }
 };
 
 WeightStream::Needs WeightStream::needs(const WeightNeeds& weights, bool host_visible,
@@ -196,7 +190,7 @@ void WeightStream::begin_reads(int64_t item) {
   std::vector<Extent> extents;
   for (const StreamedWeight& weight : weights_.streamed[static_cast<size_t>(layer_of(item))])
     extents.push_back(weight.extent);
-  to.read = reader_->begin(extents, as_direct_io_wants(to.memory.data(), to.memory.bytes()));
+  to.read = reader_->begin(extents, aligned_part(to.memory.data(), to.memory.bytes()));
   to.reading = item;
 }
 

@@ -22,6 +22,17 @@ inline bool is_aligned(const std::byte* data) {
   return reinterpret_cast<uintptr_t>(data) % kDirectAlignment == 0;
 }
 
+// What of some memory direct I/O can use: from its first aligned byte on. Whoever takes memory for
+// that takes kDirectAlignment more.
+inline std::byte* first_aligned(std::byte* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return data + (align_up(address) - address);
+}
+inline std::span<std::byte> aligned_part(std::byte* data, size_t bytes) {
+  std::byte* const first = first_aligned(data);
+  return {first, bytes - static_cast<size_t>(first - data)};
+}
+
 // Memory that direct I/O can use, not charged to anyone: for tests, tools and small staging.
 class AlignedBuffer {
  public:
