@@ -470,6 +470,7 @@ def test_a_signal_stops_the_job_and_says_how_to_go_on(spillway, long_model, tmp_
 
 def test_a_changed_job_is_refused_until_it_is_restarted(spillway, tiny_model, no_bos_model, job):
     made = job(mixed_requests(12), "--max-sequences", "2")
+    os.utime(made.input, (1000, 1000))  # results say when their input was made
     made.stop_after(3)
     journal = made.journal.read_bytes()
     lines = made.input.read_text()
@@ -483,6 +484,7 @@ def test_a_changed_job_is_refused_until_it_is_restarted(spillway, tiny_model, no
     made.input.write_text(lines.replace("river", "house", 1))
     assert_refused("another input", made.arguments)
     made.input.write_text(lines)
+    os.utime(made.input, (1000, 1000))
     assert_refused("another model", ["batch", no_bos_model, *made.arguments[2:]])
     assert_refused("another options", [*made.arguments, "--kv-type", "f16"])
     assert_refused("another options", [*made.arguments, "--ctx", "100"])
