@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 
+import keep_result
 import make_last_word
 
 TOPK = ["--attention-topk", "0.1"]
@@ -124,10 +125,7 @@ def main():
     if args.note:
         result["note"] = args.note
     print(table(runs))
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=2)
-            file.write("\n")
+    keep_result.keep(result, args.output)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ import platform
 import subprocess
 import tempfile
 
+import keep_result
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -60,10 +62,7 @@ def main():
     if args.note:
         result["note"] = args.note
     print(json.dumps(result, indent=2))
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=2)
-            file.write("\n")
+    keep_result.keep(result, args.output)
 
 
 if __name__ == "__main__":

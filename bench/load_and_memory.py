@@ -21,6 +21,8 @@ import subprocess
 import sys
 import time
 
+import keep_result
+
 CHUNK = 8 << 20
 KV_BLOCK_TOKENS = 16
 
@@ -162,10 +164,7 @@ def main():
         "within_bar": all(row["beyond_file_and_kv_bytes"] <= args.bar_mb * 1e6 for row in loads),
     }  # fmt: skip
     print_report(result)
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=2)
-            file.write("\n")
+    keep_result.keep(result, args.output)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import time
 
+import keep_result
+
 
 def spillway_perplexity(args):
     command = [args.binary, "eval", args.model, "--text", args.text, "--ctx", str(args.ctx), "--json"]
@@ -85,10 +87,7 @@ def main():
         "ratio": ours["perplexity"] / theirs["perplexity"],
     }
     print(json.dumps(result, indent=2))
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=2)
-            file.write("\n")
+    keep_result.keep(result, args.output)
 
 
 if __name__ == "__main__":

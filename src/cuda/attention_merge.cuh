@@ -154,6 +154,31 @@ __device__ __forceinline__ void merge_slots(const DecodeArgs& a, const PartPlace
   }
 }
 
+// What the parts of one query head of one row have left in their slots: the first part's, from
+// which the others' are slot_floats apart.
+struct RowParts {
+  int parts = 0;  // up to 1: nothing to merge
+  int64_t row;
+  const float *outputs, *sums, *references;
+
+  __device__ __forceinline__ RowParts(const DecodeArgs& a, int sequence, int r, int head) {
+    const int rows = a.batch.rows[sequence], end = a.batch.start[sequence] + r + 1;
+    row = a.batch.first_row[sequence] + r;
+    const int begin = a.window > 0 ? max(0, end - a.window) : 0;
+    if (r < rows) parts = (end + kPartTokens - 1) / kPartTokens - begin / kPartTokens;
+    const int in_group = head % a.group, tile_in_head = in_group / kTileQueries;
+    const int tile = head / a.group * (a.tiles / a.kv_heads) + tile_in_head;
+    const int query = in_group % kTileQueries;
+    const int queries = min(kTileQueries, a.group - tile_in_head * kTileQueries);
+    const int64_t tile_index = (int64_t{sequence} * a.max_rows + r) * a.tiles + tile;
+    const int dim = a.shape.head_dim;
+    const float* const slot = a.slots + tile_index * a.max_parts * a.slot_floats;
+    outputs = slot + query * dim;
+    sums = slot + queries * dim + query;
+    references = slot + queries * (dim + 1) + query;
+  }
+};
+
 // As merge_row() where no row has more than kDecodeWarps parts, with the same bits: a warp per
 // query head of a row, all of whose loads are on their way at once.
 __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
@@ -163,35 +188,24 @@ __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
   const int head = index % heads, sequence_row = index / heads;
   const int sequence = sequence_row / a.max_rows, r = sequence_row % a.max_rows;
   if (sequence >= a.batch.sequences) return;
-  const int rows = a.batch.rows[sequence], start = a.batch.start[sequence];
-  const int64_t row = a.batch.first_row[sequence] + r;
-  const int end = start + r + 1;
-  const int begin = a.window > 0 ? max(0, end - a.window) : 0;
-  const int parts = (end + kPartTokens - 1) / kPartTokens - begin / kPartTokens;
-  if (r >= rows || parts == 1) return;
-
-  const int in_group = head % a.group, tile_in_head = in_group / kTileQueries;
-  const int tile = head / a.group * (a.tiles / a.kv_heads) + tile_in_head;
-  const int query = in_group % kTileQueries;
-  const int queries = min(kTileQueries, a.group - tile_in_head * kTileQueries);
+  const RowParts p(a, sequence, r, head);
+  if (p.parts <= 1) return;
   const int dim = a.shape.head_dim, fours = dim / 4;
-  const float* slots =
-      a.slots + (static_cast<int64_t>(sequence_row) * a.tiles + tile) * a.max_parts * a.slot_floats;
   float reference[kDecodeWarps], sum[kDecodeWarps];
 #pragma unroll
   for (int part = 0; part < kDecodeWarps; ++part) {
-    const float* const slot = slots + int64_t{part} * a.slot_floats;
-    const bool exists = part < parts;
-    reference[part] = exists ? __ldcg(slot + queries * (dim + 1) + query) : -INFINITY;
-    sum[part] = exists ? __ldcg(slot + queries * dim + query) : 0;
+    const int64_t at = int64_t{part} * a.slot_floats;
+    const bool exists = part < p.parts;
+    reference[part] = exists ? __ldcg(p.references + at) : -INFINITY;
+    sum[part] = exists ? __ldcg(p.sums + at) : 0;
   }
   for (int four = lane; four < fours; four += kWarpSize) {
     float4 x[kDecodeWarps];
 #pragma unroll
     for (int part = 0; part < kDecodeWarps; ++part) {
-      const float* const slot = slots + int64_t{part} * a.slot_floats + query * dim;
-      x[part] = part < parts ? __ldcg(reinterpret_cast<const float4*>(slot) + four)
-                             : make_float4(0, 0, 0, 0);
+      const float* const out = p.outputs + int64_t{part} * a.slot_floats;
+      x[part] = part < p.parts ? __ldcg(reinterpret_cast<const float4*>(out) + four)
+                               : make_float4(0, 0, 0, 0);
     }
     float highest = -INFINITY;
 #pragma unroll
@@ -200,7 +214,7 @@ __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
     float4 out = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int part = 0; part < kDecodeWarps; ++part) {
-      if (part >= parts) break;
+      if (part >= p.parts) break;
       const float own = reference[part];
       const float weight = own == highest ? 1 : exp2_fast(own - highest);
       all = __fadd_rn(all, __fmul_rn(sum[part], weight));
@@ -209,7 +223,7 @@ __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
       out.z = __fadd_rn(out.z, __fmul_rn(x[part].z, weight));
       out.w = __fadd_rn(out.w, __fmul_rn(x[part].w, weight));
     }
-    std::byte* const to = a.output(row, head);
+    std::byte* const to = a.output(p.row, head);
     store_element(to, a.dtype, 4 * four, all > 0 ? out.x / all : 0);
     store_element(to, a.dtype, 4 * four + 1, all > 0 ? out.y / all : 0);
     store_element(to, a.dtype, 4 * four + 2, all > 0 ? out.z / all : 0);
@@ -226,27 +240,15 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
   const int head = static_cast<int>(blockIdx.x) % heads;
   const int sequence_row = static_cast<int>(blockIdx.x) / heads;
   const int sequence = sequence_row / a.max_rows, r = sequence_row % a.max_rows;
-  if (r >= a.batch.rows[sequence]) return;
-  const int end = a.batch.start[sequence] + r + 1;
-  const int begin = a.window > 0 ? max(0, end - a.window) : 0;
-  const int parts = (end + kPartTokens - 1) / kPartTokens - begin / kPartTokens;
-  if (parts == 1) return;
-
-  const int in_group = head % a.group, tile_in_head = in_group / kTileQueries;
-  const int tile = head / a.group * (a.tiles / a.kv_heads) + tile_in_head;
-  const int query = in_group % kTileQueries;
-  const int queries = min(kTileQueries, a.group - tile_in_head * kTileQueries);
+  const RowParts p(a, sequence, r, head);
+  if (p.parts <= 1) return;
   const int dim = a.shape.head_dim, fours = dim / 4;
-  const float* slots =
-      a.slots + (static_cast<int64_t>(sequence_row) * a.tiles + tile) * a.max_parts * a.slot_floats;
-  const float* references = slots + queries * (dim + 1) + query;
-  const float* part_sums = slots + queries * dim + query;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
 
   float reference = -INFINITY;
-  for (int part = lane; part < parts; part += kWarpSize)
-    reference = fmaxf(reference, __ldcg(references + int64_t{part} * a.slot_floats));
+  for (int part = lane; part < p.parts; part += kWarpSize)
+    reference = fmaxf(reference, __ldcg(p.references + int64_t{part} * a.slot_floats));
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
     reference = fmaxf(reference, __shfl_xor_sync(kAllLanes, reference, step));
@@ -254,16 +256,16 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
   float sum = 0;
   float4 out[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
 #pragma unroll 4
-  for (int part = warp; part < parts; part += kDecodeWarps) {
+  for (int part = warp; part < p.parts; part += kDecodeWarps) {
     const int64_t at = int64_t{part} * a.slot_floats;
-    const float own = __ldcg(references + at);
+    const float own = __ldcg(p.references + at);
     const float weight = own == reference ? 1 : exp2_fast(own - reference);
-    sum = fmaf(__ldcg(part_sums + at), weight, sum);
+    sum = fmaf(__ldcg(p.sums + at), weight, sum);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const int four = lane + n * kWarpSize;
       if (four >= fours) break;
-      const float4 x = __ldcg(reinterpret_cast<const float4*>(slots + at + query * dim) + four);
+      const float4 x = __ldcg(reinterpret_cast<const float4*>(p.outputs + at) + four);
       out[n].x = fmaf(x.x, weight, out[n].x);
       out[n].y = fmaf(x.y, weight, out[n].y);
       out[n].z = fmaf(x.z, weight, out[n].z);
@@ -285,8 +287,7 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
     x += reinterpret_cast<const float*>(outs[w])[d];
     all += sums[w];
   }
-  const int64_t row = a.batch.first_row[sequence] + r;
-  store_element(a.output(row, head), a.dtype, d, all > 0 ? x / all : 0);
+  store_element(a.output(p.row, head), a.dtype, d, all > 0 ? x / all : 0);
 }
 
 // Called by all threads of a block that has written its slot: counts it, and merges where it is the

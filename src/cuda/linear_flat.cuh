@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/linear_params.cuh"
+#include "cuda/warp_ptx.cuh"
 
 namespace spillway::cuda {
 
@@ -57,18 +58,6 @@ __device__ __forceinline__ void copy_piece(uint32_t to, const std::byte* from, b
   __trap();  // never launched there
 #endif
 }
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int Pending>
-__device__ __forceinline__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-#endif
-}
-
 // Adds the product of one step to `sum`: two tiles of 16 rows of weights, and all tokens, which lie
 // in shared memory at these addresses.
 template <class T, int NT>

@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(32 * W)
 
   float sum[2][NT][4] = {};
   for (int step = 0; step < steps; ++step) {
-    wait_for_copies<S - 2>();
+    wait_copies<S - 2>();
     __syncthreads();
     if (step + S - 1 < steps) {
       copy_weights(step + S - 1);
