@@ -6,6 +6,7 @@
 #include "cuda/attention_decode.h"
 #include "cuda/attention_prefill_codes.cuh"
 #include "cuda/attention_prefill_tile.cuh"
+#include "cuda/attention_prefill_wgmma.h"
 #include "cuda/launch.cuh"
 
 namespace spillway::cuda {
@@ -436,6 +437,7 @@ void attention_prefill(const AttentionCall& call, int max_rows, cudaStream_t str
     return attention_rows(call, max_rows, stream);
   PrefillArgs a{attention_args(call)};
   a.whole_vectors = starts_whole(call.q) && starts_whole(call.out);
+  if (try_attention_wgmma(call, a, max_rows, stream)) return;
   int device = 0, shared_limit = 0;
   SPW_CUDA_CHECK(cudaGetDevice(&device));
   SPW_CUDA_CHECK(
