@@ -62,7 +62,7 @@ size_t flat_scratch_bytes(int sms);
 // Variants are numbered; names are for benchmarks: "r2 u8 k1".
 struct LinearVariant {
   int index = 0;
-  int splits = 1;            // linear_staged.cu: of k over blocks; linear_stream.cu: blocks, or 0
+  int splits = 1;            // how k is cut, see below; linear_staged.cu and linear_stream.cu
   bool prefetch_l2 = false;  // linear_gemv.cu: ask for all of a warp's weights before waiting
 };
 
@@ -86,6 +86,10 @@ LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu);
 // step of them faster: H200, OPT-6.7B, 32 sequences, 9%; Llama-2-7B, 8 sequences, 6%.
 inline constexpr int kOverlapTokens = 32;
 LinearVariant plan_overlapping(const LinearProblem& problem, const GpuShape& gpu);
+// Takes every variant that flat_supports(), with any number of splits. In linear_staged.cu these
+// are slices of k: at least one (0 is 1), at most one per 64 columns, one where their sums find no
+// room in the scratch memory. In linear_stream.cu they are the blocks of the grid: 0 lets it
+// choose; no more than there are tiles of 64 columns, or than find room.
 void linear_flat(const LinearCall& call, const LinearVariant& variant, const LinearScratch& scratch,
                  cudaStream_t stream);
 

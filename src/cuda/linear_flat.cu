@@ -178,7 +178,7 @@ bool flat_supports(int index, const LinearProblem& problem) {
   if (index < 0 || problem.dtype == DType::kF32) return false;
   const int stream = index - kShapeCount - staged_variants();
   if (stream >= 0) return stream_supports(stream, problem, current_gpu());
-  if (index >= kShapeCount) return staged_supports(index - kShapeCount, problem);
+  if (index >= kShapeCount) return staged_supports(index - kShapeCount, problem, current_gpu());
   const FlatShape& s = kShapes[index];
   const int tiles = problem.tokens <= 8 ? 1 : problem.tokens <= 16 ? 2 : 4;
   return problem.tokens <= kDirectTokens && (!problem.gated || s.row_tiles == 2) &&

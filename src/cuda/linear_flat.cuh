@@ -228,7 +228,7 @@ __device__ __forceinline__ void finish_tile(const LinearParams& p, float (&sum)[
 // linear_staged.cu, behind linear_flat(): variants of the ring in shared memory.
 int staged_variants();
 std::string staged_variant_name(int index);
-bool staged_supports(int index, const LinearProblem& problem);
+bool staged_supports(int index, const LinearProblem& problem, const GpuShape& gpu);
 LinearVariant plan_staged(const LinearProblem& problem, const GpuShape& gpu);
 // 16-bit types, 16-byte alignment, Ampere or later; any number of tokens.
 void linear_staged(const LinearCall& call, const LinearVariant& variant,
@@ -236,8 +236,9 @@ void linear_staged(const LinearCall& call, const LinearVariant& variant,
 
 // How many slices of the columns keep `slots` blocks busy with the least left over.
 int best_splits(int64_t tiles, int64_t steps, int64_t slots);
-// How many slices a call may have: they must find room to meet.
-int allowed_splits(int splits, int tiles, int token_groups, size_t part_bytes,
+// How many slices a call of `steps` steps that asks for `splits` gets: at least one, none of them
+// empty, one where they do not find room to meet.
+int allowed_splits(int splits, int tiles, int steps, int token_groups, size_t part_bytes,
                    const LinearScratch& scratch);
 
 // linear_stream.cu, behind linear_flat(): the ring of a block that never stops between tiles. As

@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kMaxCounters = kScratchCounterBytes / sizeof(uint32_t);  // one per split tile
 constexpr int kMaxSplits = 16;
+constexpr size_t kDeclaredBytes = 16;  // at most, of shared memory beside the ring (finish_tile)
 
 // NT tiles of 8 tokens, W warps, S steps in the ring. blockIdx.x = tile * splits + split;
 // blockIdx.y counts groups of 8 NT tokens.
@@ -122,7 +123,9 @@ void launch_shape(const LinearParams& p, int splits, const LinearScratch& scratc
   const int rows = 32 * s.warps;
   const int tiles = row_groups(p, p.epilogue == Epilogue::kGated ? rows / 2 : rows);
   const int groups = (p.tokens + 8 * NT - 1) / (8 * NT);
-  splits = allowed_splits(splits, tiles, groups, size_t(rows) * 8 * NT * sizeof(float), scratch);
+  const int steps = (p.k + kStepColumns - 1) / kStepColumns;
+  splits =
+      allowed_splits(splits, tiles, steps, groups, size_t(rows) * 8 * NT * sizeof(float), scratch);
   // Per device and cheap; a graph does not record it.
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(bytes)));
@@ -173,8 +176,9 @@ int best_splits(int64_t tiles, int64_t steps, int64_t slots) {
   return best;
 }
 
-int allowed_splits(int splits, int tiles, int token_groups, size_t part_bytes,
+int allowed_splits(int splits, int tiles, int steps, int token_groups, size_t part_bytes,
                    const LinearScratch& scratch) {
+  splits = std::clamp(splits, 1, steps);
   const size_t room =
       scratch.bytes > kScratchCounterBytes ? scratch.bytes - kScratchCounterBytes : 0;
   const bool fits = token_groups == 1 && tiles <= kMaxCounters &&
@@ -188,8 +192,10 @@ std::string staged_variant_name(int index) {
   return fmt::format("ring r{} s{}", 32 * kShapes[index].warps, kShapes[index].stages);
 }
 
-bool staged_supports(int index, const LinearProblem& problem) {
-  return index >= 0 && index < kShapeCount && problem.dtype != DType::kF32 && problem.k % 8 == 0;
+bool staged_supports(int index, const LinearProblem& problem, const GpuShape& gpu) {
+  if (index < 0 || index >= kShapeCount) return false;
+  const size_t bytes = ring_bytes(kShapes[index], token_tiles(problem.tokens)) + kDeclaredBytes;
+  return problem.dtype != DType::kF32 && problem.k % 8 == 0 && bytes <= size_t(gpu.shared_bytes);
 }
 
 size_t flat_scratch_bytes(int sms) {
@@ -216,7 +222,7 @@ LinearVariant plan_staged(const LinearProblem& problem, const GpuShape& gpu) {
 
 void linear_staged(const LinearCall& call, const LinearVariant& variant,
                    const LinearScratch& scratch, cudaStream_t stream) {
-  SPW_ASSERT(staged_supports(variant.index, problem_of(call)));
+  SPW_ASSERT(staged_supports(variant.index, problem_of(call), current_gpu()));
   const LinearParams p = params_of(call);
   if (call.parts[0].w.dtype == DType::kF16) {
     run<__half>(p, variant, scratch, stream);

@@ -225,10 +225,13 @@ void launch_shape(const LinearParams& p, int blocks, const LinearScratch& scratc
   const int tiles = row_groups(p, p.epilogue == Epilogue::kGated ? rows / 2 : rows);
   const int steps = (p.k + kStepColumns - 1) / kStepColumns;
   const size_t slot = size_t(rows) * 8 * NT * sizeof(float);
-  if (blocks == 0) blocks = blocks_for(tiles, steps, gpu.sms);
-  blocks = static_cast<int>(std::min<int64_t>(blocks, int64_t{tiles} * steps));
-  SPW_ASSERT(tiles <= int(kScratchCounterBytes / sizeof(uint32_t)) &&
-             scratch.bytes >= kScratchCounterBytes + 2 * slot * size_t(blocks));
+  if (blocks <= 0) blocks = blocks_for(tiles, steps, gpu.sms);
+  // What does not fit is cut into fewer pieces; one block shares no tile and needs no room.
+  const size_t room =
+      scratch.bytes > kScratchCounterBytes ? scratch.bytes - kScratchCounterBytes : 0;
+  const int64_t most = std::min(int64_t{tiles} * steps, static_cast<int64_t>(room / (2 * slot)));
+  blocks = static_cast<int>(std::clamp<int64_t>(most, 1, blocks));
+  SPW_ASSERT(tiles <= int(kScratchCounterBytes / sizeof(uint32_t)));
   // Per device and cheap; a graph does not record it.
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const DType type = std::is_same_v<T, __half> ? DType::kF16 : DType::kBF16;

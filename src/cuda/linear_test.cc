@@ -326,6 +326,24 @@ TEST_F(LinearTest, FlatIsRightInEveryVariant) {
   expect_counters_at_zero();
 }
 
+TEST_F(LinearTest, NoNumberOfSplitsAndNoScratchMakesAFlatLaunchFail) {
+  if (gpu_.compute_capability < 80) GTEST_SKIP() << "no tensor cores that serve";
+  for (int tokens : {5, 45}) {
+    const Problem problem({DType::kF16, DType::kF32, {139, 139}, 712, tokens, Epilogue::kGated});
+    for (int v = 0; v < flat_variants(); ++v) {
+      if (!flat_supports(v, problem_of(problem.call()))) continue;
+      for (int splits : {-1, 2, 1 << 20}) {
+        linear_flat(problem.fresh_call(), {v, splits}, scratch_, nullptr);
+        problem.expect_right(flat_variant_name(v) + " splits " + std::to_string(splits));
+        linear_flat(problem.fresh_call(), {v, splits}, {scratch_.data, kScratchCounterBytes},
+                    nullptr);
+        problem.expect_right(flat_variant_name(v) + " without room for splits");
+      }
+    }
+  }
+  expect_counters_at_zero();
+}
+
 TEST_F(LinearTest, WhatPlansChooseIsRight) {
   for (DType type : kTypes) {
     for (int tokens : {1, 2, 5, 8, 9, 16, 17, 33, 64}) {
