@@ -4,7 +4,15 @@
 // product, where ours are two or three parts; without the activation of gated ones).
 //
 // Weights rotate over more memory than the L2 cache holds; calls follow each other in a CUDA graph,
-// as in a decode step. Every figure is the best of several replays.
+// as in a decode step. Every figure is the best of several replays. Two ways to launch:
+//
+//   alone     a call begins when the one before it has ended, as a kernel is measured by itself
+//   in steps  as steps of up to kOverlapTokens tokens launch them (OverlappingLaunches): a kernel's
+//             weights are on their way while the one before it finishes; every call still waits for
+//             the one before it, and reads and computes the same
+//
+// cuBLASLt's kernels are not built to be launched so: both are compared with the same figure of
+// its. The first is fair to kernels, the second says what a step gains by kernels of our own.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -14,6 +22,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -114,8 +123,9 @@ LinearCall call_of(const Shape& s, int tokens, bool bf16, const Memory& m, size_
 }
 
 // Seconds of one of `count` calls that follow each other.
-double seconds_per_call(const Memory& m, int count, int replays,
+double seconds_per_call(const Memory& m, int count, int replays, bool overlapping,
                         const std::function<void(size_t)>& call) {
+  const OverlappingLaunches overlap(overlapping);
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   SPW_CUDA_CHECK(cudaStreamBeginCapture(m.stream, cudaStreamCaptureModeThreadLocal));
@@ -145,6 +155,10 @@ double seconds_per_call(const Memory& m, int count, int replays,
 struct Timing {
   std::string name;
   double seconds = std::numeric_limits<double>::max();
+
+  bool empty() const { return name.empty(); }
+  std::string us() const { return empty() ? "-" : fmt::format("{:.2f}", seconds * 1e6); }
+  std::string named() const { return empty() ? "-" : name + " " + us(); }
 };
 
 void keep_faster(Timing& best, const Timing& other) {
@@ -153,139 +167,274 @@ void keep_faster(Timing& best, const Timing& other) {
 
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
 
+// Our kernels, launched in one of the two ways.
+struct Ours {
+  Timing gemv, flat;  // the best of their variants
+  Timing library;     // cuBLASLt as the product calls it
+  Timing planned;     // what the product does when nothing was measured
+  Timing best() const {
+    Timing best = planned;
+    for (const Timing& t : {gemv, flat, library}) keep_faster(best, t);
+    return best;
+  }
+};
+
+struct Context {
+  Options options;
+  GpuShape gpu;
+  Memory memory;
+  std::unique_ptr<CublasLt> library;  // null: not there
+  bool overlap = false;               // whether this GPU's launches can
+  double hbm = 0;
+  nlohmann::json rows = nlohmann::json::array();
+};
+
+// Everything about one shape and number of tokens.
+class Case {
+ public:
+  Case(Context& context, const Shape& shape, int tokens)
+      : c_(context), shape_(shape), tokens_(tokens), problem_(problem_of(call(0))) {
+    count_ = std::max(24, static_cast<int>(static_cast<double>(c_.memory.weight_bytes) / bytes()));
+  }
+
+  double bytes() const { return static_cast<double>(problem_.n * shape_.k) * 2; }
+  bool overlaps_in_steps() const { return c_.overlap && tokens_ <= kOverlapTokens; }
+
+  // The best of the library's proposals.
+  Timing measure_peer() {
+    Timing best;
+    if (c_.library == nullptr) return best;
+    LibraryShape shape;
+    shape.n = shape.out_stride = problem_.n;
+    shape.k = shape.x_stride = shape_.k;
+    shape.tokens = tokens_;
+    shape.dtype = problem_.dtype;
+    shape.accumulate = shape_.epilogue == Epilogue::kAccumulate;
+    shape.relu = shape_.epilogue == Epilogue::kActivate;
+    shape.out_type = shape.accumulate ? DType::kF32 : problem_.dtype;
+    shape.alignment = 256;
+    shape.workspace_bytes = kLibraryWorkspaceBytes;
+    for (int choice = 0; choice < c_.library->choices(shape); ++choice) {
+      c_.library->choose(shape, choice);
+      keep_faster(best, time(fmt::format("cublas #{}", choice), false, [&](size_t i) {
+                    c_.library->matmul(shape, call(i).parts[0].w.data, c_.memory.x, nullptr,
+                                       c_.memory.out, c_.memory.scratch.data + kScratchCounterBytes,
+                                       c_.memory.stream);
+                  }));
+    }
+    return best;
+  }
+
+  Ours measure_ours(bool overlapping) {
+    Ours ours;
+    ours.gemv = best_gemv(overlapping);
+    ours.flat = best_flat(overlapping);
+    if (c_.library != nullptr && !overlapping) {
+      std::vector<LinearCall> calls;
+      for (int i = 0; i < count_; ++i) calls.push_back(call(static_cast<size_t>(i)));
+      tune_library(*c_.library, calls, c_.memory.scratch, c_.memory.stream);
+      ours.library = time("library, tuned", false, [&](size_t i) {
+        linear_library(*c_.library, call(i), c_.memory.scratch, c_.memory.stream);
+      });
+    }
+    ours.planned = planned(overlapping, ours.library);
+    return ours;
+  }
+
+ private:
+  LinearCall call(size_t i) const {
+    return call_of(shape_, tokens_, c_.options.bf16, c_.memory, i);
+  }
+
+  Timing time(const std::string& name, bool overlapping, const std::function<void(size_t)>& work) {
+    const Timing t{name,
+                   seconds_per_call(c_.memory, count_, c_.options.replays, overlapping, work)};
+    const double of_hbm = bytes() / t.seconds / c_.hbm;
+    if (c_.options.all) {
+      fmt::print("    {:<18} {:>3}  {:<28} {:<9} {:9.2f} us  {}\n", shape_.name, tokens_, name,
+                 overlapping ? "in steps" : "alone", t.seconds * 1e6, percent(of_hbm));
+    }
+    c_.rows.push_back({{"shape", shape_.name},
+                       {"tokens", tokens_},
+                       {"kernel", name},
+                       {"launches", overlapping ? "in steps" : "alone"},
+                       {"us", t.seconds * 1e6},
+                       {"of_hbm", of_hbm}});
+    return t;
+  }
+
+  Timing best_gemv(bool overlapping) {
+    Timing best;
+    if (tokens_ > 2 * kGemvTokens) return best;
+    for (int v = 0; v < gemv_variants(); ++v) {
+      if (!gemv_supports(v, problem_)) continue;
+      for (bool prefetch : {false, true}) {
+        keep_faster(best, time("gemv " + gemv_variant_name(v) + (prefetch ? " +L2" : ""),
+                               overlapping, [&](size_t i) {
+                                 linear_gemv(call(i), {v, 1, prefetch}, c_.memory.stream);
+                               }));
+      }
+    }
+    return best;
+  }
+
+  Timing best_flat(bool overlapping) {
+    Timing best;
+    for (int v = 0; v < flat_variants(); ++v) {
+      if (!flat_supports(v, problem_)) continue;
+      const bool ring = flat_variant_name(v).starts_with("ring");
+      if (ring && tokens_ < 8) continue;
+      for (int splits : ring ? std::vector<int>{1, 2, 3, 4, 6, 8} : std::vector<int>{0}) {
+        const std::string name =
+            "flat " + flat_variant_name(v) + (ring ? fmt::format(" /{}", splits) : std::string());
+        keep_faster(best, time(name, overlapping, [&](size_t i) {
+                      linear_flat(call(i), {v, splits}, c_.memory.scratch, c_.memory.stream);
+                    }));
+      }
+    }
+    return best;
+  }
+
+  // As CudaOps::multiply_plain() chooses.
+  Timing planned(bool overlapping, const Timing& library) {
+    const LinearKernel kernel = kernel_at(default_points(problem_, c_.library != nullptr), tokens_);
+    if (kernel == LinearKernel::kGemv) {
+      const LinearVariant plan = plan_gemv(problem_, c_.gpu);
+      return time(
+          "planned gemv " + gemv_variant_name(plan.index) + (plan.prefetch_l2 ? " +L2" : ""),
+          overlapping, [&](size_t i) { linear_gemv(call(i), plan, c_.memory.stream); });
+    }
+    if (kernel == LinearKernel::kGemm && !overlapping && c_.library != nullptr) return library;
+    const LinearVariant plan =
+        overlapping ? plan_overlapping(problem_, c_.gpu) : plan_flat(problem_, c_.gpu);
+    return time("planned flat " + flat_variant_name(plan.index), overlapping,
+                [&](size_t i) { linear_flat(call(i), plan, c_.memory.scratch, c_.memory.stream); });
+  }
+
+  Context& c_;
+  const Shape& shape_;
+  int tokens_;
+  LinearProblem problem_;
+  int count_ = 0;
+};
+
+// Ratios to the library of all cases, for one way to launch.
+struct Ratios {
+  double log_planned = 0, log_best = 0;
+  int few = 0;
+  double worst = std::numeric_limits<double>::max(), worst_best = worst;
+  std::string worst_case;
+
+  void add(const std::string& name, int tokens, double planned, double best) {
+    if (planned < worst) worst = planned, worst_case = fmt::format("{}, {} tokens", name, tokens);
+    worst_best = std::min(worst_best, best);
+    if (tokens > 8) return;
+    log_planned += std::log(planned), log_best += std::log(best), ++few;
+  }
+  double mean_planned() const { return few > 0 ? std::exp(log_planned / few) : 0; }
+  double mean_best() const { return few > 0 ? std::exp(log_best / few) : 0; }
+  nlohmann::json json() const {
+    return {{"mean_to_8_tokens", mean_planned()},
+            {"mean_to_8_tokens_best_variant", mean_best()},
+            {"worst", worst},
+            {"worst_case", worst_case},
+            {"worst_best_variant", worst_best}};
+  }
+  void print(const std::string& way) const {
+    fmt::print(
+        "{}, against cuBLASLt's best: up to 8 tokens, geometric mean: as planned {:.3f}, best "
+        "variant {:.3f}; worst of all as planned {:.3f} ({}), with the best variant {:.3f}\n",
+        way, mean_planned(), mean_best(), worst, worst_case, worst_best);
+  }
+};
+
+nlohmann::json json_of(const Ours& ours, const Timing& peer) {
+  nlohmann::json json;
+  const auto put = [&](const std::string& name, const Timing& t) {
+    if (t.empty()) return;
+    json[name] = {{"kernel", t.name}, {"us", t.seconds * 1e6}};
+    if (!peer.empty()) json[name]["ratio"] = peer.seconds / t.seconds;
+  };
+  put("gemv", ours.gemv);
+  put("flat", ours.flat);
+  put("library", ours.library);
+  put("planned", ours.planned);
+  put("best", ours.best());
+  return json;
+}
+
 int main_of(const Options& o) {
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
     fmt::print("no GPU: nothing to measure\n");
     return 0;
   }
-  const GpuShape gpu = current_gpu();
-  const double hbm = hbm_read_bytes_per_s(), flops = bf16_gemm_flop_per_s();
+  Context c;
+  c.options = o;
+  c.gpu = current_gpu();
+  c.hbm = hbm_read_bytes_per_s();
+  const double flops = bf16_gemm_flop_per_s();
   fmt::print("ceilings: HBM read {:.0f} GB/s, cuBLASLt bf16 8192^3 {:.0f} TFLOP/s, {} SMs\n",
-             hbm * 1e-9, flops * 1e-12, gpu.sms);
+             c.hbm * 1e-9, flops * 1e-12, c.gpu.sms);
   std::string why;
-  const auto library = CublasLt::try_load(&why);
-  if (library == nullptr) fmt::print("no cuBLASLt: {}\n", why);
-  const Memory m = allocate_all(o.bf16);
-  nlohmann::json rows = nlohmann::json::array();
-  fmt::print("{:<18} {:>6} | {:>21} {:>21} {:>10} | {:>10} | {:>8} {:>7} | {:>7} {:>7}\n", "shape",
-             "tokens", "best gemv us", "best flat us", "library", "cublas us", "ours us", "of HBM",
-             "ratio", "best");
-  double log_ratio = 0, log_best = 0, worst = std::numeric_limits<double>::max();
-  int few = 0;
+  c.library = CublasLt::try_load(&why);
+  if (c.library == nullptr) fmt::print("no cuBLASLt: {}\n", why);
+  {
+    const OverlappingLaunches overlap(true);
+    c.overlap = overlapping_launches();
+  }
+  if (!c.overlap) fmt::print("launches do not overlap here: steps launch as alone\n");
+  c.memory = allocate_all(o.bf16);
+
+  fmt::print("{:<18} {:>6} {:<8} | {:>26} {:>24} {:>8} | {:>9} | {:>8} {:>6} | {:>6} {:>6}  {}\n",
+             "shape", "tokens", "launches", "best gemv us", "best flat us", "library", "cublas us",
+             "ours us", "of HBM", "ratio", "best", "best variant");
+  nlohmann::json cases = nlohmann::json::array();
+  Ratios alone_ratios, step_ratios;
   for (const Shape& s : kShapes) {
     if (s.name.find(o.only) == std::string::npos) continue;
     for (int tokens : o.tokens) {
-      const auto call = [&](size_t i) { return call_of(s, tokens, o.bf16, m, i); };
-      const LinearProblem problem = problem_of(call(0));
-      const double bytes = static_cast<double>(problem.n * s.k) * 2;
-      const int count = std::max(24, static_cast<int>(static_cast<double>(m.weight_bytes) / bytes));
-      const auto time = [&](const std::string& name, const std::function<void(size_t)>& work) {
-        const Timing t{name, seconds_per_call(m, count, o.replays, work)};
-        if (o.all) {
-          fmt::print("    {:<18} {:>3}  {:<28} {:9.2f} us  {}\n", s.name, tokens, name,
-                     t.seconds * 1e6, percent(bytes / t.seconds / hbm));
-        }
-        rows.push_back({{"shape", s.name},
-                        {"tokens", tokens},
-                        {"kernel", name},
-                        {"us", t.seconds * 1e6},
-                        {"of_hbm", bytes / t.seconds / hbm}});
-        return t;
+      Case one(c, s, tokens);
+      const Timing peer = one.measure_peer();
+      const auto show = [&](const std::string& way, const Ours& ours, Ratios& ratios) {
+        const Timing best = ours.best();
+        const double ratio = peer.seconds / ours.planned.seconds;
+        const double best_ratio = peer.seconds / best.seconds;
+        fmt::print(
+            "{:<18} {:>6} {:<8} | {:>26} {:>24} {:>8} | {:>9} | {:>8} {:>6} | {:>6} {:>6}  {}\n",
+            s.name, tokens, way, ours.gemv.named(), ours.flat.named(), ours.library.us(), peer.us(),
+            ours.planned.us(), percent(one.bytes() / ours.planned.seconds / c.hbm),
+            peer.empty() ? "-" : fmt::format("{:.3f}", ratio),
+            peer.empty() ? "-" : fmt::format("{:.3f}", best_ratio), best.name);
+        if (!peer.empty()) ratios.add(s.name, tokens, ratio, best_ratio);
       };
-      Timing gemv, flat, tuned, peer, ours;
-      if (tokens <= 2 * kGemvTokens) {
-        for (int v = 0; v < gemv_variants(); ++v) {
-          if (!gemv_supports(v, problem)) continue;
-          for (bool prefetch : {false, true}) {
-            keep_faster(gemv, time("gemv " + gemv_variant_name(v) + (prefetch ? " +L2" : ""),
-                                   [&](size_t i) {
-                                     linear_gemv(call(i), {v, 1, prefetch}, m.stream);
-                                   }));
-          }
-        }
-      }
-      for (int v = 0; v < flat_variants(); ++v) {
-        if (!flat_supports(v, problem)) continue;
-        const bool ring = flat_variant_name(v).starts_with("ring");
-        if (ring && tokens < 8) continue;
-        for (int splits : ring ? std::vector<int>{1, 2, 3, 4, 6, 8} : std::vector<int>{0}) {
-          const std::string name =
-              "flat " + flat_variant_name(v) + (ring ? fmt::format(" /{}", splits) : std::string());
-          keep_faster(flat, time(name, [&](size_t i) {
-                        linear_flat(call(i), {v, splits}, m.scratch, m.stream);
-                      }));
-        }
-      }
-      if (library != nullptr) {
-        LibraryShape shape;
-        shape.n = shape.out_stride = problem.n;
-        shape.k = shape.x_stride = s.k;
-        shape.tokens = tokens;
-        shape.dtype = problem.dtype;
-        shape.accumulate = s.epilogue == Epilogue::kAccumulate;
-        shape.relu = s.epilogue == Epilogue::kActivate;
-        shape.out_type = shape.accumulate ? DType::kF32 : problem.dtype;
-        shape.alignment = 256;
-        shape.workspace_bytes = kLibraryWorkspaceBytes;
-        for (int choice = 0; choice < library->choices(shape); ++choice) {
-          library->choose(shape, choice);
-          keep_faster(peer, time(fmt::format("cublas #{}", choice), [&](size_t i) {
-                        library->matmul(shape, call(i).parts[0].w.data, m.x, nullptr, m.out,
-                                        m.scratch.data + kScratchCounterBytes, m.stream);
-                      }));
-        }
-        std::vector<LinearCall> calls;
-        for (int i = 0; i < count; ++i) calls.push_back(call(static_cast<size_t>(i)));
-        tune_library(*library, calls, m.scratch, m.stream);
-        tuned = time("library, tuned",
-                     [&](size_t i) { linear_library(*library, call(i), m.scratch, m.stream); });
-      }
-      // What the product does when nothing was measured.
-      switch (kernel_at(default_points(problem, library != nullptr), tokens)) {
-        case LinearKernel::kGemv:
-          ours = time("planned gemv",
-                      [&](size_t i) { linear_gemv(call(i), plan_gemv(problem, gpu), m.stream); });
-          break;
-        case LinearKernel::kFlat:
-          ours = time("planned flat", [&](size_t i) {
-            linear_flat(call(i), plan_flat(problem, gpu), m.scratch, m.stream);
-          });
-          break;
-        case LinearKernel::kGemm:
-          ours = tuned;
-          break;
-      }
-      Timing best = ours;
-      for (const Timing& t : {gemv, flat, tuned}) keep_faster(best, t);
-      const double ratio = peer.seconds / ours.seconds, best_ratio = peer.seconds / best.seconds;
-      const auto us = [](const Timing& t) {
-        return t.name.empty() ? std::string("-") : fmt::format("{:.2f}", t.seconds * 1e6);
-      };
-      const auto named = [&](const Timing& t) {
-        return t.name.empty() ? std::string("-") : t.name.substr(5) + " " + us(t);
-      };
-      fmt::print("{:<18} {:>6} | {:>21} {:>21} {:>10} | {:>10} | {:>8} {:>7} | {:>7} {:>7}\n",
-                 s.name, tokens, named(gemv), named(flat), us(tuned), us(peer), us(ours),
-                 percent(bytes / ours.seconds / hbm),
-                 peer.name.empty() ? "-" : fmt::format("{:.3f}", ratio),
-                 peer.name.empty() ? "-" : fmt::format("{:.3f}", best_ratio));
-      if (peer.name.empty()) continue;
-      worst = std::min(worst, best_ratio);
-      if (tokens <= 8) log_ratio += std::log(ratio), log_best += std::log(best_ratio), ++few;
+      const Ours alone = one.measure_ours(false);
+      show("alone", alone, alone_ratios);
+      // Steps of more tokens launch as alone.
+      Ours in_steps = alone;
+      if (one.overlaps_in_steps()) in_steps = one.measure_ours(true);
+      show("in steps", in_steps, step_ratios);
+      cases.push_back(
+          {{"shape", s.name},
+           {"tokens", tokens},
+           {"cublas_us", peer.empty() ? nlohmann::json() : nlohmann::json(peer.seconds * 1e6)},
+           {"alone", json_of(alone, peer)},
+           {"in_steps", json_of(in_steps, peer)}});
     }
   }
-  if (few > 0) {
-    fmt::print(
-        "against cuBLASLt's best, up to 8 tokens, geometric mean: as planned {:.3f}, best variant "
-        "{:.3f}; worst of all with the best variant {:.3f}\n",
-        std::exp(log_ratio / few), std::exp(log_best / few), worst);
+  nlohmann::json summary;
+  if (step_ratios.few > 0) {
+    alone_ratios.print("alone");
+    step_ratios.print("in steps");
+    summary = {{"alone", alone_ratios.json()}, {"in_steps", step_ratios.json()}};
   }
   if (!o.json.empty()) {
-    std::ofstream(o.json) << nlohmann::json{{"hbm_read_bytes_per_s", hbm},
+    std::ofstream(o.json) << nlohmann::json{{"hbm_read_bytes_per_s", c.hbm},
                                             {"bf16_gemm_flop_per_s", flops},
                                             {"type", o.bf16 ? "BF16" : "F16"},
-                                            {"rows", rows}}
+                                            {"against_cublaslt", summary},
+                                            {"cases", cases},
+                                            {"rows", c.rows}}
                                  .dump(1)
                           << "\n";
   }
