@@ -45,7 +45,9 @@ class AttentionStep {
   // lengths: {old tokens, rows} of each sequence.
   AttentionStep(TestDevice& device, const AttentionCase& c,
                 const std::vector<std::pair<int32_t, int32_t>>& lengths)
-      : device_(device), case_(c), kv_(device, c.type, c.kv_heads, c.head_dim, 600) {
+      : device_(device),
+        case_(c),
+        kv_(device, c.type, c.kv_heads, c.head_dim, kSpareBlocks + blocks_of(lengths)) {
     const int64_t width = int64_t{c.kv_heads} * c.head_dim;
     uint32_t seed = 1;
     for (const auto& [old_tokens, new_rows] : lengths) {
@@ -132,6 +134,14 @@ class AttentionStep {
   }
 
  private:
+  static constexpr int64_t kSpareBlocks = 9;  // that nobody may touch, among the others
+  static int64_t blocks_of(const std::vector<std::pair<int32_t, int32_t>>& lengths) {
+    int64_t blocks = 0;
+    for (const auto& [old_tokens, rows] : lengths)
+      blocks += (old_tokens + rows + kKvBlockTokens - 1) / kKvBlockTokens;
+    return blocks;
+  }
+
   // Poisoned memory of the host that the device can read.
   class HostPlane {
    public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A row's result is the same bits alone and among others, in any slice, with any number of threads.
-#include <cmath>
+#include <memory>
 #include <string>
 
 #include "tests/parity/paged_kv.h"
@@ -14,17 +14,27 @@ std::vector<float> rows_of(const std::vector<float>& values, int64_t cols, int64
   return {values.begin() + first * cols, values.begin() + (first + count) * cols};
 }
 
+// One for each number of threads, whose results do not depend on the batch.
+std::vector<std::unique_ptr<TestDevice>> deterministic_devices(const DeviceKind& kind) {
+  std::vector<std::unique_ptr<TestDevice>> devices;
+  for (const int threads : thread_counts(kind)) {
+    devices.push_back(std::make_unique<TestDevice>(kind, threads));
+    devices.back()->ops().set_deterministic(true);
+  }
+  return devices;
+}
+
 class LinearInvarianceTest : public testing::TestWithParam<StoredCase> {};
 
 TEST_P(LinearInvarianceTest, BatchSliceAndThreadsDoNotChangeABit) {
   const auto& [kind, type, layout] = GetParam();
+  const auto devices = deterministic_devices(kind);
   for (const int64_t k : {int64_t{768}, int64_t{1536}, is_quantized(type) ? 2304 : int64_t{1111}}) {
     const int64_t tokens = 23, n = 77;
     const auto x = random_floats(tokens * k, 2);
     std::vector<float> reference;
-    for (const int threads : {1, 2, 3}) {
-      TestDevice device(kind, threads);
-      device.ops().set_deterministic(true);
+    for (size_t which = 0; which < devices.size(); ++which) {
+      TestDevice& device = *devices[which];
       const Weights w = random_weights(device, type, n, k, 1, layout);
       const Weights bias = random_weights(device, DType::kF32, 1, n, 4);
       const Matrix input(device, tokens, k, x);
@@ -37,11 +47,11 @@ TEST_P(LinearInvarianceTest, BatchSliceAndThreadsDoNotChangeABit) {
       };
       const auto all = run(0, tokens, 0, n);
       if (reference.empty()) reference = all;
-      ASSERT_TRUE(same_bits(all, reference)) << threads << " threads";
+      ASSERT_TRUE(same_bits(all, reference)) << "device " << which;
       for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
         const int64_t first = (count * 5) % (tokens - count);
         ASSERT_TRUE(same_bits(run(first, count, 0, n), rows_of(reference, n, first, count)))
-            << count << " tokens from " << first << ", " << threads << " threads, k " << k;
+            << count << " tokens from " << first << ", device " << which << ", k " << k;
       }
       for (const int64_t row : {0, 16, 48, 5}) {
         // Packed matrices are cut at groups of 16 rows.
@@ -64,53 +74,78 @@ INSTANTIATE_TEST_SUITE_P(Devices, LinearInvarianceTest, testing::ValuesIn(stored
 
 class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
  protected:
+  static constexpr int kHeads = 6, kKvHeads = 2, kDim = 40;
+  static constexpr int kQWidth = kHeads * kDim, kKvWidth = kKvHeads * kDim;
+  static constexpr int32_t kTokens = 290;
+
+  void step(TestDevice& device, const PagedKv& kv, const Activations& q, const Activations& k,
+            const Activations& v, const std::vector<SequenceSpan>& spans, int window,
+            const Activations& out) const {
+    device.ops().kv_append(k, v, kv.view(), spans);
+    device.ops().attention(q, kv.view(), spans, {kHeads, 0.2F, window}, out);
+  }
+
   // All rows of one sequence, in chunks of `chunk`.
-  static std::vector<float> run(int threads, int32_t chunk, int window, KvType type,
-                                int32_t companions) {
-    constexpr int kHeads = 6, kKvHeads = 2, kDim = 40;
-    constexpr int32_t kTokens = 290;
-    TestDevice device(GetParam(), threads);
-    device.ops().set_deterministic(true);
-    const auto q = random_floats(kTokens * kHeads * kDim, 1);
-    const auto k = random_floats(kTokens * kKvHeads * kDim, 2);
-    const auto v = random_floats(kTokens * kKvHeads * kDim, 3);
-    PagedKv kv(device, type, kKvHeads, kDim, 100);
-    const auto table = kv.take_blocks(kTokens), other = kv.take_blocks(100);
+  std::vector<float> run(TestDevice& device, int32_t chunk, int window, KvType type) const {
+    PagedKv kv(device, type, kKvHeads, kDim, 30);
+    const auto table = kv.take_blocks(kTokens);
+    const Matrix q(device, kTokens, kQWidth, q_), k(device, kTokens, kKvWidth, k_),
+        v(device, kTokens, kKvWidth, v_), out(device, kTokens, kQWidth);
+    for (int32_t start = 0; start < kTokens; start += chunk) {
+      const int32_t rows = std::min(chunk, kTokens - start);
+      const auto part = [&](const Matrix& m) { return m.view().row_range(start, rows); };
+      step(device, kv, part(q), part(k), part(v), {{0, rows, start, table}}, window, part(out));
+    }
+    out.expect_guards();
+    return out.read();
+  }
+
+  // The same with another sequence in every step, whose rows repeat the first of ours.
+  std::vector<float> run_in_company(TestDevice& device, int32_t chunk, int window, KvType type,
+                                    int32_t companions) const {
+    PagedKv kv(device, type, kKvHeads, kDim, 40);
+    const auto table = kv.take_blocks(kTokens), other = kv.take_blocks(companions);
     std::vector<float> result;
     for (int32_t start = 0; start < kTokens; start += chunk) {
       const int32_t rows = std::min(chunk, kTokens - start), all = rows + companions;
-      // Another sequence in the same step (its rows repeat ours) must not matter.
-      const auto with_companions = [&](const std::vector<float>& from, int64_t cols) {
+      const auto matrix = [&](const std::vector<float>& from, int64_t cols) {
         auto part = rows_of(from, cols, start, rows);
         const auto more = rows_of(from, cols, 0, companions);
         part.insert(part.end(), more.begin(), more.end());
-        return part;
+        return Matrix(device, all, cols, part);
       };
-      const Matrix qs(device, all, kHeads * kDim, with_companions(q, kHeads * kDim));
-      const Matrix ks(device, all, kKvHeads * kDim, with_companions(k, kKvHeads * kDim));
-      const Matrix vs(device, all, kKvHeads * kDim, with_companions(v, kKvHeads * kDim));
-      const Matrix out(device, all, kHeads * kDim);
-      std::vector<SequenceSpan> spans{{0, rows, start, table}};
-      if (companions > 0) spans.push_back({rows, companions, 0, other});
-      device.ops().kv_append(ks.view(), vs.view(), kv.view(), spans);
-      device.ops().attention(qs.view(), kv.view(), spans, {kHeads, 0.2F, window}, out.view());
-      const auto part = rows_of(out.read(), kHeads * kDim, 0, rows);
+      const Matrix q = matrix(q_, kQWidth), k = matrix(k_, kKvWidth), v = matrix(v_, kKvWidth);
+      const Matrix out(device, all, kQWidth);
+      step(device, kv, q.view(), k.view(), v.view(),
+           {{0, rows, start, table}, {rows, companions, 0, other}}, window, out.view());
+      const auto part = rows_of(out.read(), kQWidth, 0, rows);
       result.insert(result.end(), part.begin(), part.end());
     }
     return result;
   }
+
+ private:
+  const std::vector<float> q_ = random_floats(kTokens * kQWidth, 1);
+  const std::vector<float> k_ = random_floats(kTokens * kKvWidth, 2);
+  const std::vector<float> v_ = random_floats(kTokens * kKvWidth, 3);
 };
 
 TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABit) {
+  const auto devices = deterministic_devices(GetParam());
   for (const KvType type : kAllKvTypes) {
     for (const int window : {0, 90}) {
-      const auto reference = run(1, 290, window, type, 0);
-      for (const int threads : {1, 2, 3}) {
-        for (const int32_t chunk : {1, 7, 64, 256, 290}) {
-          if (chunk == 1 && threads != 2) continue;  // one token at a time takes long
-          ASSERT_TRUE(same_bits(run(threads, chunk, window, type, chunk == 7 ? 40 : 0), reference))
-              << threads << " threads, chunks of " << chunk << ", window " << window;
+      const auto reference = run(*devices[0], kTokens, window, type);
+      for (size_t which = 0; which < devices.size(); ++which) {
+        TestDevice& device = *devices[which];
+        const testing::Message where = testing::Message()
+                                       << "device " << which << ", window " << window << ", "
+                                       << kv_type_name(type) << ", chunks of ";
+        for (const int32_t chunk : {1, 64, 256, 290}) {
+          if (chunk == 1 && which != devices.size() / 2) continue;  // these take long
+          ASSERT_TRUE(same_bits(run(device, chunk, window, type), reference)) << where << chunk;
         }
+        ASSERT_TRUE(same_bits(run_in_company(device, 7, window, type, 40), reference))
+            << where << "7, in company";
       }
     }
   }
@@ -124,7 +159,7 @@ class RowInvarianceTest : public ParityTest {};
 TEST_P(RowInvarianceTest, RowOpsDoNotSeeTheirNeighbours) {
   const int64_t rows = 19, dim = 1003;
   const auto x = random_floats(rows * dim, 1);
-  for (const int threads : {1, 2, 3}) {
+  for (const int threads : thread_counts(GetParam())) {
     TestDevice device(GetParam(), threads);
     const Weights weight = random_weights(device, DType::kF32, 1, dim, 2);
     const Matrix input(device, rows, dim, x);

@@ -37,7 +37,8 @@ std::vector<DeviceKind> find_device_kinds() {
                    copy_in, copy_out});
   if (!list_cuda_devices().devices.empty()) {
     kinds.push_back({"cuda", [](int) { return make_cuda_device({}); }, copy_in, copy_out,
-                     /*any_alignment=*/false, /*any_vector_type=*/false});
+                     /*any_alignment=*/false, /*any_vector_type=*/false,
+                     /*has_threads=*/false});
   }
   return kinds;
 }
@@ -49,12 +50,15 @@ const std::vector<DeviceKind>& device_kinds() {
   return kinds;
 }
 
+std::vector<int> thread_counts(const DeviceKind& kind) {
+  return kind.has_threads ? std::vector<int>{1, 2, 3} : std::vector<int>{1};
+}
+
 Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols)
     : device_(device), floats_(2 * kGuard + rows * (cols + gap_of(device.kind()))) {
-  const size_t bytes = static_cast<size_t>(floats_) * sizeof(float);
-  buffer_ = device.device().allocate(bytes, MemoryTag::kActivations);
-  const std::vector<uint32_t> poison(static_cast<size_t>(floats_), kPoison);
-  device.upload(buffer_.data(), poison.data(), bytes);
+  buffer_ = device.device().allocate(static_cast<size_t>(floats_) * sizeof(float),
+                                     MemoryTag::kActivations);
+  upload(std::vector<uint32_t>(static_cast<size_t>(floats_), kPoison));
   view_ = {DType::kF32, rows, cols, cols + gap_of(device.kind()), buffer_.data() + kGuard * 4};
 }
 
@@ -65,24 +69,36 @@ Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols, const std::vector
 
 void Matrix::write(const std::vector<float>& values) {
   ASSERT_EQ(static_cast<int64_t>(values.size()), view_.rows * view_.cols);
+  std::vector<uint32_t> all = download();
   for (int64_t i = 0; i < view_.rows; ++i) {
-    device_.upload(view_.data + i * view_.stride * 4, values.data() + i * view_.cols,
-                   static_cast<size_t>(view_.cols) * 4);
+    std::memcpy(all.data() + kGuard + i * view_.stride, values.data() + i * view_.cols,
+                static_cast<size_t>(view_.cols) * 4);
   }
+  upload(all);
+}
+
+std::vector<uint32_t> Matrix::download() const {
+  std::vector<uint32_t> all(static_cast<size_t>(floats_));
+  device_.download(all.data(), buffer_.data(), all.size() * 4);
+  return all;
+}
+
+void Matrix::upload(const std::vector<uint32_t>& all) const {
+  device_.upload(buffer_.data(), all.data(), all.size() * 4);
 }
 
 std::vector<float> Matrix::read() const {
+  const std::vector<uint32_t> all = download();
   std::vector<float> values(static_cast<size_t>(view_.rows * view_.cols));
   for (int64_t i = 0; i < view_.rows; ++i) {
-    device_.download(values.data() + i * view_.cols, view_.data + i * view_.stride * 4,
-                     static_cast<size_t>(view_.cols) * 4);
+    std::memcpy(values.data() + i * view_.cols, all.data() + kGuard + i * view_.stride,
+                static_cast<size_t>(view_.cols) * 4);
   }
   return values;
 }
 
 void Matrix::expect_guards() const {
-  std::vector<uint32_t> all(static_cast<size_t>(floats_));
-  device_.download(all.data(), buffer_.data(), all.size() * 4);
+  const std::vector<uint32_t> all = download();
   for (int64_t i = 0; i < floats_; ++i) {
     const int64_t inside = i - kGuard;
     const bool element =

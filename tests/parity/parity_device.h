@@ -25,8 +25,12 @@ struct DeviceKind {
   // What loading a model gives every device: a GPU's weights are aligned, its vectors F32.
   bool any_alignment = true;
   bool any_vector_type = true;
+  bool has_threads = true;  // of its own; otherwise make() takes any number for the same device
 };
 const std::vector<DeviceKind>& device_kinds();
+
+// Numbers of threads to try for a kind.
+std::vector<int> thread_counts(const DeviceKind& kind);
 
 // A device of one kind with its copies.
 class TestDevice {
@@ -63,6 +67,10 @@ class Matrix {
   void expect_guards() const;
 
  private:
+  // All of its memory, in one copy: a copy to or from a GPU costs as much for a row as for all.
+  std::vector<uint32_t> download() const;
+  void upload(const std::vector<uint32_t>& all) const;
+
   TestDevice& device_;
   Buffer buffer_;
   int64_t floats_;
