@@ -5,24 +5,28 @@ set -uo pipefail
 
 usage() {
   cat <<'EOF'
-usage: bench/gpu_report.sh [--deps ARCHIVE] [--models FOLDER] [--out FOLDER] [--sanitizer] [--skip-tests] [--skip-build]
+usage: bench/gpu_report.sh [--deps ARCHIVE] [--models FOLDER] [--out FOLDER] [--sanitizer] [--test-seconds N]
+                           [--skip-tests] [--skip-build] [--skip-measuring]
   --deps ARCHIVE    libraries for a machine that cannot install packages; unpacked to a folder of its own
   --models FOLDER   *.gguf files whose text and perplexity are compared with the CPU's (text: FOLDER/*.txt)
   --out FOLDER      where results go; default: build/gpu-report
-  --sanitizer       also run compute-sanitizer (memcheck, racecheck) over a part of the tests
+  --sanitizer       also run the tests of kernels and ops under compute-sanitizer (memcheck, racecheck); takes minutes
+  --test-seconds N  what has not ended by then is cut off and named; default: 150, with --sanitizer 420
 Exit codes: 0 done, 1 something failed, 2 wrong usage.
 EOF
 }
 
-deps='' models='' out=build/gpu-report sanitizer=0 tests=1 do_build=1
+deps='' models='' out=build/gpu-report sanitizer=0 tests=1 do_build=1 measure=1 test_seconds=
 while (($#)); do
   case "$1" in
     --deps) deps=$2; shift ;;
     --models) models=$2; shift ;;
     --out) out=$2; shift ;;
     --sanitizer) sanitizer=1 ;;
+    --test-seconds) test_seconds=$2; shift ;;
     --skip-tests) tests=0 ;;
     --skip-build) do_build=0 ;;
+    --skip-measuring) measure=0 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -51,34 +55,14 @@ if ((do_build)); then
   say built
 fi
 
-# All at once: they check, nothing is timed.
-start_test() { # NAME COMMAND...
-  local name=$1
-  shift
-  (timeout 230 "$@" >"$out/$name.txt" 2>&1; echo "$?" >"$out/$name.rc") &
-}
-names=()
 if ((tests)); then
-  names+=(cuda_test generation_test parity_test)
-  start_test cuda_test $build/src/cuda/cuda_test --gtest_brief=1
-  start_test generation_test $build/tests/generation/generation_test --gtest_filter='Cuda*' --gtest_brief=1
-  start_test parity_test $build/tests/parity/parity_test --gtest_filter='*cuda*' --gtest_brief=1
+  sanitize=()
+  if ((sanitizer)); then sanitize=(--sanitizer); fi
+  python3 bench/gpu_tests.py --build $build --out "$out" --timeout "${test_seconds:-$((sanitizer ? 420 : 150))}" "${sanitize[@]}" || failed=1
+  say tested
 fi
-if ((sanitizer)); then
-  for tool in memcheck racecheck; do
-    names+=($tool)
-    start_test $tool compute-sanitizer --tool $tool --error-exitcode 9 $build/tests/generation/generation_test \
-      --gtest_filter='CudaGenerationTest.Recorded*:CudaGenerationTest.Draws*'
-  done
+if ((measure)); then
+  python3 bench/gpu_report.py --bin $bin --out "$out" ${models:+--models "$models"} || failed=1
 fi
-wait
-for name in "${names[@]}"; do
-  say "$name: rc $(cat "$out/$name.rc"), $(grep -E '^\[  PASSED|ERROR SUMMARY|RACECHECK SUMMARY' "$out/$name.txt" | tr '\n' ' ')"
-  if [[ $(cat "$out/$name.rc") != 0 ]]; then
-    failed=1
-    grep -E '^\[  FAILED|Failure|rror' "$out/$name.txt" | cut -c1-160 | head -12
-  fi
-done
-python3 bench/gpu_report.py --bin $bin --out "$out" ${models:+--models "$models"} || failed=1
 say done
 exit $failed

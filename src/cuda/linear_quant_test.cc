@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "cuda/quant_test_data.h"
 
@@ -38,6 +41,8 @@ struct Case {
   int64_t x_gap = 8;    // columns of x's buffer that are not x
   int64_t out_gap = 3;  // likewise
   bool odd_x = false;   // x at an address that fast kernels cannot take
+
+  bool operator==(const Case&) const = default;
 };
 
 struct Outcome {
@@ -45,55 +50,77 @@ struct Outcome {
   double worst_nmse = 0;
 };
 
-Outcome run(const Case& c, const QuantLinearTuning& tuning = {}) {
-  const int64_t x_stride = c.k + c.x_gap;
-  int64_t widest = 0;
-  for (const int64_t n : c.n) widest = std::max(widest, n);
-  const int64_t out_stride = widest + c.out_gap;
-  const size_t parts = c.n.size();
-  const auto elements = [](int64_t a, int64_t b) { return static_cast<size_t>(a * b); };
+size_t elements(int64_t a, int64_t b) { return static_cast<size_t>(a * b); }
 
+// Four sums, so that additions do not wait for each other.
+double dot(const float* a, const float* b, int64_t count) {
+  double sums[4] = {};
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    for (int64_t j = 0; j < 4; ++j) sums[j] += static_cast<double>(a[i + j]) * b[i + j];
+  }
+  for (; i < count; ++i) sums[0] += static_cast<double>(a[i]) * b[i];
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// What a case reads, and its products in double precision: costly, and the same for every tuning.
+struct Inputs {
+  explicit Inputs(const Case& c);
+
+  Case made_for;
+  int64_t x_stride = 0;
+  std::unique_ptr<GuardedBytes> x;
+  std::byte* x_data = nullptr;
+  std::vector<TestMatrix> matrices;
+  std::vector<GuardedBytes> biases;
+  std::vector<std::vector<double>> sums;  // of each part, [tokens, n]
+};
+
+Inputs::Inputs(const Case& c) : made_for(c), x_stride(c.k + c.x_gap) {
   auto x_stored = stored_as(DType::kF16, random_values(elements(64, x_stride), 3));
   x_stored.resize(
       static_cast<size_t>(row_bytes(DType::kF16, x_stride) * std::min<int64_t>(c.tokens, 64)));
   while (static_cast<int64_t>(x_stored.size()) < row_bytes(DType::kF16, x_stride * c.tokens)) {
     x_stored.push_back(x_stored[x_stored.size() % 1000]);
   }
-  const std::vector<float> x = values_of(DType::kF16, x_stored);
-  GuardedBytes x_gpu(x_stored.size() + 8);
-  std::byte* x_data = x_gpu.data() + (c.odd_x ? 2 : 0);
+  const std::vector<float> x_values = values_of(DType::kF16, x_stored);
+  x = std::make_unique<GuardedBytes>(x_stored.size() + 8);
+  x_data = x->data() + (c.odd_x ? 2 : 0);
   SPW_CUDA_CHECK(cudaMemcpy(x_data, x_stored.data(), x_stored.size(), cudaMemcpyHostToDevice));
-
-  LinearCall call;
-  call.count = static_cast<int>(parts);
-  call.x = {DType::kF16, c.tokens, c.k, x_stride, x_data};
-  call.epilogue = c.epilogue;
-  call.activation = c.kind;
-  std::vector<TestMatrix> matrices;
-  std::vector<GuardedBytes> outs, biases;
-  std::vector<std::vector<double>> sums(parts);
-  const std::vector<float> before = random_values(elements(c.tokens, out_stride), 9);
-  for (size_t p = 0; p < parts; ++p) {
+  for (size_t p = 0; p < c.n.size(); ++p) {
     matrices.push_back(TestMatrix::make(c.type, c.n[p], c.k, c.layout, 100 + p));
     const std::vector<float> bias = random_values(static_cast<size_t>(c.n[p]), 50 + p);
     biases.emplace_back(bias.data(), bias.size() * 4);
+    std::vector<double>& sum = sums.emplace_back();
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      for (int64_t i = 0; i < c.n[p]; ++i) {
+        sum.push_back(
+            (c.bias ? bias[static_cast<size_t>(i)] : 0) +
+            dot(matrices[p].values.data() + i * c.k, x_values.data() + t * x_stride, c.k));
+      }
+    }
+  }
+}
+
+Outcome run(const Inputs& inputs, const QuantLinearTuning& tuning) {
+  const Case& c = inputs.made_for;
+  const int64_t out_stride = *std::max_element(c.n.begin(), c.n.end()) + c.out_gap;
+  const size_t parts = c.n.size();
+  LinearCall call;
+  call.count = static_cast<int>(parts);
+  call.x = {DType::kF16, c.tokens, c.k, inputs.x_stride, inputs.x_data};
+  call.epilogue = c.epilogue;
+  call.activation = c.kind;
+  std::vector<GuardedBytes> outs;
+  const std::vector<float> before = random_values(elements(c.tokens, out_stride), 9);
+  for (size_t p = 0; p < parts; ++p) {
     outs.emplace_back(static_cast<size_t>(row_bytes(c.out, c.tokens * out_stride)));
     if (c.epilogue == Epilogue::kAccumulate) outs.back().write(before.data(), before.size() * 4);
     LinearPart& part = call.parts[p];
-    part.w = matrices[p].view;
-    part.bias = c.bias ? reinterpret_cast<const float*>(biases[p].data()) : nullptr;
+    part.w = inputs.matrices[p].view;
+    part.bias = c.bias ? reinterpret_cast<const float*>(inputs.biases[p].data()) : nullptr;
     if (c.epilogue != Epilogue::kGated || p == 0) {
       part.out = {c.out, c.tokens, c.n[p], out_stride, outs[p].data()};
-    }
-    sums[p].resize(elements(c.tokens, c.n[p]));
-    for (int64_t t = 0; t < c.tokens; ++t) {
-      for (int64_t i = 0; i < c.n[p]; ++i) {
-        double sum = c.bias ? bias[static_cast<size_t>(i)] : 0;
-        const float* w = matrices[p].values.data() + i * c.k;
-        const float* row = x.data() + t * x_stride;
-        for (int64_t j = 0; j < c.k; ++j) sum += static_cast<double>(w[j]) * row[j];
-        sums[p][static_cast<size_t>(t * c.n[p] + i)] = sum;
-      }
     }
   }
 
@@ -118,11 +145,11 @@ Outcome run(const Case& c, const QuantLinearTuning& tuning = {}) {
           }
           continue;
         }
-        double value = sums[p][static_cast<size_t>(t * c.n[p] + i)];
+        double value = inputs.sums[p][static_cast<size_t>(t * c.n[p] + i)];
         if (c.epilogue == Epilogue::kAccumulate) value += before[at];
         if (c.epilogue == Epilogue::kActivate) value = activation(c.kind, value);
         if (c.epilogue == Epilogue::kGated) {
-          value = activation(c.kind, value) * sums[1][static_cast<size_t>(t * c.n[p] + i)];
+          value = activation(c.kind, value) * inputs.sums[1][static_cast<size_t>(t * c.n[p] + i)];
         }
         want.push_back(value);
         got.push_back(all[at]);
@@ -143,8 +170,18 @@ class QuantLinearTest : public testing::TestWithParam<DType> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
+  Outcome run(const Case& c, const QuantLinearTuning& tuning = {}) {
+    if (inputs_ == nullptr || inputs_->made_for != c) {
+      inputs_.reset();
+      inputs_ = std::make_unique<Inputs>(c);
+    }
+    return cuda::run(*inputs_, tuning);
+  }
   // A K that is not a power of two, of whole blocks.
   static int64_t blocks(int64_t count) { return count * dtype_info(GetParam()).block_elements; }
+
+ private:
+  std::unique_ptr<Inputs> inputs_;  // of the last case
 };
 
 TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {

@@ -298,33 +298,40 @@ TEST_F(LinearTest, GemvIsRightInEveryVariant) {
   }
 }
 
-TEST_F(LinearTest, FlatIsRightInEveryVariant) {
+// Many launches: cases of their own, so that they can be run beside each other.
+class FlatLinearTest : public LinearTest,
+                       public testing::WithParamInterface<std::tuple<DType, std::pair<int, int>>> {
+};
+
+TEST_P(FlatLinearTest, IsRightInEveryVariant) {
   if (gpu_.compute_capability < 80) GTEST_SKIP() << "no tensor cores that serve";
-  for (DType type : {DType::kF16, DType::kBF16}) {
-    for (const auto& [k, tokens] : {std::pair{8, 1},
-                                    {1032, 3},
-                                    {2120, 8},
-                                    {520, 13},
-                                    {1096, 16},
-                                    {968, 29},
-                                    {712, 61},
-                                    {1280, 5},
-                                    {768, 45}}) {
-      for (const Case& c : epilogue_cases(type, k, tokens)) {
-        const Problem problem(c);
-        for (int v = 0; v < flat_variants(); ++v) {
-          for (int splits : {0, 1, 3, 37}) {
-            if (!flat_supports(v, problem_of(problem.call()))) continue;
-            linear_flat(problem.fresh_call(), {v, splits}, scratch_, nullptr);
-            problem.expect_right("flat " + flat_variant_name(v) + " splits " +
-                                 std::to_string(splits));
-          }
-        }
+  const auto& [type, size] = GetParam();
+  for (const Case& c : epilogue_cases(type, size.first, size.second)) {
+    const Problem problem(c);
+    for (int v = 0; v < flat_variants(); ++v) {
+      if (!flat_supports(v, problem_of(problem.call()))) continue;
+      for (int splits : {0, 1, 3, 37}) {
+        linear_flat(problem.fresh_call(), {v, splits}, scratch_, nullptr);
+        problem.expect_right("flat " + flat_variant_name(v) + " splits " + std::to_string(splits));
       }
     }
   }
   expect_counters_at_zero();
 }
+
+using Size = std::pair<int, int>;  // k, tokens
+std::string flat_case_name(const testing::TestParamInfo<std::tuple<DType, Size>>& info) {
+  const auto& [type, size] = info.param;
+  return std::string(dtype_name(type)) + "_k" + std::to_string(size.first) + "_tokens" +
+         std::to_string(size.second);
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, FlatLinearTest,
+                         testing::Combine(testing::Values(DType::kF16, DType::kBF16),
+                                          testing::Values(Size{8, 1}, Size{1032, 3}, Size{2120, 8},
+                                                          Size{520, 13}, Size{1096, 16},
+                                                          Size{968, 29}, Size{712, 61},
+                                                          Size{1280, 5}, Size{768, 45})),
+                         flat_case_name);
 
 TEST_F(LinearTest, NoNumberOfSplitsAndNoScratchMakesAFlatLaunchFail) {
   if (gpu_.compute_capability < 80) GTEST_SKIP() << "no tensor cores that serve";

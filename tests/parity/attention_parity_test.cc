@@ -17,6 +17,18 @@ class AttentionParityTest : public ParityTest {
     AttentionStep step(device_, c, lengths);
     EXPECT_LE(nmse(step.run(), step.expected()), bar_of(c.type));
   }
+
+  void check_groups(KvType type) {
+    for (const auto& [heads, kv_heads] :
+         {std::pair{6, 2}, {8, 2}, {15, 3}, {14, 2}, {16, 2}, {36, 3}, {32, 1}}) {
+      for (const int head_dim : {8, 24, 64, 80, 128, 200, 256}) {
+        Case c{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .type = type};
+        check(c, {{0, 1}, {16, 1}, {255, 1}, {256, 1}, {300, 2}});
+        c.window = 40;
+        check(c, {{275, 1}, {520, 3}, {9, 1}});
+      }
+    }
+  }
 };
 
 TEST_P(AttentionParityTest, PrefillMatchesDoublePrecision) {
@@ -56,25 +68,17 @@ TEST_P(AttentionParityTest, HandlesGroupsOfHeadsAndOddHeadSizes) {
 }
 
 // Several query heads of a kv head may have kernels of their own, which take them in fours.
-TEST_P(AttentionParityTest, GroupsOfAnySizeMatchDoublePrecisionInDecode) {
-  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
-    for (const auto& [heads, kv_heads] :
-         {std::pair{6, 2}, {8, 2}, {15, 3}, {14, 2}, {16, 2}, {36, 3}, {32, 1}}) {
-      for (const int head_dim : {8, 24, 64, 80, 128, 200, 256}) {
-        const Case c{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .type = type};
-        check(c, {{0, 1}, {16, 1}, {255, 1}, {256, 1}, {300, 2}});
-        check({.heads = heads,
-               .kv_heads = kv_heads,
-               .head_dim = head_dim,
-               .window = 40,
-               .type = type},
-              {{275, 1}, {520, 3}, {9, 1}});
-      }
-    }
-  }
+TEST_P(AttentionParityTest, GroupsOfAnySizeMatchDoublePrecisionInDecodeF16) {
+  check_groups(KvType::kF16);
   for (const int head_dim : {5, 20, 33, 300}) {
     check({.heads = 8, .kv_heads = 2, .head_dim = head_dim}, {{300, 1}, {15, 2}});
   }
+}
+TEST_P(AttentionParityTest, GroupsOfAnySizeMatchDoublePrecisionInDecodeInt8) {
+  check_groups(KvType::kInt8);
+}
+TEST_P(AttentionParityTest, GroupsOfAnySizeMatchDoublePrecisionInDecodeInt4) {
+  check_groups(KvType::kInt4);
 }
 
 // Spans of many rows may have kernels of their own.

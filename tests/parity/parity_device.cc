@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 
 #include "cpu/cpu_device.h"
 #include "cuda/cuda.h"
@@ -131,9 +132,14 @@ std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation) 
 }
 
 std::vector<std::byte> random_stored(DType type, int64_t count, uint32_t seed) {
-  std::vector<std::byte> stored(static_cast<size_t>(row_bytes(type, count)));
-  fill_random(type, stored.data(), count, seed, 0.5F);
-  return stored;
+  // Tests ask for the same few matrices again and again; making one costs more than using it.
+  static std::map<std::tuple<DType, int64_t, uint32_t>, std::vector<std::byte>> made;
+  const auto [place, is_new] = made.try_emplace({type, count, seed});
+  if (is_new) {
+    place->second.resize(static_cast<size_t>(row_bytes(type, count)));
+    fill_random(type, place->second.data(), count, seed, 0.5F);
+  }
+  return place->second;
 }
 
 Weights random_weights(TestDevice& device, DType type, int64_t rows, int64_t cols, uint32_t seed,

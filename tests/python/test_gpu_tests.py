@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/gpu_tests.py runs every test once, and names what failed, crashed or was cut off."""
+
+import pathlib
+import stat
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "bench" / "gpu_tests.py"
+
+# What GoogleTest prints, for tests whose names say how they end.
+FAKE = """#!{python}
+import os, sys, time
+tests = {tests!r}
+if "--gtest_list_tests" in sys.argv:
+    print("Running main() from gtest_main.cc")
+    print("Suite.")
+    for i, name in enumerate(tests):
+        print(f"  {{name}}  # GetParam() = {{i}}")
+    sys.exit(0)
+total, index = int(os.environ["GTEST_TOTAL_SHARDS"]), int(os.environ["GTEST_SHARD_INDEX"])
+failed = False
+for name in tests[index::total]:
+    print(f"[ RUN      ] Suite.{{name}}", flush=True)
+    if name.startswith("Hangs"):
+        time.sleep(60)
+    if name.startswith("Crashes"):
+        os.abort()
+    if name.startswith("Fails"):
+        print("a_test.cc:9: Failure")
+        print(f"[  FAILED  ] Suite.{{name}}, where GetParam() = 3 (7 ms)")
+        failed = True
+    elif name.startswith("Skips"):
+        print(f"[  SKIPPED ] Suite.{{name}} (0 ms)")
+    else:
+        print(f"[       OK ] Suite.{{name}} (12 ms)")
+if failed:
+    print("[  FAILED  ] 1 test, listed below:")
+sys.exit(failed)
+"""
+SANITIZER = """#!/bin/sh
+shift 4
+"$@"
+echo "========= ERROR SUMMARY: {errors} errors"
+"""
+
+
+def executable(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def run(tmp_path, tests, *options, errors=0):
+    executable(tmp_path / "tests/parity/parity_test", FAKE.format(python=sys.executable, tests=tests))
+    executable(tmp_path / "bin/compute-sanitizer", SANITIZER.format(errors=errors))
+    return subprocess.run([sys.executable, SCRIPT, "--build", tmp_path, "--out", tmp_path / "out", "--suites", "parity", "--jobs",
+                           "4", "--shards", "3", *options], capture_output=True, text=True, timeout=50, check=False,
+                          env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"})
+
+
+def test_counts_what_passed_and_skipped(tmp_path):
+    done = run(tmp_path, ["A/cuda", "B/cuda", "SkipsC/cuda", "D/cuda"])
+    assert "parity: ok, 3 of 4 tests passed, 1 skipped, 0 failed, 0 cut off by time" in done.stdout
+    assert done.returncode == 0
+    assert len(list((tmp_path / "out").glob("parity.*.txt"))) == 3
+
+
+def test_names_what_failed(tmp_path):
+    done = run(tmp_path, ["A", "B", "FailsC", "D"])
+    assert "parity: NOT OK, 3 of 4" in done.stdout
+    assert "FAILED: Suite.FailsC\n" in done.stdout
+    assert done.returncode == 1
+
+
+def test_names_what_a_crash_leaves_out(tmp_path):
+    done = run(tmp_path, ["A", "CrashesB", "C", "D", "E"])
+    assert "NOT FINISHED: Suite.CrashesB (was running)" in done.stdout
+    assert "NOT FINISHED: Suite.E\n" in done.stdout  # the next of its shard
+    assert "shard 1 ended with code -6" in done.stdout
+    assert done.returncode == 1
+
+
+def test_names_what_the_time_cut_off(tmp_path):
+    done = run(tmp_path, ["A", "B", "HangsC", "D", "E", "F"], "--timeout", "3")
+    assert "parity: NOT OK, 4 of 6 tests passed, 0 skipped, 0 failed, 2 cut off by time" in done.stdout
+    assert "NOT FINISHED: Suite.HangsC (was running)" in done.stdout
+    assert "NOT FINISHED: Suite.F\n" in done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("errors", [0, 2])
+def test_adds_up_the_errors_of_a_sanitizer(tmp_path, errors):
+    done = run(tmp_path, ["A", "B", "C"], "--sanitizer-only", errors=errors)
+    word = "NOT OK" if errors else "ok"
+    assert f"parity.memcheck: {word}, 3 of 3 tests passed, 0 skipped, 0 failed, 0 cut off by time, memcheck: {3 * errors} errors" in done.stdout
+    assert done.returncode == (1 if errors else 0)
+
+
+def test_a_suite_without_tests_does_not_pass(tmp_path):
+    done = run(tmp_path, [])
+    assert "parity: NO TESTS" in done.stdout
+    assert done.returncode == 1
