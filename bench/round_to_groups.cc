@@ -9,14 +9,13 @@
 #include <cstdio>
 #include <set>
 #include <string>
-#include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/error.h"
 #include "model/model.h"
 #include "storage/file.h"
+#include "storage/gguf_convert.h"
 #include "storage/gguf_writer.h"
 #include "storage/model_files.h"
 #include "tensor/dequantize.h"
@@ -52,26 +51,6 @@ void round_matrix(std::vector<float>& w, int64_t rows, int64_t cols, bool along_
   }
 }
 
-void copy_metadata(const Metadata& from, GgufWriter& to) {
-  for (const std::string_view key : from.keys()) {
-    if (key == "general.alignment") continue;
-    std::visit(
-        [&]<class T>(const T& value) {
-          if constexpr (std::is_same_v<T, bool>) {
-            to.add_bool(key, value);
-          } else if constexpr (std::is_integral_v<T>) {
-            to.add_int(key, std::is_signed_v<T> ? NumberType::kI64 : NumberType::kU64,
-                       static_cast<int64_t>(value));
-          } else if constexpr (std::is_same_v<T, double>) {
-            to.add_double(key, NumberType::kF32, value);
-          } else if constexpr (!std::is_same_v<T, MixedArray>) {
-            to.add(key, value);
-          }
-        },
-        *from.find(key));
-  }
-}
-
 void convert(const std::string& in, const std::string& out, const std::string& mode) {
   SPW_CHECK(mode == "plain" || mode == "input" || mode == "output", kInvalidArgument,
             "mode '{}'; give plain, input or output", mode);
@@ -83,7 +62,7 @@ void convert(const std::string& in, const std::string& out, const std::string& m
       multiplied.emplace(weight.extent->file, weight.extent->offset);
   }
   GgufWriter writer;
-  copy_metadata(files.metadata, writer);
+  copy_gguf_metadata(files.metadata, writer);
   for (const TensorInfo& tensor : files.tensors) {
     const File file(files.paths.at(static_cast<size_t>(tensor.extent.file)));
     std::vector<std::byte> stored(tensor.extent.bytes);

@@ -51,6 +51,7 @@ int parse_and_run(int argc, char** argv) {
   spillway::add_bench_command(app);
   spillway::add_profile_command(app);
   spillway::add_tokenize_command(app);
+  spillway::add_convert_command(app);
   spillway::add_logits_command(app);
   try {
     app.parse(argc, argv);

@@ -52,6 +52,33 @@ def test_weights_read_past_the_page_cache_give_the_same_tokens(spillway, tiny_mo
         assert spillway.run(*arguments, "--no-mmap").json()["ids"] == spillway.run(*arguments).json()["ids"]
 
 
+# Converted models.
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_converted_model_gives_the_same_tokens(spillway, tiny_model, tmp_path, shards):
+    model = tiny_llama.write_gguf(tmp_path / "split", shards=shards) if shards > 1 else tiny_model
+    out = tmp_path / "converted.gguf"
+    assert spillway.run("convert", model, out, "--json").json()["bytes"] == out.stat().st_size
+    assert greedy_answer(spillway, out) == greedy_answer(spillway, tiny_model)
+
+
+def test_a_converted_model_has_the_type_that_was_asked_for(spillway, tiny_model, tmp_path):
+    spillway.run("convert", tiny_model, tmp_path / "half.gguf", "--type", "f16", "--json").json()
+    tensors = spillway.run("inspect", tmp_path / "half.gguf", "--tensors", "--json").json()["tensors"]
+    assert {t["type"] for t in tensors if len(t["shape"]) > 1} == {"F16"}
+
+
+@pytest.mark.parametrize("case", ["type", "folder", "itself"])
+def test_what_cannot_be_converted_is_refused(spillway, tiny_model, tiny_folder, tmp_path, case):
+    model = tiny_folder if case == "folder" else tiny_model
+    out = tiny_model if case == "itself" else tmp_path / "out.gguf"
+    before = tiny_model.read_bytes()
+    done = spillway.run("convert", model, out, "--type", "q4_0" if case == "type" else "f16")
+    done.assert_one_line_error(WRONG_USAGE)
+    assert tiny_model.read_bytes() == before and not (tmp_path / "out.gguf").exists()
+
+
 # Models that cannot be found or read.
 
 
