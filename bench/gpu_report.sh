@@ -8,7 +8,7 @@ usage() {
 usage: bench/gpu_report.sh [--deps ARCHIVE] [--models FOLDER] [--out FOLDER] [--sanitizer] [--test-seconds N]
                            [--skip-tests] [--skip-build] [--skip-measuring]
   --deps ARCHIVE    libraries for a machine that cannot install packages; unpacked to a folder of its own
-  --models FOLDER   *.gguf files whose text and perplexity are compared with the CPU's (text: FOLDER/*.txt)
+  --models FOLDER   *.gguf files, widened to F32, whose text and perplexity are compared with the CPU's (text: FOLDER/*.txt)
   --out FOLDER      where results go; default: build/gpu-report
   --sanitizer       also run the tests of kernels and ops under compute-sanitizer (memcheck, racecheck); takes minutes
   --test-seconds N  what has not ended by then is cut off and named; default: 150, with --sanitizer 420
@@ -34,6 +34,7 @@ while (($#)); do
 done
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 mkdir -p "$out"
+if [[ -n $models ]]; then export SPILLWAY_TEST_MODELS=$(realpath "$models"); fi
 failed=0
 say() { echo "[$SECONDS s] $*"; }
 
