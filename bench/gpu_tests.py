@@ -11,6 +11,7 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,8 +29,8 @@ TOOLS = ("memcheck", "racecheck")
 class Suite:
     """One set of tests, plain or under a tool, and what its shards have said."""
 
-    def __init__(self, name, executable, tests, tool, shards):
-        self.name, self.executable, self.filter, self.tool = name, executable, tests, tool
+    def __init__(self, name, executable, tests, tool, shards, tool_options=()):
+        self.name, self.executable, self.filter, self.tool, self.tool_options = name, executable, tests, tool, tool_options
         self.tests = list_tests(executable, tests)
         self.shards = min(shards, max(1, len(self.tests)))
         self.passed, self.skipped, self.failed, self.seconds = set(), set(), set(), {}
@@ -39,7 +40,7 @@ class Suite:
         run = [str(self.executable), f"--gtest_filter={self.filter}"]
         if self.tool is None:
             return run
-        return ["compute-sanitizer", "--tool", self.tool, "--error-exitcode", "99", *run]
+        return ["compute-sanitizer", "--tool", self.tool, "--error-exitcode", "99", *self.tool_options, *run]
 
     def take(self, shard, text, code, timed_out):
         """Adds what one shard said and how it ended."""
@@ -51,7 +52,7 @@ class Suite:
                 kind, name = found.group(1), found.group(2)
                 {"OK": self.passed, "SKIPPED": self.skipped, "FAILED": self.failed}[kind].add(name)
                 self.seconds[name] = int(found.group(3)) / 1000
-            elif re.search(r"Failure$|: error:|^========= (Error|Invalid|Program hit|Internal)", line):
+            elif re.search(r"Failure$|: error:|^========= (Error|Warning|Invalid|Program hit|Internal)", line):
                 self.errors.append(f"shard {shard}: {line.strip()}")
         self.cut.update(n for n in begun if n not in self.passed | self.skipped | self.failed)
         said_result = False
@@ -79,7 +80,7 @@ class Suite:
         if not self.tests:
             return f"{self.name}: NO TESTS (no GPU, or not built with CUDA)"
         return (f"{self.name}: {'ok' if self.ok() else 'NOT OK'}, {len(self.passed)} of {len(self.tests)} tests passed, "
-                f"{len(self.skipped)} skipped, {len(self.failed)} failed, {len(self.missing())} cut off by time{tool}")
+                f"{len(self.skipped)} skipped, {len(self.failed)} failed, {len(self.missing())} not finished{tool}")
 
     def details(self):
         missing = self.missing()
@@ -135,6 +136,7 @@ def main():
     parser.add_argument("--sanitizer", action="store_true", help=f"also {' and '.join(TOOLS)} over {' and '.join(SANITIZED)}")
     parser.add_argument("--sanitizer-only", action="store_true", help="that alone")
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"of the sanitizer; default: {','.join(TOOLS)}")
+    parser.add_argument("--sanitizer-options", default="", help="more options for compute-sanitizer, in one argument")
     parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1), help="processes at a time")
     parser.add_argument("--shards", type=int, default=0, help="parts of a suite; default: twice --jobs")
     parser.add_argument("--timeout", type=float, default=230, help="seconds for everything")
@@ -148,7 +150,7 @@ def main():
     def suite(name, tool):
         executable, tests = SUITES[name]
         return Suite(name if tool is None else f"{name}.{tool}", arguments.build / executable, arguments.filter or tests,
-                     tool, arguments.shards or 2 * arguments.jobs)
+                     tool, arguments.shards or 2 * arguments.jobs, shlex.split(arguments.sanitizer_options))
 
     suites = [] if arguments.sanitizer_only else [suite(name, None) for name in names]
     if arguments.sanitizer or arguments.sanitizer_only:

@@ -63,7 +63,7 @@ def run(tmp_path, tests, *options, errors=0):
 
 def test_counts_what_passed_and_skipped(tmp_path):
     done = run(tmp_path, ["A/cuda", "B/cuda", "SkipsC/cuda", "D/cuda"])
-    assert "parity: ok, 3 of 4 tests passed, 1 skipped, 0 failed, 0 cut off by time" in done.stdout
+    assert "parity: ok, 3 of 4 tests passed, 1 skipped, 0 failed, 0 not finished" in done.stdout
     assert done.returncode == 0
     assert len(list((tmp_path / "out").glob("parity.*.txt"))) == 3
 
@@ -85,7 +85,7 @@ def test_names_what_a_crash_leaves_out(tmp_path):
 
 def test_names_what_the_time_cut_off(tmp_path):
     done = run(tmp_path, ["A", "B", "HangsC", "D", "E", "F"], "--timeout", "3")
-    assert "parity: NOT OK, 4 of 6 tests passed, 0 skipped, 0 failed, 2 cut off by time" in done.stdout
+    assert "parity: NOT OK, 4 of 6 tests passed, 0 skipped, 0 failed, 2 not finished" in done.stdout
     assert "NOT FINISHED: Suite.HangsC (was running)" in done.stdout
     assert "NOT FINISHED: Suite.F\n" in done.stdout
     assert done.returncode == 1
@@ -95,7 +95,7 @@ def test_names_what_the_time_cut_off(tmp_path):
 def test_adds_up_the_errors_of_a_sanitizer(tmp_path, errors):
     done = run(tmp_path, ["A", "B", "C"], "--sanitizer-only", errors=errors)
     word = "NOT OK" if errors else "ok"
-    assert f"parity.memcheck: {word}, 3 of 3 tests passed, 0 skipped, 0 failed, 0 cut off by time, memcheck: {3 * errors} errors" in done.stdout
+    assert f"parity.memcheck: {word}, 3 of 3 tests passed, 0 skipped, 0 failed, 0 not finished, memcheck: {3 * errors} errors" in done.stdout
     assert done.returncode == (1 if errors else 0)
 
 
