@@ -3,7 +3,8 @@
 // the HBM bandwidth that a plain reading kernel reaches in the same process; prefill in TFLOP/s;
 // sparse decode with V on the GPU and in host memory, beside what copying all of V would take.
 //
-//   gpu_attention_bench [--json FILE] [--quick] [--prefill-only | --decode-only | --topk-only]
+//   gpu_attention_bench [--json FILE] [--quick] [--all-ways] [--prefill-only | --decode-only |
+//                        --topk-only]
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -259,14 +260,33 @@ void bench_decode(double hbm, bool quick) {
   }
 }
 
-void bench_prefill() {
-  std::printf("\n%-6s %7s %4s %6s %7s | %10s %9s\n", "kv", "heads", "dim", "batch", "tokens", "us",
-              "TFLOP/s");
+// Ways to compute prefill that are measured beside each other; only Hopper's kernel tells them
+// apart.
+struct PrefillWay {
+  const char* name;
+  bool unified;
+  PrefillVariant variant;
+};
+constexpr PrefillWay kPrefillWays[] = {
+    {"online", false, {}},
+    {"unified", true, {}},
+    {"one block per tile", false, {.persistent = false}},
+    {"no turns", false, {.ordered = false}},
+    {"no turns, unified", true, {.ordered = false}},
+    {"other block rows", false, {.other_rows = true}},
+    {"other block rows, unified", true, {.other_rows = true}},
+};
+
+void bench_prefill(bool all_ways) {
+  std::printf("\n%-6s %7s %4s %6s %7s %-26s | %10s %9s\n", "kv", "heads", "dim", "batch", "tokens",
+              "way", "us", "TFLOP/s");
   struct Case {
     KvType type;
     Heads heads;
     int sequences, rows;
   };
+  const Buffer scratch(attention_prefill_scratch_bytes());
+  SPW_CUDA_CHECK(cudaMemset(scratch.get(), 0, scratch.bytes()));
   for (const Case& c :
        {Case{KvType::kF16, {32, 32, 128}, 1, 2048}, Case{KvType::kF16, {32, 32, 128}, 1, 8192},
         Case{KvType::kF16, {32, 32, 128}, 4, 2048}, Case{KvType::kF16, {32, 8, 128}, 1, 8192},
@@ -274,21 +294,32 @@ void bench_prefill() {
         Case{KvType::kF16, {16, 16, 256}, 1, 2048}, Case{KvType::kInt8, {32, 32, 128}, 1, 2048},
         Case{KvType::kInt4, {32, 32, 128}, 1, 2048}}) {
     const Batch data(c.type, c.heads, c.sequences, 0, c.rows, 1);
-    const double seconds = time_calls(
-        10, [&](int i, cudaStream_t stream) { attention_prefill(data.call(i), c.rows, stream); });
     const double flops = 4.0 * c.sequences * c.heads.heads * c.heads.dim * 0.5 * c.rows * c.rows;
-    std::printf("%-6s %3d/%-3d %4d %6d %7d | %10.1f %9.1f\n",
-                std::string(kv_type_name(c.type)).c_str(), c.heads.heads, c.heads.kv_heads,
-                c.heads.dim, c.sequences, c.rows, seconds * 1e6, flops / seconds * 1e-12);
-    std::fflush(stdout);
-    char line[300];
-    std::snprintf(
-        line, sizeof(line),
-        "\"op\": \"prefill\", \"kv\": \"%s\", \"heads\": %d, \"kv_heads\": %d, \"head_dim\": %d, "
-        "\"batch\": %d, \"tokens\": %d, \"us\": %.2f, \"tflops\": %.1f",
-        std::string(kv_type_name(c.type)).c_str(), c.heads.heads, c.heads.kv_heads, c.heads.dim,
-        c.sequences, c.rows, seconds * 1e6, flops / seconds * 1e-12);
-    record(line);
+    for (const PrefillWay& way : kPrefillWays) {
+      const bool hopper = c.type == KvType::kF16 && c.heads.dim <= 128;
+      if (&way != kPrefillWays && (!hopper || (!all_ways && &way != kPrefillWays + 1))) continue;
+      if (way.variant.other_rows && c.heads.dim != 64) continue;
+      UnifiedMax maximum;
+      maximum.enabled = way.unified;
+      const double seconds = time_calls(10, [&](int i, cudaStream_t stream) {
+        attention_prefill(data.call(i), maximum, c.rows, {scratch.get(), scratch.bytes()}, stream,
+                          way.variant);
+      });
+      std::printf("%-6s %3d/%-3d %4d %6d %7d %-26s | %10.1f %9.1f\n",
+                  std::string(kv_type_name(c.type)).c_str(), c.heads.heads, c.heads.kv_heads,
+                  c.heads.dim, c.sequences, c.rows, way.name, seconds * 1e6,
+                  flops / seconds * 1e-12);
+      std::fflush(stdout);
+      char line[300];
+      std::snprintf(
+          line, sizeof(line),
+          "\"op\": \"prefill\", \"kv\": \"%s\", \"heads\": %d, \"kv_heads\": %d, "
+          "\"head_dim\": %d, "
+          "\"batch\": %d, \"tokens\": %d, \"way\": \"%s\", \"us\": %.2f, \"tflops\": %.1f",
+          std::string(kv_type_name(c.type)).c_str(), c.heads.heads, c.heads.kv_heads, c.heads.dim,
+          c.sequences, c.rows, way.name, seconds * 1e6, flops / seconds * 1e-12);
+      record(line);
+    }
   }
 }
 
@@ -342,11 +373,13 @@ void bench_topk() {
 }
 
 int run(int argc, char** argv) {
-  bool quick = false, decode = true, prefill = true, topk = false;
+  bool quick = false, decode = true, prefill = true, topk = false, all_ways = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--quick") {
       quick = true;
+    } else if (arg == "--all-ways") {
+      all_ways = true;
     } else if (arg == "--decode-only") {
       prefill = false;
     } else if (arg == "--prefill-only") {
@@ -359,7 +392,8 @@ int run(int argc, char** argv) {
     } else {
       std::fprintf(
           stderr,
-          "usage: %s [--json FILE] [--quick] [--prefill-only | --decode-only | --topk-only]\n",
+          "usage: %s [--json FILE] [--quick] [--all-ways] [--prefill-only | --decode-only | "
+          "--topk-only]\n",
           argv[0]);
       return 2;
     }
@@ -367,7 +401,7 @@ int run(int argc, char** argv) {
   const double hbm = bench::hbm_read_bytes_per_s();
   std::printf("HBM read bandwidth: %.0f GB/s\n", hbm * 1e-9);
   if (json != nullptr) std::fprintf(json, "{\"hbm_gb_per_s\": %.1f, \"cases\": [", hbm * 1e-9);
-  if (prefill) bench_prefill();
+  if (prefill) bench_prefill(all_ways);
   if (decode) bench_decode(hbm, quick);
   if (topk) bench_topk();
   if (json != nullptr) {

@@ -393,9 +393,8 @@ bool try_launch(const PrefillArgs& a, int heads, int max_rows, int shared_limit,
   constexpr int kBytes = static_cast<int>(sizeof(typename Kernel::Shared));
   if (kBytes > shared_limit) return false;
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const dim3 grid(static_cast<unsigned>(heads),
-                  static_cast<unsigned>((max_rows + Kernel::kRows - 1) / Kernel::kRows),
-                  static_cast<unsigned>(a.batch.sequences));
+  const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(a.batch.sequences),
+                  static_cast<unsigned>((max_rows + Kernel::kRows - 1) / Kernel::kRows));
   launch(kernel, grid, dim3(Kernel::kThreads), size_t{kBytes}, stream, a);
   return true;
 }
@@ -430,14 +429,20 @@ bool starts_whole(const Activations& x) {
 
 }  // namespace
 
-void attention_prefill(const AttentionCall& call, int max_rows, cudaStream_t stream) {
+size_t attention_prefill_scratch_bytes() { return 2 * sizeof(int32_t); }
+
+void attention_prefill(const AttentionCall& call, const UnifiedMax& unified, int max_rows,
+                       const AttentionScratch& scratch, cudaStream_t stream,
+                       const PrefillVariant& variant) {
   if (call.batch.sequences == 0 || max_rows == 0) return;
   const KvLayerView& kv = call.kv;
   if (call.q.dtype == DType::kF32 || kv.type == KvType::kF32)
     return attention_rows(call, max_rows, stream);
   PrefillArgs a{attention_args(call)};
   a.whole_vectors = starts_whole(call.q) && starts_whole(call.out);
-  if (try_attention_wgmma(call, a, max_rows, stream)) return;
+  auto* const counters = reinterpret_cast<int32_t*>(
+      scratch.bytes >= attention_prefill_scratch_bytes() ? scratch.data : nullptr);
+  if (try_attention_wgmma(call, a, unified, max_rows, counters, variant, stream)) return;
   int device = 0, shared_limit = 0;
   SPW_CUDA_CHECK(cudaGetDevice(&device));
   SPW_CUDA_CHECK(

@@ -9,10 +9,18 @@
 #pragma once
 
 #include "cuda/attention_call.h"
+#include "cuda/attention_prefill_wgmma.h"
 
 namespace spillway::cuda {
 
-// `max_rows`: no sequence has more rows in this step; larger than need be is right.
-void attention_prefill(const AttentionCall& call, int max_rows, cudaStream_t stream);
+size_t attention_prefill_scratch_bytes();
+
+// `max_rows`: no sequence has more rows in this step; larger than need be is right. The scratch is
+// zeroed once, and may be shared by launches of one stream; without it blocks share their work less
+// well. With a unified maximum, on Hopper, exponents are relative to it as long as all of a row can
+// be told by them.
+void attention_prefill(const AttentionCall& call, const UnifiedMax& unified, int max_rows,
+                       const AttentionScratch& scratch, cudaStream_t stream,
+                       const PrefillVariant& variant = {});
 
 }  // namespace spillway::cuda

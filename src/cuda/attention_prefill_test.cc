@@ -15,13 +15,29 @@ class AttentionPrefillTest : public ::testing::Test {
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU";
   }
-  static void check(const AttentionCase& c) {
+  // With and without a unified maximum, with one block for each tile of rows and with few.
+  static void check(const AttentionCase& c, float phi = 0) {
     AttentionBatch batch(c);
     int rows = 1;
     for (const SequenceCase& s : c.sequences) rows = std::max(rows, s.rows);
-    batch.expect_close(attention_tolerance(c), [&](const AttentionCall& call) {
-      attention_prefill(call, rows + 130, nullptr);
-    });
+    const GuardedBuffer scratch(
+        std::vector<std::byte>(attention_prefill_scratch_bytes(), std::byte{0}));
+    for (const bool unified : {false, true}) {
+      for (const bool persistent : {true, false}) {
+        SCOPED_TRACE(testing::Message() << "unified " << unified << ", persistent " << persistent);
+        batch.expect_close(attention_tolerance(c), [&](const AttentionCall& call) {
+          UnifiedMax maximum;
+          maximum.enabled = unified;
+          maximum.phi = phi;
+          PrefillVariant variant;
+          variant.persistent = persistent;
+          attention_prefill(call, maximum, rows + 130,
+                            {scratch.get(), attention_prefill_scratch_bytes()}, nullptr, variant);
+        });
+        if (HasFatalFailure()) return;
+      }
+    }
+    for (const std::byte b : scratch.read()) EXPECT_EQ(b, std::byte{0});
   }
 };
 
@@ -61,29 +77,59 @@ TEST_F(AttentionPrefillTest, TakesEveryTypeOfActivations) {
 TEST_F(AttentionPrefillTest, SeesOnlyTheWindow) {
   for (const KvType type : kAllKvTypes) {
     for (const int window : {1, 7, 64, 100, 5000}) {
-      SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", window " << window);
-      check({.kv_type = type,
-             .heads = 2,
-             .kv_heads = 2,
-             .head_dim = 64,
-             .window = window,
-             .sequences = {{3, 1}, {300, 150}, {0, 200}}});
-      if (HasFatalFailure()) return;
+      for (const int dim : {64, 128}) {
+        SCOPED_TRACE(testing::Message()
+                     << kv_type_name(type) << ", window " << window << ", head dim " << dim);
+        check({.kv_type = type,
+               .heads = 2,
+               .kv_heads = 2,
+               .head_dim = dim,
+               .window = window,
+               .sequences = {{3, 1}, {300, 150}, {0, 200}}});
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }
 
 TEST_F(AttentionPrefillTest, IsRightForExtremeScores) {
-  for (const auto shift : {+[](int) { return 900.0F; }, +[](int) { return -900.0F; },
-                           +[](int p) { return p == 100 ? 2000.0F : 0.0F; },
-                           +[](int p) { return 0.5F * static_cast<float>(p); }}) {
-    check({.heads = 4,
-           .kv_heads = 2,
-           .head_dim = 128,
-           .score_size = 0.5F,
-           .sequences = {{0, 300}, {90, 50}},
-           .shift = shift});
-    if (HasFatalFailure()) return;
+  // Far from the unified maximum, of a few rows only, from some position on, at its bounds.
+  for (const auto shift :
+       {+[](int) { return 900.0F; }, +[](int) { return -900.0F; },
+        +[](int p) { return p == 100 ? 2000.0F : 0.0F; },
+        +[](int p) { return 0.5F * static_cast<float>(p); },
+        +[](int p) { return p < 200 ? -25.0F : 0.0F; },
+        +[](int p) { return p == 250 ? 7.0F : 0.0F; }, +[](int) { return -12.0F; },
+        +[](int p) { return p % 2 == 0 ? 6.4F : -30.0F; }}) {
+    for (const int dim : {64, 128}) {
+      check({.heads = 4,
+             .kv_heads = 2,
+             .head_dim = dim,
+             .score_size = 0.5F,
+             .sequences = {{0, 300}, {90, 50}, {0, 1}, {700, 190}},
+             .shift = shift});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(AttentionPrefillTest, GivesUpAUnifiedMaximumThatNoRowHas) {
+  // More pieces of work fail than a block keeps.
+  check({.heads = 64, .kv_heads = 2, .head_dim = 64, .sequences = {{0, 12000}}}, 100);
+  check({.heads = 64, .kv_heads = 2, .head_dim = 64, .sequences = {{0, 3000}, {500, 1300}}}, -100);
+}
+
+TEST_F(AttentionPrefillTest, SharesWorkOfManySequencesBetweenBlocks) {
+  std::vector<SequenceCase> sequences;
+  for (int i = 0; i < 40; ++i) sequences.push_back({i % 5 * 37, 1 + i * i % 333});
+  for (const int dim : {64, 128}) {
+    check({.heads = 12, .kv_heads = 3, .head_dim = dim, .sequences = sequences});
+    check({.dtype = DType::kBF16,
+           .heads = 12,
+           .kv_heads = 3,
+           .head_dim = dim,
+           .window = 150,
+           .sequences = sequences});
   }
 }
 

@@ -27,11 +27,10 @@ struct PrefillPlace {
   const int32_t* table;
 };
 
-// Grid: heads, tiles of rows, sequences. Later tiles have more to do and start first. False:
-// surplus.
-__device__ __forceinline__ bool find_place(const PrefillArgs& a, int tile_rows, PrefillPlace& p) {
-  const int sequence = static_cast<int>(blockIdx.z);
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * tile_rows;
+// False: surplus.
+__device__ __forceinline__ bool place_rows(const PrefillArgs& a, int tile_rows, int tile,
+                                           int sequence, int head, PrefillPlace& p) {
+  const int first = tile * tile_rows;
   const int rows = a.batch.rows[sequence];
   if (first >= rows) return false;
   p.rows = min(tile_rows, rows - first);
@@ -39,10 +38,16 @@ __device__ __forceinline__ bool find_place(const PrefillArgs& a, int tile_rows, 
   p.position = a.batch.start[sequence] + first;
   p.begin = a.window > 0 ? max(0, p.position + 1 - a.window) : 0;
   p.end = p.position + p.rows;
-  p.head = static_cast<int>(blockIdx.x);
-  p.kv_head = p.head / a.group;
+  p.head = head;
+  p.kv_head = head / a.group;
   p.table = a.row_of(a.batch.block_table, sequence);
   return true;
+}
+
+// Grid: heads, sequences, tiles of rows. Later tiles have more to do and start first.
+__device__ __forceinline__ bool find_place(const PrefillArgs& a, int tile_rows, PrefillPlace& p) {
+  return place_rows(a, tile_rows, static_cast<int>(gridDim.z - 1 - blockIdx.z),
+                    static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), p);
 }
 
 // Rows of BF16 as F16, saturating.

@@ -8,8 +8,17 @@ namespace spillway::cuda {
 
 struct PrefillArgs;
 
-// False: not for this call, or not on this GPU.
-bool try_attention_wgmma(const AttentionCall& call, const PrefillArgs& a, int max_rows,
+// How it works; results do not depend on it.
+struct PrefillVariant {
+  bool ordered = true;      // warpgroups take turns at the tensor cores
+  bool persistent = true;   // blocks go on with what is left; else one for each tile of rows
+  bool other_rows = false;  // heads of 64: blocks of 128 rows rather than 192
+};
+
+// `counters`: two zeros, left as zeros; null: blocks do not share what is left. False: not for this
+// call, or not on this GPU.
+bool try_attention_wgmma(const AttentionCall& call, const PrefillArgs& a, const UnifiedMax& unified,
+                         int max_rows, int32_t* counters, const PrefillVariant& variant,
                          cudaStream_t stream);
 
 }  // namespace spillway::cuda

@@ -185,7 +185,9 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   }
   if (decoding < batch.sequences) {
     call.batch = without_first(batch, decoding);
-    attention_prefill(call, shape.max_rows, stream_);
+    const size_t bytes = attention_prefill_scratch_bytes();
+    const AttentionScratch scratch{grown(prefill_scratch_, bytes, /*zeroed=*/true), bytes};
+    attention_prefill(call, UnifiedMax(), shape.max_rows, scratch, stream_);
   }
 }
 

@@ -93,7 +93,7 @@ class CudaOps final : public Ops {
   } left_out_;
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
   uint64_t generation_ = 0;            // of the memory below
-  Buffer linear_scratch_, attention_scratch_, topk_scratch_, library_workspace_;
+  Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_;
   Buffer converted_;    // x in the type that a matrix wants
   Buffer expanded_;     // a quantized matrix as F16, for many tokens
   Buffer sample_args_;  // and the ids that come back
