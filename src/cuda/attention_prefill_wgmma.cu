@@ -23,14 +23,15 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr int kTokens = 128, kStages = 2;
+constexpr int kTokens = 128;
+constexpr int kQueryStages = 2, kWorkStages = kQueryStages + 1;
 constexpr int kPages = kTokens / kKvBlockTokens;
 constexpr uint32_t kAlignment = 1024;
 constexpr float kRescaleAt = 8;  // see attention_prefill.cu
 // Exponents of the unified maximum: the range's highest score is 2^15. A row whose sum is 1 or more
 // loses no more to F16's smallest numbers than one whose largest exponent is 1.
 constexpr float kTopExponent = 15, kSmallestSum = 1;
-constexpr int kManyFailures = 16, kMaxFailures = 32;  // two pieces may be on their way
+constexpr int kManyFailures = 16, kMaxFailures = 32;  // some may be on their way
 
 struct Maps {
   CUtensorMap q;     // [rows][heads * head_dim], boxes of a block's rows
@@ -53,13 +54,16 @@ struct PrefillShape {
   static constexpr uint32_t kSliceBytes = kTokens * 128, kTileBytes = kSlices * kSliceBytes;
   static constexpr uint32_t kQuerySliceBytes = kRows * 128;
   static constexpr uint32_t kQueryBytes = kSlices * kQuerySliceBytes;
-  static constexpr uint32_t kSharedBytes = kQueryBytes + 2 * kStages * kTileBytes + kAlignment;
+  static constexpr int kStages = kDim == 128 ? 2 : 4;
+  static constexpr uint32_t kSharedBytes =
+      kQueryStages * kQueryBytes + 2 * kStages * kTileBytes + kAlignment;
 };
 
+template <int kStages>
 struct Shared {
-  uint64_t queries_full, queries_empty;
+  uint64_t queries_full[kQueryStages], queries_empty[kQueryStages];
   uint64_t keys_full[kStages], keys_empty[kStages], values_full[kStages], values_empty[kStages];
-  PrefillWork work[2];  // consumers may still need the last one when the next is there
+  PrefillWork work[kWorkStages];  // needed for longer than the queries are
   int failures;
   int failed[kMaxFailures];
 };
@@ -73,11 +77,14 @@ __device__ __forceinline__ uint32_t shared32(const void* p) {
 template <int kDim, int kGroups>
 struct Memory {
   using Shape = PrefillShape<kDim, kGroups>;
-  Shared& shared;
-  uint32_t queries;  // address
+  Shared<Shape::kStages>& shared;
+  uint32_t first;    // address
   std::byte* start;  // the same
+  __device__ __forceinline__ uint32_t queries(int stage) const {
+    return first + stage * Shape::kQueryBytes;
+  }
   __device__ __forceinline__ uint32_t keys(int stage) const {
-    return queries + Shape::kQueryBytes + 2 * stage * Shape::kTileBytes;
+    return first + kQueryStages * Shape::kQueryBytes + 2 * stage * Shape::kTileBytes;
   }
   __device__ __forceinline__ uint32_t values(int stage) const {
     return keys(stage) + Shape::kTileBytes;
@@ -92,21 +99,23 @@ struct Producer {
   const PrefillOrder& order;
   const Maps& maps;
   const Memory<kDim, kGroups>& memory;
-  RingPlace<kStages> keys{0, 1}, values{0, 1};  // the first round waits for nobody
-  uint32_t queries_parity = 1;
-  int published = 0;
+  // The first round waits for nobody.
+  RingPlace<Shape::kStages> keys{0, 1}, values{0, 1};
+  RingPlace<kQueryStages> queries{0, 1};
+  RingPlace<kWorkStages> work{};
 
-  __device__ __forceinline__ PrefillWork& next_work() {
-    wait_barrier(shared32(&memory.shared.queries_empty), queries_parity);
-    queries_parity ^= 1;
-    return memory.shared.work[published++ % 2];
+  __device__ __forceinline__ void wait_queries() const {
+    wait_barrier(shared32(&memory.shared.queries_empty[queries.stage]), queries.parity);
   }
+  // Without queries.
   __device__ __forceinline__ void tell(PrefillWork::Kind kind, int lane) {
-    PrefillWork& work = next_work();
+    wait_queries();
     if (lane == 0) {
-      work.kind = kind;
-      arrive(shared32(&memory.shared.queries_full));
+      memory.shared.work[work.stage].kind = kind;
+      arrive(shared32(&memory.shared.queries_full[queries.stage]));
     }
+    work.advance();
+    queries.advance();
   }
 
   // Row of the map at which this lane's page begins. Pages that nobody sees are zeros: rows behind
@@ -147,27 +156,29 @@ struct Producer {
     const int tiles = (tokens - p.begin + kTokens - 1) / kTokens;
     int row = row_of(p, tokens - kTokens, lane);
     int next_row = row_of(p, tokens - 2 * kTokens, lane);
-    PrefillWork& work = next_work();
+    wait_queries();
     if (lane == 0) {
-      work = {unified ? PrefillWork::kUnified : PrefillWork::kOnline,
-              piece,
-              p.first_row,
-              p.rows,
-              p.position,
-              p.end,
-              tokens,
-              tiles,
-              p.head,
-              0};
-      const uint32_t full = shared32(&memory.shared.queries_full);
+      memory.shared.work[work.stage] = {unified ? PrefillWork::kUnified : PrefillWork::kOnline,
+                                        piece,
+                                        p.first_row,
+                                        p.rows,
+                                        p.position,
+                                        p.end,
+                                        tokens,
+                                        tiles,
+                                        p.head,
+                                        0};
+      const uint32_t full = shared32(&memory.shared.queries_full[queries.stage]);
       arrive_and_expect(full, Shape::kQueryBytes);
 #pragma unroll
       for (int slice = 0; slice < Shape::kSlices; ++slice) {
-        copy_box(memory.queries + slice * Shape::kQuerySliceBytes, maps.q,
+        copy_box(memory.queries(queries.stage) + slice * Shape::kQuerySliceBytes, maps.q,
                  p.head * kDim + slice * 64, static_cast<int>(p.first_row), full);
       }
     }
     __syncwarp();
+    work.advance();
+    queries.advance();
     copy_keys(row, lane);
     for (int tile = 1; tile < tiles; ++tile) {
       const int after = row_of(p, tokens - (tile + 2) * kTokens, lane);
@@ -187,8 +198,9 @@ struct Producer {
       if (repeated < 0 && piece >= order.pieces) {
         if (lane == 0) order.leave();
         if (!kUnified) break;
+        const RingPlace<kQueryStages> at = queries;
         tell(PrefillWork::kFlush, lane);
-        wait_barrier(shared32(&memory.shared.queries_empty), queries_parity);
+        wait_barrier(shared32(&memory.shared.queries_empty[at.stage]), at.parity ^ 1);
         failures = memory.shared.failures;
         repeated = 0;
       }
@@ -217,7 +229,8 @@ struct Consumer {
   const Memory<kDim, kGroups>& memory;
   float reference;  // of the unified maximum
   int group, warp, lane;
-  RingPlace<kStages> keys{}, values{};
+  RingPlace<Shape::kStages> keys{}, values{};
+  RingPlace<kQueryStages> queries{};
 
   __device__ __forceinline__ void release(uint64_t& barrier) const {
     __syncwarp();
@@ -240,7 +253,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void start_scores(float (&s)[64]) const {
-    const uint32_t rows = memory.queries + group * 64 * 128;
+    const uint32_t rows = memory.queries(queries.stage) + group * 64 * 128;
     const uint32_t tile = memory.keys(keys.stage);
 #pragma unroll
     for (int d = 0; d < kDim / 16; ++d) {
@@ -260,7 +273,7 @@ struct Consumer {
   __device__ __forceinline__ void wait_keys() const {
     wait_barrier(shared32(&memory.shared.keys_full[keys.stage]), keys.parity);
   }
-  __device__ __forceinline__ void wait_values(const RingPlace<kStages>& at) const {
+  __device__ __forceinline__ void wait_values(const RingPlace<Shape::kStages>& at) const {
     wait_barrier(shared32(&memory.shared.values_full[at.stage]), at.parity);
   }
   __device__ __forceinline__ void release_keys() {
@@ -277,8 +290,8 @@ struct Consumer {
     const int thread = warp * kWarpSize + lane;
 #pragma unroll
     for (int slice = 0; slice < Shape::kSlices; ++slice) {
-      auto* const to = reinterpret_cast<uint4*>(memory.start + slice * Shape::kQuerySliceBytes +
-                                                group * 64 * 128);
+      auto* const to = reinterpret_cast<uint4*>(memory.start + queries.stage * Shape::kQueryBytes +
+                                                slice * Shape::kQuerySliceBytes + group * 64 * 128);
 #pragma unroll
       for (int i = 0; i < 64 * 8; i += 128) {
         uint4& x = to[i + thread];
@@ -294,7 +307,7 @@ struct Consumer {
     const int chunks = (kKvBlockTokens - written) * (kDim / 8);
     for (int i = warp * kWarpSize + lane; i < chunks; i += 128) {
       const int row = kTokens - kKvBlockTokens + written + i / (kDim / 8), chunk = i % (kDim / 8);
-      *reinterpret_cast<uint4*>(memory.start + (memory.values(values.stage) - memory.queries) +
+      *reinterpret_cast<uint4*>(memory.start + (memory.values(values.stage) - memory.first) +
                                 chunk / 8 * Shape::kSliceBytes + row * 128 + chunk % 8 * 16) =
           make_uint4(0, 0, 0, 0);
     }
@@ -393,7 +406,7 @@ struct Consumer {
     start_scores(s);
     wgmma_wait<0>(s);
     release_keys();
-    if (tiles == 1) release(memory.shared.queries_empty);
+    if (tiles == 1) release(memory.shared.queries_empty[queries.stage]);
     mask(w, first_token, s);
     exponentiate<kUnified>(s, maximum, sum, rescale);
     wait_values(values);
@@ -412,13 +425,13 @@ struct Consumer {
       pass_turn();
       wgmma_wait<1>(s);
       release_keys();
-      if (tile + 1 == tiles) release(memory.shared.queries_empty);
+      if (tile + 1 == tiles) release(memory.shared.queries_empty[queries.stage]);
       mask(w, first_token, s);
       const bool scaled = exponentiate<kUnified>(s, maximum, sum, rescale);
       // Here, since the compiler does not move exponents across a loop: they must not come behind
       // the next wait.
       compute_now(s);
-      RingPlace<kStages> next = values;
+      RingPlace<Shape::kStages> next = values;
       next.advance();
       wait_values(next);
       wgmma_wait<0>(out);
@@ -481,13 +494,14 @@ struct Consumer {
   template <bool kUnified>
   __device__ __forceinline__ void run() {
     if (group + 1 == kGroups) pass_turn();
-    for (int n = 0;; ++n) {
-      wait_barrier(shared32(&memory.shared.queries_full), n % 2);
-      PrefillWork& w = memory.shared.work[n % 2];
+    RingPlace<kWorkStages> work;
+    for (;; queries.advance(), work.advance()) {
+      wait_barrier(shared32(&memory.shared.queries_full[queries.stage]), queries.parity);
+      PrefillWork& w = memory.shared.work[work.stage];
       const PrefillWork::Kind kind = w.kind;
       if (kind == PrefillWork::kStop) break;
       if (kUnified && kind == PrefillWork::kFlush) {
-        release(memory.shared.queries_empty);
+        release(memory.shared.queries_empty[queries.stage]);
         continue;
       }
       if (a.dtype == DType::kBF16) convert_queries();
@@ -510,18 +524,20 @@ __global__ __launch_bounds__(PrefillShape<kDim, kGroups>::kThreads, 1) void atte
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = PrefillShape<kDim, kGroups>;
   extern __shared__ std::byte shared_bytes[];
-  __shared__ Shared shared;
+  __shared__ Shared<Shape::kStages> shared;
   let_next_start();
-  const uint32_t queries = (shared32(shared_bytes) + kAlignment - 1) / kAlignment * kAlignment;
-  const Memory<kDim, kGroups> memory{shared, queries,
-                                     shared_bytes + (queries - shared32(shared_bytes))};
+  const uint32_t first = (shared32(shared_bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  const Memory<kDim, kGroups> memory{shared, first,
+                                     shared_bytes + (first - shared32(shared_bytes))};
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize;
   const int lane = thread % kWarpSize;
   if (thread == 0) {
     constexpr int kWarps = Shape::kConsumers / kWarpSize;
-    init_barrier(shared32(&shared.queries_full), 1);
-    init_barrier(shared32(&shared.queries_empty), kWarps);
-    for (int s = 0; s < kStages; ++s) {
+    for (int s = 0; s < kQueryStages; ++s) {
+      init_barrier(shared32(&shared.queries_full[s]), 1);
+      init_barrier(shared32(&shared.queries_empty[s]), kWarps);
+    }
+    for (int s = 0; s < Shape::kStages; ++s) {
       init_barrier(shared32(&shared.keys_full[s]), 1);
       init_barrier(shared32(&shared.values_full[s]), 1);
       init_barrier(shared32(&shared.keys_empty[s]), kWarps);
@@ -549,7 +565,8 @@ constexpr int64_t kSectionBytes = int64_t{32} << 20;
 
 template <int kDim, int kGroups, bool kUnified, bool kOrdered>
 bool try_launch(const AttentionCall& call, const PrefillArgs& a, const UnifiedMax& unified,
-                int max_rows, int32_t* counters, bool persistent, cudaStream_t stream) {
+                int max_rows, int32_t* counters, const PrefillVariant& variant,
+                cudaStream_t stream) {
   using Shape = PrefillShape<kDim, kGroups>;
   const auto kernel = attention_wgmma_kernel<kDim, kGroups, kUnified, kOrdered>;
   // Only code for sm_90a has these instructions.
@@ -575,8 +592,10 @@ bool try_launch(const AttentionCall& call, const PrefillArgs& a, const UnifiedMa
   const int64_t all_heads = int64_t{kv.kv_heads} * a.batch.sequences;
   const PrefillOrder order{
       static_cast<int>(row_tiles),
-      static_cast<int>(std::clamp<int64_t>(kSectionBytes / head_bytes, 1, all_heads)),
-      static_cast<int>(pieces), persistent ? counters : nullptr};
+      static_cast<int>(variant.sections
+                           ? std::clamp<int64_t>(kSectionBytes / head_bytes, 1, all_heads)
+                           : all_heads),
+      static_cast<int>(pieces), variant.persistent ? counters : nullptr};
   const int64_t blocks = order.counters != nullptr ? std::min<int64_t>(sms, pieces) : pieces;
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(Shape::kSharedBytes)));
@@ -591,7 +610,7 @@ bool try_launch_dim(const AttentionCall& call, const PrefillArgs& a, const Unifi
                     cudaStream_t stream) {
   const auto launch_with = [&]<bool kUnified, bool kOrdered>() {
     return try_launch<kDim, kGroups, kUnified, kOrdered>(call, a, unified, max_rows, counters,
-                                                         variant.persistent, stream);
+                                                         variant, stream);
   };
   if (unified.enabled) {
     return variant.ordered ? launch_with.template operator()<true, true>()
