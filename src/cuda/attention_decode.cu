@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cuda/attention_decode_codes.cuh"
 #include "cuda/attention_decode_mma.cuh"
 #include "cuda/attention_rows.cuh"
 #include "cuda/launch.cuh"
@@ -18,66 +19,36 @@ constexpr int decode_blocks_per_sm() {
   constexpr int kReserved = 1024;  // per block, by the driver
   constexpr int kFits =
       228 * 1024 / (static_cast<int>(sizeof(DecodeShared<kType, kDim, kBuffers>)) + kReserved);
-  constexpr int kMost = kDim > 128 ? 2 : 3;
+  constexpr int kWarps = DecodeShape<kType, kDim, kBuffers>::kWarps;
+  constexpr int kMost = (kDim > 128 ? 16 : kWarps == 4 ? 20 : 24) / kWarps;
   return std::max(1, std::min(kFits, kMost));
 }
-
-// Query `warp` of the tile goes to shared memory: as halves, rotated for int4.
 template <KvType kType, int kDim, int kBuffers>
-__device__ __forceinline__ void stage_query(const DecodeArgs& a, const PartPlace& p,
-                                            DecodeShared<kType, kDim, kBuffers>& shared) {
-  using Shape = DecodeShape<kType, kDim, kBuffers>;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  __half* to = shared.queries[warp];
-  if (warp >= p.queries) {
-    for (int d = lane; d < Shape::kQueryDims; d += kWarpSize) to[d] = __float2half_rn(0);
-    if constexpr (kType == KvType::kInt4) {
-      if (lane < Shape::kGroups) shared.query_sums[lane][warp] = 0;
-    }
-    return;
-  }
-  const std::byte* from = a.query(p.row, p.first_query + warp);
-  if constexpr (kType == KvType::kInt4) {
-    float* x = shared.rotated[warp];
-    for (int d = lane; d < kDim; d += kWarpSize) x[d] = load_element(from, a.dtype, d);
-    rotate_in_warp(x, kDim, lane);
-    for (int c = 0; c < Shape::kGroups; ++c) {
-      float sum = 0;
-      for (int d = lane; d < 64; d += kWarpSize) {
-        const __half y = __float2half_rn(clamp_to_half(x[c * 64 + d]));
-        // 0 2 1 3 in fours: swap the two lowest bits.
-        to[c * 64 + (d & ~3) + (d & 1) * 2 + (d >> 1 & 1)] = y;
-        sum += __half2float(y);
-      }
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-      if (lane == 0) shared.query_sums[c][warp] = sum;
-    }
+constexpr int decode_threads() {
+  return DecodeShape<kType, kDim, kBuffers>::kWarps * kWarpSize;
+}
+
+// Queries of the tile go to shared memory as halves, one by each warp.
+template <KvType kType, int kDim, int kBuffers>
+__device__ __forceinline__ void stage_queries(const DecodeArgs& a, const PartPlace& p,
+                                              DecodeShared<kType, kDim, kBuffers>& shared) {
+  if constexpr (is_quantized(kType)) {
+    stage_code_queries(a, p, shared);
   } else {
+    using Shape = DecodeShape<kType, kDim, kBuffers>;
+    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    __half* to = shared.queries[warp];
+    if (warp >= p.queries) {
+      for (int d = lane; d < Shape::kQueryDims; d += kWarpSize) to[d] = __float2half_rn(0);
+      return;
+    }
+    const std::byte* from = a.query(p.row, p.first_query + warp);
     for (int d = lane; d < Shape::kQueryDims; d += kWarpSize) {
       const float x = d < kDim ? load_element(from, a.dtype, d) : 0;
       to[d] = __float2half_rn(clamp_to_half(x));
     }
   }
-}
-
-// rotate_kv() of 64 elements that 16 neighbouring lanes hold in fours, all of these lanes together.
-__device__ __forceinline__ float4 rotate_fours(float4 v) {
-  const unsigned lane = threadIdx.x % kWarpSize;
-  const unsigned group = 0xffffU << (lane & 16U);
-  const float a = v.x + v.y, b = v.x - v.y, c = v.z + v.w, d = v.z - v.w;
-  float x[4] = {a + c, b + d, a - c, b - d};
-#pragma unroll
-  for (unsigned step = 1; step < 16; step *= 2) {
-    const bool second = (lane & step) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float other = __shfl_xor_sync(group, x[i], static_cast<int>(step));
-      x[i] = second ? other - x[i] : x[i] + other;
-    }
-  }
-  return make_float4(x[0] * 0.125F, x[1] * 0.125F, x[2] * 0.125F, x[3] * 0.125F);
 }
 
 // Adds up what the warps left, in their order, and writes it to the part's slot or to out.
@@ -87,14 +58,15 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
                                            DecodeShared<kType, kDim, kBuffers>& shared,
                                            bool unified, float* slot) {
   constexpr int kFours = kDim / 4;
-  for (int i = static_cast<int>(threadIdx.x); i < p.queries * kFours; i += kDecodeThreads) {
+  constexpr int kWarps = DecodeShape<kType, kDim, kBuffers>::kWarps;
+  for (int i = static_cast<int>(threadIdx.x); i < p.queries * kFours; i += kWarps * kWarpSize) {
     const int query = i / kFours, d = i % kFours * 4;
     float reference = a.reference;
     float sum = 0;
     float4 out = make_float4(0, 0, 0, 0);
     if (unified) {
 #pragma unroll
-      for (int w = 0; w < kDecodeWarps; ++w) {
+      for (int w = 0; w < kWarps; ++w) {
         const float4 x = *reinterpret_cast<const float4*>(shared.out(w, query) + d);
         sum += shared.sums[w][query];
         out.x += x.x;
@@ -105,10 +77,9 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
     } else {
       reference = -INFINITY;
 #pragma unroll
-      for (int w = 0; w < kDecodeWarps; ++w)
-        reference = fmaxf(reference, shared.references[w][query]);
+      for (int w = 0; w < kWarps; ++w) reference = fmaxf(reference, shared.references[w][query]);
 #pragma unroll
-      for (int w = 0; w < kDecodeWarps; ++w) {
+      for (int w = 0; w < kWarps; ++w) {
         const float4 x = *reinterpret_cast<const float4*>(shared.out(w, query) + d);
         const float own = shared.references[w][query];
         const float weight = own == -INFINITY ? 0 : exp2_fast(own - reference);
@@ -143,7 +114,7 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
 
 template <KvType kType, int kDim, int kBuffers, bool kUnified>
 __global__ __launch_bounds__(
-    kDecodeThreads,
+    decode_threads<kType, kDim, kBuffers>(),
     decode_blocks_per_sm<kType, kDim,
                          kBuffers>()) void attention_decode_kernel(const __grid_constant__
                                                                        DecodeArgs a) {
@@ -153,17 +124,18 @@ __global__ __launch_bounds__(
   let_next_start();
   if (!a.early) wait_for_previous();
   PartPlace p;
-  if (!find_place(a, p)) {
+  constexpr int kWarps = DecodeShape<kType, kDim, kBuffers>::kWarps;
+  if (!find_place<kWarps>(a, p)) {
     wait_for_previous();
     return;
   }
   WarpPart<kType, kDim, kBuffers, kUnified> part(a, p, shared);
   // What earlier steps have written need not wait for the kernel before.
-  const bool early = a.early && part.base + kWarpTokens <= p.start;
+  const bool early = a.early && part.base + kPartTokens / kWarps <= p.start;
   if (!early) wait_for_previous();
   part.start();
   if (early) wait_for_previous();
-  stage_query(a, p, shared);
+  stage_queries(a, p, shared);
   __syncthreads();
   bool own = part.finish();
   if constexpr (kUnified) {
@@ -174,7 +146,7 @@ __global__ __launch_bounds__(
   float* slot =
       p.parts == 1 ? nullptr : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
   store_part(a, p, shared, kUnified && !own, slot);
-  if (slot != nullptr && a.merge_inside) finish_part(a, p, own, kUnified);
+  if (slot != nullptr && a.merge_inside) finish_part<kWarps>(a, p, own, kUnified);
 #endif
 }
 
@@ -186,13 +158,13 @@ __global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
   let_next_start();
   wait_for_previous();
   PartPlace p;
-  if (!find_place(a, p)) return;
+  if (!find_place<kDecodeWarps>(a, p)) return;
   if (a.whole_rows && p.part != 0) return;
   float* slot = p.parts == 1 || a.whole_rows
                     ? nullptr
                     : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
   attend_rows<kType, kQueries>(a, p, reinterpret_cast<float*>(shared_bytes), slot);
-  if (slot != nullptr && a.merge_inside) finish_part(a, p, true, false);
+  if (slot != nullptr && a.merge_inside) finish_part<kDecodeWarps>(a, p, true, false);
 }
 
 __global__ __launch_bounds__(kDecodeThreads) void attention_merge_kernel(
@@ -217,7 +189,8 @@ bool has_tensor_cores() {
 }
 
 template <class Kernel>
-void launch_decode(Kernel kernel, const DecodeArgs& a, int shared_bytes, cudaStream_t stream) {
+void launch_decode(Kernel kernel, const DecodeArgs& a, int threads, int shared_bytes,
+                   cudaStream_t stream) {
   if (shared_bytes > 48 * 1024) {
     SPW_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
@@ -225,17 +198,20 @@ void launch_decode(Kernel kernel, const DecodeArgs& a, int shared_bytes, cudaStr
   const int64_t blocks =
       static_cast<int64_t>(a.tiles) * a.max_parts * a.batch.sequences * a.max_rows;
   SPW_CHECK(blocks <= INT32_MAX, kInternal, "attention: too many parts in one launch");
-  launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kDecodeThreads),
+  launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
          static_cast<size_t>(shared_bytes), stream, a);
 }
 
 template <KvType kType, int kDim, int kBuffers>
 void launch_mma_with(const DecodeArgs& a, bool unified, cudaStream_t stream) {
   constexpr int kBytes = static_cast<int>(sizeof(DecodeShared<kType, kDim, kBuffers>));
+  constexpr int kThreads = decode_threads<kType, kDim, kBuffers>();
   if (unified) {
-    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, true>, a, kBytes, stream);
+    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, true>, a, kThreads, kBytes,
+                  stream);
   } else {
-    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, false>, a, kBytes, stream);
+    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, false>, a, kThreads, kBytes,
+                  stream);
   }
 }
 
@@ -303,11 +279,11 @@ void launch_rows_of(const DecodeArgs& a, cudaStream_t stream) {
   const int queries = std::min(a.group, kTileQueries);
   const int bytes = rows_shared_bytes(queries, a.shape.head_dim);
   if (queries == 1) {
-    launch_decode(attention_rows_kernel<kType, 1>, a, bytes, stream);
+    launch_decode(attention_rows_kernel<kType, 1>, a, kDecodeThreads, bytes, stream);
   } else if (queries <= 4) {
-    launch_decode(attention_rows_kernel<kType, 4>, a, bytes, stream);
+    launch_decode(attention_rows_kernel<kType, 4>, a, kDecodeThreads, bytes, stream);
   } else {
-    launch_decode(attention_rows_kernel<kType, 8>, a, bytes, stream);
+    launch_decode(attention_rows_kernel<kType, 8>, a, kDecodeThreads, bytes, stream);
   }
 }
 
@@ -342,6 +318,10 @@ DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
   a.max_rows = max_rows;
   a.max_parts = max_parts;
   a.slot_floats = slot_floats_of(call.params.heads, a.kv_heads, a.shape.head_dim);
+  a.by_tiles = FastDivisor(a.tiles);
+  a.by_max_parts = FastDivisor(a.max_parts);
+  a.by_max_rows = FastDivisor(a.max_rows);
+  a.by_tiles_per_head = FastDivisor(a.tiles / a.kv_heads);
   return a;
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "cuda/attention_args.cuh"
+#include "cuda/fast_divisor.h"
 #include "cuda/warp_ptx.cuh"
 
 namespace spillway::cuda {
@@ -20,12 +21,13 @@ constexpr int kMergeParts = 16;
 constexpr int kTileQueries = 8;  // query heads of a kv head that share a block
 constexpr int kDecodeWarps = 8;
 constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
-constexpr int kWarpBlocks = kPartTokens / kDecodeWarps / kKvBlockTokens;  // of a warp's tokens
+constexpr int kMostWarpBlocks = 4;  // of a warp's tokens
 
 struct DecodeArgs : AttentionArgs {
   int tiles = 0;  // of queries, over all kv heads
   int max_rows = 0;
   int max_parts = 0;
+  FastDivisor by_tiles = {}, by_max_rows = {}, by_max_parts = {}, by_tiles_per_head = {};
   bool whole_rows = false;  // one block goes over all parts: nothing to merge
   bool early = false;       // read batch and KV of earlier steps before wait_for_previous()
   // Of the unified maximum: where largest scores may lie, in scale_log2's unit.
@@ -50,19 +52,19 @@ struct PartPlace {
   int parts;       // that the row has
   int part;        // 0 to parts - 1
   int64_t tile_index;
-  int32_t blocks[kWarpBlocks];  // of this warp's tokens, as far as the row goes
+  int32_t blocks[kMostWarpBlocks];  // of this warp's tokens, as far as the row goes
 };
 
-// False: a surplus block.
+// For one of kWarps warps of a block. False: a surplus block.
+template <int kWarps>
 __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
-  unsigned rest = blockIdx.x;
-  const int tile = static_cast<int>(rest % a.tiles);
-  rest /= a.tiles;
-  p.part = static_cast<int>(rest % a.max_parts);
-  rest /= a.max_parts;
-  const int sequence_row = static_cast<int>(rest);
-  p.sequence = sequence_row / a.max_rows;
-  const int r = sequence_row % a.max_rows;
+  constexpr int kWarpBlocks = kPartTokens / kWarps / kKvBlockTokens;
+  static_assert(kWarpBlocks <= kMostWarpBlocks);
+  unsigned tile, part, r;
+  const unsigned part_index = a.by_tiles.divide(blockIdx.x, tile);
+  const auto sequence_row = static_cast<int>(a.by_max_parts.divide(part_index, part));
+  p.sequence = static_cast<int>(a.by_max_rows.divide(static_cast<unsigned>(sequence_row), r));
+  p.part = static_cast<int>(part);
   // On their way together with the lengths, unless these say where a window begins.
   const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
   const int warp_block = static_cast<int>(threadIdx.x) / kWarpSize * kWarpBlocks;
@@ -71,9 +73,9 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   for (int i = 0; i < kWarpBlocks; ++i)
     p.blocks[i] = a.window == 0 && early + i < a.batch.table_stride ? table[early + i] : 0;
   const int rows = a.batch.rows[p.sequence];
-  if (r >= rows) return false;
+  if (static_cast<int>(r) >= rows) return false;
   p.start = a.batch.start[p.sequence];
-  p.end = p.start + r + 1;
+  p.end = p.start + static_cast<int>(r) + 1;
   p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
   p.first_part = p.begin / kPartTokens;
   p.parts = (p.end + kPartTokens - 1) / kPartTokens - p.first_part;
@@ -84,25 +86,26 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
     for (int i = 0; i < kWarpBlocks; ++i)
       p.blocks[i] = (block + i) * kKvBlockTokens < p.end ? table[block + i] : 0;
   }
-  p.row = a.batch.first_row[p.sequence] + r;
-  const int tiles_per_head = a.tiles / a.kv_heads;
-  p.kv_head = tile / tiles_per_head;
-  const int first = tile % tiles_per_head * kTileQueries;
+  p.row = a.batch.first_row[p.sequence] + static_cast<int>(r);
+  unsigned in_head;
+  p.kv_head = static_cast<int>(a.by_tiles_per_head.divide(tile, in_head));
+  const int first = static_cast<int>(in_head) * kTileQueries;
   p.first_query = p.kv_head * a.group + first;
   p.queries = min(kTileQueries, a.group - first);
-  p.tile_index = static_cast<int64_t>(sequence_row) * a.tiles + tile;
+  p.tile_index = static_cast<int64_t>(sequence_row) * a.tiles + static_cast<int>(tile);
   return true;
 }
 
 // Merges `count` slots that lie `stride` floats apart, in order, into `slot`, which may be the
 // first of them, or with `last` into out. `equal`: all have one maximum, and sums just add up.
+template <int kWarps>
 __device__ __forceinline__ void merge_slots(const DecodeArgs& a, const PartPlace& p,
                                             const float* slots, int count, int64_t stride,
                                             bool equal, bool last, float* slot) {
   const int dim = a.shape.head_dim;
   const int fours = dim / 4;
   const int sums_at = p.queries * dim, maxima_at = sums_at + p.queries;
-  for (int first = 0; first < p.queries * fours; first += kDecodeThreads) {
+  for (int first = 0; first < p.queries * fours; first += kWarps * kWarpSize) {
     const int i = first + static_cast<int>(threadIdx.x);
     const int query = i / fours;
     float4 out = make_float4(0, 0, 0, 0);
@@ -292,6 +295,7 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
 
 // Called by all threads of a block that has written its slot: counts it, and merges where it is the
 // last. `own_maximum`: its maximum is not the one that all parts share.
+template <int kWarps>
 __device__ __forceinline__ void finish_part(const DecodeArgs& a, const PartPlace& p,
                                             bool own_maximum, bool shared_maximum) {
   __shared__ unsigned arrived;
@@ -316,7 +320,8 @@ __device__ __forceinline__ void finish_part(const DecodeArgs& a, const PartPlace
   if ((seen & 0xffffU) != static_cast<unsigned>(in_group)) return;
   __threadfence();
   bool own = (seen >> 16) != 0;
-  merge_slots(a, p, first, in_group, a.slot_floats, shared_maximum && !own, one_group, first);
+  merge_slots<kWarps>(a, p, first, in_group, a.slot_floats, shared_maximum && !own, one_group,
+                      first);
   if (threadIdx.x == 0) counters[1 + group] = 0;
   if (one_group) return;
 
@@ -331,8 +336,8 @@ __device__ __forceinline__ void finish_part(const DecodeArgs& a, const PartPlace
   if ((seen & 0xffffU) != static_cast<unsigned>(all_groups)) return;
   __threadfence();
   own = (seen >> 16) != 0;
-  merge_slots(a, p, slots, all_groups, static_cast<int64_t>(kMergeParts) * a.slot_floats,
-              shared_maximum && !own, true, nullptr);
+  merge_slots<kWarps>(a, p, slots, all_groups, static_cast<int64_t>(kMergeParts) * a.slot_floats,
+                      shared_maximum && !own, true, nullptr);
   if (threadIdx.x == 0) counters[0] = 0;
 }
 

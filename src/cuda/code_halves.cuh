@@ -28,4 +28,24 @@ __device__ __forceinline__ __half2 small_bytes_to_half2(uint32_t word, uint32_t 
   return __hsub2(as_half2(__byte_perm(word, 0x64646464U, selector)), as_half2(0x64006400U));
 }
 
+// The same without the subtraction: pairs of halves that are codes plus a constant, exactly.
+// Bytes + 1024, of signed ones that have been flipped by kSigns + 1152.
+constexpr uint32_t kSigns = 0x80808080U;
+__device__ __forceinline__ uint32_t biased_bytes(uint32_t word, bool last) {
+  return __byte_perm(word, 0x64646464U, last ? 0x4342U : 0x4140U);
+}
+// (x & mask) | bits in one instruction: left to itself, the compiler makes two of constants.
+__device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+  return y;
+}
+// Of bytes 0 and 2, the low nibbles + 1024 and the high ones + 64, whose lowest bit is bit 4.
+__device__ __forceinline__ uint32_t biased_low_nibbles(uint32_t word) {
+  return and_or(word, 0x000f000fU, 0x64006400U);
+}
+__device__ __forceinline__ uint32_t biased_high_nibbles(uint32_t word) {
+  return and_or(word, 0x00f000f0U, 0x54005400U);
+}
+
 }  // namespace spillway::cuda

@@ -75,6 +75,23 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1,
       : "r"(a2), "r"(a3), "r"(b1));
 #endif
 }
+// d = c + a * b.
+__device__ __forceinline__ void mma_f16_onto(float (&d)[4], const float (&c)[4], uint32_t a0,
+                                             uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                             uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%10, %11, %12, %13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]),
+        "f"(c[3]));
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) d[i] = c[i];
+  mma_f16(d, a0, a1, a2, a3, b0, b1);
+#endif
+}
 // From Ampere on; operands are floats that round_tf32() does not change.
 __device__ __forceinline__ void mma_tf32(float (&c)[4], float a0, float a1, float a2, float a3,
                                          float b0, float b1) {
@@ -114,6 +131,19 @@ __device__ __forceinline__ void copy_async16(void* to, const void* from, bool co
                : "memory");
 #else
   *static_cast<uint4*>(to) = copy ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+#endif
+}
+// Copies 16 bytes, or does nothing.
+__device__ __forceinline__ void copy_async16_if(bool copy, uint32_t to_shared, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %2, 0;\n"
+      "@p cp.async.cg.shared.global [%0], [%1], 16;\n"
+      "}\n" ::"r"(to_shared),
+      "l"(from), "r"(static_cast<int>(copy))
+      : "memory");
 #endif
 }
 __device__ __forceinline__ void commit_copies() {

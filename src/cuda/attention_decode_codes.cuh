@@ -1,0 +1,622 @@
+// SPDX-License-Identifier: Apache-2.0
+// One warp's tokens of decode attention over int8 and int4 KV on tensor cores.
+//
+// HBM brings four times as many int4 values per clock as halves, so what counts here is
+// instructions per value: codes go into the products as the halves that they become with one logic
+// instruction per pair, an exponent set in front of the code's bits. That adds a constant to every
+// code, which leaves as a product of the constant with the sum of what codes are multiplied with;
+// accumulators are F32, so this costs 4 to 7 of their 24 bits and no half is rounded. Scales and
+// minima never touch a code either: those of keys multiply finished sums of a token and a group,
+// those of values the exponents that a token's codes are multiplied with. int8 keys alone are
+// turned into halves without the constant: there is time for it, and one large element in a key
+// makes its scale, which multiplies what the constant costs, large.
+//
+// Nibbles of a word come out as tokens (or dims) 0 and 2, then 1 and 3. So column 2 * t + e of
+// score tile i is token 8 * t + pair_token(i, e), which is also what lane (4 * g + t) loads of
+// values: 8 tokens side by side. Keys that lanes load together are then two rows apart: rows lie in
+// shared memory with the two lowest bits of their numbers swapped, so that banks differ.
+//
+// Scores: queries are the rows of A, tokens the columns of B. A lane takes 16 bytes of a key; of
+// two int4 groups, lanes 0 and 1 of four have the first, 2 and 3 the second. Queries are there
+// twice, rows 0 to 7 with zeros for the second group, rows 8 to 15 for the first: one product
+// gives both groups' sums.
+#pragma once
+
+#include "cuda/attention_decode_mma.cuh"
+#include "cuda/code_halves.cuh"
+
+namespace spillway::cuda {
+
+// A warp of int4 takes more tokens: what it does once weighs as much as 32 tokens' codes.
+constexpr int code_warps(KvType type) { return type == KvType::kInt4 ? 4 : 8; }
+
+template <KvType kType, int kDim, int kBufferCount>
+requires(is_quantized(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
+  static constexpr bool kNibbles = kType == KvType::kInt4;
+  static constexpr KvPageLayout kLayout{kType, kDim};
+  static constexpr int kGroups = (kDim + 63) / 64;
+  static constexpr int kRowBytes = static_cast<int>(kLayout.row_bytes);
+  static constexpr int kCodesAt = static_cast<int>(kLayout.codes_at);
+  static constexpr int kMinsAt = static_cast<int>(kLayout.mins_at);
+  static constexpr int kDimTiles = kDim / 16;
+
+  static constexpr int kWarps = code_warps(kType);
+  static constexpr int kWarpTokens = kPartTokens / kWarps;
+  static constexpr int kSteps = kWarpTokens / 32;
+  static constexpr int kTiles = 4 * kSteps;  // of 8 tokens
+  static constexpr int kPages = 2 * kSteps;  // of keys, and as many of values
+  // All pages at once, or values in the place of keys.
+  static constexpr bool kAtOnce = kBufferCount == 4;
+  static_assert(kAtOnce || kBufferCount == 2);
+
+  // Neighbouring pages are half a round of banks apart.
+  static constexpr int kPageBytes = (static_cast<int>(kLayout.bytes) + 63) / 128 * 128 + 64;
+  static constexpr int kPagesBytes = (kAtOnce ? 2 : 1) * kPages * kPageBytes;
+  // Outputs of the warp take the place of its pages: [queries][kOutPitch] floats.
+  static constexpr int kOutPitch = kDim + 4;
+  static constexpr int kOutBytes = 4 * kTileQueries * kOutPitch;
+  static constexpr int kWarpBytes = kPagesBytes > kOutBytes ? kPagesBytes : kOutBytes;
+
+  // int8: queries in rows, apart so that lanes hit different banks.
+  static constexpr int kQueryPitch = kGroups * 64 + 8;
+  // int4: what lanes give to products, in their order. `Sets` of one group or two.
+  static constexpr int kSetGroups = kGroups > 1 ? 2 : 1;
+  static constexpr int kSets = kGroups / kSetGroups;
+  static constexpr int kPieceWords = 2 * kSetGroups;  // of a key, that a lane takes of a set
+  static constexpr int kSetProducts = 2 * kPieceWords;
+
+  // What a code becomes: it plus this, in the low half of an int4 byte and in the high one.
+  static constexpr float kBias = kNibbles ? 1024 : 1152;
+  static constexpr float kHighBias = 64;
+
+  // The token of column e of a lane's two in score tile i, among its 8.
+  __device__ static constexpr int pair_token(int i, int e) {
+    return kNibbles ? i / 2 * 4 + i % 2 + 2 * e : 2 * i + e;
+  }
+  // The dim in row `g` or g + 8 of a tile of values.
+  __device__ static constexpr int dim_of(int tile, int upper, int g) {
+    if constexpr (!kNibbles) {
+      return 16 * tile + 2 * g + upper;
+    } else {
+      const int load = tile / 2;
+      return load / 2 * 64 + tile % 2 * 32 + load % 2 * 16 + 2 * g + upper;
+    }
+  }
+  // Where a 16-byte piece of a page of keys goes.
+  __device__ static constexpr int key_place(int piece) {
+    constexpr int kFirst = kCodesAt / 16, kRow = kRowBytes / 16;
+    if (piece < kFirst) return piece;
+    const int row = (piece - kFirst) / kRow, rest = (piece - kFirst) % kRow;
+    const int slot = kNibbles ? (row & ~3) | (row & 1) << 1 | (row >> 1 & 1) : row;
+    return kFirst + slot * kRow + (kSwapsHalves ? rest ^ (slot & 1) * 4 : rest);
+  }
+  // Where rows of keys are whole rounds of banks, odd ones have neighbouring halves swapped.
+  static constexpr bool kSwapsHalves = kRowBytes % 128 == 0;
+  // Places of pieces that are 32 apart are, which spares computing them.
+  static_assert(kCodesAt <= 32 * 16 && (!kNibbles || 32 * 16 / kRowBytes % 4 == 0) &&
+                (!kSwapsHalves || 32 * 16 / kRowBytes % 2 == 0));
+};
+
+// What a block shares.
+template <KvType kType, int kDim, int kBuffers>
+requires(is_quantized(kType)) struct DecodeShared<kType, kDim, kBuffers> {
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
+  alignas(16) std::byte pages[Shape::kWarps][Shape::kWarpBytes];
+  union {
+    uint4 operands[Shape::kSets * Shape::kSetProducts][kWarpSize];  // int4
+    alignas(16) __half queries[kTileQueries][Shape::kQueryPitch];   // int8
+  };
+  // int4:
+  uint32_t query_sums[4 * kTileQueries];  // of 4 groups, in two halves each: times minima
+  float query_offsets[Shape::kGroups][kTileQueries];  // what biases of keys' codes add, negated
+  float sums[Shape::kWarps][kTileQueries];
+  float references[Shape::kWarps][kTileQueries];
+
+  __device__ __forceinline__ float* out(int warp, int query) {
+    return reinterpret_cast<float*>(pages[warp]) + query * Shape::kOutPitch;
+  }
+};
+
+// rotate_kv() of 64 elements that 16 neighbouring lanes hold in fours, all of these lanes together,
+// bit for bit.
+__device__ __forceinline__ float4 rotate_fours(float4 v) {
+  const unsigned lane = threadIdx.x % kWarpSize;
+  const unsigned group = 0xffffU << (lane & 16U);
+  const float a = v.x + v.y, b = v.x - v.y, c = v.z + v.w, d = v.z - v.w;
+  float x[4] = {a + c, b + d, a - c, b - d};
+#pragma unroll
+  for (unsigned step = 1; step < 16; step *= 2) {
+    const float sign = (lane & step) != 0 ? -1.0F : 1.0F;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      x[i] = fmaf(x[i], sign, __shfl_xor_sync(group, x[i], static_cast<int>(step)));
+  }
+  return make_float4(x[0] * 0.125F, x[1] * 0.125F, x[2] * 0.125F, x[3] * 0.125F);
+}
+
+// One query's fours, rotated, to where products want them.
+template <int kDim, int kBuffers>
+__device__ __forceinline__ void stage_rotated(const std::byte* from, DType dtype, int query,
+                                              DecodeShared<KvType::kInt4, kDim, kBuffers>& shared) {
+  using Shape = DecodeShape<KvType::kInt4, kDim, kBuffers>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+#pragma unroll
+  for (int first = 0; first < kDim / 4; first += kWarpSize) {
+    const int four = first + lane;
+    if (four >= kDim / 4) break;  // whole groups of 16 lanes
+    float x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = load_element(from, dtype, 4 * four + i);
+    const float4 y = rotate_fours(make_float4(x[0], x[1], x[2], x[3]));
+    const uint32_t even = pack_half2(clamp_to_half(y.x), clamp_to_half(y.z));
+    const uint32_t odd = pack_half2(clamp_to_half(y.y), clamp_to_half(y.w));
+    const int group = four / 16, in_group = four % 16;
+    const bool high = in_group >= 8;
+    const int word = in_group % 8;  // of the group's 32 bytes
+    const int second = group % Shape::kSetGroups;
+    const int t = second * 2 + word / Shape::kPieceWords;
+    const int product =
+        group / Shape::kSetGroups * Shape::kSetProducts + word % Shape::kPieceWords * 2;
+    const int place = (high ? 2 : 0) + second;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      auto* words = reinterpret_cast<uint32_t*>(&shared.operands[product + i][4 * query + t]);
+      words[place] = i == 0 ? even : odd;
+      words[place ^ 1] = 0;
+    }
+    const float2 e = unpack_half2(even), o = unpack_half2(odd);
+    float sum = (e.x + e.y) + (o.x + o.y);
+    float offset = sum * (high ? -Shape::kHighBias : -Shape::kBias);
+    const unsigned lanes = 0xffffU << (lane & 16);
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) {
+      sum += __shfl_xor_sync(lanes, sum, step);
+      offset += __shfl_xor_sync(lanes, offset, step);
+    }
+    if (in_group == 0) {
+      const float upper = __half2float(__float2half_rn(clamp_to_half(sum)));
+      shared.query_sums[4 * query + group] = pack_half2(upper, clamp_to_half(sum - upper));
+      shared.query_offsets[group][query] = offset;
+    }
+  }
+  if (lane >= Shape::kGroups && lane < 4) shared.query_sums[4 * query + lane] = 0;
+}
+
+// Queries of the tile go to shared memory: as halves, rotated for int4. Where there are fewer than
+// 8, rows of the others are whatever was there: results of such rows go nowhere.
+template <KvType kType, int kDim, int kBuffers>
+__device__ __forceinline__ void stage_code_queries(const DecodeArgs& a, const PartPlace& p,
+                                                   DecodeShared<kType, kDim, kBuffers>& shared) {
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+#pragma unroll 1
+  for (int query = static_cast<int>(threadIdx.x) / kWarpSize; query < p.queries;
+       query += Shape::kWarps) {
+    const std::byte* from = a.query(p.row, p.first_query + query);
+    if constexpr (Shape::kNibbles) {
+      stage_rotated(from, a.dtype, query, shared);
+    } else {
+#pragma unroll
+      for (int d = lane; d < Shape::kGroups * 64; d += kWarpSize) {
+        const float x = d < kDim ? load_element(from, a.dtype, d) : 0;
+        shared.queries[query][d] = __float2half_rn(clamp_to_half(x));
+      }
+    }
+  }
+}
+
+template <KvType kType, int kDim, int kBuffers, bool kUnified>
+requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
+  using Shared = DecodeShared<kType, kDim, kBuffers>;
+  static constexpr bool kNibbles = Shape::kNibbles;
+  static constexpr int kSteps = Shape::kSteps, kTiles = Shape::kTiles, kGroups = Shape::kGroups;
+
+  const DecodeArgs& a;
+  const PartPlace& p;
+  Shared& shared;
+  int warp, lane, g, t;
+  int base;  // position of the warp's first token
+  bool empty, whole;
+
+  __device__ __forceinline__ WarpPart(const DecodeArgs& args, const PartPlace& place, Shared& s)
+      : a(args), p(place), shared(s) {
+    // By bits: for signed numbers, division is more than that.
+    lane = static_cast<int>(threadIdx.x % kWarpSize);
+    warp = static_cast<int>(threadIdx.x / kWarpSize);
+    g = lane >> 2;
+    t = lane & 3;
+    base = (p.first_part + p.part) * kPartTokens + warp * Shape::kWarpTokens;
+    empty = base >= p.end || base + Shape::kWarpTokens <= p.begin;
+    whole = base >= p.begin && base + Shape::kWarpTokens <= p.end;
+  }
+
+  __device__ __forceinline__ bool sees(int tile, int e) const {
+    const int position = base + tile / 4 * 32 + 8 * t + Shape::pair_token(tile % 4, e);
+    return position >= p.begin && position < p.end;
+  }
+
+  __device__ __forceinline__ std::byte* key_page(int i) const {
+    return shared.pages[warp] + i * Shape::kPageBytes;
+  }
+  __device__ __forceinline__ std::byte* value_page(int i) const {
+    return key_page(Shape::kAtOnce ? Shape::kPages + i : i);
+  }
+
+  // Sends for all pages of keys, or of values.
+  template <bool kKeys>
+  __device__ __forceinline__ void copy_pages() const {
+    constexpr int kPieces = static_cast<int>(Shape::kLayout.bytes) / 16;
+    const std::byte* from =
+        (kKeys ? a.k : a.v) + static_cast<int64_t>(p.kv_head) * a.page_bytes + lane * 16;
+    const auto to =
+        static_cast<uint32_t>(__cvta_generic_to_shared(kKeys ? key_page(0) : value_page(0)));
+    // 32 pieces are so many rows that places move on by as many.
+    const uint32_t first_to = to + (kKeys ? Shape::key_place(lane) : lane) * 16;
+    const uint32_t other_to =
+        to + (kKeys ? Shape::key_place(kWarpSize + lane) : kWarpSize + lane) * 16;
+#pragma unroll
+    for (int n = 0; n < Shape::kPages; ++n) {
+      const int first = base + n * kKvBlockTokens;
+      const bool sees_any = first < p.end && first + kKvBlockTokens > p.begin;
+      const auto block = static_cast<uint32_t>(sees_any ? p.blocks[n] : 0);
+      const std::byte* page = from + uint64_t{block} * static_cast<uint32_t>(a.block_bytes);
+#pragma unroll
+      for (int c = 0; c < (kPieces + kWarpSize - 1) / kWarpSize; ++c) {
+        const uint32_t at =
+            c == 0 ? first_to : other_to + static_cast<uint32_t>((c - 1) * kWarpSize * 16);
+        copy_async16_if((c + 1) * kWarpSize <= kPieces || lane < kPieces - c * kWarpSize,
+                        at + static_cast<uint32_t>(n * Shape::kPageBytes),
+                        page + c * kWarpSize * 16);
+      }
+    }
+    commit_copies();
+  }
+  // Sends for everything that there is room for.
+  __device__ __forceinline__ void start() const {
+    if (empty) return;
+    copy_pages<true>();
+    if constexpr (Shape::kAtOnce) copy_pages<false>();
+  }
+
+  __device__ __forceinline__ Bytes16 shared16(const void* at) const {
+    const uint4 x = *static_cast<const uint4*>(at);
+    return {{x.x, x.y, x.z, x.w}};
+  }
+
+  // Of query g with columns 2 t and 2 t + 1.
+  float score[kTiles][2];
+
+  __device__ __forceinline__ void score_bytes(int step) {
+    const __half* query = shared.queries[g];
+    const std::byte* rows = key_page(2 * step + (g >> 2)) + Shape::kCodesAt;
+    const std::byte* scales_at = key_page(2 * step + (t >> 1)) + (t & 1) * 16;
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+      const Bytes16 scales = shared16(scales_at + c * 2 * kKvBlockTokens);
+      uint4 q[2];
+      // Behind the row's end queries are zero, and any key will do.
+      constexpr int kChunks = Shape::kRowBytes / 16;
+      const int chunk = kChunks % 4 == 0 ? t + 4 * c : min(t + 4 * c, kChunks - 1);
+      const int place = Shape::kSwapsHalves ? chunk ^ (g & 1) * 4 : chunk;
+#pragma unroll
+      for (int w = 0; w < 2; ++w)
+        q[w] = *reinterpret_cast<const uint4*>(query + (t + 4 * c) * 16 + 8 * w);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = (g >> 1 & 1) * 8 + 2 * i + (g & 1);
+        const Bytes16 k = shared16(rows + row * Shape::kRowBytes + place * 16);
+        float x[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int w = 0; w < 2; ++w) {
+          const uint32_t first = k.r[2 * w] ^ kSigns, second = k.r[2 * w + 1] ^ kSigns;
+          mma_f16(x, q[w].x, 0, q[w].y, 0, bits_of(signed_bytes_to_half2(first, 0x4140U)),
+                  bits_of(signed_bytes_to_half2(first, 0x4342U)));
+          mma_f16(x, q[w].z, 0, q[w].w, 0, bits_of(signed_bytes_to_half2(second, 0x4140U)),
+                  bits_of(signed_bytes_to_half2(second, 0x4342U)));
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& sum = score[4 * step + i][e];
+          const float scale = half_of(scales, 2 * i + e);
+          sum = c == 0 ? x[e] * scale : fmaf(x[e], scale, sum);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void score_nibbles(int step) {
+    const std::byte* scales_at = key_page(2 * step + (t >> 1)) + (t & 1) * 16;
+    // Minima times sums of queries are a product as well: lane t has group t, twice, for the sum's
+    // two halves.
+    const auto* minima = reinterpret_cast<const uint16_t*>(
+        key_page(2 * step + (g >> 2)) + Shape::kMinsAt +
+        2 * (min(t, kGroups - 1) * kKvBlockTokens + (g >> 1 & 1) * 8 + (g & 1) * 2));
+    const uint32_t query_sum = shared.query_sums[lane];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float x[4] = {0, 0, 0, 0};
+      const uint32_t least = minima[Shape::pair_token(i, 0)];
+      mma_f16(x, query_sum, 0, 0, 0, __byte_perm(least, 0, 0x1010U), 0);
+      score[4 * step + i][0] = x[0];
+      score[4 * step + i][1] = x[1];
+    }
+#pragma unroll
+    for (int set = 0; set < Shape::kSets; ++set) {
+      constexpr int kPieceBytes = 4 * Shape::kPieceWords;
+      const int place = Shape::kSwapsHalves ? set ^ (g & 1) : set;
+      const std::byte* keys = key_page(2 * step + (g >> 2)) + Shape::kCodesAt +
+                              ((g >> 1 & 1) * 8 + (g & 1)) * Shape::kRowBytes +
+                              (4 * place + t) * kPieceBytes;
+      uint32_t k[4][Shape::kPieceWords];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::byte* at = keys + 2 * i * Shape::kRowBytes;
+        if constexpr (Shape::kPieceWords == 4) {
+          const Bytes16 x = shared16(at);
+#pragma unroll
+          for (int w = 0; w < 4; ++w) k[i][w] = x.r[w];
+        } else {
+          const uint2 x = *reinterpret_cast<const uint2*>(at);
+          k[i][0] = x.x;
+          k[i][1] = x.y;
+        }
+      }
+      const int first_group = set * Shape::kSetGroups;
+      float offsets[4] = {};
+#pragma unroll
+      for (int c = 0; c < Shape::kSetGroups; ++c)
+        offsets[2 * c] = offsets[2 * c + 1] = shared.query_offsets[first_group + c][g];
+      float x[4][4];
+#pragma unroll
+      for (int product = 0; product < Shape::kSetProducts; ++product) {
+        const Bytes16 q = shared16(&shared.operands[set * Shape::kSetProducts + product][lane]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t word = k[i][product / 2] >> (product % 2 * 8);
+          const uint32_t low = biased_low_nibbles(word), high = biased_high_nibbles(word);
+          if (product == 0) {
+            mma_f16_onto(x[i], offsets, q.r[0], q.r[1], q.r[2], q.r[3], low, high);
+          } else {
+            mma_f16(x[i], q.r[0], q.r[1], q.r[2], q.r[3], low, high);
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < Shape::kSetGroups; ++c) {
+        const Bytes16 scales = shared16(scales_at + (first_group + c) * 2 * kKvBlockTokens);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& y = score[4 * step + i][e];
+            y = fmaf(x[i][2 * c + e], half_of(scales, Shape::pair_token(i, e)), y);
+          }
+        }
+      }
+    }
+  }
+
+  float out[Shape::kDimTiles][4];
+  float sums[4];                   // of queries 2 t and 2 t + 1; below, see add_values()
+  uint32_t exponents[kTiles];      // of query g, columns 2 t and 2 t + 1
+  float scale, added[kGroups][2];  // output = accumulator * scale + added, but for biases
+  float biases[kGroups][4];        // of these, sums to be taken off
+
+  // Eight halves of tokens side by side, in the order of score tiles.
+  __device__ __forceinline__ Bytes16 in_tile_order(const Bytes16& x) const {
+    if constexpr (!kNibbles) return x;
+    return {{__byte_perm(x.r[0], x.r[1], 0x5410U), __byte_perm(x.r[0], x.r[1], 0x7632U),
+             __byte_perm(x.r[2], x.r[3], 0x5410U), __byte_perm(x.r[2], x.r[3], 0x7632U)}};
+  }
+  // Zeros for tokens that are not seen: what lies in a page there may be anything, NaN too.
+  __device__ __forceinline__ void clear_unseen(int step, Bytes16& x) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int tile = 4 * step + i;
+      x.r[i] &= (sees(tile, 0) ? 0x0000ffffU : 0) | (sees(tile, 1) ? 0xffff0000U : 0);
+    }
+  }
+
+  __device__ __forceinline__ void add_values() {
+    constexpr uint32_t kOnes = 0x3c003c00U;
+    // Exponents times scales are halves. Where the largest scale is not from 2^-9 to 1, a power of
+    // two makes it 1/2 to 1: 2^15 times that is still a half, and 2^-1 times 2^-9 well above the
+    // smallest.
+    Bytes16 scales[kSteps][kGroups];
+    __half2 largest = as_half2(0);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const std::byte* at = value_page(2 * step + (t >> 1)) + (t & 1) * 16;
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+        scales[step][c] = in_tile_order(shared16(at + c * 2 * kKvBlockTokens));
+        if (!whole) clear_unseen(step, scales[step][c]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) largest = __hmax2(largest, as_half2(scales[step][c].r[i]));
+      }
+      // Row 0 of A are ones, row 1 + c minima of group c.
+      if constexpr (kNibbles) {
+        const int c = min(max(g - 1, 0), kGroups - 1);
+        Bytes16 rows = in_tile_order(shared16(at + Shape::kMinsAt + c * 2 * kKvBlockTokens));
+        if (!whole) clear_unseen(step, rows);
+        const uint32_t kept = g > 0 && g <= kGroups ? 0xffffffffU : 0, ones = g == 0 ? kOnes : 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) rows.r[i] = (rows.r[i] & kept) | ones;
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          mma_f16(sums, rows.r[2 * j], 0, rows.r[2 * j + 1], 0, exponents[4 * step + 2 * j],
+                  exponents[4 * step + 2 * j + 1]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          mma_f16(sums, kOnes, kOnes, kOnes, kOnes, exponents[4 * step + 2 * j],
+                  exponents[4 * step + 2 * j + 1]);
+      }
+    }
+    const unsigned exponent =
+        __reduce_max_sync(kAllLanes, max(bits_of(largest) & 0xffffU, bits_of(largest) >> 16)) >> 10;
+    scale = 1;
+    if (exponent < 6 || exponent > 14) {
+      const uint32_t factor = exponent < 29 ? (29 - exponent) << 10 : 0x0200U >> (exponent - 29);
+      scale = __uint_as_float((exponent + 127 - 14) << 23);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            uint32_t& x = scales[step][c].r[i];
+            x = bits_of(__hmul2(as_half2(x), as_half2(factor | factor << 16)));
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          uint32_t& x = scales[step][c].r[i];
+          x = bits_of(__hmul2(as_half2(x), as_half2(exponents[4 * step + i])));
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) biases[c][j] = 0;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const Bytes16& weights = scales[step][c];
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          mma_f16(biases[c], kOnes, kOnes, kOnes, kOnes, weights.r[2 * j], weights.r[2 * j + 1]);
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        added[c][e] = kNibbles ? __shfl_sync(kAllLanes, sums[e], 4 * (1 + c) + t) : 0;
+    }
+    constexpr int kLoads = Shape::kRowBytes / 16;  // of 16 rows of bytes
+#pragma unroll
+    for (int n = 0; n < kLoads; ++n) {
+      const int c = kNibbles ? n / 2 : n / 4;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const Bytes16 codes = shared16(value_page(2 * step + (t >> 1)) + Shape::kCodesAt +
+                                       (t & 1) * 16 + g * 32 + n * 256);
+        const Bytes16& weights = scales[step][c];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const uint32_t b0 = weights.r[2 * j], b1 = weights.r[2 * j + 1];
+          if constexpr (kNibbles) {
+            const uint32_t lower = codes.r[j], upper = codes.r[2 + j];
+            const uint32_t lower1 = lower >> 8, upper1 = upper >> 8;
+            mma_f16(out[2 * n], biased_low_nibbles(lower), biased_low_nibbles(upper),
+                    biased_low_nibbles(lower1), biased_low_nibbles(upper1), b0, b1);
+            mma_f16(out[2 * n + 1], biased_high_nibbles(lower), biased_high_nibbles(upper),
+                    biased_high_nibbles(lower1), biased_high_nibbles(upper1), b0, b1);
+          } else {
+            const uint32_t lower = codes.r[j] ^ kSigns, upper = codes.r[2 + j] ^ kSigns;
+            mma_f16(out[n], biased_bytes(lower, 0), biased_bytes(upper, 0), biased_bytes(lower, 1),
+                    biased_bytes(upper, 1), b0, b1);
+          }
+        }
+      }
+    }
+  }
+
+  // Leaves exponents, and what they are relative to in shared memory. Returns whether that is not
+  // the unified maximum.
+  __device__ __forceinline__ bool exponentiate() {
+    if (!whole) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if (!sees(i, e)) score[i][e] = -INFINITY;
+        }
+      }
+    }
+    float largest = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) largest = fmaxf(largest, fmaxf(score[i][0], score[i][1]));
+    largest *= a.scale_log2;
+    float reference = a.reference;
+    bool own = true;
+    if constexpr (kUnified) own = !in_unified_range(a, p, largest);
+    if (own) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+      reference = largest - kTopExponent;
+    }
+    const float offset = reference == -INFINITY ? 0 : reference;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      exponents[i] = pack_half2(exp2_fast(fmaf(score[i][0], a.scale_log2, -offset)),
+                                exp2_fast(fmaf(score[i][1], a.scale_log2, -offset)));
+    if (t == 0) shared.references[warp][g] = reference;
+    return own;
+  }
+
+  // With copies on their way and queries in shared memory: sums of exponents and weighted values go
+  // to shared memory. Returns whether they are relative to a maximum of the warp's own.
+  __device__ __forceinline__ bool finish() {
+    if (empty) {
+      if (t == 0) shared.references[warp][g] = -INFINITY;
+      if (lane < kTileQueries) shared.sums[warp][lane] = 0;
+      for (int query = 0; query < p.queries; ++query) {
+        for (int d = lane; d < kDim; d += kWarpSize) shared.out(warp, query)[d] = 0;
+      }
+      return false;
+    }
+    wait_copies<Shape::kAtOnce ? 1 : 0>();
+    __syncwarp();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if constexpr (kNibbles) {
+        score_nibbles(step);
+      } else {
+        score_bytes(step);
+      }
+    }
+    if constexpr (!Shape::kAtOnce) {
+      __syncwarp();
+      copy_pages<false>();
+    }
+    const bool own = exponentiate();
+#pragma unroll
+    for (int m = 0; m < Shape::kDimTiles; ++m) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) out[m][j] = 0;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums[j] = 0;
+    wait_copies<0>();
+    __syncwarp();
+    add_values();
+    __syncwarp();  // outputs take the place of pages
+    if (g == 0) {
+      shared.sums[warp][2 * t] = sums[0];
+      shared.sums[warp][2 * t + 1] = sums[1];
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int query = 2 * t + e;
+      if (query >= p.queries) continue;
+      float* to = shared.out(warp, query);
+#pragma unroll
+      for (int m = 0; m < Shape::kDimTiles; ++m) {
+        const int d = Shape::dim_of(m, 0, g), c = m / 4;
+        const float bias = kNibbles && m % 2 == 1 ? Shape::kHighBias : Shape::kBias;
+        const float more = fmaf(biases[c][e] * scale, -bias, added[c][e]);
+        *reinterpret_cast<float2*>(to + d) =
+            make_float2(fmaf(out[m][e], scale, more), fmaf(out[m][2 + e], scale, more));
+      }
+    }
+    return own;
+  }
+};
+
+}  // namespace spillway::cuda
