@@ -103,8 +103,8 @@ requires(is_quantized(kType)) struct DecodeShared<kType, kDim, kBuffers> {
   using Shape = DecodeShape<kType, kDim, kBuffers>;
   alignas(16) std::byte pages[Shape::kWarps][Shape::kWarpBytes];
   union {
-    uint4 operands[Shape::kSets * Shape::kSetProducts][kWarpSize];  // int4
-    alignas(16) __half queries[kTileQueries][Shape::kQueryPitch];   // int8
+    uint4 operands[Shape::kNibbles ? Shape::kSets * Shape::kSetProducts : 1][kWarpSize];
+    alignas(16) __half queries[kTileQueries][Shape::kNibbles ? 8 : Shape::kQueryPitch];
   };
   // int4:
   uint32_t query_sums[4 * kTileQueries];  // of 4 groups, in two halves each: times minima
