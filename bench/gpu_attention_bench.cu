@@ -271,6 +271,7 @@ constexpr PrefillWay kPrefillWays[] = {
     {"online", false, {}},
     {"unified", true, {}},
     {"one block per tile", false, {.persistent = false}},
+    {"not chained", false, {.chained = false}},
     {"all heads at once", false, {.sections = false}},
     {"no turns", false, {.ordered = false}},
     {"no turns, unified", true, {.ordered = false}},

@@ -24,7 +24,7 @@ namespace spillway::cuda {
 namespace {
 
 constexpr int kTokens = 128;
-constexpr int kQueryStages = 2, kWorkStages = kQueryStages + 1;
+constexpr int kQueryStages = 2, kWorkStages = kQueryStages + 2;
 constexpr int kPages = kTokens / kKvBlockTokens;
 constexpr uint32_t kAlignment = 1024;
 constexpr float kRescaleAt = 8;  // see attention_prefill.cu
@@ -63,7 +63,7 @@ template <int kStages>
 struct Shared {
   uint64_t queries_full[kQueryStages], queries_empty[kQueryStages];
   uint64_t keys_full[kStages], keys_empty[kStages], values_full[kStages], values_empty[kStages];
-  PrefillWork work[kWorkStages];  // needed for longer than the queries are
+  PrefillWork work[kWorkStages];  // one is needed until the next one has been scored
   int failures;
   int failed[kMaxFailures];
 };
@@ -228,9 +228,11 @@ struct Consumer {
   const PrefillArgs& a;
   const Memory<kDim, kGroups>& memory;
   float reference;  // of the unified maximum
+  bool chained;     // pieces overlap
   int group, warp, lane;
   RingPlace<Shape::kStages> keys{}, values{};
   RingPlace<kQueryStages> queries{};
+  RingPlace<kWorkStages> work{};
 
   __device__ __forceinline__ void release(uint64_t& barrier) const {
     __syncwarp();
@@ -269,6 +271,9 @@ struct Consumer {
     for (int k = 0; k < kTokens / 16; ++k)
       wgmma_columns(out, exponents[k], matrix_descriptor(tile + k * 16 * 128, Shape::kSliceBytes));
     wgmma_commit();
+  }
+  __device__ __forceinline__ void wait_queries() const {
+    wait_barrier(shared32(&memory.shared.queries_full[queries.stage]), queries.parity);
   }
   __device__ __forceinline__ void wait_keys() const {
     wait_barrier(shared32(&memory.shared.keys_full[keys.stage]), keys.parity);
@@ -392,61 +397,10 @@ struct Consumer {
     }
   }
 
+  // Sums are of a lane's tokens; the outputs become zeros.
   template <bool kUnified>
-  __device__ __forceinline__ void attend(PrefillWork& w) {
-    float s[64], out[kOutputs], maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, rescale[2];
-    uint32_t exponents[kTokens / 16][4];
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i) out[i] = 0;
-    const int tiles = w.tiles;
-    int first_token = w.tokens - kTokens;
-
-    wait_keys();
-    wgmma_fence();
-    start_scores(s);
-    wgmma_wait<0>(s);
-    release_keys();
-    if (tiles == 1) release(memory.shared.queries_empty[queries.stage]);
-    mask(w, first_token, s);
-    exponentiate<kUnified>(s, maximum, sum, rescale);
-    wait_values(values);
-    if (w.end % kKvBlockTokens != 0) clear_unwritten(w.end % kKvBlockTokens);
-    round(s, exponents);
-
-#pragma unroll 1
-    for (int tile = 1; tile < tiles; ++tile) {
-      first_token -= kTokens;
-      wait_keys();
-      take_turn();
-      wgmma_fence();
-      start_scores(s);
-      wgmma_fence();
-      start_output(out, exponents);
-      pass_turn();
-      wgmma_wait<1>(s);
-      release_keys();
-      if (tile + 1 == tiles) release(memory.shared.queries_empty[queries.stage]);
-      mask(w, first_token, s);
-      const bool scaled = exponentiate<kUnified>(s, maximum, sum, rescale);
-      // Here, since the compiler does not move exponents across a loop: they must not come behind
-      // the next wait.
-      compute_now(s);
-      RingPlace<Shape::kStages> next = values;
-      next.advance();
-      wait_values(next);
-      wgmma_wait<0>(out);
-      release_values();
-      if (!kUnified && scaled) {
-#pragma unroll
-        for (int i = 0; i < kOutputs; ++i) out[i] *= rescale[i / 2 % 2];
-      }
-      round(s, exponents);
-    }
-    wgmma_fence();
-    start_output(out, exponents);
-    wgmma_wait<0>(out);
-    release_values();
-
+  __device__ __forceinline__ void finish(PrefillWork& w, const float (&sum)[2],
+                                         float (&out)[kOutputs]) const {
     bool fails = false;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -456,10 +410,96 @@ struct Consumer {
       const int row = group * 64 + warp * 16 + lane / 4 + 8 * h;
       // An infinite exponent leaves no output finite.
       if (kUnified && row < w.rows) fails |= !(all >= kSmallestSum && isfinite(out[2 * h]));
-      store(w, row, h, all > 0 ? 1 / all : 0, out);
+      store(w, row, h, all > 0 ? __frcp_rn(all) : 0, out);
     }
     if (kUnified && __any_sync(kAllLanes, fails) && lane == 0 && atomicExch(&w.failed, 1) == 0)
       memory.shared.failed[atomicAdd(&memory.shared.failures, 1)] = w.piece;
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) out[i] = 0;
+  }
+
+  // The piece at hand and all behind it that are of the same kind. The last tile's output of one is
+  // computed together with the first scores of the next.
+  template <bool kUnified>
+  __device__ __forceinline__ void attend() {
+    constexpr PrefillWork::Kind kKind = kUnified ? PrefillWork::kUnified : PrefillWork::kOnline;
+    PrefillWork* w = &memory.shared.work[work.stage];
+    float s[64], out[kOutputs], maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, rescale[2];
+    uint32_t exponents[kTokens / 16][4];
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) out[i] = 0;
+    int left = w->tiles - 1;  // that have not been scored
+    int first_token = w->tokens - kTokens;
+
+    if (a.dtype == DType::kBF16) convert_queries();
+    wait_keys();
+    wgmma_fence();
+    start_scores(s);
+    wgmma_wait<0>(s);
+    release_keys();
+    if (left == 0) release(memory.shared.queries_empty[queries.stage]);
+    mask(*w, first_token, s);
+    exponentiate<kUnified>(s, maximum, sum, rescale);
+    wait_values(values);
+    if (w->end % kKvBlockTokens != 0) clear_unwritten(w->end % kKvBlockTokens);
+    round(s, exponents);
+
+#pragma unroll 1
+    for (;;) {
+      PrefillWork* scored = w;
+      const bool changes = left == 0;
+      if (changes) {
+        queries.advance();
+        work.advance();
+        scored = &memory.shared.work[work.stage];
+        wait_queries();
+        if (!chained || scored->kind != kKind) break;
+        left = scored->tiles;
+        first_token = scored->tokens;
+        if (a.dtype == DType::kBF16) convert_queries();
+      }
+      first_token -= kTokens;
+      --left;
+      wait_keys();
+      take_turn();
+      wgmma_fence();
+      start_scores(s);
+      wgmma_fence();
+      start_output(out, exponents);
+      pass_turn();
+      wgmma_wait<1>(s);
+      release_keys();
+      if (left == 0) release(memory.shared.queries_empty[queries.stage]);
+      const float last_sum[2] = {sum[0], sum[1]};
+      if (changes) {
+        maximum[0] = maximum[1] = -INFINITY;
+        sum[0] = sum[1] = 0;
+      }
+      mask(*scored, first_token, s);
+      const bool scaled = exponentiate<kUnified>(s, maximum, sum, rescale);
+      // Here, since the compiler does not move exponents across a loop: they must not come behind
+      // the next wait.
+      compute_now(s);
+      RingPlace<Shape::kStages> next = values;
+      next.advance();
+      wait_values(next);
+      wgmma_wait<0>(out);
+      release_values();
+      if (changes) {
+        finish<kUnified>(*w, last_sum, out);
+        w = scored;
+        if (w->end % kKvBlockTokens != 0) clear_unwritten(w->end % kKvBlockTokens);
+      } else if (!kUnified && scaled) {
+#pragma unroll
+        for (int i = 0; i < kOutputs; ++i) out[i] *= rescale[i / 2 % 2];
+      }
+      round(s, exponents);
+    }
+    wgmma_fence();
+    start_output(out, exponents);
+    wgmma_wait<0>(out);
+    release_values();
+    finish<kUnified>(*w, sum, out);
   }
 
   // The four lanes of a row exchange pieces of 4 bytes for such of 16.
@@ -494,21 +534,18 @@ struct Consumer {
   template <bool kUnified>
   __device__ __forceinline__ void run() {
     if (group + 1 == kGroups) pass_turn();
-    RingPlace<kWorkStages> work;
-    for (;; queries.advance(), work.advance()) {
-      wait_barrier(shared32(&memory.shared.queries_full[queries.stage]), queries.parity);
-      PrefillWork& w = memory.shared.work[work.stage];
-      const PrefillWork::Kind kind = w.kind;
+    for (;;) {
+      wait_queries();
+      const PrefillWork::Kind kind = memory.shared.work[work.stage].kind;
       if (kind == PrefillWork::kStop) break;
       if (kUnified && kind == PrefillWork::kFlush) {
         release(memory.shared.queries_empty[queries.stage]);
-        continue;
-      }
-      if (a.dtype == DType::kBF16) convert_queries();
-      if (kUnified && kind == PrefillWork::kUnified) {
-        attend<true>(w);
+        queries.advance();
+        work.advance();
+      } else if (kUnified && kind == PrefillWork::kUnified) {
+        attend<true>();
       } else {
-        attend<false>(w);
+        attend<false>();
       }
     }
     if (group == 0) take_turn();  // the one that is left
@@ -520,7 +557,7 @@ struct Consumer {
 template <int kDim, int kGroups, bool kUnified, bool kOrdered>
 __global__ __launch_bounds__(PrefillShape<kDim, kGroups>::kThreads, 1) void attention_wgmma_kernel(
     const __grid_constant__ PrefillArgs a, const __grid_constant__ PrefillOrder order,
-    const __grid_constant__ Maps maps, float reference) {
+    const __grid_constant__ Maps maps, float reference, bool chained) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = PrefillShape<kDim, kGroups>;
   extern __shared__ std::byte shared_bytes[];
@@ -554,7 +591,7 @@ __global__ __launch_bounds__(PrefillShape<kDim, kGroups>::kThreads, 1) void atte
       Producer<kDim, kGroups, kUnified>{a, order, maps, memory}.run(lane);
   } else {
     take_registers<Shape::kConsumerRegisters>();
-    Consumer<kDim, kGroups, kOrdered>{a, memory, reference, warp / 4, warp % 4, lane}
+    Consumer<kDim, kGroups, kOrdered>{a, memory, reference, chained, warp / 4, warp % 4, lane}
         .template run<kUnified>();
   }
 #endif
@@ -600,7 +637,8 @@ bool try_launch(const AttentionCall& call, const PrefillArgs& a, const UnifiedMa
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(Shape::kSharedBytes)));
   launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads), Shape::kSharedBytes,
-         stream, a, order, maps, (unified.phi + unified.high) * kLog2E - kTopExponent);
+         stream, a, order, maps, (unified.phi + unified.high) * kLog2E - kTopExponent,
+         variant.chained);
   return true;
 }
 

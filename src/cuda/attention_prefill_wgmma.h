@@ -12,6 +12,7 @@ struct PrefillArgs;
 struct PrefillVariant {
   bool ordered = true;      // warpgroups take turns at the tensor cores
   bool persistent = true;   // blocks go on with what is left; else one for each tile of rows
+  bool chained = true;      // the end of one tile of rows overlaps the start of the next
   bool sections = true;     // so many heads at once as L2 can hold; else all
   bool other_rows = false;  // heads of 64: blocks of 128 rows rather than 192
 };
