@@ -11,6 +11,11 @@ namespace spillway::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
+// How these functions and descriptors name places in shared memory.
+__device__ __forceinline__ uint32_t shared32(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
 // `arrivals` of threads complete a phase, together with the bytes that were announced for it.
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

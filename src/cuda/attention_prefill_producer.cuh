@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hopper's prefill kernel: what is in shared memory, and the warp that brings it there.
+#pragma once
+
+#include "cuda/attention_prefill_work.cuh"
+#include "cuda/tensor_map.h"
+
+namespace spillway::cuda::prefill {
+
+constexpr int kTokens = 128;
+constexpr int kQueryStages = 2, kWorkStages = kQueryStages + 2;
+constexpr int kPages = kTokens / kKvBlockTokens;
+constexpr uint32_t kAlignment = 1024;
+constexpr float kRescaleAt = 8;  // see attention_prefill.cu
+// Exponents of the unified maximum: the range's highest score is 2^15. A row whose sum is 1 or more
+// loses no more to F16's smallest numbers than one whose largest exponent is 1.
+constexpr float kTopExponent = 15, kSmallestSum = 1;
+constexpr int kManyFailures = 16, kMaxFailures = 32;  // some may be on their way
+
+struct Maps {
+  CUtensorMap q;     // [rows][heads * head_dim], boxes of a block's rows
+  CUtensorMap k, v;  // [blocks * kv_heads * 16][head_dim], boxes of a page
+  int rows;          // of k and v
+};
+
+template <int kDim, int kGroups>
+struct Shape {
+  static constexpr int kRows = 64 * kGroups;
+  static constexpr int kConsumers = 128 * kGroups;
+  static constexpr int kThreads = kConsumers + 128;  // registers are given by whole warpgroups
+  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
+  // What all have together is what they start with: 168 or 128 each.
+  static_assert(kGroups * kConsumerRegisters + kProducerRegisters ==
+                (kGroups + 1) * (kGroups == 2 ? 168 : 128));
+  // Matrices are in slices of 64 dims.
+  static constexpr int kSlices = kDim / 64;
+  static constexpr uint32_t kSliceBytes = kTokens * 128, kTileBytes = kSlices * kSliceBytes;
+  static constexpr uint32_t kQuerySliceBytes = kRows * 128;
+  static constexpr uint32_t kQueryBytes = kSlices * kQuerySliceBytes;
+  static constexpr int kStages = kDim == 128 ? 2 : 4;
+  static constexpr uint32_t kSharedBytes =
+      kQueryStages * kQueryBytes + 2 * kStages * kTileBytes + kAlignment;
+};
+
+template <int kStages>
+struct Shared {
+  uint64_t queries_full[kQueryStages], queries_empty[kQueryStages];
+  uint64_t keys_full[kStages], keys_empty[kStages], values_full[kStages], values_empty[kStages];
+  PrefillWork work[kWorkStages];  // one is needed until the next one has been scored
+  int failures;
+  int failed[kMaxFailures];
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int kDim, int kGroups>
+struct Memory {
+  using Shape = prefill::Shape<kDim, kGroups>;
+  Shared<Shape::kStages>& shared;
+  uint32_t first;    // address
+  std::byte* start;  // the same
+  __device__ __forceinline__ uint32_t queries(int stage) const {
+    return first + stage * Shape::kQueryBytes;
+  }
+  __device__ __forceinline__ uint32_t keys(int stage) const {
+    return first + kQueryStages * Shape::kQueryBytes + 2 * stage * Shape::kTileBytes;
+  }
+  __device__ __forceinline__ uint32_t values(int stage) const {
+    return keys(stage) + Shape::kTileBytes;
+  }
+};
+
+// One warp.
+template <int kDim, int kGroups, bool kUnified>
+struct Producer {
+  using Shape = prefill::Shape<kDim, kGroups>;
+  const PrefillArgs& a;
+  const PrefillOrder& order;
+  const Maps& maps;
+  const Memory<kDim, kGroups>& memory;
+  // The first round waits for nobody.
+  RingPlace<Shape::kStages> keys{0, 1}, values{0, 1};
+  RingPlace<kQueryStages> queries{0, 1};
+  RingPlace<kWorkStages> work{};
+
+  __device__ __forceinline__ void wait_queries() const {
+    wait_barrier(shared32(&memory.shared.queries_empty[queries.stage]), queries.parity);
+  }
+  // Without queries.
+  __device__ __forceinline__ void tell(PrefillWork::Kind kind, int lane) {
+    wait_queries();
+    if (lane == 0) {
+      memory.shared.work[work.stage].kind = kind;
+      arrive(shared32(&memory.shared.queries_full[queries.stage]));
+    }
+    work.advance();
+    queries.advance();
+  }
+
+  // Row of the map at which this lane's page begins. Pages that nobody sees are zeros: rows behind
+  // the last.
+  __device__ __forceinline__ int row_of(const PrefillPlace& p, int first, int lane) const {
+    const int position = first + lane / Shape::kSlices * kKvBlockTokens;
+    if (lane >= kPages * Shape::kSlices || position >= p.end ||
+        position + kKvBlockTokens <= p.begin)
+      return maps.rows;
+    return (p.table[position / kKvBlockTokens] * a.kv_heads + p.kv_head) * kKvBlockTokens;
+  }
+  __device__ __forceinline__ void copy(const CUtensorMap& map, int row, uint32_t to, uint64_t* full,
+                                       int lane) const {
+    const uint32_t barrier = shared32(full);
+    if (lane == 0) arrive_and_expect(barrier, Shape::kTileBytes);
+    __syncwarp();
+    if (lane < kPages * Shape::kSlices) {
+      const int page = lane / Shape::kSlices, slice = lane % Shape::kSlices;
+      copy_box(to + slice * Shape::kSliceBytes + page * kKvBlockTokens * 128, map, slice * 64, row,
+               barrier);
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void copy_keys(int row, int lane) {
+    wait_barrier(shared32(&memory.shared.keys_empty[keys.stage]), keys.parity);
+    copy(maps.k, row, memory.keys(keys.stage), &memory.shared.keys_full[keys.stage], lane);
+    keys.advance();
+  }
+  __device__ __forceinline__ void copy_values(int row, int lane) {
+    wait_barrier(shared32(&memory.shared.values_empty[values.stage]), values.parity);
+    copy(maps.v, row, memory.values(values.stage), &memory.shared.values_full[values.stage], lane);
+    values.advance();
+  }
+
+  __device__ __forceinline__ void produce(const PrefillPlace& p, int piece, bool unified,
+                                          int lane) {
+    const int tokens = (p.end + kKvBlockTokens - 1) / kKvBlockTokens * kKvBlockTokens;
+    const int tiles = (tokens - p.begin + kTokens - 1) / kTokens;
+    int row = row_of(p, tokens - kTokens, lane);
+    int next_row = row_of(p, tokens - 2 * kTokens, lane);
+    wait_queries();
+    if (lane == 0) {
+      memory.shared.work[work.stage] = {unified ? PrefillWork::kUnified : PrefillWork::kOnline,
+                                        piece,
+                                        p.first_row,
+                                        p.rows,
+                                        p.position,
+                                        p.end,
+                                        tokens,
+                                        tiles,
+                                        p.head,
+                                        0};
+      const uint32_t full = shared32(&memory.shared.queries_full[queries.stage]);
+      arrive_and_expect(full, Shape::kQueryBytes);
+#pragma unroll
+      for (int slice = 0; slice < Shape::kSlices; ++slice) {
+        copy_box(memory.queries(queries.stage) + slice * Shape::kQuerySliceBytes, maps.q,
+                 p.head * kDim + slice * 64, static_cast<int>(p.first_row), full);
+      }
+    }
+    __syncwarp();
+    work.advance();
+    queries.advance();
+    copy_keys(row, lane);
+    for (int tile = 1; tile < tiles; ++tile) {
+      const int after = row_of(p, tokens - (tile + 2) * kTokens, lane);
+      copy_keys(next_row, lane);
+      copy_values(row, lane);
+      row = next_row;
+      next_row = after;
+    }
+    copy_values(row, lane);
+  }
+
+  // All pieces, then those that have failed.
+  __device__ __forceinline__ void run(int lane) {
+    int piece = static_cast<int>(blockIdx.x);
+    int repeated = -1, failures = 0;
+    for (;;) {
+      if (repeated < 0 && piece >= order.pieces) {
+        if (lane == 0) order.leave();
+        if (!kUnified) break;
+        const RingPlace<kQueryStages> at = queries;
+        tell(PrefillWork::kFlush, lane);
+        wait_barrier(shared32(&memory.shared.queries_empty[at.stage]), at.parity ^ 1);
+        failures = memory.shared.failures;
+        repeated = 0;
+      }
+      if (kUnified && repeated >= 0) {
+        if (repeated == failures) break;
+        piece = memory.shared.failed[repeated++];
+      }
+      int next = 0;
+      if (lane == 0 && repeated < 0) next = order.next(piece);
+      const bool unified = kUnified && repeated < 0 &&
+                           *const_cast<volatile int*>(&memory.shared.failures) < kManyFailures;
+      PrefillPlace p;
+      if (order.find(a, Shape::kRows, piece, p)) produce(p, piece, unified, lane);
+      piece = __shfl_sync(kAllLanes, next, 0);
+    }
+    tell(PrefillWork::kStop, lane);
+  }
+};
+
+#endif
+
+}  // namespace spillway::cuda::prefill
