@@ -21,7 +21,7 @@
 namespace spillway::cuda {
 namespace {
 
-template <int kDim, int kGroups, bool kUnified, bool kOrdered>
+template <int kDim, int kGroups, bool kUnified, bool kOrdered, int kPolynomials>
 __global__ __launch_bounds__(
     prefill::Shape<kDim, kGroups>::kThreads,
     1) void attention_wgmma_kernel(const __grid_constant__ PrefillArgs a,
@@ -62,8 +62,8 @@ __global__ __launch_bounds__(
       prefill::Producer<kDim, kGroups, kUnified>{a, order, maps, memory}.run(lane);
   } else {
     take_registers<Shape::kConsumerRegisters>();
-    prefill::Consumer<kDim, kGroups, kOrdered>{a,        memory,   reference, chained,
-                                               warp / 4, warp % 4, lane}
+    prefill::Consumer<kDim, kGroups, kOrdered, kPolynomials>{a,        memory,   reference, chained,
+                                                             warp / 4, warp % 4, lane}
         .template run<kUnified>();
   }
 #endif
@@ -72,12 +72,12 @@ __global__ __launch_bounds__(
 // KV of a section of kv heads, so that it stays in L2 while the section is worked on.
 constexpr int64_t kSectionBytes = int64_t{32} << 20;
 
-template <int kDim, int kGroups, bool kUnified, bool kOrdered>
+template <int kDim, int kGroups, bool kUnified, bool kOrdered, int kPolynomials>
 bool try_launch(const AttentionCall& call, const PrefillArgs& a, const UnifiedMax& unified,
                 int max_rows, int32_t* counters, const PrefillVariant& variant,
                 cudaStream_t stream) {
   using Shape = prefill::Shape<kDim, kGroups>;
-  const auto kernel = attention_wgmma_kernel<kDim, kGroups, kUnified, kOrdered>;
+  const auto kernel = attention_wgmma_kernel<kDim, kGroups, kUnified, kOrdered, kPolynomials>;
   // Only code for sm_90a has these instructions.
   cudaFuncAttributes attributes = {};
   SPW_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
@@ -114,13 +114,13 @@ bool try_launch(const AttentionCall& call, const PrefillArgs& a, const UnifiedMa
   return true;
 }
 
-template <int kDim, int kGroups>
+template <int kDim, int kGroups, int kPolynomials>
 bool try_launch_dim(const AttentionCall& call, const PrefillArgs& a, const UnifiedMax& unified,
                     int max_rows, int32_t* counters, const PrefillVariant& variant,
                     cudaStream_t stream) {
   const auto launch_with = [&]<bool kUnified, bool kOrdered>() {
-    return try_launch<kDim, kGroups, kUnified, kOrdered>(call, a, unified, max_rows, counters,
-                                                         variant, stream);
+    return try_launch<kDim, kGroups, kUnified, kOrdered, kPolynomials>(call, a, unified, max_rows,
+                                                                       counters, variant, stream);
   };
   if (unified.enabled) {
     return variant.ordered ? launch_with.template operator()<true, true>()
@@ -136,12 +136,24 @@ bool try_attention_wgmma(const AttentionCall& call, const PrefillArgs& a, const 
                          int max_rows, int32_t* counters, const PrefillVariant& variant,
                          cudaStream_t stream) {
   if (call.kv.type != KvType::kF16 || !a.whole_vectors || !has_tensor_maps()) return false;
-  if (call.kv.head_dim == 128)
-    return try_launch_dim<128, 2>(call, a, unified, max_rows, counters, variant, stream);
-  if (call.kv.head_dim == 64 && variant.other_rows)
-    return try_launch_dim<64, 2>(call, a, unified, max_rows, counters, variant, stream);
-  if (call.kv.head_dim == 64)
-    return try_launch_dim<64, 3>(call, a, unified, max_rows, counters, variant, stream);
+  const auto launch_with = [&]<int kDim, int kGroups>() {
+    switch (variant.polynomials) {
+      case 1:
+        return try_launch_dim<kDim, kGroups, 1>(call, a, unified, max_rows, counters, variant,
+                                                stream);
+      case 2:
+        return try_launch_dim<kDim, kGroups, 2>(call, a, unified, max_rows, counters, variant,
+                                                stream);
+      default:
+        return try_launch_dim<kDim, kGroups, 0>(call, a, unified, max_rows, counters, variant,
+                                                stream);
+    }
+  };
+  if (call.kv.head_dim == 128) return launch_with.template operator()<128, 2>();
+  if (call.kv.head_dim == 64) {
+    return variant.other_rows ? launch_with.template operator()<64, 2>()
+                              : launch_with.template operator()<64, 3>();
+  }
   return false;
 }
 
