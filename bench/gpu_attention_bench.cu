@@ -8,12 +8,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/gpu_ceilings.h"
@@ -308,6 +310,8 @@ void bench_prefill(bool all_ways) {
       if (way.variant.other_rows && c.heads.dim != 64) continue;
       UnifiedMax maximum;
       maximum.enabled = way.unified;
+      // Clocks fall under load: all ways start from the same.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
       const double seconds = time_calls(10, [&](int i, cudaStream_t stream) {
         attention_prefill(data.call(i), maximum, c.rows, {scratch.get(), scratch.bytes()}, stream,
                           way.variant);

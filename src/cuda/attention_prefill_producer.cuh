@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's prefill kernel: what is in shared memory, and the warp that brings it there.
+// Hopper's prefill kernel: what is in shared memory, and the warps that bring it there.
 #pragma once
 
 #include "cuda/attention_prefill_work.cuh"
@@ -71,16 +71,41 @@ struct Memory {
   }
 };
 
-// One warp.
+// Row of the map at which this lane's page of the tile from `first` on begins. Pages that nobody
+// sees are zeros: rows behind the last.
+template <int kSlices>
+__device__ __forceinline__ int page_row(const PrefillPlace& p, int kv_heads, int first, int none,
+                                        int lane) {
+  const int position = first + lane / kSlices * kKvBlockTokens;
+  if (lane >= kPages * kSlices || position >= p.end || position + kKvBlockTokens <= p.begin)
+    return none;
+  return (p.table[position / kKvBlockTokens] * kv_heads + p.kv_head) * kKvBlockTokens;
+}
+
+// A tile, by a warp.
+template <int kSlices>
+__device__ __forceinline__ void copy_tile(const CUtensorMap& map, int row, uint32_t to,
+                                          uint32_t full, int lane) {
+  if (lane == 0) arrive_and_expect(full, kSlices * kTokens * 128);
+  __syncwarp();
+  if (lane < kPages * kSlices) {
+    const int page = lane / kSlices, slice = lane % kSlices;
+    copy_box(to + slice * kTokens * 128 + page * kKvBlockTokens * 128, map, slice * 64, row, full);
+  }
+  __syncwarp();
+}
+
+// A warp that takes pieces and brings queries and keys. It is ahead of the values: what it must
+// look up for a piece is there when the piece before ends.
 template <int kDim, int kGroups, bool kUnified>
-struct Producer {
+struct KeyProducer {
   using Shape = prefill::Shape<kDim, kGroups>;
   const PrefillArgs& a;
   const PrefillOrder& order;
   const Maps& maps;
   const Memory<kDim, kGroups>& memory;
   // The first round waits for nobody.
-  RingPlace<Shape::kStages> keys{0, 1}, values{0, 1};
+  RingPlace<Shape::kStages> keys{0, 1};
   RingPlace<kQueryStages> queries{0, 1};
   RingPlace<kWorkStages> work{};
 
@@ -98,56 +123,19 @@ struct Producer {
     queries.advance();
   }
 
-  // Row of the map at which this lane's page begins. Pages that nobody sees are zeros: rows behind
-  // the last.
-  __device__ __forceinline__ int row_of(const PrefillPlace& p, int first, int lane) const {
-    const int position = first + lane / Shape::kSlices * kKvBlockTokens;
-    if (lane >= kPages * Shape::kSlices || position >= p.end ||
-        position + kKvBlockTokens <= p.begin)
-      return maps.rows;
-    return (p.table[position / kKvBlockTokens] * a.kv_heads + p.kv_head) * kKvBlockTokens;
-  }
-  __device__ __forceinline__ void copy(const CUtensorMap& map, int row, uint32_t to, uint64_t* full,
-                                       int lane) const {
-    const uint32_t barrier = shared32(full);
-    if (lane == 0) arrive_and_expect(barrier, Shape::kTileBytes);
-    __syncwarp();
-    if (lane < kPages * Shape::kSlices) {
-      const int page = lane / Shape::kSlices, slice = lane % Shape::kSlices;
-      copy_box(to + slice * Shape::kSliceBytes + page * kKvBlockTokens * 128, map, slice * 64, row,
-               barrier);
-    }
-    __syncwarp();
-  }
-  __device__ __forceinline__ void copy_keys(int row, int lane) {
-    wait_barrier(shared32(&memory.shared.keys_empty[keys.stage]), keys.parity);
-    copy(maps.k, row, memory.keys(keys.stage), &memory.shared.keys_full[keys.stage], lane);
-    keys.advance();
-  }
-  __device__ __forceinline__ void copy_values(int row, int lane) {
-    wait_barrier(shared32(&memory.shared.values_empty[values.stage]), values.parity);
-    copy(maps.v, row, memory.values(values.stage), &memory.shared.values_full[values.stage], lane);
-    values.advance();
-  }
-
   __device__ __forceinline__ void produce(const PrefillPlace& p, int piece, bool unified,
                                           int lane) {
     const int tokens = (p.end + kKvBlockTokens - 1) / kKvBlockTokens * kKvBlockTokens;
     const int tiles = (tokens - p.begin + kTokens - 1) / kTokens;
-    int row = row_of(p, tokens - kTokens, lane);
-    int next_row = row_of(p, tokens - 2 * kTokens, lane);
+    const auto row_of = [&](int tile) {
+      return page_row<Shape::kSlices>(p, a.kv_heads, tokens - (tile + 1) * kTokens, maps.rows,
+                                      lane);
+    };
+    int row = row_of(0);
     wait_queries();
     if (lane == 0) {
-      memory.shared.work[work.stage] = {unified ? PrefillWork::kUnified : PrefillWork::kOnline,
-                                        piece,
-                                        p.first_row,
-                                        p.rows,
-                                        p.position,
-                                        p.end,
-                                        tokens,
-                                        tiles,
-                                        p.head,
-                                        0};
+      memory.shared.work[work.stage] = {
+          p, unified ? PrefillWork::kUnified : PrefillWork::kOnline, piece, tokens, tiles, 0};
       const uint32_t full = shared32(&memory.shared.queries_full[queries.stage]);
       arrive_and_expect(full, Shape::kQueryBytes);
 #pragma unroll
@@ -159,15 +147,14 @@ struct Producer {
     __syncwarp();
     work.advance();
     queries.advance();
-    copy_keys(row, lane);
-    for (int tile = 1; tile < tiles; ++tile) {
-      const int after = row_of(p, tokens - (tile + 2) * kTokens, lane);
-      copy_keys(next_row, lane);
-      copy_values(row, lane);
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int next_row = row_of(tile + 1);
+      wait_barrier(shared32(&memory.shared.keys_empty[keys.stage]), keys.parity);
+      copy_tile<Shape::kSlices>(maps.k, row, memory.keys(keys.stage),
+                                shared32(&memory.shared.keys_full[keys.stage]), lane);
+      keys.advance();
       row = next_row;
-      next_row = after;
     }
-    copy_values(row, lane);
   }
 
   // All pieces, then those that have failed.
@@ -197,6 +184,44 @@ struct Producer {
       piece = __shfl_sync(kAllLanes, next, 0);
     }
     tell(PrefillWork::kStop, lane);
+  }
+};
+
+// A warp that brings the values of what the other tells.
+template <int kDim, int kGroups>
+struct ValueProducer {
+  using Shape = prefill::Shape<kDim, kGroups>;
+  const PrefillArgs& a;
+  const Maps& maps;
+  const Memory<kDim, kGroups>& memory;
+
+  __device__ __forceinline__ void run(int lane) {
+    RingPlace<Shape::kStages> values{0, 1};
+    RingPlace<kQueryStages> queries;
+    RingPlace<kWorkStages> work;
+    for (;; queries.advance(), work.advance()) {
+      wait_barrier(shared32(&memory.shared.queries_full[queries.stage]), queries.parity);
+      const PrefillWork& w = memory.shared.work[work.stage];
+      const PrefillWork::Kind kind = w.kind;
+      if (kind == PrefillWork::kStop) break;
+      const PrefillPlace p = w;
+      const int tokens = w.tokens, tiles = kind == PrefillWork::kFlush ? 0 : w.tiles;
+      __syncwarp();
+      if (lane == 0) arrive(shared32(&memory.shared.queries_empty[queries.stage]));
+      const auto row_of = [&](int tile) {
+        return page_row<Shape::kSlices>(p, a.kv_heads, tokens - (tile + 1) * kTokens, maps.rows,
+                                        lane);
+      };
+      int row = tiles > 0 ? row_of(0) : 0;
+      for (int tile = 0; tile < tiles; ++tile) {
+        const int next_row = row_of(tile + 1);
+        wait_barrier(shared32(&memory.shared.values_empty[values.stage]), values.parity);
+        copy_tile<Shape::kSlices>(maps.v, row, memory.values(values.stage),
+                                  shared32(&memory.shared.values_full[values.stage]), lane);
+        values.advance();
+        row = next_row;
+      }
+    }
   }
 };
 

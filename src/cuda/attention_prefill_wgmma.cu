@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill attention on Hopper: F16 KV, heads of 64 and 128.
 //
-// A block takes 64 rows of one head for each of its warpgroups; one more warp brings tiles of 128
-// keys and values to shared memory, page by page, by tensor copies. For each tile a warpgroup
+// A block takes 64 rows of one head for each of its warpgroups; two more warps bring tiles of
+// 128 keys and values to shared memory, page by page, by tensor copies. For each tile a warpgroup
 // starts two products, this tile's scores and the last tile's output, and computes exponents of the
 // scores while the second product runs; warpgroups take turns at starting products, so that one's
 // exponents hide behind the other's products (FlashAttention-3, sections 3.1 and 3.2). Online
@@ -43,7 +43,7 @@ __global__ __launch_bounds__(
     constexpr int kWarps = Shape::kConsumers / kWarpSize;
     for (int s = 0; s < prefill::kQueryStages; ++s) {
       init_barrier(shared32(&shared.queries_full[s]), 1);
-      init_barrier(shared32(&shared.queries_empty[s]), kWarps);
+      init_barrier(shared32(&shared.queries_empty[s]), kWarps + 1);  // and that of the values
     }
     for (int s = 0; s < Shape::kStages; ++s) {
       init_barrier(shared32(&shared.keys_full[s]), 1);
@@ -58,8 +58,11 @@ __global__ __launch_bounds__(
   wait_for_previous();
   if (thread >= Shape::kConsumers) {
     give_registers<Shape::kProducerRegisters>();
-    if (warp == Shape::kConsumers / kWarpSize)
-      prefill::Producer<kDim, kGroups, kUnified>{a, order, maps, memory}.run(lane);
+    if (warp == Shape::kConsumers / kWarpSize) {
+      prefill::KeyProducer<kDim, kGroups, kUnified>{a, order, maps, memory}.run(lane);
+    } else if (warp == Shape::kConsumers / kWarpSize + 1) {
+      prefill::ValueProducer<kDim, kGroups>{a, maps, memory}.run(lane);
+    }
   } else {
     take_registers<Shape::kConsumerRegisters>();
     prefill::Consumer<kDim, kGroups, kOrdered, kPolynomials>{a,        memory,   reference, chained,
@@ -68,6 +71,8 @@ __global__ __launch_bounds__(
   }
 #endif
 }
+
+constexpr int64_t kManyPieces = 1000;
 
 // KV of a section of kv heads, so that it stays in L2 while the section is worked on.
 constexpr int64_t kSectionBytes = int64_t{32} << 20;
@@ -151,8 +156,11 @@ bool try_attention_wgmma(const AttentionCall& call, const PrefillArgs& a, const 
   };
   if (call.kv.head_dim == 128) return launch_with.template operator()<128, 2>();
   if (call.kv.head_dim == 64) {
-    return variant.other_rows ? launch_with.template operator()<64, 2>()
-                              : launch_with.template operator()<64, 3>();
+    // Blocks of 192 rows read keys and values less often, but few of them share work badly.
+    const int64_t large = int64_t{(max_rows + 191) / 192} * call.params.heads * a.batch.sequences;
+    const bool small_blocks = large < kManyPieces;
+    return small_blocks != variant.other_rows ? launch_with.template operator()<64, 2>()
+                                              : launch_with.template operator()<64, 3>();
   }
   return false;
 }

@@ -15,7 +15,7 @@ struct PrefillVariant {
   bool chained = true;      // the end of one tile of rows overlaps the start of the next
   bool sections = true;     // so many heads at once as L2 can hold; else all
   int polynomials = 0;      // of 8 exponents so many by polynomials: 0, 1 or 2
-  bool other_rows = false;  // heads of 64: blocks of 128 rows rather than 192
+  bool other_rows = false;  // heads of 64: the other of blocks of 128 and of 192 rows
 };
 
 // `counters`: two zeros, left as zeros; null: blocks do not share what is left. False: not for this

@@ -58,8 +58,8 @@ struct RingPlace {
   }
 };
 
-// What the consumers are told of a piece.
-struct PrefillWork {
+// A piece, as all warps are told of it. What is written ends at `end`.
+struct PrefillWork : PrefillPlace {
   enum Kind : int {
     kOnline,
     kUnified,  // relative to the unified maximum
@@ -68,12 +68,8 @@ struct PrefillWork {
   };
   Kind kind;
   int piece;
-  int64_t first_row;
-  int rows, position;
-  int end;     // of the positions that are seen; what is written ends there
   int tokens;  // end of the tiles
   int tiles;
-  int head;
   int failed;  // some row's exponents have left the range
 };
 
