@@ -15,23 +15,26 @@ class AttentionPrefillTest : public ::testing::Test {
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU";
   }
-  // With and without a unified maximum, with one block for each tile of rows and with few.
+  // With and without a unified maximum, in all ways that Hopper's kernel knows.
   static void check(const AttentionCase& c, float phi = 0) {
     AttentionBatch batch(c);
     int rows = 1;
     for (const SequenceCase& s : c.sequences) rows = std::max(rows, s.rows);
     const GuardedBuffer scratch(
         std::vector<std::byte>(attention_prefill_scratch_bytes(), std::byte{0}));
+    const PrefillVariant variants[] = {
+        {},
+        {.ordered = false, .persistent = false},
+        {.chained = false, .sections = false, .polynomials = 2, .other_rows = true}};
     for (const bool unified : {false, true}) {
-      for (const bool persistent : {true, false}) {
-        if (c.kv_type != KvType::kF16 && (unified || !persistent)) continue;
-        SCOPED_TRACE(testing::Message() << "unified " << unified << ", persistent " << persistent);
+      for (const PrefillVariant& variant : variants) {
+        if (c.kv_type != KvType::kF16 && (unified || &variant != variants)) continue;
+        SCOPED_TRACE(testing::Message()
+                     << "unified " << unified << ", variant " << &variant - variants);
         batch.expect_close(attention_tolerance(c), [&](const AttentionCall& call) {
           UnifiedMax maximum;
           maximum.enabled = unified;
           maximum.phi = phi;
-          PrefillVariant variant;
-          variant.persistent = persistent;
           attention_prefill(call, maximum, rows + 130,
                             {scratch.get(), attention_prefill_scratch_bytes()}, nullptr, variant);
         });
