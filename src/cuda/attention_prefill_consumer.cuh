@@ -215,7 +215,12 @@ struct Consumer {
       const int row = group * 64 + warp * 16 + lane / 4 + 8 * h;
       // An infinite exponent leaves no output finite.
       if (kUnified && row < w.rows) fails |= !(all >= kSmallestSum && isfinite(out[2 * h]));
-      store(w, row, h, all > 0 ? __frcp_rn(all) : 0, out);
+      const float inverse = all > 0 ? __frcp_rn(all) : 0;
+      if (a.dtype == DType::kF16) {
+        store<true>(w, row, h, inverse, out);
+      } else {
+        store<false>(w, row, h, inverse, out);
+      }
     }
     if (kUnified && __any_sync(kAllLanes, fails) && lane == 0 && atomicExch(&w.failed, 1) == 0)
       memory.shared.failed[atomicAdd(&memory.shared.failures, 1)] = w.piece;
@@ -308,6 +313,7 @@ struct Consumer {
   }
 
   // The four lanes of a row exchange pieces of 4 bytes for such of 16.
+  template <bool kHalf>
   __device__ __forceinline__ void store(const PrefillWork& w, int row, int h, float inverse,
                                         const float (&out)[kOutputs]) const {
     const int t = lane % 4;
@@ -318,8 +324,9 @@ struct Consumer {
       uint32_t x[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        x[i] = pack_output2(a, out[4 * (j + i) + 2 * h] * inverse,
-                            out[4 * (j + i) + 2 * h + 1] * inverse);
+        const float low = out[4 * (j + i) + 2 * h] * inverse;
+        const float high = out[4 * (j + i) + 2 * h + 1] * inverse;
+        x[i] = kHalf ? pack_half2(clamp_to_half(low), clamp_to_half(high)) : pack_bf16(low, high);
       }
 #pragma unroll
       for (int step = 1; step < 4; step *= 2) {

@@ -73,10 +73,13 @@ __device__ __forceinline__ uint4 load_query8(const PrefillArgs& a, const std::by
                     pack_half2(x[6], x[7]));
 }
 
-__device__ __forceinline__ uint32_t pack_output2(const PrefillArgs& a, float low, float high) {
-  if (a.dtype == DType::kF16) return pack_half2(clamp_to_half(low), clamp_to_half(high));
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&x);
+}
+__device__ __forceinline__ uint32_t pack_output2(const PrefillArgs& a, float low, float high) {
+  if (a.dtype == DType::kF16) return pack_half2(clamp_to_half(low), clamp_to_half(high));
+  return pack_bf16(low, high);
 }
 
 }  // namespace spillway::cuda
