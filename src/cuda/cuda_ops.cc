@@ -76,6 +76,7 @@ void CudaOps::set_score_bounds(const ScoreBounds* bounds) {
 void CudaOps::prepare(const StepLimits& limits) {
   if (library_ == nullptr) library_ = CublasLt::try_load();
   grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true);
+  grown(prefill_scratch_, attention_prefill_scratch_bytes(), /*zeroed=*/true);
   if (library_ != nullptr) grown(library_workspace_, kLibraryWorkspaceBytes);
   grown(converted_, static_cast<size_t>(limits.tokens * limits.widest) * sizeof(float));
 }
