@@ -20,7 +20,10 @@ constexpr int decode_blocks_per_sm() {
   constexpr int kFits =
       228 * 1024 / (static_cast<int>(sizeof(DecodeShared<kType, kDim, kBuffers>)) + kReserved);
   constexpr int kWarps = DecodeShape<kType, kDim, kBuffers>::kWarps;
-  constexpr int kMost = (kDim > 128 ? 16 : kWarps == 4 ? 20 : 24) / kWarps;
+  constexpr int kMost = (kDim > 128 || kType == KvType::kInt4 ? 16
+                         : is_quantized(kType)                ? 20
+                                                              : 24) /
+                        kWarps;
   return std::max(1, std::min(kFits, kMost));
 }
 template <KvType kType, int kDim, int kBuffers>
@@ -93,7 +96,7 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
     if constexpr (kType == KvType::kInt4) {
       // 16 threads with neighbouring i have a group, and the loop ends behind a whole one.
       static_assert(kDim % 64 == 0);
-      out = rotate_fours(out);
+      out = rotate_fours(out, 0xffffU << (threadIdx.x & 16U));
     }
     if (slot != nullptr) {
       reinterpret_cast<float4*>(slot)[i] = out;
@@ -123,15 +126,15 @@ __global__ __launch_bounds__(
   auto& shared = *reinterpret_cast<DecodeShared<kType, kDim, kBuffers>*>(shared_bytes);
   let_next_start();
   if (!a.early) wait_for_previous();
-  PartPlace p;
-  constexpr int kWarps = DecodeShape<kType, kDim, kBuffers>::kWarps;
-  if (!find_place<kWarps>(a, p)) {
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
+  typename Shape::Place p;
+  if (!Shape::find(a, p)) {
     wait_for_previous();
     return;
   }
   WarpPart<kType, kDim, kBuffers, kUnified> part(a, p, shared);
   // What earlier steps have written need not wait for the kernel before.
-  const bool early = a.early && part.base + kPartTokens / kWarps <= p.start;
+  const bool early = a.early && part.base + Shape::kWarpTokens <= p.start;
   if (!early) wait_for_previous();
   part.start();
   if (early) wait_for_previous();
@@ -146,7 +149,7 @@ __global__ __launch_bounds__(
   float* slot =
       p.parts == 1 ? nullptr : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
   store_part(a, p, shared, kUnified && !own, slot);
-  if (slot != nullptr && a.merge_inside) finish_part<kWarps>(a, p, own, kUnified);
+  if (slot != nullptr && a.merge_inside) finish_part<Shape::kWarps>(a, p, own, kUnified);
 #endif
 }
 
@@ -158,7 +161,7 @@ __global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
   let_next_start();
   wait_for_previous();
   PartPlace p;
-  if (!find_place<kDecodeWarps>(a, p)) return;
+  if (!find_place(a, p)) return;
   if (a.whole_rows && p.part != 0) return;
   float* slot = p.parts == 1 || a.whole_rows
                     ? nullptr
@@ -216,7 +219,7 @@ void launch_mma_with(const DecodeArgs& a, bool unified, cudaStream_t stream) {
 }
 
 template <KvType kType, int kDim>
-void launch_mma(const DecodeArgs& a, bool unified, cudaStream_t stream) {
+void launch_mma_of(const DecodeArgs& a, bool unified, cudaStream_t stream) {
   constexpr int kMany = decode_buffers(kType, kDim, true);
   constexpr int kFew = decode_buffers(kType, kDim, false);
   static_assert(sizeof(DecodeShared<kType, kDim, kFew>) <= 99 * 1024);
@@ -231,47 +234,40 @@ void launch_mma(const DecodeArgs& a, bool unified, cudaStream_t stream) {
   launch_mma_with<kType, kDim, kMany>(a, unified, stream);
 }
 
-// False: no such kernel.
-bool try_launch_mma(KvType type, const DecodeArgs& a, bool unified, cudaStream_t stream) {
-  const int dim = a.shape.head_dim;
+bool has_mma_kernel(KvType type, int dim) {
+  if (type == KvType::kF32) return false;
+  const bool groups = dim == 64 || dim == 128 || dim == 256;
+  return groups || (type != KvType::kInt4 && (dim == 80 || dim == 96));
+}
+void launch_mma(KvType type, const DecodeArgs& a, bool unified, cudaStream_t stream) {
   const auto go = [&]<KvType kType>() {
-    switch (dim) {
+    switch (a.shape.head_dim) {
       case 64:
-        launch_mma<kType, 64>(a, unified, stream);
-        return true;
+        return launch_mma_of<kType, 64>(a, unified, stream);
       case 128:
-        launch_mma<kType, 128>(a, unified, stream);
-        return true;
+        return launch_mma_of<kType, 128>(a, unified, stream);
       case 256:
-        launch_mma<kType, 256>(a, unified, stream);
-        return true;
+        return launch_mma_of<kType, 256>(a, unified, stream);
       default:
         break;
     }
     if constexpr (kType != KvType::kInt4) {
-      switch (dim) {
-        case 80:
-          launch_mma<kType, 80>(a, unified, stream);
-          return true;
-        case 96:
-          launch_mma<kType, 96>(a, unified, stream);
-          return true;
-        default:
-          break;
-      }
+      if (a.shape.head_dim == 80) return launch_mma_of<kType, 80>(a, unified, stream);
+      return launch_mma_of<kType, 96>(a, unified, stream);
     }
-    return false;
   };
-  switch (type) {
-    case KvType::kF16:
-      return go.template operator()<KvType::kF16>();
-    case KvType::kInt8:
-      return go.template operator()<KvType::kInt8>();
-    case KvType::kInt4:
-      return go.template operator()<KvType::kInt4>();
-    default:
-      return false;
-  }
+  if (type == KvType::kF16) return go.template operator()<KvType::kF16>();
+  if (type == KvType::kInt8) return go.template operator()<KvType::kInt8>();
+  go.template operator()<KvType::kInt4>();
+}
+
+// The most parts that a row has whose tokens would be in so many parts of kPartTokens.
+int most_long_parts(int parts) {
+  constexpr int kTwo = kTwoFrom / kPartTokens, kFour = kFourFrom / kPartTokens;
+  int most = std::min(parts, kTwo + 1);
+  if (parts > kTwo) most = std::max(most, std::min(parts / 2 + 1, kFour / 2 + 1));
+  if (parts > kFour) most = std::max(most, (parts + 2) / 4 + 1);
+  return most;
 }
 
 template <KvType kType>
@@ -373,6 +369,14 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
     return value == nullptr || value[0] != '0';
   }();
   a.early = early;
+  const bool by_rows = call.q.dtype == DType::kF32 || !has_tensor_cores() ||
+                       !has_mma_kernel(call.kv.type, a.shape.head_dim);
+  if (is_quantized(call.kv.type) && !by_rows) {
+    a.long_parts = true;
+    a.expected = max_parts * kPartTokens;
+    max_parts = a.max_parts = most_long_parts(max_parts);
+    a.by_max_parts = FastDivisor(a.max_parts);
+  }
   if (max_parts > 1) {
     const size_t first = counter_bytes(scratch.bytes);
     const int64_t tiles = int64_t{call.batch.sequences} * max_rows * a.tiles;
@@ -387,9 +391,10 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
   }
   static const bool merge_inside = std::getenv("SPILLWAY_ATTENTION_MERGE_INSIDE") != nullptr;
   a.merge_inside = merge_inside;
-  if (call.q.dtype == DType::kF32 || !has_tensor_cores() ||
-      !try_launch_mma(call.kv.type, a, unified.enabled, stream)) {
+  if (by_rows) {
     launch_rows(call.kv.type, a, stream);
+  } else {
+    launch_mma(call.kv.type, a, unified.enabled, stream);
   }
   if (max_parts > 1 && !merge_inside) {
     const bool few = max_parts <= kDecodeWarps;

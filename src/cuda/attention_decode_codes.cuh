@@ -27,8 +27,59 @@
 
 namespace spillway::cuda {
 
-// A warp of int4 takes more tokens: what it does once weighs as much as 32 tokens' codes.
-constexpr int code_warps(KvType type) { return type == KvType::kInt4 ? 4 : 8; }
+// A warp of int4 takes more tokens at a time: what it does for all of them weighs as much as 32
+// tokens' codes.
+constexpr int code_warps(KvType) { return 4; }
+constexpr int code_warp_tokens(KvType type) { return type == KvType::kInt4 ? 64 : 32; }
+
+// What a block works at whose part may be long.
+struct LongPartPlace : PartPlace {
+  int first, last;  // positions of the part: [first, last), as far as the row goes
+};
+
+// For a warp with kBlocks that lie behind those of the warps before. False: a surplus block.
+template <int kBlocks>
+__device__ __forceinline__ bool find_place(const DecodeArgs& a, LongPartPlace& p) {
+  static_assert(kBlocks <= kMostWarpBlocks);
+  unsigned tile, part, r;
+  const unsigned part_index = a.by_tiles.divide(blockIdx.x, tile);
+  const auto sequence_row = static_cast<int>(a.by_max_parts.divide(part_index, part));
+  p.sequence = static_cast<int>(a.by_max_rows.divide(static_cast<unsigned>(sequence_row), r));
+  p.part = static_cast<int>(part);
+  // On their way together with the lengths, as long as these are such that they are the right ones.
+  const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
+  const int warp_block = static_cast<int>(threadIdx.x / kWarpSize) * kBlocks;
+  const int expected = part_shift(true, a.expected);
+  const int early = (p.part << expected) / kKvBlockTokens + warp_block;
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i)
+    p.blocks[i] = a.window == 0 && early + i < a.batch.table_stride ? table[early + i] : 0;
+  const int rows = a.batch.rows[p.sequence];
+  if (static_cast<int>(r) >= rows) return false;
+  p.start = a.batch.start[p.sequence];
+  p.end = p.start + static_cast<int>(r) + 1;
+  p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
+  const int shift = part_shift(true, p.end - p.begin);
+  p.first_part = p.begin >> shift;
+  p.parts = ((p.end - 1) >> shift) + 1 - p.first_part;
+  if (p.part >= p.parts) return false;
+  p.first = (p.first_part + p.part) << shift;
+  p.last = min(p.first + (1 << shift), p.end);
+  if (a.window > 0 || shift != expected) {
+    const int block = p.first / kKvBlockTokens + warp_block;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i)
+      p.blocks[i] = (block + i) * kKvBlockTokens < p.end ? table[block + i] : 0;
+  }
+  p.row = a.batch.first_row[p.sequence] + static_cast<int>(r);
+  unsigned in_head;
+  p.kv_head = static_cast<int>(a.by_tiles_per_head.divide(tile, in_head));
+  const int first = static_cast<int>(in_head) * kTileQueries;
+  p.first_query = p.kv_head * a.group + first;
+  p.queries = min(kTileQueries, a.group - first);
+  p.tile_index = static_cast<int64_t>(sequence_row) * a.tiles + static_cast<int>(tile);
+  return true;
+}
 
 template <KvType kType, int kDim, int kBufferCount>
 requires(is_quantized(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
@@ -41,7 +92,12 @@ requires(is_quantized(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
   static constexpr int kDimTiles = kDim / 16;
 
   static constexpr int kWarps = code_warps(kType);
-  static constexpr int kWarpTokens = kPartTokens / kWarps;
+  using Place = LongPartPlace;
+  __device__ __forceinline__ static bool find(const DecodeArgs& a, Place& p) {
+    return find_place<kWarpTokens / kKvBlockTokens>(a, p);
+  }
+  static constexpr int kWarpTokens = code_warp_tokens(kType);
+  static constexpr int kTurnTokens = kWarps * kWarpTokens;
   static constexpr int kSteps = kWarpTokens / 32;
   static constexpr int kTiles = 4 * kSteps;  // of 8 tokens
   static constexpr int kPages = 2 * kSteps;  // of keys, and as many of values
@@ -67,7 +123,10 @@ requires(is_quantized(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
 
   // What a code becomes: it plus this, in the low half of an int4 byte and in the high one.
   static constexpr float kBias = kNibbles ? 1024 : 1152;
-  static constexpr float kHighBias = 64;
+  static constexpr float kHighBias = kNibbles ? 64 : kBias;
+  // Products of exponents and scales are rounded to halves, which must not show in a sum over dims:
+  // rotating back is one. So they meet codes minus this only; it meets them as they were.
+  static constexpr float kMiddle = kNibbles ? 7.5F : 0;
 
   // The token of column e of a lane's two in score tile i, among its 8.
   __device__ static constexpr int pair_token(int i, int e) {
@@ -117,11 +176,10 @@ requires(is_quantized(kType)) struct DecodeShared<kType, kDim, kBuffers> {
   }
 };
 
-// rotate_kv() of 64 elements that 16 neighbouring lanes hold in fours, all of these lanes together,
+// rotate_kv() of 64 elements that 16 neighbouring lanes hold in fours, `lanes` of a warp together,
 // bit for bit.
-__device__ __forceinline__ float4 rotate_fours(float4 v) {
+__device__ __forceinline__ float4 rotate_fours(float4 v, unsigned lanes) {
   const unsigned lane = threadIdx.x % kWarpSize;
-  const unsigned group = 0xffffU << (lane & 16U);
   const float a = v.x + v.y, b = v.x - v.y, c = v.z + v.w, d = v.z - v.w;
   float x[4] = {a + c, b + d, a - c, b - d};
 #pragma unroll
@@ -129,7 +187,7 @@ __device__ __forceinline__ float4 rotate_fours(float4 v) {
     const float sign = (lane & step) != 0 ? -1.0F : 1.0F;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      x[i] = fmaf(x[i], sign, __shfl_xor_sync(group, x[i], static_cast<int>(step)));
+      x[i] = fmaf(x[i], sign, __shfl_xor_sync(lanes, x[i], static_cast<int>(step)));
   }
   return make_float4(x[0] * 0.125F, x[1] * 0.125F, x[2] * 0.125F, x[3] * 0.125F);
 }
@@ -139,25 +197,30 @@ template <int kDim, int kBuffers>
 __device__ __forceinline__ void stage_rotated(const std::byte* from, DType dtype, int query,
                                               DecodeShared<KvType::kInt4, kDim, kBuffers>& shared) {
   using Shape = DecodeShape<KvType::kInt4, kDim, kBuffers>;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x % kWarpSize);
 #pragma unroll
   for (int first = 0; first < kDim / 4; first += kWarpSize) {
-    const int four = first + lane;
-    if (four >= kDim / 4) break;  // whole groups of 16 lanes
+    // Of 64 dims, both halves of the warp do the same.
+    const int four = kDim < 128 ? lane & 15 : first + lane;
     float x[4];
+    if (dtype == DType::kF16) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = load_element(from, dtype, 4 * four + i);
-    const float4 y = rotate_fours(make_float4(x[0], x[1], x[2], x[3]));
+      for (int i = 0; i < 4; ++i) x[i] = load_element(from, DType::kF16, 4 * four + i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = load_element(from, DType::kBF16, 4 * four + i);
+    }
+    const float4 y = rotate_fours(make_float4(x[0], x[1], x[2], x[3]), kAllLanes);
     const uint32_t even = pack_half2(clamp_to_half(y.x), clamp_to_half(y.z));
     const uint32_t odd = pack_half2(clamp_to_half(y.y), clamp_to_half(y.w));
-    const int group = four / 16, in_group = four % 16;
-    const bool high = in_group >= 8;
-    const int word = in_group % 8;  // of the group's 32 bytes
-    const int second = group % Shape::kSetGroups;
-    const int t = second * 2 + word / Shape::kPieceWords;
+    const int group = four >> 4, in_group = four & 15;
+    const int high = in_group >> 3;
+    const int word = in_group & 7;  // of the group's 32 bytes
+    const int second = group & (Shape::kSetGroups - 1);
+    const int t = second * 2 + (Shape::kPieceWords == 4 ? word >> 2 : word >> 1);
     const int product =
-        group / Shape::kSetGroups * Shape::kSetProducts + word % Shape::kPieceWords * 2;
-    const int place = (high ? 2 : 0) + second;
+        group / Shape::kSetGroups * Shape::kSetProducts + (word & (Shape::kPieceWords - 1)) * 2;
+    const int place = high * 2 + second;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       auto* words = reinterpret_cast<uint32_t*>(&shared.operands[product + i][4 * query + t]);
@@ -165,18 +228,15 @@ __device__ __forceinline__ void stage_rotated(const std::byte* from, DType dtype
       words[place ^ 1] = 0;
     }
     const float2 e = unpack_half2(even), o = unpack_half2(odd);
-    float sum = (e.x + e.y) + (o.x + o.y);
-    float offset = sum * (high ? -Shape::kHighBias : -Shape::kBias);
-    const unsigned lanes = 0xffffU << (lane & 16);
+    float half_sum = (e.x + e.y) + (o.x + o.y);  // of the group's lower half, or the upper one
 #pragma unroll
-    for (int step = 1; step < 16; step *= 2) {
-      sum += __shfl_xor_sync(lanes, sum, step);
-      offset += __shfl_xor_sync(lanes, offset, step);
-    }
+    for (int step = 1; step < 8; step *= 2) half_sum += __shfl_xor_sync(kAllLanes, half_sum, step);
+    const float other = __shfl_xor_sync(kAllLanes, half_sum, 8);
     if (in_group == 0) {
+      const float sum = half_sum + other;
       const float upper = __half2float(__float2half_rn(clamp_to_half(sum)));
       shared.query_sums[4 * query + group] = pack_half2(upper, clamp_to_half(sum - upper));
-      shared.query_offsets[group][query] = offset;
+      shared.query_offsets[group][query] = -fmaf(Shape::kBias, half_sum, Shape::kHighBias * other);
     }
   }
   if (lane >= Shape::kGroups && lane < 4) shared.query_sums[4 * query + lane] = 0;
@@ -213,27 +273,50 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
   static constexpr int kSteps = Shape::kSteps, kTiles = Shape::kTiles, kGroups = Shape::kGroups;
 
   const DecodeArgs& a;
-  const PartPlace& p;
+  const LongPartPlace& p;
   Shared& shared;
   int warp, lane, g, t;
+  // The block goes over its part in turns of kTurnTokens. Of this turn:
   int base;  // position of the warp's first token
-  bool empty, whole;
+  bool whole;
+  int32_t blocks[Shape::kPages];
+  bool empty;  // no turn sees anything
 
-  __device__ __forceinline__ WarpPart(const DecodeArgs& args, const PartPlace& place, Shared& s)
+  __device__ __forceinline__ WarpPart(const DecodeArgs& args, const LongPartPlace& place, Shared& s)
       : a(args), p(place), shared(s) {
     // By bits: for signed numbers, division is more than that.
     lane = static_cast<int>(threadIdx.x % kWarpSize);
     warp = static_cast<int>(threadIdx.x / kWarpSize);
     g = lane >> 2;
     t = lane & 3;
-    base = (p.first_part + p.part) * kPartTokens + warp * Shape::kWarpTokens;
-    empty = base >= p.end || base + Shape::kWarpTokens <= p.begin;
-    whole = base >= p.begin && base + Shape::kWarpTokens <= p.end;
+    base = p.first + warp * Shape::kWarpTokens;
+#pragma unroll
+    for (int n = 0; n < Shape::kPages; ++n) blocks[n] = sees_page(base, n) ? p.blocks[n] : 0;
+    while (base + Shape::kWarpTokens <= p.begin && base < p.last) {
+      base += Shape::kTurnTokens;
+      find_blocks(base, blocks);
+    }
+    empty = base >= p.last;
+    whole = is_whole();
+  }
+  __device__ __forceinline__ bool is_whole() const {
+    return base >= p.begin && base + Shape::kWarpTokens <= p.last;
+  }
+  __device__ __forceinline__ bool sees_page(int from, int n) const {
+    const int first = from + n * kKvBlockTokens;
+    return first < p.last && first + kKvBlockTokens > p.begin;
+  }
+  // Of a turn's pages, some block where nothing is seen.
+  __device__ __forceinline__ void find_blocks(int from, int32_t (&to)[Shape::kPages]) const {
+    const int32_t* table = a.row_of(a.batch.block_table, p.sequence) + (from >> 4);
+    static_assert(kKvBlockTokens == 1 << 4);
+#pragma unroll
+    for (int n = 0; n < Shape::kPages; ++n) to[n] = sees_page(from, n) ? table[n] : 0;
   }
 
   __device__ __forceinline__ bool sees(int tile, int e) const {
     const int position = base + tile / 4 * 32 + 8 * t + Shape::pair_token(tile % 4, e);
-    return position >= p.begin && position < p.end;
+    return position >= p.begin && position < p.last;
   }
 
   __device__ __forceinline__ std::byte* key_page(int i) const {
@@ -241,6 +324,12 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
   }
   __device__ __forceinline__ std::byte* value_page(int i) const {
     return key_page(Shape::kAtOnce ? Shape::kPages + i : i);
+  }
+
+  int32_t blocks_ahead[Shape::kPages];  // of the next turn
+  __device__ __forceinline__ void take_blocks_ahead() {
+#pragma unroll
+    for (int n = 0; n < Shape::kPages; ++n) blocks[n] = blocks_ahead[n];
   }
 
   // Sends for all pages of keys, or of values.
@@ -257,10 +346,8 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
         to + (kKeys ? Shape::key_place(kWarpSize + lane) : kWarpSize + lane) * 16;
 #pragma unroll
     for (int n = 0; n < Shape::kPages; ++n) {
-      const int first = base + n * kKvBlockTokens;
-      const bool sees_any = first < p.end && first + kKvBlockTokens > p.begin;
-      const auto block = static_cast<uint32_t>(sees_any ? p.blocks[n] : 0);
-      const std::byte* page = from + uint64_t{block} * static_cast<uint32_t>(a.block_bytes);
+      const std::byte* page =
+          from + uint64_t{static_cast<uint32_t>(blocks[n])} * static_cast<uint32_t>(a.block_bytes);
 #pragma unroll
       for (int c = 0; c < (kPieces + kWarpSize - 1) / kWarpSize; ++c) {
         const uint32_t at =
@@ -270,13 +357,16 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
                         page + c * kWarpSize * 16);
       }
     }
-    commit_copies();
   }
   // Sends for everything that there is room for.
   __device__ __forceinline__ void start() const {
     if (empty) return;
     copy_pages<true>();
-    if constexpr (Shape::kAtOnce) copy_pages<false>();
+    commit_copies();
+    if constexpr (Shape::kAtOnce) {
+      copy_pages<false>();
+      commit_copies();
+    }
   }
 
   __device__ __forceinline__ Bytes16 shared16(const void* at) const {
@@ -306,20 +396,22 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
       for (int i = 0; i < 4; ++i) {
         const int row = (g >> 1 & 1) * 8 + 2 * i + (g & 1);
         const Bytes16 k = shared16(rows + row * Shape::kRowBytes + place * 16);
-        float x[4] = {0, 0, 0, 0};
+        // Four words of a query are A as they lie: rows 0 to 7 have words 0 and 2, rows 8 to 15
+        // words 1 and 3. Each half of the rows is right in one product and of no use in the other.
+        float x[4] = {0, 0, 0, 0}, y[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int w = 0; w < 2; ++w) {
           const uint32_t first = k.r[2 * w] ^ kSigns, second = k.r[2 * w + 1] ^ kSigns;
-          mma_f16(x, q[w].x, 0, q[w].y, 0, bits_of(signed_bytes_to_half2(first, 0x4140U)),
-                  bits_of(signed_bytes_to_half2(first, 0x4342U)));
-          mma_f16(x, q[w].z, 0, q[w].w, 0, bits_of(signed_bytes_to_half2(second, 0x4140U)),
+          mma_f16(x, q[w].x, q[w].y, q[w].z, q[w].w, bits_of(signed_bytes_to_half2(first, 0x4140U)),
+                  bits_of(signed_bytes_to_half2(second, 0x4140U)));
+          mma_f16(y, q[w].x, q[w].y, q[w].z, q[w].w, bits_of(signed_bytes_to_half2(first, 0x4342U)),
                   bits_of(signed_bytes_to_half2(second, 0x4342U)));
         }
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& sum = score[4 * step + i][e];
-          const float scale = half_of(scales, 2 * i + e);
-          sum = c == 0 ? x[e] * scale : fmaf(x[e], scale, sum);
+          const float key = x[e] + y[2 + e], scale = half_of(scales, 2 * i + e);
+          sum = c == 0 ? key * scale : fmaf(key, scale, sum);
         }
       }
     }
@@ -398,10 +490,15 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
   }
 
   float out[Shape::kDimTiles][4];
-  float sums[4];                   // of queries 2 t and 2 t + 1; below, see add_values()
-  uint32_t exponents[kTiles];      // of query g, columns 2 t and 2 t + 1
-  float scale, added[kGroups][2];  // output = accumulator * scale + added, but for biases
-  float biases[kGroups][4];        // of these, sums to be taken off
+  // Of queries 2 t and 2 t + 1: int4, for g the group, exponents times scales, for kGroups + g
+  // times minima; then exponents.
+  float sums[4];
+  uint32_t exponents[kTiles];  // of query g, columns 2 t and 2 t + 1
+  // Sums of what codes are multiplied with, of two groups each.
+  static constexpr int kPairs = (kGroups + 1) / 2;
+  float biases[kPairs][4];
+  float scale;      // what these and accumulators are to be multiplied with
+  float reference;  // exponents of query g are relative to it
 
   // Eight halves of tokens side by side, in the order of score tiles.
   __device__ __forceinline__ Bytes16 in_tile_order(const Bytes16& x) const {
@@ -415,6 +512,24 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
     for (int i = 0; i < 4; ++i) {
       const int tile = 4 * step + i;
       x.r[i] &= (sees(tile, 0) ? 0x0000ffffU : 0) | (sees(tile, 1) ? 0xffff0000U : 0);
+    }
+  }
+
+  // What queries 2 t and 2 t + 1 have so far, but for sums of exponents.
+  __device__ __forceinline__ void multiply(float first, float second) {
+#pragma unroll
+    for (int m = 0; m < Shape::kDimTiles; ++m) {
+      out[m][0] *= first;
+      out[m][1] *= second;
+      out[m][2] *= first;
+      out[m][3] *= second;
+    }
+#pragma unroll
+    for (int c = 0; c < kPairs; ++c) {
+      biases[c][0] *= first;
+      biases[c][1] *= second;
+      biases[c][2] *= first;
+      biases[c][3] *= second;
     }
   }
 
@@ -435,31 +550,24 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
 #pragma unroll
         for (int i = 0; i < 4; ++i) largest = __hmax2(largest, as_half2(scales[step][c].r[i]));
       }
-      // Row 0 of A are ones, row 1 + c minima of group c.
+      // Rows of A: scales and minima of all groups; below, ones.
+      Bytes16 rows = {};
       if constexpr (kNibbles) {
-        const int c = min(max(g - 1, 0), kGroups - 1);
-        Bytes16 rows = in_tile_order(shared16(at + Shape::kMinsAt + c * 2 * kKvBlockTokens));
+        static_assert(Shape::kMinsAt == kGroups * 2 * kKvBlockTokens && 2 * kGroups <= 8);
+        rows = in_tile_order(shared16(at + min(g, 2 * kGroups - 1) * 2 * kKvBlockTokens));
         if (!whole) clear_unseen(step, rows);
-        const uint32_t kept = g > 0 && g <= kGroups ? 0xffffffffU : 0, ones = g == 0 ? kOnes : 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) rows.r[i] = (rows.r[i] & kept) | ones;
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-          mma_f16(sums, rows.r[2 * j], 0, rows.r[2 * j + 1], 0, exponents[4 * step + 2 * j],
-                  exponents[4 * step + 2 * j + 1]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-          mma_f16(sums, kOnes, kOnes, kOnes, kOnes, exponents[4 * step + 2 * j],
-                  exponents[4 * step + 2 * j + 1]);
       }
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        mma_f16(sums, rows.r[2 * j], kOnes, rows.r[2 * j + 1], kOnes, exponents[4 * step + 2 * j],
+                exponents[4 * step + 2 * j + 1]);
     }
     const unsigned exponent =
         __reduce_max_sync(kAllLanes, max(bits_of(largest) & 0xffffU, bits_of(largest) >> 16)) >> 10;
-    scale = 1;
+    float turn_scale = 1;
     if (exponent < 6 || exponent > 14) {
       const uint32_t factor = exponent < 29 ? (29 - exponent) << 10 : 0x0200U >> (exponent - 29);
-      scale = __uint_as_float((exponent + 127 - 14) << 23);
+      turn_scale = __uint_as_float((exponent + 127 - 14) << 23);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
@@ -471,6 +579,11 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
           }
         }
       }
+    }
+    if (turn_scale != scale) {
+      const float change = scale / turn_scale;  // powers of two
+      multiply(change, change);
+      scale = turn_scale;
     }
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -486,17 +599,14 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) biases[c][j] = 0;
-#pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const Bytes16& weights = scales[step][c];
 #pragma unroll
         for (int j = 0; j < 2; ++j)
-          mma_f16(biases[c], kOnes, kOnes, kOnes, kOnes, weights.r[2 * j], weights.r[2 * j + 1]);
+          mma_f16(biases[c / 2], c % 2 == 0 ? kOnes : 0, c % 2 == 0 ? 0 : kOnes,
+                  c % 2 == 0 ? kOnes : 0, c % 2 == 0 ? 0 : kOnes, weights.r[2 * j],
+                  weights.r[2 * j + 1]);
       }
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        added[c][e] = kNibbles ? __shfl_sync(kAllLanes, sums[e], 4 * (1 + c) + t) : 0;
     }
     constexpr int kLoads = Shape::kRowBytes / 16;  // of 16 rows of bytes
 #pragma unroll
@@ -527,9 +637,9 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
     }
   }
 
-  // Leaves exponents, and what they are relative to in shared memory. Returns whether that is not
-  // the unified maximum.
-  __device__ __forceinline__ bool exponentiate() {
+  // Leaves exponents; what there is of earlier turns becomes relative to what they are relative to.
+  // Returns whether that is not the unified maximum.
+  __device__ __forceinline__ bool exponentiate(bool first_turn) {
     if (!whole) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -543,20 +653,33 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) largest = fmaxf(largest, fmaxf(score[i][0], score[i][1]));
     largest *= a.scale_log2;
-    float reference = a.reference;
+    float turn_reference = a.reference;
     bool own = true;
     if constexpr (kUnified) own = !in_unified_range(a, p, largest);
     if (own) {
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-      reference = largest - kTopExponent;
+      turn_reference = largest - kTopExponent;
+    }
+    if (first_turn) {
+      reference = turn_reference;
+    } else if (__any_sync(kAllLanes, g < p.queries && turn_reference > reference)) {
+      const float before = reference;
+      reference = fmaxf(reference, turn_reference);
+      const float change = before == reference ? 1 : exp2_fast(before - reference);
+      const float first = __shfl_sync(kAllLanes, change, 8 * t);
+      const float second = __shfl_sync(kAllLanes, change, 8 * t + 4);
+      multiply(first, second);
+      sums[0] *= first;
+      sums[1] *= second;
+      sums[2] *= first;
+      sums[3] *= second;
     }
     const float offset = reference == -INFINITY ? 0 : reference;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
       exponents[i] = pack_half2(exp2_fast(fmaf(score[i][0], a.scale_log2, -offset)),
                                 exp2_fast(fmaf(score[i][1], a.scale_log2, -offset)));
-    if (t == 0) shared.references[warp][g] = reference;
     return own;
   }
 
@@ -571,35 +694,75 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
       }
       return false;
     }
-    wait_copies<Shape::kAtOnce ? 1 : 0>();
-    __syncwarp();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if constexpr (kNibbles) {
-        score_nibbles(step);
-      } else {
-        score_bytes(step);
-      }
-    }
-    if constexpr (!Shape::kAtOnce) {
-      __syncwarp();
-      copy_pages<false>();
-    }
-    const bool own = exponentiate();
 #pragma unroll
     for (int m = 0; m < Shape::kDimTiles; ++m) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) out[m][j] = 0;
     }
 #pragma unroll
+    for (int c = 0; c < kPairs; ++c) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) biases[c][j] = 0;
+    }
+#pragma unroll
     for (int j = 0; j < 4; ++j) sums[j] = 0;
-    wait_copies<0>();
-    __syncwarp();
-    add_values();
+    scale = 1;
+    bool own = false, first_turn = true;
+#pragma unroll 1
+    while (true) {
+      const bool more = base + Shape::kTurnTokens < p.last;
+      if (more) find_blocks(base + Shape::kTurnTokens, blocks_ahead);
+      // Keys of this turn are there, values and then keys of the next on their way.
+      wait_copies<Shape::kAtOnce ? 1 : 0>();
+      __syncwarp();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        if constexpr (kNibbles) {
+          score_nibbles(step);
+        } else {
+          score_bytes(step);
+        }
+      }
+      __syncwarp();
+      if constexpr (Shape::kAtOnce) {
+        if (more) take_blocks_ahead(), copy_pages<true>();
+        commit_copies();
+      } else {
+        copy_pages<false>();
+        commit_copies();
+      }
+      own |= exponentiate(first_turn);
+      wait_copies<Shape::kAtOnce ? 1 : 0>();
+      __syncwarp();
+      add_values();
+      if (!more) break;
+      __syncwarp();
+      if constexpr (Shape::kAtOnce) {
+        copy_pages<false>();
+      } else {
+        take_blocks_ahead();
+        copy_pages<true>();
+      }
+      commit_copies();
+      base += Shape::kTurnTokens;
+      whole = is_whole();
+      first_turn = false;
+    }
     __syncwarp();  // outputs take the place of pages
+    if (t == 0) shared.references[warp][g] = reference;
     if (g == 0) {
-      shared.sums[warp][2 * t] = sums[0];
-      shared.sums[warp][2 * t + 1] = sums[1];
+      shared.sums[warp][2 * t] = sums[2];
+      shared.sums[warp][2 * t + 1] = sums[3];
+    }
+    float added[kGroups][2] = {};
+    if constexpr (kNibbles) {
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          added[c][e] = fmaf(__shfl_sync(kAllLanes, sums[e], 4 * c + t), Shape::kMiddle,
+                             __shfl_sync(kAllLanes, sums[e], 4 * (kGroups + c) + t));
+      }
     }
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -609,8 +772,8 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
 #pragma unroll
       for (int m = 0; m < Shape::kDimTiles; ++m) {
         const int d = Shape::dim_of(m, 0, g), c = m / 4;
-        const float bias = kNibbles && m % 2 == 1 ? Shape::kHighBias : Shape::kBias;
-        const float more = fmaf(biases[c][e] * scale, -bias, added[c][e]);
+        const float bias = (m % 2 == 1 ? Shape::kHighBias : Shape::kBias) + Shape::kMiddle;
+        const float more = fmaf(biases[c / 2][c % 2 * 2 + e] * scale, -bias, added[c][e]);
         *reinterpret_cast<float2*>(to + d) =
             make_float2(fmaf(out[m][e], scale, more), fmaf(out[m][2 + e], scale, more));
       }

@@ -35,7 +35,12 @@ struct DecodeShape;
 
 template <int kDim, int kBufferCount>
 struct DecodeShape<KvType::kF16, kDim, kBufferCount> {
+  using Place = PartPlace;
+  __device__ __forceinline__ static bool find(const DecodeArgs& a, Place& p) {
+    return find_place(a, p);
+  }
   static constexpr int kWarps = kDecodeWarps;
+  static constexpr int kWarpTokens = 32;
   static constexpr int kRowBytes = 2 * kDim;
   static constexpr int kQueryDims = (kDim + 31) / 32 * 32;
   // Rows of queries in shared memory, apart so that lanes hit different banks.

@@ -17,11 +17,15 @@
 namespace spillway::cuda {
 
 constexpr int kPartTokens = 256;  // where rows are split: part of the numerics
+// Parts of quantized rows that see many tokens are 2 or 4 times as long: what is done once for each
+// part takes as long as a hundred tokens of int4.
+constexpr int kTwoFrom = 512, kFourFrom = 4096;
 constexpr int kMergeParts = 16;
 constexpr int kTileQueries = 8;  // query heads of a kv head that share a block
 constexpr int kDecodeWarps = 8;
 constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
-constexpr int kMostWarpBlocks = 4;  // of a warp's tokens
+constexpr int kWarpBlocks = kPartTokens / kDecodeWarps / kKvBlockTokens;  // of a warp's tokens
+constexpr int kMostWarpBlocks = 4;
 
 struct DecodeArgs : AttentionArgs {
   int tiles = 0;  // of queries, over all kv heads
@@ -29,6 +33,8 @@ struct DecodeArgs : AttentionArgs {
   int max_parts = 0;
   FastDivisor by_tiles = {}, by_max_rows = {}, by_max_parts = {}, by_tiles_per_head = {};
   bool whole_rows = false;  // one block goes over all parts: nothing to merge
+  bool long_parts = false;  // see part_shift()
+  int expected = 0;         // tokens that the longest row sees, or more
   bool early = false;       // read batch and KV of earlier steps before wait_for_previous()
   // Of the unified maximum: where largest scores may lie, in scale_log2's unit.
   float low = 0, high = 0;
@@ -38,6 +44,13 @@ struct DecodeArgs : AttentionArgs {
   bool merge_inside = false;     // by the blocks that come last
   unsigned* counters = nullptr;  // [sequences * max_rows][tiles][1 + groups of parts]
 };
+
+// Parts of a row that sees so many tokens have 2^this tokens.
+__device__ __forceinline__ int part_shift(bool long_parts, int seen) {
+  constexpr int kShift = 8;
+  static_assert(1 << kShift == kPartTokens);
+  return kShift + (long_parts ? (seen > kTwoFrom) + (seen > kFourFrom) : 0);
+}
 
 // What a block works at.
 struct PartPlace {
@@ -55,16 +68,16 @@ struct PartPlace {
   int32_t blocks[kMostWarpBlocks];  // of this warp's tokens, as far as the row goes
 };
 
-// For one of kWarps warps of a block. False: a surplus block.
-template <int kWarps>
+// For parts of kPartTokens. False: a surplus block.
 __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
-  constexpr int kWarpBlocks = kPartTokens / kWarps / kKvBlockTokens;
-  static_assert(kWarpBlocks <= kMostWarpBlocks);
-  unsigned tile, part, r;
-  const unsigned part_index = a.by_tiles.divide(blockIdx.x, tile);
-  const auto sequence_row = static_cast<int>(a.by_max_parts.divide(part_index, part));
-  p.sequence = static_cast<int>(a.by_max_rows.divide(static_cast<unsigned>(sequence_row), r));
-  p.part = static_cast<int>(part);
+  unsigned rest = blockIdx.x;
+  const int tile = static_cast<int>(rest % a.tiles);
+  rest /= a.tiles;
+  p.part = static_cast<int>(rest % a.max_parts);
+  rest /= a.max_parts;
+  const int sequence_row = static_cast<int>(rest);
+  p.sequence = sequence_row / a.max_rows;
+  const int r = sequence_row % a.max_rows;
   // On their way together with the lengths, unless these say where a window begins.
   const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
   const int warp_block = static_cast<int>(threadIdx.x) / kWarpSize * kWarpBlocks;
@@ -73,9 +86,9 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   for (int i = 0; i < kWarpBlocks; ++i)
     p.blocks[i] = a.window == 0 && early + i < a.batch.table_stride ? table[early + i] : 0;
   const int rows = a.batch.rows[p.sequence];
-  if (static_cast<int>(r) >= rows) return false;
+  if (r >= rows) return false;
   p.start = a.batch.start[p.sequence];
-  p.end = p.start + static_cast<int>(r) + 1;
+  p.end = p.start + r + 1;
   p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
   p.first_part = p.begin / kPartTokens;
   p.parts = (p.end + kPartTokens - 1) / kPartTokens - p.first_part;
@@ -86,13 +99,13 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
     for (int i = 0; i < kWarpBlocks; ++i)
       p.blocks[i] = (block + i) * kKvBlockTokens < p.end ? table[block + i] : 0;
   }
-  p.row = a.batch.first_row[p.sequence] + static_cast<int>(r);
-  unsigned in_head;
-  p.kv_head = static_cast<int>(a.by_tiles_per_head.divide(tile, in_head));
-  const int first = static_cast<int>(in_head) * kTileQueries;
+  p.row = a.batch.first_row[p.sequence] + r;
+  const int tiles_per_head = a.tiles / a.kv_heads;
+  p.kv_head = tile / tiles_per_head;
+  const int first = tile % tiles_per_head * kTileQueries;
   p.first_query = p.kv_head * a.group + first;
   p.queries = min(kTileQueries, a.group - first);
-  p.tile_index = static_cast<int64_t>(sequence_row) * a.tiles + static_cast<int>(tile);
+  p.tile_index = static_cast<int64_t>(sequence_row) * a.tiles + tile;
   return true;
 }
 
@@ -168,7 +181,8 @@ struct RowParts {
     const int rows = a.batch.rows[sequence], end = a.batch.start[sequence] + r + 1;
     row = a.batch.first_row[sequence] + r;
     const int begin = a.window > 0 ? max(0, end - a.window) : 0;
-    if (r < rows) parts = (end + kPartTokens - 1) / kPartTokens - begin / kPartTokens;
+    const int shift = part_shift(a.long_parts, end - begin);
+    if (r < rows) parts = ((end - 1) >> shift) + 1 - (begin >> shift);
     const int in_group = head % a.group, tile_in_head = in_group / kTileQueries;
     const int tile = head / a.group * (a.tiles / a.kv_heads) + tile_in_head;
     const int query = in_group % kTileQueries;
