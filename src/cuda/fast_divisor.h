@@ -19,14 +19,12 @@ struct FastDivisor {
         1;
   }
 
-#ifdef __CUDACC__
-  // The quotient; the remainder goes to `rest`.
-  __device__ __forceinline__ unsigned divide(unsigned x, unsigned& rest) const {
-    const unsigned quotient = (__umulhi(x, multiplier) + x) >> shift;
+  // The quotient; the remainder goes to `rest`. For kernels as well (relaxed constexpr).
+  constexpr unsigned divide(unsigned x, unsigned& rest) const {
+    const unsigned quotient = (static_cast<unsigned>(uint64_t{x} * multiplier >> 32) + x) >> shift;
     rest = x - quotient * divisor;
     return quotient;
   }
-#endif
 };
 
 }  // namespace spillway::cuda
