@@ -275,13 +275,6 @@ constexpr PrefillWay kPrefillWays[] = {
     {"one block per tile", false, {.persistent = false}},
     {"not chained", false, {.chained = false}},
     {"all heads at once", false, {.sections = false}},
-    {"no turns", false, {.ordered = false}},
-    {"no turns, unified", true, {.ordered = false}},
-    {"1/8 polynomials", false, {.polynomials = 1}},
-    {"1/4 polynomials", false, {.polynomials = 2}},
-    {"1/4 polynomials, unified", true, {.polynomials = 2}},
-    {"other rows, 1/8 pol.", false, {.polynomials = 1, .other_rows = true}},
-    {"other rows, 1/4 pol., uni.", true, {.polynomials = 2, .other_rows = true}},
     {"other block rows", false, {.other_rows = true}},
     {"other block rows, unified", true, {.other_rows = true}},
 };

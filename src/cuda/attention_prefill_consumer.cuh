@@ -9,23 +9,8 @@ namespace spillway::cuda::prefill {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// 2^x to 2^-13.7 without the unit that exp2_fast() needs. x is clamped to what an F32 can hold:
-// below, to something that is zero in F16.
-template <bool kBounded>
-__device__ __forceinline__ float exp2_polynomial(float x) {
-  constexpr float kRound = 12582912;  // adding it leaves an integer in the lowest bits
-  x = fmaxf(x, -126);
-  if constexpr (!kBounded) x = fminf(x, 127);
-  const float shifted = x + kRound;
-  const float rest = x - (shifted - kRound);
-  float y = fmaf(0.05517179146409035F, rest, 0.24261145293712616F);
-  y = fmaf(y, rest, 0.6932609677314758F);
-  y = fmaf(y, rest, 0.9999280571937561F);
-  return __uint_as_float(__float_as_uint(y) + (__float_as_uint(shifted) << 23));
-}
-
-// One warpgroup. Of 8 exponents kPolynomials are computed by multiplications.
-template <int kDim, int kGroups, bool kOrdered, int kPolynomials>
+// One warpgroup.
+template <int kDim, int kGroups>
 struct Consumer {
   using Shape = prefill::Shape<kDim, kGroups>;
   static constexpr int kOutputs = kDim / 2;
@@ -44,13 +29,11 @@ struct Consumer {
   }
   // Turns at the tensor cores, in the order of the warpgroups.
   __device__ __forceinline__ void take_turn() const {
-    if constexpr (kOrdered) asm volatile("bar.sync %0, 256;" ::"r"(8 + group) : "memory");
+    asm volatile("bar.sync %0, 256;" ::"r"(8 + group) : "memory");
   }
   __device__ __forceinline__ void pass_turn() const {
-    if constexpr (kOrdered) {
-      asm volatile("bar.arrive %0, 256;" ::"r"(8 + (group + 1 == kGroups ? 0 : group + 1))
-                   : "memory");
-    }
+    asm volatile("bar.arrive %0, 256;" ::"r"(8 + (group + 1 == kGroups ? 0 : group + 1))
+                 : "memory");
   }
   // What this warpgroup has written to shared memory is there for its products.
   __device__ __forceinline__ void publish_writes() const {
@@ -183,8 +166,7 @@ struct Consumer {
     float added[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
-      const float x = fmaf(s[i], a.scale_log2, -offset[i / 2 % 2]);
-      s[i] = i % 8 >= 8 - kPolynomials ? exp2_polynomial<!kUnified>(x) : exp2_fast(x);
+      s[i] = exp2_fast(fmaf(s[i], a.scale_log2, -offset[i / 2 % 2]));
       added[i / 2 % 2] += s[i];
     }
     sum[0] += added[0];  // of this lane's tokens

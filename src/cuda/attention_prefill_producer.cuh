@@ -15,7 +15,8 @@ constexpr float kRescaleAt = 8;  // see attention_prefill.cu
 // Exponents of the unified maximum: the range's highest score is 2^15. A row whose sum is 1 or more
 // loses no more to F16's smallest numbers than one whose largest exponent is 1.
 constexpr float kTopExponent = 15, kSmallestSum = 1;
-constexpr int kManyFailures = 16, kMaxFailures = 32;  // some may be on their way
+// Pieces kept for later: when there are many they are done; some more may be on their way then.
+constexpr int kManyFailures = 16, kMaxFailures = 32;
 
 struct Maps {
   CUtensorMap q;     // [rows][heads * head_dim], boxes of a block's rows
@@ -157,31 +158,45 @@ struct KeyProducer {
     }
   }
 
-  // All pieces, then those that have failed.
+  // All before is done; how many pieces have failed.
+  __device__ __forceinline__ int flush(int lane) {
+    const RingPlace<kQueryStages> at = queries;
+    tell(PrefillWork::kFlush, lane);
+    wait_barrier(shared32(&memory.shared.queries_empty[at.stage]), at.parity ^ 1);
+    return memory.shared.failures;
+  }
+  __device__ __forceinline__ bool many_failed(int lane) const {
+    int failures = 0;
+    if (lane == 0) failures = *const_cast<volatile int*>(&memory.shared.failures);
+    return __shfl_sync(kAllLanes, failures, 0) >= kManyFailures;
+  }
+
+  // Every piece is tried relative to the unified maximum first, whatever this block has had before:
+  // its bits do not depend on who takes it when.
   __device__ __forceinline__ void run(int lane) {
     int piece = static_cast<int>(blockIdx.x);
-    int repeated = -1, failures = 0;
+    int repeated = -1, failures = 0;  // of those that have failed: the next to be done again
     for (;;) {
-      if (repeated < 0 && piece >= order.pieces) {
-        if (lane == 0) order.leave();
-        if (!kUnified) break;
-        const RingPlace<kQueryStages> at = queries;
-        tell(PrefillWork::kFlush, lane);
-        wait_barrier(shared32(&memory.shared.queries_empty[at.stage]), at.parity ^ 1);
-        failures = memory.shared.failures;
-        repeated = 0;
+      const bool ends = piece >= order.pieces;
+      if (repeated < 0) {
+        if (ends && lane == 0) order.leave();
+        if (ends && !kUnified) break;
+        if (kUnified && (ends || many_failed(lane))) failures = flush(lane), repeated = 0;
       }
-      if (kUnified && repeated >= 0) {
-        if (repeated == failures) break;
-        piece = memory.shared.failed[repeated++];
+      const bool again = kUnified && repeated >= 0;
+      if (again && repeated == failures) {
+        if (ends) break;
+        __syncwarp();
+        if (lane == 0) memory.shared.failures = 0;
+        repeated = -1;
+      } else {
+        int next = 0;
+        if (lane == 0 && !again) next = order.next(piece);
+        const int current = again ? memory.shared.failed[repeated++] : piece;
+        PrefillPlace p;
+        if (order.find(a, Shape::kRows, current, p)) produce(p, current, kUnified && !again, lane);
+        if (!again) piece = __shfl_sync(kAllLanes, next, 0);
       }
-      int next = 0;
-      if (lane == 0 && repeated < 0) next = order.next(piece);
-      const bool unified = kUnified && repeated < 0 &&
-                           *const_cast<volatile int*>(&memory.shared.failures) < kManyFailures;
-      PrefillPlace p;
-      if (order.find(a, Shape::kRows, piece, p)) produce(p, piece, unified, lane);
-      piece = __shfl_sync(kAllLanes, next, 0);
     }
     tell(PrefillWork::kStop, lane);
   }

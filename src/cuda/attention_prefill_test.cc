@@ -23,9 +23,7 @@ class AttentionPrefillTest : public ::testing::Test {
     const GuardedBuffer scratch(
         std::vector<std::byte>(attention_prefill_scratch_bytes(), std::byte{0}));
     const PrefillVariant variants[] = {
-        {},
-        {.ordered = false, .persistent = false},
-        {.chained = false, .sections = false, .polynomials = 2, .other_rows = true}};
+        {}, {.persistent = false}, {.chained = false, .sections = false, .other_rows = true}};
     for (const bool unified : {false, true}) {
       for (const PrefillVariant& variant : variants) {
         if (c.kv_type != KvType::kF16 && (unified || &variant != variants)) continue;

@@ -10,11 +10,9 @@ struct PrefillArgs;
 
 // How it works.
 struct PrefillVariant {
-  bool ordered = true;      // warpgroups take turns at the tensor cores
   bool persistent = true;   // blocks go on with what is left; else one for each tile of rows
   bool chained = true;      // the end of one tile of rows overlaps the start of the next
   bool sections = true;     // so many heads at once as L2 can hold; else all
-  int polynomials = 0;      // of 8 exponents so many by polynomials: 0, 1 or 2
   bool other_rows = false;  // heads of 64: the other of blocks of 128 and of 192 rows
 };
 
