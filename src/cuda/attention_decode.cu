@@ -227,8 +227,13 @@ void launch_mma_of(const DecodeArgs& a, bool unified, cudaStream_t stream) {
     int device = 0, limit = 0;
     SPW_CUDA_CHECK(cudaGetDevice(&device));
     SPW_CUDA_CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    // More blocks with fewer buffers each are faster at the usual size (H200: 90% of HBM, not 86%).
-    if (kDim == 128 || static_cast<int>(sizeof(DecodeShared<kType, kDim, kMany>)) > limit)
+    // More blocks with fewer buffers each are faster at the usual size (H200: 90% of HBM, not 86%),
+    // unless there are not enough of them.
+    int sms = 0;
+    SPW_CUDA_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+    const int64_t blocks = int64_t{a.tiles} * a.max_parts * a.batch.sequences * a.max_rows;
+    if ((kDim == 128 && blocks > sms) ||
+        static_cast<int>(sizeof(DecodeShared<kType, kDim, kMany>)) > limit)
       return launch_mma_with<kType, kDim, kFew>(a, unified, stream);
   }
   launch_mma_with<kType, kDim, kMany>(a, unified, stream);

@@ -138,6 +138,12 @@ void CudaOps::rope_and_append(const Activations& q, const Activations& k, const 
                               const Activations& angles, RopeStyle style, const KvLayerView& kv,
                               std::span<const SequenceSpan> spans) {
   if (spans.empty()) return;
+  cuda::rope_and_append(append_call(q, k, v, angles, style, kv, spans), stream_);
+}
+
+AppendCall CudaOps::append_call(const Activations& q, const Activations& k, const Activations& v,
+                                const Activations& angles, RopeStyle style, const KvLayerView& kv,
+                                std::span<const SequenceSpan> spans) {
   StepShape shape;
   const BatchView batch = tables_.device_of(spans, shape);
   SPW_ASSERT(angles.empty() || angles.dtype == DType::kF32);
@@ -151,7 +157,7 @@ void CudaOps::rope_and_append(const Activations& q, const Activations& k, const 
   call.style = style;
   call.kv = kv;
   call.batch = batch;
-  cuda::rope_and_append(call, stream_);
+  return call;
 }
 
 void CudaOps::attention(const Activations& q, const KvLayerView& kv,
@@ -188,7 +194,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
     call.batch = without_first(batch, decoding);
     const size_t bytes = attention_prefill_scratch_bytes();
     const AttentionScratch scratch{grown(prefill_scratch_, bytes, /*zeroed=*/true), bytes};
-    attention_prefill(call, UnifiedMax(), shape.max_rows, scratch, stream_);
+    attention_prefill(call, unified_, shape.max_rows, scratch, stream_);
   }
 }
 

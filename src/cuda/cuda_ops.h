@@ -11,6 +11,7 @@
 
 #include "cuda/graph_cache.h"
 #include "cuda/kernel_args.h"
+#include "cuda/kv_append.h"
 #include "cuda/linear.h"
 #include "cuda/linear_library.h"
 #include "cuda/step_tables.h"
@@ -53,6 +54,9 @@ class CudaOps final : public Ops {
   void rope_and_append(const Activations& q, const Activations& k, const Activations& v,
                        const Activations& angles, RopeStyle style, const KvLayerView& kv,
                        std::span<const SequenceSpan> spans) override;
+  void project_and_append(const Projection& q, const Projection& k, const Projection& v,
+                          const Activations& x, const Activations& angles, RopeStyle style,
+                          const KvLayerView& kv, std::span<const SequenceSpan> spans) override;
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override;
   void activate(ActivationKind kind, const Activations& x) override;
@@ -75,6 +79,9 @@ class CudaOps final : public Ops {
   void multiply_by_library(const LinearCall& call);
   InflectionPoints points_for(const LinearCall& call) const;
   LinearPart part_of(const Projection& projection) const;
+  AppendCall append_call(const Activations& q, const Activations& k, const Activations& v,
+                         const Activations& angles, RopeStyle style, const KvLayerView& kv,
+                         std::span<const SequenceSpan> spans);
   Activations as_type(const Activations& x, DType type);
   const float* constant(std::span<const float> values);
 

@@ -82,6 +82,28 @@ void CudaOps::linears(std::span<const Projection> parts, const Activations& x) {
   }
 }
 
+void CudaOps::project_and_append(const Projection& q, const Projection& k, const Projection& v,
+                                 const Activations& x, const Activations& angles, RopeStyle style,
+                                 const KvLayerView& kv, std::span<const SequenceSpan> spans) {
+  LinearCall call;
+  call.parts[0] = part_of(q);
+  call.parts[1] = part_of(k);
+  call.parts[2] = part_of(v);
+  call.count = 3;
+  call.x = x;
+  const bool together = spans.size() == 1 && spans[0].rows == 1 && x.rows == 1 &&
+                        is_plain(q.w.dtype) && x.dtype == q.w.dtype &&
+                        go_together(call.parts[0], call.parts[1]) &&
+                        go_together(call.parts[0], call.parts[2]);
+  if (together && !deterministic_ && !left_out_.gemv &&
+      kernel_at(points_for(call), 1) == LinearKernel::kGemv) {
+    const AppendCall append = append_call(q.out, k.out, v.out, angles, style, kv, spans);
+    only_16_bit_ &= q.w.dtype != DType::kF32;
+    if (can_append(call, append)) return linear_gemv_append(call, append, stream_);
+  }
+  Ops::project_and_append(q, k, v, x, angles, style, kv, spans);
+}
+
 void CudaOps::activated_linear(ActivationKind kind, const Projection& up, const Activations& x) {
   LinearCall call;
   call.parts[0] = part_of(up);

@@ -23,6 +23,7 @@
 #include <string>
 
 #include "cuda/kernel_args.h"
+#include "cuda/kv_append.h"
 #include "device/tuning.h"
 
 namespace spillway::cuda {
@@ -73,6 +74,10 @@ std::string gemv_variant_name(int index);
 bool gemv_supports(int index, const LinearProblem& problem);
 LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& gpu);
 void linear_gemv(const LinearCall& call, const LinearVariant& variant, cudaStream_t stream);
+// q, k and v of one token (three parts), rotated, k and v straight to their F16 pages: no launch of
+// rope_and_append() and nothing in between. Only where can_append().
+bool can_append(const LinearCall& call, const AppendCall& append);
+void linear_gemv_append(const LinearCall& call, const AppendCall& append, cudaStream_t stream);
 
 // --- Flat: up to kFlatTokens tokens (those of linear_staged.cu: any). Falls back to linear_gemv
 // where tensor cores do not serve: F32 weights, rows that are not multiples of 16 bytes, before
@@ -83,13 +88,9 @@ bool flat_supports(int index, const LinearProblem& problem);
 LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu);
 // In steps whose launches overlap, of up to kOverlapTokens tokens: kernels whose next one can begin
 // to load its weights (linear_stream.cu). One alone is a little slower than the library's, a whole
-// step of them faster: H200, OPT-6.7B, 32 sequences, 9%; Llama-2-7B, 8 sequences, 6%.
+// step of them faster: H200, OPT-6.7B, 32 sequences, 9%; Llama-2-7B, 8 sequences, 14%.
 inline constexpr int kOverlapTokens = 32;
 LinearVariant plan_overlapping(const LinearProblem& problem, const GpuShape& gpu);
-// Takes every variant that flat_supports(), with any number of splits. In linear_staged.cu these
-// are slices of k: at least one (0 is 1), at most one per 64 columns, one where their sums find no
-// room in the scratch memory. In linear_stream.cu they are the blocks of the grid: 0 lets it
-// choose; no more than there are tiles of 64 columns, or than find room.
 void linear_flat(const LinearCall& call, const LinearVariant& variant, const LinearScratch& scratch,
                  cudaStream_t stream);
 

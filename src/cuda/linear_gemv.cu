@@ -11,18 +11,24 @@
 
 #include "cuda/linear.h"
 #include "cuda/linear_params.cuh"
+#include "cuda/qkv_append.cuh"
 
 namespace spillway::cuda {
 namespace {
 
 constexpr int kWarps = 4;  // of a block; small blocks leave no gap when they end
 
+// What becomes of sums besides what LinearParams says: nothing.
+struct NoAppend {};
+
 // M tokens, R rows per warp (gated: R / 2 of each matrix), U pieces in flight per row, KW warps
 // that share the columns of their rows.
-template <class T, int M, int R, int U, int KW>
+template <class T, int M, int R, int U, int KW, class Append = NoAppend>
 __global__ void __launch_bounds__(32 * kWarps)
-    gemv_kernel(const __grid_constant__ LinearParams p, int groups, bool prefetch_l2) {
-  static_assert(M * R <= 32 && kWarps % KW == 0);
+    gemv_kernel(const __grid_constant__ LinearParams p, int groups, bool prefetch_l2,
+                const __grid_constant__ Append append) {
+  constexpr bool kAppends = !std::is_same_v<Append, NoAppend>;
+  static_assert(M * R <= 32 && kWarps % KW == 0 && (!kAppends || (M == 1 && R == 2)));
   constexpr int V = Vector16<T>::kCount;
   constexpr int kPieceBytes = 512;  // of a warp
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, kw = warp % KW;
@@ -37,7 +43,8 @@ __global__ void __launch_bounds__(32 * kWarps)
   for (int r = 0; r < R; ++r) {
     const bool up = gated && r >= R / 2;
     const std::byte* w = p.part[up ? 1 : place.part].w;
-    const int index = min(place.row + (up ? r - R / 2 : r), n - 1);
+    int index = min(place.row + (up ? r - R / 2 : r), n - 1);
+    if constexpr (kAppends) index = append.row_of(place.part, place.row / 2, r);
     row[r] = w + (int64_t{index} * p.k) * sizeof(T) + kw * kPieceBytes + lane * 16;
   }
   const int first_column = kw * 32 * V + lane * V;
@@ -64,6 +71,8 @@ __global__ void __launch_bounds__(32 * kWarps)
     }
   }
   wait_for_previous();
+  float2 angle = {};
+  if constexpr (kAppends) angle = append.angle_of(place.part, place.row / 2);
 
   // Past the end of a row weights are zero and x is read again from its last piece.
   const std::byte* x[M];
@@ -116,6 +125,16 @@ __global__ void __launch_bounds__(32 * kWarps)
 #pragma unroll
       for (int i = 1; i < KW; ++i) mine += parts[warp + i][lane];
     }
+  }
+  if constexpr (kAppends) {
+    const int row = append.row_of(place.part, place.row / 2, lane % 2);
+    const float* const bias = p.part[place.part].bias;
+    if (bias != nullptr && lane < 2) mine += bias[row];
+    const float other = __shfl_xor_sync(~0u, mine, 1);
+    // The first of a pair: u cos - w sin; the second: u sin + w cos.
+    const float x = lane == 0 ? mine * angle.x - other * angle.y : other * angle.y + mine * angle.x;
+    if (wanted < groups && lane < 2) append.store(p, place.part, row, x);
+    return;
   }
   const int token = lane / R, r = lane % R;
   const float up = __shfl_down_sync(~0u, mine, R / 2);
@@ -175,7 +194,7 @@ void launch_shape(const LinearParams& p, bool prefetch_l2, cudaStream_t stream) 
   const int groups = row_groups(p, p.epilogue == Epilogue::kGated ? s.rows / 2 : s.rows);
   constexpr int per_block = kWarps / s.k_warps;
   launch(gemv_kernel<T, M, s.rows, s.unroll, s.k_warps>, dim3((groups + per_block - 1) / per_block),
-         dim3(32 * kWarps), 0, stream, p, groups, prefetch_l2);
+         dim3(32 * kWarps), 0, stream, p, groups, prefetch_l2, NoAppend());
 }
 
 template <class T, int M>
@@ -211,6 +230,14 @@ void run(const LinearCall& call, const LinearVariant& variant, cudaStream_t stre
   }
 }
 
+template <class T>
+void run_append(const LinearCall& call, const QkvAppend& append, cudaStream_t stream) {
+  const LinearParams p = params_of(call);
+  const int groups = row_groups(p, 2);
+  launch(gemv_kernel<T, 1, 2, 4, 4, QkvAppend>, dim3(static_cast<unsigned>(groups)),
+         dim3(32 * kWarps), 0, stream, p, groups, false, append);
+}
+
 }  // namespace
 
 int gemv_variants() { return kShapeCount; }
@@ -244,6 +271,19 @@ void linear_gemv(const LinearCall& call, const LinearVariant& variant, cudaStrea
       return run<__nv_bfloat16>(call, variant, stream);
     default:
       return run<float>(call, variant, stream);
+  }
+}
+
+void linear_gemv_append(const LinearCall& call, const AppendCall& append, cudaStream_t stream) {
+  SPW_ASSERT(can_append(call, append));
+  const QkvAppend qkv = qkv_append(append);
+  switch (call.parts[0].w.dtype) {
+    case DType::kF16:
+      return run_append<__half>(call, qkv, stream);
+    case DType::kBF16:
+      return run_append<__nv_bfloat16>(call, qkv, stream);
+    default:
+      return run_append<float>(call, qkv, stream);
   }
 }
 

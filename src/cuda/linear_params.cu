@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/linear.h"
 #include "cuda/linear_params.cuh"
+#include "cuda/qkv_append.cuh"
 
 namespace spillway::cuda {
 namespace {
@@ -94,6 +95,31 @@ int row_groups(const LinearParams& p, int rows) {
     groups += (p.part[i].n + rows - 1) / rows;
   }
   return groups;
+}
+
+bool can_append(const LinearCall& call, const AppendCall& append) {
+  const KvLayerView& kv = append.kv;
+  const int64_t kv_rows = int64_t{kv.kv_heads} * kv.head_dim;
+  return call.count == 3 && call.x.rows == 1 && call.epilogue == Epilogue::kStore &&
+         is_vector_aligned(call) && kv.type == KvType::kF16 && append.angles != nullptr &&
+         append.rope_dims == kv.head_dim && kv.head_dim % 2 == 0 && append.batch.sequences == 1 &&
+         call.parts[0].w.rows % kv.head_dim == 0 && call.parts[1].w.rows == kv_rows &&
+         call.parts[2].w.rows == kv_rows;
+}
+
+QkvAppend qkv_append(const AppendCall& append) {
+  const KvLayerView& kv = append.kv;
+  return {
+      .angles = append.angles,
+      .interleaved = append.style == RopeStyle::kInterleaved,
+      .head_dim = kv.head_dim,
+      .k_plane = kv.k,
+      .v_plane = kv.v,
+      .block_bytes = kv.block_bytes(),
+      .page_bytes = static_cast<int>(KvPageLayout(kv.type, kv.head_dim).bytes),
+      .position = append.batch.start,
+      .block_table = append.batch.block_table,
+  };
 }
 
 }  // namespace spillway::cuda

@@ -199,6 +199,15 @@ class Ops {
     }
     kv_append(k, v, kv, spans);
   }
+  // linears() of these three, then rope_and_append() of what they give. q.out is then rotated; what
+  // k.out and v.out hold is not said.
+  virtual void project_and_append(const Projection& q, const Projection& k, const Projection& v,
+                                  const Activations& x, const Activations& angles, RopeStyle style,
+                                  const KvLayerView& kv, std::span<const SequenceSpan> spans) {
+    const Projection parts[] = {q, k, v};
+    linears(parts, x);
+    rope_and_append(q.out, k.out, v.out, angles, style, kv, spans);
+  }
   // Causal attention of q [rows, heads * head_dim] over each span's KV (appended before), into out
   // of q's shape.
   virtual void attention(const Activations& q, const KvLayerView& kv,

@@ -372,13 +372,24 @@ void Decoder::attention_block(const LayerWeights& w, int index, KvCache& kv,
       {w.query.weight, w.query.bias, qkv.columns(0, spec_.q_dim())},
       {w.key.weight, w.key.bias, qkv.columns(spec_.q_dim(), spec_.kv_dim())},
       {w.value.weight, w.value.bias, qkv.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim())}};
-  ops_.linears(parts, input);
   const Activations attended = inner(attended_, batch.tokens, spec_.q_dim());
-  attend(index, kv, batch, qkv, attended);
+  if (batch.on_host.rows == 0 && batch.swaps.empty()) {
+    const Activations& q = parts[0].out;
+    const KvLayerView view = kv.layer(index);
+    const std::span<const SequenceSpan> spans = batch.resident.spans;
+    ops_.project_and_append(parts[0], parts[1], parts[2], input, angles_of(batch), spec_.rope.style,
+                            view, spans);
+    if (observer_) observer_(q, view, spans, attention_params());
+    ops_.attention(q, view, spans, attention_params(), attended);
+  } else {
+    ops_.linears(parts, input);
+    attend(index, kv, batch, qkv, attended);
+  }
   linear(w.attention_out, attended, x, LinearMode::kAccumulate);
 }
 
-// The host's rows first: it works on them while the device attends to its own.
+// Of sequences whose KV is in several places. The host's rows first: it works on them while the
+// device attends to its own.
 void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Activations& qkv,
                      const Activations& attended) {
   const AttentionParams params = attention_params();

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kv_append and attention over shuffled, poisoned pages.
+#include <cstdlib>
+#include <cstring>
+
 #include "tests/parity/attention_step.h"
 #include "tests/parity/paged_kv.h"
 #include "tests/parity/parity_device.h"
@@ -151,6 +154,77 @@ TEST_P(AttentionParityTest, LargeScoresStayFinite) {
   check({.type = KvType::kF32, .deviation = 30}, {{300, 20}});
   check({.type = KvType::kF32, .deviation = 1e6F}, {{300, 3}});
   check({.type = KvType::kF32, .deviation = 1e-6F}, {{300, 3}});
+}
+
+// A device may have one kernel for the projections and what follows them: the pages then hold what
+// the ops one after the other leave there, and nothing else is written.
+TEST_P(AttentionParityTest, ProjectsAndAppendsAsSingleOpsDo) {
+  struct Shape {
+    int heads, kv_heads, head_dim, rope_dims;
+    RopeStyle style;
+    bool bias;
+    int32_t start, rows;
+  };
+  const int64_t k = 96;
+  for (const Shape& s : {Shape{4, 4, 64, 64, RopeStyle::kHalves, false, 37, 1},
+                         Shape{6, 2, 128, 128, RopeStyle::kHalves, true, 0, 1},
+                         Shape{4, 1, 64, 64, RopeStyle::kInterleaved, true, 63, 1},
+                         Shape{4, 2, 64, 32, RopeStyle::kHalves, true, 15, 1},
+                         Shape{4, 2, 24, 24, RopeStyle::kHalves, false, 16, 5}}) {
+    for (const KvType type : kAllKvTypes) {
+      SCOPED_TRACE(testing::Message() << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim
+                                      << ", rope " << s.rope_dims << ", " << kv_type_name(type));
+      const int64_t q_dim = int64_t{s.heads} * s.head_dim,
+                    kv_dim = int64_t{s.kv_heads} * s.head_dim;
+      const Matrix x(device_, s.rows, k, random_floats(s.rows * k, 1));
+      const Weights q = random_weights(device_, DType::kF32, q_dim, k, 2);
+      const Weights key = random_weights(device_, DType::kF32, kv_dim, k, 3);
+      const Weights value = random_weights(device_, DType::kF32, kv_dim, k, 4);
+      const Weights bias = s.bias ? random_weights(device_, DType::kF32, 1, kv_dim, 5) : Weights();
+      const Matrix angles(device_, s.rows, s.rope_dims, random_floats(s.rows * s.rope_dims, 6));
+      std::vector<float> queries[2];
+      std::vector<std::byte> planes[2];
+      for (const bool single : {false, true}) {
+        PagedKv kv(device_, type, s.kv_heads, s.head_dim, 8);
+        const auto table = kv.take_blocks(s.start + s.rows);
+        const SequenceSpan span{0, s.rows, s.start, table};
+        const Matrix q_out(device_, s.rows, q_dim), k_out(device_, s.rows, kv_dim),
+            v_out(device_, s.rows, kv_dim);
+        const Projection parts[] = {{q.view(), {}, q_out.view()},
+                                    {key.view(), bias.view(), k_out.view()},
+                                    {value.view(), bias.view(), v_out.view()}};
+        if (single) {
+          device_.ops().linears(parts, x.view());
+          device_.ops().rope_and_append(q_out.view(), k_out.view(), v_out.view(), angles.view(),
+                                        s.style, kv.view(), {&span, 1});
+        } else {
+          device_.ops().project_and_append(parts[0], parts[1], parts[2], x.view(), angles.view(),
+                                           s.style, kv.view(), {&span, 1});
+        }
+        queries[single] = q_out.read();
+        const auto bytes = static_cast<size_t>(kv.view().block_bytes() * 8);
+        planes[single].resize(2 * bytes);
+        device_.download(planes[single].data(), kv.view().k, bytes);
+        device_.download(planes[single].data() + bytes, kv.view().v, bytes);
+        for (const Matrix* out : {&q_out, &k_out, &v_out}) out->expect_guards();
+      }
+      EXPECT_LE(nmse(queries[0], {queries[1].begin(), queries[1].end()}), kFloatBar);
+      if (type != KvType::kF16) {
+        EXPECT_EQ(planes[0], planes[1]);
+        continue;
+      }
+      // Sums in another order may be rounded the other way.
+      size_t differences = 0;
+      for (size_t i = 0; i < planes[0].size(); i += 2) {
+        uint16_t a = 0, b = 0;
+        std::memcpy(&a, &planes[0][i], 2);
+        std::memcpy(&b, &planes[1][i], 2);
+        ASSERT_LE(std::abs(int{a} - int{b}), 1) << "half " << i / 2;
+        if (a != b) ++differences;
+      }
+      EXPECT_LE(differences, static_cast<size_t>(kv_dim / 8));
+    }
+  }
 }
 
 TEST_P(AttentionParityTest, AppendWritesItsOwnSlotsOnly) {

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of the sums of q, k and v of one token: rotated, and k and v stored in their F16
+// pages, by the kernel that has computed them.
+#pragma once
+
+#include "cuda/kv_append.h"
+#include "cuda/linear_params.cuh"
+#include "tensor/kv_format.h"
+
+namespace spillway::cuda {
+
+// Parts of the call are q, k and v. A kernel has both rows of a pair that rope rotates.
+struct QkvAppend {
+  const float* angles = nullptr;  // [head_dim] (cos, sin) pairs; null: nothing is appended
+  bool interleaved = false;
+  int head_dim = 0;
+  std::byte* k_plane = nullptr;
+  std::byte* v_plane = nullptr;
+  int64_t block_bytes = 0;
+  int page_bytes = 0;
+  const int32_t* position = nullptr;  // of the token
+  const int32_t* block_table = nullptr;
+
+  // The first or second (r) row of pair `pair` of a part.
+  __device__ __forceinline__ int row_of(int part, int pair, int r) const {
+    if (part == 2 || interleaved) return 2 * pair + r;
+    const int half = head_dim / 2;
+    return pair / half * head_dim + pair % half + r * half;
+  }
+  // A pair's cosine and sine; those that change nothing for v.
+  __device__ __forceinline__ float2 angle_of(int part, int pair) const {
+    if (part == 2) return {1, 0};
+    return reinterpret_cast<const float2*>(angles)[pair % (head_dim / 2)];
+  }
+  __device__ __forceinline__ void store(const LinearParams& p, int part, int row, float x) const {
+    if (part == 0) return store_as(p.out_type, p.part[0].out, row, x);
+    const int token = *position;
+    const int32_t block = block_table[token / kKvBlockTokens];
+    std::byte* const page = (part == 1 ? k_plane : v_plane) + block * block_bytes +
+                            static_cast<int64_t>(row / head_dim) * page_bytes;
+    reinterpret_cast<__half*>(page)[token % kKvBlockTokens * head_dim + row % head_dim] =
+        __float2half_rn(x);
+  }
+};
+
+// Of a call that can_append().
+QkvAppend qkv_append(const AppendCall& append);
+
+}  // namespace spillway::cuda
