@@ -35,7 +35,12 @@ int convert(const ConvertOptions& options) {
   SPW_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kInvalidArgument,
             "--type is {}; give f32, f16 or bf16", options.type);
   const ModelFiles model = open_model(resolve_model(options.model));
-  convert_gguf(model, *type, options.out);
+  {
+    ProgressBar bar("convert");
+    convert_gguf(model, *type, options.out, [&](uint64_t done, uint64_t total) {
+      bar.update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+    });
+  }
   const uint64_t bytes = std::filesystem::file_size(options.out);
   if (options.json) {
     print_json({{"path", options.out}, {"type", dtype_name(*type)}, {"bytes", bytes}});

@@ -69,7 +69,8 @@ void copy_gguf_metadata(const Metadata& from, GgufWriter& to) {
   }
 }
 
-void convert_gguf(const ModelFiles& model, DType type, const std::filesystem::path& path) {
+void convert_gguf(const ModelFiles& model, DType type, const std::filesystem::path& path,
+                  const ConvertProgress& progress) {
   SPW_CHECK(model.format == ModelFiles::Format::kGguf, kInvalidArgument,
             "{} is no GGUF; only those are converted", model.name);
   SPW_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported,
@@ -89,22 +90,25 @@ void convert_gguf(const ModelFiles& model, DType type, const std::filesystem::pa
   std::vector<std::shared_ptr<const File>> files;
   for (const std::filesystem::path& from : model.paths)
     files.push_back(std::make_shared<File>(from));
+  uint64_t done = 0, total = 0;
   for (const TensorInfo& tensor : model.tensors) {
     const auto file = files.at(static_cast<size_t>(tensor.extent.file));
-    const bool matrix = tensor.shape.size() > 1;
+    const bool converted = tensor.shape.size() > 1 && tensor.dtype != type;
+    const DType to = converted ? type : tensor.dtype;
     const std::vector<int64_t> shape =
         tensor.shape.empty() ? std::vector<int64_t>{1} : tensor.shape;
-    if (matrix && tensor.dtype != type) {
-      writer.add_tensor(tensor.name, type, shape,
-                        [&tensor, file, type](uint64_t offset, std::span<std::byte> out) {
+    total += static_cast<uint64_t>(row_bytes(to, tensor.elements()));
+    writer.add_tensor(tensor.name, to, shape,
+                      [&tensor, &done, &total, &progress, file, converted, type](
+                          uint64_t offset, std::span<std::byte> out) {
+                        if (converted) {
                           fill_converted(tensor, *file, type, offset, out);
-                        });
-    } else {
-      writer.add_tensor(tensor.name, tensor.dtype, shape,
-                        [&tensor, file](uint64_t offset, std::span<std::byte> out) {
+                        } else {
                           file->read_exact(tensor.extent.offset + offset, out);
-                        });
-    }
+                        }
+                        done += out.size();
+                        if (progress) progress(done, total);
+                      });
   }
   writer.write(path);
 }

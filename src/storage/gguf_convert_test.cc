@@ -69,7 +69,15 @@ class GgufConvertTest : public testing::Test {
 TEST_F(GgufConvertTest, F32HoldsWhatEveryTypeStandsFor) {
   const ModelFiles in = read_gguf(write_model());
   const fs::path path = folder_.path() / "out.gguf";
-  convert_gguf(in, DType::kF32, path);
+  uint64_t written = 0, expected = 0;
+  convert_gguf(in, DType::kF32, path, [&](uint64_t done, uint64_t total) {
+    EXPECT_GT(done, written);
+    EXPECT_LE(done, total);
+    written = done;
+    expected = total;
+  });
+  EXPECT_GT(written, 0U);
+  EXPECT_EQ(written, expected);
   const ModelFiles out = read_gguf(path);
   for (const DType type : kStored) {
     const std::string name = "matrix." + std::string(dtype_name(type));
