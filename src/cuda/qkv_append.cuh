@@ -11,7 +11,7 @@ namespace spillway::cuda {
 
 // Parts of the call are q, k and v. A kernel has both rows of a pair that rope rotates.
 struct QkvAppend {
-  const float* angles = nullptr;  // [head_dim] (cos, sin) pairs; null: nothing is appended
+  const float* angles = nullptr;  // [head_dim] (cos, sin) pairs
   bool interleaved = false;
   int head_dim = 0;
   std::byte* k_plane = nullptr;
@@ -38,8 +38,7 @@ struct QkvAppend {
     const int32_t block = block_table[token / kKvBlockTokens];
     std::byte* const page = (part == 1 ? k_plane : v_plane) + block * block_bytes +
                             static_cast<int64_t>(row / head_dim) * page_bytes;
-    reinterpret_cast<__half*>(page)[token % kKvBlockTokens * head_dim + row % head_dim] =
-        __float2half_rn(x);
+    store_as(DType::kF16, page, token % kKvBlockTokens * head_dim + row % head_dim, x);
   }
 };
 
