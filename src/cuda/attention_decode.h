@@ -9,13 +9,14 @@
 //
 // With a unified maximum (FlashDecoding++, section 3) parts are sums of exp(score - phi) that just
 // add up; 32 tokens (of int4, 64) whose largest score is outside the range take that instead, and
-// the merge takes maxima into account. Without, every 32 have their own maximum (FlashDecoding).
+// the merge takes maxima into account. Without, every 32 have their own maximum (FlashDecoding); of
+// quantized KV, a warp's share of the part.
 //
 // The batch's arrays, and KV at positions before a sequence's `start`, are read before the kernel
 // in front has ended: they must come from copies, or from launches before those of the step.
 //
-// F16, int8 and int4 KV with F16 or BF16 queries and head dims 64, 80, 96, 128, 256 (quantized:
-// where rows are whole 16-byte pieces) go through tensor cores from Ampere on; everything else
+// F16, int8 and int4 KV with F16 or BF16 queries and head dims 64, 80, 96, 128, 256 (int4:
+// 64, 128, 256) go through tensor cores from Ampere on; everything else
 // through F32 arithmetic on CUDA cores.
 #pragma once
 

@@ -9,7 +9,7 @@ namespace spillway::cuda {
 
 // A warp of int4 takes more tokens at a time: what it does for all of them weighs as much as 32
 // tokens' codes.
-constexpr int code_warps(KvType) { return 4; }
+constexpr int kCodeWarps = 4;
 constexpr int code_warp_tokens(KvType type) { return type == KvType::kInt4 ? 64 : 32; }
 
 // What a block works at whose part may be long.
@@ -71,7 +71,7 @@ requires(is_quantized(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
   static constexpr int kMinsAt = static_cast<int>(kLayout.mins_at);
   static constexpr int kDimTiles = kDim / 16;
 
-  static constexpr int kWarps = code_warps(kType);
+  static constexpr int kWarps = kCodeWarps;
   using Place = LongPartPlace;
   __device__ __forceinline__ static bool find(const DecodeArgs& a, Place& p) {
     return find_place<kWarpTokens / kKvBlockTokens>(a, p);

@@ -4,8 +4,9 @@
 // All sequences of a step in one launch, chunks of any size at any position, causal over paged KV
 // with an online softmax (FlashAttention-2). F16 and BF16 queries over F16, int8 and int4 KV go
 // through tensor cores; F32 queries or KV through F32 arithmetic on CUDA cores (attention_rows()).
-// A row's result does not depend on the batch; it does depend on where its chunk starts, by
-// rounding.
+// A row's result depends, by rounding, on where its chunk starts and ends, on Hopper with a unified
+// maximum on the rows that share its tile, and with heads of 64 on how many rows the step has;
+// otherwise not on the batch. Who wants it not to takes attention_decode().
 #pragma once
 
 #include "cuda/attention_call.h"

@@ -83,10 +83,10 @@ bool try_launch(const AttentionCall& call, const PrefillArgs& a, const UnifiedMa
                 cudaStream_t stream) {
   using Shape = prefill::Shape<kDim, kGroups>;
   const auto kernel = attention_wgmma_kernel<kDim, kGroups, kUnified>;
-  // Only code for sm_90a has these instructions.
+  // Only code for sm_90a has these instructions; for sm_90 the kernel is empty.
   cudaFuncAttributes attributes = {};
   SPW_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  if (attributes.binaryVersion != 90) return false;
+  if (attributes.binaryVersion != 90 || attributes.sharedSizeBytes == 0) return false;
   const KvLayerView& kv = call.kv;
   const int64_t kv_rows = kv.blocks * kv.kv_heads * kKvBlockTokens;
   const int64_t row_tiles = (max_rows + Shape::kRows - 1) / Shape::kRows;

@@ -165,9 +165,13 @@ void CudaOps::multiply_plain(const LinearCall& call) {
                               linear_scratch_.bytes()};
   LinearProblem problem = problem_of(call);
   if (deterministic_) {
-    // One variant whatever the tokens: the flat kernel that takes any number of them.
+    // One variant whatever the tokens, and as many at a time as it cuts columns the same way for.
     problem.tokens = kFlatTokens;
-    linear_flat(call, plan_flat(problem, gpu_), scratch, stream_);
+    const LinearVariant variant = plan_flat(problem, gpu_);
+    for (int64_t first = 0; first < call.x.rows; first += kFlatTokens) {
+      const int64_t count = std::min<int64_t>(kFlatTokens, call.x.rows - first);
+      linear_flat(tokens_of(call, first, count), variant, scratch, stream_);
+    }
     return;
   }
   LinearKernel kernel = kernel_at(points_for(call), problem.tokens);

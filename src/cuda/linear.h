@@ -48,6 +48,8 @@ struct LinearProblem {
   bool gated = false;
 };
 LinearProblem problem_of(const LinearCall& call);
+// Rows `first` to `first + count` of x and out.
+LinearCall tokens_of(const LinearCall& call, int64_t first, int64_t count);
 
 // Memory for what blocks hand to each other, and a library's workspace. Its first
 // kScratchCounterBytes are counters: zeroed once when allocated, left at zero by every kernel. One

@@ -130,10 +130,11 @@ __global__ void __launch_bounds__(32 * kWarps)
     const int row = append.row_of(place.part, place.row / 2, lane % 2);
     const float* const bias = p.part[place.part].bias;
     if (bias != nullptr && lane < 2) mine += bias[row];
+    mine = rounded_as(p.out_type, mine);
     const float other = __shfl_xor_sync(~0u, mine, 1);
-    // The first of a pair: u cos - w sin; the second: u sin + w cos.
-    const float x = lane == 0 ? mine * angle.x - other * angle.y : other * angle.y + mine * angle.x;
-    if (wanted < groups && lane < 2) append.store(p, place.part, row, x);
+    if (wanted < groups && lane < 2) {
+      append.store(p, place.part, row, append.rotated(place.part, lane, angle, mine, other));
+    }
     return;
   }
   const int token = lane / R, r = lane % R;

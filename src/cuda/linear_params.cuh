@@ -38,8 +38,6 @@ struct LinearParams {
 
 // Checks what would touch foreign memory (kInternal).
 LinearParams params_of(const LinearCall& call);
-// Rows `first` to `first + count` of x and out.
-LinearCall tokens_of(const LinearCall& call, int64_t first, int64_t count);
 // Whether x and all weights can be read 16 bytes at a time.
 bool is_vector_aligned(const LinearCall& call);
 // Groups of `rows` rows; a group never spans two parts. Gated: rows of the gate.

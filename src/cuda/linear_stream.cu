@@ -4,7 +4,7 @@
 //
 // The weights are cut into tiles of 32 rows per warp and steps of 64 columns; block b of B takes
 // items [b, b + 1) * tiles * steps / B of that list, tile by tile. One warp copies up to S steps
-// ahead, across the ends of tiles, so that about 128 KiB per multiprocessor are always on their
+// ahead, across the ends of tiles, so that about 100 KiB per multiprocessor are always on their
 // way; by tensor copies, which do not stand in the way of what the other warps load from the ring
 // (with cp.async a deeper ring was slower). What several blocks have of one tile meets in the
 // scratch memory, added up in the order of blocks by the one that comes last.
@@ -118,7 +118,8 @@ constexpr int stages_of(int warps, int token_tiles) {
   return std::min(10, kRingBytes / stage_bytes(warps, token_tiles));
 }
 
-// NT tiles of 8 tokens, W warps that multiply and one that copies.
+// NT tiles of 8 tokens, W warps that multiply and one that copies. Registers for two blocks: half
+// is for the kernels between linear layers, which run beside it.
 template <class T, int NT, int W>
 __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
     stream_kernel(const __grid_constant__ LinearParams p, const __grid_constant__ StreamMaps maps,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What becomes of the sums of q, k and v of one token: rotated, and k and v stored in their F16
-// pages, by the kernel that has computed them.
+// pages, by the kernel that has computed them. Bit for bit what linears() and rope_and_append()
+// leave there, so that it does not matter which of them a sequence gets.
 #pragma once
 
 #include "cuda/kv_append.h"
@@ -27,10 +28,17 @@ struct QkvAppend {
     const int half = head_dim / 2;
     return pair / half * head_dim + pair % half + r * half;
   }
-  // A pair's cosine and sine; those that change nothing for v.
+  // A pair's cosine and sine.
   __device__ __forceinline__ float2 angle_of(int part, int pair) const {
-    if (part == 2) return {1, 0};
+    if (part == 2) return {};
     return reinterpret_cast<const float2*>(angles)[pair % (head_dim / 2)];
+  }
+  // The first or second element of a pair, which are `mine` and `other`, or the other way round.
+  __device__ __forceinline__ static float rotated(int part, int r, float2 angle, float mine,
+                                                  float other) {
+    if (part == 2) return mine;
+    const float along = __fmul_rn(mine, angle.x), across = __fmul_rn(other, angle.y);
+    return r == 0 ? __fsub_rn(along, across) : __fadd_rn(across, along);
   }
   __device__ __forceinline__ void store(const LinearParams& p, int part, int row, float x) const {
     if (part == 0) return store_as(p.out_type, p.part[0].out, row, x);
@@ -38,7 +46,8 @@ struct QkvAppend {
     const int32_t block = block_table[token / kKvBlockTokens];
     std::byte* const page = (part == 1 ? k_plane : v_plane) + block * block_bytes +
                             static_cast<int64_t>(row / head_dim) * page_bytes;
-    store_as(DType::kF16, page, token % kKvBlockTokens * head_dim + row % head_dim, x);
+    reinterpret_cast<__half*>(page)[token % kKvBlockTokens * head_dim + row % head_dim] =
+        __float2half_rn(x);  // as store_kv_reference() does
   }
 };
 

@@ -63,6 +63,13 @@ __device__ __forceinline__ void store_as(DType type, std::byte* out, int64_t ind
   }
 }
 
+// x as it would be read again behind store_as().
+__device__ __forceinline__ float rounded_as(DType type, float x) {
+  if (type == DType::kF16) return to_f32(from_f32<__half>(x));
+  if (type == DType::kBF16) return to_f32(from_f32<__nv_bfloat16>(x));
+  return x;
+}
+
 // Calls f.template operator()<T>() with the C++ type of `type`.
 template <class F>
 void with_activation_type(DType type, F&& f) {

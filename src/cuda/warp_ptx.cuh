@@ -20,37 +20,10 @@ struct Bytes16 {
   uint32_t r[4];
 };
 
-// 16 bytes of what no kernel of this launch writes, once: not kept in L1.
-__device__ __forceinline__ Bytes16 load_once16(const void* at) {
-  Bytes16 x;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.r[0]), "=r"(x.r[1]), "=r"(x.r[2]), "=r"(x.r[3])
-               : "l"(at));
-  return x;
-}
-__device__ __forceinline__ uint2 load_once8(const void* at) {
-  uint2 x;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-               : "=r"(x.x), "=r"(x.y)
-               : "l"(at));
-  return x;
-}
-
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-// Nearest float with 10 bits of mantissa.
-__device__ __forceinline__ float round_tf32(float x) {
-#if __CUDA_ARCH__ >= 800
-  uint32_t y;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-  return __uint_as_float(y);
-#else
-  return x;
-#endif
 }
 
 // c += a * b.
@@ -92,19 +65,6 @@ __device__ __forceinline__ void mma_f16_onto(float (&d)[4], const float (&c)[4],
   mma_f16(d, a0, a1, a2, a3, b0, b1);
 #endif
 }
-// From Ampere on; operands are floats that round_tf32() does not change.
-__device__ __forceinline__ void mma_tf32(float (&c)[4], float a0, float a1, float a2, float a3,
-                                         float b0, float b1) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(__float_as_uint(a0)), "r"(__float_as_uint(a1)), "r"(__float_as_uint(a2)),
-        "r"(__float_as_uint(a3)), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
-#endif
-}
-
 // Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8, and
 // gets elements (g, 2t..2t+1) of each, or of their transposes.
 __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], const void* row) {

@@ -60,7 +60,8 @@ void copy_gguf_metadata(const Metadata& from, GgufWriter& to) {
           } else if constexpr (std::is_integral_v<T>) {
             to.add_int(key, narrowest(value), static_cast<int64_t>(value));
           } else if constexpr (std::is_same_v<T, double>) {
-            to.add_double(key, NumberType::kF32, value);
+            const bool fits = std::isnan(value) || double{static_cast<float>(value)} == value;
+            to.add_double(key, fits ? NumberType::kF32 : NumberType::kF64, value);
           } else if constexpr (!std::is_same_v<T, MixedArray>) {
             to.add(key, value);
           }

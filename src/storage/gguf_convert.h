@@ -21,7 +21,7 @@ using ConvertProgress = std::function<void(uint64_t done, uint64_t total)>;
 void convert_gguf(const ModelFiles& model, DType type, const std::filesystem::path& path,
                   const ConvertProgress& progress = {});
 
-// All keys but those about the file itself (alignment, splits). Integers are written in 32 bits
+// All keys but those about the file itself (alignment, splits). Numbers are written in 32 bits
 // where they fit, as most readers expect them.
 void copy_gguf_metadata(const Metadata& from, GgufWriter& to);
 
