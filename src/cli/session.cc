@@ -105,14 +105,14 @@ std::optional<int> try_gpu_index(const std::string& name) {
 
 std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads,
                                     const std::string& gpu_memory, const std::string& host_memory) {
-  const std::optional<int> gpu = try_gpu_index(name);
-  if (gpu) {
-    CudaDeviceOptions options{.index = *gpu, .memory_bytes = 0};
-    if (!gpu_memory.empty()) {
-      options.memory_bytes = parse_memory(gpu_memory, "--gpu-memory");
-      SPW_CHECK(options.memory_bytes > 0, kInvalidArgument, "--gpu-memory is 0; use --device cpu");
-    }
-    return make_cuda_device(options);
+  CudaDeviceOptions cuda;
+  // Also where it is not for this device: a slip of the pen should show on every machine.
+  if (!gpu_memory.empty()) cuda.memory_bytes = parse_memory(gpu_memory, "--gpu-memory");
+  if (const std::optional<int> gpu = try_gpu_index(name)) {
+    SPW_CHECK(gpu_memory.empty() || cuda.memory_bytes > 0, kInvalidArgument,
+              "--gpu-memory is 0; use --device cpu");
+    cuda.index = *gpu;
+    return make_cuda_device(cuda);
   }
   CpuDeviceOptions options = parse_threads(threads);
   if (!host_memory.empty()) {

@@ -415,14 +415,8 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) largest = fmaxf(largest, fmaxf(score[i][0], score[i][1]));
     largest *= a.scale_log2;
-    float turn_reference = a.reference;
-    bool own = true;
-    if constexpr (kUnified) own = !in_unified_range(a, p, largest);
-    if (own) {
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-      turn_reference = largest - kTopExponent;
-    }
+    float turn_reference;
+    const bool own = choose_reference<kUnified>(a, p, largest, turn_reference);
     if (first_turn) {
       reference = turn_reference;
     } else if (__any_sync(kAllLanes, g < p.queries && turn_reference > reference)) {

@@ -92,6 +92,19 @@ __device__ __forceinline__ bool in_unified_range(const DecodeArgs& a, const Part
   return ((above | (~reach & 0x11111111U)) & rows) == 0;
 }
 
+// What exponents of query lane / 4 are relative to: the unified maximum, or where scores leave its
+// range the warp's own largest. Returns whether it is the latter.
+template <bool kUnified>
+__device__ __forceinline__ bool choose_reference(const DecodeArgs& a, const PartPlace& p,
+                                                 float largest, float& reference) {
+  reference = a.reference;
+  if (kUnified && in_unified_range(a, p, largest)) return false;
+  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+  reference = largest - kTopExponent;
+  return true;
+}
+
 template <KvType kType, int kDim, int kBuffers, bool kUnified>
 struct WarpPart;
 
@@ -238,14 +251,8 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified> {
         largest = fmaxf(largest, x);
       }
     }
-    float reference = a.reference;
-    bool own = true;
-    if constexpr (kUnified) own = !in_unified_range(a, p, largest);
-    if (own) {
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-      reference = largest - kTopExponent;
-    }
+    float reference;
+    const bool own = choose_reference<kUnified>(a, p, largest, reference);
     const float offset = reference == -INFINITY ? 0 : reference;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)

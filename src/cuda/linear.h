@@ -90,7 +90,8 @@ bool flat_supports(int index, const LinearProblem& problem);
 LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu);
 // In steps whose launches overlap, of up to kOverlapTokens tokens: kernels whose next one can begin
 // to load its weights (linear_stream.cu). One alone is a little slower than the library's, a whole
-// step of them faster: H200, OPT-6.7B, 32 sequences, 9%; Llama-2-7B, 8 sequences, 14%.
+// step of them faster: H200, OPT-6.7B, 32 sequences, 9%; Llama-2-7B, 8 sequences, 6% (both before
+// linear_stream.cu had a multiprocessor to itself).
 inline constexpr int kOverlapTokens = 32;
 LinearVariant plan_overlapping(const LinearProblem& problem, const GpuShape& gpu);
 void linear_flat(const LinearCall& call, const LinearVariant& variant, const LinearScratch& scratch,

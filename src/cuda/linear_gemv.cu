@@ -265,27 +265,13 @@ LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& /*gpu*/) {
 void linear_gemv(const LinearCall& call, const LinearVariant& variant, cudaStream_t stream) {
   if (call.x.rows == 0) return;
   SPW_ASSERT(gemv_supports(variant.index, problem_of(call)));
-  switch (call.parts[0].w.dtype) {
-    case DType::kF16:
-      return run<__half>(call, variant, stream);
-    case DType::kBF16:
-      return run<__nv_bfloat16>(call, variant, stream);
-    default:
-      return run<float>(call, variant, stream);
-  }
+  with_activation_type(call.parts[0].w.dtype, [&]<class T>() { run<T>(call, variant, stream); });
 }
 
 void linear_gemv_append(const LinearCall& call, const AppendCall& append, cudaStream_t stream) {
   SPW_ASSERT(can_append(call, append));
   const QkvAppend qkv = qkv_append(append);
-  switch (call.parts[0].w.dtype) {
-    case DType::kF16:
-      return run_append<__half>(call, qkv, stream);
-    case DType::kBF16:
-      return run_append<__nv_bfloat16>(call, qkv, stream);
-    default:
-      return run_append<float>(call, qkv, stream);
-  }
+  with_activation_type(call.parts[0].w.dtype, [&]<class T>() { run_append<T>(call, qkv, stream); });
 }
 
 }  // namespace spillway::cuda

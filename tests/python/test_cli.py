@@ -106,6 +106,8 @@ BAD_VALUES = {
         ["--threads", "8000-8001"],  # no such processors
         ["--chunk", "0"],
         ["--device", "toaster"],
+        ["--gpu-memory", "ten"],  # on every machine
+        ["--host-memory", "ten"],
         ["--kv-type", "q1"],
     ],
     "eval": [["--ctx", "0"], ["--ctx", "1"], ["--ctx", "-5"], ["--ctx", "100000000"], ["--max-windows", "-1"]],
