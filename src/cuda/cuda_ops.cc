@@ -49,7 +49,8 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       tables_(device, stream),
       graphs_(stream),
       left_out_{is_left_out("graphs"), is_left_out("gemv"), is_left_out("flat"),
-                is_left_out("unified")} {}
+                is_left_out("unified"), is_left_out("walk")},
+      walk_(gpu_) {}
 
 CudaOps::~CudaOps() = default;
 
@@ -78,6 +79,8 @@ void CudaOps::prepare(const StepLimits& limits) {
   grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true);
   grown(prefill_scratch_, attention_prefill_scratch_bytes(), /*zeroed=*/true);
   if (library_ != nullptr) grown(library_workspace_, kLibraryWorkspaceBytes);
+  if (TokenWalk::serves(gpu_))
+    grown(walk_scratch_, TokenWalk::scratch_bytes(gpu_), /*zeroed=*/true);
   grown(converted_, static_cast<size_t>(limits.tokens * limits.widest) * sizeof(float));
 }
 
@@ -88,33 +91,82 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   const bool several =
       shape.tokens > 1 && shape.tokens <= kOverlapTokens && only_16_bit_ && !deterministic_;
   const OverlappingLaunches overlap((shape.tokens == 1 || several) && !left_out_.flat);
-  // Prompts differ too much to be worth recording.
-  if (!left_out_.graphs && shape.max_rows == 1 && batch.program != 0) {
-    graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape}, body);
-  } else {
+  // Whether ops walk depends on the step's tokens alone, so that a step has the same bits wherever
+  // its weights and KV are. Only a step with a program has nothing but ops between two of them.
+  walking_ = shape.tokens == 1 && !deterministic_ && !left_out_.walk && !left_out_.gemv &&
+             TokenWalk::serves(gpu_);
+  collecting_ = walking_ && batch.program != 0;
+  const auto walk_body = [&] {
     body();
+    launch_walk(/*step_ends=*/true);
+  };
+  try {
+    // Prompts differ too much to be worth recording.
+    if (!left_out_.graphs && shape.max_rows == 1 && batch.program != 0) {
+      graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape}, walk_body);
+    } else {
+      walk_body();
+    }
+  } catch (...) {
+    walk_ = TokenWalk(gpu_);
+    walking_ = collecting_ = false;
+    throw;
   }
+  walking_ = collecting_ = false;
   tables_.end_step();
+}
+
+cudaStream_t CudaOps::queue() {
+  if (collecting_) launch_walk(/*step_ends=*/false);
+  return stream_;
+}
+
+bool CudaOps::try_walk(const std::function<bool()>& add) {
+  if (!walking_) return false;
+  bool added = add();
+  if (!added && !walk_.empty()) {
+    launch_walk(/*step_ends=*/false);
+    added = add();
+  }
+  if (added && !collecting_) launch_walk(/*step_ends=*/false);
+  return added;
+}
+
+void CudaOps::launch_walk(bool step_ends) {
+  if (!walking_) return;
+  if (!walk_.empty()) {
+    const size_t bytes = TokenWalk::scratch_bytes(gpu_);
+    walk_.launch(grown(walk_scratch_, bytes, /*zeroed=*/true), stream_);
+  }
+  const auto [copy, norm] = walk_.take_deferred(step_ends);
+  if (copy) cuda::gather_rows(copy->x, nullptr, copy->out, stream_);
+  if (norm) {
+    cuda::norm(norm->kind, norm->x, norm->weight, norm->bias, norm->eps, norm->out, stream_);
+  }
 }
 
 void CudaOps::embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
                     LinearMode mode) {
   SPW_ASSERT(out.rows == static_cast<int64_t>(ids.size()) && out.cols == table.cols);
   const int32_t* const indices = tables_.device_of(ids);
-  if (out.dtype == DType::kF32) return embed_rows(table, indices, out, mode, stream_);
+  if (out.dtype == DType::kF32) return embed_rows(table, indices, out, mode, queue());
   SPW_ASSERT(mode == LinearMode::kStore);
   const Activations wide{
       DType::kF32, out.rows, out.cols, out.cols,
       grown(converted_, static_cast<size_t>(out.rows * out.cols) * sizeof(float))};
-  embed_rows(table, indices, wide, mode, stream_);
-  cuda::gather_rows(wide, nullptr, out, stream_);
+  embed_rows(table, indices, wide, mode, queue());
+  cuda::gather_rows(wide, nullptr, out, queue());
 }
 
 void CudaOps::norm(NormKind kind, const Activations& x, const WeightView& weight,
                    const WeightView& bias, float eps, const Activations& out) {
   SPW_ASSERT(weight.empty() || weight.cols == x.cols);
   SPW_ASSERT(bias.empty() || bias.cols == x.cols);
-  cuda::norm(kind, x, f32_vector(weight), f32_vector(bias), eps, out, stream_);
+  if (collecting_ &&
+      walk_.defer_norm({kind, x, out, f32_vector(weight), f32_vector(bias), eps})) {
+    return;
+  }
+  cuda::norm(kind, x, f32_vector(weight), f32_vector(bias), eps, out, queue());
 }
 
 void CudaOps::rope_angles(std::span<const int32_t> positions,
@@ -122,11 +174,11 @@ void CudaOps::rope_angles(std::span<const int32_t> positions,
                           const Activations& out) {
   SPW_ASSERT(out.rows == static_cast<int64_t>(positions.size()) &&
              out.cols == 2 * static_cast<int64_t>(inverse_frequency.size()));
-  cuda::rope_angles(tables_.device_of(positions), constant(inverse_frequency), scale, out, stream_);
+  cuda::rope_angles(tables_.device_of(positions), constant(inverse_frequency), scale, out, queue());
 }
 
 void CudaOps::rope(const Activations& x, int head_dim, const Activations& angles, RopeStyle style) {
-  cuda::rope(x, head_dim, angles, style, stream_);
+  cuda::rope(x, head_dim, angles, style, queue());
 }
 
 void CudaOps::kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
@@ -138,7 +190,7 @@ void CudaOps::rope_and_append(const Activations& q, const Activations& k, const 
                               const Activations& angles, RopeStyle style, const KvLayerView& kv,
                               std::span<const SequenceSpan> spans) {
   if (spans.empty()) return;
-  cuda::rope_and_append(append_call(q, k, v, angles, style, kv, spans), stream_);
+  cuda::rope_and_append(append_call(q, k, v, angles, style, kv, spans), queue());
 }
 
 AppendCall CudaOps::append_call(const Activations& q, const Activations& k, const Activations& v,
@@ -168,12 +220,14 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   BatchView batch = tables_.device_of(spans, shape);
   SPW_ASSERT(!shape.values_at_home || params.top_k > 0);
   AttentionCall call{q, out, kv, batch, params};
+  if (try_walk([&] { return walk_.add_attention(call); })) return;
+  const cudaStream_t stream = queue();
   if (params.top_k > 0 && shape.decoding > 0) {
     call.batch.sequences = shape.decoding;
     const size_t bytes =
         attention_topk_scratch_bytes(shape.decoding, params.heads, shape.max_parts);
     std::byte* const scores = grown(topk_scratch_, bytes);
-    attention_topk(call, shape.max_parts, scores, topk_scratch_.bytes(), stream_);
+    attention_topk(call, shape.max_parts, scores, topk_scratch_.bytes(), stream);
     batch = without_first(batch, shape.decoding);
     shape.decoding = 0;
     call.batch = batch;
@@ -188,30 +242,31 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
     const AttentionScratch scratch{grown(attention_scratch_, bytes, /*zeroed=*/true),
                                    attention_scratch_.bytes()};
     attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_parts, scratch,
-                     stream_);
+                     stream);
   }
   if (decoding < batch.sequences) {
     call.batch = without_first(batch, decoding);
     const size_t bytes = attention_prefill_scratch_bytes();
     const AttentionScratch scratch{grown(prefill_scratch_, bytes, /*zeroed=*/true), bytes};
-    attention_prefill(call, unified_, shape.max_rows, scratch, stream_);
+    attention_prefill(call, unified_, shape.max_rows, scratch, stream);
   }
 }
 
 void CudaOps::activate(ActivationKind kind, const Activations& x) {
-  cuda::activate(kind, x, stream_);
+  cuda::activate(kind, x, queue());
 }
 
 void CudaOps::gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
                              const Activations& out) {
-  cuda::gated_activate(kind, gate, up, out, stream_);
+  cuda::gated_activate(kind, gate, up, out, queue());
 }
 
 void CudaOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
                           const Activations& out) {
   SPW_ASSERT(out.rows == static_cast<int64_t>(rows.size()));
   if (rows.empty()) return;
-  cuda::gather_rows(x, tables_.device_of(rows), out, stream_);
+  if (collecting_ && x.rows == 1 && walk_.defer_copy({x, out})) return;
+  cuda::gather_rows(x, tables_.device_of(rows), out, queue());
 }
 
 void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,

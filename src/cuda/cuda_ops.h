@@ -15,6 +15,7 @@
 #include "cuda/linear.h"
 #include "cuda/linear_library.h"
 #include "cuda/step_tables.h"
+#include "cuda/token_walk.h"
 #include "device/device.h"
 
 namespace spillway::cuda {
@@ -69,6 +70,12 @@ class CudaOps final : public Ops {
               std::span<int32_t> ids) override;
 
  private:
+  // Where kernels go: behind what the walk has collected.
+  cudaStream_t queue();
+  // Whether the op that `add` gives to the walk is done with that.
+  bool try_walk(const std::function<bool()>& add);
+  void launch_walk(bool step_ends);
+
   // Memory that grows to the largest size asked for; growing waits for the queue, and voids what
   // was recorded.
   std::byte* grown(Buffer& buffer, size_t bytes, bool zeroed = false);
@@ -96,11 +103,15 @@ class CudaOps final : public Ops {
   GraphCache graphs_;
   // Techniques that are off, to measure what each brings: SPILLWAY_CUDA_WITHOUT=graphs,gemv,...
   struct LeftOut {
-    bool graphs, gemv, flat, unified;
+    bool graphs, gemv, flat, unified, walk;
   } left_out_;
+  TokenWalk walk_;
+  bool walking_ = false;     // a step of one token: ops are phases of walks
+  bool collecting_ = false;  // of one walk, launched when the step ends or an op is not for it
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
   uint64_t generation_ = 0;            // of the memory below
-  Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_;
+  Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_,
+      walk_scratch_;
   Buffer converted_;    // x in the type that a matrix wants
   Buffer expanded_;     // a quantized matrix as F16, for many tokens
   Buffer sample_args_;  // and the ids that come back

@@ -95,11 +95,13 @@ void CudaOps::project_and_append(const Projection& q, const Projection& k, const
                         is_plain(q.w.dtype) && x.dtype == q.w.dtype &&
                         go_together(call.parts[0], call.parts[1]) &&
                         go_together(call.parts[0], call.parts[2]);
-  if (together && !deterministic_ && !left_out_.gemv &&
-      kernel_at(points_for(call), 1) == LinearKernel::kGemv) {
+  if (together && !deterministic_ && !left_out_.gemv) {
     const AppendCall append = append_call(q.out, k.out, v.out, angles, style, kv, spans);
     only_16_bit_ &= q.w.dtype != DType::kF32;
-    if (can_append(call, append)) return linear_gemv_append(call, append, stream_);
+    if (try_walk([&] { return walk_.add_append(call, append); })) return;
+    if (kernel_at(points_for(call), 1) == LinearKernel::kGemv && can_append(call, append)) {
+      return linear_gemv_append(call, append, queue());
+    }
   }
   Ops::project_and_append(q, k, v, x, angles, style, kv, spans);
 }
@@ -138,7 +140,7 @@ Activations CudaOps::as_type(const Activations& x, DType type) {
   const Activations converted{
       type, x.rows, x.cols, x.cols,
       grown(converted_, static_cast<size_t>(row_bytes(type, x.rows * x.cols)))};
-  cuda::gather_rows(x, nullptr, converted, stream_);
+  cuda::gather_rows(x, nullptr, converted, queue());
   return converted;
 }
 
@@ -151,6 +153,8 @@ void CudaOps::multiply(LinearCall call) {
                part.out.cols == part.w.rows);
   }
   if (tokens == 0) return;
+  if (try_walk([&] { return walk_.add_linear(call); })) return;
+  queue();
   call.x = as_type(call.x, input_type(w.dtype));
   only_16_bit_ &= w.dtype == DType::kF16 || w.dtype == DType::kBF16;
   if (is_plain(w.dtype)) {
@@ -219,7 +223,7 @@ void CudaOps::multiply_quantized(const LinearCall& call) {
       multiply_by_library(one);
     }
     cuda::gated_activate(call.activation, call.parts[0].out, call.parts[1].out, call.parts[0].out,
-                         stream_);
+                         queue());
     return;
   }
   for (int i = 0; i < call.count; ++i) {

@@ -1,49 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/launch.cuh"
 #include "cuda/norm.h"
+#include "cuda/row_norm.cuh"
 #include "cuda/values.cuh"
 
 namespace spillway::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
-
-// The sum over the block, for every thread; in one fixed order.
-__device__ float block_sum(float value, float* partial) {
-  for (int offset = 16; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(0xffffffffU, value, offset);
-  }
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-  for (int i = 0; i < kWarps; ++i) sum += partial[i];
-  __syncthreads();  // partial may be written again
-  return sum;
-}
+constexpr int kThreads = kNormThreads;
 
 template <class In, class Out>
 __global__ void __launch_bounds__(kThreads)
     norm_kernel(NormKind kind, const In* __restrict__ x, int64_t x_stride,
                 const float* __restrict__ weight, const float* __restrict__ bias, float eps,
                 Out* out, int64_t out_stride, int dim) {
-  __shared__ float partial[kWarps];
+  __shared__ float partial[kNormWarps];
   let_next_start();
   wait_for_previous();
   const In* const row = x + blockIdx.x * x_stride;
   Out* const to = out + blockIdx.x * out_stride;
   float mean = 0;
   if (kind == NormKind::kLayer) {
-    float sum = 0;
-    for (int i = threadIdx.x; i < dim; i += kThreads) sum += to_f32(row[i]);
-    mean = block_sum(sum, partial) / static_cast<float>(dim);
+    float sum[1] = {};
+    for (int i = threadIdx.x; i < dim; i += kThreads) sum[0] += to_f32(row[i]);
+    mean = norm_sum<kThreads>(sum, partial) / static_cast<float>(dim);
   }
-  float squares = 0;
+  float squares[1] = {};
   for (int i = threadIdx.x; i < dim; i += kThreads) {
     const float centered = to_f32(row[i]) - mean;
-    squares = fmaf(centered, centered, squares);
+    squares[0] = fmaf(centered, centered, squares[0]);
   }
-  const float variance = block_sum(squares, partial) / static_cast<float>(dim);
+  const float variance = norm_sum<kThreads>(squares, partial) / static_cast<float>(dim);
   const float scale = rsqrtf(variance + eps);
   for (int i = threadIdx.x; i < dim; i += kThreads) {
     float y = (to_f32(row[i]) - mean) * scale;
@@ -61,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
                        const float* __restrict__ bias, float eps, Out* out, int64_t out_stride,
                        int dim) {
   constexpr bool kLayer = kKind == NormKind::kLayer;
-  __shared__ float partial[kWarps];
+  __shared__ float partial[kNormWarps];
   const int quads = dim / 4;
   // Weights do not depend on the kernel before.
   float4 w[kPerThread], b[kLayer ? kPerThread : 1];
@@ -75,48 +62,18 @@ __global__ void __launch_bounds__(kThreads)
   let_next_start();
   wait_for_previous();
   const float4* const row = reinterpret_cast<const float4*>(x + blockIdx.x * x_stride);
-  float4 v[kPerThread];
-  float sum = 0;
+  NormFours<kThreads, kPerThread> v;
 #pragma unroll
   for (int j = 0; j < kPerThread; ++j) {
     const int i = threadIdx.x + j * kThreads;
-    v[j] = i < quads ? row[i] : float4{0, 0, 0, 0};
-    if constexpr (kLayer) sum += (v[j].x + v[j].y) + (v[j].z + v[j].w);
+    v[0][j] = i < quads ? row[i] : float4{0, 0, 0, 0};
   }
-  const float mean = kLayer ? block_sum(sum, partial) / static_cast<float>(dim) : 0;
-  float squares = 0;
-#pragma unroll
-  for (int j = 0; j < kPerThread; ++j) {
-    if constexpr (kLayer) {
-      if (threadIdx.x + j * kThreads >= quads) continue;
-      v[j].x -= mean, v[j].y -= mean, v[j].z -= mean, v[j].w -= mean;
-    }
-    squares = fmaf(v[j].x, v[j].x, squares);
-    squares = fmaf(v[j].y, v[j].y, squares);
-    squares = fmaf(v[j].z, v[j].z, squares);
-    squares = fmaf(v[j].w, v[j].w, squares);
-  }
-  const float scale = rsqrtf(block_sum(squares, partial) / static_cast<float>(dim) + eps);
+  const float scale = norm_scale<kKind, kThreads, kPerThread>(v, dim, eps, partial);
   Out* const to = out + blockIdx.x * out_stride;
 #pragma unroll
   for (int j = 0; j < kPerThread; ++j) {
     const int i = threadIdx.x + j * kThreads;
-    if (i >= quads) continue;
-    float4 y = {v[j].x * scale * w[j].x, v[j].y * scale * w[j].y, v[j].z * scale * w[j].z,
-                v[j].w * scale * w[j].w};
-    if constexpr (kLayer) y.x += b[j].x, y.y += b[j].y, y.z += b[j].z, y.w += b[j].w;
-    union {
-      Out values[4];
-      uint64_t bits[sizeof(Out) / 2];
-    } packed;
-    packed.values[0] = from_f32<Out>(y.x);
-    packed.values[1] = from_f32<Out>(y.y);
-    packed.values[2] = from_f32<Out>(y.z);
-    packed.values[3] = from_f32<Out>(y.w);
-#pragma unroll
-    for (int k = 0; k < static_cast<int>(sizeof(Out) / 2); ++k) {
-      reinterpret_cast<uint64_t*>(to)[i * (sizeof(Out) / 2) + k] = packed.bits[k];
-    }
+    if (i < quads) store_normed<kKind>(to + 4 * i, v[0][j], scale, w[j], b[kLayer ? j : 0]);
   }
 }
 

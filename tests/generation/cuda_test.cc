@@ -75,6 +75,22 @@ TEST_F(CudaGenerationTest, ComputesTheLogitsOfTheCpu) {
   }
 }
 
+// Steps of one token in one launch (cuda/token_walk.h).
+TEST_F(CudaGenerationTest, WalksOfOneTokenComputeTheLogitsOfTheCpu) {
+  const auto ids = tiny_prompt(600, 4);
+  for (const std::string kind : {"llama-64", "window-64", "opt-64", "llama-128"}) {
+    for (const DType type : {DType::kF16, DType::kBF16}) {
+      TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type);
+      const Rows expected = all_logits(cpu, ids, 600, KvType::kF16);
+      for (const KvType kv : {KvType::kF16, KvType::kInt8}) {
+        EXPECT_LE(difference(all_logits(gpu, ids, 1, kv), expected),
+                  kv == KvType::kF16 ? bar_of(type) : 1e-2)
+            << kind << ", " << dtype_name(type) << ", " << kv_type_name(kv);
+      }
+    }
+  }
+}
+
 TEST_F(CudaGenerationTest, EveryKvTypeGivesTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(300, 2);
   TinyRuntime cpu("llama"), gpu = on_gpu("llama", DType::kF32);

@@ -14,7 +14,8 @@
 namespace spillway::testing_models {
 
 // "llama" (GQA, rope, gated), "window" (the same with a sliding window), "opt" (pre-norm, learned
-// positions, biases), "opt-350m" (post-norm, projections).
+// positions, biases), "opt-350m" (post-norm, projections). With heads of the sizes that real models
+// have: "llama-64", "window-64", "opt-64" and "llama-128".
 inline ModelSpec tiny_spec(const std::string& kind) {
   ModelSpec spec;
   spec.name = kind;
@@ -26,15 +27,27 @@ inline ModelSpec tiny_spec(const std::string& kind) {
   spec.head_dim = 16;
   spec.ffn = 96;
   spec.max_context = 640;
-  if (kind == "llama" || kind == "window") {
+  if (kind.ends_with("-64")) {
+    spec.heads = 6;
+    spec.head_dim = 64;
+    spec.hidden = spec.embedding_dim = 384;
+    spec.ffn = 1160;
+  } else if (kind == "llama-128") {
+    spec.heads = spec.kv_heads = 2;
+    spec.head_dim = 128;
+    spec.hidden = spec.embedding_dim = 264;
+    spec.ffn = 2064;
+    spec.rope.style = RopeStyle::kInterleaved;
+  }
+  if (kind.starts_with("llama") || kind.starts_with("window")) {
     spec.family = "llama";
-    spec.rope.dims = 16;
+    spec.rope.dims = spec.head_dim;
     for (const double f : base_inverse_frequencies(spec.rope))
       spec.rope.inverse_frequencies.push_back(static_cast<float>(f));
-    spec.sliding_window = kind == "window" ? 37 : 0;
+    spec.sliding_window = kind.starts_with("window") ? 37 : 0;
   } else {
     spec.family = "opt";
-    spec.kv_heads = 4;
+    spec.kv_heads = spec.heads;
     spec.norm = NormKind::kLayer;
     spec.norm_bias = spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
     spec.position = PositionKind::kLearned;

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/token_walk.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "cuda/cuda_error.h"
+#include "cuda/linear_params.cuh"
+#include "cuda/token_walk_attention.cuh"
+#include "cuda/token_walk_input.cuh"
+
+namespace spillway::cuda {
+namespace {
+
+#if __CUDA_ARCH__ >= 900
+
+// All blocks have done `arrivals` / gridDim.x phases, and see what the others have written.
+__device__ __forceinline__ void meet(uint32_t* counter, uint32_t arrivals) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+    uint32_t now = 0;
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    } while (now < arrivals);
+  }
+  __syncthreads();
+}
+
+// The products of a piece of two rows with x. Two sums per row: not every product waits for the one
+// before it.
+template <class T>
+__device__ __forceinline__ void add_products(const uint8_t* piece, const T* x, int columns,
+                                             float (&sum)[2][2]) {
+  const int lane = threadIdx.x % 32;
+  const auto eight = [&](int column) {
+    float a[8], b[8], v[8];
+    Vector16<T>::unpack(*reinterpret_cast<const uint4*>(x + column), v);
+    Vector16<T>::unpack(*reinterpret_cast<const uint4*>(piece + 2 * column), a);
+    Vector16<T>::unpack(*reinterpret_cast<const uint4*>(piece + kPieceRowBytes + 2 * column), b);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      sum[0][e % 2] = fmaf(a[e], v[e], sum[0][e % 2]);
+      sum[1][e % 2] = fmaf(b[e], v[e], sum[1][e % 2]);
+    }
+  };
+  if (columns == kPieceColumns) {
+#pragma unroll
+    for (int i = 0; i < kPieceColumns / 256; ++i) eight(i * 256 + lane * 8);
+  } else {
+    for (int column = lane * 8; column < columns; column += 256) eight(column);
+  }
+}
+
+// Lane 0 or 1: what becomes of the pair's first or second sum. `other` is that of the other row.
+template <int D>
+__device__ __forceinline__ void finish_row(const Walk& walk, const WalkPhase& phase,
+                                           const RowPair& pair, int lane, float mine, float other,
+                                           float before) {
+  const int part = pair.part, row = lane == 0 ? pair.row[0] : pair.row[1];
+  if (row >= phase.n[part]) return;
+  const WalkSequence& s = walk.sequence;
+  if (phase.kind == WalkKind::kGated) {
+    if (lane == 0) {
+      store_as(phase.out_type, phase.out[0], row, activated(phase.activation, mine) * other);
+    }
+    return;
+  }
+  if (phase.kind == WalkKind::kLinear) {
+    if (phase.epilogue == Epilogue::kAccumulate) {
+      __stcg(reinterpret_cast<float*>(phase.out[part]) + row, before + mine);
+    } else {
+      if (phase.epilogue == Epilogue::kActivate) mine = activated(phase.activation, mine);
+      store_as(phase.out_type, phase.out[part], row, mine);
+    }
+    return;
+  }
+  // As linears() and rope_and_append() would: rounded in between.
+  mine = rounded_as(phase.out_type, mine);
+  other = rounded_as(phase.out_type, other);
+  if (part < 2 && s.angles != nullptr) {
+    const int index = s.interleaved ? row % D / 2 : row % (D / 2);
+    const float2 angle = __ldg(reinterpret_cast<const float2*>(s.angles) + index);
+    const float along = __fmul_rn(mine, angle.x), across = __fmul_rn(other, angle.y);
+    mine = lane == 0 ? __fsub_rn(along, across) : __fadd_rn(across, along);
+  }
+  if (part == 0) return store_as(phase.out_type, phase.out[0], row, mine);
+  const int position = *s.position;
+  std::byte* const page = phase.out[part] +
+                          __ldg(s.block_table + position / kKvBlockTokens) * s.block_bytes +
+                          static_cast<int64_t>(row / D) * (kKvBlockTokens * D * 2);
+  reinterpret_cast<__half*>(page)[position % kKvBlockTokens * D + row % D] = __float2half_rn(mine);
+}
+
+template <class T, int D>
+__device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& phase,
+                                             WalkRing<D>& ring, const T* x) {
+  const int lane = threadIdx.x % 32;
+  for (int unit = WalkRing<D>::first_unit(phase); unit < phase.units;
+       unit += WalkRing<D>::unit_step()) {
+    const RowPair pair = pair_of<D>(phase, walk.sequence.interleaved, unit);
+    const int matrix = phase.kind == WalkKind::kGated ? lane % 2 : pair.part;
+    const int row = lane % 2 == 0 ? pair.row[0] : pair.row[1];
+    // What the sums will meet, fetched while they are made.
+    float before = 0, bias = 0;
+    if (row < phase.n[pair.part]) {
+      if (phase.bias[matrix] != nullptr) bias = __ldg(phase.bias[matrix] + row);
+      if (phase.kind == WalkKind::kLinear && phase.epilogue == Epilogue::kAccumulate) {
+        before = __ldcg(reinterpret_cast<const float*>(phase.out[pair.part]) + row);
+      }
+    }
+    float sum[2][2] = {};
+    for (int column = 0; column < phase.k; column += kPieceColumns) {
+      add_products(ring.wait(), x + column, min(kPieceColumns, phase.k - column), sum);
+      ring.release();
+    }
+    float first = sum[0][0] + sum[0][1], second = sum[1][0] + sum[1][1];
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+      first += __shfl_xor_sync(~0U, first, offset);
+      second += __shfl_xor_sync(~0U, second, offset);
+    }
+    const float mine = (lane % 2 == 0 ? first : second) + bias;
+    const float other = __shfl_xor_sync(~0U, mine, 1);
+    if (lane < 2) finish_row<D>(walk, phase, pair, lane, mine, other, before);
+  }
+}
+
+#endif
+
+template <class T, int D, int G>
+__global__ void __launch_bounds__(kWalkThreads, 1)
+    walk_kernel(const __grid_constant__ Walk walk) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ float partial[kNormWarps];
+  const int warp = threadIdx.x / 32;
+  const int ring_bytes = walk.stages * kStageBytes;
+  uint8_t* const input = shared + kWalkWarps * ring_bytes;
+  auto* const barriers = reinterpret_cast<uint64_t*>(input + walk.x_bytes);
+  const AttentionItems items = AttentionItems::of<G>(walk.sequence, gridDim.x);
+  WalkRing<D> ring(walk, items, shared + warp * ring_bytes, barriers + warp * walk.stages);
+  auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch);
+  for (int i = 0; i < walk.count; ++i) {
+    if (i > 0) meet(counters, i * gridDim.x);
+    const WalkPhase& phase = walk.phases[i];
+    if (phase.kind == WalkKind::kAttention) {
+      attention_phase<T, D, G>(walk, phase, items, ring, input);
+    } else {
+      take_input(phase, reinterpret_cast<T*>(input), partial);
+      if (i + 1 < walk.count) expect_norm(walk.phases[i + 1]);
+      linear_phase(walk, phase, ring, reinterpret_cast<const T*>(input));
+    }
+  }
+  // Nobody looks at the first counter after having counted here.
+  if (threadIdx.x == 0 && atomicAdd(counters + 1, 1) == gridDim.x - 1) {
+    counters[0] = 0;
+    counters[1] = 0;
+  }
+#endif
+}
+
+using Kernel = void (*)(Walk);
+
+Kernel kernel_for(DType type, int head_dim, bool one_query) {
+  const auto of = [&]<class T>() -> Kernel {
+    if (head_dim == 64) return one_query ? walk_kernel<T, 64, 1> : walk_kernel<T, 64, 4>;
+    return one_query ? walk_kernel<T, 128, 1> : walk_kernel<T, 128, 4>;
+  };
+  return type == DType::kF16 ? of.template operator()<__half>()
+                             : of.template operator()<__nv_bfloat16>();
+}
+
+constexpr int kBarrierBytes = 1024;  // of all rings
+constexpr int kAttentionBytes = sizeof(AttentionShared<128, 4>);
+static_assert(sizeof(Walk) <= 32764, "a kernel's arguments");
+
+bool is_aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+bool is_walk_type(DType type) { return type == DType::kF16 || type == DType::kBF16; }
+
+// Stages of a warp's ring beside an input of this size.
+int stages_beside(const GpuShape& gpu, int x_bytes) {
+  const int fixed = x_bytes + kBarrierBytes + 1024;  // what the kernel declares, and the system's
+  return std::min((gpu.shared_bytes - fixed) / (kWalkWarps * kStageBytes),
+                  kBarrierBytes / (8 * kWalkWarps));
+}
+
+}  // namespace
+
+TokenWalk::TokenWalk(const GpuShape& gpu) : gpu_(gpu) { walk_.x_bytes = kAttentionBytes; }
+
+bool TokenWalk::serves(const GpuShape& gpu) {
+  return gpu.compute_capability >= 90 && stages_beside(gpu, 32 << 10) >= 4;
+}
+
+size_t TokenWalk::scratch_bytes(const GpuShape& gpu) {
+  return kScratchCounterBytes + static_cast<size_t>(gpu.sms) * sizeof(AttentionPart<128, 4>);
+}
+
+bool TokenWalk::find_input(const Activations& x, DType type, WalkPhase& phase) const {
+  phase.x = x.data;
+  if (deferred_.norm && deferred_.norm->out.data == x.data) {
+    const DeferredNorm& norm = *deferred_.norm;
+    if (norm.out.dtype != type || norm.out.cols != x.cols) return false;
+    phase.x = norm.x.data;
+    phase.norm = norm.kind;
+    phase.norm_weight = norm.weight;
+    phase.norm_bias = norm.bias;
+    phase.norm_eps = norm.eps;
+    return true;
+  }
+  SPW_ASSERT(x.data != gone_);
+  if (deferred_.copy && deferred_.copy->out.data == x.data) return false;
+  return x.dtype == type && is_aligned16(x.data);
+}
+
+bool TokenWalk::must_keep(const std::byte* data) const {
+  return (deferred_.norm && deferred_.norm->x.data == data && !norm_read_) ||
+         (deferred_.copy && deferred_.copy->x.data == data && !copy_read_);
+}
+
+void TokenWalk::note_read(const Activations& x) {
+  if (deferred_.norm && deferred_.norm->out.data == x.data) norm_read_ = true;
+}
+
+void TokenWalk::note_written(const std::byte* data) {
+  if (deferred_.norm && deferred_.norm->x.data == data) {
+    gone_ = deferred_.norm->out.data;
+    deferred_.norm.reset();
+  }
+  if (deferred_.copy && deferred_.copy->x.data == data) deferred_.copy.reset();
+  if (data == gone_) gone_ = nullptr;
+}
+
+bool TokenWalk::defer_norm(const DeferredNorm& norm) {
+  const bool layer = norm.kind == NormKind::kLayer;
+  if (deferred_.norm && !norm_read_) return false;
+  if (norm.x.rows != 1 || norm.x.dtype != DType::kF32 || !is_walk_type(norm.out.dtype) ||
+      norm.x.cols % 8 != 0 || norm.x.cols > kWalkNormColumns || norm.weight == nullptr ||
+      layer != (norm.bias != nullptr) || !is_aligned16(norm.x.data) ||
+      !is_aligned16(norm.weight) || !is_aligned16(norm.bias)) {
+    return false;
+  }
+  DeferredNorm deferred = norm;
+  if (deferred_.copy && deferred_.copy->out.data == norm.x.data) {
+    deferred.x = deferred_.copy->x;
+    copy_read_ = true;
+  }
+  deferred_.norm = deferred;
+  norm_read_ = false;
+  if (gone_ == norm.out.data) gone_ = nullptr;
+  return true;
+}
+
+bool TokenWalk::defer_copy(const DeferredCopy& copy) {
+  if (deferred_.copy || copy.x.rows != 1 || copy.out.rows != 1 || copy.x.dtype != DType::kF32 ||
+      copy.out.dtype != DType::kF32) {
+    return false;
+  }
+  deferred_.copy = copy;
+  copy_read_ = false;
+  return true;
+}
+
+TokenWalk::Deferred TokenWalk::take_deferred(bool step_ends) {
+  Deferred deferred = std::exchange(deferred_, {});
+  if (step_ends && copy_read_) deferred.copy.reset();
+  if (step_ends && norm_read_) deferred.norm.reset();
+  gone_ = nullptr;
+  return deferred;
+}
+
+bool TokenWalk::add(WalkPhase& phase, DType type, const WalkSequence* sequence) {
+  const int x_bytes = std::max(kAttentionBytes, (2 * phase.k + 127) / 128 * 128);
+  if (walk_.count == kWalkPhases || (walk_.count > 0 && type != type_) ||
+      stages_beside(gpu_, x_bytes) < 4) {
+    return false;
+  }
+  if (sequence != nullptr) {
+    // Appending and attending say different things of the sequence.
+    WalkSequence merged = sequence_.value_or(*sequence);
+    const auto merge = [](auto& into, const auto& from) {
+      if (from == std::remove_cvref_t<decltype(from)>{}) return true;
+      if (into == std::remove_cvref_t<decltype(into)>{}) into = from;
+      return into == from;
+    };
+    if (!merge(merged.angles, sequence->angles) || !merge(merged.position, sequence->position) ||
+        !merge(merged.block_table, sequence->block_table) ||
+        !merge(merged.block_bytes, sequence->block_bytes) || !merge(merged.heads, sequence->heads) ||
+        !merge(merged.kv_heads, sequence->kv_heads) ||
+        !merge(merged.head_dim, sequence->head_dim) || !merge(merged.window, sequence->window) ||
+        !merge(merged.scale, sequence->scale) ||
+        !merge(merged.interleaved, sequence->interleaved)) {
+      return false;
+    }
+    sequence_ = merged;
+  }
+  const int warps = kWalkWarps * gpu_.sms;
+  phase.first_warp = static_cast<int32_t>(next_warp_);
+  next_warp_ = (next_warp_ + phase.units) % warps;
+  type_ = type;
+  walk_.x_bytes = std::max(walk_.x_bytes, x_bytes);
+  walk_.phases[walk_.count++] = phase;
+  return true;
+}
+
+bool TokenWalk::add_linear(const LinearCall& call) {
+  const WeightView& w = call.parts[0].w;
+  if (call.x.rows != 1 || !is_walk_type(w.dtype) || w.cols % 8 != 0) return false;
+  WalkPhase phase = {};
+  phase.kind = call.epilogue == Epilogue::kGated ? WalkKind::kGated : WalkKind::kLinear;
+  phase.epilogue = call.epilogue;
+  phase.activation = call.activation;
+  phase.out_type = call.parts[0].out.dtype;
+  phase.k = static_cast<int32_t>(w.cols);
+  if (!find_input(call.x, w.dtype, phase)) return false;
+  const LinearParams p = params_of(call);
+  for (int i = 0; i < call.count; ++i) {
+    if (!is_aligned16(p.part[i].w) || must_keep(p.part[i].out)) return false;
+    phase.w[i] = p.part[i].w;
+    phase.bias[i] = p.part[i].bias;
+    phase.out[i] = p.part[i].out;
+    phase.n[i] = p.part[i].n;
+    if (phase.kind == WalkKind::kLinear || i == 0) {
+      phase.units += phase.kind == WalkKind::kGated ? p.part[i].n : (p.part[i].n + 1) / 2;
+    }
+  }
+  if (!add(phase, w.dtype, nullptr)) return false;
+  note_read(call.x);
+  for (int i = 0; i < call.count; ++i) note_written(phase.out[i]);
+  return true;
+}
+
+bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
+  const KvLayerView& kv = append.kv;
+  const WeightView& w = call.parts[0].w;
+  const int64_t kv_rows = int64_t{kv.kv_heads} * kv.head_dim;
+  const bool rotates = append.angles != nullptr;
+  if (call.count != 3 || call.x.rows != 1 || !is_walk_type(w.dtype) || w.cols % 8 != 0 ||
+      kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
+      (rotates && append.rope_dims != kv.head_dim) || append.batch.sequences != 1 ||
+      w.rows % kv.head_dim != 0 || call.parts[1].w.rows != kv_rows ||
+      call.parts[2].w.rows != kv_rows) {
+    return false;
+  }
+  WalkPhase phase = {};
+  phase.kind = WalkKind::kAppend;
+  phase.epilogue = Epilogue::kStore;
+  phase.out_type = call.parts[0].out.dtype;
+  phase.k = static_cast<int32_t>(w.cols);
+  if (!find_input(call.x, w.dtype, phase)) return false;
+  const LinearParams p = params_of(call);
+  for (int i = 0; i < 3; ++i) {
+    if (!is_aligned16(p.part[i].w)) return false;
+    phase.w[i] = p.part[i].w;
+    phase.bias[i] = p.part[i].bias;
+    phase.n[i] = p.part[i].n;
+    phase.units += p.part[i].n / 2;
+  }
+  phase.out[0] = p.part[0].out;
+  phase.out[1] = kv.k;
+  phase.out[2] = kv.v;
+  WalkSequence sequence;
+  sequence.angles = append.angles;
+  sequence.interleaved = append.style == RopeStyle::kInterleaved;
+  sequence.position = append.batch.start;
+  sequence.block_table = append.batch.block_table;
+  sequence.block_bytes = kv.block_bytes();
+  sequence.head_dim = kv.head_dim;
+  if (!add(phase, w.dtype, &sequence)) return false;
+  note_read(call.x);
+  note_written(phase.out[0]);
+  return true;
+}
+
+bool TokenWalk::add_attention(const AttentionCall& call) {
+  const KvLayerView& kv = call.kv;
+  const DType type = call.q.dtype;
+  const int64_t chunks = int64_t{kv.kv_heads} * ((call.params.heads / kv.kv_heads + 3) / 4);
+  if (call.q.rows != 1 || call.batch.sequences != 1 || !is_walk_type(type) ||
+      kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
+      call.params.top_k > 0 || call.out.dtype != type || !is_aligned16(call.q.data) ||
+      chunks > static_cast<int64_t>(kScratchCounterBytes / 4) - 32) {
+    return false;
+  }
+  WalkPhase phase = {};
+  phase.kind = WalkKind::kAttention;
+  phase.x = call.q.data;
+  phase.out[0] = call.out.data;
+  phase.out[1] = kv.k;
+  phase.out[2] = kv.v;
+  WalkSequence sequence;
+  sequence.position = call.batch.start;
+  sequence.block_table = call.batch.block_table;
+  sequence.block_bytes = kv.block_bytes();
+  sequence.heads = call.params.heads;
+  sequence.kv_heads = kv.kv_heads;
+  sequence.head_dim = kv.head_dim;
+  sequence.window = call.params.window;
+  sequence.scale = call.params.scale;
+  return add(phase, type, &sequence);
+}
+
+void TokenWalk::launch(std::byte* scratch, cudaStream_t stream) {
+  if (walk_.count == 0) return;
+  walk_.sequence = sequence_.value_or(WalkSequence());
+  walk_.scratch = scratch;
+  walk_.stages = stages_beside(gpu_, walk_.x_bytes);
+  const WalkSequence& s = walk_.sequence;
+  const Kernel kernel =
+      kernel_for(type_, s.head_dim, s.heads == 0 || s.heads == s.kv_heads);
+  const int bytes = walk_.stages * kWalkWarps * kStageBytes + walk_.x_bytes + kBarrierBytes;
+  SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(gpu_.sms));
+  config.blockDim = dim3(kWalkThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(bytes);
+  config.stream = stream;
+  // Blocks wait for each other: all of them run, or none.
+  cudaLaunchAttribute together = {};
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
+  config.attrs = &together;
+  config.numAttrs = 1;
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, walk_);
+  walk_ = {};
+  walk_.x_bytes = kAttentionBytes;
+  sequence_.reset();
+  next_warp_ = 0;
+  SPW_CUDA_CHECK(error);
+}
+
+}  // namespace spillway::cuda

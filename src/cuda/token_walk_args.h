@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernel that walks through a step of one token is given (token_walk.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/kernel_args.h"
+#include "tensor/dtype.h"
+#include "tensor/op_kinds.h"
+
+namespace spillway::cuda {
+
+// As many as fit the 32,764 bytes of a kernel's arguments: arguments need no memory of their own and
+// are recorded with the launch.
+inline constexpr int kWalkPhases = 220;
+
+enum class WalkKind : uint8_t {
+  kLinear,  // up to three matrices; WalkPhase::epilogue
+  kGated,   // gate and up
+  kAppend,  // q, k and v, rotated; k and v go to their pages
+  kAttention,
+};
+
+// What all multiprocessors do before they wait for each other.
+struct WalkPhase {
+  const std::byte* w[3];  // [n, k]
+  const float* bias[3];   // [n] or null
+  // Of the matrices; kAppend: q, the planes of K and V; kAttention: the result and the two planes.
+  std::byte* out[3];
+  const std::byte* x;        // of the weights' type; with a norm: F32; kAttention: q
+  const float* norm_weight;  // null: x is not normed
+  const float* norm_bias;    // of NormKind::kLayer
+  float norm_eps;
+  int32_t n[3];
+  int32_t k;
+  int32_t units;       // pairs of rows
+  int32_t first_warp;  // that takes unit 0
+  WalkKind kind;
+  Epilogue epilogue;
+  NormKind norm;
+  ActivationKind activation;
+  DType out_type;
+};
+
+// The one sequence of the step, the same in all layers.
+struct WalkSequence {
+  const float* angles = nullptr;  // [head_dim] (cos, sin) pairs; null: positions do not rotate
+  const int32_t* position = nullptr;
+  const int32_t* block_table = nullptr;
+  int64_t block_bytes = 0;
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int window = 0;
+  float scale = 0;
+  bool interleaved = false;
+  bool operator==(const WalkSequence&) const = default;
+};
+
+struct Walk {
+  WalkPhase phases[kWalkPhases];
+  WalkSequence sequence;
+  std::byte* scratch;
+  int count;
+  int x_bytes;  // of shared memory, for a phase's input
+  int stages;   // of each warp's ring
+};
+
+}  // namespace spillway::cuda

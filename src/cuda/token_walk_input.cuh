@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The input of one of the walk's linear layers, in every block's shared memory (token_walk.h).
+#pragma once
+
+#include "cuda/row_norm.cuh"
+#include "cuda/token_walk_ring.cuh"
+
+namespace spillway::cuda {
+
+// A row that is normed is held in registers.
+inline constexpr int kWalkNormRounds = 4;
+inline constexpr int kWalkNormColumns = 4 * kNormThreads * kWalkNormRounds;
+
+#if __CUDA_ARCH__ >= 900
+
+template <NormKind kKind, class T>
+__device__ __forceinline__ void norm_input(const WalkPhase& phase, T* to, float* partial) {
+  constexpr int kSlots = kNormThreads / kWalkThreads;
+  const int fours = phase.k / 4;
+  const auto* const row = reinterpret_cast<const float4*>(phase.x);
+  NormFours<kWalkThreads, kWalkNormRounds> v;
+#pragma unroll
+  for (int s = 0; s < kSlots; ++s) {
+#pragma unroll
+    for (int j = 0; j < kWalkNormRounds; ++j) {
+      const int i = norm_four<kWalkThreads>(s, j);
+      v[s][j] = i < fours ? __ldcg(row + i) : float4{0, 0, 0, 0};
+    }
+  }
+  const float scale =
+      norm_scale<kKind, kWalkThreads, kWalkNormRounds>(v, phase.k, phase.norm_eps, partial);
+#pragma unroll
+  for (int s = 0; s < kSlots; ++s) {
+#pragma unroll
+    for (int j = 0; j < kWalkNormRounds; ++j) {
+      const int i = norm_four<kWalkThreads>(s, j);
+      if (i >= fours) continue;
+      const float4 w = __ldg(reinterpret_cast<const float4*>(phase.norm_weight) + i);
+      float4 b = {};
+      if constexpr (kKind == NormKind::kLayer) {
+        b = __ldg(reinterpret_cast<const float4*>(phase.norm_bias) + i);
+      }
+      store_normed<kKind>(to + 4 * i, v[s][j], scale, w, b);
+    }
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void take_input(const WalkPhase& phase, T* to, float* partial) {
+  if (phase.norm_weight == nullptr) {
+    for (int i = threadIdx.x; i < phase.k / 8; i += kWalkThreads) {
+      reinterpret_cast<uint4*>(to)[i] = __ldcg(reinterpret_cast<const uint4*>(phase.x) + i);
+    }
+  } else if (phase.norm == NormKind::kRms) {
+    norm_input<NormKind::kRms>(phase, to, partial);
+  } else {
+    norm_input<NormKind::kLayer>(phase, to, partial);
+  }
+  __syncthreads();
+}
+
+// Brings a norm's weights into the L2 cache before every block wants them at once.
+__device__ __forceinline__ void expect_norm(const WalkPhase& phase) {
+  if (phase.norm_weight == nullptr || threadIdx.x != 0) return;
+  for (int i = 32 * static_cast<int>(blockIdx.x); i < phase.k; i += 32 * gridDim.x) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(phase.norm_weight + i));
+    if (phase.norm_bias != nullptr) asm volatile("prefetch.global.L2 [%0];" ::"l"(phase.norm_bias + i));
+  }
+}
+
+#endif
+
+}  // namespace spillway::cuda
