@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/read_once.cuh"
+
 namespace spillway::cuda {
 
 #if __CUDA_ARCH__ >= 900
@@ -49,8 +51,17 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
   }
 }
 // One box of the map, from this column and row, to `to`; its bytes count for the barrier.
+template <bool kOnce = false>
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& map, int column, int row,
                                          uint32_t barrier) {
+  if constexpr (kOnce) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(read_once())
+        : "memory");
+    return;
+  }
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
       "%3}], [%4];" ::"r"(to),

@@ -156,7 +156,7 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified> {
       const int row = index / kChunks, chunk = index % kChunks;
       // What nobody has written may be anything, NaN too: zeros instead.
       const bool seen = kWhole || (first + row >= p.begin && first + row < p.end);
-      copy_async16(to + row * Shape::kPitch + chunk * 16, from + index * 16, seen);
+      copy_async16<true>(to + row * Shape::kPitch + chunk * 16, from + index * 16, seen);
     }
   }
 

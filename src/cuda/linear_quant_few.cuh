@@ -249,7 +249,9 @@ class FewSums {
 
 __device__ __forceinline__ void prefetch_to_l2(const uint8_t* from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from),
+               "r"(bytes), "l"(read_once())
+               : "memory");
 #endif
 }
 

@@ -152,9 +152,9 @@ __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
     const auto copy_weights = [&](int stage) {
       const uint32_t to = ring + stage * kStageBytes;
       arrive_and_expect(full(stage), kStageBytes);
-      copy_box(to, maps.weights[at.part], step * kStepColumns, at.row, full(stage));
+      copy_box<true>(to, maps.weights[at.part], step * kStepColumns, at.row, full(stage));
       if (gated) {
-        copy_box(to + kRows / 2 * kRowBytes, maps.weights[1], step * kStepColumns, at.row,
+        copy_box<true>(to + kRows / 2 * kRowBytes, maps.weights[1], step * kStepColumns, at.row,
                  full(stage));
       }
       if (++step == steps) step = 0, at = place(++tile);

@@ -14,6 +14,12 @@
 namespace spillway::cuda {
 namespace {
 
+// Sums of a round's pairs, of two rounds in turn: one is read while the next is written.
+constexpr int kRoundPairs = 64;
+struct PairSums {
+  float of[2][kRoundPairs][2][kColumnWarps];
+};
+
 #if __CUDA_ARCH__ >= 900
 
 // All blocks have done `arrivals` / gridDim.x phases, and see what the others have written.
@@ -54,77 +60,109 @@ __device__ __forceinline__ void add_products(const uint8_t* piece, const T* x, i
   }
 }
 
-// Lane 0 or 1: what becomes of the pair's first or second sum. `other` is that of the other row.
-template <int D>
-__device__ __forceinline__ void finish_row(const Walk& walk, const WalkPhase& phase,
-                                           const RowPair& pair, int lane, float mine, float other,
-                                           float before) {
-  const int part = pair.part, row = lane == 0 ? pair.row[0] : pair.row[1];
-  if (row >= phase.n[part]) return;
-  const WalkSequence& s = walk.sequence;
-  if (phase.kind == WalkKind::kGated) {
-    if (lane == 0) {
-      store_as(phase.out_type, phase.out[0], row, activated(phase.activation, mine) * other);
-    }
-    return;
-  }
-  if (phase.kind == WalkKind::kLinear) {
-    if (phase.epilogue == Epilogue::kAccumulate) {
-      __stcg(reinterpret_cast<float*>(phase.out[part]) + row, before + mine);
-    } else {
-      if (phase.epilogue == Epilogue::kActivate) mine = activated(phase.activation, mine);
-      store_as(phase.out_type, phase.out[part], row, mine);
-    }
-    return;
-  }
-  // As linears() and rope_and_append() would: rounded in between.
-  mine = rounded_as(phase.out_type, mine);
-  other = rounded_as(phase.out_type, other);
-  if (part < 2 && s.angles != nullptr) {
-    const int index = s.interleaved ? row % D / 2 : row % (D / 2);
-    const float2 angle = __ldg(reinterpret_cast<const float2*>(s.angles) + index);
-    const float along = __fmul_rn(mine, angle.x), across = __fmul_rn(other, angle.y);
-    mine = lane == 0 ? __fsub_rn(along, across) : __fadd_rn(across, along);
-  }
-  if (part == 0) return store_as(phase.out_type, phase.out[0], row, mine);
-  const int position = *s.position;
-  std::byte* const page = phase.out[part] +
-                          __ldg(s.block_table + position / kKvBlockTokens) * s.block_bytes +
-                          static_cast<int64_t>(row / D) * (kKvBlockTokens * D * 2);
-  reinterpret_cast<__half*>(page)[position % kKvBlockTokens * D + row % D] = __float2half_rn(mine);
+// The sums over the warp of two values: lanes 0 to 15 have the first, the others the second.
+__device__ __forceinline__ float sum_of_two(float a, float b) {
+  const bool low = threadIdx.x % 32 < 16;
+  float mine = low ? a : b;
+  mine += __shfl_xor_sync(~0U, low ? b : a, 16);
+#pragma unroll
+  for (int offset = 8; offset > 0; offset /= 2) mine += __shfl_xor_sync(~0U, mine, offset);
+  return mine;
 }
+
+// One row's sum, and what becomes of it: two neighbouring threads have a pair.
+struct RowEnd {
+  RowPair pair;
+  int row = 0;
+  bool valid = false;
+  float before = 0, bias = 0;  // fetched while sums are made
+
+  template <int D>
+  __device__ __forceinline__ void begin(const Walk& walk, const WalkPhase& phase, int index,
+                                        bool exists) {
+    const int r = threadIdx.x % 2;
+    pair = pair_of<D>(phase, walk.sequence.interleaved, index);
+    row = r == 0 ? pair.row[0] : pair.row[1];
+    valid = exists && row < phase.n[pair.part];
+    before = bias = 0;
+    if (!valid) return;
+    const int matrix = phase.kind == WalkKind::kGated ? r : pair.part;
+    if (phase.bias[matrix] != nullptr) bias = __ldg(phase.bias[matrix] + row);
+    if (phase.kind == WalkKind::kLinear && phase.epilogue == Epilogue::kAccumulate) {
+      before = __ldcg(reinterpret_cast<const float*>(phase.out[pair.part]) + row);
+    }
+  }
+
+  // All threads of the warp.
+  template <int D>
+  __device__ __forceinline__ void finish(const Walk& walk, const WalkPhase& phase,
+                                         const WalkToken& token, float sum) const {
+    float mine = sum + bias, other = __shfl_xor_sync(~0U, mine, 1);
+    if (!valid) return;
+    const int r = threadIdx.x % 2, part = pair.part;
+    const WalkSequence& s = walk.sequence;
+    if (phase.kind == WalkKind::kGated) {
+      if (r == 0) {
+        store_as(phase.out_type, phase.out[0], row, activated(phase.activation, mine) * other);
+      }
+      return;
+    }
+    if (phase.kind == WalkKind::kLinear) {
+      if (phase.epilogue == Epilogue::kAccumulate) {
+        reinterpret_cast<float*>(phase.out[part])[row] = before + mine;
+      } else {
+        if (phase.epilogue == Epilogue::kActivate) mine = activated(phase.activation, mine);
+        store_as(phase.out_type, phase.out[part], row, mine);
+      }
+      return;
+    }
+    // As linears() and rope_and_append() would: rounded in between.
+    mine = rounded_as(phase.out_type, mine);
+    other = rounded_as(phase.out_type, other);
+    if (part < 2 && s.angles != nullptr) {
+      const int index = s.interleaved ? row % D / 2 : row % (D / 2);
+      const float2 angle = __ldg(reinterpret_cast<const float2*>(s.angles) + index);
+      const float along = __fmul_rn(mine, angle.x), across = __fmul_rn(other, angle.y);
+      mine = r == 0 ? __fsub_rn(along, across) : __fadd_rn(across, along);
+    }
+    if (part == 0) return store_as(phase.out_type, phase.out[0], row, mine);
+    std::byte* const page = phase.out[part] + token.block * s.block_bytes +
+                            static_cast<int64_t>(row / D) * (kKvBlockTokens * D * 2);
+    reinterpret_cast<__half*>(page)[token.position % kKvBlockTokens * D + row % D] =
+        __float2half_rn(mine);
+  }
+};
 
 template <class T, int D>
 __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& phase,
-                                             WalkRing<D>& ring, const T* x) {
-  const int lane = threadIdx.x % 32;
-  for (int unit = WalkRing<D>::first_unit(phase); unit < phase.units;
-       unit += WalkRing<D>::unit_step()) {
-    const RowPair pair = pair_of<D>(phase, walk.sequence.interleaved, unit);
-    const int matrix = phase.kind == WalkKind::kGated ? lane % 2 : pair.part;
-    const int row = lane % 2 == 0 ? pair.row[0] : pair.row[1];
-    // What the sums will meet, fetched while they are made.
-    float before = 0, bias = 0;
-    if (row < phase.n[pair.part]) {
-      if (phase.bias[matrix] != nullptr) bias = __ldg(phase.bias[matrix] + row);
-      if (phase.kind == WalkKind::kLinear && phase.epilogue == Epilogue::kAccumulate) {
-        before = __ldcg(reinterpret_cast<const float*>(phase.out[pair.part]) + row);
+                                             const WalkToken& token, WalkRing<D>& ring, const T* x,
+                                             PairSums& sums) {
+  const int thread = threadIdx.x, lane = thread % 32, column_warp = thread / 32 % kColumnWarps;
+  const BlockPairs pairs(phase);
+  const WarpColumns columns(phase.k);
+  x += columns.first;
+  for (int round = 0; round * kRoundPairs < pairs.count; ++round) {
+    const int first = round * kRoundPairs, last = min(pairs.count, first + kRoundPairs);
+    auto& of = sums.of[round % 2];
+    RowEnd end;
+    const int mine = first + thread / 2;
+    if (thread < 2 * kRoundPairs) end.begin<D>(walk, phase, pairs[mine], mine < last);
+    for (int i = first + first_pair(); i < last; i += kRowWarps) {
+      float sum[2][2] = {};
+      for (int column = 0; column < columns.count; column += kPieceColumns) {
+        add_products(ring.wait(), x + column, min(kPieceColumns, columns.count - column), sum);
+        ring.release();
       }
+      const float total = sum_of_two(sum[0][0] + sum[0][1], sum[1][0] + sum[1][1]);
+      if (lane % 16 == 0) of[i - first][lane / 16][column_warp] = total;
     }
-    float sum[2][2] = {};
-    for (int column = 0; column < phase.k; column += kPieceColumns) {
-      add_products(ring.wait(), x + column, min(kPieceColumns, phase.k - column), sum);
-      ring.release();
-    }
-    float first = sum[0][0] + sum[0][1], second = sum[1][0] + sum[1][1];
+    __syncthreads();
+    if (thread < 2 * kRoundPairs) {
+      float sum = 0;
 #pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-      first += __shfl_xor_sync(~0U, first, offset);
-      second += __shfl_xor_sync(~0U, second, offset);
+      for (int w = 0; w < kColumnWarps; ++w) sum += of[thread / 2][thread % 2][w];
+      end.finish<D>(walk, phase, token, sum);
     }
-    const float mine = (lane % 2 == 0 ? first : second) + bias;
-    const float other = __shfl_xor_sync(~0U, mine, 1);
-    if (lane < 2) finish_row<D>(walk, phase, pair, lane, mine, other, before);
   }
 }
 
@@ -136,22 +174,24 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ float partial[kNormWarps];
+  __shared__ PairSums sums;
   const int warp = threadIdx.x / 32;
   const int ring_bytes = walk.stages * kStageBytes;
   uint8_t* const input = shared + kWalkWarps * ring_bytes;
   auto* const barriers = reinterpret_cast<uint64_t*>(input + walk.x_bytes);
-  const AttentionItems items = AttentionItems::of<G>(walk.sequence, gridDim.x);
-  WalkRing<D> ring(walk, items, shared + warp * ring_bytes, barriers + warp * walk.stages);
+  const WalkToken token = WalkToken::of<G>(walk.sequence, gridDim.x);
+  WalkRing<D> ring(walk, token, shared + warp * ring_bytes, barriers + warp * walk.stages);
   auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch);
   for (int i = 0; i < walk.count; ++i) {
     if (i > 0) meet(counters, i * gridDim.x);
     const WalkPhase& phase = walk.phases[i];
     if (phase.kind == WalkKind::kAttention) {
-      attention_phase<T, D, G>(walk, phase, items, ring, input);
+      attention_phase<T, D, G>(walk, phase, token, ring, input);
     } else {
-      take_input(phase, reinterpret_cast<T*>(input), partial);
+      T* const x = reinterpret_cast<T*>(input);
+      take_input(phase, x, partial);
       if (i + 1 < walk.count) expect_norm(walk.phases[i + 1]);
-      linear_phase(walk, phase, ring, reinterpret_cast<const T*>(input));
+      linear_phase(walk, phase, token, ring, x, sums);
     }
   }
   // Nobody looks at the first counter after having counted here.
@@ -183,7 +223,7 @@ bool is_walk_type(DType type) { return type == DType::kF16 || type == DType::kBF
 
 // Stages of a warp's ring beside an input of this size.
 int stages_beside(const GpuShape& gpu, int x_bytes) {
-  const int fixed = x_bytes + kBarrierBytes + 1024;  // what the kernel declares, and the system's
+  const int fixed = x_bytes + kBarrierBytes + static_cast<int>(sizeof(PairSums)) + 256;
   return std::min((gpu.shared_bytes - fixed) / (kWalkWarps * kStageBytes),
                   kBarrierBytes / (8 * kWalkWarps));
 }
@@ -298,9 +338,8 @@ bool TokenWalk::add(WalkPhase& phase, DType type, const WalkSequence* sequence) 
     }
     sequence_ = merged;
   }
-  const int warps = kWalkWarps * gpu_.sms;
-  phase.first_warp = static_cast<int32_t>(next_warp_);
-  next_warp_ = (next_warp_ + phase.units) % warps;
+  phase.first_block = static_cast<int32_t>(next_block_);
+  next_block_ = (next_block_ + phase.pairs) % gpu_.sms;
   type_ = type;
   walk_.x_bytes = std::max(walk_.x_bytes, x_bytes);
   walk_.phases[walk_.count++] = phase;
@@ -324,10 +363,9 @@ bool TokenWalk::add_linear(const LinearCall& call) {
     phase.bias[i] = p.part[i].bias;
     phase.out[i] = p.part[i].out;
     phase.n[i] = p.part[i].n;
-    if (phase.kind == WalkKind::kLinear || i == 0) {
-      phase.units += phase.kind == WalkKind::kGated ? p.part[i].n : (p.part[i].n + 1) / 2;
-    }
+    if (phase.kind == WalkKind::kLinear) phase.pairs += (p.part[i].n + 1) / 2;
   }
+  if (phase.kind == WalkKind::kGated) phase.pairs = phase.n[0];
   if (!add(phase, w.dtype, nullptr)) return false;
   note_read(call.x);
   for (int i = 0; i < call.count; ++i) note_written(phase.out[i]);
@@ -358,7 +396,7 @@ bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
     phase.w[i] = p.part[i].w;
     phase.bias[i] = p.part[i].bias;
     phase.n[i] = p.part[i].n;
-    phase.units += p.part[i].n / 2;
+    phase.pairs += p.part[i].n / 2;
   }
   phase.out[0] = p.part[0].out;
   phase.out[1] = kv.k;
@@ -383,7 +421,7 @@ bool TokenWalk::add_attention(const AttentionCall& call) {
   if (call.q.rows != 1 || call.batch.sequences != 1 || !is_walk_type(type) ||
       kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
       call.params.top_k > 0 || call.out.dtype != type || !is_aligned16(call.q.data) ||
-      chunks > static_cast<int64_t>(kScratchCounterBytes / 4) - 32) {
+      chunks > static_cast<int64_t>(kScratchCounterBytes / 4) - kMergesAt) {
     return false;
   }
   WalkPhase phase = {};
@@ -429,7 +467,7 @@ void TokenWalk::launch(std::byte* scratch, cudaStream_t stream) {
   walk_ = {};
   walk_.x_bytes = kAttentionBytes;
   sequence_.reset();
-  next_warp_ = 0;
+  next_block_ = 0;
   SPW_CUDA_CHECK(error);
 }
 

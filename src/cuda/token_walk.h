@@ -80,7 +80,7 @@ class TokenWalk {
   Walk walk_ = {};
   DType type_ = DType::kF16;
   std::optional<WalkSequence> sequence_;
-  int64_t next_warp_ = 0;
+  int64_t next_block_ = 0;
   Deferred deferred_;
   bool copy_read_ = false, norm_read_ = false;
   const std::byte* gone_ = nullptr;  // the result of a norm whose input has changed since

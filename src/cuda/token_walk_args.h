@@ -34,8 +34,8 @@ struct WalkPhase {
   float norm_eps;
   int32_t n[3];
   int32_t k;
-  int32_t units;       // pairs of rows
-  int32_t first_warp;  // that takes unit 0
+  int32_t pairs;        // of rows
+  int32_t first_block;  // that takes pair 0
   WalkKind kind;
   Epilogue epilogue;
   NormKind norm;
@@ -57,6 +57,9 @@ struct WalkSequence {
   bool interleaved = false;
   bool operator==(const WalkSequence&) const = default;
 };
+
+// Words at the beginning of the scratch memory: the meeting's two, then who has come, by kv head.
+inline constexpr int kMergesAt = 32;
 
 struct Walk {
   WalkPhase phases[kWalkPhases];

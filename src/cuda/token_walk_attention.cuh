@@ -53,7 +53,7 @@ struct WarpQueries {
     constexpr int kPieces = D / 16;
     const int lane = threadIdx.x % 32, half = lane % 2, token = lane / 2;
     const int turn = D == 128 ? lane : lane / 2;
-    float score[G] = {};
+    float score[G][2] = {};
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int piece = (i + turn) % kPieces;
@@ -66,13 +66,14 @@ struct WarpQueries {
         Vector16<T>::unpack(
             *reinterpret_cast<const uint4*>(q + g * D + half * (D / 2) + piece * 8), x);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) score[g] = fmaf(k[e], x[e], score[g]);
+        for (int e = 0; e < 8; ++e) score[g][e % 2] = fmaf(k[e], x[e], score[g][e % 2]);
       }
     }
     const bool seen = token >= first && token < end;
 #pragma unroll
     for (int g = 0; g < G; ++g) {
-      float s = score[g] + __shfl_xor_sync(~0U, score[g], 1);
+      float s = score[g][0] + score[g][1];
+      s += __shfl_xor_sync(~0U, s, 1);
       s = seen ? s * scale : -INFINITY;
       float top = s;
 #pragma unroll
@@ -124,14 +125,17 @@ struct WarpQueries {
   }
 };
 
-// Copies the page that the token was written to; rows behind it are not numbers yet.
+// The block copies the page that the token was written to; rows behind it are not numbers yet.
 template <int D>
-__device__ __forceinline__ void copy_last_page(uint8_t* to, const std::byte* from, int tokens) {
-  constexpr int kRow = 2 * D / 16;
-  for (int i = threadIdx.x % 32; i < kKvBlockTokens * kRow; i += 32) {
-    reinterpret_cast<uint4*>(to)[i] = i / kRow < tokens
-                                          ? __ldcg(reinterpret_cast<const uint4*>(from) + i)
-                                          : uint4{0, 0, 0, 0};
+__device__ __forceinline__ void copy_last_page(uint8_t (&to)[2][kKvBlockTokens * D * 2],
+                                               const WalkPhase& phase, int64_t at, int tokens) {
+  constexpr int kRow = 2 * D / 16, kPage = kKvBlockTokens * kRow;
+#pragma unroll
+  for (int i = threadIdx.x; i < 2 * kPage; i += kWalkThreads) {
+    const auto* const from =
+        reinterpret_cast<const uint4*>((i < kPage ? phase.out[1] : phase.out[2]) + at);
+    reinterpret_cast<uint4*>(to)[i] =
+        i % kPage / kRow < tokens ? __ldcg(from + i % kPage) : uint4{0, 0, 0, 0};
   }
 }
 
@@ -142,7 +146,7 @@ __device__ __forceinline__ float part_weight(float own, float base) {
 
 template <class T, int D, int G>
 __device__ void attention_phase(const Walk& walk, const WalkPhase& phase,
-                                const AttentionItems& items, WalkRing<D>& ring, uint8_t* shared) {
+                                const WalkToken& token, WalkRing<D>& ring, uint8_t* shared) {
   static_assert(D == 64 || D == 128);
   auto& mem = *reinterpret_cast<AttentionShared<D, G>*>(shared);
   const WalkSequence& s = walk.sequence;
@@ -150,33 +154,31 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase,
   const int group = s.heads / s.kv_heads;
   const float scale = s.scale * 1.4426950408889634F;
   T* const result = reinterpret_cast<T*>(phase.out[0]);
-  auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch) + 32;
+  auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch) + kMergesAt;
   auto* const handed = reinterpret_cast<AttentionPart<D, G>*>(walk.scratch + kScratchCounterBytes);
-  for (int item = blockIdx.x; item < items.count; item += gridDim.x) {
-    const int part = item % items.parts, row = item / items.parts;
-    const int head = row / items.query_chunks;
-    const int first_query = head * group + row % items.query_chunks * G;
+  for (int item = blockIdx.x; item < token.items; item += gridDim.x) {
+    const int part = item % token.parts, row = item / token.parts;
+    const int head = row / token.query_chunks;
+    const int first_query = head * group + row % token.query_chunks * G;
     const int queries = min(G, (head + 1) * group - first_query);
     if (item != static_cast<int>(blockIdx.x)) __syncthreads();  // mem was read
     for (int i = threadIdx.x; i < G * D / 8; i += kWalkThreads) {
       const uint4* const q = reinterpret_cast<const uint4*>(phase.x) + first_query * (D / 8) + i;
       reinterpret_cast<uint4*>(mem.q)[i] = i < queries * (D / 8) ? __ldcg(q) : uint4{0, 0, 0, 0};
     }
-    const int full = items.part_full_pages(part), pages = items.part_pages(part);
-    const int begin = items.first_page + part * items.pages_per_part;
-    const bool has_last = full < pages && full % kWalkWarps == warp;
-    const int last_tokens = items.position % kKvBlockTokens + 1;
-    if (has_last) {
-      const int64_t at = __ldg(s.block_table + begin + full) * s.block_bytes +
-                         static_cast<int64_t>(head) * (kKvBlockTokens * D * 2);
-      copy_last_page<D>(mem.last_page[0], phase.out[1] + at, last_tokens);
-      copy_last_page<D>(mem.last_page[1], phase.out[2] + at, last_tokens);
+    const int full = token.part_full_pages(part), pages = token.part_pages(part);
+    const int begin = token.first_page + part * token.pages_per_part;
+    const int last_tokens = token.position % kKvBlockTokens + 1;
+    if (full < pages) {
+      const int64_t at =
+          token.block * s.block_bytes + static_cast<int64_t>(head) * (kKvBlockTokens * D * 2);
+      copy_last_page<D>(mem.last_page, phase, at, last_tokens);
     }
     __syncthreads();
     WarpQueries<T, D, G> mine;
     mine.clear();
     for (int page = warp; page < pages; page += kWalkWarps) {
-      const int first = items.first_token - (begin + page) * kKvBlockTokens;
+      const int first = token.first_token - (begin + page) * kKvBlockTokens;
       if (page < full) {
         mine.take_keys(ring.wait(), mem.q, scale, first, kKvBlockTokens);
         ring.release();
@@ -205,30 +207,30 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase,
         sum = fmaf(weight, mem.sum[w][g], sum);
         out = fmaf(weight, mem.out[w][g][d], out);
       }
-      if (items.parts == 1) {
+      if (token.parts == 1) {
         if (g < queries) result[(first_query + g) * D + d] = from_f32<T>(out / sum);
       } else {
         __stcg(&handed[item].out[g][d], out);
         if (d == 0) __stcg(&handed[item].max[g], top), __stcg(&handed[item].sum[g], sum);
       }
     }
-    if (items.parts == 1) continue;
+    if (token.parts == 1) continue;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      mem.is_last = atomicAdd(counters + row, 1) == static_cast<uint32_t>(items.parts - 1);
+      mem.is_last = atomicAdd(counters + row, 1) == static_cast<uint32_t>(token.parts - 1);
       if (mem.is_last) counters[row] = 0;
       __threadfence();
     }
     __syncthreads();
     if (!mem.is_last) continue;
-    const AttentionPart<D, G>* const all = handed + row * items.parts;
+    const AttentionPart<D, G>* const all = handed + row * token.parts;
     for (int i = threadIdx.x; i < queries * D; i += kWalkThreads) {
       const int g = i / D, d = i % D;
       float top = -INFINITY, sum = 0, out = 0;
-      for (int p = 0; p < items.parts; ++p) top = fmaxf(top, __ldcg(&all[p].max[g]));
+      for (int p = 0; p < token.parts; ++p) top = fmaxf(top, __ldcg(&all[p].max[g]));
 #pragma unroll 4
-      for (int p = 0; p < items.parts; ++p) {
+      for (int p = 0; p < token.parts; ++p) {
         const float weight = part_weight(__ldcg(&all[p].max[g]), top);
         sum = fmaf(weight, __ldcg(&all[p].sum[g]), sum);
         out = fmaf(weight, __ldcg(&all[p].out[g][d]), out);

@@ -18,13 +18,18 @@ __device__ __forceinline__ void norm_input(const WalkPhase& phase, T* to, float*
   constexpr int kSlots = kNormThreads / kWalkThreads;
   const int fours = phase.k / 4;
   const auto* const row = reinterpret_cast<const float4*>(phase.x);
-  NormFours<kWalkThreads, kWalkNormRounds> v;
+  NormFours<kWalkThreads, kWalkNormRounds> v, w, b;
 #pragma unroll
   for (int s = 0; s < kSlots; ++s) {
 #pragma unroll
     for (int j = 0; j < kWalkNormRounds; ++j) {
       const int i = norm_four<kWalkThreads>(s, j);
       v[s][j] = i < fours ? __ldcg(row + i) : float4{0, 0, 0, 0};
+      if (i >= fours) continue;
+      w[s][j] = __ldg(reinterpret_cast<const float4*>(phase.norm_weight) + i);
+      if constexpr (kKind == NormKind::kLayer) {
+        b[s][j] = __ldg(reinterpret_cast<const float4*>(phase.norm_bias) + i);
+      }
     }
   }
   const float scale =
@@ -34,13 +39,7 @@ __device__ __forceinline__ void norm_input(const WalkPhase& phase, T* to, float*
 #pragma unroll
     for (int j = 0; j < kWalkNormRounds; ++j) {
       const int i = norm_four<kWalkThreads>(s, j);
-      if (i >= fours) continue;
-      const float4 w = __ldg(reinterpret_cast<const float4*>(phase.norm_weight) + i);
-      float4 b = {};
-      if constexpr (kKind == NormKind::kLayer) {
-        b = __ldg(reinterpret_cast<const float4*>(phase.norm_bias) + i);
-      }
-      store_normed<kKind>(to + 4 * i, v[s][j], scale, w, b);
+      if (i < fours) store_normed<kKind>(to + 4 * i, v[s][j], scale, w[s][j], b[s][j]);
     }
   }
 }

@@ -2,8 +2,10 @@
 // What a warp of the walk reads, in order, and its ring in shared memory through which it comes
 // (token_walk.h). Device code for Hopper and later.
 //
-// The list is the same for the copies, which run ahead, and for the warp that computes: pairs of
-// rows of weights in pieces of kPieceColumns columns, and pages of K and V.
+// The list is the same for the copies, which run ahead, and for the warp that computes. A linear
+// layer's rows are dealt to blocks in pairs; kColumnWarps warps share a pair, each with its range of
+// the columns, in pieces of kPieceColumns: a block's warps end together, and blocks as near to each
+// other as pairs are small. Attention's pages go round the warps.
 #pragma once
 
 #include "cuda/async_copy.cuh"
@@ -14,38 +16,44 @@ namespace spillway::cuda {
 
 inline constexpr int kWalkWarps = 8;
 inline constexpr int kWalkThreads = 32 * kWalkWarps;
+inline constexpr int kColumnWarps = 4;
+inline constexpr int kRowWarps = kWalkWarps / kColumnWarps;
 inline constexpr int kPieceColumns = 1024;
 inline constexpr int kPieceRowBytes = 2 * kPieceColumns;
 inline constexpr int kStageBytes = 2 * kPieceRowBytes;  // a page of 16 tokens and 128 elements too
 
 #if __CUDA_ARCH__ >= 900
 
-// How attention is dealt to blocks: items of one kv head, up to G of its queries and a run of pages.
-// Inside a block the pages go round the warps.
-struct AttentionItems {
-  int first_page, pages;  // that the token sees; the last is the one it is written to
+// Where the token is, and how attention is dealt to blocks: items of one kv head, up to G of its
+// queries and a run of pages.
+struct WalkToken {
+  int position;
+  int32_t block;          // of KV, that it is written to
+  int first_token;        // that it sees
+  int first_page, pages;  // that it sees; it is written to the last
   int pages_per_part, parts;
   int query_chunks;  // per kv head
-  int count;
-  int first_token, position;
+  int items;
 
   template <int G>
-  __device__ static AttentionItems of(const WalkSequence& s, int blocks) {
-    AttentionItems items = {};
-    if (s.heads == 0) return items;
-    items.position = *s.position;
-    items.first_token = s.window > 0 ? max(0, items.position + 1 - s.window) : 0;
-    items.first_page = items.first_token / kKvBlockTokens;
-    items.pages = items.position / kKvBlockTokens - items.first_page + 1;
-    items.query_chunks = (s.heads / s.kv_heads + G - 1) / G;
+  __device__ static WalkToken of(const WalkSequence& s, int blocks) {
+    WalkToken t = {};
+    if (s.position == nullptr) return t;
+    t.position = *s.position;
+    t.block = s.block_table[t.position / kKvBlockTokens];
+    if (s.heads == 0) return t;
+    t.first_token = s.window > 0 ? max(0, t.position + 1 - s.window) : 0;
+    t.first_page = t.first_token / kKvBlockTokens;
+    t.pages = t.position / kKvBlockTokens - t.first_page + 1;
+    t.query_chunks = (s.heads / s.kv_heads + G - 1) / G;
     // Two pages per warp are worth a block of their own.
-    const int rows = s.kv_heads * items.query_chunks;
-    const int wanted = (items.pages + 2 * kWalkWarps - 1) / (2 * kWalkWarps);
+    const int rows = s.kv_heads * t.query_chunks;
+    const int wanted = (t.pages + 2 * kWalkWarps - 1) / (2 * kWalkWarps);
     const int most = max(1, min(wanted, blocks / rows));
-    items.pages_per_part = (items.pages + most - 1) / most;
-    items.parts = (items.pages + items.pages_per_part - 1) / items.pages_per_part;
-    items.count = rows * items.parts;
-    return items;
+    t.pages_per_part = (t.pages + most - 1) / most;
+    t.parts = (t.pages + t.pages_per_part - 1) / t.pages_per_part;
+    t.items = rows * t.parts;
+    return t;
   }
   __device__ int part_pages(int part) const {
     return min(pages_per_part, pages - part * pages_per_part);
@@ -63,22 +71,47 @@ struct RowPair {
 };
 
 template <int D>
-__device__ __forceinline__ RowPair pair_of(const WalkPhase& phase, bool interleaved, int unit) {
-  if (phase.kind == WalkKind::kGated) return {0, {unit, unit}};
+__device__ __forceinline__ RowPair pair_of(const WalkPhase& phase, bool interleaved, int index) {
+  if (phase.kind == WalkKind::kGated) return {0, {index, index}};
   int part = 0;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int here = (phase.n[i] + 1) / 2;
-    if (part == i && unit >= here && phase.n[i + 1] > 0) {
-      unit -= here;
+    if (part == i && index >= here && phase.n[i + 1] > 0) {
+      index -= here;
       part = i + 1;
     }
   }
   if (phase.kind == WalkKind::kAppend && part < 2 && !interleaved) {
-    const int row = unit / (D / 2) * D + unit % (D / 2);
+    const int row = index / (D / 2) * D + index % (D / 2);
     return {part, {row, row + D / 2}};
   }
-  return {part, {2 * unit, 2 * unit + 1}};
+  return {part, {2 * index, 2 * index + 1}};
+}
+
+// The pairs of a phase that are this block's: first + i * gridDim.x for i < count.
+struct BlockPairs {
+  int first, count;
+  __device__ explicit BlockPairs(const WalkPhase& phase) {
+    const int blocks = gridDim.x, from_first = static_cast<int>(blockIdx.x) - phase.first_block;
+    first = from_first < 0 ? from_first + blocks : from_first;
+    count = first < phase.pairs ? (phase.pairs - first - 1) / blocks + 1 : 0;
+  }
+  __device__ int operator[](int i) const { return first + i * static_cast<int>(gridDim.x); }
+};
+
+// The columns of a warp.
+struct WarpColumns {
+  int first, count;
+  __device__ explicit WarpColumns(int k) {
+    const int each = (k / 8 + kColumnWarps - 1) / kColumnWarps * 8;
+    first = static_cast<int>(threadIdx.x) / 32 % kColumnWarps * each;
+    count = max(0, min(each, k - first));
+  }
+};
+// The first of the block's pairs that is this warp's; the next are kRowWarps apart.
+__device__ __forceinline__ int first_pair() {
+  return static_cast<int>(threadIdx.x) / 32 / kColumnWarps;
 }
 
 // One warp's ring.
@@ -86,10 +119,10 @@ template <int D>
 class WalkRing {
  public:
   // `memory`: stages * kStageBytes, `barriers`: stages words; both of this warp.
-  __device__ WalkRing(const Walk& walk, const AttentionItems& items, uint8_t* memory,
+  __device__ WalkRing(const Walk& walk, const WalkToken& token, uint8_t* memory,
                       uint64_t* barriers)
       : walk_(walk),
-        items_(items),
+        token_(token),
         memory_(memory),
         barriers_(shared32(barriers)),
         lane_(threadIdx.x % 32),
@@ -99,18 +132,10 @@ class WalkRing {
       publish_barriers();
     }
     __syncwarp();
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once_));
     phase_ = -1;
     next_phase();
     for (int i = 0; i < walk.stages; ++i) copy_next(i);
   }
-
-  // The first of a phase's units that is this warp's; the next are unit_step() apart.
-  __device__ static int first_unit(const WalkPhase& phase) {
-    const int mine = (threadIdx.x / 32) * gridDim.x + blockIdx.x - phase.first_warp;
-    return mine < 0 ? mine + unit_step() : mine;
-  }
-  __device__ static int unit_step() { return kWalkWarps * gridDim.x; }
 
   // Waits for what comes next in the list.
   __device__ __forceinline__ const uint8_t* wait() {
@@ -132,7 +157,7 @@ class WalkRing {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
         "[%1], %2, [%3], %4;" ::"r"(shared32(memory_ + stage * kStageBytes + offset)),
-        "l"(from), "r"(bytes), "r"(barriers_ + 8 * stage), "l"(once_)
+        "l"(from), "r"(bytes), "r"(barriers_ + 8 * stage), "l"(read_once())
         : "memory");
   }
 
@@ -147,16 +172,16 @@ class WalkRing {
     }
     at_ += bytes;
     if (at_ < row_bytes_) return;
-    unit_ += unit_step();
-    start_unit();
+    index_ += kRowWarps;
+    start_pair();
   }
 
   __device__ __forceinline__ void copy_page(int stage) {
     const WalkPhase& phase = walk_.phases[phase_];
     const WalkSequence& s = walk_.sequence;
-    const int part = unit_ % items_.parts;
-    const int head = unit_ / items_.parts / items_.query_chunks;
-    const int page = items_.first_page + part * items_.pages_per_part + at_;
+    const int part = index_ % token_.parts;
+    const int head = index_ / token_.parts / token_.query_chunks;
+    const int page = token_.first_page + part * token_.pages_per_part + at_;
     constexpr int kBytes = kKvBlockTokens * D * 2;
     if (lane_ == 0) {
       const std::byte* const from = phase.out[is_v_ ? 2 : 1] +
@@ -168,28 +193,30 @@ class WalkRing {
     is_v_ = !is_v_;
     if (is_v_) return;
     at_ += kWalkWarps;
-    if (at_ < items_.part_full_pages(part)) return;
-    unit_ += gridDim.x;
-    start_item();
+    if (at_ < token_.part_full_pages(part)) return;
+    index_ += gridDim.x;
+    if (!find_item()) next_phase();
   }
 
   // Where there is none the next phase begins.
-  __device__ __forceinline__ void start_unit() {
-    if (unit_ >= walk_.phases[phase_].units) return next_phase();
-    set_rows();
-  }
-  __device__ __forceinline__ void set_rows() {
+  __device__ __forceinline__ void start_pair() {
     const WalkPhase& phase = walk_.phases[phase_];
-    const RowPair pair = pair_of<D>(phase, walk_.sequence.interleaved, unit_);
+    const BlockPairs pairs(phase);
+    if (index_ >= pairs.count) return next_phase();
+    set_rows(phase, pairs);
+  }
+  __device__ __forceinline__ void set_rows(const WalkPhase& phase, const BlockPairs& pairs) {
+    const RowPair pair = pair_of<D>(phase, walk_.sequence.interleaved, pairs[index_]);
     const bool gated = phase.kind == WalkKind::kGated;
     const int last = phase.n[pair.part] - 1;  // of an odd number of rows the last is read twice
-    row_[0] = phase.w[pair.part] + pair.row[0] * static_cast<int64_t>(row_bytes_);
-    row_[1] = phase.w[gated ? 1 : pair.part] + min(pair.row[1], last) * static_cast<int64_t>(row_bytes_);
+    const int64_t bytes = 2 * static_cast<int64_t>(phase.k), first = 2 * WarpColumns(phase.k).first;
+    row_[0] = phase.w[pair.part] + pair.row[0] * bytes + first;
+    row_[1] = phase.w[gated ? 1 : pair.part] + min(pair.row[1], last) * bytes + first;
     at_ = 0;
   }
   __device__ __forceinline__ bool find_item() {
-    for (; unit_ < items_.count; unit_ += gridDim.x) {
-      if (warp_ < items_.part_full_pages(unit_ % items_.parts)) {
+    for (; index_ < token_.items; index_ += gridDim.x) {
+      if (warp_ < token_.part_full_pages(index_ % token_.parts)) {
         at_ = warp_;
         is_v_ = false;
         return true;
@@ -197,34 +224,34 @@ class WalkRing {
     }
     return false;
   }
-  __device__ __forceinline__ void start_item() {
-    if (!find_item()) next_phase();
-  }
   __device__ __forceinline__ void next_phase() {
     while (++phase_ < walk_.count) {
       const WalkPhase& phase = walk_.phases[phase_];
       is_attention_ = phase.kind == WalkKind::kAttention;
       if (is_attention_) {
-        unit_ = blockIdx.x;
+        index_ = blockIdx.x;
         if (find_item()) return;
       } else {
-        unit_ = first_unit(phase);
-        row_bytes_ = 2 * phase.k;
-        if (unit_ < phase.units) return set_rows();
+        index_ = first_pair();
+        row_bytes_ = 2 * WarpColumns(phase.k).count;
+        const BlockPairs pairs(phase);
+        if (index_ < pairs.count && row_bytes_ > 0) return set_rows(phase, pairs);
       }
     }
   }
 
   const Walk& walk_;
-  const AttentionItems& items_;
+  const WalkToken& token_;
   uint8_t* memory_;
   uint32_t barriers_;
   int lane_, warp_;
-  uint64_t once_;  // how the L2 cache treats what is read once
   int stage_ = 0;
   uint32_t parity_ = 0;
   // Where the copies are.
-  int phase_, unit_ = 0, at_ = 0, row_bytes_ = 0;
+  int phase_;
+  int index_ = 0;      // of the block's pairs, or attention's item
+  int at_ = 0;         // bytes, or pages
+  int row_bytes_ = 0;  // of this warp's columns
   const std::byte* row_[2] = {};
   bool is_attention_ = false, is_v_ = false;
 };

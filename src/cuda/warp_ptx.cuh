@@ -14,6 +14,8 @@
 
 #include <cstdint>
 
+#include "cuda/read_once.cuh"
+
 namespace spillway::cuda {
 
 struct Bytes16 {
@@ -83,26 +85,33 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&x)[4], const
 }
 
 // Copies 16 bytes to shared memory in the background, or zeros when `copy` is false.
+template <bool kOnce = false>
 __device__ __forceinline__ void copy_async16(void* to, const void* from, bool copy) {
 #if __CUDA_ARCH__ >= 800
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
-               "r"(copy ? 16 : 0)
-               : "memory");
+  if constexpr (kOnce) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(at),
+                 "l"(from), "r"(copy ? 16 : 0), "l"(read_once())
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
+                 "r"(copy ? 16 : 0)
+                 : "memory");
+  }
 #else
   *static_cast<uint4*>(to) = copy ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
 #endif
 }
-// Copies 16 bytes, or does nothing.
+// Copies 16 bytes that are read once, or does nothing.
 __device__ __forceinline__ void copy_async16_if(bool copy, uint32_t to_shared, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
       "setp.ne.b32 p, %2, 0;\n"
-      "@p cp.async.cg.shared.global [%0], [%1], 16;\n"
+      "@p cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %3;\n"
       "}\n" ::"r"(to_shared),
-      "l"(from), "r"(static_cast<int>(copy))
+      "l"(from), "r"(static_cast<int>(copy)), "l"(read_once())
       : "memory");
 #endif
 }

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "cuda/read_once.cuh"
+
 namespace spillway::cuda {
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
@@ -49,9 +51,9 @@ class WeightRing {
 #if __CUDA_ARCH__ >= 900
     if (lane_ == 0) {
       asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-          "[%3];" ::"r"(shared_address(to)),
-          "l"(from), "r"(bytes), "r"(barriers_ + 8 * stage)
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+          "[%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+          "l"(from), "r"(bytes), "r"(barriers_ + 8 * stage), "l"(read_once())
           : "memory");
     }
 #elif __CUDA_ARCH__ >= 800
