@@ -91,10 +91,11 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   const bool several =
       shape.tokens > 1 && shape.tokens <= kOverlapTokens && only_16_bit_ && !deterministic_;
   const OverlappingLaunches overlap((shape.tokens == 1 || several) && !left_out_.flat);
-  // Whether ops walk depends on the step's tokens alone, so that a step has the same bits wherever
-  // its weights and KV are. Only a step with a program has nothing but ops between two of them.
-  walking_ = shape.tokens == 1 && !deterministic_ && !left_out_.walk && !left_out_.gemv &&
-             TokenWalk::serves(gpu_);
+  // Whether ops walk depends on the model and the step's tokens alone, so that a step has the same
+  // bits wherever its weights and KV are. Only a step with a program has nothing but ops between
+  // two of them.
+  walking_ = shape.tokens == 1 && only_16_bit_ && !deterministic_ && !left_out_.walk &&
+             !left_out_.gemv && TokenWalk::serves(gpu_);
   collecting_ = walking_ && batch.program != 0;
   const auto walk_body = [&] {
     body();
@@ -162,8 +163,7 @@ void CudaOps::norm(NormKind kind, const Activations& x, const WeightView& weight
                    const WeightView& bias, float eps, const Activations& out) {
   SPW_ASSERT(weight.empty() || weight.cols == x.cols);
   SPW_ASSERT(bias.empty() || bias.cols == x.cols);
-  if (collecting_ &&
-      walk_.defer_norm({kind, x, out, f32_vector(weight), f32_vector(bias), eps})) {
+  if (collecting_ && walk_.defer_norm({kind, x, out, f32_vector(weight), f32_vector(bias), eps})) {
     return;
   }
   cuda::norm(kind, x, f32_vector(weight), f32_vector(bias), eps, out, queue());
@@ -220,7 +220,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   BatchView batch = tables_.device_of(spans, shape);
   SPW_ASSERT(!shape.values_at_home || params.top_k > 0);
   AttentionCall call{q, out, kv, batch, params};
-  if (try_walk([&] { return walk_.add_attention(call); })) return;
+  if (only_16_bit_ && try_walk([&] { return walk_.add_attention(call); })) return;
   const cudaStream_t stream = queue();
   if (params.top_k > 0 && shape.decoding > 0) {
     call.batch.sequences = shape.decoding;

@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
       copy_box<true>(to, maps.weights[at.part], step * kStepColumns, at.row, full(stage));
       if (gated) {
         copy_box<true>(to + kRows / 2 * kRowBytes, maps.weights[1], step * kStepColumns, at.row,
-                 full(stage));
+                       full(stage));
       }
       if (++step == steps) step = 0, at = place(++tile);
     };

@@ -10,8 +10,8 @@ namespace spillway::cuda {
 inline constexpr int kNormThreads = 512;
 inline constexpr int kNormWarps = kNormThreads / 32;
 
-// The sum over the block, for every thread: each brings those of Threads / kNormThreads threads, the
-// first of them its own. `partial`: kNormWarps floats of shared memory.
+// The sum over the block, for every thread: each brings those of Threads / kNormThreads threads,
+// the first of them its own. `partial`: kNormWarps floats of shared memory.
 template <int Threads>
 __device__ __forceinline__ float norm_sum(float (&values)[kNormThreads / Threads], float* partial) {
 #pragma unroll

@@ -35,28 +35,36 @@ __device__ __forceinline__ void meet(uint32_t* counter, uint32_t arrivals) {
   __syncthreads();
 }
 
-// The products of a piece of two rows with x. Two sums per row: not every product waits for the one
-// before it.
+// Eight columns of two rows with x. Two sums per row: not every product waits for the one before
+// it.
+template <class T>
+__device__ __forceinline__ void add_eight(const uint8_t* piece, int column, const float (&x)[8],
+                                          float (&sum)[2][2]) {
+  float a[8], b[8];
+  Vector16<T>::unpack(*reinterpret_cast<const uint4*>(piece + 2 * column), a);
+  Vector16<T>::unpack(*reinterpret_cast<const uint4*>(piece + kPieceRowBytes + 2 * column), b);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    sum[0][e % 2] = fmaf(a[e], x[e], sum[0][e % 2]);
+    sum[1][e % 2] = fmaf(b[e], x[e], sum[1][e % 2]);
+  }
+}
+
+// A piece of two rows with x.
 template <class T>
 __device__ __forceinline__ void add_products(const uint8_t* piece, const T* x, int columns,
                                              float (&sum)[2][2]) {
-  const int lane = threadIdx.x % 32;
   const auto eight = [&](int column) {
-    float a[8], b[8], v[8];
+    float v[8];
     Vector16<T>::unpack(*reinterpret_cast<const uint4*>(x + column), v);
-    Vector16<T>::unpack(*reinterpret_cast<const uint4*>(piece + 2 * column), a);
-    Vector16<T>::unpack(*reinterpret_cast<const uint4*>(piece + kPieceRowBytes + 2 * column), b);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      sum[0][e % 2] = fmaf(a[e], v[e], sum[0][e % 2]);
-      sum[1][e % 2] = fmaf(b[e], v[e], sum[1][e % 2]);
-    }
+    add_eight<T>(piece, column, v, sum);
   };
+  const int first = threadIdx.x % 32 * 8;
   if (columns == kPieceColumns) {
 #pragma unroll
-    for (int i = 0; i < kPieceColumns / 256; ++i) eight(i * 256 + lane * 8);
+    for (int i = 0; i < kPieceColumns / 256; ++i) eight(i * 256 + first);
   } else {
-    for (int column = lane * 8; column < columns; column += 256) eight(column);
+    for (int column = first; column < columns; column += 256) eight(column);
   }
 }
 
@@ -141,6 +149,15 @@ __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& 
   const BlockPairs pairs(phase);
   const WarpColumns columns(phase.k);
   x += columns.first;
+  // Where a warp's columns are one whole piece, it holds its part of x.
+  const bool holds_x = columns.count == kPieceColumns;
+  float held[kPieceColumns / 256][8];
+  if (holds_x) {
+#pragma unroll
+    for (int i = 0; i < kPieceColumns / 256; ++i) {
+      Vector16<T>::unpack(*reinterpret_cast<const uint4*>(x + i * 256 + lane * 8), held[i]);
+    }
+  }
   for (int round = 0; round * kRoundPairs < pairs.count; ++round) {
     const int first = round * kRoundPairs, last = min(pairs.count, first + kRoundPairs);
     auto& of = sums.of[round % 2];
@@ -150,7 +167,15 @@ __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& 
     for (int i = first + first_pair(); i < last; i += kRowWarps) {
       float sum[2][2] = {};
       for (int column = 0; column < columns.count; column += kPieceColumns) {
-        add_products(ring.wait(), x + column, min(kPieceColumns, columns.count - column), sum);
+        const uint8_t* const piece = ring.wait();
+        if (holds_x) {
+#pragma unroll
+          for (int j = 0; j < kPieceColumns / 256; ++j) {
+            add_eight<T>(piece, j * 256 + lane * 8, held[j], sum);
+          }
+        } else {
+          add_products(piece, x + column, min(kPieceColumns, columns.count - column), sum);
+        }
         ring.release();
       }
       const float total = sum_of_two(sum[0][0] + sum[0][1], sum[1][0] + sum[1][1]);
@@ -169,8 +194,7 @@ __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& 
 #endif
 
 template <class T, int D, int G>
-__global__ void __launch_bounds__(kWalkThreads, 1)
-    walk_kernel(const __grid_constant__ Walk walk) {
+__global__ void __launch_bounds__(kWalkThreads, 1) walk_kernel(const __grid_constant__ Walk walk) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ float partial[kNormWarps];
@@ -280,8 +304,8 @@ bool TokenWalk::defer_norm(const DeferredNorm& norm) {
   if (deferred_.norm && !norm_read_) return false;
   if (norm.x.rows != 1 || norm.x.dtype != DType::kF32 || !is_walk_type(norm.out.dtype) ||
       norm.x.cols % 8 != 0 || norm.x.cols > kWalkNormColumns || norm.weight == nullptr ||
-      layer != (norm.bias != nullptr) || !is_aligned16(norm.x.data) ||
-      !is_aligned16(norm.weight) || !is_aligned16(norm.bias)) {
+      layer != (norm.bias != nullptr) || !is_aligned16(norm.x.data) || !is_aligned16(norm.weight) ||
+      !is_aligned16(norm.bias)) {
     return false;
   }
   DeferredNorm deferred = norm;
@@ -329,8 +353,8 @@ bool TokenWalk::add(WalkPhase& phase, DType type, const WalkSequence* sequence) 
     };
     if (!merge(merged.angles, sequence->angles) || !merge(merged.position, sequence->position) ||
         !merge(merged.block_table, sequence->block_table) ||
-        !merge(merged.block_bytes, sequence->block_bytes) || !merge(merged.heads, sequence->heads) ||
-        !merge(merged.kv_heads, sequence->kv_heads) ||
+        !merge(merged.block_bytes, sequence->block_bytes) ||
+        !merge(merged.heads, sequence->heads) || !merge(merged.kv_heads, sequence->kv_heads) ||
         !merge(merged.head_dim, sequence->head_dim) || !merge(merged.window, sequence->window) ||
         !merge(merged.scale, sequence->scale) ||
         !merge(merged.interleaved, sequence->interleaved)) {
@@ -338,8 +362,11 @@ bool TokenWalk::add(WalkPhase& phase, DType type, const WalkSequence* sequence) 
     }
     sequence_ = merged;
   }
-  phase.first_block = static_cast<int32_t>(next_block_);
-  next_block_ = (next_block_ + phase.pairs) % gpu_.sms;
+  const int pairs = phase.pairs;
+  phase.first_block = next_block_;
+  phase.pairs = pairs / gpu_.sms;
+  phase.more = pairs % gpu_.sms;
+  next_block_ = (next_block_ + phase.more) % gpu_.sms;
   type_ = type;
   walk_.x_bytes = std::max(walk_.x_bytes, x_bytes);
   walk_.phases[walk_.count++] = phase;
@@ -448,8 +475,7 @@ void TokenWalk::launch(std::byte* scratch, cudaStream_t stream) {
   walk_.scratch = scratch;
   walk_.stages = stages_beside(gpu_, walk_.x_bytes);
   const WalkSequence& s = walk_.sequence;
-  const Kernel kernel =
-      kernel_for(type_, s.head_dim, s.heads == 0 || s.heads == s.kv_heads);
+  const Kernel kernel = kernel_for(type_, s.head_dim, s.heads == 0 || s.heads == s.kv_heads);
   const int bytes = walk_.stages * kWalkWarps * kStageBytes + walk_.x_bytes + kBarrierBytes;
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   cudaLaunchConfig_t config = {};

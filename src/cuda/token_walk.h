@@ -6,9 +6,10 @@
 // kernel's begin, fetch the token's vector, and only then ask for weights (H200, Llama-2-7B: 76% of
 // the bandwidth, launches overlapping). Here blocks stay. The ops of the step are phases; between
 // two of them all blocks meet at a barrier in memory. Which weights a warp multiplies with is known
-// from the beginning, and they do not depend on the token: each warp copies them into its own ring in
-// shared memory as far ahead as that reaches, across the ends of phases, so that copies are on their
-// way while the blocks meet. So are the full pages of K and V, which the step does not change.
+// from the beginning, and they do not depend on the token: each warp copies them into its own ring
+// in shared memory as far ahead as that reaches, across the ends of phases, so that copies are on
+// their way while the blocks meet. So are the full pages of K and V, which the step does not
+// change.
 //
 // A row's sum is made by one warp in one order, whatever phases surround it: an op gives the same
 // bits in a walk of its own and in one with all others.
@@ -39,8 +40,8 @@ struct DeferredCopy {
   Activations x, out;
 };
 
-// Collects ops. An add_ or defer_ function that returns false has changed nothing: the op is not for
-// the walk, and the caller launches what was collected and then the op.
+// Collects ops. An add_ or defer_ function that returns false has changed nothing: the op is not
+// for the walk, and the caller launches what was collected and then the op.
 class TokenWalk {
  public:
   explicit TokenWalk(const GpuShape& gpu);
@@ -80,7 +81,7 @@ class TokenWalk {
   Walk walk_ = {};
   DType type_ = DType::kF16;
   std::optional<WalkSequence> sequence_;
-  int64_t next_block_ = 0;
+  int next_block_ = 0;
   Deferred deferred_;
   bool copy_read_ = false, norm_read_ = false;
   const std::byte* gone_ = nullptr;  // the result of a norm whose input has changed since

@@ -11,8 +11,8 @@
 
 namespace spillway::cuda {
 
-// As many as fit the 32,764 bytes of a kernel's arguments: arguments need no memory of their own and
-// are recorded with the launch.
+// As many as fit the 32,764 bytes of a kernel's arguments: arguments need no memory of their own
+// and are recorded with the launch.
 inline constexpr int kWalkPhases = 220;
 
 enum class WalkKind : uint8_t {
@@ -34,8 +34,10 @@ struct WalkPhase {
   float norm_eps;
   int32_t n[3];
   int32_t k;
-  int32_t pairs;        // of rows
-  int32_t first_block;  // that takes pair 0
+  // Pairs of rows go round the blocks, pair 0 to `first_block`: each has `pairs`, the first `more`
+  // of them one more.
+  int32_t pairs, more;
+  int32_t first_block;
   WalkKind kind;
   Epilogue epilogue;
   NormKind norm;

@@ -30,7 +30,8 @@ struct AttentionPart {
 
 #if __CUDA_ARCH__ >= 900
 
-// What a warp has of up to G queries. Lane l has elements [l * D / 32, (l + 1) * D / 32) of the sums.
+// What a warp has of up to G queries. Lane l has elements [l * D / 32, (l + 1) * D / 32) of the
+// sums.
 template <class T, int D, int G>
 struct WarpQueries {
   float max[G], sum[G], out[G][D / 32];
@@ -63,8 +64,8 @@ struct WarpQueries {
 #pragma unroll
       for (int g = 0; g < G; ++g) {
         float x[8];
-        Vector16<T>::unpack(
-            *reinterpret_cast<const uint4*>(q + g * D + half * (D / 2) + piece * 8), x);
+        Vector16<T>::unpack(*reinterpret_cast<const uint4*>(q + g * D + half * (D / 2) + piece * 8),
+                            x);
 #pragma unroll
         for (int e = 0; e < 8; ++e) score[g][e % 2] = fmaf(k[e], x[e], score[g][e % 2]);
       }
@@ -86,8 +87,7 @@ struct WarpQueries {
       weight[g] = exp2f(s - base);
       float total = weight[g];
 #pragma unroll
-      for (int offset = 2; offset < 32; offset *= 2)
-        total += __shfl_xor_sync(~0U, total, offset);
+      for (int offset = 2; offset < 32; offset *= 2) total += __shfl_xor_sync(~0U, total, offset);
       sum[g] = fmaf(sum[g], rescale[g], total);
       max[g] = both;
     }
@@ -145,8 +145,8 @@ __device__ __forceinline__ float part_weight(float own, float base) {
 }
 
 template <class T, int D, int G>
-__device__ void attention_phase(const Walk& walk, const WalkPhase& phase,
-                                const WalkToken& token, WalkRing<D>& ring, uint8_t* shared) {
+__device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const WalkToken& token,
+                                WalkRing<D>& ring, uint8_t* shared) {
   static_assert(D == 64 || D == 128);
   auto& mem = *reinterpret_cast<AttentionShared<D, G>*>(shared);
   const WalkSequence& s = walk.sequence;

@@ -63,7 +63,8 @@ __device__ __forceinline__ void expect_norm(const WalkPhase& phase) {
   if (phase.norm_weight == nullptr || threadIdx.x != 0) return;
   for (int i = 32 * static_cast<int>(blockIdx.x); i < phase.k; i += 32 * gridDim.x) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(phase.norm_weight + i));
-    if (phase.norm_bias != nullptr) asm volatile("prefetch.global.L2 [%0];" ::"l"(phase.norm_bias + i));
+    if (phase.norm_bias != nullptr)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(phase.norm_bias + i));
   }
 }
 

@@ -3,9 +3,9 @@
 // (token_walk.h). Device code for Hopper and later.
 //
 // The list is the same for the copies, which run ahead, and for the warp that computes. A linear
-// layer's rows are dealt to blocks in pairs; kColumnWarps warps share a pair, each with its range of
-// the columns, in pieces of kPieceColumns: a block's warps end together, and blocks as near to each
-// other as pairs are small. Attention's pages go round the warps.
+// layer's rows are dealt to blocks in pairs; kColumnWarps warps share a pair, each with its range
+// of the columns, in pieces of kPieceColumns: a block's warps end together, and blocks as near to
+// each other as pairs are small. Attention's pages go round the warps.
 #pragma once
 
 #include "cuda/async_copy.cuh"
@@ -92,18 +92,20 @@ __device__ __forceinline__ RowPair pair_of(const WalkPhase& phase, bool interlea
 // The pairs of a phase that are this block's: first + i * gridDim.x for i < count.
 struct BlockPairs {
   int first, count;
-  __device__ explicit BlockPairs(const WalkPhase& phase) {
-    const int blocks = gridDim.x, from_first = static_cast<int>(blockIdx.x) - phase.first_block;
-    first = from_first < 0 ? from_first + blocks : from_first;
-    count = first < phase.pairs ? (phase.pairs - first - 1) / blocks + 1 : 0;
+  __device__ __forceinline__ explicit BlockPairs(const WalkPhase& phase) {
+    const int from_first = static_cast<int>(blockIdx.x) - phase.first_block;
+    first = from_first < 0 ? from_first + static_cast<int>(gridDim.x) : from_first;
+    count = phase.pairs + (first < phase.more ? 1 : 0);
   }
-  __device__ int operator[](int i) const { return first + i * static_cast<int>(gridDim.x); }
+  __device__ __forceinline__ int operator[](int i) const {
+    return first + i * static_cast<int>(gridDim.x);
+  }
 };
 
 // The columns of a warp.
 struct WarpColumns {
   int first, count;
-  __device__ explicit WarpColumns(int k) {
+  __device__ __forceinline__ explicit WarpColumns(int k) {
     const int each = (k / 8 + kColumnWarps - 1) / kColumnWarps * 8;
     first = static_cast<int>(threadIdx.x) / 32 % kColumnWarps * each;
     count = max(0, min(each, k - first));
@@ -119,8 +121,7 @@ template <int D>
 class WalkRing {
  public:
   // `memory`: stages * kStageBytes, `barriers`: stages words; both of this warp.
-  __device__ WalkRing(const Walk& walk, const WalkToken& token, uint8_t* memory,
-                      uint64_t* barriers)
+  __device__ WalkRing(const Walk& walk, const WalkToken& token, uint8_t* memory, uint64_t* barriers)
       : walk_(walk),
         token_(token),
         memory_(memory),
@@ -132,7 +133,6 @@ class WalkRing {
       publish_barriers();
     }
     __syncwarp();
-    phase_ = -1;
     next_phase();
     for (int i = 0; i < walk.stages; ++i) copy_next(i);
   }
@@ -172,55 +172,54 @@ class WalkRing {
     }
     at_ += bytes;
     if (at_ < row_bytes_) return;
-    index_ += kRowWarps;
-    start_pair();
+    at_ = 0;
+    if (--left_ == 0) return next_phase();
+    index_ += kRowWarps * static_cast<int>(gridDim.x);
+    if (stride_ == 0) return set_rows(walk_.phases[phase_]);
+    row_[0] += stride_;
+    row_[1] += stride_;
   }
 
   __device__ __forceinline__ void copy_page(int stage) {
-    const WalkPhase& phase = walk_.phases[phase_];
     const WalkSequence& s = walk_.sequence;
-    const int part = index_ % token_.parts;
-    const int head = index_ / token_.parts / token_.query_chunks;
-    const int page = token_.first_page + part * token_.pages_per_part + at_;
     constexpr int kBytes = kKvBlockTokens * D * 2;
     if (lane_ == 0) {
-      const std::byte* const from = phase.out[is_v_ ? 2 : 1] +
-                                    __ldg(s.block_table + page) * s.block_bytes +
-                                    static_cast<int64_t>(head) * kBytes;
+      const std::byte* const from =
+          (is_v_ ? row_[1] : row_[0]) + __ldg(s.block_table + at_) * s.block_bytes;
       arrive_and_expect(barriers_ + 8 * stage, kBytes);
       copy(stage, 0, from, kBytes);
     }
     is_v_ = !is_v_;
     if (is_v_) return;
     at_ += kWalkWarps;
-    if (at_ < token_.part_full_pages(part)) return;
+    if (--left_ > 0) return;
     index_ += gridDim.x;
     if (!find_item()) next_phase();
   }
 
-  // Where there is none the next phase begins.
-  __device__ __forceinline__ void start_pair() {
-    const WalkPhase& phase = walk_.phases[phase_];
-    const BlockPairs pairs(phase);
-    if (index_ >= pairs.count) return next_phase();
-    set_rows(phase, pairs);
-  }
-  __device__ __forceinline__ void set_rows(const WalkPhase& phase, const BlockPairs& pairs) {
-    const RowPair pair = pair_of<D>(phase, walk_.sequence.interleaved, pairs[index_]);
+  // Of pair `index_`.
+  __device__ __forceinline__ void set_rows(const WalkPhase& phase) {
+    const RowPair pair = pair_of<D>(phase, walk_.sequence.interleaved, index_);
     const bool gated = phase.kind == WalkKind::kGated;
     const int last = phase.n[pair.part] - 1;  // of an odd number of rows the last is read twice
     const int64_t bytes = 2 * static_cast<int64_t>(phase.k), first = 2 * WarpColumns(phase.k).first;
     row_[0] = phase.w[pair.part] + pair.row[0] * bytes + first;
     row_[1] = phase.w[gated ? 1 : pair.part] + min(pair.row[1], last) * bytes + first;
-    at_ = 0;
   }
+  // The next item, from `index_` on, with pages that do not change and are this warp's.
   __device__ __forceinline__ bool find_item() {
     for (; index_ < token_.items; index_ += gridDim.x) {
-      if (warp_ < token_.part_full_pages(index_ % token_.parts)) {
-        at_ = warp_;
-        is_v_ = false;
-        return true;
-      }
+      const int part = index_ % token_.parts;
+      left_ = (token_.part_full_pages(part) - warp_ + kWalkWarps - 1) / kWalkWarps;
+      if (left_ <= 0) continue;
+      const int head = index_ / token_.parts / token_.query_chunks;
+      const WalkPhase& phase = walk_.phases[phase_];
+      const int64_t page = static_cast<int64_t>(head) * (kKvBlockTokens * D * 2);
+      row_[0] = phase.out[1] + page;
+      row_[1] = phase.out[2] + page;
+      at_ = token_.first_page + part * token_.pages_per_part + warp_;
+      is_v_ = false;
+      return true;
     }
     return false;
   }
@@ -231,12 +230,20 @@ class WalkRing {
       if (is_attention_) {
         index_ = blockIdx.x;
         if (find_item()) return;
-      } else {
-        index_ = first_pair();
-        row_bytes_ = 2 * WarpColumns(phase.k).count;
-        const BlockPairs pairs(phase);
-        if (index_ < pairs.count && row_bytes_ > 0) return set_rows(phase, pairs);
+        continue;
       }
+      const BlockPairs pairs(phase);
+      left_ = (pairs.count - first_pair() + kRowWarps - 1) / kRowWarps;
+      row_bytes_ = 2 * WarpColumns(phase.k).count;
+      if (left_ <= 0 || row_bytes_ <= 0) continue;
+      index_ = pairs[first_pair()];
+      // Pairs of one matrix, or of gate and up, are as far apart as they are in number.
+      const int rows = phase.kind == WalkKind::kGated ? 1 : 2;
+      const bool even = phase.kind == WalkKind::kGated ||
+                        (phase.kind == WalkKind::kLinear && phase.n[1] == 0 && phase.n[0] % 2 == 0);
+      stride_ = even ? int64_t{2} * phase.k * rows * kRowWarps * static_cast<int>(gridDim.x) : 0;
+      at_ = 0;
+      return set_rows(phase);
     }
   }
 
@@ -248,11 +255,13 @@ class WalkRing {
   int stage_ = 0;
   uint32_t parity_ = 0;
   // Where the copies are.
-  int phase_;
-  int index_ = 0;      // of the block's pairs, or attention's item
-  int at_ = 0;         // bytes, or pages
-  int row_bytes_ = 0;  // of this warp's columns
-  const std::byte* row_[2] = {};
+  int phase_ = -1;
+  int index_ = 0;            // the pair, or attention's item
+  int left_ = 0;             // pairs of this phase or pages of this item
+  int at_ = 0;               // bytes of a row, or the page
+  int row_bytes_ = 0;        // of this warp's columns
+  int64_t stride_ = 0;       // to the next pair; 0: it has to be looked up
+  const std::byte* row_[2];  // of the pair, or the head's pages of K and V
   bool is_attention_ = false, is_v_ = false;
 };
 

@@ -96,8 +96,10 @@ struct PlacedModel {
   }
 
   // Logits of every sequence after its prompt and after each of some more tokens: prompts of
-  // different lengths, one of them in two steps, then all together.
-  std::vector<float> run(int steps = 4) {
+  // different lengths, one of them in two steps, then all together or, not in deterministic mode,
+  // one sequence after the other.
+  enum class Decoding : uint8_t { kTogether, kAlone };
+  std::vector<float> run(int steps = 4, Decoding how = Decoding::kTogether) {
     std::vector<std::vector<int32_t>> tokens, tables;
     for (int i = 0; i < kSequences; ++i) {
       tokens.push_back(testing_models::tiny_prompt(3 + 13 * i, static_cast<uint32_t>(i + 1)));
@@ -123,14 +125,20 @@ struct PlacedModel {
     }
     step(first);
     step(second);
+    if (how == Decoding::kAlone) {
+      device->ops().set_deterministic(false);
+      host.ops().set_deterministic(false);
+    }
     for (int s = 0; s < steps; ++s) {
       std::vector<StepSequence> decoding;
       for (size_t i = 0; i < kSequences; ++i) {
+        if (how == Decoding::kAlone) decoding.clear();
         tokens[i].push_back(static_cast<int32_t>((tokens[i].size() * 31 + i * 7) % 90 + 3));
         decoding.push_back({std::span<const int32_t>(tokens[i]).last(1),
                             static_cast<int32_t>(tokens[i].size() - 1), tables[i], 1});
+        if (how == Decoding::kAlone) step(decoding);
       }
-      step(decoding);
+      if (how == Decoding::kTogether) step(decoding);
     }
     return all;
   }

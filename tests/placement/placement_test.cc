@@ -169,6 +169,23 @@ TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
   }
 }
 
+// One token at a time a GPU may compute all layers in one launch (cuda/token_walk.h), or op by op.
+TEST_P(PlacementTest, NorDoesItMatterToOneTokenWhereThingsAre) {
+  for (const char* kind : {"window-64", "llama-128"}) {
+    const auto alone = [&](const Placement& placement) {
+      PlacedModel placed(cuda(), placement, kind, DType::kF16, KvType::kF16, true);
+      return placed.run(3, PlacedModel::Decoding::kAlone);
+    };
+    const auto expected = alone(at_home());
+    for (Placement placement : every_placement()) {
+      if (placement.micro_tokens > 0) continue;
+      placement.staging_blocks = 1000;
+      SCOPED_TRACE(fmt::format("{}: {}", kind, placement.name));
+      expect_same(placement, alone(placement), expected);
+    }
+  }
+}
+
 TEST_P(PlacementTest, RandomPlansGiveTheSameLogits) {
   std::mt19937 random(11);
   const auto pick = [&](double most) {
