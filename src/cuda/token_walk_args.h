@@ -15,6 +15,9 @@ namespace spillway::cuda {
 // and are recorded with the launch.
 inline constexpr int kWalkPhases = 220;
 
+// A row that is normed is held in registers; longer ones are not for the walk.
+inline constexpr int kWalkNormColumns = 8192;
+
 enum class WalkKind : uint8_t {
   kLinear,  // up to three matrices; WalkPhase::epilogue
   kGated,   // gate and up

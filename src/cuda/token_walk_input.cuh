@@ -7,9 +7,7 @@
 
 namespace spillway::cuda {
 
-// A row that is normed is held in registers.
-inline constexpr int kWalkNormRounds = 4;
-inline constexpr int kWalkNormColumns = 4 * kNormThreads * kWalkNormRounds;
+inline constexpr int kWalkNormRounds = kWalkNormColumns / (4 * kNormThreads);
 
 #if __CUDA_ARCH__ >= 900
 

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/token_walk.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "cuda/token_walk_kernel.h"
+
+namespace spillway::cuda {
+namespace {
+
+bool is_aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+bool is_walk_type(DType type) { return type == DType::kF16 || type == DType::kBF16; }
+
+// A matrix of a phase. False where it cannot be copied as the walk copies.
+bool set_matrix(WalkPhase& phase, int i, const LinearPart& part) {
+  SPW_ASSERT(part.w.cols == phase.k && part.w.rows < (int64_t{1} << 30));
+  phase.w[i] = part.w.data;
+  phase.bias[i] = part.bias;
+  phase.n[i] = static_cast<int32_t>(part.w.rows);
+  return part.w.layout == WeightLayout::kRows && is_aligned16(part.w.data);
+}
+
+}  // namespace
+
+TokenWalk::TokenWalk(const GpuShape& gpu) : gpu_(gpu) {}
+
+bool TokenWalk::serves(const GpuShape& gpu) { return walk_stages(gpu, walk_input_bytes(0)) > 0; }
+
+size_t TokenWalk::scratch_bytes(const GpuShape& gpu) { return walk_scratch_bytes(gpu); }
+
+bool TokenWalk::find_input(const Activations& x, DType type, WalkPhase& phase) const {
+  phase.x = x.data;
+  if (deferred_.norm && deferred_.norm->out.data == x.data) {
+    const DeferredNorm& norm = *deferred_.norm;
+    if (norm.out.dtype != type || norm.out.cols != x.cols) return false;
+    phase.x = norm.x.data;
+    phase.norm = norm.kind;
+    phase.norm_weight = norm.weight;
+    phase.norm_bias = norm.bias;
+    phase.norm_eps = norm.eps;
+    return true;
+  }
+  SPW_ASSERT(x.data != gone_);
+  if (deferred_.copy && deferred_.copy->out.data == x.data) return false;
+  return x.dtype == type && is_aligned16(x.data);
+}
+
+bool TokenWalk::must_keep(const std::byte* data) const {
+  return (deferred_.norm && deferred_.norm->x.data == data && !norm_read_) ||
+         (deferred_.copy && deferred_.copy->x.data == data && !copy_read_);
+}
+
+void TokenWalk::note_read(const Activations& x) {
+  if (deferred_.norm && deferred_.norm->out.data == x.data) norm_read_ = true;
+}
+
+void TokenWalk::note_written(const std::byte* data) {
+  if (deferred_.norm && deferred_.norm->x.data == data) {
+    gone_ = deferred_.norm->out.data;
+    deferred_.norm.reset();
+  }
+  if (deferred_.copy && deferred_.copy->x.data == data) deferred_.copy.reset();
+  if (data == gone_) gone_ = nullptr;
+}
+
+bool TokenWalk::defer_norm(const DeferredNorm& norm) {
+  const bool layer = norm.kind == NormKind::kLayer;
+  if (deferred_.norm && !norm_read_) return false;
+  if (norm.x.rows != 1 || norm.x.dtype != DType::kF32 || !is_walk_type(norm.out.dtype) ||
+      norm.x.cols % 8 != 0 || norm.x.cols > kWalkNormColumns || norm.weight == nullptr ||
+      layer != (norm.bias != nullptr) || !is_aligned16(norm.x.data) || !is_aligned16(norm.weight) ||
+      !is_aligned16(norm.bias)) {
+    return false;
+  }
+  DeferredNorm deferred = norm;
+  if (deferred_.copy && deferred_.copy->out.data == norm.x.data) {
+    deferred.x = deferred_.copy->x;
+    copy_read_ = true;
+  }
+  deferred_.norm = deferred;
+  norm_read_ = false;
+  if (gone_ == norm.out.data) gone_ = nullptr;
+  return true;
+}
+
+bool TokenWalk::defer_copy(const DeferredCopy& copy) {
+  if (deferred_.copy || copy.x.rows != 1 || copy.out.rows != 1 || copy.x.dtype != DType::kF32 ||
+      copy.out.dtype != DType::kF32) {
+    return false;
+  }
+  deferred_.copy = copy;
+  copy_read_ = false;
+  return true;
+}
+
+TokenWalk::Deferred TokenWalk::take_deferred(bool step_ends) {
+  Deferred deferred = std::exchange(deferred_, {});
+  if (step_ends && copy_read_) deferred.copy.reset();
+  if (step_ends && norm_read_) deferred.norm.reset();
+  gone_ = nullptr;
+  return deferred;
+}
+
+bool TokenWalk::add(WalkPhase& phase, DType type, const WalkSequence* sequence) {
+  const int x_bytes = walk_input_bytes(phase.k);
+  if (walk_.count == kWalkPhases || (walk_.count > 0 && type != type_) ||
+      walk_stages(gpu_, x_bytes) == 0) {
+    return false;
+  }
+  if (sequence != nullptr) {
+    // Appending and attending say different things of the sequence.
+    WalkSequence merged = sequence_.value_or(*sequence);
+    const auto merge = [](auto& into, const auto& from) {
+      if (from == std::remove_cvref_t<decltype(from)>{}) return true;
+      if (into == std::remove_cvref_t<decltype(into)>{}) into = from;
+      return into == from;
+    };
+    if (!merge(merged.angles, sequence->angles) || !merge(merged.position, sequence->position) ||
+        !merge(merged.block_table, sequence->block_table) ||
+        !merge(merged.block_bytes, sequence->block_bytes) ||
+        !merge(merged.heads, sequence->heads) || !merge(merged.kv_heads, sequence->kv_heads) ||
+        !merge(merged.head_dim, sequence->head_dim) || !merge(merged.window, sequence->window) ||
+        !merge(merged.scale, sequence->scale) ||
+        !merge(merged.interleaved, sequence->interleaved)) {
+      return false;
+    }
+    sequence_ = merged;
+  }
+  const int pairs = phase.pairs;
+  phase.first_block = next_block_;
+  phase.pairs = pairs / gpu_.sms;
+  phase.more = pairs % gpu_.sms;
+  next_block_ = (next_block_ + phase.more) % gpu_.sms;
+  type_ = type;
+  walk_.x_bytes = std::max(walk_.x_bytes, x_bytes);
+  walk_.phases[walk_.count++] = phase;
+  return true;
+}
+
+bool TokenWalk::add_linear(const LinearCall& call) {
+  const WeightView& w = call.parts[0].w;
+  if (call.x.rows != 1 || !is_walk_type(w.dtype) || w.cols % 8 != 0) return false;
+  WalkPhase phase = {};
+  phase.kind = call.epilogue == Epilogue::kGated ? WalkKind::kGated : WalkKind::kLinear;
+  phase.epilogue = call.epilogue;
+  phase.activation = call.activation;
+  phase.out_type = call.parts[0].out.dtype;
+  phase.k = static_cast<int32_t>(w.cols);
+  if (!find_input(call.x, w.dtype, phase)) return false;
+  const bool gated = phase.kind == WalkKind::kGated;
+  for (int i = 0; i < call.count; ++i) {
+    const LinearPart& part = call.parts[i];
+    SPW_ASSERT(gated && i == 1 ? part.w.rows == w.rows
+                               : part.out.rows == 1 && part.out.cols == part.w.rows);
+    if (!set_matrix(phase, i, part) || must_keep(part.out.data)) return false;
+    phase.out[i] = part.out.data;
+    phase.pairs += (phase.n[i] + 1) / 2;
+  }
+  if (gated) phase.pairs = phase.n[0];
+  if (!add(phase, w.dtype, nullptr)) return false;
+  note_read(call.x);
+  for (int i = 0; i < call.count; ++i) note_written(phase.out[i]);
+  return true;
+}
+
+bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
+  const KvLayerView& kv = append.kv;
+  const WeightView& w = call.parts[0].w;
+  const int64_t kv_rows = int64_t{kv.kv_heads} * kv.head_dim;
+  const bool rotates = append.angles != nullptr;
+  if (call.count != 3 || call.x.rows != 1 || !is_walk_type(w.dtype) || w.cols % 8 != 0 ||
+      kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
+      (rotates && append.rope_dims != kv.head_dim) || append.batch.sequences != 1 ||
+      w.rows % kv.head_dim != 0 || call.parts[1].w.rows != kv_rows ||
+      call.parts[2].w.rows != kv_rows) {
+    return false;
+  }
+  WalkPhase phase = {};
+  phase.kind = WalkKind::kAppend;
+  phase.epilogue = Epilogue::kStore;
+  phase.out_type = call.parts[0].out.dtype;
+  phase.k = static_cast<int32_t>(w.cols);
+  if (!find_input(call.x, w.dtype, phase)) return false;
+  SPW_ASSERT(call.parts[0].out.cols == w.rows);
+  for (int i = 0; i < 3; ++i) {
+    if (!set_matrix(phase, i, call.parts[i])) return false;
+    phase.pairs += phase.n[i] / 2;
+  }
+  phase.out[0] = call.parts[0].out.data;
+  phase.out[1] = kv.k;
+  phase.out[2] = kv.v;
+  WalkSequence sequence;
+  sequence.angles = append.angles;
+  sequence.interleaved = append.style == RopeStyle::kInterleaved;
+  sequence.position = append.batch.start;
+  sequence.block_table = append.batch.block_table;
+  sequence.block_bytes = kv.block_bytes();
+  sequence.head_dim = kv.head_dim;
+  if (!add(phase, w.dtype, &sequence)) return false;
+  note_read(call.x);
+  note_written(phase.out[0]);
+  return true;
+}
+
+bool TokenWalk::add_attention(const AttentionCall& call) {
+  const KvLayerView& kv = call.kv;
+  const DType type = call.q.dtype;
+  const int64_t chunks = int64_t{kv.kv_heads} * ((call.params.heads / kv.kv_heads + 3) / 4);
+  if (call.q.rows != 1 || call.batch.sequences != 1 || !is_walk_type(type) ||
+      kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
+      call.params.top_k > 0 || call.out.dtype != type || !is_aligned16(call.q.data) ||
+      chunks > static_cast<int64_t>(kScratchCounterBytes / 4) - kMergesAt) {
+    return false;
+  }
+  WalkPhase phase = {};
+  phase.kind = WalkKind::kAttention;
+  phase.x = call.q.data;
+  phase.out[0] = call.out.data;
+  phase.out[1] = kv.k;
+  phase.out[2] = kv.v;
+  WalkSequence sequence;
+  sequence.position = call.batch.start;
+  sequence.block_table = call.batch.block_table;
+  sequence.block_bytes = kv.block_bytes();
+  sequence.heads = call.params.heads;
+  sequence.kv_heads = kv.kv_heads;
+  sequence.head_dim = kv.head_dim;
+  sequence.window = call.params.window;
+  sequence.scale = call.params.scale;
+  return add(phase, type, &sequence);
+}
+
+void TokenWalk::launch(std::byte* scratch, cudaStream_t stream) {
+  if (walk_.count == 0) return;
+  walk_.sequence = sequence_.value_or(WalkSequence());
+  walk_.scratch = scratch;
+  walk_.stages = walk_stages(gpu_, walk_.x_bytes);
+  const Walk walk = std::exchange(walk_, {});
+  sequence_.reset();
+  next_block_ = 0;
+  launch_walk(walk, type_, gpu_, stream);
+}
+
+}  // namespace spillway::cuda
