@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include "cuda/gpu_shape.h"
+
 namespace spillway::cuda {
 
 void fail_cuda(cudaError_t error, const char* call) {
@@ -25,11 +27,7 @@ OverlappingLaunches::~OverlappingLaunches() { overlap_allowed = false; }
 bool overlapping_launches() {
   static const bool enabled = [] {
     if (std::getenv("SPILLWAY_NO_OVERLAPPING_LAUNCHES") != nullptr) return false;
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 9;
+    return current_gpu().compute_capability >= 90;
   }();
   return enabled && overlap_allowed;
 }

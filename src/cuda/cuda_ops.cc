@@ -54,6 +54,12 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
 
 CudaOps::~CudaOps() = default;
 
+// Recorded steps are of the mode in which they were.
+void CudaOps::set_deterministic(bool on) {
+  if (on != deterministic_) ++generation_;
+  deterministic_ = on;
+}
+
 std::byte* CudaOps::grown(Buffer& buffer, size_t bytes, bool zeroed) {
   if (buffer.bytes() >= bytes) return buffer.data();
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
@@ -89,12 +95,12 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   // Several tokens: only where every matrix has a kernel for it (plan_overlapping). The others'
   // were 4-19% slower with their next one waiting beside them.
   const bool several =
-      shape.tokens > 1 && shape.tokens <= kOverlapTokens && only_16_bit_ && !deterministic_;
+      shape.tokens > 1 && shape.tokens <= kOverlapTokens && batch.only_16_bit && !deterministic_;
   const OverlappingLaunches overlap((shape.tokens == 1 || several) && !left_out_.flat);
   // Whether ops walk depends on the model and the step's tokens alone, so that a step has the same
   // bits wherever its weights and KV are. Only a step with a program has nothing but ops between
   // two of them.
-  walking_ = shape.tokens == 1 && only_16_bit_ && !deterministic_ && !left_out_.walk &&
+  walking_ = shape.tokens == 1 && batch.only_16_bit && !deterministic_ && !left_out_.walk &&
              !left_out_.gemv && TokenWalk::serves(gpu_);
   collecting_ = walking_ && batch.program != 0;
   const auto walk_body = [&] {
@@ -125,7 +131,7 @@ cudaStream_t CudaOps::queue() {
 bool CudaOps::try_walk(const std::function<bool()>& add) {
   if (!walking_) return false;
   bool added = add();
-  if (!added && !walk_.empty()) {
+  if (!added && collecting_) {
     launch_walk(/*step_ends=*/false);
     added = add();
   }
@@ -149,14 +155,15 @@ void CudaOps::launch_walk(bool step_ends) {
 void CudaOps::embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
                     LinearMode mode) {
   SPW_ASSERT(out.rows == static_cast<int64_t>(ids.size()) && out.cols == table.cols);
+  const cudaStream_t stream = queue();
   const int32_t* const indices = tables_.device_of(ids);
-  if (out.dtype == DType::kF32) return embed_rows(table, indices, out, mode, queue());
+  if (out.dtype == DType::kF32) return embed_rows(table, indices, out, mode, stream);
   SPW_ASSERT(mode == LinearMode::kStore);
   const Activations wide{
       DType::kF32, out.rows, out.cols, out.cols,
       grown(converted_, static_cast<size_t>(out.rows * out.cols) * sizeof(float))};
-  embed_rows(table, indices, wide, mode, queue());
-  cuda::gather_rows(wide, nullptr, out, queue());
+  embed_rows(table, indices, wide, mode, stream);
+  cuda::gather_rows(wide, nullptr, out, stream);
 }
 
 void CudaOps::norm(NormKind kind, const Activations& x, const WeightView& weight,
@@ -174,7 +181,8 @@ void CudaOps::rope_angles(std::span<const int32_t> positions,
                           const Activations& out) {
   SPW_ASSERT(out.rows == static_cast<int64_t>(positions.size()) &&
              out.cols == 2 * static_cast<int64_t>(inverse_frequency.size()));
-  cuda::rope_angles(tables_.device_of(positions), constant(inverse_frequency), scale, out, queue());
+  const cudaStream_t stream = queue();
+  cuda::rope_angles(tables_.device_of(positions), constant(inverse_frequency), scale, out, stream);
 }
 
 void CudaOps::rope(const Activations& x, int head_dim, const Activations& angles, RopeStyle style) {
@@ -220,7 +228,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   BatchView batch = tables_.device_of(spans, shape);
   SPW_ASSERT(!shape.values_at_home || params.top_k > 0);
   AttentionCall call{q, out, kv, batch, params};
-  if (only_16_bit_ && try_walk([&] { return walk_.add_attention(call); })) return;
+  if (try_walk([&] { return walk_.add_attention(call); })) return;
   const cudaStream_t stream = queue();
   if (params.top_k > 0 && shape.decoding > 0) {
     call.batch.sequences = shape.decoding;
@@ -266,7 +274,8 @@ void CudaOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
   SPW_ASSERT(out.rows == static_cast<int64_t>(rows.size()));
   if (rows.empty()) return;
   if (collecting_ && x.rows == 1 && walk_.defer_copy({x, out})) return;
-  cuda::gather_rows(x, tables_.device_of(rows), out, queue());
+  const cudaStream_t stream = queue();
+  cuda::gather_rows(x, tables_.device_of(rows), out, stream);
 }
 
 void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,

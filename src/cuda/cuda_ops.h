@@ -28,7 +28,7 @@ class CudaOps final : public Ops {
   CudaOps(Device& device, cudaStream_t stream);
   ~CudaOps() override;
 
-  void set_deterministic(bool on) override { deterministic_ = on; }
+  void set_deterministic(bool on) override;
   void set_tuning(const TuningTable* table) override { tuning_ = table; }
   LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override;
   void set_score_bounds(const ScoreBounds* bounds) override;
@@ -96,7 +96,6 @@ class CudaOps final : public Ops {
   cudaStream_t stream_;
   GpuShape gpu_;
   bool deterministic_ = false;
-  bool only_16_bit_ = true;  // all matrices so far
   const TuningTable* tuning_ = nullptr;
   UnifiedMax unified_;
   StepTables tables_;

@@ -97,7 +97,6 @@ void CudaOps::project_and_append(const Projection& q, const Projection& k, const
                         go_together(call.parts[0], call.parts[2]);
   if (together && !deterministic_ && !left_out_.gemv) {
     const AppendCall append = append_call(q.out, k.out, v.out, angles, style, kv, spans);
-    only_16_bit_ &= q.w.dtype != DType::kF32;
     if (try_walk([&] { return walk_.add_append(call, append); })) return;
     if (kernel_at(points_for(call), 1) == LinearKernel::kGemv && can_append(call, append)) {
       return linear_gemv_append(call, append, queue());
@@ -156,7 +155,6 @@ void CudaOps::multiply(LinearCall call) {
   if (try_walk([&] { return walk_.add_linear(call); })) return;
   queue();
   call.x = as_type(call.x, input_type(w.dtype));
-  only_16_bit_ &= w.dtype == DType::kF16 || w.dtype == DType::kBF16;
   if (is_plain(w.dtype)) {
     multiply_plain(call);
   } else {

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cuda/gpu_shape.h"
 #include "cuda/kernel_args.h"
 #include "cuda/kv_append.h"
 #include "device/tuning.h"
@@ -30,14 +31,6 @@ namespace spillway::cuda {
 
 inline constexpr int kGemvTokens = 4;
 inline constexpr int kFlatTokens = 64;
-
-// What kernels need to know of the GPU.
-struct GpuShape {
-  int sms = 132;
-  int compute_capability = 90;   // 10 * major + minor
-  int shared_bytes = 227 << 10;  // that a block may have
-};
-GpuShape current_gpu();
 
 // What a choice is made from. n counts the rows of all parts of the call.
 struct LinearProblem {

@@ -14,19 +14,6 @@ bool is_aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 ==
 
 }  // namespace
 
-GpuShape current_gpu() {
-  int device = 0, major = 0, minor = 0;
-  GpuShape gpu;
-  SPW_CUDA_CHECK(cudaGetDevice(&device));
-  SPW_CUDA_CHECK(cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, device));
-  SPW_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  SPW_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  gpu.compute_capability = 10 * major + minor;
-  SPW_CUDA_CHECK(
-      cudaDeviceGetAttribute(&gpu.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return gpu;
-}
-
 LinearProblem problem_of(const LinearCall& call) {
   LinearProblem problem;
   problem.dtype = call.parts[0].w.dtype;

@@ -10,7 +10,7 @@ namespace spillway::cuda {
 inline constexpr int kNormThreads = 512;
 inline constexpr int kNormWarps = kNormThreads / 32;
 
-// The sum over the block, for every thread: each brings those of Threads / kNormThreads threads,
+// The sum over the block, for every thread: each brings those of kNormThreads / Threads threads,
 // the first of them its own. `partial`: kNormWarps floats of shared memory.
 template <int Threads>
 __device__ __forceinline__ float norm_sum(float (&values)[kNormThreads / Threads], float* partial) {
@@ -82,8 +82,13 @@ __device__ __forceinline__ float norm_scale(NormFours<Threads, Rounds>& v, int d
 template <NormKind kKind, class Out>
 __device__ __forceinline__ void store_normed(Out* to, const float4& v, float scale, const float4& w,
                                              const float4& b) {
-  float4 y = {v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w};
-  if constexpr (kKind == NormKind::kLayer) y.x += b.x, y.y += b.y, y.z += b.z, y.w += b.w;
+  // Written out: the compiler must not fuse here and not there.
+  const auto normed = [&](float x, float weight, float bias) {
+    const float scaled = __fmul_rn(x, scale);
+    return kKind == NormKind::kLayer ? fmaf(scaled, weight, bias) : __fmul_rn(scaled, weight);
+  };
+  const float4 y = {normed(v.x, w.x, b.x), normed(v.y, w.y, b.y), normed(v.z, w.z, b.z),
+                    normed(v.w, w.w, b.w)};
   union {
     Out values[4];
     uint64_t bits[sizeof(Out) / 2];

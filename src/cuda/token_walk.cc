@@ -2,7 +2,6 @@
 #include "cuda/token_walk.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -22,6 +21,10 @@ bool set_matrix(WalkPhase& phase, int i, const LinearPart& part) {
   phase.bias[i] = part.bias;
   phase.n[i] = static_cast<int32_t>(part.w.rows);
   return part.w.layout == WeightLayout::kRows && is_aligned16(part.w.data);
+}
+
+WalkSequence sequence_of(const BatchView& batch, const KvLayerView& kv) {
+  return {batch.start, batch.block_table, kv.block_bytes(), kv.head_dim};
 }
 
 }  // namespace
@@ -44,14 +47,15 @@ bool TokenWalk::find_input(const Activations& x, DType type, WalkPhase& phase) c
     phase.norm_eps = norm.eps;
     return true;
   }
-  SPW_ASSERT(x.data != gone_);
+  SPW_ASSERT(std::ranges::find(gone_, x.data) == gone_.end());
   if (deferred_.copy && deferred_.copy->out.data == x.data) return false;
   return x.dtype == type && is_aligned16(x.data);
 }
 
 bool TokenWalk::must_keep(const std::byte* data) const {
-  return (deferred_.norm && deferred_.norm->x.data == data && !norm_read_) ||
-         (deferred_.copy && deferred_.copy->x.data == data && !copy_read_);
+  const auto& [copy, norm] = deferred_;
+  return (norm && (norm->out.data == data || (norm->x.data == data && !norm_read_))) ||
+         (copy && (copy->out.data == data || (copy->x.data == data && !copy_read_)));
 }
 
 void TokenWalk::note_read(const Activations& x) {
@@ -59,17 +63,23 @@ void TokenWalk::note_read(const Activations& x) {
 }
 
 void TokenWalk::note_written(const std::byte* data) {
-  if (deferred_.norm && deferred_.norm->x.data == data) {
-    gone_ = deferred_.norm->out.data;
-    deferred_.norm.reset();
+  std::erase(gone_, data);
+  auto& [copy, norm] = deferred_;
+  if (norm && norm->x.data == data) {
+    gone_.push_back(norm->out.data);
+    norm.reset();
   }
-  if (deferred_.copy && deferred_.copy->x.data == data) deferred_.copy.reset();
-  if (data == gone_) gone_ = nullptr;
+  if (copy && copy->x.data == data) {
+    gone_.push_back(copy->out.data);
+    copy.reset();
+  }
 }
 
 bool TokenWalk::defer_norm(const DeferredNorm& norm) {
   const bool layer = norm.kind == NormKind::kLayer;
-  if (deferred_.norm && !norm_read_) return false;
+  // One at a time: of another whose result nobody is known to want no more, too little is known.
+  if (deferred_.norm && (!norm_read_ || deferred_.norm->out.data != norm.out.data)) return false;
+  if (deferred_.copy && deferred_.copy->out.data == norm.out.data) return false;
   if (norm.x.rows != 1 || norm.x.dtype != DType::kF32 || !is_walk_type(norm.out.dtype) ||
       norm.x.cols % 8 != 0 || norm.x.cols > kWalkNormColumns || norm.weight == nullptr ||
       layer != (norm.bias != nullptr) || !is_aligned16(norm.x.data) || !is_aligned16(norm.weight) ||
@@ -83,15 +93,16 @@ bool TokenWalk::defer_norm(const DeferredNorm& norm) {
   }
   deferred_.norm = deferred;
   norm_read_ = false;
-  if (gone_ == norm.out.data) gone_ = nullptr;
+  std::erase(gone_, norm.out.data);
   return true;
 }
 
 bool TokenWalk::defer_copy(const DeferredCopy& copy) {
   if (deferred_.copy || copy.x.rows != 1 || copy.out.rows != 1 || copy.x.dtype != DType::kF32 ||
-      copy.out.dtype != DType::kF32) {
+      copy.out.dtype != DType::kF32 || must_keep(copy.out.data)) {
     return false;
   }
+  std::erase(gone_, copy.out.data);
   deferred_.copy = copy;
   copy_read_ = false;
   return true;
@@ -101,35 +112,26 @@ TokenWalk::Deferred TokenWalk::take_deferred(bool step_ends) {
   Deferred deferred = std::exchange(deferred_, {});
   if (step_ends && copy_read_) deferred.copy.reset();
   if (step_ends && norm_read_) deferred.norm.reset();
-  gone_ = nullptr;
+  gone_.clear();
   return deferred;
 }
 
-bool TokenWalk::add(WalkPhase& phase, DType type, const WalkSequence* sequence) {
+bool TokenWalk::add(WalkPhase& phase, DType type, const Shared& shared) {
   const int x_bytes = walk_input_bytes(phase.k);
   if (walk_.count == kWalkPhases || (walk_.count > 0 && type != type_) ||
       walk_stages(gpu_, x_bytes) == 0) {
     return false;
   }
-  if (sequence != nullptr) {
-    // Appending and attending say different things of the sequence.
-    WalkSequence merged = sequence_.value_or(*sequence);
-    const auto merge = [](auto& into, const auto& from) {
-      if (from == std::remove_cvref_t<decltype(from)>{}) return true;
-      if (into == std::remove_cvref_t<decltype(into)>{}) into = from;
-      return into == from;
-    };
-    if (!merge(merged.angles, sequence->angles) || !merge(merged.position, sequence->position) ||
-        !merge(merged.block_table, sequence->block_table) ||
-        !merge(merged.block_bytes, sequence->block_bytes) ||
-        !merge(merged.heads, sequence->heads) || !merge(merged.kv_heads, sequence->kv_heads) ||
-        !merge(merged.head_dim, sequence->head_dim) || !merge(merged.window, sequence->window) ||
-        !merge(merged.scale, sequence->scale) ||
-        !merge(merged.interleaved, sequence->interleaved)) {
-      return false;
-    }
-    sequence_ = merged;
+  const auto agree = [](const auto& known, const auto& wanted) {
+    return !known || !wanted || *known == *wanted;
+  };
+  if (!agree(shared_.sequence, shared.sequence) || !agree(shared_.appends, shared.appends) ||
+      !agree(shared_.attends, shared.attends)) {
+    return false;
   }
+  if (shared.sequence) shared_.sequence = shared.sequence;
+  if (shared.appends) shared_.appends = shared.appends;
+  if (shared.attends) shared_.attends = shared.attends;
   const int pairs = phase.pairs;
   phase.first_block = next_block_;
   phase.pairs = pairs / gpu_.sms;
@@ -156,12 +158,14 @@ bool TokenWalk::add_linear(const LinearCall& call) {
     const LinearPart& part = call.parts[i];
     SPW_ASSERT(gated && i == 1 ? part.w.rows == w.rows
                                : part.out.rows == 1 && part.out.cols == part.w.rows);
-    if (!set_matrix(phase, i, part) || must_keep(part.out.data)) return false;
+    // Blocks read x while others already write.
+    if (!set_matrix(phase, i, part) || must_keep(part.out.data) || part.out.data == phase.x)
+      return false;
     phase.out[i] = part.out.data;
     phase.pairs += (phase.n[i] + 1) / 2;
   }
   if (gated) phase.pairs = phase.n[0];
-  if (!add(phase, w.dtype, nullptr)) return false;
+  if (!add(phase, w.dtype, {})) return false;
   note_read(call.x);
   for (int i = 0; i < call.count; ++i) note_written(phase.out[i]);
   return true;
@@ -184,7 +188,7 @@ bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
   phase.epilogue = Epilogue::kStore;
   phase.out_type = call.parts[0].out.dtype;
   phase.k = static_cast<int32_t>(w.cols);
-  if (!find_input(call.x, w.dtype, phase)) return false;
+  if (!find_input(call.x, w.dtype, phase) || must_keep(call.parts[0].out.data)) return false;
   SPW_ASSERT(call.parts[0].out.cols == w.rows);
   for (int i = 0; i < 3; ++i) {
     if (!set_matrix(phase, i, call.parts[i])) return false;
@@ -193,14 +197,10 @@ bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
   phase.out[0] = call.parts[0].out.data;
   phase.out[1] = kv.k;
   phase.out[2] = kv.v;
-  WalkSequence sequence;
-  sequence.angles = append.angles;
-  sequence.interleaved = append.style == RopeStyle::kInterleaved;
-  sequence.position = append.batch.start;
-  sequence.block_table = append.batch.block_table;
-  sequence.block_bytes = kv.block_bytes();
-  sequence.head_dim = kv.head_dim;
-  if (!add(phase, w.dtype, &sequence)) return false;
+  Shared shared;
+  shared.sequence = sequence_of(append.batch, kv);
+  shared.appends = {append.angles, append.style == RopeStyle::kInterleaved};
+  if (!add(phase, w.dtype, shared)) return false;
   note_read(call.x);
   note_written(phase.out[0]);
   return true;
@@ -212,35 +212,34 @@ bool TokenWalk::add_attention(const AttentionCall& call) {
   const int64_t chunks = int64_t{kv.kv_heads} * ((call.params.heads / kv.kv_heads + 3) / 4);
   if (call.q.rows != 1 || call.batch.sequences != 1 || !is_walk_type(type) ||
       kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
-      call.params.top_k > 0 || call.out.dtype != type || !is_aligned16(call.q.data) ||
+      call.params.top_k > 0 || call.out.dtype != type ||
       chunks > static_cast<int64_t>(kScratchCounterBytes / 4) - kMergesAt) {
     return false;
   }
   WalkPhase phase = {};
   phase.kind = WalkKind::kAttention;
-  phase.x = call.q.data;
+  if (!find_input(call.q, type, phase) || phase.norm_weight != nullptr || must_keep(call.out.data))
+    return false;
   phase.out[0] = call.out.data;
   phase.out[1] = kv.k;
   phase.out[2] = kv.v;
-  WalkSequence sequence;
-  sequence.position = call.batch.start;
-  sequence.block_table = call.batch.block_table;
-  sequence.block_bytes = kv.block_bytes();
-  sequence.heads = call.params.heads;
-  sequence.kv_heads = kv.kv_heads;
-  sequence.head_dim = kv.head_dim;
-  sequence.window = call.params.window;
-  sequence.scale = call.params.scale;
-  return add(phase, type, &sequence);
+  Shared shared;
+  shared.sequence = sequence_of(call.batch, kv);
+  shared.attends = {call.params.heads, kv.kv_heads, call.params.window, call.params.scale};
+  if (!add(phase, type, shared)) return false;
+  note_written(phase.out[0]);
+  return true;
 }
 
 void TokenWalk::launch(std::byte* scratch, cudaStream_t stream) {
   if (walk_.count == 0) return;
-  walk_.sequence = sequence_.value_or(WalkSequence());
+  walk_.sequence = shared_.sequence.value_or(WalkSequence());
+  walk_.appends = shared_.appends.value_or(WalkAppends());
+  walk_.attends = shared_.attends.value_or(WalkAttends());
   walk_.scratch = scratch;
   walk_.stages = walk_stages(gpu_, walk_.x_bytes);
   const Walk walk = std::exchange(walk_, {});
-  sequence_.reset();
+  shared_ = {};
   next_block_ = 0;
   launch_walk(walk, type_, gpu_, stream);
 }

@@ -11,7 +11,7 @@
 // their way while the blocks meet. So are the full pages of K and V, which the step does not
 // change.
 //
-// A row's sum is made by one warp in one order, whatever phases surround it: an op gives the same
+// A row's sum is made in one order, whatever phases surround it: an op gives the same
 // bits in a walk of its own and in one with all others.
 #pragma once
 
@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "cuda/attention_call.h"
 #include "cuda/kv_append.h"
@@ -28,7 +29,8 @@
 namespace spillway::cuda {
 
 // The sum of a norm's row is needed by every block, so each computes it: norms are not phases but
-// part of what the next phase does with its input, and their result never is in memory.
+// part of what the next phase does with its input, and their result comes to memory
+// only for others.
 struct DeferredNorm {
   NormKind kind = NormKind::kRms;
   Activations x, out;
@@ -69,10 +71,15 @@ class TokenWalk {
   Deferred take_deferred(bool step_ends);
 
  private:
-  bool add(WalkPhase& phase, DType type, const WalkSequence* sequence);
+  struct Shared {
+    std::optional<WalkSequence> sequence;
+    std::optional<WalkAppends> appends;
+    std::optional<WalkAttends> attends;
+  };
+  bool add(WalkPhase& phase, DType type, const Shared& shared);
   // Where phase.x is read, and how: false where it cannot be.
   bool find_input(const Activations& x, DType type, WalkPhase& phase) const;
-  // Whether something deferred would be lost if `data` were written now.
+  // Whether something deferred would be lost or changed if `data` were written now.
   bool must_keep(const std::byte* data) const;
   void note_read(const Activations& x);
   void note_written(const std::byte* data);
@@ -80,11 +87,12 @@ class TokenWalk {
   GpuShape gpu_;
   Walk walk_ = {};
   DType type_ = DType::kF16;
-  std::optional<WalkSequence> sequence_;
+  Shared shared_;
   int next_block_ = 0;
   Deferred deferred_;
   bool copy_read_ = false, norm_read_ = false;
-  const std::byte* gone_ = nullptr;  // the result of a norm whose input has changed since
+  // Results that are not in memory and never will be: their input has changed.
+  std::vector<const std::byte*> gone_;
 };
 
 }  // namespace spillway::cuda

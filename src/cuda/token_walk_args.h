@@ -11,7 +11,7 @@
 
 namespace spillway::cuda {
 
-// As many as fit the 32,764 bytes of a kernel's arguments: arguments need no memory of their own
+// About as many as fit the 32,764 bytes of a kernel's arguments, which need no memory of their own
 // and are recorded with the launch.
 inline constexpr int kWalkPhases = 220;
 
@@ -48,27 +48,36 @@ struct WalkPhase {
   DType out_type;
 };
 
-// The one sequence of the step, the same in all layers.
+// The one sequence of the step; and how all phases append to it and attend.
 struct WalkSequence {
-  const float* angles = nullptr;  // [head_dim] (cos, sin) pairs; null: positions do not rotate
   const int32_t* position = nullptr;
   const int32_t* block_table = nullptr;
   int64_t block_bytes = 0;
-  int heads = 0;
-  int kv_heads = 0;
   int head_dim = 0;
-  int window = 0;
-  float scale = 0;
-  bool interleaved = false;
   bool operator==(const WalkSequence&) const = default;
 };
+struct WalkAppends {
+  const float* angles = nullptr;  // [head_dim] (cos, sin) pairs; null: positions do not rotate
+  bool interleaved = false;
+  bool operator==(const WalkAppends&) const = default;
+};
+struct WalkAttends {
+  int heads = 0;
+  int kv_heads = 0;
+  int window = 0;
+  float scale = 0;
+  bool operator==(const WalkAttends&) const = default;
+};
 
-// Words at the beginning of the scratch memory: the meeting's two, then who has come, by kv head.
+// Words at the beginning of the scratch memory: the meeting's two, then who has come, by kv head
+// and chunk of its queries.
 inline constexpr int kMergesAt = 32;
 
 struct Walk {
   WalkPhase phases[kWalkPhases];
   WalkSequence sequence;
+  WalkAppends appends;
+  WalkAttends attends;
   std::byte* scratch;
   int count;
   int x_bytes;  // of shared memory, for a phase's input

@@ -151,8 +151,8 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const 
   auto& mem = *reinterpret_cast<AttentionShared<D, G>*>(shared);
   const WalkSequence& s = walk.sequence;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int group = s.heads / s.kv_heads;
-  const float scale = s.scale * 1.4426950408889634F;
+  const int group = walk.attends.heads / walk.attends.kv_heads;
+  const float scale = walk.attends.scale * 1.4426950408889634F;
   T* const result = reinterpret_cast<T*>(phase.out[0]);
   auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch) + kMergesAt;
   auto* const handed = reinterpret_cast<AttentionPart<D, G>*>(walk.scratch + kScratchCounterBytes);

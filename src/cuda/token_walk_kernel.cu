@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1) walk_kernel(const __grid_cons
   const int ring_bytes = walk.stages * kStageBytes;
   uint8_t* const input = shared + kWalkWarps * ring_bytes;
   auto* const barriers = reinterpret_cast<uint64_t*>(input + walk.x_bytes);
-  const WalkToken token = WalkToken::of(walk.sequence, G, seat.blocks);
+  const WalkToken token = WalkToken::of(walk, G, seat.blocks);
   WalkRing<D> ring(walk, token, seat, shared + seat.warp * ring_bytes,
                    barriers + seat.warp * walk.stages);
   auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch);
@@ -97,8 +97,8 @@ size_t walk_scratch_bytes(const GpuShape& gpu) {
 }
 
 void launch_walk(const Walk& walk, DType type, const GpuShape& gpu, cudaStream_t stream) {
-  const WalkSequence& s = walk.sequence;
-  const Kernel kernel = kernel_for(type, s.head_dim, s.heads == s.kv_heads);
+  const Kernel kernel =
+      kernel_for(type, walk.sequence.head_dim, walk.attends.heads == walk.attends.kv_heads);
   const int bytes = walk.stages * kWalkWarps * kStageBytes + walk.x_bytes + kBarrierBytes;
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   cudaLaunchConfig_t config = {};

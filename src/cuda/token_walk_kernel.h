@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "cuda/linear.h"
+#include "cuda/gpu_shape.h"
 #include "cuda/token_walk_args.h"
 
 namespace spillway::cuda {

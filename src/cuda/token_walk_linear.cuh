@@ -70,7 +70,7 @@ struct RowEnd {
   __device__ __forceinline__ void begin(const Walk& walk, const WalkPhase& phase, int index,
                                         bool exists) {
     const int r = threadIdx.x % 2;
-    pair = pair_of<D>(phase, walk.sequence.interleaved, index);
+    pair = pair_of<D>(phase, walk.appends.interleaved, index);
     row = r == 0 ? pair.row[0] : pair.row[1];
     valid = exists && row < phase.n[pair.part];
     before = bias = 0;
@@ -89,7 +89,6 @@ struct RowEnd {
     float mine = sum + bias, other = __shfl_xor_sync(~0U, mine, 1);
     if (!valid) return;
     const int r = threadIdx.x % 2, part = pair.part;
-    const WalkSequence& s = walk.sequence;
     if (phase.kind == WalkKind::kGated) {
       if (r == 0) {
         store_as(phase.out_type, phase.out[0], row, activated(phase.activation, mine) * other);
@@ -108,14 +107,14 @@ struct RowEnd {
     // As linears() and rope_and_append() would: rounded in between.
     mine = rounded_as(phase.out_type, mine);
     other = rounded_as(phase.out_type, other);
-    if (part < 2 && s.angles != nullptr) {
-      const int index = s.interleaved ? row % D / 2 : row % (D / 2);
-      const float2 angle = __ldg(reinterpret_cast<const float2*>(s.angles) + index);
+    if (part < 2 && walk.appends.angles != nullptr) {
+      const int index = walk.appends.interleaved ? row % D / 2 : row % (D / 2);
+      const float2 angle = __ldg(reinterpret_cast<const float2*>(walk.appends.angles) + index);
       const float along = __fmul_rn(mine, angle.x), across = __fmul_rn(other, angle.y);
       mine = r == 0 ? __fsub_rn(along, across) : __fadd_rn(across, along);
     }
     if (part == 0) return store_as(phase.out_type, phase.out[0], row, mine);
-    std::byte* const page = phase.out[part] + token.block * s.block_bytes +
+    std::byte* const page = phase.out[part] + token.block * walk.sequence.block_bytes +
                             static_cast<int64_t>(row / D) * (kKvBlockTokens * D * 2);
     reinterpret_cast<__half*>(page)[token.position % kKvBlockTokens * D + row % D] =
         __float2half_rn(mine);

@@ -43,18 +43,20 @@ struct WalkToken {
   int query_chunks;  // per kv head
   int items;
 
-  static constexpr WalkToken of(const WalkSequence& s, int chunk, int blocks) {
+  static constexpr WalkToken of(const Walk& walk, int chunk, int blocks) {
+    const WalkSequence& s = walk.sequence;
+    const WalkAttends& attends = walk.attends;
     WalkToken t = {};
     if (s.position == nullptr) return t;
     t.position = *s.position;
     t.block = s.block_table[t.position / kKvBlockTokens];
-    if (s.heads == 0) return t;
-    t.first_token = s.window > 0 ? std::max(0, t.position + 1 - s.window) : 0;
+    if (attends.heads == 0) return t;
+    t.first_token = attends.window > 0 ? std::max(0, t.position + 1 - attends.window) : 0;
     t.first_page = t.first_token / kKvBlockTokens;
     t.pages = t.position / kKvBlockTokens - t.first_page + 1;
-    t.query_chunks = (s.heads / s.kv_heads + chunk - 1) / chunk;
+    t.query_chunks = (attends.heads / attends.kv_heads + chunk - 1) / chunk;
     // Two pages per warp are worth a block of their own.
-    const int rows = s.kv_heads * t.query_chunks;
+    const int rows = attends.kv_heads * t.query_chunks;
     const int wanted = (t.pages + 2 * kWalkWarps - 1) / (2 * kWalkWarps);
     const int most = std::max(1, std::min(wanted, blocks / rows));
     t.pages_per_part = (t.pages + most - 1) / most;
@@ -165,7 +167,7 @@ class WalkCursor {
 
   // Of pair `index_`.
   constexpr void set_rows(const WalkPhase& phase) {
-    const RowPair pair = pair_of<D>(phase, walk_.sequence.interleaved, index_);
+    const RowPair pair = pair_of<D>(phase, walk_.appends.interleaved, index_);
     const bool gated = phase.kind == WalkKind::kGated;
     const int last = phase.n[pair.part] - 1;  // of an odd number of rows the last is read twice
     const int64_t bytes = 2 * static_cast<int64_t>(phase.k);

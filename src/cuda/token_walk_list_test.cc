@@ -23,11 +23,12 @@ class RandomWalk {
     s.position = &position_;
     s.block_table = table_.data();
     s.block_bytes = int64_t{1} << 20;
-    s.kv_heads = pick(1, 5);
-    s.heads = s.kv_heads * (chunk == 1 ? 1 : pick(1, 7));
     s.head_dim = head_dim;
-    s.window = pick(0, 2) == 0 ? pick(1, 100) : 0;
-    s.interleaved = pick(0, 1) == 0;
+    WalkAttends& attends = walk_->attends;
+    attends.kv_heads = pick(1, 5);
+    attends.heads = attends.kv_heads * (chunk == 1 ? 1 : pick(1, 7));
+    attends.window = pick(0, 2) == 0 ? pick(1, 100) : 0;
+    walk_->appends.interleaved = pick(0, 1) == 0;
     int next = 0;
     for (int i = 0; i < walk_->count; ++i) {
       const int pairs = fill(walk_->phases[i], i, head_dim);
@@ -95,7 +96,7 @@ void expect_same_order(uint32_t seed) {
   for (int block = 0; block < made.blocks(); ++block) {
     for (int warp = 0; warp < kWalkWarps; ++warp) {
       const WalkSeat seat{block, made.blocks(), warp};
-      const WalkToken token = WalkToken::of(s, G, seat.blocks);
+      const WalkToken token = WalkToken::of(walk, G, seat.blocks);
       WalkCursor<D> copies(walk, token, seat);
       for (int i = 0; i < walk.count; ++i) {
         const WalkPhase& phase = walk.phases[i];
@@ -119,7 +120,7 @@ void expect_same_order(uint32_t seed) {
         const BlockPairs pairs(phase, seat);
         const WarpColumns columns(phase.k, warp);
         for (int p = first_pair(warp); p < pairs.count; p += kRowWarps) {
-          const RowPair pair = pair_of<D>(phase, s.interleaved, pairs[p]);
+          const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, pairs[p]);
           const bool gated = phase.kind == WalkKind::kGated;
           ASSERT_LT(pair.row[0], phase.n[pair.part]);
           const int second = std::min(pair.row[1], phase.n[pair.part] - 1);
@@ -157,11 +158,10 @@ TEST(TokenWalkListTest, PartsCoverWhatTheTokenSees) {
   const std::vector<int32_t> table(4096);
   for (const int window : {0, 1, 16, 100, 5000}) {
     for (int32_t position : {0, 15, 16, 255, 256, 511, 8191, 40000}) {
-      WalkSequence s;
-      s.position = &position;
-      s.block_table = table.data();
-      s.heads = 32, s.kv_heads = 8, s.head_dim = 128, s.window = window;
-      const WalkToken token = WalkToken::of(s, 4, 132);
+      const auto walk = std::make_unique<Walk>();
+      walk->sequence = {&position, table.data(), 1, 128};
+      walk->attends = {.heads = 32, .kv_heads = 8, .window = window};
+      const WalkToken token = WalkToken::of(*walk, 4, 132);
       int pages = 0;
       for (int part = 0; part < token.parts; ++part) {
         EXPECT_GT(token.part_pages(part), 0);

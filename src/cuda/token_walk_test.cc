@@ -71,10 +71,12 @@ TEST(TokenWalkTest, TakesNothingThatWouldSpoilWhatIsDeferred) {
   TokenWalk walk{GpuShape()};
   ASSERT_TRUE(walk.defer_norm(norm_of(kX, kNormed)));
   EXPECT_FALSE(walk.add_linear(add_to_x(kAttended)));
+  EXPECT_FALSE(walk.add_linear(linear(kAttended, kNormed)));
   EXPECT_FALSE(walk.defer_norm(norm_of(kAttended, kMlp)));
   EXPECT_TRUE(walk.empty());
   // Once x has changed, the norm of what it was is gone.
   ASSERT_TRUE(walk.add_linear(linear(kNormed, kMlp)));
+  EXPECT_FALSE(walk.add_linear(add_to_x(kNormed)));  // it would read what it writes
   ASSERT_TRUE(walk.add_linear(add_to_x(kMlp)));
   EXPECT_THROW(walk.add_linear(linear(kNormed, kMlp)), Error);
 }
@@ -124,6 +126,23 @@ TEST(TokenWalkTest, AttendsOverF16KvOfTheSizesItKnows) {
   other = call;
   other.batch.sequences = 2;
   EXPECT_FALSE(TokenWalk{GpuShape()}.add_attention(other));
+}
+
+// One walk knows one way to attend.
+TEST(TokenWalkTest, LayersThatDifferDoNotShareAWalk) {
+  AttentionCall call;
+  call.q = row(DType::kF16, 256, kAttended);
+  call.out = row(DType::kF16, 256, kMlp);
+  call.kv.kv_heads = 2;
+  call.kv.head_dim = 64;
+  call.batch.sequences = 1;
+  call.params.heads = 4;
+  call.params.window = 100;
+  TokenWalk walk{GpuShape()};
+  ASSERT_TRUE(walk.add_attention(call));
+  ASSERT_TRUE(walk.add_attention(call));
+  call.params.window = 0;
+  EXPECT_FALSE(walk.add_attention(call));
 }
 
 TEST(TokenWalkTest, IsFullAtSomeTime) {

@@ -43,7 +43,7 @@ __device__ __forceinline__ float activated(ActivationKind kind, float x) {
     case ActivationKind::kGelu:
       return 0.5F * x * (1.0F + erff(x * 0.70710678118654752F));
     case ActivationKind::kGeluTanh: {
-      const float inner = 0.79788456080286536F * (x + 0.044715F * x * x * x);
+      const float inner = 0.79788456080286536F * fmaf(0.044715F * x * x, x, x);
       return 0.5F * x * (1.0F + tanhf(inner));
     }
     case ActivationKind::kSilu:

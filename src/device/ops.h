@@ -87,6 +87,8 @@ struct StepBatch {
   // Of the memory that the step's ops use besides: two steps with the same program and shape differ
   // only in the values above, so a device may record one and replay it for the other. 0: never.
   uint64_t program = 0;
+  // All matrices of the model are F16 or BF16: which kernels are taken may depend on it.
+  bool only_16_bit = false;
 };
 
 // What the host adds to a logit before a token is drawn: l += bias; then l is divided (positive) or
@@ -141,7 +143,9 @@ class Ops {
   virtual void prepare(const StepLimits& /*limits*/) {}
 
   // Computes a step: `body` calls its ops, in an order that depends on the batch's shape and
-  // program alone. It may be left out where the device has recorded it before.
+  // program alone. It may be left out where the device has recorded it before. In a step with a
+  // program nothing but ops looks at what ops compute, and what norm() and gather_rows() give is
+  // read before their input changes: it may never be in memory.
   virtual void run_step(const StepBatch& /*batch*/, const std::function<void()>& body) { body(); }
 
   // out[i] = table[ids[i]] (added to out[i] when accumulating). table [entries, dim], out [ids,

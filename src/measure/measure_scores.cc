@@ -127,9 +127,7 @@ ScoreRange measure_scores(Decoder& decoder, KvCache& kv, std::span<const int32_t
   ScoreCollector collector(decoder.device());
   decoder.observe_attention([&](const auto&... args) { collector.look_at(args...); });
   for (int64_t start = 0; start < total;) {
-    // At least two tokens: a step with a single one may be replayed, unseen.
-    int64_t count = std::min<int64_t>(decoder.max_tokens(), total - start);
-    if (total - start - count == 1) --count;
+    const int64_t count = std::min<int64_t>(decoder.max_tokens(), total - start);
     const StepSequence sequence{
         tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)),
         static_cast<int32_t>(start), table, 0};

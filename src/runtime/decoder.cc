@@ -59,6 +59,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
       weights_(weights),
       options_(options),
       inner_type_(device.activation_type(weights.matrix_type())),
+      only_16_bit_(weights.only_16_bit()),
       stalls_(std::make_unique<StallClock>(device)) {
   SPW_CHECK(spec.executable, kUnsupported,
             "{} is known as a shape for planning only; it cannot be run", spec.name);
@@ -154,10 +155,10 @@ uint64_t Decoder::program(const KvCache& kv) const {
   return std::max<uint64_t>(hash, 1);
 }
 
-StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) {
+StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {
   return {batch.ids,        batch.positions,      batch.table_rows,
           batch.logit_rows, batch.resident.spans, batch.swap_spans,
-          program};
+          program,          only_16_bit_};
 }
 
 void Decoder::attach(const KvCache& kv) {
@@ -246,7 +247,7 @@ void Decoder::run_layers(KvCache& kv) {
   if (batches.size() == 1) {
     const MicroBatch& all = batches.front();
     const bool resident = options_.stream == nullptr && all.swaps.empty() &&
-                          all.on_host.rows == 0 && options_.activations.device == 1;
+                          all.on_host.rows == 0 && options_.activations.device == 1 && !observer_;
     ops_.run_step(batch_of(all, resident ? program(kv) : 0), [&] {
       embed(all);
       layers(
@@ -262,7 +263,11 @@ void Decoder::run_layers(KvCache& kv) {
     });
     for (const MicroBatch& batch : batches)
       ops_.run_step(batch_of(batch, 0), [&] { gather_logit_rows(batch); });
-    if (wants_logits) ops_.run_step({}, [&] { logits(); });
+    if (wants_logits) {
+      StepBatch head;
+      head.only_16_bit = only_16_bit_;
+      ops_.run_step(head, [&] { logits(); });
+    }
   }
   // What the host has to do reads the step's plan.
   if (host_attention_ != nullptr) host_attention_->synchronize();

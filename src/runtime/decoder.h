@@ -81,7 +81,7 @@ class Decoder {
   Device& device() const { return device_; }
 
   // Called in every layer of a step with what its attention is about to read (q rotated, K and V
-  // appended): for measurements. Only for steps with prompts, which are never replayed.
+  // appended): for measurements. Steps are then computed op by op, and never replayed.
   using AttentionObserver =
       std::function<void(const Activations& q, const KvLayerView& kv,
                          std::span<const SequenceSpan> spans, const AttentionParams& params)>;
@@ -110,7 +110,7 @@ class Decoder {
  private:
   void check_step(const KvCache& kv, std::span<const StepSequence> sequences) const;
   uint64_t program(const KvCache& kv) const;
-  static StepBatch batch_of(const MicroBatch& batch, uint64_t program);
+  StepBatch batch_of(const MicroBatch& batch, uint64_t program) const;
   AttentionParams attention_params() const;
   bool values_stay(const KvCache& kv) const;
   void run_layers(KvCache& kv);
@@ -142,6 +142,7 @@ class Decoder {
   const ModelWeights& weights_;
   DecoderOptions options_;
   DType inner_type_;          // of activations between matrices
+  bool only_16_bit_;          // all matrices
   uint64_t allocations_ = 0;  // so far: whether recorded steps still know where things are
 
   AttentionObserver observer_;

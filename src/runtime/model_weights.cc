@@ -95,6 +95,23 @@ DType ModelWeights::matrix_type() const {
   return layers.front().query.weight.dtype;
 }
 
+bool ModelWeights::only_16_bit() const {
+  const auto fits = [](const WeightView& w) {
+    return w.empty() || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
+  };
+  bool all = fits(head) && fits(project_in) && fits(project_out);
+  for (const LayerWeights& layer : layers) {
+    for (const LinearWeights* linear : {&layer.query, &layer.key, &layer.value,
+                                        &layer.attention_out, &layer.gate, &layer.up, &layer.down})
+      all = all && fits(linear->weight);
+  }
+  for (const std::vector<StreamedWeight>& layer : streamed) {
+    for (const StreamedWeight& weight : layer)
+      all = all && (weight.view.dtype == DType::kF16 || weight.view.dtype == DType::kBF16);
+  }
+  return all;
+}
+
 // Takes the host's memory, and says what is streamed.
 WeightHomes ModelWeights::place(Device& device, const Model& model,
                                 const WeightPlacement& placement) {

@@ -84,6 +84,8 @@ class ModelWeights {
   std::vector<std::filesystem::path> files;           // of streamed weights
   // Of a matrix of the first layer.
   DType matrix_type() const;
+  // Whether all matrices that are multiplied with, wherever they are, are F16 or BF16.
+  bool only_16_bit() const;
 
   // How the weights came: made or read from the model's files, or taken from the plan before.
   struct Counts {

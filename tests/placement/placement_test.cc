@@ -171,9 +171,11 @@ TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
 
 // One token at a time a GPU may compute all layers in one launch (cuda/token_walk.h), or op by op.
 TEST_P(PlacementTest, NorDoesItMatterToOneTokenWhereThingsAre) {
-  for (const char* kind : {"window-64", "llama-128"}) {
+  for (const auto& [kind, type] : {std::pair("window-64", DType::kF16),
+                                   {"llama-128", DType::kF16},
+                                   {"opt-64", DType::kBF16}}) {
     const auto alone = [&](const Placement& placement) {
-      PlacedModel placed(cuda(), placement, kind, DType::kF16, KvType::kF16, true);
+      PlacedModel placed(cuda(), placement, kind, type, KvType::kF16, true);
       return placed.run(3, PlacedModel::Decoding::kAlone);
     };
     const auto expected = alone(at_home());
