@@ -47,6 +47,7 @@ struct AttentionTile {
   int64_t heads = 1;              // kv heads
   const int32_t* home = nullptr;  // V of the first pages lies elsewhere (SequenceSpan::home)
   int64_t home_pages = 0;
+  int64_t keys = 0;  // of the sequence so far; kernels of many rows
 
   // The keys that any row of the tile sees are [first_key, end_key).
   int64_t first_key(int64_t window) const {

@@ -325,13 +325,15 @@ static inline void pack_value_codes(const KvPageLayout& layout, const uint8_t* p
   }
 }
 
-// All keys and values of a cut that some query of the tile sees, by pages.
+// All keys and values of a cut that some query of the tile sees, by pages. The scale of a page's
+// keys is that of all it has so far, also of those that the tile does not see: how rows are cut
+// into tiles must not show in a single bit.
 [[gnu::noinline]] static void pack_cut(const AttentionArgs& a, const AttentionTile& tile,
                                        const CutRange& range, int64_t dim, const Scratch& s) {
   for (int64_t at = range.first / kPageTokens * kPageTokens; at < range.end; at += kPageTokens) {
     const int64_t page = tile.blocks[(range.base + at) / kPageTokens] * a.kv_heads + tile.kv_head;
     const int64_t low = range.first - at, high = range.end - at;
-    page_rows(a.layout, a.k + page * a.layout.bytes, low, high, dim, s.rows);
+    page_rows(a.layout, a.k + page * a.layout.bytes, 0, tile.keys - range.base - at, dim, s.rows);
     s.key_scale[at / kPageTokens] = pack_keys(s.rows, dim, s.keys + 2 * at * dim);
     const uint8_t* v = a.v + page * a.layout.bytes;
     if (a.layout.type == KvType::kF16) {
@@ -385,7 +387,9 @@ template <class Fn>
 }
 
 // 2^(x - base) rounded to bfloat16 for four keys of each query, for scores x <= base; below 2^-125,
-// something as small. scores: [5 pairs][256 / 4][2][4]. Probabilities are rounded to 8 bits anyway:
+// something as small, and at most 2^-127 zero: a key that a query does not see must not show, and
+// sums of products are rounded to odd, so that the smallest number would. scores: [5 pairs][256 /
+// 4][2][4]. Probabilities are rounded to 8 bits anyway:
 // halves are precise enough on the way there, and take half as many instructions as floats. Step by
 // step for all pairs, as the processor cannot look ahead far enough to do them side by side.
 [[gnu::always_inline]] static inline void exp2_bf16(const float* scores, const float32x4_t* base,
@@ -403,7 +407,7 @@ template <class Fn>
     x[i] = vcvt_high_f16_f32(vcvt_f16_f32(low[i]), high[i]);
   });
   for_pairs([&](int i)
-                __attribute__((always_inline)) { x[i] = vmaxq_f16(x[i], vdupq_n_f16(-126)); });
+                __attribute__((always_inline)) { x[i] = vmaxq_f16(x[i], vdupq_n_f16(-127)); });
   for_pairs([&](int i) __attribute__((always_inline)) { p[i] = vaddq_f16(x[i], shift); });
   for_pairs([&](int i) __attribute__((always_inline)) { r[i] = vsubq_f16(p[i], shift); });
   for_pairs([&](int i) __attribute__((always_inline)) {

@@ -47,7 +47,8 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const Se
                          .first_row = span.first_row + row,
                          .position = span.start + row,
                          .rows = end - row,
-                         .kv_head = head});
+                         .kv_head = head,
+                         .keys = span.start + span.rows});
       }
     }
   }

@@ -130,6 +130,30 @@ class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
   const std::vector<float> v_ = random_floats(kTokens * kKvWidth, 3);
 };
 
+// Also outside deterministic mode: how many threads share a prompt's rows, and who else is there,
+// decides how these are cut into work, and nothing more.
+TEST_P(AttentionInvarianceTest, APromptHasTheSameBitsHoweverItIsShared) {
+  for (const KvType type : kAllKvTypes) {
+    for (const int window : {0, 90}) {
+      std::vector<float> reference;
+      for (const int threads : thread_counts(GetParam())) {
+        TestDevice device(GetParam(), threads);
+        const auto alone = run(device, kTokens, window, type);
+        if (reference.empty()) reference = alone;
+        const testing::Message where = testing::Message()
+                                       << kv_type_name(type) << ", window " << window << ", "
+                                       << threads << " threads";
+        ASSERT_TRUE(same_bits(alone, reference)) << where;
+        for (const int32_t companions : {17, 150}) {
+          ASSERT_TRUE(
+              same_bits(run_in_company(device, kTokens, window, type, companions), reference))
+              << where << ", among " << companions;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABit) {
   const auto devices = deterministic_devices(GetParam());
   for (const KvType type : kAllKvTypes) {

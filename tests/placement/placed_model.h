@@ -96,8 +96,7 @@ struct PlacedModel {
   }
 
   // Logits of every sequence after its prompt and after each of some more tokens: prompts of
-  // different lengths, one of them in two steps, then all together or, not in deterministic mode,
-  // one sequence after the other.
+  // different lengths, one of them in two steps, then all together or one sequence after the other.
   enum class Decoding : uint8_t { kTogether, kAlone };
   std::vector<float> run(int steps = 4, Decoding how = Decoding::kTogether) {
     std::vector<std::vector<int32_t>> tokens, tables;
@@ -125,10 +124,6 @@ struct PlacedModel {
     }
     step(first);
     step(second);
-    if (how == Decoding::kAlone) {
-      device->ops().set_deterministic(false);
-      host.ops().set_deterministic(false);
-    }
     for (int s = 0; s < steps; ++s) {
       std::vector<StepSequence> decoding;
       for (size_t i = 0; i < kSequences; ++i) {

@@ -175,7 +175,7 @@ TEST_P(PlacementTest, NorDoesItMatterToOneTokenWhereThingsAre) {
                                    {"llama-128", DType::kF16},
                                    {"opt-64", DType::kBF16}}) {
     const auto alone = [&](const Placement& placement) {
-      PlacedModel placed(cuda(), placement, kind, type, KvType::kF16, true);
+      PlacedModel placed(cuda(), placement, kind, type, KvType::kF16, false);
       return placed.run(3, PlacedModel::Decoding::kAlone);
     };
     const auto expected = alone(at_home());
