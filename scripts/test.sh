@@ -7,7 +7,7 @@ sanitizer_targets=(tensor_test cpu_test storage_test hostile_test text_test engi
 # The ones with threads of their own: these also run under ThreadSanitizer.
 tsan_targets=(base_test storage_test placement_test)
 # Of these the long ones repeat what the others do with threads.
-tsan_filter='-*LogitsDoNotDependOnWhereThingsAre*:*NorOnTheTypesOfWeightsAndKv*:*WithoutDeterministicMode*:*NorOnWhereThingsAreWithoutAGpu*'
+tsan_filter='-*LogitsDoNotDependOnWhereThingsAre*:*NorOnTheTypesOfWeightsAndKv*:*WithoutDeterministicMode*:*ToOneToken*:*NorOnWhereThingsAreWithoutAGpu*'
 test_timeout_s=300
 sanitizer_timeout_s=600  # of a whole binary
 

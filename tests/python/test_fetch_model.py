@@ -40,9 +40,11 @@ class Fetch:
         self.target = self.home / "cache" / "spillway" / "models" / VALUES["file"]
 
     def start(self, *arguments):
+        # Tests that run in the background inherit an ignored SIGINT, which bash cannot undo.
         return subprocess.Popen(
             ["bash", SCRIPT, *arguments], env=self.env, cwd=self.root, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
     def run(self, *arguments):
