@@ -9,15 +9,11 @@
 #include <cstdint>
 
 #include "cuda/read_once.cuh"
+#include "cuda/shared_address.cuh"
 
 namespace spillway::cuda {
 
 #if __CUDA_ARCH__ >= 900
-
-// How these functions and descriptors name places in shared memory.
-__device__ __forceinline__ uint32_t shared32(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 
 // `arrivals` of threads complete a phase, together with the bytes that were announced for it.
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
@@ -49,6 +45,15 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
         : "r"(barrier), "r"(parity)
         : "memory");
   }
+}
+// `bytes` that are read once; both places 16-byte aligned, bytes a multiple of 16.
+__device__ __forceinline__ void copy_once(uint32_t to, const void* from, uint32_t bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(read_once())
+      : "memory");
 }
 // One box of the map, from this column and row, to `to`; its bytes count for the barrier.
 template <bool kOnce = false>

@@ -25,7 +25,7 @@ struct Consumer {
 
   __device__ __forceinline__ void release(uint64_t& barrier) const {
     __syncwarp();
-    if (lane == 0) arrive(shared32(&barrier));
+    if (lane == 0) arrive(shared_address(&barrier));
   }
   // Turns at the tensor cores, in the order of the warpgroups.
   __device__ __forceinline__ void take_turn() const {
@@ -60,13 +60,13 @@ struct Consumer {
     wgmma_commit();
   }
   __device__ __forceinline__ void wait_queries() const {
-    wait_barrier(shared32(&memory.shared.queries_full[queries.stage]), queries.parity);
+    wait_barrier(shared_address(&memory.shared.queries_full[queries.stage]), queries.parity);
   }
   __device__ __forceinline__ void wait_keys() const {
-    wait_barrier(shared32(&memory.shared.keys_full[keys.stage]), keys.parity);
+    wait_barrier(shared_address(&memory.shared.keys_full[keys.stage]), keys.parity);
   }
   __device__ __forceinline__ void wait_values(const RingPlace<Shape::kStages>& at) const {
-    wait_barrier(shared32(&memory.shared.values_full[at.stage]), at.parity);
+    wait_barrier(shared_address(&memory.shared.values_full[at.stage]), at.parity);
   }
   __device__ __forceinline__ void release_keys() {
     release(memory.shared.keys_empty[keys.stage]);

@@ -111,14 +111,14 @@ struct KeyProducer {
   RingPlace<kWorkStages> work{};
 
   __device__ __forceinline__ void wait_queries() const {
-    wait_barrier(shared32(&memory.shared.queries_empty[queries.stage]), queries.parity);
+    wait_barrier(shared_address(&memory.shared.queries_empty[queries.stage]), queries.parity);
   }
   // Without queries.
   __device__ __forceinline__ void tell(PrefillWork::Kind kind, int lane) {
     wait_queries();
     if (lane == 0) {
       memory.shared.work[work.stage].kind = kind;
-      arrive(shared32(&memory.shared.queries_full[queries.stage]));
+      arrive(shared_address(&memory.shared.queries_full[queries.stage]));
     }
     work.advance();
     queries.advance();
@@ -137,7 +137,7 @@ struct KeyProducer {
     if (lane == 0) {
       memory.shared.work[work.stage] = {
           p, unified ? PrefillWork::kUnified : PrefillWork::kOnline, piece, tokens, tiles, 0};
-      const uint32_t full = shared32(&memory.shared.queries_full[queries.stage]);
+      const uint32_t full = shared_address(&memory.shared.queries_full[queries.stage]);
       arrive_and_expect(full, Shape::kQueryBytes);
 #pragma unroll
       for (int slice = 0; slice < Shape::kSlices; ++slice) {
@@ -150,9 +150,9 @@ struct KeyProducer {
     queries.advance();
     for (int tile = 0; tile < tiles; ++tile) {
       const int next_row = row_of(tile + 1);
-      wait_barrier(shared32(&memory.shared.keys_empty[keys.stage]), keys.parity);
+      wait_barrier(shared_address(&memory.shared.keys_empty[keys.stage]), keys.parity);
       copy_tile<Shape::kSlices>(maps.k, row, memory.keys(keys.stage),
-                                shared32(&memory.shared.keys_full[keys.stage]), lane);
+                                shared_address(&memory.shared.keys_full[keys.stage]), lane);
       keys.advance();
       row = next_row;
     }
@@ -162,7 +162,7 @@ struct KeyProducer {
   __device__ __forceinline__ int flush(int lane) {
     const RingPlace<kQueryStages> at = queries;
     tell(PrefillWork::kFlush, lane);
-    wait_barrier(shared32(&memory.shared.queries_empty[at.stage]), at.parity ^ 1);
+    wait_barrier(shared_address(&memory.shared.queries_empty[at.stage]), at.parity ^ 1);
     return memory.shared.failures;
   }
   __device__ __forceinline__ bool many_failed(int lane) const {
@@ -215,14 +215,14 @@ struct ValueProducer {
     RingPlace<kQueryStages> queries;
     RingPlace<kWorkStages> work;
     for (;; queries.advance(), work.advance()) {
-      wait_barrier(shared32(&memory.shared.queries_full[queries.stage]), queries.parity);
+      wait_barrier(shared_address(&memory.shared.queries_full[queries.stage]), queries.parity);
       const PrefillWork& w = memory.shared.work[work.stage];
       const PrefillWork::Kind kind = w.kind;
       if (kind == PrefillWork::kStop) break;
       const PrefillPlace p = w;
       const int tokens = w.tokens, tiles = kind == PrefillWork::kFlush ? 0 : w.tiles;
       __syncwarp();
-      if (lane == 0) arrive(shared32(&memory.shared.queries_empty[queries.stage]));
+      if (lane == 0) arrive(shared_address(&memory.shared.queries_empty[queries.stage]));
       const auto row_of = [&](int tile) {
         return page_row<Shape::kSlices>(p, a.kv_heads, tokens - (tile + 1) * kTokens, maps.rows,
                                         lane);
@@ -230,9 +230,9 @@ struct ValueProducer {
       int row = tiles > 0 ? row_of(0) : 0;
       for (int tile = 0; tile < tiles; ++tile) {
         const int next_row = row_of(tile + 1);
-        wait_barrier(shared32(&memory.shared.values_empty[values.stage]), values.parity);
+        wait_barrier(shared_address(&memory.shared.values_empty[values.stage]), values.parity);
         copy_tile<Shape::kSlices>(maps.v, row, memory.values(values.stage),
-                                  shared32(&memory.shared.values_full[values.stage]), lane);
+                                  shared_address(&memory.shared.values_full[values.stage]), lane);
         values.advance();
         row = next_row;
       }

@@ -34,23 +34,23 @@ __global__ __launch_bounds__(
   extern __shared__ std::byte shared_bytes[];
   __shared__ prefill::Shared<Shape::kStages> shared;
   let_next_start();
-  const uint32_t first = (shared32(shared_bytes) + prefill::kAlignment - 1) / prefill::kAlignment *
-                         prefill::kAlignment;
-  const prefill::Memory<kDim, kGroups> memory{shared, first,
-                                              shared_bytes + (first - shared32(shared_bytes))};
+  const uint32_t first = (shared_address(shared_bytes) + prefill::kAlignment - 1) /
+                         prefill::kAlignment * prefill::kAlignment;
+  const prefill::Memory<kDim, kGroups> memory{
+      shared, first, shared_bytes + (first - shared_address(shared_bytes))};
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize;
   const int lane = thread % kWarpSize;
   if (thread == 0) {
     constexpr int kWarps = Shape::kConsumers / kWarpSize;
     for (int s = 0; s < prefill::kQueryStages; ++s) {
-      init_barrier(shared32(&shared.queries_full[s]), 1);
-      init_barrier(shared32(&shared.queries_empty[s]), kWarps + 1);  // and that of the values
+      init_barrier(shared_address(&shared.queries_full[s]), 1);
+      init_barrier(shared_address(&shared.queries_empty[s]), kWarps + 1);  // and that of the values
     }
     for (int s = 0; s < Shape::kStages; ++s) {
-      init_barrier(shared32(&shared.keys_full[s]), 1);
-      init_barrier(shared32(&shared.values_full[s]), 1);
-      init_barrier(shared32(&shared.keys_empty[s]), kWarps);
-      init_barrier(shared32(&shared.values_empty[s]), kWarps);
+      init_barrier(shared_address(&shared.keys_full[s]), 1);
+      init_barrier(shared_address(&shared.values_full[s]), 1);
+      init_barrier(shared_address(&shared.keys_empty[s]), kWarps);
+      init_barrier(shared_address(&shared.values_empty[s]), kWarps);
     }
     shared.failures = 0;
     publish_barriers();

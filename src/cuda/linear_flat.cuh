@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/linear_params.cuh"
+#include "cuda/shared_address.cuh"
 #include "cuda/warp_ptx.cuh"
 
 namespace spillway::cuda {
@@ -29,10 +30,6 @@ __device__ __forceinline__ void mma_16x8x16(float (&d)[4], uint32_t a0, uint32_t
   (void)d, (void)a0, (void)a1, (void)a2, (void)a3, (void)b0, (void)b1;
   __trap();  // never launched there
 #endif
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {

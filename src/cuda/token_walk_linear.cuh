@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/linear_params.cuh"
+#include "cuda/qkv_append.cuh"
 #include "cuda/token_walk_ring.cuh"
 
 namespace spillway::cuda {
@@ -110,8 +111,7 @@ struct RowEnd {
     if (part < 2 && walk.appends.angles != nullptr) {
       const int index = walk.appends.interleaved ? row % D / 2 : row % (D / 2);
       const float2 angle = __ldg(reinterpret_cast<const float2*>(walk.appends.angles) + index);
-      const float along = __fmul_rn(mine, angle.x), across = __fmul_rn(other, angle.y);
-      mine = r == 0 ? __fsub_rn(along, across) : __fadd_rn(across, along);
+      mine = QkvAppend::rotated(part, r, angle, mine, other);
     }
     if (part == 0) return store_as(phase.out_type, phase.out[0], row, mine);
     std::byte* const page = phase.out[part] + token.block * walk.sequence.block_bytes +

@@ -19,7 +19,7 @@ class WalkRing {
       : cursor_(walk, token, seat),
         stages_(walk.stages),
         memory_(memory),
-        barriers_(shared32(barriers)),
+        barriers_(shared_address(barriers)),
         is_first_lane_(threadIdx.x % 32 == 0) {
     if (is_first_lane_) {
       for (int i = 0; i < stages_; ++i) init_barrier(barriers_ + 8 * i, 1);
@@ -61,11 +61,8 @@ class WalkRing {
     cursor_.advance();
   }
   __device__ __forceinline__ void copy(int stage, int offset, const std::byte* from, int bytes) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-        "[%1], %2, [%3], %4;" ::"r"(shared32(memory_ + stage * kStageBytes + offset)),
-        "l"(from), "r"(bytes), "r"(barriers_ + 8 * stage), "l"(read_once())
-        : "memory");
+    copy_once(shared_address(memory_ + stage * kStageBytes + offset), from, bytes,
+              barriers_ + 8 * stage);
   }
 
   WalkCursor<D> cursor_;

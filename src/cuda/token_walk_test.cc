@@ -37,6 +37,17 @@ LinearCall linear(int from, int to, DType to_type = DType::kF16,
 }
 LinearCall add_to_x(int from) { return linear(from, kX, DType::kF32, Epilogue::kAccumulate); }
 
+AttentionCall attention() {
+  AttentionCall call;
+  call.q = row(DType::kF16, 256, kAttended);
+  call.out = row(DType::kF16, 256, kMlp);
+  call.kv.kv_heads = 2;
+  call.kv.head_dim = 64;
+  call.batch.sequences = 1;
+  call.params.heads = 4;
+  return call;
+}
+
 TEST(TokenWalkTest, NormsArePartOfTheOpThatReadsThem) {
   TokenWalk walk{GpuShape()};
   ASSERT_TRUE(walk.defer_norm(norm_of(kX, kNormed)));
@@ -106,13 +117,7 @@ TEST(TokenWalkTest, LeavesToOthersWhatItCannotDo) {
 }
 
 TEST(TokenWalkTest, AttendsOverF16KvOfTheSizesItKnows) {
-  AttentionCall call;
-  call.q = row(DType::kF16, 256, kAttended);
-  call.out = row(DType::kF16, 256, kMlp);
-  call.kv.kv_heads = 2;
-  call.kv.head_dim = 64;
-  call.batch.sequences = 1;
-  call.params.heads = 4;
+  const AttentionCall call = attention();
   EXPECT_TRUE(TokenWalk{GpuShape()}.add_attention(call));
   AttentionCall other = call;
   other.kv.type = KvType::kInt8;
@@ -130,13 +135,7 @@ TEST(TokenWalkTest, AttendsOverF16KvOfTheSizesItKnows) {
 
 // One walk knows one way to attend.
 TEST(TokenWalkTest, LayersThatDifferDoNotShareAWalk) {
-  AttentionCall call;
-  call.q = row(DType::kF16, 256, kAttended);
-  call.out = row(DType::kF16, 256, kMlp);
-  call.kv.kv_heads = 2;
-  call.kv.head_dim = 64;
-  call.batch.sequences = 1;
-  call.params.heads = 4;
+  AttentionCall call = attention();
   call.params.window = 100;
   TokenWalk walk{GpuShape()};
   ASSERT_TRUE(walk.add_attention(call));

@@ -8,13 +8,10 @@
 
 #include <cstdint>
 
-#include "cuda/read_once.cuh"
+#include "cuda/async_copy.cuh"
+#include "cuda/shared_address.cuh"
 
 namespace spillway::cuda {
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 class WeightRing {
  public:
@@ -25,10 +22,9 @@ class WeightRing {
     if (lane == 0) {
 #pragma unroll 1
       for (int i = 0; i < stages; ++i) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * i) : "memory");
+        init_barrier(barriers_ + 8 * i, 1);
       }
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      publish_barriers();
     }
     __syncwarp();
 #endif
@@ -38,10 +34,7 @@ class WeightRing {
   __device__ __forceinline__ void begin(int stage, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     if (lane_ == 0) {
-      asm volatile(
-          "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barriers_ + 8 * stage),
-          "r"(bytes)
-          : "memory");
+      arrive_and_expect(barriers_ + 8 * stage, bytes);
     }
 #endif
   }
@@ -50,11 +43,7 @@ class WeightRing {
                                        uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     if (lane_ == 0) {
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-          "[%1], %2, [%3], %4;" ::"r"(shared_address(to)),
-          "l"(from), "r"(bytes), "r"(barriers_ + 8 * stage), "l"(read_once())
-          : "memory");
+      copy_once(shared_address(to), from, bytes, barriers_ + 8 * stage);
     }
 #elif __CUDA_ARCH__ >= 800
     for (uint32_t i = lane_ * 16; i < bytes; i += 512) {
