@@ -283,12 +283,17 @@ def main():
     parser.add_argument("--bin", default="build/release/bin")
     parser.add_argument("--out", default="build/gpu-report")
     parser.add_argument("--models", help="folder with *.gguf and *.txt to compare with the CPU")
+    parser.add_argument("--only-models", action="store_true", help="that comparison alone, without the table of speeds")
     arguments = parser.parse_args()
+    if arguments.only_models and not arguments.models:
+        parser.error("--only-models needs --models FOLDER")
     report = Report(arguments)
     report.out.mkdir(parents=True, exist_ok=True)
-    report.run([report.bin / "spillway", "profile", "dummy:llama-2-7b", "dummy:opt-6.7b", "--softmax", "--device", "cuda"])
-    report.note("profiled")
-    steps = [ceilings_and_linear, decode, attention, peers, ablations]
+    steps = []
+    if not arguments.only_models:
+        report.run([report.bin / "spillway", "profile", "dummy:llama-2-7b", "dummy:opt-6.7b", "--softmax", "--device", "cuda"])
+        report.note("profiled")
+        steps = [ceilings_and_linear, decode, attention, peers, ablations]
     if arguments.models:
         steps.append(functools.partial(models, folder=arguments.models))
     gpu = (report.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]) or "unknown").strip()

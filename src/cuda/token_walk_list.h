@@ -9,7 +9,6 @@
 // computes goes phase by phase, with the same functions.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,6 +24,11 @@ inline constexpr int kRowWarps = kWalkWarps / kColumnWarps;
 inline constexpr int kPieceColumns = 1024;
 inline constexpr int kPieceRowBytes = 2 * kPieceColumns;
 inline constexpr int kStageBytes = 2 * kPieceRowBytes;  // a page of 16 tokens and 128 elements too
+
+// By value. lesser() takes references, and in a kernel a constant of a namespace has no address:
+// the compiler says nothing and makes that path a trap.
+constexpr int lesser(int a, int b) { return a < b ? a : b; }
+constexpr int greater(int a, int b) { return a < b ? b : a; }
 
 // Which warp, of all.
 struct WalkSeat {
@@ -51,21 +55,21 @@ struct WalkToken {
     t.position = *s.position;
     t.block = s.block_table[t.position / kKvBlockTokens];
     if (attends.heads == 0) return t;
-    t.first_token = attends.window > 0 ? std::max(0, t.position + 1 - attends.window) : 0;
+    t.first_token = attends.window > 0 ? greater(0, t.position + 1 - attends.window) : 0;
     t.first_page = t.first_token / kKvBlockTokens;
     t.pages = t.position / kKvBlockTokens - t.first_page + 1;
     t.query_chunks = (attends.heads / attends.kv_heads + chunk - 1) / chunk;
     // Two pages per warp are worth a block of their own.
     const int rows = attends.kv_heads * t.query_chunks;
     const int wanted = (t.pages + 2 * kWalkWarps - 1) / (2 * kWalkWarps);
-    const int most = std::max(1, std::min(wanted, blocks / rows));
+    const int most = greater(1, lesser(wanted, blocks / rows));
     t.pages_per_part = (t.pages + most - 1) / most;
     t.parts = (t.pages + t.pages_per_part - 1) / t.pages_per_part;
     t.items = rows * t.parts;
     return t;
   }
   constexpr int part_pages(int part) const {
-    return std::min(pages_per_part, pages - part * pages_per_part);
+    return lesser(pages_per_part, pages - part * pages_per_part);
   }
   // Those of them that do not change in this step.
   constexpr int part_full_pages(int part) const {
@@ -116,7 +120,7 @@ struct WarpColumns {
   constexpr WarpColumns(int k, int warp) {
     const int each = (k / 8 + kColumnWarps - 1) / kColumnWarps * 8;
     first = warp % kColumnWarps * each;
-    count = std::max(0, std::min(each, k - first));
+    count = greater(0, lesser(each, k - first));
   }
 };
 
@@ -135,7 +139,7 @@ class WalkCursor {
   // What is read now: of two rows, or a page.
   constexpr bool is_page() const { return is_attention_; }
   constexpr int bytes() const {
-    return is_attention_ ? kPageBytes : std::min(kPieceRowBytes, row_bytes_ - at_);
+    return is_attention_ ? kPageBytes : lesser(kPieceRowBytes, row_bytes_ - at_);
   }
   constexpr const std::byte* row(int i) const { return (i == 0 ? row_[0] : row_[1]) + at_; }
   constexpr const std::byte* page() const {
@@ -173,7 +177,7 @@ class WalkCursor {
     const int64_t bytes = 2 * static_cast<int64_t>(phase.k);
     const int64_t first = 2 * WarpColumns(phase.k, seat_.warp).first;
     row_[0] = phase.w[pair.part] + pair.row[0] * bytes + first;
-    row_[1] = phase.w[gated ? 1 : pair.part] + std::min(pair.row[1], last) * bytes + first;
+    row_[1] = phase.w[gated ? 1 : pair.part] + lesser(pair.row[1], last) * bytes + first;
   }
 
   // The next item, from `index_` on, with pages that do not change and are this warp's.
