@@ -85,7 +85,7 @@ void CudaOps::prepare(const StepLimits& limits) {
   grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true);
   grown(prefill_scratch_, attention_prefill_scratch_bytes(), /*zeroed=*/true);
   if (library_ != nullptr) grown(library_workspace_, kLibraryWorkspaceBytes);
-  if (TokenWalk::serves(gpu_))
+  if (TokenWalk::serves(gpu_, DType::kF16))
     grown(walk_scratch_, TokenWalk::scratch_bytes(gpu_), /*zeroed=*/true);
   grown(converted_, static_cast<size_t>(limits.tokens * limits.widest) * sizeof(float));
 }
@@ -100,8 +100,8 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   // Whether ops walk depends on the model and the step's tokens alone, so that a step has the same
   // bits wherever its weights and KV are. Only a step with a program has nothing but ops between
   // two of them.
-  walking_ = shape.tokens == 1 && batch.only_16_bit && !deterministic_ && !left_out_.walk &&
-             !left_out_.gemv && TokenWalk::serves(gpu_);
+  walking_ = shape.tokens == 1 && batch.layer_type && !deterministic_ && !left_out_.walk &&
+             !left_out_.gemv && TokenWalk::serves(gpu_, *batch.layer_type);
   collecting_ = walking_ && batch.program != 0;
   const auto walk_body = [&] {
     body();

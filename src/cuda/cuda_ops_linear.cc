@@ -91,14 +91,14 @@ void CudaOps::project_and_append(const Projection& q, const Projection& k, const
   call.parts[2] = part_of(v);
   call.count = 3;
   call.x = x;
-  const bool together = spans.size() == 1 && spans[0].rows == 1 && x.rows == 1 &&
-                        is_plain(q.w.dtype) && x.dtype == q.w.dtype &&
-                        go_together(call.parts[0], call.parts[1]) &&
-                        go_together(call.parts[0], call.parts[2]);
+  const bool together =
+      spans.size() == 1 && spans[0].rows == 1 && x.rows == 1 && x.dtype == input_type(q.w.dtype) &&
+      go_together(call.parts[0], call.parts[1]) && go_together(call.parts[0], call.parts[2]);
   if (together && !deterministic_ && !left_out_.gemv) {
     const AppendCall append = append_call(q.out, k.out, v.out, angles, style, kv, spans);
     if (try_walk([&] { return walk_.add_append(call, append); })) return;
-    if (kernel_at(points_for(call), 1) == LinearKernel::kGemv && can_append(call, append)) {
+    if (is_plain(q.w.dtype) && kernel_at(points_for(call), 1) == LinearKernel::kGemv &&
+        can_append(call, append)) {
       return linear_gemv_append(call, append, queue());
     }
   }

@@ -41,17 +41,28 @@ void complete_few(QuantArgs& a) {
   at.total = at.x + tiles * tokens * 64;
 }
 
+// Tokens of x, each `stride` elements behind the one before, in memory that other blocks write or
+// in shared memory.
+struct FewX {
+  const __half* data;
+  int64_t stride;
+  int tokens;
+};
+
 // The `tiles` tiles of x from `first` on to shared memory, by one warp, in the order of mma's B,
 // [tile][token][t], with the sums that take off what lies in the operands of A on top of codes.
-template <class Block, int M>
-__device__ __forceinline__ void stage_few_x(const QuantArgs& a, int first, int tiles, uint4* x,
+template <class Block, int M, bool kFromShared = false>
+__device__ __forceinline__ void stage_few_x(const FewX& source, int first, int tiles, uint4* x,
                                             float* x_sums, int lane) {
   using Format = TileFormat<Block>;
   constexpr int kXSums = QuantShape<Block>::kXSums, kPairs = (M + 1) / 2;
   constexpr int kBatch = 6;  // loads in flight: an eighth of 11008 columns at once
   const int t = lane % 4, total = tiles * M * 4;
-  const __half* from =
-      static_cast<const __half*>(a.x) + first * 32 + (Format::kBits == 8 ? 8 * t : 4 * t);
+  const __half* from = source.data + first * 32 + (Format::kBits == 8 ? 8 * t : 4 * t);
+  const auto load = [](const __half* at) {
+    const auto* const four = reinterpret_cast<const uint2*>(at);
+    return kFromShared ? *four : __ldcg(four);
+  };
 #pragma unroll 1
   for (int base = 0; base < total; base += kBatch * 32) {
     uint2 low_x[kBatch], high_x[kBatch];
@@ -60,9 +71,9 @@ __device__ __forceinline__ void stage_few_x(const QuantArgs& a, int first, int t
       const int i = base + u * 32 + lane, tile = i / 4 / M, token = i / 4 % M;
       low_x[u] = high_x[u] = {0, 0};
       if (i < total) {
-        const __half* row = from + min(token, a.tokens - 1) * a.x_stride + tile * 32;
-        low_x[u] = __ldcg(reinterpret_cast<const uint2*>(row));
-        high_x[u] = __ldcg(reinterpret_cast<const uint2*>(row + (Format::kBits == 8 ? 4 : 16)));
+        const __half* row = from + min(token, source.tokens - 1) * source.stride + tile * 32;
+        low_x[u] = load(row);
+        high_x[u] = load(row + (Format::kBits == 8 ? 4 : 16));
       }
     }
 #pragma unroll
@@ -329,7 +340,8 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
   constexpr int kWarpSums = M * 16;
   x += warp * a.phase_tiles * M * 4;
   x_sums += warp * a.phase_tiles * FewSums<Block, M>::kPairs * 2 * Shape::kXSums;
-  stage_few_x<Block, M>(a, begin * Format::kTiles, blocks * Format::kTiles, x, x_sums, lane);
+  stage_few_x<Block, M>({static_cast<const __half*>(a.x), a.x_stride, a.tokens},
+                        begin * Format::kTiles, blocks * Format::kTiles, x, x_sums, lane);
   __syncwarp();
   FewSums<Block, M> few(x, x_sums, lane);
   const int row = static_cast<int>(threadIdx.x) % 16, token = static_cast<int>(threadIdx.x) / 16;

@@ -6,21 +6,38 @@
 
 #include "base/error.h"
 #include "cuda/token_walk_kernel.h"
+#include "cuda/token_walk_list.h"
 
 namespace spillway::cuda {
 namespace {
 
 bool is_aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-bool is_walk_type(DType type) { return type == DType::kF16 || type == DType::kBF16; }
+bool is_16_bit(DType type) { return type == DType::kF16 || type == DType::kBF16; }
+
+// Of activations beside such weights.
+DType values_of(DType weights) { return is_16_bit(weights) ? weights : DType::kF16; }
+
+// What is dealt to blocks: pairs of rows, or sets of groups of 16.
+int deals_of(const WalkPhase& phase, DType weights) {
+  const bool gated = phase.kind == WalkKind::kGated;
+  const int rows = is_16_bit(weights) ? 2 : kGroupRowCount * (gated ? 1 : set_groups(phase.kind));
+  if (gated) return is_16_bit(weights) ? phase.n[0] : phase.n[0] / rows;
+  int deals = 0;
+  for (const int32_t n : phase.n) deals += (n + rows - 1) / rows;
+  return deals;
+}
 
 // A matrix of a phase. False where it cannot be copied as the walk copies.
 bool set_matrix(WalkPhase& phase, int i, const LinearPart& part) {
-  SPW_ASSERT(part.w.cols == phase.k && part.w.rows < (int64_t{1} << 30));
-  phase.w[i] = part.w.data;
+  const WeightView& w = part.w;
+  SPW_ASSERT(w.cols == phase.k && w.rows < (int64_t{1} << 30));
+  phase.w[i] = w.data;
   phase.bias[i] = part.bias;
-  phase.n[i] = static_cast<int32_t>(part.w.rows);
-  return part.w.layout == WeightLayout::kRows && is_aligned16(part.w.data);
+  phase.n[i] = static_cast<int32_t>(w.rows);
+  const bool packed = !is_16_bit(w.dtype);
+  return w.layout == (packed ? WeightLayout::kGroups16 : WeightLayout::kRows) &&
+         (!packed || w.rows % kGroupRows == 0) && is_aligned16(w.data);
 }
 
 WalkSequence sequence_of(const BatchView& batch, const KvLayerView& kv) {
@@ -31,7 +48,9 @@ WalkSequence sequence_of(const BatchView& batch, const KvLayerView& kv) {
 
 TokenWalk::TokenWalk(const GpuShape& gpu) : gpu_(gpu) {}
 
-bool TokenWalk::serves(const GpuShape& gpu) { return walk_stages(gpu, walk_input_bytes(0)) > 0; }
+bool TokenWalk::serves(const GpuShape& gpu, DType weights) {
+  return has_walk_kernel(weights) && walk_stages(gpu, weights, walk_input_bytes(weights, 0)) > 0;
+}
 
 size_t TokenWalk::scratch_bytes(const GpuShape& gpu) { return walk_scratch_bytes(gpu); }
 
@@ -80,7 +99,7 @@ bool TokenWalk::defer_norm(const DeferredNorm& norm) {
   // One at a time: of another whose result nobody is known to want no more, too little is known.
   if (deferred_.norm && (!norm_read_ || deferred_.norm->out.data != norm.out.data)) return false;
   if (deferred_.copy && deferred_.copy->out.data == norm.out.data) return false;
-  if (norm.x.rows != 1 || norm.x.dtype != DType::kF32 || !is_walk_type(norm.out.dtype) ||
+  if (norm.x.rows != 1 || norm.x.dtype != DType::kF32 || !is_16_bit(norm.out.dtype) ||
       norm.x.cols % 8 != 0 || norm.x.cols > kWalkNormColumns || norm.weight == nullptr ||
       layer != (norm.bias != nullptr) || !is_aligned16(norm.x.data) || !is_aligned16(norm.weight) ||
       !is_aligned16(norm.bias)) {
@@ -116,12 +135,17 @@ TokenWalk::Deferred TokenWalk::take_deferred(bool step_ends) {
   return deferred;
 }
 
-bool TokenWalk::add(WalkPhase& phase, DType type, const Shared& shared) {
-  const int x_bytes = walk_input_bytes(phase.k);
-  if (walk_.count == kWalkPhases || (walk_.count > 0 && type != type_) ||
-      walk_stages(gpu_, x_bytes) == 0) {
-    return false;
-  }
+bool TokenWalk::add(WalkPhase& phase, DType values, std::optional<DType> weights,
+                    const Shared& shared) {
+  // Attention goes with any weights that have its type of values.
+  const bool first = walk_.count == 0;
+  if (walk_.count == kWalkPhases || (!first && values != values_)) return false;
+  if (!first && weights && weights_ && *weights != *weights_) return false;
+  const std::optional<DType> both = first || !weights_ ? weights : weights_;
+  const DType kind = both.value_or(values);
+  // Phases before knew of no weights: their input is attention's.
+  const int x_bytes = std::max(walk_input_bytes(kind, phase.k), first ? 0 : walk_.x_bytes);
+  if (walk_stages(gpu_, kind, x_bytes) == 0) return false;
   const auto agree = [](const auto& known, const auto& wanted) {
     return !known || !wanted || *known == *wanted;
   };
@@ -132,27 +156,28 @@ bool TokenWalk::add(WalkPhase& phase, DType type, const Shared& shared) {
   if (shared.sequence) shared_.sequence = shared.sequence;
   if (shared.appends) shared_.appends = shared.appends;
   if (shared.attends) shared_.attends = shared.attends;
-  const int pairs = phase.pairs;
+  const int pairs = weights ? deals_of(phase, *weights) : 0;
   phase.first_block = next_block_;
   phase.pairs = pairs / gpu_.sms;
   phase.more = pairs % gpu_.sms;
   next_block_ = (next_block_ + phase.more) % gpu_.sms;
-  type_ = type;
-  walk_.x_bytes = std::max(walk_.x_bytes, x_bytes);
+  values_ = values;
+  weights_ = both;
+  walk_.x_bytes = x_bytes;
   walk_.phases[walk_.count++] = phase;
   return true;
 }
 
 bool TokenWalk::add_linear(const LinearCall& call) {
   const WeightView& w = call.parts[0].w;
-  if (call.x.rows != 1 || !is_walk_type(w.dtype) || w.cols % 8 != 0) return false;
+  if (call.x.rows != 1 || !has_walk_kernel(w.dtype) || w.cols % 8 != 0) return false;
   WalkPhase phase = {};
   phase.kind = call.epilogue == Epilogue::kGated ? WalkKind::kGated : WalkKind::kLinear;
   phase.epilogue = call.epilogue;
   phase.activation = call.activation;
   phase.out_type = call.parts[0].out.dtype;
   phase.k = static_cast<int32_t>(w.cols);
-  if (!find_input(call.x, w.dtype, phase)) return false;
+  if (!find_input(call.x, values_of(w.dtype), phase)) return false;
   const bool gated = phase.kind == WalkKind::kGated;
   for (int i = 0; i < call.count; ++i) {
     const LinearPart& part = call.parts[i];
@@ -162,10 +187,8 @@ bool TokenWalk::add_linear(const LinearCall& call) {
     if (!set_matrix(phase, i, part) || must_keep(part.out.data) || part.out.data == phase.x)
       return false;
     phase.out[i] = part.out.data;
-    phase.pairs += (phase.n[i] + 1) / 2;
   }
-  if (gated) phase.pairs = phase.n[0];
-  if (!add(phase, w.dtype, {})) return false;
+  if (!add(phase, values_of(w.dtype), w.dtype, {})) return false;
   note_read(call.x);
   for (int i = 0; i < call.count; ++i) note_written(phase.out[i]);
   return true;
@@ -176,7 +199,7 @@ bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
   const WeightView& w = call.parts[0].w;
   const int64_t kv_rows = int64_t{kv.kv_heads} * kv.head_dim;
   const bool rotates = append.angles != nullptr;
-  if (call.count != 3 || call.x.rows != 1 || !is_walk_type(w.dtype) || w.cols % 8 != 0 ||
+  if (call.count != 3 || call.x.rows != 1 || !has_walk_kernel(w.dtype) || w.cols % 8 != 0 ||
       kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
       (rotates && append.rope_dims != kv.head_dim) || append.batch.sequences != 1 ||
       w.rows % kv.head_dim != 0 || call.parts[1].w.rows != kv_rows ||
@@ -188,11 +211,11 @@ bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
   phase.epilogue = Epilogue::kStore;
   phase.out_type = call.parts[0].out.dtype;
   phase.k = static_cast<int32_t>(w.cols);
-  if (!find_input(call.x, w.dtype, phase) || must_keep(call.parts[0].out.data)) return false;
+  if (!find_input(call.x, values_of(w.dtype), phase) || must_keep(call.parts[0].out.data))
+    return false;
   SPW_ASSERT(call.parts[0].out.cols == w.rows);
   for (int i = 0; i < 3; ++i) {
     if (!set_matrix(phase, i, call.parts[i])) return false;
-    phase.pairs += phase.n[i] / 2;
   }
   phase.out[0] = call.parts[0].out.data;
   phase.out[1] = kv.k;
@@ -200,7 +223,7 @@ bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
   Shared shared;
   shared.sequence = sequence_of(append.batch, kv);
   shared.appends = {append.angles, append.style == RopeStyle::kInterleaved};
-  if (!add(phase, w.dtype, shared)) return false;
+  if (!add(phase, values_of(w.dtype), w.dtype, shared)) return false;
   note_read(call.x);
   note_written(phase.out[0]);
   return true;
@@ -210,7 +233,7 @@ bool TokenWalk::add_attention(const AttentionCall& call) {
   const KvLayerView& kv = call.kv;
   const DType type = call.q.dtype;
   const int64_t chunks = int64_t{kv.kv_heads} * ((call.params.heads / kv.kv_heads + 3) / 4);
-  if (call.q.rows != 1 || call.batch.sequences != 1 || !is_walk_type(type) ||
+  if (call.q.rows != 1 || call.batch.sequences != 1 || !is_16_bit(type) ||
       kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
       call.params.top_k > 0 || call.out.dtype != type ||
       chunks > static_cast<int64_t>(kScratchCounterBytes / 4) - kMergesAt) {
@@ -226,7 +249,7 @@ bool TokenWalk::add_attention(const AttentionCall& call) {
   Shared shared;
   shared.sequence = sequence_of(call.batch, kv);
   shared.attends = {call.params.heads, kv.kv_heads, call.params.window, call.params.scale};
-  if (!add(phase, type, shared)) return false;
+  if (!add(phase, type, std::nullopt, shared)) return false;
   note_written(phase.out[0]);
   return true;
 }
@@ -237,11 +260,13 @@ void TokenWalk::launch(std::byte* scratch, cudaStream_t stream) {
   walk_.appends = shared_.appends.value_or(WalkAppends());
   walk_.attends = shared_.attends.value_or(WalkAttends());
   walk_.scratch = scratch;
-  walk_.stages = walk_stages(gpu_, walk_.x_bytes);
+  const DType weights = weights_.value_or(values_);
+  walk_.stages = walk_stages(gpu_, weights, walk_.x_bytes);
   const Walk walk = std::exchange(walk_, {});
   shared_ = {};
+  weights_ = {};
   next_block_ = 0;
-  launch_walk(walk, type_, gpu_, stream);
+  launch_walk(walk, weights, gpu_, stream);
 }
 
 }  // namespace spillway::cuda

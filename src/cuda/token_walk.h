@@ -48,8 +48,8 @@ class TokenWalk {
  public:
   explicit TokenWalk(const GpuShape& gpu);
 
-  // Whether a GPU can do this at all.
-  static bool serves(const GpuShape& gpu);
+  // Whether a GPU can do this at all, with weights of this type.
+  static bool serves(const GpuShape& gpu, DType weights);
   // For what blocks hand to each other: zeroed when allocated, left so.
   static size_t scratch_bytes(const GpuShape& gpu);
 
@@ -76,7 +76,8 @@ class TokenWalk {
     std::optional<WalkAppends> appends;
     std::optional<WalkAttends> attends;
   };
-  bool add(WalkPhase& phase, DType type, const Shared& shared);
+  // `weights`: none of attention.
+  bool add(WalkPhase& phase, DType values, std::optional<DType> weights, const Shared& shared);
   // Where phase.x is read, and how: false where it cannot be.
   bool find_input(const Activations& x, DType type, WalkPhase& phase) const;
   // Whether something deferred would be lost or changed if `data` were written now.
@@ -86,7 +87,8 @@ class TokenWalk {
 
   GpuShape gpu_;
   Walk walk_ = {};
-  DType type_ = DType::kF16;
+  DType values_ = DType::kF16;    // type of activations
+  std::optional<DType> weights_;  // none: only attention so far
   Shared shared_;
   int next_block_ = 0;
   Deferred deferred_;

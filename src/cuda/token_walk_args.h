@@ -37,8 +37,8 @@ struct WalkPhase {
   float norm_eps;
   int32_t n[3];
   int32_t k;
-  // Pairs of rows go round the blocks, pair 0 to `first_block`: each has `pairs`, the first `more`
-  // of them one more.
+  // Pairs of rows, or sets of groups, go round the blocks, the first to `first_block`: each has
+  // `pairs`, the first `more` of them one more.
   int32_t pairs, more;
   int32_t first_block;
   WalkKind kind;

@@ -144,9 +144,9 @@ __device__ __forceinline__ float part_weight(float own, float base) {
   return own == -INFINITY ? 0 : exp2f(own - base);
 }
 
-template <class T, int D, int G>
+template <class T, int D, int G, class Ring>
 __device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const WalkToken& token,
-                                WalkRing<D>& ring, uint8_t* shared) {
+                                Ring& ring, uint8_t* shared) {
   static_assert(D == 64 || D == 128);
   auto& mem = *reinterpret_cast<AttentionShared<D, G>*>(shared);
   const WalkSequence& s = walk.sequence;

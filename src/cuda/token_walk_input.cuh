@@ -42,18 +42,14 @@ __device__ __forceinline__ void norm_input(const WalkPhase& phase, T* to, float*
   }
 }
 
+// The norm of phase.x.
 template <class T>
-__device__ __forceinline__ void take_input(const WalkPhase& phase, T* to, float* partial) {
-  if (phase.norm_weight == nullptr) {
-    for (int i = threadIdx.x; i < phase.k / 8; i += kWalkThreads) {
-      reinterpret_cast<uint4*>(to)[i] = __ldcg(reinterpret_cast<const uint4*>(phase.x) + i);
-    }
-  } else if (phase.norm == NormKind::kRms) {
+__device__ __forceinline__ void take_normed(const WalkPhase& phase, T* to, float* partial) {
+  if (phase.norm == NormKind::kRms) {
     norm_input<NormKind::kRms>(phase, to, partial);
   } else {
     norm_input<NormKind::kLayer>(phase, to, partial);
   }
-  __syncthreads();
 }
 
 // Brings a norm's weights into the L2 cache before every block wants them at once.

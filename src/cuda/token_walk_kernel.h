@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel behind token_walk.h.
+// The kernels behind token_walk.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,13 +11,20 @@
 
 namespace spillway::cuda {
 
+// Whether there is a kernel for weights of this type: F16 and BF16 in rows, others packed.
+bool has_walk_kernel(DType weights);
 // Shared memory for the input of a phase with k columns (0: of attention), and how deep each warp's
 // ring is beside it: 0 where a GPU cannot walk so.
-int walk_input_bytes(int k);
-int walk_stages(const GpuShape& gpu, int input_bytes);
+int walk_input_bytes(DType weights, int k);
+int walk_stages(const GpuShape& gpu, DType weights, int input_bytes);
 size_t walk_scratch_bytes(const GpuShape& gpu);
 
-// All of its phases, with weights of F16 or BF16. Throws kDevice when the launch is refused.
-void launch_walk(const Walk& walk, DType type, const GpuShape& gpu, cudaStream_t stream);
+// All of its phases. Throws kDevice when the launch is refused.
+void launch_walk(const Walk& walk, DType weights, const GpuShape& gpu, cudaStream_t stream);
+
+// The same for one type each: token_walk_four.cu, token_walk_k.cu.
+void launch_walk_q4_0(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
+void launch_walk_g4(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
+void launch_walk_q4_k(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
 
 }  // namespace spillway::cuda

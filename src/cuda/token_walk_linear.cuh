@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers of the walk's token (token_walk.h): each warp has sums over its columns; those of a
-// row meet in shared memory, are added up in the order of columns, and become what the phase says.
+// Linear layers of F16 and BF16 of the walk's token (token_walk.h): each warp has sums over its
+// columns; those of a row meet in shared memory, are added up in the order of columns, and become
+// what the phase says.
 #pragma once
 
-#include "cuda/linear_params.cuh"
-#include "cuda/qkv_append.cuh"
-#include "cuda/token_walk_ring.cuh"
+#include "cuda/token_walk_input.cuh"
+#include "cuda/token_walk_row.cuh"
 
 namespace spillway::cuda {
 
@@ -60,71 +60,11 @@ __device__ __forceinline__ float sum_of_two(float a, float b) {
   return mine;
 }
 
-// One row's sum, and what becomes of it: two neighbouring threads have a pair.
-struct RowEnd {
-  RowPair pair;
-  int row = 0;
-  bool valid = false;
-  float before = 0, bias = 0;  // fetched while sums are made
-
-  template <int D>
-  __device__ __forceinline__ void begin(const Walk& walk, const WalkPhase& phase, int index,
-                                        bool exists) {
-    const int r = threadIdx.x % 2;
-    pair = pair_of<D>(phase, walk.appends.interleaved, index);
-    row = r == 0 ? pair.row[0] : pair.row[1];
-    valid = exists && row < phase.n[pair.part];
-    before = bias = 0;
-    if (!valid) return;
-    const int matrix = phase.kind == WalkKind::kGated ? r : pair.part;
-    if (phase.bias[matrix] != nullptr) bias = __ldg(phase.bias[matrix] + row);
-    if (phase.kind == WalkKind::kLinear && phase.epilogue == Epilogue::kAccumulate) {
-      before = __ldcg(reinterpret_cast<const float*>(phase.out[pair.part]) + row);
-    }
-  }
-
-  // All threads of the warp.
-  template <int D>
-  __device__ __forceinline__ void finish(const Walk& walk, const WalkPhase& phase,
-                                         const WalkToken& token, float sum) const {
-    float mine = sum + bias, other = __shfl_xor_sync(~0U, mine, 1);
-    if (!valid) return;
-    const int r = threadIdx.x % 2, part = pair.part;
-    if (phase.kind == WalkKind::kGated) {
-      if (r == 0) {
-        store_as(phase.out_type, phase.out[0], row, activated(phase.activation, mine) * other);
-      }
-      return;
-    }
-    if (phase.kind == WalkKind::kLinear) {
-      if (phase.epilogue == Epilogue::kAccumulate) {
-        reinterpret_cast<float*>(phase.out[part])[row] = before + mine;
-      } else {
-        if (phase.epilogue == Epilogue::kActivate) mine = activated(phase.activation, mine);
-        store_as(phase.out_type, phase.out[part], row, mine);
-      }
-      return;
-    }
-    // As linears() and rope_and_append() would: rounded in between.
-    mine = rounded_as(phase.out_type, mine);
-    other = rounded_as(phase.out_type, other);
-    if (part < 2 && walk.appends.angles != nullptr) {
-      const int index = walk.appends.interleaved ? row % D / 2 : row % (D / 2);
-      const float2 angle = __ldg(reinterpret_cast<const float2*>(walk.appends.angles) + index);
-      mine = QkvAppend::rotated(part, r, angle, mine, other);
-    }
-    if (part == 0) return store_as(phase.out_type, phase.out[0], row, mine);
-    std::byte* const page = phase.out[part] + token.block * walk.sequence.block_bytes +
-                            static_cast<int64_t>(row / D) * (kKvBlockTokens * D * 2);
-    reinterpret_cast<__half*>(page)[token.position % kKvBlockTokens * D + row % D] =
-        __float2half_rn(mine);
-  }
-};
-
 template <class T, int D>
 __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& phase,
                                              const WalkToken& token, const WalkSeat& seat,
-                                             WalkRing<D>& ring, const T* x, PairSums& sums) {
+                                             WalkRing<PairPieces<D>, D>& ring, const T* x,
+                                             PairSums& sums) {
   const int thread = threadIdx.x, lane = thread % 32;
   const BlockPairs pairs(phase, seat);
   const WarpColumns columns(phase.k, seat.warp);
@@ -143,7 +83,11 @@ __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& 
     auto& of = sums.of[round % 2];
     RowEnd end;
     const int mine = first + thread / 2;
-    if (thread < 2 * kRoundPairs) end.begin<D>(walk, phase, pairs[mine], mine < last);
+    if (thread < 2 * kRoundPairs) {
+      const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, pairs[mine]);
+      const int r = thread % 2;
+      end.begin(phase, pair.part, r == 0 ? pair.row[0] : pair.row[1], r, mine < last);
+    }
     for (int i = first + first_pair(seat.warp); i < last; i += kRowWarps) {
       float sum[2][2] = {};
       for (int column = 0; column < columns.count; column += kPieceColumns) {
@@ -166,10 +110,41 @@ __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& 
       float sum = 0;
 #pragma unroll
       for (int w = 0; w < kColumnWarps; ++w) sum += of[thread / 2][thread % 2][w];
-      end.finish<D>(walk, phase, token, sum);
+      end.finish<D>(walk, phase, token, sum, /*partner=*/1);
     }
   }
 }
+
+// A walk over such weights.
+template <class T>
+struct PlainWeights {
+  using Value = T;
+  using Sums = PairSums;
+  template <int D>
+  using Pieces = PairPieces<D>;
+
+  __device__ __forceinline__ static void take_input(const WalkPhase& phase,
+                                                    const WalkSeat& /*seat*/, uint8_t* input,
+                                                    float* partial) {
+    T* const x = reinterpret_cast<T*>(input);
+    if (phase.norm_weight == nullptr) {
+      for (int i = threadIdx.x; i < phase.k / 8; i += kWalkThreads) {
+        reinterpret_cast<uint4*>(x)[i] = __ldcg(reinterpret_cast<const uint4*>(phase.x) + i);
+      }
+    } else {
+      take_normed(phase, x, partial);
+    }
+    __syncthreads();
+  }
+
+  template <int D>
+  __device__ __forceinline__ static void multiply(const Walk& walk, const WalkPhase& phase,
+                                                  const WalkToken& token, const WalkSeat& seat,
+                                                  WalkRing<PairPieces<D>, D>& ring,
+                                                  const uint8_t* input, Sums& sums) {
+    linear_phase(walk, phase, token, seat, ring, reinterpret_cast<const T*>(input), sums);
+  }
+};
 
 #endif
 

@@ -2,11 +2,12 @@
 // What each warp of the walk reads, and in which order (token_walk.h). For kernels as well (relaxed
 // constexpr).
 //
-// A linear layer's rows are dealt to blocks in pairs; kColumnWarps warps share a pair, each with
-// its range of the columns, in pieces of kPieceColumns: a block's warps end together, and blocks as
-// near to each other as pairs are small. Attention's pages go round the warps of the block that has
-// their part. WalkCursor goes through all of it for the copies, which run ahead; the warp that
-// computes goes phase by phase, with the same functions.
+// Rows of F16 or BF16 are dealt to blocks in pairs; kColumnWarps warps share a pair, each with its
+// range of the columns, in pieces of kPieceColumns: a block's warps end together, and blocks as
+// near to each other as pairs are small. Packed rows (tensor/packed_layout.h) come in groups of 16,
+// and all warps share a group. Attention's pages go round the warps of the block that has their
+// part. WalkCursor goes through all of it for the copies, which run ahead; the warp that computes
+// goes phase by phase, with the same functions.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,8 @@
 
 #include "cuda/token_walk_args.h"
 #include "tensor/kv_format.h"
+#include "tensor/quant_blocks.h"
+#include "tensor/tensor_view.h"
 
 namespace spillway::cuda {
 
@@ -23,7 +26,7 @@ inline constexpr int kColumnWarps = 4;
 inline constexpr int kRowWarps = kWalkWarps / kColumnWarps;
 inline constexpr int kPieceColumns = 1024;
 inline constexpr int kPieceRowBytes = 2 * kPieceColumns;
-inline constexpr int kStageBytes = 2 * kPieceRowBytes;  // a page of 16 tokens and 128 elements too
+inline constexpr int kMostPageBytes = kKvBlockTokens * 128 * 2;  // goes into a stage of every ring
 
 // By value. lesser() takes references, and in a kernel a constant of a namespace has no address:
 // the compiler says nothing and makes that path a trap.
@@ -101,8 +104,8 @@ constexpr RowPair pair_of(const WalkPhase& phase, bool interleaved, int index) {
   return {part, {2 * index, 2 * index + 1}};
 }
 
-// The pairs of a phase that are a block's: first + i * blocks for i < count. Warps of its first
-// kColumnWarps take those of even i, the others those of odd i.
+// The pairs, or sets of groups, of a phase that are a block's: first + i * blocks for i < count. Of
+// pairs, warps of its first kColumnWarps take those of even i, the others those of odd i.
 struct BlockPairs {
   int first, count, blocks;
   constexpr BlockPairs(const WalkPhase& phase, const WalkSeat& seat) : blocks(seat.blocks) {
@@ -124,8 +127,172 @@ struct WarpColumns {
   }
 };
 
-// Goes through all that a warp reads, from the first phase to the last.
+// How pairs of rows come into a ring: two copies of up to kPieceRowBytes.
 template <int D>
+class PairPieces {
+ public:
+  static constexpr int kCopies = 2;
+  static constexpr int kCopyBytes =
+      kPieceRowBytes;  // from one's place in a stage to the next one's
+  static constexpr int kStageBytes = kCopies * kCopyBytes;
+  static_assert(kStageBytes >= kMostPageBytes);
+
+  // Whether there is anything for this warp.
+  constexpr bool begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    const BlockPairs pairs(phase, seat);
+    const int first = first_pair(seat.warp);
+    left_ = (pairs.count - first + kRowWarps - 1) / kRowWarps;
+    row_bytes_ = 2 * WarpColumns(phase.k, seat.warp).count;
+    if (left_ <= 0 || row_bytes_ == 0) return false;
+    index_ = pairs[first];
+    // Rows of one matrix, and of gate and up, are as far apart as they are in number.
+    const bool gated = phase.kind == WalkKind::kGated;
+    const bool even =
+        gated || (phase.kind == WalkKind::kLinear && phase.n[1] == 0 && phase.n[0] % 2 == 0);
+    stride_ = even ? int64_t{2} * phase.k * (gated ? 1 : 2) * kRowWarps * seat.blocks : 0;
+    at_ = 0;
+    set_rows(walk, phase, seat);
+    return true;
+  }
+
+  constexpr int bytes() const { return lesser(kPieceRowBytes, row_bytes_ - at_); }
+  constexpr const std::byte* from(int copy) const { return (copy == 0 ? row_[0] : row_[1]) + at_; }
+
+  // False behind the phase's last.
+  constexpr bool advance(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    at_ += bytes();
+    if (at_ < row_bytes_) return true;
+    at_ = 0;
+    if (--left_ == 0) return false;
+    index_ += kRowWarps * seat.blocks;
+    if (stride_ == 0) {
+      set_rows(walk, phase, seat);
+    } else {
+      row_[0] += stride_;
+      row_[1] += stride_;
+    }
+    return true;
+  }
+
+ private:
+  // Of pair `index_`.
+  constexpr void set_rows(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, index_);
+    const bool gated = phase.kind == WalkKind::kGated;
+    const int last = phase.n[pair.part] - 1;  // of an odd number of rows the last is read twice
+    const int64_t bytes = 2 * static_cast<int64_t>(phase.k);
+    const int64_t first = 2 * WarpColumns(phase.k, seat.warp).first;
+    row_[0] = phase.w[pair.part] + pair.row[0] * bytes + first;
+    row_[1] = phase.w[gated ? 1 : pair.part] + lesser(pair.row[1], last) * bytes + first;
+  }
+
+  int index_ = 0;       // the pair
+  int left_ = 0;        // pairs of this phase
+  int at_ = 0;          // bytes of a row
+  int row_bytes_ = 0;   // of this warp's columns
+  int64_t stride_ = 0;  // to the next pair; 0: it has to be looked up
+  const std::byte* row_[2] = {};
+};
+
+// --- Packed rows: groups of 16, dealt to blocks in sets: of one, of gate's and up's, or of the two
+// whose rows are rotated with each other.
+inline constexpr int kGroupRowCount = static_cast<int>(kGroupRows);
+constexpr int set_groups(WalkKind kind) { return kind == WalkKind::kLinear ? 1 : 2; }
+
+struct RowGroup {
+  int part;  // the matrix
+  int row;   // its first
+};
+template <int D>
+constexpr RowGroup group_of(const WalkPhase& phase, bool interleaved, int set, int item) {
+  if (phase.kind == WalkKind::kGated) return {item, kGroupRowCount * set};
+  const int groups = set_groups(phase.kind);
+  int part = 0;
+  for (int i = 0; i < 2; ++i) {
+    const int here = phase.n[i] / (kGroupRowCount * groups);
+    if (part == i && set >= here && phase.n[i + 1] > 0) {
+      set -= here;
+      part = i + 1;
+    }
+  }
+  if (phase.kind == WalkKind::kAppend && part < 2 && !interleaved) {
+    constexpr int kHeadSets = D / (2 * kGroupRowCount);
+    return {part, set / kHeadSets * D + item * (D / 2) + set % kHeadSets * kGroupRowCount};
+  }
+  return {part, kGroupRowCount * (groups * set + item)};
+}
+
+// The blocks of a group that are a warp's.
+template <class Block>
+struct WarpBlocks {
+  int first, count;
+  constexpr WarpBlocks(int k, int warp) {
+    const int all = k / Block::kElements;
+    first = all * warp / kWalkWarps;
+    count = all * (warp + 1) / kWalkWarps - first;
+  }
+};
+
+// How they come into a ring: one copy of as many chunks as make a stage worth its barrier.
+template <class Block, int D>
+class GroupPieces {
+ public:
+  static constexpr int kBlockBytes = kGroupRowCount * static_cast<int>(sizeof(Block));
+  static constexpr int kChunkBlocks = 256 / Block::kElements;  // as products are made
+  static constexpr int kChunkBytes = kChunkBlocks * kBlockBytes;
+  static constexpr int kChunks = kChunkBytes <= 2304 ? 2 : 1;  // of a stage
+  static constexpr int kStageBlocks = kChunks * kChunkBlocks;
+  static constexpr int kCopies = 1;
+  static constexpr int kCopyBytes = kStageBlocks * kBlockBytes;
+  static constexpr int kStageBytes =
+      (kCopyBytes > kMostPageBytes ? kCopyBytes : kMostPageBytes) / 128 * 128;
+  static_assert(kStageBytes >= kCopyBytes);
+
+  constexpr bool begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    const BlockPairs sets(phase, seat);
+    left_ = sets.count;
+    slice_bytes_ = WarpBlocks<Block>(phase.k, seat.warp).count * kBlockBytes;
+    if (left_ <= 0 || slice_bytes_ == 0) return false;
+    set_ = sets.first;
+    item_ = at_ = 0;
+    set_group(walk, phase, seat);
+    return true;
+  }
+
+  constexpr int bytes() const { return lesser(kCopyBytes, slice_bytes_ - at_); }
+  constexpr const std::byte* from(int /*copy*/) const { return slice_ + at_; }
+
+  constexpr bool advance(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    at_ += bytes();
+    if (at_ < slice_bytes_) return true;
+    at_ = 0;
+    if (++item_ == set_groups(phase.kind)) {
+      item_ = 0;
+      set_ += seat.blocks;
+      if (--left_ == 0) return false;
+    }
+    set_group(walk, phase, seat);
+    return true;
+  }
+
+ private:
+  constexpr void set_group(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    const RowGroup group = group_of<D>(phase, walk.appends.interleaved, set_, item_);
+    const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
+    slice_ = phase.w[group.part] + group.row * row_bytes +
+             WarpBlocks<Block>(phase.k, seat.warp).first * kBlockBytes;
+  }
+
+  int set_ = 0, item_ = 0;
+  int left_ = 0;         // sets of this phase
+  int at_ = 0;           // bytes of the slice
+  int slice_bytes_ = 0;  // of a group, that are this warp's
+  const std::byte* slice_ = nullptr;
+};
+
+// Goes through all that a warp reads, from the first phase to the last; `Pieces` through the
+// weights of a linear layer.
+template <class Pieces, int D>
 class WalkCursor {
  public:
   static constexpr int kPageBytes = kKvBlockTokens * D * 2;
@@ -136,62 +303,39 @@ class WalkCursor {
   }
 
   constexpr bool at_end() const { return phase_ >= walk_.count; }
-  // What is read now: of two rows, or a page.
+  // What is read now: a page, or a piece of weights.
   constexpr bool is_page() const { return is_attention_; }
-  constexpr int bytes() const {
-    return is_attention_ ? kPageBytes : lesser(kPieceRowBytes, row_bytes_ - at_);
-  }
-  constexpr const std::byte* row(int i) const { return (i == 0 ? row_[0] : row_[1]) + at_; }
   constexpr const std::byte* page() const {
     const WalkSequence& s = walk_.sequence;
-    return (is_v_ ? row_[1] : row_[0]) + s.block_table[at_] * s.block_bytes;
+    const WalkPhase& phase = walk_.phases[phase_];
+    return (is_v_ ? phase.out[2] : phase.out[1]) + s.block_table[page_] * s.block_bytes +
+           static_cast<int64_t>(head_) * kPageBytes;
   }
+  constexpr const Pieces& piece() const { return pieces_; }
 
   constexpr void advance() {
     if (is_attention_) return advance_page();
-    at_ += bytes();
-    if (at_ < row_bytes_) return;
-    at_ = 0;
-    if (--left_ == 0) return next_phase();
-    index_ += kRowWarps * seat_.blocks;
-    if (stride_ == 0) return set_rows(walk_.phases[phase_]);
-    row_[0] += stride_;
-    row_[1] += stride_;
+    if (!pieces_.advance(walk_, walk_.phases[phase_], seat_)) next_phase();
   }
 
  private:
   constexpr void advance_page() {
     is_v_ = !is_v_;
     if (is_v_) return;
-    at_ += kWalkWarps;
+    page_ += kWalkWarps;
     if (--left_ > 0) return;
-    index_ += seat_.blocks;
+    item_ += seat_.blocks;
     if (!find_item()) next_phase();
   }
 
-  // Of pair `index_`.
-  constexpr void set_rows(const WalkPhase& phase) {
-    const RowPair pair = pair_of<D>(phase, walk_.appends.interleaved, index_);
-    const bool gated = phase.kind == WalkKind::kGated;
-    const int last = phase.n[pair.part] - 1;  // of an odd number of rows the last is read twice
-    const int64_t bytes = 2 * static_cast<int64_t>(phase.k);
-    const int64_t first = 2 * WarpColumns(phase.k, seat_.warp).first;
-    row_[0] = phase.w[pair.part] + pair.row[0] * bytes + first;
-    row_[1] = phase.w[gated ? 1 : pair.part] + lesser(pair.row[1], last) * bytes + first;
-  }
-
-  // The next item, from `index_` on, with pages that do not change and are this warp's.
+  // The next item, from `item_` on, with pages that do not change and are this warp's.
   constexpr bool find_item() {
-    for (; index_ < token_.items; index_ += seat_.blocks) {
-      const int part = index_ % token_.parts;
+    for (; item_ < token_.items; item_ += seat_.blocks) {
+      const int part = item_ % token_.parts;
       left_ = (token_.part_full_pages(part) - seat_.warp + kWalkWarps - 1) / kWalkWarps;
       if (left_ <= 0) continue;
-      const int head = index_ / token_.parts / token_.query_chunks;
-      const WalkPhase& phase = walk_.phases[phase_];
-      const int64_t page = static_cast<int64_t>(head) * kPageBytes;
-      row_[0] = phase.out[1] + page;
-      row_[1] = phase.out[2] + page;
-      at_ = token_.first_page + part * token_.pages_per_part + seat_.warp;
+      head_ = item_ / token_.parts / token_.query_chunks;
+      page_ = token_.first_page + part * token_.pages_per_part + seat_.warp;
       is_v_ = false;
       return true;
     }
@@ -203,37 +347,17 @@ class WalkCursor {
     while (++phase_ < walk_.count) {
       const WalkPhase& phase = walk_.phases[phase_];
       is_attention_ = phase.kind == WalkKind::kAttention;
-      if (is_attention_) {
-        index_ = seat_.block;
-        if (find_item()) return;
-        continue;
-      }
-      const BlockPairs pairs(phase, seat_);
-      const int first = first_pair(seat_.warp);
-      left_ = (pairs.count - first + kRowWarps - 1) / kRowWarps;
-      row_bytes_ = 2 * WarpColumns(phase.k, seat_.warp).count;
-      if (left_ <= 0 || row_bytes_ <= 0) continue;
-      index_ = pairs[first];
-      // Pairs of one matrix, or of gate and up, are as far apart as they are in number.
-      const bool gated = phase.kind == WalkKind::kGated;
-      const bool even =
-          gated || (phase.kind == WalkKind::kLinear && phase.n[1] == 0 && phase.n[0] % 2 == 0);
-      stride_ = even ? int64_t{2} * phase.k * (gated ? 1 : 2) * kRowWarps * seat_.blocks : 0;
-      at_ = 0;
-      return set_rows(phase);
+      if (is_attention_) item_ = seat_.block;
+      if (is_attention_ ? find_item() : pieces_.begin(walk_, phase, seat_)) return;
     }
   }
 
   const Walk& walk_;
   const WalkToken& token_;
   WalkSeat seat_;
+  Pieces pieces_;
   int phase_ = -1;
-  int index_ = 0;                 // the pair, or attention's item
-  int left_ = 0;                  // pairs of this phase, or pages of this item
-  int at_ = 0;                    // bytes of a row, or the page
-  int row_bytes_ = 0;             // of this warp's columns
-  int64_t stride_ = 0;            // to the next pair; 0: it has to be looked up
-  const std::byte* row_[2] = {};  // of the pair, or the head's pages of K and V
+  int item_ = 0, head_ = 0, left_ = 0, page_ = 0;  // of attention; `left_` pages of this item
   bool is_attention_ = false, is_v_ = false;
 };
 

@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace spillway::cuda {
@@ -14,7 +16,9 @@ namespace {
 
 class RandomWalk {
  public:
-  RandomWalk(int head_dim, int chunk, uint32_t seed) : random_(seed), walk_(new Walk()) {
+  // `block_elements`: of packed rows; 0: rows of F16.
+  RandomWalk(int head_dim, int chunk, uint32_t seed, int block_elements = 0)
+      : random_(seed), block_elements_(block_elements), walk_(new Walk()) {
     blocks_ = pick(1, 9);
     walk_->count = pick(1, 12);
     for (int32_t& block : table_) block = pick(0, 999);
@@ -48,24 +52,26 @@ class RandomWalk {
  private:
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
-  // Returns its pairs of rows. Addresses are made up: nothing reads from them.
+  // Returns its pairs of rows, or sets of groups. Addresses are made up: nothing reads from them.
   int fill(WalkPhase& phase, int index, int head_dim) {
     phase.kind = static_cast<WalkKind>(pick(0, 3));
-    phase.k = 8 * pick(1, pick(0, 1) == 0 ? 40 : 1500);
+    const bool packed = block_elements_ > 0;
+    phase.k = packed ? block_elements_ * pick(1, 90) : 8 * pick(1, pick(0, 1) == 0 ? 40 : 1500);
     for (uintptr_t i = 0; i < 3; ++i) {
       const uintptr_t place = static_cast<uintptr_t>(index) << 44;
       phase.w[i] = reinterpret_cast<const std::byte*>(place | (i + 1) << 40);
       phase.out[i] = reinterpret_cast<std::byte*>(place | (i + 5) << 40);
     }
     const auto rows = [&] {
-      return phase.kind == WalkKind::kAppend ? head_dim * pick(1, 4)
-                                             : pick(1, pick(0, 1) == 0 ? 300 : 9);
+      if (phase.kind == WalkKind::kAppend) return head_dim * pick(1, 4);
+      return (packed ? kGroupRowCount : 1) * pick(1, pick(0, 1) == 0 ? 300 : 9);
     };
     switch (phase.kind) {
       case WalkKind::kAttention:
         return 0;
       case WalkKind::kGated:
-        return phase.n[0] = phase.n[1] = rows();
+        phase.n[0] = phase.n[1] = rows();
+        return packed ? phase.n[0] / kGroupRowCount : phase.n[0];
       case WalkKind::kLinear:
       case WalkKind::kAppend:
         break;
@@ -74,12 +80,14 @@ class RandomWalk {
     const int matrices = phase.kind == WalkKind::kAppend ? 3 : pick(1, 3);
     for (int i = 0; i < matrices; ++i) {
       phase.n[i] = rows();
-      pairs += (phase.n[i] + 1) / 2;
+      pairs +=
+          packed ? phase.n[i] / (kGroupRowCount * set_groups(phase.kind)) : (phase.n[i] + 1) / 2;
     }
     return pairs;
   }
 
   std::mt19937 random_;
+  int block_elements_;
   std::unique_ptr<Walk> walk_;
   int blocks_ = 0;
   std::vector<int32_t> table_ = std::vector<int32_t>(200);
@@ -87,34 +95,40 @@ class RandomWalk {
   std::vector<int> pairs_;
 };
 
+template <int D, class Cursor>
+void expect_pages(const RandomWalk& made, const WalkPhase& phase, const WalkToken& token,
+                  const WalkSeat& seat, Cursor& copies) {
+  for (int item = seat.block; item < token.items; item += seat.blocks) {
+    const int part = item % token.parts;
+    const int head = item / token.parts / token.query_chunks;
+    const int begin = token.first_page + part * token.pages_per_part;
+    for (int page = seat.warp; page < token.part_full_pages(part); page += kWalkWarps) {
+      for (const int plane : {1, 2}) {
+        ASSERT_TRUE(!copies.at_end() && copies.is_page());
+        ASSERT_EQ(copies.page(), phase.out[plane] +
+                                     made.table(begin + page) * made.walk().sequence.block_bytes +
+                                     head * (kKvBlockTokens * D * 2));
+        copies.advance();
+      }
+    }
+  }
+}
+
 template <int D, int G>
 void expect_same_order(uint32_t seed) {
   const RandomWalk made(D, G, seed);
   const Walk& walk = made.walk();
-  const WalkSequence& s = walk.sequence;
   std::vector<int64_t> columns_read(static_cast<size_t>(walk.count));
   for (int block = 0; block < made.blocks(); ++block) {
     for (int warp = 0; warp < kWalkWarps; ++warp) {
       const WalkSeat seat{block, made.blocks(), warp};
       const WalkToken token = WalkToken::of(walk, G, seat.blocks);
-      WalkCursor<D> copies(walk, token, seat);
+      WalkCursor<PairPieces<D>, D> copies(walk, token, seat);
       for (int i = 0; i < walk.count; ++i) {
         const WalkPhase& phase = walk.phases[i];
         if (phase.kind == WalkKind::kAttention) {
-          for (int item = block; item < token.items; item += seat.blocks) {
-            const int part = item % token.parts;
-            const int head = item / token.parts / token.query_chunks;
-            const int begin = token.first_page + part * token.pages_per_part;
-            for (int page = warp; page < token.part_full_pages(part); page += kWalkWarps) {
-              for (const int plane : {1, 2}) {
-                ASSERT_TRUE(!copies.at_end() && copies.is_page());
-                ASSERT_EQ(copies.page(), phase.out[plane] +
-                                             made.table(begin + page) * s.block_bytes +
-                                             head * (kKvBlockTokens * D * 2));
-                copies.advance();
-              }
-            }
-          }
+          expect_pages<D>(made, phase, token, seat, copies);
+          if (testing::Test::HasFatalFailure()) return;
           continue;
         }
         const BlockPairs pairs(phase, seat);
@@ -127,9 +141,9 @@ void expect_same_order(uint32_t seed) {
           for (int column = 0; column < columns.count; column += kPieceColumns) {
             ASSERT_TRUE(!copies.at_end() && !copies.is_page());
             const int64_t at = 2 * (columns.first + column), bytes = int64_t{2} * phase.k;
-            ASSERT_EQ(copies.row(0), phase.w[pair.part] + pair.row[0] * bytes + at);
-            ASSERT_EQ(copies.row(1), phase.w[gated ? 1 : pair.part] + second * bytes + at);
-            ASSERT_EQ(copies.bytes(), 2 * std::min(kPieceColumns, columns.count - column));
+            ASSERT_EQ(copies.piece().from(0), phase.w[pair.part] + pair.row[0] * bytes + at);
+            ASSERT_EQ(copies.piece().from(1), phase.w[gated ? 1 : pair.part] + second * bytes + at);
+            ASSERT_EQ(copies.piece().bytes(), 2 * std::min(kPieceColumns, columns.count - column));
             copies.advance();
           }
           columns_read[static_cast<size_t>(i)] += columns.count;
@@ -140,6 +154,70 @@ void expect_same_order(uint32_t seed) {
   }
   for (int i = 0; i < walk.count; ++i) {
     ASSERT_EQ(columns_read[static_cast<size_t>(i)], int64_t{made.pairs(i)} * walk.phases[i].k);
+  }
+}
+
+// The same of packed rows; and every group of every matrix is read once, by all warps together.
+template <class Block, int D, int G>
+void expect_same_group_order(uint32_t seed) {
+  using Pieces = GroupPieces<Block, D>;
+  const RandomWalk made(D, G, seed, Block::kElements);
+  const Walk& walk = made.walk();
+  std::vector<std::map<std::pair<int, int>, int>> blocks_read(static_cast<size_t>(walk.count));
+  for (int block = 0; block < made.blocks(); ++block) {
+    for (int warp = 0; warp < kWalkWarps; ++warp) {
+      const WalkSeat seat{block, made.blocks(), warp};
+      const WalkToken token = WalkToken::of(walk, G, seat.blocks);
+      WalkCursor<Pieces, D> copies(walk, token, seat);
+      for (int i = 0; i < walk.count; ++i) {
+        const WalkPhase& phase = walk.phases[i];
+        if (phase.kind == WalkKind::kAttention) {
+          expect_pages<D>(made, phase, token, seat, copies);
+          if (testing::Test::HasFatalFailure()) return;
+          continue;
+        }
+        const BlockPairs sets(phase, seat);
+        const WarpBlocks<Block> mine(phase.k, warp);
+        const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
+        for (int s = 0; s < sets.count; ++s) {
+          for (int item = 0; item < set_groups(phase.kind); ++item) {
+            const RowGroup group = group_of<D>(phase, walk.appends.interleaved, sets[s], item);
+            ASSERT_LE(group.row + kGroupRowCount, phase.n[group.part]);
+            for (int b = 0; b < mine.count; b += Pieces::kStageBlocks) {
+              ASSERT_TRUE(!copies.at_end() && !copies.is_page());
+              ASSERT_EQ(copies.piece().from(0), phase.w[group.part] + group.row * row_bytes +
+                                                    (mine.first + b) * Pieces::kBlockBytes);
+              ASSERT_EQ(copies.piece().bytes(),
+                        std::min(Pieces::kStageBlocks, mine.count - b) * Pieces::kBlockBytes);
+              copies.advance();
+            }
+            blocks_read[static_cast<size_t>(i)][{group.part, group.row}] += mine.count;
+          }
+        }
+      }
+      ASSERT_TRUE(copies.at_end());
+    }
+  }
+  for (int i = 0; i < walk.count; ++i) {
+    const WalkPhase& phase = walk.phases[i];
+    if (phase.kind == WalkKind::kAttention) continue;
+    const auto& read = blocks_read[static_cast<size_t>(i)];
+    ASSERT_EQ(static_cast<int>(read.size()),
+              (phase.n[0] + phase.n[1] + phase.n[2]) / kGroupRowCount);
+    for (const auto& [group, blocks] : read) ASSERT_EQ(blocks, phase.k / Block::kElements);
+  }
+}
+
+TEST(TokenWalkListTest, PackedGroupsToo) {
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_same_group_order<BlockQ4_0, 64, 4>(seed);
+    expect_same_group_order<BlockQ4_0, 128, 1>(seed);
+    expect_same_group_order<BlockG4, 128, 4>(seed);
+    expect_same_group_order<BlockQ8_0, 128, 4>(seed);
+    expect_same_group_order<BlockQ4_K, 64, 1>(seed);
+    expect_same_group_order<BlockQ6_K, 128, 4>(seed);
+    if (HasFatalFailure()) return;
   }
 }
 

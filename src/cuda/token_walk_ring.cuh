@@ -10,9 +10,11 @@ namespace spillway::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
-template <int D>
+template <class Pieces, int D>
 class WalkRing {
  public:
+  static constexpr int kStageBytes = Pieces::kStageBytes;
+
   // `memory`: stages * kStageBytes, `barriers`: stages words; both of this warp.
   __device__ __forceinline__ WalkRing(const Walk& walk, const WalkToken& token,
                                       const WalkSeat& seat, uint8_t* memory, uint64_t* barriers)
@@ -48,14 +50,17 @@ class WalkRing {
   __device__ __forceinline__ void copy_next(int stage) {
     if (cursor_.at_end()) return;
     if (is_first_lane_) {
-      const int bytes = cursor_.bytes();
       if (cursor_.is_page()) {
-        arrive_and_expect(barriers_ + 8 * stage, bytes);
-        copy(stage, 0, cursor_.page(), bytes);
+        constexpr int kBytes = WalkCursor<Pieces, D>::kPageBytes;
+        arrive_and_expect(barriers_ + 8 * stage, kBytes);
+        copy(stage, 0, cursor_.page(), kBytes);
       } else {
-        arrive_and_expect(barriers_ + 8 * stage, 2 * bytes);
-        copy(stage, 0, cursor_.row(0), bytes);
-        copy(stage, kPieceRowBytes, cursor_.row(1), bytes);
+        const Pieces& piece = cursor_.piece();
+        const int bytes = piece.bytes();
+        arrive_and_expect(barriers_ + 8 * stage, Pieces::kCopies * bytes);
+#pragma unroll
+        for (int i = 0; i < Pieces::kCopies; ++i)
+          copy(stage, i * Pieces::kCopyBytes, piece.from(i), bytes);
       }
     }
     cursor_.advance();
@@ -65,7 +70,7 @@ class WalkRing {
               barriers_ + 8 * stage);
   }
 
-  WalkCursor<D> cursor_;
+  WalkCursor<Pieces, D> cursor_;
   int stages_;
   uint8_t* memory_;
   uint32_t barriers_;

@@ -95,7 +95,10 @@ TEST(TokenWalkTest, TakesNothingThatWouldSpoilWhatIsDeferred) {
 TEST(TokenWalkTest, LeavesToOthersWhatItCannotDo) {
   TokenWalk walk{GpuShape()};
   LinearCall call = linear(kAttended, kMlp);
-  call.parts[0].w.dtype = DType::kQ4_0;
+  call.parts[0].w.dtype = DType::kQ4_0;  // as in the file, not packed
+  EXPECT_FALSE(walk.add_linear(call));
+  call.parts[0].w.dtype = DType::kQ5_1;
+  call.parts[0].w.layout = WeightLayout::kGroups16;
   EXPECT_FALSE(walk.add_linear(call));
   call = linear(kAttended, kMlp);
   call.x.rows = call.parts[0].out.rows = 2;
@@ -114,6 +117,27 @@ TEST(TokenWalkTest, LeavesToOthersWhatItCannotDo) {
   call = linear(kAttended, kMlp);
   call.x.dtype = call.parts[0].w.dtype = DType::kBF16;  // one type a walk
   EXPECT_FALSE(walk.add_linear(call));
+}
+
+TEST(TokenWalkTest, PackedWeightsHaveF16Values) {
+  const auto packed = [](DType type) {
+    LinearCall call = linear(kAttended, kMlp);
+    call.parts[0].w.dtype = type;
+    call.parts[0].w.layout = WeightLayout::kGroups16;
+    return call;
+  };
+  TokenWalk walk{GpuShape()};
+  AttentionCall attends = attention();
+  ASSERT_TRUE(walk.add_attention(attends));
+  ASSERT_TRUE(walk.add_linear(packed(DType::kQ4_0)));
+  ASSERT_TRUE(walk.add_attention(attends));
+  EXPECT_FALSE(walk.add_linear(linear(kAttended, kMlp)));  // one kind of weights a walk
+  EXPECT_FALSE(walk.add_linear(packed(DType::kQ4_K)));
+  attends.q.dtype = attends.out.dtype = DType::kBF16;
+  EXPECT_FALSE(walk.add_attention(attends));
+  LinearCall odd = packed(DType::kQ4_0);
+  odd.parts[0].w.rows = odd.parts[0].out.cols = 500;  // the last group is not packed
+  EXPECT_FALSE(walk.add_linear(odd));
 }
 
 TEST(TokenWalkTest, AttendsOverF16KvOfTheSizesItKnows) {
@@ -152,12 +176,14 @@ TEST(TokenWalkTest, IsFullAtSomeTime) {
 
 TEST(TokenWalkTest, ServesFromHopperOn) {
   GpuShape gpu;
-  EXPECT_TRUE(TokenWalk::serves(gpu));
+  const auto serves = [&](DType type) { return TokenWalk::serves(gpu, type); };
+  EXPECT_TRUE(serves(DType::kF16) && serves(DType::kQ4_K));
+  EXPECT_FALSE(serves(DType::kF32) || serves(DType::kQ2_K));
   gpu.compute_capability = 89;
-  EXPECT_FALSE(TokenWalk::serves(gpu));
+  EXPECT_FALSE(serves(DType::kF16) || serves(DType::kQ4_K));
   gpu.compute_capability = 120;
   gpu.shared_bytes = 99 << 10;
-  EXPECT_FALSE(TokenWalk::serves(gpu));
+  EXPECT_FALSE(serves(DType::kF16) || serves(DType::kQ4_K));
 }
 
 }  // namespace

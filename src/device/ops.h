@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "tensor/kv_format.h"
@@ -87,8 +88,10 @@ struct StepBatch {
   // Of the memory that the step's ops use besides: two steps with the same program and shape differ
   // only in the values above, so a device may record one and replay it for the other. 0: never.
   uint64_t program = 0;
-  // All matrices of the model are F16 or BF16: which kernels are taken may depend on it.
+  // Facts about the model's matrices, on which it may depend which kernels are taken: all are F16
+  // or BF16; all of its layers have this one type.
   bool only_16_bit = false;
+  std::optional<DType> layer_type = {};
 };
 
 // What the host adds to a logit before a token is drawn: l += bias; then l is divided (positive) or

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -141,8 +142,9 @@ class Decoder {
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   DecoderOptions options_;
-  DType inner_type_;          // of activations between matrices
-  bool only_16_bit_;          // all matrices
+  DType inner_type_;  // of activations between matrices
+  bool only_16_bit_;  // all matrices
+  std::optional<DType> layer_type_;
   uint64_t allocations_ = 0;  // so far: whether recorded steps still know where things are
 
   AttentionObserver observer_;

@@ -95,21 +95,34 @@ DType ModelWeights::matrix_type() const {
   return layers.front().query.weight.dtype;
 }
 
-bool ModelWeights::only_16_bit() const {
-  const auto fits = [](const WeightView& w) {
-    return w.empty() || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
-  };
-  bool all = fits(head) && fits(project_in) && fits(project_out);
+void ModelWeights::for_layer_types(const std::function<void(DType)>& f) const {
   for (const LayerWeights& layer : layers) {
     for (const LinearWeights* linear : {&layer.query, &layer.key, &layer.value,
                                         &layer.attention_out, &layer.gate, &layer.up, &layer.down})
-      all = all && fits(linear->weight);
+      if (!linear->weight.empty()) f(linear->weight.dtype);
   }
   for (const std::vector<StreamedWeight>& layer : streamed) {
-    for (const StreamedWeight& weight : layer)
-      all = all && (weight.view.dtype == DType::kF16 || weight.view.dtype == DType::kBF16);
+    for (const StreamedWeight& weight : layer) f(weight.view.dtype);
   }
+}
+
+bool ModelWeights::only_16_bit() const {
+  const auto fits = [](DType type) { return type == DType::kF16 || type == DType::kBF16; };
+  bool all = true;
+  for (const WeightView* w : {&head, &project_in, &project_out})
+    all = all && (w->empty() || fits(w->dtype));
+  for_layer_types([&](DType type) { all = all && fits(type); });
   return all;
+}
+
+std::optional<DType> ModelWeights::layer_type() const {
+  std::optional<DType> one;
+  bool all = true;
+  for_layer_types([&](DType type) {
+    all = all && type == one.value_or(type);
+    one = type;
+  });
+  return all ? one : std::nullopt;
 }
 
 // Takes the host's memory, and says what is streamed.

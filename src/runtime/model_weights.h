@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -86,6 +88,8 @@ class ModelWeights {
   DType matrix_type() const;
   // Whether all matrices that are multiplied with, wherever they are, are F16 or BF16.
   bool only_16_bit() const;
+  // The one type of all matrices of layers, if it is one.
+  std::optional<DType> layer_type() const;
 
   // How the weights came: made or read from the model's files, or taken from the plan before.
   struct Counts {
@@ -111,6 +115,7 @@ class ModelWeights {
   StreamedWeight& streamed_of(const WeightSlot& slot);
   WeightView& view(const WeightSlot& slot);
   void tie_head();
+  void for_layer_types(const std::function<void(DType)>& f) const;  // of all matrices of layers
 
   MappedExtents maps_;
   Buffer arena_;

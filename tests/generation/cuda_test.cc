@@ -91,6 +91,23 @@ TEST_F(CudaGenerationTest, WalksOfOneTokenComputeTheLogitsOfTheCpu) {
   }
 }
 
+// The same over packed weights; beside the CPU, which rounds activations to 8 bits, and beside the
+// GPU's own kernels op by op, as they are in deterministic mode.
+TEST_F(CudaGenerationTest, WalksOverPackedWeightsComputeTheLogitsOfTheCpu) {
+  const auto ids = tiny_prompt(600, 4);
+  for (const std::string kind : {"llama-64-wide", "opt-64-wide", "llama-128-wide"}) {
+    for (const DType type : {DType::kQ4_0, DType::kG4, DType::kQ4_K}) {
+      TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type), by_op = on_gpu(kind, type);
+      by_op.device.ops().set_deterministic(true);
+      const Rows walked = all_logits(gpu, ids, 1, KvType::kF16);
+      EXPECT_LE(difference(walked, all_logits(by_op, ids, 1, KvType::kF16)), 1e-5)
+          << kind << ", " << dtype_name(type);
+      EXPECT_LE(difference(walked, all_logits(cpu, ids, 600, KvType::kF16)), bar_of(type))
+          << kind << ", " << dtype_name(type);
+    }
+  }
+}
+
 TEST_F(CudaGenerationTest, EveryKvTypeGivesTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(300, 2);
   TinyRuntime cpu("llama"), gpu = on_gpu("llama", DType::kF32);

@@ -15,7 +15,8 @@ namespace spillway::testing_models {
 
 // "llama" (GQA, rope, gated), "window" (the same with a sliding window), "opt" (pre-norm, learned
 // positions, biases), "opt-350m" (post-norm, projections). With heads of the sizes that real models
-// have: "llama-64", "window-64", "opt-64" and "llama-128".
+// have: "llama-64", "window-64", "opt-64" and "llama-128"; and with rows of whole blocks of every
+// quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide".
 inline ModelSpec tiny_spec(const std::string& kind) {
   ModelSpec spec;
   spec.name = kind;
@@ -38,6 +39,15 @@ inline ModelSpec tiny_spec(const std::string& kind) {
     spec.hidden = spec.embedding_dim = 264;
     spec.ffn = 2064;
     spec.rope.style = RopeStyle::kInterleaved;
+  }
+  if (kind.ends_with("-wide")) {
+    const bool large = kind == "llama-128-wide";
+    spec.heads = large ? 4 : 8;
+    spec.kv_heads = large ? 4 : 2;
+    spec.head_dim = large ? 128 : 64;
+    spec.hidden = spec.embedding_dim = 512;
+    spec.ffn = large ? 2560 : 1280;
+    if (large) spec.rope.style = RopeStyle::kInterleaved;
   }
   if (kind.starts_with("llama") || kind.starts_with("window")) {
     spec.family = "llama";

@@ -173,8 +173,10 @@ TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
 TEST_P(PlacementTest, NorDoesItMatterToOneTokenWhereThingsAre) {
   for (const auto& [kind, type] : {std::pair("window-64", DType::kF16),
                                    {"llama-128", DType::kF16},
-                                   {"opt-64", DType::kBF16}}) {
-    if (!cuda() && type == DType::kBF16) continue;  // nothing new there
+                                   {"opt-64", DType::kBF16},
+                                   {"llama-64-wide", DType::kQ4_0},
+                                   {"opt-64-wide", DType::kQ4_K}}) {
+    if (!cuda() && type != DType::kF16) continue;  // nothing new there
     const auto alone = [&](const Placement& placement) {
       PlacedModel placed(cuda(), placement, kind, type, KvType::kF16, false);
       return placed.run(3, PlacedModel::Decoding::kAlone);
