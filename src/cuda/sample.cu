@@ -18,6 +18,7 @@ constexpr float kMassOne = 1099511627776.0F;  // 2^40: a million of the likelies
 using Mass = unsigned long long;
 
 struct Shared {
+  SampleRowArgs args;
   Mass mass[kDigits];
   uint32_t count[kDigits];
   float warp_value[kWarps];
@@ -235,22 +236,57 @@ __device__ int draw(const Row& row, const Kept& kept, double uniform, Shared& s)
   return s.drawn < 0 ? s.best : s.drawn;
 }
 
+// A thread's word of the row's arguments, which the block reads in one piece.
+class ArgumentWord {
+ public:
+  __device__ explicit ArgumentWord(const SampleRowArgs* args) {
+    if (threadIdx.x < kWords) {
+      word_ = __ldg(reinterpret_cast<const uint32_t*>(args) + threadIdx.x);
+    }
+  }
+  // All threads call it, once.
+  __device__ void share(Shared& s) const {
+    if (threadIdx.x < kWords) reinterpret_cast<uint32_t*>(&s.args)[threadIdx.x] = word_;
+    __syncthreads();
+  }
+
+ private:
+  static constexpr int kWords = sizeof(SampleRowArgs) / sizeof(uint32_t);
+  static_assert(kWords <= 32);
+  uint32_t word_ = 0;
+};
+
+__device__ void adjust(float* logits, const SampleRowArgs& args,
+                       const LogitAdjustment* adjustments) {
+  static_assert(sizeof(LogitAdjustment) == sizeof(uint4));
+  const auto* const from = reinterpret_cast<const uint4*>(adjustments + args.first_adjustment);
+  for (int i = threadIdx.x; i < args.adjustments; i += kThreads) {
+    const uint4 words = __ldg(from + i);
+    const LogitAdjustment a{static_cast<int32_t>(words.x), __uint_as_float(words.y),
+                            __uint_as_float(words.z), __uint_as_float(words.w)};
+    float x = logits[a.id] + a.bias;
+    x = x > 0 ? x / a.repetition : x * a.repetition;
+    logits[a.id] = x - a.penalty;
+  }
+  __syncthreads();
+}
+
 __global__ void __launch_bounds__(kThreads, 1)
     sample_kernel(float* logits, int64_t stride, int vocab, const SampleRowArgs* rows,
                   const LogitAdjustment* adjustments, int32_t* ids) {
   __shared__ Shared s;
   let_next_start();
   wait_for_previous();
-  const SampleRowArgs args = rows[blockIdx.x];
+  // Arguments may lie behind a bus: the block asks once, and waits where it needs them.
+  const ArgumentWord word(rows + blockIdx.x);
   float* const at = logits + blockIdx.x * stride;
-  for (int i = threadIdx.x; i < args.adjustments; i += kThreads) {
-    const LogitAdjustment& a = adjustments[args.first_adjustment + i];
-    float x = at[a.id] + a.bias;
-    x = x > 0 ? x / a.repetition : x * a.repetition;
-    at[a.id] = x - a.penalty;
+  if (adjustments != nullptr) {
+    word.share(s);
+    adjust(at, s.args, adjustments);
   }
-  __syncthreads();
   find_best(at, vocab, s);
+  if (adjustments == nullptr) word.share(s);
+  const SampleRowArgs args = s.args;
   int id = s.best;
   if (id >= 0 && !isinf(s.top) && args.temperature > 0) {
     const Row row{at, vocab, s.top, 1 / args.temperature};
