@@ -51,6 +51,8 @@ inline Event make_event() {
   return Event(event);
 }
 
+// Kernels reach it, too, at the same address: with unified addressing (all of 64-bit Linux)
+// whatever cudaHostAlloc gives is mapped for every device, without a flag.
 inline PinnedMemory make_pinned(size_t bytes) {
   void* data = nullptr;
   SPW_CUDA_CHECK(cudaHostAlloc(&data, bytes, cudaHostAllocDefault));

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <string_view>
 
 #include "base/error.h"
@@ -292,7 +291,6 @@ void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
     sample_pinned_ = make_pinned(2 * bytes);
     sample_pinned_bytes_ = 2 * bytes;
   }
-  std::byte* const on_device = grown(sample_args_, sample_pinned_bytes_);
   auto* const pinned = static_cast<std::byte*>(sample_pinned_.get());
   auto* const args = reinterpret_cast<SampleRowArgs*>(pinned);
   auto* to = reinterpret_cast<LogitAdjustment*>(pinned + args_bytes);
@@ -304,15 +302,14 @@ void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
     to = std::copy(row.adjustments.begin(), row.adjustments.end(), to);
     first += count;
   }
-  const size_t ids_at = args_bytes + adjustment_bytes;
-  SPW_CUDA_CHECK(cudaMemcpyAsync(on_device, pinned, ids_at, cudaMemcpyHostToDevice, stream_));
-  cuda::sample(logits, reinterpret_cast<const SampleRowArgs*>(on_device),
-               reinterpret_cast<const LogitAdjustment*>(on_device + args_bytes),
-               reinterpret_cast<int32_t*>(on_device + ids_at), stream_);
-  SPW_CUDA_CHECK(cudaMemcpyAsync(pinned + ids_at, on_device + ids_at, ids.size_bytes(),
-                                 cudaMemcpyDeviceToHost, stream_));
+  // The kernel reads and writes pinned memory: two copies beside it would take longer than it does.
+  auto* const drawn = reinterpret_cast<int32_t*>(pinned + args_bytes + adjustment_bytes);
+  cuda::sample(
+      logits, args,
+      adjustments == 0 ? nullptr : reinterpret_cast<const LogitAdjustment*>(pinned + args_bytes),
+      drawn, stream_);
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  std::memcpy(ids.data(), pinned + ids_at, ids.size_bytes());
+  std::copy_n(drawn, ids.size(), ids.begin());
 }
 
 const float* CudaOps::constant(std::span<const float> values) {

@@ -111,10 +111,9 @@ class CudaOps final : public Ops {
   uint64_t generation_ = 0;            // of the memory below
   Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_,
       walk_scratch_;
-  Buffer converted_;    // x in the type that a matrix wants
-  Buffer expanded_;     // a quantized matrix as F16, for many tokens
-  Buffer sample_args_;  // and the ids that come back
-  PinnedMemory sample_pinned_;
+  Buffer converted_;            // x in the type that a matrix wants
+  Buffer expanded_;             // a quantized matrix as F16, for many tokens
+  PinnedMemory sample_pinned_;  // arguments, and the ids that come back
   size_t sample_pinned_bytes_ = 0;
   struct Constant {
     std::vector<float> values;

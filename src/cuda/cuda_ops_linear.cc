@@ -38,14 +38,16 @@ LinearPart CudaOps::part_of(const Projection& projection) const {
 
 InflectionPoints CudaOps::points_for(const LinearCall& call) const {
   const WeightView& w = call.parts[0].w;
-  if (tuning_ != nullptr) {
-    // Parts that are multiplied together are one matrix.
-    LinearShape shape = shape_of(w);
-    for (int i = 1; i < call.count; ++i) shape.n += call.parts[i].w.rows;
-    if (const auto points = tuning_->try_points(shape)) return *points;
-  }
-  return is_plain(w.dtype) ? default_points(problem_of(call), library_ != nullptr)
-                           : kQuantizedPoints;
+  const InflectionPoints own =
+      is_plain(w.dtype) ? default_points(problem_of(call), library_ != nullptr) : kQuantizedPoints;
+  if (tuning_ == nullptr) return own;
+  // Parts that are multiplied together are one matrix.
+  LinearShape shape = shape_of(w);
+  for (int i = 1; i < call.count; ++i) shape.n += call.parts[i].w.rows;
+  InflectionPoints points = tuning_->try_points(shape).value_or(own);
+  // Measured from two tokens on: what one gets is known by default only.
+  if (points.m1 == kMinInflection) points.m1 = std::min(points.m1, own.m1);
+  return points;
 }
 
 LinearKernel CudaOps::linear_kernel(const WeightView& w, int64_t tokens) const {
@@ -97,8 +99,8 @@ void CudaOps::project_and_append(const Projection& q, const Projection& k, const
   if (together && !deterministic_ && !left_out_.gemv) {
     const AppendCall append = append_call(q.out, k.out, v.out, angles, style, kv, spans);
     if (try_walk([&] { return walk_.add_append(call, append); })) return;
-    if (is_plain(q.w.dtype) && kernel_at(points_for(call), 1) == LinearKernel::kGemv &&
-        can_append(call, append)) {
+    // GEMV, also where a flat kernel is faster: it saves a launch.
+    if (is_plain(q.w.dtype) && can_append(call, append)) {
       return linear_gemv_append(call, append, queue());
     }
   }
@@ -178,7 +180,9 @@ void CudaOps::multiply_plain(const LinearCall& call) {
   }
   LinearKernel kernel = kernel_at(points_for(call), problem.tokens);
   if (kernel == LinearKernel::kGemv && left_out_.gemv) kernel = LinearKernel::kFlat;
-  if (kernel == LinearKernel::kFlat && left_out_.flat) kernel = LinearKernel::kGemm;
+  if (kernel == LinearKernel::kFlat && left_out_.flat) {
+    kernel = problem.tokens == 1 && !left_out_.gemv ? LinearKernel::kGemv : LinearKernel::kGemm;
+  }
   if (kernel != LinearKernel::kGemv && overlapping_launches()) {
     return linear_flat(call, plan_overlapping(problem, gpu_), scratch, stream_);
   }

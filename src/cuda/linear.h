@@ -82,9 +82,9 @@ std::string flat_variant_name(int index);
 bool flat_supports(int index, const LinearProblem& problem);
 LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu);
 // In steps whose launches overlap, of up to kOverlapTokens tokens: kernels whose next one can begin
-// to load its weights (linear_stream.cu). One alone is a little slower than the library's, a whole
-// step of them faster: H200, OPT-6.7B, 32 sequences, 9%; Llama-2-7B, 8 sequences, 6% (both before
-// linear_stream.cu had a multiprocessor to itself).
+// to load its weights (linear_stream.cu; others where they are faster even so). One alone is a
+// little slower than the library's, a whole step of them faster: H200, OPT-6.7B, 32 sequences, 9%;
+// Llama-2-7B, 8 sequences, 6% (both before linear_stream.cu had a multiprocessor to itself).
 inline constexpr int kOverlapTokens = 32;
 LinearVariant plan_overlapping(const LinearProblem& problem, const GpuShape& gpu);
 void linear_flat(const LinearCall& call, const LinearVariant& variant, const LinearScratch& scratch,
@@ -93,7 +93,8 @@ void linear_flat(const LinearCall& call, const LinearVariant& variant, const Lin
 // --- Any number of tokens, type, size and alignment, without a library.
 void linear_tiled(const LinearCall& call, const LinearScratch& scratch, cudaStream_t stream);
 
-// Where the kinds begin when nothing was measured. `library`: whether cuBLASLt is there.
+// Where the kinds begin when nothing was measured; m1 = 1: one token is not GEMV's. `library`:
+// whether cuBLASLt is there.
 InflectionPoints default_points(const LinearProblem& problem, bool library);
 
 }  // namespace spillway::cuda

@@ -190,7 +190,7 @@ LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
   // Measured on an H200 (bench/results). Few rows: many warps share them. Many: the ring, which
   // reads x once for a block of rows.
   LinearVariant variant;
-  const bool few_rows = problem.n < int64_t{64} * gpu.sms;
+  const bool few_rows = has_few_rows(problem, gpu);
   if (problem.gated && (problem.tokens <= 4 || (few_rows && problem.tokens <= kDirectTokens))) {
     variant.index = 2;
   } else if (problem.tokens <= 8 && few_rows) {
@@ -206,8 +206,18 @@ LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
 
 LinearVariant plan_overlapping(const LinearProblem& problem, const GpuShape& gpu) {
   const int index = problem.tokens <= kOverlapTokens ? plan_stream(problem, gpu) : -1;
-  return index < 0 ? plan_flat(problem, gpu)
-                   : LinearVariant{kShapeCount + staged_variants() + index, 0};
+  if (index < 0) return plan_flat(problem, gpu);
+  // Where others are faster also when launches overlap; H200, us instead of linear_stream.cu's:
+  // few rows, 2 to 8 tokens: 10.2-11.0 of 12.6 (4096 x 4096), 23.7-25.1 of 25.8 (4096 x 11008);
+  // gated, 22016 x 4096, 8 and 16 tokens: 46.5 of 48.4, by rings whose tiles need no splitting.
+  if (!problem.gated && problem.tokens <= 8 && has_few_rows(problem, gpu)) {
+    return plan_flat(problem, gpu);
+  }
+  if (problem.gated && problem.tokens > 4 && problem.tokens <= 16) {
+    const LinearVariant staged = plan_staged(problem, gpu);
+    if (staged.splits == 1) return {kShapeCount + staged.index, 1};
+  }
+  return {kShapeCount + staged_variants() + index, 0};
 }
 
 void linear_flat(const LinearCall& call, const LinearVariant& variant, const LinearScratch& scratch,

@@ -222,6 +222,11 @@ __device__ __forceinline__ void finish_tile(const LinearParams& p, float (&sum)[
   store_tile<NT>(p, sum, place, token0, tokens);
 }
 
+// Too few for the blocks of a ring to keep every multiprocessor busy: many warps share a tile.
+inline bool has_few_rows(const LinearProblem& problem, const GpuShape& gpu) {
+  return problem.n < int64_t{64} * gpu.sms;
+}
+
 // linear_staged.cu, behind linear_flat(): variants of the ring in shared memory.
 int staged_variants();
 std::string staged_variant_name(int index);

@@ -45,15 +45,17 @@ int row_groups(const LinearParams& p, int rows);
 
 // --- device half
 
-// 16 bytes of weights: read once, so they pass by the L1 cache and leave it to x.
+// 16 bytes of weights: read once, so they pass by the L1 cache and leave it to x. Not ld.global.nc:
+// ptxas moved all such loads of linear_flat.cu behind wait_for_previous(), which they are to
+// precede.
 __device__ __forceinline__ uint4 load_weights(const std::byte* address) {
   uint4 v;
 #if __CUDA_ARCH__ >= 800
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(address));
 #else
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(address));
 #endif

@@ -369,6 +369,39 @@ TEST_F(LinearTest, WhatPlansChooseIsRight) {
   expect_counters_at_zero();
 }
 
+// Of GpuShape's defaults, an H200; no GPU is needed.
+TEST(LinearPlanTest, FewRowsAreDealtToManyWarpsWhetherLaunchesOverlapOrNot) {
+  for (int tokens : {1, 2, 8}) {
+    const LinearProblem problem{DType::kF16, 4096, 11008, tokens};
+    EXPECT_EQ(flat_variant_name(plan_flat(problem, {}).index), "r16 u4 w16");
+    EXPECT_EQ(flat_variant_name(plan_overlapping(problem, {}).index), "r16 u4 w16");
+  }
+}
+
+TEST(LinearPlanTest, GatedTilesAreNotSplitWhereEveryMultiprocessorHasOne) {
+  for (int tokens : {5, 8, 9, 16}) {
+    const LinearProblem problem{DType::kBF16, 22016, 4096, tokens, true};
+    for (const LinearVariant& plan : {plan_flat(problem, {}), plan_overlapping(problem, {})}) {
+      EXPECT_EQ(flat_variant_name(plan.index), tokens <= 8 ? "ring r64 s6" : "ring r128 s4");
+      EXPECT_EQ(plan.splits, 1);
+    }
+  }
+  EXPECT_GT(plan_flat({DType::kF16, 9000, 4096, 16, true}, {}).splits, 1);
+}
+
+TEST_F(LinearTest, OneTokenOfFewRowsIsNotGemvs) {
+  for (bool library : {false, true}) {
+    const auto kernel = [&](DType type, int64_t n, bool gated) {
+      return kernel_at(default_points({type, n, 4096, 1, gated}, library), 1);
+    };
+    const int64_t few = 32 * gpu_.sms, many = 64 * gpu_.sms;
+    EXPECT_EQ(kernel(DType::kF16, few, false), LinearKernel::kFlat);
+    EXPECT_EQ(kernel(DType::kBF16, many, false), LinearKernel::kGemv);
+    EXPECT_EQ(kernel(DType::kF16, few, true), LinearKernel::kGemv);
+    EXPECT_EQ(kernel(DType::kF32, few, false), LinearKernel::kGemv);
+  }
+}
+
 TEST_F(LinearTest, SizesAndAddressesThatFitNoVectorAreRight) {
   for (DType type : kTypes) {
     for (int tokens : {1, 6, 70}) {

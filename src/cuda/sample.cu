@@ -18,6 +18,7 @@ constexpr float kMassOne = 1099511627776.0F;  // 2^40: a million of the likelies
 using Mass = unsigned long long;
 
 struct Shared {
+  SampleRowArgs args;
   Mass mass[kDigits];
   uint32_t count[kDigits];
   float warp_value[kWarps];
@@ -39,44 +40,78 @@ struct Row {
   float inverse_temperature;
 
   // Order-preserving: a < b <=> key(a) < key(b). What is never drawn has no key.
-  __device__ uint32_t key(int i) const {
-    const float x = logits[i];
-    if (!(scaled(i) > kLeast)) return 0;
+  __device__ uint32_t key_of(float x) const {
+    if (!(scaled(x) > kLeast)) return 0;
     const uint32_t bits = __float_as_uint(x);
     return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
   }
-  __device__ float scaled(int i) const { return (logits[i] - top) * inverse_temperature; }
-  __device__ Mass mass(int i) const { return static_cast<Mass>(expf(scaled(i)) * kMassOne); }
+  __device__ float scaled(float x) const { return (x - top) * inverse_temperature; }
+  __device__ Mass mass_of(float x) const { return static_cast<Mass>(expf(scaled(x)) * kMassOne); }
+  __device__ uint32_t key(int i) const { return key_of(logits[i]); }
+  __device__ Mass mass(int i) const { return mass_of(logits[i]); }
 };
+
+// Calls f(id, logit) for the block's share of a row, in every thread by rising ids. Each thread has
+// kAhead loads of 16 bytes on their way: one after the other they would take a microsecond each.
+// Where a load would pass the end f is called with NaN, which counts for nothing.
+template <int kAhead, class F>
+__device__ __forceinline__ void for_each_logit(const float* logits, int vocab, F&& f) {
+  const int thread = threadIdx.x;
+  const int misplaced = static_cast<int>(reinterpret_cast<uintptr_t>(logits) / sizeof(float) % 4);
+  const int head = min(vocab, (4 - misplaced) % 4);
+  const int fours = (vocab - head) / 4;
+  const float4* const from = reinterpret_cast<const float4*>(logits + head);
+  if (thread < head) f(thread, logits[thread]);
+  for (int first = thread; first < fours; first += kAhead * kThreads) {
+    float4 x[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      x[a] = first + a * kThreads < fours ? from[first + a * kThreads]
+                                          : make_float4(NAN, NAN, NAN, NAN);
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int id = head + 4 * (first + a * kThreads);
+      f(id, x[a].x), f(id + 1, x[a].y), f(id + 2, x[a].z), f(id + 3, x[a].w);
+    }
+  }
+  const int last = head + 4 * fours + thread;
+  if (last < vocab) f(last, logits[last]);
+}
 
 __device__ void find_best(const float* logits, int vocab, Shared& s) {
   float best = -INFINITY;
   int index = -1;
-  for (int i = threadIdx.x; i < vocab; i += kThreads) {
-    const float x = logits[i];
+  for_each_logit<8>(logits, vocab, [&](int i, float x) {
     if (x > best) {  // false for NaN
       best = x;
       index = i;
     }
-  }
-  const auto take = [&](float x, int i) {
-    if (i >= 0 && (index < 0 || x > best || (x == best && i < index))) {
-      best = x;
-      index = i;
+  });
+  // Of a warp's lanes, all of them get it.
+  const auto take_warps_best = [&] {
+    for (int offset = 16; offset > 0; offset /= 2) {
+      const float x = __shfl_xor_sync(0xffffffffU, best, offset);
+      const int i = __shfl_xor_sync(0xffffffffU, index, offset);
+      if (i >= 0 && (index < 0 || x > best || (x == best && i < index))) {
+        best = x;
+        index = i;
+      }
     }
   };
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const float x = __shfl_xor_sync(0xffffffffU, best, offset);
-    const int i = __shfl_xor_sync(0xffffffffU, index, offset);
-    take(x, i);
-  }
+  take_warps_best();
   if (threadIdx.x % 32 == 0) {
     s.warp_value[threadIdx.x / 32] = best;
     s.warp_index[threadIdx.x / 32] = index;
   }
   __syncthreads();
+  static_assert(kWarps == 32);
+  if (threadIdx.x < kWarps) {
+    best = s.warp_value[threadIdx.x];
+    index = s.warp_index[threadIdx.x];
+    take_warps_best();
+  }
   if (threadIdx.x == 0) {
-    for (int w = 0; w < kWarps; ++w) take(s.warp_value[w], s.warp_index[w]);
     s.top = best;
     s.best = index;
   }
@@ -104,13 +139,13 @@ __device__ Kept keep_likeliest(const Row& row, const Kept& kept, Mass wanted, Sh
     __syncthreads();
     const uint32_t prefix = s.key;
     const uint32_t mask = shift == 24 ? 0 : ~0U << (shift + 8);
-    for (int i = threadIdx.x; i < row.vocab; i += kThreads) {
-      const uint32_t key = row.key(i);
-      if (key < kept.key || (key & mask) != prefix) continue;
+    for_each_logit<4>(row.logits, row.vocab, [&](int, float x) {
+      const uint32_t key = row.key_of(x);
+      if (key < kept.key || (key & mask) != prefix) return;
       const uint32_t digit = key >> shift & 0xffU;
       atomicAdd(&s.count[digit], 1U);
-      if (kByMass) atomicAdd(&s.mass[digit], row.mass(i));
-    }
+      if (kByMass) atomicAdd(&s.mass[digit], row.mass_of(x));
+    });
     __syncthreads();
     if (threadIdx.x == 0) {
       int digit = kDigits - 1;
@@ -158,6 +193,14 @@ __device__ Mass exclusive_sum(Mass value, Shared& s) {
   return before + sum - value;
 }
 
+// The sum over all threads.
+__device__ Mass sum_of(Mass value, Shared& s) {
+  exclusive_sum(value, s);
+  const Mass total = s.total;
+  __syncthreads();  // s may be used again
+  return total;
+}
+
 // Each thread has a run of ids.
 __device__ int draw(const Row& row, const Kept& kept, double uniform, Shared& s) {
   const int run = (row.vocab + kThreads - 1) / kThreads;
@@ -193,22 +236,57 @@ __device__ int draw(const Row& row, const Kept& kept, double uniform, Shared& s)
   return s.drawn < 0 ? s.best : s.drawn;
 }
 
-__global__ void __launch_bounds__(kThreads)
+// A thread's word of the row's arguments, which the block reads in one piece.
+class ArgumentWord {
+ public:
+  __device__ explicit ArgumentWord(const SampleRowArgs* args) {
+    if (threadIdx.x < kWords) {
+      word_ = __ldg(reinterpret_cast<const uint32_t*>(args) + threadIdx.x);
+    }
+  }
+  // All threads call it, once.
+  __device__ void share(Shared& s) const {
+    if (threadIdx.x < kWords) reinterpret_cast<uint32_t*>(&s.args)[threadIdx.x] = word_;
+    __syncthreads();
+  }
+
+ private:
+  static constexpr int kWords = sizeof(SampleRowArgs) / sizeof(uint32_t);
+  static_assert(kWords <= 32);
+  uint32_t word_ = 0;
+};
+
+__device__ void adjust(float* logits, const SampleRowArgs& args,
+                       const LogitAdjustment* adjustments) {
+  static_assert(sizeof(LogitAdjustment) == sizeof(uint4));
+  const auto* const from = reinterpret_cast<const uint4*>(adjustments + args.first_adjustment);
+  for (int i = threadIdx.x; i < args.adjustments; i += kThreads) {
+    const uint4 words = __ldg(from + i);
+    const LogitAdjustment a{static_cast<int32_t>(words.x), __uint_as_float(words.y),
+                            __uint_as_float(words.z), __uint_as_float(words.w)};
+    float x = logits[a.id] + a.bias;
+    x = x > 0 ? x / a.repetition : x * a.repetition;
+    logits[a.id] = x - a.penalty;
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
     sample_kernel(float* logits, int64_t stride, int vocab, const SampleRowArgs* rows,
                   const LogitAdjustment* adjustments, int32_t* ids) {
   __shared__ Shared s;
   let_next_start();
   wait_for_previous();
-  const SampleRowArgs args = rows[blockIdx.x];
+  // Arguments may lie behind a bus: the block asks once, and waits where it needs them.
+  const ArgumentWord word(rows + blockIdx.x);
   float* const at = logits + blockIdx.x * stride;
-  for (int i = threadIdx.x; i < args.adjustments; i += kThreads) {
-    const LogitAdjustment& a = adjustments[args.first_adjustment + i];
-    float x = at[a.id] + a.bias;
-    x = x > 0 ? x / a.repetition : x * a.repetition;
-    at[a.id] = x - a.penalty;
+  if (adjustments != nullptr) {
+    word.share(s);
+    adjust(at, s.args, adjustments);
   }
-  __syncthreads();
   find_best(at, vocab, s);
+  if (adjustments == nullptr) word.share(s);
+  const SampleRowArgs args = s.args;
   int id = s.best;
   if (id >= 0 && !isinf(s.top) && args.temperature > 0) {
     const Row row{at, vocab, s.top, 1 / args.temperature};
@@ -218,24 +296,16 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (args.top_p < 1) {
       // The mass of what is kept so far.
-      Mass mass = 0, ties = 0;
-      for (int i = threadIdx.x; i < vocab; i += kThreads) {
-        const uint32_t key = row.key(i);
-        if (key > kept.key) mass += row.mass(i);
-        if (key == kept.key) ties += row.mass(i);
-      }
-      exclusive_sum(mass, s);
-      const Mass above = s.total;
-      __syncthreads();
-      Mass tied = ties;
-      exclusive_sum(tied, s);
-      tied = s.total;
-      __syncthreads();
-      Mass count = 0;
-      for (int i = threadIdx.x; i < vocab; i += kThreads) count += row.key(i) == kept.key;
-      exclusive_sum(count, s);
-      count = s.total;
-      __syncthreads();
+      Mass mass = 0, tied = 0, count = 0;
+      for_each_logit<4>(at, vocab, [&](int, float x) {
+        const uint32_t key = row.key_of(x);
+        if (key < kept.key) return;
+        (key == kept.key ? tied : mass) += row.mass_of(x);
+        count += key == kept.key;
+      });
+      const Mass above = sum_of(mass, s);
+      tied = sum_of(tied, s);
+      count = sum_of(count, s);
       if (count > kept.ties) tied = tied / count * kept.ties;
       const double wanted = static_cast<double>(args.top_p) * static_cast<double>(above + tied);
       kept = keep_likeliest<true>(row, kept, max(static_cast<Mass>(ceil(wanted)), Mass{1}), s);

@@ -22,7 +22,8 @@ struct SampleRowArgs {
 };
 
 // ids[i] = the token drawn from row i of `logits` [rows, vocab] F32, which is changed by the row's
-// adjustments; -1 where no logit is a number. `rows` and `adjustments` are device memory.
+// adjustments; -1 where no logit is a number. `rows`, `adjustments` (of all rows, aligned to 16
+// bytes; null: none has any) and `ids` are read and written once: device or pinned memory.
 void sample(const Activations& logits, const SampleRowArgs* rows,
             const LogitAdjustment* adjustments, int32_t* ids, cudaStream_t stream);
 

@@ -125,19 +125,43 @@ struct WarpQueries {
   }
 };
 
-// The block copies the page that the token was written to; rows behind it are not numbers yet.
-template <int D>
-__device__ __forceinline__ void copy_last_page(uint8_t (&to)[2][kKvBlockTokens * D * 2],
-                                               const WalkPhase& phase, int64_t at, int tokens) {
-  constexpr int kRow = 2 * D / 16, kPage = kKvBlockTokens * kRow;
-#pragma unroll
-  for (int i = threadIdx.x; i < 2 * kPage; i += kWalkThreads) {
-    const auto* const from =
-        reinterpret_cast<const uint4*>((i < kPage ? phase.out[1] : phase.out[2]) + at);
-    reinterpret_cast<uint4*>(to)[i] =
-        i % kPage / kRow < tokens ? __ldcg(from + i % kPage) : uint4{0, 0, 0, 0};
+// A thread's share of what a block begins with: the queries, and the page that the token was
+// written to, whose rows behind it are not numbers yet. All of it is on its way before any of it is
+// waited for: stored as it comes, the page would be asked for when the queries are there.
+template <int D, int G>
+class FirstLoads {
+ public:
+  __device__ __forceinline__ void load_queries(const std::byte* x, int first_query, int queries) {
+    const uint4* const q = reinterpret_cast<const uint4*>(x) + first_query * (D / 8) + threadIdx.x;
+    query_ = static_cast<int>(threadIdx.x) < queries * (D / 8) ? __ldcg(q) : uint4{0, 0, 0, 0};
   }
-}
+  __device__ __forceinline__ void load_page(const WalkPhase& phase, int64_t at, int tokens) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int piece = i * kWalkThreads + threadIdx.x;
+      const auto* const from =
+          reinterpret_cast<const uint4*>((piece < kPage ? phase.out[1] : phase.out[2]) + at);
+      page_[i] = piece % kPage / kRow < tokens ? __ldcg(from + piece % kPage) : uint4{0, 0, 0, 0};
+    }
+  }
+  __device__ __forceinline__ void store(AttentionShared<D, G>& mem, bool with_page) const {
+    if (threadIdx.x < kQueries) reinterpret_cast<uint4*>(mem.q)[threadIdx.x] = query_;
+    if (!with_page) return;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      reinterpret_cast<uint4*>(mem.last_page)[i * kWalkThreads + threadIdx.x] = page_[i];
+    }
+  }
+
+ private:
+  // In pieces of 16 bytes: all queries, a row, a page of K or V, and a thread's share of both.
+  static constexpr int kQueries = G * D / 8;
+  static constexpr int kRow = 2 * D / 16, kPage = kKvBlockTokens * kRow;
+  static constexpr int kPieces = 2 * kPage / kWalkThreads;
+  static_assert(kQueries <= kWalkThreads && 2 * kPage % kWalkThreads == 0);
+  uint4 query_;
+  uint4 page_[kPieces];
+};
 
 // exp2(own - base), 0 where a part has seen nothing.
 __device__ __forceinline__ float part_weight(float own, float base) {
@@ -161,19 +185,18 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const 
     const int head = row / token.query_chunks;
     const int first_query = head * group + row % token.query_chunks * G;
     const int queries = min(G, (head + 1) * group - first_query);
-    if (item != static_cast<int>(blockIdx.x)) __syncthreads();  // mem was read
-    for (int i = threadIdx.x; i < G * D / 8; i += kWalkThreads) {
-      const uint4* const q = reinterpret_cast<const uint4*>(phase.x) + first_query * (D / 8) + i;
-      reinterpret_cast<uint4*>(mem.q)[i] = i < queries * (D / 8) ? __ldcg(q) : uint4{0, 0, 0, 0};
-    }
     const int full = token.part_full_pages(part), pages = token.part_pages(part);
     const int begin = token.first_page + part * token.pages_per_part;
     const int last_tokens = token.position % kKvBlockTokens + 1;
+    FirstLoads<D, G> loads;
+    loads.load_queries(phase.x, first_query, queries);
     if (full < pages) {
       const int64_t at =
           token.block * s.block_bytes + static_cast<int64_t>(head) * (kKvBlockTokens * D * 2);
-      copy_last_page<D>(mem.last_page, phase, at, last_tokens);
+      loads.load_page(phase, at, last_tokens);
     }
+    if (item != static_cast<int>(blockIdx.x)) __syncthreads();  // mem was read
+    loads.store(mem, full < pages);
     __syncthreads();
     WarpQueries<T, D, G> mine;
     mine.clear();

@@ -17,17 +17,18 @@
 namespace spillway {
 
 // Where one kind of kernel begins to beat the one before it: GEMV below m1 tokens, flat from m1,
-// GEMM from m2. One token is always GEMV's.
+// GEMM from m2. What one token gets is not measured: it is GEMV's, or the device's own choice (m1 =
+// 1).
 struct InflectionPoints {
   int32_t m1 = 2;
   int32_t m2 = 16;
   bool operator==(const InflectionPoints&) const = default;
 };
-inline constexpr int32_t kMinInflection = 2;
+inline constexpr int32_t kMinInflection = 2;  // of what is measured
 inline constexpr int32_t kNeverInflection = std::numeric_limits<int32_t>::max();
 
 constexpr LinearKernel kernel_at(const InflectionPoints& points, int64_t tokens) {
-  if (tokens <= 1 || tokens < points.m1) return LinearKernel::kGemv;
+  if (tokens < points.m1) return LinearKernel::kGemv;
   return tokens < points.m2 ? LinearKernel::kFlat : LinearKernel::kGemm;
 }
 

@@ -34,9 +34,11 @@ TEST(TuningTableTest, KernelsTakeOverAtTheirPoints) {
   EXPECT_EQ(kernel_at(points, 1 << 20), LinearKernel::kGemm);
 }
 
-TEST(TuningTableTest, OneTokenIsAlwaysGemv) {
+TEST(TuningTableTest, OneTokenIsGemvWhereTheDeviceHasNoOtherChoice) {
   EXPECT_EQ(kernel_at({2, 2}, 1), LinearKernel::kGemv);
   EXPECT_EQ(kernel_at({2, 2}, 2), LinearKernel::kGemm);
+  EXPECT_EQ(kernel_at({1, 9}, 0), LinearKernel::kGemv);
+  EXPECT_EQ(kernel_at({1, 9}, 1), LinearKernel::kFlat);
 }
 
 TEST(TuningTableTest, ShapesAreToldApart) {
