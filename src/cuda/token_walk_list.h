@@ -209,7 +209,7 @@ constexpr RowGroup group_of(const WalkPhase& phase, bool interleaved, int set, i
   const int groups = set_groups(phase.kind);
   int part = 0;
   for (int i = 0; i < 2; ++i) {
-    const int here = phase.n[i] / (kGroupRowCount * groups);
+    const int here = phase.n[i] / kGroupRowCount >> (groups - 1);  // no division, in a kernel
     if (part == i && set >= here && phase.n[i + 1] > 0) {
       set -= here;
       part = i + 1;

@@ -170,13 +170,14 @@ std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits,
   if (requests.empty()) return drawn;
   const bool on_device = device.ops().can_sample();
   // Logprobs need the row itself, before sampling changes it.
-  std::vector<float> row(static_cast<size_t>(logits.cols));
+  std::vector<float> row;
   std::vector<SampleRow> rows(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     Request& request = *requests[i];
     if (on_device && !request.sampler.wants_logprobs()) {
       rows[i] = request.sampler.sample_row(static_cast<int64_t>(request.tokens.size()));
     } else {
+      row.resize(static_cast<size_t>(logits.cols));
       device.copy_to_host(reinterpret_cast<std::byte*>(row.data()),
                           logits.row_range(static_cast<int64_t>(i), 1).data,
                           row.size() * sizeof(float));
