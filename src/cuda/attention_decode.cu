@@ -6,6 +6,7 @@
 
 #include "cuda/attention_decode_codes.cuh"
 #include "cuda/attention_decode_mma.cuh"
+#include "cuda/attention_decode_turns.cuh"
 #include "cuda/attention_rows.cuh"
 #include "cuda/launch.cuh"
 
@@ -115,7 +116,7 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
   }
 }
 
-template <KvType kType, int kDim, int kBuffers, bool kUnified>
+template <KvType kType, int kDim, int kBuffers, bool kUnified, bool kLong>
 __global__ __launch_bounds__(
     decode_threads<kType, kDim, kBuffers>(),
     decode_blocks_per_sm<kType, kDim,
@@ -127,12 +128,13 @@ __global__ __launch_bounds__(
   let_next_start();
   if (!a.early) wait_for_previous();
   using Shape = DecodeShape<kType, kDim, kBuffers>;
-  typename Shape::Place p;
-  if (!Shape::find(a, p)) {
+  using Part = WarpPart<kType, kDim, kBuffers, kUnified, kLong>;
+  typename Part::Place p;
+  if (!Part::find(a, p)) {
     wait_for_previous();
     return;
   }
-  WarpPart<kType, kDim, kBuffers, kUnified> part(a, p, shared);
+  Part part(a, p, shared);
   // What earlier steps have written need not wait for the kernel before.
   const bool early = a.early && part.base + Shape::kWarpTokens <= p.start;
   if (!early) wait_for_previous();
@@ -209,13 +211,15 @@ template <KvType kType, int kDim, int kBuffers>
 void launch_mma_with(const DecodeArgs& a, bool unified, cudaStream_t stream) {
   constexpr int kBytes = static_cast<int>(sizeof(DecodeShared<kType, kDim, kBuffers>));
   constexpr int kThreads = decode_threads<kType, kDim, kBuffers>();
-  if (unified) {
-    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, true>, a, kThreads, kBytes,
-                  stream);
-  } else {
-    launch_decode(attention_decode_kernel<kType, kDim, kBuffers, false>, a, kThreads, kBytes,
-                  stream);
+  const auto go = [&]<bool kLong>() {
+    launch_decode(unified ? attention_decode_kernel<kType, kDim, kBuffers, true, kLong>
+                          : attention_decode_kernel<kType, kDim, kBuffers, false, kLong>,
+                  a, kThreads, kBytes, stream);
+  };
+  if constexpr (!is_quantized(kType)) {
+    if (!a.long_parts) return go.template operator()<false>();
   }
+  go.template operator()<true>();
 }
 
 template <KvType kType, int kDim>
@@ -376,8 +380,9 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
   a.early = early;
   const bool by_rows = call.q.dtype == DType::kF32 || !has_tensor_cores() ||
                        !has_mma_kernel(call.kv.type, a.shape.head_dim);
-  if (is_quantized(call.kv.type) && !by_rows) {
-    a.long_parts = true;
+  // By the model's shape, not by the batch: see attention_decode.h.
+  a.long_parts = !by_rows && (is_quantized(call.kv.type) || a.group > 1);
+  if (a.long_parts) {
     a.expected = max_parts * kPartTokens;
     max_parts = a.max_parts = most_long_parts(max_parts);
     a.by_max_parts = FastDivisor(a.max_parts);

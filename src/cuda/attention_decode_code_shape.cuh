@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/attention_decode_mma.cuh"
+#include "cuda/attention_long_place.cuh"
 
 namespace spillway::cuda {
 
@@ -11,55 +12,6 @@ namespace spillway::cuda {
 // tokens' codes.
 constexpr int kCodeWarps = 4;
 constexpr int code_warp_tokens(KvType type) { return type == KvType::kInt4 ? 64 : 32; }
-
-// What a block works at whose part may be long.
-struct LongPartPlace : PartPlace {
-  int first, last;  // positions of the part: [first, last), as far as the row goes
-};
-
-// For a warp with kBlocks that lie behind those of the warps before. False: a surplus block.
-template <int kBlocks>
-__device__ __forceinline__ bool find_place(const DecodeArgs& a, LongPartPlace& p) {
-  static_assert(kBlocks <= kMostWarpBlocks);
-  unsigned tile, part, r;
-  const unsigned part_index = a.by_tiles.divide(blockIdx.x, tile);
-  const auto sequence_row = static_cast<int>(a.by_max_parts.divide(part_index, part));
-  p.sequence = static_cast<int>(a.by_max_rows.divide(static_cast<unsigned>(sequence_row), r));
-  p.part = static_cast<int>(part);
-  // On their way together with the lengths, as long as these are such that they are the right ones.
-  const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
-  const int warp_block = static_cast<int>(threadIdx.x / kWarpSize) * kBlocks;
-  const int expected = part_shift(true, a.expected);
-  const int early = (p.part << expected) / kKvBlockTokens + warp_block;
-#pragma unroll
-  for (int i = 0; i < kBlocks; ++i)
-    p.blocks[i] = a.window == 0 && early + i < a.batch.table_stride ? table[early + i] : 0;
-  const int rows = a.batch.rows[p.sequence];
-  if (static_cast<int>(r) >= rows) return false;
-  p.start = a.batch.start[p.sequence];
-  p.end = p.start + static_cast<int>(r) + 1;
-  p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
-  const int shift = part_shift(true, p.end - p.begin);
-  p.first_part = p.begin >> shift;
-  p.parts = ((p.end - 1) >> shift) + 1 - p.first_part;
-  if (p.part >= p.parts) return false;
-  p.first = (p.first_part + p.part) << shift;
-  p.last = min(p.first + (1 << shift), p.end);
-  if (a.window > 0 || shift != expected) {
-    const int block = p.first / kKvBlockTokens + warp_block;
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i)
-      p.blocks[i] = (block + i) * kKvBlockTokens < p.end ? table[block + i] : 0;
-  }
-  p.row = a.batch.first_row[p.sequence] + static_cast<int>(r);
-  unsigned in_head;
-  p.kv_head = static_cast<int>(a.by_tiles_per_head.divide(tile, in_head));
-  const int first = static_cast<int>(in_head) * kTileQueries;
-  p.first_query = p.kv_head * a.group + first;
-  p.queries = min(kTileQueries, a.group - first);
-  p.tile_index = static_cast<int64_t>(sequence_row) * a.tiles + static_cast<int>(tile);
-  return true;
-}
 
 template <KvType kType, int kDim, int kBufferCount>
 requires(is_quantized(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
@@ -72,10 +24,6 @@ requires(is_quantized(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
   static constexpr int kDimTiles = kDim / 16;
 
   static constexpr int kWarps = kCodeWarps;
-  using Place = LongPartPlace;
-  __device__ __forceinline__ static bool find(const DecodeArgs& a, Place& p) {
-    return find_place<kWarpTokens / kKvBlockTokens>(a, p);
-  }
   static constexpr int kWarpTokens = code_warp_tokens(kType);
   static constexpr int kTurnTokens = kWarps * kWarpTokens;
   static constexpr int kSteps = kWarpTokens / 32;

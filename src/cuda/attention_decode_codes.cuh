@@ -28,14 +28,20 @@
 namespace spillway::cuda {
 
 template <KvType kType, int kDim, int kBuffers, bool kUnified>
-requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
+requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true> {
   using Shape = DecodeShape<kType, kDim, kBuffers>;
   using Shared = DecodeShared<kType, kDim, kBuffers>;
   static constexpr bool kNibbles = Shape::kNibbles;
   static constexpr int kSteps = Shape::kSteps, kTiles = Shape::kTiles, kGroups = Shape::kGroups;
 
+  using Place = LongPartPlace;
+  __device__ __forceinline__ static bool find(const DecodeArgs& a, Place& p) {
+    return find_place<Shape::kPages>(a, p,
+                                     static_cast<int>(threadIdx.x / kWarpSize) * Shape::kPages);
+  }
+
   const DecodeArgs& a;
-  const LongPartPlace& p;
+  const Place& p;
   Shared& shared;
   int warp, lane, g, t;
   // The block goes over its part in turns of kTurnTokens. Of this turn:
@@ -44,7 +50,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified> {
   int32_t blocks[Shape::kPages];
   bool empty;  // no turn sees anything
 
-  __device__ __forceinline__ WarpPart(const DecodeArgs& args, const LongPartPlace& place, Shared& s)
+  __device__ __forceinline__ WarpPart(const DecodeArgs& args, const Place& place, Shared& s)
       : a(args), p(place), shared(s) {
     // By bits: for signed numbers, division is more than that.
     lane = static_cast<int>(threadIdx.x % kWarpSize);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp's 32 tokens of decode attention over F16 KV on tensor cores; int8 and int4 are in
-// attention_decode_codes.cuh.
+// One warp's 32 tokens of decode attention over F16 KV on tensor cores; long parts are in
+// attention_decode_turns.cuh, int8 and int4 in attention_decode_codes.cuh.
 //
 // The warp's two pages of keys and two of values go to shared memory in the background, all at once
 // where there is room, so that a block has its whole part on the way before it computes anything;
@@ -35,10 +35,6 @@ struct DecodeShape;
 
 template <int kDim, int kBufferCount>
 struct DecodeShape<KvType::kF16, kDim, kBufferCount> {
-  using Place = PartPlace;
-  __device__ __forceinline__ static bool find(const DecodeArgs& a, Place& p) {
-    return find_place(a, p);
-  }
   static constexpr int kWarps = kDecodeWarps;
   static constexpr int kWarpTokens = 32;
   static constexpr int kRowBytes = 2 * kDim;
@@ -105,13 +101,18 @@ __device__ __forceinline__ bool choose_reference(const DecodeArgs& a, const Part
   return true;
 }
 
-template <KvType kType, int kDim, int kBuffers, bool kUnified>
+// kLong: for parts that may be long; those of F16 are in attention_decode_turns.cuh.
+template <KvType kType, int kDim, int kBuffers, bool kUnified, bool kLong>
 struct WarpPart;
 
 template <int kDim, int kBuffers, bool kUnified>
-struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified> {
+struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false> {
   using Shape = DecodeShape<KvType::kF16, kDim, kBuffers>;
   using Shared = DecodeShared<KvType::kF16, kDim, kBuffers>;
+  using Place = PartPlace;
+  __device__ __forceinline__ static bool find(const DecodeArgs& a, Place& p) {
+    return find_place(a, p);
+  }
 
   const DecodeArgs& a;
   const PartPlace& p;
@@ -202,9 +203,8 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified> {
   float score[kTiles][4];
 
   template <int kPage>
-  __device__ __forceinline__ void score_half() {
-    const std::byte* keys =
-        page(kPage) + (lane / 16 * 8 + lane % 8) * Shape::kPitch + lane / 8 % 2 * 16;
+  __device__ __forceinline__ void score_half(const std::byte* page) {
+    const std::byte* keys = page + (lane / 16 * 8 + lane % 8) * Shape::kPitch + lane / 8 % 2 * 16;
     const __half* queries = &shared.queries[lane % 8][lane / 8 * 8];
 #pragma unroll
     for (int d = 0; d < kDim; d += 32) {
@@ -225,10 +225,9 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified> {
   uint32_t exponents[kTiles];  // of query g, columns 2 t and 2 t + 1
 
   template <int kPage>
-  __device__ __forceinline__ void add_half_values() {
+  __device__ __forceinline__ void add_half_values(const std::byte* page) {
     const uint32_t b0 = exponents[2 * kPage], b1 = exponents[2 * kPage + 1];
-    const std::byte* values =
-        page(2 + kPage) + (lane / 16 * 8 + lane % 8) * Shape::kPitch + lane / 8 % 2 * 16;
+    const std::byte* values = page + (lane / 16 * 8 + lane % 8) * Shape::kPitch + lane / 8 % 2 * 16;
 #pragma unroll
     for (int m = 0; m < Shape::kDimTiles; ++m) {
       uint32_t v[4];
@@ -281,22 +280,26 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified> {
         for (int j = 0; j < 4; ++j) score[i][j] = 0;
       }
       wait_page<0>();
-      score_half<0>();
+      score_half<0>(page(0));
       replace_page<0>();
       wait_page<1>();
-      score_half<1>();
+      score_half<1>(page(1));
       replace_page<1>();
       own = exponentiate();
       constexpr uint32_t kOnes = 0x3c003c00U;
       mma_f16(sums, kOnes, kOnes, kOnes, kOnes, exponents[0], exponents[1]);
       mma_f16(sums, kOnes, kOnes, kOnes, kOnes, exponents[2], exponents[3]);
       wait_page<2>();
-      add_half_values<0>();
+      add_half_values<0>(page(2));
       replace_page<2>();
       wait_page<3>();
-      add_half_values<1>();
+      add_half_values<1>(page(3));
       __syncwarp();  // outputs take the place of pages
     }
+    store_sums();
+    return own;
+  }
+  __device__ __forceinline__ void store_sums() {
     if (g == 0) {
       shared.sums[warp][2 * t] = sums[0];
       shared.sums[warp][2 * t + 1] = sums[1];
@@ -312,7 +315,6 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified> {
         to[16 * m + 8 + g] = out[m][2 + e];
       }
     }
-    return own;
   }
 };
 

@@ -7,7 +7,7 @@ namespace spillway::cuda {
 namespace {
 
 // Contexts of 1, 15, 16, 17, 255, 256, 257, 1000 and one of more than 16 parts, in one batch; the
-// last two have longer parts where KV is quantized.
+// last two have longer parts where KV is quantized or shared by query heads.
 const std::vector<SequenceCase> kMixed = {{0, 1},   {14, 1},  {15, 1},  {16, 1},  {254, 1},
                                           {255, 1}, {256, 1}, {999, 1}, {4500, 1}};
 
@@ -101,6 +101,63 @@ TEST_P(AttentionDecodeTest, SeesOnlyTheWindow) {
 
 TEST_P(AttentionDecodeTest, TakesAFewRowsPerSequence) {
   check({.heads = 8, .kv_heads = 2, .head_dim = 128, .sequences = {{250, 5}, {0, 3}, {511, 2}}});
+}
+
+// Where KV is shared by query heads, F16 has parts of several turns: contexts around the ends of
+// turns and parts, and around those from which parts are longer.
+TEST_P(AttentionDecodeTest, GoesOverLongPartsInTurns) {
+  const std::vector<SequenceCase> ends = {{510, 4},  {767, 1},  {768, 1},  {799, 1},  {1022, 4},
+                                          {1279, 1}, {1535, 1}, {4094, 4}, {4351, 1}, {4999, 1}};
+  for (const int dim : {64, 80, 96, 128, 256}) {
+    SCOPED_TRACE(testing::Message() << "head dim " << dim);
+    check({.heads = 6, .kv_heads = 2, .head_dim = dim, .sequences = ends});
+    // So few blocks that each takes more of the shared memory.
+    check({.heads = 12, .kv_heads = 1, .head_dim = dim, .sequences = {{4900, 1}}});
+    if (HasFatalFailure()) return;
+  }
+  check({.dtype = DType::kBF16, .heads = 8, .kv_heads = 1, .head_dim = 128, .sequences = ends});
+}
+
+TEST_P(AttentionDecodeTest, SeesOnlyTheWindowInLongParts) {
+  for (const int window : {40, 513, 700, 1025, 4097, 4500}) {
+    SCOPED_TRACE(testing::Message() << "window " << window);
+    check({.heads = 16,
+           .kv_heads = 2,
+           .head_dim = 128,
+           .window = window,
+           .sequences = {{3, 1}, {600, 1}, {1022, 4}, {1300, 1}, {5000, 1}}},
+          0);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Scores that a later turn of a part cannot take as the turns before it did.
+TEST_P(AttentionDecodeTest, IsRightForTurnsOutsideTheRange) {
+  struct Shift {
+    const char* name;
+    float (*at)(int);
+  };
+  for (const Shift& shift : {
+           Shift{"a later turn above", [](int p) { return p / 256 % 4 == 2 ? 75.0F : 0.0F; }},
+           Shift{"a later turn below", [](int p) { return p / 256 % 4 == 1 ? -75.0F : 0.0F; }},
+           Shift{"a first turn above", [](int p) { return p / 256 % 4 == 0 ? 75.0F : 0.0F; }},
+           Shift{"one huge score", [](int p) { return p == 3000 ? 2000.0F : 0.0F; }},
+           Shift{"falling", [](int p) { return -0.5F * static_cast<float>(p); }},
+           Shift{"no weight in some turns",
+                 [](int p) { return p / 256 % 2 == 0 ? -INFINITY : 0.0F; }},
+           Shift{"no weight in a whole part", [](int p) { return p < 1024 ? -INFINITY : 0.0F; }},
+       }) {
+    for (const int dim : {64, 128}) {
+      SCOPED_TRACE(testing::Message() << shift.name << ", head dim " << dim);
+      check({.heads = 10,
+             .kv_heads = 2,
+             .head_dim = dim,
+             .score_size = 0.5F,
+             .sequences = {{1500, 1}, {4400, 1}},
+             .shift = shift.at});
+      if (HasFatalFailure()) return;
+    }
+  }
 }
 
 // Scores far outside the range of the unified maximum: the parts that have them are computed again.

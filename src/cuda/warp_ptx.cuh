@@ -84,6 +84,15 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&x)[4], const
                : "memory");
 }
 
+// An 8x8 matrix of 16-bit elements of which lanes have elements (g, 2t..2t+1), transposed.
+__device__ __forceinline__ uint32_t transposed(uint32_t x) {
+  uint32_t y = 0;
+#if __CUDA_ARCH__ >= 800
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+#endif
+  return y;
+}
+
 // Copies 16 bytes to shared memory in the background, or zeros when `copy` is false.
 template <bool kOnce = false>
 __device__ __forceinline__ void copy_async16(void* to, const void* from, bool copy) {

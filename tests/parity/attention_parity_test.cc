@@ -46,6 +46,14 @@ TEST_P(AttentionParityTest, DecodeMatchesDoublePrecision) {
   }
 }
 
+// Where kernels take long contexts in longer parts.
+TEST_P(AttentionParityTest, LongContextsOfGroupsMatchDoublePrecision) {
+  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+    check({.heads = 8, .kv_heads = 1, .head_dim = 128, .type = type},
+          {{511, 1}, {512, 1}, {770, 1}, {1024, 1}, {4095, 1}, {4096, 1}, {4610, 1}});
+  }
+}
+
 TEST_P(AttentionParityTest, HandlesGroupsOfHeadsAndOddHeadSizes) {
   for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {9, 3}, {8, 1}, {32, 4}, {5, 5}}) {
     for (const int head_dim : {16, 40, 72, 80, 128, 5}) {
