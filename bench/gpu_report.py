@@ -96,7 +96,7 @@ def ceilings_and_linear(report):
 def decode(report):
     def share(result, context):
         step = result["decode_s"] / (result["gen_len"] - 1)
-        bytes_each = {"Q4_0": 18 / 32, "G4": 36 / 64, "Q4_K": 144 / 256, "Q8_0": 34 / 32}.get(result["weight_type"], 2)
+        bytes_each = {"Q4_0": 18 / 32, "G4": 36 / 64, "Q4_K": 144 / 256, "Q6_K": 210 / 256, "Q8_0": 34 / 32}.get(result["weight_type"], 2)
         weights = LLAMA["multiplied"] * bytes_each
         return (weights + LLAMA["kv_bytes_per_token"] * context * result["batch"]) / step / report.hbm
 
@@ -113,7 +113,7 @@ def decode(report):
     one("decode 7B F16, batch 1, depth 8192", ">= 210 tok/s", lambda s, u: s >= 210, "dummy:llama-2-7b", 8192, 32)
     one("decode 7B Q4_0, batch 1", ">= 530 tok/s", lambda s, u: s >= 530, "dummy:llama-2-7b:q4_0", 64, 128)
     one("decode 7B G4 (group 64), batch 1", ">= 530 tok/s", lambda s, u: s >= 530, "dummy:llama-2-7b:g4", 64, 128)
-    for model in ("q4_k", "q8_0"):
+    for model in ("q4_k", "q6_k", "q8_0"):
         one(f"decode 7B {model.upper()}, batch 1", "-", lambda s, u: None, f"dummy:llama-2-7b:{model}", 64, 128)
     for batch in (32, 128):
         result = report.bench("dummy:llama-2-7b", 1008, 32, batch)
@@ -224,6 +224,7 @@ def ablations(report):
     print("  ablation, 7B F16, context 64-128: tok/s at batch 1 / 8")
     for name, environment in (
             ("all of it", {}), ("without the walk (batch 1 op by op)", {"SPILLWAY_CUDA_WITHOUT": "walk"}),
+            ("the walk dealt evenly", {"SPILLWAY_CUDA_WITHOUT": "shares"}),
             ("without CUDA graphs", {"SPILLWAY_CUDA_WITHOUT": "graphs"}),
             ("without overlapping launches", {"SPILLWAY_NO_OVERLAPPING_LAUNCHES": "1"}),
             ("without GEMV (flat GEMM from 1 token)", {"SPILLWAY_CUDA_WITHOUT": "gemv"}),

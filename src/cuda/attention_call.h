@@ -14,6 +14,9 @@ struct AttentionCall {
   KvLayerView kv;
   BatchView batch;
   AttentionParams params;
+  // Rows that the step computes, in this call and in others; 0: any number, and where rows are cut
+  // must not depend on it.
+  int together = 0;
 };
 
 // Throws kInternal for shapes or types that the kernels do not take.

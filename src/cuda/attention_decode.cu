@@ -8,6 +8,7 @@
 #include "cuda/attention_decode_mma.cuh"
 #include "cuda/attention_decode_turns.cuh"
 #include "cuda/attention_rows.cuh"
+#include "cuda/gpu_shape.h"
 #include "cuda/launch.cuh"
 
 namespace spillway::cuda {
@@ -271,12 +272,24 @@ void launch_mma(KvType type, const DecodeArgs& a, bool unified, cudaStream_t str
 }
 
 // The most parts that a row has whose tokens would be in so many parts of kPartTokens.
-int most_long_parts(int parts) {
-  constexpr int kTwo = kTwoFrom / kPartTokens, kFour = kFourFrom / kPartTokens;
-  int most = std::min(parts, kTwo + 1);
-  if (parts > kTwo) most = std::max(most, std::min(parts / 2 + 1, kFour / 2 + 1));
-  if (parts > kFour) most = std::max(most, (parts + 2) / 4 + 1);
+int most_long_parts(int parts, const DecodeArgs& a) {
+  const int two = a.two_from / kPartTokens, four = a.four_from / kPartTokens;
+  int most = std::min(parts, two + 1);
+  if (parts > two) most = std::max(most, std::min(parts / 2 + 1, four / 2 + 1));
+  if (parts > four) most = std::max(most, (parts + 2) / 4 + 1);
   return most;
+}
+
+// Rows of F16 have long parts where enough blocks are left for the GPU with all rows of the step.
+void set_long_parts(DecodeArgs& a, int together) {
+  if (together == 0) return;
+  const int64_t row_tiles = int64_t{together} * a.tiles, sms = current_gpu().sms;
+  const auto from = [&](int64_t least, int tokens, int blocks_per_sm) {
+    const int64_t wanted = tokens * blocks_per_sm * sms / row_tiles / tokens * tokens;
+    return static_cast<int>(std::clamp<int64_t>(wanted, least, int64_t{1} << 28));
+  };
+  a.two_from = from(kTwoFrom, 2 * kPartTokens, 2);
+  a.four_from = from(kFourFrom, 4 * kPartTokens, 4);
 }
 
 template <KvType kType>
@@ -380,11 +393,12 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
   a.early = early;
   const bool by_rows = call.q.dtype == DType::kF32 || !has_tensor_cores() ||
                        !has_mma_kernel(call.kv.type, a.shape.head_dim);
-  // By the model's shape, not by the batch: see attention_decode.h.
+  // By the model's shape and the step, not by who else is in the call: see attention_decode.h.
   a.long_parts = !by_rows && (is_quantized(call.kv.type) || a.group > 1);
   if (a.long_parts) {
+    if (!is_quantized(call.kv.type)) set_long_parts(a, call.together);
     a.expected = max_parts * kPartTokens;
-    max_parts = a.max_parts = most_long_parts(max_parts);
+    max_parts = a.max_parts = most_long_parts(max_parts, a);
     a.by_max_parts = FastDivisor(a.max_parts);
   }
   if (max_parts > 1) {

@@ -2,10 +2,11 @@
 // Decode attention: few rows per sequence, each over all of its context.
 //
 // A row is split at positions that are multiples of 256, of 512 or 1024 where it sees more than 512
-// or 4096 tokens that are quantized or that query heads share; a block computes one part for up to
-// 8 query heads that share a kv head, and a small launch behind merges the parts in a fixed order.
-// So a row's result depends neither on the batch nor on where pages lie. Lengths are read on the
-// GPU: a captured launch serves all steps whose contexts fit into max_parts.
+// or 4096 tokens that are quantized or, in a step with rows enough (AttentionCall::together), that
+// query heads share; a block computes one part for up to 8 query heads that share a kv head, and a
+// small launch behind merges the parts in a fixed order. So a row's result depends neither on who
+// else is in the call nor on where pages lie. Lengths are read on the GPU: a captured launch serves
+// all steps whose contexts fit into max_parts.
 //
 // With a unified maximum (FlashDecoding++, section 3) parts are sums of exp(score - phi) that just
 // add up; 32 tokens (of int4, 64) whose largest score is outside the range take that instead, and

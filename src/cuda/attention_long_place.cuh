@@ -22,7 +22,7 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, LongPartPlace& p
   p.part = static_cast<int>(part);
   // On their way together with the lengths, as long as these are such that they are the right ones.
   const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
-  const int expected = part_shift(true, a.expected);
+  const int expected = part_shift(a, a.expected);
   const int early = (p.part << expected) / kKvBlockTokens + own;
 #pragma unroll
   for (int i = 0; i < kBlocks; ++i)
@@ -32,7 +32,7 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, LongPartPlace& p
   p.start = a.batch.start[p.sequence];
   p.end = p.start + static_cast<int>(r) + 1;
   p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
-  const int shift = part_shift(true, p.end - p.begin);
+  const int shift = part_shift(a, p.end - p.begin);
   p.first_part = p.begin >> shift;
   p.parts = ((p.end - 1) >> shift) + 1 - p.first_part;
   if (p.part >= p.parts) return false;

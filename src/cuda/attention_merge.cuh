@@ -35,8 +35,9 @@ struct DecodeArgs : AttentionArgs {
   FastDivisor by_tiles = {}, by_max_rows = {}, by_max_parts = {}, by_tiles_per_head = {};
   bool whole_rows = false;  // one block goes over all parts: nothing to merge
   bool long_parts = false;  // see part_shift()
-  int expected = 0;         // tokens that the longest row sees, or more
-  bool early = false;       // read batch and KV of earlier steps before wait_for_previous()
+  int two_from = kTwoFrom, four_from = kFourFrom;
+  int expected = 0;    // tokens that the longest row sees, or more
+  bool early = false;  // read batch and KV of earlier steps before wait_for_previous()
   // Of the unified maximum: where largest scores may lie, in scale_log2's unit.
   float low = 0, high = 0;
   float reference = 0;     // then exponents are 2^(score - reference)
@@ -47,10 +48,10 @@ struct DecodeArgs : AttentionArgs {
 };
 
 // Parts of a row that sees so many tokens have 2^this tokens.
-__device__ __forceinline__ int part_shift(bool long_parts, int seen) {
+__device__ __forceinline__ int part_shift(const DecodeArgs& a, int seen) {
   constexpr int kShift = 8;
   static_assert(1 << kShift == kPartTokens);
-  return kShift + (long_parts ? (seen > kTwoFrom) + (seen > kFourFrom) : 0);
+  return kShift + (a.long_parts ? (seen > a.two_from) + (seen > a.four_from) : 0);
 }
 
 // What a block works at.
@@ -182,7 +183,7 @@ struct RowParts {
     const int rows = a.batch.rows[sequence], end = a.batch.start[sequence] + r + 1;
     row = a.batch.first_row[sequence] + r;
     const int begin = a.window > 0 ? max(0, end - a.window) : 0;
-    const int shift = part_shift(a.long_parts, end - begin);
+    const int shift = part_shift(a, end - begin);
     if (r < rows) parts = ((end - 1) >> shift) + 1 - (begin >> shift);
     const int in_group = head % a.group, tile_in_head = in_group / kTileQueries;
     const int tile = head / a.group * (a.tiles / a.kv_heads) + tile_in_head;

@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) copy_few_kernel(uint4* to, const uint4* from, size_t words) {
+__global__ void __launch_bounds__(kThreads)
+    copy_few_kernel(uint4* to, const uint4* from, size_t words) {
   wait_for_previous();
   // Nobody starts before it ends: kernels behind it read tables before they wait.
   for (size_t i = threadIdx.x; i < words; i += kThreads) to[i] = from[i];

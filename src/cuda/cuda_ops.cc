@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "cuda/attention_decode.h"
@@ -29,6 +30,9 @@ const float* f32_vector(const WeightView& w) {
   return reinterpret_cast<const float*>(w.data);
 }
 
+// So many are timed: all blocks have work in most.
+constexpr int kTimedPhases = 40;
+
 BatchView without_first(BatchView batch, int sequences) {
   batch.sequences -= sequences;
   batch.first_row += sequences;
@@ -47,9 +51,10 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       gpu_(current_gpu()),
       tables_(device, stream),
       graphs_(stream),
-      left_out_{is_left_out("graphs"), is_left_out("gemv"), is_left_out("flat"),
-                is_left_out("unified"), is_left_out("walk")},
-      walk_(gpu_) {}
+      left_out_{is_left_out("graphs"),  is_left_out("gemv"), is_left_out("flat"),
+                is_left_out("unified"), is_left_out("walk"), is_left_out("shares")},
+      walk_(gpu_),
+      walk_shares_(gpu_.sms) {}
 
 CudaOps::~CudaOps() = default;
 
@@ -91,6 +96,7 @@ void CudaOps::prepare(const StepLimits& limits) {
 
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
   const StepShape shape = tables_.upload(batch);
+  step_tokens_ = shape.tokens;
   // Several tokens: only where every matrix has a kernel for it (plan_overlapping). The others'
   // were 4-19% slower with their next one waiting beside them.
   const bool several =
@@ -102,6 +108,7 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   walking_ = shape.tokens == 1 && batch.layer_type && !deterministic_ && !left_out_.walk &&
              !left_out_.gemv && TokenWalk::serves(gpu_, *batch.layer_type);
   collecting_ = walking_ && batch.program != 0;
+  if (collecting_) share_walk();
   const auto walk_body = [&] {
     body();
     launch_walk(/*step_ends=*/true);
@@ -116,9 +123,11 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   } catch (...) {
     walk_ = TokenWalk(gpu_);
     walking_ = collecting_ = false;
+    step_tokens_ = 0;
     throw;
   }
   walking_ = collecting_ = false;
+  step_tokens_ = 0;
   tables_.end_step();
 }
 
@@ -138,11 +147,23 @@ bool CudaOps::try_walk(const std::function<bool()>& add) {
   return added;
 }
 
+void CudaOps::share_walk() {
+  if (!std::exchange(walk_timed_, false) || walk_shares_.settled() || left_out_.shares) return;
+  std::vector<WalkTimes> times(static_cast<size_t>(gpu_.sms));
+  SPW_CUDA_CHECK(cudaMemcpyAsync(times.data(), walk_scratch_.data() + TokenWalk::times_at(gpu_),
+                                 times.size() * sizeof(WalkTimes), cudaMemcpyDeviceToHost,
+                                 stream_));
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  walk_shares_.update(times);
+  ++generation_;  // what was recorded deals otherwise
+}
+
 void CudaOps::launch_walk(bool step_ends) {
   if (!walking_) return;
   if (!walk_.empty()) {
     const size_t bytes = TokenWalk::scratch_bytes(gpu_);
-    walk_.launch(grown(walk_scratch_, bytes, /*zeroed=*/true), stream_);
+    walk_timed_ = walk_.phases() >= kTimedPhases;
+    walk_.launch(walk_shares_, grown(walk_scratch_, bytes, /*zeroed=*/true), stream_);
   }
   const auto [copy, norm] = walk_.take_deferred(step_ends);
   if (copy) cuda::gather_rows(copy->x, nullptr, copy->out, stream_);
@@ -226,7 +247,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   StepShape shape;
   BatchView batch = tables_.device_of(spans, shape);
   SPW_ASSERT(!shape.values_at_home || params.top_k > 0);
-  AttentionCall call{q, out, kv, batch, params};
+  AttentionCall call{q, out, kv, batch, params, deterministic_ ? 0 : step_tokens_};
   if (try_walk([&] { return walk_.add_attention(call); })) return;
   const cudaStream_t stream = queue();
   if (params.top_k > 0 && shape.decoding > 0) {

@@ -120,8 +120,7 @@ void StepTables::send(size_t begin, size_t end) {
   std::byte* const to = memory_.data() + begin * sizeof(int32_t);
   const auto* const from = static_cast<const std::byte*>(pinned_.get()) + begin * sizeof(int32_t);
   const size_t bytes = (end - begin) * sizeof(int32_t);
-  static const bool by_engine = getenv("SPILLWAY_TABLES") != nullptr;
-  if (bytes <= kFewBytes && !by_engine) {
+  if (bytes <= kFewBytes) {
     copy_few(to, from, bytes, stream_);
   } else {
     SPW_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));

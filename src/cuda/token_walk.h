@@ -25,6 +25,7 @@
 #include "cuda/kv_append.h"
 #include "cuda/linear.h"
 #include "cuda/token_walk_args.h"
+#include "cuda/token_walk_shares.h"
 
 namespace spillway::cuda {
 
@@ -52,6 +53,8 @@ class TokenWalk {
   static bool serves(const GpuShape& gpu, DType weights);
   // For what blocks hand to each other: zeroed when allocated, left so.
   static size_t scratch_bytes(const GpuShape& gpu);
+  // Where in it the last walk's WalkTimes are, one for each multiprocessor.
+  static size_t times_at(const GpuShape& gpu);
 
   bool add_linear(const LinearCall& call);
   bool add_append(const LinearCall& call, const AppendCall& append);
@@ -60,7 +63,8 @@ class TokenWalk {
   bool defer_copy(const DeferredCopy& copy);  // one row
 
   bool empty() const { return walk_.count == 0; }
-  void launch(std::byte* scratch, cudaStream_t stream);
+  int phases() const { return walk_.count; }
+  void launch(const WalkShares& shares, std::byte* scratch, cudaStream_t stream);
 
   // What is deferred and not known to be needless, in this order, to be computed behind launch();
   // then nothing is. At a step's end nobody will read what a phase has read already.
@@ -90,7 +94,6 @@ class TokenWalk {
   DType values_ = DType::kF16;    // type of activations
   std::optional<DType> weights_;  // none: only attention so far
   Shared shared_;
-  int next_block_ = 0;
   Deferred deferred_;
   bool copy_read_ = false, norm_read_ = false;
   // Results that are not in memory and never will be: their input has changed.

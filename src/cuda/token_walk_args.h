@@ -37,10 +37,7 @@ struct WalkPhase {
   float norm_eps;
   int32_t n[3];
   int32_t k;
-  // Pairs of rows, or sets of groups, go round the blocks, the first to `first_block`: each has
-  // `pairs`, the first `more` of them one more.
-  int32_t pairs, more;
-  int32_t first_block;
+  int32_t pairs;  // of rows, or sets of groups, of all matrices
   WalkKind kind;
   Epilogue epilogue;
   NormKind norm;
@@ -69,6 +66,14 @@ struct WalkAttends {
   bool operator==(const WalkAttends&) const = default;
 };
 
+// Blocks whose shares of the work differ; on a GPU with more multiprocessors all have the same.
+inline constexpr int kWalkShares = 160;
+
+// How long a block took, in cycles, and how long it waited for others that computed linear layers.
+struct WalkTimes {
+  uint32_t total, waited;
+};
+
 // Words at the beginning of the scratch memory: the meeting's two, then who has come, by kv head
 // and chunk of its queries.
 inline constexpr int kMergesAt = 32;
@@ -78,7 +83,11 @@ struct Walk {
   WalkSequence sequence;
   WalkAppends appends;
   WalkAttends attends;
+  // Block b has pairs from (pairs * share_begin[b]) >> 16 on (token_walk_shares.h).
+  uint16_t share_begin[kWalkShares];
+  bool shared_evenly;  // share_begin says nothing
   std::byte* scratch;
+  WalkTimes* times;  // [blocks]
   int count;
   int x_bytes;  // of shared memory, for a phase's input
   int stages;   // of each warp's ring

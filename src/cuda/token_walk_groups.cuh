@@ -78,7 +78,7 @@ struct PackedWeights {
                                                   WalkRing<Pieces<D>, D>& ring, uint8_t* input,
                                                   Sums& sums) {
     const int thread = threadIdx.x, lane = thread % 32;
-    const BlockPairs sets(phase, seat);
+    const BlockPairs sets(walk, phase, seat);
     const int items = set_groups(phase.kind);
     const int blocks = WarpBlocks<Block>(phase.k, seat.warp).count;
     const GroupInput<Block> at(phase.k);

@@ -13,17 +13,22 @@ namespace spillway::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
-// All blocks have done `arrivals` / gridDim.x phases, and see what the others have written.
-__device__ __forceinline__ void meet(uint32_t* counter, uint32_t arrivals) {
+// All blocks have done `arrivals` / gridDim.x phases, and see what the others have written. Returns
+// the cycles it took, to the first thread.
+__device__ __forceinline__ uint32_t meet(uint32_t* counter, uint32_t arrivals) {
   __syncthreads();
+  uint32_t waited = 0;
   if (threadIdx.x == 0) {
+    const uint32_t begin = clock();
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
     uint32_t now = 0;
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
     } while (now < arrivals);
+    waited = static_cast<uint32_t>(clock()) - begin;
   }
   __syncthreads();
+  return waited;
 }
 
 template <class Weights, int D, int G>
@@ -38,10 +43,15 @@ __device__ __forceinline__ void walk_through(const Walk& walk) {
   uint8_t* const input = shared + kWalkWarps * ring_bytes;
   auto* const barriers = reinterpret_cast<uint64_t*>(input + walk.x_bytes);
   const WalkToken token = WalkToken::of(walk, G, seat.blocks);
+  WalkTimes times{static_cast<uint32_t>(clock()), 0};
   Ring ring(walk, token, seat, shared + seat.warp * ring_bytes, barriers + seat.warp * walk.stages);
   auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch);
   for (int i = 0; i < walk.count; ++i) {
-    if (i > 0) meet(counters, i * gridDim.x);
+    if (i > 0) {
+      const uint32_t waited = meet(counters, i * gridDim.x);
+      // Attention is not for all blocks.
+      if (walk.phases[i - 1].kind != WalkKind::kAttention) times.waited += waited;
+    }
     const WalkPhase& phase = walk.phases[i];
     if (phase.kind == WalkKind::kAttention) {
       attention_phase<typename Weights::Value, D, G>(walk, phase, token, ring, input);
@@ -50,6 +60,9 @@ __device__ __forceinline__ void walk_through(const Walk& walk) {
       if (i + 1 < walk.count) expect_norm(walk.phases[i + 1]);
       Weights::template multiply<D>(walk, phase, token, seat, ring, input, sums);
     }
+  }
+  if (threadIdx.x == 0) {
+    walk.times[blockIdx.x] = {static_cast<uint32_t>(clock()) - times.total, times.waited};
   }
   // Nobody looks at the first counter after having counted here.
   if (threadIdx.x == 0 && atomicAdd(counters + 1, 1) == gridDim.x - 1) {

@@ -3,6 +3,7 @@
 #include "cuda/token_walk_kernel.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "cuda/token_walk_groups.cuh"
 #include "cuda/token_walk_inl.cuh"
@@ -28,10 +29,16 @@ WeightShape shape_of(DType weights, int k) {
   switch (weights) {
     case DType::kQ4_0:
       return packed_shape<BlockQ4_0>(k);
+    case DType::kQ4_1:
+      return packed_shape<BlockQ4_1>(k);
     case DType::kG4:
       return packed_shape<BlockG4>(k);
+    case DType::kQ8_0:
+      return packed_shape<BlockQ8_0>(k);
     case DType::kQ4_K:
       return packed_shape<BlockQ4_K>(k);
+    case DType::kQ6_K:
+      return packed_shape<BlockQ6_K>(k);
     default:
       return {PairPieces<128>::kStageBytes, sizeof(PairSums), (2 * k + 127) / 128 * 128};
   }
@@ -40,8 +47,9 @@ WeightShape shape_of(DType weights, int k) {
 }  // namespace
 
 bool has_walk_kernel(DType weights) {
-  return weights == DType::kF16 || weights == DType::kBF16 || weights == DType::kQ4_0 ||
-         weights == DType::kG4 || weights == DType::kQ4_K;
+  constexpr DType kTypes[] = {DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1,
+                              DType::kG4,  DType::kQ8_0, DType::kQ4_K, DType::kQ6_K};
+  return std::ranges::find(kTypes, weights) != std::end(kTypes);
 }
 
 int walk_input_bytes(DType weights, int k) {
@@ -59,18 +67,28 @@ int walk_stages(const GpuShape& gpu, DType weights, int input_bytes) {
   return stages < kLeastStages ? 0 : stages;
 }
 
-size_t walk_scratch_bytes(const GpuShape& gpu) {
+size_t walk_times_at(const GpuShape& gpu) {
   return kScratchCounterBytes + static_cast<size_t>(gpu.sms) * sizeof(AttentionPart<128, 4>);
+}
+
+size_t walk_scratch_bytes(const GpuShape& gpu) {
+  return walk_times_at(gpu) + static_cast<size_t>(gpu.sms) * sizeof(WalkTimes);
 }
 
 void launch_walk(const Walk& walk, DType weights, const GpuShape& gpu, cudaStream_t stream) {
   switch (weights) {
     case DType::kQ4_0:
       return launch_walk_q4_0(walk, gpu, stream);
+    case DType::kQ4_1:
+      return launch_walk_q4_1(walk, gpu, stream);
     case DType::kG4:
       return launch_walk_g4(walk, gpu, stream);
+    case DType::kQ8_0:
+      return launch_walk_q8_0(walk, gpu, stream);
     case DType::kQ4_K:
       return launch_walk_q4_k(walk, gpu, stream);
+    case DType::kQ6_K:
+      return launch_walk_q6_k(walk, gpu, stream);
     case DType::kBF16:
       return launch_walk_of<PlainWeights<__nv_bfloat16>, PairPieces<128>>(walk, gpu, stream);
     default:

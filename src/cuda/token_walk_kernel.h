@@ -18,13 +18,17 @@ bool has_walk_kernel(DType weights);
 int walk_input_bytes(DType weights, int k);
 int walk_stages(const GpuShape& gpu, DType weights, int input_bytes);
 size_t walk_scratch_bytes(const GpuShape& gpu);
+size_t walk_times_at(const GpuShape& gpu);  // of Walk::times in it
 
 // All of its phases. Throws kDevice when the launch is refused.
 void launch_walk(const Walk& walk, DType weights, const GpuShape& gpu, cudaStream_t stream);
 
-// The same for one type each: token_walk_four.cu, token_walk_k.cu.
+// The same for one type each: token_walk_four.cu, _eight.cu, _k.cu.
 void launch_walk_q4_0(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
+void launch_walk_q4_1(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
 void launch_walk_g4(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
+void launch_walk_q8_0(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
 void launch_walk_q4_k(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
+void launch_walk_q6_k(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
 
 }  // namespace spillway::cuda

@@ -66,7 +66,7 @@ __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& 
                                              WalkRing<PairPieces<D>, D>& ring, const T* x,
                                              PairSums& sums) {
   const int thread = threadIdx.x, lane = thread % 32;
-  const BlockPairs pairs(phase, seat);
+  const BlockPairs pairs(walk, phase, seat);
   const WarpColumns columns(phase.k, seat.warp);
   x += columns.first;
   // Where a warp's columns are one whole piece, it holds its part of x.

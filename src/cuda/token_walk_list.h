@@ -104,16 +104,23 @@ constexpr RowPair pair_of(const WalkPhase& phase, bool interleaved, int index) {
   return {part, {2 * index, 2 * index + 1}};
 }
 
-// The pairs, or sets of groups, of a phase that are a block's: first + i * blocks for i < count. Of
-// pairs, warps of its first kColumnWarps take those of even i, the others those of odd i.
+// The pairs, or sets of groups, of a phase that are a block's: first + i for i < count. Of pairs,
+// warps of its first kColumnWarps take those of even i, the others those of odd i.
 struct BlockPairs {
-  int first, count, blocks;
-  constexpr BlockPairs(const WalkPhase& phase, const WalkSeat& seat) : blocks(seat.blocks) {
-    const int from_first = seat.block - phase.first_block;
-    first = from_first < 0 ? from_first + blocks : from_first;
-    count = phase.pairs + (first < phase.more ? 1 : 0);
+  int first, count;
+  constexpr BlockPairs(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat)
+      : first(begin(walk, phase, seat, seat.block)),
+        count(begin(walk, phase, seat, seat.block + 1) - first) {}
+  constexpr int operator[](int i) const { return first + i; }
+
+ private:
+  static constexpr int begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat,
+                             int block) {
+    if (block == seat.blocks) return phase.pairs;
+    const auto pairs = static_cast<int64_t>(phase.pairs);
+    if (walk.shared_evenly) return static_cast<int>(pairs * block / seat.blocks);
+    return static_cast<int>((pairs * walk.share_begin[block]) >> 16);
   }
-  constexpr int operator[](int i) const { return first + i * blocks; }
 };
 constexpr int first_pair(int warp) { return warp / kColumnWarps; }
 
@@ -139,7 +146,7 @@ class PairPieces {
 
   // Whether there is anything for this warp.
   constexpr bool begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
-    const BlockPairs pairs(phase, seat);
+    const BlockPairs pairs(walk, phase, seat);
     const int first = first_pair(seat.warp);
     left_ = (pairs.count - first + kRowWarps - 1) / kRowWarps;
     row_bytes_ = 2 * WarpColumns(phase.k, seat.warp).count;
@@ -149,7 +156,7 @@ class PairPieces {
     const bool gated = phase.kind == WalkKind::kGated;
     const bool even =
         gated || (phase.kind == WalkKind::kLinear && phase.n[1] == 0 && phase.n[0] % 2 == 0);
-    stride_ = even ? int64_t{2} * phase.k * (gated ? 1 : 2) * kRowWarps * seat.blocks : 0;
+    stride_ = even ? int64_t{2} * phase.k * (gated ? 1 : 2) * kRowWarps : 0;
     at_ = 0;
     set_rows(walk, phase, seat);
     return true;
@@ -164,7 +171,7 @@ class PairPieces {
     if (at_ < row_bytes_) return true;
     at_ = 0;
     if (--left_ == 0) return false;
-    index_ += kRowWarps * seat.blocks;
+    index_ += kRowWarps;
     if (stride_ == 0) {
       set_rows(walk, phase, seat);
     } else {
@@ -249,7 +256,7 @@ class GroupPieces {
   static_assert(kStageBytes >= kCopyBytes);
 
   constexpr bool begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
-    const BlockPairs sets(phase, seat);
+    const BlockPairs sets(walk, phase, seat);
     left_ = sets.count;
     slice_bytes_ = WarpBlocks<Block>(phase.k, seat.warp).count * kBlockBytes;
     if (left_ <= 0 || slice_bytes_ == 0) return false;
@@ -268,7 +275,7 @@ class GroupPieces {
     at_ = 0;
     if (++item_ == set_groups(phase.kind)) {
       item_ = 0;
-      set_ += seat.blocks;
+      ++set_;
       if (--left_ == 0) return false;
     }
     set_group(walk, phase, seat);

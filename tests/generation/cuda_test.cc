@@ -96,7 +96,8 @@ TEST_F(CudaGenerationTest, WalksOfOneTokenComputeTheLogitsOfTheCpu) {
 TEST_F(CudaGenerationTest, WalksOverPackedWeightsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
   for (const std::string kind : {"llama-64-wide", "opt-64-wide", "llama-128-wide"}) {
-    for (const DType type : {DType::kQ4_0, DType::kG4, DType::kQ4_K}) {
+    for (const DType type :
+         {DType::kQ4_0, DType::kQ4_1, DType::kG4, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
       TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type), by_op = on_gpu(kind, type);
       by_op.device.ops().set_deterministic(true);
       const Rows walked = all_logits(gpu, ids, 1, KvType::kF16);

@@ -124,6 +124,25 @@ class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
     return result;
   }
 
+  void check_chunks(KvType type) const {
+    const auto devices = deterministic_devices(GetParam());
+    for (const int window : {0, 90}) {
+      const auto reference = run(*devices[0], kTokens, window, type);
+      for (size_t which = 0; which < devices.size(); ++which) {
+        TestDevice& device = *devices[which];
+        const testing::Message where = testing::Message()
+                                       << "device " << which << ", window " << window << ", "
+                                       << kv_type_name(type) << ", chunks of ";
+        for (const int32_t chunk : {1, 64, 256, 290}) {
+          if (chunk == 1 && which != devices.size() / 2) continue;  // these take long
+          ASSERT_TRUE(same_bits(run(device, chunk, window, type), reference)) << where << chunk;
+        }
+        ASSERT_TRUE(same_bits(run_in_company(device, 7, window, type, 40), reference))
+            << where << "7, in company";
+      }
+    }
+  }
+
  private:
   const std::vector<float> q_ = random_floats(kTokens * kQWidth, 1);
   const std::vector<float> k_ = random_floats(kTokens * kKvWidth, 2);
@@ -154,25 +173,17 @@ TEST_P(AttentionInvarianceTest, APromptHasTheSameBitsHoweverItIsShared) {
   }
 }
 
-TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABit) {
-  const auto devices = deterministic_devices(GetParam());
-  for (const KvType type : kAllKvTypes) {
-    for (const int window : {0, 90}) {
-      const auto reference = run(*devices[0], kTokens, window, type);
-      for (size_t which = 0; which < devices.size(); ++which) {
-        TestDevice& device = *devices[which];
-        const testing::Message where = testing::Message()
-                                       << "device " << which << ", window " << window << ", "
-                                       << kv_type_name(type) << ", chunks of ";
-        for (const int32_t chunk : {1, 64, 256, 290}) {
-          if (chunk == 1 && which != devices.size() / 2) continue;  // these take long
-          ASSERT_TRUE(same_bits(run(device, chunk, window, type), reference)) << where << chunk;
-        }
-        ASSERT_TRUE(same_bits(run_in_company(device, 7, window, type, 40), reference))
-            << where << "7, in company";
-      }
-    }
-  }
+TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABitOfF32) {
+  check_chunks(KvType::kF32);
+}
+TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABitOfF16) {
+  check_chunks(KvType::kF16);
+}
+TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABitOfInt8) {
+  check_chunks(KvType::kInt8);
+}
+TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABitOfInt4) {
+  check_chunks(KvType::kInt4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, AttentionInvarianceTest, testing::ValuesIn(device_kinds()),
