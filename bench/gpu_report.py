@@ -224,7 +224,6 @@ def ablations(report):
     print("  ablation, 7B F16, context 64-128: tok/s at batch 1 / 8")
     for name, environment in (
             ("all of it", {}), ("without the walk (batch 1 op by op)", {"SPILLWAY_CUDA_WITHOUT": "walk"}),
-            ("the walk dealt evenly", {"SPILLWAY_CUDA_WITHOUT": "shares"}),
             ("without CUDA graphs", {"SPILLWAY_CUDA_WITHOUT": "graphs"}),
             ("without overlapping launches", {"SPILLWAY_NO_OVERLAPPING_LAUNCHES": "1"}),
             ("without GEMV (flat GEMM from 1 token)", {"SPILLWAY_CUDA_WITHOUT": "gemv"}),

@@ -46,6 +46,20 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
         : "memory");
   }
 }
+// Whether that phase is over, without waiting for it.
+__device__ __forceinline__ bool try_barrier(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 // `bytes` that are read once; both places 16-byte aligned, bytes a multiple of 16.
 __device__ __forceinline__ void copy_once(uint32_t to, const void* from, uint32_t bytes,
                                           uint32_t barrier) {

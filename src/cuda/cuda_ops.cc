@@ -30,9 +30,6 @@ const float* f32_vector(const WeightView& w) {
   return reinterpret_cast<const float*>(w.data);
 }
 
-// So many are timed: all blocks have work in most.
-constexpr int kTimedPhases = 40;
-
 BatchView without_first(BatchView batch, int sequences) {
   batch.sequences -= sequences;
   batch.first_row += sequences;
@@ -51,10 +48,9 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       gpu_(current_gpu()),
       tables_(device, stream),
       graphs_(stream),
-      left_out_{is_left_out("graphs"),  is_left_out("gemv"), is_left_out("flat"),
-                is_left_out("unified"), is_left_out("walk"), is_left_out("shares")},
-      walk_(gpu_),
-      walk_shares_(gpu_.sms) {}
+      left_out_{is_left_out("graphs"), is_left_out("gemv"), is_left_out("flat"),
+                is_left_out("unified"), is_left_out("walk")},
+      walk_(gpu_) {}
 
 CudaOps::~CudaOps() = default;
 
@@ -108,7 +104,6 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   walking_ = shape.tokens == 1 && batch.layer_type && !deterministic_ && !left_out_.walk &&
              !left_out_.gemv && TokenWalk::serves(gpu_, *batch.layer_type);
   collecting_ = walking_ && batch.program != 0;
-  if (collecting_) share_walk();
   const auto walk_body = [&] {
     body();
     launch_walk(/*step_ends=*/true);
@@ -147,23 +142,11 @@ bool CudaOps::try_walk(const std::function<bool()>& add) {
   return added;
 }
 
-void CudaOps::share_walk() {
-  if (!std::exchange(walk_timed_, false) || walk_shares_.settled() || left_out_.shares) return;
-  std::vector<WalkTimes> times(static_cast<size_t>(gpu_.sms));
-  SPW_CUDA_CHECK(cudaMemcpyAsync(times.data(), walk_scratch_.data() + TokenWalk::times_at(gpu_),
-                                 times.size() * sizeof(WalkTimes), cudaMemcpyDeviceToHost,
-                                 stream_));
-  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  walk_shares_.update(times);
-  ++generation_;  // what was recorded deals otherwise
-}
-
 void CudaOps::launch_walk(bool step_ends) {
   if (!walking_) return;
   if (!walk_.empty()) {
     const size_t bytes = TokenWalk::scratch_bytes(gpu_);
-    walk_timed_ = walk_.phases() >= kTimedPhases;
-    walk_.launch(walk_shares_, grown(walk_scratch_, bytes, /*zeroed=*/true), stream_);
+    walk_.launch(grown(walk_scratch_, bytes, /*zeroed=*/true), stream_);
   }
   const auto [copy, norm] = walk_.take_deferred(step_ends);
   if (copy) cuda::gather_rows(copy->x, nullptr, copy->out, stream_);

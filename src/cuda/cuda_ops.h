@@ -75,8 +75,6 @@ class CudaOps final : public Ops {
   // Whether the op that `add` gives to the walk is done with that.
   bool try_walk(const std::function<bool()>& add);
   void launch_walk(bool step_ends);
-  // Deals the next walk as the last one suggests; while that is of use.
-  void share_walk();
 
   // Memory that grows to the largest size asked for; growing waits for the queue, and voids what
   // was recorded.
@@ -104,12 +102,10 @@ class CudaOps final : public Ops {
   GraphCache graphs_;
   // Techniques that are off, to measure what each brings: SPILLWAY_CUDA_WITHOUT=graphs,gemv,...
   struct LeftOut {
-    bool graphs, gemv, flat, unified, walk, shares;
+    bool graphs, gemv, flat, unified, walk;
   } left_out_;
   int step_tokens_ = 0;  // 0: no step
   TokenWalk walk_;
-  WalkShares walk_shares_;
-  bool walk_timed_ = false;  // the last walk went through many phases
   bool walking_ = false;     // a step of one token: ops are phases of walks
   bool collecting_ = false;  // of one walk, launched when the step ends or an op is not for it
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing

@@ -3,6 +3,7 @@
 // block has fewer, so that all kernels that norm give the same bits.
 #pragma once
 
+#include "cuda/block_sync.cuh"
 #include "cuda/values.cuh"
 
 namespace spillway::cuda {
@@ -22,11 +23,11 @@ __device__ __forceinline__ float norm_sum(float (&values)[kNormThreads / Threads
     }
     if (threadIdx.x % 32 == 0) partial[(threadIdx.x + s * Threads) / 32] = values[s];
   }
-  __syncthreads();
+  sync_first<Threads>();
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kNormWarps; ++i) sum += partial[i];
-  __syncthreads();  // partial may be written again
+  sync_first<Threads>();  // partial may be written again
   return sum;
 }
 

@@ -48,8 +48,6 @@ WalkSequence sequence_of(const BatchView& batch, const KvLayerView& kv) {
 
 TokenWalk::TokenWalk(const GpuShape& gpu) : gpu_(gpu) {}
 
-size_t TokenWalk::times_at(const GpuShape& gpu) { return walk_times_at(gpu); }
-
 bool TokenWalk::serves(const GpuShape& gpu, DType weights) {
   return has_walk_kernel(weights) && walk_stages(gpu, weights, walk_input_bytes(weights, 0)) > 0;
 }
@@ -252,14 +250,12 @@ bool TokenWalk::add_attention(const AttentionCall& call) {
   return true;
 }
 
-void TokenWalk::launch(const WalkShares& shares, std::byte* scratch, cudaStream_t stream) {
+void TokenWalk::launch(std::byte* scratch, cudaStream_t stream) {
   if (walk_.count == 0) return;
-  shares.apply(walk_);
   walk_.sequence = shared_.sequence.value_or(WalkSequence());
   walk_.appends = shared_.appends.value_or(WalkAppends());
   walk_.attends = shared_.attends.value_or(WalkAttends());
   walk_.scratch = scratch;
-  walk_.times = reinterpret_cast<WalkTimes*>(scratch + walk_times_at(gpu_));
   const DType weights = weights_.value_or(values_);
   walk_.stages = walk_stages(gpu_, weights, walk_.x_bytes);
   const Walk walk = std::exchange(walk_, {});

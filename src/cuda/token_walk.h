@@ -25,7 +25,6 @@
 #include "cuda/kv_append.h"
 #include "cuda/linear.h"
 #include "cuda/token_walk_args.h"
-#include "cuda/token_walk_shares.h"
 
 namespace spillway::cuda {
 
@@ -53,8 +52,6 @@ class TokenWalk {
   static bool serves(const GpuShape& gpu, DType weights);
   // For what blocks hand to each other: zeroed when allocated, left so.
   static size_t scratch_bytes(const GpuShape& gpu);
-  // Where in it the last walk's WalkTimes are, one for each multiprocessor.
-  static size_t times_at(const GpuShape& gpu);
 
   bool add_linear(const LinearCall& call);
   bool add_append(const LinearCall& call, const AppendCall& append);
@@ -63,8 +60,7 @@ class TokenWalk {
   bool defer_copy(const DeferredCopy& copy);  // one row
 
   bool empty() const { return walk_.count == 0; }
-  int phases() const { return walk_.count; }
-  void launch(const WalkShares& shares, std::byte* scratch, cudaStream_t stream);
+  void launch(std::byte* scratch, cudaStream_t stream);
 
   // What is deferred and not known to be needless, in this order, to be computed behind launch();
   // then nothing is. At a step's end nobody will read what a phase has read already.

@@ -66,14 +66,6 @@ struct WalkAttends {
   bool operator==(const WalkAttends&) const = default;
 };
 
-// Blocks whose shares of the work differ; on a GPU with more multiprocessors all have the same.
-inline constexpr int kWalkShares = 160;
-
-// How long a block took, in cycles, and how long it waited for others that computed linear layers.
-struct WalkTimes {
-  uint32_t total, waited;
-};
-
 // Words at the beginning of the scratch memory: the meeting's two, then who has come, by kv head
 // and chunk of its queries.
 inline constexpr int kMergesAt = 32;
@@ -83,11 +75,7 @@ struct Walk {
   WalkSequence sequence;
   WalkAppends appends;
   WalkAttends attends;
-  // Block b has pairs from (pairs * share_begin[b]) >> 16 on (token_walk_shares.h).
-  uint16_t share_begin[kWalkShares];
-  bool shared_evenly;  // share_begin says nothing
   std::byte* scratch;
-  WalkTimes* times;  // [blocks]
   int count;
   int x_bytes;  // of shared memory, for a phase's input
   int stages;   // of each warp's ring

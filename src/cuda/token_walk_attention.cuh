@@ -195,9 +195,9 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const 
           token.block * s.block_bytes + static_cast<int64_t>(head) * (kKvBlockTokens * D * 2);
       loads.load_page(phase, at, last_tokens);
     }
-    if (item != static_cast<int>(blockIdx.x)) __syncthreads();  // mem was read
+    if (item != static_cast<int>(blockIdx.x)) sync_walkers();  // mem was read
     loads.store(mem, full < pages);
-    __syncthreads();
+    sync_walkers();
     WarpQueries<T, D, G> mine;
     mine.clear();
     for (int page = warp; page < pages; page += kWalkWarps) {
@@ -218,7 +218,7 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const 
       for (int d = 0; d < D / 32; ++d) mem.out[warp][g][lane * (D / 32) + d] = mine.out[g][d];
       if (lane == 0) mem.max[warp][g] = mine.max[g], mem.sum[warp][g] = mine.sum[g];
     }
-    __syncthreads();
+    sync_walkers();
     for (int i = threadIdx.x; i < G * D; i += kWalkThreads) {
       const int g = i / D, d = i % D;
       float top = -INFINITY, sum = 0, out = 0;
@@ -239,13 +239,13 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const 
     }
     if (token.parts == 1) continue;
     __threadfence();
-    __syncthreads();
+    sync_walkers();
     if (threadIdx.x == 0) {
       mem.is_last = atomicAdd(counters + row, 1) == static_cast<uint32_t>(token.parts - 1);
       if (mem.is_last) counters[row] = 0;
       __threadfence();
     }
-    __syncthreads();
+    sync_walkers();
     if (!mem.is_last) continue;
     const AttentionPart<D, G>* const all = handed + row * token.parts;
     for (int i = threadIdx.x; i < queries * D; i += kWalkThreads) {

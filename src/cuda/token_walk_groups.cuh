@@ -66,7 +66,7 @@ struct PackedWeights {
     } else {
       __half* const normed = reinterpret_cast<__half*>(input + at.normed_at);
       take_normed(phase, normed, partial);
-      __syncthreads();
+      sync_walkers();
       stage_few_x<Block, 1, true>({normed, 0, 1}, first, tiles, x, sums, lane);
     }
     __syncwarp();
@@ -75,10 +75,10 @@ struct PackedWeights {
   template <int D>
   __device__ __forceinline__ static void multiply(const Walk& walk, const WalkPhase& phase,
                                                   const WalkToken& token, const WalkSeat& seat,
-                                                  WalkRing<Pieces<D>, D>& ring, uint8_t* input,
+                                                  WalkRing<Pieces<D>>& ring, uint8_t* input,
                                                   Sums& sums) {
     const int thread = threadIdx.x, lane = thread % 32;
-    const BlockPairs sets(walk, phase, seat);
+    const BlockPairs sets(phase, seat);
     const int items = set_groups(phase.kind);
     const int blocks = WarpBlocks<Block>(phase.k, seat.warp).count;
     const GroupInput<Block> at(phase.k);
@@ -107,7 +107,7 @@ struct PackedWeights {
           few.store(of[i - first][j][seat.warp]);
         }
       }
-      __syncthreads();
+      sync_walkers();
       if (seat.warp < kRoundSets) {
         float sum = 0;
 #pragma unroll

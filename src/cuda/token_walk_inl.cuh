@@ -8,50 +8,54 @@
 #include "cuda/token_walk_input.cuh"
 #include "cuda/token_walk_kernel.h"
 #include "cuda/token_walk_list.h"
+#include "cuda/wgmma.cuh"
 
 namespace spillway::cuda {
 
+// Beside the warps that compute, four of which one asks for copies: registers are handed over among
+// fours. All have 168 to begin with.
+inline constexpr int kWalkBlockThreads = kWalkThreads + 128;
+inline constexpr int kFeederRegisters = 56, kWalkerRegisters = 224;
+static_assert(kFeederRegisters + 2 * kWalkerRegisters == 3 * 168);
+
 #if __CUDA_ARCH__ >= 900
 
-// All blocks have done `arrivals` / gridDim.x phases, and see what the others have written. Returns
-// the cycles it took, to the first thread.
-__device__ __forceinline__ uint32_t meet(uint32_t* counter, uint32_t arrivals) {
-  __syncthreads();
-  uint32_t waited = 0;
+// All blocks have done `arrivals` / gridDim.x phases, and see what the others have written.
+__device__ __forceinline__ void meet(uint32_t* counter, uint32_t arrivals) {
+  sync_walkers();
   if (threadIdx.x == 0) {
-    const uint32_t begin = clock();
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
     uint32_t now = 0;
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
     } while (now < arrivals);
-    waited = static_cast<uint32_t>(clock()) - begin;
   }
-  __syncthreads();
-  return waited;
+  sync_walkers();
 }
 
 template <class Weights, int D, int G>
 __device__ __forceinline__ void walk_through(const Walk& walk) {
-  using Ring = WalkRing<typename Weights::template Pieces<D>, D>;
+  using Pieces = typename Weights::template Pieces<D>;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ float partial[kNormWarps];
   __shared__ typename Weights::Sums sums;
   const WalkSeat seat{static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
                       static_cast<int>(threadIdx.x) / 32};
-  const int ring_bytes = walk.stages * Ring::kStageBytes;
-  uint8_t* const input = shared + kWalkWarps * ring_bytes;
-  auto* const barriers = reinterpret_cast<uint64_t*>(input + walk.x_bytes);
+  uint8_t* const input = shared + kWalkWarps * walk.stages * Pieces::kStageBytes;
+  const WalkRings<Pieces> rings{shared, shared_address(input + walk.x_bytes), walk.stages};
+  if (threadIdx.x == 0) rings.init();
+  __syncthreads();
   const WalkToken token = WalkToken::of(walk, G, seat.blocks);
-  WalkTimes times{static_cast<uint32_t>(clock()), 0};
-  Ring ring(walk, token, seat, shared + seat.warp * ring_bytes, barriers + seat.warp * walk.stages);
+  if (seat.warp >= kWalkWarps) {
+    give_registers<kFeederRegisters>();
+    if (seat.warp == kWalkWarps) feed_rings<Pieces, D>(walk, token, seat, rings);
+    return;
+  }
+  take_registers<kWalkerRegisters>();
+  WalkRing<Pieces> ring(rings, seat.warp);
   auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch);
   for (int i = 0; i < walk.count; ++i) {
-    if (i > 0) {
-      const uint32_t waited = meet(counters, i * gridDim.x);
-      // Attention is not for all blocks.
-      if (walk.phases[i - 1].kind != WalkKind::kAttention) times.waited += waited;
-    }
+    if (i > 0) meet(counters, i * gridDim.x);
     const WalkPhase& phase = walk.phases[i];
     if (phase.kind == WalkKind::kAttention) {
       attention_phase<typename Weights::Value, D, G>(walk, phase, token, ring, input);
@@ -60,9 +64,6 @@ __device__ __forceinline__ void walk_through(const Walk& walk) {
       if (i + 1 < walk.count) expect_norm(walk.phases[i + 1]);
       Weights::template multiply<D>(walk, phase, token, seat, ring, input, sums);
     }
-  }
-  if (threadIdx.x == 0) {
-    walk.times[blockIdx.x] = {static_cast<uint32_t>(clock()) - times.total, times.waited};
   }
   // Nobody looks at the first counter after having counted here.
   if (threadIdx.x == 0 && atomicAdd(counters + 1, 1) == gridDim.x - 1) {
@@ -80,7 +81,8 @@ template <class Block>
 struct PackedWeights;
 
 template <class Weights, int D, int G>
-__global__ void __launch_bounds__(kWalkThreads, 1) walk_kernel(const __grid_constant__ Walk walk) {
+__global__ void __launch_bounds__(kWalkBlockThreads, 1)
+    walk_kernel(const __grid_constant__ Walk walk) {
 #if __CUDA_ARCH__ >= 900
   walk_through<Weights, D, G>(walk);
 #endif
@@ -101,7 +103,7 @@ void launch_walk_of(const Walk& walk, const GpuShape& gpu, cudaStream_t stream) 
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(gpu.sms));
-  config.blockDim = dim3(kWalkThreads);
+  config.blockDim = dim3(kWalkBlockThreads);
   config.dynamicSmemBytes = static_cast<size_t>(bytes);
   config.stream = stream;
   // Blocks wait for each other: all of them run, or none.

@@ -63,16 +63,12 @@ int walk_stages(const GpuShape& gpu, DType weights, int input_bytes) {
   const int left =
       gpu.shared_bytes - input_bytes - kWalkBarrierBytes - shape.declared_bytes - kNormBytes;
   const int stages =
-      std::min(left / (kWalkWarps * shape.stage_bytes), kWalkBarrierBytes / (8 * kWalkWarps));
+      std::min(left / (kWalkWarps * shape.stage_bytes), kWalkBarrierBytes / (16 * kWalkWarps));
   return stages < kLeastStages ? 0 : stages;
 }
 
-size_t walk_times_at(const GpuShape& gpu) {
-  return kScratchCounterBytes + static_cast<size_t>(gpu.sms) * sizeof(AttentionPart<128, 4>);
-}
-
 size_t walk_scratch_bytes(const GpuShape& gpu) {
-  return walk_times_at(gpu) + static_cast<size_t>(gpu.sms) * sizeof(WalkTimes);
+  return kScratchCounterBytes + static_cast<size_t>(gpu.sms) * sizeof(AttentionPart<128, 4>);
 }
 
 void launch_walk(const Walk& walk, DType weights, const GpuShape& gpu, cudaStream_t stream) {

@@ -18,7 +18,6 @@ bool has_walk_kernel(DType weights);
 int walk_input_bytes(DType weights, int k);
 int walk_stages(const GpuShape& gpu, DType weights, int input_bytes);
 size_t walk_scratch_bytes(const GpuShape& gpu);
-size_t walk_times_at(const GpuShape& gpu);  // of Walk::times in it
 
 // All of its phases. Throws kDevice when the launch is refused.
 void launch_walk(const Walk& walk, DType weights, const GpuShape& gpu, cudaStream_t stream);

@@ -63,10 +63,10 @@ __device__ __forceinline__ float sum_of_two(float a, float b) {
 template <class T, int D>
 __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& phase,
                                              const WalkToken& token, const WalkSeat& seat,
-                                             WalkRing<PairPieces<D>, D>& ring, const T* x,
+                                             WalkRing<PairPieces<D>>& ring, const T* x,
                                              PairSums& sums) {
   const int thread = threadIdx.x, lane = thread % 32;
-  const BlockPairs pairs(walk, phase, seat);
+  const BlockPairs pairs(phase, seat);
   const WarpColumns columns(phase.k, seat.warp);
   x += columns.first;
   // Where a warp's columns are one whole piece, it holds its part of x.
@@ -105,7 +105,7 @@ __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& 
       const float total = sum_of_two(sum[0][0] + sum[0][1], sum[1][0] + sum[1][1]);
       if (lane % 16 == 0) of[i - first][lane / 16][seat.warp % kColumnWarps] = total;
     }
-    __syncthreads();
+    sync_walkers();
     if (thread < 2 * kRoundPairs) {
       float sum = 0;
 #pragma unroll
@@ -134,13 +134,13 @@ struct PlainWeights {
     } else {
       take_normed(phase, x, partial);
     }
-    __syncthreads();
+    sync_walkers();
   }
 
   template <int D>
   __device__ __forceinline__ static void multiply(const Walk& walk, const WalkPhase& phase,
                                                   const WalkToken& token, const WalkSeat& seat,
-                                                  WalkRing<PairPieces<D>, D>& ring,
+                                                  WalkRing<PairPieces<D>>& ring,
                                                   const uint8_t* input, Sums& sums) {
     linear_phase(walk, phase, token, seat, ring, reinterpret_cast<const T*>(input), sums);
   }

@@ -33,10 +33,6 @@ class RandomWalk {
     attends.heads = attends.kv_heads * (chunk == 1 ? 1 : pick(1, 7));
     attends.window = pick(0, 2) == 0 ? pick(1, 100) : 0;
     walk_->appends.interleaved = pick(0, 1) == 0;
-    walk_->shared_evenly = pick(0, 1) == 0;
-    for (int i = 1; i < blocks_; ++i) {
-      walk_->share_begin[i] = static_cast<uint16_t>(pick(walk_->share_begin[i - 1], 65535));
-    }
     for (int i = 0; i < walk_->count; ++i) {
       walk_->phases[i].pairs = fill(walk_->phases[i], i, head_dim);
       pairs_.push_back(walk_->phases[i].pairs);
@@ -130,7 +126,7 @@ void expect_same_order(uint32_t seed) {
           if (testing::Test::HasFatalFailure()) return;
           continue;
         }
-        const BlockPairs pairs(walk, phase, seat);
+        const BlockPairs pairs(phase, seat);
         const WarpColumns columns(phase.k, warp);
         for (int p = first_pair(warp); p < pairs.count; p += kRowWarps) {
           const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, pairs[p]);
@@ -175,7 +171,7 @@ void expect_same_group_order(uint32_t seed) {
           if (testing::Test::HasFatalFailure()) return;
           continue;
         }
-        const BlockPairs sets(walk, phase, seat);
+        const BlockPairs sets(phase, seat);
         const WarpBlocks<Block> mine(phase.k, warp);
         const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
         for (int s = 0; s < sets.count; ++s) {
