@@ -6,10 +6,10 @@
 // kernel's begin, fetch the token's vector, and only then ask for weights (H200, Llama-2-7B: 76% of
 // the bandwidth, launches overlapping). Here blocks stay. The ops of the step are phases; between
 // two of them all blocks meet at a barrier in memory. Which weights a warp multiplies with is known
-// from the beginning, and they do not depend on the token: each warp copies them into its own ring
+// from the beginning, and they do not depend on the token: they are copied into the warp's own ring
 // in shared memory as far ahead as that reaches, across the ends of phases, so that copies are on
 // their way while the blocks meet. So are the full pages of K and V, which the step does not
-// change.
+// change. Weights are F16, BF16 or packed (token_walk_kernel.h), of one type a walk.
 //
 // A row's sum is made in one order, whatever phases surround it: an op gives the same
 // bits in a walk of its own and in one with all others.
