@@ -14,8 +14,8 @@ struct AttentionCall {
   KvLayerView kv;
   BatchView batch;
   AttentionParams params;
-  // Rows that the step computes, in this call and in others; 0: any number, and where rows are cut
-  // must not depend on it.
+  // Sequences that generate in this step, in this call and in others; 0: any number, and where rows
+  // are cut must not depend on it.
   int together = 0;
 };
 

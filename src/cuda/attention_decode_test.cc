@@ -118,6 +118,19 @@ TEST_P(AttentionDecodeTest, GoesOverLongPartsInTurns) {
   check({.dtype = DType::kBF16, .heads = 8, .kv_heads = 1, .head_dim = 128, .sequences = ends});
 }
 
+// Where parts become long depends on how many rows there are in the step.
+TEST_P(AttentionDecodeTest, IsRightHoweverManyGoTogether) {
+  for (const int together : {1, 8, 64, 1024}) {
+    SCOPED_TRACE(testing::Message() << together << " together");
+    check({.heads = 16,
+           .kv_heads = 2,
+           .head_dim = 128,
+           .sequences = {{3, 1}, {511, 2}, {2047, 2}, {2600, 1}, {4094, 4}, {8500, 1}},
+           .together = together});
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST_P(AttentionDecodeTest, SeesOnlyTheWindowInLongParts) {
   for (const int window : {40, 513, 700, 1025, 4097, 4500}) {
     SCOPED_TRACE(testing::Message() << "window " << window);

@@ -19,6 +19,7 @@ namespace spillway::cuda {
 template <int kDim, int kBuffers, bool kUnified>
 struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, true>
     : WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false> {
+  static_assert(kBuffers <= 4, "pages of a turn: no more than one turn ahead");
   using OneTurn = WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false>;
   using Shape = typename OneTurn::Shape;
   using Shared = typename OneTurn::Shared;

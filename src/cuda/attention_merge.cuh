@@ -18,8 +18,9 @@ namespace spillway::cuda {
 
 constexpr int kPartTokens = 256;  // where rows are split: part of the numerics
 // Parts of quantized rows that see many tokens are 2 or 4 times as long: what is done once for each
-// part takes as long as a hundred tokens of int4. So are those of F16 where query heads share KV:
-// the slots of 8 take 3% of what 256 tokens do, to be written and to be read.
+// part takes as long as a hundred tokens of int4. So are those of F16 where query heads share KV
+// and the step has rows enough: the slots of 8 take 3% of what 256 tokens do, to be written and
+// read.
 constexpr int kTwoFrom = 512, kFourFrom = 4096;
 constexpr int kMergeParts = 16;
 constexpr int kTileQueries = 8;  // query heads of a kv head that share a block

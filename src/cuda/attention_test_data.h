@@ -97,6 +97,7 @@ struct AttentionCase {
   std::vector<SequenceCase> sequences;
   // Added to the score of every query with the key at this position.
   float (*shift)(int position) = nullptr;
+  int together = 0;  // AttentionCall
 };
 
 // A batch with shuffled pages. What no token has written is NaN.
@@ -193,6 +194,7 @@ class AttentionBatch {
                   ints(table_gpu),
                   static_cast<int>(stride_)};
     call.params = {case_.heads, scale(), case_.window};
+    call.together = case_.together;
     attend(call);
     EXPECT_EQ(q_gpu.read(), q);
     EXPECT_EQ(k_gpu.read(), k);

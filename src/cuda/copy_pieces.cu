@@ -38,20 +38,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    copy_few_kernel(uint4* to, const uint4* from, size_t words) {
-  wait_for_previous();
-  // Nobody starts before it ends: kernels behind it read tables before they wait.
-  for (size_t i = threadIdx.x; i < words; i += kThreads) to[i] = from[i];
-}
-
 }  // namespace
-
-void copy_few(std::byte* to, const std::byte* from, size_t bytes, cudaStream_t stream) {
-  if (bytes == 0) return;
-  launch(copy_few_kernel, dim3(1), dim3(kThreads), 0, stream, reinterpret_cast<uint4*>(to),
-         reinterpret_cast<const uint4*>(from), bytes / sizeof(uint4));
-}
 
 void copy_pieces(const CopyPiece* pieces, int count, size_t largest, cudaStream_t stream) {
   if (count == 0 || largest == 0) return;

@@ -4,8 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-
 #include "device/stream.h"
 
 namespace spillway::cuda {
@@ -14,9 +12,5 @@ namespace spillway::cuda {
 // Addresses and sizes are multiples of 16. The copy engine reaches 5 GB/s with pieces of 64 KiB;
 // threads that copy do not pay for each piece. What they reach has not been measured by itself.
 void copy_pieces(const CopyPiece* pieces, int count, size_t largest, cudaStream_t stream);
-
-// A few KiB from pinned host memory, by a kernel: where the next one waits for them, the copy
-// engine takes longer to begin and to hand over than they take to copy. Multiples of 16, as above.
-void copy_few(std::byte* to, const std::byte* from, size_t bytes, cudaStream_t stream);
 
 }  // namespace spillway::cuda

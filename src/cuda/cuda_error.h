@@ -14,9 +14,9 @@ namespace spillway::cuda {
 // Whether kernels may start before the one in front of them has ended (launch.cuh): from Hopper on,
 // unless SPILLWAY_NO_OVERLAPPING_LAUNCHES is set in the environment (to measure what it brings).
 bool overlapping_launches();
-// Allows it for this thread's launches while it lives; otherwise they do not overlap. Steps of one
-// token gain 2% on an H200; steps of 2 to 16 lose 4-19%, since blocks that wait take the place of
-// blocks that work.
+// Allows it for this thread's launches while it lives; otherwise they do not overlap. On an H200
+// steps of one token gain 2%; of several, those gain whose kernels are made for it (linear.h), and
+// others lose 4-19%, since blocks that wait take the place of blocks that work.
 class OverlappingLaunches {
  public:
   explicit OverlappingLaunches(bool allowed);

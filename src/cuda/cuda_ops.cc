@@ -92,7 +92,8 @@ void CudaOps::prepare(const StepLimits& limits) {
 
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
   const StepShape shape = tables_.upload(batch);
-  step_tokens_ = shape.tokens;
+  // Those that generate, wherever their KV is; rows of prompts have kernels of their own.
+  step_rows_ = std::max(1, shape.logit_rows);
   // Several tokens: only where every matrix has a kernel for it (plan_overlapping). The others'
   // were 4-19% slower with their next one waiting beside them.
   const bool several =
@@ -118,11 +119,11 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   } catch (...) {
     walk_ = TokenWalk(gpu_);
     walking_ = collecting_ = false;
-    step_tokens_ = 0;
+    step_rows_ = 0;
     throw;
   }
   walking_ = collecting_ = false;
-  step_tokens_ = 0;
+  step_rows_ = 0;
   tables_.end_step();
 }
 
@@ -230,7 +231,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   StepShape shape;
   BatchView batch = tables_.device_of(spans, shape);
   SPW_ASSERT(!shape.values_at_home || params.top_k > 0);
-  AttentionCall call{q, out, kv, batch, params, deterministic_ ? 0 : step_tokens_};
+  AttentionCall call{q, out, kv, batch, params, deterministic_ ? 0 : step_rows_};
   if (try_walk([&] { return walk_.add_attention(call); })) return;
   const cudaStream_t stream = queue();
   if (params.top_k > 0 && shape.decoding > 0) {

@@ -104,7 +104,7 @@ class CudaOps final : public Ops {
   struct LeftOut {
     bool graphs, gemv, flat, unified, walk;
   } left_out_;
-  int step_tokens_ = 0;  // 0: no step
+  int step_rows_ = 0;  // 0: no step
   TokenWalk walk_;
   bool walking_ = false;     // a step of one token: ops are phases of walks
   bool collecting_ = false;  // of one walk, launched when the step ends or an op is not for it

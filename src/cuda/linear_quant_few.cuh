@@ -29,7 +29,6 @@ void complete_few(QuantArgs& a) {
   a.sets = a.gated() ? a.items / 2 : a.items;
   const int slice_blocks = (a.k / Block::kElements + kQuantSlices - 1) / kQuantSlices;
   a.phase_tiles = slice_blocks * TileFormat<Block>::kTiles;
-  // The last chunk of a slice may be short, but is read whole.
   const int tiles = kQuantSlices * a.phase_tiles + kPairTiles;
   const auto aligned = [](int bytes) { return (bytes + 127) / 128 * 128; };
   QuantShared& at = a.shared;

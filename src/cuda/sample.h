@@ -20,6 +20,7 @@ struct SampleRowArgs {
   int32_t first_adjustment;
   int32_t adjustments;
 };
+static_assert(sizeof(SampleRowArgs) % 16 == 0, "adjustments lie behind, aligned to 16 bytes");
 
 // ids[i] = the token drawn from row i of `logits` [rows, vocab] F32, which is changed by the row's
 // adjustments; -1 where no logit is a number. `rows`, `adjustments` (of all rows, aligned to 16

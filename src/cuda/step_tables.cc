@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "cuda/copy_pieces.h"
 
 namespace spillway::cuda {
 namespace {
@@ -14,9 +13,6 @@ namespace {
 // Parts start at multiples of this many elements: kernels may load four at a time.
 constexpr size_t kAlignment = 4;
 size_t aligned(size_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
-
-// Of a step's arrays, up to which a kernel copies them: those of few sequences.
-constexpr size_t kFewBytes = 16 << 10;
 
 }  // namespace
 
@@ -117,14 +113,9 @@ size_t batch_elements(const StepShape& shape) {
 
 void StepTables::send(size_t begin, size_t end) {
   if (begin == end) return;
-  std::byte* const to = memory_.data() + begin * sizeof(int32_t);
-  const auto* const from = static_cast<const std::byte*>(pinned_.get()) + begin * sizeof(int32_t);
-  const size_t bytes = (end - begin) * sizeof(int32_t);
-  if (bytes <= kFewBytes) {
-    copy_few(to, from, bytes, stream_);
-  } else {
-    SPW_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
-  }
+  SPW_CUDA_CHECK(cudaMemcpyAsync(memory_.data() + begin * sizeof(int32_t),
+                                 static_cast<const int32_t*>(pinned_.get()) + begin,
+                                 (end - begin) * sizeof(int32_t), cudaMemcpyHostToDevice, stream_));
   SPW_CUDA_CHECK(cudaEventRecord(sent_.get(), stream_));
 }
 

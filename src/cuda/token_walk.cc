@@ -213,6 +213,7 @@ bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
   for (int i = 0; i < 3; ++i) {
     if (!set_matrix(phase, i, call.parts[i])) return false;
   }
+  if (call.parts[0].out.data == phase.x) return false;  // as in add_linear()
   phase.out[0] = call.parts[0].out.data;
   phase.out[1] = kv.k;
   phase.out[2] = kv.v;

@@ -31,7 +31,7 @@ struct WalkPhase {
   const float* bias[3];   // [n] or null
   // Of the matrices; kAppend: q, the planes of K and V; kAttention: the result and the two planes.
   std::byte* out[3];
-  const std::byte* x;        // of the weights' type; with a norm: F32; kAttention: q
+  const std::byte* x;        // of the activations' type; with a norm: F32; kAttention: q
   const float* norm_weight;  // null: x is not normed
   const float* norm_bias;    // of NormKind::kLayer
   float norm_eps;

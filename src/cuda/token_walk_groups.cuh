@@ -27,11 +27,11 @@ struct GroupInput {
   __host__ __device__ explicit GroupInput(int k) {
     const int blocks = k / Block::kElements;
     warp_tiles = (blocks + kWalkWarps - 1) / kWalkWarps * TileFormat<Block>::kTiles;
-    // The last chunk of a warp may be short, but is read whole.
     const int tiles = kWalkWarps * warp_tiles + kPairTiles;
     sums_at = tiles * 64;
     normed_at = sums_at + tiles * 2 * kXSums * 4;
-    bytes = (normed_at + 2 * k + 127) / 128 * 128;
+    // Longer rows are not normed (kWalkNormColumns).
+    bytes = (normed_at + (k <= kWalkNormColumns ? 2 * k : 0) + 127) / 128 * 128;
   }
   __device__ __forceinline__ uint4* x(uint8_t* input, int warp) const {
     return reinterpret_cast<uint4*>(input) + warp * warp_tiles * 4;

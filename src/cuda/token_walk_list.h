@@ -28,7 +28,7 @@ inline constexpr int kPieceColumns = 1024;
 inline constexpr int kPieceRowBytes = 2 * kPieceColumns;
 inline constexpr int kMostPageBytes = kKvBlockTokens * 128 * 2;  // goes into a stage of every ring
 
-// By value. lesser() takes references, and in a kernel a constant of a namespace has no address:
+// By value. std::min() takes references, and in a kernel a constant of a namespace has no address:
 // the compiler says nothing and makes that path a trap.
 constexpr int lesser(int a, int b) { return a < b ? a : b; }
 constexpr int greater(int a, int b) { return a < b ? b : a; }
@@ -252,8 +252,7 @@ class GroupPieces {
   static constexpr int kCopies = 1;
   static constexpr int kCopyBytes = kStageBlocks * kBlockBytes;
   static constexpr int kStageBytes =
-      (kCopyBytes > kMostPageBytes ? kCopyBytes : kMostPageBytes) / 128 * 128;
-  static_assert(kStageBytes >= kCopyBytes);
+      ((kCopyBytes > kMostPageBytes ? kCopyBytes : kMostPageBytes) + 127) / 128 * 128;
 
   constexpr bool begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
     const BlockPairs sets(phase, seat);

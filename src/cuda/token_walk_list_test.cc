@@ -208,6 +208,7 @@ TEST(TokenWalkListTest, PackedGroupsToo) {
     SCOPED_TRACE(seed);
     expect_same_group_order<BlockQ4_0, 64, 4>(seed);
     expect_same_group_order<BlockQ4_0, 128, 1>(seed);
+    expect_same_group_order<BlockQ4_1, 128, 4>(seed);
     expect_same_group_order<BlockG4, 128, 4>(seed);
     expect_same_group_order<BlockQ8_0, 128, 4>(seed);
     expect_same_group_order<BlockQ4_K, 64, 1>(seed);

@@ -2,9 +2,9 @@
 // Each warp's ring in shared memory, through which comes what it reads (token_walk_list.h), copied
 // as far ahead as the ring reaches. Device code for Hopper and later.
 //
-// The copies are asked for by a warp of their own, the last of the block: where the next piece lies
-// takes as many instructions as half of its products, and those who multiply should not wait for
-// them.
+// The copies are asked for by a warp of their own, behind those that compute: where the next piece
+// lies takes as many instructions as half of its products, and those who multiply should not wait
+// for them.
 #pragma once
 
 #include "cuda/async_copy.cuh"

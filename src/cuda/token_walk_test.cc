@@ -140,6 +140,17 @@ TEST(TokenWalkTest, PackedWeightsHaveF16Values) {
   EXPECT_FALSE(walk.add_linear(odd));
 }
 
+// Of a 70B's down projection, too.
+TEST(TokenWalkTest, LongPackedRowsFit) {
+  LinearCall call = linear(kAttended, kMlp);
+  call.parts[0].w.layout = WeightLayout::kGroups16;
+  call.parts[0].w.cols = call.x.cols = 28'672;
+  for (const DType type : {DType::kQ4_0, DType::kQ4_K, DType::kG4, DType::kQ8_0}) {
+    call.parts[0].w.dtype = type;
+    EXPECT_TRUE(TokenWalk{GpuShape()}.add_linear(call)) << dtype_name(type);
+  }
+}
+
 TEST(TokenWalkTest, AttendsOverF16KvOfTheSizesItKnows) {
   const AttentionCall call = attention();
   EXPECT_TRUE(TokenWalk{GpuShape()}.add_attention(call));

@@ -266,8 +266,6 @@ void Decoder::run_layers(KvCache& kv) {
       ops_.run_step(batch_of(batch, 0), [&] { gather_logit_rows(batch); });
     if (wants_logits) {
       StepBatch head;
-      head.only_16_bit = only_16_bit_;
-      head.layer_type = layer_type_;
       ops_.run_step(head, [&] { logits(); });
     }
   }

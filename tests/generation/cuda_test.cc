@@ -109,6 +109,18 @@ TEST_F(CudaGenerationTest, WalksOverPackedWeightsComputeTheLogitsOfTheCpu) {
   }
 }
 
+// More rows than a block's sums have room for.
+TEST_F(CudaGenerationTest, WalksOverManyRowsComputeTheLogitsOfTheCpu) {
+  const auto ids = tiny_prompt(24, 6);
+  for (const DType type : {DType::kF16, DType::kQ4_0, DType::kQ4_K}) {
+    TinyRuntime cpu("llama-many-rows", type), gpu = on_gpu("llama-many-rows", type);
+    EXPECT_LE(
+        difference(all_logits(gpu, ids, 1, KvType::kF16), all_logits(cpu, ids, 24, KvType::kF16)),
+        bar_of(type))
+        << dtype_name(type);
+  }
+}
+
 TEST_F(CudaGenerationTest, EveryKvTypeGivesTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(300, 2);
   TinyRuntime cpu("llama"), gpu = on_gpu("llama", DType::kF32);

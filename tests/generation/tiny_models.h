@@ -16,7 +16,8 @@ namespace spillway::testing_models {
 // "llama" (GQA, rope, gated), "window" (the same with a sliding window), "opt" (pre-norm, learned
 // positions, biases), "opt-350m" (post-norm, projections). With heads of the sizes that real models
 // have: "llama-64", "window-64", "opt-64" and "llama-128"; and with rows of whole blocks of every
-// quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide".
+// quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide"; "llama-many-rows" has so many
+// that a GPU's blocks take several rounds.
 inline ModelSpec tiny_spec(const std::string& kind) {
   ModelSpec spec;
   spec.name = kind;
@@ -39,6 +40,13 @@ inline ModelSpec tiny_spec(const std::string& kind) {
     spec.hidden = spec.embedding_dim = 264;
     spec.ffn = 2064;
     spec.rope.style = RopeStyle::kInterleaved;
+  }
+  if (kind == "llama-many-rows") {
+    spec.heads = 8;
+    spec.head_dim = 64;
+    spec.hidden = spec.embedding_dim = 512;
+    spec.ffn = 9216;
+    spec.vocab_size = 17'920;
   }
   if (kind.ends_with("-wide")) {
     const bool large = kind == "llama-128-wide";

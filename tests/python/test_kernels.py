@@ -10,7 +10,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def test_no_path_of_the_walk_is_a_trap(tmp_path):
+@pytest.mark.parametrize("kernels", ["kernel", "four", "eight", "k"])
+def test_no_path_of_the_walk_is_a_trap(tmp_path, kernels):
     """Where a kernel wants the address of a host's constant (std::min() of it is enough), nvcc warns of nothing and writes
     a trap, which only a GPU would meet."""
     nvcc = shutil.which("nvcc", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"]))
@@ -18,7 +19,7 @@ def test_no_path_of_the_walk_is_a_trap(tmp_path):
         pytest.skip("no nvcc")
     ptx = tmp_path / "walk.ptx"
     subprocess.run([nvcc, "-std=c++20", "-O3", "-I", ROOT / "src", "-arch=sm_90a", "--expt-relaxed-constexpr", "-ptx",
-                    ROOT / "src/cuda/token_walk_kernel.cu", "-o", ptx], check=True, timeout=600)
+                    ROOT / f"src/cuda/token_walk_{kernels}.cu", "-o", ptx], check=True, timeout=600)
     text = ptx.read_text()
     assert ".entry" in text, "no kernel was compiled"
     assert "trap;" not in text
