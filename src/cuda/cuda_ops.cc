@@ -148,6 +148,7 @@ void CudaOps::launch_walk(bool step_ends) {
   if (!walk_.empty()) {
     const size_t bytes = TokenWalk::scratch_bytes(gpu_);
     walk_.launch(grown(walk_scratch_, bytes, /*zeroed=*/true), stream_);
+    ++walks_;
   }
   const auto [copy, norm] = walk_.take_deferred(step_ends);
   if (copy) cuda::gather_rows(copy->x, nullptr, copy->out, stream_);

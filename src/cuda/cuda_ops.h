@@ -32,6 +32,7 @@ class CudaOps final : public Ops {
   void set_tuning(const TuningTable* table) override { tuning_ = table; }
   LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override;
   void set_score_bounds(const ScoreBounds* bounds) override;
+  uint64_t walks() const { return walks_; }  // launched or recorded so far (token_walk.h)
 
   void prepare(const StepLimits& limits) override;
   void run_step(const StepBatch& batch, const std::function<void()>& body) override;
@@ -106,6 +107,7 @@ class CudaOps final : public Ops {
   } left_out_;
   int step_rows_ = 0;  // 0: no step
   TokenWalk walk_;
+  uint64_t walks_ = 0;
   bool walking_ = false;     // a step of one token: ops are phases of walks
   bool collecting_ = false;  // of one walk, launched when the step ends or an op is not for it
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
