@@ -8,6 +8,8 @@ time-out cut off, or that never began, are named. Exit codes: 0 all passed, 1 no
 """
 import argparse
 import concurrent.futures
+import contextlib
+import ctypes
 import os
 import pathlib
 import re
@@ -109,6 +111,27 @@ def list_tests(executable, tests):
     return [n for n in names if not re.search(r"(^|[./])DISABLED_", n)]
 
 
+def adopt_orphans():
+    """Processes whose parent has ended become ours. A sanitizer's test has a process group of its own, and outlives it."""
+    set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def kill_descendants(root):
+    """All processes below `root`, which may have been cut off: they would run on, beside what is measured next."""
+    children = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            fields = path.read_text().rpartition(")")[2].split()  # behind the name: state, parent
+            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    below = list(children.get(root, []))
+    for pid in below:
+        below += children.get(pid, [])
+    for pid in below:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def run_shard(suite, shard, out, deadline):
     path = out / f"{suite.name}.{shard}.txt"
     environment = {**os.environ, "GTEST_TOTAL_SHARDS": str(suite.shards), "GTEST_SHARD_INDEX": str(shard)}
@@ -122,6 +145,7 @@ def run_shard(suite, shard, out, deadline):
         try:
             code = process.wait(timeout=max(0.1, deadline - time.time()))
         except subprocess.TimeoutExpired:
+            kill_descendants(process.pid)
             os.killpg(process.pid, signal.SIGKILL)
             code, timed_out = process.wait(), True
     return shard, path, code, timed_out
@@ -145,6 +169,7 @@ def main():
     if unknown := [n for n in names if n not in SUITES]:
         parser.error(f"no such suite: {', '.join(unknown)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
+    adopt_orphans()
     start, deadline = time.time(), time.time() + arguments.timeout
 
     def suite(name, tool):
@@ -162,6 +187,7 @@ def main():
         for future in concurrent.futures.as_completed(running):
             shard, path, code, timed_out = future.result()
             running[future].take(shard, path.read_text(errors="replace"), code, timed_out)
+    kill_descendants(os.getpid())
     for s in suites:
         print(s.summary(), flush=True)
         for line in s.details():

@@ -42,7 +42,8 @@ sys.exit(failed)
 """
 SANITIZER = """#!/bin/sh
 shift 4
-"$@"
+setsid "$@" &
+wait $!
 echo "========= ERROR SUMMARY: {errors} errors"
 """
 
@@ -89,6 +90,14 @@ def test_names_what_the_time_cut_off(tmp_path):
     assert "NOT FINISHED: Suite.HangsC (was running)" in done.stdout
     assert "NOT FINISHED: Suite.F\n" in done.stdout
     assert done.returncode == 1
+
+
+def test_what_is_cut_off_does_not_run_on(tmp_path):
+    """Also where a tool has started it in a session of its own."""
+    done = run(tmp_path, ["A", "HangsB", "C"], "--sanitizer-only", "--tools", "memcheck", "--timeout", "3")
+    assert "NOT FINISHED: Suite.HangsB (was running)" in done.stdout
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False).stdout
+    assert left == ""
 
 
 @pytest.mark.parametrize("errors", [0, 2])
