@@ -70,7 +70,7 @@ TEST_P(WalkingStepsTest, OthersDoNotWalk) {
 
 INSTANTIATE_TEST_SUITE_P(Types, WalkingStepsTest,
                          testing::Values(DType::kF16, DType::kQ4_0, DType::kQ4_K),
-                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+                         [](const auto& test) { return std::string(dtype_name(test.param)); });
 
 }  // namespace
 }  // namespace spillway::cuda

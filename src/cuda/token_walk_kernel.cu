@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/error.h"
 #include "cuda/token_walk_groups.cuh"
 #include "cuda/token_walk_inl.cuh"
 #include "cuda/token_walk_linear.cuh"
@@ -21,44 +22,56 @@ static_assert(sizeof(Walk) <= 32764, "a kernel's arguments");
 struct WeightShape {
   int stage_bytes, declared_bytes, input_bytes;
 };
+WeightShape plain_shape(int k) {
+  return {PairPieces<128>::kStageBytes, sizeof(PairSums), (2 * k + 127) / 128 * 128};
+}
 template <class Block>
 WeightShape packed_shape(int k) {
   return {GroupPieces<Block, 128>::kStageBytes, sizeof(GroupSums), GroupInput<Block>(k).bytes};
 }
-WeightShape shape_of(DType weights, int k) {
-  switch (weights) {
-    case DType::kQ4_0:
-      return packed_shape<BlockQ4_0>(k);
-    case DType::kQ4_1:
-      return packed_shape<BlockQ4_1>(k);
-    case DType::kG4:
-      return packed_shape<BlockG4>(k);
-    case DType::kQ8_0:
-      return packed_shape<BlockQ8_0>(k);
-    case DType::kQ4_K:
-      return packed_shape<BlockQ4_K>(k);
-    case DType::kQ6_K:
-      return packed_shape<BlockQ6_K>(k);
-    default:
-      return {PairPieces<128>::kStageBytes, sizeof(PairSums), (2 * k + 127) / 128 * 128};
-  }
+
+template <class T>
+void launch_plain(const Walk& walk, const GpuShape& gpu, cudaStream_t stream) {
+  launch_walk_of<PlainWeights<T>, PairPieces<128>>(walk, gpu, stream);
+}
+
+// All there are.
+struct WeightKind {
+  DType type;
+  WeightShape (*shape)(int k);
+  void (*launch)(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
+};
+constexpr WeightKind kKinds[] = {
+    {DType::kF16, plain_shape, launch_plain<__half>},
+    {DType::kBF16, plain_shape, launch_plain<__nv_bfloat16>},
+    {DType::kQ4_0, packed_shape<BlockQ4_0>, launch_walk_q4_0},
+    {DType::kQ4_1, packed_shape<BlockQ4_1>, launch_walk_q4_1},
+    {DType::kG4, packed_shape<BlockG4>, launch_walk_g4},
+    {DType::kQ8_0, packed_shape<BlockQ8_0>, launch_walk_q8_0},
+    {DType::kQ4_K, packed_shape<BlockQ4_K>, launch_walk_q4_k},
+    {DType::kQ6_K, packed_shape<BlockQ6_K>, launch_walk_q6_k},
+};
+const WeightKind* try_kind(DType type) {
+  const auto* const found = std::ranges::find(kKinds, type, &WeightKind::type);
+  return found == std::end(kKinds) ? nullptr : found;
+}
+const WeightKind& kind_of(DType type) {
+  const WeightKind* const kind = try_kind(type);
+  SPW_ASSERT(kind != nullptr);
+  return *kind;
 }
 
 }  // namespace
 
-bool has_walk_kernel(DType weights) {
-  constexpr DType kTypes[] = {DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1,
-                              DType::kG4,  DType::kQ8_0, DType::kQ4_K, DType::kQ6_K};
-  return std::ranges::find(kTypes, weights) != std::end(kTypes);
-}
+bool has_walk_kernel(DType weights) { return try_kind(weights) != nullptr; }
 
 int walk_input_bytes(DType weights, int k) {
-  return std::max(kAttentionBytes, shape_of(weights, k).input_bytes);
+  return std::max(kAttentionBytes, kind_of(weights).shape(k).input_bytes);
 }
 
 int walk_stages(const GpuShape& gpu, DType weights, int input_bytes) {
   if (gpu.compute_capability < 90) return 0;
-  const WeightShape shape = shape_of(weights, 0);
+  const WeightShape shape = kind_of(weights).shape(0);
   constexpr int kNormBytes = 256;
   const int left =
       gpu.shared_bytes - input_bytes - kWalkBarrierBytes - shape.declared_bytes - kNormBytes;
@@ -72,24 +85,7 @@ size_t walk_scratch_bytes(const GpuShape& gpu) {
 }
 
 void launch_walk(const Walk& walk, DType weights, const GpuShape& gpu, cudaStream_t stream) {
-  switch (weights) {
-    case DType::kQ4_0:
-      return launch_walk_q4_0(walk, gpu, stream);
-    case DType::kQ4_1:
-      return launch_walk_q4_1(walk, gpu, stream);
-    case DType::kG4:
-      return launch_walk_g4(walk, gpu, stream);
-    case DType::kQ8_0:
-      return launch_walk_q8_0(walk, gpu, stream);
-    case DType::kQ4_K:
-      return launch_walk_q4_k(walk, gpu, stream);
-    case DType::kQ6_K:
-      return launch_walk_q6_k(walk, gpu, stream);
-    case DType::kBF16:
-      return launch_walk_of<PlainWeights<__nv_bfloat16>, PairPieces<128>>(walk, gpu, stream);
-    default:
-      return launch_walk_of<PlainWeights<__half>, PairPieces<128>>(walk, gpu, stream);
-  }
+  kind_of(weights).launch(walk, gpu, stream);
 }
 
 }  // namespace spillway::cuda

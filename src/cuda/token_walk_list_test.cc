@@ -109,44 +109,54 @@ void expect_pages(const RandomWalk& made, const WalkPhase& phase, const WalkToke
   }
 }
 
+// All warps of all blocks, phase by phase: attention's pages, and `expect_linear` for the others.
+template <class Pieces, int D, int G, class F>
+void go_through(const RandomWalk& made, F&& expect_linear) {
+  const Walk& walk = made.walk();
+  for (int block = 0; block < made.blocks(); ++block) {
+    for (int warp = 0; warp < kWalkWarps; ++warp) {
+      const WalkSeat seat{block, made.blocks(), warp};
+      const WalkToken token = WalkToken::of(walk, G, seat.blocks);
+      WalkCursor<Pieces, D> copies(walk, token, seat);
+      for (int i = 0; i < walk.count; ++i) {
+        if (walk.phases[i].kind == WalkKind::kAttention) {
+          expect_pages<D>(made, walk.phases[i], token, seat, copies);
+        } else {
+          expect_linear(i, seat, copies);
+        }
+        if (testing::Test::HasFatalFailure()) return;
+      }
+      ASSERT_TRUE(copies.at_end());
+    }
+  }
+}
+
 template <int D, int G>
 void expect_same_order(uint32_t seed) {
   const RandomWalk made(D, G, seed);
   const Walk& walk = made.walk();
   std::vector<int64_t> columns_read(static_cast<size_t>(walk.count));
-  for (int block = 0; block < made.blocks(); ++block) {
-    for (int warp = 0; warp < kWalkWarps; ++warp) {
-      const WalkSeat seat{block, made.blocks(), warp};
-      const WalkToken token = WalkToken::of(walk, G, seat.blocks);
-      WalkCursor<PairPieces<D>, D> copies(walk, token, seat);
-      for (int i = 0; i < walk.count; ++i) {
-        const WalkPhase& phase = walk.phases[i];
-        if (phase.kind == WalkKind::kAttention) {
-          expect_pages<D>(made, phase, token, seat, copies);
-          if (testing::Test::HasFatalFailure()) return;
-          continue;
-        }
-        const BlockPairs pairs(phase, seat);
-        const WarpColumns columns(phase.k, warp);
-        for (int p = first_pair(warp); p < pairs.count; p += kRowWarps) {
-          const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, pairs[p]);
-          const bool gated = phase.kind == WalkKind::kGated;
-          ASSERT_LT(pair.row[0], phase.n[pair.part]);
-          const int second = std::min(pair.row[1], phase.n[pair.part] - 1);
-          for (int column = 0; column < columns.count; column += kPieceColumns) {
-            ASSERT_TRUE(!copies.at_end() && !copies.is_page());
-            const int64_t at = 2 * (columns.first + column), bytes = int64_t{2} * phase.k;
-            ASSERT_EQ(copies.piece().from(0), phase.w[pair.part] + pair.row[0] * bytes + at);
-            ASSERT_EQ(copies.piece().from(1), phase.w[gated ? 1 : pair.part] + second * bytes + at);
-            ASSERT_EQ(copies.piece().bytes(), 2 * std::min(kPieceColumns, columns.count - column));
-            copies.advance();
-          }
-          columns_read[static_cast<size_t>(i)] += columns.count;
-        }
+  go_through<PairPieces<D>, D, G>(made, [&](int i, const WalkSeat& seat, auto& copies) {
+    const WalkPhase& phase = walk.phases[i];
+    const BlockPairs pairs(phase, seat);
+    const WarpColumns columns(phase.k, seat.warp);
+    for (int p = first_pair(seat.warp); p < pairs.count; p += kRowWarps) {
+      const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, pairs[p]);
+      const bool gated = phase.kind == WalkKind::kGated;
+      ASSERT_LT(pair.row[0], phase.n[pair.part]);
+      const int second = std::min(pair.row[1], phase.n[pair.part] - 1);
+      for (int column = 0; column < columns.count; column += kPieceColumns) {
+        ASSERT_TRUE(!copies.at_end() && !copies.is_page());
+        const int64_t at = 2 * (columns.first + column), bytes = int64_t{2} * phase.k;
+        ASSERT_EQ(copies.piece().from(0), phase.w[pair.part] + pair.row[0] * bytes + at);
+        ASSERT_EQ(copies.piece().from(1), phase.w[gated ? 1 : pair.part] + second * bytes + at);
+        ASSERT_EQ(copies.piece().bytes(), 2 * std::min(kPieceColumns, columns.count - column));
+        copies.advance();
       }
-      ASSERT_TRUE(copies.at_end());
+      columns_read[static_cast<size_t>(i)] += columns.count;
     }
-  }
+  });
+  if (testing::Test::HasFatalFailure()) return;
   for (int i = 0; i < walk.count; ++i) {
     ASSERT_EQ(columns_read[static_cast<size_t>(i)], int64_t{made.pairs(i)} * walk.phases[i].k);
   }
@@ -159,40 +169,28 @@ void expect_same_group_order(uint32_t seed) {
   const RandomWalk made(D, G, seed, Block::kElements);
   const Walk& walk = made.walk();
   std::vector<std::map<std::pair<int, int>, int>> blocks_read(static_cast<size_t>(walk.count));
-  for (int block = 0; block < made.blocks(); ++block) {
-    for (int warp = 0; warp < kWalkWarps; ++warp) {
-      const WalkSeat seat{block, made.blocks(), warp};
-      const WalkToken token = WalkToken::of(walk, G, seat.blocks);
-      WalkCursor<Pieces, D> copies(walk, token, seat);
-      for (int i = 0; i < walk.count; ++i) {
-        const WalkPhase& phase = walk.phases[i];
-        if (phase.kind == WalkKind::kAttention) {
-          expect_pages<D>(made, phase, token, seat, copies);
-          if (testing::Test::HasFatalFailure()) return;
-          continue;
+  go_through<Pieces, D, G>(made, [&](int i, const WalkSeat& seat, auto& copies) {
+    const WalkPhase& phase = walk.phases[i];
+    const BlockPairs sets(phase, seat);
+    const WarpBlocks<Block> mine(phase.k, seat.warp);
+    const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
+    for (int s = 0; s < sets.count; ++s) {
+      for (int item = 0; item < set_groups(phase.kind); ++item) {
+        const RowGroup group = group_of<D>(phase, walk.appends.interleaved, sets[s], item);
+        ASSERT_LE(group.row + kGroupRowCount, phase.n[group.part]);
+        for (int b = 0; b < mine.count; b += Pieces::kStageBlocks) {
+          ASSERT_TRUE(!copies.at_end() && !copies.is_page());
+          ASSERT_EQ(copies.piece().from(0), phase.w[group.part] + group.row * row_bytes +
+                                                (mine.first + b) * Pieces::kBlockBytes);
+          ASSERT_EQ(copies.piece().bytes(),
+                    std::min(Pieces::kStageBlocks, mine.count - b) * Pieces::kBlockBytes);
+          copies.advance();
         }
-        const BlockPairs sets(phase, seat);
-        const WarpBlocks<Block> mine(phase.k, warp);
-        const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
-        for (int s = 0; s < sets.count; ++s) {
-          for (int item = 0; item < set_groups(phase.kind); ++item) {
-            const RowGroup group = group_of<D>(phase, walk.appends.interleaved, sets[s], item);
-            ASSERT_LE(group.row + kGroupRowCount, phase.n[group.part]);
-            for (int b = 0; b < mine.count; b += Pieces::kStageBlocks) {
-              ASSERT_TRUE(!copies.at_end() && !copies.is_page());
-              ASSERT_EQ(copies.piece().from(0), phase.w[group.part] + group.row * row_bytes +
-                                                    (mine.first + b) * Pieces::kBlockBytes);
-              ASSERT_EQ(copies.piece().bytes(),
-                        std::min(Pieces::kStageBlocks, mine.count - b) * Pieces::kBlockBytes);
-              copies.advance();
-            }
-            blocks_read[static_cast<size_t>(i)][{group.part, group.row}] += mine.count;
-          }
-        }
+        blocks_read[static_cast<size_t>(i)][{group.part, group.row}] += mine.count;
       }
-      ASSERT_TRUE(copies.at_end());
     }
-  }
+  });
+  if (testing::Test::HasFatalFailure()) return;
   for (int i = 0; i < walk.count; ++i) {
     const WalkPhase& phase = walk.phases[i];
     if (phase.kind == WalkKind::kAttention) continue;
