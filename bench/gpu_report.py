@@ -225,6 +225,7 @@ def ablations(report):
     for name, environment in (
             ("all of it", {}), ("without the walk (batch 1 op by op)", {"SPILLWAY_CUDA_WITHOUT": "walk"}),
             ("without CUDA graphs", {"SPILLWAY_CUDA_WITHOUT": "graphs"}),
+            ("without running ahead of the host", {"SPILLWAY_CUDA_WITHOUT": "ahead"}),
             ("without overlapping launches", {"SPILLWAY_NO_OVERLAPPING_LAUNCHES": "1"}),
             ("without GEMV (flat GEMM from 1 token)", {"SPILLWAY_CUDA_WITHOUT": "gemv"}),
             ("without flat GEMM (library)", {"SPILLWAY_CUDA_WITHOUT": "flat"}),

@@ -22,7 +22,7 @@ import time
 SUITES = {  # name: (executable in the build folder, tests)
     "parity": ("tests/parity/parity_test", "*cuda*"),
     "cuda": ("src/cuda/cuda_test", "*"),
-    "generation": ("tests/generation/generation_test", "*Cuda*"),
+    "generation": ("tests/generation/generation_test", "*Cuda*:*/cuda"),
 }
 SANITIZED = ("parity", "cuda")
 TOOLS = ("memcheck", "racecheck")

@@ -78,6 +78,7 @@ bool Workload::prefill() {
 }
 
 bool Workload::decode(int steps) {
+  if (group_ >= next_.size() && runner_.decoder.runs_ahead(runner_.kv)) return decode_ahead(steps);
   for (int i = 0; i < steps; ++i) {
     for (size_t begin = 0; begin < next_.size(); begin += group_) {
       if (interrupted()) return false;
@@ -89,6 +90,28 @@ bool Workload::decode(int steps) {
       std::copy(drawn.begin(), drawn.end(), next_.begin() + static_cast<ptrdiff_t>(begin));
     }
   }
+  return true;
+}
+
+bool Workload::decode_ahead(int steps) {
+  Ops& ops = runner_.decoder.device().ops();
+  const std::vector<SampleRow> greedily(next_.size());
+  uint64_t before = 0;
+  for (int i = 0; i < steps; ++i) {
+    if (interrupted()) return false;
+    std::vector<StepSequence> sequences;
+    for (size_t b = 0; b < next_.size(); ++b)
+      sequences.push_back({{&next_[b], 1}, size_.prompt_len + i, tables_[b], 1});
+    const uint64_t draw = ops.draw(runner_.decoder.step(runner_.kv, sequences), greedily);
+    if (i == 0) {
+      for (size_t b = 0; b < next_.size(); ++b) next_[b] = drawn_id(static_cast<int32_t>(b));
+    } else {
+      std::vector<TokenId> ids(next_.size());
+      ops.take_drawn(before, ids);
+    }
+    before = draw;
+  }
+  if (steps > 0) ops.take_drawn(before, next_);
   return true;
 }
 

@@ -26,7 +26,8 @@ struct WorkloadTiming {
 };
 
 // The same greedy loop that the engine runs, without its bookkeeping, so that the figures are those
-// of the decoder.
+// of the decoder. Like the engine it queues a step before it has seen the tokens of the one before,
+// where the decoder takes that.
 class Workload {
  public:
   Workload(const WorkloadSize& size, Session& session);
@@ -39,6 +40,7 @@ class Workload {
  private:
   bool prefill();
   bool decode(int steps);
+  bool decode_ahead(int steps);
   std::vector<TokenId> greedy(const Activations& logits);
   std::vector<TokenId> step(const std::vector<StepSequence>& sequences);
 

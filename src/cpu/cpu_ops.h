@@ -13,7 +13,7 @@ namespace spillway {
 // Each op is a function of its own file (linear.h, attention.h, ...); this class gives them workers
 // and scratch memory. Done on return. Throws what the ops throw: kInternal for shapes that do not
 // fit, kOutOfMemory for scratch memory.
-class CpuOps final : public Ops {
+class CpuOps : public Ops {
  public:
   CpuOps(Device& device, ThreadPool& pool) : pool_(pool), workspace_(device, pool.threads()) {}
 

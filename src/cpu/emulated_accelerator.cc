@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/emulated_accelerator.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -174,11 +176,53 @@ class LateStream final : public DeviceStream {
 
 }  // namespace
 
+void EmulatedOps::embed(const WeightView& table, std::span<const int32_t> ids,
+                        const Activations& out, LinearMode mode) {
+  SPW_CHECK(injected_error("step.device") == 0, kDevice, "the emulated accelerator fails");
+  std::vector<int32_t> known(ids.begin(), ids.end());
+  for (int32_t& id : known) {
+    if (!is_drawn_id(id)) continue;
+    ++unseen_;
+    id = std::max(0, drawn_[count_ % drawn_.size()].at(static_cast<size_t>(row_of_drawn_id(id))));
+  }
+  CpuOps::embed(table, known, out, mode);
+}
+
+uint64_t EmulatedOps::draw(const Activations& logits, std::span<const SampleRow> rows) {
+  SPW_ASSERT(draws_ && logits.rows == static_cast<int64_t>(rows.size()));
+  std::vector<int32_t>& drawn = drawn_[++count_ % drawn_.size()];
+  drawn.assign(rows.size(), -1);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    SPW_ASSERT(rows[i].temperature == 0);
+    float* const row = logits.f32(static_cast<int64_t>(i));
+    for (const LogitAdjustment& a : rows[i].adjustments) {
+      const float x = row[a.id] + a.bias;
+      row[a.id] = (x > 0 ? x / a.repetition : x * a.repetition) - a.penalty;
+    }
+    float best = -std::numeric_limits<float>::infinity();
+    for (int64_t id = 0; id < logits.cols; ++id) {
+      if (!(row[id] > best)) continue;
+      best = row[id];
+      drawn[i] = static_cast<int32_t>(id);
+    }
+    // Nobody has logits after the draw.
+    std::fill_n(row, logits.cols, std::numeric_limits<float>::quiet_NaN());
+  }
+  return count_;
+}
+
+void EmulatedOps::take_drawn(uint64_t draw, std::span<int32_t> ids) {
+  SPW_ASSERT(draw <= count_ && draw + drawn_.size() > count_);
+  const std::vector<int32_t>& drawn = drawn_[draw % drawn_.size()];
+  SPW_ASSERT(ids.size() == drawn.size());
+  std::copy(drawn.begin(), drawn.end(), ids.begin());
+}
+
 EmulatedAccelerator::EmulatedAccelerator(const EmulatedAcceleratorOptions& options)
     : options_(options),
       pool_(options.threads),
       compute_(std::make_unique<InlineStream>()),
-      ops_(*this, pool_) {
+      ops_(*this, pool_, options.draws) {
   info_ = {.name = "emulated",
            .hardware = "emulated accelerator",
            .features = "",

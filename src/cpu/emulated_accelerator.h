@@ -4,12 +4,16 @@
 // For tests of everything that moves bytes between tiers, on machines without a GPU. Its memory
 // starts poisoned (every float a NaN), so what was not copied in shows up in the results; copies
 // run on threads of their own, late and by a random delay, so what did not wait for them shows up
-// too. Ops compute as the CPU's do, on return. Fault points: alloc.device, alloc.pin.
+// too. Ops compute as the CPU's do, on return. Fault points: alloc.device, alloc.pin,
+// step.device.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "cpu/cpu_ops.h"
@@ -24,6 +28,28 @@ struct EmulatedAcceleratorOptions {
   int max_delay_us = 200;                  // of a copy
   uint64_t bytes_per_s = 0;                // of each stream; 0: as fast as it goes
   uint64_t pinnable_bytes = ~uint64_t{0};  // try_pin() refuses more
+  bool draws = false;                      // tokens, of temperature 0
+};
+
+// The CPU's ops, and what an accelerator does besides: it draws the most likely tokens, and begins
+// steps with tokens that the host has not seen.
+class EmulatedOps final : public CpuOps {
+ public:
+  EmulatedOps(Device& device, ThreadPool& pool, bool draws) : CpuOps(device, pool), draws_(draws) {}
+
+  void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
+             LinearMode mode) override;
+  bool can_sample() const override { return draws_; }
+  uint64_t draw(const Activations& logits, std::span<const SampleRow> rows) override;
+  void take_drawn(uint64_t draw, std::span<int32_t> ids) override;
+  // So far: tokens that steps began with and nobody had seen.
+  int64_t unseen() const { return unseen_; }
+
+ private:
+  bool draws_;
+  std::array<std::vector<int32_t>, 2> drawn_;  // draw n is in [n % 2]
+  uint64_t count_ = 0;
+  int64_t unseen_ = 0;
 };
 
 class EmulatedAccelerator final : public Device {
@@ -38,7 +64,7 @@ class EmulatedAccelerator final : public Device {
   bool host_visible() const override { return false; }
   void copy_to_device(std::byte* to, const std::byte* host, size_t bytes) override;
   void copy_to_host(std::byte* host, const std::byte* from, size_t bytes) override;
-  Ops& ops() override { return ops_; }
+  EmulatedOps& ops() override { return ops_; }
   void synchronize() override {}
   DeviceStream& compute() override { return *compute_; }
   std::unique_ptr<DeviceStream> make_stream() override;
@@ -59,7 +85,7 @@ class EmulatedAccelerator final : public Device {
   std::map<const std::byte*, size_t> pinned_;
   uint64_t streams_ = 0;
   std::unique_ptr<DeviceStream> compute_;
-  CpuOps ops_;  // last: its workspace is given back through release()
+  EmulatedOps ops_;  // last: its workspace is given back through release()
 };
 
 }  // namespace spillway

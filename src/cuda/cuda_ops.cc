@@ -48,8 +48,8 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       gpu_(current_gpu()),
       tables_(device, stream),
       graphs_(stream),
-      left_out_{is_left_out("graphs"), is_left_out("gemv"), is_left_out("flat"),
-                is_left_out("unified"), is_left_out("walk")},
+      left_out_{is_left_out("graphs"),  is_left_out("gemv"), is_left_out("flat"),
+                is_left_out("unified"), is_left_out("walk"), is_left_out("ahead")},
       walk_(gpu_) {}
 
 CudaOps::~CudaOps() = default;
@@ -88,6 +88,8 @@ void CudaOps::prepare(const StepLimits& limits) {
   if (TokenWalk::serves(gpu_, DType::kF16))
     grown(walk_scratch_, TokenWalk::scratch_bytes(gpu_), /*zeroed=*/true);
   grown(converted_, static_cast<size_t>(limits.tokens * limits.widest) * sizeof(float));
+  // Where it lies is part of recorded steps: it should not have to grow.
+  grown(drawn_, static_cast<size_t>(limits.tokens) * sizeof(int32_t), /*zeroed=*/true);
 }
 
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
@@ -162,12 +164,13 @@ void CudaOps::embed(const WeightView& table, std::span<const int32_t> ids, const
   SPW_ASSERT(out.rows == static_cast<int64_t>(ids.size()) && out.cols == table.cols);
   const cudaStream_t stream = queue();
   const int32_t* const indices = tables_.device_of(ids);
-  if (out.dtype == DType::kF32) return embed_rows(table, indices, out, mode, stream);
+  const auto* const drawn = reinterpret_cast<const int32_t*>(drawn_.data());
+  if (out.dtype == DType::kF32) return embed_rows(table, indices, drawn, out, mode, stream);
   SPW_ASSERT(mode == LinearMode::kStore);
   const Activations wide{
       DType::kF32, out.rows, out.cols, out.cols,
       grown(converted_, static_cast<size_t>(out.rows * out.cols) * sizeof(float))};
-  embed_rows(table, indices, wide, mode, stream);
+  embed_rows(table, indices, drawn, wide, mode, stream);
   cuda::gather_rows(wide, nullptr, out, stream);
 }
 
@@ -283,21 +286,26 @@ void CudaOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
   cuda::gather_rows(x, tables_.device_of(rows), out, stream);
 }
 
-void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
-                     std::span<int32_t> ids) {
-  SPW_ASSERT(logits.rows == static_cast<int64_t>(rows.size()) && rows.size() == ids.size());
-  if (rows.empty()) return;
+uint64_t CudaOps::draw(const Activations& logits, std::span<const SampleRow> rows) {
+  SPW_ASSERT(logits.rows == static_cast<int64_t>(rows.size()));
+  DrawMemory& memory = draw_memory_[++draws_ % draw_memory_.size()];
+  memory.rows = rows.size();
+  if (rows.empty()) return draws_;
+  auto* const on_device =
+      reinterpret_cast<int32_t*>(grown(drawn_, rows.size() * sizeof(int32_t), /*zeroed=*/true));
   size_t adjustments = 0;
   for (const SampleRow& row : rows) adjustments += row.adjustments.size();
   const size_t args_bytes = rows.size() * sizeof(SampleRowArgs);
   const size_t adjustment_bytes = adjustments * sizeof(LogitAdjustment);
-  const size_t bytes = args_bytes + adjustment_bytes + ids.size_bytes();
-  if (sample_pinned_bytes_ < bytes) {
-    SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
-    sample_pinned_ = make_pinned(2 * bytes);
-    sample_pinned_bytes_ = 2 * bytes;
+  const size_t bytes = args_bytes + adjustment_bytes + rows.size() * sizeof(int32_t);
+  if (!memory.done) memory.done = make_event();
+  SPW_CUDA_CHECK(cudaEventSynchronize(memory.done.get()));  // the kernel of two draws ago reads it
+  if (memory.bytes < bytes) {
+    memory.bytes = 0;
+    memory.pinned = make_pinned(2 * bytes);
+    memory.bytes = 2 * bytes;
   }
-  auto* const pinned = static_cast<std::byte*>(sample_pinned_.get());
+  auto* const pinned = static_cast<std::byte*>(memory.pinned.get());
   auto* const args = reinterpret_cast<SampleRowArgs*>(pinned);
   auto* to = reinterpret_cast<LogitAdjustment*>(pinned + args_bytes);
   int32_t first = 0;
@@ -309,13 +317,23 @@ void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
     first += count;
   }
   // The kernel reads and writes pinned memory: two copies beside it would take longer than it does.
-  auto* const drawn = reinterpret_cast<int32_t*>(pinned + args_bytes + adjustment_bytes);
+  auto* const ids = reinterpret_cast<int32_t*>(pinned + args_bytes + adjustment_bytes);
+  memory.ids = ids;
   cuda::sample(
       logits, args,
       adjustments == 0 ? nullptr : reinterpret_cast<const LogitAdjustment*>(pinned + args_bytes),
-      drawn, stream_);
-  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  std::copy_n(drawn, ids.size(), ids.begin());
+      ids, on_device, stream_);
+  SPW_CUDA_CHECK(cudaEventRecord(memory.done.get(), stream_));
+  return draws_;
+}
+
+void CudaOps::take_drawn(uint64_t draw, std::span<int32_t> ids) {
+  SPW_ASSERT(draw <= draws_ && draw + draw_memory_.size() > draws_);
+  const DrawMemory& memory = draw_memory_[draw % draw_memory_.size()];
+  SPW_ASSERT(ids.size() == memory.rows);
+  if (ids.empty()) return;
+  SPW_CUDA_CHECK(cudaEventSynchronize(memory.done.get()));
+  std::copy_n(memory.ids, ids.size(), ids.begin());
 }
 
 const float* CudaOps::constant(std::span<const float> values) {

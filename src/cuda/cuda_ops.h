@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -67,8 +68,9 @@ class CudaOps final : public Ops {
   void gather_rows(const Activations& x, std::span<const int32_t> rows,
                    const Activations& out) override;
   bool can_sample() const override { return true; }
-  void sample(const Activations& logits, std::span<const SampleRow> rows,
-              std::span<int32_t> ids) override;
+  bool runs_ahead() const override { return !left_out_.ahead; }
+  uint64_t draw(const Activations& logits, std::span<const SampleRow> rows) override;
+  void take_drawn(uint64_t draw, std::span<int32_t> ids) override;
 
  private:
   // Where kernels go: behind what the walk has collected.
@@ -103,7 +105,7 @@ class CudaOps final : public Ops {
   GraphCache graphs_;
   // Techniques that are off, to measure what each brings: SPILLWAY_CUDA_WITHOUT=graphs,gemv,...
   struct LeftOut {
-    bool graphs, gemv, flat, unified, walk;
+    bool graphs, gemv, flat, unified, walk, ahead;
   } left_out_;
   int step_rows_ = 0;  // 0: no step
   TokenWalk walk_;
@@ -114,10 +116,19 @@ class CudaOps final : public Ops {
   uint64_t generation_ = 0;            // of the memory below
   Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_,
       walk_scratch_;
-  Buffer converted_;            // x in the type that a matrix wants
-  Buffer expanded_;             // a quantized matrix as F16, for many tokens
-  PinnedMemory sample_pinned_;  // arguments, and the ids that come back
-  size_t sample_pinned_bytes_ = 0;
+  Buffer converted_;  // x in the type that a matrix wants
+  Buffer expanded_;   // a quantized matrix as F16, for many tokens
+  Buffer drawn_;      // ids of the last draw, for the step behind it
+  // A draw's arguments, and the ids that come back.
+  struct DrawMemory {
+    PinnedMemory pinned;
+    size_t bytes = 0;
+    Event done;
+    const int32_t* ids = nullptr;
+    size_t rows = 0;
+  };
+  std::array<DrawMemory, 2> draw_memory_;  // draw n is in [n % 2]
+  uint64_t draws_ = 0;
   struct Constant {
     std::vector<float> values;
     Buffer on_device;

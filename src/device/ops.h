@@ -74,10 +74,15 @@ struct Projection {
   Activations out;  // [tokens, n]
 };
 
+// Stands for a token that nobody knows yet: the one that the last Ops::draw() draws from this row.
+constexpr int32_t drawn_id(int32_t row) { return -1 - row; }
+constexpr bool is_drawn_id(int32_t id) { return id < 0; }
+constexpr int32_t row_of_drawn_id(int32_t id) { return -1 - id; }
+
 // What the ops of one step are told about its tokens, all of it at once: a device with memory of
 // its own uploads it once. Ops of that step are given these very spans.
 struct StepBatch {
-  std::span<const int32_t> ids;         // [tokens]
+  std::span<const int32_t> ids;         // [tokens]; some may be drawn_id() where runs_ahead()
   std::span<const int32_t> positions;   // [tokens]
   std::span<const int32_t> table_rows;  // [tokens], of the learned positions
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted
@@ -230,12 +235,24 @@ class Ops {
   virtual void gather_rows(const Activations& x, std::span<const int32_t> rows,
                            const Activations& out) = 0;
 
-  // ids[i] = the token drawn from row i of logits, which may be changed; -1 where none is a number.
-  // Waits for it. Only where can_sample(); elsewhere the caller draws.
+  // Draws a token from each row of logits, which may be changed. Queued as all ops are. Gives the
+  // number of the draw. Only where can_sample(); elsewhere the caller draws.
   virtual bool can_sample() const { return false; }
-  virtual void sample(const Activations& /*logits*/, std::span<const SampleRow> /*rows*/,
-                      std::span<int32_t> /*ids*/) {
+  // Whether a step can begin with the tokens of the last draw (drawn_id) before the host has seen
+  // them.
+  virtual bool runs_ahead() const { return can_sample(); }
+  virtual uint64_t draw(const Activations& /*logits*/, std::span<const SampleRow> /*rows*/) {
     SPW_ASSERT(!"this device leaves sampling to the host");
+    return 0;
+  }
+  // Waits for one of the last two draws: ids[i] = the token from row i, -1 where no logit is a
+  // number.
+  virtual void take_drawn(uint64_t /*draw*/, std::span<int32_t> /*ids*/) {
+    SPW_ASSERT(!"this device leaves sampling to the host");
+  }
+  // Both, for who has nothing to do in between.
+  void sample(const Activations& logits, std::span<const SampleRow> rows, std::span<int32_t> ids) {
+    take_drawn(draw(logits, rows), ids);
   }
 };
 

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/error.h"
@@ -105,24 +106,65 @@ void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
 bool Engine::step(const Sink& sink) {
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, sink);
-  const StepPlan plan = scheduler_.next_step();
-  stats_.preemptions = scheduler_.preemptions();
-  for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, sink);
-  if (plan.chunks.empty()) return !requests_.empty();
+  std::optional<QueuedStep> step = std::exchange(ahead_, std::nullopt);
+  const auto is_here = [&](RequestId id) { return requests_.contains(id); };
+  if (step && std::none_of(step->drawing.begin(), step->drawing.end(), is_here)) step.reset();
+  if (!step) {
+    const StepPlan plan = scheduler_.next_step();
+    stats_.preemptions = scheduler_.preemptions();
+    for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, sink);
+    step = try_queue_step(plan, nullptr);
+    if (!step) return !requests_.empty();
+  }
+  const bool goes_on = try_go_on(*step);
+  std::exception_ptr failure;
+  if (goes_on) {
+    try {
+      ahead_ = try_queue_step(scheduler_.next_step(), &*step);
+    } catch (...) {
+      failure = std::current_exception();  // of the next step: this one's tokens are good
+    }
+  }
+  std::vector<DrawnToken> drawn = draw(*step);
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    // One that was cancelled meanwhile has no use for its token.
+    const auto it = requests_.find(step->drawing[i]);
+    if (it != requests_.end()) accept_token(*it->second, drawn[i], goes_on, sink);
+  }
+  if (failure) std::rethrow_exception(failure);
+  return !requests_.empty();
+}
 
+std::optional<Engine::QueuedStep> Engine::try_queue_step(const StepPlan& plan,
+                                                         const QueuedStep* before) {
+  if (plan.chunks.empty()) return std::nullopt;
+  QueuedStep step;
   std::vector<StepSequence> sequences;
-  for (const ScheduledChunk& chunk : plan.chunks) {
-    const Request& request = *requests_.at(chunk.id);
-    const std::span<const TokenId> tokens(request.tokens);
-    sequences.push_back(
-        {tokens.subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens)),
-         chunk.start, *chunk.block_table, chunk.last ? 1 : 0});
+  std::vector<TokenId> unknown(plan.chunks.size());
+  std::vector<SampleRow> rows;
+  bool on_device = decoder_.device().ops().can_sample();
+  for (size_t i = 0; i < plan.chunks.size(); ++i) {
+    const ScheduledChunk& chunk = plan.chunks[i];
+    Request& request = *requests_.at(chunk.id);
+    std::span<const TokenId> tokens(request.tokens);
+    if (before == nullptr) {
+      tokens = tokens.subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens));
+    } else {
+      const auto row = std::find(before->drawing.begin(), before->drawing.end(), chunk.id);
+      SPW_ASSERT(row != before->drawing.end() && chunk.tokens == 1);
+      unknown[i] = drawn_id(static_cast<int32_t>(row - before->drawing.begin()));
+      tokens = {&unknown[i], 1};
+    }
+    sequences.push_back({tokens, chunk.start, *chunk.block_table, chunk.last ? 1 : 0});
     if (chunk.start < static_cast<int32_t>(request.params.prompt.size()))
       stats_.prompt_tokens += chunk.tokens;
+    if (!chunk.last) continue;
+    step.drawing.push_back(chunk.id);
+    on_device = on_device && !request.sampler.wants_logprobs();
+    if (on_device) rows.push_back(request.sampler.sample_row(chunk.start + chunk.tokens));
   }
-  Activations logits;
   try {
-    logits = decoder_.step(kv_, sequences);
+    step.logits = decoder_.step(kv_, sequences);
     lost_ = 0;
   } catch (const Error& error) {
     // KV or activations that came back from the disk other than they went there: nothing wrong was
@@ -130,51 +172,75 @@ bool Engine::step(const Sink& sink) {
     if (error.code() != ErrorCode::kCorrupt || ++lost_ > kMostLost) throw;
     log_warning("{}; the sequences are computed again", error.what());
     scheduler_.preempt_all();
-    return true;
+    return std::nullopt;
   }
   ++stats_.steps;
   stats_.sequence_steps += scheduler_.running();
-
-  std::vector<Request*> drawing;
-  for (const ScheduledChunk& chunk : plan.chunks) {
-    if (chunk.last) drawing.push_back(requests_.at(chunk.id).get());
-  }
-  std::vector<DrawnToken> drawn = draw(logits, drawing);
-  for (size_t i = 0; i < drawing.size(); ++i) accept_token(*drawing[i], drawn[i], sink);
-  return !requests_.empty();
+  if (on_device && !rows.empty()) step.draw = decoder_.device().ops().draw(step.logits, rows);
+  return step;
 }
 
-std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits,
-                                             std::span<Request* const> requests) {
-  std::vector<DrawnToken> drawn(requests.size());
+bool Engine::try_go_on(const QueuedStep& step) {
+  if (!step.draw || !decoder_.runs_ahead(kv_)) return false;
+  if (static_cast<int>(step.drawing.size()) != scheduler_.running()) return false;
+  for (const RequestId id : step.drawing) {
+    const auto it = requests_.find(id);
+    if (it == requests_.end()) return false;
+    const Request& request = *it->second;
+    if (request.sampler.has_penalties() || ends_by_length(request, 1)) return false;
+  }
+  return scheduler_.try_go_on();
+}
+
+bool Engine::ends_by_length(const Request& request, int64_t more) const {
+  return request.generated() + more >= request.params.max_tokens ||
+         static_cast<int64_t>(request.tokens.size()) + more >= max_sequence_tokens();
+}
+
+std::vector<Engine::DrawnToken> Engine::draw(const QueuedStep& step) {
+  const Activations& logits = step.logits;
+  const size_t count = step.drawing.size();
+  std::vector<DrawnToken> drawn(count);
+  if (count == 0) return drawn;
   Device& device = decoder_.device();
   const auto one = [&](size_t i, auto&& f) {
+    const auto it = requests_.find(step.drawing[i]);
+    if (it == requests_.end()) return;
     try {
-      f();
+      f(*it->second);
     } catch (const Error& error) {
       drawn[i].error = error.what();
     }
   };
   const auto on_host = [&](size_t i, const float* row) {
-    Request& request = *requests[i];
-    one(i, [&] {
+    one(i, [&](Request& request) {
       drawn[i].token =
           request.sampler.sample({row, static_cast<size_t>(logits.cols)},
                                  static_cast<int64_t>(request.tokens.size()), &drawn[i].logprobs);
     });
   };
-  if (device.host_visible()) {
-    for (size_t i = 0; i < requests.size(); ++i) on_host(i, logits.f32(static_cast<int64_t>(i)));
+  const auto accept = [&](size_t i, int32_t id) {
+    one(i, [&](Request& request) { drawn[i].token = request.sampler.accept(id); });
+  };
+  std::vector<int32_t> ids(count);
+  if (step.draw) {
+    device.ops().take_drawn(*step.draw, ids);
+    for (size_t i = 0; i < count; ++i) accept(i, ids[i]);
     return drawn;
   }
-  if (requests.empty()) return drawn;
+  if (device.host_visible()) {
+    for (size_t i = 0; i < count; ++i) on_host(i, logits.f32(static_cast<int64_t>(i)));
+    return drawn;
+  }
   const bool on_device = device.ops().can_sample();
   // Logprobs need the row itself, before sampling changes it.
   std::vector<float> row;
-  std::vector<SampleRow> rows(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    Request& request = *requests[i];
-    if (on_device && !request.sampler.wants_logprobs()) {
+  std::vector<SampleRow> rows(count);
+  std::vector<bool> by_device(count);
+  for (size_t i = 0; i < count; ++i) {
+    Request& request = *requests_.at(step.drawing[i]);
+    by_device[i] = on_device && !request.sampler.wants_logprobs();
+    if (by_device[i]) {
       rows[i] = request.sampler.sample_row(static_cast<int64_t>(request.tokens.size()));
     } else {
       row.resize(static_cast<size_t>(logits.cols));
@@ -185,16 +251,15 @@ std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits,
     }
   }
   if (!on_device) return drawn;
-  std::vector<int32_t> ids(requests.size());
   device.ops().sample(logits, rows, ids);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    if (requests[i]->sampler.wants_logprobs()) continue;
-    one(i, [&] { drawn[i].token = requests[i]->sampler.accept(ids[i]); });
+  for (size_t i = 0; i < count; ++i) {
+    if (by_device[i]) accept(i, ids[i]);
   }
   return drawn;
 }
 
-void Engine::accept_token(Request& request, DrawnToken& drawn, const Sink& sink) {
+void Engine::accept_token(Request& request, DrawnToken& drawn, bool is_scheduled,
+                          const Sink& sink) {
   GenerationEvent event;
   event.id = request.id;
   if (!drawn.error.empty()) {
@@ -214,11 +279,10 @@ void Engine::accept_token(Request& request, DrawnToken& drawn, const Sink& sink)
     event.text = request.stops.push(request.detokenizer->push(token));
   if (end || request.stops.stopped()) {
     finish(request, FinishReason::kStop, event, sink);
-  } else if (request.generated() >= request.params.max_tokens ||
-             static_cast<int64_t>(request.tokens.size()) >= max_sequence_tokens()) {
+  } else if (ends_by_length(request, 0)) {
     finish(request, FinishReason::kLength, event, sink);
   } else {
-    scheduler_.append(request.id);
+    if (!is_scheduled) scheduler_.append(request.id);
     sink(event);
   }
 }
@@ -232,7 +296,7 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   }
   event.finish = reason;
   const RequestId id = request.id;
-  scheduler_.remove(id);
+  scheduler_.remove(id, request.generated());
   requests_.erase(id);
   sink(event);
 }

@@ -65,7 +65,10 @@ struct EngineStats {
   int64_t sequence_steps = 0;  // sequences at work, summed over the steps
 };
 
-// Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
+// Runs any number of requests over one decoder and one KV cache. Where the decoder takes it
+// (Decoder::runs_ahead), the device begins the next step while the host deals with the tokens of
+// this one: what a sequence that ends with its token has in that step goes to waste.
+//  Single-threaded: every method is
 // called from one thread. The decoder, cache and tokenizer must outlive it.
 class Engine {
  public:
@@ -91,15 +94,29 @@ class Engine {
 
  private:
   struct Request;
+  // A step that the device has in its queue, or was done with.
+  struct QueuedStep {
+    std::vector<RequestId> drawing;  // by row of logits
+    Activations logits;
+    std::optional<uint64_t> draw;  // where the device draws all of these tokens
+  };
   struct DrawnToken {
     TokenId token = 0;
     Logprobs logprobs;
     std::string error;  // why there is none
   };
   void finish(Request& request, FinishReason reason, GenerationEvent& event, const Sink& sink);
+  // Computes the next step, or queues it: behind `before`, whose tokens are not known yet. None
+  // where there is nothing to do.
+  std::optional<QueuedStep> try_queue_step(const StepPlan& plan, const QueuedStep* before);
+  // Whether the step behind this one can be queued before its tokens are known; the scheduler then
+  // knows of them.
+  bool try_go_on(const QueuedStep& step);
+  // With so many tokens more than it has.
+  bool ends_by_length(const Request& request, int64_t more) const;
   // The next token of each request, from its row of logits.
-  std::vector<DrawnToken> draw(const Activations& logits, std::span<Request* const> requests);
-  void accept_token(Request& request, DrawnToken& drawn, const Sink& sink);
+  std::vector<DrawnToken> draw(const QueuedStep& step);
+  void accept_token(Request& request, DrawnToken& drawn, bool is_scheduled, const Sink& sink);
   void end_without_token(RequestId id, FinishReason reason, const Sink& sink);
 
   Decoder& decoder_;
@@ -112,6 +129,7 @@ class Engine {
   uint64_t next_id_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;
+  std::optional<QueuedStep> ahead_;  // behind the step whose tokens came last
   static constexpr int kMostLost = 3;
   int lost_ = 0;  // steps in a row that found their KV or activations damaged
 };

@@ -61,6 +61,11 @@ class Sampler {
   SampleRow sample_row(int64_t position);
   TokenId accept(int32_t drawn);
   bool wants_logprobs() const { return params_.logprobs >= 0; }
+  // Whether what sample_row() says depends on the tokens drawn before.
+  bool has_penalties() const {
+    return params_.repetition_penalty != 1 || params_.presence_penalty != 0 ||
+           params_.frequency_penalty != 0;
+  }
 
  private:
   void collect_adjustments();

@@ -56,7 +56,18 @@ void Scheduler::append(RequestId id) {
   ++sequence->known;
 }
 
-void Scheduler::remove(RequestId id) {
+bool Scheduler::try_go_on() {
+  if (!waiting_.empty() || running() > limits_.max_step_tokens) return false;
+  for (Sequence& sequence : running_) {
+    if (sequence.computed != sequence.known) return false;
+    // What the ones before have reserved is what they need next in any case.
+    if (!sequence.blocks.try_reserve(sequence.known + 1)) return false;
+  }
+  for (Sequence& sequence : running_) ++sequence.known;
+  return !running_.empty();
+}
+
+void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
   const auto same = [&](const Sequence& s) { return s.id == id; };
   if (const Sequence* ending = find(id)) {
     const bool was_expected = ending->expected > ending->prompt;
@@ -64,8 +75,7 @@ void Scheduler::remove(RequestId id) {
     if (was_expected && !ending->admitted) --answers_;  // cancelled: it tells nothing
     if (ending->admitted) {
       if (!was_expected) ++answers_;
-      // The last token was sampled, but never appended.
-      answer_tokens_ += ending->known + 1 - ending->prompt;
+      answer_tokens_ += answer.value_or(ending->known + 1 - ending->prompt);
     }
   }
   running_.remove_if(same);

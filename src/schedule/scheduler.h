@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <optional>
 #include <vector>
 
 #include "kv/block_allocator.h"
@@ -63,8 +64,13 @@ class Scheduler {
   void add(RequestId id, int32_t tokens, int64_t expected = 0);
   // One more token is known: the sampled one.
   void append(RequestId id);
-  // Finished or cancelled; unknown ids are ignored.
-  void remove(RequestId id);
+  // The same of every running sequence, before anybody has seen these tokens: what next_step() then
+  // gives is one more of each. False, and nothing is counted, where that is not so: somebody waits,
+  // still has a prompt to compute, or would have to give way.
+  bool try_go_on();
+  // Finished or cancelled, with `answer` tokens (not said: those appended, and the last one);
+  // unknown ids are ignored.
+  void remove(RequestId id, std::optional<int64_t> answer = std::nullopt);
 
   // All running sequences lose their blocks and are computed again: what the blocks held is lost.
   void preempt_all();

@@ -8,62 +8,17 @@
 #include <map>
 
 #include "base/error.h"
+#include "tests/generation/engine_answers.h"
 #include "tests/generation/tiny_models.h"
 
 namespace spillway {
 namespace {
 
-using testing_models::tiny_prompt;
+using testing_models::Answer;
+using testing_models::letter_tokenizer;
+using testing_models::make_request;
+using testing_models::run_all;
 using testing_models::TinyRuntime;
-
-struct Answer {
-  std::vector<TokenId> ids;
-  std::optional<FinishReason> finish;
-  std::string text;
-};
-
-std::map<RequestId, Answer> run_all(Engine& engine) {
-  std::map<RequestId, Answer> answers;
-  const auto sink = [&](const GenerationEvent& event) {
-    Answer& answer = answers[event.id];
-    EXPECT_FALSE(answer.finish.has_value()) << "an event after the end";
-    if (event.token) answer.ids.push_back(*event.token);
-    answer.text += event.text;
-    if (event.finish) answer.finish = event.finish;
-  };
-  for (int steps = 0; engine.step(sink); ++steps) {
-    if (steps > 10'000) {
-      ADD_FAILURE() << "the engine does not come to an end";
-      break;
-    }
-  }
-  return answers;
-}
-
-GenerationRequest make_request(int prompt_length, uint32_t seed, int max_tokens = 24,
-                               float temperature = 0) {
-  GenerationRequest request;
-  request.prompt = tiny_prompt(prompt_length, seed);
-  request.max_tokens = max_tokens;
-  request.sampling.temperature = temperature;
-  request.sampling.seed = seed;
-  return request;
-}
-
-// A vocabulary for the tiny models: token n is the letter n, 0 is the end.
-Tokenizer letter_tokenizer() {
-  Vocabulary vocabulary;
-  vocabulary.model = TokenizerModel::kSentencePiece;
-  for (int i = 0; i < 97; ++i) {
-    VocabToken token;
-    token.text =
-        i == 0 ? "</s>" : std::string(1, static_cast<char>(' ' + i % 95)) + (i >= 95 ? "!" : "");
-    if (i == 0) token.kind = TokenKind::kControl;
-    vocabulary.tokens.push_back(token);
-  }
-  vocabulary.eos = 0;
-  return Tokenizer(std::move(vocabulary));
-}
 
 class EngineTest : public testing::Test {
  protected:
