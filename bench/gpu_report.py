@@ -233,7 +233,8 @@ def ablations(report):
             ("without unified maximum", {"SPILLWAY_CUDA_WITHOUT": "unified"})):
         speeds = []
         for batch in (1, 8):
-            result = report.bench("dummy:llama-2-7b", 64, 64, batch, environment, repeat=2)
+            # Of two runs the median would be half the first, which loads kernels and records steps.
+            result = report.bench("dummy:llama-2-7b", 64, 64, batch, environment, repeat=3)
             speeds.append(result["decode_tokens_per_s"] if result else float("nan"))
         report.figures[f"ablation: {name}"] = speeds
         print(f"    {name:<44} {speeds[0]:8.1f} {speeds[1]:8.1f}", flush=True)

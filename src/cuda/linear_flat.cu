@@ -196,7 +196,7 @@ LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
   } else if (problem.tokens <= 8 && few_rows) {
     variant.index = 6;
   } else if (problem.tokens <= 4) {
-    variant.index = 1;
+    variant.index = problem.tokens <= 2 ? 3 : 1;
   } else {
     variant = plan_staged(problem, gpu);
     variant.index += kShapeCount;
@@ -209,9 +209,16 @@ LinearVariant plan_overlapping(const LinearProblem& problem, const GpuShape& gpu
   if (index < 0) return plan_flat(problem, gpu);
   // Where others are faster also when launches overlap; H200, us instead of linear_stream.cu's:
   // few rows, 2 to 8 tokens: 10.2-11.0 of 12.6 (4096 x 4096), 23.7-25.1 of 25.8 (4096 x 11008);
+  // of few columns, too, up to 16: 11.9 of 12.7 (4096 x 4096);
   // gated, 22016 x 4096, 8 and 16 tokens: 46.5 of 48.4, by rings whose tiles need no splitting.
-  if (!problem.gated && problem.tokens <= 8 && has_few_rows(problem, gpu)) {
-    return plan_flat(problem, gpu);
+  const bool few_rows = !problem.gated && has_few_rows(problem, gpu);
+  if (few_rows && problem.tokens <= 8) return plan_flat(problem, gpu);
+  if (few_rows && problem.tokens <= 16 && problem.k <= 4096) return {2, 1};
+  // One token: 25.4 us (12288 x 4096; GEMV 26.5), and tall tiles where they fill the GPU, four to a
+  // multiprocessor: 31.5 (16384 x 4096; GEMV 34.2). Where they do not, they take 28.0.
+  if (!problem.gated && problem.tokens == 1) {
+    const bool tall_tiles_fill = problem.n / 32 * 10 >= int64_t{gpu.sms} * 4 * 9;
+    return {tall_tiles_fill ? 3 : 1, 1};
   }
   if (problem.gated && problem.tokens > 4 && problem.tokens <= 16) {
     const LinearVariant staged = plan_staged(problem, gpu);

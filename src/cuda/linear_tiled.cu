@@ -104,11 +104,12 @@ void linear_tiled(const LinearCall& call, const LinearScratch& scratch, cudaStre
 InflectionPoints default_points(const LinearProblem& problem, bool library) {
   // Without tensor cores the passes of linear_gemv.cu are all there is before a GEMM.
   if (problem.dtype == DType::kF32) return {kGemvTokens + 1, 2 * kGemvTokens + 1};
-  // Measured on an H200: for few rows the flat kernels win from one token (4096 x 4096: 10.3 us,
-  // GEMV 12.1) up to 8, gated layers (which the library computes in two steps) up to 16; otherwise
-  // the library is as fast from 3 on.
-  const bool few_rows = !problem.gated && has_few_rows(problem, current_gpu());
-  const int32_t m1 = few_rows ? 1 : 3;
+  // Measured on an H200: the flat kernels win from one token (4096 x 4096: 10.3 us, GEMV 12.1;
+  // 16384 x 4096: 31.6 and 34.1), gated layers' from 3 on. For few rows they do so up to 8, gated
+  // (which the library computes in two steps) up to 16; otherwise the library is as fast from 3 on.
+  const GpuShape gpu = current_gpu();
+  const bool few_rows = !problem.gated && has_few_rows(problem, gpu);
+  const int32_t m1 = few_rows || (!problem.gated && gpu.compute_capability >= 90) ? 1 : 3;
   if (!library) return {m1, kNeverInflection};
   return {m1, problem.gated ? 17 : few_rows ? 9 : 3};
 }

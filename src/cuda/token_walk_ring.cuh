@@ -4,7 +4,8 @@
 //
 // The copies are asked for by a warp of their own, behind those that compute: where the next piece
 // lies takes as many instructions as half of its products, and those who multiply should not wait
-// for them.
+// for them. As much as the ring takes: with fewer copies on their way at a time blocks met no
+// sooner.
 #pragma once
 
 #include "cuda/async_copy.cuh"

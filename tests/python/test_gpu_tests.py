@@ -47,6 +47,12 @@ setsid "$@" &
 wait $!
 echo "========= ERROR SUMMARY: {errors} errors"
 """
+IDLE_SANITIZER = """#!/bin/sh
+shift 4
+"$@"
+echo "========= Error: Target application terminated before first instrumented API call"
+exit 255
+"""
 
 
 def executable(path, text):
@@ -55,9 +61,9 @@ def executable(path, text):
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def run(tmp_path, tests, *options, errors=0):
+def run(tmp_path, tests, *options, errors=0, sanitizer=SANITIZER):
     executable(tmp_path / "tests/parity/parity_test", FAKE.format(python=sys.executable, tests=tests))
-    executable(tmp_path / "bin/compute-sanitizer", SANITIZER.format(errors=errors))
+    executable(tmp_path / "bin/compute-sanitizer", sanitizer.format(errors=errors))
     return subprocess.run([sys.executable, SCRIPT, "--build", tmp_path, "--out", tmp_path / "out", "--suites", "parity", "--jobs",
                            "4", "--shards", "3", *options], capture_output=True, text=True, timeout=50, check=False,
                           env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"})
@@ -68,6 +74,15 @@ def test_counts_what_passed_and_skipped(tmp_path):
     assert "parity: ok, 3 of 4 tests passed, 1 skipped, 0 failed, 0 not finished" in done.stdout
     assert done.returncode == 0
     assert len(list((tmp_path / "out").glob("parity.*.txt"))) == 3
+
+
+def test_tests_without_a_gpu_are_no_matter_for_the_sanitizer(tmp_path):
+    done = run(tmp_path, ["A", "B"], "--sanitizer-only", "--tools", "memcheck", sanitizer=IDLE_SANITIZER)
+    assert "parity.memcheck: ok, 2 of 2 tests passed" in done.stdout
+    assert done.returncode == 0
+    done = run(tmp_path, ["A", "CrashesB"], "--sanitizer-only", "--tools", "memcheck", sanitizer=IDLE_SANITIZER)
+    assert "NOT FINISHED: Suite.CrashesB" in done.stdout
+    assert done.returncode == 1
 
 
 def test_names_what_failed(tmp_path):
