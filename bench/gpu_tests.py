@@ -38,6 +38,7 @@ class Suite:
         self.shards = min(shards, max(1, len(self.tests)))
         self.passed, self.skipped, self.failed, self.seconds = set(), set(), set(), {}
         self.cut, self.errors, self.tool_errors, self.broken = set(), [], 0, []
+        self.summaries = 0  # of the tool
 
     def command(self):
         run = [str(self.executable), f"--gtest_filter={self.filter}"]
@@ -66,12 +67,14 @@ class Suite:
                 self.tool_errors, said_result = self.tool_errors + int(count), True
             for hazards in re.findall(r"RACECHECK SUMMARY: (\d+) hazard", text):
                 self.tool_errors, said_result = self.tool_errors + int(hazards), True
-        # Of tests that use no GPU a tool has nothing to say. What ended too early has no result, and shows by that.
-        if timed_out or (self.tool is not None and UNTOUCHED in text):
+        self.summaries += said_result
+        if timed_out:
             return
-        if self.tool is not None and not said_result:
+        # Of tests that use no GPU a tool has nothing to say, and ends with 255.
+        untouched = self.tool is not None and UNTOUCHED in text and code == 255
+        if self.tool is not None and not said_result and not untouched:
             self.broken.append(f"shard {shard}: {self.tool} gave no summary (exit code {code})")
-        elif code not in (0, 1, 99):
+        elif code not in (0, 1, 99) and not untouched:
             self.broken.append(f"shard {shard} ended with code {code}")
 
     def missing(self):
@@ -79,10 +82,15 @@ class Suite:
         return [t for t in self.tests if t not in self.passed | self.skipped | self.failed]
 
     def ok(self):
-        return bool(self.passed) and not (self.failed or self.missing() or self.tool_errors or self.broken)
+        return self.did_something() and not (self.failed or self.missing() or self.tool_errors or self.broken)
+
+    def did_something(self):
+        return bool(self.passed) and (self.tool is None or self.summaries > 0)
 
     def summary(self):
         tool = f", {self.tool}: {self.tool_errors} errors" if self.tool else ""
+        if self.tool and self.passed and not self.summaries:
+            tool = f", {self.tool} saw no GPU"
         if not self.tests:
             return f"{self.name}: NO TESTS (no GPU, or not built with CUDA)"
         return (f"{self.name}: {'ok' if self.ok() else 'NOT OK'}, {len(self.passed)} of {len(self.tests)} tests passed, "
@@ -162,7 +170,7 @@ def main():
     parser.add_argument("--suites", default=",".join(SUITES), help="which, of parity, cuda, generation")
     parser.add_argument("--filter", help="instead of the suites' own tests, in GoogleTest's words")
     parser.add_argument("--sanitizer", action="store_true", help=f"also {' and '.join(TOOLS)} over {' and '.join(SANITIZED)}")
-    parser.add_argument("--sanitizer-only", action="store_true", help="that alone")
+    parser.add_argument("--sanitizer-only", action="store_true", help="that alone, over all of --suites")
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"of the sanitizer; default: {','.join(TOOLS)}")
     parser.add_argument("--sanitizer-options", default="", help="more options for compute-sanitizer, in one argument")
     parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1), help="processes at a time")
@@ -183,7 +191,8 @@ def main():
 
     suites = [] if arguments.sanitizer_only else [suite(name, None) for name in names]
     if arguments.sanitizer or arguments.sanitizer_only:
-        suites += [suite(name, tool) for tool in arguments.tools.split(",") for name in names if name in SANITIZED]
+        suites += [suite(name, tool) for tool in arguments.tools.split(",") for name in names
+                   if name in SANITIZED or arguments.sanitizer_only]
     # The shards of a suite hold the long tests in turn: one pool for all keeps every processor busy to the end.
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         running = {pool.submit(run_shard, s, shard, arguments.out, deadline): s

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/error.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "engine/sampler.h"
@@ -106,13 +107,19 @@ bool Workload::decode_ahead(int steps) {
     if (i == 0) {
       for (size_t b = 0; b < next_.size(); ++b) next_[b] = drawn_id(static_cast<int32_t>(b));
     } else {
-      std::vector<TokenId> ids(next_.size());
-      ops.take_drawn(before, ids);
+      take_drawn(before);
     }
     before = draw;
   }
-  if (steps > 0) ops.take_drawn(before, next_);
+  if (steps > 0) next_ = take_drawn(before);
   return true;
+}
+
+std::vector<TokenId> Workload::take_drawn(uint64_t draw) {
+  std::vector<TokenId> ids(next_.size());
+  runner_.decoder.device().ops().take_drawn(draw, ids);
+  for (const TokenId id : ids) SPW_CHECK(id >= 0, kInternal, "the model computed no usable logits");
+  return ids;
 }
 
 std::vector<TokenId> Workload::greedy(const Activations& logits) {

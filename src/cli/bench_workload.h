@@ -41,6 +41,7 @@ class Workload {
   bool prefill();
   bool decode(int steps);
   bool decode_ahead(int steps);
+  std::vector<TokenId> take_drawn(uint64_t draw);
   std::vector<TokenId> greedy(const Activations& logits);
   std::vector<TokenId> step(const std::vector<StepSequence>& sequences);
 

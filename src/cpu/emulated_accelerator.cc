@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -182,29 +183,61 @@ void EmulatedOps::embed(const WeightView& table, std::span<const int32_t> ids,
   std::vector<int32_t> known(ids.begin(), ids.end());
   for (int32_t& id : known) {
     if (!is_drawn_id(id)) continue;
+    const std::vector<int32_t>& last = drawn_[count_ % drawn_.size()];
+    const auto row = static_cast<size_t>(row_of_drawn_id(id));
+    SPW_ASSERT(row < last.size());
     ++unseen_;
-    id = std::max(0, drawn_[count_ % drawn_.size()].at(static_cast<size_t>(row_of_drawn_id(id))));
+    id = std::max(0, last[row]);
   }
   CpuOps::embed(table, known, out, mode);
 }
+
+namespace {
+
+int32_t most_likely(std::span<const float> logits) {
+  float best = -std::numeric_limits<float>::infinity();
+  int32_t found = -1;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (!(logits[id] > best)) continue;
+    best = logits[id];
+    found = static_cast<int32_t>(id);
+  }
+  return found;
+}
+
+// At `uniform` of the probability of all tokens.
+int32_t draw_one(std::span<const float> logits, const SampleRow& how) {
+  SPW_ASSERT(how.top_k == 0 && how.top_p == 1 && how.min_p == 0);
+  const int32_t best = most_likely(logits);
+  if (best < 0) return best;
+  const float top = logits[static_cast<size_t>(best)];
+  const auto weight = [&](float logit) {
+    return logit <= top ? std::exp(double{(logit - top) / how.temperature}) : 0;  // 0 for NaN
+  };
+  double left = 0;
+  for (const float logit : logits) left += weight(logit);
+  left *= how.uniform;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    left -= weight(logits[id]);
+    if (left < 0) return static_cast<int32_t>(id);
+  }
+  return best;
+}
+
+}  // namespace
 
 uint64_t EmulatedOps::draw(const Activations& logits, std::span<const SampleRow> rows) {
   SPW_ASSERT(draws_ && logits.rows == static_cast<int64_t>(rows.size()));
   std::vector<int32_t>& drawn = drawn_[++count_ % drawn_.size()];
   drawn.assign(rows.size(), -1);
   for (size_t i = 0; i < rows.size(); ++i) {
-    SPW_ASSERT(rows[i].temperature == 0);
     float* const row = logits.f32(static_cast<int64_t>(i));
     for (const LogitAdjustment& a : rows[i].adjustments) {
       const float x = row[a.id] + a.bias;
       row[a.id] = (x > 0 ? x / a.repetition : x * a.repetition) - a.penalty;
     }
-    float best = -std::numeric_limits<float>::infinity();
-    for (int64_t id = 0; id < logits.cols; ++id) {
-      if (!(row[id] > best)) continue;
-      best = row[id];
-      drawn[i] = static_cast<int32_t>(id);
-    }
+    const std::span<const float> adjusted(row, static_cast<size_t>(logits.cols));
+    drawn[i] = rows[i].temperature > 0 ? draw_one(adjusted, rows[i]) : most_likely(adjusted);
     // Nobody has logits after the draw.
     std::fill_n(row, logits.cols, std::numeric_limits<float>::quiet_NaN());
   }
@@ -212,6 +245,7 @@ uint64_t EmulatedOps::draw(const Activations& logits, std::span<const SampleRow>
 }
 
 void EmulatedOps::take_drawn(uint64_t draw, std::span<int32_t> ids) {
+  SPW_CHECK(injected_error("draw.device") == 0, kDevice, "the emulated accelerator fails");
   SPW_ASSERT(draw <= count_ && draw + drawn_.size() > count_);
   const std::vector<int32_t>& drawn = drawn_[draw % drawn_.size()];
   SPW_ASSERT(ids.size() == drawn.size());

@@ -5,7 +5,7 @@
 // starts poisoned (every float a NaN), so what was not copied in shows up in the results; copies
 // run on threads of their own, late and by a random delay, so what did not wait for them shows up
 // too. Ops compute as the CPU's do, on return. Fault points: alloc.device, alloc.pin,
-// step.device.
+// step.device, draw.device.
 #pragma once
 
 #include <array>
@@ -28,11 +28,11 @@ struct EmulatedAcceleratorOptions {
   int max_delay_us = 200;                  // of a copy
   uint64_t bytes_per_s = 0;                // of each stream; 0: as fast as it goes
   uint64_t pinnable_bytes = ~uint64_t{0};  // try_pin() refuses more
-  bool draws = false;                      // tokens, of temperature 0
+  bool draws = false;                      // tokens, by temperature alone
 };
 
-// The CPU's ops, and what an accelerator does besides: it draws the most likely tokens, and begins
-// steps with tokens that the host has not seen.
+// The CPU's ops, and what an accelerator does besides: it draws tokens, and begins steps with
+// tokens that the host has not seen.
 class EmulatedOps final : public CpuOps {
  public:
   EmulatedOps(Device& device, ThreadPool& pool, bool draws) : CpuOps(device, pool), draws_(draws) {}

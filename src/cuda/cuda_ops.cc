@@ -88,11 +88,14 @@ void CudaOps::prepare(const StepLimits& limits) {
   if (TokenWalk::serves(gpu_, DType::kF16))
     grown(walk_scratch_, TokenWalk::scratch_bytes(gpu_), /*zeroed=*/true);
   grown(converted_, static_cast<size_t>(limits.tokens * limits.widest) * sizeof(float));
-  // Where it lies is part of recorded steps: it should not have to grow.
+  // Where it lies is part of recorded steps. It grows where a step has several micro-batches.
   grown(drawn_, static_cast<size_t>(limits.tokens) * sizeof(int32_t), /*zeroed=*/true);
 }
 
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
+  const size_t drawn_rows = draw_memory_[draws_ % draw_memory_.size()].rows;
+  for (const int32_t id : batch.ids)
+    SPW_ASSERT(!is_drawn_id(id) || static_cast<size_t>(row_of_drawn_id(id)) < drawn_rows);
   const StepShape shape = tables_.upload(batch);
   // Those that generate, wherever their KV is; rows of prompts have kernels of their own.
   step_rows_ = std::max(1, shape.logit_rows);

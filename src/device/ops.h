@@ -75,9 +75,10 @@ struct Projection {
 };
 
 // Stands for a token that nobody knows yet: the one that the last Ops::draw() draws from this row.
-constexpr int32_t drawn_id(int32_t row) { return -1 - row; }
-constexpr bool is_drawn_id(int32_t id) { return id < 0; }
-constexpr int32_t row_of_drawn_id(int32_t id) { return -1 - id; }
+// (-1 is none: so says take_drawn() where there was nothing to draw from.)
+constexpr int32_t drawn_id(int32_t row) { return -2 - row; }
+constexpr bool is_drawn_id(int32_t id) { return id <= -2; }
+constexpr int32_t row_of_drawn_id(int32_t id) { return -2 - id; }
 
 // What the ops of one step are told about its tokens, all of it at once: a device with memory of
 // its own uploads it once. Ops of that step are given these very spans.
@@ -235,12 +236,13 @@ class Ops {
   virtual void gather_rows(const Activations& x, std::span<const int32_t> rows,
                            const Activations& out) = 0;
 
-  // Draws a token from each row of logits, which may be changed. Queued as all ops are. Gives the
-  // number of the draw. Only where can_sample(); elsewhere the caller draws.
+  // Whether there is draw(); elsewhere the caller draws.
   virtual bool can_sample() const { return false; }
   // Whether a step can begin with the tokens of the last draw (drawn_id) before the host has seen
   // them.
   virtual bool runs_ahead() const { return can_sample(); }
+  // Draws a token from each row of logits, which may be changed. Queued as all ops are. Gives the
+  // number of the draw.
   virtual uint64_t draw(const Activations& /*logits*/, std::span<const SampleRow> /*rows*/) {
     SPW_ASSERT(!"this device leaves sampling to the host");
     return 0;

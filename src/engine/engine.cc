@@ -104,35 +104,58 @@ RequestId Engine::submit(GenerationRequest request) {
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
 
 bool Engine::step(const Sink& sink) {
+  // The books first: they are right whatever a sink does.
+  std::vector<GenerationEvent> events;
+  std::exception_ptr failure;
+  try {
+    advance(events);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  for (const GenerationEvent& event : events) sink(event);
+  if (failure) std::rethrow_exception(failure);
+  return !requests_.empty();
+}
+
+void Engine::advance(std::vector<GenerationEvent>& events) {
   for (const RequestId id : std::exchange(cancelled_, {}))
-    end_without_token(id, FinishReason::kCancelled, sink);
-  std::optional<QueuedStep> step = std::exchange(ahead_, std::nullopt);
+    end_without_token(id, FinishReason::kCancelled, events);
+  std::optional<QueuedStep> step = std::exchange(queued_, std::nullopt);
   const auto is_here = [&](RequestId id) { return requests_.contains(id); };
   if (step && std::none_of(step->drawing.begin(), step->drawing.end(), is_here)) step.reset();
   if (!step) {
     const StepPlan plan = scheduler_.next_step();
     stats_.preemptions = scheduler_.preemptions();
-    for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, sink);
+    for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
     step = try_queue_step(plan, nullptr);
-    if (!step) return !requests_.empty();
+    if (!step) return;
   }
   const bool goes_on = try_go_on(*step);
   std::exception_ptr failure;
   if (goes_on) {
     try {
-      ahead_ = try_queue_step(scheduler_.next_step(), &*step);
+      queued_ = try_queue_step(scheduler_.next_step(), &*step);
     } catch (...) {
       failure = std::current_exception();  // of the next step: this one's tokens are good
     }
   }
-  std::vector<DrawnToken> drawn = draw(*step);
+  std::vector<DrawnToken> drawn;
+  try {
+    drawn = draw(*step);
+  } catch (...) {
+    queued_.reset();
+    for (const auto& [id, request] : requests_)
+      scheduler_.set_known(id, static_cast<int32_t>(request->tokens.size()));
+    scheduler_.preempt_all();
+    throw;
+  }
   for (size_t i = 0; i < drawn.size(); ++i) {
     // One that was cancelled meanwhile has no use for its token.
     const auto it = requests_.find(step->drawing[i]);
-    if (it != requests_.end()) accept_token(*it->second, drawn[i], goes_on, sink);
+    if (it != requests_.end()) events.push_back(accept_token(*it->second, drawn[i], goes_on));
   }
-  if (failure) std::rethrow_exception(failure);
-  return !requests_.empty();
+  // A step that nobody needs any more may fail.
+  if (failure && !requests_.empty()) std::rethrow_exception(failure);
 }
 
 std::optional<Engine::QueuedStep> Engine::try_queue_step(const StepPlan& plan,
@@ -150,14 +173,14 @@ std::optional<Engine::QueuedStep> Engine::try_queue_step(const StepPlan& plan,
     if (before == nullptr) {
       tokens = tokens.subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens));
     } else {
-      const auto row = std::find(before->drawing.begin(), before->drawing.end(), chunk.id);
-      SPW_ASSERT(row != before->drawing.end() && chunk.tokens == 1);
-      unknown[i] = drawn_id(static_cast<int32_t>(row - before->drawing.begin()));
+      SPW_ASSERT(before->drawing.at(i) == chunk.id && chunk.tokens == 1);
+      unknown[i] = drawn_id(static_cast<int32_t>(i));
       tokens = {&unknown[i], 1};
     }
     sequences.push_back({tokens, chunk.start, *chunk.block_table, chunk.last ? 1 : 0});
-    if (chunk.start < static_cast<int32_t>(request.params.prompt.size()))
-      stats_.prompt_tokens += chunk.tokens;
+    const bool in_prompt = chunk.start < static_cast<int32_t>(request.params.prompt.size());
+    if (in_prompt) stats_.prompt_tokens += chunk.tokens;
+    step.has_prompts = step.has_prompts || in_prompt || chunk.tokens > 1;
     if (!chunk.last) continue;
     step.drawing.push_back(chunk.id);
     on_device = on_device && !request.sampler.wants_logprobs();
@@ -165,23 +188,29 @@ std::optional<Engine::QueuedStep> Engine::try_queue_step(const StepPlan& plan,
   }
   try {
     step.logits = decoder_.step(kv_, sequences);
+    if (on_device && !rows.empty()) step.draw = decoder_.device().ops().draw(step.logits, rows);
     lost_ = 0;
   } catch (const Error& error) {
+    // What was to be computed was not.
+    scheduler_.preempt_all();
     // KV or activations that came back from the disk other than they went there: nothing wrong was
     // computed with them and kept, and all of it can be computed again.
     if (error.code() != ErrorCode::kCorrupt || ++lost_ > kMostLost) throw;
     log_warning("{}; the sequences are computed again", error.what());
-    scheduler_.preempt_all();
     return std::nullopt;
+  } catch (...) {
+    scheduler_.preempt_all();
+    throw;
   }
   ++stats_.steps;
   stats_.sequence_steps += scheduler_.running();
-  if (on_device && !rows.empty()) step.draw = decoder_.device().ops().draw(step.logits, rows);
   return step;
 }
 
 bool Engine::try_go_on(const QueuedStep& step) {
-  if (!step.draw || !decoder_.runs_ahead(kv_)) return false;
+  // Not behind a prompt: its first token is waited for, and the first step of its kind takes longer
+  // to queue.
+  if (!step.draw || step.has_prompts || !decoder_.runs_ahead(kv_)) return false;
   if (static_cast<int>(step.drawing.size()) != scheduler_.running()) return false;
   for (const RequestId id : step.drawing) {
     const auto it = requests_.find(id);
@@ -202,6 +231,7 @@ std::vector<Engine::DrawnToken> Engine::draw(const QueuedStep& step) {
   const size_t count = step.drawing.size();
   std::vector<DrawnToken> drawn(count);
   if (count == 0) return drawn;
+  SPW_ASSERT(step.draw || !queued_);  // who draws on the host has waited for nobody to run ahead
   Device& device = decoder_.device();
   const auto one = [&](size_t i, auto&& f) {
     const auto it = requests_.find(step.drawing[i]);
@@ -258,14 +288,13 @@ std::vector<Engine::DrawnToken> Engine::draw(const QueuedStep& step) {
   return drawn;
 }
 
-void Engine::accept_token(Request& request, DrawnToken& drawn, bool is_scheduled,
-                          const Sink& sink) {
+GenerationEvent Engine::accept_token(Request& request, DrawnToken& drawn, bool is_counted) {
   GenerationEvent event;
   event.id = request.id;
   if (!drawn.error.empty()) {
     event.error = std::move(drawn.error);
-    finish(request, FinishReason::kError, event, sink);
-    return;
+    finish(request, FinishReason::kError, event);
+    return event;
   }
   const TokenId token = drawn.token;
   ++stats_.generated_tokens;
@@ -278,18 +307,17 @@ void Engine::accept_token(Request& request, DrawnToken& drawn, bool is_scheduled
   if (request.detokenizer && !end)
     event.text = request.stops.push(request.detokenizer->push(token));
   if (end || request.stops.stopped()) {
-    finish(request, FinishReason::kStop, event, sink);
+    finish(request, FinishReason::kStop, event);
   } else if (ends_by_length(request, 0)) {
-    finish(request, FinishReason::kLength, event, sink);
-  } else {
-    if (!is_scheduled) scheduler_.append(request.id);
-    sink(event);
+    finish(request, FinishReason::kLength, event);
+  } else if (!is_counted) {
+    scheduler_.append(request.id);
   }
+  return event;
 }
 
-// Emits the last event and forgets the request; `request` is gone afterwards.
-void Engine::finish(Request& request, FinishReason reason, GenerationEvent& event,
-                    const Sink& sink) {
+// Completes the last event and forgets the request; `request` is gone afterwards.
+void Engine::finish(Request& request, FinishReason reason, GenerationEvent& event) {
   if (request.detokenizer) {
     event.text += request.stops.push(request.detokenizer->flush());
     event.text += request.stops.flush();
@@ -298,15 +326,16 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   const RequestId id = request.id;
   scheduler_.remove(id, request.generated());
   requests_.erase(id);
-  sink(event);
 }
 
-void Engine::end_without_token(RequestId id, FinishReason reason, const Sink& sink) {
+void Engine::end_without_token(RequestId id, FinishReason reason,
+                               std::vector<GenerationEvent>& events) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;
   GenerationEvent event;
   event.id = id;
-  finish(*it->second, reason, event, sink);
+  finish(*it->second, reason, event);
+  events.push_back(std::move(event));
 }
 
 }  // namespace spillway

@@ -58,18 +58,20 @@ struct EngineOptions {
 };
 
 struct EngineStats {
-  int64_t steps = 0;
+  int64_t steps = 0;          // computed or queued, also where all its sequences ended meanwhile
   int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
-  int64_t sequence_steps = 0;  // sequences at work, summed over the steps
+  int64_t sequence_steps = 0;  // sequences at work, summed over these steps
 };
 
-// Runs any number of requests over one decoder and one KV cache. Where the decoder takes it
-// (Decoder::runs_ahead), the device begins the next step while the host deals with the tokens of
-// this one: what a sequence that ends with its token has in that step goes to waste.
-//  Single-threaded: every method is
-// called from one thread. The decoder, cache and tokenizer must outlive it.
+// Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
+// called from one thread. The decoder, cache and tokenizer must outlive it; nobody else uses the
+// decoder's device while it has requests.
+//
+// Where the decoder takes it (Decoder::runs_ahead), the device has the next step in its queue while
+// the host deals with the tokens of this one. What a sequence that ends with its token has in that
+// step goes to waste.
 class Engine {
  public:
   using Sink = std::function<void(const GenerationEvent&)>;
@@ -85,7 +87,10 @@ class Engine {
   // Ends it with kCancelled at the next step; unknown ids are ignored.
   void cancel(RequestId id);
 
-  // One step: every event goes to `sink`. False when there is nothing to do.
+  // One step: every event goes to `sink`. False when there is nothing to do. Of a step that throws
+  // nothing counts: its sequences are computed again, should anybody go on. Where the step behind
+  // it was queued and failed, this one's events come first. What `sink` throws comes out as it is;
+  // the step's other events are then lost.
   bool step(const Sink& sink);
 
   const EngineStats& stats() const { return stats_; }
@@ -94,30 +99,33 @@ class Engine {
 
  private:
   struct Request;
-  // A step that the device has in its queue, or was done with.
+  // A step that the device is done with, or has in its queue.
   struct QueuedStep {
     std::vector<RequestId> drawing;  // by row of logits
     Activations logits;
     std::optional<uint64_t> draw;  // where the device draws all of these tokens
+    bool has_prompts = false;      // or what is computed again: not only a new token of each
   };
   struct DrawnToken {
     TokenId token = 0;
     Logprobs logprobs;
     std::string error;  // why there is none
   };
-  void finish(Request& request, FinishReason reason, GenerationEvent& event, const Sink& sink);
+  void advance(std::vector<GenerationEvent>& events);
   // Computes the next step, or queues it: behind `before`, whose tokens are not known yet. None
-  // where there is nothing to do.
+  // where there is nothing to do, or the sequences have to be computed again.
   std::optional<QueuedStep> try_queue_step(const StepPlan& plan, const QueuedStep* before);
-  // Whether the step behind this one can be queued before its tokens are known; the scheduler then
-  // knows of them.
+  // Whether the step behind this one can be queued before its tokens are known; the scheduler has
+  // then counted them.
   bool try_go_on(const QueuedStep& step);
   // With so many tokens more than it has.
   bool ends_by_length(const Request& request, int64_t more) const;
   // The next token of each request, from its row of logits.
   std::vector<DrawnToken> draw(const QueuedStep& step);
-  void accept_token(Request& request, DrawnToken& drawn, bool is_scheduled, const Sink& sink);
-  void end_without_token(RequestId id, FinishReason reason, const Sink& sink);
+  // These keep the books and give what the sink is to be told. `is_counted`: by the scheduler.
+  GenerationEvent accept_token(Request& request, DrawnToken& drawn, bool is_counted);
+  void finish(Request& request, FinishReason reason, GenerationEvent& event);
+  void end_without_token(RequestId id, FinishReason reason, std::vector<GenerationEvent>& events);
 
   Decoder& decoder_;
   KvCache& kv_;
@@ -129,7 +137,7 @@ class Engine {
   uint64_t next_id_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;
-  std::optional<QueuedStep> ahead_;  // behind the step whose tokens came last
+  std::optional<QueuedStep> queued_;  // behind the step whose tokens came last
   static constexpr int kMostLost = 3;
   int lost_ = 0;  // steps in a row that found their KV or activations damaged
 };

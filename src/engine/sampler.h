@@ -56,7 +56,7 @@ class Sampler {
   // throws kInternal when none is left.
   TokenId sample(std::span<const float> logits, int64_t position, Logprobs* logprobs);
 
-  // The same for logits in a device's memory: what Ops::sample() is to do at `position`, valid
+  // The same for logits in a device's memory: what Ops::draw() is to do at `position`, valid
   // until the next call, and the token that it drew (-1: throws as sample() does).
   SampleRow sample_row(int64_t position);
   TokenId accept(int32_t drawn);

@@ -91,9 +91,10 @@ TEST(SchedulerTest, GoesOnWithoutSeeingTokensWhereNobodyHasToWaitOrGiveWay) {
   EXPECT_FALSE(scheduler.try_go_on());  // in the middle of its prompt
   scheduler.next_step();
   scheduler.add(id(2), 15);
-  EXPECT_FALSE(scheduler.try_go_on());  // somebody waits
+  EXPECT_FALSE(scheduler.try_go_on());  // somebody could begin
   scheduler.append(id(1));
   EXPECT_EQ(scheduler.next_step().chunks.size(), 2U);
+  scheduler.add(id(3), 15);  // there is no seat for it
   ASSERT_TRUE(scheduler.try_go_on());
   const StepPlan plan = scheduler.next_step();
   ASSERT_EQ(plan.chunks.size(), 2U);

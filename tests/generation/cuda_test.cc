@@ -160,31 +160,34 @@ std::map<RequestId, std::vector<TokenId>> run_all(Engine& engine) {
   return answers;
 }
 
-// F32, where the logits are equal up to rounding: the same tokens, drawn with every option.
+// F32, where the logits are equal up to rounding: the same tokens, drawn with every option. Those
+// with which steps run ahead of the host, those with penalties, which wait for it, and all of them
+// with one for which it draws itself.
 TEST_F(CudaGenerationTest, DrawsTheTokensThatTheCpuDraws) {
   TinyRuntime cpu("llama"), gpu = on_gpu("llama", DType::kF32);
-  std::vector<SamplingParams> all(8);
+  std::vector<SamplingParams> all(9);
   for (size_t i = 1; i < all.size(); ++i) all[i].temperature = 0.9F, all[i].seed = i;
   all[2].top_k = 7;
   all[3].top_p = 0.8F;
   all[4].min_p = 0.05F;
   all[5].top_k = 20, all[5].top_p = 0.7F;
-  all[6].repetition_penalty = 1.3F, all[6].frequency_penalty = 0.2F;
-  all[7].logit_bias = {{5, 4.0F}, {9, -100.0F}}, all[7].logprobs = 2;
-  const auto answers = [&](TinyRuntime& runtime) {
+  all[6].logit_bias = {{5, 4.0F}, {9, -100.0F}};
+  all[7].repetition_penalty = 1.3F, all[7].frequency_penalty = 0.2F;
+  all[8].logprobs = 2;
+  const auto answers = [&](TinyRuntime& runtime, size_t count) {
     KvCache kv = runtime.make_kv(200);
     Decoder decoder = runtime.make_decoder(64);
     Engine engine(decoder, kv, nullptr, {});
-    for (const SamplingParams& params : all) {
+    for (size_t i = 0; i < count; ++i) {
       GenerationRequest request;
       request.prompt = tiny_prompt(20, 5);
       request.max_tokens = 40;
-      request.sampling = params;
+      request.sampling = all[i];
       engine.submit(request);
     }
     return run_all(engine);
   };
-  EXPECT_EQ(answers(gpu), answers(cpu));
+  for (const size_t count : {7, 8, 9}) EXPECT_EQ(answers(gpu, count), answers(cpu, count));
 }
 
 // A budget that is too small by a little more each time: always the typed error, never a leak, and

@@ -5,7 +5,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -72,7 +75,9 @@ TEST_P(RunAheadTest, AnswersAreTheSame) {
   std::map<RequestId, GenerationRequest> requests;
   for (uint32_t n = 0; n < 9; ++n) {
     GenerationRequest request =
-        make_request(1 + static_cast<int>(n) * 7, n, 9 + static_cast<int>(5 * n));
+        make_request(1 + static_cast<int>(n) * 7, n, 9 + static_cast<int>(5 * n),
+                     0.7F * static_cast<float>(n % 3));
+    if (n % 4 == 3) request.sampling.logit_bias = {{5, 3.0F}, {9, -100.0F}};
     requests[engine.submit(request)] = request;
   }
   const auto answers = run_all(engine);
@@ -92,7 +97,31 @@ TEST_P(RunAheadTest, NothingIsComputedForOneThatEndsByItsLength) {
   run_all(engine);
   EXPECT_EQ(engine.stats().steps, 20);
   EXPECT_EQ(engine.stats().generated_tokens, 20);
-  EXPECT_EQ(unseen(), counts() ? 19 : 0);
+  EXPECT_EQ(unseen(), counts() ? 18 : 0);  // not behind the prompt
+}
+
+TEST_P(RunAheadTest, NorForOneThatFillsTheContext) {
+  KvCache kv = runtime_->make_kv(40);
+  Decoder decoder = runtime_->make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {.max_sequence_tokens = 30});
+  engine.submit(make_request(10, 1, 100));
+  EXPECT_EQ(run_all(engine).begin()->second.ids.size(), 20U);
+  EXPECT_EQ(engine.stats().steps, 20);
+}
+
+// Others wait, and could not begin: those that run go on without a look at their tokens.
+TEST_P(RunAheadTest, WhereAllSeatsAreTaken) {
+  KvCache kv = runtime_->make_kv(100);
+  Decoder decoder = runtime_->make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {.max_sequences = 2});
+  std::map<RequestId, GenerationRequest> requests;
+  for (uint32_t n = 0; n < 6; ++n) {
+    const GenerationRequest request = make_request(10, n, 20 + static_cast<int>(n), 0.8F);
+    requests[engine.submit(request)] = request;
+  }
+  for (const auto& [id, answer] : run_all(engine))
+    EXPECT_EQ(answer.ids, waited_for(requests.at(id)).ids);
+  EXPECT_GE(unseen(), counts() ? 100 : 0);  // of 135
 }
 
 TEST_P(RunAheadTest, SequencesComeAndGo) {
@@ -175,13 +204,15 @@ TEST_P(RunAheadTest, SequencesArePreempted) {
 
 // What is drawn next depends on the tokens before, or the host wants to see the logits.
 TEST_P(RunAheadTest, WaitsForPenaltiesAndLogprobs) {
-  for (const bool penalty : {true, false}) {
+  for (int what = 0; what < 4; ++what) {
     KvCache kv = runtime_->make_kv(40);
     Decoder decoder = runtime_->make_decoder(64);
     Engine engine(decoder, kv, nullptr, {});
     GenerationRequest request = make_request(10, 3, 20);
-    if (penalty) request.sampling.repetition_penalty = 1.5F;
-    if (!penalty) request.sampling.logprobs = 2;
+    if (what == 0) request.sampling.repetition_penalty = 1.5F;
+    if (what == 1) request.sampling.presence_penalty = 1.5F;
+    if (what == 2) request.sampling.frequency_penalty = 1.5F;
+    if (what == 3) request.sampling.logprobs = 2;
     engine.submit(request);
     const int64_t before = unseen();
     const Answer answer = run_all(engine).begin()->second;
@@ -190,28 +221,80 @@ TEST_P(RunAheadTest, WaitsForPenaltiesAndLogprobs) {
   }
 }
 
-// The tokens of the step before are given out; whoever runs the engine is told after that.
-TEST_P(RunAheadTest, TheNextStepFails) {
-  if (GetParam() == "cuda")
-    GTEST_SKIP() << "only the emulated accelerator fails when it is told to";
+// A step fails, or the tokens of one do not come back. What was drawn before is given out; whoever
+// runs the engine is told after that, and can go on.
+TEST_P(RunAheadTest, TheDeviceFailsOnce) {
+  if (!counts()) GTEST_SKIP() << "only the emulated accelerator fails when it is told to";
+  for (const auto& [point, nth] :
+       std::vector<std::pair<std::string, uint64_t>>{{"step.device", 1},
+                                                     {"step.device", 2},
+                                                     {"step.device", 4},
+                                                     {"step.device", 9},
+                                                     {"draw.device", 1},
+                                                     {"draw.device", 2},
+                                                     {"draw.device", 4},
+                                                     {"draw.device", 9}}) {
+    KvCache kv = runtime_->make_kv(40);
+    Decoder decoder = runtime_->make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {});
+    std::map<RequestId, GenerationRequest> requests;
+    for (uint32_t n = 0; n < 2; ++n) {
+      const GenerationRequest request = make_request(10, n, 20, 0.8F);
+      requests[engine.submit(request)] = request;
+    }
+    arm_fault(point, nth, FaultKind::kEio);
+    std::map<RequestId, Answer> answers;
+    const auto sink = [&](const GenerationEvent& event) {
+      if (event.token) answers[event.id].ids.push_back(*event.token);
+    };
+    int failures = 0, steps = 0;
+    for (bool more = true; more;) {
+      ASSERT_LT(++steps, 100) << "it does not come to an end";
+      try {
+        more = engine.step(sink);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kDevice);
+        for (const auto& [id, answer] : answers) EXPECT_EQ(answer.ids.size(), nth - 1);
+        ASSERT_EQ(++failures, 1);
+      }
+    }
+    disarm_faults();
+    EXPECT_EQ(failures, 1);
+    for (const auto& [id, request] : requests)
+      EXPECT_EQ(answers.at(id).ids, waited_for(request).ids) << point << " " << nth;
+  }
+}
+
+// Whatever the sink does, the engine knows what it has given out: only these events are lost.
+TEST_P(RunAheadTest, TheSinkThrows) {
   KvCache kv = runtime_->make_kv(40);
   Decoder decoder = runtime_->make_decoder(64);
   Engine engine(decoder, kv, nullptr, {});
-  const GenerationRequest request = make_request(10, 1, 20);
-  const RequestId id = engine.submit(request);
-  arm_fault("step.device", 4, FaultKind::kEio);
-  std::vector<TokenId> ids;
+  std::map<RequestId, GenerationRequest> requests;
+  for (uint32_t n = 0; n < 2; ++n) {
+    const GenerationRequest request = make_request(10, n, 20);
+    requests[engine.submit(request)] = request;
+  }
+  std::map<RequestId, Answer> answers;
+  int steps = 0;
   const auto sink = [&](const GenerationEvent& event) {
-    if (event.token) ids.push_back(*event.token);
+    if (steps == 5) throw std::runtime_error("enough");
+    if (event.token) answers[event.id].ids.push_back(*event.token);
   };
-  EXPECT_TRUE(engine.step(sink) && engine.step(sink));
-  EXPECT_THROW(engine.step(sink), Error);
-  disarm_faults();
-  EXPECT_EQ(ids.size(), 3U);
-  engine.cancel(id);
-  run_all(engine);
-  engine.submit(request);
-  EXPECT_EQ(run_all(engine).begin()->second.ids, waited_for(request).ids);
+  for (bool more = true; more; ++steps) {
+    try {
+      more = engine.step(sink);
+    } catch (const std::runtime_error&) {
+      EXPECT_EQ(steps, 5);
+    }
+    ASSERT_LT(steps, 100);
+  }
+  EXPECT_EQ(steps, 20);
+  for (const auto& [id, request] : requests) {
+    std::vector<TokenId> wanted = waited_for(request).ids;
+    wanted.erase(wanted.begin() + 5);
+    EXPECT_EQ(answers.at(id).ids, wanted);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, RunAheadTest, testing::Values("emulated", "cuda"),

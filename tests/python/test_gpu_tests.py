@@ -47,11 +47,16 @@ setsid "$@" &
 wait $!
 echo "========= ERROR SUMMARY: {errors} errors"
 """
+# Shard 0 uses the GPU, others do not.
 IDLE_SANITIZER = """#!/bin/sh
 shift 4
 "$@"
-echo "========= Error: Target application terminated before first instrumented API call"
-exit 255
+if [ $GTEST_SHARD_INDEX = 0 ] && [ {errors} = 0 ]; then
+  echo "========= ERROR SUMMARY: 0 errors"
+else
+  echo "========= Error: Target application terminated before first instrumented API call"
+  exit 255
+fi
 """
 
 
@@ -82,6 +87,10 @@ def test_tests_without_a_gpu_are_no_matter_for_the_sanitizer(tmp_path):
     assert done.returncode == 0
     done = run(tmp_path, ["A", "CrashesB"], "--sanitizer-only", "--tools", "memcheck", sanitizer=IDLE_SANITIZER)
     assert "NOT FINISHED: Suite.CrashesB" in done.stdout
+    assert done.returncode == 1
+    done = run(tmp_path, ["A", "B"], "--sanitizer-only", "--tools", "memcheck", sanitizer=IDLE_SANITIZER, errors=1)
+    assert "parity.memcheck: NOT OK, 2 of 2 tests passed" in done.stdout
+    assert "memcheck saw no GPU" in done.stdout
     assert done.returncode == 1
 
 
