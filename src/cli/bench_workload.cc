@@ -78,16 +78,20 @@ bool Workload::prefill() {
   return true;
 }
 
+std::vector<StepSequence> Workload::newest(size_t begin, size_t end, int step) const {
+  std::vector<StepSequence> sequences;
+  for (size_t b = begin; b < end; ++b)
+    sequences.push_back({{&next_[b], 1}, size_.prompt_len + step, tables_[b], 1});
+  return sequences;
+}
+
 bool Workload::decode(int steps) {
   if (group_ >= next_.size() && runner_.decoder.runs_ahead(runner_.kv)) return decode_ahead(steps);
   for (int i = 0; i < steps; ++i) {
     for (size_t begin = 0; begin < next_.size(); begin += group_) {
       if (interrupted()) return false;
       const size_t end = std::min(begin + group_, next_.size());
-      std::vector<StepSequence> sequences;
-      for (size_t b = begin; b < end; ++b)
-        sequences.push_back({{&next_[b], 1}, size_.prompt_len + i, tables_[b], 1});
-      const std::vector<TokenId> drawn = step(sequences);
+      const std::vector<TokenId> drawn = step(newest(begin, end, i));
       std::copy(drawn.begin(), drawn.end(), next_.begin() + static_cast<ptrdiff_t>(begin));
     }
   }
@@ -100,10 +104,8 @@ bool Workload::decode_ahead(int steps) {
   uint64_t before = 0;
   for (int i = 0; i < steps; ++i) {
     if (interrupted()) return false;
-    std::vector<StepSequence> sequences;
-    for (size_t b = 0; b < next_.size(); ++b)
-      sequences.push_back({{&next_[b], 1}, size_.prompt_len + i, tables_[b], 1});
-    const uint64_t draw = ops.draw(runner_.decoder.step(runner_.kv, sequences), greedily);
+    const Activations logits = runner_.decoder.step(runner_.kv, newest(0, next_.size(), i));
+    const uint64_t draw = ops.draw(logits, greedily);
     if (i == 0) {
       for (size_t b = 0; b < next_.size(); ++b) next_[b] = drawn_id(static_cast<int32_t>(b));
     } else {

@@ -41,6 +41,8 @@ class Workload {
   bool prefill();
   bool decode(int steps);
   bool decode_ahead(int steps);
+  // The newest token of sequences [begin, end) in a step of decoding.
+  std::vector<StepSequence> newest(size_t begin, size_t end, int step) const;
   std::vector<TokenId> take_drawn(uint64_t draw);
   std::vector<TokenId> greedy(const Activations& logits);
   std::vector<TokenId> step(const std::vector<StepSequence>& sequences);

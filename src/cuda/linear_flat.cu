@@ -123,6 +123,8 @@ struct FlatShape {
 constexpr FlatShape kShapes[] = {{1, 8, 8}, {1, 4, 8}, {2, 4, 8}, {2, 4, 4},
                                  {1, 8, 4}, {2, 2, 8}, {1, 4, 16}};
 constexpr int kShapeCount = sizeof(kShapes) / sizeof(kShapes[0]);
+// Those of them that plans take: tiles of 16 or 32 rows, and the warps that share their columns.
+constexpr int kLow8Warps = 1, kTall8Warps = 2, kTall4Warps = 3, kLow16Warps = 6;
 constexpr int kDirectTokens = 32;
 
 template <class T, int NT, int Index>
@@ -192,11 +194,11 @@ LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
   LinearVariant variant;
   const bool few_rows = has_few_rows(problem, gpu);
   if (problem.gated && (problem.tokens <= 4 || (few_rows && problem.tokens <= kDirectTokens))) {
-    variant.index = 2;
+    variant.index = kTall8Warps;
   } else if (problem.tokens <= 8 && few_rows) {
-    variant.index = 6;
+    variant.index = kLow16Warps;
   } else if (problem.tokens <= 4) {
-    variant.index = problem.tokens <= 2 ? 3 : 1;
+    variant.index = problem.tokens <= 2 ? kTall4Warps : kLow8Warps;
   } else {
     variant = plan_staged(problem, gpu);
     variant.index += kShapeCount;
@@ -213,12 +215,12 @@ LinearVariant plan_overlapping(const LinearProblem& problem, const GpuShape& gpu
   // gated, 22016 x 4096, 8 and 16 tokens: 46.5 of 48.4, by rings whose tiles need no splitting.
   const bool few_rows = !problem.gated && has_few_rows(problem, gpu);
   if (few_rows && problem.tokens <= 8) return plan_flat(problem, gpu);
-  if (few_rows && problem.tokens <= 16 && problem.k <= 4096) return {2, 1};
+  if (few_rows && problem.tokens <= 16 && problem.k <= 4096) return {kTall8Warps, 1};
   // One token: 25.4 us (12288 x 4096; GEMV 26.5), and tall tiles where they fill the GPU, four to a
   // multiprocessor: 31.5 (16384 x 4096; GEMV 34.2). Where they do not, they take 28.0.
   if (!problem.gated && problem.tokens == 1) {
     const bool tall_tiles_fill = problem.n / 32 * 10 >= int64_t{gpu.sms} * 4 * 9;
-    return {tall_tiles_fill ? 3 : 1, 1};
+    return {tall_tiles_fill ? kTall4Warps : kLow8Warps, 1};
   }
   if (problem.gated && problem.tokens > 4 && problem.tokens <= 16) {
     const LinearVariant staged = plan_staged(problem, gpu);

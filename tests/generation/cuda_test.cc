@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 #include <numeric>
 
 #include "base/error.h"
 #include "cuda/cuda.h"
 #include "engine/engine.h"
 #include "engine/perplexity.h"
+#include "tests/generation/engine_answers.h"
 #include "tests/generation/tiny_models.h"
 
 namespace spillway {
@@ -150,16 +150,6 @@ TEST_F(CudaGenerationTest, RecordedStepsComputeWhatFirstOnesDid) {
   }
 }
 
-std::map<RequestId, std::vector<TokenId>> run_all(Engine& engine) {
-  std::map<RequestId, std::vector<TokenId>> answers;
-  while (engine.step([&](const GenerationEvent& event) {
-    if (event.token) answers[event.id].push_back(*event.token);
-    EXPECT_TRUE(event.error.empty()) << event.error;
-  })) {
-  }
-  return answers;
-}
-
 // F32, where the logits are equal up to rounding: the same tokens, drawn with every option. Those
 // with which steps run ahead of the host, those with penalties, which wait for it, and all of them
 // with one for which it draws itself.
@@ -185,7 +175,7 @@ TEST_F(CudaGenerationTest, DrawsTheTokensThatTheCpuDraws) {
       request.sampling = all[i];
       engine.submit(request);
     }
-    return run_all(engine);
+    return testing_models::run_all(engine);
   };
   for (const size_t count : {7, 8, 9}) EXPECT_EQ(answers(gpu, count), answers(cpu, count));
 }

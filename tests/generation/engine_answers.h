@@ -19,6 +19,7 @@ struct Answer {
   std::vector<TokenId> ids;
   std::optional<FinishReason> finish;
   std::string text;
+  bool operator==(const Answer&) const = default;
 };
 
 inline std::map<RequestId, Answer> run_all(Engine& engine) {
@@ -26,6 +27,7 @@ inline std::map<RequestId, Answer> run_all(Engine& engine) {
   const auto sink = [&](const GenerationEvent& event) {
     Answer& answer = answers[event.id];
     EXPECT_FALSE(answer.finish.has_value()) << "an event after the end";
+    EXPECT_TRUE(event.error.empty()) << event.error;
     if (event.token) answer.ids.push_back(*event.token);
     answer.text += event.text;
     if (event.finish) answer.finish = event.finish;
@@ -37,6 +39,16 @@ inline std::map<RequestId, Answer> run_all(Engine& engine) {
     }
   }
   return answers;
+}
+
+// Of a request that has an engine to itself.
+inline Answer answer_alone(TinyRuntime& runtime, const GenerationRequest& request,
+                           const Tokenizer* tokenizer = nullptr) {
+  KvCache kv = runtime.make_kv(40);
+  Decoder decoder = runtime.make_decoder(256);
+  Engine engine(decoder, kv, tokenizer, {});
+  engine.submit(request);
+  return run_all(engine).begin()->second;
 }
 
 inline GenerationRequest make_request(int prompt_length, uint32_t seed, int max_tokens = 24,

@@ -11,23 +11,13 @@
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/tiny_models.h"
 
-namespace spillway {
+namespace spillway::testing_models {
 namespace {
-
-using testing_models::Answer;
-using testing_models::letter_tokenizer;
-using testing_models::make_request;
-using testing_models::run_all;
-using testing_models::TinyRuntime;
 
 class EngineTest : public testing::Test {
  protected:
   std::vector<TokenId> alone(const GenerationRequest& request) {
-    KvCache kv = runtime_.make_kv(40);
-    Decoder decoder = runtime_.make_decoder(256);
-    Engine engine(decoder, kv, nullptr, {});
-    engine.submit(request);
-    return run_all(engine).begin()->second.ids;
+    return answer_alone(runtime_, request).ids;
   }
 
   TinyRuntime runtime_{"llama"};
@@ -185,4 +175,4 @@ TEST_F(EngineTest, ReportsLogprobsOfWhatItChose) {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::testing_models

@@ -19,14 +19,8 @@
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/tiny_models.h"
 
-namespace spillway {
+namespace spillway::testing_models {
 namespace {
-
-using testing_models::Answer;
-using testing_models::letter_tokenizer;
-using testing_models::make_request;
-using testing_models::run_all;
-using testing_models::TinyRuntime;
 
 std::unique_ptr<Device> make_device(const std::string& name) {
   if (name == "cuda") return make_cuda_device({.index = 0, .memory_bytes = uint64_t{2} << 30});
@@ -46,12 +40,8 @@ class RunAheadTest : public testing::TestWithParam<std::string> {
   // With logprobs the host draws, and waits for what it draws from.
   Answer waited_for(GenerationRequest request, const Tokenizer* tokenizer = nullptr) {
     request.sampling.logprobs = 0;
-    KvCache kv = runtime_->make_kv(40);
-    Decoder decoder = runtime_->make_decoder(256);
-    Engine engine(decoder, kv, tokenizer, {});
-    engine.submit(request);
     const int64_t before = unseen();
-    Answer answer = run_all(engine).begin()->second;
+    Answer answer = answer_alone(*runtime_, request, tokenizer);
     EXPECT_EQ(unseen(), before);
     return answer;
   }
@@ -173,10 +163,7 @@ TEST_P(RunAheadTest, StopsInTheMiddleOfABatch) {
     requests[engine.submit(request)] = request;
   }
   for (const auto& [id, answer] : run_all(engine)) {
-    const Answer wanted = waited_for(requests.at(id), &tokenizer);
-    EXPECT_EQ(answer.ids, wanted.ids);
-    EXPECT_EQ(answer.text, wanted.text);
-    EXPECT_EQ(answer.finish, wanted.finish);
+    EXPECT_EQ(answer, waited_for(requests.at(id), &tokenizer)) << answer.text;
   }
   EXPECT_FALSE(engine.step([](const GenerationEvent&) { FAIL(); }));
   // Alone: the step behind its last token is of no use to anybody, and the next request does not
@@ -205,17 +192,13 @@ TEST_P(RunAheadTest, SequencesArePreempted) {
 // What is drawn next depends on the tokens before, or the host wants to see the logits.
 TEST_P(RunAheadTest, WaitsForPenaltiesAndLogprobs) {
   for (int what = 0; what < 4; ++what) {
-    KvCache kv = runtime_->make_kv(40);
-    Decoder decoder = runtime_->make_decoder(64);
-    Engine engine(decoder, kv, nullptr, {});
     GenerationRequest request = make_request(10, 3, 20);
     if (what == 0) request.sampling.repetition_penalty = 1.5F;
     if (what == 1) request.sampling.presence_penalty = 1.5F;
     if (what == 2) request.sampling.frequency_penalty = 1.5F;
     if (what == 3) request.sampling.logprobs = 2;
-    engine.submit(request);
     const int64_t before = unseen();
-    const Answer answer = run_all(engine).begin()->second;
+    const Answer answer = answer_alone(*runtime_, request);
     EXPECT_EQ(unseen(), before);
     EXPECT_EQ(answer.ids, waited_for(request).ids);
   }
@@ -301,4 +284,4 @@ INSTANTIATE_TEST_SUITE_P(Devices, RunAheadTest, testing::Values("emulated", "cud
                          [](const auto& suite) { return suite.param; });
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::testing_models
