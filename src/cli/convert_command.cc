@@ -12,6 +12,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/model_catalog.h"
 #include "cli/terminal.h"
@@ -37,9 +38,10 @@ int convert(const ConvertOptions& options) {
   const ModelFiles model = open_model(resolve_model(options.model));
   {
     ProgressBar bar("convert");
-    convert_gguf(model, *type, options.out, [&](uint64_t done, uint64_t total) {
+    const auto progress = [&](uint64_t done, uint64_t total) {
       bar.update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
-    });
+    };
+    convert_gguf(model, *type, options.out, progress, &interrupted());
   }
   const uint64_t bytes = std::filesystem::file_size(options.out);
   if (options.json) {

@@ -121,48 +121,5 @@ TEST(ReadTextFileTest, RefusesMoreThanItIsAllowed) {
   EXPECT_THAT(error_of([&] { read_text_file(path, 4); }), HasSubstr("more than the 4"));
 }
 
-TEST(FileWriterTest, NothingStaysWithoutCommit) {
-  const TempFolder folder;
-  folder.write("a.txt", "old");
-  {
-    FileWriter writer(folder / "a.txt");
-    writer.write("half");
-  }
-  EXPECT_EQ(read_text_file(folder / "a.txt", 100), "old");
-  const std::filesystem::directory_iterator files(folder.path());
-  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
-  EXPECT_THAT(error_of([&] { FileWriter{folder / "missing/a.txt"}; }), HasSubstr("cannot create"));
-}
-
-// R8: every call in turn, each kind of trouble. A file has all of its bytes, or its name never
-// appears.
-TEST(FileWriterTest, EveryCallSurvivesEveryFault) {
-  for (const char* point : {"io.open", "io.write", "io.sync", "io.rename"}) {
-    for (const FaultKind kind :
-         {FaultKind::kEio, FaultKind::kEnospc, FaultKind::kEintr, FaultKind::kShort}) {
-      for (uint64_t nth = 1; nth <= 3; ++nth) {
-        const TempFolder folder;
-        arm_fault(point, nth, kind);
-        try {
-          FileWriter writer(folder / "f");
-          writer.write("0123456789");
-          writer.write("abcdef");
-          writer.commit();
-        } catch (const Error& error) {
-          EXPECT_EQ(error.code(), ErrorCode::kIo);
-          EXPECT_NE(kind, FaultKind::kShort);
-        }
-        disarm_faults();
-        if (std::filesystem::exists(folder / "f")) {
-          EXPECT_EQ(read_text_file(folder / "f", 100), "0123456789abcdef");
-        } else {
-          EXPECT_NE(kind, FaultKind::kShort);
-          EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace spillway

@@ -1,49 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/file_writer.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/printable.h"
 #include "storage/io_calls.h"
+#include "storage/temporary_name.h"
 
 namespace spillway {
+namespace {
 
-FileWriter::FileWriter(const std::filesystem::path& path) : path_(path), temporary_(path) {
-  static std::atomic<unsigned> counter{0};
-  temporary_ += fmt::format(".tmp.{}.{}", ::getpid(), counter.fetch_add(1));
-  do {
-    fd_ = open_call(temporary_, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  } while (fd_ == -EINTR);
-  SPW_CHECK(fd_ >= 0, kIo, "cannot create {}: {}", printable_path(temporary_), error_text(fd_));
+namespace fs = std::filesystem;
+
+constexpr int kMode = 0666;  // less what the user's mask takes away
+constexpr const char* kLabel = "out";
+
+}  // namespace
+
+FileWriter::FileWriter(const fs::path& path) : path_(path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  SPW_CHECK(!fs::exists(status) || fs::is_regular_file(status), kInvalidArgument,
+            "{} is {}, not a file that can be written; give another name", printable_path(path),
+            fs::is_directory(status) ? "a folder" : "a device, FIFO or socket");
+  if (fs::is_symlink(path, error)) path_ = fs::weakly_canonical(path, error);
+  folder_ = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
+  remove_dead_once(folder_);
+  fd_ = open_unnamed(folder_, kMode);
+  if (fd_ >= 0 && !fs::exists(path_of_descriptor(fd_), error)) {
+    ::close(fd_);  // it would never get a name
+    fd_ = -EOPNOTSUPP;
+  }
+  if (has_no_unnamed_files(fd_)) fd_ = open_named(folder_, kLabel, kMode, temporary_);
+  SPW_CHECK(fd_ >= 0, kIo, "cannot create {}: {}", printable_path(path_), error_text(fd_));
 }
 
 FileWriter::~FileWriter() {
   if (fd_ < 0) return;
   ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const int64_t n = append_call(fd_, bytes);
     if (n == -EINTR) continue;
-    SPW_CHECK(n >= 0, kIo, "writing {}: {}", printable_path(temporary_), error_text(n));
+    SPW_CHECK(n >= 0, kIo, "writing {}: {}", printable_path(path_), error_text(n));
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
 }
 
-void FileWriter::commit() {
-  // Both before the rename: a name that is there after a crash must have its bytes.
+void FileWriter::sync() {
   int64_t result = 0;
   do {
     result = sync_call(fd_);
   } while (result == -EINTR);
-  if (result == 0 || result == -EINVAL) result = rename_call(temporary_, path_);  // EINVAL: no sync
+  // EINVAL: there is no such thing here.
+  SPW_CHECK(result == 0 || result == -EINVAL, kIo, "writing {}: {}", printable_path(path_),
+            error_text(result));
+}
+
+void FileWriter::commit() {
+  sync();  // before the rename: a name that is there after a crash must have its bytes
+  int64_t result = temporary_.empty() ? give_name(fd_, folder_, kLabel, temporary_) : 0;
+  if (result == 0) result = rename_call(temporary_, path_);
   SPW_CHECK(result == 0, kIo, "writing {}: {}", printable_path(path_), error_text(result));
   ::close(fd_);
   fd_ = -1;

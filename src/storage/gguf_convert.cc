@@ -71,7 +71,7 @@ void copy_gguf_metadata(const Metadata& from, GgufWriter& to) {
 }
 
 void convert_gguf(const ModelFiles& model, DType type, const std::filesystem::path& path,
-                  const ConvertProgress& progress) {
+                  const ConvertProgress& progress, const std::atomic<bool>* cancel) {
   SPW_CHECK(model.format == ModelFiles::Format::kGguf, kInvalidArgument,
             "{} is no GGUF; only those are converted", model.name);
   SPW_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported,
@@ -111,7 +111,7 @@ void convert_gguf(const ModelFiles& model, DType type, const std::filesystem::pa
                         if (progress) progress(done, total);
                       });
   }
-  writer.write(path);
+  writer.write(path, cancel);
 }
 
 }  // namespace spillway

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "base/error.h"
+#include "storage/child_process.h"
 #include "storage/file.h"
 #include "storage/gguf_reader.h"
 #include "storage/temp_folder.h"
@@ -119,6 +121,36 @@ TEST_F(GgufConvertTest, MetadataStays) {
     EXPECT_EQ(out.metadata.describe(key), in.metadata.describe(key)) << key;
   }
   EXPECT_EQ(out.metadata.get_int("general.file_type"), 0);
+}
+
+TEST_F(GgufConvertTest, StopsWhenCancelledAndTheOutputIsAsItWas) {
+  const ModelFiles in = read_gguf(write_model());
+  const fs::path path = folder_.write("out.gguf", "something else");
+  uint64_t last = 0, expected = 0;
+  convert_gguf(in, DType::kF32, folder_ / "whole.gguf",
+               [&](uint64_t, uint64_t total) { expected = total; });
+  // At once, in the middle, and when all is written but has no name yet.
+  for (const uint64_t after : {uint64_t{0}, expected / 2, expected}) {
+    std::atomic<bool> cancel{after == 0};
+    last = 0;
+    try {
+      convert_gguf(
+          in, DType::kF32, path,
+          [&](uint64_t done, uint64_t) {
+            last = done;
+            cancel = done >= after;
+          },
+          &cancel);
+      FAIL() << "not cancelled after " << after;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+      EXPECT_NE(std::string(error.what()).find("out.gguf"), std::string::npos) << error.what();
+    }
+    EXPECT_GE(last, after);
+    EXPECT_EQ(last == expected, after == expected);
+    EXPECT_EQ(read_text_file(path, 100), "something else");
+    EXPECT_EQ(names_in(folder_.path()), 3U);
+  }
 }
 
 TEST_F(GgufConvertTest, WhatDoesNotFitIsRefusedAndNothingIsLeft) {

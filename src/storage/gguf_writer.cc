@@ -7,6 +7,7 @@
 
 #include "base/checked_math.h"
 #include "base/error.h"
+#include "base/printable.h"
 #include "storage/file_writer.h"
 #include "storage/gguf_types.h"
 
@@ -154,12 +155,17 @@ std::vector<std::byte> GgufWriter::bytes() const {
   return out;
 }
 
-void GgufWriter::write(const std::filesystem::path& path) const {
+void GgufWriter::write(const std::filesystem::path& path, const std::atomic<bool>* cancel) const {
+  const auto look_for_cancel = [&] {
+    SPW_CHECK(cancel == nullptr || !cancel->load(), kCancelled, "stopped; {} was not written",
+              printable_path(path));
+  };
   FileWriter file(path);
   file.write(header());
   std::vector<std::byte> part;
   for (const Tensor& tensor : tensors_) {
     for (uint64_t at = 0; at < tensor.bytes; at += part.size()) {
+      look_for_cancel();
       part.resize(std::min<uint64_t>(kFillBytes, tensor.bytes - at));
       tensor.fill(at, part);
       file.write(part);
@@ -167,6 +173,8 @@ void GgufWriter::write(const std::filesystem::path& path) const {
     part.assign(padding(tensor.bytes, alignment_), std::byte{0});
     file.write(part);
   }
+  file.sync();
+  look_for_cancel();
   file.commit();
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes GGUF version 3 files, for tests and for generated models.
+// Writes GGUF version 3 files: converted models, and those of tests.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -48,9 +49,9 @@ class GgufWriter {
   std::vector<std::byte> header() const;
   // The whole file; for small ones.
   std::vector<std::byte> bytes() const;
-  // Writes to a temporary name beside `path`, then renames: `path` is either whole or as it was.
-  // Throws kIo.
-  void write(const std::filesystem::path& path) const;
+  // `path` is either whole or as it was (FileWriter). Throws kIo, and kCancelled soon after
+  // `*cancel` has become true.
+  void write(const std::filesystem::path& path, const std::atomic<bool>* cancel = nullptr) const;
 
  private:
   struct Tensor {

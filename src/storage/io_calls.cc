@@ -62,6 +62,12 @@ int64_t rename_call(const std::filesystem::path& from, const std::filesystem::pa
   return std::rename(from.c_str(), to.c_str()) < 0 ? -errno : 0;
 }
 
+int64_t link_call(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (const int error = injected_error("io.link")) return -error;
+  const int result = ::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), AT_SYMLINK_FOLLOW);
+  return result < 0 ? -errno : 0;
+}
+
 std::string error_text(int64_t error) {
   return std::generic_category().message(static_cast<int>(std::abs(error)));
 }

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that end with the process, however it ends: without a name where the system can do that,
-// else with a name that the next process knows to be a dead one's.
+// Files that end with the process, however it ends (see temporary_name.h).
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "storage/io_file.h"
 
@@ -43,19 +41,5 @@ class TemporaryFile {
   std::filesystem::path path_;
   std::unique_ptr<IoFile> file_;
 };
-
-// Removes the named temporary files of processes that have ended, and says how many. Never those
-// of living ones (which hold a lock on each), nor anything with another name, of another user, or
-// that is no regular file. What cannot be looked at stays.
-int remove_dead_temporary_files(const std::filesystem::path& dir);
-
-// "spillway-kv-4711-123456-89abcdef01234567-0.tmp": label, process, its start, this boot and
-// process namespace, and a number. For tests.
-std::string temporary_file_name(std::string_view label, int64_t pid, uint64_t start,
-                                uint64_t instance, uint64_t number);
-// When the process began, in ticks since boot; 0 where there is none, or it cannot be known.
-uint64_t process_start(int64_t pid);
-// This boot and process namespace: where these differ, a process number means nothing.
-uint64_t process_instance();
 
 }  // namespace spillway

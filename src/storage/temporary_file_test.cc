@@ -4,58 +4,24 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <functional>
 #include <vector>
 
 #include "base/fault_points.h"
+#include "storage/child_process.h"
 #include "storage/file.h"
-#include "storage/io_calls.h"
 #include "storage/temp_folder.h"
+#include "storage/temporary_name.h"
 
 namespace spillway {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-size_t names_in(const std::filesystem::path& dir) {
-  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(dir), {}));
-}
-
-// Runs `work` in a child, which then stays; returns its number when the work is done.
-pid_t start_child(const std::function<void()>& work) {
-  int ready[2];
-  EXPECT_EQ(::pipe(ready), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    try {
-      work();
-    } catch (...) {
-      ::_exit(1);
-    }
-    const char byte = 1;
-    if (::write(ready[1], &byte, 1) == 1) ::pause();
-    ::_exit(2);
-  }
-  ::close(ready[1]);
-  char byte = 0;
-  EXPECT_EQ(::read(ready[0], &byte, 1), 1) << "the child failed";
-  ::close(ready[0]);
-  return child;
-}
-
-void kill_and_wait(pid_t child) {
-  ::kill(child, SIGKILL);
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-}
 
 class TemporaryFileTest : public ::testing::Test {
  protected:
