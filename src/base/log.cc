@@ -3,6 +3,7 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
@@ -18,7 +19,9 @@ std::atomic<LogLevel> g_level{LogLevel::kWarning};
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
     auto log = spdlog::stderr_color_mt("spillway");
-    log->set_pattern("[%H:%M:%S] %^%l%$: %v");
+    // On a terminal a bar may stand in the line.
+    const std::string start = ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
+    log->set_pattern(start + "[%H:%M:%S] %^%l%$: %v");
     log->set_level(spdlog::level::trace);  // set_log_level() decides
     return log;
   }();

@@ -3,22 +3,29 @@
 
 #include <fmt/core.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <utility>
+#include <string>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
+#include "cli/progress_line.h"
 
 namespace spillway {
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }
 bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
+
+std::string error_line_start() {
+  return stderr_is_terminal() ? "\r\x1b[Kspillway: " : "spillway: ";
+}
 
 namespace {
 
@@ -44,8 +51,19 @@ void print_now(std::string_view text) {
   }
 }
 
-ProgressBar::ProgressBar(std::string title)
-    : title_(std::move(title)), start_(std::chrono::steady_clock::now()) {}
+namespace {
+
+// Asked for each time: people resize windows.
+int stderr_columns() {
+  struct winsize size = {};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar(std::string_view title)
+    : title_(printable(title)), start_(std::chrono::steady_clock::now()) {}
 
 ProgressBar::~ProgressBar() {
   if (shown_) fmt::print(stderr, "\r\x1b[K");
@@ -53,17 +71,17 @@ ProgressBar::~ProgressBar() {
 
 void ProgressBar::update(uint64_t done, uint64_t total, std::string_view detail) {
   using namespace std::chrono_literals;
-  if (!stderr_is_terminal() || total == 0) return;
+  if (total == 0 || !stderr_is_terminal()) return;
   const auto now = std::chrono::steady_clock::now();
   // Work that is over in a moment needs no bar.
   if (now - start_ < 200ms || now - last_ < 100ms) return;
   last_ = now;
   shown_ = true;
-  constexpr int kWidth = 30;
   const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
-  const int filled = static_cast<int>(share * kWidth);
-  fmt::print(stderr, "\r{} [{:#<{}}{:.<{}}] {:3.0f}% {}\x1b[K", title_, "", filled, "",
-             kWidth - filled, share * 100, detail);
+  // In one piece, so that nothing comes between.
+  const std::string line =
+      fmt::format("\r{}\x1b[K", progress_line(title_, share, detail, stderr_columns()));
+  std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }
 

@@ -12,15 +12,18 @@ namespace spillway {
 bool stdout_is_terminal();
 bool stderr_is_terminal();
 
+// How an error begins that comes out of the blue: on a terminal a bar may stand in the line.
+std::string error_line_start();
+
 // To standard output, at once. Throws OutputEnded when the reader has gone away or, after an
 // interrupt, does not read; kIo for anything else.
 void print_now(std::string_view text);
 
-// Redraws one line on stderr a few times a second; nothing at all when stderr is no terminal. Not
-// thread-safe.
+// One line on stderr, as wide as the terminal allows, redrawn at most ten times a second; nothing
+// at all when stderr is no terminal. Not thread-safe.
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string title);
+  explicit ProgressBar(std::string_view title);
   ~ProgressBar();  // clears the line
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;

@@ -6,9 +6,12 @@ import json
 import os
 import pty
 import select
+import shutil
+import struct
 import subprocess
 import termios
 import time
+import unicodedata
 
 import pytest
 import tiny_llama
@@ -32,6 +35,13 @@ class Terminal:
         termios.tcsetattr(self.device, termios.TCSANOW, settings)
         self.seen = b""
         self.process = None  # who writes to it
+
+    def resize(self, columns):
+        fcntl.ioctl(self.device, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def lines_drawn(self, after=0):
+        """What stood in the line where the bar is, one after the other; the last may not be whole yet."""
+        return [text.removesuffix(b"\x1b[K").decode() for text in self.seen[after:].split(b"\r")[1:-1]]
 
     def type(self, keys):
         os.write(self.main, keys)
@@ -187,6 +197,56 @@ def test_a_bar_shows_that_a_model_is_loading(terminal, start):
         pytest.skip(f"this machine loads it in {load_s:.2f} s, too fast for a bar")
     assert b"loading dummy:opt-350m [" in errors.seen
     assert BAR in errors.seen
+
+
+def columns_of(text):
+    """As terminals count: wide characters are two."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
+
+
+@pytest.mark.parametrize("columns", [1, 4, 5, 10, 20, 40, 79])
+def test_a_bar_fits_a_narrow_terminal_and_follows_its_width(terminal, start, tiny_model, columns):
+    screen, errors = terminal(), terminal()
+    errors.resize(columns)
+    session = start(screen, "bench", tiny_model, "--prompt-len", "32", "--repeat", "1000000", stderr=errors)
+    errors.wait_until(lambda: len(errors.lines_drawn()) > 3, "bar")
+    for line in errors.lines_drawn():
+        assert columns_of(line) < max(columns, 2), line
+        assert "%" in line or columns < 5
+    errors.resize(33)
+    at = len(errors.seen)
+    # One that was drawn before the change may still come.
+    errors.wait_until(lambda: len(errors.lines_drawn(at)) > 4, "bar after the change")
+    for line in errors.lines_drawn(at)[2:]:
+        assert 0 < columns_of(line) < 33 and "%" in line
+    screen.type(CTRL_C)
+    assert session.wait() == 130
+
+
+@pytest.mark.parametrize("name", ["模型文件夹里的一个很长的名字.gguf", "a" * 120 + ".gguf", "e\u0301" * 40, "tab\tand\x1b[31mcodes.gguf"])
+def test_a_bar_with_a_long_or_wide_name_stays_in_its_line(terminal, start, tmp_path, tiny_model, name):
+    model = tmp_path / name
+    shutil.copyfile(tiny_model, model)
+    screen, errors = terminal(), terminal()
+    errors.resize(60)
+    # All measurements together take seconds; the bar has the model's name.
+    session = start(screen, "profile", model, *["dummy:opt-125m"], "-o", tmp_path / "tuning", stderr=errors)
+    assert session.wait() == 0, errors.seen
+    for line in errors.lines_drawn():
+        assert columns_of(line) < 60, line
+        assert "\x1b" not in line and "\t" not in line
+
+
+def test_a_bar_is_drawn_ten_times_a_second_at_most(terminal, start, tiny_model):
+    screen, errors = terminal(), terminal()
+    started = time.monotonic()
+    session = start(screen, "bench", tiny_model, "--prompt-len", "8", "--gen-len", "2", "--repeat", "1000000", stderr=errors)
+    errors.wait_until(lambda: len(errors.lines_drawn()) >= 8, "bar")
+    lasted = time.monotonic() - started  # at least as long as the program took for them
+    drawn = len(errors.lines_drawn())
+    screen.type(CTRL_C)
+    assert session.wait() == 130
+    assert drawn <= 10 * lasted + 1
 
 
 def test_there_are_no_bars_and_codes_in_a_pipe(terminal, start, tiny_model, tmp_path):
