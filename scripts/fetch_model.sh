@@ -78,10 +78,15 @@ run() {
 }
 
 mkdir -p "$models_dir"
-# What a killed run left behind.
-find "$models_dir" -maxdepth 1 -name '.fetch-*' -mmin +1440 -exec rm -rf {} +
+# What killed runs left behind: the lock of a folder ends with whoever fills it, children included. The file `locked` tells
+# a folder that never got one yet.
+for left in "$models_dir"/.fetch-??????; do
+  if [[ -O $left && ! -L $left && -f $left/locked ]] && flock --nonblock "$left" true 2>/dev/null; then rm -rf "$left"; fi
+done
 # On the same file system as the target: the last step is a rename.
 work=$(mktemp -d "$models_dir/.fetch-XXXXXX")
+exec 9<"$work"
+if flock --nonblock 9; then touch "$work/locked"; fi
 export TMPDIR=$work
 
 free_kib=$(df -Pk "$models_dir" | awk 'NR == 2 { print $4 }')

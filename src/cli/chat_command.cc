@@ -127,6 +127,7 @@ int chat(ChatOptions options) {
   validate(options.sampling.parse(), session.loaded->model.spec.vocab_size);
 
   const bool interactive = stdout_is_terminal();
+  if (interactive) survive_interrupts();
   if (interactive)
     print_now("Talking to " + session.loaded->model.spec.name +
               ". /reset starts over, /exit or Ctrl-D ends.\n");

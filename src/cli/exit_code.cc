@@ -10,6 +10,7 @@
 
 #include "base/printable.h"
 #include "cli/interrupt.h"
+#include "storage/mapped_files.h"
 
 namespace spillway {
 
@@ -41,10 +42,14 @@ int exit_code_for(ErrorCode code) {
 
 int run_guarded(const std::function<int()>& work) {
   try {
-    return work();
+    const int code = work();
+    const std::string lost = what_maps_lost();
+    return code != 0 || lost.empty() ? code : report_error(ExitCode::kFailed, lost);
   } catch (const Error& error) {
     report_error(ExitCode::kFailed, error.what());
-    return exit_code_for(error.code());
+    const int code = exit_code_for(error.code());
+    clear_interrupt();  // one line is said
+    return code;
   } catch (const OutputEnded& ended) {
     return ended.exit_code;
   } catch (const std::bad_alloc&) {

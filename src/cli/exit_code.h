@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a process of ours ends: 0 done, 1 the work failed, 2 wrong usage or unreadable input, 128 +
-// signal when interrupted. interrupted.
+// signal when interrupted.
 #pragma once
 
 #include <functional>

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/model_catalog.h"
 #include "cli/session.h"
@@ -111,6 +112,7 @@ json inspect_model(const InspectOptions& options) {
     return {{"format", "dummy"}, {"model", describe_spec(describe_dummy_model(*name))}};
 
   const ModelFiles files = open_model(path);
+  SPW_CHECK(!interrupted(), kCancelled, "stopped after reading {}", printable_path(path));
   json out{{"format", files.format == ModelFiles::Format::kGguf ? "GGUF" : "Hugging Face"},
            {"tensor_count", files.tensors.size()},
            {"tokenizer", describe_tokenizer(files)}};

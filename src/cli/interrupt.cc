@@ -4,18 +4,31 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <string_view>
 
 namespace spillway {
 namespace {
 
 std::atomic<bool> g_interrupted{false};
 std::atomic<int> g_signal{SIGINT};
+std::atomic<bool> g_survives{false};
+constexpr unsigned kPatienceSeconds = 3;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
               "set from a signal handler");
 
 void on_signal(int signal) {
   g_signal.store(signal);
   if (g_interrupted.exchange(true)) _exit(128 + signal);
+  if (signal == SIGTERM || !g_survives.load()) alarm(kPatienceSeconds);
+}
+
+void on_alarm(int) {
+  // A bar may stand in the line.
+  constexpr std::string_view kLine = "spillway: stopped\n",
+                             kCleared = "\r\x1b[Kspillway: stopped\n";
+  const std::string_view line = isatty(STDERR_FILENO) != 0 ? kCleared : kLine;
+  static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));
+  _exit(interrupt_exit_code());
 }
 
 }  // namespace
@@ -27,12 +40,19 @@ void install_interrupt_handler() {
   action.sa_flags = 0;  // blocking reads return, so that a prompt for input ends too
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  // A reader that went away is an error on write, not a death.
+  action.sa_handler = on_alarm;
+  sigaction(SIGALRM, &action, nullptr);
+  // A reader that went away is an error on write, not a death; so is a file that may not grow.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 const std::atomic<bool>& interrupted() { return g_interrupted; }
 int interrupt_exit_code() { return 128 + g_signal.load(); }
-void clear_interrupt() { g_interrupted.store(false); }
+void clear_interrupt() {
+  alarm(0);
+  g_interrupted.store(false);
+}
+void survive_interrupts() { g_survives.store(true); }
 
 }  // namespace spillway

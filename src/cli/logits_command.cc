@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway logits: raw logits of given ids, for parity tests.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/prompt_input.h"
 #include "cli/session.h"
 #include "engine/perplexity.h"
+#include "storage/file_writer.h"
 
 namespace spillway {
 namespace {
@@ -26,15 +28,14 @@ int logits(const LogitsOptions& options) {
   SPW_CHECK(static_cast<int64_t>(ids.size()) <= spec.max_context, kInvalidArgument,
             "{} ids, but the model's context is {}", ids.size(), spec.max_context);
   Runner runner = session.make_runner(static_cast<int64_t>(ids.size()));
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(
-      std::fopen(options.output.c_str(), "wb"), std::fclose);
-  SPW_CHECK(out != nullptr, kIo, "{}: cannot be written", options.output);
+  FileWriter out(options.output);
   forward_all(runner.decoder, runner.kv, ids, 0, [&](int64_t, const Activations& rows) {
+    SPW_CHECK(!interrupted(), kCancelled, "stopped; {} was not written",
+              printable_path(options.output));
     const auto count = static_cast<size_t>(rows.rows * rows.cols);
-    SPW_CHECK(std::fwrite(rows.data, sizeof(float), count, out.get()) == count, kIo,
-              "{}: write failed", options.output);
+    out.write({rows.data, count * sizeof(float)});
   });
-  SPW_CHECK(std::fflush(out.get()) == 0, kIo, "{}: write failed", options.output);
+  out.commit();
   return 0;
 }
 

@@ -10,6 +10,8 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
+#include "cli/terminal.h"
+#include "storage/mapped_files.h"
 
 namespace {
 
@@ -41,7 +43,7 @@ int parse_and_run(int argc, char** argv) {
   app.footer(
       "spillway COMMAND --help explains a command. Exit codes: 0 done, 1 the work failed, 2 wrong "
       "usage or unreadable input,\n"
-      "130 interrupted. A first try: spillway run smollm2 -p 'Once upon "
+      "130 interrupted, 143 terminated. A first try: spillway run smollm2 -p 'Once upon "
       "a time'");
   spillway::add_run_command(app);
   spillway::add_chat_command(app);
@@ -68,5 +70,7 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   spillway::install_interrupt_handler();
+  spillway::end_when_maps_lose_pages(spillway::error_line_start(),
+                                     static_cast<int>(spillway::ExitCode::kFailed));
   return spillway::run_guarded([&] { return parse_and_run(argc, argv); });
 }

@@ -54,6 +54,7 @@ ScoreBounds measure_softmax(Session& session) {
     while (engine.step([&](const GenerationEvent& event) {
       if (event.token) text.push_back(*event.token);
     })) {
+      SPW_CHECK(!interrupted(), kCancelled, "stopped after {} of {} tokens", text.size(), tokens);
     }
   }
   const ScoreRange range = measure_scores(runner.decoder, runner.kv, text);

@@ -4,7 +4,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/error.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/model_catalog.h"
 #include "cli/prompt_input.h"
@@ -28,6 +30,7 @@ int tokenize(const TokenizeOptions& options) {
   const Tokenizer tokenizer(vocabulary_from_files(open_tokenizer(resolve_model(options.model))));
   const auto ids = tokenizer.encode(
       *prompt.text, {.add_special = prompt.add_special, .parse_special = options.parse_special});
+  SPW_CHECK(!interrupted(), kCancelled, "stopped after {} tokens", ids.size());
   if (options.json) {
     print_json({{"ids", ids}, {"count", ids.size()}});
   } else {

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "storage/io_calls.h"
+#include "storage/mapped_files.h"
 
 namespace spillway {
 
@@ -97,6 +98,7 @@ MappedFile::MappedFile(const File& file) : size_(file.size()) {
   SPW_CHECK(data != MAP_FAILED, kIo, "mapping {} ({} bytes): {}", printable_path(file.path()),
             size_, std::generic_category().message(errno));
   data_ = static_cast<const std::byte*>(data);
+  remember_map(data_, size_, file.path(), file.descriptor());
 }
 
 MappedFile::~MappedFile() { unmap(); }
@@ -114,7 +116,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 void MappedFile::unmap() noexcept {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  forget_map(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
   data_ = nullptr;
 }
 

@@ -44,8 +44,9 @@ class File final : public ByteSource {
 };
 
 // A read-only map of a whole file; move-only. Reading bytes() is thread-safe. Should another
-// process truncate the file while it is mapped, touching the lost pages raises SIGBUS: map only
-// files that stay as they are, and prefer File or DirectReader for anything else.
+// process truncate the file while it is mapped, touching the lost pages raises SIGBUS, which ends
+// the process (storage/mapped_files.h): map only files that stay as they are, and prefer File or
+// DirectReader for anything else.
 class MappedFile {
  public:
   explicit MappedFile(const File& file);

@@ -50,8 +50,10 @@ void allocate(int fd, const TemporaryFileOptions& options) {
                 printable_path(options.dir));
     result = ::ftruncate(fd, static_cast<off_t>(options.bytes)) == 0 ? 0 : -errno;
   }
-  SPW_CHECK(result == 0, kIo, "no {} for {} in {}: {}", format_bytes(options.bytes), options.label,
-            printable_path(options.dir), error_text(result));
+  SPW_CHECK(result == 0, kIo,
+            "no {} for {} in {}: {}; give less with --disk-memory, or another --disk-dir",
+            format_bytes(options.bytes), options.label, printable_path(options.dir),
+            error_text(result));
 }
 
 }  // namespace

@@ -135,6 +135,49 @@ def test_a_signal_during_the_download_leaves_nothing(tmp_path, number):
     assert time.monotonic() - started < 10
 
 
+def test_what_a_killed_run_left_goes_with_the_next_one_but_never_what_another_is_filling(tmp_path):
+    fetch = Fetch(tmp_path, f'case "$*" in *"pip --version"*) exit 0 ;; esac\necho $$ >"{tmp_path}/started"\nexec sleep 60')
+    first, _ = start_download(fetch, tmp_path)
+    (living,) = folders(fetch)
+    second, child = start_download(fetch, tmp_path)
+    (killed,) = folders(fetch) - {living}
+    second.kill()
+    second.communicate()
+    os.kill(child, signal.SIGKILL)
+    try:
+        deadline = time.monotonic() + 20
+        while pathlib.Path(f"/proc/{child}").exists():  # the lock ends with the last of them
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert folders(fetch) == {living, killed}
+        third, child = start_download(fetch, tmp_path)
+        left = folders(fetch)
+        third.send_signal(signal.SIGTERM)
+        third.communicate(timeout=20)
+        assert living in left and killed not in left and len(left) == 2
+        assert folders(fetch) == {living}
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.communicate(timeout=20)
+    assert folders(fetch) == set()
+
+
+def folders(fetch):
+    return {path for path in fetch.target.parent.iterdir() if path.name.startswith(".fetch-")}
+
+
+def start_download(fetch, tmp_path):
+    """The script, while it downloads, and the process that does."""
+    started = tmp_path / "started"
+    started.unlink(missing_ok=True)
+    process = fetch.start("smollm2")
+    deadline = time.monotonic() + 20
+    while not (started.exists() and started.read_text().endswith("\n")):
+        assert time.monotonic() < deadline and process.poll() is None, "the download never began"
+        time.sleep(0.01)
+    return process, int(started.read_text())
+
+
 def test_a_wrong_file_in_the_cache_does_not_count_as_fetched(tmp_path):
     fetch = Fetch(tmp_path, "exit 1")
     fetch.target.parent.mkdir(parents=True)

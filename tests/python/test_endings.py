@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How commands end when they are not let finish: signals, kills, files that may not grow, models cut while in use.
+
+Always the same: the exit code that says why, at most one line on stderr, and no file that was not there before.
+"""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import time
+
+import pytest
+import tiny_llama
+
+from conftest import end_process
+
+FAILED = 1
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+DEADLINE_S = 60
+TEXT = "The river was wide, and in the morning he said: there is a way. "
+MIB = 1 << 20
+
+
+def gguf_string(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf_tensor(name, columns, rows, kind, offset):
+    return gguf_string(name) + struct.pack("<IQQIQ", 2, columns, rows, kind, offset)
+
+
+@pytest.fixture(scope="session")
+def large_gguf(models):
+    """One F16 matrix of 256 MiB, all zeros: the file takes next to no room, what is made of it takes its time."""
+    path = models / "large.gguf"
+    with open(path, "wb") as file:
+        key = gguf_string("general.architecture") + struct.pack("<I", 8) + gguf_string("llama")
+        tensors = gguf_tensor("matrix", 4096, 32768, 1, 0)
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + key + tensors)
+        file.truncate((file.tell() + 31) // 32 * 32 + 4096 * 32768 * 2)
+    return path
+
+
+@pytest.fixture(scope="session")
+def many_tensors(models):
+    """A vocabulary with 50,000 tensors: more than a pipe holds when they are listed."""
+    path = models / "many.gguf"
+    count = 50000
+    tiny = tiny_llama.write_gguf(models / "for-many.gguf").read_bytes()
+    _, tensors, keys = struct.unpack_from("<IQQ", tiny, 4)
+    del tensors
+    with open(path, "wb") as file:
+        # The keys of the tiny model, behind a header that announces other tensors.
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, count, keys) + tiny[24 : tiny.index(gguf_string("token_embd.weight"))])
+        for number in range(count):
+            file.write(gguf_tensor(f"tensor.{number}", 32, 1, 0, 128 * number))
+        file.truncate((file.tell() + 31) // 32 * 32 + 128 * count)
+    return path
+
+
+def batch_lines(count, **body):
+    line = {"method": "POST", "url": "/v1/completions", "body": {"prompt": TEXT, "ignore_eos": True} | body}
+    return "".join(json.dumps({"custom_id": str(n)} | line) + "\n" for n in range(count))
+
+
+def is_writing(process, folder, least):
+    """Whether the process has a file without a name in the folder, with so many bytes."""
+    descriptors = pathlib.Path(f"/proc/{process.pid}/fd")
+    try:
+        for link in descriptors.iterdir():
+            target = os.readlink(link)
+            if target.startswith(str(folder)) and "(deleted)" in target and link.stat().st_size >= least:
+                return True
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        pass
+    return False
+
+
+class Place:
+    """A folder for a command to work in; `inputs` are there from the beginning."""
+
+    def __init__(self, folder, inputs):
+        self.folder, self.inputs = folder, inputs
+        (folder / "disk").mkdir()
+        (folder / "cache").mkdir()
+        for name, text in inputs.items():
+            (folder / name).write_text(text)
+
+    def files(self):
+        return {
+            str(path.relative_to(self.folder)): path.read_bytes() if path.suffix != ".partial" else b""
+            for path in self.folder.rglob("*")
+            if path.is_file()
+        }
+
+
+# What a command does that takes longer than any test waits: its arguments, files that it reads, what it is fed, and
+# files that may stay. LONG, TINY and so on stand for models; everything else is relative to its folder.
+COMMANDS = {
+    "run": (["run", "LONG", "-p", TEXT, "-n", "1000000", "--ignore-end"], {}, None, []),
+    "run waits for a prompt": (["run", "LONG", "-f", "-"], {}, b"The riv", []),
+    "run from disk": (
+        ["run", "LONG", "-p", TEXT, "-n", "20000", "--ignore-end", "--weights", "0,0,100", "--compress-weights"]
+        + ["--disk-memory", "1GiB", "--disk-dir", "disk", "--kv", "0,0,100"], {}, None, [],
+    ),
+    "chat": (["chat", "LONG", "--ctx", "100000", "-n", "90000"], {}, b"Tell me a story.\n", []),
+    "chat waits for a message": (["chat", "LONG"], {}, b"", []),
+    "batch": (
+        ["batch", "LONG", "in.jsonl", "-o", "out.jsonl", "--ctx", "100000"],
+        {"in.jsonl": batch_lines(3, max_tokens=90000)}, None, ["out.jsonl.partial"],
+    ),
+    "eval": (["eval", "TINY", "--text", "text", "--ctx", "4"], {"text": TEXT * 20000}, None, []),
+    "eval last words": (
+        ["eval", "TINY", "--last-word", "words"], {"words": (json.dumps({"text": TEXT + "He said"}) + "\n") * 50000}, None, [],
+    ),
+    "bench": (["bench", "TINY", "--prompt-len", "64", "--repeat", "1000000"], {}, None, []),
+    "bench of lengths": (["bench", "TINY", "--lengths", "lengths"], {"lengths": "8 300\n" * 100000}, None, []),
+    "bench loads": (["bench", "dummy:opt-350m", "--prompt-len", "8", "--repeat", "1000000"], {}, None, []),
+    "profile": (["profile", "dummy:opt-350m", "-o", "tuning.json"], {}, None, []),
+    "inspect": (["inspect", "MANY", "--tensors"], {}, None, []),
+    "convert": (["convert", "LARGE", "out.gguf"], {}, None, []),
+    "convert over a file": (["convert", "LARGE", "out.gguf"], {"out.gguf": "what was there"}, None, []),
+    "tokenize waits for a text": (["tokenize", "TINY", "-f", "-"], {}, b"The riv", []),
+    "tokenize": (["tokenize", "TINY", "-f", "text"], {"text": TEXT * 500000}, None, []),
+    "logits": (
+        ["logits", "LONG", "--ids", ",".join(["5", "7"] * 20000), "-o", "logits", "--chunk", "16"], {}, None, [],
+    ),
+}  # fmt: skip
+SECONDS = [0, 0.1, 0.7]  # after the program can be interrupted
+
+
+@pytest.fixture(scope="session")
+def references(tiny_model, long_model, large_gguf, many_tensors):
+    return {"TINY": tiny_model, "LONG": long_model, "LARGE": large_gguf, "MANY": many_tensors}
+
+
+@pytest.mark.parametrize("seconds", SECONDS)
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_signal_ends_every_command_and_nothing_is_left(spillway, references, tmp_path, name, number, seconds):
+    arguments, inputs, stdin, may_stay = COMMANDS[name]
+    place = Place(tmp_path, inputs)
+    before = place.files()
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "disk")}
+    process = spillway.start(
+        *(references.get(argument, argument) for argument in arguments),
+        cwd=tmp_path, env=environment, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        if stdin:
+            process.stdin.write(stdin)
+        time.sleep(seconds)
+        over = process.poll() is not None
+        process.send_signal(number)
+        # Only now, since some wait for their reader; and input that never ends is no reason to stay.
+        output, error = read_to_the_end(process)
+    finally:
+        end_process(process)
+    if over:
+        pytest.skip(f"over within {seconds} s on this machine")
+    assert process.returncode == CODES[number], (output[-300:], error)
+    assert len(error.splitlines()) <= 1, error
+    after = place.files()
+    for path in may_stay:
+        after.pop(path, None)
+    assert after == before
+
+
+def read_to_the_end(process):
+    """What is left of both pipes, while standard input stays open."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            process.wait(timeout=0.2)
+            break
+        except subprocess.TimeoutExpired:
+            assert time.monotonic() < deadline, "it does not end"
+    return process.stdout.read(), process.stderr.read()
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+@pytest.mark.parametrize("old", [None, "what was there"], ids=["a new file", "a file that is there"])
+def test_a_signal_while_convert_writes(spillway, large_gguf, tmp_path, number, old):
+    out = tmp_path / "out.gguf"
+    if old:
+        out.write_text(old)
+    process = start_writing(spillway, large_gguf, out)
+    try:
+        process.send_signal(number)
+        output, error = process.communicate(timeout=DEADLINE_S)
+    finally:
+        end_process(process)
+    assert process.returncode == CODES[number], (output, error)
+    assert error.startswith(b"spillway: stopped") and error.count(b"\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ([out.name] if old else [])
+    assert not old or out.read_text() == old
+
+
+def start_writing(spillway, model, out, **settings):
+    """A conversion that has written a few MiB of the 512 that there will be."""
+    process = spillway.start("convert", model, out, **settings)
+    deadline = time.monotonic() + DEADLINE_S
+    named = f"spillway-out-{process.pid}-*"
+    while not is_writing(process, out.parent, 8 * MIB) and not list(out.parent.glob(named)):
+        assert process.poll() is None and time.monotonic() < deadline, "nothing is written"
+        time.sleep(0.001)
+    return process
+
+
+@pytest.mark.parametrize("unnamed", [True, False], ids=["with unnamed files", "without them"])
+def test_a_killed_convert_leaves_nothing_for_long(spillway, large_gguf, tiny_model, tmp_path, unnamed):
+    out = tmp_path / "out.gguf"
+    out.write_text("what was there")
+    faults = {} if unnamed else faults_without_unnamed_files(spillway, tiny_model, tmp_path)
+    process = start_writing(spillway, large_gguf, out, env=os.environ | faults)
+    process.kill()
+    process.communicate()
+    left = sorted(path.name for path in tmp_path.iterdir() if path != out)
+    assert len(left) == (0 if unnamed else 1), left
+    assert out.read_text() == "what was there"
+    living = start_writing(spillway, large_gguf, tmp_path / "other.gguf", env=os.environ | faults)
+    try:
+        theirs = {path.name for path in tmp_path.glob("spillway-out-*")}
+        assert left == [] or left[0] not in theirs, "the next run removes what the killed one left"
+        assert spillway.run("convert", tiny_model, tmp_path / "third.gguf").code == 0
+        assert {path.name for path in tmp_path.glob("spillway-out-*")} == theirs, "never what another one is writing"
+    finally:
+        end_process(living)
+
+
+def faults_without_unnamed_files(spillway, model, folder):
+    """A file system without O_TMPFILE. Which open that concerns is found by trying: any other one cannot be refused."""
+    for nth in range(1, 20):
+        faults = {"SPILLWAY_FAULTS": f"io.open:{nth}:eopnotsupp"}
+        if spillway.run("convert", model, folder / "probe", env=os.environ | faults).code == 0:
+            (folder / "probe").unlink()
+            return faults
+    raise AssertionError("no open could be refused")
+
+
+# Files that may not grow.
+
+
+def limited(spillway, arguments, limit, **settings):
+    return subprocess.run(
+        spillway.command(*arguments), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, timeout=DEADLINE_S,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)), **settings,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["convert", "logits", "run", "tokenize", "batch", "profile", "run from disk"])
+def test_a_file_that_may_not_grow_is_an_ordinary_error(spillway, references, tmp_path, command):
+    out, model = tmp_path / "out", references["TINY"]
+    (tmp_path / "in").write_text(batch_lines(3, max_tokens=20))
+    (tmp_path / "disk").mkdir()
+    arguments = {
+        "convert": ["convert", references["LARGE"], out],
+        "logits": ["logits", model, "--ids", "1,2,3", "-o", out],
+        "run": ["run", model, "-p", TEXT, "-n", "300", "--ignore-end"],
+        "tokenize": ["tokenize", model, "-p", TEXT * 40],
+        "batch": ["batch", model, tmp_path / "in", "-o", out],
+        "profile": ["profile", model, "-o", out],
+        "run from disk": ["run", model, "-p", TEXT, "--kv", "0,0,100", "--disk-memory", "1GiB", "--disk-dir", tmp_path / "disk"],
+    }[command]
+    with open(tmp_path / "stdout", "wb") as stdout:
+        limit = {"convert": 3 * MIB, "run from disk": 4096, "profile": 0}.get(command, 100)
+        done = limited(spillway, arguments, limit, stdout=stdout)
+    assert done.returncode == FAILED, done.stderr
+    assert done.stderr.startswith(b"spillway: ") and done.stderr.count(b"\n") == 1, done.stderr
+    assert b"File too large" in done.stderr, done.stderr
+    left = {path.name for path in tmp_path.iterdir()} - {"in", "disk", "stdout", "out.partial"}
+    assert left == set() and os.listdir(tmp_path / "disk") == []
+
+
+# A model that is cut.
+
+
+def wait_until_mapped(process, path):
+    deadline = time.monotonic() + 20
+    while str(path) not in pathlib.Path(f"/proc/{process.pid}/maps").read_text():
+        assert process.poll() is None, process.stderr.read()
+        if time.monotonic() > deadline:
+            pytest.skip("nothing is mapped: this processor wants weights in another layout than the file's")
+        time.sleep(0.01)
+
+
+def test_a_model_that_lost_its_last_bytes_is_said_at_the_end(spillway, long_model, tmp_path):
+    """What a file loses of its last page reads as zeros."""
+    model = tmp_path / "model.gguf"
+    shutil.copyfile(long_model, model)
+    process = spillway.start("chat", model, stdin=subprocess.PIPE)
+    try:
+        wait_until_mapped(process, model)
+        os.truncate(model, model.stat().st_size - 1)
+        output, error = process.communicate(b"Hello\n", timeout=DEADLINE_S)
+    finally:
+        end_process(process)
+    assert process.returncode == FAILED, (output, error)
+    assert error.count(b"\n") == 1 and str(model).encode() in error and b"cut" in error, error
+
+
+@pytest.mark.parametrize("size", ["nothing", "a half"])
+@pytest.mark.parametrize("command", ["run", "eval", "bench"])
+def test_a_model_that_is_cut_while_in_use_ends_with_one_line(spillway, long_model, tmp_path, command, size):
+    model = tmp_path / "model.gguf"
+    shutil.copyfile(long_model, model)
+    (tmp_path / "text").write_text(TEXT * 20000)
+    work = {
+        "run": ["-p", TEXT, "-n", "1000000", "--ignore-end"],
+        "eval": ["--text", tmp_path / "text", "--ctx", "4"],
+        "bench": ["--prompt-len", "64", "--repeat", "1000000"],
+    }[command]
+    process = spillway.start(command, model, *work, stdout=subprocess.DEVNULL)
+    try:
+        wait_until_mapped(process, model)
+        time.sleep(0.3)
+        os.truncate(model, 0 if size == "nothing" else model.stat().st_size // 2)
+        _, error = process.communicate(timeout=DEADLINE_S)
+    finally:
+        end_process(process)
+    assert process.returncode == FAILED, error
+    assert error.count(b"\n") == 1 and str(model).encode() in error and b"cut" in error, error
