@@ -58,6 +58,7 @@ class Options:
     name: str = "tiny"
     embedding_rows: int = VOCABULARY  # fewer than the tokenizer has: they do not belong together
     damage: float | None = None  # NaN or infinity: one value of the final norm becomes this
+    factors: dict = dataclasses.field(default_factory=dict)  # of tensors by their Hugging Face names; may be NaN
     permute: bool = True  # False writes a wrong GGUF: rows of q and k in the folder's order
 
 
@@ -108,6 +109,9 @@ def tensors(options):
         if not is_likely(token):
             head[token] = [0.1 * value for value in row]
     made.append(("lm_head.weight", head))
+    for at, (name, rows) in enumerate(made):
+        if name in options.factors:
+            made[at] = (name, [[value * options.factors[name] for value in row] for row in rows])
     cut = {"model.embed_tokens.weight", "lm_head.weight"}
     return [(name, rows[: options.embedding_rows] if name in cut else rows) for name, rows in made]
 
