@@ -159,9 +159,8 @@ Plan decide_plan(const SessionOptions& options, size_t which, Device& device, Bu
   }
   if (!plan) plan.emplace();
   options.placement.apply_to(*plan);
-  // Who attends to a sequence must not depend on who else is there.
   if (options.deterministic && plan->attention == AttentionPlace::kAuto)
-    plan->attention = AttentionPlace::kCpu;
+    plan->attention = same_for_every_sequence(*plan);
   return *plan;
 }
 
@@ -171,8 +170,31 @@ bool has_any_context(const std::string& model, const ModelSpec& spec) {
   return try_dummy_name(model) && spec.position == PositionKind::kRope;
 }
 
-Session::Session(const SessionOptions& options, size_t which)
-    : max_step_tokens(options.max_step_tokens), attention_topk(options.attention_topk) {
+namespace {
+
+// What the options say of results; device, model and plan say the rest. Every option is here: one
+// that changes a bit of some result becomes part of ResultSettings, which the session reads it
+// from. A new one stops this from compiling until that has been decided.
+ResultSettings asked_settings(const SessionOptions& options) {
+  const auto& [model, device, gpu_memory, threads, deterministic, no_mmap, compress_weights,
+               kv_type, compress_kv, attention_topk, max_step_tokens, tuning, placement,
+               expected_tokens, expected_sequences, least_tokens, least_sequences] = options;
+  ResultSettings settings;
+  settings.program = SPILLWAY_VERSION;
+  settings.deterministic = deterministic;
+  SPW_CHECK(attention_topk >= 0 && attention_topk <= 1, kInvalidArgument,
+            "--attention-topk is {}; give a share of the context up to 1, such as 0.1",
+            attention_topk);
+  settings.attention_topk = attention_topk > 0 ? attention_topk : 0;  // never -0
+  // Known later: the device; the types of weights (compress_weights) and KV; the tuning; and, from
+  // the plan, who attends. Without effect: where things lie, threads, chunks, expectations.
+  return settings;
+}
+
+}  // namespace
+
+Session::Session(const SessionOptions& options, size_t which, Loading when)
+    : settings(asked_settings(options)), max_step_tokens(options.max_step_tokens) {
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type =
       options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
@@ -180,16 +202,14 @@ Session::Session(const SessionOptions& options, size_t which)
             "--kv-type is '{}'; give f32, f16, int8, int4 or auto", options.kv_type);
   SPW_CHECK(!options.compress_kv || options.kv_type == "auto" || options.kv_type == "int4",
             kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
-  SPW_CHECK(attention_topk >= 0 && attention_topk <= 1, kInvalidArgument,
-            "--attention-topk is {}; give a share of the context up to 1, such as 0.1",
-            attention_topk);
   device = make_device(options.device, options.threads, options.gpu_memory,
                        options.placement.host_memory);
   if (!device->host_visible())
     own_host = make_device("cpu", options.threads, "", options.placement.host_memory);
   if (max_step_tokens == 0) max_step_tokens = device->host_visible() ? 512 : 2048;
-  device->ops().set_deterministic(options.deterministic);
-  host().ops().set_deterministic(options.deterministic);
+  settings.device = describe_device(*device);
+  device->ops().set_deterministic(settings.deterministic);
+  host().ops().set_deterministic(settings.deterministic);
   tuning = options.tuning.try_load(device->info());
   if (tuning) device->ops().set_tuning(&tuning->table);
 
@@ -199,27 +219,44 @@ Session::Session(const SessionOptions& options, size_t which)
   load_.compress = options.compress_weights;
   load_.cancel = &interrupted();
   loaded = describe_for_loading(*device, path, load_);
-  kv_type = asked_kv_type.value_or(default_kv_type(loaded->model));
-  use_plan(options, which);
+  const Model& model = loaded->model;
+  settings.weight_types = describe_weight_types(model);
+  settings.kv_type = asked_kv_type.value_or(default_kv_type(model));
+  settings.tuning = describe_tuning(tuning ? &tuning->table : nullptr, settings.deterministic,
+                                    *device, model.spec.name);
+  choose_plan(options, which);
   if (tuning) {
-    if (const auto bounds = tuning->table.try_scores(loaded->model.spec.name))
+    if (const auto bounds = tuning->table.try_scores(model.spec.name))
       device->ops().set_score_bounds(&*bounds);
   }
+  if (when == Loading::kNow) load(options);
+}
+
+void Session::choose_plan(const SessionOptions& options, size_t which) {
+  const ModelSpec& spec = loaded->model.spec;
+  plan_tokens_ = options.expected_tokens > 0 ? options.expected_tokens
+                                             : std::min<int64_t>(spec.max_context, 4096);
+  if (!has_any_context(options.model, spec))
+    plan_tokens_ = std::min(plan_tokens_, spec.max_context);
+  budgets_ = budgets_of(options, *device, host());
+  // What the plan before holds is this one's, too.
+  if (options.placement.host_memory.empty()) budgets_.host += host().usage().total();
+  plan = decide_plan(options, which, *device, budgets_, loaded->model,
+                     {plan_tokens_, options.expected_sequences, max_step_tokens, settings.kv_type});
+  settings.host_attention = describe_host_attention(plan, *device, host());
 }
 
 void Session::use_plan(const SessionOptions& options, size_t which) {
+  choose_plan(options, which);
+  load(options);
+}
+
+void Session::load(const SessionOptions& options) {
   const Stopwatch watch;
   const ModelSpec& spec = loaded->model.spec;
-  int64_t tokens = options.expected_tokens > 0 ? options.expected_tokens
-                                               : std::min<int64_t>(spec.max_context, 4096);
-  if (!has_any_context(options.model, spec)) tokens = std::min(tokens, spec.max_context);
-  Budgets budgets = budgets_of(options, *device, host());
-  // What the plan before holds is this one's, too.
-  if (options.placement.host_memory.empty()) budgets.host += host().usage().total();
-  plan = decide_plan(options, which, *device, budgets, loaded->model,
-                     {tokens, options.expected_sequences, max_step_tokens, kv_type});
-  const RunSize least{std::min(tokens, options.least_tokens), options.least_sequences,
-                      max_step_tokens, kv_type};
+  const Budgets& budgets = budgets_;
+  const RunSize least{std::min(plan_tokens_, options.least_tokens), options.least_sequences,
+                      max_step_tokens, settings.kv_type};
   const RunNeeds needs = run_needs(*device, loaded->model, plan, least, load_);
   check_fits(needs, !device->host_visible(), budgets);
   const uint64_t weights_on_disk = needs.disk.bytes[static_cast<int>(MemoryTag::kWeights)];
@@ -270,10 +307,10 @@ int64_t Session::context_tokens(int64_t wanted) const {
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
-  Runner runner =
-      spillway::make_runner(*device, host(), *loaded, plan,
-                            {tokens, sequences, max_step_tokens, kv_type, disk_dir, disk_left});
-  runner.decoder.set_attention_topk(attention_topk);
+  Runner runner = spillway::make_runner(
+      *device, host(), *loaded, plan,
+      {tokens, sequences, max_step_tokens, settings.kv_type, disk_dir, disk_left});
+  runner.decoder.set_attention_topk(settings.attention_topk);
   return runner;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/placement_options.h"
+#include "cli/result_settings.h"
 #include "cli/tuning_options.h"
 #include "device/device.h"
 #include "engine/loaded_model.h"
@@ -52,10 +53,14 @@ struct SessionOptions {
 // model is what is asked of it.
 bool has_any_context(const std::string& model, const ModelSpec& spec);
 
+enum class Loading : uint8_t { kNow, kLater };
+
 // A device and a model on it, loaded with a progress bar. Not movable, as runners refer to it.
 struct Session {
-  // `plan`: which of those that the options name.
-  explicit Session(const SessionOptions& options, size_t plan = 0);
+  // `plan`: which of those that the options name. With Loading::kLater everything is known and
+  // nothing is loaded until load().
+  explicit Session(const SessionOptions& options, size_t plan = 0, Loading when = Loading::kNow);
+  void load(const SessionOptions& options);
   // The next plan, for the same options: weights that this one has are kept, and only change their
   // homes. No runner of this one may be left. After an error there is no model.
   void use_plan(const SessionOptions& options, size_t plan);
@@ -76,13 +81,17 @@ struct Session {
   std::filesystem::path disk_dir;
   uint64_t disk_bytes = 0;
   std::unique_ptr<LoadedModel> loaded;
-  KvType kv_type;
+  ResultSettings settings;
   int max_step_tokens;
-  float attention_topk;
   double load_seconds = 0;
 
  private:
+  void choose_plan(const SessionOptions& options, size_t which);
+
   WeightLoadOptions load_;
+  // Of the plan.
+  int64_t plan_tokens_ = 0;
+  Budgets budgets_;
 };
 
 // Also without a model: `--device` as a device; auto is the first GPU, or the CPU where there is
