@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/finished_output.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,8 +23,8 @@ class FinishedOutputTest : public testing::Test {
     if (line == 2) return lines.write(line, nullptr, nullptr, {{"code", "x"}, {"line", line}});
     const std::string text(line * 5, 'x');
     const ordered_json body = {
-        {"created", 77}, {"text", text}, {"system_fingerprint", "fp_" + std::to_string(line)}};
-    return lines.write(line, "r" + std::to_string(line),
+        {"created", 77}, {"text", text}, {"system_fingerprint", fmt::format("fp_{}", line)}};
+    return lines.write(line, fmt::format("r{}", line),
                        {{"status_code", 200}, {"request_id", lines.id(line)}, {"body", body}},
                        nullptr);
   }

@@ -35,7 +35,7 @@ TEST(JobFieldsTest, AFingerprintTellsWhichSettingsDiffer) {
   other[2].second = "0.5";
   EXPECT_NE(system_fingerprint(other), fingerprint);
   EXPECT_EQ(differing_settings(fingerprint, other), Names{"--attention-topk"});
-  other[0].second = "n";
+  other[0].second += "n";
   EXPECT_EQ(differing_settings(fingerprint, other), (Names{"model", "--attention-topk"}));
 }
 
