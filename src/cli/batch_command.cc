@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway batch: OpenAI batch lines in and out; goes on where it was after a kill.
 #include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "cli/batch_identity.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -22,7 +25,8 @@
 #include "serve/batch_input.h"
 #include "serve/batch_job.h"
 #include "serve/batch_journal.h"
-#include "serve/checksum.h"
+#include "serve/finished_output.h"
+#include "serve/result_lines.h"
 #include "serve/served_model.h"
 
 namespace spillway {
@@ -45,33 +49,44 @@ struct BatchOptions {
   bool json = false;
 };
 
-// What results depend on, as far as it is known before the model is loaded. How many sequences run
-// at once, chunks and threads are left out: they change no result, so a job may go on with others.
-JobFields describe_job(const BatchOptions& options, const BatchInput& input) {
-  const SessionOptions& session = options.session;
-  std::string flags = fmt::format("--ctx {} --kv-type {}", options.context,
-                                  session.compress_kv ? "int4" : session.kv_type);
-  if (session.compress_weights) flags += " --compress-weights";
-  // Which sequences the CPU attends to shows in the last bits.
-  const PlacementOptions& placement = session.placement;
-  for (const auto& [name, value] : {std::pair("--kv", placement.kv),
-                                    {"--attention", placement.attention},
-                                    {"--gpu-memory", session.gpu_memory},
-                                    {"--host-memory", placement.host_memory}}) {
-    if (!value.empty()) flags += fmt::format(" {} {}", name, value);
-  }
-  for (const std::string& plan : placement.plans)
-    flags += fmt::format(" --plan {}", plan_to_json(read_plan(plan)));
-  if (options.not_deterministic) flags += " --no-deterministic";
-  return {{"input", input.checksum()},
-          {"model", model_fingerprint(resolve_model(session.model))},
-          {"options", flags}};
+// What the session is asked for. Every option of the command is here: one that changes a byte of
+// the output becomes part of the BatchIdentity, by way of the session's settings or beside them. A
+// new one stops this from compiling until that has been decided.
+SessionOptions session_options(const BatchOptions& options) {
+  const auto& [session, input, output, context, max_sequences, not_deterministic, restart, json] =
+      options;
+  SessionOptions out = session;
+  out.deterministic = !not_deterministic;
+  return out;
 }
 
-std::string job_key(const JobFields& job) {
-  std::string text;
-  for (const auto& [name, value] : job) text += fmt::format("{}={}\n", name, value);
-  return checksum128(text);
+// Not what is left of the requests: where things go shows in the last bits, and must not depend on
+// when a job was interrupted. With less memory, fewer are at work at once.
+ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input, int64_t context) {
+  const int most = options.max_sequences > 0 ? options.max_sequences : kSequencesOnCpu;
+  return {.tokens = context,
+          .sequences = static_cast<int64_t>(
+              std::clamp<uint64_t>(input.size(), 1, static_cast<uint64_t>(most))),
+          .least_sequences = 1,
+          .shortest_tokens = kShortestContext};
+}
+
+// Refuses an output that is there and not this job's, and says why.
+[[noreturn]] void refuse_output(const std::filesystem::path& path, const FinishedOutput& found,
+                                const BatchIdentity& identity) {
+  constexpr const char* kAdvice = "give another -o, or replace it with --restart";
+  const auto fingerprint = found.try_fingerprint();
+  if (!fingerprint)
+    fail(ErrorCode::kInvalidArgument, "{} is there and not of this job; {}", printable_path(path),
+         kAdvice);
+  const JobFields settings = identity.without_input();
+  if (*fingerprint == system_fingerprint(settings))
+    fail(ErrorCode::kInvalidArgument, "{} has the results of another input; {}",
+         printable_path(path), kAdvice);
+  const std::vector<std::string> names = differing_settings(*fingerprint, settings);
+  fail(ErrorCode::kInvalidArgument, "{} has the results of a job with another {}; {}",
+       printable_path(path),
+       names.empty() ? "version of spillway" : fmt::format("{}", fmt::join(names, ", ")), kAdvice);
 }
 
 // Where results go. Throws kInvalidArgument for what the output must not replace.
@@ -98,7 +113,7 @@ std::filesystem::path with_suffix(std::filesystem::path path, const char* suffix
 // Blocks are taken as tokens come, so sequences that stay short leave room for others.
 Runner make_batch_runner(Session& session, int64_t context, int64_t sequences) {
   const ModelSpec& spec = session.loaded->model.spec;
-  const KvShape shape{spec.layers, spec.kv_heads, spec.head_dim, session.kv_type};
+  const KvShape shape{spec.layers, spec.kv_heads, spec.head_dim, session.settings.kv_type};
   const int64_t one = blocks_for_tokens(context) * kKvBlockTokens;
   int64_t tokens = one * sequences;
   if (session.device->host_visible()) {
@@ -173,25 +188,24 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
   fmt::print(stderr, "{}; results in {}\n", text, printable_path(options.output));
 }
 
+// A job that is known and not yet begun.
+struct PreparedJob {
+  const BatchOptions& options;
+  Session& session;  // with a plan, not loaded
+  const BatchInput& input;
+  const BatchIdentity& identity;
+  const ResultLines& lines;
+};
+
 // Computes what the journal does not have yet.
-BatchSummary run_job(const BatchOptions& options, const BatchInput& input, BatchJournal& journal,
-                     JobFields job_fields, const std::string& key) {
-  SessionOptions session_options = options.session;
-  session_options.deterministic = !options.not_deterministic;
-  Session session(session_options);
-  const DeviceInfo& device = session.device->info();
-  job_fields.emplace_back("device", fmt::format("{} ({})", device.hardware, device.features));
-  const int64_t context = session.context_tokens(options.context);
+BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
+  const BatchOptions& options = prepared.options;
+  const BatchInput& input = prepared.input;
+  Session& session = prepared.session;
+  session.load();
+  const int64_t context = prepared.identity.context;
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
   const int wanted = options.max_sequences > 0 ? options.max_sequences : usual;
-  // Not what is left of them: where things go shows in the last bits, and must not depend on when a
-  // job was interrupted. With less memory, fewer are at work at once.
-  const int most = options.max_sequences > 0 ? options.max_sequences : kSequencesOnCpu;
-  session.load({.tokens = context,
-                .sequences = static_cast<int64_t>(
-                    std::min<uint64_t>(static_cast<uint64_t>(most), input.size())),
-                .least_sequences = 1,
-                .shortest_tokens = kShortestContext});
   const int sequences = static_cast<int>(
       std::min<uint64_t>(static_cast<uint64_t>(sequences_at_once(session.plan, wanted)),
                          input.size() - journal.size()));
@@ -204,9 +218,10 @@ BatchSummary run_job(const BatchOptions& options, const BatchInput& input, Batch
                           engine.max_sequence_tokens());
 
   // Requests were made when the file was: a later start must not change a byte.
-  journal.begin(job_fields, input.modified_s());
-  BatchJob job(input, journal, model, engine,
-               {.key = key, .max_outstanding = sequences + kWaiting});
+  journal.begin(prepared.identity.fields(), input.modified_s());
+  BatchJob job(input, prepared.lines, journal, model, engine,
+               {.fingerprint = system_fingerprint(prepared.identity.without_input()),
+                .max_outstanding = sequences + kWaiting});
   const Stopwatch watch;
   double synced_s = 0;
   {
@@ -231,6 +246,16 @@ BatchSummary run_job(const BatchOptions& options, const BatchInput& input, Batch
           .seconds = watch.seconds()};
 }
 
+// What an output that is there, and not whole, still has goes to the journal: the rest is computed.
+void take_over(const FinishedOutput& found, const std::filesystem::path& output,
+               const PreparedJob& job, BatchJournal& journal) {
+  journal.begin(job.identity.fields(), found.try_created().value_or(job.input.modified_s()));
+  found.copy_to(journal);
+  journal.sync();
+  fmt::print(stderr, "{} is not as it was written; {} of {} results are computed again\n",
+             printable_path(output), job.input.size() - journal.size(), job.input.size());
+}
+
 int batch(const BatchOptions& options) {
   SPW_CHECK(!options.input.empty(), kInvalidArgument,
             "no requests; give a file of them: spillway batch MODEL INPUT -o OUTPUT");
@@ -238,27 +263,41 @@ int batch(const BatchOptions& options) {
             "no file for the results; give one with -o OUTPUT");
   const std::filesystem::path output = output_path(options);
   const BatchInput input(options.input);
-  const JobFields job = describe_job(options, input);
-  const std::string key = job_key(job);
+  const SessionOptions asked = session_options(options);
+  Session session(asked);
+  const int64_t context = session.context_tokens(options.context);
+  session.choose_plan(expected_run(options, input, context));
+  const BatchIdentity identity{.input = input.checksum(),
+                               .model = model_fingerprint(resolve_model(asked.model)),
+                               .context = context,
+                               .settings = session.settings};
+  const JobFields fields = identity.fields();
+  const ResultLines lines(job_key(fields), input);
+  const PreparedJob prepared{options, session, input, identity, lines};
+
   const std::filesystem::path journal_path = with_suffix(output, ".partial");
   std::error_code error;  // what cannot be looked at cannot be opened either, which will say why
+  // Where a job has begun, an output is what it will replace: there was a --restart.
+  std::optional<FinishedOutput> found;
   if (!options.restart && std::filesystem::exists(output, error) &&
       !std::filesystem::exists(journal_path, error)) {
-    SPW_CHECK(is_output_of_job(output, key, input.line_number(0)), kInvalidArgument,
-              "{} is there and not of this job; give another -o, or replace it with --restart",
-              printable_path(output));
-    fmt::print(stderr, "{} has all results of this job; --restart computes them again\n",
-               printable_path(output));
-    return 0;
+    found.emplace(output, lines, input);
+    if (found->complete()) {
+      fmt::print(stderr, "{} has all results of this job; --restart computes them again\n",
+                 printable_path(output));
+      return 0;
+    }
+    if (!found->of_job()) refuse_output(output, *found, identity);
   }
   BatchJournal journal(journal_path, options.restart);
-  journal.require_same_job(job);
+  journal.require_same_job(fields);
+  if (found && found->sound() > 0) take_over(*found, output, prepared, journal);
   BatchSummary summary{.requests = input.size(),
                        .failed = journal.failed(),
                        .finished_before = journal.size(),
                        .stats = {},
                        .seconds = 0};
-  if (journal.size() < input.size()) summary = run_job(options, input, journal, job, key);
+  if (journal.size() < input.size()) summary = run_job(prepared, journal);
   journal.write_output(output);
   journal.remove();
   print_summary(options, summary);
@@ -295,7 +334,9 @@ void add_batch_command(CLI::App& app) {
   command->footer(
       "Results are kept in OUTPUT.partial as they finish and become OUTPUT at the end. A job that\n"
       "was stopped or killed goes on when the same command runs again; OUTPUT is then the same,\n"
-      "byte for byte. A request that cannot be answered gets a line that says why.\n"
+      "byte for byte. An OUTPUT that was cut short or edited since is completed in the same way. "
+      "A\n"
+      "request that cannot be answered gets a line that says why.\n"
       "Examples:\n"
       "  spillway batch smollm2 requests.jsonl -o results.jsonl\n"
       "  jq -r '.response.body.choices[0].message.content' results.jsonl\n"

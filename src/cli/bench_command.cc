@@ -116,7 +116,7 @@ json bench_plan(const BenchOptions& options, Session& session) {
   AttentionTraffic traffic = workload.attention_traffic();
   traffic.v_bytes /= static_cast<uint64_t>(options.repeat);  // runs are alike
   traffic.dense_v_bytes /= static_cast<uint64_t>(options.repeat);
-  report_attention(out, session.attention_topk, traffic);
+  report_attention(out, session.settings.attention_topk, traffic);
   return out;
 }
 

@@ -166,7 +166,7 @@ json bench_lengths(const SessionOptions& options, Session& session,
   AttentionTraffic traffic = runner.decoder.attention_traffic();
   traffic.v_bytes /= static_cast<uint64_t>(repeat);  // runs are alike
   traffic.dense_v_bytes /= static_cast<uint64_t>(repeat);
-  report_attention(out, session.attention_topk, traffic);
+  report_attention(out, session.settings.attention_topk, traffic);
   return out;
 }
 

@@ -36,7 +36,7 @@ json link_json(uint64_t bytes, double seconds) {
 json session_json(const SessionOptions& options, Session& session) {
   // Deterministic mode looks at no table.
   const LoadedTuning* tuning =
-      session.tuning && !options.deterministic ? &*session.tuning : nullptr;
+      session.tuning && !session.settings.deterministic ? &*session.tuning : nullptr;
   json tiers = json::object();
   const uint64_t mapped = session.loaded->weights.mapped_bytes();
   if (session.own_host) tiers["gpu"] = usage_json(session.device->usage(), 0);
@@ -46,7 +46,7 @@ json session_json(const SessionOptions& options, Session& session) {
           {"threads", session.host().info().threads},
           {"weight_type", dtype_name(session.loaded->model.main_dtype())},
           {"weight_bytes", session.loaded->model.weight_bytes()},
-          {"kv_type", kv_type_name(session.kv_type)},
+          {"kv_type", kv_type_name(session.settings.kv_type)},
           {"compress_weights", options.compress_weights},
           {"tuning", tuning == nullptr ? json(nullptr)
                                        : json{{"file", tuning->path.string()},

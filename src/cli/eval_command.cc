@@ -144,7 +144,7 @@ int eval(const EvalOptions& options) {
   AttentionTraffic traffic;
   if (!options.text.empty()) out.update(eval_text(options, tokens, session, traffic));
   if (!options.last_word.empty()) out.update(eval_last_words(passages, longest, session, traffic));
-  report_attention(out, session.attention_topk, traffic);
+  report_attention(out, session.settings.attention_topk, traffic);
   if (options.json) {
     print_json(out);
     return 0;
@@ -162,7 +162,7 @@ int eval(const EvalOptions& options) {
                           out["last_word_perplexity"].get<double>(),
                           out["passages"].get<int64_t>()));
   }
-  if (session.attention_topk > 0) print_now(describe_attention(traffic));
+  if (session.settings.attention_topk > 0) print_now(describe_attention(traffic));
   return 0;
 }
 

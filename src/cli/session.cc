@@ -154,9 +154,31 @@ bool has_any_context(const std::string& model, const ModelSpec& spec) {
   return try_dummy_name(model) && spec.position == PositionKind::kRope;
 }
 
+namespace {
+
+// What the options say of results; device, model and plan say the rest. Every option is here: one
+// that changes a bit of some result becomes part of ResultSettings, which the session reads it
+// from. A new one stops this from compiling until that has been decided.
+ResultSettings asked_settings(const SessionOptions& options) {
+  const auto& [model, device, gpu_memory, threads, deterministic, no_mmap, compress_weights,
+               kv_type, compress_kv, attention_topk, max_step_tokens, tuning, placement] = options;
+  ResultSettings settings;
+  settings.program = SPILLWAY_VERSION;
+  settings.deterministic = deterministic;
+  SPW_CHECK(attention_topk >= 0 && attention_topk <= 1, kInvalidArgument,
+            "--attention-topk is {}; give a share of the context up to 1, such as 0.1",
+            attention_topk);
+  settings.attention_topk = attention_topk > 0 ? attention_topk : 0;  // never -0
+  // Known later: the device; the types of weights (compress_weights) and KV; the tuning; and, from
+  // the plan, who attends. Without effect: where things lie, threads, chunks.
+  return settings;
+}
+
+}  // namespace
+
 Session::Session(const SessionOptions& options)
-    : max_step_tokens(options.max_step_tokens),
-      attention_topk(options.attention_topk),
+    : settings(asked_settings(options)),
+      max_step_tokens(options.max_step_tokens),
       options_(options) {
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type =
@@ -165,16 +187,14 @@ Session::Session(const SessionOptions& options)
             "--kv-type is '{}'; give f32, f16, int8, int4 or auto", options.kv_type);
   SPW_CHECK(!options.compress_kv || options.kv_type == "auto" || options.kv_type == "int4",
             kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
-  SPW_CHECK(attention_topk >= 0 && attention_topk <= 1, kInvalidArgument,
-            "--attention-topk is {}; give a share of the context up to 1, such as 0.1",
-            attention_topk);
   device = make_device(options.device, options.threads, options.gpu_memory,
                        options.placement.host_memory);
   if (!device->host_visible())
     own_host = make_device("cpu", options.threads, "", options.placement.host_memory);
   if (max_step_tokens == 0) max_step_tokens = device->host_visible() ? 512 : 2048;
-  device->ops().set_deterministic(options.deterministic);
-  host().ops().set_deterministic(options.deterministic);
+  settings.device = describe_device(*device);
+  device->ops().set_deterministic(settings.deterministic);
+  host().ops().set_deterministic(settings.deterministic);
   tuning = options.tuning.try_load(device->info());
   if (tuning) device->ops().set_tuning(&tuning->table);
 
@@ -184,9 +204,13 @@ Session::Session(const SessionOptions& options)
   load_.compress = options.compress_weights;
   load_.cancel = &interrupted();
   loaded = describe_for_loading(*device, path, load_);
-  kv_type = asked_kv_type.value_or(default_kv_type(loaded->model));
+  const Model& model = loaded->model;
+  settings.weight_types = describe_weight_types(model);
+  settings.kv_type = asked_kv_type.value_or(default_kv_type(model));
+  settings.tuning = describe_tuning(tuning ? &tuning->table : nullptr, settings.deterministic,
+                                    *device, model.spec.name);
   if (tuning) {
-    if (const auto bounds = tuning->table.try_scores(loaded->model.spec.name))
+    if (const auto bounds = tuning->table.try_scores(model.spec.name))
       device->ops().set_score_bounds(&*bounds);
   }
 }
@@ -217,9 +241,8 @@ Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
     placed = fill_from_the_top(fill_request(*device, model, trial.size, budgets));
   }
   options.apply_to(placed);
-  // Who attends to a sequence must not depend on who else is there.
-  if (options_.deterministic && placed.attention == AttentionPlace::kAuto)
-    placed.attention = AttentionPlace::kCpu;
+  if (settings.deterministic && placed.attention == AttentionPlace::kAuto)
+    placed.attention = same_for_every_sequence(placed);
   RunSize least = trial.size;
   if (run.least_tokens > 0) least.tokens = std::min(least.tokens, run.least_tokens);
   if (run.least_sequences > 0) least.sequences = std::min(least.sequences, run.least_sequences);
@@ -258,7 +281,7 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
 }
 
 Plan Session::place_what_fits(const ExpectedRun& run, size_t which, RunNeeds& needs) const {
-  FitTrial trial{.size = {run.tokens, run.sequences, max_step_tokens, kv_type},
+  FitTrial trial{.size = {run.tokens, run.sequences, max_step_tokens, settings.kv_type},
                  .budgets = budgets_,
                  .compress = load_.compress};
   const int64_t fewest = run.least_sequences > 0 ? run.least_sequences : run.sequences;
@@ -295,6 +318,7 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   // What the plan before holds is this one's, too.
   if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
   plan = place_what_fits(run, which, needs_);
+  settings.host_attention = describe_host_attention(plan, *device, host());
 }
 
 void Session::load() {
@@ -348,10 +372,10 @@ int64_t Session::context_tokens(int64_t wanted) const {
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
-  Runner runner =
-      spillway::make_runner(*device, host(), *loaded, plan,
-                            {tokens, sequences, max_step_tokens, kv_type, disk_dir, disk_left});
-  runner.decoder.set_attention_topk(attention_topk);
+  Runner runner = spillway::make_runner(
+      *device, host(), *loaded, plan,
+      {tokens, sequences, max_step_tokens, settings.kv_type, disk_dir, disk_left});
+  runner.decoder.set_attention_topk(settings.attention_topk);
   return runner;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/placement_options.h"
+#include "cli/result_settings.h"
 #include "cli/tuning_options.h"
 #include "device/device.h"
 #include "engine/loaded_model.h"
@@ -34,6 +35,7 @@ struct SessionOptions {
   int max_step_tokens = 0;   // 0 = what suits the device
   TuningOptions tuning;
   PlacementOptions placement;
+
   // MODEL and the options that all such commands share.
   void add_to(CLI::App& command, bool several_plans = false);
   // Of these, for commands that need no more: where to compute, and how weights get there.
@@ -90,9 +92,8 @@ struct Session {
   std::filesystem::path disk_dir;
   uint64_t disk_bytes = 0;
   std::unique_ptr<LoadedModel> loaded;
-  KvType kv_type;
+  ResultSettings settings;  // who attends: with the plan
   int max_step_tokens;
-  float attention_topk;
   double load_seconds = 0;
 
  private:

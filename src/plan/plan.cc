@@ -96,6 +96,11 @@ bool Plan::all_on_device() const {
   return weights.device == 1 && kv.device == 1 && activations.device == 1;
 }
 
+AttentionPlace same_for_every_sequence(const Plan& plan) {
+  const bool one_home = plan.kv.device == 0 && plan.kv.disk == 0;
+  return one_home || plan.kv.host == 0 ? AttentionPlace::kCpu : AttentionPlace::kGpu;
+}
+
 TierShares parse_shares(std::string_view text, std::string_view option) {
   std::vector<double> percent;
   for (size_t begin = 0; begin <= text.size();) {

@@ -59,6 +59,10 @@ Plan parse_plan(std::string_view text, const std::string& where);
 Plan read_plan(const std::filesystem::path& path);
 std::string plan_to_json(const Plan& plan);
 
+// Who attends to KV that is not on the device, where that must not depend on which other sequences
+// there are. Of several homes, a sequence gets the one that has room: then only the device can.
+AttentionPlace same_for_every_sequence(const Plan& plan);
+
 // "20,80,0": percent on GPU, host and disk, adding up to 100. `option` is named in errors.
 TierShares parse_shares(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);

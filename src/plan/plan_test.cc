@@ -74,5 +74,17 @@ TEST(PlanTest, SharesFromTheCommandLine) {
   }
 }
 
+TEST(PlanTest, AttentionThatIsTheSameForEverySequenceFollowsTheHomesOfKv) {
+  const auto place = [](TierShares kv) {
+    Plan plan;
+    plan.kv = kv;
+    return same_for_every_sequence(plan);
+  };
+  EXPECT_EQ(place({1, 0, 0}), AttentionPlace::kCpu);
+  EXPECT_EQ(place({0, 1, 0}), AttentionPlace::kCpu);
+  EXPECT_EQ(place({0.5, 0.5, 0}), AttentionPlace::kGpu) << "the first ones are on the device";
+  EXPECT_EQ(place({0, 0.5, 0.5}), AttentionPlace::kGpu) << "what is on disk comes to the device";
+}
+
 }  // namespace
 }  // namespace spillway

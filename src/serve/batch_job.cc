@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/batch_job.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
@@ -16,37 +15,21 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string line_id(const std::string& key, uint64_t line) {
-  return checksum128(fmt::format("{} {}", key, line));
-}
-
-// How every line of the output begins.
-std::string line_start(const std::string& id) { return "{\"id\":\"batch_req_" + id + "\""; }
-
 ordered_json response(int status, const std::string& id, ordered_json body) {
   return {{"status_code", status}, {"request_id", "req_" + id}, {"body", std::move(body)}};
 }
 
-std::string output_line(const std::string& id, ordered_json custom_id, ordered_json response,
-                        ordered_json error) {
-  return json_line({{"id", "batch_req_" + id},
-                    {"custom_id", std::move(custom_id)},
-                    {"response", std::move(response)},
-                    {"error", std::move(error)}});
-}
-
 }  // namespace
 
-BatchJob::BatchJob(const BatchInput& input, BatchJournal& journal, const ServedModel& model,
-                   Engine& engine, const BatchJobOptions& options)
+BatchJob::BatchJob(const BatchInput& input, const ResultLines& lines, BatchJournal& journal,
+                   const ServedModel& model, Engine& engine, const BatchJobOptions& options)
     : input_(input),
+      lines_(lines),
       journal_(journal),
       model_(model),
       engine_(engine),
       options_(options),
       finished_before_(journal.size()) {}
-
-std::string BatchJob::id(uint64_t line) const { return line_id(options_.key, line); }
 
 bool BatchJob::step() {
   submit_more();
@@ -99,34 +82,27 @@ void BatchJob::finish(const Running& running) {
                 ApiError(500, "server_error", "", running.answer.error));
     return;
   }
-  const std::string id = this->id(running.line);
-  ordered_json body = answer_body({id, journal_.created(), model_.name()}, running.request,
-                                  running.prompt_tokens, running.answer, model_.tokenizer());
-  journal_.append(running.line, false,
-                  output_line(id, running.custom_id, response(200, id, std::move(body)), nullptr));
+  const std::string id = lines_.id(running.line);
+  ordered_json body =
+      answer_body({id, journal_.created(), model_.name(), options_.fingerprint}, running.request,
+                  running.prompt_tokens, running.answer, model_.tokenizer());
+  journal_.append(
+      running.line, false,
+      lines_.write(running.line, running.custom_id, response(200, id, std::move(body)), nullptr));
 }
 
 // Without a custom_id the line is no request, so there is no response either. A line with the id of
 // another is written without it: whoever joins by it must not take this for the other's answer.
 void BatchJob::write_error(uint64_t line, const std::string* custom_id, const ApiError& error) {
-  const std::string id = this->id(line);
   ordered_json answer = nullptr, name = nullptr;
   if (custom_id != nullptr) {
     name = *custom_id;
-    answer = response(error.status(), id, error_body(error));
+    answer = response(error.status(), lines_.id(line), error_body(error));
   }
   const ordered_json what = {{"code", error.code_name()},
                              {"message", fmt::format("line {}: {}", line, error.what())},
                              {"line", line}};
-  journal_.append(line, true, output_line(id, std::move(name), std::move(answer), what));
-}
-
-bool is_output_of_job(const std::filesystem::path& path, const std::string& key,
-                      uint64_t first_line) {
-  const std::string start = line_start(line_id(key, first_line));
-  std::string found(start.size(), '\0');
-  const PosixFile file(path, O_RDONLY);
-  return file.read(0, found.data(), found.size()) == found.size() && found == start;
+  journal_.append(line, true, lines_.write(line, name, answer, what));
 }
 
 }  // namespace spillway

@@ -10,23 +10,24 @@
 #include "serve/batch_input.h"
 #include "serve/batch_journal.h"
 #include "serve/openai_response.h"
+#include "serve/result_lines.h"
 #include "serve/served_model.h"
 
 namespace spillway {
 
 struct BatchJobOptions {
-  std::string key;  // of this job: ids of results are made of it and of line numbers
+  std::string fingerprint;  // system_fingerprint of answers
   // In the engine at once. More than it runs, so that one that ends is replaced in the same step.
   int max_outstanding = 256;
 };
 
 // Keeps references to all it is given. What a line's result is depends on the line, the model and
-// the key alone, never on when or with which others it is computed (given a deterministic engine).
+// the job alone, never on when or with which others it is computed (given a deterministic engine).
 // Not thread-safe.
 class BatchJob {
  public:
-  BatchJob(const BatchInput& input, BatchJournal& journal, const ServedModel& model, Engine& engine,
-           const BatchJobOptions& options);
+  BatchJob(const BatchInput& input, const ResultLines& lines, BatchJournal& journal,
+           const ServedModel& model, Engine& engine, const BatchJobOptions& options);
 
   // Gives the engine what it has room for, runs one step, and writes what has ended. False when all
   // lines have their results. Throws what the engine and the journal throw; a request that cannot
@@ -50,9 +51,9 @@ class BatchJob {
   void submit(size_t index);
   void finish(const Running& running);
   void write_error(uint64_t line, const std::string* custom_id, const ApiError& error);
-  std::string id(uint64_t line) const;
 
   const BatchInput& input_;
+  const ResultLines& lines_;
   BatchJournal& journal_;
   const ServedModel& model_;
   Engine& engine_;
@@ -61,9 +62,5 @@ class BatchJob {
   size_t next_ = 0;  // index of the first line that was not looked at
   std::map<RequestId, Running> running_;
 };
-
-// Whether `path` is the output of this job, whole: then there is nothing left to do.
-bool is_output_of_job(const std::filesystem::path& path, const std::string& key,
-                      uint64_t first_line);
 
 }  // namespace spillway

@@ -27,7 +27,7 @@
 namespace spillway {
 namespace {
 
-constexpr std::string_view kFormat = "spillway batch journal 1";
+constexpr std::string_view kFormat = "spillway batch journal 2";
 constexpr std::string_view kStart = "{\"xxh3\":\"";
 constexpr size_t kDigits = 16;
 constexpr size_t kMaxRecordBytes = size_t{1} << 30;
@@ -148,11 +148,7 @@ void BatchJournal::read() {
 void BatchJournal::read_job(std::string_view text) {
   try {
     const nlohmann::json header = parse_json_text(text);
-    SPW_CHECK(
-        header.at("format") == kFormat, kInvalidArgument,
-        "{} was written by another version of spillway; finish the job with that one, or begin "
-        "it anew with --restart",
-        printable_path(file_.path()));
+    if (header.at("format") != kFormat) refuse_other_version();
     header.at("created").get_to(created_);
     for (const auto& [name, value] : header.at("job").items())
       job_.emplace_back(name, value.get<std::string>());
@@ -164,12 +160,22 @@ void BatchJournal::read_job(std::string_view text) {
   has_job_ = true;
 }
 
+void BatchJournal::refuse_other_version() const {
+  fail(ErrorCode::kInvalidArgument,
+       "{} was written by another version of spillway; finish the job with that one, or begin it "
+       "anew with --restart",
+       printable_path(file_.path()));
+}
+
 void BatchJournal::require_same_job(const JobFields& job) const {
   if (!has_job_) return;
+  // Which fields a job has is the version's to say.
+  if (job.size() != job_.size()) refuse_other_version();
   for (const auto& [name, value] : job) {
     const auto known = std::find_if(job_.begin(), job_.end(),
                                     [&](const auto& field) { return field.first == name; });
-    SPW_CHECK(known == job_.end() || known->second == value, kInvalidArgument,
+    if (known == job_.end()) refuse_other_version();
+    SPW_CHECK(known->second == value, kInvalidArgument,
               "{} is of a job with another {} ({}, now {}); change it back to go on, give another "
               "-o, or begin anew with --restart",
               printable_path(file_.path()), name, printable(known->second, 200),

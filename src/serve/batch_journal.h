@@ -7,15 +7,11 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
+#include "serve/job_fields.h"
 #include "serve/posix_file.h"
 
 namespace spillway {
-
-// What a job is: name and value of each thing that its results depend on ("input", "model" ...).
-using JobFields = std::vector<std::pair<std::string, std::string>>;
 
 // A file beside the output. Each line is a record {"xxh3": checksum of what follows, "line": N,
 // "failed": bool, "result": {...}}; line 0 is what the job is. A record that was cut off by a kill,
@@ -35,7 +31,7 @@ class BatchJournal {
   // There is a job to go on with.
   bool has_job() const { return has_job_; }
   // Throws kInvalidArgument, naming what differs and what to do, if the job in the file is another
-  // one. Only fields that both have are compared.
+  // one.
   void require_same_job(const JobFields& job) const;
   // Before append(): checks as above, or makes it the journal of this job. `created` (seconds since
   // 1970) is kept from the first time on.
@@ -61,6 +57,7 @@ class BatchJournal {
   };
   void read();
   void read_job(std::string_view json);
+  [[noreturn]] void refuse_other_version() const;
 
   PosixFile file_;
   uint64_t end_ = 0;  // behind the last sound record

@@ -6,6 +6,7 @@
 
 #include <csignal>
 
+#include "serve/checksum.h"
 #include "serve/test_folder.h"
 
 namespace spillway {
@@ -128,6 +129,28 @@ TEST_F(BatchJournalTest, RefusesAnotherJobAndSaysWhatDiffers) {
             std::string::npos);
   EXPECT_NE(refused({{"input", "abc"}, {"model", "m 2"}}).find("another model"), std::string::npos);
   EXPECT_EQ(journal.created(), 77);
+  // Jobs of a version that knows of other things.
+  for (const JobFields& job :
+       {JobFields{{"input", "abc"}}, JobFields{{"input", "abc"}, {"device", "m 1"}},
+        JobFields{{"input", "abc"}, {"model", "m 1"}, {"--new", "0"}}}) {
+    const std::string error = refused(job);
+    EXPECT_NE(error.find("another version of spillway"), std::string::npos) << error;
+    EXPECT_NE(error.find("--restart"), std::string::npos);
+  }
+}
+
+// Made by this program before a job's settings were fields of their own.
+TEST_F(BatchJournalTest, RefusesAJournalOfAnEarlierFormat) {
+  const std::string header =
+      R"("line":0,"failed":false,"result":{"format":"spillway batch journal 1","created":77,)"
+      R"("job":{"input":"abc","model":"m 1","options":"--ctx 0 --kv-type auto"}}})";
+  const std::string text = "{\"xxh3\":\"" + hex64(checksum64(header)) + "\"," + header + "\n";
+  folder_.write("j", text);
+  const std::string error = error_of([&] { BatchJournal journal(path_, false); });
+  EXPECT_NE(error.find("another version of spillway"), std::string::npos) << error;
+  EXPECT_NE(error.find("--restart"), std::string::npos);
+  EXPECT_EQ(folder_.read("j"), text);
+  EXPECT_FALSE(BatchJournal(path_, true).has_job());
 }
 
 TEST_F(BatchJournalTest, BelongsToOneProcessAtATime) {

@@ -123,6 +123,8 @@ TEST(OpenAiRequestTest, NamesTheFieldThatItRefuses) {
       {R"("n":0)", "invalid_value: n"},
       {R"("seed":1.5)", "invalid_type: seed"},
       {R"("seed":1e30)", "invalid_type: seed"},
+      {R"("seed":18446744073709551616)", "invalid_type: seed"},
+      {R"("seed":-9223372036854775809)", "invalid_type: seed"},
       {R"("stop":5)", "invalid_type: stop"},
       {R"("stop":["a",5])", "invalid_type: stop[1]"},
       {R"("stop":["","","","","","","","","","","","","","","","",""])", "invalid_value: stop"},

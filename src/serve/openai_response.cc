@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "text/utf8.h"
@@ -26,9 +27,12 @@ ordered_json token_bytes(TokenId id, const Tokenizer* tokenizer) {
   return bytes;
 }
 
+// JSON has no infinity; this is what OpenAI writes where a token is next to impossible.
+float shown_logprob(float logprob) { return std::isfinite(logprob) ? logprob : -9999; }
+
 ordered_json chat_logprob(const TokenLogprob& entry, const Tokenizer* tokenizer) {
   return {{"token", token_text(entry.id, tokenizer)},
-          {"logprob", entry.logprob},
+          {"logprob", shown_logprob(entry.logprob)},
           {"bytes", token_bytes(entry.id, tokenizer)}};
 }
 
@@ -51,7 +55,7 @@ ordered_json chat_logprobs(const Answer& answer, size_t count, const Tokenizer* 
       entry["top_logprobs"].push_back(chat_logprob(top, tokenizer));
     content.push_back(std::move(entry));
   }
-  return {{"content", std::move(content)}};
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
 ordered_json completion_logprobs(const Answer& answer, size_t count, const Tokenizer* tokenizer) {
@@ -61,9 +65,9 @@ ordered_json completion_logprobs(const Answer& answer, size_t count, const Token
     const std::string text = token_text(answer.ids[i], tokenizer);
     ordered_json top = ordered_json::object();
     for (const TokenLogprob& entry : answer.logprobs[i].top)
-      top[token_text(entry.id, tokenizer)] = entry.logprob;
+      top[token_text(entry.id, tokenizer)] = shown_logprob(entry.logprob);
     tokens.push_back(text);
-    chosen.push_back(answer.logprobs[i].chosen);
+    chosen.push_back(shown_logprob(answer.logprobs[i].chosen));
     tops.push_back(std::move(top));
     offsets.push_back(offset);
     for (const char c : text) offset += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
@@ -105,15 +109,17 @@ ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request, s
   choice["finish_reason"] = finish_reason_name(answer.finish);
 
   const size_t generated = answer.ids.size();
-  return {{"id", (chat ? "chatcmpl-" : "cmpl-") + head.id},
-          {"object", chat ? "chat.completion" : "text_completion"},
-          {"created", head.created},
-          {"model", head.model},
-          {"choices", ordered_json::array({std::move(choice)})},
-          {"usage",
-           {{"prompt_tokens", prompt_tokens},
-            {"completion_tokens", generated},
-            {"total_tokens", prompt_tokens + generated}}}};
+  ordered_json body = {{"id", (chat ? "chatcmpl-" : "cmpl-") + head.id},
+                       {"object", chat ? "chat.completion" : "text_completion"},
+                       {"created", head.created},
+                       {"model", head.model},
+                       {"choices", ordered_json::array({std::move(choice)})},
+                       {"usage",
+                        {{"prompt_tokens", prompt_tokens},
+                         {"completion_tokens", generated},
+                         {"total_tokens", prompt_tokens + generated}}}};
+  if (!head.fingerprint.empty()) body["system_fingerprint"] = head.fingerprint;
+  return body;
 }
 
 ordered_json error_body(const ApiError& error) {

@@ -30,6 +30,7 @@ struct AnswerHead {
   std::string id;       // without prefix: "chatcmpl-" or "cmpl-" comes before it
   int64_t created = 0;  // seconds since 1970
   std::string model;
+  std::string fingerprint = {};  // system_fingerprint; "": none
 };
 
 // A chat.completion or text_completion object. Without a tokenizer (null) there is no text:

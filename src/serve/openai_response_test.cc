@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "serve/served_model.h"
@@ -86,8 +87,9 @@ TEST(OpenAiResponseTest, WritesLogprobsWithoutTheEndToken) {
   const auto chat =
       parse(OpenAiRoute::kChatCompletions,
             R"({"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":2})");
-  const json content =
-      json(answer_body({}, chat, 1, answer, &tokenizer))["choices"][0]["logprobs"]["content"];
+  const json shown = json(answer_body({}, chat, 1, answer, &tokenizer))["choices"][0]["logprobs"];
+  EXPECT_TRUE(shown.contains("refusal") && shown["refusal"].is_null());
+  const json content = shown["content"];
   ASSERT_EQ(content.size(), 2U);
   EXPECT_EQ(content[0], json::parse(R"({"token":"H","logprob":-0.5,"bytes":[72],"top_logprobs":[
       {"token":"H","logprob":-0.5,"bytes":[72]},{"token":"J","logprob":-1.5,"bytes":[74]}]})"));
@@ -100,6 +102,34 @@ TEST(OpenAiResponseTest, WritesLogprobsWithoutTheEndToken) {
   EXPECT_EQ(logprobs["token_logprobs"], (json{-0.5, -0.25}));
   EXPECT_EQ(logprobs["top_logprobs"][0], json::parse(R"({"H":-0.5,"J":-1.5})"));
   EXPECT_EQ(logprobs["text_offset"], (json{0, 1}));
+}
+
+TEST(OpenAiResponseTest, WritesANumberWhereALogprobIsInfinite) {
+  const Tokenizer tokenizer(byte_vocabulary());
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  Answer answer = make_answer("H", {'H'}, FinishReason::kLength);
+  answer.logprobs = {{kNever, {{'J', kNever}}}};
+  const auto chat = parse(OpenAiRoute::kChatCompletions,
+                          R"({"messages":[{"role":"user","content":"x"}],"logprobs":true})");
+  const json entry =
+      json(answer_body({}, chat, 1, answer, &tokenizer))["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(entry["logprob"], -9999);
+  EXPECT_EQ(entry["top_logprobs"][0]["logprob"], -9999);
+  const auto text = parse(OpenAiRoute::kCompletions, R"({"prompt":"x","logprobs":1})");
+  const json logprobs =
+      json(answer_body({}, text, 1, answer, &tokenizer))["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["token_logprobs"], json{-9999});
+  EXPECT_EQ(logprobs["top_logprobs"][0]["J"], -9999);
+}
+
+TEST(OpenAiResponseTest, WritesAFingerprintWhereThereIsOne) {
+  const Tokenizer tokenizer(byte_vocabulary());
+  const auto text = parse(OpenAiRoute::kCompletions, R"({"prompt":"x"})");
+  const Answer answer = make_answer("H", {'H'}, FinishReason::kLength);
+  EXPECT_FALSE(answer_body({}, text, 1, answer, &tokenizer).contains("system_fingerprint"));
+  EXPECT_EQ(
+      answer_body({"abc", 17, "m", "fp_1"}, text, 1, answer, &tokenizer)["system_fingerprint"],
+      "fp_1");
 }
 
 TEST(OpenAiResponseTest, WritesErrorsAsOpenAiDoes) {

@@ -369,9 +369,137 @@ def test_a_finished_job_is_not_computed_again(job):
     made = job(mixed_requests(5))
     made.results()
     before = made.output.read_bytes(), made.output.stat().st_mtime_ns
-    done = made.run()
-    assert done.code == 0 and "has all results" in done.err
-    assert (made.output.read_bytes(), made.output.stat().st_mtime_ns) == before
+    for options in ([], *SAME_SETTINGS):
+        done = made.run(*options)
+        assert done.code == 0 and "has all results" in done.err, options
+        assert (made.output.read_bytes(), made.output.stat().st_mtime_ns) == before
+
+
+def test_a_finished_job_is_another_one_with_other_settings(spillway, no_bos_model, job):
+    made = job(mixed_requests(5))
+    made.results()
+    before = made.output.read_bytes()
+
+    def assert_refused(what, arguments):
+        done = spillway.run(*arguments)
+        done.assert_one_line_error(WRONG_USAGE)
+        assert f"another {what};" in done.err and "--restart" in done.err
+        assert made.output.read_bytes() == before and not made.journal.exists()
+
+    for what, options in OTHER_SETTINGS:
+        assert_refused(what, [*made.arguments, *options])
+    assert_refused("--kv-type, --attention-topk", [*made.arguments, "--attention-topk", "0.5", "--kv-type", "int8"])
+    assert_refused("model", ["batch", no_bos_model, *made.arguments[2:]])
+    made.input.write_text(made.input.read_text().replace("river", "house", 1))
+    assert_refused("input", made.arguments)
+
+
+def test_attention_topk_is_not_forgotten_by_a_job_that_goes_on(job):
+    made = job(mixed_requests(12), "--max-sequences", "2", "--attention-topk", "0.3")
+    made.results()
+    expected = made.output.read_bytes()
+    made.output.unlink()
+    made.stop_after(3)
+    without = [argument for argument in made.arguments if argument not in ("--attention-topk", "0.3")]
+    done = made.spillway.run(*without)
+    done.assert_one_line_error(WRONG_USAGE)
+    assert "another --attention-topk (0.3, now 0)" in done.err
+    made.results()
+    assert made.output.read_bytes() == expected
+    dense = made.spillway.run(*without, "--restart")
+    assert dense.code == 0 and made.output.read_bytes() != expected
+
+
+def test_answers_have_a_fingerprint_of_the_settings(job):
+    made = job([request("a", {"prompt": "x"}), chat("b", "x")])
+
+    def fingerprint(*options):
+        bodies = [line["response"]["body"] for line in made.results("--restart", *options)]
+        (value,) = {body["system_fingerprint"] for body in bodies}
+        return value
+
+    plain = fingerprint()
+    assert fingerprint("--threads", "1") == plain != fingerprint("--kv-type", "int8")
+    write_lines(made.input, [request("c", {"prompt": "y"})])
+    assert fingerprint() == plain, "of settings, not of requests"
+
+
+# Results that were changed after they were written.
+
+
+def damaged(text, draw):
+    """Name and bytes: what can happen to a finished file."""
+    lines = text.splitlines(keepends=True)
+    yield "cut to half its lines", b"".join(lines[: len(lines) // 2])
+    yield "cut to one line", lines[0]
+    yield "cut in a line", text[: len(text) // 2]
+    yield "cut in the first line", text[:40]
+    yield "cut after three bytes", text[:3]
+    yield "empty", b""
+    yield "without the last newline", text[:-1]
+    yield "without a line in the middle", b"".join(lines[:3] + lines[4:])
+    yield "without the first line", b"".join(lines[1:])
+    yield "with a line twice", b"".join(lines + lines[2:3])
+    yield "in another order", b"".join(reversed(lines))
+    yield "with a line of another", text + b"hello\n"
+    at = text.index(b'"text":"') + 9
+    yield "edited", text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :]
+    at = text.index(b'"custom_id":"t') + 13
+    yield "with another custom_id", text[:at] + b"X" + text[at + 1 :]
+    at = text.index(b'"error":null}')
+    yield "with a field more", text[: at + 12] + b',"x":1' + text[at + 12 :]
+    for n in range(5):
+        at = draw.randrange(len(text))
+        yield f"flipped {n}", text[:at] + bytes([text[at] ^ 1 << draw.randrange(8)]) + text[at + 1 :]
+
+
+def test_an_output_that_was_cut_or_edited_is_completed(job):
+    made = job(mixed_requests(12))
+    os.utime(made.input, (1000, 1000))
+    made.results()
+    expected = made.output.read_bytes()
+    lines = expected.splitlines()
+    for name, text in damaged(expected, random.Random(5)):
+        made.output.write_bytes(text)
+        whole = sum(line in text.split(b"\n") for line in lines)
+        # Where a result is left, it says when the others were created.
+        created = 3000 if whole > 0 else 1000
+        os.utime(made.input, (created, created))
+        done = made.run("--json")
+        assert done.code == 0, f"{name}: {done.err}"
+        summary = json.loads(done.out)
+        assert (summary["requests"], summary["finished_before"]) == (len(lines), whole), name
+        if whole > 0:
+            assert f"not as it was written; {len(lines) - whole} of {len(lines)} results are computed again" in done.err
+        assert made.output.read_bytes() == expected, name
+        assert sorted(os.listdir(made.folder)) == ["in.jsonl", "out.jsonl"], name
+
+
+def test_the_rest_of_a_cut_output_survives_a_kill(job):
+    made = job(mixed_requests(40), "--max-sequences", "2")
+    made.results()
+    expected = made.output.read_bytes()
+    lines = expected.splitlines(keepends=True)
+    kept = len(lines) // 3
+    made.output.write_bytes(b"".join(lines[:kept]))
+    made.stop_after(kept + 3)
+    assert made.finished() >= kept + 3
+    summary = made.run("--json").json()
+    assert summary["finished_before"] >= kept + 3
+    assert made.output.read_bytes() == expected
+
+
+def test_a_restart_that_was_killed_does_not_take_the_old_results(job):
+    made = job(mixed_requests(40), "--max-sequences", "2")
+    made.results()
+    expected = made.output.read_bytes()
+    made.arguments.append("--restart")
+    made.stop_after(3)
+    made.arguments.remove("--restart")
+    finished = made.finished()
+    summary = made.run("--json").json()
+    assert summary["finished_before"] == finished < summary["requests"]
+    assert made.output.read_bytes() == expected
 
 
 def test_twenty_kills_at_random_moments_change_no_byte(spillway, tiny_model, job, report):
@@ -468,6 +596,21 @@ def test_a_signal_stops_the_job_and_says_how_to_go_on(spillway, long_model, tmp_
     assert made.finished() == 5 and not made.output.exists()
 
 
+# What changes a bit of some result, as it is told; and what changes none, or says what is so anyway.
+OTHER_SETTINGS = [
+    ("--attention-topk", ["--attention-topk", "0.5"]),
+    ("--kv-type", ["--kv-type", "f16"]),
+    ("--kv-type", ["--compress-kv"]),
+    ("--ctx", ["--ctx", "100"]),
+    ("--deterministic", ["--no-deterministic"]),
+    ("set of weight types", ["--compress-weights"]),
+]
+SAME_SETTINGS = [
+    ["--threads", "1"], ["--chunk", "9"], ["--schedule", "diagonal"], ["--no-mmap"], ["--attention-topk", "0"],
+    ["--kv-type", "f32"], ["--ctx", str(tiny_llama.CONTEXT)], ["--attention", "cpu"], ["--no-tuning"],
+]  # fmt: skip
+
+
 def test_a_changed_job_is_refused_until_it_is_restarted(spillway, tiny_model, no_bos_model, job):
     made = job(mixed_requests(12), "--max-sequences", "2")
     os.utime(made.input, (1000, 1000))  # results say when their input was made
@@ -486,13 +629,13 @@ def test_a_changed_job_is_refused_until_it_is_restarted(spillway, tiny_model, no
     made.input.write_text(lines)
     os.utime(made.input, (1000, 1000))
     assert_refused("another model", ["batch", no_bos_model, *made.arguments[2:]])
-    assert_refused("another options", [*made.arguments, "--kv-type", "f16"])
-    assert_refused("another options", [*made.arguments, "--ctx", "100"])
-    assert_refused("another options", [*made.arguments, "--no-deterministic"])
+    for what, options in OTHER_SETTINGS:
+        assert_refused(f"another {what} (", [*made.arguments, *options])
     # These change no result, and neither does a copy of the model elsewhere.
     copied = made.folder / tiny_model.name
     shutil.copy(tiny_model, copied)
-    summary = spillway.run("batch", copied, *made.arguments[2:], "--threads", "1", "--chunk", "9", "--json").json()
+    same = [option for options in SAME_SETTINGS for option in options]
+    summary = spillway.run("batch", copied, *made.arguments[2:], *same, "--json").json()
     copied.unlink()
     assert summary["finished_before"] >= 3
     expected = made.output.read_bytes()

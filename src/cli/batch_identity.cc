@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/batch_identity.h"
+
+namespace spillway {
+
+JobFields BatchIdentity::fields() const {
+  // A new member stops this from compiling until it has its place.
+  const auto& [requests, files, room, how] = *this;
+  JobFields fields =
+      name_fields({"input", "model", "--ctx"}, requests, files, std::to_string(room));
+  const JobFields more = how.fields();
+  fields.insert(fields.end(), more.begin(), more.end());
+  return fields;
+}
+
+JobFields BatchIdentity::without_input() const {
+  JobFields all = fields();
+  all.erase(all.begin());
+  return all;
+}
+
+}  // namespace spillway

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/result_settings.h"
+
+#include <fmt/core.h>
+
+#include <map>
+#include <string_view>
+
+#include "device/tuning_text.h"
+#include "serve/checksum.h"
+
+namespace spillway {
+
+JobFields ResultSettings::fields() const {
+  // A new member stops this from compiling until it has a place here and a name below.
+  const auto& [version, processor, same_bits, measured, weights, kv, top_k, on_host] = *this;
+  return name_fields(
+      {"version of spillway", "device", "--deterministic", "--tuning", "set of weight types",
+       "--kv-type", "--attention-topk", "division of attention (--kv, --attention)"},
+      version, processor, std::string(same_bits ? "yes" : "no"), measured, weights,
+      std::string(kv_type_name(kv)), fmt::format("{}", top_k), on_host);
+}
+
+std::string describe_device(const Device& device) {
+  return fmt::format("{} ({})", device.info().hardware, device.info().features);
+}
+
+std::string describe_weight_types(const Model& model) {
+  std::map<std::string_view, int> counts;
+  for (const BoundWeight& weight : model.weights) ++counts[dtype_name(weight.dtype)];
+  std::string text;
+  for (const auto& [name, count] : counts)
+    text += fmt::format("{}{} x {}", text.empty() ? "" : ", ", name, count);
+  return text;
+}
+
+std::string describe_tuning(const TuningTable* table, bool deterministic, const Device& device,
+                            const std::string& model) {
+  TuningTable read;
+  if (table != nullptr) {
+    // Deterministic kernels are chosen by none of its points, and only GPUs know of scores.
+    if (!deterministic) {
+      for (const auto& [shape, points] : table->measured()) read.set(shape, points);
+    }
+    const auto scores = table->try_scores(model);
+    if (scores && !device.host_visible()) read.set_scores(model, *scores);
+  }
+  if (read == TuningTable()) return "none";
+  return checksum128(tuning_text({{TunedMachine(), read}}));
+}
+
+std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host) {
+  const auto& [weights, kv, activations, micro_batch, micro_batches, schedule, attention,
+               cpu_attention, overlap] = plan;  // a new member: does a result depend on it?
+  if (device.host_visible() || kv.host == 0 || attention == AttentionPlace::kGpu) return "none";
+  std::string share = "all";
+  if (attention == AttentionPlace::kAuto)
+    share = cpu_attention ? fmt::format("{}%", *cpu_attention * 100) : "a guessed part";
+  return fmt::format("{} of the {}% of sequences in host memory, by {}", share, kv.host * 100,
+                     describe_device(host));
+}
+
+}  // namespace spillway

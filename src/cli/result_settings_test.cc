@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/result_settings.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "cli/batch_identity.h"
+#include "cpu/cpu_device.h"
+#include "cpu/emulated_accelerator.h"
+
+namespace spillway {
+namespace {
+
+const std::vector<std::function<void(BatchIdentity&)>> kChanges = {
+    [](auto& job) { job.input = "x"; },
+    [](auto& job) { job.model = "x"; },
+    [](auto& job) { job.context = 5; },
+    [](auto& job) { job.settings.program = "x"; },
+    [](auto& job) { job.settings.device = "x"; },
+    [](auto& job) { job.settings.deterministic = true; },
+    [](auto& job) { job.settings.tuning = "x"; },
+    [](auto& job) { job.settings.weight_types = "x"; },
+    [](auto& job) { job.settings.kv_type = KvType::kInt8; },
+    [](auto& job) { job.settings.attention_topk = 0.1F; },
+    [](auto& job) { job.settings.host_attention = "x"; }};
+
+TEST(BatchIdentityTest, EveryMemberIsAFieldOfItsOwn) {
+  const JobFields before = BatchIdentity().fields();
+  ASSERT_EQ(before.size(), kChanges.size());
+  std::set<std::string> names, keys = {job_key(before)};
+  for (size_t i = 0; i < kChanges.size(); ++i) {
+    BatchIdentity job;
+    kChanges[i](job);
+    const JobFields after = job.fields();
+    for (size_t j = 0; j < after.size(); ++j) EXPECT_EQ(after[j] != before[j], i == j);
+    names.insert(after[i].first);
+    keys.insert(job_key(after));
+  }
+  EXPECT_EQ(names.size(), kChanges.size());
+  EXPECT_EQ(keys.size(), kChanges.size() + 1);
+}
+
+TEST(BatchIdentityTest, AnAnswersFingerprintDoesNotDependOnTheInput) {
+  BatchIdentity job;
+  const std::string before = system_fingerprint(job.without_input());
+  job.input = "x";
+  EXPECT_EQ(system_fingerprint(job.without_input()), before);
+  job.settings.attention_topk = 0.1F;
+  EXPECT_NE(system_fingerprint(job.without_input()), before);
+}
+
+class HostAttentionTest : public testing::Test {
+ protected:
+  std::string of(TierShares kv, AttentionPlace place, std::optional<double> share = {}) {
+    Plan plan;
+    plan.kv = kv;
+    plan.attention = place;
+    plan.cpu_attention = share;
+    return describe_host_attention(plan, gpu_, host_);
+  }
+  CpuDevice host_{{.threads = 1, .cpus = {}}};
+  EmulatedAccelerator gpu_{{}};
+};
+
+TEST_F(HostAttentionTest, IsPartOfAJobWhereTheCpuAttendsBesideAGpu) {
+  const std::string all = of({0, 1, 0}, AttentionPlace::kCpu);
+  EXPECT_NE(all, "none");
+  EXPECT_NE(of({0.5, 0.5, 0}, AttentionPlace::kCpu), all);
+  EXPECT_NE(of({0, 1, 0}, AttentionPlace::kAuto), all);
+  EXPECT_NE(of({0, 1, 0}, AttentionPlace::kAuto, 0.25), of({0, 1, 0}, AttentionPlace::kAuto, 0.5));
+}
+
+TEST_F(HostAttentionTest, IsNoneWhereverKvLiesThatTheDeviceAttendsTo) {
+  EXPECT_EQ(of({1, 0, 0}, AttentionPlace::kCpu), "none");
+  EXPECT_EQ(of({0, 1, 0}, AttentionPlace::kGpu), "none");
+  EXPECT_EQ(of({0, 0, 1}, AttentionPlace::kCpu), "none");
+  // Without a GPU there is nobody else.
+  Plan plan;
+  plan.kv = {0, 1, 0};
+  EXPECT_EQ(describe_host_attention(plan, host_, host_), "none");
+}
+
+TEST_F(HostAttentionTest, ChangesNothingWithResidencyAndSchedule) {
+  Plan plan;
+  const std::string before = describe_host_attention(plan, gpu_, host_);
+  plan.weights = {0, 0.5, 0.5};
+  plan.activations = {0, 1, 0};
+  plan.micro_batch = 3;
+  plan.micro_batches = 2;
+  plan.schedule = ScheduleKind::kRow;
+  plan.overlap = false;
+  EXPECT_EQ(describe_host_attention(plan, gpu_, host_), before);
+}
+
+TEST_F(HostAttentionTest, TuningCountsAsFarAsItIsLookedAt) {
+  TuningTable table;
+  EXPECT_EQ(describe_tuning(nullptr, false, host_, "m"), "none");
+  EXPECT_EQ(describe_tuning(&table, false, host_, "m"), "none");
+  table.set({DType::kF16, WeightLayout::kRows, 8, 8}, {2, 9});
+  const std::string points = describe_tuning(&table, false, host_, "m");
+  EXPECT_NE(points, "none");
+  EXPECT_EQ(describe_tuning(&table, true, host_, "m"), "none");
+  table.set_scores("m", {1, 2});
+  EXPECT_EQ(describe_tuning(&table, false, host_, "m"), points) << "the CPU knows no scores";
+  EXPECT_NE(describe_tuning(&table, true, gpu_, "m"), "none");
+  EXPECT_EQ(describe_tuning(&table, true, gpu_, "another"), "none");
+}
+
+TEST(ResultSettingsTest, WeightTypesAreThoseInMemory) {
+  Model model = describe_dummy_model("opt-125m");
+  const std::string plain = describe_weight_types(model);
+  EXPECT_NE(plain.find("F16"), std::string::npos) << plain;
+  compress_matrices(model);
+  EXPECT_NE(describe_weight_types(model), plain);
+}
+
+}  // namespace
+}  // namespace spillway
