@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "model/family.h"
 #include "model/metadata_fields.h"
@@ -195,6 +196,9 @@ void read_hf_rope(const ModelFiles& files, ModelSpec& spec) {
     SPW_CHECK(type == "default", kUnsupported,
               "{}: rope scaling '{}' is not supported; default, linear and llama3 are", files.name,
               printable(type));
+    // As in the reference, which says so too.
+    if (number("factor").value_or(1) != 1)
+      log_warning("{}: the rope scaling factor has no rope_type, so it is left out", files.name);
   }
   finish_rope(spec.rope, std::move(frequencies), linear, files.name);
 }

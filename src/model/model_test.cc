@@ -78,6 +78,15 @@ TEST(ModelTest, DoesNotTieAHeadThatTheFilesLeaveOut) {
   EXPECT_TRUE(describe_model(files).spec.tied_head);
 }
 
+TEST(ModelTest, SaysThatARopeFactorWithoutATypeIsLeftOut) {
+  ModelFiles files = tiny_llama();
+  const auto frequencies = describe_model(files).spec.rope.inverse_frequencies;
+  files.metadata.add("rope_scaling.factor", 4.0);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(describe_model(files).spec.rope.inverse_frequencies, frequencies);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("has no rope_type"), std::string::npos);
+}
+
 TEST(ModelTest, RefusesForeignQuantizationBeforeAnyTensor) {
   ModelFiles files = tiny_llama();
   files.tensors.clear();
