@@ -157,9 +157,9 @@ TEST(EveryTensorTest, IsRefusedInATypeThatCannotBeUsed) {
         EXPECT_THAT(complaint(files), AllOf(HasSubstr("'" + name + "'"), HasSubstr(type)));
         // The bare network's name for it.
         if (!name.starts_with("model.")) continue;
-        files.unsupported.back().name = name.substr(6);
-        EXPECT_THAT(complaint(files),
-                    AllOf(HasSubstr("'" + name.substr(6) + "'"), HasSubstr(type)));
+        const std::string bare = name.substr(6);
+        files.unsupported.back().name = bare;
+        EXPECT_THAT(complaint(files), AllOf(HasSubstr("'" + bare + "'"), HasSubstr(type)));
       }
     }
   }
