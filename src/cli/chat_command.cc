@@ -13,6 +13,7 @@
 #include "cli/prompt_input.h"
 #include "cli/sampling_options.h"
 #include "cli/session.h"
+#include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "engine/engine.h"
 #include "text/chat_template.h"
@@ -27,6 +28,7 @@ constexpr int64_t kShortestContext = 128;  // less holds no conversation
 struct ChatOptions {
   SessionOptions session;
   SamplingOptions sampling;
+  TemplateOption chat_template;
   std::string system;
   int max_tokens = 1024;
   int64_t context = 0;
@@ -71,18 +73,6 @@ class Conversation {
   std::vector<ChatMessage> messages_;
 };
 
-ChatTemplate detect_template(const Tokenizer& tokenizer, const std::string& model) {
-  const Vocabulary& vocabulary = tokenizer.vocabulary();
-  SPW_CHECK(!vocabulary.chat_template.empty(), kInvalidArgument,
-            "{} has no chat template, so it was not trained to chat; use spillway run", model);
-  const auto chat = try_detect_chat_template(vocabulary);
-  SPW_CHECK(chat.has_value(), kUnsupported,
-            "{} has a chat template of an unknown kind; ChatML, Llama 2, Llama 3, Zephyr and Phi-3 "
-            "are known; use spillway run",
-            model);
-  return *chat;
-}
-
 std::string answer(Engine& engine, const ChatOptions& options, std::vector<TokenId> prompt) {
   GenerationRequest request;
   request.prompt = std::move(prompt);
@@ -118,8 +108,9 @@ int chat(ChatOptions options) {
   require_utf8(options.system, "--system");
   Session session(options.session);
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
-  Conversation conversation(tokenizer, detect_template(tokenizer, options.session.model),
-                            options.system);
+  Conversation conversation(
+      tokenizer, options.chat_template.require_template(tokenizer, options.session.model),
+      options.system);
 
   const int64_t context = session.context_tokens(options.context);
   session.load({.tokens = context, .shortest_tokens = kShortestContext});
@@ -184,6 +175,7 @@ void add_chat_command(CLI::App& app) {
   options->session.add_to(*command);
   command->add_option("--system", options->system,
                       "what the model is told before the conversation");
+  options->chat_template.add_to(*command);
   command->add_option("-n,--max-tokens", options->max_tokens, "at most this many tokens an answer")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 24));

@@ -35,22 +35,6 @@ struct InspectOptions {
   bool json = false;
 };
 
-const char* chat_format_name(ChatFormat format) {
-  switch (format) {
-    case ChatFormat::kChatMl:
-      return "chatml";
-    case ChatFormat::kLlama2:
-      return "llama-2";
-    case ChatFormat::kLlama3:
-      return "llama-3";
-    case ChatFormat::kZephyr:
-      return "zephyr";
-    case ChatFormat::kPhi3:
-      return "phi-3";
-  }
-  return "unknown";
-}
-
 json describe_tokenizer(const ModelFiles& files) {
   try {
     const Vocabulary vocabulary = vocabulary_from_files(files);

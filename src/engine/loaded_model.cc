@@ -16,6 +16,19 @@
 namespace spillway {
 namespace {
 
+// Embeddings are often made a little longer than the vocabulary, for matrices of a round size. More
+// than that is said: the tokenizer may be another model's. Not an error, as what it has may be
+// right.
+void warn_about_missing_tokens(const std::string& name, int64_t tokens, int64_t rows) {
+  const int64_t missing = rows - tokens;
+  const bool padded = rows % 32 == 0 && missing <= rows / 32;
+  if (missing <= 0 || padded) return;
+  log_warning(
+      "{}: the tokenizer has {} tokens, the model's embedding {}; answers may have ids that stand "
+      "for no text, and the tokenizer may be another model's",
+      name, tokens, rows);
+}
+
 // A model without a usable vocabulary still computes: ids in, ids out.
 void load_tokenizer(const ModelFiles& files, LoadedModel& loaded) {
   try {
@@ -25,6 +38,8 @@ void load_tokenizer(const ModelFiles& files, LoadedModel& loaded) {
               "{}: the tokenizer has {} tokens, the model's embedding only {}; they do not belong "
               "together",
               files.name, tokenizer.vocab_size(), loaded.model.spec.vocab_size);
+    warn_about_missing_tokens(files.name, static_cast<int64_t>(tokenizer.vocab_size()),
+                              loaded.model.spec.vocab_size);
     loaded.tokenizer.emplace(std::move(tokenizer));
   } catch (const Error& error) {
     loaded.no_tokenizer_reason = error.what();

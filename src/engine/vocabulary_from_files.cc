@@ -1,21 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/vocabulary_from_files.h"
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "text/tokenizer_json.h"
 
 namespace spillway {
 namespace {
 
+// Some converters write -1, also as 32 bits without sign, for "none".
+bool means_none(int64_t id) { return id < 0 || id == std::numeric_limits<uint32_t>::max(); }
+
+bool is_token(int64_t id, size_t tokens) { return id >= 0 && id < static_cast<int64_t>(tokens); }
+
 std::optional<TokenId> try_token_id(const Metadata& m, const char* key, size_t tokens) {
   const auto id = m.try_int(key);
-  // Some converters write 2^32 - 1 for "none".
-  if (!id || *id < 0 || *id >= static_cast<int64_t>(tokens)) return std::nullopt;
+  if (!id || !is_token(*id, tokens)) return std::nullopt;
   return static_cast<TokenId>(*id);
+}
+
+// Not an error: everything else of the model can be used, and such files are about.
+void warn_about_stray_id(const Metadata& m, const char* key, int64_t id, size_t tokens) {
+  log_warning("{}: {} is {}, but there are {} tokens; it is left out", m.source(), key, id, tokens);
+}
+
+// As try_token_id(), and says so where the id is of no token.
+std::optional<TokenId> try_sound_token_id(const Metadata& m, const char* key, size_t tokens) {
+  const auto id = m.try_int(key);
+  if (id && !means_none(*id) && !is_token(*id, tokens)) warn_about_stray_id(m, key, *id, tokens);
+  return try_token_id(m, key, tokens);
 }
 
 TokenKind kind_from_gguf(int64_t type, const std::string& source, size_t index) {
@@ -84,9 +104,9 @@ Vocabulary from_gguf(const Metadata& m) {
   }
   read_gguf_tokens(m, vocabulary);
   const size_t count = vocabulary.tokens.size();
-  vocabulary.bos = try_token_id(m, "tokenizer.ggml.bos_token_id", count);
-  vocabulary.eos = try_token_id(m, "tokenizer.ggml.eos_token_id", count);
-  vocabulary.eot = try_token_id(m, "tokenizer.ggml.eot_token_id", count);
+  vocabulary.bos = try_sound_token_id(m, "tokenizer.ggml.bos_token_id", count);
+  vocabulary.eos = try_sound_token_id(m, "tokenizer.ggml.eos_token_id", count);
+  vocabulary.eot = try_sound_token_id(m, "tokenizer.ggml.eot_token_id", count);
   vocabulary.pad = try_token_id(m, "tokenizer.ggml.padding_token_id", count);
   vocabulary.add_bos =
       m.try_bool("tokenizer.ggml.add_bos_token").value_or(traits.add_bos) && vocabulary.bos;
@@ -104,21 +124,30 @@ Vocabulary from_gguf(const Metadata& m) {
   return vocabulary;
 }
 
-// generation_config.json may name several end tokens.
-void add_generation_config(const Metadata& m, Vocabulary& vocabulary) {
-  constexpr const char* kKey = "generation_config.eos_token_id";
-  if (m.find(kKey) == nullptr) return;
-  std::vector<int64_t> ids;
-  if (std::holds_alternative<NumberArray>(*m.find(kKey))) {
-    ids = m.get_int_array(kKey);
-  } else {
-    ids.push_back(m.get_int(kKey));
+// The ids under a key that has one or several of them; those that are no tokens are said.
+std::vector<TokenId> token_ids_of(const Metadata& m, const char* key, size_t tokens) {
+  const Value* value = m.find(key);
+  if (value == nullptr) return {};
+  const bool several = std::holds_alternative<NumberArray>(*value);
+  std::vector<TokenId> ids;
+  for (const int64_t id : several ? m.get_int_array(key) : std::vector<int64_t>{m.get_int(key)}) {
+    if (is_token(id, tokens))
+      ids.push_back(static_cast<TokenId>(id));
+    else if (!means_none(id))
+      warn_about_stray_id(m, key, id, tokens);
   }
-  for (const int64_t id : ids) {
-    if (id >= 0 && id < static_cast<int64_t>(vocabulary.tokens.size())) {
-      vocabulary.end_of_generation.push_back(static_cast<TokenId>(id));
-    }
+  return ids;
+}
+
+// What ends an answer besides the tokenizer's EOS. generation_config.json is what the reference
+// goes by; config.json is what it was made from, and all there is in many folders.
+void add_end_tokens(const Metadata& m, Vocabulary& vocabulary) {
+  for (const char* key : {"eos_token_id", "generation_config.eos_token_id"}) {
+    for (const TokenId id : token_ids_of(m, key, vocabulary.tokens.size()))
+      vocabulary.end_of_generation.push_back(id);
   }
+  // The tokenizer says what a text begins with; here an id can only be wrong.
+  token_ids_of(m, "bos_token_id", vocabulary.tokens.size());
 }
 
 Vocabulary from_folder(const ModelFiles& files) {
@@ -138,7 +167,7 @@ Vocabulary from_folder(const ModelFiles& files) {
   if (vocabulary.chat_template.empty()) {
     vocabulary.chat_template = files.try_read_text("chat_template.jinja").value_or("");
   }
-  add_generation_config(files.metadata, vocabulary);
+  add_end_tokens(files.metadata, vocabulary);
   return vocabulary;
 }
 

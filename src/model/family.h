@@ -24,4 +24,7 @@ struct Family {
 extern const Family kLlamaFamily;  // Llama 1, 2, 3, Mistral, SmolLM2: GGUF and Hugging Face
 extern const Family kOptFamily;    // OPT: Hugging Face
 
+// All of them, in the order in which files are tried.
+std::span<const Family* const> families();
+
 }  // namespace spillway

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Llama 1, 2 and 3, and what is built like them: Mistral, SmolLM2, TinyLlama.
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "model/family.h"
 #include "model/metadata_fields.h"
@@ -80,17 +83,18 @@ void read_gguf_rope(const ModelFiles& files, ModelSpec& spec) {
 
   auto frequencies = base_inverse_frequencies(spec.rope);
   double linear = 1;
-  const std::string scaling = read_string_or(m, "llama.rope.scaling.type", "none");
+  // A factor without a type is linear; files of 2023 have it under another key.
+  const std::string scaling = read_string_or(m, "llama.rope.scaling.type", "linear");
   if (scaling == "linear") {
-    linear = m.try_double("llama.rope.scaling.factor").value_or(1);
+    const auto factor = m.try_double("llama.rope.scaling.factor");
+    linear = factor ? *factor : m.try_double("llama.rope.scale_linear").value_or(1);
   } else {
     SPW_CHECK(scaling == "none", kUnsupported,
               "{}: rope scaling '{}' is not supported; none and linear are", files.name,
               printable(scaling));
-    linear = m.try_double("llama.rope.scale_linear").value_or(1);
   }
   // Llama 3.1 and later: the converter wrote the per-frequency divisors as a tensor.
-  if (const TensorInfo* tensor = files.find("rope_freqs.weight")) {
+  if (const TensorInfo* tensor = files.try_get("rope_freqs.weight")) {
     const auto divisors = read_tensor_f32(files, *tensor, static_cast<int64_t>(frequencies.size()));
     for (size_t i = 0; i < frequencies.size(); ++i) {
       SPW_CHECK(std::isfinite(divisors[i]) && divisors[i] > 0, kInvalidArgument,
@@ -100,6 +104,18 @@ void read_gguf_rope(const ModelFiles& files, ModelSpec& spec) {
     }
   }
   finish_rope(spec.rope, std::move(frequencies), linear, files.name);
+}
+
+// GGUF has no switches for what may be left out: a network has it if any of it is there, and then
+// all of it must be.
+bool has_any(const ModelFiles& files, std::initializer_list<WeightRole> roles) {
+  for (const WeightName& name : kGgufNames) {
+    if (std::find(roles.begin(), roles.end(), name.role) == roles.end()) continue;
+    for (const TensorInfo& tensor : files.tensors) {
+      if (is_name_of(name.pattern, tensor.name)) return true;
+    }
+  }
+  return false;
 }
 
 ModelSpec read_gguf_spec(const ModelFiles& files) {
@@ -130,10 +146,10 @@ ModelSpec read_gguf_spec(const ModelFiles& files) {
             "{}: no tensor 'token_embd.weight'; this file has a vocabulary only, or is incomplete",
             files.name);
   spec.vocab_size = embedding->rows();
-  spec.tied_head = files.find("output.weight") == nullptr;
-  spec.qkv_bias = files.find("blk.0.attn_q.bias") != nullptr;
-  spec.attention_out_bias = files.find("blk.0.attn_output.bias") != nullptr;
-  spec.mlp_bias = files.find("blk.0.ffn_up.bias") != nullptr;
+  spec.tied_head = !has_any(files, {kHead});
+  spec.qkv_bias = has_any(files, {kQueryBias, kKeyBias, kValueBias});
+  spec.attention_out_bias = has_any(files, {kAttentionOutBias});
+  spec.mlp_bias = has_any(files, {kGateBias, kUpBias, kDownBias});
   read_gguf_rope(files, spec);
   return spec;
 }
@@ -180,6 +196,9 @@ void read_hf_rope(const ModelFiles& files, ModelSpec& spec) {
     SPW_CHECK(type == "default", kUnsupported,
               "{}: rope scaling '{}' is not supported; default, linear and llama3 are", files.name,
               printable(type));
+    // As in the reference, which says so too.
+    if (number("factor").value_or(1) != 1)
+      log_warning("{}: the rope scaling factor has no rope_type, so it is left out", files.name);
   }
   finish_rope(spec.rope, std::move(frequencies), linear, files.name);
 }

@@ -5,20 +5,21 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "model/family.h"
+#include "model/foreign_quantization.h"
 #include "model/known_models.h"
 #include "model/metadata_fields.h"
 
 namespace spillway {
 namespace {
 
-constexpr std::array<const Family*, 2> kFamilies{&kLlamaFamily, &kOptFamily};
-
 const Family& family_of(const ModelFiles& files) {
-  for (const Family* family : kFamilies) {
+  for (const Family* family : families()) {
     if (family->matches(files)) return *family;
   }
   const char* key =
@@ -29,15 +30,27 @@ const Family& family_of(const ModelFiles& files) {
 }
 
 // Checkpoints of the bare network lack the leading "model." that those of the language model have.
-const TensorInfo* find_tensor(const ModelFiles& files, const std::string& name) {
-  if (const TensorInfo* tensor = files.find(name)) return tensor;
-  constexpr std::string_view kPrefix = "model.";
-  return name.starts_with(kPrefix) ? files.find(name.substr(kPrefix.size())) : nullptr;
+// nullptr where there is neither; throws for one that cannot be used.
+constexpr std::string_view kNetworkPrefix = "model.";
+const TensorInfo* try_tensor(const ModelFiles& files, const std::string& name) {
+  if (const TensorInfo* tensor = files.try_get(name)) return tensor;
+  if (!name.starts_with(kNetworkPrefix)) return nullptr;
+  return files.try_get(name.substr(kNetworkPrefix.size()));
+}
+
+[[noreturn]] void fail_missing(const ModelFiles& files, const std::string& name, WeightRole role) {
+  if (role == WeightRole::kHead) {
+    fail(ErrorCode::kInvalidArgument,
+         "{}: tensor '{}' is missing, and config.json does not tie it to the embedding "
+         "(tie_word_embeddings); download the files again",
+         files.name, name);
+  }
+  fail(ErrorCode::kInvalidArgument, "{}: tensor '{}' is missing", files.name, name);
 }
 
 BoundWeight bind(const ModelFiles& files, const std::string& name, const WeightSlot& slot) {
-  const TensorInfo* tensor = find_tensor(files, name);
-  if (tensor == nullptr) tensor = &files.get(name);  // throws, saying why
+  const TensorInfo* tensor = try_tensor(files, name);
+  if (tensor == nullptr) fail_missing(files, name, slot.role);
   const std::vector<int64_t> expected = slot.is_vector()
                                             ? std::vector<int64_t>{slot.cols}
                                             : std::vector<int64_t>{slot.rows, slot.cols};
@@ -51,7 +64,38 @@ BoundWeight bind(const ModelFiles& files, const std::string& name, const WeightS
   return {slot, tensor->dtype, tensor->extent};
 }
 
+// Says which weights the files have and the spec has not, such as biases without attention_bias, or
+// layers beyond the last: the reference leaves them out too, and says so. A head beside a tied
+// embedding is common and means nothing.
+void warn_about_unused(const ModelFiles& files, std::span<const WeightName> names,
+                       const std::unordered_set<std::string>& used) {
+  std::string first;
+  size_t count = 0;
+  const auto look_at = [&](const std::string& tensor) {
+    for (const std::string& full : {tensor, std::string(kNetworkPrefix) + tensor}) {
+      const bool is_weight = std::any_of(names.begin(), names.end(), [&](const WeightName& name) {
+        return name.role != WeightRole::kHead && is_name_of(name.pattern, full);
+      });
+      if (!is_weight || used.contains(full)) continue;
+      if (count++ == 0) first = tensor;
+    }
+  };
+  for (const TensorInfo& tensor : files.tensors) look_at(tensor.name);
+  for (const UnsupportedTensor& tensor : files.unsupported) look_at(tensor.name);
+  if (count == 0) return;
+  log_warning(
+      "{}: tensor '{}'{} left out, as the model's settings do not ask for it; if it was trained "
+      "with it, answers are wrong",
+      files.name, printable(first),
+      count == 1 ? " is" : fmt::format(" and {} more are", count - 1));
+}
+
 }  // namespace
+
+std::span<const Family* const> families() {
+  static constexpr std::array<const Family*, 2> kFamilies{&kLlamaFamily, &kOptFamily};
+  return kFamilies;
+}
 
 int64_t Model::weight_bytes() const {
   int64_t total = 0;
@@ -101,17 +145,21 @@ void widen_vectors(Model& model) {
 
 Model describe_model(const ModelFiles& files) {
   const Family& family = family_of(files);
+  if (const auto method = try_foreign_quantization(files)) {
+    fail(ErrorCode::kUnsupported,
+         "{}: {} is not supported; use a folder with the unquantized model, or a GGUF file of it",
+         files.name, *method);
+  }
   Model model;
   model.spec = family.read_spec(files);
   const auto names = family.names(files);
-  // A head that the config calls untied but the files leave out is tied all the same.
-  if (!model.spec.tied_head) {
-    const std::string head = weight_name(names, {WeightRole::kHead, -1, 0, 0});
-    if (files.find(head) == nullptr) model.spec.tied_head = true;
-  }
+  std::unordered_set<std::string> used;
   for (const WeightSlot& slot : weight_slots(model.spec)) {
-    model.weights.push_back(bind(files, weight_name(names, slot), slot));
+    const std::string name = weight_name(names, slot);
+    model.weights.push_back(bind(files, name, slot));
+    used.insert(name);
   }
+  warn_about_unused(files, names, used);
   return model;
 }
 

@@ -66,11 +66,35 @@ TEST(ModelTest, BindsEveryWeightOfALlama) {
   EXPECT_EQ(model.weight_bytes(), parameter_count(model.spec) * 4);
 }
 
-TEST(ModelTest, TiesAHeadThatTheFilesLeaveOut) {
+// Without tie_word_embeddings a Llama is not tied, so a head that is not there is a loss.
+TEST(ModelTest, DoesNotTieAHeadThatTheFilesLeaveOut) {
   ModelFiles files = tiny_llama();
   std::erase_if(files.tensors, [](const TensorInfo& t) { return t.name == "lm_head.weight"; });
   files.finish();
+  EXPECT_NE(complaint(files).find("'lm_head.weight' is missing, and config.json does not tie it"),
+            std::string::npos)
+      << complaint(files);
+  files.metadata.add("tie_word_embeddings", true);
   EXPECT_TRUE(describe_model(files).spec.tied_head);
+}
+
+TEST(ModelTest, SaysThatARopeFactorWithoutATypeIsLeftOut) {
+  ModelFiles files = tiny_llama();
+  const auto frequencies = describe_model(files).spec.rope.inverse_frequencies;
+  files.metadata.add("rope_scaling.factor", 4.0);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(describe_model(files).spec.rope.inverse_frequencies, frequencies);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("has no rope_type"), std::string::npos);
+}
+
+TEST(ModelTest, RefusesForeignQuantizationBeforeAnyTensor) {
+  ModelFiles files = tiny_llama();
+  files.tensors.clear();
+  files.finish();
+  files.metadata.add("quantization_config.quant_method", std::string("gptq"));
+  EXPECT_EQ(complaint(files),
+            "tiny: gptq is not supported; use a folder with the unquantized model, or a GGUF file "
+            "of it");
 }
 
 TEST(ModelTest, NamesAMissingTensorAndAWrongShape) {
@@ -208,9 +232,20 @@ TEST_F(GgufLlamaTest, ReadsLinearRopeScaling) {
   EXPECT_EQ(
       spec([](GgufWriter& w) { w.add_f32("llama.rope.scale_linear", 4); }).rope.inverse_frequencies,
       scaled);
+  // A factor needs no type.
+  EXPECT_EQ(spec([](GgufWriter& w) {
+              w.add_f32("llama.rope.scaling.factor", 4);
+            }).rope.inverse_frequencies,
+            scaled);
+  EXPECT_EQ(spec([](GgufWriter& w) {
+              w.add("llama.rope.scaling.type", "linear");
+              w.add_f32("llama.rope.scale_linear", 4);
+            }).rope.inverse_frequencies,
+            scaled);
   EXPECT_EQ(spec([](GgufWriter& w) {
               w.add("llama.rope.scaling.type", "none");
               w.add_f32("llama.rope.scaling.factor", 4);
+              w.add_f32("llama.rope.scale_linear", 4);
             }).rope.inverse_frequencies,
             frequencies({1, 1, 1, 1}));
   for (const float factor : {0.0F, -1.0F}) {

@@ -86,6 +86,18 @@ int64_t parameter_count(const ModelSpec& spec) {
   return count;
 }
 
+bool is_name_of(std::string_view pattern, std::string_view tensor) {
+  const size_t hole = pattern.find("{}");
+  if (hole == std::string_view::npos) return pattern == tensor;
+  const std::string_view before = pattern.substr(0, hole);
+  const std::string_view after = pattern.substr(hole + 2);
+  if (tensor.size() <= before.size() + after.size() || !tensor.starts_with(before) ||
+      !tensor.ends_with(after))
+    return false;
+  const size_t digits = tensor.size() - before.size() - after.size();
+  return tensor.substr(hole, digits).find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 std::string weight_name(std::span<const WeightName> names, const WeightSlot& slot) {
   for (const WeightName& name : names) {
     if (name.role == slot.role) return fmt::format(fmt::runtime(name.pattern), slot.layer);

@@ -65,6 +65,8 @@ struct WeightName {
   WeightRole role;
   std::string_view pattern;
 };
+// Whether a tensor is called so, in whichever layer.
+bool is_name_of(std::string_view pattern, std::string_view tensor);
 // Throws kInternal when the table has no such role.
 std::string weight_name(std::span<const WeightName> names, const WeightSlot& slot);
 

@@ -33,14 +33,21 @@ const TensorInfo* ModelFiles::find(std::string_view tensor) const {
 }
 
 const TensorInfo& ModelFiles::get(std::string_view tensor) const {
-  if (const TensorInfo* found = find(tensor)) return *found;
+  const TensorInfo* found = try_get(tensor);
+  SPW_CHECK(found != nullptr, kInvalidArgument, "{}: tensor '{}' is missing", name,
+            printable(tensor));
+  return *found;
+}
+
+const TensorInfo* ModelFiles::try_get(std::string_view tensor) const {
+  if (const TensorInfo* found = find(tensor)) return found;
   for (const UnsupportedTensor& other : unsupported) {
     SPW_CHECK(other.name != tensor, kUnsupported,
               "{}: tensor '{}' has type {}, which is not one "
               "of those supported: F32, F16, BF16",
               name, printable(tensor), other.type);
   }
-  fail(ErrorCode::kInvalidArgument, "{}: tensor '{}' is missing", name, printable(tensor));
+  return nullptr;
 }
 
 uint64_t ModelFiles::tensor_bytes() const {

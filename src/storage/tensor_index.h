@@ -66,6 +66,9 @@ struct ModelFiles {
   const TensorInfo* find(std::string_view tensor) const;
   // Throws kInvalidArgument for a missing tensor, kUnsupported for one of an unsupported type.
   const TensorInfo& get(std::string_view tensor) const;
+  // For tensors that may be left out: nullptr only where there is none; one that is there and
+  // cannot be used throws as get() does.
+  const TensorInfo* try_get(std::string_view tensor) const;
   uint64_t tensor_bytes() const;
 
   // The text of a file in `folder`: tokenizer.json, tokenizer_config.json, vocab.json, merges.txt,

@@ -8,27 +8,24 @@
 namespace spillway {
 
 struct ByteBpe::Scratch {
-  std::vector<RegexSearch> searches;
-  std::vector<std::string_view> words;
-  std::vector<std::string_view> next_words;
+  WordSplit split;
   WordCache cache;
   Merger merger;
 };
 
 ByteBpe::ByteBpe(const Vocabulary& vocabulary, const TokenIndex& index)
-    : vocabulary_(vocabulary), index_(index), merges_(vocabulary, index) {
-  const std::vector<std::string> patterns = vocabulary.pre_split == PreSplit::kCustom
-                                                ? vocabulary.split_patterns
-                                                : pre_split_patterns(vocabulary.pre_split);
-  for (const std::string& pattern : patterns) stages_.emplace_back(pattern);
+    : vocabulary_(vocabulary),
+      index_(index),
+      splitter_(vocabulary.pre_split == PreSplit::kCustom ? vocabulary.split_stages
+                                                          : pre_split_stages(vocabulary.pre_split)),
+      merges_(vocabulary, index) {
   for (int byte = 0; byte < 256; ++byte)
     byte_tokens_[static_cast<size_t>(byte)] =
         index.find_plain(byte_letter(static_cast<uint8_t>(byte)));
 }
 
 void ByteBpe::encode(std::span<const TextFragment> fragments, std::vector<TokenId>& ids) const {
-  Scratch scratch;
-  for (const Regex& stage : stages_) scratch.searches.emplace_back(stage);
+  Scratch scratch{.split = WordSplit(splitter_), .cache = {}, .merger = {}};
   for (const TextFragment& fragment : fragments) {
     if (fragment.token != kNoToken) {
       ids.push_back(fragment.token);
@@ -50,15 +47,8 @@ void ByteBpe::encode_text(std::string_view text, Scratch& scratch,
                           std::vector<TokenId>& ids) const {
   while (!text.empty()) {
     const size_t valid = valid_utf8_prefix_bytes(text);
-    scratch.words.clear();
-    if (valid > 0) scratch.words.push_back(text.substr(0, valid));
-    for (RegexSearch& search : scratch.searches) {
-      scratch.next_words.clear();
-      for (std::string_view word : scratch.words)
-        split_by_matches(search, word, scratch.next_words);
-      std::swap(scratch.words, scratch.next_words);
-    }
-    for (std::string_view word : scratch.words) encode_word(word, scratch, ids);
+    for (std::string_view word : scratch.split.split(text.substr(0, valid)))
+      encode_word(word, scratch, ids);
     text.remove_prefix(valid);
     size_t invalid = 0;
     while (invalid < text.size()) {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "text/merge_table.h"
-#include "text/regex.h"
 #include "text/text_encoder.h"
 #include "text/token_index.h"
+#include "text/word_splitter.h"
 
 namespace spillway {
 
@@ -30,7 +30,7 @@ class ByteBpe final : public TextEncoder {
 
   const Vocabulary& vocabulary_;
   const TokenIndex& index_;
-  std::vector<Regex> stages_;
+  WordSplitter splitter_;
   MergeTable merges_;
   std::array<TokenId, 256> byte_tokens_;
 };

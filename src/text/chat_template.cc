@@ -1,12 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat_template.h"
 
+#include <fmt/core.h>
+
+#include <array>
+#include <utility>
+
 #include "base/error.h"
 #include "base/printable.h"
 #include "text/utf8.h"
 
 namespace spillway {
 namespace {
+
+constexpr std::array<std::pair<ChatFormat, std::string_view>, 5> kFormatNames{
+    {{ChatFormat::kChatMl, "chatml"},
+     {ChatFormat::kLlama2, "llama-2"},
+     {ChatFormat::kLlama3, "llama-3"},
+     {ChatFormat::kZephyr, "zephyr"},
+     {ChatFormat::kPhi3, "phi-3"}}};
+
+// Without case and hyphens, so that Llama3 is llama-3.
+std::string bare_name(std::string_view name) {
+  std::string bare;
+  for (const char c : name) {
+    if (c != '-') bare.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
+  }
+  return bare;
+}
 
 bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
@@ -190,6 +211,46 @@ ChatTemplate::ChatTemplate(ChatFormat chat_format) : format(chat_format), bos("<
   begins_with_bos = format == ChatFormat::kLlama3 || format == ChatFormat::kPhi3;
 }
 
+std::string_view chat_format_name(ChatFormat format) {
+  for (const auto& [known, name] : kFormatNames)
+    if (known == format) return name;
+  return "unknown";
+}
+
+std::optional<ChatFormat> try_chat_format_from_name(std::string_view name) {
+  for (const auto& [format, known] : kFormatNames)
+    if (bare_name(known) == bare_name(name)) return format;
+  return std::nullopt;
+}
+
+std::string chat_format_names() {
+  std::string text;
+  for (size_t i = 0; i < kFormatNames.size(); ++i) {
+    const char* before = i == 0 ? "" : i + 1 < kFormatNames.size() ? ", " : " and ";
+    text += fmt::format("{}{}", before, kFormatNames[i].second);
+  }
+  return text;
+}
+
+std::span<const std::string_view> chat_format_tokens(ChatFormat format) {
+  static constexpr std::string_view kChatMl[] = {"<|im_start|>", "<|im_end|>"};
+  static constexpr std::string_view kLlama3[] = {"<|start_header_id|>", "<|end_header_id|>",
+                                                 "<|eot_id|>"};
+  static constexpr std::string_view kPhi3[] = {"<|user|>", "<|assistant|>", "<|end|>"};
+  switch (format) {
+    case ChatFormat::kChatMl:
+      return kChatMl;
+    case ChatFormat::kLlama3:
+      return kLlama3;
+    case ChatFormat::kPhi3:
+      return kPhi3;
+    case ChatFormat::kLlama2:
+    case ChatFormat::kZephyr:
+      return {};
+  }
+  return {};
+}
+
 std::optional<ChatFormat> try_detect_chat_format(std::string_view jinja) {
   if (contains(jinja, "<|im_start|>")) return ChatFormat::kChatMl;
   if (contains(jinja, "<|start_header_id|>") && contains(jinja, "<|eot_id|>"))
@@ -223,8 +284,12 @@ std::optional<ChatTemplate> try_detect_chat_template(std::string_view jinja) {
 std::optional<ChatTemplate> try_detect_chat_template(const Vocabulary& vocabulary) {
   auto chat = try_detect_chat_template(vocabulary.chat_template);
   if (!chat) return std::nullopt;
-  if (vocabulary.bos) chat->bos = vocabulary.tokens.at(static_cast<size_t>(*vocabulary.bos)).text;
-  if (vocabulary.eos) chat->eos = vocabulary.tokens.at(static_cast<size_t>(*vocabulary.eos)).text;
+  return spelled_for(*std::move(chat), vocabulary);
+}
+
+ChatTemplate spelled_for(ChatTemplate chat, const Vocabulary& vocabulary) {
+  if (vocabulary.bos) chat.bos = vocabulary.tokens.at(static_cast<size_t>(*vocabulary.bos)).text;
+  if (vocabulary.eos) chat.eos = vocabulary.tokens.at(static_cast<size_t>(*vocabulary.eos)).text;
   return chat;
 }
 

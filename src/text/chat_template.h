@@ -47,11 +47,23 @@ struct ChatTemplate {
 
 using ChatSegment = TextSegment;
 
+// What users call a format: chatml, llama-2, llama-3, zephyr, phi-3; read without regard to case
+// and hyphens.
+std::string_view chat_format_name(ChatFormat format);
+[[nodiscard]] std::optional<ChatFormat> try_chat_format_from_name(std::string_view name);
+// All of them, to be read: "chatml, llama-2, ... and phi-3".
+std::string chat_format_names();
+// The control tokens without which a vocabulary cannot tell the format's turns apart; none for
+// formats that spell their turns in plain text.
+std::span<const std::string_view> chat_format_tokens(ChatFormat format);
+
 // What the Jinja text renders, when it is one of the known formats.
 [[nodiscard]] std::optional<ChatFormat> try_detect_chat_format(std::string_view jinja_template);
 [[nodiscard]] std::optional<ChatTemplate> try_detect_chat_template(std::string_view jinja_template);
 // The same for the vocabulary's template, with BOS and EOS as this vocabulary spells them.
 [[nodiscard]] std::optional<ChatTemplate> try_detect_chat_template(const Vocabulary& vocabulary);
+// A template from elsewhere, with this vocabulary's BOS and EOS.
+ChatTemplate spelled_for(ChatTemplate chat, const Vocabulary& vocabulary);
 
 // Roles and contents are not markers, so what they say is never taken for a control token. The text
 // contains BOS exactly where the template has it (Llama 2 before every user turn, Llama 3 and Phi-3

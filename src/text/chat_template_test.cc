@@ -72,6 +72,26 @@ TEST(ChatTemplateTest, DetectsFormatsByTheirMarkers) {
   EXPECT_EQ(try_detect_chat_format(""), std::nullopt);
 }
 
+TEST(ChatTemplateTest, KnowsFormatsByName) {
+  for (const ChatFormat format : {ChatFormat::kChatMl, ChatFormat::kLlama2, ChatFormat::kLlama3,
+                                  ChatFormat::kZephyr, ChatFormat::kPhi3}) {
+    EXPECT_EQ(try_chat_format_from_name(chat_format_name(format)), format);
+  }
+  EXPECT_EQ(try_chat_format_from_name("ChatML"), ChatFormat::kChatMl);
+  EXPECT_EQ(try_chat_format_from_name("llama3"), ChatFormat::kLlama3);
+  EXPECT_EQ(try_chat_format_from_name("gemma"), std::nullopt);
+  EXPECT_EQ(chat_format_names(), "chatml, llama-2, llama-3, zephyr and phi-3");
+}
+
+TEST(ChatTemplateTest, MarksTurnsWithTheTokensOfItsFormat) {
+  const Messages messages = {{"user", "U"}};
+  for (const ChatFormat format : {ChatFormat::kChatMl, ChatFormat::kLlama3, ChatFormat::kPhi3}) {
+    const std::string text = render_chat(format, messages, true);
+    for (const std::string_view token : chat_format_tokens(format))
+      EXPECT_NE(text.find(token), std::string::npos) << token << " is not in " << text;
+  }
+}
+
 TEST(ChatTemplateTest, DoesNotLetAMessageCloseItsOwnTurn) {
   Vocabulary vocabulary = byte_vocabulary();
   const TokenId start = add_token(vocabulary, "<|im_start|>", TokenKind::kControl);

@@ -3,6 +3,8 @@
 // only.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,7 +32,7 @@ class JsonField {
     expect(value_.is_object(), "an object");
     const auto found = value_.try_member(key);
     if (!found || found->is_null()) return std::nullopt;
-    return JsonField(*found, path_ + "." + std::string(key));
+    return JsonField(*found, fmt::format("{}.{}", path_, key));
   }
   JsonField member(std::string_view key) const {
     auto field = try_member(key);

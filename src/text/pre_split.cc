@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/pre_split.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <utility>
+
+#include "text/unicode_sets.h"
 
 namespace spillway {
 namespace {
@@ -27,9 +31,10 @@ constexpr const char* kDeepSeekV3Words =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
     R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-constexpr std::array kNamed = {PreSplit::kGpt2,   PreSplit::kLlama3,        PreSplit::kQwen2,
-                               PreSplit::kSmolLm, PreSplit::kFalcon,        PreSplit::kGpt4o,
-                               PreSplit::kTekken, PreSplit::kDeepSeekCoder, PreSplit::kDeepSeekV3};
+constexpr std::array kNamed = {PreSplit::kGpt2,      PreSplit::kLlama3, PreSplit::kQwen2,
+                               PreSplit::kSmolLm,    PreSplit::kFalcon, PreSplit::kGgufDefault,
+                               PreSplit::kGpt4o,     PreSplit::kTekken, PreSplit::kDeepSeekCoder,
+                               PreSplit::kDeepSeekV3};
 
 constexpr std::pair<std::string_view, PreSplit> kGgufNames[] = {
     {"gpt-2", PreSplit::kGpt2},
@@ -54,7 +59,7 @@ constexpr std::pair<std::string_view, PreSplit> kGgufNames[] = {
     {"command-r", PreSplit::kSmolLm},
     {"codeshell", PreSplit::kSmolLm},
     {"falcon", PreSplit::kFalcon},
-    {"default", PreSplit::kFalcon},
+    {"default", PreSplit::kGgufDefault},
     {"gpt-4o", PreSplit::kGpt4o},
     {"llama4", PreSplit::kGpt4o},
     {"tekken", PreSplit::kTekken},
@@ -83,38 +88,56 @@ PreSplitTraits pre_split_traits(PreSplit pre_split) {
   }
 }
 
-std::vector<std::string> pre_split_patterns(PreSplit pre_split) {
+std::vector<SplitStage> pre_split_stages(PreSplit pre_split) {
   switch (pre_split) {
     case PreSplit::kNone:
     case PreSplit::kCustom:
       return {};
     case PreSplit::kGpt2:
-      return {kGpt2Words};
+      return {{kGpt2Words}};
     case PreSplit::kLlama3:
-      return {kLlama3Words};
+      return {{kLlama3Words}};
     case PreSplit::kQwen2:
-      return {kQwen2Words};
+      return {{kQwen2Words}};
     case PreSplit::kSmolLm:
-      return {R"(\p{N})", kGpt2Words};
+      return {{digits_pattern(true)}, {kGpt2Words}};
     case PreSplit::kFalcon:
-      return {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Words, R"(\p{N}+)", R"([0-9][0-9][0-9])"};
+      return {{punctuation_pattern(true)},
+              {kGpt2Words},
+              {digits_pattern(false), true},
+              {"[0-9][0-9][0-9]", true}};
+    case PreSplit::kGgufDefault:
+      return {{R"([\p{P}\$\+<=>\^~\|`]+)"}, {kGpt2Words}, {R"(\p{N}+)"}, {R"([0-9][0-9][0-9])"}};
     case PreSplit::kGpt4o:
-      return {kGpt4oWords};
+      return {{kGpt4oWords}};
     case PreSplit::kTekken:
-      return {kTekkenWords};
+      return {{kTekkenWords}};
     case PreSplit::kDeepSeekCoder:
-      return {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-퟿]+", R"(\p{N})"};
+      return {{R"([\r\n])"},
+              {R"(\s?\p{L}+)"},
+              {R"(\s?\p{P}+)"},
+              {"[一-龥ࠀ-一가-퟿]+"},
+              {digits_pattern(true)}};
     case PreSplit::kDeepSeekV3:
-      return {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", kDeepSeekV3Words};
+      return {{R"(\p{N}{1,3})"}, {"[一-龥぀-ゟ゠-ヿ]+"}, {kDeepSeekV3Words}};
   }
   return {};
 }
 
-PreSplit pre_split_from_patterns(const std::vector<std::string>& patterns) {
-  if (patterns.empty()) return PreSplit::kNone;
+PreSplit pre_split_from_stages(const std::vector<SplitStage>& stages) {
+  if (stages.empty()) return PreSplit::kNone;
   for (PreSplit pre_split : kNamed)
-    if (pre_split_patterns(pre_split) == patterns) return pre_split;
+    if (pre_split_stages(pre_split) == stages) return pre_split;
   return PreSplit::kCustom;
+}
+
+std::string digits_pattern(bool individual) {
+  return fmt::format(R"([\p{{N}}{}]{})", unicode_sets::kNumbersOfDigits, individual ? "" : "+");
+}
+
+std::string punctuation_pattern(bool contiguous) {
+  return fmt::format(R"((?:(?![{}])[\p{{P}}\$\+<=>\^~\|`{}]){})", unicode_sets::kLessOfPunctuation,
+                     unicode_sets::kMoreOfPunctuation, contiguous ? "+" : "");
 }
 
 }  // namespace spillway

@@ -11,14 +11,15 @@
 namespace spillway {
 
 enum class PreSplit {
-  kNone,    // the text is one word
-  kGpt2,    // GPT-2, OPT, Phi-2, OLMo, MPT
-  kLlama3,  // GPT-2's with digits in groups of three and line breaks apart
-  kQwen2,   // like Llama 3, single digits
-  kSmolLm,  // single digits, then GPT-2's: SmolLM, StarCoder, Refact, Command-R
-  kFalcon,  // punctuation, then GPT-2's, then digits in groups of three; also GGUF's "default"
-  kGpt4o,   // letters by case: GPT-4o, Llama 4
-  kTekken,  // Mistral NeMo
+  kNone,         // the text is one word
+  kGpt2,         // GPT-2, OPT, Phi-2, OLMo, MPT
+  kLlama3,       // GPT-2's with digits in groups of three and line breaks apart
+  kQwen2,        // like Llama 3, single digits
+  kSmolLm,       // single digits, then GPT-2's: SmolLM, StarCoder, Refact, Command-R
+  kFalcon,       // punctuation, then GPT-2's, then digits in groups of three, byte by byte
+  kGgufDefault,  // much the same by characters: GGUF files that name none, or "default"
+  kGpt4o,        // letters by case: GPT-4o, Llama 4
+  kTekken,       // Mistral NeMo
   kDeepSeekCoder,
   kDeepSeekV3,
   kCustom,  // patterns given in the vocabulary
@@ -35,10 +36,24 @@ struct PreSplitTraits {
 };
 PreSplitTraits pre_split_traits(PreSplit pre_split);
 
-// The stages, in Oniguruma's dialect as in tokenizer.json; empty for kNone and kCustom.
-std::vector<std::string> pre_split_patterns(PreSplit pre_split);
+// One way to cut: the matches of a pattern and what lies between them.
+struct SplitStage {
+  std::string pattern;  // in Oniguruma's dialect, as in tokenizer.json
+  // Whether the pattern sees a letter for each byte (byte_alphabet.h) in place of the text, as what
+  // comes after ByteLevel in tokenizer.json does: half a character may then look like a number.
+  bool on_bytes = false;
+
+  bool operator==(const SplitStage&) const = default;
+};
+
+// The stages, each cutting what the one before has left; empty for kNone and kCustom.
+std::vector<SplitStage> pre_split_stages(PreSplit pre_split);
 
 // The name for a list of stages, kCustom when they are not known.
-PreSplit pre_split_from_patterns(const std::vector<std::string>& patterns);
+PreSplit pre_split_from_stages(const std::vector<SplitStage>& stages);
+
+// What the pre-tokenizers of these names in tokenizer.json cut out.
+std::string digits_pattern(bool individual);
+std::string punctuation_pattern(bool contiguous);
 
 }  // namespace spillway

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "text/regex.h"
+#include "text/word_splitter.h"
 
 namespace spillway {
 namespace {
@@ -11,14 +11,9 @@ namespace {
 using Words = std::vector<std::string>;
 
 Words split(PreSplit pre_split, std::string_view text) {
-  std::vector<std::string_view> words = {text};
-  for (const std::string& pattern : pre_split_patterns(pre_split)) {
-    const Regex regex(pattern);
-    RegexSearch search(regex);
-    std::vector<std::string_view> next;
-    for (std::string_view word : words) split_by_matches(search, word, next);
-    words = std::move(next);
-  }
+  const WordSplitter splitter(pre_split_stages(pre_split));
+  WordSplit cut(splitter);
+  const auto words = cut.split(text);
   return Words(words.begin(), words.end());
 }
 
@@ -41,16 +36,25 @@ TEST(PreSplitTest, FalconSeparatesPunctuationAndGroupsDigits) {
   EXPECT_EQ(split(PreSplit::kFalcon, "x==1 23456"), (Words{"x", "==", "1", " ", "234", "56"}));
 }
 
+// Its tokenizer.json has Digits after ByteLevel: the letter for the second byte of these is itself
+// a number.
+TEST(PreSplitTest, FalconCutsCharactersWhoseBytesLookLikeNumbers) {
+  EXPECT_EQ(split(PreSplit::kFalcon, "½"), (Words{"\xC2", "\xBD"}));
+  EXPECT_EQ(split(PreSplit::kFalcon, "ò1"), (Words{"\xC3", "\xB2", "1"}));
+  EXPECT_EQ(split(PreSplit::kGgufDefault, "½"), (Words{"½"}));
+}
+
 TEST(PreSplitTest, NoTextIsLostByAnyPattern) {
   const std::string text = "Hello, wörld's  \t\r\n 12½3 我想 'S…\u180E\u3000ſ!? `$5`\n";
-  for (PreSplit pre_split : {PreSplit::kNone, PreSplit::kGpt2, PreSplit::kLlama3, PreSplit::kQwen2,
-                             PreSplit::kSmolLm, PreSplit::kFalcon, PreSplit::kGpt4o,
-                             PreSplit::kTekken, PreSplit::kDeepSeekCoder, PreSplit::kDeepSeekV3}) {
+  for (PreSplit pre_split :
+       {PreSplit::kNone, PreSplit::kGpt2, PreSplit::kLlama3, PreSplit::kQwen2, PreSplit::kSmolLm,
+        PreSplit::kFalcon, PreSplit::kGgufDefault, PreSplit::kGpt4o, PreSplit::kTekken,
+        PreSplit::kDeepSeekCoder, PreSplit::kDeepSeekV3}) {
     std::string joined;
     for (const std::string& word : split(pre_split, text)) joined += word;
     EXPECT_EQ(joined, text);
     if (pre_split != PreSplit::kNone) {
-      EXPECT_EQ(pre_split_from_patterns(pre_split_patterns(pre_split)), pre_split);
+      EXPECT_EQ(pre_split_from_stages(pre_split_stages(pre_split)), pre_split);
     }
   }
 }
@@ -65,8 +69,8 @@ TEST(PreSplitTest, KnowsTheNamesOfGguf) {
 }
 
 TEST(PreSplitTest, CallsUnknownPatternsCustom) {
-  EXPECT_EQ(pre_split_from_patterns({"[a-z]+"}), PreSplit::kCustom);
-  EXPECT_EQ(pre_split_from_patterns({}), PreSplit::kNone);
+  EXPECT_EQ(pre_split_from_stages({{"[a-z]+"}}), PreSplit::kCustom);
+  EXPECT_EQ(pre_split_from_stages({}), PreSplit::kNone);
 }
 
 }  // namespace

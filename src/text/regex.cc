@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/regex.h"
 
+#include <array>
+
 #include "base/error.h"
 #include "base/printable.h"
+#include "text/unicode_sets.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -16,41 +19,57 @@ constexpr size_t kMaxPatternBytes = 16384;
 constexpr uint32_t kMatchLimit = 200'000'000;
 constexpr uint32_t kHeapLimitKiB = 256 * 1024;
 
-// PCRE2's \s also has U+180E, its \w lacks marks, its \h is horizontal space.
-constexpr std::string_view kSpaces =
-    R"(\t-\r\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view kWords = R"(\p{L}\p{M}\p{Nd}\p{Pc})";
-constexpr std::string_view kHexDigits = "0-9A-Fa-f";
+using namespace unicode_sets;
 
-// Letters and numbers of Unicode 15 and 16, which PCRE2 10.42 does not know yet.
-constexpr std::string_view kLetters =
-    R"(\p{L}\x{1c89}\x{1c8a}\x{a7cb}-\x{a7cd}\x{a7da}-\x{a7dc}\x{105c0}-\x{105f3}\x{10d4a}-\x{10d65})"
-    R"(\x{10d6f}-\x{10d85}\x{10ec2}-\x{10ec4}\x{1123f}\x{11240}\x{11380}-\x{11389}\x{1138b}\x{1138e})"
-    R"(\x{11390}-\x{113b5}\x{113b7}\x{113d1}\x{113d3}\x{11bc0}-\x{11be0}\x{11f02}\x{11f04}-\x{11f10})"
-    R"(\x{11f12}-\x{11f33}\x{1342f}\x{13441}-\x{13446}\x{13460}-\x{143fa}\x{16100}-\x{1611d})"
-    R"(\x{16d40}-\x{16d6c}\x{18cff}\x{1b132}\x{1b155}\x{1df25}-\x{1df2a}\x{1e030}-\x{1e06d})"
-    R"(\x{1e4d0}-\x{1e4eb}\x{1e5d0}-\x{1e5ed}\x{1e5f0}\x{2b739}\x{2ebf0}-\x{2ee5d}\x{31350}-\x{323af})";
-constexpr std::string_view kNumbers =
-    R"(\p{N}\x{10d40}-\x{10d49}\x{116d0}-\x{116e3}\x{11bf0}-\x{11bf9}\x{11f50}-\x{11f59})"
-    R"(\x{16130}-\x{16139}\x{16d70}-\x{16d79}\x{1ccf0}-\x{1ccf9}\x{1d2c0}-\x{1d2d3}\x{1e4f0}-\x{1e4f9})"
-    R"(\x{1e5f1}-\x{1e5fa})";
+// A set that Oniguruma and PCRE2 read differently, as the inside of a class, in parts.
+using Set = std::array<std::string_view, 8>;
 
-// An escape whose set differs between the two, its length in the pattern, and the set.
+constexpr Set kLetters = {R"(\p{L})", kNewLettersUpper, kNewLettersLower, kNewLettersModifier,
+                          kNewLettersOther};
+constexpr Set kWords = {R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc})",
+                        kNewLettersUpper,
+                        kNewLettersLower,
+                        kNewLettersModifier,
+                        kNewLettersOther,
+                        kNewMarks,
+                        kNewDecimals,
+                        kMoreOfWords};
+
 struct Escape {
-  size_t length = 0;  // 0: PCRE2 reads it alike
+  std::string_view text;  // in the pattern
+  Set set = {};
   bool negated = false;
-  std::string_view set;
 };
 
-Escape escape_at(std::string_view rest) {
-  constexpr Escape kEscapes[] = {
-      {2, false, kSpaces},    {2, true, kSpaces},    {2, false, kWords},   {2, true, kWords},
-      {2, false, kHexDigits}, {2, true, kHexDigits}, {5, false, kLetters}, {5, false, kNumbers}};
-  constexpr std::string_view kNames[] = {"\\s", "\\S", "\\w",    "\\W",
-                                         "\\h", "\\H", "\\p{L}", "\\p{N}"};
-  for (size_t i = 0; i < std::size(kNames); ++i)
-    if (rest.starts_with(kNames[i])) return kEscapes[i];
-  return {};
+constexpr Escape kEscapes[] = {
+    {R"(\s)", {kSpaces}},
+    {R"(\S)", {kSpaces}, true},
+    {R"(\w)", kWords},
+    {R"(\W)", kWords, true},
+    {R"(\h)", {"0-9A-Fa-f"}},  // PCRE2's is horizontal space
+    {R"(\H)", {"0-9A-Fa-f"}, true},
+    {R"(\d)", {R"(\p{Nd})", kNewDecimals}},
+    {R"(\D)", {R"(\p{Nd})", kNewDecimals}, true},
+    {R"(\p{L})", kLetters},
+    {R"(\P{L})", kLetters, true},
+    {R"(\p{Lu})", {R"(\p{Lu})", kNewLettersUpper}},
+    {R"(\p{Ll})", {R"(\p{Ll})", kNewLettersLower}},
+    {R"(\p{Lm})", {R"(\p{Lm})", kNewLettersModifier}},
+    {R"(\p{Lo})", {R"(\p{Lo})", kNewLettersOther}},
+    {R"(\p{M})", {R"(\p{M})", kNewMarks}},
+    {R"(\p{N})", {R"(\p{N})", kNewNumbers}},
+    {R"(\P{N})", {R"(\p{N})", kNewNumbers}, true},
+    {R"(\p{Nd})", {R"(\p{Nd})", kNewDecimals}},
+    {R"(\p{P})", {R"(\p{P})", kNewPunctuation}},
+    {R"(\p{S})", {R"(\p{S})", kNewSymbols}},
+};
+
+// The escape that `rest` begins with, or nullptr where PCRE2 reads it alike.
+const Escape* try_escape(std::string_view rest) {
+  for (const Escape& escape : kEscapes) {
+    if (rest.starts_with(escape.text)) return &escape;
+  }
+  return nullptr;
 }
 
 std::string pcre2_message(int code) {
@@ -68,15 +87,15 @@ std::string translate_oniguruma(std::string_view pattern) {
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     if (c == '\\' && i + 1 < pattern.size()) {
-      const Escape escape = escape_at(pattern.substr(i));
-      if (escape.length == 0 || (escape.negated && in_class)) {
+      const Escape* escape = try_escape(pattern.substr(i));
+      if (escape == nullptr || (escape->negated && in_class)) {
         result.append({c, pattern[++i]});
         continue;
       }
-      if (!in_class) result.append(escape.negated ? "[^" : "[");
-      result.append(escape.set);
+      if (!in_class) result.append(escape->negated ? "[^" : "[");
+      for (const std::string_view part : escape->set) result.append(part);
       if (!in_class) result.push_back(']');
-      i += escape.length - 1;
+      i += escape->text.size() - 1;
       continue;
     }
     if (!in_class && c == '[') {

@@ -55,7 +55,8 @@ class RegexSearch {
 void split_by_matches(RegexSearch& search, std::string_view text,
                       std::vector<std::string_view>& pieces);
 
-// The pattern as PCRE2 should read it: Oniguruma's \s, \w and \h are other sets than PCRE2's.
+// The pattern as PCRE2 should read it: Oniguruma's \s, \w and \h are other sets than PCRE2's, and
+// its categories are those of a newer Unicode.
 // Exposed for tests.
 std::string translate_oniguruma(std::string_view pattern);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer_config.h"
 
+#include "base/log.h"
+#include "base/printable.h"
 #include "text/json_field.h"
 
 namespace spillway {
@@ -70,8 +72,15 @@ void apply_tokenizer_config(const TokenizerConfig& config, bool rules_known,
   const auto resolve = [&](const std::optional<std::string>& text, std::optional<TokenId>& id) {
     if (!id && text) id = try_find_token(vocabulary, *text);
   };
-  resolve(config.bos, vocabulary.bos);
-  resolve(config.eos, vocabulary.eos);
+  const auto resolve_or_warn = [&](const char* name, const std::optional<std::string>& text,
+                                   std::optional<TokenId>& id) {
+    resolve(text, id);
+    if (id || !text || text->empty()) return;
+    log_warning("tokenizer_config.json: {} '{}' is not in the vocabulary; it is left out", name,
+                printable(*text));
+  };
+  resolve_or_warn("bos_token", config.bos, vocabulary.bos);
+  resolve_or_warn("eos_token", config.eos, vocabulary.eos);
   resolve(config.pad, vocabulary.pad);
   vocabulary.chat_template = config.chat_template;
   if (rules_known) return;

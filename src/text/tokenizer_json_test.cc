@@ -89,7 +89,7 @@ TEST(TokenizerJsonTest, RunsAPatternItDoesNotKnow) {
                R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated"})");
   const Vocabulary vocabulary = read(json);
   EXPECT_EQ(vocabulary.pre_split, PreSplit::kCustom);
-  EXPECT_EQ(vocabulary.split_patterns.front(), "a");
+  EXPECT_EQ(vocabulary.split_stages.front().pattern, "a");
   EXPECT_EQ(Tokenizer(vocabulary).encode("ab"), (std::vector<TokenId>{6, 0, 1}));
 }
 

@@ -29,7 +29,12 @@ void for_each_stage(const JsonField& stage, const char* members,
 struct Pipeline {
   bool byte_level = false;
   bool space_symbol = false;  // spaces become U+2581
-  std::vector<std::string> patterns;
+  std::vector<SplitStage> stages;
+
+  // What follows ByteLevel sees its letters instead of the text.
+  void add(std::string pattern) {
+    stages.push_back({.pattern = std::move(pattern), .on_bytes = byte_level});
+  }
 };
 
 bool is_space_replacement(const JsonField& stage) {
@@ -74,15 +79,14 @@ void read_split(const JsonField& stage, Pipeline& pipeline) {
   // An inverted Removed drops what the pattern does not cover; such patterns cover everything.
   SPW_CHECK(behavior == "Isolated" || (behavior == "Removed" && inverted), kUnsupported,
             "{}: split behavior {} is not supported", stage.path(), printable(behavior));
-  pipeline.patterns.push_back(std::move(text));
+  pipeline.add(std::move(text));
 }
 
 void read_punctuation(const JsonField& stage, Pipeline& pipeline) {
-  constexpr std::string_view kPunctuation = R"([\p{P}\$\+<=>\^~\|`])";
   const std::string behavior = stage.string_or("behavior", "Isolated");
   SPW_CHECK(behavior == "Isolated" || behavior == "Contiguous", kUnsupported,
             "{}: behavior {} is not supported", stage.path(), printable(behavior));
-  pipeline.patterns.push_back(std::string(kPunctuation) + (behavior == "Contiguous" ? "+" : ""));
+  pipeline.add(punctuation_pattern(behavior == "Contiguous"));
 }
 
 void read_metaspace(const JsonField& stage, Pipeline& pipeline, Vocabulary& vocabulary) {
@@ -99,21 +103,19 @@ void read_metaspace(const JsonField& stage, Pipeline& pipeline, Vocabulary& voca
 
 void read_pre_tokenizer(std::string_view type, const JsonField& stage, Pipeline& pipeline,
                         Vocabulary& vocabulary) {
-  // What follows ByteLevel sees its letters instead of the text.
-  SPW_CHECK(!pipeline.byte_level, kUnsupported, "{}: {} after ByteLevel is not supported",
-            stage.path(), printable(type));
+  SPW_CHECK(!pipeline.byte_level || (type != "ByteLevel" && type != "Metaspace"), kUnsupported,
+            "{}: {} after ByteLevel is not supported", stage.path(), printable(type));
   if (type == "ByteLevel") {
-    pipeline.byte_level = true;
     vocabulary.add_space_prefix = stage.boolean_or("add_prefix_space", false);
-    SPW_CHECK(!vocabulary.add_space_prefix || pipeline.patterns.empty(), kUnsupported,
+    SPW_CHECK(!vocabulary.add_space_prefix || pipeline.stages.empty(), kUnsupported,
               "{}.add_prefix_space after another split is not supported", stage.path());
     if (stage.boolean_or("use_regex", true))
-      pipeline.patterns.push_back(pre_split_patterns(PreSplit::kGpt2).front());
+      pipeline.add(pre_split_stages(PreSplit::kGpt2).front().pattern);
+    pipeline.byte_level = true;
   } else if (type == "Split") {
     read_split(stage, pipeline);
   } else if (type == "Digits") {
-    pipeline.patterns.emplace_back(stage.boolean_or("individual_digits", false) ? R"(\p{N})"
-                                                                                : R"(\p{N}+)");
+    pipeline.add(digits_pattern(stage.boolean_or("individual_digits", false)));
   } else if (type == "Punctuation") {
     read_punctuation(stage, pipeline);
   } else if (type == "Metaspace") {
@@ -182,11 +184,11 @@ void read_pipeline(const JsonField& root, Vocabulary& vocabulary) {
             "{}: neither a byte-level nor a SentencePiece tokenizer", root.path());
   if (pipeline.byte_level) {
     vocabulary.model = TokenizerModel::kByteLevelBpe;
-    vocabulary.pre_split = pre_split_from_patterns(pipeline.patterns);
+    vocabulary.pre_split = pre_split_from_stages(pipeline.stages);
     if (vocabulary.pre_split == PreSplit::kCustom)
-      vocabulary.split_patterns = std::move(pipeline.patterns);
+      vocabulary.split_stages = std::move(pipeline.stages);
   } else {
-    SPW_CHECK(pipeline.patterns.empty(), kUnsupported,
+    SPW_CHECK(pipeline.stages.empty(), kUnsupported,
               "{}.pre_tokenizer: a split of this kind is not supported", root.path());
     vocabulary.model = TokenizerModel::kSentencePiece;
   }

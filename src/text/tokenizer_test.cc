@@ -85,7 +85,7 @@ TEST(TokenizerTest, NormalizesTextWhereTheVocabularyAsksForIt) {
 TEST(TokenizerTest, RunsTheSplitPatternsOfTheVocabulary) {
   Vocabulary vocabulary = byte_vocabulary({"a a"});
   vocabulary.pre_split = PreSplit::kCustom;
-  vocabulary.split_patterns = {"a{3}"};
+  vocabulary.split_stages = {{"a{3}"}};
   EXPECT_THAT(spellings(Tokenizer(vocabulary), Tokenizer(vocabulary).encode("aaaaa", kTextOnly)),
               ElementsAre("aa", "a", "aa"));
 }
@@ -194,7 +194,7 @@ TEST(TokenizerTest, RefusesAnUnsoundVocabulary) {
   EXPECT_THROW(Tokenizer{vocabulary}, Error);
   vocabulary = byte_vocabulary();
   vocabulary.pre_split = PreSplit::kCustom;
-  vocabulary.split_patterns = {"("};
+  vocabulary.split_stages = {{"("}};
   EXPECT_THROW(Tokenizer{vocabulary}, Error);
 }
 

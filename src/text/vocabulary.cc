@@ -14,7 +14,7 @@ constexpr size_t kMaxTokenBytes = 65536;
 // Control, unknown and user-defined tokens are looked for everywhere: each byte of theirs costs 16.
 constexpr size_t kMaxMatchedTokenBytes = 1024;
 constexpr size_t kMaxMatchedBytes = size_t{1} << 20;
-constexpr size_t kMaxSplitPatterns = 64;
+constexpr size_t kMaxSplitStages = 64;
 
 void check_id(const Vocabulary& vocabulary, TokenId id, std::string_view field) {
   SPW_CHECK(id >= 0 && static_cast<size_t>(id) < vocabulary.tokens.size(), kInvalidArgument,
@@ -29,9 +29,9 @@ void validate(const Vocabulary& vocabulary) {
             "vocabulary: {} tokens are too many (limit {})", vocabulary.tokens.size(), kMaxTokens);
   SPW_CHECK(vocabulary.merges.size() <= kMaxMerges, kInvalidArgument,
             "vocabulary: {} merges are too many (limit {})", vocabulary.merges.size(), kMaxMerges);
-  SPW_CHECK(vocabulary.split_patterns.size() <= kMaxSplitPatterns, kInvalidArgument,
-            "vocabulary: {} split patterns are too many (limit {})",
-            vocabulary.split_patterns.size(), kMaxSplitPatterns);
+  SPW_CHECK(vocabulary.split_stages.size() <= kMaxSplitStages, kInvalidArgument,
+            "vocabulary: {} split stages are too many (limit {})", vocabulary.split_stages.size(),
+            kMaxSplitStages);
   size_t matched_bytes = 0;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const VocabToken& token = vocabulary.tokens[id];

@@ -43,10 +43,10 @@ enum class TokenizerModel {
 
 struct Vocabulary {
   TokenizerModel model = TokenizerModel::kByteLevelBpe;
-  PreSplit pre_split = PreSplit::kGpt2;     // byte-level only
-  std::vector<std::string> split_patterns;  // the stages when pre_split is kCustom
-  std::vector<VocabToken> tokens;           // the index is the id
-  std::vector<std::string> merges;          // "left right", the best first
+  PreSplit pre_split = PreSplit::kGpt2;  // byte-level only
+  std::vector<SplitStage> split_stages;  // when pre_split is kCustom
+  std::vector<VocabToken> tokens;        // the index is the id
+  std::vector<std::string> merges;       // "left right", the best first
 
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// No tensor of a family's table may be left out in silence: each of them, in turn, is missing, of a
+// type that cannot be used, or of another shape. The tensors come from the tables, so a new one is
+// covered by itself, and one that no case switches on fails here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "model/family.h"
+#include "model/model.h"
+
+namespace spillway {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Files of a family with everything that it can have, described but without bytes.
+struct Case {
+  std::string name;
+  const Family* family;
+  ModelFiles files;
+  std::vector<WeightSlot> slots;  // of files.tensors
+
+  bool is_gguf() const { return files.format == ModelFiles::Format::kGguf; }
+};
+
+Metadata metadata(std::initializer_list<std::pair<const char*, Value>> entries) {
+  Metadata result("config.json");
+  for (const auto& [key, value] : entries) result.add(key, value);
+  return result;
+}
+
+Case make_case(std::string name, const Family& family, ModelFiles::Format format, Metadata settings,
+               const ModelSpec* spec = nullptr) {
+  Case made{std::move(name), &family, {}, {}};
+  made.files.format = format;
+  made.files.name = made.name;
+  made.files.metadata = std::move(settings);
+  made.slots = weight_slots(spec != nullptr ? *spec : family.read_spec(made.files));
+  uint64_t offset = 0;
+  for (const WeightSlot& slot : made.slots) {
+    TensorInfo tensor;
+    tensor.name = weight_name(family.names(made.files), slot);
+    tensor.shape = slot.is_vector() ? std::vector<int64_t>{slot.cols}
+                                    : std::vector<int64_t>{slot.rows, slot.cols};
+    tensor.extent = {0, offset, static_cast<uint64_t>(slot.rows * slot.cols * 4)};
+    offset += tensor.extent.bytes;
+    made.files.tensors.push_back(tensor);
+  }
+  made.files.finish();
+  return made;
+}
+
+std::vector<Case> cases() {
+  using Format = ModelFiles::Format;
+  std::vector<Case> all;
+  all.push_back(make_case("llama", kLlamaFamily, Format::kHuggingFace,
+                          metadata({{"model_type", std::string("llama")},
+                                    {"hidden_size", int64_t{64}},
+                                    {"intermediate_size", int64_t{96}},
+                                    {"num_hidden_layers", int64_t{2}},
+                                    {"num_attention_heads", int64_t{4}},
+                                    {"num_key_value_heads", int64_t{2}},
+                                    {"vocab_size", int64_t{100}},
+                                    {"max_position_embeddings", int64_t{128}},
+                                    {"attention_bias", true},
+                                    {"mlp_bias", true},
+                                    {"tie_word_embeddings", false}})));
+  const ModelSpec llama = kLlamaFamily.read_spec(all.back().files);
+  all.push_back(make_case("llama.gguf", kLlamaFamily, Format::kGguf,
+                          metadata({{"general.architecture", std::string("llama")},
+                                    {"llama.block_count", int64_t{2}},
+                                    {"llama.context_length", int64_t{128}},
+                                    {"llama.embedding_length", int64_t{64}},
+                                    {"llama.feed_forward_length", int64_t{96}},
+                                    {"llama.attention.head_count", int64_t{4}},
+                                    {"llama.attention.head_count_kv", int64_t{2}}}),
+                          &llama));
+  all.push_back(make_case("opt", kOptFamily, Format::kHuggingFace,
+                          metadata({{"model_type", std::string("opt")},
+                                    {"hidden_size", int64_t{64}},
+                                    {"word_embed_proj_dim", int64_t{32}},
+                                    {"ffn_dim", int64_t{96}},
+                                    {"num_hidden_layers", int64_t{2}},
+                                    {"num_attention_heads", int64_t{4}},
+                                    {"vocab_size", int64_t{100}},
+                                    {"max_position_embeddings", int64_t{128}},
+                                    {"tie_word_embeddings", false}})));
+  return all;
+}
+
+std::string complaint(const ModelFiles& files) {
+  try {
+    describe_model(files);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+ModelFiles without(ModelFiles files, size_t tensor) {
+  files.tensors.erase(files.tensors.begin() + static_cast<std::ptrdiff_t>(tensor));
+  files.finish();
+  return files;
+}
+
+TEST(EveryTensorTest, IsOnInACaseOfEveryFamily) {
+  for (const Family* family : families()) {
+    const auto all = cases();
+    EXPECT_TRUE(std::any_of(all.begin(), all.end(),
+                            [&](const Case& tried) { return tried.family == family; }));
+  }
+  for (const Case& tried : cases()) {
+    SCOPED_TRACE(tried.name);
+    EXPECT_EQ(complaint(tried.files), "no error");
+    std::set<WeightRole> roles;
+    for (const WeightSlot& slot : tried.slots) roles.insert(slot.role);
+    for (const WeightName& name : tried.family->names(tried.files))
+      EXPECT_TRUE(roles.contains(name.role)) << name.pattern << ": switch it on in cases()";
+  }
+}
+
+TEST(EveryTensorTest, IsMissedByName) {
+  for (const Case& tried : cases()) {
+    for (size_t i = 0; i < tried.slots.size(); ++i) {
+      const ModelFiles files = without(tried.files, i);
+      if (tried.is_gguf() && tried.slots[i].role == WeightRole::kHead) {
+        EXPECT_TRUE(describe_model(files).spec.tied_head);  // how GGUF says it
+        continue;
+      }
+      EXPECT_THAT(complaint(files), AllOf(HasSubstr("'" + tried.files.tensors[i].name + "'"),
+                                          HasSubstr(tried.name + ": ")));
+    }
+  }
+}
+
+TEST(EveryTensorTest, IsRefusedInATypeThatCannotBeUsed) {
+  for (const Case& tried : cases()) {
+    for (size_t i = 0; i < tried.slots.size(); ++i) {
+      const std::string& name = tried.files.tensors[i].name;
+      if (tried.is_gguf()) {  // matrices may have any of GGUF's types; its reader refuses others
+        if (!tried.slots[i].is_vector()) continue;
+        ModelFiles files = tried.files;
+        files.tensors[i].dtype = DType::kQ4_0;
+        EXPECT_THAT(complaint(files), AllOf(HasSubstr("'" + name + "'"), HasSubstr("Q4_0")));
+        continue;
+      }
+      for (const char* type : {"F8_E4M3", "F64", "I32", "F32 without elements"}) {
+        ModelFiles files = without(tried.files, i);
+        files.unsupported.push_back({name, type});
+        EXPECT_THAT(complaint(files), AllOf(HasSubstr("'" + name + "'"), HasSubstr(type)));
+        // The bare network's name for it.
+        if (!name.starts_with("model.")) continue;
+        const std::string bare = name.substr(6);
+        files.unsupported.back().name = bare;
+        EXPECT_THAT(complaint(files), AllOf(HasSubstr("'" + bare + "'"), HasSubstr(type)));
+      }
+    }
+  }
+}
+
+TEST(EveryTensorTest, IsRefusedInAnotherShape) {
+  for (const Case& tried : cases()) {
+    for (size_t i = 0; i < tried.slots.size(); ++i) {
+      const TensorInfo& tensor = tried.files.tensors[i];
+      std::vector<std::vector<int64_t>> shapes = {{}, {1}, {tensor.cols() + 1}, {2, tensor.cols()}};
+      if (!tried.slots[i].is_vector()) {
+        shapes.push_back({tensor.rows(), tensor.cols() + 1});
+        shapes.push_back({tensor.elements()});
+        // GGUF has no other word for the size of the vocabulary than this tensor's rows.
+        if (!tried.is_gguf() || tried.slots[i].role != WeightRole::kTokenEmbedding)
+          shapes.push_back({tensor.rows() + 1, tensor.cols()});
+        if (tensor.rows() != tensor.cols()) shapes.push_back({tensor.cols(), tensor.rows()});
+      }
+      for (const std::vector<int64_t>& shape : shapes) {
+        if (shape == tensor.shape) continue;
+        ModelFiles files = tried.files;
+        files.tensors[i].shape = shape;
+        const bool says_vocabulary = tried.is_gguf() &&
+                                     tried.slots[i].role == WeightRole::kTokenEmbedding &&
+                                     shape.size() == 2 && shape[1] == tensor.cols();
+        if (says_vocabulary) {
+          EXPECT_THAT(complaint(files), HasSubstr("'output.weight' has shape"));
+          continue;
+        }
+        EXPECT_THAT(complaint(files),
+                    AllOf(HasSubstr("'" + tensor.name + "'"), HasSubstr(format_shape(shape))));
+      }
+    }
+  }
+}
+
+// A GGUF file has all biases of a kind or none: one that is left cannot be used alone.
+TEST(EveryTensorTest, IsNotUsedAloneInGguf) {
+  for (const Case& tried : cases()) {
+    if (!tried.is_gguf()) continue;
+    for (size_t i = 0; i < tried.slots.size(); ++i) {
+      const bool is_bias = tried.files.tensors[i].name.ends_with(".bias");
+      if (!is_bias) continue;
+      ModelFiles files = tried.files;
+      const std::string& name = tried.files.tensors[i].name;
+      std::erase_if(files.tensors, [&](const TensorInfo& tensor) {
+        return tensor.name.ends_with(".bias") && tensor.name != name;
+      });
+      files.finish();
+      EXPECT_THAT(complaint(files), HasSubstr("is missing")) << name;
+    }
+  }
+}
+
+TEST(EveryTensorTest, IsSaidToBeLeftOutWhereTheSettingsDoNotAskForIt) {
+  Case tried = cases().front();
+  Metadata settings("config.json");
+  for (const std::string_view key : tried.files.metadata.keys()) {
+    if (!key.ends_with("_bias")) settings.add(std::string(key), *tried.files.metadata.find(key));
+  }
+  tried.files.metadata = settings;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(complaint(tried.files), "no error");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("'model.layers.0.self_attn.q_proj.bias' and 13 more are left out"));
+  // A head beside a tied embedding is common, and the reference does not read it either.
+  for (TensorInfo& tensor : tried.files.tensors) {
+    if (tensor.name.ends_with(".bias")) tensor.name = "unrelated." + tensor.name;
+  }
+  tried.files.finish();
+  tried.files.metadata.add("unrelated", true);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(complaint(tried.files), "no error");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+}  // namespace
+}  // namespace spillway
