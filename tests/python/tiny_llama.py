@@ -58,6 +58,7 @@ class Options:
     name: str = "tiny"
     embedding_rows: int = VOCABULARY  # fewer than the tokenizer has: they do not belong together
     damage: float | None = None  # NaN or infinity: one value of the final norm becomes this
+    metadata: dict = dataclasses.field(default_factory=dict)  # of the GGUF file, besides its own
     permute: bool = True  # False writes a wrong GGUF: rows of q and k in the folder's order
 
 
@@ -277,7 +278,7 @@ def write_gguf(path, shards=1, **changes):
         if options.permute and ("q_proj" in name or "k_proj" in name):
             rows = interleaved(rows)
         named.append((gguf_name(name), rows))
-    metadata = gguf_metadata(options)
+    metadata = gguf_metadata(options) | options.metadata
     if shards == 1:
         write_gguf_file(path, metadata, named)
         return path
