@@ -315,7 +315,7 @@ void add_batch_command(CLI::App& app) {
                       "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}");
   command->add_option("-o,--output", options->output, "results, in the order of the requests");
   command
-      ->add_option("--ctx", options->context,
+      ->add_option("-c,--ctx", options->context,
                    "tokens a request and its answer may have; 0 = the model's, at most 4096")
       ->capture_default_str()
       ->check(not_negative());

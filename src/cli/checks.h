@@ -15,4 +15,10 @@ inline CLI::Validator not_negative() {
       "");
 }
 
+inline CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& value) { return value.empty() ? "is empty; give some text" : std::string(); },
+      "");
+}
+
 }  // namespace spillway

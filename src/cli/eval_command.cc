@@ -175,7 +175,7 @@ void add_eval_command(CLI::App& app) {
   options->session.add_to(*command);
   command->add_option("--text", options->text, "perplexity of this text file");
   command
-      ->add_option("--ctx", options->context,
+      ->add_option("-c,--ctx", options->context,
                    "tokens in a window; the second half of each is scored")
       ->capture_default_str()
       ->check(CLI::Range(kShortestWindow, 1 << 24));

@@ -251,7 +251,7 @@ void add_inspect_command(CLI::App& app) {
   auto* command = app.add_subcommand(
       "inspect", "what is in a model's files and what it needs; what devices there are");
   auto options = std::make_shared<InspectOptions>();
-  command->add_option("MODEL", options->model,
+  command->add_option("-m,--model,MODEL", options->model,
                       "GGUF file, Hugging Face folder, smollm2, or dummy:NAME");
   command->add_flag("--devices", options->devices, "list the devices of this machine");
   command->add_flag("--tensors", options->tensors, "list every tensor");

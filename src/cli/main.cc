@@ -4,12 +4,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
+#include "cli/line_editor.h"
 #include "cli/terminal.h"
 #include "storage/mapped_files.h"
 
@@ -30,21 +35,60 @@ std::string explain(const CLI::App& app, int argc, char** argv, const CLI::Parse
   return fmt::format("no command '{}'; commands are:{}", word, names);
 }
 
+bool is_model_option(std::string_view word) {
+  return word == "-m" || word == "--model" || word.starts_with("--model=") ||
+         (word.starts_with("-m") && word.size() > 2);
+}
+
+// The arguments with -m MODEL right behind the command, wherever it stood: the parser deals
+// positional arguments in the order it meets them, and the model's place must be taken by then.
+std::vector<std::string> model_first(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto command = std::find_if(arguments.begin(), arguments.end(),
+                                    [](const std::string& word) { return !word.starts_with('-'); });
+  const auto end = std::find(command, arguments.end(), "--");
+  if (command == arguments.end()) return arguments;
+  const auto option = std::find_if(command + 1, end, is_model_option);
+  if (option == end) return arguments;
+  const bool is_whole = *option != "-m" && *option != "--model";
+  const auto last = option + (is_whole || option + 1 == end ? 1 : 2);
+  std::rotate(command + 1, option, last);
+  return arguments;
+}
+
+// spillway help [COMMAND]
+void add_help_command(CLI::App& app) {
+  auto* command = app.add_subcommand("help", "explain a command");
+  auto name = std::make_shared<std::string>();
+  command->add_option("COMMAND", *name, "which; without it, all of them in a line each");
+  command->final_callback([&app, name] {
+    const auto known = app.get_subcommands(
+        [&](const CLI::App* c) { return name->empty() || c->get_name() == *name; });
+    SPW_CHECK(!known.empty(), kInvalidArgument, "no command '{}'; spillway help lists them", *name);
+    const CLI::App* const asked = name->empty() ? &app : known.front();
+    const std::string prefix = name->empty() ? "spillway" : "spillway " + *name;
+    spillway::print_now(app.get_formatter()->make_help(asked, prefix, CLI::AppFormatMode::Normal));
+  });
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app{"Spillway runs large language models on machines that are too small for them.",
                "spillway"};
-  app.set_version_flag("--version", std::string("spillway ") + SPILLWAY_VERSION);
+  std::string version = std::string("spillway ") + SPILLWAY_VERSION;
+  if (!spillway::LineEditor::shortcomings().empty())
+    version += fmt::format(" ({})", spillway::LineEditor::shortcomings());
+  app.set_version_flag("--version", version);
   app.require_subcommand(1);
+  app.fallthrough();  // --verbose may stand behind the command, too
   bool verbose = false;
   app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr");
   app.parse_complete_callback([&] {
     if (verbose) spillway::set_log_level(spillway::LogLevel::kInfo);
   });
   app.footer(
-      "spillway COMMAND --help explains a command. Exit codes: 0 done, 1 the work failed, 2 wrong "
+      "spillway help COMMAND explains a command. Exit codes: 0 done, 1 the work failed, 2 wrong "
       "usage or unreadable input,\n"
-      "130 interrupted, 143 terminated. A first try: spillway run smollm2 -p 'Once upon "
-      "a time'");
+      "130 interrupted, 143 terminated. A first try: spillway chat smollm2");
   spillway::add_run_command(app);
   spillway::add_chat_command(app);
   spillway::add_batch_command(app);
@@ -55,8 +99,15 @@ int parse_and_run(int argc, char** argv) {
   spillway::add_tokenize_command(app);
   spillway::add_convert_command(app);
   spillway::add_logits_command(app);
+  add_help_command(app);
+  if (argc == 1) {  // nothing asked: an answer all the same
+    spillway::print_now(app.help());
+    return 0;
+  }
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = model_first(argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // as the parser wants them
+    app.parse(arguments);
   } catch (const CLI::RuntimeError& done) {
     return done.get_exit_code();  // a command ran; this is its result
   } catch (const CLI::ParseError& error) {

@@ -159,7 +159,7 @@ void add_profile_command(CLI::App& app) {
   auto options = std::make_shared<ProfileOptions>();
   command
       ->add_option(
-          "MODEL", options->models,
+          "-m,--model,MODEL", options->models,
           "models whose matrices are measured: GGUF file, Hugging Face folder, smollm2, or "
           "dummy:NAME")
       ->required();

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "cli/interrupt.h"
+#include "cli/terminal.h"
 #include "text/utf8.h"
 
 namespace spillway {
@@ -46,7 +47,8 @@ std::string read_text_input(const std::string& path) {
 }
 
 void PromptInput::add_to(CLI::App& command, bool allow_ids) {
-  auto* text_option = command.add_option("-p,--prompt", text, "the text");
+  auto* text_option =
+      command.add_option("-p,--prompt,PROMPT", text, "the text; default: standard input, if piped");
   auto* file_option =
       command.add_option("-f,--file", file, "the text is in this file; - is standard input");
   text_option->excludes(file_option);
@@ -72,9 +74,16 @@ Prompt PromptInput::read() const {
   } else if (text) {
     require_utf8(*text, "the prompt");
     prompt.text = *text;
-  } else {
-    SPW_CHECK(file.has_value(), kInvalidArgument, "no prompt; give one with -p TEXT or -f FILE");
+  } else if (file) {
     prompt.text = read_text_input(*file);
+  } else {
+    constexpr const char* kHow = "give one behind the model, with -f FILE, or through a pipe";
+    SPW_CHECK(!stdin_is_terminal(), kInvalidArgument, "no prompt; {}", kHow);
+    prompt.text = read_text_input("-");
+    SPW_CHECK(!prompt.text->empty(), kInvalidArgument, "no prompt, and standard input is empty; {}",
+              kHow);
+    // `echo` ends with one, which is not meant.
+    if (prompt.text->ends_with('\n')) prompt.text->pop_back();
   }
   return prompt;
 }

@@ -24,15 +24,16 @@ struct Prompt {
 };
 
 struct PromptInput {
-  std::optional<std::string> text;  // -p
+  std::optional<std::string> text;  // -p, or behind the model
   std::optional<std::string> file;  // -f, "-" is standard input
   std::string ids;                  // --ids 1,2,3
   bool no_special = false;
 
+  // After the model's positional argument.
   void add_to(CLI::App& command, bool allow_ids);
   // Reads and checks what was given, without a model: bad input should not have to wait for one.
-  // Standard input can be read only once, so this is called once. Throws kInvalidArgument when
-  // nothing was given.
+  // Where nothing was, it is what is piped in, without its last newline. Standard input can be read
+  // only once, so this is called once. Throws kInvalidArgument when there is nothing at all.
   Prompt read() const;
 };
 

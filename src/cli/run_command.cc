@@ -4,16 +4,19 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "cli/answer.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
+#include "cli/conversation.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/prompt_input.h"
 #include "cli/sampling_options.h"
 #include "cli/session.h"
+#include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "engine/engine.h"
 #include "text/utf8.h"
@@ -28,17 +31,11 @@ struct RunOptions {
   int max_tokens = 128;
   int64_t context = 0;
   bool ignore_end = false;
+  bool chat = false;
+  std::string system;
+  TemplateOption chat_template;
+  int logprobs = -1;
   bool json = false;
-};
-
-struct RunResult {
-  std::vector<TokenId> ids;
-  std::string text;
-  nlohmann::json logprobs = nlohmann::json::array();
-  FinishReason finish = FinishReason::kStop;
-  std::string error;
-  double first_token_s = 0;
-  double total_s = 0;
 };
 
 nlohmann::json logprobs_json(const Logprobs& logprobs) {
@@ -48,60 +45,31 @@ nlohmann::json logprobs_json(const Logprobs& logprobs) {
   return {{"logprob", logprobs.chosen}, {"top", top}};
 }
 
-RunResult generate(Engine& engine, GenerationRequest request, bool stream, bool with_text) {
-  RunResult result;
-  if (request.max_tokens == 0) {
-    result.finish = FinishReason::kLength;
-    return result;
-  }
-  const Stopwatch watch;
-  const RequestId id = engine.submit(std::move(request));
-  while (engine.step([&](const GenerationEvent& event) {
-    if (event.token) {
-      if (result.ids.empty()) result.first_token_s = watch.seconds();
-      result.ids.push_back(*event.token);
-    }
-    if (event.logprobs) result.logprobs.push_back(logprobs_json(*event.logprobs));
-    if (event.finish) result.finish = *event.finish;
-    if (event.finish) result.error = event.error;
-    result.text += event.text;
-    if (!stream) return;
-    if (with_text) {
-      print_now(event.text);
-    } else if (event.token) {
-      print_now(fmt::format("{} ", *event.token));
-    }
-  })) {
-    if (interrupted()) engine.cancel(id);
-  }
-  result.total_s = watch.seconds();
-  return result;
-}
-
-nlohmann::json result_json(const RunOptions& options, const std::vector<TokenId>& prompt,
-                           const RunResult& result, double load_s) {
+nlohmann::json result_json(const RunOptions& options, const GenerationRequest& request,
+                           const Answer& answer, double load_s) {
   nlohmann::json out{{"model", options.session.model},
-                     {"prompt_ids", prompt},
-                     {"ids", result.ids},
-                     {"text", result.text},
-                     {"finish_reason", finish_reason_name(result.finish)},
-                     {"seed", options.sampling.params.seed},
+                     {"prompt_ids", request.prompt},
+                     {"ids", answer.ids},
+                     {"text", answer.text},
+                     {"finish_reason", finish_reason_name(answer.finish)},
+                     {"seed", request.sampling.seed},
                      {"load_s", load_s},
-                     {"first_token_s", result.first_token_s},
-                     {"total_s", result.total_s}};
-  if (options.sampling.params.logprobs >= 0) out["logprobs"] = result.logprobs;
+                     {"first_token_s", answer.first_token_s},
+                     {"total_s", answer.total_s}};
+  if (request.sampling.logprobs >= 0) {
+    out["logprobs"] = nlohmann::json::array();
+    for (const Logprobs& entry : answer.logprobs) out["logprobs"].push_back(logprobs_json(entry));
+  }
   return out;
 }
 
-// On a terminal only: how fast it was.
-void print_speed(size_t prompt_tokens, const RunResult& result) {
-  if (!stderr_is_terminal() || result.ids.empty()) return;
-  const double decode_s = result.total_s - result.first_token_s;
-  const auto generated = static_cast<double>(result.ids.size());
-  fmt::print(stderr, "[prompt {} tokens, {:.2f} s to the first token; generated {} tokens",
-             prompt_tokens, result.first_token_s, result.ids.size());
-  if (generated > 1) fmt::print(stderr, ", {:.1f} tokens/s", (generated - 1) / decode_s);
-  fmt::print(stderr, "]\n");
+// On a terminal only: how fast it was, and why it ended.
+void print_speed(size_t prompt_tokens, const Answer& answer, int64_t context) {
+  if (!stderr_is_terminal() || answer.ids.empty()) return;
+  const std::string cut = describe_cut(answer, prompt_tokens, context);
+  fmt::print(stderr, "[prompt {} tokens, {:.2f} s to the first token; generated {}{}{}]\n",
+             prompt_tokens, answer.first_token_s, describe_speed(answer), cut.empty() ? "" : "; ",
+             cut);
 }
 
 // How many tokens prompt and answer may have together.
@@ -117,44 +85,81 @@ int64_t sequence_limit(const RunOptions& options, const Session& session, size_t
   return std::min(limit, static_cast<int64_t>(prompt_tokens) + options.max_tokens);
 }
 
+// What is generated from: the text as it is, or as a message to a chat model.
+std::vector<TokenId> prompt_tokens(const RunOptions& options, const Prompt& input,
+                                   const Session& session) {
+  if (!options.chat) return input.to_tokens(*session.loaded);
+  const Tokenizer& tokenizer = session.loaded->require_tokenizer();
+  Conversation conversation(
+      tokenizer, options.chat_template.require_template(tokenizer, options.session.model));
+  SPW_CHECK(options.system.empty() || conversation.takes_system(), kInvalidArgument,
+            "this model's chat template has no place for --system");
+  conversation.set_system(options.system);
+  conversation.add_question(*input.text);
+  return conversation.encode();
+}
+
+// A chat model often has nothing to add to a text that is not a conversation.
+void explain_empty_answer(const RunOptions& options, const Answer& answer,
+                          const Tokenizer* tokenizer) {
+  const bool ended = answer.finish == FinishReason::kStop && answer.is_blank();
+  if (!ended || options.chat || tokenizer == nullptr) return;
+  if (tokenizer->vocabulary().chat_template.empty()) return;
+  log_warning(
+      "the answer is empty; this model has a chat template: --chat sends the prompt as a "
+      "message");
+}
+
 int run(RunOptions options) {
   // Before the model is loaded: bad input should not have to wait.
   const Prompt input = options.prompt.read();
+  require_utf8(options.system, "--system");
   GenerationRequest request;
-  request.sampling = options.sampling.parse();
-  validate(request.sampling, std::numeric_limits<TokenId>::max());
+  request.sampling = options.sampling.over(SamplingParams{.logprobs = options.logprobs});
+  request.sampling.seed = options.sampling.choose_seed();
 
   Session session(options.session);
-  const std::vector<TokenId> prompt = input.to_tokens(*session.loaded);
-  SPW_CHECK(!prompt.empty(), kInvalidArgument,
+  request.prompt = prompt_tokens(options, input, session);
+  const size_t prompt_size = request.prompt.size();
+  SPW_CHECK(prompt_size > 0, kInvalidArgument,
             "the prompt is empty and this model has no BOS token to begin with; give some text");
-  request.prompt = prompt;
   request.max_tokens = options.max_tokens;
   request.stop = options.sampling.stop;
   request.ignore_end = options.ignore_end;
 
-  const int64_t limit = sequence_limit(options, session, prompt.size());
+  const int64_t limit = sequence_limit(options, session, prompt_size);
   const Tokenizer* tokenizer = session.tokenizer();
   SPW_CHECK(tokenizer != nullptr || request.stop.empty(), kInvalidArgument,
             "--stop needs a tokenizer: {}", session.loaded->no_tokenizer_reason);
-  session.load({.tokens = limit, .shortest_tokens = static_cast<int64_t>(prompt.size()) + 1});
+  session.load({.tokens = limit, .shortest_tokens = static_cast<int64_t>(prompt_size) + 1});
   Runner runner = session.make_runner(limit);
   Engine engine(runner.decoder, runner.kv, tokenizer, {.max_sequence_tokens = limit});
 
-  if (!options.json && stdout_is_terminal() && tokenizer != nullptr) {
+  if (!options.json && !options.chat && stdout_is_terminal() && tokenizer != nullptr) {
     // The prompt, dimmed, so that the answer reads on from it.
-    print_now(fmt::format("\x1b[2m{}\x1b[0m", replace_invalid_utf8(tokenizer->decode(prompt))));
+    print_now(
+        fmt::format("\x1b[2m{}\x1b[0m", replace_invalid_utf8(tokenizer->decode(request.prompt))));
   }
-  const RunResult result =
-      generate(engine, std::move(request), !options.json, tokenizer != nullptr);
+  Answer answer{.finish = FinishReason::kLength};
+  if (options.max_tokens > 0) {
+    answer = generate(engine, request, [&](const GenerationEvent& event) {
+      if (options.json) return;
+      if (tokenizer != nullptr) {
+        print_now(event.text);
+      } else if (event.token) {
+        print_now(fmt::format("{} ", *event.token));
+      }
+    });
+  }
   if (options.json) {
-    print_json(result_json(options, prompt, result, session.load_seconds));
+    print_json(result_json(options, request, answer, session.load_seconds));
   } else {
     print_now("\n");
-    print_speed(prompt.size(), result);
+    print_speed(prompt_size, answer, limit);
   }
-  SPW_CHECK(result.finish != FinishReason::kError, kInternal, "{}", result.error);
-  return result.finish == FinishReason::kCancelled ? interrupt_exit_code() : 0;
+  SPW_CHECK(answer.finish != FinishReason::kError, kInternal, "{}", answer.error);
+  explain_empty_answer(options, answer, tokenizer);
+  return answer.finish == FinishReason::kCancelled ? interrupt_exit_code() : 0;
 }
 
 }  // namespace
@@ -169,18 +174,30 @@ void add_run_command(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 24));
   command
-      ->add_option("--ctx", options->context,
+      ->add_option("-c,--ctx", options->context,
                    "room for this many tokens, prompt included; 0 = as many as needed")
       ->capture_default_str()
       ->check(not_negative());
   command->add_flag("--ignore-end", options->ignore_end, "go on past the model's end token");
-  command->add_flag("--json", options->json, "one JSON object instead of the text");
-  options->sampling.add_to(*command);
-  command->add_option("--logprobs", options->sampling.params.logprobs,
-                      "in --json: log-probabilities of each token and the N most likely ones");
+  auto* const json =
+      command->add_flag("--json", options->json, "one JSON object instead of the text");
+  auto* const chat = command->add_flag(
+      "--chat", options->chat, "send the prompt as a message, with the model's chat template");
+  for (const char* raw : {"--ids", "--no-special"}) chat->excludes(command->get_option(raw));
+  command->add_option("--system", options->system, "with --chat: what the model is told before it")
+      ->needs(chat);
+  options->chat_template.add_to(*command);
+  command->get_option("--template")->needs(chat);
+  options->sampling.add_to(*command, SamplingParams());
+  command
+      ->add_option("--logprobs", options->logprobs,
+                   "in --json: log-probabilities of each token and the N most likely ones")
+      ->needs(json);
   command->footer(
       "Examples:\n"
-      "  spillway run smollm2 -p 'The capital of France is' -n 16\n"
+      "  spillway run smollm2 'The capital of France is' -n 16\n"
+      "  spillway run smollm2 --chat 'What is the capital of France?'\n"
+      "  git log -5 | spillway run smollm2 --chat --system 'Summarize this.'\n"
       "  spillway run model.gguf -f prompt.txt --temp 0.8 --top-p 0.95 --seed 7\n"
       "  spillway run ./opt-1.3b -p 'Once upon a time' --json | jq -r .text");
   command->final_callback([options] { throw CLI::RuntimeError(run(*options)); });

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/sampling_options.h"
-#include "cli/checks.h"
+
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <limits>
+#include <random>
+#include <string_view>
 
 #include "base/error.h"
+#include "cli/checks.h"
 
 namespace spillway {
 namespace {
@@ -18,52 +23,49 @@ bool parse_whole(std::string_view text, T& value) {
 
 }  // namespace
 
-void SamplingOptions::add_to(CLI::App& command) {
-  const auto group = "Sampling";
-  command.add_option("--temp", params.temperature, "temperature; 0 = always the most likely token")
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--top-k", params.top_k, "draw from the K most likely tokens; 0 = all")
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--top-p", params.top_p, "draw from the smallest set with this probability")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--min-p", params.min_p,
-                  "drop tokens below this share of the best one's probability")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--repetition-penalty", params.repetition_penalty,
-                  "above 1: less of what was already said")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--presence-penalty", params.presence_penalty,
-                  "off the logit of tokens in the answer, once")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--frequency-penalty", params.frequency_penalty,
-                  "... and once for each time they occur")
-      ->capture_default_str()
-      ->group(group);
+void SamplingOptions::add_to(CLI::App& command, const SamplingParams& defaults) {
+  const auto add = [&](const char* names, auto& value, auto shown, const char* what) {
+    command.add_option(names, value, what)
+        ->default_str(fmt::format("{}", shown))
+        ->group("Sampling");
+  };
+  add("--temp,--temperature", temperature, defaults.temperature,
+      "temperature; 0 = always the most likely token");
+  add("--top-k", top_k, defaults.top_k, "draw from the K most likely tokens; 0 = all");
+  add("--top-p", top_p, defaults.top_p, "draw from the smallest set with this probability");
+  add("--min-p", min_p, defaults.min_p,
+      "drop tokens below this share of the best one's probability");
+  add("--repetition-penalty", repetition_penalty, defaults.repetition_penalty,
+      "above 1: less of what was already said");
+  add("--repetition-window", repetition_window, defaults.repetition_window,
+      "... in the last so many tokens of prompt and answer; 0 = all");
+  add("--presence-penalty", presence_penalty, defaults.presence_penalty,
+      "off the logit of tokens in the answer, once");
+  add("--frequency-penalty", frequency_penalty, defaults.frequency_penalty,
+      "... and once for each time they occur");
   command
       .add_option("--logit-bias", logit_bias, "ID=BIAS, added to a token's logit; may be repeated")
       ->allow_extra_args(false)
-      ->group(group);
-  command.add_option("--seed", params.seed, "same seed, same text")
-      ->check(not_negative())
-      ->capture_default_str()
-      ->group(group);
+      ->group("Sampling");
+  command.add_option("--seed", seed, "same seed, same text (default: drawn)")->group("Sampling");
   command.add_option("--stop", stop, "end before this text; may be repeated")
       ->allow_extra_args(false)
-      ->group(group);
+      ->check(not_empty())
+      ->group("Sampling");
 }
 
-SamplingParams SamplingOptions::parse() const {
-  SamplingParams out = params;
+SamplingParams SamplingOptions::over(SamplingParams out) const {
+  const auto take = [](auto& value, const auto& given) {
+    if (given) value = *given;
+  };
+  take(out.temperature, temperature);
+  take(out.top_k, top_k);
+  take(out.top_p, top_p);
+  take(out.min_p, min_p);
+  take(out.repetition_penalty, repetition_penalty);
+  take(out.repetition_window, repetition_window);
+  take(out.presence_penalty, presence_penalty);
+  take(out.frequency_penalty, frequency_penalty);
   for (const std::string& entry : logit_bias) {
     const auto equals = entry.find('=');
     TokenId id = 0;
@@ -74,7 +76,18 @@ SamplingParams SamplingOptions::parse() const {
     SPW_CHECK(ok, kInvalidArgument, "--logit-bias is '{}'; give ID=BIAS, e.g. 42=-5", entry);
     out.logit_bias.emplace_back(id, bias);
   }
+  validate(out, std::numeric_limits<TokenId>::max());
   return out;
+}
+
+uint64_t SamplingOptions::choose_seed() const {
+  // 32 bits: short to type again, and exact in every reader of JSON.
+  if (!seed) return std::random_device()();
+  uint64_t value = 0;
+  SPW_CHECK(parse_whole(*seed, value), kInvalidArgument,
+            "--seed is '{}'; give a whole number from 0 to {}", *seed,
+            std::numeric_limits<uint64_t>::max());
+  return value;
 }
 
 }  // namespace spillway

@@ -2,6 +2,8 @@
 // The sampling flags of run and chat.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,13 +16,26 @@ class App;
 namespace spillway {
 
 struct SamplingOptions {
-  SamplingParams params;
+  // As given; what was not is the command's default, or what the model suggests.
+  std::optional<float> temperature;
+  std::optional<int> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<int> repetition_window;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
   std::vector<std::string> logit_bias;  // "ID=BIAS"
+  std::optional<std::string> seed;
   std::vector<std::string> stop;
 
-  void add_to(CLI::App& command);
-  // Throws kInvalidArgument for a logit bias that is not ID=BIAS.
-  SamplingParams parse() const;
+  // `defaults` are for --help.
+  void add_to(CLI::App& command, const SamplingParams& defaults);
+  // `defaults` with what was given in their place; the seed stays. Throws kInvalidArgument for what
+  // is not sound by itself.
+  SamplingParams over(SamplingParams defaults) const;
+  // The given one, or one that is drawn. Throws kInvalidArgument for what is no seed.
+  uint64_t choose_seed() const;
 };
 
 }  // namespace spillway

@@ -29,7 +29,7 @@ void SessionOptions::add_device_to(CLI::App& command) {
                      "most GPU memory to use, such as 16GiB (default: what is free)");
   command
       .add_option(
-          "--threads", threads,
+          "-t,--threads", threads,
           "CPU threads, 0 = all that this process may use; or the processors to run on: 0-7,16")
       ->capture_default_str();
 }
@@ -43,7 +43,9 @@ void SessionOptions::add_loading_to(CLI::App& command) {
 }
 
 void SessionOptions::add_to(CLI::App& command, bool several_plans) {
-  command.add_option("MODEL", model, "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
+  command
+      .add_option("-m,--model,MODEL", model,
+                  "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
       ->required();
   add_device_to(command);
   command.add_flag("--deterministic", deterministic,

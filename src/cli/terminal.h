@@ -9,6 +9,7 @@
 
 namespace spillway {
 
+bool stdin_is_terminal();
 bool stdout_is_terminal();
 bool stderr_is_terminal();
 

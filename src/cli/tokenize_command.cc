@@ -45,14 +45,14 @@ void add_tokenize_command(CLI::App& app) {
   auto* command = app.add_subcommand("tokenize", "the token ids of a text");
   auto options = std::make_shared<TokenizeOptions>();
   command
-      ->add_option("MODEL", options->model,
+      ->add_option("-m,--model,MODEL", options->model,
                    "a model, a vocabulary-only GGUF, or a folder with tokenizer.json")
       ->required();
   options->input.add_to(*command, false);
   command->add_flag("--parse-special", options->parse_special,
                     "control tokens spelled out in the text are found");
   command->add_flag("--json", options->json, "{\"ids\": [...]}");
-  command->footer("  spillway tokenize smollm2 -p 'Hello world'");
+  command->footer("  spillway tokenize smollm2 'Hello world'");
   command->final_callback([options] { throw CLI::RuntimeError(tokenize(*options)); });
 }
 

@@ -85,6 +85,7 @@ std::unique_ptr<LoadedModel> describe_for_loading(const Device& device,
     const ModelFiles files = open_model(reference);
     loaded->model = describe_model(files);
     load_tokenizer(files, *loaded);
+    loaded->sampling = suggested_sampling(files.metadata);
     loaded->paths = files.paths;
   }
   prepare_weights(device, loaded->model, options);

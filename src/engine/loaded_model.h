@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "engine/suggested_sampling.h"
 #include "kv/kv_cache.h"
 #include "memory/weight_load_options.h"
 #include "model/model.h"
@@ -23,6 +24,7 @@ struct LoadedModel {
   Model model;
   std::optional<Tokenizer> tokenizer;
   std::string no_tokenizer_reason;  // why, when there is none: ids in and ids out still work
+  SuggestedSampling sampling;       // by its makers, where they say something
   std::vector<std::filesystem::path> paths;  // of the model's files; none for dummy weights
   ModelWeights weights;
 

@@ -38,6 +38,8 @@ void validate(const SamplingParams& params, int64_t vocab_size) {
   check_finite("presence penalty", params.presence_penalty, -100, 100);
   check_finite("frequency penalty", params.frequency_penalty, -100, 100);
   SPW_CHECK(params.top_k >= 0, kInvalidArgument, "top-k is {}; give 0 (all) or more", params.top_k);
+  SPW_CHECK(params.repetition_window >= 0, kInvalidArgument,
+            "repetition window is {}; give 0 (all tokens) or more", params.repetition_window);
   SPW_CHECK(params.logprobs >= -1 && params.logprobs <= 100, kInvalidArgument,
             "logprobs is {}; give 0 to 100", params.logprobs);
   for (const auto& [id, bias] : params.logit_bias) {
@@ -89,9 +91,18 @@ Logprobs compute_logprobs(std::span<const float> logits, TokenId chosen, int top
 
 Sampler::Sampler(SamplingParams params, std::span<const TokenId> prompt)
     : params_(std::move(params)) {
-  if (params_.repetition_penalty != 1) {
-    for (const TokenId id : prompt) ++seen_[id];
-  }
+  for (const TokenId id : prompt) see(id);
+}
+
+void Sampler::see(TokenId id) {
+  if (params_.repetition_penalty == 1) return;
+  ++seen_[id];
+  if (params_.repetition_window == 0) return;
+  window_.push_back(id);
+  if (window_.size() <= static_cast<size_t>(params_.repetition_window)) return;
+  const auto oldest = seen_.find(window_.front());
+  if (--oldest->second == 0) seen_.erase(oldest);
+  window_.pop_front();
 }
 
 void Sampler::collect_adjustments() {
@@ -208,7 +219,7 @@ SampleRow Sampler::sample_row(int64_t position) {
 
 TokenId Sampler::accept(int32_t drawn) {
   if (drawn < 0) throw UnusableLogits("the model's logits are not numbers");
-  if (params_.repetition_penalty != 1) ++seen_[drawn];
+  see(drawn);
   ++answered_[drawn];
   return drawn;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -24,9 +25,10 @@ struct SamplingParams {
   float min_p = 0;        // drop tokens below this share of the most likely one's probability
   float repetition_penalty =
       1;  // divides positive and multiplies negative logits of tokens in prompt and answer
+  int repetition_window = 0;    // ... of the last so many of them; 0 = all
   float presence_penalty = 0;   // taken off tokens in the answer, once
   float frequency_penalty = 0;  // ... and once for each time they occur
-  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<std::pair<TokenId, float>> logit_bias = {};
   uint64_t seed = 0;
   int logprobs = -1;  // -1: none; 0: of the chosen token; n: also of the n most likely
 };
@@ -75,12 +77,14 @@ class Sampler {
   }
 
  private:
+  void see(TokenId id);
   void collect_adjustments();
   void adjust(std::span<const float> logits);
   TokenId draw(int64_t position);
 
   SamplingParams params_;
-  std::unordered_map<TokenId, int> seen_;      // in prompt and answer
+  std::unordered_map<TokenId, int> seen_;      // in the window's part of prompt and answer
+  std::deque<TokenId> window_;                 // these in order, where a window is asked for
   std::unordered_map<TokenId, int> answered_;  // in the answer
   std::vector<LogitAdjustment> adjustments_;
   std::vector<float> logits_;

@@ -78,6 +78,39 @@ TEST(SamplerTest, CutsByTopKTopPAndMinP) {
   EXPECT_EQ(reachable(params, kLogits), (std::set<TokenId>{1}));
 }
 
+TEST(SamplerTest, TopPIsAShareOfWhatTopKLeft) {
+  SamplingParams params;
+  params.temperature = 1;
+  params.top_k = 2;
+  params.top_p = 0.5F;  // of tokens 1 and 3 alone: half each. Of all tokens each has 0.41.
+  EXPECT_EQ(reachable(params, kLogits), (std::set<TokenId>{1}));
+}
+
+TEST(SamplerTest, TemperatureComesBeforeTheCuts) {
+  SamplingParams params;
+  params.min_p = 0.3F;  // token 2 has e^-1 = 0.37 of the top at temperature 1, 0.14 at 0.5
+  params.temperature = 1;
+  EXPECT_EQ(reachable(params, kLogits), (std::set<TokenId>{1, 2, 3}));
+  params.temperature = 0.5F;
+  EXPECT_EQ(reachable(params, kLogits), (std::set<TokenId>{1, 3}));
+}
+
+TEST(SamplerTest, ARepetitionWindowForgetsWhatIsOlder) {
+  SamplingParams params;
+  params.repetition_penalty = 2;
+  params.repetition_window = 2;
+  const std::vector<TokenId> prompt{1, 3, 4};  // 1 is out of the window
+  Sampler sampler(params, prompt);
+  // 3 and 4 count; then 4 and 1; then 1 and 3; then 3 and 2, with 1 free again.
+  std::vector<TokenId> ids;
+  for (int i = 0; i < 4; ++i) ids.push_back(sampler.sample(kLogits, i, nullptr));
+  EXPECT_EQ(ids, (std::vector<TokenId>{1, 3, 2, 1}));
+
+  params.repetition_window = 0;
+  Sampler all(params, prompt);
+  EXPECT_EQ(all.sample(kLogits, 0, nullptr), 2);
+}
+
 TEST(SamplerTest, BiasAndPenaltiesMoveTheChoice) {
   SamplingParams params;
   params.logit_bias = {{4, 100.0F}, {1, -100.0F}};
@@ -153,6 +186,7 @@ TEST(SamplerTest, RefusesParametersThatMakeNoSense) {
   refuses([](auto& p) { p.min_p = -0.1F; });
   refuses([](auto& p) { p.top_k = -5; });
   refuses([](auto& p) { p.repetition_penalty = 0; });
+  refuses([](auto& p) { p.repetition_window = -1; });
   refuses([](auto& p) { p.logprobs = 100'000; });
   refuses([](auto& p) { p.logit_bias = {{100, 1.0F}}; });
   refuses([](auto& p) { p.logit_bias = {{1, INFINITY}}; });

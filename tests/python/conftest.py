@@ -139,8 +139,9 @@ def spillway():
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
-    """The results of tests do not depend on what was measured on this machine before."""
+    """The results of tests do not depend on what was measured on this machine, or typed into chats, before."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="session")

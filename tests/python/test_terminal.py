@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import termios
@@ -19,10 +20,14 @@ import tiny_llama
 from conftest import wait_for_handlers
 
 CTRL_C, CTRL_D = b"\x03", b"\x04"
-PROMPT = b"\x1b[1m> "
+PROMPT = b"\x1b[1m>\x1b[0m "
 BAR = b"\r\x1b[K"  # how a bar goes away
 TIMEOUT_S = 20
+MARK_PASTES, LEAVE_PASTES = b"\x1b[?2004h", b"\x1b[?2004l"
+PASTE, PASTE_END = b"\x1b[200~", b"\x1b[201~"
+UP, LEFT, HOME, ALT_ENTER = b"\x1b[A", b"\x1b[D", b"\x01", b"\x1b\r"
 MAX_TOKENS = 50000  # of an answer: seconds, and at least as many bytes
+GREEDY = ["--temp", "0", "--repetition-penalty", "1"]
 
 
 class Terminal:
@@ -33,6 +38,7 @@ class Terminal:
         settings = termios.tcgetattr(self.device)
         settings[3] &= ~termios.ECHO
         termios.tcsetattr(self.device, termios.TCSANOW, settings)
+        self.resize(80)
         self.seen = b""
         self.process = None  # who writes to it
 
@@ -67,6 +73,10 @@ class Terminal:
         self.wait_until(lambda: self.seen.find(text, after) >= 0, text)
         return self.seen.find(text, after) + len(text)
 
+    def wait_for_prompt(self, after=0):
+        """As wait_for(), until a chat takes keys. Editing draws the prompt again, but does not ask again for marks around pastes."""
+        return self.wait_for(PROMPT, self.wait_for(MARK_PASTES, after))
+
     def wait_for_more(self, after):
         """Waits until more than `after` bytes are seen."""
         self.wait_until(lambda: len(self.seen) > after, f"more than {after} bytes")
@@ -87,6 +97,7 @@ class Session:
         self.terminals = {id(s): s for s in streams.values() if isinstance(s, Terminal)}.values()
         self.process = subprocess.Popen(
             spillway.command(*arguments), start_new_session=True, preexec_fn=take_terminal,
+            env=os.environ | {"TERM": "xterm", "LC_ALL": "C"},
             **{name: s.device if isinstance(s, Terminal) else s for name, s in streams.items()},
         )  # fmt: skip
         for terminal in self.terminals:
@@ -263,52 +274,226 @@ def test_there_are_no_bars_and_codes_in_a_pipe(terminal, start, tiny_model, tmp_
 # chat
 
 
-def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(terminal, start, long_model):
+@pytest.fixture
+def history(tmp_path, monkeypatch):
+    """Where chats of this test keep what was typed."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "spillway" / "chat_history"
+
+
+@pytest.fixture
+def editing(spillway):
+    version = spillway.run("--version").out
+    if "libedit" in version:
+        pytest.skip(version.strip())
+
+
+@pytest.fixture
+def talk(editing, spillway, terminal, start, tiny_model, history):
+    """talk() is a chat at its first prompt."""
+
+    class Talk:
+        def __init__(self, *options, model=tiny_model):
+            self.screen, self.errors = terminal(), terminal()
+            length = [] if "-n" in options else ["-n", "8"]
+            self.session = start(self.screen, "chat", model, *length, *GREEDY, *options, stderr=self.errors)
+            self.at = self.screen.wait_for_prompt()
+
+        def type(self, *keys):
+            """Types these, one after the other as a person does, and waits for the next prompt."""
+            for key in keys:
+                self.screen.type(key)
+                self.screen.read(0.05)
+            before, self.at = self.at, self.screen.wait_for_prompt(self.at)
+            return self.screen.seen[before : self.at]
+
+        def saved(self, path):
+            """The messages so far."""
+            self.type(f"/save {path}\r".encode())
+            return json.loads(path.read_text())
+
+        def questions(self, path):
+            return [message["content"] for message in self.saved(path) if message["role"] == "user"]
+
+        def leave(self, keys=CTRL_D):
+            self.screen.type(keys)
+            assert self.session.wait() == 0
+
+    return Talk
+
+
+def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(editing, terminal, start, long_model):
     screen = terminal()
-    session = start(screen, "chat", long_model, "--ctx", 4 * MAX_TOKENS, "-n", MAX_TOKENS)
-    at = screen.wait_for(PROMPT)
-    for message in (b"Tell me about the river.\n", b"And the sea?\n"):
+    session = start(screen, "chat", long_model, "--ctx", 4 * MAX_TOKENS, "-n", MAX_TOKENS, *GREEDY)
+    at = screen.wait_for_prompt()
+    for message in (b"Tell me about the river.\r", b"And the sea?\r"):
         screen.type(message)
-        screen.wait_for_more(at + 40)  # more than the codes around a prompt
+        screen.wait_for_more(at + 120)  # more than the message and the codes around a prompt
         screen.type(CTRL_C)
-        before, at = at, screen.wait_for(PROMPT, at)
+        before, at = at, screen.wait_for_prompt(at)
         assert at - before < MAX_TOKENS, "the whole answer came"
+        assert b"[stopped; " in screen.seen[before:at]
     assert session.process.poll() is None
     screen.type(CTRL_D)
     assert session.wait() == 0
 
 
-def test_ctrl_d_ends_the_chat(terminal, start, tiny_model):
-    screen = terminal()
-    session = start(screen, "chat", tiny_model, "-n", "8")
-    at = screen.wait_for(PROMPT)
-    screen.type(b"Hello there\n")
-    screen.wait_for(PROMPT, at)
-    screen.type(CTRL_D)
-    assert session.wait() == 0
+def test_ctrl_d_and_exit_end_the_chat(talk):
+    for keys in (CTRL_D, b"/exit\r", b"/quit\r"):
+        chat = talk()
+        chat.type(b"Hello there\r")
+        chat.leave(keys)
 
 
-def test_a_message_that_is_not_utf8_is_reported_and_the_chat_goes_on(spillway, terminal, start, tiny_model):
-    screen, errors = terminal(), terminal()
-    session = start(screen, "chat", tiny_model, "-n", "8", stderr=errors)
-    at = screen.wait_for(PROMPT)
-    screen.type(b"caf\xff\n")
-    errors.wait_for(b"UTF-8")
-    at = screen.wait_for(PROMPT, at)
-    screen.type(b"Hello there\n")
-    screen.wait_for(PROMPT, at)
-    screen.type(CTRL_D)
-    assert session.wait() == 0
+def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_leaves(talk, tmp_path):
+    chat = talk()
+    assert b"Ctrl-C again leaves" in chat.type(b"this is a mistake", CTRL_C)
+    chat.type(b"Hello there\r")
+    assert chat.questions(tmp_path / "talk.json") == ["Hello there"], "the line is gone"
+    chat.type(CTRL_C)  # again the first: a message was between
+    chat.leave(CTRL_C)
+
+
+def test_a_terminal_is_given_back_as_it_was(talk):
+    for keys in (CTRL_D, CTRL_C):
+        chat = talk()
+        settings = termios.tcgetattr(chat.screen.device)
+        if keys == CTRL_C:
+            chat.type(CTRL_C)
+        chat.leave(keys)
+        now = termios.tcgetattr(chat.screen.device)
+        for mode, name in ((termios.ICANON, "ICANON"), (termios.ISIG, "ISIG")):
+            assert now[3] & mode, name
+        assert settings[3] & termios.ICANON == 0, "while it edits it reads key by key"
+        seen = chat.screen.seen
+        assert seen.rindex(LEAVE_PASTES) > seen.rindex(MARK_PASTES), "pastes are as before"
+
+
+def test_sigterm_at_the_prompt_ends_the_chat(talk):
+    chat = talk()
+    chat.session.process.send_signal(signal.SIGTERM)
+    assert chat.session.wait() == 128 + signal.SIGTERM
+    assert termios.tcgetattr(chat.screen.device)[3] & termios.ICANON
+
+
+def test_a_line_can_be_edited(talk, tmp_path):
+    chat = talk()
+    chat.type(b"Helo there", *[LEFT] * 7, b"l", HOME, b"Oh! ", b"\r")
+    chat.type("grüße 世x".encode(), b"\x7f", LEFT, b"\x7f", "! \r".encode())
+    assert chat.questions(tmp_path / "talk.json") == ["Oh! Hello there", "grüße! 世"]
+
+
+def test_what_was_typed_comes_back_also_in_the_next_chat(talk, history, tmp_path):
+    chat = talk()
+    chat.type(b"Hello there\r")
+    chat.type(b"And the sea?\r")
+    chat.type(UP, UP, b"!\r")
+    chat.leave()
+    assert history.stat().st_mode & 0o777 == 0o600
+    chat = talk()
+    chat.type(UP, UP, b"\r")
+    chat.type(b"\x12", b"there!", b"\r")  # Ctrl-R searches
+    assert chat.questions(tmp_path / "talk.json") == ["And the sea?", "Hello there!"]
+
+
+def test_pasted_lines_are_one_message(talk, tmp_path):
+    chat = talk()
+    chat.type(PASTE + "first\r\nsecond\tline\nthird 世界".encode() + PASTE_END, b" and more", b"\r")
+    chat.type(b"one", ALT_ENTER, b"two\r")
+    assert chat.questions(tmp_path / "talk.json") == ["first\nsecond\tline\nthird 世界 and more", "one\ntwo"]
+    chat.type(UP, UP, UP, b"\r")  # over the save and "one\ntwo"
+    assert chat.questions(tmp_path / "again.json")[-1] == "first\nsecond\tline\nthird 世界 and more"
+
+
+def test_a_pasted_control_character_does_nothing(talk, tmp_path):
+    chat = talk()
+    chat.type(PASTE + b"a\x03b\x04c\x1b[Ad" + PASTE_END, b"\r")
+    assert chat.questions(tmp_path / "talk.json") == ["abc[Ad"]
+
+
+@pytest.mark.parametrize("pasted", [True, False])
+def test_a_line_may_be_longer_than_a_terminal_takes(talk, long_model, tmp_path, pasted):
+    chat = talk("--ctx", "40000", model=long_model)
+    text = "word " * 2000 + "end"
+    chat.screen.type(PASTE if pasted else b"")
+    for start in range(0, len(text), 1000):
+        chat.screen.type(text[start : start + 1000].encode())
+        chat.screen.read(0.1)
+    chat.screen.type((PASTE_END if pasted else b"") + b"\r")
+    chat.at = chat.screen.wait_for_prompt(chat.at)
+    assert chat.questions(tmp_path / "talk.json") == [text]
+
+
+def test_commands_say_what_they_did(talk, tmp_path):
+    chat = talk()
+    assert b"/save FILE" in chat.type(b"/help\r")
+    chat.type(b"Hello there\r")
+    chat.type(b"/clear\r")
+    chat.type(b"/system Be brief.\r")
+    assert b"Be brief." in chat.type(b"/system\r").split(b"\n", 1)[1]
+    chat.type(b"/cler\r")
+    chat.errors.wait_for(b"no command /cler")
+    assert b"//cler" in chat.errors.seen
+    chat.type(b"//cler\r")
+    (tmp_path / "mine").write_text("precious")
+    chat.type(f"/save {tmp_path}/mine\r".encode())
+    chat.errors.wait_for(b"is there already")
+    messages = chat.saved(tmp_path / "talk.json")
+    assert [message["content"] for message in messages[:2]] == ["Be brief.", "/cler"]
+    chat.leave()
+
+
+def test_an_answer_is_followed_by_its_speed_its_end_and_the_context(talk):
+    chat = talk()
+    chat.type(b"Hello there\r")
+    chat.errors.wait_for(b"of 512]")
+    assert b"[cut at -n 8; 8 tokens, " in chat.errors.seen and b" tokens/s; context " in chat.errors.seen
+    chat.leave()
+    chat = talk("-n", "500", "--ctx", "40")
+    chat.type(b"Hello there\r")
+    chat.errors.wait_for(b"context 40 of 40]")
+    assert b"the context of 40 tokens is full" in chat.errors.seen
+    chat.leave()
+    chat = talk(f"--logit-bias={tiny_llama.EOS}=1000")
+    chat.type(b"Hello there\r")
+    chat.errors.wait_for(b"of 512]")
+    assert b"[the answer is empty; 1 token; context " in chat.errors.seen and b"cut" not in chat.errors.seen
+    chat.leave()
+
+
+def test_a_message_that_is_not_utf8_is_reported_and_the_chat_goes_on(spillway, talk, tiny_model):
+    chat = talk()
+    chat.type(b"caf\xff\r")
+    chat.errors.wait_for(b"UTF-8")
+    chat.type(b"Hello there\r")
+    chat.leave()
     # The refused message left no trace in the conversation.
-    assert spillway.run("chat", tiny_model, "-n", "8", stdin="Hello there\n").out.strip().encode() in screen.seen
-    assert len(errors.seen.splitlines()) == 1
+    expected = spillway.run("chat", tiny_model, "-n", "8", *GREEDY, stdin="Hello there\n").out.strip()
+    assert expected.encode() in chat.screen.seen
+    assert len(chat.errors.seen.splitlines()) == 2, "the error, and how fast the answer came"
 
 
-def test_the_name_of_a_model_sends_no_codes_to_the_terminal(terminal, start, tmp_path):
+@pytest.mark.parametrize("piped", ["stdin", "stdout"])
+def test_nothing_but_answers_is_written_where_one_side_is_a_pipe(spillway, terminal, start, tiny_model, piped, tmp_path):
+    expected = spillway.run("chat", tiny_model, "-n", "8", *GREEDY, stdin="Hello there\n").raw_out
+    (tmp_path / "in").write_text("Hello there\n")
+    screen = terminal()
+    with open(tmp_path / "in", "rb") as lines, open(tmp_path / "out", "wb") as answers:
+        streams = {"stdin": {"stdin": lines}, "stdout": {"stdout": answers}}[piped]
+        session = start(screen, "chat", tiny_model, "-n", "8", *GREEDY, **streams)
+        if piped == "stdout":
+            screen.type(b"Hello there\n" + CTRL_D)
+        assert session.wait() == 0
+    written = (tmp_path / "out").read_bytes() if piped == "stdout" else screen.seen.replace(b"\r\n", b"\n")
+    assert written == expected
+    assert piped == "stdin" or screen.seen == b""
+
+
+def test_the_name_of_a_model_sends_no_codes_to_the_terminal(editing, terminal, start, tmp_path):
     model = tiny_llama.write_gguf(tmp_path / "m.gguf", name="evil\x1b[31m\x07name")
     screen = terminal()
     session = start(screen, "chat", model)
-    screen.wait_for(PROMPT)
+    screen.wait_for_prompt()
     screen.type(CTRL_D)
     assert session.wait() == 0
     assert b"\x1b[31m" not in screen.seen and b"\x07" not in screen.seen

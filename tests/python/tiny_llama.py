@@ -59,6 +59,7 @@ class Options:
     embedding_rows: int = VOCABULARY  # fewer than the tokenizer has: they do not belong together
     damage: float | None = None  # NaN or infinity: one value of the final norm becomes this
     factors: dict = dataclasses.field(default_factory=dict)  # of tensors by their Hugging Face names; may be NaN
+    metadata: dict = dataclasses.field(default_factory=dict)  # of the GGUF file, besides its own
     permute: bool = True  # False writes a wrong GGUF: rows of q and k in the folder's order
 
 
@@ -281,7 +282,7 @@ def write_gguf(path, shards=1, **changes):
         if options.permute and ("q_proj" in name or "k_proj" in name):
             rows = interleaved(rows)
         named.append((gguf_name(name), rows))
-    metadata = gguf_metadata(options)
+    metadata = gguf_metadata(options) | options.metadata
     if shards == 1:
         write_gguf_file(path, metadata, named)
         return path

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/answer.h"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
+
+namespace spillway {
+
+bool Answer::is_blank() const { return text.find_first_not_of(" \t\r\n") == text.npos; }
+
+Answer generate(Engine& engine, GenerationRequest request,
+                const std::function<void(const GenerationEvent&)>& show) {
+  Answer answer;
+  const Stopwatch watch;
+  const RequestId id = engine.submit(std::move(request));
+  while (engine.step([&](const GenerationEvent& event) {
+    if (event.token) {
+      if (answer.ids.empty()) answer.first_token_s = watch.seconds();
+      answer.ids.push_back(*event.token);
+    }
+    if (event.logprobs) answer.logprobs.push_back(*event.logprobs);
+    if (event.finish) {
+      answer.finish = *event.finish;
+      answer.error = event.error;
+    }
+    answer.text += event.text;
+    show(event);
+  })) {
+    if (interrupted()) engine.cancel(id);
+  }
+  answer.total_s = watch.seconds();
+  return answer;
+}
+
+std::string describe_speed(const Answer& answer) {
+  const size_t count = answer.ids.size();
+  std::string text = fmt::format("{} token{}", count, count == 1 ? "" : "s");
+  const double decode_s = answer.total_s - answer.first_token_s;
+  if (count > 1 && decode_s > 0)
+    text += fmt::format(", {:.1f} tokens/s", static_cast<double>(count - 1) / decode_s);
+  return text;
+}
+
+std::string describe_cut(const Answer& answer, size_t prompt, int64_t context) {
+  switch (answer.finish) {
+    case FinishReason::kCancelled:
+      return "stopped";
+    case FinishReason::kLength:
+      if (static_cast<int64_t>(prompt + answer.ids.size()) >= context)
+        return fmt::format("cut: the context of {} tokens is full", context);
+      return fmt::format("cut at -n {}", answer.ids.size());
+    case FinishReason::kStop:
+    case FinishReason::kError:
+      break;
+  }
+  return "";
+}
+
+}  // namespace spillway

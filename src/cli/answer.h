@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// One answer of an engine: generated to its end, timed, and described.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace spillway {
+
+struct Answer {
+  std::vector<TokenId> ids;
+  std::string text;
+  std::vector<Logprobs> logprobs;  // where they were asked for
+  FinishReason finish = FinishReason::kStop;
+  std::string error;         // with FinishReason::kError
+  double first_token_s = 0;  // after it was asked for
+  double total_s = 0;
+
+  bool is_blank() const;  // nothing but white space
+};
+
+// Runs the engine until this request ends; an interrupt cancels it. `show` sees every event.
+Answer generate(Engine& engine, GenerationRequest request,
+                const std::function<void(const GenerationEvent&)>& show);
+
+// "20 tokens, 61.3 tokens/s"; one token has no speed.
+std::string describe_speed(const Answer& answer);
+// Why it ended, where that was not its end: "cut at -n 128"; else empty. `context` is how many
+// tokens there was room for, `prompt` how many of them the prompt took.
+std::string describe_cut(const Answer& answer, size_t prompt, int64_t context);
+
+}  // namespace spillway

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The line editor of a program built without libedit: what the terminal itself can do.
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+
+#include "cli/interrupt.h"
+#include "cli/line_editor.h"
+#include "cli/terminal.h"
+
+namespace spillway {
+
+struct LineEditor::State {
+  std::string input;
+};
+
+LineEditor::LineEditor(const std::vector<std::string>& /*history*/)
+    : state_(std::make_unique<State>()) {}
+LineEditor::~LineEditor() = default;
+
+TypedText LineEditor::read() {
+  print_now("\x1b[1m>\x1b[0m ");
+  std::string& input = state_->input;
+  while (true) {
+    const size_t end = input.find('\n');
+    if (end != input.npos) {
+      TypedText typed{TypedEnd::kEntered, input.substr(0, end), end == 0};
+      input.erase(0, end + 1);
+      return typed;
+    }
+    char bytes[4096];
+    const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
+    if (count > 0) {
+      input.append(bytes, static_cast<size_t>(count));
+    } else if (count == 0) {
+      // Ctrl-D: the end, or of a line that has begun nothing more than its end.
+      if (input.empty()) return {};
+      input += '\n';
+    } else if (errno != EINTR) {
+      return {};
+    } else if (interrupted()) {
+      if (interrupt_exit_code() != 128 + SIGINT) return {};
+      clear_interrupt();
+      print_now("\n");
+      // The terminal has forgotten what was typed, and does not say whether there was something.
+      input.clear();
+      return {TypedEnd::kCleared, "", true};
+    }
+  }
+}
+
+void LineEditor::remember(const std::string& /*text*/) {}
+
+std::string_view LineEditor::shortcomings() {
+  return "built without libedit: no line editing and history, lines of at most 4095 bytes";
+}
+
+}  // namespace spillway

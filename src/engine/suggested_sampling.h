@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a model's makers want it sampled, where its files say so.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "storage/metadata.h"
+
+namespace spillway {
+
+struct SuggestedSampling {
+  std::optional<float> temperature;  // 0: the most likely token
+  std::optional<int> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<int> repetition_window;
+  // What the files say that makes no sense: a line each, for a warning.
+  std::vector<std::string> ignored;
+
+  void apply_to(SamplingParams& params) const;
+};
+
+// generation_config.json of a Hugging Face folder, or general.sampling.* of a GGUF file. Never
+// throws for what is in the files: an odd suggestion is no reason not to run a model.
+SuggestedSampling suggested_sampling(const Metadata& metadata);
+
+}  // namespace spillway
