@@ -54,6 +54,7 @@ int parse_and_run(int argc, char** argv) {
   spillway::add_profile_command(app);
   spillway::add_tokenize_command(app);
   spillway::add_convert_command(app);
+  spillway::add_list_command(app);
   spillway::add_logits_command(app);
   try {
     app.parse(argc, argv);
