@@ -17,17 +17,6 @@ namespace {
 
 constexpr std::array<const Family*, 2> kFamilies{&kLlamaFamily, &kOptFamily};
 
-const Family& family_of(const ModelFiles& files) {
-  for (const Family* family : kFamilies) {
-    if (family->matches(files)) return *family;
-  }
-  const char* key =
-      files.format == ModelFiles::Format::kGguf ? "general.architecture" : "model_type";
-  fail(ErrorCode::kUnsupported,
-       "{}: {} is '{}', which is not supported; llama, mistral and opt are", files.name, key,
-       printable(read_string_or(files.metadata, key, "missing")));
-}
-
 // Checkpoints of the bare network lack the leading "model." that those of the language model have.
 const TensorInfo* find_tensor(const ModelFiles& files, const std::string& name) {
   if (const TensorInfo* tensor = files.find(name)) return tensor;
@@ -52,6 +41,17 @@ BoundWeight bind(const ModelFiles& files, const std::string& name, const WeightS
 }
 
 }  // namespace
+
+const Family& family_of(const ModelFiles& files) {
+  for (const Family* family : kFamilies) {
+    if (family->matches(files)) return *family;
+  }
+  const char* key =
+      files.format == ModelFiles::Format::kGguf ? "general.architecture" : "model_type";
+  fail(ErrorCode::kUnsupported,
+       "{}: {} is '{}', which is not supported; llama, mistral and opt are", files.name, key,
+       printable(read_string_or(files.metadata, key, "missing")));
+}
 
 int64_t Model::weight_bytes() const {
   int64_t total = 0;
