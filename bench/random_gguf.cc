@@ -63,7 +63,7 @@ ModelSpec make_spec(const Options& options) {
 }
 
 void write(const Options& options) {
-  const auto mix = try_type_mix(options.type);
+  const auto mix = try_random_mix(options.type);
   SPW_CHECK(mix.has_value(), kInvalidArgument,
             "no type '{}'; give f32, f16, bf16, q4_0, ..., q6_k, q4_k_m or q5_k_m", options.type);
   const ModelSpec spec = make_spec(options);

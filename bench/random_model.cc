@@ -14,36 +14,11 @@
 
 #include "base/error.h"
 #include "model/family.h"
+#include "storage/type_mix.h"
 #include "tensor/random_fill.h"
 
 namespace spillway {
 namespace {
-
-// llama.cpp's "M" mixes spend bits where errors hurt most: the first and the last eighth of the
-// layers, and every third layer between.
-bool deserves_more_bits(int layer, int layers) {
-  const int eighth = layers / 8;
-  return layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
-}
-
-// For rows that are no whole number of 256-element blocks.
-DType small_block_type(DType type) {
-  switch (type) {
-    case DType::kQ2_K:
-    case DType::kQ3_K:
-      return DType::kQ4_0;
-    case DType::kQ4_K:
-      return DType::kQ5_0;
-    case DType::kQ5_K:
-      return DType::kQ5_1;
-    case DType::kQ6_K:
-      return DType::kQ8_0;
-    default:
-      return type;
-  }
-}
-
-bool fits(DType type, int64_t columns) { return columns % dtype_info(type).block_elements == 0; }
 
 constexpr int kSpecialPieces = 3, kBytePieces = 256;
 
@@ -163,7 +138,7 @@ void fill_ones(std::span<std::byte> out) {
 
 }  // namespace
 
-DType TypeMix::of(const WeightSlot& slot, const ModelSpec& spec) const {
+DType RandomMix::of(const WeightSlot& slot, const ModelSpec& spec) const {
   if (slot.is_vector()) return DType::kF32;
   DType type = main;
   if (more_bits_for_some) {
@@ -174,20 +149,16 @@ DType TypeMix::of(const WeightSlot& slot, const ModelSpec& spec) const {
       type = DType::kQ6_K;
     }
   }
-  if (!fits(type, slot.cols)) type = small_block_type(type);
-  return fits(type, slot.cols) ? type : DType::kF16;
+  return type_that_fits(type, slot.cols);
 }
 
-std::optional<TypeMix> try_type_mix(std::string_view name) {
-  if (const auto type = try_dtype_from_name(name)) return TypeMix{*type, false};
-  if (name.size() == 6 && (name.ends_with("_m") || name.ends_with("_M"))) {
-    const auto type = try_dtype_from_name(name.substr(0, 4));
-    if (type == DType::kQ4_K || type == DType::kQ5_K) return TypeMix{*type, true};
-  }
+std::optional<RandomMix> try_random_mix(std::string_view name) {
+  if (const auto type = try_dtype_from_name(name)) return RandomMix{*type, false};
+  if (const auto mix = try_type_mix(name)) return RandomMix{mix->main, mix->more_bits_for_some};
   return std::nullopt;
 }
 
-GgufWriter random_model(const ModelSpec& spec, const TypeMix& mix,
+GgufWriter random_model(const ModelSpec& spec, const RandomMix& mix,
                         std::function<void(uint64_t done, uint64_t total)> progress) {
   SPW_CHECK(spec.family == "llama", kUnsupported,
             "{} is of the family '{}'; only llama has a GGUF form here", spec.name, spec.family);

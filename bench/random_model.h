@@ -17,7 +17,7 @@ namespace spillway {
 
 // Which type each matrix is stored in. "q4_0" is all Q4_0; "q4_k_m" and "q5_k_m" give some matrices
 // more bits, the way files of that name are made by llama.cpp.
-struct TypeMix {
+struct RandomMix {
   DType main = DType::kF16;
   bool more_bits_for_some = false;
 
@@ -26,13 +26,13 @@ struct TypeMix {
   DType of(const WeightSlot& slot, const ModelSpec& spec) const;
 };
 // Any DType, q4_k_m or q5_k_m; case does not matter.
-[[nodiscard]] std::optional<TypeMix> try_type_mix(std::string_view name);
+[[nodiscard]] std::optional<RandomMix> try_random_mix(std::string_view name);
 
 // What to write: weights whose spread keeps activations at the same scale from layer to layer,
 // norms of ones, and a made-up SentencePiece vocabulary of the spec's size. The same arguments give
 // the same bytes. Weights come into being while writing, a few MiB at a time; `progress` is told
 // the bytes done and the total. Throws kUnsupported for families other than llama.
-GgufWriter random_model(const ModelSpec& spec, const TypeMix& mix,
+GgufWriter random_model(const ModelSpec& spec, const RandomMix& mix,
                         std::function<void(uint64_t done, uint64_t total)> progress = {});
 
 }  // namespace spillway

@@ -52,7 +52,7 @@ class RandomModelTest : public testing::TestWithParam<std::string> {};
 TEST_P(RandomModelTest, LoadsAndGivesFiniteLogitsThatFollowTheTokens) {
   const TempFolder folder;
   const auto path = folder / "model.gguf";
-  random_model(tiny_spec(), try_type_mix(GetParam()).value()).write(path);
+  random_model(tiny_spec(), try_random_mix(GetParam()).value()).write(path);
 
   CpuDevice device({.threads = 1});
   const auto loaded = load_model(device, path, {});
@@ -80,10 +80,10 @@ TEST_P(RandomModelTest, LoadsAndGivesFiniteLogitsThatFollowTheTokens) {
 INSTANTIATE_TEST_SUITE_P(Types, RandomModelTest, testing::ValuesIn(all_types()),
                          [](const auto& test) { return test.param; });
 
-TEST(TypeMixTest, GivesMoreBitsToTheHeadAndToHalfOfTheSensitiveMatrices) {
+TEST(RandomMixTest, GivesMoreBitsToTheHeadAndToHalfOfTheSensitiveMatrices) {
   ModelSpec spec = tiny_spec();
   spec.layers = 22;
-  const TypeMix mix = try_type_mix("Q4_K_M").value();
+  const RandomMix mix = try_random_mix("Q4_K_M").value();
   EXPECT_EQ(mix.of({WeightRole::kHead, -1, 301, 256}, spec), DType::kQ6_K);
   EXPECT_EQ(mix.of({WeightRole::kTokenEmbedding, -1, 301, 256}, spec), DType::kQ4_K);
   std::string rich;
@@ -98,18 +98,18 @@ TEST(TypeMixTest, GivesMoreBitsToTheHeadAndToHalfOfTheSensitiveMatrices) {
   EXPECT_EQ(mix.of({WeightRole::kTokenEmbedding, -1, 301, 256}, spec), DType::kQ6_K);
 }
 
-TEST(TypeMixTest, FallsBackToSmallBlocksWhereRowsAreNotWholeLargeOnes) {
+TEST(RandomMixTest, FallsBackToSmallBlocksWhereRowsAreNotWholeLargeOnes) {
   const ModelSpec spec = tiny_spec();
   const auto type = [&](const char* mix, int64_t columns) {
-    return try_type_mix(mix)->of({WeightRole::kUp, 0, 16, columns}, spec);
+    return try_random_mix(mix)->of({WeightRole::kUp, 0, 16, columns}, spec);
   };
   EXPECT_EQ(type("q4_k", 576), DType::kQ5_0);
   EXPECT_EQ(type("q6_k", 576), DType::kQ8_0);
   EXPECT_EQ(type("q2_k", 576), DType::kQ4_0);
   EXPECT_EQ(type("q4_0", 576), DType::kQ4_0);
   EXPECT_EQ(type("q4_0", 48), DType::kF16);
-  EXPECT_FALSE(try_type_mix("q6_k_m").has_value());
-  EXPECT_FALSE(try_type_mix("q9").has_value());
+  EXPECT_FALSE(try_random_mix("q6_k_m").has_value());
+  EXPECT_FALSE(try_random_mix("q9").has_value());
 }
 
 TEST(RandomModelFileTest, WritesTheSameBytesInOneGoAndInParts) {

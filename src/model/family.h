@@ -19,10 +19,17 @@ struct Family {
   ModelSpec (*read_spec)(const ModelFiles& files);
   // The names of this family's weights in these files.
   std::span<const WeightName> (*names)(const ModelFiles& files);
+  // GGUF's keys for a spec, so that read_spec() finds it again; its names are names(ModelFiles{}).
+  void (*write_gguf_keys)(const ModelSpec& spec, Metadata& keys);
+  // What other programs make of such a file; empty where they read it.
+  const char* gguf_caveat;
 };
 
+// By architecture name. Throws kUnsupported for an unknown one.
+const Family& family_of(const ModelFiles& files);
+
 extern const Family kLlamaFamily;  // Llama 1, 2, 3, Mistral, SmolLM2: GGUF and Hugging Face
-extern const Family kOptFamily;    // OPT: Hugging Face
+extern const Family kOptFamily;    // OPT: Hugging Face, and GGUF files of our own making
 
 // All of them, in the order in which files are tried.
 std::span<const Family* const> families();

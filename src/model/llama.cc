@@ -247,8 +247,33 @@ std::span<const WeightName> names(const ModelFiles& files) {
   return kHuggingFaceNames;
 }
 
+// Scaling as a factor where it is the same for all frequencies; else it is a tensor of divisors.
+void write_gguf_keys(const ModelSpec& spec, Metadata& keys) {
+  const auto size = [&](const char* key, int64_t value) { keys.add(key, value); };
+  const auto number = [&](const char* key, double value) {
+    keys.add(key, double{static_cast<float>(value)});
+  };
+  size("llama.vocab_size", spec.vocab_size);
+  size("llama.context_length", spec.max_context);
+  size("llama.embedding_length", spec.hidden);
+  size("llama.block_count", spec.layers);
+  size("llama.feed_forward_length", spec.ffn);
+  size("llama.attention.head_count", spec.heads);
+  size("llama.attention.head_count_kv", spec.kv_heads);
+  size("llama.attention.key_length", spec.head_dim);
+  size("llama.attention.value_length", spec.head_dim);
+  if (spec.sliding_window != 0) size("llama.attention.sliding_window", spec.sliding_window);
+  number("llama.attention.layer_norm_rms_epsilon", double{spec.norm_eps});
+  size("llama.rope.dimension_count", spec.rope.dims);
+  number("llama.rope.freq_base", spec.rope.theta);
+  if (rope_scaling_kind(spec.rope) == RopeScalingKind::kLinear) {
+    keys.add("llama.rope.scaling.type", std::string("linear"));
+    number("llama.rope.scaling.factor", double{rope_divisors(spec.rope).front()});
+  }
+}
+
 }  // namespace
 
-const Family kLlamaFamily{matches, read_spec, names};
+const Family kLlamaFamily{matches, read_spec, names, write_gguf_keys, ""};
 
 }  // namespace spillway

@@ -18,16 +18,6 @@
 namespace spillway {
 namespace {
 
-const Family& family_of(const ModelFiles& files) {
-  for (const Family* family : families()) {
-    if (family->matches(files)) return *family;
-  }
-  const char* key =
-      files.format == ModelFiles::Format::kGguf ? "general.architecture" : "model_type";
-  fail(ErrorCode::kUnsupported,
-       "{}: {} is '{}', which is not supported; llama, mistral and opt are", files.name, key,
-       printable(read_string_or(files.metadata, key, "missing")));
-}
 
 // Checkpoints of the bare network lack the leading "model." that those of the language model have.
 // nullptr where there is neither; throws for one that cannot be used.
@@ -95,6 +85,17 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 std::span<const Family* const> families() {
   static constexpr std::array<const Family*, 2> kFamilies{&kLlamaFamily, &kOptFamily};
   return kFamilies;
+}
+
+const Family& family_of(const ModelFiles& files) {
+  for (const Family* family : families()) {
+    if (family->matches(files)) return *family;
+  }
+  const char* key =
+      files.format == ModelFiles::Format::kGguf ? "general.architecture" : "model_type";
+  fail(ErrorCode::kUnsupported,
+       "{}: {} is '{}', which is not supported; llama, mistral and opt are", files.name, key,
+       printable(read_string_or(files.metadata, key, "missing")));
 }
 
 int64_t Model::weight_bytes() const {

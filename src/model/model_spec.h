@@ -78,6 +78,15 @@ void validate(const ModelSpec& spec, const std::string& where);
 // 1 / theta^(2i / dims) for each rotated pair.
 std::vector<double> base_inverse_frequencies(const RopeSpec& rope);
 
+// By what each of the plain frequencies was divided.
+std::vector<float> rope_divisors(const RopeSpec& rope);
+enum class RopeScalingKind : uint8_t {
+  kNone,
+  kLinear,  // all divisors are the same
+  kUneven,  // Llama 3's
+};
+RopeScalingKind rope_scaling_kind(const RopeSpec& rope);
+
 // Llama 3's scaling: long wavelengths are stretched by `factor`, short ones kept, those between
 // blended.
 struct Llama3RopeScaling {

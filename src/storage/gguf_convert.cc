@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/gguf_convert.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -11,14 +13,13 @@
 #include "base/error.h"
 #include "storage/file.h"
 #include "tensor/dequantize.h"
+#include "tensor/quantize_blocks.h"
 
 namespace spillway {
 namespace {
 
 constexpr std::string_view kFileType = "general.file_type";
-
-// llama.cpp's numbers for a file whose matrices are of one type.
-uint32_t file_type_of(DType type) { return type == DType::kF32 ? 0 : type == DType::kF16 ? 1 : 32; }
+constexpr std::string_view kQuantizationVersion = "general.quantization_version";
 
 template <class T>
 NumberType narrowest(T value) {
@@ -26,26 +27,116 @@ NumberType narrowest(T value) {
   return std::in_range<uint32_t>(value) ? NumberType::kU32 : NumberType::kU64;
 }
 
-// Bytes [offset, offset + out.size()) of the tensor in `type`; both are whole blocks of it.
-void fill_converted(const TensorInfo& tensor, const File& file, DType type, uint64_t offset,
-                    std::span<std::byte> out) {
-  const auto element_bytes = static_cast<uint64_t>(row_bytes(type, 1));
-  const auto first = static_cast<int64_t>(offset / element_bytes);
-  const auto count = static_cast<int64_t>(out.size() / element_bytes);
-  std::vector<std::byte> stored(static_cast<size_t>(row_bytes(tensor.dtype, count)));
-  file.read_exact(tensor.extent.offset + static_cast<uint64_t>(row_bytes(tensor.dtype, first)),
-                  stored);
-  std::vector<float> values(static_cast<size_t>(count));
-  dequantize_reference(tensor.dtype, stored.data(), values.data(), count);
-  quantize_reference(type, values.data(), out.data(), count);
-  if (type == DType::kF32) return;
-  std::vector<float> back(values.size());
-  dequantize_reference(type, out.data(), back.data(), count);
-  for (size_t i = 0; i < values.size(); ++i) {
-    SPW_CHECK(std::isfinite(back[i]) || !std::isfinite(values[i]), kInvalidArgument,
-              "{} has the value {}, which {} does not reach; convert to F32", tensor.name,
-              values[i], dtype_name(type));
+// Elements [first, first + count) of the new tensor, in the type they are stored in.
+void read_stored(const ConvertTensor& tensor, const File& file, int64_t first, int64_t count,
+                 std::byte* out) {
+  const auto read = [&](int64_t from, int64_t elements, std::byte* to) {
+    const auto bytes = static_cast<size_t>(row_bytes(tensor.dtype, elements));
+    file.read_exact(tensor.extent.offset + static_cast<uint64_t>(row_bytes(tensor.dtype, from)),
+                    std::span(to, bytes));
+  };
+  if (tensor.interleaved_rows == 0) return read(first, count, out);
+  const int64_t head = tensor.interleaved_rows;
+  const int64_t columns = tensor.shape.size() > 1 ? tensor.shape.back() : 1;
+  while (count > 0) {
+    const int64_t row = first / columns, column = first % columns, place = row % head;
+    const int64_t from = row - place + place % 2 * (head / 2) + place / 2;
+    const int64_t elements = std::min(count, columns - column);
+    read(from * columns + column, elements, out);
+    out += row_bytes(tensor.dtype, elements);
+    first += elements;
+    count -= elements;
   }
+}
+
+// All types' blocks are whole in it.
+constexpr int64_t kPieceElements = 4096;
+
+void convert_piece(const ConvertTensor& tensor, const std::byte* stored, DType type, std::byte* out,
+                   int64_t count) {
+  float values[kPieceElements];
+  dequantize_reference(tensor.dtype, stored, values, count);
+  if (quantize_blocks(type, values, out, count)) return;
+  const float* peak = std::max_element(values, values + count, [](float a, float b) {
+    return !std::isnan(a) && (std::isnan(b) || std::fabs(a) < std::fabs(b));
+  });
+  fail(ErrorCode::kInvalidArgument,
+       "{} has the value {}, which {} does not reach; convert to F32 or BF16", tensor.name, *peak,
+       dtype_name(type));
+}
+
+// Bytes [offset, offset + out.size()) of the tensor in `type`: whole pieces of 256 elements but for
+// the end.
+void fill_converted(const ConvertTensor& tensor, const File& file, DType type, uint64_t offset,
+                    std::span<std::byte> out, ThreadPool* pool) {
+  const DTypeInfo& info = dtype_info(type);
+  const auto elements_in = [&](uint64_t bytes) {
+    return static_cast<int64_t>(bytes) / info.block_bytes * info.block_elements;
+  };
+  const int64_t first = elements_in(offset), count = elements_in(out.size());
+  std::vector<std::byte> stored(static_cast<size_t>(row_bytes(tensor.dtype, count)));
+  read_stored(tensor, file, first, count, stored.data());
+  const auto convert = [&](int64_t begin, int64_t end, int /*worker*/) {
+    for (int64_t at = begin; at < end; at += kPieceElements) {
+      convert_piece(tensor, stored.data() + row_bytes(tensor.dtype, at), type,
+                    out.data() + row_bytes(type, at), std::min(kPieceElements, end - at));
+    }
+  };
+  if (pool == nullptr) {
+    convert(0, count, 0);
+  } else {
+    pool->parallel_for(count, kPieceElements, convert);
+  }
+}
+
+bool shares_values(const Metadata& m) {
+  const auto number = [&](const char* key) { return m.try_int(key).value_or(0); };
+  return number("llama.block_count") == 80 &&
+         number("llama.attention.head_count") != number("llama.attention.head_count_kv");
+}
+
+// What becomes of each tensor.
+std::vector<ChosenType> choose_types(const ConvertInput& input, const TypeMix& mix) {
+  std::vector<MixTensor> matrices;
+  for (const ConvertTensor& tensor : input.tensors) {
+    if (!tensor.fixed_type) matrices.push_back({tensor.name, tensor.dtype, tensor.shape.back()});
+  }
+  const auto chosen = choose_types(mix, matrices, shares_values(input.metadata));
+  std::vector<ChosenType> all;
+  size_t next = 0;
+  for (const ConvertTensor& tensor : input.tensors) {
+    all.push_back(tensor.fixed_type ? ChosenType{*tensor.fixed_type, *tensor.fixed_type}
+                                    : chosen[next++]);
+  }
+  return all;
+}
+
+ConvertReport report_of(const ConvertInput& input, const std::vector<ChosenType>& chosen) {
+  ConvertReport report;
+  report.tensors_of.resize(kDTypeCount);
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const ConvertTensor& tensor = input.tensors[i];
+    const auto [type, wanted] = chosen[i];
+    report.bytes_before += static_cast<uint64_t>(row_bytes(tensor.dtype, tensor.elements()));
+    report.bytes += static_cast<uint64_t>(row_bytes(type, tensor.elements()));
+    ++report.tensors_of[static_cast<size_t>(type)];
+    if (type != wanted)
+      report.fallbacks.push_back({tensor.name, wanted, type, tensor.shape.back()});
+    if (is_quantized(tensor.dtype) && is_quantized(type) && tensor.dtype != type)
+      ++report.quantized_again;
+  }
+  return report;
+}
+
+void add_metadata(const ConvertInput& input, const TypeMix& mix, GgufWriter& writer) {
+  Metadata kept(input.metadata.source());
+  for (const std::string_view key : input.metadata.keys()) {
+    if (key != kFileType && key != kQuantizationVersion)
+      kept.add(std::string(key), *input.metadata.find(key));
+  }
+  copy_gguf_metadata(kept, writer);
+  writer.add_u32(kFileType, mix.file_type);
+  if (is_quantized(mix.main)) writer.add_u32(kQuantizationVersion, 2);
 }
 
 }  // namespace
@@ -70,48 +161,64 @@ void copy_gguf_metadata(const Metadata& from, GgufWriter& to) {
   }
 }
 
-void convert_gguf(const ModelFiles& model, DType type, const std::filesystem::path& path,
-                  const ConvertProgress& progress, const std::atomic<bool>* cancel) {
-  SPW_CHECK(model.format == ModelFiles::Format::kGguf, kInvalidArgument,
-            "{} is no GGUF; only those are converted", model.name);
-  SPW_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported,
-            "cannot convert to {}; F32, F16 and BF16 are possible", dtype_name(type));
-  for (const std::filesystem::path& from : model.paths) {
+int64_t ConvertTensor::elements() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+ConvertInput convert_input(const ModelFiles& model) {
+  SPW_CHECK(model.format == ModelFiles::Format::kGguf, kInvalidArgument, "{} is no GGUF",
+            model.name);
+  ConvertInput input{model.name, model.paths, model.metadata, {}};
+  for (const TensorInfo& tensor : model.tensors) {
+    ConvertTensor made{tensor.name, tensor.dtype, tensor.shape, tensor.extent, {}, {}, 0};
+    if (made.shape.empty()) made.shape = {1};
+    if (made.shape.size() == 1) made.fixed_type = made.dtype;
+    input.tensors.push_back(std::move(made));
+  }
+  return input;
+}
+
+ConvertReport convert_gguf(const ConvertInput& input, const TypeMix& mix,
+                           const std::filesystem::path& path, const ConvertOptions& options) {
+  for (const std::filesystem::path& from : input.paths) {
     std::error_code unknown;
     SPW_CHECK(!std::filesystem::equivalent(from, path, unknown), kInvalidArgument,
               "{} would be overwritten by what is made of it; give another name", path.string());
   }
+  const std::vector<ChosenType> chosen = choose_types(input, mix);
+  const ConvertReport report = report_of(input, chosen);
   GgufWriter writer;
-  Metadata kept(model.metadata.source());
-  for (const std::string_view key : model.metadata.keys()) {
-    if (key != kFileType) kept.add(std::string(key), *model.metadata.find(key));
-  }
-  writer.add_u32(kFileType, file_type_of(type));
-  copy_gguf_metadata(kept, writer);
-  std::vector<std::shared_ptr<const File>> files;
-  for (const std::filesystem::path& from : model.paths)
-    files.push_back(std::make_shared<File>(from));
-  uint64_t done = 0, total = 0;
-  for (const TensorInfo& tensor : model.tensors) {
-    const auto file = files.at(static_cast<size_t>(tensor.extent.file));
-    const bool converted = tensor.shape.size() > 1 && tensor.dtype != type;
-    const DType to = converted ? type : tensor.dtype;
-    const std::vector<int64_t> shape =
-        tensor.shape.empty() ? std::vector<int64_t>{1} : tensor.shape;
-    total += static_cast<uint64_t>(row_bytes(to, tensor.elements()));
-    writer.add_tensor(tensor.name, to, shape,
-                      [&tensor, &done, &total, &progress, file, converted, type](
-                          uint64_t offset, std::span<std::byte> out) {
-                        if (converted) {
-                          fill_converted(tensor, *file, type, offset, out);
+  add_metadata(input, mix, writer);
+  std::vector<std::unique_ptr<const File>> files;
+  for (const std::filesystem::path& from : input.paths)
+    files.push_back(std::make_unique<File>(from));
+  uint64_t done = 0;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const ConvertTensor& tensor = input.tensors[i];
+    const DType type = chosen[i].type;
+    if (!tensor.values.empty()) {
+      SPW_ASSERT(type == DType::kF32);
+      writer.add_tensor(tensor.name, type, tensor.shape, std::as_bytes(std::span(tensor.values)));
+      done += tensor.values.size() * sizeof(float);
+      continue;
+    }
+    const File& file = *files.at(static_cast<size_t>(tensor.extent.file));
+    writer.add_tensor(tensor.name, type, tensor.shape,
+                      [&tensor, &file, &done, &report, &options, type](uint64_t offset,
+                                                                       std::span<std::byte> out) {
+                        if (tensor.dtype == type && tensor.interleaved_rows == 0) {
+                          file.read_exact(tensor.extent.offset + offset, out);
                         } else {
-                          file->read_exact(tensor.extent.offset + offset, out);
+                          fill_converted(tensor, file, type, offset, out, options.pool);
                         }
                         done += out.size();
-                        if (progress) progress(done, total);
+                        if (options.progress) options.progress(done, report.bytes);
                       });
   }
-  writer.write(path, cancel);
+  writer.write(path, options.cancel);
+  return report;
 }
 
 }  // namespace spillway

@@ -34,6 +34,9 @@ uint64_t padding(uint64_t bytes, uint64_t alignment) {
   return (alignment - bytes % alignment) % alignment;
 }
 
+// Of 256 elements, which are whole blocks of every type.
+uint64_t whole_bytes(DType type) { return static_cast<uint64_t>(row_bytes(type, 256)); }
+
 }  // namespace
 
 GgufWriter::GgufWriter(uint32_t alignment) : alignment_(alignment) {
@@ -164,9 +167,10 @@ void GgufWriter::write(const std::filesystem::path& path, const std::atomic<bool
   file.write(header());
   std::vector<std::byte> part;
   for (const Tensor& tensor : tensors_) {
+    const uint64_t part_bytes = kFillBytes / whole_bytes(tensor.dtype) * whole_bytes(tensor.dtype);
     for (uint64_t at = 0; at < tensor.bytes; at += part.size()) {
       look_for_cancel();
-      part.resize(std::min<uint64_t>(kFillBytes, tensor.bytes - at));
+      part.resize(std::min<uint64_t>(part_bytes, tensor.bytes - at));
       tensor.fill(at, part);
       file.write(part);
     }

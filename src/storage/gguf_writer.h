@@ -21,7 +21,8 @@ namespace spillway {
 // keys and the like): tests write broken files with it.
 class GgufWriter {
  public:
-  // Called with the next part of a tensor to fill, front to back.
+  // Called with the next part of a tensor to fill, front to back; all but the last are whole
+  // multiples of 256 elements.
   using Fill = std::function<void(uint64_t offset, std::span<std::byte> out)>;
 
   explicit GgufWriter(uint32_t alignment = 32);

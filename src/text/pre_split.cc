@@ -75,6 +75,12 @@ std::optional<PreSplit> try_pre_split_from_gguf_name(std::string_view name) {
   return std::nullopt;
 }
 
+std::string_view gguf_pre_split_name(PreSplit pre_split) {
+  for (const auto& [name, known] : kGgufNames)
+    if (known == pre_split) return name;
+  return {};
+}
+
 PreSplitTraits pre_split_traits(PreSplit pre_split) {
   switch (pre_split) {
     case PreSplit::kLlama3:

@@ -28,6 +28,9 @@ enum class PreSplit {
 // For a value of GGUF's `tokenizer.ggml.pre`; nullopt when the name is not known.
 [[nodiscard]] std::optional<PreSplit> try_pre_split_from_gguf_name(std::string_view name);
 
+// The other way; empty for those that GGUF has no name for.
+std::string_view gguf_pre_split_name(PreSplit pre_split);
+
 // What GGUF leaves unsaid, since it is implied by the name in `tokenizer.ggml.pre`.
 struct PreSplitTraits {
   bool normalize_nfc = false;

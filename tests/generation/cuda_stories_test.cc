@@ -99,7 +99,7 @@ class CudaStoriesTest : public testing::TestWithParam<const char*> {
     const fs::path stored = models_folder() / GetParam();
     if (!fs::exists(stored)) GTEST_SKIP() << "needs " << stored;
     path_ = folder_.path() / "f32.gguf";
-    convert_gguf(open_model(stored), DType::kF32, path_);
+    convert_gguf(convert_input(open_model(stored)), *try_type_mix("F32"), path_);
   }
   Stories on_cpu() const { return {std::make_unique<CpuDevice>(CpuDeviceOptions{}), path_}; }
   Stories on_gpu() const { return {make_cuda_device({}), path_}; }

@@ -21,7 +21,7 @@ import tiny_llama
 from cli_checks import FAILED, TEXT, UNKNOWN_FLAG, WRONG_USAGE, assert_bad_value, has_terminal_codes, logprob, read_logits
 from conftest import end_process
 
-COMMANDS = ["run", "chat", "batch", "inspect", "eval", "bench", "profile", "tokenize", "convert"]
+COMMANDS = ["run", "chat", "batch", "inspect", "eval", "bench", "profile", "tokenize", "convert", "list"]
 ENDLESS = ["-n", "100000", "--ignore-end"]  # takes far longer than any test waits
 SIGNAL_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 

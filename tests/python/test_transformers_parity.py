@@ -208,6 +208,13 @@ def test_agrees_with_transformers(spillway, report, tmp_path, name):
 
     assert spillway.greedy(folder, ids, GREEDY_TOKENS, *exact)[:decided] == tokens[:decided]
 
+    # The same as a GGUF file: other names, another order of rows, norms and biases in F32.
+    converted = tmp_path / "model.gguf"
+    assert spillway.run("convert", folder, converted).code == 0
+    measured = spillway.logits(converted, ids, tmp_path / "converted.f32", *exact)
+    assert numpy.abs(measured - expected).max() < case.tolerance
+    assert spillway.greedy(converted, ids, GREEDY_TOKENS, *exact)[:decided] == tokens[:decided]
+
 
 def test_the_sliding_window_case_tells_a_window_from_none():
     """Guards the tests above: the window changes the reference by more than the tolerance."""

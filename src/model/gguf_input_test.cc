@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/gguf_input.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "model/family.h"
+#include "model/model_spec.h"
+
+namespace spillway {
+namespace {
+
+ModelSpec llama_spec() {
+  ModelSpec spec;
+  spec.family = "llama";
+  spec.vocab_size = 100;
+  spec.hidden = spec.embedding_dim = 64;
+  spec.layers = 3;
+  spec.heads = 4;
+  spec.kv_heads = 2;
+  spec.head_dim = 16;
+  spec.ffn = 96;
+  spec.max_context = 512;
+  spec.norm_eps = 1e-6F;
+  spec.sliding_window = 77;
+  spec.rope.dims = 16;
+  spec.rope.theta = 500000;
+  return spec;
+}
+void set_frequencies(RopeSpec& rope, const std::vector<double>& frequencies) {
+  rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
+}
+
+TEST(GgufInputTest, ScalingOfFrequenciesIsRecognised) {
+  RopeSpec rope = llama_spec().rope;
+  auto frequencies = base_inverse_frequencies(rope);
+  set_frequencies(rope, frequencies);
+  EXPECT_EQ(rope_scaling_kind(rope), RopeScalingKind::kNone);
+  for (double& frequency : frequencies) frequency /= 3;
+  set_frequencies(rope, frequencies);
+  EXPECT_EQ(rope_scaling_kind(rope), RopeScalingKind::kLinear);
+  EXPECT_NEAR(rope_divisors(rope).front(), 3, 1e-6);
+  frequencies = base_inverse_frequencies(rope);
+  apply_llama3_scaling({}, frequencies);
+  set_frequencies(rope, frequencies);
+  EXPECT_EQ(rope_scaling_kind(rope), RopeScalingKind::kUneven);
+  EXPECT_EQ(rope_divisors(rope).front(), 1);
+  EXPECT_NEAR(rope_divisors(rope).back(), 8, 1e-5);
+}
+
+// A file of `keys` alone, with tensors that only the names matter of.
+ModelFiles files_of(const ModelSpec& spec, const Family& family) {
+  ModelFiles files;
+  files.name = "test";
+  files.metadata.add("general.architecture", spec.family);
+  family.write_gguf_keys(spec, files.metadata);
+  for (const WeightSlot& slot : weight_slots(spec)) {
+    TensorInfo tensor;
+    tensor.name = weight_name(family.names(ModelFiles{}), slot);
+    tensor.shape = slot.is_vector() ? std::vector<int64_t>{slot.cols}
+                                    : std::vector<int64_t>{slot.rows, slot.cols};
+    files.tensors.push_back(tensor);
+  }
+  uint64_t at = 0;
+  for (TensorInfo& tensor : files.tensors) {
+    const auto bytes = static_cast<uint64_t>(row_bytes(DType::kF32, tensor.elements()));
+    tensor.extent = {0, at, bytes};
+    at += bytes;
+  }
+  files.finish();
+  return files;
+}
+
+void expect_equal(const ModelSpec& got, const ModelSpec& want) {
+  EXPECT_EQ(got.vocab_size, want.vocab_size);
+  EXPECT_EQ(got.hidden, want.hidden);
+  EXPECT_EQ(got.embedding_dim, want.embedding_dim);
+  EXPECT_EQ(got.layers, want.layers);
+  EXPECT_EQ(got.heads, want.heads);
+  EXPECT_EQ(got.kv_heads, want.kv_heads);
+  EXPECT_EQ(got.head_dim, want.head_dim);
+  EXPECT_EQ(got.ffn, want.ffn);
+  EXPECT_EQ(got.max_context, want.max_context);
+  EXPECT_EQ(got.sliding_window, want.sliding_window);
+  EXPECT_EQ(got.norm, want.norm);
+  EXPECT_EQ(got.norm_place, want.norm_place);
+  EXPECT_EQ(got.norm_eps, want.norm_eps);
+  EXPECT_EQ(got.norm_affine, want.norm_affine);
+  EXPECT_EQ(got.norm_bias, want.norm_bias);
+  EXPECT_EQ(got.final_norm, want.final_norm);
+  EXPECT_EQ(got.position, want.position);
+  EXPECT_EQ(got.position_offset, want.position_offset);
+  EXPECT_EQ(got.activation, want.activation);
+  EXPECT_EQ(got.gated_mlp, want.gated_mlp);
+  EXPECT_EQ(got.qkv_bias, want.qkv_bias);
+  EXPECT_EQ(got.attention_out_bias, want.attention_out_bias);
+  EXPECT_EQ(got.mlp_bias, want.mlp_bias);
+  EXPECT_EQ(got.tied_head, want.tied_head);
+  ASSERT_EQ(got.rope.inverse_frequencies.size(), want.rope.inverse_frequencies.size());
+  for (size_t i = 0; i < want.rope.inverse_frequencies.size(); ++i) {
+    EXPECT_NEAR(got.rope.inverse_frequencies[i] / want.rope.inverse_frequencies[i], 1, 1e-6);
+  }
+}
+
+TEST(GgufInputTest, KeysOfALlamaSayItsSpec) {
+  for (const double factor : {1.0, 4.0}) {
+    for (const bool flag : {false, true}) {
+      ModelSpec spec = llama_spec();
+      auto frequencies = base_inverse_frequencies(spec.rope);
+      for (double& frequency : frequencies) frequency /= factor;
+      set_frequencies(spec.rope, frequencies);
+      spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = spec.tied_head = flag;
+      const ModelFiles files = files_of(spec, kLlamaFamily);
+      expect_equal(kLlamaFamily.read_spec(files), spec);
+    }
+  }
+}
+
+TEST(GgufInputTest, KeysOfAnOptSayItsSpec) {
+  for (const bool flag : {false, true}) {
+    ModelSpec spec;
+    spec.family = "opt";
+    spec.vocab_size = 100;
+    spec.hidden = 64;
+    spec.embedding_dim = flag ? 32 : 64;
+    spec.layers = 2;
+    spec.heads = spec.kv_heads = 4;
+    spec.head_dim = 16;
+    spec.ffn = 96;
+    spec.max_context = 128;
+    spec.norm = NormKind::kLayer;
+    spec.norm_bias = true;
+    spec.norm_place = flag ? NormPlace::kPost : NormPlace::kPre;
+    spec.final_norm = spec.norm_affine = !flag;
+    spec.position = PositionKind::kLearned;
+    spec.position_offset = 2;
+    spec.activation = flag ? ActivationKind::kGelu : ActivationKind::kRelu;
+    spec.gated_mlp = false;
+    spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = spec.tied_head = !flag;
+    const ModelFiles files = files_of(spec, kOptFamily);
+    expect_equal(kOptFamily.read_spec(files), spec);
+    EXPECT_EQ(&family_of(files), &kOptFamily);
+    EXPECT_NE(gguf_caveat(files).find("llama.cpp"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace spillway
