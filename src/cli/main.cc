@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
+#include "cpu/features.h"
 
 namespace {
 
@@ -35,8 +36,13 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(1);
   bool verbose = false;
   app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr");
+  std::string left_out;
+  app.add_option(
+      "--without-cpu-features", left_out,
+      "do as if the processor lacked these instructions: some of " + spillway::cpu_feature_names());
   app.parse_complete_callback([&] {
     if (verbose) spillway::set_log_level(spillway::LogLevel::kInfo);
+    spillway::leave_out_cpu_features(left_out);
   });
   app.footer(
       "spillway COMMAND --help explains a command. Exit codes: 0 done, 1 the work failed, 2 wrong "
