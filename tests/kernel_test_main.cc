@@ -6,24 +6,26 @@
 #include <gtest/gtest.h>
 
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "cpu/features.h"
 #include "cpu/processor.h"
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
+  // Before GoogleTest, whose lists of parameters ask what the processor has.
+  std::vector<char*> others{argv[0]};
   bool only_say = false;
   try {
     for (int i = 1; i < argc; ++i) {
       constexpr std::string_view kWithout = "--without=";
       const std::string_view argument = argv[i];
-      SPW_CHECK(argument.starts_with(kWithout) || argument == "--features", kInvalidArgument,
-                "unknown option {}", argument);
       if (argument == "--features") {
         only_say = true;
-      } else {
+      } else if (argument.starts_with(kWithout)) {
         spillway::leave_out_cpu_features(argument.substr(kWithout.size()));
+      } else {
+        others.push_back(argv[i]);
       }
     }
   } catch (const spillway::Error& error) {
@@ -34,5 +36,8 @@ int main(int argc, char** argv) {
     fmt::print("{}\n", spillway::processor_features());
     return 0;
   }
+  auto count = static_cast<int>(others.size());
+  others.push_back(nullptr);
+  testing::InitGoogleTest(&count, others.data());
   return RUN_ALL_TESTS();
 }

@@ -17,8 +17,8 @@
 #include "base/core_budget.h"
 #include "base/cpu_list.h"
 #include "base/error.h"
+#include "base/kernel_times.h"
 #include "base/numa.h"
-#include "base/run_delay.h"
 
 namespace spillway {
 namespace {
@@ -90,6 +90,8 @@ struct ThreadPool::State {
   int jobs = 0;
   Clock::time_point window_start{};
   std::optional<int64_t> waited_before;
+  std::optional<double> idle_before;
+  std::vector<int> cpus = allowed_cpus();  // that workers may run on
 
   void work(int worker) {
     delays[static_cast<size_t>(worker)] = RunDelay::of_this_thread();
@@ -164,6 +166,12 @@ struct ThreadPool::State {
     return sum;
   }
 
+  // Asked only where it matters: it takes the kernel a while to add up.
+  std::optional<double> try_idle() const {
+    if (budget.active() == static_cast<int>(delays.size())) return {};
+    return try_idle_seconds(cpus);
+  }
+
   // How many workers the next job is for.
   int look_around() {
     if (++jobs < kJobsPerLook) return budget.active();
@@ -177,16 +185,20 @@ struct ThreadPool::State {
       waited_before.reset();
     }
     const std::optional<int64_t> waited = try_waited();
-    // Where much of the time there was no work, it says nothing about work.
-    if (waited && waited_before && time < 5 * kWindow) {
+    const std::optional<double> idle = try_idle();
+    // Who sleeps does not wait for a processor: time without work looks like time undisturbed.
+    if (waited && waited_before) {
+      std::optional<double> idle_s;
+      if (idle && idle_before) idle_s = *idle - *idle_before;
       budget.add_window(std::chrono::duration<double>(time).count(),
-                        static_cast<double>(*waited - *waited_before) * 1e-9);
+                        static_cast<double>(*waited - *waited_before) * 1e-9, idle_s);
       if (budget.active() != active.load(std::memory_order_relaxed)) {
         active.store(budget.active(), std::memory_order_release);
         active.notify_all();
       }
     }
     waited_before = try_waited();
+    idle_before = try_idle();
     window_start = Clock::now();
     return budget.active();
   }
