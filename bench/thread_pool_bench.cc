@@ -14,7 +14,11 @@ namespace {
 
 void empty_fork(benchmark::State& state) {
   ThreadPool pool(static_cast<int>(state.range(0)));
-  for (auto _ : state) pool.run([](int worker) { benchmark::DoNotOptimize(worker); });
+  for (auto _ : state) {
+    pool.parallel_for(2 * pool.threads(), 1, [](int64_t begin, int64_t end, int worker) {
+      benchmark::DoNotOptimize(begin + end + worker);
+    });
+  }
   state.SetItemsProcessed(state.iterations());
 }
 

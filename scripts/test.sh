@@ -120,6 +120,31 @@ test_sanitized() {
   return "$failed"
 }
 
+# The kernels of processors with fewer instructions, where this one can play them: what is left out, one after the other.
+fewer_instructions=(bf16 i8mm,bf16 fp16fml,i8mm,bf16 dotprod,fp16fml,bf16 amx avx512_bf16 avx512 avx512,avx_vnni avx2)
+test_fewer_instructions() {
+  local without features target seen status=0
+  seen=$(build/release/src/cpu/cpu_test --features)
+  echo "this processor: $seen"
+  for without in "${fewer_instructions[@]}"; do
+    features=$(build/release/src/cpu/cpu_test --features "--without=$without") || { status=1; continue; }
+    if grep -qFx "$features" <<<"$seen"; then continue; fi
+    seen+=$'\n'$features
+    echo "without $without: $features"
+    for target in src/cpu/cpu_test tests/parity/parity_test; do
+      timeout --kill-after=10 "$sanitizer_timeout_s" "build/release/$target" "--without=$without" --gtest_brief=1 \
+        "--gtest_output=xml:$PWD/$results/$(basename "$target")-$without.xml" || status=1
+      summary+=("without $without: $(basename "$target")=$results/$(basename "$target")-$without.xml")
+    done
+    if [[ -n $python ]]; then
+      SPILLWAY_BIN=$PWD/build/release/bin/spillway "$python" -m pytest tests/python/test_tuning.py tests/python/test_stories.py -q -rs \
+        -p no:cacheprovider --without-cpu-features "$without" --junitxml "$results/python-$without.xml" || status=1
+      summary+=("without $without: python=$results/python-$without.xml")
+    fi
+  done
+  return "$status"
+}
+
 build_tsan() { build tsan "${tsan_targets[@]}"; }
 test_tsan() {
   local target status=0
@@ -180,6 +205,7 @@ run_all() {
   if stage "build release" build release; then
     stage "test release" test_release
     summary+=("release=$results/release.xml")
+    if ((quick == 0)); then must "test with fewer instructions" test_fewer_instructions; fi
   else
     summary+=(--failed "build release")
   fi

@@ -3,24 +3,38 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <fstream>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/core_budget.h"
 #include "base/cpu_list.h"
 #include "base/error.h"
+#include "base/kernel_times.h"
 #include "base/numa.h"
 
 namespace spillway {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // Long enough to bridge the gap between two ops of one step, short enough to cost nothing when
-// idle.
-constexpr int kSpins = 4000;
+// idle, and little where another thread wants this processor.
+constexpr auto kSpinTime = std::chrono::microseconds(100);
+// Pauses between looks at the clock.
+constexpr int kSpins = 64;
+// Of work, between looks at who had no processor. Long enough that the kernel has shared it out
+// several times.
+constexpr auto kWindow = std::chrono::milliseconds(20);
+// Jobs between looks at the clock.
+constexpr int kJobsPerLook = 16;
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -30,64 +44,187 @@ void pause_cpu() {
 #endif
 }
 
+// Until done() or the time is up.
+template <class Done>
+bool spin_until(Clock::duration time, Done&& done) {
+  if (time == Clock::duration::zero()) return done();
+  for (Clock::time_point end{};;) {
+    for (int i = 0; i < kSpins; ++i) {
+      if (done()) return true;
+      pause_cpu();
+    }
+    const Clock::time_point now = Clock::now();
+    if (end == Clock::time_point{}) end = now + time;
+    if (now >= end) return done();
+  }
+}
+
 }  // namespace
 
 struct ThreadPool::State {
-  int spins = kSpins;
-  std::atomic<uint32_t> generation{0};  // bumped to start a job
-  std::atomic<int> pending{0};          // workers that have not finished the current job
+  explicit State(int threads) : shares(threads), budget(threads), delays(threads) {}
+
+  WorkShares shares;
+  // Of the job at hand. Written before its shares are dealt, read after a piece was taken: while
+  // one is being computed none of these changes.
+  std::atomic<Job> job{nullptr};
+  std::atomic<void*> context{nullptr};
+  std::atomic<uint32_t> units{0};
+  alignas(64) std::atomic<uint32_t> finished{0};  // units
+
+  alignas(64) std::atomic<uint32_t> generation{0};  // bumped to start a job
+  std::atomic<int> active{0};                       // workers that look for jobs
   std::atomic<bool> stop{false};
-  Job job = nullptr;
-  void* context = nullptr;
-  std::vector<std::exception_ptr> errors;
+  Clock::duration spin_time = kSpinTime;
   std::vector<std::thread> workers;
 
+  std::mutex error_mutex;
+  std::exception_ptr error;  // of the first piece that threw
+  int64_t error_at = 0;
+
+  // Who had no processor; the caller's, but for the first line.
+  CoreBudget budget;
+  std::vector<RunDelay> delays;  // each set by its worker before `started`
+  std::atomic<int> started{1};
+  std::thread::id caller;
+  int jobs = 0;
+  Clock::time_point window_start{};
+  std::optional<int64_t> waited_before;
+  std::optional<double> idle_before;
+  std::vector<int> cpus = allowed_cpus();  // that workers may run on
+
   void work(int worker) {
-    uint32_t seen = 0;
-    for (;;) {
-      uint32_t now = generation.load(std::memory_order_acquire);
-      for (int spin = 0; now == seen && spin < spins; ++spin) {
-        pause_cpu();
-        now = generation.load(std::memory_order_acquire);
+    delays[static_cast<size_t>(worker)] = RunDelay::of_this_thread();
+    started.fetch_add(1, std::memory_order_release);
+    for (uint32_t seen = 0;;) {
+      const int now_active = active.load(std::memory_order_acquire);
+      if (worker >= now_active && !stop.load(std::memory_order_acquire)) {
+        active.wait(now_active, std::memory_order_acquire);
+        continue;
       }
-      if (now == seen) {
+      const auto is_new = [&] { return generation.load(std::memory_order_acquire) != seen; };
+      if (!spin_until(spin_time, is_new)) {
         generation.wait(seen, std::memory_order_acquire);
         continue;
       }
-      seen = now;
+      seen = generation.load(std::memory_order_acquire);
       if (stop.load(std::memory_order_acquire)) return;
-      run_one(worker);
-      if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
+      take_pieces(worker);
     }
+  }
+
+  void take_pieces(int worker) {
+    uint32_t mine = 0, all = 0;
+    for (;;) {
+      const WorkPiece piece = shares.take(worker);
+      if (piece.empty()) break;
+      all = units.load(std::memory_order_relaxed);
+      try {
+        job.load(std::memory_order_relaxed)(context.load(std::memory_order_relaxed), piece.begin,
+                                            piece.end, worker);
+      } catch (...) {
+        const std::scoped_lock lock(error_mutex);
+        if (!error || piece.begin < error_at) {
+          error = std::current_exception();
+          error_at = piece.begin;
+        }
+      }
+      mine += static_cast<uint32_t>(piece.end - piece.begin);
+    }
+    // Once: until then this job is not over, so that all pieces were of the same one.
+    if (mine > 0 && finished.fetch_add(mine, std::memory_order_acq_rel) + mine == all)
+      finished.notify_one();
+  }
+
+  void start(Job what, void* with, int64_t count, int workers_used, int64_t least) {
+    job.store(what, std::memory_order_relaxed);
+    context.store(with, std::memory_order_relaxed);
+    units.store(static_cast<uint32_t>(count), std::memory_order_relaxed);
+    finished.store(0, std::memory_order_relaxed);
+    shares.deal(count, workers_used, least);
+    generation.fetch_add(1, std::memory_order_acq_rel);
+    generation.notify_all();
+  }
+
+  void wait(uint32_t count) {
+    const auto is_done = [&] { return finished.load(std::memory_order_acquire) == count; };
+    while (!spin_until(spin_time, is_done)) {
+      // Asleep, this thread leaves its processor to a worker that lost its own.
+      const uint32_t so_far = finished.load(std::memory_order_acquire);
+      if (so_far != count) finished.wait(so_far, std::memory_order_acquire);
+    }
+  }
+
+  std::optional<int64_t> try_waited() const {
+    if (started.load(std::memory_order_acquire) < static_cast<int>(delays.size())) return {};
+    int64_t sum = 0;
+    for (int i = 0; i < active.load(std::memory_order_relaxed); ++i) {
+      const auto delay = delays[static_cast<size_t>(i)].try_nanoseconds();
+      if (!delay) return {};
+      sum += *delay;
+    }
+    return sum;
+  }
+
+  // Asked only where it matters: it takes the kernel a while to add up.
+  std::optional<double> try_idle() const {
+    if (budget.active() == static_cast<int>(delays.size())) return {};
+    return try_idle_seconds(cpus);
+  }
+
+  // How many workers the next job is for.
+  int look_around() {
+    if (++jobs < kJobsPerLook) return budget.active();
+    jobs = 0;
+    const Clock::time_point now = Clock::now();
+    const auto time = now - window_start;
+    if (time < kWindow) return budget.active();
+    if (caller != std::this_thread::get_id()) {
+      caller = std::this_thread::get_id();
+      delays[0] = RunDelay::of_this_thread();
+      waited_before.reset();
+    }
+    const std::optional<int64_t> waited = try_waited();
+    const std::optional<double> idle = try_idle();
+    // Who sleeps does not wait for a processor: time without work looks like time undisturbed.
+    if (waited && waited_before) {
+      std::optional<double> idle_s;
+      if (idle && idle_before) idle_s = *idle - *idle_before;
+      budget.add_window(std::chrono::duration<double>(time).count(),
+                        static_cast<double>(*waited - *waited_before) * 1e-9, idle_s);
+      if (budget.active() != active.load(std::memory_order_relaxed)) {
+        active.store(budget.active(), std::memory_order_release);
+        active.notify_all();
+      }
+    }
+    waited_before = try_waited();
+    idle_before = try_idle();
+    window_start = Clock::now();
+    return budget.active();
   }
 
   void stop_all() {
     stop.store(true, std::memory_order_release);
+    active.fetch_add(1 << 16, std::memory_order_acq_rel);  // any other value wakes
+    active.notify_all();
     generation.fetch_add(1, std::memory_order_acq_rel);
     generation.notify_all();
     for (auto& worker : workers) worker.join();
-  }
-
-  void run_one(int worker) {
-    try {
-      job(context, worker);
-    } catch (...) {
-      errors[static_cast<size_t>(worker)] = std::current_exception();
-    }
   }
 };
 
 ThreadPool::ThreadPool(int threads) : ThreadPool(ThreadPlacement{threads, {}}) {}
 
-ThreadPool::ThreadPool(const ThreadPlacement& placement)
-    : threads_(placement.threads), state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(const ThreadPlacement& placement) : threads_(placement.threads), active_(0) {
   SPW_CHECK(threads_ >= 0 && threads_ <= 4096, kInvalidArgument,
             "{} threads asked for; give 1 to 4096", threads_);
   const int available = available_threads();
   if (threads_ == 0) threads_ = available;
+  active_ = threads_;
+  state_ = std::make_unique<State>(threads_);
+  state_->active.store(threads_, std::memory_order_relaxed);
   // Where threads share a core, one that spins keeps another from working.
-  if (threads_ > available) state_->spins = 0;
-  state_->errors.resize(static_cast<size_t>(threads_));
+  if (threads_ > available) state_->spin_time = {};
   try {
     for (int worker = 1; worker < threads_; ++worker) {
       std::vector<int> cpus;
@@ -108,31 +245,17 @@ ThreadPool::ThreadPool(const ThreadPlacement& placement)
 
 ThreadPool::~ThreadPool() { state_->stop_all(); }
 
-void ThreadPool::dispatch(Job job, void* context) {
+void ThreadPool::dispatch(Job job, void* context, int64_t units, int64_t least) {
   State& s = *state_;
-  s.job = job;
-  s.context = context;
-  if (threads_ > 1) {
-    s.pending.store(threads_ - 1, std::memory_order_relaxed);
-    s.generation.fetch_add(1, std::memory_order_acq_rel);
-    s.generation.notify_all();
+  active_ = s.look_around();
+  if (active_ == 1) {  // nobody to share with, and nothing to look after
+    job(context, 0, units, 0);
+    return;
   }
-  s.run_one(0);
-  for (int spin = 0;; ++spin) {
-    const int left = s.pending.load(std::memory_order_acquire);
-    if (left == 0) break;
-    if (spin < s.spins) {
-      pause_cpu();
-    } else {
-      s.pending.wait(left, std::memory_order_acquire);
-    }
-  }
-  std::exception_ptr first;
-  for (auto& error : s.errors) {
-    if (error && !first) first = error;
-    error = nullptr;
-  }
-  if (first) std::rethrow_exception(first);
+  s.start(job, context, units, active_, least);
+  s.take_pieces(0);
+  s.wait(static_cast<uint32_t>(units));
+  if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));
 }
 
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fork-join pool for kernels: the same static split every time, microsecond wake-up, no spinning
-// when idle.
+// A fork-join pool for kernels: work is dealt in pieces to whoever has time, microsecond wake-up,
+// no spinning when idle, fewer workers where others need the processors.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <type_traits>
-#include <utility>
 #include <vector>
+
+#include "base/work_shares.h"
 
 namespace spillway {
 
@@ -24,7 +24,12 @@ ThreadPlacement place_threads(int threads, const std::vector<int>& cpus = {});
 
 // Owns threads() - 1 worker threads; the caller is worker 0. One parallel call at a time (the
 // engine's thread); not re-entrant. Why not a task library: a decode step is several hundred joins
-// of a few microseconds each, and which worker computes which rows must not depend on timing.
+// of a few microseconds each. Who computes which piece, and how large pieces are, depends on
+// timing; what a piece computes must not depend on either, so that results do not.
+//
+// Nobody waits for a worker that has not begun: one whose processor is busy with something else
+// costs the others a piece at most. Where processors are taken away for long, jobs are dealt to
+// fewer workers (CoreBudget).
 class ThreadPool {
  public:
   // 0 = as many as this process may use. Throws kOutOfMemory when they cannot all be started.
@@ -38,40 +43,40 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  // Calls fn(worker) once for each worker in [0, threads()), and returns when all have returned. An
-  // exception thrown by any of them is rethrown here (the first by worker number).
-  template <class Fn>
-  void run(Fn&& fn) {
-    using F = std::remove_reference_t<Fn>;
-    dispatch([](void* context, int worker) { (*static_cast<F*>(context))(worker); },
-             const_cast<void*>(static_cast<const void*>(std::addressof(fn))));
-  }
+  // Those that jobs are dealt to now: all, unless processors are busy elsewhere.
+  int active() const { return active_; }
 
-  // Splits [0, count) into contiguous ranges whose bounds are multiples of `grain` (the last may be
-  // shorter) and calls fn(begin, end, worker) for the non-empty ones.
+  // Cuts [0, count) into pieces whose bounds are multiples of `grain` (the last may be shorter) and
+  // calls fn(begin, end, worker) for each, on worker's thread; returns when all is done. A piece
+  // has at least `least` grains where so many are left. After an exception other pieces are
+  // computed all the same; then the one of the first piece that threw is rethrown here.
   template <class Fn>
-  void parallel_for(int64_t count, int64_t grain, Fn&& fn) {
+  void parallel_for(int64_t count, int64_t grain, Fn&& fn, int64_t least = 1) {
     if (count <= 0) return;
-    const int64_t chunks = (count + grain - 1) / grain;
-    const int64_t used = chunks < threads_ ? chunks : threads_;
-    if (used == 1) {
+    const int64_t grains = (count + grain - 1) / grain;
+    if (threads_ == 1 || grains <= least) {
       fn(int64_t{0}, count, 0);
       return;
     }
-    run([&](int worker) {
-      const int64_t first = chunks * worker / threads_ * grain;
-      const int64_t last = chunks * (worker + 1) / threads_ * grain;
-      const int64_t end = last < count ? last : count;
-      if (first < end) fn(first, end, worker);
-    });
+    // A unit is what pieces are counted in; of those there may not be too many.
+    const int64_t unit = (grains + WorkShares::kMostUnits - 1) / WorkShares::kMostUnits * grain;
+    const int64_t units = (count + unit - 1) / unit;
+    auto piece = [&](int64_t first, int64_t last, int worker) {
+      fn(first * unit, last * unit < count ? last * unit : count, worker);
+    };
+    using Piece = decltype(piece);
+    dispatch([](void* context, int64_t first, int64_t last,
+                int worker) { (*static_cast<Piece*>(context))(first, last, worker); },
+             &piece, units, least * grain / unit);
   }
 
  private:
   struct State;
-  using Job = void (*)(void* context, int worker);
-  void dispatch(Job job, void* context);
+  using Job = void (*)(void* context, int64_t first, int64_t last, int worker);
+  void dispatch(Job job, void* context, int64_t units, int64_t least);
 
   int threads_;
+  int active_;
   std::unique_ptr<State> state_;
 };
 

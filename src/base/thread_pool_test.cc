@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <thread>
 #include <vector>
 
 #include "base/cpu_list.h"
@@ -31,22 +32,71 @@ TEST(ThreadPoolTest, CoversEveryIndexOnceWhateverTheCounts) {
   }
 }
 
-TEST(ThreadPoolTest, RethrowsAWorkersExceptionAndStaysUsable) {
+TEST(ThreadPoolTest, RethrowsTheFirstPiecesExceptionAndStaysUsable) {
   ThreadPool pool(4);
-  EXPECT_THROW(pool.run([](int worker) {
-    if (worker == 3) fail(ErrorCode::kDevice, "worker {} failed", worker);
-  }),
-               Error);
-  std::atomic<int> ran{0};
-  pool.run([&](int) { ++ran; });
-  EXPECT_EQ(ran.load(), 4);
+  std::atomic<int> computed{0};
+  const auto each = [&](int64_t begin, int64_t end, int) {
+    computed += static_cast<int>(end - begin);
+    if (begin <= 30 && 30 < end) fail(ErrorCode::kDevice, "the first");
+    if (begin <= 90 && 90 < end) fail(ErrorCode::kInternal, "the second");
+  };
+  for (int i = 0; i < 20; ++i) {
+    computed = 0;
+    try {
+      pool.parallel_for(100, 1, each);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDevice);
+    }
+    EXPECT_EQ(computed.load(), 100);
+  }
 }
 
 TEST(ThreadPoolTest, SurvivesManyShortJobs) {
   ThreadPool pool(3);
   std::atomic<int64_t> sum{0};
-  for (int i = 0; i < 2'000; ++i) pool.run([&](int worker) { sum += worker; });
-  EXPECT_EQ(sum.load(), 2'000 * 3);
+  for (int i = 0; i < 20'000; ++i) {
+    pool.parallel_for(3, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t j = begin; j < end; ++j) sum += j + 1;
+    });
+  }
+  EXPECT_EQ(sum.load(), 20'000 * 6);
+}
+
+TEST(ThreadPoolTest, OthersDoTheShareOfAWorkerThatIsHeldUp) {
+  ThreadPool pool(2);
+  // Worker 1 stays in its first piece until all others are done.
+  std::atomic<bool> inside{false}, leave{false};
+  std::atomic<int> by_others{0};
+  const auto job = [&](int64_t, int64_t, int worker) {
+    if (worker == 0) {
+      while (!inside) std::this_thread::yield();
+      ++by_others;
+      leave = by_others == 3;
+    } else {
+      inside = true;
+      while (!leave) std::this_thread::yield();
+    }
+  };
+  // Four pieces, of which two are worker 1's.
+  pool.parallel_for(4, 1, job);
+  EXPECT_EQ(by_others.load(), 3);
+}
+
+TEST(ThreadPoolTest, PiecesAreAsLargeAsAsked) {
+  ThreadPool pool(2);
+  std::atomic<int64_t> covered{0};
+  std::atomic<int> small{0};
+  pool.parallel_for(
+      1000, 10,
+      [&](int64_t begin, int64_t end, int) {
+        EXPECT_EQ(begin % 10, 0);
+        covered += end - begin;
+        if (end - begin < 80) ++small;
+      },
+      8);
+  EXPECT_EQ(covered.load(), 1000);
+  EXPECT_LE(small.load(), 2);  // what was left of the two shares
 }
 
 TEST(ThreadPoolTest, RefusesSillyThreadCounts) {
@@ -60,7 +110,7 @@ TEST(ThreadPoolTest, WorkersRunWhereTheyArePlaced) {
   EXPECT_EQ(placement.threads, static_cast<int>(allowed.size()));
   ThreadPool pool(placement);
   for (int i = 0; i < 10; ++i) {
-    pool.run([&](int worker) {
+    pool.parallel_for(64, 1, [&](int64_t, int64_t, int worker) {
       if (worker == 0) return;
       EXPECT_EQ(sched_getcpu(), allowed[static_cast<size_t>(worker)]);
     });
@@ -80,7 +130,11 @@ TEST(ThreadPoolTest, PlacesAreCheckedBeforeThreadsStart) {
 TEST(ThreadPoolTest, MoreThreadsThanProcessorsDoNotHang) {
   ThreadPool pool(4 * available_threads() + 1);
   std::atomic<int> ran{0};
-  for (int i = 0; i < 200; ++i) pool.run([&](int) { ++ran; });
+  for (int i = 0; i < 200; ++i) {
+    pool.parallel_for(pool.threads(), 1, [&](int64_t begin, int64_t end, int) {
+      ran += static_cast<int>(end - begin);
+    });
+  }
   EXPECT_EQ(ran.load(), 200 * pool.threads());
 }
 

@@ -16,6 +16,7 @@
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/terminal.h"
+#include "cpu/features.h"
 #include "storage/mapped_files.h"
 
 namespace {
@@ -82,8 +83,13 @@ int parse_and_run(int argc, char** argv) {
   app.fallthrough();  // --verbose may stand behind the command, too
   bool verbose = false;
   app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr");
+  std::string left_out;
+  app.add_option(
+      "--without-cpu-features", left_out,
+      "do as if the processor lacked these instructions: some of " + spillway::cpu_feature_names());
   app.parse_complete_callback([&] {
     if (verbose) spillway::set_log_level(spillway::LogLevel::kInfo);
+    spillway::leave_out_cpu_features(left_out);
   });
   app.footer(
       "spillway help COMMAND explains a command. Exit codes: 0 done, 1 the work failed, 2 wrong "

@@ -149,32 +149,6 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const Se
   return tiles;
 }
 
-// Cuts `costs` into threads() runs of about equal cost and calls fn(begin, end, worker) for each.
-template <class Fn>
-void parallel_by_cost(ThreadPool& pool, const std::vector<int64_t>& costs, Fn&& fn) {
-  int64_t total = 0;
-  for (const int64_t cost : costs) total += cost;
-  if (total < fork_work(pool.threads()) || pool.threads() == 1) {
-    fn(size_t{0}, costs.size(), 0);
-    return;
-  }
-  std::vector<size_t> bounds{0};
-  int64_t done = 0;
-  for (size_t i = 0; i < costs.size(); ++i) {
-    done += costs[i];
-    while (static_cast<int64_t>(bounds.size()) < pool.threads() &&
-           done * pool.threads() >= total * static_cast<int64_t>(bounds.size())) {
-      bounds.push_back(i + 1);
-    }
-  }
-  bounds.resize(static_cast<size_t>(pool.threads()) + 1, costs.size());
-  bounds.back() = costs.size();
-  pool.run([&](int worker) {
-    const auto w = static_cast<size_t>(worker);
-    if (bounds[w] < bounds[w + 1]) fn(bounds[w], bounds[w + 1], worker);
-  });
-}
-
 int64_t keys_of(const AttentionArgs& a, const AttentionTile& tile) {
   return tile.end_key() - tile.first_key(a.window);
 }
@@ -184,15 +158,15 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
                   AttendSplit attend, const std::vector<AttentionTile>& tiles) {
   const size_t partial = partial_floats(kTileQueries, a.padded_dim);
   workspace.reserve_workers(2 * partial + split_scratch_floats(a.padded_dim));
-  std::vector<int64_t> costs;
+  int64_t work = 0;
   for (const AttentionTile& tile : tiles) {
-    costs.push_back(keys_of(a, tile) * queries_of(a, tile) * a.head_dim);
+    work += keys_of(a, tile) * queries_of(a, tile) * a.head_dim;
   }
-  parallel_by_cost(pool, costs, [&](size_t begin, size_t end, int worker) {
+  const auto attend_range = [&](int64_t begin, int64_t end, int worker) {
     float* memory = workspace.worker(worker);
     const AttentionPartial total = partial_at(memory, kTileQueries, a.padded_dim);
     const AttentionPartial next = partial_at(memory + partial, kTileQueries, a.padded_dim);
-    for (size_t i = begin; i < end; ++i) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       const AttentionTile& tile = tiles[i];
       for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
         const bool first = split == first_split(a, tile);
@@ -203,7 +177,8 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
       }
       HWY_DYNAMIC_DISPATCH(finish_tile)(a, tile, total);
     }
-  });
+  };
+  parallel_if_large(pool, work, static_cast<int64_t>(tiles.size()), 1, attend_range);
 }
 
 // Few tiles with many keys: workers share the cuts of a tile, then the partials are merged.
@@ -216,15 +191,15 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
   };
   std::vector<Item> items;
   std::vector<size_t> first_item;
-  std::vector<int64_t> costs;
+  int64_t work = 0;
   size_t memory = 0;
   for (const AttentionTile& tile : tiles) {
     first_item.push_back(items.size());
     for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
       items.push_back({&tile, split, memory});
       memory += partial_floats(queries_of(a, tile), a.padded_dim);
-      costs.push_back(queries_of(a, tile) * a.head_dim *
-                      std::min(kSplitKeys, tile.end_key() - split * kSplitKeys));
+      work += queries_of(a, tile) * a.head_dim *
+              std::min(kSplitKeys, tile.end_key() - split * kSplitKeys);
     }
   }
   first_item.push_back(items.size());
@@ -233,11 +208,12 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
   const auto partial_of = [&](const Item& item) {
     return partial_at(partials + item.memory, queries_of(a, *item.tile), a.padded_dim);
   };
-  parallel_by_cost(pool, costs, [&](size_t begin, size_t end, int worker) {
-    for (size_t i = begin; i < end; ++i) {
+  const auto attend_range = [&](int64_t begin, int64_t end, int worker) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       attend(a, *items[i].tile, items[i].split, partial_of(items[i]), workspace.worker(worker));
     }
-  });
+  };
+  parallel_if_large(pool, work, static_cast<int64_t>(items.size()), 1, attend_range);
   const auto merge = [&](int64_t begin, int64_t end, int) {
     for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
       const AttentionPartial total = partial_of(items[first_item[t]]);

@@ -71,26 +71,23 @@ void attend_prefill(ThreadPool& pool, Workspace& workspace, const AttentionArgs&
                     AttendRows attend, std::span<const SequenceSpan> spans) {
   const std::vector<AttentionTile> tiles = make_tiles(a, spans, pool.threads());
   workspace.reserve_workers(prefill_scratch_floats(a.padded_dim));
-  // The largest first, each to the worker with least to do: later rows of a sequence cost more, so
-  // equal numbers of tiles would not be equal work.
-  std::vector<size_t> order(tiles.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
+  // Each worker's share begins with its largest tiles, and small ones are left for whoever is done
+  // first: later rows of a sequence cost more, so equal numbers of tiles are not equal work.
+  std::vector<size_t> by_cost(tiles.size());
+  std::iota(by_cost.begin(), by_cost.end(), size_t{0});
+  std::stable_sort(by_cost.begin(), by_cost.end(),
                    [&](size_t x, size_t y) { return cost_of(a, tiles[x]) > cost_of(a, tiles[y]); });
-  const auto threads = static_cast<size_t>(pool.threads());
-  std::vector<int64_t> load(threads);
-  std::vector<std::vector<size_t>> work(threads);
-  for (const size_t tile : order) {
-    const auto worker =
-        static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
-    load[worker] += cost_of(a, tiles[tile]);
-    work[worker].push_back(tile);
+  const auto workers = static_cast<size_t>(pool.active());
+  std::vector<size_t> order;
+  for (size_t worker = 0; worker < workers; ++worker) {
+    for (size_t i = worker; i < by_cost.size(); i += workers) order.push_back(by_cost[i]);
   }
-  pool.run([&](int worker) {
-    for (const size_t tile : work[static_cast<size_t>(worker)]) {
-      attend(a, tiles[tile], workspace.worker(worker));
-    }
-  });
+  pool.parallel_for(static_cast<int64_t>(order.size()), 1,
+                    [&](int64_t begin, int64_t end, int worker) {
+                      for (int64_t i = begin; i < end; ++i) {
+                        attend(a, tiles[order[static_cast<size_t>(i)]], workspace.worker(worker));
+                      }
+                    });
 }
 
 }  // namespace spillway::cpu

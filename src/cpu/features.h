@@ -2,6 +2,9 @@
 // Which instructions this processor has and this process may use: what kernels are chosen by.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 namespace spillway {
 
 struct CpuFeatures {
@@ -22,5 +25,15 @@ struct CpuFeatures {
 
 // Asked once; the same answer ever after. Thread-safe.
 const CpuFeatures& cpu_features();
+
+// Leaves out those named ("amx,avx512"), and what needs them, whether this processor has them or
+// not: for tests of the kernels that others take, and for machines that claim instructions which do
+// not work. To be called before anybody asks. Throws kInvalidArgument for names that no processor
+// has.
+void leave_out_cpu_features(std::string_view names);
+// Those that can be left out: "bf16, i8mm, ...".
+std::string cpu_feature_names();
+// Whether a flag of the processor, as the kernel names it, was left out.
+bool is_left_out(std::string_view flag);
 
 }  // namespace spillway

@@ -274,7 +274,8 @@ void linear_bf16(ThreadPool& pool, const Workspace& workspace, float* shared, co
   const int64_t parts = std::clamp<int64_t>(pool.threads() / row_tiles, 1, token_tiles);
   const int64_t part_tokens = tiles_of(token_tiles, parts) * tile;
   const int64_t units = row_tiles * tiles_of(x.rows, part_tokens);
-  pool.parallel_for(units, 1, [&](int64_t begin, int64_t end, int worker) {
+  const int64_t grain = parts == 1 ? kernels.panels : 1;
+  pool.parallel_for(units, grain, [&](int64_t begin, int64_t end, int worker) {
     while (begin < end) {
       const int64_t part = begin / row_tiles, first = begin % row_tiles;
       const int64_t last = std::min(first + end - begin, row_tiles);

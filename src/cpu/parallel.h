@@ -2,6 +2,7 @@
 // When it pays to wake the other workers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/thread_pool.h"
@@ -13,15 +14,22 @@ namespace spillway {
 // line (bench/thread_pool_bench.cc).
 constexpr int64_t fork_work(int threads) { return 8192 + int64_t{1024} * threads; }
 
+// Pieces below this are not worth a call of a kernel: some look ahead of what they read, and begin
+// anew with each piece.
+constexpr int64_t kPieceWork = 16384;
+
 // pool.parallel_for, or one plain call when `work` (element operations in all) is small.
 template <class Fn>
 void parallel_if_large(ThreadPool& pool, int64_t work, int64_t count, int64_t grain, Fn&& fn) {
   if (count <= 0) return;
-  if (work < fork_work(pool.threads())) {
+  if (work < fork_work(pool.active())) {
     fn(int64_t{0}, count, 0);
-  } else {
-    pool.parallel_for(count, grain, fn);
+    return;
   }
+  const int64_t grains = (count + grain - 1) / grain;
+  const int64_t least = kPieceWork * grains / work;  // grains
+  // Rather all at once than nothing for the other workers.
+  pool.parallel_for(count, grain, fn, std::min(least, grains / pool.active()));
 }
 
 }  // namespace spillway

@@ -15,6 +15,8 @@
 #include <sys/auxv.h>
 #endif
 
+#include "cpu/features.h"
+
 namespace spillway {
 namespace {
 
@@ -91,6 +93,7 @@ std::string instruction_sets() {
   const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
   std::string names;
   const auto add = [&](std::string_view name) {
+    if (is_left_out(name)) return;
     if (!names.empty()) names += ' ';
     names += name;
   };
@@ -110,6 +113,7 @@ std::string instruction_sets() {
        {"sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni",
         "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"}) {
     if (flags.find(" " + std::string(name) + " ") == std::string::npos) continue;
+    if (is_left_out(name)) continue;
     if (!names.empty()) names += ' ';
     names += name;
   }

@@ -66,11 +66,12 @@ def end_process(process):
 class Program:
     """The spillway executable."""
 
-    def __init__(self, path):
+    def __init__(self, path, left_out=""):
         self.path = path
+        self.options = [b"--without-cpu-features", left_out.encode()] if left_out else []
 
     def command(self, *arguments):
-        return [os.fsencode(str(self.path))] + [a if isinstance(a, bytes) else os.fsencode(str(a)) for a in arguments]
+        return [os.fsencode(str(self.path)), *self.options] + [a if isinstance(a, bytes) else os.fsencode(str(a)) for a in arguments]
 
     def run(self, *arguments, stdin=b"", timeout=120, env=None, cwd=None):
         """Runs to the end. A hang or a death by signal fails the test that asked."""
@@ -125,8 +126,12 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.write_line(text)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--without-cpu-features", default="", help="instructions that the program does not use: amx,avx512")
+
+
 @pytest.fixture(scope="session")
-def spillway():
+def spillway(request):
     """The program: $SPILLWAY_BIN, or build/release's."""
     named = os.environ.get("SPILLWAY_BIN")
     path = pathlib.Path(named) if named else ROOT / "build" / "release" / "bin" / "spillway"
@@ -134,7 +139,7 @@ def spillway():
         if named:
             pytest.fail(f"SPILLWAY_BIN is not an executable: {path}")
         pytest.skip(f"{path} is not built")
-    return Program(path)
+    return Program(path, request.config.getoption("--without-cpu-features"))
 
 
 @pytest.fixture(scope="session", autouse=True)

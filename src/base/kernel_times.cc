@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/kernel_times.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <utility>
+
+namespace spillway {
+
+RunDelay RunDelay::of_this_thread() {
+  RunDelay delay;
+  delay.file_ = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  return delay;
+}
+
+RunDelay::RunDelay(RunDelay&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+RunDelay& RunDelay::operator=(RunDelay&& other) noexcept {
+  std::swap(file_, other.file_);
+  return *this;
+}
+RunDelay::~RunDelay() {
+  if (file_ >= 0) close(file_);
+}
+
+std::optional<int64_t> RunDelay::try_nanoseconds() const {
+  // "on a processor, waiting for one, how often": nanoseconds twice.
+  char text[96];
+  const ssize_t size = file_ < 0 ? -1 : pread(file_, text, sizeof(text) - 1, 0);
+  if (size <= 0) return std::nullopt;
+  text[size] = '\0';
+  long long ran = 0, waited = 0;
+  if (std::sscanf(text, "%lld %lld", &ran, &waited) != 2) return std::nullopt;
+  return waited;
+}
+
+std::optional<double> try_idle_seconds(std::span<const int> cpus,
+                                       const std::filesystem::path& stat) {
+  std::ifstream file(stat);
+  double ticks = 0;
+  size_t found = 0;
+  for (std::string line; std::getline(file, line) && line.starts_with("cpu");) {
+    // "cpu0 user nice system idle iowait ...": idle is both of these.
+    int cpu = 0;
+    unsigned long long idle = 0, for_disk = 0;
+    if (std::sscanf(line.c_str(), "cpu%d %*u %*u %*u %llu %llu", &cpu, &idle, &for_disk) != 3 ||
+        std::find(cpus.begin(), cpus.end(), cpu) == cpus.end()) {
+      continue;
+    }
+    ticks += static_cast<double>(idle + for_disk);
+    ++found;
+  }
+  if (cpus.empty() || found != cpus.size()) return std::nullopt;
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+}  // namespace spillway
