@@ -19,6 +19,7 @@
 #include "cli/model_catalog.h"
 #include "cli/model_fingerprint.h"
 #include "cli/session.h"
+#include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "cpu/processor.h"
 #include "engine/engine.h"
@@ -44,6 +45,7 @@ struct BatchOptions {
   std::filesystem::path output;
   int64_t context = 0;
   int max_sequences = 0;  // 0 = what suits the device
+  TemplateOption chat_template;
   bool not_deterministic = false;
   bool restart = false;
   bool json = false;
@@ -53,8 +55,8 @@ struct BatchOptions {
 // the output becomes part of the BatchIdentity, by way of the session's settings or beside them. A
 // new one stops this from compiling until that has been decided.
 SessionOptions session_options(const BatchOptions& options) {
-  const auto& [session, input, output, context, max_sequences, not_deterministic, restart, json] =
-      options;
+  const auto& [session, input, output, context, max_sequences, chat_template, not_deterministic,
+               restart, json] = options;
   SessionOptions out = session;
   out.deterministic = !not_deterministic;
   return out;
@@ -214,8 +216,11 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                 {.max_sequences = sequences,
                  .stagger = session.plan.schedule == ScheduleKind::kDiagonal,
                  .max_sequence_tokens = context});
+  std::optional<ChatTemplate> chat;
+  if (session.tokenizer() != nullptr)
+    chat = options.chat_template.try_template(*session.tokenizer());
   const ServedModel model(session.loaded->model.spec.name, session.tokenizer(),
-                          engine.max_sequence_tokens());
+                          engine.max_sequence_tokens(), chat);
 
   // Requests were made when the file was: a later start must not change a byte.
   journal.begin(prepared.identity.fields(), input.modified_s());
@@ -270,6 +275,7 @@ int batch(const BatchOptions& options) {
   const BatchIdentity identity{.input = input.checksum(),
                                .model = model_fingerprint(resolve_model(asked.model)),
                                .context = context,
+                               .chat_template = options.chat_template.identity(),
                                .settings = session.settings};
   const JobFields fields = identity.fields();
   const ResultLines lines(job_key(fields), input);
@@ -323,6 +329,7 @@ void add_batch_command(CLI::App& app) {
       ->add_option("--max-sequences", options->max_sequences,
                    "requests at work at once, as far as memory allows (default: 64, on a GPU 256)")
       ->check(CLI::Range(1, 1 << 16));
+  options->chat_template.add_to(*command);
   command
       ->add_flag("--no-deterministic", options->not_deterministic,
                  "faster kernels, whose results depend on what else is at work: a job that was "

@@ -5,9 +5,10 @@ namespace spillway {
 
 JobFields BatchIdentity::fields() const {
   // A new member stops this from compiling until it has its place.
-  const auto& [requests, files, room, how] = *this;
+  const auto& [requests, files, room, chat, how] = *this;
   JobFields fields =
-      name_fields({"input", "model", "--ctx"}, requests, files, std::to_string(room));
+      name_fields({"input", "model", "--ctx", "--template"}, requests, files, std::to_string(room),
+                  chat.empty() ? std::string("the model's") : chat);
   const JobFields more = how.fields();
   fields.insert(fields.end(), more.begin(), more.end());
   return fields;

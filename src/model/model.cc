@@ -18,7 +18,6 @@
 namespace spillway {
 namespace {
 
-
 // Checkpoints of the bare network lack the leading "model." that those of the language model have.
 // nullptr where there is neither; throws for one that cannot be used.
 constexpr std::string_view kNetworkPrefix = "model.";
