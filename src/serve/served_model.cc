@@ -10,9 +10,13 @@
 
 namespace spillway {
 
-ServedModel::ServedModel(std::string name, const Tokenizer* tokenizer, int64_t max_sequence_tokens)
-    : name_(std::move(name)), tokenizer_(tokenizer), max_sequence_tokens_(max_sequence_tokens) {
-  if (tokenizer != nullptr) chat_ = try_detect_chat_template(tokenizer->vocabulary());
+ServedModel::ServedModel(std::string name, const Tokenizer* tokenizer, int64_t max_sequence_tokens,
+                         std::optional<ChatTemplate> chat)
+    : name_(std::move(name)),
+      tokenizer_(tokenizer),
+      chat_(std::move(chat)),
+      max_sequence_tokens_(max_sequence_tokens) {
+  if (!chat_ && tokenizer != nullptr) chat_ = try_detect_chat_template(tokenizer->vocabulary());
 }
 
 std::vector<TokenId> ServedModel::encode(const OpenAiRequest& request) const {
@@ -27,8 +31,10 @@ std::vector<TokenId> ServedModel::encode(const OpenAiRequest& request) const {
   if (!chat_)
     throw ApiError(400, "unsupported_value", "messages",
                    tokenizer_->vocabulary().chat_template.empty()
-                       ? "this model has no chat template; use /v1/completions"
-                       : "this model's chat template is of an unknown kind; use /v1/completions");
+                       ? "this model has no chat template; choose one with --template, or use "
+                         "/v1/completions"
+                       : "this model's chat template is of an unknown kind; choose the one that "
+                         "comes closest with --template, or use /v1/completions");
   try {
     const auto segments = render_chat_segments(*chat_, request.messages, true);
     return tokenizer_->encode_segments(segments, {.add_special = false});

@@ -17,8 +17,10 @@ namespace spillway {
 class ServedModel {
  public:
   // `name` is what answers call it. `tokenizer` may be null: then prompts are ids.
-  // `max_sequence_tokens` bounds prompt and answer together.
-  ServedModel(std::string name, const Tokenizer* tokenizer, int64_t max_sequence_tokens);
+  // `max_sequence_tokens` bounds prompt and answer together. `chat` is for a template in place of
+  // the model's own.
+  ServedModel(std::string name, const Tokenizer* tokenizer, int64_t max_sequence_tokens,
+              std::optional<ChatTemplate> chat = std::nullopt);
 
   const std::string& name() const { return name_; }
   const Tokenizer* tokenizer() const { return tokenizer_; }
