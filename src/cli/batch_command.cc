@@ -30,6 +30,7 @@ namespace {
 
 constexpr int kSequencesOnCpu = 64;
 constexpr int kSequencesOnGpu = 256;
+constexpr int64_t kShortestContext = 64;
 constexpr int kWaiting = 8;         // in the engine beside those that run
 constexpr double kSyncSeconds = 1;  // a power failure loses at most this much
 
@@ -177,15 +178,20 @@ BatchSummary run_job(const BatchOptions& options, const BatchInput& input, Batch
                      JobFields job_fields, const std::string& key) {
   SessionOptions session_options = options.session;
   session_options.deterministic = !options.not_deterministic;
-  session_options.expected_tokens = options.context;
-  session_options.expected_sequences =
-      options.max_sequences > 0 ? options.max_sequences : kSequencesOnCpu;
   Session session(session_options);
   const DeviceInfo& device = session.device->info();
   job_fields.emplace_back("device", fmt::format("{} ({})", device.hardware, device.features));
   const int64_t context = session.context_tokens(options.context);
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
   const int wanted = options.max_sequences > 0 ? options.max_sequences : usual;
+  // Not what is left of them: where things go shows in the last bits, and must not depend on when a
+  // job was interrupted. With less memory, fewer are at work at once.
+  const int most = options.max_sequences > 0 ? options.max_sequences : kSequencesOnCpu;
+  session.load({.tokens = context,
+                .sequences = static_cast<int64_t>(
+                    std::min<uint64_t>(static_cast<uint64_t>(most), input.size())),
+                .least_sequences = 1,
+                .shortest_tokens = kShortestContext});
   const int sequences = static_cast<int>(
       std::min<uint64_t>(static_cast<uint64_t>(sequences_at_once(session.plan, wanted)),
                          input.size() - journal.size()));

@@ -122,28 +122,23 @@ json bench_plan(const BenchOptions& options, Session& session) {
 
 int bench(BenchOptions options) {
   std::vector<RequestLengths> lengths;
-  options.session.expected_tokens = int64_t{options.size.prompt_len} + options.size.gen_len;
-  options.session.expected_sequences = options.size.batch;
-  options.session.least_tokens = options.session.expected_tokens;
-  options.session.least_sequences = options.size.batch;
+  ExpectedRun run{.tokens = int64_t{options.size.prompt_len} + options.size.gen_len,
+                  .sequences = options.size.batch,
+                  .sequences_option = "--batch"};
   if (options.lengths) {
     lengths = read_request_lengths(*options.lengths, options.requests);
-    options.session.expected_tokens = std::ranges::max(lengths, {}, &RequestLengths::total).total();
+    run.tokens = std::ranges::max(lengths, {}, &RequestLengths::total).total();
     // Some may be too long for the model.
-    options.session.least_tokens = std::ranges::min(lengths, {}, &RequestLengths::total).total();
-    options.session.least_sequences = 1;
+    run.least_tokens = std::ranges::min(lengths, {}, &RequestLengths::total).total();
+    run.least_sequences = 1;
   }
   const size_t plans = std::max<size_t>(1, options.session.placement.plans.size());
   // One for all plans: a weight is made or read once, and then only changes its home.
-  std::optional<Session> session;
+  Session session(options.session);
   for (size_t i = 0; i < plans; ++i) {
-    if (session) {
-      session->use_plan(options.session, i);
-    } else {
-      session.emplace(options.session, i);
-    }
-    const json out = lengths.empty() ? bench_plan(options, *session)
-                                     : bench_lengths(options.session, *session, lengths,
+    session.load(run, i);
+    const json out = lengths.empty() ? bench_plan(options, session)
+                                     : bench_lengths(options.session, session, lengths, run.tokens,
                                                      options.size.batch, options.repeat);
     if (options.json) {
       print_json(out);

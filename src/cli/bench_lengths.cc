@@ -115,10 +115,11 @@ json rates_json(std::span<const RequestLengths> requests, size_t block, double s
 }  // namespace
 
 json bench_lengths(const SessionOptions& options, Session& session,
-                   std::span<const RequestLengths> lengths, int batch, int repeat) {
+                   std::span<const RequestLengths> lengths, int64_t longest_total, int batch,
+                   int repeat) {
   ModelSpec& spec = session.loaded->model.spec;
   if (has_any_context(options.model, spec))
-    spec.max_context = std::max(spec.max_context, options.expected_tokens);
+    spec.max_context = std::max(spec.max_context, longest_total);
   std::vector<RequestLengths> requests;
   std::ranges::copy_if(lengths, std::back_inserter(requests), [&](const RequestLengths& request) {
     return request.total() <= spec.max_context;

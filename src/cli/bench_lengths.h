@@ -10,11 +10,12 @@
 
 namespace spillway {
 
-// At most `batch` sequences at once; the report is of the median of `repeat` runs. Requests beyond
-// the model's context are left out and counted.
-// Throws kInvalidArgument where none is left, kCancelled when interrupted.
+// At most `batch` sequences at once, the longest of `longest_total` tokens; the report is of the
+// median of `repeat` runs. Requests beyond the model's context are left out and counted. Throws
+// kInvalidArgument where none is left, kCancelled when interrupted.
 nlohmann::json bench_lengths(const SessionOptions& options, Session& session,
-                             std::span<const RequestLengths> lengths, int batch, int repeat);
+                             std::span<const RequestLengths> lengths, int64_t longest_total,
+                             int batch, int repeat);
 void print_lengths_report(const nlohmann::json& report);
 
 }  // namespace spillway

@@ -16,8 +16,10 @@ using nlohmann::json;
 
 namespace {
 
-// What a tier holds at most, by what it is for.
-json usage_json(const Device::Usage& usage) {
+// What a tier holds at most, by what it is for. Mapped weights are there all the time.
+json usage_json(Device::Usage usage, uint64_t mapped_bytes) {
+  usage.peaks[static_cast<int>(MemoryTag::kWeights)] += mapped_bytes;
+  usage.peak_bytes += mapped_bytes;
   json tags = json::object();
   for (int tag = 0; tag < kMemoryTagCount; ++tag) {
     if (usage.peaks[tag] > 0) tags[memory_tag_name(static_cast<MemoryTag>(tag))] = usage.peaks[tag];
@@ -36,8 +38,9 @@ json session_json(const SessionOptions& options, Session& session) {
   const LoadedTuning* tuning =
       session.tuning && !options.deterministic ? &*session.tuning : nullptr;
   json tiers = json::object();
-  tiers[session.device->host_visible() ? "host" : "gpu"] = usage_json(session.device->usage());
-  if (session.own_host) tiers["host"] = usage_json(session.own_host->usage());
+  const uint64_t mapped = session.loaded->weights.mapped_bytes();
+  if (session.own_host) tiers["gpu"] = usage_json(session.device->usage(), 0);
+  tiers["host"] = usage_json(session.host().usage(), mapped);
   return {{"model", options.model},
           {"device", session.device->info().hardware},
           {"threads", session.host().info().threads},
@@ -51,6 +54,7 @@ json session_json(const SessionOptions& options, Session& session) {
           {"load_s", session.load_seconds},
           {"weights_made", session.loaded->weights.counts().made},
           {"weights_kept", session.loaded->weights.counts().kept},
+          {"mapped_weight_bytes", mapped},
           {"plan", json::parse(plan_to_json(session.plan))},
           {"tiers", tiers}};
 }

@@ -22,6 +22,7 @@ namespace spillway {
 namespace {
 
 constexpr size_t kMaxLineBytes = size_t{16} << 20;
+constexpr int64_t kShortestContext = 128;  // less holds no conversation
 
 struct ChatOptions {
   SessionOptions session;
@@ -115,13 +116,13 @@ bool read_line(bool interactive, std::string& line) {
 
 int chat(ChatOptions options) {
   require_utf8(options.system, "--system");
-  options.session.expected_tokens = options.context;
   Session session(options.session);
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
   Conversation conversation(tokenizer, detect_template(tokenizer, options.session.model),
                             options.system);
 
   const int64_t context = session.context_tokens(options.context);
+  session.load({.tokens = context, .shortest_tokens = kShortestContext});
   Runner runner = session.make_runner(context);
   Engine engine(runner.decoder, runner.kv, &tokenizer, {.max_sequence_tokens = context});
   validate(options.sampling.parse(), session.loaded->model.spec.vocab_size);

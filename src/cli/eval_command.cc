@@ -25,6 +25,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kShortestWindow = 4;
+
 struct EvalOptions {
   SessionOptions session;
   std::string text;
@@ -34,10 +36,9 @@ struct EvalOptions {
   bool json = false;
 };
 
-json eval_text(const EvalOptions& options, const std::string& text, Session& session,
+json eval_text(const EvalOptions& options, const std::vector<TokenId>& tokens, Session& session,
                AttentionTraffic& traffic) {
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
-  const auto tokens = tokenizer.encode(text);
   Runner runner = session.make_runner(options.context);
 
   ProgressBar bar("perplexity");
@@ -84,15 +85,21 @@ std::vector<Passage> read_passages(const std::string& path, const Tokenizer& tok
   return passages;
 }
 
-json eval_last_words(const EvalOptions& options, Session& session, AttentionTraffic& traffic) {
-  const auto passages = read_passages(options.last_word, session.loaded->require_tokenizer());
+// Tokens of the longest one. Throws kInvalidArgument where the model cannot take it.
+int64_t longest_passage(const EvalOptions& options, const std::vector<Passage>& passages,
+                        const ModelSpec& spec) {
   size_t longest = 0;
   for (const Passage& p : passages)
     longest = std::max(longest, p.context.size() + p.last_word.size());
-  SPW_CHECK(static_cast<int64_t>(longest) <= session.loaded->model.spec.max_context,
-            kInvalidArgument, "{}: a passage has {} tokens, the model's context {}",
-            options.last_word, longest, session.loaded->model.spec.max_context);
-  Runner runner = session.make_runner(static_cast<int64_t>(longest));
+  SPW_CHECK(static_cast<int64_t>(longest) <= spec.max_context, kInvalidArgument,
+            "{}: a passage has {} tokens, the model's context {}", options.last_word, longest,
+            spec.max_context);
+  return static_cast<int64_t>(longest);
+}
+
+json eval_last_words(const std::vector<Passage>& passages, int64_t longest, Session& session,
+                     AttentionTraffic& traffic) {
+  Runner runner = session.make_runner(longest);
   ProgressBar bar("last words");
   int64_t right = 0, words = 0;
   double logprob = 0;
@@ -118,10 +125,25 @@ int eval(const EvalOptions& options) {
             "nothing to evaluate; give --text FILE or --last-word FILE.jsonl");
   const std::string text = options.text.empty() ? "" : read_text_input(options.text);
   Session session(options.session);
+  const Tokenizer& tokenizer = session.loaded->require_tokenizer();
+  std::vector<TokenId> tokens;
+  std::vector<Passage> passages;
+  ExpectedRun run;
+  if (!options.text.empty()) {
+    tokens = tokenizer.encode(text);
+    run = {.tokens = options.context, .shortest_tokens = kShortestWindow};
+  }
+  int64_t longest = 0;
+  if (!options.last_word.empty()) {
+    passages = read_passages(options.last_word, tokenizer);
+    longest = longest_passage(options, passages, session.loaded->model.spec);
+    if (longest >= run.tokens) run = {.tokens = longest};  // no option makes a passage shorter
+  }
+  session.load(run);
   json out{{"model", options.session.model}};
   AttentionTraffic traffic;
-  if (!options.text.empty()) out.update(eval_text(options, text, session, traffic));
-  if (!options.last_word.empty()) out.update(eval_last_words(options, session, traffic));
+  if (!options.text.empty()) out.update(eval_text(options, tokens, session, traffic));
+  if (!options.last_word.empty()) out.update(eval_last_words(passages, longest, session, traffic));
   report_attention(out, session.attention_topk, traffic);
   if (options.json) {
     print_json(out);
@@ -156,7 +178,7 @@ void add_eval_command(CLI::App& app) {
       ->add_option("--ctx", options->context,
                    "tokens in a window; the second half of each is scored")
       ->capture_default_str()
-      ->check(CLI::Range(4, 1 << 24));
+      ->check(CLI::Range(kShortestWindow, 1 << 24));
   command
       ->add_option("--max-windows", options->max_windows, "stop after this many windows; 0 = all")
       ->capture_default_str()

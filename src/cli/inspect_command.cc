@@ -17,6 +17,7 @@
 #include "cli/terminal.h"
 #include "cuda/cuda.h"
 #include "engine/loaded_model.h"
+#include "engine/run_sizes.h"
 #include "engine/vocabulary_from_files.h"
 #include "storage/model_files.h"
 #include "text/chat_template.h"
@@ -93,6 +94,26 @@ json describe_spec(const Model& model) {
           {"kv_bytes_full_context", kv_token_bytes * spec.max_context}};
 }
 
+// What a run on this machine's CPU takes of its memory.
+json describe_needs(const Model& model) {
+  const auto cpu = make_device("cpu", "0");
+  const RunSize size{.tokens = std::min<int64_t>(4096, model.spec.max_context),
+                     .kv_type = default_kv_type(model)};
+  RunNeeds needs = run_needs(*cpu, model, Plan(), size, {});
+  needs.device.add(MemoryTag::kWeights, needs.mapped);
+  needs.device.add(MemoryTag::kWorkspace,
+                   static_cast<uint64_t>(workspace_bytes(*cpu, model, size)));
+  json by_tag = json::object();
+  for (int tag = 0; tag < kMemoryTagCount; ++tag) {
+    if (needs.device.bytes[tag] > 0)
+      by_tag[memory_tag_name(static_cast<MemoryTag>(tag))] = needs.device.bytes[tag];
+  }
+  return {{"context", size.tokens},
+          {"host_bytes", needs.device.total()},
+          {"host_bytes_by_tag", by_tag},
+          {"mapped_weight_bytes", needs.mapped}};
+}
+
 json describe_tensors(const ModelFiles& files) {
   json out = json::array();
   for (const TensorInfo& tensor : files.tensors) {
@@ -108,8 +129,10 @@ json describe_tensors(const ModelFiles& files) {
 
 json inspect_model(const InspectOptions& options) {
   const std::string path = resolve_model(options.model);
-  if (const auto name = try_dummy_name(path))
-    return {{"format", "dummy"}, {"model", describe_spec(describe_dummy_model(*name))}};
+  if (const auto name = try_dummy_name(path)) {
+    const Model model = describe_dummy_model(*name);
+    return {{"format", "dummy"}, {"model", describe_spec(model)}, {"needs", describe_needs(model)}};
+  }
 
   const ModelFiles files = open_model(path);
   SPW_CHECK(!interrupted(), kCancelled, "stopped after reading {}", printable_path(path));
@@ -118,7 +141,9 @@ json inspect_model(const InspectOptions& options) {
            {"tokenizer", describe_tokenizer(files)}};
   for (const auto& file : files.paths) out["files"].push_back(file.string());
   try {
-    out["model"] = describe_spec(describe_model(files));
+    const Model model = describe_model(files);
+    out["model"] = describe_spec(model);
+    out["needs"] = describe_needs(model);
   } catch (const Error& error) {
     // What is in the file can be said even when it cannot be run, unless it is neither a model nor
     // a vocabulary.
@@ -179,6 +204,16 @@ void print_model(const json& out) {
     line("context", fmt::format("{} tokens; KV cache ({}) {} per token, {} when full",
                                 m["context"].get<int64_t>(), m["kv_type"].get<std::string>(),
                                 bytes(m["kv_bytes_per_token"]), bytes(m["kv_bytes_full_context"])));
+  }
+  if (out.contains("needs")) {
+    const json& n = out["needs"];
+    std::string tags;
+    for (const auto& [tag, count] : n["host_bytes_by_tag"].items())
+      tags += fmt::format("{}{} {}", tags.empty() ? "" : ", ", tag, bytes(count));
+    line("memory",
+         fmt::format("{} on the CPU, for {} tokens of context: {}{}", bytes(n["host_bytes"]),
+                     n["context"].get<int64_t>(), tags,
+                     n["mapped_weight_bytes"].get<uint64_t>() > 0 ? "; weights are mapped" : ""));
   }
   if (out.contains("tokenizer")) {
     const json& t = out["tokenizer"];

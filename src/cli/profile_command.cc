@@ -33,11 +33,13 @@ struct ProfileOptions {
   bool json = false;
 };
 
+int64_t softmax_tokens(const ModelSpec& spec) { return std::min<int64_t>(384, spec.max_context); }
+
 // Text that the model makes itself stands for what it will see: every model has it.
 ScoreBounds measure_softmax(Session& session) {
-  constexpr int kTokens = 384, kFirstTokens = 16;
+  constexpr int kFirstTokens = 16;
   const ModelSpec& spec = session.loaded->model.spec;
-  const auto tokens = static_cast<int>(std::min<int64_t>(kTokens, spec.max_context));
+  const auto tokens = static_cast<int>(softmax_tokens(spec));
   Runner runner = session.make_runner(tokens);
   std::vector<TokenId> text;
   {
@@ -68,6 +70,7 @@ TuningTable measure_model(const ProfileOptions& options, const std::string& mode
   session_options.model = model;
   session_options.tuning.off = true;
   Session session(session_options);
+  session.load({.tokens = softmax_tokens(session.loaded->model.spec)});
   machine = tuned_machine(session.device->info());
   ProgressBar bar("measuring " + model);
   MeasureOptions measure;

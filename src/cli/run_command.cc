@@ -124,7 +124,6 @@ int run(RunOptions options) {
   request.sampling = options.sampling.parse();
   validate(request.sampling, std::numeric_limits<TokenId>::max());
 
-  options.session.expected_tokens = options.context;
   Session session(options.session);
   const std::vector<TokenId> prompt = input.to_tokens(*session.loaded);
   SPW_CHECK(!prompt.empty(), kInvalidArgument,
@@ -138,6 +137,7 @@ int run(RunOptions options) {
   const Tokenizer* tokenizer = session.tokenizer();
   SPW_CHECK(tokenizer != nullptr || request.stop.empty(), kInvalidArgument,
             "--stop needs a tokenizer: {}", session.loaded->no_tokenizer_reason);
+  session.load({.tokens = limit, .shortest_tokens = static_cast<int64_t>(prompt.size()) + 1});
   Runner runner = session.make_runner(limit);
   Engine engine(runner.decoder, runner.kv, tokenizer, {.max_sequence_tokens = limit});
 

@@ -140,29 +140,12 @@ namespace {
 // What there is of each memory. Of the host's, where nobody said how much to use, what is free.
 Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host) {
   Budgets budgets;
+  budgets.host_is_limited = !options.placement.host_memory.empty();
   budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
-  budgets.host =
-      static_cast<uint64_t>(options.placement.host_memory.empty() ? host_memory().available_bytes
-                                                                  : host.info().memory_bytes);
+  budgets.host = static_cast<uint64_t>(budgets.host_is_limited ? host.info().memory_bytes
+                                                               : host_memory().available_bytes);
   budgets.disk = options.placement.disk_bytes();
   return budgets;
-}
-
-// Where weights and KV go: as the options say, or by the rule.
-Plan decide_plan(const SessionOptions& options, size_t which, Device& device, Budgets budgets,
-                 const Model& model, const RunSize& size) {
-  std::optional<Plan> plan = options.placement.try_explicit_plan(which);
-  const bool limited = !device.host_visible() || !options.placement.host_memory.empty();
-  if (!plan && limited) {
-    if (options.placement.host_memory.empty()) budgets.host = budgets.host / 10 * 9;
-    plan = fill_from_the_top(fill_request(device, model, size, budgets));
-  }
-  if (!plan) plan.emplace();
-  options.placement.apply_to(*plan);
-  // Who attends to a sequence must not depend on who else is there.
-  if (options.deterministic && plan->attention == AttentionPlace::kAuto)
-    plan->attention = AttentionPlace::kCpu;
-  return *plan;
 }
 
 }  // namespace
@@ -171,8 +154,10 @@ bool has_any_context(const std::string& model, const ModelSpec& spec) {
   return try_dummy_name(model) && spec.position == PositionKind::kRope;
 }
 
-Session::Session(const SessionOptions& options, size_t which)
-    : max_step_tokens(options.max_step_tokens), attention_topk(options.attention_topk) {
+Session::Session(const SessionOptions& options)
+    : max_step_tokens(options.max_step_tokens),
+      attention_topk(options.attention_topk),
+      options_(options) {
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type =
       options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
@@ -200,35 +185,128 @@ Session::Session(const SessionOptions& options, size_t which)
   load_.cancel = &interrupted();
   loaded = describe_for_loading(*device, path, load_);
   kv_type = asked_kv_type.value_or(default_kv_type(loaded->model));
-  use_plan(options, which);
   if (tuning) {
     if (const auto bounds = tuning->table.try_scores(loaded->model.spec.name))
       device->ops().set_score_bounds(&*bounds);
   }
 }
 
-void Session::use_plan(const SessionOptions& options, size_t which) {
+Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
+                    RunNeeds& needs) const {
+  const PlacementOptions& options = options_.placement;
+  Model compressed;
+  if (trial.compress && !load_.compress) {
+    compressed = loaded->model;
+    compress_matrices(compressed);
+  }
+  const Model& model = compressed.weights.empty() ? loaded->model : compressed;
+  const bool apart = !device->host_visible();
+  // As the options say, or by the rule.
+  std::optional<Plan> by_hand;
+  if (!trial.by_rule) by_hand = options.try_explicit_plan(which);
+  if (trial.kv) {
+    if (!by_hand) by_hand.emplace();
+    by_hand->kv = *trial.kv;
+  }
+  Plan placed;
+  if (by_hand) {
+    placed = *by_hand;
+  } else if (apart || trial.budgets.host_is_limited) {
+    Budgets budgets = trial.budgets;
+    if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * 9;
+    placed = fill_from_the_top(fill_request(*device, model, trial.size, budgets));
+  }
+  options.apply_to(placed);
+  // Who attends to a sequence must not depend on who else is there.
+  if (options_.deterministic && placed.attention == AttentionPlace::kAuto)
+    placed.attention = AttentionPlace::kCpu;
+  RunSize least = trial.size;
+  if (run.least_tokens > 0) least.tokens = std::min(least.tokens, run.least_tokens);
+  if (run.least_sequences > 0) least.sequences = std::min(least.sequences, run.least_sequences);
+  needs = run_needs(*device, model, placed, least, load_);
+  check_fits(needs, apart, trial.budgets);
+  return placed;
+}
+
+FitLimits Session::what_may_change(const ExpectedRun& run) const {
+  const PlacementOptions& options = options_.placement;
+  FitLimits limits;
+  limits.shortest_tokens = run.shortest_tokens;
+  limits.sequences_option = run.sequences_option;
+  for (const auto& [option, given] : {std::pair("--plan", !options.plans.empty()),
+                                      {"--weights", !options.weights.empty()},
+                                      {"--kv", !options.kv.empty()},
+                                      {"--activations", !options.activations.empty()}}) {
+    if (!given) continue;
+    limits.plan_option += fmt::format("{}{}", limits.plan_option.empty() ? "" : " and ", option);
+  }
+  limits.compressible = !load_.compress;
+  limits.has_device = !device->host_visible();
+  // What nobody limited cannot be raised.
+  if (!options.host_memory.empty())
+    limits.host_bytes = static_cast<uint64_t>(host_memory().total_bytes);
+  if (limits.has_device && !options_.gpu_memory.empty()) {
+    for (const DeviceInfo& gpu : list_cuda_devices().devices) {
+      if (gpu.name == device->info().name)
+        limits.device_bytes = static_cast<uint64_t>(gpu.memory_bytes);
+    }
+  }
+  std::error_code unknown;
+  const auto space = std::filesystem::space(disk_dir, unknown);
+  if (!unknown) limits.disk_bytes = space.available;
+  return limits;
+}
+
+Plan Session::place_what_fits(const ExpectedRun& run, size_t which, RunNeeds& needs) const {
+  FitTrial trial{.size = {run.tokens, run.sequences, max_step_tokens, kv_type},
+                 .budgets = budgets_,
+                 .compress = load_.compress};
+  const int64_t fewest = run.least_sequences > 0 ? run.least_sequences : run.sequences;
+  while (true) {
+    try {
+      return place(trial, run, which, needs);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
+      if (trial.size.sequences > fewest) {
+        trial.size.sequences = std::max(fewest, trial.size.sequences / 2);
+        continue;
+      }
+      const auto fits = [&](const FitTrial& other) {
+        RunNeeds unused;
+        try {
+          place(other, run, which, unused);
+          return true;
+        } catch (const Error&) {
+          return false;
+        }
+      };
+      fail(ErrorCode::kOutOfMemory, "{}; {}", error.what(),
+           what_helps(trial, what_may_change(run), fits));
+    }
+  }
+}
+
+void Session::choose_plan(const ExpectedRun& asked, size_t which) {
+  const ModelSpec& spec = loaded->model.spec;
+  ExpectedRun run = asked;
+  if (run.tokens == 0) run.tokens = context_tokens(0);
+  if (!has_any_context(options_.model, spec)) run.tokens = std::min(run.tokens, spec.max_context);
+  budgets_ = budgets_of(options_, *device, host());
+  // What the plan before holds is this one's, too.
+  if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
+  plan = place_what_fits(run, which, needs_);
+}
+
+void Session::load() {
   const Stopwatch watch;
   const ModelSpec& spec = loaded->model.spec;
-  int64_t tokens = options.expected_tokens > 0 ? options.expected_tokens
-                                               : std::min<int64_t>(spec.max_context, 4096);
-  if (!has_any_context(options.model, spec)) tokens = std::min(tokens, spec.max_context);
-  Budgets budgets = budgets_of(options, *device, host());
-  // What the plan before holds is this one's, too.
-  if (options.placement.host_memory.empty()) budgets.host += host().usage().total();
-  plan = decide_plan(options, which, *device, budgets, loaded->model,
-                     {tokens, options.expected_sequences, max_step_tokens, kv_type});
-  const RunSize least{std::min(tokens, options.least_tokens), options.least_sequences,
-                      max_step_tokens, kv_type};
-  const RunNeeds needs = run_needs(*device, loaded->model, plan, least, load_);
-  check_fits(needs, !device->host_visible(), budgets);
-  const uint64_t weights_on_disk = needs.disk.bytes[static_cast<int>(MemoryTag::kWeights)];
+  const uint64_t weights_on_disk = needs_.disk.bytes[static_cast<int>(MemoryTag::kWeights)];
   // Of a plan after another, peaks are those of its run: between the two there is more.
   const auto forget_peaks = [&] {
     device->reset_peaks();
     host().reset_peaks();
   };
-  const uint64_t disk_budget = budgets.disk - (needs.disk.total() - weights_on_disk);
+  const uint64_t disk_budget = budgets_.disk - (needs_.disk.total() - weights_on_disk);
   if (loaded->weights.try_stay(*device, loaded->model, plan.weights, disk_budget)) {
     load_seconds = watch.seconds();
     forget_peaks();
@@ -236,10 +314,10 @@ void Session::use_plan(const SessionOptions& options, size_t which) {
   }
   WeightPlacement placement{
       .shares = plan.weights, .host = &host(), .disk_dir = disk_dir, .disk_budget = disk_budget};
-  WeightStore kept = loaded->weights.give_up(*device, loaded->model, placement, budgets.host);
+  WeightStore kept = loaded->weights.give_up(*device, loaded->model, placement, budgets_.host);
   placement.kept = &kept;
   {
-    ProgressBar bar("loading " + options.model);
+    ProgressBar bar("loading " + options_.model);
     WeightLoadOptions load = load_;
     load.progress = [&](uint64_t done, uint64_t total) {
       bar.update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));

@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "engine/loaded_model.h"
 #include "engine/runner.h"
+#include "engine/what_helps.h"
 
 namespace CLI {
 class App;
@@ -33,14 +34,6 @@ struct SessionOptions {
   int max_step_tokens = 0;   // 0 = what suits the device
   TuningOptions tuning;
   PlacementOptions placement;
-  // What the command is going to run, as far as it knows: the rule that places things leaves room
-  // for it.
-  int64_t expected_tokens = 0;
-  int64_t expected_sequences = 1;
-  // What it will need at least, known for sure: what cannot hold it is refused before any work.
-  int64_t least_tokens = 1;
-  int64_t least_sequences = 1;
-
   // MODEL and the options that all such commands share.
   void add_to(CLI::App& command, bool several_plans = false);
   // Of these, for commands that need no more: where to compute, and how weights get there.
@@ -48,17 +41,38 @@ struct SessionOptions {
   void add_loading_to(CLI::App& command);
 };
 
+// What a command is going to run.
+struct ExpectedRun {
+  int64_t tokens = 0;  // of a sequence; 0: Session::context_tokens(0)
+  int64_t sequences = 1;
+  // What it does not begin without; 0: all of it. Where there is memory for no more, it begins with
+  // less.
+  int64_t least_tokens = 0, least_sequences = 0;
+  // For advice where it does not fit: how short --ctx may make a sequence (0: there is no such
+  // option), and which option asks for fewer sequences.
+  int64_t shortest_tokens = 0;
+  std::string sequences_option = {};
+};
+
 // Rotated positions go on for ever, and random weights do not mind: the context of such a dummy
 // model is what is asked of it.
 bool has_any_context(const std::string& model, const ModelSpec& spec);
 
-// A device and a model on it, loaded with a progress bar. Not movable, as runners refer to it.
+// A device and a model on it. Not movable, as runners refer to it.
 struct Session {
-  // `plan`: which of those that the options name.
-  explicit Session(const SessionOptions& options, size_t plan = 0);
-  // The next plan, for the same options: weights that this one has are kept, and only change their
-  // homes. No runner of this one may be left. After an error there is no model.
-  void use_plan(const SessionOptions& options, size_t plan);
+  // The device, the model's description and its tokenizer: enough to know what there is to run.
+  explicit Session(const SessionOptions& options);
+  // Decides where things go for such a run. `which` of the plans that the options name. Throws
+  // kOutOfMemory, naming what would help, before any work.
+  void choose_plan(const ExpectedRun& run, size_t which = 0);
+  // Loads the weights for that plan, with a progress bar. For another plan: weights that are there
+  // are kept and only change their homes; no runner may be left, and after an error there is no
+  // model.
+  void load();
+  void load(const ExpectedRun& run, size_t which = 0) {
+    choose_plan(run, which);
+    load();
+  }
 
   // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
   int64_t context_tokens(int64_t wanted) const;
@@ -82,7 +96,17 @@ struct Session {
   double load_seconds = 0;
 
  private:
+  // Where things go in a run that may be; throws kOutOfMemory.
+  Plan place(const FitTrial& trial, const ExpectedRun& run, size_t which, RunNeeds& needs) const;
+  // The same for what `run` needs, or as much of it as there is room for. Throws with advice.
+  Plan place_what_fits(const ExpectedRun& run, size_t which, RunNeeds& needs) const;
+  FitLimits what_may_change(const ExpectedRun& run) const;
+
+  SessionOptions options_;
   WeightLoadOptions load_;
+  // Of the plan.
+  Budgets budgets_;
+  RunNeeds needs_;
 };
 
 // Also without a model: `--device` as a device; auto is the first GPU, or the CPU where there is

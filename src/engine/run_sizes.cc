@@ -118,8 +118,10 @@ FillRequest fill_request(const Device& device, const Model& model, const RunSize
   const DType inner = device.activation_type(matrix_type(model));
   const ActivationBytes each = activation_bytes(spec, inner);
   const int64_t budget = static_cast<int64_t>(r.has_device ? budgets.device : budgets.host);
+  const int64_t micro_tokens =
+      std::max(size.sequences, std::min<int64_t>(size.micro_tokens, size.tokens * size.sequences));
   int64_t fixed = each.of_step * step_tokens(spec, size, budget, true) +
-                  each.of_batch * size.micro_tokens + each.of_logits * size.sequences;
+                  each.of_batch * micro_tokens + each.of_logits * size.sequences;
   const KvShape shape = kv_shape(spec, size.kv_type);
   r.kv_bytes = static_cast<uint64_t>(shape.block_bytes() * blocks_of(size) * size.sequences);
   if (r.has_device) {
@@ -132,11 +134,10 @@ FillRequest fill_request(const Device& device, const Model& model, const RunSize
   r.fixed_bytes = static_cast<uint64_t>(outside + fixed);
   r.kv_staging_bytes =
       KvSwap::kBuffers *
-      KvSwap::device_bytes(
-          shape, static_cast<int32_t>(blocks_for_tokens(size.micro_tokens) + blocks_of(size)));
-  r.host_fixed_bytes =
-      HostAttention::host_bytes(inner, size.micro_tokens, spec.q_dim(), spec.kv_dim()) +
-      (uint64_t{64} << 20);
+      KvSwap::device_bytes(shape,
+                           static_cast<int32_t>(blocks_for_tokens(micro_tokens) + blocks_of(size)));
+  r.host_fixed_bytes = HostAttention::host_bytes(inner, micro_tokens, spec.q_dim(), spec.kv_dim()) +
+                       (uint64_t{64} << 20);
   return r;
 }
 
@@ -201,6 +202,7 @@ RunNeeds run_needs(const Device& device, const Model& model, const Plan& plan, c
   const auto block = static_cast<uint64_t>(layout.kv_shape.block_bytes());
 
   RunNeeds needs;
+  needs.mapped = weights.mapped;
   needs.device.add(MemoryTag::kWeights, weights.device);
   needs.device.add(MemoryTag::kStaging, stream.device);
   needs.device.add(MemoryTag::kKv, block * static_cast<uint64_t>(layout.kv.device_blocks));
@@ -252,25 +254,17 @@ void check_fits(const RunNeeds& needs, bool has_device, const Budgets& budgets) 
               memory_tag_name(tag), option, format_bytes(bytes_of(needs.disk, tag)));
   }
   std::string missing;
-  const auto look = [&](const Device::Usage& usage, uint64_t budget, const char* memory,
-                        const char* option) {
+  const auto look = [&](const Device::Usage& usage, uint64_t budget, const char* memory) {
     if (usage.total() <= budget) return;
-    // What takes most of it is what to look at first.
-    std::string placed;
-    uint64_t most = 0;
-    for (const auto& [tag, flag] : kPlaced) {
-      if (bytes_of(usage, tag) <= most) continue;
-      most = bytes_of(usage, tag);
-      placed = flag;
-    }
-    missing += fmt::format("{}{} of {} ({}), and there are {}: raise {} or keep less there ({})",
-                           missing.empty() ? "" : "; ", format_bytes(usage.total()), memory,
-                           usage.describe(), format_bytes(budget), option,
-                           placed.empty() ? "--chunk" : placed);
+    missing +=
+        fmt::format("{}{} of {} ({}), and there are {}", missing.empty() ? "" : "; ",
+                    format_bytes(usage.total()), memory, usage.describe(), format_bytes(budget));
   };
-  if (has_device) look(needs.device, budgets.device, "GPU memory", "--gpu-memory");
-  look(has_device ? needs.host : needs.device, budgets.host, "host memory", "--host-memory");
-  look(needs.disk, budgets.disk, "disk", "--disk-memory");
+  Device::Usage host = has_device ? needs.host : needs.device;
+  if (budgets.host_is_limited) host.add(MemoryTag::kWeights, needs.mapped);
+  if (has_device) look(needs.device, budgets.device, "GPU memory");
+  look(host, budgets.host, "host memory");
+  look(needs.disk, budgets.disk, "disk");
   SPW_CHECK(missing.empty(), kOutOfMemory, "the plan needs {}", missing);
 }
 

@@ -25,9 +25,11 @@ struct RunSize {
   uint64_t disk_bytes = ~uint64_t{0};
 };
 
-// Budgets of 0: what the device and the host have free.
 struct Budgets {
   uint64_t device = 0, host = 0, disk = 0;
+  // Whether somebody said how much host memory to use: then mapped weights count as such. Otherwise
+  // they are pages of files, which the system takes back where it needs room.
+  bool host_is_limited = false;
 };
 // Sizes for fill_from_the_top().
 FillRequest fill_request(const Device& device, const Model& model, const RunSize& size,
@@ -56,13 +58,14 @@ struct RunNeeds {
   Device::Usage device;  // of the host where that is the device
   Device::Usage host;
   Device::Usage disk;
+  uint64_t mapped = 0;  // of the host's memory, beside that
 };
 RunNeeds run_needs(const Device& device, const Model& model, const Plan& plan, const RunSize& size,
                    const WeightLoadOptions& load);
 
 // Throws kOutOfMemory where the needs exceed a budget, in one line that says of each memory that is
-// too small what needs how much of it and which options change that; kInvalidArgument where
-// something is to be on disk and --disk-memory is 0.
+// too small what needs how much of it; kInvalidArgument where something is to be on disk and
+// --disk-memory is 0. What to do about it: what_helps().
 void check_fits(const RunNeeds& needs, bool has_device, const Budgets& budgets);
 
 }  // namespace spillway

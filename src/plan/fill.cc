@@ -36,9 +36,8 @@ Plan fill_from_the_top(const FillRequest& r) {
       room -= static_cast<double>(r.kv_staging_bytes);
       host_left -= kv;
       SPW_CHECK(host_left >= 0, kOutOfMemory,
-                "the KV cache needs {}, more than the {} of host memory; ask for fewer or shorter "
-                "sequences, --compress-kv, or raise --host-memory",
-                format_bytes(r.kv_bytes), format_bytes(r.host_bytes));
+                "the KV cache needs {}, more than the {} of host memory", format_bytes(r.kv_bytes),
+                format_bytes(r.host_bytes));
     } else {
       room -= kv;
     }
@@ -48,13 +47,13 @@ Plan fill_from_the_top(const FillRequest& r) {
   const double share = resident_share(r, room);
   SPW_CHECK(share >= 0, kOutOfMemory,
             "{} need {}{} and room for {} layers to stream through, {} in all, but there are only "
-            "{}; raise {} or use --compress-weights",
+            "{} of {} memory",
             "activations, embeddings and workspace", format_bytes(r.fixed_bytes),
             plan.kv.device > 0 ? " beside the KV cache" : "", r.slots,
             format_bytes(static_cast<uint64_t>(r.slots * kUneven * matrices / r.layers) +
                          r.fixed_bytes + (plan.kv.device > 0 ? r.kv_bytes : r.kv_staging_bytes)),
             format_bytes(r.has_device ? r.device_bytes : r.host_bytes),
-            r.has_device ? "--gpu-memory" : "--host-memory");
+            r.has_device ? "GPU" : "host");
   if (share >= 1) return plan;
   // A percent less than what the arithmetic says: homes are whole matrices.
   const double on_device = std::max(0.0, share - 0.01);
@@ -68,10 +67,10 @@ Plan fill_from_the_top(const FillRequest& r) {
   }
   const double on_disk = rest * matrices;
   SPW_CHECK(on_disk <= static_cast<double>(r.disk_bytes), kOutOfMemory,
-            "{} of the weights do not fit into memory, and --disk-memory is {}; raise it (with "
-            "--disk-dir), {}, or use --compress-weights",
-            format_bytes(static_cast<uint64_t>(on_disk)), format_bytes(r.disk_bytes),
-            r.has_device ? "--host-memory or --gpu-memory" : "or --host-memory");
+            "{} of the weights do not fit into {} of memory, and --disk-memory is {}",
+            format_bytes(static_cast<uint64_t>(on_disk)),
+            format_bytes(r.host_bytes + (r.has_device ? r.device_bytes : 0)),
+            format_bytes(r.disk_bytes));
   plan.weights = r.has_device ? TierShares{on_device, on_host, rest}
                               : TierShares{0, on_device + on_host, rest};
   return plan;

@@ -25,7 +25,7 @@ struct FillRequest {
 
 // All on the device if it fits. Otherwise KV goes to host memory if it would take more than a
 // quarter of the device, then weights fill what is left of the device, then the host, then the
-// disk. Throws kOutOfMemory, saying which memory is short of how much.
+// disk. Throws kOutOfMemory, saying which memory is too small for what.
 Plan fill_from_the_top(const FillRequest& request);
 
 }  // namespace spillway

@@ -79,7 +79,7 @@ TEST(FillTest, SaysWhatIsMissing) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
-    EXPECT_THAT(error.what(), testing::HasSubstr("--gpu-memory"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("3.00 GiB of GPU memory"));
   }
 }
 

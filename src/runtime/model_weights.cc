@@ -247,6 +247,7 @@ ModelWeights::ModelWeights(Device& device, const Model& model,
   if (options.access == WeightAccess::kMapped && all_as_stored) {
     if (placement.kept != nullptr) *placement.kept = WeightStore(0);  // nothing of it is needed
     maps_ = MappedExtents(paths, extents);
+    for (const Extent& extent : extents) mapped_bytes_ += extent.bytes;
     JoinedProgress progress(options, file_bytes(homes.targets));
     populate_all(maps_, extents, device.info().threads + kPiecesAhead, progress.options());
     progress.add(file_bytes(homes.targets));

@@ -102,6 +102,8 @@ class ModelWeights {
                               uint64_t disk_budget = ~uint64_t{0});
   // Of files of their own.
   uint64_t disk_bytes() const;
+  // Of the model's files, in host memory but allocated by nobody.
+  uint64_t mapped_bytes() const { return mapped_bytes_; }
   // Otherwise: gives back all memory but for what the next plan may want: what is in host memory or
   // in a file of ours is handed on, what is on the device is copied to host memory. `next` is that
   // plan's placement; of host memory not more than `host_budget` is in use when it takes its own.
@@ -118,6 +120,7 @@ class ModelWeights {
   void for_layer_types(const std::function<void(DType)>& f) const;  // of all matrices of layers
 
   MappedExtents maps_;
+  uint64_t mapped_bytes_ = 0;
   Buffer arena_;
   std::vector<PinnedBuffer> host_memory_;  // by number in Model::weights; empty: not there
   std::vector<std::shared_ptr<TemporaryFile>> spilled_;  // the last ones of `files`

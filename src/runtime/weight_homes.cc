@@ -66,7 +66,7 @@ WeightNeeds weight_needs(const Device& device, const Model& model, const TierSha
     if (homes[i] == Tier::kHost) needs.host += size;
     if (homes[i] == Tier::kDisk && !stays) largest_written = std::max(largest_written, size);
   }
-  if (mapped) needs.device = 0;  // pages of the page cache, which are nobody's
+  if (mapped) needs.mapped = std::exchange(needs.device, 0);
   needs.streamed_layers = static_cast<int>(streamed.size());
   for (const auto& [layer, weights] : streamed)
     needs.slot = std::max(needs.slot, streamed_bytes(weights));

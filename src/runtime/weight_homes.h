@@ -41,6 +41,7 @@ uint64_t streamed_bytes(std::span<const StreamedWeight> weights);
 // What weights take of each memory, before they are loaded.
 struct WeightNeeds {
   uint64_t device = 0, host = 0, disk = 0;
+  uint64_t mapped = 0;        // of the host's: pages of files, which other processes may share
   uint64_t slot = 0;          // on the device: the largest layer's share that streams through
   int streamed_layers = 0;    // that have one
   bool from_disk = false;     // some of it comes from there

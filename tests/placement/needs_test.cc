@@ -112,7 +112,7 @@ std::string refusal(const RunNeeds& needs, bool has_device, const Budgets& budge
   return "";
 }
 
-TEST(NeedsTest, WhatDoesNotFitIsRefusedWithWhatToChange) {
+TEST(NeedsTest, WhatDoesNotFitIsRefusedWithWhatTakesHowMuch) {
   RunNeeds needs;
   needs.device.add(MemoryTag::kWeights, 100);
   needs.device.add(MemoryTag::kStaging, 50);
@@ -122,14 +122,21 @@ TEST(NeedsTest, WhatDoesNotFitIsRefusedWithWhatToChange) {
   EXPECT_EQ(refusal(needs, true, {150, 320, 70}), "");
   const std::string gpu = refusal(needs, true, {149, 320, 70});
   EXPECT_THAT(gpu, HasSubstr("150 B of GPU memory (weights 100 B, staging 50 B)"));
-  EXPECT_THAT(gpu, HasSubstr("there are 149 B: raise --gpu-memory or keep less there (--weights)"));
+  EXPECT_THAT(gpu, HasSubstr("there are 149 B"));
   const std::string host = refusal(needs, true, {150, 319, 70});
-  EXPECT_THAT(host, HasSubstr("raise --host-memory or keep less there (--kv)"));
+  EXPECT_THAT(
+      host,
+      HasSubstr("320 B of host memory (KV cache 300 B, activations 20 B), and there are 319 B"));
   // Everything that is missing, at once.
   const std::string all = refusal(needs, true, {1, 2, 3});
-  for (const char* option : {"--gpu-memory", "--host-memory", "--disk-memory", "(--activations)"})
-    EXPECT_THAT(all, HasSubstr(option));
+  for (const char* memory : {"GPU memory", "host memory", "70 B of disk (activations 70 B)"})
+    EXPECT_THAT(all, HasSubstr(memory));
   EXPECT_THAT(all, testing::Not(HasSubstr("\n")));
+  // Mapped weights are nobody's, unless somebody says how much to use.
+  needs.mapped = 1000;
+  EXPECT_EQ(refusal(needs, true, {150, 320, 70}), "");
+  EXPECT_THAT(refusal(needs, true, {150, 320, 70, true}), HasSubstr("weights 1000 B"));
+  needs.mapped = 0;
   // Without a GPU its memory is the host's.
   EXPECT_EQ(refusal(needs, false, {0, 150, 70}), "");
   EXPECT_THAT(refusal(needs, false, {0, 149, 70}), HasSubstr("host memory"));

@@ -198,7 +198,7 @@ def test_budgets_that_are_too_small_are_refused_before_work(spillway, disk, opti
 @pytest.mark.parametrize(
     "options, names",
     [
-        (["--host-memory", "900MiB", "--weights", "0,100,0"], ["weights", "--host-memory", "--weights"]),
+        (["--host-memory", "900MiB", "--weights", "0,100,0"], ["weights", "--host-memory"]),
         # The two layers that stream through do not fit beside what stays.
         (["--host-memory", "500MiB", "--weights", "0,25,75", "--disk-memory", "4GiB"], ["staging", "--host-memory"]),
         (["--host-memory", "900MiB", "--weights", "0,40,60", "--kv", "0,50,50", "--disk-memory", "700MiB"], ["KV cache", "--disk-memory"]),
@@ -222,7 +222,6 @@ def test_a_full_disk_is_refused_before_work(spillway, disk):
     """No file may become that long: what a quota answers."""
 
     def limited():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (64 * MIB, resource.RLIM_INFINITY))
 
     command = spillway.command("bench", LARGE, *LARGE_OPTIONS, "--disk-dir", disk, "--prompt-len", "16", "--gen-len", "4")
