@@ -212,8 +212,9 @@ void BatchJournal::sync() {
 }
 
 void BatchJournal::write_output(const std::filesystem::path& path) const {
-  // Under the journal's lock, so the name is ours; a kill may have left one, which is overwritten.
-  std::filesystem::path temporary = path;
+  // Beside the journal and under its lock, so the name is ours (OUTPUT.tmp may be somebody else's);
+  // a kill may have left one, which is overwritten.
+  std::filesystem::path temporary = file_.path();
   temporary += ".tmp";
   try {
     PosixFile out(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);

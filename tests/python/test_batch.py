@@ -451,7 +451,7 @@ def test_a_kill_while_results_are_put_together_costs_nothing(job):
     expected = made.output.read_bytes()
     made.output.unlink()
     made.stop_after(3)
-    (made.folder / "out.jsonl.tmp").write_bytes(b"{half of a res")
+    (made.folder / "out.jsonl.partial.tmp").write_bytes(b"{half of a res")
     made.results()
     assert made.output.read_bytes() == expected
 
@@ -550,7 +550,7 @@ def test_a_full_disk_is_one_line_and_the_job_goes_on_later(spillway, job):
         )  # fmt: skip
         assert done.returncode == FAILED, done.stderr
         assert len(done.stderr.splitlines()) == 1 and b"run the same command again" in done.stderr
-        assert not made.output.exists() and not (made.folder / "out.jsonl.tmp").exists()
+        assert not made.output.exists() and not (made.folder / "out.jsonl.partial.tmp").exists()
     assert made.finished() > 0
     made.results()
     assert made.output.read_bytes() == expected

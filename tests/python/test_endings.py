@@ -243,6 +243,16 @@ def faults_without_unnamed_files(spillway, model, folder):
     raise AssertionError("no open could be refused")
 
 
+def test_a_users_file_beside_an_output_is_left_alone(spillway, tiny_model, tmp_path):
+    (tmp_path / "in.jsonl").write_text(batch_lines(2, max_tokens=4))
+    theirs = {name: name for name in ("out.jsonl.tmp", "out.gguf.tmp", "out.gguf.tmp.1.0", "spillway-out-1.tmp")}
+    for name, text in theirs.items():
+        (tmp_path / name).write_text(text)
+    assert spillway.run("batch", tiny_model, "in.jsonl", "-o", "out.jsonl", cwd=tmp_path).code == 0
+    assert spillway.run("convert", tiny_model, "out.gguf", cwd=tmp_path).code == 0
+    assert {name: (tmp_path / name).read_text() for name in theirs} == theirs
+
+
 # Files that may not grow.
 
 
