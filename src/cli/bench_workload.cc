@@ -8,6 +8,7 @@
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "engine/sampler.h"
+#include "engine/unusable_logits.h"
 #include "kv/block_allocator.h"
 #include "schedule/scheduler.h"
 
@@ -120,8 +121,15 @@ bool Workload::decode_ahead(int steps) {
 std::vector<TokenId> Workload::take_drawn(uint64_t draw) {
   std::vector<TokenId> ids(next_.size());
   runner_.decoder.device().ops().take_drawn(draw, ids);
-  for (const TokenId id : ids) SPW_CHECK(id >= 0, kInternal, "the model computed no usable logits");
+  check_drawn(ids);
   return ids;
+}
+
+void Workload::check_drawn(std::span<const TokenId> ids) {
+  for (const TokenId id : ids) {
+    SPW_CHECK(id >= 0, kInternal, "{}",
+              explain_unusable_logits(runner_.decoder, runner_.kv.shape().type));
+  }
 }
 
 std::vector<TokenId> Workload::greedy(const Activations& logits) {
@@ -130,12 +138,17 @@ std::vector<TokenId> Workload::greedy(const Activations& logits) {
   Device& device = runner_.decoder.device();
   if (device.ops().can_sample()) {
     device.ops().sample(logits, std::vector<SampleRow>(rows), ids);
-    return ids;
+  } else {
+    for (size_t row = 0; row < rows; ++row) {
+      const std::span<const float> values(logits.f32(static_cast<int64_t>(row)),
+                                          static_cast<size_t>(logits.cols));
+      ids[row] = are_usable(values)
+                     ? static_cast<TokenId>(std::max_element(values.begin(), values.end()) -
+                                            values.begin())
+                     : -1;
+    }
   }
-  for (size_t row = 0; row < rows; ++row) {
-    const float* values = logits.f32(static_cast<int64_t>(row));
-    ids[row] = static_cast<TokenId>(std::max_element(values, values + logits.cols) - values);
-  }
+  check_drawn(ids);
   return ids;
 }
 

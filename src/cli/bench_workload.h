@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cli/session.h"
@@ -44,6 +45,8 @@ class Workload {
   // The newest token of sequences [begin, end) in a step of decoding.
   std::vector<StepSequence> newest(size_t begin, size_t end, int step) const;
   std::vector<TokenId> take_drawn(uint64_t draw);
+  // Throws kInternal for one that is none.
+  void check_drawn(std::span<const TokenId> ids);
   std::vector<TokenId> greedy(const Activations& logits);
   std::vector<TokenId> step(const std::vector<StepSequence>& sequences);
 

@@ -183,9 +183,9 @@ static inline PageRows page_rows(const AttentionArgs& a, const uint8_t* page, in
   return {padded, columns};
 }
 
-// x = 2^x for n vectors of x <= 0; 0 below -126. x = i + r with |r| <= 1/2, and a polynomial for
-// 2^r whose relative error is below 3e-7. Step by step for all vectors: the processor does not look
-// far enough ahead to do one after the other side by side.
+// x = 2^x for n vectors of x <= 0; 0 below -126 and for NaN. x = i + r with |r| <= 1/2, and a
+// polynomial for 2^r whose relative error is below 3e-7. Step by step for all vectors: the
+// processor does not look far enough ahead to do one after the other side by side.
 template <int n>
 [[gnu::always_inline]] static inline void exp2_all(float32x4_t* x) {
   // ln(2)^k / k!
@@ -231,6 +231,10 @@ static inline float32x4_t exp2_f32(float32x4_t x) {
   exp2_all<1>(&x);
   return x;
 }
+
+// 0, or NaN for the maximum of scores of which one is NaN (vmaxq_f32 keeps it) or infinite: added
+// to a sum of exponents, which drop NaN. With such a sum no element of the result is a number.
+static inline float nan_unless_finite(float maximum) { return maximum - maximum; }
 
 // Scores [256] of query i become e^(scale * score - maximum), 0 for keys that it does not see.
 static inline void softmax_query(const AttentionArgs& a, const AttentionTile& tile,
@@ -283,7 +287,7 @@ static inline void softmax_query(const AttentionArgs& a, const AttentionTile& ti
     sum1 = vaddq_f32(vaddq_f32(sum1, p[1]), p[3]);
   }
   result.maximum[i] = maximum * 0.693147181F;
-  result.sum[i] = vaddvq_f32(vaddq_f32(sum0, sum1));
+  result.sum[i] = vaddvq_f32(vaddq_f32(sum0, sum1)) + nan_unless_finite(maximum);
 }
 
 }  // namespace

@@ -494,7 +494,11 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
     // A query that has seen nothing: its probabilities are to vanish.
     vst1q_f32(base + i, vbslq_f32(vcgtq_f32(now, none), now, vdupq_n_f32(0)));
   }
-  for (int64_t i = 0; i < kSubtile; ++i) maximum[i] = highest[i];
+  float wrong[kQuads * 4];  // NaN where a score was none, or infinite
+  for (int64_t i = 0; i < kSubtile; ++i) {
+    maximum[i] = highest[i];
+    wrong[i] = nan_unless_finite(highest[i]);
+  }
   const bfloat16x8_t ones = bf16_ones();
   float32x4_t sums[kQueryPairs], bases[kSubtile];  // sums: two lanes of either query
 #pragma GCC unroll 6
@@ -511,7 +515,8 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
     });
   }
   for_pairs([&](int i) __attribute__((always_inline)) {
-    const float32x2_t added = vpadd_f32(vget_low_f32(sums[i]), vget_high_f32(sums[i]));
+    const float32x2_t sums_of_pair = vpadd_f32(vget_low_f32(sums[i]), vget_high_f32(sums[i]));
+    const float32x2_t added = vadd_f32(sums_of_pair, vld1_f32(wrong + 2 * i));
     float* at = sum + 2 * i;
     vst1_f32(at, first ? added : vfma_f32(added, vld1_f32(at), vld1_f32(weights + 2 * i)));
   });

@@ -43,7 +43,7 @@ void CpuOps::rope(const Activations& x, int head_dim, const Activations& angles,
 
 void CpuOps::kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
                        std::span<const SequenceSpan> spans) {
-  cpu::kv_append(pool_, k, v, kv, spans);
+  cpu::kv_append(pool_, k, v, kv, spans, kv_faults_);
 }
 
 void CpuOps::attention(const Activations& q, const KvLayerView& kv,

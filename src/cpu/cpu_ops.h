@@ -2,6 +2,9 @@
 // The ops of a decoder step on the host.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/thread_pool.h"
@@ -33,6 +36,9 @@ class CpuOps : public Ops {
             RopeStyle style) override;
   void kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
                  std::span<const SequenceSpan> spans) override;
+  std::optional<KvFault> take_kv_fault() override {
+    return KvFault::from_word(kv_faults_.exchange(0, std::memory_order_relaxed));
+  }
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override;
   void activate(ActivationKind kind, const Activations& x) override;
@@ -46,6 +52,7 @@ class CpuOps : public Ops {
   Workspace workspace_;
   bool deterministic_ = false;
   const TuningTable* tuning_ = nullptr;
+  std::atomic<uint32_t> kv_faults_ = 0;  // a KvFault's word
 };
 
 }  // namespace spillway

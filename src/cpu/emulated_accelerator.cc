@@ -198,6 +198,7 @@ int32_t most_likely(std::span<const float> logits) {
   float best = -std::numeric_limits<float>::infinity();
   int32_t found = -1;
   for (size_t id = 0; id < logits.size(); ++id) {
+    if (!(logits[id] < std::numeric_limits<float>::infinity())) return -1;  // also for NaN
     if (!(logits[id] > best)) continue;
     best = logits[id];
     found = static_cast<int32_t>(id);
@@ -212,7 +213,7 @@ int32_t draw_one(std::span<const float> logits, const SampleRow& how) {
   if (best < 0) return best;
   const float top = logits[static_cast<size_t>(best)];
   const auto weight = [&](float logit) {
-    return logit <= top ? std::exp(double{(logit - top) / how.temperature}) : 0;  // 0 for NaN
+    return std::exp(double{(logit - top) / how.temperature});
   };
   double left = 0;
   for (const float logit : logits) left += weight(logit);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kv_append.h"
 
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "cpu/parallel.h"
@@ -18,7 +21,41 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-void store_f16(const float* x, uint16_t* out, int64_t count) {
+// The largest magnitude. Magnitudes order like their bits, and NaN above all: it stays, as it would
+// not in a maximum of floats.
+HWY_INLINE float largest_of(const float* HWY_RESTRICT x, int64_t n) {
+  const FloatTag df;
+  const hn::Rebind<int32_t, FloatTag> di;
+  auto top = hn::Zero(di);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    top = hn::Max(top, hn::BitCast(di, hn::Abs(hn::LoadU(df, x + i))));
+  }
+  if (i < n) {
+    HWY_ALIGN float rest[kLanes] = {};
+    memcpy(rest, x + i, static_cast<size_t>(n - i) * sizeof(float));
+    top = hn::Max(top, hn::BitCast(di, hn::Abs(hn::Load(df, rest))));
+  }
+  return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, top)));
+}
+HWY_INLINE bool fits_half(float x) { return x < kKvHalfEnd && x > -kKvHalfEnd; }
+// Of numbers up to `largest` that are `held` by the type or not.
+HWY_INLINE KvStored stored(float largest, bool held) {
+  if (!(largest <= std::numeric_limits<float>::max())) return KvStored::kNotFinite;
+  return held ? KvStored::kWell : KvStored::kBeyondRange;
+}
+
+KvStored store_f32(const float* x, float* out, int64_t count) {
+  memcpy(out, x, static_cast<size_t>(count) * sizeof(float));
+  const KvStored how = stored(largest_of(x, count), true);
+  if (how == KvStored::kWell) return how;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(x[i])) out[i] = std::bit_cast<float>(kKvNanFloat);
+  }
+  return how;
+}
+
+KvStored store_f16(const float* x, uint16_t* out, int64_t count) {
   const FloatTag df;
   const hn::Rebind<hwy::float16_t, FloatTag> dh;
   const hn::Rebind<uint16_t, FloatTag> du;
@@ -29,6 +66,13 @@ void store_f16(const float* x, uint16_t* out, int64_t count) {
     }
   }
   for (; i < count; ++i) out[i] = to_half(x[i]).bits;
+  const float largest = largest_of(x, count);
+  const KvStored how = stored(largest, fits_half(largest));
+  if (how == KvStored::kWell) return how;
+  for (i = 0; i < count; ++i) {
+    if (!fits_half(x[i])) out[i] = kKvNanHalf;
+  }
+  return how;
 }
 
 // The codes of one group: the nearest of (x - base) * inverse in [lowest, highest], as the
@@ -71,13 +115,9 @@ HWY_INLINE Range range_of(const float* x, int64_t n) {
   return range;
 }
 
-HWY_INLINE Half finite_half(float value) {
-  return to_half(HWY_MIN(HWY_MAX(value, -65504.0F), 65504.0F));
-}
-
 // x [head_dim] as token `token` of a quantized page; store_kv_reference() says what.
-void store_quantized(const KvPageLayout& layout, KvPart part, const float* x, uint8_t* page,
-                     int64_t token) {
+KvStored store_quantized(const KvPageLayout& layout, KvPart part, const float* x, uint8_t* page,
+                         int64_t token) {
   float rotated[256];
   if (is_rotated(layout.type)) {
     memcpy(rotated, x, static_cast<size_t>(layout.head_dim) * sizeof(float));
@@ -86,18 +126,31 @@ void store_quantized(const KvPageLayout& layout, KvPart part, const float* x, ui
   }
   const bool int4 = layout.type == KvType::kInt4;
   HWY_ALIGN int32_t codes[kKvGroup];
+  KvStored worst = KvStored::kWell;
   for (int64_t g = 0; g < layout.groups; ++g, x += kKvGroup) {
     const int64_t n = layout.group_size(g), at = 2 * (g * kKvBlockTokens + token);
-    const Range range = range_of(x, n);
-    const Half min = finite_half(range.low);
-    const float base = int4 ? to_float(min) : 0;
-    Half scale =
-        finite_half(int4 ? (range.high - base) / 15 : HWY_MAX(-range.low, range.high) / 127);
+    const float largest = largest_of(x, n);
+    Half min{};
+    float step = largest / 127;
+    if (int4) {
+      const Range range = range_of(x, n);
+      min = to_half(range.low);
+      step = fits_half(range.low) ? (range.high - to_float(min)) / 15 : kKvHalfEnd;
+    }
+    Half scale = to_half(step);
     if ((scale.bits & 0x8000U) != 0) scale = Half{};
+    const KvStored now = stored(largest, fits_half(step));
+    if (now != KvStored::kWell) {
+      worst = HWY_MAX(worst, now);
+      scale = min = Half{kKvNanHalf};
+    }
+    const float base = int4 ? to_float(min) : 0;
     const float inverse = scale.bits == 0 ? 0 : 1 / to_float(scale);
     memcpy(page + at, &scale, sizeof(scale));
-    if (int4) {
-      memcpy(page + layout.mins_at + at, &min, sizeof(min));
+    if (int4) memcpy(page + layout.mins_at + at, &min, sizeof(min));
+    if (now != KvStored::kWell) {
+      memset(codes, 0, sizeof(codes));
+    } else if (int4) {
       group_codes(x, n, base, inverse, 0, 15, codes);
       for (int64_t i = 0; i < n / 2; ++i) codes[i] |= codes[n / 2 + i] << 4;
     } else {
@@ -114,6 +167,7 @@ void store_quantized(const KvPageLayout& layout, KvPart part, const float* x, ui
       }
     }
   }
+  return worst;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -123,22 +177,30 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace spillway {
 
+HWY_EXPORT(store_f32);
 HWY_EXPORT(store_f16);
 HWY_EXPORT(store_quantized);
 
 namespace cpu {
 namespace {
 
-void store_head(const KvPageLayout& layout, KvPart part, std::byte* page, int64_t token,
-                const float* x) {
+KvStored store_head(const KvPageLayout& layout, KvPart part, std::byte* page, int64_t token,
+                    const float* x) {
   std::byte* row = page + layout.codes_at + token * layout.row_bytes;
   if (layout.type == KvType::kF32) {
-    std::memcpy(row, x, static_cast<size_t>(layout.row_bytes));
-  } else if (layout.type == KvType::kF16) {
-    HWY_DYNAMIC_DISPATCH(store_f16)(x, reinterpret_cast<uint16_t*>(row), layout.head_dim);
-  } else {
-    HWY_DYNAMIC_DISPATCH(store_quantized)(layout, part, x, reinterpret_cast<uint8_t*>(page), token);
+    return HWY_DYNAMIC_DISPATCH(store_f32)(x, reinterpret_cast<float*>(row), layout.head_dim);
   }
+  if (layout.type == KvType::kF16) {
+    return HWY_DYNAMIC_DISPATCH(store_f16)(x, reinterpret_cast<uint16_t*>(row), layout.head_dim);
+  }
+  return HWY_DYNAMIC_DISPATCH(store_quantized)(layout, part, x, reinterpret_cast<uint8_t*>(page),
+                                               token);
+}
+
+// The first of them stays.
+void report(KvFault fault, std::atomic<uint32_t>& faults) {
+  uint32_t none = 0;
+  faults.compare_exchange_strong(none, fault.word(), std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -154,7 +216,7 @@ void check_spans(const KvLayerView& kv, std::span<const SequenceSpan> spans, int
 }
 
 void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, const KvLayerView& kv,
-               std::span<const SequenceSpan> spans) {
+               std::span<const SequenceSpan> spans, std::atomic<uint32_t>& faults) {
   const int64_t width = int64_t{kv.kv_heads} * kv.head_dim;
   SPW_ASSERT(k.dtype == DType::kF32 && v.dtype == DType::kF32);
   SPW_ASSERT(k.rows == v.rows && k.cols == width && v.cols == width);
@@ -173,8 +235,12 @@ void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, con
         for (int64_t head = 0; head < kv.kv_heads; ++head) {
           const int64_t page = (block * kv.kv_heads + head) * layout.bytes;
           const int64_t token = position % kKvBlockTokens, column = head * kv.head_dim;
-          store_head(layout, KvPart::kKeys, kv.k + page, token, k.f32(row) + column);
-          store_head(layout, KvPart::kValues, kv.v + page, token, v.f32(row) + column);
+          const auto store = [&](KvPart part, std::byte* plane, const Activations& x) {
+            const KvStored how = store_head(layout, part, plane + page, token, x.f32(row) + column);
+            if (how == KvStored::kBeyondRange) report({kv.layer, part}, faults);
+          };
+          store(KvPart::kKeys, kv.k, k);
+          store(KvPart::kValues, kv.v, v);
         }
       }
     });

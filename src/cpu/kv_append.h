@@ -2,6 +2,8 @@
 // Writes new keys and values into their pages.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <span>
 
 #include "base/thread_pool.h"
@@ -10,9 +12,9 @@
 namespace spillway::cpu {
 
 // k, v [rows, kv_heads * head_dim] of every span into its blocks, rounded or quantized as
-// store_kv_reference() does.
+// store_kv_reference() does. faults: a KvFault's word, written where it is 0.
 void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, const KvLayerView& kv,
-               std::span<const SequenceSpan> spans);
+               std::span<const SequenceSpan> spans, std::atomic<uint32_t>& faults);
 
 // Throws kInternal unless every position a span reads or writes lies in a block of `kv`, and its
 // rows in [0, rows).

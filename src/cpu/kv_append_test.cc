@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -57,6 +58,9 @@ TEST(KvAppendTest, QuantizesAsTheReferenceDoes) {
       for (float& value : v) value = 3 + 0.01F * normal(generator);
       std::fill(k.begin(), k.begin() + dim, 0.0F);  // no range
       v[static_cast<size_t>(dim)] = 1e30F;          // more than a half float holds
+      k[static_cast<size_t>(2 * dim)] = -INFINITY;
+      k[static_cast<size_t>(3 * dim + 5)] = NAN;
+      v[static_cast<size_t>(4 * dim + 7)] = -70000;
       std::vector<std::byte> pages(static_cast<size_t>(2 * layout.bytes)), expected(pages);
       const KvLayerView kv{type, 1, 1, dim, pages.data(), pages.data() + layout.bytes};
       const std::vector<int32_t> table{0};

@@ -13,16 +13,17 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// e^x for x <= 88; 0 below -87.3 (where the result would be subnormal), also for -infinity.
+// e^x for x <= 88; 0 below -87.3 (where the result would be subnormal), also for -infinity; NaN for
+// NaN.
 // Cody-Waite reduction to |r| <= ln(2) / 2, then a polynomial of degree 6; error below 2e-7.
 HWY_INLINE FloatVec exp_vec(FloatVec x) {
   const FloatTag df;
   const hn::Rebind<int32_t, FloatTag> di;
   const auto low = hn::Set(df, -87.3F);
-  const auto clamped = hn::Max(x, low);
-  const auto n = hn::NearestInt(hn::Mul(clamped, hn::Set(df, 1.44269504F)));
+  // What is below is cut off at the end. Not clamped before: a maximum would make a number of NaN.
+  const auto n = hn::NearestInt(hn::Mul(x, hn::Set(df, 1.44269504F)));
   const auto nf = hn::ConvertTo(df, n);
-  auto r = hn::NegMulAdd(nf, hn::Set(df, 0.693359375F), clamped);
+  auto r = hn::NegMulAdd(nf, hn::Set(df, 0.693359375F), x);
   r = hn::NegMulAdd(nf, hn::Set(df, -2.12194440e-4F), r);
   auto p = hn::Set(df, 1.0F / 720);
   p = hn::MulAdd(p, r, hn::Set(df, 1.0F / 120));
@@ -32,7 +33,7 @@ HWY_INLINE FloatVec exp_vec(FloatVec x) {
   p = hn::MulAdd(p, r, hn::Set(df, 1.0F));
   p = hn::MulAdd(p, r, hn::Set(df, 1.0F));
   const auto power = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
-  return hn::IfThenZeroElse(hn::Lt(x, low), hn::Mul(p, power));  // NaN stays NaN
+  return hn::IfThenZeroElse(hn::Lt(x, low), hn::Mul(p, power));
 }
 
 // 1 / (1 + e^-x).

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 
+#include "device/kv_fault.h"
 #include "tensor/kv_format.h"
 #include "tensor/op_kinds.h"
 #include "tensor/tensor_view.h"
@@ -39,6 +40,7 @@ struct KvLayerView {
   // (SequenceSpan::home) was not moved. Null: none have.
   const std::byte* home_v = nullptr;
   int64_t home_blocks = 0;
+  int layer = 0;  // that KvFault names
 
   // Bytes of one block in one plane.
   int64_t block_bytes() const { return kv_heads * kv_page_bytes(type, head_dim); }
@@ -198,7 +200,8 @@ class Ops {
   virtual void rope(const Activations& x, int head_dim, const Activations& angles,
                     RopeStyle style) = 0;
 
-  // Writes k, v [rows, kv_heads * head_dim] of every span into its blocks.
+  // Writes k, v [rows, kv_heads * head_dim] of every span into its blocks. What the KV type cannot
+  // hold is NaN there (KvStored): attention to it gives no numbers.
   virtual void kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
                          std::span<const SequenceSpan> spans) = 0;
   // rope() of q and k (not where `angles` is empty), then kv_append(): what comes between the
@@ -221,8 +224,12 @@ class Ops {
     linears(parts, x);
     rope_and_append(q.out, k.out, v.out, angles, style, kv, spans);
   }
+  // The first number that was beyond the KV type's range since the last call; waits for all that is
+  // queued.
+  virtual std::optional<KvFault> take_kv_fault() { return std::nullopt; }
   // Causal attention of q [rows, heads * head_dim] over each span's KV (appended before), into out
-  // of q's shape.
+  // of q's shape. Where something that a head of a row takes part in is no number (NaN or
+  // infinite), its result is NaN.
   virtual void attention(const Activations& q, const KvLayerView& kv,
                          std::span<const SequenceSpan> spans, const AttentionParams& params,
                          const Activations& out) = 0;
@@ -247,8 +254,8 @@ class Ops {
     SPW_ASSERT(!"this device leaves sampling to the host");
     return 0;
   }
-  // Waits for one of the last two draws: ids[i] = the token from row i, -1 where no logit is a
-  // number.
+  // Waits for one of the last two draws: ids[i] = the token from row i, -1 where a logit is NaN or
+  // infinity, or all are minus infinity.
   virtual void take_drawn(uint64_t /*draw*/, std::span<int32_t> /*ids*/) {
     SPW_ASSERT(!"this device leaves sampling to the host");
   }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/stop_matcher.h"
+#include "engine/unusable_logits.h"
 #include "text/detokenizer.h"
 
 namespace spillway {
@@ -238,8 +239,8 @@ std::vector<Engine::DrawnToken> Engine::draw(const QueuedStep& step) {
     if (it == requests_.end()) return;
     try {
       f(*it->second);
-    } catch (const Error& error) {
-      drawn[i].error = error.what();
+    } catch (const UnusableLogits&) {
+      drawn[i].error = explain_unusable_logits(decoder_, kv_.shape().type);
     }
   };
   const auto on_host = [&](size_t i, const float* row) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/sampler.h"
+#include "engine/unusable_logits.h"
 #include "kv/block_allocator.h"
 
 namespace spillway {
@@ -69,10 +70,8 @@ PerplexityResult perplexity(Decoder& decoder, KvCache& kv, std::span<const Token
         const std::span<const float> values(logits.f32(row), static_cast<size_t>(logits.cols));
         const auto next = static_cast<size_t>(window[static_cast<size_t>(at + row + 1)]);
         const double loss = log_sum_exp(values) - values[next];
-        SPW_CHECK(std::isfinite(loss), kInternal,
-                  "the model computed no usable logits in window {}, token {}; its weights are "
-                  "damaged or overflow",
-                  w, at + row);
+        SPW_CHECK(std::isfinite(loss), kInternal, "window {}, token {}: {}", w, at + row,
+                  explain_unusable_logits(decoder, kv.shape().type));
         sum += loss;
         squares += loss * loss;
         ++result.tokens;
@@ -100,17 +99,20 @@ TargetScore score_target(Decoder& decoder, KvCache& kv, std::span<const TokenId>
   all.insert(all.end(), target.begin(), target.end() - 1);
   TargetScore score{true, 0};
   size_t i = 0;
-  forward_all(decoder, kv, all, static_cast<int64_t>(context.size()) - 1,
-              [&](int64_t, const Activations& logits) {
-                for (int64_t row = 0; row < logits.rows; ++row, ++i) {
-                  const std::span<const float> values(logits.f32(row),
-                                                      static_cast<size_t>(logits.cols));
-                  const auto best =
-                      std::distance(values.begin(), std::max_element(values.begin(), values.end()));
-                  score.greedy_matches = score.greedy_matches && best == target[i];
-                  score.logprob += values[static_cast<size_t>(target[i])] - log_sum_exp(values);
-                }
-              });
+  forward_all(
+      decoder, kv, all, static_cast<int64_t>(context.size()) - 1,
+      [&](int64_t, const Activations& logits) {
+        for (int64_t row = 0; row < logits.rows; ++row, ++i) {
+          const std::span<const float> values(logits.f32(row), static_cast<size_t>(logits.cols));
+          const auto best =
+              std::distance(values.begin(), std::max_element(values.begin(), values.end()));
+          const double logprob = values[static_cast<size_t>(target[i])] - log_sum_exp(values);
+          SPW_CHECK(std::isfinite(logprob), kInternal, "{}",
+                    explain_unusable_logits(decoder, kv.shape().type));
+          score.greedy_matches = score.greedy_matches && best == target[i];
+          score.logprob += logprob;
+        }
+      });
   return score;
 }
 

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "device/ops.h"
 #include "text/vocabulary.h"
 
@@ -44,6 +46,12 @@ struct Logprobs {
   std::vector<TokenLogprob> top;  // most likely first
 };
 
+// From these logits no token is drawn: see are_usable().
+class UnusableLogits : public Error {
+ public:
+  explicit UnusableLogits(const std::string& message) : Error(ErrorCode::kInternal, message) {}
+};
+
 // One per sequence; not thread-safe. The draw at a position depends on (seed, position) and the
 // logits alone, so the same seed gives the same text however sequences are batched.
 class Sampler {
@@ -52,12 +60,11 @@ class Sampler {
   Sampler(SamplingParams params, std::span<const TokenId> prompt);
 
   // Chooses the token at `position` from its logits [vocab] and remembers it for the penalties.
-  // Fills `logprobs` if asked for and not null. Logits that are not numbers are never chosen;
-  // throws kInternal when none is left.
+  // Fills `logprobs` if asked for and not null. Throws UnusableLogits.
   TokenId sample(std::span<const float> logits, int64_t position, Logprobs* logprobs);
 
   // The same for logits in a device's memory: what Ops::draw() is to do at `position`, valid
-  // until the next call, and the token that it drew (-1: throws as sample() does).
+  // until the next call, and the token that it drew (-1: throws UnusableLogits).
   SampleRow sample_row(int64_t position);
   TokenId accept(int32_t drawn);
   bool wants_logprobs() const { return params_.logprobs >= 0; }
@@ -84,6 +91,10 @@ class Sampler {
 double counter_uniform(uint64_t seed, uint64_t counter);
 
 Logprobs compute_logprobs(std::span<const float> logits, TokenId chosen, int top);
+
+// Whether a token can be drawn: none is NaN or infinity, and not all are minus infinity, which is
+// "never" for the tokens that have it. A model has computed something wrong otherwise.
+bool are_usable(std::span<const float> logits);
 
 // log(sum(exp(logits))), accumulated in double.
 double log_sum_exp(std::span<const float> logits);

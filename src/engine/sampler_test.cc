@@ -120,13 +120,24 @@ TEST(SamplerTest, ReportsTheModelsOwnLogprobs) {
   EXPECT_NEAR(logprobs.top[0].logprob, 3 - std::log(total), 1e-6);
 }
 
-TEST(SamplerTest, NeverChoosesWhatIsNotANumber) {
+TEST(SamplerTest, DrawsNothingFromARowThatIsNotAllNumbers) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(sample_once({}, {nan, 1, nan}), 1);
-  SamplingParams params;
-  params.temperature = 1;
-  EXPECT_EQ(sample_once(params, {nan, 1, -std::numeric_limits<float>::infinity()}), 1);
-  EXPECT_THROW(sample_once({}, {nan, nan}), Error);
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float temperature : {0.0F, 1.0F}) {
+    SamplingParams params;
+    params.temperature = temperature;
+    for (const float wrong : {nan, -nan, infinity}) {
+      for (size_t at = 0; at < 40; ++at) {
+        std::vector<float> logits(40, 1);
+        logits[at] = wrong;
+        EXPECT_THROW(sample_once(params, logits), UnusableLogits) << wrong << " at " << at;
+      }
+    }
+    EXPECT_THROW(sample_once(params, {-infinity, -infinity}), UnusableLogits);
+    // A token that is never to be drawn is minus infinity.
+    EXPECT_EQ(sample_once(params, {-infinity, 1, -infinity}), 1);
+  }
+  EXPECT_THROW(Sampler({}, {}).accept(-1), UnusableLogits);
 }
 
 TEST(SamplerTest, RefusesParametersThatMakeNoSense) {

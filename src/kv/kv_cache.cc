@@ -52,18 +52,28 @@ std::vector<int32_t> KvCache::pools() const {
 }
 
 KvLayerView KvCache::layer(int index) const {
-  if (device_blocks_ == 0)
-    return {shape_.type, 0, shape_.kv_heads, shape_.head_dim, nullptr, nullptr};
-  const auto i = static_cast<size_t>(index);
-  return {shape_.type,     device_blocks_,  shape_.kv_heads,
-          shape_.head_dim, k_.at(i).data(), v_.at(i).data()};
+  KvLayerView view{.type = shape_.type,
+                   .blocks = device_blocks_,
+                   .kv_heads = shape_.kv_heads,
+                   .head_dim = shape_.head_dim,
+                   .layer = index};
+  if (device_blocks_ == 0) return view;
+  view.k = k_.at(static_cast<size_t>(index)).data();
+  view.v = v_.at(static_cast<size_t>(index)).data();
+  return view;
 }
 
 KvLayerView KvCache::host_layer(int index) const {
   SPW_ASSERT(index >= 0 && index < shape_.layers && host_blocks_ > 0);
   const size_t plane = plane_bytes(host_blocks_);
   std::byte* const k = host_.data() + 2 * static_cast<size_t>(index) * plane;
-  return {shape_.type, host_blocks_, shape_.kv_heads, shape_.head_dim, k, k + plane};
+  return {.type = shape_.type,
+          .blocks = host_blocks_,
+          .kv_heads = shape_.kv_heads,
+          .head_dim = shape_.head_dim,
+          .k = k,
+          .v = k + plane,
+          .layer = index};
 }
 
 }  // namespace spillway

@@ -318,6 +318,15 @@ const MicroBatch* Decoder::after(const MicroBatch& batch, int index) const {
   return next == batches.end() ? nullptr : &*next;
 }
 
+std::optional<KvFault> Decoder::find_kv_fault() {
+  if (const auto fault = ops_.take_kv_fault()) kv_fault_ = fault;
+  if (options_.host != nullptr) {
+    if (const auto fault = options_.host->ops().take_kv_fault()) kv_fault_ = fault;
+  }
+  if (host_attention_ != nullptr && host_attention_->fault()) kv_fault_ = host_attention_->fault();
+  return kv_fault_;
+}
+
 DecoderStats Decoder::take_stats() {
   DecoderStats stats;
   stats.stall_s = stalls_->take();

@@ -101,6 +101,10 @@ class Decoder {
   // Of all steps so far.
   const AttentionTraffic& attention_traffic() const { return traffic_; }
 
+  // The last number that was beyond the range of the KV type, on the device or where the host
+  // attends; steps go on after it. Waits for the device.
+  std::optional<KvFault> find_kv_fault();
+
   // Whether a step is queued whole, so that the next one can be behind it before the host has seen
   // its tokens: everything is on the device, which draws them itself. A sequence's only token may
   // then be a drawn_id().
@@ -155,6 +159,7 @@ class Decoder {
   AttentionObserver observer_;
   float attention_topk_ = 0;
   AttentionTraffic traffic_;
+  std::optional<KvFault> kv_fault_;
 
   std::unique_ptr<StallClock> stalls_;
   std::unique_ptr<HostAttention> host_attention_;

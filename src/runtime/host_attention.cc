@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -49,6 +51,19 @@ Activations HostAttention::as_floats(const Activations& x, Buffer& buffer) {
   return floats;
 }
 
+// Conversions to F16 saturate: what is as large as it can be was larger, and is stored as NaN.
+void HostAttention::find_saturated(const Activations& x, KvFault fault) {
+  constexpr float kLargestHalf = 65504;
+  for (int64_t row = 0; row < x.rows; ++row) {
+    float* const values = x.f32(row);
+    for (int64_t i = 0; i < x.cols; ++i) {
+      if (std::fabs(values[i]) != kLargestHalf) continue;
+      values[i] = std::numeric_limits<float>::quiet_NaN();
+      fault_ = fault;
+    }
+  }
+}
+
 // On a thread of the queue: the only one that uses the host's ops meanwhile.
 void HostAttention::compute(int64_t rows, const KvLayerView& kv,
                             std::span<const SequenceSpan> spans, const AttentionParams& params) {
@@ -57,6 +72,10 @@ void HostAttention::compute(int64_t rows, const KvLayerView& kv,
   const Activations all = as_floats({type_, rows, columns, columns, qkv_.data()}, floats_);
   const Activations q = all.columns(0, q_dim_), k = all.columns(q_dim_, kv_dim_),
                     v = all.columns(q_dim_ + kv_dim_, kv_dim_);
+  if (type_ == DType::kF16) {
+    find_saturated(k, {kv.layer, KvPart::kKeys, true});
+    find_saturated(v, {kv.layer, KvPart::kValues, true});
+  }
   host_.ops().kv_append(k, v, kv, spans);
   const Activations result{type_, rows, q_dim_, q_dim_, attended_.data()};
   if (type_ == DType::kF32) {

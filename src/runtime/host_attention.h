@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,12 +45,15 @@ class HostAttention {
   };
   // While no work is queued.
   const Stats& stats() const { return stats_; }
+  // The last key or value so far that the device could not compute in its type.
+  const std::optional<KvFault>& fault() const { return fault_; }
   static uint64_t host_bytes(DType type, int64_t rows, int64_t q_dim, int64_t kv_dim);
 
  private:
   void compute(int64_t rows, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                const AttentionParams& params);
   Activations as_floats(const Activations& x, Buffer& buffer);
+  void find_saturated(const Activations& x, KvFault fault);
 
   Device& device_;
   Device& host_;
@@ -62,6 +66,7 @@ class HostAttention {
   std::unique_ptr<DeviceStream> side_;
   std::unique_ptr<DeviceEvent> ready_, done_;
   Stats stats_;
+  std::optional<KvFault> fault_;
 };
 
 }  // namespace spillway

@@ -137,6 +137,7 @@ KvLayerView KvSwap::begin(const KvCache& kv, int layer, const SwapGroup& group,
   const Staging& item = staging(ended_);
   stalls.time(StallCause::kKvLoad, [&] { device_.compute().wait(*item.loaded); });
   KvLayerView pages = view(item);
+  pages.layer = layer;
   if (group.key_loads.empty()) return pages;
   // Nobody writes there meanwhile: what this step's rows append is in other blocks.
   const KvLayerView host = kv.host_layer(layer);

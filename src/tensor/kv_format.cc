@@ -2,6 +2,7 @@
 #include "tensor/kv_format.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -12,7 +13,6 @@ namespace spillway {
 namespace {
 
 constexpr std::string_view kNames[] = {"f32", "f16", "int8", "int4"};
-constexpr float kLargestHalf = 65504;
 
 void put_half(std::byte* at, Half value) { std::memcpy(at, &value, sizeof(value)); }
 float get_half(const std::byte* at) {
@@ -20,21 +20,52 @@ float get_half(const std::byte* at) {
   std::memcpy(&value, at, sizeof(value));
   return to_float(value);
 }
-Half finite_half(float value) { return to_half(std::clamp(value, -kLargestHalf, kLargestHalf)); }
+bool fits_half(float value) { return std::fabs(value) < kKvHalfEnd; }  // false for NaN
 
-// Nearest, ties to even; a NaN gives the lowest code.
+// Nearest, ties to even.
 int code_of(float value, float lowest, float highest) {
-  return static_cast<int>(std::nearbyint(std::fmin(std::fmax(value, lowest), highest)));
+  return static_cast<int>(std::nearbyint(std::clamp(value, lowest, highest)));
 }
 
-void store_int8(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
-                int token) {
+// Of numbers that are `held` by the type or not.
+KvStored stored(const float* x, int64_t n, bool held) {
+  if (!std::all_of(x, x + n, [](float value) { return std::isfinite(value); }))
+    return KvStored::kNotFinite;
+  return held ? KvStored::kWell : KvStored::kBeyondRange;
+}
+
+KvStored store_plain(KvType type, const float* x, int64_t n, std::byte* row) {
+  bool held = true;
+  for (int64_t i = 0; i < n; ++i) {
+    if (type == KvType::kF32) {
+      const uint32_t bits =
+          std::isfinite(x[i]) ? std::bit_cast<uint32_t>(x[i]) : uint32_t{kKvNanFloat};
+      std::memcpy(row + 4 * i, &bits, sizeof(bits));
+    } else {
+      held = held && fits_half(x[i]);
+      put_half(row + 2 * i, fits_half(x[i]) ? to_half(x[i]) : Half{kKvNanHalf});
+    }
+  }
+  return stored(x, n, held);
+}
+
+KvStored store_int8(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
+                    int token) {
+  KvStored worst = KvStored::kWell;
   for (int64_t g = 0; g < layout.groups; ++g) {
     const float* group = x + g * kKvGroup;
     const int64_t n = layout.group_size(g);
     float largest = 0;
     for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(group[i]));
-    const Half scale = finite_half(largest / 127);
+    const KvStored now = stored(group, n, fits_half(largest / 127));
+    worst = std::max(worst, now);
+    if (now != KvStored::kWell) {
+      put_half(page + 2 * (g * kKvBlockTokens + token), Half{kKvNanHalf});
+      for (int64_t i = 0; i < n; ++i)
+        page[layout.code_at(part, token, g * kKvGroup + i)] = std::byte{0};
+      continue;
+    }
+    const Half scale = to_half(largest / 127);
     const float inverse = scale.bits == 0 ? 0 : 1 / to_float(scale);
     put_half(page + 2 * (g * kKvBlockTokens + token), scale);
     for (int64_t i = 0; i < n; ++i) {
@@ -42,10 +73,12 @@ void store_int8(const KvPageLayout& layout, KvPart part, const float* x, std::by
           static_cast<std::byte>(code_of(group[i] * inverse, -127, 127));
     }
   }
+  return worst;
 }
 
-void store_int4(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
-                int token) {
+KvStored store_int4(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
+                    int token) {
+  KvStored worst = KvStored::kWell;
   for (int64_t g = 0; g < layout.groups; ++g) {
     const float* group = x + g * kKvGroup;
     const int64_t n = layout.group_size(g);
@@ -54,9 +87,18 @@ void store_int4(const KvPageLayout& layout, KvPart part, const float* x, std::by
       smallest = std::min(smallest, group[i]);
       largest = std::max(largest, group[i]);
     }
-    const Half min = finite_half(smallest);
+    const Half min = to_half(smallest);
     const float base = to_float(min);
-    const Half scale = finite_half((largest - base) / 15);
+    const KvStored now = stored(group, n, fits_half(smallest) && fits_half((largest - base) / 15));
+    worst = std::max(worst, now);
+    if (now != KvStored::kWell) {
+      put_half(page + 2 * (g * kKvBlockTokens + token), Half{kKvNanHalf});
+      put_half(page + layout.mins_at + 2 * (g * kKvBlockTokens + token), Half{kKvNanHalf});
+      for (int64_t i = 0; i < n / 2; ++i)
+        page[layout.code_at(part, token, g * (kKvGroup / 2) + i)] = std::byte{0};
+      continue;
+    }
+    const Half scale = to_half((largest - base) / 15);
     // The minimum may round up past all of them: then the difference is negative or zero.
     const bool flat = scale.bits == 0 || (scale.bits & 0x8000U) != 0;
     const float inverse = flat ? 0 : 1 / to_float(scale);
@@ -68,6 +110,7 @@ void store_int4(const KvPageLayout& layout, KvPart part, const float* x, std::by
           static_cast<std::byte>(code(group[i]) | code(group[n / 2 + i]) << 4);
     }
   }
+  return worst;
 }
 
 }  // namespace
@@ -121,26 +164,14 @@ void rotate_kv(float* x, int64_t head_dim) {
   }
 }
 
-void store_kv_reference(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
-                        int token) {
+KvStored store_kv_reference(const KvPageLayout& layout, KvPart part, const float* x,
+                            std::byte* page, int token) {
   std::byte* row = page + layout.codes_at + token * layout.row_bytes;
-  switch (layout.type) {
-    case KvType::kF32:
-      std::memcpy(row, x, static_cast<size_t>(layout.row_bytes));
-      break;
-    case KvType::kF16:
-      for (int64_t i = 0; i < layout.head_dim; ++i) put_half(row + 2 * i, to_half(x[i]));
-      break;
-    case KvType::kInt8:
-      store_int8(layout, part, x, page, token);
-      break;
-    case KvType::kInt4: {
-      std::vector<float> rotated(x, x + layout.head_dim);
-      rotate_kv(rotated.data(), layout.head_dim);
-      store_int4(layout, part, rotated.data(), page, token);
-      break;
-    }
-  }
+  if (!is_quantized(layout.type)) return store_plain(layout.type, x, layout.head_dim, row);
+  if (layout.type == KvType::kInt8) return store_int8(layout, part, x, page, token);
+  std::vector<float> rotated(x, x + layout.head_dim);
+  rotate_kv(rotated.data(), layout.head_dim);
+  return store_int4(layout, part, rotated.data(), page, token);
 }
 
 void load_kv_reference(const KvPageLayout& layout, KvPart part, const std::byte* page, int token,

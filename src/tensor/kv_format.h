@@ -97,11 +97,20 @@ constexpr int64_t kv_page_bytes(KvType type, int64_t head_dim) {
   return KvPageLayout(type, head_dim).bytes;
 }
 
+// What a page cannot hold is NaN in it, so that nobody who attends to it gets a number: an element
+// of F32 or F16 is that NaN, a group of int8 or int4 has it as its scale (and minimum) and codes 0.
+// It is that for what is not finite, for an element that F16 would round to infinity, and for a
+// group whose scale or minimum F16 would.
+enum class KvStored : uint8_t { kWell, kBeyondRange, kNotFinite };
+inline constexpr uint16_t kKvNanHalf = 0x7e00;
+inline constexpr uint32_t kKvNanFloat = 0x7fc00000;
+inline constexpr float kKvHalfEnd = 65520;  // numbers below it are rounded to finite halves
+
 // The reference: what every device stores for x [head_dim] as token `token` of a page, bit for bit,
-// and what it reads back. Scales are rounded to F16 before codes are chosen. Infinities saturate
-// when quantized.
-void store_kv_reference(const KvPageLayout& layout, KvPart part, const float* x, std::byte* page,
-                        int token);
+// and what it reads back. Scales are rounded to F16 before codes are chosen. Returns the worst that
+// was met.
+KvStored store_kv_reference(const KvPageLayout& layout, KvPart part, const float* x,
+                            std::byte* page, int token);
 void load_kv_reference(const KvPageLayout& layout, KvPart part, const std::byte* page, int token,
                        float* x);
 

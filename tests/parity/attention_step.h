@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -42,9 +43,13 @@ class AttentionStep {
     std::vector<int32_t> table;
   };
 
+  // Changes queries [rows, heads * head_dim], or keys and values, before anything is appended.
+  using Change = std::function<void(std::vector<float>& q, std::vector<Sequence>& sequences)>;
+
   // lengths: {old tokens, rows} of each sequence.
   AttentionStep(TestDevice& device, const AttentionCase& c,
-                const std::vector<std::pair<int32_t, int32_t>>& lengths)
+                const std::vector<std::pair<int32_t, int32_t>>& lengths,
+                const Change& change = nullptr)
       : device_(device),
         case_(c),
         kv_(device, c.type, c.kv_heads, c.head_dim, kSpareBlocks + blocks_of(lengths)) {
@@ -61,6 +66,8 @@ class AttentionStep {
       }
       rows_ += new_rows;
     }
+    queries_ = random_floats(rows_ * q_width(), 77, c.deviation);
+    if (change) change(queries_, sequences_);
     std::vector<float> k_rows, v_rows;
     int32_t first = 0;
     for (const Sequence& s : sequences_) {
@@ -78,7 +85,6 @@ class AttentionStep {
     }
     const Matrix k(device, rows_, width, k_rows), v(device, rows_, width, v_rows);
     device.ops().kv_append(k.view(), v.view(), kv_.view(), spans_);
-    queries_ = random_floats(rows_ * q_width(), 77, c.deviation);
   }
 
   int64_t q_width() const { return int64_t{case_.heads} * case_.head_dim; }

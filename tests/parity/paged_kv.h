@@ -16,7 +16,11 @@ class PagedKv {
  public:
   PagedKv(TestDevice& device, KvType type, int kv_heads, int head_dim, int64_t blocks)
       : order_(static_cast<size_t>(blocks)) {
-    view_ = {type, blocks, kv_heads, head_dim, nullptr, nullptr};
+    view_ = {.type = type,
+             .blocks = blocks,
+             .kv_heads = kv_heads,
+             .head_dim = head_dim,
+             .layer = kLayer};
     const auto bytes = static_cast<size_t>(view_.block_bytes() * blocks);
     const std::vector<std::byte> poison(bytes, std::byte{0xff});  // NaN in F16, F32, and as scales
     for (Buffer* plane : {&k_, &v_}) {
@@ -29,6 +33,7 @@ class PagedKv {
     std::shuffle(order_.begin(), order_.end(), std::mt19937(9));
   }
 
+  static constexpr int kLayer = 5;  // that faults are to name
   const KvLayerView& view() const { return view_; }
   // A table for the next `tokens` positions of a new sequence; pages are never shared.
   std::vector<int32_t> take_blocks(int64_t tokens) {

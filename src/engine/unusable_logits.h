@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a model's logits are not numbers.
+#pragma once
+
+#include <string>
+
+#include "runtime/decoder.h"
+#include "tensor/kv_format.h"
+
+namespace spillway {
+
+// One line for the user: a number that did not fit into the KV cache, where there was one, and what
+// to do about it. Waits for the device.
+std::string explain_unusable_logits(Decoder& decoder, KvType type);
+
+}  // namespace spillway
