@@ -6,8 +6,9 @@
 
 namespace spillway::cuda {
 
-// Causal attention of q over each sequence's KV, appended before. Head dims are multiples of 8 up
-// to 256. KV is any KvType; int4 keys are rotated, the kernels rotate q.
+// Causal attention of q over each sequence's KV, appended before. A score that is NaN or infinite
+// makes exponents NaN (maxima drop it, exp2 does not), and with them their sum and the row. Head
+// dims are multiples of 8 up to 256. KV is any KvType; int4 keys are rotated, the kernels rotate q.
 struct AttentionCall {
   Activations q;    // [rows, heads * head_dim]; F16, BF16 or F32
   Activations out;  // the same shape and type

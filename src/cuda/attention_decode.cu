@@ -108,7 +108,7 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
       }
       continue;
     }
-    const float inverse = sum > 0 ? 1 / sum : 0;
+    const float inverse = 1 / sum;
     std::byte* to = a.output(p.row, p.first_query + query);
     store_element(to, a.dtype, d, out.x * inverse);
     store_element(to, a.dtype, d + 1, out.y * inverse);

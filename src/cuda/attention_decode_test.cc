@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/attention_decode.h"
 
+#include <functional>
+
 #include "cuda/attention_test_data.h"
 
 namespace spillway::cuda {
@@ -17,8 +19,10 @@ class AttentionDecodeTest : public ::testing::TestWithParam<bool> {
     if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU";
   }
   // With and without the unified maximum; `surplus` parts more than need be.
-  static void check(const AttentionCase& c, int surplus = 3) {
+  static void check(const AttentionCase& c, int surplus = 3,
+                    const std::function<void(AttentionBatch&)>& change = nullptr) {
     AttentionBatch batch(c);
+    if (change) change(batch);
     UnifiedMax unified;
     unified.enabled = GetParam();
     int context = 1, rows = 1;
@@ -49,6 +53,41 @@ TEST_P(AttentionDecodeTest, MatchesDoublePrecisionForEveryKvTypeAndHeadDim) {
       SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", head dim " << dim);
       check({.kv_type = type, .heads = 4, .kv_heads = 2, .head_dim = dim, .sequences = kMixed});
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(AttentionDecodeTest, KeepsWhatIsNotANumber) {
+  for (const KvType type : kAllKvTypes) {
+    for (const int dim : {64, 128, 80}) {
+      for (const int group : {1, 4, 12}) {
+        for (const WrongNumber& wrong : wrong_numbers()) {
+          // F32 holds large numbers: what then comes out is one, beyond what results are compared
+          // by.
+          if (type == KvType::kF32 && std::isfinite(wrong.value)) continue;
+          for (const bool in_front : {false, true}) {
+            if (in_front && wrong.where == WrongNumber::kQuery) continue;
+            SCOPED_TRACE(testing::Message()
+                         << kv_type_name(type) << ", head dim " << dim << ", group " << group
+                         << ": " << wrong.value << " in " << wrong.where);
+            check({.kv_type = type,
+                   .heads = 2 * group,
+                   .kv_heads = 2,
+                   .head_dim = dim,
+                   .sequences = {{37, 1}, {700, 1}, {300, 2}}},
+                  3, [&](AttentionBatch& batch) { wrong.put_into(batch, 1, in_front); });
+            check({.kv_type = type,
+                   .dtype = DType::kBF16,
+                   .heads = 2 * group,
+                   .kv_heads = 2,
+                   .head_dim = dim,
+                   .window = 200,
+                   .sequences = {{5, 1}, {20, 1}, {255, 1}}},
+                  3, [&](AttentionBatch& batch) { wrong.put_into(batch, 1, in_front); });
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
     }
   }
 }

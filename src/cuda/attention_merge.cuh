@@ -150,7 +150,7 @@ __device__ __forceinline__ void merge_slots(const DecodeArgs& a, const PartPlace
         out.w = fmaf(x.w, weight, out.w);
       }
       if (last) {
-        const float inverse = sum > 0 ? 1 / sum : 0;
+        const float inverse = 1 / sum;
         std::byte* to = a.output(p.row, p.first_query + query);
         const int d = i % fours * 4;
         store_element(to, a.dtype, d, out.x * inverse);
@@ -244,10 +244,10 @@ __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
       out.w = __fadd_rn(out.w, __fmul_rn(x[part].w, weight));
     }
     std::byte* const to = a.output(p.row, head);
-    store_element(to, a.dtype, 4 * four, all > 0 ? out.x / all : 0);
-    store_element(to, a.dtype, 4 * four + 1, all > 0 ? out.y / all : 0);
-    store_element(to, a.dtype, 4 * four + 2, all > 0 ? out.z / all : 0);
-    store_element(to, a.dtype, 4 * four + 3, all > 0 ? out.w / all : 0);
+    store_element(to, a.dtype, 4 * four, out.x / all);
+    store_element(to, a.dtype, 4 * four + 1, out.y / all);
+    store_element(to, a.dtype, 4 * four + 2, out.z / all);
+    store_element(to, a.dtype, 4 * four + 3, out.w / all);
   }
 }
 
@@ -307,7 +307,7 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
     x += reinterpret_cast<const float*>(outs[w])[d];
     all += sums[w];
   }
-  store_element(a.output(p.row, head), a.dtype, d, all > 0 ? x / all : 0);
+  store_element(a.output(p.row, head), a.dtype, d, x / all);
 }
 
 // Called by all threads of a block that has written its slot: counts it, and merges where it is the

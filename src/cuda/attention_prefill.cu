@@ -340,7 +340,7 @@ struct PrefillKernel {
         float all = sum[m][upper];
         all += __shfl_xor_sync(kAllLanes, all, 1);
         all += __shfl_xor_sync(kAllLanes, all, 2);
-        const float inverse = all > 0 ? 1 / all : 0;
+        const float inverse = 1 / all;
         if constexpr (kType == KvType::kInt4) rotate(upper, t, out[m]);
         __half* row = shared.queries[warp_row + m * 16 + g + upper * 8];
 #pragma unroll

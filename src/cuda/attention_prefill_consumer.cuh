@@ -197,7 +197,7 @@ struct Consumer {
       const int row = group * 64 + warp * 16 + lane / 4 + 8 * h;
       // An infinite exponent leaves no output finite.
       if (kUnified && row < w.rows) fails |= !(all >= kSmallestSum && isfinite(out[2 * h]));
-      const float inverse = all > 0 ? __frcp_rn(all) : 0;
+      const float inverse = __frcp_rn(all);
       if (a.dtype == DType::kF16) {
         store<true>(w, row, h, inverse, out);
       } else {

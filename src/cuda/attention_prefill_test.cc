@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/attention_prefill.h"
 
+#include <functional>
+
 #include "cuda/attention_test_data.h"
 
 namespace spillway::cuda {
@@ -16,8 +18,10 @@ class AttentionPrefillTest : public ::testing::Test {
     if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU";
   }
   // With and without a unified maximum, in all ways that Hopper's kernel knows.
-  static void check(const AttentionCase& c, float phi = 0) {
+  static void check(const AttentionCase& c, float phi = 0,
+                    const std::function<void(AttentionBatch&)>& change = nullptr) {
     AttentionBatch batch(c);
+    if (change) change(batch);
     int rows = 1;
     for (const SequenceCase& s : c.sequences) rows = std::max(rows, s.rows);
     const GuardedBuffer scratch(
@@ -49,6 +53,29 @@ TEST_F(AttentionPrefillTest, MatchesDoublePrecisionForEveryKvTypeAndHeadDim) {
       SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", head dim " << dim);
       check({.kv_type = type, .heads = 4, .kv_heads = 2, .head_dim = dim, .sequences = kChunks});
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(AttentionPrefillTest, KeepsWhatIsNotANumber) {
+  for (const KvType type : kAllKvTypes) {
+    for (const int dim : {64, 128, 80}) {
+      for (const WrongNumber& wrong : wrong_numbers()) {
+        // F32 holds large numbers: what then comes out is one, beyond what results are compared by.
+        if (type == KvType::kF32 && std::isfinite(wrong.value)) continue;
+        for (const bool in_front : {false, true}) {
+          if (in_front && wrong.where == WrongNumber::kQuery) continue;
+          SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", head dim " << dim << ": "
+                                          << wrong.value << " in " << wrong.where);
+          check({.kv_type = type,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .head_dim = dim,
+                 .sequences = {{0, 33}, {190, 140}, {0, 9}}},
+                0, [&](AttentionBatch& batch) { wrong.put_into(batch, 1, in_front); });
+          if (HasFatalFailure()) return;
+        }
+      }
     }
   }
 }

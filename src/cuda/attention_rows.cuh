@@ -135,7 +135,7 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
         slot[p.queries * (dim + 1) + query] = largest;
       }
     } else {
-      store_element(a.output(p.row, p.first_query + query), a.dtype, d, all > 0 ? x / all : 0);
+      store_element(a.output(p.row, p.first_query + query), a.dtype, d, x / all);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -169,8 +170,26 @@ class AttentionBatch {
     return plane.data() + (block * case_.kv_heads + head) * layout_.bytes;
   }
 
+  // Sets element d of the key or value that every kv head has at a position of sequence s. Rows
+  // before it are then left alone: those of the same chunk may have met it.
+  void put(KvPart part, size_t s, int position, int d, float value) {
+    std::vector<float> x(static_cast<size_t>(case_.head_dim));
+    for (int h = 0; h < case_.kv_heads; ++h) {
+      std::byte* const at = page(part == KvPart::kKeys ? k : v, s, position, h);
+      load_kv_reference(layout_, part, at, position % kKvBlockTokens, x.data());
+      x[static_cast<size_t>(d)] = value;
+      store_kv_reference(layout_, part, x.data(), at, position % kKvBlockTokens);
+    }
+    changed_ = {s, position};
+  }
+  // Of one head of one of its rows.
+  void put_query(size_t s, int row, int head, int d, float value) {
+    put_element(q.data(), case_.dtype,
+                (first_row[s] + row) * q_stride_ + int64_t{head} * case_.head_dim + d, value);
+  }
+
   // Runs `attend` on copies on the GPU and compares with double precision: no element of a row may
-  // be off by more than `tolerance` times the largest value that there is.
+  // be off by more than `tolerance` times the largest value that there is, and NaN is NaN.
   template <class Attend>
   void expect_close(double tolerance, const Attend& attend) {
     const GuardedBuffer q_gpu(q), k_gpu(k), v_gpu(v);
@@ -221,6 +240,12 @@ class AttentionBatch {
           const int64_t at = (first_row[s] + r) * out_stride + int64_t{h} * case_.head_dim;
           for (int d = 0; d < case_.head_dim; ++d) {
             const double got = get_element(out.data(), case_.dtype, at + d);
+            if (changed_.sequence == s && start[s] + r < changed_.position) continue;
+            if (std::isnan(expected[static_cast<size_t>(d)])) {
+              ASSERT_TRUE(std::isnan(got)) << "sequence " << s << ", row " << r << ", head " << h
+                                           << ", dim " << d << ": " << got << " for NaN";
+              continue;
+            }
             ASSERT_LE(std::abs(got - expected[static_cast<size_t>(d)]), tolerance * largest)
                 << "sequence " << s << " (start " << start[s] << ", rows " << count[s] << "), row "
                 << r << ", head " << h << ", dim " << d << ": " << got << " for "
@@ -272,8 +297,38 @@ class AttentionBatch {
   KvPageLayout layout_;
   std::mt19937 generator_;
   size_t stride_ = 0;
+  struct {
+    size_t sequence = ~size_t{0};
+    int position = 0;
+  } changed_;
   int64_t blocks_ = 0, rows_ = 0, columns_ = 0, q_stride_ = 0;
 };
+
+// Something in a batch that is not a number, or none that KV pages hold.
+struct WrongNumber {
+  enum Where { kQuery, kKey, kValue } where;
+  float value;
+
+  // In one of the last rows of sequence s, or in front of them.
+  void put_into(AttentionBatch& batch, size_t s, bool in_front) const {
+    const int position = batch.start[s] + batch.count[s] - 1;
+    if (where == kQuery) {
+      batch.put_query(s, batch.count[s] - 1, 0, 3, value);
+    } else {
+      batch.put(where == kKey ? KvPart::kKeys : KvPart::kValues, s,
+                in_front ? position / 2 : position, 3, value);
+    }
+  }
+};
+inline std::vector<WrongNumber> wrong_numbers() {
+  const float infinity = std::numeric_limits<float>::infinity(), nan = NAN;
+  std::vector<WrongNumber> all;
+  for (const auto where : {WrongNumber::kQuery, WrongNumber::kKey, WrongNumber::kValue})
+    for (const float value : {nan, infinity, -infinity}) all.push_back({where, value});
+  all.push_back({WrongNumber::kKey, 1e30F});
+  all.push_back({WrongNumber::kValue, -1e30F});
+  return all;
+}
 
 // What results may be off by: how queries, exponents and outputs are rounded.
 inline double attention_tolerance(const AttentionCase& c) {

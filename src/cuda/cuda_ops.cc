@@ -50,7 +50,10 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       graphs_(stream),
       left_out_{is_left_out("graphs"),  is_left_out("gemv"), is_left_out("flat"),
                 is_left_out("unified"), is_left_out("walk"), is_left_out("ahead")},
-      walk_(gpu_) {}
+      walk_(gpu_),
+      kv_faults_(make_pinned(sizeof(uint32_t))) {
+  *static_cast<uint32_t*>(kv_faults_.get()) = 0;
+}
 
 CudaOps::~CudaOps() = default;
 
@@ -228,7 +231,13 @@ AppendCall CudaOps::append_call(const Activations& q, const Activations& k, cons
   call.style = style;
   call.kv = kv;
   call.batch = batch;
+  call.faults = static_cast<uint32_t*>(kv_faults_.get());
   return call;
+}
+
+std::optional<KvFault> CudaOps::take_kv_fault() {
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return KvFault::from_word(std::exchange(*static_cast<uint32_t*>(kv_faults_.get()), 0U));
 }
 
 void CudaOps::attention(const Activations& q, const KvLayerView& kv,

@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -60,6 +61,7 @@ class CudaOps final : public Ops {
   void project_and_append(const Projection& q, const Projection& k, const Projection& v,
                           const Activations& x, const Activations& angles, RopeStyle style,
                           const KvLayerView& kv, std::span<const SequenceSpan> spans) override;
+  std::optional<KvFault> take_kv_fault() override;
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override;
   void activate(ActivationKind kind, const Activations& x) override;
@@ -129,6 +131,7 @@ class CudaOps final : public Ops {
   };
   std::array<DrawMemory, 2> draw_memory_;  // draw n is in [n % 2]
   uint64_t draws_ = 0;
+  PinnedMemory kv_faults_;  // KvFaults::word
   struct Constant {
     std::vector<float> values;
     Buffer on_device;

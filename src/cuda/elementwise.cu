@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/elementwise.h"
+#include "cuda/kv_faults.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/values.cuh"
 
@@ -75,6 +77,13 @@ __global__ void rope_angles_kernel(const int32_t* __restrict__ positions,
   }
 }
 
+// As rope_and_append() reads it.
+template <class T>
+__device__ __forceinline__ float rope_input(T x) {
+  const bool is_half = std::is_same_v<T, __half>;
+  return unless_saturated(is_half ? DType::kF16 : DType::kF32, to_f32(x));
+}
+
 template <class T>
 __global__ void rope_kernel(T* x, int64_t x_stride, const float* __restrict__ angles,
                             int64_t angle_stride, RopeStyle style, int head_dim, int pairs,
@@ -90,7 +99,7 @@ __global__ void rope_kernel(T* x, int64_t x_stride, const float* __restrict__ an
   const int64_t second = first + (interleaved ? 1 : pairs);
   for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     T* const at = x + row * x_stride;
-    const float a = to_f32(at[first]), b = to_f32(at[second]);
+    const float a = rope_input(at[first]), b = rope_input(at[second]);
     const float cosine = angles[row * angle_stride + 2 * pair];
     const float sine = angles[row * angle_stride + 2 * pair + 1];
     at[first] = from_f32<T>(__fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)));

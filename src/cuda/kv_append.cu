@@ -2,6 +2,7 @@
 #include "cuda/kv_append.h"
 
 #include "cuda/attention_page.cuh"
+#include "cuda/kv_faults.cuh"
 #include "cuda/launch.cuh"
 
 namespace spillway::cuda {
@@ -28,6 +29,11 @@ struct AppendArgs {
   int kv_heads;
   int rows;
   BatchView batch;
+  KvFaults faults;
+
+  __device__ __forceinline__ void report(bool values) const {
+    faults.report(values ? KvPart::kValues : KvPart::kKeys, false);
+  }
 };
 
 // The sequence of a row; -1: none. All lanes ask for the same row.
@@ -60,9 +66,7 @@ __device__ __forceinline__ void rotate_pairs(const AppendArgs& a, float* x, int 
   __syncwarp();
 }
 
-__device__ __forceinline__ __half finite_half(float x) {
-  return __float2half_rn(x < -65504.0F ? -65504.0F : (65504.0F < x ? 65504.0F : x));
-}
+__device__ __forceinline__ bool fits_half(float x) { return fabsf(x) < kKvHalfEnd; }
 __device__ __forceinline__ int code_of(float x, float lowest, float highest) {
   return static_cast<int>(rintf(fminf(fmaxf(x, lowest), highest)));
 }
@@ -82,12 +86,22 @@ __device__ __forceinline__ void store_int8(const AppendArgs& a, bool values, con
   for (int group = 0; group * kGroup < a.shape.head_dim; ++group) {
     const float* part = x + group * kGroup;
     const int n = min(kGroup, a.shape.head_dim - group * kGroup);
-    float largest = 0;
-    for (int i = lane; i < n; i += kWarpSize) largest = fmaxf(largest, fabsf(part[i]));
+    // Magnitudes order like their bits, and NaN above all.
+    unsigned top = 0;
+    for (int i = lane; i < n; i += kWarpSize) top = max(top, __float_as_uint(fabsf(part[i])));
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
-    const __half scale = finite_half(__fdiv_rn(largest, 127.0F));
+    for (int step = 16; step > 0; step /= 2) top = max(top, __shfl_xor_sync(kAllLanes, top, step));
+    const float largest = __uint_as_float(top), wanted = __fdiv_rn(largest, 127.0F);
+    if (!fits_half(wanted)) {
+      if (lane == 0) {
+        put_half(page, 0, group, token, __ushort_as_half(kKvNanHalf));
+        if (largest < INFINITY) a.report(values);
+      }
+      for (int i = lane; i < n; i += kWarpSize)
+        put_code(a, values, page, token, group * kGroup + i, 0);
+      continue;
+    }
+    const __half scale = __float2half_rn(wanted);
     const bool zero = __half_as_ushort(scale) == 0;
     const float inverse = zero ? 0 : __fdiv_rn(1.0F, __half2float(scale));
     if (lane == 0) put_half(page, 0, group, token, scale);
@@ -105,10 +119,13 @@ __device__ __forceinline__ void store_int4(const AppendArgs& a, bool values, con
     const float* part = x + group * kGroup;
     const int n = min(kGroup, a.shape.head_dim - group * kGroup);
     float smallest = part[0], largest = part[0];
+    bool numbers = true;
     for (int i = lane; i < n; i += kWarpSize) {
       smallest = fminf(smallest, part[i]);
       largest = fmaxf(largest, part[i]);
+      numbers = numbers && fabsf(part[i]) < INFINITY;
     }
+    numbers = __all_sync(kAllLanes, numbers);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
       smallest = fminf(smallest, __shfl_xor_sync(kAllLanes, smallest, step));
@@ -124,9 +141,19 @@ __device__ __forceinline__ void store_int4(const AppendArgs& a, bool values, con
         }
       }
     }
-    const __half low = finite_half(smallest);
+    const __half low = __float2half_rn(smallest);
     const float base = __half2float(low);
-    const __half scale = finite_half(__fdiv_rn(__fsub_rn(largest, base), 15.0F));
+    const float wanted = __fdiv_rn(__fsub_rn(largest, base), 15.0F);
+    if (!numbers || !fits_half(smallest) || !fits_half(wanted)) {
+      if (lane == 0) {
+        put_half(page, 0, group, token, __ushort_as_half(kKvNanHalf));
+        put_half(page, a.shape.mins_at, group, token, __ushort_as_half(kKvNanHalf));
+        if (numbers) a.report(values);
+      }
+      if (lane < n / 2) put_code(a, values, page, token, group * (kGroup / 2) + lane, 0);
+      continue;
+    }
+    const __half scale = __float2half_rn(wanted);
     const unsigned bits = __half_as_ushort(scale);
     const bool flat = bits == 0 || (bits & 0x8000U) != 0;
     const float inverse = flat ? 0 : __fdiv_rn(1.0F, __half2float(scale));
@@ -151,9 +178,11 @@ __device__ __forceinline__ void store_row(const AppendArgs& a, bool values, floa
     for (int i = lane; i < a.shape.head_dim; i += kWarpSize) {
       const int at = token * a.shape.head_dim + i;
       if constexpr (kType == KvType::kF32) {
-        reinterpret_cast<float*>(page)[at] = x[i];
+        reinterpret_cast<float*>(page)[at] =
+            fabsf(x[i]) < INFINITY ? x[i] : __uint_as_float(kKvNanFloat);
       } else {
-        reinterpret_cast<__half*>(page)[at] = __float2half_rn(x[i]);
+        reinterpret_cast<__half*>(page)[at] =
+            half_in_page(x[i], values ? KvPart::kValues : KvPart::kKeys, a.faults);
       }
     }
   } else if constexpr (kType == KvType::kInt8) {
@@ -188,7 +217,11 @@ __global__ __launch_bounds__(kWarps* kWarpSize) void rope_and_append_kernel(
                               ? a.v + (row * a.v_stride + kv_head * dim) * element_bytes(a.dtype)
                               : a.k + (row * a.k_stride + kv_head * dim) * element_bytes(a.dtype);
   float* x = rows[warp];
-  for (int i = lane; i < dim; i += kWarpSize) x[i] = load_element(from, a.dtype, i);
+  const KvFaults faults = is_query ? KvFaults() : a.faults;
+  for (int i = lane; i < dim; i += kWarpSize) {
+    x[i] = unless_saturated(a.dtype, load_element(from, a.dtype, i),
+                            is_value ? KvPart::kValues : KvPart::kKeys, faults);
+  }
   __syncwarp();
   if (!is_value && a.angles != nullptr) rotate_pairs(a, x, row, lane);
   if (is_query) {
@@ -248,6 +281,7 @@ void rope_and_append(const AppendCall& call, cudaStream_t stream) {
       .kv_heads = kv.kv_heads,
       .rows = static_cast<int>(call.k.rows),
       .batch = call.batch,
+      .faults = {call.faults, kv.layer},
   };
   const int heads = args.q_heads + 2 * args.kv_heads;
   const dim3 grid(static_cast<unsigned>(args.rows),

@@ -16,11 +16,13 @@ struct AppendCall {
   RopeStyle style = RopeStyle::kHalves;
   KvLayerView kv;
   BatchView batch;
+  uint32_t* faults = nullptr;  // KvFaults::word
 };
 
 // Rotates q in place, and writes rotated keys and plain values to the pages of their sequences: bit
 // for bit what store_kv_reference() makes of the same F32 rows. Rows that belong to no sequence are
-// left alone. Throws kInternal for shapes or types that it does not take.
+// left alone. F16 activations that are as large as F16 can be have saturated: they are NaN, in
+// queries as well. Throws kInternal for shapes or types that it does not take.
 void rope_and_append(const AppendCall& call, cudaStream_t stream);
 
 }  // namespace spillway::cuda

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/kv_append.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "cuda/attention_test_data.h"
+#include "cuda/cuda_handles.h"
+#include "device/kv_fault.h"
 
 namespace spillway::cuda {
 namespace {
@@ -12,6 +18,7 @@ struct AppendCase {
   int head_dim;
   int rope_dims;  // 0: none
   RopeStyle style = RopeStyle::kHalves;
+  std::vector<float> wrong = {};  // in keys and values of row 9, in this order
 };
 
 void rotate(std::vector<float>& x, const float* angles, int dims, RopeStyle style) {
@@ -45,6 +52,11 @@ void check(const AppendCase& c) {
                 d % 3 == 1 ? -0.0F : 0.0F);
     put_element(rows.data(), c.dtype, 3 * stride + (kHeads + kKvHeads) * c.head_dim + d, 1.7F);
   }
+  for (size_t i = 0; i < c.wrong.size(); ++i) {
+    // Every third element: some in each head.
+    put_element(rows.data(), c.dtype,
+                9 * stride + kHeads * c.head_dim + 3 * static_cast<int64_t>(i), c.wrong[i]);
+  }
   std::vector<float> angles(static_cast<size_t>(kRows * c.rope_dims));
   for (size_t i = 0; i < angles.size(); i += 2) {
     const float angle = normal(generator);
@@ -72,8 +84,13 @@ void check(const AppendCase& c) {
     call.style = c.style;
   }
   call.kv = {c.kv_type, kBlocks, kKvHeads, c.head_dim, k_gpu.get(), v_gpu.get()};
+  call.kv.layer = 11;
   call.batch = {3, ints(first_gpu), ints(count_gpu), ints(start_gpu), ints(table_gpu), 4};
+  const PinnedMemory faults = make_pinned(sizeof(uint32_t));
+  call.faults = static_cast<uint32_t*>(faults.get());
+  *call.faults = 0;
   rope_and_append(call, nullptr);
+  std::vector<uint32_t> expected_faults;
 
   std::vector<float> x(static_cast<size_t>(c.head_dim));
   for (size_t s = 0; s < first.size(); ++s) {
@@ -83,9 +100,15 @@ void check(const AppendCase& c) {
       const int64_t block = table[s * 4 + static_cast<size_t>(position / kKvBlockTokens)];
       for (int h = 0; h < kHeads + 2 * kKvHeads; ++h) {
         const int64_t at = row * stride + h * c.head_dim;
-        for (int d = 0; d < c.head_dim; ++d)
-          x[static_cast<size_t>(d)] = get_element(rows.data(), c.dtype, at + d);
         const bool value = h >= kHeads + kKvHeads;
+        const KvPart part = value ? KvPart::kValues : KvPart::kKeys;
+        for (int d = 0; d < c.head_dim; ++d) {
+          float& e = x[static_cast<size_t>(d)];
+          e = get_element(rows.data(), c.dtype, at + d);
+          if (c.dtype != DType::kF16 || std::fabs(e) < 65504) continue;
+          if (std::isfinite(e)) expected_faults.push_back(KvFault{11, part, true}.word());
+          e = NAN;
+        }
         if (!value) rotate(x, angles.data() + row * c.rope_dims, c.rope_dims, c.style);
         if (h < kHeads) {
           for (int d = 0; d < c.rope_dims; ++d)
@@ -93,8 +116,10 @@ void check(const AppendCase& c) {
         } else {
           std::byte* page =
               (value ? v : k).data() + (block * kKvHeads + (h - kHeads) % kKvHeads) * layout.bytes;
-          store_kv_reference(layout, value ? KvPart::kValues : KvPart::kKeys, x.data(), page,
-                             position % kKvBlockTokens);
+          const KvStored how =
+              store_kv_reference(layout, part, x.data(), page, position % kKvBlockTokens);
+          if (how == KvStored::kBeyondRange)
+            expected_faults.push_back(KvFault{11, part, false}.word());
         }
       }
     }
@@ -102,6 +127,10 @@ void check(const AppendCase& c) {
   EXPECT_EQ(rows_gpu.read(), rows) << "queries";
   EXPECT_EQ(k_gpu.read(), k) << "keys";
   EXPECT_EQ(v_gpu.read(), v) << "values";
+  if (expected_faults.empty()) expected_faults.push_back(0);
+  EXPECT_NE(std::find(expected_faults.begin(), expected_faults.end(), *call.faults),
+            expected_faults.end())
+      << "fault " << *call.faults;
 }
 
 TEST(CudaKvAppendTest, StoresWhatTheReferenceStores) {
@@ -115,6 +144,26 @@ TEST(CudaKvAppendTest, StoresWhatTheReferenceStores) {
         check({type, dtype, dim, dim, RopeStyle::kInterleaved});
         check({type, dtype, dim, 0});
         check({type, dtype, dim, dim / 4 * 2});
+      }
+    }
+  }
+}
+
+TEST(CudaKvAppendTest, StoresAndReportsWhatDoesNotFitAsTheReferenceDoes) {
+  if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU";
+  const float infinity = std::numeric_limits<float>::infinity(), nan = NAN;
+  for (const KvType type : kAllKvTypes) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const int dim : {64, 80, 128}) {
+        // Each alone; and enough of them for all heads of keys and values.
+        for (const float wrong :
+             {nan, infinity, -infinity, 65504.0F, -65519.0F, 65520.0F, 1e6F, -1e9F, 3e38F}) {
+          SCOPED_TRACE(testing::Message() << kv_type_name(type) << " from " << dtype_name(dtype)
+                                          << ", head dim " << dim << ": " << wrong);
+          check({type, dtype, dim, dim, RopeStyle::kHalves, {wrong}});
+          check({type, dtype, dim, 0, RopeStyle::kHalves,
+                 std::vector<float>(static_cast<size_t>(2 * dim), wrong)});
+        }
       }
     }
   }

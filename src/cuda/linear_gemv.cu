@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     const int row = append.row_of(place.part, place.row / 2, lane % 2);
     const float* const bias = p.part[place.part].bias;
     if (bias != nullptr && lane < 2) mine += bias[row];
-    mine = rounded_as(p.out_type, mine);
+    mine = append.stored_sum(p.out_type, place.part, mine, append.faults);
     const float other = __shfl_xor_sync(~0u, mine, 1);
     if (wanted < groups && lane < 2) {
       append.store(p, place.part, row, append.rotated(place.part, lane, angle, mine, other));

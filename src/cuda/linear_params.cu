@@ -106,6 +106,7 @@ QkvAppend qkv_append(const AppendCall& append) {
       .page_bytes = static_cast<int>(KvPageLayout(kv.type, kv.head_dim).bytes),
       .position = append.batch.start,
       .block_table = append.batch.block_table,
+      .faults = {append.faults, kv.layer},
   };
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/kv_append.h"
+#include "cuda/kv_faults.cuh"
 #include "cuda/linear_params.cuh"
 #include "tensor/kv_format.h"
 
@@ -21,6 +22,7 @@ struct QkvAppend {
   int page_bytes = 0;
   const int32_t* position = nullptr;  // of the token
   const int32_t* block_table = nullptr;
+  KvFaults faults = {};
 
   // The first or second (r) row of pair `pair` of a part.
   __device__ __forceinline__ int row_of(int part, int pair, int r) const {
@@ -32,6 +34,13 @@ struct QkvAppend {
   __device__ __forceinline__ float2 angle_of(int part, int pair) const {
     if (part == 2) return {};
     return reinterpret_cast<const float2*>(angles)[pair % (head_dim / 2)];
+  }
+  // A finished sum as linears() would store it, and rope_and_append() read it again.
+  __device__ __forceinline__ static float stored_sum(DType type, int part, float sum,
+                                                     const KvFaults& faults) {
+    const float x = rounded_as(type, sum);
+    if (part == 0) return unless_saturated(type, x);
+    return unless_saturated(type, x, part == 1 ? KvPart::kKeys : KvPart::kValues, faults);
   }
   // The first or second element of a pair, which are `mine` and `other`, or the other way round.
   __device__ __forceinline__ static float rotated(int part, int r, float2 angle, float mine,
@@ -47,7 +56,7 @@ struct QkvAppend {
     std::byte* const page = (part == 1 ? k_plane : v_plane) + block * block_bytes +
                             static_cast<int64_t>(row / head_dim) * page_bytes;
     reinterpret_cast<__half*>(page)[token % kKvBlockTokens * head_dim + row % head_dim] =
-        __float2half_rn(x);  // as store_kv_reference() does
+        half_in_page(x, part == 1 ? KvPart::kKeys : KvPart::kValues, faults);
   }
 };
 

@@ -53,7 +53,7 @@ struct Row {
 
 // Calls f(id, logit) for the block's share of a row, in every thread by rising ids. Each thread has
 // kAhead loads of 16 bytes on their way: one after the other they would take a microsecond each.
-// Where a load would pass the end f is called with NaN, which counts for nothing.
+// Where a load would pass the end f is called with minus infinity, which counts for nothing.
 template <int kAhead, class F>
 __device__ __forceinline__ void for_each_logit(const float* logits, int vocab, F&& f) {
   const int thread = threadIdx.x;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void for_each_logit(const float* logits, int vocab, F
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       x[a] = first + a * kThreads < fours ? from[first + a * kThreads]
-                                          : make_float4(NAN, NAN, NAN, NAN);
+                                          : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
@@ -79,13 +79,18 @@ __device__ __forceinline__ void for_each_logit(const float* logits, int vocab, F
   if (last < vocab) f(last, logits[last]);
 }
 
+// None (-1) in a row with NaN or infinity.
 __device__ void find_best(const float* logits, int vocab, Shared& s) {
   float best = -INFINITY;
   int index = -1;
+  bool wrong = false;
   for_each_logit<8>(logits, vocab, [&](int i, float x) {
-    if (x > best) {  // false for NaN
+    if (x <= best) return;  // not NaN: one comparison for what nearly all logits are
+    if (x < INFINITY) {
       best = x;
       index = i;
+    } else {
+      wrong = true;
     }
   });
   // Of a warp's lanes, all of them get it.
@@ -104,7 +109,7 @@ __device__ void find_best(const float* logits, int vocab, Shared& s) {
     s.warp_value[threadIdx.x / 32] = best;
     s.warp_index[threadIdx.x / 32] = index;
   }
-  __syncthreads();
+  const bool all_numbers = __syncthreads_or(wrong) == 0;
   static_assert(kWarps == 32);
   if (threadIdx.x < kWarps) {
     best = s.warp_value[threadIdx.x];
@@ -113,7 +118,7 @@ __device__ void find_best(const float* logits, int vocab, Shared& s) {
   }
   if (threadIdx.x == 0) {
     s.top = best;
-    s.best = index;
+    s.best = all_numbers ? index : -1;
   }
   __syncthreads();
 }
@@ -288,7 +293,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (adjustments == nullptr) word.share(s);
   const SampleRowArgs args = s.args;
   int id = s.best;
-  if (id >= 0 && !isinf(s.top) && args.temperature > 0) {
+  if (id >= 0 && args.temperature > 0) {
     const Row row{at, vocab, s.top, 1 / args.temperature};
     Kept kept;
     if (args.top_k > 0 && args.top_k < vocab) {
@@ -320,7 +325,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     id = draw(row, kept, args.uniform, s);
   }
   if (threadIdx.x == 0) {
-    id = isinf(s.top) ? -1 : id;
     ids[blockIdx.x] = id;
     if (copy != nullptr) copy[blockIdx.x] = id;
   }

@@ -23,9 +23,9 @@ struct SampleRowArgs {
 static_assert(sizeof(SampleRowArgs) % 16 == 0, "adjustments lie behind, aligned to 16 bytes");
 
 // ids[i] = the token drawn from row i of `logits` [rows, vocab] F32, which is changed by the row's
-// adjustments; -1 where no logit is a number. `rows`, `adjustments` (of all rows, aligned to 16
-// bytes; null: none has any) and `ids` are read and written once: device or pinned memory. The same
-// ids go to `copy`, too, where it is not null.
+// adjustments; -1 where a logit is NaN or infinity, or all are minus infinity. `rows`,
+// `adjustments` (of all rows, aligned to 16 bytes; null: none has any) and `ids` are read and
+// written once: device or pinned memory. The same ids go to `copy`, too, where it is not null.
 void sample(const Activations& logits, const SampleRowArgs* rows,
             const LogitAdjustment* adjustments, int32_t* ids, int32_t* copy, cudaStream_t stream);
 

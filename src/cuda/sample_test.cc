@@ -23,7 +23,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 SampleRowArgs greedy() { return {0, 1, 0, 0, 0, 0, 0}; }
 
-// The largest value with the lowest id; NaN and -inf never.
+// The largest value with the lowest id; -inf never.
 int32_t best_of(const std::vector<float>& row) {
   int32_t best = -1;
   float top = -kInf;
@@ -90,7 +90,7 @@ TEST_F(SampleTest, TheBestIsFoundInRowsOfEveryLengthAndAlignment) {
   }
 }
 
-TEST_F(SampleTest, OfEqualLogitsTheLowestIdIsTakenAndNanNever) {
+TEST_F(SampleTest, OfEqualLogitsTheLowestIdIsTakenAndMinusInfinityNever) {
   constexpr size_t kVocab = 33003;
   // Around the ends of vectors, of what a round of the block reads, and of the row.
   const std::vector<size_t> places = {0,    1,    2,     3,     4,     5,     4093,
@@ -100,7 +100,7 @@ TEST_F(SampleTest, OfEqualLogitsTheLowestIdIsTakenAndNanNever) {
     for (const size_t at : places) {
       std::vector<float> row(kVocab, -1);
       for (const size_t other : places) {
-        row[other] = other < at ? kNan : 5;
+        row[other] = other < at ? -kInf : 5;
       }
       rows.push_back(row);
     }
@@ -112,14 +112,20 @@ TEST_F(SampleTest, OfEqualLogitsTheLowestIdIsTakenAndNanNever) {
   }
 }
 
-TEST_F(SampleTest, RowsWithoutANumberHaveNoToken) {
-  for (const size_t vocab : {1, 6, 4100}) {
-    std::vector<std::vector<float>> rows(4, std::vector<float>(vocab, kNan));
-    rows[1].assign(vocab, -kInf);
+TEST_F(SampleTest, RowsThatAreNotAllNumbersHaveNoToken) {
+  for (const size_t vocab : {1, 6, 4100, 33003}) {
+    std::vector<std::vector<float>> rows(7, std::vector<float>(vocab, -kInf));
+    rows[0].assign(vocab, kNan);
     rows[2].back() = kInf;
     rows[3].back() = -3;
-    std::vector<SampleRowArgs> args(4, greedy());
-    const std::vector<int32_t> want = {-1, -1, -1, static_cast<int32_t>(vocab) - 1};
+    rows[4].assign(vocab, 1);
+    rows[4][vocab / 2] = kNan;
+    rows[5].assign(vocab, 1);
+    rows[5][vocab / 3] = kInf;
+    rows[6].assign(vocab, 1);
+    rows[6].back() = -kNan;
+    std::vector<SampleRowArgs> args(rows.size(), greedy());
+    const std::vector<int32_t> want = {-1, -1, -1, static_cast<int32_t>(vocab) - 1, -1, -1, -1};
     EXPECT_EQ(drawn(rows, args), want);
     for (SampleRowArgs& row : args) row.temperature = 1, row.top_p = 0.9F, row.top_k = 3;
     EXPECT_EQ(drawn(rows, args, {}, 1, 1), want);

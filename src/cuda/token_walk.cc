@@ -217,9 +217,10 @@ bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
   phase.out[0] = call.parts[0].out.data;
   phase.out[1] = kv.k;
   phase.out[2] = kv.v;
+  phase.layer = static_cast<int16_t>(kv.layer);
   Shared shared;
   shared.sequence = sequence_of(append.batch, kv);
-  shared.appends = {append.angles, append.style == RopeStyle::kInterleaved};
+  shared.appends = {append.angles, append.style == RopeStyle::kInterleaved, append.faults};
   if (!add(phase, values_of(w.dtype), w.dtype, shared)) return false;
   note_read(call.x);
   note_written(phase.out[0]);

@@ -43,6 +43,7 @@ struct WalkPhase {
   NormKind norm;
   ActivationKind activation;
   DType out_type;
+  int16_t layer;  // kAppend: that KvFault names
 };
 
 // The one sequence of the step; and how all phases append to it and attend.
@@ -56,6 +57,7 @@ struct WalkSequence {
 struct WalkAppends {
   const float* angles = nullptr;  // [head_dim] (cos, sin) pairs; null: positions do not rotate
   bool interleaved = false;
+  uint32_t* faults = nullptr;  // KvFaults::word
   bool operator==(const WalkAppends&) const = default;
 };
 struct WalkAttends {

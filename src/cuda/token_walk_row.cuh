@@ -53,8 +53,9 @@ struct RowEnd {
       return;
     }
     // As linears() and rope_and_append() would: rounded in between.
-    mine = rounded_as(phase.out_type, mine);
-    other = rounded_as(phase.out_type, other);
+    const KvFaults faults{walk.appends.faults, phase.layer};
+    mine = QkvAppend::stored_sum(phase.out_type, part, mine, faults);
+    other = QkvAppend::stored_sum(phase.out_type, 0, other, faults);  // its own thread reports
     if (part < 2 && walk.appends.angles != nullptr) {
       const int index = walk.appends.interleaved ? row % D / 2 : row % (D / 2);
       const float2 angle = __ldg(reinterpret_cast<const float2*>(walk.appends.angles) + index);
@@ -64,7 +65,7 @@ struct RowEnd {
     std::byte* const page = phase.out[part] + token.block * walk.sequence.block_bytes +
                             static_cast<int64_t>(row / D) * (kKvBlockTokens * D * 2);
     reinterpret_cast<__half*>(page)[token.position % kKvBlockTokens * D + row % D] =
-        __float2half_rn(mine);
+        half_in_page(mine, part == 1 ? KvPart::kKeys : KvPart::kValues, faults);
   }
 };
 
