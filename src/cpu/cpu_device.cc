@@ -60,8 +60,7 @@ Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
   SPW_ASSERT(bytes > 0);
   SPW_CHECK(budget_ == 0 || bytes <= budget_ - std::min(budget_, usage_.total()), kOutOfMemory,
             "{} need {}, but of the host's budget of {} only {} are left (it holds: {}); raise "
-            "--host-memory, keep less there (--weights, --kv), or use --compress-weights or "
-            "--compress-kv",
+            "--host-memory",
             memory_tag_name(tag), format_bytes(bytes), format_bytes(budget_),
             format_bytes(budget_ - std::min(budget_, usage_.total())), usage_.describe());
   const bool huge = bytes >= kHugeFrom;

@@ -237,8 +237,8 @@ class AttentionBatch {
         for (int h = 0; h < case_.heads; ++h) {
           double largest = 0;
           const std::vector<double> expected = reference(s, r, h, largest);
-          const bool any_nan = std::any_of(expected.begin(), expected.end(),
-                                           [](double x) { return std::isnan(x); });
+          const bool any_nan =
+              std::any_of(expected.begin(), expected.end(), [](double x) { return std::isnan(x); });
           const int64_t at = (first_row[s] + r) * out_stride + int64_t{h} * case_.head_dim;
           for (int d = 0; d < case_.head_dim; ++d) {
             const double got = get_element(out.data(), case_.dtype, at + d);

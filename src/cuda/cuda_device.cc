@@ -70,7 +70,7 @@ Buffer CudaDevice::allocate(size_t bytes, MemoryTag tag) {
   const uint64_t charged = charged_bytes(bytes);
   SPW_CHECK(charged <= budget_ - allocated_, kOutOfMemory,
             "{} need {}, but of {}'s budget of {} only {} are left (it holds: {}); raise "
-            "--gpu-memory, shorten --ctx, or use --compress-weights or --compress-kv",
+            "--gpu-memory or shorten the context",
             memory_tag_name(tag), format_bytes(bytes), info_.name, format_bytes(budget_),
             format_bytes(budget_ - allocated_), usage_.describe());
   void* data = nullptr;
