@@ -18,6 +18,7 @@ namespace spillway {
 namespace {
 
 constexpr const char* kSplitPatterns = "spillway.tokenizer.split_patterns";
+constexpr const char* kSplitOnBytes = "spillway.tokenizer.split_on_bytes";
 constexpr const char* kUnknown = "spillway.tokenizer.unknown_token_id";
 constexpr const char* kEndOfGeneration = "spillway.tokenizer.end_of_generation";
 constexpr const char* kAddedTokenFlags = "spillway.tokenizer.added_token_flags";
@@ -212,7 +213,14 @@ std::vector<std::string> add_tokenizer_keys(const Vocabulary& vocabulary, int64_
     keys.add("tokenizer.ggml.model", std::string("gpt2"));
     keys.add("tokenizer.ggml.pre", std::string(name.empty() ? "default" : name));
     if (name.empty()) {
-      keys.add(kSplitPatterns, StringArray(vocabulary.split_patterns));
+      std::vector<std::string> patterns;
+      std::vector<int32_t> on_bytes;
+      for (const SplitStage& stage : vocabulary.split_stages) {
+        patterns.push_back(stage.pattern);
+        on_bytes.push_back(stage.on_bytes ? 1 : 0);
+      }
+      keys.add(kSplitPatterns, StringArray(patterns));
+      keys.add(kSplitOnBytes, number_array(NumberType::kI32, on_bytes));
       notes.emplace_back("llama.cpp does not know how this tokenizer splits words");
     }
     const PreSplitTraits traits =
@@ -240,8 +248,13 @@ void read_own_tokenizer_keys(const Metadata& keys, Vocabulary& vocabulary) {
     return static_cast<TokenId>(id);
   };
   if (const StringArray* patterns = keys.try_string_array(kSplitPatterns)) {
-    for (const std::string_view pattern : *patterns)
-      vocabulary.split_patterns.emplace_back(pattern);
+    const std::vector<int64_t> on_bytes =
+        keys.try_int_array(kSplitOnBytes).value_or(std::vector<int64_t>());
+    for (const std::string_view pattern : *patterns) {
+      const size_t stage = vocabulary.split_stages.size();
+      vocabulary.split_stages.push_back(
+          {std::string(pattern), stage < on_bytes.size() && on_bytes[stage] != 0});
+    }
     vocabulary.pre_split = patterns->empty() ? PreSplit::kNone : PreSplit::kCustom;
   }
   if (const auto id = keys.try_int(kUnknown)) vocabulary.unk = checked_id(kUnknown, *id);

@@ -62,7 +62,7 @@ Written there_and_back(const Vocabulary& vocabulary, int64_t rows) {
 void expect_equal(const Vocabulary& got, const Vocabulary& want) {
   EXPECT_EQ(got.model, want.model);
   EXPECT_EQ(got.pre_split, want.pre_split);
-  EXPECT_EQ(got.split_patterns, want.split_patterns);
+  EXPECT_EQ(got.split_stages, want.split_stages);
   EXPECT_EQ(got.merges, want.merges);
   EXPECT_EQ(got.bos, want.bos);
   EXPECT_EQ(got.eos, want.eos);
@@ -103,7 +103,7 @@ TEST(GgufTokenizerKeysTest, SoDoesWhatOthersDoNotKnow) {
   sentence.fuse_unk = false;
   Vocabulary custom = byte_level();
   custom.pre_split = PreSplit::kCustom;
-  custom.split_patterns = {"[ab]+", "x"};
+  custom.split_stages = {{"[ab]+"}, {"x", true}};
   custom.unk = 3;
   Vocabulary whole = byte_level();
   whole.pre_split = PreSplit::kNone;
