@@ -231,8 +231,8 @@ LineEditor::LineEditor(const std::vector<std::string>& history)
   el_wset(editor, EL_EDITOR, L"emacs");
   el_wset(editor, EL_HIST, history_w, state_->history.get());
   // While a line is edited Ctrl-C is a key, and a paste's \r\n is not two newlines.
-  el_wset(editor, EL_SETTY, L"-d", L"-isig", nullptr);
-  el_wset(editor, EL_SETTY, L"-d", L"-icrnl", nullptr);
+  for (const wchar_t* const mode : {L"-isig", L"-icrnl", L"-inlcr"})
+    el_wset(editor, EL_SETTY, L"-d", mode, nullptr);
   el_wset(editor, EL_ADDFN, L"spillway-clear", L"Forget what was typed", &State::clear_line);
   el_wset(editor, EL_ADDFN, L"spillway-paste", L"Take pasted text", &State::take_paste);
   el_wset(editor, EL_ADDFN, L"spillway-newline", L"Insert a newline", &State::insert_newline);

@@ -140,7 +140,8 @@ int run(RunOptions options) {
     print_now(
         fmt::format("\x1b[2m{}\x1b[0m", replace_invalid_utf8(tokenizer->decode(request.prompt))));
   }
-  Answer answer{.finish = FinishReason::kLength};
+  Answer answer;
+  answer.finish = FinishReason::kLength;  // of nothing, if nothing is asked for
   if (options.max_tokens > 0) {
     answer = generate(engine, request, [&](const GenerationEvent& event) {
       if (options.json) return;
