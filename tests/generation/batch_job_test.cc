@@ -9,6 +9,8 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "serve/finished_output.h"
+#include "serve/result_lines.h"
 #include "storage/temp_folder.h"
 #include "tests/generation/tiny_models.h"
 
@@ -52,8 +54,9 @@ class BatchJobTest : public testing::Test {
     Engine engine(decoder, kv, nullptr,
                   {.max_step_tokens = limits.step_tokens, .max_sequences = limits.sequences});
     const ServedModel model("tiny", nullptr, engine.max_sequence_tokens());
-    BatchJob job(input, journal, model, engine,
-                 {.key = "k", .max_outstanding = limits.sequences + 2});
+    const ResultLines lines("k", input);
+    BatchJob job(input, lines, journal, model, engine,
+                 {.fingerprint = "f", .max_outstanding = limits.sequences + 2});
     EXPECT_EQ(job.finished(), job.finished_before());
     while (steps-- > 0) {
       if (job.step()) continue;
@@ -110,10 +113,16 @@ TEST_F(BatchJobTest, GoesOnWhereItWas) {
 
 TEST_F(BatchJobTest, KnowsItsOutput) {
   ASSERT_TRUE(run({}, 100'000));
-  EXPECT_TRUE(is_output_of_job(folder_ / "out", "k", 1));
-  EXPECT_FALSE(is_output_of_job(folder_ / "out", "l", 1));
-  EXPECT_FALSE(is_output_of_job(folder_ / "out", "k", 2));
-  EXPECT_FALSE(is_output_of_job(folder_.write("short", "{"), "k", 1));
+  const BatchInput input(input_);
+  const auto is_complete = [&](const std::filesystem::path& path, const char* key) {
+    const ResultLines lines(key, input);
+    return FinishedOutput(path, lines, input).complete();
+  };
+  EXPECT_TRUE(is_complete(folder_ / "out", "k"));
+  EXPECT_FALSE(is_complete(folder_ / "out", "l"));
+  EXPECT_FALSE(is_complete(folder_.write("short", "{"), "k"));
+  const std::string all = output();
+  EXPECT_FALSE(is_complete(folder_.write("cut", all.substr(0, all.size() / 2)), "k"));
 }
 
 }  // namespace
