@@ -71,6 +71,7 @@ def test_int8_holds_more_than_f16(spillway, tmp_path):
 
 def test_an_answer_in_the_middle_of_which_it_happens_keeps_what_it_had(spillway, tmp_path):
     """Only from some position on: its text so far, then one line and exit code 1."""
-    model = write(tmp_path / "m.gguf", **{layer_tensor(1, "k"): 2.5e4})
+    model = write(tmp_path / "m.gguf", **{layer_tensor(1, "k"): 1.6e4})
     done = spillway.run("run", model, "-p", "x", "-n", "400", "--kv-type", "f16")
     assert done.code == FAILED and "layer 1 " in done.err, done.err
+    assert len(done.out.strip()) > 3 and len(done.err.splitlines()) == 1, done.out + done.err
