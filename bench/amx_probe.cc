@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "bench/worker_team.h"
 #include "cpu/features.h"
 
 namespace spillway {
@@ -88,7 +88,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void run(const Pattern& p, const ui
 }
 
 // The best of some rounds, in GFLOP/s of all threads that work.
-double measure(ThreadPool& pool, const Pattern& p, const std::vector<std::vector<uint8_t>>& memory,
+double measure(WorkerTeam& pool, const Pattern& p, const std::vector<std::vector<uint8_t>>& memory,
                int every) {
   constexpr int64_t kSteps = 40000;
   double best = 0;
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
     std::puts("no AMX here");
     return 0;
   }
-  ThreadPool pool(place_threads(argc > 1 ? std::atoi(argv[1]) : 0));
+  WorkerTeam pool(argc > 1 ? std::atoi(argv[1]) : 0);
   std::vector<std::vector<uint8_t>> memory(static_cast<size_t>(pool.threads()));
   pool.run([&](int worker) {
     // Numbers, not zeros: the processor's frequency depends on what it multiplies.

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "bench/worker_team.h"
 #include "cpu/cpu_device.h"
 #include "device/sparse_attention.h"
 #include "tensor/random_fill.h"
@@ -39,7 +39,7 @@ int bench_threads() {
 double read_bandwidth() {
   static const double best = [] {
     constexpr size_t kWords = size_t{32} << 20;
-    ThreadPool pool(bench_threads());
+    WorkerTeam pool(bench_threads());
     const std::vector<uint64_t> data(kWords, 1);
     double fastest = 0;
     for (int repeat = 0; repeat < 8; ++repeat) {

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/thread_pool.h"
 #include "bench/peak_loop.h"
 #include "bench/read_bandwidth.h"
+#include "bench/worker_team.h"
 #include "cpu/features.h"
 #include "cpu/processor.h"
 
@@ -54,7 +54,7 @@ std::vector<const PeakLoop*> runnable_loops() {
 
 // Worker i stays on the i-th processor that this process may use: no two share one while there are
 // enough.
-void pin(ThreadPool& pool) {
+void pin(WorkerTeam& pool) {
   cpu_set_t allowed;
   SPW_CHECK(sched_getaffinity(0, sizeof(allowed), &allowed) == 0, kDevice, "no affinity mask");
   std::vector<int> processors;
@@ -75,7 +75,7 @@ struct Rate {
 
 // Units of work per second, of `work` done by all workers at once, several times.
 template <class Fn>
-Rate measure(ThreadPool& pool, double work, int repeat, Fn&& fn) {
+Rate measure(WorkerTeam& pool, double work, int repeat, Fn&& fn) {
   std::vector<double> rates;
   for (int i = 0; i < repeat; ++i) {
     const auto start = std::chrono::steady_clock::now();
@@ -106,7 +106,7 @@ class Pages {
   void* data_;
 };
 
-json measure_reading(ThreadPool& pool, size_t mib, int repeat) {
+json measure_reading(WorkerTeam& pool, size_t mib, int repeat) {
   // Each thread has its own part, a multiple of the large page and of what 8 streams need.
   constexpr size_t kGrain = size_t{2} << 20;
   const auto threads = static_cast<size_t>(pool.threads());
@@ -137,7 +137,7 @@ json measure_reading(ThreadPool& pool, size_t mib, int repeat) {
           {"variants", variants}};
 }
 
-json measure_peaks(ThreadPool& pool, int repeat) {
+json measure_peaks(WorkerTeam& pool, int repeat) {
   json peaks = json::array();
   for (const PeakLoop* loop : runnable_loops()) {
     // Runs of some 4 ms, many of them: the best is then one that no other program cut into.
@@ -182,7 +182,7 @@ void print_table(const json& result) {
 }  // namespace
 
 json measure_ceilings(int threads, size_t mib, int repeat) {
-  ThreadPool pool(threads);
+  WorkerTeam pool(threads);
   pin(pool);
   return {{"processor", processor_name()},
           {"features", processor_features()},
