@@ -604,6 +604,7 @@ OTHER_SETTINGS = [
     ("--ctx", ["--ctx", "100"]),
     ("--deterministic", ["--no-deterministic"]),
     ("set of weight types", ["--compress-weights"]),
+    ("--template", ["--template", "llama-2"]),
 ]
 SAME_SETTINGS = [
     ["--threads", "1"], ["--chunk", "9"], ["--schedule", "diagonal"], ["--no-mmap"], ["--attention-topk", "0"],
