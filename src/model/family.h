@@ -3,6 +3,7 @@
 // family.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 
 #include "model/model_spec.h"
@@ -33,5 +34,11 @@ extern const Family kOptFamily;    // OPT: Hugging Face, and GGUF files of our o
 
 // All of them, in the order in which files are tried.
 std::span<const Family* const> families();
+
+// Whether the files have a tensor of any of these roles, in any layer. For GGUF, which has no
+// switches for what may be left out: a network has it if any of it is there, and then all of it
+// must be.
+bool has_any(const ModelFiles& files, std::span<const WeightName> names,
+             std::initializer_list<WeightRole> roles);
 
 }  // namespace spillway

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Llama 1, 2 and 3, and what is built like them: Mistral, SmolLM2, TinyLlama.
-#include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -106,18 +104,6 @@ void read_gguf_rope(const ModelFiles& files, ModelSpec& spec) {
   finish_rope(spec.rope, std::move(frequencies), linear, files.name);
 }
 
-// GGUF has no switches for what may be left out: a network has it if any of it is there, and then
-// all of it must be.
-bool has_any(const ModelFiles& files, std::initializer_list<WeightRole> roles) {
-  for (const WeightName& name : kGgufNames) {
-    if (std::find(roles.begin(), roles.end(), name.role) == roles.end()) continue;
-    for (const TensorInfo& tensor : files.tensors) {
-      if (is_name_of(name.pattern, tensor.name)) return true;
-    }
-  }
-  return false;
-}
-
 ModelSpec read_gguf_spec(const ModelFiles& files) {
   const Metadata& m = files.metadata;
   ModelSpec spec;
@@ -146,10 +132,10 @@ ModelSpec read_gguf_spec(const ModelFiles& files) {
             "{}: no tensor 'token_embd.weight'; this file has a vocabulary only, or is incomplete",
             files.name);
   spec.vocab_size = embedding->rows();
-  spec.tied_head = !has_any(files, {kHead});
-  spec.qkv_bias = has_any(files, {kQueryBias, kKeyBias, kValueBias});
-  spec.attention_out_bias = has_any(files, {kAttentionOutBias});
-  spec.mlp_bias = has_any(files, {kGateBias, kUpBias, kDownBias});
+  spec.tied_head = !has_any(files, kGgufNames, {kHead});
+  spec.qkv_bias = has_any(files, kGgufNames, {kQueryBias, kKeyBias, kValueBias});
+  spec.attention_out_bias = has_any(files, kGgufNames, {kAttentionOutBias});
+  spec.mlp_bias = has_any(files, kGgufNames, {kGateBias, kUpBias, kDownBias});
   read_gguf_rope(files, spec);
   return spec;
 }

@@ -97,6 +97,17 @@ const Family& family_of(const ModelFiles& files) {
        printable(read_string_or(files.metadata, key, "missing")));
 }
 
+bool has_any(const ModelFiles& files, std::span<const WeightName> names,
+             std::initializer_list<WeightRole> roles) {
+  for (const WeightName& name : names) {
+    if (std::find(roles.begin(), roles.end(), name.role) == roles.end()) continue;
+    for (const TensorInfo& tensor : files.tensors) {
+      if (is_name_of(name.pattern, tensor.name)) return true;
+    }
+  }
+  return false;
+}
+
 int64_t Model::weight_bytes() const {
   int64_t total = 0;
   for (const BoundWeight& weight : weights) total += weight.bytes();

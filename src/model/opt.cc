@@ -155,9 +155,9 @@ ModelSpec read_gguf_spec(const ModelFiles& files) {
   spec.norm_eps =
       static_cast<float>(m.try_double("opt.attention.layer_norm_epsilon").value_or(1e-5));
   spec.activation = read_activation(files, "opt.activation");
-  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias =
-      files.find("blk.0.attn_q.bias") != nullptr;
-  spec.tied_head = files.find("output.weight") == nullptr;
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = has_any(
+      files, kGgufNames, {kQueryBias, kKeyBias, kValueBias, kAttentionOutBias, kUpBias, kDownBias});
+  spec.tied_head = !has_any(files, kGgufNames, {kHead});
   validate(spec, files.name);
   return spec;
 }
