@@ -20,6 +20,8 @@ class CoreBudget {
   void add_window(double window_s, double waited_s, std::optional<double> idle_s);
   // Workers to use from now on, at least 1.
   int active() const { return active_; }
+  // Some are not used, and none is being tried.
+  bool rests() const { return active_ < workers_ && !trying_; }
 
  private:
   int workers_;

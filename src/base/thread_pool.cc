@@ -33,6 +33,8 @@ constexpr int kSpins = 64;
 // Of work, between looks at who had no processor. Long enough that the kernel has shared it out
 // several times.
 constexpr auto kWindow = std::chrono::milliseconds(20);
+// While some workers rest: what is read then takes the kernel a while to add up.
+constexpr auto kRestingWindow = std::chrono::milliseconds(250);
 // Jobs between looks at the clock.
 constexpr int kJobsPerLook = 16;
 
@@ -166,10 +168,9 @@ struct ThreadPool::State {
     return sum;
   }
 
-  // Asked only where it matters: it takes the kernel a while to add up.
+  // Asked only where it matters.
   std::optional<double> try_idle() const {
-    if (budget.active() == static_cast<int>(delays.size())) return {};
-    return try_idle_seconds(cpus);
+    return budget.rests() ? try_idle_seconds(cpus) : std::nullopt;
   }
 
   // How many workers the next job is for.
@@ -178,7 +179,7 @@ struct ThreadPool::State {
     jobs = 0;
     const Clock::time_point now = Clock::now();
     const auto time = now - window_start;
-    if (time < kWindow) return budget.active();
+    if (time < (budget.rests() ? kRestingWindow : kWindow)) return budget.active();
     if (caller != std::this_thread::get_id()) {
       caller = std::this_thread::get_id();
       delays[0] = RunDelay::of_this_thread();
