@@ -45,7 +45,7 @@ void print_table(const json& models) {
   print_now(fmt::format("{:{}}  {:>10}  {:5}  {}\n", "name", name_width, "size", "type", "from"));
   for (const json& model : models) {
     const std::string origin =
-        model["origin"].is_null() ? "unknown (not fetched by Spillway)" : model["origin"];
+        model["origin"].is_null() ? "unknown (not recorded)" : model["origin"];
     print_now(fmt::format("{:{}}  {:>10}  {:5}  {}\n", printable(model["name"].get<std::string>()),
                           name_width, format_bytes(model["bytes"].get<uint64_t>()),
                           model.value("type", "?"), origin));
