@@ -121,7 +121,7 @@ test_sanitized() {
 }
 
 # The kernels of processors with fewer instructions, where this one can play them: what is left out, one after the other.
-fewer_instructions=(bf16 i8mm,bf16 fp16fml,i8mm,bf16 dotprod,fp16fml,bf16 amx avx512_bf16 avx512 avx512,avx_vnni avx2)
+fewer_instructions=("bf16" "i8mm,bf16" "fp16fml,i8mm,bf16" "dotprod,fp16fml,bf16" "amx" "avx512_bf16" "avx512" "avx512,avx_vnni" "avx2")
 test_fewer_instructions() {
   local without features target seen status=0
   seen=$(build/release/src/cpu/cpu_test --features)
