@@ -260,6 +260,8 @@ LineEditor::~LineEditor() = default;
 
 TypedText LineEditor::read() {
   state_->cleared = false;
+  // libedit would do so after it has drawn the prompt: a Ctrl-D in between were no key yet.
+  el_wset(state_->editor.get(), EL_PREP_TERM, 1);
   state_->bracket_pastes(true);
   int count = 0;
   const wchar_t* const line = el_wgets(state_->editor.get(), &count);
