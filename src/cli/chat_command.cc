@@ -215,7 +215,7 @@ int talk_at_terminal(Chat& chat) {
       return interrupted() ? interrupt_exit_code() : 0;
     }
     if (typed.end == TypedEnd::kCleared) {
-      if (cleared_before) return 0;
+      if (cleared_before && typed.was_empty) return 0;
       cleared_before = true;
       print_now("\x1b[2m[Ctrl-C again leaves, as Ctrl-D and /exit do]\x1b[0m\n");
       continue;

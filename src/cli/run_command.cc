@@ -197,7 +197,7 @@ void add_run_command(CLI::App& app) {
   command->footer(
       "Examples:\n"
       "  spillway run smollm2 'The capital of France is' -n 16\n"
-      "  spillway run smollm2 --chat 'What is the capital of France?'\n"
+      "  spillway run smollm2 --chat 'Tell me about rivers.'\n"
       "  git log -5 | spillway run smollm2 --chat --system 'Summarize this.'\n"
       "  spillway run model.gguf -f prompt.txt --temp 0.8 --top-p 0.95 --seed 7\n"
       "  spillway run ./opt-1.3b -p 'Once upon a time' --json | jq -r .text");

@@ -351,6 +351,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_leaves(talk, tmp_path):
     chat.type(b"Hello there\r")
     assert chat.questions(tmp_path / "talk.json") == ["Hello there"], "the line is gone"
     chat.type(CTRL_C)  # again the first: a message was between
+    chat.type(b"another mistake", CTRL_C)  # clears, too: there was something to clear
     chat.leave(CTRL_C)
 
 
