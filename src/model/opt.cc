@@ -103,22 +103,44 @@ ModelSpec plain_spec() {
   return spec;
 }
 
+// Where a format keeps the sizes.
+struct SizeKeys {
+  const char* layers;
+  const char* hidden;
+  const char* embedding_dim;
+  const char* ffn;
+  const char* heads;
+  const char* vocab_size;
+  const char* max_context;
+};
+constexpr SizeKeys kHuggingFaceSizes = {
+    "num_hidden_layers",   "hidden_size", "word_embed_proj_dim",    "ffn_dim",
+    "num_attention_heads", "vocab_size",  "max_position_embeddings"};
+constexpr SizeKeys kGgufSizes = {"opt.block_count",           "opt.embedding_length",
+                                 "opt.word_embedding_length", "opt.feed_forward_length",
+                                 "opt.attention.head_count",  "opt.vocab_size",
+                                 "opt.context_length"};
+
+void read_sizes(const ModelFiles& files, const SizeKeys& keys, ModelSpec& spec) {
+  const Metadata& m = files.metadata;
+  spec.layers = read_size(m, keys.layers);
+  spec.hidden = read_size(m, keys.hidden);
+  spec.embedding_dim = read_size_or(m, keys.embedding_dim, spec.hidden);
+  spec.ffn = read_size(m, keys.ffn);
+  spec.heads = spec.kv_heads = static_cast<int>(m.get_int(keys.heads, 1, int64_t{1} << 30));
+  SPW_CHECK(spec.hidden % spec.heads == 0, kInvalidArgument,
+            "{}: {} {} is not a multiple of {} heads", files.name, keys.hidden, spec.hidden,
+            spec.heads);
+  spec.head_dim = static_cast<int>(spec.hidden / spec.heads);
+  spec.vocab_size = read_size(m, keys.vocab_size);
+  spec.max_context = read_size(m, keys.max_context);
+}
+
 ModelSpec read_hf_spec(const ModelFiles& files) {
   const Metadata& m = files.metadata;
   ModelSpec spec = plain_spec();
   spec.name = files.name;
-  spec.layers = read_size(m, "num_hidden_layers");
-  spec.hidden = read_size(m, "hidden_size");
-  spec.embedding_dim = read_size_or(m, "word_embed_proj_dim", spec.hidden);
-  spec.ffn = read_size(m, "ffn_dim");
-  spec.heads = spec.kv_heads =
-      static_cast<int>(m.get_int("num_attention_heads", 1, int64_t{1} << 30));
-  SPW_CHECK(spec.hidden % spec.heads == 0, kInvalidArgument,
-            "{}: hidden_size {} is not a multiple of {} heads", files.name, spec.hidden,
-            spec.heads);
-  spec.head_dim = static_cast<int>(spec.hidden / spec.heads);
-  spec.vocab_size = read_size(m, "vocab_size");
-  spec.max_context = read_size(m, "max_position_embeddings");
+  read_sizes(files, kHuggingFaceSizes, spec);
 
   const bool norm_before = m.try_bool("do_layer_norm_before").value_or(true);
   spec.norm_place = norm_before ? NormPlace::kPre : NormPlace::kPost;
@@ -136,18 +158,7 @@ ModelSpec read_gguf_spec(const ModelFiles& files) {
   const Metadata& m = files.metadata;
   ModelSpec spec = plain_spec();
   spec.name = printable(read_string_or(m, "general.name", files.name));
-  spec.layers = read_size(m, "opt.block_count");
-  spec.hidden = read_size(m, "opt.embedding_length");
-  spec.embedding_dim = read_size_or(m, "opt.word_embedding_length", spec.hidden);
-  spec.ffn = read_size(m, "opt.feed_forward_length");
-  spec.heads = spec.kv_heads =
-      static_cast<int>(m.get_int("opt.attention.head_count", 1, int64_t{1} << 30));
-  SPW_CHECK(spec.hidden % spec.heads == 0, kInvalidArgument,
-            "{}: opt.embedding_length {} is not a multiple of {} heads", files.name, spec.hidden,
-            spec.heads);
-  spec.head_dim = static_cast<int>(spec.hidden / spec.heads);
-  spec.vocab_size = read_size(m, "opt.vocab_size");
-  spec.max_context = read_size(m, "opt.context_length");
+  read_sizes(files, kGgufSizes, spec);
   const bool norm_before = m.try_bool("opt.norm_before").value_or(true);
   spec.norm_place = norm_before ? NormPlace::kPre : NormPlace::kPost;
   spec.final_norm = m.try_bool("opt.final_norm").value_or(norm_before);
