@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "model/family.h"
+#include "storage/gguf_convert.h"
 #include "storage/type_mix.h"
 #include "tensor/random_fill.h"
 
@@ -65,24 +66,12 @@ void add_vocabulary(GgufWriter& file, int64_t size) {
 }
 
 void add_metadata(GgufWriter& file, const ModelSpec& spec) {
-  const auto size = [&](const char* key, int64_t value) {
-    file.add_u32(key, static_cast<uint32_t>(value));
-  };
   file.add("general.architecture", "llama");
   file.add("general.name", spec.name + ", random weights");
-  size("general.quantization_version", 2);
-  size("llama.vocab_size", spec.vocab_size);
-  size("llama.context_length", spec.max_context);
-  size("llama.embedding_length", spec.hidden);
-  size("llama.block_count", spec.layers);
-  size("llama.feed_forward_length", spec.ffn);
-  size("llama.attention.head_count", spec.heads);
-  size("llama.attention.head_count_kv", spec.kv_heads);
-  size("llama.attention.key_length", spec.head_dim);
-  size("llama.attention.value_length", spec.head_dim);
-  size("llama.rope.dimension_count", spec.rope.dims);
-  file.add_f32("llama.rope.freq_base", static_cast<float>(spec.rope.theta));
-  file.add_f32("llama.attention.layer_norm_rms_epsilon", spec.norm_eps);
+  file.add_u32("general.quantization_version", 2);
+  Metadata keys("random model");
+  kLlamaFamily.write_gguf_keys(spec, keys);
+  copy_gguf_metadata(keys, file);
 }
 
 // Llama 3.1 and later: scaled frequencies are stored as divisors of the plain ones.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/scoped_folder.h"
 #include "model/family.h"
 #include "model/model.h"
 
@@ -95,12 +96,7 @@ std::vector<Case> cases() {
 }
 
 std::string complaint(const ModelFiles& files) {
-  try {
-    describe_model(files);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { describe_model(files); });
 }
 
 ModelFiles without(ModelFiles files, size_t tensor) {

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/scoped_folder.h"
 #include "model/family.h"
 #include "storage/gguf_writer.h"
 #include "storage/model_files.h"
@@ -49,12 +50,7 @@ ModelFiles tiny_llama() {
 }
 
 std::string complaint(const ModelFiles& files) {
-  try {
-    describe_model(files);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { describe_model(files); });
 }
 
 TEST(ModelTest, BindsEveryWeightOfALlama) {
