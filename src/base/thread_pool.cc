@@ -84,9 +84,9 @@ struct ThreadPool::State {
   std::exception_ptr error;  // of the first piece that threw
   int64_t error_at = 0;
 
-  // Who had no processor; the caller's, but for the first line.
+  // Who had no processor. Only the caller looks; each worker has set its delay before `started`.
   CoreBudget budget;
-  std::vector<RunDelay> delays;  // each set by its worker before `started`
+  std::vector<RunDelay> delays;
   std::atomic<int> started{1};
   std::thread::id caller;
   int jobs = 0;
@@ -198,7 +198,7 @@ struct ThreadPool::State {
         active.notify_all();
       }
     }
-    waited_before = try_waited();
+    waited_before = try_waited();  // again: of those that are active now
     idle_before = try_idle();
     window_start = Clock::now();
     return budget.active();
