@@ -19,12 +19,12 @@
 #include <vector>
 
 #include "bench/gpu_ceilings.h"
-#include "cuda/attention_decode.h"
-#include "cuda/attention_prefill.h"
-#include "cuda/attention_topk.h"
+#include "cuda/attention/attention_decode.h"
+#include "cuda/attention/attention_prefill.h"
+#include "cuda/attention/attention_topk.h"
 #include "cuda/cuda_error.h"
 #include "cuda/cuda_handles.h"
-#include "cuda/kv_append.h"
+#include "cuda/kv/kv_append.h"
 #include "device/sparse_attention.h"
 
 namespace spillway::cuda {

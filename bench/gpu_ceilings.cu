@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cuda/cuda_error.h"
-#include "cuda/linear_library.h"
+#include "cuda/linear/linear_library.h"
 
 namespace spillway::bench {
 namespace {

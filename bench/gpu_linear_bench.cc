@@ -29,8 +29,8 @@
 
 #include "bench/gpu_ceilings.h"
 #include "cuda/cuda_error.h"
-#include "cuda/linear.h"
-#include "cuda/linear_library.h"
+#include "cuda/linear/linear.h"
+#include "cuda/linear/linear_library.h"
 
 namespace spillway::bench {
 namespace {

@@ -24,8 +24,8 @@
 
 #include "bench/gpu_ceilings.h"
 #include "cuda/cuda_error.h"
-#include "cuda/dequantize.h"
-#include "cuda/linear_quant.h"
+#include "cuda/dequantize/dequantize.h"
+#include "cuda/linear/linear_quant.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 

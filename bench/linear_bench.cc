@@ -8,7 +8,7 @@
 //   m1, m2        where the kernels for few and for many tokens take over (device/tuning.h)
 //   half          the number of tokens from which linear_half serves 16-bit rows
 //   depth, panels, chunk, direct, direct_depth, cut, xahead, ahead, sweep
-//                 the blocking of the bfloat16 kernels (cpu/linear_bf16_args.h)
+//                 the blocking of the bfloat16 kernels (cpu/linear/linear_bf16_args.h)
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "cpu/cpu_device.h"
-#include "cpu/linear_bf16.h"
-#include "cpu/linear_half.h"
+#include "cpu/linear/linear_bf16.h"
+#include "cpu/linear/linear_half.h"
 #include "device/tuning.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"

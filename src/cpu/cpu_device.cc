@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/fault_points.h"
 #include "base/numa.h"
-#include "cpu/linear_int8.h"
+#include "cpu/linear/linear_int8.h"
 #include "cpu/processor.h"
 
 namespace spillway {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/cpu_ops.h"
 
-#include "cpu/activation.h"
-#include "cpu/attention.h"
-#include "cpu/embed.h"
-#include "cpu/gather.h"
-#include "cpu/kv_append.h"
-#include "cpu/linear.h"
-#include "cpu/norm.h"
-#include "cpu/rope.h"
+#include "cpu/attention/attention.h"
+#include "cpu/kv/kv_append.h"
+#include "cpu/linear/linear.h"
+#include "cpu/rows/activation.h"
+#include "cpu/rows/embed.h"
+#include "cpu/rows/gather.h"
+#include "cpu/rows/norm.h"
+#include "cpu/rows/rope.h"
 
 namespace spillway {
 

@@ -20,7 +20,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/fault_points.h"
-#include "cpu/linear_int8.h"
+#include "cpu/linear/linear_int8.h"
 
 namespace spillway {
 namespace {

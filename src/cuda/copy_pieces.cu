@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cuda/launch.cuh"
+#include "cuda/kernel/launch.cuh"
 
 namespace spillway::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "cuda/linear_quant.h"
+#include "cuda/linear/linear_quant.h"
 
 namespace spillway {
 namespace cuda {

@@ -7,14 +7,14 @@
 #include <utility>
 
 #include "base/error.h"
-#include "cuda/attention_decode.h"
-#include "cuda/attention_prefill.h"
-#include "cuda/attention_topk.h"
-#include "cuda/dequantize.h"
-#include "cuda/elementwise.h"
-#include "cuda/kv_append.h"
-#include "cuda/norm.h"
-#include "cuda/sample.h"
+#include "cuda/attention/attention_decode.h"
+#include "cuda/attention/attention_prefill.h"
+#include "cuda/attention/attention_topk.h"
+#include "cuda/dequantize/dequantize.h"
+#include "cuda/kv/kv_append.h"
+#include "cuda/rows/elementwise.h"
+#include "cuda/rows/norm.h"
+#include "cuda/sample/sample.h"
 #include "device/tuning.h"
 
 namespace spillway::cuda {

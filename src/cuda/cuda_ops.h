@@ -13,11 +13,11 @@
 
 #include "cuda/graph_cache.h"
 #include "cuda/kernel_args.h"
-#include "cuda/kv_append.h"
-#include "cuda/linear.h"
-#include "cuda/linear_library.h"
+#include "cuda/kv/kv_append.h"
+#include "cuda/linear/linear.h"
+#include "cuda/linear/linear_library.h"
+#include "cuda/persistent/persistent_step.h"
 #include "cuda/step_tables.h"
-#include "cuda/token_walk.h"
 #include "device/device.h"
 
 namespace spillway::cuda {

@@ -4,9 +4,9 @@
 
 #include "base/error.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/dequantize.h"
-#include "cuda/elementwise.h"
-#include "cuda/linear_quant.h"
+#include "cuda/dequantize/dequantize.h"
+#include "cuda/linear/linear_quant.h"
+#include "cuda/rows/elementwise.h"
 
 namespace spillway::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cuda/cuda.h"
-#include "cuda/quant_test_data.h"
+#include "cuda/dequantize/quant_test_data.h"
 
 namespace spillway::cuda {
 namespace {

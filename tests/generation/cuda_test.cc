@@ -75,7 +75,7 @@ TEST_F(CudaGenerationTest, ComputesTheLogitsOfTheCpu) {
   }
 }
 
-// Steps of one token in one launch (cuda/token_walk.h).
+// Steps of one token in one launch (cuda/persistent/persistent_step.h).
 TEST_F(CudaGenerationTest, WalksOfOneTokenComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
   for (const std::string kind : {"llama-64", "window-64", "opt-64", "llama-128"}) {

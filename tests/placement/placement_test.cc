@@ -169,7 +169,8 @@ TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
   }
 }
 
-// One token at a time a GPU may compute all layers in one launch (cuda/token_walk.h), or op by op.
+// One token at a time a GPU may compute all layers in one launch
+// (cuda/persistent/persistent_step.h), or op by op.
 TEST_P(PlacementTest, NorDoesItMatterToOneTokenWhereThingsAre) {
   for (const auto& [kind, type] : {std::pair("window-64", DType::kF16),
                                    {"llama-128", DType::kF16},

@@ -19,7 +19,7 @@ def test_no_path_of_the_walk_is_a_trap(tmp_path, kernels):
         pytest.skip("no nvcc")
     ptx = tmp_path / "walk.ptx"
     subprocess.run([nvcc, "-std=c++20", "-O3", "-I", ROOT / "src", "-arch=sm_90a", "--expt-relaxed-constexpr", "-ptx",
-                    ROOT / f"src/cuda/token_walk_{kernels}.cu", "-o", ptx], check=True, timeout=600)
+                    ROOT / f"src/cuda/persistent/persistent_step_{kernels}.cu", "-o", ptx], check=True, timeout=600)
     text = ptx.read_text()
     assert ".entry" in text, "no kernel was compiled"
     assert "trap;" not in text

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/attention/attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "cpu/attention/attention_args.h"
+#include "cpu/attention/attention_kernels.h"
+#include "cpu/attention/attention_prefill.h"
+#include "cpu/attention/attention_topk.h"
+#include "cpu/features.h"
+#include "cpu/kv/kv_append.h"
+#include "cpu/parallel.h"
+#include "device/sparse_attention.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/attention/attention.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include "cpu/attention/attention_codes_inl.h"
+#include "cpu/attention/attention_inl.h"
+
+#if HWY_ONCE
+namespace spillway {
+
+HWY_EXPORT(attend_split);
+HWY_EXPORT(attend_split_codes);
+HWY_EXPORT(merge_partials);
+HWY_EXPORT(finish_tile);
+
+namespace cpu {
+namespace {
+
+static_assert(kPageTokens == kKvBlockTokens);
+constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;  // of partials waiting to be merged
+
+// The heads of a tile one after the other.
+template <class Attend>
+void attend_each_head(const Attend& attend, const AttentionArgs& a, const AttentionTile& tile,
+                      const AttentionPartial& result) {
+  AttentionTile one = tile;
+  one.heads = 1;
+  const int64_t queries = tile.rows * a.group;
+  for (int64_t h = 0; h < tile.heads; ++h, ++one.kv_head) {
+    const AttentionPartial part{result.out + h * queries * a.padded_dim,
+                                result.maximum + h * queries, result.sum + h * queries};
+    attend(one, part);
+  }
+}
+
+void attend_split_portable(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
+                           const AttentionPartial& result, float* scratch) {
+  const auto attend = [&](const AttentionTile& one, const AttentionPartial& part) {
+    HWY_DYNAMIC_DISPATCH(attend_split)(a, one, split, part, scratch);
+  };
+  attend_each_head(attend, a, tile, result);
+}
+
+// Quantized pages; which kernel takes a query depends on how many share its tile.
+void attend_split_codes_portable(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
+                                 const AttentionPartial& result, float* scratch) {
+  const auto attend = [&](const AttentionTile& one, const AttentionPartial& part) {
+    HWY_DYNAMIC_DISPATCH(attend_split_codes)(a, one, split, part, scratch);
+  };
+  attend_each_head(attend, a, tile, result);
+}
+
+// The kernel for a type on this processor; the portable one where there is no other.
+AttendSplit kernel_for([[maybe_unused]] KvType type, [[maybe_unused]] bool deterministic) {
+#if defined(__aarch64__)
+  const CpuFeatures& cpu = cpu_features();
+  const bool groups = !deterministic && cpu.fp16fml && cpu.fp16;
+  if (type == KvType::kF16 && cpu.fp16fml) {
+    return groups ? kAttendGroupHalfFp16fml : kAttendHalfFp16fml;
+  }
+  if (type == KvType::kInt8 && cpu.i8mm) return groups ? kAttendGroupInt8I8mm : kAttendInt8I8mm;
+  if (type == KvType::kInt4 && cpu.i8mm) return groups ? kAttendGroupInt4I8mm : kAttendInt4I8mm;
+#endif
+  return is_quantized(type) && !deterministic ? attend_split_codes_portable : attend_split_portable;
+}
+
+// For many rows at a time; none where there is no such kernel. F32 pages promise the precision of
+// floats.
+AttendRows rows_kernel_for([[maybe_unused]] KvType type, [[maybe_unused]] int64_t head_dim) {
+#if defined(__aarch64__)
+  const CpuFeatures& cpu = cpu_features();
+  if (type != KvType::kF32 && head_dim <= 256 && cpu.bf16 && cpu.i8mm && cpu.fp16) {
+    return kAttendRowsBfmmla;
+  }
+#endif
+  return nullptr;
+}
+
+int64_t first_split(const AttentionArgs& a, const AttentionTile& tile) {
+  return tile.first_key(a.window) / kSplitKeys;
+}
+int64_t end_split(const AttentionTile& tile) {
+  return (tile.end_key() + kSplitKeys - 1) / kSplitKeys;
+}
+
+int64_t queries_of(const AttentionArgs& a, const AttentionTile& tile) {
+  return tile.rows * a.group * tile.heads;
+}
+
+// Few rows take many kv heads into a tile, but no more than leaves every worker several cuts.
+int64_t heads_per_tile(const AttentionArgs& a, std::span<const SequenceSpan> spans, int threads) {
+  int64_t cuts = 0, most_rows = 1;
+  for (const SequenceSpan& span : spans) {
+    cuts += (span.start + span.rows + kSplitKeys - 1) / kSplitKeys;
+    most_rows = std::max<int64_t>(most_rows, span.rows);
+  }
+  const auto needed = (4 * int64_t{threads} + cuts - 1) / std::max<int64_t>(cuts, 1);
+  const int64_t fit = std::max<int64_t>(1, kTileQueries / (a.group * most_rows));
+  return std::clamp<int64_t>(a.kv_heads / needed, 1, fit);
+}
+
+// Every block that some row of the span sees.
+void check_blocks(const KvLayerView& kv, const SequenceSpan& span, int64_t window) {
+  const AttentionTile all{.position = span.start, .rows = span.rows};
+  for (int64_t page = all.first_key(window) / kPageTokens; page * kPageTokens < all.end_key();
+       ++page) {
+    const int32_t block = span.block_table[static_cast<size_t>(page)];
+    SPW_ASSERT(block >= 0 && block < kv.blocks);
+  }
+  SPW_ASSERT(static_cast<int64_t>(span.home.size()) * kPageTokens <= span.start);
+  for (const int32_t block : span.home) SPW_ASSERT(block >= 0 && block < kv.home_blocks);
+}
+
+std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const SequenceSpan> spans,
+                                      int threads) {
+  const int64_t tile_rows = std::max<int64_t>(1, kTileQueries / a.group);
+  const int64_t tile_heads = heads_per_tile(a, spans, threads);
+  std::vector<AttentionTile> tiles;
+  for (const SequenceSpan& span : spans) {
+    for (int64_t row = 0; row < span.rows; row += tile_rows) {
+      AttentionTile tile{.blocks = span.block_table.data(),
+                         .first_row = span.first_row + row,
+                         .position = span.start + row,
+                         .rows = std::min(tile_rows, span.rows - row)};
+      for (; tile.kv_head < a.kv_heads; tile.kv_head += tile_heads) {
+        tile.heads = std::min<int64_t>(tile_heads, a.kv_heads - tile.kv_head);
+        tiles.push_back(tile);
+      }
+    }
+  }
+  return tiles;
+}
+
+int64_t keys_of(const AttentionArgs& a, const AttentionTile& tile) {
+  return tile.end_key() - tile.first_key(a.window);
+}
+
+// Enough tiles for all workers: each does a tile from its first key to its last.
+void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
+                  AttendSplit attend, const std::vector<AttentionTile>& tiles) {
+  const size_t partial = partial_floats(kTileQueries, a.padded_dim);
+  workspace.reserve_workers(2 * partial + split_scratch_floats(a.padded_dim));
+  int64_t work = 0;
+  for (const AttentionTile& tile : tiles) {
+    work += keys_of(a, tile) * queries_of(a, tile) * a.head_dim;
+  }
+  const auto attend_range = [&](int64_t begin, int64_t end, int worker) {
+    float* memory = workspace.worker(worker);
+    const AttentionPartial total = partial_at(memory, kTileQueries, a.padded_dim);
+    const AttentionPartial next = partial_at(memory + partial, kTileQueries, a.padded_dim);
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const AttentionTile& tile = tiles[i];
+      for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
+        const bool first = split == first_split(a, tile);
+        attend(a, tile, split, first ? total : next, memory + 2 * partial);
+        if (!first) {
+          HWY_DYNAMIC_DISPATCH(merge_partials)(total, next, queries_of(a, tile), a.padded_dim);
+        }
+      }
+      HWY_DYNAMIC_DISPATCH(finish_tile)(a, tile, total);
+    }
+  };
+  parallel_if_large(pool, work, static_cast<int64_t>(tiles.size()), 1, attend_range);
+}
+
+// Few tiles with many keys: workers share the cuts of a tile, then the partials are merged.
+void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
+                   AttendSplit attend, const std::vector<AttentionTile>& tiles) {
+  struct Item {
+    const AttentionTile* tile;
+    int64_t split;
+    size_t memory;  // of its partial, in floats
+  };
+  std::vector<Item> items;
+  std::vector<size_t> first_item;
+  int64_t work = 0;
+  size_t memory = 0;
+  for (const AttentionTile& tile : tiles) {
+    first_item.push_back(items.size());
+    for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
+      items.push_back({&tile, split, memory});
+      memory += partial_floats(queries_of(a, tile), a.padded_dim);
+      work += queries_of(a, tile) * a.head_dim *
+              std::min(kSplitKeys, tile.end_key() - split * kSplitKeys);
+    }
+  }
+  first_item.push_back(items.size());
+  float* partials = workspace.shared(memory);
+  workspace.reserve_workers(split_scratch_floats(a.padded_dim));
+  const auto partial_of = [&](const Item& item) {
+    return partial_at(partials + item.memory, queries_of(a, *item.tile), a.padded_dim);
+  };
+  const auto attend_range = [&](int64_t begin, int64_t end, int worker) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      attend(a, *items[i].tile, items[i].split, partial_of(items[i]), workspace.worker(worker));
+    }
+  };
+  parallel_if_large(pool, work, static_cast<int64_t>(items.size()), 1, attend_range);
+  const auto merge = [&](int64_t begin, int64_t end, int) {
+    for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
+      const AttentionPartial total = partial_of(items[first_item[t]]);
+      for (size_t i = first_item[t] + 1; i < first_item[t + 1]; ++i) {
+        HWY_DYNAMIC_DISPATCH(merge_partials)
+        (total, partial_of(items[i]), queries_of(a, tiles[t]), a.padded_dim);
+      }
+      HWY_DYNAMIC_DISPATCH(finish_tile)(a, tiles[t], total);
+    }
+  };
+  parallel_if_large(pool, static_cast<int64_t>(memory), static_cast<int64_t>(tiles.size()), 1,
+                    merge);
+}
+
+// Keys are stored rotated: so must queries be.
+void rotate_queries(ThreadPool& pool, Workspace& workspace, int64_t heads, int64_t rows,
+                    AttentionArgs& a) {
+  const int64_t width = heads * a.head_dim;
+  float* rotated = workspace.queries(static_cast<size_t>(rows * width));
+  parallel_if_large(pool, rows * width, rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* to = rotated + row * width;
+      std::copy_n(a.q + row * a.q_stride, width, to);
+      for (int64_t h = 0; h < heads; ++h) rotate_kv(to + h * a.head_dim, a.head_dim);
+    }
+  });
+  a.q = rotated;
+  a.q_stride = width;
+}
+
+// So are values, and the sums of them in `out`: these come back to what they are outside.
+void rotate_outputs(ThreadPool& pool, std::span<const SequenceSpan> spans, int64_t heads,
+                    int64_t head_dim, const Activations& out) {
+  for (const SequenceSpan& span : spans) {
+    parallel_if_large(pool, span.rows * out.cols, span.rows, 1,
+                      [&](int64_t begin, int64_t end, int) {
+                        for (int64_t i = begin; i < end; ++i) {
+                          float* row = out.f32(span.first_row + i);
+                          for (int64_t h = 0; h < heads; ++h)
+                            rotate_kv(row + h * head_dim, head_dim);
+                        }
+                      });
+  }
+}
+
+void attend_cuts(AttendSplit attend, ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
+                 std::span<const SequenceSpan> spans) {
+  const std::vector<AttentionTile> tiles = make_tiles(a, spans, pool.threads());
+  if (tiles.empty()) return;
+  int64_t partial_bytes = 0;
+  for (const AttentionTile& tile : tiles) {
+    partial_bytes += (end_split(tile) - first_split(a, tile)) * queries_of(a, tile) * a.padded_dim *
+                     static_cast<int64_t>(sizeof(float));
+  }
+  if (static_cast<int64_t>(tiles.size()) >= 4 * int64_t{pool.threads()} ||
+      partial_bytes > kMaxPartialBytes) {
+    attend_tiles(pool, workspace, a, attend, tiles);
+  } else {
+    attend_splits(pool, workspace, a, attend, tiles);
+  }
+}
+
+// Each span by the kernel for its number of rows. attend_rows: for many, where not null.
+void attend_spans(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool,
+                  Workspace& workspace, const AttentionArgs& a, const AttentionParams& params,
+                  std::span<const SequenceSpan> spans) {
+  std::vector<SequenceSpan> many, few, sparse;
+  for (const SequenceSpan& span : spans) {
+    (is_sparse(params, span) ? sparse : is_prefill(a, span) ? many : few).push_back(span);
+  }
+  if (!sparse.empty()) attend_top_k(pool, workspace, a, params.top_k, sparse);
+  if (attend_rows == nullptr || many.empty() || !prefill_pays(a, many, pool.threads())) {
+    // In the order of the step: how it is cut into work is part of its speed.
+    if (sparse.empty()) return attend_cuts(attend, pool, workspace, a, spans);
+    few.insert(few.end(), many.begin(), many.end());
+    return attend_cuts(attend, pool, workspace, a, few);
+  }
+  attend_prefill(pool, workspace, a, attend_rows, many);
+  attend_cuts(attend, pool, workspace, a, few);
+}
+
+void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Workspace& workspace,
+                const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                const AttentionParams& params, const Activations& out) {
+  const int64_t width = int64_t{params.heads} * kv.head_dim;
+  SPW_ASSERT(q.dtype == DType::kF32 && out.dtype == DType::kF32);
+  SPW_ASSERT(q.cols == width && out.cols == width && q.rows == out.rows);
+  check_spans(kv, spans, q.rows);
+  SPW_ASSERT(params.heads > 0 && params.heads % kv.kv_heads == 0 && params.window >= 0);
+  SPW_CHECK(params.heads / kv.kv_heads <= kTileQueries, kUnsupported,
+            "attention with {} query heads per kv head; at most {} are supported",
+            params.heads / kv.kv_heads, kTileQueries);
+  AttentionArgs a{.q = q.f32(),
+                  .q_stride = q.stride,
+                  .out = out.f32(),
+                  .out_stride = out.stride,
+                  .k = reinterpret_cast<const uint8_t*>(kv.k),
+                  .v = reinterpret_cast<const uint8_t*>(kv.v),
+                  .home_v = reinterpret_cast<const uint8_t*>(kv.home_v),
+                  .layout = KvPageLayout(kv.type, kv.head_dim),
+                  .kv_heads = kv.kv_heads,
+                  .group = params.heads / kv.kv_heads,
+                  .head_dim = kv.head_dim,
+                  .padded_dim = (kv.head_dim + 15) / 16 * 16,
+                  .scale = params.scale,
+                  .window = params.window};
+  for (const SequenceSpan& span : spans) {
+    check_blocks(kv, span, a.window);
+    SPW_ASSERT(span.home.empty() || is_sparse(params, span));
+  }
+  const bool rotated = is_rotated(kv.type);
+  if (rotated) rotate_queries(pool, workspace, params.heads, q.rows, a);
+  attend_spans(attend, attend_rows, pool, workspace, a, params, spans);
+  if (rotated) rotate_outputs(pool, spans, params.heads, kv.head_dim, out);
+}
+
+}  // namespace
+
+void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
+               std::span<const SequenceSpan> spans, const AttentionParams& params,
+               const Activations& out, bool deterministic) {
+  attend_all(kernel_for(kv.type, deterministic),
+             deterministic ? nullptr : rows_kernel_for(kv.type, kv.head_dim), pool, workspace, q,
+             kv, spans, params, out);
+}
+
+void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                        const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                        const AttentionParams& params, const Activations& out) {
+  attend_all(attend_split_portable, nullptr, pool, workspace, q, kv, spans, params, out);
+}
+
+void attention_portable_codes(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                              const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                              const AttentionParams& params, const Activations& out) {
+  SPW_ASSERT(is_quantized(kv.type));
+  attend_all(attend_split_codes_portable, nullptr, pool, workspace, q, kv, spans, params, out);
+}
+
+}  // namespace cpu
+}  // namespace spillway
+#endif

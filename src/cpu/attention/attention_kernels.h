@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention kernels that need an instruction set, each in an object of its own. Entered only where
+// cpu_features() has it; attention.cc chooses.
+#pragma once
+
+#include "cpu/attention/attention_args.h"
+
+namespace spillway {
+
+// The queries of `tile` over keys [split * 256, split * 256 + 256) into `result`. `scratch` as
+// split_scratch_floats() says. A query's result does not depend on the other queries of the tile.
+using AttendSplit = void (*)(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
+                             const AttentionPartial& result, float* scratch);
+
+// ARM. Numerics: queries and probabilities are rounded to F16 (F16 pages) or to 16-bit integers
+// (int8 and int4 pages), each with a scale of its own; products are added in F32 or exactly.
+extern const AttendSplit kAttendHalfFp16fml;  // F16 pages
+extern const AttendSplit kAttendInt8I8mm;
+extern const AttendSplit kAttendInt4I8mm;
+
+// ARM, for three or more queries of a kv head: quicker, less precise. Tiles with fewer go to the
+// kernels above, so what else is in a tile decides which kernel takes a query: not for
+// deterministic results.
+//
+// F16 pages: queries and probabilities are rounded to halves, and so are the sums of up to 16
+// products with values; these, and products with keys, are added in F32. Where halves overflow, the
+// cut is done again by kAttendHalfFp16fml.
+extern const AttendSplit kAttendGroupHalfFp16fml;
+// int8 and int4 pages: queries are 16-bit integers as above, probabilities halves, and times the
+// scales of V 16-bit integers with a unit for the whole cut; products are added exactly. For cuts
+// with scores that are not finite the kernels above are entered.
+extern const AttendSplit kAttendGroupInt8I8mm;
+extern const AttendSplit kAttendGroupInt4I8mm;
+
+// The rows of `tile`, which has one kv head and may have up to kPrefillQueries queries, over all
+// keys that they see, into a.out. `scratch` as prefill_scratch_floats() says. A query's result may
+// depend on the other queries of the tile.
+using AttendRows = void (*)(const AttentionArgs& a, const AttentionTile& tile, float* scratch);
+
+// ARM, with matrix multiplication of bytes and of bfloat16 and arithmetic on halves. Numerics:
+// queries and keys are rounded to 16-bit integers with a scale per query and per page of keys,
+// probabilities and values to bfloat16, whose products are added in F32. Pages of any type but F32,
+// heads of up to 256.
+extern const AttendRows kAttendRowsBfmmla;
+
+}  // namespace spillway

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the parts of a row become the row, in an order that does not depend on who computed them
+// when: by a launch of its own, or in the launch that computed them by the blocks that come last
+// (merge_inside). The latter saves a launch, but has every block wait for its fence and its count,
+// which keeps the next block's loads off the SM.
+//
+// A part leaves, for each query of its tile, a sum of exponents relative to some maximum and the
+// outputs weighted by them: slot = output [queries][head_dim], sum [queries], maximum [queries].
+// Sixteen neighbouring parts are merged by the last of their blocks, the results of that by the
+// last again, so that no block reads much.
+#pragma once
+
+#include "cuda/attention/attention_args.cuh"
+#include "cuda/kernel/fast_divisor.h"
+#include "cuda/kernel/warp_ptx.cuh"
+
+namespace spillway::cuda {
+
+constexpr int kPartTokens = 256;  // where rows are split: part of the numerics
+// Parts of quantized rows that see many tokens are 2 or 4 times as long: what is done once for each
+// part takes as long as a hundred tokens of int4. So are those of F16 where query heads share KV
+// and the step has rows enough: the slots of 8 take 3% of what 256 tokens do, to be written and
+// read.
+constexpr int kTwoFrom = 512, kFourFrom = 4096;
+constexpr int kMergeParts = 16;
+constexpr int kTileQueries = 8;  // query heads of a kv head that share a block
+constexpr int kDecodeWarps = 8;
+constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
+constexpr int kWarpBlocks = kPartTokens / kDecodeWarps / kKvBlockTokens;  // of a warp's tokens
+constexpr int kMostWarpBlocks = 4;
+
+struct DecodeArgs : AttentionArgs {
+  int tiles = 0;  // of queries, over all kv heads
+  int max_rows = 0;
+  int max_parts = 0;
+  FastDivisor by_tiles = {}, by_max_rows = {}, by_max_parts = {}, by_tiles_per_head = {};
+  bool whole_rows = false;  // one block goes over all parts: nothing to merge
+  bool long_parts = false;  // see part_shift()
+  int two_from = kTwoFrom, four_from = kFourFrom;
+  int expected = 0;    // tokens that the longest row sees, or more
+  bool early = false;  // read batch and KV of earlier steps before wait_for_previous()
+  // Of the unified maximum: where largest scores may lie, in scale_log2's unit.
+  float low = 0, high = 0;
+  float reference = 0;     // then exponents are 2^(score - reference)
+  float* slots = nullptr;  // [sequences * max_rows][tiles][max_parts][slot_floats]
+  int slot_floats = 0;
+  bool merge_inside = false;     // by the blocks that come last
+  unsigned* counters = nullptr;  // [sequences * max_rows][tiles][1 + groups of parts]
+};
+
+// Parts of a row that sees so many tokens have 2^this tokens.
+__device__ __forceinline__ int part_shift(const DecodeArgs& a, int seen) {
+  constexpr int kShift = 8;
+  static_assert(1 << kShift == kPartTokens);
+  return kShift + (a.long_parts ? (seen > a.two_from) + (seen > a.four_from) : 0);
+}
+
+// What a block works at.
+struct PartPlace {
+  int sequence;
+  int64_t row;  // of q and out
+  int kv_head;
+  int first_query;  // head
+  int queries;
+  int start;       // of the sequence's rows in this step: KV before is of earlier steps
+  int begin, end;  // positions seen by the row: [begin, end)
+  int first_part;  // the part that holds `begin`
+  int parts;       // that the row has
+  int part;        // 0 to parts - 1
+  int64_t tile_index;
+  int32_t blocks[kMostWarpBlocks];  // of this warp's tokens, as far as the row goes
+};
+
+// For parts of kPartTokens. False: a surplus block.
+__device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
+  unsigned rest = blockIdx.x;
+  const int tile = static_cast<int>(rest % a.tiles);
+  rest /= a.tiles;
+  p.part = static_cast<int>(rest % a.max_parts);
+  rest /= a.max_parts;
+  const int sequence_row = static_cast<int>(rest);
+  p.sequence = sequence_row / a.max_rows;
+  const int r = sequence_row % a.max_rows;
+  // On their way together with the lengths, unless these say where a window begins.
+  const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
+  const int warp_block = static_cast<int>(threadIdx.x) / kWarpSize * kWarpBlocks;
+  const int early = p.part * (kPartTokens / kKvBlockTokens) + warp_block;
+#pragma unroll
+  for (int i = 0; i < kWarpBlocks; ++i)
+    p.blocks[i] = a.window == 0 && early + i < a.batch.table_stride ? table[early + i] : 0;
+  const int rows = a.batch.rows[p.sequence];
+  if (r >= rows) return false;
+  p.start = a.batch.start[p.sequence];
+  p.end = p.start + r + 1;
+  p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
+  p.first_part = p.begin / kPartTokens;
+  p.parts = (p.end + kPartTokens - 1) / kPartTokens - p.first_part;
+  if (p.part >= p.parts) return false;
+  if (a.window > 0) {
+    const int block = (p.first_part + p.part) * (kPartTokens / kKvBlockTokens) + warp_block;
+#pragma unroll
+    for (int i = 0; i < kWarpBlocks; ++i)
+      p.blocks[i] = (block + i) * kKvBlockTokens < p.end ? table[block + i] : 0;
+  }
+  p.row = a.batch.first_row[p.sequence] + r;
+  const int tiles_per_head = a.tiles / a.kv_heads;
+  p.kv_head = tile / tiles_per_head;
+  const int first = tile % tiles_per_head * kTileQueries;
+  p.first_query = p.kv_head * a.group + first;
+  p.queries = min(kTileQueries, a.group - first);
+  p.tile_index = static_cast<int64_t>(sequence_row) * a.tiles + tile;
+  return true;
+}
+
+// Merges `count` slots that lie `stride` floats apart, in order, into `slot`, which may be the
+// first of them, or with `last` into out. `equal`: all have one maximum, and sums just add up.
+template <int kWarps>
+__device__ __forceinline__ void merge_slots(const DecodeArgs& a, const PartPlace& p,
+                                            const float* slots, int count, int64_t stride,
+                                            bool equal, bool last, float* slot) {
+  const int dim = a.shape.head_dim;
+  const int fours = dim / 4;
+  const int sums_at = p.queries * dim, maxima_at = sums_at + p.queries;
+  for (int first = 0; first < p.queries * fours; first += kWarps * kWarpSize) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    const int query = i / fours;
+    float4 out = make_float4(0, 0, 0, 0);
+    float sum = 0, maximum = -INFINITY;
+    if (query < p.queries) {
+      if (equal) {
+        maximum = __ldcg(slots + maxima_at + query);
+      } else {
+        for (int s = 0; s < count; ++s)
+          maximum = fmaxf(maximum, __ldcg(slots + s * stride + maxima_at + query));
+      }
+#pragma unroll 8
+      for (int s = 0; s < count; ++s) {
+        const float* from = slots + s * stride;
+        const float4 x = __ldcg(reinterpret_cast<const float4*>(from) + i);
+        const float part_sum = __ldcg(from + sums_at + query);
+        float weight = 1;
+        if (!equal) {
+          const float own = __ldcg(from + maxima_at + query);
+          weight = own == maximum ? 1 : exp2_fast(own - maximum);
+        }
+        sum = fmaf(part_sum, weight, sum);
+        out.x = fmaf(x.x, weight, out.x);
+        out.y = fmaf(x.y, weight, out.y);
+        out.z = fmaf(x.z, weight, out.z);
+        out.w = fmaf(x.w, weight, out.w);
+      }
+      if (last) {
+        const float inverse = 1 / sum;
+        std::byte* to = a.output(p.row, p.first_query + query);
+        const int d = i % fours * 4;
+        store_element(to, a.dtype, d, out.x * inverse);
+        store_element(to, a.dtype, d + 1, out.y * inverse);
+        store_element(to, a.dtype, d + 2, out.z * inverse);
+        store_element(to, a.dtype, d + 3, out.w * inverse);
+      }
+    }
+    if (!last) {
+      __syncthreads();  // all have read before the first slot is written again
+      if (query < p.queries) {
+        reinterpret_cast<float4*>(slot)[i] = out;
+        // The last thread of a query writes its sums: those of earlier turns still read them.
+        if (i % fours == fours - 1) {
+          slot[sums_at + query] = sum;
+          slot[maxima_at + query] = maximum;
+        }
+      }
+    }
+  }
+}
+
+// What the parts of one query head of one row have left in their slots: the first part's, from
+// which the others' are slot_floats apart.
+struct RowParts {
+  int parts = 0;  // up to 1: nothing to merge
+  int64_t row;
+  const float *outputs, *sums, *references;
+
+  __device__ __forceinline__ RowParts(const DecodeArgs& a, int sequence, int r, int head) {
+    const int rows = a.batch.rows[sequence], end = a.batch.start[sequence] + r + 1;
+    row = a.batch.first_row[sequence] + r;
+    const int begin = a.window > 0 ? max(0, end - a.window) : 0;
+    const int shift = part_shift(a, end - begin);
+    if (r < rows) parts = ((end - 1) >> shift) + 1 - (begin >> shift);
+    const int in_group = head % a.group, tile_in_head = in_group / kTileQueries;
+    const int tile = head / a.group * (a.tiles / a.kv_heads) + tile_in_head;
+    const int query = in_group % kTileQueries;
+    const int queries = min(kTileQueries, a.group - tile_in_head * kTileQueries);
+    const int64_t tile_index = (int64_t{sequence} * a.max_rows + r) * a.tiles + tile;
+    const int dim = a.shape.head_dim;
+    const float* const slot = a.slots + tile_index * a.max_parts * a.slot_floats;
+    outputs = slot + query * dim;
+    sums = slot + queries * dim + query;
+    references = slot + queries * (dim + 1) + query;
+  }
+};
+
+// As merge_row() where no row has more than kDecodeWarps parts, with the same bits: a warp per
+// query head of a row, all of whose loads are on their way at once.
+__device__ __forceinline__ void merge_few(const DecodeArgs& a) {
+  const int heads = a.kv_heads * a.group;
+  const int index = static_cast<int>(blockIdx.x * kDecodeWarps + threadIdx.x / kWarpSize);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int head = index % heads, sequence_row = index / heads;
+  const int sequence = sequence_row / a.max_rows, r = sequence_row % a.max_rows;
+  if (sequence >= a.batch.sequences) return;
+  const RowParts p(a, sequence, r, head);
+  if (p.parts <= 1) return;
+  const int dim = a.shape.head_dim, fours = dim / 4;
+  float reference[kDecodeWarps], sum[kDecodeWarps];
+#pragma unroll
+  for (int part = 0; part < kDecodeWarps; ++part) {
+    const int64_t at = int64_t{part} * a.slot_floats;
+    const bool exists = part < p.parts;
+    reference[part] = exists ? __ldcg(p.references + at) : -INFINITY;
+    sum[part] = exists ? __ldcg(p.sums + at) : 0;
+  }
+  for (int four = lane; four < fours; four += kWarpSize) {
+    float4 x[kDecodeWarps];
+#pragma unroll
+    for (int part = 0; part < kDecodeWarps; ++part) {
+      const float* const out = p.outputs + int64_t{part} * a.slot_floats;
+      x[part] = part < p.parts ? __ldcg(reinterpret_cast<const float4*>(out) + four)
+                               : make_float4(0, 0, 0, 0);
+    }
+    float highest = -INFINITY;
+#pragma unroll
+    for (int part = 0; part < kDecodeWarps; ++part) highest = fmaxf(highest, reference[part]);
+    float all = 0;
+    float4 out = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int part = 0; part < kDecodeWarps; ++part) {
+      if (part >= p.parts) break;
+      const float own = reference[part];
+      const float weight = own == highest ? 1 : exp2_fast(own - highest);
+      all = __fadd_rn(all, __fmul_rn(sum[part], weight));
+      out.x = __fadd_rn(out.x, __fmul_rn(x[part].x, weight));
+      out.y = __fadd_rn(out.y, __fmul_rn(x[part].y, weight));
+      out.z = __fadd_rn(out.z, __fmul_rn(x[part].z, weight));
+      out.w = __fadd_rn(out.w, __fmul_rn(x[part].w, weight));
+    }
+    std::byte* const to = a.output(p.row, head);
+    store_element(to, a.dtype, 4 * four, out.x / all);
+    store_element(to, a.dtype, 4 * four + 1, out.y / all);
+    store_element(to, a.dtype, 4 * four + 2, out.z / all);
+    store_element(to, a.dtype, 4 * four + 3, out.w / all);
+  }
+}
+
+// One query head of one row per block: its warps take parts in turn, and what they have is added up
+// in their order.
+__device__ __forceinline__ void merge_row(const DecodeArgs& a) {
+  __shared__ float4 outs[kDecodeWarps][64];
+  __shared__ float sums[kDecodeWarps];
+  const int heads = a.kv_heads * a.group;
+  const int head = static_cast<int>(blockIdx.x) % heads;
+  const int sequence_row = static_cast<int>(blockIdx.x) / heads;
+  const int sequence = sequence_row / a.max_rows, r = sequence_row % a.max_rows;
+  const RowParts p(a, sequence, r, head);
+  if (p.parts <= 1) return;
+  const int dim = a.shape.head_dim, fours = dim / 4;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+
+  float reference = -INFINITY;
+  for (int part = lane; part < p.parts; part += kWarpSize)
+    reference = fmaxf(reference, __ldcg(p.references + int64_t{part} * a.slot_floats));
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    reference = fmaxf(reference, __shfl_xor_sync(kAllLanes, reference, step));
+
+  float sum = 0;
+  float4 out[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+#pragma unroll 4
+  for (int part = warp; part < p.parts; part += kDecodeWarps) {
+    const int64_t at = int64_t{part} * a.slot_floats;
+    const float own = __ldcg(p.references + at);
+    const float weight = own == reference ? 1 : exp2_fast(own - reference);
+    sum = fmaf(__ldcg(p.sums + at), weight, sum);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int four = lane + n * kWarpSize;
+      if (four >= fours) break;
+      const float4 x = __ldcg(reinterpret_cast<const float4*>(p.outputs + at) + four);
+      out[n].x = fmaf(x.x, weight, out[n].x);
+      out[n].y = fmaf(x.y, weight, out[n].y);
+      out[n].z = fmaf(x.z, weight, out[n].z);
+      out[n].w = fmaf(x.w, weight, out[n].w);
+    }
+  }
+  if (lane == 0) sums[warp] = sum;
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const int four = lane + n * kWarpSize;
+    if (four < fours) outs[warp][four] = out[n];
+  }
+  __syncthreads();
+  const int d = static_cast<int>(threadIdx.x);
+  if (d >= dim) return;
+  float x = 0, all = 0;
+#pragma unroll
+  for (int w = 0; w < kDecodeWarps; ++w) {
+    x += reinterpret_cast<const float*>(outs[w])[d];
+    all += sums[w];
+  }
+  store_element(a.output(p.row, head), a.dtype, d, x / all);
+}
+
+// Called by all threads of a block that has written its slot: counts it, and merges where it is the
+// last. `own_maximum`: its maximum is not the one that all parts share.
+template <int kWarps>
+__device__ __forceinline__ void finish_part(const DecodeArgs& a, const PartPlace& p,
+                                            bool own_maximum, bool shared_maximum) {
+  __shared__ unsigned arrived;
+  const int groups = (a.max_parts + kMergeParts - 1) / kMergeParts;
+  unsigned* counters = a.counters + p.tile_index * (1 + groups);
+  float* slots = a.slots + p.tile_index * a.max_parts * a.slot_floats;
+  const int group = p.part / kMergeParts;
+  const int in_group = min(kMergeParts, p.parts - group * kMergeParts);
+  const bool one_group = p.parts <= kMergeParts;
+  float* first = slots + static_cast<int64_t>(group) * kMergeParts * a.slot_floats;
+
+  // The upper half of a counter counts parts with a maximum of their own. What all threads wrote
+  // before the barrier is behind the fence of the one that counts: a fence by each would cost more
+  // than all else here.
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    arrived = atomicAdd(counters + 1 + group, own_maximum ? 0x10001U : 1U);
+  }
+  __syncthreads();
+  unsigned seen = arrived + (own_maximum ? 0x10001U : 1U);
+  if ((seen & 0xffffU) != static_cast<unsigned>(in_group)) return;
+  __threadfence();
+  bool own = (seen >> 16) != 0;
+  merge_slots<kWarps>(a, p, first, in_group, a.slot_floats, shared_maximum && !own, one_group,
+                      first);
+  if (threadIdx.x == 0) counters[1 + group] = 0;
+  if (one_group) return;
+
+  const int all_groups = (p.parts + kMergeParts - 1) / kMergeParts;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    arrived = atomicAdd(counters, own ? 0x10001U : 1U);
+  }
+  __syncthreads();
+  seen = arrived + (own ? 0x10001U : 1U);
+  if ((seen & 0xffffU) != static_cast<unsigned>(all_groups)) return;
+  __threadfence();
+  own = (seen >> 16) != 0;
+  merge_slots<kWarps>(a, p, slots, all_groups, static_cast<int64_t>(kMergeParts) * a.slot_floats,
+                      shared_maximum && !own, true, nullptr);
+  if (threadIdx.x == 0) counters[0] = 0;
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What prefill kernels share: their arguments, where a block works, and how tiles come to shared
+// memory.
+#pragma once
+
+#include "cuda/attention/attention_args.cuh"
+#include "cuda/kernel/warp_ptx.cuh"
+
+namespace spillway::cuda {
+
+constexpr int kTileTokens = 64;
+constexpr int kTileBlocks = kTileTokens / kKvBlockTokens;
+
+// Queries of F16 or BF16.
+struct PrefillArgs : AttentionArgs {
+  bool whole_vectors = false;  // rows of q and out start at multiples of 16 bytes
+};
+
+// Rows [first_row, first_row + rows) of q and out, at positions from `position` on, see positions
+// [begin, end) or less.
+struct PrefillPlace {
+  int64_t first_row;
+  int rows;
+  int position;
+  int begin, end;
+  int head, kv_head;
+  const int32_t* table;
+};
+
+// False: surplus.
+__device__ __forceinline__ bool place_rows(const PrefillArgs& a, int tile_rows, int tile,
+                                           int sequence, int head, PrefillPlace& p) {
+  const int first = tile * tile_rows;
+  const int rows = a.batch.rows[sequence];
+  if (first >= rows) return false;
+  p.rows = min(tile_rows, rows - first);
+  p.first_row = a.batch.first_row[sequence] + first;
+  p.position = a.batch.start[sequence] + first;
+  p.begin = a.window > 0 ? max(0, p.position + 1 - a.window) : 0;
+  p.end = p.position + p.rows;
+  p.head = head;
+  p.kv_head = head / a.group;
+  p.table = a.row_of(a.batch.block_table, sequence);
+  return true;
+}
+
+// Grid: heads, sequences, tiles of rows. Later tiles have more to do and start first.
+__device__ __forceinline__ bool find_place(const PrefillArgs& a, int tile_rows, PrefillPlace& p) {
+  return place_rows(a, tile_rows, static_cast<int>(gridDim.z - 1 - blockIdx.z),
+                    static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), p);
+}
+
+// Rows of BF16 as F16, saturating.
+__device__ __forceinline__ uint32_t bf16_pair_to_half2(uint32_t x) {
+  return pack_half2(clamp_to_half(__uint_as_float(x << 16)),
+                    clamp_to_half(__uint_as_float(x & 0xffff0000U)));
+}
+
+// 8 elements of a row of q, from `dim` on, as halves.
+__device__ __forceinline__ uint4 load_query8(const PrefillArgs& a, const std::byte* row, int dim) {
+  if (a.whole_vectors) {
+    uint4 x = *reinterpret_cast<const uint4*>(row + 2 * dim);
+    if (a.dtype == DType::kBF16) {
+      x = make_uint4(bf16_pair_to_half2(x.x), bf16_pair_to_half2(x.y), bf16_pair_to_half2(x.z),
+                     bf16_pair_to_half2(x.w));
+    }
+    return x;
+  }
+  float x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = clamp_to_half(load_element(row, a.dtype, dim + i));
+  return make_uint4(pack_half2(x[0], x[1]), pack_half2(x[2], x[3]), pack_half2(x[4], x[5]),
+                    pack_half2(x[6], x[7]));
+}
+
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&x);
+}
+__device__ __forceinline__ uint32_t pack_output2(const PrefillArgs& a, float low, float high) {
+  if (a.dtype == DType::kF16) return pack_half2(clamp_to_half(low), clamp_to_half(high));
+  return pack_bf16(low, high);
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers by cuBLASLt, loaded when first asked for: linked, it would cost every start of the
+// program up to 0.3 s and 200 MB.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/linear/linear.h"
+
+namespace spillway::cuda {
+
+// One matrix product as the library sees it: out[tokens, n] (+)= x[tokens, k] * w[n, k]^T, F32 sums
+// (true F32 for F32 inputs, never TF32).
+struct LibraryShape {
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t tokens = 0;
+  int64_t x_stride = 0;
+  int64_t out_stride = 0;
+  DType dtype = DType::kF16;  // of w and x
+  DType out_type = DType::kF16;
+  bool accumulate = false;
+  bool bias = false;        // F32, inside the product
+  bool relu = false;        // after the bias
+  uint32_t alignment = 16;  // bytes, of all pointers
+  size_t workspace_bytes = 0;
+  auto operator<=>(const LibraryShape&) const = default;
+};
+
+// Owns the library and a handle of it for the current device. Thread-safe.
+class CublasLt {
+ public:
+  // nullptr where there is no library (13 or 12) or it cannot start; `why` says which.
+  static std::unique_ptr<CublasLt> try_load(std::string* why = nullptr);
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+
+  // How many algorithms the library proposes for the shape, best guess first; 0: it cannot.
+  int choices(const LibraryShape& shape);
+  // From now on the shape is computed with this one of them (the first, until said otherwise).
+  void choose(const LibraryShape& shape, int choice);
+  // Throws kUnsupported when the library has no algorithm for it.
+  void matmul(const LibraryShape& shape, const std::byte* w, const std::byte* x, const float* bias,
+              std::byte* out, std::byte* workspace, cudaStream_t stream);
+
+ private:
+  struct Library;
+  struct Plan;
+  CublasLt();
+  Plan& plan_of(const LibraryShape& shape);
+
+  std::unique_ptr<Library> library_;
+  std::mutex mutex_;
+  std::map<LibraryShape, std::unique_ptr<Plan>> plans_;
+};
+
+inline constexpr size_t kLibraryWorkspaceBytes = size_t{32}
+                                                 << 20;  // what NVIDIA advises for Hopper
+
+// Bytes of `scratch` that linear_library() wants: the library's workspace and, for gated calls,
+// both halves before they are joined.
+size_t library_scratch_bytes(const LinearCall& call);
+// A LinearCall by the library. Parts that lie behind each other in memory are one product. What the
+// library has no epilogue for is done by a kernel afterwards, on values rounded to out's type; its
+// own conversion to F16 does not saturate.
+void linear_library(CublasLt& library, const LinearCall& call, const LinearScratch& scratch,
+                    cudaStream_t stream);
+// Measures every proposal for the products of a call and keeps the fastest. The calls are alike but
+// for their weights, as many as it takes to leave none in the L2 cache; `out` is overwritten.
+// Synchronizes; not for streams under capture.
+void tune_library(CublasLt& library, std::span<const LinearCall> calls,
+                  const LinearScratch& scratch, cudaStream_t stream);
+
+// linear_finish.cu: out = f(out + bias), in place; bias may be null, `activate` false.
+void finish_rows(const Activations& out, const float* bias, bool activate, ActivationKind kind,
+                 cudaStream_t stream);
+// out[tokens, n] = f(both[:, :n] + gate_bias) * (both[:, n:] + up_bias); both is packed [tokens,
+// 2n].
+void finish_gated_rows(const Activations& both, const float* gate_bias, const float* up_bias,
+                       ActivationKind kind, const Activations& out, cudaStream_t stream);
+
+}  // namespace spillway::cuda

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tile of packed weights, 16 rows by 32 columns, from shared memory to operands of tensor cores.
+//
+// The rows of a group are the rows of mma.m16n8k16's A; a tile is two such operands, `low` and
+// `high`. Codes are not converted but given an exponent: a code of four bits at bit 0 of a half,
+// under 0x6400, is the number 1024 + q, and at bit 4, under 0x5400, it is 64 + q. So an operand
+// costs one three-input logic instruction per pair, and what is added to the codes, zero points
+// included, is taken off by the number that sums start from: minus offset times the sum of x over
+// the columns, computed once when x is staged. (With more than 16 tokens it is cheaper to subtract
+// it from the codes.) Products and sums are F32 in the tensor core; scales are applied to the sums
+// of a tile, in F32, so weights are not rounded.
+//
+// Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 4- to 6-bit types it takes columns
+// 4t to 4t + 3 (low) and 16 + 4t to 16 + 4t + 3 (high), paired (0, 2) and (1, 3) as they lie in
+// bytes of a word; of 8-bit types columns 8t to 8t + 3 (low) and 8t + 4 to 8t + 7 (high), paired in
+// order. x is staged in the same order (linear_quant_inl.cuh).
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/dequantize/quant_decode.cuh"
+
+namespace spillway::cuda {
+
+// What a kernel must know of a packed type.
+template <class Block>
+struct TileFormat {
+  static constexpr int kBits = packed_bits<Block>();
+  static constexpr int kTiles = Block::kElements / 32;  // of a block
+  static constexpr int kUnitBytes = 16 * static_cast<int>(sizeof(Block));
+  static constexpr int kHeaderBytes = kPackedHeaderBytes<Block>;
+  static constexpr int kSubBytes = kPackedSubBytes<Block>;
+  // Scales of 16 columns: `low` and `high` have one each.
+  static constexpr bool kSplit =
+      std::is_same_v<Block, BlockQ6_K> || std::is_same_v<Block, BlockQ3_K>;
+  static constexpr bool kMinimum =
+      std::is_same_v<Block, BlockQ4_1> || std::is_same_v<Block, BlockQ5_1> ||
+      std::is_same_v<Block, BlockQ4_K> || std::is_same_v<Block, BlockQ5_K> ||
+      std::is_same_v<Block, BlockG4>;
+  // Scales that must be computed before use, 256 per group block.
+  static constexpr bool kPrepared = Block::kElements == 256;
+  // Codes in two's complement become unsigned by turning their highest bit around.
+  static constexpr int kFlip = kBits == 4 || kBits == 8 ? 0 : kZero<Block>;
+  // What lies in `low` and `high` on top of the signed code.
+  static constexpr float kLowOffset = kBits == 8 ? 1024 + 128 : 1024 + kZero<Block>;
+  static constexpr float kHighOffset =
+      kBits == 8 ? 1024 + 128 : (kBits == 3 ? 256 : 64) + kZero<Block>;
+};
+
+// Where a thread finds its words in a tile.
+struct TileLane {
+  int nibbles;  // row g; row g + 8 is 128 bytes on
+  int high1;    // + 32
+  int high2;    // + 64
+  int bytes;    // + 256
+  int shift1;   // of words of high1
+  int shift2;   // of words of high2
+  __device__ __forceinline__ explicit TileLane(int lane) {
+    const int g = lane / 4, t = lane % 4, p = g / 2, h = t / 2;
+    const int within = g % 2 * 8 + t % 2 * 4;
+    nibbles = (p * 2 + h) * 16 + within;
+    high1 = p / 2 * 16 + within;
+    high2 = p * 16 + within;
+    bytes = (p * 4 + t) * 16 + g % 2 * 8;
+    shift1 = p % 2 * 4 + h * 2;
+    shift2 = h * 4;
+  }
+};
+
+// (word & mask) ^ with as one instruction: left to itself the compiler makes two, since only one
+// constant can be part of an instruction.
+__device__ __forceinline__ uint32_t and_xor(uint32_t word, uint32_t mask, uint32_t with) {
+#ifdef __CUDA_ARCH__
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(out) : "r"(word), "r"(mask), "r"(with));
+  return out;
+#else
+  return (word & mask) ^ with;
+#endif
+}
+
+// One row's pairs of a tile: columns (0, 2) and (1, 3), or (0, 1) and (2, 3), of each operand.
+struct RowPairs {
+  uint32_t low[2];
+  uint32_t high[2];
+};
+
+// Of the bits of four columns and of those 16 on: `four` has them in nibbles (8-bit types: four
+// columns, and in `two` the four after them), `two` and `one` two bits and one more at bits 0 and
+// 1, 2 and 3 of each byte.
+template <int kBits, int kFlip>
+__device__ __forceinline__ RowPairs word_pairs(uint32_t four, uint32_t two, uint32_t one) {
+  RowPairs out;
+  constexpr uint32_t kLow = (0x6400U ^ kFlip) * 0x00010001U;
+  if constexpr (kBits == 8) {
+    four ^= 0x80808080U;
+    two ^= 0x80808080U;
+    out.low[0] = __byte_perm(four, 0x64646464U, 0x4140);
+    out.low[1] = __byte_perm(four, 0x64646464U, 0x4342);
+    out.high[0] = __byte_perm(two, 0x64646464U, 0x4140);
+    out.high[1] = __byte_perm(two, 0x64646464U, 0x4342);
+  } else if constexpr (kBits == 3) {
+    constexpr uint32_t kHigh = (0x5c00U ^ kFlip << 2) * 0x00010001U;
+    out.low[0] = and_xor(one << 2, 0x00040004U, and_xor(two, 0x00030003U, kLow));
+    out.low[1] = and_xor(one >> 6, 0x00040004U, and_xor(two >> 8, 0x00030003U, kLow));
+    out.high[0] = and_xor(one << 3, 0x00100010U, and_xor(two, 0x000c000cU, kHigh));
+    out.high[1] = and_xor(one >> 5, 0x00100010U, and_xor(two >> 8, 0x000c000cU, kHigh));
+  } else {
+    constexpr uint32_t kHigh = (0x5400U ^ kFlip << 4) * 0x00010001U;
+    out.low[0] = and_xor(four, 0x000f000fU, kLow);
+    out.low[1] = and_xor(four >> 8, 0x000f000fU, kLow);
+    out.high[0] = and_xor(four, 0x00f000f0U, kHigh);
+    out.high[1] = and_xor(four >> 8, 0x00f000f0U, kHigh);
+    if constexpr (kBits == 5) {
+      out.low[0] = and_xor(one << 4, 0x00100010U, out.low[0]);
+      out.low[1] = and_xor(one >> 4, 0x00100010U, out.low[1]);
+      out.high[0] = and_xor(one << 7, 0x01000100U, out.high[0]);
+      out.high[1] = and_xor(one >> 1, 0x01000100U, out.high[1]);
+    } else if constexpr (kBits == 6) {
+      out.low[0] = and_xor(two << 4, 0x00300030U, out.low[0]);
+      out.low[1] = and_xor(two >> 4, 0x00300030U, out.low[1]);
+      out.high[0] = and_xor(two << 6, 0x03000300U, out.high[0]);
+      out.high[1] = and_xor(two >> 2, 0x03000300U, out.high[1]);
+    }
+  }
+  return out;
+}
+
+template <int kBits, int kFlip>
+__device__ __forceinline__ RowPairs row_pairs(const uint8_t* sub, const TileLane& at, int second) {
+  uint32_t four = 0, two = 0, one = 0;
+  const auto word = [&](int offset) { return *reinterpret_cast<const uint32_t*>(sub + offset); };
+  if constexpr (kBits == 8) {
+    const uint2 both = *reinterpret_cast<const uint2*>(sub + at.bytes + second * 256);
+    four = both.x;
+    two = both.y;
+  } else if constexpr (kBits == 3) {
+    two = word(at.high2 + second * 64) >> at.shift2;
+    one = word(128 + at.high1 + second * 32) >> at.shift1;
+  } else {
+    four = word(at.nibbles + second * 128);
+    if constexpr (kBits == 5) one = word(256 + at.high1 + second * 32) >> at.shift1;
+    if constexpr (kBits == 6) two = word(256 + at.high2 + second * 64) >> at.shift2;
+  }
+  return word_pairs<kBits, kFlip>(four, two, one);
+}
+
+// The operands of a tile, in the order of mma's registers.
+struct TileOperands {
+  uint32_t low[4];
+  uint32_t high[4];
+};
+
+// Takes the offset off both codes of a pair; exact.
+__device__ __forceinline__ void take_off(uint32_t& pair, float offset) {
+  const __half2 codes = __hsub2(reinterpret_cast<const __half2&>(pair), __float2half2_rn(offset));
+  pair = reinterpret_cast<const uint32_t&>(codes);
+}
+
+// kPlain: without the offsets, for which sums then start from zero.
+template <class Block, bool kPlain>
+__device__ __forceinline__ TileOperands tile_operands(const uint8_t* sub, const TileLane& at) {
+  using Format = TileFormat<Block>;
+  const RowPairs first = row_pairs<Format::kBits, Format::kFlip>(sub, at, 0);
+  const RowPairs second = row_pairs<Format::kBits, Format::kFlip>(sub, at, 1);
+  TileOperands out{{first.low[0], second.low[0], first.low[1], second.low[1]},
+                   {first.high[0], second.high[0], first.high[1], second.high[1]}};
+  if constexpr (kPlain) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      take_off(out.low[i], Format::kLowOffset);
+      take_off(out.high[i], Format::kHighOffset);
+    }
+  }
+  return out;
+}
+
+// What the sums of a tile are multiplied with, of rows g and g + 8: `scale` is that of the tile (or
+// of `low`), `other` the minimum (times the sum of x) or the scale of `high`.
+struct TileScales {
+  float scale[2];
+  float other[2];
+};
+
+// Types with a scale per block: straight from the header.
+template <class Block>
+__device__ __forceinline__ TileScales header_scales(const uint8_t* block, int g) {
+  const __half* header = reinterpret_cast<const __half*>(block);
+  TileScales out{{__half2float(header[g]), __half2float(header[g + 8])}, {0, 0}};
+  if constexpr (TileFormat<Block>::kMinimum) {
+    out.other[0] = __half2float(header[16 + g]);
+    out.other[1] = __half2float(header[16 + g + 8]);
+  }
+  return out;
+}
+
+// K types: every lane computes eight of the block's 256 scales and minima; `prepared` is
+// [2][16 rows][8]: scales, then minima, or the scales of sub-blocks 0-7, then 8-15.
+template <class Block>
+__device__ __forceinline__ void prepare_scales(const uint8_t* block, float* prepared, int lane) {
+  const int row = lane % 16, half = lane / 16;
+  float values[8];
+  if constexpr (std::is_same_v<Block, BlockQ6_K>) {
+    const float d = __half2float(reinterpret_cast<const __half*>(block)[row]);
+    const uint8_t* scales = block + 32 + half * 128 + row;
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+      values[s] = d * static_cast<float>(static_cast<int8_t>(scales[s * 16]));
+    }
+  } else {
+    constexpr bool kMinima = TileFormat<Block>::kMinimum;
+    float d = __half2float(reinterpret_cast<const __half*>(block)[kMinima ? half * 16 + row : row]);
+    if (kMinima && half == 1) d = -d;
+    const uint8_t* six = block + (kMinima ? 64 : 32) + half * 96 + row;
+    constexpr int kBias = kMinima ? 0 : 32;
+    const uint32_t top0 = six[64], top1 = six[80];
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const uint32_t both = six[s * 16];
+      const auto first = static_cast<int>((both & 15U) | (top0 >> (2 * s) & 3U) << 4);
+      const auto second = static_cast<int>(both >> 4 | (top1 >> (2 * s) & 3U) << 4);
+      values[s] = d * static_cast<float>(first - kBias);
+      values[s + 4] = d * static_cast<float>(second - kBias);
+    }
+  }
+  float4* to = reinterpret_cast<float4*>(prepared + half * 128 + row * 8);
+  to[0] = {values[0], values[1], values[2], values[3]};
+  to[1] = {values[4], values[5], values[6], values[7]};
+}
+
+// The prepared scales of four neighbouring tiles of a block.
+template <class Block>
+__device__ __forceinline__ void prepared_scales(const float* prepared, int quad, int g,
+                                                TileScales out[4]) {
+#pragma unroll
+  for (int second = 0; second < 2; ++second) {
+    const float* row = prepared + (g + 8 * second) * 8;
+    if constexpr (TileFormat<Block>::kSplit) {
+      const float4 a = *reinterpret_cast<const float4*>(row + quad * 128);
+      const float4 b = *reinterpret_cast<const float4*>(row + quad * 128 + 4);
+      out[0].scale[second] = a.x, out[0].other[second] = a.y;
+      out[1].scale[second] = a.z, out[1].other[second] = a.w;
+      out[2].scale[second] = b.x, out[2].other[second] = b.y;
+      out[3].scale[second] = b.z, out[3].other[second] = b.w;
+    } else {
+      const float4 a = *reinterpret_cast<const float4*>(row + quad * 4);
+      const float4 b = *reinterpret_cast<const float4*>(row + 128 + quad * 4);
+      out[0].scale[second] = a.x, out[0].other[second] = b.x;
+      out[1].scale[second] = a.y, out[1].other[second] = b.y;
+      out[2].scale[second] = a.z, out[2].other[second] = b.z;
+      out[3].scale[second] = a.w, out[3].other[second] = b.w;
+    }
+  }
+}
+
+// d = a * b + c on tensor cores: a [16 rows, 16], b [16, 8 tokens].
+__device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4], uint32_t b0,
+                                             uint32_t b1, const float c[4]) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%11,%12,%13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]),
+        "f"(c[2]), "f"(c[3]));
+#else
+  float half[4];
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%7,%8,%9,%10};"
+      : "=f"(half[0]), "=f"(half[1]), "=f"(half[2]), "=f"(half[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b0), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%7,%8,%9,%10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[2]), "r"(a[3]), "r"(b1), "f"(half[0]), "f"(half[1]), "f"(half[2]), "f"(half[3]));
+#endif
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flat GEMM (FlashDecoding++, section 4) at the speed of memory: one block per multiprocessor, all
+// with the same share of the weights, whose ring in shared memory never runs dry.
+//
+// The weights are cut into tiles of 32 rows per warp and steps of 64 columns; block b of B takes
+// items [b, b + 1) * tiles * steps / B of that list, tile by tile. One warp copies up to S steps
+// ahead, across the ends of tiles, so that about 100 KiB per multiprocessor are always on their
+// way; by tensor copies, which do not stand in the way of what the other warps load from the ring
+// (with cp.async a deeper ring was slower). What several blocks have of one tile meets in the
+// scratch memory, added up in the order of blocks by the one that comes last.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "cuda/kernel/async_copy.cuh"
+#include "cuda/linear/linear.h"
+#include "cuda/linear/linear_flat.cuh"
+#include "cuda/tensor_map.h"
+
+namespace spillway::cuda {
+namespace {
+
+constexpr uint32_t kAlignment = 1024;  // of the ring: the order of pieces goes by addresses
+
+// How items are dealt to blocks.
+struct Shares {
+  int64_t items;
+  int blocks;
+  __device__ int64_t first_of(int block) const { return block * items / blocks; }
+  __device__ int block_of(int64_t item) const {
+    return static_cast<int>(((item + 1) * blocks - 1) / items);
+  }
+};
+
+// Whether this block is the last of a tile's to come; then `sum` is what all of them have. A block
+// has at most two tiles that it shares: that in which it begins (slot 0) and that in which it ends.
+template <int NT, int W>
+__device__ __forceinline__ bool add_slices(float (&sum)[2][NT][4], const Shares& shares, int tile,
+                                           int steps, std::byte* scratch) {
+  const int64_t begin = int64_t{tile} * steps;
+  const int first = shares.block_of(begin), last = shares.block_of(begin + steps - 1);
+  if (first == last) return true;
+  constexpr int kThreads = 32 * W, kFours = 2 * NT;
+  const auto meet = [] { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); };
+  __shared__ bool is_last;
+  const int thread = threadIdx.x;
+  const auto slot = [&](int block) {
+    const bool ends_here = block == first && shares.first_of(block) < begin;
+    return reinterpret_cast<float4*>(scratch + kScratchCounterBytes) +
+           int64_t{2 * block + ends_here} * (kFours * kThreads) + thread;
+  };
+  float4* const mine = slot(static_cast<int>(blockIdx.x));
+#pragma unroll
+  for (int f = 0; f < kFours; ++f) {
+    const float(&s)[4] = sum[f / NT][f % NT];
+    __stcg(mine + f * kThreads, make_float4(s[0], s[1], s[2], s[3]));
+  }
+  __threadfence();
+  meet();
+  if (thread == 0) {
+    uint32_t* const counter = reinterpret_cast<uint32_t*>(scratch) + tile;
+    is_last = atomicAdd(counter, 1) == static_cast<uint32_t>(last - first);
+    if (is_last) *counter = 0;
+  }
+  meet();
+  if (!is_last) return false;
+  __threadfence();
+  constexpr int kAhead = 16 / NT;  // blocks whose sums are on their way at once
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float4 total[NT];
+#pragma unroll
+    for (int j = 0; j < NT; ++j) total[j] = make_float4(0, 0, 0, 0);
+    for (int block = first; block <= last; block += kAhead) {
+      float4 part[kAhead][NT];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        const float4* const from = slot(min(block + a, last)) + i * NT * kThreads;
+#pragma unroll
+        for (int j = 0; j < NT; ++j) part[a][j] = __ldcg(from + j * kThreads);
+      }
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        if (block + a > last) break;
+#pragma unroll
+        for (int j = 0; j < NT; ++j) {
+          total[j].x += part[a][j].x, total[j].y += part[a][j].y;
+          total[j].z += part[a][j].z, total[j].w += part[a][j].w;
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < NT; ++j) {
+      sum[i][j][0] = total[j].x, sum[i][j][1] = total[j].y;
+      sum[i][j][2] = total[j].z, sum[i][j][3] = total[j].w;
+    }
+  }
+  return true;
+}
+
+// What blocks copy from: boxes of a whole tile's rows (gated: of half a tile's) and of all tokens.
+struct StreamMaps {
+  CUtensorMap weights[3];
+  CUtensorMap x;
+};
+
+// Steps in the ring of a block. With kSharedBytes no two blocks fit a multiprocessor: where one
+// ends the next kernel's begins to fill its ring, on every multiprocessor the same. When two fit,
+// those that were free first got two and others none; H200, Llama-2-7B: 8 sequences decode 7.5%
+// faster with one, 32 sequences 5%. What is left is for attention's blocks.
+constexpr int kRingBytes = 108 << 10;
+constexpr int kSharedBytes = 116 << 10;
+constexpr int stage_bytes(int warps, int token_tiles) {
+  return (32 * warps + 8 * token_tiles) * kRowBytes;
+}
+constexpr int stages_of(int warps, int token_tiles) {
+  return std::min(10, kRingBytes / stage_bytes(warps, token_tiles));
+}
+
+// NT tiles of 8 tokens, W warps that multiply and one that copies. Registers for two blocks: half
+// is for the kernels between linear layers, which run beside it.
+template <class T, int NT, int W>
+__global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
+    stream_kernel(const __grid_constant__ LinearParams p, const __grid_constant__ StreamMaps maps,
+                  int tiles, std::byte* scratch) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kRows = 32 * W, S = stages_of(W, NT);
+  constexpr uint32_t kStageBytes = stage_bytes(W, NT);
+  extern __shared__ std::byte shared_memory[];
+  __shared__ uint64_t barriers[2 * S];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const bool gated = p.epilogue == Epilogue::kGated;
+  const int steps = (p.k + kStepColumns - 1) / kStepColumns;
+  const Shares shares{int64_t{tiles} * steps, static_cast<int>(gridDim.x)};
+  const int64_t begin = shares.first_of(blockIdx.x);
+  const int count = static_cast<int>(shares.first_of(blockIdx.x + 1) - begin);
+  int tile = static_cast<int>(begin / steps), step = static_cast<int>(begin % steps);
+  const uint32_t ring = (shared_address(shared_memory) + kAlignment - 1) / kAlignment * kAlignment;
+  const auto full = [&](int stage) { return shared_address(barriers + stage); };
+  const auto empty = [&](int stage) { return shared_address(barriers + S + stage); };
+  const auto place = [&](int of) { return place_of(p, of, gated ? kRows / 2 : kRows); };
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < S; ++s) init_barrier(full(s), 1), init_barrier(empty(s), W);
+    publish_barriers();
+  }
+  __syncthreads();
+
+  if (warp == W) {
+    if (lane != 0) return;
+    RowPlace at = place(tile);
+    const auto copy_weights = [&](int stage) {
+      const uint32_t to = ring + stage * kStageBytes;
+      arrive_and_expect(full(stage), kStageBytes);
+      copy_box<true>(to, maps.weights[at.part], step * kStepColumns, at.row, full(stage));
+      if (gated) {
+        copy_box<true>(to + kRows / 2 * kRowBytes, maps.weights[1], step * kStepColumns, at.row,
+                       full(stage));
+      }
+      if (++step == steps) step = 0, at = place(++tile);
+    };
+    int x_step = step;
+    const auto copy_x = [&](int stage) {
+      copy_box(ring + stage * kStageBytes + kRows * kRowBytes, maps.x, x_step * kStepColumns, 0,
+               full(stage));
+      x_step = x_step + 1 == steps ? 0 : x_step + 1;
+    };
+    for (int s = 0; s < min(S, count); ++s) copy_weights(s);
+    wait_for_previous();
+    for (int s = 0; s < min(S, count); ++s) copy_x(s);
+    uint32_t parity = 0;
+    for (int item = S, stage = 0; item < count; ++item) {
+      wait_barrier(empty(stage), parity);
+      copy_weights(stage);
+      copy_x(stage);
+      if (++stage == S) stage = 0, parity ^= 1;
+    }
+    let_next_start();
+    return;
+  }
+
+  wait_for_previous();  // outputs may be what the kernel before still reads
+  const uint32_t tile0 = (gated ? 16 : 32) * warp * kRowBytes;
+  const uint32_t tile1 = tile0 + (gated ? kRows / 2 : 16) * kRowBytes;
+  float sum[2][NT][4] = {};
+  uint32_t parity = 0;
+  for (int item = 0, stage = 0; item < count; ++item) {
+    wait_barrier(full(stage), parity);
+    const uint32_t at = ring + stage * kStageBytes;
+    multiply_stage<T, NT>(sum, at + tile0, at + tile1, at + kRows * kRowBytes, lane);
+    __syncwarp();
+    if (lane == 0) arrive(empty(stage));
+    if (++stage == S) stage = 0, parity ^= 1;
+    if (++step < steps && item + 1 < count) continue;
+    if (add_slices<NT, W>(sum, shares, tile, steps, scratch)) {
+      store_tile<NT>(p, sum, place(tile), 0, p.tokens);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * NT * 4; ++i) sum[i / (4 * NT)][i / 4 % NT][i % 4] = 0;
+    ++tile;
+    step = 0;
+  }
+#endif
+}
+
+constexpr int kWarps[] = {2, 3, 4, 6};  // of the variants
+constexpr int kBarrierBytes = 1024;     // at most, of what is declared in shared memory
+constexpr int kShapeCount = sizeof(kWarps) / sizeof(kWarps[0]);
+
+constexpr int shared_bytes(int warps, int token_tiles) {
+  const int ring = stages_of(warps, token_tiles) * stage_bytes(warps, token_tiles);
+  return std::max(ring + int(kAlignment), kSharedBytes);
+}
+
+// A tile each if that is enough to draw all of the memory's bandwidth: what is never cut need not
+// be added up. Else all multiprocessors, and where tiles are few, the same number for each.
+int blocks_for(int64_t tiles, int64_t steps, int sms) {
+  int64_t blocks = sms;
+  if (tiles <= sms) blocks = sms / tiles * tiles;
+  if (blocks * 10 < int64_t{sms} * 7) blocks = sms;
+  return static_cast<int>(std::clamp<int64_t>(tiles * steps / 4, 1, blocks));
+}
+
+template <class T, int NT, int Index>
+void launch_shape(const LinearParams& p, int blocks, const LinearScratch& scratch,
+                  const GpuShape& gpu, cudaStream_t stream) {
+  constexpr int warps = kWarps[Index], rows = 32 * warps;
+  constexpr int bytes = shared_bytes(warps, NT);
+  constexpr auto kernel = stream_kernel<T, NT, warps>;
+  const int tiles = row_groups(p, p.epilogue == Epilogue::kGated ? rows / 2 : rows);
+  const int steps = (p.k + kStepColumns - 1) / kStepColumns;
+  const size_t slot = size_t(rows) * 8 * NT * sizeof(float);
+  if (blocks <= 0) blocks = blocks_for(tiles, steps, gpu.sms);
+  // What does not fit is cut into fewer pieces; one block shares no tile and needs no room.
+  const size_t room =
+      scratch.bytes > kScratchCounterBytes ? scratch.bytes - kScratchCounterBytes : 0;
+  const int64_t most = std::min(int64_t{tiles} * steps, static_cast<int64_t>(room / (2 * slot)));
+  blocks = static_cast<int>(std::clamp<int64_t>(most, 1, blocks));
+  SPW_ASSERT(tiles <= int(kScratchCounterBytes / sizeof(uint32_t)));
+  // Per device and cheap; a graph does not record it.
+  SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const DType type = std::is_same_v<T, __half> ? DType::kF16 : DType::kBF16;
+  StreamMaps maps = {};
+  for (int i = 0; i < p.count; ++i) {
+    maps.weights[i] = make_tensor_map({type, p.part[i].w, p.part[i].n, p.k, p.k,
+                                       p.epilogue == Epilogue::kGated ? rows / 2 : rows});
+  }
+  maps.x = make_tensor_map({type, p.x, p.tokens, p.k, p.x_stride, 8 * NT});
+  launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(32 * (warps + 1)), bytes, stream, p,
+         maps, tiles, scratch.data);
+}
+
+template <class T, int NT>
+void launch_index(const LinearVariant& v, const LinearParams& p, const LinearScratch& scratch,
+                  const GpuShape& gpu, cudaStream_t stream) {
+  const auto try_one = [&]<int I>(std::integral_constant<int, I>) {
+    if (v.index == I) launch_shape<T, NT, I>(p, v.splits, scratch, gpu, stream);
+  };
+  [&]<int... I>(std::integer_sequence<int, I...>) {
+    (try_one(std::integral_constant<int, I>()), ...);
+  }
+  (std::make_integer_sequence<int, kShapeCount>());
+}
+
+template <class T>
+void run(const LinearParams& p, const LinearVariant& v, const LinearScratch& scratch,
+         const GpuShape& gpu, cudaStream_t stream) {
+  switch (token_tiles(p.tokens)) {
+    case 2:
+      return launch_index<T, 2>(v, p, scratch, gpu, stream);
+    case 4:
+      return launch_index<T, 4>(v, p, scratch, gpu, stream);
+    default:
+      return launch_index<T, 8>(v, p, scratch, gpu, stream);
+  }
+}
+
+}  // namespace
+
+int stream_variants() { return kShapeCount; }
+
+std::string stream_variant_name(int index) { return fmt::format("stream r{}", 32 * kWarps[index]); }
+
+bool stream_supports(int index, const LinearProblem& problem, const GpuShape& gpu) {
+  if (index < 0 || index >= kShapeCount) return false;
+  const int64_t most_tiles = kScratchCounterBytes / sizeof(uint32_t);
+  const int bytes = shared_bytes(kWarps[index], token_tiles(problem.tokens)) + kBarrierBytes;
+  return problem.dtype != DType::kF32 && problem.k % 8 == 0 && problem.tokens <= kFlatTokens &&
+         gpu.compute_capability >= 90 && bytes <= gpu.shared_bytes && has_tensor_maps() &&
+         problem.n / (16 * kWarps[index]) + 3 < most_tiles;
+}
+
+int plan_stream(const LinearProblem& problem, const GpuShape& gpu) {
+  if (!stream_supports(0, problem, gpu)) return -1;
+  // Low tiles do not keep their few warps fed (index 0). Where a multiprocessor can have a tile to
+  // itself and most have one, the lowest such: the fewer rows, the sooner a block ends (H200, 12288
+  // rows of 4096 columns: 26 us with 96 rows a tile, 31 with 128).
+  const auto tiles = [&](int index) { return problem.n / (32 * kWarps[index]); };
+  const auto serves_most = [&](int index) { return tiles(index) * 10 >= int64_t{gpu.sms} * 7; };
+  // x of many tokens leaves less room for the ring, and lower tiles win (32 tokens: 48.0 us instead
+  // of 49.2 for 22016 x 4096, 13.5 instead of 14.0 for 4096 x 4096).
+  const bool many = problem.tokens > 16;
+  const int tallest = many ? 2 : kShapeCount - 1;
+  for (int index = 1; index <= tallest; ++index) {
+    if (serves_most(index) && tiles(index) <= gpu.sms) return index;
+  }
+  // Else the tallest that are enough, which read x least often; else several blocks for a tile.
+  for (int index = tallest; index > 0; --index) {
+    if (serves_most(index)) return index;
+  }
+  return problem.n < 1024 ? 0 : many ? 1 : 2;
+}
+
+void linear_stream(const LinearCall& call, const LinearVariant& variant,
+                   const LinearScratch& scratch, const GpuShape& gpu, cudaStream_t stream) {
+  const LinearProblem problem = problem_of(call);
+  SPW_ASSERT(stream_supports(variant.index, problem, gpu));
+  const LinearParams p = params_of(call);
+  if (problem.dtype == DType::kF16) {
+    run<__half>(p, variant, scratch, gpu, stream);
+  } else {
+    run<__nv_bfloat16>(p, variant, scratch, gpu, stream);
+  }
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/persistent/persistent_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "cuda/persistent/persistent_step_kernel.h"
+#include "cuda/persistent/persistent_step_list.h"
+
+namespace spillway::cuda {
+namespace {
+
+bool is_aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+bool is_16_bit(DType type) { return type == DType::kF16 || type == DType::kBF16; }
+
+// Of activations beside such weights.
+DType values_of(DType weights) { return is_16_bit(weights) ? weights : DType::kF16; }
+
+// What is dealt to blocks: pairs of rows, or sets of groups of 16.
+int deals_of(const WalkPhase& phase, DType weights) {
+  const bool gated = phase.kind == WalkKind::kGated;
+  const int rows = is_16_bit(weights) ? 2 : kGroupRowCount * (gated ? 1 : set_groups(phase.kind));
+  if (gated) return is_16_bit(weights) ? phase.n[0] : phase.n[0] / rows;
+  int deals = 0;
+  for (const int32_t n : phase.n) deals += (n + rows - 1) / rows;
+  return deals;
+}
+
+// A matrix of a phase. False where it cannot be copied as the walk copies.
+bool set_matrix(WalkPhase& phase, int i, const LinearPart& part) {
+  const WeightView& w = part.w;
+  SPW_ASSERT(w.cols == phase.k && w.rows < (int64_t{1} << 30));
+  phase.w[i] = w.data;
+  phase.bias[i] = part.bias;
+  phase.n[i] = static_cast<int32_t>(w.rows);
+  const bool packed = !is_16_bit(w.dtype);
+  return w.layout == (packed ? WeightLayout::kGroups16 : WeightLayout::kRows) &&
+         (!packed || w.rows % kGroupRows == 0) && is_aligned16(w.data);
+}
+
+WalkSequence sequence_of(const BatchView& batch, const KvLayerView& kv) {
+  return {batch.start, batch.block_table, kv.block_bytes(), kv.head_dim};
+}
+
+}  // namespace
+
+TokenWalk::TokenWalk(const GpuShape& gpu) : gpu_(gpu) {}
+
+bool TokenWalk::serves(const GpuShape& gpu, DType weights) {
+  return has_walk_kernel(weights) && walk_stages(gpu, weights, walk_input_bytes(weights, 0)) > 0;
+}
+
+size_t TokenWalk::scratch_bytes(const GpuShape& gpu) { return walk_scratch_bytes(gpu); }
+
+bool TokenWalk::find_input(const Activations& x, DType type, WalkPhase& phase) const {
+  phase.x = x.data;
+  if (deferred_.norm && deferred_.norm->out.data == x.data) {
+    const DeferredNorm& norm = *deferred_.norm;
+    if (norm.out.dtype != type || norm.out.cols != x.cols) return false;
+    phase.x = norm.x.data;
+    phase.norm = norm.kind;
+    phase.norm_weight = norm.weight;
+    phase.norm_bias = norm.bias;
+    phase.norm_eps = norm.eps;
+    return true;
+  }
+  SPW_ASSERT(std::ranges::find(gone_, x.data) == gone_.end());
+  if (deferred_.copy && deferred_.copy->out.data == x.data) return false;
+  return x.dtype == type && is_aligned16(x.data);
+}
+
+bool TokenWalk::must_keep(const std::byte* data) const {
+  const auto& [copy, norm] = deferred_;
+  return (norm && (norm->out.data == data || (norm->x.data == data && !norm_read_))) ||
+         (copy && (copy->out.data == data || (copy->x.data == data && !copy_read_)));
+}
+
+void TokenWalk::note_read(const Activations& x) {
+  if (deferred_.norm && deferred_.norm->out.data == x.data) norm_read_ = true;
+}
+
+void TokenWalk::note_written(const std::byte* data) {
+  std::erase(gone_, data);
+  auto& [copy, norm] = deferred_;
+  if (norm && norm->x.data == data) {
+    gone_.push_back(norm->out.data);
+    norm.reset();
+  }
+  if (copy && copy->x.data == data) {
+    gone_.push_back(copy->out.data);
+    copy.reset();
+  }
+}
+
+bool TokenWalk::defer_norm(const DeferredNorm& norm) {
+  const bool layer = norm.kind == NormKind::kLayer;
+  // One at a time: of another whose result nobody is known to want no more, too little is known.
+  if (deferred_.norm && (!norm_read_ || deferred_.norm->out.data != norm.out.data)) return false;
+  if (deferred_.copy && deferred_.copy->out.data == norm.out.data) return false;
+  if (norm.x.rows != 1 || norm.x.dtype != DType::kF32 || !is_16_bit(norm.out.dtype) ||
+      norm.x.cols % 8 != 0 || norm.x.cols > kWalkNormColumns || norm.weight == nullptr ||
+      layer != (norm.bias != nullptr) || !is_aligned16(norm.x.data) || !is_aligned16(norm.weight) ||
+      !is_aligned16(norm.bias)) {
+    return false;
+  }
+  DeferredNorm deferred = norm;
+  if (deferred_.copy && deferred_.copy->out.data == norm.x.data) {
+    deferred.x = deferred_.copy->x;
+    copy_read_ = true;
+  }
+  deferred_.norm = deferred;
+  norm_read_ = false;
+  std::erase(gone_, norm.out.data);
+  return true;
+}
+
+bool TokenWalk::defer_copy(const DeferredCopy& copy) {
+  if (deferred_.copy || copy.x.rows != 1 || copy.out.rows != 1 || copy.x.dtype != DType::kF32 ||
+      copy.out.dtype != DType::kF32 || must_keep(copy.out.data)) {
+    return false;
+  }
+  std::erase(gone_, copy.out.data);
+  deferred_.copy = copy;
+  copy_read_ = false;
+  return true;
+}
+
+TokenWalk::Deferred TokenWalk::take_deferred(bool step_ends) {
+  Deferred deferred = std::exchange(deferred_, {});
+  if (step_ends && copy_read_) deferred.copy.reset();
+  if (step_ends && norm_read_) deferred.norm.reset();
+  gone_.clear();
+  return deferred;
+}
+
+bool TokenWalk::add(WalkPhase& phase, DType values, std::optional<DType> weights,
+                    const Shared& shared) {
+  // Attention goes with any weights that have its type of values.
+  const bool first = walk_.count == 0;
+  if (walk_.count == kWalkPhases || (!first && values != values_)) return false;
+  if (!first && weights && weights_ && *weights != *weights_) return false;
+  const std::optional<DType> both = first || !weights_ ? weights : weights_;
+  const DType kind = both.value_or(values);
+  // Phases before knew of no weights: their input is attention's.
+  const int x_bytes = std::max(walk_input_bytes(kind, phase.k), first ? 0 : walk_.x_bytes);
+  if (walk_stages(gpu_, kind, x_bytes) == 0) return false;
+  const auto agree = [](const auto& known, const auto& wanted) {
+    return !known || !wanted || *known == *wanted;
+  };
+  if (!agree(shared_.sequence, shared.sequence) || !agree(shared_.appends, shared.appends) ||
+      !agree(shared_.attends, shared.attends)) {
+    return false;
+  }
+  if (shared.sequence) shared_.sequence = shared.sequence;
+  if (shared.appends) shared_.appends = shared.appends;
+  if (shared.attends) shared_.attends = shared.attends;
+  phase.pairs = weights ? deals_of(phase, *weights) : 0;
+  values_ = values;
+  weights_ = both;
+  walk_.x_bytes = x_bytes;
+  walk_.phases[walk_.count++] = phase;
+  return true;
+}
+
+bool TokenWalk::add_linear(const LinearCall& call) {
+  const WeightView& w = call.parts[0].w;
+  if (call.x.rows != 1 || !has_walk_kernel(w.dtype) || w.cols % 8 != 0) return false;
+  WalkPhase phase = {};
+  phase.kind = call.epilogue == Epilogue::kGated ? WalkKind::kGated : WalkKind::kLinear;
+  phase.epilogue = call.epilogue;
+  phase.activation = call.activation;
+  phase.out_type = call.parts[0].out.dtype;
+  phase.k = static_cast<int32_t>(w.cols);
+  if (!find_input(call.x, values_of(w.dtype), phase)) return false;
+  const bool gated = phase.kind == WalkKind::kGated;
+  for (int i = 0; i < call.count; ++i) {
+    const LinearPart& part = call.parts[i];
+    SPW_ASSERT(gated && i == 1 ? part.w.rows == w.rows
+                               : part.out.rows == 1 && part.out.cols == part.w.rows);
+    // Blocks read x while others already write.
+    if (!set_matrix(phase, i, part) || must_keep(part.out.data) || part.out.data == phase.x)
+      return false;
+    phase.out[i] = part.out.data;
+  }
+  if (!add(phase, values_of(w.dtype), w.dtype, {})) return false;
+  note_read(call.x);
+  for (int i = 0; i < call.count; ++i) note_written(phase.out[i]);
+  return true;
+}
+
+bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
+  const KvLayerView& kv = append.kv;
+  const WeightView& w = call.parts[0].w;
+  const int64_t kv_rows = int64_t{kv.kv_heads} * kv.head_dim;
+  const bool rotates = append.angles != nullptr;
+  if (call.count != 3 || call.x.rows != 1 || !has_walk_kernel(w.dtype) || w.cols % 8 != 0 ||
+      kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
+      (rotates && append.rope_dims != kv.head_dim) || append.batch.sequences != 1 ||
+      w.rows % kv.head_dim != 0 || call.parts[1].w.rows != kv_rows ||
+      call.parts[2].w.rows != kv_rows) {
+    return false;
+  }
+  WalkPhase phase = {};
+  phase.kind = WalkKind::kAppend;
+  phase.epilogue = Epilogue::kStore;
+  phase.out_type = call.parts[0].out.dtype;
+  phase.k = static_cast<int32_t>(w.cols);
+  if (!find_input(call.x, values_of(w.dtype), phase) || must_keep(call.parts[0].out.data))
+    return false;
+  SPW_ASSERT(call.parts[0].out.cols == w.rows);
+  for (int i = 0; i < 3; ++i) {
+    if (!set_matrix(phase, i, call.parts[i])) return false;
+  }
+  if (call.parts[0].out.data == phase.x) return false;  // as in add_linear()
+  phase.out[0] = call.parts[0].out.data;
+  phase.out[1] = kv.k;
+  phase.out[2] = kv.v;
+  phase.layer = static_cast<int16_t>(kv.layer);
+  Shared shared;
+  shared.sequence = sequence_of(append.batch, kv);
+  shared.appends = {append.angles, append.style == RopeStyle::kInterleaved, append.faults};
+  if (!add(phase, values_of(w.dtype), w.dtype, shared)) return false;
+  note_read(call.x);
+  note_written(phase.out[0]);
+  return true;
+}
+
+bool TokenWalk::add_attention(const AttentionCall& call) {
+  const KvLayerView& kv = call.kv;
+  const DType type = call.q.dtype;
+  const int64_t chunks = int64_t{kv.kv_heads} * ((call.params.heads / kv.kv_heads + 3) / 4);
+  if (call.q.rows != 1 || call.batch.sequences != 1 || !is_16_bit(type) ||
+      kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
+      call.params.top_k > 0 || call.out.dtype != type ||
+      chunks > static_cast<int64_t>(kScratchCounterBytes / 4) - kMergesAt) {
+    return false;
+  }
+  WalkPhase phase = {};
+  phase.kind = WalkKind::kAttention;
+  if (!find_input(call.q, type, phase) || phase.norm_weight != nullptr || must_keep(call.out.data))
+    return false;
+  phase.out[0] = call.out.data;
+  phase.out[1] = kv.k;
+  phase.out[2] = kv.v;
+  Shared shared;
+  shared.sequence = sequence_of(call.batch, kv);
+  shared.attends = {call.params.heads, kv.kv_heads, call.params.window, call.params.scale};
+  if (!add(phase, type, std::nullopt, shared)) return false;
+  note_written(phase.out[0]);
+  return true;
+}
+
+void TokenWalk::launch(std::byte* scratch, cudaStream_t stream) {
+  if (walk_.count == 0) return;
+  walk_.sequence = shared_.sequence.value_or(WalkSequence());
+  walk_.appends = shared_.appends.value_or(WalkAppends());
+  walk_.attends = shared_.attends.value_or(WalkAttends());
+  walk_.scratch = scratch;
+  const DType weights = weights_.value_or(values_);
+  walk_.stages = walk_stages(gpu_, weights, walk_.x_bytes);
+  const Walk walk = std::exchange(walk_, {});
+  shared_ = {};
+  weights_ = {};
+  launch_walk(walk, weights, gpu_, stream);
+}
+
+}  // namespace spillway::cuda

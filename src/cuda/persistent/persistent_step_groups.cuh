@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers over packed quantized rows of the walk's token (token_walk.h), with the products of
+// linear_quant_few.cuh: all warps share a group of 16 rows, each an eighth of its blocks, and their
+// sums meet in shared memory.
+#pragma once
+
+#include "cuda/linear/linear_quant_few.cuh"
+#include "cuda/persistent/persistent_step_input.cuh"
+#include "cuda/persistent/persistent_step_row.cuh"
+
+namespace spillway::cuda {
+
+// Sums of a round's sets, of two rounds in turn: one is read while the next is written.
+inline constexpr int kRoundSets = 4;
+struct GroupSums {
+  float of[2][kRoundSets][2][kWalkWarps][kGroupRowCount];
+};
+
+// Where a phase's input lies in shared memory: as products want it, each warp's blocks on their
+// own; what is taken off their sums; and, where x is normed, x as it is.
+template <class Block>
+struct GroupInput {
+  static constexpr int kXSums = QuantShape<Block>::kXSums;
+  int warp_tiles;  // of a warp, at most
+  int sums_at, normed_at, bytes;
+
+  __host__ __device__ explicit GroupInput(int k) {
+    const int blocks = k / Block::kElements;
+    warp_tiles = (blocks + kWalkWarps - 1) / kWalkWarps * TileFormat<Block>::kTiles;
+    const int tiles = kWalkWarps * warp_tiles + kPairTiles;
+    sums_at = tiles * 64;
+    normed_at = sums_at + tiles * 2 * kXSums * 4;
+    // Longer rows are not normed (kWalkNormColumns).
+    bytes = (normed_at + (k <= kWalkNormColumns ? 2 * k : 0) + 127) / 128 * 128;
+  }
+  __device__ __forceinline__ uint4* x(uint8_t* input, int warp) const {
+    return reinterpret_cast<uint4*>(input) + warp * warp_tiles * 4;
+  }
+  __device__ __forceinline__ float* sums(uint8_t* input, int warp) const {
+    return reinterpret_cast<float*>(input + sums_at) + warp * warp_tiles * 2 * kXSums;
+  }
+};
+
+#if __CUDA_ARCH__ >= 900
+
+// A walk over such weights.
+template <class Block>
+struct PackedWeights {
+  using Value = __half;
+  using Sums = GroupSums;
+  template <int D>
+  using Pieces = GroupPieces<Block, D>;
+  using Format = TileFormat<Block>;
+
+  __device__ __forceinline__ static void take_input(const WalkPhase& phase, const WalkSeat& seat,
+                                                    uint8_t* input, float* partial) {
+    const GroupInput<Block> at(phase.k);
+    const WarpBlocks<Block> blocks(phase.k, seat.warp);
+    const int lane = threadIdx.x % 32, first = blocks.first * Format::kTiles,
+              tiles = blocks.count * Format::kTiles;
+    uint4* const x = at.x(input, seat.warp);
+    float* const sums = at.sums(input, seat.warp);
+    if (phase.norm_weight == nullptr) {
+      stage_few_x<Block, 1>({reinterpret_cast<const __half*>(phase.x), 0, 1}, first, tiles, x, sums,
+                            lane);
+    } else {
+      __half* const normed = reinterpret_cast<__half*>(input + at.normed_at);
+      take_normed(phase, normed, partial);
+      sync_walkers();
+      stage_few_x<Block, 1, true>({normed, 0, 1}, first, tiles, x, sums, lane);
+    }
+    __syncwarp();
+  }
+
+  template <int D>
+  __device__ __forceinline__ static void multiply(const Walk& walk, const WalkPhase& phase,
+                                                  const WalkToken& token, const WalkSeat& seat,
+                                                  WalkRing<Pieces<D>>& ring, uint8_t* input,
+                                                  Sums& sums) {
+    const int thread = threadIdx.x, lane = thread % 32;
+    const BlockPairs sets(phase, seat);
+    const int items = set_groups(phase.kind);
+    const int blocks = WarpBlocks<Block>(phase.k, seat.warp).count;
+    const GroupInput<Block> at(phase.k);
+    FewSums<Block, 1> few(at.x(input, seat.warp), at.sums(input, seat.warp), lane);
+    const bool interleaved = walk.appends.interleaved;
+    // Of a set, threads 0 to 15 have the rows of its first group, 16 to 31 those of its second.
+    const int item = lane / kGroupRowCount, row = lane % kGroupRowCount;
+    const bool neighbours = phase.kind == WalkKind::kAppend && interleaved;
+    for (int round = 0; round * kRoundSets < sets.count; ++round) {
+      const int first = round * kRoundSets, last = min(sets.count, first + kRoundSets);
+      auto& of = sums.of[round % 2];
+      RowEnd end;
+      if (seat.warp < kRoundSets) {
+        const int mine = first + seat.warp;
+        const RowGroup group = group_of<D>(phase, interleaved, sets[mine], item);
+        end.begin(phase, phase.kind == WalkKind::kGated ? 0 : group.part, group.row + row,
+                  neighbours ? row % 2 : item, mine < last && item < items);
+      }
+      for (int i = first; i < last; ++i) {
+        for (int j = 0; j < items; ++j) {
+          few.clear();
+          for (int block = 0; block < blocks; block += Pieces<D>::kStageBlocks) {
+            add_stage<D>(few, ring.wait(), block, blocks - block);
+            ring.release();
+          }
+          few.store(of[i - first][j][seat.warp]);
+        }
+      }
+      sync_walkers();
+      if (seat.warp < kRoundSets) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < kWalkWarps; ++w) sum += of[seat.warp][item][w][row];
+        end.finish<D>(walk, phase, token, sum, neighbours ? 1 : kGroupRowCount);
+      }
+    }
+  }
+
+ private:
+  // What one stage holds: blocks from `block` of the warp's on, of which it has `left` more.
+  template <int D>
+  __device__ __forceinline__ static void add_stage(FewSums<Block, 1>& few, const uint8_t* stage,
+                                                   int block, int left) {
+    using P = Pieces<D>;
+    static_assert(P::kChunkBytes == PairFormat<Block>::kChunkBytes);
+#pragma unroll
+    for (int c = 0; c < P::kChunks; ++c) {
+      const int tiles = (left - c * P::kChunkBlocks) * Format::kTiles;
+      const int first = (block + c * P::kChunkBlocks) * Format::kTiles;
+      if (tiles >= kPairTiles) {
+        few.template add<true>(stage + c * P::kChunkBytes, first, kPairTiles);
+      } else if (tiles > 0) {
+        few.template add<false>(stage + c * P::kChunkBytes, first, tiles);
+      }
+    }
+  }
+};
+
+#endif
+
+}  // namespace spillway::cuda

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Walks over F16 and BF16, and what all walks need of shared memory.
+#include "cuda/persistent/persistent_step_kernel.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/error.h"
+#include "cuda/persistent/persistent_step_groups.cuh"
+#include "cuda/persistent/persistent_step_inl.cuh"
+#include "cuda/persistent/persistent_step_linear.cuh"
+
+namespace spillway::cuda {
+namespace {
+
+constexpr int kAttentionBytes = sizeof(AttentionShared<128, 4>);
+constexpr int kLeastStages = 4;
+static_assert(sizeof(Walk) <= 32764, "a kernel's arguments");
+
+// How weights of a type come: what a stage of a ring takes, what the kernel declares itself, and
+// the input of k columns.
+struct WeightShape {
+  int stage_bytes, declared_bytes, input_bytes;
+};
+WeightShape plain_shape(int k) {
+  return {PairPieces<128>::kStageBytes, sizeof(PairSums), (2 * k + 127) / 128 * 128};
+}
+template <class Block>
+WeightShape packed_shape(int k) {
+  return {GroupPieces<Block, 128>::kStageBytes, sizeof(GroupSums), GroupInput<Block>(k).bytes};
+}
+
+template <class T>
+void launch_plain(const Walk& walk, const GpuShape& gpu, cudaStream_t stream) {
+  launch_walk_of<PlainWeights<T>, PairPieces<128>>(walk, gpu, stream);
+}
+
+// All there are.
+struct WeightKind {
+  DType type;
+  WeightShape (*shape)(int k);
+  void (*launch)(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
+};
+constexpr WeightKind kKinds[] = {
+    {DType::kF16, plain_shape, launch_plain<__half>},
+    {DType::kBF16, plain_shape, launch_plain<__nv_bfloat16>},
+    {DType::kQ4_0, packed_shape<BlockQ4_0>, launch_walk_q4_0},
+    {DType::kQ4_1, packed_shape<BlockQ4_1>, launch_walk_q4_1},
+    {DType::kG4, packed_shape<BlockG4>, launch_walk_g4},
+    {DType::kQ8_0, packed_shape<BlockQ8_0>, launch_walk_q8_0},
+    {DType::kQ4_K, packed_shape<BlockQ4_K>, launch_walk_q4_k},
+    {DType::kQ6_K, packed_shape<BlockQ6_K>, launch_walk_q6_k},
+};
+const WeightKind* try_kind(DType type) {
+  const auto* const found = std::ranges::find(kKinds, type, &WeightKind::type);
+  return found == std::end(kKinds) ? nullptr : found;
+}
+const WeightKind& kind_of(DType type) {
+  const WeightKind* const kind = try_kind(type);
+  SPW_ASSERT(kind != nullptr);
+  return *kind;
+}
+
+}  // namespace
+
+bool has_walk_kernel(DType weights) { return try_kind(weights) != nullptr; }
+
+int walk_input_bytes(DType weights, int k) {
+  return std::max(kAttentionBytes, kind_of(weights).shape(k).input_bytes);
+}
+
+int walk_stages(const GpuShape& gpu, DType weights, int input_bytes) {
+  if (gpu.compute_capability < 90) return 0;
+  const WeightShape shape = kind_of(weights).shape(0);
+  constexpr int kNormBytes = 256;
+  const int left =
+      gpu.shared_bytes - input_bytes - kWalkBarrierBytes - shape.declared_bytes - kNormBytes;
+  const int stages =
+      std::min(left / (kWalkWarps * shape.stage_bytes), kWalkBarrierBytes / (16 * kWalkWarps));
+  return stages < kLeastStages ? 0 : stages;
+}
+
+size_t walk_scratch_bytes(const GpuShape& gpu) {
+  return kScratchCounterBytes + static_cast<size_t>(gpu.sms) * sizeof(AttentionPart<128, 4>);
+}
+
+void launch_walk(const Walk& walk, DType weights, const GpuShape& gpu, cudaStream_t stream) {
+  kind_of(weights).launch(walk, gpu, stream);
+}
+
+}  // namespace spillway::cuda

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each warp of the walk reads, and in which order (token_walk.h). For kernels as well (relaxed
+// constexpr).
+//
+// Rows of F16 or BF16 are dealt to blocks in pairs; kColumnWarps warps share a pair, each with its
+// range of the columns, in pieces of kPieceColumns: a block's warps end together, and blocks as
+// near to each other as pairs are small. Packed rows (tensor/packed_layout.h) come in groups of 16,
+// and all warps share a group. Attention's pages go round the warps of the block that has their
+// part. WalkCursor goes through all of it for the copies, which run ahead; the warp that computes
+// goes phase by phase, with the same functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/persistent/persistent_step_args.h"
+#include "tensor/kv_format.h"
+#include "tensor/quant_blocks.h"
+#include "tensor/tensor_view.h"
+
+namespace spillway::cuda {
+
+inline constexpr int kWalkWarps = 8;
+inline constexpr int kWalkThreads = 32 * kWalkWarps;
+inline constexpr int kColumnWarps = 4;
+inline constexpr int kRowWarps = kWalkWarps / kColumnWarps;
+inline constexpr int kPieceColumns = 1024;
+inline constexpr int kPieceRowBytes = 2 * kPieceColumns;
+inline constexpr int kMostPageBytes = kKvBlockTokens * 128 * 2;  // goes into a stage of every ring
+
+// By value. std::min() takes references, and in a kernel a constant of a namespace has no address:
+// the compiler says nothing and makes that path a trap.
+constexpr int lesser(int a, int b) { return a < b ? a : b; }
+constexpr int greater(int a, int b) { return a < b ? b : a; }
+
+// Which warp, of all.
+struct WalkSeat {
+  int block, blocks;
+  int warp;  // of the block
+};
+
+// Where the token is, and how attention is dealt to blocks: items of one kv head, up to
+// `chunk` of its queries and a run of pages.
+struct WalkToken {
+  int position;
+  int32_t block;          // of KV, that it is written to
+  int first_token;        // that it sees
+  int first_page, pages;  // that it sees; it is written to the last
+  int pages_per_part, parts;
+  int query_chunks;  // per kv head
+  int items;
+
+  static constexpr WalkToken of(const Walk& walk, int chunk, int blocks) {
+    const WalkSequence& s = walk.sequence;
+    const WalkAttends& attends = walk.attends;
+    WalkToken t = {};
+    if (s.position == nullptr) return t;
+    t.position = *s.position;
+    t.block = s.block_table[t.position / kKvBlockTokens];
+    if (attends.heads == 0) return t;
+    t.first_token = attends.window > 0 ? greater(0, t.position + 1 - attends.window) : 0;
+    t.first_page = t.first_token / kKvBlockTokens;
+    t.pages = t.position / kKvBlockTokens - t.first_page + 1;
+    t.query_chunks = (attends.heads / attends.kv_heads + chunk - 1) / chunk;
+    // Two pages per warp are worth a block of their own.
+    const int rows = attends.kv_heads * t.query_chunks;
+    const int wanted = (t.pages + 2 * kWalkWarps - 1) / (2 * kWalkWarps);
+    const int most = greater(1, lesser(wanted, blocks / rows));
+    t.pages_per_part = (t.pages + most - 1) / most;
+    t.parts = (t.pages + t.pages_per_part - 1) / t.pages_per_part;
+    t.items = rows * t.parts;
+    return t;
+  }
+  constexpr int part_pages(int part) const {
+    return lesser(pages_per_part, pages - part * pages_per_part);
+  }
+  // Those of them that do not change in this step.
+  constexpr int part_full_pages(int part) const {
+    return part_pages(part) - (part == parts - 1 ? 1 : 0);
+  }
+};
+
+// A pair of rows: of one matrix or, of a gated layer, of both.
+struct RowPair {
+  int part;
+  int row[2];
+};
+
+template <int D>
+constexpr RowPair pair_of(const WalkPhase& phase, bool interleaved, int index) {
+  if (phase.kind == WalkKind::kGated) return {0, {index, index}};
+  int part = 0;
+  for (int i = 0; i < 2; ++i) {
+    const int here = (phase.n[i] + 1) / 2;
+    if (part == i && index >= here && phase.n[i + 1] > 0) {
+      index -= here;
+      part = i + 1;
+    }
+  }
+  if (phase.kind == WalkKind::kAppend && part < 2 && !interleaved) {
+    const int row = index / (D / 2) * D + index % (D / 2);
+    return {part, {row, row + D / 2}};
+  }
+  return {part, {2 * index, 2 * index + 1}};
+}
+
+// The pairs, or sets of groups, of a phase that are a block's: first + i * step for i < count. Of
+// pairs, warps of its first kColumnWarps take those of even i, the others those of odd i.
+//
+// Dealt in turn: what blocks read at a time lies together (H200: F16 1%, Q4_0 2%, Q8_0 6% faster
+// than with a range for each). All blocks have as many, though some multiprocessors read faster (12
+// of 132 are done 15% sooner): when these are done the others read faster, and the next phase's
+// weights are on their way to those. Dealt by measured speed, steps were 3% slower.
+struct BlockPairs {
+  int first, step, count;
+  constexpr BlockPairs(const WalkPhase& phase, const WalkSeat& seat)
+      : first(seat.block),
+        step(seat.blocks),
+        count((phase.pairs - first + step - 1) / step) {}  // 0 where there are fewer than blocks
+  constexpr int operator[](int i) const { return first + i * step; }
+};
+constexpr int first_pair(int warp) { return warp / kColumnWarps; }
+
+// The columns of a warp.
+struct WarpColumns {
+  int first, count;
+  constexpr WarpColumns(int k, int warp) {
+    const int each = (k / 8 + kColumnWarps - 1) / kColumnWarps * 8;
+    first = warp % kColumnWarps * each;
+    count = greater(0, lesser(each, k - first));
+  }
+};
+
+// How pairs of rows come into a ring: two copies of up to kPieceRowBytes.
+template <int D>
+class PairPieces {
+ public:
+  static constexpr int kCopies = 2;
+  static constexpr int kCopyBytes =
+      kPieceRowBytes;  // from one's place in a stage to the next one's
+  static constexpr int kStageBytes = kCopies * kCopyBytes;
+  static_assert(kStageBytes >= kMostPageBytes);
+
+  // Whether there is anything for this warp.
+  constexpr bool begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    const BlockPairs pairs(phase, seat);
+    const int first = first_pair(seat.warp);
+    left_ = (pairs.count - first + kRowWarps - 1) / kRowWarps;
+    row_bytes_ = 2 * WarpColumns(phase.k, seat.warp).count;
+    if (left_ <= 0 || row_bytes_ == 0) return false;
+    index_ = pairs[first];
+    index_step_ = kRowWarps * pairs.step;
+    // Rows of one matrix, and of gate and up, are as far apart as they are in number.
+    const bool gated = phase.kind == WalkKind::kGated;
+    const bool even =
+        gated || (phase.kind == WalkKind::kLinear && phase.n[1] == 0 && phase.n[0] % 2 == 0);
+    stride_ = even ? int64_t{2} * phase.k * (gated ? 1 : 2) * index_step_ : 0;
+    at_ = 0;
+    set_rows(walk, phase, seat);
+    return true;
+  }
+
+  constexpr int bytes() const { return lesser(kPieceRowBytes, row_bytes_ - at_); }
+  constexpr const std::byte* from(int copy) const { return (copy == 0 ? row_[0] : row_[1]) + at_; }
+
+  // False behind the phase's last.
+  constexpr bool advance(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    at_ += bytes();
+    if (at_ < row_bytes_) return true;
+    at_ = 0;
+    if (--left_ == 0) return false;
+    index_ += index_step_;
+    if (stride_ == 0) {
+      set_rows(walk, phase, seat);
+    } else {
+      row_[0] += stride_;
+      row_[1] += stride_;
+    }
+    return true;
+  }
+
+ private:
+  // Of pair `index_`.
+  constexpr void set_rows(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, index_);
+    const bool gated = phase.kind == WalkKind::kGated;
+    const int last = phase.n[pair.part] - 1;  // of an odd number of rows the last is read twice
+    const int64_t bytes = 2 * static_cast<int64_t>(phase.k);
+    const int64_t first = 2 * WarpColumns(phase.k, seat.warp).first;
+    row_[0] = phase.w[pair.part] + pair.row[0] * bytes + first;
+    row_[1] = phase.w[gated ? 1 : pair.part] + lesser(pair.row[1], last) * bytes + first;
+  }
+
+  int index_ = 0;       // the pair
+  int index_step_ = 0;  // to the next one
+  int left_ = 0;        // pairs of this phase
+  int at_ = 0;          // bytes of a row
+  int row_bytes_ = 0;   // of this warp's columns
+  int64_t stride_ = 0;  // to the next pair; 0: it has to be looked up
+  const std::byte* row_[2] = {};
+};
+
+// --- Packed rows: groups of 16, dealt to blocks in sets: of one, of gate's and up's, or of the two
+// whose rows are rotated with each other.
+inline constexpr int kGroupRowCount = static_cast<int>(kGroupRows);
+constexpr int set_groups(WalkKind kind) { return kind == WalkKind::kLinear ? 1 : 2; }
+
+struct RowGroup {
+  int part;  // the matrix
+  int row;   // its first
+};
+template <int D>
+constexpr RowGroup group_of(const WalkPhase& phase, bool interleaved, int set, int item) {
+  if (phase.kind == WalkKind::kGated) return {item, kGroupRowCount * set};
+  const int groups = set_groups(phase.kind);
+  int part = 0;
+  for (int i = 0; i < 2; ++i) {
+    const int here = phase.n[i] / kGroupRowCount >> (groups - 1);  // no division, in a kernel
+    if (part == i && set >= here && phase.n[i + 1] > 0) {
+      set -= here;
+      part = i + 1;
+    }
+  }
+  if (phase.kind == WalkKind::kAppend && part < 2 && !interleaved) {
+    constexpr int kHeadSets = D / (2 * kGroupRowCount);
+    return {part, set / kHeadSets * D + item * (D / 2) + set % kHeadSets * kGroupRowCount};
+  }
+  return {part, kGroupRowCount * (groups * set + item)};
+}
+
+// The blocks of a group that are a warp's.
+template <class Block>
+struct WarpBlocks {
+  int first, count;
+  constexpr WarpBlocks(int k, int warp) {
+    const int all = k / Block::kElements;
+    first = all * warp / kWalkWarps;
+    count = all * (warp + 1) / kWalkWarps - first;
+  }
+};
+
+// How they come into a ring: one copy of as many chunks as make a stage worth its barrier.
+template <class Block, int D>
+class GroupPieces {
+ public:
+  static constexpr int kBlockBytes = kGroupRowCount * static_cast<int>(sizeof(Block));
+  static constexpr int kChunkBlocks = 256 / Block::kElements;  // as products are made
+  static constexpr int kChunkBytes = kChunkBlocks * kBlockBytes;
+  static constexpr int kChunks = kChunkBytes <= 2304 ? 2 : 1;  // of a stage
+  static constexpr int kStageBlocks = kChunks * kChunkBlocks;
+  static constexpr int kCopies = 1;
+  static constexpr int kCopyBytes = kStageBlocks * kBlockBytes;
+  static constexpr int kStageBytes =
+      ((kCopyBytes > kMostPageBytes ? kCopyBytes : kMostPageBytes) + 127) / 128 * 128;
+
+  constexpr bool begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    const BlockPairs sets(phase, seat);
+    left_ = sets.count;
+    slice_bytes_ = WarpBlocks<Block>(phase.k, seat.warp).count * kBlockBytes;
+    if (left_ <= 0 || slice_bytes_ == 0) return false;
+    set_ = sets.first;
+    set_step_ = sets.step;
+    item_ = at_ = 0;
+    set_group(walk, phase, seat);
+    return true;
+  }
+
+  constexpr int bytes() const { return lesser(kCopyBytes, slice_bytes_ - at_); }
+  constexpr const std::byte* from(int /*copy*/) const { return slice_ + at_; }
+
+  constexpr bool advance(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    at_ += bytes();
+    if (at_ < slice_bytes_) return true;
+    at_ = 0;
+    if (++item_ == set_groups(phase.kind)) {
+      item_ = 0;
+      set_ += set_step_;
+      if (--left_ == 0) return false;
+    }
+    set_group(walk, phase, seat);
+    return true;
+  }
+
+ private:
+  constexpr void set_group(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+    const RowGroup group = group_of<D>(phase, walk.appends.interleaved, set_, item_);
+    const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
+    slice_ = phase.w[group.part] + group.row * row_bytes +
+             WarpBlocks<Block>(phase.k, seat.warp).first * kBlockBytes;
+  }
+
+  int set_ = 0, set_step_ = 0, item_ = 0;
+  int left_ = 0;         // sets of this phase
+  int at_ = 0;           // bytes of the slice
+  int slice_bytes_ = 0;  // of a group, that are this warp's
+  const std::byte* slice_ = nullptr;
+};
+
+// Goes through all that a warp reads, from the first phase to the last; `Pieces` through the
+// weights of a linear layer.
+template <class Pieces, int D>
+class WalkCursor {
+ public:
+  static constexpr int kPageBytes = kKvBlockTokens * D * 2;
+
+  constexpr WalkCursor(const Walk& walk, const WalkToken& token, const WalkSeat& seat)
+      : walk_(walk), token_(token), seat_(seat) {
+    next_phase();
+  }
+
+  constexpr bool at_end() const { return phase_ >= walk_.count; }
+  // What is read now: a page, or a piece of weights.
+  constexpr bool is_page() const { return is_attention_; }
+  constexpr const std::byte* page() const {
+    const WalkSequence& s = walk_.sequence;
+    const WalkPhase& phase = walk_.phases[phase_];
+    return (is_v_ ? phase.out[2] : phase.out[1]) + s.block_table[page_] * s.block_bytes +
+           static_cast<int64_t>(head_) * kPageBytes;
+  }
+  constexpr const Pieces& piece() const { return pieces_; }
+
+  constexpr void advance() {
+    if (is_attention_) return advance_page();
+    if (!pieces_.advance(walk_, walk_.phases[phase_], seat_)) next_phase();
+  }
+
+ private:
+  constexpr void advance_page() {
+    is_v_ = !is_v_;
+    if (is_v_) return;
+    page_ += kWalkWarps;
+    if (--left_ > 0) return;
+    item_ += seat_.blocks;
+    if (!find_item()) next_phase();
+  }
+
+  // The next item, from `item_` on, with pages that do not change and are this warp's.
+  constexpr bool find_item() {
+    for (; item_ < token_.items; item_ += seat_.blocks) {
+      const int part = item_ % token_.parts;
+      left_ = (token_.part_full_pages(part) - seat_.warp + kWalkWarps - 1) / kWalkWarps;
+      if (left_ <= 0) continue;
+      head_ = item_ / token_.parts / token_.query_chunks;
+      page_ = token_.first_page + part * token_.pages_per_part + seat_.warp;
+      is_v_ = false;
+      return true;
+    }
+    return false;
+  }
+
+  // The first piece of the next phase that has any for this warp.
+  constexpr void next_phase() {
+    while (++phase_ < walk_.count) {
+      const WalkPhase& phase = walk_.phases[phase_];
+      is_attention_ = phase.kind == WalkKind::kAttention;
+      if (is_attention_) item_ = seat_.block;
+      if (is_attention_ ? find_item() : pieces_.begin(walk_, phase, seat_)) return;
+    }
+  }
+
+  const Walk& walk_;
+  const WalkToken& token_;
+  WalkSeat seat_;
+  Pieces pieces_;
+  int phase_ = -1;
+  int item_ = 0, head_ = 0, left_ = 0, page_ = 0;  // of attention; `left_` pages of this item
+  bool is_attention_ = false, is_v_ = false;
+};
+
+}  // namespace spillway::cuda

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the walk takes, and what it leaves to others; on the host. What it computes: tests of whole
+// networks (tests/generation/cuda_test.cc, tests/placement).
+#include "cuda/persistent/persistent_step.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace spillway::cuda {
+namespace {
+
+// Buffers that nothing reads from.
+alignas(256) std::array<std::byte, 4096> memory;
+std::byte* place(int i) { return memory.data() + 256 * i; }
+const float* floats(int i) { return reinterpret_cast<const float*>(place(i)); }
+
+Activations row(DType type, int64_t cols, int i) { return {type, 1, cols, cols, place(i)}; }
+
+enum : int { kX, kNormed, kRows, kAttended, kMlp, kWeights, kNorm };
+
+DeferredNorm norm_of(int from, int to) {
+  return {NormKind::kRms,
+          row(DType::kF32, 512, from),
+          row(DType::kF16, 512, to),
+          floats(kNorm),
+          nullptr,
+          1e-5F};
+}
+LinearCall linear(int from, int to, DType to_type = DType::kF16,
+                  Epilogue epilogue = Epilogue::kStore) {
+  LinearCall call;
+  call.parts[0] = {{DType::kF16, 512, 512, place(kWeights)}, nullptr, row(to_type, 512, to)};
+  call.x = row(DType::kF16, 512, from);
+  call.epilogue = epilogue;
+  return call;
+}
+LinearCall add_to_x(int from) { return linear(from, kX, DType::kF32, Epilogue::kAccumulate); }
+
+AttentionCall attention() {
+  AttentionCall call;
+  call.q = row(DType::kF16, 256, kAttended);
+  call.out = row(DType::kF16, 256, kMlp);
+  call.kv.kv_heads = 2;
+  call.kv.head_dim = 64;
+  call.batch.sequences = 1;
+  call.params.heads = 4;
+  return call;
+}
+
+TEST(TokenWalkTest, NormsArePartOfTheOpThatReadsThem) {
+  TokenWalk walk{GpuShape()};
+  ASSERT_TRUE(walk.defer_norm(norm_of(kX, kNormed)));
+  EXPECT_TRUE(walk.empty());
+  ASSERT_TRUE(walk.add_linear(linear(kNormed, kMlp)));
+  ASSERT_TRUE(walk.add_linear(add_to_x(kMlp)));
+  EXPECT_FALSE(walk.empty());
+  const TokenWalk::Deferred left = walk.take_deferred(/*step_ends=*/true);
+  EXPECT_FALSE(left.norm || left.copy);
+}
+
+TEST(TokenWalkTest, WhatNobodyHasReadIsComputedAfterAll) {
+  TokenWalk walk{GpuShape()};
+  ASSERT_TRUE(walk.defer_copy({row(DType::kF32, 512, kX), row(DType::kF32, 512, kRows)}));
+  ASSERT_TRUE(walk.defer_norm(norm_of(kRows, kNormed)));
+  const TokenWalk::Deferred left = walk.take_deferred(/*step_ends=*/true);
+  EXPECT_FALSE(left.copy);  // the norm reads its source
+  ASSERT_TRUE(left.norm);
+  EXPECT_EQ(left.norm->x.data, place(kX));
+  EXPECT_FALSE(walk.take_deferred(true).norm);
+}
+
+// In the middle of a step somebody else may want what a phase has read.
+TEST(TokenWalkTest, WhatWasReadIsComputedForOthersToo) {
+  TokenWalk walk{GpuShape()};
+  ASSERT_TRUE(walk.defer_norm(norm_of(kX, kNormed)));
+  ASSERT_TRUE(walk.add_linear(linear(kNormed, kMlp)));
+  EXPECT_TRUE(walk.take_deferred(/*step_ends=*/false).norm);
+}
+
+TEST(TokenWalkTest, TakesNothingThatWouldSpoilWhatIsDeferred) {
+  TokenWalk walk{GpuShape()};
+  ASSERT_TRUE(walk.defer_norm(norm_of(kX, kNormed)));
+  EXPECT_FALSE(walk.add_linear(add_to_x(kAttended)));
+  EXPECT_FALSE(walk.add_linear(linear(kAttended, kNormed)));
+  EXPECT_FALSE(walk.defer_norm(norm_of(kAttended, kMlp)));
+  EXPECT_TRUE(walk.empty());
+  // Once x has changed, the norm of what it was is gone.
+  ASSERT_TRUE(walk.add_linear(linear(kNormed, kMlp)));
+  EXPECT_FALSE(walk.add_linear(add_to_x(kNormed)));  // it would read what it writes
+  ASSERT_TRUE(walk.add_linear(add_to_x(kMlp)));
+  EXPECT_THROW(walk.add_linear(linear(kNormed, kMlp)), Error);
+}
+
+TEST(TokenWalkTest, LeavesToOthersWhatItCannotDo) {
+  TokenWalk walk{GpuShape()};
+  LinearCall call = linear(kAttended, kMlp);
+  call.parts[0].w.dtype = DType::kQ4_0;  // as in the file, not packed
+  EXPECT_FALSE(walk.add_linear(call));
+  call.parts[0].w.dtype = DType::kQ5_1;
+  call.parts[0].w.layout = WeightLayout::kGroups16;
+  EXPECT_FALSE(walk.add_linear(call));
+  call = linear(kAttended, kMlp);
+  call.x.rows = call.parts[0].out.rows = 2;
+  EXPECT_FALSE(walk.add_linear(call));
+  call = linear(kAttended, kMlp);
+  call.x.dtype = DType::kF32;
+  EXPECT_FALSE(walk.add_linear(call));
+  call = linear(kAttended, kMlp);
+  call.parts[0].w.data += 8;
+  EXPECT_FALSE(walk.add_linear(call));
+  call = linear(kAttended, kMlp);
+  call.parts[0].w.cols = call.x.cols = 100'000;  // more than shared memory holds
+  EXPECT_FALSE(walk.add_linear(call));
+  EXPECT_TRUE(walk.empty());
+  ASSERT_TRUE(walk.add_linear(linear(kAttended, kMlp)));
+  call = linear(kAttended, kMlp);
+  call.x.dtype = call.parts[0].w.dtype = DType::kBF16;  // one type a walk
+  EXPECT_FALSE(walk.add_linear(call));
+}
+
+TEST(TokenWalkTest, PackedWeightsHaveF16Values) {
+  const auto packed = [](DType type) {
+    LinearCall call = linear(kAttended, kMlp);
+    call.parts[0].w.dtype = type;
+    call.parts[0].w.layout = WeightLayout::kGroups16;
+    return call;
+  };
+  TokenWalk walk{GpuShape()};
+  AttentionCall attends = attention();
+  ASSERT_TRUE(walk.add_attention(attends));
+  ASSERT_TRUE(walk.add_linear(packed(DType::kQ4_0)));
+  ASSERT_TRUE(walk.add_attention(attends));
+  EXPECT_FALSE(walk.add_linear(linear(kAttended, kMlp)));  // one kind of weights a walk
+  EXPECT_FALSE(walk.add_linear(packed(DType::kQ4_K)));
+  attends.q.dtype = attends.out.dtype = DType::kBF16;
+  EXPECT_FALSE(walk.add_attention(attends));
+  LinearCall odd = packed(DType::kQ4_0);
+  odd.parts[0].w.rows = odd.parts[0].out.cols = 500;  // the last group is not packed
+  EXPECT_FALSE(walk.add_linear(odd));
+}
+
+// Of a 70B's down projection, too.
+TEST(TokenWalkTest, LongPackedRowsFit) {
+  LinearCall call = linear(kAttended, kMlp);
+  call.parts[0].w.layout = WeightLayout::kGroups16;
+  call.parts[0].w.cols = call.x.cols = 28'672;
+  for (const DType type : {DType::kQ4_0, DType::kQ4_K, DType::kG4, DType::kQ8_0}) {
+    call.parts[0].w.dtype = type;
+    EXPECT_TRUE(TokenWalk{GpuShape()}.add_linear(call)) << dtype_name(type);
+  }
+}
+
+TEST(TokenWalkTest, AttendsOverF16KvOfTheSizesItKnows) {
+  const AttentionCall call = attention();
+  EXPECT_TRUE(TokenWalk{GpuShape()}.add_attention(call));
+  AttentionCall other = call;
+  other.kv.type = KvType::kInt8;
+  EXPECT_FALSE(TokenWalk{GpuShape()}.add_attention(other));
+  other = call;
+  other.kv.head_dim = 80;
+  EXPECT_FALSE(TokenWalk{GpuShape()}.add_attention(other));
+  other = call;
+  other.params.top_k = 0.1F;
+  EXPECT_FALSE(TokenWalk{GpuShape()}.add_attention(other));
+  other = call;
+  other.batch.sequences = 2;
+  EXPECT_FALSE(TokenWalk{GpuShape()}.add_attention(other));
+}
+
+// One walk knows one way to attend.
+TEST(TokenWalkTest, LayersThatDifferDoNotShareAWalk) {
+  AttentionCall call = attention();
+  call.params.window = 100;
+  TokenWalk walk{GpuShape()};
+  ASSERT_TRUE(walk.add_attention(call));
+  ASSERT_TRUE(walk.add_attention(call));
+  call.params.window = 0;
+  EXPECT_FALSE(walk.add_attention(call));
+}
+
+TEST(TokenWalkTest, IsFullAtSomeTime) {
+  TokenWalk walk{GpuShape()};
+  for (int i = 0; i < kWalkPhases; ++i) ASSERT_TRUE(walk.add_linear(linear(kAttended, kMlp)));
+  EXPECT_FALSE(walk.add_linear(linear(kAttended, kMlp)));
+}
+
+TEST(TokenWalkTest, ServesFromHopperOn) {
+  GpuShape gpu;
+  const auto serves = [&](DType type) { return TokenWalk::serves(gpu, type); };
+  EXPECT_TRUE(serves(DType::kF16) && serves(DType::kQ4_K));
+  EXPECT_FALSE(serves(DType::kF32) || serves(DType::kQ2_K));
+  gpu.compute_capability = 89;
+  EXPECT_FALSE(serves(DType::kF16) || serves(DType::kQ4_K));
+  gpu.compute_capability = 120;
+  gpu.shared_bytes = 99 << 10;
+  EXPECT_FALSE(serves(DType::kF16) || serves(DType::kQ4_K));
+}
+
+}  // namespace
+}  // namespace spillway::cuda
