@@ -49,8 +49,8 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
       tables_(device, stream),
       graphs_(stream),
       left_out_{is_left_out("graphs"),  is_left_out("gemv"), is_left_out("flat"),
-                is_left_out("unified"), is_left_out("walk"), is_left_out("ahead")},
-      walk_(gpu_),
+                is_left_out("unified"), is_left_out("step"), is_left_out("ahead")},
+      step_(gpu_),
       kv_faults_(make_pinned(sizeof(uint32_t))) {
   *static_cast<uint32_t*>(kv_faults_.get()) = 0;
 }
@@ -88,8 +88,8 @@ void CudaOps::prepare(const StepLimits& limits) {
   grown(linear_scratch_, flat_scratch_bytes(gpu_.sms), /*zeroed=*/true);
   grown(prefill_scratch_, attention_prefill_scratch_bytes(), /*zeroed=*/true);
   if (library_ != nullptr) grown(library_workspace_, kLibraryWorkspaceBytes);
-  if (TokenWalk::serves(gpu_, DType::kF16))
-    grown(walk_scratch_, TokenWalk::scratch_bytes(gpu_), /*zeroed=*/true);
+  if (PersistentStep::serves(gpu_, DType::kF16))
+    grown(persistent_scratch_, PersistentStep::scratch_bytes(gpu_), /*zeroed=*/true);
   grown(converted_, static_cast<size_t>(limits.tokens * limits.widest) * sizeof(float));
   // Where it lies is part of recorded steps. It grows where a step has several micro-batches.
   grown(drawn_, static_cast<size_t>(limits.tokens) * sizeof(int32_t), /*zeroed=*/true);
@@ -107,58 +107,59 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   const bool several =
       shape.tokens > 1 && shape.tokens <= kOverlapTokens && batch.only_16_bit && !deterministic_;
   const OverlappingLaunches overlap((shape.tokens == 1 || several) && !left_out_.flat);
-  // Whether ops walk depends on the model and the step's tokens alone, so that a step has the same
-  // bits wherever its weights and KV are. Only a step with a program has nothing but ops between
-  // two of them.
-  walking_ = shape.tokens == 1 && batch.layer_type && !deterministic_ && !left_out_.walk &&
-             !left_out_.gemv && TokenWalk::serves(gpu_, *batch.layer_type);
-  collecting_ = walking_ && batch.program != 0;
-  const auto walk_body = [&] {
+  // Whether ops are phases of a persistent step depends on the model and the step's tokens alone,
+  // so that a step has the same bits wherever its weights and KV are. Only a step with a program
+  // has nothing but ops between two of them.
+  persistent_ = shape.tokens == 1 && batch.layer_type && !deterministic_ && !left_out_.step &&
+                !left_out_.gemv && PersistentStep::serves(gpu_, *batch.layer_type);
+  collecting_ = persistent_ && batch.program != 0;
+  const auto persistent_body = [&] {
     body();
-    launch_walk(/*step_ends=*/true);
+    launch_persistent(/*step_ends=*/true);
   };
   try {
     // Prompts differ too much to be worth recording.
     if (!left_out_.graphs && shape.max_rows == 1 && batch.program != 0) {
-      graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape}, walk_body);
+      graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape},
+                  persistent_body);
     } else {
-      walk_body();
+      persistent_body();
     }
   } catch (...) {
-    walk_ = TokenWalk(gpu_);
-    walking_ = collecting_ = false;
+    step_ = PersistentStep(gpu_);
+    persistent_ = collecting_ = false;
     step_rows_ = 0;
     throw;
   }
-  walking_ = collecting_ = false;
+  persistent_ = collecting_ = false;
   step_rows_ = 0;
   tables_.end_step();
 }
 
 cudaStream_t CudaOps::queue() {
-  if (collecting_) launch_walk(/*step_ends=*/false);
+  if (collecting_) launch_persistent(/*step_ends=*/false);
   return stream_;
 }
 
-bool CudaOps::try_walk(const std::function<bool()>& add) {
-  if (!walking_) return false;
+bool CudaOps::try_persistent(const std::function<bool()>& add) {
+  if (!persistent_) return false;
   bool added = add();
   if (!added && collecting_) {
-    launch_walk(/*step_ends=*/false);
+    launch_persistent(/*step_ends=*/false);
     added = add();
   }
-  if (added && !collecting_) launch_walk(/*step_ends=*/false);
+  if (added && !collecting_) launch_persistent(/*step_ends=*/false);
   return added;
 }
 
-void CudaOps::launch_walk(bool step_ends) {
-  if (!walking_) return;
-  if (!walk_.empty()) {
-    const size_t bytes = TokenWalk::scratch_bytes(gpu_);
-    walk_.launch(grown(walk_scratch_, bytes, /*zeroed=*/true), stream_);
-    ++walks_;
+void CudaOps::launch_persistent(bool step_ends) {
+  if (!persistent_) return;
+  if (!step_.empty()) {
+    const size_t bytes = PersistentStep::scratch_bytes(gpu_);
+    step_.launch(grown(persistent_scratch_, bytes, /*zeroed=*/true), stream_);
+    ++persistent_launches_;
   }
-  const auto [copy, norm] = walk_.take_deferred(step_ends);
+  const auto [copy, norm] = step_.take_deferred(step_ends);
   if (copy) cuda::gather_rows(copy->x, nullptr, copy->out, stream_);
   if (norm) {
     cuda::norm(norm->kind, norm->x, norm->weight, norm->bias, norm->eps, norm->out, stream_);
@@ -184,7 +185,7 @@ void CudaOps::norm(NormKind kind, const Activations& x, const WeightView& weight
                    const WeightView& bias, float eps, const Activations& out) {
   SPW_ASSERT(weight.empty() || weight.cols == x.cols);
   SPW_ASSERT(bias.empty() || bias.cols == x.cols);
-  if (collecting_ && walk_.defer_norm({kind, x, out, f32_vector(weight), f32_vector(bias), eps})) {
+  if (collecting_ && step_.defer_norm({kind, x, out, f32_vector(weight), f32_vector(bias), eps})) {
     return;
   }
   cuda::norm(kind, x, f32_vector(weight), f32_vector(bias), eps, out, queue());
@@ -248,7 +249,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   BatchView batch = tables_.device_of(spans, shape);
   SPW_ASSERT(!shape.values_at_home || params.top_k > 0);
   AttentionCall call{q, out, kv, batch, params, deterministic_ ? 0 : step_rows_};
-  if (try_walk([&] { return walk_.add_attention(call); })) return;
+  if (try_persistent([&] { return step_.add_attention(call); })) return;
   const cudaStream_t stream = queue();
   if (params.top_k > 0 && shape.decoding > 0) {
     call.batch.sequences = shape.decoding;
@@ -293,7 +294,7 @@ void CudaOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
                           const Activations& out) {
   SPW_ASSERT(out.rows == static_cast<int64_t>(rows.size()));
   if (rows.empty()) return;
-  if (collecting_ && x.rows == 1 && walk_.defer_copy({x, out})) return;
+  if (collecting_ && x.rows == 1 && step_.defer_copy({x, out})) return;
   const cudaStream_t stream = queue();
   cuda::gather_rows(x, tables_.device_of(rows), out, stream);
 }

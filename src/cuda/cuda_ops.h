@@ -34,7 +34,9 @@ class CudaOps final : public Ops {
   void set_tuning(const TuningTable* table) override { tuning_ = table; }
   LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override;
   void set_score_bounds(const ScoreBounds* bounds) override;
-  uint64_t walks() const { return walks_; }  // launched or recorded so far (token_walk.h)
+  uint64_t persistent_launches() const {
+    return persistent_launches_;
+  }  // launched or recorded so far (persistent_step.h)
 
   void prepare(const StepLimits& limits) override;
   void run_step(const StepBatch& batch, const std::function<void()>& body) override;
@@ -75,11 +77,11 @@ class CudaOps final : public Ops {
   void take_drawn(uint64_t draw, std::span<int32_t> ids) override;
 
  private:
-  // Where kernels go: behind what the walk has collected.
+  // Where kernels go: behind what the persistent step has collected.
   cudaStream_t queue();
-  // Whether the op that `add` gives to the walk is done with that.
-  bool try_walk(const std::function<bool()>& add);
-  void launch_walk(bool step_ends);
+  // Whether the op that `add` gives to the persistent step is done with that.
+  bool try_persistent(const std::function<bool()>& add);
+  void launch_persistent(bool step_ends);
 
   // Memory that grows to the largest size asked for; growing waits for the queue, and voids what
   // was recorded.
@@ -107,17 +109,17 @@ class CudaOps final : public Ops {
   GraphCache graphs_;
   // Techniques that are off, to measure what each brings: SPILLWAY_CUDA_WITHOUT=graphs,gemv,...
   struct LeftOut {
-    bool graphs, gemv, flat, unified, walk, ahead;
+    bool graphs, gemv, flat, unified, step, ahead;
   } left_out_;
   int step_rows_ = 0;  // 0: no step
-  TokenWalk walk_;
-  uint64_t walks_ = 0;
-  bool walking_ = false;     // a step of one token: ops are phases of walks
-  bool collecting_ = false;  // of one walk, launched when the step ends or an op is not for it
+  PersistentStep step_;
+  uint64_t persistent_launches_ = 0;
+  bool persistent_ = false;  // a step of one token: ops are phases of persistent kernels
+  bool collecting_ = false;  // of one launch, launched when the step ends or an op is not for it
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
   uint64_t generation_ = 0;            // of the memory below
   Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_,
-      walk_scratch_;
+      persistent_scratch_;
   Buffer converted_;  // x in the type that a matrix wants
   Buffer expanded_;   // a quantized matrix as F16, for many tokens
   Buffer drawn_;      // ids of the last draw, for the step behind it

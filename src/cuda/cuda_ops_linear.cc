@@ -98,7 +98,7 @@ void CudaOps::project_and_append(const Projection& q, const Projection& k, const
       go_together(call.parts[0], call.parts[1]) && go_together(call.parts[0], call.parts[2]);
   if (together && !deterministic_ && !left_out_.gemv) {
     const AppendCall append = append_call(q.out, k.out, v.out, angles, style, kv, spans);
-    if (try_walk([&] { return walk_.add_append(call, append); })) return;
+    if (try_persistent([&] { return step_.add_append(call, append); })) return;
     // GEMV, also where a flat kernel is faster: it saves a launch.
     if (is_plain(q.w.dtype) && can_append(call, append)) {
       return linear_gemv_append(call, append, queue());
@@ -154,7 +154,7 @@ void CudaOps::multiply(LinearCall call) {
                part.out.cols == part.w.rows);
   }
   if (tokens == 0) return;
-  if (try_walk([&] { return walk_.add_linear(call); })) return;
+  if (try_persistent([&] { return step_.add_linear(call); })) return;
   queue();
   call.x = as_type(call.x, input_type(w.dtype));
   if (is_plain(w.dtype)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which steps walk (token_walk.h). That walks compute what other kernels do is seen in tests of
-// whole networks; those would not notice that nothing walked.
+// Which steps are persistent (persistent_step.h). That they compute what other kernels do is seen
+// in tests of whole networks; those would not notice that none was.
 #include "cuda/cuda_ops.h"
 
 #include <gtest/gtest.h>
@@ -15,12 +15,13 @@ namespace {
 
 constexpr int64_t kDim = 512;
 
-class WalkingStepsTest : public testing::TestWithParam<DType> {
+class PersistentStepsTest : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
     device_ = make_cuda_device({});
-    if (!TokenWalk::serves(current_gpu(), GetParam())) GTEST_SKIP() << "this GPU does not walk";
+    if (!PersistentStep::serves(current_gpu(), GetParam()))
+      GTEST_SKIP() << "this GPU does not step";
     const bool plain = GetParam() == DType::kF16;
     weights_ = device_->allocate(static_cast<size_t>(kDim * row_bytes(GetParam(), kDim)),
                                  MemoryTag::kWeights);
@@ -29,22 +30,23 @@ class WalkingStepsTest : public testing::TestWithParam<DType> {
     for (Buffer& row : rows_) row = device_->allocate(kDim * 2, MemoryTag::kWorkspace);
   }
 
-  // Walks of a step of two layers, one behind the other.
-  uint64_t walks_of(int32_t tokens, uint64_t program, std::optional<DType> layer_type) {
+  // Launches of a step of two layers, one behind the other.
+  uint64_t persistent_launches_of(int32_t tokens, uint64_t program,
+                                  std::optional<DType> layer_type) {
     auto& ops = dynamic_cast<CudaOps&>(device_->ops());
     const std::vector<int32_t> ids(static_cast<size_t>(tokens));
     StepBatch batch;
     batch.ids = batch.positions = ids;
     batch.program = program;
     batch.layer_type = layer_type;
-    const uint64_t before = ops.walks();
+    const uint64_t before = ops.persistent_launches();
     ops.run_step(batch, [&] {
       for (int i = 0; i < 2; ++i) {
         ops.linear(view_, {}, row(i), row(i + 1), LinearMode::kStore);
       }
     });
     device_->synchronize();
-    return ops.walks() - before;
+    return ops.persistent_launches() - before;
   }
   Activations row(int i) {
     return {DType::kF16, 1, kDim, kDim, rows_[static_cast<size_t>(i)].data()};
@@ -56,19 +58,23 @@ class WalkingStepsTest : public testing::TestWithParam<DType> {
   Buffer rows_[3];
 };
 
-TEST_P(WalkingStepsTest, OneTokenOfOneTypeIsOneWalk) { EXPECT_EQ(walks_of(1, 7, GetParam()), 1U); }
-
-// Where something may have to happen between two ops each has a walk of its own.
-TEST_P(WalkingStepsTest, WithoutAProgramEveryOpIs) { EXPECT_EQ(walks_of(1, 0, GetParam()), 2U); }
-
-TEST_P(WalkingStepsTest, OthersDoNotWalk) {
-  EXPECT_EQ(walks_of(1, 7, std::nullopt), 0U);
-  EXPECT_EQ(walks_of(2, 7, GetParam()), 0U);
-  device_->ops().set_deterministic(true);
-  EXPECT_EQ(walks_of(1, 7, GetParam()), 0U);
+TEST_P(PersistentStepsTest, OneTokenOfOneTypeIsOneLaunch) {
+  EXPECT_EQ(persistent_launches_of(1, 7, GetParam()), 1U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, WalkingStepsTest,
+// Where something may have to happen between two ops each has a launch of its own.
+TEST_P(PersistentStepsTest, WithoutAProgramEveryOpIs) {
+  EXPECT_EQ(persistent_launches_of(1, 0, GetParam()), 2U);
+}
+
+TEST_P(PersistentStepsTest, OthersAreLaunchedOpByOp) {
+  EXPECT_EQ(persistent_launches_of(1, 7, std::nullopt), 0U);
+  EXPECT_EQ(persistent_launches_of(2, 7, GetParam()), 0U);
+  device_->ops().set_deterministic(true);
+  EXPECT_EQ(persistent_launches_of(1, 7, GetParam()), 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, PersistentStepsTest,
                          testing::Values(DType::kF16, DType::kQ4_0, DType::kQ4_K),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 

@@ -76,7 +76,7 @@ TEST_F(CudaGenerationTest, ComputesTheLogitsOfTheCpu) {
 }
 
 // Steps of one token in one launch (cuda/persistent/persistent_step.h).
-TEST_F(CudaGenerationTest, WalksOfOneTokenComputeTheLogitsOfTheCpu) {
+TEST_F(CudaGenerationTest, PersistentStepsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
   for (const std::string kind : {"llama-64", "window-64", "opt-64", "llama-128"}) {
     for (const DType type : {DType::kF16, DType::kBF16}) {
@@ -93,24 +93,24 @@ TEST_F(CudaGenerationTest, WalksOfOneTokenComputeTheLogitsOfTheCpu) {
 
 // The same over packed weights; beside the CPU, which rounds activations to 8 bits, and beside the
 // GPU's own kernels op by op, as they are in deterministic mode.
-TEST_F(CudaGenerationTest, WalksOverPackedWeightsComputeTheLogitsOfTheCpu) {
+TEST_F(CudaGenerationTest, PersistentStepsOverPackedWeightsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
   for (const std::string kind : {"llama-64-wide", "opt-64-wide", "llama-128-wide"}) {
     for (const DType type :
          {DType::kQ4_0, DType::kQ4_1, DType::kG4, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
       TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type), by_op = on_gpu(kind, type);
       by_op.device.ops().set_deterministic(true);
-      const Rows walked = all_logits(gpu, ids, 1, KvType::kF16);
-      EXPECT_LE(difference(walked, all_logits(by_op, ids, 1, KvType::kF16)), 1e-5)
+      const Rows persistent = all_logits(gpu, ids, 1, KvType::kF16);
+      EXPECT_LE(difference(persistent, all_logits(by_op, ids, 1, KvType::kF16)), 1e-5)
           << kind << ", " << dtype_name(type);
-      EXPECT_LE(difference(walked, all_logits(cpu, ids, 600, KvType::kF16)), bar_of(type))
+      EXPECT_LE(difference(persistent, all_logits(cpu, ids, 600, KvType::kF16)), bar_of(type))
           << kind << ", " << dtype_name(type);
     }
   }
 }
 
 // More rows than a block's sums have room for.
-TEST_F(CudaGenerationTest, WalksOverManyRowsComputeTheLogitsOfTheCpu) {
+TEST_F(CudaGenerationTest, PersistentStepsOverManyRowsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(24, 6);
   for (const DType type : {DType::kF16, DType::kQ4_0, DType::kQ4_K}) {
     TinyRuntime cpu("llama-many-rows", type), gpu = on_gpu("llama-many-rows", type);

@@ -19,8 +19,8 @@ bool is_16_bit(DType type) { return type == DType::kF16 || type == DType::kBF16;
 DType values_of(DType weights) { return is_16_bit(weights) ? weights : DType::kF16; }
 
 // What is dealt to blocks: pairs of rows, or sets of groups of 16.
-int deals_of(const WalkPhase& phase, DType weights) {
-  const bool gated = phase.kind == WalkKind::kGated;
+int deals_of(const StepPhase& phase, DType weights) {
+  const bool gated = phase.kind == PhaseKind::kGated;
   const int rows = is_16_bit(weights) ? 2 : kGroupRowCount * (gated ? 1 : set_groups(phase.kind));
   if (gated) return is_16_bit(weights) ? phase.n[0] : phase.n[0] / rows;
   int deals = 0;
@@ -28,8 +28,8 @@ int deals_of(const WalkPhase& phase, DType weights) {
   return deals;
 }
 
-// A matrix of a phase. False where it cannot be copied as the walk copies.
-bool set_matrix(WalkPhase& phase, int i, const LinearPart& part) {
+// A matrix of a phase. False where it cannot be copied as the persistent step copies.
+bool set_matrix(StepPhase& phase, int i, const LinearPart& part) {
   const WeightView& w = part.w;
   SPW_ASSERT(w.cols == phase.k && w.rows < (int64_t{1} << 30));
   phase.w[i] = w.data;
@@ -40,21 +40,22 @@ bool set_matrix(WalkPhase& phase, int i, const LinearPart& part) {
          (!packed || w.rows % kGroupRows == 0) && is_aligned16(w.data);
 }
 
-WalkSequence sequence_of(const BatchView& batch, const KvLayerView& kv) {
+PhaseSequence sequence_of(const BatchView& batch, const KvLayerView& kv) {
   return {batch.start, batch.block_table, kv.block_bytes(), kv.head_dim};
 }
 
 }  // namespace
 
-TokenWalk::TokenWalk(const GpuShape& gpu) : gpu_(gpu) {}
+PersistentStep::PersistentStep(const GpuShape& gpu) : gpu_(gpu) {}
 
-bool TokenWalk::serves(const GpuShape& gpu, DType weights) {
-  return has_walk_kernel(weights) && walk_stages(gpu, weights, walk_input_bytes(weights, 0)) > 0;
+bool PersistentStep::serves(const GpuShape& gpu, DType weights) {
+  return has_persistent_kernel(weights) &&
+         persistent_stages(gpu, weights, persistent_input_bytes(weights, 0)) > 0;
 }
 
-size_t TokenWalk::scratch_bytes(const GpuShape& gpu) { return walk_scratch_bytes(gpu); }
+size_t PersistentStep::scratch_bytes(const GpuShape& gpu) { return persistent_scratch_bytes(gpu); }
 
-bool TokenWalk::find_input(const Activations& x, DType type, WalkPhase& phase) const {
+bool PersistentStep::find_input(const Activations& x, DType type, StepPhase& phase) const {
   phase.x = x.data;
   if (deferred_.norm && deferred_.norm->out.data == x.data) {
     const DeferredNorm& norm = *deferred_.norm;
@@ -71,17 +72,17 @@ bool TokenWalk::find_input(const Activations& x, DType type, WalkPhase& phase) c
   return x.dtype == type && is_aligned16(x.data);
 }
 
-bool TokenWalk::must_keep(const std::byte* data) const {
+bool PersistentStep::must_keep(const std::byte* data) const {
   const auto& [copy, norm] = deferred_;
   return (norm && (norm->out.data == data || (norm->x.data == data && !norm_read_))) ||
          (copy && (copy->out.data == data || (copy->x.data == data && !copy_read_)));
 }
 
-void TokenWalk::note_read(const Activations& x) {
+void PersistentStep::note_read(const Activations& x) {
   if (deferred_.norm && deferred_.norm->out.data == x.data) norm_read_ = true;
 }
 
-void TokenWalk::note_written(const std::byte* data) {
+void PersistentStep::note_written(const std::byte* data) {
   std::erase(gone_, data);
   auto& [copy, norm] = deferred_;
   if (norm && norm->x.data == data) {
@@ -94,13 +95,13 @@ void TokenWalk::note_written(const std::byte* data) {
   }
 }
 
-bool TokenWalk::defer_norm(const DeferredNorm& norm) {
+bool PersistentStep::defer_norm(const DeferredNorm& norm) {
   const bool layer = norm.kind == NormKind::kLayer;
   // One at a time: of another whose result nobody is known to want no more, too little is known.
   if (deferred_.norm && (!norm_read_ || deferred_.norm->out.data != norm.out.data)) return false;
   if (deferred_.copy && deferred_.copy->out.data == norm.out.data) return false;
   if (norm.x.rows != 1 || norm.x.dtype != DType::kF32 || !is_16_bit(norm.out.dtype) ||
-      norm.x.cols % 8 != 0 || norm.x.cols > kWalkNormColumns || norm.weight == nullptr ||
+      norm.x.cols % 8 != 0 || norm.x.cols > kStepNormColumns || norm.weight == nullptr ||
       layer != (norm.bias != nullptr) || !is_aligned16(norm.x.data) || !is_aligned16(norm.weight) ||
       !is_aligned16(norm.bias)) {
     return false;
@@ -116,7 +117,7 @@ bool TokenWalk::defer_norm(const DeferredNorm& norm) {
   return true;
 }
 
-bool TokenWalk::defer_copy(const DeferredCopy& copy) {
+bool PersistentStep::defer_copy(const DeferredCopy& copy) {
   if (deferred_.copy || copy.x.rows != 1 || copy.out.rows != 1 || copy.x.dtype != DType::kF32 ||
       copy.out.dtype != DType::kF32 || must_keep(copy.out.data)) {
     return false;
@@ -127,7 +128,7 @@ bool TokenWalk::defer_copy(const DeferredCopy& copy) {
   return true;
 }
 
-TokenWalk::Deferred TokenWalk::take_deferred(bool step_ends) {
+PersistentStep::Deferred PersistentStep::take_deferred(bool step_ends) {
   Deferred deferred = std::exchange(deferred_, {});
   if (step_ends && copy_read_) deferred.copy.reset();
   if (step_ends && norm_read_) deferred.norm.reset();
@@ -135,17 +136,17 @@ TokenWalk::Deferred TokenWalk::take_deferred(bool step_ends) {
   return deferred;
 }
 
-bool TokenWalk::add(WalkPhase& phase, DType values, std::optional<DType> weights,
-                    const Shared& shared) {
+bool PersistentStep::add(StepPhase& phase, DType values, std::optional<DType> weights,
+                         const Shared& shared) {
   // Attention goes with any weights that have its type of values.
-  const bool first = walk_.count == 0;
-  if (walk_.count == kWalkPhases || (!first && values != values_)) return false;
+  const bool first = phases_.count == 0;
+  if (phases_.count == kStepPhases || (!first && values != values_)) return false;
   if (!first && weights && weights_ && *weights != *weights_) return false;
   const std::optional<DType> both = first || !weights_ ? weights : weights_;
   const DType kind = both.value_or(values);
   // Phases before knew of no weights: their input is attention's.
-  const int x_bytes = std::max(walk_input_bytes(kind, phase.k), first ? 0 : walk_.x_bytes);
-  if (walk_stages(gpu_, kind, x_bytes) == 0) return false;
+  const int x_bytes = std::max(persistent_input_bytes(kind, phase.k), first ? 0 : phases_.x_bytes);
+  if (persistent_stages(gpu_, kind, x_bytes) == 0) return false;
   const auto agree = [](const auto& known, const auto& wanted) {
     return !known || !wanted || *known == *wanted;
   };
@@ -159,22 +160,22 @@ bool TokenWalk::add(WalkPhase& phase, DType values, std::optional<DType> weights
   phase.pairs = weights ? deals_of(phase, *weights) : 0;
   values_ = values;
   weights_ = both;
-  walk_.x_bytes = x_bytes;
-  walk_.phases[walk_.count++] = phase;
+  phases_.x_bytes = x_bytes;
+  phases_.phases[phases_.count++] = phase;
   return true;
 }
 
-bool TokenWalk::add_linear(const LinearCall& call) {
+bool PersistentStep::add_linear(const LinearCall& call) {
   const WeightView& w = call.parts[0].w;
-  if (call.x.rows != 1 || !has_walk_kernel(w.dtype) || w.cols % 8 != 0) return false;
-  WalkPhase phase = {};
-  phase.kind = call.epilogue == Epilogue::kGated ? WalkKind::kGated : WalkKind::kLinear;
+  if (call.x.rows != 1 || !has_persistent_kernel(w.dtype) || w.cols % 8 != 0) return false;
+  StepPhase phase = {};
+  phase.kind = call.epilogue == Epilogue::kGated ? PhaseKind::kGated : PhaseKind::kLinear;
   phase.epilogue = call.epilogue;
   phase.activation = call.activation;
   phase.out_type = call.parts[0].out.dtype;
   phase.k = static_cast<int32_t>(w.cols);
   if (!find_input(call.x, values_of(w.dtype), phase)) return false;
-  const bool gated = phase.kind == WalkKind::kGated;
+  const bool gated = phase.kind == PhaseKind::kGated;
   for (int i = 0; i < call.count; ++i) {
     const LinearPart& part = call.parts[i];
     SPW_ASSERT(gated && i == 1 ? part.w.rows == w.rows
@@ -190,20 +191,20 @@ bool TokenWalk::add_linear(const LinearCall& call) {
   return true;
 }
 
-bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
+bool PersistentStep::add_append(const LinearCall& call, const AppendCall& append) {
   const KvLayerView& kv = append.kv;
   const WeightView& w = call.parts[0].w;
   const int64_t kv_rows = int64_t{kv.kv_heads} * kv.head_dim;
   const bool rotates = append.angles != nullptr;
-  if (call.count != 3 || call.x.rows != 1 || !has_walk_kernel(w.dtype) || w.cols % 8 != 0 ||
+  if (call.count != 3 || call.x.rows != 1 || !has_persistent_kernel(w.dtype) || w.cols % 8 != 0 ||
       kv.type != KvType::kF16 || (kv.head_dim != 64 && kv.head_dim != 128) ||
       (rotates && append.rope_dims != kv.head_dim) || append.batch.sequences != 1 ||
       w.rows % kv.head_dim != 0 || call.parts[1].w.rows != kv_rows ||
       call.parts[2].w.rows != kv_rows) {
     return false;
   }
-  WalkPhase phase = {};
-  phase.kind = WalkKind::kAppend;
+  StepPhase phase = {};
+  phase.kind = PhaseKind::kAppend;
   phase.epilogue = Epilogue::kStore;
   phase.out_type = call.parts[0].out.dtype;
   phase.k = static_cast<int32_t>(w.cols);
@@ -227,7 +228,7 @@ bool TokenWalk::add_append(const LinearCall& call, const AppendCall& append) {
   return true;
 }
 
-bool TokenWalk::add_attention(const AttentionCall& call) {
+bool PersistentStep::add_attention(const AttentionCall& call) {
   const KvLayerView& kv = call.kv;
   const DType type = call.q.dtype;
   const int64_t chunks = int64_t{kv.kv_heads} * ((call.params.heads / kv.kv_heads + 3) / 4);
@@ -237,8 +238,8 @@ bool TokenWalk::add_attention(const AttentionCall& call) {
       chunks > static_cast<int64_t>(kScratchCounterBytes / 4) - kMergesAt) {
     return false;
   }
-  WalkPhase phase = {};
-  phase.kind = WalkKind::kAttention;
+  StepPhase phase = {};
+  phase.kind = PhaseKind::kAttention;
   if (!find_input(call.q, type, phase) || phase.norm_weight != nullptr || must_keep(call.out.data))
     return false;
   phase.out[0] = call.out.data;
@@ -252,18 +253,18 @@ bool TokenWalk::add_attention(const AttentionCall& call) {
   return true;
 }
 
-void TokenWalk::launch(std::byte* scratch, cudaStream_t stream) {
-  if (walk_.count == 0) return;
-  walk_.sequence = shared_.sequence.value_or(WalkSequence());
-  walk_.appends = shared_.appends.value_or(WalkAppends());
-  walk_.attends = shared_.attends.value_or(WalkAttends());
-  walk_.scratch = scratch;
+void PersistentStep::launch(std::byte* scratch, cudaStream_t stream) {
+  if (phases_.count == 0) return;
+  phases_.sequence = shared_.sequence.value_or(PhaseSequence());
+  phases_.appends = shared_.appends.value_or(PhaseAppends());
+  phases_.attends = shared_.attends.value_or(PhaseAttends());
+  phases_.scratch = scratch;
   const DType weights = weights_.value_or(values_);
-  walk_.stages = walk_stages(gpu_, weights, walk_.x_bytes);
-  const Walk walk = std::exchange(walk_, {});
+  phases_.stages = persistent_stages(gpu_, weights, phases_.x_bytes);
+  const StepPhases step = std::exchange(phases_, {});
   shared_ = {};
   weights_ = {};
-  launch_walk(walk, weights, gpu_, stream);
+  launch_persistent(step, weights, gpu_, stream);
 }
 
 }  // namespace spillway::cuda

@@ -5,14 +5,14 @@
 // With a launch per op the memory idles at every boundary: blocks end at different times, the next
 // kernel's begin, fetch the token's vector, and only then ask for weights (H200, Llama-2-7B: 76% of
 // the bandwidth, launches overlapping). Here blocks stay. The ops of the step are phases; between
-// two of them all blocks meet at a barrier in memory. Which weights a warp multiplies with is known
+// two of them is a grid barrier in memory. Which weights a warp multiplies with is known
 // from the beginning, and they do not depend on the token: they are copied into the warp's own ring
 // in shared memory as far ahead as that reaches, across the ends of phases, so that copies are on
-// their way while the blocks meet. So are the full pages of K and V, which the step does not
-// change. Weights are F16, BF16 or packed (token_walk_kernel.h), of one type a walk.
+// their way while the blocks wait there. So are the full pages of K and V, which the step does not
+// change. Weights are F16, BF16 or packed (token_persistent_kernel.h), of one type a launch.
 //
 // A row's sum is made in one order, whatever phases surround it: an op gives the same
-// bits in a walk of its own and in one with all others.
+// bits in a launch of its own and in one with all others.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -43,10 +43,10 @@ struct DeferredCopy {
 };
 
 // Collects ops. An add_ or defer_ function that returns false has changed nothing: the op is not
-// for the walk, and the caller launches what was collected and then the op.
-class TokenWalk {
+// for the persistent step, and the caller launches what was collected and then the op.
+class PersistentStep {
  public:
-  explicit TokenWalk(const GpuShape& gpu);
+  explicit PersistentStep(const GpuShape& gpu);
 
   // Whether a GPU can do this at all, with weights of this type.
   static bool serves(const GpuShape& gpu, DType weights);
@@ -59,7 +59,7 @@ class TokenWalk {
   bool defer_norm(const DeferredNorm& norm);
   bool defer_copy(const DeferredCopy& copy);  // one row
 
-  bool empty() const { return walk_.count == 0; }
+  bool empty() const { return phases_.count == 0; }
   void launch(std::byte* scratch, cudaStream_t stream);
 
   // What is deferred and not known to be needless, in this order, to be computed behind launch();
@@ -72,21 +72,21 @@ class TokenWalk {
 
  private:
   struct Shared {
-    std::optional<WalkSequence> sequence;
-    std::optional<WalkAppends> appends;
-    std::optional<WalkAttends> attends;
+    std::optional<PhaseSequence> sequence;
+    std::optional<PhaseAppends> appends;
+    std::optional<PhaseAttends> attends;
   };
   // `weights`: none of attention.
-  bool add(WalkPhase& phase, DType values, std::optional<DType> weights, const Shared& shared);
+  bool add(StepPhase& phase, DType values, std::optional<DType> weights, const Shared& shared);
   // Where phase.x is read, and how: false where it cannot be.
-  bool find_input(const Activations& x, DType type, WalkPhase& phase) const;
+  bool find_input(const Activations& x, DType type, StepPhase& phase) const;
   // Whether something deferred would be lost or changed if `data` were written now.
   bool must_keep(const std::byte* data) const;
   void note_read(const Activations& x);
   void note_written(const std::byte* data);
 
   GpuShape gpu_;
-  Walk walk_ = {};
+  StepPhases phases_ = {};
   DType values_ = DType::kF16;    // type of activations
   std::optional<DType> weights_;  // none: only attention so far
   Shared shared_;

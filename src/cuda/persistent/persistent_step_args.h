@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel that walks through a step of one token is given (token_walk.h).
+// What the kernel that goes through a step of one token is given (persistent_step.h).
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,20 @@ namespace spillway::cuda {
 
 // About as many as fit the 32,764 bytes of a kernel's arguments, which need no memory of their own
 // and are recorded with the launch.
-inline constexpr int kWalkPhases = 220;
+inline constexpr int kStepPhases = 220;
 
-// A row that is normed is held in registers; longer ones are not for the walk.
-inline constexpr int kWalkNormColumns = 8192;
+// A row that is normed is held in registers; longer ones are not for the persistent step.
+inline constexpr int kStepNormColumns = 8192;
 
-enum class WalkKind : uint8_t {
-  kLinear,  // up to three matrices; WalkPhase::epilogue
+enum class PhaseKind : uint8_t {
+  kLinear,  // up to three matrices; StepPhase::epilogue
   kGated,   // gate and up
   kAppend,  // q, k and v, rotated; k and v go to their pages
   kAttention,
 };
 
 // What all multiprocessors do before they wait for each other.
-struct WalkPhase {
+struct StepPhase {
   const std::byte* w[3];  // [n, k]
   const float* bias[3];   // [n] or null
   // Of the matrices; kAppend: q, the planes of K and V; kAttention: the result and the two planes.
@@ -38,7 +38,7 @@ struct WalkPhase {
   int32_t n[3];
   int32_t k;
   int32_t pairs;  // of rows, or sets of groups, of all matrices
-  WalkKind kind;
+  PhaseKind kind;
   Epilogue epilogue;
   NormKind norm;
   ActivationKind activation;
@@ -47,36 +47,36 @@ struct WalkPhase {
 };
 
 // The one sequence of the step; and how all phases append to it and attend.
-struct WalkSequence {
+struct PhaseSequence {
   const int32_t* position = nullptr;
   const int32_t* block_table = nullptr;
   int64_t block_bytes = 0;
   int head_dim = 0;
-  bool operator==(const WalkSequence&) const = default;
+  bool operator==(const PhaseSequence&) const = default;
 };
-struct WalkAppends {
+struct PhaseAppends {
   const float* angles = nullptr;  // [head_dim] (cos, sin) pairs; null: positions do not rotate
   bool interleaved = false;
   uint32_t* faults = nullptr;  // KvFaults::word
-  bool operator==(const WalkAppends&) const = default;
+  bool operator==(const PhaseAppends&) const = default;
 };
-struct WalkAttends {
+struct PhaseAttends {
   int heads = 0;
   int kv_heads = 0;
   int window = 0;
   float scale = 0;
-  bool operator==(const WalkAttends&) const = default;
+  bool operator==(const PhaseAttends&) const = default;
 };
 
-// Words at the beginning of the scratch memory: the meeting's two, then who has come, by kv head
-// and chunk of its queries.
+// Words at the beginning of the scratch memory: the grid barrier's two, then who has come, by kv
+// head and chunk of its queries.
 inline constexpr int kMergesAt = 32;
 
-struct Walk {
-  WalkPhase phases[kWalkPhases];
-  WalkSequence sequence;
-  WalkAppends appends;
-  WalkAttends attends;
+struct StepPhases {
+  StepPhase phases[kStepPhases];
+  PhaseSequence sequence;
+  PhaseAppends appends;
+  PhaseAttends attends;
   std::byte* scratch;
   int count;
   int x_bytes;  // of shared memory, for a phase's input

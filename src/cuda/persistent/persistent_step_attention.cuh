@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of the walk's token (token_walk.h): each warp takes whole pages with a maximum of its
-// own; the warps of a block meet in shared memory, the blocks of a kv head in device memory, where
-// the last to come adds up.
+// Attention of the persistent step's token (persistent_step.h): each warp takes whole pages with a
+// maximum of its own; the warps of a block meet in shared memory, the blocks of a kv head in device
+// memory, where the last to come adds up.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -16,8 +16,8 @@ template <int D, int G>
 struct AttentionShared {
   alignas(16) uint16_t q[G * D];
   alignas(16) uint8_t last_page[2][kKvBlockTokens * D * 2];
-  float out[kWalkWarps][G][D];
-  float max[kWalkWarps][G], sum[kWalkWarps][G];
+  float out[kStepWarps][G][D];
+  float max[kStepWarps][G], sum[kStepWarps][G];
   bool is_last;
 };
 
@@ -135,10 +135,10 @@ class FirstLoads {
     const uint4* const q = reinterpret_cast<const uint4*>(x) + first_query * (D / 8) + threadIdx.x;
     query_ = static_cast<int>(threadIdx.x) < queries * (D / 8) ? __ldcg(q) : uint4{0, 0, 0, 0};
   }
-  __device__ __forceinline__ void load_page(const WalkPhase& phase, int64_t at, int tokens) {
+  __device__ __forceinline__ void load_page(const StepPhase& phase, int64_t at, int tokens) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const int piece = i * kWalkThreads + threadIdx.x;
+      const int piece = i * kStepThreads + threadIdx.x;
       const auto* const from =
           reinterpret_cast<const uint4*>((piece < kPage ? phase.out[1] : phase.out[2]) + at);
       page_[i] = piece % kPage / kRow < tokens ? __ldcg(from + piece % kPage) : uint4{0, 0, 0, 0};
@@ -149,7 +149,7 @@ class FirstLoads {
     if (!with_page) return;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      reinterpret_cast<uint4*>(mem.last_page)[i * kWalkThreads + threadIdx.x] = page_[i];
+      reinterpret_cast<uint4*>(mem.last_page)[i * kStepThreads + threadIdx.x] = page_[i];
     }
   }
 
@@ -157,8 +157,8 @@ class FirstLoads {
   // In pieces of 16 bytes: all queries, a row, a page of K or V, and a thread's share of both.
   static constexpr int kQueries = G * D / 8;
   static constexpr int kRow = 2 * D / 16, kPage = kKvBlockTokens * kRow;
-  static constexpr int kPieces = 2 * kPage / kWalkThreads;
-  static_assert(kQueries <= kWalkThreads && 2 * kPage % kWalkThreads == 0);
+  static constexpr int kPieces = 2 * kPage / kStepThreads;
+  static_assert(kQueries <= kStepThreads && 2 * kPage % kStepThreads == 0);
   uint4 query_;
   uint4 page_[kPieces];
 };
@@ -169,17 +169,17 @@ __device__ __forceinline__ float part_weight(float own, float base) {
 }
 
 template <class T, int D, int G, class Ring>
-__device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const WalkToken& token,
-                                Ring& ring, uint8_t* shared) {
+__device__ void attention_phase(const StepPhases& step, const StepPhase& phase,
+                                const StepToken& token, Ring& ring, uint8_t* shared) {
   static_assert(D == 64 || D == 128);
   auto& mem = *reinterpret_cast<AttentionShared<D, G>*>(shared);
-  const WalkSequence& s = walk.sequence;
+  const PhaseSequence& s = step.sequence;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int group = walk.attends.heads / walk.attends.kv_heads;
-  const float scale = walk.attends.scale * 1.4426950408889634F;
+  const int group = step.attends.heads / step.attends.kv_heads;
+  const float scale = step.attends.scale * 1.4426950408889634F;
   T* const result = reinterpret_cast<T*>(phase.out[0]);
-  auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch) + kMergesAt;
-  auto* const handed = reinterpret_cast<AttentionPart<D, G>*>(walk.scratch + kScratchCounterBytes);
+  auto* const counters = reinterpret_cast<uint32_t*>(step.scratch) + kMergesAt;
+  auto* const handed = reinterpret_cast<AttentionPart<D, G>*>(step.scratch + kScratchCounterBytes);
   for (int item = blockIdx.x; item < token.items; item += gridDim.x) {
     const int part = item % token.parts, row = item / token.parts;
     const int head = row / token.query_chunks;
@@ -195,12 +195,12 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const 
           token.block * s.block_bytes + static_cast<int64_t>(head) * (kKvBlockTokens * D * 2);
       loads.load_page(phase, at, last_tokens);
     }
-    if (item != static_cast<int>(blockIdx.x)) sync_walkers();  // mem was read
+    if (item != static_cast<int>(blockIdx.x)) sync_compute_warps();  // mem was read
     loads.store(mem, full < pages);
-    sync_walkers();
+    sync_compute_warps();
     WarpQueries<T, D, G> mine;
     mine.clear();
-    for (int page = warp; page < pages; page += kWalkWarps) {
+    for (int page = warp; page < pages; page += kStepWarps) {
       const int first = token.first_token - (begin + page) * kKvBlockTokens;
       if (page < full) {
         mine.take_keys(ring.wait(), mem.q, scale, first, kKvBlockTokens);
@@ -218,14 +218,14 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const 
       for (int d = 0; d < D / 32; ++d) mem.out[warp][g][lane * (D / 32) + d] = mine.out[g][d];
       if (lane == 0) mem.max[warp][g] = mine.max[g], mem.sum[warp][g] = mine.sum[g];
     }
-    sync_walkers();
-    for (int i = threadIdx.x; i < G * D; i += kWalkThreads) {
+    sync_compute_warps();
+    for (int i = threadIdx.x; i < G * D; i += kStepThreads) {
       const int g = i / D, d = i % D;
       float top = -INFINITY, sum = 0, out = 0;
 #pragma unroll
-      for (int w = 0; w < kWalkWarps; ++w) top = fmaxf(top, mem.max[w][g]);
+      for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, mem.max[w][g]);
 #pragma unroll
-      for (int w = 0; w < kWalkWarps; ++w) {
+      for (int w = 0; w < kStepWarps; ++w) {
         const float weight = part_weight(mem.max[w][g], top);
         sum = fmaf(weight, mem.sum[w][g], sum);
         out = fmaf(weight, mem.out[w][g][d], out);
@@ -239,16 +239,16 @@ __device__ void attention_phase(const Walk& walk, const WalkPhase& phase, const 
     }
     if (token.parts == 1) continue;
     __threadfence();
-    sync_walkers();
+    sync_compute_warps();
     if (threadIdx.x == 0) {
       mem.is_last = atomicAdd(counters + row, 1) == static_cast<uint32_t>(token.parts - 1);
       if (mem.is_last) counters[row] = 0;
       __threadfence();
     }
-    sync_walkers();
+    sync_compute_warps();
     if (!mem.is_last) continue;
     const AttentionPart<D, G>* const all = handed + row * token.parts;
-    for (int i = threadIdx.x; i < queries * D; i += kWalkThreads) {
+    for (int i = threadIdx.x; i < queries * D; i += kStepThreads) {
       const int g = i / D, d = i % D;
       float top = -INFINITY, sum = 0, out = 0;
       for (int p = 0; p < token.parts; ++p) top = fmaxf(top, __ldcg(&all[p].max[g]));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers over packed quantized rows of the walk's token (token_walk.h), with the products of
-// linear_quant_few.cuh: all warps share a group of 16 rows, each an eighth of its blocks, and their
-// sums meet in shared memory.
+// Linear layers over packed quantized rows of the persistent step's token (persistent_step.h), with
+// the products of linear_quant_few.cuh: all warps share a group of 16 rows, each an eighth of its
+// blocks, and their sums meet in shared memory.
 #pragma once
 
 #include "cuda/linear/linear_quant_few.cuh"
@@ -13,7 +13,7 @@ namespace spillway::cuda {
 // Sums of a round's sets, of two rounds in turn: one is read while the next is written.
 inline constexpr int kRoundSets = 4;
 struct GroupSums {
-  float of[2][kRoundSets][2][kWalkWarps][kGroupRowCount];
+  float of[2][kRoundSets][2][kStepWarps][kGroupRowCount];
 };
 
 // Where a phase's input lies in shared memory: as products want it, each warp's blocks on their
@@ -26,12 +26,12 @@ struct GroupInput {
 
   __host__ __device__ explicit GroupInput(int k) {
     const int blocks = k / Block::kElements;
-    warp_tiles = (blocks + kWalkWarps - 1) / kWalkWarps * TileFormat<Block>::kTiles;
-    const int tiles = kWalkWarps * warp_tiles + kPairTiles;
+    warp_tiles = (blocks + kStepWarps - 1) / kStepWarps * TileFormat<Block>::kTiles;
+    const int tiles = kStepWarps * warp_tiles + kPairTiles;
     sums_at = tiles * 64;
     normed_at = sums_at + tiles * 2 * kXSums * 4;
-    // Longer rows are not normed (kWalkNormColumns).
-    bytes = (normed_at + (k <= kWalkNormColumns ? 2 * k : 0) + 127) / 128 * 128;
+    // Longer rows are not normed (kStepNormColumns).
+    bytes = (normed_at + (k <= kStepNormColumns ? 2 * k : 0) + 127) / 128 * 128;
   }
   __device__ __forceinline__ uint4* x(uint8_t* input, int warp) const {
     return reinterpret_cast<uint4*>(input) + warp * warp_tiles * 4;
@@ -43,7 +43,7 @@ struct GroupInput {
 
 #if __CUDA_ARCH__ >= 900
 
-// A walk over such weights.
+// A persistent step over such weights.
 template <class Block>
 struct PackedWeights {
   using Value = __half;
@@ -52,7 +52,7 @@ struct PackedWeights {
   using Pieces = GroupPieces<Block, D>;
   using Format = TileFormat<Block>;
 
-  __device__ __forceinline__ static void take_input(const WalkPhase& phase, const WalkSeat& seat,
+  __device__ __forceinline__ static void take_input(const StepPhase& phase, const GridSeat& seat,
                                                     uint8_t* input, float* partial) {
     const GroupInput<Block> at(phase.k);
     const WarpBlocks<Block> blocks(phase.k, seat.warp);
@@ -66,16 +66,16 @@ struct PackedWeights {
     } else {
       __half* const normed = reinterpret_cast<__half*>(input + at.normed_at);
       take_normed(phase, normed, partial);
-      sync_walkers();
+      sync_compute_warps();
       stage_few_x<Block, 1, true>({normed, 0, 1}, first, tiles, x, sums, lane);
     }
     __syncwarp();
   }
 
   template <int D>
-  __device__ __forceinline__ static void multiply(const Walk& walk, const WalkPhase& phase,
-                                                  const WalkToken& token, const WalkSeat& seat,
-                                                  WalkRing<Pieces<D>>& ring, uint8_t* input,
+  __device__ __forceinline__ static void multiply(const StepPhases& step, const StepPhase& phase,
+                                                  const StepToken& token, const GridSeat& seat,
+                                                  StepRing<Pieces<D>>& ring, uint8_t* input,
                                                   Sums& sums) {
     const int thread = threadIdx.x, lane = thread % 32;
     const BlockPairs sets(phase, seat);
@@ -83,10 +83,10 @@ struct PackedWeights {
     const int blocks = WarpBlocks<Block>(phase.k, seat.warp).count;
     const GroupInput<Block> at(phase.k);
     FewSums<Block, 1> few(at.x(input, seat.warp), at.sums(input, seat.warp), lane);
-    const bool interleaved = walk.appends.interleaved;
+    const bool interleaved = step.appends.interleaved;
     // Of a set, threads 0 to 15 have the rows of its first group, 16 to 31 those of its second.
     const int item = lane / kGroupRowCount, row = lane % kGroupRowCount;
-    const bool neighbours = phase.kind == WalkKind::kAppend && interleaved;
+    const bool neighbours = phase.kind == PhaseKind::kAppend && interleaved;
     for (int round = 0; round * kRoundSets < sets.count; ++round) {
       const int first = round * kRoundSets, last = min(sets.count, first + kRoundSets);
       auto& of = sums.of[round % 2];
@@ -94,7 +94,7 @@ struct PackedWeights {
       if (seat.warp < kRoundSets) {
         const int mine = first + seat.warp;
         const RowGroup group = group_of<D>(phase, interleaved, sets[mine], item);
-        end.begin(phase, phase.kind == WalkKind::kGated ? 0 : group.part, group.row + row,
+        end.begin(phase, phase.kind == PhaseKind::kGated ? 0 : group.part, group.row + row,
                   neighbours ? row % 2 : item, mine < last && item < items);
       }
       for (int i = first; i < last; ++i) {
@@ -107,12 +107,12 @@ struct PackedWeights {
           few.store(of[i - first][j][seat.warp]);
         }
       }
-      sync_walkers();
+      sync_compute_warps();
       if (seat.warp < kRoundSets) {
         float sum = 0;
 #pragma unroll
-        for (int w = 0; w < kWalkWarps; ++w) sum += of[seat.warp][item][w][row];
-        end.finish<D>(walk, phase, token, sum, neighbours ? 1 : kGroupRowCount);
+        for (int w = 0; w < kStepWarps; ++w) sum += of[seat.warp][item][w][row];
+        end.finish<D>(step, phase, token, sum, neighbours ? 1 : kGroupRowCount);
       }
     }
   }

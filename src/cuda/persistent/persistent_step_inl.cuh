@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel that walks (token_walk.h), for one kind of weights: PlainWeights of
-// token_walk_linear.cuh or PackedWeights of token_walk_groups.cuh.
+// The persistent kernel (persistent_step.h), for one kind of weights: PlainWeights of
+// persistent_step_linear.cuh or PackedWeights of persistent_step_groups.cuh.
 #pragma once
 
 #include "cuda/cuda_error.h"
@@ -14,15 +14,15 @@ namespace spillway::cuda {
 
 // Beside the warps that compute, four of which one asks for copies: registers are handed over among
 // fours. All have 168 to begin with.
-inline constexpr int kWalkBlockThreads = kWalkThreads + 128;
-inline constexpr int kFeederRegisters = 56, kWalkerRegisters = 224;
-static_assert(kFeederRegisters + 2 * kWalkerRegisters == 3 * 168);
+inline constexpr int kStepBlockThreads = kStepThreads + 128;
+inline constexpr int kFeederRegisters = 56, kComputeRegisters = 224;
+static_assert(kFeederRegisters + 2 * kComputeRegisters == 3 * 168);
 
 #if __CUDA_ARCH__ >= 900
 
 // All blocks have done `arrivals` / gridDim.x phases, and see what the others have written.
-__device__ __forceinline__ void meet(uint32_t* counter, uint32_t arrivals) {
-  sync_walkers();
+__device__ __forceinline__ void grid_barrier(uint32_t* counter, uint32_t arrivals) {
+  sync_compute_warps();
   if (threadIdx.x == 0) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
     uint32_t now = 0;
@@ -30,39 +30,39 @@ __device__ __forceinline__ void meet(uint32_t* counter, uint32_t arrivals) {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
     } while (now < arrivals);
   }
-  sync_walkers();
+  sync_compute_warps();
 }
 
 template <class Weights, int D, int G>
-__device__ __forceinline__ void walk_through(const Walk& walk) {
+__device__ __forceinline__ void run_phases(const StepPhases& step) {
   using Pieces = typename Weights::template Pieces<D>;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ float partial[kNormWarps];
   __shared__ typename Weights::Sums sums;
-  const WalkSeat seat{static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
+  const GridSeat seat{static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
                       static_cast<int>(threadIdx.x) / 32};
-  uint8_t* const input = shared + kWalkWarps * walk.stages * Pieces::kStageBytes;
-  const WalkRings<Pieces> rings{shared, shared_address(input + walk.x_bytes), walk.stages};
+  uint8_t* const input = shared + kStepWarps * step.stages * Pieces::kStageBytes;
+  const StepRings<Pieces> rings{shared, shared_address(input + step.x_bytes), step.stages};
   if (threadIdx.x == 0) rings.init();
   __syncthreads();
-  const WalkToken token = WalkToken::of(walk, G, seat.blocks);
-  if (seat.warp >= kWalkWarps) {
+  const StepToken token = StepToken::of(step, G, seat.blocks);
+  if (seat.warp >= kStepWarps) {
     give_registers<kFeederRegisters>();
-    if (seat.warp == kWalkWarps) feed_rings<Pieces, D>(walk, token, seat, rings);
+    if (seat.warp == kStepWarps) feed_rings<Pieces, D>(step, token, seat, rings);
     return;
   }
-  take_registers<kWalkerRegisters>();
-  WalkRing<Pieces> ring(rings, seat.warp);
-  auto* const counters = reinterpret_cast<uint32_t*>(walk.scratch);
-  for (int i = 0; i < walk.count; ++i) {
-    if (i > 0) meet(counters, i * gridDim.x);
-    const WalkPhase& phase = walk.phases[i];
-    if (phase.kind == WalkKind::kAttention) {
-      attention_phase<typename Weights::Value, D, G>(walk, phase, token, ring, input);
+  take_registers<kComputeRegisters>();
+  StepRing<Pieces> ring(rings, seat.warp);
+  auto* const counters = reinterpret_cast<uint32_t*>(step.scratch);
+  for (int i = 0; i < step.count; ++i) {
+    if (i > 0) grid_barrier(counters, i * gridDim.x);
+    const StepPhase& phase = step.phases[i];
+    if (phase.kind == PhaseKind::kAttention) {
+      attention_phase<typename Weights::Value, D, G>(step, phase, token, ring, input);
     } else {
       Weights::take_input(phase, seat, input, partial);
-      if (i + 1 < walk.count) expect_norm(walk.phases[i + 1]);
-      Weights::template multiply<D>(walk, phase, token, seat, ring, input, sums);
+      if (i + 1 < step.count) expect_norm(step.phases[i + 1]);
+      Weights::template multiply<D>(step, phase, token, seat, ring, input, sums);
     }
   }
   // Nobody looks at the first counter after having counted here.
@@ -81,29 +81,29 @@ template <class Block>
 struct PackedWeights;
 
 template <class Weights, int D, int G>
-__global__ void __launch_bounds__(kWalkBlockThreads, 1)
-    walk_kernel(const __grid_constant__ Walk walk) {
+__global__ void __launch_bounds__(kStepBlockThreads, 1)
+    persistent_kernel(const __grid_constant__ StepPhases step) {
 #if __CUDA_ARCH__ >= 900
-  walk_through<Weights, D, G>(walk);
+  run_phases<Weights, D, G>(step);
 #endif
 }
 
-inline constexpr int kWalkBarrierBytes = 1024;  // of all rings
+inline constexpr int kStepBarrierBytes = 1024;  // of all rings
 
 // `Pieces`: of heads of any size, which does not change their bytes.
 template <class Weights, class Pieces>
-void launch_walk_of(const Walk& walk, const GpuShape& gpu, cudaStream_t stream) {
-  const bool one_query = walk.attends.heads == walk.attends.kv_heads;
+void launch_persistent_of(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream) {
+  const bool one_query = step.attends.heads == step.attends.kv_heads;
   const auto kernel =
-      walk.sequence.head_dim == 64
-          ? (one_query ? walk_kernel<Weights, 64, 1> : walk_kernel<Weights, 64, 4>)
-          : (one_query ? walk_kernel<Weights, 128, 1> : walk_kernel<Weights, 128, 4>);
+      step.sequence.head_dim == 64
+          ? (one_query ? persistent_kernel<Weights, 64, 1> : persistent_kernel<Weights, 64, 4>)
+          : (one_query ? persistent_kernel<Weights, 128, 1> : persistent_kernel<Weights, 128, 4>);
   const int bytes =
-      walk.stages * kWalkWarps * Pieces::kStageBytes + walk.x_bytes + kWalkBarrierBytes;
+      step.stages * kStepWarps * Pieces::kStageBytes + step.x_bytes + kStepBarrierBytes;
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(gpu.sms));
-  config.blockDim = dim3(kWalkBlockThreads);
+  config.blockDim = dim3(kStepBlockThreads);
   config.dynamicSmemBytes = static_cast<size_t>(bytes);
   config.stream = stream;
   // Blocks wait for each other: all of them run, or none.
@@ -112,7 +112,7 @@ void launch_walk_of(const Walk& walk, const GpuShape& gpu, cudaStream_t stream) 
   together.val.cooperative = 1;
   config.attrs = &together;
   config.numAttrs = 1;
-  SPW_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, walk));
+  SPW_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, step));
 }
 
 }  // namespace spillway::cuda

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input of one of the walk's linear layers, in every block's shared memory (token_walk.h).
+// The input of one of the persistent step's linear layers, in every block's shared memory
+// (persistent_step.h).
 #pragma once
 
 #include "cuda/persistent/persistent_step_ring.cuh"
@@ -7,21 +8,21 @@
 
 namespace spillway::cuda {
 
-inline constexpr int kWalkNormRounds = kWalkNormColumns / (4 * kNormThreads);
+inline constexpr int kStepNormRounds = kStepNormColumns / (4 * kNormThreads);
 
 #if __CUDA_ARCH__ >= 900
 
 template <NormKind kKind, class T>
-__device__ __forceinline__ void norm_input(const WalkPhase& phase, T* to, float* partial) {
-  constexpr int kSlots = kNormThreads / kWalkThreads;
+__device__ __forceinline__ void norm_input(const StepPhase& phase, T* to, float* partial) {
+  constexpr int kSlots = kNormThreads / kStepThreads;
   const int fours = phase.k / 4;
   const auto* const row = reinterpret_cast<const float4*>(phase.x);
-  NormFours<kWalkThreads, kWalkNormRounds> v, w, b;
+  NormFours<kStepThreads, kStepNormRounds> v, w, b;
 #pragma unroll
   for (int s = 0; s < kSlots; ++s) {
 #pragma unroll
-    for (int j = 0; j < kWalkNormRounds; ++j) {
-      const int i = norm_four<kWalkThreads>(s, j);
+    for (int j = 0; j < kStepNormRounds; ++j) {
+      const int i = norm_four<kStepThreads>(s, j);
       v[s][j] = i < fours ? __ldcg(row + i) : float4{0, 0, 0, 0};
       if (i >= fours) continue;
       w[s][j] = __ldg(reinterpret_cast<const float4*>(phase.norm_weight) + i);
@@ -31,12 +32,12 @@ __device__ __forceinline__ void norm_input(const WalkPhase& phase, T* to, float*
     }
   }
   const float scale =
-      norm_scale<kKind, kWalkThreads, kWalkNormRounds>(v, phase.k, phase.norm_eps, partial);
+      norm_scale<kKind, kStepThreads, kStepNormRounds>(v, phase.k, phase.norm_eps, partial);
 #pragma unroll
   for (int s = 0; s < kSlots; ++s) {
 #pragma unroll
-    for (int j = 0; j < kWalkNormRounds; ++j) {
-      const int i = norm_four<kWalkThreads>(s, j);
+    for (int j = 0; j < kStepNormRounds; ++j) {
+      const int i = norm_four<kStepThreads>(s, j);
       if (i < fours) store_normed<kKind>(to + 4 * i, v[s][j], scale, w[s][j], b[s][j]);
     }
   }
@@ -44,7 +45,7 @@ __device__ __forceinline__ void norm_input(const WalkPhase& phase, T* to, float*
 
 // The norm of phase.x.
 template <class T>
-__device__ __forceinline__ void take_normed(const WalkPhase& phase, T* to, float* partial) {
+__device__ __forceinline__ void take_normed(const StepPhase& phase, T* to, float* partial) {
   if (phase.norm == NormKind::kRms) {
     norm_input<NormKind::kRms>(phase, to, partial);
   } else {
@@ -53,7 +54,7 @@ __device__ __forceinline__ void take_normed(const WalkPhase& phase, T* to, float
 }
 
 // Brings a norm's weights into the L2 cache before every block wants them at once.
-__device__ __forceinline__ void expect_norm(const WalkPhase& phase) {
+__device__ __forceinline__ void expect_norm(const StepPhase& phase) {
   if (phase.norm_weight == nullptr || threadIdx.x != 0) return;
   for (int i = 32 * static_cast<int>(blockIdx.x); i < phase.k; i += 32 * gridDim.x) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(phase.norm_weight + i));

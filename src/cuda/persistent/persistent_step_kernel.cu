@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks over F16 and BF16, and what all walks need of shared memory.
+// Persistent steps over F16 and BF16, and what all of them need of shared memory.
 #include "cuda/persistent/persistent_step_kernel.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kAttentionBytes = sizeof(AttentionShared<128, 4>);
 constexpr int kLeastStages = 4;
-static_assert(sizeof(Walk) <= 32764, "a kernel's arguments");
+static_assert(sizeof(StepPhases) <= 32764, "a kernel's arguments");
 
 // How weights of a type come: what a stage of a ring takes, what the kernel declares itself, and
 // the input of k columns.
@@ -31,25 +31,25 @@ WeightShape packed_shape(int k) {
 }
 
 template <class T>
-void launch_plain(const Walk& walk, const GpuShape& gpu, cudaStream_t stream) {
-  launch_walk_of<PlainWeights<T>, PairPieces<128>>(walk, gpu, stream);
+void launch_plain(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream) {
+  launch_persistent_of<PlainWeights<T>, PairPieces<128>>(step, gpu, stream);
 }
 
 // All there are.
 struct WeightKind {
   DType type;
   WeightShape (*shape)(int k);
-  void (*launch)(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
+  void (*launch)(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
 };
 constexpr WeightKind kKinds[] = {
     {DType::kF16, plain_shape, launch_plain<__half>},
     {DType::kBF16, plain_shape, launch_plain<__nv_bfloat16>},
-    {DType::kQ4_0, packed_shape<BlockQ4_0>, launch_walk_q4_0},
-    {DType::kQ4_1, packed_shape<BlockQ4_1>, launch_walk_q4_1},
-    {DType::kG4, packed_shape<BlockG4>, launch_walk_g4},
-    {DType::kQ8_0, packed_shape<BlockQ8_0>, launch_walk_q8_0},
-    {DType::kQ4_K, packed_shape<BlockQ4_K>, launch_walk_q4_k},
-    {DType::kQ6_K, packed_shape<BlockQ6_K>, launch_walk_q6_k},
+    {DType::kQ4_0, packed_shape<BlockQ4_0>, launch_persistent_q4_0},
+    {DType::kQ4_1, packed_shape<BlockQ4_1>, launch_persistent_q4_1},
+    {DType::kG4, packed_shape<BlockG4>, launch_persistent_g4},
+    {DType::kQ8_0, packed_shape<BlockQ8_0>, launch_persistent_q8_0},
+    {DType::kQ4_K, packed_shape<BlockQ4_K>, launch_persistent_q4_k},
+    {DType::kQ6_K, packed_shape<BlockQ6_K>, launch_persistent_q6_k},
 };
 const WeightKind* try_kind(DType type) {
   const auto* const found = std::ranges::find(kKinds, type, &WeightKind::type);
@@ -63,29 +63,30 @@ const WeightKind& kind_of(DType type) {
 
 }  // namespace
 
-bool has_walk_kernel(DType weights) { return try_kind(weights) != nullptr; }
+bool has_persistent_kernel(DType weights) { return try_kind(weights) != nullptr; }
 
-int walk_input_bytes(DType weights, int k) {
+int persistent_input_bytes(DType weights, int k) {
   return std::max(kAttentionBytes, kind_of(weights).shape(k).input_bytes);
 }
 
-int walk_stages(const GpuShape& gpu, DType weights, int input_bytes) {
+int persistent_stages(const GpuShape& gpu, DType weights, int input_bytes) {
   if (gpu.compute_capability < 90) return 0;
   const WeightShape shape = kind_of(weights).shape(0);
   constexpr int kNormBytes = 256;
   const int left =
-      gpu.shared_bytes - input_bytes - kWalkBarrierBytes - shape.declared_bytes - kNormBytes;
+      gpu.shared_bytes - input_bytes - kStepBarrierBytes - shape.declared_bytes - kNormBytes;
   const int stages =
-      std::min(left / (kWalkWarps * shape.stage_bytes), kWalkBarrierBytes / (16 * kWalkWarps));
+      std::min(left / (kStepWarps * shape.stage_bytes), kStepBarrierBytes / (16 * kStepWarps));
   return stages < kLeastStages ? 0 : stages;
 }
 
-size_t walk_scratch_bytes(const GpuShape& gpu) {
+size_t persistent_scratch_bytes(const GpuShape& gpu) {
   return kScratchCounterBytes + static_cast<size_t>(gpu.sms) * sizeof(AttentionPart<128, 4>);
 }
 
-void launch_walk(const Walk& walk, DType weights, const GpuShape& gpu, cudaStream_t stream) {
-  kind_of(weights).launch(walk, gpu, stream);
+void launch_persistent(const StepPhases& step, DType weights, const GpuShape& gpu,
+                       cudaStream_t stream) {
+  kind_of(weights).launch(step, gpu, stream);
 }
 
 }  // namespace spillway::cuda

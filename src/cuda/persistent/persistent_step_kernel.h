@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels behind token_walk.h.
+// The kernels behind persistent_step.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,22 +12,23 @@
 namespace spillway::cuda {
 
 // Whether there is a kernel for weights of this type: F16 and BF16 in rows, others packed.
-bool has_walk_kernel(DType weights);
+bool has_persistent_kernel(DType weights);
 // Shared memory for the input of a phase with k columns (0: of attention), and how deep each warp's
-// ring is beside it: 0 where a GPU cannot walk so.
-int walk_input_bytes(DType weights, int k);
-int walk_stages(const GpuShape& gpu, DType weights, int input_bytes);
-size_t walk_scratch_bytes(const GpuShape& gpu);
+// ring is beside it: 0 where a GPU cannot do so.
+int persistent_input_bytes(DType weights, int k);
+int persistent_stages(const GpuShape& gpu, DType weights, int input_bytes);
+size_t persistent_scratch_bytes(const GpuShape& gpu);
 
 // All of its phases. Throws kDevice when the launch is refused.
-void launch_walk(const Walk& walk, DType weights, const GpuShape& gpu, cudaStream_t stream);
+void launch_persistent(const StepPhases& step, DType weights, const GpuShape& gpu,
+                       cudaStream_t stream);
 
-// The same for one type each: token_walk_four.cu, _eight.cu, _k.cu.
-void launch_walk_q4_0(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
-void launch_walk_q4_1(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
-void launch_walk_g4(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
-void launch_walk_q8_0(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
-void launch_walk_q4_k(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
-void launch_walk_q6_k(const Walk& walk, const GpuShape& gpu, cudaStream_t stream);
+// The same for one type each: persistent_step_four.cu, _eight.cu, _k.cu.
+void launch_persistent_q4_0(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
+void launch_persistent_q4_1(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
+void launch_persistent_g4(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
+void launch_persistent_q8_0(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
+void launch_persistent_q4_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
+void launch_persistent_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
 
 }  // namespace spillway::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers of F16 and BF16 of the walk's token (token_walk.h): each warp has sums over its
-// columns; those of a row meet in shared memory, are added up in the order of columns, and become
-// what the phase says.
+// Linear layers of F16 and BF16 of the persistent step's token (persistent_step.h): each warp has
+// sums over its columns; those of a row meet in shared memory, are added up in the order of
+// columns, and become what the phase says.
 #pragma once
 
 #include "cuda/persistent/persistent_step_input.cuh"
@@ -61,9 +61,9 @@ __device__ __forceinline__ float sum_of_two(float a, float b) {
 }
 
 template <class T, int D>
-__device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& phase,
-                                             const WalkToken& token, const WalkSeat& seat,
-                                             WalkRing<PairPieces<D>>& ring, const T* x,
+__device__ __forceinline__ void linear_phase(const StepPhases& step, const StepPhase& phase,
+                                             const StepToken& token, const GridSeat& seat,
+                                             StepRing<PairPieces<D>>& ring, const T* x,
                                              PairSums& sums) {
   const int thread = threadIdx.x, lane = thread % 32;
   const BlockPairs pairs(phase, seat);
@@ -84,7 +84,7 @@ __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& 
     RowEnd end;
     const int mine = first + thread / 2;
     if (thread < 2 * kRoundPairs) {
-      const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, pairs[mine]);
+      const RowPair pair = pair_of<D>(phase, step.appends.interleaved, pairs[mine]);
       const int r = thread % 2;
       end.begin(phase, pair.part, r == 0 ? pair.row[0] : pair.row[1], r, mine < last);
     }
@@ -105,17 +105,17 @@ __device__ __forceinline__ void linear_phase(const Walk& walk, const WalkPhase& 
       const float total = sum_of_two(sum[0][0] + sum[0][1], sum[1][0] + sum[1][1]);
       if (lane % 16 == 0) of[i - first][lane / 16][seat.warp % kColumnWarps] = total;
     }
-    sync_walkers();
+    sync_compute_warps();
     if (thread < 2 * kRoundPairs) {
       float sum = 0;
 #pragma unroll
       for (int w = 0; w < kColumnWarps; ++w) sum += of[thread / 2][thread % 2][w];
-      end.finish<D>(walk, phase, token, sum, /*partner=*/1);
+      end.finish<D>(step, phase, token, sum, /*partner=*/1);
     }
   }
 }
 
-// A walk over such weights.
+// A persistent step over such weights.
 template <class T>
 struct PlainWeights {
   using Value = T;
@@ -123,26 +123,26 @@ struct PlainWeights {
   template <int D>
   using Pieces = PairPieces<D>;
 
-  __device__ __forceinline__ static void take_input(const WalkPhase& phase,
-                                                    const WalkSeat& /*seat*/, uint8_t* input,
+  __device__ __forceinline__ static void take_input(const StepPhase& phase,
+                                                    const GridSeat& /*seat*/, uint8_t* input,
                                                     float* partial) {
     T* const x = reinterpret_cast<T*>(input);
     if (phase.norm_weight == nullptr) {
-      for (int i = threadIdx.x; i < phase.k / 8; i += kWalkThreads) {
+      for (int i = threadIdx.x; i < phase.k / 8; i += kStepThreads) {
         reinterpret_cast<uint4*>(x)[i] = __ldcg(reinterpret_cast<const uint4*>(phase.x) + i);
       }
     } else {
       take_normed(phase, x, partial);
     }
-    sync_walkers();
+    sync_compute_warps();
   }
 
   template <int D>
-  __device__ __forceinline__ static void multiply(const Walk& walk, const WalkPhase& phase,
-                                                  const WalkToken& token, const WalkSeat& seat,
-                                                  WalkRing<PairPieces<D>>& ring,
+  __device__ __forceinline__ static void multiply(const StepPhases& step, const StepPhase& phase,
+                                                  const StepToken& token, const GridSeat& seat,
+                                                  StepRing<PairPieces<D>>& ring,
                                                   const uint8_t* input, Sums& sums) {
-    linear_phase(walk, phase, token, seat, ring, reinterpret_cast<const T*>(input), sums);
+    linear_phase(step, phase, token, seat, ring, reinterpret_cast<const T*>(input), sums);
   }
 };
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each warp of the walk reads, and in which order (token_walk.h). For kernels as well (relaxed
-// constexpr).
+// What each warp of the persistent step reads, and in which order (persistent_step.h). For kernels
+// as well (relaxed constexpr).
 //
 // Rows of F16 or BF16 are dealt to blocks in pairs; kColumnWarps warps share a pair, each with its
 // range of the columns, in pieces of kPieceColumns: a block's warps end together, and blocks as
 // near to each other as pairs are small. Packed rows (tensor/packed_layout.h) come in groups of 16,
 // and all warps share a group. Attention's pages go round the warps of the block that has their
-// part. WalkCursor goes through all of it for the copies, which run ahead; the warp that computes
+// part. StepCursor goes through all of it for the copies, which run ahead; the warp that computes
 // goes phase by phase, with the same functions.
 #pragma once
 
@@ -20,10 +20,10 @@
 
 namespace spillway::cuda {
 
-inline constexpr int kWalkWarps = 8;
-inline constexpr int kWalkThreads = 32 * kWalkWarps;
+inline constexpr int kStepWarps = 8;
+inline constexpr int kStepThreads = 32 * kStepWarps;
 inline constexpr int kColumnWarps = 4;
-inline constexpr int kRowWarps = kWalkWarps / kColumnWarps;
+inline constexpr int kRowWarps = kStepWarps / kColumnWarps;
 inline constexpr int kPieceColumns = 1024;
 inline constexpr int kPieceRowBytes = 2 * kPieceColumns;
 inline constexpr int kMostPageBytes = kKvBlockTokens * 128 * 2;  // goes into a stage of every ring
@@ -34,14 +34,14 @@ constexpr int lesser(int a, int b) { return a < b ? a : b; }
 constexpr int greater(int a, int b) { return a < b ? b : a; }
 
 // Which warp, of all.
-struct WalkSeat {
+struct GridSeat {
   int block, blocks;
   int warp;  // of the block
 };
 
 // Where the token is, and how attention is dealt to blocks: items of one kv head, up to
 // `chunk` of its queries and a run of pages.
-struct WalkToken {
+struct StepToken {
   int position;
   int32_t block;          // of KV, that it is written to
   int first_token;        // that it sees
@@ -50,10 +50,10 @@ struct WalkToken {
   int query_chunks;  // per kv head
   int items;
 
-  static constexpr WalkToken of(const Walk& walk, int chunk, int blocks) {
-    const WalkSequence& s = walk.sequence;
-    const WalkAttends& attends = walk.attends;
-    WalkToken t = {};
+  static constexpr StepToken of(const StepPhases& step, int chunk, int blocks) {
+    const PhaseSequence& s = step.sequence;
+    const PhaseAttends& attends = step.attends;
+    StepToken t = {};
     if (s.position == nullptr) return t;
     t.position = *s.position;
     t.block = s.block_table[t.position / kKvBlockTokens];
@@ -64,7 +64,7 @@ struct WalkToken {
     t.query_chunks = (attends.heads / attends.kv_heads + chunk - 1) / chunk;
     // Two pages per warp are worth a block of their own.
     const int rows = attends.kv_heads * t.query_chunks;
-    const int wanted = (t.pages + 2 * kWalkWarps - 1) / (2 * kWalkWarps);
+    const int wanted = (t.pages + 2 * kStepWarps - 1) / (2 * kStepWarps);
     const int most = greater(1, lesser(wanted, blocks / rows));
     t.pages_per_part = (t.pages + most - 1) / most;
     t.parts = (t.pages + t.pages_per_part - 1) / t.pages_per_part;
@@ -87,8 +87,8 @@ struct RowPair {
 };
 
 template <int D>
-constexpr RowPair pair_of(const WalkPhase& phase, bool interleaved, int index) {
-  if (phase.kind == WalkKind::kGated) return {0, {index, index}};
+constexpr RowPair pair_of(const StepPhase& phase, bool interleaved, int index) {
+  if (phase.kind == PhaseKind::kGated) return {0, {index, index}};
   int part = 0;
   for (int i = 0; i < 2; ++i) {
     const int here = (phase.n[i] + 1) / 2;
@@ -97,7 +97,7 @@ constexpr RowPair pair_of(const WalkPhase& phase, bool interleaved, int index) {
       part = i + 1;
     }
   }
-  if (phase.kind == WalkKind::kAppend && part < 2 && !interleaved) {
+  if (phase.kind == PhaseKind::kAppend && part < 2 && !interleaved) {
     const int row = index / (D / 2) * D + index % (D / 2);
     return {part, {row, row + D / 2}};
   }
@@ -113,7 +113,7 @@ constexpr RowPair pair_of(const WalkPhase& phase, bool interleaved, int index) {
 // weights are on their way to those. Dealt by measured speed, steps were 3% slower.
 struct BlockPairs {
   int first, step, count;
-  constexpr BlockPairs(const WalkPhase& phase, const WalkSeat& seat)
+  constexpr BlockPairs(const StepPhase& phase, const GridSeat& seat)
       : first(seat.block),
         step(seat.blocks),
         count((phase.pairs - first + step - 1) / step) {}  // 0 where there are fewer than blocks
@@ -142,7 +142,7 @@ class PairPieces {
   static_assert(kStageBytes >= kMostPageBytes);
 
   // Whether there is anything for this warp.
-  constexpr bool begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+  constexpr bool begin(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     const BlockPairs pairs(phase, seat);
     const int first = first_pair(seat.warp);
     left_ = (pairs.count - first + kRowWarps - 1) / kRowWarps;
@@ -151,12 +151,12 @@ class PairPieces {
     index_ = pairs[first];
     index_step_ = kRowWarps * pairs.step;
     // Rows of one matrix, and of gate and up, are as far apart as they are in number.
-    const bool gated = phase.kind == WalkKind::kGated;
+    const bool gated = phase.kind == PhaseKind::kGated;
     const bool even =
-        gated || (phase.kind == WalkKind::kLinear && phase.n[1] == 0 && phase.n[0] % 2 == 0);
+        gated || (phase.kind == PhaseKind::kLinear && phase.n[1] == 0 && phase.n[0] % 2 == 0);
     stride_ = even ? int64_t{2} * phase.k * (gated ? 1 : 2) * index_step_ : 0;
     at_ = 0;
-    set_rows(walk, phase, seat);
+    set_rows(step, phase, seat);
     return true;
   }
 
@@ -164,14 +164,14 @@ class PairPieces {
   constexpr const std::byte* from(int copy) const { return (copy == 0 ? row_[0] : row_[1]) + at_; }
 
   // False behind the phase's last.
-  constexpr bool advance(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+  constexpr bool advance(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     at_ += bytes();
     if (at_ < row_bytes_) return true;
     at_ = 0;
     if (--left_ == 0) return false;
     index_ += index_step_;
     if (stride_ == 0) {
-      set_rows(walk, phase, seat);
+      set_rows(step, phase, seat);
     } else {
       row_[0] += stride_;
       row_[1] += stride_;
@@ -181,9 +181,9 @@ class PairPieces {
 
  private:
   // Of pair `index_`.
-  constexpr void set_rows(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
-    const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, index_);
-    const bool gated = phase.kind == WalkKind::kGated;
+  constexpr void set_rows(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
+    const RowPair pair = pair_of<D>(phase, step.appends.interleaved, index_);
+    const bool gated = phase.kind == PhaseKind::kGated;
     const int last = phase.n[pair.part] - 1;  // of an odd number of rows the last is read twice
     const int64_t bytes = 2 * static_cast<int64_t>(phase.k);
     const int64_t first = 2 * WarpColumns(phase.k, seat.warp).first;
@@ -203,15 +203,15 @@ class PairPieces {
 // --- Packed rows: groups of 16, dealt to blocks in sets: of one, of gate's and up's, or of the two
 // whose rows are rotated with each other.
 inline constexpr int kGroupRowCount = static_cast<int>(kGroupRows);
-constexpr int set_groups(WalkKind kind) { return kind == WalkKind::kLinear ? 1 : 2; }
+constexpr int set_groups(PhaseKind kind) { return kind == PhaseKind::kLinear ? 1 : 2; }
 
 struct RowGroup {
   int part;  // the matrix
   int row;   // its first
 };
 template <int D>
-constexpr RowGroup group_of(const WalkPhase& phase, bool interleaved, int set, int item) {
-  if (phase.kind == WalkKind::kGated) return {item, kGroupRowCount * set};
+constexpr RowGroup group_of(const StepPhase& phase, bool interleaved, int set, int item) {
+  if (phase.kind == PhaseKind::kGated) return {item, kGroupRowCount * set};
   const int groups = set_groups(phase.kind);
   int part = 0;
   for (int i = 0; i < 2; ++i) {
@@ -221,7 +221,7 @@ constexpr RowGroup group_of(const WalkPhase& phase, bool interleaved, int set, i
       part = i + 1;
     }
   }
-  if (phase.kind == WalkKind::kAppend && part < 2 && !interleaved) {
+  if (phase.kind == PhaseKind::kAppend && part < 2 && !interleaved) {
     constexpr int kHeadSets = D / (2 * kGroupRowCount);
     return {part, set / kHeadSets * D + item * (D / 2) + set % kHeadSets * kGroupRowCount};
   }
@@ -234,8 +234,8 @@ struct WarpBlocks {
   int first, count;
   constexpr WarpBlocks(int k, int warp) {
     const int all = k / Block::kElements;
-    first = all * warp / kWalkWarps;
-    count = all * (warp + 1) / kWalkWarps - first;
+    first = all * warp / kStepWarps;
+    count = all * (warp + 1) / kStepWarps - first;
   }
 };
 
@@ -253,7 +253,7 @@ class GroupPieces {
   static constexpr int kStageBytes =
       ((kCopyBytes > kMostPageBytes ? kCopyBytes : kMostPageBytes) + 127) / 128 * 128;
 
-  constexpr bool begin(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+  constexpr bool begin(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     const BlockPairs sets(phase, seat);
     left_ = sets.count;
     slice_bytes_ = WarpBlocks<Block>(phase.k, seat.warp).count * kBlockBytes;
@@ -261,14 +261,14 @@ class GroupPieces {
     set_ = sets.first;
     set_step_ = sets.step;
     item_ = at_ = 0;
-    set_group(walk, phase, seat);
+    set_group(step, phase, seat);
     return true;
   }
 
   constexpr int bytes() const { return lesser(kCopyBytes, slice_bytes_ - at_); }
   constexpr const std::byte* from(int /*copy*/) const { return slice_ + at_; }
 
-  constexpr bool advance(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
+  constexpr bool advance(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     at_ += bytes();
     if (at_ < slice_bytes_) return true;
     at_ = 0;
@@ -277,13 +277,13 @@ class GroupPieces {
       set_ += set_step_;
       if (--left_ == 0) return false;
     }
-    set_group(walk, phase, seat);
+    set_group(step, phase, seat);
     return true;
   }
 
  private:
-  constexpr void set_group(const Walk& walk, const WalkPhase& phase, const WalkSeat& seat) {
-    const RowGroup group = group_of<D>(phase, walk.appends.interleaved, set_, item_);
+  constexpr void set_group(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
+    const RowGroup group = group_of<D>(phase, step.appends.interleaved, set_, item_);
     const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
     slice_ = phase.w[group.part] + group.row * row_bytes +
              WarpBlocks<Block>(phase.k, seat.warp).first * kBlockBytes;
@@ -299,21 +299,21 @@ class GroupPieces {
 // Goes through all that a warp reads, from the first phase to the last; `Pieces` through the
 // weights of a linear layer.
 template <class Pieces, int D>
-class WalkCursor {
+class StepCursor {
  public:
   static constexpr int kPageBytes = kKvBlockTokens * D * 2;
 
-  constexpr WalkCursor(const Walk& walk, const WalkToken& token, const WalkSeat& seat)
-      : walk_(walk), token_(token), seat_(seat) {
+  constexpr StepCursor(const StepPhases& step, const StepToken& token, const GridSeat& seat)
+      : phases_(step), token_(token), seat_(seat) {
     next_phase();
   }
 
-  constexpr bool at_end() const { return phase_ >= walk_.count; }
+  constexpr bool at_end() const { return phase_ >= phases_.count; }
   // What is read now: a page, or a piece of weights.
   constexpr bool is_page() const { return is_attention_; }
   constexpr const std::byte* page() const {
-    const WalkSequence& s = walk_.sequence;
-    const WalkPhase& phase = walk_.phases[phase_];
+    const PhaseSequence& s = phases_.sequence;
+    const StepPhase& phase = phases_.phases[phase_];
     return (is_v_ ? phase.out[2] : phase.out[1]) + s.block_table[page_] * s.block_bytes +
            static_cast<int64_t>(head_) * kPageBytes;
   }
@@ -321,14 +321,14 @@ class WalkCursor {
 
   constexpr void advance() {
     if (is_attention_) return advance_page();
-    if (!pieces_.advance(walk_, walk_.phases[phase_], seat_)) next_phase();
+    if (!pieces_.advance(phases_, phases_.phases[phase_], seat_)) next_phase();
   }
 
  private:
   constexpr void advance_page() {
     is_v_ = !is_v_;
     if (is_v_) return;
-    page_ += kWalkWarps;
+    page_ += kStepWarps;
     if (--left_ > 0) return;
     item_ += seat_.blocks;
     if (!find_item()) next_phase();
@@ -338,7 +338,7 @@ class WalkCursor {
   constexpr bool find_item() {
     for (; item_ < token_.items; item_ += seat_.blocks) {
       const int part = item_ % token_.parts;
-      left_ = (token_.part_full_pages(part) - seat_.warp + kWalkWarps - 1) / kWalkWarps;
+      left_ = (token_.part_full_pages(part) - seat_.warp + kStepWarps - 1) / kStepWarps;
       if (left_ <= 0) continue;
       head_ = item_ / token_.parts / token_.query_chunks;
       page_ = token_.first_page + part * token_.pages_per_part + seat_.warp;
@@ -350,17 +350,17 @@ class WalkCursor {
 
   // The first piece of the next phase that has any for this warp.
   constexpr void next_phase() {
-    while (++phase_ < walk_.count) {
-      const WalkPhase& phase = walk_.phases[phase_];
-      is_attention_ = phase.kind == WalkKind::kAttention;
+    while (++phase_ < phases_.count) {
+      const StepPhase& phase = phases_.phases[phase_];
+      is_attention_ = phase.kind == PhaseKind::kAttention;
       if (is_attention_) item_ = seat_.block;
-      if (is_attention_ ? find_item() : pieces_.begin(walk_, phase, seat_)) return;
+      if (is_attention_ ? find_item() : pieces_.begin(phases_, phase, seat_)) return;
     }
   }
 
-  const Walk& walk_;
-  const WalkToken& token_;
-  WalkSeat seat_;
+  const StepPhases& phases_;
+  const StepToken& token_;
+  GridSeat seat_;
   Pieces pieces_;
   int phase_ = -1;
   int item_ = 0, head_ = 0, left_ = 0, page_ = 0;  // of attention; `left_` pages of this item

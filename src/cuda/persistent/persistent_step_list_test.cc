@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which the walk copies against that in which it computes, on the host: random lists
-// of phases, every warp of every block.
+// The order in which the persistent step copies against that in which it computes, on the host:
+// random lists of phases, every warp of every block.
 #include "cuda/persistent/persistent_step_list.h"
 
 #include <gtest/gtest.h>
@@ -14,32 +14,32 @@
 namespace spillway::cuda {
 namespace {
 
-class RandomWalk {
+class RandomStep {
  public:
   // `block_elements`: of packed rows; 0: rows of F16.
-  RandomWalk(int head_dim, int chunk, uint32_t seed, int block_elements = 0)
-      : random_(seed), block_elements_(block_elements), walk_(new Walk()) {
+  RandomStep(int head_dim, int chunk, uint32_t seed, int block_elements = 0)
+      : random_(seed), block_elements_(block_elements), phases_(new StepPhases()) {
     blocks_ = pick(1, 9);
-    walk_->count = pick(1, 12);
+    phases_->count = pick(1, 12);
     for (int32_t& block : table_) block = pick(0, 999);
     position_ = pick(0, pick(0, 1) == 0 ? 2000 : 40);
-    WalkSequence& s = walk_->sequence;
+    PhaseSequence& s = phases_->sequence;
     s.position = &position_;
     s.block_table = table_.data();
     s.block_bytes = int64_t{1} << 20;
     s.head_dim = head_dim;
-    WalkAttends& attends = walk_->attends;
+    PhaseAttends& attends = phases_->attends;
     attends.kv_heads = pick(1, 5);
     attends.heads = attends.kv_heads * (chunk == 1 ? 1 : pick(1, 7));
     attends.window = pick(0, 2) == 0 ? pick(1, 100) : 0;
-    walk_->appends.interleaved = pick(0, 1) == 0;
-    for (int i = 0; i < walk_->count; ++i) {
-      walk_->phases[i].pairs = fill(walk_->phases[i], i, head_dim);
-      pairs_.push_back(walk_->phases[i].pairs);
+    phases_->appends.interleaved = pick(0, 1) == 0;
+    for (int i = 0; i < phases_->count; ++i) {
+      phases_->phases[i].pairs = fill(phases_->phases[i], i, head_dim);
+      pairs_.push_back(phases_->phases[i].pairs);
     }
   }
 
-  const Walk& walk() const { return *walk_; }
+  const StepPhases& step() const { return *phases_; }
   int blocks() const { return blocks_; }
   int pairs(int phase) const { return pairs_[static_cast<size_t>(phase)]; }
   int32_t table(int page) const { return table_[static_cast<size_t>(page)]; }
@@ -48,8 +48,8 @@ class RandomWalk {
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
   // Returns its pairs of rows, or sets of groups. Addresses are made up: nothing reads from them.
-  int fill(WalkPhase& phase, int index, int head_dim) {
-    phase.kind = static_cast<WalkKind>(pick(0, 3));
+  int fill(StepPhase& phase, int index, int head_dim) {
+    phase.kind = static_cast<PhaseKind>(pick(0, 3));
     const bool packed = block_elements_ > 0;
     phase.k = packed ? block_elements_ * pick(1, 90) : 8 * pick(1, pick(0, 1) == 0 ? 40 : 1500);
     for (uintptr_t i = 0; i < 3; ++i) {
@@ -58,21 +58,21 @@ class RandomWalk {
       phase.out[i] = reinterpret_cast<std::byte*>(place | (i + 5) << 40);
     }
     const auto rows = [&] {
-      if (phase.kind == WalkKind::kAppend) return head_dim * pick(1, 4);
+      if (phase.kind == PhaseKind::kAppend) return head_dim * pick(1, 4);
       return (packed ? kGroupRowCount : 1) * pick(1, pick(0, 1) == 0 ? 300 : 9);
     };
     switch (phase.kind) {
-      case WalkKind::kAttention:
+      case PhaseKind::kAttention:
         return 0;
-      case WalkKind::kGated:
+      case PhaseKind::kGated:
         phase.n[0] = phase.n[1] = rows();
         return packed ? phase.n[0] / kGroupRowCount : phase.n[0];
-      case WalkKind::kLinear:
-      case WalkKind::kAppend:
+      case PhaseKind::kLinear:
+      case PhaseKind::kAppend:
         break;
     }
     int pairs = 0;
-    const int matrices = phase.kind == WalkKind::kAppend ? 3 : pick(1, 3);
+    const int matrices = phase.kind == PhaseKind::kAppend ? 3 : pick(1, 3);
     for (int i = 0; i < matrices; ++i) {
       phase.n[i] = rows();
       pairs +=
@@ -83,7 +83,7 @@ class RandomWalk {
 
   std::mt19937 random_;
   int block_elements_;
-  std::unique_ptr<Walk> walk_;
+  std::unique_ptr<StepPhases> phases_;
   int blocks_ = 0;
   std::vector<int32_t> table_ = std::vector<int32_t>(200);
   int32_t position_ = 0;
@@ -91,17 +91,17 @@ class RandomWalk {
 };
 
 template <int D, class Cursor>
-void expect_pages(const RandomWalk& made, const WalkPhase& phase, const WalkToken& token,
-                  const WalkSeat& seat, Cursor& copies) {
+void expect_pages(const RandomStep& made, const StepPhase& phase, const StepToken& token,
+                  const GridSeat& seat, Cursor& copies) {
   for (int item = seat.block; item < token.items; item += seat.blocks) {
     const int part = item % token.parts;
     const int head = item / token.parts / token.query_chunks;
     const int begin = token.first_page + part * token.pages_per_part;
-    for (int page = seat.warp; page < token.part_full_pages(part); page += kWalkWarps) {
+    for (int page = seat.warp; page < token.part_full_pages(part); page += kStepWarps) {
       for (const int plane : {1, 2}) {
         ASSERT_TRUE(!copies.at_end() && copies.is_page());
         ASSERT_EQ(copies.page(), phase.out[plane] +
-                                     made.table(begin + page) * made.walk().sequence.block_bytes +
+                                     made.table(begin + page) * made.step().sequence.block_bytes +
                                      head * (kKvBlockTokens * D * 2));
         copies.advance();
       }
@@ -111,16 +111,16 @@ void expect_pages(const RandomWalk& made, const WalkPhase& phase, const WalkToke
 
 // All warps of all blocks, phase by phase: attention's pages, and `expect_linear` for the others.
 template <class Pieces, int D, int G, class F>
-void go_through(const RandomWalk& made, F&& expect_linear) {
-  const Walk& walk = made.walk();
+void go_through(const RandomStep& made, F&& expect_linear) {
+  const StepPhases& step = made.step();
   for (int block = 0; block < made.blocks(); ++block) {
-    for (int warp = 0; warp < kWalkWarps; ++warp) {
-      const WalkSeat seat{block, made.blocks(), warp};
-      const WalkToken token = WalkToken::of(walk, G, seat.blocks);
-      WalkCursor<Pieces, D> copies(walk, token, seat);
-      for (int i = 0; i < walk.count; ++i) {
-        if (walk.phases[i].kind == WalkKind::kAttention) {
-          expect_pages<D>(made, walk.phases[i], token, seat, copies);
+    for (int warp = 0; warp < kStepWarps; ++warp) {
+      const GridSeat seat{block, made.blocks(), warp};
+      const StepToken token = StepToken::of(step, G, seat.blocks);
+      StepCursor<Pieces, D> copies(step, token, seat);
+      for (int i = 0; i < step.count; ++i) {
+        if (step.phases[i].kind == PhaseKind::kAttention) {
+          expect_pages<D>(made, step.phases[i], token, seat, copies);
         } else {
           expect_linear(i, seat, copies);
         }
@@ -133,16 +133,16 @@ void go_through(const RandomWalk& made, F&& expect_linear) {
 
 template <int D, int G>
 void expect_same_order(uint32_t seed) {
-  const RandomWalk made(D, G, seed);
-  const Walk& walk = made.walk();
-  std::vector<int64_t> columns_read(static_cast<size_t>(walk.count));
-  go_through<PairPieces<D>, D, G>(made, [&](int i, const WalkSeat& seat, auto& copies) {
-    const WalkPhase& phase = walk.phases[i];
+  const RandomStep made(D, G, seed);
+  const StepPhases& step = made.step();
+  std::vector<int64_t> columns_read(static_cast<size_t>(step.count));
+  go_through<PairPieces<D>, D, G>(made, [&](int i, const GridSeat& seat, auto& copies) {
+    const StepPhase& phase = step.phases[i];
     const BlockPairs pairs(phase, seat);
     const WarpColumns columns(phase.k, seat.warp);
     for (int p = first_pair(seat.warp); p < pairs.count; p += kRowWarps) {
-      const RowPair pair = pair_of<D>(phase, walk.appends.interleaved, pairs[p]);
-      const bool gated = phase.kind == WalkKind::kGated;
+      const RowPair pair = pair_of<D>(phase, step.appends.interleaved, pairs[p]);
+      const bool gated = phase.kind == PhaseKind::kGated;
       ASSERT_LT(pair.row[0], phase.n[pair.part]);
       const int second = std::min(pair.row[1], phase.n[pair.part] - 1);
       for (int column = 0; column < columns.count; column += kPieceColumns) {
@@ -157,8 +157,8 @@ void expect_same_order(uint32_t seed) {
     }
   });
   if (testing::Test::HasFatalFailure()) return;
-  for (int i = 0; i < walk.count; ++i) {
-    ASSERT_EQ(columns_read[static_cast<size_t>(i)], int64_t{made.pairs(i)} * walk.phases[i].k);
+  for (int i = 0; i < step.count; ++i) {
+    ASSERT_EQ(columns_read[static_cast<size_t>(i)], int64_t{made.pairs(i)} * step.phases[i].k);
   }
 }
 
@@ -166,17 +166,17 @@ void expect_same_order(uint32_t seed) {
 template <class Block, int D, int G>
 void expect_same_group_order(uint32_t seed) {
   using Pieces = GroupPieces<Block, D>;
-  const RandomWalk made(D, G, seed, Block::kElements);
-  const Walk& walk = made.walk();
-  std::vector<std::map<std::pair<int, int>, int>> blocks_read(static_cast<size_t>(walk.count));
-  go_through<Pieces, D, G>(made, [&](int i, const WalkSeat& seat, auto& copies) {
-    const WalkPhase& phase = walk.phases[i];
+  const RandomStep made(D, G, seed, Block::kElements);
+  const StepPhases& step = made.step();
+  std::vector<std::map<std::pair<int, int>, int>> blocks_read(static_cast<size_t>(step.count));
+  go_through<Pieces, D, G>(made, [&](int i, const GridSeat& seat, auto& copies) {
+    const StepPhase& phase = step.phases[i];
     const BlockPairs sets(phase, seat);
     const WarpBlocks<Block> mine(phase.k, seat.warp);
     const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
     for (int s = 0; s < sets.count; ++s) {
       for (int item = 0; item < set_groups(phase.kind); ++item) {
-        const RowGroup group = group_of<D>(phase, walk.appends.interleaved, sets[s], item);
+        const RowGroup group = group_of<D>(phase, step.appends.interleaved, sets[s], item);
         ASSERT_LE(group.row + kGroupRowCount, phase.n[group.part]);
         for (int b = 0; b < mine.count; b += Pieces::kStageBlocks) {
           ASSERT_TRUE(!copies.at_end() && !copies.is_page());
@@ -191,9 +191,9 @@ void expect_same_group_order(uint32_t seed) {
     }
   });
   if (testing::Test::HasFatalFailure()) return;
-  for (int i = 0; i < walk.count; ++i) {
-    const WalkPhase& phase = walk.phases[i];
-    if (phase.kind == WalkKind::kAttention) continue;
+  for (int i = 0; i < step.count; ++i) {
+    const StepPhase& phase = step.phases[i];
+    if (phase.kind == PhaseKind::kAttention) continue;
     const auto& read = blocks_read[static_cast<size_t>(i)];
     ASSERT_EQ(static_cast<int>(read.size()),
               (phase.n[0] + phase.n[1] + phase.n[2]) / kGroupRowCount);
@@ -201,7 +201,7 @@ void expect_same_group_order(uint32_t seed) {
   }
 }
 
-TEST(TokenWalkListTest, PackedGroupsToo) {
+TEST(PersistentStepListTest, PackedGroupsToo) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     expect_same_group_order<BlockQ4_0, 64, 4>(seed);
@@ -215,7 +215,7 @@ TEST(TokenWalkListTest, PackedGroupsToo) {
   }
 }
 
-TEST(TokenWalkListTest, CopiesComeInTheOrderOfTheComputation) {
+TEST(PersistentStepListTest, CopiesComeInTheOrderOfTheComputation) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     expect_same_order<64, 1>(seed);
@@ -226,14 +226,14 @@ TEST(TokenWalkListTest, CopiesComeInTheOrderOfTheComputation) {
   }
 }
 
-TEST(TokenWalkListTest, PartsCoverWhatTheTokenSees) {
+TEST(PersistentStepListTest, PartsCoverWhatTheTokenSees) {
   const std::vector<int32_t> table(4096);
   for (const int window : {0, 1, 16, 100, 5000}) {
     for (int32_t position : {0, 15, 16, 255, 256, 511, 8191, 40000}) {
-      const auto walk = std::make_unique<Walk>();
-      walk->sequence = {&position, table.data(), 1, 128};
-      walk->attends = {.heads = 32, .kv_heads = 8, .window = window};
-      const WalkToken token = WalkToken::of(*walk, 4, 132);
+      const auto step = std::make_unique<StepPhases>();
+      step->sequence = {&position, table.data(), 1, 128};
+      step->attends = {.heads = 32, .kv_heads = 8, .window = window};
+      const StepToken token = StepToken::of(*step, 4, 132);
       int pages = 0;
       for (int part = 0; part < token.parts; ++part) {
         EXPECT_GT(token.part_pages(part), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each warp's ring in shared memory, through which comes what it reads (token_walk_list.h), copied
-// as far ahead as the ring reaches. Device code for Hopper and later.
+// Each warp's ring in shared memory, through which comes what it reads (persistent_step_list.h),
+// copied as far ahead as the ring reaches. Device code for Hopper and later.
 //
 // The copies are asked for by a warp of their own, behind those that compute: where the next piece
 // lies takes as many instructions as half of its products, and those who multiply should not wait
@@ -17,12 +17,12 @@ namespace spillway::cuda {
 #if __CUDA_ARCH__ >= 900
 
 // Of the warps that compute.
-__device__ __forceinline__ void sync_walkers() { sync_first<kWalkThreads>(); }
+__device__ __forceinline__ void sync_compute_warps() { sync_first<kStepThreads>(); }
 
 // All rings of a block: memory, and for each stage a barrier that it is full and one that it is
 // empty again.
 template <class Pieces>
-struct WalkRings {
+struct StepRings {
   static constexpr int kStageBytes = Pieces::kStageBytes;
   uint8_t* memory;
   uint32_t barriers;
@@ -38,16 +38,16 @@ struct WalkRings {
 
   // By one thread; then all of the block meet.
   __device__ __forceinline__ void init() const {
-    for (int i = 0; i < 2 * kWalkWarps * stages; ++i) init_barrier(barriers + 8 * i, 1);
+    for (int i = 0; i < 2 * kStepWarps * stages; ++i) init_barrier(barriers + 8 * i, 1);
     publish_barriers();
   }
 };
 
 // What a warp that computes sees of its ring.
 template <class Pieces>
-class WalkRing {
+class StepRing {
  public:
-  __device__ __forceinline__ WalkRing(const WalkRings<Pieces>& rings, int warp)
+  __device__ __forceinline__ StepRing(const StepRings<Pieces>& rings, int warp)
       : memory_(rings.stage(warp, 0)), barriers_(rings.full(warp, 0)), stages_(rings.stages) {}
 
   // Waits for what comes next.
@@ -76,12 +76,12 @@ class WalkRing {
 // The warp that asks for copies; lane w for those of warp w. None of them waits: the warps meet at
 // barriers, so that one whose ring is full may wait for another that gets nothing.
 template <class Pieces, int D>
-__device__ __forceinline__ void feed_rings(const Walk& walk, const WalkToken& token,
-                                           const WalkSeat& seat, const WalkRings<Pieces>& rings) {
+__device__ __forceinline__ void feed_rings(const StepPhases& step, const StepToken& token,
+                                           const GridSeat& seat, const StepRings<Pieces>& rings) {
   const int warp = threadIdx.x % 32;
-  if (warp >= kWalkWarps) return;
-  WalkCursor<Pieces, D> cursor(walk, token, {seat.block, seat.blocks, warp});
-  constexpr unsigned kLanes = (1U << kWalkWarps) - 1;
+  if (warp >= kStepWarps) return;
+  StepCursor<Pieces, D> cursor(step, token, {seat.block, seat.blocks, warp});
+  constexpr unsigned kLanes = (1U << kStepWarps) - 1;
   int stage = 0;
   uint32_t parity = 1;  // of a new barrier, the phase before the first is over
   // Together round by round: a lane that has nothing to do must not keep the others.
@@ -92,7 +92,7 @@ __device__ __forceinline__ void feed_rings(const Walk& walk, const WalkToken& to
     const uint32_t full = rings.full(warp, stage);
     const uint32_t to = shared_address(rings.stage(warp, stage));
     if (cursor.is_page()) {
-      constexpr int kBytes = WalkCursor<Pieces, D>::kPageBytes;
+      constexpr int kBytes = StepCursor<Pieces, D>::kPageBytes;
       arrive_and_expect(full, kBytes);
       copy_once(to, cursor.page(), kBytes, full);
     } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the walk takes, and what it leaves to others; on the host. What it computes: tests of whole
-// networks (tests/generation/cuda_test.cc, tests/placement).
+// What the persistent step takes, and what it leaves to others; on the host. What it computes:
+// tests of whole networks (tests/generation/cuda_test.cc, tests/placement).
 #include "cuda/persistent/persistent_step.h"
 
 #include <gtest/gtest.h>
@@ -48,146 +48,146 @@ AttentionCall attention() {
   return call;
 }
 
-TEST(TokenWalkTest, NormsArePartOfTheOpThatReadsThem) {
-  TokenWalk walk{GpuShape()};
-  ASSERT_TRUE(walk.defer_norm(norm_of(kX, kNormed)));
-  EXPECT_TRUE(walk.empty());
-  ASSERT_TRUE(walk.add_linear(linear(kNormed, kMlp)));
-  ASSERT_TRUE(walk.add_linear(add_to_x(kMlp)));
-  EXPECT_FALSE(walk.empty());
-  const TokenWalk::Deferred left = walk.take_deferred(/*step_ends=*/true);
+TEST(PersistentStepTest, NormsArePartOfTheOpThatReadsThem) {
+  PersistentStep step{GpuShape()};
+  ASSERT_TRUE(step.defer_norm(norm_of(kX, kNormed)));
+  EXPECT_TRUE(step.empty());
+  ASSERT_TRUE(step.add_linear(linear(kNormed, kMlp)));
+  ASSERT_TRUE(step.add_linear(add_to_x(kMlp)));
+  EXPECT_FALSE(step.empty());
+  const PersistentStep::Deferred left = step.take_deferred(/*step_ends=*/true);
   EXPECT_FALSE(left.norm || left.copy);
 }
 
-TEST(TokenWalkTest, WhatNobodyHasReadIsComputedAfterAll) {
-  TokenWalk walk{GpuShape()};
-  ASSERT_TRUE(walk.defer_copy({row(DType::kF32, 512, kX), row(DType::kF32, 512, kRows)}));
-  ASSERT_TRUE(walk.defer_norm(norm_of(kRows, kNormed)));
-  const TokenWalk::Deferred left = walk.take_deferred(/*step_ends=*/true);
+TEST(PersistentStepTest, WhatNobodyHasReadIsComputedAfterAll) {
+  PersistentStep step{GpuShape()};
+  ASSERT_TRUE(step.defer_copy({row(DType::kF32, 512, kX), row(DType::kF32, 512, kRows)}));
+  ASSERT_TRUE(step.defer_norm(norm_of(kRows, kNormed)));
+  const PersistentStep::Deferred left = step.take_deferred(/*step_ends=*/true);
   EXPECT_FALSE(left.copy);  // the norm reads its source
   ASSERT_TRUE(left.norm);
   EXPECT_EQ(left.norm->x.data, place(kX));
-  EXPECT_FALSE(walk.take_deferred(true).norm);
+  EXPECT_FALSE(step.take_deferred(true).norm);
 }
 
 // In the middle of a step somebody else may want what a phase has read.
-TEST(TokenWalkTest, WhatWasReadIsComputedForOthersToo) {
-  TokenWalk walk{GpuShape()};
-  ASSERT_TRUE(walk.defer_norm(norm_of(kX, kNormed)));
-  ASSERT_TRUE(walk.add_linear(linear(kNormed, kMlp)));
-  EXPECT_TRUE(walk.take_deferred(/*step_ends=*/false).norm);
+TEST(PersistentStepTest, WhatWasReadIsComputedForOthersToo) {
+  PersistentStep step{GpuShape()};
+  ASSERT_TRUE(step.defer_norm(norm_of(kX, kNormed)));
+  ASSERT_TRUE(step.add_linear(linear(kNormed, kMlp)));
+  EXPECT_TRUE(step.take_deferred(/*step_ends=*/false).norm);
 }
 
-TEST(TokenWalkTest, TakesNothingThatWouldSpoilWhatIsDeferred) {
-  TokenWalk walk{GpuShape()};
-  ASSERT_TRUE(walk.defer_norm(norm_of(kX, kNormed)));
-  EXPECT_FALSE(walk.add_linear(add_to_x(kAttended)));
-  EXPECT_FALSE(walk.add_linear(linear(kAttended, kNormed)));
-  EXPECT_FALSE(walk.defer_norm(norm_of(kAttended, kMlp)));
-  EXPECT_TRUE(walk.empty());
+TEST(PersistentStepTest, TakesNothingThatWouldSpoilWhatIsDeferred) {
+  PersistentStep step{GpuShape()};
+  ASSERT_TRUE(step.defer_norm(norm_of(kX, kNormed)));
+  EXPECT_FALSE(step.add_linear(add_to_x(kAttended)));
+  EXPECT_FALSE(step.add_linear(linear(kAttended, kNormed)));
+  EXPECT_FALSE(step.defer_norm(norm_of(kAttended, kMlp)));
+  EXPECT_TRUE(step.empty());
   // Once x has changed, the norm of what it was is gone.
-  ASSERT_TRUE(walk.add_linear(linear(kNormed, kMlp)));
-  EXPECT_FALSE(walk.add_linear(add_to_x(kNormed)));  // it would read what it writes
-  ASSERT_TRUE(walk.add_linear(add_to_x(kMlp)));
-  EXPECT_THROW(walk.add_linear(linear(kNormed, kMlp)), Error);
+  ASSERT_TRUE(step.add_linear(linear(kNormed, kMlp)));
+  EXPECT_FALSE(step.add_linear(add_to_x(kNormed)));  // it would read what it writes
+  ASSERT_TRUE(step.add_linear(add_to_x(kMlp)));
+  EXPECT_THROW(step.add_linear(linear(kNormed, kMlp)), Error);
 }
 
-TEST(TokenWalkTest, LeavesToOthersWhatItCannotDo) {
-  TokenWalk walk{GpuShape()};
+TEST(PersistentStepTest, LeavesToOthersWhatItCannotDo) {
+  PersistentStep step{GpuShape()};
   LinearCall call = linear(kAttended, kMlp);
   call.parts[0].w.dtype = DType::kQ4_0;  // as in the file, not packed
-  EXPECT_FALSE(walk.add_linear(call));
+  EXPECT_FALSE(step.add_linear(call));
   call.parts[0].w.dtype = DType::kQ5_1;
   call.parts[0].w.layout = WeightLayout::kGroups16;
-  EXPECT_FALSE(walk.add_linear(call));
+  EXPECT_FALSE(step.add_linear(call));
   call = linear(kAttended, kMlp);
   call.x.rows = call.parts[0].out.rows = 2;
-  EXPECT_FALSE(walk.add_linear(call));
+  EXPECT_FALSE(step.add_linear(call));
   call = linear(kAttended, kMlp);
   call.x.dtype = DType::kF32;
-  EXPECT_FALSE(walk.add_linear(call));
+  EXPECT_FALSE(step.add_linear(call));
   call = linear(kAttended, kMlp);
   call.parts[0].w.data += 8;
-  EXPECT_FALSE(walk.add_linear(call));
+  EXPECT_FALSE(step.add_linear(call));
   call = linear(kAttended, kMlp);
   call.parts[0].w.cols = call.x.cols = 100'000;  // more than shared memory holds
-  EXPECT_FALSE(walk.add_linear(call));
-  EXPECT_TRUE(walk.empty());
-  ASSERT_TRUE(walk.add_linear(linear(kAttended, kMlp)));
+  EXPECT_FALSE(step.add_linear(call));
+  EXPECT_TRUE(step.empty());
+  ASSERT_TRUE(step.add_linear(linear(kAttended, kMlp)));
   call = linear(kAttended, kMlp);
-  call.x.dtype = call.parts[0].w.dtype = DType::kBF16;  // one type a walk
-  EXPECT_FALSE(walk.add_linear(call));
+  call.x.dtype = call.parts[0].w.dtype = DType::kBF16;  // one type a launch
+  EXPECT_FALSE(step.add_linear(call));
 }
 
-TEST(TokenWalkTest, PackedWeightsHaveF16Values) {
+TEST(PersistentStepTest, PackedWeightsHaveF16Values) {
   const auto packed = [](DType type) {
     LinearCall call = linear(kAttended, kMlp);
     call.parts[0].w.dtype = type;
     call.parts[0].w.layout = WeightLayout::kGroups16;
     return call;
   };
-  TokenWalk walk{GpuShape()};
+  PersistentStep step{GpuShape()};
   AttentionCall attends = attention();
-  ASSERT_TRUE(walk.add_attention(attends));
-  ASSERT_TRUE(walk.add_linear(packed(DType::kQ4_0)));
-  ASSERT_TRUE(walk.add_attention(attends));
-  EXPECT_FALSE(walk.add_linear(linear(kAttended, kMlp)));  // one kind of weights a walk
-  EXPECT_FALSE(walk.add_linear(packed(DType::kQ4_K)));
+  ASSERT_TRUE(step.add_attention(attends));
+  ASSERT_TRUE(step.add_linear(packed(DType::kQ4_0)));
+  ASSERT_TRUE(step.add_attention(attends));
+  EXPECT_FALSE(step.add_linear(linear(kAttended, kMlp)));  // one kind of weights a launch
+  EXPECT_FALSE(step.add_linear(packed(DType::kQ4_K)));
   attends.q.dtype = attends.out.dtype = DType::kBF16;
-  EXPECT_FALSE(walk.add_attention(attends));
+  EXPECT_FALSE(step.add_attention(attends));
   LinearCall odd = packed(DType::kQ4_0);
   odd.parts[0].w.rows = odd.parts[0].out.cols = 500;  // the last group is not packed
-  EXPECT_FALSE(walk.add_linear(odd));
+  EXPECT_FALSE(step.add_linear(odd));
 }
 
 // Of a 70B's down projection, too.
-TEST(TokenWalkTest, LongPackedRowsFit) {
+TEST(PersistentStepTest, LongPackedRowsFit) {
   LinearCall call = linear(kAttended, kMlp);
   call.parts[0].w.layout = WeightLayout::kGroups16;
   call.parts[0].w.cols = call.x.cols = 28'672;
   for (const DType type : {DType::kQ4_0, DType::kQ4_K, DType::kG4, DType::kQ8_0}) {
     call.parts[0].w.dtype = type;
-    EXPECT_TRUE(TokenWalk{GpuShape()}.add_linear(call)) << dtype_name(type);
+    EXPECT_TRUE(PersistentStep{GpuShape()}.add_linear(call)) << dtype_name(type);
   }
 }
 
-TEST(TokenWalkTest, AttendsOverF16KvOfTheSizesItKnows) {
+TEST(PersistentStepTest, AttendsOverF16KvOfTheSizesItKnows) {
   const AttentionCall call = attention();
-  EXPECT_TRUE(TokenWalk{GpuShape()}.add_attention(call));
+  EXPECT_TRUE(PersistentStep{GpuShape()}.add_attention(call));
   AttentionCall other = call;
   other.kv.type = KvType::kInt8;
-  EXPECT_FALSE(TokenWalk{GpuShape()}.add_attention(other));
+  EXPECT_FALSE(PersistentStep{GpuShape()}.add_attention(other));
   other = call;
   other.kv.head_dim = 80;
-  EXPECT_FALSE(TokenWalk{GpuShape()}.add_attention(other));
+  EXPECT_FALSE(PersistentStep{GpuShape()}.add_attention(other));
   other = call;
   other.params.top_k = 0.1F;
-  EXPECT_FALSE(TokenWalk{GpuShape()}.add_attention(other));
+  EXPECT_FALSE(PersistentStep{GpuShape()}.add_attention(other));
   other = call;
   other.batch.sequences = 2;
-  EXPECT_FALSE(TokenWalk{GpuShape()}.add_attention(other));
+  EXPECT_FALSE(PersistentStep{GpuShape()}.add_attention(other));
 }
 
-// One walk knows one way to attend.
-TEST(TokenWalkTest, LayersThatDifferDoNotShareAWalk) {
+// One launch knows one way to attend.
+TEST(PersistentStepTest, LayersThatDifferDoNotShareALaunch) {
   AttentionCall call = attention();
   call.params.window = 100;
-  TokenWalk walk{GpuShape()};
-  ASSERT_TRUE(walk.add_attention(call));
-  ASSERT_TRUE(walk.add_attention(call));
+  PersistentStep step{GpuShape()};
+  ASSERT_TRUE(step.add_attention(call));
+  ASSERT_TRUE(step.add_attention(call));
   call.params.window = 0;
-  EXPECT_FALSE(walk.add_attention(call));
+  EXPECT_FALSE(step.add_attention(call));
 }
 
-TEST(TokenWalkTest, IsFullAtSomeTime) {
-  TokenWalk walk{GpuShape()};
-  for (int i = 0; i < kWalkPhases; ++i) ASSERT_TRUE(walk.add_linear(linear(kAttended, kMlp)));
-  EXPECT_FALSE(walk.add_linear(linear(kAttended, kMlp)));
+TEST(PersistentStepTest, IsFullAtSomeTime) {
+  PersistentStep step{GpuShape()};
+  for (int i = 0; i < kStepPhases; ++i) ASSERT_TRUE(step.add_linear(linear(kAttended, kMlp)));
+  EXPECT_FALSE(step.add_linear(linear(kAttended, kMlp)));
 }
 
-TEST(TokenWalkTest, ServesFromHopperOn) {
+TEST(PersistentStepTest, ServesFromHopperOn) {
   GpuShape gpu;
-  const auto serves = [&](DType type) { return TokenWalk::serves(gpu, type); };
+  const auto serves = [&](DType type) { return PersistentStep::serves(gpu, type); };
   EXPECT_TRUE(serves(DType::kF16) && serves(DType::kQ4_K));
   EXPECT_FALSE(serves(DType::kF32) || serves(DType::kQ2_K));
   gpu.compute_capability = 89;
