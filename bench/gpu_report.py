@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import json
 import math
-import os
 import pathlib
 import subprocess
 import sys
@@ -40,10 +39,9 @@ class Report:
             {"date": datetime.date.today().isoformat(), "machine": machine, "command": "bench/gpu_report.sh",
              "figures": self.figures, "table": self.rows}, indent=1) + "\n")
 
-    def run(self, command, timeout=120, environment=None):
+    def run(self, command, timeout=120):
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False,
-                                  env={**os.environ, **(environment or {})})
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:
             self.note(f"FAILED: not done after {timeout} s: {' '.join(map(str, command))}")
             return None
@@ -55,10 +53,9 @@ class Report:
             return None
         return done.stdout
 
-    def bench(self, model, prompt, gen, batch=1, environment=None, repeat=3):
+    def bench(self, model, prompt, gen, batch=1, repeat=3):
         text = self.run([self.bin / "spillway", "bench", model, "--device", "cuda", "--prompt-len", str(prompt),
-                         "--gen-len", str(gen), "--batch", str(batch), "--repeat", str(repeat), "--json"],
-                        environment=environment)
+                         "--gen-len", str(gen), "--batch", str(batch), "--repeat", str(repeat), "--json"])
         return json.loads(text) if text else None
 
 
@@ -221,23 +218,13 @@ def peers(report):
 
 
 def ablations(report):
-    print("  ablation, 7B F16, context 64-128: tok/s at batch 1 / 8")
-    for name, environment in (
-            ("all of it", {}), ("without the walk (batch 1 op by op)", {"SPILLWAY_CUDA_WITHOUT": "walk"}),
-            ("without CUDA graphs", {"SPILLWAY_CUDA_WITHOUT": "graphs"}),
-            ("without running ahead of the host", {"SPILLWAY_CUDA_WITHOUT": "ahead"}),
-            ("without overlapping launches", {"SPILLWAY_NO_OVERLAPPING_LAUNCHES": "1"}),
-            ("without GEMV (flat GEMM from 1 token)", {"SPILLWAY_CUDA_WITHOUT": "gemv"}),
-            ("without flat GEMM (library)", {"SPILLWAY_CUDA_WITHOUT": "flat"}),
-            ("library GEMM only", {"SPILLWAY_CUDA_WITHOUT": "gemv,flat"}),
-            ("without unified maximum", {"SPILLWAY_CUDA_WITHOUT": "unified"})):
-        speeds = []
-        for batch in (1, 8):
-            # Of two runs the median would be half the first, which loads kernels and records steps.
-            result = report.bench("dummy:llama-2-7b", 64, 64, batch, environment, repeat=3)
-            speeds.append(result["decode_tokens_per_s"] if result else float("nan"))
-        report.figures[f"ablation: {name}"] = speeds
-        print(f"    {name:<44} {speeds[0]:8.1f} {speeds[1]:8.1f}", flush=True)
+    """Without one technique at a time, in turns in one process."""
+    path = report.out / "ablation.json"
+    text = report.run([report.bin / "gpu_ablation", "--models", "dummy:llama-2-7b", "--batches", "1,8", "--rounds", "3",
+                       "--json", path])
+    if text:
+        print(text, flush=True)
+        report.figures["ablation"] = json.loads(path.read_text())
 
 
 def models(report, folder):

@@ -51,7 +51,7 @@ build=build/release bin=build/release/bin
 if ((do_build)); then
   cmake --preset release "${options[@]}" >"$out/build.txt" 2>&1 &&
     cmake --build $build --parallel "$(nproc)" --target spillway cuda_test parity_test generation_test gpu_linear_bench \
-      gpu_quant_bench gpu_attention_bench >>"$out/build.txt" 2>&1 ||
+      gpu_quant_bench gpu_attention_bench gpu_ablation >>"$out/build.txt" 2>&1 ||
     { grep -E 'error|FAILED' "$out/build.txt" | head -20; exit 1; }
   say built
 fi

@@ -11,9 +11,23 @@
 
 namespace spillway {
 
+// What makes steps fast beyond plain kernels. Benchmarks leave one out to measure what it brings
+// (bench/gpu_ablation.cc); everybody else takes all.
+struct CudaTechniques {
+  bool graphs = true;           // steps are recorded as CUDA graphs and replayed
+  bool persistent_step = true;  // a step of one token is one launch
+  bool gemv = true;             // kernels for one token (FlashDecoding++, section 5)
+  bool flat_gemm = true;        // kernels for few tokens (section 4)
+  bool unified_maximum = true;  // attention without a maximum per part (section 3)
+  bool overlapping_launches = true;
+  bool run_ahead = true;  // the next step is queued before the host has seen this one's tokens
+  bool operator==(const CudaTechniques&) const = default;
+};
+
 struct CudaDeviceOptions {
   int index = 0;              // which GPU
   uint64_t memory_bytes = 0;  // --gpu-memory: nothing is allocated beyond it; 0 = what is free
+  CudaTechniques techniques;
 };
 
 // The GPUs that the driver shows; none where there is no driver, with the reason.

@@ -49,6 +49,8 @@ class CudaDevice final : public Device {
   bool reads_pinned_memory() const override { return reads_pinned_memory_; }
 
   cudaStream_t stream() const { return stream_.get(); }
+  // Between steps; recorded steps are recorded anew.
+  void set_techniques(const CudaTechniques& techniques) { ops_->set_techniques(techniques); }
 
  private:
   void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept override;

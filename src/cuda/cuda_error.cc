@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/cuda_error.h"
 
-#include <cstdlib>
-
 #include "cuda/gpu_shape.h"
 
 namespace spillway::cuda {
@@ -25,11 +23,8 @@ OverlappingLaunches::OverlappingLaunches(bool allowed) { overlap_allowed = allow
 OverlappingLaunches::~OverlappingLaunches() { overlap_allowed = false; }
 
 bool overlapping_launches() {
-  static const bool enabled = [] {
-    if (std::getenv("SPILLWAY_NO_OVERLAPPING_LAUNCHES") != nullptr) return false;
-    return current_gpu().compute_capability >= 90;
-  }();
-  return enabled && overlap_allowed;
+  static const bool possible = current_gpu().compute_capability >= 90;
+  return possible && overlap_allowed;
 }
 
 }  // namespace spillway::cuda

@@ -11,8 +11,7 @@ namespace spillway::cuda {
 // Throws kOutOfMemory or kDevice with the call, CUDA's words and, where it is known, what to do.
 [[noreturn]] void fail_cuda(cudaError_t error, const char* call);
 
-// Whether kernels may start before the one in front of them has ended (launch.cuh): from Hopper on,
-// unless SPILLWAY_NO_OVERLAPPING_LAUNCHES is set in the environment (to measure what it brings).
+// Whether kernels may start before the one in front of them has ended (launch.cuh): from Hopper on.
 bool overlapping_launches();
 // Allows it for this thread's launches while it lives; otherwise they do not overlap. On an H200
 // steps of one token gain 2%; of several, those gain whose kernels are made for it (linear.h), and

@@ -2,8 +2,6 @@
 #include "cuda/cuda_ops.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -19,11 +17,6 @@
 
 namespace spillway::cuda {
 namespace {
-
-bool is_left_out(std::string_view technique) {
-  const char* const list = std::getenv("SPILLWAY_CUDA_WITHOUT");
-  return list != nullptr && std::string_view(list).find(technique) != std::string_view::npos;
-}
 
 const float* f32_vector(const WeightView& w) {
   SPW_ASSERT(w.empty() || (w.dtype == DType::kF32 && w.rows == 1));
@@ -42,14 +35,13 @@ BatchView without_first(BatchView batch, int sequences) {
 
 }  // namespace
 
-CudaOps::CudaOps(Device& device, cudaStream_t stream)
+CudaOps::CudaOps(Device& device, cudaStream_t stream, const CudaTechniques& techniques)
     : device_(device),
       stream_(stream),
       gpu_(current_gpu()),
       tables_(device, stream),
       graphs_(stream),
-      left_out_{is_left_out("graphs"),  is_left_out("gemv"), is_left_out("flat"),
-                is_left_out("unified"), is_left_out("step"), is_left_out("ahead")},
+      techniques_(techniques),
       step_(gpu_),
       kv_faults_(make_pinned(sizeof(uint32_t))) {
   *static_cast<uint32_t*>(kv_faults_.get()) = 0;
@@ -63,6 +55,12 @@ void CudaOps::set_deterministic(bool on) {
   deterministic_ = on;
 }
 
+void CudaOps::set_techniques(const CudaTechniques& techniques) {
+  if (techniques != techniques_) ++generation_;
+  techniques_ = techniques;
+  choose_unified_maximum();
+}
+
 std::byte* CudaOps::grown(Buffer& buffer, size_t bytes, bool zeroed) {
   if (buffer.bytes() >= bytes) return buffer.data();
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
@@ -73,14 +71,19 @@ std::byte* CudaOps::grown(Buffer& buffer, size_t bytes, bool zeroed) {
   return buffer.data();
 }
 
+void CudaOps::set_score_bounds(const ScoreBounds* bounds) {
+  score_bounds_ = bounds == nullptr ? std::nullopt : std::optional(*bounds);
+  choose_unified_maximum();
+}
+
 // The middle of where maxima lie; off where they are so far apart that parts of a row would vanish
 // or overflow (OPT's are).
-void CudaOps::set_score_bounds(const ScoreBounds* bounds) {
+void CudaOps::choose_unified_maximum() {
   unified_ = UnifiedMax();
-  if (bounds == nullptr || left_out_.unified) return;
-  const float width = bounds->highest - bounds->lowest_top;
+  if (!score_bounds_ || !techniques_.unified_maximum) return;
+  const float width = score_bounds_->highest - score_bounds_->lowest_top;
   unified_.enabled = width < (unified_.high - unified_.low) / 2;
-  unified_.phi = (bounds->highest + bounds->lowest_top) / 2;
+  unified_.phi = (score_bounds_->highest + score_bounds_->lowest_top) / 2;
 }
 
 void CudaOps::prepare(const StepLimits& limits) {
@@ -106,12 +109,14 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   // were 4-19% slower with their next one waiting beside them.
   const bool several =
       shape.tokens > 1 && shape.tokens <= kOverlapTokens && batch.only_16_bit && !deterministic_;
-  const OverlappingLaunches overlap((shape.tokens == 1 || several) && !left_out_.flat);
+  const OverlappingLaunches overlap(techniques_.overlapping_launches &&
+                                    (shape.tokens == 1 || several) && techniques_.flat_gemm);
   // Whether ops are phases of a persistent step depends on the model and the step's tokens alone,
   // so that a step has the same bits wherever its weights and KV are. Only a step with a program
   // has nothing but ops between two of them.
-  persistent_ = shape.tokens == 1 && batch.layer_type && !deterministic_ && !left_out_.step &&
-                !left_out_.gemv && PersistentStep::serves(gpu_, *batch.layer_type);
+  persistent_ = shape.tokens == 1 && batch.layer_type && !deterministic_ &&
+                techniques_.persistent_step && techniques_.gemv &&
+                PersistentStep::serves(gpu_, *batch.layer_type);
   collecting_ = persistent_ && batch.program != 0;
   const auto persistent_body = [&] {
     body();
@@ -119,7 +124,7 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   };
   try {
     // Prompts differ too much to be worth recording.
-    if (!left_out_.graphs && shape.max_rows == 1 && batch.program != 0) {
+    if (techniques_.graphs && shape.max_rows == 1 && batch.program != 0) {
       graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape},
                   persistent_body);
     } else {

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "cuda/cuda.h"
 #include "cuda/graph_cache.h"
 #include "cuda/kernel_args.h"
 #include "cuda/kv/kv_append.h"
@@ -27,16 +28,16 @@ namespace spillway::cuda {
 // kernels).
 class CudaOps final : public Ops {
  public:
-  CudaOps(Device& device, cudaStream_t stream);
+  CudaOps(Device& device, cudaStream_t stream, const CudaTechniques& techniques);
   ~CudaOps() override;
 
   void set_deterministic(bool on) override;
   void set_tuning(const TuningTable* table) override { tuning_ = table; }
   LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override;
   void set_score_bounds(const ScoreBounds* bounds) override;
-  uint64_t persistent_launches() const {
-    return persistent_launches_;
-  }  // launched or recorded so far (persistent_step.h)
+  void set_techniques(const CudaTechniques& techniques);
+  // Launched or recorded so far (persistent_step.h).
+  uint64_t persistent_launches() const { return persistent_launches_; }
 
   void prepare(const StepLimits& limits) override;
   void run_step(const StepBatch& batch, const std::function<void()>& body) override;
@@ -72,7 +73,7 @@ class CudaOps final : public Ops {
   void gather_rows(const Activations& x, std::span<const int32_t> rows,
                    const Activations& out) override;
   bool can_sample() const override { return true; }
-  bool runs_ahead() const override { return !left_out_.ahead; }
+  bool runs_ahead() const override { return techniques_.run_ahead; }
   uint64_t draw(const Activations& logits, std::span<const SampleRow> rows) override;
   void take_drawn(uint64_t draw, std::span<int32_t> ids) override;
 
@@ -96,6 +97,7 @@ class CudaOps final : public Ops {
   AppendCall append_call(const Activations& q, const Activations& k, const Activations& v,
                          const Activations& angles, RopeStyle style, const KvLayerView& kv,
                          std::span<const SequenceSpan> spans);
+  void choose_unified_maximum();
   Activations as_type(const Activations& x, DType type);
   const float* constant(std::span<const float> values);
 
@@ -104,13 +106,11 @@ class CudaOps final : public Ops {
   GpuShape gpu_;
   bool deterministic_ = false;
   const TuningTable* tuning_ = nullptr;
+  std::optional<ScoreBounds> score_bounds_;
   UnifiedMax unified_;
   StepTables tables_;
   GraphCache graphs_;
-  // Techniques that are off, to measure what each brings: SPILLWAY_CUDA_WITHOUT=graphs,gemv,...
-  struct LeftOut {
-    bool graphs, gemv, flat, unified, step, ahead;
-  } left_out_;
+  CudaTechniques techniques_;
   int step_rows_ = 0;  // 0: no step
   PersistentStep step_;
   uint64_t persistent_launches_ = 0;

@@ -96,7 +96,7 @@ void CudaOps::project_and_append(const Projection& q, const Projection& k, const
   const bool together =
       spans.size() == 1 && spans[0].rows == 1 && x.rows == 1 && x.dtype == input_type(q.w.dtype) &&
       go_together(call.parts[0], call.parts[1]) && go_together(call.parts[0], call.parts[2]);
-  if (together && !deterministic_ && !left_out_.gemv) {
+  if (together && !deterministic_ && techniques_.gemv) {
     const AppendCall append = append_call(q.out, k.out, v.out, angles, style, kv, spans);
     if (try_persistent([&] { return step_.add_append(call, append); })) return;
     // GEMV, also where a flat kernel is faster: it saves a launch.
@@ -179,9 +179,9 @@ void CudaOps::multiply_plain(const LinearCall& call) {
     return;
   }
   LinearKernel kernel = kernel_at(points_for(call), problem.tokens);
-  if (kernel == LinearKernel::kGemv && left_out_.gemv) kernel = LinearKernel::kFlat;
-  if (kernel == LinearKernel::kFlat && left_out_.flat) {
-    kernel = problem.tokens == 1 && !left_out_.gemv ? LinearKernel::kGemv : LinearKernel::kGemm;
+  if (kernel == LinearKernel::kGemv && !techniques_.gemv) kernel = LinearKernel::kFlat;
+  if (kernel == LinearKernel::kFlat && !techniques_.flat_gemm) {
+    kernel = problem.tokens == 1 && techniques_.gemv ? LinearKernel::kGemv : LinearKernel::kGemm;
   }
   if (kernel != LinearKernel::kGemv && overlapping_launches()) {
     return linear_flat(call, plan_overlapping(problem, gpu_), scratch, stream_);

@@ -21,7 +21,7 @@ class PersistentStepsTest : public testing::TestWithParam<DType> {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
     device_ = make_cuda_device({});
     if (!PersistentStep::serves(current_gpu(), GetParam()))
-      GTEST_SKIP() << "this GPU does not step";
+      GTEST_SKIP() << "this GPU has no persistent step";
     const bool plain = GetParam() == DType::kF16;
     weights_ = device_->allocate(static_cast<size_t>(kDim * row_bytes(GetParam(), kDim)),
                                  MemoryTag::kWeights);

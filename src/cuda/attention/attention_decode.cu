@@ -2,7 +2,6 @@
 #include "cuda/attention/attention_decode.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "cuda/attention/attention_decode_codes.cuh"
 #include "cuda/attention/attention_decode_mma.cuh"
@@ -127,7 +126,6 @@ __global__ __launch_bounds__(
   extern __shared__ __align__(16) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<DecodeShared<kType, kDim, kBuffers>*>(shared_bytes);
   let_next_start();
-  if (!a.early) wait_for_previous();
   using Shape = DecodeShape<kType, kDim, kBuffers>;
   using Part = WarpPart<kType, kDim, kBuffers, kUnified, kLong>;
   typename Part::Place p;
@@ -137,7 +135,7 @@ __global__ __launch_bounds__(
   }
   Part part(a, p, shared);
   // What earlier steps have written need not wait for the kernel before.
-  const bool early = a.early && part.base + Shape::kWarpTokens <= p.start;
+  const bool early = part.base + Shape::kWarpTokens <= p.start;
   if (!early) wait_for_previous();
   part.start();
   if (early) wait_for_previous();
@@ -152,7 +150,6 @@ __global__ __launch_bounds__(
   float* slot =
       p.parts == 1 ? nullptr : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
   store_part(a, p, shared, kUnified && !own, slot);
-  if (slot != nullptr && a.merge_inside) finish_part<Shape::kWarps>(a, p, own, kUnified);
 #endif
 }
 
@@ -170,7 +167,6 @@ __global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
                     ? nullptr
                     : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
   attend_rows<kType, kQueries>(a, p, reinterpret_cast<float*>(shared_bytes), slot);
-  if (slot != nullptr && a.merge_inside) finish_part<kDecodeWarps>(a, p, true, false);
 }
 
 __global__ __launch_bounds__(kDecodeThreads) void attention_merge_kernel(
@@ -323,12 +319,8 @@ int tiles_of(int heads, int kv_heads) {
 }
 int slot_floats_of(int heads, int kv_heads, int head_dim) {
   const int queries = std::min(heads / kv_heads, kTileQueries);
-  const int floats = (queries * (head_dim + 2) + 3) / 4 * 4;  // whole float4
-  return std::max(floats, 64);                                // see counter_bytes()
+  return (queries * (head_dim + 2) + 3) / 4 * 4;  // whole float4
 }
-// Counters lie where no launch of another shape puts floats: in the first 32nd of the scratch, at
-// most 4 * (1 + parts / 16) bytes of it to parts * 256 of slots.
-size_t counter_bytes(size_t scratch_bytes) { return scratch_bytes / 32 / 256 * 256; }
 
 DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
   DecodeArgs a{attention_args(call)};
@@ -372,9 +364,8 @@ int attention_parts(int64_t context, int window) {
 size_t attention_decode_scratch_bytes(int rows, int heads, int kv_heads, int head_dim,
                                       int max_parts) {
   if (max_parts <= 1) return 0;
-  const size_t slots = static_cast<size_t>(rows) * tiles_of(heads, kv_heads) * max_parts *
-                       slot_floats_of(heads, kv_heads, head_dim) * sizeof(float);
-  return (slots / 31 + 1) * 32 + 32 * 256;
+  return static_cast<size_t>(rows) * tiles_of(heads, kv_heads) * max_parts *
+         slot_floats_of(heads, kv_heads, head_dim) * sizeof(float);
 }
 
 void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int max_rows,
@@ -386,11 +377,6 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
     a.high = (unified.phi + unified.high) * kLog2E;
     a.reference = a.high - kTopExponent;
   }
-  static const bool early = [] {
-    const char* value = std::getenv("SPILLWAY_ATTENTION_EARLY");
-    return value == nullptr || value[0] != '0';
-  }();
-  a.early = early;
   const bool by_rows = call.q.dtype == DType::kF32 || !has_tensor_cores() ||
                        !has_mma_kernel(call.kv.type, a.shape.head_dim);
   // By the model's shape and the step, not by who else is in the call: see attention_decode.h.
@@ -402,25 +388,18 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
     a.by_max_parts = FastDivisor(a.max_parts);
   }
   if (max_parts > 1) {
-    const size_t first = counter_bytes(scratch.bytes);
     const int64_t tiles = int64_t{call.batch.sequences} * max_rows * a.tiles;
-    const int64_t groups = (max_parts + kMergeParts - 1) / kMergeParts;
-    SPW_CHECK(
-        tiles * (1 + groups) * 4 <= static_cast<int64_t>(first) &&
-            tiles * max_parts * a.slot_floats * 4 <= static_cast<int64_t>(scratch.bytes - first),
-        kInternal, "attention: {} bytes of scratch for {} rows of {} parts", scratch.bytes,
-        call.batch.sequences * max_rows, max_parts);
-    a.counters = reinterpret_cast<unsigned*>(scratch.data);
-    a.slots = reinterpret_cast<float*>(scratch.data + first);
+    SPW_CHECK(tiles * max_parts * a.slot_floats * 4 <= static_cast<int64_t>(scratch.bytes),
+              kInternal, "attention: {} bytes of scratch for {} rows of {} parts", scratch.bytes,
+              call.batch.sequences * max_rows, max_parts);
+    a.slots = reinterpret_cast<float*>(scratch.data);
   }
-  static const bool merge_inside = std::getenv("SPILLWAY_ATTENTION_MERGE_INSIDE") != nullptr;
-  a.merge_inside = merge_inside;
   if (by_rows) {
     launch_rows(call.kv.type, a, stream);
   } else {
     launch_mma(call.kv.type, a, unified.enabled, stream);
   }
-  if (max_parts > 1 && !merge_inside) {
+  if (max_parts > 1) {
     const bool few = max_parts <= kDecodeWarps;
     const int64_t rows = int64_t{call.batch.sequences} * max_rows * call.params.heads;
     const int64_t blocks = few ? (rows + kDecodeWarps - 1) / kDecodeWarps : rows;

@@ -34,7 +34,7 @@ class AttentionDecodeTest : public ::testing::TestWithParam<bool> {
     const size_t bytes = attention_decode_scratch_bytes(static_cast<int>(c.sequences.size()) * rows,
                                                         c.heads, c.kv_heads, c.head_dim, parts);
     const GuardedBuffer scratch(std::vector<std::byte>(bytes, std::byte{0}));
-    for (int turn = 0; turn < 2; ++turn) {  // the second finds the counters as the first left them
+    for (int turn = 0; turn < 2; ++turn) {  // the second finds the first's slots
       batch.expect_close(attention_tolerance(c), [&](const AttentionCall& call) {
         attention_decode(call, unified, rows, parts, {scratch.get(), bytes}, nullptr);
       });

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the parts of a row become the row, in an order that does not depend on who computed them
-// when: by a launch of its own, or in the launch that computed them by the blocks that come last
-// (merge_inside). The latter saves a launch, but has every block wait for its fence and its count,
-// which keeps the next block's loads off the SM.
+// when: by a launch of its own. (The blocks that come last could do it and save that launch, but
+// then every block waits for its fence and its count, which keeps the next block's loads off the
+// SM: slower.)
 //
 // A part leaves, for each query of its tile, a sum of exponents relative to some maximum and the
 // outputs weighted by them: slot = output [queries][head_dim], sum [queries], maximum [queries].
-// Sixteen neighbouring parts are merged by the last of their blocks, the results of that by the
-// last again, so that no block reads much.
 #pragma once
 
 #include "cuda/attention/attention_args.cuh"
@@ -22,7 +20,6 @@ constexpr int kPartTokens = 256;  // where rows are split: part of the numerics
 // and the step has rows enough: the slots of 8 take 3% of what 256 tokens do, to be written and
 // read.
 constexpr int kTwoFrom = 512, kFourFrom = 4096;
-constexpr int kMergeParts = 16;
 constexpr int kTileQueries = 8;  // query heads of a kv head that share a block
 constexpr int kDecodeWarps = 8;
 constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
@@ -37,15 +34,12 @@ struct DecodeArgs : AttentionArgs {
   bool whole_rows = false;  // one block goes over all parts: nothing to merge
   bool long_parts = false;  // see part_shift()
   int two_from = kTwoFrom, four_from = kFourFrom;
-  int expected = 0;    // tokens that the longest row sees, or more
-  bool early = false;  // read batch and KV of earlier steps before wait_for_previous()
+  int expected = 0;  // tokens that the longest row sees, or more
   // Of the unified maximum: where largest scores may lie, in scale_log2's unit.
   float low = 0, high = 0;
   float reference = 0;     // then exponents are 2^(score - reference)
   float* slots = nullptr;  // [sequences * max_rows][tiles][max_parts][slot_floats]
   int slot_floats = 0;
-  bool merge_inside = false;     // by the blocks that come last
-  unsigned* counters = nullptr;  // [sequences * max_rows][tiles][1 + groups of parts]
 };
 
 // Parts of a row that sees so many tokens have 2^this tokens.
@@ -110,67 +104,6 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   p.queries = min(kTileQueries, a.group - first);
   p.tile_index = static_cast<int64_t>(sequence_row) * a.tiles + tile;
   return true;
-}
-
-// Merges `count` slots that lie `stride` floats apart, in order, into `slot`, which may be the
-// first of them, or with `last` into out. `equal`: all have one maximum, and sums just add up.
-template <int kWarps>
-__device__ __forceinline__ void merge_slots(const DecodeArgs& a, const PartPlace& p,
-                                            const float* slots, int count, int64_t stride,
-                                            bool equal, bool last, float* slot) {
-  const int dim = a.shape.head_dim;
-  const int fours = dim / 4;
-  const int sums_at = p.queries * dim, maxima_at = sums_at + p.queries;
-  for (int first = 0; first < p.queries * fours; first += kWarps * kWarpSize) {
-    const int i = first + static_cast<int>(threadIdx.x);
-    const int query = i / fours;
-    float4 out = make_float4(0, 0, 0, 0);
-    float sum = 0, maximum = -INFINITY;
-    if (query < p.queries) {
-      if (equal) {
-        maximum = __ldcg(slots + maxima_at + query);
-      } else {
-        for (int s = 0; s < count; ++s)
-          maximum = fmaxf(maximum, __ldcg(slots + s * stride + maxima_at + query));
-      }
-#pragma unroll 8
-      for (int s = 0; s < count; ++s) {
-        const float* from = slots + s * stride;
-        const float4 x = __ldcg(reinterpret_cast<const float4*>(from) + i);
-        const float part_sum = __ldcg(from + sums_at + query);
-        float weight = 1;
-        if (!equal) {
-          const float own = __ldcg(from + maxima_at + query);
-          weight = own == maximum ? 1 : exp2_fast(own - maximum);
-        }
-        sum = fmaf(part_sum, weight, sum);
-        out.x = fmaf(x.x, weight, out.x);
-        out.y = fmaf(x.y, weight, out.y);
-        out.z = fmaf(x.z, weight, out.z);
-        out.w = fmaf(x.w, weight, out.w);
-      }
-      if (last) {
-        const float inverse = 1 / sum;
-        std::byte* to = a.output(p.row, p.first_query + query);
-        const int d = i % fours * 4;
-        store_element(to, a.dtype, d, out.x * inverse);
-        store_element(to, a.dtype, d + 1, out.y * inverse);
-        store_element(to, a.dtype, d + 2, out.z * inverse);
-        store_element(to, a.dtype, d + 3, out.w * inverse);
-      }
-    }
-    if (!last) {
-      __syncthreads();  // all have read before the first slot is written again
-      if (query < p.queries) {
-        reinterpret_cast<float4*>(slot)[i] = out;
-        // The last thread of a query writes its sums: those of earlier turns still read them.
-        if (i % fours == fours - 1) {
-          slot[sums_at + query] = sum;
-          slot[maxima_at + query] = maximum;
-        }
-      }
-    }
-  }
 }
 
 // What the parts of one query head of one row have left in their slots: the first part's, from
@@ -308,54 +241,6 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
     all += sums[w];
   }
   store_element(a.output(p.row, head), a.dtype, d, x / all);
-}
-
-// Called by all threads of a block that has written its slot: counts it, and merges where it is the
-// last. `own_maximum`: its maximum is not the one that all parts share.
-template <int kWarps>
-__device__ __forceinline__ void finish_part(const DecodeArgs& a, const PartPlace& p,
-                                            bool own_maximum, bool shared_maximum) {
-  __shared__ unsigned arrived;
-  const int groups = (a.max_parts + kMergeParts - 1) / kMergeParts;
-  unsigned* counters = a.counters + p.tile_index * (1 + groups);
-  float* slots = a.slots + p.tile_index * a.max_parts * a.slot_floats;
-  const int group = p.part / kMergeParts;
-  const int in_group = min(kMergeParts, p.parts - group * kMergeParts);
-  const bool one_group = p.parts <= kMergeParts;
-  float* first = slots + static_cast<int64_t>(group) * kMergeParts * a.slot_floats;
-
-  // The upper half of a counter counts parts with a maximum of their own. What all threads wrote
-  // before the barrier is behind the fence of the one that counts: a fence by each would cost more
-  // than all else here.
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    arrived = atomicAdd(counters + 1 + group, own_maximum ? 0x10001U : 1U);
-  }
-  __syncthreads();
-  unsigned seen = arrived + (own_maximum ? 0x10001U : 1U);
-  if ((seen & 0xffffU) != static_cast<unsigned>(in_group)) return;
-  __threadfence();
-  bool own = (seen >> 16) != 0;
-  merge_slots<kWarps>(a, p, first, in_group, a.slot_floats, shared_maximum && !own, one_group,
-                      first);
-  if (threadIdx.x == 0) counters[1 + group] = 0;
-  if (one_group) return;
-
-  const int all_groups = (p.parts + kMergeParts - 1) / kMergeParts;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    arrived = atomicAdd(counters, own ? 0x10001U : 1U);
-  }
-  __syncthreads();
-  seen = arrived + (own ? 0x10001U : 1U);
-  if ((seen & 0xffffU) != static_cast<unsigned>(all_groups)) return;
-  __threadfence();
-  own = (seen >> 16) != 0;
-  merge_slots<kWarps>(a, p, slots, all_groups, static_cast<int64_t>(kMergeParts) * a.slot_floats,
-                      shared_maximum && !own, true, nullptr);
-  if (threadIdx.x == 0) counters[0] = 0;
 }
 
 }  // namespace spillway::cuda

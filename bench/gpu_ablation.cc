@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpu_ablation: what each technique of the GPU brings to decoding, by leaving it out.
+//
+// One process, one model: the variants take turns, so that all see the same clocks and the same
+// memory. Ratios are of one round's two neighbours; what is printed is their median.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/bench_workload.h"
+#include "cli/session.h"
+#include "cuda/cuda_device.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+struct Variant {
+  std::string name;
+  CudaTechniques techniques;
+};
+
+std::vector<Variant> all_variants() {
+  return {{"all", {}},
+          {"persistent-step", {.persistent_step = false}},
+          {"graphs", {.graphs = false}},
+          {"run-ahead", {.run_ahead = false}},
+          {"overlapping-launches", {.overlapping_launches = false}},
+          {"gemv", {.gemv = false}},
+          {"flat-gemm", {.flat_gemm = false}},
+          {"unified-maximum", {.unified_maximum = false}}};
+}
+
+struct Options {
+  std::vector<std::string> models = {"dummy:llama-2-7b", "dummy:llama-2-7b:q4_0"};
+  std::vector<int> batches = {1, 2, 8, 32};
+  std::vector<std::string> without;  // empty: each of them
+  int rounds = 10;
+  int prompt_len = 64, gen_len = 64;
+  std::string json_path;
+};
+
+std::vector<Variant> chosen_variants(const Options& options) {
+  const std::vector<Variant> all = all_variants();
+  if (options.without.empty()) return all;
+  std::vector<Variant> chosen = {all.front()};
+  for (const std::string& name : options.without) {
+    const auto found = std::ranges::find(all, name, &Variant::name);
+    SPW_CHECK(found != all.end(), kInvalidArgument, "no technique '{}'; see --help", name);
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Tokens/s of decoding, by variant and round.
+std::vector<std::vector<double>> measure(Workload& workload, cuda::CudaDevice& device,
+                                         const std::vector<Variant>& variants,
+                                         const Options& options, int batch) {
+  std::vector<std::vector<double>> speeds(variants.size());
+  const auto run = [&](const Variant& variant) {
+    device.set_techniques(variant.techniques);
+    const auto timing = workload.run();
+    SPW_CHECK(timing.has_value(), kCancelled, "stopped");
+    return batch * static_cast<double>(options.gen_len - 1) / timing->decode_s;
+  };
+  for (const Variant& variant : variants) run(variant);  // loads kernels
+  for (int round = 0; round < options.rounds; ++round) {
+    // Every other round backwards: nobody is always behind the same one.
+    for (size_t i = 0; i < variants.size(); ++i) {
+      const size_t at = round % 2 == 0 ? i : variants.size() - 1 - i;
+      speeds[at].push_back(run(variants[at]));
+    }
+  }
+  device.set_techniques({});
+  return speeds;
+}
+
+json ablate(const Options& options) {
+  const std::vector<Variant> variants = chosen_variants(options);
+  json cells = json::array();
+  for (const std::string& model : options.models) {
+    SessionOptions session_options;
+    session_options.model = model;
+    session_options.device = "cuda";
+    Session session(session_options);
+    const int most = std::ranges::max(options.batches);
+    session.load({.tokens = int64_t{options.prompt_len} + options.gen_len, .sequences = most});
+    auto& device = dynamic_cast<cuda::CudaDevice&>(*session.device);
+    for (const int batch : options.batches) {
+      const WorkloadSize size{
+          .prompt_len = options.prompt_len, .gen_len = options.gen_len, .batch = batch};
+      Workload workload(size, session);
+      const auto speeds = measure(workload, device, variants, options, batch);
+      fmt::print("{}, {} sequences: {:.1f} tokens/s\n", model, batch, median(speeds[0]));
+      json cell = {{"model", model}, {"sequences", batch}, {"all", speeds[0]}};
+      for (size_t i = 1; i < variants.size(); ++i) {
+        std::vector<double> gains;
+        for (size_t round = 0; round < speeds[i].size(); ++round)
+          gains.push_back(speeds[0][round] / speeds[i][round]);
+        fmt::print("  {:<22} brings {:+6.1f}%  ({:.1f} without)\n", variants[i].name,
+                   (median(gains) - 1) * 100, median(speeds[i]));
+        cell["without"][variants[i].name] = {{"tokens_per_s", speeds[i]}, {"gain", median(gains)}};
+      }
+      std::fflush(stdout);
+      cells.push_back(std::move(cell));
+    }
+  }
+  return cells;
+}
+
+int main_of(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "What each technique of the GPU brings to decoding: with all of them and without "
+      "one, in turns, in one process.");
+  app.add_option("--models", options.models, "dummy:NAME[:TYPE], or files")->delimiter(',');
+  app.add_option("--batches", options.batches, "sequences at once")->delimiter(',');
+  app.add_option("--without", options.without,
+                 "techniques to leave out, one at a time: persistent-step, graphs, run-ahead, "
+                 "overlapping-launches, gemv, flat-gemm, unified-maximum (default: each)")
+      ->delimiter(',');
+  app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
+  app.add_option("--prompt-len", options.prompt_len)->check(CLI::PositiveNumber);
+  app.add_option("--gen-len", options.gen_len)->check(CLI::Range(2, 1 << 20));
+  app.add_option("--json", options.json_path, "write all figures there");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    const json cells = ablate(options);
+    if (!options.json_path.empty()) std::ofstream(options.json_path) << cells.dump(1) << "\n";
+  } catch (const Error& error) {
+    fmt::print(stderr, "gpu_ablation: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace spillway
+
+int main(int argc, char** argv) { return spillway::main_of(argc, argv); }
