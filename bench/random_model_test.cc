@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "cpu/cpu_device.h"
-#include "engine/loaded_model.h"
+#include "engine/test_model.h"
 #include "model/known_models.h"
 #include "runtime/decoder.h"
 #include "storage/model_files.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

@@ -99,25 +99,8 @@ void load_weights_of(LoadedModel& loaded, Device& device, const WeightLoadOption
                        : ModelWeights(device, loaded.model, loaded.paths, options, placement);
 }
 
-std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& reference,
-                                        const WeightLoadOptions& options) {
-  auto loaded = describe_for_loading(device, reference, options);
-  load_weights_of(*loaded, device, options, {});
-  return loaded;
-}
-
 KvType default_kv_type(const Model& model) {
   return model.main_dtype() == DType::kF32 ? KvType::kF32 : KvType::kF16;
-}
-
-KvCache make_kv_cache(Device& device, const ModelSpec& spec, KvType type, int64_t tokens,
-                      int64_t sequences) {
-  const auto blocks = try_mul(blocks_for_tokens(tokens), sequences);
-  SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
-            kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made", sequences,
-            tokens);
-  return KvCache(device, {spec.layers, spec.kv_heads, spec.head_dim, type},
-                 static_cast<int32_t>(*blocks));
 }
 
 }  // namespace spillway

@@ -18,8 +18,8 @@
 
 namespace spillway {
 
-// Owns everything that decoding reads. Made by load_model(); stays where it is, as decoders keep
-// references to it.
+// Owns everything that decoding reads. Made by describe_for_loading(); stays where it is, as
+// decoders keep references to it.
 struct LoadedModel {
   Model model;
   std::optional<Tokenizer> tokenizer;
@@ -32,12 +32,10 @@ struct LoadedModel {
   const Tokenizer& require_tokenizer() const;
 };
 
-// `reference` is a path (GGUF file, Hugging Face folder) or dummy:NAME. The device must outlive the
-// result. Throws what reading, describing and loading throw.
-std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& reference,
-                                        const WeightLoadOptions& options);
-// The same in two steps, for those who decide in between where the weights go: everything but the
-// weights, in the types they will have in memory; then the weights.
+// In two steps, since in between is decided where the weights go: everything but the weights, in
+// the types they will have in memory; then the weights. `reference` is a path (GGUF file, Hugging
+// Face folder) or dummy:NAME. The device must outlive the result. Throws what reading, describing
+// and loading throw.
 std::unique_ptr<LoadedModel> describe_for_loading(const Device& device,
                                                   const std::string& reference,
                                                   const WeightLoadOptions& options);
@@ -49,9 +47,5 @@ void load_weights_of(LoadedModel& loaded, Device& device, const WeightLoadOption
 
 // F32 for models stored in F32 (they are small, and exactness is why they are), else F16.
 KvType default_kv_type(const Model& model);
-
-// Room for `sequences` sequences of `tokens` tokens each.
-KvCache make_kv_cache(Device& device, const ModelSpec& spec, KvType type, int64_t tokens,
-                      int64_t sequences = 1);
 
 }  // namespace spillway

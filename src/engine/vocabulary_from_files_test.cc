@@ -6,7 +6,7 @@
 
 #include "storage/gguf_writer.h"
 #include "storage/model_files.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 #include "text/tokenizer.h"
 
 namespace spillway {

@@ -118,10 +118,6 @@ void BlockTable::clear() {
   pool_ = -1;
 }
 
-int64_t BlockTable::capacity_tokens() const {
-  return static_cast<int64_t>(blocks_.size()) * kKvBlockTokens;
-}
-
 int64_t blocks_for_tokens(int64_t tokens) { return ceil_div<int64_t>(tokens, kKvBlockTokens); }
 
 }  // namespace spillway

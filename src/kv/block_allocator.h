@@ -70,7 +70,6 @@ class BlockTable {
   void clear();
 
   const std::vector<BlockId>& blocks() const { return blocks_; }
-  int64_t capacity_tokens() const;
 
  private:
   void promise(int64_t blocks);

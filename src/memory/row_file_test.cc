@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/fault_points.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

@@ -12,7 +12,7 @@
 #include "model/family.h"
 #include "storage/gguf_writer.h"
 #include "storage/model_files.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

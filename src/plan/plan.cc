@@ -80,7 +80,6 @@ int count_of(const json& value, const std::string& field) {
 
 }  // namespace
 
-const char* tier_name(Tier tier) { return kTierNames[static_cast<size_t>(tier)]; }
 const char* schedule_name(ScheduleKind kind) { return kScheduleNames[static_cast<size_t>(kind)]; }
 const char* attention_place_name(AttentionPlace place) {
   return kAttentionNames[static_cast<size_t>(place)];

@@ -14,9 +14,6 @@
 
 namespace spillway {
 
-// "gpu", "host", "disk"
-const char* tier_name(Tier tier);
-
 // Shares of something's bytes, adding up to 1.
 struct TierShares {
   double device = 1;

@@ -101,11 +101,9 @@ class IoQueue {
   IoTicket write(const IoFile& file, uint64_t offset, std::span<const std::byte> bytes,
                  IoCallback on_done = {});
 
-  // What read_extent() needs for an extent at any offset: the blocks around it are read with it.
-  static size_t extent_buffer_bytes(uint64_t bytes) { return align_up(bytes) + kDirectAlignment; }
   // Reads [offset, offset + bytes) of the file, anywhere, into `buffer`, which is aligned; there
-  // they lie at the place that their offset has in a block. At least extent_buffer_bytes() always
-  // do; exactly align_up(offset + bytes) - align_down(offset) are used.
+  // they lie at the place that their offset has in a block. Exactly
+  // align_up(offset + bytes) - align_down(offset) of them are used.
   ExtentRead read_extent(const IoFile& file, uint64_t offset, uint64_t bytes,
                          std::span<std::byte> buffer, IoCallback on_done = {});
 

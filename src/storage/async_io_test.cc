@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/fault_points.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {
@@ -66,7 +66,7 @@ TEST_P(AsyncIoTest, ReadsExtentsAtAnyOffset) {
   for (int i = 0; i < 300; ++i) {
     const size_t offset = random() % content.size();
     const size_t bytes = 1 + random() % (content.size() - offset);
-    AlignedBuffer buffer(IoQueue::extent_buffer_bytes(bytes));
+    AlignedBuffer buffer(align_up(bytes) + kDirectAlignment);
     ExtentRead read = queue.read_extent(file, offset, bytes, buffer.span());
     read.ticket.wait();
     ASSERT_TRUE(equal(read.bytes, std::span(content).subspan(offset, bytes))) << offset;
@@ -241,7 +241,7 @@ TEST_P(AsyncIoTest, ManyFaultsAtOnceStillGiveTheRightBytes) {
     }
     const size_t offset = random() % kBlock;
     const size_t bytes = content.size() - offset;
-    AlignedBuffer buffer(IoQueue::extent_buffer_bytes(bytes));
+    AlignedBuffer buffer(align_up(bytes) + kDirectAlignment);
     ExtentRead read = queue.read_extent(file, offset, bytes, buffer.span());
     read.ticket.wait();
     ASSERT_TRUE(equal(read.bytes, std::span(content).subspan(offset)));

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/fault_points.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/fault_points.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

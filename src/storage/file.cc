@@ -122,10 +122,6 @@ void MappedFile::unmap() noexcept {
   data_ = nullptr;
 }
 
-void MappedFile::advise_random() const noexcept {
-  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_RANDOM);
-}
-
 void MappedFile::advise_dontneed(size_t offset, size_t bytes) const noexcept {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t first = (offset + page - 1) / page * page, last = (offset + bytes) / page * page;

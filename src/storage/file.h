@@ -58,10 +58,8 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  // Hints; a refusal is ignored.
-  void advise_random() const noexcept;
-  // The pages that lie wholly in [offset, offset + bytes) leave this process; reading them again
-  // brings them back.
+  // A hint: the pages that lie wholly in [offset, offset + bytes) leave this process; reading them
+  // again brings them back.
   void advise_dontneed(size_t offset, size_t bytes) const noexcept;
   // Whether the page cache has all of [offset, offset + bytes). Where the kernel does not tell (of
   // a file that this user neither owns nor may write): true.

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/fault_points.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {
@@ -83,7 +83,6 @@ TEST(FileTest, MovingLeavesOneOwner) {
 TEST(MappedFileTest, ShowsTheWholeFile) {
   const TempFolder folder;
   MappedFile a(folder.write("a.txt", "hello"));
-  a.advise_random();
   EXPECT_TRUE(a.try_populate(0, a.bytes().size()));
   EXPECT_TRUE(a.is_cached(0, a.bytes().size()));
   MappedFile b = std::move(a);

@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 #include "base/fault_points.h"
-#include "storage/child_process.h"
 #include "storage/file.h"
-#include "storage/temp_folder.h"
 #include "storage/temporary_name.h"
+#include "storage/test_child_process.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

@@ -12,7 +12,7 @@
 #include "storage/file.h"
 #include "storage/gguf_types.h"
 #include "storage/gguf_writer.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

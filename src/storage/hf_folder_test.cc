@@ -10,7 +10,7 @@
 #include "storage/model_files.h"
 #include "storage/safetensors_reader.h"
 #include "storage/safetensors_writer.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "storage/file.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

@@ -176,13 +176,4 @@ std::vector<float> Metadata::to_floats(const Entry& entry) const {
   return out;
 }
 
-std::vector<bool> Metadata::to_bools(const Entry& entry) const {
-  if (is_empty_array(entry.value)) return {};
-  const auto* v = std::get_if<NumberArray>(&entry.value);
-  if (v == nullptr || v->type != NumberType::kBool) fail_type(entry, "an array of bools");
-  std::vector<bool> out(v->size());
-  for (size_t i = 0; i < out.size(); ++i) out[i] = v->bits(i) != 0;
-  return out;
-}
-
 }  // namespace spillway

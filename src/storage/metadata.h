@@ -69,8 +69,6 @@ class Metadata {
   std::optional<std::vector<int64_t>> try_int_array(std::string_view key) const;
   std::vector<float> get_float_array(std::string_view key) const;  // integers accepted
   std::optional<std::vector<float>> try_float_array(std::string_view key) const;
-  std::vector<bool> get_bool_array(std::string_view key) const;
-  std::optional<std::vector<bool>> try_bool_array(std::string_view key) const;
 
   // The value in a few words on one line: `"llama"`, `32`, `[151936 strings: "!", "\"", ...]`.
   // "missing" for a key that is not there.
@@ -99,7 +97,6 @@ class Metadata {
   const StringArray& to_strings(const Entry& entry) const;
   std::vector<int64_t> to_ints(const Entry& entry) const;
   std::vector<float> to_floats(const Entry& entry) const;
-  std::vector<bool> to_bools(const Entry& entry) const;
 
   std::string source_;
   std::vector<Entry> entries_;

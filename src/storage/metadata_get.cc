@@ -101,13 +101,4 @@ std::optional<std::vector<float>> Metadata::try_float_array(std::string_view key
   return get_float_array(key);
 }
 
-std::vector<bool> Metadata::get_bool_array(std::string_view key) const {
-  return to_bools(entry(key, "an array of bools"));
-}
-
-std::optional<std::vector<bool>> Metadata::try_bool_array(std::string_view key) const {
-  if (!contains(key)) return std::nullopt;
-  return get_bool_array(key);
-}
-
 }  // namespace spillway

@@ -75,9 +75,6 @@ class SpillFile {
   static uint64_t file_bytes(size_t block_bytes, uint64_t blocks) {
     return align_up(block_bytes) * blocks;
   }
-  static uint64_t blocks_within(uint64_t bytes, size_t block_bytes) {
-    return bytes / align_up(block_bytes);
-  }
 
   uint32_t blocks() const { return static_cast<uint32_t>(headers_.size()); }
   size_t block_bytes() const { return block_bytes_; }

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/fault_points.h"
-#include "storage/child_process.h"
 #include "storage/file.h"
-#include "storage/temp_folder.h"
 #include "storage/temporary_name.h"
+#include "storage/test_child_process.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

@@ -50,12 +50,6 @@ const TensorInfo* ModelFiles::try_get(std::string_view tensor) const {
   return nullptr;
 }
 
-uint64_t ModelFiles::tensor_bytes() const {
-  uint64_t sum = 0;
-  for (const TensorInfo& t : tensors) sum += t.extent.bytes;
-  return sum;
-}
-
 std::optional<std::string> ModelFiles::try_read_text(std::string_view file_name,
                                                      uint64_t max_bytes) const {
   SPW_ASSERT(!file_name.empty() && file_name.find('/') == std::string_view::npos);

@@ -69,7 +69,6 @@ struct ModelFiles {
   // For tensors that may be left out: nullptr only where there is none; one that is there and
   // cannot be used throws as get() does.
   const TensorInfo* try_get(std::string_view tensor) const;
-  uint64_t tensor_bytes() const;
 
   // The text of a file in `folder`: tokenizer.json, tokenizer_config.json, vocab.json, merges.txt,
   // ... nullopt where there is none. `file_name` must be a bare name. Throws kInvalidArgument for a

@@ -32,7 +32,6 @@ class StringArray {
   // Throws kUnsupported beyond kMaxBytes of text.
   void push_back(std::string_view text);
 
-  using value_type = std::string_view;
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;

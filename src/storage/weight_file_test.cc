@@ -11,7 +11,7 @@
 
 #include "base/fault_points.h"
 #include "storage/direct_reader.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

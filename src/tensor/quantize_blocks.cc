@@ -101,10 +101,6 @@ bool round_all(DType type, const float* values, std::byte* out, int64_t count) {
 
 }  // namespace
 
-bool can_quantize(DType type) {
-  return type != DType::kQ2_K && type != DType::kQ3_K && !is_memory_only(type);
-}
-
 bool quantize_blocks(DType type, const float* values, std::byte* out, int64_t count) {
   SPW_ASSERT(count >= 0 && count % dtype_info(type).block_elements == 0);
   switch (type) {

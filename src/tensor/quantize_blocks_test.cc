@@ -179,7 +179,7 @@ TEST(QuantizeBlocksTest, SaysWhichTypesItMakes) {
   for (const DType type : kAllDTypes) {
     const std::vector<float> values(256, 1.0F);
     std::vector<std::byte> stored(static_cast<size_t>(row_bytes(type, 256)));
-    if (can_quantize(type)) {
+    if (type != DType::kQ2_K && type != DType::kQ3_K && !is_memory_only(type)) {
       EXPECT_TRUE(quantize_blocks(type, values.data(), stored.data(), 256)) << dtype_name(type);
     } else {
       EXPECT_THROW((void)quantize_blocks(type, values.data(), stored.data(), 256), Error);

@@ -320,12 +320,4 @@ std::vector<ChatSegment> render_chat_segments(const ChatTemplate& chat,
   return out.take();
 }
 
-std::string render_chat(const ChatTemplate& chat, std::span<const ChatMessage> messages,
-                        bool add_generation_prompt) {
-  std::string text;
-  for (const ChatSegment& segment : render_chat_segments(chat, messages, add_generation_prompt))
-    text.append(segment.text);
-  return text;
-}
-
 }  // namespace spillway

@@ -74,8 +74,4 @@ std::vector<ChatSegment> render_chat_segments(const ChatTemplate& chat,
                                               std::span<const ChatMessage> messages,
                                               bool add_generation_prompt);
 
-// The same as one text, to look at, or to encode with parse_special when every content is trusted.
-std::string render_chat(const ChatTemplate& chat, std::span<const ChatMessage> messages,
-                        bool add_generation_prompt);
-
 }  // namespace spillway

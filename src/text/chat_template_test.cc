@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "text/test_chat.h"
 #include "text/test_vocabulary.h"
 #include "text/tokenizer.h"
 

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "serve/finished_output.h"
 #include "serve/result_lines.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 #include "tests/generation/tiny_models.h"
 
 namespace spillway {

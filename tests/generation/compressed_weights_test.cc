@@ -11,11 +11,11 @@
 
 #include "base/error.h"
 #include "cpu/cpu_device.h"
-#include "engine/loaded_model.h"
 #include "engine/perplexity.h"
+#include "engine/test_model.h"
 #include "memory/stream_extents.h"
 #include "storage/gguf_writer.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 #include "tensor/dequantize.h"
 #include "tensor/packed_layout.h"
 #include "tensor/quantize_g4.h"

@@ -15,11 +15,11 @@
 #include "cpu/cpu_device.h"
 #include "cuda/cuda.h"
 #include "engine/engine.h"
-#include "engine/loaded_model.h"
 #include "engine/perplexity.h"
+#include "engine/test_model.h"
 #include "storage/gguf_convert.h"
 #include "storage/model_files.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

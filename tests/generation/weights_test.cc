@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "cpu/cpu_device.h"
-#include "engine/loaded_model.h"
+#include "engine/test_model.h"
 #include "storage/gguf_writer.h"
 #include "tensor/random_fill.h"
 

@@ -11,7 +11,7 @@
 #include "storage/gguf_reader.h"
 #include "storage/gguf_writer.h"
 #include "storage/model_files.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 #include "tests/hostile/case_runner.h"
 
 namespace spillway {

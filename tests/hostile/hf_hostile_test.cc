@@ -12,7 +12,7 @@
 #include "storage/hf_folder.h"
 #include "storage/model_files.h"
 #include "storage/safetensors_writer.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 #include "tests/hostile/case_runner.h"
 
 namespace spillway {

@@ -13,7 +13,7 @@
 #include "cuda/cuda.h"
 #include "kv/block_allocator.h"
 #include "runtime/decoder.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 #include "tests/generation/tiny_models.h"
 
 namespace spillway::placement {

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole model on one device, for tests.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/loaded_model.h"
+#include "kv/block_allocator.h"
+#include "kv/kv_cache.h"
+
+namespace spillway {
+
+inline std::unique_ptr<LoadedModel> load_model(Device& device, const std::string& reference,
+                                               const WeightLoadOptions& options) {
+  auto loaded = describe_for_loading(device, reference, options);
+  load_weights_of(*loaded, device, options, {});
+  return loaded;
+}
+
+// Room for one sequence of `tokens` tokens.
+inline KvCache make_kv_cache(Device& device, const ModelSpec& spec, KvType type, int64_t tokens) {
+  return KvCache(device, {spec.layers, spec.kv_heads, spec.head_dim, type},
+                 static_cast<int32_t>(blocks_for_tokens(tokens)));
+}
+
+}  // namespace spillway
