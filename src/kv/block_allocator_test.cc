@@ -49,7 +49,7 @@ TEST(BlockTableTest, GivesItsBlocksBackOnce) {
     BlockTable table(allocator);
     ASSERT_TRUE(table.try_reserve(64));
     BlockTable moved(std::move(table));
-    EXPECT_EQ(moved.blocks().size(), 64U / kKvBlockTokens);
+    EXPECT_EQ(static_cast<int64_t>(moved.blocks().size()), blocks_for_tokens(64));
     EXPECT_EQ(allocator.free(), 0);
   }
   EXPECT_EQ(allocator.free(), 4);

@@ -334,6 +334,41 @@ inline std::vector<WrongNumber> wrong_numbers() {
   return all;
 }
 
+// Calls `check` with a case of every type of KV and size of heads, and with what puts a wrong
+// number into the batch's second sequence.
+template <class Check>
+void for_each_wrong_number(const Check& check) {
+  for (const KvType type : kAllKvTypes) {
+    for (const int dim : {64, 128, 80}) {
+      for (const WrongNumber& wrong : wrong_numbers()) {
+        // F32 holds large numbers: what then comes out is one, beyond what results are compared by.
+        if (type == KvType::kF32 && std::isfinite(wrong.value)) continue;
+        for (const bool in_front : {false, true}) {
+          if (in_front && wrong.where == WrongNumber::kQuery) continue;
+          SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", head dim " << dim << ": "
+                                          << wrong.value << " in " << wrong.where);
+          check(AttentionCase{.kv_type = type, .heads = 4, .kv_heads = 2, .head_dim = dim},
+                [&](AttentionBatch& batch) { wrong.put_into(batch, 1, in_front); });
+          if (testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// Calls `check` with a case of every type of activations over every type of KV.
+template <class Check>
+void for_each_type(const Check& check) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const KvType type : kAllKvTypes) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " over " << kv_type_name(type));
+      check(AttentionCase{
+          .kv_type = type, .dtype = dtype, .heads = 6, .kv_heads = 2, .head_dim = 64});
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 // What results may be off by: how queries, exponents and outputs are rounded.
 inline double attention_tolerance(const AttentionCase& c) {
   // Scores of hundreds are themselves known to hundreds of roundings of F32 only; int4 rounds
