@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the documentation to two rules: lines below 160 characters, and links to files that exist.
+
+usage: scripts/check_docs.py [--root DIR]
+Reads every .md file but those under build/. Prints one `file:line: message` per finding. Exit codes: 0 clean, 1 findings.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+MOST_CHARACTERS = 159
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`[^`]*`")
+
+
+def findings_of(path):
+    in_block = False
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if len(line) > MOST_CHARACTERS:
+            yield number, f"{len(line)} characters; at most {MOST_CHARACTERS}"
+        if line.lstrip().startswith("```"):
+            in_block = not in_block
+        if in_block:
+            continue
+        for target in LINK.findall(CODE.sub("", line)):
+            target = target.split("#")[0]
+            if target and "://" not in target and not (path.parent / target).exists():
+                yield number, f"{target} does not exist"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
+    root = parser.parse_args().root
+    paths = sorted(path for path in root.rglob("*.md") if path.relative_to(root).parts[0] not in ("build", ".git"))
+    count = 0
+    for path in paths:
+        for number, message in findings_of(path):
+            print(f"{path.relative_to(root)}:{number}: {message}")
+            count += 1
+    print(f"{len(paths)} documents: {count} findings")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
