@@ -9,7 +9,7 @@
 // from the beginning, and they do not depend on the token: they are copied into the warp's own ring
 // in shared memory as far ahead as that reaches, across the ends of phases, so that copies are on
 // their way while the blocks wait there. So are the full pages of K and V, which the step does not
-// change. Weights are F16, BF16 or packed (token_persistent_kernel.h), of one type a launch.
+// change. Weights are F16, BF16 or packed (persistent_step_kernel.h), of one type a launch.
 //
 // A row's sum is made in one order, whatever phases surround it: an op gives the same
 // bits in a launch of its own and in one with all others.
