@@ -138,51 +138,43 @@ bool Scheduler::block_is_open(const Sequence& next) {
   return block_room_ > 0;
 }
 
-StepPlan Scheduler::next_step() {
-  StepPlan plan;
-  const int64_t preemptions_before = preemptions_;
-  for (Sequence& sequence : running_) sequence.scheduled = false;
-  int32_t budget = limits_.max_step_tokens;
+bool Scheduler::is_in_prefill(const Sequence& sequence) {
+  return sequence.known - sequence.computed > 1 || sequence.computed < sequence.prompt;
+}
 
-  // Pass 0: sequences that need one token. Pass 1: the rest of prompts begun.
-  for (const bool prompts : {false, true}) {
-    for (auto it = running_.begin(); it != running_.end() && budget > 0;) {
-      Sequence& sequence = *it;
-      const int32_t missing = sequence.known - sequence.computed;
-      if (sequence.scheduled || missing == 0 || (missing > 1) != prompts) {
-        ++it;
-        continue;
-      }
-      const int32_t tokens = std::min(missing, budget);
-      if (reserve_or_preempt(sequence, tokens)) {
-        schedule(sequence, tokens, plan);
-        budget -= tokens;
-      } else if (running_.size() == 1) {
-        plan.exhausted.push_back(sequence.id);
-      } else if (&running_.back() == &sequence) {
-        preempt_youngest();  // gives way itself
-        break;
-      }  // else: an older one waits for those already in this step
-      ++it;
-    }
+void Scheduler::schedule_running(bool in_prefill, int32_t& budget, StepPlan& plan) {
+  for (auto it = running_.begin(); it != running_.end() && budget > 0; ++it) {
+    Sequence& sequence = *it;
+    const int32_t missing = sequence.known - sequence.computed;
+    if (sequence.scheduled || missing == 0 || is_in_prefill(sequence) != in_prefill) continue;
+    const int32_t tokens = std::min(missing, budget);
+    if (reserve_or_preempt(sequence, tokens)) {
+      schedule(sequence, tokens, plan);
+      budget -= tokens;
+    } else if (running_.size() == 1) {
+      plan.exhausted.push_back(sequence.id);
+    } else if (&running_.back() == &sequence) {
+      preempt_youngest();  // gives way itself
+      return;
+    }  // else: an older one waits for those already in this step
   }
+}
 
-  // Newcomers, if there is room for all their tokens and one more. Not in a step that preempted:
-  // its room is spoken for.
-  const bool may_admit = preemptions_ == preemptions_before && plan.exhausted.empty();
-  const int most = may_admit ? most_admissions() : 0;
+// Newcomers, if there is room for all their tokens and one more.
+void Scheduler::admit(int32_t& budget, StepPlan& plan) {
+  const int most = most_admissions();
   for (int admitted = 0; admitted < most && budget > 0 && !waiting_.empty() &&
                          running() < limits_.max_sequences && block_is_open(waiting_.front());
        ++admitted) {
     Sequence& next = waiting_.front();
     if (!running_.empty() && blocks_for_tokens(next.known + 1) > allocator_.most_free()) {
       block_room_ = 0;  // it is what there was room for
-      break;
+      return;
     }
     const int32_t tokens = std::min(next.known, budget);
     if (!next.blocks.try_reserve(tokens)) {
       plan.exhausted.push_back(next.id);  // alone, and nobody will ever make room
-      break;
+      return;
     }
     if (!next.admitted) --block_room_;
     next.admitted = true;
@@ -192,6 +184,19 @@ StepPlan Scheduler::next_step() {
     schedule(running_.back(), tokens, plan);
     budget -= tokens;
   }
+}
+
+StepPlan Scheduler::next_step() {
+  StepPlan plan;
+  const int64_t preemptions_before = preemptions_;
+  for (Sequence& sequence : running_) sequence.scheduled = false;
+  int32_t budget = limits_.max_step_tokens;
+  if (!limits_.prompts_first) schedule_running(/*in_prefill=*/false, budget, plan);
+  schedule_running(/*in_prefill=*/true, budget, plan);
+  // Nobody begins in a step that preempted: its room is spoken for.
+  if (preemptions_ == preemptions_before && plan.exhausted.empty()) admit(budget, plan);
+  if (limits_.prompts_first && plan.chunks.empty() && plan.exhausted.empty())
+    schedule_running(/*in_prefill=*/false, budget, plan);
   return plan;
 }
 

@@ -29,6 +29,9 @@ struct SchedulerLimits {
   // Sequences begin together, `max_sequences` or as many as there is room for, and the next ones
   // when all of these have ended: a block of FlexGen's zig-zag schedule.
   bool admit_in_blocks = false;
+  // A step has prompts or new tokens, never both: who has a first token waits for those that begin
+  // with it. Prefill and decode are then apart, as in FlexGen's blocks, and decode has all of them.
+  bool prompts_first = false;
 };
 
 // Newcomers a step that keep `sequences` sequences at work, each at another token: as many as end
@@ -95,12 +98,17 @@ class Scheduler {
     bool admitted = false;   // now or before it was preempted
     BlockTable blocks;
   };
+  // Whether what it lacks is more than its newest token.
+  static bool is_in_prefill(const Sequence& sequence);
   Sequence* find(RequestId id);
   int most_admissions() const;
   bool block_is_open(const Sequence& next);
   bool reserve_or_preempt(Sequence& sequence, int64_t tokens);
   void preempt_youngest();
+  // The parts of a step; `budget`: the tokens that it still has room for.
   void schedule(Sequence& sequence, int32_t tokens, StepPlan& plan);
+  void schedule_running(bool in_prefill, int32_t& budget, StepPlan& plan);
+  void admit(int32_t& budget, StepPlan& plan);
 
   BlockAllocator& allocator_;
   SchedulerLimits limits_;

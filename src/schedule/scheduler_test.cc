@@ -171,6 +171,31 @@ TEST(SchedulerTest, ABlockIsOverWhenItsPreemptedSequencesHaveEndedToo) {
   EXPECT_EQ(blocks.free(), blocks.total());
 }
 
+// Two blocks of two; the second prompt of each takes two steps.
+TEST(SchedulerTest, ComputesPromptsFirstAndApartFromNewTokens) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(
+      blocks,
+      {.max_step_tokens = 8, .max_sequences = 2, .admit_in_blocks = true, .prompts_first = true});
+  std::map<RequestId, int> answers = {{id(1), 2}, {id(2), 3}, {id(3), 1}, {id(4), 2}};
+  for (const auto& [request, answer] : answers) scheduler.add(request, request == id(4) ? 8 : 7);
+  std::vector<std::vector<int32_t>> steps;  // the tokens of each sequence in it
+  while (!answers.empty() && steps.size() < 100) {
+    steps.emplace_back();
+    for (const ScheduledChunk& chunk : scheduler.next_step().chunks) {
+      steps.back().push_back(chunk.tokens);
+      if (!chunk.last) continue;
+      if (--answers.at(chunk.id) > 0) {
+        scheduler.append(chunk.id);
+      } else {
+        scheduler.remove(chunk.id);
+        answers.erase(chunk.id);
+      }
+    }
+  }
+  EXPECT_EQ(steps, (std::vector<std::vector<int32_t>>{{7, 1}, {6}, {1, 1}, {1}, {7, 1}, {7}, {1}}));
+}
+
 TEST(SchedulerTest, StaggersSequencesThatBegin) {
   BlockAllocator blocks(100);
   Scheduler scheduler(blocks, {.max_sequences = 4, .max_admissions = 2});
@@ -239,7 +264,8 @@ TEST(SchedulerTest, FinishesRandomLoadsWithoutLosingOrSharingBlocks) {
                                  .max_sequences = 6,
                                  .max_admissions = static_cast<int>(random() % 3),
                                  .stagger = random() % 3 == 0,
-                                 .admit_in_blocks = random() % 3 == 0});
+                                 .admit_in_blocks = random() % 3 == 0,
+                                 .prompts_first = random() % 3 == 0});
     struct State {
       int32_t known, target, computed;
     };
