@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cli/bench_workload.h"
+#include "cli/bench_run.h"
 #include "cli/session.h"
 #include "cuda/cuda_device.h"
 
@@ -67,15 +67,18 @@ double median(std::vector<double> values) {
 }
 
 // Tokens/s of decoding, by variant and round.
-std::vector<std::vector<double>> measure(Workload& workload, cuda::CudaDevice& device,
+std::vector<std::vector<double>> measure(Session& session, cuda::CudaDevice& device,
                                          const std::vector<Variant>& variants,
                                          const Options& options, int batch) {
   std::vector<std::vector<double>> speeds(variants.size());
+  const std::vector<RequestLengths> requests(
+      static_cast<size_t>(batch), {.prompt = options.prompt_len, .answer = options.gen_len});
+  const BenchOrder order{.engine = whole_blocks(session.plan, batch), .requests = requests};
+  Runner runner = session.make_runner(int64_t{options.prompt_len} + options.gen_len, batch);
   const auto run = [&](const Variant& variant) {
     device.set_techniques(variant.techniques);
-    const auto timing = workload.run();
-    SPW_CHECK(timing.has_value(), kCancelled, "stopped");
-    return batch * static_cast<double>(options.gen_len - 1) / timing->decode_s;
+    const BenchRun measured = run_median(runner, order);
+    return batch * static_cast<double>(options.gen_len - 1) / measured.decode.seconds;
   };
   for (const Variant& variant : variants) run(variant);  // loads kernels
   for (int round = 0; round < options.rounds; ++round) {
@@ -101,10 +104,7 @@ json ablate(const Options& options) {
     session.load({.tokens = int64_t{options.prompt_len} + options.gen_len, .sequences = most});
     auto& device = dynamic_cast<cuda::CudaDevice&>(*session.device);
     for (const int batch : options.batches) {
-      const WorkloadSize size{
-          .prompt_len = options.prompt_len, .gen_len = options.gen_len, .batch = batch};
-      Workload workload(size, session);
-      const auto speeds = measure(workload, device, variants, options, batch);
+      const auto speeds = measure(session, device, variants, options, batch);
       fmt::print("{}, {} sequences: {:.1f} tokens/s\n", model, batch, median(speeds[0]));
       json cell = {{"model", model}, {"sequences", batch}, {"all", speeds[0]}};
       for (size_t i = 1; i < variants.size(); ++i) {

@@ -5,13 +5,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "base/error.h"
 #include "base/printable.h"
 #include "cli/attention_report.h"
 #include "cli/bench_lengths.h"
 #include "cli/bench_report.h"
-#include "cli/bench_workload.h"
+#include "cli/bench_run.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/session.h"
@@ -22,48 +23,65 @@ namespace {
 
 using nlohmann::json;
 
+// FlexGen's workload: prompts of one length, all there from the beginning.
+struct WorkloadSize {
+  int prompt_len = 512;
+  int gen_len = 32;
+  int batch = 1;
+  int steps = 0;  // of decoding, at most; 0: gen_len - 1
+
+  // The first token comes from prefill.
+  int all_decode_steps() const { return gen_len - 1; }
+  int decode_steps() const {
+    return steps > 0 ? std::min(steps, all_decode_steps()) : all_decode_steps();
+  }
+};
+
 struct BenchOptions {
   SessionOptions session;
   WorkloadSize size;
   std::optional<std::string> lengths;  // a file; else all are alike
   size_t requests = 0;                 // of that file; 0: all
   int repeat = 3;
+  int warm_up = 0;
   bool json = false;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
-json report(const BenchOptions& options, Session& session, const WorkloadTiming& t) {
+json report(const BenchOptions& options, Session& session, const BenchRun& run) {
   const WorkloadSize& size = options.size;
   const double batch = size.batch, prompt = size.prompt_len, generated = size.gen_len;
-  const int64_t weights = session.loaded->model.weight_bytes();
-  const double decode_run_s =
-      size.gen_len > 1 ? t.decode_s * t.steps / static_cast<double>(size.gen_len - 1) : 0;
+  const int steps = size.decode_steps();
+  // Steps that were left out are taken to be like the others.
+  const double decode_s =
+      steps > 0 ? run.decode.seconds * size.all_decode_steps() / steps : run.decode.seconds;
+  const double prefill_s = run.prefill.seconds;
   json out = session_json(options.session, session);
   out.update({{"batch", size.batch},
               {"prompt_len", size.prompt_len},
               {"gen_len", size.gen_len},
-              {"steps", t.steps},
+              {"steps", steps},
               {"repeat", options.repeat},
-              {"prefill_s", t.prefill_s},
-              {"decode_s", t.decode_s},
-              {"prefill_tokens_per_s", batch * prompt / t.prefill_s},
-              {"generated_tokens_per_s", batch * generated / (t.prefill_s + t.decode_s)},
-              {"total_tokens_per_s", batch * (prompt + generated) / (t.prefill_s + t.decode_s)},
+              {"warm_up", options.warm_up},
+              {"prefill_s", prefill_s},
+              {"decode_s", decode_s},
+              {"first_token_s", mean_and_max(run.first_token_s)},
+              {"prefill_tokens_per_s", batch * prompt / prefill_s},
+              {"generated_tokens_per_s", batch * generated / (prefill_s + decode_s)},
+              {"total_tokens_per_s", batch * (prompt + generated) / (prefill_s + decode_s)},
               {"predicted", nullptr},
-              {"prefill", phase_json({}, t.prefill, t.prefill_s)}});
-  if (t.steps > 0) {
-    const double steps = generated - 1;
-    out["decode_tokens_per_s"] = batch * steps / t.decode_s;
-    out["decode_weight_gb_per_s"] = static_cast<double>(weights) * steps / t.decode_s / 1e9;
-    out["decode"] = phase_json(t.prefill, t.decode, decode_run_s);
+              {"prefill", phase_json(run.prefill)}});
+  if (steps > 0) {
+    const auto weights = static_cast<double>(session.loaded->model.weight_bytes());
+    const auto decode_steps = static_cast<double>(run.decode.steps);
+    out["decode_tokens_per_s"] = batch * size.all_decode_steps() / decode_s;
+    out["decode_weight_gb_per_s"] = weights * decode_steps / run.decode.seconds / 1e9;
+    out["decode"] = phase_json(run.decode);
   } else {
     out["decode_tokens_per_s"] = nullptr;
   }
+  AttentionTraffic traffic = run.prefill.moved.attention;
+  traffic += run.decode.moved.attention;
+  report_attention(out, session.settings.attention_topk, traffic);
   return out;
 }
 
@@ -95,29 +113,17 @@ json bench_plan(const BenchOptions& options, Session& session) {
   SPW_CHECK(int64_t{size.prompt_len} + size.gen_len <= spec.max_context, kInvalidArgument,
             "--prompt-len {} and --gen-len {} exceed the model's context of {} tokens",
             size.prompt_len, size.gen_len, spec.max_context);
-  Workload workload(size, session);
-  std::vector<double> prefill, decode;
-  WorkloadTiming last;
-  {
-    ProgressBar bar("bench");
-    for (int i = 0; i < options.repeat; ++i) {
-      const auto timing = workload.run();
-      SPW_CHECK(timing.has_value(), kCancelled, "stopped after {} of {} runs", i, options.repeat);
-      prefill.push_back(timing->prefill_s);
-      decode.push_back(timing->decode_s);
-      last = *timing;
-      bar.update(static_cast<uint64_t>(i + 1), static_cast<uint64_t>(options.repeat),
-                 fmt::format("run {} of {}", i + 1, options.repeat));
-    }
-  }
-  last.prefill_s = median(prefill);
-  last.decode_s = median(decode);
-  json out = report(options, session, last);
-  AttentionTraffic traffic = workload.attention_traffic();
-  traffic.v_bytes /= static_cast<uint64_t>(options.repeat);  // runs are alike
-  traffic.dense_v_bytes /= static_cast<uint64_t>(options.repeat);
-  report_attention(out, session.settings.attention_topk, traffic);
-  return out;
+  const std::vector<RequestLengths> requests(
+      static_cast<size_t>(size.batch),
+      {.prompt = size.prompt_len, .answer = size.decode_steps() + 1});
+  const EngineOptions engine = whole_blocks(session.plan, size.batch);
+  Runner runner =
+      session.make_runner(int64_t{size.prompt_len} + size.gen_len, engine.max_sequences);
+  const BenchRun run = run_median(runner, {.engine = engine,
+                                           .requests = requests,
+                                           .warm_up = options.warm_up,
+                                           .repeat = options.repeat});
+  return report(options, session, run);
 }
 
 int bench(BenchOptions options) {
@@ -138,8 +144,11 @@ int bench(BenchOptions options) {
   for (size_t i = 0; i < plans; ++i) {
     session.load(run, i);
     const json out = lengths.empty() ? bench_plan(options, session)
-                                     : bench_lengths(options.session, session, lengths, run.tokens,
-                                                     options.size.batch, options.repeat);
+                                     : bench_lengths(options.session, session,
+                                                     {.lengths = lengths,
+                                                      .batch = options.size.batch,
+                                                      .warm_up = options.warm_up,
+                                                      .repeat = options.repeat});
     if (options.json) {
       print_json(out);
       continue;
@@ -177,9 +186,12 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--batch", options->size.batch, "sequences at once")
       ->capture_default_str()
       ->check(positive);
-  command->add_option("--repeat", options->repeat, "runs; medians are reported")
+  command->add_option("--repeat", options->repeat, "runs; the median one is reported as a whole")
       ->capture_default_str()
       ->check(positive);
+  command->add_option("--warm-up", options->warm_up, "runs before those, which do not count")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24));
   auto* const steps =
       command
           ->add_option("--steps", options->size.steps,
@@ -203,6 +215,14 @@ void add_bench_command(CLI::App& app) {
                     "one thing after the other, each timed");
   command->add_flag("--json", options->json, "one JSON object a plan");
   command->footer(
+      "Requests go through the engine, as those of run and batch: all are there from the "
+      "beginning, "
+      "go on\n"
+      "past end tokens, and their prompts are computed before the first of them goes on. Prefill "
+      "lasts\n"
+      "until all have their first token. Where the plan has blocks of fewer sequences than --batch "
+      "(row by\n"
+      "row, --micro-batches), these come one after the other, and both phases are sums over them.\n"
       "generated tokens/s = generated / (prefill + decode time), the metric of the FlexGen paper.\n"
       "With --lengths, zigzag begins --batch requests together and the next ones when all have "
       "ended;\n"

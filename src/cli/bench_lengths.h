@@ -10,12 +10,17 @@
 
 namespace spillway {
 
-// At most `batch` sequences at once, the longest of `longest_total` tokens; the report is of the
-// median of `repeat` runs. Requests beyond the model's context are left out and counted. Throws
-// kInvalidArgument where none is left, kCancelled when interrupted.
+struct LengthsWorkload {
+  std::span<const RequestLengths> lengths;
+  int batch = 1;  // at once, at most
+  int warm_up = 0;
+  int repeat = 1;
+};
+
+// The report is of the median run. Requests beyond the model's context are left out and counted.
+// Throws kInvalidArgument where none is left, kCancelled when interrupted.
 nlohmann::json bench_lengths(const SessionOptions& options, Session& session,
-                             std::span<const RequestLengths> lengths, int64_t longest_total,
-                             int batch, int repeat);
+                             const LengthsWorkload& workload);
 void print_lengths_report(const nlohmann::json& report);
 
 }  // namespace spillway

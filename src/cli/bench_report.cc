@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "base/byte_units.h"
@@ -59,57 +61,54 @@ json session_json(const SessionOptions& options, Session& session) {
           {"tiers", tiers}};
 }
 
-json phase_json(const DecoderStats& before, const DecoderStats& after, double seconds) {
-  // What a counter has grown by in this phase.
-  const auto more = [&](auto stats, auto bytes) {
-    return after.*stats.*bytes - before.*stats.*bytes;
-  };
-  using Weights = WeightStream::Stats;
-  using Swap = KvSwap::Stats;
-  using Cpu = HostAttention::Stats;
-  using Residual = ResidualStore::Stats;
-  const auto weights = &DecoderStats::weights;
-  const auto swap = &DecoderStats::swap;
-  const auto cpu = &DecoderStats::host_attention;
-  const auto residual = &DecoderStats::activations;
+json mean_and_max(const std::vector<double>& values) {
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return {{"mean", sum / static_cast<double>(values.size())}, {"max", std::ranges::max(values)}};
+}
+
+json phase_json(const BenchPhase& phase) {
+  const WeightStream::Stats& weights = phase.moved.weights;
+  const KvSwap::Stats& swap = phase.moved.swap;
+  const ResidualStore::Stats& residual = phase.moved.activations;
+  const HostAttention::Stats& cpu = phase.moved.host_attention;
   json links = json::object();
   const auto link = [&](const char* name, uint64_t bytes) {
-    links[name] = link_json(bytes, seconds);
+    links[name] = link_json(bytes, phase.seconds);
   };
-  link("host_to_gpu_weights", more(weights, &Weights::host_bytes));
-  link("disk_read_weights", more(weights, &Weights::disk_bytes));
-  link("host_to_gpu_kv", more(swap, &Swap::to_device_bytes));
-  link("host_to_gpu_v_rows", more(swap, &Swap::v_read_bytes));
-  link("gpu_to_host_kv", more(swap, &Swap::to_host_bytes));
-  link("disk_read_kv", more(swap, &Swap::disk_read_bytes));
-  link("disk_write_kv", more(swap, &Swap::disk_written_bytes));
-  link("host_to_gpu_activations", more(residual, &Residual::to_device_bytes));
-  link("gpu_to_host_activations", more(residual, &Residual::to_host_bytes));
-  link("disk_read_activations", more(residual, &Residual::disk_read_bytes));
-  link("disk_write_activations", more(residual, &Residual::disk_written_bytes));
-  link("host_to_gpu_attention", more(cpu, &Cpu::to_device_bytes));
-  link("gpu_to_host_attention", more(cpu, &Cpu::to_host_bytes));
-  const double cpu_s = after.host_attention.compute_s - before.host_attention.compute_s;
-  const uint64_t cpu_bytes = more(cpu, &Cpu::kv_bytes);
+  link("host_to_gpu_weights", weights.host_bytes);
+  link("disk_read_weights", weights.disk_bytes);
+  link("host_to_gpu_kv", swap.to_device_bytes);
+  link("host_to_gpu_v_rows", swap.v_read_bytes);
+  link("gpu_to_host_kv", swap.to_host_bytes);
+  link("disk_read_kv", swap.disk_read_bytes);
+  link("disk_write_kv", swap.disk_written_bytes);
+  link("host_to_gpu_activations", residual.to_device_bytes);
+  link("gpu_to_host_activations", residual.to_host_bytes);
+  link("disk_read_activations", residual.disk_read_bytes);
+  link("disk_write_activations", residual.disk_written_bytes);
+  link("host_to_gpu_attention", cpu.to_device_bytes);
+  link("gpu_to_host_attention", cpu.to_host_bytes);
   json stalls = json::object();
   for (int cause = 0; cause < kStallCauseCount; ++cause) {
     stalls[stall_cause_name(static_cast<StallCause>(cause))] =
-        after.stall_s[static_cast<size_t>(cause)];
+        phase.moved.stall_s[static_cast<size_t>(cause)];
   }
-  return {{"seconds", seconds},
+  return {{"seconds", phase.seconds},
+          {"steps", phase.steps},
           {"links", links},
           {"stall_s", stalls},
           {"cpu_attention",
-           {{"seconds", cpu_s},
-            {"busy", cpu_s / seconds},
-            {"kv_bytes", cpu_bytes},
-            {"gb_per_s", cpu_s > 0 ? static_cast<double>(cpu_bytes) / cpu_s / 1e9 : 0}}},
+           {{"seconds", cpu.compute_s},
+            {"busy", cpu.compute_s / phase.seconds},
+            {"kv_bytes", cpu.kv_bytes},
+            {"gb_per_s",
+             cpu.compute_s > 0 ? static_cast<double>(cpu.kv_bytes) / cpu.compute_s / 1e9 : 0}}},
           // One after the other (--no-overlap): the terms of a step.
           {"terms_s",
-           {{"load_weights", after.weights.load_s - before.weights.load_s},
-            {"load_kv", after.swap.load_s - before.swap.load_s},
-            {"store_kv", after.swap.store_s - before.swap.store_s},
-            {"cpu_attention", cpu_s}}}};
+           {{"load_weights", weights.load_s},
+            {"load_kv", swap.load_s},
+            {"store_kv", swap.store_s},
+            {"cpu_attention", cpu.compute_s}}}};
 }
 
 void print_phase(const char* name, const json& phase) {

@@ -2,17 +2,19 @@
 // What the reports of spillway bench have in common: the machine, the plan, what moved and waited.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <vector>
 
+#include "cli/bench_run.h"
 #include "cli/session.h"
 
 namespace spillway {
 
 // Model, device, types, plan, and what each tier holds at most.
 nlohmann::json session_json(const SessionOptions& options, Session& session);
-// Bytes over each link in one phase, and what the device waited for.
-nlohmann::json phase_json(const DecoderStats& before, const DecoderStats& after, double seconds);
+nlohmann::json mean_and_max(const std::vector<double>& values);
+// Bytes over each link in one phase, what that is a second, and what the device waited for.
+nlohmann::json phase_json(const BenchPhase& phase);
 
 // The same for people, line by line.
 void print_phase(const char* name, const nlohmann::json& phase);

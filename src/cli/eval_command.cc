@@ -53,7 +53,7 @@ json eval_text(const EvalOptions& options, const std::vector<TokenId>& tokens, S
   };
   const Stopwatch watch;
   const PerplexityResult result = perplexity(runner.decoder, runner.kv, tokens, perplexity_options);
-  traffic += runner.decoder.attention_traffic();
+  traffic += runner.decoder.take_stats().attention;
   return {
       {"perplexity", result.perplexity},
       {"perplexity_stderr", result.standard_error},
@@ -114,7 +114,7 @@ json eval_last_words(const std::vector<Passage>& passages, int64_t longest, Sess
     bar.update(static_cast<uint64_t>(words), passages.size(),
                fmt::format("{} of {} right", right, words));
   }
-  traffic += runner.decoder.attention_traffic();
+  traffic += runner.decoder.take_stats().attention;
   return {{"last_word_accuracy", static_cast<double>(right) / static_cast<double>(words)},
           {"last_word_perplexity", std::exp(-logprob / static_cast<double>(words))},
           {"passages", words}};

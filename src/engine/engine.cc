@@ -68,7 +68,8 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                   .max_sequences = options.max_sequences,
                   .max_admissions = options.max_admissions,
                   .stagger = options.stagger,
-                  .admit_in_blocks = options.admit_in_blocks}),
+                  .admit_in_blocks = options.admit_in_blocks,
+                  .prompts_first = options.prompts_first}),
       max_sequence_tokens_(at_most(
           std::min(decoder.spec().max_context, int64_t{allocator_.largest_pool()} * kKvBlockTokens),
           options.max_sequence_tokens)) {}
@@ -187,6 +188,8 @@ std::optional<Engine::QueuedStep> Engine::try_queue_step(const StepPlan& plan,
     on_device = on_device && !request.sampler.wants_logprobs();
     if (on_device) rows.push_back(request.sampler.sample_row(chunk.start + chunk.tokens));
   }
+  if (std::exchange(had_prompts_, step.has_prompts) != step.has_prompts && observer_)
+    observer_(step.has_prompts);
   try {
     step.logits = decoder_.step(kv_, sequences);
     if (on_device && !rows.empty()) step.draw = decoder_.device().ops().draw(step.logits, rows);

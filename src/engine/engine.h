@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/sampler.h"
@@ -54,6 +55,7 @@ struct EngineOptions {
   int max_admissions = 0;           // sequences that begin in one step; 0 = all there is room for
   bool stagger = false;             // so many of them as end in a step (SchedulerLimits)
   bool admit_in_blocks = false;     // the next ones when all that began together have ended
+  bool prompts_first = false;       // a step has prompts or new tokens, never both
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
 };
 
@@ -92,6 +94,12 @@ class Engine {
   // it was queued and failed, this one's events come first. What `sink` throws comes out as it is;
   // the step's other events are then lost.
   bool step(const Sink& sink);
+
+  // Called before each step that has prompts (or what is computed again) after one that has not, or
+  // the other way round, and before the first: whether it has. No step is in the device's queue
+  // then, and stats().steps are those before. For measurements.
+  using PhaseObserver = std::function<void(bool has_prompts)>;
+  void observe_phases(PhaseObserver observer) { observer_ = std::move(observer); }
 
   const EngineStats& stats() const { return stats_; }
   // The longest prompt + answer a request can have.
@@ -138,6 +146,8 @@ class Engine {
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;
   std::optional<QueuedStep> queued_;  // behind the step whose tokens came last
+  PhaseObserver observer_;
+  std::optional<bool> had_prompts_;  // the step that was computed or queued last
   static constexpr int kMostLost = 3;
   int lost_ = 0;  // steps in a row that found their KV or activations damaged
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 
@@ -330,11 +331,22 @@ std::optional<KvFault> Decoder::find_kv_fault() {
 DecoderStats Decoder::take_stats() {
   DecoderStats stats;
   stats.stall_s = stalls_->take();
-  if (host_attention_ != nullptr) stats.host_attention = host_attention_->stats();
-  if (swap_ != nullptr) stats.swap = swap_->stats();
-  if (options_.stream != nullptr) stats.weights = options_.stream->stats();
-  stats.activations = x_->stats();
+  if (host_attention_ != nullptr) stats.host_attention = host_attention_->take_stats();
+  if (swap_ != nullptr) stats.swap = swap_->take_stats();
+  if (options_.stream != nullptr) stats.weights = options_.stream->take_stats();
+  stats.activations = x_->take_stats();
+  stats.attention = std::exchange(traffic_, {});
   return stats;
+}
+
+DecoderStats& DecoderStats::operator+=(const DecoderStats& other) {
+  host_attention += other.host_attention;
+  swap += other.swap;
+  weights += other.weights;
+  activations += other.activations;
+  attention += other.attention;
+  for (size_t cause = 0; cause < stall_s.size(); ++cause) stall_s[cause] += other.stall_s[cause];
+  return *this;
 }
 
 Activations Decoder::angles_of(const MicroBatch& batch) {

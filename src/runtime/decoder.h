@@ -56,13 +56,15 @@ ResidualStoreOptions residual_options(const DecoderOptions& options, const Model
 ResidualStore::Needs activation_needs(const DecoderOptions& options, const ModelSpec& spec,
                                       DType inner, bool host_visible, int64_t logit_rows);
 
-// What a decoder has moved and waited for.
+// What a decoder has moved and waited for in some steps.
 struct DecoderStats {
   HostAttention::Stats host_attention;
   KvSwap::Stats swap;
   WeightStream::Stats weights;
   ResidualStore::Stats activations;
+  AttentionTraffic attention;
   std::array<double, kStallCauseCount> stall_s = {};
+  DecoderStats& operator+=(const DecoderStats& other);
 };
 
 // Owns the activation buffers of a step. One step at a time. The device, weights and spec must
@@ -92,14 +94,12 @@ class Decoder {
   // kOutOfMemory.
   void attach(const KvCache& kv);
 
-  // Stalls since the last call, all else since the beginning; waits for the device.
+  // Of the steps since the last call; waits for the device.
   DecoderStats take_stats();
 
   // Rows that generate attend to this share of their context (AttentionParams::top_k); 0 = all.
   void set_attention_topk(float share) { attention_topk_ = share; }
   float attention_topk() const { return attention_topk_; }
-  // Of all steps so far.
-  const AttentionTraffic& attention_traffic() const { return traffic_; }
 
   // The last number that was beyond the range of the KV type, on the device or where the host
   // attends; steps go on after it. Waits for the device.

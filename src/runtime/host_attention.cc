@@ -129,4 +129,12 @@ void HostAttention::finish(StallClock& stalls) {
   stalls.time(StallCause::kHostAttention, [&] { device_.compute().wait(*done_); });
 }
 
+HostAttention::Stats& HostAttention::Stats::operator+=(const Stats& other) {
+  to_host_bytes += other.to_host_bytes;
+  to_device_bytes += other.to_device_bytes;
+  kv_bytes += other.kv_bytes;
+  compute_s += other.compute_s;
+  return *this;
+}
+
 }  // namespace spillway

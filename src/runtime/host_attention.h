@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -42,9 +43,10 @@ class HostAttention {
     uint64_t to_host_bytes = 0, to_device_bytes = 0;
     uint64_t kv_bytes = 0;  // read by the CPU
     double compute_s = 0;   // of the CPU
+    Stats& operator+=(const Stats& other);
   };
-  // While no work is queued.
-  const Stats& stats() const { return stats_; }
+  // Since the last call; while no work is queued.
+  Stats take_stats() { return std::exchange(stats_, {}); }
   // The last key or value so far that the device could not compute in its type.
   const std::optional<KvFault>& fault() const { return fault_; }
   static uint64_t host_bytes(DType type, int64_t rows, int64_t q_dim, int64_t kv_dim);

@@ -214,4 +214,15 @@ void KvSwap::reset() {
   loaded_ = ended_;
 }
 
+KvSwap::Stats& KvSwap::Stats::operator+=(const Stats& other) {
+  to_device_bytes += other.to_device_bytes;
+  to_host_bytes += other.to_host_bytes;
+  v_read_bytes += other.v_read_bytes;
+  disk_read_bytes += other.disk_read_bytes;
+  disk_written_bytes += other.disk_written_bytes;
+  load_s += other.load_s;
+  store_s += other.store_s;
+  return *this;
+}
+
 }  // namespace spillway

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -54,8 +55,10 @@ class KvSwap {
     uint64_t v_read_bytes = 0;
     uint64_t disk_read_bytes = 0, disk_written_bytes = 0;
     double load_s = 0, store_s = 0;  // without overlap
+    Stats& operator+=(const Stats& other);
   };
-  const Stats& stats() const { return stats_; }
+  // Since the last call; while nothing is on its way.
+  Stats take_stats() { return std::exchange(stats_, {}); }
   static uint64_t device_bytes(const KvShape& shape, int32_t blocks);
 
   static constexpr int kBuffers = 2;

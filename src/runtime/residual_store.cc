@@ -268,4 +268,12 @@ void ResidualStore::reset() {
   expected_row_ = -1;
 }
 
+ResidualStore::Stats& ResidualStore::Stats::operator+=(const Stats& other) {
+  to_device_bytes += other.to_device_bytes;
+  to_host_bytes += other.to_host_bytes;
+  disk_read_bytes += other.disk_read_bytes;
+  disk_written_bytes += other.disk_written_bytes;
+  return *this;
+}
+
 }  // namespace spillway

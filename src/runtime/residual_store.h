@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/tier.h"
@@ -59,8 +60,10 @@ class ResidualStore {
   struct Stats {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;
     uint64_t disk_read_bytes = 0, disk_written_bytes = 0;
+    Stats& operator+=(const Stats& other);
   };
-  const Stats& stats() const { return stats_; }
+  // Since the last call.
+  Stats take_stats() { return std::exchange(stats_, {}); }
 
   // What one takes of each memory.
   struct Needs {

@@ -131,11 +131,6 @@ void WeightStream::load(int64_t item) {
   Slot& to = slot(item);
   const auto layer = static_cast<size_t>(layer_of(item));
   to.views = weights_.layers[layer];
-  Stats moved;
-  for (const StreamedWeight& weight : weights_.streamed[layer]) {
-    (weight.host != nullptr ? moved.host_bytes : moved.disk_bytes) +=
-        static_cast<uint64_t>(weight.view.bytes());
-  }
   const auto begin = std::chrono::steady_clock::now();
   stream_->wait(*to.left);
   if (device_.host_visible()) {
@@ -144,14 +139,11 @@ void WeightStream::load(int64_t item) {
     send_layer(layer, to);
   }
   stream_->record(*to.loaded);
-  if (!options_.overlap) {
-    stream_->synchronize();
-    moved.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  }
+  if (options_.overlap) return;
+  stream_->synchronize();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   const std::lock_guard lock(mutex_);
-  stats_.host_bytes += moved.host_bytes;
-  stats_.disk_bytes += moved.disk_bytes;
-  stats_.load_s += moved.load_s;
+  stats_.load_s += took.count();
 }
 
 // To a device with memory of its own.
@@ -295,13 +287,23 @@ void WeightStream::wait_until_loaded() {
   }
 }
 
+// Counts the item that is next as taken, and its bytes as moved.
+void WeightStream::hand_out() {
+  const std::lock_guard lock(mutex_);
+  for (const StreamedWeight& weight : weights_.streamed[static_cast<size_t>(layer_of(acquired_))]) {
+    (weight.host != nullptr ? stats_.host_bytes : stats_.disk_bytes) +=
+        static_cast<uint64_t>(weight.view.bytes());
+  }
+  ++acquired_;
+}
+
 // Of the item that is next: waits for it and gives it back unused. After a step that ended early.
 void WeightStream::skip_item() {
   wait_until_loaded();
   // The slot must not be filled again before this load has ended.
   slot(acquired_).loaded->synchronize();
+  hand_out();
   const std::lock_guard lock(mutex_);
-  ++acquired_;
   ++released_;
   changed_.notify_all();
 }
@@ -316,7 +318,9 @@ const LayerWeights& WeightStream::acquire(int layer, StallClock& stalls) {
     wait_until_loaded();
     device_.compute().wait(*slot(acquired_).loaded);
   });
-  return slot(acquired_++).views;
+  const LayerWeights& views = slot(acquired_).views;
+  hand_out();
+  return views;
 }
 
 void WeightStream::release(int layer) {
@@ -328,9 +332,16 @@ void WeightStream::release(int layer) {
   changed_.notify_all();
 }
 
-WeightStream::Stats WeightStream::stats() const {
+WeightStream::Stats& WeightStream::Stats::operator+=(const Stats& other) {
+  host_bytes += other.host_bytes;
+  disk_bytes += other.disk_bytes;
+  load_s += other.load_s;
+  return *this;
+}
+
+WeightStream::Stats WeightStream::take_stats() {
   const std::lock_guard lock(mutex_);
-  return stats_;
+  return std::exchange(stats_, {});
 }
 
 }  // namespace spillway

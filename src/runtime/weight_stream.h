@@ -47,12 +47,15 @@ class WeightStream {
   // After the last op that reads them was called.
   void release(int layer);
 
+  // Bytes count when a layer is handed out: what comes ahead belongs to the step that uses it.
   struct Stats {
     uint64_t host_bytes = 0;  // copied to the device
     uint64_t disk_bytes = 0;  // read
     double load_s = 0;        // the loading itself, without overlap
+    Stats& operator+=(const Stats& other);
   };
-  Stats stats() const;
+  // Since the last call.
+  Stats take_stats();
   // What one takes at least; more host memory where weights there cannot be pinned.
   struct Needs {
     uint64_t device = 0, host = 0;
@@ -91,6 +94,7 @@ class WeightStream {
   void copy_through_stages(std::span<const Move> moves);
   void send(Stage& stage, std::byte* to, std::span<const std::byte> bytes);
   void wait_until_loaded();
+  void hand_out();
   void skip_item();
 
   Device& device_;

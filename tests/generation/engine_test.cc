@@ -59,6 +59,23 @@ TEST_F(EngineTest, AnswersAlikeWhenSequencesArePreempted) {
   for (const auto& [id, answer] : answers) EXPECT_EQ(answer.ids, alone(requests.at(id)));
 }
 
+// Two blocks of three: of each the prompts in several steps, and then all of its answers at once.
+TEST_F(EngineTest, TellsWhenPrefillAndDecodeBegin) {
+  KvCache kv = runtime_.make_kv(200);
+  Decoder decoder = runtime_.make_decoder(16);
+  Engine engine(decoder, kv, nullptr,
+                {.max_sequences = 3, .admit_in_blocks = true, .prompts_first = true});
+  std::vector<std::pair<bool, int64_t>> phases;  // and the steps before each
+  engine.observe_phases(
+      [&](bool has_prompts) { phases.emplace_back(has_prompts, engine.stats().steps); });
+  for (uint32_t n = 0; n < 6; ++n) engine.submit(make_request(20, n, 9));
+  run_all(engine);
+  EXPECT_EQ(phases, (std::vector<std::pair<bool, int64_t>>{
+                        {true, 0}, {false, 4}, {true, 12}, {false, 16}}));
+  EXPECT_EQ(engine.stats().steps, 24);
+  EXPECT_EQ(engine.stats().prompt_tokens, 120);
+}
+
 TEST_F(EngineTest, EndsOnlyTheSequenceThatOutgrowsTheCache) {
   KvCache kv = runtime_.make_kv(4);  // 64 tokens
   Decoder decoder = runtime_.make_decoder(64);

@@ -47,7 +47,7 @@ std::vector<std::vector<float>> generate(TinyRuntime& runtime, float share, bool
     }
     keep(decoder.step(kv, step));
   }
-  if (traffic != nullptr) *traffic = decoder.attention_traffic();
+  if (traffic != nullptr) *traffic = decoder.take_stats().attention;
   return rows;
 }
 
@@ -98,12 +98,12 @@ TEST_P(SparseDecoderTest, PerplexityIsThatOfGeneratedTokens) {
   options.context = 64;
   const auto tokens = tiny_prompt(64, 5);
   const double dense = perplexity(decoder, kv, tokens, options).perplexity;
-  EXPECT_EQ(decoder.attention_traffic().v_bytes, 0U) << "no token was computed by itself";
+  EXPECT_EQ(decoder.take_stats().attention.v_bytes, 0U) << "no token was computed by itself";
   decoder.set_attention_topk(1);
   EXPECT_NEAR(perplexity(decoder, kv, tokens, options).perplexity, dense, 1e-4 * dense);
   decoder.set_attention_topk(0.1F);
   EXPECT_NE(perplexity(decoder, kv, tokens, options).perplexity, dense);
-  EXPECT_GT(decoder.attention_traffic().v_bytes, 0U);
+  EXPECT_GT(decoder.take_stats().attention.v_bytes, 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SparseDecoderTest,
