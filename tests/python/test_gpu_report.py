@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import re
 import stat
 import subprocess
 import sys
@@ -73,3 +74,11 @@ def test_the_table_has_every_target(tmp_path):
     assert table["tiny-Q8_0 as it is: greedy tokens, CPU and GPU"]["figure"] == "127 the same"
     assert table["tiny-Q8_0 as it is: greedy tokens, CPU and GPU"]["met"] is None
     assert "PyTorch is not here" in done.stdout
+
+
+def test_readme_says_how_many_targets_its_report_missed():
+    text = (ROOT / "README.md").read_text()
+    (said,) = re.findall(r"Of that report's (\d+) targets (\d+) are missed", text)
+    report = json.loads((ROOT / re.search(r"bench/results/[\w-]+-h200-gpu\.json", text).group()).read_text())
+    met = [row["met"] for row in report["table"] if row["met"] is not None]
+    assert said == (str(len(met)), str(met.count(False)))
