@@ -8,29 +8,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
-#include <utility>
 
 #include "base/error.h"
 #include "base/printable.h"
 
 namespace spillway {
 
-PosixFile::PosixFile(const std::filesystem::path& path, int flags) : path_(path) {
-  fd_ = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail_io("opening", errno);
-}
-
-PosixFile::~PosixFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-PosixFile::PosixFile(PosixFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-
-PosixFile& PosixFile::operator=(PosixFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  return *this;
+PosixFile::PosixFile(const std::filesystem::path& path, int flags)
+    : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+  if (!fd_.is_open()) fail_io("opening", errno);
 }
 
 void PosixFile::fail_io(const char* doing, int error) const {
@@ -42,14 +28,14 @@ void PosixFile::fail_io(const char* doing, int error) const {
 
 uint64_t PosixFile::size() const {
   struct stat status = {};
-  if (::fstat(fd_, &status) != 0) fail_io("looking at", errno);
+  if (::fstat(fd_.get(), &status) != 0) fail_io("looking at", errno);
   return static_cast<uint64_t>(status.st_size);
 }
 
 size_t PosixFile::read(uint64_t offset, char* out, size_t bytes) const {
   size_t done = 0;
   while (done < bytes) {
-    const ssize_t n = ::pread(fd_, out + done, std::min(bytes - done, size_t{1} << 30),
+    const ssize_t n = ::pread(fd_.get(), out + done, std::min(bytes - done, size_t{1} << 30),
                               static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_io("reading", errno);
@@ -69,7 +55,7 @@ std::string PosixFile::read_exact(uint64_t offset, size_t bytes) const {
 
 void PosixFile::write(uint64_t offset, std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd_, bytes.data(), std::min(bytes.size(), size_t{1} << 30),
+    const ssize_t n = ::pwrite(fd_.get(), bytes.data(), std::min(bytes.size(), size_t{1} << 30),
                                static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_io("writing", errno);
@@ -81,7 +67,7 @@ void PosixFile::write(uint64_t offset, std::string_view bytes) {
 void PosixFile::truncate(uint64_t bytes) {
   int result = 0;
   do {
-    result = ::ftruncate(fd_, static_cast<off_t>(bytes));
+    result = ::ftruncate(fd_.get(), static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
   if (result != 0) fail_io("writing", errno);
 }
@@ -89,17 +75,15 @@ void PosixFile::truncate(uint64_t bytes) {
 void PosixFile::sync() {
   int result = 0;
   do {
-    result = ::fsync(fd_);
+    result = ::fsync(fd_.get());
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno != EINVAL) fail_io("writing", errno);  // EINVAL: no such thing here
 }
 
 void sync_folder_of(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::fsync(fd);
-  ::close(fd);
+  const FileDescriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.is_open()) ::fsync(fd.get());
 }
 
 }  // namespace spillway

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_descriptor.h"
+
 namespace spillway {
 
 // Owns a descriptor; move-only, not thread-safe. Throws kIo naming the path and the system's
@@ -16,14 +18,9 @@ class PosixFile {
  public:
   // `flags` as open(2) takes them; O_CLOEXEC is added. A new file has mode 0644.
   PosixFile(const std::filesystem::path& path, int flags);
-  ~PosixFile();
-  PosixFile(PosixFile&& other) noexcept;
-  PosixFile& operator=(PosixFile&& other) noexcept;
-  PosixFile(const PosixFile&) = delete;
-  PosixFile& operator=(const PosixFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  int descriptor() const { return fd_; }
+  int descriptor() const { return fd_.get(); }
   uint64_t size() const;
   // At most `bytes`, fewer only at the end of the file.
   size_t read(uint64_t offset, char* out, size_t bytes) const;
@@ -39,7 +36,7 @@ class PosixFile {
   [[noreturn]] void fail_io(const char* doing, int error) const;
 
   std::filesystem::path path_;
-  int fd_ = -1;
+  FileDescriptor fd_;
 };
 
 // Until the disk has the folder's names: after a file in it was made or renamed. Where a folder

@@ -23,10 +23,10 @@ int64_t answer(const char* point, int64_t result) {
 
 }  // namespace
 
-int open_call(const std::filesystem::path& path, int flags, int mode) {
-  if (const int error = injected_error("io.open")) return -error;
+FileDescriptor open_call(const std::filesystem::path& path, int flags, int mode) {
+  if (const int error = injected_error("io.open")) return FileDescriptor(-error);
   const int fd = ::open(path.c_str(), flags, mode);
-  return fd < 0 ? -errno : fd;
+  return FileDescriptor(fd < 0 ? -errno : fd);
 }
 
 int64_t read_call(int fd, std::span<std::byte> out, uint64_t offset) {

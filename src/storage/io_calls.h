@@ -9,11 +9,13 @@
 #include <span>
 #include <string>
 
+#include "base/file_descriptor.h"
+
 namespace spillway {
 
 // Points: io.open, io.read, io.write, io.allocate, io.sync, io.link, io.rename. Each call returns
 // what the system returns, or -errno; none retries. At most 1 GiB is transferred by one of them.
-int open_call(const std::filesystem::path& path, int flags, int mode = 0);
+FileDescriptor open_call(const std::filesystem::path& path, int flags, int mode = 0);
 int64_t read_call(int fd, std::span<std::byte> out, uint64_t offset);
 int64_t write_call(int fd, std::span<const std::byte> bytes, uint64_t offset);
 int64_t append_call(int fd, std::span<const std::byte> bytes);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "base/file_descriptor.h"
+
 namespace spillway {
 
 // Owns a descriptor. Thread-safe. Throws kInvalidArgument for a path that is no regular file or
@@ -17,13 +19,12 @@ class IoFile {
   // Opens what exists; directories, devices and FIFOs are refused.
   explicit IoFile(const std::filesystem::path& path, Access access = Access::kRead);
   // Takes over a descriptor, which is made direct where that works; `path` is for messages.
-  IoFile(int fd, const std::filesystem::path& path);
-  ~IoFile();
+  IoFile(FileDescriptor fd, const std::filesystem::path& path);
   IoFile(const IoFile&) = delete;
   IoFile& operator=(const IoFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  int descriptor() const { return fd_; }
+  int descriptor() const { return fd_.get(); }
   // As of now.
   uint64_t size() const;
 
@@ -36,7 +37,7 @@ class IoFile {
   void start_direct();
 
   std::filesystem::path path_;
-  int fd_ = -1;
+  FileDescriptor fd_;
   mutable std::atomic<bool> direct_{false};
 };
 

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "base/byte_units.h"
 #include "base/error.h"
@@ -67,12 +68,13 @@ TemporaryFile::TemporaryFile(const TemporaryFileOptions& options) : bytes_(optio
             "{} is not a folder for temporary files; make it, or give another --disk-dir",
             printable_path(options.dir));
   remove_dead_once(options.dir);
-  int fd = options.keep_name ? -EOPNOTSUPP : open_unnamed(options.dir, 0600);
-  if (has_no_unnamed_files(fd)) fd = open_named(options.dir, options.label, 0600, name_);
-  SPW_CHECK(fd >= 0, kIo, "cannot create a temporary file in {}: {}", printable_path(options.dir),
-            error_text(fd));
+  FileDescriptor fd =
+      options.keep_name ? FileDescriptor(-EOPNOTSUPP) : open_unnamed(options.dir, 0600);
+  if (has_no_unnamed_files(fd.get())) fd = open_named(options.dir, options.label, 0600, name_);
+  SPW_CHECK(fd.is_open(), kIo, "cannot create a temporary file in {}: {}",
+            printable_path(options.dir), error_text(fd.get()));
   path_ = name_;
-  const std::filesystem::path by_descriptor = path_of_descriptor(fd);
+  const std::filesystem::path by_descriptor = path_of_descriptor(fd.get());
   if (name_.empty()) {
     path_ = by_descriptor;
   } else if (!options.keep_name && std::filesystem::exists(by_descriptor, error) &&
@@ -81,12 +83,11 @@ TemporaryFile::TemporaryFile(const TemporaryFileOptions& options) : bytes_(optio
     path_ = by_descriptor;
   }
   try {
-    allocate(fd, options);
+    allocate(fd.get(), options);
     // Messages name the folder: a descriptor's number says nothing to people.
     file_ = std::make_unique<IoFile>(
-        fd, name_.empty() ? options.dir / ("(" + options.label + ")") : name_);
+        std::move(fd), name_.empty() ? options.dir / ("(" + options.label + ")") : name_);
   } catch (...) {
-    ::close(fd);
     if (!name_.empty()) ::unlink(name_.c_str());
     throw;
   }
