@@ -55,6 +55,11 @@ int64_t allocate_call(int fd, uint64_t bytes) {
   return -::posix_fallocate(fd, 0, static_cast<off_t>(bytes));  // it returns the error
 }
 
+int64_t truncate_call(int fd, uint64_t bytes) {
+  if (const int error = injected_error("io.truncate")) return -error;
+  return ::ftruncate(fd, static_cast<off_t>(bytes)) < 0 ? -errno : 0;
+}
+
 int64_t sync_call(int fd) { return answer("io.sync", ::fsync(fd)); }
 
 int64_t rename_call(const std::filesystem::path& from, const std::filesystem::path& to) {

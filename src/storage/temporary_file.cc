@@ -49,7 +49,9 @@ void allocate(int fd, const TemporaryFileOptions& options) {
   if (result == -EOPNOTSUPP || result == -EINVAL || result == -ENOSYS) {
     log_warning("{} cannot set disk space aside; it may run out later",
                 printable_path(options.dir));
-    result = ::ftruncate(fd, static_cast<off_t>(options.bytes)) == 0 ? 0 : -errno;
+    do {
+      result = truncate_call(fd, options.bytes);
+    } while (result == -EINTR);
   }
   SPW_CHECK(result == 0, kIo,
             "no {} for {} in {}: {}; give less with --disk-memory, or another --disk-dir",
