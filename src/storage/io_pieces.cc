@@ -14,13 +14,13 @@
 namespace spillway {
 namespace {
 
-IoFailure io_failure(const Piece& piece, const std::string& what) {
+IoFailure io_failure(const IoPiece& piece, const std::string& what) {
   return {ErrorCode::kIo,
           fmt::format("{} {} at byte {}: {}", piece.request->is_write ? "writing" : "reading",
                       printable_path(piece.request->file->path()), piece.next_offset(), what)};
 }
 
-bool at_end(const Piece& piece, size_t reached) {
+bool at_end(const IoPiece& piece, size_t reached) {
   struct stat info {};
   return ::fstat(piece.request->file->descriptor(), &info) != 0 ||
          piece.offset + reached >= static_cast<uint64_t>(info.st_size);
@@ -43,7 +43,7 @@ void PieceQueue::push(std::shared_ptr<IoRequest> request) {
   }
 }
 
-std::optional<Piece> PieceQueue::next_locked() {
+std::optional<IoPiece> PieceQueue::next_locked() {
   while (!waiting_.empty()) {
     const std::shared_ptr<IoRequest>& request = waiting_.front();
     const size_t begun = request->begun_bytes;
@@ -52,7 +52,7 @@ std::optional<Piece> PieceQueue::next_locked() {
       waiting_.pop_front();
       continue;
     }
-    Piece piece;
+    IoPiece piece;
     piece.request = request;
     piece.offset = request->offset + begun;
     piece.data = request->data + begun;
@@ -67,12 +67,12 @@ std::optional<Piece> PieceQueue::next_locked() {
   return std::nullopt;
 }
 
-std::optional<Piece> PieceQueue::try_next() {
+std::optional<IoPiece> PieceQueue::try_next() {
   const std::lock_guard lock(mutex_);
   return next_locked();
 }
 
-std::optional<Piece> PieceQueue::wait_next() {
+std::optional<IoPiece> PieceQueue::wait_next() {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (auto piece = next_locked()) return piece;
@@ -86,7 +86,7 @@ bool PieceQueue::stopped() const {
   return stopped_;
 }
 
-bool PieceQueue::continue_after(Piece& piece, int64_t result) {
+bool PieceQueue::continue_after(IoPiece& piece, int64_t result) {
   const IoFile& file = *piece.request->file;
   if (result == -EINTR || result == -EAGAIN) return true;
   if ((result == -EINVAL || result == -EOPNOTSUPP) && piece.direct) {
@@ -119,7 +119,7 @@ bool PieceQueue::continue_after(Piece& piece, int64_t result) {
   return false;
 }
 
-void PieceQueue::end_piece(Piece& piece, std::optional<IoFailure> failure) {
+void PieceQueue::end_piece(IoPiece& piece, std::optional<IoFailure> failure) {
   const std::shared_ptr<IoRequest> request = std::move(piece.request);
   {
     const std::lock_guard lock(mutex_);

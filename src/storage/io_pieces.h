@@ -37,7 +37,7 @@ struct IoRequest {
 };
 
 // A part of a request, at most piece_bytes long, that is with the system or about to be.
-struct Piece {
+struct IoPiece {
   std::shared_ptr<IoRequest> request;
   uint64_t offset = 0;  // in the file, of data[0]
   std::byte* data = nullptr;
@@ -56,14 +56,14 @@ class PieceQueue {
 
   void push(std::shared_ptr<IoRequest> request);
   // The next piece to begin.
-  std::optional<Piece> try_next();
+  std::optional<IoPiece> try_next();
   // Waits for one; nullopt after stop().
-  std::optional<Piece> wait_next();
+  std::optional<IoPiece> wait_next();
   bool stopped() const;
 
   // Takes the system's answer (bytes or -errno) for piece.rest(). True: hand it in again. False:
   // it has ended, well or not.
-  [[nodiscard]] bool continue_after(Piece& piece, int64_t result);
+  [[nodiscard]] bool continue_after(IoPiece& piece, int64_t result);
 
   // Requests of which no piece has begun are cancelled; no others begin.
   void stop();
@@ -73,8 +73,8 @@ class PieceQueue {
   uint64_t bytes_written() const { return bytes_written_; }
 
  private:
-  std::optional<Piece> next_locked();
-  void end_piece(Piece& piece, std::optional<IoFailure> failure);
+  std::optional<IoPiece> next_locked();
+  void end_piece(IoPiece& piece, std::optional<IoFailure> failure);
   void finish(const std::shared_ptr<IoRequest>& request);
 
   const size_t piece_bytes_;

@@ -93,7 +93,7 @@ class UringRunner final : public PieceRunner {
         poll_wake();
         continue;
       }
-      Piece& piece = slots_[tag];
+      IoPiece& piece = slots_[tag];
       const char* const point = piece.request->is_write ? "io.write" : "io.read";
       if (pieces_.continue_after(piece, with_fault(point, result))) {
         prepare(tag);
@@ -104,7 +104,7 @@ class UringRunner final : public PieceRunner {
   }
 
   void prepare(size_t slot) {
-    const Piece& piece = slots_[slot];
+    const IoPiece& piece = slots_[slot];
     const auto rest = piece.rest();
     const int fd = piece.request->file->descriptor();
     const auto bytes = static_cast<unsigned>(rest.size());  // at most piece_bytes
@@ -137,7 +137,7 @@ class UringRunner final : public PieceRunner {
   io_uring ring_;
   FileDescriptor wake_fd_;
   std::atomic<bool> sleeps_{false};  // until the next answer, although it could take more
-  std::vector<Piece> slots_;         // with the system unless in free_
+  std::vector<IoPiece> slots_;       // with the system unless in free_
   std::vector<size_t> free_;
   std::thread thread_;
 };
