@@ -14,7 +14,8 @@
 
 namespace spillway {
 
-IoFile::IoFile(const std::filesystem::path& path, Access access) : path_(path) {
+IoFile::IoFile(const std::filesystem::path& path, Access access, IoUser user)
+    : path_(path), user_(user) {
   // O_NONBLOCK: opening a FIFO must not wait. It means nothing for regular files.
   const int flags = (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
   do {
@@ -33,8 +34,8 @@ IoFile::IoFile(const std::filesystem::path& path, Access access) : path_(path) {
   start_direct();
 }
 
-IoFile::IoFile(FileDescriptor fd, const std::filesystem::path& path)
-    : path_(path), fd_(std::move(fd)) {
+IoFile::IoFile(FileDescriptor fd, const std::filesystem::path& path, IoUser user)
+    : path_(path), user_(user), fd_(std::move(fd)) {
   start_direct();
 }
 

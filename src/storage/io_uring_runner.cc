@@ -23,7 +23,7 @@ namespace {
 
 class UringRunner final : public PieceRunner {
  public:
-  // Takes over a ring with room for depth + 1 entries.
+  // Takes over a ring with room for `depth` + 1 entries.
   UringRunner(PieceQueue& pieces, int depth, io_uring ring, FileDescriptor wake_fd)
       : pieces_(pieces),
         ring_(ring),
@@ -38,6 +38,7 @@ class UringRunner final : public PieceRunner {
   }
 
   IoBackend backend() const override { return IoBackend::kUring; }
+  void add_user() override {}  // there are slots for all of them
   void wake() override {
     if (!sleeps_.exchange(false)) return;
     const uint64_t one = 1;
@@ -154,8 +155,9 @@ bool has_operations(io_uring& ring) {
 
 }  // namespace
 
-std::unique_ptr<PieceRunner> try_make_uring_runner(PieceQueue& pieces, int depth,
+std::unique_ptr<PieceRunner> try_make_uring_runner(PieceQueue& pieces, int user_pieces,
                                                    std::string& reason) {
+  const int depth = user_pieces * static_cast<int>(kIoUserCount);
   io_uring ring{};
   int error = -injected_error("io.uring_setup");
   if (error == 0) error = io_uring_queue_init(static_cast<unsigned>(depth) + 1, &ring, 0);

@@ -88,7 +88,8 @@ TemporaryFile::TemporaryFile(const TemporaryFileOptions& options) : bytes_(optio
     allocate(fd.get(), options);
     // Messages name the folder: a descriptor's number says nothing to people.
     file_ = std::make_unique<IoFile>(
-        std::move(fd), name_.empty() ? options.dir / ("(" + options.label + ")") : name_);
+        std::move(fd), name_.empty() ? options.dir / ("(" + options.label + ")") : name_,
+        options.user);
   } catch (...) {
     if (!name_.empty()) ::unlink(name_.c_str());
     throw;
