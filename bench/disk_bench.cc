@@ -17,9 +17,11 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_descriptor.h"
 #include "storage/async_io.h"
 #include "storage/spill_file.h"
 
@@ -113,10 +115,10 @@ double median(std::vector<double> values) {
 // Removed when it is made; the descriptor keeps it.
 IoFile make_file(const Options& options) {
   std::string name = options.dir + "/disk_bench-XXXXXX";
-  const int fd = ::mkostemp(name.data(), O_CLOEXEC);
-  SPW_CHECK(fd >= 0, kIo, "cannot make a file in {}", options.dir);
+  FileDescriptor fd(::mkostemp(name.data(), O_CLOEXEC));
+  SPW_CHECK(fd.is_open(), kIo, "cannot make a file in {}", options.dir);
   ::unlink(name.c_str());
-  return IoFile(fd, name);
+  return IoFile(std::move(fd), name);
 }
 
 json measure(const Options& options) {

@@ -8,29 +8,19 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
-#include <utility>
 
 namespace spillway {
 
 RunDelay RunDelay::of_this_thread() {
   RunDelay delay;
-  delay.file_ = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  delay.file_ = FileDescriptor(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
   return delay;
-}
-
-RunDelay::RunDelay(RunDelay&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-RunDelay& RunDelay::operator=(RunDelay&& other) noexcept {
-  std::swap(file_, other.file_);
-  return *this;
-}
-RunDelay::~RunDelay() {
-  if (file_ >= 0) close(file_);
 }
 
 std::optional<int64_t> RunDelay::try_nanoseconds() const {
   // "on a processor, waiting for one, how often": nanoseconds twice.
   char text[96];
-  const ssize_t size = file_ < 0 ? -1 : pread(file_, text, sizeof(text) - 1, 0);
+  const ssize_t size = file_.is_open() ? pread(file_.get(), text, sizeof(text) - 1, 0) : -1;
   if (size <= 0) return std::nullopt;
   text[size] = '\0';
   long long ran = 0, waited = 0;

@@ -8,6 +8,8 @@
 #include <optional>
 #include <span>
 
+#include "base/file_descriptor.h"
+
 namespace spillway {
 
 // How long one thread has been ready to run without a processor; asked by any. Move-only.
@@ -16,15 +18,12 @@ class RunDelay {
   RunDelay() = default;
   // Of the thread that calls this.
   static RunDelay of_this_thread();
-  RunDelay(RunDelay&& other) noexcept;
-  RunDelay& operator=(RunDelay&& other) noexcept;
-  ~RunDelay();
 
   // Since the thread began; nullopt where the kernel does not say.
   std::optional<int64_t> try_nanoseconds() const;
 
  private:
-  int file_ = -1;
+  FileDescriptor file_;
 };
 
 // Seconds in which these processors had nothing to do, summed, since the machine began; nullopt

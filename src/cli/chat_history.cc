@@ -13,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/printable.h"
 
@@ -113,10 +114,10 @@ void ChatHistory::rewrite() {
   std::string text;
   for (const std::string& message : messages_) text += escape(message) + "\n";
   std::string temporary = path_->string() + ".XXXXXX";
-  const int file = mkstemp(temporary.data());  // readable by its owner alone
-  if (file < 0) return give_up("written");
-  const bool written = write_all(file, text);
-  close(file);
+  FileDescriptor file(mkstemp(temporary.data()));  // readable by its owner alone
+  if (!file.is_open()) return give_up("written");
+  const bool written = write_all(file.get(), text);
+  file.close();
   if (written && rename(temporary.c_str(), path_->c_str()) == 0) return;
   const int error = errno;
   unlink(temporary.c_str());
@@ -134,13 +135,13 @@ bool ChatHistory::add(const std::string& message) {
 
 void ChatHistory::append(const std::string& message) {
   make_private_folders(path_->parent_path());
-  const int file = open(path_->c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kPrivateFile);
-  if (file < 0) return give_up("written");
+  const FileDescriptor file(
+      open(path_->c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kPrivateFile));
+  if (!file.is_open()) return give_up("written");
   // Also where it was there before with other permissions.
-  const bool is_private = fchmod(file, kPrivateFile) == 0;
-  const bool written = is_private && write_all(file, escape(message) + "\n");
+  const bool is_private = fchmod(file.get(), kPrivateFile) == 0;
+  const bool written = is_private && write_all(file.get(), escape(message) + "\n");
   if (!written) give_up("written");
-  close(file);
 }
 
 }  // namespace spillway

@@ -338,8 +338,11 @@ void Session::load() {
     forget_peaks();
     return;
   }
-  WeightPlacement placement{
-      .shares = plan.weights, .host = &host(), .disk_dir = disk_dir, .disk_budget = disk_budget};
+  WeightPlacement placement{.shares = plan.weights,
+                            .host = &host(),
+                            .queue = &disk_queue,
+                            .disk_dir = disk_dir,
+                            .disk_budget = disk_budget};
   WeightStore kept = loaded->weights.give_up(*device, loaded->model, placement, budgets_.host);
   placement.kept = &kept;
   {
@@ -375,7 +378,7 @@ int64_t Session::context_tokens(int64_t wanted) const {
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
   Runner runner = spillway::make_runner(
-      *device, host(), *loaded, plan,
+      *device, host(), disk_queue, *loaded, plan,
       {tokens, sequences, max_step_tokens, settings.kv_type, disk_dir, disk_left});
   runner.decoder.set_attention_topk(settings.attention_topk);
   return runner;

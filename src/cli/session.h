@@ -14,6 +14,7 @@
 #include "engine/loaded_model.h"
 #include "engine/runner.h"
 #include "engine/what_helps.h"
+#include "storage/async_io.h"
 
 namespace CLI {
 class App;
@@ -88,6 +89,7 @@ struct Session {
   std::unique_ptr<Device> own_host;
   std::unique_ptr<Device> device;
   Device& host() { return own_host ? *own_host : *device; }
+  IoQueue disk_queue;  // of all that loading and runners have on disk
   Plan plan;
   std::filesystem::path disk_dir;
   uint64_t disk_bytes = 0;

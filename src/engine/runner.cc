@@ -36,20 +36,22 @@ double guess_cpu_share(const Device& host, const ModelWeights& weights, const Kv
 
 }  // namespace
 
-Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, const Plan& plan,
-                   const RunSize& size) {
+Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
+                   const Plan& plan, const RunSize& size) {
   const ModelSpec& spec = loaded.model.spec;
   const bool apart = !device.host_visible();
   const RunLayout layout = layout_run(device, spec, plan, size, !loaded.weights.streamed.empty());
-  const KvCache::Sizes& sizes = layout.kv;
+  KvCache::Sizes sizes = layout.kv;
+  sizes.queue = &queue;
   const int32_t away = layout.blocks_away();
   const int64_t sequence_blocks = layout.sequence_blocks, budget = device.info().memory_bytes;
   DecoderOptions options = layout.decoder;
   options.host = &host;
+  options.queue = &queue;
 
   std::unique_ptr<WeightStream> stream;
   if (!loaded.weights.streamed.empty()) {
-    stream = std::make_unique<WeightStream>(device, host, loaded.weights,
+    stream = std::make_unique<WeightStream>(device, host, queue, loaded.weights,
                                             WeightStreamOptions{.overlap = plan.overlap});
     options.stream = stream.get();
   }

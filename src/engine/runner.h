@@ -10,6 +10,7 @@
 #include "plan/plan.h"
 #include "runtime/decoder.h"
 #include "runtime/weight_stream.h"
+#include "storage/async_io.h"
 
 namespace spillway {
 
@@ -19,9 +20,10 @@ struct Runner {
   Decoder decoder;
 };
 
-// `host` is the CPU; the device itself where that is the CPU. The model's weights were placed by
-// the same plan. All must outlive the runner. Throws kOutOfMemory before any work.
-Runner make_runner(Device& device, Device& host, const LoadedModel& loaded, const Plan& plan,
-                   const RunSize& size);
+// `host` is the CPU; the device itself where that is the CPU. Weights, KV and activations on disk
+// share `queue`. The model's weights were placed by the same plan. All must outlive the runner.
+// Throws kOutOfMemory before any work.
+Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
+                   const Plan& plan, const RunSize& size);
 
 }  // namespace spillway

@@ -33,8 +33,9 @@ KvCache::KvCache(Device& device, Device& host, const KvShape& shape, const Sizes
     host_readable_ = host_.is_pinned() && device.reads_pinned_memory();
   }
   if (disk_blocks_ > 0) {
+    SPW_ASSERT(sizes.queue != nullptr);
     disk_ = std::make_unique<BlockFile>(
-        sizes.disk_dir, 2 * plane_bytes(1),
+        *sizes.queue, sizes.disk_dir, 2 * plane_bytes(1),
         static_cast<uint32_t>(shape.layers) * static_cast<uint32_t>(disk_blocks_),
         sizes.disk_budget);
   }

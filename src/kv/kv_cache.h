@@ -35,6 +35,7 @@ class KvCache {
   // Part of it in the memory of `host`, pinned for the device; part of it on disk.
   struct Sizes {
     int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
+    IoQueue* queue = nullptr;  // the engine's, which outlives this; needed for blocks on disk
     std::filesystem::path disk_dir = {};
     uint64_t disk_budget = ~uint64_t{0};
   };

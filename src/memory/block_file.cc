@@ -7,13 +7,14 @@
 
 namespace spillway {
 
-BlockFile::BlockFile(const std::filesystem::path& folder, size_t block_bytes, uint32_t blocks,
-                     uint64_t budget_bytes)
-    : file_(queue_, {.dir = folder,
-                     .label = "kv",
-                     .block_bytes = block_bytes,
-                     .blocks = blocks,
-                     .budget_bytes = budget_bytes}) {}
+BlockFile::BlockFile(IoQueue& queue, const std::filesystem::path& folder, size_t block_bytes,
+                     uint32_t blocks, uint64_t budget_bytes)
+    : file_(queue, {.dir = folder,
+                    .label = "kv",
+                    .user = IoUser::kKv,
+                    .block_bytes = block_bytes,
+                    .blocks = blocks,
+                    .budget_bytes = budget_bytes}) {}
 
 void BlockFile::read(std::span<const uint32_t> ids, std::byte* buffer) {
   std::vector<SpillRead> reads;

@@ -11,15 +11,15 @@
 
 namespace spillway {
 
-// Owns the file, which is gone with the process. What is read is what was written (checksums), or
-// kCorrupt, also where it cannot be read at all: the caller computes it again. One thread reads and
-// one writes at a time.
+// Owns the file, which is gone with the process; the queue is the engine's and must outlive it.
+// What is read is what was written (checksums), or kCorrupt, also where it cannot be read at all:
+// the caller computes it again. One thread reads and one writes at a time, each waits for its own.
 class BlockFile {
  public:
   // Takes the disk's room at once. Throws kIo where there is none, kInvalidArgument beyond the
   // budget.
-  BlockFile(const std::filesystem::path& folder, size_t block_bytes, uint32_t blocks,
-            uint64_t budget_bytes);
+  BlockFile(IoQueue& queue, const std::filesystem::path& folder, size_t block_bytes,
+            uint32_t blocks, uint64_t budget_bytes);
 
   // Blocks lie this far apart in buffers, which begin at multiples of kDirectAlignment.
   size_t stride() const { return SpillFile::buffer_bytes(file_.block_bytes()); }
@@ -27,12 +27,9 @@ class BlockFile {
   void read(std::span<const uint32_t> ids, std::byte* buffer);
   void write(std::span<const uint32_t> ids, const std::byte* buffer);
 
-  uint64_t bytes_read() const { return queue_.bytes_read(); }
-  uint64_t bytes_written() const { return queue_.bytes_written(); }
   uint64_t file_bytes() const { return file_.file_bytes(); }
 
  private:
-  IoQueue queue_;
   SpillFile file_;
 };
 

@@ -36,16 +36,17 @@ void RowWrite::wait() {
   wait_all(pieces);
 }
 
-RowFile::RowFile(const std::filesystem::path& folder, const std::string& label, size_t row_bytes,
-                 uint32_t rows, uint64_t budget_bytes)
+RowFile::RowFile(IoQueue& queue, const std::filesystem::path& folder, const std::string& label,
+                 size_t row_bytes, uint32_t rows, uint64_t budget_bytes)
     : row_bytes_(row_bytes),
       piece_rows_(rows_in_piece(row_bytes)),
-      file_(queue_, {.dir = folder,
-                     .label = label,
-                     .block_bytes = row_bytes,
-                     .blocks = rows,
-                     .joined_blocks = static_cast<uint32_t>(piece_rows_),
-                     .budget_bytes = budget_bytes}) {}
+      file_(queue, {.dir = folder,
+                    .label = label,
+                    .user = IoUser::kActivations,
+                    .block_bytes = row_bytes,
+                    .blocks = rows,
+                    .joined_blocks = static_cast<uint32_t>(piece_rows_),
+                    .budget_bytes = budget_bytes}) {}
 
 template <class Fn>
 void RowFile::for_each_piece(int64_t first, int64_t rows, Fn&& fn) const {

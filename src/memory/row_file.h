@@ -35,19 +35,20 @@ class RowWrite {
   std::vector<IoTicket> pieces_;
 };
 
-// Owns the file, which is gone with the process. A run is read as it was written: with the same
+// Rows of activations. Owns the file, which is gone with the process; the queue is the engine's and
+// must outlive it. A run is read as it was written: with the same
 // first row and as many rows. Runs are cut into pieces of about kPieceBytes, each with a checksum,
 // all on their way at once. Reads wait for writes of the same run that are on their way; runs that
 // overlap otherwise must not be on their way together. Reads may come from one thread and writes
-// from another.
+// from another; each waits for its own.
 class RowFile {
  public:
   static constexpr size_t kPieceBytes = size_t{1} << 20;
 
   // Takes the disk's room at once. Throws kIo where there is none, kInvalidArgument beyond the
   // budget. `label`: a-z, for people.
-  RowFile(const std::filesystem::path& folder, const std::string& label, size_t row_bytes,
-          uint32_t rows, uint64_t budget_bytes);
+  RowFile(IoQueue& queue, const std::filesystem::path& folder, const std::string& label,
+          size_t row_bytes, uint32_t rows, uint64_t budget_bytes);
 
   // What a file takes of the disk, and a run of memory: rows lie behind each other there, from a
   // multiple of kDirectAlignment on.
@@ -68,7 +69,6 @@ class RowFile {
 
   size_t row_bytes_;
   int64_t piece_rows_;
-  IoQueue queue_;
   SpillFile file_;
 };
 

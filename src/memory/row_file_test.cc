@@ -46,6 +46,7 @@ class RowFileTest : public testing::Test {
   }
 
   TempFolder folder_;
+  IoQueue queue_;
 };
 
 // Rows smaller and larger than a block of the disk, no multiple of it, larger than a piece; runs of
@@ -55,7 +56,8 @@ TEST_F(RowFileTest, GivesBackRunsAsTheyWereWritten) {
                                  size_t{28672}, size_t{3} << 20}) {
     SCOPED_TRACE(row_bytes);
     const int64_t many = row_bytes > 100'000 ? 3 : 400;
-    RowFile file(folder_.path(), "rows", row_bytes, static_cast<uint32_t>(3 * many + 1), ~0ull);
+    RowFile file(queue_, folder_.path(), "rows", row_bytes, static_cast<uint32_t>(3 * many + 1),
+                 ~0ull);
     write(file, row_bytes, 0, many, 1);
     write(file, row_bytes, many, 1, 2);
     write(file, row_bytes, many + 1, many, 3);
@@ -74,7 +76,7 @@ TEST_F(RowFileTest, GivesBackRunsAsTheyWereWritten) {
 
 TEST_F(RowFileTest, WhatDoesNotComeBackIsLost) {
   constexpr size_t kRow = 28672;
-  RowFile file(folder_.path(), "rows", kRow, 200, ~0ull);
+  RowFile file(queue_, folder_.path(), "rows", kRow, 200, ~0ull);
   write(file, kRow, 10, 150, 1);
   arm_fault("io.read", 3, FaultKind::kEio);
   EXPECT_EQ(check(file, kRow, 10, 150, 1), ErrorCode::kCorrupt);
@@ -92,8 +94,8 @@ TEST_F(RowFileTest, WhatDoesNotComeBackIsLost) {
 
 TEST_F(RowFileTest, HoldsItsBudget) {
   EXPECT_EQ(RowFile::file_bytes(3000, 10), 40960u);
-  EXPECT_NO_THROW(RowFile(folder_.path(), "rows", 3000, 10, 40960));
-  EXPECT_THROW(RowFile(folder_.path(), "rows", 3000, 10, 40959), Error);
+  EXPECT_NO_THROW(RowFile(queue_, folder_.path(), "rows", 3000, 10, 40960));
+  EXPECT_THROW(RowFile(queue_, folder_.path(), "rows", 3000, 10, 40959), Error);
 }
 
 }  // namespace

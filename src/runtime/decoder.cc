@@ -25,6 +25,7 @@ ResidualStoreOptions residual_options(const DecoderOptions& options, const Model
                               : options.max_tokens,
           .columns = spec.hidden,
           .overlap = options.overlap,
+          .queue = options.queue,
           .disk_dir = options.disk_dir,
           .disk_budget = options.disk_budget};
 }

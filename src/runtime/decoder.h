@@ -43,6 +43,7 @@ struct DecoderOptions {
   // Of a step's tokens (of `max_tokens`), where the residual stream is between layers: the first
   // ones' on the device, the last ones' on disk.
   TierShares activations = {};
+  IoQueue* queue = nullptr;  // the engine's, for those on disk; null: there are none
   std::filesystem::path disk_dir = {};
   uint64_t disk_budget = ~uint64_t{0};  // for these rows
   bool overlap = true;

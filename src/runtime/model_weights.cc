@@ -275,7 +275,8 @@ ModelWeights::ModelWeights(Device& device, const Model& model,
   if (!on_host.empty()) load_weights(host, host, paths, on_host, progress.options());
   progress.add(file_bytes(on_host));
   if (!spilled.empty()) {
-    WeightFileFiller filler(spilled, placement.disk_dir, host);
+    SPW_ASSERT(placement.queue != nullptr);
+    WeightFileFiller filler(spilled, placement.disk_dir, host, *placement.queue);
     WeightLoadOptions quiet = options;
     quiet.progress = nullptr;
     for (WeightTarget& target : spilled) {
@@ -312,8 +313,10 @@ ModelWeights ModelWeights::dummy(Device& device, const Model& model,
   for (const BoundWeight& weight : model.weights) total += aligned_weight_bytes(weight.bytes());
   DummyFiller filler;
   std::optional<WeightFileFiller> disk;
-  if (const auto on_disk = homes.left(Tier::kDisk); !on_disk.empty())
-    disk.emplace(on_disk, placement.disk_dir, host);
+  if (const auto on_disk = homes.left(Tier::kDisk); !on_disk.empty()) {
+    SPW_ASSERT(placement.queue != nullptr);
+    disk.emplace(on_disk, placement.disk_dir, host, *placement.queue);
+  }
   std::vector<std::byte> made;  // one weight, where the host cannot write to the device's memory
   // In the model's order, wherever they go: the values depend on it.
   for (size_t i = 0; i < model.weights.size(); ++i) {

@@ -78,8 +78,9 @@ ResidualStore::ResidualStore(Device& device, Device& host, const ResidualStoreOp
                      MemoryTag::kActivations);
   }
   if (on_disk) {
+    SPW_ASSERT(options_.queue != nullptr);
     file_ = std::make_unique<RowFile>(
-        options_.disk_dir, "activations", row_bytes_of(options_),
+        *options_.queue, options_.disk_dir, "activations", row_bytes_of(options_),
         static_cast<uint32_t>(options_.tokens - first_on_disk(options_)), options_.disk_budget);
     if (!reads_in_place) {
       for (PinnedBuffer* bounce : {&bounce_in_, &bounce_out_})

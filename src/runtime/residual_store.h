@@ -26,6 +26,7 @@ struct ResidualStoreOptions {
   int64_t micro_tokens = 0;   // of a micro-batch
   int64_t columns = 0;
   bool overlap = true;
+  IoQueue* queue = nullptr;  // the engine's, which outlives this; needed for rows on disk
   std::filesystem::path disk_dir = {};
   uint64_t disk_budget = ~uint64_t{0};
 };

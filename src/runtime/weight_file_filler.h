@@ -18,15 +18,15 @@
 
 namespace spillway {
 
-// Owns the file until finish(). Weights are made one at a time in host memory, and written behind
-// that. Throws what WeightFileWriter throws, and kOutOfMemory.
+// Owns the file until finish(); the queue must outlive it. Weights are made one at a time in host
+// memory, and written behind that. Throws what WeightFileWriter throws, and kOutOfMemory.
 class WeightFileFiller {
  public:
   WeightFileFiller(std::span<const WeightTarget> targets, const std::filesystem::path& folder,
-                   Device& host)
+                   Device& host, IoQueue& queue)
       : host_(host),
         staging_(host.allocate(kWriteBytes + kDirectAlignment, MemoryTag::kStaging)),
-        writer_(queue_,
+        writer_(queue,
                 {.dir = folder, .bytes = file_bytes(targets), .staging = aligned_staging()}) {}
 
   // `make` fills the memory it is given.
@@ -61,7 +61,6 @@ class WeightFileFiller {
 
   Device& host_;
   Buffer made_, staging_;
-  IoQueue queue_;
   WeightFileWriter writer_;
 };
 

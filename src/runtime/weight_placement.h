@@ -12,13 +12,15 @@
 
 namespace spillway {
 
-// Homes are whole matrices: a layer has six or seven, a model hundreds, so shares come out within a
-// percent, and a matrix is computed by one call wherever it lives, which keeps results bit-equal.
+class IoQueue;
 class WeightStore;
 
+// Homes are whole matrices: a layer has six or seven, a model hundreds, so shares come out within a
+// percent, and a matrix is computed by one call wherever it lives, which keeps results bit-equal.
 struct WeightPlacement {
   TierShares shares;
   Device* host = nullptr;          // whose memory is the host's; null: the device itself
+  IoQueue* queue = nullptr;        // the engine's; needed for weights that live on disk
   std::filesystem::path disk_dir;  // of weights that live on disk, other than in the model's file
   uint64_t disk_budget = ~uint64_t{0};
   // Of the plan before, for the same model on the same device; null: none. What is of use is taken,

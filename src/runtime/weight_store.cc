@@ -17,16 +17,18 @@ namespace {
 // Weights that were kept in files, one at a time.
 class KeptReader {
  public:
-  KeptReader(WeightStore& store, Device& host) : store_(store), host_(host) {}
+  KeptReader(WeightStore& store, Device& host, IoQueue* queue)
+      : store_(store), host_(host), queue_(queue) {}
 
   // False where there is no memory to read through: the weight is made again then.
   [[nodiscard]] bool try_begin() {
     if (reader_ != nullptr) return true;
+    SPW_ASSERT(queue_ != nullptr);
     try {
       buffer_ = host_.allocate(kPieceBytes + 3 * kDirectAlignment, MemoryTag::kStaging);
       std::vector<std::filesystem::path> paths;
       for (const auto& file : store_.files()) paths.push_back(file->path());
-      reader_ = std::make_unique<ExtentReader>(queue_, paths);
+      reader_ = std::make_unique<ExtentReader>(*queue_, paths);
       return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
@@ -52,7 +54,7 @@ class KeptReader {
   WeightStore& store_;
   Device& host_;
   Buffer buffer_;
-  IoQueue queue_;
+  IoQueue* queue_;  // needed where something was kept in a file
   std::unique_ptr<ExtentReader> reader_;
 };
 
@@ -79,7 +81,7 @@ void ModelWeights::take_kept(Device& device, WeightHomes& homes, const WeightPla
   // There is no room for both the old file and the new.
   if (store->file_bytes() + to_write > placement.disk_budget) store->forget_files();
 
-  KeptReader reader(*store, host);
+  KeptReader reader(*store, host, placement.queue);
   std::vector<bool> in_use(store->files().size());
   for (size_t i = 0; i < homes.tiers.size(); ++i) {
     const WeightTarget& target = homes.targets[i];

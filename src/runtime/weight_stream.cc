@@ -48,8 +48,8 @@ uint64_t WeightStream::slot_bytes(const ModelWeights& weights) {
   return largest;
 }
 
-WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& weights,
-                           const WeightStreamOptions& options)
+WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue,
+                           const ModelWeights& weights, const WeightStreamOptions& options)
     : device_(device), weights_(weights), options_(options) {
   SPW_ASSERT(options.slots >= 1 && options.stages >= 1);
   bool from_disk = false, from_host = false, all_pinned = true;
@@ -73,10 +73,7 @@ WeightStream::WeightStream(Device& device, Device& host, const ModelWeights& wei
     slot.left = device.make_event();
   }
   stream_ = device.make_stream();
-  if (from_disk) {
-    queue_ = std::make_unique<IoQueue>();
-    reader_ = std::make_unique<ExtentReader>(*queue_, weights.files);
-  }
+  if (from_disk) reader_ = std::make_unique<ExtentReader>(queue, weights.files);
   const bool through_stages = !device.host_visible() && (from_disk || !all_pinned);
   for (int i = 0; through_stages && i < options.stages; ++i) {
     stages_.push_back(std::make_unique<Stage>(Stage{

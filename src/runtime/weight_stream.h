@@ -33,10 +33,11 @@ struct WeightStreamOptions {
 //
 // acquire() and release() are called from one thread, in order of the layers. A load that failed
 // ahead of time is tried again when the layer is asked for; if it fails then (kIo), acquire()
-// throws it, and the next call tries again. The devices and weights must outlive it.
+// throws it, and the next call tries again. Reads go through the engine's queue, and its thread
+// waits there for its own alone. The devices, the queue and the weights must outlive it.
 class WeightStream {
  public:
-  WeightStream(Device& device, Device& host, const ModelWeights& weights,
+  WeightStream(Device& device, Device& host, IoQueue& queue, const ModelWeights& weights,
                const WeightStreamOptions& options);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
@@ -104,7 +105,6 @@ class WeightStream {
   std::vector<Slot> slots_;
   std::unique_ptr<DeviceStream> stream_;
   std::mutex stream_mutex_;  // who copies through stages fills stream_ in turn
-  std::unique_ptr<IoQueue> queue_;
   std::unique_ptr<ExtentReader> reader_;
   std::vector<std::unique_ptr<Stage>> stages_;
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
@@ -237,14 +236,11 @@ void BatchJournal::write_output(const std::filesystem::path& path) const {
     }
     out.write(written, piece);
     out.sync();
-    SPW_CHECK(std::rename(temporary.c_str(), path.c_str()) == 0, kIo, "cannot rename {} to {}: {}",
-              printable_path(temporary), printable_path(path),
-              std::generic_category().message(errno));
+    rename_file(temporary, path);
   } catch (const Error&) {
     ::unlink(temporary.c_str());  // its room may be what is missing
     throw;
   }
-  sync_folder_of(path);
 }
 
 void BatchJournal::remove() {

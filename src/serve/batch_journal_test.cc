@@ -5,7 +5,10 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <optional>
 
+#include "base/error.h"
+#include "base/fault_points.h"
 #include "serve/checksum.h"
 #include "serve/test_folder.h"
 
@@ -50,6 +53,51 @@ class BatchJournalTest : public testing::Test {
               result(1) + "\n" + result(2) + "\n" + result(3) + "\n" + result(4) + "\n");
     BatchJournal again(path_, false);
     ASSERT_EQ(again.size(), 4U) << "what was appended after " << found << " is not found again";
+  }
+
+  // A job with lines 1 to 4, from whatever the journal has to the output; the error's code.
+  std::optional<ErrorCode> run_job() {
+    try {
+      BatchJournal journal(path_, false);
+      journal.begin(kJob, 77);
+      for (const uint64_t line : {3, 1, 2, 4}) {
+        if (!journal.has(line)) journal.append(line, line % 2 == 0, result(line));
+      }
+      journal.sync();
+      journal.write_output(folder_ / "out");
+      journal.remove();
+      return std::nullopt;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(folder_.path()), std::string::npos) << error.what();
+      return error.code();
+    }
+  }
+  // The job from `start` on, with a fault at the nth call of a point, and then once more without.
+  // Says whether there were so many.
+  bool expect_survives(const std::string& start, const char* point, uint64_t nth, FaultKind kind) {
+    const std::string whole =
+        result(1) + "\n" + result(2) + "\n" + result(3) + "\n" + result(4) + "\n";
+    std::filesystem::remove(path_);
+    if (!start.empty()) folder_.write("j", start);
+    folder_.write("out", "old");
+    arm_fault(point, nth, kind);
+    const std::optional<ErrorCode> failed = run_job();
+    const bool reached = fault_hits(point) >= nth;
+    disarm_faults();
+    const bool recovers = kind == FaultKind::kEintr || kind == FaultKind::kShort;
+    EXPECT_FALSE(recovers && failed);
+    if (failed) {
+      EXPECT_EQ(failed, ErrorCode::kIo);
+      // Only a folder that cannot be synced fails when the output is there.
+      const std::string out = folder_.read("out");
+      EXPECT_TRUE(out == "old" || (out == whole && std::string_view(point) == "io.sync")) << out;
+      EXPECT_FALSE(std::filesystem::exists(path_.string() + ".tmp"));
+      EXPECT_GE(BatchJournal(path_, false).size(), start.empty() ? 0U : 2U) << "of before";
+      EXPECT_EQ(run_job(), std::nullopt);
+    }
+    EXPECT_EQ(folder_.read("out"), whole);
+    EXPECT_FALSE(std::filesystem::exists(path_));
+    return reached;
   }
 
   TestFolder folder_;
@@ -167,6 +215,37 @@ TEST_F(BatchJournalTest, BelongsToOneProcessAtATime) {
 TEST_F(BatchJournalTest, LeavesNothingBehindWhereNothingBegan) {
   { BatchJournal journal(path_, false); }
   EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+// R8: every call in turn, each kind of trouble.
+TEST_F(BatchJournalTest, EveryFileCallMayFailAndTheJobGoesOn) {
+  const std::string begun = journal_text({3, 1, 2});
+  for (const std::string& start : {std::string(), begun.substr(0, begun.size() - 9)}) {
+    for (const char* point :
+         {"io.open", "io.read", "io.write", "io.truncate", "io.sync", "io.rename"}) {
+      for (const FaultKind kind :
+           {FaultKind::kEio, FaultKind::kEnospc, FaultKind::kEintr, FaultKind::kShort}) {
+        uint64_t nth = 1;
+        while (expect_survives(start, point, nth, kind)) {
+          ASSERT_FALSE(HasFailure()) << point << " " << nth << ", kind " << static_cast<int>(kind);
+          ASSERT_LT(++nth, 100U);
+        }
+        // A journal that has nothing to be cut off is not cut.
+        const bool used = !start.empty() || std::string_view(point) != "io.truncate";
+        EXPECT_EQ(nth > 1, used) << point;
+      }
+    }
+  }
+}
+
+// Also of a byte at a time, which is half of nothing.
+TEST_F(BatchJournalTest, ShortTransfersEndInTime) {
+  for (const char* point : {"io.read", "io.write"}) {
+    arm_fault(point, 1, FaultKind::kShort, 1'000'000);
+    EXPECT_EQ(run_job(), ErrorCode::kIo) << point;
+    disarm_faults();
+    EXPECT_EQ(run_job(), std::nullopt);
+  }
 }
 
 // A limit on the size of files stands for a disk that is full.

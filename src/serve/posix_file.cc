@@ -3,60 +3,73 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <system_error>
-#include <utility>
+#include <span>
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "storage/io_calls.h"
 
 namespace spillway {
+namespace {
 
-PosixFile::PosixFile(const std::filesystem::path& path, int flags) : path_(path) {
-  fd_ = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail_io("opening", errno);
+// Answers in a row that bring nothing, although there is more to transfer.
+constexpr int kMostStalls = 100;
+
+// Until it is not interrupted: -errno, or what the system answers.
+template <class Call>
+auto without_interruption(const Call& call) {
+  auto result = call();
+  while (result == -EINTR) result = call();
+  return result;
 }
 
-PosixFile::~PosixFile() {
-  if (fd_ >= 0) ::close(fd_);
+FileDescriptor open_file(const std::filesystem::path& path, int flags) {
+  FileDescriptor file;
+  do {
+    file = open_call(path, flags | O_CLOEXEC, 0644);
+  } while (file.get() == -EINTR);
+  return file;
 }
 
-PosixFile::PosixFile(PosixFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-
-PosixFile& PosixFile::operator=(PosixFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  return *this;
+// EINVAL: there is no such thing here.
+int64_t sync(int fd) {
+  const int64_t result = without_interruption([&] { return sync_call(fd); });
+  return result == -EINVAL ? 0 : result;
 }
 
-void PosixFile::fail_io(const char* doing, int error) const {
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  fail(ErrorCode::kIo, "{} {}: {}{}", doing, printable_path(path_),
-       std::generic_category().message(error),
+[[noreturn]] void fail_io(const char* doing, const std::filesystem::path& path, int64_t error) {
+  const bool full = error == -ENOSPC || error == -EDQUOT || error == -EFBIG;
+  fail(ErrorCode::kIo, "{} {}: {}{}", doing, printable_path(path), error_text(error),
        full ? "; make room and run the same command again, it goes on where it was" : "");
+}
+
+}  // namespace
+
+PosixFile::PosixFile(const std::filesystem::path& path, int flags)
+    : path_(path), fd_(open_file(path, flags)) {
+  if (!fd_.is_open()) fail_io("opening", path_, fd_.get());
 }
 
 uint64_t PosixFile::size() const {
   struct stat status = {};
-  if (::fstat(fd_, &status) != 0) fail_io("looking at", errno);
+  if (::fstat(fd_.get(), &status) != 0) fail_io("looking at", path_, -errno);
   return static_cast<uint64_t>(status.st_size);
 }
 
 size_t PosixFile::read(uint64_t offset, char* out, size_t bytes) const {
-  size_t done = 0;
-  while (done < bytes) {
-    const ssize_t n = ::pread(fd_, out + done, std::min(bytes - done, size_t{1} << 30),
-                              static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_io("reading", errno);
-    if (n == 0) break;
-    done += static_cast<size_t>(n);
+  std::span<std::byte> rest = std::as_writable_bytes(std::span(out, bytes));
+  for (int stalls = 0; !rest.empty();) {
+    const int64_t n = without_interruption([&] { return read_call(fd_.get(), rest, offset); });
+    if (n < 0) fail_io("reading", path_, n);
+    if (n == 0 && offset >= size()) break;
+    stalls = n > 0 ? 0 : stalls + 1;
+    if (stalls > kMostStalls) fail_io("reading", path_, -EIO);
+    offset += static_cast<uint64_t>(n);
+    rest = rest.subspan(static_cast<size_t>(n));
   }
-  return done;
+  return bytes - rest.size();
 }
 
 std::string PosixFile::read_exact(uint64_t offset, size_t bytes) const {
@@ -67,39 +80,42 @@ std::string PosixFile::read_exact(uint64_t offset, size_t bytes) const {
   return text;
 }
 
-void PosixFile::write(uint64_t offset, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd_, bytes.data(), std::min(bytes.size(), size_t{1} << 30),
-                               static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_io("writing", errno);
+void PosixFile::write(uint64_t offset, std::string_view text) {
+  std::span<const std::byte> rest = std::as_bytes(std::span(text));
+  for (int stalls = 0; !rest.empty();) {
+    const int64_t n = without_interruption([&] { return write_call(fd_.get(), rest, offset); });
+    if (n < 0) fail_io("writing", path_, n);
+    stalls = n > 0 ? 0 : stalls + 1;
+    if (stalls > kMostStalls) fail_io("writing", path_, -EIO);
     offset += static_cast<uint64_t>(n);
-    bytes.remove_prefix(static_cast<size_t>(n));
+    rest = rest.subspan(static_cast<size_t>(n));
   }
 }
 
 void PosixFile::truncate(uint64_t bytes) {
-  int result = 0;
-  do {
-    result = ::ftruncate(fd_, static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
-  if (result != 0) fail_io("writing", errno);
+  const int64_t result = without_interruption([&] { return truncate_call(fd_.get(), bytes); });
+  if (result < 0) fail_io("writing", path_, result);
 }
 
 void PosixFile::sync() {
-  int result = 0;
-  do {
-    result = ::fsync(fd_);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno != EINVAL) fail_io("writing", errno);  // EINVAL: no such thing here
+  if (const int64_t result = spillway::sync(fd_.get()); result < 0)
+    fail_io("writing", path_, result);
+}
+
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const int64_t result = without_interruption([&] { return rename_call(from, to); });
+  SPW_CHECK(result == 0, kIo, "cannot rename {} to {}: {}", printable_path(from),
+            printable_path(to), error_text(result));
+  sync_folder_of(to);
 }
 
 void sync_folder_of(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::fsync(fd);
-  ::close(fd);
+  const FileDescriptor file = open_file(folder, O_RDONLY | O_DIRECTORY);
+  if (!file.is_open()) return;
+  const int64_t result = sync(file.get());
+  // Other refusals mean that this file system has no such thing.
+  if (result == -EIO || result == -ENOSPC || result == -EDQUOT) fail_io("writing", folder, result);
 }
 
 }  // namespace spillway

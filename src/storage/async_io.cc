@@ -53,48 +53,58 @@ IoQueue::IoQueue(const IoQueueOptions& options) : options_(options) {
                 options.piece_bytes % kDirectAlignment == 0,
             kInvalidArgument, "I/O queue of depth {} and {} threads with pieces of {} bytes",
             options.depth, options.threads, options.piece_bytes);
-  reads_ = make_lane(options.backend);
+  reads_.backend = options.backend;
+  writes_.backend = options.backend == IoBackend::kUring ? IoBackend::kUring : IoBackend::kThreads;
+  if (options.backend == IoBackend::kUring) lane_for(reads_, IoUser::kWeights);
 }
 
 IoQueue::~IoQueue() {
   for (Lane* lane : {&reads_, &writes_}) {
-    if (!lane->pieces) continue;
+    if (!lane->runner) continue;
     lane->pieces->stop();
     lane->runner->wake();
     lane->runner.reset();
   }
 }
 
-IoQueue::Lane IoQueue::make_lane(IoBackend backend) const {
-  Lane lane{std::make_unique<PieceQueue>(options_.piece_bytes), nullptr};
+void IoQueue::make(Lane& lane) const {
   std::string reason;
-  if (backend != IoBackend::kThreads) {
+  if (lane.backend != IoBackend::kThreads) {
+    lane.pieces = std::make_unique<PieceQueue>(options_.piece_bytes, options_.depth);
     lane.runner = try_make_uring_runner(*lane.pieces, options_.depth, reason);
-    SPW_CHECK(lane.runner || backend == IoBackend::kAuto, kUnsupported,
+    SPW_CHECK(lane.runner || lane.backend == IoBackend::kAuto, kUnsupported,
               "io_uring does not work here: {}", reason);
+    if (lane.runner) return;
+    log_debug("disk I/O through threads; io_uring: {}", reason);
   }
-  if (!lane.runner) {
-    if (!reason.empty()) log_debug("disk I/O through threads; io_uring: {}", reason);
-    lane.runner = make_thread_runner(*lane.pieces, std::min(options_.threads, options_.depth));
+  const int threads = std::min(options_.threads, options_.depth);
+  lane.pieces = std::make_unique<PieceQueue>(options_.piece_bytes, threads);
+  lane.runner = make_thread_runner(*lane.pieces, threads);
+}
+
+IoQueue::Lane& IoQueue::lane_for(Lane& lane, IoUser user) const {
+  std::atomic<bool>& served = lane.served[static_cast<size_t>(user)];
+  if (served.load(std::memory_order_acquire)) return lane;
+  const std::lock_guard lock(making_);
+  if (!lane.runner) make(lane);
+  if (!served.load(std::memory_order_relaxed)) {
+    lane.runner->add_user();
+    served.store(true, std::memory_order_release);
   }
   return lane;
 }
 
-IoQueue::Lane& IoQueue::write_lane() {
-  std::call_once(first_write_, [&] {
-    writes_ =
-        make_lane(options_.backend == IoBackend::kUring ? IoBackend::kUring : IoBackend::kThreads);
-    has_writes_ = true;
-  });
-  return writes_;
+PieceQueue* IoQueue::pieces_of(const Lane& lane) const {
+  const std::lock_guard lock(making_);
+  return lane.runner ? lane.pieces.get() : nullptr;
 }
 
 IoTicket IoQueue::submit(Lane& lane, std::shared_ptr<IoRequest> request) {
   SPW_ASSERT(request->bytes > 0 && request->needed > 0 && request->needed <= request->bytes);
   SPW_ASSERT(request->offset % kDirectAlignment == 0 && request->bytes % kDirectAlignment == 0 &&
              is_aligned(request->data));
-  lane.pieces->push(request);
-  lane.runner->wake();
+  lane_for(lane, request->file->user());
+  if (lane.pieces->push(request)) lane.runner->wake();
   return IoTicket(std::move(request));
 }
 
@@ -119,7 +129,7 @@ IoTicket IoQueue::write(const IoFile& file, uint64_t offset, std::span<const std
   request->data = const_cast<std::byte*>(bytes.data());
   request->bytes = request->needed = bytes.size();
   request->on_done = std::move(on_done);
-  return submit(write_lane(), std::move(request));
+  return submit(writes_, std::move(request));
 }
 
 ExtentRead IoQueue::read_extent(const IoFile& file, uint64_t offset, uint64_t bytes,
@@ -131,14 +141,19 @@ ExtentRead IoQueue::read_extent(const IoFile& file, uint64_t offset, uint64_t by
 }
 
 void IoQueue::drain() {
-  reads_.pieces->drain();
-  if (has_writes_) writes_.pieces->drain();
+  for (const Lane* lane : {&reads_, &writes_}) {
+    if (PieceQueue* const pieces = pieces_of(*lane)) pieces->drain();
+  }
 }
 
-IoBackend IoQueue::backend() const { return reads_.runner->backend(); }
-uint64_t IoQueue::bytes_read() const { return reads_.pieces->bytes_read(); }
+IoBackend IoQueue::backend() const { return lane_for(reads_, IoUser::kWeights).runner->backend(); }
+uint64_t IoQueue::bytes_read() const {
+  const PieceQueue* const pieces = pieces_of(reads_);
+  return pieces == nullptr ? 0 : pieces->bytes_read();
+}
 uint64_t IoQueue::bytes_written() const {
-  return has_writes_ ? writes_.pieces->bytes_written() : 0;
+  const PieceQueue* const pieces = pieces_of(writes_);
+  return pieces == nullptr ? 0 : pieces->bytes_written();
 }
 
 }  // namespace spillway

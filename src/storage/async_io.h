@@ -3,6 +3,7 @@
 // that is not allowed, through threads.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -61,10 +62,10 @@ struct ExtentRead {
 enum class IoBackend { kAuto, kUring, kThreads };
 
 struct IoQueueOptions {
-  int depth = 32;                        // pieces with the system at once, of reads and of writes
+  int depth = 32;                        // a user's pieces with the system at once: reads, writes
   size_t piece_bytes = size_t{1} << 20;  // requests are cut into these; a multiple of
                                          // kDirectAlignment
-  int threads = 16;                      // where there are threads; at most `depth` are made
+  int threads = 16;                      // of a user, where there are threads; at most `depth`
   IoBackend backend = IoBackend::kAuto;  // kUring: throws kUnsupported where it is not allowed
 };
 
@@ -77,12 +78,31 @@ struct IoFailure {
 // all is well. Keep it short, and do not throw or wait for tickets in it.
 using IoCallback = std::function<void(const IoFailure* failure)>;
 
-// Reads begin in the order in which they come, and so do writes, each apart: what a layer needs
-// next does not wait behind what another leaves. Pieces of several requests are on their way
-// together and end in any order: wait for a write before reading what it wrote. Threads of the
-// queue's own hand pieces to the system, so everything moves while the callers compute.
-// Thread-safe. Short transfers and interruptions are continued; a file system that refuses direct
-// I/O gets buffered. Destroying it waits for what the system has and cancels the rest.
+// The way to the disk, one for an engine: who makes the devices makes it, and everybody who reads
+// or writes beside the compute has a reference to it. It outlives them.
+//
+// Who submits: anybody, from any thread. Today that is who loads (weights that are written to a
+// file, or read from one of the plan before), the thread of WeightStream, and for KV and
+// activations the step's own thread and those of the device's streams. No call here waits for the
+// disk but drain().
+//
+// Who waits: each for its own tickets. Only the queue's own threads take answers from the system,
+// and each ends the request that it belongs to: no waiting thread can take, or be held up by,
+// another's. Everything moves while the callers compute.
+//
+// What comes next: a user (IoUser) has its reads begun in the order in which they come, and its
+// writes, each apart: what a layer needs next does not wait behind what another leaves. Users take
+// turns, a piece each, and each has up to `depth` pieces with the system whatever the others have
+// there. So one that reads a whole layer ahead, or from a slow disk, keeps no other from its own,
+// as if each had a ring of its own. All this is decided in one place, PieceQueue::next_locked():
+// who is to prefer one user to another does it there.
+//
+// Pieces of several requests are on their way together and end in any order: wait for a write
+// before reading what it wrote. Short transfers and interruptions are continued; a file system that
+// refuses direct I/O gets buffered.
+//
+// Thread-safe. Its threads are made for the first who needs them, so one that nobody uses costs
+// nothing. Destroying it waits for what the system has and cancels the rest.
 class IoQueue {
  public:
   explicit IoQueue(const IoQueueOptions& options = {});
@@ -107,29 +127,32 @@ class IoQueue {
   ExtentRead read_extent(const IoFile& file, uint64_t offset, uint64_t bytes,
                          std::span<std::byte> buffer, IoCallback on_done = {});
 
-  // Blocks until nothing is on its way; errors stay with their tickets.
+  // Blocks until nothing of anybody's is on its way; errors stay with their tickets.
   void drain();
 
   IoBackend backend() const;  // kUring or kThreads, of reads
   const IoQueueOptions& options() const { return options_; }
-  // Of requests that ended well, since the beginning.
+  // Of all users' requests that ended well, since the beginning.
   uint64_t bytes_read() const;
   uint64_t bytes_written() const;
 
  private:
+  // One direction: what waits, and the threads that carry it.
   struct Lane {
+    IoBackend backend;
     std::unique_ptr<PieceQueue> pieces;
     std::unique_ptr<PieceRunner> runner;
+    std::array<std::atomic<bool>, kIoUserCount> served = {};  // users it has threads for
   };
-  Lane make_lane(IoBackend backend) const;
-  Lane& write_lane();  // made when it is first needed
+  // With threads for that user; made where they are missing.
+  Lane& lane_for(Lane& lane, IoUser user) const;
+  void make(Lane& lane) const;
+  PieceQueue* pieces_of(const Lane& lane) const;  // null: it was never used
   IoTicket submit(Lane& lane, std::shared_ptr<IoRequest> request);
 
   IoQueueOptions options_;
-  Lane reads_;
-  std::once_flag first_write_;
-  std::atomic<bool> has_writes_{false};  // once writes_ is made
-  Lane writes_;
+  mutable std::mutex making_;
+  mutable Lane reads_, writes_;
 };
 
 }  // namespace spillway

@@ -161,6 +161,30 @@ TEST_P(AsyncIoTest, SeveralThreadsShareIt) {
   EXPECT_EQ(wrong, 0);
 }
 
+// Each thread waits for its own tickets only, while all users read and write.
+TEST_P(AsyncIoTest, UsersOnManyThreadsGetTheirOwnBytes) {
+  IoQueue queue(small_pieces());
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (unsigned seed = 0; seed < 6; ++seed) {
+    threads.emplace_back([&, seed] {
+      const auto user = static_cast<IoUser>(seed % kIoUserCount);
+      const auto path = folder_.write(std::to_string(seed), "");
+      const IoFile file(path, IoFile::Access::kReadWrite, user);
+      AlignedBuffer out(9 * kBlock), in(out.size());
+      for (uint64_t i = 0; i < 30; ++i) {
+        const auto content = random_bytes(out.size(), 100 * seed + i);
+        std::memcpy(out.data(), content.data(), content.size());
+        queue.write(file, i % 4 * kBlock, out.span()).wait();
+        queue.read(file, i % 4 * kBlock, in.span()).wait();
+        wrong += !equal(in.span(), content);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST_P(AsyncIoTest, DestroyingTheQueueEndsEveryTicket) {
   const IoFile file(folder_.write("f", random_bytes(256 * kBlock, 8)));
   for (int i = 0; i < 20; ++i) {
@@ -280,6 +304,41 @@ TEST(IoQueueTest, TakesThreadsWhereIoUringIsRefused) {
                 HasSubstr("io_uring"));
     disarm_faults();
   }
+}
+
+TEST(IoQueueTest, CostsNothingWhereNobodyUsesIt) {
+  arm_fault("io.uring_setup", 1'000'000, FaultKind::kEio);  // counts
+  {
+    IoQueue queue;
+    queue.drain();
+    EXPECT_EQ(queue.bytes_read() + queue.bytes_written(), 0u);
+  }
+  EXPECT_EQ(fault_hits("io.uring_setup"), 0u);
+  disarm_faults();
+}
+
+// Callbacks that do not return stand for a slow disk: they hold all threads of their user.
+TEST(IoQueueTest, AUserWhoseDiskHangsHoldsUpNoOther) {
+  const TempFolder folder;
+  const auto content = random_bytes(8 * kBlock, 1);
+  const auto path = folder.write("f", content);
+  const IoFile slow(path), quick(path, IoFile::Access::kRead, IoUser::kKv);
+  AlignedBuffer for_slow(8 * kBlock), for_quick(8 * kBlock);
+  IoQueue queue({.depth = 4, .piece_bytes = kBlock, .threads = 2, .backend = IoBackend::kThreads});
+  std::atomic<bool> mended{false};
+  std::vector<IoTicket> hanging;
+  for (size_t i = 0; i < 8; ++i) {
+    hanging.push_back(queue.read(slow, i * kBlock, for_slow.span().subspan(i * kBlock, kBlock),
+                                 [&](const IoFailure*) { mended.wait(false); }));
+  }
+  for (int i = 0; i < 20; ++i) {
+    queue.read(quick, 0, for_quick.span()).wait();
+    EXPECT_TRUE(equal(for_quick.span(), content));
+  }
+  mended = true;
+  mended.notify_all();
+  wait_all(hanging);
+  EXPECT_TRUE(equal(for_slow.span(), content));
 }
 
 TEST(IoQueueTest, SubmittingIsTriedAgain) {

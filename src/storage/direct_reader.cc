@@ -2,7 +2,6 @@
 #include "storage/direct_reader.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,13 +19,8 @@ class DirectReader::OpenFile {
  public:
   explicit OpenFile(const std::filesystem::path& path)
       : file_(path), direct_fd_(open_call(path, O_RDONLY | O_CLOEXEC | O_DIRECT)) {
-    direct_works_ = direct_fd_ >= 0;
+    direct_works_ = direct_fd_.is_open();
   }
-  ~OpenFile() {
-    if (direct_fd_ >= 0) ::close(direct_fd_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
 
   const File& file() const { return file_; }
   bool direct_works() const { return direct_works_.load(std::memory_order_relaxed); }
@@ -38,7 +32,7 @@ class DirectReader::OpenFile {
                is_aligned(out.data()));
     uint64_t done = 0;
     while (done < needed) {
-      const int64_t n = read_call(direct_fd_, out.subspan(done), offset + done);
+      const int64_t n = read_call(direct_fd_.get(), out.subspan(done), offset + done);
       if (n == -EINTR) continue;
       if (n < 0 && n != -EINVAL && n != -EOPNOTSUPP) {
         fail(ErrorCode::kIo, "reading {} at byte {}: {}", printable_path(file_.path()),
@@ -55,7 +49,7 @@ class DirectReader::OpenFile {
 
  private:
   File file_;
-  int direct_fd_ = -1;
+  FileDescriptor direct_fd_;
   mutable std::atomic<bool> direct_works_{false};
 };
 

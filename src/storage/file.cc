@@ -31,49 +31,21 @@ File::File(const std::filesystem::path& path) : path_(path), label_(printable_na
   // O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for regular files.
   do {
     fd_ = open_call(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  } while (fd_ == -EINTR);
-  if (fd_ < 0) {
-    const int error = -fd_;
+  } while (fd_.get() == -EINTR);
+  if (!fd_.is_open()) {
+    const int error = -fd_.get();
     const bool bad_path = error == ENOENT || error == ENOTDIR || error == EACCES ||
                           error == EPERM || error == ELOOP || error == ENAMETOOLONG;
     fail(bad_path ? ErrorCode::kInvalidArgument : ErrorCode::kIo, "cannot open {}: {}",
          printable_path(path), std::generic_category().message(error));
   }
   struct stat info {};
-  const int failed = ::fstat(fd_, &info);
-  const int error = errno;
-  if (failed != 0 || !S_ISREG(info.st_mode)) {
-    close();
-    SPW_CHECK(failed == 0, kIo, "cannot stat {}: {}", printable_path(path),
-              std::generic_category().message(error));
-    fail(ErrorCode::kInvalidArgument, "{} is {}, not a regular file", printable_path(path),
-         S_ISDIR(info.st_mode) ? "a directory" : "a device, FIFO or socket");
-  }
+  SPW_CHECK(::fstat(fd_.get(), &info) == 0, kIo, "cannot stat {}: {}", printable_path(path),
+            std::generic_category().message(errno));
+  SPW_CHECK(S_ISREG(info.st_mode), kInvalidArgument, "{} is {}, not a regular file",
+            printable_path(path),
+            S_ISDIR(info.st_mode) ? "a directory" : "a device, FIFO or socket");
   size_ = static_cast<uint64_t>(info.st_size);
-}
-
-File::~File() { close(); }
-
-File::File(File&& other) noexcept
-    : path_(std::move(other.path_)),
-      label_(std::move(other.label_)),
-      size_(std::exchange(other.size_, 0)),
-      fd_(std::exchange(other.fd_, -1)) {}
-
-File& File::operator=(File&& other) noexcept {
-  if (this != &other) {
-    close();
-    path_ = std::move(other.path_);
-    label_ = std::move(other.label_);
-    size_ = std::exchange(other.size_, 0);
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
-
-void File::close() noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
 }
 
 void File::read_exact(uint64_t offset, std::span<std::byte> out) const {
@@ -81,7 +53,7 @@ void File::read_exact(uint64_t offset, std::span<std::byte> out) const {
             "reading {}: {} bytes at byte {} end past the file's {} bytes", printable_path(path_),
             out.size(), offset, size_);
   while (!out.empty()) {
-    const int64_t n = read_call(fd_, out, offset);
+    const int64_t n = read_call(fd_.get(), out, offset);
     if (n == -EINTR) continue;
     SPW_CHECK(n >= 0, kIo, "reading {} at byte {}: {}", printable_path(path_), offset,
               error_text(n));

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "base/file_descriptor.h"
 #include "storage/byte_source.h"
 
 namespace spillway {
@@ -19,11 +20,6 @@ class File final : public ByteSource {
  public:
   // Directories, devices, sockets and FIFOs are refused (a FIFO without waiting for a writer).
   explicit File(const std::filesystem::path& path);
-  ~File() override;
-  File(File&& other) noexcept;
-  File& operator=(File&& other) noexcept;
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   // The file's name without folders, printable.
@@ -32,15 +28,13 @@ class File final : public ByteSource {
   uint64_t size() const override { return size_; }
   // Retries interrupted and short reads. Errors name path and offset.
   void read_exact(uint64_t offset, std::span<std::byte> out) const override;
-  int descriptor() const { return fd_; }
+  int descriptor() const { return fd_.get(); }
 
  private:
-  void close() noexcept;
-
   std::filesystem::path path_;
   std::string label_;
   uint64_t size_ = 0;
-  int fd_ = -1;
+  FileDescriptor fd_;
 };
 
 // A read-only map of a whole file; move-only. Reading bytes() is thread-safe. Should another

@@ -31,23 +31,21 @@ FileWriter::FileWriter(const fs::path& path) : path_(path) {
   folder_ = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
   remove_dead_once(folder_);
   fd_ = open_unnamed(folder_, kMode);
-  if (fd_ >= 0 && !fs::exists(path_of_descriptor(fd_), error)) {
-    ::close(fd_);  // it would never get a name
-    fd_ = -EOPNOTSUPP;
+  if (fd_.is_open() && !fs::exists(path_of_descriptor(fd_.get()), error)) {
+    fd_ = FileDescriptor(-EOPNOTSUPP);  // it would never get a name
   }
-  if (has_no_unnamed_files(fd_)) fd_ = open_named(folder_, kLabel, kMode, temporary_);
-  SPW_CHECK(fd_ >= 0, kIo, "cannot create {}: {}", printable_path(path_), error_text(fd_));
+  if (has_no_unnamed_files(fd_.get())) fd_ = open_named(folder_, kLabel, kMode, temporary_);
+  SPW_CHECK(fd_.is_open(), kIo, "cannot create {}: {}", printable_path(path_),
+            error_text(fd_.get()));
 }
 
 FileWriter::~FileWriter() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (fd_.is_open() && !temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const int64_t n = append_call(fd_, bytes);
+    const int64_t n = append_call(fd_.get(), bytes);
     if (n == -EINTR) continue;
     SPW_CHECK(n >= 0, kIo, "writing {}: {}", printable_path(path_), error_text(n));
     bytes = bytes.subspan(static_cast<size_t>(n));
@@ -57,7 +55,7 @@ void FileWriter::write(std::span<const std::byte> bytes) {
 void FileWriter::sync() {
   int64_t result = 0;
   do {
-    result = sync_call(fd_);
+    result = sync_call(fd_.get());
   } while (result == -EINTR);
   // EINVAL: there is no such thing here.
   SPW_CHECK(result == 0 || result == -EINVAL, kIo, "writing {}: {}", printable_path(path_),
@@ -66,11 +64,10 @@ void FileWriter::sync() {
 
 void FileWriter::commit() {
   sync();  // before the rename: a name that is there after a crash must have its bytes
-  int64_t result = temporary_.empty() ? give_name(fd_, folder_, kLabel, temporary_) : 0;
+  int64_t result = temporary_.empty() ? give_name(fd_.get(), folder_, kLabel, temporary_) : 0;
   if (result == 0) result = rename_call(temporary_, path_);
   SPW_CHECK(result == 0, kIo, "writing {}: {}", printable_path(path_), error_text(result));
-  ::close(fd_);
-  fd_ = -1;
+  fd_.close();
 }
 
 }  // namespace spillway

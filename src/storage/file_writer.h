@@ -7,6 +7,8 @@
 #include <span>
 #include <string_view>
 
+#include "base/file_descriptor.h"
+
 namespace spillway {
 
 // Owns a descriptor and an unfinished file, which goes with the destructor unless commit() was
@@ -32,7 +34,7 @@ class FileWriter {
   std::filesystem::path path_;
   std::filesystem::path folder_;
   std::filesystem::path temporary_;  // empty while it has no name
-  int fd_ = -1;
+  FileDescriptor fd_;
 };
 
 }  // namespace spillway

@@ -23,10 +23,10 @@ int64_t answer(const char* point, int64_t result) {
 
 }  // namespace
 
-int open_call(const std::filesystem::path& path, int flags, int mode) {
-  if (const int error = injected_error("io.open")) return -error;
+FileDescriptor open_call(const std::filesystem::path& path, int flags, int mode) {
+  if (const int error = injected_error("io.open")) return FileDescriptor(-error);
   const int fd = ::open(path.c_str(), flags, mode);
-  return fd < 0 ? -errno : fd;
+  return FileDescriptor(fd < 0 ? -errno : fd);
 }
 
 int64_t read_call(int fd, std::span<std::byte> out, uint64_t offset) {
@@ -53,6 +53,11 @@ int64_t append_call(int fd, std::span<const std::byte> bytes) {
 int64_t allocate_call(int fd, uint64_t bytes) {
   if (const int error = injected_error("io.allocate")) return -error;
   return -::posix_fallocate(fd, 0, static_cast<off_t>(bytes));  // it returns the error
+}
+
+int64_t truncate_call(int fd, uint64_t bytes) {
+  if (const int error = injected_error("io.truncate")) return -error;
+  return ::ftruncate(fd, static_cast<off_t>(bytes)) < 0 ? -errno : 0;
 }
 
 int64_t sync_call(int fd) { return answer("io.sync", ::fsync(fd)); }

@@ -3,9 +3,9 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "base/error.h"
 #include "base/fault_points.h"
@@ -14,50 +14,48 @@
 
 namespace spillway {
 
-IoFile::IoFile(const std::filesystem::path& path, Access access) : path_(path) {
+IoFile::IoFile(const std::filesystem::path& path, Access access, IoUser user)
+    : path_(path), user_(user) {
   // O_NONBLOCK: opening a FIFO must not wait. It means nothing for regular files.
   const int flags = (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
   do {
     fd_ = open_call(path, flags | O_NOCTTY);
-  } while (fd_ == -EINTR);
-  if (fd_ < 0) {
-    const int error = -fd_;
+  } while (fd_.get() == -EINTR);
+  if (!fd_.is_open()) {
+    const int error = -fd_.get();
     const bool bad_path = error == ENOENT || error == ENOTDIR || error == EACCES ||
                           error == EPERM || error == ELOOP || error == EISDIR;
     fail(bad_path ? ErrorCode::kInvalidArgument : ErrorCode::kIo, "cannot open {}: {}",
          printable_path(path), error_text(error));
   }
   struct stat info {};
-  if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd_);
-    fail(ErrorCode::kInvalidArgument, "{} is not a regular file", printable_path(path));
-  }
+  SPW_CHECK(::fstat(fd_.get(), &info) == 0 && S_ISREG(info.st_mode), kInvalidArgument,
+            "{} is not a regular file", printable_path(path));
   start_direct();
 }
 
-IoFile::IoFile(int fd, const std::filesystem::path& path) : path_(path), fd_(fd) { start_direct(); }
-
-IoFile::~IoFile() {
-  if (fd_ >= 0) ::close(fd_);
+IoFile::IoFile(FileDescriptor fd, const std::filesystem::path& path, IoUser user)
+    : path_(path), user_(user), fd_(std::move(fd)) {
+  start_direct();
 }
 
 // Afterwards, not in open(): some file systems create the file and then refuse the flag.
 void IoFile::start_direct() {
   // With O_NONBLOCK io_uring would answer EAGAIN instead of waiting.
-  const int flags = ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK;
-  direct_ = injected_error("io.direct") == 0 && ::fcntl(fd_, F_SETFL, flags | O_DIRECT) == 0;
-  if (!direct_) ::fcntl(fd_, F_SETFL, flags);
+  const int flags = ::fcntl(fd_.get(), F_GETFL) & ~O_NONBLOCK;
+  direct_ = injected_error("io.direct") == 0 && ::fcntl(fd_.get(), F_SETFL, flags | O_DIRECT) == 0;
+  if (!direct_) ::fcntl(fd_.get(), F_SETFL, flags);
 }
 
 void IoFile::stop_direct() const {
-  const int flags = ::fcntl(fd_, F_GETFL);
-  if (flags >= 0) ::fcntl(fd_, F_SETFL, flags & ~O_DIRECT);
+  const int flags = ::fcntl(fd_.get(), F_GETFL);
+  if (flags >= 0) ::fcntl(fd_.get(), F_SETFL, flags & ~O_DIRECT);
   direct_.store(false, std::memory_order_relaxed);
 }
 
 uint64_t IoFile::size() const {
   struct stat info {};
-  SPW_CHECK(::fstat(fd_, &info) == 0, kIo, "cannot stat {}: {}", printable_path(path_),
+  SPW_CHECK(::fstat(fd_.get(), &info) == 0, kIo, "cannot stat {}: {}", printable_path(path_),
             error_text(errno));
   return static_cast<uint64_t>(info.st_size);
 }

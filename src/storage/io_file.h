@@ -3,10 +3,17 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 
+#include "base/file_descriptor.h"
+
 namespace spillway {
+
+// Whose bytes are in a file: between these the disk's queue is shared (async_io.h).
+enum class IoUser : uint8_t { kWeights, kKv, kActivations };
+inline constexpr size_t kIoUserCount = 3;
 
 // Owns a descriptor. Thread-safe. Throws kInvalidArgument for a path that is no regular file or
 // does not exist, kIo for what the system refuses.
@@ -15,15 +22,16 @@ class IoFile {
   enum class Access { kRead, kReadWrite };
 
   // Opens what exists; directories, devices and FIFOs are refused.
-  explicit IoFile(const std::filesystem::path& path, Access access = Access::kRead);
+  explicit IoFile(const std::filesystem::path& path, Access access = Access::kRead,
+                  IoUser user = IoUser::kWeights);
   // Takes over a descriptor, which is made direct where that works; `path` is for messages.
-  IoFile(int fd, const std::filesystem::path& path);
-  ~IoFile();
+  IoFile(FileDescriptor fd, const std::filesystem::path& path, IoUser user = IoUser::kWeights);
   IoFile(const IoFile&) = delete;
   IoFile& operator=(const IoFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  int descriptor() const { return fd_; }
+  int descriptor() const { return fd_.get(); }
+  IoUser user() const { return user_; }
   // As of now.
   uint64_t size() const;
 
@@ -36,7 +44,8 @@ class IoFile {
   void start_direct();
 
   std::filesystem::path path_;
-  int fd_ = -1;
+  IoUser user_;
+  FileDescriptor fd_;
   mutable std::atomic<bool> direct_{false};
 };
 

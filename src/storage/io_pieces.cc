@@ -14,13 +14,13 @@
 namespace spillway {
 namespace {
 
-IoFailure io_failure(const Piece& piece, const std::string& what) {
+IoFailure io_failure(const IoPiece& piece, const std::string& what) {
   return {ErrorCode::kIo,
           fmt::format("{} {} at byte {}: {}", piece.request->is_write ? "writing" : "reading",
                       printable_path(piece.request->file->path()), piece.next_offset(), what)};
 }
 
-bool at_end(const Piece& piece, size_t reached) {
+bool at_end(const IoPiece& piece, size_t reached) {
   struct stat info {};
   return ::fstat(piece.request->file->descriptor(), &info) != 0 ||
          piece.offset + reached >= static_cast<uint64_t>(info.st_size);
@@ -28,31 +28,46 @@ bool at_end(const Piece& piece, size_t reached) {
 
 }  // namespace
 
-void PieceQueue::push(std::shared_ptr<IoRequest> request) {
+bool PieceQueue::push(std::shared_ptr<IoRequest> request) {
   const bool several = request->bytes > piece_bytes_;
+  bool may_begin = false;
   {
     const std::lock_guard lock(mutex_);
     SPW_ASSERT(!stopped_);
     ++unfinished_;
-    waiting_.push_back(std::move(request));
+    User& user = user_of(*request);
+    user.waiting.push_back(std::move(request));
+    may_begin = user.begun < user_pieces_;
   }
   if (several) {
     wake_.notify_all();
   } else {
     wake_.notify_one();
   }
+  return may_begin;
 }
 
-std::optional<Piece> PieceQueue::next_locked() {
-  while (!waiting_.empty()) {
-    const std::shared_ptr<IoRequest>& request = waiting_.front();
+std::optional<IoPiece> PieceQueue::next_locked() {
+  for (size_t i = 0; i < users_.size(); ++i) {
+    const size_t number = (turn_ + i) % users_.size();
+    if (auto piece = next_of(users_[number])) {
+      turn_ = number + 1;
+      return piece;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<IoPiece> PieceQueue::next_of(User& user) {
+  while (user.begun < user_pieces_ && !user.waiting.empty()) {
+    const std::shared_ptr<IoRequest>& request = user.waiting.front();
     const size_t begun = request->begun_bytes;
     if (request->failure) {  // the rest of a request that failed
       request->begun_bytes = request->bytes;
-      waiting_.pop_front();
+      user.waiting.pop_front();
       continue;
     }
-    Piece piece;
+    IoPiece piece;
     piece.request = request;
     piece.offset = request->offset + begun;
     piece.data = request->data + begun;
@@ -61,18 +76,19 @@ std::optional<Piece> PieceQueue::next_locked() {
     piece.direct = request->file->is_direct();
     request->begun_bytes += piece.bytes;
     ++request->pieces_out;
-    if (request->begun_bytes == request->bytes) waiting_.pop_front();
+    ++user.begun;
+    if (request->begun_bytes == request->bytes) user.waiting.pop_front();
     return piece;
   }
   return std::nullopt;
 }
 
-std::optional<Piece> PieceQueue::try_next() {
+std::optional<IoPiece> PieceQueue::try_next() {
   const std::lock_guard lock(mutex_);
   return next_locked();
 }
 
-std::optional<Piece> PieceQueue::wait_next() {
+std::optional<IoPiece> PieceQueue::wait_next() {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (auto piece = next_locked()) return piece;
@@ -86,7 +102,7 @@ bool PieceQueue::stopped() const {
   return stopped_;
 }
 
-bool PieceQueue::continue_after(Piece& piece, int64_t result) {
+bool PieceQueue::continue_after(IoPiece& piece, int64_t result) {
   const IoFile& file = *piece.request->file;
   if (result == -EINTR || result == -EAGAIN) return true;
   if ((result == -EINVAL || result == -EOPNOTSUPP) && piece.direct) {
@@ -119,8 +135,9 @@ bool PieceQueue::continue_after(Piece& piece, int64_t result) {
   return false;
 }
 
-void PieceQueue::end_piece(Piece& piece, std::optional<IoFailure> failure) {
+void PieceQueue::end_piece(IoPiece& piece, std::optional<IoFailure> failure) {
   const std::shared_ptr<IoRequest> request = std::move(piece.request);
+  User& user = user_of(*request);
   {
     const std::lock_guard lock(mutex_);
     // Lower pieces began earlier and are waited for: the same error whatever ends first.
@@ -131,11 +148,17 @@ void PieceQueue::end_piece(Piece& piece, std::optional<IoFailure> failure) {
     // A failed request ends here although pieces of it have not begun; next_locked() drops them.
     --request->pieces_out;
     const bool all_begun = request->begun_bytes == request->bytes || request->failure;
-    if (request->pieces_out > 0 || !all_begun) return;
+    if (request->pieces_out > 0 || !all_begun) {
+      --user.begun;
+      return;
+    }
     request->begun_bytes = request->bytes;
-    std::erase(waiting_, request);
+    std::erase(user.waiting, request);
   }
   finish(request);
+  // Only now: the carrier was busy with this user's callback, too.
+  const std::lock_guard lock(mutex_);
+  --user.begun;
 }
 
 void PieceQueue::finish(const std::shared_ptr<IoRequest>& request) {
@@ -155,15 +178,17 @@ void PieceQueue::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
-    for (const auto& request : waiting_) {
-      if (!request->failure) {
-        request->failure =
-            IoFailure{ErrorCode::kCancelled, "the queue ended before this was read or written"};
+    for (User& user : users_) {
+      for (const auto& request : user.waiting) {
+        if (!request->failure) {
+          request->failure =
+              IoFailure{ErrorCode::kCancelled, "the queue ended before this was read or written"};
+        }
+        request->begun_bytes = request->bytes;
+        if (request->pieces_out == 0) ended.push_back(request);
       }
-      request->begun_bytes = request->bytes;
-      if (request->pieces_out == 0) ended.push_back(request);
+      user.waiting.clear();
     }
-    waiting_.clear();
   }
   wake_.notify_all();
   for (const auto& request : ended) finish(request);

@@ -3,6 +3,7 @@
 // The runners (io_uring_runner.cc, io_thread_runner.cc) only carry pieces to the system and back.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -37,7 +38,7 @@ struct IoRequest {
 };
 
 // A part of a request, at most piece_bytes long, that is with the system or about to be.
-struct Piece {
+struct IoPiece {
   std::shared_ptr<IoRequest> request;
   uint64_t offset = 0;  // in the file, of data[0]
   std::byte* data = nullptr;
@@ -52,18 +53,21 @@ struct Piece {
 // Thread-safe.
 class PieceQueue {
  public:
-  explicit PieceQueue(size_t piece_bytes) : piece_bytes_(piece_bytes) {}
+  // Each user has at most `user_pieces` with the system at once.
+  PieceQueue(size_t piece_bytes, int user_pieces)
+      : piece_bytes_(piece_bytes), user_pieces_(user_pieces) {}
 
-  void push(std::shared_ptr<IoRequest> request);
+  // Whether something of it may begin now; otherwise that is when others of its user have ended.
+  bool push(std::shared_ptr<IoRequest> request);
   // The next piece to begin.
-  std::optional<Piece> try_next();
+  std::optional<IoPiece> try_next();
   // Waits for one; nullopt after stop().
-  std::optional<Piece> wait_next();
+  std::optional<IoPiece> wait_next();
   bool stopped() const;
 
   // Takes the system's answer (bytes or -errno) for piece.rest(). True: hand it in again. False:
   // it has ended, well or not.
-  [[nodiscard]] bool continue_after(Piece& piece, int64_t result);
+  [[nodiscard]] bool continue_after(IoPiece& piece, int64_t result);
 
   // Requests of which no piece has begun are cancelled; no others begin.
   void stop();
@@ -73,14 +77,25 @@ class PieceQueue {
   uint64_t bytes_written() const { return bytes_written_; }
 
  private:
-  std::optional<Piece> next_locked();
-  void end_piece(Piece& piece, std::optional<IoFailure> failure);
+  struct User {
+    std::deque<std::shared_ptr<IoRequest>> waiting;  // with bytes that have not begun
+    int begun = 0;                                   // pieces, with the system
+  };
+  User& user_of(const IoRequest& request) {
+    return users_[static_cast<size_t>(request.file->user())];
+  }
+  // Whose turn it is decides.
+  std::optional<IoPiece> next_locked();
+  std::optional<IoPiece> next_of(User& user);
+  void end_piece(IoPiece& piece, std::optional<IoFailure> failure);
   void finish(const std::shared_ptr<IoRequest>& request);
 
   const size_t piece_bytes_;
+  const int user_pieces_;
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  std::deque<std::shared_ptr<IoRequest>> waiting_;  // with bytes that have not begun
+  std::array<User, kIoUserCount> users_;
+  size_t turn_ = 0;  // who is asked first
   size_t unfinished_ = 0;
   bool stopped_ = false;
   std::atomic<uint64_t> bytes_read_{0}, bytes_written_{0};
@@ -91,13 +106,16 @@ class PieceRunner {
  public:
   virtual ~PieceRunner() = default;
   virtual IoBackend backend() const = 0;
+  // Before the first piece of a user: there are then as many carriers more as it may have pieces
+  // with the system. By one thread at a time.
+  virtual void add_user() = 0;
   // Something was pushed, or the queue has stopped.
   virtual void wake() = 0;
 };
 
 // Null where io_uring is not allowed or too old; `reason` then says why.
-std::unique_ptr<PieceRunner> try_make_uring_runner(PieceQueue& pieces, int depth,
+std::unique_ptr<PieceRunner> try_make_uring_runner(PieceQueue& pieces, int user_pieces,
                                                    std::string& reason);
-std::unique_ptr<PieceRunner> make_thread_runner(PieceQueue& pieces, int threads);
+std::unique_ptr<PieceRunner> make_thread_runner(PieceQueue& pieces, int user_threads);
 
 }  // namespace spillway

@@ -10,9 +10,11 @@
 #include <cerrno>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/fault_points.h"
+#include "base/file_descriptor.h"
 #include "storage/io_calls.h"
 #include "storage/io_pieces.h"
 
@@ -21,24 +23,27 @@ namespace {
 
 class UringRunner final : public PieceRunner {
  public:
-  // Takes over a ring with room for depth + 1 entries.
-  UringRunner(PieceQueue& pieces, int depth, io_uring ring, int wake_fd)
-      : pieces_(pieces), ring_(ring), wake_fd_(wake_fd), slots_(static_cast<size_t>(depth)) {
+  // Takes over a ring with room for `depth` + 1 entries.
+  UringRunner(PieceQueue& pieces, int depth, io_uring ring, FileDescriptor wake_fd)
+      : pieces_(pieces),
+        ring_(ring),
+        wake_fd_(std::move(wake_fd)),
+        slots_(static_cast<size_t>(depth)) {
     for (size_t i = slots_.size(); i-- > 0;) free_.push_back(i);
     thread_ = std::thread([this] { run(); });
   }
   ~UringRunner() override {
     thread_.join();
     io_uring_queue_exit(&ring_);
-    ::close(wake_fd_);
   }
 
   IoBackend backend() const override { return IoBackend::kUring; }
+  void add_user() override {}  // there are slots for all of them
   void wake() override {
     if (!sleeps_.exchange(false)) return;
     const uint64_t one = 1;
     // Cannot fail but for a counter at its end, and then the thread is awake.
-    [[maybe_unused]] const ssize_t n = ::write(wake_fd_, &one, sizeof one);
+    [[maybe_unused]] const ssize_t n = ::write(wake_fd_.get(), &one, sizeof one);
   }
 
  private:
@@ -85,11 +90,11 @@ class UringRunner final : public PieceRunner {
       io_uring_cqe_seen(&ring_, answer);
       if (tag == kWake) {
         uint64_t count = 0;
-        [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &count, sizeof count);
+        [[maybe_unused]] const ssize_t n = ::read(wake_fd_.get(), &count, sizeof count);
         poll_wake();
         continue;
       }
-      Piece& piece = slots_[tag];
+      IoPiece& piece = slots_[tag];
       const char* const point = piece.request->is_write ? "io.write" : "io.read";
       if (pieces_.continue_after(piece, with_fault(point, result))) {
         prepare(tag);
@@ -100,7 +105,7 @@ class UringRunner final : public PieceRunner {
   }
 
   void prepare(size_t slot) {
-    const Piece& piece = slots_[slot];
+    const IoPiece& piece = slots_[slot];
     const auto rest = piece.rest();
     const int fd = piece.request->file->descriptor();
     const auto bytes = static_cast<unsigned>(rest.size());  // at most piece_bytes
@@ -115,7 +120,7 @@ class UringRunner final : public PieceRunner {
 
   void poll_wake() {
     io_uring_sqe* const entry = new_entry();
-    io_uring_prep_poll_add(entry, wake_fd_, POLLIN);
+    io_uring_prep_poll_add(entry, wake_fd_.get(), POLLIN);
     io_uring_sqe_set_data64(entry, kWake);
   }
 
@@ -131,9 +136,9 @@ class UringRunner final : public PieceRunner {
 
   PieceQueue& pieces_;
   io_uring ring_;
-  int wake_fd_;
+  FileDescriptor wake_fd_;
   std::atomic<bool> sleeps_{false};  // until the next answer, although it could take more
-  std::vector<Piece> slots_;         // with the system unless in free_
+  std::vector<IoPiece> slots_;       // with the system unless in free_
   std::vector<size_t> free_;
   std::thread thread_;
 };
@@ -150,8 +155,9 @@ bool has_operations(io_uring& ring) {
 
 }  // namespace
 
-std::unique_ptr<PieceRunner> try_make_uring_runner(PieceQueue& pieces, int depth,
+std::unique_ptr<PieceRunner> try_make_uring_runner(PieceQueue& pieces, int user_pieces,
                                                    std::string& reason) {
+  const int depth = user_pieces * static_cast<int>(kIoUserCount);
   io_uring ring{};
   int error = -injected_error("io.uring_setup");
   if (error == 0) error = io_uring_queue_init(static_cast<unsigned>(depth) + 1, &ring, 0);
@@ -164,13 +170,13 @@ std::unique_ptr<PieceRunner> try_make_uring_runner(PieceQueue& pieces, int depth
     io_uring_queue_exit(&ring);
     return nullptr;
   }
-  const int wake_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd < 0) {
+  FileDescriptor wake_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_fd.is_open()) {
     reason = error_text(errno);
     io_uring_queue_exit(&ring);
     return nullptr;
   }
-  return std::make_unique<UringRunner>(pieces, depth, ring, wake_fd);
+  return std::make_unique<UringRunner>(pieces, depth, ring, std::move(wake_fd));
 }
 
 }  // namespace spillway

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_descriptor.h"
 #include "base/printable.h"
 
 namespace spillway {
@@ -23,7 +24,7 @@ struct KnownMap {
   std::atomic<uintptr_t> begin{0};  // 0: none
   std::atomic<uintptr_t> end{0};
   std::string line;  // what to say; as long as somebody reads the map, it stays as it is
-  int fd = -1;
+  FileDescriptor fd;
   KnownMap* next = nullptr;
 };
 std::atomic<KnownMap*> g_maps{nullptr};
@@ -92,7 +93,7 @@ void remember_map(const std::byte* data, size_t bytes, const std::filesystem::pa
       "{} lost data while it was in use: it was cut short, or its disk fails; put it back and "
       "start again\n",
       printable_path(path));
-  entry->fd = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  entry->fd = FileDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   entry->end = reinterpret_cast<uintptr_t>(data) + bytes;
   entry->begin = reinterpret_cast<uintptr_t>(data);
   if (!is_new) return;
@@ -108,9 +109,9 @@ void forget_map(const std::byte* data) noexcept {
     map->begin = 0;
     struct stat now {};
     const auto bytes = static_cast<off_t>(map->end.load() - begin);
-    if (map->fd >= 0 && ::fstat(map->fd, &now) == 0 && now.st_size < bytes)
+    if (map->fd.is_open() && ::fstat(map->fd.get(), &now) == 0 && now.st_size < bytes)
       lost() = map->line.substr(0, map->line.size() - 1);
-    if (map->fd >= 0) ::close(std::exchange(map->fd, -1));
+    map->fd.close();
   }
 }
 

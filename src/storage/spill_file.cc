@@ -107,7 +107,10 @@ SpillFile::SpillFile(IoQueue& queue, const SpillOptions& options)
     : queue_(queue),
       block_bytes_(options.block_bytes),
       joined_blocks_(options.joined_blocks),
-      file_({.dir = options.dir, .label = options.label, .bytes = checked_file_bytes(options)}),
+      file_({.dir = options.dir,
+             .label = options.label,
+             .bytes = checked_file_bytes(options),
+             .user = options.user}),
       headers_(options.blocks),
       transfers_(std::make_shared<Transfers>(options.blocks)) {}
 

@@ -19,7 +19,8 @@ namespace spillway {
 struct SpillOptions {
   std::filesystem::path dir;    // --disk-dir
   std::string label = "spill";  // a-z and 0-9, for people
-  size_t block_bytes = 0;       // the longest payload of one block
+  IoUser user = IoUser::kKv;
+  size_t block_bytes = 0;  // the longest payload of one block
   uint32_t blocks = 0;
   uint32_t joined_blocks = 1;          // a payload may go on over so many, see write()
   uint64_t budget_bytes = UINT64_MAX;  // file_bytes() must not be more

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "base/byte_units.h"
 #include "base/error.h"
@@ -48,7 +49,9 @@ void allocate(int fd, const TemporaryFileOptions& options) {
   if (result == -EOPNOTSUPP || result == -EINVAL || result == -ENOSYS) {
     log_warning("{} cannot set disk space aside; it may run out later",
                 printable_path(options.dir));
-    result = ::ftruncate(fd, static_cast<off_t>(options.bytes)) == 0 ? 0 : -errno;
+    do {
+      result = truncate_call(fd, options.bytes);
+    } while (result == -EINTR);
   }
   SPW_CHECK(result == 0, kIo,
             "no {} for {} in {}: {}; give less with --disk-memory, or another --disk-dir",
@@ -67,12 +70,13 @@ TemporaryFile::TemporaryFile(const TemporaryFileOptions& options) : bytes_(optio
             "{} is not a folder for temporary files; make it, or give another --disk-dir",
             printable_path(options.dir));
   remove_dead_once(options.dir);
-  int fd = options.keep_name ? -EOPNOTSUPP : open_unnamed(options.dir, 0600);
-  if (has_no_unnamed_files(fd)) fd = open_named(options.dir, options.label, 0600, name_);
-  SPW_CHECK(fd >= 0, kIo, "cannot create a temporary file in {}: {}", printable_path(options.dir),
-            error_text(fd));
+  FileDescriptor fd =
+      options.keep_name ? FileDescriptor(-EOPNOTSUPP) : open_unnamed(options.dir, 0600);
+  if (has_no_unnamed_files(fd.get())) fd = open_named(options.dir, options.label, 0600, name_);
+  SPW_CHECK(fd.is_open(), kIo, "cannot create a temporary file in {}: {}",
+            printable_path(options.dir), error_text(fd.get()));
   path_ = name_;
-  const std::filesystem::path by_descriptor = path_of_descriptor(fd);
+  const std::filesystem::path by_descriptor = path_of_descriptor(fd.get());
   if (name_.empty()) {
     path_ = by_descriptor;
   } else if (!options.keep_name && std::filesystem::exists(by_descriptor, error) &&
@@ -81,12 +85,12 @@ TemporaryFile::TemporaryFile(const TemporaryFileOptions& options) : bytes_(optio
     path_ = by_descriptor;
   }
   try {
-    allocate(fd, options);
+    allocate(fd.get(), options);
     // Messages name the folder: a descriptor's number says nothing to people.
     file_ = std::make_unique<IoFile>(
-        fd, name_.empty() ? options.dir / ("(" + options.label + ")") : name_);
+        std::move(fd), name_.empty() ? options.dir / ("(" + options.label + ")") : name_,
+        options.user);
   } catch (...) {
-    ::close(fd);
     if (!name_.empty()) ::unlink(name_.c_str());
     throw;
   }

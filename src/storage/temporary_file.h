@@ -15,6 +15,7 @@ struct TemporaryFileOptions {
   std::filesystem::path dir;
   std::string label = "spill";  // a-z and 0-9; part of the name, for people
   uint64_t bytes = 0;           // the disk must have them before work begins
+  IoUser user = IoUser::kWeights;
   // A name in `dir` until the destructor, so that other processes can open it. A crash then leaves
   // the file, until the next TemporaryFile in that folder.
   bool keep_name = false;

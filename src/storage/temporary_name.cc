@@ -75,20 +75,19 @@ bool process_has_ended(const NameParts& parts) {
 }
 
 bool try_remove_dead(const std::filesystem::path& path, const NameParts& parts) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return false;
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.is_open()) return false;
   struct stat info {};
-  bool dead = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
+  bool dead =
+      ::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
   if (dead && parts.instance == process_instance()) {
     dead = process_has_ended(parts);
   } else if (dead) {
     dead = std::time(nullptr) - info.st_mtime > kForeignGraceSeconds;
   }
   // The owner's lock ends with it, wherever it runs.
-  dead = dead && ::flock(fd, LOCK_EX | LOCK_NB) == 0;
-  const bool removed = dead && ::unlink(path.c_str()) == 0;
-  ::close(fd);
-  return removed;
+  dead = dead && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+  return dead && ::unlink(path.c_str()) == 0;
 }
 
 std::filesystem::path next_name(const std::filesystem::path& dir, std::string_view label) {
@@ -167,27 +166,27 @@ void remove_dead_once(const std::filesystem::path& folder) {
   }
 }
 
-int open_unnamed(const std::filesystem::path& dir, int mode) {
-  int fd = 0;
+FileDescriptor open_unnamed(const std::filesystem::path& dir, int mode) {
+  FileDescriptor file;
   do {
-    fd = open_call(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
-  } while (fd == -EINTR);
-  return fd;
+    file = open_call(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
+  } while (file.get() == -EINTR);
+  return file;
 }
 
 bool has_no_unnamed_files(int error) {
   return error == -EOPNOTSUPP || error == -EISDIR || error == -EINVAL || error == -ENOSYS;
 }
 
-int open_named(const std::filesystem::path& dir, std::string_view label, int mode,
-               std::filesystem::path& name) {
-  int fd = 0;
+FileDescriptor open_named(const std::filesystem::path& dir, std::string_view label, int mode,
+                          std::filesystem::path& name) {
+  FileDescriptor file;
   do {
     name = next_name(dir, label);
-    fd = open_call(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  } while (fd == -EINTR || fd == -EEXIST);
-  if (fd >= 0) lock(fd);
-  return fd;
+    file = open_call(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  } while (file.get() == -EINTR || file.get() == -EEXIST);
+  if (file.is_open()) lock(file.get());
+  return file;
 }
 
 int64_t give_name(int fd, const std::filesystem::path& dir, std::string_view label,

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_descriptor.h"
+
 namespace spillway {
 
 // Removes the named temporary files of processes that have ended, and says how many. Never those
@@ -28,13 +30,13 @@ uint64_t process_instance();
 // process has many files.
 void remove_dead_once(const std::filesystem::path& dir);
 
-// These open for reading and writing, and return the descriptor or -errno.
-int open_unnamed(const std::filesystem::path& dir, int mode);
+// These open for reading and writing.
+FileDescriptor open_unnamed(const std::filesystem::path& dir, int mode);
 // Whether the answer of open_unnamed() says that there is no such thing here.
 bool has_no_unnamed_files(int error);
 // With a name of our own, locked; `label` has a-z and 0-9.
-int open_named(const std::filesystem::path& dir, std::string_view label, int mode,
-               std::filesystem::path& name);
+FileDescriptor open_named(const std::filesystem::path& dir, std::string_view label, int mode,
+                          std::filesystem::path& name);
 // Gives an unnamed file such a name, locked; 0 or -errno.
 int64_t give_name(int fd, const std::filesystem::path& dir, std::string_view label,
                   std::filesystem::path& name);

@@ -75,6 +75,7 @@ struct Machine {
   TempFolder folder;
   CpuDevice host{CpuDeviceOptions{.threads = 2}};
   std::unique_ptr<EmulatedAccelerator> accelerator;
+  IoQueue queue;
 };
 
 // A model and all that runs it, as the program makes them.
@@ -89,9 +90,10 @@ struct PlannedModel {
     loaded.weights = ModelWeights::dummy(device, loaded.model, {},
                                          {.shares = plan.weights,
                                           .host = &machine.host,
+                                          .queue = &machine.queue,
                                           .disk_dir = machine.folder.path(),
                                           .disk_budget = ~uint64_t{0}});
-    return make_runner(device, machine.host, loaded, plan,
+    return make_runner(device, machine.host, machine.queue, loaded, plan,
                        {.tokens = kTokens,
                         .sequences = kSequences,
                         .micro_tokens = 16,
@@ -368,11 +370,13 @@ TEST_F(TierFaults, ADiskThatComesBackIsUsedAgain) {
 TEST_F(TierFaults, WritesThatFailLeaveNoFile) {
   const Model model = testing_models::tiny_model("llama", DType::kF32);
   CpuDevice host(CpuDeviceOptions{.threads = 2});
+  IoQueue queue;
   TempFolder folder;
   const auto make = [&] {
     return ModelWeights::dummy(host, model, {},
                                {.shares = {0, 0.2, 0.8},
                                 .host = &host,
+                                .queue = &queue,
                                 .disk_dir = folder.path(),
                                 .disk_budget = ~uint64_t{0}});
   };

@@ -82,6 +82,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     CpuDevice host(CpuDeviceOptions{.threads = 2});
     EmulatedAccelerator accelerator{EmulatedAcceleratorOptions{}};
     Device& device = with_accelerator ? static_cast<Device&>(accelerator) : host;
+    IoQueue queue;
     LoadedModel loaded;
     loaded.model = testing_models::tiny_model(i % 3 == 0 ? "opt-350m" : "llama",
                                               i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
@@ -90,10 +91,11 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     loaded.weights = ModelWeights::dummy(device, loaded.model, {},
                                          {.shares = plan.weights,
                                           .host = &host,
+                                          .queue = &queue,
                                           .disk_dir = folder.path(),
                                           .disk_budget = ~uint64_t{0}});
     {
-      Runner runner = make_runner(device, host, loaded, plan, run_size(folder));
+      Runner runner = make_runner(device, host, queue, loaded, plan, run_size(folder));
       run_steps(runner);
     }
     expect_taken(needs.device, device.usage(), "device");

@@ -64,13 +64,14 @@ struct PlacedModel {
         weights(ModelWeights::dummy(*device, model, {},
                                     {.shares = how.weights,
                                      .host = &host,
+                                     .queue = &queue,
                                      .disk_dir = folder.path(),
                                      .disk_budget = ~uint64_t{0}})) {
     device->ops().set_deterministic(deterministic);
     host.ops().set_deterministic(deterministic);
     if (!weights.streamed.empty()) {
       stream = std::make_unique<WeightStream>(
-          *device, host, weights,
+          *device, host, queue, weights,
           WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .stages = 6});
     }
     const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);
@@ -80,6 +81,7 @@ struct PlacedModel {
                KvCache::Sizes{.device_blocks = on_device * kBlocks,
                               .host_blocks = (kSequences - on_device - on_disk) * kBlocks,
                               .disk_blocks = on_disk * kBlocks,
+                              .queue = &queue,
                               .disk_dir = folder.path()});
     decoder.emplace(*device, model.spec, weights,
                     DecoderOptions{.max_tokens = kSequences * kTokens,
@@ -90,6 +92,7 @@ struct PlacedModel {
                                    .host_share = how.host_share,
                                    .staging_blocks = how.can_swap ? how.staging_blocks : 0,
                                    .activations = how.activations,
+                                   .queue = &queue,
                                    .disk_dir = folder.path(),
                                    .overlap = how.overlap});
     decoder->set_attention_topk(how.attention_topk);
@@ -142,6 +145,7 @@ struct PlacedModel {
   Placement placement;
   CpuDevice host;
   std::unique_ptr<Device> device;
+  IoQueue queue;
   Model model;
   ModelWeights weights;
   std::unique_ptr<WeightStream> stream;

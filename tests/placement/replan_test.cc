@@ -72,6 +72,7 @@ class ReplanTest : public testing::Test {
     Device& device() { return accelerator ? static_cast<Device&>(*accelerator) : host; }
     CpuDevice host;
     std::unique_ptr<EmulatedAccelerator> accelerator;
+    IoQueue queue;
   };
 
   Plan plan_of(const TierShares& weights) const {
@@ -90,6 +91,7 @@ class ReplanTest : public testing::Test {
             uint64_t disk_budget = kPlenty) {
     WeightPlacement placement{.shares = weights,
                               .host = &machine.host,
+                              .queue = &machine.queue,
                               .disk_dir = folder_.path(),
                               .disk_budget = disk_budget};
     WeightStore kept =
@@ -100,7 +102,8 @@ class ReplanTest : public testing::Test {
   }
   std::vector<float> logits(Machine& machine, const LoadedModel& loaded,
                             const TierShares& weights) {
-    Runner runner = make_runner(machine.device(), machine.host, loaded, plan_of(weights), size());
+    Runner runner = make_runner(machine.device(), machine.host, machine.queue, loaded,
+                                plan_of(weights), size());
     std::vector<std::vector<int32_t>> tokens, tables;
     std::vector<StepSequence> sequences;
     for (int i = 0; i < kSequences; ++i) {

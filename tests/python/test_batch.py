@@ -700,6 +700,25 @@ def test_a_full_disk_is_one_line_and_the_job_goes_on_later(spillway, job):
     assert made.output.read_bytes() == expected
 
 
+@pytest.mark.parametrize("fault", ["io.write:4:enospc", "io.sync:1:eio", "io.sync:3:eio", "io.rename:1:eio", "io.rename:1:enospc"])
+def test_a_disk_that_fails_is_one_line_and_the_job_goes_on_later(job, fault):
+    made = job(mixed_requests(12), "--max-sequences", "4")
+    made.results()
+    expected = made.output.read_bytes()
+    made.output.write_bytes(b"")  # may be replaced, as an empty file is nobody's result
+    done = made.run("--restart", env=os.environ | {"SPILLWAY_FAULTS": fault})
+    done.assert_one_line_error(FAILED)
+    assert "out.jsonl" in done.err
+    assert made.output.read_bytes() == b"" and made.journal.exists()
+    assert not (made.folder / "out.jsonl.partial.tmp").exists()
+    finished = made.finished()
+    summary = made.run("--json").json()
+    assert summary["finished_before"] == finished and made.output.read_bytes() == expected
+    if fault.startswith("io.rename"):
+        assert finished == summary["requests"], "nothing is computed again"
+    assert sorted(os.listdir(made.folder)) == ["in.jsonl", "out.jsonl"]
+
+
 def test_a_disk_that_is_really_full(spillway, tiny_model, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
