@@ -75,7 +75,8 @@ struct IoFailure {
   std::string message;
 };
 // Called by a thread of the queue when a request has ended, before its ticket is done; null where
-// all is well. Keep it short, and do not throw or wait for tickets in it.
+// all is well. Keep it short: with io_uring all users' answers come on one thread. Do not throw or
+// wait for tickets in it.
 using IoCallback = std::function<void(const IoFailure* failure)>;
 
 // The way to the disk, one for an engine: who makes the devices makes it, and everybody who reads
@@ -139,7 +140,7 @@ class IoQueue {
  private:
   // One direction: what waits, and the threads that carry it.
   struct Lane {
-    IoBackend backend;
+    IoBackend backend = IoBackend::kAuto;
     std::unique_ptr<PieceQueue> pieces;
     std::unique_ptr<PieceRunner> runner;
     std::array<std::atomic<bool>, kIoUserCount> served = {};  // users it has threads for
