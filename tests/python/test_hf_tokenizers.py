@@ -68,7 +68,8 @@ class Pair:
         pytest.fail(f"differs at token {at} near {near!r}: {expected[at:at + 5]} != {actual[at:at + 5]}")
 
 
-@pytest.fixture(scope="module", params=MODELS)
+# Those of a tokenizer one after the other: reading it takes as long as some of the tests.
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MODELS])
 def pair(request, program, tmp_path_factory):
     return Pair(request.param, tmp_path_factory.mktemp(request.param), program)
 

@@ -53,6 +53,7 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.xdist_group("torch")  # importing it takes longer than all of these
 @pytest.mark.parametrize("name", CASES)
 def test_the_stored_reference_is_what_transformers_says(maker, tmp_path, name):
     case, stored = CASES[name], reference(name)
@@ -71,6 +72,7 @@ def test_the_stored_reference_is_what_transformers_says(maker, tmp_path, name):
     assert numpy.abs(numpy.array(gaps[:decided]) - stored.gaps[:decided]).max() < 2 * RECOMPUTED_TOLERANCE
 
 
+@pytest.mark.xdist_group("torch")
 def test_so_is_that_of_the_long_prompt(maker):
     ids, stored = long_prompt()
     rows = maker.compute_logits(maker.make_model(CASES[LONG_PROMPT_CASE]), ids)
