@@ -55,6 +55,7 @@ def wait_for_handlers(process, timeout_s=10):
         assert time.monotonic() < deadline, "no handlers for SIGINT and SIGTERM"
         status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
         caught = int(status.split("SigCgt:")[1].split()[0], 16)
+        time.sleep(0.001)  # the program wants the processor
 
 
 def end_process(process):
@@ -109,21 +110,27 @@ class Program:
         return answer["ids"]
 
 
-MEASUREMENTS = pytest.StashKey[list]()
-
-
 @pytest.fixture
-def report(request):
-    """report(text) shows a measured value at the end of the run, also when the test passes."""
-    return request.config.stash.setdefault(MEASUREMENTS, []).append
+def report(record_property):
+    """report(text) shows a measured value at the end of the run, also when the test passes.
+
+    A property of the test: it comes along with the result, from whichever process ran it.
+    """
+    return lambda text: record_property("measured", text)
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    measurements = config.stash.get(MEASUREMENTS, [])
-    if measurements:
+def pytest_terminal_summary(terminalreporter):
+    results = [result for results in terminalreporter.stats.values() for result in results if getattr(result, "when", "") == "call"]
+    lines = [text for result in results for name, text in result.user_properties if name == "measured"]
+    if lines:
         terminalreporter.section("measured")
-        for text in measurements:
+        for text in lines:
             terminalreporter.write_line(text)
+
+
+def pytest_configure(config):
+    # Also where pytest-xdist, which knows it, is not installed.
+    config.addinivalue_line("markers", "xdist_group(name): tests that one process runs one after the other")
 
 
 def pytest_addoption(parser):

@@ -24,6 +24,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 DEADLINE_S = 60
 TEXT = "The river was wide, and in the morning he said: there is a way. "
 MIB = 1 << 20
+LARGE_ALONE = pytest.mark.xdist_group("large")  # one after the other, test_tiers.py's too: they fill the disk
 
 
 def gguf_string(text):
@@ -190,6 +191,7 @@ def read_to_the_end(process):
     return process.stdout.read(), process.stderr.read()
 
 
+@LARGE_ALONE
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 @pytest.mark.parametrize("old", [None, "what was there"], ids=["a new file", "a file that is there"])
 def test_a_signal_while_convert_writes(spillway, large_gguf, tmp_path, number, old):
@@ -219,6 +221,7 @@ def start_writing(spillway, model, out, **settings):
     return process
 
 
+@LARGE_ALONE
 @pytest.mark.parametrize("unnamed", [True, False], ids=["with unnamed files", "without them"])
 def test_a_killed_convert_leaves_nothing_for_long(spillway, large_gguf, tiny_model, tmp_path, unnamed):
     out = tmp_path / "out.gguf"

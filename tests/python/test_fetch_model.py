@@ -142,8 +142,9 @@ def test_what_a_killed_run_left_goes_with_the_next_one_but_never_what_another_is
     second, child = start_download(fetch, tmp_path)
     (killed,) = folders(fetch) - {living}
     second.kill()
-    second.communicate()
+    second.wait()  # first, so that it cannot clean up behind the other
     os.kill(child, signal.SIGKILL)
+    second.communicate()  # its pipes end with the last that has them
     try:
         deadline = time.monotonic() + 20
         while pathlib.Path(f"/proc/{child}").exists():  # the lock ends with the last of them

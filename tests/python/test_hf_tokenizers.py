@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`spillway tokenize` gives the same ids as Hugging Face's tokenizers, on real text and on random Unicode."""
 
+import functools
 import json
 import lzma
 import os
@@ -68,7 +69,8 @@ class Pair:
         pytest.fail(f"differs at token {at} near {near!r}: {expected[at:at + 5]} != {actual[at:at + 5]}")
 
 
-@pytest.fixture(scope="module", params=MODELS)
+# Those of a tokenizer one after the other: reading it takes as long as some of the tests.
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MODELS])
 def pair(request, program, tmp_path_factory):
     return Pair(request.param, tmp_path_factory.mktemp(request.param), program)
 
@@ -106,9 +108,14 @@ def test_pieces(pair, path):
     pair.check("\n".join(pieces))
 
 
-def random_text(rng, count):
-    """Unicode without rhyme or reason, rich in what tokenizers treat specially."""
-    assigned = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs")]
+@functools.cache
+def assigned_characters():
+    return [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs")]
+
+
+@functools.cache
+def character_pools():
+    assigned = assigned_characters()
     marks = [c for c in assigned if unicodedata.combining(c)]
     composed = [c for c in assigned if unicodedata.decomposition(c)]
     spaces = [c for c in assigned if c.isspace()] + ["\u180e", "\u200b", "\ufeff"]
@@ -116,13 +123,23 @@ def random_text(rng, count):
              "<tool_call>", "<pad>", "\r\n", "\n", "  ", "\t", " ", "1234", "\u0663\u0664", "\u00bd", "Hello", "\u2581",
              "<0x0A>", "\u0120", "\u212a", "!!!", "---"]
     ascii_characters = [chr(c) for c in range(32, 127)]
-    pools = [words, ascii_characters, assigned, marks, composed, spaces]
+    return [words, ascii_characters, assigned, marks, composed, spaces]
+
+
+def random_text(rng, count):
+    """Unicode without rhyme or reason, rich in what tokenizers treat specially."""
+    pools = character_pools()
     return "".join(rng.choice(rng.choices(pools, weights=[6, 6, 3, 2, 2, 2])[0]) for _ in range(count))
+
+
+@functools.cache
+def long_random_text(seed):
+    return random_text(random.Random(seed), 100_000)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_unicode(pair, seed):
-    pair.check(random_text(random.Random(seed), 100_000))
+    pair.check(long_random_text(seed))
 
 
 def test_short_random_texts(pair):
@@ -132,5 +149,4 @@ def test_short_random_texts(pair):
 
 
 def test_every_assigned_character(pair):
-    characters = (chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs"))
-    pair.check("".join(f"a{c}b {c}{c}1 '{c}\n{c}" for c in characters))
+    pair.check("".join(f"a{c}b {c}{c}1 '{c}\n{c}" for c in assigned_characters()))

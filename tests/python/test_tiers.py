@@ -21,6 +21,7 @@ CPU = ["--device", "cpu"]
 LARGE = "dummy:tinyllama-1.1b:q8_0"  # 1.1 GiB
 LARGE_BUDGET_MIB = 700
 LARGE_OPTIONS = [*CPU, "--host-memory", f"{LARGE_BUDGET_MIB}MiB", "--disk-memory", "4GiB"]
+LARGE_ALONE = pytest.mark.xdist_group("large")  # one after the other: gigabytes of memory and disk, and one looks how much is free
 WITHIN_MIB = 120  # of the budget: the program itself, and what is not counted
 
 
@@ -115,6 +116,7 @@ def test_a_plan_from_a_file(spillway, tiny_model, tmp_path, disk):
     assert greedy(spillway, tiny_model, *options).json()["ids"] == greedy(spillway, tiny_model).json()["ids"]
 
 
+@LARGE_ALONE
 def test_bench_measures_several_plans_one_after_the_other(spillway, tmp_path, disk):
     plans = []
     for i, on_disk in enumerate([0, 50, 100]):
@@ -147,6 +149,7 @@ def test_bench_measures_several_plans_one_after_the_other(spillway, tmp_path, di
 # Budgets.
 
 
+@LARGE_ALONE
 def test_a_model_larger_than_its_budget_runs_from_disk(spillway, disk, report):
     needs_disk(disk, 2048)
     bench = ["bench", LARGE, *LARGE_OPTIONS, "--disk-dir", disk, "--json"]
@@ -162,6 +165,7 @@ def test_a_model_larger_than_its_budget_runs_from_disk(spillway, disk, report):
     assert rss < LARGE_BUDGET_MIB + WITHIN_MIB
 
 
+@LARGE_ALONE
 def test_and_says_the_same_as_in_memory(spillway, disk):
     needs_disk(disk, 2048)
     options = ["--ctx", "64", "--deterministic"]
@@ -170,6 +174,7 @@ def test_and_says_the_same_as_in_memory(spillway, disk):
     assert spillway.greedy(LARGE, ids, 6, *LARGE_OPTIONS, "--disk-dir", disk, *options) == expected
 
 
+@LARGE_ALONE
 def test_a_real_file_larger_than_its_budget(spillway, chat_model, disk):
     """Packed matrices are written to --disk-dir, and the text is the same."""
     options = ["run", chat_model, "-p", "The river", "-n", "8", "--temp", "0", "--deterministic", "--ctx", "128", "--json", *CPU]
@@ -230,6 +235,7 @@ def test_a_full_disk_is_refused_before_work(spillway, disk):
     assert b"--disk-dir" in done.stderr and done.stderr.count(b"\n") == 1
 
 
+@LARGE_ALONE
 @pytest.mark.parametrize("fault", ["io.write:2:eio", "io.write:3:enospc", "io.allocate:1:enospc", "io.read:9+:eio"])
 def test_disk_trouble_is_one_line_and_leaves_nothing(spillway, disk, fault):
     needs_disk(disk, 2048)
@@ -253,6 +259,7 @@ def test_a_folder_that_is_not_there(spillway, tmp_path):
     assert "--disk-dir" in done.err
 
 
+@LARGE_ALONE
 @pytest.mark.parametrize("moment", ["writing", "running"])
 def test_a_kill_leaves_no_file(spillway, disk, moment):
     needs_disk(disk, 2048)

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small random models of every kind, and what transformers says about them, without torch or transformers.
+
+The weights are made here, bit by bit the same on every machine. references/ has the rest: config.json and the names and
+shapes of the tensors as transformers saves them, and the logits it computes (make_references.py wrote it all).
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import pathlib
+import struct
+
+import numpy
+
+STORED = pathlib.Path(__file__).resolve().parent / "references"
+REFERENCES = STORED / "references.json"
+LOGITS = STORED / "logits.npz"
+
+GREEDY_TOKENS = 16
+PROMPT_TOKENS = 24
+LONG_PROMPT_TOKENS = 100
+LONG_PROMPT_CASE = "llama gqa"
+FP32_TOLERANCE = 1e-3
+VOCABULARY = 160
+ONE_FILE = "50GB"
+
+
+@dataclasses.dataclass
+class Case:
+    """One model: its transformers configuration and how it is saved."""
+
+    family: str
+    config: dict
+    dtype: str = "float32"
+    # Against a float32 reference with the same stored weights, so storing in 16 bits costs the weights nothing; the
+    # looser bounds leave room for 16-bit activations and KV.
+    tolerance: float = FP32_TOLERANCE
+    shard_size: str = ONE_FILE
+    # Write config.json as releases before transformers 5 did: torch_dtype, rope_theta and rope_scaling at the top.
+    old_config: bool = False
+
+    def hash(self):
+        """Of all that the reference depends on."""
+        described = json.dumps([self.family, self.config, self.dtype, self.shard_size, self.old_config], sort_keys=True)
+        return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+    def decided(self, gaps):
+        """How many greedy tokens the tolerated error cannot turn, by the gaps between the best two logits at each."""
+        return next((i for i, gap in enumerate(gaps) if gap < 2 * self.tolerance), len(gaps))
+
+
+def opt(**overrides):
+    config = dict(
+        vocab_size=VOCABULARY, hidden_size=64, ffn_dim=144, num_hidden_layers=3, num_attention_heads=4,
+        max_position_embeddings=128, word_embed_proj_dim=64, dropout=0.0, activation_function="relu",
+        pad_token_id=1, bos_token_id=2, eos_token_id=None, tie_word_embeddings=True,
+    )  # fmt: skip
+    return config | overrides
+
+
+def llama(**overrides):
+    config = dict(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=144, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=128, rms_norm_eps=1e-5, hidden_act="silu",
+        bos_token_id=1, eos_token_id=None, pad_token_id=None, tie_word_embeddings=False,
+    )  # fmt: skip
+    return config | overrides
+
+
+def mistral(**overrides):
+    return llama(num_key_value_heads=2, sliding_window=None, head_dim=16) | overrides
+
+
+LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
+LLAMA3_ROPE = dict(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
+    rope_theta=5000.0,
+)  # fmt: skip
+
+CASES = {
+    "opt pre-norm": Case("OPT", opt()),
+    "opt post-norm": Case("OPT", opt(do_layer_norm_before=False)),
+    "opt 350m-like": Case("OPT", opt(do_layer_norm_before=False, word_embed_proj_dim=32)),
+    "opt projected, pre-norm": Case("OPT", opt(word_embed_proj_dim=32)),
+    "opt without bias": Case("OPT", opt(enable_bias=False)),
+    "opt without norm weights": Case("OPT", opt(layer_norm_elementwise_affine=False)),
+    "opt galactica-like": Case("OPT", opt(enable_bias=False, layer_norm_elementwise_affine=False, activation_function="gelu")),
+    "opt untied": Case("OPT", opt(tie_word_embeddings=False)),
+    "opt one head": Case("OPT", opt(num_attention_heads=1)),
+    "opt old config": Case("OPT", opt(), old_config=True),
+    "opt sharded": Case("OPT", opt(), shard_size="60KB"),
+    "opt f16": Case("OPT", opt(), dtype="float16", tolerance=3e-2),
+    "llama mha": Case("Llama", llama()),
+    "llama gqa": Case("Llama", llama(num_key_value_heads=2)),
+    "llama mqa": Case("Llama", llama(num_key_value_heads=1)),
+    "llama tied": Case("Llama", llama(tie_word_embeddings=True)),
+    "llama attention bias": Case("Llama", llama(attention_bias=True, num_key_value_heads=2)),
+    "llama mlp bias": Case("Llama", llama(mlp_bias=True)),
+    "llama wide heads": Case("Llama", llama(head_dim=32, num_key_value_heads=2)),
+    "llama narrow heads": Case("Llama", llama(head_dim=8)),
+    "llama odd sizes": Case("Llama", llama(hidden_size=72, intermediate_size=100, num_attention_heads=3, num_key_value_heads=1, vocab_size=157)),
+    "llama rope theta": Case("Llama", llama(rope_parameters=dict(rope_type="default", rope_theta=500000.0))),
+    "llama rope linear": Case("Llama", llama(rope_parameters=LINEAR_ROPE)),
+    "llama rope llama3": Case("Llama", llama(rope_parameters=LLAMA3_ROPE, num_key_value_heads=2)),
+    "llama old config": Case("Llama", llama(num_key_value_heads=2), old_config=True),
+    "llama rope linear, old config": Case("Llama", llama(rope_parameters=LINEAR_ROPE), old_config=True),
+    "llama rope llama3, old config": Case("Llama", llama(rope_parameters=LLAMA3_ROPE), old_config=True),
+    "llama sharded": Case("Llama", llama(num_key_value_heads=2), shard_size="60KB"),
+    "llama bf16": Case("Llama", llama(num_key_value_heads=2), dtype="bfloat16", tolerance=6e-2),
+    "llama f16": Case("Llama", llama(num_key_value_heads=2), dtype="float16", tolerance=3e-2),
+    "mistral": Case("Mistral", mistral()),
+    "mistral sliding window": Case("Mistral", mistral(sliding_window=8)),
+    "mistral window not of a block": Case("Mistral", mistral(sliding_window=19)),
+}
+
+
+# Weights.
+
+
+def noise(name, count):
+    """Bell-shaped numbers of variance 1, told by name and index alone.
+
+    Sums of four uniform integers out of a hash (SplitMix64): a library's normal distribution may change with its version,
+    and takes logarithms, which differ from machine to machine.
+    """
+    key = numpy.frombuffer(hashlib.sha256(name.encode()).digest()[:8], "<u8")
+    x = key + numpy.arange(1, count + 1, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+    x = x ^ (x >> numpy.uint64(31))
+    total = sum((x >> numpy.uint64(shift)) & numpy.uint64(0xFFFF) for shift in (0, 16, 32, 48))
+    return (total.astype(numpy.float64) - 2 * 0xFFFF) / math.sqrt((65536.0**2 - 1) / 3)
+
+
+def weights(name, shape):
+    """A float32 tensor that matters: logits of a few units, every bias and norm weight different."""
+    values = noise(name, math.prod(shape)).reshape(shape)
+    if len(shape) == 1:
+        values = 0.2 * values + (1.0 if name.endswith("norm.weight") else 0.0)
+    elif "embed" in name:
+        values = 0.5 * values
+    else:
+        values = values * (1.5 / math.sqrt(shape[1]))
+    return values.astype(numpy.float32)
+
+
+def bfloat16_bits(values):
+    """Rounded to the nearest, ties to even."""
+    bits = values.view(numpy.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+
+
+# The name in safetensors files, and how float32 becomes what they hold.
+STORED_TYPES = {
+    "float32": ("F32", lambda values: values.astype("<f4")),
+    "float16": ("F16", lambda values: values.astype("<f2")),
+    "bfloat16": ("BF16", bfloat16_bits),
+}
+
+
+# Files, as save_pretrained() writes them.
+
+
+def json_text(value):
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def old_config(config):
+    """A transformers 5 config.json as the models on the hub have it."""
+    config = dict(config)
+    if "dtype" in config:
+        config["torch_dtype"] = config.pop("dtype")
+    rope = dict(config.pop("rope_parameters", None) or {})
+    if rope:
+        config["rope_theta"] = rope.pop("rope_theta", 10000.0)
+        config["rope_scaling"] = None if rope.get("rope_type", "default") == "default" else rope
+        if rope.get("rope_type") == "linear":
+            rope["type"] = rope.pop("rope_type")  # the oldest spelling
+    return config
+
+
+def write_safetensors(path, contents):
+    """contents: (name, type, shape, bytes) of each tensor."""
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, kind, shape, data in contents:
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, _, data in contents))
+
+
+@dataclasses.dataclass
+class Reference:
+    """A case's model, and what transformers says about it."""
+
+    case: Case
+    case_hash: str
+    config: dict
+    generation_config: dict
+    tensors: dict  # name: shape, in the order of the files
+    shards: list  # the number of the file of each tensor, from 1
+    weights_sha256: str
+    prompt: list
+    tokens: list  # GREEDY_TOKENS after the prompt
+    gaps: list  # between the best two logits at each
+    logits: numpy.ndarray  # [tokens of the prompt, vocabulary]
+
+    def contents(self):
+        kind, store = STORED_TYPES[self.case.dtype]
+        return [(name, kind, shape, store(weights(name, shape)).tobytes()) for name, shape in self.tensors.items()]
+
+    def write(self, folder):
+        """The model as a folder, byte by byte what transformers saves."""
+        assert self.case_hash == self.case.hash(), "the case was changed: run make_references.py"
+        folder.mkdir(parents=True)
+        config = old_config(self.config) if self.case.old_config else self.config
+        (folder / "config.json").write_text(json_text(config))
+        (folder / "generation_config.json").write_text(json_text(self.generation_config))
+        contents = self.contents()
+        assert weights_sha256(contents) == self.weights_sha256, "the weights are not those of the reference"
+        count = max(self.shards)
+        assert (count > 1) == (self.case.shard_size != ONE_FILE)
+        if count == 1:
+            write_safetensors(folder / "model.safetensors", contents)
+            return folder
+        names = [f"model-{number:05}-of-{count:05}.safetensors" for number in self.shards]
+        for shard in set(names):
+            write_safetensors(folder / shard, [one for one, name in zip(contents, names) if name == shard])
+        metadata = {
+            "total_parameters": sum(math.prod(shape) for shape in self.tensors.values()),
+            "total_size": sum(len(data) for _, _, _, data in contents),
+        }
+        index = {"metadata": metadata, "weight_map": dict(zip(self.tensors, names))}
+        (folder / "model.safetensors.index.json").write_text(json_text(index))
+        return folder
+
+
+def weights_sha256(contents):
+    return hashlib.sha256(b"".join(data for _, _, _, data in contents)).hexdigest()
+
+
+# Stored logits: whole steps of 2^-16, an error of at most 7.6e-6. A number takes three bytes, and the bytes of all
+# numbers lie plane by plane: the highest have little to say, and are pressed by themselves.
+STEPS = 65536.0
+MIDDLE = 1 << 23
+
+
+def packed_logits(logits):
+    """float32 [rows, vocabulary] as uint8 [3, rows, vocabulary]."""
+    steps = numpy.rint(logits.astype(numpy.float64) * STEPS).astype(numpy.int64) + MIDDLE
+    assert steps.min() >= 0 and steps.max() < 1 << 24, "logits above 128"
+    return numpy.stack([(steps >> shift) & 0xFF for shift in (0, 8, 16)]).astype(numpy.uint8)
+
+
+def unpacked_logits(planes):
+    low, middle, high = planes.astype(numpy.int64)
+    return ((low + (middle << 8) + (high << 16) - MIDDLE) / STEPS).astype(numpy.float32)
+
+
+@functools.cache
+def stored():
+    """(references.json, the arrays of logits.npz by name)."""
+    document = json.loads(REFERENCES.read_text())
+    found = hashlib.sha256(LOGITS.read_bytes()).hexdigest()
+    assert found == document["logits_sha256"], f"{LOGITS} is not the one that {REFERENCES.name} is about"
+    with numpy.load(LOGITS) as file:
+        return document, {name: unpacked_logits(file[name]) for name in file.files}
+
+
+def reference(name):
+    document, logits = stored()
+    assert name in document["cases"], f"no reference for {name}: run make_references.py"
+    values = document["cases"][name]
+    # What several cases share is stored under the first one's name.
+    shared = {"tensors": document["tensors"][values["tensors"]], "logits": logits[values["logits"]]}
+    return Reference(CASES[name], **values | shared)
+
+
+def long_prompt():
+    """(the ids of LONG_PROMPT_TOKENS, their logits), for the model of LONG_PROMPT_CASE."""
+    document, logits = stored()
+    return document["long_prompt"], logits["long prompt"]
