@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/generation.h"
 #include "memory/mapped_extents.h"
 #include "memory/pinned_buffer.h"
 #include "memory/weight_load_options.h"
@@ -84,6 +85,8 @@ class ModelWeights {
 
   std::vector<std::vector<StreamedWeight>> streamed;  // [layer]; empty when all is on the device
   std::vector<std::filesystem::path> files;           // of streamed weights
+  // Of the addresses of all that is on the device.
+  uint64_t generation() const { return generation_.number(); }
   // Of a matrix of the first layer.
   DType matrix_type() const;
   // Whether all matrices that are multiplied with, wherever they are, are F16 or BF16.
@@ -119,6 +122,7 @@ class ModelWeights {
   void tie_head();
   void for_layer_types(const std::function<void(DType)>& f) const;  // of all matrices of layers
 
+  Generation generation_;
   MappedExtents maps_;
   uint64_t mapped_bytes_ = 0;
   Buffer arena_;
