@@ -15,7 +15,7 @@
 #include "memory/pinned_buffer.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
-#include "runtime/weight_homes.h"
+#include "runtime/weight_needs.h"
 #include "storage/extent_reader.h"
 
 namespace spillway {
@@ -36,7 +36,7 @@ struct WeightStreamOptions {
 // throws it, and the next call tries again. The devices and weights must outlive it.
 class WeightStream {
  public:
-  WeightStream(Device& device, Device& host, const ModelWeights& weights,
+  WeightStream(Device& device, Device& host, const WeightViews& weights,
                const WeightStreamOptions& options);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
@@ -60,7 +60,7 @@ class WeightStream {
   static Needs needs(const WeightNeeds& weights, bool host_visible,
                      const WeightStreamOptions& options);
   // Device memory for each slot.
-  static uint64_t slot_bytes(const ModelWeights& weights);
+  static uint64_t slot_bytes(const WeightViews& weights);
 
  private:
   struct Slot {
@@ -94,7 +94,7 @@ class WeightStream {
   void skip_item();
 
   Device& device_;
-  const ModelWeights& weights_;
+  const WeightViews& weights_;
   const WeightStreamOptions options_;
   std::vector<int> layers_;  // that have something to stream
   std::vector<Slot> slots_;

@@ -132,7 +132,7 @@ TEST_F(StepProgramTest, IsAnotherWhenMemoryIsAnother) {
   expect_new(step(*decoder, *kv, 1, 1), "another cache, though it may lie where the old one was");
   decoder->set_attention_topk(0.5F);
   expect_new(step(*decoder, *kv, 1, 1), "another argument of an op");
-  runtime_.weights = ModelWeights::dummy(runtime_.device, runtime_.model, {});
+  runtime_.weights = load_weights(runtime_.device, runtime_.model, {}, {});
   expect_new(step(*decoder, *kv, 1, 1), "other weights");
   decoder.emplace(runtime_.make_decoder(kMostTokens));
   expect_new(step(*decoder, *kv, 1, 1), "another decoder");
@@ -165,7 +165,7 @@ TEST_F(StepProgramTest, EqualNumbersAreEqualAddresses) {
         decoder.emplace(runtime_.make_decoder(kMostTokens));
         break;
       case 3:
-        runtime_.weights = ModelWeights::dummy(runtime_.device, runtime_.model, {});
+        runtime_.weights = load_weights(runtime_.device, runtime_.model, {}, {});
         break;
       case 4:
         decoder->set_attention_topk(pick(2) == 0 ? 0 : 0.5F);

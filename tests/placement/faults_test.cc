@@ -86,11 +86,11 @@ struct PlannedModel {
       : device(machine.device()), runner(make(machine, plan)) {}
   Runner make(Machine& machine, const Plan& plan) {
     loaded.model = testing_models::tiny_model("llama", DType::kF32);
-    loaded.weights = ModelWeights::dummy(device, loaded.model, {},
-                                         {.shares = plan.weights,
-                                          .host = &machine.host,
-                                          .disk_dir = machine.folder.path(),
-                                          .disk_budget = ~uint64_t{0}});
+    loaded.weights = load_weights(device, loaded.model, {}, {},
+                                  {.shares = plan.weights,
+                                   .host = &machine.host,
+                                   .disk_dir = machine.folder.path(),
+                                   .disk_budget = ~uint64_t{0}});
     return make_runner(device, machine.host, loaded, plan,
                        {.tokens = kTokens,
                         .sequences = kSequences,
@@ -370,11 +370,11 @@ TEST_F(TierFaults, WritesThatFailLeaveNoFile) {
   CpuDevice host(CpuDeviceOptions{.threads = 2});
   TempFolder folder;
   const auto make = [&] {
-    return ModelWeights::dummy(host, model, {},
-                               {.shares = {0, 0.2, 0.8},
-                                .host = &host,
-                                .disk_dir = folder.path(),
-                                .disk_budget = ~uint64_t{0}});
+    return load_weights(host, model, {}, {},
+                        {.shares = {0, 0.2, 0.8},
+                         .host = &host,
+                         .disk_dir = folder.path(),
+                         .disk_budget = ~uint64_t{0}});
   };
   make();
   const size_t before = open_files();
