@@ -2,6 +2,8 @@
 # (those that exist), plus one GoogleTest binary <folder>_test for the tests beside the code.
 #
 #   spw_folder(text SOURCES a.cc b.cc TESTS a_test.cc LINKS PkgConfig::PCRE2)
+#
+# TEST_LINKS: what only the tests need, e.g. a device that the folder itself may not see.
 file(STRINGS ${CMAKE_SOURCE_DIR}/src/folders.txt SPW_FOLDER_TABLE REGEX "^[a-z]+:")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/folders.txt)
 
@@ -23,15 +25,18 @@ function(spw_allowed_folders FOLDER OUT)
   message(FATAL_ERROR "folder '${FOLDER}' is not in src/folders.txt")
 endfunction()
 
-# Adds a GoogleTest binary; every test gets the label `unit` unless LABEL says otherwise. KERNELS: it can leave
-# instructions out (--without=amx,avx512), so that the kernels of other processors are tested, too.
+# Gives the tests of a binary that match a GoogleTest filter a label.
+function(spw_label_tests NAME LABEL FILTER)
+  gtest_discover_tests(${NAME} TEST_FILTER "${FILTER}" DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${LABEL} TIMEOUT 600)
+endfunction()
+
+# Adds a GoogleTest binary. Tests that want a GPU, those that match the filter GPU_TESTS, have the label `cuda`, all
+# others `unit`. KERNELS: it can leave instructions out (--without=amx,avx512), so that the kernels of other processors
+# are tested, too.
 function(spw_test NAME)
-  cmake_parse_arguments(ARG "KERNELS" "LABEL" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "KERNELS" "GPU_TESTS" "SOURCES;LINKS" ${ARGN})
   if(NOT SPILLWAY_TESTS)
     return()
-  endif()
-  if(NOT ARG_LABEL)
-    set(ARG_LABEL unit)
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
   target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
@@ -49,11 +54,16 @@ function(spw_test NAME)
   else()
     target_link_libraries(${NAME} PRIVATE ${ARG_LINKS} GTest::gmock GTest::gtest_main)
   endif()
-  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600)
+  if(NOT ARG_GPU_TESTS)
+    spw_label_tests(${NAME} unit "*")
+    return()
+  endif()
+  spw_label_tests(${NAME} cuda "${ARG_GPU_TESTS}")
+  spw_label_tests(${NAME} unit "-${ARG_GPU_TESTS}")
 endfunction()
 
 function(spw_folder FOLDER)
-  cmake_parse_arguments(ARG "KERNEL_TESTS" "" "SOURCES;TESTS;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "KERNEL_TESTS" "GPU_TESTS" "SOURCES;TESTS;LINKS;TEST_LINKS" ${ARGN})
   spw_allowed_folders(${FOLDER} folders)
   set(links "")
   foreach(name IN LISTS folders)
@@ -71,6 +81,7 @@ function(spw_folder FOLDER)
     if(ARG_KERNEL_TESTS)
       set(kernels KERNELS)
     endif()
-    spw_test(${FOLDER}_test ${kernels} SOURCES ${ARG_TESTS} LINKS spw_${FOLDER} ${ARG_LINKS})
+    spw_test(${FOLDER}_test ${kernels} GPU_TESTS "${ARG_GPU_TESTS}" SOURCES ${ARG_TESTS}
+      LINKS spw_${FOLDER} ${ARG_LINKS} ${ARG_TEST_LINKS})
   endif()
 endfunction()

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/byte_units.h"
 #include "base/cpu_list.h"
@@ -17,6 +18,7 @@
 #include "cpu/cpu_device.h"
 #include "cpu/processor.h"
 #include "cuda/cuda.h"
+#include "runtime/weight_mover.h"
 
 namespace spillway {
 
@@ -338,20 +340,20 @@ void Session::load() {
     forget_peaks();
     return;
   }
-  WeightPlacement placement{.shares = plan.weights,
-                            .host = &host(),
-                            .queue = &disk_queue,
-                            .disk_dir = disk_dir,
-                            .disk_budget = disk_budget};
-  WeightStore kept = loaded->weights.give_up(*device, loaded->model, placement, budgets_.host);
-  placement.kept = &kept;
+  const WeightPlacement placement{.shares = plan.weights,
+                                  .host = &host(),
+                                  .queue = &disk_queue,
+                                  .disk_dir = disk_dir,
+                                  .disk_budget = disk_budget};
+  KeptWeights kept = keep_weights(*device, loaded->model, std::exchange(loaded->weights, {}),
+                                  placement, budgets_.host);
   {
     ProgressBar bar("loading " + options_.model);
     WeightLoadOptions load = load_;
     load.progress = [&](uint64_t done, uint64_t total) {
       bar.update(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
     };
-    load_weights_of(*loaded, *device, load, placement);
+    load_weights_of(*loaded, *device, load, placement, std::move(kept));
   }
   load_seconds = watch.seconds();
   if (loaded->weights.counts().kept > 0) forget_peaks();

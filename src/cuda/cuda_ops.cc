@@ -125,8 +125,7 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   try {
     // Prompts differ too much to be worth recording.
     if (techniques_.graphs && shape.max_rows == 1 && batch.program != 0) {
-      graphs_.run({batch.program, generation_ + (tables_.generation() << 32), shape},
-                  persistent_body);
+      graphs_.run({batch.program, generation_, tables_.generation(), shape}, persistent_body);
     } else {
       persistent_body();
     }

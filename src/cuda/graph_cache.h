@@ -17,7 +17,7 @@ namespace spillway::cuda {
 // Steps with equal keys launch the same kernels with the same arguments.
 struct GraphKey {
   uint64_t program = 0;
-  uint64_t memory = 0;  // generation of the device's own scratch memory
+  uint64_t scratch = 0, tables = 0;  // generations of the device's own memory
   StepShape shape;
   auto operator<=>(const GraphKey&) const = default;
 };

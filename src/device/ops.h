@@ -93,8 +93,9 @@ struct StepBatch {
   // Sequences of the same step whose KV lies in other planes than that of `spans`: lists that
   // attention takes one at a time.
   std::span<const std::span<const SequenceSpan>> other_spans = {};
-  // Of the memory that the step's ops use besides: two steps with the same program and shape differ
-  // only in the values above, so a device may record one and replay it for the other. 0: never.
+  // Of the memory that the step's ops use besides, a number that stands for all of its addresses
+  // (device/generation.h): two steps with the same program and shape differ only in the values
+  // above, so a device may record one and replay it for the other. 0: never.
   uint64_t program = 0;
   // Facts about the model's matrices, on which it may depend which kernels are taken: all are F16
   // or BF16; all of its layers have this one type.

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "engine/vocabulary_from_files.h"
 #include "kv/block_allocator.h"
+#include "runtime/weight_mover.h"
 #include "storage/model_files.h"
 
 namespace spillway {
@@ -93,10 +94,9 @@ std::unique_ptr<LoadedModel> describe_for_loading(const Device& device,
 }
 
 void load_weights_of(LoadedModel& loaded, Device& device, const WeightLoadOptions& options,
-                     const WeightPlacement& placement) {
-  loaded.weights = loaded.paths.empty()
-                       ? ModelWeights::dummy(device, loaded.model, options, placement)
-                       : ModelWeights(device, loaded.model, loaded.paths, options, placement);
+                     const WeightPlacement& placement, KeptWeights kept) {
+  loaded.weights =
+      load_weights(device, loaded.model, loaded.paths, options, placement, std::move(kept));
 }
 
 KvType default_kv_type(const Model& model) {

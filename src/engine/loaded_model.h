@@ -13,7 +13,9 @@
 #include "kv/kv_cache.h"
 #include "memory/weight_load_options.h"
 #include "model/model.h"
+#include "runtime/kept_weights.h"
 #include "runtime/model_weights.h"
+#include "runtime/weight_placement.h"
 #include "text/tokenizer.h"
 
 namespace spillway {
@@ -40,7 +42,7 @@ std::unique_ptr<LoadedModel> describe_for_loading(const Device& device,
                                                   const std::string& reference,
                                                   const WeightLoadOptions& options);
 void load_weights_of(LoadedModel& loaded, Device& device, const WeightLoadOptions& options,
-                     const WeightPlacement& placement);
+                     const WeightPlacement& placement, KeptWeights kept = {});
 
 // The name behind "dummy:", or nullopt for a path.
 [[nodiscard]] std::optional<std::string> try_dummy_name(const std::string& reference);

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "kv/block_allocator.h"
 #include "memory/piece_loop.h"
+#include "runtime/weight_needs.h"
 #include "runtime/weight_placement.h"
 #include "schedule/scheduler.h"
 

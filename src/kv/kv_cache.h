@@ -10,6 +10,7 @@
 
 #include "base/tier.h"
 #include "device/device.h"
+#include "device/generation.h"
 #include "memory/block_file.h"
 #include "memory/pinned_buffer.h"
 
@@ -42,6 +43,8 @@ class KvCache {
   KvCache(Device& device, Device& host, const KvShape& shape, const Sizes& sizes);
 
   const KvShape& shape() const { return shape_; }
+  // Of the planes' addresses.
+  uint64_t generation() const { return generation_.number(); }
   int32_t blocks() const { return device_blocks_ + host_blocks_ + disk_blocks_; }
   int32_t device_blocks() const { return device_blocks_; }
   int32_t host_blocks() const { return host_blocks_; }
@@ -75,6 +78,7 @@ class KvCache {
  private:
   size_t plane_bytes(int32_t blocks) const;
 
+  Generation generation_;
   KvShape shape_;
   int32_t device_blocks_;
   int32_t host_blocks_ = 0;

@@ -2,7 +2,6 @@
 #include "runtime/decoder.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -92,9 +91,9 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
 Activations Decoder::take(Buffer& buffer, DType type, int64_t rows, int64_t cols) {
   const auto bytes = static_cast<size_t>(row_bytes(type, rows * cols));
   if (buffer.bytes() < bytes) {
+    generation_.renew();
     buffer = Buffer();  // give the old one back first
     buffer = device_.allocate(bytes, MemoryTag::kActivations);
-    ++allocations_;
   }
   return {type, rows, cols, cols, buffer.data()};
 }
@@ -135,28 +134,9 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
   }
 }
 
-// The addresses of everything that a step touches.
-uint64_t Decoder::program(const KvCache& kv) const {
-  uint64_t hash = 0xcbf29ce484222325;
-  const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
-  const auto mix_address = [&](const void* at) { mix(reinterpret_cast<uintptr_t>(at)); };
-  for (int i = 0; i < spec_.layers; ++i) {
-    const KvLayerView layer = kv.layer(i);
-    mix_address(layer.k);
-    mix_address(layer.v);
-    mix_address(weights_.layers[static_cast<size_t>(i)].query.weight.data);
-  }
-  mix_address(x_->data());
-  for (const Buffer* buffer : {&normed_, &embedded_, &angles_, &qkv_, &attended_, &mlp_,
-                               &head_rows_, &head_input_, &logits_}) {
-    mix_address(buffer->data());
-  }
-  mix_address(weights_.head.data);
-  mix(allocations_);
-  mix(static_cast<uint64_t>(kv.blocks()));
-  mix(static_cast<uint64_t>(kv.shape().type));
-  mix(std::bit_cast<uint32_t>(attention_topk_));
-  return std::max<uint64_t>(hash, 1);
+uint64_t Decoder::program(const KvCache& kv) {
+  return programs_.number_of(
+      {weights_.generation(), kv.generation(), generation_.number(), attention_topk_});
 }
 
 StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {

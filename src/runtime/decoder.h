@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/generation.h"
 #include "device/sparse_attention.h"
 #include "kv/kv_cache.h"
 #include "model/model_spec.h"
@@ -24,6 +25,7 @@
 #include "runtime/model_weights.h"
 #include "runtime/residual_store.h"
 #include "runtime/stall_clock.h"
+#include "runtime/step_programs.h"
 #include "runtime/weight_stream.h"
 
 namespace spillway {
@@ -120,7 +122,7 @@ class Decoder {
 
  private:
   void check_step(const KvCache& kv, std::span<const StepSequence> sequences) const;
-  uint64_t program(const KvCache& kv) const;
+  uint64_t program(const KvCache& kv);
   StepBatch batch_of(const MicroBatch& batch, uint64_t program) const;
   AttentionParams attention_params() const;
   bool values_stay(const KvCache& kv) const;
@@ -155,8 +157,7 @@ class Decoder {
   DType inner_type_;  // of activations between matrices
   bool only_16_bit_;  // all matrices
   std::optional<DType> layer_type_;
-  uint64_t allocations_ = 0;  // so far: whether recorded steps still know where things are
-
+  StepPrograms programs_;
   AttentionObserver observer_;
   float attention_topk_ = 0;
   AttentionTraffic traffic_;
@@ -174,6 +175,7 @@ class Decoder {
   } next_swap_;
   int64_t tokens_ = 0;
 
+  Generation generation_;             // of the memory below
   std::unique_ptr<ResidualStore> x_;  // [tokens of the step, hidden]
   Buffer normed_;                     // [tokens of a micro-batch, hidden]; the next as well
   Buffer embedded_;  // [tokens, embedding_dim], where it differs from hidden; also the head's input

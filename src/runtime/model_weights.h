@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network's weights in memory, each field with its shape.
+// A network's weights: each as a view with its shape, and the memory and files behind them.
+//
+// Three files share what happens to a weight's bytes. This one owns them while a plan runs,
+// kept_weights.h remembers them between two plans, and weight_mover.h moves them: from where they
+// come to the one, from there to the other, and back. The mover knows both; they know neither it
+// nor each other.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +12,18 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
+#include <utility>
 #include <vector>
 
+#include "base/tier.h"
 #include "device/device.h"
+#include "device/generation.h"
 #include "memory/mapped_extents.h"
 #include "memory/pinned_buffer.h"
-#include "memory/weight_load_options.h"
 #include "model/model.h"
-#include "runtime/weight_placement.h"
-#include "runtime/weight_store.h"
+#include "plan/plan.h"
 #include "storage/temporary_file.h"
+#include "storage/tensor_index.h"
 #include "tensor/tensor_view.h"
 
 namespace spillway {
@@ -53,27 +59,13 @@ struct StreamedWeight {
   WeightRole role;
   WeightView view;                  // as it will be on the device; its data is set there
   const std::byte* host = nullptr;  // in host memory; null: in a file
-  Extent extent = {};               // of ModelWeights::files
+  Extent extent = {};               // of WeightViews::files
   bool pinned = false;              // in host memory that the device copies from at full speed
 };
 
-struct WeightHomes;  // what goes where, while loading
-
-// Owns the bytes that its views point to: maps where every weight is mapped and stays as it is in
-// the file, otherwise an arena, where matrices are in the layout that the device prefers, packed
-// or quantized piece by piece on their way in. Each is in memory once. Those in host memory have a
-// buffer each. What a placement keeps off the device is in `streamed`, in the form that the device
-// computes with (views in `layers` are then empty). Move-only; the devices must outlive it.
-class ModelWeights {
- public:
-  ModelWeights() = default;  // none yet
-  // Loads the weights of `model` from `paths` (those of its files).
-  ModelWeights(Device& device, const Model& model, std::span<const std::filesystem::path> paths,
-               const WeightLoadOptions& options, const WeightPlacement& placement = {});
-  // Random weights, generated in place in their types (those in memory).
-  static ModelWeights dummy(Device& device, const Model& model, const WeightLoadOptions& options,
-                            const WeightPlacement& placement = {});
-
+// Every weight of a network. What a placement keeps off the device is in `streamed`, in the form
+// that the device computes with (views in `layers` are then empty).
+struct WeightViews {
   WeightView token_embedding;     // [vocab, embedding_dim]
   WeightView position_embedding;  // [max_context + offset, hidden], learned positions only
   WeightView project_in;          // [hidden, embedding_dim], where these differ
@@ -84,6 +76,12 @@ class ModelWeights {
 
   std::vector<std::vector<StreamedWeight>> streamed;  // [layer]; empty when all is on the device
   std::vector<std::filesystem::path> files;           // of streamed weights
+
+  // The field of a weight; a layer that was not there is added.
+  WeightView& view(const WeightSlot& slot);
+  // Throws kInternal where there is none.
+  StreamedWeight& streamed_of(const WeightSlot& slot);
+
   // Of a matrix of the first layer.
   DType matrix_type() const;
   // Whether all matrices that are multiplied with, wherever they are, are F16 or BF16.
@@ -91,40 +89,53 @@ class ModelWeights {
   // The one type of all matrices of layers, if it is one.
   std::optional<DType> layer_type() const;
 
+ private:
+  void for_layer_types(const std::function<void(DType)>& f) const;  // of all matrices of layers
+};
+
+// The bytes themselves: maps where every weight is mapped and stays as it is in the file,
+// otherwise an arena, where matrices are in the layout that the device prefers. Each is in memory
+// once.
+struct WeightMemory {
+  Generation generation;  // of what is on the device
+  MappedExtents maps;
+  uint64_t mapped_bytes = 0;
+  Buffer arena;                    // on the device
+  std::vector<PinnedBuffer> host;  // by number in Model::weights; empty: not there
+  std::vector<std::shared_ptr<TemporaryFile>> spilled;  // the last ones of WeightViews::files
+};
+
+// Owns the bytes that its views point to, from the moment they are all there (weight_mover.h) until
+// it is gone. Move-only; the devices must outlive it.
+class ModelWeights : public WeightViews {
+ public:
   // How the weights came: made or read from the model's files, or taken from the plan before.
   struct Counts {
     int made = 0, kept = 0;
   };
-  const Counts& counts() const { return counts_; }
+  ModelWeights() = default;  // none yet
+  // `homes`: of each weight, by number in Model::weights.
+  ModelWeights(WeightViews views, WeightMemory memory, std::vector<Tier> homes, Counts counts);
 
+  const Counts& counts() const { return counts_; }
+  bool empty() const { return homes_.empty(); }
   // Whether a plan with these shares has all of them where they are: then they stay.
   [[nodiscard]] bool try_stay(const Device& device, const Model& model, const TierShares& shares,
                               uint64_t disk_budget = ~uint64_t{0});
+
+  // Of the addresses of all that is on the device.
+  uint64_t generation() const { return memory_.generation.number(); }
   // Of files of their own.
   uint64_t disk_bytes() const;
   // Of the model's files, in host memory but allocated by nobody.
-  uint64_t mapped_bytes() const { return mapped_bytes_; }
-  // Otherwise: gives back all memory but for what the next plan may want: what is in host memory or
-  // in a file of ours is handed on, what is on the device is copied to host memory. `next` is that
-  // plan's placement; of host memory not more than `host_budget` is in use when it takes its own.
-  WeightStore give_up(Device& device, const Model& model, const WeightPlacement& next,
-                      uint64_t host_budget);
+  uint64_t mapped_bytes() const { return memory_.mapped_bytes; }
+
+  // For who moves them on: the views say what is where, until it is gone.
+  WeightMemory take_memory() { return std::move(memory_); }
 
  private:
-  WeightHomes place(Device& device, const Model& model, const WeightPlacement& placement);
-  void place_on_device(Device& device, WeightHomes& homes);
-  void take_kept(Device& device, WeightHomes& homes, const WeightPlacement& placement);
-  StreamedWeight& streamed_of(const WeightSlot& slot);
-  WeightView& view(const WeightSlot& slot);
-  void tie_head();
-  void for_layer_types(const std::function<void(DType)>& f) const;  // of all matrices of layers
-
-  MappedExtents maps_;
-  uint64_t mapped_bytes_ = 0;
-  Buffer arena_;
-  std::vector<PinnedBuffer> host_memory_;  // by number in Model::weights; empty: not there
-  std::vector<std::shared_ptr<TemporaryFile>> spilled_;  // the last ones of `files`
-  std::vector<Tier> homes_;                              // by number, too
+  WeightMemory memory_;
+  std::vector<Tier> homes_;
   Counts counts_;
 };
 

@@ -57,7 +57,6 @@ class ResidualStore {
   // After a step that ended early: nothing is taken or on its way.
   void reset();
 
-  std::byte* data() const { return device_rows_.data(); }
   struct Stats {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;
     uint64_t disk_read_bytes = 0, disk_written_bytes = 0;

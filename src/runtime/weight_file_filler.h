@@ -12,7 +12,7 @@
 
 #include "device/device.h"
 #include "model/model.h"
-#include "runtime/load_weights.h"
+#include "runtime/weight_source.h"
 #include "storage/async_io.h"
 #include "storage/weight_file.h"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/weight_placement.h"
 
-#include <algorithm>
-#include <map>
+#include <utility>
 
 #include "base/checked_math.h"
 
@@ -12,7 +11,8 @@ uint64_t aligned_weight_bytes(int64_t bytes) {
   return try_align_up(static_cast<uint64_t>(bytes), kWeightAlignment).value();
 }
 
-std::vector<Tier> weight_homes(const Model& model, const TierShares& shares) {
+std::vector<Tier> weight_homes(const Device& device, const Model& model, TierShares shares) {
+  if (device.host_visible()) shares.device += std::exchange(shares.host, 0);  // one memory
   const double share[kTierCount] = {shares.device, shares.host, shares.disk};
   std::vector<Tier> homes;
   double seen = 0, given[kTierCount] = {};
@@ -36,18 +36,14 @@ std::vector<Tier> weight_homes(const Model& model, const TierShares& shares) {
   return homes;
 }
 
-WeightBytes weight_bytes(const Model& model, const std::vector<Tier>& homes) {
-  WeightBytes sum;
-  std::map<int, uint64_t> streamed;
-  for (size_t i = 0; i < homes.size(); ++i) {
-    const BoundWeight& weight = model.weights[i];
-    const uint64_t bytes = aligned_weight_bytes(weight.bytes());
-    sum.in_tier[static_cast<size_t>(homes[i])] += bytes;
-    if (homes[i] != Tier::kDevice) streamed[weight.slot.layer] += bytes;
-  }
-  for (const auto& [layer, bytes] : streamed)
-    sum.largest_streamed_layer = std::max(sum.largest_streamed_layer, bytes);
-  return sum;
+WeightLayout layout_on(const Device& device, const Model& model, const BoundWeight& weight) {
+  const WeightSlot& slot = weight.slot;
+  return model.is_multiplied(slot) ? device.preferred_layout(weight.dtype, slot.rows, slot.cols)
+                                   : WeightLayout::kRows;
+}
+
+bool is_as_stored(const BoundWeight& weight, WeightLayout layout) {
+  return weight.extent && !weight.loaded_from && layout == WeightLayout::kRows;
 }
 
 }  // namespace spillway

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which weights live where.
+// Which weights live where: decided from the model and a plan's shares, before anything is loaded.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <vector>
 
+#include "base/tier.h"
 #include "device/device.h"
 #include "model/model.h"
 #include "plan/plan.h"
@@ -13,7 +14,6 @@
 namespace spillway {
 
 class IoQueue;
-class WeightStore;
 
 // Homes are whole matrices: a layer has six or seven, a model hundreds, so shares come out within a
 // percent, and a matrix is computed by one call wherever it lives, which keeps results bit-equal.
@@ -23,22 +23,20 @@ struct WeightPlacement {
   IoQueue* queue = nullptr;        // the engine's; needed for weights that live on disk
   std::filesystem::path disk_dir;  // of weights that live on disk, other than in the model's file
   uint64_t disk_budget = ~uint64_t{0};
-  // Of the plan before, for the same model on the same device; null: none. What is of use is taken,
-  // the rest released.
-  WeightStore* kept = nullptr;
+
+  Device& host_beside(Device& device) const { return host == nullptr ? device : *host; }
 };
 
 // A home for each of model.weights. Of the layers' matrices each tier has its share, spread evenly
 // over the layers, so that every layer moves about as many bytes; everything else (norms, biases,
-// embeddings, head) is read in every step or is small, and lives on the device.
-std::vector<Tier> weight_homes(const Model& model, const TierShares& shares);
+// embeddings, head) is read in every step or is small, and lives on the device. What would live in
+// host memory does so, too, where that is the device's.
+std::vector<Tier> weight_homes(const Device& device, const Model& model, TierShares shares);
 
-// Bytes by home; the largest sum of a layer's weights that do not live on the device.
-struct WeightBytes {
-  uint64_t in_tier[kTierCount] = {};
-  uint64_t largest_streamed_layer = 0;
-};
-WeightBytes weight_bytes(const Model& model, const std::vector<Tier>& homes);
+// The layout that a weight has in memory.
+WeightLayout layout_on(const Device& device, const Model& model, const BoundWeight& weight);
+// Whether a step can use a weight as the model's file has it.
+bool is_as_stored(const BoundWeight& weight, WeightLayout layout);
 
 // Of bytes in an arena or a slot.
 inline constexpr uint64_t kWeightAlignment = 256;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "memory/piece_loop.h"
+#include "runtime/weight_placement.h"
 
 namespace spillway {
 namespace {
@@ -42,14 +43,14 @@ WeightStream::Needs WeightStream::needs(const WeightNeeds& weights, bool host_vi
           .host = through_stages ? static_cast<uint64_t>(options.stages) * Stage::kBytes : 0};
 }
 
-uint64_t WeightStream::slot_bytes(const ModelWeights& weights) {
+uint64_t WeightStream::slot_bytes(const WeightViews& weights) {
   uint64_t largest = 0;
   for (const auto& layer : weights.streamed) largest = std::max(largest, streamed_bytes(layer));
   return largest;
 }
 
-WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue,
-                           const ModelWeights& weights, const WeightStreamOptions& options)
+WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
+                           const WeightStreamOptions& options)
     : device_(device), weights_(weights), options_(options) {
   SPW_ASSERT(options.slots >= 1 && options.stages >= 1);
   bool from_disk = false, from_host = false, all_pinned = true;

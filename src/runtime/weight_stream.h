@@ -15,7 +15,7 @@
 #include "memory/pinned_buffer.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
-#include "runtime/weight_homes.h"
+#include "runtime/weight_needs.h"
 #include "storage/extent_reader.h"
 
 namespace spillway {
@@ -37,7 +37,7 @@ struct WeightStreamOptions {
 // waits there for its own alone. The devices, the queue and the weights must outlive it.
 class WeightStream {
  public:
-  WeightStream(Device& device, Device& host, IoQueue& queue, const ModelWeights& weights,
+  WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
                const WeightStreamOptions& options);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
@@ -64,7 +64,7 @@ class WeightStream {
   static Needs needs(const WeightNeeds& weights, bool host_visible,
                      const WeightStreamOptions& options);
   // Device memory for each slot.
-  static uint64_t slot_bytes(const ModelWeights& weights);
+  static uint64_t slot_bytes(const WeightViews& weights);
 
  private:
   struct Slot {
@@ -99,7 +99,7 @@ class WeightStream {
   void skip_item();
 
   Device& device_;
-  const ModelWeights& weights_;
+  const WeightViews& weights_;
   const WeightStreamOptions options_;
   std::vector<int> layers_;  // that have something to stream
   std::vector<Slot> slots_;

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <atomic>
 #include <cerrno>
@@ -130,11 +131,8 @@ uint64_t process_instance() {
     std::getline(file, boot);
     std::error_code ignored;
     const auto space = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).native();
-    uint64_t hash = 0xcbf29ce484222325;  // FNV-1a: the same in every build
-    for (const char c : boot + "/" + space) {
-      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    }
-    return hash;
+    const std::string both = boot + "/" + space;
+    return XXH3_64bits(both.data(), both.size());  // the same in every build
   }();
   return instance;
 }

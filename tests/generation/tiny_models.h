@@ -10,6 +10,7 @@
 #include "engine/loaded_model.h"
 #include "model/model.h"
 #include "runtime/decoder.h"
+#include "runtime/weight_mover.h"
 
 namespace spillway::testing_models {
 
@@ -99,7 +100,7 @@ struct TinyRuntime {
       : owned(std::move(on)),
         device(*owned),
         model(tiny_model(kind, dtype)),
-        weights(ModelWeights::dummy(device, model, {})) {}
+        weights(load_weights(device, model, {}, {})) {}
 
   KvCache make_kv(int32_t blocks, KvType type = KvType::kF32) {
     return KvCache(device, {model.spec.layers, model.spec.kv_heads, model.spec.head_dim, type},

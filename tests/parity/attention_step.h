@@ -21,18 +21,21 @@ struct AttentionCase {
   KvType type = KvType::kF16;
   float deviation = 1;  // of q and k: large values make one-hot softmaxes
   float top_k = 0;
-  bool equal_keys = false;  // all tokens of a sequence have the same key
-
-  bool runs_on(const DeviceKind& kind) const {
-    return kind.any_alignment || (head_dim % 8 == 0 && head_dim <= 256);
-  }
+  bool equal_keys = false;   // all tokens of a sequence have the same key
+  DType rows = DType::kF32;  // of q, k, v and the result
 };
+
+// Heads that only some devices take.
+inline bool takes_odd_heads(const DeviceKind& kind) { return kind.any_alignment; }
+inline constexpr const char* kWholeHeadsOnly =
+    "it takes heads of a multiple of 8 elements, at most 256";
 
 // Against double precision over what is stored: the error of the arithmetic alone.
 inline double bar_of(KvType type) {
   if (type == KvType::kF32) return kFloatBar;
   return type == KvType::kF16 ? 1e-5 : 1e-4;
 }
+inline double bar_of(const AttentionCase& c) { return bar_of(c.type) + rounding_bar(c.rows); }
 
 // Sequences with some tokens in the cache already, and the last `rows` of each in this step.
 class AttentionStep {
@@ -68,13 +71,18 @@ class AttentionStep {
     }
     queries_ = random_floats(rows_ * q_width(), 77, c.deviation);
     if (change) change(queries_, sequences_);
+    queries_ = rounded(std::move(queries_), c.rows);
+    for (Sequence& s : sequences_) {
+      s.k = rounded(std::move(s.k), c.rows);
+      s.v = rounded(std::move(s.v), c.rows);
+    }
     std::vector<float> k_rows, v_rows;
     int32_t first = 0;
     for (const Sequence& s : sequences_) {
       if (s.old_tokens > 0) {
         const auto old = s.old_tokens * width;
-        const Matrix k(device, s.old_tokens, width, {s.k.begin(), s.k.begin() + old});
-        const Matrix v(device, s.old_tokens, width, {s.v.begin(), s.v.begin() + old});
+        const Matrix k(device, s.old_tokens, width, {s.k.begin(), s.k.begin() + old}, c.rows);
+        const Matrix v(device, s.old_tokens, width, {s.v.begin(), s.v.begin() + old}, c.rows);
         const SequenceSpan span{0, s.old_tokens, 0, s.table};
         device.ops().kv_append(k.view(), v.view(), kv_.view(), {&span, 1});
       }
@@ -83,7 +91,7 @@ class AttentionStep {
       spans_.push_back({first, s.rows, s.old_tokens, s.table});
       first += s.rows;
     }
-    const Matrix k(device, rows_, width, k_rows), v(device, rows_, width, v_rows);
+    const Matrix k(device, rows_, width, k_rows, c.rows), v(device, rows_, width, v_rows, c.rows);
     device.ops().kv_append(k.view(), v.view(), kv_.view(), spans_);
   }
 
@@ -173,7 +181,8 @@ class AttentionStep {
 
   std::vector<float> attend(const KvLayerView& view, std::span<const SequenceSpan> spans,
                             float top_k) {
-    const Matrix q(device_, rows_, q_width(), queries_), out(device_, rows_, q_width());
+    const Matrix q(device_, rows_, q_width(), queries_, case_.rows),
+        out(device_, rows_, q_width(), case_.rows);
     device_.ops().attention(q.view(), view, spans, {case_.heads, scale(), case_.window, top_k},
                             out.view());
     out.expect_guards();
@@ -193,8 +202,9 @@ inline testing::Message describe(const AttentionCase& c,
                                  const std::vector<std::pair<int32_t, int32_t>>& lengths) {
   return testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim
                             << ", window " << c.window << ", top-k " << c.top_k << ", "
-                            << kv_type_name(c.type) << ", first sequence " << lengths[0].first
-                            << " + " << lengths[0].second;
+                            << kv_type_name(c.type) << ", rows of " << dtype_name(c.rows)
+                            << ", first sequence " << lengths[0].first << " + "
+                            << lengths[0].second;
 }
 
 }  // namespace spillway::parity

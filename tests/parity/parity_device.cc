@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "cpu/cpu_device.h"
 #include "cuda/cuda.h"
@@ -17,10 +18,11 @@
 namespace spillway::parity {
 namespace {
 
-constexpr int64_t kGuard = 16;  // floats before and after
-// Floats between rows.
-int64_t gap_of(const DeviceKind& kind) { return kind.any_alignment ? 3 : 4; }
-constexpr uint32_t kPoison = 0x7fc0dead;
+constexpr int64_t kGuard = 16;  // elements before and after
+// Elements between rows: 16 bytes where rows should be aligned.
+int64_t gap_of(const DeviceKind& kind, DType type) {
+  return kind.any_alignment ? 3 : 16 / row_bytes(type, 1);
+}
 
 void copy_in(Device& device, std::byte* to, const void* from, size_t bytes) {
   device.copy_to_device(to, static_cast<const std::byte*>(from), bytes);
@@ -39,7 +41,7 @@ std::vector<DeviceKind> find_device_kinds() {
   if (!list_cuda_devices().devices.empty()) {
     kinds.push_back({"cuda", [](int) { return make_cuda_device({}); }, copy_in, copy_out,
                      /*any_alignment=*/false, /*any_vector_type=*/false,
-                     /*has_threads=*/false});
+                     /*has_threads=*/false, /*half_activations=*/true});
   }
   return kinds;
 }
@@ -55,57 +57,99 @@ std::vector<int> thread_counts(const DeviceKind& kind) {
   return kind.has_threads ? std::vector<int>{1, 2, 3} : std::vector<int>{1};
 }
 
-Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols)
-    : device_(device), floats_(2 * kGuard + rows * (cols + gap_of(device.kind()))) {
-  buffer_ = device.device().allocate(static_cast<size_t>(floats_) * sizeof(float),
-                                     MemoryTag::kActivations);
-  upload(std::vector<uint32_t>(static_cast<size_t>(floats_), kPoison));
-  view_ = {DType::kF32, rows, cols, cols + gap_of(device.kind()), buffer_.data() + kGuard * 4};
+namespace {
+
+// The stored form of values, and a NaN that stands where no value is.
+std::vector<std::byte> encode(DType type, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(static_cast<size_t>(row_bytes(type, std::ssize(values))));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (type == DType::kF32) {
+      std::memcpy(bytes.data() + 4 * i, &values[i], 4);
+      continue;
+    }
+    const uint16_t bits =
+        type == DType::kF16 ? to_half(values[i]).bits : to_bfloat16(values[i]).bits;
+    std::memcpy(bytes.data() + 2 * i, &bits, 2);
+  }
+  return bytes;
+}
+std::span<const std::byte> poison_of(DType type) {
+  static constexpr uint32_t kFloat = 0x7fc0dead;
+  static constexpr uint16_t kHalf = 0x7fed;  // in F16 and in BF16
+  return type == DType::kF32 ? std::as_bytes(std::span(&kFloat, 1))
+                             : std::as_bytes(std::span(&kHalf, 1));
 }
 
-Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols, const std::vector<float>& values)
-    : Matrix(device, rows, cols) {
+}  // namespace
+
+std::vector<float> rounded(std::vector<float> values, DType type) {
+  const std::vector<std::byte> stored = encode(type, values);
+  dequantize_reference(type, stored.data(), values.data(), std::ssize(values));
+  return values;
+}
+
+Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols, DType type)
+    : device_(device), elements_(2 * kGuard + rows * (cols + gap_of(device.kind(), type))) {
+  const std::span<const std::byte> poison = poison_of(type);
+  std::vector<std::byte> all;
+  for (int64_t i = 0; i < elements_; ++i) all.insert(all.end(), poison.begin(), poison.end());
+  buffer_ = device.device().allocate(all.size(), MemoryTag::kActivations);
+  view_ = {type, rows, cols, cols + gap_of(device.kind(), type),
+           buffer_.data() + row_bytes(type, kGuard)};
+  upload(all);
+}
+
+Matrix::Matrix(TestDevice& device, int64_t rows, int64_t cols, const std::vector<float>& values,
+               DType type)
+    : Matrix(device, rows, cols, type) {
   write(values);
+}
+
+size_t Matrix::offset_of(int64_t row) const {
+  return static_cast<size_t>(row_bytes(view_.dtype, kGuard + row * view_.stride));
 }
 
 void Matrix::write(const std::vector<float>& values) {
   ASSERT_EQ(static_cast<int64_t>(values.size()), view_.rows * view_.cols);
-  std::vector<uint32_t> all = download();
-  for (int64_t i = 0; i < view_.rows; ++i) {
-    std::memcpy(all.data() + kGuard + i * view_.stride, values.data() + i * view_.cols,
-                static_cast<size_t>(view_.cols) * 4);
-  }
+  std::vector<std::byte> all = download();
+  const std::vector<std::byte> stored = encode(view_.dtype, values);
+  const auto row = static_cast<size_t>(row_bytes(view_.dtype, view_.cols));
+  for (int64_t i = 0; i < view_.rows; ++i)
+    std::memcpy(all.data() + offset_of(i), stored.data() + static_cast<size_t>(i) * row, row);
   upload(all);
 }
 
-std::vector<uint32_t> Matrix::download() const {
-  std::vector<uint32_t> all(static_cast<size_t>(floats_));
-  device_.download(all.data(), buffer_.data(), all.size() * 4);
+std::vector<std::byte> Matrix::download() const {
+  std::vector<std::byte> all(static_cast<size_t>(row_bytes(view_.dtype, elements_)));
+  device_.download(all.data(), buffer_.data(), all.size());
   return all;
 }
 
-void Matrix::upload(const std::vector<uint32_t>& all) const {
-  device_.upload(buffer_.data(), all.data(), all.size() * 4);
+void Matrix::upload(const std::vector<std::byte>& all) const {
+  device_.upload(buffer_.data(), all.data(), all.size());
 }
 
 std::vector<float> Matrix::read() const {
-  const std::vector<uint32_t> all = download();
+  const std::vector<std::byte> all = download();
   std::vector<float> values(static_cast<size_t>(view_.rows * view_.cols));
   for (int64_t i = 0; i < view_.rows; ++i) {
-    std::memcpy(values.data() + i * view_.cols, all.data() + kGuard + i * view_.stride,
-                static_cast<size_t>(view_.cols) * 4);
+    dequantize_reference(view_.dtype, all.data() + offset_of(i), values.data() + i * view_.cols,
+                         view_.cols);
   }
   return values;
 }
 
 void Matrix::expect_guards() const {
-  const std::vector<uint32_t> all = download();
-  for (int64_t i = 0; i < floats_; ++i) {
+  const std::vector<std::byte> all = download();
+  const std::span<const std::byte> poison = poison_of(view_.dtype);
+  for (int64_t i = 0; i < elements_; ++i) {
     const int64_t inside = i - kGuard;
     const bool element =
         inside >= 0 && inside < view_.rows * view_.stride && inside % view_.stride < view_.cols;
     if (element) continue;
-    ASSERT_EQ(all[static_cast<size_t>(i)], kPoison) << "guard " << i << " changed";
+    const auto at = static_cast<size_t>(i) * poison.size();
+    ASSERT_EQ(std::memcmp(all.data() + at, poison.data(), poison.size()), 0)
+        << "guard " << i << " changed";
   }
 }
 

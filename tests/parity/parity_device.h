@@ -26,7 +26,9 @@ struct DeviceKind {
   bool any_alignment = true;
   bool any_vector_type = true;
   bool has_threads = true;  // of its own; otherwise make() takes any number for the same device
+  bool half_activations = false;  // ops take F16 and BF16, too
 };
+inline constexpr const char* kFloatActivationsOnly = "its ops take activations of F32 only";
 const std::vector<DeviceKind>& device_kinds();
 
 // Numbers of threads to try for a kind.
@@ -53,27 +55,33 @@ class TestDevice {
   std::unique_ptr<Device> device_;
 };
 
-// Activations [rows, cols] with guard floats before, after and between the rows (stride > cols).
-// All starts as NaN, so that an element nobody wrote shows; expect_guards() fails when a guard
-// changed.
+// What activations of a plain type hold of these values.
+std::vector<float> rounded(std::vector<float> values, DType type);
+
+// Activations [rows, cols] of F32, F16 or BF16 with guards before, after and between the rows
+// (stride > cols). All starts as NaN, so that an element nobody wrote shows; expect_guards() fails
+// when a guard changed.
 class Matrix {
  public:
-  Matrix(TestDevice& device, int64_t rows, int64_t cols);
-  Matrix(TestDevice& device, int64_t rows, int64_t cols, const std::vector<float>& values);
+  Matrix(TestDevice& device, int64_t rows, int64_t cols, DType type = DType::kF32);
+  Matrix(TestDevice& device, int64_t rows, int64_t cols, const std::vector<float>& values,
+         DType type = DType::kF32);
 
   const Activations& view() const { return view_; }
-  void write(const std::vector<float>& values);  // [rows, cols]
+  void write(const std::vector<float>& values);  // [rows, cols]; rounded to the type
   std::vector<float> read() const;               // [rows, cols]
   void expect_guards() const;
 
  private:
   // All of its memory, in one copy: a copy to or from a GPU costs as much for a row as for all.
-  std::vector<uint32_t> download() const;
-  void upload(const std::vector<uint32_t>& all) const;
+  std::vector<std::byte> download() const;
+  void upload(const std::vector<std::byte>& all) const;
+  // Of element (row, 0) in that.
+  size_t offset_of(int64_t row) const;
 
   TestDevice& device_;
   Buffer buffer_;
-  int64_t floats_;
+  int64_t elements_;
   Activations view_;
 };
 
@@ -111,6 +119,11 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
 
 // Bars of reliability: what an op may differ from double precision.
 inline constexpr double kFloatBar = 1e-9;
+// What activations of a type may differ by besides: they are rounded, as are steps in between.
+inline double rounding_bar(DType type) {
+  if (type == DType::kF32) return 0;
+  return type == DType::kF16 ? 1e-5 : 2e-5;
+}
 
 class ParityTest : public testing::TestWithParam<DeviceKind> {
  protected:
@@ -118,6 +131,9 @@ class ParityTest : public testing::TestWithParam<DeviceKind> {
 };
 inline std::string kind_name(const testing::TestParamInfo<DeviceKind>& info) {
   return info.param.name;
+}
+inline std::string typed_name(const testing::TestParamInfo<std::tuple<DeviceKind, DType>>& info) {
+  return std::get<0>(info.param).name + "_" + std::string(dtype_name(std::get<1>(info.param)));
 }
 
 }  // namespace spillway::parity

@@ -87,12 +87,12 @@ struct PlannedModel {
       : device(machine.device()), runner(make(machine, plan)) {}
   Runner make(Machine& machine, const Plan& plan) {
     loaded.model = testing_models::tiny_model("llama", DType::kF32);
-    loaded.weights = ModelWeights::dummy(device, loaded.model, {},
-                                         {.shares = plan.weights,
-                                          .host = &machine.host,
-                                          .queue = &machine.queue,
-                                          .disk_dir = machine.folder.path(),
-                                          .disk_budget = ~uint64_t{0}});
+    loaded.weights = load_weights(device, loaded.model, {}, {},
+                                  {.shares = plan.weights,
+                                   .host = &machine.host,
+                                   .queue = &machine.queue,
+                                   .disk_dir = machine.folder.path(),
+                                   .disk_budget = ~uint64_t{0}});
     return make_runner(device, machine.host, machine.queue, loaded, plan,
                        {.tokens = kTokens,
                         .sequences = kSequences,
@@ -373,12 +373,12 @@ TEST_F(TierFaults, WritesThatFailLeaveNoFile) {
   IoQueue queue;
   TempFolder folder;
   const auto make = [&] {
-    return ModelWeights::dummy(host, model, {},
-                               {.shares = {0, 0.2, 0.8},
-                                .host = &host,
-                                .queue = &queue,
-                                .disk_dir = folder.path(),
-                                .disk_budget = ~uint64_t{0}});
+    return load_weights(host, model, {}, {},
+                        {.shares = {0, 0.2, 0.8},
+                         .host = &host,
+                         .queue = &queue,
+                         .disk_dir = folder.path(),
+                         .disk_budget = ~uint64_t{0}});
   };
   make();
   const size_t before = open_files();

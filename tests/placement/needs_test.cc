@@ -88,12 +88,12 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
                                               i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
     const RunNeeds needs = run_needs(device, loaded.model, plan, run_size(folder), {});
     EXPECT_EQ(device.usage().peak_bytes, 0u) << "asking takes nothing";
-    loaded.weights = ModelWeights::dummy(device, loaded.model, {},
-                                         {.shares = plan.weights,
-                                          .host = &host,
-                                          .queue = &queue,
-                                          .disk_dir = folder.path(),
-                                          .disk_budget = ~uint64_t{0}});
+    loaded.weights = load_weights(device, loaded.model, {}, {},
+                                  {.shares = plan.weights,
+                                   .host = &host,
+                                   .queue = &queue,
+                                   .disk_dir = folder.path(),
+                                   .disk_budget = ~uint64_t{0}});
     {
       Runner runner = make_runner(device, host, queue, loaded, plan, run_size(folder));
       run_steps(runner);

@@ -13,6 +13,7 @@
 #include "cuda/cuda.h"
 #include "kv/block_allocator.h"
 #include "runtime/decoder.h"
+#include "runtime/weight_mover.h"
 #include "storage/test_folder.h"
 #include "tests/generation/tiny_models.h"
 
@@ -61,12 +62,12 @@ struct PlacedModel {
         host(CpuDeviceOptions{.threads = 2}),
         device(make_accelerator(cuda, how)),
         model(testing_models::tiny_model(kind, dtype)),
-        weights(ModelWeights::dummy(*device, model, {},
-                                    {.shares = how.weights,
-                                     .host = &host,
-                                     .queue = &queue,
-                                     .disk_dir = folder.path(),
-                                     .disk_budget = ~uint64_t{0}})) {
+        weights(load_weights(*device, model, {}, {},
+                             {.shares = how.weights,
+                              .host = &host,
+                              .queue = &queue,
+                              .disk_dir = folder.path(),
+                              .disk_budget = ~uint64_t{0}})) {
     device->ops().set_deterministic(deterministic);
     host.ops().set_deterministic(deterministic);
     if (!weights.streamed.empty()) {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fault_points.h"
 #include "engine/runner.h"
+#include "runtime/weight_mover.h"
 #include "storage/gguf_writer.h"
 #include "tensor/random_fill.h"
 #include "tests/placement/placed_model.h"
@@ -89,16 +90,14 @@ class ReplanTest : public testing::Test {
   }
   void load(Machine& machine, LoadedModel& loaded, const TierShares& weights, uint64_t host_budget,
             uint64_t disk_budget = kPlenty) {
-    WeightPlacement placement{.shares = weights,
-                              .host = &machine.host,
-                              .queue = &machine.queue,
-                              .disk_dir = folder_.path(),
-                              .disk_budget = disk_budget};
-    WeightStore kept =
-        loaded.weights.give_up(machine.device(), loaded.model, placement, host_budget);
-    placement.kept = &kept;
-    load_weights_of(loaded, machine.device(), options_, placement);
-    EXPECT_TRUE(kept.empty());
+    const WeightPlacement placement{.shares = weights,
+                                    .host = &machine.host,
+                                    .queue = &machine.queue,
+                                    .disk_dir = folder_.path(),
+                                    .disk_budget = disk_budget};
+    KeptWeights kept = keep_weights(machine.device(), loaded.model,
+                                    std::exchange(loaded.weights, {}), placement, host_budget);
+    load_weights_of(loaded, machine.device(), options_, placement, std::move(kept));
   }
   std::vector<float> logits(Machine& machine, const LoadedModel& loaded,
                             const TierShares& weights) {

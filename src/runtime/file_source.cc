@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/load_weights.h"
+#include "runtime/file_source.h"
 
 #include <algorithm>
 #include <cstring>
@@ -47,8 +47,8 @@ void copy_rows(const WeightTarget& target, const std::byte* stored, std::byte* t
 
 }  // namespace
 
-void load_weights(Device& device, Device& host, std::span<const std::filesystem::path> paths,
-                  std::span<const WeightTarget> targets, const WeightLoadOptions& options) {
+void FileSource::make(Device& device, std::span<const WeightTarget> targets,
+                      const WeightLoadOptions& options) {
   std::vector<CutExtent> extents;
   for (const WeightTarget& target : targets) {
     const BoundWeight& weight = *target.weight;
@@ -57,7 +57,7 @@ void load_weights(Device& device, Device& host, std::span<const std::filesystem:
   }
   std::mutex copying;  // into a device's memory: one piece at a time
   stream_extents(
-      host, paths, extents, options,
+      host_, paths_, extents, options,
       [&](size_t i, uint64_t offset, std::span<const std::byte> piece) {
         const WeightTarget& target = targets[i];
         const BoundWeight& weight = *target.weight;
@@ -79,7 +79,7 @@ void load_weights(Device& device, Device& host, std::span<const std::filesystem:
               compress_rows(target, piece.data(), out, rows), kInvalidArgument,
               "{}: the {} weights at byte {} hold a NaN, an infinity or a number beyond F16, which "
               "4-bit groups cannot; load them without compression",
-              printable_path(paths[static_cast<size_t>(weight.extent->file)]),
+              printable_path(paths_[static_cast<size_t>(weight.extent->file)]),
               dtype_name(weight.file_dtype()), weight.extent->offset);
         }
         if (out != to) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/weight_homes.h"
+#include "runtime/weight_needs.h"
 
 #include <algorithm>
 #include <map>
@@ -11,38 +11,20 @@
 
 namespace spillway {
 
-std::vector<WeightTarget> WeightHomes::left(Tier tier) const {
-  std::vector<WeightTarget> result;
-  for (size_t i = 0; i < tiers.size(); ++i) {
-    if (tiers[i] == tier && !supplied[i]) result.push_back(targets[i]);
-  }
-  return result;
-}
-
-bool WeightHomes::has(Tier tier) const { return std::ranges::count(tiers, tier) > 0; }
-
-WeightLayout layout_on(const Device& device, const Model& model, const BoundWeight& weight) {
-  const WeightSlot& slot = weight.slot;
-  return model.is_multiplied(slot) ? device.preferred_layout(weight.dtype, slot.rows, slot.cols)
-                                   : WeightLayout::kRows;
-}
-
-std::vector<Tier> homes_on(const Device& device, const Model& model, TierShares shares) {
-  if (device.host_visible()) shares.device += std::exchange(shares.host, 0);  // one memory
-  return weight_homes(model, shares);
-}
-
-bool is_as_stored(const BoundWeight& weight, WeightLayout layout) {
-  return weight.extent && !weight.loaded_from && layout == WeightLayout::kRows;
+std::array<uint64_t, kTierCount> bytes_by_home(const Model& model, const std::vector<Tier>& homes) {
+  std::array<uint64_t, kTierCount> sums = {};
+  for (size_t i = 0; i < homes.size(); ++i)
+    sums[static_cast<size_t>(homes[i])] += aligned_weight_bytes(model.weights[i].bytes());
+  return sums;
 }
 
 WeightNeeds weight_needs(const Device& device, const Model& model, const TierShares& shares,
                          const WeightLoadOptions& options) {
-  const std::vector<Tier> homes = homes_on(device, model, shares);
-  const WeightBytes bytes = weight_bytes(model, homes);
+  const std::vector<Tier> homes = weight_homes(device, model, shares);
+  const auto bytes = bytes_by_home(model, homes);
   WeightNeeds needs;
-  needs.device = bytes.in_tier[static_cast<size_t>(Tier::kDevice)];
-  needs.disk = bytes.in_tier[static_cast<size_t>(Tier::kDisk)];
+  needs.device = bytes[static_cast<size_t>(Tier::kDevice)];
+  needs.disk = bytes[static_cast<size_t>(Tier::kDisk)];
   needs.from_disk = needs.disk > 0;
   bool mapped = device.host_visible() && options.access == WeightAccess::kMapped && needs.disk == 0;
   std::map<int, std::vector<StreamedWeight>> streamed;

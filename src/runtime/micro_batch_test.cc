@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/micro_batch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "kv/block_allocator.h"
+#include "storage/test_folder.h"
+#include "tests/test_machine.h"
+
+namespace spillway {
+namespace {
+
+constexpr int32_t kBlocks = 40;  // in each tier; ids of the host's begin at 40, of the disk's at 80
+constexpr int32_t kHostBlock = kBlocks, kDiskBlock = 2 * kBlocks;
+
+// A sequence with blocks from `block` on. Token i of the step is 100 * (its number + 1) + i.
+struct Sequence {
+  int32_t block, start, tokens, logits = 1;
+};
+
+std::string describe(const std::vector<BlockMove>& moves) {
+  std::string text;
+  for (const BlockMove& move : moves) text += fmt::format(" {}>{}", move.home, move.staging);
+  return text;
+}
+
+// Rows from the first on, each span as rows@start and its blocks.
+std::string describe(const char* name, const PathRows& path) {
+  std::string text = fmt::format("  {} {}+{}:", name, path.first_row, path.rows);
+  for (const SequenceSpan& span : path.spans) {
+    text += fmt::format(" {}+{}@{} [{}]", span.first_row, span.rows, span.start,
+                        fmt::join(span.block_table, " "));
+    if (!span.home.empty()) text += fmt::format(" home [{}]", fmt::join(span.home, " "));
+  }
+  return text + "\n";
+}
+
+std::string describe(const CutStep& step) {
+  std::string text;
+  for (const MicroBatch& batch : step.batches) {
+    text += fmt::format("{}+{}: {}\n", batch.first_row, batch.tokens, fmt::join(batch.ids, " "));
+    if (batch.resident.rows > 0) text += describe("resident", batch.resident);
+    for (const SwapGroup& group : batch.swaps) {
+      text += describe(group.tier == Tier::kDisk ? "from disk" : "swapped", group);
+      text += fmt::format("    in{}", describe(group.loads));
+      if (!group.key_loads.empty()) text += fmt::format(", keys{}", describe(group.key_loads));
+      text +=
+          fmt::format(", out{}{}\n", describe(group.stores), group.continues ? ", continues" : "");
+    }
+    if (batch.on_host.rows > 0) text += describe("host", batch.on_host);
+    if (!batch.logit_rows.empty()) {
+      text +=
+          fmt::format("  logits {} from {}\n", fmt::join(batch.logit_rows, " "), batch.first_logit);
+    }
+  }
+  return text;
+}
+
+class CutStepTest : public testing::Test {
+ protected:
+  CutStepTest()
+      : machine_(true),
+        kv_(machine_.device(), machine_.host,
+            {.layers = 1, .kv_heads = 1, .head_dim = 8, .type = KvType::kF16},
+            {.device_blocks = kBlocks,
+             .host_blocks = kBlocks,
+             .disk_blocks = kBlocks,
+             .queue = &machine_.queue,
+             .disk_dir = folder_.path()}) {}
+
+  // What a step is about; its sequences point to the rest.
+  struct Step {
+    std::vector<std::vector<int32_t>> tokens, tables;
+    std::vector<StepSequence> sequences;
+  };
+  static Step step_of(const std::vector<Sequence>& of) {
+    Step step;
+    for (const Sequence& sequence : of) {
+      auto& tokens = step.tokens.emplace_back(static_cast<size_t>(sequence.tokens));
+      std::iota(tokens.begin(), tokens.end(), static_cast<int32_t>(100 * step.tokens.size()));
+      const int64_t end = int64_t{sequence.start} + sequence.tokens;
+      auto& table = step.tables.emplace_back(static_cast<size_t>(blocks_for_tokens(end)) + 1);
+      std::iota(table.begin(), table.end(), sequence.block);  // one more than it needs
+    }
+    for (size_t i = 0; i < of.size(); ++i)
+      step.sequences.push_back({step.tokens[i], of[i].start, step.tables[i], of[i].logits});
+    return step;
+  }
+  CutStep cut(const Step& step, const MicroBatchLimits& limits) {
+    return cut_step(kv_, step.sequences, limits);
+  }
+
+  TempFolder folder_;
+  TestMachine machine_;
+  KvCache kv_;
+};
+
+struct CutCase {
+  const char* name;
+  MicroBatchLimits limits;
+  std::vector<Sequence> sequences;
+  const char* expected;
+};
+
+const CutCase kCases[] = {
+    {"AllFitTogether",
+     {.tokens = 8},
+     {{0, 0, 3}, {4, 20, 1}, {8, 0, 2, 0}},
+     "0+6: 100 101 102 200 300 301\n"
+     "  resident 0+6: 0+3@0 [0] 3+1@20 [4 5] 4+2@0 [8]\n"
+     "  logits 2 3 from 0\n"},
+    {"PromptsAreCutWhereAMicroBatchIsFull",
+     {.tokens = 4},
+     {{0, 0, 3}, {4, 14, 6, 2}},
+     "0+4: 100 101 102 200\n"
+     "  resident 0+4: 0+3@0 [0] 3+1@14 [4]\n"
+     "  logits 2 from 0\n"
+     "4+4: 201 202 203 204\n"
+     "  resident 0+4: 0+4@15 [4 5]\n"
+     "  logits 3 from 1\n"
+     "8+1: 205\n"
+     "  resident 0+1: 0+1@19 [4 5]\n"
+     "  logits 0 from 2\n"},
+    {"NoMoreSequencesThanTheLimit",
+     {.tokens = 8, .sequences = 2},
+     {{0, 3, 1}, {1, 3, 1}, {2, 3, 1}},
+     "0+2: 100 200\n"
+     "  resident 0+2: 0+1@3 [0] 1+1@3 [1]\n"
+     "  logits 0 1 from 0\n"
+     "2+1: 300\n"
+     "  resident 0+1: 0+1@3 [2]\n"
+     "  logits 0 from 2\n"},
+    {"PositionsOfATableAreOffset",
+     {.tokens = 8, .position_offset = 2},
+     {{0, 5, 2}},
+     "0+2: 100 101\n"
+     "  resident 0+2: 0+2@5 [0]\n"
+     "  logits 1 from 0\n"},
+    // The last token of 33: of its blocks the third is written to and comes in, too.
+    {"PagesInHostMemoryComeIn",
+     {.tokens = 8, .staging_blocks = 8, .host_share = 0},
+     {{kHostBlock + 3, 33, 1}},
+     "0+1: 100\n"
+     "  swapped 0+1: 0+1@33 [0 1 2]\n"
+     "    in 3>0 4>1 5>2, out 5>2\n"
+     "  logits 0 from 0\n"},
+    {"BlocksThatAreNewOnlyGoBack",
+     {.tokens = 64, .staging_blocks = 8},
+     {{kHostBlock, 16, 20}},
+     "0+20: 100 101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116 117 118 119\n"
+     "  swapped 0+20: 0+20@16 [0 1 2]\n"
+     "    in 0>0, out 1>1 2>2\n"
+     "  logits 19 from 0\n"},
+    {"GroupsAreAsLargeAsStagingHolds",
+     {.tokens = 8, .staging_blocks = 3, .host_share = 0},
+     {{kHostBlock, 3, 1}, {kHostBlock + 5, 16, 1}, {kHostBlock + 9, 2, 1}},
+     "0+3: 100 200 300\n"
+     "  swapped 0+2: 0+1@3 [0] 1+1@16 [1 2]\n"
+     "    in 0>0 5>1, out 0>0 6>2\n"
+     "  swapped 2+1: 0+1@2 [0]\n"
+     "    in 9>0, out 9>0\n"
+     "  logits 0 1 2 from 0\n"},
+    {"APromptThatGoesOnReadsWhatWasWritten",
+     {.tokens = 4, .staging_blocks = 8},
+     {{kHostBlock, 14, 6}},
+     "0+4: 100 101 102 103\n"
+     "  swapped 0+4: 0+4@14 [0 1]\n"
+     "    in 0>0, out 0>0 1>1\n"
+     "4+2: 104 105\n"
+     "  swapped 0+2: 0+2@18 [0 1]\n"
+     "    in 0>0 1>1, out 1>1, continues\n"
+     "  logits 1 from 0\n"},
+    {"TheHostAttendsToItsShare",
+     {.tokens = 8, .staging_blocks = 8, .host_share = 0.5},
+     {{kHostBlock, 3, 1}, {kHostBlock + 1, 3, 1}, {kHostBlock + 2, 3, 1}, {kHostBlock + 3, 3, 1}},
+     "0+4: 100 300 200 400\n"
+     "  swapped 0+2: 0+1@3 [0] 1+1@3 [1]\n"
+     "    in 0>0 2>1, out 0>0 2>1\n"
+     "  host 2+2: 0+1@3 [1] 1+1@3 [3]\n"
+     "  logits 0 2 1 3 from 0\n"},
+    {"RowsAreInTheOrderOfTheirPaths",
+     {.tokens = 8, .staging_blocks = 8},
+     {{kHostBlock, 3, 1}, {kHostBlock + 8, 0, 2}, {7, 3, 1}},
+     "0+4: 300 200 201 100\n"
+     "  resident 0+1: 0+1@3 [7]\n"
+     "  swapped 1+2: 0+2@0 [0]\n"
+     "    in, out 8>0\n"
+     "  host 3+1: 0+1@3 [0]\n"
+     "  logits 3 2 0 from 0\n"},
+    {"WhatStagingCannotHoldIsTheHosts",
+     {.tokens = 64, .staging_blocks = 2},
+     {{kHostBlock, 20, 18}},
+     "0+18: 100 101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116 117\n"
+     "  host 0+18: 0+18@20 [0 1 2]\n"
+     "  logits 17 from 0\n"},
+    {"PagesOnDiskAlwaysComeInAndApartFromTheHosts",
+     {.tokens = 8, .staging_blocks = 8, .host_share = 0},
+     {{kHostBlock + 1, 3, 1}, {kDiskBlock + 2, 17, 1}},
+     "0+2: 100 200\n"
+     "  swapped 0+1: 0+1@3 [0]\n"
+     "    in 1>0, out 1>0\n"
+     "  from disk 1+1: 0+1@17 [0 1]\n"
+     "    in 2>0 3>1, out 3>1\n"
+     "  logits 0 1 from 0\n"},
+    // V of full blocks stays at home; that of the one that is written to comes, and goes back.
+    {"ValuesStayWhereRowsAttendToFew",
+     {.tokens = 8, .staging_blocks = 12, .host_share = 0, .values_stay = true},
+     {{kHostBlock + 4, 40, 1}, {kHostBlock + 20, 5, 1}, {kHostBlock + 30, 16, 2}},
+     "0+4: 100 200 300 301\n"
+     "  swapped 0+4: 0+1@40 [0 1 2] home [4 5] 1+1@5 [3] 2+2@16 [4 5]\n"
+     "    in 6>2 20>3 30>4, keys 4>0 5>1, out 6>2 20>3 31>5\n"
+     "  logits 0 1 3 from 0\n"},
+    {"OnDiskNoValuesStay",
+     {.tokens = 8, .staging_blocks = 8, .values_stay = true},
+     {{kDiskBlock, 17, 1}},
+     "0+1: 100\n"
+     "  from disk 0+1: 0+1@17 [0 1]\n"
+     "    in 0>0 1>1, out 1>1\n"
+     "  logits 0 from 0\n"},
+};
+
+TEST_F(CutStepTest, CutsAsTheTableSays) {
+  for (const CutCase& c : kCases) {
+    const Step step = step_of(c.sequences);
+    EXPECT_EQ(describe(cut(step, c.limits)), c.expected) << c.name;
+  }
+}
+
+TEST_F(CutStepTest, SaysWhereTokensAreInTheirSequences) {
+  const Step step = step_of({{0, 5, 3}, {4, 0, 1}});
+  const CutStep result = cut(step, {.tokens = 3, .position_offset = 2});
+  ASSERT_EQ(result.batches.size(), 2u);
+  EXPECT_EQ(result.batches[0].positions, (std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(result.batches[0].table_rows, (std::vector<int32_t>{7, 8, 9}));
+  EXPECT_EQ(result.batches[1].positions, (std::vector<int32_t>{0}));
+  EXPECT_EQ(result.batches[1].table_rows, (std::vector<int32_t>{2}));
+}
+
+TEST_F(CutStepTest, ASequenceOnDiskThatStagingCannotHoldIsAnError) {
+  const Step step = step_of({{kDiskBlock, 33, 1}});
+  EXPECT_THROW(cut(step, {.tokens = 8, .staging_blocks = 2}), Error);
+  EXPECT_NO_THROW(cut(step, {.tokens = 8, .staging_blocks = 3}));
+}
+
+// Whatever the sequences and limits: every token is in one place, no limit is passed, and the
+// logits are in the order of the sequences.
+TEST_F(CutStepTest, EveryTokenOnceAndWithinTheLimits) {
+  std::mt19937 random(11);
+  const auto pick = [&](int from, int to) {
+    return std::uniform_int_distribution<int>(from, to)(random);
+  };
+  for (int i = 0; i < 300; ++i) {
+    std::vector<Sequence> sequences;
+    for (int32_t s = 0; s < pick(1, 8); ++s) {
+      const int32_t tokens = pick(0, 1) == 0 ? 1 : pick(1, 30);
+      const int32_t tier = pick(0, 2) * kBlocks;
+      sequences.push_back({tier + 5 * s, pick(0, 33), tokens, pick(0, tokens)});
+    }
+    const MicroBatchLimits limits{.tokens = pick(1, 40),
+                                  .sequences = pick(0, 3),
+                                  .staging_blocks = pick(4, 12),
+                                  .host_share = pick(0, 4) / 4.0,
+                                  .values_stay = pick(0, 1) == 1};
+    const Step step = step_of(sequences);
+    const CutStep result = cut(step, limits);
+    SCOPED_TRACE(describe(result));
+    std::vector<int32_t> seen, logits(static_cast<size_t>(result.logits));
+    int64_t row = 0;
+    for (const MicroBatch& batch : result.batches) {
+      EXPECT_EQ(batch.first_row, row);
+      EXPECT_LE(batch.tokens, limits.tokens);
+      size_t spans = batch.resident.spans.size() + batch.on_host.spans.size();
+      int32_t rows = batch.resident.rows + batch.on_host.rows;
+      for (const SwapGroup& group : batch.swaps) {
+        EXPECT_LE(group.staging_blocks, limits.staging_blocks);
+        spans += group.spans.size();
+        rows += group.rows;
+      }
+      EXPECT_EQ(rows, batch.tokens);
+      EXPECT_EQ(batch.swap_spans.size(), batch.swaps.size());
+      if (limits.sequences > 0) {
+        EXPECT_LE(spans, static_cast<size_t>(limits.sequences));
+      }
+      seen.insert(seen.end(), batch.ids.begin(), batch.ids.end());
+      for (size_t j = 0; j < batch.logit_rows.size(); ++j) {
+        const auto at = static_cast<size_t>(batch.first_logit) + j;
+        ASSERT_LT(at, logits.size());
+        logits[at] = batch.ids[static_cast<size_t>(batch.logit_rows[j])];
+      }
+      row += batch.tokens;
+    }
+    std::vector<int32_t> all, wanted;
+    for (const StepSequence& sequence : step.sequences) {
+      all.insert(all.end(), sequence.tokens.begin(), sequence.tokens.end());
+      const auto last = sequence.tokens.last(static_cast<size_t>(sequence.logit_rows));
+      wanted.insert(wanted.end(), last.begin(), last.end());
+    }
+    std::ranges::sort(seen);
+    EXPECT_EQ(seen, all);
+    EXPECT_EQ(logits, wanted);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// StepBatch::program: a device that replays a recorded step for another one with the same number
+// finds everything where it was.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "cpu/cpu_device.h"
+#include "cpu/cpu_ops.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway {
+namespace {
+
+using testing_models::tiny_model;
+using testing_models::tiny_prompt;
+using testing_models::TinyRuntime;
+
+// Computes, and remembers what the ops of the last step were called with.
+class WatchedOps final : public CpuOps {
+ public:
+  using CpuOps::CpuOps;
+
+  void run_step(const StepBatch& batch, const std::function<void()>& body) override {
+    addresses.clear();
+    program = batch.program;
+    body();
+  }
+  void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
+             LinearMode mode) override {
+    add({table.data, out.data});
+    CpuOps::embed(table, ids, out, mode);
+  }
+  void norm(NormKind kind, const Activations& x, const WeightView& weight, const WeightView& bias,
+            float eps, const Activations& out) override {
+    add({x.data, weight.data, bias.data, out.data});
+    CpuOps::norm(kind, x, weight, bias, eps, out);
+  }
+  void linear(const WeightView& w, const WeightView& bias, const Activations& x,
+              const Activations& out, LinearMode mode) override {
+    add({w.data, bias.data, x.data, out.data});
+    CpuOps::linear(w, bias, x, out, mode);
+  }
+  void rope_angles(std::span<const int32_t> positions, std::span<const float> frequencies,
+                   float scale, const Activations& out) override {
+    add({out.data});
+    CpuOps::rope_angles(positions, frequencies, scale, out);
+  }
+  void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                 const AttentionParams& params, const Activations& out) override {
+    add({q.data, kv.k, kv.v, out.data});
+    top_k = params.top_k;
+    CpuOps::attention(q, kv, spans, params, out);
+  }
+  void gather_rows(const Activations& x, std::span<const int32_t> rows,
+                   const Activations& out) override {
+    add({x.data, out.data});
+    CpuOps::gather_rows(x, rows, out);
+  }
+
+  uint64_t program = 0;
+  float top_k = 0;
+  std::vector<const std::byte*> addresses;
+
+ private:
+  void add(std::initializer_list<const std::byte*> more) {
+    addresses.insert(addresses.end(), more);
+  }
+};
+
+// The host, with these ops.
+class WatchedDevice final : public Device {
+ public:
+  const DeviceInfo& info() const override { return host_.info(); }
+  Buffer allocate(size_t bytes, MemoryTag tag) override { return host_.allocate(bytes, tag); }
+  Usage usage() const override { return host_.usage(); }
+  WatchedOps& ops() override { return ops_; }
+  void synchronize() override {}
+
+ private:
+  void release(std::byte*, size_t, MemoryTag) noexcept override {}  // the host's own
+
+  CpuDevice host_{CpuDeviceOptions{.threads = 1}};
+  WatchedOps ops_{host_, host_.pool()};
+};
+
+class StepProgramTest : public testing::Test {
+ protected:
+  static constexpr int kMostTokens = 24;
+
+  WatchedOps& ops() { return static_cast<WatchedDevice&>(runtime_.device).ops(); }
+  // One step at the beginning of a sequence; its program.
+  uint64_t step(Decoder& decoder, KvCache& kv, int tokens, int logit_rows) {
+    const auto ids = tiny_prompt(tokens, 1);
+    const std::vector<int32_t> table = {0, 1};
+    const StepSequence sequence{ids, 0, table, logit_rows};
+    decoder.step(kv, {&sequence, 1});
+    return ops().program;
+  }
+
+  TinyRuntime runtime_{std::make_unique<WatchedDevice>(), "llama", DType::kF32};
+};
+
+TEST_F(StepProgramTest, StaysAsLongAsNothingMoves) {
+  KvCache kv = runtime_.make_kv(2), other = runtime_.make_kv(2);
+  Decoder decoder = runtime_.make_decoder(kMostTokens);
+  const uint64_t program = step(decoder, kv, 1, 1);
+  EXPECT_NE(program, 0u);
+  EXPECT_EQ(step(decoder, kv, 1, 1), program);
+  EXPECT_EQ(step(decoder, kv, 3, 1), program) << "the shape is not part of it";
+  const uint64_t there = step(decoder, other, 1, 1);
+  EXPECT_NE(there, program);
+  EXPECT_EQ(step(decoder, kv, 1, 1), program) << "what was recorded there is of use again";
+  EXPECT_EQ(step(decoder, other, 1, 1), there);
+}
+
+TEST_F(StepProgramTest, IsAnotherWhenMemoryIsAnother) {
+  std::optional<KvCache> kv(runtime_.make_kv(2));
+  std::optional<Decoder> decoder(runtime_.make_decoder(kMostTokens));
+  std::vector<uint64_t> seen = {0, step(*decoder, *kv, 1, 1)};
+  const auto expect_new = [&](uint64_t program, const char* why) {
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), program), 0) << why;
+    seen.push_back(program);
+  };
+  expect_new(step(*decoder, *kv, 9, 9), "more logits than before");
+  kv.emplace(runtime_.make_kv(2));
+  expect_new(step(*decoder, *kv, 1, 1), "another cache, though it may lie where the old one was");
+  decoder->set_attention_topk(0.5F);
+  expect_new(step(*decoder, *kv, 1, 1), "another argument of an op");
+  runtime_.weights = load_weights(runtime_.device, runtime_.model, {}, {});
+  expect_new(step(*decoder, *kv, 1, 1), "other weights");
+  decoder.emplace(runtime_.make_decoder(kMostTokens));
+  expect_new(step(*decoder, *kv, 1, 1), "another decoder");
+  KvCache moved = std::move(*kv);
+  EXPECT_EQ(step(*decoder, moved, 1, 1), seen.back()) << "the planes are where they were";
+}
+
+// Whatever happens to a decoder and its caches: with the same number and shape, ops are called with
+// the same addresses.
+TEST_F(StepProgramTest, EqualNumbersAreEqualAddresses) {
+  using Key = std::tuple<uint64_t, int, int>;
+  std::map<Key, std::pair<std::vector<const std::byte*>, float>> known;
+  std::mt19937 random(3);
+  const auto pick = [&](int below) {
+    return std::uniform_int_distribution<int>(0, below - 1)(random);
+  };
+  std::vector<KvCache> caches;
+  for (int i = 0; i < 3; ++i) caches.push_back(runtime_.make_kv(2 + i));
+  std::optional<Decoder> decoder(runtime_.make_decoder(kMostTokens));
+  int again = 0;
+  for (int i = 0; i < 400; ++i) {
+    switch (pick(20)) {
+      case 0:
+        caches[static_cast<size_t>(pick(3))] = runtime_.make_kv(2 + pick(3));
+        break;
+      case 1:
+        std::swap(caches[0], caches[2]);
+        break;
+      case 2:
+        decoder.emplace(runtime_.make_decoder(kMostTokens));
+        break;
+      case 3:
+        runtime_.weights = load_weights(runtime_.device, runtime_.model, {}, {});
+        break;
+      case 4:
+        decoder->set_attention_topk(pick(2) == 0 ? 0 : 0.5F);
+        break;
+      default:
+        break;
+    }
+    const int tokens = 1 + pick(3), logits = std::min(tokens, 1 + pick(3));
+    const uint64_t program = step(*decoder, caches[static_cast<size_t>(pick(3))], tokens, logits);
+    ASSERT_NE(program, 0u);
+    const auto [it, is_new] =
+        known.try_emplace({program, tokens, logits}, ops().addresses, ops().top_k);
+    again += is_new ? 0 : 1;
+    ASSERT_EQ(it->second.first, ops().addresses) << "step " << i;
+    ASSERT_EQ(it->second.second, ops().top_k) << "step " << i;
+  }
+  EXPECT_GT(again, 50);
+}
+
+TEST_F(StepProgramTest, WhatIsNotOpsAloneHasNone) {
+  KvCache kv = runtime_.make_kv(2);
+  Decoder watched = runtime_.make_decoder(kMostTokens);
+  watched.observe_attention([](const auto&, const auto&, auto, const auto&) {});
+  EXPECT_EQ(step(watched, kv, 1, 1), 0u);
+  Decoder cut(runtime_.device, runtime_.model.spec, runtime_.weights,
+              DecoderOptions{.max_tokens = kMostTokens, .micro_tokens = 2});
+  EXPECT_EQ(step(cut, kv, 3, 1), 0u) << "several micro-batches";
+  EXPECT_NE(step(cut, kv, 2, 1), 0u) << "one";
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A host and an accelerator beside it, for tests beside code that sees Device alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "cpu/cpu_device.h"
+#include "cpu/emulated_accelerator.h"
+#include "storage/async_io.h"
+
+namespace spillway {
+
+// The accelerator is the host playing one: its memory starts poisoned, and copies to and from it
+// come late, by up to a millisecond, so that whoever does not wait for one finds other bytes.
+struct TestMachine {
+  explicit TestMachine(bool has_accelerator, uint64_t pinnable_bytes = ~uint64_t{0})
+      : host(CpuDeviceOptions{.threads = 2}) {
+    if (!has_accelerator) return;
+    EmulatedAcceleratorOptions options;
+    options.max_delay_us = 1000;
+    options.pinnable_bytes = pinnable_bytes;
+    accelerator = std::make_unique<EmulatedAccelerator>(options);
+  }
+  // What ops run on.
+  Device& device() { return accelerator ? static_cast<Device&>(*accelerator) : host; }
+  uint64_t used(MemoryTag tag) { return device().usage().bytes[static_cast<int>(tag)]; }
+
+  CpuDevice host;
+  IoQueue queue;  // behind nothing on disk it has no threads
+  std::unique_ptr<EmulatedAccelerator> accelerator;
+};
+
+}  // namespace spillway
