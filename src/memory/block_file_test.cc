@@ -12,7 +12,7 @@
 #include "base/fault_points.h"
 #include "memory/row_file.h"
 #include "storage/extent_reader.h"
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "storage/temp_folder.h"
+#include "storage/test_folder.h"
 
 namespace spillway {
 namespace {
