@@ -202,6 +202,7 @@ run_all() {
     stage "model" scripts/fetch_model.sh smollm2 || echo "warning: no model; the tests that need it are skipped" >&2
     must "include check" python3 scripts/check_includes.py
     must "unused names" python3 scripts/check_unused.py
+    must "documentation check" python3 scripts/check_docs.py
     must "format check" scripts/check_format.sh
     must "shell check" check_shell
   fi
