@@ -34,7 +34,9 @@ std::string read_text_input(const std::string& path) {
   SPW_CHECK(file != nullptr, kInvalidArgument, "cannot open {}: {}", name, std::strerror(errno));
   std::string text;
   std::vector<char> piece(size_t{1} << 16);
-  while (const size_t count = std::fread(piece.data(), 1, piece.size(), file.get())) {
+  // A signal ends a read with what has come so far, and the next one would wait for the rest.
+  for (size_t count = piece.size(); count == piece.size() && !interrupted();) {
+    count = std::fread(piece.data(), 1, piece.size(), file.get());
     text.append(piece.data(), count);
     SPW_CHECK(text.size() <= kMaxTextBytes, kInvalidArgument, "{} has more than {} bytes", name,
               kMaxTextBytes);
