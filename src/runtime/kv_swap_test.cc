@@ -245,7 +245,7 @@ TEST_P(KvSwapTest, CountsWhatItMoves) {
   begin(0, group);
   end(0, group);
   settle();
-  const KvSwap::Stats stats = swap_.stats();
+  const KvSwap::Stats stats = swap_.take_stats();
   EXPECT_EQ(stats.to_device_bytes, 3 * 2 * block_bytes());
   EXPECT_EQ(stats.to_host_bytes, 2 * block_bytes());
   EXPECT_EQ(stats.disk_read_bytes, on_disk() ? 3 * kv_.disk()->stride() : 0);
@@ -274,8 +274,9 @@ TEST_P(KvSwapFromHostTest, OfSomeBlocksOnlyKeysMove) {
   EXPECT_EQ(pages.home_blocks, kBlocks);
   end(1, group);
   settle();
-  EXPECT_EQ(swap_.stats().to_device_bytes, (2 + 2) * block_bytes());
-  EXPECT_GT(swap_.stats().v_read_bytes, 0u);
+  const KvSwap::Stats stats = swap_.take_stats();
+  EXPECT_EQ(stats.to_device_bytes, (2 + 2) * block_bytes());
+  EXPECT_GT(stats.v_read_bytes, 0u);
   for (int32_t block = 0; block < kBlocks; ++block) expect_home(1, block, block);
 }
 

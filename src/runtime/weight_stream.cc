@@ -342,4 +342,9 @@ WeightStream::Stats WeightStream::take_stats() {
   return std::exchange(stats_, {});
 }
 
+int64_t WeightStream::layers_brought() const {
+  const std::lock_guard lock(mutex_);
+  return loaded_;
+}
+
 }  // namespace spillway

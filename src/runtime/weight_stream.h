@@ -57,6 +57,8 @@ class WeightStream {
   };
   // Since the last call.
   Stats take_stats();
+  // That have been brought so far, also those that nobody has asked for yet.
+  int64_t layers_brought() const;
   // What one takes at least; more host memory where weights there cannot be pinned.
   struct Needs {
     uint64_t device = 0, host = 0;
