@@ -79,7 +79,7 @@ TEST(GgufReaderTest, ReadsEveryValueType) {
   EXPECT_TRUE(m.get_string_array("none").empty());
   EXPECT_THAT(m.get_int_array("ints"), ElementsAre(1, -2));
   EXPECT_THAT(m.get_float_array("floats"), ElementsAre(0.5f, -1.0f));
-  EXPECT_EQ(m.describe("bools"), "[2 bools: true, false]");
+  EXPECT_EQ(m.describe("bools"), "[2 bool: true, false]");
   EXPECT_TRUE(model.tensors.empty());  // a vocabulary-only file
 }
 

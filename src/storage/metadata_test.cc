@@ -117,7 +117,7 @@ TEST(JsonMetadataTest, FlattensObjectsToDottedPaths) {
   EXPECT_THAT(m.get_int_array("ids"), ElementsAre(1, 2));
   EXPECT_THAT(m.get_float_array("mix"), ElementsAre(1.0f, 2.5f));
   EXPECT_THAT(m.get_float_array("ids"), ElementsAre(1.0f, 2.0f));
-  EXPECT_EQ(m.describe("flags"), "[2 bools: true, false]");
+  EXPECT_EQ(m.describe("flags"), "[2 bool: true, false]");
   EXPECT_TRUE(m.get_string_array("none").empty());
   EXPECT_TRUE(m.get_int_array("none").empty());
 }
