@@ -231,7 +231,6 @@ void bench_decode(double hbm, bool quick) {
           const Batch data(type, h, batch, context - 1, 1, copies);
           const int parts = attention_parts(context, 0);
           Buffer scratch(attention_decode_scratch_bytes(batch, h.heads, h.kv_heads, h.dim, parts));
-          SPW_CUDA_CHECK(cudaMemset(scratch.get(), 0, std::max<size_t>(scratch.bytes(), 1)));
           // In turn, twice: what is measured first after memory was made is slower.
           double seconds[2] = {1e9, 1e9};
           for (const bool unified : {true, false, true, false}) {

@@ -3,12 +3,13 @@
 """Holds the documentation to two rules: lines below 160 characters, and links to files that exist.
 
 usage: scripts/check_docs.py [--root DIR]
-Reads every .md file but those under build/. Prints one `file:line: message` per finding. Exit codes: 0 clean, 1 findings.
+Reads every .md file that git does not ignore. Prints one `file:line: message` per finding. Exit codes: 0 clean, 1 findings.
 """
 
 import argparse
 import pathlib
 import re
+import subprocess
 import sys
 
 MOST_CHARACTERS = 159
@@ -31,11 +32,20 @@ def findings_of(path):
                 yield number, f"{target} does not exist"
 
 
+def documents(root):
+    """Those of the repository; of a folder that is none, all."""
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", "*.md"],
+                            capture_output=True, text=True, check=False)  # fmt: skip
+    if listed.returncode != 0:
+        return sorted(root.rglob("*.md"))
+    return sorted(root / name for name in listed.stdout.splitlines() if (root / name).exists())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
     root = parser.parse_args().root
-    paths = sorted(path for path in root.rglob("*.md") if path.relative_to(root).parts[0] not in ("build", ".git"))
+    paths = documents(root)
     count = 0
     for path in paths:
         for number, message in findings_of(path):

@@ -60,7 +60,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
   reads_pinned_memory_ = same_addresses != 0;
   stream_ = cuda::make_stream();
   compute_ = std::make_unique<CudaStream>(stream_.get());
-  ops_ = std::make_unique<CudaOps>(*this, stream_.get(), options.techniques);
+  ops_ = std::make_unique<CudaOps>(*this, stream_.get());
 }
 
 CudaDevice::~CudaDevice() = default;

@@ -35,13 +35,12 @@ BatchView without_first(BatchView batch, int sequences) {
 
 }  // namespace
 
-CudaOps::CudaOps(Device& device, cudaStream_t stream, const CudaTechniques& techniques)
+CudaOps::CudaOps(Device& device, cudaStream_t stream)
     : device_(device),
       stream_(stream),
       gpu_(current_gpu()),
       tables_(device, stream),
       graphs_(stream),
-      techniques_(techniques),
       step_(gpu_),
       kv_faults_(make_pinned(sizeof(uint32_t))) {
   *static_cast<uint32_t*>(kv_faults_.get()) = 0;
@@ -56,7 +55,7 @@ void CudaOps::set_deterministic(bool on) {
 }
 
 void CudaOps::set_techniques(const CudaTechniques& techniques) {
-  if (techniques != techniques_) ++generation_;
+  if (techniques == techniques_) return;
   techniques_ = techniques;
   choose_unified_maximum();
 }
@@ -64,10 +63,11 @@ void CudaOps::set_techniques(const CudaTechniques& techniques) {
 std::byte* CudaOps::grown(Buffer& buffer, size_t bytes, bool zeroed) {
   if (buffer.bytes() >= bytes) return buffer.data();
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  ++generation_;  // first: where there is no memory for the new, what was recorded is void all the
+                  // same
   buffer = Buffer();
   buffer = device_.allocate(bytes, MemoryTag::kWorkspace);
   if (zeroed) SPW_CUDA_CHECK(cudaMemsetAsync(buffer.data(), 0, bytes, stream_));
-  ++generation_;
   return buffer.data();
 }
 
@@ -79,6 +79,7 @@ void CudaOps::set_score_bounds(const ScoreBounds* bounds) {
 // The middle of where maxima lie; off where they are so far apart that parts of a row would vanish
 // or overflow (OPT's are).
 void CudaOps::choose_unified_maximum() {
+  ++generation_;  // it is an argument of recorded launches
   unified_ = UnifiedMax();
   if (!score_bounds_ || !techniques_.unified_maximum) return;
   const float width = score_bounds_->highest - score_bounds_->lowest_top;
@@ -272,8 +273,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
     const int rows = deterministic_ ? batch.sequences * shape.max_rows : decoding;
     const size_t bytes = attention_decode_scratch_bytes(rows, params.heads, kv.kv_heads,
                                                         kv.head_dim, shape.max_parts);
-    const AttentionScratch scratch{grown(attention_scratch_, bytes, /*zeroed=*/true),
-                                   attention_scratch_.bytes()};
+    const AttentionScratch scratch{grown(attention_scratch_, bytes), attention_scratch_.bytes()};
     attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_parts, scratch,
                      stream);
   }

@@ -28,11 +28,14 @@ namespace spillway::cuda {
 // kernels).
 class CudaOps final : public Ops {
  public:
-  CudaOps(Device& device, cudaStream_t stream, const CudaTechniques& techniques);
+  CudaOps(Device& device, cudaStream_t stream);
   ~CudaOps() override;
 
   void set_deterministic(bool on) override;
-  void set_tuning(const TuningTable* table) override { tuning_ = table; }
+  void set_tuning(const TuningTable* table) override {
+    ++generation_;  // recorded steps have the kernels of the table before
+    tuning_ = table;
+  }
   LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override;
   void set_score_bounds(const ScoreBounds* bounds) override;
   void set_techniques(const CudaTechniques& techniques);

@@ -53,8 +53,8 @@ struct BatchView {
   const int32_t* home_table = nullptr;
 };
 
-// Where attention parts (max, sum, output) of a step go before they are merged, zeroed once when
-// allocated; kernels leave their counters at zero.
+// Where attention parts (max, sum, output) of a step go before they are merged. Prefill's has
+// counters instead: zeroed once when allocated, and left at zero.
 struct AttentionScratch {
   std::byte* data = nullptr;
   size_t bytes = 0;

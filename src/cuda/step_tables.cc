@@ -21,12 +21,15 @@ void StepTables::reserve(size_t elements) {
   const size_t capacity = std::max<size_t>(2 * elements, 4096);
   // The old memory may still be read by kernels in the queue.
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  // First: where there is no memory for the new, what was recorded with the old is void all the
+  // same.
+  ++generation_;
+  capacity_ = 0;
   memory_ = Buffer();
   memory_ = device_.allocate(capacity * sizeof(int32_t), MemoryTag::kWorkspace);
   pinned_ = make_pinned(capacity * sizeof(int32_t));
   if (!sent_) sent_ = make_event();
   capacity_ = capacity;
-  ++generation_;
 }
 
 void StepTables::remember(const void* host, size_t count, size_t offset) {

@@ -93,10 +93,10 @@ using IoCallback = std::function<void(const IoFailure* failure)>;
 //
 // What comes next: a user (IoUser) has its reads begun in the order in which they come, and its
 // writes, each apart: what a layer needs next does not wait behind what another leaves. Users take
-// turns, a piece each, and each has up to `depth` pieces with the system whatever the others have
-// there. So one that reads a whole layer ahead, or from a slow disk, keeps no other from its own,
-// as if each had a ring of its own. All this is decided in one place, PieceQueue::next_locked():
-// who is to prefer one user to another does it there.
+// turns, a piece each, and each has up to `depth` pieces (or `threads`) with the system whatever
+// others have there. So one that reads a whole layer ahead, or from a slow disk, keeps no other
+// from its own, as if each had a ring of its own. All this is decided in one place,
+// PieceQueue::next_locked(): who is to prefer one user to another does it there.
 //
 // Pieces of several requests are on their way together and end in any order: wait for a write
 // before reading what it wrote. Short transfers and interruptions are continued; a file system that

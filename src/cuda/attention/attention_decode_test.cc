@@ -33,7 +33,7 @@ class AttentionDecodeTest : public ::testing::TestWithParam<bool> {
     const int parts = attention_parts(context, c.window) + surplus;
     const size_t bytes = attention_decode_scratch_bytes(static_cast<int>(c.sequences.size()) * rows,
                                                         c.heads, c.kv_heads, c.head_dim, parts);
-    const GuardedBuffer scratch(std::vector<std::byte>(bytes, std::byte{0}));
+    const GuardedBuffer scratch(std::vector<std::byte>(bytes, std::byte{0xff}));  // NaN
     for (int turn = 0; turn < 2; ++turn) {  // the second finds the first's slots
       batch.expect_close(attention_tolerance(c), [&](const AttentionCall& call) {
         attention_decode(call, unified, rows, parts, {scratch.get(), bytes}, nullptr);
@@ -241,7 +241,7 @@ TEST_P(AttentionDecodeTest, DoesNotDependOnTheBatchOrOnWhereBlocksLie) {
     const auto run = [&](AttentionBatch& batch, int parts) {
       std::vector<std::byte> out;
       const size_t bytes = attention_decode_scratch_bytes(1, 8, 2, 128, parts);
-      const GuardedBuffer scratch(std::vector<std::byte>(bytes, std::byte{0}));
+      const GuardedBuffer scratch(std::vector<std::byte>(bytes, std::byte{0xff}));  // NaN
       batch.expect_close(attention_tolerance(alone), [&](const AttentionCall& call) {
         attention_decode(call, unified, 1, parts, {scratch.get(), bytes}, nullptr);
         SPW_CUDA_CHECK(cudaDeviceSynchronize());
