@@ -32,16 +32,17 @@ endfunction()
 
 # Adds a GoogleTest binary. Tests that want a GPU, those that match the filter GPU_TESTS, have the label `cuda`, all
 # others `unit`. KERNELS: it can leave instructions out (--without=amx,avx512), so that the kernels of other processors
-# are tested, too.
+# are tested, too. OPTIMIZED: also under sanitizers, for those that take long or look at the clock.
 function(spw_test NAME)
-  cmake_parse_arguments(ARG "KERNELS" "GPU_TESTS" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "KERNELS;OPTIMIZED" "GPU_TESTS" "SOURCES;LINKS" ${ARGN})
   if(NOT SPILLWAY_TESTS)
     return()
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
   target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
-  # Most of what a test costs is its compilation. Those of kernels compute references over many values.
-  if(SPILLWAY_SANITIZE AND NOT ARG_KERNELS)
+  # Most of what a test costs is its compilation: optimizing what sanitizers have instrumented takes three times as long
+  # as translating it.
+  if(SPILLWAY_SANITIZE AND NOT ARG_KERNELS AND NOT ARG_OPTIMIZED)
     target_compile_options(${NAME} PRIVATE -O0)
   else()
     target_compile_options(${NAME} PRIVATE -O1)
@@ -72,11 +73,6 @@ function(spw_folder FOLDER)
   add_library(spw_${FOLDER} STATIC ${ARG_SOURCES})
   target_include_directories(spw_${FOLDER} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(spw_${FOLDER} PUBLIC ${links} PRIVATE ${ARG_LINKS})
-  # Optimizing what both sanitizers have instrumented takes three times as long as translating it. Not of what tests of
-  # hostile files and kernels spend their time in.
-  if(SPILLWAY_SANITIZE MATCHES undefined AND NOT FOLDER MATCHES "^(base|tensor|text|cpu|storage|model)$")
-    target_compile_options(spw_${FOLDER} PRIVATE -O0)
-  endif()
   if(ARG_TESTS)
     set(kernels "")
     if(ARG_KERNEL_TESTS)
