@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "base/file_descriptor.h"
+#include "bench/median.h"
 #include "storage/async_io.h"
 #include "storage/spill_file.h"
 
@@ -105,11 +106,6 @@ double spill(SpillFile& file, std::span<std::byte> memory, const Options& option
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   return static_cast<double>(order.size() * bytes) / took.count() / 1e9;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Removed when it is made; the descriptor keeps it.

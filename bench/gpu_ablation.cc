@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bench/median.h"
 #include "cli/bench_run.h"
 #include "cli/session.h"
 #include "cuda/cuda_device.h"
@@ -61,12 +62,6 @@ std::vector<Variant> chosen_variants(const Options& options) {
     chosen.push_back(*found);
   }
   return chosen;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Tokens/s of decoding, by variant and round.

@@ -28,6 +28,7 @@ CONSTANT = re.compile(r"^\s*(?:inline\s+|static\s+|extern\s+)*(?:constexpr|const
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)")
 # What a declaration has in front of its name: a type, and nothing that an expression begins with.
 FUNCTION = re.compile(r"^(\s*)(?:[\w:~]+(?:<[^;()]*>)?[\s*&]+)+?(?:[\w<>]+::)*(\w+)\s*\(")
+OWN_MEMBERS = re.compile(r"^\s*(?:explicit\s+|constexpr\s+|virtual\s+)*~?([A-Z]\w*[a-z]\w*)\((?:const\s+\1&|\1&&)?|^\s*([A-Z]\w*)& operator=\((?:const\s+)?\2|\b([A-Z]\w*)::~?\3\(")
 NOT_A_TYPE = re.compile(r"^\s*(?:return|throw|else|case|new|delete|using|namespace|typedef|goto|co_\w+|if|for|while|switch|do)\b")
 
 
@@ -52,6 +53,12 @@ def declared_on(line, in_header):
     return found
 
 
+def names_on(line):
+    """What a line names; what a class says of itself (constructors, destructor, assignment) is no use of it."""
+    line = OWN_MEMBERS.sub("", line)
+    return re.findall(r"[A-Za-z_]\w*", line)
+
+
 def sources(root, folder):
     for path in sorted((root / folder).rglob("*")):
         if path.suffix in SUFFIXES and not TEST_FILE.search(path.name):
@@ -66,7 +73,7 @@ def find_unused(root):
         for path in sources(root, folder):
             in_header = path.suffix in HEADER_SUFFIXES
             for number, line in enumerate(strip(path.read_text()).splitlines(), start=1):
-                seen.update(re.findall(r"[A-Za-z_]\w*", line))
+                seen.update(names_on(line))
                 for kind, name in declared_on(line, in_header):
                     declared[name] += 1
                     if in_header and folder == "src":

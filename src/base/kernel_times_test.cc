@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/cpu_list.h"
-#include "base/scoped_folder.h"
+#include "base/test_scoped_folder.h"
 
 namespace spillway {
 namespace {

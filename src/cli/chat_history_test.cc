@@ -7,7 +7,7 @@
 
 #include <fstream>
 
-#include "base/scoped_folder.h"
+#include "base/test_scoped_folder.h"
 
 namespace spillway {
 namespace {

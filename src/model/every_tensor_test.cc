@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/scoped_folder.h"
+#include "base/test_scoped_folder.h"
 #include "model/family.h"
 #include "model/model.h"
 

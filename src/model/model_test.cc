@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "base/scoped_folder.h"
+#include "base/test_scoped_folder.h"
 #include "model/family.h"
 #include "storage/gguf_writer.h"
 #include "storage/model_files.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/scoped_folder.h"
+#include "base/test_scoped_folder.h"
 
 namespace spillway {
 

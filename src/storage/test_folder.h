@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/scoped_folder.h"
+#include "base/test_scoped_folder.h"
 #include "storage/file_writer.h"
 
 namespace spillway {

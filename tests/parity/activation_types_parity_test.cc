@@ -257,6 +257,17 @@ constexpr AppendShape kAppendShapes[] = {{4, 4, 64, 64, RopeStyle::kHalves, 37, 
                                          {4, 2, 64, 32, RopeStyle::kHalves, 15, 3},
                                          {4, 2, 24, 24, RopeStyle::kHalves, 16, 5}};
 
+struct Rotation {
+  std::vector<int32_t> positions;
+  std::vector<float> frequencies;
+};
+Rotation rotation_of(const AppendShape& s) {
+  Rotation r;
+  for (int32_t i = 0; i < s.rows; ++i) r.positions.push_back(s.start + i);
+  for (int i = 0; i < s.rope_dims / 2; ++i) r.frequencies.push_back(1 / static_cast<float>(1 + i));
+  return r;
+}
+
 // q, k and v are column ranges of one buffer, as a decoder has them.
 TEST_P(ActivationTypesTest, RopeAndAppend) {
   if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
@@ -275,11 +286,7 @@ TEST_P(ActivationTypesTest, RopeAndAppend) {
         all.insert(all.end(), v.begin() + i * kv_dim, v.begin() + (i + 1) * kv_dim);
       }
       const Matrix qkv(device_, s.rows, q_dim + 2 * kv_dim, all, type());
-      std::vector<int32_t> positions;
-      std::vector<float> frequencies;
-      for (int32_t i = 0; i < s.rows; ++i) positions.push_back(s.start + i);
-      for (int i = 0; i < s.rope_dims / 2; ++i)
-        frequencies.push_back(1 / static_cast<float>(1 + i));
+      const auto [positions, frequencies] = rotation_of(s);
       const Matrix angles(device_, s.rows, s.rope_dims);
       device_.ops().rope_angles(positions, frequencies, 1, angles.view());
       PagedKv kv(device_, pages, s.kv_heads, s.head_dim, 8);
@@ -326,11 +333,7 @@ TEST_P(ActivationTypesTest, ProjectAndAppend) {
       const Matrix input(device_, s.rows, k, x, type());
       const Matrix q_out(device_, s.rows, q_dim, type()), k_out(device_, s.rows, kv_dim, type()),
           v_out(device_, s.rows, kv_dim, type());
-      std::vector<int32_t> positions;
-      std::vector<float> frequencies;
-      for (int32_t i = 0; i < s.rows; ++i) positions.push_back(s.start + i);
-      for (int i = 0; i < s.rope_dims / 2; ++i)
-        frequencies.push_back(1 / static_cast<float>(1 + i));
+      const auto [positions, frequencies] = rotation_of(s);
       const Matrix angles(device_, s.rows, s.rope_dims);
       device_.ops().rope_angles(positions, frequencies, 1, angles.view());
       PagedKv kv(device_, KvType::kF16, s.kv_heads, s.head_dim, 8);

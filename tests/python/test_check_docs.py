@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/check_docs.py: a clean folder passes, and each rule fails when it is broken."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "check_docs.py"
+from script_checks import run_check
+
 CLEAN = "A [link](docs/other.md#part), [another](https://example.org/x), `[no](link)`.\n```\n[in](a block)\n```\n" + "x" * 159 + "\n"
 
 
 def check(root, text):
-    (root / "docs").mkdir()
-    (root / "docs/other.md").write_text("Back to [the top](../README.md).\n")
-    (root / "README.md").write_text(text)
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--root", str(root)], capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.returncode, done.stdout
+    other = "Back to [the top](../README.md).\n"
+    return run_check("check_docs.py", root, {"docs/other.md": other, "README.md": text})
 
 
 def test_clean_documents_pass(tmp_path):

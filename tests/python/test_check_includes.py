@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/check_includes.py: a clean tree passes, and each rule fails when it is broken."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "check_includes.py"
+from script_checks import run_check
+
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 HEADER = SPDX + "// Something.\n#pragma once\n"
 TABLE = "# the table\nbase:\ntensor: base\ncuda: base tensor\ncli: base tensor cuda\n"
@@ -27,14 +24,7 @@ CLEAN_TREE = {
 
 def check(root, changes=None):
     """(exit code, output) for the clean tree with `changes` written over it."""
-    for name, text in {**CLEAN_TREE, **(changes or {})}.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--root", str(root)], capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.returncode, done.stdout
+    return run_check("check_includes.py", root, {**CLEAN_TREE, **(changes or {})})
 
 
 def test_a_clean_tree_passes(tmp_path):

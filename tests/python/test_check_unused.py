@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/check_unused.py: what has a user passes, and each kind of name without one is found."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "check_unused.py"
+from script_checks import run_check
+
 HEADER = """
 struct Shape {
   int area() const { return kSides * width_; }
@@ -31,14 +28,7 @@ int use() {
 
 def check(root, header="", source="", others=None):
     files = {"src/base/shape.h": HEADER + header, "src/base/shape.cc": SOURCE + source, "bench/a.cc": "int main() { return use(); }"}
-    for name, text in {**files, **(others or {})}.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--root", str(root)], capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.returncode, done.stdout
+    return run_check("check_unused.py", root, {**files, **(others or {})})
 
 
 def test_what_has_users_passes(tmp_path):
@@ -52,6 +42,7 @@ def test_what_has_users_passes(tmp_path):
         ("function", "is_flat", "struct Flat {\n  bool is_flat() const;\n};\nFlat f;\n", "bool Flat::is_flat() const { return true; }\n"),
         ("function", "depth", "inline int depth() { return 0; }\n", ""),
         ("type", "Circle", "class Circle {\n};\n", ""),
+        ("type", "Square", "class Square {\n  explicit Square(int side);\n  Square(const Square&) = delete;\n};\n", "Square::Square(int) {}\n"),
         ("constant", "kCorners", "inline constexpr int kCorners = 4;\n", ""),
         ("macro", "ROUND", "#define ROUND 1\n", ""),
     ],
