@@ -115,9 +115,9 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   // Whether ops are phases of a persistent step depends on the model and the step's tokens alone,
   // so that a step has the same bits wherever its weights and KV are. Only a step with a program
   // has nothing but ops between two of them.
-  persistent_ = shape.tokens == 1 && batch.layer_type && !deterministic_ &&
+  persistent_ = shape.tokens == 1 && !batch.layer_types.empty() && !deterministic_ &&
                 techniques_.persistent_step && techniques_.gemv &&
-                PersistentStep::serves(gpu_, *batch.layer_type);
+                PersistentStep::serves(gpu_, batch.layer_types);
   collecting_ = persistent_ && batch.program != 0;
   const auto persistent_body = [&] {
     body();

@@ -94,13 +94,14 @@ void CudaOps::project_and_append(const Projection& q, const Projection& k, const
   call.count = 3;
   call.x = x;
   const bool together =
-      spans.size() == 1 && spans[0].rows == 1 && x.rows == 1 && x.dtype == input_type(q.w.dtype) &&
       go_together(call.parts[0], call.parts[1]) && go_together(call.parts[0], call.parts[2]);
-  if (together && !deterministic_ && techniques_.gemv) {
+  const bool one_token =
+      spans.size() == 1 && spans[0].rows == 1 && x.rows == 1 && x.dtype == input_type(q.w.dtype);
+  if (one_token && !deterministic_ && techniques_.gemv) {
     const AppendCall append = append_call(q.out, k.out, v.out, angles, style, kv, spans);
     if (try_persistent([&] { return step_.add_append(call, append); })) return;
     // GEMV, also where a flat kernel is faster: it saves a launch.
-    if (is_plain(q.w.dtype) && can_append(call, append)) {
+    if (together && is_plain(q.w.dtype) && can_append(call, append)) {
       return linear_gemv_append(call, append, queue());
     }
   }

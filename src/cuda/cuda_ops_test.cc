@@ -31,14 +31,13 @@ class PersistentStepsTest : public testing::TestWithParam<DType> {
   }
 
   // Launches of a step of two layers, one behind the other.
-  uint64_t persistent_launches_of(int32_t tokens, uint64_t program,
-                                  std::optional<DType> layer_type) {
+  uint64_t persistent_launches_of(int32_t tokens, uint64_t program, WeightTypes layer_types) {
     auto& ops = dynamic_cast<CudaOps&>(device_->ops());
     const std::vector<int32_t> ids(static_cast<size_t>(tokens));
     StepBatch batch;
     batch.ids = batch.positions = ids;
     batch.program = program;
-    batch.layer_type = layer_type;
+    batch.layer_types = layer_types;
     const uint64_t before = ops.persistent_launches();
     ops.run_step(batch, [&] {
       for (int i = 0; i < 2; ++i) {
@@ -68,7 +67,7 @@ TEST_P(PersistentStepsTest, WithoutAProgramEveryOpIs) {
 }
 
 TEST_P(PersistentStepsTest, OthersAreLaunchedOpByOp) {
-  EXPECT_EQ(persistent_launches_of(1, 7, std::nullopt), 0U);
+  EXPECT_EQ(persistent_launches_of(1, 7, WeightTypes()), 0U);
   EXPECT_EQ(persistent_launches_of(2, 7, GetParam()), 0U);
   device_->ops().set_deterministic(true);
   EXPECT_EQ(persistent_launches_of(1, 7, GetParam()), 0U);

@@ -7,6 +7,7 @@
 // (see Ops::set_deterministic).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -82,6 +83,29 @@ constexpr int32_t drawn_id(int32_t row) { return -2 - row; }
 constexpr bool is_drawn_id(int32_t id) { return id <= -2; }
 constexpr int32_t row_of_drawn_id(int32_t id) { return -2 - id; }
 
+// The types that some matrices have, where they are few: files of mixed types have two.
+class WeightTypes {
+ public:
+  WeightTypes() = default;
+  WeightTypes(DType type) : types_{type, type}, count_(1) {}  // NOLINT: one is a set, too
+  bool empty() const { return count_ == 0; }
+  bool contains(DType type) const {
+    return count_ > 0 && (types_[0] == type || types_[count_ - 1] == type);
+  }
+  // False, and nothing has changed, where that would be three.
+  [[nodiscard]] bool try_add(DType type) {
+    if (contains(type)) return true;
+    if (count_ == static_cast<int>(types_.size())) return false;
+    types_[static_cast<size_t>(count_++)] = type;
+    return true;
+  }
+  std::span<const DType> all() const { return {types_.data(), static_cast<size_t>(count_)}; }
+
+ private:
+  std::array<DType, 2> types_ = {};
+  int count_ = 0;
+};
+
 // What the ops of one step are told about its tokens, all of it at once: a device with memory of
 // its own uploads it once. Ops of that step are given these very spans.
 struct StepBatch {
@@ -98,9 +122,9 @@ struct StepBatch {
   // above, so a device may record one and replay it for the other. 0: never.
   uint64_t program = 0;
   // Facts about the model's matrices, on which it may depend which kernels are taken: all are F16
-  // or BF16; all of its layers have this one type.
+  // or BF16; the types of its layers, empty where these are more than WeightTypes holds.
   bool only_16_bit = false;
-  std::optional<DType> layer_type = {};
+  WeightTypes layer_types = {};
 };
 
 // What the host adds to a logit before a token is drawn: l += bias; then l is divided (positive) or

@@ -61,7 +61,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
       options_(options),
       inner_type_(device.activation_type(weights.matrix_type())),
       only_16_bit_(weights.only_16_bit()),
-      layer_type_(weights.layer_type()),
+      layer_types_(weights.layer_types()),
       stalls_(std::make_unique<StallClock>(device)) {
   SPW_CHECK(spec.executable, kUnsupported,
             "{} is known as a shape for planning only; it cannot be run", spec.name);
@@ -142,7 +142,7 @@ uint64_t Decoder::program(const KvCache& kv) {
 StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {
   return {batch.ids,        batch.positions,      batch.table_rows,
           batch.logit_rows, batch.resident.spans, batch.swap_spans,
-          program,          only_16_bit_,         layer_type_};
+          program,          only_16_bit_,         layer_types_};
 }
 
 void Decoder::attach(const KvCache& kv) {

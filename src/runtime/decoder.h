@@ -156,7 +156,7 @@ class Decoder {
   DecoderOptions options_;
   DType inner_type_;  // of activations between matrices
   bool only_16_bit_;  // all matrices
-  std::optional<DType> layer_type_;
+  WeightTypes layer_types_;
   StepPrograms programs_;
   AttentionObserver observer_;
   float attention_topk_ = 0;

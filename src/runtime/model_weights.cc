@@ -110,14 +110,11 @@ bool WeightViews::only_16_bit() const {
   return all;
 }
 
-std::optional<DType> WeightViews::layer_type() const {
-  std::optional<DType> one;
+WeightTypes WeightViews::layer_types() const {
+  WeightTypes types;
   bool all = true;
-  for_layer_types([&](DType type) {
-    all = all && type == one.value_or(type);
-    one = type;
-  });
-  return all ? one : std::nullopt;
+  for_layer_types([&](DType type) { all = types.try_add(type) && all; });
+  return all ? types : WeightTypes();
 }
 
 ModelWeights::ModelWeights(WeightViews views, WeightMemory memory, std::vector<Tier> homes,

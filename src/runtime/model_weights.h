@@ -86,8 +86,8 @@ struct WeightViews {
   DType matrix_type() const;
   // Whether all matrices that are multiplied with, wherever they are, are F16 or BF16.
   bool only_16_bit() const;
-  // The one type of all matrices of layers, if it is one.
-  std::optional<DType> layer_type() const;
+  // The types of all matrices of layers; empty where these are more than two.
+  WeightTypes layer_types() const;
 
  private:
   void for_layer_types(const std::function<void(DType)>& f) const;  // of all matrices of layers

@@ -48,7 +48,7 @@ PhaseSequence sequence_of(const BatchView& batch, const KvLayerView& kv) {
 
 PersistentStep::PersistentStep(const GpuShape& gpu) : gpu_(gpu) {}
 
-bool PersistentStep::serves(const GpuShape& gpu, DType weights) {
+bool PersistentStep::serves(const GpuShape& gpu, const WeightTypes& weights) {
   return has_persistent_kernel(weights) &&
          persistent_stages(gpu, weights, persistent_input_bytes(weights, 0)) > 0;
 }
@@ -141,12 +141,12 @@ bool PersistentStep::add(StepPhase& phase, DType values, std::optional<DType> we
   // Attention goes with any weights that have its type of values.
   const bool first = phases_.count == 0;
   if (phases_.count == kStepPhases || (!first && values != values_)) return false;
-  if (!first && weights && weights_ && *weights != *weights_) return false;
-  const std::optional<DType> both = first || !weights_ ? weights : weights_;
-  const DType kind = both.value_or(values);
-  // Phases before knew of no weights: their input is attention's.
-  const int x_bytes = std::max(persistent_input_bytes(kind, phase.k), first ? 0 : phases_.x_bytes);
-  if (persistent_stages(gpu_, kind, x_bytes) == 0) return false;
+  WeightTypes all = weights_;
+  if (weights && !all.try_add(*weights)) return false;
+  const WeightTypes types = all.empty() ? WeightTypes(values) : all;
+  if (!has_persistent_kernel(types)) return false;
+  const int x_bytes = input_bytes(types, phase.k);
+  if (persistent_stages(gpu_, types, x_bytes) == 0) return false;
   const auto agree = [](const auto& known, const auto& wanted) {
     return !known || !wanted || *known == *wanted;
   };
@@ -158,11 +158,19 @@ bool PersistentStep::add(StepPhase& phase, DType values, std::optional<DType> we
   if (shared.appends) shared_.appends = shared.appends;
   if (shared.attends) shared_.attends = shared.attends;
   phase.pairs = weights ? deals_of(phase, *weights) : 0;
+  phase.weights = weights.value_or(values);
   values_ = values;
-  weights_ = both;
+  weights_ = all;
   phases_.x_bytes = x_bytes;
   phases_.phases[phases_.count++] = phase;
   return true;
+}
+
+int PersistentStep::input_bytes(const WeightTypes& weights, int k) const {
+  int bytes = persistent_input_bytes(weights, k);
+  for (int i = 0; i < phases_.count; ++i)
+    bytes = std::max(bytes, persistent_input_bytes(weights, phases_.phases[i].k));
+  return bytes;
 }
 
 bool PersistentStep::add_linear(const LinearCall& call) {
@@ -211,8 +219,17 @@ bool PersistentStep::add_append(const LinearCall& call, const AppendCall& append
   if (!find_input(call.x, values_of(w.dtype), phase) || must_keep(call.parts[0].out.data))
     return false;
   SPW_ASSERT(call.parts[0].out.cols == w.rows);
+  // Matrices of another type are a phase of their own, with the same input.
+  StepPhase other = phase;
+  other.joined = true;
+  std::optional<DType> other_type;
   for (int i = 0; i < 3; ++i) {
-    if (!set_matrix(phase, i, call.parts[i])) return false;
+    const DType type = call.parts[i].w.dtype;
+    const bool is_other = type != w.dtype;
+    if (is_other && (type != other_type.value_or(type) || values_of(type) != values_of(w.dtype)))
+      return false;
+    if (is_other) other_type = type;
+    if (!set_matrix(is_other ? other : phase, i, call.parts[i])) return false;
   }
   if (call.parts[0].out.data == phase.x) return false;  // as in add_linear()
   phase.out[0] = call.parts[0].out.data;
@@ -222,7 +239,21 @@ bool PersistentStep::add_append(const LinearCall& call, const AppendCall& append
   Shared shared;
   shared.sequence = sequence_of(append.batch, kv);
   shared.appends = {append.angles, append.style == RopeStyle::kInterleaved, append.faults};
+  const auto [sequence, appends, attends] = shared_;
+  const WeightTypes types = weights_;
+  const int x_bytes = phases_.x_bytes;
   if (!add(phase, values_of(w.dtype), w.dtype, shared)) return false;
+  if (other_type) {
+    for (int i = 0; i < 3; ++i) other.out[i] = phase.out[i];
+    other.layer = phase.layer;
+    if (!add(other, values_of(w.dtype), *other_type, shared)) {  // neither, then
+      --phases_.count;
+      phases_.x_bytes = x_bytes;
+      weights_ = types;
+      shared_ = {sequence, appends, attends};
+      return false;
+    }
+  }
   note_read(call.x);
   note_written(phase.out[0]);
   return true;
@@ -259,7 +290,7 @@ void PersistentStep::launch(std::byte* scratch, cudaStream_t stream) {
   phases_.appends = shared_.appends.value_or(PhaseAppends());
   phases_.attends = shared_.attends.value_or(PhaseAttends());
   phases_.scratch = scratch;
-  const DType weights = weights_.value_or(values_);
+  const WeightTypes weights = weights_.empty() ? WeightTypes(values_) : weights_;
   phases_.stages = persistent_stages(gpu_, weights, phases_.x_bytes);
   const StepPhases step = std::exchange(phases_, {});
   shared_ = {};

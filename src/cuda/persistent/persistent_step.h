@@ -9,7 +9,8 @@
 // from the beginning, and they do not depend on the token: they are copied into the warp's own ring
 // in shared memory as far ahead as that reaches, across the ends of phases, so that copies are on
 // their way while the blocks wait there. So are the full pages of K and V, which the step does not
-// change. Weights are F16, BF16 or packed (persistent_step_kernel.h), of one type a launch.
+// change. Weights are F16, BF16 or packed, of one type a launch or of two that files mix
+// (persistent_step_kernel.h).
 //
 // A row's sum is made in one order, whatever phases surround it: an op gives the same
 // bits in a launch of its own and in one with all others.
@@ -48,8 +49,8 @@ class PersistentStep {
  public:
   explicit PersistentStep(const GpuShape& gpu);
 
-  // Whether a GPU can do this at all, with weights of this type.
-  static bool serves(const GpuShape& gpu, DType weights);
+  // Whether a GPU can do this at all, with weights of these types.
+  static bool serves(const GpuShape& gpu, const WeightTypes& weights);
   // For what blocks hand to each other: zeroed when allocated, left so.
   static size_t scratch_bytes(const GpuShape& gpu);
 
@@ -78,6 +79,8 @@ class PersistentStep {
   };
   // `weights`: none of attention.
   bool add(StepPhase& phase, DType values, std::optional<DType> weights, const Shared& shared);
+  // Shared memory for the input of all phases and of k columns.
+  int input_bytes(const WeightTypes& weights, int k) const;
   // Where phase.x is read, and how: false where it cannot be.
   bool find_input(const Activations& x, DType type, StepPhase& phase) const;
   // Whether something deferred would be lost or changed if `data` were written now.
@@ -87,8 +90,8 @@ class PersistentStep {
 
   GpuShape gpu_;
   StepPhases phases_ = {};
-  DType values_ = DType::kF16;    // type of activations
-  std::optional<DType> weights_;  // none: only attention so far
+  DType values_ = DType::kF16;  // type of activations
+  WeightTypes weights_;         // none: only attention so far
   Shared shared_;
   Deferred deferred_;
   bool copy_read_ = false, norm_read_ = false;

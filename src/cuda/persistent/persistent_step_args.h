@@ -43,6 +43,8 @@ struct StepPhase {
   NormKind norm;
   ActivationKind activation;
   DType out_type;
+  DType weights;
+  bool joined;    // reads what the phase before reads, and nothing that it writes: no barrier
   int16_t layer;  // kAppend: that KvFault names
 };
 

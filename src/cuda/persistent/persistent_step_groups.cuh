@@ -50,12 +50,13 @@ struct PackedWeights {
   using Sums = GroupSums;
   template <int D>
   using Pieces = GroupPieces<Block, D>;
+  using Sizes = GroupSizes<Block>;
   using Format = TileFormat<Block>;
 
   __device__ __forceinline__ static void take_input(const StepPhase& phase, const GridSeat& seat,
                                                     uint8_t* input, float* partial) {
     const GroupInput<Block> at(phase.k);
-    const WarpBlocks<Block> blocks(phase.k, seat.warp);
+    const WarpBlocks<Block::kElements> blocks(phase.k, seat.warp);
     const int lane = threadIdx.x % 32, first = blocks.first * Format::kTiles,
               tiles = blocks.count * Format::kTiles;
     uint4* const x = at.x(input, seat.warp);
@@ -72,15 +73,14 @@ struct PackedWeights {
     __syncwarp();
   }
 
-  template <int D>
+  template <int D, class Ring>
   __device__ __forceinline__ static void multiply(const StepPhases& step, const StepPhase& phase,
                                                   const StepToken& token, const GridSeat& seat,
-                                                  StepRing<Pieces<D>>& ring, uint8_t* input,
-                                                  Sums& sums) {
+                                                  Ring& ring, uint8_t* input, Sums& sums) {
     const int thread = threadIdx.x, lane = thread % 32;
     const BlockPairs sets(phase, seat);
     const int items = set_groups(phase.kind);
-    const int blocks = WarpBlocks<Block>(phase.k, seat.warp).count;
+    const int blocks = WarpBlocks<Block::kElements>(phase.k, seat.warp).count;
     const GroupInput<Block> at(phase.k);
     FewSums<Block, 1> few(at.x(input, seat.warp), at.sums(input, seat.warp), lane);
     const bool interleaved = step.appends.interleaved;
@@ -100,8 +100,8 @@ struct PackedWeights {
       for (int i = first; i < last; ++i) {
         for (int j = 0; j < items; ++j) {
           few.clear();
-          for (int block = 0; block < blocks; block += Pieces<D>::kStageBlocks) {
-            add_stage<D>(few, ring.wait(), block, blocks - block);
+          for (int block = 0; block < blocks; block += Sizes::kStageBlocks) {
+            add_stage(few, ring.wait(), block, blocks - block);
             ring.release();
           }
           few.store(of[i - first][j][seat.warp]);
@@ -119,10 +119,9 @@ struct PackedWeights {
 
  private:
   // What one stage holds: blocks from `block` of the warp's on, of which it has `left` more.
-  template <int D>
   __device__ __forceinline__ static void add_stage(FewSums<Block, 1>& few, const uint8_t* stage,
                                                    int block, int left) {
-    using P = Pieces<D>;
+    using P = Sizes;
     static_assert(P::kChunkBytes == PairFormat<Block>::kChunkBytes);
 #pragma unroll
     for (int c = 0; c < P::kChunks; ++c) {
@@ -133,6 +132,35 @@ struct PackedWeights {
       } else if (tiles > 0) {
         few.template add<false>(stage + c * P::kChunkBytes, first, tiles);
       }
+    }
+  }
+};
+
+// A persistent step over weights of two such types, each phase of one.
+template <class First, class Second, DType kSecond>
+struct MixedWeights {
+  using Value = __half;
+  using Sums = GroupSums;
+  template <int D>
+  using Pieces = SizedPieces<MixedSizes<First, Second, kSecond>, D>;
+
+  __device__ __forceinline__ static void take_input(const StepPhase& phase, const GridSeat& seat,
+                                                    uint8_t* input, float* partial) {
+    if (phase.weights == kSecond) {
+      PackedWeights<Second>::take_input(phase, seat, input, partial);
+    } else {
+      PackedWeights<First>::take_input(phase, seat, input, partial);
+    }
+  }
+
+  template <int D, class Ring>
+  __device__ __forceinline__ static void multiply(const StepPhases& step, const StepPhase& phase,
+                                                  const StepToken& token, const GridSeat& seat,
+                                                  Ring& ring, uint8_t* input, Sums& sums) {
+    if (phase.weights == kSecond) {
+      PackedWeights<Second>::template multiply<D>(step, phase, token, seat, ring, input, sums);
+    } else {
+      PackedWeights<First>::template multiply<D>(step, phase, token, seat, ring, input, sums);
     }
   }
 };

@@ -20,7 +20,7 @@ static_assert(kFeederRegisters + 2 * kComputeRegisters == 3 * 168);
 
 #if __CUDA_ARCH__ >= 900
 
-// All blocks have done `arrivals` / gridDim.x phases, and see what the others have written.
+// All blocks have come here `arrivals` / gridDim.x times, and see what the others have written.
 __device__ __forceinline__ void grid_barrier(uint32_t* counter, uint32_t arrivals) {
   sync_compute_warps();
   if (threadIdx.x == 0) {
@@ -54,14 +54,18 @@ __device__ __forceinline__ void run_phases(const StepPhases& step) {
   take_registers<kComputeRegisters>();
   StepRing<Pieces> ring(rings, seat.warp);
   auto* const counters = reinterpret_cast<uint32_t*>(step.scratch);
-  for (int i = 0; i < step.count; ++i) {
-    if (i > 0) grid_barrier(counters, i * gridDim.x);
+  for (uint32_t i = 0, barriers = 0; i < static_cast<uint32_t>(step.count); ++i) {
     const StepPhase& phase = step.phases[i];
+    if (phase.joined) {
+      sync_compute_warps();  // the input was read
+    } else if (i > 0) {
+      grid_barrier(counters, ++barriers * gridDim.x);
+    }
     if (phase.kind == PhaseKind::kAttention) {
       attention_phase<typename Weights::Value, D, G>(step, phase, token, ring, input);
     } else {
       Weights::take_input(phase, seat, input, partial);
-      if (i + 1 < step.count) expect_norm(step.phases[i + 1]);
+      if (i + 1 < static_cast<uint32_t>(step.count)) expect_norm(step.phases[i + 1]);
       Weights::template multiply<D>(step, phase, token, seat, ring, input, sums);
     }
   }
@@ -79,6 +83,8 @@ template <class T>
 struct PlainWeights;
 template <class Block>
 struct PackedWeights;
+template <class First, class Second, DType kSecond>
+struct MixedWeights;
 
 template <class Weights, int D, int G>
 __global__ void __launch_bounds__(kStepBlockThreads, 1)

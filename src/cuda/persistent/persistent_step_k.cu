@@ -12,4 +12,16 @@ void launch_persistent_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStr
   launch_persistent_of<PackedWeights<BlockQ6_K>, GroupPieces<BlockQ6_K, 128>>(step, gpu, stream);
 }
 
+// Files of mixed types: most matrices of one, some of Q6_K.
+void launch_persistent_q4_k_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream) {
+  launch_persistent_of<MixedWeights<BlockQ4_K, BlockQ6_K, DType::kQ6_K>,
+                       SizedPieces<MixedSizes<BlockQ4_K, BlockQ6_K, DType::kQ6_K>, 128>>(step, gpu,
+                                                                                         stream);
+}
+void launch_persistent_q5_k_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream) {
+  launch_persistent_of<MixedWeights<BlockQ5_K, BlockQ6_K, DType::kQ6_K>,
+                       SizedPieces<MixedSizes<BlockQ5_K, BlockQ6_K, DType::kQ6_K>, 128>>(step, gpu,
+                                                                                         stream);
+}
+
 }  // namespace spillway::cuda

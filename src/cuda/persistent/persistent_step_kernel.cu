@@ -30,46 +30,59 @@ WeightShape packed_shape(int k) {
   return {GroupPieces<Block, 128>::kStageBytes, sizeof(GroupSums), GroupInput<Block>(k).bytes};
 }
 
+template <class First, class Second, DType kSecond>
+WeightShape mixed_shape(int k) {
+  return {SizedPieces<MixedSizes<First, Second, kSecond>, 128>::kStageBytes, sizeof(GroupSums),
+          std::max(GroupInput<First>(k).bytes, GroupInput<Second>(k).bytes)};
+}
+
 template <class T>
 void launch_plain(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream) {
   launch_persistent_of<PlainWeights<T>, PairPieces<128>>(step, gpu, stream);
 }
 
-// All there are.
+// All there are, those of one type first.
 struct WeightKind {
-  DType type;
+  DType type, other;
   WeightShape (*shape)(int k);
   void (*launch)(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
 };
 constexpr WeightKind kKinds[] = {
-    {DType::kF16, plain_shape, launch_plain<__half>},
-    {DType::kBF16, plain_shape, launch_plain<__nv_bfloat16>},
-    {DType::kQ4_0, packed_shape<BlockQ4_0>, launch_persistent_q4_0},
-    {DType::kQ4_1, packed_shape<BlockQ4_1>, launch_persistent_q4_1},
-    {DType::kG4, packed_shape<BlockG4>, launch_persistent_g4},
-    {DType::kQ8_0, packed_shape<BlockQ8_0>, launch_persistent_q8_0},
-    {DType::kQ4_K, packed_shape<BlockQ4_K>, launch_persistent_q4_k},
-    {DType::kQ6_K, packed_shape<BlockQ6_K>, launch_persistent_q6_k},
+    {DType::kF16, DType::kF16, plain_shape, launch_plain<__half>},
+    {DType::kBF16, DType::kBF16, plain_shape, launch_plain<__nv_bfloat16>},
+    {DType::kQ4_0, DType::kQ4_0, packed_shape<BlockQ4_0>, launch_persistent_q4_0},
+    {DType::kQ4_1, DType::kQ4_1, packed_shape<BlockQ4_1>, launch_persistent_q4_1},
+    {DType::kG4, DType::kG4, packed_shape<BlockG4>, launch_persistent_g4},
+    {DType::kQ8_0, DType::kQ8_0, packed_shape<BlockQ8_0>, launch_persistent_q8_0},
+    {DType::kQ4_K, DType::kQ4_K, packed_shape<BlockQ4_K>, launch_persistent_q4_k},
+    {DType::kQ6_K, DType::kQ6_K, packed_shape<BlockQ6_K>, launch_persistent_q6_k},
+    {DType::kQ4_K, DType::kQ6_K, mixed_shape<BlockQ4_K, BlockQ6_K, DType::kQ6_K>,
+     launch_persistent_q4_k_q6_k},
+    {DType::kQ5_K, DType::kQ6_K, mixed_shape<BlockQ5_K, BlockQ6_K, DType::kQ6_K>,
+     launch_persistent_q5_k_q6_k},
 };
-const WeightKind* try_kind(DType type) {
-  const auto* const found = std::ranges::find(kKinds, type, &WeightKind::type);
+const WeightKind* try_kind(const WeightTypes& types) {
+  const auto* const found = std::ranges::find_if(kKinds, [&](const WeightKind& kind) {
+    return std::ranges::all_of(types.all(),
+                               [&](DType type) { return type == kind.type || type == kind.other; });
+  });
   return found == std::end(kKinds) ? nullptr : found;
 }
-const WeightKind& kind_of(DType type) {
-  const WeightKind* const kind = try_kind(type);
+const WeightKind& kind_of(const WeightTypes& types) {
+  const WeightKind* const kind = try_kind(types);
   SPW_ASSERT(kind != nullptr);
   return *kind;
 }
 
 }  // namespace
 
-bool has_persistent_kernel(DType weights) { return try_kind(weights) != nullptr; }
+bool has_persistent_kernel(const WeightTypes& weights) { return try_kind(weights) != nullptr; }
 
-int persistent_input_bytes(DType weights, int k) {
+int persistent_input_bytes(const WeightTypes& weights, int k) {
   return std::max(kAttentionBytes, kind_of(weights).shape(k).input_bytes);
 }
 
-int persistent_stages(const GpuShape& gpu, DType weights, int input_bytes) {
+int persistent_stages(const GpuShape& gpu, const WeightTypes& weights, int input_bytes) {
   if (gpu.compute_capability < 90) return 0;
   const WeightShape shape = kind_of(weights).shape(0);
   constexpr int kNormBytes = 256;
@@ -84,7 +97,7 @@ size_t persistent_scratch_bytes(const GpuShape& gpu) {
   return kScratchCounterBytes + static_cast<size_t>(gpu.sms) * sizeof(AttentionPart<128, 4>);
 }
 
-void launch_persistent(const StepPhases& step, DType weights, const GpuShape& gpu,
+void launch_persistent(const StepPhases& step, const WeightTypes& weights, const GpuShape& gpu,
                        cudaStream_t stream) {
   kind_of(weights).launch(step, gpu, stream);
 }

@@ -8,19 +8,20 @@
 
 #include "cuda/gpu_shape.h"
 #include "cuda/persistent/persistent_step_args.h"
+#include "device/ops.h"
 
 namespace spillway::cuda {
 
-// Whether there is a kernel for weights of this type: F16 and BF16 in rows, others packed.
-bool has_persistent_kernel(DType weights);
+// Whether there is a kernel for weights of these types: F16 and BF16 in rows, others packed.
+bool has_persistent_kernel(const WeightTypes& weights);
 // Shared memory for the input of a phase with k columns (0: of attention), and how deep each warp's
 // ring is beside it: 0 where a GPU cannot do so.
-int persistent_input_bytes(DType weights, int k);
-int persistent_stages(const GpuShape& gpu, DType weights, int input_bytes);
+int persistent_input_bytes(const WeightTypes& weights, int k);
+int persistent_stages(const GpuShape& gpu, const WeightTypes& weights, int input_bytes);
 size_t persistent_scratch_bytes(const GpuShape& gpu);
 
 // All of its phases. Throws kDevice when the launch is refused.
-void launch_persistent(const StepPhases& step, DType weights, const GpuShape& gpu,
+void launch_persistent(const StepPhases& step, const WeightTypes& weights, const GpuShape& gpu,
                        cudaStream_t stream);
 
 // The same for one type each: persistent_step_four.cu, _eight.cu, _k.cu.
@@ -29,6 +30,8 @@ void launch_persistent_q4_1(const StepPhases& step, const GpuShape& gpu, cudaStr
 void launch_persistent_g4(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
 void launch_persistent_q8_0(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
 void launch_persistent_q4_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
+void launch_persistent_q4_k_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
+void launch_persistent_q5_k_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
 void launch_persistent_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
 
 }  // namespace spillway::cuda

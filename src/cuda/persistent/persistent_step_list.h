@@ -216,7 +216,8 @@ constexpr RowGroup group_of(const StepPhase& phase, bool interleaved, int set, i
   int part = 0;
   for (int i = 0; i < 2; ++i) {
     const int here = phase.n[i] / kGroupRowCount >> (groups - 1);  // no division, in a kernel
-    if (part == i && set >= here && phase.n[i + 1] > 0) {
+    // Matrices of another type than the phase's are not here: none of its rows.
+    if (part == i && set >= here && phase.n[1] + phase.n[2] > 0 && (i == 0 || phase.n[2] > 0)) {
       set -= here;
       part = i + 1;
     }
@@ -229,34 +230,61 @@ constexpr RowGroup group_of(const StepPhase& phase, bool interleaved, int set, i
 }
 
 // The blocks of a group that are a warp's.
-template <class Block>
+template <int kElements>
 struct WarpBlocks {
   int first, count;
   constexpr WarpBlocks(int k, int warp) {
-    const int all = k / Block::kElements;
+    const int all = k / kElements;
     first = all * warp / kStepWarps;
     count = all * (warp + 1) / kStepWarps - first;
   }
 };
 
 // How they come into a ring: one copy of as many chunks as make a stage worth its barrier.
-template <class Block, int D>
-class GroupPieces {
- public:
+template <class Block>
+struct GroupSizes {
+  static constexpr int kElements = Block::kElements;
   static constexpr int kBlockBytes = kGroupRowCount * static_cast<int>(sizeof(Block));
-  static constexpr int kChunkBlocks = 256 / Block::kElements;  // as products are made
+  static constexpr int kChunkBlocks = 256 / kElements;  // as products are made
   static constexpr int kChunkBytes = kChunkBlocks * kBlockBytes;
   static constexpr int kChunks = kChunkBytes <= 2304 ? 2 : 1;  // of a stage
   static constexpr int kStageBlocks = kChunks * kChunkBlocks;
+  static constexpr int kMostBytes = kStageBlocks * kBlockBytes;
+  constexpr void set(const StepPhase& /*phase*/) {}
+  constexpr int block_bytes() const { return kBlockBytes; }
+  constexpr int stage_bytes() const { return kMostBytes; }
+};
+// Of two types, phase by phase.
+template <class First, class Second, DType kSecond>
+struct MixedSizes {
+  static constexpr int kElements = First::kElements;
+  static_assert(kElements == Second::kElements);
+  static constexpr int kMostBytes =
+      greater(GroupSizes<First>::kMostBytes, GroupSizes<Second>::kMostBytes);
+  constexpr void set(const StepPhase& phase) { second_ = phase.weights == kSecond; }
+  constexpr int block_bytes() const {
+    return second_ ? GroupSizes<Second>::kBlockBytes : GroupSizes<First>::kBlockBytes;
+  }
+  constexpr int stage_bytes() const {
+    return second_ ? GroupSizes<Second>::kMostBytes : GroupSizes<First>::kMostBytes;
+  }
+
+ private:
+  bool second_ = false;
+};
+
+template <class Sizes, int D>
+class SizedPieces {
+ public:
   static constexpr int kCopies = 1;
-  static constexpr int kCopyBytes = kStageBlocks * kBlockBytes;
-  static constexpr int kStageBytes =
-      ((kCopyBytes > kMostPageBytes ? kCopyBytes : kMostPageBytes) + 127) / 128 * 128;
+  static constexpr int kCopyBytes = Sizes::kMostBytes;
+  static constexpr int kStageBytes = (greater(kCopyBytes, kMostPageBytes) + 127) / 128 * 128;
 
   constexpr bool begin(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     const BlockPairs sets(phase, seat);
+    sizes_.set(phase);
     left_ = sets.count;
-    slice_bytes_ = WarpBlocks<Block>(phase.k, seat.warp).count * kBlockBytes;
+    slice_bytes_ = Blocks(phase.k, seat.warp).count * sizes_.block_bytes();
     if (left_ <= 0 || slice_bytes_ == 0) return false;
     set_ = sets.first;
     set_step_ = sets.step;
@@ -265,7 +293,7 @@ class GroupPieces {
     return true;
   }
 
-  constexpr int bytes() const { return lesser(kCopyBytes, slice_bytes_ - at_); }
+  constexpr int bytes() const { return lesser(sizes_.stage_bytes(), slice_bytes_ - at_); }
   constexpr const std::byte* from(int /*copy*/) const { return slice_ + at_; }
 
   constexpr bool advance(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
@@ -282,12 +310,15 @@ class GroupPieces {
   }
 
  private:
+  using Blocks = WarpBlocks<Sizes::kElements>;
   constexpr void set_group(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     const RowGroup group = group_of<D>(phase, step.appends.interleaved, set_, item_);
-    const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
-    slice_ = phase.w[group.part] + group.row * row_bytes +
-             WarpBlocks<Block>(phase.k, seat.warp).first * kBlockBytes;
+    const int64_t group_bytes = int64_t{phase.k} / Sizes::kElements * sizes_.block_bytes();
+    slice_ = phase.w[group.part] + group.row / kGroupRowCount * group_bytes +
+             Blocks(phase.k, seat.warp).first * sizes_.block_bytes();
   }
+
+  Sizes sizes_;
 
   int set_ = 0, set_step_ = 0, item_ = 0;
   int left_ = 0;         // sets of this phase
@@ -295,6 +326,9 @@ class GroupPieces {
   int slice_bytes_ = 0;  // of a group, that are this warp's
   const std::byte* slice_ = nullptr;
 };
+
+template <class Block, int D>
+using GroupPieces = SizedPieces<GroupSizes<Block>, D>;
 
 // Goes through all that a warp reads, from the first phase to the last; `Pieces` through the
 // weights of a linear layer.

@@ -16,7 +16,8 @@ namespace {
 
 class RandomStep {
  public:
-  // `block_elements`: of packed rows; 0: rows of F16.
+  // `block_elements`: of packed rows; 0: rows of F16. Phases have weights of Q4_K or Q6_K, as far
+  // as anybody asks.
   RandomStep(int head_dim, int chunk, uint32_t seed, int block_elements = 0)
       : random_(seed), block_elements_(block_elements), phases_(new StepPhases()) {
     blocks_ = pick(1, 9);
@@ -50,6 +51,7 @@ class RandomStep {
   // Returns its pairs of rows, or sets of groups. Addresses are made up: nothing reads from them.
   int fill(StepPhase& phase, int index, int head_dim) {
     phase.kind = static_cast<PhaseKind>(pick(0, 3));
+    phase.weights = pick(0, 1) == 0 ? DType::kQ4_K : DType::kQ6_K;
     const bool packed = block_elements_ > 0;
     phase.k = packed ? block_elements_ * pick(1, 90) : 8 * pick(1, pick(0, 1) == 0 ? 40 : 1500);
     for (uintptr_t i = 0; i < 3; ++i) {
@@ -73,7 +75,11 @@ class RandomStep {
     }
     int pairs = 0;
     const int matrices = phase.kind == PhaseKind::kAppend ? 3 : pick(1, 3);
+    // Of q, k and v some may be of another type, and so in another phase.
+    const int left_out =
+        packed && matrices == 3 && phase.kind == PhaseKind::kAppend ? pick(0, 6) : 0;
     for (int i = 0; i < matrices; ++i) {
+      if ((left_out >> i & 1) != 0) continue;
       phase.n[i] = rows();
       pairs +=
           packed ? phase.n[i] / (kGroupRowCount * set_groups(phase.kind)) : (phase.n[i] + 1) / 2;
@@ -163,27 +169,28 @@ void expect_same_order(uint32_t seed) {
 }
 
 // The same of packed rows; and every group of every matrix is read once, by all warps together.
-template <class Block, int D, int G>
+template <class Sizes, int D, int G>
 void expect_same_group_order(uint32_t seed) {
-  using Pieces = GroupPieces<Block, D>;
-  const RandomStep made(D, G, seed, Block::kElements);
+  const RandomStep made(D, G, seed, Sizes::kElements);
   const StepPhases& step = made.step();
   std::vector<std::map<std::pair<int, int>, int>> blocks_read(static_cast<size_t>(step.count));
-  go_through<Pieces, D, G>(made, [&](int i, const GridSeat& seat, auto& copies) {
+  go_through<SizedPieces<Sizes, D>, D, G>(made, [&](int i, const GridSeat& seat, auto& copies) {
     const StepPhase& phase = step.phases[i];
+    Sizes sizes;
+    sizes.set(phase);
+    const int block_bytes = sizes.block_bytes(), stage_blocks = sizes.stage_bytes() / block_bytes;
     const BlockPairs sets(phase, seat);
-    const WarpBlocks<Block> mine(phase.k, seat.warp);
-    const int64_t row_bytes = int64_t{phase.k} / Block::kElements * sizeof(Block);
+    const WarpBlocks<Sizes::kElements> mine(phase.k, seat.warp);
+    const int64_t row_bytes = int64_t{phase.k} / Sizes::kElements * block_bytes / kGroupRowCount;
     for (int s = 0; s < sets.count; ++s) {
       for (int item = 0; item < set_groups(phase.kind); ++item) {
         const RowGroup group = group_of<D>(phase, step.appends.interleaved, sets[s], item);
         ASSERT_LE(group.row + kGroupRowCount, phase.n[group.part]);
-        for (int b = 0; b < mine.count; b += Pieces::kStageBlocks) {
+        for (int b = 0; b < mine.count; b += stage_blocks) {
           ASSERT_TRUE(!copies.at_end() && !copies.is_page());
-          ASSERT_EQ(copies.piece().from(0), phase.w[group.part] + group.row * row_bytes +
-                                                (mine.first + b) * Pieces::kBlockBytes);
-          ASSERT_EQ(copies.piece().bytes(),
-                    std::min(Pieces::kStageBlocks, mine.count - b) * Pieces::kBlockBytes);
+          ASSERT_EQ(copies.piece().from(0),
+                    phase.w[group.part] + group.row * row_bytes + (mine.first + b) * block_bytes);
+          ASSERT_EQ(copies.piece().bytes(), std::min(stage_blocks, mine.count - b) * block_bytes);
           copies.advance();
         }
         blocks_read[static_cast<size_t>(i)][{group.part, group.row}] += mine.count;
@@ -197,20 +204,22 @@ void expect_same_group_order(uint32_t seed) {
     const auto& read = blocks_read[static_cast<size_t>(i)];
     ASSERT_EQ(static_cast<int>(read.size()),
               (phase.n[0] + phase.n[1] + phase.n[2]) / kGroupRowCount);
-    for (const auto& [group, blocks] : read) ASSERT_EQ(blocks, phase.k / Block::kElements);
+    for (const auto& [group, blocks] : read) ASSERT_EQ(blocks, phase.k / Sizes::kElements);
   }
 }
 
 TEST(PersistentStepListTest, PackedGroupsToo) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
-    expect_same_group_order<BlockQ4_0, 64, 4>(seed);
-    expect_same_group_order<BlockQ4_0, 128, 1>(seed);
-    expect_same_group_order<BlockQ4_1, 128, 4>(seed);
-    expect_same_group_order<BlockG4, 128, 4>(seed);
-    expect_same_group_order<BlockQ8_0, 128, 4>(seed);
-    expect_same_group_order<BlockQ4_K, 64, 1>(seed);
-    expect_same_group_order<BlockQ6_K, 128, 4>(seed);
+    expect_same_group_order<GroupSizes<BlockQ4_0>, 64, 4>(seed);
+    expect_same_group_order<GroupSizes<BlockQ4_0>, 128, 1>(seed);
+    expect_same_group_order<GroupSizes<BlockQ4_1>, 128, 4>(seed);
+    expect_same_group_order<GroupSizes<BlockG4>, 128, 4>(seed);
+    expect_same_group_order<GroupSizes<BlockQ8_0>, 128, 4>(seed);
+    expect_same_group_order<GroupSizes<BlockQ4_K>, 64, 1>(seed);
+    expect_same_group_order<GroupSizes<BlockQ6_K>, 128, 4>(seed);
+    expect_same_group_order<MixedSizes<BlockQ4_K, BlockQ6_K, DType::kQ6_K>, 128, 4>(seed);
+    expect_same_group_order<MixedSizes<BlockQ5_K, BlockQ6_K, DType::kQ6_K>, 64, 1>(seed);
     if (HasFatalFailure()) return;
   }
 }

@@ -140,6 +140,56 @@ TEST(PersistentStepTest, PackedWeightsHaveF16Values) {
   EXPECT_FALSE(step.add_linear(odd));
 }
 
+// Files of mixed types have Q6_K beside another K type.
+TEST(PersistentStepTest, TwoTypesShareALaunchWhereFilesMixThem) {
+  const auto packed = [](DType type) {
+    LinearCall call = linear(kAttended, kMlp);
+    call.parts[0].w.dtype = type;
+    call.parts[0].w.layout = WeightLayout::kGroups16;
+    return call;
+  };
+  for (const DType main : {DType::kQ4_K, DType::kQ5_K}) {
+    PersistentStep step{GpuShape()};
+    ASSERT_TRUE(step.add_linear(packed(main)));
+    ASSERT_TRUE(step.add_linear(packed(DType::kQ6_K)));
+    ASSERT_TRUE(step.add_linear(packed(main)));
+    EXPECT_FALSE(step.add_linear(packed(DType::kQ4_0)));
+    PersistentStep other{GpuShape()};
+    ASSERT_TRUE(other.add_linear(packed(DType::kQ6_K)));
+    ASSERT_TRUE(other.add_linear(packed(main)));
+  }
+  PersistentStep step{GpuShape()};
+  ASSERT_TRUE(step.add_linear(packed(DType::kQ4_K)));
+  EXPECT_FALSE(step.add_linear(packed(DType::kQ5_K)));
+}
+
+TEST(PersistentStepTest, AppendsOfTwoTypesAreTwoPhasesOrNone) {
+  LinearCall call;
+  for (LinearPart& part : call.parts) {
+    part = {{DType::kQ4_K, 128, 512, place(kWeights)}, nullptr, row(DType::kF16, 128, kMlp)};
+    part.w.layout = WeightLayout::kGroups16;
+  }
+  call.parts[2].w.dtype = DType::kQ6_K;
+  call.count = 3;
+  call.x = row(DType::kF16, 512, kAttended);
+  AppendCall append;
+  append.kv.kv_heads = 2;
+  append.kv.head_dim = 64;
+  append.batch.sequences = 1;
+  // Each takes two phases: with an odd number in front the last one does not fit, and leaves none.
+  PersistentStep step{GpuShape()};
+  LinearCall one = call;
+  one.count = 1;
+  one.parts[0].out = row(DType::kF16, 128, kMlp);
+  ASSERT_TRUE(step.add_linear(one));
+  for (int i = 1; i + 2 <= kStepPhases; i += 2) ASSERT_TRUE(step.add_append(call, append));
+  EXPECT_FALSE(step.add_append(call, append));
+  EXPECT_TRUE(step.add_linear(one));
+  EXPECT_FALSE(step.add_linear(one));
+  call.parts[1].w.dtype = DType::kQ5_K;  // three types
+  EXPECT_FALSE(PersistentStep{GpuShape()}.add_append(call, append));
+}
+
 // Of a 70B's down projection, too.
 TEST(PersistentStepTest, LongPackedRowsFit) {
   LinearCall call = linear(kAttended, kMlp);
@@ -190,6 +240,12 @@ TEST(PersistentStepTest, ServesFromHopperOn) {
   const auto serves = [&](DType type) { return PersistentStep::serves(gpu, type); };
   EXPECT_TRUE(serves(DType::kF16) && serves(DType::kQ4_K));
   EXPECT_FALSE(serves(DType::kF32) || serves(DType::kQ2_K));
+  WeightTypes mixed = DType::kQ6_K;
+  ASSERT_TRUE(mixed.try_add(DType::kQ4_K));
+  EXPECT_TRUE(PersistentStep::serves(gpu, mixed));
+  mixed = DType::kQ6_K;
+  ASSERT_TRUE(mixed.try_add(DType::kQ4_0));
+  EXPECT_FALSE(PersistentStep::serves(gpu, mixed));
   gpu.compute_capability = 89;
   EXPECT_FALSE(serves(DType::kF16) || serves(DType::kQ4_K));
   gpu.compute_capability = 120;
