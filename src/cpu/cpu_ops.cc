@@ -9,6 +9,7 @@
 #include "cpu/rows/gather.h"
 #include "cpu/rows/norm.h"
 #include "cpu/rows/rope.h"
+#include "cpu/rows/score.h"
 
 namespace spillway {
 
@@ -62,6 +63,11 @@ void CpuOps::gated_activate(ActivationKind kind, const Activations& gate, const 
 void CpuOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
                          const Activations& out) {
   cpu::gather_rows(pool_, x, rows, out);
+}
+
+void CpuOps::score(const Activations& logits, std::span<const int32_t> ids,
+                   std::span<TokenScore> scores) {
+  cpu::score(pool_, logits, ids, scores);
 }
 
 }  // namespace spillway

@@ -303,6 +303,24 @@ void CudaOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
   cuda::gather_rows(x, tables_.device_of(rows), out, stream);
 }
 
+void CudaOps::score(const Activations& logits, std::span<const int32_t> ids,
+                    std::span<TokenScore> scores) {
+  SPW_ASSERT(logits.rows == static_cast<int64_t>(ids.size()) && ids.size() == scores.size());
+  for (const int32_t id : ids) SPW_ASSERT(id >= 0 && id < logits.cols);
+  const size_t bytes = ids.size_bytes() + scores.size_bytes();
+  if (scored_bytes_ < bytes) {
+    scored_bytes_ = 0;
+    scored_ = make_pinned(2 * bytes);
+    scored_bytes_ = 2 * bytes;
+  }
+  auto* const given = static_cast<int32_t*>(scored_.get());
+  auto* const found = reinterpret_cast<TokenScore*>(given + ids.size());
+  std::ranges::copy(ids, given);
+  cuda::score(logits, given, found, queue());
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  std::copy_n(found, scores.size(), scores.begin());
+}
+
 uint64_t CudaOps::draw(const Activations& logits, std::span<const SampleRow> rows) {
   SPW_ASSERT(logits.rows == static_cast<int64_t>(rows.size()));
   DrawMemory& memory = draw_memory_[++draws_ % draw_memory_.size()];

@@ -75,6 +75,8 @@ class CudaOps final : public Ops {
                       const Activations& out) override;
   void gather_rows(const Activations& x, std::span<const int32_t> rows,
                    const Activations& out) override;
+  void score(const Activations& logits, std::span<const int32_t> ids,
+             std::span<TokenScore> scores) override;
   bool can_sample() const override { return true; }
   bool runs_ahead() const override { return techniques_.run_ahead; }
   uint64_t draw(const Activations& logits, std::span<const SampleRow> rows) override;
@@ -136,6 +138,8 @@ class CudaOps final : public Ops {
   };
   std::array<DrawMemory, 2> draw_memory_;  // draw n is in [n % 2]
   uint64_t draws_ = 0;
+  PinnedMemory scored_;  // ids, then scores
+  size_t scored_bytes_ = 0;
   PinnedMemory kv_faults_;  // KvFaults::word
   struct Constant {
     std::vector<float> values;

@@ -147,6 +147,14 @@ struct SampleRow {
   std::span<const LogitAdjustment> adjustments;
 };
 
+// What a row of logits says of one token.
+struct TokenScore {
+  // The natural logarithm of its probability; NaN where a logit is NaN or infinity, or all are
+  // minus infinity.
+  float logprob = 0;
+  int32_t best = 0;  // the most likely token, of equally likely ones the first; where there is one
+};
+
 // Ops run in call order. Activations are F32 on a CPU; on others as Device::activation_type() says,
 // with the residual stream and logits in F32. Views must not overlap unless an op says so. Shapes
 // are checked where a wrong one would touch foreign memory (kInternal: the caller validated the
@@ -267,6 +275,11 @@ class Ops {
   // out[i] = x[rows[i]], in out's type.
   virtual void gather_rows(const Activations& x, std::span<const int32_t> rows,
                            const Activations& out) = 0;
+
+  // scores[i] = what row i of logits [rows, vocab] F32 says of token ids[i]. Waits for the result:
+  // only that comes to the host.
+  virtual void score(const Activations& logits, std::span<const int32_t> ids,
+                     std::span<TokenScore> scores) = 0;
 
   // Whether there is draw(); elsewhere the caller draws.
   virtual bool can_sample() const { return false; }

@@ -12,9 +12,13 @@
 
 namespace spillway {
 
-void forward_all(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
-                 int64_t first_wanted,
-                 const std::function<void(int64_t first, const Activations& logits)>& sink) {
+namespace {
+
+using LogitSink = std::function<void(int64_t first, const Activations& logits)>;
+
+// forward_all() with logits where the device has them.
+void forward_on_device(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
+                       int64_t first_wanted, const LogitSink& sink) {
   const auto total = static_cast<int64_t>(tokens.size());
   const int64_t blocks = blocks_for_tokens(total);
   SPW_CHECK(blocks <= kv.blocks(), kInvalidArgument,
@@ -22,7 +26,6 @@ void forward_all(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
             int64_t{kv.blocks()} * kKvBlockTokens);
   std::vector<int32_t> table(static_cast<size_t>(blocks));
   std::iota(table.begin(), table.end(), 0);
-  std::vector<float> copied;  // logits, where the host cannot read the device's memory
   for (int64_t start = 0, count = 0; start < total; start += count) {
     count = std::min<int64_t>(decoder.max_tokens(), total - start);
     // Sparse attention is for tokens that are generated, one at a time: so are those scored.
@@ -32,16 +35,43 @@ void forward_all(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
     const StepSequence sequence{
         tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)),
         static_cast<int32_t>(start), table, static_cast<int32_t>(wanted)};
-    Activations logits = decoder.step(kv, {&sequence, 1});
-    if (wanted == 0) continue;
+    const Activations logits = decoder.step(kv, {&sequence, 1});
+    if (wanted > 0) sink(start + count - wanted, logits);
+  }
+}
+
+// What the model says of tokens[first_wanted + 1] and those behind, each from all before it:
+// sink(position of the token, its score).
+void score_tokens(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
+                  int64_t first_wanted,
+                  const std::function<void(int64_t position, const TokenScore& score)>& sink) {
+  std::vector<TokenScore> scores;
+  // The last token's own logits are of no use: there is none behind it.
+  forward_on_device(decoder, kv, tokens.first(tokens.size() - 1), first_wanted,
+                    [&](int64_t first, const Activations& logits) {
+                      scores.resize(static_cast<size_t>(logits.rows));
+                      decoder.device().ops().score(
+                          logits, tokens.subspan(static_cast<size_t>(first) + 1, scores.size()),
+                          scores);
+                      for (size_t i = 0; i < scores.size(); ++i)
+                        sink(first + 1 + static_cast<int64_t>(i), scores[i]);
+                    });
+}
+
+}  // namespace
+
+void forward_all(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
+                 int64_t first_wanted, const LogitSink& sink) {
+  std::vector<float> copied;  // logits, where the host cannot read the device's memory
+  forward_on_device(decoder, kv, tokens, first_wanted, [&](int64_t first, Activations logits) {
     if (Device& device = decoder.device(); !device.host_visible()) {
       copied.resize(static_cast<size_t>(logits.rows * logits.stride));
       auto* const host = reinterpret_cast<std::byte*>(copied.data());
       device.copy_to_host(host, logits.data, copied.size() * sizeof(float));
       logits.data = host;
     }
-    sink(start + count - wanted, logits);
-  }
+    sink(first, logits);
+  });
 }
 
 PerplexityResult perplexity(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
@@ -65,17 +95,13 @@ PerplexityResult perplexity(Decoder& decoder, KvCache& kv, std::span<const Token
               "stopped after {} of {} windows", w, windows);
     std::copy_n(tokens.begin() + w * context, context, window.begin());
     if (options.bos) window[0] = *options.bos;
-    forward_all(decoder, kv, window, first, [&](int64_t at, const Activations& logits) {
-      for (int64_t row = 0; row < logits.rows && at + row + 1 < context; ++row) {
-        const std::span<const float> values(logits.f32(row), static_cast<size_t>(logits.cols));
-        const auto next = static_cast<size_t>(window[static_cast<size_t>(at + row + 1)]);
-        const double loss = log_sum_exp(values) - values[next];
-        SPW_CHECK(std::isfinite(loss), kInternal, "window {}, token {}: {}", w, at + row,
-                  explain_unusable_logits(decoder, kv.shape().type));
-        sum += loss;
-        squares += loss * loss;
-        ++result.tokens;
-      }
+    score_tokens(decoder, kv, window, first, [&](int64_t position, const TokenScore& score) {
+      const double loss = -double{score.logprob};
+      SPW_CHECK(std::isfinite(loss), kInternal, "window {}, token {}: {}", w, position - 1,
+                explain_unusable_logits(decoder, kv.shape().type));
+      sum += loss;
+      squares += loss * loss;
+      ++result.tokens;
     });
     result.windows = w + 1;
     if (options.progress)
@@ -96,24 +122,17 @@ TargetScore score_target(Decoder& decoder, KvCache& kv, std::span<const TokenId>
   SPW_CHECK(!context.empty() && !target.empty(), kInvalidArgument,
             "an empty passage or word cannot be scored");
   std::vector<TokenId> all(context.begin(), context.end());
-  all.insert(all.end(), target.begin(), target.end() - 1);
-  TargetScore score{true, 0};
-  size_t i = 0;
-  forward_all(
-      decoder, kv, all, static_cast<int64_t>(context.size()) - 1,
-      [&](int64_t, const Activations& logits) {
-        for (int64_t row = 0; row < logits.rows; ++row, ++i) {
-          const std::span<const float> values(logits.f32(row), static_cast<size_t>(logits.cols));
-          const auto best =
-              std::distance(values.begin(), std::max_element(values.begin(), values.end()));
-          const double logprob = values[static_cast<size_t>(target[i])] - log_sum_exp(values);
-          SPW_CHECK(std::isfinite(logprob), kInternal, "{}",
-                    explain_unusable_logits(decoder, kv.shape().type));
-          score.greedy_matches = score.greedy_matches && best == target[i];
-          score.logprob += logprob;
-        }
-      });
-  return score;
+  all.insert(all.end(), target.begin(), target.end());
+  TargetScore sum{true, 0};
+  score_tokens(decoder, kv, all, static_cast<int64_t>(context.size()) - 1,
+               [&](int64_t position, const TokenScore& score) {
+                 SPW_CHECK(std::isfinite(score.logprob), kInternal, "{}",
+                           explain_unusable_logits(decoder, kv.shape().type));
+                 const bool is_best = score.best == all[static_cast<size_t>(position)];
+                 sum.greedy_matches = sum.greedy_matches && is_best;
+                 sum.logprob += score.logprob;
+               });
+  return sum;
 }
 
 }  // namespace spillway

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that work row by row: norm, rope, activations, gather.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tests/parity/parity_device.h"
 #include "tests/parity/references.h"
@@ -68,6 +70,48 @@ TEST_P(RowParityTest, ActivationsMatchDoublePrecision) {
         EXPECT_LE(nmse(single.read(), alone), kFloatBar);
         single.expect_guards();
       }
+    }
+  }
+}
+
+TEST_P(RowParityTest, ScoresMatchDoublePrecision) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const int64_t vocab : {1, 5, 31, 160, 4099, 32001}) {
+    for (const int64_t rows : {1, 3, 40}) {
+      auto x = random_floats(rows * vocab, 1, 6);
+      std::vector<int32_t> ids;
+      for (int64_t r = 0; r < rows; ++r) {
+        ids.push_back(static_cast<int32_t>((r * 7919 + 13) % vocab));
+        float* const row = x.data() + r * vocab;
+        if (r % 4 == 1 && vocab > 4) row[0] = row[1] = -kInf;       // never
+        if (r % 4 == 2 && vocab > 4) row[2] = row[vocab - 1] = 30;  // equals
+        if (r % 4 == 3) row[vocab / 2] = r % 8 == 3 ? NAN : kInf;
+      }
+      const Matrix logits(device_, rows, vocab, x);
+      std::vector<TokenScore> scores(ids.size());
+      device_.ops().score(logits.view(), ids, scores);
+      for (int64_t r = 0; r < rows; ++r) {
+        const float* const row = x.data() + r * vocab;
+        const TokenScore& score = scores[static_cast<size_t>(r)];
+        SCOPED_TRACE(testing::Message() << "row " << r << " of " << rows << ", " << vocab);
+        if (r % 4 == 3) {
+          EXPECT_TRUE(std::isnan(score.logprob));
+          continue;
+        }
+        const float* const top = std::max_element(row, row + vocab);
+        double sum = 0;
+        for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(row[i]) - *top);
+        const double expected =
+            static_cast<double>(row[ids[static_cast<size_t>(r)]]) - *top - std::log(sum);
+        EXPECT_EQ(score.best, top - row);
+        if (std::isinf(expected)) {
+          EXPECT_EQ(score.logprob, -kInf);
+        } else {
+          EXPECT_NEAR(score.logprob, expected, 2e-6 * (1 + std::fabs(expected)));
+        }
+      }
+      EXPECT_TRUE(same_bits(logits.read(), x));
+      logits.expect_guards();
     }
   }
 }

@@ -330,7 +330,48 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
+// Of all threads, in an order that does not depend on who comes when; thread 0 gets it.
+__device__ double block_sum(double value, Shared& s) {
+  __shared__ double by_warp[kWarps];
+  for (int offset = 16; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(0xffffffffU, value, offset);
+  if (threadIdx.x % 32 == 0) by_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  double sum = 0;
+  if (threadIdx.x == 0) {
+    for (int w = 0; w < kWarps; ++w) sum += by_warp[w];
+  }
+  return sum;
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    score_kernel(const float* logits, int64_t stride, int vocab, const int32_t* ids,
+                 TokenScore* scores) {
+  __shared__ Shared s;
+  let_next_start();
+  wait_for_previous();
+  const float* const row = logits + blockIdx.x * stride;
+  const int32_t id = threadIdx.x == 0 ? ids[blockIdx.x] : 0;
+  find_best(row, vocab, s);
+  const float top = s.top;
+  float sum = 0;
+  for_each_logit<8>(row, vocab, [&](int, float x) { sum += expf(x - top); });
+  const double all = block_sum(sum, s);
+  if (threadIdx.x != 0) return;
+  const bool usable = s.best >= 0;
+  const double logprob = static_cast<double>(row[id]) - top - log(all);
+  scores[blockIdx.x] = {usable ? static_cast<float>(logprob) : NAN, s.best};
+}
+
 }  // namespace
+
+void score(const Activations& logits, const int32_t* ids, TokenScore* scores, cudaStream_t stream) {
+  SPW_ASSERT(logits.dtype == DType::kF32);
+  if (logits.rows == 0) return;
+  launch(score_kernel, dim3(static_cast<unsigned>(logits.rows)), kThreads, 0, stream,
+         reinterpret_cast<const float*>(logits.data), logits.stride, static_cast<int>(logits.cols),
+         ids, scores);
+}
 
 void sample(const Activations& logits, const SampleRowArgs* rows,
             const LogitAdjustment* adjustments, int32_t* ids, int32_t* copy, cudaStream_t stream) {

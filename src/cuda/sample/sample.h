@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The next token from its logits, on the GPU: only ids leave it.
+// The next token from its logits, or what they say of one, on the GPU: only that leaves it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,5 +28,9 @@ static_assert(sizeof(SampleRowArgs) % 16 == 0, "adjustments lie behind, aligned 
 // written once: device or pinned memory. The same ids go to `copy`, too, where it is not null.
 void sample(const Activations& logits, const SampleRowArgs* rows,
             const LogitAdjustment* adjustments, int32_t* ids, int32_t* copy, cudaStream_t stream);
+
+// scores[i] = what row i of `logits` says of token ids[i] (Ops::score()). Both are read and written
+// once: device or pinned memory.
+void score(const Activations& logits, const int32_t* ids, TokenScore* scores, cudaStream_t stream);
 
 }  // namespace spillway::cuda
