@@ -33,7 +33,6 @@ std::vector<Variant> all_variants() {
   return {{"all", {}},
           {"persistent-step", {.persistent_step = false}},
           {"graphs", {.graphs = false}},
-          {"run-ahead", {.run_ahead = false}},
           {"overlapping-launches", {.overlapping_launches = false}},
           {"gemv", {.gemv = false}},
           {"flat-gemm", {.flat_gemm = false}},
@@ -130,7 +129,7 @@ int main_of(int argc, char** argv) {
   app.add_option("--models", options.models, "dummy:NAME[:TYPE], or files")->delimiter(',');
   app.add_option("--batches", options.batches, "sequences at once")->delimiter(',');
   app.add_option("--without", options.without,
-                 "techniques to leave out, one at a time: persistent-step, graphs, run-ahead, "
+                 "techniques to leave out, one at a time: persistent-step, graphs, "
                  "overlapping-launches, gemv, flat-gemm, unified-maximum (default: each)")
       ->delimiter(',');
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);

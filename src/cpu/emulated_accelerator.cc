@@ -180,16 +180,7 @@ class LateStream final : public DeviceStream {
 void EmulatedOps::embed(const WeightView& table, std::span<const int32_t> ids,
                         const Activations& out, LinearMode mode) {
   SPW_CHECK(injected_error("step.device") == 0, kDevice, "the emulated accelerator fails");
-  std::vector<int32_t> known(ids.begin(), ids.end());
-  for (int32_t& id : known) {
-    if (!is_drawn_id(id)) continue;
-    const std::vector<int32_t>& last = drawn_[count_ % drawn_.size()];
-    const auto row = static_cast<size_t>(row_of_drawn_id(id));
-    SPW_ASSERT(row < last.size());
-    ++unseen_;
-    id = std::max(0, last[row]);
-  }
-  CpuOps::embed(table, known, out, mode);
+  CpuOps::embed(table, ids, out, mode);
 }
 
 namespace {
@@ -227,10 +218,11 @@ int32_t draw_one(std::span<const float> logits, const SampleRow& how) {
 
 }  // namespace
 
-uint64_t EmulatedOps::draw(const Activations& logits, std::span<const SampleRow> rows) {
+void EmulatedOps::sample(const Activations& logits, std::span<const SampleRow> rows,
+                         std::span<int32_t> ids) {
+  SPW_CHECK(injected_error("draw.device") == 0, kDevice, "the emulated accelerator fails");
   SPW_ASSERT(draws_ && logits.rows == static_cast<int64_t>(rows.size()));
-  std::vector<int32_t>& drawn = drawn_[++count_ % drawn_.size()];
-  drawn.assign(rows.size(), -1);
+  SPW_ASSERT(ids.size() == rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     float* const row = logits.f32(static_cast<int64_t>(i));
     for (const LogitAdjustment& a : rows[i].adjustments) {
@@ -238,19 +230,10 @@ uint64_t EmulatedOps::draw(const Activations& logits, std::span<const SampleRow>
       row[a.id] = (x > 0 ? x / a.repetition : x * a.repetition) - a.penalty;
     }
     const std::span<const float> adjusted(row, static_cast<size_t>(logits.cols));
-    drawn[i] = rows[i].temperature > 0 ? draw_one(adjusted, rows[i]) : most_likely(adjusted);
+    ids[i] = rows[i].temperature > 0 ? draw_one(adjusted, rows[i]) : most_likely(adjusted);
     // Nobody has logits after the draw.
     std::fill_n(row, logits.cols, std::numeric_limits<float>::quiet_NaN());
   }
-  return count_;
-}
-
-void EmulatedOps::take_drawn(uint64_t draw, std::span<int32_t> ids) {
-  SPW_CHECK(injected_error("draw.device") == 0, kDevice, "the emulated accelerator fails");
-  SPW_ASSERT(draw <= count_ && draw + drawn_.size() > count_);
-  const std::vector<int32_t>& drawn = drawn_[draw % drawn_.size()];
-  SPW_ASSERT(ids.size() == drawn.size());
-  std::copy(drawn.begin(), drawn.end(), ids.begin());
 }
 
 EmulatedAccelerator::EmulatedAccelerator(const EmulatedAcceleratorOptions& options)

@@ -8,12 +8,10 @@
 // step.device, draw.device.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "base/thread_pool.h"
 #include "cpu/cpu_ops.h"
@@ -31,8 +29,7 @@ struct EmulatedAcceleratorOptions {
   bool draws = false;                      // tokens, by temperature alone
 };
 
-// The CPU's ops, and what an accelerator does besides: it draws tokens, and begins steps with
-// tokens that the host has not seen.
+// The CPU's ops, and what an accelerator does besides: it draws tokens.
 class EmulatedOps final : public CpuOps {
  public:
   EmulatedOps(Device& device, ThreadPool& pool, bool draws) : CpuOps(device, pool), draws_(draws) {}
@@ -40,16 +37,11 @@ class EmulatedOps final : public CpuOps {
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
              LinearMode mode) override;
   bool can_sample() const override { return draws_; }
-  uint64_t draw(const Activations& logits, std::span<const SampleRow> rows) override;
-  void take_drawn(uint64_t draw, std::span<int32_t> ids) override;
-  // So far: tokens that steps began with and nobody had seen.
-  int64_t unseen() const { return unseen_; }
+  void sample(const Activations& logits, std::span<const SampleRow> rows,
+              std::span<int32_t> ids) override;
 
  private:
   bool draws_;
-  std::array<std::vector<int32_t>, 2> drawn_;  // draw n is in [n % 2]
-  uint64_t count_ = 0;
-  int64_t unseen_ = 0;
 };
 
 class EmulatedAccelerator final : public Device {

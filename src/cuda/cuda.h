@@ -20,7 +20,6 @@ struct CudaTechniques {
   bool flat_gemm = true;        // kernels for few tokens (section 4)
   bool unified_maximum = true;  // attention without a maximum per part (section 3)
   bool overlapping_launches = true;
-  bool run_ahead = true;  // the next step is queued before the host has seen this one's tokens
   bool operator==(const CudaTechniques&) const = default;
 };
 

@@ -71,6 +71,15 @@ std::byte* CudaOps::grown(Buffer& buffer, size_t bytes, bool zeroed) {
   return buffer.data();
 }
 
+std::byte* CudaOps::exchange(size_t bytes) {
+  if (exchanged_bytes_ < bytes) {
+    exchanged_bytes_ = 0;
+    exchanged_ = make_pinned(2 * bytes);
+    exchanged_bytes_ = 2 * bytes;
+  }
+  return static_cast<std::byte*>(exchanged_.get());
+}
+
 void CudaOps::set_score_bounds(const ScoreBounds* bounds) {
   score_bounds_ = bounds == nullptr ? std::nullopt : std::optional(*bounds);
   choose_unified_maximum();
@@ -95,14 +104,9 @@ void CudaOps::prepare(const StepLimits& limits) {
   if (PersistentStep::serves(gpu_, DType::kF16))
     grown(persistent_scratch_, PersistentStep::scratch_bytes(gpu_), /*zeroed=*/true);
   grown(converted_, static_cast<size_t>(limits.tokens * limits.widest) * sizeof(float));
-  // Where it lies is part of recorded steps. It grows where a step has several micro-batches.
-  grown(drawn_, static_cast<size_t>(limits.tokens) * sizeof(int32_t), /*zeroed=*/true);
 }
 
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
-  const size_t drawn_rows = draw_memory_[draws_ % draw_memory_.size()].rows;
-  for (const int32_t id : batch.ids)
-    SPW_ASSERT(!is_drawn_id(id) || static_cast<size_t>(row_of_drawn_id(id)) < drawn_rows);
   const StepShape shape = tables_.upload(batch);
   // Those that generate, wherever their KV is; rows of prompts have kernels of their own.
   step_rows_ = std::max(1, shape.logit_rows);
@@ -176,13 +180,12 @@ void CudaOps::embed(const WeightView& table, std::span<const int32_t> ids, const
   SPW_ASSERT(out.rows == static_cast<int64_t>(ids.size()) && out.cols == table.cols);
   const cudaStream_t stream = queue();
   const int32_t* const indices = tables_.device_of(ids);
-  const auto* const drawn = reinterpret_cast<const int32_t*>(drawn_.data());
-  if (out.dtype == DType::kF32) return embed_rows(table, indices, drawn, out, mode, stream);
+  if (out.dtype == DType::kF32) return embed_rows(table, indices, out, mode, stream);
   SPW_ASSERT(mode == LinearMode::kStore);
   const Activations wide{
       DType::kF32, out.rows, out.cols, out.cols,
       grown(converted_, static_cast<size_t>(out.rows * out.cols) * sizeof(float))};
-  embed_rows(table, indices, drawn, wide, mode, stream);
+  embed_rows(table, indices, wide, mode, stream);
   cuda::gather_rows(wide, nullptr, out, stream);
 }
 
@@ -307,13 +310,7 @@ void CudaOps::score(const Activations& logits, std::span<const int32_t> ids,
                     std::span<TokenScore> scores) {
   SPW_ASSERT(logits.rows == static_cast<int64_t>(ids.size()) && ids.size() == scores.size());
   for (const int32_t id : ids) SPW_ASSERT(id >= 0 && id < logits.cols);
-  const size_t bytes = ids.size_bytes() + scores.size_bytes();
-  if (scored_bytes_ < bytes) {
-    scored_bytes_ = 0;
-    scored_ = make_pinned(2 * bytes);
-    scored_bytes_ = 2 * bytes;
-  }
-  auto* const given = static_cast<int32_t*>(scored_.get());
+  auto* const given = reinterpret_cast<int32_t*>(exchange(ids.size_bytes() + scores.size_bytes()));
   auto* const found = reinterpret_cast<TokenScore*>(given + ids.size());
   std::ranges::copy(ids, given);
   cuda::score(logits, given, found, queue());
@@ -321,54 +318,28 @@ void CudaOps::score(const Activations& logits, std::span<const int32_t> ids,
   std::copy_n(found, scores.size(), scores.begin());
 }
 
-uint64_t CudaOps::draw(const Activations& logits, std::span<const SampleRow> rows) {
-  SPW_ASSERT(logits.rows == static_cast<int64_t>(rows.size()));
-  DrawMemory& memory = draw_memory_[++draws_ % draw_memory_.size()];
-  memory.rows = rows.size();
-  if (rows.empty()) return draws_;
-  auto* const on_device =
-      reinterpret_cast<int32_t*>(grown(drawn_, rows.size() * sizeof(int32_t), /*zeroed=*/true));
+void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
+                     std::span<int32_t> ids) {
+  SPW_ASSERT(logits.rows == static_cast<int64_t>(rows.size()) && ids.size() == rows.size());
   size_t adjustments = 0;
   for (const SampleRow& row : rows) adjustments += row.adjustments.size();
   const size_t args_bytes = rows.size() * sizeof(SampleRowArgs);
   const size_t adjustment_bytes = adjustments * sizeof(LogitAdjustment);
-  const size_t bytes = args_bytes + adjustment_bytes + rows.size() * sizeof(int32_t);
-  if (!memory.done) memory.done = make_event();
-  SPW_CUDA_CHECK(cudaEventSynchronize(memory.done.get()));  // the kernel of two draws ago reads it
-  if (memory.bytes < bytes) {
-    memory.bytes = 0;
-    memory.pinned = make_pinned(2 * bytes);
-    memory.bytes = 2 * bytes;
-  }
-  auto* const pinned = static_cast<std::byte*>(memory.pinned.get());
-  auto* const args = reinterpret_cast<SampleRowArgs*>(pinned);
-  auto* to = reinterpret_cast<LogitAdjustment*>(pinned + args_bytes);
+  std::byte* const memory = exchange(args_bytes + adjustment_bytes + ids.size_bytes());
+  auto* const args = reinterpret_cast<SampleRowArgs*>(memory);
+  auto* const all_adjustments = reinterpret_cast<LogitAdjustment*>(memory + args_bytes);
+  auto* const drawn = reinterpret_cast<int32_t*>(memory + args_bytes + adjustment_bytes);
   int32_t first = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const SampleRow& row = rows[i];
     const auto count = static_cast<int32_t>(row.adjustments.size());
     args[i] = {row.temperature, row.top_p, row.min_p, row.top_k, row.uniform, first, count};
-    to = std::copy(row.adjustments.begin(), row.adjustments.end(), to);
+    std::ranges::copy(row.adjustments, all_adjustments + first);
     first += count;
   }
-  // The kernel reads and writes pinned memory: two copies beside it would take longer than it does.
-  auto* const ids = reinterpret_cast<int32_t*>(pinned + args_bytes + adjustment_bytes);
-  memory.ids = ids;
-  cuda::sample(
-      logits, args,
-      adjustments == 0 ? nullptr : reinterpret_cast<const LogitAdjustment*>(pinned + args_bytes),
-      ids, on_device, stream_);
-  SPW_CUDA_CHECK(cudaEventRecord(memory.done.get(), stream_));
-  return draws_;
-}
-
-void CudaOps::take_drawn(uint64_t draw, std::span<int32_t> ids) {
-  SPW_ASSERT(draw <= draws_ && draw + draw_memory_.size() > draws_);
-  const DrawMemory& memory = draw_memory_[draw % draw_memory_.size()];
-  SPW_ASSERT(ids.size() == memory.rows);
-  if (ids.empty()) return;
-  SPW_CUDA_CHECK(cudaEventSynchronize(memory.done.get()));
-  std::copy_n(memory.ids, ids.size(), ids.begin());
+  cuda::sample(logits, args, adjustments == 0 ? nullptr : all_adjustments, drawn, queue());
+  SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  std::copy_n(drawn, ids.size(), ids.begin());
 }
 
 const float* CudaOps::constant(std::span<const float> values) {

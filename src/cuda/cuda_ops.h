@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -78,9 +77,8 @@ class CudaOps final : public Ops {
   void score(const Activations& logits, std::span<const int32_t> ids,
              std::span<TokenScore> scores) override;
   bool can_sample() const override { return true; }
-  bool runs_ahead() const override { return techniques_.run_ahead; }
-  uint64_t draw(const Activations& logits, std::span<const SampleRow> rows) override;
-  void take_drawn(uint64_t draw, std::span<int32_t> ids) override;
+  void sample(const Activations& logits, std::span<const SampleRow> rows,
+              std::span<int32_t> ids) override;
 
  private:
   // Where kernels go: behind what the persistent step has collected.
@@ -92,6 +90,10 @@ class CudaOps final : public Ops {
   // Memory that grows to the largest size asked for; growing waits for the queue, and voids what
   // was recorded.
   std::byte* grown(Buffer& buffer, size_t bytes, bool zeroed = false);
+  // Pinned memory for score() and sample(), which read and write it from the host and from kernels:
+  // copies beside those would take longer than they do. Both wait for their kernels, so nobody uses
+  // it when the next one begins.
+  std::byte* exchange(size_t bytes);
   // The call as one launch, or as several where its parts do not go together.
   void multiply(LinearCall call);
   void multiply_quantized(const LinearCall& call);
@@ -125,21 +127,10 @@ class CudaOps final : public Ops {
   uint64_t generation_ = 0;            // of the memory below
   Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_,
       persistent_scratch_;
-  Buffer converted_;  // x in the type that a matrix wants
-  Buffer expanded_;   // a quantized matrix as F16, for many tokens
-  Buffer drawn_;      // ids of the last draw, for the step behind it
-  // A draw's arguments, and the ids that come back.
-  struct DrawMemory {
-    PinnedMemory pinned;
-    size_t bytes = 0;
-    Event done;
-    const int32_t* ids = nullptr;
-    size_t rows = 0;
-  };
-  std::array<DrawMemory, 2> draw_memory_;  // draw n is in [n % 2]
-  uint64_t draws_ = 0;
-  PinnedMemory scored_;  // ids, then scores
-  size_t scored_bytes_ = 0;
+  Buffer converted_;        // x in the type that a matrix wants
+  Buffer expanded_;         // a quantized matrix as F16, for many tokens
+  PinnedMemory exchanged_;  // what kernels take from the host, and what they give
+  size_t exchanged_bytes_ = 0;
   PinnedMemory kv_faults_;  // KvFaults::word
   struct Constant {
     std::vector<float> values;

@@ -77,12 +77,6 @@ struct Projection {
   Activations out;  // [tokens, n]
 };
 
-// Stands for a token that nobody knows yet: the one that the last Ops::draw() draws from this row.
-// (-1 is none: so says take_drawn() where there was nothing to draw from.)
-constexpr int32_t drawn_id(int32_t row) { return -2 - row; }
-constexpr bool is_drawn_id(int32_t id) { return id <= -2; }
-constexpr int32_t row_of_drawn_id(int32_t id) { return -2 - id; }
-
 // The types that some matrices have, where they are few: files of mixed types have two.
 class WeightTypes {
  public:
@@ -109,7 +103,7 @@ class WeightTypes {
 // What the ops of one step are told about its tokens, all of it at once: a device with memory of
 // its own uploads it once. Ops of that step are given these very spans.
 struct StepBatch {
-  std::span<const int32_t> ids;         // [tokens]; some may be drawn_id() where runs_ahead()
+  std::span<const int32_t> ids;         // [tokens]
   std::span<const int32_t> positions;   // [tokens]
   std::span<const int32_t> table_rows;  // [tokens], of the learned positions
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted
@@ -281,25 +275,13 @@ class Ops {
   virtual void score(const Activations& logits, std::span<const int32_t> ids,
                      std::span<TokenScore> scores) = 0;
 
-  // Whether there is draw(); elsewhere the caller draws.
+  // Whether there is sample(); elsewhere the caller draws.
   virtual bool can_sample() const { return false; }
-  // Whether a step can begin with the tokens of the last draw (drawn_id) before the host has seen
-  // them.
-  virtual bool runs_ahead() const { return can_sample(); }
-  // Draws a token from each row of logits, which may be changed. Queued as all ops are. Gives the
-  // number of the draw.
-  virtual uint64_t draw(const Activations& /*logits*/, std::span<const SampleRow> /*rows*/) {
+  // Draws a token from each row of logits [rows, vocab], which may be changed, and waits for it:
+  // ids[i] = the token from row i, -1 where a logit is NaN or infinity, or all are minus infinity.
+  virtual void sample(const Activations& /*logits*/, std::span<const SampleRow> /*rows*/,
+                      std::span<int32_t> /*ids*/) {
     SPW_ASSERT(!"this device leaves sampling to the host");
-    return 0;
-  }
-  // Waits for one of the last two draws: ids[i] = the token from row i, -1 where a logit is NaN or
-  // infinity, or all are minus infinity.
-  virtual void take_drawn(uint64_t /*draw*/, std::span<int32_t> /*ids*/) {
-    SPW_ASSERT(!"this device leaves sampling to the host");
-  }
-  // Both, for who has nothing to do in between.
-  void sample(const Activations& logits, std::span<const SampleRow> rows, std::span<int32_t> ids) {
-    take_drawn(draw(logits, rows), ids);
   }
 };
 

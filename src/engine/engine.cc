@@ -2,7 +2,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "base/error.h"
@@ -48,6 +47,7 @@ struct Engine::Request {
     if (tokenizer != nullptr) detokenizer.emplace(*tokenizer, DecodeOptions{.continues = true});
   }
   int64_t generated() const { return static_cast<int64_t>(tokens.size() - params.prompt.size()); }
+  int64_t next_position() const { return static_cast<int64_t>(tokens.size()); }
 
   RequestId id;
   GenerationRequest params;
@@ -108,92 +108,53 @@ void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
 bool Engine::step(const Sink& sink) {
   // The books first: they are right whatever a sink does.
   std::vector<GenerationEvent> events;
-  std::exception_ptr failure;
+  const auto tell = [&] {
+    for (const GenerationEvent& event : events) sink(event);
+  };
   try {
     advance(events);
   } catch (...) {
-    failure = std::current_exception();
+    tell();
+    throw;
   }
-  for (const GenerationEvent& event : events) sink(event);
-  if (failure) std::rethrow_exception(failure);
+  tell();
   return !requests_.empty();
 }
 
 void Engine::advance(std::vector<GenerationEvent>& events) {
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, events);
-  std::optional<QueuedStep> step = std::exchange(queued_, std::nullopt);
-  const auto is_here = [&](RequestId id) { return requests_.contains(id); };
-  if (step && std::none_of(step->drawing.begin(), step->drawing.end(), is_here)) step.reset();
-  if (!step) {
-    const StepPlan plan = scheduler_.next_step();
-    stats_.preemptions = scheduler_.preemptions();
-    for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
-    step = try_queue_step(plan, nullptr);
-    if (!step) return;
-  }
-  const bool goes_on = try_go_on(*step);
-  std::exception_ptr failure;
-  if (goes_on) {
-    try {
-      queued_ = try_queue_step(scheduler_.next_step(), &*step);
-    } catch (...) {
-      failure = std::current_exception();  // of the next step: this one's tokens are good
-    }
-  }
-  std::vector<DrawnToken> drawn;
-  try {
-    drawn = draw(*step);
-  } catch (...) {
-    queued_.reset();
-    for (const auto& [id, request] : requests_)
-      scheduler_.set_known(id, static_cast<int32_t>(request->tokens.size()));
-    scheduler_.preempt_all();
-    throw;
-  }
-  for (size_t i = 0; i < drawn.size(); ++i) {
-    // One that was cancelled meanwhile has no use for its token.
-    const auto it = requests_.find(step->drawing[i]);
-    if (it != requests_.end()) events.push_back(accept_token(*it->second, drawn[i], goes_on));
-  }
-  // A step that nobody needs any more may fail.
-  if (failure && !requests_.empty()) std::rethrow_exception(failure);
+  const StepPlan plan = scheduler_.next_step();
+  stats_.preemptions = scheduler_.preemptions();
+  for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
+  if (plan.chunks.empty()) return;
+  std::optional<std::vector<DrawnToken>> drawn = try_compute(plan);
+  if (!drawn) return;
+  for (DrawnToken& token : *drawn) events.push_back(accept_token(token));
 }
 
-std::optional<Engine::QueuedStep> Engine::try_queue_step(const StepPlan& plan,
-                                                         const QueuedStep* before) {
-  if (plan.chunks.empty()) return std::nullopt;
-  QueuedStep step;
+std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPlan& plan) {
   std::vector<StepSequence> sequences;
-  std::vector<TokenId> unknown(plan.chunks.size());
-  std::vector<SampleRow> rows;
-  bool on_device = decoder_.device().ops().can_sample();
-  for (size_t i = 0; i < plan.chunks.size(); ++i) {
-    const ScheduledChunk& chunk = plan.chunks[i];
+  std::vector<Request*> drawing;
+  bool has_prompts = false;
+  for (const ScheduledChunk& chunk : plan.chunks) {
     Request& request = *requests_.at(chunk.id);
-    std::span<const TokenId> tokens(request.tokens);
-    if (before == nullptr) {
-      tokens = tokens.subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens));
-    } else {
-      SPW_ASSERT(before->drawing.at(i) == chunk.id && chunk.tokens == 1);
-      unknown[i] = drawn_id(static_cast<int32_t>(i));
-      tokens = {&unknown[i], 1};
-    }
+    const auto tokens =
+        std::span<const TokenId>(request.tokens)
+            .subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens));
     sequences.push_back({tokens, chunk.start, *chunk.block_table, chunk.last ? 1 : 0});
+    if (chunk.last) drawing.push_back(&request);
     const bool in_prompt = chunk.start < static_cast<int32_t>(request.params.prompt.size());
     if (in_prompt) stats_.prompt_tokens += chunk.tokens;
-    step.has_prompts = step.has_prompts || in_prompt || chunk.tokens > 1;
-    if (!chunk.last) continue;
-    step.drawing.push_back(chunk.id);
-    on_device = on_device && !request.sampler.wants_logprobs();
-    if (on_device) rows.push_back(request.sampler.sample_row(chunk.start + chunk.tokens));
+    has_prompts = has_prompts || in_prompt || chunk.tokens > 1;
   }
-  if (std::exchange(had_prompts_, step.has_prompts) != step.has_prompts && observer_)
-    observer_(step.has_prompts);
+  tell_observer(has_prompts);
   try {
-    step.logits = decoder_.step(kv_, sequences);
-    if (on_device && !rows.empty()) step.draw = decoder_.device().ops().draw(step.logits, rows);
+    std::vector<DrawnToken> drawn = draw(decoder_.step(kv_, sequences), drawing);
     lost_ = 0;
+    ++stats_.steps;
+    stats_.sequence_steps += scheduler_.running();
+    return drawn;
   } catch (const Error& error) {
     // What was to be computed was not.
     scheduler_.preempt_all();
@@ -206,93 +167,60 @@ std::optional<Engine::QueuedStep> Engine::try_queue_step(const StepPlan& plan,
     scheduler_.preempt_all();
     throw;
   }
-  ++stats_.steps;
-  stats_.sequence_steps += scheduler_.running();
-  return step;
 }
 
-bool Engine::try_go_on(const QueuedStep& step) {
-  // Not behind a prompt: its first token is waited for, and the first step of its kind takes longer
-  // to queue.
-  if (!step.draw || step.has_prompts || !decoder_.runs_ahead(kv_)) return false;
-  if (static_cast<int>(step.drawing.size()) != scheduler_.running()) return false;
-  for (const RequestId id : step.drawing) {
-    const auto it = requests_.find(id);
-    if (it == requests_.end()) return false;
-    const Request& request = *it->second;
-    if (request.sampler.has_penalties() || ends_by_length(request, 1)) return false;
-  }
-  return scheduler_.try_go_on();
+void Engine::tell_observer(bool has_prompts) {
+  if (std::exchange(had_prompts_, has_prompts) != has_prompts && observer_) observer_(has_prompts);
 }
 
-bool Engine::ends_by_length(const Request& request, int64_t more) const {
-  return request.generated() + more >= request.params.max_tokens ||
-         static_cast<int64_t>(request.tokens.size()) + more >= max_sequence_tokens();
-}
-
-std::vector<Engine::DrawnToken> Engine::draw(const QueuedStep& step) {
-  const Activations& logits = step.logits;
-  const size_t count = step.drawing.size();
-  std::vector<DrawnToken> drawn(count);
-  if (count == 0) return drawn;
-  SPW_ASSERT(step.draw || !queued_);  // who draws on the host has waited for nobody to run ahead
-  Device& device = decoder_.device();
-  const auto one = [&](size_t i, auto&& f) {
-    const auto it = requests_.find(step.drawing[i]);
-    if (it == requests_.end()) return;
-    try {
-      f(*it->second);
-    } catch (const UnusableLogits&) {
-      drawn[i].error = explain_unusable_logits(decoder_, kv_.shape().type);
-    }
-  };
-  const auto on_host = [&](size_t i, const float* row) {
-    one(i, [&](Request& request) {
-      drawn[i].token =
-          request.sampler.sample({row, static_cast<size_t>(logits.cols)},
-                                 static_cast<int64_t>(request.tokens.size()), &drawn[i].logprobs);
-    });
-  };
-  const auto accept = [&](size_t i, int32_t id) {
-    one(i, [&](Request& request) { drawn[i].token = request.sampler.accept(id); });
-  };
-  std::vector<int32_t> ids(count);
-  if (step.draw) {
-    device.ops().take_drawn(*step.draw, ids);
-    for (size_t i = 0; i < count; ++i) accept(i, ids[i]);
-    return drawn;
-  }
-  if (device.host_visible()) {
-    for (size_t i = 0; i < count; ++i) on_host(i, logits.f32(static_cast<int64_t>(i)));
-    return drawn;
-  }
-  const bool on_device = device.ops().can_sample();
-  // Logprobs need the row itself, before sampling changes it.
-  std::vector<float> row;
-  std::vector<SampleRow> rows(count);
-  std::vector<bool> by_device(count);
-  for (size_t i = 0; i < count; ++i) {
-    Request& request = *requests_.at(step.drawing[i]);
-    by_device[i] = on_device && !request.sampler.wants_logprobs();
-    if (by_device[i]) {
-      rows[i] = request.sampler.sample_row(static_cast<int64_t>(request.tokens.size()));
-    } else {
-      row.resize(static_cast<size_t>(logits.cols));
-      device.copy_to_host(reinterpret_cast<std::byte*>(row.data()),
-                          logits.row_range(static_cast<int64_t>(i), 1).data,
-                          row.size() * sizeof(float));
-      on_host(i, row.data());
-    }
-  }
-  if (!on_device) return drawn;
-  device.ops().sample(logits, rows, ids);
-  for (size_t i = 0; i < count; ++i) {
-    if (by_device[i]) accept(i, ids[i]);
+std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits,
+                                             std::span<Request* const> requests) {
+  std::vector<DrawnToken> drawn;
+  if (requests.empty()) return drawn;
+  const bool on_device =
+      decoder_.device().ops().can_sample() &&
+      std::ranges::none_of(requests, [](const Request* r) { return r->sampler.wants_logprobs(); });
+  std::vector<SampledToken> tokens =
+      on_device ? sample_on_device(logits, requests) : sample_on_host(logits, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    DrawnToken& one = drawn.emplace_back(requests[i], std::move(tokens[i]));
+    if (one.sampled.id < 0) one.error = explain_unusable_logits(decoder_, kv_.shape().type);
   }
   return drawn;
 }
 
-GenerationEvent Engine::accept_token(Request& request, DrawnToken& drawn, bool is_counted) {
+std::vector<SampledToken> Engine::sample_on_device(const Activations& logits,
+                                                   std::span<Request* const> requests) {
+  std::vector<SampleRow> rows;
+  for (Request* const request : requests)
+    rows.push_back(request->sampler.sample_row(request->next_position()));
+  std::vector<int32_t> ids(rows.size());
+  decoder_.device().ops().sample(logits, rows, ids);
+  std::vector<SampledToken> tokens;
+  for (const int32_t id : ids) tokens.push_back({.id = id});
+  return tokens;
+}
+
+std::vector<SampledToken> Engine::sample_on_host(const Activations& logits,
+                                                 std::span<Request* const> requests) {
+  Device& device = decoder_.device();
+  std::vector<float> copy(device.host_visible() ? 0 : static_cast<size_t>(logits.cols));
+  std::vector<SampledToken> tokens;
+  for (Request* const request : requests) {
+    const Activations row = logits.row_range(static_cast<int64_t>(tokens.size()), 1);
+    if (!copy.empty()) {
+      device.copy_to_host(reinterpret_cast<std::byte*>(copy.data()), row.data,
+                          copy.size() * sizeof(float));
+    }
+    const float* const values = copy.empty() ? row.f32() : copy.data();
+    tokens.push_back(request->sampler.sample({values, static_cast<size_t>(logits.cols)},
+                                             request->next_position()));
+  }
+  return tokens;
+}
+
+GenerationEvent Engine::accept_token(DrawnToken& drawn) {
+  Request& request = *drawn.request;
   GenerationEvent event;
   event.id = request.id;
   if (!drawn.error.empty()) {
@@ -300,11 +228,12 @@ GenerationEvent Engine::accept_token(Request& request, DrawnToken& drawn, bool i
     finish(request, FinishReason::kError, event);
     return event;
   }
-  const TokenId token = drawn.token;
+  const TokenId token = drawn.sampled.id;
   ++stats_.generated_tokens;
+  request.sampler.accept(token);
   request.tokens.push_back(token);
   event.token = token;
-  if (request.params.sampling.logprobs >= 0) event.logprobs = std::move(drawn.logprobs);
+  if (request.sampler.wants_logprobs()) event.logprobs = std::move(drawn.sampled.logprobs);
 
   const bool end = tokenizer_ != nullptr && !request.params.ignore_end &&
                    tokenizer_->is_end_of_generation(token);
@@ -312,9 +241,10 @@ GenerationEvent Engine::accept_token(Request& request, DrawnToken& drawn, bool i
     event.text = request.stops.push(request.detokenizer->push(token));
   if (end || request.stops.stopped()) {
     finish(request, FinishReason::kStop, event);
-  } else if (ends_by_length(request, 0)) {
+  } else if (request.generated() >= request.params.max_tokens ||
+             request.next_position() >= max_sequence_tokens()) {
     finish(request, FinishReason::kLength, event);
-  } else if (!is_counted) {
+  } else {
     scheduler_.append(request.id);
   }
   return event;

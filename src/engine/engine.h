@@ -60,7 +60,7 @@ struct EngineOptions {
 };
 
 struct EngineStats {
-  int64_t steps = 0;          // computed or queued, also where all its sequences ended meanwhile
+  int64_t steps = 0;
   int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
@@ -70,10 +70,6 @@ struct EngineStats {
 // Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
 // called from one thread. The decoder, cache and tokenizer must outlive it; nobody else uses the
 // decoder's device while it has requests.
-//
-// Where the decoder takes it (Decoder::runs_ahead), the device has the next step in its queue while
-// the host deals with the tokens of this one. What a sequence that ends with its token has in that
-// step goes to waste.
 class Engine {
  public:
   using Sink = std::function<void(const GenerationEvent&)>;
@@ -90,14 +86,14 @@ class Engine {
   void cancel(RequestId id);
 
   // One step: every event goes to `sink`. False when there is nothing to do. Of a step that throws
-  // nothing counts: its sequences are computed again, should anybody go on. Where the step behind
-  // it was queued and failed, this one's events come first. What `sink` throws comes out as it is;
-  // the step's other events are then lost.
+  // nothing counts: its sequences are computed again, should anybody go on; requests that ended
+  // before it are told first. What `sink` throws comes out as it is; the step's other events are
+  // then lost.
   bool step(const Sink& sink);
 
   // Called before each step that has prompts (or what is computed again) after one that has not, or
-  // the other way round, and before the first: whether it has. No step is in the device's queue
-  // then, and stats().steps are those before. For measurements.
+  // the other way round, and before the first: whether it has. stats().steps are those before. For
+  // measurements.
   using PhaseObserver = std::function<void(bool has_prompts)>;
   void observe_phases(PhaseObserver observer) { observer_ = std::move(observer); }
 
@@ -107,31 +103,25 @@ class Engine {
 
  private:
   struct Request;
-  // A step that the device is done with, or has in its queue.
-  struct QueuedStep {
-    std::vector<RequestId> drawing;  // by row of logits
-    Activations logits;
-    std::optional<uint64_t> draw;  // where the device draws all of these tokens
-    bool has_prompts = false;      // or what is computed again: not only a new token of each
-  };
+  // What came of a request's row of logits.
   struct DrawnToken {
-    TokenId token = 0;
-    Logprobs logprobs;
-    std::string error;  // why there is none
+    Request* request;
+    SampledToken sampled;
+    std::string error = {};  // why there is no token
   };
+  // Keeps the books of one step; what the sink is to be told goes to `events`.
   void advance(std::vector<GenerationEvent>& events);
-  // Computes the next step, or queues it: behind `before`, whose tokens are not known yet. None
-  // where there is nothing to do, or the sequences have to be computed again.
-  std::optional<QueuedStep> try_queue_step(const StepPlan& plan, const QueuedStep* before);
-  // Whether the step behind this one can be queued before its tokens are known; the scheduler has
-  // then counted them.
-  bool try_go_on(const QueuedStep& step);
-  // With so many tokens more than it has.
-  bool ends_by_length(const Request& request, int64_t more) const;
-  // The next token of each request, from its row of logits.
-  std::vector<DrawnToken> draw(const QueuedStep& step);
-  // These keep the books and give what the sink is to be told. `is_counted`: by the scheduler.
-  GenerationEvent accept_token(Request& request, DrawnToken& drawn, bool is_counted);
+  // Computes the step and draws the next token of each sequence that it brings to its end. None
+  // where what it needed was damaged, and all sequences are computed again.
+  std::optional<std::vector<DrawnToken>> try_compute(const StepPlan& plan);
+  void tell_observer(bool has_prompts);
+  // From its row of logits, the next token of each request.
+  std::vector<DrawnToken> draw(const Activations& logits, std::span<Request* const> requests);
+  std::vector<SampledToken> sample_on_device(const Activations& logits,
+                                             std::span<Request* const> requests);
+  std::vector<SampledToken> sample_on_host(const Activations& logits,
+                                           std::span<Request* const> requests);
+  GenerationEvent accept_token(DrawnToken& drawn);
   void finish(Request& request, FinishReason reason, GenerationEvent& event);
   void end_without_token(RequestId id, FinishReason reason, std::vector<GenerationEvent>& events);
 
@@ -145,9 +135,8 @@ class Engine {
   uint64_t next_id_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;
-  std::optional<QueuedStep> queued_;  // behind the step whose tokens came last
   PhaseObserver observer_;
-  std::optional<bool> had_prompts_;  // the step that was computed or queued last
+  std::optional<bool> had_prompts_;  // the last step
   static constexpr int kMostLost = 3;
   int lost_ = 0;  // steps in a row that found their KV or activations damaged
 };

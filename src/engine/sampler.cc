@@ -193,18 +193,15 @@ TokenId Sampler::draw(int64_t position) {
   return candidates_.back().id;
 }
 
-TokenId Sampler::sample(std::span<const float> logits, int64_t position, Logprobs* logprobs) {
+SampledToken Sampler::sample(std::span<const float> logits, int64_t position) {
   adjust(logits);
-  int32_t drawn = -1;
-  if (are_usable(logits_)) {
-    const auto best = [&] { return std::max_element(logits_.begin(), logits_.end()); };
-    drawn =
-        params_.temperature > 0 ? draw(position) : static_cast<TokenId>(best() - logits_.begin());
-  }
-  const TokenId id = accept(drawn);
-  if (logprobs != nullptr && params_.logprobs >= 0)
-    *logprobs = compute_logprobs(logits, id, params_.logprobs);
-  return id;
+  SampledToken token;
+  if (!are_usable(logits_)) return token;
+  const auto best = [&] { return std::max_element(logits_.begin(), logits_.end()); };
+  token.id =
+      params_.temperature > 0 ? draw(position) : static_cast<TokenId>(best() - logits_.begin());
+  if (wants_logprobs()) token.logprobs = compute_logprobs(logits, token.id, params_.logprobs);
+  return token;
 }
 
 SampleRow Sampler::sample_row(int64_t position) {
@@ -217,11 +214,9 @@ SampleRow Sampler::sample_row(int64_t position) {
           .adjustments = adjustments_};
 }
 
-TokenId Sampler::accept(int32_t drawn) {
-  if (drawn < 0) throw UnusableLogits("the model's logits are not numbers");
-  see(drawn);
-  ++answered_[drawn];
-  return drawn;
+void Sampler::accept(TokenId id) {
+  see(id);
+  ++answered_[id];
 }
 
 }  // namespace spillway

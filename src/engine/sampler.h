@@ -5,12 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <span>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "device/ops.h"
 #include "text/vocabulary.h"
 
@@ -48,10 +46,9 @@ struct Logprobs {
   std::vector<TokenLogprob> top;  // most likely first
 };
 
-// From these logits no token is drawn: see are_usable().
-class UnusableLogits : public Error {
- public:
-  explicit UnusableLogits(const std::string& message) : Error(ErrorCode::kInternal, message) {}
+struct SampledToken {
+  TokenId id = -1;    // -1: the logits are not usable, see are_usable()
+  Logprobs logprobs;  // where they were asked for
 };
 
 // One per sequence; not thread-safe. The draw at a position depends on (seed, position) and the
@@ -61,20 +58,14 @@ class Sampler {
   // `prompt` counts for the repetition penalty.
   Sampler(SamplingParams params, std::span<const TokenId> prompt);
 
-  // Chooses the token at `position` from its logits [vocab] and remembers it for the penalties.
-  // Fills `logprobs` if asked for and not null. Throws UnusableLogits.
-  TokenId sample(std::span<const float> logits, int64_t position, Logprobs* logprobs);
-
-  // The same for logits in a device's memory: what Ops::draw() is to do at `position`, valid
-  // until the next call, and the token that it drew (-1: throws UnusableLogits).
+  // Chooses the token at `position` from its logits [vocab].
+  SampledToken sample(std::span<const float> logits, int64_t position);
+  // The same for logits in a device's memory: what Ops::sample() is to do, valid until the next
+  // call.
   SampleRow sample_row(int64_t position);
-  TokenId accept(int32_t drawn);
+  // The chosen token is part of the answer: it counts for the penalties.
+  void accept(TokenId id);
   bool wants_logprobs() const { return params_.logprobs >= 0; }
-  // Whether what sample_row() says depends on the tokens drawn before.
-  bool has_penalties() const {
-    return params_.repetition_penalty != 1 || params_.presence_penalty != 0 ||
-           params_.frequency_penalty != 0;
-  }
 
  private:
   void see(TokenId id);

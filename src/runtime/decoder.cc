@@ -127,7 +127,6 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
     for (const int32_t block : sequence.block_table)
       SPW_ASSERT(block >= 0 && block < kv.blocks() && kv.tier_of(block) == tier);
     for (const int32_t id : sequence.tokens) {
-      if (is_drawn_id(id) && count == 1 && runs_ahead(kv)) continue;
       SPW_CHECK(id >= 0 && id < spec_.vocab_size, kInvalidArgument,
                 "token id {} is outside the vocabulary of {} tokens", id, spec_.vocab_size);
     }
@@ -155,11 +154,6 @@ void Decoder::attach(const KvCache& kv) {
     swap_ = std::make_unique<KvSwap>(device_, *options_.host, kv.shape(), options_.staging_blocks,
                                      options_.overlap);
   }
-}
-
-bool Decoder::runs_ahead(const KvCache& kv) const {
-  return ops_.runs_ahead() && options_.stream == nullptr && options_.activations.device == 1 &&
-         kv.host_blocks() + kv.disk_blocks() == 0 && !observer_;
 }
 
 AttentionParams Decoder::attention_params() const {

@@ -108,11 +108,6 @@ class Decoder {
   // attends; steps go on after it. Waits for the device.
   std::optional<KvFault> find_kv_fault();
 
-  // Whether a step is queued whole, so that the next one can be behind it before the host has seen
-  // its tokens: everything is on the device, which draws them itself. A sequence's only token may
-  // then be a drawn_id().
-  bool runs_ahead(const KvCache& kv) const;
-
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],
   // F32, in the device's memory, in order of the sequences, valid until the next step. Throws
   // kInvalidArgument for a token outside the vocabulary, a position outside the context, or too

@@ -56,25 +56,6 @@ void Scheduler::append(RequestId id) {
   ++sequence->known;
 }
 
-bool Scheduler::try_go_on() {
-  if (running_.empty() || running() > limits_.max_step_tokens) return false;
-  if (!waiting_.empty() && running() < limits_.max_sequences) return false;
-  for (Sequence& sequence : running_) {
-    if (sequence.computed != sequence.known) return false;
-    // What the ones before have reserved is what they need next in any case.
-    if (!sequence.blocks.try_reserve(sequence.known + 1)) return false;
-  }
-  for (Sequence& sequence : running_) ++sequence.known;
-  return true;
-}
-
-void Scheduler::set_known(RequestId id, int32_t tokens) {
-  Sequence* sequence = find(id);
-  SPW_ASSERT(sequence != nullptr && tokens <= sequence->known);
-  sequence->known = tokens;
-  sequence->computed = std::min(sequence->computed, tokens);
-}
-
 void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
   const auto same = [&](const Sequence& s) { return s.id == id; };
   if (const Sequence* ending = find(id)) {

@@ -67,12 +67,6 @@ class Scheduler {
   void add(RequestId id, int32_t tokens, int64_t expected = 0);
   // One more token is known: the sampled one.
   void append(RequestId id);
-  // The same of every running sequence, before anybody has seen these tokens: what next_step() then
-  // gives is one more of each. False, and nothing is counted, where that is not so: somebody who
-  // waits could begin, still has a prompt to compute, or would have to give way.
-  bool try_go_on();
-  // No more than `tokens` of it are known after all.
-  void set_known(RequestId id, int32_t tokens);
   // Finished or cancelled, with `answer` tokens (not said: those appended, and the last one);
   // unknown ids are ignored.
   void remove(RequestId id, std::optional<int64_t> answer = std::nullopt);

@@ -82,33 +82,6 @@ TEST(SchedulerTest, EndsASequenceThatOutgrowsTheWholeCache) {
   EXPECT_EQ(blocks.free(), 1);
 }
 
-TEST(SchedulerTest, GoesOnWithoutSeeingTokensWhereNobodyHasToWaitOrGiveWay) {
-  BlockAllocator blocks(4);
-  Scheduler scheduler(blocks, {.max_step_tokens = 20, .max_sequences = 2});
-  EXPECT_FALSE(scheduler.try_go_on());  // nobody there
-  scheduler.add(id(1), 30);
-  scheduler.next_step();
-  EXPECT_FALSE(scheduler.try_go_on());  // in the middle of its prompt
-  scheduler.next_step();
-  scheduler.add(id(2), 15);
-  EXPECT_FALSE(scheduler.try_go_on());  // somebody could begin
-  scheduler.append(id(1));
-  EXPECT_EQ(scheduler.next_step().chunks.size(), 2U);
-  scheduler.add(id(3), 15);  // there is no seat for it
-  ASSERT_TRUE(scheduler.try_go_on());
-  const StepPlan plan = scheduler.next_step();
-  ASSERT_EQ(plan.chunks.size(), 2U);
-  EXPECT_EQ(plan.chunks[0].start, 31);
-  EXPECT_EQ(plan.chunks[1].start, 15);
-  EXPECT_EQ(plan.chunks[0].tokens + plan.chunks[1].tokens, 2);
-  EXPECT_TRUE(plan.chunks[0].last && plan.chunks[1].last);
-  // Both need another block, and there is one: nothing is counted, and the next step decides.
-  EXPECT_EQ(blocks.free(), 1);
-  EXPECT_FALSE(scheduler.try_go_on());
-  EXPECT_TRUE(scheduler.next_step().chunks.empty());
-  EXPECT_EQ(scheduler.preemptions(), 0);
-}
-
 // Runs steps until nothing is left; those that begin in each step, by step.
 std::vector<std::vector<uint64_t>> beginnings(Scheduler& scheduler,
                                               std::map<RequestId, int> answers) {

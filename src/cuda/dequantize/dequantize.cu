@@ -76,22 +76,16 @@ struct EmbedArgs {
   int64_t grouped_rows;
   int64_t cols;
   const int32_t* ids;
-  const int32_t* drawn;
   float* out;
   int64_t stride;
   bool accumulate;
-
-  __device__ int64_t row(int i) const {
-    const int32_t id = ids[i];
-    return is_drawn_id(id) ? max(drawn[row_of_drawn_id(id)], 0) : id;
-  }
 };
 
 template <class Block>
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs a) {
   wait_for_previous();
   let_next_start();
-  const int64_t row = a.row(static_cast<int>(blockIdx.y));
+  const int64_t row = a.ids[blockIdx.y];
   float* out = a.out + blockIdx.y * a.stride;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 8;
   if (column >= a.cols) return;
@@ -162,8 +156,8 @@ void dequantize_rows(const WeightView& w, int64_t first_row, const Activations& 
   });
 }
 
-void embed_rows(const WeightView& table, const int32_t* ids, const int32_t* drawn,
-                const Activations& out, LinearMode mode, cudaStream_t stream) {
+void embed_rows(const WeightView& table, const int32_t* ids, const Activations& out,
+                LinearMode mode, cudaStream_t stream) {
   SPW_ASSERT(out.dtype == DType::kF32 && out.cols == table.cols && out.rows <= 65535);
   SPW_ASSERT(aligned(table.data, table.layout == WeightLayout::kGroups16 ? 16
                                  : table.dtype == DType::kF32            ? 4
@@ -174,7 +168,6 @@ void embed_rows(const WeightView& table, const int32_t* ids, const int32_t* draw
                        table.grouped_rows(),
                        table.cols,
                        ids,
-                       drawn,
                        reinterpret_cast<float*>(out.data),
                        out.stride,
                        mode == LinearMode::kAccumulate};

@@ -17,9 +17,8 @@ void dequantize_rows(const WeightView& w, int64_t first_row, const Activations& 
                      cudaStream_t stream);
 
 // out[i] (+)= table[ids[i]]. table [entries, dim] of any type and layout; ids [out.rows], in device
-// memory and in range; out [ids, dim] F32. `drawn` is what a drawn_id() among them stands for, in
-// device memory; null: there are none. A row from which nothing could be drawn (-1) is as token 0.
-void embed_rows(const WeightView& table, const int32_t* ids, const int32_t* drawn,
-                const Activations& out, LinearMode mode, cudaStream_t stream);
+// memory and in range; out [ids, dim] F32.
+void embed_rows(const WeightView& table, const int32_t* ids, const Activations& out,
+                LinearMode mode, cudaStream_t stream);
 
 }  // namespace spillway::cuda

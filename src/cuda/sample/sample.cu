@@ -278,7 +278,7 @@ __device__ void adjust(float* logits, const SampleRowArgs& args,
 
 __global__ void __launch_bounds__(kThreads, 1)
     sample_kernel(float* logits, int64_t stride, int vocab, const SampleRowArgs* rows,
-                  const LogitAdjustment* adjustments, int32_t* ids, int32_t* copy) {
+                  const LogitAdjustment* adjustments, int32_t* ids) {
   __shared__ Shared s;
   let_next_start();
   wait_for_previous();
@@ -324,10 +324,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     id = draw(row, kept, args.uniform, s);
   }
-  if (threadIdx.x == 0) {
-    ids[blockIdx.x] = id;
-    if (copy != nullptr) copy[blockIdx.x] = id;
-  }
+  if (threadIdx.x == 0) ids[blockIdx.x] = id;
 }
 
 // Of all threads, in an order that does not depend on who comes when; thread 0 gets it.
@@ -374,12 +371,12 @@ void score(const Activations& logits, const int32_t* ids, TokenScore* scores, cu
 }
 
 void sample(const Activations& logits, const SampleRowArgs* rows,
-            const LogitAdjustment* adjustments, int32_t* ids, int32_t* copy, cudaStream_t stream) {
+            const LogitAdjustment* adjustments, int32_t* ids, cudaStream_t stream) {
   SPW_ASSERT(logits.dtype == DType::kF32);
   if (logits.rows == 0) return;
   launch(sample_kernel, dim3(static_cast<unsigned>(logits.rows)), kThreads, 0, stream,
          reinterpret_cast<float*>(logits.data), logits.stride, static_cast<int>(logits.cols), rows,
-         adjustments, ids, copy);
+         adjustments, ids);
 }
 
 }  // namespace spillway::cuda

@@ -25,9 +25,9 @@ static_assert(sizeof(SampleRowArgs) % 16 == 0, "adjustments lie behind, aligned 
 // ids[i] = the token drawn from row i of `logits` [rows, vocab] F32, which is changed by the row's
 // adjustments; -1 where a logit is NaN or infinity, or all are minus infinity. `rows`,
 // `adjustments` (of all rows, aligned to 16 bytes; null: none has any) and `ids` are read and
-// written once: device or pinned memory. The same ids go to `copy`, too, where it is not null.
+// written once: device or pinned memory.
 void sample(const Activations& logits, const SampleRowArgs* rows,
-            const LogitAdjustment* adjustments, int32_t* ids, int32_t* copy, cudaStream_t stream);
+            const LogitAdjustment* adjustments, int32_t* ids, cudaStream_t stream);
 
 // scores[i] = what row i of `logits` says of token ids[i] (Ops::score()). Both are read and written
 // once: device or pinned memory.

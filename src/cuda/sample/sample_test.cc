@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -65,14 +64,9 @@ class SampleTest : public testing::Test {
     const Activations view{DType::kF32, static_cast<int64_t>(rows.size()),
                            static_cast<int64_t>(vocab), static_cast<int64_t>(stride),
                            logits.data() + offset * sizeof(float)};
-    const std::vector<int32_t> poison(rows.size(), -7);
-    GuardedBytes copy(poison.data(), poison.size() * sizeof(int32_t));
-    sample(view, pinned_args, adjustments.empty() ? nullptr : pinned_adjustments, ids,
-           reinterpret_cast<int32_t*>(copy.data()), nullptr);
+    sample(view, pinned_args, adjustments.empty() ? nullptr : pinned_adjustments, ids, nullptr);
     SPW_CUDA_CHECK(cudaDeviceSynchronize());
-    EXPECT_TRUE(logits.guards_are_whole() && copy.guards_are_whole());
-    const std::vector<std::byte> copied = copy.read();
-    EXPECT_EQ(std::memcmp(copied.data(), ids, copied.size()), 0);
+    EXPECT_TRUE(logits.guards_are_whole());
     return {ids, ids + rows.size()};
   }
 };
