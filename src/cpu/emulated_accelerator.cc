@@ -219,18 +219,22 @@ int32_t draw_one(std::span<const float> logits, const SampleRow& how) {
 }  // namespace
 
 void EmulatedOps::sample(const Activations& logits, std::span<const SampleRow> rows,
-                         std::span<int32_t> ids) {
+                         std::span<SampledToken> tokens) {
   SPW_CHECK(injected_error("draw.device") == 0, kDevice, "the emulated accelerator fails");
   SPW_ASSERT(draws_ && logits.rows == static_cast<int64_t>(rows.size()));
-  SPW_ASSERT(ids.size() == rows.size());
+  SPW_ASSERT(tokens.size() == rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     float* const row = logits.f32(static_cast<int64_t>(i));
+    const std::vector<float> before(row, row + logits.cols);
     for (const LogitAdjustment& a : rows[i].adjustments) {
       const float x = row[a.id] + a.bias;
       row[a.id] = (x > 0 ? x / a.repetition : x * a.repetition) - a.penalty;
     }
     const std::span<const float> adjusted(row, static_cast<size_t>(logits.cols));
-    ids[i] = rows[i].temperature > 0 ? draw_one(adjusted, rows[i]) : most_likely(adjusted);
+    SampledToken& token = tokens[i];
+    token.id = rows[i].temperature > 0 ? draw_one(adjusted, rows[i]) : most_likely(adjusted);
+    if (token.id >= 0 && rows[i].logprobs >= 0)
+      token.logprobs = compute_logprobs(before, token.id, rows[i].logprobs);
     // Nobody has logits after the draw.
     std::fill_n(row, logits.cols, std::numeric_limits<float>::quiet_NaN());
   }

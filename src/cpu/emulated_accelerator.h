@@ -38,7 +38,7 @@ class EmulatedOps final : public CpuOps {
              LinearMode mode) override;
   bool can_sample() const override { return draws_; }
   void sample(const Activations& logits, std::span<const SampleRow> rows,
-              std::span<int32_t> ids) override;
+              std::span<SampledToken> tokens) override;
 
  private:
   bool draws_;

@@ -2,6 +2,7 @@
 #include "cuda/cuda_ops.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/error.h"
@@ -12,6 +13,7 @@
 #include "cuda/kv/kv_append.h"
 #include "cuda/rows/elementwise.h"
 #include "cuda/rows/norm.h"
+#include "cuda/sample/logprobs.h"
 #include "cuda/sample/sample.h"
 #include "device/tuning.h"
 
@@ -32,6 +34,15 @@ BatchView without_first(BatchView batch, int sequences) {
   if (batch.home_table != nullptr) batch.home_table += int64_t{sequences} * batch.table_stride;
   return batch;
 }
+
+// Arrays one behind the other; those that want more alignment are taken first.
+struct Arrays {
+  std::byte* next;
+  template <class T>
+  T* take(size_t count) {
+    return reinterpret_cast<T*>(std::exchange(next, next + count * sizeof(T)));
+  }
+};
 
 }  // namespace
 
@@ -319,16 +330,29 @@ void CudaOps::score(const Activations& logits, std::span<const int32_t> ids,
 }
 
 void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
-                     std::span<int32_t> ids) {
-  SPW_ASSERT(logits.rows == static_cast<int64_t>(rows.size()) && ids.size() == rows.size());
+                     std::span<SampledToken> tokens) {
+  SPW_ASSERT(logits.rows == static_cast<int64_t>(rows.size()) && tokens.size() == rows.size());
+  std::vector<LogprobsRow> asking;
   size_t adjustments = 0;
-  for (const SampleRow& row : rows) adjustments += row.adjustments.size();
-  const size_t args_bytes = rows.size() * sizeof(SampleRowArgs);
-  const size_t adjustment_bytes = adjustments * sizeof(LogitAdjustment);
-  std::byte* const memory = exchange(args_bytes + adjustment_bytes + ids.size_bytes());
-  auto* const args = reinterpret_cast<SampleRowArgs*>(memory);
-  auto* const all_adjustments = reinterpret_cast<LogitAdjustment*>(memory + args_bytes);
-  auto* const drawn = reinterpret_cast<int32_t*>(memory + args_bytes + adjustment_bytes);
+  int32_t most_likely = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    adjustments += rows[i].adjustments.size();
+    if (rows[i].logprobs < 0) continue;
+    SPW_ASSERT(rows[i].logprobs <= kMostLogprobs);
+    const auto count = static_cast<int32_t>(std::min<int64_t>(rows[i].logprobs, logits.cols));
+    asking.push_back({static_cast<int32_t>(i), count, most_likely});
+    most_likely += count;
+  }
+  Arrays memory{exchange(rows.size() * (sizeof(SampleRowArgs) + sizeof(int32_t)) +
+                         adjustments * sizeof(LogitAdjustment) +
+                         asking.size() * (sizeof(LogprobsRow) + sizeof(float)) +
+                         static_cast<size_t>(most_likely) * sizeof(TokenLogprob))};
+  auto* const args = memory.take<SampleRowArgs>(rows.size());
+  auto* const all_adjustments = memory.take<LogitAdjustment>(adjustments);
+  auto* const ids = memory.take<int32_t>(rows.size());
+  auto* const logprobs_rows = memory.take<LogprobsRow>(asking.size());
+  auto* const chosen = memory.take<float>(asking.size());
+  auto* const top = memory.take<TokenLogprob>(static_cast<size_t>(most_likely));
   int32_t first = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const SampleRow& row = rows[i];
@@ -337,9 +361,27 @@ void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
     std::ranges::copy(row.adjustments, all_adjustments + first);
     first += count;
   }
-  cuda::sample(logits, args, adjustments == 0 ? nullptr : all_adjustments, drawn, queue());
+  std::ranges::copy(asking, logprobs_rows);
+
+  const cudaStream_t stream = queue();
+  ReplacedLogit* replaced = nullptr;
+  if (!asking.empty() && adjustments > 0) {
+    // Penalties grow with every token, and what is recorded is void when memory moves: in large
+    // pieces.
+    const size_t bytes = std::bit_ceil(adjustments * sizeof(ReplacedLogit));
+    replaced = reinterpret_cast<ReplacedLogit*>(grown(replaced_, bytes));
+  }
+  cuda::sample(logits, args, adjustments == 0 ? nullptr : all_adjustments, replaced, ids, stream);
+  cuda::logprobs(logits, static_cast<int64_t>(asking.size()), logprobs_rows, ids, chosen, top,
+                 stream);
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  std::copy_n(drawn, ids.size(), ids.begin());
+  for (size_t i = 0; i < rows.size(); ++i) tokens[i] = {.id = ids[i], .logprobs = {}};
+  for (size_t i = 0; i < asking.size(); ++i) {
+    SampledToken& token = tokens[static_cast<size_t>(asking[i].row)];
+    if (token.id < 0) continue;
+    const TokenLogprob* const own = top + asking[i].first;
+    token.logprobs = {.chosen = chosen[i], .top = {own, own + asking[i].count}};
+  }
 }
 
 const float* CudaOps::constant(std::span<const float> values) {

@@ -78,7 +78,7 @@ class CudaOps final : public Ops {
              std::span<TokenScore> scores) override;
   bool can_sample() const override { return true; }
   void sample(const Activations& logits, std::span<const SampleRow> rows,
-              std::span<int32_t> ids) override;
+              std::span<SampledToken> tokens) override;
 
  private:
   // Where kernels go: behind what the persistent step has collected.
@@ -129,6 +129,7 @@ class CudaOps final : public Ops {
       persistent_scratch_;
   Buffer converted_;        // x in the type that a matrix wants
   Buffer expanded_;         // a quantized matrix as F16, for many tokens
+  Buffer replaced_;         // logits before their adjustments
   PinnedMemory exchanged_;  // what kernels take from the host, and what they give
   size_t exchanged_bytes_ = 0;
   PinnedMemory kv_faults_;  // KvFaults::word

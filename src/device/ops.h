@@ -15,6 +15,7 @@
 #include <span>
 
 #include "device/kv_fault.h"
+#include "device/logprobs.h"
 #include "tensor/kv_format.h"
 #include "tensor/op_kinds.h"
 #include "tensor/tensor_view.h"
@@ -138,7 +139,13 @@ struct SampleRow {
   float top_p = 1;
   float min_p = 0;
   double uniform = 0;  // in [0, 1)
-  std::span<const LogitAdjustment> adjustments;
+  int logprobs = -1;   // -1: none; 0: of the token; n: also of the n most likely, kMostLogprobs
+  std::span<const LogitAdjustment> adjustments;  // no two of one token
+};
+
+struct SampledToken {
+  int32_t id = -1;    // -1: a logit is NaN or infinity, or all are minus infinity
+  Logprobs logprobs;  // where they were asked for and there is a token
 };
 
 // What a row of logits says of one token.
@@ -277,10 +284,10 @@ class Ops {
 
   // Whether there is sample(); elsewhere the caller draws.
   virtual bool can_sample() const { return false; }
-  // Draws a token from each row of logits [rows, vocab], which may be changed, and waits for it:
-  // ids[i] = the token from row i, -1 where a logit is NaN or infinity, or all are minus infinity.
+  // tokens[i] = the token drawn from row i of logits [rows, vocab] F32, which may be changed. Waits
+  // for the result: only that comes to the host.
   virtual void sample(const Activations& /*logits*/, std::span<const SampleRow> /*rows*/,
-                      std::span<int32_t> /*ids*/) {
+                      std::span<SampledToken> /*tokens*/) {
     SPW_ASSERT(!"this device leaves sampling to the host");
   }
 };

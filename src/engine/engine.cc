@@ -177,11 +177,9 @@ std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits,
                                              std::span<Request* const> requests) {
   std::vector<DrawnToken> drawn;
   if (requests.empty()) return drawn;
-  const bool on_device =
-      decoder_.device().ops().can_sample() &&
-      std::ranges::none_of(requests, [](const Request* r) { return r->sampler.wants_logprobs(); });
-  std::vector<SampledToken> tokens =
-      on_device ? sample_on_device(logits, requests) : sample_on_host(logits, requests);
+  std::vector<SampledToken> tokens = decoder_.device().ops().can_sample()
+                                         ? sample_on_device(logits, requests)
+                                         : sample_on_host(logits, requests);
   for (size_t i = 0; i < requests.size(); ++i) {
     DrawnToken& one = drawn.emplace_back(requests[i], std::move(tokens[i]));
     if (one.sampled.id < 0) one.error = explain_unusable_logits(decoder_, kv_.shape().type);
@@ -194,10 +192,8 @@ std::vector<SampledToken> Engine::sample_on_device(const Activations& logits,
   std::vector<SampleRow> rows;
   for (Request* const request : requests)
     rows.push_back(request->sampler.sample_row(request->next_position()));
-  std::vector<int32_t> ids(rows.size());
-  decoder_.device().ops().sample(logits, rows, ids);
-  std::vector<SampledToken> tokens;
-  for (const int32_t id : ids) tokens.push_back({.id = id});
+  std::vector<SampledToken> tokens(rows.size());
+  decoder_.device().ops().sample(logits, rows, tokens);
   return tokens;
 }
 

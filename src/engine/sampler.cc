@@ -12,11 +12,6 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Most likely first; equal ones by id, so that the order never depends on the sort.
-bool more_likely(const TokenLogprob& a, const TokenLogprob& b) {
-  return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
-}
-
 void check_finite(const char* name, float value, float low, float high) {
   SPW_CHECK(std::isfinite(value) && value >= low && value <= high, kInvalidArgument,
             "{} is {}; give {} to {}", name, value, low, high);
@@ -40,8 +35,8 @@ void validate(const SamplingParams& params, int64_t vocab_size) {
   SPW_CHECK(params.top_k >= 0, kInvalidArgument, "top-k is {}; give 0 (all) or more", params.top_k);
   SPW_CHECK(params.repetition_window >= 0, kInvalidArgument,
             "repetition window is {}; give 0 (all tokens) or more", params.repetition_window);
-  SPW_CHECK(params.logprobs >= -1 && params.logprobs <= 100, kInvalidArgument,
-            "logprobs is {}; give 0 to 100", params.logprobs);
+  SPW_CHECK(params.logprobs >= -1 && params.logprobs <= kMostLogprobs, kInvalidArgument,
+            "logprobs is {}; give 0 to {}", params.logprobs, kMostLogprobs);
   for (const auto& [id, bias] : params.logit_bias) {
     SPW_CHECK(id >= 0 && id < vocab_size, kInvalidArgument,
               "logit bias for token {}, which is outside the vocabulary of {} tokens", id,
@@ -64,29 +59,6 @@ bool are_usable(std::span<const float> logits) {
     some |= value > kNever ? 1 : 0;
   }
   return wrong == 0 && some != 0;
-}
-
-double log_sum_exp(std::span<const float> logits) {
-  float top = kNever;
-  for (const float value : logits) top = std::max(top, value);
-  double sum = 0;
-  for (const float value : logits) sum += std::exp(static_cast<double>(value) - top);
-  return top + std::log(sum);
-}
-
-Logprobs compute_logprobs(std::span<const float> logits, TokenId chosen, int top) {
-  const double total = log_sum_exp(logits);
-  Logprobs out;
-  out.chosen = static_cast<float>(logits[static_cast<size_t>(chosen)] - total);
-  if (top <= 0) return out;
-  std::vector<TokenLogprob> all(logits.size());
-  for (size_t i = 0; i < all.size(); ++i)
-    all[i] = {static_cast<TokenId>(i), static_cast<float>(logits[i] - total)};
-  const auto count = std::min(all.size(), static_cast<size_t>(top));
-  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), all.end(),
-                    more_likely);
-  out.top.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
-  return out;
 }
 
 Sampler::Sampler(SamplingParams params, std::span<const TokenId> prompt)
@@ -138,7 +110,11 @@ void Sampler::adjust(std::span<const float> logits) {
   }
 }
 
-// Candidates are (id, adjusted logit / temperature).
+// Most likely first; equal ones by id, so that the order never depends on the sort.
+bool Sampler::more_likely(const Candidate& a, const Candidate& b) {
+  return a.scaled != b.scaled ? a.scaled > b.scaled : a.id < b.id;
+}
+
 TokenId Sampler::draw(int64_t position) {
   candidates_.clear();
   float top = kNever;
@@ -160,12 +136,12 @@ TokenId Sampler::draw(int64_t position) {
   if (sorted) std::sort(candidates_.begin(), candidates_.end(), more_likely);
 
   double total = 0;
-  for (const TokenLogprob& c : candidates_) total += std::exp(static_cast<double>(c.logprob));
+  for (const Candidate& c : candidates_) total += std::exp(static_cast<double>(c.scaled));
   size_t kept = candidates_.size();
   if (params_.top_p < 1) {
     double sum = 0;
     for (size_t i = 0; i < candidates_.size(); ++i) {
-      sum += std::exp(static_cast<double>(candidates_[i].logprob));
+      sum += std::exp(static_cast<double>(candidates_[i].scaled));
       if (sum >= params_.top_p * total) {
         kept = i + 1;
         break;
@@ -175,19 +151,19 @@ TokenId Sampler::draw(int64_t position) {
   }
   if (params_.min_p > 0) {
     const float least = std::log(params_.min_p);  // the most likely one has 0
-    std::erase_if(candidates_, [&](const TokenLogprob& c) { return c.logprob < least; });
+    std::erase_if(candidates_, [&](const Candidate& c) { return c.scaled < least; });
   }
 
   // In the order of ids, as devices draw that do not sort.
   if (sorted) {
     std::sort(candidates_.begin(), candidates_.end(),
-              [](const TokenLogprob& a, const TokenLogprob& b) { return a.id < b.id; });
+              [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   }
   total = 0;
-  for (const TokenLogprob& c : candidates_) total += std::exp(static_cast<double>(c.logprob));
+  for (const Candidate& c : candidates_) total += std::exp(static_cast<double>(c.scaled));
   double left = counter_uniform(params_.seed, static_cast<uint64_t>(position)) * total;
-  for (const TokenLogprob& c : candidates_) {
-    left -= std::exp(static_cast<double>(c.logprob));
+  for (const Candidate& c : candidates_) {
+    left -= std::exp(static_cast<double>(c.scaled));
     if (left < 0) return c.id;
   }
   return candidates_.back().id;
@@ -211,6 +187,7 @@ SampleRow Sampler::sample_row(int64_t position) {
           .top_p = params_.top_p,
           .min_p = params_.min_p,
           .uniform = counter_uniform(params_.seed, static_cast<uint64_t>(position)),
+          .logprobs = params_.logprobs,
           .adjustments = adjustments_};
 }
 

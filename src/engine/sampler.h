@@ -35,22 +35,6 @@ struct SamplingParams {
 // size.
 void validate(const SamplingParams& params, int64_t vocab_size);
 
-struct TokenLogprob {
-  TokenId id = 0;
-  float logprob = 0;
-};
-
-// Natural logarithms of the model's own probabilities, before bias, penalties and temperature.
-struct Logprobs {
-  float chosen = 0;
-  std::vector<TokenLogprob> top;  // most likely first
-};
-
-struct SampledToken {
-  TokenId id = -1;    // -1: the logits are not usable, see are_usable()
-  Logprobs logprobs;  // where they were asked for
-};
-
 // One per sequence; not thread-safe. The draw at a position depends on (seed, position) and the
 // logits alone, so the same seed gives the same text however sequences are batched.
 class Sampler {
@@ -79,19 +63,19 @@ class Sampler {
   std::unordered_map<TokenId, int> answered_;  // in the answer
   std::vector<LogitAdjustment> adjustments_;
   std::vector<float> logits_;
-  std::vector<TokenLogprob> candidates_;
+  struct Candidate {
+    TokenId id;
+    float scaled;  // its adjusted logit below the largest one, by temperature
+  };
+  static bool more_likely(const Candidate& a, const Candidate& b);
+  std::vector<Candidate> candidates_;
 };
 
 // Uniform in [0, 1), a pure function of its arguments.
 double counter_uniform(uint64_t seed, uint64_t counter);
 
-Logprobs compute_logprobs(std::span<const float> logits, TokenId chosen, int top);
-
 // Whether a token can be drawn: none is NaN or infinity, and not all are minus infinity, which is
 // "never" for the tokens that have it. A model has computed something wrong otherwise.
 bool are_usable(std::span<const float> logits);
-
-// log(sum(exp(logits))), accumulated in double.
-double log_sum_exp(std::span<const float> logits);
 
 }  // namespace spillway

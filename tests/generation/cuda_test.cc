@@ -3,6 +3,7 @@
 // memory runs out.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -176,6 +177,42 @@ TEST_F(CudaGenerationTest, DrawsTheTokensThatTheCpuDraws) {
     return testing_models::run_all(engine);
   };
   EXPECT_EQ(answers(gpu), answers(cpu));
+}
+
+// F32 again: the same tokens, so that rows are of the same text, and log-probabilities that differ
+// by the rounding of the network (1e-4 of logits, by the bar of ComputesTheLogitsOfTheCpu, whose
+// deviation is about 1) and of the kernel's sums (1e-6). Where two logits are closer than that, the
+// order of their tokens may be another.
+TEST_F(CudaGenerationTest, GivesTheLogprobsOfTheCpu) {
+  constexpr float kTolerance = 1e-3F;
+  TinyRuntime cpu("llama"), gpu = on_gpu("llama", DType::kF32);
+  const auto logprobs_of = [](TinyRuntime& runtime) {
+    KvCache kv = runtime.make_kv(100);
+    Decoder decoder = runtime.make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {});
+    for (const GenerationRequest& request : testing_models::logprobs_requests())
+      engine.submit(request);
+    return testing_models::run_for_logprobs(engine);
+  };
+  const auto found = logprobs_of(gpu), expected = logprobs_of(cpu);
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [id, wanted] : expected) {
+    const std::vector<Logprobs>& got = found.at(id);
+    ASSERT_EQ(got.size(), wanted.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_NEAR(got[i].chosen, wanted[i].chosen, kTolerance);
+      ASSERT_EQ(got[i].top.size(), wanted[i].top.size());
+      for (size_t j = 0; j < got[i].top.size(); ++j) {
+        EXPECT_NEAR(got[i].top[j].logprob, wanted[i].top[j].logprob, kTolerance);
+        if (got[i].top[j].id == wanted[i].top[j].id) continue;
+        // The CPU has it at a neighbouring place, or just behind the end.
+        const auto same = std::ranges::find(wanted[i].top, got[i].top[j].id, &TokenLogprob::id);
+        const float logprob =
+            same == wanted[i].top.end() ? wanted[i].top.back().logprob : same->logprob;
+        EXPECT_NEAR(got[i].top[j].logprob, logprob, kTolerance);
+      }
+    }
+  }
 }
 
 // A budget that is too small by a little more each time: always the typed error, never a leak, and

@@ -64,6 +64,31 @@ TEST_F(DeviceDrawsTest, AnswersAreThoseOfTheHost) {
   }
 }
 
+TEST_F(DeviceDrawsTest, LogprobsAreThoseOfTheHost) {
+  const auto logprobs_of = [](TinyRuntime& runtime) {
+    KvCache kv = runtime.make_kv(100);
+    Decoder decoder = runtime.make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {});
+    for (const GenerationRequest& request : logprobs_requests()) engine.submit(request);
+    return run_for_logprobs(engine);
+  };
+  const auto found = logprobs_of(drawing_), expected = logprobs_of(plain_);
+  ASSERT_EQ(found.size(), 4U);  // of 6: the others did not ask
+  for (const auto& [id, wanted] : expected) {
+    const std::vector<Logprobs>& got = found.at(id);
+    ASSERT_EQ(got.size(), 20U);
+    ASSERT_EQ(wanted.size(), 20U);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].chosen, wanted[i].chosen);
+      ASSERT_EQ(got[i].top.size(), wanted[i].top.size());
+      for (size_t j = 0; j < got[i].top.size(); ++j) {
+        EXPECT_EQ(got[i].top[j].id, wanted[i].top[j].id);
+        EXPECT_EQ(got[i].top[j].logprob, wanted[i].top[j].logprob);
+      }
+    }
+  }
+}
+
 TEST_F(DeviceDrawsTest, StopsInTheMiddleOfABatch) {
   const Tokenizer tokenizer = letter_tokenizer();
   KvCache kv = drawing_.make_kv(100);

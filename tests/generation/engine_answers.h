@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/logprobs.h"
 #include "engine/engine.h"
 #include "tests/generation/tiny_models.h"
 
@@ -41,16 +42,6 @@ inline std::map<RequestId, Answer> run_all(Engine& engine) {
   return answers;
 }
 
-// Of a request that has an engine to itself.
-inline Answer answer_alone(TinyRuntime& runtime, const GenerationRequest& request,
-                           const Tokenizer* tokenizer = nullptr) {
-  KvCache kv = runtime.make_kv(40);
-  Decoder decoder = runtime.make_decoder(256);
-  Engine engine(decoder, kv, tokenizer, {});
-  engine.submit(request);
-  return run_all(engine).begin()->second;
-}
-
 inline GenerationRequest make_request(int prompt_length, uint32_t seed, int max_tokens = 24,
                                       float temperature = 0) {
   GenerationRequest request;
@@ -59,6 +50,43 @@ inline GenerationRequest make_request(int prompt_length, uint32_t seed, int max_
   request.sampling.temperature = temperature;
   request.sampling.seed = seed;
   return request;
+}
+
+// What came with each token of the requests that asked for it.
+inline std::map<RequestId, std::vector<Logprobs>> run_for_logprobs(Engine& engine) {
+  std::map<RequestId, std::vector<Logprobs>> found;
+  const auto sink = [&](const GenerationEvent& event) {
+    EXPECT_TRUE(event.error.empty()) << event.error;
+    if (event.logprobs) found[event.id].push_back(*event.logprobs);
+  };
+  while (engine.step(sink)) {
+  }
+  return found;
+}
+
+// Requests with every kind of log-probabilities, and without: greedy and drawn, with and without
+// what changes logits before a token is chosen.
+inline std::vector<GenerationRequest> logprobs_requests() {
+  std::vector<GenerationRequest> requests;
+  for (const int logprobs : {0, -1, 1, 5, -1, kMostLogprobs}) {
+    const auto n = static_cast<uint32_t>(requests.size());
+    requests.push_back(make_request(10 + static_cast<int>(n), n, 20, n % 2 == 0 ? 0 : 0.9F));
+    SamplingParams& sampling = requests.back().sampling;
+    sampling.logprobs = logprobs;
+    if (n >= 2) sampling.repetition_penalty = 1.3F;
+    if (n >= 3) sampling.logit_bias = {{5, 4.0F}, {9, -100.0F}};
+  }
+  return requests;
+}
+
+// Of a request that has an engine to itself.
+inline Answer answer_alone(TinyRuntime& runtime, const GenerationRequest& request,
+                           const Tokenizer* tokenizer = nullptr) {
+  KvCache kv = runtime.make_kv(40);
+  Decoder decoder = runtime.make_decoder(256);
+  Engine engine(decoder, kv, tokenizer, {});
+  engine.submit(request);
+  return run_all(engine).begin()->second;
 }
 
 // A vocabulary for the tiny models: token n is the letter n, 0 is the end.

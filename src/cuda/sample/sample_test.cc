@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens drawn on the GPU where it is known which they are: rows of every length and alignment, so
-// that what matters lies before, in, between and behind the vectors that the kernel reads.
+// Tokens drawn on the GPU where it is known which they are, and what their logits say of them: rows
+// of every length and alignment, so that what matters lies before, in, between and behind the
+// vectors that the kernels read.
 #include "cuda/sample/sample.h"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <limits>
+#include <memory>
+#include <span>
 #include <vector>
 
+#include "cuda/cuda.h"
 #include "cuda/cuda_handles.h"
 #include "cuda/dequantize/quant_test_data.h"
+#include "cuda/sample/logprobs.h"
+#include "device/device.h"
 
 namespace spillway::cuda {
 namespace {
@@ -32,25 +40,51 @@ int32_t best_of(const std::vector<float>& row) {
   return best;
 }
 
+// Rows of one length on the GPU, `offset` floats behind a multiple of 16 bytes and `padding` apart.
+class LogitRows {
+ public:
+  LogitRows(const std::vector<std::vector<float>>& rows, size_t offset, size_t padding)
+      : host_(on_host(rows, offset, padding)),
+        on_gpu_(host_.data(), host_.size() * sizeof(float)),
+        view_{DType::kF32, static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size()),
+              static_cast<int64_t>(rows[0].size() + padding),
+              on_gpu_.data() + offset * sizeof(float)} {}
+
+  const Activations& view() const { return view_; }
+  bool guards_are_whole() const { return on_gpu_.guards_are_whole(); }
+  bool are_as_they_were() const {
+    const std::vector<std::byte> now = on_gpu_.read();
+    return std::memcmp(now.data(), host_.data(), now.size()) == 0;
+  }
+
+ private:
+  static std::vector<float> on_host(const std::vector<std::vector<float>>& rows, size_t offset,
+                                    size_t padding) {
+    const size_t stride = rows[0].size() + padding;
+    // What is around the rows would win if it were looked at.
+    std::vector<float> host(offset + rows.size() * stride + 8, 1e30F);
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::copy(rows[i].begin(), rows[i].end(), host.data() + offset + i * stride);
+    return host;
+  }
+
+  std::vector<float> host_;
+  GuardedBytes on_gpu_;
+  Activations view_;
+};
+
 class SampleTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
 
-  // Rows of one length, `offset` floats behind a multiple of 16 bytes and `padding` apart.
   // Arguments and ids lie in pinned memory, as those of CudaOps do.
   static std::vector<int32_t> drawn(const std::vector<std::vector<float>>& rows,
                                     const std::vector<SampleRowArgs>& args,
                                     const std::vector<LogitAdjustment>& adjustments = {},
                                     size_t offset = 0, size_t padding = 0) {
-    const size_t vocab = rows[0].size(), stride = vocab + padding;
-    // What is around the rows would win if it were looked at.
-    std::vector<float> host(offset + rows.size() * stride + 8, 1e30F);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::copy(rows[i].begin(), rows[i].end(), host.data() + offset + i * stride);
-    }
-    const GuardedBytes logits(host.data(), host.size() * sizeof(float));
+    const LogitRows logits(rows, offset, padding);
     const size_t args_bytes = args.size() * sizeof(SampleRowArgs);
     const size_t adjustment_bytes = adjustments.size() * sizeof(LogitAdjustment);
     const PinnedMemory memory =
@@ -61,13 +95,83 @@ class SampleTest : public testing::Test {
     auto* const ids = reinterpret_cast<int32_t*>(pinned + args_bytes + adjustment_bytes);
     std::copy(args.begin(), args.end(), pinned_args);
     std::copy(adjustments.begin(), adjustments.end(), pinned_adjustments);
-    const Activations view{DType::kF32, static_cast<int64_t>(rows.size()),
-                           static_cast<int64_t>(vocab), static_cast<int64_t>(stride),
-                           logits.data() + offset * sizeof(float)};
-    sample(view, pinned_args, adjustments.empty() ? nullptr : pinned_adjustments, ids, nullptr);
+    const auto draw = [&](ReplacedLogit* replaced) -> std::vector<int32_t> {
+      sample(logits.view(), pinned_args, adjustments.empty() ? nullptr : pinned_adjustments,
+             replaced, ids, nullptr);
+      SPW_CUDA_CHECK(cudaDeviceSynchronize());
+      EXPECT_TRUE(logits.guards_are_whole());
+      return {ids, ids + rows.size()};
+    };
+    if (adjustments.empty()) return draw(nullptr);
+    // First so that logits are left as they were, so that the second draw is from the same.
+    const GuardedBytes replaced(adjustments.size() * sizeof(ReplacedLogit));
+    const std::vector<int32_t> first = draw(reinterpret_cast<ReplacedLogit*>(replaced.data()));
+    EXPECT_TRUE(replaced.guards_are_whole());
+    EXPECT_TRUE(logits.are_as_they_were());
+    EXPECT_EQ(draw(nullptr), first);
+    EXPECT_FALSE(logits.are_as_they_were());
+    return first;
+  }
+
+  // What logprobs() says of rows [row] and ids [row], where `asked` of it is; beside the definition
+  // in double precision.
+  static void expect_logprobs(const std::vector<std::vector<float>>& rows,
+                              const std::vector<int32_t>& ids, std::vector<LogprobsRow> asked,
+                              size_t offset, size_t padding) {
+    const LogitRows logits(rows, offset, padding);
+    int32_t all = 0;
+    for (LogprobsRow& one : asked) {
+      one.count = std::min(one.count, static_cast<int32_t>(rows[0].size()));
+      one.first = all;
+      all += one.count;
+    }
+    const GuardedBytes asked_gpu(asked.data(), asked.size() * sizeof(LogprobsRow));
+    const GuardedBytes ids_gpu(ids.data(), ids.size() * sizeof(int32_t));
+    const GuardedBytes chosen_gpu(asked.size() * sizeof(float));
+    const GuardedBytes top_gpu(static_cast<size_t>(all) * sizeof(TokenLogprob));
+    logprobs(logits.view(), static_cast<int64_t>(asked.size()),
+             reinterpret_cast<const LogprobsRow*>(asked_gpu.data()),
+             reinterpret_cast<const int32_t*>(ids_gpu.data()),
+             reinterpret_cast<float*>(chosen_gpu.data()),
+             reinterpret_cast<TokenLogprob*>(top_gpu.data()), nullptr);
     SPW_CUDA_CHECK(cudaDeviceSynchronize());
-    EXPECT_TRUE(logits.guards_are_whole());
-    return {ids, ids + rows.size()};
+    EXPECT_TRUE(logits.are_as_they_were() && logits.guards_are_whole());
+    EXPECT_TRUE(chosen_gpu.guards_are_whole() && top_gpu.guards_are_whole());
+    std::vector<float> chosen(asked.size());
+    std::memcpy(chosen.data(), chosen_gpu.read().data(), chosen.size() * sizeof(float));
+    std::vector<TokenLogprob> top(static_cast<size_t>(all));
+    std::memcpy(top.data(), top_gpu.read().data(), top.size() * sizeof(TokenLogprob));
+    for (size_t i = 0; i < asked.size(); ++i) {
+      const auto row = static_cast<size_t>(asked[i].row);
+      SCOPED_TRACE(testing::Message() << "row " << row << " of " << rows[row].size() << ", "
+                                      << asked[i].count << " asked for, " << offset << " behind");
+      const TokenLogprob* const own = top.data() + asked[i].first;
+      if (ids[row] < 0) {  // nothing is written: it is poison still
+        EXPECT_TRUE(std::isnan(chosen[i]));
+        for (int32_t j = 0; j < asked[i].count; ++j) EXPECT_EQ(own[j].id, -1);
+        continue;
+      }
+      expect_same({chosen[i], {own, own + asked[i].count}},
+                  compute_logprobs(rows[row], ids[row], asked[i].count));
+    }
+  }
+
+  // A thread adds its share of exponentials in F32, and each of them is off by 2 ulp: together a
+  // few units of 2^-24; then there is one rounding of the result.
+  static void expect_same(const Logprobs& got, const Logprobs& want) {
+    const auto expect_near = [](float a, float b) {
+      if (std::isinf(b)) {
+        EXPECT_EQ(a, b);
+      } else {
+        EXPECT_NEAR(a, b, 2e-6F * (1 + std::fabs(b)));
+      }
+    };
+    expect_near(got.chosen, want.chosen);
+    ASSERT_EQ(got.top.size(), want.top.size());
+    for (size_t i = 0; i < want.top.size(); ++i) {
+      EXPECT_EQ(got.top[i].id, want.top[i].id) << i;
+      expect_near(got.top[i].logprob, want.top[i].logprob);
+    }
   }
 };
 
@@ -175,6 +279,107 @@ TEST_F(SampleTest, AdjustmentsComeFirstAndAreOfTheirRow) {
   for (int32_t id = 0; id < static_cast<int32_t>(kVocab) - 2; ++id) many.push_back({id, 0, 1, 9});
   add(many, static_cast<int32_t>(kVocab) - 2);
   EXPECT_EQ(drawn(rows, args, adjustments, 1, 3), want);
+}
+
+TEST_F(SampleTest, LogprobsAreThoseOfDoublePrecision) {
+  for (const size_t vocab : {1, 2, 5, 99, 100, 101, 1024, 4099, 32001, 65541}) {
+    for (size_t offset = 0; offset < 4; ++offset) {
+      std::vector<std::vector<float>> rows;
+      std::vector<int32_t> ids;
+      std::vector<LogprobsRow> asked;
+      for (const int32_t count : {0, 1, 5, kMostLogprobs}) {
+        asked.push_back({static_cast<int32_t>(rows.size()), count, 0});
+        ids.push_back(static_cast<int32_t>((rows.size() * 7919 + 13) % vocab));
+        rows.push_back(random_values(vocab, 11 * vocab + rows.size(), 6));
+      }
+      expect_logprobs(rows, ids, asked, offset, offset + 1);
+    }
+  }
+}
+
+TEST_F(SampleTest, LogprobsOfEqualLogitsAreInTheOrderOfTheirIds) {
+  for (const size_t vocab : {7, 4100, 33003}) {
+    std::vector<std::vector<float>> rows(6, std::vector<float>(vocab, 0.25F));
+    // Of each value more than are asked for, and fewer.
+    for (size_t i = 0; i < vocab; ++i) {
+      rows[1][i] = static_cast<float>(i % 3);
+      rows[2][i] = i % 50 == 3 ? 2.0F : 1.0F;
+      rows[3][i] = i % 2 == 0 ? 0.0F : -0.0F;  // equal
+      if (i != vocab / 2) rows[4][i] = -kInf;  // these have no probability, and follow the one
+      rows[5][i] = -static_cast<float>(i % 1000);
+    }
+    const auto middle = static_cast<int32_t>(vocab / 2);
+    const std::vector<int32_t> ids(rows.size(), middle);
+    for (const int32_t count : {1, 2, 6, 34, kMostLogprobs}) {
+      std::vector<LogprobsRow> asked;
+      for (int32_t i = 0; i < static_cast<int32_t>(rows.size()); ++i)
+        asked.push_back({i, count, 0});
+      expect_logprobs(rows, ids, asked, 3, 2);
+    }
+  }
+}
+
+TEST_F(SampleTest, LogprobsAreOfTheRowsThatAskAndHaveAToken) {
+  constexpr size_t kVocab = 5001;
+  std::vector<std::vector<float>> rows;
+  for (size_t i = 0; i < 7; ++i) rows.push_back(random_values(kVocab, i, 3));
+  rows[4].assign(kVocab, kNan);
+  const std::vector<int32_t> ids = {17, 5000, 0, 2500, -1, 4999, 3};
+  expect_logprobs(rows, ids, {{5, 3, 0}}, 0, 0);
+  expect_logprobs(rows, ids, {{1, 0, 0}, {3, kMostLogprobs, 0}, {4, 5, 0}, {6, 20, 0}}, 1, 1);
+}
+
+// The whole way: what CudaOps makes of rows of which some ask, with penalties and without.
+TEST_F(SampleTest, OpsGiveLogprobsOfLogitsBeforeTheirAdjustments) {
+  constexpr size_t kVocab = 4099, kRows = 8;
+  const std::unique_ptr<Device> device = make_cuda_device({});
+  const Buffer logits = device->allocate(kRows * kVocab * sizeof(float), MemoryTag::kWorkspace);
+  const Activations view{DType::kF32, kRows, kVocab, kVocab, logits.data()};
+  // Larger ones after smaller ones, so that memory grows.
+  for (const size_t adjusted : {0, 3, 2000}) {
+    std::vector<float> host = random_values(kRows * kVocab, 5 + adjusted, 3);
+    host[6 * kVocab + 77] = kNan;
+    device->copy_to_device(logits.data(), reinterpret_cast<const std::byte*>(host.data()),
+                           host.size() * sizeof(float));
+    std::vector<std::vector<LogitAdjustment>> adjustments(kRows);
+    std::vector<SampleRow> rows(kRows);
+    for (size_t i = 0; i < kRows; ++i) {
+      if (i % 3 != 0) {
+        const float* const row = host.data() + i * kVocab;
+        int32_t best = 1;  // of the odd ones; the even ones are adjusted from the first on
+        for (int32_t id = 1; id < static_cast<int32_t>(kVocab); id += 2) {
+          if (row[id] > row[best]) best = id;
+        }
+        for (size_t j = 0; j < adjusted; ++j)
+          adjustments[i].push_back({static_cast<int32_t>(j * 2), 0.5F, 1.3F, 2});
+        // Pushed down, so that what is chosen and what is most likely differ.
+        if (adjusted > 0) adjustments[i].push_back({best, 0, 1, 50});
+      }
+      rows[i].adjustments = adjustments[i];
+      rows[i].temperature = i % 2 == 0 ? 0 : 1.0F;
+      rows[i].uniform = 0.37;
+      constexpr int kLogprobs[kRows] = {-1, 0, 5, kMostLogprobs, -1, 20, 5, 1};
+      rows[i].logprobs = kLogprobs[i];
+    }
+    std::vector<SampledToken> tokens(kRows);
+    device->ops().sample(view, rows, tokens);
+    for (size_t i = 0; i < kRows; ++i) {
+      SCOPED_TRACE(testing::Message() << "row " << i << ", " << adjusted << " adjusted");
+      if (i == 6) {
+        EXPECT_EQ(tokens[i].id, -1);
+        EXPECT_TRUE(tokens[i].logprobs.top.empty());
+        continue;
+      }
+      ASSERT_GE(tokens[i].id, 0);
+      ASSERT_LT(tokens[i].id, static_cast<int32_t>(kVocab));
+      if (rows[i].logprobs < 0) {
+        EXPECT_TRUE(tokens[i].logprobs.top.empty());
+        continue;
+      }
+      const std::span<const float> row(host.data() + i * kVocab, kVocab);
+      expect_same(tokens[i].logprobs, compute_logprobs(row, tokens[i].id, rows[i].logprobs));
+    }
+  }
 }
 
 }  // namespace
