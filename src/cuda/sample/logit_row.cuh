@@ -15,6 +15,9 @@ constexpr int kDigits = 256;
 
 // A probability as a fixed-point number: sums do not depend on the order of addition.
 using Mass = unsigned long long;
+// More than any sum, and far enough from the end that taking one away or adding one changes
+// neither.
+constexpr Mass kEverything = Mass{1} << 63;
 
 struct RowShared {
   Mass mass[kDigits];
@@ -113,7 +116,8 @@ struct Kept {
   Mass ties = ~Mass{0};
 };
 
-// Cuts `kept` down to the likeliest tokens that are `wanted` many, or have that mass.
+// Cuts `kept` down to the likeliest tokens that are `wanted` many, or have that mass; fewer where
+// there are not so many.
 template <bool kByMass, class Row>
 __device__ Kept keep_likeliest(const Row& row, const Kept& kept, Mass wanted, RowShared& s) {
   if (threadIdx.x == 0) {
@@ -146,8 +150,13 @@ __device__ Kept keep_likeliest(const Row& row, const Kept& kept, Mass wanted, Ro
         if (here >= s.left) break;
         s.left -= here;
       }
-      // Short of it by rounding: all that there is.
-      s.key |= static_cast<uint32_t>(digit < 0 ? lowest : digit) << shift;
+      // Short of it, by rounding or because there are not so many: all that there is, in the digits
+      // below, too.
+      if (digit < 0) {
+        digit = lowest;
+        s.left = kEverything;
+      }
+      s.key |= static_cast<uint32_t>(digit) << shift;
       if (shift == 0 && kByMass) {
         const Mass count = s.count[s.key & 0xffU];
         const Mass each = max(s.mass[s.key & 0xffU] / max(count, Mass{1}), Mass{1});

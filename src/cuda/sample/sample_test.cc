@@ -281,6 +281,19 @@ TEST_F(SampleTest, AdjustmentsComeFirstAndAreOfTheirRow) {
   EXPECT_EQ(drawn(rows, args, adjustments, 1, 3), want);
 }
 
+// Three of them have a probability, in the same first digit of their bits: more are asked for.
+TEST_F(SampleTest, TopKOfMoreThanThereAreKeepsAll) {
+  std::vector<float> row(100, -200);
+  row[10] = 10, row[20] = 9, row[30] = 8.5F;  // 63%, 23% and 14%
+  const std::vector<double> uniform = {0.3, 0.75, 0.95};
+  const std::vector<int32_t> want = {10, 20, 30};
+  for (const int32_t top_k : {3, 4, 5, 50, 99}) {
+    std::vector<SampleRowArgs> args;
+    for (const double u : uniform) args.push_back({1, 1, 0, top_k, u, 0, 0});
+    EXPECT_EQ(drawn({row, row, row}, args), want) << top_k;
+  }
+}
+
 TEST_F(SampleTest, LogprobsAreThoseOfDoublePrecision) {
   for (const size_t vocab : {1, 2, 5, 99, 100, 101, 1024, 4099, 32001, 65541}) {
     for (size_t offset = 0; offset < 4; ++offset) {
