@@ -181,8 +181,9 @@ std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits,
                                          ? sample_on_device(logits, requests)
                                          : sample_on_host(logits, requests);
   for (size_t i = 0; i < requests.size(); ++i) {
-    DrawnToken& one = drawn.emplace_back(requests[i], std::move(tokens[i]));
-    if (one.sampled.id < 0) one.error = explain_unusable_logits(decoder_, kv_.shape().type);
+    drawn.push_back({requests[i], std::move(tokens[i])});
+    if (drawn[i].sampled.id < 0)
+      drawn[i].error = explain_unusable_logits(decoder_, kv_.shape().type);
   }
   return drawn;
 }

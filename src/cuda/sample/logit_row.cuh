@@ -15,8 +15,7 @@ constexpr int kDigits = 256;
 
 // A probability as a fixed-point number: sums do not depend on the order of addition.
 using Mass = unsigned long long;
-// More than any sum, and far enough from the end that taking one away or adding one changes
-// neither.
+// More than any sum, also when sums have been taken away from it.
 constexpr Mass kEverything = Mass{1} << 63;
 
 struct RowShared {
