@@ -137,23 +137,6 @@ TEST_P(ActivationTypesTest, GatherRows) {
   }
 }
 
-TEST_P(ActivationTypesTest, Embed) {
-  if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
-  const std::vector<int32_t> ids = {3, 18, 0, 3, 7};
-  for (const DType stored : kAllDTypes) {
-    const Weights table = random_weights(device_, stored, 19, 512, 7);
-    const Matrix out(device_, 5, 512, type());
-    device_.ops().embed(table.view(), ids, out.view(), LinearMode::kStore);
-    std::vector<float> expected;
-    for (const int32_t id : ids) {
-      const auto first = table.values().begin() + id * 512;
-      expected.insert(expected.end(), first, first + 512);
-    }
-    EXPECT_TRUE(same_bits(out.read(), rounded(expected, type()))) << dtype_name(stored);
-    out.expect_guards();
-  }
-}
-
 TEST_P(ActivationTypesTest, LinearOverEveryTypeOfWeights) {
   if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
   const int64_t n = 48, k = 512;
