@@ -6,12 +6,14 @@
 //
 //   gpu_quant_bench [--types q4_0,q4_k] [--tokens 1,8] [--shapes qkv,o,gate_up,down,head]
 //                   [--sweep | --sweep-all] [--step | --step-sweep] [--dequantize] [--json FILE]
-//                   [--kernel 1|2] [--stages S] [--blocks B] [--resident R] [--l2 SETS] [--next N]
+//                   [--kernel 1|2|3] [--stages S] [--blocks B] [--resident R] [--l2 SETS] [--next
+//                   N]
+//                   [--overlap]
 //
 // --sweep also tries every launch shape and prints the best one (--sweep-all: all of them); --step
 // times all linear layers of a decode step (--step-sweep: with many launch shapes); --dequantize
-// expands matrices to F16. --kernel (1: slices, 2: few tokens) and the rest fix what
-// QuantLinearTuning leaves open.
+// expands matrices to F16. --kernel (1: slices, 2: few tokens, 3: wgmma) and the rest fix what
+// QuantLinearTuning leaves open; --overlap has kernels start beside the one before them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -322,7 +324,7 @@ int run(int argc, char** argv) {
   std::vector<std::string> types = split("q4_0,g4,q4_k,q4_1,q6_k,q8_0"),
                            tokens = split("1,2,4,8,16,32,64"),
                            shapes = split("qkv,o,gate_up,down,head");
-  bool sweep = false, step = false, step_sweep = false, dequantize = false;
+  bool sweep = false, step = false, step_sweep = false, dequantize = false, overlap = false;
   Bench bench;
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
@@ -354,12 +356,15 @@ int run(int argc, char** argv) {
     } else if (option == "--step" || option == "--step-sweep") {
       step = true;
       step_sweep = option == "--step-sweep";
+    } else if (option == "--overlap") {
+      overlap = true;
     } else if (option == "--dequantize") {
       dequantize = true;
     } else {
       fail(ErrorCode::kInvalidArgument, "unknown option {}", option);
     }
   }
+  const OverlappingLaunches overlapping(overlap);
   // A whole model of the largest type asked for, where that fits.
   int64_t params = 0;
   for (size_t s = 0; s < kShapes.size(); ++s) {

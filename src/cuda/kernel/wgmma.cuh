@@ -59,17 +59,30 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
 #endif
 }
 
-// What an accumulator of 32 or 64 registers is called in an instruction, and as operands of it.
-#define SPW_WGMMA_NAMES_32                                                                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+// Until all but the last `kPending` groups have been added, where nothing of theirs is read yet.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait_for_others() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// What an accumulator of 4 to 64 registers is called in an instruction, and as operands of it.
+#define SPW_WGMMA_NAMES_4 "%0, %1, %2, %3"
+#define SPW_WGMMA_NAMES_8 SPW_WGMMA_NAMES_4 ", %4, %5, %6, %7"
+#define SPW_WGMMA_NAMES_16 SPW_WGMMA_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define SPW_WGMMA_NAMES_32 \
+  SPW_WGMMA_NAMES_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define SPW_WGMMA_NAMES_64                                                                  \
   SPW_WGMMA_NAMES_32                                                                        \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
   "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SPW_WGMMA_SUMS_4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define SPW_WGMMA_SUMS_8(d, i)                                                        \
   "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), \
       "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
+#define SPW_WGMMA_SUMS_16(d, i) SPW_WGMMA_SUMS_8(d, i), SPW_WGMMA_SUMS_8(d, (i) + 8)
 #define SPW_WGMMA_SUMS_32(d, i)                                                        \
   SPW_WGMMA_SUMS_8(d, i), SPW_WGMMA_SUMS_8(d, (i) + 8), SPW_WGMMA_SUMS_8(d, (i) + 16), \
       SPW_WGMMA_SUMS_8(d, (i) + 24)
@@ -124,9 +137,59 @@ __device__ __forceinline__ void wgmma_columns(float (&d)[64], const uint32_t (&a
 #endif
 }
 
+// d += a * b: a 64 x 16 in registers, as of mma.m16n8k16; b 2 n x 16, rows along the summed
+// dimension.
+__device__ __forceinline__ void wgmma_registers(float (&d)[4], const uint32_t (&a)[4], uint64_t b) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {" SPW_WGMMA_NAMES_4
+               "}, {%4, %5, %6, %7}, %8, 1, 1, 1, 0;\n"
+               : SPW_WGMMA_SUMS_4(d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+  (void)d, (void)a, (void)b;
+#endif
+}
+__device__ __forceinline__ void wgmma_registers(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {" SPW_WGMMA_NAMES_8
+               "}, {%8, %9, %10, %11}, %12, 1, 1, 1, 0;\n"
+               : SPW_WGMMA_SUMS_8(d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+  (void)d, (void)a, (void)b;
+#endif
+}
+__device__ __forceinline__ void wgmma_registers(float (&d)[16], const uint32_t (&a)[4],
+                                                uint64_t b) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {" SPW_WGMMA_NAMES_16
+               "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;\n"
+               : SPW_WGMMA_SUMS_16(d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+  (void)d, (void)a, (void)b;
+#endif
+}
+__device__ __forceinline__ void wgmma_registers(float (&d)[32], const uint32_t (&a)[4],
+                                                uint64_t b) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" SPW_WGMMA_NAMES_32
+               "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;\n"
+               : SPW_WGMMA_SUMS_32(d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+  (void)d, (void)a, (void)b;
+#endif
+}
+
+#undef SPW_WGMMA_NAMES_4
+#undef SPW_WGMMA_NAMES_8
+#undef SPW_WGMMA_NAMES_16
 #undef SPW_WGMMA_NAMES_32
 #undef SPW_WGMMA_NAMES_64
+#undef SPW_WGMMA_SUMS_4
 #undef SPW_WGMMA_SUMS_8
+#undef SPW_WGMMA_SUMS_16
 #undef SPW_WGMMA_SUMS_32
 #undef SPW_WGMMA_SUMS_64
 

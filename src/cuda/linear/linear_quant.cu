@@ -146,6 +146,7 @@ const QuantDeviceLimits& device_limits() {
         cudaDeviceGetAttribute(&of.reserved, cudaDevAttrReservedSharedMemoryPerBlock, device));
     of.device = device;
     of.clusters = major >= 9;
+    of.wgmma = major == 9;
   });
   return limits[device];
 }

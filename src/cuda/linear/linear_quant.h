@@ -19,6 +19,7 @@ enum class QuantKernel : uint8_t {
   kByTokens,
   kSlices,  // any number of tokens: slices of K in clusters of blocks
   kFew,     // up to kQuantFewTokens, where it is not kSlices
+  kWgmma,   // any number of tokens, on Hopper
 };
 
 // 0: chosen by shape; others are for measurements and, but for `kernel`, change no result.
@@ -40,6 +41,8 @@ struct QuantLinearTuning {
 inline constexpr int kQuantLinearTokens = 64;
 inline constexpr int kQuantSameBitsTokens = 16;
 inline constexpr int kQuantFewTokens = 4;
+// Up to so many, Hopper has nothing better than kSlices.
+inline constexpr int kQuantSliceTokens = 8;
 
 // Whether packed weights of `type` have a kernel: others stay as they are in the file.
 bool has_grouped_kernel(DType type);

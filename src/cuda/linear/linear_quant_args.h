@@ -25,11 +25,13 @@ struct QuantPart {
   int rows;
 };
 
-// Where things lie in a block's shared memory, in bytes, behind the warps' rings.
+// Where things lie in a block's shared memory, in bytes.
 struct QuantShared {
+  int ring;  // of all warps
   int barriers;
   int prepared;
   int sums;
+  int received;
   int x_sums;
   int x;
   int total;
@@ -63,6 +65,8 @@ struct QuantArgs {
   int next_start;           // when the next kernel may, see QuantLinearTuning
   int l2_sets;              // sets of a block that are prefetched to L2, of the kernel for few
   uint32_t tokens_inverse;  // ceil(2^32 / tokens)
+  int first_block;          // of the wgmma kernel: the columns of this launch, in blocks
+  int blocks;
   QuantShared shared;
 
   __host__ __device__ bool gated() const { return epilogue == Epilogue::kGated; }
@@ -76,6 +80,7 @@ struct QuantDeviceLimits {
   int sm_bytes = 0;      // of shared memory
   int reserved = 0;      // of them, by each block
   bool clusters = false;
+  bool wgmma = false;
 
   // Shared memory that each of `blocks` blocks on an SM may have.
   int shared_of(int blocks) const {

@@ -28,4 +28,53 @@ __device__ __forceinline__ void finish_output(const QuantArgs& a, int p, int row
   }
 }
 
+// Outputs `row` to `row` + 3, a multiple of four, at once: each choice is made once.
+__device__ __forceinline__ void finish_four(const QuantArgs& a, int p, int row, int token,
+                                            const float4& sums, const float4& ups) {
+  const QuantPart& part = a.parts[p];
+  float sum[4] = {sums.x, sums.y, sums.z, sums.w}, up[4] = {ups.x, ups.y, ups.z, ups.w};
+  const auto add_bias = [&](const float* bias, float(&to)[4]) {
+    if (bias == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] += __ldg(bias + row + i);
+  };
+  add_bias(part.bias, sum);
+  if (a.gated()) add_bias(a.parts[1].bias, up);
+  if (a.gated() || a.epilogue == Epilogue::kActivate) {
+    const auto activate = [&](auto f) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i] = a.gated() ? f(sum[i]) * up[i] : f(sum[i]);
+    };
+    if (a.activation == ActivationKind::kSilu) {
+      activate([](float v) { return activated(ActivationKind::kSilu, v); });
+    } else {
+      activate([&](float v) { return activated(a.activation, v); });
+    }
+  }
+  const int64_t at = token * a.out_stride + row;
+  auto* const out = static_cast<std::byte*>(part.out);
+  if (a.epilogue == Epilogue::kAccumulate) {
+    // Added where they lie, see finish_output().
+#pragma unroll
+    for (int i = 0; i < 4; ++i) atomicAdd(reinterpret_cast<float*>(out) + at + i, sum[i]);
+    return;
+  }
+  const auto aligned = [](const void* address, size_t bytes) {
+    return reinterpret_cast<uintptr_t>(address) % bytes == 0;
+  };
+  auto* const halves = reinterpret_cast<__half*>(out) + at;
+  auto* const floats = reinterpret_cast<float*>(out) + at;
+  if (a.out_dtype == DType::kF16 && aligned(halves, 8)) {
+    alignas(8) __half values[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = from_f32<__half>(sum[i]);
+    *reinterpret_cast<uint2*>(halves) = *reinterpret_cast<const uint2*>(values);
+  } else if (a.out_dtype == DType::kF32 && aligned(floats, 16)) {
+    *reinterpret_cast<float4*>(floats) = {sum[0], sum[1], sum[2], sum[3]};
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) store_as(a.out_dtype, out, at + i, sum[i]);
+  }
+}
+
 }  // namespace spillway::cuda

@@ -179,12 +179,13 @@ class FewSums {
           multiply_add(d[step], operands[3], b[6], b[7], d[step]);
         }
       }
-      const TileScales scales0 = pair_scales<Block>(chunk, tile0, place_.p);
-      const TileScales scales1 = M == 1 ? pair_scales<Block>(chunk, tile1, place_.p) : scales0;
+      const TileScales<float> scales0 = pair_scales<Block>(chunk, tile0, place_.p);
+      const TileScales<float> scales1 =
+          M == 1 ? pair_scales<Block>(chunk, tile1, place_.p) : scales0;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = i / 2;
-        const TileScales& s = i % 2 == 0 ? scales0 : scales1;
+        const TileScales<float>& s = i % 2 == 0 ? scales0 : scales1;
         float& to = sums_[row][M == 1 ? 0 : i % 2];
         float sum = fmaf(s.scale[row], own(d, i), to);
         if constexpr (Format::kSplit) {

@@ -24,10 +24,9 @@ namespace spillway::cuda {
 // Sums lie [token][16 rows], 20 apart so that a warp's stores meet no bank twice.
 inline constexpr int kQuantSumStride = 20;
 
-// How offsets of codes are taken off, see linear_quant_tile.cuh: from the codes, once per tile, or
-// in what sums start from, once per tile and eight tokens.
-template <int kTokenTiles>
-inline constexpr bool kPlainCodes = kTokenTiles > 2;
+// Whether weights are scaled, once per tile, or the sums of a tile, once per eight tokens: see
+// linear_quant_tile.cuh.
+inline constexpr bool scales_weights(int token_tiles) { return token_tiles > 2; }
 
 template <class Block>
 struct QuantShape {
@@ -43,6 +42,9 @@ struct QuantShape {
   }
   // Sums of x per tile and token: the correction of offsets; with minima or two scales one more.
   static constexpr int kXSums = Format::kMinimum || Format::kSplit ? 2 : 1;
+  __host__ __device__ static constexpr int x_sums(int token_tiles) {
+    return scales_weights(token_tiles) ? 0 : kXSums;
+  }
 
   // Sums of two sets in turn where they are small: one barrier per set instead of two.
   __host__ __device__ static constexpr int sum_buffers(int token_tiles) {
@@ -74,7 +76,7 @@ struct QuantShape {
     at.sums = at.prepared + (Format::kPrepared ? kQuantWarps * kQuantWarpGroups * 1024 : 0);
     at.x_sums = at.sums + sum_buffers(token_tiles) * kQuantWarps * kQuantWarpGroups * a.tokens *
                               kQuantSumStride * 4;
-    at.x = (at.x_sums + tiles * ((tokens + 1) / 2) * kXSums * 8 + 15) / 16 * 16;
+    at.x = (at.x_sums + tiles * ((tokens + 1) / 2) * x_sums(token_tiles) * 8 + 15) / 16 * 16;
     at.total = at.x + tiles * tokens * 64;
   }
 };
@@ -144,7 +146,7 @@ __device__ __forceinline__ void stage_x(const QuantArgs& a, int rank, int phase,
                                         float* x_sums) {
   using Format = TileFormat<Block>;
   using Shape = QuantShape<Block>;
-  constexpr int kXSums = Shape::kXSums;
+  constexpr int kXSums = Shape::x_sums(kTokenTiles);
   const int padded = Shape::padded(a.tokens, kTokenTiles), pairs = (padded + 1) / 2;
   // Warps stage the slice that they read (with eight slices each its own, with one all together).
   const int j = static_cast<int>(threadIdx.x) / 32 & (a.slices - 1);
@@ -180,16 +182,19 @@ __device__ __forceinline__ void stage_x(const QuantArgs& a, int rank, int phase,
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
       const uint2 low = low_x[u], high = high_x[u];
-      const auto sum4 = [](uint2 v) {
-        const float2 p = __half22float2(reinterpret_cast<const __half2&>(v.x));
-        const float2 q = __half22float2(reinterpret_cast<const __half2&>(v.y));
-        return (p.x + p.y) + (q.x + q.y);
-      };
-      float low_sum = sum4(low), high_sum = sum4(high);
+      float low_sum = 0, high_sum = 0;
+      if constexpr (kXSums > 0) {
+        const auto sum4 = [](uint2 v) {
+          const float2 p = __half22float2(reinterpret_cast<const __half2&>(v.x));
+          const float2 q = __half22float2(reinterpret_cast<const __half2&>(v.y));
+          return (p.x + p.y) + (q.x + q.y);
+        };
+        low_sum = sum4(low), high_sum = sum4(high);
 #pragma unroll
-      for (int step = 1; step < 4; step *= 2) {
-        low_sum += __shfl_xor_sync(~0U, low_sum, step);
-        high_sum += __shfl_xor_sync(~0U, high_sum, step);
+        for (int step = 1; step < 4; step *= 2) {
+          low_sum += __shfl_xor_sync(~0U, low_sum, step);
+          high_sum += __shfl_xor_sync(~0U, high_sum, step);
+        }
       }
       const int i = base + u * threads;
       if (i >= total) continue;
@@ -200,7 +205,7 @@ __device__ __forceinline__ void stage_x(const QuantArgs& a, int rank, int phase,
         to = {__byte_perm(low.x, low.y, 0x5410), __byte_perm(low.x, low.y, 0x7632),
               __byte_perm(high.x, high.y, 0x5410), __byte_perm(high.x, high.y, 0x7632)};
       }
-      if (i % 4 == 0) {
+      if (kXSums > 0 && i % 4 == 0) {
         float* record = sums_to + (tile[u] * pairs + token[u] / 2) * 2 * kXSums + token[u] % 2;
         low_sum = -low_sum, high_sum = -high_sum;
         if constexpr (Format::kSplit) {
@@ -220,7 +225,10 @@ class QuantAccumulator {
  public:
   using Format = TileFormat<Block>;
   static constexpr int kGroups = kQuantWarpGroups;
-  static constexpr int kXSums = QuantShape<Block>::kXSums;
+  static constexpr int kXSums = QuantShape<Block>::x_sums(kTokenTiles);
+  static constexpr bool kScalesWeights = scales_weights(kTokenTiles);
+  // What weights or sums are scaled with.
+  using Scale = std::conditional_t<kScalesWeights, __half2, float>;
 
   // x and x_sums: of this warp's slice.
   __device__ __forceinline__ QuantAccumulator(const QuantArgs& a, const uint4* x,
@@ -248,56 +256,24 @@ class QuantAccumulator {
   }
 
   // Adds tile `tile` (of this block's columns) of both groups.
-  __device__ __forceinline__ void add(int tile, const TileOperands a[kGroups],
-                                      const TileScales s[kGroups]) {
+  __device__ __forceinline__ void add(int tile, TileOperands a[kGroups],
+                                      const TileScales<Scale> s[kGroups]) {
+    if constexpr (kScalesWeights) {
+#pragma unroll
+      for (int r = 0; r < kGroups; ++r) scale_operands<Block>(a[r], s[r]);
+    }
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
       const int x_stride = kTokenTiles == 1 ? x_stride_ : kTokenTiles * 32;
-      const int pair_stride = kTokenTiles == 1 ? pair_stride_ : kTokenTiles * 4;
       const uint4 b = x_[tile * x_stride + n * 32];
-      const float* record = x_sums_ + (tile * pair_stride + n * 4) * 2 * kXSums;
-      if constexpr (Format::kSplit) {
-        float4 start{0, 0, 0, 0};
-        if constexpr (!kPlainCodes<kTokenTiles>) start = *reinterpret_cast<const float4*>(record);
-        const float low[4] = {start.x, start.y, start.x, start.y};
-        const float high[4] = {start.z, start.w, start.z, start.w};
+      if constexpr (kScalesWeights) {
 #pragma unroll
         for (int r = 0; r < kGroups; ++r) {
-          float d[4], e[4];
-          multiply_add(d, a[r].low, b.x, b.y, low);
-          multiply_add(e, a[r].high, b.z, b.w, high);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            sums_[r][n][i] = fmaf(s[r].scale[i / 2], d[i], sums_[r][n][i]);
-            sums_[r][n][i] = fmaf(s[r].other[i / 2], e[i], sums_[r][n][i]);
-          }
+          multiply_add(sums_[r][n], a[r].low, b.x, b.y, sums_[r][n]);
+          multiply_add(sums_[r][n], a[r].high, b.z, b.w, sums_[r][n]);
         }
       } else {
-        float2 first{0, 0}, x_sum{0, 0};
-        if constexpr (Format::kMinimum && kPlainCodes<kTokenTiles>) {
-          x_sum = reinterpret_cast<const float2*>(record)[1];
-        } else if constexpr (Format::kMinimum) {
-          const float4 both = *reinterpret_cast<const float4*>(record);
-          first = {both.x, both.y};
-          x_sum = {both.z, both.w};
-        } else if constexpr (!kPlainCodes<kTokenTiles>) {
-          first = *reinterpret_cast<const float2*>(record);
-        }
-        const float start[4] = {first.x, first.y, first.x, first.y};
-#pragma unroll
-        for (int r = 0; r < kGroups; ++r) {
-          float d[4];
-          multiply_add(d, a[r].low, b.x, b.y, start);
-          multiply_add(d, a[r].high, b.z, b.w, d);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            sums_[r][n][i] = fmaf(s[r].scale[i / 2], d[i], sums_[r][n][i]);
-            if constexpr (Format::kMinimum) {
-              sums_[r][n][i] =
-                  fmaf(s[r].other[i / 2], i % 2 == 0 ? x_sum.x : x_sum.y, sums_[r][n][i]);
-            }
-          }
-        }
+        add_scaled(tile, n, b, a, s);
       }
     }
   }
@@ -321,6 +297,54 @@ class QuantAccumulator {
   }
 
  private:
+  // Eight tokens of a tile: sums of codes, then scaled.
+  __device__ __forceinline__ void add_scaled(int tile, int n, uint4 b,
+                                             const TileOperands a[kGroups],
+                                             const TileScales<float> s[kGroups]) {
+    const int pair_stride = kTokenTiles == 1 ? pair_stride_ : kTokenTiles * 4;
+    const float* record = x_sums_ + (tile * pair_stride + n * 4) * 2 * kXSums;
+    if constexpr (Format::kSplit) {
+      const float4 start = *reinterpret_cast<const float4*>(record);
+      const float low[4] = {start.x, start.y, start.x, start.y};
+      const float high[4] = {start.z, start.w, start.z, start.w};
+#pragma unroll
+      for (int r = 0; r < kGroups; ++r) {
+        float d[4], e[4];
+        multiply_add(d, a[r].low, b.x, b.y, low);
+        multiply_add(e, a[r].high, b.z, b.w, high);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sums_[r][n][i] = fmaf(s[r].scale[i / 2], d[i], sums_[r][n][i]);
+          sums_[r][n][i] = fmaf(s[r].other[i / 2], e[i], sums_[r][n][i]);
+        }
+      }
+    } else {
+      float2 first, x_sum{0, 0};
+      if constexpr (Format::kMinimum) {
+        const float4 both = *reinterpret_cast<const float4*>(record);
+        first = {both.x, both.y};
+        x_sum = {both.z, both.w};
+      } else {
+        first = *reinterpret_cast<const float2*>(record);
+      }
+      const float start[4] = {first.x, first.y, first.x, first.y};
+#pragma unroll
+      for (int r = 0; r < kGroups; ++r) {
+        float d[4];
+        multiply_add(d, a[r].low, b.x, b.y, start);
+        multiply_add(d, a[r].high, b.z, b.w, d);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sums_[r][n][i] = fmaf(s[r].scale[i / 2], d[i], sums_[r][n][i]);
+          if constexpr (Format::kMinimum) {
+            sums_[r][n][i] =
+                fmaf(s[r].other[i / 2], i % 2 == 0 ? x_sum.x : x_sum.y, sums_[r][n][i]);
+          }
+        }
+      }
+    }
+  }
+
   const uint4* x_;
   const float* x_sums_;
   int tokens_, x_stride_, pair_stride_;
@@ -393,13 +417,14 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
   const int pairs = kTokenTiles == 1 ? (a.tokens + 1) / 2 : kPairs;
   const TileLane tile_lane(lane);
   const int g = lane / 4;
-  float* prepared = reinterpret_cast<float*>(shared + at.prepared) + warp * kGroups * 256;
+  using Scale = typename QuantAccumulator<Block, kTokenTiles>::Scale;
+  Scale* prepared = reinterpret_cast<Scale*>(shared + at.prepared) + warp * kGroups * 256;
   float* sums = reinterpret_cast<float*>(shared + at.sums);
   const int warp_sums = kGroups * a.tokens * kQuantSumStride;
   constexpr int kSumBuffers = Shape::sum_buffers(kTokenTiles);
   QuantAccumulator<Block, kTokenTiles> accumulator(
       a, x + slice_of_block * a.phase_tiles * padded * 4,
-      x_sums + slice_of_block * a.phase_tiles * pairs * 2 * Shape::kXSums, lane);
+      x_sums + slice_of_block * a.phase_tiles * pairs * 2 * Shape::x_sums(kTokenTiles), lane);
   int stage = 0, turn = 0, phase = 0;
   uint32_t parity = 0;
   for (int set = first_set; set < a.sets; ++phase) {
@@ -425,25 +450,26 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
       if constexpr (Format::kPrepared) {
 #pragma unroll
         for (int r = 0; r < kGroups; ++r) {
-          prepare_scales<Block>(chunk + r * kChunkBytes, prepared + r * 256, lane);
+          prepare_scales<Block, Scale>(chunk + r * kChunkBytes, prepared + r * 256, lane);
         }
         __syncwarp();
 #pragma unroll 1
         for (int quad = 0; quad < 2; ++quad) {
-          TileScales scales[kGroups][4];
+          TileScales<Scale> scales[kGroups][4];
 #pragma unroll
           for (int r = 0; r < kGroups; ++r) {
-            prepared_scales<Block>(prepared + r * 256, quad, g, scales[r]);
+            prepared_scales<Block, Scale>(prepared + r * 256, quad, g, scales[r]);
           }
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             TileOperands operands[kGroups];
-            TileScales of_tile[kGroups];
+            TileScales<Scale> of_tile[kGroups];
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
-              operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
-                  chunk + r * kChunkBytes + Format::kHeaderBytes +
-                      (quad * 4 + i) * Format::kSubBytes,
+              operands[r] = tile_operands<Block>(
+                  tile_words<Block>(chunk + r * kChunkBytes + Format::kHeaderBytes +
+                                        (quad * 4 + i) * Format::kSubBytes,
+                                    tile_lane),
                   tile_lane);
               of_tile[r] = scales[r][i];
             }
@@ -453,19 +479,21 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
       } else {
         const int blocks = min(kChunkBlocks, phase_end - block);
         const auto add_block = [&](int b) {
-          TileScales scales[kGroups];
+          TileScales<Scale> scales[kGroups];
 #pragma unroll
           for (int r = 0; r < kGroups; ++r) {
-            scales[r] = header_scales<Block>(chunk + r * kChunkBytes + b * Format::kUnitBytes, g);
+            scales[r] =
+                header_scales<Block, Scale>(chunk + r * kChunkBytes + b * Format::kUnitBytes, g);
           }
 #pragma unroll
           for (int i = 0; i < Format::kTiles; ++i) {
             TileOperands operands[kGroups];
 #pragma unroll
             for (int r = 0; r < kGroups; ++r) {
-              operands[r] = tile_operands<Block, kPlainCodes<kTokenTiles>>(
-                  chunk + r * kChunkBytes + b * Format::kUnitBytes + Format::kHeaderBytes +
-                      i * Format::kSubBytes,
+              operands[r] = tile_operands<Block>(
+                  tile_words<Block>(chunk + r * kChunkBytes + b * Format::kUnitBytes +
+                                        Format::kHeaderBytes + i * Format::kSubBytes,
+                                    tile_lane),
                   tile_lane);
             }
             accumulator.add(first_tile + b * Format::kTiles + i, operands, scales);
@@ -524,10 +552,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
       const float4 up = gated != 0 ? sum_of(local + 1) : float4{0, 0, 0, 0};
       int part, group;
       locate_item(a, item, part, group);
-      finish_output(a, part, group * 16 + row, token, sum.x, up.x);
-      finish_output(a, part, group * 16 + row + 1, token, sum.y, up.y);
-      finish_output(a, part, group * 16 + row + 2, token, sum.z, up.z);
-      finish_output(a, part, group * 16 + row + 3, token, sum.w, up.w);
+      finish_four(a, part, group * 16 + row, token, sum, up);
     }
     // The sums have been read; who will write the next ones waits for that only then.
     if constexpr (kSumBuffers == 2) {

@@ -8,6 +8,7 @@
 #include "cuda/kernel/launch.cuh"
 #include "cuda/linear/linear_quant_few.cuh"
 #include "cuda/linear/linear_quant_inl.cuh"
+#include "cuda/linear/linear_quant_wgmma.cuh"
 
 namespace spillway::cuda {
 
@@ -160,9 +161,18 @@ bool launch_few(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceL
 template <class Block>
 bool launch_quant(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceLimits& limits,
                   cudaStream_t stream) {
-  if (a.tokens <= kQuantFewTokens && !tuning.same_bits && tuning.kernel != QuantKernel::kSlices &&
+  const auto may_be = [&](QuantKernel kernel, bool by_tokens) {
+    if (tuning.same_bits) return false;
+    return tuning.kernel == kernel || (tuning.kernel == QuantKernel::kByTokens && by_tokens);
+  };
+  if (a.tokens <= kQuantFewTokens && may_be(QuantKernel::kFew, true) &&
       launch_few<Block>(a, tuning, limits, stream)) {
     return true;
+  }
+  const bool x_is_aligned = reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.x_stride % 8 == 0;
+  if (limits.wgmma && x_is_aligned && may_be(QuantKernel::kWgmma, a.tokens > kQuantSliceTokens)) {
+    if (launch_wgmma<Block>(a, tuning, limits, stream)) return true;
+    if (a.tokens > 16) return false;  // twice with fewer tokens is faster than the other kernel
   }
   const int token_tiles = a.tokens <= 8 ? 1 : a.tokens <= 16 ? 2 : a.tokens <= 32 ? 4 : 8;
   if (!shape_quant_launch<Block>(a, token_tiles, tuning, limits)) return false;

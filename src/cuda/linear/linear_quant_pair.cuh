@@ -100,14 +100,12 @@ __device__ __forceinline__ float2 load_half_pair(const uint8_t* from) {
 
 // Two whole numbers below 256, in bytes 0 and 1, less `bias`.
 __device__ __forceinline__ float2 small_numbers(uint32_t bytes, float bias) {
-  uint32_t both = __byte_perm(bytes, 0x64646464U, 0x4140);
-  take_off(both, 1024 + bias);
-  return __half22float2(reinterpret_cast<const __half2&>(both));
+  return __half22float2(take_off(__byte_perm(bytes, 0x64646464U, 0x4140), 1024 + bias));
 }
 
 // The scales of rows 2p and 2p + 1 in tile `tile` of a chunk (see TileScales).
 template <class Block>
-__device__ __forceinline__ TileScales pair_scales(const uint8_t* chunk, int tile, int p) {
+__device__ __forceinline__ TileScales<float> pair_scales(const uint8_t* chunk, int tile, int p) {
   using Format = TileFormat<Block>;
   const auto bytes = [&](int offset) -> uint32_t {
     return *reinterpret_cast<const uint16_t*>(chunk + offset + 2 * p);
@@ -117,7 +115,7 @@ __device__ __forceinline__ TileScales pair_scales(const uint8_t* chunk, int tile
     return (bytes(offset + s % 4 * 16) >> (s / 4 * 4) & 0x0f0fU) |
            (bytes(offset + 64 + s / 4 * 16) >> (s % 4 * 2) & 0x0303U) << 4;
   };
-  TileScales out{};
+  TileScales<float> out{};
   if constexpr (!Format::kPrepared) {
     const uint8_t* header = chunk + tile / Format::kTiles * Format::kUnitBytes + 4 * p;
     const float2 d = load_half_pair(header);

@@ -162,8 +162,11 @@ Outcome run(const Inputs& inputs, const QuantLinearTuning& tuning) {
 }
 
 constexpr double kExact = 1e-7;    // F32 results
+constexpr double kHalves = 1e-6;   // of weights that were rounded to halves, with their scales
 constexpr double kRounded = 1e-6;  // F16 results
 constexpr double kBRounded = 2e-5;
+
+double bound(int64_t tokens) { return tokens > kQuantSliceTokens ? kHalves : kExact; }
 
 class QuantLinearTest : public testing::TestWithParam<DType> {
  protected:
@@ -193,9 +196,9 @@ TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {
   for (const int64_t tokens : {2, 3, 7, 8, 9, 16, 33, 64, 70}) {
     c.tokens = tokens;
     const Outcome any = run(c), together = run(c, {.same_bits = true});
-    worst = std::max(worst, std::max(any.worst_nmse, together.worst_nmse));
-    EXPECT_LE(worst, kExact) << tokens;
-    if (tokens > kQuantFewTokens && tokens <= kQuantSameBitsTokens) {
+    worst = std::max(worst, together.worst_nmse);
+    EXPECT_LE(any.worst_nmse, bound(tokens)) << tokens;
+    if (tokens > kQuantFewTokens && tokens <= kQuantSliceTokens) {
       EXPECT_EQ(any.parts, together.parts);
     }
     for (size_t i = 0; i < alone.parts[0].size(); ++i) {
@@ -214,7 +217,7 @@ TEST_P(QuantLinearTest, AnyNumberOfBlocksInARow) {
     for (const int64_t tokens : {1, 2, 4, 5, 12}) {
       c.k = blocks(count);
       c.tokens = tokens;
-      EXPECT_LE(run(c).worst_nmse, kExact) << "k " << c.k << ", tokens " << tokens;
+      EXPECT_LE(run(c).worst_nmse, bound(tokens)) << "k " << c.k << ", tokens " << tokens;
     }
   }
 }
@@ -235,7 +238,7 @@ TEST_P(QuantLinearTest, TuningDoesNotChangeABit) {
   for (const int64_t tokens : {1, 11, 20}) {
     c.tokens = tokens;
     const Outcome first = run(c, {.kernel = QuantKernel::kSlices});
-    EXPECT_LE(first.worst_nmse, kExact);
+    EXPECT_LE(first.worst_nmse, bound(tokens));
     for (const int cluster : {1, 2, 4, 8}) {
       for (const int stages : {1, 2, 3}) {
         for (const int blocks_per_sm : {1, 2}) {
@@ -252,6 +255,23 @@ TEST_P(QuantLinearTest, TuningDoesNotChangeABit) {
       }
     }
     EXPECT_LE(run(c, {.generic = true}).worst_nmse, kExact);
+  }
+}
+
+TEST_P(QuantLinearTest, RoundedWeightsInAnyShapeOfLaunch) {
+  Case c{.type = GetParam(), .n = {3 * 16 * 8 * 17 + 5}, .k = blocks(11)};
+  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
+  for (const int64_t tokens : {5, 16, 31, 64}) {
+    c.tokens = tokens;
+    const Outcome first = run(c, {.kernel = QuantKernel::kWgmma});
+    EXPECT_LE(first.worst_nmse, kHalves) << tokens;
+    for (const int stages : {1, 2, 3}) {
+      for (const int blocks_per_sm : {1, 2}) {
+        const Outcome other = run(
+            c, {.kernel = QuantKernel::kWgmma, .stages = stages, .blocks_per_sm = blocks_per_sm});
+        ASSERT_EQ(other.parts, first.parts) << tokens << " tokens, stages " << stages;
+      }
+    }
   }
 }
 
@@ -287,8 +307,8 @@ TEST_P(QuantLinearTest, PartsShareTheirInput) {
   for (const int64_t tokens : {1, 9}) {
     c.tokens = tokens;
     c.out = DType::kF32;
-    EXPECT_LE(run(c).worst_nmse, kExact);
-    EXPECT_LE(run(c, {.cluster = 4}).worst_nmse, kExact);
+    EXPECT_LE(run(c).worst_nmse, bound(tokens));
+    EXPECT_LE(run(c, {.cluster = 4}).worst_nmse, bound(tokens));
     c.out = DType::kF16;
     EXPECT_LE(run(c).worst_nmse, kRounded);
     c.out = DType::kBF16;
@@ -301,17 +321,17 @@ TEST_P(QuantLinearTest, EpiloguesDoWhatTheySay) {
     Case c{.type = GetParam(), .n = {83}, .tokens = tokens, .bias = true};
     if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
     c.epilogue = Epilogue::kAccumulate;
-    EXPECT_LE(run(c).worst_nmse, kExact);
+    EXPECT_LE(run(c).worst_nmse, bound(tokens));
     for (const auto kind : {ActivationKind::kRelu, ActivationKind::kGelu, ActivationKind::kGeluTanh,
                             ActivationKind::kSilu}) {
       c.kind = kind;
       c.n = {83};
       c.epilogue = Epilogue::kActivate;
-      EXPECT_LE(run(c).worst_nmse, kExact);
+      EXPECT_LE(run(c).worst_nmse, bound(tokens));
       c.n = {83, 83};
       c.epilogue = Epilogue::kGated;
-      EXPECT_LE(run(c).worst_nmse, kExact);
-      EXPECT_LE(run(c, {.cluster = 8}).worst_nmse, kExact);
+      EXPECT_LE(run(c).worst_nmse, bound(tokens));
+      EXPECT_LE(run(c, {.cluster = 8}).worst_nmse, bound(tokens));
       c.out = DType::kF16;
       EXPECT_LE(run(c).worst_nmse, kRounded);
       c.out = DType::kF32;

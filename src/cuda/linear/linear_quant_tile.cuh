@@ -6,9 +6,11 @@
 // under 0x6400, is the number 1024 + q, and at bit 4, under 0x5400, it is 64 + q. So an operand
 // costs one three-input logic instruction per pair, and what is added to the codes, zero points
 // included, is taken off by the number that sums start from: minus offset times the sum of x over
-// the columns, computed once when x is staged. (With more than 16 tokens it is cheaper to subtract
-// it from the codes.) Products and sums are F32 in the tensor core; scales are applied to the sums
-// of a tile, in F32, so weights are not rounded.
+// the columns, computed once when x is staged. Products and sums are F32 in the tensor core; scales
+// are applied to the sums of a tile, in F32, so weights are not rounded.
+//
+// With more than 16 tokens that is more work than to scale the weights: the offset is subtracted
+// from the codes, and scale and minimum make them halves, as where a matrix is expanded to F16.
 //
 // Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 4- to 6-bit types it takes columns
 // 4t to 4t + 3 (low) and 16 + 4t to 16 + 4t + 3 (high), paired (0, 2) and (1, 3) as they lie in
@@ -129,23 +131,34 @@ __device__ __forceinline__ RowPairs word_pairs(uint32_t four, uint32_t two, uint
   return out;
 }
 
-template <int kBits, int kFlip>
-__device__ __forceinline__ RowPairs row_pairs(const uint8_t* sub, const TileLane& at, int second) {
-  uint32_t four = 0, two = 0, one = 0;
+// A lane's words of a tile as they lie in memory, of rows g and g + 8: see word_pairs().
+struct TileWords {
+  uint32_t four[2];
+  uint32_t two[2];
+  uint32_t one[2];
+};
+
+template <class Block>
+__device__ __forceinline__ TileWords tile_words(const uint8_t* sub, const TileLane& at) {
+  constexpr int kBits = TileFormat<Block>::kBits;
+  TileWords out{};
   const auto word = [&](int offset) { return *reinterpret_cast<const uint32_t*>(sub + offset); };
-  if constexpr (kBits == 8) {
-    const uint2 both = *reinterpret_cast<const uint2*>(sub + at.bytes + second * 256);
-    four = both.x;
-    two = both.y;
-  } else if constexpr (kBits == 3) {
-    two = word(at.high2 + second * 64) >> at.shift2;
-    one = word(128 + at.high1 + second * 32) >> at.shift1;
-  } else {
-    four = word(at.nibbles + second * 128);
-    if constexpr (kBits == 5) one = word(256 + at.high1 + second * 32) >> at.shift1;
-    if constexpr (kBits == 6) two = word(256 + at.high2 + second * 64) >> at.shift2;
+#pragma unroll
+  for (int second = 0; second < 2; ++second) {
+    if constexpr (kBits == 8) {
+      const uint2 both = *reinterpret_cast<const uint2*>(sub + at.bytes + second * 256);
+      out.four[second] = both.x;
+      out.two[second] = both.y;
+    } else if constexpr (kBits == 3) {
+      out.two[second] = word(at.high2 + second * 64);
+      out.one[second] = word(128 + at.high1 + second * 32);
+    } else {
+      out.four[second] = word(at.nibbles + second * 128);
+      if constexpr (kBits == 5) out.one[second] = word(256 + at.high1 + second * 32);
+      if constexpr (kBits == 6) out.two[second] = word(256 + at.high2 + second * 64);
+    }
   }
-  return word_pairs<kBits, kFlip>(four, two, one);
+  return out;
 }
 
 // The operands of a tile, in the order of mma's registers.
@@ -154,61 +167,95 @@ struct TileOperands {
   uint32_t high[4];
 };
 
-// Takes the offset off both codes of a pair; exact.
-__device__ __forceinline__ void take_off(uint32_t& pair, float offset) {
-  const __half2 codes = __hsub2(reinterpret_cast<const __half2&>(pair), __float2half2_rn(offset));
-  pair = reinterpret_cast<const uint32_t&>(codes);
-}
-
-// kPlain: without the offsets, for which sums then start from zero.
-template <class Block, bool kPlain>
-__device__ __forceinline__ TileOperands tile_operands(const uint8_t* sub, const TileLane& at) {
+template <class Block>
+__device__ __forceinline__ TileOperands tile_operands(const TileWords& words, const TileLane& at) {
   using Format = TileFormat<Block>;
-  const RowPairs first = row_pairs<Format::kBits, Format::kFlip>(sub, at, 0);
-  const RowPairs second = row_pairs<Format::kBits, Format::kFlip>(sub, at, 1);
-  TileOperands out{{first.low[0], second.low[0], first.low[1], second.low[1]},
-                   {first.high[0], second.high[0], first.high[1], second.high[1]}};
-  if constexpr (kPlain) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      take_off(out.low[i], Format::kLowOffset);
-      take_off(out.high[i], Format::kHighOffset);
-    }
-  }
-  return out;
+  const auto pairs = [&](int second) {
+    const bool whole = Format::kBits == 8;  // the second word is not of bits to be found
+    return word_pairs<Format::kBits, Format::kFlip>(
+        words.four[second], whole ? words.two[second] : words.two[second] >> at.shift2,
+        words.one[second] >> at.shift1);
+  };
+  const RowPairs first = pairs(0), second = pairs(1);
+  return {{first.low[0], second.low[0], first.low[1], second.low[1]},
+          {first.high[0], second.high[0], first.high[1], second.high[1]}};
 }
 
-// What the sums of a tile are multiplied with, of rows g and g + 8: `scale` is that of the tile (or
-// of `low`), `other` the minimum (times the sum of x) or the scale of `high`.
+// Of rows g and g + 8: `scale` is that of the tile (or of `low`), `other` the minimum or the scale
+// of `high`. As floats they are for the sums of a tile (the minimum times the sum of x), as pairs
+// of halves for the weights.
+template <class Value>
 struct TileScales {
-  float scale[2];
-  float other[2];
+  Value scale[2];
+  Value other[2];
 };
 
+__device__ __forceinline__ void set_scale(float& to, float value) { to = value; }
+__device__ __forceinline__ void set_scale(__half2& to, float value) {
+  to = __float2half2_rn(value);
+}
+
 // Types with a scale per block: straight from the header.
-template <class Block>
-__device__ __forceinline__ TileScales header_scales(const uint8_t* block, int g) {
+template <class Block, class Value>
+__device__ __forceinline__ TileScales<Value> header_scales(const uint8_t* block, int g) {
   const __half* header = reinterpret_cast<const __half*>(block);
-  TileScales out{{__half2float(header[g]), __half2float(header[g + 8])}, {0, 0}};
+  const auto value = [&](int at) {
+    if constexpr (std::is_same_v<Value, __half2>) {
+      return __half2half2(header[at]);
+    } else {
+      return __half2float(header[at]);
+    }
+  };
+  TileScales<Value> out{{value(g), value(g + 8)}, {}};
   if constexpr (TileFormat<Block>::kMinimum) {
-    out.other[0] = __half2float(header[16 + g]);
-    out.other[1] = __half2float(header[16 + g + 8]);
+    out.other[0] = value(16 + g);
+    out.other[1] = value(16 + g + 8);
   }
   return out;
 }
+
+// Takes the offset off both codes of a pair; exact.
+__device__ __forceinline__ __half2 take_off(uint32_t pair, float offset) {
+  return __hsub2(reinterpret_cast<const __half2&>(pair), __float2half2_rn(offset));
+}
+
+// Makes codes weights: halves, rounded once (and scales of K types before that).
+template <class Block>
+__device__ __forceinline__ void scale_operands(TileOperands& tile, const TileScales<__half2>& s) {
+  using Format = TileFormat<Block>;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const auto scaled = [&](uint32_t pair, float offset, __half2 scale) {
+      const __half2 codes = take_off(pair, offset);
+      const __half2 weights =
+          Format::kMinimum ? __hfma2(codes, scale, s.other[i % 2]) : __hmul2(codes, scale);
+      return reinterpret_cast<const uint32_t&>(weights);
+    };
+    tile.low[i] = scaled(tile.low[i], Format::kLowOffset, s.scale[i % 2]);
+    tile.high[i] =
+        scaled(tile.high[i], Format::kHighOffset, Format::kSplit ? s.other[i % 2] : s.scale[i % 2]);
+  }
+}
+
+template <class Value>
+struct alignas(16) FourOf {
+  static_assert(sizeof(Value) == 4);
+  Value values[4];
+};
 
 // K types: every lane computes eight of the block's 256 scales and minima; `prepared` is
 // [2][16 rows][8]: scales, then minima, or the scales of sub-blocks 0-7, then 8-15.
-template <class Block>
-__device__ __forceinline__ void prepare_scales(const uint8_t* block, float* prepared, int lane) {
+template <class Block, class Value>
+__device__ __forceinline__ void prepare_scales(const uint8_t* block, Value* prepared, int lane) {
   const int row = lane % 16, half = lane / 16;
-  float values[8];
+  FourOf<Value> to[2];
+  const auto set = [&](int at, float value) { set_scale(to[at / 4].values[at % 4], value); };
   if constexpr (std::is_same_v<Block, BlockQ6_K>) {
     const float d = __half2float(reinterpret_cast<const __half*>(block)[row]);
     const uint8_t* scales = block + 32 + half * 128 + row;
 #pragma unroll
     for (int s = 0; s < 8; ++s) {
-      values[s] = d * static_cast<float>(static_cast<int8_t>(scales[s * 16]));
+      set(s, d * static_cast<float>(static_cast<int8_t>(scales[s * 16])));
     }
   } else {
     constexpr bool kMinima = TileFormat<Block>::kMinimum;
@@ -222,36 +269,36 @@ __device__ __forceinline__ void prepare_scales(const uint8_t* block, float* prep
       const uint32_t both = six[s * 16];
       const auto first = static_cast<int>((both & 15U) | (top0 >> (2 * s) & 3U) << 4);
       const auto second = static_cast<int>(both >> 4 | (top1 >> (2 * s) & 3U) << 4);
-      values[s] = d * static_cast<float>(first - kBias);
-      values[s + 4] = d * static_cast<float>(second - kBias);
+      set(s, d * static_cast<float>(first - kBias));
+      set(s + 4, d * static_cast<float>(second - kBias));
     }
   }
-  float4* to = reinterpret_cast<float4*>(prepared + half * 128 + row * 8);
-  to[0] = {values[0], values[1], values[2], values[3]};
-  to[1] = {values[4], values[5], values[6], values[7]};
+  auto* out = reinterpret_cast<FourOf<Value>*>(prepared + half * 128 + row * 8);
+  out[0] = to[0];
+  out[1] = to[1];
 }
 
 // The prepared scales of four neighbouring tiles of a block.
-template <class Block>
-__device__ __forceinline__ void prepared_scales(const float* prepared, int quad, int g,
-                                                TileScales out[4]) {
+template <class Block, class Value>
+__device__ __forceinline__ void prepared_scales(const Value* prepared, int quad, int g,
+                                                TileScales<Value> out[4]) {
 #pragma unroll
   for (int second = 0; second < 2; ++second) {
-    const float* row = prepared + (g + 8 * second) * 8;
-    if constexpr (TileFormat<Block>::kSplit) {
-      const float4 a = *reinterpret_cast<const float4*>(row + quad * 128);
-      const float4 b = *reinterpret_cast<const float4*>(row + quad * 128 + 4);
-      out[0].scale[second] = a.x, out[0].other[second] = a.y;
-      out[1].scale[second] = a.z, out[1].other[second] = a.w;
-      out[2].scale[second] = b.x, out[2].other[second] = b.y;
-      out[3].scale[second] = b.z, out[3].other[second] = b.w;
-    } else {
-      const float4 a = *reinterpret_cast<const float4*>(row + quad * 4);
-      const float4 b = *reinterpret_cast<const float4*>(row + 128 + quad * 4);
-      out[0].scale[second] = a.x, out[0].other[second] = b.x;
-      out[1].scale[second] = a.y, out[1].other[second] = b.y;
-      out[2].scale[second] = a.z, out[2].other[second] = b.z;
-      out[3].scale[second] = a.w, out[3].other[second] = b.w;
+    const Value* row = prepared + (g + 8 * second) * 8;
+    const auto four = [&](int at) { return *reinterpret_cast<const FourOf<Value>*>(row + at); };
+    constexpr bool kSplit = TileFormat<Block>::kSplit;
+    const FourOf<Value> a = four(kSplit ? quad * 128 : quad * 4);
+    const FourOf<Value> b = four(kSplit ? quad * 128 + 4 : 128 + quad * 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kSplit) {
+        const FourOf<Value>& from = i < 2 ? a : b;
+        out[i].scale[second] = from.values[i % 2 * 2];
+        out[i].other[second] = from.values[i % 2 * 2 + 1];
+      } else {
+        out[i].scale[second] = a.values[i];
+        out[i].other[second] = b.values[i];
+      }
     }
   }
 }
