@@ -101,6 +101,13 @@ class WeightTypes {
   int count_ = 0;
 };
 
+// What matrices a model has that tokens are multiplied with, wherever they are.
+struct MatrixFacts {
+  bool has_f32 = true;
+  bool has_16_bit = true;   // F16 or BF16
+  int64_t layer_bytes = 0;  // of all matrices of a layer, on average
+};
+
 // What the ops of one step are told about its tokens, all of it at once: a device with memory of
 // its own uploads it once. Ops of that step are given these very spans.
 struct StepBatch {
@@ -116,9 +123,9 @@ struct StepBatch {
   // (device/generation.h): two steps with the same program and shape differ only in the values
   // above, so a device may record one and replay it for the other. 0: never.
   uint64_t program = 0;
-  // Facts about the model's matrices, on which it may depend which kernels are taken: all are F16
-  // or BF16; the types of its layers, empty where these are more than WeightTypes holds.
-  bool only_16_bit = false;
+  // Facts about the model's matrices, on which it may depend which kernels are taken; the types of
+  // its layers are empty where these are more than WeightTypes holds.
+  MatrixFacts matrices = {};
   WeightTypes layer_types = {};
 };
 

@@ -60,7 +60,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
       weights_(weights),
       options_(options),
       inner_type_(device.activation_type(weights.matrix_type())),
-      only_16_bit_(weights.only_16_bit()),
+      matrices_(weights.matrix_facts()),
       layer_types_(weights.layer_types()),
       stalls_(std::make_unique<StallClock>(device)) {
   SPW_CHECK(spec.executable, kUnsupported,
@@ -139,9 +139,9 @@ uint64_t Decoder::program(const KvCache& kv) {
 }
 
 StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {
-  return {batch.ids,        batch.positions,      batch.table_rows,
-          batch.logit_rows, batch.resident.spans, batch.swap_spans,
-          program,          only_16_bit_,         layer_types_};
+  return {
+      batch.ids,        batch.positions, batch.table_rows, batch.logit_rows, batch.resident.spans,
+      batch.swap_spans, program,         matrices_,        layer_types_};
 }
 
 void Decoder::attach(const KvCache& kv) {

@@ -150,7 +150,7 @@ class Decoder {
   const ModelWeights& weights_;
   DecoderOptions options_;
   DType inner_type_;  // of activations between matrices
-  bool only_16_bit_;  // all matrices
+  MatrixFacts matrices_;
   WeightTypes layer_types_;
   StepPrograms programs_;
   AttentionObserver observer_;

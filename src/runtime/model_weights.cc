@@ -90,30 +90,37 @@ DType WeightViews::matrix_type() const {
   return layers.front().query.weight.dtype;
 }
 
-void WeightViews::for_layer_types(const std::function<void(DType)>& f) const {
+void WeightViews::for_layer_matrices(const std::function<void(const WeightView&)>& f) const {
   for (const LayerWeights& layer : layers) {
     for (const LinearWeights* linear : {&layer.query, &layer.key, &layer.value,
                                         &layer.attention_out, &layer.gate, &layer.up, &layer.down})
-      if (!linear->weight.empty()) f(linear->weight.dtype);
+      if (!linear->weight.empty()) f(linear->weight);
   }
   for (const std::vector<StreamedWeight>& layer : streamed) {
-    for (const StreamedWeight& weight : layer) f(weight.view.dtype);
+    for (const StreamedWeight& weight : layer) f(weight.view);
   }
 }
 
-bool WeightViews::only_16_bit() const {
-  const auto fits = [](DType type) { return type == DType::kF16 || type == DType::kBF16; };
-  bool all = true;
+MatrixFacts WeightViews::matrix_facts() const {
+  MatrixFacts facts{.has_f32 = false, .has_16_bit = false};
+  const auto add = [&](const WeightView& w) {
+    facts.has_f32 = facts.has_f32 || w.dtype == DType::kF32;
+    facts.has_16_bit = facts.has_16_bit || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
+  };
   for (const WeightView* w : {&head, &project_in, &project_out})
-    all = all && (w->empty() || fits(w->dtype));
-  for_layer_types([&](DType type) { all = all && fits(type); });
-  return all;
+    if (!w->empty()) add(*w);
+  for_layer_matrices([&](const WeightView& w) {
+    add(w);
+    facts.layer_bytes += w.bytes();
+  });
+  if (!layers.empty()) facts.layer_bytes /= static_cast<int64_t>(layers.size());
+  return facts;
 }
 
 WeightTypes WeightViews::layer_types() const {
   WeightTypes types;
   bool all = true;
-  for_layer_types([&](DType type) { all = types.try_add(type) && all; });
+  for_layer_matrices([&](const WeightView& w) { all = types.try_add(w.dtype) && all; });
   return all ? types : WeightTypes();
 }
 

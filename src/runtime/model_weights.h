@@ -84,13 +84,12 @@ struct WeightViews {
 
   // Of a matrix of the first layer.
   DType matrix_type() const;
-  // Whether all matrices that are multiplied with, wherever they are, are F16 or BF16.
-  bool only_16_bit() const;
+  MatrixFacts matrix_facts() const;
   // The types of all matrices of layers; empty where these are more than two.
   WeightTypes layer_types() const;
 
  private:
-  void for_layer_types(const std::function<void(DType)>& f) const;  // of all matrices of layers
+  void for_layer_matrices(const std::function<void(const WeightView&)>& f) const;
 };
 
 // The bytes themselves: maps where every weight is mapped and stays as it is in the file,
