@@ -126,7 +126,7 @@ void CudaOps::prepare(const StepLimits& limits) {
 // multiprocessor and the next kernel's find no room, -2% and -6% (Q4_0).
 bool CudaOps::overlapping_pays(int64_t tokens, const MatrixFacts& matrices) const {
   constexpr int64_t kLongLayerBytes = int64_t{256} << 20;
-  if (tokens == 1) return true;
+  if (tokens <= 1) return tokens == 1;
   if (matrices.has_f32 || deterministic_) return false;
   if (matrices.has_16_bit)
     return tokens <= kOverlapTokens && (tokens >= 16 || matrices.layer_bytes < kLongLayerBytes);

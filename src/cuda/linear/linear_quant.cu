@@ -202,7 +202,7 @@ void run(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& t
       tuning.generic || !all_aligned ? nullptr : grouped_launcher(call.parts[0].w.dtype);
   bool grouped = launcher != nullptr && args.items > 0;
   if (grouped) {
-    // Devices with little shared memory take fewer tokens at once.
+    // Fewer tokens at once where x of all of them does not fit shared memory.
     const QuantDeviceLimits& limits = device_limits();
     int step = std::max(args.tokens, 1);
     for (int done = 0; done < args.tokens && grouped;) {

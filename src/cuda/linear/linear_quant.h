@@ -22,7 +22,8 @@ enum class QuantKernel : uint8_t {
   kWgmma,   // any number of tokens, on Hopper
 };
 
-// 0: chosen by shape; others are for measurements and, but for `kernel`, change no result.
+// 0: chosen by shape; others are for measurements. They change no result, but for `kernel`, and for
+// `stages` where rows are so long that they are multiplied in parts.
 struct QuantLinearTuning {
   QuantKernel kernel = QuantKernel::kByTokens;
   int cluster = 0;        // of kSlices, blocks that share K: 1, 2, 4, 8 (from Hopper on)

@@ -9,8 +9,9 @@
 // the columns, computed once when x is staged. Products and sums are F32 in the tensor core; scales
 // are applied to the sums of a tile, in F32, so weights are not rounded.
 //
-// With more than 16 tokens that is more work than to scale the weights: the offset is subtracted
-// from the codes, and scale and minimum make them halves, as where a matrix is expanded to F16.
+// With more than 16 tokens (on Hopper, with wgmma, 8) that is more work than to scale the weights:
+// the offset is subtracted from the codes, and scale and minimum make them halves, as where a
+// matrix is expanded to F16.
 //
 // Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 4- to 6-bit types it takes columns
 // 4t to 4t + 3 (low) and 16 + 4t to 16 + 4t + 3 (high), paired (0, 2) and (1, 3) as they lie in

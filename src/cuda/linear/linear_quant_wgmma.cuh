@@ -6,8 +6,8 @@
 // stays in its shared memory. A set is eight groups of 16 rows, one a warp, that two warpgroups
 // multiply; each warp streams its groups through a ring of its own. Of a set each block finishes
 // one group (of gated calls a pair's, for half of the tokens): warps send their sums to the block
-// that does, by bulk copies from shared memory to shared memory, and go on with the next set. Two
-// more warps of each block wait for what all eight blocks have sent, add it up in the order of the
+// that does, by bulk copies from shared memory to shared memory, and go on with the next set. More
+// warps of each block wait for what all eight blocks have sent, add it up in the order of the
 // slices and finish the outputs.
 #pragma once
 
@@ -89,7 +89,8 @@ __device__ __forceinline__ uint32_t address_in(const void* own, int rank) {
                : "r"(shared_address(own)), "r"(rank));
   return address;
 }
-// Arrives there, after what was read from shared memory before and has been used.
+// Arrives there, after what was read from shared memory before and has been used: a read whose
+// value was used is over, so no release is needed, which would wait for stores to global memory.
 __device__ __forceinline__ void arrive_in(const uint64_t* barrier, int rank) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                    address_in(barrier, rank))

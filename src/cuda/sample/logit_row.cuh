@@ -9,9 +9,9 @@
 
 namespace spillway::cuda {
 
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / 32;
-constexpr int kDigits = 256;
+constexpr int kRowThreads = 1024;
+constexpr int kRowWarps = kRowThreads / 32;
+constexpr int kRowDigits = 256;
 
 // A probability as a fixed-point number: sums do not depend on the order of addition.
 using Mass = unsigned long long;
@@ -19,11 +19,11 @@ using Mass = unsigned long long;
 constexpr Mass kEverything = Mass{1} << 63;
 
 struct RowShared {
-  Mass mass[kDigits];
-  uint32_t count[kDigits];
-  float warp_value[kWarps];
-  int32_t warp_index[kWarps];
-  Mass warp_mass[kWarps];
+  Mass mass[kRowDigits];
+  uint32_t count[kRowDigits];
+  float warp_value[kRowWarps];
+  int32_t warp_index[kRowWarps];
+  Mass warp_mass[kRowWarps];
   float top;
   int32_t best;
   uint32_t key;
@@ -48,16 +48,17 @@ __device__ __forceinline__ void for_each_logit(const float* logits, int vocab, F
   const int fours = (vocab - head) / 4;
   const float4* const from = reinterpret_cast<const float4*>(logits + head);
   if (thread < head) f(thread, logits[thread]);
-  for (int first = thread; first < fours; first += kAhead * kThreads) {
+  for (int first = thread; first < fours; first += kAhead * kRowThreads) {
     float4 x[kAhead];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      x[a] = first + a * kThreads < fours ? from[first + a * kThreads]
-                                          : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+      x[a] = first + a * kRowThreads < fours
+                 ? from[first + a * kRowThreads]
+                 : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      const int id = head + 4 * (first + a * kThreads);
+      const int id = head + 4 * (first + a * kRowThreads);
       f(id, x[a].x), f(id + 1, x[a].y), f(id + 2, x[a].z), f(id + 3, x[a].w);
     }
   }
@@ -96,8 +97,8 @@ __device__ inline void find_best(const float* logits, int vocab, RowShared& s) {
     s.warp_index[threadIdx.x / 32] = index;
   }
   const bool all_numbers = __syncthreads_or(wrong) == 0;
-  static_assert(kWarps == 32);
-  if (threadIdx.x < kWarps) {
+  static_assert(kRowWarps == 32);
+  if (threadIdx.x < kRowWarps) {
     best = s.warp_value[threadIdx.x];
     index = s.warp_index[threadIdx.x];
     take_warps_best();
@@ -124,7 +125,7 @@ __device__ Kept keep_likeliest(const Row& row, const Kept& kept, Mass wanted, Ro
     s.left = wanted;
   }
   for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = threadIdx.x; i < kDigits; i += kThreads) {
+    for (int i = threadIdx.x; i < kRowDigits; i += kRowThreads) {
       s.mass[i] = 0;
       s.count[i] = 0;
     }
@@ -140,7 +141,7 @@ __device__ Kept keep_likeliest(const Row& row, const Kept& kept, Mass wanted, Ro
     });
     __syncthreads();
     if (threadIdx.x == 0) {
-      int digit = kDigits - 1;
+      int digit = kRowDigits - 1;
       int lowest = digit;  // that has any value
       for (; digit >= 0; --digit) {
         if (s.count[digit] == 0) continue;
@@ -181,7 +182,7 @@ __device__ inline Mass exclusive_sum(Mass value, RowShared& s) {
   if (lane == 31) s.warp_mass[warp] = sum;
   __syncthreads();
   Mass before = 0, total = 0;
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < kRowWarps; ++w) {
     if (w < warp) before += s.warp_mass[w];
     total += s.warp_mass[w];
   }
@@ -217,7 +218,7 @@ struct KeptRun {
 
 template <class Row>
 __device__ KeptRun kept_run(const Row& row, const Kept& kept, RowShared& s) {
-  const int length = (row.vocab + kThreads - 1) / kThreads;
+  const int length = (row.vocab + kRowThreads - 1) / kRowThreads;
   const int begin = min(row.vocab, static_cast<int>(threadIdx.x) * length);
   const int end = min(row.vocab, begin + length);
   Mass ties = 0;

@@ -19,7 +19,7 @@ struct Entry {
 struct Shared : RowShared {
   LogprobsRow asked;
   int32_t id;
-  double warp_sum[kWarps];
+  double warp_sum[kRowWarps];
   Entry top_entries[kMostLogprobs];
 };
 
@@ -35,7 +35,7 @@ struct Row {
 };
 
 // log(sum(exp(x - s.top))) of the row, in an order of addition that does not depend on who comes
-// when. A thread's terms are few enough for F32: vocab / kThreads.
+// when. A thread's terms are few enough for F32: vocab / kRowThreads.
 __device__ double log_of_sum(const float* logits, int vocab, Shared& s) {
   const float top = s.top;
   float mine = 0;
@@ -45,7 +45,7 @@ __device__ double log_of_sum(const float* logits, int vocab, Shared& s) {
   if (threadIdx.x % 32 == 0) s.warp_sum[threadIdx.x / 32] = sum;
   __syncthreads();
   sum = 0;
-  for (int w = 0; w < kWarps; ++w) sum += s.warp_sum[w];
+  for (int w = 0; w < kRowWarps; ++w) sum += s.warp_sum[w];
   return log(sum);
 }
 
@@ -66,7 +66,7 @@ __device__ void find_likeliest(const Row& row, int count, Shared& s) {
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kRowThreads, 1)
     score_kernel(const float* logits, int64_t stride, int vocab, const int32_t* ids,
                  TokenScore* scores) {
   __shared__ Shared s;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   scores[blockIdx.x] = {usable ? static_cast<float>(logprob) : NAN, s.best};
 }
 
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kRowThreads, 1)
     logprobs_kernel(const float* logits, int64_t stride, int vocab, const LogprobsRow* rows,
                     const int32_t* ids, float* chosen, TokenLogprob* top) {
   __shared__ Shared s;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) chosen[blockIdx.x] = logprob(row[s.id]);
   if (asked.count == 0) return;
   find_likeliest({row, vocab}, asked.count, s);
-  for (int i = threadIdx.x; i < asked.count; i += kThreads) {
+  for (int i = threadIdx.x; i < asked.count; i += kRowThreads) {
     const Entry mine = s.top_entries[i];
     int place = 0;
     for (int other = 0; other < asked.count; ++other) place += s.top_entries[other].is_before(mine);
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 void score(const Activations& logits, const int32_t* ids, TokenScore* scores, cudaStream_t stream) {
   SPW_ASSERT(logits.dtype == DType::kF32);
   if (logits.rows == 0) return;
-  launch(score_kernel, dim3(static_cast<unsigned>(logits.rows)), kThreads, 0, stream,
+  launch(score_kernel, dim3(static_cast<unsigned>(logits.rows)), kRowThreads, 0, stream,
          reinterpret_cast<const float*>(logits.data), logits.stride, static_cast<int>(logits.cols),
          ids, scores);
 }
@@ -127,7 +127,7 @@ void logprobs(const Activations& logits, int64_t count, const LogprobsRow* rows,
               float* chosen, TokenLogprob* top, cudaStream_t stream) {
   SPW_ASSERT(logits.dtype == DType::kF32 && count <= logits.rows);
   if (count == 0) return;
-  launch(logprobs_kernel, dim3(static_cast<unsigned>(count)), kThreads, 0, stream,
+  launch(logprobs_kernel, dim3(static_cast<unsigned>(count)), kRowThreads, 0, stream,
          reinterpret_cast<const float*>(logits.data), logits.stride, static_cast<int>(logits.cols),
          rows, ids, chosen, top);
 }

@@ -76,7 +76,7 @@ __device__ void adjust(float* logits, const SampleRowArgs& args, const LogitAdju
                        ReplacedLogit* replaced) {
   static_assert(sizeof(LogitAdjustment) == sizeof(uint4));
   const auto* const from = reinterpret_cast<const uint4*>(adjustments + args.first_adjustment);
-  for (int i = threadIdx.x; i < args.adjustments; i += kThreads) {
+  for (int i = threadIdx.x; i < args.adjustments; i += kRowThreads) {
     const uint4 words = __ldg(from + i);
     const LogitAdjustment a{static_cast<int32_t>(words.x), __uint_as_float(words.y),
                             __uint_as_float(words.z), __uint_as_float(words.w)};
@@ -91,13 +91,13 @@ __device__ void adjust(float* logits, const SampleRowArgs& args, const LogitAdju
 // What a thread has replaced it puts back; none of the block reads the row any more.
 __device__ void put_back(float* logits, const SampleRowArgs& args, const ReplacedLogit* replaced) {
   __syncthreads();
-  for (int i = threadIdx.x; i < args.adjustments; i += kThreads) {
+  for (int i = threadIdx.x; i < args.adjustments; i += kRowThreads) {
     const ReplacedLogit& r = replaced[args.first_adjustment + i];
     logits[r.id] = r.logit;
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kRowThreads, 1)
     sample_kernel(float* logits, int64_t stride, int vocab, const SampleRowArgs* rows,
                   const LogitAdjustment* adjustments, ReplacedLogit* replaced, int32_t* ids) {
   __shared__ Shared s;
@@ -155,7 +155,7 @@ void sample(const Activations& logits, const SampleRowArgs* rows,
             cudaStream_t stream) {
   SPW_ASSERT(logits.dtype == DType::kF32 && (replaced == nullptr || adjustments != nullptr));
   if (logits.rows == 0) return;
-  launch(sample_kernel, dim3(static_cast<unsigned>(logits.rows)), kThreads, 0, stream,
+  launch(sample_kernel, dim3(static_cast<unsigned>(logits.rows)), kRowThreads, 0, stream,
          reinterpret_cast<float*>(logits.data), logits.stride, static_cast<int>(logits.cols), rows,
          adjustments, replaced, ids);
 }
