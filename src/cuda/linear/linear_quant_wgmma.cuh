@@ -205,54 +205,52 @@ class WgmmaSums {
     if constexpr (Format::kPrepared) {
       prepare_scales<Block, __half2>(chunk, prepared, lane_);
       __syncwarp();
-    }
-    if (Format::kPrepared || blocks == Shape::kChunkBlocks) {
-      uint32_t x = x_at(tile);  // even: buffers have an even number of tiles
+    } else if (blocks != Shape::kChunkBlocks) {  // the last of a slice
 #pragma unroll 1
-      for (int quad = 0; quad < kQuads; ++quad) {
-        // Read at once: while products are on their way the compiler moves no reads.
-        TileWords words[4];
-        TileScales<__half2> scales[4];
-        if constexpr (Format::kPrepared)
-          prepared_scales<Block, __half2>(prepared, quad, lane_ / 4, scales);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint8_t* block = chunk + (quad * 4 + i) / Format::kTiles * Format::kUnitBytes;
-          words[i] = tile_words<Block>(
-              block + Format::kHeaderBytes + (quad * 4 + i) % Format::kTiles * Format::kSubBytes,
-              at_);
-          if constexpr (!Format::kPrepared)
-            scales[i] = header_scales<Block, __half2>(block, lane_ / 4);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i += kBatch) {
-          const int turn = i / kBatch % 2;
-#pragma unroll
-          for (int j = i; j < i + kBatch; ++j) decode(operands_[turn][j - i], words[j], scales[j]);
-          wgmma_fence();
-#pragma unroll
-          for (int j = i; j < i + kBatch; ++j)
-            multiply(operands_[turn][j - i], x + kPairStep * (j / 2) + j % 2 * 4);
-          wgmma_commit();
-          wgmma_wait_for_others<1>();  // of the tiles before: their operands may be replaced
-        }
-        x += 2 * kPairStep;
+      for (int t = 0; t < blocks * Format::kTiles; ++t) {
+        const uint8_t* block = chunk + t / Format::kTiles * Format::kUnitBytes;
+        TileOperands& operands = operands_[0][0];
+        decode(operands,
+               tile_words<Block>(
+                   block + Format::kHeaderBytes + t % Format::kTiles * Format::kSubBytes, at_),
+               header_scales<Block, __half2>(block, lane_ / 4));
+        wgmma_fence();
+        multiply(operands, x_at(tile + t));
+        wgmma_commit();
+        wgmma_wait<0>(sums_);
       }
       return;
     }
-    // The last of a slice.
+    uint32_t x = x_at(tile);  // even: buffers have an even number of tiles
 #pragma unroll 1
-    for (int t = 0; t < blocks * Format::kTiles; ++t) {
-      const uint8_t* block = chunk + t / Format::kTiles * Format::kUnitBytes;
-      TileOperands& operands = operands_[0][0];
-      decode(operands,
-             tile_words<Block>(
-                 block + Format::kHeaderBytes + t % Format::kTiles * Format::kSubBytes, at_),
-             header_scales<Block, __half2>(block, lane_ / 4));
-      wgmma_fence();
-      multiply(operands, x_at(tile + t));
-      wgmma_commit();
-      wgmma_wait<0>(sums_);
+    for (int quad = 0; quad < kQuads; ++quad) {
+      // Read at once: while products are on their way the compiler moves no reads.
+      TileWords words[4];
+      TileScales<__half2> scales[4];
+      if constexpr (Format::kPrepared)
+        prepared_scales<Block, __half2>(prepared, quad, lane_ / 4, scales);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint8_t* block = chunk + (quad * 4 + i) / Format::kTiles * Format::kUnitBytes;
+        words[i] = tile_words<Block>(
+            block + Format::kHeaderBytes + (quad * 4 + i) % Format::kTiles * Format::kSubBytes,
+            at_);
+        if constexpr (!Format::kPrepared)
+          scales[i] = header_scales<Block, __half2>(block, lane_ / 4);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i += kBatch) {
+        const int turn = i / kBatch % 2;
+#pragma unroll
+        for (int j = i; j < i + kBatch; ++j) decode(operands_[turn][j - i], words[j], scales[j]);
+        wgmma_fence();
+#pragma unroll
+        for (int j = i; j < i + kBatch; ++j)
+          multiply(operands_[turn][j - i], x + kPairStep * (j / 2) + j % 2 * 4);
+        wgmma_commit();
+        wgmma_wait_for_others<1>();  // of the tiles before: their operands may be replaced
+      }
+      x += 2 * kPairStep;
     }
   }
 
