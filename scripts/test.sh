@@ -90,35 +90,38 @@ build_sanitized() {
   cmake --build build/debug --parallel "$jobs" --target "${sanitized[@]}"
 }
 
-# One process per binary, all at once: the leak check at the end of a process takes seconds on some machines, too long
-# for ctest's one process per test.
-test_sanitized() {
-  local target status failed=0 processes=()
-  for target in "${sanitized[@]}"; do
+# Runs the binaries of a sanitizer, one process each, all at once: the leak check at the end of a process takes seconds
+# on some machines, too long for ctest's one process per test.
+run_sanitized() { # NAME BUILD FILTER TARGET...
+  local name=$1 build=$2 filter=$3 target status failed=0 processes=()
+  shift 3
+  for target in "$@"; do
     ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
-      timeout --kill-after=10 "$sanitizer_timeout_s" "$(find build/debug -type f -name "$target" -perm -u+x -print -quit)" \
-      --gtest_brief=1 "--gtest_output=xml:$PWD/$results/$target.xml" >"$results/$target.log" 2>&1 &
+      timeout --kill-after=10 "$sanitizer_timeout_s" "$(find "$build" -type f -name "$target" -perm -u+x -print -quit)" \
+      --gtest_brief=1 "--gtest_filter=$filter" "--gtest_output=xml:$PWD/$results/$name-$target.xml" \
+      >"$results/$name-$target.log" 2>&1 &
     processes+=($!)
   done
-  for i in "${!sanitized[@]}"; do
-    target=${sanitized[i]}
+  for target in "$@"; do
     status=0
-    wait "${processes[i]}" || status=$?
-    summary+=("sanitized $target=$results/$target.xml")
+    wait "${processes[0]}" || status=$?
+    processes=("${processes[@]:1}")
+    summary+=("$name $target=$results/$name-$target.xml")
     if ((status == 0)); then
-      echo "$target: $(tail -n 1 "$results/$target.log")"
+      echo "$target: $(tail -n 1 "$results/$name-$target.log")"
       continue
     fi
     failed=1
-    cat "$results/$target.log"
+    cat "$results/$name-$target.log"
     echo "$target: exit code $status"
-    # All tests may have passed, and the leak check at the end not.
-    if [[ -f $results/$target.xml ]] && ! grep -q '<failure' "$results/$target.xml"; then
-      summary+=(--failed "sanitized $target, exit code $status after its tests")
+    # All tests may have passed, and the process not: a leak at its end, a race.
+    if [[ -f $results/$name-$target.xml ]] && ! grep -q '<failure' "$results/$name-$target.xml"; then
+      summary+=(--failed "$name $target, exit code $status after its tests")
     fi
   done
   return "$failed"
 }
+test_sanitized() { run_sanitized sanitized build/debug '*' "${sanitized[@]}"; }
 
 # The kernels of processors with fewer instructions, where this one can play them: what is left out, one after the other.
 fewer_instructions=("bf16" "i8mm,bf16" "fp16fml,i8mm,bf16" "dotprod,fp16fml,bf16" "amx" "avx512_bf16" "avx512" "avx512,avx_vnni" "avx2")
@@ -146,18 +149,7 @@ test_fewer_instructions() {
 }
 
 build_tsan() { build tsan "${tsan_targets[@]}"; }
-test_tsan() {
-  local target status=0
-  for target in "${tsan_targets[@]}"; do
-    timeout --kill-after=10 "$sanitizer_timeout_s" "$(find build/tsan -type f -name "$target" -perm -u+x -print -quit)" \
-      --gtest_brief=1 "--gtest_filter=$tsan_filter" "--gtest_output=xml:$PWD/$results/tsan-$target.xml" || {
-      status=1
-      summary+=(--failed "tsan $target")  # a race fails the process, not a test
-    }
-    summary+=("tsan $target=$results/tsan-$target.xml")
-  done
-  return "$status"
-}
+test_tsan() { run_sanitized tsan build/tsan "$tsan_filter" "${tsan_targets[@]}"; }
 
 python=
 make_python() {
