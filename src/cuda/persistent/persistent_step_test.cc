@@ -119,13 +119,14 @@ TEST(PersistentStepTest, LeavesToOthersWhatItCannotDo) {
   EXPECT_FALSE(step.add_linear(call));
 }
 
+LinearCall packed(DType type) {
+  LinearCall call = linear(kAttended, kMlp);
+  call.parts[0].w.dtype = type;
+  call.parts[0].w.layout = WeightLayout::kGroups16;
+  return call;
+}
+
 TEST(PersistentStepTest, PackedWeightsHaveF16Values) {
-  const auto packed = [](DType type) {
-    LinearCall call = linear(kAttended, kMlp);
-    call.parts[0].w.dtype = type;
-    call.parts[0].w.layout = WeightLayout::kGroups16;
-    return call;
-  };
   PersistentStep step{GpuShape()};
   AttentionCall attends = attention();
   ASSERT_TRUE(step.add_attention(attends));
@@ -142,12 +143,6 @@ TEST(PersistentStepTest, PackedWeightsHaveF16Values) {
 
 // Files of mixed types have Q6_K beside another K type.
 TEST(PersistentStepTest, TwoTypesShareALaunchWhereFilesMixThem) {
-  const auto packed = [](DType type) {
-    LinearCall call = linear(kAttended, kMlp);
-    call.parts[0].w.dtype = type;
-    call.parts[0].w.layout = WeightLayout::kGroups16;
-    return call;
-  };
   for (const DType main : {DType::kQ4_K, DType::kQ5_K}) {
     PersistentStep step{GpuShape()};
     ASSERT_TRUE(step.add_linear(packed(main)));
