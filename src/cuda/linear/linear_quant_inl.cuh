@@ -450,7 +450,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
       if constexpr (Format::kPrepared) {
 #pragma unroll
         for (int r = 0; r < kGroups; ++r) {
-          prepare_scales<Block, Scale>(chunk + r * kChunkBytes, prepared + r * 256, lane);
+          prepare_scales<Block>(chunk + r * kChunkBytes, prepared + r * 256, lane);
         }
         __syncwarp();
 #pragma unroll 1
@@ -458,7 +458,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
           TileScales<Scale> scales[kGroups][4];
 #pragma unroll
           for (int r = 0; r < kGroups; ++r) {
-            prepared_scales<Block, Scale>(prepared + r * 256, quad, g, scales[r]);
+            prepared_scales<Block>(prepared + r * 256, quad, g, scales[r]);
           }
 #pragma unroll
           for (int i = 0; i < 4; ++i) {

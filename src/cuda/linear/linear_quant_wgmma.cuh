@@ -59,7 +59,7 @@ struct WgmmaShape {
     at.sums = (a.phase_tiles + 1) / 2 * tokens * 128;
     at.received = at.sums + kWgmmaWarps * 16 * tokens * 4;
     at.prepared = at.received + kQuantSlices * 16 * tokens * 4;
-    at.ring = at.prepared + (Format::kPrepared ? kWgmmaWarps * 1024 : 0);
+    at.ring = at.prepared + (Format::kPrepared ? kWgmmaWarps * 512 : 0);
     at.total = at.ring + kWgmmaWarps * a.stages * kStageBytes + kWgmmaAlignment;
   }
 };
@@ -203,7 +203,7 @@ class WgmmaSums {
   __device__ __forceinline__ void add(const uint8_t* chunk, int tile, int blocks,
                                       __half2* prepared) {
     if constexpr (Format::kPrepared) {
-      prepare_scales<Block, __half2>(chunk, prepared, lane_);
+      prepare_scales<Block>(chunk, prepared, lane_);
       __syncwarp();
     } else if (blocks != Shape::kChunkBlocks) {  // the last of a slice
 #pragma unroll 1
@@ -228,7 +228,7 @@ class WgmmaSums {
       TileWords words[4];
       TileScales<__half2> scales[4];
       if constexpr (Format::kPrepared)
-        prepared_scales<Block, __half2>(prepared, quad, lane_ / 4, scales);
+        prepared_scales<Block>(prepared, quad, lane_ / 4, scales);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint8_t* block = chunk + (quad * 4 + i) / Format::kTiles * Format::kUnitBytes;
@@ -408,7 +408,7 @@ __global__ void __launch_bounds__(wgmma_threads(kTokens), kTokens <= 32 ? 2 : 1)
   int turn = 0;
   if (multiplies) {
     WgmmaSums<Block, kTokens> products(shared + a.shared.x, lane);
-    __half2* prepared = reinterpret_cast<__half2*>(shared + a.shared.prepared) + warp * 256;
+    __half2* prepared = reinterpret_cast<__half2*>(shared + a.shared.prepared) + warp * 128;
     float* sums = reinterpret_cast<float*>(shared + a.shared.sums) + warp * kSums;
     int stage = 0;
     uint32_t parity = 0;
