@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cuda/dequantize/quant_decode.cuh"
 #include "cuda/kernel/launch.cuh"
+#include "cuda/kernel/shared_address.cuh"
 #include "cuda/linear/linear_quant_args.h"
 #include "cuda/linear/linear_quant_epilogue.cuh"
 
@@ -127,6 +128,20 @@ QuantLauncher grouped_launcher(DType type) {
   }
 }
 
+// Has static shared memory where wgmma was compiled, which is for sm_90a only.
+__global__ void wgmma_probe_kernel() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  __shared__ int present;
+  asm volatile("" ::"r"(shared_address(&present)));
+#endif
+}
+
+bool has_wgmma(int major) {
+  cudaFuncAttributes attributes = {};
+  SPW_CUDA_CHECK(cudaFuncGetAttributes(&attributes, wgmma_probe_kernel));
+  return major == 9 && attributes.sharedSizeBytes > 0;
+}
+
 const QuantDeviceLimits& device_limits() {
   static std::once_flag once[kQuantDevices];
   static QuantDeviceLimits limits[kQuantDevices];
@@ -146,7 +161,7 @@ const QuantDeviceLimits& device_limits() {
         cudaDeviceGetAttribute(&of.reserved, cudaDevAttrReservedSharedMemoryPerBlock, device));
     of.device = device;
     of.clusters = major >= 9;
-    of.wgmma = major == 9;
+    of.wgmma = has_wgmma(major);
   });
   return limits[device];
 }

@@ -354,6 +354,9 @@ class QuantAccumulator {
 template <class Block, int kTokenTiles>
 __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
     quant_linear_kernel(const __grid_constant__ QuantArgs a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if constexpr (scales_weights(kTokenTiles)) return;  // wgmma's: never launched there
+#endif
   using Format = TileFormat<Block>;
   using Shape = QuantShape<Block>;
   constexpr int kGroups = kQuantWarpGroups;

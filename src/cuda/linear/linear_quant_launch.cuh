@@ -158,6 +158,65 @@ bool launch_few(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceL
   return true;
 }
 
+// How many clusters of a kernel run at once, with one and with two blocks per SM.
+struct WgmmaResidency {
+  std::once_flag once;
+  int clusters[2] = {};
+};
+
+template <class Block, int kTokens>
+bool launch_wgmma_kernel(QuantArgs a, const QuantLinearTuning& tuning,
+                         const QuantDeviceLimits& limits, cudaStream_t stream) {
+  auto* kernel = quant_linear_wgmma_kernel<Block, kTokens>;
+  static WgmmaResidency residencies[kQuantDevices];
+  WgmmaResidency& residency = residencies[limits.device];
+  std::call_once(residency.once, [&] {
+    allow_all_shared_memory(kernel, limits);
+    for (int i = 0; i < 2; ++i) {
+      residency.clusters[i] =
+          max_resident_clusters(kernel, dim3(wgmma_threads(kTokens)), limits.shared_of(i + 1),
+                                kQuantSlices, limits.sms, i + 1);
+    }
+  });
+  const auto fits = [&](int blocks) {
+    const int deepest = tuning.stages == 0 ? kWgmmaStages : std::min(tuning.stages, kWgmmaStages);
+    for (a.stages = deepest; a.stages >= std::min(2, deepest); --a.stages) {
+      WgmmaShape<Block>::complete(a, kTokens);
+      if (a.shared.total <= limits.shared_of(blocks) && residency.clusters[blocks - 1] > 0)
+        return true;
+    }
+    return false;
+  };
+  // Whole rows where x of them fits, two blocks per SM where they fit.
+  const int all_blocks = a.k / Block::kElements;
+  const int most_parts = a.epilogue == Epilogue::kAccumulate ? 4 : 1;
+  for (int parts = 1; parts <= most_parts; parts *= 2) {
+    a.first_block = 0;
+    a.blocks = (all_blocks + parts - 1) / parts;
+    for (int blocks = kTokens <= 32 && tuning.blocks_per_sm != 1 ? 2 : 1; blocks > 0; --blocks) {
+      if (!fits(blocks)) continue;
+      const int clusters = std::min(a.sets, residency.clusters[blocks - 1]);
+      for (; a.first_block < all_blocks; a.first_block += a.blocks) {
+        a.blocks = std::min(a.blocks, all_blocks - a.first_block);
+        launch_clusters(kernel, dim3(clusters * kQuantSlices), dim3(wgmma_threads(kTokens)),
+                        a.shared.total, kQuantSlices, stream, a);
+        for (QuantPart& part : a.parts) part.bias = nullptr;  // added once
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+// False where x does not fit.
+template <class Block>
+bool launch_wgmma(const QuantArgs& a, const QuantLinearTuning& tuning,
+                  const QuantDeviceLimits& limits, cudaStream_t stream) {
+  if (a.tokens <= 16) return launch_wgmma_kernel<Block, 16>(a, tuning, limits, stream);
+  if (a.tokens <= 32) return launch_wgmma_kernel<Block, 32>(a, tuning, limits, stream);
+  return launch_wgmma_kernel<Block, 64>(a, tuning, limits, stream);
+}
+
 template <class Block>
 bool launch_quant(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceLimits& limits,
                   cudaStream_t stream) {
@@ -172,8 +231,9 @@ bool launch_quant(QuantArgs a, const QuantLinearTuning& tuning, const QuantDevic
   const bool x_is_aligned = reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.x_stride % 8 == 0;
   if (limits.wgmma && x_is_aligned && may_be(QuantKernel::kWgmma, a.tokens > kQuantSliceTokens)) {
     if (launch_wgmma<Block>(a, tuning, limits, stream)) return true;
-    if (a.tokens > 16) return false;  // twice with fewer tokens is faster than the other kernel
   }
+  // The kernel below has no code for more on Hopper.
+  if (limits.wgmma && a.tokens > kQuantSameBitsTokens) return false;
   const int token_tiles = a.tokens <= 8 ? 1 : a.tokens <= 16 ? 2 : a.tokens <= 32 ? 4 : 8;
   if (!shape_quant_launch<Block>(a, token_tiles, tuning, limits)) return false;
   switch (token_tiles) {

@@ -11,9 +11,6 @@
 // slices and finish the outputs.
 #pragma once
 
-#include <algorithm>
-#include <mutex>
-
 #include "cuda/kernel/launch.cuh"
 #include "cuda/kernel/wgmma.cuh"
 #include "cuda/linear/linear_quant_args.h"
@@ -31,7 +28,12 @@ __host__ __device__ constexpr int wgmma_finish_warps(int tokens) { return tokens
 __host__ __device__ constexpr int wgmma_threads(int tokens) {
   return (kWgmmaWarps + wgmma_finish_warps(tokens)) * 32;
 }
-inline constexpr int kWgmmaAlignment = 1024;
+
+struct WgmmaBarriers {
+  uint64_t ring[kWgmmaWarps][kWgmmaStages];
+  uint64_t received;  // the sums of all blocks are there
+  uint64_t taken;     // all blocks have taken what this one sent
+};
 
 template <class Block>
 struct WgmmaShape {
@@ -60,14 +62,9 @@ struct WgmmaShape {
     at.received = at.sums + kWgmmaWarps * 16 * tokens * 4;
     at.prepared = at.received + kQuantSlices * 16 * tokens * 4;
     at.ring = at.prepared + (Format::kPrepared ? kWgmmaWarps * 512 : 0);
-    at.total = at.ring + kWgmmaWarps * a.stages * kStageBytes + kWgmmaAlignment;
+    at.barriers = at.ring + kWgmmaWarps * a.stages * kStageBytes;
+    at.total = at.barriers + static_cast<int>(sizeof(WgmmaBarriers));
   }
-};
-
-struct WgmmaBarriers {
-  uint64_t ring[kWgmmaWarps][kWgmmaStages];
-  uint64_t received;  // the sums of all blocks are there
-  uint64_t taken;     // all blocks have taken what this one sent
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -350,9 +347,8 @@ __global__ void __launch_bounds__(wgmma_threads(kTokens), kTokens <= 32 ? 2 : 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Format = TileFormat<Block>;
   using Shape = WgmmaShape<Block>;
-  extern __shared__ uint8_t shared_bytes[];
-  __shared__ WgmmaBarriers barriers;
-  uint8_t* shared = shared_bytes + (-shared_address(shared_bytes) & (kWgmmaAlignment - 1));
+  extern __shared__ __align__(1024) uint8_t shared[];  // x is swizzled by its addresses
+  auto& barriers = *reinterpret_cast<WgmmaBarriers*>(shared + a.shared.barriers);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(blockIdx.x) % kQuantSlices;
   const int first_set = static_cast<int>(blockIdx.x) / kQuantSlices;
@@ -448,74 +444,6 @@ __global__ void __launch_bounds__(wgmma_threads(kTokens), kTokens <= 32 ? 2 : 1)
   arrive_in_cluster();
   wait_for_cluster();
 #endif
-}
-
-// Of one kernel on one device.
-struct WgmmaLimits {
-  std::once_flag once;
-  bool compiled = false;  // only code for sm_90a has these instructions: otherwise it is empty
-  int clusters[2] = {};   // that run at once, with one and with two blocks per SM
-};
-
-template <class Block, int kTokens>
-bool launch_wgmma_kernel(QuantArgs a, const QuantLinearTuning& tuning,
-                         const QuantDeviceLimits& limits, cudaStream_t stream) {
-  auto* kernel = quant_linear_wgmma_kernel<Block, kTokens>;
-  constexpr int kStatic = static_cast<int>(sizeof(WgmmaBarriers)) + 128;
-  static WgmmaLimits all[kQuantDevices];
-  WgmmaLimits& own = all[limits.device];
-  const auto shared_of = [&](int blocks) { return limits.shared_of(blocks) - kStatic; };
-  std::call_once(own.once, [&] {
-    cudaFuncAttributes attributes = {};
-    SPW_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-    own.compiled = attributes.binaryVersion == 90 && attributes.sharedSizeBytes > 0;
-    if (!own.compiled) return;
-    SPW_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_of(1)));
-    SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                        cudaSharedmemCarveoutMaxShared));
-    for (int i = 0; i < 2; ++i) {
-      own.clusters[i] = max_resident_clusters(kernel, dim3(wgmma_threads(kTokens)),
-                                              shared_of(i + 1), kQuantSlices, limits.sms, i + 1);
-    }
-  });
-  if (!own.compiled) return false;
-  const auto fits = [&](int blocks) {
-    const int deepest = tuning.stages == 0 ? kWgmmaStages : std::min(tuning.stages, kWgmmaStages);
-    for (a.stages = deepest; a.stages >= std::min(2, deepest); --a.stages) {
-      WgmmaShape<Block>::complete(a, kTokens);
-      if (a.shared.total <= shared_of(blocks) && own.clusters[blocks - 1] > 0) return true;
-    }
-    return false;
-  };
-  // Whole rows where x of them fits, two blocks per SM where they fit.
-  const int all_blocks = a.k / Block::kElements;
-  const int most_parts = a.epilogue == Epilogue::kAccumulate ? 4 : 1;
-  for (int parts = 1; parts <= most_parts; parts *= 2) {
-    a.first_block = 0;
-    a.blocks = (all_blocks + parts - 1) / parts;
-    for (int blocks = kTokens <= 32 && tuning.blocks_per_sm != 1 ? 2 : 1; blocks > 0; --blocks) {
-      if (!fits(blocks)) continue;
-      const int clusters = std::min(a.sets, own.clusters[blocks - 1]);
-      for (; a.first_block < all_blocks; a.first_block += a.blocks) {
-        a.blocks = std::min(a.blocks, all_blocks - a.first_block);
-        launch_clusters(kernel, dim3(clusters * kQuantSlices), dim3(wgmma_threads(kTokens)),
-                        a.shared.total, kQuantSlices, stream, a);
-        for (QuantPart& part : a.parts) part.bias = nullptr;  // added once
-      }
-      return true;
-    }
-  }
-  return false;
-}
-
-// False where x does not fit, or this device has no such instructions.
-template <class Block>
-bool launch_wgmma(const QuantArgs& a, const QuantLinearTuning& tuning,
-                  const QuantDeviceLimits& limits, cudaStream_t stream) {
-  if (a.tokens <= 16) return launch_wgmma_kernel<Block, 16>(a, tuning, limits, stream);
-  if (a.tokens <= 32) return launch_wgmma_kernel<Block, 32>(a, tuning, limits, stream);
-  return launch_wgmma_kernel<Block, 64>(a, tuning, limits, stream);
 }
 
 }  // namespace spillway::cuda
