@@ -26,6 +26,7 @@ struct CudaTechniques {
 struct CudaDeviceOptions {
   int index = 0;              // which GPU
   uint64_t memory_bytes = 0;  // --gpu-memory: nothing is allocated beyond it; 0 = what is free
+  CudaTechniques techniques = {};
 };
 
 // The GPUs that the driver shows; none where there is no driver, with the reason.

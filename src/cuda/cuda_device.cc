@@ -61,6 +61,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
   stream_ = cuda::make_stream();
   compute_ = std::make_unique<CudaStream>(stream_.get());
   ops_ = std::make_unique<CudaOps>(*this, stream_.get());
+  ops_->set_techniques(options.techniques);
 }
 
 CudaDevice::~CudaDevice() = default;

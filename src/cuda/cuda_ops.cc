@@ -2,7 +2,6 @@
 #include "cuda/cuda_ops.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "base/error.h"
@@ -363,11 +362,12 @@ void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
     most_likely += count;
   }
   Arrays memory{exchange(rows.size() * (sizeof(SampleRowArgs) + sizeof(int32_t)) +
-                         adjustments * sizeof(LogitAdjustment) +
+                         adjustments * (sizeof(LogitAdjustment) + sizeof(ReplacedLogit)) +
                          asking.size() * (sizeof(LogprobsRow) + sizeof(float)) +
                          static_cast<size_t>(most_likely) * sizeof(TokenLogprob))};
   auto* const args = memory.take<SampleRowArgs>(rows.size());
   auto* const all_adjustments = memory.take<LogitAdjustment>(adjustments);
+  auto* const replaced = memory.take<ReplacedLogit>(adjustments);
   auto* const ids = memory.take<int32_t>(rows.size());
   auto* const logprobs_rows = memory.take<LogprobsRow>(asking.size());
   auto* const chosen = memory.take<float>(asking.size());
@@ -383,14 +383,9 @@ void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
   std::ranges::copy(asking, logprobs_rows);
 
   const cudaStream_t stream = queue();
-  ReplacedLogit* replaced = nullptr;
-  if (!asking.empty() && adjustments > 0) {
-    // Penalties grow with every token, and what is recorded is void when memory moves: in large
-    // pieces.
-    const size_t bytes = std::bit_ceil(adjustments * sizeof(ReplacedLogit));
-    replaced = reinterpret_cast<ReplacedLogit*>(grown(replaced_, bytes));
-  }
-  cuda::sample(logits, args, adjustments == 0 ? nullptr : all_adjustments, replaced, ids, stream);
+  // Logprobs are of the logits as they were: adjusted ones are kept and put back.
+  cuda::sample(logits, args, adjustments == 0 ? nullptr : all_adjustments,
+               asking.empty() || adjustments == 0 ? nullptr : replaced, ids, stream);
   cuda::logprobs(logits, static_cast<int64_t>(asking.size()), logprobs_rows, ids, chosen, top,
                  stream);
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));

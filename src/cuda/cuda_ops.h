@@ -131,7 +131,6 @@ class CudaOps final : public Ops {
       persistent_scratch_;
   Buffer converted_;        // x in the type that a matrix wants
   Buffer expanded_;         // a quantized matrix as F16, for many tokens
-  Buffer replaced_;         // logits before their adjustments
   PinnedMemory exchanged_;  // what kernels take from the host, and what they give
   size_t exchanged_bytes_ = 0;
   PinnedMemory kv_faults_;  // KvFaults::word

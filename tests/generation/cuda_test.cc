@@ -97,8 +97,8 @@ TEST_F(CudaGenerationTest, PersistentStepsComputeTheLogitsOfTheCpu) {
 TEST_F(CudaGenerationTest, PersistentStepsOverPackedWeightsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
   for (const std::string kind : {"llama-64-wide", "opt-64-wide", "llama-128-wide"}) {
-    for (const DType type :
-         {DType::kQ4_0, DType::kQ4_1, DType::kG4, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
+    for (const DType type : {DType::kQ4_0, DType::kQ4_1, DType::kG4, DType::kQ8_0, DType::kQ4_K,
+                             DType::kQ5_K, DType::kQ6_K}) {
       TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type), by_op = on_gpu(kind, type);
       by_op.device.ops().set_deterministic(true);
       const Rows persistent = all_logits(gpu, ids, 1, KvType::kF16);
@@ -106,6 +106,44 @@ TEST_F(CudaGenerationTest, PersistentStepsOverPackedWeightsComputeTheLogitsOfThe
           << kind << ", " << dtype_name(type);
       EXPECT_LE(difference(persistent, all_logits(cpu, ids, 600, KvType::kF16)), bar_of(type))
           << kind << ", " << dtype_name(type);
+    }
+  }
+}
+
+// Files of mixed types: parts of one phase, and phases of one step, in two types.
+TEST_F(CudaGenerationTest, PersistentStepsOverMixedTypesComputeTheLogitsOfTheCpu) {
+  const auto ids = tiny_prompt(200, 7);
+  for (const std::string kind : {"llama-64-wide", "llama-128-wide"}) {
+    for (const DType type : {DType::kQ4_K, DType::kQ5_K}) {
+      const auto mixed_on = [&](std::unique_ptr<Device> device) {
+        return TinyRuntime(std::move(device), kind, type, DType::kQ6_K);
+      };
+      TinyRuntime cpu = mixed_on(std::make_unique<CpuDevice>(CpuDeviceOptions{2}));
+      TinyRuntime gpu = mixed_on(make_cuda_device({})), by_op = mixed_on(make_cuda_device({}));
+      by_op.device.ops().set_deterministic(true);
+      const Rows persistent = all_logits(gpu, ids, 1, KvType::kF16);
+      EXPECT_LE(difference(persistent, all_logits(by_op, ids, 1, KvType::kF16)), 1e-5)
+          << kind << ", " << dtype_name(type);
+      EXPECT_LE(difference(persistent, all_logits(cpu, ids, 200, KvType::kF16)), bar_of(type))
+          << kind << ", " << dtype_name(type);
+    }
+  }
+}
+
+// A kernel that starts beside the one before it computes what it would have computed alone.
+TEST_F(CudaGenerationTest, OverlappingLaunchesChangeNoBit) {
+  const auto ids = tiny_prompt(320, 9);
+  for (const DType type : {DType::kF16, DType::kQ4_0, DType::kQ4_K}) {
+    TinyRuntime gpu = on_gpu("llama-64-wide", type);
+    TinyRuntime alone(make_cuda_device({.techniques = {.overlapping_launches = false}}),
+                      "llama-64-wide", type);
+    // As many tokens as have kernels that overlap. F16 has others for steps that do not.
+    for (const int tokens : {1, 8, 40, 64}) {
+      const Rows expected = all_logits(alone, ids, tokens, KvType::kF16);
+      for (int i = 0; i < 5; ++i) {
+        const double differs = difference(all_logits(gpu, ids, tokens, KvType::kF16), expected);
+        EXPECT_LE(differs, type == DType::kF16 ? 1e-6 : 0) << dtype_name(type) << ", " << tokens;
+      }
     }
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -84,10 +85,16 @@ inline ModelSpec tiny_spec(const std::string& kind) {
   return spec;
 }
 
-inline Model tiny_model(const std::string& kind, DType dtype = DType::kF32) {
+// Matrices in `dtype`; values and down projections of every other layer in `other`, as files of
+// mixed types have them.
+inline Model tiny_model(const std::string& kind, DType dtype = DType::kF32,
+                        std::optional<DType> other = std::nullopt) {
   Model model{tiny_spec(kind), {}};
   for (const WeightSlot& slot : weight_slots(model.spec)) {
-    model.weights.push_back({slot, slot.is_vector() ? DType::kF32 : dtype, std::nullopt});
+    const bool is_mixed = slot.layer >= 0 && slot.layer % 2 == 0 &&
+                          (slot.role == WeightRole::kValue || slot.role == WeightRole::kDown);
+    const DType matrix = is_mixed ? other.value_or(dtype) : dtype;
+    model.weights.push_back({slot, slot.is_vector() ? DType::kF32 : matrix, std::nullopt});
   }
   return model;
 }
@@ -96,10 +103,11 @@ inline Model tiny_model(const std::string& kind, DType dtype = DType::kF32) {
 struct TinyRuntime {
   explicit TinyRuntime(const std::string& kind, DType dtype = DType::kF32, int threads = 2)
       : TinyRuntime(std::make_unique<CpuDevice>(CpuDeviceOptions{threads}), kind, dtype) {}
-  TinyRuntime(std::unique_ptr<Device> on, const std::string& kind, DType dtype)
+  TinyRuntime(std::unique_ptr<Device> on, const std::string& kind, DType dtype,
+              std::optional<DType> other = std::nullopt)
       : owned(std::move(on)),
         device(*owned),
-        model(tiny_model(kind, dtype)),
+        model(tiny_model(kind, dtype, other)),
         weights(load_weights(device, model, {}, {})) {}
 
   KvCache make_kv(int32_t blocks, KvType type = KvType::kF32) {

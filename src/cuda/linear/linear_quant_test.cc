@@ -275,6 +275,49 @@ TEST_P(QuantLinearTest, RoundedWeightsInAnyShapeOfLaunch) {
   }
 }
 
+// Rows that fill a ring's buffers, with and without blocks behind the last whole one.
+TEST_P(QuantLinearTest, LongRows) {
+  Case c{.type = GetParam(), .n = {48}};
+  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
+  const int64_t whole = 4096;
+  for (const int64_t k : {whole, whole + blocks(3)}) {
+    for (const int64_t tokens : {16, 32, 64}) {
+      c.k = k;
+      c.tokens = tokens;
+      EXPECT_LE(run(c).worst_nmse, kHalves) << "k " << k << ", tokens " << tokens;
+    }
+  }
+}
+
+// x of so many tokens does not fit: parts of the columns one after the other where sums are added
+// to what is there, fewer tokens at once elsewhere.
+TEST_P(QuantLinearTest, RowsTooLongForAllTokens) {
+  Case c{.type = GetParam(), .k = 14336 + blocks(1), .tokens = 64, .bias = true};
+  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
+  c.n = {40};
+  c.epilogue = Epilogue::kAccumulate;
+  EXPECT_LE(run(c).worst_nmse, kHalves);
+  c.epilogue = Epilogue::kStore;
+  EXPECT_LE(run(c).worst_nmse, kHalves);
+  c.n = {40, 40};
+  c.epilogue = Epilogue::kGated;
+  EXPECT_LE(run(c).worst_nmse, kHalves);
+}
+
+TEST_P(QuantLinearTest, EpiloguesOverManyRows) {
+  constexpr int64_t kRows = 20 * 8 * 16 + 35;  // more sets than clusters
+  for (const int64_t tokens : {12, 30, 50}) {
+    Case c{.type = GetParam(), .n = {kRows}, .k = blocks(9), .tokens = tokens, .bias = true};
+    if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
+    c.epilogue = Epilogue::kAccumulate;
+    EXPECT_LE(run(c).worst_nmse, kHalves) << tokens;
+    c.n = {kRows, kRows};
+    c.epilogue = Epilogue::kGated;
+    c.out = DType::kF16;
+    EXPECT_LE(run(c).worst_nmse, kRounded) << tokens;
+  }
+}
+
 TEST_P(QuantLinearTest, TuningOfFewTokensDoesNotChangeABit) {
   Case c{.type = GetParam(), .n = {3 * 16 * 132 + 16}, .k = blocks(21)};
   if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
@@ -343,6 +386,13 @@ TEST_P(QuantLinearTest, AnInputThatIsNotAligned) {
   Case c{.type = GetParam(), .n = {35}, .tokens = 2, .odd_x = true};
   if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   EXPECT_LE(run(c).worst_nmse, kExact);
+  // Aligned to 8 bytes, which is enough for one of the kernels for more tokens.
+  c.odd_x = false;
+  c.x_gap = 4;
+  for (const int64_t tokens : {9, 33}) {
+    c.tokens = tokens;
+    EXPECT_LE(run(c).worst_nmse, bound(tokens)) << tokens;
+  }
 }
 
 constexpr DType kQuantized[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,

@@ -142,7 +142,7 @@ __device__ __forceinline__ void stage_wgmma_x(const QuantArgs& a, int first_tile
       const __half* from =
           static_cast<const __half*>(a.x) + token[u] * a.x_stride + (first_tile + tile[u]) * 32;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) columns[u][i] = *(reinterpret_cast<const uint4*>(from) + i);
+      for (int i = 0; i < 4; ++i) columns[u][i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
     }
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
