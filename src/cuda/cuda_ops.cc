@@ -132,13 +132,6 @@ bool CudaOps::overlapping_pays(int64_t tokens, const MatrixFacts& matrices) cons
   return tokens <= kQuantSliceTokens || (tokens > 32 && tokens <= kQuantLinearTokens);
 }
 
-// Steps over two types, and over Q5_K, which shares their kernel, have run on a GPU, but their
-// logits have not been compared with anything there yet: until then such steps go op by op.
-bool CudaOps::has_compared_step(const WeightTypes& types) {
-  const std::span<const DType> all = types.all();
-  return all.size() == 1 && all[0] != DType::kQ5_K;
-}
-
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
   const StepShape shape = tables_.upload(batch);
   // Those that generate, wherever their KV is; rows of prompts have kernels of their own.
@@ -148,7 +141,7 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
   // Whether ops are phases of a persistent step depends on the model and the step's tokens alone,
   // so that a step has the same bits wherever its weights and KV are. Only a step with a program
   // has nothing but ops between two of them.
-  persistent_ = shape.tokens == 1 && has_compared_step(batch.layer_types) && !deterministic_ &&
+  persistent_ = shape.tokens == 1 && !batch.layer_types.empty() && !deterministic_ &&
                 techniques_.persistent_step && techniques_.gemv &&
                 PersistentStep::serves(gpu_, batch.layer_types);
   collecting_ = persistent_ && batch.program != 0;

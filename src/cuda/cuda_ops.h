@@ -96,7 +96,6 @@ class CudaOps final : public Ops {
   std::byte* exchange(size_t bytes);
   // The call as one launch, or as several where its parts do not go together.
   void multiply(LinearCall call);
-  static bool has_compared_step(const WeightTypes& types);
   bool overlapping_pays(int64_t tokens, const MatrixFacts& matrices) const;
   void multiply_quantized(const LinearCall& call);
   void multiply_plain(const LinearCall& call);
