@@ -224,8 +224,7 @@ class WgmmaSums {
       // Read at once: while products are on their way the compiler moves no reads.
       TileWords words[4];
       TileScales<__half2> scales[4];
-      if constexpr (Format::kPrepared)
-        prepared_scales<Block>(prepared, quad, lane_ / 4, scales);
+      if constexpr (Format::kPrepared) prepared_scales<Block>(prepared, quad, lane_ / 4, scales);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint8_t* block = chunk + (quad * 4 + i) / Format::kTiles * Format::kUnitBytes;
