@@ -17,8 +17,9 @@
 #include "cli/terminal.h"
 #include "cuda/cuda.h"
 #include "engine/loaded_model.h"
-#include "engine/run_sizes.h"
 #include "engine/vocabulary_from_files.h"
+#include "plan/footprint.h"
+#include "runtime/device_traits.h"
 #include "storage/model_files.h"
 #include "text/chat_template.h"
 
@@ -83,10 +84,9 @@ json describe_needs(const Model& model) {
   const auto cpu = make_device("cpu", "0");
   const RunSize size{.tokens = std::min<int64_t>(4096, model.spec.max_context),
                      .kv_type = default_kv_type(model)};
-  RunNeeds needs = run_needs(*cpu, model, Plan(), size, {});
+  Footprint needs = footprint(model, Plan(), size, traits_of(*cpu));
   needs.device.add(MemoryTag::kWeights, needs.mapped);
-  needs.device.add(MemoryTag::kWorkspace,
-                   static_cast<uint64_t>(workspace_bytes(*cpu, model, size)));
+  needs.device.add(MemoryTag::kWorkspace, needs.workspace);
   json by_tag = json::object();
   for (int tag = 0; tag < kMemoryTagCount; ++tag) {
     if (needs.device.bytes[tag] > 0)

@@ -18,6 +18,8 @@
 #include "cpu/cpu_device.h"
 #include "cpu/processor.h"
 #include "cuda/cuda.h"
+#include "plan/fill.h"
+#include "runtime/device_traits.h"
 #include "runtime/weight_mover.h"
 
 namespace spillway {
@@ -220,7 +222,7 @@ Session::Session(const SessionOptions& options)
 }
 
 Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
-                    RunNeeds& needs) const {
+                    Footprint& needs) const {
   const PlacementOptions& options = options_.placement;
   Model compressed;
   if (trial.compress && !load_.compress) {
@@ -229,6 +231,12 @@ Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
   }
   const Model& model = compressed.weights.empty() ? loaded->model : compressed;
   const bool apart = !device->host_visible();
+  DeviceTraits traits = traits_of(*device);
+  if (apart) {
+    traits.memory_bytes = trial.budgets.device;
+  } else if (trial.budgets.host_is_limited) {
+    traits.memory_bytes = trial.budgets.host;
+  }
   // As the options say, or by the rule.
   std::optional<Plan> by_hand;
   if (!trial.by_rule) by_hand = options.try_explicit_plan(which);
@@ -242,7 +250,7 @@ Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
   } else if (apart || trial.budgets.host_is_limited) {
     Budgets budgets = trial.budgets;
     if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * 9;
-    placed = fill_from_the_top(fill_request(*device, model, trial.size, budgets));
+    placed = fill_from_the_top(model, trial.size, traits, budgets);
   }
   options.apply_to(placed);
   if (settings.deterministic && placed.attention == AttentionPlace::kAuto)
@@ -250,7 +258,7 @@ Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
   RunSize least = trial.size;
   if (run.least_tokens > 0) least.tokens = std::min(least.tokens, run.least_tokens);
   if (run.least_sequences > 0) least.sequences = std::min(least.sequences, run.least_sequences);
-  needs = run_needs(*device, model, placed, least, load_);
+  needs = footprint(model, placed, least, traits);
   check_fits(needs, apart, trial.budgets);
   return placed;
 }
@@ -284,8 +292,9 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
   return limits;
 }
 
-Plan Session::place_what_fits(const ExpectedRun& run, size_t which, RunNeeds& needs) const {
-  FitTrial trial{.size = {run.tokens, run.sequences, max_step_tokens, settings.kv_type},
+Plan Session::place_what_fits(const ExpectedRun& run, size_t which, Footprint& needs) const {
+  FitTrial trial{.size = {run.tokens, run.sequences, max_step_tokens, settings.kv_type,
+                          load_.access == WeightAccess::kMapped},
                  .budgets = budgets_,
                  .compress = load_.compress};
   const int64_t fewest = run.least_sequences > 0 ? run.least_sequences : run.sequences;
@@ -299,7 +308,7 @@ Plan Session::place_what_fits(const ExpectedRun& run, size_t which, RunNeeds& ne
         continue;
       }
       const auto fits = [&](const FitTrial& other) {
-        RunNeeds unused;
+        Footprint unused;
         try {
           place(other, run, which, unused);
           return true;
@@ -328,7 +337,7 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
 void Session::load() {
   const Stopwatch watch;
   const ModelSpec& spec = loaded->model.spec;
-  const uint64_t weights_on_disk = needs_.disk.bytes[static_cast<int>(MemoryTag::kWeights)];
+  const uint64_t weights_on_disk = needs_.disk.of(MemoryTag::kWeights);
   // Of a plan after another, peaks are those of its run: between the two there is more.
   const auto forget_peaks = [&] {
     device->reset_peaks();
@@ -381,7 +390,8 @@ Runner Session::make_runner(int64_t tokens, int64_t sequences) {
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
   Runner runner = spillway::make_runner(
       *device, host(), disk_queue, *loaded, plan,
-      {tokens, sequences, max_step_tokens, settings.kv_type, disk_dir, disk_left});
+      {tokens, sequences, max_step_tokens, settings.kv_type, load_.access == WeightAccess::kMapped},
+      {disk_dir, disk_left});
   runner.decoder.set_attention_topk(settings.attention_topk);
   return runner;
 }

@@ -100,16 +100,16 @@ struct Session {
 
  private:
   // Where things go in a run that may be; throws kOutOfMemory.
-  Plan place(const FitTrial& trial, const ExpectedRun& run, size_t which, RunNeeds& needs) const;
+  Plan place(const FitTrial& trial, const ExpectedRun& run, size_t which, Footprint& needs) const;
   // The same for what `run` needs, or as much of it as there is room for. Throws with advice.
-  Plan place_what_fits(const ExpectedRun& run, size_t which, RunNeeds& needs) const;
+  Plan place_what_fits(const ExpectedRun& run, size_t which, Footprint& needs) const;
   FitLimits what_may_change(const ExpectedRun& run) const;
 
   SessionOptions options_;
   WeightLoadOptions load_;
   // Of the plan.
   Budgets budgets_;
-  RunNeeds needs_;
+  Footprint needs_;
 };
 
 // Also without a model: `--device` as a device; auto is the first GPU, or the CPU where there is

@@ -35,6 +35,7 @@ DeviceInfo describe(int index) {
   info.features = fmt::format("sm_{}{}", properties.major, properties.minor);
   info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   info.threads = properties.multiProcessorCount;
+  info.allocation_unit = kAllocationUnit;
   return info;
 }
 

@@ -6,11 +6,9 @@
 #include <cstdint>
 #include <utility>
 
-namespace spillway {
+#include "base/memory_usage.h"
 
-// What a byte is for; budgets and reports count by it.
-enum class MemoryTag : uint8_t { kWeights, kKv, kActivations, kWorkspace, kStaging };
-inline constexpr int kMemoryTagCount = 5;
+namespace spillway {
 
 class Device;
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory_usage.h"
 #include "device/buffer.h"
 #include "device/ops.h"
 #include "device/stream.h"
@@ -19,7 +20,8 @@ struct DeviceInfo {
   std::string hardware;  // "Neoverse-V1", "NVIDIA H200"
   std::string features;  // instruction sets or compute capability, for people
   int64_t memory_bytes = 0;
-  int threads = 1;  // workers of a CPU, multiprocessors of a GPU
+  int threads = 1;               // workers of a CPU, multiprocessors of a GPU
+  uint64_t allocation_unit = 1;  // what allocations are rounded up to
 };
 
 // Used from one thread at a time, but for streams of their own. Implementations: cpu/cpu_device.h,
@@ -33,20 +35,7 @@ class Device {
   // Memory for `bytes` > 0 bytes, aligned to 64 or more; its contents are undefined. Throws
   // kOutOfMemory with what was asked for and what there is.
   virtual Buffer allocate(size_t bytes, MemoryTag tag) = 0;
-  // Bytes allocated now and at most so far, by tag; the peak of all is below the sum of the peaks.
-  struct Usage {
-    uint64_t bytes[kMemoryTagCount] = {};
-    uint64_t peaks[kMemoryTagCount] = {};
-    uint64_t peak_bytes = 0;
-
-    uint64_t total() const;
-    void add(MemoryTag tag, uint64_t count);
-    void remove(MemoryTag tag, uint64_t count) { bytes[static_cast<int>(tag)] -= count; }
-    // Forgets the peaks: from now on the most is what there is now.
-    void reset_peaks();
-    // "weights 3.1 GiB, KV cache 512 MiB", or "nothing yet".
-    std::string describe() const;
-  };
+  using Usage = MemoryUsage;
   virtual Usage usage() const = 0;
   // For who measures one run after the other.
   virtual void reset_peaks() {}
@@ -95,7 +84,5 @@ class Device {
 
   HostStream host_stream_;
 };
-
-const char* memory_tag_name(MemoryTag tag);
 
 }  // namespace spillway

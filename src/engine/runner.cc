@@ -5,9 +5,8 @@
 #include <utility>
 
 #include "base/byte_units.h"
-#include "base/error.h"
 #include "base/log.h"
-#include "kv/block_allocator.h"
+#include "runtime/device_traits.h"
 
 namespace spillway {
 namespace {
@@ -37,17 +36,20 @@ double guess_cpu_share(const Device& host, const ModelWeights& weights, const Kv
 }  // namespace
 
 Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
-                   const Plan& plan, const RunSize& size) {
+                   const Plan& plan, const RunSize& size, const RunDisk& disk) {
   const ModelSpec& spec = loaded.model.spec;
-  const bool apart = !device.host_visible();
-  const RunLayout layout = layout_run(device, spec, plan, size, !loaded.weights.streamed.empty());
-  KvCache::Sizes sizes = layout.kv;
-  sizes.queue = &queue;
-  const int32_t away = layout.blocks_away();
-  const int64_t sequence_blocks = layout.sequence_blocks, budget = device.info().memory_bytes;
-  DecoderOptions options = layout.decoder;
-  options.host = &host;
-  options.queue = &queue;
+  const RunLayout layout = footprint(loaded.model, plan, size, traits_of(device)).layout;
+  const uint64_t kv_on_disk = layout.disk_blocks > 0 ? layout.kv_file_bytes() : 0;
+  DecoderOptions options{.max_tokens = layout.max_tokens,
+                         .micro_tokens = layout.micro_tokens,
+                         .micro_sequences = plan.micro_batch,
+                         .host = &host,
+                         .staging_blocks = layout.staging_blocks,
+                         .activations = layout.activations,
+                         .queue = &queue,
+                         .disk_dir = disk.dir,
+                         .disk_budget = disk.bytes - std::min(disk.bytes, kv_on_disk),
+                         .overlap = plan.overlap};
 
   std::unique_ptr<WeightStream> stream;
   if (!loaded.weights.streamed.empty()) {
@@ -55,35 +57,19 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
                                             WeightStreamOptions{.overlap = plan.overlap});
     options.stream = stream.get();
   }
-  KvCache kv(device, host, layout.kv_shape, sizes);
-  if (away > 0) {
-    // What is left of the device, but for what grows later; at most all there is to swap.
-    const auto used = static_cast<int64_t>(device.usage().total());
-    const auto activations = static_cast<int64_t>(
-        activation_needs(options, spec, device.activation_type(loaded.weights.matrix_type()),
-                         !apart, size.sequences)
-            .device);
-    const int64_t later = activations + workspace_bytes(device, loaded.model, size) +
-                          conversion_bytes(spec, options.micro_tokens);
-    const auto block = static_cast<int64_t>(KvSwap::device_bytes(kv.shape(), 1));
-    const int64_t room = (budget - used - later) / (KvSwap::kBuffers * block);
-    const int64_t wanted = std::max<int64_t>(
-        blocks_for_tokens(size.micro_tokens) + size.sequences,
-        plan.attention == AttentionPlace::kCpu ? int64_t{sizes.disk_blocks} : away);
-    options.staging_blocks =
-        static_cast<int32_t>(std::clamp<int64_t>(std::min(room, wanted), 0, away));
-    if (options.staging_blocks < sequence_blocks) {
-      SPW_CHECK(
-          sizes.disk_blocks == 0, kOutOfMemory,
-          "KV on disk comes to {} for a layer at a time, which takes {} for one sequence, and "
-          "{} are left; keep fewer weights there (--weights), or raise {}",
-          device.info().name,
-          format_bytes(static_cast<uint64_t>(KvSwap::kBuffers * block * sequence_blocks)),
-          format_bytes(static_cast<uint64_t>(std::max<int64_t>(0, budget - used - later))),
-          apart ? "--gpu-memory" : "--host-memory");
-      log_warning("{} left on {} hold no sequence's KV of a layer: the CPU attends to prompts too",
-                  format_bytes(static_cast<uint64_t>(std::max<int64_t>(0, room * block))),
-                  device.info().name);
+  KvCache kv(device, host, layout.kv,
+             {.device_blocks = layout.device_blocks,
+              .host_blocks = layout.host_blocks,
+              .disk_blocks = layout.disk_blocks,
+              .queue = &queue,
+              .disk_dir = disk.dir,
+              .disk_budget = disk.bytes});
+  if (layout.blocks_away() > 0) {
+    if (layout.staging_blocks < layout.sequence_blocks) {
+      log_warning(
+          "what is left on {} holds no sequence's KV of a layer: the CPU attends to "
+          "prompts too",
+          device.info().name);
     }
     options.host_share = plan.attention == AttentionPlace::kCpu   ? 1
                          : plan.attention == AttentionPlace::kGpu ? 0
@@ -95,8 +81,8 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
   };
   log_info("KV cache: {} tokens in {}, {} on {}, {} in host memory, {} on disk",
            int64_t{kv.blocks()} * kKvBlockTokens, kv_type_name(size.kv_type),
-           bytes(sizes.device_blocks), device.info().name, bytes(sizes.host_blocks),
-           bytes(sizes.disk_blocks));
+           bytes(layout.device_blocks), device.info().name, bytes(layout.host_blocks),
+           bytes(layout.disk_blocks));
   Decoder decoder(device, spec, loaded.weights, options);
   decoder.attach(kv);
   return {std::move(stream), std::move(kv), std::move(decoder)};

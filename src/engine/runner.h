@@ -2,12 +2,13 @@
 // What a run of a loaded model needs besides it, by plan: KV cache, streams, decoder.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 
 #include "engine/loaded_model.h"
-#include "engine/run_sizes.h"
 #include "kv/kv_cache.h"
-#include "plan/plan.h"
+#include "plan/footprint.h"
 #include "runtime/decoder.h"
 #include "runtime/weight_stream.h"
 #include "storage/async_io.h"
@@ -20,10 +21,16 @@ struct Runner {
   Decoder decoder;
 };
 
+// For KV and activations on disk.
+struct RunDisk {
+  std::filesystem::path dir = {};
+  uint64_t bytes = ~uint64_t{0};
+};
+
 // `host` is the CPU; the device itself where that is the CPU. Weights, KV and activations on disk
 // share `queue`. The model's weights were placed by the same plan. All must outlive the runner.
-// Throws kOutOfMemory before any work.
+// Takes what footprint() says. Throws kOutOfMemory before any work.
 Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
-                   const Plan& plan, const RunSize& size);
+                   const Plan& plan, const RunSize& size, const RunDisk& disk = {});
 
 }  // namespace spillway

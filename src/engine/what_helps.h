@@ -8,8 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/run_sizes.h"
-#include "plan/plan.h"
+#include "plan/footprint.h"
 
 namespace spillway {
 

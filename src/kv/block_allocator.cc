@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/checked_math.h"
 #include "base/error.h"
 #include "device/ops.h"
 
@@ -117,7 +116,5 @@ void BlockTable::clear() {
   blocks_.clear();
   pool_ = -1;
 }
-
-int64_t blocks_for_tokens(int64_t tokens) { return ceil_div<int64_t>(tokens, kKvBlockTokens); }
 
 }  // namespace spillway

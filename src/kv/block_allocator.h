@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "tensor/kv_format.h"
+
 namespace spillway {
 
 using BlockId = int32_t;
@@ -80,8 +82,5 @@ class BlockTable {
   int64_t promised_ = 0;  // blocks of it that are expected to come
   std::vector<BlockId> blocks_;
 };
-
-// Blocks that `tokens` tokens take.
-int64_t blocks_for_tokens(int64_t tokens);
 
 }  // namespace spillway

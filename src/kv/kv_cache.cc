@@ -5,10 +5,6 @@
 
 namespace spillway {
 
-int64_t KvShape::block_bytes() const {
-  return int64_t{2} * layers * kv_heads * kv_page_bytes(type, head_dim);
-}
-
 KvCache::KvCache(Device& device, const KvShape& shape, int32_t blocks)
     : KvCache(device, device, shape, Sizes{.device_blocks = blocks}) {}
 

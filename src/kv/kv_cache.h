@@ -13,18 +13,9 @@
 #include "device/generation.h"
 #include "memory/block_file.h"
 #include "memory/pinned_buffer.h"
+#include "tensor/kv_format.h"
 
 namespace spillway {
-
-struct KvShape {
-  int layers = 0;
-  int kv_heads = 0;
-  int head_dim = 0;
-  KvType type = KvType::kF16;
-
-  // K and V of one block of 16 tokens, over all layers.
-  int64_t block_bytes() const;
-};
 
 // Owns the planes. A block id means the same tokens in all layers; blocks [0, device_blocks) are on
 // the device, those behind them in host memory, the last ones on disk. Layers are separate planes.

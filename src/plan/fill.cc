@@ -9,71 +9,115 @@
 namespace spillway {
 namespace {
 
-// Layers do not stream exactly the same bytes: homes are whole matrices, at worst one more.
-constexpr double kUneven = 1.35;
+// Shares are tried in steps of a thousandth: homes are whole matrices, of which there are hundreds.
+constexpr int kSteps = 1000;
 
-// The largest share of the matrices that fits into `room` beside the slots that the rest streams
-// through; below 0 where not even the slots fit.
-double resident_share(const FillRequest& r, double room) {
-  const auto matrices = static_cast<double>(r.matrix_bytes);
-  if (matrices <= room) return 1;
-  const double slots = r.slots * kUneven * matrices / r.layers;
-  // share * matrices + (1 - share) * slots = room
-  return (room - slots) / std::max(matrices - slots, 1.0);
+struct Filler {
+  const Model& model;
+  const RunSize& size;
+  const DeviceTraits& traits;
+  const Budgets& budgets;
+
+  bool has_device() const { return !traits.host_visible; }
+  uint64_t first_budget() const { return has_device() ? budgets.device : budgets.host; }
+  Footprint of(const Plan& plan) const { return footprint(model, plan, size, traits); }
+
+  // KV that comes to the device takes what the rest leaves of it: a sequence, and what a
+  // micro-batch writes, should find room at least.
+  static bool can_stage(const RunLayout& layout) {
+    const int64_t wanted = blocks_for_tokens(layout.micro_tokens) + layout.sequence_blocks;
+    return layout.staging_blocks >= std::min<int64_t>(wanted, layout.host_blocks);
+  }
+  // Of the memory that computes.
+  uint64_t needed_first(const Footprint& needs) const {
+    uint64_t bytes =
+        needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace;
+    if (!has_device()) {
+      if (budgets.host_is_limited) bytes += needs.mapped;
+      bytes = std::max(
+          {bytes, needs.device.peak_bytes, needs.device.of(MemoryTag::kWeights) + needs.loading});
+    }
+    return bytes;
+  }
+  bool fits_first(const Plan& plan) const {
+    const Footprint needs = of(plan);
+    return can_stage(needs.layout) && needed_first(needs) <= first_budget();
+  }
+  bool fits_host(const Plan& plan) const { return of(plan).host.peak_bytes <= budgets.host; }
+
+  // The largest of [0, most] steps for which `fits(steps)`, where fewer fit where more do; below 0
+  // where none does.
+  template <class Fits>
+  static int largest(int most, Fits fits) {
+    int low = -1, high = most;
+    while (low < high) {
+      const int middle = low + (high - low + 1) / 2;
+      if (fits(middle)) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low;
+  }
+};
+
+// Of the matrices, thousandths on the device and in host memory; the rest is on disk.
+TierShares shares_of(bool has_device, int device, int host) {
+  const auto share = [](int steps) { return static_cast<double>(steps) / kSteps; };
+  const double disk = share(kSteps - device - host);
+  return has_device ? TierShares{share(device), share(host), disk}
+                    : TierShares{0, share(device), disk};
 }
 
 }  // namespace
 
-Plan fill_from_the_top(const FillRequest& r) {
+Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
+                       const Budgets& budgets) {
+  const Filler fill{model, size, traits, budgets};
   Plan plan;
-  const auto kv = static_cast<double>(r.kv_bytes), matrices = static_cast<double>(r.matrix_bytes);
-  double room = static_cast<double>(r.has_device ? r.device_bytes : r.host_bytes) -
-                static_cast<double>(r.fixed_bytes);
-  double host_left = static_cast<double>(r.host_bytes) - static_cast<double>(r.host_fixed_bytes);
-  if (matrices + kv > room && r.has_device) {
-    if (kv > static_cast<double>(r.device_bytes) / 4) {
-      plan.kv = {0, 1, 0};
-      room -= static_cast<double>(r.kv_staging_bytes);
-      host_left -= kv;
-      SPW_CHECK(host_left >= 0, kOutOfMemory,
-                "the KV cache needs {}, more than the {} of host memory", format_bytes(r.kv_bytes),
-                format_bytes(r.host_bytes));
-    } else {
-      room -= kv;
-    }
-  } else {
-    room -= kv;
+  if (fill.fits_first(plan)) return plan;
+  const bool apart = fill.has_device();
+  const uint64_t kv_bytes = fill.of(plan).device.of(MemoryTag::kKv);
+  if (apart && kv_bytes > budgets.device / 4) {
+    plan.kv = {0, 1, 0};
+    const Footprint needs = fill.of(plan);
+    const uint64_t host = needs.host.total() - needs.host.of(MemoryTag::kWeights);
+    SPW_CHECK(host <= budgets.host, kOutOfMemory,
+              "the KV cache needs {}, more than the {} of host memory", format_bytes(kv_bytes),
+              format_bytes(budgets.host));
   }
-  const double share = resident_share(r, room);
-  SPW_CHECK(share >= 0, kOutOfMemory,
-            "{} need {}{} and room for {} layers to stream through, {} in all, but there are only "
-            "{} of {} memory",
-            "activations, embeddings and workspace", format_bytes(r.fixed_bytes),
-            plan.kv.device > 0 ? " beside the KV cache" : "", r.slots,
-            format_bytes(static_cast<uint64_t>(r.slots * kUneven * matrices / r.layers) +
-                         r.fixed_bytes + (plan.kv.device > 0 ? r.kv_bytes : r.kv_staging_bytes)),
-            format_bytes(r.has_device ? r.device_bytes : r.host_bytes),
-            r.has_device ? "GPU" : "host");
-  if (share >= 1) return plan;
-  // A percent less than what the arithmetic says: homes are whole matrices.
-  const double on_device = std::max(0.0, share - 0.01);
-  double rest = 1 - on_device;
-  double on_host = 0;
-  if (r.has_device) on_host = std::clamp(host_left / matrices - 0.005, 0.0, rest);
-  rest -= on_host;
-  if (rest < 1e-9) {
-    on_host += rest;
-    rest = 0;
+  const auto with = [&](int device, int host) {
+    Plan placed = plan;
+    placed.weights = shares_of(apart, device, host);
+    return placed;
+  };
+  // Whatever is not on the device takes a slot there, wherever it comes from; of the disk the
+  // largest.
+  const int device =
+      Filler::largest(kSteps, [&](int steps) { return fill.fits_first(with(steps, 0)); });
+  if (device < 0) {
+    const Footprint least = fill.of(with(0, 0));
+    fail(ErrorCode::kOutOfMemory,
+         "activations, embeddings, workspace{} and room for {} layers to stream through need {} "
+         "in all, but there are only {} of {} memory",
+         plan.kv.device > 0 ? ", the KV cache" : "", kStreamSlots,
+         format_bytes(fill.needed_first(least)), format_bytes(fill.first_budget()),
+         apart ? "GPU" : "host");
   }
-  const double on_disk = rest * matrices;
-  SPW_CHECK(on_disk <= static_cast<double>(r.disk_bytes), kOutOfMemory,
+  int host = 0;
+  if (apart) {
+    host = std::max(0, Filler::largest(kSteps - device, [&](int steps) {
+                      return fill.fits_host(with(device, steps));
+                    }));
+  }
+  const Plan placed = with(device, host);
+  const uint64_t on_disk = fill.of(placed).disk.of(MemoryTag::kWeights);
+  SPW_CHECK(on_disk <= budgets.disk, kOutOfMemory,
             "{} of the weights do not fit into {} of memory, and --disk-memory is {}",
-            format_bytes(static_cast<uint64_t>(on_disk)),
-            format_bytes(r.host_bytes + (r.has_device ? r.device_bytes : 0)),
-            format_bytes(r.disk_bytes));
-  plan.weights = r.has_device ? TierShares{on_device, on_host, rest}
-                              : TierShares{0, on_device + on_host, rest};
-  return plan;
+            format_bytes(on_disk), format_bytes(budgets.host + (apart ? budgets.device : 0)),
+            format_bytes(budgets.disk));
+  return placed;
 }
 
 }  // namespace spillway

@@ -9,73 +9,92 @@
 namespace spillway {
 namespace {
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
+constexpr uint64_t kGiB = uint64_t{1} << 30, kMiB = uint64_t{1} << 20;
 
-FillRequest opt_30b() {
-  FillRequest r;
-  r.has_device = true;
-  r.device_bytes = 16 * kGiB;
-  r.host_bytes = 100 * kGiB;
-  r.matrix_bytes = 55 * kGiB;
-  r.layers = 48;
-  r.fixed_bytes = 2 * kGiB;
-  r.kv_bytes = 30 * kGiB;
-  r.kv_staging_bytes = kGiB;
-  return r;
+// OPT-30B in F16 beside a GPU with 16 GiB: 56 GiB of weights.
+struct FillTest : testing::Test {
+  Model model = describe_dummy_model("opt-30b");
+  RunSize size{.tokens = 544, .sequences = 32, .micro_tokens = 2048};
+  DeviceTraits traits = gpu();
+  Budgets budgets{.device = 16 * kGiB, .host = 100 * kGiB, .disk = 0};
+
+  static DeviceTraits gpu() {
+    DeviceTraits traits;
+    traits.host_visible = false;
+    traits.workspace_bytes = 256 * kMiB;
+    traits.activation_types.fill(DType::kF16);
+    return traits;
+  }
+  Plan fill() {
+    traits.memory_bytes = traits.host_visible ? budgets.host : budgets.device;
+    const Plan plan = fill_from_the_top(model, size, traits, budgets);
+    // Whatever it says fits.
+    const Footprint needs = footprint(model, plan, size, traits);
+    check_fits(needs, !traits.host_visible, budgets);
+    EXPECT_LE(needs.device.total() + needs.workspace, traits.memory_bytes);
+    return plan;
+  }
+};
+
+TEST_F(FillTest, EverythingOnADeviceThatHoldsIt) {
+  budgets.device = 140 * kGiB;
+  EXPECT_TRUE(fill().all_on_device());
 }
 
-TEST(FillTest, EverythingOnADeviceThatHoldsIt) {
-  FillRequest r = opt_30b();
-  r.device_bytes = 140 * kGiB;
-  EXPECT_TRUE(fill_from_the_top(r).all_on_device());
-}
-
-TEST(FillTest, ALargeCacheGoesToTheHostAndWeightsFillTheDevice) {
-  const Plan plan = fill_from_the_top(opt_30b());
+TEST_F(FillTest, ALargeCacheGoesToTheHostAndWeightsFillTheDevice) {
+  const Plan plan = fill();
   EXPECT_EQ(plan.kv.host, 1);
   EXPECT_GT(plan.weights.device, 0.15);
   EXPECT_LT(plan.weights.device, 0.24);
   EXPECT_NEAR(plan.weights.device + plan.weights.host, 1, 1e-9);
 }
 
-TEST(FillTest, ASmallCacheStays) {
-  FillRequest r = opt_30b();
-  r.kv_bytes = kGiB;
-  const Plan plan = fill_from_the_top(r);
+TEST_F(FillTest, ASmallCacheStays) {
+  size.sequences = 1;
+  const Plan plan = fill();
   EXPECT_EQ(plan.kv.device, 1);
   EXPECT_LT(plan.weights.device, 0.25);
 }
 
-TEST(FillTest, TheDiskTakesTheRestIfItMay) {
-  FillRequest r = opt_30b();
-  r.host_bytes = 50 * kGiB;
-  EXPECT_THROW(fill_from_the_top(r), Error);
-  r.disk_bytes = 60 * kGiB;
-  const Plan plan = fill_from_the_top(r);
+TEST_F(FillTest, TheDiskTakesTheRestIfItMay) {
+  budgets.host = 40 * kGiB;
+  EXPECT_THROW(fill(), Error);
+  budgets.disk = 60 * kGiB;
+  const Plan plan = fill();
   EXPECT_GT(plan.weights.disk, 0.4);
   EXPECT_NEAR(plan.weights.device + plan.weights.host + plan.weights.disk, 1, 1e-9);
 }
 
-TEST(FillTest, WithoutADeviceTheHostIsFilledAndTheRestComesFromDisk) {
-  FillRequest r = opt_30b();
-  r.has_device = false;
-  r.device_bytes = 0;
-  r.host_bytes = 40 * kGiB;
-  r.kv_bytes = kGiB;
-  r.disk_bytes = 100 * kGiB;
-  const Plan plan = fill_from_the_top(r);
+TEST_F(FillTest, WithoutADeviceTheHostIsFilledAndTheRestComesFromDisk) {
+  traits = DeviceTraits();
+  traits.layouts.fill(WeightLayout::kGroups16);
+  traits.workspace_bytes = 20 * kMiB;
+  size.sequences = 1;
+  budgets = {.device = 0, .host = 40 * kGiB, .disk = 100 * kGiB, .host_is_limited = true};
+  const Plan plan = fill();
   EXPECT_EQ(plan.weights.device, 0);
   EXPECT_GT(plan.weights.host, 0.55);
-  EXPECT_GT(plan.weights.disk, 0.3);
-  r.host_bytes = 200 * kGiB;
-  EXPECT_TRUE(fill_from_the_top(r).all_on_device());
+  EXPECT_GT(plan.weights.disk, 0.2);
+  budgets.host = 200 * kGiB;
+  EXPECT_TRUE(fill().all_on_device());
 }
 
-TEST(FillTest, SaysWhatIsMissing) {
-  FillRequest r = opt_30b();
-  r.device_bytes = 3 * kGiB;
+// More memory never leaves more outside.
+TEST_F(FillTest, MoreMemoryTakesMore) {
+  double before = -1;
+  for (const uint64_t gib : {8, 10, 12, 16, 24, 32, 48, 64, 80}) {
+    budgets.device = gib * kGiB;
+    const double now = fill().weights.device;
+    EXPECT_GE(now, before) << gib;
+    before = now;
+  }
+  EXPECT_EQ(before, 1);
+}
+
+TEST_F(FillTest, SaysWhatIsMissing) {
+  budgets.device = 3 * kGiB;
   try {
-    fill_from_the_top(r);
+    fill();
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -178,6 +179,14 @@ std::string plan_to_json(const Plan& plan) {
       {"cpu_attention", plan.cpu_attention ? json(*plan.cpu_attention * 100) : json(nullptr)},
       {"overlap", plan.overlap}};
   return document.dump(2);
+}
+
+int sequences_at_once(const Plan& plan, int sequences) {
+  if (plan.micro_batch == 0) return sequences;
+  if (plan.schedule == ScheduleKind::kRow) return std::min(plan.micro_batch, sequences);
+  if (plan.micro_batches == 0) return sequences;
+  const int64_t block = int64_t{plan.micro_batch} * plan.micro_batches;
+  return static_cast<int>(std::min<int64_t>(block, sequences));
 }
 
 }  // namespace spillway

@@ -60,6 +60,10 @@ std::string plan_to_json(const Plan& plan);
 // there are. Of several homes, a sequence gets the one that has room: then only the device can.
 AttentionPlace same_for_every_sequence(const Plan& plan);
 
+// Of `sequences` that there is room for, those at work together: a block; row by row it is a
+// micro-batch.
+int sequences_at_once(const Plan& plan, int sequences);
+
 // "20,80,0": percent on GPU, host and disk, adding up to 100. `option` is named in errors.
 TierShares parse_shares(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);

@@ -86,5 +86,19 @@ TEST(PlanTest, AttentionThatIsTheSameForEverySequenceFollowsTheHomesOfKv) {
   EXPECT_EQ(place({0, 0.5, 0.5}), AttentionPlace::kGpu) << "what is on disk comes to the device";
 }
 
+TEST(PlanTest, ABlockIsAtWorkAndRowByRowAMicroBatch) {
+  Plan plan;
+  plan.micro_batch = 3;
+  EXPECT_EQ(sequences_at_once(plan, 8), 8);
+  plan.micro_batches = 2;
+  EXPECT_EQ(sequences_at_once(plan, 8), 6);
+  EXPECT_EQ(sequences_at_once(plan, 5), 5);
+  plan.schedule = ScheduleKind::kRow;
+  EXPECT_EQ(sequences_at_once(plan, 8), 3);
+  EXPECT_EQ(sequences_at_once(plan, 2), 2);
+  plan.micro_batch = 0;
+  EXPECT_EQ(sequences_at_once(plan, 8), 8);
+}
+
 }  // namespace
 }  // namespace spillway

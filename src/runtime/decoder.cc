@@ -9,46 +9,6 @@
 
 namespace spillway {
 
-ResidualStoreOptions residual_options(const DecoderOptions& options, const ModelSpec& spec) {
-  const int64_t tokens = options.max_tokens;
-  const auto share = [&](double of) {
-    return static_cast<int64_t>(std::llround(of * static_cast<double>(tokens)));
-  };
-  const TierShares& shares = options.activations;
-  const int64_t on_device = share(shares.device);
-  return {.tokens = tokens,
-          .device_tokens = on_device,
-          .host_tokens = shares.disk > 0 ? share(shares.host) : tokens - on_device,
-          .micro_tokens = options.micro_tokens > 0
-                              ? std::min(options.micro_tokens, options.max_tokens)
-                              : options.max_tokens,
-          .columns = spec.hidden,
-          .overlap = options.overlap,
-          .queue = options.queue,
-          .disk_dir = options.disk_dir,
-          .disk_budget = options.disk_budget};
-}
-
-ResidualStore::Needs activation_needs(const DecoderOptions& options, const ModelSpec& spec,
-                                      DType inner, bool host_visible, int64_t logit_rows) {
-  const ResidualStoreOptions residual = residual_options(options, spec);
-  ResidualStore::Needs needs = ResidualStore::needs(residual, host_visible);
-  const int64_t mlp = spec.gated_mlp ? 2 * spec.ffn : spec.ffn;
-  int64_t device = row_bytes(inner, spec.hidden + 2 * spec.q_dim() + 2 * spec.kv_dim() + mlp) *
-                   residual.micro_tokens;
-  if (spec.position == PositionKind::kRope)
-    device += row_bytes(DType::kF32, spec.rope.dims) * residual.tokens;
-  if (spec.embedding_dim != spec.hidden) {
-    device +=
-        row_bytes(inner, spec.embedding_dim) * std::max<int64_t>(residual.micro_tokens, logit_rows);
-  }
-  device +=
-      (row_bytes(DType::kF32, spec.hidden + spec.vocab_size) + row_bytes(inner, spec.hidden)) *
-      logit_rows;
-  needs.device += static_cast<uint64_t>(device);
-  return needs;
-}
-
 Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weights, int max_tokens)
     : Decoder(device, spec, weights, DecoderOptions{.max_tokens = max_tokens}) {}
 
@@ -70,20 +30,25 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
   SPW_ASSERT(weights.streamed.empty() || options.stream != nullptr);
   if (options_.micro_tokens <= 0) options_.micro_tokens = options_.max_tokens;
   options_.micro_tokens = std::min(options_.micro_tokens, options_.max_tokens);
-  const auto buffer = [&](DType type, int64_t cols, int tokens) {
-    return device.allocate(static_cast<size_t>(row_bytes(type, cols)) * static_cast<size_t>(tokens),
-                           MemoryTag::kActivations);
-  };
   const int of_step = options_.max_tokens, of_batch = options_.micro_tokens;
-  x_ = std::make_unique<ResidualStore>(device, options_.host == nullptr ? device : *options_.host,
-                                       residual_options(options_, spec));
-  normed_ = buffer(inner_type_, spec.hidden, of_batch);
-  if (spec.embedding_dim != spec.hidden)
-    embedded_ = buffer(inner_type_, spec.embedding_dim, of_batch);
-  if (spec.position == PositionKind::kRope) angles_ = buffer(DType::kF32, spec.rope.dims, of_step);
-  qkv_ = buffer(inner_type_, spec.q_dim() + 2 * spec.kv_dim(), of_batch);
-  attended_ = buffer(inner_type_, spec.q_dim(), of_batch);
-  mlp_ = buffer(inner_type_, spec.gated_mlp ? 2 * spec.ffn : spec.ffn, of_batch);
+  x_ = std::make_unique<ResidualStore>(
+      device, options_.host == nullptr ? device : *options_.host,
+      ResidualStoreOptions{
+          .sizes = residual_sizes(options_.activations, of_step, of_batch, spec.hidden),
+          .overlap = options_.overlap,
+          .queue = options_.queue,
+          .disk_dir = options_.disk_dir,
+          .disk_budget = options_.disk_budget});
+  const DecoderBuffers bytes = decoder_buffers(spec, inner_type_, of_step, of_batch, 0);
+  const auto make = [&](Buffer& buffer, uint64_t size) {
+    if (size > 0) buffer = device.allocate(size, MemoryTag::kActivations);
+  };
+  make(normed_, bytes.normed);
+  make(embedded_, bytes.embedded);
+  make(angles_, bytes.angles);
+  make(qkv_, bytes.qkv);
+  make(attended_, bytes.attended);
+  make(mlp_, bytes.mlp);
   ops_.prepare({of_batch, std::max({spec.hidden, spec.q_dim(), spec.ffn}),
                 std::max(spec.vocab_size * spec.embedding_dim, spec.hidden * spec.ffn)});
 }
@@ -185,7 +150,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   // Everything that grows, before the program is known.
   const int64_t logit_rows = step_.logits;
   if (logit_rows > 0) {
-    residual(head_rows_, logit_rows, spec_.hidden);
+    if (spec_.final_norm) residual(head_rows_, logit_rows, spec_.hidden);
     inner(head_input_, logit_rows, spec_.hidden);
     residual(logits_, logit_rows, spec_.vocab_size);
     if (!weights_.project_out.empty()) inner(embedded_, logit_rows, spec_.embedding_dim);
@@ -260,7 +225,7 @@ void Decoder::run_layers(KvCache& kv) {
 // Queues the pages of the groups that come next, as many as there is staging for.
 void Decoder::load_kv_ahead(const KvCache& kv) {
   if (swap_ == nullptr) return;
-  const int ahead = options_.overlap ? KvSwap::kBuffers : 1;
+  const int ahead = options_.overlap ? kKvStagingBuffers : 1;
   auto& [layer, batch, group] = next_swap_;
   while (layer < spec_.layers && swap_->loaded() < ahead) {
     if (batch == step_.batches.size()) {

@@ -51,14 +51,6 @@ struct DecoderOptions {
   bool overlap = true;
 };
 
-// How a decoder with such options keeps its residual stream.
-ResidualStoreOptions residual_options(const DecoderOptions& options, const ModelSpec& spec);
-
-// What a decoder takes of each memory as activations, in steps with `logit_rows` rows of logits;
-// `inner` is the type between matrices.
-ResidualStore::Needs activation_needs(const DecoderOptions& options, const ModelSpec& spec,
-                                      DType inner, bool host_visible, int64_t logit_rows);
-
 // What a decoder has moved and waited for in some steps.
 struct DecoderStats {
   HostAttention::Stats host_attention;

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "runtime/weight_placement.h"
+#include "plan/weight_homes.h"
 #include "tensor/packed_layout.h"
 
 namespace spillway {

@@ -12,12 +12,6 @@
 
 namespace spillway {
 
-uint64_t HostAttention::host_bytes(DType type, int64_t rows, int64_t q_dim, int64_t kv_dim) {
-  const int64_t columns = 2 * q_dim + 2 * kv_dim;
-  return static_cast<uint64_t>(row_bytes(type, rows * columns) +
-                               row_bytes(DType::kF32, rows * columns));
-}
-
 HostAttention::HostAttention(Device& device, Device& host, DType type, int64_t rows, int64_t q_dim,
                              int64_t kv_dim, bool overlap)
     : device_(device),

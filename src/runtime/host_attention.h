@@ -49,7 +49,6 @@ class HostAttention {
   Stats take_stats() { return std::exchange(stats_, {}); }
   // The last key or value so far that the device could not compute in its type.
   const std::optional<KvFault>& fault() const { return fault_; }
-  static uint64_t host_bytes(DType type, int64_t rows, int64_t q_dim, int64_t kv_dim);
 
  private:
   void compute(int64_t rows, const KvLayerView& kv, std::span<const SequenceSpan> spans,

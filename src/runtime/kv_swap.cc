@@ -19,15 +19,12 @@ double seconds_of(Fn&& work) {
 
 }  // namespace
 
-uint64_t KvSwap::device_bytes(const KvShape& shape, int32_t blocks) {
-  return static_cast<uint64_t>(shape.block_bytes() / shape.layers) * static_cast<uint64_t>(blocks);
-}
-
 KvSwap::KvSwap(Device& device, Device& host, const KvShape& shape, int32_t blocks, bool overlap)
     : device_(device), host_(host), shape_(shape), blocks_(blocks), overlap_(overlap) {
   SPW_ASSERT(blocks > 0);
+  const auto plane = static_cast<size_t>(shape.plane_block_bytes() * blocks);
   for (Staging& staging : staging_) {
-    staging.memory = device.allocate(device_bytes(shape, blocks), MemoryTag::kStaging);
+    staging.memory = device.allocate(2 * plane, MemoryTag::kStaging);
     staging.loaded = device.make_event();
     staging.attended = device.make_event();
     staging.stored = device.make_event();
@@ -97,7 +94,7 @@ std::span<const CopyPiece> KvSwap::bounce_pieces(const KvCache& kv, std::byte* b
 }
 
 void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
-  SPW_ASSERT(loaded() < kBuffers);
+  SPW_ASSERT(loaded() < kKvStagingBuffers);
   Staging& to = staging(loaded_);
   // The item before last has been here; and what this one reads may just be on its way out.
   in_->wait(*to.stored);

@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "kv/kv_cache.h"
 #include "memory/pinned_buffer.h"
+#include "plan/footprint.h"
 #include "runtime/micro_batch.h"
 #include "runtime/stall_clock.h"
 
@@ -27,8 +28,8 @@ class KvSwap {
   // `blocks`: of the largest group. Throws kOutOfMemory.
   KvSwap(Device& device, Device& host, const KvShape& shape, int32_t blocks, bool overlap);
 
-  // Queues the pages of an item: `layer` of a group's sequences. At most `kBuffers` are loaded and
-  // not yet ended.
+  // Queues the pages of an item: `layer` of a group's sequences. At most `kKvStagingBuffers` are
+  // loaded and not yet ended.
   void load(const KvCache& kv, int layer, const SwapGroup& group);
   // The staging planes of the oldest item: ops called from now on find its pages there, and V that
   // stayed at home in KvLayerView::home_v.
@@ -59,16 +60,13 @@ class KvSwap {
   };
   // Since the last call; while nothing is on its way.
   Stats take_stats() { return std::exchange(stats_, {}); }
-  static uint64_t device_bytes(const KvShape& shape, int32_t blocks);
-
-  static constexpr int kBuffers = 2;
 
  private:
   struct Staging {
     Buffer memory;
     std::unique_ptr<DeviceEvent> loaded, attended, stored;
   };
-  Staging& staging(int64_t item) { return staging_[static_cast<size_t>(item % kBuffers)]; }
+  Staging& staging(int64_t item) { return staging_[static_cast<size_t>(item % kKvStagingBuffers)]; }
   KvLayerView view(const Staging& staging) const;
   // Adds to pieces_: runs of blocks that lie together on both sides move as one piece.
   void add_pieces(const KvLayerView& host, const KvLayerView& device,
@@ -86,7 +84,7 @@ class KvSwap {
   KvShape shape_;
   int32_t blocks_;
   bool overlap_;
-  std::array<Staging, kBuffers> staging_;
+  std::array<Staging, kKvStagingBuffers> staging_;
   std::unique_ptr<DeviceStream> in_, out_;
   PinnedBuffer bounce_in_, bounce_out_;  // where pages from and to the disk change over
   bool disk_pending_ = false;

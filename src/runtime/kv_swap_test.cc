@@ -166,7 +166,7 @@ TEST_P(KvSwapTest, WhatGoesBackLeavesBeforeTheNextComes) {
   for (int item = 0; item < kItems; ++item) groups.push_back(group(item));
   int loaded = 0;
   for (int item = 0; item < kItems; ++item) {
-    for (; loaded < std::min(kItems, item + KvSwap::kBuffers); ++loaded)
+    for (; loaded < std::min(kItems, item + kKvStagingBuffers); ++loaded)
       swap_.load(kv_, 0, groups[static_cast<size_t>(loaded)]);
     const KvLayerView pages = begin(0, groups[static_cast<size_t>(item)]);
     expect_staged(pages, 0, 0, seed(item));
@@ -193,7 +193,7 @@ TEST_P(KvSwapTest, TheNextGroupArrivesBesideTheOneInUse) {
                   second = group_of({{4, 0}, {5, 1}}, {{5, 1}}), third = group_of({{2, 0}}, {});
   swap_.load(kv_, 0, first);
   swap_.load(kv_, 0, second);
-  EXPECT_EQ(swap_.loaded(), KvSwap::kBuffers);
+  EXPECT_EQ(swap_.loaded(), kKvStagingBuffers);
   EXPECT_THROW(swap_.load(kv_, 0, third), Error) << "there is no room for a third";
   const KvLayerView pages = begin(0, first);
   expect_staged(pages, 0, 0, 0);
@@ -323,9 +323,8 @@ TEST_P(KvSwapTest, ResetForgetsWhatWasLoaded) {
 }
 
 TEST_P(KvSwapTest, TakesWhatItSaysItNeeds) {
-  EXPECT_EQ(KvSwap::device_bytes(kShape, kStagingBlocks), kStagingBlocks * 2 * block_bytes());
   EXPECT_EQ(machine_.used(MemoryTag::kStaging),
-            KvSwap::kBuffers * KvSwap::device_bytes(kShape, kStagingBlocks));
+            static_cast<uint64_t>(kKvStagingBuffers * kStagingBlocks * 2 * block_bytes()));
 }
 
 constexpr SwapCase kHost{Tier::kHost, true, true}, kHostInTurn{Tier::kHost, true, false},

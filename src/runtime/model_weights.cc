@@ -2,7 +2,7 @@
 #include "runtime/model_weights.h"
 
 #include "base/error.h"
-#include "runtime/weight_placement.h"
+#include "plan/weight_homes.h"
 
 namespace spillway {
 
@@ -139,7 +139,7 @@ uint64_t ModelWeights::disk_bytes() const {
 
 bool ModelWeights::try_stay(const Device& device, const Model& model, const TierShares& shares,
                             uint64_t disk_budget) {
-  if (empty() || weight_homes(device, model, shares) != homes_) return false;
+  if (empty() || weight_homes(device.host_visible(), model, shares) != homes_) return false;
   if (disk_bytes() > disk_budget) return false;  // files that hold more than is of use by now
   counts_ = {.made = 0, .kept = static_cast<int>(homes_.size())};
   return true;

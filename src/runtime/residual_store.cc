@@ -7,118 +7,54 @@
 #include "base/error.h"
 
 namespace spillway {
-namespace {
-
-// A micro-batch may begin this early and still be in the tier behind `end`: that is where its last
-// row counts.
-int64_t first_behind(int64_t end, int64_t micro_tokens) {
-  return std::max<int64_t>(0, end - micro_tokens + 1);
-}
-
-ResidualStoreOptions checked(ResidualStoreOptions options, bool host_visible) {
-  if (host_visible) options.device_tokens += std::exchange(options.host_tokens, 0);
-  options.device_tokens = std::min(options.device_tokens, options.tokens);
-  options.host_tokens = std::min(options.host_tokens, options.tokens - options.device_tokens);
-  return options;
-}
-
-int64_t memory_tokens(const ResidualStoreOptions& options) {
-  return options.device_tokens + options.host_tokens;
-}
-int64_t first_on_host(const ResidualStoreOptions& options) {
-  return first_behind(options.device_tokens, options.micro_tokens);
-}
-int64_t first_on_disk(const ResidualStoreOptions& options) {
-  return first_behind(memory_tokens(options), options.micro_tokens);
-}
-size_t row_bytes_of(const ResidualStoreOptions& options) {
-  return static_cast<size_t>(row_bytes(DType::kF32, options.columns));
-}
-
-// Slots that direct I/O reads into are aligned to it.
-size_t staging_bytes(const ResidualStoreOptions& options) {
-  return RowFile::buffer_bytes(row_bytes_of(options), options.micro_tokens) + kDirectAlignment;
-}
-
-// One computes, one arrives; with a slot that is written to disk from where it is, three.
-size_t slot_count(bool in_place) { return in_place ? 3 : 2; }
-
-}  // namespace
-
-ResidualStore::Needs ResidualStore::needs(const ResidualStoreOptions& asked, bool host_visible) {
-  const ResidualStoreOptions options = checked(asked, host_visible);
-  const size_t row = row_bytes_of(options);
-  Needs needs;
-  needs.device = row * static_cast<uint64_t>(options.device_tokens);
-  if (options.device_tokens == options.tokens) return needs;
-  const bool on_disk = memory_tokens(options) < options.tokens, in_place = on_disk && host_visible;
-  const uint64_t slot =
-      in_place ? staging_bytes(options) : row * static_cast<uint64_t>(options.micro_tokens);
-  needs.device += slot * slot_count(in_place);
-  if (options.host_tokens > 0)
-    needs.host += row * static_cast<uint64_t>(memory_tokens(options) - first_on_host(options));
-  if (on_disk) {
-    needs.disk =
-        RowFile::file_bytes(row, static_cast<uint64_t>(options.tokens - first_on_disk(options)));
-    if (!in_place) needs.host_staging = 2 * staging_bytes(options);
-  }
-  return needs;
-}
-
 ResidualStore::ResidualStore(Device& device, Device& host, const ResidualStoreOptions& options)
-    : device_(device), options_(checked(options, device.host_visible())) {
-  if (options_.device_tokens > 0)
-    device_rows_ = device.allocate(bytes_of(options_.device_tokens), MemoryTag::kActivations);
-  if (options_.device_tokens == options_.tokens) return;
-  const bool on_disk = memory_tokens(options_) < options_.tokens;
-  const bool reads_in_place = on_disk && device.host_visible();
-  if (options_.host_tokens > 0) {
-    host_rows_ =
-        PinnedBuffer(host, device, bytes_of(memory_tokens(options_) - first_on_host(options_)),
-                     MemoryTag::kActivations);
-  }
-  if (on_disk) {
+    : device_(device), options_(options), sizes_(options.sizes.on(device.host_visible())) {
+  const ResidualBytes bytes = residual_bytes(sizes_, device.host_visible());
+  if (bytes.device_rows > 0)
+    device_rows_ = device.allocate(bytes.device_rows, MemoryTag::kActivations);
+  if (bytes.host > 0) host_rows_ = PinnedBuffer(host, device, bytes.host, MemoryTag::kActivations);
+  if (bytes.disk > 0) {
     SPW_ASSERT(options_.queue != nullptr);
     file_ = std::make_unique<RowFile>(
-        *options_.queue, options_.disk_dir, "activations", row_bytes_of(options_),
-        static_cast<uint32_t>(options_.tokens - first_on_disk(options_)), options_.disk_budget);
-    if (!reads_in_place) {
-      for (PinnedBuffer* bounce : {&bounce_in_, &bounce_out_})
-        *bounce = PinnedBuffer(host, device, staging_bytes(options_), MemoryTag::kStaging);
-      for (auto& arrival : arrivals_) arrival = device.make_event();
-    }
+        *options_.queue, options_.disk_dir, "activations", sizes_.row_bytes(),
+        static_cast<uint32_t>(sizes_.tokens - sizes_.first_on_disk()), options_.disk_budget);
   }
-  slots_.resize(slot_count(reads_in_place));
+  if (bytes.bounce > 0) {
+    for (PinnedBuffer* bounce : {&bounce_in_, &bounce_out_})
+      *bounce = PinnedBuffer(host, device, bytes.bounce, MemoryTag::kStaging);
+    for (auto& arrival : arrivals_) arrival = device.make_event();
+  }
+  const bool reads_in_place = bytes.disk > 0 && device.host_visible();
+  slots_.resize(static_cast<size_t>(bytes.slots));
   for (Slot& slot : slots_) {
-    slot.memory =
-        device.allocate(reads_in_place ? staging_bytes(options_) : bytes_of(options_.micro_tokens),
-                        MemoryTag::kActivations);
+    slot.memory = device.allocate(bytes.slot, MemoryTag::kActivations);
     slot.rows = reads_in_place ? first_aligned(slot.memory.data()) : slot.memory.data();
     slot.loaded = device.make_event();
     slot.written = device.make_event();
     slot.stored = device.make_event();
   }
+  if (slots_.empty()) return;
   in_ = device.make_stream();
   out_ = device.make_stream();
 }
 
 size_t ResidualStore::bytes_of(int64_t rows) const {
-  return row_bytes_of(options_) * static_cast<size_t>(rows);
+  return sizes_.row_bytes() * static_cast<size_t>(rows);
 }
 
 Tier ResidualStore::home_of(int64_t first_row, int64_t rows) const {
   const int64_t end = first_row + rows;
-  return end <= options_.device_tokens    ? Tier::kDevice
-         : end <= memory_tokens(options_) ? Tier::kHost
-                                          : Tier::kDisk;
+  return end <= sizes_.device_tokens     ? Tier::kDevice
+         : end <= sizes_.memory_tokens() ? Tier::kHost
+                                         : Tier::kDisk;
 }
 
 std::byte* ResidualStore::in_host_memory(int64_t first_row) const {
-  return host_rows_.data() + bytes_of(first_row - first_on_host(options_));
+  return host_rows_.data() + bytes_of(first_row - sizes_.first_on_host());
 }
 
 Activations ResidualStore::rows_at(std::byte* data, int64_t rows) const {
-  return {DType::kF32, rows, options_.columns, options_.columns, data};
+  return {DType::kF32, rows, sizes_.columns, sizes_.columns, data};
 }
 
 // The queue to the disk keeps its order: of an item so old that its event has another use by now,
@@ -134,7 +70,7 @@ const DeviceEvent& ResidualStore::arrival_of(int64_t first_row) const {
 void ResidualStore::load(int64_t first_row, int64_t rows, StallClock& stalls) {
   Slot& to = slot(loaded_);
   const Tier home = home_of(first_row, rows);
-  const int64_t file_row = first_row - first_on_disk(options_);
+  const int64_t file_row = first_row - sizes_.first_on_disk();
   const size_t bytes = bytes_of(rows);
   if (home == Tier::kDisk) stats_.disk_read_bytes += bytes;
   if (in_place(home)) {
@@ -176,7 +112,7 @@ Activations ResidualStore::take(int64_t first_row, int64_t rows, bool fresh, Sta
   current_ = {home_of(first_row, rows), first_row, rows};
   if (current_.home == Tier::kDevice)
     return rows_at(device_rows_.data() + bytes_of(first_row), rows);
-  SPW_ASSERT(rows <= options_.micro_tokens);
+  SPW_ASSERT(rows <= sizes_.micro_tokens);
   if (expected_row_ >= 0 && (fresh || expected_row_ != first_row)) {
     ++taken_;  // others than were expected
     expected_row_ = -1;
@@ -203,7 +139,7 @@ void ResidualStore::put(StallClock& stalls) {
   if (current_.home == Tier::kDevice) return;
   Slot& from = slot(taken_ - 1);
   const size_t bytes = bytes_of(current_.rows);
-  const int64_t file_row = current_.first_row - first_on_disk(options_);
+  const int64_t file_row = current_.first_row - sizes_.first_on_disk();
   if (current_.home == Tier::kDisk) stats_.disk_written_bytes += bytes;
   if (in_place(current_.home)) {
     device_.synchronize();

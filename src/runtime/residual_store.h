@@ -15,16 +15,13 @@
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
 #include "memory/row_file.h"
+#include "plan/activation_sizes.h"
 #include "runtime/stall_clock.h"
 
 namespace spillway {
 
 struct ResidualStoreOptions {
-  int64_t tokens = 0;         // of a step
-  int64_t device_tokens = 0;  // of those: on the device, the first ones
-  int64_t host_tokens = 0;    // in host memory, the next ones; the others are on disk
-  int64_t micro_tokens = 0;   // of a micro-batch
-  int64_t columns = 0;
+  ResidualSizes sizes;
   bool overlap = true;
   IoQueue* queue = nullptr;  // the engine's, which outlives this; needed for rows on disk
   std::filesystem::path disk_dir = {};
@@ -65,13 +62,6 @@ class ResidualStore {
   // Since the last call.
   Stats take_stats() { return std::exchange(stats_, {}); }
 
-  // What one takes of each memory.
-  struct Needs {
-    uint64_t device = 0, host = 0, disk = 0;
-    uint64_t host_staging = 0;
-  };
-  static Needs needs(const ResidualStoreOptions& options, bool host_visible);
-
  private:
   struct Slot {
     Buffer memory;
@@ -93,6 +83,7 @@ class ResidualStore {
 
   Device& device_;
   ResidualStoreOptions options_;
+  ResidualSizes sizes_;  // on this device
   Buffer device_rows_;
   PinnedBuffer host_rows_, bounce_in_, bounce_out_;
   std::unique_ptr<RowFile> file_;

@@ -30,11 +30,11 @@ class ResidualStoreTest : public testing::TestWithParam<ResidualCase> {
   void TearDown() override { disarm_faults(); }
 
   ResidualStoreOptions options(int64_t on_device = 4, int64_t on_host = 4) {
-    return {.tokens = kTokens,
-            .device_tokens = on_device,
-            .host_tokens = on_host,
-            .micro_tokens = kMicro,
-            .columns = kColumns,
+    return {.sizes = {.tokens = kTokens,
+                      .device_tokens = on_device,
+                      .host_tokens = on_host,
+                      .micro_tokens = kMicro,
+                      .columns = kColumns},
             .overlap = GetParam().overlap,
             .queue = &machine_.queue,
             .disk_dir = folder_.path()};
@@ -101,7 +101,7 @@ TEST_P(ResidualStoreTest, RowsComeBackAsTheyWerePut) {
 // More of them on disk than the store has events for.
 TEST_P(ResidualStoreTest, ManyMicroBatchesOnDiskComeBack) {
   ResidualStoreOptions how = options(0, 0);
-  how.micro_tokens = 1;
+  how.sizes.micro_tokens = 1;
   const auto store = make(how);
   for (int time = 0; time < 3; ++time) {
     for (int64_t row = 0; row < kTokens; ++row) {
@@ -250,14 +250,16 @@ TEST_P(ResidualStoreTest, ResetForgetsWhatIsOnItsWay) {
 TEST_P(ResidualStoreTest, TakesWhatItSaysItNeeds) {
   for (const auto& [on_device, on_host] : {std::pair(4, 4), {12, 0}, {0, 12}, {0, 0}, {5, 3}}) {
     SCOPED_TRACE(testing::Message() << on_device << " on the device, " << on_host << " in memory");
-    const auto needs =
-        ResidualStore::needs(options(on_device, on_host), machine_.device().host_visible());
+    const bool host_visible = machine_.device().host_visible();
+    const ResidualBytes needs =
+        residual_bytes(options(on_device, on_host).sizes.on(host_visible), host_visible);
     const auto store = make(options(on_device, on_host));
-    EXPECT_EQ(machine_.used(MemoryTag::kActivations), needs.device);
+    EXPECT_EQ(machine_.used(MemoryTag::kActivations),
+              needs.device_rows + needs.slot * static_cast<uint64_t>(needs.slots));
     if (!GetParam().has_accelerator) continue;
     const Device::Usage host = machine_.host.usage();
     EXPECT_EQ(host.bytes[static_cast<int>(MemoryTag::kActivations)], needs.host);
-    EXPECT_EQ(host.bytes[static_cast<int>(MemoryTag::kStaging)], needs.host_staging);
+    EXPECT_EQ(host.bytes[static_cast<int>(MemoryTag::kStaging)], 2 * needs.bounce);
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "device/device.h"
 #include "model/model.h"
+#include "plan/weight_homes.h"
 #include "runtime/weight_source.h"
 #include "storage/async_io.h"
 #include "storage/weight_file.h"
@@ -25,7 +26,7 @@ class WeightFileFiller {
   WeightFileFiller(std::span<const WeightTarget> targets, const std::filesystem::path& folder,
                    Device& host, IoQueue& queue)
       : host_(host),
-        staging_(host.allocate(kWriteBytes + kDirectAlignment, MemoryTag::kStaging)),
+        staging_(host.allocate(kWeightWriteBytes + kDirectAlignment, MemoryTag::kStaging)),
         writer_(queue,
                 {.dir = folder, .bytes = file_bytes(targets), .staging = aligned_staging()}) {}
 
@@ -41,13 +42,7 @@ class WeightFileFiller {
   }
   std::shared_ptr<TemporaryFile> finish() { return writer_.finish(); }
 
-  // Of host memory, where the largest weight has so many bytes.
-  static uint64_t staging_bytes(uint64_t largest) {
-    return kWriteBytes + kDirectAlignment + largest;
-  }
-
  private:
-  static constexpr size_t kWriteBytes = size_t{16} << 20;
   static uint64_t file_bytes(std::span<const WeightTarget> targets) {
     std::vector<uint64_t> sizes;
     for (const WeightTarget& target : targets)
@@ -56,7 +51,7 @@ class WeightFileFiller {
   }
 
   std::span<std::byte> aligned_staging() const {
-    return {first_aligned(staging_.data()), kWriteBytes};
+    return {first_aligned(staging_.data()), kWeightWriteBytes};
   }
 
   Device& host_;

@@ -11,10 +11,11 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "memory/piece_loop.h"
+#include "plan/weight_homes.h"
+#include "runtime/device_traits.h"
 #include "runtime/dummy_source.h"
 #include "runtime/file_source.h"
 #include "runtime/weight_file_filler.h"
-#include "runtime/weight_needs.h"
 #include "storage/extent_reader.h"
 
 namespace spillway {
@@ -165,14 +166,15 @@ uint64_t WeightLoad::bytes_to_make(std::span<const WeightTarget> targets) const 
 }
 
 void WeightLoad::find_homes() {
-  homes_ = weight_homes(device_, model_, placement_.shares);
+  homes_ = weight_homes(device_.host_visible(), model_, placement_.shares);
   there_.resize(homes_.size());
   const uint64_t on_disk = bytes_by_home(model_, homes_)[static_cast<size_t>(Tier::kDisk)];
   SPW_CHECK(on_disk <= placement_.disk_budget, kOutOfMemory,
             "weights on disk need {}, but --disk-memory is {}", format_bytes(on_disk),
             format_bytes(placement_.disk_budget));
+  const DeviceTraits traits = traits_of(device_);
   for (const BoundWeight& weight : model_.weights) {
-    targets_.push_back({&weight, layout_on(device_, model_, weight), nullptr});
+    targets_.push_back({&weight, weight_layout(traits, model_, weight), nullptr});
     (void)views_.view(weight.slot);  // so that all layers are there
   }
   const auto files = source_.files();
@@ -362,9 +364,10 @@ uint64_t room_for_kept(const Device& device, const Model& model, const WeightPla
                        uint64_t host_budget) {
   constexpr uint64_t kLoading = uint64_t{64} << 20;
   const Tier host_tier = device.host_visible() ? Tier::kDevice : Tier::kHost;
-  const std::vector<Tier> homes = weight_homes(device, model, next.shares);
-  const uint64_t reserved = bytes_by_home(model, homes)[static_cast<size_t>(host_tier)] +
-                            weight_needs(device, model, next.shares, {}).loading_host + kLoading;
+  const std::vector<Tier> homes = weight_homes(device.host_visible(), model, next.shares);
+  const uint64_t reserved =
+      bytes_by_home(model, homes)[static_cast<size_t>(host_tier)] +
+      weight_bytes(traits_of(device), model, next.shares, /*may_map=*/true).loading_host + kLoading;
   return host_budget - std::min(host_budget, reserved);
 }
 
@@ -387,7 +390,7 @@ KeptWeights keep_weights(Device& device, const Model& model, ModelWeights weight
                          const WeightPlacement& next, uint64_t host_budget) {
   if (weights.empty()) return {};
   WeightMemory memory = weights.take_memory();
-  const std::vector<Tier> homes = weight_homes(device, model, next.shares);
+  const std::vector<Tier> homes = weight_homes(device.host_visible(), model, next.shares);
   uint64_t room = room_for_kept(device, model, next, host_budget);
   KeptWeights kept(homes.size());
   const auto own_files = static_cast<int32_t>(weights.files.size() - memory.spilled.size());

@@ -4,22 +4,27 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "memory/piece_loop.h"
-#include "runtime/weight_placement.h"
 
 namespace spillway {
 namespace {
 
 // Copies of this size reach the bus's full speed, and others find their turn between them.
 constexpr size_t kCopyBytes = size_t{32} << 20;
-constexpr uint64_t kReadBytes = uint64_t{2} << 20;
 constexpr size_t kMostCopiers = 8;
 
-size_t slot_count(const WeightStreamOptions& options, size_t layers) {
-  return std::min(static_cast<size_t>(options.slots), layers + 1);
+// What streamed weights of a layer take in device memory.
+uint64_t streamed_bytes(std::span<const StreamedWeight> weights) {
+  uint64_t bytes = kStreamSlotBytes;
+  for (const StreamedWeight& weight : weights) {
+    bytes += streamed_weight_bytes(
+        weight.view.bytes(), weight.host != nullptr ? std::nullopt : std::optional(weight.extent));
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -29,19 +34,8 @@ struct WeightStream::Stage {
   std::unique_ptr<DeviceEvent> copied;  // out of it
   ExtentBatch read = {};                // into it; last: it waits before the memory goes
 
-  // Room for a piece of kReadBytes at any offset of a file.
-  static constexpr size_t kBytes = kReadBytes + 3 * kDirectAlignment;
   std::span<std::byte> aligned() const { return aligned_part(memory.data(), memory.bytes()); }
 };
-
-WeightStream::Needs WeightStream::needs(const WeightNeeds& weights, bool host_visible,
-                                        const WeightStreamOptions& options) {
-  if (weights.streamed_layers == 0) return {};
-  const auto layers = static_cast<size_t>(weights.streamed_layers);
-  const bool through_stages = !host_visible && weights.from_disk;
-  return {.device = slot_count(options, layers) * weights.slot,
-          .host = through_stages ? static_cast<uint64_t>(options.stages) * Stage::kBytes : 0};
-}
 
 uint64_t WeightStream::slot_bytes(const WeightViews& weights) {
   uint64_t largest = 0;
@@ -67,7 +61,8 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
   // Where the host's memory is the device's, nothing lives in the host's instead.
   SPW_ASSERT(!device.host_visible() || !from_host);
   const uint64_t bytes = slot_bytes(weights);
-  slots_.resize(slot_count(options, layers_.size()));
+  slots_.resize(
+      static_cast<size_t>(stream_slot_count(options.slots, static_cast<int>(layers_.size()))));
   for (Slot& slot : slots_) {
     slot.memory = device.allocate(bytes, MemoryTag::kStaging);
     slot.loaded = device.make_event();
@@ -78,7 +73,7 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
   const bool through_stages = !device.host_visible() && (from_disk || !all_pinned);
   for (int i = 0; through_stages && i < options.stages; ++i) {
     stages_.push_back(std::make_unique<Stage>(Stage{
-        PinnedBuffer(host, device, Stage::kBytes, MemoryTag::kStaging), device.make_event()}));
+        PinnedBuffer(host, device, kStreamStageBytes, MemoryTag::kStaging), device.make_event()}));
   }
   mover_ = std::thread([this] { work(); });
 }
@@ -225,7 +220,7 @@ void WeightStream::load_in_place(int64_t item) {
 void WeightStream::read_through_stages(std::span<const Move> moves) {
   std::vector<CutExtent> extents;
   for (const Move& move : moves) extents.push_back({move.weight->extent, kDirectAlignment});
-  const std::vector<Piece> pieces = cut_extents(extents, kReadBytes);
+  const std::vector<Piece> pieces = cut_extents(extents, kStreamReadBytes);
   const size_t stages = stages_.size();
   size_t begun = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -246,7 +241,7 @@ void WeightStream::copy_through_stages(std::span<const Move> moves) {
   std::vector<CutExtent> extents;
   for (const Move& move : moves)
     extents.push_back({{0, 0, static_cast<uint64_t>(move.weight->view.bytes())}, kDirectAlignment});
-  const std::vector<Piece> pieces = cut_extents(extents, kReadBytes);
+  const std::vector<Piece> pieces = cut_extents(extents, kStreamReadBytes);
   // Each worker has a pair of stages: one is filled while the other is copied from.
   const size_t each = std::min<size_t>(2, stages_.size());
   const size_t workers = std::min({pieces.size(), stages_.size() / each, kMostCopiers});

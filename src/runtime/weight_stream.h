@@ -13,17 +13,18 @@
 
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
+#include "plan/weight_homes.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
-#include "runtime/weight_needs.h"
 #include "storage/extent_reader.h"
 
 namespace spillway {
 
 struct WeightStreamOptions {
-  int slots = 2;        // layers in device memory at once: one computes, the others arrive
-  bool overlap = true;  // false: a layer is loaded when it is asked for, and not before
-  int stages = 16;      // staging buffers of 2 MiB, where bytes do not go straight into place
+  int slots = kStreamSlots;  // layers in device memory at once: one computes, the others arrive
+  bool overlap = true;       // false: a layer is loaded when it is asked for, and not before
+  int stages =
+      kStreamStages;  // staging buffers of 2 MiB, where bytes do not go straight into place
 };
 
 // Layers go round: 0, 1, ..., n - 1, 0, ...; the first of the next step comes while the last of
@@ -59,12 +60,6 @@ class WeightStream {
   Stats take_stats();
   // That have been brought so far, also those that nobody has asked for yet.
   int64_t layers_brought() const;
-  // What one takes at least; more host memory where weights there cannot be pinned.
-  struct Needs {
-    uint64_t device = 0, host = 0;
-  };
-  static Needs needs(const WeightNeeds& weights, bool host_visible,
-                     const WeightStreamOptions& options);
   // Device memory for each slot.
   static uint64_t slot_bytes(const WeightViews& weights);
 

@@ -13,14 +13,6 @@ int staggered_admissions(int sequences, double mean_answer) {
   return static_cast<int>(std::ceil(sequences / std::max(1.0, mean_answer)));
 }
 
-int sequences_at_once(const Plan& plan, int sequences) {
-  if (plan.micro_batch == 0) return sequences;
-  if (plan.schedule == ScheduleKind::kRow) return std::min(plan.micro_batch, sequences);
-  if (plan.micro_batches == 0) return sequences;
-  const int64_t block = int64_t{plan.micro_batch} * plan.micro_batches;
-  return static_cast<int>(std::min<int64_t>(block, sequences));
-}
-
 Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits)
     : allocator_(allocator), limits_(limits) {
   SPW_CHECK(limits.max_step_tokens > 0 && limits.max_sequences > 0, kInvalidArgument,

@@ -37,9 +37,6 @@ struct SchedulerLimits {
 // Newcomers a step that keep `sequences` sequences at work, each at another token: as many as end
 // in a step, where answers have `mean_answer` tokens (FlexGen, appendix A.2).
 int staggered_admissions(int sequences, double mean_answer);
-// Of `sequences` that there is room for, those at work together: a block; row by row it is a
-// micro-batch.
-int sequences_at_once(const Plan& plan, int sequences);
 
 // A sequence's part of a step.
 struct ScheduledChunk {

@@ -213,20 +213,6 @@ TEST(SchedulerTest, StaggersByTheAnswersThatThereWere) {
   EXPECT_EQ(beginnings(scheduler, answers), (Beginnings{{0, 1, 2, 3}, {4, 5, 6, 7}, {}}));
 }
 
-TEST(SchedulerTest, ABlockIsAtWorkAndRowByRowAMicroBatch) {
-  Plan plan;
-  plan.micro_batch = 3;
-  EXPECT_EQ(sequences_at_once(plan, 8), 8);
-  plan.micro_batches = 2;
-  EXPECT_EQ(sequences_at_once(plan, 8), 6);
-  EXPECT_EQ(sequences_at_once(plan, 5), 5);
-  plan.schedule = ScheduleKind::kRow;
-  EXPECT_EQ(sequences_at_once(plan, 8), 3);
-  EXPECT_EQ(sequences_at_once(plan, 2), 2);
-  plan.micro_batch = 0;
-  EXPECT_EQ(sequences_at_once(plan, 8), 8);
-}
-
 // Whatever happens: every request ends, no token is computed twice without a preemption, blocks
 // never overlap.
 TEST(SchedulerTest, FinishesRandomLoadsWithoutLosingOrSharingBlocks) {

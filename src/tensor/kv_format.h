@@ -34,6 +34,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/checked_math.h"
+
 namespace spillway {
 
 inline constexpr int kKvBlockTokens = 16;
@@ -95,6 +97,22 @@ void rotate_kv(float* x, int64_t head_dim);
 // Bytes of one page: 16 tokens of one kv head.
 constexpr int64_t kv_page_bytes(KvType type, int64_t head_dim) {
   return KvPageLayout(type, head_dim).bytes;
+}
+
+// Of the whole cache.
+struct KvShape {
+  int layers = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  KvType type = KvType::kF16;
+
+  // K and V of one block of 16 tokens, over all layers; and one of these in one layer.
+  constexpr int64_t block_bytes() const { return 2 * layers * plane_block_bytes(); }
+  constexpr int64_t plane_block_bytes() const { return kv_heads * kv_page_bytes(type, head_dim); }
+};
+// Blocks that `tokens` tokens take.
+constexpr int64_t blocks_for_tokens(int64_t tokens) {
+  return ceil_div<int64_t>(tokens, kKvBlockTokens);
 }
 
 // What a page cannot hold is NaN in it, so that nobody who attends to it gets a number: an element

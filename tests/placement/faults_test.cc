@@ -93,12 +93,10 @@ struct PlannedModel {
                                    .queue = &machine.queue,
                                    .disk_dir = machine.folder.path(),
                                    .disk_budget = ~uint64_t{0}});
-    return make_runner(device, machine.host, machine.queue, loaded, plan,
-                       {.tokens = kTokens,
-                        .sequences = kSequences,
-                        .micro_tokens = 16,
-                        .kv_type = KvType::kF32,
-                        .disk_dir = machine.folder.path()});
+    return make_runner(
+        device, machine.host, machine.queue, loaded, plan,
+        {.tokens = kTokens, .sequences = kSequences, .micro_tokens = 16, .kv_type = KvType::kF32},
+        {machine.folder.path()});
   }
 
   std::vector<float> run() {

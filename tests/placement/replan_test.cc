@@ -82,11 +82,8 @@ class ReplanTest : public testing::Test {
     return plan;
   }
   RunSize size() const {
-    return {.tokens = kTokens,
-            .sequences = kSequences,
-            .micro_tokens = 32,
-            .kv_type = KvType::kF32,
-            .disk_dir = folder_.path()};
+    return {
+        .tokens = kTokens, .sequences = kSequences, .micro_tokens = 32, .kv_type = KvType::kF32};
   }
   void load(Machine& machine, LoadedModel& loaded, const TierShares& weights, uint64_t host_budget,
             uint64_t disk_budget = kPlenty) {
@@ -102,7 +99,7 @@ class ReplanTest : public testing::Test {
   std::vector<float> logits(Machine& machine, const LoadedModel& loaded,
                             const TierShares& weights) {
     Runner runner = make_runner(machine.device(), machine.host, machine.queue, loaded,
-                                plan_of(weights), size());
+                                plan_of(weights), size(), {folder_.path()});
     std::vector<std::vector<int32_t>> tokens, tables;
     std::vector<StepSequence> sequences;
     for (int i = 0; i < kSequences; ++i) {

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/activation_sizes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "storage/aligned_buffer.h"
+#include "storage/spill_file.h"
+
+namespace spillway {
+namespace {
+
+uint64_t bytes_of(DType type, int64_t rows, int64_t cols) {
+  return static_cast<uint64_t>(row_bytes(type, cols)) * static_cast<uint64_t>(rows);
+}
+
+}  // namespace
+
+DecoderBuffers decoder_buffers(const ModelSpec& spec, DType inner, int64_t step_tokens,
+                               int64_t micro_tokens, int64_t logit_rows) {
+  DecoderBuffers all;
+  all.normed = bytes_of(inner, micro_tokens, spec.hidden);
+  if (spec.embedding_dim != spec.hidden)
+    all.embedded = bytes_of(inner, std::max(micro_tokens, logit_rows), spec.embedding_dim);
+  if (spec.position == PositionKind::kRope)
+    all.angles = bytes_of(DType::kF32, step_tokens, spec.rope.dims);
+  all.qkv = bytes_of(inner, micro_tokens, spec.q_dim() + 2 * spec.kv_dim());
+  all.attended = bytes_of(inner, micro_tokens, spec.q_dim());
+  all.mlp = bytes_of(inner, micro_tokens, spec.gated_mlp ? 2 * spec.ffn : spec.ffn);
+  if (spec.final_norm) all.head_rows = bytes_of(DType::kF32, logit_rows, spec.hidden);
+  all.head_input = bytes_of(inner, logit_rows, spec.hidden);
+  all.logits = bytes_of(DType::kF32, logit_rows, spec.vocab_size);
+  return all;
+}
+
+ResidualSizes ResidualSizes::on(bool host_visible) const {
+  ResidualSizes sizes = *this;
+  if (host_visible) sizes.device_tokens += std::exchange(sizes.host_tokens, 0);
+  sizes.device_tokens = std::min(sizes.device_tokens, sizes.tokens);
+  sizes.host_tokens = std::min(sizes.host_tokens, sizes.tokens - sizes.device_tokens);
+  return sizes;
+}
+
+int64_t ResidualSizes::first_on_host() const {
+  return std::max<int64_t>(0, device_tokens - micro_tokens + 1);
+}
+
+int64_t ResidualSizes::first_on_disk() const {
+  return std::max<int64_t>(0, memory_tokens() - micro_tokens + 1);
+}
+
+uint64_t ResidualSizes::row_bytes() const { return bytes_of(DType::kF32, 1, columns); }
+
+uint64_t ResidualSizes::staging_bytes() const {
+  return align_up(row_bytes() * static_cast<uint64_t>(micro_tokens)) + kDirectAlignment;
+}
+
+ResidualSizes residual_sizes(const TierShares& shares, int64_t step_tokens, int64_t micro_tokens,
+                             int64_t hidden) {
+  const auto share = [&](double of) {
+    return static_cast<int64_t>(std::llround(of * static_cast<double>(step_tokens)));
+  };
+  const int64_t on_device = share(shares.device);
+  return {.tokens = step_tokens,
+          .device_tokens = on_device,
+          .host_tokens = shares.disk > 0 ? share(shares.host) : step_tokens - on_device,
+          .micro_tokens = micro_tokens,
+          .columns = hidden};
+}
+
+ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible) {
+  const uint64_t row = sizes.row_bytes();
+  ResidualBytes all;
+  all.device_rows = row * static_cast<uint64_t>(sizes.device_tokens);
+  if (sizes.device_tokens == sizes.tokens) return all;
+  const bool in_place = sizes.has_disk() && host_visible;
+  all.slot = in_place ? sizes.staging_bytes() : row * static_cast<uint64_t>(sizes.micro_tokens);
+  all.slots = ResidualSizes::slot_count(in_place);
+  if (sizes.host_tokens > 0)
+    all.host = row * static_cast<uint64_t>(sizes.memory_tokens() - sizes.first_on_host());
+  if (sizes.has_disk()) {
+    all.disk =
+        SpillFile::file_bytes(row, static_cast<uint64_t>(sizes.tokens - sizes.first_on_disk()));
+    if (!in_place) all.bounce = sizes.staging_bytes();
+  }
+  return all;
+}
+
+HostAttentionBytes host_attention_bytes(const ModelSpec& spec, DType inner, int64_t rows) {
+  const int64_t columns = 2 * spec.q_dim() + 2 * spec.kv_dim();
+  return {bytes_of(inner, rows, columns), bytes_of(DType::kF32, rows, columns)};
+}
+
+}  // namespace spillway

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The buffers that activations lie in, in bytes: the runtime makes exactly these.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "model/model_spec.h"
+#include "plan/plan.h"
+#include "tensor/dtype.h"
+
+namespace spillway {
+
+// Of a decoder, on its device; one that a model does not need has 0 bytes. Those of logits grow
+// with the rows that are wanted.
+struct DecoderBuffers {
+  uint64_t normed = 0;      // [tokens of a micro-batch, hidden]
+  uint64_t embedded = 0;    // [tokens or logit rows, embedding_dim], where that is not hidden
+  uint64_t angles = 0;      // [tokens of the step, rope.dims]
+  uint64_t qkv = 0;         // [tokens, q_dim + 2 kv_dim]
+  uint64_t attended = 0;    // [tokens, q_dim]
+  uint64_t mlp = 0;         // [tokens, ffn or 2 ffn]
+  uint64_t head_rows = 0;   // [logit rows, hidden], from the residual stream
+  uint64_t head_input = 0;  // [logit rows, hidden]
+  uint64_t logits = 0;      // [logit rows, vocab]
+
+  std::array<uint64_t, 9> all() const {
+    return {normed, embedded, angles, qkv, attended, mlp, head_rows, head_input, logits};
+  }
+};
+// `inner` is the type between matrices.
+DecoderBuffers decoder_buffers(const ModelSpec& spec, DType inner, int64_t step_tokens,
+                               int64_t micro_tokens, int64_t logit_rows);
+
+// The residual stream of a step between layers: whose rows are where. A micro-batch is in one tier,
+// that of its last row.
+struct ResidualSizes {
+  int64_t tokens = 0;         // of a step
+  int64_t device_tokens = 0;  // of those: on the device, the first ones
+  int64_t host_tokens = 0;    // in host memory, the next ones; the others are on disk
+  int64_t micro_tokens = 0;   // of a micro-batch
+  int64_t columns = 0;
+
+  // The same where the host's memory is the device's; never more than there are.
+  ResidualSizes on(bool host_visible) const;
+  int64_t memory_tokens() const { return device_tokens + host_tokens; }
+  // A micro-batch may begin this early and still be in that tier.
+  int64_t first_on_host() const;
+  int64_t first_on_disk() const;
+  uint64_t row_bytes() const;
+  // Of a micro-batch between slot and disk, aligned for direct I/O.
+  uint64_t staging_bytes() const;
+  bool has_disk() const { return memory_tokens() < tokens; }
+  // One computes, one arrives; with a slot that is written to disk from where it is, three.
+  static constexpr int slot_count(bool in_place) { return in_place ? 3 : 2; }
+};
+ResidualSizes residual_sizes(const TierShares& shares, int64_t step_tokens, int64_t micro_tokens,
+                             int64_t hidden);
+
+// What one that is on() its device takes of each memory.
+struct ResidualBytes {
+  uint64_t device_rows = 0;
+  uint64_t slot = 0;  // on the device
+  int slots = 0;
+  uint64_t host = 0, disk = 0;
+  uint64_t bounce = 0;  // of host memory, twice: on the way in and out
+};
+ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible);
+
+// Attention on the CPU beside a device: `rows` rows come down and go up through pinned memory, and
+// are floats where it computes.
+struct HostAttentionBytes {
+  uint64_t pinned = 0, floats = 0;
+};
+HostAttentionBytes host_attention_bytes(const ModelSpec& spec, DType inner, int64_t rows);
+
+}  // namespace spillway

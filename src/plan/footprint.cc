@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/footprint.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/byte_units.h"
+#include "base/checked_math.h"
+#include "base/error.h"
+#include "plan/activation_sizes.h"
+#include "storage/aligned_buffer.h"
+#include "storage/spill_file.h"
+
+namespace spillway {
+namespace {
+
+// Counts allocations, each rounded up as its memory does.
+struct Tally {
+  MemoryUsage& usage;
+  uint64_t unit = 1;
+
+  void add(MemoryTag tag, uint64_t bytes, int64_t times = 1) {
+    usage.add(tag, (bytes + unit - 1) / unit * unit * static_cast<uint64_t>(times));
+  }
+};
+
+// The tokens of a block's prefill: of all sequences, as far as their residual stream, which stays
+// on the device between layers, is no burden.
+int64_t step_tokens(const ModelSpec& spec, const RunSize& size, uint64_t device_bytes,
+                    bool offloaded) {
+  const int64_t all = size.tokens * size.sequences;
+  const int64_t least = std::max(size.sequences, std::min<int64_t>(size.micro_tokens, all));
+  if (!offloaded) return least;
+  const int64_t affordable =
+      static_cast<int64_t>(device_bytes / 8) / (spec.hidden * int64_t{sizeof(float)});
+  return std::max(least, std::min(all, affordable));
+}
+
+void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layout) {
+  layout.sequence_blocks = blocks_for_tokens(size.tokens);
+  const auto blocks = try_mul(layout.sequence_blocks, size.sequences);
+  SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
+            kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made",
+            size.sequences, size.tokens);
+  const auto blocks_for = [&](double share) {
+    return static_cast<int32_t>(std::floor(share * static_cast<double>(size.sequences) + 0.5) *
+                                static_cast<double>(layout.sequence_blocks));
+  };
+  layout.device_blocks = blocks_for(apart ? plan.kv.device : plan.kv.device + plan.kv.host);
+  layout.disk_blocks = blocks_for(plan.kv.disk);
+  // What rounding leaves over goes to the slowest tier that is used.
+  const auto rest = static_cast<int32_t>(*blocks) - layout.device_blocks - layout.disk_blocks;
+  (apart && plan.kv.host > 0 ? layout.host_blocks
+   : layout.disk_blocks > 0  ? layout.disk_blocks
+                             : layout.device_blocks) += rest;
+}
+
+void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& size,
+                       const DeviceTraits& traits, bool streams_weights, RunLayout& layout) {
+  TierShares& shares = layout.activations = plan.activations;
+  if (traits.host_visible) shares.device += std::exchange(shares.host, 0);
+  if (shares.disk == 0 && shares.host == 0) shares.device = 1;  // whatever percents add up to
+  const bool offloaded = streams_weights || layout.blocks_away() > 0 || shares.device < 1;
+  layout.max_tokens =
+      static_cast<int>(plan.schedule == ScheduleKind::kRow
+                           ? std::max<int64_t>(size.micro_tokens, plan.micro_batch)
+                           : step_tokens(spec, size, traits.memory_bytes, offloaded));
+  layout.micro_tokens = static_cast<int>(
+      offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
+  layout.logit_rows = sequences_at_once(plan, static_cast<int>(size.sequences));
+}
+
+RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
+                     const DeviceTraits& traits, bool streams_weights) {
+  const ModelSpec& spec = model.spec;
+  RunLayout layout;
+  layout.kv = {spec.layers, spec.kv_heads, spec.head_dim, size.kv_type};
+  place_kv(plan, size, !traits.host_visible, layout);
+  place_activations(spec, plan, size, traits, streams_weights, layout);
+  return layout;
+}
+
+// A kernel may want its input in another type.
+uint64_t conversion_bytes(const ModelSpec& spec, int64_t micro_tokens) {
+  return static_cast<uint64_t>(4 * std::max({spec.hidden, spec.q_dim(), spec.ffn}) * micro_tokens);
+}
+
+uint64_t workspace_bytes(const Model& model, const RunSize& size, const DeviceTraits& traits,
+                         const RunLayout& layout) {
+  const ModelSpec& spec = model.spec;
+  const int64_t parts = (size.tokens + 255) / 256;  // of a sequence, attended to apart
+  const int64_t attention = size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
+  int64_t expanded = 0;
+  if (traits.expands_matrices) {
+    int64_t largest = 0;
+    bool quantized = false;
+    for (const BoundWeight& weight : model.weights) {
+      quantized = quantized || (!weight.slot.is_vector() && is_quantized(weight.dtype));
+      largest = std::max(largest, weight.slot.rows * weight.slot.cols);
+    }
+    if (quantized) expanded = 2 * largest;
+  }
+  return traits.workspace_bytes + static_cast<uint64_t>(attention + expanded) +
+         conversion_bytes(spec, layout.micro_tokens);
+}
+
+void count_activations(const Model& model, const RunLayout& layout, const DeviceTraits& traits,
+                       DType inner, Tally device, Tally host, MemoryUsage& disk) {
+  const ModelSpec& spec = model.spec;
+  const DecoderBuffers buffers =
+      decoder_buffers(spec, inner, layout.max_tokens, layout.micro_tokens, layout.logit_rows);
+  for (const uint64_t bytes : buffers.all()) device.add(MemoryTag::kActivations, bytes);
+  const ResidualSizes residual =
+      residual_sizes(layout.activations, layout.max_tokens, layout.micro_tokens, spec.hidden)
+          .on(traits.host_visible);
+  const ResidualBytes rows = residual_bytes(residual, traits.host_visible);
+  device.add(MemoryTag::kActivations, rows.device_rows);
+  device.add(MemoryTag::kActivations, rows.slot, rows.slots);
+  host.add(MemoryTag::kActivations, rows.host);
+  host.add(MemoryTag::kStaging, rows.bounce, 2);
+  disk.add(MemoryTag::kActivations, rows.disk);
+  if (layout.host_blocks > 0) {
+    const HostAttentionBytes attention = host_attention_bytes(spec, inner, layout.micro_tokens);
+    host.add(MemoryTag::kStaging, attention.pinned);
+    host.add(MemoryTag::kActivations, attention.floats);
+  }
+}
+
+// What is left of the device holds pages that come there; at most all that may.
+void count_kv_staging(const Plan& plan, const RunSize& size, const DeviceTraits& traits,
+                      uint64_t workspace, RunLayout& layout, Tally device, Tally host) {
+  if (layout.blocks_away() == 0) return;
+  const auto block = static_cast<uint64_t>(2 * layout.kv.plane_block_bytes());
+  const uint64_t taken = device.usage.total() + workspace;
+  const uint64_t left = traits.memory_bytes - std::min(traits.memory_bytes, taken);
+  const auto room = static_cast<int64_t>(left / (kKvStagingBuffers * block));
+  const int64_t wanted = std::max<int64_t>(
+      blocks_for_tokens(size.micro_tokens) + size.sequences,
+      plan.attention == AttentionPlace::kCpu ? layout.disk_blocks : layout.blocks_away());
+  int64_t blocks = std::min({room, wanted, int64_t{layout.blocks_away()}});
+  if (layout.disk_blocks > 0) {
+    // Pages on disk must come, beside whatever else there is.
+    blocks = std::max(blocks, layout.sequence_blocks);
+    device.usage.add(MemoryTag::kWorkspace, workspace);
+  }
+  layout.staging_blocks = static_cast<int32_t>(blocks);
+  if (blocks == 0) return;
+  device.add(MemoryTag::kStaging, block * static_cast<uint64_t>(blocks), kKvStagingBuffers);
+  if (layout.disk_blocks > 0) {
+    host.add(MemoryTag::kStaging,
+             SpillFile::buffer_bytes(block) * static_cast<uint64_t>(blocks) + kDirectAlignment, 2);
+  }
+}
+
+}  // namespace
+
+// A block of the file is one of a layer, K and V.
+uint64_t RunLayout::kv_file_bytes() const {
+  return SpillFile::file_bytes(
+      static_cast<size_t>(2 * kv.plane_block_bytes()),
+      static_cast<uint64_t>(kv.layers) * static_cast<uint64_t>(disk_blocks));
+}
+
+DType matrix_type(const Model& model) {
+  for (const BoundWeight& weight : model.weights) {
+    if (weight.slot.layer == 0 && weight.slot.role == WeightRole::kQuery) return weight.dtype;
+  }
+  return model.main_dtype();
+}
+
+Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
+                    const DeviceTraits& traits) {
+  Footprint all;
+  const WeightBytes& weights = all.weights =
+      weight_bytes(traits, model, plan.weights, size.may_map);
+  RunLayout& layout = all.layout =
+      layout_run(model, plan, size, traits, weights.streamed_layers > 0);
+  const DType inner = traits.activation_types[static_cast<size_t>(matrix_type(model))];
+  const bool apart = !traits.host_visible;
+  Tally device{all.device, traits.allocation_unit};
+  Tally host{apart ? all.host : all.device};
+
+  all.mapped = weights.mapped;
+  device.add(MemoryTag::kWeights, weights.device);
+  host.add(MemoryTag::kWeights, weights.host);
+  all.disk.add(MemoryTag::kWeights, weights.disk);
+  if (weights.streamed_layers > 0) {
+    device.add(MemoryTag::kStaging, weights.slot,
+               stream_slot_count(kStreamSlots, weights.streamed_layers));
+    if (apart && weights.from_disk) host.add(MemoryTag::kStaging, kStreamStageBytes, kStreamStages);
+  }
+
+  const auto plane = static_cast<uint64_t>(layout.kv.plane_block_bytes());
+  device.add(MemoryTag::kKv, plane * static_cast<uint64_t>(layout.device_blocks),
+             2 * layout.kv.layers);
+  host.add(MemoryTag::kKv, static_cast<uint64_t>(layout.kv.block_bytes()) *
+                               static_cast<uint64_t>(layout.host_blocks));
+  if (layout.disk_blocks > 0) all.disk.add(MemoryTag::kKv, layout.kv_file_bytes());
+
+  count_activations(model, layout, traits, inner, device, host, all.disk);
+  all.workspace = workspace_bytes(model, size, traits, layout);
+  count_kv_staging(plan, size, traits, all.workspace, layout, device, host);
+
+  // Weights are read, and written to disk, before there is anything else.
+  all.loading = traits.loading_bytes;
+  host.usage.reached(MemoryTag::kStaging, weights.loading_host,
+                     weights.loading_host + host.usage.of(MemoryTag::kWeights));
+  return all;
+}
+
+void check_fits(const Footprint& needs, bool has_device, const Budgets& budgets) {
+  constexpr std::pair<MemoryTag, const char*> kPlaced[] = {
+      {MemoryTag::kWeights, "--weights"},
+      {MemoryTag::kKv, "--kv"},
+      {MemoryTag::kActivations, "--activations"}};
+  for (const auto& [tag, option] : kPlaced) {
+    SPW_CHECK(budgets.disk > 0 || needs.disk.of(tag) == 0, kInvalidArgument,
+              "{} on disk ({}) need {}, but --disk-memory is 0; give it, with --disk-dir",
+              memory_tag_name(tag), option, format_bytes(needs.disk.of(tag)));
+  }
+  std::string missing;
+  const auto look = [&](const MemoryUsage& usage, uint64_t budget, const char* memory) {
+    if (usage.peak_bytes <= budget) return;
+    missing +=
+        fmt::format("{}{} of {} ({}), and there are {}", missing.empty() ? "" : "; ",
+                    format_bytes(usage.peak_bytes), memory, usage.describe(), format_bytes(budget));
+  };
+  MemoryUsage host = needs.of_host(has_device);
+  if (budgets.host_is_limited) host.add(MemoryTag::kWeights, needs.mapped);
+  if (has_device) look(needs.device, budgets.device, "GPU memory");
+  look(host, budgets.host, "host memory");
+  look(needs.disk, budgets.disk, "disk");
+  SPW_CHECK(missing.empty(), kOutOfMemory, "the plan needs {}", missing);
+}
+
+}  // namespace spillway

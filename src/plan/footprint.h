@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many bytes of each memory a run of a model takes by a plan, before anything is taken: the one
+// place that knows. The runtime makes what the layout says; tests hold it to these bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "base/memory_usage.h"
+#include "model/model.h"
+#include "plan/device_traits.h"
+#include "plan/plan.h"
+#include "plan/weight_homes.h"
+#include "tensor/kv_format.h"
+
+namespace spillway {
+
+// How much is to be run.
+struct RunSize {
+  int64_t tokens = 0;      // of a sequence: prompt and answer
+  int64_t sequences = 1;   // at once
+  int micro_tokens = 512;  // most tokens that go through a layer together
+  KvType kv_type = KvType::kF16;
+  bool may_map = true;  // weights may be pages of the model's files
+};
+
+// Staging planes on the device for KV that lives elsewhere (runtime/kv_swap.h): while a group is
+// attended to in one, the pages of the next arrive in the other.
+inline constexpr int kKvStagingBuffers = 2;
+
+// The parts of a run that plan and size decide.
+struct RunLayout {
+  KvShape kv;
+  int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;  // of KV
+  int64_t sequence_blocks = 0;                                  // of one sequence
+  // In each staging plane. Less than a sequence has: prompts are attended to on the CPU, and what
+  // is on disk cannot be attended to at all.
+  int32_t staging_blocks = 0;
+  int max_tokens = 0;    // of a step: of a block, in FlexGen's words
+  int micro_tokens = 0;  // of a micro-batch
+  int logit_rows = 0;    // of a step that generates
+  TierShares activations;
+
+  int32_t blocks_away() const { return host_blocks + disk_blocks; }
+  uint64_t kv_file_bytes() const;
+};
+
+struct Footprint {
+  RunLayout layout;
+  WeightBytes weights;
+  // What is allocated in each memory while it runs; peaks: while it is loaded, too.
+  MemoryUsage device;  // of the host where that is the device
+  MemoryUsage host;
+  MemoryUsage disk;
+  uint64_t mapped = 0;  // of the host's memory, beside that: pages of files
+  // About, of the device: what kernels and libraries take while they run.
+  uint64_t workspace = 0;
+  // About, of the host: what loading takes beside the weights, before there is anything else.
+  uint64_t loading = 0;
+
+  const MemoryUsage& of_host(bool has_device) const { return has_device ? host : device; }
+};
+// Throws kInvalidArgument for a KV cache that cannot be.
+Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
+                    const DeviceTraits& traits);
+
+// As the weights' type will be when they are loaded: what a decoder chooses activations by.
+DType matrix_type(const Model& model);
+
+struct Budgets {
+  uint64_t device = 0, host = 0, disk = 0;
+  // Whether somebody said how much host memory to use: then mapped weights count as such. Otherwise
+  // they are pages of files, which the system takes back where it needs room.
+  bool host_is_limited = false;
+};
+// Throws kOutOfMemory where the needs exceed a budget, in one line that says of each memory that is
+// too small what needs how much of it; kInvalidArgument where something is to be on disk and
+// --disk-memory is 0.
+void check_fits(const Footprint& needs, bool has_device, const Budgets& budgets);
+
+}  // namespace spillway

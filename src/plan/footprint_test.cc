@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases that can be added up by hand. That a run takes these bytes is tests/placement's to show.
+#include "plan/footprint.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+struct FootprintTest : testing::Test {
+  // 12 layers of 768 columns, 12 heads of 64, ffn 3072, vocabulary 50,272, F16.
+  Model model = describe_dummy_model("opt-125m");
+  RunSize size{.tokens = 64, .sequences = 4, .micro_tokens = 32};
+  DeviceTraits traits = gpu();
+
+  static DeviceTraits gpu() {
+    DeviceTraits traits;
+    traits.host_visible = false;
+    traits.memory_bytes = 16 * kGiB;
+    traits.activation_types.fill(DType::kF16);
+    return traits;
+  }
+  Footprint of(const Plan& plan) const { return footprint(model, plan, size, traits); }
+};
+
+TEST_F(FootprintTest, AllOnTheDevice) {
+  const Footprint needs = of({});
+  EXPECT_EQ(needs.layout.device_blocks, 16);
+  EXPECT_EQ(needs.layout.blocks_away(), 0);
+  EXPECT_EQ(needs.layout.staging_blocks, 0);
+  // K and V of 12 layers, 256 tokens, 768 halves each.
+  EXPECT_EQ(needs.device.of(MemoryTag::kKv), 2u * 12 * 256 * 768 * 2);
+  EXPECT_EQ(needs.layout.max_tokens, 32);
+  EXPECT_EQ(needs.layout.micro_tokens, 32);
+  // Halves of 32 tokens: normed, q, k, v, attended, MLP; floats: the residual stream. Of four rows
+  // of logits: floats of a row and of the vocabulary, halves of a row.
+  EXPECT_EQ(needs.device.of(MemoryTag::kActivations),
+            32u * (2 * (768 + 3 * 768 + 768 + 3072) + 4 * 768) + 4 * (4 * (768 + 50272) + 2 * 768));
+  EXPECT_EQ(needs.device.of(MemoryTag::kStaging), 0u);
+  EXPECT_EQ(needs.host.total() + needs.disk.total() + needs.mapped, 0u);
+  uint64_t weights = 0;
+  for (const BoundWeight& weight : model.weights) weights += aligned_weight_bytes(weight.bytes());
+  EXPECT_EQ(needs.device.of(MemoryTag::kWeights), weights);
+}
+
+TEST_F(FootprintTest, KvInHostMemoryIsStagedInWhatIsLeft) {
+  Plan plan;
+  plan.kv = {0.25, 0.75, 0};
+  const Footprint needs = of(plan);
+  EXPECT_EQ(needs.layout.device_blocks, 4);
+  EXPECT_EQ(needs.layout.host_blocks, 12);
+  EXPECT_EQ(needs.layout.staging_blocks, 12) << "all of it";
+  const uint64_t block = 2 * 16 * 768 * 2;  // of a layer
+  EXPECT_EQ(needs.device.of(MemoryTag::kStaging), 2 * 12 * block);
+  EXPECT_EQ(needs.host.of(MemoryTag::kKv), 12 * 12 * block);
+  traits.memory_bytes = needs.device.total() + needs.workspace - 2 * block;
+  EXPECT_EQ(of(plan).layout.staging_blocks, 11);
+  plan.attention = AttentionPlace::kCpu;
+  EXPECT_EQ(of(plan).layout.staging_blocks, 6) << "of prompts: a micro-batch, and a block of each";
+  traits.memory_bytes = kGiB / 8;  // less than the weights
+  EXPECT_EQ(of(plan).layout.staging_blocks, 0) << "the CPU attends";
+}
+
+TEST_F(FootprintTest, AllocationsAreRoundedOneByOne) {
+  const uint64_t before = of({}).device.of(MemoryTag::kKv);
+  traits.allocation_unit = 1 << 20;
+  // 24 planes of 384 KiB.
+  EXPECT_EQ(before, 24u * 384 * 1024);
+  EXPECT_EQ(of({}).device.of(MemoryTag::kKv), 24u << 20);
+}
+
+TEST_F(FootprintTest, WeightsOfTheModelsFileMayBeMapped) {
+  traits = DeviceTraits();
+  traits.memory_bytes = 16 * kGiB;
+  for (BoundWeight& weight : model.weights)
+    weight.extent = Extent{0, 0, static_cast<uint64_t>(weight.bytes())};
+  EXPECT_GT(of({}).mapped, 0u);
+  EXPECT_EQ(of({}).device.of(MemoryTag::kWeights), 0u);
+  size.may_map = false;
+  EXPECT_EQ(of({}).mapped, 0u);
+  size.may_map = true;
+  traits.layouts.fill(WeightLayout::kGroups16);
+  EXPECT_EQ(of({}).mapped, 0u) << "packed, they are not as in the file";
+}
+
+// Whatever the plan: what leaves one memory is in another.
+TEST_F(FootprintTest, NothingIsLost) {
+  std::mt19937 random(7);
+  const auto shares = [&]() -> TierShares {
+    std::uniform_real_distribution<double> pick(0, 1);
+    const double a = pick(random), b = pick(random);
+    return {std::min(a, b), std::abs(a - b), 1 - std::max(a, b)};
+  };
+  const Footprint all = of({});
+  for (int i = 0; i < 200; ++i) {
+    Plan plan;
+    plan.weights = shares();
+    plan.kv = shares();
+    const Footprint needs = of(plan);
+    const RunLayout& layout = needs.layout;
+    EXPECT_EQ(layout.device_blocks + layout.blocks_away(), all.layout.device_blocks);
+    EXPECT_EQ(layout.device_blocks % layout.sequence_blocks, 0);
+    const auto weights = static_cast<double>(needs.device.of(MemoryTag::kWeights) +
+                                             needs.host.of(MemoryTag::kWeights) +
+                                             needs.disk.of(MemoryTag::kWeights));
+    EXPECT_NEAR(weights, static_cast<double>(all.device.of(MemoryTag::kWeights)), 1 << 16);
+  }
+}
+
+TEST_F(FootprintTest, ACacheThatCannotBeIsRefused) {
+  size.tokens = int64_t{1} << 60;
+  size.sequences = 1 << 20;
+  EXPECT_THROW(of({}), Error);
+}
+
+}  // namespace
+}  // namespace spillway

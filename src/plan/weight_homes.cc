@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/weight_homes.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/checked_math.h"
+#include "storage/aligned_buffer.h"
+#include "storage/extent_reader.h"
+
+namespace spillway {
+
+const uint64_t kStreamSlotBytes = kDirectAlignment;
+const uint64_t kStreamStageBytes = kStreamReadBytes + 3 * kDirectAlignment;
+
+std::vector<Tier> weight_homes(bool host_visible, const Model& model, TierShares shares) {
+  if (host_visible) shares.device += std::exchange(shares.host, 0);  // one memory
+  const double share[kTierCount] = {shares.device, shares.host, shares.disk};
+  std::vector<Tier> homes;
+  double seen = 0, given[kTierCount] = {};
+  for (const BoundWeight& weight : model.weights) {
+    if (weight.slot.layer < 0 || weight.slot.is_vector()) {
+      homes.push_back(Tier::kDevice);
+      continue;
+    }
+    // To the tier that is furthest behind its share of what has been given out.
+    const auto bytes = static_cast<double>(weight.bytes());
+    seen += bytes;
+    int best = 0;
+    double most = -1;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      const double behind = share[tier] * seen - given[tier];
+      if (share[tier] > 0 && behind > most) best = tier, most = behind;
+    }
+    given[best] += bytes;
+    homes.push_back(static_cast<Tier>(best));
+  }
+  return homes;
+}
+
+WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
+                           const BoundWeight& weight) {
+  const WeightSlot& slot = weight.slot;
+  return model.is_multiplied(slot) && slot.rows >= kGroupRows
+             ? traits.layouts[static_cast<size_t>(weight.dtype)]
+             : WeightLayout::kRows;
+}
+
+bool is_as_stored(const BoundWeight& weight, WeightLayout layout) {
+  return weight.extent && !weight.loaded_from && layout == WeightLayout::kRows;
+}
+
+uint64_t aligned_weight_bytes(int64_t bytes) {
+  return try_align_up(static_cast<uint64_t>(bytes), kWeightAlignment).value();
+}
+
+std::array<uint64_t, kTierCount> bytes_by_home(const Model& model, const std::vector<Tier>& homes) {
+  std::array<uint64_t, kTierCount> sums = {};
+  for (size_t i = 0; i < homes.size(); ++i)
+    sums[static_cast<size_t>(homes[i])] += aligned_weight_bytes(model.weights[i].bytes());
+  return sums;
+}
+
+uint64_t streamed_weight_bytes(int64_t bytes, const std::optional<Extent>& from_disk) {
+  return from_disk ? ExtentReader::buffer_bytes({&*from_disk, 1}) : aligned_weight_bytes(bytes);
+}
+
+uint64_t weight_writing_bytes(uint64_t largest) {
+  return kWeightWriteBytes + kDirectAlignment + largest;
+}
+
+WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const TierShares& shares,
+                         bool may_map) {
+  const std::vector<Tier> homes = weight_homes(traits.host_visible, model, shares);
+  const auto by_home = bytes_by_home(model, homes);
+  WeightBytes all;
+  all.device = by_home[static_cast<size_t>(Tier::kDevice)];
+  all.disk = by_home[static_cast<size_t>(Tier::kDisk)];
+  all.from_disk = all.disk > 0;
+  bool mapped = traits.host_visible && may_map && all.disk == 0;
+  std::map<int, uint64_t> slots;  // by layer
+  uint64_t largest_written = 0;
+  for (size_t i = 0; i < homes.size(); ++i) {
+    const BoundWeight& weight = model.weights[i];
+    const bool stays = is_as_stored(weight, weight_layout(traits, model, weight));
+    if (homes[i] == Tier::kDevice) {
+      mapped = mapped && stays;
+      continue;
+    }
+    const auto bytes = static_cast<uint64_t>(weight.bytes());
+    std::optional<Extent> from_disk;
+    if (homes[i] == Tier::kDisk) from_disk = stays ? *weight.extent : Extent{0, 0, bytes};
+    const auto [slot, fresh] = slots.try_emplace(weight.slot.layer, kStreamSlotBytes);
+    slot->second += streamed_weight_bytes(weight.bytes(), from_disk);
+    if (homes[i] == Tier::kHost) all.host += bytes;
+    if (homes[i] == Tier::kDisk && !stays) largest_written = std::max(largest_written, bytes);
+  }
+  if (mapped) all.mapped = std::exchange(all.device, 0);
+  all.streamed_layers = static_cast<int>(slots.size());
+  for (const auto& [layer, bytes] : slots) all.slot = std::max(all.slot, bytes);
+  if (largest_written > 0) all.loading_host = weight_writing_bytes(largest_written);
+  return all;
+}
+
+}  // namespace spillway

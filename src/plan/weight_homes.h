@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which weights live where, and what that takes of each memory: decided from the model and a plan's
+// shares, before anything is loaded.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/tier.h"
+#include "model/model.h"
+#include "plan/device_traits.h"
+#include "plan/plan.h"
+
+namespace spillway {
+
+// A home for each of model.weights. Homes are whole matrices: a layer has six or seven, a model
+// hundreds, so shares come out within a percent, and a matrix is computed by one call wherever it
+// lives, which keeps results bit-equal. Of the layers' matrices each tier has its share, spread
+// evenly over the layers, so that every layer moves about as many bytes; everything else (norms,
+// biases, embeddings, head) is read in every step or is small, and lives on the device. What would
+// live in host memory does so, too, where that is the device's.
+std::vector<Tier> weight_homes(bool host_visible, const Model& model, TierShares shares);
+
+// The layout that a weight has in memory.
+WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
+                           const BoundWeight& weight);
+// Whether a step can use a weight as the model's file has it.
+bool is_as_stored(const BoundWeight& weight, WeightLayout layout);
+
+// Of bytes in an arena or a slot.
+inline constexpr uint64_t kWeightAlignment = 256;
+uint64_t aligned_weight_bytes(int64_t bytes);
+// By tier, each weight with what aligns it.
+std::array<uint64_t, kTierCount> bytes_by_home(const Model& model, const std::vector<Tier>& homes);
+
+// What a weight takes of the slot that its layer streams through: `from_disk` where it is read in
+// place, in whole blocks of the disk. A slot has kStreamSlotBytes besides.
+uint64_t streamed_weight_bytes(int64_t bytes, const std::optional<Extent>& from_disk);
+extern const uint64_t kStreamSlotBytes;
+
+// How weights stream (runtime/weight_stream.h): layers in device memory at once, of which one
+// computes, and staging buffers where bytes do not go straight into place, each with room for a
+// piece at any offset of a file.
+inline constexpr int kStreamSlots = 2, kStreamStages = 16;
+inline constexpr uint64_t kStreamReadBytes = uint64_t{2} << 20;
+extern const uint64_t kStreamStageBytes;
+constexpr int stream_slot_count(int slots, int streamed_layers) {
+  return slots < streamed_layers + 1 ? slots : streamed_layers + 1;
+}
+
+// Host memory that writes weights to disk: this, and the largest of them.
+inline constexpr uint64_t kWeightWriteBytes = uint64_t{16} << 20;
+uint64_t weight_writing_bytes(uint64_t largest);
+
+struct WeightBytes {
+  uint64_t device = 0, host = 0, disk = 0;
+  uint64_t mapped = 0;        // of the host's: pages of files, which other processes may share
+  uint64_t slot = 0;          // on the device: the largest layer's share that streams through
+  int streamed_layers = 0;    // that have one
+  bool from_disk = false;     // some of it comes from there
+  uint64_t loading_host = 0;  // of host memory, while they are written to disk
+};
+// `may_map`: weights that are wanted as the files have them may be those files' pages.
+WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const TierShares& shares,
+                         bool may_map);
+
+}  // namespace spillway
