@@ -231,9 +231,10 @@ Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
   }
   const Model& model = compressed.weights.empty() ? loaded->model : compressed;
   const bool apart = !device->host_visible();
-  DeviceTraits traits = traits_of(*device);
+  DeviceTraits traits = traits_of(*device, own_host ? *own_host : *device);
   if (apart) {
     traits.memory_bytes = trial.budgets.device;
+    traits.host_memory_bytes = trial.budgets.host;
   } else if (trial.budgets.host_is_limited) {
     traits.memory_bytes = trial.budgets.host;
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/byte_units.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "runtime/device_traits.h"
 
@@ -38,7 +39,15 @@ double guess_cpu_share(const Device& host, const ModelWeights& weights, const Kv
 Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
                    const Plan& plan, const RunSize& size, const RunDisk& disk) {
   const ModelSpec& spec = loaded.model.spec;
-  const RunLayout layout = footprint(loaded.model, plan, size, traits_of(device)).layout;
+  const DeviceTraits traits = traits_of(device, host);
+  const Footprint needs = footprint(loaded.model, plan, size, traits);
+  const RunLayout& layout = needs.layout;
+  SPW_CHECK(layout.disk_blocks == 0 || needs.device.total() <= traits.memory_bytes, kOutOfMemory,
+            "KV on disk comes to {} for a layer at a time, at least of one sequence; that needs {} "
+            "in all ({}), and there are {}; keep fewer weights there (--weights), or raise {}",
+            device.info().name, format_bytes(needs.device.total()), needs.device.describe(),
+            format_bytes(traits.memory_bytes),
+            device.host_visible() ? "--host-memory" : "--gpu-memory");
   const uint64_t kv_on_disk = layout.disk_blocks > 0 ? layout.kv_file_bytes() : 0;
   DecoderOptions options{.max_tokens = layout.max_tokens,
                          .micro_tokens = layout.micro_tokens,

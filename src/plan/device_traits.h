@@ -11,9 +11,10 @@
 namespace spillway {
 
 struct DeviceTraits {
-  bool host_visible = true;      // its memory is the host's
-  uint64_t memory_bytes = 0;     // its budget
-  uint64_t allocation_unit = 1;  // what its allocations are rounded up to
+  bool host_visible = true;        // its memory is the host's
+  uint64_t memory_bytes = 0;       // its budget
+  uint64_t host_memory_bytes = 0;  // the host's, beside it
+  uint64_t allocation_unit = 1;    // what its allocations are rounded up to
   // Of each type of weights: how matrices of 16 rows and more lie in memory, and what ops hand each
   // other between them.
   std::array<WeightLayout, kDTypeCount> layouts = {};

@@ -43,13 +43,18 @@ struct Filler {
     const Footprint needs = of(plan);
     return can_stage(needs.layout) && needed_first(needs) <= first_budget();
   }
-  bool fits_host(const Plan& plan) const { return of(plan).host.peak_bytes <= budgets.host; }
+  bool fits_host(const Plan& plan) const {
+    const Footprint needs = of(plan);
+    return std::max(needs.host.peak_bytes, needs.host.of(MemoryTag::kWeights) + needs.loading) <=
+           budgets.host;
+  }
 
   // The largest of [0, most] steps for which `fits(steps)`, where fewer fit where more do; below 0
-  // where none does.
+  // where none does. All of it may take less than almost all: nothing streams then.
   template <class Fits>
   static int largest(int most, Fits fits) {
-    int low = -1, high = most;
+    if (fits(most)) return most;
+    int low = -1, high = most - 1;
     while (low < high) {
       const int middle = low + (high - low + 1) / 2;
       if (fits(middle)) {
@@ -92,10 +97,7 @@ Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTrai
     placed.weights = shares_of(apart, device, host);
     return placed;
   };
-  // Whatever is not on the device takes a slot there, wherever it comes from; of the disk the
-  // largest.
-  const int device =
-      Filler::largest(kSteps, [&](int steps) { return fill.fits_first(with(steps, 0)); });
+  int device = Filler::largest(kSteps, [&](int steps) { return fill.fits_first(with(steps, 0)); });
   if (device < 0) {
     const Footprint least = fill.of(with(0, 0));
     fail(ErrorCode::kOutOfMemory,
@@ -105,11 +107,18 @@ Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTrai
          format_bytes(fill.needed_first(least)), format_bytes(fill.first_budget()),
          apart ? "GPU" : "host");
   }
-  int host = 0;
-  if (apart) {
-    host = std::max(0, Filler::largest(kSteps - device, [&](int steps) {
+  const auto fill_host = [&] {
+    if (!apart) return 0;
+    return std::max(0, Filler::largest(kSteps - device, [&](int steps) {
                       return fill.fits_host(with(device, steps));
                     }));
+  };
+  int host = fill_host();
+  // Between three tiers matrices fall otherwise than between two: a little more may be on the
+  // device, and in the layer that streams most.
+  while (device > 0 && !fill.fits_first(with(device, host))) {
+    --device;
+    host = fill_host();
   }
   const Plan placed = with(device, host);
   const uint64_t on_disk = fill.of(placed).disk.of(MemoryTag::kWeights);

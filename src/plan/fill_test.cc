@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "base/error.h"
 
 namespace spillway {
@@ -89,6 +91,30 @@ TEST_F(FillTest, MoreMemoryTakesMore) {
     before = now;
   }
   EXPECT_EQ(before, 1);
+}
+
+// Whatever memory there is: what it says fits, or it says that nothing does.
+TEST_F(FillTest, RandomBudgetsAreKept) {
+  std::mt19937 random(11);
+  const auto pick = [&](double least, double most) {
+    return static_cast<uint64_t>(std::uniform_real_distribution<double>(least, most)(random) *
+                                 static_cast<double>(kGiB));
+  };
+  int found = 0;
+  for (int i = 0; i < 120; ++i) {
+    budgets = {.device = pick(2, 40), .host = pick(1, 60), .disk = 200 * kGiB};
+    size.sequences = 1 + i % 5 * 8;
+    SCOPED_TRACE(testing::Message() << budgets.device << " " << budgets.host << " " << i);
+    try {
+      fill();
+      ++found;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      EXPECT_THAT(error.what(), testing::Not(testing::HasSubstr("the plan needs")))
+          << "what fill() gave did not fit";
+    }
+  }
+  EXPECT_GT(found, 60);
 }
 
 TEST_F(FillTest, SaysWhatIsMissing) {

@@ -17,6 +17,14 @@
 namespace spillway {
 namespace {
 
+// As the weights' type will be when they are loaded: what a decoder chooses activations by.
+DType matrix_type(const Model& model) {
+  for (const BoundWeight& weight : model.weights) {
+    if (weight.slot.layer == 0 && weight.slot.role == WeightRole::kQuery) return weight.dtype;
+  }
+  return model.main_dtype();
+}
+
 // Counts allocations, each rounded up as its memory does.
 struct Tally {
   MemoryUsage& usage;
@@ -129,19 +137,33 @@ void count_activations(const Model& model, const RunLayout& layout, const Device
   }
 }
 
-// What is left of the device holds pages that come there; at most all that may.
+// What is left of the device, beside mapped weights and workspace, holds pages that come there; at
+// most all that may.
 void count_kv_staging(const Plan& plan, const RunSize& size, const DeviceTraits& traits,
-                      uint64_t workspace, RunLayout& layout, Tally device, Tally host) {
+                      uint64_t mapped, uint64_t workspace, RunLayout& layout, Tally device,
+                      Tally host) {
   if (layout.blocks_away() == 0) return;
+  const bool from_disk = layout.disk_blocks > 0;
   const auto block = static_cast<uint64_t>(2 * layout.kv.plane_block_bytes());
-  const uint64_t taken = device.usage.total() + workspace;
-  const uint64_t left = traits.memory_bytes - std::min(traits.memory_bytes, taken);
-  const auto room = static_cast<int64_t>(left / (kKvStagingBuffers * block));
+  // Pages change over between disk and device in the host's memory, on both ways.
+  const uint64_t bounce = from_disk ? SpillFile::buffer_bytes(block) : 0;
+  const auto blocks_in = [](uint64_t budget, uint64_t taken, uint64_t each) {
+    return static_cast<int64_t>((budget - std::min(budget, taken)) / each);
+  };
+  const uint64_t rounding =
+      kKvStagingBuffers * (device.unit - 1) + (from_disk ? 2 * kDirectAlignment : 0);
+  int64_t room =
+      blocks_in(traits.memory_bytes, device.usage.total() + mapped + workspace + rounding,
+                kKvStagingBuffers * block + (traits.host_visible ? 2 * bounce : 0));
+  if (from_disk && !traits.host_visible && traits.host_memory_bytes > 0) {
+    room = std::min(
+        room, blocks_in(traits.host_memory_bytes, host.usage.peak_bytes + rounding, 2 * bounce));
+  }
   const int64_t wanted = std::max<int64_t>(
       blocks_for_tokens(size.micro_tokens) + size.sequences,
       plan.attention == AttentionPlace::kCpu ? layout.disk_blocks : layout.blocks_away());
   int64_t blocks = std::min({room, wanted, int64_t{layout.blocks_away()}});
-  if (layout.disk_blocks > 0) {
+  if (from_disk) {
     // Pages on disk must come, beside whatever else there is.
     blocks = std::max(blocks, layout.sequence_blocks);
     device.usage.add(MemoryTag::kWorkspace, workspace);
@@ -149,9 +171,8 @@ void count_kv_staging(const Plan& plan, const RunSize& size, const DeviceTraits&
   layout.staging_blocks = static_cast<int32_t>(blocks);
   if (blocks == 0) return;
   device.add(MemoryTag::kStaging, block * static_cast<uint64_t>(blocks), kKvStagingBuffers);
-  if (layout.disk_blocks > 0) {
-    host.add(MemoryTag::kStaging,
-             SpillFile::buffer_bytes(block) * static_cast<uint64_t>(blocks) + kDirectAlignment, 2);
+  if (from_disk) {
+    host.add(MemoryTag::kStaging, bounce * static_cast<uint64_t>(blocks) + kDirectAlignment, 2);
   }
 }
 
@@ -162,13 +183,6 @@ uint64_t RunLayout::kv_file_bytes() const {
   return SpillFile::file_bytes(
       static_cast<size_t>(2 * kv.plane_block_bytes()),
       static_cast<uint64_t>(kv.layers) * static_cast<uint64_t>(disk_blocks));
-}
-
-DType matrix_type(const Model& model) {
-  for (const BoundWeight& weight : model.weights) {
-    if (weight.slot.layer == 0 && weight.slot.role == WeightRole::kQuery) return weight.dtype;
-  }
-  return model.main_dtype();
 }
 
 Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
@@ -202,12 +216,11 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
 
   count_activations(model, layout, traits, inner, device, host, all.disk);
   all.workspace = workspace_bytes(model, size, traits, layout);
-  count_kv_staging(plan, size, traits, all.workspace, layout, device, host);
-
   // Weights are read, and written to disk, before there is anything else.
   all.loading = traits.loading_bytes;
   host.usage.reached(MemoryTag::kStaging, weights.loading_host,
                      weights.loading_host + host.usage.of(MemoryTag::kWeights));
+  count_kv_staging(plan, size, traits, weights.mapped, all.workspace, layout, device, host);
   return all;
 }
 
@@ -229,6 +242,8 @@ void check_fits(const Footprint& needs, bool has_device, const Budgets& budgets)
                     format_bytes(usage.peak_bytes), memory, usage.describe(), format_bytes(budget));
   };
   MemoryUsage host = needs.of_host(has_device);
+  // While it is loaded, it may be more than while it runs.
+  host.add(MemoryTag::kStaging, host.peak_bytes - host.total());
   if (budgets.host_is_limited) host.add(MemoryTag::kWeights, needs.mapped);
   if (has_device) look(needs.device, budgets.device, "GPU memory");
   look(host, budgets.host, "host memory");

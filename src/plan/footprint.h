@@ -32,8 +32,8 @@ struct RunLayout {
   KvShape kv;
   int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;  // of KV
   int64_t sequence_blocks = 0;                                  // of one sequence
-  // In each staging plane. Less than a sequence has: prompts are attended to on the CPU, and what
-  // is on disk cannot be attended to at all.
+  // In each staging plane. Less than a sequence has: prompts are attended to on the CPU. Where KV
+  // is on disk, a sequence's at least.
   int32_t staging_blocks = 0;
   int max_tokens = 0;    // of a step: of a block, in FlexGen's words
   int micro_tokens = 0;  // of a micro-batch
@@ -62,9 +62,6 @@ struct Footprint {
 // Throws kInvalidArgument for a KV cache that cannot be.
 Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
                     const DeviceTraits& traits);
-
-// As the weights' type will be when they are loaded: what a decoder chooses activations by.
-DType matrix_type(const Model& model);
 
 struct Budgets {
   uint64_t device = 0, host = 0, disk = 0;

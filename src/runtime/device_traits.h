@@ -7,6 +7,8 @@
 
 namespace spillway {
 
-DeviceTraits traits_of(const Device& device);
+// `host` is the CPU beside it; the device itself where that is the CPU.
+DeviceTraits traits_of(const Device& device, const Device& host);
+inline DeviceTraits traits_of(const Device& device) { return traits_of(device, device); }
 
 }  // namespace spillway
