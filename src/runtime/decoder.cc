@@ -157,7 +157,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   }
   attach(kv);
   try {
-    run_layers(kv);
+    run_events(kv);
   } catch (...) {
     // Nothing that is still queued may outlive the step's plan.
     if (host_attention_ != nullptr) host_attention_->reset();
@@ -177,43 +177,55 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   return residual(logits_, logit_rows, spec_.vocab_size);
 }
 
-void Decoder::run_layers(KvCache& kv) {
+StepShape Decoder::shape_of_step() const {
+  StepShape shape{
+      .layers = spec_.layers, .kv_buffers = kKvStagingBuffers, .overlap = options_.overlap};
+  if (options_.stream != nullptr) {
+    shape.streamed = options_.stream->layers();
+    shape.weight_slots = options_.stream->slots();
+  }
+  for (const MicroBatch& batch : step_.batches) {
+    BatchShape& of = shape.batches.emplace_back();
+    of.rows_away = x_->is_away(batch.first_row, batch.tokens);
+    of.on_device = batch.resident.rows > 0;
+    of.on_host = batch.on_host.rows > 0;
+    for (const SwapGroup& group : batch.swaps) of.swaps.push_back(group.continues);
+    of.logits = !batch.logit_rows.empty();
+  }
+  return shape;
+}
+
+void Decoder::run_events(KvCache& kv) {
+  StepShape shape = shape_of_step();
+  if (shape != shape_) {
+    events_ = schedule_step(shape);
+    shape_ = std::move(shape);
+  }
   const std::vector<MicroBatch>& batches = step_.batches;
-  next_swap_ = {};
-  load_kv_ahead(kv);
-  const bool wants_logits = step_.logits > 0;
-  const auto layers =
-      [&](const std::function<void(const MicroBatch&, int, const LayerWeights&)>& each) {
-        for (int i = 0; i < spec_.layers; ++i) {
-          const LayerWeights& w = options_.stream == nullptr
-                                      ? weights_.layers[static_cast<size_t>(i)]
-                                      : options_.stream->acquire(i, *stalls_);
-          for (const MicroBatch& batch : batches) each(batch, i, w);
-          if (options_.stream != nullptr) options_.stream->release(i);
-        }
-      };
   if (batches.size() == 1) {
     const MicroBatch& all = batches.front();
     const bool resident = options_.stream == nullptr && all.swaps.empty() &&
                           all.on_host.rows == 0 && options_.activations.device == 1 && !observer_;
     ops_.run_step(batch_of(all, resident ? program(kv) : 0), [&] {
-      embed(all);
-      layers(
-          [&](const MicroBatch& batch, int i, const LayerWeights& w) { layer(w, i, kv, batch); });
-      gather_logit_rows(all);
-      if (wants_logits) logits();
+      for (const StepEvent& event : events_) execute(event, kv);
     });
   } else {
-    for (const MicroBatch& batch : batches)
-      ops_.run_step(batch_of(batch, 0), [&] { embed(batch); });
-    layers([&](const MicroBatch& batch, int i, const LayerWeights& w) {
-      ops_.run_step(batch_of(batch, 0), [&] { layer(w, i, kv, batch); });
-    });
-    for (const MicroBatch& batch : batches)
-      ops_.run_step(batch_of(batch, 0), [&] { gather_logit_rows(batch); });
-    if (wants_logits) {
-      StepBatch head;
-      ops_.run_step(head, [&] { logits(); });
+    // Each micro-batch's run of events is a step of the device's; what belongs to none goes along.
+    for (size_t i = 0; i < events_.size();) {
+      const int batch = events_[i].batch;
+      size_t end = i + 1;
+      while (end < events_.size() && events_[end].batch == batch) ++end;
+      const auto run = [&, i] {
+        for (size_t at = i; at < end; ++at) execute(events_[at], kv);
+      };
+      if (batch >= 0) {
+        ops_.run_step(batch_of(batches[static_cast<size_t>(batch)], 0), run);
+      } else if (events_[i].action == StepAction::kHead) {
+        ops_.run_step(StepBatch{}, run);
+      } else {
+        run();
+      }
+      i = end;
     }
   }
   // What the host has to do reads the step's plan.
@@ -222,41 +234,56 @@ void Decoder::run_layers(KvCache& kv) {
   x_->synchronize();
 }
 
-// Queues the pages of the groups that come next, as many as there is staging for.
-void Decoder::load_kv_ahead(const KvCache& kv) {
-  if (swap_ == nullptr) return;
-  const int ahead = options_.overlap ? kKvStagingBuffers : 1;
-  auto& [layer, batch, group] = next_swap_;
-  while (layer < spec_.layers && swap_->loaded() < ahead) {
-    if (batch == step_.batches.size()) {
-      ++layer;
-      batch = group = 0;
-      continue;
-    }
-    const std::vector<SwapGroup>& groups = step_.batches[batch].swaps;
-    if (group == groups.size()) {
-      ++batch;
-      group = 0;
-      continue;
-    }
-    // Pages that the group before it is about to write come when they are written.
-    if (groups[group].continues && swap_->loaded() > 0) return;
-    swap_->load(kv, layer, groups[group]);
-    ++group;
+void Decoder::execute(const StepEvent& event, KvCache& kv) {
+  const int layer = event.layer;
+  const MicroBatch* const batch =
+      event.batch < 0 ? nullptr : &step_.batches[static_cast<size_t>(event.batch)];
+  const auto group = [&]() -> const SwapGroup& {
+    return batch->swaps[static_cast<size_t>(event.group)];
+  };
+  WeightStream* const stream = options_.stream;
+  switch (event.action) {
+    case StepAction::kLoadWeights:
+      return stream->load_next();
+    case StepAction::kUseWeights:
+      now_.weights = stream == nullptr ? &weights_.layers[static_cast<size_t>(layer)]
+                                       : &stream->acquire(layer, *stalls_);
+      return;
+    case StepAction::kLeaveWeights:
+      if (stream != nullptr) stream->release(layer);
+      return;
+    case StepAction::kEmbed:
+      return embed(*batch);
+    case StepAction::kLoadRows:
+      return x_->expect(batch->first_row, batch->tokens, *stalls_);
+    case StepAction::kTakeRows:
+      return take_rows(*batch);
+    case StepAction::kStoreRows:
+      return x_->put(*stalls_);
+    case StepAction::kDropRows:
+      return x_->release();
+    case StepAction::kLoadKv:
+      return swap_->load(kv, layer, group());
+    case StepAction::kProject:
+      return project(layer, kv, *batch);
+    case StepAction::kStartOnHost:
+      return start_on_host(layer, kv, *batch);
+    case StepAction::kAttend:
+      return attend_resident(layer, kv, *batch);
+    case StepAction::kAttendSwapped:
+      return append_and_attend(group(),
+                               swap_->begin(kv, layer, group(), attention_params(), *stalls_));
+    case StepAction::kStoreKv:
+      return swap_->end(kv, layer, group(), *stalls_);
+    case StepAction::kJoinHost:
+      return host_attention_->finish(*stalls_);
+    case StepAction::kFinishLayer:
+      return finish_layer(*batch);
+    case StepAction::kGather:
+      return gather_logit_rows(*batch);
+    case StepAction::kHead:
+      return logits();
   }
-}
-
-const MicroBatch* Decoder::after(const MicroBatch& batch, int index) const {
-  const std::vector<MicroBatch>& batches = step_.batches;
-  auto next = batches.begin() + (&batch - batches.data()) + 1;
-  if (index < spec_.layers) {
-    if (next != batches.end()) return &*next;
-    next = batches.begin();
-    if (index + 1 < spec_.layers) return &*next;
-  }
-  next = std::find_if(next, batches.end(),
-                      [](const MicroBatch& other) { return !other.logit_rows.empty(); });
-  return next == batches.end() ? nullptr : &*next;
 }
 
 std::optional<KvFault> Decoder::find_kv_fault() {
@@ -308,104 +335,90 @@ void Decoder::embed(const MicroBatch& batch) {
   } else {
     ops_.rope_angles(batch.positions, spec_.rope.inverse_frequencies, 1.0F, angles_of(batch));
   }
-  x_->put(*stalls_);
 }
 
-void Decoder::layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch) {
-  const Activations x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
-  const MicroBatch* const next = after(batch, index);
-  // With one micro-batch the rows that come next are these.
-  if (next != nullptr && next != &batch) x_->expect(next->first_row, next->tokens, *stalls_);
+void Decoder::take_rows(const MicroBatch& batch) {
+  now_.x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
+}
+
+// q, k and v; where all KV is on the device, appended to it.
+void Decoder::project(int layer, KvCache& kv, const MicroBatch& batch) {
+  const LayerWeights& w = *now_.weights;
+  Activations input = now_.x;
   if (spec_.norm_place == NormPlace::kPre) {
-    const Activations normed = inner(normed_, batch.tokens, spec_.hidden);
-    norm(w.attention_norm, x, normed);
-    attention_block(w, index, kv, batch, x, normed);
-    norm(w.mlp_norm, x, normed);
-    mlp_block(w, batch, x, normed);
-  } else {
-    attention_block(w, index, kv, batch, x, x);
-    norm(w.attention_norm, x, x);
-    mlp_block(w, batch, x, x);
-    norm(w.mlp_norm, x, x);
+    input = inner(normed_, batch.tokens, spec_.hidden);
+    norm(w.attention_norm, now_.x, input);
   }
-  if (index + 1 == spec_.layers && batch.logit_rows.empty()) {
-    x_->release();
-  } else {
-    x_->put(*stalls_);
-  }
-}
-
-// x += out(attention(input))
-void Decoder::attention_block(const LayerWeights& w, int index, KvCache& kv,
-                              const MicroBatch& batch, const Activations& x,
-                              const Activations& input) {
-  const Activations qkv = inner(qkv_, batch.tokens, spec_.q_dim() + 2 * spec_.kv_dim());
+  const Activations& qkv = now_.qkv = inner(qkv_, batch.tokens, spec_.q_dim() + 2 * spec_.kv_dim());
+  now_.attended = inner(attended_, batch.tokens, spec_.q_dim());
+  now_.angles = angles_of(batch);
   const Projection parts[] = {
       {w.query.weight, w.query.bias, qkv.columns(0, spec_.q_dim())},
       {w.key.weight, w.key.bias, qkv.columns(spec_.q_dim(), spec_.kv_dim())},
       {w.value.weight, w.value.bias, qkv.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim())}};
-  const Activations attended = inner(attended_, batch.tokens, spec_.q_dim());
   if (batch.on_host.rows == 0 && batch.swaps.empty()) {
-    const Activations& q = parts[0].out;
-    const KvLayerView view = kv.layer(index);
-    const std::span<const SequenceSpan> spans = batch.resident.spans;
-    ops_.project_and_append(parts[0], parts[1], parts[2], input, angles_of(batch), spec_.rope.style,
-                            view, spans);
-    if (observer_) observer_(q, view, spans, attention_params());
-    ops_.attention(q, view, spans, attention_params(), attended);
+    ops_.project_and_append(parts[0], parts[1], parts[2], input, now_.angles, spec_.rope.style,
+                            kv.layer(layer), batch.resident.spans);
   } else {
     ops_.linears(parts, input);
-    attend(index, kv, batch, qkv, attended);
   }
-  linear(w.attention_out, attended, x, LinearMode::kAccumulate);
 }
 
-// Of sequences whose KV is in several places. The host's rows first: it works on them while the
-// device attends to its own.
-void Decoder::attend(int index, KvCache& kv, const MicroBatch& batch, const Activations& qkv,
-                     const Activations& attended) {
-  const AttentionParams params = attention_params();
-  const Activations angles = angles_of(batch);
-  struct Rows {
-    Activations all, q, k, v, angles, out;
-  };
-  const auto rows_on = [&](const PathRows& path) {
-    const Activations rows = qkv.row_range(path.first_row, path.rows);
-    return Rows{rows,
-                rows.columns(0, spec_.q_dim()),
-                rows.columns(spec_.q_dim(), spec_.kv_dim()),
-                rows.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim()),
-                angles.empty() ? angles : angles.row_range(path.first_row, path.rows),
-                attended.row_range(path.first_row, path.rows)};
-  };
-  const auto on_device = [&](const PathRows& path, const KvLayerView& view) {
-    const Rows rows = rows_on(path);
-    ops_.rope_and_append(rows.q, rows.k, rows.v, rows.angles, spec_.rope.style, view, path.spans);
-    if (observer_) observer_(rows.q, view, path.spans, params);
-    ops_.attention(rows.q, view, path.spans, params, rows.out);
-  };
-  const PathRows &resident = batch.resident, &on_host = batch.on_host;
-  if (on_host.rows > 0) {
-    const Rows rows = rows_on(on_host);
-    if (!rows.angles.empty()) {
-      ops_.rope(rows.q, spec_.head_dim, rows.angles, spec_.rope.style);
-      ops_.rope(rows.k, spec_.head_dim, rows.angles, spec_.rope.style);
-    }
-    host_attention_->start(rows.all, kv.host_layer(index), on_host.spans, params, rows.out,
-                           swap_.get());
+void Decoder::attend_resident(int layer, KvCache& kv, const MicroBatch& batch) {
+  const PathRows& path = batch.resident;
+  const KvLayerView view = kv.layer(layer);
+  if (batch.on_host.rows > 0 || !batch.swaps.empty()) return append_and_attend(path, view);
+  const Activations q = now_.qkv.columns(0, spec_.q_dim());
+  if (observer_) observer_(q, view, path.spans, attention_params());
+  ops_.attention(q, view, path.spans, attention_params(), now_.attended);
+}
+
+Decoder::PathActivations Decoder::rows_on(const PathRows& path) const {
+  const Activations rows = now_.qkv.row_range(path.first_row, path.rows);
+  return {rows,
+          rows.columns(0, spec_.q_dim()),
+          rows.columns(spec_.q_dim(), spec_.kv_dim()),
+          rows.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim()),
+          now_.angles.empty() ? now_.angles : now_.angles.row_range(path.first_row, path.rows),
+          now_.attended.row_range(path.first_row, path.rows)};
+}
+
+void Decoder::append_and_attend(const PathRows& path, const KvLayerView& view) {
+  const PathActivations rows = rows_on(path);
+  ops_.rope_and_append(rows.q, rows.k, rows.v, rows.angles, spec_.rope.style, view, path.spans);
+  if (observer_) observer_(rows.q, view, path.spans, attention_params());
+  ops_.attention(rows.q, view, path.spans, attention_params(), rows.out);
+}
+
+void Decoder::start_on_host(int layer, KvCache& kv, const MicroBatch& batch) {
+  const PathActivations rows = rows_on(batch.on_host);
+  if (!rows.angles.empty()) {
+    ops_.rope(rows.q, spec_.head_dim, rows.angles, spec_.rope.style);
+    ops_.rope(rows.k, spec_.head_dim, rows.angles, spec_.rope.style);
   }
-  if (resident.rows > 0) on_device(resident, kv.layer(index));
-  for (const SwapGroup& group : batch.swaps) {
-    on_device(group, swap_->begin(kv, index, group, params, *stalls_));
-    swap_->end(kv, index, group, *stalls_);
-    load_kv_ahead(kv);
+  host_attention_->start(rows.all, kv.host_layer(layer), batch.on_host.spans, attention_params(),
+                         rows.out, swap_.get());
+}
+
+// x += out(attended), x += mlp(x), with the norms of the family.
+void Decoder::finish_layer(const MicroBatch& batch) {
+  const LayerWeights& w = *now_.weights;
+  const Activations& x = now_.x;
+  linear(w.attention_out, now_.attended, x, LinearMode::kAccumulate);
+  if (spec_.norm_place == NormPlace::kPre) {
+    const Activations normed = inner(normed_, batch.tokens, spec_.hidden);
+    norm(w.mlp_norm, x, normed);
+    mlp_block(batch, normed);
+  } else {
+    norm(w.attention_norm, x, x);
+    mlp_block(batch, x);
+    norm(w.mlp_norm, x, x);
   }
-  if (on_host.rows > 0) host_attention_->finish(*stalls_);
 }
 
 // x += down(f(up(input))), gated or not
-void Decoder::mlp_block(const LayerWeights& w, const MicroBatch& batch, const Activations& x,
-                        const Activations& input) {
+void Decoder::mlp_block(const MicroBatch& batch, const Activations& input) {
+  const LayerWeights& w = *now_.weights;
   const Activations all = inner(mlp_, batch.tokens, spec_.gated_mlp ? 2 * spec_.ffn : spec_.ffn);
   const Projection up{w.up.weight, w.up.bias, all.columns(0, spec_.ffn)};
   if (spec_.gated_mlp) {
@@ -414,19 +427,14 @@ void Decoder::mlp_block(const LayerWeights& w, const MicroBatch& batch, const Ac
   } else {
     ops_.activated_linear(spec_.activation, up, input);
   }
-  linear(w.down, up.out, x, LinearMode::kAccumulate);
+  linear(w.down, up.out, now_.x, LinearMode::kAccumulate);
 }
 
 void Decoder::gather_logit_rows(const MicroBatch& batch) {
-  if (batch.logit_rows.empty()) return;
-  const Activations x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
   const auto count = static_cast<int64_t>(batch.logit_rows.size());
   const Activations wanted = spec_.final_norm ? residual(head_rows_, step_.logits, spec_.hidden)
                                               : inner(head_input_, step_.logits, spec_.hidden);
-  ops_.gather_rows(x, batch.logit_rows, wanted.row_range(batch.first_logit, count));
-  x_->release();
-  if (const MicroBatch* const next = after(batch, spec_.layers))
-    x_->expect(next->first_row, next->tokens, *stalls_);
+  ops_.gather_rows(now_.x, batch.logit_rows, wanted.row_range(batch.first_logit, count));
 }
 
 void Decoder::logits() {

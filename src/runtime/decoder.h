@@ -18,6 +18,7 @@
 #include "device/sparse_attention.h"
 #include "kv/kv_cache.h"
 #include "model/model_spec.h"
+#include "plan/block_schedule.h"
 #include "plan/plan.h"
 #include "runtime/host_attention.h"
 #include "runtime/kv_swap.h"
@@ -113,18 +114,22 @@ class Decoder {
   StepBatch batch_of(const MicroBatch& batch, uint64_t program) const;
   AttentionParams attention_params() const;
   bool values_stay(const KvCache& kv) const;
-  void run_layers(KvCache& kv);
-  void load_kv_ahead(const KvCache& kv);
-  // The rows that are taken next, after those of `batch` in layer `index`; null: none.
-  const MicroBatch* after(const MicroBatch& batch, int index) const;
+  StepShape shape_of_step() const;
+  void run_events(KvCache& kv);
+  void execute(const StepEvent& event, KvCache& kv);
   void embed(const MicroBatch& batch);
-  void layer(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch);
-  void attention_block(const LayerWeights& w, int index, KvCache& kv, const MicroBatch& batch,
-                       const Activations& x, const Activations& input);
-  void attend(int index, KvCache& kv, const MicroBatch& batch, const Activations& qkv,
-              const Activations& attended);
-  void mlp_block(const LayerWeights& w, const MicroBatch& batch, const Activations& x,
-                 const Activations& input);
+  void take_rows(const MicroBatch& batch);
+  void project(int layer, KvCache& kv, const MicroBatch& batch);
+  void attend_resident(int layer, KvCache& kv, const MicroBatch& batch);
+  void start_on_host(int layer, KvCache& kv, const MicroBatch& batch);
+  void append_and_attend(const PathRows& path, const KvLayerView& view);
+  // Of the micro-batch at hand.
+  struct PathActivations {
+    Activations all, q, k, v, angles, out;
+  };
+  PathActivations rows_on(const PathRows& path) const;
+  void finish_layer(const MicroBatch& batch);
+  void mlp_block(const MicroBatch& batch, const Activations& input);
   void gather_logit_rows(const MicroBatch& batch);
   void logits();
   void norm(const NormWeights& w, const Activations& x, const Activations& out);
@@ -155,12 +160,14 @@ class Decoder {
   std::unique_ptr<KvSwap> swap_;
 
   CutStep step_;  // the one at hand
-  // What of it is swapped in next.
-  struct {
-    int layer = 0;
-    size_t batch = 0, group = 0;
-  } next_swap_;
+  StepShape shape_;
+  std::vector<StepEvent> events_;  // of a step of that shape
   int64_t tokens_ = 0;
+  // What events of a micro-batch in a layer hand each other.
+  struct {
+    const LayerWeights* weights = nullptr;
+    Activations x, qkv, angles, attended;
+  } now_;
 
   Generation generation_;             // of the memory below
   std::unique_ptr<ResidualStore> x_;  // [tokens of the step, hidden]

@@ -103,7 +103,7 @@ void ResidualStore::load(int64_t first_row, int64_t rows, StallClock& stalls) {
 }
 
 void ResidualStore::expect(int64_t first_row, int64_t rows, StallClock& stalls) {
-  if (!options_.overlap || home_of(first_row, rows) == Tier::kDevice || expected_row_ >= 0) return;
+  if (!is_away(first_row, rows) || expected_row_ >= 0) return;
   load(first_row, rows, stalls);
   expected_row_ = first_row;
 }

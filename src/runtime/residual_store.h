@@ -46,7 +46,12 @@ class ResidualStore {
   void put(StallClock& stalls);
   // Instead of put(): nobody will take these rows again before they are made anew.
   void release();
-  // Queues what the next take() of these rows will wait for.
+  // Whether they live elsewhere, and come to the device to be taken.
+  bool is_away(int64_t first_row, int64_t rows) const {
+    return home_of(first_row, rows) != Tier::kDevice;
+  }
+  // Queues what the next take() of these rows will wait for; take() does so itself where nobody
+  // has. Nothing happens for rows on the device, or where others are expected.
   void expect(int64_t first_row, int64_t rows, StallClock& stalls);
   // At the end of a step: all that goes to disk is there, and all that came was right. Throws what
   // take() throws. Cheap where nothing is on disk.

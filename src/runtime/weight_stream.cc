@@ -75,6 +75,7 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
     stages_.push_back(std::make_unique<Stage>(Stage{
         PinnedBuffer(host, device, kStreamStageBytes, MemoryTag::kStaging), device.make_event()}));
   }
+  if (options.overlap) asked_ = slots();
   mover_ = std::thread([this] { work(); });
 }
 
@@ -96,9 +97,8 @@ void WeightStream::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] {
-      const bool may_load = options_.overlap || loaded_ < asked_;
-      return closing_ ||
-             (!failure_ && may_load && loaded_ < released_ + static_cast<int64_t>(slots_.size()));
+      return closing_ || (!failure_ && loaded_ < asked_ &&
+                          loaded_ < released_ + static_cast<int64_t>(slots_.size()));
     });
     if (closing_) return;
     const int64_t item = loaded_, attempt = ++attempts_;
@@ -186,7 +186,7 @@ void WeightStream::load_in_place(int64_t item) {
   const bool begun_ahead = to.reading == item;
   begin_reads(item);
   const auto has_room = [&] {
-    return options_.overlap && item + 1 < released_ + static_cast<int64_t>(slots_.size());
+    return item + 1 < asked_ && item + 1 < released_ + static_cast<int64_t>(slots_.size());
   };
   {
     // release() wakes it. That the reads have ended is seen late only while there is no room, which
@@ -270,7 +270,7 @@ void WeightStream::send(Stage& stage, std::byte* to, std::span<const std::byte> 
 // call: what went wrong before that may be well by now.
 void WeightStream::wait_until_loaded() {
   std::unique_lock lock(mutex_);
-  asked_ = acquired_ + 1;
+  asked_ = std::max(asked_, acquired_ + 1);
   const int64_t before = attempts_;
   while (loaded_ <= acquired_) {
     const std::exception_ptr failure = std::exchange(failure_, nullptr);
@@ -298,6 +298,13 @@ void WeightStream::skip_item() {
   hand_out();
   const std::lock_guard lock(mutex_);
   ++released_;
+  if (options_.overlap) ++asked_;  // as whoever would have used it
+  changed_.notify_all();
+}
+
+void WeightStream::load_next() {
+  const std::lock_guard lock(mutex_);
+  ++asked_;
   changed_.notify_all();
 }
 
@@ -305,6 +312,7 @@ const LayerWeights& WeightStream::acquire(int layer, StallClock& stalls) {
   if (!streams(layer)) return weights_.layers[static_cast<size_t>(layer)];
   if (released_ < acquired_) {  // the step before ended between acquire() and release()
     release(layer_of(acquired_ - 1));
+    if (options_.overlap) load_next();
   }
   while (layer_of(acquired_) != layer) skip_item();
   stalls.time(StallCause::kWeights, [&] {

@@ -22,15 +22,15 @@ namespace spillway {
 
 struct WeightStreamOptions {
   int slots = kStreamSlots;  // layers in device memory at once: one computes, the others arrive
-  bool overlap = true;       // false: a layer is loaded when it is asked for, and not before
+  bool overlap = true;       // false: nothing comes before load_next() or acquire() ask for it
   int stages =
       kStreamStages;  // staging buffers of 2 MiB, where bytes do not go straight into place
 };
 
-// Layers go round: 0, 1, ..., n - 1, 0, ...; the first of the next step comes while the last of
-// this one computes. A thread of its own fills the slots in that order, each as soon as the compute
-// queue has left it: from host memory in large copies, from disk through pinned staging buffers, or
-// straight into the slot where the host can write to that.
+// Layers go round: 0, 1, ..., n - 1, 0, ... A thread of its own fills the slots in that order: all
+// of them at once, then one more for each load_next(), as soon as the compute queue has left the
+// slot (plan/block_schedule.h says when). Weights come from host memory in large copies, from disk
+// through pinned staging buffers, or straight into the slot where the host can write to that.
 //
 // acquire() and release() are called from one thread, in order of the layers. A load that failed
 // ahead of time is tried again when the layer is asked for; if it fails then (kIo), acquire()
@@ -44,6 +44,8 @@ class WeightStream {
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
+  // One more layer comes: the next that nobody has asked for.
+  void load_next();
   // The weights of a layer, all on the device for ops called from now on, until release().
   const LayerWeights& acquire(int layer, StallClock& stalls);
   // After the last op that reads them was called.
@@ -60,6 +62,9 @@ class WeightStream {
   Stats take_stats();
   // That have been brought so far, also those that nobody has asked for yet.
   int64_t layers_brought() const;
+  // That have something to stream, in order; and what they come into.
+  const std::vector<int>& layers() const { return layers_; }
+  int slots() const { return static_cast<int>(slots_.size()); }
   // Device memory for each slot.
   static uint64_t slot_bytes(const WeightViews& weights);
 
@@ -110,7 +115,7 @@ class WeightStream {
   int64_t loaded_ = 0;    // items whose loading is queued
   int64_t acquired_ = 0;  // items handed out
   int64_t released_ = 0;
-  int64_t asked_ = 0;  // without overlap: items that may be loaded
+  int64_t asked_ = 0;  // items that may be loaded
   bool closing_ = false;
   int64_t attempts_ = 0;  // to load an item
   std::exception_ptr failure_;

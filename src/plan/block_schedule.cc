@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/block_schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+class Scheduling {
+ public:
+  explicit Scheduling(const StepShape& shape) : shape_(shape), batches_(batch_count()) {}
+
+  std::vector<StepEvent> run() {
+    load_kv_ahead();
+    for (int b = 0; b < batches_; ++b) {
+      add(StepAction::kEmbed, -1, b);
+      add(StepAction::kStoreRows, -1, b);
+    }
+    for (int layer = 0; layer < shape_.layers; ++layer) run_layer(layer);
+    bool head = false;
+    for (int b = 0; b < batches_; ++b) {
+      if (!batch(b).logits) continue;
+      head = true;
+      take_rows(shape_.layers, b);
+      add(StepAction::kGather, -1, b);
+      add(StepAction::kDropRows, -1, b);
+      load_rows_ahead(shape_.layers, b);
+    }
+    if (head) add(StepAction::kHead);
+    return std::move(events_);
+  }
+
+ private:
+  int batch_count() const { return static_cast<int>(shape_.batches.size()); }
+  const BatchShape& batch(int b) const { return shape_.batches[static_cast<size_t>(b)]; }
+  void add(StepAction action, int layer = -1, int b = -1, int group = -1) {
+    events_.push_back({action, layer, b, group});
+  }
+
+  void run_layer(int layer) {
+    const auto streamed = std::ranges::find(shape_.streamed, layer);
+    const bool comes = streamed != shape_.streamed.end();
+    if (comes && !shape_.overlap) add(StepAction::kLoadWeights, layer);
+    add(StepAction::kUseWeights, layer);
+    for (int b = 0; b < batches_; ++b) run_batch(layer, b);
+    add(StepAction::kLeaveWeights, layer);
+    if (comes && shape_.overlap) {
+      const auto count = static_cast<int>(shape_.streamed.size());
+      const auto index = static_cast<int>(streamed - shape_.streamed.begin());
+      add(StepAction::kLoadWeights,
+          shape_.streamed[static_cast<size_t>((index + shape_.weight_slots) % count)]);
+    }
+  }
+
+  // The CPU's rows first: it works on them while the device attends to its own.
+  void run_batch(int layer, int b) {
+    const BatchShape& shape = batch(b);
+    take_rows(layer, b);
+    load_rows_ahead(layer, b);
+    add(StepAction::kProject, layer, b);
+    if (shape.on_host) add(StepAction::kStartOnHost, layer, b);
+    if (shape.on_device) add(StepAction::kAttend, layer, b);
+    for (int group = 0; group < static_cast<int>(shape.swaps.size()); ++group) {
+      // Whatever came ahead of its turn, this one has to be there.
+      while (next_kv_ <= kv_item(layer, b, group)) load_next_kv();
+      add(StepAction::kAttendSwapped, layer, b, group);
+      add(StepAction::kStoreKv, layer, b, group);
+      --kv_loaded_;
+      load_kv_ahead();
+    }
+    if (shape.on_host) add(StepAction::kJoinHost, layer, b);
+    add(StepAction::kFinishLayer, layer, b);
+    const bool last = layer + 1 == shape_.layers && !shape.logits;
+    add(last ? StepAction::kDropRows : StepAction::kStoreRows, layer, b);
+  }
+
+  void load_rows(int b) {
+    add(StepAction::kLoadRows, -1, b);
+    rows_loaded_ = b;
+  }
+  void take_rows(int layer, int b) {
+    if (batch(b).rows_away && rows_loaded_ != b) load_rows(b);
+    if (rows_loaded_ == b) rows_loaded_ = -1;
+    add(StepAction::kTakeRows, layer, b);
+  }
+  // Those that are taken next, unless they are these.
+  void load_rows_ahead(int layer, int b) {
+    const int next = batch_after(layer, b);
+    if (shape_.overlap && rows_loaded_ < 0 && next >= 0 && next != b && batch(next).rows_away)
+      load_rows(next);
+  }
+  // Behind the last layer rows are taken for logits alone. -1: none.
+  int batch_after(int layer, int b) const {
+    int next = b + 1;
+    if (layer < shape_.layers) {
+      if (next < batches_) return next;
+      next = 0;
+      if (layer + 1 < shape_.layers) return next;
+    }
+    while (next < batches_ && !batch(next).logits) ++next;
+    return next < batches_ ? next : -1;
+  }
+
+  // Groups of all layers, in the order of their use.
+  struct KvItem {
+    int layer = 0, batch = 0, group = 0;
+    auto operator<=>(const KvItem&) const = default;
+  };
+  static KvItem kv_item(int layer, int b, int group) { return {layer, b, group}; }
+  // Skips what has no groups; false at the end.
+  bool find_next_kv() {
+    while (next_kv_.layer < shape_.layers) {
+      if (next_kv_.batch == batches_) {
+        next_kv_ = {next_kv_.layer + 1, 0, 0};
+      } else if (next_kv_.group == static_cast<int>(batch(next_kv_.batch).swaps.size())) {
+        next_kv_ = {next_kv_.layer, next_kv_.batch + 1, 0};
+      } else {
+        return true;
+      }
+    }
+    return false;
+  }
+  void load_next_kv() {
+    if (!find_next_kv()) return;
+    add(StepAction::kLoadKv, next_kv_.layer, next_kv_.batch, next_kv_.group);
+    ++next_kv_.group;
+    ++kv_loaded_;
+  }
+  void load_kv_ahead() {
+    if (!shape_.overlap) return;
+    while (kv_loaded_ < shape_.kv_buffers && find_next_kv()) {
+      const bool continues = batch(next_kv_.batch).swaps[static_cast<size_t>(next_kv_.group)];
+      if (continues && kv_loaded_ > 0) return;
+      load_next_kv();
+    }
+  }
+
+  const StepShape& shape_;
+  const int batches_;
+  std::vector<StepEvent> events_;
+  int rows_loaded_ = -1;  // the batch whose rows have come ahead
+  KvItem next_kv_;
+  int kv_loaded_ = 0;  // groups that have come and not gone
+};
+
+}  // namespace
+
+std::vector<StepEvent> schedule_step(const StepShape& shape) {
+  SPW_ASSERT(shape.layers > 0 && shape.weight_slots > 0 && shape.kv_buffers > 0);
+  return Scheduling(shape).run();
+}
+
+}  // namespace spillway
