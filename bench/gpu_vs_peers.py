@@ -20,6 +20,7 @@ import os
 import pathlib
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,9 @@ class Machine:
             raise CellFailed(f"not done after {self.arguments.cell_seconds} s: {shown}") from error
         except OSError as error:
             raise CellFailed(str(error)) from error
+        if done.returncode == -signal.SIGKILL:
+            raise CellFailed(f"{shown} was killed, most likely for want of memory; models of other cells in a folder that is memory "
+                             "(--models) take it too")  # fmt: skip
         if done.returncode != 0:
             raise CellFailed(f"{shown} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
         return done.stdout

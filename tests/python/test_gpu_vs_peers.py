@@ -237,6 +237,12 @@ def test_a_cell_that_fails_leaves_nothing_and_the_others_go_on(peers):
     assert [path.name for path in peers.out.iterdir()] == ["7b-f16-8x512.json"]
 
 
+def test_a_program_that_was_killed_says_why(peers):
+    make_program(peers.bin.parent / "llama" / "llama-bench", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    done = peers.measure("--cell", "7b-f16-1x512")
+    assert done.returncode == 1 and "was killed, most likely for want of memory" in done.stderr
+
+
 def test_a_cell_has_its_time(peers):
     make_program(peers.bin / "random_gguf", "import time; time.sleep(600)")
     done = peers.measure("--cell", "7b-f16-1x512", "--cell-seconds", "1")
