@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/hardware.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/printable.h"
+#include "plan/shipped_hardware.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
+constexpr double kGiB = 1 << 30;
+// More than any machine of the next years, in the units of the file.
+constexpr double kMost = 1e9;
+
+// One object of the file, whose fields are taken one by one; those that nobody took are errors.
+class Fields {
+ public:
+  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    SPW_CHECK(object.is_object(), kInvalidArgument, "{} is not an object", where_);
+  }
+  std::string at(const std::string& key) const { return where_ + ": " + key; }
+  const json* try_take(const std::string& key) {
+    taken_.push_back(key);
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  const json& take(const std::string& key) {
+    const json* found = try_take(key);
+    SPW_CHECK(found != nullptr, kInvalidArgument, "{} is missing", at(key));
+    return *found;
+  }
+  std::string text(const std::string& key) {
+    const json* found = try_take(key);
+    if (found == nullptr) return {};
+    SPW_CHECK(found->is_string(), kInvalidArgument, "{} is not a string", at(key));
+    return found->get<std::string>();
+  }
+  bool flag(const std::string& key) {
+    const json* found = try_take(key);
+    if (found == nullptr) return false;
+    SPW_CHECK(found->is_boolean(), kInvalidArgument, "{} is not true or false", at(key));
+    return found->get<bool>();
+  }
+  static double positive(const json& value, const std::string& field) {
+    SPW_CHECK(value.is_number(), kInvalidArgument, "{} is not a number", field);
+    const auto number = value.get<double>();
+    SPW_CHECK(std::isfinite(number) && number > 0 && number <= kMost, kInvalidArgument,
+              "{} is {}; give a number above 0", field, number);
+    return number;
+  }
+  double number(const std::string& key) { return positive(take(key), at(key)); }
+  double number_or(const std::string& key, double otherwise) {
+    const json* found = try_take(key);
+    return found != nullptr ? positive(*found, at(key)) : otherwise;
+  }
+  // A number, or [[size, rate], ...] by growing sizes.
+  RateCurve curve(const std::string& key, double unit) {
+    return curve_of(take(key), at(key), unit);
+  }
+  static RateCurve curve_of(const json& value, const std::string& field, double unit) {
+    if (value.is_number()) return RateCurve(positive(value, field) * unit);
+    SPW_CHECK(value.is_array() && !value.empty(), kInvalidArgument,
+              "{} is neither a number nor a list of [size, rate]", field);
+    std::vector<std::pair<double, double>> points;
+    for (const json& point : value) {
+      SPW_CHECK(point.is_array() && point.size() == 2 && point[0].is_number(), kInvalidArgument,
+                "{}: a point is [size, rate], not {}", field, printable(point.dump()));
+      const auto size = point[0].get<double>();
+      SPW_CHECK(size > 0 && (points.empty() || size > points.back().first), kInvalidArgument,
+                "{}: sizes grow from point to point, {} does not", field, size);
+      points.emplace_back(size, positive(point[1], field) * unit);
+    }
+    return RateCurve(std::move(points));
+  }
+  void finish() const {
+    for (const auto& [key, value] : object_.items()) {
+      SPW_CHECK(std::find(taken_.begin(), taken_.end(), key) != taken_.end(), kInvalidArgument,
+                "{}: {} is not a field of a machine's file", where_, printable(key));
+    }
+  }
+
+ private:
+  const json& object_;
+  std::string where_;
+  std::vector<std::string> taken_;
+};
+
+Processor processor_from(const json& object, const std::string& where) {
+  Fields fields(object, where);
+  Processor processor;
+  processor.name = fields.text("name");
+  processor.memory_bytes = static_cast<uint64_t>(fields.number("memory_gib") * kGiB);
+  processor.read_bytes_per_s = fields.number("read_gb_per_s") * kGiga;
+  processor.flop_per_s = fields.number("tflops") * kTera;
+  processor.launch_s = fields.number_or("launch_us", 0) * kMicro;
+  processor.prompt_attention_flop_per_s = fields.number_or("prompt_attention_tflops", 0) * kTera;
+  if (const json* linear = fields.try_take("linear_tflops")) {
+    SPW_CHECK(linear->is_object(), kInvalidArgument, "{} is not an object by types of weights",
+              fields.at("linear_tflops"));
+    for (const auto& [name, curve] : linear->items()) {
+      const std::string field = fields.at("linear_tflops") + "." + printable(name);
+      const auto type = try_dtype_from_name(name);
+      SPW_CHECK(type, kInvalidArgument, "{}: no such type of weights", field);
+      processor.linear[*type] = Fields::curve_of(curve, field, kTera);
+    }
+  }
+  if (const json* attention = fields.try_take("attention_gb_per_s")) {
+    SPW_CHECK(attention->is_object(), kInvalidArgument, "{} is not an object by types of KV",
+              fields.at("attention_gb_per_s"));
+    for (const auto& [name, rate] : attention->items()) {
+      const std::string field = fields.at("attention_gb_per_s") + "." + printable(name);
+      const auto type = try_kv_type_from_name(name);
+      SPW_CHECK(type, kInvalidArgument, "{}: no such type of KV", field);
+      processor.attention[*type] = Fields::positive(rate, field) * kGiga;
+    }
+  }
+  fields.finish();
+  return processor;
+}
+
+json curve_to_json(const RateCurve& curve, double unit) {
+  if (curve.points().size() == 1) return curve.points()[0].second / unit;
+  json points = json::array();
+  for (const auto& [size, rate] : curve.points()) points.push_back({size, rate / unit});
+  return points;
+}
+
+json processor_to_json(const Processor& processor) {
+  json document{{"name", processor.name},
+                {"memory_gib", static_cast<double>(processor.memory_bytes) / kGiB},
+                {"read_gb_per_s", processor.read_bytes_per_s / kGiga},
+                {"tflops", processor.flop_per_s / kTera}};
+  if (processor.launch_s > 0) document["launch_us"] = processor.launch_s / kMicro;
+  if (processor.prompt_attention_flop_per_s > 0)
+    document["prompt_attention_tflops"] = processor.prompt_attention_flop_per_s / kTera;
+  for (const auto& [type, curve] : processor.linear)
+    document["linear_tflops"][std::string(dtype_name(type))] = curve_to_json(curve, kTera);
+  for (const auto& [type, rate] : processor.attention)
+    document["attention_gb_per_s"][std::string(kv_type_name(type))] = rate / kGiga;
+  return document;
+}
+
+// Lower-case words and numbers of a device's name.
+std::vector<std::string> words_of(std::string_view name) {
+  std::vector<std::string> words;
+  bool inside = false;
+  for (const char c : name) {
+    const bool part = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    if (part && !inside) words.emplace_back();
+    if (part) words.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    inside = part;
+  }
+  return words;
+}
+
+}  // namespace
+
+double RateCurve::at(double size) const {
+  SPW_ASSERT(!points_.empty());
+  if (size <= points_.front().first) return points_.front().second;
+  for (size_t i = 1; i < points_.size(); ++i) {
+    const auto& [low, low_rate] = points_[i - 1];
+    const auto& [high, high_rate] = points_[i];
+    if (size > high) continue;
+    const double way = std::log(size / low) / std::log(high / low);
+    return low_rate * std::pow(high_rate / low_rate, way);
+  }
+  return points_.back().second;
+}
+
+double RateCurve::best() const {
+  double best = 0;
+  for (const auto& [size, rate] : points_) best = std::max(best, rate);
+  return best;
+}
+
+double linear_seconds(const Processor& on, DType type, double tokens, double elements,
+                      double bytes) {
+  if (tokens <= 0 || elements <= 0) return 0;
+  const double flop = 2 * tokens * elements;
+  const auto found = on.linear.find(type);
+  if (found != on.linear.end()) return on.launch_s + flop / found->second.at(tokens);
+  return on.launch_s + std::max(bytes / on.read_bytes_per_s, flop / on.flop_per_s);
+}
+
+double attention_seconds(const Processor& on, KvType type, double bytes) {
+  if (bytes <= 0) return 0;
+  const auto found = on.attention.find(type);
+  return on.launch_s + bytes / (found != on.attention.end() ? found->second : on.read_bytes_per_s);
+}
+
+double prompt_attention_seconds(const Processor& on, double flop) {
+  if (flop <= 0) return 0;
+  const double rate =
+      on.prompt_attention_flop_per_s > 0 ? on.prompt_attention_flop_per_s : on.flop_per_s / 4;
+  return on.launch_s + flop / rate;
+}
+
+Hardware parse_hardware(std::string_view text, const std::string& where) {
+  const json document = json::parse(text, nullptr, false);
+  SPW_CHECK(!document.is_discarded(), kInvalidArgument, "{}: not JSON", where);
+  Fields fields(document, where);
+  const double version = fields.number("version");
+  SPW_CHECK(version == 1, kInvalidArgument, "{}: version {} of a machine's file; this reads 1",
+            where, version);
+  Hardware hardware;
+  hardware.name = fields.text("name");
+  hardware.source = fields.text("source");
+  hardware.unified = fields.flag("unified_memory");
+  hardware.host = processor_from(fields.take("host"), where + ": host");
+  if (const json* gpu = fields.try_take("gpu")) {
+    hardware.gpu = processor_from(*gpu, where + ": gpu");
+  }
+  if (hardware.has_device()) {
+    Fields links(fields.take("links"), where + ": links");
+    hardware.to_device = links.curve("to_gpu_gb_per_s", kGiga);
+    hardware.to_host = links.curve("to_host_gb_per_s", kGiga);
+    hardware.transfer_s = links.number_or("transfer_us", 0) * kMicro;
+    hardware.link_beside_cpu = std::min(1.0, links.number_or("beside_cpu", 1));
+    hardware.cpu_beside_link = std::min(1.0, links.number_or("cpu_beside_link", 1));
+    links.finish();
+  } else {
+    fields.try_take("links");
+  }
+  if (const json* object = fields.try_take("disk")) {
+    Fields disk(*object, where + ": disk");
+    hardware.disk_read = disk.number("read_gb_per_s") * kGiga;
+    hardware.disk_write = disk.number("write_gb_per_s") * kGiga;
+    hardware.disk_bytes = static_cast<uint64_t>(disk.number("free_gib") * kGiB);
+    disk.finish();
+  }
+  fields.finish();
+  return hardware;
+}
+
+std::string hardware_to_json(const Hardware& hardware) {
+  nlohmann::ordered_json document{{"version", 1},
+                                  {"name", hardware.name},
+                                  {"source", hardware.source},
+                                  {"host", processor_to_json(hardware.host)}};
+  if (hardware.gpu) document["gpu"] = processor_to_json(*hardware.gpu);
+  if (hardware.unified) document["unified_memory"] = true;
+  if (hardware.has_device()) {
+    document["links"] = {{"to_gpu_gb_per_s", curve_to_json(hardware.to_device, kGiga)},
+                         {"to_host_gb_per_s", curve_to_json(hardware.to_host, kGiga)},
+                         {"beside_cpu", hardware.link_beside_cpu},
+                         {"cpu_beside_link", hardware.cpu_beside_link}};
+    if (hardware.transfer_s > 0) document["links"]["transfer_us"] = hardware.transfer_s / kMicro;
+  }
+  if (hardware.disk_read > 0) {
+    document["disk"] = {{"read_gb_per_s", hardware.disk_read / kGiga},
+                        {"write_gb_per_s", hardware.disk_write / kGiga},
+                        {"free_gib", static_cast<double>(hardware.disk_bytes) / kGiB}};
+  }
+  return document.dump(2) + "\n";
+}
+
+std::vector<std::string> shipped_hardware() {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : kShippedHardware) names.emplace_back(name);
+  return names;
+}
+
+Hardware read_hardware(const std::string& file_or_name) {
+  std::string names;
+  for (const auto& [name, text] : kShippedHardware) {
+    if (file_or_name == name) return parse_hardware(text, std::string(name));
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  std::ifstream file(file_or_name, std::ios::binary);
+  SPW_CHECK(file.good(), kInvalidArgument,
+            "--hardware {}: neither a file that can be read nor one of {}", printable(file_or_name),
+            names);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return parse_hardware(text, printable(file_or_name));
+}
+
+Hardware nearest_hardware(std::string_view gpu_name, uint64_t gpu_memory, uint64_t host_memory) {
+  const std::vector<std::string> wanted = words_of(gpu_name);
+  std::optional<Hardware> best;
+  double best_score = 0;
+  for (const auto& [name, text] : kShippedHardware) {
+    Hardware found = parse_hardware(text, std::string(name));
+    if (found.gpu.has_value() != !wanted.empty()) continue;
+    double score = 0;
+    if (found.gpu) {
+      for (const std::string& word : words_of(found.gpu->name)) {
+        // Names like "H200" say more than "NVIDIA".
+        const bool model = std::any_of(word.begin(), word.end(),
+                                       [](unsigned char c) { return std::isdigit(c) != 0; });
+        if (std::find(wanted.begin(), wanted.end(), word) != wanted.end()) score += model ? 10 : 1;
+      }
+      score -= std::abs(std::log2(static_cast<double>(std::max<uint64_t>(gpu_memory, 1)) /
+                                  static_cast<double>(found.gpu->memory_bytes)));
+    } else {
+      score -= std::abs(std::log2(static_cast<double>(std::max<uint64_t>(host_memory, 1)) /
+                                  static_cast<double>(found.host.memory_bytes)));
+    }
+    if (!best || score > best_score) best = std::move(found), best_score = score;
+  }
+  SPW_ASSERT(best);
+  return *best;
+}
+
+}  // namespace spillway

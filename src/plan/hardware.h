@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a machine can do, in figures that a cost model needs: measured by `spillway profile`, or
+// published. A file that a person can read; machines that ship with the program have names.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tensor/dtype.h"
+#include "tensor/kv_format.h"
+
+namespace spillway {
+
+// A rate that depends on a size: bytes of a transfer, tokens of a product. Between two points by
+// the logarithms of both; before the first and behind the last as there.
+class RateCurve {
+ public:
+  RateCurve() = default;
+  explicit RateCurve(double rate) : points_{{1, rate}} {}
+  // By size, growing; sizes and rates above 0.
+  explicit RateCurve(std::vector<std::pair<double, double>> points) : points_(std::move(points)) {}
+
+  double at(double size) const;
+  double best() const;
+  bool empty() const { return points_.empty(); }
+  const std::vector<std::pair<double, double>>& points() const { return points_; }
+
+ private:
+  std::vector<std::pair<double, double>> points_;
+};
+
+// A GPU with its memory, or the host's processors with theirs.
+struct Processor {
+  std::string name;
+  uint64_t memory_bytes = 0;
+  double read_bytes_per_s = 0;  // of its memory
+  double flop_per_s = 0;        // of large products of 16-bit matrices
+  double launch_s = 0;          // what an op takes, however small
+  // FLOP/s of a product by the weights' type and tokens; of types that are not there by memory and
+  // flop_per_s.
+  std::map<DType, RateCurve> linear = {};
+  // Bytes of KV per second in decoding, by its type; of others as fast as memory.
+  std::map<KvType, double> attention = {};
+  double prompt_attention_flop_per_s = 0;  // 0: a quarter of flop_per_s
+};
+
+struct Hardware {
+  std::string name;    // of the file
+  std::string source;  // what is measured and what is published, in words
+  std::optional<Processor> gpu;
+  Processor host;
+  // The GPU computes in the host's memory: there is one tier, and nothing to move.
+  bool unified = false;
+  // Bytes per second between host and GPU memory by the bytes of a transfer, when nothing else
+  // moves, and what is left of them while the CPU reads as fast as it can; and of the CPU's rates
+  // while the link is busy.
+  RateCurve to_device, to_host;
+  double link_beside_cpu = 1, cpu_beside_link = 1;
+  double transfer_s = 0;  // what a transfer takes, however small
+  double disk_read = 0, disk_write = 0;
+  uint64_t disk_bytes = 0;
+
+  bool has_device() const { return gpu.has_value() && !unified; }
+  const Processor& device() const { return gpu ? *gpu : host; }
+};
+
+// Seconds of a product of `tokens` rows with a matrix of `elements` that take `bytes`.
+double linear_seconds(const Processor& on, DType type, double tokens, double elements,
+                      double bytes);
+// Seconds of decode attention that reads `bytes` of KV.
+double attention_seconds(const Processor& on, KvType type, double bytes);
+double prompt_attention_seconds(const Processor& on, double flop);
+
+// Throws kInvalidArgument naming the field (and `where`) for anything that is not such a file.
+Hardware parse_hardware(std::string_view text, const std::string& where);
+std::string hardware_to_json(const Hardware& hardware);
+
+// A file, or one that ships by its name; throws kInvalidArgument, naming those that ship.
+Hardware read_hardware(const std::string& file_or_name);
+std::vector<std::string> shipped_hardware();
+// The shipped one that is most like a machine with this GPU ("": none): by the words of its name,
+// then by what memory there is. Never fails.
+Hardware nearest_hardware(std::string_view gpu_name, uint64_t gpu_memory, uint64_t host_memory);
+
+}  // namespace spillway

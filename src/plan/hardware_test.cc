@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/hardware.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_hardware(text, "file.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(RateCurveTest, IsStraightBetweenPointsByTheirLogarithms) {
+  const RateCurve curve({{1, 10}, {100, 1000}, {10000, 1000}});
+  EXPECT_DOUBLE_EQ(curve.at(1), 10);
+  EXPECT_NEAR(curve.at(10), 100, 1e-9);
+  EXPECT_DOUBLE_EQ(curve.at(100), 1000);
+  EXPECT_DOUBLE_EQ(curve.at(0.5), 10);
+  EXPECT_DOUBLE_EQ(curve.at(1e9), 1000);
+  EXPECT_DOUBLE_EQ(curve.best(), 1000);
+}
+
+TEST(HardwareTest, EveryShippedMachineIsReadAndWrittenAgain) {
+  const auto names = shipped_hardware();
+  for (const char* wanted : {"t4", "rtx3090", "a10", "a100", "h200", "gh200", "laptop", "ci"})
+    EXPECT_THAT(names, testing::Contains(wanted));
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    const Hardware machine = read_hardware(name);
+    EXPECT_EQ(machine.name, name);
+    EXPECT_FALSE(machine.source.empty());
+    const std::string text = hardware_to_json(machine);
+    EXPECT_EQ(hardware_to_json(parse_hardware(text, "again")), text);
+  }
+}
+
+TEST(HardwareTest, UnifiedMemoryIsOneTier) {
+  EXPECT_FALSE(read_hardware("gh200").has_device());
+  EXPECT_FALSE(read_hardware("ci").has_device());
+  EXPECT_TRUE(read_hardware("t4").has_device());
+}
+
+TEST(HardwareTest, TheNearestHasTheGpusName) {
+  EXPECT_EQ(nearest_hardware("NVIDIA H200", 140 * kGiB, 120 * kGiB).name, "h200");
+  EXPECT_EQ(nearest_hardware("Tesla T4", 15 * kGiB, 50 * kGiB).name, "t4");
+  EXPECT_EQ(nearest_hardware("NVIDIA GeForce RTX 3090", 24 * kGiB, 64 * kGiB).name, "rtx3090");
+  EXPECT_EQ(nearest_hardware("NVIDIA A100-SXM4-80GB", 80 * kGiB, 500 * kGiB).name, "a100");
+  EXPECT_EQ(nearest_hardware("NVIDIA GeForce RTX 3060 Laptop GPU", 6 * kGiB, 16 * kGiB).name,
+            "laptop");
+  EXPECT_EQ(nearest_hardware("", 0, 16 * kGiB).name, "ci");
+  // Of an unknown GPU: one with as much memory.
+  EXPECT_EQ(nearest_hardware("Foo 9", 16 * kGiB, 64 * kGiB).gpu->memory_bytes / kGiB, 15U);
+}
+
+TEST(HardwareTest, TypesWithoutRatesAreBoundByMemoryOrArithmetic) {
+  Processor gpu{.read_bytes_per_s = 100, .flop_per_s = 1000, .launch_s = 1};
+  EXPECT_DOUBLE_EQ(linear_seconds(gpu, DType::kF16, 1, 100, 200), 1 + 2);    // 200 bytes
+  EXPECT_DOUBLE_EQ(linear_seconds(gpu, DType::kF16, 50, 100, 200), 1 + 10);  // 10,000 FLOP
+  gpu.linear[DType::kF16] = RateCurve({{1, 50}, {100, 500}});
+  EXPECT_DOUBLE_EQ(linear_seconds(gpu, DType::kF16, 1, 100, 200), 1 + 4);
+  EXPECT_DOUBLE_EQ(linear_seconds(gpu, DType::kF16, 0, 100, 200), 0);
+  EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 300), 1 + 3);
+  gpu.attention[KvType::kF16] = 30;
+  EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 300), 1 + 10);
+}
+
+TEST(HardwareTest, WhatIsNotAMachineIsRefusedWithItsField) {
+  EXPECT_THAT(error_of("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(error_of("[]"), HasSubstr("not an object"));
+  EXPECT_THAT(error_of("{}"), HasSubstr("version is missing"));
+  EXPECT_THAT(error_of(R"({"version": 7})"), HasSubstr("version 7"));
+  EXPECT_THAT(error_of(R"({"version": 1, "name": "x"})"), HasSubstr("host is missing"));
+  const std::string host = R"("host": {"memory_gib": 8, "read_gb_per_s": 20, "tflops": 1})";
+  EXPECT_EQ(error_of("{\"version\": 1, " + host + "}"), "no error");
+  EXPECT_THAT(error_of("{\"version\": 1, " + host + ", \"gpus\": 2}"),
+              HasSubstr("gpus is not a field"));
+  EXPECT_THAT(
+      error_of(R"({"version": 1, "host": {"memory_gib": 8, "read_gb_per_s": -3, "tflops": 1}})"),
+      HasSubstr("read_gb_per_s is -3"));
+  EXPECT_THAT(
+      error_of(R"({"version": 1, "host": {"memory_gib": "8", "read_gb_per_s": 3, "tflops": 1}})"),
+      HasSubstr("memory_gib is not a number"));
+  EXPECT_THAT(error_of("{\"version\": 1, " + host +
+                       R"(, "gpu": {"memory_gib": 8, "read_gb_per_s": 20, "tflops": 1}})"),
+              HasSubstr("links is missing"));
+  EXPECT_THAT(
+      error_of(
+          R"({"version": 1, "host": {"memory_gib": 8, "read_gb_per_s": 3, "tflops": 1, "linear_tflops": {"F16": [[8, 1], [4, 2]]}}})"),
+      HasSubstr("sizes grow"));
+  EXPECT_THAT(
+      error_of(
+          R"({"version": 1, "host": {"memory_gib": 8, "read_gb_per_s": 3, "tflops": 1, "linear_tflops": {"Q99": 3}}})"),
+      HasSubstr("no such type of weights"));
+}
+
+TEST(HardwareTest, AnUnknownNameListsThoseThatShip) {
+  try {
+    read_hardware("t5");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("a100"));
+    EXPECT_THAT(error.what(), HasSubstr("t5"));
+  }
+}
+
+}  // namespace
+}  // namespace spillway

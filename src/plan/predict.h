@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a workload takes by a plan on a machine, before anything is loaded (FlexGen, A.3).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "plan/step_prices.h"
+
+namespace spillway {
+
+// So many requests of these lengths.
+struct RequestGroup {
+  int64_t count = 1;
+  int64_t prompt = 512;
+  int64_t generate = 32;
+};
+struct Workload {
+  std::vector<RequestGroup> groups;
+
+  int64_t requests() const;
+  int64_t prompt_tokens() const;  // of all
+  int64_t generated_tokens() const;
+  int64_t longest() const;  // prompt and answer
+  // Keys that a generated token, and one of a prompt, sees on average.
+  double decode_keys() const;
+  double prompt_keys() const;
+};
+
+struct Prediction {
+  double prefill_s = 0, decode_s = 0;  // of the whole workload
+  double first_token_s = 0;            // of a block's first tokens: all prompts of it come before
+  double step_s = 0;                   // of decoding, on average
+  double latency_s = 0;                // of a block: prompts, then all tokens
+  double generated_tokens_per_s = 0;
+  double decode_tokens_per_s = 0;
+  StepEstimate decode_step, prefill_step;
+
+  double total_s() const { return prefill_s + decode_s; }
+  Worker bottleneck() const;
+};
+
+enum class PriceBy : uint8_t {
+  kSums,       // the busiest worker of each layer: fast, never above the other
+  kSimulator,  // event by event
+};
+// `size` is the one that the footprint was made for.
+Prediction predict(const Hardware& hardware, const Model& model, const Plan& plan,
+                   const Footprint& needs, const RunSize& size, const Workload& workload,
+                   PriceBy by = PriceBy::kSimulator);
+
+}  // namespace spillway

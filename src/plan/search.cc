@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/search.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "plan/linear_program.h"
+
+namespace spillway {
+namespace {
+
+// Shares of weights are tried in thousandths: homes are whole matrices, of which there are
+// hundreds.
+constexpr double kWeightSteps = 1000;
+constexpr size_t kSimulated = 12;  // of the candidates, by their sums
+
+// How many sequences are at work, and how they are cut.
+struct Cut {
+  int64_t sequences = 1;
+  int micro_batch = 0;  // 0: all of them
+};
+
+double rounded(double share, double steps) { return std::floor(share * steps + 1e-6) / steps; }
+
+class Search {
+ public:
+  explicit Search(const SearchRequest& request)
+      : r_(request), apart_(request.hardware.has_device()) {}
+
+  std::vector<FoundPlan> run(size_t most) {
+    for (const Cut& cut : cuts()) try_cut(cut);
+    std::sort(found_.begin(), found_.end(),
+              [&](const FoundPlan& a, const FoundPlan& b) { return score(a) < score(b); });
+    if (found_.size() > kSimulated) found_.resize(kSimulated);
+    for (FoundPlan& plan : found_) improve(plan);
+    std::stable_sort(found_.begin(), found_.end(),
+                     [&](const FoundPlan& a, const FoundPlan& b) { return score(a) < score(b); });
+    if (found_.size() > most) found_.resize(most);
+    return std::move(found_);
+  }
+
+ private:
+  int64_t most_sequences() const {
+    const int64_t requests = r_.workload.requests();
+    return r_.most_sequences > 0 ? std::min(r_.most_sequences, requests) : requests;
+  }
+
+  std::vector<Cut> cuts() const {
+    const int64_t most = most_sequences(), least = std::min(r_.least_sequences, most);
+    std::set<int64_t> sequences{least, most};
+    for (int64_t n = std::max<int64_t>(1, least); n < most; n *= 2) {
+      sequences.insert(n);
+      if (n + n / 2 < most) sequences.insert(n + n / 2);
+    }
+    std::vector<Cut> all;
+    for (const int64_t n : sequences) {
+      if (n < least) continue;
+      all.push_back({n, 0});
+      if (!apart_) continue;
+      for (int64_t parts = 2; parts <= 16 && parts <= n; parts *= 2)
+        all.push_back({n, static_cast<int>((n + parts - 1) / parts)});
+    }
+    return all;
+  }
+
+  RunSize size_of(const Cut& cut) const {
+    RunSize size = r_.size;
+    size.sequences = cut.sequences;
+    size.tokens = std::max<int64_t>(size.tokens, r_.workload.longest());
+    return size;
+  }
+
+  // The lower the better; what breaks a limit comes behind everything that does not.
+  double score(const FoundPlan& plan) const {
+    const Prediction& p = plan.predicted;
+    double late = 0;
+    if (r_.max_latency_s) late += std::max(0.0, p.latency_s / *r_.max_latency_s - 1);
+    if (r_.max_first_token_s) late += std::max(0.0, p.first_token_s / *r_.max_first_token_s - 1);
+    const double seconds = r_.objective == Objective::kLatency ? p.latency_s : p.total_s();
+    return late > 0 ? 1e12 * (1 + late) : seconds;
+  }
+
+  void price(FoundPlan& plan, PriceBy by) const {
+    plan.predicted =
+        predict(r_.hardware, r_.model, plan.plan, plan.needs, plan.size, r_.workload, by);
+  }
+  bool settle(FoundPlan& plan) const {
+    plan.needs = footprint(r_.model, plan.plan, plan.size, r_.traits);
+    return fits(plan.needs, r_.traits, r_.budgets);
+  }
+
+  void try_cut(const Cut& cut) {
+    FoundPlan all{.size = size_of(cut)};
+    all.plan.micro_batch = cut.micro_batch;
+    all.plan.overlap = r_.overlap;
+    if (settle(all)) {  // on the device: nothing is faster
+      price(all, PriceBy::kSums);
+      found_.push_back(all);
+      return;
+    }
+    for (const AttentionPlace place :
+         {AttentionPlace::kAuto, AttentionPlace::kCpu, AttentionPlace::kGpu}) {
+      FoundPlan plan = all;
+      plan.plan.attention = place;
+      if (!apart_ && place != AttentionPlace::kAuto) break;
+      if (!try_shares(plan) || !make_fit(plan)) continue;
+      price(plan, PriceBy::kSums);
+      found_.push_back(std::move(plan));
+    }
+  }
+
+  // What a plan's parts take, by the footprint of extremes: bytes of all weights' matrices and of
+  // all KV, and what is there besides.
+  struct Sizes {
+    double weights = 0, layer = 0, kv = 0;
+    double device_fixed = 0;
+  };
+  Sizes sizes_of(const FoundPlan& plan) const {
+    Sizes sizes;
+    for (const BoundWeight& weight : r_.model.weights) {
+      if (weight.slot.layer >= 0 && !weight.slot.is_vector())
+        sizes.weights += static_cast<double>(weight.bytes());
+    }
+    sizes.layer = sizes.weights / r_.model.spec.layers;
+    const RunLayout& layout = plan.needs.layout;
+    sizes.kv = static_cast<double>(layout.kv.block_bytes()) *
+               static_cast<double>(layout.device_blocks + layout.blocks_away());
+    FoundPlan away = plan;
+    away.plan.weights = apart_ ? TierShares{0, 1, 0} : TierShares{0, 0, 1};
+    if (apart_) away.plan.kv = {0, 1, 0};
+    away.plan.attention = AttentionPlace::kCpu;
+    const Footprint needs = footprint(r_.model, away.plan, away.size, r_.traits);
+    sizes.device_fixed = static_cast<double>(needs.device.total()) -
+                         static_cast<double>(needs.device.of(MemoryTag::kStaging)) +
+                         static_cast<double>(needs.workspace);
+    if (!apart_) sizes.device_fixed -= sizes.kv;
+    return sizes;
+  }
+
+  // Shares by the linear program; false where nothing satisfies it.
+  bool try_shares(FoundPlan& found) const {
+    const Hardware& h = r_.hardware;
+    Plan& plan = found.plan;
+    const Sizes sizes = sizes_of(found);
+    const auto layers = static_cast<double>(r_.model.spec.layers);
+    // What does not depend on shares: products, by the prices of a plan with everything there.
+    FoundPlan resident = found;
+    resident.plan.attention = AttentionPlace::kAuto;
+    resident.needs = footprint(r_.model, resident.plan, resident.size, r_.traits);
+    price(resident, PriceBy::kSums);
+    const double blocks = std::ceil(static_cast<double>(r_.workload.requests()) /
+                                    static_cast<double>(found.size.sequences));
+    const auto per_layer = [&](const StepEstimate& step) {
+      return step.busy[static_cast<size_t>(Worker::kDevice)] / layers;
+    };
+    const double decode_steps =
+        resident.predicted.step_s > 0 ? resident.predicted.decode_s / resident.predicted.step_s : 0;
+    const double prefill_steps =
+        resident.predicted.prefill_step.seconds > 0
+            ? resident.predicted.prefill_s / resident.predicted.prefill_step.seconds
+            : 0;
+    const double all_kv =  // of a layer, read in a step of decoding
+        static_cast<double>(found.size.sequences) * r_.workload.decode_keys() * 2.0 *
+        static_cast<double>(found.needs.layout.kv.plane_block_bytes()) / double{kKvBlockTokens};
+    const double new_kv = static_cast<double>(r_.workload.prompt_tokens()) / blocks /
+                          std::max(1.0, prefill_steps / blocks) * 2.0 *
+                          static_cast<double>(found.needs.layout.kv.plane_block_bytes()) /
+                          double{kKvBlockTokens};
+    const double attend = attention_seconds(h.device(), found.size.kv_type, all_kv);
+    const double other = std::max(0.0, per_layer(resident.predicted.decode_step) - attend);
+
+    LinearProgram program;
+    constexpr double kAny = LinearProgram::kAny;
+    const int wd = program.variable(0, 0, 1), wh = program.variable(0, 0, apart_ ? 1 : 0),
+              wk = program.variable(0, 0, r_.budgets.disk > 0 ? 1 : 0);
+    const int cd = program.variable(0, 0, 1), ch = program.variable(0, 0, apart_ ? 1 : 0),
+              ck = program.variable(0, 0, r_.budgets.disk > 0 ? 1 : 0);
+    // Of the sequences: attended to by the CPU.
+    const int on_cpu = program.variable(0, 0, plan.attention == AttentionPlace::kGpu ? 0 : 1);
+    const int decode = program.variable(layers * decode_steps);
+    const int prefill = program.variable(layers * prefill_steps);
+    program.constrain({{wd, 1}, {wh, 1}, {wk, 1}}, 1, 1);
+    program.constrain({{cd, 1}, {ch, 1}, {ck, 1}}, 1, 1);
+    if (plan.attention == AttentionPlace::kCpu) {
+      program.constrain({{on_cpu, 1}, {ch, -1}}, 0, 0);
+    } else {
+      program.constrain({{on_cpu, 1}, {ch, -1}}, -kAny, 0);
+    }
+    const double disk_read = std::max(1.0, h.disk_read), disk_write = std::max(1.0, h.disk_write);
+    for (const int time : {decode, prefill}) {
+      const bool decoding = time == decode;
+      const double read = decoding ? all_kv : 0, written = decoding ? 0 : new_kv;
+      if (apart_) {
+        const double up = h.to_device.best() * h.link_beside_cpu, down = h.to_host.best();
+        std::vector<std::pair<int, double>> link{{wh, sizes.layer / up},
+                                                 {wk, sizes.layer / up},
+                                                 {ch, read / up},
+                                                 {ck, read / up},
+                                                 {time, -1}};
+        if (decoding) link.emplace_back(on_cpu, -read / up);
+        program.constrain(link, -kAny, 0);
+        program.constrain({{ch, written / down}, {ck, written / down}, {time, -1}}, -kAny, 0);
+      }
+      program.constrain({{wk, sizes.layer / disk_read}, {ck, read / disk_read}, {time, -1}}, -kAny,
+                        0);
+      program.constrain({{ck, written / disk_write}, {time, -1}}, -kAny, 0);
+    }
+    program.constrain({{decode, 1}, {on_cpu, attend}}, other + attend, kAny);
+    program.constrain({{prefill, 1}}, per_layer(resident.predicted.prefill_step), kAny);
+    if (apart_) {
+      const double cpu = attention_seconds(h.host, found.size.kv_type, all_kv) / h.cpu_beside_link;
+      program.constrain({{on_cpu, cpu}, {decode, -1}}, -kAny, 0);
+    }
+    // Two layers' worth of what streams is on the device, and pages of a layer on their way.
+    const auto parts =
+        plan.micro_batch > 0 ? static_cast<double>(found.size.sequences) / plan.micro_batch : 1;
+    const double slots = 2 * sizes.layer, staging = 2 * sizes.kv / layers / parts;
+    const auto device_budget = static_cast<double>(apart_ ? r_.budgets.device : r_.budgets.host);
+    program.constrain({{wd, sizes.weights},
+                       {wh, slots},
+                       {wk, slots},
+                       {cd, sizes.kv},
+                       {ch, staging},
+                       {ck, staging},
+                       {on_cpu, -staging}},
+                      -kAny, device_budget - sizes.device_fixed);
+    if (apart_) {
+      program.constrain({{wh, sizes.weights}, {ch, sizes.kv}}, -kAny,
+                        static_cast<double>(r_.budgets.host) * 0.98);
+    }
+    program.constrain({{wk, sizes.weights}, {ck, sizes.kv}}, -kAny,
+                      static_cast<double>(r_.budgets.disk) * 0.98);
+    const auto solution = program.try_solve();
+    if (!solution) return false;
+    const auto value = [&](int variable) {
+      return std::max(0.0, (*solution)[static_cast<size_t>(variable)]);
+    };
+    set_weights(plan, value(wd), value(wh));
+    const auto sequences = static_cast<double>(found.size.sequences);
+    set_kv(plan, value(cd), value(ch), sequences);
+    if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0)
+      plan.cpu_attention = std::clamp(value(on_cpu) / plan.kv.host, 0.0, 1.0);
+    return true;
+  }
+
+  void set_weights(Plan& plan, double device, double host) const {
+    const double d = rounded(std::min(1.0, device), kWeightSteps);
+    const double h = apart_ ? rounded(std::min(1 - d, host), kWeightSteps) : 0;
+    const double rest = 1 - d - h;
+    // Without a disk nothing is there.
+    const bool disk = r_.budgets.disk > 0 && rest > 0.5 / kWeightSteps;
+    plan.weights = apart_ ? TierShares{d, disk ? h : 1 - d, disk ? rest : 0}
+                          : TierShares{0, disk ? d : 1, disk ? rest : 0};
+  }
+  void set_kv(Plan& plan, double device, double host, double sequences) const {
+    const double d = rounded(std::min(1.0, device), sequences);
+    const double h = apart_ ? rounded(std::min(1 - d, host), sequences) : 0;
+    const double rest = 1 - d - h;
+    const bool disk = r_.budgets.disk > 0 && rest > 0.5 / sequences && device + host < 1 - 1e-6;
+    plan.kv = TierShares{d, disk ? h : 1 - d, disk ? rest : 0};
+    if (!apart_) plan.kv = TierShares{disk ? d : 1, 0, disk ? rest : 0};
+  }
+
+  // The program knows slots, staging and rounding about: weights leave the device until it fits
+  // there, by little at first, as host memory may be full too.
+  bool make_fit(FoundPlan& found) const {
+    const TierShares wanted = found.plan.weights;
+    const double first = apart_ ? wanted.device : wanted.host;
+    for (double step = 0, less = 0; less <= first; step += 1 / kWeightSteps, less += step) {
+      if (less > 0) set_weights(found.plan, first - less, apart_ ? wanted.host + less : 0);
+      if (settle(found)) return true;
+    }
+    found.plan.weights = wanted;
+    return apart_ && fit_host(found);
+  }
+  // Host memory is too small: more of the weights on disk.
+  bool fit_host(FoundPlan& found) const {
+    if (r_.budgets.disk == 0) return false;
+    for (double share = found.plan.weights.host; share >= 0; share -= 0.02) {
+      for (const double device :
+           {found.plan.weights.device, found.plan.weights.device * 0.9, 0.0}) {
+        FoundPlan trial = found;
+        set_weights(trial.plan, device, share);
+        if (settle(trial)) {
+          found = std::move(trial);
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // Steps around it, as the simulator sees them.
+  void improve(FoundPlan& found) const {
+    price(found, PriceBy::kSimulator);
+    if (found.plan.all_on_device()) return;
+    const auto sequences = static_cast<double>(found.size.sequences);
+    for (const double step : {0.05, 0.01, 0.002}) {
+      for (bool better = true; better;) {
+        better = false;
+        std::vector<FoundPlan> trials;
+        for (const double way : {step, -step}) {
+          FoundPlan weights = found;
+          set_weights(weights.plan, found.plan.weights.device + way,
+                      found.plan.weights.host - (apart_ ? way : 0));
+          trials.push_back(std::move(weights));
+          if (apart_) {
+            FoundPlan kv = found;
+            const double least = std::copysign(std::max(step, 1 / sequences), way);
+            set_kv(kv.plan, std::max(0.0, found.plan.kv.device + least),
+                   std::max(0.0, found.plan.kv.host - least), sequences);
+            trials.push_back(std::move(kv));
+          }
+          if (found.plan.cpu_attention) {
+            FoundPlan attention = found;
+            attention.plan.cpu_attention = std::clamp(*found.plan.cpu_attention + way, 0.0, 1.0);
+            trials.push_back(std::move(attention));
+          }
+        }
+        for (FoundPlan& trial : trials) {
+          if (!settle(trial)) continue;
+          price(trial, PriceBy::kSimulator);
+          if (score(trial) < score(found) * 0.9995) {
+            found = std::move(trial);
+            better = true;
+          }
+        }
+      }
+    }
+  }
+
+  const SearchRequest& r_;
+  bool apart_;
+  std::vector<FoundPlan> found_;
+};
+
+}  // namespace
+
+bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& budgets) {
+  const bool apart = !traits.host_visible;
+  uint64_t first = needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace;
+  if (!apart) {
+    if (budgets.host_is_limited) first += needs.mapped;
+    first = std::max(
+        {first, needs.device.peak_bytes, needs.device.of(MemoryTag::kWeights) + needs.loading});
+  }
+  if (first > (apart ? budgets.device : budgets.host)) return false;
+  // A sequence's pages, and what a micro-batch writes, should find room on the device.
+  const RunLayout& layout = needs.layout;
+  const int64_t wanted = blocks_for_tokens(layout.micro_tokens) + layout.sequence_blocks;
+  if (layout.staging_blocks < std::min<int64_t>(wanted, layout.host_blocks)) return false;
+  if (apart && std::max(needs.host.peak_bytes, needs.host.of(MemoryTag::kWeights) + needs.loading) >
+                   budgets.host)
+    return false;
+  return needs.disk.total() <= budgets.disk;
+}
+
+std::vector<FoundPlan> search_plans(const SearchRequest& request, int most) {
+  SPW_CHECK(request.workload.requests() > 0, kInvalidArgument, "a workload without requests");
+  return Search(request).run(static_cast<size_t>(most));
+}
+
+}  // namespace spillway

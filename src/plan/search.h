@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds the plan that is the fastest by the cost model: sequences at work together and how they are
+// cut are enumerated, shares of memories come from a linear program (FlexGen, 4.3), are rounded to
+// what the runtime has and held to the footprint; the best few are simulated.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plan/footprint.h"
+#include "plan/hardware.h"
+#include "plan/predict.h"
+
+namespace spillway {
+
+enum class Objective : uint8_t {
+  kThroughput,  // generated tokens a second of the whole workload
+  kLatency,     // of a request: its last token, with few beside it
+};
+
+struct SearchRequest {
+  const Hardware& hardware;
+  const Model& model;
+  const DeviceTraits& traits;
+  Workload workload;
+  Budgets budgets;
+  RunSize size;  // chunk, type of KV; tokens and sequences are found
+  Objective objective = Objective::kThroughput;
+  // Most sequences at once, 0: as many as there are requests. At least `least_sequences` of them.
+  int64_t most_sequences = 0, least_sequences = 1;
+  std::optional<double> max_latency_s = {}, max_first_token_s = {};
+  bool overlap = true;
+};
+
+struct FoundPlan {
+  Plan plan = {};
+  RunSize size = {};
+  Footprint needs = {};
+  Prediction predicted = {};
+};
+
+// The best first, at most `most`; empty where nothing fits.
+std::vector<FoundPlan> search_plans(const SearchRequest& request, int most = 1);
+
+// Whether a plan keeps to the budgets, workspaces included.
+bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& budgets);
+
+}  // namespace spillway

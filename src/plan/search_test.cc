@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/search.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "plan/fill.h"
+#include "plan/test_traits.h"
+
+namespace spillway {
+namespace {
+
+constexpr uint64_t kGiB = uint64_t{1} << 30, kMiB = uint64_t{1} << 20;
+
+struct SearchTest : testing::Test {
+  Hardware hardware = read_hardware("h200");
+  Model model = describe_dummy_model("opt-30b");
+  DeviceTraits traits = gpu_traits(256 * kMiB);
+  Budgets budgets{.device = 16 * kGiB, .host = 100 * kGiB, .disk = 0};
+  Workload workload{{{.count = 64, .prompt = 512, .generate = 32}}};
+  RunSize size{.micro_tokens = 2048};
+
+  std::vector<FoundPlan> search(int most = 1) {
+    traits.memory_bytes = traits.host_visible ? budgets.host : budgets.device;
+    traits.host_memory_bytes = budgets.host;
+    return search_plans({.hardware = hardware,
+                         .model = model,
+                         .traits = traits,
+                         .workload = workload,
+                         .budgets = budgets,
+                         .size = size},
+                        most);
+  }
+  Prediction by_rule(int64_t sequences) {
+    RunSize whole = size;
+    whole.tokens = workload.longest();
+    whole.sequences = sequences;
+    const Plan plan = fill_from_the_top(model, whole, traits, budgets);
+    return predict(hardware, model, plan, footprint(model, plan, whole, traits), whole, workload);
+  }
+};
+
+TEST_F(SearchTest, AllOnADeviceThatHoldsIt) {
+  budgets.device = 139 * kGiB;
+  const auto found = search();
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_TRUE(found[0].plan.all_on_device());
+  EXPECT_EQ(found[0].size.sequences, 64);
+}
+
+TEST_F(SearchTest, IsNeverSlowerThanTheRule) {
+  for (const int64_t sequences : {1, 8, 64}) {
+    workload.groups[0].count = sequences;
+    const auto found = search();
+    ASSERT_FALSE(found.empty());
+    EXPECT_LE(found[0].predicted.total_s(), by_rule(sequences).total_s() * 1.002) << sequences;
+  }
+}
+
+TEST_F(SearchTest, NothingFitsIntoNothing) {
+  budgets = {.device = 1 * kMiB, .host = 1 * kMiB};
+  EXPECT_TRUE(search().empty());
+}
+
+TEST_F(SearchTest, WhatIsFoundFits) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 12; ++i) {
+    budgets.device = (3 + random() % 60) * kGiB;
+    budgets.host = (8 + random() % 120) * kGiB;
+    budgets.disk = random() % 2 == 0 ? 0 : 100 * kGiB;
+    workload.groups[0].count = 1 + static_cast<int64_t>(random() % 100);
+    SCOPED_TRACE(testing::Message() << budgets.device / kGiB << " " << budgets.host / kGiB << " "
+                                    << budgets.disk / kGiB << " " << workload.groups[0].count);
+    for (const FoundPlan& plan : search(3)) {
+      const Footprint needs = footprint(model, plan.plan, plan.size, traits);
+      EXPECT_NO_THROW(check_fits(needs, true, budgets));
+      EXPECT_TRUE(fits(needs, traits, budgets));
+      for (const TierShares& shares : {plan.plan.weights, plan.plan.kv, plan.plan.activations})
+        EXPECT_NEAR(shares.device + shares.host + shares.disk, 1, 1e-9);
+    }
+  }
+}
+
+TEST_F(SearchTest, MoreMemoryIsNeverPredictedSlower) {
+  double before = 1e300;
+  for (const uint64_t gib : {4, 6, 8, 12, 16, 24, 32, 48, 64, 80}) {
+    budgets.device = gib * kGiB;
+    const auto found = search();
+    ASSERT_FALSE(found.empty()) << gib;
+    EXPECT_LE(found[0].predicted.total_s(), before * 1.005) << gib;
+    before = found[0].predicted.total_s();
+  }
+}
+
+}  // namespace
+}  // namespace spillway

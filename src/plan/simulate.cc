@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/simulate.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace spillway {
+namespace {
+
+constexpr Worker kAllWorkers[] = {Worker::kDevice, Worker::kCpu,      Worker::kToDevice,
+                                  Worker::kToHost, Worker::kDiskRead, Worker::kDiskWrite};
+
+// The same waits as the runtime's: weight_stream.h, residual_store.h, kv_swap.h,
+// host_attention.h.
+class Simulation {
+ public:
+  Simulation(const StepShape& shape, const PriceOfEvent& price) : shape_(shape), price_(price) {}
+
+  void run_step() {
+    const double before = free_at(Worker::kDevice);
+    for (const StepEvent& event : events_of_step()) run(event);
+    result_.seconds.push_back(free_at(Worker::kDevice) - before);
+  }
+  SimulatedSteps take() { return std::move(result_); }
+
+ private:
+  const std::vector<StepEvent>& events_of_step() {
+    if (events_.empty()) events_ = schedule_step(shape_);
+    return events_;
+  }
+  double& free_at(Worker worker) { return free_[static_cast<size_t>(worker)]; }
+
+  // Occupies its workers, each from when it is free and the event `ready`. Returns when all have
+  // done their part.
+  double work(const StepEvent& event, double ready) {
+    const EventPrice price = price_(event);
+    SimulatedEvent done{.event = event};
+    double end = ready;
+    for (const Worker worker : kAllWorkers) {
+      const double seconds = price[worker];
+      if (seconds <= 0) continue;
+      const auto w = static_cast<size_t>(worker);
+      done.begin[w] = std::max(ready, free_at(worker));
+      done.end[w] = free_at(worker) = done.begin[w] + seconds;
+      result_.busy[w] += seconds;
+      end = std::max(end, done.end[w]);
+    }
+    result_.events.push_back(done);
+    return end;
+  }
+  // On the device's queue, when what came before is done.
+  void compute(const StepEvent& event) {
+    free_at(Worker::kDevice) = work(event, free_at(Worker::kDevice));
+  }
+  void device_waits_for(double time) {
+    free_at(Worker::kDevice) = std::max(free_at(Worker::kDevice), time);
+  }
+
+  void run(const StepEvent& event) {
+    const auto group = std::tuple(event.layer, event.batch, event.group);
+    const double now = free_at(Worker::kDevice);
+    switch (event.action) {
+      case StepAction::kLoadWeights:
+        weights_there_[event.layer] = work(event, slot_left_);
+        break;
+      case StepAction::kUseWeights:
+        device_waits_for(weights_there_[event.layer]);
+        break;
+      case StepAction::kLeaveWeights:
+        slot_left_ = now;
+        break;
+      case StepAction::kLoadRows:
+        rows_there_[event.batch] = work(event, rows_stored_[event.batch]);
+        break;
+      case StepAction::kTakeRows:
+        device_waits_for(rows_there_[event.batch]);
+        break;
+      case StepAction::kStoreRows:
+        rows_stored_[event.batch] = work(event, now);
+        break;
+      case StepAction::kLoadKv:
+        kv_there_[group] = work(event, std::max(kv_left_[kv_loads_ % 2], group_before(event)));
+        ++kv_loads_;
+        break;
+      case StepAction::kAttendSwapped:
+        device_waits_for(kv_there_[group]);
+        compute(event);
+        break;
+      case StepAction::kStoreKv:
+        kv_stored_[group] = kv_left_[kv_stores_ % 2] = work(event, now);
+        ++kv_stores_;
+        break;
+      case StepAction::kStartOnHost:
+        host_done_ = work(event, now);
+        break;
+      case StepAction::kJoinHost:
+        device_waits_for(host_done_);
+        break;
+      case StepAction::kDropRows:
+        break;
+      default:
+        compute(event);
+    }
+  }
+  // When the group before it, which it may read, is back.
+  double group_before(const StepEvent& event) {
+    if (event.group == 0) return 0;
+    const bool continues =
+        shape_.batches[static_cast<size_t>(event.batch)].swaps[static_cast<size_t>(event.group)];
+    return continues ? kv_stored_[{event.layer, event.batch, event.group - 1}] : 0;
+  }
+
+  const StepShape& shape_;
+  const PriceOfEvent& price_;
+  std::vector<StepEvent> events_;
+  std::array<double, kWorkerCount> free_ = {};
+  double slot_left_ = 0, host_done_ = 0;
+  std::map<int, double> weights_there_, rows_there_, rows_stored_;
+  std::map<std::tuple<int, int, int>, double> kv_there_, kv_stored_;
+  std::array<double, 2> kv_left_ = {};
+  size_t kv_loads_ = 0, kv_stores_ = 0;
+  SimulatedSteps result_;
+};
+
+}  // namespace
+
+const char* worker_name(Worker worker) {
+  constexpr std::array kNames = {"GPU", "CPU", "to GPU", "to host", "disk read", "disk write"};
+  return kNames[static_cast<size_t>(worker)];
+}
+
+SimulatedSteps simulate_steps(const StepShape& shape, int steps, const PriceOfEvent& price) {
+  Simulation simulation(shape, price);
+  for (int i = 0; i < steps; ++i) simulation.run_step();
+  return simulation.take();
+}
+
+}  // namespace spillway

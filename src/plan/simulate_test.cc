@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that can be timed by hand.
+#include "plan/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace spillway {
+namespace {
+
+struct SimulateTest : testing::Test {
+  StepShape shape{.layers = 4, .streamed = {0, 1, 2, 3}, .batches = {{.logits = true}}};
+  double layer_s = 1, weights_s = 3, disk_s = 0, host_s = 0, kv_s = 0;
+
+  EventPrice price(const StepEvent& event) const {
+    EventPrice price;
+    if (event.action == StepAction::kFinishLayer) price[Worker::kDevice] = layer_s;
+    if (event.action == StepAction::kLoadWeights) {
+      price[Worker::kToDevice] = weights_s;
+      price[Worker::kDiskRead] = disk_s;
+    }
+    if (event.action == StepAction::kStartOnHost) price[Worker::kCpu] = host_s;
+    if (event.action == StepAction::kLoadKv) price[Worker::kToDevice] = kv_s;
+    return price;
+  }
+  // The third step of several: by then all are alike.
+  double step() const {
+    const SimulatedSteps done =
+        simulate_steps(shape, 4, [this](const StepEvent& event) { return price(event); });
+    return done.seconds[2];
+  }
+};
+
+TEST_F(SimulateTest, WhatIsSlowerDecides) {
+  EXPECT_DOUBLE_EQ(step(), 4 * 3) << "the bus";
+  weights_s = 0.5;
+  EXPECT_DOUBLE_EQ(step(), 4 * 1) << "the device";
+  disk_s = 5;
+  EXPECT_DOUBLE_EQ(step(), 4 * 5) << "the disk, behind which the bus hides";
+}
+
+TEST_F(SimulateTest, WithoutOverlapTimesAddUp) {
+  shape.overlap = false;
+  EXPECT_DOUBLE_EQ(step(), 4 * (1 + 3));
+}
+
+TEST_F(SimulateTest, MicroBatchesShareAWeightsTrip) {
+  shape.batches = {{}, {}, {}};
+  EXPECT_DOUBLE_EQ(step(), 4 * 3) << "three computations hide it";
+  weights_s = 0;
+  EXPECT_DOUBLE_EQ(step(), 4 * 3);
+}
+
+TEST_F(SimulateTest, TheCpuAttendsBesideTheBus) {
+  shape.batches = {{.on_host = true}};
+  host_s = 2;
+  EXPECT_DOUBLE_EQ(step(), 4 * 3);
+  host_s = 4;
+  EXPECT_DOUBLE_EQ(step(), 4 * (4 + 1)) << "then the device waits for it";
+}
+
+TEST_F(SimulateTest, PagesAndWeightsShareTheBus) {
+  shape.batches = {{.swaps = {false, false}}};
+  kv_s = 0.5;
+  EXPECT_DOUBLE_EQ(step(), 4 * (3 + 2 * 0.5));
+}
+
+TEST_F(SimulateTest, AStepIsNeverShorterThanItsBusiestWorker) {
+  for (const double bus : {0.1, 0.7, 1.3, 2.9}) {
+    weights_s = bus;
+    const SimulatedSteps done =
+        simulate_steps(shape, 10, [this](const StepEvent& event) { return price(event); });
+    const double all = std::accumulate(done.seconds.begin(), done.seconds.end(), 0.0);
+    EXPECT_LE(done.busy[static_cast<size_t>(Worker::kDevice)], all * (1 + 1e-12));
+    // What came for the first step was there before it, and what comes for the next is on its way.
+    EXPECT_LE(done.busy[static_cast<size_t>(Worker::kToDevice)], all + 2 * bus + 1e-9);
+    for (const SimulatedEvent& event : done.events) {
+      for (int w = 0; w < kWorkerCount; ++w)
+        EXPECT_LE(event.begin[static_cast<size_t>(w)], event.end[static_cast<size_t>(w)]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spillway

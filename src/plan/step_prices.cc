@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/step_prices.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+// Ops that a layer's parts call, beside products: norms, rope and append; norm, activation.
+constexpr double kProjectOps = 3, kFinishOps = 4;
+
+bool is_projection(WeightRole role) {
+  return role == WeightRole::kQuery || role == WeightRole::kKey || role == WeightRole::kValue;
+}
+
+}  // namespace
+
+StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::vector<Tier>& homes,
+                       const Plan& plan, const RunLayout& layout, const StepSize& size)
+    : hardware_(hardware), spec_(model.spec), size_(size), kv_type_(layout.kv.type) {
+  kv_token_bytes_ =
+      2.0 * static_cast<double>(layout.kv.plane_block_bytes()) / double{kKvBlockTokens};
+  // A prompt's tokens share what they read.
+  keys_read_ = size.tokens_each == 1
+                   ? size.keys
+                   : std::max(0.0, size.keys - static_cast<double>(size.tokens_each) / 2);
+  row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
+  shape_ = {.layers = spec_.layers, .kv_buffers = kKvStagingBuffers, .overlap = plan.overlap};
+  describe_layers(model, homes);
+  describe_batches(plan, layout);
+  bool link_busy = !shape_.streamed.empty(), cpu_busy = false;
+  for (const Batch& batch : batches_) {
+    link_busy = link_busy || batch.swapped > 0;
+    cpu_busy = cpu_busy || batch.on_cpu > 0;
+  }
+  if (link_busy && cpu_busy) {
+    link_share_ = hardware.link_beside_cpu;
+    cpu_share_ = hardware.cpu_beside_link;
+  }
+}
+
+void StepPrices::describe_layers(const Model& model, const std::vector<Tier>& homes) {
+  layers_.resize(static_cast<size_t>(spec_.layers));
+  for (size_t i = 0; i < model.weights.size(); ++i) {
+    const BoundWeight& weight = model.weights[i];
+    const auto elements =
+        static_cast<double>(weight.slot.rows) * static_cast<double>(weight.slot.cols);
+    const Product product{weight.dtype, elements, static_cast<double>(weight.bytes())};
+    if (weight.slot.layer < 0) {
+      const bool is_head = weight.slot.role == WeightRole::kHead ||
+                           (spec_.tied_head && weight.slot.role == WeightRole::kTokenEmbedding);
+      if (is_head) head_ = product;
+      continue;
+    }
+    Layer& layer = layers_[static_cast<size_t>(weight.slot.layer)];
+    if (!weight.slot.is_vector())
+      (is_projection(weight.slot.role) ? layer.project : layer.finish).push_back(product);
+    if (homes[i] == Tier::kHost && hardware_.has_device()) layer.from_host += product.bytes;
+    if (homes[i] == Tier::kDisk) layer.from_disk += product.bytes;
+  }
+  for (int i = 0; i < spec_.layers; ++i) {
+    const Layer& layer = layers_[static_cast<size_t>(i)];
+    if (layer.from_host + layer.from_disk > 0) shape_.streamed.push_back(i);
+  }
+  shape_.weight_slots = stream_slot_count(kStreamSlots, static_cast<int>(shape_.streamed.size()));
+}
+
+void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
+  const auto all = static_cast<double>(size_.sequences);
+  const auto each = static_cast<double>(size_.tokens_each);
+  double most = std::max(1.0, std::floor(static_cast<double>(layout.micro_tokens) / each));
+  if (size_.tokens_each == 1 && plan.micro_batch > 0)
+    most = std::min(most, static_cast<double>(plan.micro_batch));
+  const auto blocks = static_cast<double>(layout.device_blocks + layout.blocks_away());
+  const double on_host = static_cast<double>(layout.host_blocks) / blocks;
+  const double on_disk = static_cast<double>(layout.disk_blocks) / blocks;
+  double cpu_share = plan.attention == AttentionPlace::kCpu ? 1 : 0;
+  if (plan.attention == AttentionPlace::kAuto && on_host > 0) {
+    double streamed = 0;
+    for (const Layer& layer : layers_) streamed += layer.from_host + layer.from_disk;
+    cpu_share = plan.cpu_attention.value_or(
+        balanced_cpu_share(hardware_, kv_type_, kv_bytes(all * on_host),
+                           streamed / static_cast<double>(spec_.layers)));
+  }
+  // Prompts are attended to on the device, unless no sequence finds room there.
+  if (size_.tokens_each > 1) cpu_share = layout.staging_blocks < layout.sequence_blocks ? 1 : 0;
+  const double memory_rows = layout.activations.device * all * each;
+  const double host_rows = memory_rows + layout.activations.host * all * each;
+  double row = 0;
+  for (double left = all; left > 0; left -= most) {
+    const double sequences = std::min(most, left);
+    Batch batch{.tokens = sequences * each};
+    batch.on_cpu = sequences * on_host * cpu_share;
+    batch.swapped_from_disk = sequences * on_disk;
+    batch.swapped = sequences * on_host * (1 - cpu_share) + batch.swapped_from_disk;
+    batch.resident = sequences - batch.on_cpu - batch.swapped;
+    row += batch.tokens;
+    batch.rows = row <= memory_rows + 0.5 ? Tier::kDevice
+                 : row <= host_rows + 0.5 ? Tier::kHost
+                                          : Tier::kDisk;
+    if (batch.rows == Tier::kHost && !hardware_.has_device()) batch.rows = Tier::kDevice;
+    BatchShape shape{.rows_away = batch.rows != Tier::kDevice,
+                     .on_device = batch.resident > 1e-9,
+                     .on_host = batch.on_cpu > 1e-9,
+                     .logits = size_.logits};
+    if (batch.swapped > 1e-9) {
+      const double wanted = batch.swapped * static_cast<double>(layout.sequence_blocks);
+      const auto room = static_cast<double>(std::max(1, layout.staging_blocks));
+      const auto groups = static_cast<size_t>(std::clamp(std::ceil(wanted / room), 1.0, 1024.0));
+      shape.swaps.assign(groups, false);
+    }
+    batches_.push_back(batch);
+    shape_.batches.push_back(shape);
+  }
+}
+
+double StepPrices::balanced_cpu_share(const Hardware& hardware, KvType type, double kv_bytes,
+                                      double weight_bytes) {
+  if (!hardware.has_device() || kv_bytes <= 0) return 1;
+  const double cpu =
+      hardware.cpu_beside_link * kv_bytes / attention_seconds(hardware.host, type, kv_bytes);
+  const double link = hardware.link_beside_cpu * hardware.to_device.best();
+  return std::clamp(cpu * (weight_bytes + kv_bytes) / (kv_bytes * (link + cpu)), 0.0, 1.0);
+}
+
+double StepPrices::products(const std::vector<Product>& of, double tokens) const {
+  double seconds = 0;
+  for (const Product& product : of) {
+    seconds +=
+        linear_seconds(hardware_.device(), product.type, tokens, product.elements, product.bytes);
+  }
+  return seconds;
+}
+
+double StepPrices::attend(const Processor& on, double sequences) const {
+  if (sequences <= 0) return 0;
+  if (size_.tokens_each == 1) return attention_seconds(on, kv_type_, kv_bytes(sequences));
+  const double pairs = sequences * static_cast<double>(size_.tokens_each) * size_.keys;
+  return prompt_attention_seconds(on, 4 * pairs * static_cast<double>(spec_.q_dim()));
+}
+
+double StepPrices::up(double bytes) const {
+  if (bytes <= 0 || !hardware_.has_device()) return 0;
+  return hardware_.transfer_s + bytes / (hardware_.to_device.at(bytes) * link_share_);
+}
+double StepPrices::down(double bytes) const {
+  if (bytes <= 0 || !hardware_.has_device()) return 0;
+  return hardware_.transfer_s + bytes / (hardware_.to_host.at(bytes) * link_share_);
+}
+
+EventPrice StepPrices::of(const StepEvent& event) const {
+  EventPrice price;
+  const double launch = hardware_.device().launch_s;
+  const auto disk = [](double bytes, double rate) {
+    return bytes <= 0 ? 0 : bytes / std::max(rate, 1.0);
+  };
+  const auto layer = [&]() -> const Layer& { return layers_[static_cast<size_t>(event.layer)]; };
+  const Batch& batch = batches_[static_cast<size_t>(std::max(0, event.batch))];
+  const auto groups = [&] {
+    return static_cast<double>(shape_.batches[static_cast<size_t>(event.batch)].swaps.size());
+  };
+  switch (event.action) {
+    case StepAction::kLoadWeights:
+      price[Worker::kToDevice] = up(layer().from_host + layer().from_disk);
+      price[Worker::kDiskRead] = disk(layer().from_disk, hardware_.disk_read);
+      break;
+    case StepAction::kEmbed:
+    case StepAction::kGather:
+      price[Worker::kDevice] = launch;
+      break;
+    case StepAction::kLoadRows:
+      price[Worker::kToDevice] = up(batch.tokens * row_bytes_);
+      if (batch.rows == Tier::kDisk)
+        price[Worker::kDiskRead] = disk(batch.tokens * row_bytes_, hardware_.disk_read);
+      break;
+    case StepAction::kStoreRows:
+      price[Worker::kToHost] = down(batch.tokens * row_bytes_);
+      if (batch.rows == Tier::kDisk)
+        price[Worker::kDiskWrite] = disk(batch.tokens * row_bytes_, hardware_.disk_write);
+      break;
+    case StepAction::kProject:
+      price[Worker::kDevice] = kProjectOps * launch + products(layer().project, batch.tokens);
+      break;
+    case StepAction::kStartOnHost: {
+      const double width = static_cast<double>(spec_.q_dim() + 2 * spec_.kv_dim());
+      const double rows = batch.on_cpu * static_cast<double>(size_.tokens_each);
+      price[Worker::kToHost] = down(rows * width * inner_bytes_);
+      price[Worker::kCpu] = attend(hardware_.host, batch.on_cpu) / cpu_share_;
+      price[Worker::kToDevice] = up(rows * static_cast<double>(spec_.q_dim()) * inner_bytes_);
+      break;
+    }
+    case StepAction::kAttend:
+      price[Worker::kDevice] = attend(hardware_.device(), batch.resident);
+      break;
+    case StepAction::kLoadKv:
+      price[Worker::kToDevice] = up(kv_bytes(batch.swapped) / groups());
+      price[Worker::kDiskRead] =
+          disk(kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_read);
+      break;
+    case StepAction::kAttendSwapped:
+      price[Worker::kDevice] = attend(hardware_.device(), batch.swapped / groups());
+      break;
+    case StepAction::kStoreKv:
+      price[Worker::kToHost] = down(new_kv_bytes(batch.swapped) / groups());
+      price[Worker::kDiskWrite] =
+          disk(new_kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_write);
+      break;
+    case StepAction::kFinishLayer:
+      price[Worker::kDevice] = kFinishOps * launch + products(layer().finish, batch.tokens);
+      break;
+    case StepAction::kHead:
+      if (size_.logits)
+        price[Worker::kDevice] = launch + products({head_}, static_cast<double>(size_.sequences));
+      break;
+    case StepAction::kUseWeights:
+    case StepAction::kLeaveWeights:
+    case StepAction::kTakeRows:
+    case StepAction::kDropRows:
+    case StepAction::kJoinHost:
+      break;
+  }
+  return price;
+}
+
+Worker StepEstimate::bottleneck() const {
+  const auto most = std::max_element(busy.begin(), busy.end());
+  return static_cast<Worker>(most - busy.begin());
+}
+
+StepEstimate estimate_step(const StepPrices& prices) {
+  StepEstimate all;
+  const auto layers = static_cast<size_t>(prices.shape().layers);
+  // Behind the layers' sums: what belongs to none.
+  std::vector<EventPrice> sums(layers + 1);
+  for (const StepEvent& event : schedule_step(prices.shape())) {
+    const EventPrice price = prices.of(event);
+    EventPrice& sum = sums[event.layer < 0 ? layers : static_cast<size_t>(event.layer)];
+    for (size_t i = 0; i < price.seconds.size(); ++i) sum.seconds[i] += price.seconds[i];
+  }
+  for (const EventPrice& sum : sums) {
+    all.seconds += *std::max_element(sum.seconds.begin(), sum.seconds.end());
+    for (size_t i = 0; i < sum.seconds.size(); ++i) all.busy[i] += sum.seconds[i];
+  }
+  return all;
+}
+
+StepEstimate simulate_step(const StepPrices& prices) {
+  constexpr int kSteps = 3;
+  const SimulatedSteps steps = simulate_steps(
+      prices.shape(), kSteps, [&](const StepEvent& event) { return prices.of(event); });
+  StepEstimate estimate{.seconds = steps.seconds.back()};
+  for (size_t i = 0; i < estimate.busy.size(); ++i) estimate.busy[i] = steps.busy[i] / kSteps;
+  return estimate;
+}
+
+}  // namespace spillway

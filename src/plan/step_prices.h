@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the events of a step take on a machine, in seconds of each worker: of the list that the
+// decoder executes (block_schedule.h), from the machine's rates (hardware.h) and the bytes that the
+// footprint says. Both the cost model and the simulator use these prices, and no others.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/model.h"
+#include "plan/block_schedule.h"
+#include "plan/footprint.h"
+#include "plan/hardware.h"
+#include "plan/plan.h"
+#include "plan/simulate.h"
+
+namespace spillway {
+
+// Of one step.
+struct StepSize {
+  int64_t sequences = 1;    // that take part
+  int64_t tokens_each = 1;  // new ones of each: 1 in decoding, more of prompts
+  double keys = 1;          // that a token sees on average, itself included
+  bool logits = true;
+};
+
+class StepPrices {
+ public:
+  // `homes`: of each weight, as weight_homes() says. All of it must outlive this.
+  StepPrices(const Hardware& hardware, const Model& model, const std::vector<Tier>& homes,
+             const Plan& plan, const RunLayout& layout, const StepSize& size);
+
+  const StepShape& shape() const { return shape_; }
+  EventPrice of(const StepEvent& event) const;
+  // Of the sequences in host memory whose attention the CPU computes, where the plan leaves it
+  // open: so that the CPU and the link end together.
+  static double balanced_cpu_share(const Hardware& hardware, KvType type, double kv_bytes,
+                                   double weight_bytes);
+
+ private:
+  struct Product {
+    DType type;
+    double elements, bytes;
+  };
+  struct Layer {
+    std::vector<Product> project, finish;
+    double from_host = 0, from_disk = 0;  // bytes that stream
+  };
+  // A micro-batch: tokens, and of its sequences those whose KV is there.
+  struct Batch {
+    double tokens = 0, resident = 0, on_cpu = 0, swapped = 0, swapped_from_disk = 0;
+    Tier rows = Tier::kDevice;
+  };
+
+  void describe_layers(const Model& model, const std::vector<Tier>& homes);
+  void describe_batches(const Plan& plan, const RunLayout& layout);
+  double products(const std::vector<Product>& of, double tokens) const;
+  double kv_bytes(double sequences) const { return sequences * keys_read_ * kv_token_bytes_; }
+  double new_kv_bytes(double sequences) const {
+    return sequences * static_cast<double>(size_.tokens_each) * kv_token_bytes_;
+  }
+  double attend(const Processor& on, double sequences) const;
+  double up(double bytes) const;
+  double down(double bytes) const;
+
+  const Hardware& hardware_;
+  const ModelSpec& spec_;
+  const StepSize size_;
+  KvType kv_type_;
+  double kv_token_bytes_ = 0;  // of a layer
+  double keys_read_ = 0;       // of a sequence, once in a step
+  std::vector<Layer> layers_;
+  Product head_{};
+  std::vector<Batch> batches_;
+  double row_bytes_ = 0;                   // of the residual stream
+  double inner_bytes_ = 2;                 // of an element between matrices
+  double link_share_ = 1, cpu_share_ = 1;  // what each leaves the other of its rate
+  StepShape shape_;
+};
+
+// Where a step's time goes. Layer by layer the busiest worker decides (FlexGen, A.3): as if
+// everything else were hidden behind it.
+struct StepEstimate {
+  double seconds = 0;
+  std::array<double, kWorkerCount> busy = {};
+  Worker bottleneck() const;
+};
+StepEstimate estimate_step(const StepPrices& prices);
+// The same by the events one after the other, with every wait (simulate.h): a step among others.
+StepEstimate simulate_step(const StepPrices& prices);
+
+}  // namespace spillway
