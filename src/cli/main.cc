@@ -101,6 +101,7 @@ int parse_and_run(int argc, char** argv) {
   spillway::add_inspect_command(app);
   spillway::add_eval_command(app);
   spillway::add_bench_command(app);
+  spillway::add_plan_command(app);
   spillway::add_profile_command(app);
   spillway::add_tokenize_command(app);
   spillway::add_convert_command(app);

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+// spillway plan: what would go where and how fast it would be, before a byte is loaded; on this
+// machine or on one that is not here.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+#include "base/printable.h"
+#include "cli/commands.h"
+#include "cli/json_output.h"
+#include "cli/model_catalog.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "cuda/cuda.h"
+#include "engine/loaded_model.h"
+#include "plan/machine_traits.h"
+#include "plan/search.h"
+#include "plan/step_trace.h"
+#include "storage/model_files.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+struct PlanOptions {
+  std::string model, hardware, gpu_memory, host_memory, disk_memory, kv_type = "auto";
+  std::string objective = "throughput", output, trace;
+  int64_t prompt = 512, generate = 32, requests = 1, most_at_once = 0;
+  int chunk = 0;
+  double max_latency = 0, max_ttft = 0;
+  bool compress_weights = false, frontier = false, json = false;
+};
+
+// This machine as the nearest that ships, with its own memories.
+Hardware this_machine() {
+  const auto cpu = make_device("cpu", "0");
+  const CudaDevices gpus = list_cuda_devices();
+  const auto host_bytes = static_cast<uint64_t>(cpu->info().memory_bytes);
+  Hardware machine;
+  if (gpus.devices.empty()) {
+    machine = nearest_hardware("", 0, host_bytes);
+  } else {
+    const DeviceInfo& gpu = gpus.devices.front();
+    machine = nearest_hardware(gpu.hardware, static_cast<uint64_t>(gpu.memory_bytes), host_bytes);
+    machine.gpu->memory_bytes = static_cast<uint64_t>(gpu.memory_bytes);
+  }
+  machine.host.memory_bytes = host_bytes;
+  return machine;
+}
+
+Model model_of(const PlanOptions& options) {
+  const std::string path = resolve_model(options.model);
+  const auto dummy = try_dummy_name(path);
+  Model model = dummy ? describe_dummy_model(*dummy) : describe_model(open_model(path));
+  widen_vectors(model);
+  if (options.compress_weights) compress_matrices(model);
+  return model;
+}
+
+json shares_json(const TierShares& of) {
+  return {{"gpu", of.device * 100}, {"host", of.host * 100}, {"disk", of.disk * 100}};
+}
+
+json predicted_json(const Prediction& p) {
+  json terms = json::object();
+  for (int i = 0; i < kWorkerCount; ++i) {
+    const auto worker = static_cast<Worker>(i);
+    terms[worker_name(worker)] = {{"prefill_step_s", p.prefill_step.busy[static_cast<size_t>(i)]},
+                                  {"decode_step_s", p.decode_step.busy[static_cast<size_t>(i)]}};
+  }
+  return {{"generated_tokens_per_s", p.generated_tokens_per_s},
+          {"decode_tokens_per_s", p.decode_tokens_per_s},
+          {"prefill_s", p.prefill_s},
+          {"decode_s", p.decode_s},
+          {"first_token_s", p.first_token_s},
+          {"latency_s", p.latency_s},
+          {"terms_s", terms}};
+}
+
+struct Planner {
+  explicit Planner(const PlanOptions& options_) : options(options_), model(model_of(options_)) {
+    hardware = options.hardware.empty() ? this_machine() : read_hardware(options.hardware);
+    const bool apart = hardware.has_device();
+    const auto memory = [](const std::string& text, const char* option, uint64_t otherwise) {
+      return text.empty() ? otherwise : parse_memory(text, option);
+    };
+    budgets.device =
+        apart ? memory(options.gpu_memory, "--gpu-memory", hardware.gpu->memory_bytes) : 0;
+    budgets.host =
+        memory(options.host_memory, "--host-memory", hardware.host.memory_bytes / 10 * 9);
+    budgets.disk = memory(options.disk_memory, "--disk-memory", 0);
+    budgets.host_is_limited = !options.host_memory.empty();
+    traits = traits_of_machine(hardware, budgets);
+    size.kv_type = options.kv_type == "auto" ? default_kv_type(model) : kv_type_of(options.kv_type);
+    size.micro_tokens = options.chunk > 0 ? options.chunk : apart || hardware.gpu ? 2048 : 512;
+    workload.groups = {{options.requests, options.prompt, options.generate}};
+  }
+  static KvType kv_type_of(const std::string& text) {
+    const auto type = try_kv_type_from_name(text);
+    SPW_CHECK(type, kInvalidArgument, "--kv-type is '{}'; give f32, f16, int8, int4 or auto",
+              printable(text));
+    return *type;
+  }
+  SearchRequest request() const {
+    SearchRequest asked{.hardware = hardware,
+                        .model = model,
+                        .traits = traits,
+                        .workload = workload,
+                        .budgets = budgets,
+                        .size = size,
+                        .most_sequences = options.most_at_once};
+    SPW_CHECK(options.objective == "throughput" || options.objective == "latency", kInvalidArgument,
+              "--objective is '{}'; give throughput or latency", printable(options.objective));
+    if (options.objective == "latency") asked.objective = Objective::kLatency;
+    if (options.max_latency > 0) asked.max_latency_s = options.max_latency;
+    if (options.max_ttft > 0) asked.max_first_token_s = options.max_ttft;
+    return asked;
+  }
+  // The smallest of a budget with which something is found, to a sixteenth of a GiB; nothing where
+  // there is none up to 64 times as much.
+  std::optional<uint64_t> smallest(uint64_t Budgets::*budget) const {
+    SearchRequest trial = request();
+    const auto works = [&](uint64_t bytes) {
+      trial.budgets.*budget = bytes;
+      DeviceTraits traits_there = traits_of_machine(hardware, trial.budgets);
+      const SearchRequest there{.hardware = hardware,
+                                .model = model,
+                                .traits = traits_there,
+                                .workload = workload,
+                                .budgets = trial.budgets,
+                                .size = size,
+                                .most_sequences = 1};
+      return !search_plans(there).empty();
+    };
+    constexpr uint64_t kGrain = uint64_t{64} << 20;
+    uint64_t high = std::max(budgets.*budget, kGrain);
+    const uint64_t most = 64 * std::max(high, uint64_t{1} << 30);
+    while (!works(high)) {
+      if (high >= most) return std::nullopt;
+      high *= 2;
+    }
+    uint64_t low = 0;
+    while (high - low > kGrain) {
+      const uint64_t middle = low + (high - low) / 2;
+      (works(middle) ? high : low) = middle;
+    }
+    return (high + kGrain - 1) / kGrain * kGrain;
+  }
+
+  const PlanOptions& options;
+  Model model;
+  Hardware hardware;
+  Budgets budgets;
+  DeviceTraits traits;
+  Workload workload;
+  RunSize size;
+};
+
+[[noreturn]] void refuse(const Planner& planner) {
+  std::string ways;
+  const auto add = [&](const char* option, uint64_t Budgets::*budget) {
+    if (const auto bytes = planner.smallest(budget))
+      ways += fmt::format("{}{} {}", ways.empty() ? "" : " or ", option, format_bytes(*bytes));
+  };
+  if (planner.hardware.has_device()) add("--gpu-memory", &Budgets::device);
+  add("--host-memory", &Budgets::host);
+  add("--disk-memory", &Budgets::disk);
+  fail(ErrorCode::kOutOfMemory, "{} does not run in {}{} of host memory and {} of disk; {}",
+       planner.model.spec.name,
+       planner.hardware.has_device() ? format_bytes(planner.budgets.device) + " of GPU memory, "
+                                     : "",
+       format_bytes(planner.budgets.host), format_bytes(planner.budgets.disk),
+       ways.empty() ? "no one of them would be enough alone" : "the smallest that works: " + ways);
+}
+
+std::vector<std::string> warnings_of(const Planner& planner, const FoundPlan& found) {
+  std::vector<std::string> warnings;
+  const PlanOptions& options = planner.options;
+  const Prediction& p = found.predicted;
+  if (options.max_latency > 0 && p.latency_s > options.max_latency)
+    warnings.push_back(fmt::format("no plan answers within {:.3g} s; the best needs {:.3g}",
+                                   options.max_latency, p.latency_s));
+  if (options.max_ttft > 0 && p.first_token_s > options.max_ttft)
+    warnings.push_back(
+        fmt::format("no plan has first tokens within {:.3g} s; the best needs {:.3g}",
+                    options.max_ttft, p.first_token_s));
+  if (found.plan.weights.disk > 0)
+    warnings.push_back(fmt::format("{:.0f}% of the weights come from disk in every step",
+                                   found.plan.weights.disk * 100));
+  return warnings;
+}
+
+// What would gain most: twice a budget, 4-bit weights, 4-bit KV.
+std::vector<std::pair<std::string, double>> suggestions_of(const Planner& planner,
+                                                           const FoundPlan& found) {
+  std::vector<std::pair<std::string, double>> all;
+  const auto try_out = [&](const std::string& what, PlanOptions options) {
+    const Planner other(options);
+    const auto better = search_plans(other.request());
+    if (better.empty()) return;
+    const double gain =
+        better[0].predicted.generated_tokens_per_s / found.predicted.generated_tokens_per_s;
+    if (gain > 1.05) all.emplace_back(what, gain);
+  };
+  const PlanOptions& asked = planner.options;
+  if (!asked.compress_weights && !is_quantized(planner.model.main_dtype())) {
+    PlanOptions options = asked;
+    options.compress_weights = true;
+    try_out("--compress-weights", options);
+  }
+  if (planner.size.kv_type != KvType::kInt4) {
+    PlanOptions options = asked;
+    options.kv_type = "int4";
+    try_out("--compress-kv", options);
+  }
+  const auto twice = [](uint64_t bytes) { return fmt::format("{}MiB", bytes >> 19); };
+  if (planner.hardware.has_device()) {
+    PlanOptions options = asked;
+    options.gpu_memory = twice(planner.budgets.device);
+    try_out("twice the GPU memory", options);
+  }
+  PlanOptions options = asked;
+  options.host_memory = twice(planner.budgets.host);
+  try_out("twice the host memory", options);
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a.second > b.second; });
+  return all;
+}
+
+json memory_json(const Planner& planner, const FoundPlan& found) {
+  const bool apart = planner.hardware.has_device();
+  const auto of = [](const MemoryUsage& usage, uint64_t budget, uint64_t besides) {
+    json by_tag = json::object();
+    for (int tag = 0; tag < kMemoryTagCount; ++tag) {
+      if (usage.bytes[tag] > 0)
+        by_tag[memory_tag_name(static_cast<MemoryTag>(tag))] = usage.bytes[tag];
+    }
+    const uint64_t bytes = usage.total() - usage.of(MemoryTag::kWorkspace) + besides;
+    if (besides > 0) by_tag[memory_tag_name(MemoryTag::kWorkspace)] = besides;
+    return json{{"bytes", bytes},
+                {"budget_bytes", budget},
+                {"headroom_bytes", static_cast<int64_t>(budget) - static_cast<int64_t>(bytes)},
+                {"by_tag", by_tag}};
+  };
+  const Footprint& needs = found.needs;
+  json out;
+  if (apart) out["gpu"] = of(needs.device, planner.budgets.device, needs.workspace);
+  out["host"] = of(needs.of_host(apart), planner.budgets.host, apart ? 0 : needs.workspace);
+  out["disk"] = of(needs.disk, planner.budgets.disk, 0);
+  return out;
+}
+
+void print_plan(const Planner& planner, const FoundPlan& found, const json& memory,
+                const std::vector<std::string>& warnings,
+                const std::vector<std::pair<std::string, double>>& suggestions) {
+  const auto line = [](const char* key, const std::string& value) {
+    print_now(fmt::format("{:<12}{}\n", key, value));
+  };
+  const Prediction& p = found.predicted;
+  const auto shares = [](const TierShares& of) {
+    return fmt::format("{:.1f}% GPU, {:.1f}% host, {:.1f}% disk", of.device * 100, of.host * 100,
+                       of.disk * 100);
+  };
+  line("machine", fmt::format("{} ({})", planner.hardware.name, planner.hardware.source));
+  line("model", fmt::format("{}, {} of weights, {} KV", planner.model.spec.name,
+                            format_bytes(static_cast<uint64_t>(planner.model.weight_bytes())),
+                            kv_type_name(found.size.kv_type)));
+  line("workload",
+       fmt::format("{} requests, prompts of {}, {} tokens each", planner.options.requests,
+                   planner.options.prompt, planner.options.generate));
+  line("weights", shares(found.plan.weights));
+  line("KV", shares(found.plan.kv));
+  line("at once",
+       fmt::format("{} sequences{}{}", found.size.sequences,
+                   found.plan.micro_batch > 0
+                       ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
+                       : "",
+                   found.plan.kv.host > 0 && planner.hardware.has_device()
+                       ? fmt::format("; the CPU attends to {:.0f}% of those in host memory",
+                                     100 * (found.plan.attention == AttentionPlace::kCpu
+                                                ? 1
+                                                : found.plan.cpu_attention.value_or(0)))
+                       : ""));
+  line("speed", fmt::format("{:.4g} tokens/s generated; decoding {:.4g} tokens/s, prompts {:.4g} s",
+                            p.generated_tokens_per_s, p.decode_tokens_per_s, p.prefill_s));
+  line("latency", fmt::format("first tokens after {:.3g} s, a step {:.3g} s, all after {:.3g} s",
+                              p.first_token_s, p.step_s, p.latency_s));
+  line("bottleneck", worker_name(p.bottleneck()));
+  for (const auto& [name, of] : memory.items()) {
+    if (of["bytes"].get<uint64_t>() == 0) continue;
+    line(name == "gpu"    ? "GPU memory"
+         : name == "host" ? "host memory"
+                          : "disk",
+         fmt::format("{} of {}", format_bytes(of["bytes"].get<uint64_t>()),
+                     format_bytes(of["budget_bytes"].get<uint64_t>())));
+  }
+  for (const auto& [what, gain] : suggestions)
+    line("would help", fmt::format("{}: {:.2f} times as fast", what, gain));
+  for (const std::string& warning : warnings) line("warning", warning);
+}
+
+int plan(const PlanOptions& options) {
+  SPW_CHECK(options.prompt >= 1 && options.generate >= 1 && options.requests >= 1, kInvalidArgument,
+            "--prompt-len, --gen-len and --requests are at least 1");
+  const Planner planner(options);
+  const auto found = search_plans(planner.request());
+  if (found.empty()) refuse(planner);
+  const FoundPlan& best = found.front();
+  const auto warnings = warnings_of(planner, best);
+  const auto suggestions = suggestions_of(planner, best);
+  const json memory = memory_json(planner, best);
+  if (!options.output.empty()) {
+    std::ofstream file(options.output);
+    file << plan_to_json(best.plan) << "\n";
+    SPW_CHECK(file.good(), kIo, "{}: cannot be written", printable(options.output));
+  }
+  if (!options.trace.empty()) {
+    std::ofstream file(options.trace);
+    file << trace_of_steps(planner.hardware, planner.model, best.plan, best.needs.layout,
+                           {.sequences = best.size.sequences,
+                            .tokens_each = 1,
+                            .keys = planner.workload.decode_keys()});
+    SPW_CHECK(file.good(), kIo, "{}: cannot be written", printable(options.trace));
+  }
+  if (!options.json) {
+    print_plan(planner, best, memory, warnings, suggestions);
+    return 0;
+  }
+  json help = json::array();
+  for (const auto& [what, gain] : suggestions) help.push_back({{"what", what}, {"gain", gain}});
+  print_json({{"machine", planner.hardware.name},
+              {"model", planner.model.spec.name},
+              {"plan", json::parse(plan_to_json(best.plan))},
+              {"sequences", best.size.sequences},
+              {"predicted", predicted_json(best.predicted)},
+              {"memory", memory},
+              {"bottleneck", worker_name(best.predicted.bottleneck())},
+              {"would_help", help},
+              {"warnings", warnings}},
+             2);
+  return 0;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "plan", "where a model would go and how fast it would be, before anything is loaded");
+  auto options = std::make_shared<PlanOptions>();
+  command
+      ->add_option("-m,--model,MODEL", options->model,
+                   "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
+      ->required();
+  command->add_option("--hardware", options->hardware,
+                      "a machine's file, or one of " +
+                          fmt::format("{}", fmt::join(shipped_hardware(), ", ")) +
+                          "; default: this one, by the nearest of them");
+  command->add_option("--gpu-memory", options->gpu_memory, "default: what the machine has");
+  command->add_option("--host-memory", options->host_memory, "default: nine tenths of what it has");
+  command->add_option("--disk-memory", options->disk_memory, "default: 0");
+  command->add_option("--prompt-len", options->prompt, "tokens of a prompt")->capture_default_str();
+  command->add_option("--gen-len", options->generate, "tokens to generate for each")
+      ->capture_default_str();
+  command->add_option("--requests", options->requests, "how many")->capture_default_str();
+  command->add_option("--batch", options->most_at_once, "most sequences at once; 0: any number")
+      ->capture_default_str();
+  command->add_option("--kv-type", options->kv_type, "f32, f16, int8, int4 or auto")
+      ->capture_default_str();
+  command->add_flag("--compress-weights", options->compress_weights, "4-bit groups");
+  command->add_option("--chunk", options->chunk,
+                      "most tokens through a layer together; 0: what suits");
+  command->add_option("--objective", options->objective, "throughput or latency")
+      ->capture_default_str();
+  command->add_option("--max-latency", options->max_latency,
+                      "seconds until the last token of a block");
+  command->add_option("--max-ttft", options->max_ttft, "seconds until first tokens");
+  command->add_option("--trace", options->trace,
+                      "writes a simulated step as a Chrome trace, which Perfetto opens");
+  command->add_option("-o,--output", options->output,
+                      "writes the plan, for --plan of other commands");
+  command->add_flag("--json", options->json, "as JSON");
+  command->footer(
+      "Examples:\n"
+      "  spillway plan model.gguf --requests 64\n"
+      "  spillway plan dummy:opt-175b --hardware t4 --requests 256 --disk-memory 1500GiB\n"
+      "  spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB -o plan.json");
+  command->final_callback([options] { throw CLI::RuntimeError(plan(*options)); });
+}
+
+}  // namespace spillway

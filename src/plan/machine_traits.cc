@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/machine_traits.h"
+
+#include "tensor/packed_layout.h"
+
+namespace spillway {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+}  // namespace
+
+// The same as runtime/device_traits.cc says of devices that are here.
+DeviceTraits traits_of_machine(const Hardware& hardware, const Budgets& budgets) {
+  DeviceTraits traits;
+  const bool apart = hardware.has_device();
+  traits.host_visible = !apart;
+  traits.memory_bytes = apart ? budgets.device : budgets.host;
+  if (apart) traits.host_memory_bytes = budgets.host;
+  traits.allocation_unit = apart ? 512 : 1;
+  for (const DType type : kAllDTypes) {
+    const auto i = static_cast<size_t>(type);
+    traits.layouts[i] = can_pack(type) ? WeightLayout::kGroups16 : WeightLayout::kRows;
+    const bool as_it_is = type == DType::kF32 || type == DType::kBF16;
+    traits.activation_types[i] = hardware.gpu.has_value() && !as_it_is ? DType::kF16
+                                 : hardware.gpu.has_value()            ? type
+                                                                       : DType::kF32;
+  }
+  traits.workspace_bytes = (apart ? 256 : 20) * kMiB;
+  traits.expands_matrices = apart;
+  traits.loading_bytes = (apart ? 64 + 48 : 16 + 48) * kMiB;
+  return traits;
+}
+
+}  // namespace spillway
