@@ -32,6 +32,12 @@ extern const AttendSplit kAttendGroupHalfFp16fml;
 extern const AttendSplit kAttendGroupInt8I8mm;
 extern const AttendSplit kAttendGroupInt4I8mm;
 
+// x86. Numerics: queries and probabilities are rounded to 16-bit integers, each query with a scale
+// per 64 elements, and its probabilities times the scales of V with a unit per 64 elements and cut;
+// products are added exactly.
+extern const AttendSplit kAttendInt8Avx512;
+extern const AttendSplit kAttendInt4Avx512;
+
 // The rows of `tile`, which has one kv head and may have up to kPrefillQueries queries, over all
 // keys that they see, into a.out. `scratch` as prefill_scratch_floats() says. A query's result may
 // depend on the other queries of the tile.
