@@ -89,7 +89,8 @@ void each_cut_kernel(KvType type, bool deterministic, const F& f) {
                       {"i8mm groups", KvType::kInt8, groups && cpu.i8mm, kAttendGroupInt8I8mm},
                       {"i8mm groups", KvType::kInt4, groups && cpu.i8mm, kAttendGroupInt4I8mm}};
 #elif defined(__x86_64__)
-  const Row rows[] = {{"avx512", KvType::kInt8, cpu.avx512_vnni, kAttendInt8Avx512},
+  const Row rows[] = {{"avx512", KvType::kF16, cpu.avx512_vnni, kAttendHalfAvx512},
+                      {"avx512", KvType::kInt8, cpu.avx512_vnni, kAttendInt8Avx512},
                       {"avx512", KvType::kInt4, cpu.avx512_vnni, kAttendInt4Avx512}};
 #else
   const Row rows[] = {{"none", type, false, nullptr}};
