@@ -89,7 +89,12 @@ void each_cut_kernel(KvType type, bool deterministic, const F& f) {
                       {"i8mm groups", KvType::kInt8, groups && cpu.i8mm, kAttendGroupInt8I8mm},
                       {"i8mm groups", KvType::kInt4, groups && cpu.i8mm, kAttendGroupInt4I8mm}};
 #elif defined(__x86_64__)
-  const Row rows[] = {{"avx512", KvType::kF16, cpu.avx512_vnni, kAttendHalfAvx512},
+  const Row rows[] = {{"avx2", KvType::kF16, cpu.avx2, kAttendHalfAvx2},
+                      {"avx2", KvType::kInt8, cpu.avx2, kAttendInt8Avx2},
+                      {"avx2", KvType::kInt4, cpu.avx2, kAttendInt4Avx2},
+                      {"avx_vnni", KvType::kInt8, cpu.avx_vnni, kAttendInt8AvxVnni},
+                      {"avx_vnni", KvType::kInt4, cpu.avx_vnni, kAttendInt4AvxVnni},
+                      {"avx512", KvType::kF16, cpu.avx512_vnni, kAttendHalfAvx512},
                       {"avx512", KvType::kInt8, cpu.avx512_vnni, kAttendInt8Avx512},
                       {"avx512", KvType::kInt4, cpu.avx512_vnni, kAttendInt4Avx512}};
 #else
