@@ -82,6 +82,8 @@ Int8Form arm_form(DType type, bool mixed) {
 // x86 multiplies unsigned weights: q + 2^(bits - 1).
 int offset_on_x86(DType type) {
   switch (type) {
+    case DType::kQ3_K:
+      return 4;
     case DType::kQ4_0:
       return 8;
     case DType::kQ5_0:
@@ -165,7 +167,7 @@ Int8Form int8_form(Int8Set set, DType type) {
       [[fallthrough]];
     case Int8Set::kAvx512Vnni:
       return {.offset = offset_on_x86(type),
-              .halves = type == DType::kQ6_K || type == DType::kQ2_K};
+              .halves = type == DType::kQ2_K || type == DType::kQ3_K || type == DType::kQ6_K};
     default:
       return {};
   }

@@ -295,6 +295,7 @@ constinit const Int8Kernels kAvx2Kernels = {
     .q5_1 = run_groups<PackedQ5_1>,
     .q8_0 = run_groups<PackedQ8_0>,
     .q2_k = run_groups<PackedQ2_K>,
+    .q3_k = run_groups<PackedQ3_K>,
     .q4_k = run_groups<PackedK45<4>>,
     .q5_k = run_groups<PackedK45<5>>,
     .q6_k = run_groups<PackedQ6_K>,

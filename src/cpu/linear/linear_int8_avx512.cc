@@ -270,6 +270,7 @@ constinit const Int8Kernels kAvx512VnniKernels = {.q4_0 = run_groups<PackedQ4_0>
                                                   .q5_1 = run_groups<PackedQ5_1>,
                                                   .q8_0 = run_groups<PackedQ8_0>,
                                                   .q2_k = run_groups<PackedQ2_K>,
+                                                  .q3_k = run_groups<PackedQ3_K>,
                                                   .q4_k = run_groups<PackedQ4_K>,
                                                   .q5_k = run_groups<PackedQ5_K>,
                                                   .q6_k = run_groups<PackedQ6_K>,
