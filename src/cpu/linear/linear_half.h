@@ -2,9 +2,10 @@
 // Matrix products of few tokens with plain 16-bit weights, at the speed of memory where there are
 // instructions for it. Weights are read once, as they lie in the file.
 //
-// What is rounded: up to four tokens, activations to 11 bits (F16 weights; NMSE below 1e-7) or 16
-// (BF16; AMX, up to eight tokens); more tokens as in linear_bf16.h. Products are added up in F32,
-// in an order that depends on k and the number of tokens only.
+// What is rounded: on ARM, up to four tokens, activations to 11 bits (F16 weights; NMSE below 1e-7)
+// or 16 (BF16); with AVX-512, up to eight tokens, nothing (AMX, BF16: to 16 bits); more tokens as
+// in linear_bf16.h. Products are added up in F32, in an order that depends on k and the number of
+// tokens only.
 #pragma once
 
 #include <cstddef>
