@@ -60,12 +60,6 @@ int64_t measured_least_tokens = 0;
 // Factors come first, so that packed activations stay aligned to cache lines.
 constexpr int64_t kFactorFloats = 32;
 
-size_t group_floats(const HalfKernel& kernel, int64_t k) {
-  SPW_ASSERT(kernel.tokens <= kFactorFloats);
-  const int64_t padded = (k + kHalfStep - 1) / kHalfStep * kHalfStep;
-  return static_cast<size_t>(kFactorFloats + kernel.x_width * padded / 2);
-}
-
 }  // namespace
 
 bool has_half_product(const WeightView& w, int64_t tokens) {
@@ -79,49 +73,46 @@ bool has_half_product(const WeightView& w, int64_t tokens) {
 
 void use_half_kernels_from(int64_t tokens) { measured_least_tokens = tokens; }
 
-size_t half_shared_floats(const WeightView& w, int64_t tokens) {
-  size_t floats = 0;
-  while (tokens > 0) {
-    const HalfKernel& kernel = kernel_for(w.dtype, tokens);
-    floats += group_floats(kernel, w.cols);
-    tokens -= kernel.tokens;
-  }
-  return floats;
+HalfGroup half_group(const WeightView& w, const LinearArgs& a, int64_t first) {
+  const HalfKernel& kernel = kernel_for(w.dtype, a.tokens - first);
+  return {&kernel,
+          first,
+          {.w = a.w,
+           .row_bytes = a.row_bytes,
+           .k = a.k,
+           .tokens = std::min(kernel.tokens, a.tokens - first),
+           .out = a.out + first * a.out_stride,
+           .out_stride = a.out_stride,
+           .bias = a.bias,
+           .accumulate = a.accumulate}};
 }
 
-void linear_half(ThreadPool& pool, float* shared, const WeightView& w, const Activations& x,
-                 const LinearArgs& a) {
-  for (int64_t first = 0; first < x.rows;) {
-    const HalfKernel& kernel = kernel_for(w.dtype, x.rows - first);
-    const int64_t tokens = std::min(kernel.tokens, x.rows - first);
-    auto* packed = reinterpret_cast<uint16_t*>(shared + kFactorFloats);
-    if (kernel.packs_apart) {
-      parallel_if_large(pool, tokens * w.cols, w.cols, 8 * kHalfStep,
-                        [&](int64_t begin, int64_t end, int) {
-                          std::array<float, kFactorFloats> factors;  // all are 1
-                          kernel.pack(x.f32(first) + begin, x.stride, tokens, end - begin,
-                                      packed + begin * kernel.x_width, factors.data());
-                        });
-      std::fill_n(shared, kFactorFloats, 1.0F);
-    } else {
-      kernel.pack(x.f32(first), x.stride, tokens, w.cols, packed, shared);
-    }
-    const HalfProduct product{.w = a.w,
-                              .row_bytes = a.row_bytes,
-                              .k = a.k,
-                              .x = packed,
-                              .factors = shared,
-                              .tokens = tokens,
-                              .out = a.out + first * a.out_stride,
-                              .out_stride = a.out_stride,
-                              .bias = a.bias,
-                              .accumulate = a.accumulate};
-    parallel_if_large(
-        pool, tokens * w.rows * w.cols / 4, w.rows, kPanelRows,
-        [&](int64_t begin, int64_t end, int) { kernel.multiply(product, begin, end); });
-    shared += group_floats(kernel, w.cols);
-    first += tokens;
+size_t half_shared_floats(const HalfGroup& group) {
+  SPW_ASSERT(group.kernel->tokens <= kFactorFloats);
+  const int64_t padded = (group.product.k + kHalfStep - 1) / kHalfStep * kHalfStep;
+  return static_cast<size_t>(kFactorFloats + group.kernel->x_width * padded / 2);
+}
+
+void pack_half(ThreadPool& pool, const HalfGroup& group, const Activations& x, float* shared) {
+  const HalfKernel& kernel = *group.kernel;
+  const int64_t tokens = group.product.tokens;
+  auto* packed = reinterpret_cast<uint16_t*>(shared + kFactorFloats);
+  if (!kernel.packs_apart) {
+    kernel.pack(x.f32(group.first), x.stride, tokens, x.cols, packed, shared);
+    return;
   }
+  parallel_if_large(pool, tokens * x.cols, x.cols, 8 * kHalfStep,
+                    [&](int64_t begin, int64_t end, int) {
+                      std::array<float, kFactorFloats> factors;  // all are 1
+                      kernel.pack(x.f32(group.first) + begin, x.stride, tokens, end - begin,
+                                  packed + begin * kernel.x_width, factors.data());
+                    });
+  std::fill_n(shared, kFactorFloats, 1.0F);
+}
+
+void set_half_input(HalfProduct& product, const float* shared) {
+  product.x = reinterpret_cast<const uint16_t*>(shared + kFactorFloats);
+  product.factors = shared;
 }
 
 }  // namespace spillway::cpu

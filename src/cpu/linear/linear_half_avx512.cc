@@ -101,7 +101,7 @@ struct Tile {
 template <class Weights, int kTokens>
 void multiply_rows(const HalfProduct& a, int64_t row, int64_t step, int64_t count) {
   // As many rows at once as there are registers for.
-  constexpr int kRows = kTokens > 4 ? 16 / kTokens : kStreams;
+  constexpr int kRows = kStreams * kTokens > 16 ? 16 / kTokens : kStreams;
   alignas(64) float totals[kStreams][kTokens];
   const uint8_t* w[kStreams];
   for (int r = 0; r < kStreams; ++r) {
