@@ -87,9 +87,10 @@ ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible) {
   return all;
 }
 
-HostAttentionBytes host_attention_bytes(const ModelSpec& spec, DType inner, int64_t rows) {
-  const int64_t columns = 2 * spec.q_dim() + 2 * spec.kv_dim();
-  return {bytes_of(inner, rows, columns), bytes_of(DType::kF32, rows, columns)};
+HostAttentionBytes host_attention_bytes(int64_t q_dim, int64_t kv_dim, DType inner, int64_t rows) {
+  const int64_t qkv = q_dim + 2 * kv_dim;
+  return {bytes_of(inner, rows, qkv), bytes_of(inner, rows, q_dim),
+          bytes_of(DType::kF32, rows, qkv), bytes_of(DType::kF32, rows, q_dim)};
 }
 
 }  // namespace spillway

@@ -70,8 +70,9 @@ ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible);
 // Attention on the CPU beside a device: `rows` rows come down and go up through pinned memory, and
 // are floats where it computes.
 struct HostAttentionBytes {
-  uint64_t pinned = 0, floats = 0;
+  uint64_t qkv = 0, attended = 0;                // pinned, as the device has them
+  uint64_t qkv_floats = 0, attended_floats = 0;  // what the CPU computes with
 };
-HostAttentionBytes host_attention_bytes(const ModelSpec& spec, DType inner, int64_t rows);
+HostAttentionBytes host_attention_bytes(int64_t q_dim, int64_t kv_dim, DType inner, int64_t rows);
 
 }  // namespace spillway

@@ -5,11 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 namespace spillway {
 namespace {
@@ -120,7 +123,15 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
       for (int group = pick(3); group > 0; --group) batch.swaps.push_back(pick(2) == 0);
     }
     std::map<std::tuple<int, int, int>, int> kv;  // 1: it has come, 2: it is attended to, 3: stored
-    int kv_there = 0, rows_coming = -1, rows_taken = -1, using_layer = -1;
+    int kv_there = 0, rows_coming = -1, rows_taken = -1, using_layer = -1, host_busy = -1;
+    // Streamed layers whose weights are in a slot, or on their way there; the first ones came
+    // before.
+    std::set<int> slots;
+    const auto slot_count = std::min(shape.streamed.size(), size_t{2});
+    if (shape.overlap) slots.insert(shape.streamed.begin(), shape.streamed.begin() + slot_count);
+    const auto is_streamed = [&](int layer) {
+      return std::ranges::count(shape.streamed, layer) > 0;
+    };
     std::vector<int> layers_done(shape.batches.size(), 0);
     for (const StepEvent& e : schedule_step(shape)) {
       const auto item = std::tuple(e.layer, e.batch, e.group);
@@ -128,6 +139,23 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
         case StepAction::kUseWeights:
           EXPECT_EQ(e.layer, using_layer + 1);
           using_layer = e.layer;
+          EXPECT_EQ(slots.contains(e.layer), is_streamed(e.layer));
+          break;
+        case StepAction::kLoadWeights:
+          // With one streamed layer and two slots the next step's weights are there already.
+          if (shape.streamed.size() > 1) EXPECT_TRUE(slots.insert(e.layer).second);
+          EXPECT_LE(slots.size(), slot_count);
+          slots.insert(e.layer);
+          break;
+        case StepAction::kLeaveWeights:
+          if (shape.streamed.size() > 1 || !shape.overlap) slots.erase(e.layer);
+          break;
+        case StepAction::kStartOnHost:
+          EXPECT_EQ(host_busy, -1);
+          host_busy = e.batch;
+          break;
+        case StepAction::kJoinHost:
+          EXPECT_EQ(std::exchange(host_busy, -1), e.batch);
           break;
         case StepAction::kLoadKv:
           EXPECT_EQ(kv[item]++, 0);
@@ -158,6 +186,7 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
         case StepAction::kFinishLayer:
           EXPECT_EQ(e.layer, using_layer);
           EXPECT_EQ(e.batch, rows_taken);
+          EXPECT_EQ(host_busy, -1) << "the CPU's rows are part of it";
           EXPECT_EQ(layers_done[static_cast<size_t>(e.batch)]++, e.layer);
           break;
         default:

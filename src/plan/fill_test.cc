@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "plan/test_traits.h"
 
 namespace spillway {
 namespace {
@@ -17,16 +18,9 @@ constexpr uint64_t kGiB = uint64_t{1} << 30, kMiB = uint64_t{1} << 20;
 struct FillTest : testing::Test {
   Model model = describe_dummy_model("opt-30b");
   RunSize size{.tokens = 544, .sequences = 32, .micro_tokens = 2048};
-  DeviceTraits traits = gpu();
+  DeviceTraits traits = gpu_traits(256 * kMiB);
   Budgets budgets{.device = 16 * kGiB, .host = 100 * kGiB, .disk = 0};
 
-  static DeviceTraits gpu() {
-    DeviceTraits traits;
-    traits.host_visible = false;
-    traits.workspace_bytes = 256 * kMiB;
-    traits.activation_types.fill(DType::kF16);
-    return traits;
-  }
   Plan fill() {
     traits.memory_bytes = traits.host_visible ? budgets.host : budgets.device;
     const Plan plan = fill_from_the_top(model, size, traits, budgets);

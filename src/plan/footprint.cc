@@ -131,9 +131,12 @@ void count_activations(const Model& model, const RunLayout& layout, const Device
   host.add(MemoryTag::kStaging, rows.bounce, 2);
   disk.add(MemoryTag::kActivations, rows.disk);
   if (layout.host_blocks > 0) {
-    const HostAttentionBytes attention = host_attention_bytes(spec, inner, layout.micro_tokens);
-    host.add(MemoryTag::kStaging, attention.pinned);
-    host.add(MemoryTag::kActivations, attention.floats);
+    const HostAttentionBytes attention =
+        host_attention_bytes(spec.q_dim(), spec.kv_dim(), inner, layout.micro_tokens);
+    for (const uint64_t bytes : {attention.qkv, attention.attended})
+      host.add(MemoryTag::kStaging, bytes);
+    for (const uint64_t bytes : {attention.qkv_floats, attention.attended_floats})
+      host.add(MemoryTag::kActivations, bytes);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "plan/test_traits.h"
 
 namespace spillway {
 namespace {
@@ -18,15 +19,8 @@ struct FootprintTest : testing::Test {
   // 12 layers of 768 columns, 12 heads of 64, ffn 3072, vocabulary 50,272, F16.
   Model model = describe_dummy_model("opt-125m");
   RunSize size{.tokens = 64, .sequences = 4, .micro_tokens = 32};
-  DeviceTraits traits = gpu();
+  DeviceTraits traits = gpu_traits();
 
-  static DeviceTraits gpu() {
-    DeviceTraits traits;
-    traits.host_visible = false;
-    traits.memory_bytes = 16 * kGiB;
-    traits.activation_types.fill(DType::kF16);
-    return traits;
-  }
   Footprint of(const Plan& plan) const { return footprint(model, plan, size, traits); }
 };
 

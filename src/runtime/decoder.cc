@@ -8,6 +8,14 @@
 #include "base/error.h"
 
 namespace spillway {
+namespace {
+
+bool is_load(StepAction action) {
+  return action == StepAction::kLoadWeights || action == StepAction::kLoadRows ||
+         action == StepAction::kLoadKv;
+}
+
+}  // namespace
 
 Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weights, int max_tokens)
     : Decoder(device, spec, weights, DecoderOptions{.max_tokens = max_tokens}) {}
@@ -210,18 +218,22 @@ void Decoder::run_events(KvCache& kv) {
       for (const StepEvent& event : events_) execute(event, kv);
     });
   } else {
-    // Each micro-batch's run of events is a step of the device's; what belongs to none goes along.
+    // Each micro-batch's run of events is a step of the device's. Loads go along with whatever is
+    // computed before them: they call no ops, and every step begins with an upload.
     for (size_t i = 0; i < events_.size();) {
-      const int batch = events_[i].batch;
+      const StepEvent& first = events_[i];
       size_t end = i + 1;
-      while (end < events_.size() && events_[end].batch == batch) ++end;
+      while (!is_load(first.action) && end < events_.size() &&
+             (is_load(events_[end].action) || events_[end].batch == first.batch)) {
+        ++end;
+      }
       const auto run = [&, i] {
         for (size_t at = i; at < end; ++at) execute(events_[at], kv);
       };
-      if (batch >= 0) {
-        ops_.run_step(batch_of(batches[static_cast<size_t>(batch)], 0), run);
-      } else if (events_[i].action == StepAction::kHead) {
+      if (first.action == StepAction::kHead) {
         ops_.run_step(StepBatch{}, run);
+      } else if (first.batch >= 0 && !is_load(first.action)) {
+        ops_.run_step(batch_of(batches[static_cast<size_t>(first.batch)], 0), run);
       } else {
         run();
       }

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "plan/activation_sizes.h"
 #include "runtime/kv_swap.h"
 
 namespace spillway {
@@ -22,14 +23,11 @@ HostAttention::HostAttention(Device& device, Device& host, DType type, int64_t r
       overlap_(overlap),
       every_row_(static_cast<size_t>(rows)) {
   SPW_ASSERT(rows > 0 && host.host_visible());
-  const int64_t columns = q_dim + 2 * kv_dim;
-  const auto bytes = [&](DType of, int64_t cols) {
-    return static_cast<size_t>(row_bytes(of, rows * cols));
-  };
-  qkv_ = PinnedBuffer(host, device, bytes(type, columns), MemoryTag::kStaging);
-  attended_ = PinnedBuffer(host, device, bytes(type, q_dim), MemoryTag::kStaging);
-  floats_ = host.allocate(bytes(DType::kF32, columns), MemoryTag::kActivations);
-  attended_floats_ = host.allocate(bytes(DType::kF32, q_dim), MemoryTag::kActivations);
+  const HostAttentionBytes bytes = host_attention_bytes(q_dim, kv_dim, type, rows);
+  qkv_ = PinnedBuffer(host, device, bytes.qkv, MemoryTag::kStaging);
+  attended_ = PinnedBuffer(host, device, bytes.attended, MemoryTag::kStaging);
+  floats_ = host.allocate(bytes.qkv_floats, MemoryTag::kActivations);
+  attended_floats_ = host.allocate(bytes.attended_floats, MemoryTag::kActivations);
   std::iota(every_row_.begin(), every_row_.end(), 0);
   side_ = device.make_stream();
   ready_ = device.make_event();

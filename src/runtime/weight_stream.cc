@@ -189,8 +189,8 @@ void WeightStream::load_in_place(int64_t item) {
     return item + 1 < asked_ && item + 1 < released_ + static_cast<int64_t>(slots_.size());
   };
   {
-    // release() wakes it. That the reads have ended is seen late only while there is no room, which
-    // is when the compute is behind.
+    // load_next() wakes it. That the reads have ended is seen late only while there is no room,
+    // which is when the compute is behind.
     constexpr auto kLook = std::chrono::microseconds(200);
     std::unique_lock lock(mutex_);
     while (options_.overlap && !closing_ && !has_room() && !to.read.is_done())
@@ -270,7 +270,7 @@ void WeightStream::send(Stage& stage, std::byte* to, std::span<const std::byte> 
 // call: what went wrong before that may be well by now.
 void WeightStream::wait_until_loaded() {
   std::unique_lock lock(mutex_);
-  asked_ = std::max(asked_, acquired_ + 1);
+  asked_ = options_.overlap ? std::max(asked_, acquired_ + 1) : acquired_ + 1;
   const int64_t before = attempts_;
   while (loaded_ <= acquired_) {
     const std::exception_ptr failure = std::exchange(failure_, nullptr);
@@ -303,6 +303,7 @@ void WeightStream::skip_item() {
 }
 
 void WeightStream::load_next() {
+  if (!options_.overlap) return;  // acquire() asks, right behind this
   const std::lock_guard lock(mutex_);
   ++asked_;
   changed_.notify_all();

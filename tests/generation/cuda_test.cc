@@ -92,20 +92,26 @@ TEST_F(CudaGenerationTest, PersistentStepsComputeTheLogitsOfTheCpu) {
   }
 }
 
-// The same over packed weights; beside the CPU, which rounds activations to 8 bits, and beside the
-// GPU's own kernels op by op, as they are in deterministic mode.
+// Beside the CPU, and beside the GPU's own kernels op by op, as they are in deterministic mode.
+void expect_persistent_logits(TinyRuntime& cpu, TinyRuntime& gpu, TinyRuntime& by_op,
+                              const std::vector<int32_t>& ids, double bar) {
+  by_op.device.ops().set_deterministic(true);
+  const Rows persistent = all_logits(gpu, ids, 1, KvType::kF16);
+  EXPECT_LE(difference(persistent, all_logits(by_op, ids, 1, KvType::kF16)), 1e-5);
+  EXPECT_LE(
+      difference(persistent, all_logits(cpu, ids, static_cast<int>(ids.size()), KvType::kF16)),
+      bar);
+}
+
+// The same over packed weights; the CPU rounds activations to 8 bits.
 TEST_F(CudaGenerationTest, PersistentStepsOverPackedWeightsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
   for (const std::string kind : {"llama-64-wide", "opt-64-wide", "llama-128-wide"}) {
     for (const DType type : {DType::kQ4_0, DType::kQ4_1, DType::kG4, DType::kQ8_0, DType::kQ4_K,
                              DType::kQ5_K, DType::kQ6_K}) {
       TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type), by_op = on_gpu(kind, type);
-      by_op.device.ops().set_deterministic(true);
-      const Rows persistent = all_logits(gpu, ids, 1, KvType::kF16);
-      EXPECT_LE(difference(persistent, all_logits(by_op, ids, 1, KvType::kF16)), 1e-5)
-          << kind << ", " << dtype_name(type);
-      EXPECT_LE(difference(persistent, all_logits(cpu, ids, 600, KvType::kF16)), bar_of(type))
-          << kind << ", " << dtype_name(type);
+      SCOPED_TRACE(testing::Message() << kind << ", " << dtype_name(type));
+      expect_persistent_logits(cpu, gpu, by_op, ids, bar_of(type));
     }
   }
 }
@@ -120,12 +126,8 @@ TEST_F(CudaGenerationTest, PersistentStepsOverMixedTypesComputeTheLogitsOfTheCpu
       };
       TinyRuntime cpu = mixed_on(std::make_unique<CpuDevice>(CpuDeviceOptions{2}));
       TinyRuntime gpu = mixed_on(make_cuda_device({})), by_op = mixed_on(make_cuda_device({}));
-      by_op.device.ops().set_deterministic(true);
-      const Rows persistent = all_logits(gpu, ids, 1, KvType::kF16);
-      EXPECT_LE(difference(persistent, all_logits(by_op, ids, 1, KvType::kF16)), 1e-5)
-          << kind << ", " << dtype_name(type);
-      EXPECT_LE(difference(persistent, all_logits(cpu, ids, 200, KvType::kF16)), bar_of(type))
-          << kind << ", " << dtype_name(type);
+      SCOPED_TRACE(testing::Message() << kind << ", " << dtype_name(type));
+      expect_persistent_logits(cpu, gpu, by_op, ids, bar_of(type));
     }
   }
 }

@@ -12,6 +12,7 @@
 
 #include "cpu/cpu_device.h"
 #include "cpu/cpu_ops.h"
+#include "storage/test_folder.h"
 #include "tests/generation/tiny_models.h"
 
 namespace spillway {
@@ -29,6 +30,7 @@ class WatchedOps final : public CpuOps {
   void run_step(const StepBatch& batch, const std::function<void()>& body) override {
     addresses.clear();
     program = batch.program;
+    ++steps;
     body();
   }
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
@@ -64,6 +66,7 @@ class WatchedOps final : public CpuOps {
   }
 
   uint64_t program = 0;
+  int steps = 0;
   float top_k = 0;
   std::vector<const std::byte*> addresses;
 
@@ -138,6 +141,23 @@ TEST_F(StepProgramTest, IsAnotherWhenMemoryIsAnother) {
   expect_new(step(*decoder, *kv, 1, 1), "another decoder");
   KvCache moved = std::move(*kv);
   EXPECT_EQ(step(*decoder, moved, 1, 1), seen.back()) << "the planes are where they were";
+}
+
+// A device's step begins with an upload and a wait: one for each micro-batch in each layer,
+// whatever is loaded ahead in between.
+TEST_F(StepProgramTest, LoadsAheadAreNoStepsOfTheirOwn) {
+  TempFolder folder;
+  IoQueue queue;
+  KvCache kv = runtime_.make_kv(2);
+  Decoder decoder(runtime_.device, runtime_.model.spec, runtime_.weights,
+                  DecoderOptions{.max_tokens = 12,
+                                 .micro_tokens = 4,
+                                 .activations = {0, 0, 1},
+                                 .queue = &queue,
+                                 .disk_dir = folder.path()});
+  step(decoder, kv, 12, 1);
+  const int batches = 3, with_logits = 1, head = 1;
+  EXPECT_EQ(ops().steps, batches * (1 + runtime_.model.spec.layers) + with_logits + head);
 }
 
 // Whatever happens to a decoder and its caches: with the same number and shape, ops are called with
