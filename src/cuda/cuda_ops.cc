@@ -129,7 +129,7 @@ bool CudaOps::overlapping_pays(int64_t tokens, const MatrixFacts& matrices) cons
   if (matrices.has_f32 || deterministic_) return false;
   if (matrices.has_16_bit)
     return tokens <= kOverlapTokens && (tokens >= 16 || matrices.layer_bytes < kLongLayerBytes);
-  return tokens <= kQuantSliceTokens || (tokens > 32 && tokens <= kQuantLinearTokens);
+  return tokens <= kQuantLinearTokens;
 }
 
 void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
