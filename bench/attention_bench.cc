@@ -5,17 +5,14 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "bench/read_bandwidth.h"
-#include "bench/worker_team.h"
 #include "cpu/cpu_device.h"
 #include "device/sparse_attention.h"
 #include "tensor/random_fill.h"
@@ -37,31 +34,8 @@ int bench_threads() {
   return text != nullptr ? std::atoi(text) : 0;
 }
 
-// Bytes per second of the best read loop, over more than any cache holds. Once.
 double read_bandwidth() {
-  static const double best = [] {
-    WorkerTeam team(bench_threads());
-    const size_t part = (size_t{1} << 30) / static_cast<size_t>(team.threads()) / 65536 * 65536;
-    CpuDevice device({.threads = 1});
-    // Memory as the KV's is.
-    const auto data = device.allocate(part * static_cast<size_t>(team.threads()), MemoryTag::kKv);
-    const auto own = [&](int worker) { return data.data() + part * static_cast<size_t>(worker); };
-    team.run([&](int worker) { std::memset(own(worker), worker + 1, part); });
-    double fastest = 0;
-    for (int repeat = 0; repeat < 3; ++repeat) {
-      for (const int streams : {1, 2, 4, 8}) {
-        for (const int prefetch : {0, 1024, 4096}) {
-          const auto start = std::chrono::steady_clock::now();
-          team.run([&](int worker) {
-            benchmark::DoNotOptimize(read_all(own(worker), part, {streams, prefetch}));
-          });
-          const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-          fastest = std::max(fastest, static_cast<double>(data.bytes()) / took.count());
-        }
-      }
-    }
-    return fastest;
-  }();
+  static const double best = best_read_bytes_per_s(bench_threads());
   return best;
 }
 
