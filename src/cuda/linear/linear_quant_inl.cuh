@@ -16,6 +16,7 @@
 #include "cuda/kernel/launch.cuh"
 #include "cuda/linear/linear_quant_args.h"
 #include "cuda/linear/linear_quant_epilogue.cuh"
+#include "cuda/linear/linear_quant_scales.cuh"
 #include "cuda/linear/linear_quant_tile.cuh"
 #include "cuda/linear/weight_ring.cuh"
 

@@ -13,6 +13,7 @@
 // zero in columns of the other tile), 8-bit types both one after the other.
 #pragma once
 
+#include "cuda/linear/linear_quant_scales.cuh"
 #include "cuda/linear/linear_quant_tile.cuh"
 
 namespace spillway::cuda {
