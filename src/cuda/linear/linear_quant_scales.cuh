@@ -13,12 +13,15 @@
 namespace spillway::cuda {
 
 // Of rows g and g + 8: `scale` is that of the tile (or of `low`), `other` the minimum or the scale
-// of `high`. As floats they are for the sums of a tile (the minimum times the sum of x), as pairs
-// of halves for the weights.
+// of `high`; types that are split and have minima have those of `low` and `high` besides. As floats
+// they are for the sums of a tile (the minimum times the sum of x), as pairs of halves for the
+// weights.
 template <class Value>
 struct TileScales {
   Value scale[2];
   Value other[2];
+  Value low_minimum[2];
+  Value high_minimum[2];
 };
 
 // Types with a scale per block: straight from the header.
@@ -32,7 +35,7 @@ __device__ __forceinline__ TileScales<Value> header_scales(const uint8_t* block,
       return __half2float(header[at]);
     }
   };
-  TileScales<Value> out{{value(g), value(g + 8)}, {}};
+  TileScales<Value> out{{value(g), value(g + 8)}, {}, {}, {}};
   if constexpr (TileFormat<Block>::kMinimum) {
     out.other[0] = value(16 + g);
     out.other[1] = value(16 + g + 8);
@@ -51,27 +54,56 @@ __device__ __forceinline__ void scale_operands(TileOperands& tile, const TileSca
   using Format = TileFormat<Block>;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const auto scaled = [&](uint32_t pair, float offset, __half2 scale) {
+    const int r = i % 2;
+    const auto scaled = [&](uint32_t pair, float offset, __half2 scale, __half2 minimum) {
       const __half2 codes = take_off(pair, offset);
       const __half2 weights =
-          Format::kMinimum ? __hfma2(codes, scale, s.other[i % 2]) : __hmul2(codes, scale);
+          Format::kMinimum ? __hfma2(codes, scale, minimum) : __hmul2(codes, scale);
       return reinterpret_cast<const uint32_t&>(weights);
     };
-    tile.low[i] = scaled(tile.low[i], Format::kLowOffset, s.scale[i % 2]);
+    tile.low[i] = scaled(tile.low[i], Format::kLowOffset, s.scale[r],
+                         Format::kSplitMinimum ? s.low_minimum[r] : s.other[r]);
     tile.high[i] =
-        scaled(tile.high[i], Format::kHighOffset, Format::kSplit ? s.other[i % 2] : s.scale[i % 2]);
+        scaled(tile.high[i], Format::kHighOffset, Format::kSplit ? s.other[r] : s.scale[r],
+               Format::kSplitMinimum ? s.high_minimum[r] : s.other[r]);
   }
+}
+
+// Types with minima of `low` and of `high` need the sums of x over the columns of each. What takes
+// the offsets off is these sums times minus a power of two: the minima, which are to be subtracted,
+// are divided by it.
+template <class Block>
+__device__ __forceinline__ float split_minimum(float minimum) {
+  static_assert(TileFormat<Block>::kLowOffset == TileFormat<Block>::kHighOffset);
+  return minimum * (1 / TileFormat<Block>::kLowOffset);
 }
 
 // K types: scales are computed before use, for floats and for pairs of halves in ways of their own.
 //
 // Floats: every lane computes eight of the block's 256 scales and minima; `prepared` is
-// [2][16 rows][8]: scales, then minima, or the scales of sub-blocks 0-7, then 8-15.
+// [2][16 rows][8]: scales, then minima, or the scales of sub-blocks 0-7, then 8-15; with those of
+// Q2_K come as many minima, behind all scales (see split_minimum()).
 template <class Block>
 __device__ __forceinline__ void prepare_scales(const uint8_t* block, float* prepared, int lane) {
   const int row = lane % 16, half = lane / 16;
+  const auto store = [&](int offset, const float v[8]) {
+    float4* to = reinterpret_cast<float4*>(prepared + offset + half * 128 + row * 8);
+    to[0] = {v[0], v[1], v[2], v[3]};
+    to[1] = {v[4], v[5], v[6], v[7]};
+  };
   float values[8];
-  if constexpr (std::is_same_v<Block, BlockQ6_K>) {
+  if constexpr (std::is_same_v<Block, BlockQ2_K>) {
+    const __half* header = reinterpret_cast<const __half*>(block);
+    const float d = __half2float(header[row]), dmin = __half2float(header[16 + row]);
+    const uint8_t* both = block + 64 + half * 128 + row;
+    float minima[8];
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+      values[s] = d * static_cast<float>(both[s * 16] & 15);
+      minima[s] = split_minimum<Block>(dmin * static_cast<float>(both[s * 16] >> 4));
+    }
+    store(256, minima);
+  } else if constexpr (std::is_same_v<Block, BlockQ6_K>) {
     const float d = __half2float(reinterpret_cast<const __half*>(block)[row]);
     const uint8_t* scales = block + 32 + half * 128 + row;
 #pragma unroll
@@ -94,9 +126,7 @@ __device__ __forceinline__ void prepare_scales(const uint8_t* block, float* prep
       values[s + 4] = d * static_cast<float>(second - kBias);
     }
   }
-  float4* to = reinterpret_cast<float4*>(prepared + half * 128 + row * 8);
-  to[0] = {values[0], values[1], values[2], values[3]};
-  to[1] = {values[4], values[5], values[6], values[7]};
+  store(0, values);
 }
 
 // The prepared scales of four neighbouring tiles of a block.
@@ -106,6 +136,14 @@ __device__ __forceinline__ void prepared_scales(const float* prepared, int quad,
 #pragma unroll
   for (int second = 0; second < 2; ++second) {
     const float* row = prepared + (g + 8 * second) * 8;
+    if constexpr (TileFormat<Block>::kSplitMinimum) {
+      const float4 a = *reinterpret_cast<const float4*>(row + 256 + quad * 128);
+      const float4 b = *reinterpret_cast<const float4*>(row + 256 + quad * 128 + 4);
+      out[0].low_minimum[second] = a.x, out[0].high_minimum[second] = a.y;
+      out[1].low_minimum[second] = a.z, out[1].high_minimum[second] = a.w;
+      out[2].low_minimum[second] = b.x, out[2].high_minimum[second] = b.y;
+      out[3].low_minimum[second] = b.z, out[3].high_minimum[second] = b.w;
+    }
     if constexpr (TileFormat<Block>::kSplit) {
       const float4 a = *reinterpret_cast<const float4*>(row + quad * 128);
       const float4 b = *reinterpret_cast<const float4*>(row + quad * 128 + 4);
@@ -124,8 +162,9 @@ __device__ __forceinline__ void prepared_scales(const float* prepared, int quad,
   }
 }
 
-// Halves: `prepared` is [8 tiles][16 rows] of (scale, other). A lane has two rows of two tiles, and
-// works on what belongs to both rows, of scale and other, as on the bytes of one word.
+// Halves: `prepared` is [8 tiles][16 rows] of (scale, other), of Q2_K then as many (minimum of
+// `low`, of `high`). A lane has two rows of two tiles, and works on what belongs to both rows, of
+// scale and other, as on the bytes of one word.
 template <class Block>
 __device__ __forceinline__ void prepare_scales(const uint8_t* block, __half2* prepared, int lane) {
   const int s = lane / 8, rows = lane % 8 * 2;
@@ -141,7 +180,29 @@ __device__ __forceinline__ void prepare_scales(const uint8_t* block, __half2* pr
   float offset = 1024;
   const __half2 d = halves(0);
   __half2 factors[2] = {__low2half2(d), __high2half2(d)};
-  if constexpr (std::is_same_v<Block, BlockQ6_K>) {
+  // Four numbers times the factors of their rows.
+  const auto store = [&](__half2* to, uint32_t four, const __half2 of_rows[2]) {
+    __half2 values[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t pair = __byte_perm(four, 0x64646464U, r == 0 ? 0x4240 : 0x4341);
+      values[r] = __hmul2(take_off(pair, offset), of_rows[r]);
+    }
+    *reinterpret_cast<uint2*>(to + rows) = {reinterpret_cast<const uint32_t&>(values[0]),
+                                            reinterpret_cast<const uint32_t&>(values[1])};
+  };
+  if constexpr (std::is_same_v<Block, BlockQ2_K>) {
+    tiles[0] = 2 * s, tiles[1] = 2 * s + 1;
+    const __half2 minima = __hneg2(halves(32));
+    const __half2 minimum_factors[2] = {__low2half2(minima), __high2half2(minima)};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int sub = 64 + (4 * s + 2 * i) * 16;
+      const uint32_t both = bytes(sub) | bytes(sub + 16) << 16;
+      numbers[i] = both & 0x0f0f0f0fU;
+      store(prepared + 128 + tiles[i] * 16, both >> 4 & 0x0f0f0f0fU, minimum_factors);
+    }
+  } else if constexpr (std::is_same_v<Block, BlockQ6_K>) {
     tiles[0] = 2 * s, tiles[1] = 2 * s + 1;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -177,16 +238,7 @@ __device__ __forceinline__ void prepare_scales(const uint8_t* block, __half2* pr
     }
   }
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    __half2 values[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint32_t pair = __byte_perm(numbers[i], 0x64646464U, r == 0 ? 0x4240 : 0x4341);
-      values[r] = __hmul2(take_off(pair, offset), factors[r]);
-    }
-    *reinterpret_cast<uint2*>(prepared + tiles[i] * 16 + rows) = {
-        reinterpret_cast<const uint32_t&>(values[0]), reinterpret_cast<const uint32_t&>(values[1])};
-  }
+  for (int i = 0; i < 2; ++i) store(prepared + tiles[i] * 16, numbers[i], factors);
 }
 
 template <class Block>
@@ -196,9 +248,13 @@ __device__ __forceinline__ void prepared_scales(const __half2* prepared, int qua
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
     for (int second = 0; second < 2; ++second) {
-      const __half2 both = prepared[(quad * 4 + i) * 16 + g + 8 * second];
-      out[i].scale[second] = __low2half2(both);
-      out[i].other[second] = __high2half2(both);
+      const int at = (quad * 4 + i) * 16 + g + 8 * second;
+      out[i].scale[second] = __low2half2(prepared[at]);
+      out[i].other[second] = __high2half2(prepared[at]);
+      if constexpr (TileFormat<Block>::kSplitMinimum) {
+        out[i].low_minimum[second] = __low2half2(prepared[128 + at]);
+        out[i].high_minimum[second] = __high2half2(prepared[128 + at]);
+      }
     }
   }
 }

@@ -13,7 +13,7 @@
 // the offset is subtracted from the codes, and scale and minimum make them halves, as where a
 // matrix is expanded to F16.
 //
-// Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 4- to 6-bit types it takes columns
+// Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 2- to 6-bit types it takes columns
 // 4t to 4t + 3 (low) and 16 + 4t to 16 + 4t + 3 (high), paired (0, 2) and (1, 3) as they lie in
 // bytes of a word; of 8-bit types columns 8t to 8t + 3 (low) and 8t + 4 to 8t + 7 (high), paired in
 // order. x is staged in the same order (linear_quant_inl.cuh).
@@ -37,20 +37,25 @@ struct TileFormat {
   static constexpr int kHeaderBytes = kPackedHeaderBytes<Block>;
   static constexpr int kSubBytes = kPackedSubBytes<Block>;
   // Scales of 16 columns: `low` and `high` have one each.
-  static constexpr bool kSplit =
-      std::is_same_v<Block, BlockQ6_K> || std::is_same_v<Block, BlockQ3_K>;
+  static constexpr bool kSplit = std::is_same_v<Block, BlockQ6_K> ||
+                                 std::is_same_v<Block, BlockQ3_K> ||
+                                 std::is_same_v<Block, BlockQ2_K>;
   static constexpr bool kMinimum =
       std::is_same_v<Block, BlockQ4_1> || std::is_same_v<Block, BlockQ5_1> ||
       std::is_same_v<Block, BlockQ4_K> || std::is_same_v<Block, BlockQ5_K> ||
-      std::is_same_v<Block, BlockG4>;
-  // Scales that must be computed before use, 256 per group block.
+      std::is_same_v<Block, BlockQ2_K> || std::is_same_v<Block, BlockG4>;
+  // `low` and `high` have a minimum each as well.
+  static constexpr bool kSplitMinimum = kSplit && kMinimum;
+  // Scales and minima that must be computed before use; so many per group block.
   static constexpr bool kPrepared = Block::kElements == 256;
+  static constexpr int kPreparedValues = !kPrepared ? 0 : kSplitMinimum ? 512 : 256;
   // Codes in two's complement become unsigned by turning their highest bit around.
   static constexpr int kFlip = kBits == 4 || kBits == 8 ? 0 : kZero<Block>;
   // What lies in `low` and `high` on top of the signed code.
-  static constexpr float kLowOffset = kBits == 8 ? 1024 + 128 : 1024 + kZero<Block>;
+  static constexpr float kLowOffset =
+      kBits == 8 ? 1024 + 128 : (kBits == 2 ? 256 : 1024) + kZero<Block>;
   static constexpr float kHighOffset =
-      kBits == 8 ? 1024 + 128 : (kBits == 3 ? 256 : 64) + kZero<Block>;
+      kBits == 8 ? 1024 + 128 : (kBits <= 3 ? 256 : 64) + kZero<Block>;
 };
 
 // Where a thread finds its words in a tile.
@@ -105,6 +110,13 @@ __device__ __forceinline__ RowPairs word_pairs(uint32_t four, uint32_t two, uint
     out.low[1] = __byte_perm(four, 0x64646464U, 0x4342);
     out.high[0] = __byte_perm(two, 0x64646464U, 0x4140);
     out.high[1] = __byte_perm(two, 0x64646464U, 0x4342);
+  } else if constexpr (kBits == 2) {
+    // Both under the same exponent: the larger one would leave sums of such small codes few digits.
+    constexpr uint32_t kBoth = 0x5c005c00U;
+    out.low[0] = and_xor(two << 2, 0x000c000cU, kBoth);
+    out.low[1] = and_xor(two >> 6, 0x000c000cU, kBoth);
+    out.high[0] = and_xor(two, 0x000c000cU, kBoth);
+    out.high[1] = and_xor(two >> 8, 0x000c000cU, kBoth);
   } else if constexpr (kBits == 3) {
     constexpr uint32_t kHigh = (0x5c00U ^ kFlip << 2) * 0x00010001U;
     out.low[0] = and_xor(one << 2, 0x00040004U, and_xor(two, 0x00030003U, kLow));
@@ -150,9 +162,9 @@ __device__ __forceinline__ TileWords tile_words(const uint8_t* sub, const TileLa
       const uint2 both = *reinterpret_cast<const uint2*>(sub + at.bytes + second * 256);
       out.four[second] = both.x;
       out.two[second] = both.y;
-    } else if constexpr (kBits == 3) {
+    } else if constexpr (kBits <= 3) {
       out.two[second] = word(at.high2 + second * 64);
-      out.one[second] = word(128 + at.high1 + second * 32);
+      if constexpr (kBits == 3) out.one[second] = word(128 + at.high1 + second * 32);
     } else {
       out.four[second] = word(at.nibbles + second * 128);
       if constexpr (kBits == 5) out.one[second] = word(256 + at.high1 + second * 32);
