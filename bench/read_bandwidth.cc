@@ -5,8 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
+#include "bench/median.h"
 #include "bench/worker_team.h"
 #include "cpu/cpu_device.h"
 
@@ -73,14 +75,16 @@ double best_read_bytes_per_s(int threads) {
   team.run([&](int worker) { std::memset(own(worker), worker + 1, part); });
   std::atomic<uint64_t> seen{0};
   double fastest = 0;
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    for (const int streams : {1, 2, 4, 8}) {
-      for (const int prefetch : {0, 1024, 4096}) {
+  for (const int streams : {1, 2, 4, 8}) {
+    for (const int prefetch : {0, 1024, 4096}) {
+      std::vector<double> seconds;
+      for (int repeat = 0; repeat < 5; ++repeat) {
         const auto start = std::chrono::steady_clock::now();
         team.run([&](int worker) { seen ^= read_all(own(worker), part, {streams, prefetch}); });
-        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-        fastest = std::max(fastest, static_cast<double>(data.bytes()) / took.count());
+        seconds.push_back(
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
       }
+      fastest = std::max(fastest, static_cast<double>(data.bytes()) / median(seconds));
     }
   }
   return fastest;
