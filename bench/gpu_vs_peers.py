@@ -8,7 +8,7 @@
     bench/gpu_vs_peers.sh --table -o bench/results/DATE-MACHINE-peers.json
 
 A cell takes less than 10 minutes and leaves CELL.json in --out; one that is there is not measured again unless --again says
-so. Its figures are of one call: rounds of both programs in turns (llama.cpp: three, FlexGen: one without warm-up), and for
+so. Its figures are of one call: rounds of both programs in turns (llama.cpp: three, on the CPU five; FlexGen: one without warm-up), and for
 each figure the round with the median ratio, ours and theirs of the same round. Nothing else may use the machine meanwhile.
 """
 
@@ -69,7 +69,7 @@ def make_cells():
                       "--cpu-cache-compute"), **offloaded))  # fmt: skip
     cells.append(Cell("opt-30b-4bit", type="4-bit", sequences=192, ours=("--compress-weights", "--compress-kv"), theirs=(
                       "--gpu-batch-size", "64", "--num-gpu-batches", "3", "--compress-weight", "--compress-cache"), **offloaded))  # fmt: skip
-    cells.append(Cell("cpu-7b-q4_0", "llama.cpp", "llama-2-7b", "q4_0", device="cpu"))
+    cells += [Cell(f"cpu-7b-{kind}", "llama.cpp", "llama-2-7b", kind, steps=24, device="cpu", rounds=5) for kind in ("q4_0", "q4_k_m", "f16")]
     return {cell.name: cell for cell in cells}
 
 

@@ -3,6 +3,8 @@
 // (prefill). linear/... is the layout that the device packs weights into, rows/... the file's,
 // where that is another. Names can be filtered:
 //   linear_bench --threads 2 --benchmark_filter='linear/Q4_0/tinyllama.*/tokens:(1|512)/'
+// "of_read" of few tokens is the share of what the best read loop reaches on the same threads, of
+// medians.
 // --cold_mb M: copies of a matrix take that much (256), more than the caches hold. --variant
 // NAME:key=value,... (may be repeated; .../NAME) compares what is otherwise chosen:
 //   m1, m2        where the kernels for few and for many tokens take over (device/tuning.h)
@@ -11,6 +13,7 @@
 //                 the blocking of the bfloat16 kernels (cpu/linear/linear_bf16_args.h)
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +22,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/median.h"
+#include "bench/read_bandwidth.h"
 #include "cpu/cpu_device.h"
 #include "cpu/linear/linear_bf16.h"
 #include "cpu/linear/linear_half.h"
@@ -40,6 +45,7 @@ constexpr Shape kShapes[] = {
     {"llama-2-7b.up", 11008, 4096},   {"llama-2-7b.down", 4096, 11008},
     {"llama-2-7b.head", 32000, 4096},
 };
+constexpr int64_t kFewTokens = 8;
 int64_t cold_bytes = int64_t{256} << 20;
 
 Activations as_matrix(const Buffer& buffer, int64_t rows, int64_t cols) {
@@ -151,8 +157,12 @@ void run_linear(benchmark::State& state, CpuDevice& device, DType type, WeightLa
   const TuningTable table(points);
   device.ops().set_tuning(points.m2 > 0 ? &table : nullptr);
   int64_t copy = 0;
+  std::vector<double> seconds;
   for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
     device.ops().linear(matrix->view(copy++), {}, x, out, LinearMode::kStore);
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   device.ops().set_tuning(nullptr);
   cpu::use_half_kernels_from(0);
@@ -161,6 +171,10 @@ void run_linear(benchmark::State& state, CpuDevice& device, DType type, WeightLa
     return benchmark::Counter(value / 1e9, benchmark::Counter::kIsIterationInvariantRate);
   };
   state.counters["GB/s"] = rate(static_cast<double>(matrix->bytes));
+  if (tokens <= kFewTokens) {
+    static const double read = best_read_bytes_per_s(device.info().threads);
+    state.counters["of_read"] = static_cast<double>(matrix->bytes) / median(seconds) / read;
+  }
   state.counters["GFLOP/s"] = rate(2.0 * static_cast<double>(tokens * shape.n * shape.k));
 }
 

@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/read_bandwidth.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
 #include "base/error.h"
+#include "bench/median.h"
+#include "bench/worker_team.h"
+#include "cpu/cpu_device.h"
 
 namespace spillway {
 namespace {
@@ -53,6 +62,32 @@ uint64_t read_all(const std::byte* data, size_t bytes, ReadLoop loop) {
       return read_streams<8>(data, bytes, loop);
   }
   fail(ErrorCode::kInvalidArgument, "no read loop with {} streams", loop.streams);
+}
+
+double best_read_bytes_per_s(int threads) {
+  constexpr size_t kGrain = size_t{2} << 20;
+  WorkerTeam team(threads);
+  CpuDevice device({.threads = 1});
+  const auto workers = static_cast<size_t>(team.threads());
+  const size_t part = (size_t{1} << 30) / workers / kGrain * kGrain;
+  const auto data = device.allocate(part * workers, MemoryTag::kWeights);
+  const auto own = [&](int worker) { return data.data() + part * static_cast<size_t>(worker); };
+  team.run([&](int worker) { std::memset(own(worker), worker + 1, part); });
+  std::atomic<uint64_t> seen{0};
+  double fastest = 0;
+  for (const int streams : {1, 2, 4, 8}) {
+    for (const int prefetch : {0, 1024, 4096}) {
+      std::vector<double> seconds;
+      for (int repeat = 0; repeat < 5; ++repeat) {
+        const auto start = std::chrono::steady_clock::now();
+        team.run([&](int worker) { seen ^= read_all(own(worker), part, {streams, prefetch}); });
+        seconds.push_back(
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      }
+      fastest = std::max(fastest, static_cast<double>(data.bytes()) / median(seconds));
+    }
+  }
+  return fastest;
 }
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compares the ways to multiply 16-bit weights on x86 with AMX, in about a minute: for machines that are lent for minutes.
+# Compares the ways to multiply weights on x86 with AMX, in about a minute: for machines that are lent for minutes.
 #   bench/x86_linear.sh BUILD_FOLDER [OUT_FOLDER]
 # BUILD_FOLDER has bench/linear_bench, bin/ceilings and bin/amx_probe. Prints a table: a line per type and number of tokens, a column per
 # variant (GFLOP/s; GB/s of weights behind it), the best one last; OUT_FOLDER gets what it is made of. THREADS, COLD_MB and
@@ -14,9 +14,14 @@ lscpu | grep -E "Model name|Thread|Core|L1d|L2|L3" || true
 "$build/bin/ceilings" --threads "$threads" | tee "$out/ceilings.txt"
 "$build/bin/amx_probe" "$threads" | tee "$out/amx_probe.txt"
 
-# Few tokens: what the device chooses, F32 kernels, AMX from one token on, matrices.
-"$build/bench/linear_bench" $common --variant default --variant f32:half=1000,m2=1000 --variant amx:half=1,m2=1000 \
-  --variant gemm:m2=2 --benchmark_filter='^linear/(BF16|F16)/llama-2-7b.up/tokens:(1|2|4|8|16|32)/' > "$out/few.csv" 2> "$out/few.log"
+# Few tokens: what the device chooses, F32 kernels, matrices.
+"$build/bench/linear_bench" $common --variant default --variant f32:half=1000,m2=1000 --variant gemm:m2=2 \
+  --benchmark_filter='^linear/(BF16|F16)/llama-2-7b.up/tokens:(1|2|4|8|16|32)/' > "$out/few.csv" 2> "$out/few.log"
+
+# Packed types, whose share of the read loop is what counts.
+"$build/bench/linear_bench" $common --variant default \
+  --benchmark_filter='^linear/(Q4_0|Q4_1|G4|Q8_0|Q2_K|Q3_K|Q4_K|Q5_K|Q6_K)/llama-2-7b.down/tokens:(1|2|4|8)/' \
+  > "$out/packed.csv" 2> "$out/packed.log"
 
 # Many tokens: stored rows against panels, with and without asking for memory ahead, and how both are cut.
 set -- --variant default --variant noahead:ahead=0 --variant panels:direct=0 --variant direct:direct=512
@@ -31,7 +36,7 @@ set -- "$@" --variant before:direct=0,depth=4096,panels=4,chunk=128,cut=16,xahea
   --variant before:depth=4096,panels=4,chunk=128,cut=16,xahead=2,ahead=0 \
   --benchmark_filter='^linear/(Q4_0/llama-2-7b.up|F16/llama-2-7b.up|BF16/tinyllama.attn_kv)/tokens:512/' > "$out/other.csv" 2> "$out/other.log"
 
-cat "$out/few.csv" "$out/many.csv" "$out/other.csv" | tr -d '"' | awk -F, '
+cat "$out/few.csv" "$out/packed.csv" "$out/many.csv" "$out/other.csv" | tr -d '"' | awk -F, '
   /^name,/ { for (i = 1; i <= NF; ++i) column[$i] = i; next }
   /^linear/ {
     split($1, part, "/"); row = part[2] "/" part[3] "/" part[4]

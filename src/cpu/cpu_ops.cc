@@ -28,6 +28,17 @@ void CpuOps::linear(const WeightView& w, const WeightView& bias, const Activatio
   cpu::linear(pool_, workspace_, w, bias, x, out, mode, deterministic_, tuning_);
 }
 
+void CpuOps::linears(std::span<const Projection> parts, const Activations& x) {
+  cpu::linears(pool_, workspace_, parts, x, deterministic_, tuning_);
+}
+
+void CpuOps::gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
+                          const Activations& x) {
+  const Projection parts[] = {up, gate};
+  linears(parts, x);
+  gated_activate(kind, gate.out, up.out, up.out);
+}
+
 LinearKernel CpuOps::linear_kernel(const WeightView& w, int64_t tokens) const {
   return cpu::choose_linear_kernel(w, tokens, deterministic_, tuning_);
 }

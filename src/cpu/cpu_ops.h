@@ -30,6 +30,9 @@ class CpuOps : public Ops {
             float eps, const Activations& out) override;
   void linear(const WeightView& w, const WeightView& bias, const Activations& x,
               const Activations& out, LinearMode mode) override;
+  void linears(std::span<const Projection> parts, const Activations& x) override;
+  void gated_linear(ActivationKind kind, const Projection& gate, const Projection& up,
+                    const Activations& x) override;
   void rope_angles(std::span<const int32_t> positions, std::span<const float> inverse_frequency,
                    float scale, const Activations& out) override;
   void rope(const Activations& x, int head_dim, const Activations& angles,

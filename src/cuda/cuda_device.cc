@@ -9,7 +9,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "cuda/linear/linear_quant.h"
+#include "tensor/packed_layout.h"
 
 namespace spillway {
 namespace cuda {
@@ -96,8 +96,7 @@ void CudaDevice::release(std::byte* data, size_t bytes, MemoryTag tag) noexcept 
 }
 
 WeightLayout CudaDevice::preferred_layout(DType type, int64_t rows, int64_t /*cols*/) const {
-  return has_grouped_kernel(type) && rows >= kGroupRows ? WeightLayout::kGroups16
-                                                        : WeightLayout::kRows;
+  return can_pack(type) && rows >= kGroupRows ? WeightLayout::kGroups16 : WeightLayout::kRows;
 }
 
 DType CudaDevice::activation_type(DType weights) const {

@@ -121,8 +121,8 @@ void CudaOps::prepare(const StepLimits& limits) {
 // quant_linear). What is saved are some microseconds of each launch. Measured on an H200:
 // F16: layers of 90 MB gain 10-32% with 2 to 16 tokens; those of 400 MB lose up to 5% with 2 to 8,
 // where the kernels that overlap are slower than others are alone, and gain 4% with 32.
-// Quantized: +15% with 8 tokens, +8% with 64; with 16 and 32, where two blocks fill a
-// multiprocessor and the next kernel's find no room, -2% and -6% (Q4_0).
+// Quantized: +15% with 8 tokens, +8% with 64; with 12 to 32, where two blocks fill a multiprocessor
+// and the next kernel's find no room, +2% to -8% (Q4_0, Q4_K_M); Q6_K alone would gain 10% with 32.
 bool CudaOps::overlapping_pays(int64_t tokens, const MatrixFacts& matrices) const {
   constexpr int64_t kLongLayerBytes = int64_t{256} << 20;
   if (tokens <= 1) return tokens == 1;

@@ -14,14 +14,14 @@ namespace {
 
 // The share of the sequences with KV in host memory that the CPU attends to, so that it and the bus
 // end together: share * kv / cpu = (weights + (1 - share) * kv) / bus. Until the planner measures,
-// a guess from one machine (16 x86 threads, PCIe 5): its bus moves 43 to 48 GB/s beside the CPU, a
-// thread reads 3.3 to 4 GB/s of F16 pages and 1.3 to 1.5 of int4; int8 was not measured. They meet
+// a guess from one machine (16 x86 threads, PCIe 5): its bus moves 43 to 55 GB/s beside the CPU, a
+// thread reads 3.5 to 4.3 GB/s of F16 pages, 4.2 to 5.3 of int8, 2.8 to 3.5 of int4. They meet
 // after every layer: less than what the CPU could do, so that the bus does not wait for it.
 double guess_cpu_share(const Device& host, const ModelWeights& weights, const KvCache& kv,
                        const RunSize& size) {
   constexpr double kBus = 45e9, kMemory = 90e9;
-  const double thread = size.kv_type == KvType::kInt4   ? 1.3e9
-                        : size.kv_type == KvType::kInt8 ? 2.5e9
+  const double thread = size.kv_type == KvType::kInt4   ? 2.8e9
+                        : size.kv_type == KvType::kInt8 ? 4.2e9
                                                         : 3.5e9;
   const double cpu = 0.85 * std::min(kMemory, thread * host.info().threads);
   double streamed = 0;

@@ -47,6 +47,10 @@ TEST_P(PackedLayoutTest, EveryBitComesBackWhereItWas) {
 INSTANTIATE_TEST_SUITE_P(Types, PackedLayoutTest, testing::ValuesIn(kAllDTypes),
                          [](const auto& suite) { return std::string(dtype_name(suite.param)); });
 
+TEST(PackedTypesTest, AreAllThatAreQuantized) {
+  for (const DType type : kAllDTypes) EXPECT_EQ(can_pack(type), is_quantized(type));
+}
+
 // The documented map, for one element in the middle.
 TEST(PackedLayoutMapTest, Q4_0PutsAColumnWhereTheHeaderSays) {
   BlockQ4_0 rows[16] = {};

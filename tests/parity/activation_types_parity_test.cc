@@ -201,7 +201,8 @@ TEST_P(ActivationTypesTest, LinearsActivatedAndGated) {
       Doubles gated = up;
       for (size_t i = 0; i < gated.size(); ++i) gated[i] *= gate[i];
       device_.ops().gated_linear(ActivationKind::kSilu, parts[0], parts[1], input.view());
-      EXPECT_LE(nmse(b.read(), gated), bar);
+      // A product of two results has the errors of both.
+      EXPECT_LE(nmse(b.read(), gated), bar + linear_bar(stored));
       for (double& value : up) value = activation_reference(ActivationKind::kRelu, value);
       device_.ops().activated_linear(ActivationKind::kRelu, parts[1], input.view());
       EXPECT_LE(nmse(b.read(), up), bar);

@@ -139,6 +139,23 @@ TEST_P(LinearParityTest, EmbeddingIsTheStoredValue) {
   }
 }
 
+// Matrices in host memory are multiplied there and by a GPU that fetches them: one layout for both.
+TEST(LayoutParityTest, DevicesAgreeOnEveryTypesLayout) {
+  const auto first = device_kinds().front().make(1);
+  const auto layout = [](const Device& device, DType type) {
+    return device.preferred_layout(type, 256, 256);
+  };
+  if (layout(*first, DType::kQ8_0) == WeightLayout::kRows)
+    GTEST_SKIP() << "no integer kernels for this processor";
+  for (const DeviceKind& kind : device_kinds()) {
+    const auto device = kind.make(1);
+    for (const DType type : kAllDTypes) {
+      EXPECT_EQ(layout(*device, type), layout(*first, type))
+          << kind.name << ", " << dtype_name(type);
+    }
+  }
+}
+
 std::vector<StoredCase> plain_cases() {
   std::vector<StoredCase> cases = stored_cases();
   std::erase_if(cases, [](const StoredCase& c) { return is_quantized(std::get<1>(c)); });

@@ -68,18 +68,47 @@ void attend_split_codes_portable(const AttentionArgs& a, const AttentionTile& ti
   attend_each_head(attend, a, tile, result);
 }
 
-// The kernel for a type on this processor; the portable one where there is no other.
-AttendSplit kernel_for([[maybe_unused]] KvType type, [[maybe_unused]] bool deterministic) {
+// Calls f(name, kernel) for the kernels that this processor has for a type, from worst to best.
+template <class F>
+void each_cut_kernel(KvType type, bool deterministic, const F& f) {
+  f("portable", attend_split_portable);
+  if (is_quantized(type) && !deterministic) f("portable codes", attend_split_codes_portable);
+  struct Row {
+    const char* name;
+    KvType type;
+    bool has;
+    AttendSplit attend;
+  };
+  [[maybe_unused]] const CpuFeatures& cpu = cpu_features();
 #if defined(__aarch64__)
-  const CpuFeatures& cpu = cpu_features();
   const bool groups = !deterministic && cpu.fp16fml && cpu.fp16;
-  if (type == KvType::kF16 && cpu.fp16fml) {
-    return groups ? kAttendGroupHalfFp16fml : kAttendHalfFp16fml;
-  }
-  if (type == KvType::kInt8 && cpu.i8mm) return groups ? kAttendGroupInt8I8mm : kAttendInt8I8mm;
-  if (type == KvType::kInt4 && cpu.i8mm) return groups ? kAttendGroupInt4I8mm : kAttendInt4I8mm;
+  const Row rows[] = {{"fp16fml", KvType::kF16, cpu.fp16fml, kAttendHalfFp16fml},
+                      {"i8mm", KvType::kInt8, cpu.i8mm, kAttendInt8I8mm},
+                      {"i8mm", KvType::kInt4, cpu.i8mm, kAttendInt4I8mm},
+                      {"fp16fml groups", KvType::kF16, groups, kAttendGroupHalfFp16fml},
+                      {"i8mm groups", KvType::kInt8, groups && cpu.i8mm, kAttendGroupInt8I8mm},
+                      {"i8mm groups", KvType::kInt4, groups && cpu.i8mm, kAttendGroupInt4I8mm}};
+#elif defined(__x86_64__)
+  const Row rows[] = {{"avx2", KvType::kF16, cpu.avx2, kAttendHalfAvx2},
+                      {"avx2", KvType::kInt8, cpu.avx2, kAttendInt8Avx2},
+                      {"avx2", KvType::kInt4, cpu.avx2, kAttendInt4Avx2},
+                      {"avx_vnni", KvType::kInt8, cpu.avx_vnni, kAttendInt8AvxVnni},
+                      {"avx_vnni", KvType::kInt4, cpu.avx_vnni, kAttendInt4AvxVnni},
+                      {"avx512", KvType::kF16, cpu.avx512_vnni, kAttendHalfAvx512},
+                      {"avx512", KvType::kInt8, cpu.avx512_vnni, kAttendInt8Avx512},
+                      {"avx512", KvType::kInt4, cpu.avx512_vnni, kAttendInt4Avx512}};
+#else
+  const Row rows[] = {{"none", type, false, nullptr}};
 #endif
-  return is_quantized(type) && !deterministic ? attend_split_codes_portable : attend_split_portable;
+  for (const Row& row : rows) {
+    if (row.type == type && row.has) f(row.name, row.attend);
+  }
+}
+
+AttendSplit kernel_for(KvType type, bool deterministic) {
+  AttendSplit best = nullptr;
+  each_cut_kernel(type, deterministic, [&](const char*, AttendSplit attend) { best = attend; });
+  return best;
 }
 
 // For many rows at a time; none where there is no such kernel. F32 pages promise the precision of
@@ -340,17 +369,18 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
              kv, spans, params, out);
 }
 
-void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,
-                        const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                        const AttentionParams& params, const Activations& out) {
-  attend_all(attend_split_portable, nullptr, pool, workspace, q, kv, spans, params, out);
+std::vector<CutKernel> cut_kernels(KvType type, bool deterministic) {
+  std::vector<CutKernel> kernels;
+  each_cut_kernel(type, deterministic, [&](const char* name, AttendSplit attend) {
+    kernels.push_back({name, attend});
+  });
+  return kernels;
 }
 
-void attention_portable_codes(ThreadPool& pool, Workspace& workspace, const Activations& q,
-                              const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                              const AttentionParams& params, const Activations& out) {
-  SPW_ASSERT(is_quantized(kv.type));
-  attend_all(attend_split_codes_portable, nullptr, pool, workspace, q, kv, spans, params, out);
+void attention_by(const CutKernel& kernel, ThreadPool& pool, Workspace& workspace,
+                  const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                  const AttentionParams& params, const Activations& out) {
+  attend_all(kernel.attend, nullptr, pool, workspace, q, kv, spans, params, out);
 }
 
 }  // namespace cpu

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "base/thread_pool.h"
+#include "cpu/attention/attention_kernels.h"
 #include "cpu/workspace.h"
 #include "device/ops.h"
 
@@ -27,13 +29,17 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
                std::span<const SequenceSpan> spans, const AttentionParams& params,
                const Activations& out, bool deterministic = false);
 
-// The same with the kernel that every processor has; for tests.
-void attention_portable(ThreadPool& pool, Workspace& workspace, const Activations& q,
-                        const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                        const AttentionParams& params, const Activations& out);
-// And with the one for quantized pages; what processors without kernels of their own take.
-void attention_portable_codes(ThreadPool& pool, Workspace& workspace, const Activations& q,
-                              const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                              const AttentionParams& params, const Activations& out);
+// A kernel that takes any number of rows cut by cut.
+struct CutKernel {
+  const char* name;
+  AttendSplit attend;
+};
+// Those of this processor for pages of a type, from worst to best; the first is what every
+// processor has. attention() takes the last, and tests compare them all.
+std::vector<CutKernel> cut_kernels(KvType type, bool deterministic);
+// attention() with one of them.
+void attention_by(const CutKernel& kernel, ThreadPool& pool, Workspace& workspace,
+                  const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                  const AttentionParams& params, const Activations& out);
 
 }  // namespace spillway::cpu

@@ -32,6 +32,18 @@ extern const AttendSplit kAttendGroupHalfFp16fml;
 extern const AttendSplit kAttendGroupInt8I8mm;
 extern const AttendSplit kAttendGroupInt4I8mm;
 
+// x86. Numerics: queries and probabilities are floats (F16 pages) or rounded to 16-bit integers
+// (int8 and int4 pages), each query with a scale per 64 elements, and its probabilities times the
+// scales of V with a unit per 64 elements and cut; products are added in F32 or exactly.
+extern const AttendSplit kAttendHalfAvx2;
+extern const AttendSplit kAttendInt8Avx2;
+extern const AttendSplit kAttendInt4Avx2;
+extern const AttendSplit kAttendInt8AvxVnni;
+extern const AttendSplit kAttendInt4AvxVnni;
+extern const AttendSplit kAttendHalfAvx512;
+extern const AttendSplit kAttendInt8Avx512;
+extern const AttendSplit kAttendInt4Avx512;
+
 // The rows of `tile`, which has one kv head and may have up to kPrefillQueries queries, over all
 // keys that they see, into a.out. `scratch` as prefill_scratch_floats() says. A query's result may
 // depend on the other queries of the tile.

@@ -2,6 +2,8 @@
 // Matrix products of stored weights with F32 activations.
 #pragma once
 
+#include <span>
+
 #include "base/thread_pool.h"
 #include "cpu/workspace.h"
 #include "device/ops.h"
@@ -22,6 +24,11 @@ namespace spillway::cpu {
 void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const WeightView& bias,
             const Activations& x, const Activations& out, LinearMode mode,
             bool deterministic = false, const TuningTable* tuning = nullptr);
+
+// linear() of several matrices with the same input, which is brought into each form once. Rows of
+// all of them are one job: nobody waits between one matrix and the next.
+void linears(ThreadPool& pool, Workspace& workspace, std::span<const Projection> parts,
+             const Activations& x, bool deterministic = false, const TuningTable* tuning = nullptr);
 
 // The kind that linear() takes: what the table says, or where it says nothing a default, as far as
 // there are such kernels. Never GEMM when `deterministic`, as those round weights and activations.

@@ -12,7 +12,8 @@ inline constexpr int64_t kPanelRows = 16;            // rows decoded together
 inline constexpr int64_t kPanelFloats = kPanelRows * kMaxCut;
 
 // Where the cut that starts at k ends. Depends on `size` only; multiples of 256, so of any block.
-constexpr int64_t next_cut(int64_t k, int64_t size) {
+// Inlined wherever it is used: objects compiled for one instruction set do.
+[[gnu::always_inline]] constexpr int64_t next_cut(int64_t k, int64_t size) {
   return size - k <= kMaxCut ? size : k + kCut;
 }
 

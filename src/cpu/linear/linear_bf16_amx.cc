@@ -161,6 +161,10 @@ Bf16Fill try_fill(DType type, bool packed) {
       return fill_groups<PackedQ5_1, 2>;
     case DType::kQ8_0:
       return fill_groups<PackedQ8_0, 2>;
+    case DType::kQ2_K:
+      return fill_groups<PackedQ2_K, 2>;
+    case DType::kQ3_K:
+      return fill_groups<PackedQ3_K, 2>;
     case DType::kQ4_K:
       return fill_groups<PackedQ4_K, 2>;
     case DType::kQ5_K:

@@ -13,46 +13,46 @@
 namespace spillway::cpu {
 namespace {
 
-// For each number of tokens the best that this processor has, ascending; none where it has none.
-struct TypeKernels {
-  std::vector<HalfKernel> kernels = {};
-  int64_t least_tokens = 1;
-};
+// What this processor has, each from its least number of tokens on better than those before; none
+// where it has none.
+using Tables = std::vector<HalfKernels>;
 
-TypeKernels find_kernels([[maybe_unused]] DType type) {
-  TypeKernels found;
+Tables find_tables([[maybe_unused]] DType type) {
+  Tables found;
   [[maybe_unused]] const CpuFeatures& has = cpu_features();
-  [[maybe_unused]] const auto add = [&](const HalfKernels& more) {
-    found.kernels.insert(found.kernels.end(), more.kernels, more.kernels + more.count);
-    found.least_tokens = std::max(found.least_tokens, more.least_tokens);
-  };
 #if defined(__aarch64__)
   if (type == DType::kF16 && has.fp16fml) {
-    add(kF16Fp16fmlKernels);
-    if (has.bf16) add(kF16BfmmlaKernels);
+    found.push_back(kF16Fp16fmlKernels);
+    if (has.bf16) found.push_back(kF16BfmmlaKernels);
   } else if (type == DType::kBF16 && has.bf16) {
-    add(kBf16BfmmlaKernels);
+    found.push_back(kBf16BfmmlaKernels);
   }
 #elif defined(__x86_64__)
-  if (has.amx_bf16 && type == DType::kF16) add(kF16AmxKernels);
-  if (has.amx_bf16 && type == DType::kBF16) add(kBf16AmxKernels);
+  const bool half = type == DType::kF16;
+  if (has.avx512_vnni) found.push_back(half ? kF16Avx512Kernels : kBf16Avx512Kernels);
+  if (has.amx_bf16) found.push_back(half ? kF16AmxKernels : kBf16AmxKernels);
 #endif
   return found;
 }
 
-const TypeKernels& kernels_for(DType type) {
-  static const TypeKernels half = find_kernels(DType::kF16);
-  static const TypeKernels bfloat = find_kernels(DType::kBF16);
-  static const TypeKernels none;
+const Tables& tables_for(DType type) {
+  static const Tables half = find_tables(DType::kF16);
+  static const Tables bfloat = find_tables(DType::kBF16);
+  static const Tables none;
   return type == DType::kF16 ? half : type == DType::kBF16 ? bfloat : none;
 }
 
 // The kernel for the next group of `tokens` that are left: the narrowest that takes them all.
 const HalfKernel& kernel_for(DType type, int64_t tokens) {
-  const auto& kernels = kernels_for(type).kernels;
+  const Tables& tables = tables_for(type);
+  const HalfKernels* table = &tables.front();
+  for (const HalfKernels& other : tables) {
+    if (tokens >= other.least_tokens) table = &other;
+  }
+  const HalfKernel *begin = table->kernels, *end = begin + table->count;
   const auto wide_enough = [&](const HalfKernel& kernel) { return kernel.tokens >= tokens; };
-  const auto found = std::find_if(kernels.begin(), kernels.end(), wide_enough);
-  return found == kernels.end() ? kernels.back() : *found;
+  const HalfKernel* found = std::find_if(begin, end, wide_enough);
+  return found == end ? end[-1] : *found;
 }
 
 int64_t measured_least_tokens = 0;
@@ -60,65 +60,59 @@ int64_t measured_least_tokens = 0;
 // Factors come first, so that packed activations stay aligned to cache lines.
 constexpr int64_t kFactorFloats = 32;
 
-size_t group_floats(const HalfKernel& kernel, int64_t k) {
-  SPW_ASSERT(kernel.tokens <= kFactorFloats);
-  const int64_t padded = (k + kHalfStep - 1) / kHalfStep * kHalfStep;
-  return static_cast<size_t>(kFactorFloats + kernel.x_width * padded / 2);
-}
-
 }  // namespace
 
 bool has_half_product(const WeightView& w, int64_t tokens) {
-  const TypeKernels& found = kernels_for(w.dtype);
-  const int64_t least = measured_least_tokens > 0 ? measured_least_tokens : found.least_tokens;
-  return !found.kernels.empty() && tokens >= least;
+  const Tables& tables = tables_for(w.dtype);
+  if (tables.empty()) return false;
+  const int64_t most = tables.back().most_tokens;
+  const int64_t least =
+      measured_least_tokens > 0 ? measured_least_tokens : tables.front().least_tokens;
+  return tokens >= least && (most == 0 || tokens <= most);
 }
 
 void use_half_kernels_from(int64_t tokens) { measured_least_tokens = tokens; }
 
-size_t half_shared_floats(const WeightView& w, int64_t tokens) {
-  size_t floats = 0;
-  while (tokens > 0) {
-    const HalfKernel& kernel = kernel_for(w.dtype, tokens);
-    floats += group_floats(kernel, w.cols);
-    tokens -= kernel.tokens;
-  }
-  return floats;
+HalfGroup half_group(const WeightView& w, const LinearArgs& a, int64_t first) {
+  const HalfKernel& kernel = kernel_for(w.dtype, a.tokens - first);
+  return {&kernel,
+          first,
+          {.w = a.w,
+           .row_bytes = a.row_bytes,
+           .k = a.k,
+           .tokens = std::min(kernel.tokens, a.tokens - first),
+           .out = a.out + first * a.out_stride,
+           .out_stride = a.out_stride,
+           .bias = a.bias,
+           .accumulate = a.accumulate}};
 }
 
-void linear_half(ThreadPool& pool, float* shared, const WeightView& w, const Activations& x,
-                 const LinearArgs& a) {
-  for (int64_t first = 0; first < x.rows;) {
-    const HalfKernel& kernel = kernel_for(w.dtype, x.rows - first);
-    const int64_t tokens = std::min(kernel.tokens, x.rows - first);
-    auto* packed = reinterpret_cast<uint16_t*>(shared + kFactorFloats);
-    if (kernel.packs_apart) {
-      parallel_if_large(pool, tokens * w.cols, w.cols, 8 * kHalfStep,
-                        [&](int64_t begin, int64_t end, int) {
-                          std::array<float, kFactorFloats> factors;  // all are 1
-                          kernel.pack(x.f32(first) + begin, x.stride, tokens, end - begin,
-                                      packed + begin * kernel.x_width, factors.data());
-                        });
-      std::fill_n(shared, kFactorFloats, 1.0F);
-    } else {
-      kernel.pack(x.f32(first), x.stride, tokens, w.cols, packed, shared);
-    }
-    const HalfProduct product{.w = a.w,
-                              .row_bytes = a.row_bytes,
-                              .k = a.k,
-                              .x = packed,
-                              .factors = shared,
-                              .tokens = tokens,
-                              .out = a.out + first * a.out_stride,
-                              .out_stride = a.out_stride,
-                              .bias = a.bias,
-                              .accumulate = a.accumulate};
-    parallel_if_large(
-        pool, tokens * w.rows * w.cols / 4, w.rows, kPanelRows,
-        [&](int64_t begin, int64_t end, int) { kernel.multiply(product, begin, end); });
-    shared += group_floats(kernel, w.cols);
-    first += tokens;
+size_t half_shared_floats(const HalfGroup& group) {
+  SPW_ASSERT(group.kernel->tokens <= kFactorFloats);
+  const int64_t padded = (group.product.k + kHalfStep - 1) / kHalfStep * kHalfStep;
+  return static_cast<size_t>(kFactorFloats + group.kernel->x_width * padded / 2);
+}
+
+void pack_half(ThreadPool& pool, const HalfGroup& group, const Activations& x, float* shared) {
+  const HalfKernel& kernel = *group.kernel;
+  const int64_t tokens = group.product.tokens;
+  auto* packed = reinterpret_cast<uint16_t*>(shared + kFactorFloats);
+  if (!kernel.packs_apart) {
+    kernel.pack(x.f32(group.first), x.stride, tokens, x.cols, packed, shared);
+    return;
   }
+  parallel_if_large(pool, tokens * x.cols, x.cols, 8 * kHalfStep,
+                    [&](int64_t begin, int64_t end, int) {
+                      std::array<float, kFactorFloats> factors;  // all are 1
+                      kernel.pack(x.f32(group.first) + begin, x.stride, tokens, end - begin,
+                                  packed + begin * kernel.x_width, factors.data());
+                    });
+  std::fill_n(shared, kFactorFloats, 1.0F);
+}
+
+void set_half_input(HalfProduct& product, const float* shared) {
+  product.x = reinterpret_cast<const uint16_t*>(shared + kFactorFloats);
+  product.factors = shared;
 }
 
 }  // namespace spillway::cpu

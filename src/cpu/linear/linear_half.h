@@ -2,15 +2,17 @@
 // Matrix products of few tokens with plain 16-bit weights, at the speed of memory where there are
 // instructions for it. Weights are read once, as they lie in the file.
 //
-// What is rounded: up to four tokens, activations to 11 bits (F16 weights; NMSE below 1e-7) or 16
-// (BF16; AMX, up to eight tokens); more tokens as in linear_bf16.h. Products are added up in F32,
-// in an order that depends on k and the number of tokens only.
+// What is rounded: on ARM, up to four tokens, activations to 11 bits (F16 weights; NMSE below 1e-7)
+// or 16 (BF16); with AVX-512, up to eight tokens, nothing (AMX, BF16: to 16 bits); more tokens as
+// in linear_bf16.h. Products are added up in F32, in an order that depends on k and the number of
+// tokens only.
 #pragma once
 
 #include <cstddef>
 
 #include "base/thread_pool.h"
 #include "cpu/linear/linear_args.h"
+#include "cpu/linear/linear_half_args.h"
 #include "tensor/tensor_view.h"
 
 namespace spillway::cpu {
@@ -21,11 +23,21 @@ bool has_half_product(const WeightView& w, int64_t tokens);
 // thread-safe.
 void use_half_kernels_from(int64_t tokens);
 
-// Scratch memory of the activations.
-size_t half_shared_floats(const WeightView& w, int64_t tokens);
+// a.out (+)= x * w^T + a.bias for a group of tokens; a.x is not used.
+struct HalfGroup {
+  const HalfKernel* kernel = nullptr;
+  int64_t first = 0;  // token
+  HalfProduct product = {};
+};
+// The group that begins with token `first`.
+HalfGroup half_group(const WeightView& w, const LinearArgs& a, int64_t first);
 
-// a.out (+)= x * w^T + a.bias; a.x is not used.
-void linear_half(ThreadPool& pool, float* shared, const WeightView& w, const Activations& x,
-                 const LinearArgs& a);
+// Scratch memory of a group's activations, for kernels of k columns.
+size_t half_shared_floats(const HalfGroup& group);
+// Brings a group's tokens of x into the form that its kernel wants. `shared` has
+// half_shared_floats().
+void pack_half(ThreadPool& pool, const HalfGroup& group, const Activations& x, float* shared);
+// Lets a product read what is there.
+void set_half_input(HalfProduct& product, const float* shared);
 
 }  // namespace spillway::cpu

@@ -3,8 +3,8 @@
 //
 // BF16 rows are operands as they lie in the file: A [16 rows][32 columns]. Tiles multiply several
 // times as fast as memory delivers weights, so there is time to be exact: up to eight tokens are
-// the sum of two bfloat16 each (to 2^-16), side by side in B, and F16 weights, which go through a
-// small panel, of two as well (exactly). More tokens, and their F16 weights, are rounded to one.
+// the sum of two bfloat16 each (to 2^-16), side by side in B. More tokens, and their F16 weights,
+// which go through a small panel, are rounded to one.
 //
 // Packed activations: [k / 32][tiles of 16 columns][16 pairs of k][16 columns][2].
 #include <immintrin.h>
@@ -23,47 +23,27 @@ constexpr int64_t kPartTokens = 8;     // in two parts
 constexpr int64_t kSegmentSteps = 64;  // of 32 columns: what is asked for ahead
 constexpr int64_t kScratchTiles = 16;  // 16 KiB
 constexpr int64_t kLineBytes = 64;     // 32 columns of a row
+constexpr int64_t kStepElements = 2 * kTileElements;
 
-// What a line of 16-bit weights is, in kParts parts.
+// What a line of 16-bit weights is.
 struct BfloatWeights {
-  static constexpr int kParts = 1;
   static constexpr bool kStoredTiles = true;
   [[gnu::always_inline]] static inline void put(const void* line, uint16_t* to) {
     _mm512_storeu_si512(to, _mm512_loadu_si512(line));
   }
 };
 struct RoundedHalves {
-  static constexpr int kParts = 1;
   static constexpr bool kStoredTiles = false;
   [[gnu::always_inline]] static inline void put(const void* line, uint16_t* to) {
     _mm512_storeu_si512(to, HalfRow::rounded(static_cast<const uint8_t*>(line)));
   }
 };
-// A half's 11 bits: the first eight, and the rest.
-struct ExactHalves {
-  static constexpr int kParts = 2;
-  static constexpr bool kStoredTiles = false;
-  [[gnu::always_inline]] static inline __m512 upper_of(__m512 x) {
-    return _mm512_castsi512_ps(
-        _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(static_cast<int>(0xffff0000))));
-  }
-  [[gnu::always_inline]] static inline void put(const void* line, uint16_t* to) {
-    const auto* halves = static_cast<const __m256i*>(line);
-    const __m512 low = _mm512_cvtph_ps(_mm256_loadu_si256(halves));
-    const __m512 high = _mm512_cvtph_ps(_mm256_loadu_si256(halves + 1));
-    const __m512 upper_low = upper_of(low), upper_high = upper_of(high);
-    _mm512_storeu_si512(to, rounded_bf16(upper_low, upper_high));
-    _mm512_storeu_si512(to + 2 * kTileElements, rounded_bf16(_mm512_sub_ps(low, upper_low),
-                                                             _mm512_sub_ps(high, upper_high)));
-  }
-};
 
 // Adds a step to the sums. Tile registers: 0-1 C of the first 16 rows, 2-3 of the others, 4-5 A,
-// 6-7 B. The second part of A takes the registers of the second tile of tokens, which is not there.
-template <int kParts, int kTokenTiles>
+// 6-7 B.
+template <int kTokenTiles>
 [[gnu::always_inline]] static inline void add_step(const void* w, int64_t row_bytes,
                                                    int64_t tile_bytes, const uint16_t* x) {
-  static_assert(kParts == 1 || kTokenTiles == 1);
   const auto* at = static_cast<const uint8_t*>(w);
   _tile_loadd(6, x, kTileRowBytes);
   _tile_loadd(4, at, row_bytes);
@@ -74,12 +54,6 @@ template <int kParts, int kTokenTiles>
     _tile_loadd(7, x + kTileElements, kTileRowBytes);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
-  }
-  if constexpr (kParts == 2) {
-    _tile_loadd(1, at + 2 * tile_bytes, row_bytes);
-    _tile_loadd(3, at + 3 * tile_bytes, row_bytes);
-    _tile_dpbf16ps(0, 1, 6);
-    _tile_dpbf16ps(2, 3, 6);
   }
 }
 
@@ -169,14 +143,13 @@ class FewTokens {
     const uint8_t* w = a_.w + row * a_.row_bytes;
     for (; step < last; ++step) {
       ask_ahead(ahead);
-      add_step<1, kTokenTiles>(w + step * kLineBytes, a_.row_bytes, 16 * a_.row_bytes, x_at(step));
+      add_step<kTokenTiles>(w + step * kLineBytes, a_.row_bytes, 16 * a_.row_bytes, x_at(step));
     }
   }
 
-  // Through tiles [steps][parts][2][16 rows][32], zeros where there is nothing.
+  // Through tiles [steps][2][16 rows][32], zeros where there is nothing.
   void add_converted(int64_t row, int64_t count, int64_t step, int64_t last, Bf16Ahead& ahead) {
-    constexpr int64_t kStepElements = 2 * Weights::kParts * kTileElements;
-    constexpr int64_t kSteps = kScratchTiles / (2 * Weights::kParts);
+    constexpr int64_t kSteps = kScratchTiles / 2;
     alignas(64) uint16_t scratch[kScratchTiles * kTileElements];
     for (; step < last; step += kSteps) {
       const int64_t steps = last - step < kSteps ? last - step : kSteps;
@@ -185,15 +158,14 @@ class FewTokens {
       order_with_tiles(scratch);
       for (int64_t i = 0; i < steps; ++i) {
         ask_ahead(ahead);
-        add_step<Weights::kParts, kTokenTiles>(scratch + i * kStepElements, kTileRowBytes,
-                                               2 * kTileElements, x_at(step + i));
+        add_step<kTokenTiles>(scratch + i * kStepElements, kTileRowBytes, 2 * kTileElements,
+                              x_at(step + i));
       }
       order_with_tiles(scratch);
     }
   }
 
   void convert_row(int64_t row, bool valid, int64_t step, int64_t steps, uint16_t* to) const {
-    constexpr int64_t kStepElements = 2 * Weights::kParts * kTileElements;
     const uint8_t* w = a_.w + row * a_.row_bytes;
     for (int64_t i = 0; i < steps; ++i, to += kStepElements) {
       const int64_t at = step + i;
@@ -261,12 +233,11 @@ static void pack_parts(const float* x, int64_t stride, int64_t count, int64_t k,
   }
 }
 
-template <class Weights>
 constexpr HalfKernel kParts = {.tokens = kPartTokens,
                                .x_width = 16,
                                .pack = pack_parts,
                                .packs_apart = true,
-                               .multiply = multiply<Weights, 1, true>};
+                               .multiply = multiply<BfloatWeights, 1, true>};
 template <class Weights, int kTokenTiles>
 constexpr HalfKernel kRounded = {.tokens = 16 * kTokenTiles,
                                  .x_width = 16 * kTokenTiles,
@@ -274,10 +245,9 @@ constexpr HalfKernel kRounded = {.tokens = 16 * kTokenTiles,
                                  .packs_apart = true,
                                  .multiply = multiply<Weights, kTokenTiles, false>};
 
-constexpr HalfKernel kBfloatKernels[] = {kParts<BfloatWeights>, kRounded<BfloatWeights, 1>,
+constexpr HalfKernel kBfloatKernels[] = {kParts, kRounded<BfloatWeights, 1>,
                                          kRounded<BfloatWeights, 2>};
-constexpr HalfKernel kHalfKernels[] = {kParts<ExactHalves>, kRounded<RoundedHalves, 1>,
-                                       kRounded<RoundedHalves, 2>};
+constexpr HalfKernel kHalfKernels[] = {kRounded<RoundedHalves, 1>, kRounded<RoundedHalves, 2>};
 
 }  // namespace
 

@@ -46,7 +46,8 @@ struct HalfKernel {
 struct HalfKernels {
   const HalfKernel* kernels = nullptr;
   int64_t count = 0;
-  int64_t least_tokens = 1;  // for less, the F32 kernels are at least as fast
+  int64_t least_tokens = 1;  // for less, what else there is (F32 at last) is at least as fast
+  int64_t most_tokens = 0;   // for more, likewise; 0: any number
 };
 
 #if defined(__aarch64__)
@@ -54,6 +55,8 @@ extern const HalfKernels kF16Fp16fmlKernels;  // products of halves added to flo
 extern const HalfKernels kBf16BfmmlaKernels;  // bfloat16 dot products and matrices
 extern const HalfKernels kF16BfmmlaKernels;   // the same for halves, rounded on the way
 #elif defined(__x86_64__)
+extern const HalfKernels kBf16Avx512Kernels;  // products in F32, nothing rounded
+extern const HalfKernels kF16Avx512Kernels;
 extern const HalfKernels kBf16AmxKernels;  // bfloat16 tiles
 extern const HalfKernels kF16AmxKernels;   // the same for halves, in two parts or rounded
 #endif

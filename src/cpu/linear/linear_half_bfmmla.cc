@@ -242,6 +242,6 @@ constexpr HalfKernel kHalfKernels[] = {
 constinit const HalfKernels kBf16BfmmlaKernels = {kBfloatKernels,
                                                   sizeof(kBfloatKernels) / sizeof(HalfKernel)};
 constinit const HalfKernels kF16BfmmlaKernels = {kHalfKernels,
-                                                 sizeof(kHalfKernels) / sizeof(HalfKernel)};
+                                                 sizeof(kHalfKernels) / sizeof(HalfKernel), 5};
 
 }  // namespace spillway

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "cpu/cpu_device.h"
+#include "cpu/features.h"
+#include "cpu/linear/linear_args.h"
 #include "tensor/dequantize.h"
 #include "tensor/random_fill.h"
 
@@ -243,6 +245,47 @@ TEST_P(LinearHalfTest, SlicesAndThreadsDoNotChangeABit) {
                         LinearMode::kStore);
     for (size_t i = 0; i < part.size(); ++i)
       ASSERT_EQ(part[i], expected[i / 50 * 333 + 77 + i % 50]);
+  }
+}
+
+// A row and a token in the order that linear.h promises, with sixteen lanes.
+float in_order(const float* w, const float* x, int64_t size) {
+  float total = 0;
+  for (int64_t k = 0, next; k < size; k = next) {
+    next = next_cut(k, size);
+    float lanes[16] = {};
+    for (int64_t i = k; i < next; ++i) {
+      float& lane = lanes[(i - k) % 16];
+      lane = std::fma(w[i], x[i], lane);
+    }
+    float quads[4];
+    for (int i = 0; i < 4; ++i) {
+      const float* lane = lanes + 4 * i;
+      quads[i] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
+    }
+    total += (quads[0] + quads[2]) + (quads[1] + quads[3]);
+  }
+  return total;
+}
+
+TEST_P(LinearHalfTest, WithAvx512UpToEightTokensAreInTheOrderOfF32) {
+  if (!cpu_features().avx512_vnni) GTEST_SKIP() << "this processor has no AVX-512";
+  for (const int64_t depth : {5, 33, 512, 700, 1100, 2048}) {
+    const StoredRows w(GetParam(), 39, depth, 19);
+    const auto weights = w.values();
+    for (int64_t tokens = 1; tokens <= 8; ++tokens) {
+      // Several of BF16 may be left to other instructions.
+      if (GetParam() == DType::kBF16 && cpu_features().amx_bf16 && tokens > 1) break;
+      const auto x = normal_values(tokens * depth, 20);
+      const auto out = product(w, x);
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t i = 0; i < w.n; ++i) {
+          ASSERT_EQ(out[static_cast<size_t>(t * w.n + i)],
+                    in_order(weights.data() + i * depth, x.data() + t * depth, depth))
+              << depth << " columns, " << tokens << " tokens, row " << i;
+        }
+      }
+    }
   }
 }
 

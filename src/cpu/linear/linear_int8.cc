@@ -82,6 +82,8 @@ Int8Form arm_form(DType type, bool mixed) {
 // x86 multiplies unsigned weights: q + 2^(bits - 1).
 int offset_on_x86(DType type) {
   switch (type) {
+    case DType::kQ3_K:
+      return 4;
     case DType::kQ4_0:
       return 8;
     case DType::kQ5_0:
@@ -165,7 +167,7 @@ Int8Form int8_form(Int8Set set, DType type) {
       [[fallthrough]];
     case Int8Set::kAvx512Vnni:
       return {.offset = offset_on_x86(type),
-              .halves = type == DType::kQ6_K || type == DType::kQ2_K};
+              .halves = type == DType::kQ2_K || type == DType::kQ3_K || type == DType::kQ6_K};
     default:
       return {};
   }
@@ -185,40 +187,48 @@ size_t int8_shared_floats(int64_t tokens, int64_t k) {
   return static_cast<size_t>(pairs * (2 * k / 4 + 2 * (k / 8) + k / 256 * super));
 }
 
-void linear_int8(ThreadPool& pool, const Workspace& workspace, float* shared, const WeightView& w,
-                 const Activations& x, const LinearArgs& a) {
+namespace {
+
+QuantizedPairs pairs_in(float* shared, int64_t tokens, int64_t k) {
+  const int64_t pairs = (tokens + 1) / 2;
+  float* d = shared + pairs * k / 2;
+  float* m = d + pairs * k / 8;
+  return {reinterpret_cast<int8_t*>(shared), d, m, reinterpret_cast<Int8Super*>(m + pairs * k / 8)};
+}
+
+}  // namespace
+
+Int8Product int8_product(const WeightView& w, const LinearArgs& a) {
   static const Int8Set set = best_int8_set();
   const Int8Kernel kernel = try_int8_kernel(set, w.dtype);
   SPW_CHECK(kernel != nullptr, kUnsupported, "this processor has no kernel for packed {} weights",
             dtype_name(w.dtype));
-  const int64_t pairs = (x.rows + 1) / 2, groups = w.grouped_rows() / kGroupRows;
-  auto* q = reinterpret_cast<int8_t*>(shared);
-  float* d = shared + pairs * w.cols / 2;
-  float* m = d + pairs * w.cols / 8;
-  auto* super = reinterpret_cast<Int8Super*>(m + pairs * w.cols / 8);
+  return {kernel,
+          int8_form(set, w.dtype),
+          {.w = reinterpret_cast<const uint8_t*>(w.data),
+           .group_bytes = kGroupRows * w.row_bytes(),
+           .k = w.cols,
+           .tokens = a.tokens,
+           .out = a.out,
+           .out_stride = a.out_stride,
+           .bias = a.bias,
+           .accumulate = a.accumulate}};
+}
+
+void quantize_int8(ThreadPool& pool, const Activations& x, const Int8Form& form, float* shared) {
+  const QuantizedPairs to = pairs_in(shared, x.rows, x.cols);
   // Rounding costs some instructions an element, one of many multiplications.
-  parallel_if_large(pool, x.rows > 1 ? x.rows * x.cols : 0, pairs, 1,
-                    [&](int64_t begin, int64_t end, int) {
-                      quantize_pairs(x, int8_form(set, w.dtype), begin, end, {q, d, m, super});
-                    });
-  const Int8Args args{.w = reinterpret_cast<const uint8_t*>(w.data),
-                      .group_bytes = kGroupRows * w.row_bytes(),
-                      .k = w.cols,
-                      .q = q,
-                      .d = d,
-                      .m = m,
-                      .super = super,
-                      .tokens = x.rows,
-                      .out = a.out,
-                      .out_stride = a.out_stride,
-                      .bias = a.bias,
-                      .accumulate = a.accumulate};
-  // Eight multiplications cost what one costs in F32.
-  parallel_if_large(pool, x.rows * w.grouped_rows() * w.cols / 8, groups, 1,
-                    [&](int64_t begin, int64_t end, int worker) {
-                      kernel(args, begin, end,
-                             reinterpret_cast<uint8_t*>(workspace.worker(worker)));
-                    });
+  parallel_if_large(
+      pool, x.rows > 1 ? x.rows * x.cols : 0, (x.rows + 1) / 2, 1,
+      [&](int64_t begin, int64_t end, int) { quantize_pairs(x, form, begin, end, to); });
+}
+
+void set_int8_input(Int8Args& args, float* shared) {
+  const QuantizedPairs from = pairs_in(shared, args.tokens, args.k);
+  args.q = from.q;
+  args.d = from.d;
+  args.m = from.m;
+  args.super = from.super;
 }
 
 }  // namespace cpu

@@ -5,7 +5,6 @@
 #include "base/thread_pool.h"
 #include "cpu/linear/linear_args.h"
 #include "cpu/linear/linear_int8_args.h"
-#include "cpu/workspace.h"
 #include "tensor/tensor_view.h"
 
 namespace spillway {
@@ -29,16 +28,25 @@ WeightLayout layout_for_kernels(DType type, int64_t rows);
 
 namespace cpu {
 
-// Scratch memory that linear_int8 needs: shared (activations), and of each worker.
+// Scratch memory: of the activations in one form, and of each worker.
 size_t int8_shared_floats(int64_t tokens, int64_t k);
 inline constexpr size_t kInt8WorkerFloats = kInt8PanelBytes / sizeof(float);
 
-// a.out (+)= x * w^T + a.bias for the packed groups of w; a.w, a.x are not used. `shared` has
-// int8_shared_floats(), the workspace's workers kInt8WorkerFloats. Every element is reduced in the
-// one order that linear_int8_inl.h describes. Throws kUnsupported where there are no kernels: a
-// device does not ask for a layout it cannot multiply.
-void linear_int8(ThreadPool& pool, const Workspace& workspace, float* shared, const WeightView& w,
-                 const Activations& x, const LinearArgs& a);
+// a.out (+)= x * w^T + a.bias for the packed groups of a matrix; a.w, a.x are not used. Every
+// element is reduced in the one order that linear_int8_inl.h describes.
+struct Int8Product {
+  Int8Kernel kernel = nullptr;
+  Int8Form form = {};  // that its activations must have
+  Int8Args args = {};
+};
+// Throws kUnsupported where there are no kernels: a device does not ask for a layout it cannot
+// multiply.
+Int8Product int8_product(const WeightView& w, const LinearArgs& a);
+
+// Brings x into a form. `shared` has int8_shared_floats().
+void quantize_int8(ThreadPool& pool, const Activations& x, const Int8Form& form, float* shared);
+// Lets a product read what is there.
+void set_int8_input(Int8Args& args, float* shared);
 
 }  // namespace cpu
 }  // namespace spillway

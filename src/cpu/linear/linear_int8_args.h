@@ -61,6 +61,7 @@ struct Int8Form {
   int multipliers = 0;
   // What multipliers are given times, and what kernels' integers are then divided by.
   int multiplier_unit = 1, integer_unit = 1;
+  bool operator==(const Int8Form&) const = default;
 };
 
 // Computes rows of groups [first, last). `panel` has kInt8PanelBytes, aligned to 16.

@@ -202,11 +202,19 @@ void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, 
 template <class W, int kTokens, int kStreams>
 void few_tokens(const Int8Args& a, int64_t first, int64_t last) {
   const int64_t step = (last - first) / kStreams;
-  for (int64_t group = first; group < first + step; ++group) {
+  int64_t group = first;
+  for (; group < first + step; ++group) {
     multiply<W, kTokens, kStreams>(a, a.w + group * a.group_bytes, step * a.group_bytes, group * 16,
                                    step * 16, 0, 0, a.k);
   }
-  for (int64_t group = first + step * kStreams; group < last; ++group) {
+  group += step * (kStreams - 1);
+  if constexpr (kStreams > 2) {  // neighbours are better than one at a time
+    for (; group + 2 <= last; group += 2) {
+      multiply<W, kTokens, 2>(a, a.w + group * a.group_bytes, a.group_bytes, group * 16, 16, 0, 0,
+                              a.k);
+    }
+  }
+  for (; group < last; ++group) {
     multiply<W, kTokens, 1>(a, a.w + group * a.group_bytes, 0, group * 16, 0, 0, 0, a.k);
   }
 }
@@ -270,6 +278,7 @@ constinit const Int8Kernels kAvx512VnniKernels = {.q4_0 = run_groups<PackedQ4_0>
                                                   .q5_1 = run_groups<PackedQ5_1>,
                                                   .q8_0 = run_groups<PackedQ8_0>,
                                                   .q2_k = run_groups<PackedQ2_K>,
+                                                  .q3_k = run_groups<PackedQ3_K>,
                                                   .q4_k = run_groups<PackedQ4_K>,
                                                   .q5_k = run_groups<PackedQ5_K>,
                                                   .q6_k = run_groups<PackedQ6_K>,

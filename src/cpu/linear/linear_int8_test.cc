@@ -202,6 +202,16 @@ TEST_P(LinearInt8Test, StandsTheLargestSums) {
 INSTANTIATE_TEST_SUITE_P(Types, LinearInt8Test, testing::ValuesIn(kAllDTypes),
                          [](const auto& suite) { return std::string(dtype_name(suite.param)); });
 
+TEST(Int8KernelsTest, EverySetReadsEveryPackedType) {
+  for (const Int8Set set : kAllInt8Sets) {
+    if (!has_int8_set(set)) continue;
+    for (const DType type : kAllDTypes) {
+      EXPECT_EQ(try_int8_kernel(set, type) != nullptr, can_pack(type))
+          << dtype_name(type) << ", set " << static_cast<int>(set);
+    }
+  }
+}
+
 TEST(QuantizeActivationsTest, RoundsToTheNearestOf255StepsPerBlock) {
   std::vector<float> x(3 * 64);
   for (size_t i = 0; i < x.size(); ++i) x[i] = std::cos(static_cast<float>(i * 7)) * 5;

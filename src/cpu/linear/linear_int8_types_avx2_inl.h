@@ -179,17 +179,21 @@ struct PackedK45 {
   }
 };
 
+// Fields of two bits of a row pair: of columns 0-15 at the bottom of each byte, of 16-31 above.
+[[gnu::always_inline]] static inline __m256i two_bits(const uint8_t* vector) {
+  return _mm256_srlv_epi32(_mm256_broadcastsi128_si256(load128(vector)), pieces(0, 4));
+}
+
 struct PackedQ2_K {
   static constexpr int kBytes = 16 * 84, kSubs = 8, kSubBytes = 128, kMerge = 4;
   static constexpr bool kMinima = true, kHalves = true, kOffset = false, kStreamed = true;
   [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s, int half) {
     const uint8_t* sub = b + 64 + 256 + s * kSubBytes + half * 64;
-    const __m256i mask = _mm256_set1_epi8(3), shifts = pieces(0, 4);
+    const __m256i mask = _mm256_set1_epi8(3);
     __m256i low[4], high[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m256i both = _mm256_broadcastsi128_si256(load128(sub + 16 * i));
-      const __m256i v = _mm256_srlv_epi32(both, shifts);  // columns 0-7 and 16-23, 8-15 and 24-31
+      const __m256i v = two_bits(sub + 16 * i);
       low[i] = _mm256_and_si256(v, mask);
       high[i] = _mm256_and_si256(_mm256_srli_epi16(v, 2), mask);
     }
@@ -209,6 +213,40 @@ struct PackedQ2_K {
             .minimum = _mm256_mul_ps(negative, floats_of(_mm_srli_epi16(first, 4), half)),
             .second_minimum = _mm256_mul_ps(negative, floats_of(_mm_srli_epi16(second, 4), half)),
             .sixteen = {floats_of(first, half), floats_of(second, half)}};
+  }
+};
+
+struct PackedQ3_K {
+  static constexpr int kBytes = 16 * 110, kSubs = 8, kSubBytes = 128 + 64, kMerge = 4;
+  static constexpr bool kMinima = false, kHalves = true, kOffset = true, kStreamed = true;
+  [[gnu::always_inline]] static inline Columns columns(const uint8_t* b, int s, int half) {
+    const uint8_t* sub = b + 32 + 192 + s * kSubBytes;
+    const __m256i mask = _mm256_set1_epi8(3), top = _mm256_set1_epi8(4);
+    __m256i low[4], high[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const int p = half * 4 + i;
+      const __m256i two = two_bits(sub + 16 * p);
+      __m256i thirds = _mm256_broadcastsi128_si256(load128(sub + 128 + p / 2 * 16));
+      if (p % 2 != 0) thirds = _mm256_srli_epi16(thirds, 4);
+      thirds = _mm256_sllv_epi32(thirds, pieces(2, 0));  // of the low columns in place
+      const __m256i low_top = _mm256_andnot_si256(thirds, top);
+      const __m256i high_top = _mm256_andnot_si256(_mm256_srli_epi16(thirds, 1), top);
+      low[i] = _mm256_or_si256(_mm256_and_si256(two, mask), low_top);
+      high[i] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(two, 2), mask), high_top);
+    }
+    Columns columns;
+    rows_abreast(low, columns.by_four);
+    rows_abreast(high, columns.by_four + 4);
+    return columns;
+  }
+  // Of 16 columns: 0 to 15 of a super-block.
+  [[gnu::always_inline]] static inline __m256 scale_at(const uint8_t* b, int i, int half) {
+    return _mm256_sub_ps(six_at(b + 32 + i / 8 * 96, i % 8, half), _mm256_set1_ps(32));
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int s, int half) {
+    return {.scale = halves_at(b, half),
+            .sixteen = {scale_at(b, 2 * s, half), scale_at(b, 2 * s + 1, half)}};
   }
 };
 

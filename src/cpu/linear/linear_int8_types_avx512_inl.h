@@ -97,10 +97,10 @@ template <int kFlip>
   return all;
 }
 
-// Nibbles with the bits above them, which rotations bring from `tops` to bit 4 on.
-template <int kBits, int kFlip>
+// Lower bits (of a nibble) with those above them, which rotations bring there from `tops`.
+template <int kBits, int kFlip, int kLowBits = 4>
 [[gnu::always_inline]] static inline __m512i join(__m512i nibble, __m512i tops, __m512i rotation) {
-  const __m512i low = _mm512_set1_epi8(15);
+  const __m512i low = _mm512_set1_epi8((1 << kLowBits) - 1);
   const __m512i mask = _mm512_set1_epi8((1 << kBits) - 1), flip = _mm512_set1_epi8(kFlip);
   const __m512i rotated = _mm512_rolv_epi32(tops, rotation);
   // low ? nibble : rotated, then (it & mask) ^ flip
@@ -280,6 +280,18 @@ struct PackedQ8_0 {
                       _mm_and_si128(_mm_slli_epi16(top, 4), _mm_set1_epi8(0x30)));
 }
 
+// Those of sub-blocks s and s + 1, s even: their upper bits lie side by side.
+[[gnu::always_inline]] static inline __m256i two_sixes_at(const uint8_t* six, int s) {
+  const auto* nibbles = reinterpret_cast<const __m256i*>(six + s % 4 * 16);
+  const __m256i low = _mm256_srl_epi16(_mm256_loadu_si256(nibbles), _mm_cvtsi32_si128(s / 4 * 4));
+  const __m256i rotation =
+      _mm256_sub_epi32(_mm256_set_epi32(2, 2, 2, 2, 4, 4, 4, 4), _mm256_set1_epi32(s % 4 * 2));
+  const __m256i tops = _mm256_broadcastsi128_si256(load128(six + 64 + s / 4 * 16));
+  const __m256i top = _mm256_rolv_epi32(tops, rotation);
+  return _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)),
+                         _mm256_and_si256(top, _mm256_set1_epi8(0x30)));
+}
+
 template <int kSubBytes>
 struct PackedK45 {
   static constexpr int kSubs = 8, kBytes = 64 + 192 + kSubs * kSubBytes;
@@ -303,19 +315,23 @@ struct PackedK45 {
 using PackedQ4_K = PackedK45<256>;
 using PackedQ5_K = PackedK45<256 + 64>;
 
+// Fields of two bits: of columns 0-15 at the bottom of each byte, of 16-31 above them.
+[[gnu::always_inline]] static inline __m512i two_bits(const uint8_t* two_vectors) {
+  const __m512i pair =
+      _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(two_vectors)));
+  return _mm512_srlv_epi32(_mm512_shuffle_i32x4(pair, pair, 0x50), pieces(0, 4, 0, 4));
+}
+
 struct PackedQ2_K {
   static constexpr int kBytes = 16 * 84, kSubs = 8, kSubBytes = 128;
   static constexpr bool kMinima = true, kHalves = true, kStreamed = true;
   static constexpr int kOffset = 0;
   [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int s) {
-    const __m512i shifts = pieces(0, 4, 0, 4), mask = _mm512_set1_epi8(3);
+    const __m512i mask = _mm512_set1_epi8(3);
     Pieces all;
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const auto* at = b + 64 + 256 + s * kSubBytes + 32 * i;
-      const __m512i pair =
-          _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
-      const __m512i v = _mm512_srlv_epi32(_mm512_shuffle_i32x4(pair, pair, 0x50), shifts);
+      const __m512i v = two_bits(b + 64 + 256 + s * kSubBytes + 32 * i);
       all.low[i] = _mm512_and_si512(v, mask);
       all.high[i] = _mm512_and_si512(_mm512_srli_epi16(v, 2), mask);
     }
@@ -331,6 +347,32 @@ struct PackedQ2_K {
             .minimum = _mm512_mul_ps(negative, floats_of(_mm_srli_epi16(first, 4))),
             .second_minimum = _mm512_mul_ps(negative, floats_of(_mm_srli_epi16(second, 4))),
             .half = {floats_of(first), floats_of(second)}};
+  }
+};
+
+struct PackedQ3_K {
+  static constexpr int kBytes = 16 * 110, kSubs = 8, kSubBytes = 128 + 64;
+  static constexpr bool kMinima = false, kHalves = true, kStreamed = true;
+  static constexpr int kOffset = 4;
+  [[gnu::always_inline]] static inline Pieces bits(const uint8_t* b, int s) {
+    const uint8_t* sub = b + 32 + 192 + s * kSubBytes;
+    const __m512i low_rotation = pieces(2, 0, 30, 28), high_rotation = pieces(1, 31, 29, 27);
+    Pieces all;
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512i two = two_bits(sub + 32 * i);
+      const __m512i thirds = _mm512_broadcast_i32x4(load128(sub + 128 + 16 * i));
+      all.low[i] = join<3, 4, 2>(two, thirds, low_rotation);
+      all.high[i] = join<3, 4, 2>(_mm512_srli_epi16(two, 2), thirds, high_rotation);
+    }
+    return all;
+  }
+  [[gnu::always_inline]] static inline Scales scales(const uint8_t* b, int s) {
+    const __m256i both =
+        _mm256_sub_epi8(two_sixes_at(b + 32 + s / 4 * 96, s % 4 * 2), _mm256_set1_epi8(32));
+    return {.scale = halves_at(b),
+            .half = {floats_of_signed(_mm256_castsi256_si128(both)),
+                     floats_of_signed(_mm256_extracti128_si256(both, 1))}};
   }
 };
 

@@ -13,6 +13,8 @@
 #include "cpu/linear/linear_args.h"
 #include "cpu/linear/linear_bf16.h"
 #include "device/tuning.h"
+#include "tensor/packed_layout.h"
+#include "tensor/random_fill.h"
 
 namespace spillway {
 namespace {
@@ -138,6 +140,62 @@ TEST(LinearTuningTest, DeterministicModeIgnoresTheTable) {
   EXPECT_EQ(linear(&gemm, true), linear(nullptr, true));
   linear.ops().set_tuning(&gemm);
   EXPECT_EQ(linear.ops().linear_kernel(linear.w(), 512), LinearKernel::kFlat);
+}
+
+// Matrices of one input, whose forms differ, with biases that can be read in place or not.
+TEST(LinearTest, SeveralAtOnceHaveTheBitsOfOneAfterTheOther) {
+  struct Part {
+    DType type;
+    int64_t rows;
+    DType bias;
+    size_t bias_at;  // in bytes: aligned or not
+  };
+  constexpr Part kParts[] = {
+      {DType::kQ4_K, 96, DType::kF32, 0},  {DType::kQ4_K, 40, DType::kF16, 0},
+      {DType::kQ6_K, 48, DType::kF32, 1},  {DType::kF16, 33, DType::kF32, 2},
+      {DType::kF16, 130, DType::kF32, 0},  {DType::kBF16, 7, DType::kBF16, 1},
+      {DType::kF32, 21, DType::kF32, 0},   {DType::kQ8_0, 16, DType::kF32, 4},
+      {DType::kQ3_K, 200, DType::kF32, 0}, {DType::kQ2_K, 0, DType::kF32, 0}};
+  constexpr int64_t kCols = 256;
+  for (const int threads : {1, 3}) {
+    CpuDevice device({.threads = threads});
+    for (const int64_t tokens : {1, 2, 7, 16, 90}) {
+      std::vector<float> x(static_cast<size_t>(tokens * kCols));
+      fill_random(DType::kF32, reinterpret_cast<std::byte*>(x.data()), tokens * kCols, 1, 1);
+      const Activations input{DType::kF32, tokens, kCols, kCols,
+                              reinterpret_cast<std::byte*>(x.data())};
+      std::vector<std::vector<std::byte>> weights, biases;
+      std::vector<std::vector<float>> together, alone;
+      std::vector<Projection> parts;
+      for (const Part& part : kParts) {
+        auto& w =
+            weights.emplace_back(static_cast<size_t>(row_bytes(part.type, kCols) * part.rows));
+        fill_random(part.type, w.data(), part.rows * kCols, 2, 0.1F);
+        const WeightLayout layout = device.preferred_layout(part.type, part.rows, kCols);
+        if (layout == WeightLayout::kGroups16) {
+          pack_groups(part.type, w.data(), w.data(), part.rows / kGroupRows, kCols);
+        }
+        auto& bias = biases.emplace_back(static_cast<size_t>(4 * part.rows) + 8);
+        fill_random(part.bias, bias.data() + part.bias_at, part.rows, 3, 1);
+        for (auto* out : {&together, &alone}) {
+          out->emplace_back(static_cast<size_t>(tokens * part.rows), -1.0F);
+        }
+        const auto view = [&](std::vector<float>& out) {
+          return Activations{DType::kF32, tokens, part.rows, part.rows,
+                             reinterpret_cast<std::byte*>(out.data())};
+        };
+        const WeightView b{part.bias, 1, part.rows, bias.data() + part.bias_at};
+        parts.push_back(
+            {{part.type, part.rows, kCols, w.data(), layout}, b, view(together.back())});
+        device.ops().linear(parts.back().w, b, input, view(alone.back()), LinearMode::kStore);
+      }
+      device.ops().linears(parts, input);
+      for (size_t i = 0; i < parts.size(); ++i) {
+        EXPECT_EQ(together[i], alone[i])
+            << "part " << i << ", " << tokens << " tokens, " << threads << " threads";
+      }
+    }
+  }
 }
 
 TEST(LinearTest, ShapesThatDoNotFitAreABug) {

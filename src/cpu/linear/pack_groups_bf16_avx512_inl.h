@@ -22,7 +22,7 @@ template <class W>
 [[gnu::always_inline]] static inline void put_group_tile(const uint8_t* block, int s,
                                                          uint16_t* tile) {
   alignas(64) int8_t q[512];
-  alignas(64) float scale[2][16], minimum[16];  // the scales of columns 0-15 and 16-31
+  alignas(64) float scale[2][16], minimum[2][16];  // of columns 0-15 and 16-31
   put_rows(W::bits(block, s), W::kOffset, q);
   const Scales scales = W::scales(block, s);
   if constexpr (W::kHalves) {
@@ -31,15 +31,16 @@ template <class W>
   } else {
     _mm512_store_ps(scale[0], scales.scale);
   }
-  if constexpr (W::kMinima) _mm512_store_ps(minimum, scales.minimum);
+  constexpr int kSecond = W::kHalves ? 1 : 0;
+  if constexpr (W::kMinima) _mm512_store_ps(minimum[0], scales.minimum);
+  if constexpr (W::kMinima && W::kHalves) _mm512_store_ps(minimum[1], scales.second_minimum);
 #pragma GCC unroll 4
   for (int r = 0; r < 16; ++r) {
-    const __m512 by[2] = {_mm512_set1_ps(scale[0][r]),
-                          _mm512_set1_ps(scale[W::kHalves ? 1 : 0][r])};
+    const __m512 by[2] = {_mm512_set1_ps(scale[0][r]), _mm512_set1_ps(scale[kSecond][r])};
     __m512 v[2] = {floats_at(q + 32 * r), floats_at(q + 32 * r + 16)};
     for (int i = 0; i < 2; ++i) {
       if constexpr (W::kMinima) {
-        v[i] = _mm512_fmadd_ps(v[i], by[i], _mm512_set1_ps(minimum[r]));
+        v[i] = _mm512_fmadd_ps(v[i], by[i], _mm512_set1_ps(minimum[i * kSecond][r]));
       } else {
         v[i] = _mm512_mul_ps(v[i], by[i]);
       }

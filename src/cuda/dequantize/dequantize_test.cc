@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/dequantize/dequantize.h"
-#include "cuda/linear/linear_quant.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "cuda/dequantize/quant_test_data.h"
+#include "tensor/packed_layout.h"
 
 namespace spillway::cuda {
 namespace {
@@ -17,7 +17,7 @@ class CudaDequantizeTest : public testing::TestWithParam<DType> {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
   static std::vector<WeightLayout> layouts() {
-    if (has_grouped_kernel(GetParam())) return {WeightLayout::kRows, WeightLayout::kGroups16};
+    if (can_pack(GetParam())) return {WeightLayout::kRows, WeightLayout::kGroups16};
     return {WeightLayout::kRows};
   }
 };

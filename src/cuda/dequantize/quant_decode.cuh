@@ -206,6 +206,7 @@ constexpr int packed_bits() {
   if constexpr (std::is_same_v<Block, BlockQ8_0>) return 8;
   if constexpr (std::is_same_v<Block, BlockQ6_K>) return 6;
   if constexpr (std::is_same_v<Block, BlockQ3_K>) return 3;
+  if constexpr (std::is_same_v<Block, BlockQ2_K>) return 2;
   if constexpr (std::is_same_v<Block, BlockQ5_0> || std::is_same_v<Block, BlockQ5_1> ||
                 std::is_same_v<Block, BlockQ5_K>) {
     return 5;
@@ -217,12 +218,6 @@ inline constexpr int kPackedSubBytes = 64 * packed_bits<Block>();
 template <class Block>
 inline constexpr int kPackedHeaderBytes =
     16 * static_cast<int>(sizeof(Block)) - Block::kElements / 32 * kPackedSubBytes<Block>;
-// Whether the type has a packed layout (can_pack() of the host).
-template <class Block>
-inline constexpr bool kPackable = !requires {
-  Block::kBytes;
-}
-&&!std::is_same_v<Block, BlockQ2_K>;
 
 // Value s of eight six-bit ones of a row: `six` of the layout.
 __device__ __forceinline__ int packed_six(const uint8_t* six, int row, int s) {
@@ -246,8 +241,9 @@ __device__ __forceinline__ Codes8 packed_codes(const uint8_t* b, int row, int e)
   };
   if constexpr (bits == 8) {
     out.codes = load_aligned_bytes(sub + (p * 4 + e % 32 / 8) * 16 + lane);
-  } else if constexpr (bits == 3) {
-    out.codes = two_bits(sub).plus(one_bit(sub + 128), 2);
+  } else if constexpr (bits == 2 || bits == 3) {
+    out.codes = two_bits(sub);
+    if constexpr (bits == 3) out.codes = out.codes.plus(one_bit(sub + 128), 2);
   } else {
     out.codes = load_aligned_bytes(sub + (p * 2 + h) * 16 + lane).bits(second ? 4 : 0, 15);
     if constexpr (bits == 5) out.codes = out.codes.plus(one_bit(sub + 256), 4);
@@ -263,6 +259,10 @@ __device__ __forceinline__ Codes8 packed_codes(const uint8_t* b, int row, int e)
   } else if constexpr (std::is_same_v<Block, BlockQ3_K>) {
     const int s = e / 16;
     out.scale *= static_cast<float>(packed_six(b + 32 + s / 8 * 96, row, s % 8) - 32);
+  } else if constexpr (std::is_same_v<Block, BlockQ2_K>) {
+    const int both = __ldg(b + 64 + e / 16 * 16 + row);
+    out.scale *= static_cast<float>(both & 15);
+    out.offset = -(load_half(b + 32 + 2 * row) * static_cast<float>(both >> 4));
   } else if constexpr (Block::kElements == 256) {
     out.scale *= static_cast<float>(packed_six(b + 64, row, e / 32));
     out.offset =
@@ -312,7 +312,7 @@ __device__ __forceinline__ void decode8_of_row(const uint8_t* matrix, int64_t ro
                                                float out[8]) {
   const int64_t block = column / Block::kElements;
   const int e = static_cast<int>(column % Block::kElements);
-  if constexpr (kPackable<Block>) {
+  if constexpr (!requires { Block::kBytes; }) {
     if (row < grouped_rows) {
       const uint8_t* group = matrix + row / 16 * 16 * row_bytes + block * 16 * block_bytes<Block>();
       values_of<Block>(packed_codes<Block>(group, static_cast<int>(row % 16), e), out);

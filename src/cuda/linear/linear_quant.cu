@@ -115,6 +115,8 @@ QuantLauncher grouped_launcher(DType type) {
       return launch_quant_q5_1;
     case DType::kQ8_0:
       return launch_quant_q8_0;
+    case DType::kQ2_K:
+      return launch_quant_q2_k;
     case DType::kQ3_K:
       return launch_quant_q3_k;
     case DType::kQ4_K:
@@ -242,8 +244,6 @@ void run(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& t
 }
 
 }  // namespace
-
-bool has_grouped_kernel(DType type) { return grouped_launcher(type) != nullptr; }
 
 void quant_linear(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& tuning) {
   check(call);

@@ -45,9 +45,6 @@ inline constexpr int kQuantFewTokens = 4;
 // Up to so many, Hopper has nothing better than kSlices.
 inline constexpr int kQuantSliceTokens = 8;
 
-// Whether packed weights of `type` have a kernel: others stay as they are in the file.
-bool has_grouped_kernel(DType type);
-
 // call.x is F16; weights are of one quantized type, packed or as in the file; outputs F32, F16
 // (saturating) or BF16. Packed weights are 16-byte aligned. More than kQuantLinearTokens tokens
 // take several passes over the weights. Throws kDevice when a launch is refused.

@@ -100,6 +100,7 @@ bool launch_quant_g4(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimit
 bool launch_quant_q5_0(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);
 bool launch_quant_q5_1(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);
 bool launch_quant_q8_0(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);
+bool launch_quant_q2_k(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);
 bool launch_quant_q3_k(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);
 bool launch_quant_q4_k(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);
 bool launch_quant_q5_k(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);

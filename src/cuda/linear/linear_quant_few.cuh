@@ -190,6 +190,11 @@ class FewSums {
         float sum = fmaf(s.scale[row], own(d, i), to);
         if constexpr (Format::kSplit) {
           sum = fmaf(s.other[row], own(e, i), sum);
+          if constexpr (Format::kMinimum) {
+            const float* of_tile = i % 2 == 0 ? record0 : record1;
+            sum = fmaf(s.low_minimum[row], of_tile[0], sum);
+            sum = fmaf(s.high_minimum[row], of_tile[2], sum);
+          }
         } else if constexpr (Format::kMinimum) {
           sum = fmaf(s.other[row], i % 2 == 0 ? record0[2] : record1[2], sum);
         }

@@ -16,6 +16,7 @@
 #include "cuda/kernel/launch.cuh"
 #include "cuda/linear/linear_quant_args.h"
 #include "cuda/linear/linear_quant_epilogue.cuh"
+#include "cuda/linear/linear_quant_scales.cuh"
 #include "cuda/linear/linear_quant_tile.cuh"
 #include "cuda/linear/weight_ring.cuh"
 
@@ -73,7 +74,7 @@ struct QuantShape {
     QuantShared& at = a.shared;
     at.barriers = kQuantWarps * a.stages * stage_bytes(token_tiles);
     at.prepared = (at.barriers + kQuantWarps * a.stages * 8 + 127) / 128 * 128;
-    at.sums = at.prepared + (Format::kPrepared ? kQuantWarps * kQuantWarpGroups * 1024 : 0);
+    at.sums = at.prepared + kQuantWarps * kQuantWarpGroups * Format::kPreparedValues * 4;
     at.x_sums = at.sums + sum_buffers(token_tiles) * kQuantWarps * kQuantWarpGroups * a.tokens *
                               kQuantSumStride * 4;
     at.x = (at.x_sums + tiles * ((tokens + 1) / 2) * x_sums(token_tiles) * 8 + 15) / 16 * 16;
@@ -316,6 +317,10 @@ class QuantAccumulator {
         for (int i = 0; i < 4; ++i) {
           sums_[r][n][i] = fmaf(s[r].scale[i / 2], d[i], sums_[r][n][i]);
           sums_[r][n][i] = fmaf(s[r].other[i / 2], e[i], sums_[r][n][i]);
+          if constexpr (Format::kMinimum) {
+            sums_[r][n][i] = fmaf(s[r].low_minimum[i / 2], low[i], sums_[r][n][i]);
+            sums_[r][n][i] = fmaf(s[r].high_minimum[i / 2], high[i], sums_[r][n][i]);
+          }
         }
       }
     } else {
@@ -421,7 +426,8 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
   const TileLane tile_lane(lane);
   const int g = lane / 4;
   using Scale = typename QuantAccumulator<Block, kTokenTiles>::Scale;
-  Scale* prepared = reinterpret_cast<Scale*>(shared + at.prepared) + warp * kGroups * 256;
+  Scale* prepared =
+      reinterpret_cast<Scale*>(shared + at.prepared) + warp * kGroups * Format::kPreparedValues;
   float* sums = reinterpret_cast<float*>(shared + at.sums);
   const int warp_sums = kGroups * a.tokens * kQuantSumStride;
   constexpr int kSumBuffers = Shape::sum_buffers(kTokenTiles);
@@ -453,7 +459,8 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
       if constexpr (Format::kPrepared) {
 #pragma unroll
         for (int r = 0; r < kGroups; ++r) {
-          prepare_scales<Block>(chunk + r * kChunkBytes, prepared + r * 256, lane);
+          prepare_scales<Block>(chunk + r * kChunkBytes, prepared + r * Format::kPreparedValues,
+                                lane);
         }
         __syncwarp();
 #pragma unroll 1
@@ -461,7 +468,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
           TileScales<Scale> scales[kGroups][4];
 #pragma unroll
           for (int r = 0; r < kGroups; ++r) {
-            prepared_scales<Block>(prepared + r * 256, quad, g, scales[r]);
+            prepared_scales<Block>(prepared + r * Format::kPreparedValues, quad, g, scales[r]);
           }
 #pragma unroll
           for (int i = 0; i < 4; ++i) {

@@ -4,6 +4,11 @@
 
 namespace spillway::cuda {
 
+bool launch_quant_q2_k(QuantArgs args, const QuantLinearTuning& tuning,
+                       const QuantDeviceLimits& limits, cudaStream_t stream) {
+  return launch_quant<BlockQ2_K>(args, tuning, limits, stream);
+}
+
 bool launch_quant_q3_k(QuantArgs args, const QuantLinearTuning& tuning,
                        const QuantDeviceLimits& limits, cudaStream_t stream) {
   return launch_quant<BlockQ3_K>(args, tuning, limits, stream);

@@ -13,6 +13,7 @@
 // zero in columns of the other tile), 8-bit types both one after the other.
 #pragma once
 
+#include "cuda/linear/linear_quant_scales.cuh"
 #include "cuda/linear/linear_quant_tile.cuh"
 
 namespace spillway::cuda {
@@ -49,8 +50,8 @@ struct PairLane {
     p = Pair::kSwapPairs ? (g & 4) | (g & 1) << 1 | (g >> 1 & 1) : g;
     const int tile = Format::kHeaderBytes + t / 2 * Pair::kTileStride;
     pieces = Format::kBits == 8 ? Format::kHeaderBytes + p * 64 + t * 16 : tile + p * 32 + h * 16;
-    high1 = tile + (Format::kBits == 3 ? 128 : 256) + p / 2 * 16;
-    high2 = tile + (Format::kBits == 3 ? 0 : 256) + p * 16;
+    high1 = tile + (Format::kBits <= 3 ? 128 : 256) + p / 2 * 16;
+    high2 = tile + (Format::kBits <= 3 ? 0 : 256) + p * 16;
     shift1 = p % 2 * 4 + h * 2;
     shift2 = h * 4;
   }
@@ -83,8 +84,8 @@ __device__ __forceinline__ void pair_operands(const uint8_t* chunk, int pair,
     }
   } else {
     uint4 four{0, 0, 0, 0}, two{0, 0, 0, 0}, one{0, 0, 0, 0};
-    if constexpr (kBits != 3) four = load(at.pieces);
-    if constexpr (kBits == 3 || kBits == 6) two = load(at.high2);
+    if constexpr (kBits > 3) four = load(at.pieces);
+    if constexpr (kBits <= 3 || kBits == 6) two = load(at.high2);
     if constexpr (kBits == 3 || kBits == 5) one = load(at.high1);
     const auto pairs = [&](uint32_t f, uint32_t w, uint32_t o) {
       return word_pairs<kBits, Format::kFlip>(f, w >> at.shift2, o >> at.shift1);
@@ -127,7 +128,17 @@ __device__ __forceinline__ TileScales<float> pair_scales(const uint8_t* chunk, i
   } else {
     const float2 d = load_half_pair(chunk + 4 * p);
     float2 scale, other, factor = d;
-    if constexpr (std::is_same_v<Block, BlockQ6_K>) {
+    if constexpr (std::is_same_v<Block, BlockQ2_K>) {
+      const uint32_t low = bytes(64 + 2 * tile * 16), high = bytes(80 + 2 * tile * 16);
+      scale = small_numbers(low & 0x0f0fU, 0);
+      other = small_numbers(high & 0x0f0fU, 0);
+      const float2 dmin = load_half_pair(chunk + 32 + 4 * p);
+      const float minimum[2] = {split_minimum<Block>(dmin.x), split_minimum<Block>(dmin.y)};
+      const float2 of_low = small_numbers(low >> 4 & 0x0f0fU, 0);
+      const float2 of_high = small_numbers(high >> 4 & 0x0f0fU, 0);
+      out.low_minimum[0] = minimum[0] * of_low.x, out.low_minimum[1] = minimum[1] * of_low.y;
+      out.high_minimum[0] = minimum[0] * of_high.x, out.high_minimum[1] = minimum[1] * of_high.y;
+    } else if constexpr (std::is_same_v<Block, BlockQ6_K>) {
       scale = small_numbers(bytes(32 + 2 * tile * 16) ^ 0x8080U, 128);
       other = small_numbers(bytes(48 + 2 * tile * 16) ^ 0x8080U, 128);
     } else if constexpr (std::is_same_v<Block, BlockQ3_K>) {

@@ -189,7 +189,6 @@ class QuantLinearTest : public testing::TestWithParam<DType> {
 
 TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {
   Case c{.type = GetParam()};
-  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   c.tokens = 1;
   const Outcome alone = run(c, {.same_bits = true});
   double worst = alone.worst_nmse;
@@ -212,7 +211,6 @@ TEST_P(QuantLinearTest, AnyNumberOfTokensGivesTheSameBits) {
 
 TEST_P(QuantLinearTest, AnyNumberOfBlocksInARow) {
   Case c{.type = GetParam(), .n = {35}};
-  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   for (const int64_t count : {1, 2, 3, 5, 7, 8, 9, 17, 43}) {
     for (const int64_t tokens : {1, 2, 4, 5, 12}) {
       c.k = blocks(count);
@@ -224,7 +222,6 @@ TEST_P(QuantLinearTest, AnyNumberOfBlocksInARow) {
 
 TEST_P(QuantLinearTest, AnyNumberOfRows) {
   Case c{.type = GetParam(), .k = blocks(4), .tokens = 3};
-  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   for (const int64_t n : {1, 15, 16, 17, 32, 33, 64, 9003}) {
     c.n = {n};
     EXPECT_LE(run(c).worst_nmse, kExact) << n;
@@ -234,7 +231,6 @@ TEST_P(QuantLinearTest, AnyNumberOfRows) {
 
 TEST_P(QuantLinearTest, TuningDoesNotChangeABit) {
   Case c{.type = GetParam(), .n = {611}};
-  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
   for (const int64_t tokens : {1, 11, 20}) {
     c.tokens = tokens;
     const Outcome first = run(c, {.kernel = QuantKernel::kSlices});
@@ -260,7 +256,6 @@ TEST_P(QuantLinearTest, TuningDoesNotChangeABit) {
 
 TEST_P(QuantLinearTest, RoundedWeightsInAnyShapeOfLaunch) {
   Case c{.type = GetParam(), .n = {3 * 16 * 8 * 17 + 5}, .k = blocks(11)};
-  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
   for (const int64_t tokens : {5, 16, 31, 64}) {
     c.tokens = tokens;
     const Outcome first = run(c, {.kernel = QuantKernel::kWgmma});
@@ -278,7 +273,6 @@ TEST_P(QuantLinearTest, RoundedWeightsInAnyShapeOfLaunch) {
 // Rows that fill a ring's buffers, with and without blocks behind the last whole one.
 TEST_P(QuantLinearTest, LongRows) {
   Case c{.type = GetParam(), .n = {48}};
-  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
   const int64_t whole = 4096;
   for (const int64_t k : {whole, whole + blocks(3)}) {
     for (const int64_t tokens : {16, 32, 64}) {
@@ -293,7 +287,6 @@ TEST_P(QuantLinearTest, LongRows) {
 // to what is there, fewer tokens at once elsewhere.
 TEST_P(QuantLinearTest, RowsTooLongForAllTokens) {
   Case c{.type = GetParam(), .k = 14336 + blocks(1), .tokens = 64, .bias = true};
-  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
   c.n = {40};
   c.epilogue = Epilogue::kAccumulate;
   EXPECT_LE(run(c).worst_nmse, kHalves);
@@ -308,7 +301,6 @@ TEST_P(QuantLinearTest, EpiloguesOverManyRows) {
   constexpr int64_t kRows = 20 * 8 * 16 + 35;  // more sets than clusters
   for (const int64_t tokens : {12, 30, 50}) {
     Case c{.type = GetParam(), .n = {kRows}, .k = blocks(9), .tokens = tokens, .bias = true};
-    if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
     c.epilogue = Epilogue::kAccumulate;
     EXPECT_LE(run(c).worst_nmse, kHalves) << tokens;
     c.n = {kRows, kRows};
@@ -320,7 +312,6 @@ TEST_P(QuantLinearTest, EpiloguesOverManyRows) {
 
 TEST_P(QuantLinearTest, TuningOfFewTokensDoesNotChangeABit) {
   Case c{.type = GetParam(), .n = {3 * 16 * 132 + 16}, .k = blocks(21)};
-  if (!has_grouped_kernel(c.type)) GTEST_SKIP() << "has one kernel";
   for (const int64_t tokens : {1, 2, 3, 4}) {
     c.tokens = tokens;
     const Outcome first = run(c);
@@ -346,7 +337,6 @@ TEST_P(QuantLinearTest, RowsAsInTheFile) {
 
 TEST_P(QuantLinearTest, PartsShareTheirInput) {
   Case c{.type = GetParam(), .n = {83, 16, 47}, .bias = true};
-  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   for (const int64_t tokens : {1, 9}) {
     c.tokens = tokens;
     c.out = DType::kF32;
@@ -362,7 +352,6 @@ TEST_P(QuantLinearTest, PartsShareTheirInput) {
 TEST_P(QuantLinearTest, EpiloguesDoWhatTheySay) {
   for (const int64_t tokens : {1, 3, 9, 33}) {
     Case c{.type = GetParam(), .n = {83}, .tokens = tokens, .bias = true};
-    if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
     c.epilogue = Epilogue::kAccumulate;
     EXPECT_LE(run(c).worst_nmse, bound(tokens));
     for (const auto kind : {ActivationKind::kRelu, ActivationKind::kGelu, ActivationKind::kGeluTanh,
@@ -384,7 +373,6 @@ TEST_P(QuantLinearTest, EpiloguesDoWhatTheySay) {
 
 TEST_P(QuantLinearTest, AnInputThatIsNotAligned) {
   Case c{.type = GetParam(), .n = {35}, .tokens = 2, .odd_x = true};
-  if (!has_grouped_kernel(c.type)) c.layout = WeightLayout::kRows;
   EXPECT_LE(run(c).worst_nmse, kExact);
   // Aligned to 8 bytes, which is enough for one of the kernels for more tokens.
   c.odd_x = false;

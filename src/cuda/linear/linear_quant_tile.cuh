@@ -13,7 +13,7 @@
 // the offset is subtracted from the codes, and scale and minimum make them halves, as where a
 // matrix is expanded to F16.
 //
-// Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 4- to 6-bit types it takes columns
+// Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 2- to 6-bit types it takes columns
 // 4t to 4t + 3 (low) and 16 + 4t to 16 + 4t + 3 (high), paired (0, 2) and (1, 3) as they lie in
 // bytes of a word; of 8-bit types columns 8t to 8t + 3 (low) and 8t + 4 to 8t + 7 (high), paired in
 // order. x is staged in the same order (linear_quant_inl.cuh).
@@ -37,20 +37,25 @@ struct TileFormat {
   static constexpr int kHeaderBytes = kPackedHeaderBytes<Block>;
   static constexpr int kSubBytes = kPackedSubBytes<Block>;
   // Scales of 16 columns: `low` and `high` have one each.
-  static constexpr bool kSplit =
-      std::is_same_v<Block, BlockQ6_K> || std::is_same_v<Block, BlockQ3_K>;
+  static constexpr bool kSplit = std::is_same_v<Block, BlockQ6_K> ||
+                                 std::is_same_v<Block, BlockQ3_K> ||
+                                 std::is_same_v<Block, BlockQ2_K>;
   static constexpr bool kMinimum =
       std::is_same_v<Block, BlockQ4_1> || std::is_same_v<Block, BlockQ5_1> ||
       std::is_same_v<Block, BlockQ4_K> || std::is_same_v<Block, BlockQ5_K> ||
-      std::is_same_v<Block, BlockG4>;
-  // Scales that must be computed before use, 256 per group block.
+      std::is_same_v<Block, BlockQ2_K> || std::is_same_v<Block, BlockG4>;
+  // `low` and `high` have a minimum each as well.
+  static constexpr bool kSplitMinimum = kSplit && kMinimum;
+  // Scales and minima that must be computed before use; so many per group block.
   static constexpr bool kPrepared = Block::kElements == 256;
+  static constexpr int kPreparedValues = !kPrepared ? 0 : kSplitMinimum ? 512 : 256;
   // Codes in two's complement become unsigned by turning their highest bit around.
   static constexpr int kFlip = kBits == 4 || kBits == 8 ? 0 : kZero<Block>;
   // What lies in `low` and `high` on top of the signed code.
-  static constexpr float kLowOffset = kBits == 8 ? 1024 + 128 : 1024 + kZero<Block>;
+  static constexpr float kLowOffset =
+      kBits == 8 ? 1024 + 128 : (kBits == 2 ? 256 : 1024) + kZero<Block>;
   static constexpr float kHighOffset =
-      kBits == 8 ? 1024 + 128 : (kBits == 3 ? 256 : 64) + kZero<Block>;
+      kBits == 8 ? 1024 + 128 : (kBits <= 3 ? 256 : 64) + kZero<Block>;
 };
 
 // Where a thread finds its words in a tile.
@@ -105,6 +110,13 @@ __device__ __forceinline__ RowPairs word_pairs(uint32_t four, uint32_t two, uint
     out.low[1] = __byte_perm(four, 0x64646464U, 0x4342);
     out.high[0] = __byte_perm(two, 0x64646464U, 0x4140);
     out.high[1] = __byte_perm(two, 0x64646464U, 0x4342);
+  } else if constexpr (kBits == 2) {
+    // Both under the same exponent: the larger one would leave sums of such small codes few digits.
+    constexpr uint32_t kBoth = 0x5c005c00U;
+    out.low[0] = and_xor(two << 2, 0x000c000cU, kBoth);
+    out.low[1] = and_xor(two >> 6, 0x000c000cU, kBoth);
+    out.high[0] = and_xor(two, 0x000c000cU, kBoth);
+    out.high[1] = and_xor(two >> 8, 0x000c000cU, kBoth);
   } else if constexpr (kBits == 3) {
     constexpr uint32_t kHigh = (0x5c00U ^ kFlip << 2) * 0x00010001U;
     out.low[0] = and_xor(one << 2, 0x00040004U, and_xor(two, 0x00030003U, kLow));
@@ -150,9 +162,9 @@ __device__ __forceinline__ TileWords tile_words(const uint8_t* sub, const TileLa
       const uint2 both = *reinterpret_cast<const uint2*>(sub + at.bytes + second * 256);
       out.four[second] = both.x;
       out.two[second] = both.y;
-    } else if constexpr (kBits == 3) {
+    } else if constexpr (kBits <= 3) {
       out.two[second] = word(at.high2 + second * 64);
-      out.one[second] = word(128 + at.high1 + second * 32);
+      if constexpr (kBits == 3) out.one[second] = word(128 + at.high1 + second * 32);
     } else {
       out.four[second] = word(at.nibbles + second * 128);
       if constexpr (kBits == 5) out.one[second] = word(256 + at.high1 + second * 32);
@@ -180,197 +192,6 @@ __device__ __forceinline__ TileOperands tile_operands(const TileWords& words, co
   const RowPairs first = pairs(0), second = pairs(1);
   return {{first.low[0], second.low[0], first.low[1], second.low[1]},
           {first.high[0], second.high[0], first.high[1], second.high[1]}};
-}
-
-// Of rows g and g + 8: `scale` is that of the tile (or of `low`), `other` the minimum or the scale
-// of `high`. As floats they are for the sums of a tile (the minimum times the sum of x), as pairs
-// of halves for the weights.
-template <class Value>
-struct TileScales {
-  Value scale[2];
-  Value other[2];
-};
-
-// Types with a scale per block: straight from the header.
-template <class Block, class Value>
-__device__ __forceinline__ TileScales<Value> header_scales(const uint8_t* block, int g) {
-  const __half* header = reinterpret_cast<const __half*>(block);
-  const auto value = [&](int at) {
-    if constexpr (std::is_same_v<Value, __half2>) {
-      return __half2half2(header[at]);
-    } else {
-      return __half2float(header[at]);
-    }
-  };
-  TileScales<Value> out{{value(g), value(g + 8)}, {}};
-  if constexpr (TileFormat<Block>::kMinimum) {
-    out.other[0] = value(16 + g);
-    out.other[1] = value(16 + g + 8);
-  }
-  return out;
-}
-
-// Takes the offset off both codes of a pair; exact.
-__device__ __forceinline__ __half2 take_off(uint32_t pair, float offset) {
-  return __hsub2(reinterpret_cast<const __half2&>(pair), __float2half2_rn(offset));
-}
-
-// Makes codes weights: halves, rounded once (and scales of K types before that).
-template <class Block>
-__device__ __forceinline__ void scale_operands(TileOperands& tile, const TileScales<__half2>& s) {
-  using Format = TileFormat<Block>;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const auto scaled = [&](uint32_t pair, float offset, __half2 scale) {
-      const __half2 codes = take_off(pair, offset);
-      const __half2 weights =
-          Format::kMinimum ? __hfma2(codes, scale, s.other[i % 2]) : __hmul2(codes, scale);
-      return reinterpret_cast<const uint32_t&>(weights);
-    };
-    tile.low[i] = scaled(tile.low[i], Format::kLowOffset, s.scale[i % 2]);
-    tile.high[i] =
-        scaled(tile.high[i], Format::kHighOffset, Format::kSplit ? s.other[i % 2] : s.scale[i % 2]);
-  }
-}
-
-// K types: scales are computed before use, for floats and for pairs of halves in ways of their own.
-//
-// Floats: every lane computes eight of the block's 256 scales and minima; `prepared` is
-// [2][16 rows][8]: scales, then minima, or the scales of sub-blocks 0-7, then 8-15.
-template <class Block>
-__device__ __forceinline__ void prepare_scales(const uint8_t* block, float* prepared, int lane) {
-  const int row = lane % 16, half = lane / 16;
-  float values[8];
-  if constexpr (std::is_same_v<Block, BlockQ6_K>) {
-    const float d = __half2float(reinterpret_cast<const __half*>(block)[row]);
-    const uint8_t* scales = block + 32 + half * 128 + row;
-#pragma unroll
-    for (int s = 0; s < 8; ++s) {
-      values[s] = d * static_cast<float>(static_cast<int8_t>(scales[s * 16]));
-    }
-  } else {
-    constexpr bool kMinima = TileFormat<Block>::kMinimum;
-    float d = __half2float(reinterpret_cast<const __half*>(block)[kMinima ? half * 16 + row : row]);
-    if (kMinima && half == 1) d = -d;
-    const uint8_t* six = block + (kMinima ? 64 : 32) + half * 96 + row;
-    constexpr int kBias = kMinima ? 0 : 32;
-    const uint32_t top0 = six[64], top1 = six[80];
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const uint32_t both = six[s * 16];
-      const auto first = static_cast<int>((both & 15U) | (top0 >> (2 * s) & 3U) << 4);
-      const auto second = static_cast<int>(both >> 4 | (top1 >> (2 * s) & 3U) << 4);
-      values[s] = d * static_cast<float>(first - kBias);
-      values[s + 4] = d * static_cast<float>(second - kBias);
-    }
-  }
-  float4* to = reinterpret_cast<float4*>(prepared + half * 128 + row * 8);
-  to[0] = {values[0], values[1], values[2], values[3]};
-  to[1] = {values[4], values[5], values[6], values[7]};
-}
-
-// The prepared scales of four neighbouring tiles of a block.
-template <class Block>
-__device__ __forceinline__ void prepared_scales(const float* prepared, int quad, int g,
-                                                TileScales<float> out[4]) {
-#pragma unroll
-  for (int second = 0; second < 2; ++second) {
-    const float* row = prepared + (g + 8 * second) * 8;
-    if constexpr (TileFormat<Block>::kSplit) {
-      const float4 a = *reinterpret_cast<const float4*>(row + quad * 128);
-      const float4 b = *reinterpret_cast<const float4*>(row + quad * 128 + 4);
-      out[0].scale[second] = a.x, out[0].other[second] = a.y;
-      out[1].scale[second] = a.z, out[1].other[second] = a.w;
-      out[2].scale[second] = b.x, out[2].other[second] = b.y;
-      out[3].scale[second] = b.z, out[3].other[second] = b.w;
-    } else {
-      const float4 a = *reinterpret_cast<const float4*>(row + quad * 4);
-      const float4 b = *reinterpret_cast<const float4*>(row + 128 + quad * 4);
-      out[0].scale[second] = a.x, out[0].other[second] = b.x;
-      out[1].scale[second] = a.y, out[1].other[second] = b.y;
-      out[2].scale[second] = a.z, out[2].other[second] = b.z;
-      out[3].scale[second] = a.w, out[3].other[second] = b.w;
-    }
-  }
-}
-
-// Halves: `prepared` is [8 tiles][16 rows] of (scale, other). A lane has two rows of two tiles, and
-// works on what belongs to both rows, of scale and other, as on the bytes of one word.
-template <class Block>
-__device__ __forceinline__ void prepare_scales(const uint8_t* block, __half2* prepared, int lane) {
-  const int s = lane / 8, rows = lane % 8 * 2;
-  const auto bytes = [&](int offset) -> uint32_t {
-    return *reinterpret_cast<const uint16_t*>(block + offset + rows);
-  };
-  const auto halves = [&](int offset) {
-    return *reinterpret_cast<const __half2*>(block + offset + 2 * rows);
-  };
-  // The tiles' numbers, in each byte one: scales of both rows, others of both rows.
-  int tiles[2] = {s, s + 4};
-  uint32_t numbers[2];
-  float offset = 1024;
-  const __half2 d = halves(0);
-  __half2 factors[2] = {__low2half2(d), __high2half2(d)};
-  if constexpr (std::is_same_v<Block, BlockQ6_K>) {
-    tiles[0] = 2 * s, tiles[1] = 2 * s + 1;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int sub = 32 + (4 * s + 2 * i) * 16;
-      numbers[i] = (bytes(sub) | bytes(sub + 16) << 16) ^ 0x80808080U;
-    }
-    offset += 128;
-  } else {
-    uint32_t both, top[2];
-    if constexpr (std::is_same_v<Block, BlockQ3_K>) {
-      const int six = 32 + s / 2 * 96, m = s % 2;
-      tiles[0] = s / 2 * 4 + m, tiles[1] = tiles[0] + 2;
-      both = bytes(six + 2 * m * 16) | bytes(six + (2 * m + 1) * 16) << 16;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t of_rows = bytes(six + 64 + i * 16);
-        top[i] = of_rows >> (4 * m) | of_rows >> (4 * m + 2) << 16;
-      }
-      offset += 32;
-    } else {
-      both = bytes(64 + s * 16) | bytes(160 + s * 16) << 16;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        top[i] = (bytes(128 + i * 16) | bytes(224 + i * 16) << 16) >> (2 * s);
-      }
-      const __half2 minima = __hneg2(halves(32));
-      factors[0] = __lows2half2(d, minima);
-      factors[1] = __highs2half2(d, minima);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      numbers[i] = (both >> (4 * i) & 0x0f0f0f0fU) | (top[i] & 0x03030303U) << 4;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    __half2 values[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint32_t pair = __byte_perm(numbers[i], 0x64646464U, r == 0 ? 0x4240 : 0x4341);
-      values[r] = __hmul2(take_off(pair, offset), factors[r]);
-    }
-    *reinterpret_cast<uint2*>(prepared + tiles[i] * 16 + rows) = {
-        reinterpret_cast<const uint32_t&>(values[0]), reinterpret_cast<const uint32_t&>(values[1])};
-  }
-}
-
-template <class Block>
-__device__ __forceinline__ void prepared_scales(const __half2* prepared, int quad, int g,
-                                                TileScales<__half2> out[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-#pragma unroll
-    for (int second = 0; second < 2; ++second) {
-      const __half2 both = prepared[(quad * 4 + i) * 16 + g + 8 * second];
-      out[i].scale[second] = __low2half2(both);
-      out[i].other[second] = __high2half2(both);
-    }
-  }
 }
 
 // d = a * b + c on tensor cores: a [16 rows, 16], b [16, 8 tokens].

@@ -16,6 +16,7 @@
 #include "cuda/linear/linear_quant_args.h"
 #include "cuda/linear/linear_quant_epilogue.cuh"
 #include "cuda/linear/linear_quant_inl.cuh"
+#include "cuda/linear/linear_quant_scales.cuh"
 #include "cuda/linear/linear_quant_tile.cuh"
 #include "cuda/linear/weight_ring.cuh"
 
@@ -61,7 +62,7 @@ struct WgmmaShape {
     at.sums = (a.phase_tiles + 1) / 2 * tokens * 128;
     at.received = at.sums + kWgmmaWarps * 16 * tokens * 4;
     at.prepared = at.received + kQuantSlices * 16 * tokens * 4;
-    at.ring = at.prepared + (Format::kPrepared ? kWgmmaWarps * 512 : 0);
+    at.ring = at.prepared + kWgmmaWarps * Format::kPreparedValues * 2;
     at.barriers = at.ring + kWgmmaWarps * a.stages * kStageBytes;
     at.total = at.barriers + static_cast<int>(sizeof(WgmmaBarriers));
   }
@@ -403,7 +404,8 @@ __global__ void __launch_bounds__(wgmma_threads(kTokens), kTokens <= 32 ? 2 : 1)
   int turn = 0;
   if (multiplies) {
     WgmmaSums<Block, kTokens> products(shared + a.shared.x, lane);
-    __half2* prepared = reinterpret_cast<__half2*>(shared + a.shared.prepared) + warp * 128;
+    __half2* prepared = reinterpret_cast<__half2*>(shared + a.shared.prepared) +
+                        warp * (Format::kPreparedValues / 2);
     float* sums = reinterpret_cast<float*>(shared + a.shared.sums) + warp * kSums;
     int stage = 0;
     uint32_t parity = 0;

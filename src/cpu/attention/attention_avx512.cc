@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of a few queries with AVX-512; compiled for it, so nothing else here.
+#include "cpu/attention/attention_avx512_inl.h"
+#include "cpu/attention/attention_codes_x86_inl.h"
+#include "cpu/attention/attention_half_x86_inl.h"
+#include "cpu/attention/attention_kernels.h"
+
+namespace spillway {
+
+constinit const AttendSplit kAttendHalfAvx512 = attend_half<Avx512>;
+constinit const AttendSplit kAttendInt8Avx512 = attend_codes<Avx512, false>;
+constinit const AttendSplit kAttendInt4Avx512 = attend_codes<Avx512, true>;
+
+}  // namespace spillway

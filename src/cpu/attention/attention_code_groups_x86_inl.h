@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of codes that share a scale, and sums of the integers that codes are multiplied with, for
+// the x86 kernels of attention.
+//
+// Only static functions: each object that includes this is compiled for instructions of its own.
+#pragma once
+
+#include "cpu/attention/attention_x86_inl.h"
+
+namespace spillway {
+namespace {
+
+// Elements of a group, which is kKvGroup but for the last of a head.
+static inline int64_t group_size(const KvPageLayout& layout, int64_t group) {
+  return smaller(layout.head_dim - group * kKvGroup, kKvGroup);
+}
+
+// Scales (or mins) of 16 tokens.
+template <class V>
+[[gnu::always_inline]] static inline void load_sixteen(const uint8_t* halves, float* out) {
+#pragma GCC unroll 2
+  for (int64_t j = 0; j < kPageTokens; j += V::kLanes) {
+    V::store(out + j, V::load_halves(halves + 2 * j));
+  }
+}
+
+// int4 codes are 0 to 15, and what integers lost in rounding would be multiplied with all of that.
+// This is taken off the codes by subtracting as many sums of the integers, and comes with the
+// minimum of a group instead, whose factors are exact.
+constexpr int32_t kInt4Mean = 8;
+// Of 16 tokens: minima become means.
+template <class V>
+[[gnu::always_inline]] static inline void add_means(const float* scales, float* mins) {
+#pragma GCC unroll 2
+  for (int64_t j = 0; j < kPageTokens; j += V::kLanes) {
+    V::store(mins + j, V::fma(V::load(scales + j), V::set(kInt4Mean), V::load(mins + j)));
+  }
+}
+
+// The sum of all lanes, modulo 2^32.
+template <class V>
+static inline int32_t sum_lanes(typename V::Ints x) {
+  alignas(64) uint32_t lanes[V::kLanes];
+  V::store_ints(lanes, x);
+  uint32_t sum = 0;
+  for (const uint32_t lane : lanes) sum += lane;
+  return static_cast<int32_t>(sum);
+}
+
+// Modulo 2^32: what is no number became any integer.
+static inline int32_t times(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the x86 kernels of attention share: the keys of a cut, where its pages are, asking memory
+// for them in time.
+//
+// A cut is done for one kv head after the other: its keys, softmax, its values. Meanwhile memory is
+// asked for what comes next, evenly: for the values while keys are multiplied, and for the next
+// head's keys (or the next cut's) while values are added up. So a thread waits for neither, and
+// asks for as much in either half of its work.
+//
+// Only static functions: each object that includes this is compiled for instructions of its own.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/attention/attention_args.h"
+
+namespace spillway {
+namespace {
+
+constexpr float kNoScore = -3.0e38F;  // below any score
+constexpr int64_t kCutPages = kSplitKeys / kPageTokens;
+constexpr int64_t kMostGroups = 4;  // of 64 elements, in a head of 256
+
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Keys of a cut, relative to its first.
+struct Keys {
+  int64_t begin, end;
+};
+// Those that the query at `position` sees of the cut at `base`; none if begin >= end.
+static inline Keys seen_keys(const AttentionArgs& a, int64_t base, int64_t position) {
+  const int64_t first = a.window > 0 && position + 1 > a.window ? position + 1 - a.window : 0;
+  return {larger(first - base, 0), smaller(position + 1 - base, kSplitKeys)};
+}
+// Those of query i of a kv head.
+static inline Keys seen_by(const AttentionArgs& a, const AttentionTile& tile, int64_t base,
+                           int64_t i) {
+  return seen_keys(a, base, tile.position + i / a.group);
+}
+
+// What some query of the tile sees of a cut, as keys of the cut and as pages of the sequence.
+struct Cut {
+  int64_t base;
+  Keys keys;
+  int64_t first_page, end_page;
+
+  bool empty() const { return keys.begin >= keys.end; }
+  int64_t pages() const { return empty() ? 0 : end_page - first_page; }
+  // Of a page's first key.
+  int64_t key_of(int64_t page) const { return page * kPageTokens - base; }
+};
+static inline Cut cut_at(const AttentionArgs& a, const AttentionTile& tile, int64_t base) {
+  const Keys keys{seen_keys(a, base, tile.position).begin,
+                  smaller(tile.position + tile.rows - base, kSplitKeys)};
+  return {base, keys, (base + keys.begin) / kPageTokens,
+          (base + keys.end + kPageTokens - 1) / kPageTokens};
+}
+
+static inline const uint8_t* page_of_keys(const AttentionArgs& a, const AttentionTile& tile,
+                                          int64_t page, int64_t head) {
+  return a.k + (tile.blocks[page] * a.kv_heads + tile.kv_head + head) * a.layout.bytes;
+}
+static inline const uint8_t* page_of_values(const AttentionArgs& a, const AttentionTile& tile,
+                                            int64_t page, int64_t head) {
+  const bool home = page < tile.home_pages;
+  const int64_t block = home ? tile.home[page] : tile.blocks[page];
+  return (home ? a.home_v : a.v) + (block * a.kv_heads + tile.kv_head + head) * a.layout.bytes;
+}
+
+static inline const float* query_at(const AttentionArgs& a, const AttentionTile& tile, int64_t head,
+                                    int64_t i) {
+  return a.q + (tile.first_row + i / a.group) * a.q_stride +
+         ((tile.kv_head + head) * a.group + i % a.group) * a.head_dim;
+}
+
+// What is asked for ahead is more than the nearest cache holds.
+constexpr _mm_hint kAheadHint = _MM_HINT_T1;
+constexpr int64_t kColdPages = 2;  // of keys, how far ahead the first head asks
+
+// Pages of one kv head that will be needed soon.
+struct Ahead {
+  const AttentionArgs* a = nullptr;
+  const AttentionTile* tile = nullptr;
+  int64_t head = 0;
+  bool values = false;
+  int64_t page = 0, end = 0;
+  int64_t byte = 0;   // of `page`: asked for up to here
+  int64_t share = 0;  // bytes of a unit of work
+
+  static inline Ahead keys_of(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
+                              int64_t head) {
+    return {&a, &tile, head, false, cut.first_page, cut.first_page + cut.pages(), 0, 0};
+  }
+  static inline Ahead values_of(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
+                                int64_t head) {
+    return {&a, &tile, head, true, cut.first_page, cut.first_page + cut.pages(), 0, 0};
+  }
+  // All of it is asked for in step()s of `units` units of work together.
+  inline void spread(int64_t units) {
+    const int64_t lines = (end - page) * ((a->layout.bytes + 63) / 64);
+    share = (lines + units - 1) / units * 64;
+  }
+  [[gnu::noinline]] void step(int64_t units) {
+    for (int64_t left = units * share; left > 0 && page < end; ++page, byte = 0) {
+      const uint8_t* at =
+          values ? page_of_values(*a, *tile, page, head) : page_of_keys(*a, *tile, page, head);
+      const int64_t stop = smaller(byte + left, a->layout.bytes);
+      left -= stop - byte;
+      for (; byte < stop; byte += 64) _mm_prefetch(at + byte, kAheadHint);
+      if (byte < a->layout.bytes) return;
+    }
+  }
+};
+
+// What is asked for while keys of a kv head are multiplied: its values. A tile's first keys were
+// perhaps never asked for: then also they, page by page.
+struct KeysAhead {
+  Ahead values, keys;
+
+  inline KeysAhead(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut, int64_t head)
+      : values(Ahead::values_of(a, tile, cut, head)), keys(Ahead::keys_of(a, tile, cut, head)) {
+    values.spread(cut.pages());
+    keys.page = head == 0 ? smaller(keys.page + kColdPages, keys.end) : keys.end;
+    keys.share = (a.layout.bytes + 63) / 64 * 64;
+  }
+  inline void step() {
+    keys.step(1);
+    values.step(1);
+  }
+};
+
+// The keys that follow those of kv head `head` of a cut: the next head's, or the next cut's, which
+// the same thread most likely gets.
+static inline Ahead keys_after(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
+                               int64_t head) {
+  if (head + 1 < tile.heads) return Ahead::keys_of(a, tile, cut, head + 1);
+  const bool last = cut.base + kSplitKeys >= tile.position + tile.rows;
+  return Ahead::keys_of(a, tile, last ? Cut{} : cut_at(a, tile, cut.base + kSplitKeys), 0);
+}
+
+// Nothing was seen.
+static inline void clear_result(const AttentionArgs& a, int64_t queries,
+                                const AttentionPartial& result) {
+  memset(result.out, 0, static_cast<size_t>(queries * a.padded_dim) * sizeof(float));
+  for (int64_t i = 0; i < queries; ++i) result.maximum[i] = kNoScore, result.sum[i] = 0;
+}
+
+// The scratch memory, given out in pieces that start at lines of the cache.
+struct Pieces {
+  uint8_t* at;
+
+  template <class T>
+  inline T* take(int64_t count) {
+    const uintptr_t aligned = (reinterpret_cast<uintptr_t>(at) + 63) & ~uintptr_t{63};
+    at += static_cast<int64_t>(aligned - reinterpret_cast<uintptr_t>(at));
+    T* piece = reinterpret_cast<T*>(at);
+    at += count * static_cast<int64_t>(sizeof(T));
+    return piece;
+  }
+};
+
+// f<count>() for a count of 1 to kMost.
+template <int kMost, class F>
+[[gnu::always_inline]] static inline void with_count(int64_t count, const F& f) {
+  if constexpr (kMost > 1) {
+    if (count < kMost) return with_count<kMost - 1>(count, f);
+  }
+  f.template operator()<kMost>();
+}
+
+}  // namespace
+}  // namespace spillway
