@@ -208,14 +208,13 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const int64_t context = prepared.identity.context;
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
   const int wanted = options.max_sequences > 0 ? options.max_sequences : usual;
-  const int sequences = static_cast<int>(
-      std::min<uint64_t>(static_cast<uint64_t>(sequences_at_once(session.plan, wanted)),
-                         input.size() - journal.size()));
+  const AdmissionPolicy admission = admission_policy(
+      session.plan, static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(wanted),
+                                                        input.size() - journal.size())));
+  const int sequences = admission.max_sequences;
   Runner runner = make_batch_runner(session, context, sequences);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
-                {.max_sequences = sequences,
-                 .stagger = session.plan.schedule == ScheduleKind::kDiagonal,
-                 .max_sequence_tokens = context});
+                {.admission = admission, .max_sequence_tokens = context});
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
     chat = options.chat_template.try_template(*session.tokenizer());
@@ -223,7 +222,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                           engine.max_sequence_tokens(), chat);
 
   // Requests were made when the file was: a later start must not change a byte.
-  journal.begin(prepared.identity.fields(), input.modified_s());
+  journal.begin(prepared.identity.fields(), input.modified_s(), plan_to_json(session.plan));
   BatchJob job(input, prepared.lines, journal, model, engine,
                {.fingerprint = system_fingerprint(prepared.identity.without_input()),
                 .max_outstanding = sequences + kWaiting});
@@ -254,11 +253,25 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
 // What an output that is there, and not whole, still has goes to the journal: the rest is computed.
 void take_over(const FinishedOutput& found, const std::filesystem::path& output,
                const PreparedJob& job, BatchJournal& journal) {
-  journal.begin(job.identity.fields(), found.try_created().value_or(job.input.modified_s()));
+  journal.begin(job.identity.fields(), found.try_created().value_or(job.input.modified_s()),
+                plan_to_json(job.session.plan));
   found.copy_to(journal);
   journal.sync();
   fmt::print(stderr, "{} is not as it was written; {} of {} results are computed again\n",
              printable_path(output), job.input.size() - journal.size(), job.input.size());
+}
+
+// Where a job was begun with a plan, it goes on with it: another one that is chosen today, after a
+// profile or with more memory free, might change the last bits of results.
+std::optional<Plan> try_kept_plan(const std::filesystem::path& journal) {
+  const auto text = try_plan_of_journal(journal);
+  if (!text) return std::nullopt;
+  Plan plan = parse_plan(*text, printable_path(journal) + ": plan");
+  // Of those the job's own fields decide.
+  plan.compress_weights.reset();
+  plan.kv_type.reset();
+  plan.attention_topk.reset();
+  return plan;
 }
 
 int batch(const BatchOptions& options) {
@@ -268,7 +281,9 @@ int batch(const BatchOptions& options) {
             "no file for the results; give one with -o OUTPUT");
   const std::filesystem::path output = output_path(options);
   const BatchInput input(options.input);
-  const SessionOptions asked = session_options(options);
+  SessionOptions asked = session_options(options);
+  const std::filesystem::path journal_path = with_suffix(output, ".partial");
+  if (!options.restart) asked.placement.kept = try_kept_plan(journal_path);
   Session session(asked);
   const int64_t context = session.context_tokens(options.context);
   session.choose_plan(expected_run(options, input, context));
@@ -281,7 +296,6 @@ int batch(const BatchOptions& options) {
   const ResultLines lines(job_key(fields), input);
   const PreparedJob prepared{options, session, input, identity, lines};
 
-  const std::filesystem::path journal_path = with_suffix(output, ".partial");
   std::error_code error;  // what cannot be looked at cannot be opened either, which will say why
   // Where a job has begun, an output is what it will replace: there was a --restart.
   std::optional<FinishedOutput> found;

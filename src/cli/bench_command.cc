@@ -47,6 +47,21 @@ struct BenchOptions {
   bool json = false;
 };
 
+// What the cost model had to say of this run beforehand, beside what was measured.
+json predicted_json(const WorkloadSize& size, const Session& session, const json& measured) {
+  const Prediction predicted = session.predict_run(
+      {{{.count = size.batch, .prompt = size.prompt_len, .generate = size.gen_len}}}, size.batch);
+  json out{{"prefill_s", predicted.prefill_s},
+           {"decode_s", predicted.decode_s},
+           {"decode_tokens_per_s", predicted.decode_tokens_per_s},
+           {"generated_tokens_per_s", predicted.generated_tokens_per_s},
+           {"latency_s", predicted.latency_s},
+           {"bottleneck", worker_name(predicted.bottleneck())}};
+  out["of_measured"] =
+      predicted.generated_tokens_per_s / measured["generated_tokens_per_s"].get<double>();
+  return out;
+}
+
 json report(const BenchOptions& options, Session& session, const BenchRun& run) {
   const WorkloadSize& size = options.size;
   const double batch = size.batch, prompt = size.prompt_len, generated = size.gen_len;
@@ -100,6 +115,11 @@ void print_report(const json& out) {
   }
   print_now(fmt::format("generated {:8.1f} tokens/s over prefill and decode\n",
                         out["generated_tokens_per_s"].get<double>()));
+  const json& predicted = out["predicted"];
+  print_now(fmt::format(
+      "predicted {:8.1f} tokens/s, prompts {:.3f} s, decode {:.3f} s; bound by {}\n",
+      predicted["generated_tokens_per_s"].get<double>(), predicted["prefill_s"].get<double>(),
+      predicted["decode_s"].get<double>(), predicted["bottleneck"].get<std::string>()));
   print_phase("prefill", out["prefill"]);
   if (out.contains("decode")) print_phase("decode", out["decode"]);
   print_tiers_and_tuning(out);
@@ -118,18 +138,21 @@ json bench_plan(const BenchOptions& options, Session& session) {
       {.prompt = size.prompt_len, .answer = size.decode_steps() + 1});
   const EngineOptions engine = whole_blocks(session.plan, size.batch);
   Runner runner =
-      session.make_runner(int64_t{size.prompt_len} + size.gen_len, engine.max_sequences);
+      session.make_runner(int64_t{size.prompt_len} + size.gen_len, engine.admission.max_sequences);
   const BenchRun run = run_median(runner, {.engine = engine,
                                            .requests = requests,
                                            .warm_up = options.warm_up,
                                            .repeat = options.repeat});
-  return report(options, session, run);
+  json out = report(options, session, run);
+  out["predicted"] = predicted_json(size, session, out);
+  return out;
 }
 
 int bench(BenchOptions options) {
   std::vector<RequestLengths> lengths;
   ExpectedRun run{.tokens = int64_t{options.size.prompt_len} + options.size.gen_len,
                   .sequences = options.size.batch,
+                  .generated = options.size.gen_len,
                   .sequences_option = "--batch"};
   if (options.lengths) {
     lengths = read_request_lengths(*options.lengths, options.requests);
@@ -224,11 +247,11 @@ void add_bench_command(CLI::App& app) {
       "(row by\n"
       "row, --micro-batches), these come one after the other, and both phases are sums over them.\n"
       "generated tokens/s = generated / (prefill + decode time), the metric of the FlexGen paper.\n"
-      "With --lengths, zigzag begins --batch requests together and the next ones when all have "
-      "ended;\n"
-      "diagonal replaces each that ends and begins a few a step; row has --micro-batch at once, "
-      "as\n"
-      "zigzag. Padded tokens are those that an engine computes which pads every request of a "
+      "With --lengths, each request that ends is replaced at once (--schedule continuous); zigzag\n"
+      "begins --batch requests together and the next ones when all have ended; diagonal begins a "
+      "few\n"
+      "a step; row has --micro-batch at once, as zigzag. Padded tokens are those that an engine "
+      "computes which pads every request of a "
       "block.\n"
       "  spillway bench smollm2\n"
       "  spillway bench dummy:tinyllama-1.1b:q4_0 --batch 8\n"

@@ -18,18 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-// How the schedules take requests from the queue.
-EngineOptions engine_options(const Plan& plan, int batch, double mean_answer) {
-  EngineOptions options;
-  options.max_sequences = sequences_at_once(plan, batch);
-  if (plan.schedule == ScheduleKind::kDiagonal) {
-    options.max_admissions = staggered_admissions(options.max_sequences, mean_answer);
-  } else {
-    options.admit_in_blocks = true;
-  }
-  return options;
-}
-
 int64_t longest_of(std::span<const RequestLengths> requests) {
   return std::ranges::max(requests, {}, &RequestLengths::total).total();
 }
@@ -71,8 +59,8 @@ json bench_lengths(const SessionOptions& options, Session& session,
             spec.max_context);
   const double mean_answer =
       static_cast<double>(count_tokens(requests).answer) / static_cast<double>(requests.size());
-  const EngineOptions engine = engine_options(session.plan, batch, mean_answer);
-  Runner runner = session.make_runner(longest_of(requests), engine.max_sequences);
+  const EngineOptions engine{.admission = admission_policy(session.plan, batch, mean_answer)};
+  Runner runner = session.make_runner(longest_of(requests), engine.admission.max_sequences);
 
   const BenchRun run = run_median(runner, {.engine = engine,
                                            .requests = requests,
@@ -86,8 +74,8 @@ json bench_lengths(const SessionOptions& options, Session& session,
   out.update({{"requests", requests.size()},
               {"left_out", lengths.size() - requests.size()},
               {"batch", batch},
-              {"block", engine.max_sequences},
-              {"max_admissions", engine.max_admissions},
+              {"block", engine.admission.max_sequences},
+              {"max_admissions", engine.admission.max_admissions},
               {"repeat", workload.repeat},
               {"warm_up", workload.warm_up},
               {"longest_prompt", std::ranges::max(requests, {}, &RequestLengths::prompt).prompt},
@@ -100,7 +88,8 @@ json bench_lengths(const SessionOptions& options, Session& session,
               {"latency_s", mean_and_max(run.end_s)},
               {"first_token_s", mean_and_max(run.first_token_s)},
               {"run", phase_json(run.decode)}});
-  out.update(rates_json(requests, static_cast<size_t>(engine.max_sequences), run.seconds()));
+  out.update(
+      rates_json(requests, static_cast<size_t>(engine.admission.max_sequences), run.seconds()));
   report_attention(out, session.settings.attention_topk, run.decode.moved.attention);
   return out;
 }

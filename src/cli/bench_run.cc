@@ -90,7 +90,7 @@ BenchRun run_once(Runner& runner, const BenchOrder& order, int number, BenchProg
   Engine engine(runner.decoder, runner.kv, nullptr, order.engine);
   const int64_t vocab = runner.decoder.spec().vocab_size;
   // A block more than runs: what the queue holds is never what the schedule waits for.
-  const size_t most_outstanding = 2 * static_cast<size_t>(order.engine.max_sequences);
+  const size_t most_outstanding = 2 * static_cast<size_t>(order.engine.admission.max_sequences);
   std::map<RequestId, size_t> outstanding;
   std::vector<int> answered(requests.size());
   size_t next = 0;
@@ -119,9 +119,9 @@ BenchRun run_once(Runner& runner, const BenchOrder& order, int number, BenchProg
 }  // namespace
 
 EngineOptions whole_blocks(const Plan& plan, int sequences) {
-  return {.max_sequences = sequences_at_once(plan, sequences),
-          .admit_in_blocks = true,
-          .prompts_first = true};
+  Plan block = plan;
+  if (plan.schedule != ScheduleKind::kRow) block.schedule = ScheduleKind::kZigzag;
+  return {.admission = admission_policy(block, sequences)};
 }
 
 BenchRun run_median(Runner& runner, const BenchOrder& order) {

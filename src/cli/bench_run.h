@@ -32,8 +32,8 @@ struct BenchRun {
   double seconds() const { return prefill.seconds + decode.seconds; }
 };
 
-// For requests of one length, so that the phases are apart: those at work together by the plan
-// begin together, and none of them generates before the others have their prompts behind them.
+// For requests of one length that are all there from the beginning, so that the phases are apart:
+// whatever the plan's schedule would do next, they are a block of its zig-zag or row schedule.
 EngineOptions whole_blocks(const Plan& plan, int sequences);
 
 struct BenchOrder {

@@ -64,15 +64,17 @@ void PlacementOptions::add_to(CLI::App& command, bool several_plans) {
       ->check(CLI::Range(1, 1 << 20))
       ->group(group);
   command
-      .add_option("--schedule", schedule,
-                  "zigzag: a block layer by layer; diagonal: the same, sequences admitted a few at "
-                  "a time; row: a micro-batch through all layers")
+      .add_option(
+          "--schedule", schedule,
+          "continuous (default): a sequence that ends is replaced at once; zigzag: blocks that "
+          "begin together; diagonal: as continuous, a few at a time; row: one micro-batch "
+          "after the other")
       ->group(group);
 }
 
 std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
   const bool by_hand = !weights.empty() || !kv.empty() || !activations.empty();
-  if (which >= plans.size() && !by_hand) return std::nullopt;
+  if (which >= plans.size() && !by_hand) return kept;
   Plan plan = which < plans.size() ? read_plan(plans[which]) : Plan();
   if (!weights.empty()) plan.weights = parse_shares(weights, "--weights");
   if (!kv.empty()) plan.kv = parse_shares(kv, "--kv");

@@ -13,8 +13,10 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "cli/commands.h"
+#include "cli/hardware_choice.h"
 #include "cli/json_output.h"
 #include "cli/model_catalog.h"
+#include "cli/model_fingerprint.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "cuda/cuda.h"
@@ -22,6 +24,7 @@
 #include "plan/machine_traits.h"
 #include "plan/search.h"
 #include "plan/step_trace.h"
+#include "serve/checksum.h"
 #include "storage/model_files.h"
 
 namespace spillway {
@@ -38,21 +41,14 @@ struct PlanOptions {
   bool compress_weights = false, frontier = false, json = false;
 };
 
-// This machine as the nearest that ships, with its own memories.
-Hardware this_machine() {
+// This one, as well as it is known.
+Hardware machine_here() {
   const auto cpu = make_device("cpu", "0");
   const CudaDevices gpus = list_cuda_devices();
   const auto host_bytes = static_cast<uint64_t>(cpu->info().memory_bytes);
-  Hardware machine;
-  if (gpus.devices.empty()) {
-    machine = nearest_hardware("", 0, host_bytes);
-  } else {
-    const DeviceInfo& gpu = gpus.devices.front();
-    machine = nearest_hardware(gpu.hardware, static_cast<uint64_t>(gpu.memory_bytes), host_bytes);
-    machine.gpu->memory_bytes = static_cast<uint64_t>(gpu.memory_bytes);
-  }
-  machine.host.memory_bytes = host_bytes;
-  return machine;
+  if (gpus.devices.empty()) return this_machine("", 0, host_bytes);
+  const DeviceInfo& gpu = gpus.devices.front();
+  return this_machine(gpu.hardware, static_cast<uint64_t>(gpu.memory_bytes), host_bytes);
 }
 
 Model model_of(const PlanOptions& options) {
@@ -62,10 +58,6 @@ Model model_of(const PlanOptions& options) {
   widen_vectors(model);
   if (options.compress_weights) compress_matrices(model);
   return model;
-}
-
-json shares_json(const TierShares& of) {
-  return {{"gpu", of.device * 100}, {"host", of.host * 100}, {"disk", of.disk * 100}};
 }
 
 json predicted_json(const Prediction& p) {
@@ -86,7 +78,7 @@ json predicted_json(const Prediction& p) {
 
 struct Planner {
   explicit Planner(const PlanOptions& options_) : options(options_), model(model_of(options_)) {
-    hardware = options.hardware.empty() ? this_machine() : read_hardware(options.hardware);
+    hardware = options.hardware.empty() ? machine_here() : read_hardware(options.hardware);
     const bool apart = hardware.has_device();
     const auto memory = [](const std::string& text, const char* option, uint64_t otherwise) {
       return text.empty() ? otherwise : parse_memory(text, option);
@@ -152,6 +144,20 @@ struct Planner {
       (works(middle) ? high : low) = middle;
     }
     return (high + kGrain - 1) / kGrain * kGrain;
+  }
+
+  // With all that a run needs to be this one.
+  Plan complete(const FoundPlan& found) const {
+    Plan plan = found.plan;
+    plan.compress_weights = options.compress_weights;
+    plan.kv_type = found.size.kv_type;
+    plan.attention_topk = 0;
+    plan.context = found.size.tokens;
+    plan.chunk = found.size.micro_tokens;
+    plan.sequences = static_cast<int>(found.size.sequences);
+    plan.made_for = {model_fingerprint(resolve_model(options.model)),
+                     checksum128(hardware_to_json(hardware))};
+    return plan;
   }
 
   const PlanOptions& options;
@@ -316,9 +322,10 @@ int plan(const PlanOptions& options) {
   const auto warnings = warnings_of(planner, best);
   const auto suggestions = suggestions_of(planner, best);
   const json memory = memory_json(planner, best);
+  const Plan chosen = planner.complete(best);
   if (!options.output.empty()) {
     std::ofstream file(options.output);
-    file << plan_to_json(best.plan) << "\n";
+    file << plan_to_json(chosen) << "\n";
     SPW_CHECK(file.good(), kIo, "{}: cannot be written", printable(options.output));
   }
   if (!options.trace.empty()) {
@@ -337,7 +344,7 @@ int plan(const PlanOptions& options) {
   for (const auto& [what, gain] : suggestions) help.push_back({{"what", what}, {"gain", gain}});
   print_json({{"machine", planner.hardware.name},
               {"model", planner.model.spec.name},
-              {"plan", json::parse(plan_to_json(best.plan))},
+              {"plan", json::parse(plan_to_json(chosen))},
               {"sequences", best.size.sequences},
               {"predicted", predicted_json(best.predicted)},
               {"memory", memory},

@@ -50,8 +50,10 @@ std::string describe_tuning(const TuningTable* table, bool deterministic, const 
 }
 
 std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host) {
+  // A new member: does a result depend on it? Types and top-k are settings of their own.
   const auto& [weights, kv, activations, micro_batch, micro_batches, schedule, attention,
-               cpu_attention, overlap] = plan;  // a new member: does a result depend on it?
+               cpu_attention, overlap, compress_weights, kv_type, attention_topk, context, chunk,
+               sequences, cpu_linear, made_for] = plan;
   if (device.host_visible() || kv.host == 0 || attention == AttentionPlace::kGpu) return "none";
   std::string share = "all";
   if (attention == AttentionPlace::kAuto)

@@ -12,8 +12,11 @@
 #include "base/cpu_list.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/printable.h"
+#include "cli/hardware_choice.h"
 #include "cli/interrupt.h"
 #include "cli/model_catalog.h"
+#include "cli/model_fingerprint.h"
 #include "cli/terminal.h"
 #include "cpu/cpu_device.h"
 #include "cpu/processor.h"
@@ -182,10 +185,54 @@ ResultSettings asked_settings(const SessionOptions& options) {
 
 }  // namespace
 
-Session::Session(const SessionOptions& options)
-    : settings(asked_settings(options)),
-      max_step_tokens(options.max_step_tokens),
-      options_(options) {
+void SessionOptions::take_from(const Plan& plan) {
+  if (plan.compress_weights.value_or(false)) compress_weights = true;
+  if (plan.kv_type && kv_type == "auto" && !compress_kv) kv_type = kv_type_name(*plan.kv_type);
+  if (plan.attention_topk && attention_topk == 0) attention_topk = *plan.attention_topk;
+  if (plan.chunk && max_step_tokens == 0) max_step_tokens = *plan.chunk;
+}
+
+namespace {
+
+// The first plan that was given; the others may only place things otherwise.
+Plan read_asked_plan(const SessionOptions& options) {
+  const std::vector<std::string>& files = options.placement.plans;
+  if (files.empty()) return {};
+  const Plan first = read_plan(files[0]);
+  for (const std::string& file : files) {
+    const Plan plan = read_plan(file);
+    SPW_CHECK(plan.compress_weights == first.compress_weights && plan.kv_type == first.kv_type &&
+                  plan.attention_topk == first.attention_topk && plan.chunk == first.chunk,
+              kInvalidArgument,
+              "{}: another weight_type, kv_type, attention_topk or chunk than {}; measure them one "
+              "by one",
+              printable_path(file), printable_path(files[0]));
+    const bool cpu_shares =
+        std::ranges::any_of(plan.cpu_linear, [](const CpuLinearShare& at) { return at.share > 0; });
+    SPW_CHECK(!cpu_shares, kUnsupported,
+              "{}: cpu_linear: linear layers are not shared with the CPU yet",
+              printable_path(file));
+    if (!plan.made_for.model.empty() &&
+        plan.made_for.model != model_fingerprint(resolve_model(options.model)))
+      log_warning("{} was made for another model", printable_path(file));
+  }
+  return first;
+}
+
+SessionOptions with_plan(SessionOptions options, const Plan& plan) {
+  options.take_from(plan);
+  return options;
+}
+
+}  // namespace
+
+Session::Session(const SessionOptions& options) : Session(options, read_asked_plan(options)) {}
+
+Session::Session(SessionOptions asked, const Plan& asked_plan)
+    : options_(with_plan(std::move(asked), asked_plan)), asked_plan_(asked_plan) {
+  const SessionOptions& options = options_;
+  settings = asked_settings(options);
+  max_step_tokens = options.max_step_tokens;
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type =
       options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
@@ -198,6 +245,9 @@ Session::Session(const SessionOptions& options)
   if (!device->host_visible())
     own_host = make_device("cpu", options.threads, "", options.placement.host_memory);
   if (max_step_tokens == 0) max_step_tokens = device->host_visible() ? 512 : 2048;
+  hardware_ = this_machine(device->host_visible() ? "" : device->info().hardware,
+                           static_cast<uint64_t>(device->info().memory_bytes),
+                           static_cast<uint64_t>(host_memory().total_bytes));
   settings.device = describe_device(*device);
   device->ops().set_deterministic(settings.deterministic);
   host().ops().set_deterministic(settings.deterministic);
@@ -221,6 +271,40 @@ Session::Session(const SessionOptions& options)
   }
 }
 
+DeviceTraits Session::traits_within(const Budgets& budgets) const {
+  DeviceTraits traits = traits_of(*device, own_host ? *own_host : *device);
+  if (!device->host_visible()) {
+    traits.memory_bytes = budgets.device;
+    traits.host_memory_bytes = budgets.host;
+  } else if (budgets.host_is_limited) {
+    traits.memory_bytes = budgets.host;
+  }
+  return traits;
+}
+
+Prediction Session::predict_run(const Workload& workload, int64_t sequences) const {
+  const RunSize size{workload.longest(), sequences, max_step_tokens, settings.kv_type,
+                     load_.access == WeightAccess::kMapped};
+  const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
+  return predict(hardware_, loaded->model, plan, needs, size, workload);
+}
+
+std::vector<FoundPlan> Session::search(const Model& model, const FitTrial& trial,
+                                       const ExpectedRun& run, const DeviceTraits& traits) const {
+  const int64_t generated = std::clamp<int64_t>(run.generated > 0 ? run.generated : 256, 1,
+                                                std::max<int64_t>(1, trial.size.tokens / 2));
+  return search_plans({.hardware = hardware_,
+                       .model = model,
+                       .traits = traits,
+                       .workload = {{{.count = trial.size.sequences,
+                                      .prompt = std::max<int64_t>(1, trial.size.tokens - generated),
+                                      .generate = generated}}},
+                       .budgets = trial.budgets,
+                       .size = trial.size,
+                       .least_sequences = trial.size.sequences,
+                       .overlap = !options_.placement.no_overlap});
+}
+
 Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
                     Footprint& needs) const {
   const PlacementOptions& options = options_.placement;
@@ -231,13 +315,7 @@ Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
   }
   const Model& model = compressed.weights.empty() ? loaded->model : compressed;
   const bool apart = !device->host_visible();
-  DeviceTraits traits = traits_of(*device, own_host ? *own_host : *device);
-  if (apart) {
-    traits.memory_bytes = trial.budgets.device;
-    traits.host_memory_bytes = trial.budgets.host;
-  } else if (trial.budgets.host_is_limited) {
-    traits.memory_bytes = trial.budgets.host;
-  }
+  const DeviceTraits traits = traits_within(trial.budgets);
   // As the options say, or by the rule.
   std::optional<Plan> by_hand;
   if (!trial.by_rule) by_hand = options.try_explicit_plan(which);
@@ -251,7 +329,12 @@ Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
   } else if (apart || trial.budgets.host_is_limited) {
     Budgets budgets = trial.budgets;
     if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * 9;
-    placed = fill_from_the_top(model, trial.size, traits, budgets);
+    FitTrial careful = trial;
+    careful.budgets = budgets;
+    const std::vector<FoundPlan> found = search(model, careful, run, traits);
+    // The rule, where nothing was found, says what is missing.
+    placed =
+        !found.empty() ? found.front().plan : fill_from_the_top(model, trial.size, traits, budgets);
   }
   options.apply_to(placed);
   if (settings.deterministic && placed.attention == AttentionPlace::kAuto)
@@ -333,6 +416,12 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
   plan = place_what_fits(run, which, needs_);
   settings.host_attention = describe_host_attention(plan, *device, host());
+  plan.compress_weights = load_.compress;
+  plan.kv_type = settings.kv_type;
+  plan.attention_topk = settings.attention_topk;
+  plan.chunk = max_step_tokens;
+  plan.context = run.tokens;
+  plan.sequences = static_cast<int>(run.sequences);
 }
 
 void Session::load() {
@@ -384,7 +473,7 @@ int64_t Session::context_tokens(int64_t wanted) const {
   const int64_t most = loaded->model.spec.max_context;
   SPW_CHECK(wanted >= 0 && wanted <= most, kInvalidArgument,
             "--ctx is {}; give 1 to {} (the model's context)", wanted, most);
-  return wanted > 0 ? wanted : std::min<int64_t>(most, 4096);
+  return wanted > 0 ? wanted : std::min<int64_t>(most, planned_context().value_or(4096));
 }
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {

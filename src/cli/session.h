@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/placement_options.h"
 #include "cli/result_settings.h"
@@ -14,6 +16,7 @@
 #include "engine/loaded_model.h"
 #include "engine/runner.h"
 #include "engine/what_helps.h"
+#include "plan/search.h"
 #include "storage/async_io.h"
 
 namespace CLI {
@@ -37,6 +40,8 @@ struct SessionOptions {
   TuningOptions tuning;
   PlacementOptions placement;
 
+  // What a plan's file says of the run, where no option does.
+  void take_from(const Plan& plan);
   // MODEL and the options that all such commands share.
   void add_to(CLI::App& command, bool several_plans = false);
   // Of these, for commands that need no more: where to compute, and how weights get there.
@@ -48,6 +53,8 @@ struct SessionOptions {
 struct ExpectedRun {
   int64_t tokens = 0;  // of a sequence; 0: Session::context_tokens(0)
   int64_t sequences = 1;
+  // Of these tokens: those to be generated, about; 0: nobody knows.
+  int64_t generated = 0;
   // What it does not begin without; 0: all of it. Where there is memory for no more, it begins with
   // less.
   int64_t least_tokens = 0, least_sequences = 0;
@@ -77,6 +84,9 @@ struct Session {
     load();
   }
 
+  // How long the plan takes for such requests, `sequences` of them at once, on this machine as far
+  // as it is known.
+  Prediction predict_run(const Workload& workload, int64_t sequences) const;
   // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
   int64_t context_tokens(int64_t wanted) const;
   // Room for `sequences` sequences of `tokens` tokens each, and a decoder for them.
@@ -90,12 +100,16 @@ struct Session {
   std::unique_ptr<Device> device;
   Device& host() { return own_host ? *own_host : *device; }
   IoQueue disk_queue;  // of all that loading and runners have on disk
+  // In effect, with all that makes the run this one: passed back as a file it gives the same.
   Plan plan;
+  // As plan files say it: tokens of a sequence, sequences at once.
+  std::optional<int64_t> planned_context() const { return asked_plan_.context; }
+  std::optional<int> planned_sequences() const { return asked_plan_.sequences; }
   std::filesystem::path disk_dir;
   uint64_t disk_bytes = 0;
   std::unique_ptr<LoadedModel> loaded;
   ResultSettings settings;  // who attends: with the plan
-  int max_step_tokens;
+  int max_step_tokens = 0;
   double load_seconds = 0;
 
  private:
@@ -104,8 +118,16 @@ struct Session {
   // The same for what `run` needs, or as much of it as there is room for. Throws with advice.
   Plan place_what_fits(const ExpectedRun& run, size_t which, Footprint& needs) const;
   FitLimits what_may_change(const ExpectedRun& run) const;
+  DeviceTraits traits_within(const Budgets& budgets) const;
+  // The planner's, the best first; empty where it finds none.
+  std::vector<FoundPlan> search(const Model& model, const FitTrial& trial, const ExpectedRun& run,
+                                const DeviceTraits& traits) const;
+  // Options with what plan files say: all of them must agree.
+  Session(SessionOptions options, const Plan& asked);
 
   SessionOptions options_;
+  Plan asked_plan_;  // the first that was given
+  Hardware hardware_;
   WeightLoadOptions load_;
   // Of the plan.
   Budgets budgets_;

@@ -65,11 +65,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       allocator_(kv.pools()),
       scheduler_(allocator_,
                  {.max_step_tokens = at_most(decoder.max_tokens(), options.max_step_tokens),
-                  .max_sequences = options.max_sequences,
-                  .max_admissions = options.max_admissions,
-                  .stagger = options.stagger,
-                  .admit_in_blocks = options.admit_in_blocks,
-                  .prompts_first = options.prompts_first}),
+                  .admission = options.admission}),
       max_sequence_tokens_(at_most(
           std::min(decoder.spec().max_context, int64_t{allocator_.largest_pool()} * kKvBlockTokens),
           options.max_sequence_tokens)) {}

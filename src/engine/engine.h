@@ -51,11 +51,7 @@ struct GenerationEvent {
 
 struct EngineOptions {
   int max_step_tokens = 0;  // 0 = what the decoder takes
-  int max_sequences = 256;
-  int max_admissions = 0;           // sequences that begin in one step; 0 = all there is room for
-  bool stagger = false;             // so many of them as end in a step (SchedulerLimits)
-  bool admit_in_blocks = false;     // the next ones when all that began together have ended
-  bool prompts_first = false;       // a step has prompts or new tokens, never both
+  AdmissionPolicy admission = {};
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -19,18 +21,20 @@ namespace {
 using nlohmann::json;
 
 constexpr std::array<const char*, 3> kTierNames = {"gpu", "host", "disk"};
-constexpr std::array<const char*, 3> kScheduleNames = {"zigzag", "diagonal", "row"};
+constexpr std::array<const char*, 4> kScheduleNames = {"continuous", "zigzag", "diagonal", "row"};
 constexpr std::array<const char*, 3> kAttentionNames = {"auto", "cpu", "gpu"};
 constexpr int kMostMicroBatches = 1 << 20;
+constexpr int64_t kMostTokens = int64_t{1} << 30;
 
-template <class Enum>
-Enum from_name(const std::array<const char*, 3>& names, std::string_view text,
+template <class Enum, size_t kCount>
+Enum from_name(const std::array<const char*, kCount>& names, std::string_view text,
                std::string_view what) {
+  std::string all;
   for (size_t i = 0; i < names.size(); ++i) {
     if (text == names[i]) return static_cast<Enum>(i);
+    all += fmt::format("{}{}", i == 0 ? "" : i + 1 < names.size() ? ", " : " or ", names[i]);
   }
-  fail(ErrorCode::kInvalidArgument, "{} is '{}'; give {}, {} or {}", what, printable(text),
-       names[0], names[1], names[2]);
+  fail(ErrorCode::kInvalidArgument, "{} is '{}'; give {}", what, printable(text), all);
 }
 
 TierShares checked(const TierShares& shares, std::string_view what) {
@@ -120,6 +124,129 @@ TierShares parse_shares(std::string_view text, std::string_view option) {
   return checked({percent[0] / 100, percent[1] / 100, percent[2] / 100}, option);
 }
 
+namespace {
+
+// One field of a plan's file each; `field` is named in errors.
+struct PlanField {
+  const char* key;
+  void (*read)(Plan& plan, const json& value, const std::string& field);
+};
+
+int64_t positive_of(const json& value, const std::string& field) {
+  SPW_CHECK(value.is_number_integer(), kInvalidArgument, "{} is not a whole number", field);
+  const auto count = value.get<int64_t>();
+  SPW_CHECK(count > 0 && count <= kMostTokens, kInvalidArgument, "{} is {}; give 1 to {}", field,
+            count, kMostTokens);
+  return count;
+}
+
+double percent_of(const json& value, const std::string& field) {
+  const double share = number(value, field) / 100;
+  SPW_CHECK(share >= 0 && share <= 1, kInvalidArgument, "{} is {} percent; give 0 to 100", field,
+            share * 100);
+  return share;
+}
+
+std::vector<CpuLinearShare> cpu_linear_of(const json& value, const std::string& field) {
+  SPW_CHECK(value.is_array(), kInvalidArgument, "{} is not a list of [tokens, percent]", field);
+  std::vector<CpuLinearShare> shares;
+  for (const json& point : value) {
+    SPW_CHECK(point.is_array() && point.size() == 2, kInvalidArgument,
+              "{}: an entry is [tokens, percent], not {}", field, printable(point.dump()));
+    const auto tokens = static_cast<int>(positive_of(point[0], field));
+    SPW_CHECK(shares.empty() || tokens > shares.back().tokens, kInvalidArgument,
+              "{}: tokens grow from entry to entry, {} does not", field, tokens);
+    shares.push_back({tokens, percent_of(point[1], field)});
+  }
+  return shares;
+}
+
+PlanOrigin origin_of(const json& value, const std::string& field) {
+  SPW_CHECK(value.is_object(), kInvalidArgument, "{} is not an object with model and hardware",
+            field);
+  PlanOrigin origin;
+  for (const auto& [key, text] : value.items()) {
+    SPW_CHECK(key == "model" || key == "hardware", kInvalidArgument, "{}: no field {}", field,
+              printable(key));
+    (key == "model" ? origin.model : origin.hardware) = text_of(text, field + "." + key);
+  }
+  return origin;
+}
+
+constexpr std::array kTypeNames = {"stored", "4-bit"};
+
+constexpr PlanField kPlanFields[] = {
+    {"version",
+     [](Plan&, const json& value, const std::string& field) {
+       SPW_CHECK(value.is_number_integer() && value.get<int64_t>() == kPlanVersion,
+                 kInvalidArgument, "{} is {}; this program reads version {}", field,
+                 printable(value.dump()), kPlanVersion);
+     }},
+    {"weights", [](Plan& plan, const json& value,
+                   const std::string& field) { plan.weights = shares_of(value, field); }},
+    {"kv", [](Plan& plan, const json& value,
+              const std::string& field) { plan.kv = shares_of(value, field); }},
+    {"activations", [](Plan& plan, const json& value,
+                       const std::string& field) { plan.activations = shares_of(value, field); }},
+    {"micro_batch", [](Plan& plan, const json& value,
+                       const std::string& field) { plan.micro_batch = count_of(value, field); }},
+    {"micro_batches",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.micro_batches = count_of(value, field);
+     }},
+    {"schedule",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.schedule = parse_schedule(text_of(value, field));
+     }},
+    {"attention",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.attention = parse_attention_place(text_of(value, field));
+     }},
+    {"cpu_attention",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.cpu_attention = percent_of(value, field);
+     }},
+    {"overlap",
+     [](Plan& plan, const json& value, const std::string& field) {
+       SPW_CHECK(value.is_boolean(), kInvalidArgument, "{} is not true or false", field);
+       plan.overlap = value.get<bool>();
+     }},
+    {"weight_type",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.compress_weights = from_name<int>(kTypeNames, text_of(value, field), field) == 1;
+     }},
+    {"kv_type",
+     [](Plan& plan, const json& value, const std::string& field) {
+       const std::string name = text_of(value, field);
+       plan.kv_type = try_kv_type_from_name(name);
+       SPW_CHECK(plan.kv_type, kInvalidArgument, "{} is '{}', no type of a KV cache", field,
+                 printable(name));
+     }},
+    {"attention_topk",
+     [](Plan& plan, const json& value, const std::string& field) {
+       const double share = number(value, field);
+       SPW_CHECK(share >= 0 && share <= 1, kInvalidArgument, "{} is {}; give 0 (all) to 1", field,
+                 share);
+       plan.attention_topk = static_cast<float>(share);
+     }},
+    {"context", [](Plan& plan, const json& value,
+                   const std::string& field) { plan.context = positive_of(value, field); }},
+    {"chunk",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.chunk = static_cast<int>(positive_of(value, field));
+     }},
+    {"sequences",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.sequences = static_cast<int>(positive_of(value, field));
+     }},
+    {"cpu_linear", [](Plan& plan, const json& value,
+                      const std::string& field) { plan.cpu_linear = cpu_linear_of(value, field); }},
+    {"made_for", [](Plan& plan, const json& value,
+                    const std::string& field) { plan.made_for = origin_of(value, field); }},
+};
+
+}  // namespace
+
 Plan parse_plan(std::string_view text, const std::string& where) {
   const json document = json::parse(text, nullptr, false);
   SPW_CHECK(!document.is_discarded(), kInvalidArgument, "{}: not JSON", where);
@@ -127,35 +254,16 @@ Plan parse_plan(std::string_view text, const std::string& where) {
   Plan plan;
   for (const auto& [key, value] : document.items()) {
     const std::string field = where + ": " + printable(key);
-    if (key == "weights") {
-      plan.weights = shares_of(value, field);
-    } else if (key == "kv") {
-      plan.kv = shares_of(value, field);
-    } else if (key == "activations") {
-      plan.activations = shares_of(value, field);
-    } else if (key == "micro_batch") {
-      plan.micro_batch = count_of(value, field);
-    } else if (key == "micro_batches") {
-      plan.micro_batches = count_of(value, field);
-    } else if (key == "schedule") {
-      plan.schedule = parse_schedule(text_of(value, field));
-    } else if (key == "attention") {
-      plan.attention = parse_attention_place(text_of(value, field));
-    } else if (key == "cpu_attention") {
-      if (value.is_null()) continue;
-      const double share = number(value, field) / 100;
-      SPW_CHECK(share >= 0 && share <= 1, kInvalidArgument, "{} is {} percent; give 0 to 100",
-                field, share * 100);
-      plan.cpu_attention = share;
-    } else if (key == "overlap") {
-      SPW_CHECK(value.is_boolean(), kInvalidArgument, "{} is not true or false", field);
-      plan.overlap = value.get<bool>();
-    } else {
-      fail(ErrorCode::kInvalidArgument,
-           "{} is not a field of a plan (weights, kv, activations, micro_batch, micro_batches, "
-           "schedule, attention, cpu_attention, overlap)",
-           field);
+    const auto* const found =
+        std::ranges::find_if(kPlanFields, [&](const PlanField& f) { return key == f.key; });
+    if (found == std::end(kPlanFields)) {
+      std::string names;
+      for (const PlanField& known : kPlanFields)
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", known.key);
+      fail(ErrorCode::kInvalidArgument, "{} is not a field of a plan ({})", field, names);
     }
+    // Null is what is written where nobody has decided.
+    if (!value.is_null() || key == "version") found->read(plan, value, field);
   }
   return plan;
 }
@@ -168,7 +276,8 @@ Plan read_plan(const std::filesystem::path& path) {
 }
 
 std::string plan_to_json(const Plan& plan) {
-  const json document{
+  nlohmann::ordered_json document{
+      {"version", kPlanVersion},
       {"weights", shares_to_json(plan.weights)},
       {"kv", shares_to_json(plan.kv)},
       {"activations", shares_to_json(plan.activations)},
@@ -178,6 +287,17 @@ std::string plan_to_json(const Plan& plan) {
       {"attention", attention_place_name(plan.attention)},
       {"cpu_attention", plan.cpu_attention ? json(*plan.cpu_attention * 100) : json(nullptr)},
       {"overlap", plan.overlap}};
+  if (plan.compress_weights)
+    document["weight_type"] = kTypeNames[static_cast<size_t>(*plan.compress_weights)];
+  if (plan.kv_type) document["kv_type"] = kv_type_name(*plan.kv_type);
+  if (plan.attention_topk) document["attention_topk"] = *plan.attention_topk;
+  if (plan.context) document["context"] = *plan.context;
+  if (plan.chunk) document["chunk"] = *plan.chunk;
+  if (plan.sequences) document["sequences"] = *plan.sequences;
+  for (const CpuLinearShare& at : plan.cpu_linear)
+    document["cpu_linear"].push_back({at.tokens, at.share * 100});
+  if (!plan.made_for.model.empty()) document["made_for"]["model"] = plan.made_for.model;
+  if (!plan.made_for.hardware.empty()) document["made_for"]["hardware"] = plan.made_for.hardware;
   return document.dump(2);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes where, and in which order it is computed: the runtime executes it.
+// What goes where, in which types and order it is computed: the runtime executes it.
 //
-// A plan is a small JSON file that a person can read, edit and pass back with --plan.
+// A plan is a small JSON file that a person can read, edit and pass back with --plan: then the same
+// run comes out, whatever would be chosen today.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/tier.h"
+#include "tensor/kv_format.h"
 
 namespace spillway {
 
@@ -21,10 +24,13 @@ struct TierShares {
   double disk = 0;
 };
 
+// The order of sequences (schedule/admission.h). Within a step all micro-batches go through a
+// layer, then through the next one (FlexGen, Algorithm 1); by kRow there is one.
 enum class ScheduleKind : uint8_t {
-  kZigzag,    // all micro-batches of a block through a layer, then the next layer (Algorithm 1)
-  kDiagonal,  // the same, with sequences admitted a few at a time: they sit at different tokens
-  kRow,       // one micro-batch through all layers, then the next: the baseline
+  kContinuous,  // a sequence that ends is replaced in the next step
+  kZigzag,      // blocks of sequences that begin together: FlexGen's schedule
+  kDiagonal,    // as continuous, a few at a time: sequences sit at different tokens
+  kRow,         // one micro-batch after the other: the baseline
 };
 
 // Where pages that are not on the device are attended to, in decoding.
@@ -34,24 +40,51 @@ enum class AttentionPlace : uint8_t {
   kGpu,   // moved in, layer by layer, behind the compute
 };
 
+// Of linear layers with up to so many tokens: the share of their rows that the CPU multiplies
+// beside a GPU (HeteGen). Priced; nothing runs it yet.
+struct CpuLinearShare {
+  int tokens = 1;
+  double share = 0;
+  bool operator==(const CpuLinearShare&) const = default;
+};
+
+// What a plan was found for. Empty: nobody said.
+struct PlanOrigin {
+  std::string model;     // its fingerprint
+  std::string hardware;  // the checksum of the machine's file
+  bool operator==(const PlanOrigin&) const = default;
+};
+
 struct Plan {
   TierShares weights;  // of the layers' matrices; everything else is on the device
   TierShares kv;       // of the sequences
   TierShares activations;
   int micro_batch = 0;    // sequences that decode together; 0: as many as there are
   int micro_batches = 0;  // in a block; 0: as many as there are sequences for
-  ScheduleKind schedule = ScheduleKind::kZigzag;
+  ScheduleKind schedule = ScheduleKind::kContinuous;
   AttentionPlace attention = AttentionPlace::kAuto;
   // With kAuto: of the sequences whose KV is in host memory, the share that the CPU attends to; the
   // others' pages are moved in. Nothing: by a guess of both speeds.
   std::optional<double> cpu_attention = {};
   bool overlap = true;  // false: one thing after the other, each timed
 
+  // What the run is made with. Nothing: as the command's options say, or what they default to.
+  std::optional<bool> compress_weights = {};  // 4-bit groups in place of plain matrices
+  std::optional<KvType> kv_type = {};
+  std::optional<float> attention_topk = {};  // 0: dense
+  std::optional<int64_t> context = {};       // tokens of a sequence
+  std::optional<int> chunk = {};             // most tokens through a layer together
+  std::optional<int> sequences = {};         // at once
+  std::vector<CpuLinearShare> cpu_linear = {};
+  PlanOrigin made_for = {};
+
   // Nothing is anywhere but on the device.
   bool all_on_device() const;
 };
 
-// Throws kInvalidArgument naming the field (and the file) for anything that is not a plan.
+// Throws kInvalidArgument naming the field (and the file) for anything that is not a plan, or one
+// of another version. A file without a version, as people write them, has this one.
+inline constexpr int kPlanVersion = 2;
 Plan parse_plan(std::string_view text, const std::string& where);
 Plan read_plan(const std::filesystem::path& path);
 std::string plan_to_json(const Plan& plan);

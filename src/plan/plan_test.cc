@@ -40,6 +40,29 @@ TEST(PlanTest, SurvivesBeingWrittenAndRead) {
   EXPECT_FALSE(read.all_on_device());
 }
 
+TEST(PlanTest, KeepsWhatTheRunIsMadeWith) {
+  Plan plan;
+  plan.compress_weights = true;
+  plan.kv_type = KvType::kInt8;
+  plan.attention_topk = 0.25F;
+  plan.context = 4096;
+  plan.chunk = 512;
+  plan.sequences = 48;
+  plan.cpu_linear = {{1, 0.5}, {8, 0.25}};
+  plan.made_for = {"model-sum", "machine-sum"};
+  const std::string text = plan_to_json(plan);
+  const Plan read = parse_plan(text, "p");
+  EXPECT_EQ(plan_to_json(read), text);
+  EXPECT_EQ(read.compress_weights, true);
+  EXPECT_EQ(read.kv_type, KvType::kInt8);
+  EXPECT_EQ(read.attention_topk, 0.25F);
+  EXPECT_EQ(read.context, 4096);
+  EXPECT_EQ(read.chunk, 512);
+  EXPECT_EQ(read.sequences, 48);
+  EXPECT_EQ(read.cpu_linear, plan.cpu_linear);
+  EXPECT_EQ(read.made_for, plan.made_for);
+}
+
 TEST(PlanTest, WhatIsNotSaidIsOnTheDevice) {
   const Plan plan = parse_plan("{}", "p");
   EXPECT_TRUE(plan.all_on_device());
@@ -61,6 +84,15 @@ TEST(PlanTest, ErrorsNameFileAndField) {
   EXPECT_THAT(error(R"({"micro_batches": -1})"), HasSubstr("micro_batches is -1"));
   EXPECT_THAT(error(R"({"micro_batch": 1.5})"), HasSubstr("not a whole number"));
   EXPECT_THAT(error(R"({"overlap": "no"})"), HasSubstr("true or false"));
+  EXPECT_THAT(error(R"({"version": 1})"), HasSubstr("my.json: version is 1; this program reads"));
+  EXPECT_THAT(error(R"({"version": null})"), HasSubstr("version is null"));
+  EXPECT_THAT(error(R"({"kv_type": "f8"})"), HasSubstr("no type of a KV cache"));
+  EXPECT_THAT(error(R"({"weight_type": "q4"})"), HasSubstr("give stored or 4-bit"));
+  EXPECT_THAT(error(R"({"attention_topk": 2})"), HasSubstr("attention_topk is 2"));
+  EXPECT_THAT(error(R"({"context": 0})"), HasSubstr("context is 0"));
+  EXPECT_THAT(error(R"({"cpu_linear": [[8, 10], [8, 20]]})"), HasSubstr("tokens grow"));
+  EXPECT_THAT(error(R"({"cpu_linear": [[8, 110]]})"), HasSubstr("percent; give 0 to 100"));
+  EXPECT_THAT(error(R"({"made_for": {"user": "x"}})"), HasSubstr("no field user"));
 }
 
 TEST(PlanTest, SharesFromTheCommandLine) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <tuple>
 
 #include "base/error.h"
 #include "plan/fill.h"
@@ -56,6 +57,45 @@ TEST_F(SearchTest, IsNeverSlowerThanTheRule) {
     const auto found = search();
     ASSERT_FALSE(found.empty());
     EXPECT_LE(found[0].predicted.total_s(), by_rule(sequences).total_s() * 1.005) << sequences;
+  }
+}
+
+// All plans on a coarse grid of shares, simulated: none may be better by more than 2%.
+TEST_F(SearchTest, IsAsGoodAsTryingEverything) {
+  model = describe_dummy_model("opt-1.3b");
+  for (const auto& [gpu, host, prompt] :
+       {std::tuple(1.2, 8.0, 512), {2.0, 3.0, 128}, {1.6, 8.0, 1500}}) {
+    SCOPED_TRACE(testing::Message() << gpu << " " << host << " " << prompt);
+    budgets = {.device = static_cast<uint64_t>(gpu * double{kGiB}),
+               .host = static_cast<uint64_t>(host * double{kGiB})};
+    workload.groups[0] = {.count = 4, .prompt = prompt, .generate = 32};
+    const auto found = search();
+    ASSERT_FALSE(found.empty());
+    RunSize whole = size;
+    whole.tokens = workload.longest();
+    whole.sequences = 4;
+    double best = 1e300;
+    int tried = 0;
+    for (int weights = 0; weights <= 20; ++weights) {
+      for (int kv = 0; kv <= 4; ++kv) {
+        for (int attention = 0; attention <= 4; ++attention) {
+          for (const int micro_batch : {0, 2, 1}) {
+            Plan plan;
+            plan.weights = {weights / 20.0, 1 - weights / 20.0, 0};
+            plan.kv = {kv / 4.0, 1 - kv / 4.0, 0};
+            plan.cpu_attention = attention / 4.0;
+            plan.micro_batch = micro_batch;
+            if (kv == 4 && attention > 0) continue;
+            const Footprint needs = footprint(model, plan, whole, traits);
+            if (!fits(needs, traits, budgets)) continue;
+            ++tried;
+            best = std::min(best, predict(hardware, model, plan, needs, whole, workload).total_s());
+          }
+        }
+      }
+    }
+    EXPECT_GT(tried, 20);
+    EXPECT_LE(found[0].predicted.total_s(), best * 1.02);
   }
 }
 

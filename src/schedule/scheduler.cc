@@ -9,15 +9,11 @@
 
 namespace spillway {
 
-int staggered_admissions(int sequences, double mean_answer) {
-  return static_cast<int>(std::ceil(sequences / std::max(1.0, mean_answer)));
-}
-
 Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits)
     : allocator_(allocator), limits_(limits) {
-  SPW_CHECK(limits.max_step_tokens > 0 && limits.max_sequences > 0, kInvalidArgument,
+  SPW_CHECK(limits.max_step_tokens > 0 && limits.admission.max_sequences > 0, kInvalidArgument,
             "a step of {} tokens and {} sequences does nothing", limits.max_step_tokens,
-            limits.max_sequences);
+            limits.admission.max_sequences);
 }
 
 void Scheduler::add(RequestId id, int32_t tokens, int64_t expected) {
@@ -95,19 +91,19 @@ void Scheduler::schedule(Sequence& sequence, int32_t tokens, StepPlan& plan) {
 }
 
 int Scheduler::most_admissions() const {
-  int most = limits_.max_sequences;
-  if (limits_.max_admissions > 0) most = std::min(most, limits_.max_admissions);
-  if (limits_.stagger && answers_ > 0) {
+  int most = limits_.admission.max_sequences;
+  if (limits_.admission.max_admissions > 0) most = std::min(most, limits_.admission.max_admissions);
+  if (limits_.admission.stagger && answers_ > 0) {
     const double mean = static_cast<double>(answer_tokens_) / static_cast<double>(answers_);
-    most = std::min(most, staggered_admissions(limits_.max_sequences, mean));
+    most = std::min(most, staggered_admissions(limits_.admission.max_sequences, mean));
   }
   return most;
 }
 
 // Whether `next` may join those that run. One that was preempted belongs to their block already.
 bool Scheduler::block_is_open(const Sequence& next) {
-  if (!limits_.admit_in_blocks || next.admitted) return true;
-  if (running_.empty()) block_room_ = limits_.max_sequences;
+  if (!limits_.admission.admit_in_blocks || next.admitted) return true;
+  if (running_.empty()) block_room_ = limits_.admission.max_sequences;
   return block_room_ > 0;
 }
 
@@ -136,8 +132,9 @@ void Scheduler::schedule_running(bool in_prefill, int32_t& budget, StepPlan& pla
 // Newcomers, if there is room for all their tokens and one more.
 void Scheduler::admit(int32_t& budget, StepPlan& plan) {
   const int most = most_admissions();
-  for (int admitted = 0; admitted < most && budget > 0 && !waiting_.empty() &&
-                         running() < limits_.max_sequences && block_is_open(waiting_.front());
+  for (int admitted = 0;
+       admitted < most && budget > 0 && !waiting_.empty() &&
+       running() < limits_.admission.max_sequences && block_is_open(waiting_.front());
        ++admitted) {
     Sequence& next = waiting_.front();
     if (!running_.empty() && blocks_for_tokens(next.known + 1) > allocator_.most_free()) {
@@ -164,11 +161,11 @@ StepPlan Scheduler::next_step() {
   const int64_t preemptions_before = preemptions_;
   for (Sequence& sequence : running_) sequence.scheduled = false;
   int32_t budget = limits_.max_step_tokens;
-  if (!limits_.prompts_first) schedule_running(/*in_prefill=*/false, budget, plan);
+  if (!limits_.admission.prompts_first) schedule_running(/*in_prefill=*/false, budget, plan);
   schedule_running(/*in_prefill=*/true, budget, plan);
   // Nobody begins in a step that preempted: its room is spoken for.
   if (preemptions_ == preemptions_before && plan.exhausted.empty()) admit(budget, plan);
-  if (limits_.prompts_first && plan.chunks.empty() && plan.exhausted.empty())
+  if (limits_.admission.prompts_first && plan.chunks.empty() && plan.exhausted.empty())
     schedule_running(/*in_prefill=*/false, budget, plan);
   return plan;
 }

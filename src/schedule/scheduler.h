@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kv/block_allocator.h"
-#include "plan/plan.h"
+#include "schedule/admission.h"
 
 namespace spillway {
 
@@ -19,24 +19,8 @@ enum class RequestId : uint64_t {};
 struct SchedulerLimits {
   int max_step_tokens =
       512;  // all sequences together; long prompts are cut into chunks of what is left
-  int max_sequences = 256;  // running at once
-  // Newcomers of a step; 0: all there is room for. The diagonal schedule staggers them, so that
-  // sequences sit at different tokens and their KV does not peak together.
-  int max_admissions = 0;
-  // As max_admissions, with staggered_admissions() of the answers that sequences are expected to
-  // have, or had.
-  bool stagger = false;
-  // Sequences begin together, `max_sequences` or as many as there is room for, and the next ones
-  // when all of these have ended: a block of FlexGen's zig-zag schedule.
-  bool admit_in_blocks = false;
-  // A step has prompts or new tokens, never both: who has a first token waits for those that begin
-  // with it. Prefill and decode are then apart, as in FlexGen's blocks, and decode has all of them.
-  bool prompts_first = false;
+  AdmissionPolicy admission = {};
 };
-
-// Newcomers a step that keep `sequences` sequences at work, each at another token: as many as end
-// in a step, where answers have `mean_answer` tokens (FlexGen, appendix A.2).
-int staggered_admissions(int sequences, double mean_answer);
 
 // A sequence's part of a step.
 struct ScheduledChunk {

@@ -14,7 +14,7 @@ constexpr RequestId id(uint64_t n) { return RequestId{n}; }
 
 TEST(SchedulerTest, CutsAPromptIntoChunksAndMixesItWithDecoding) {
   BlockAllocator blocks(100);
-  Scheduler scheduler(blocks, {.max_step_tokens = 8, .max_sequences = 4});
+  Scheduler scheduler(blocks, {.max_step_tokens = 8, .admission = {.max_sequences = 4}});
   scheduler.add(id(1), 3);
   StepPlan plan = scheduler.next_step();
   ASSERT_EQ(plan.chunks.size(), 1U);
@@ -37,7 +37,7 @@ TEST(SchedulerTest, CutsAPromptIntoChunksAndMixesItWithDecoding) {
 
 TEST(SchedulerTest, RunsNoMoreSequencesThanAllowed) {
   BlockAllocator blocks(100);
-  Scheduler scheduler(blocks, {.max_step_tokens = 100, .max_sequences = 2});
+  Scheduler scheduler(blocks, {.max_step_tokens = 100, .admission = {.max_sequences = 2}});
   for (uint64_t n = 0; n < 5; ++n) scheduler.add(id(n), 4);
   EXPECT_EQ(scheduler.next_step().chunks.size(), 2U);
   EXPECT_EQ(scheduler.waiting(), 3);
@@ -49,7 +49,7 @@ TEST(SchedulerTest, RunsNoMoreSequencesThanAllowed) {
 
 TEST(SchedulerTest, PreemptsTheYoungestWhenBlocksRunOut) {
   BlockAllocator blocks(4);
-  Scheduler scheduler(blocks, {.max_step_tokens = 100, .max_sequences = 8});
+  Scheduler scheduler(blocks, {.max_step_tokens = 100, .admission = {.max_sequences = 8}});
   scheduler.add(id(1), 31);
   scheduler.add(id(2), 20);
   EXPECT_EQ(scheduler.next_step().chunks.size(), 2U);
@@ -108,7 +108,7 @@ using Beginnings = std::vector<std::vector<uint64_t>>;
 
 TEST(SchedulerTest, BeginsABlockWhenAllOfTheOneBeforeHaveEnded) {
   BlockAllocator blocks(100);
-  Scheduler scheduler(blocks, {.max_sequences = 3, .admit_in_blocks = true});
+  Scheduler scheduler(blocks, {.admission = {.max_sequences = 3, .admit_in_blocks = true}});
   std::map<RequestId, int> answers = {{id(1), 1}, {id(2), 4}, {id(3), 2}, {id(4), 1},
                                       {id(5), 2}, {id(6), 1}, {id(7), 1}};
   for (const auto& [request, answer] : answers) scheduler.add(request, 5);
@@ -118,7 +118,8 @@ TEST(SchedulerTest, BeginsABlockWhenAllOfTheOneBeforeHaveEnded) {
 
 TEST(SchedulerTest, BeginsABlockOverSeveralStepsWhereOneIsTooSmall) {
   BlockAllocator blocks(100);
-  Scheduler scheduler(blocks, {.max_step_tokens = 8, .max_sequences = 3, .admit_in_blocks = true});
+  Scheduler scheduler(
+      blocks, {.max_step_tokens = 8, .admission = {.max_sequences = 3, .admit_in_blocks = true}});
   std::map<RequestId, int> answers = {{id(1), 2}, {id(2), 2}, {id(3), 3}, {id(4), 1}};
   for (const auto& [request, answer] : answers) scheduler.add(request, 6);
   EXPECT_EQ(beginnings(scheduler, answers), (Beginnings{{1, 2}, {3}, {}, {}, {}, {4}}));
@@ -126,7 +127,7 @@ TEST(SchedulerTest, BeginsABlockOverSeveralStepsWhereOneIsTooSmall) {
 
 TEST(SchedulerTest, MakesABlockOfWhatThereIsRoomFor) {
   BlockAllocator blocks(4);
-  Scheduler scheduler(blocks, {.max_sequences = 8, .admit_in_blocks = true});
+  Scheduler scheduler(blocks, {.admission = {.max_sequences = 8, .admit_in_blocks = true}});
   std::map<RequestId, int> answers = {{id(1), 3}, {id(2), 1}, {id(3), 1}};
   for (const auto& [request, answer] : answers) scheduler.add(request, 24);
   EXPECT_EQ(beginnings(scheduler, answers), (Beginnings{{1, 2}, {}, {}, {3}}));
@@ -134,7 +135,7 @@ TEST(SchedulerTest, MakesABlockOfWhatThereIsRoomFor) {
 
 TEST(SchedulerTest, ABlockIsOverWhenItsPreemptedSequencesHaveEndedToo) {
   BlockAllocator blocks(3);
-  Scheduler scheduler(blocks, {.max_sequences = 2, .admit_in_blocks = true});
+  Scheduler scheduler(blocks, {.admission = {.max_sequences = 2, .admit_in_blocks = true}});
   std::map<RequestId, int> answers = {{id(1), 20}, {id(2), 4}, {id(3), 1}};
   for (const auto& [request, answer] : answers) scheduler.add(request, 15);
   const Beginnings begun = beginnings(scheduler, answers);
@@ -148,8 +149,8 @@ TEST(SchedulerTest, ABlockIsOverWhenItsPreemptedSequencesHaveEndedToo) {
 TEST(SchedulerTest, ComputesPromptsFirstAndApartFromNewTokens) {
   BlockAllocator blocks(100);
   Scheduler scheduler(
-      blocks,
-      {.max_step_tokens = 8, .max_sequences = 2, .admit_in_blocks = true, .prompts_first = true});
+      blocks, {.max_step_tokens = 8,
+               .admission = {.max_sequences = 2, .admit_in_blocks = true, .prompts_first = true}});
   std::map<RequestId, int> answers = {{id(1), 2}, {id(2), 3}, {id(3), 1}, {id(4), 2}};
   for (const auto& [request, answer] : answers) scheduler.add(request, request == id(4) ? 8 : 7);
   std::vector<std::vector<int32_t>> steps;  // the tokens of each sequence in it
@@ -171,7 +172,7 @@ TEST(SchedulerTest, ComputesPromptsFirstAndApartFromNewTokens) {
 
 TEST(SchedulerTest, StaggersSequencesThatBegin) {
   BlockAllocator blocks(100);
-  Scheduler scheduler(blocks, {.max_sequences = 4, .max_admissions = 2});
+  Scheduler scheduler(blocks, {.admission = {.max_sequences = 4, .max_admissions = 2}});
   std::map<RequestId, int> answers;
   for (uint64_t n = 1; n <= 6; ++n) {
     answers[id(n)] = 3;
@@ -186,7 +187,7 @@ TEST(SchedulerTest, StaggersByTheAnswersThatAreExpected) {
   EXPECT_EQ(staggered_admissions(8, 1000), 1);
   EXPECT_EQ(staggered_admissions(8, 0), 8);
   BlockAllocator blocks(100);
-  Scheduler scheduler(blocks, {.max_sequences = 8, .stagger = true});
+  Scheduler scheduler(blocks, {.admission = {.max_sequences = 8, .stagger = true}});
   std::map<RequestId, int> answers;
   for (uint64_t n = 0; n < 20; ++n) {
     answers[id(n)] = 4;
@@ -200,7 +201,7 @@ TEST(SchedulerTest, StaggersByTheAnswersThatAreExpected) {
 // Most requests allow for more than they get.
 TEST(SchedulerTest, StaggersByTheAnswersThatThereWere) {
   BlockAllocator blocks(100);
-  Scheduler scheduler(blocks, {.max_sequences = 8, .stagger = true});
+  Scheduler scheduler(blocks, {.admission = {.max_sequences = 8, .stagger = true}});
   scheduler.add(id(1000), 5, 505);
   scheduler.add(id(1001), 5, 505);
   EXPECT_EQ(beginnings(scheduler, {{id(1000), 2}, {id(1001), 2}}),
@@ -220,11 +221,11 @@ TEST(SchedulerTest, FinishesRandomLoadsWithoutLosingOrSharingBlocks) {
   for (int round = 0; round < 50; ++round) {
     BlockAllocator blocks(static_cast<int32_t>(8 + random() % 20));
     Scheduler scheduler(blocks, {.max_step_tokens = static_cast<int>(1 + random() % 40),
-                                 .max_sequences = 6,
-                                 .max_admissions = static_cast<int>(random() % 3),
-                                 .stagger = random() % 3 == 0,
-                                 .admit_in_blocks = random() % 3 == 0,
-                                 .prompts_first = random() % 3 == 0});
+                                 .admission = {.max_sequences = 6,
+                                               .max_admissions = static_cast<int>(random() % 3),
+                                               .stagger = random() % 3 == 0,
+                                               .admit_in_blocks = random() % 3 == 0,
+                                               .prompts_first = random() % 3 == 0}});
     struct State {
       int32_t known, target, computed;
     };

@@ -182,15 +182,17 @@ void BatchJournal::require_same_job(const JobFields& job) const {
   }
 }
 
-void BatchJournal::begin(const JobFields& job, int64_t created) {
+void BatchJournal::begin(const JobFields& job, int64_t created, const std::string& plan) {
   if (has_job_) {
     require_same_job(job);
     return;
   }
   nlohmann::ordered_json fields = nlohmann::ordered_json::object();
   for (const auto& [name, value] : job) fields[name] = value;
-  const std::string record = make_record(
-      0, false, json_line({{"format", kFormat}, {"created", created}, {"job", std::move(fields)}}));
+  nlohmann::ordered_json header{
+      {"format", kFormat}, {"created", created}, {"job", std::move(fields)}};
+  if (!plan.empty()) header["plan"] = plan;
+  const std::string record = make_record(0, false, json_line(header));
   file_.write(0, record);
   file_.sync();
   sync_folder_of(file_.path());
@@ -247,6 +249,26 @@ void BatchJournal::remove() {
   if (::unlink(file_.path().c_str()) != 0 && errno != ENOENT)
     log_warning("cannot remove {}, which is not needed any more: {}", printable_path(file_.path()),
                 std::generic_category().message(errno));
+}
+
+std::optional<std::string> try_plan_of_journal(const std::filesystem::path& path) {
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none)) return std::nullopt;
+  try {
+    PosixFile file(path, O_RDONLY);
+    LineReader reader(file, kMaxRecordBytes);
+    FileLine line;
+    if (!reader.next(line) || !line.complete) return std::nullopt;
+    const auto record = try_read_record(line.text);
+    if (!record || record->line != 0) return std::nullopt;
+    const nlohmann::json header = parse_json_text(record->result);
+    if (header.value("format", "") != kFormat || !header.contains("plan")) return std::nullopt;
+    return header["plan"].get<std::string>();
+  } catch (const Error&) {
+    return std::nullopt;  // whoever opens it will say why
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace spillway

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,8 +35,8 @@ class BatchJournal {
   // one.
   void require_same_job(const JobFields& job) const;
   // Before append(): checks as above, or makes it the journal of this job. `created` (seconds since
-  // 1970) is kept from the first time on.
-  void begin(const JobFields& job, int64_t created);
+  // 1970) and `plan` (JSON, what the job was begun with) are kept from the first time on.
+  void begin(const JobFields& job, int64_t created, const std::string& plan = "");
   int64_t created() const { return created_; }
 
   bool has(uint64_t line) const { return results_.contains(line); }
@@ -68,5 +69,9 @@ class BatchJournal {
   bool dirty_ = false;                 // appended since the last sync
   std::map<uint64_t, Place> results_;  // by line
 };
+
+// The plan that a job was begun with, of a journal that nobody need have opened; nothing where
+// there is none, or none that can be read.
+std::optional<std::string> try_plan_of_journal(const std::filesystem::path& path);
 
 }  // namespace spillway

@@ -275,5 +275,26 @@ TEST_F(BatchJournalTest, GoesOnAfterTheDiskWasFull) {
   std::signal(SIGXFSZ, SIG_DFL);
 }
 
+TEST_F(BatchJournalTest, KeepsThePlanThatItWasBegunWith) {
+  EXPECT_EQ(try_plan_of_journal(path_), std::nullopt);
+  {
+    BatchJournal journal(path_, false);
+    journal.begin(kJob, 77, "{\n \"kv\": 1}");
+    // While somebody has it.
+    EXPECT_EQ(try_plan_of_journal(path_), "{\n \"kv\": 1}");
+    journal.append(1, false, result(1));
+  }
+  {
+    BatchJournal journal(path_, false);
+    journal.begin(kJob, 78, "another");
+  }
+  EXPECT_EQ(try_plan_of_journal(path_), "{\n \"kv\": 1}");
+  // One without a plan, and what is no journal.
+  folder_.write("j", journal_text({1}));
+  EXPECT_EQ(try_plan_of_journal(path_), std::nullopt);
+  folder_.write("j", "nothing of ours\n");
+  EXPECT_EQ(try_plan_of_journal(path_), std::nullopt);
+}
+
 }  // namespace
 }  // namespace spillway

@@ -51,8 +51,9 @@ class BatchJobTest : public testing::Test {
     journal.begin({{"input", input.checksum()}}, 5);
     KvCache kv = runtime_.make_kv(limits.blocks);
     Decoder decoder = runtime_.make_decoder(limits.step_tokens);
-    Engine engine(decoder, kv, nullptr,
-                  {.max_step_tokens = limits.step_tokens, .max_sequences = limits.sequences});
+    Engine engine(
+        decoder, kv, nullptr,
+        {.max_step_tokens = limits.step_tokens, .admission = {.max_sequences = limits.sequences}});
     const ServedModel model("tiny", nullptr, engine.max_sequence_tokens());
     const ResultLines lines("k", input);
     BatchJob job(input, lines, journal, model, engine,

@@ -44,7 +44,7 @@ class DeviceDrawsTest : public testing::Test {
 TEST_F(DeviceDrawsTest, AnswersAreThoseOfTheHost) {
   KvCache kv = drawing_.make_kv(200);
   Decoder decoder = drawing_.make_decoder(64);
-  Engine engine(decoder, kv, nullptr, {.max_step_tokens = 64, .max_sequences = 5});
+  Engine engine(decoder, kv, nullptr, {.max_step_tokens = 64, .admission = {.max_sequences = 5}});
   std::map<RequestId, GenerationRequest> requests;
   for (uint32_t n = 0; n < 12; ++n) {
     GenerationRequest request =

@@ -29,7 +29,8 @@ TEST_F(EngineTest, AnswersAlikeAloneAndInABatchGreedyAndSeeded) {
     for (const int step_tokens : {3, 16, 256}) {
       KvCache kv = runtime_.make_kv(200);
       Decoder decoder = runtime_.make_decoder(step_tokens);
-      Engine engine(decoder, kv, nullptr, {.max_step_tokens = step_tokens, .max_sequences = 5});
+      Engine engine(decoder, kv, nullptr,
+                    {.max_step_tokens = step_tokens, .admission = {.max_sequences = 5}});
       std::map<RequestId, GenerationRequest> requests;
       for (uint32_t n = 0; n < 9; ++n) {
         GenerationRequest request = make_request(1 + static_cast<int>(n) * 7, n, 24, temperature);
@@ -63,8 +64,9 @@ TEST_F(EngineTest, AnswersAlikeWhenSequencesArePreempted) {
 TEST_F(EngineTest, TellsWhenPrefillAndDecodeBegin) {
   KvCache kv = runtime_.make_kv(200);
   Decoder decoder = runtime_.make_decoder(16);
-  Engine engine(decoder, kv, nullptr,
-                {.max_sequences = 3, .admit_in_blocks = true, .prompts_first = true});
+  Engine engine(
+      decoder, kv, nullptr,
+      {.admission = {.max_sequences = 3, .admit_in_blocks = true, .prompts_first = true}});
   std::vector<std::pair<bool, int64_t>> phases;  // and the steps before each
   engine.observe_phases(
       [&](bool has_prompts) { phases.emplace_back(has_prompts, engine.stats().steps); });

@@ -178,7 +178,8 @@ TEST_P(NotNumbersTest, OnlyTheRequestEndsWhoseKeysDoNotFit) {
       // Few blocks: those of one that ended are soon another's.
       KvCache kv = runtime_->make_kv(14, type);
       Decoder decoder = runtime_->make_decoder(64);
-      Engine engine(decoder, kv, nullptr, {.max_step_tokens = 48, .max_sequences = 3});
+      Engine engine(decoder, kv, nullptr,
+                    {.max_step_tokens = 48, .admission = {.max_sequences = 3}});
       std::map<RequestId, GenerationRequest> good;
       std::vector<RequestId> bad;
       for (uint32_t n = 0; n < 12; ++n) {

@@ -21,20 +21,25 @@ struct Schedule {
 std::vector<Schedule> every_schedule() {
   const int all = PlacedModel::kSequences;
   return {
-      {"zigzag", {.max_sequences = all, .admit_in_blocks = true}},
-      {"zigzag in micro-batches", {.max_sequences = all, .admit_in_blocks = true}, 2},
+      {"zigzag", {.admission = {.max_sequences = all, .admit_in_blocks = true}}},
+      {"zigzag in micro-batches",
+       {.admission = {.max_sequences = all, .admit_in_blocks = true}},
+       2},
       // Prompts longer than a step, and blocks that begin over several.
       {"zigzag in chunks",
-       {.max_step_tokens = 23, .max_sequences = all, .admit_in_blocks = true},
+       {.max_step_tokens = 23, .admission = {.max_sequences = all, .admit_in_blocks = true}},
        2},
       // More sequences than there is KV for: blocks are cut short, sequences are preempted.
-      {"zigzag short of memory", {.max_sequences = 3 * all, .admit_in_blocks = true}},
-      {"diagonal, one a step", {.max_sequences = all, .max_admissions = 1}},
-      {"diagonal, two a step, in micro-batches", {.max_sequences = all, .max_admissions = 2}, 3},
-      {"diagonal by the answers", {.max_sequences = all, .stagger = true}},
-      {"diagonal short of memory", {.max_sequences = 3 * all, .max_admissions = 1}},
-      {"row", {.max_sequences = 2, .admit_in_blocks = true}, 2},
-      {"one after the other", {.max_sequences = 1}},
+      {"zigzag short of memory",
+       {.admission = {.max_sequences = 3 * all, .admit_in_blocks = true}}},
+      {"diagonal, one a step", {.admission = {.max_sequences = all, .max_admissions = 1}}},
+      {"diagonal, two a step, in micro-batches",
+       {.admission = {.max_sequences = all, .max_admissions = 2}},
+       3},
+      {"diagonal by the answers", {.admission = {.max_sequences = all, .stagger = true}}},
+      {"diagonal short of memory", {.admission = {.max_sequences = 3 * all, .max_admissions = 1}}},
+      {"row", {.admission = {.max_sequences = 2, .admit_in_blocks = true}}, 2},
+      {"one after the other", {.admission = {.max_sequences = 1}}},
   };
 }
 
@@ -116,9 +121,9 @@ TEST_P(ScheduleTest, ReplacingSequencesTakesFewerStepsThanBlocks) {
   const int all = PlacedModel::kSequences;
   PlacedModels models(GetParam(), home, "llama");
   const auto stats = [&](const EngineOptions& options) { return run(models, {"", options}).stats; };
-  const EngineStats blocks = stats({.max_sequences = all, .admit_in_blocks = true});
-  const EngineStats replaced = stats({.max_sequences = all});
-  const EngineStats row = stats({.max_sequences = 2, .admit_in_blocks = true});
+  const EngineStats blocks = stats({.admission = {.max_sequences = all, .admit_in_blocks = true}});
+  const EngineStats replaced = stats({.admission = {.max_sequences = all}});
+  const EngineStats row = stats({.admission = {.max_sequences = 2, .admit_in_blocks = true}});
   EXPECT_LT(replaced.steps, blocks.steps);
   EXPECT_LT(blocks.steps, row.steps);
   // A sequence is at work in as many steps as its answer has tokens.

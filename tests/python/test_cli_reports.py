@@ -305,7 +305,7 @@ def test_bench_takes_the_lengths_of_a_trace(spillway, tiny_model, tmp_path):
     trace.write_text("\r\n".join([*rows, "2023-11-16 18:15:48.22,9,1", "not looked at"]) + "\r\n")
     done = spillway.run("bench", tiny_model, "--lengths", trace, "--requests", "3", "--batch", "2", "--repeat", "1")
     assert done.code == 0, done.err
-    assert "2 requests, 2 at once, zigzag" in done.out and "left out  1 " in done.out
+    assert "2 requests, 2 at once, continuous" in done.out and "left out  1 " in done.out
     assert not has_terminal_codes(done.out)
 
 
