@@ -236,6 +236,7 @@ Hardware parse_hardware(std::string_view text, const std::string& where) {
     Fields disk(*object, where + ": disk");
     hardware.disk_read = disk.number("read_gb_per_s") * kGiga;
     hardware.disk_write = disk.number("write_gb_per_s") * kGiga;
+    hardware.disk_access_s = disk.number_or("access_us", 100) * kMicro;
     hardware.disk_bytes = static_cast<uint64_t>(disk.number("free_gib") * kGiB);
     disk.finish();
   }
@@ -260,6 +261,7 @@ std::string hardware_to_json(const Hardware& hardware) {
   if (hardware.disk_read > 0) {
     document["disk"] = {{"read_gb_per_s", hardware.disk_read / kGiga},
                         {"write_gb_per_s", hardware.disk_write / kGiga},
+                        {"access_us", hardware.disk_access_s / kMicro},
                         {"free_gib", static_cast<double>(hardware.disk_bytes) / kGiB}};
   }
   return document.dump(2) + "\n";

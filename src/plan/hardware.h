@@ -64,6 +64,7 @@ struct Hardware {
   double link_beside_cpu = 1, cpu_beside_link = 1;
   double transfer_s = 0;  // what a transfer takes, however small
   double disk_read = 0, disk_write = 0;
+  double disk_access_s = 0;  // what a read or write takes, however small
   uint64_t disk_bytes = 0;
 
   bool has_device() const { return gpu.has_value() && !unified; }

@@ -15,7 +15,8 @@ namespace {
 // Shares of weights are tried in thousandths: homes are whole matrices, of which there are
 // hundreds.
 constexpr double kWeightSteps = 1000;
-constexpr size_t kSimulated = 12;  // of the candidates, by their sums
+// Of the candidates: by their sums, then by the simulator.
+constexpr size_t kSimulated = 12, kImproved = 4;
 
 // How many sequences are at work, and how they are cut.
 struct Cut {
@@ -32,17 +33,21 @@ class Search {
 
   std::vector<FoundPlan> run(size_t most) {
     for (const Cut& cut : cuts()) try_cut(cut);
-    std::sort(found_.begin(), found_.end(),
-              [&](const FoundPlan& a, const FoundPlan& b) { return score(a) < score(b); });
+    sort_found();
     if (found_.size() > kSimulated) found_.resize(kSimulated);
-    for (FoundPlan& plan : found_) improve(plan);
-    std::stable_sort(found_.begin(), found_.end(),
-                     [&](const FoundPlan& a, const FoundPlan& b) { return score(a) < score(b); });
+    for (FoundPlan& plan : found_) price(plan, PriceBy::kSimulator);
+    sort_found();
+    for (size_t i = 0; i < std::min(found_.size(), kImproved); ++i) improve(found_[i]);
+    sort_found();
     if (found_.size() > most) found_.resize(most);
     return std::move(found_);
   }
 
  private:
+  void sort_found() {
+    std::stable_sort(found_.begin(), found_.end(),
+                     [&](const FoundPlan& a, const FoundPlan& b) { return score(a) < score(b); });
+  }
   int64_t most_sequences() const {
     const int64_t requests = r_.workload.requests();
     return r_.most_sequences > 0 ? std::min(r_.most_sequences, requests) : requests;
@@ -295,7 +300,6 @@ class Search {
 
   // Steps around it, as the simulator sees them.
   void improve(FoundPlan& found) const {
-    price(found, PriceBy::kSimulator);
     if (found.plan.all_on_device()) return;
     const auto sequences = static_cast<double>(found.size.sequences);
     for (const double step : {0.05, 0.01, 0.002}) {

@@ -16,26 +16,27 @@ constexpr Worker kAllWorkers[] = {Worker::kDevice, Worker::kCpu,      Worker::kT
 // host_attention.h.
 class Simulation {
  public:
-  Simulation(const StepShape& shape, const PriceOfEvent& price) : shape_(shape), price_(price) {}
+  // Every step has the same events at the same prices.
+  Simulation(const StepShape& shape, const PriceOfEvent& price, bool keep_events)
+      : shape_(shape), keep_events_(keep_events), events_(schedule_step(shape)) {
+    prices_.reserve(events_.size());
+    for (const StepEvent& event : events_) prices_.push_back(price(event));
+  }
 
   void run_step() {
     const double before = free_at(Worker::kDevice);
-    for (const StepEvent& event : events_of_step()) run(event);
+    for (at_ = 0; at_ < events_.size(); ++at_) run(events_[at_]);
     result_.seconds.push_back(free_at(Worker::kDevice) - before);
   }
   SimulatedSteps take() { return std::move(result_); }
 
  private:
-  const std::vector<StepEvent>& events_of_step() {
-    if (events_.empty()) events_ = schedule_step(shape_);
-    return events_;
-  }
   double& free_at(Worker worker) { return free_[static_cast<size_t>(worker)]; }
 
   // Occupies its workers, each from when it is free and the event `ready`. Returns when all have
   // done their part.
   double work(const StepEvent& event, double ready) {
-    const EventPrice price = price_(event);
+    const EventPrice& price = prices_[at_];
     SimulatedEvent done{.event = event};
     double end = ready;
     for (const Worker worker : kAllWorkers) {
@@ -47,7 +48,7 @@ class Simulation {
       result_.busy[w] += seconds;
       end = std::max(end, done.end[w]);
     }
-    result_.events.push_back(done);
+    if (keep_events_) result_.events.push_back(done);
     return end;
   }
   // On the device's queue, when what came before is done.
@@ -113,8 +114,10 @@ class Simulation {
   }
 
   const StepShape& shape_;
-  const PriceOfEvent& price_;
+  bool keep_events_;
   std::vector<StepEvent> events_;
+  std::vector<EventPrice> prices_;
+  size_t at_ = 0;  // the event that runs
   std::array<double, kWorkerCount> free_ = {};
   double slot_left_ = 0, host_done_ = 0;
   std::map<int, double> weights_there_, rows_there_, rows_stored_;
@@ -131,8 +134,9 @@ const char* worker_name(Worker worker) {
   return kNames[static_cast<size_t>(worker)];
 }
 
-SimulatedSteps simulate_steps(const StepShape& shape, int steps, const PriceOfEvent& price) {
-  Simulation simulation(shape, price);
+SimulatedSteps simulate_steps(const StepShape& shape, int steps, const PriceOfEvent& price,
+                              bool keep_events) {
+  Simulation simulation(shape, price, keep_events);
   for (int i = 0; i < steps; ++i) simulation.run_step();
   return simulation.take();
 }

@@ -35,11 +35,12 @@ struct SimulatedEvent {
 struct SimulatedSteps {
   std::vector<double> seconds;  // of each step, until the device has done its last event
   std::array<double, kWorkerCount> busy = {};
-  std::vector<SimulatedEvent> events;
+  std::vector<SimulatedEvent> events;  // where they are kept
 };
 
-// `steps` of one shape, one after the other. With overlap the slots for weights are full before the
-// first, which is then shorter than those after it.
-SimulatedSteps simulate_steps(const StepShape& shape, int steps, const PriceOfEvent& price);
+// `steps` of one shape, one after the other; each event's price is asked for once. With overlap the
+// slots for weights are full before the first, which is then shorter than those after it.
+SimulatedSteps simulate_steps(const StepShape& shape, int steps, const PriceOfEvent& price,
+                              bool keep_events = true);
 
 }  // namespace spillway

@@ -109,7 +109,8 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     if (batch.swapped > 1e-9) {
       const double wanted = batch.swapped * static_cast<double>(layout.sequence_blocks);
       const auto room = static_cast<double>(std::max(1, layout.staging_blocks));
-      const auto groups = static_cast<size_t>(std::clamp(std::ceil(wanted / room), 1.0, 1024.0));
+      // More of them move the same bytes in smaller pieces.
+      const auto groups = static_cast<size_t>(std::clamp(std::ceil(wanted / room), 1.0, 16.0));
       shape.swaps.assign(groups, false);
     }
     batches_.push_back(batch);
@@ -154,8 +155,8 @@ double StepPrices::down(double bytes) const {
 EventPrice StepPrices::of(const StepEvent& event) const {
   EventPrice price;
   const double launch = hardware_.device().launch_s;
-  const auto disk = [](double bytes, double rate) {
-    return bytes <= 0 ? 0 : bytes / std::max(rate, 1.0);
+  const auto disk = [&](double bytes, double rate) {
+    return bytes <= 0 ? 0 : hardware_.disk_access_s + bytes / std::max(rate, 1.0);
   };
   const auto layer = [&]() -> const Layer& { return layers_[static_cast<size_t>(event.layer)]; };
   const Batch& batch = batches_[static_cast<size_t>(std::max(0, event.batch))];
@@ -250,7 +251,8 @@ StepEstimate estimate_step(const StepPrices& prices) {
 StepEstimate simulate_step(const StepPrices& prices) {
   constexpr int kSteps = 3;
   const SimulatedSteps steps = simulate_steps(
-      prices.shape(), kSteps, [&](const StepEvent& event) { return prices.of(event); });
+      prices.shape(), kSteps, [&](const StepEvent& event) { return prices.of(event); },
+      /*keep_events=*/false);
   StepEstimate estimate{.seconds = steps.seconds.back()};
   for (size_t i = 0; i < estimate.busy.size(); ++i) estimate.busy[i] = steps.busy[i] / kSteps;
   return estimate;
