@@ -83,6 +83,8 @@ void each_cut_kernel(KvType type, bool deterministic, const F& f) {
 #if defined(__aarch64__)
   const bool groups = !deterministic && cpu.fp16fml && cpu.fp16;
   const Row rows[] = {{"fp16fml", KvType::kF16, cpu.fp16fml, kAttendHalfFp16fml},
+                      {"dotprod", KvType::kInt8, cpu.dotprod, kAttendInt8Dotprod},
+                      {"dotprod", KvType::kInt4, cpu.dotprod, kAttendInt4Dotprod},
                       {"i8mm", KvType::kInt8, cpu.i8mm, kAttendInt8I8mm},
                       {"i8mm", KvType::kInt4, cpu.i8mm, kAttendInt4I8mm},
                       {"fp16fml groups", KvType::kF16, groups, kAttendGroupHalfFp16fml},

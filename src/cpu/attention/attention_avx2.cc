@@ -3,7 +3,7 @@
 // else here.
 #include "cpu/attention/attention_avx2_inl.h"
 #include "cpu/attention/attention_codes_x86_inl.h"
-#include "cpu/attention/attention_half_x86_inl.h"
+#include "cpu/attention/attention_half_inl.h"
 #include "cpu/attention/attention_kernels.h"
 
 namespace spillway {

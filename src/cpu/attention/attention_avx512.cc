@@ -2,7 +2,7 @@
 // Attention of a few queries with AVX-512; compiled for it, so nothing else here.
 #include "cpu/attention/attention_avx512_inl.h"
 #include "cpu/attention/attention_codes_x86_inl.h"
-#include "cpu/attention/attention_half_x86_inl.h"
+#include "cpu/attention/attention_half_inl.h"
 #include "cpu/attention/attention_kernels.h"
 
 namespace spillway {

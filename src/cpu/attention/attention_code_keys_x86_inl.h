@@ -8,7 +8,7 @@
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
 
-#include "cpu/attention/attention_code_groups_x86_inl.h"
+#include "cpu/attention/attention_code_groups_inl.h"
 #include "cpu/attention/attention_integers_x86_inl.h"
 
 namespace spillway {

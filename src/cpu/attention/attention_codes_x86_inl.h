@@ -15,7 +15,7 @@
 
 #include "cpu/attention/attention_code_keys_x86_inl.h"
 #include "cpu/attention/attention_code_values_x86_inl.h"
-#include "cpu/attention/attention_softmax_x86_inl.h"
+#include "cpu/attention/attention_softmax_inl.h"
 
 namespace spillway {
 namespace {

@@ -15,6 +15,8 @@ using AttendSplit = void (*)(const AttentionArgs& a, const AttentionTile& tile, 
 // ARM. Numerics: queries and probabilities are rounded to F16 (F16 pages) or to 16-bit integers
 // (int8 and int4 pages), each with a scale of its own; products are added in F32 or exactly.
 extern const AttendSplit kAttendHalfFp16fml;  // F16 pages
+extern const AttendSplit kAttendInt8Dotprod;
+extern const AttendSplit kAttendInt4Dotprod;
 extern const AttendSplit kAttendInt8I8mm;
 extern const AttendSplit kAttendInt4I8mm;
 

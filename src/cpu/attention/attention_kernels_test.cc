@@ -205,7 +205,7 @@ TEST_P(CutKernelTest, KeepsWhatIsNotANumber) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, CutKernelTest,
-                         testing::Values("portable", "portable codes", "fp16fml", "i8mm",
+                         testing::Values("portable", "portable codes", "fp16fml", "dotprod", "i8mm",
                                          "fp16fml groups", "i8mm groups", "avx2", "avx_vnni",
                                          "avx512"),
                          [](const auto& test) {

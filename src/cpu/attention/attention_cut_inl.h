@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the x86 kernels of attention share: the keys of a cut, where its pages are, asking memory
-// for them in time.
+// What kernels that do a cut one kv head after the other share: its keys, where its pages are,
+// asking memory for them in time. For x86, and for ARM without matrix multiplication of bytes.
 //
 // A cut is done for one kv head after the other: its keys, softmax, its values. Meanwhile memory is
 // asked for what comes next, evenly: for the values while keys are multiplied, and for the next
@@ -9,8 +9,6 @@
 //
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
-
-#include <immintrin.h>
 
 #include <cstdint>
 #include <cstring>
@@ -77,8 +75,6 @@ static inline const float* query_at(const AttentionArgs& a, const AttentionTile&
          ((tile.kv_head + head) * a.group + i % a.group) * a.head_dim;
 }
 
-// What is asked for ahead is more than the nearest cache holds.
-constexpr _mm_hint kAheadHint = _MM_HINT_T1;
 constexpr int64_t kColdPages = 2;  // of keys, how far ahead the first head asks
 
 // Pages of one kv head that will be needed soon.
@@ -110,7 +106,8 @@ struct Ahead {
           values ? page_of_values(*a, *tile, page, head) : page_of_keys(*a, *tile, page, head);
       const int64_t stop = smaller(byte + left, a->layout.bytes);
       left -= stop - byte;
-      for (; byte < stop; byte += 64) _mm_prefetch(at + byte, kAheadHint);
+      // To the second cache: what is asked for ahead is more than the nearest one holds.
+      for (; byte < stop; byte += 64) __builtin_prefetch(at + byte, 0, 2);
       if (byte < a->layout.bytes) return;
     }
   }

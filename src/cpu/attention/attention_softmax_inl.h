@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores to probabilities, for the x86 kernels of attention.
+// Scores to probabilities, with any set of vectors `V`.
 //
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
 
-#include "cpu/attention/attention_x86_inl.h"
+#include "cpu/attention/attention_cut_inl.h"
 
 namespace spillway {
 namespace {
@@ -57,7 +57,7 @@ static inline void softmax(const Cut& cut, const Keys& seen, float scale, float*
   const float largest = V::largest(top);
   auto even = check, odd = V::set(0);
   for (int64_t i = from; i < to; i += kPageTokens) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int64_t j = 0; j < kPageTokens; j += n) {
       const auto p = exp2_of<V>(V::sub(V::load(scores + i + j), V::set(largest)));
       V::store(scores + i + j, p);

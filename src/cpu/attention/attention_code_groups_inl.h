@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of codes that share a scale, and sums of the integers that codes are multiplied with, for
-// the x86 kernels of attention.
+// Groups of codes that share a scale, and sums of the integers that codes are multiplied with.
 //
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
 
-#include "cpu/attention/attention_x86_inl.h"
+#include "cpu/attention/attention_cut_inl.h"
 
 namespace spillway {
 namespace {
@@ -18,7 +17,7 @@ static inline int64_t group_size(const KvPageLayout& layout, int64_t group) {
 // Scales (or mins) of 16 tokens.
 template <class V>
 [[gnu::always_inline]] static inline void load_sixteen(const uint8_t* halves, float* out) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int64_t j = 0; j < kPageTokens; j += V::kLanes) {
     V::store(out + j, V::load_halves(halves + 2 * j));
   }

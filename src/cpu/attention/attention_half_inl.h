@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over F16 pages on x86, for any of its sets of vectors `V`: halves become floats as they
-// are read, for up to V::kMostQueries queries at a time.
+// Attention over F16 pages, for any set of vectors `V`: halves become floats as they are read, for
+// up to V::kMostQueries queries at a time.
 //
 // Instructions that compete for the two vector ports, per line of 64 bytes and Q queries: with
 // AVX-512 2 conversions, 2 Q products and about Q for sums across lanes and softmax; with AVX2
@@ -9,8 +9,8 @@
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
 
-#include "cpu/attention/attention_softmax_x86_inl.h"
-#include "cpu/attention/attention_x86_inl.h"
+#include "cpu/attention/attention_cut_inl.h"
+#include "cpu/attention/attention_softmax_inl.h"
 
 namespace spillway {
 namespace {
