@@ -202,10 +202,10 @@ double linear_seconds(const Processor& on, DType type, double tokens, double ele
   return before + std::max(bytes / on.read_bytes_per_s, flop / on.flop_per_s);
 }
 
-double Hardware::to_device_rate(double bytes, Source source) const {
+double Hardware::to_device_rate(double bytes, Source from) const {
   const double rate = to_device.at(bytes);
-  return source == Source::kPageable && pageable_to_device > 0 ? std::min(rate, pageable_to_device)
-                                                               : rate;
+  return from == Source::kPageable && pageable_to_device > 0 ? std::min(rate, pageable_to_device)
+                                                             : rate;
 }
 
 double attention_seconds(const Processor& on, KvType type, double bytes) {

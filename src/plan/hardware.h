@@ -76,7 +76,7 @@ struct Hardware {
   const Processor& device() const { return gpu ? *gpu : host; }
   // Bytes per second of a transfer to the device; kPageable: of KV or quantized weights.
   enum class Source : uint8_t { kPinned, kPageable };
-  double to_device_rate(double bytes, Source source) const;
+  double to_device_rate(double bytes, Source from) const;
 };
 
 // Seconds of a product of `tokens` rows with a matrix of `elements` that take `bytes`.
