@@ -7,6 +7,11 @@
 #include "base/error.h"
 
 namespace spillway {
+namespace {
+
+constexpr auto kGroup = "Placement";
+
+}  // namespace
 
 uint64_t parse_memory(const std::string& text, const char* option) {
   const auto bytes = try_parse_bytes(text);
@@ -16,60 +21,63 @@ uint64_t parse_memory(const std::string& text, const char* option) {
 }
 
 void PlacementOptions::add_to(CLI::App& command, bool several_plans) {
-  const auto group = "Placement";
   command
       .add_option("--host-memory", host_memory,
                   "most host memory to use, such as 100GiB (default: what is free)")
-      ->group(group);
+      ->group(kGroup);
   command
       .add_option("--disk-memory", disk_memory,
                   "most disk space for weights, KV and activations, such as 200GiB")
       ->capture_default_str()
-      ->group(group);
+      ->group(kGroup);
   command.add_option("--disk-dir", disk_dir, "folder for it (default: that of temporary files)")
-      ->group(group);
+      ->group(kGroup);
+  add_plan_to(command, several_plans);
+}
+
+void PlacementOptions::add_plan_to(CLI::App& command, bool several_plans) {
   auto* const plan = command.add_option(
       "--plan", plans,
       several_plans ? "what goes where: a JSON file; several are measured one after the other"
                     : "what goes where: a JSON file");
-  plan->group(group);
+  plan->group(kGroup);
   if (!several_plans) plan->expected(1);
   command
       .add_option("--weights", weights,
                   "percent of the weights on GPU, host and disk, such as 20,80,0")
-      ->group(group);
-  command.add_option("--kv", kv, "percent of the KV cache on GPU, host and disk")->group(group);
+      ->group(kGroup);
+  command.add_option("--kv", kv, "percent of the KV cache on GPU, host and disk")->group(kGroup);
   command
       .add_option("--activations", activations,
                   "percent of the activations between layers on GPU, host and disk")
-      ->group(group);
+      ->group(kGroup);
   command
       .add_option("--attention", attention,
                   "where KV in host memory is attended to: cpu, gpu (moved in) or auto")
-      ->group(group);
+      ->group(kGroup);
   command
       .add_option("--cpu-attention", cpu_attention,
                   "with auto: percent of its sequences that the CPU takes, the GPU the others")
       ->check(CLI::Range(0.0, 100.0))
-      ->group(group);
+      ->group(kGroup);
   command
       .add_option("--micro-batch", micro_batch,
                   "sequences that go through a layer together (default: all)")
       ->check(CLI::Range(1, 1 << 20))
-      ->group(group);
+      ->group(kGroup);
   command
       .add_option("--micro-batches", micro_batches,
                   "micro-batches in a block: that many times --micro-batch sequences are at "
                   "work together (default: all)")
       ->check(CLI::Range(1, 1 << 20))
-      ->group(group);
+      ->group(kGroup);
   command
       .add_option(
           "--schedule", schedule,
           "continuous (default): a sequence that ends is replaced at once; zigzag: blocks that "
           "begin together; diagonal: as continuous, a few at a time; row: one micro-batch "
           "after the other")
-      ->group(group);
+      ->group(kGroup);
 }
 
 std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
@@ -80,6 +88,11 @@ std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
   if (!kv.empty()) plan.kv = parse_shares(kv, "--kv");
   if (!activations.empty()) plan.activations = parse_shares(activations, "--activations");
   return plan;
+}
+
+bool PlacementOptions::has_more_than_overlap() const {
+  return !schedule.empty() || !attention.empty() || cpu_attention >= 0 || micro_batch > 0 ||
+         micro_batches > 0;
 }
 
 void PlacementOptions::apply_to(Plan& plan) const {

@@ -30,9 +30,13 @@ struct PlacementOptions {
   bool no_overlap = false;
 
   void add_to(CLI::App& command, bool several_plans);
+  // Without memories: for a command that has its own.
+  void add_plan_to(CLI::App& command, bool several_plans);
 
   // The plan that a file or --weights, --kv and the like give, or nullopt: the rule decides.
   std::optional<Plan> try_explicit_plan(size_t which = 0) const;
+  // Whether anything is given that a plan has beside shares and overlap.
+  bool has_more_than_overlap() const;
   // What applies to every plan: the schedule, overlap, micro-batches.
   void apply_to(Plan& plan) const;
   // Throws kInvalidArgument for what is not a size.

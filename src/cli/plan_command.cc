@@ -17,6 +17,7 @@
 #include "cli/json_output.h"
 #include "cli/model_catalog.h"
 #include "cli/model_fingerprint.h"
+#include "cli/placement_options.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "cuda/cuda.h"
@@ -38,7 +39,8 @@ struct PlanOptions {
   int64_t prompt = 512, generate = 32, requests = 1, most_at_once = 0;
   int chunk = 0;
   double max_latency = 0, max_ttft = 0;
-  bool compress_weights = false, frontier = false, json = false;
+  bool compress_weights = false, no_advice = false, json = false;
+  PlacementOptions placement;  // without memories
 };
 
 // This one, as well as it is known.
@@ -113,6 +115,7 @@ struct Planner {
     if (options.objective == "latency") asked.objective = Objective::kLatency;
     if (options.max_latency > 0) asked.max_latency_s = options.max_latency;
     if (options.max_ttft > 0) asked.max_first_token_s = options.max_ttft;
+    asked.overlap = !options.placement.no_overlap;
     return asked;
   }
   // The smallest of a budget with which something is found, to a sixteenth of a GiB; nothing where
@@ -128,7 +131,8 @@ struct Planner {
                                 .workload = workload,
                                 .budgets = trial.budgets,
                                 .size = size,
-                                .most_sequences = 1};
+                                .most_sequences = 1,
+                                .overlap = trial.overlap};
       return !search_plans(there).empty();
     };
     constexpr uint64_t kGrain = uint64_t{64} << 20;
@@ -169,6 +173,48 @@ struct Planner {
   RunSize size;
 };
 
+// A plan that was given, by its price on this machine; where it does not fit, on one that has as
+// much of the memory that is too small as it takes. `warnings` say of which.
+FoundPlan priced(const Planner& planner, const Plan& plan, std::vector<std::string>& warnings) {
+  const bool apart = planner.hardware.has_device();
+  FoundPlan found{.plan = plan, .size = planner.size};
+  const int64_t asked = planner.options.most_at_once, requests = planner.options.requests;
+  found.size.sequences = asked > 0 ? std::min(asked, requests) : requests;
+  found.size.tokens = planner.workload.longest();
+  Budgets budgets = planner.budgets;
+  const auto settle = [&] {
+    const DeviceTraits traits = traits_of_machine(planner.hardware, budgets);
+    found.needs = footprint(planner.model, plan, found.size, traits);
+    return fits(found.needs, traits, budgets);
+  };
+  const auto grow = [&](uint64_t& budget, uint64_t needed, const char* memory) {
+    if (needed <= budget) return;
+    warnings.push_back(fmt::format("the plan does not fit: it needs {} of {}, and there are {}",
+                                   format_bytes(needed), memory, format_bytes(budget)));
+    budget = needed;
+  };
+  settle();
+  grow(budgets.disk, found.needs.disk.total(), "disk");
+  if (apart) {
+    const MemoryUsage& host = found.needs.host;
+    grow(budgets.host,
+         std::max(host.peak_bytes, host.of(MemoryTag::kWeights) + found.needs.loading),
+         "host memory");
+  }
+  // What comes to the memory that computes takes the room that there is: only trying says how much
+  // is needed.
+  uint64_t& first = apart ? budgets.device : budgets.host;
+  const uint64_t had = first, step = std::max(had / 64, uint64_t{64} << 20);
+  while (!settle() && first < 64 * had) first += step;
+  if (first > had)
+    warnings.push_back(
+        fmt::format("the plan does not fit: it needs about {} of {} memory, and there are {}",
+                    format_bytes(first), apart ? "GPU" : "host", format_bytes(had)));
+  found.predicted =
+      predict(planner.hardware, planner.model, plan, found.needs, found.size, planner.workload);
+  return found;
+}
+
 [[noreturn]] void refuse(const Planner& planner) {
   std::string ways;
   const auto add = [&](const char* option, uint64_t Budgets::*budget) {
@@ -186,21 +232,21 @@ struct Planner {
        ways.empty() ? "no one of them would be enough alone" : "the smallest that works: " + ways);
 }
 
-std::vector<std::string> warnings_of(const Planner& planner, const FoundPlan& found) {
-  std::vector<std::string> warnings;
+void warn(const Planner& planner, const FoundPlan& found, bool given,
+          std::vector<std::string>& warnings) {
   const PlanOptions& options = planner.options;
   const Prediction& p = found.predicted;
-  if (options.max_latency > 0 && p.latency_s > options.max_latency)
-    warnings.push_back(fmt::format("no plan answers within {:.3g} s; the best needs {:.3g}",
-                                   options.max_latency, p.latency_s));
-  if (options.max_ttft > 0 && p.first_token_s > options.max_ttft)
-    warnings.push_back(
-        fmt::format("no plan has first tokens within {:.3g} s; the best needs {:.3g}",
-                    options.max_ttft, p.first_token_s));
+  const auto limit = [&](double most, double needed, const char* what) {
+    if (most <= 0 || needed <= most) return;
+    warnings.push_back(fmt::format("{} within {:.3g} s {}; {} needs {:.3g}", what, most,
+                                   given ? "is too much for the plan" : "is too much for any plan",
+                                   given ? "it" : "the best", needed));
+  };
+  limit(options.max_latency, p.latency_s, "an answer");
+  limit(options.max_ttft, p.first_token_s, "a first token");
   if (found.plan.weights.disk > 0)
     warnings.push_back(fmt::format("{:.0f}% of the weights come from disk in every step",
                                    found.plan.weights.disk * 100));
-  return warnings;
 }
 
 // What would gain most: twice a budget, 4-bit weights, 4-bit KV.
@@ -316,11 +362,23 @@ int plan(const PlanOptions& options) {
   SPW_CHECK(options.prompt >= 1 && options.generate >= 1 && options.requests >= 1, kInvalidArgument,
             "--prompt-len, --gen-len and --requests are at least 1");
   const Planner planner(options);
-  const auto found = search_plans(planner.request());
-  if (found.empty()) refuse(planner);
-  const FoundPlan& best = found.front();
-  const auto warnings = warnings_of(planner, best);
-  const auto suggestions = suggestions_of(planner, best);
+  std::vector<std::string> warnings;
+  std::vector<std::pair<std::string, double>> suggestions;
+  FoundPlan best;
+  std::optional<Plan> given = options.placement.try_explicit_plan();
+  if (given) {
+    options.placement.apply_to(*given);
+    best = priced(planner, *given, warnings);
+  } else {
+    SPW_CHECK(!options.placement.has_more_than_overlap(), kInvalidArgument,
+              "--schedule, --attention and micro-batches are found together with what goes where; "
+              "to price your own, give --plan, --weights, --kv or --activations as well");
+    auto found = search_plans(planner.request());
+    if (found.empty()) refuse(planner);
+    best = std::move(found.front());
+    if (!options.no_advice) suggestions = suggestions_of(planner, best);
+  }
+  warn(planner, best, given.has_value(), warnings);
   const json memory = memory_json(planner, best);
   const Plan chosen = planner.complete(best);
   if (!options.output.empty()) {
@@ -392,12 +450,17 @@ void add_plan_command(CLI::App& app) {
                       "writes a simulated step as a Chrome trace, which Perfetto opens");
   command->add_option("-o,--output", options->output,
                       "writes the plan, for --plan of other commands");
+  options->placement.add_plan_to(*command, false);
+  command->add_flag("--no-overlap", options->placement.no_overlap, "one thing after the other");
+  command->add_flag("--no-advice", options->no_advice, "does not look for what would help");
   command->add_flag("--json", options->json, "as JSON");
   command->footer(
       "Examples:\n"
       "  spillway plan model.gguf --requests 64\n"
       "  spillway plan dummy:opt-175b --hardware t4 --requests 256 --disk-memory 1500GiB\n"
-      "  spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB -o plan.json");
+      "  spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB -o plan.json\n"
+      "  spillway plan dummy:opt-30b --hardware t4 --requests 144 --weights 20,80,0 --kv 0,100,0 "
+      "--micro-batch 48");
   command->final_callback([options] { throw CLI::RuntimeError(plan(*options)); });
 }
 

@@ -104,6 +104,7 @@ Processor processor_from(const json& object, const std::string& where) {
   processor.flop_per_s = fields.number("tflops") * kTera;
   processor.launch_s = fields.number_or("launch_us", 0) * kMicro;
   processor.prompt_attention_flop_per_s = fields.number_or("prompt_attention_tflops", 0) * kTera;
+  processor.dequantize_bytes_per_s = fields.number_or("dequantize_gb_per_s", 0) * kGiga;
   if (const json* linear = fields.try_take("linear_tflops")) {
     SPW_CHECK(linear->is_object(), kInvalidArgument, "{} is not an object by types of weights",
               fields.at("linear_tflops"));
@@ -143,6 +144,8 @@ json processor_to_json(const Processor& processor) {
   if (processor.launch_s > 0) document["launch_us"] = processor.launch_s / kMicro;
   if (processor.prompt_attention_flop_per_s > 0)
     document["prompt_attention_tflops"] = processor.prompt_attention_flop_per_s / kTera;
+  if (processor.dequantize_bytes_per_s > 0)
+    document["dequantize_gb_per_s"] = processor.dequantize_bytes_per_s / kGiga;
   for (const auto& [type, curve] : processor.linear)
     document["linear_tflops"][std::string(dtype_name(type))] = curve_to_json(curve, kTera);
   for (const auto& [type, rate] : processor.attention)
@@ -187,10 +190,22 @@ double RateCurve::best() const {
 double linear_seconds(const Processor& on, DType type, double tokens, double elements,
                       double bytes) {
   if (tokens <= 0 || elements <= 0) return 0;
+  double before = on.launch_s;
+  if (on.dequantize_bytes_per_s > 0 && is_quantized(type)) {
+    bytes = 2 * elements;
+    before += on.launch_s + bytes / on.dequantize_bytes_per_s;
+    type = DType::kF16;
+  }
   const double flop = 2 * tokens * elements;
   const auto found = on.linear.find(type);
-  if (found != on.linear.end()) return on.launch_s + flop / found->second.at(tokens);
-  return on.launch_s + std::max(bytes / on.read_bytes_per_s, flop / on.flop_per_s);
+  if (found != on.linear.end()) return before + flop / found->second.at(tokens);
+  return before + std::max(bytes / on.read_bytes_per_s, flop / on.flop_per_s);
+}
+
+double Hardware::to_device_rate(double bytes, Source from) const {
+  const double rate = to_device.at(bytes);
+  return from == Source::kPageable && pageable_to_device > 0 ? std::min(rate, pageable_to_device)
+                                                             : rate;
 }
 
 double attention_seconds(const Processor& on, KvType type, double bytes) {
@@ -226,6 +241,7 @@ Hardware parse_hardware(std::string_view text, const std::string& where) {
     hardware.to_device = links.curve("to_gpu_gb_per_s", kGiga);
     hardware.to_host = links.curve("to_host_gb_per_s", kGiga);
     hardware.transfer_s = links.number_or("transfer_us", 0) * kMicro;
+    hardware.pageable_to_device = links.number_or("pageable_to_gpu_gb_per_s", 0) * kGiga;
     hardware.link_beside_cpu = std::min(1.0, links.number_or("beside_cpu", 1));
     hardware.cpu_beside_link = std::min(1.0, links.number_or("cpu_beside_link", 1));
     links.finish();
@@ -256,6 +272,8 @@ std::string hardware_to_json(const Hardware& hardware) {
                          {"to_host_gb_per_s", curve_to_json(hardware.to_host, kGiga)},
                          {"beside_cpu", hardware.link_beside_cpu},
                          {"cpu_beside_link", hardware.cpu_beside_link}};
+    if (hardware.pageable_to_device > 0)
+      document["links"]["pageable_to_gpu_gb_per_s"] = hardware.pageable_to_device / kGiga;
     if (hardware.transfer_s > 0) document["links"]["transfer_us"] = hardware.transfer_s / kMicro;
   }
   if (hardware.disk_read > 0) {

@@ -37,7 +37,7 @@ class RateCurve {
 
 // A GPU with its memory, or the host's processors with theirs.
 struct Processor {
-  std::string name;
+  std::string name = {};
   uint64_t memory_bytes = 0;
   double read_bytes_per_s = 0;  // of its memory
   double flop_per_s = 0;        // of large products of 16-bit matrices
@@ -48,6 +48,9 @@ struct Processor {
   // Bytes of KV per second in decoding, by its type; of others as fast as memory.
   std::map<KvType, double> attention = {};
   double prompt_attention_flop_per_s = 0;  // 0: a quarter of flop_per_s
+  // Bytes of 16-bit results a second where quantized weights are expanded before every product; 0:
+  // products read them as they are.
+  double dequantize_bytes_per_s = 0;
 };
 
 struct Hardware {
@@ -62,6 +65,9 @@ struct Hardware {
   // while the link is busy.
   RateCurve to_device, to_host;
   double link_beside_cpu = 1, cpu_beside_link = 1;
+  // At most this where KV and quantized weights come out of memory that is not pinned, through a
+  // copy; 0: all of it is pinned.
+  double pageable_to_device = 0;
   double transfer_s = 0;  // what a transfer takes, however small
   double disk_read = 0, disk_write = 0;
   double disk_access_s = 0;  // what a read or write takes, however small
@@ -69,6 +75,9 @@ struct Hardware {
 
   bool has_device() const { return gpu.has_value() && !unified; }
   const Processor& device() const { return gpu ? *gpu : host; }
+  // Bytes per second of a transfer to the device; kPageable: of KV or quantized weights.
+  enum class Source : uint8_t { kPinned, kPageable };
+  double to_device_rate(double bytes, Source from) const;
 };
 
 // Seconds of a product of `tokens` rows with a matrix of `elements` that take `bytes`.

@@ -47,6 +47,20 @@ TEST(HardwareTest, EveryShippedMachineIsReadAndWrittenAgain) {
   }
 }
 
+TEST(HardwareTest, WhatAMachineDoesNotSayIsLeftOut) {
+  const Hardware t4 = read_hardware("t4");
+  EXPECT_EQ(t4.gpu->dequantize_bytes_per_s, 0);
+  EXPECT_EQ(t4.pageable_to_device, 0);
+  Hardware slow = t4;
+  slow.gpu->dequantize_bytes_per_s = 5e10;
+  slow.pageable_to_device = 3e9;
+  const Hardware again = parse_hardware(hardware_to_json(slow), "again");
+  EXPECT_DOUBLE_EQ(again.gpu->dequantize_bytes_per_s, 5e10);
+  EXPECT_DOUBLE_EQ(again.to_device_rate(1e9, Hardware::Source::kPageable), 3e9);
+  EXPECT_DOUBLE_EQ(again.to_device_rate(1e9, Hardware::Source::kPinned),
+                   t4.to_device_rate(1e9, Hardware::Source::kPageable));
+}
+
 TEST(HardwareTest, UnifiedMemoryIsOneTier) {
   EXPECT_FALSE(read_hardware("gh200").has_device());
   EXPECT_FALSE(read_hardware("ci").has_device());

@@ -81,13 +81,20 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
   const double pieces = std::max(1.0, std::ceil(prompt / step_tokens));
   const double whole = std::clamp(std::floor(step_tokens / std::max(1.0, prompt)), 1.0, at_once);
   if (prompt > 0) {
-    const StepSize prefill{.sequences = static_cast<int64_t>(whole),
-                           .tokens_each = std::max<int64_t>(1, std::llround(prompt / pieces)),
-                           .keys = workload.prompt_keys(),
-                           .logits = pieces == 1};
-    result.prefill_step =
-        price(StepPrices(hardware, model, homes, plan, needs.layout, prefill), by);
-    result.prefill_s = result.prefill_step.seconds * pieces * std::ceil(requests / whole);
+    const auto step_of = [&](double sequences) {
+      const StepSize prefill{.sequences = static_cast<int64_t>(sequences),
+                             .tokens_each = std::max<int64_t>(1, std::llround(prompt / pieces)),
+                             .keys = workload.prompt_keys(),
+                             .logits = pieces == 1};
+      return price(StepPrices(hardware, model, homes, plan, needs.layout, prefill), by);
+    };
+    result.prefill_step = step_of(whole);
+    // Of a block, in whole steps and one with the sequences that are left over.
+    const double steps = std::floor(at_once / whole), rest = at_once - steps * whole;
+    const double block_s =
+        steps * result.prefill_step.seconds + (rest > 0 ? step_of(rest).seconds : 0);
+    result.first_token_s = block_s * pieces;
+    result.prefill_s = result.first_token_s * requests / at_once;
   }
   // The first of each answer comes out of its prompt.
   const double steps_of_one = static_cast<double>(workload.generated_tokens()) / requests - 1;
@@ -99,9 +106,7 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
     result.step_s = result.decode_step.seconds;
     result.decode_s = result.step_s * steps_of_one * std::ceil(requests / at_once);
   }
-  const double blocks = std::ceil(requests / at_once);
-  result.first_token_s = result.prefill_s / blocks;
-  result.latency_s = (result.prefill_s + result.decode_s) / blocks;
+  result.latency_s = result.first_token_s + result.step_s * std::max(0.0, steps_of_one);
   const auto generated = static_cast<double>(workload.generated_tokens());
   if (result.total_s() > 0) result.generated_tokens_per_s = generated / result.total_s();
   if (result.decode_s > 0) result.decode_tokens_per_s = requests * steps_of_one / result.decode_s;

@@ -15,6 +15,7 @@ namespace {
 // Shares of weights are tried in thousandths: homes are whole matrices, of which there are
 // hundreds.
 constexpr double kWeightSteps = 1000;
+constexpr double kLargeTransfer = 1 << 30;  // whose rate does not grow any more
 // Of the candidates: by their sums, then by the simulator.
 constexpr size_t kSimulated = 12, kImproved = 4;
 
@@ -199,13 +200,18 @@ class Search {
       const bool decoding = time == decode;
       const double read = decoding ? all_kv : 0, written = decoding ? 0 : new_kv;
       if (apart_) {
-        const double up = h.to_device.best() * h.link_beside_cpu, down = h.to_host.best();
-        std::vector<std::pair<int, double>> link{{wh, sizes.layer / up},
-                                                 {wk, sizes.layer / up},
-                                                 {ch, read / up},
-                                                 {ck, read / up},
-                                                 {time, -1}};
-        if (decoding) link.emplace_back(on_cpu, -read / up);
+        const bool quantized = is_quantized(r_.model.main_dtype());
+        const auto up = [&](double bytes, bool pageable) {
+          using Source = Hardware::Source;
+          return bytes / (h.link_beside_cpu *
+                          h.to_device_rate(std::max(bytes, kLargeTransfer),
+                                           pageable ? Source::kPageable : Source::kPinned));
+        };
+        const double weights_s = up(sizes.layer, quantized), kv_s = up(read, true);
+        const double down = h.to_host.best();
+        std::vector<std::pair<int, double>> link{
+            {wh, weights_s}, {wk, weights_s}, {ch, kv_s}, {ck, kv_s}, {time, -1}};
+        if (decoding) link.emplace_back(on_cpu, -kv_s);
         program.constrain(link, -kAny, 0);
         program.constrain({{ch, written / down}, {ck, written / down}, {time, -1}}, -kAny, 0);
       }
@@ -256,7 +262,7 @@ class Search {
     const double h = apart_ ? rounded(std::min(1 - d, host), kWeightSteps) : 0;
     const double rest = 1 - d - h;
     // Without a disk nothing is there.
-    const bool disk = r_.budgets.disk > 0 && rest > 0.5 / kWeightSteps;
+    const bool disk = r_.budgets.disk > 0 && rest > 0.5 / kWeightSteps && device + host < 1 - 1e-6;
     plan.weights = apart_ ? TierShares{d, disk ? h : 1 - d, disk ? rest : 0}
                           : TierShares{0, disk ? d : 1, disk ? rest : 0};
   }

@@ -38,6 +38,8 @@ class Simulation {
   double work(const StepEvent& event, double ready) {
     const EventPrice& price = prices_[at_];
     SimulatedEvent done{.event = event};
+    // Without overlap nothing begins before all else has ended, and the device waits for it.
+    if (!shape_.overlap) ready = *std::max_element(free_.begin(), free_.end());
     double end = ready;
     for (const Worker worker : kAllWorkers) {
       const double seconds = price[worker];
@@ -49,6 +51,7 @@ class Simulation {
       end = std::max(end, done.end[w]);
     }
     if (keep_events_) result_.events.push_back(done);
+    if (!shape_.overlap) device_waits_for(end);
     return end;
   }
   // On the device's queue, when what came before is done.

@@ -11,7 +11,7 @@ namespace {
 
 struct SimulateTest : testing::Test {
   StepShape shape{.layers = 4, .streamed = {0, 1, 2, 3}, .batches = {{.logits = true}}};
-  double layer_s = 1, weights_s = 3, disk_s = 0, host_s = 0, kv_s = 0;
+  double layer_s = 1, weights_s = 3, disk_s = 0, host_s = 0, kv_s = 0, store_s = 0;
 
   EventPrice price(const StepEvent& event) const {
     EventPrice price;
@@ -22,6 +22,7 @@ struct SimulateTest : testing::Test {
     }
     if (event.action == StepAction::kStartOnHost) price[Worker::kCpu] = host_s;
     if (event.action == StepAction::kLoadKv) price[Worker::kToDevice] = kv_s;
+    if (event.action == StepAction::kStoreKv) price[Worker::kToHost] = store_s;
     return price;
   }
   // The third step of several: by then all are alike.
@@ -43,6 +44,11 @@ TEST_F(SimulateTest, WhatIsSlowerDecides) {
 TEST_F(SimulateTest, WithoutOverlapTimesAddUp) {
   shape.overlap = false;
   EXPECT_DOUBLE_EQ(step(), 4 * (1 + 3));
+  shape.batches = {{.swaps = {false, false}}, {.on_host = true}};
+  kv_s = 0.5;
+  store_s = 0.25;
+  host_s = 2;
+  EXPECT_DOUBLE_EQ(step(), 4 * (3 + 2 * (0.5 + 0.25) + 1 + 2 + 1)) << "whatever they wait for";
 }
 
 TEST_F(SimulateTest, MicroBatchesShareAWeightsTrip) {

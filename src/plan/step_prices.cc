@@ -60,6 +60,8 @@ void StepPrices::describe_layers(const Model& model, const std::vector<Tier>& ho
       (is_projection(weight.slot.role) ? layer.project : layer.finish).push_back(product);
     if (homes[i] == Tier::kHost && hardware_.has_device()) layer.from_host += product.bytes;
     if (homes[i] == Tier::kDisk) layer.from_disk += product.bytes;
+    if (homes[i] != Tier::kDevice && is_quantized(product.type))
+      layer.source = Hardware::Source::kPageable;
   }
   for (int i = 0; i < spec_.layers; ++i) {
     const Layer& layer = layers_[static_cast<size_t>(i)];
@@ -121,10 +123,13 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
 double StepPrices::balanced_cpu_share(const Hardware& hardware, KvType type, double kv_bytes,
                                       double weight_bytes) {
   if (!hardware.has_device() || kv_bytes <= 0) return 1;
-  const double cpu =
-      hardware.cpu_beside_link * kv_bytes / attention_seconds(hardware.host, type, kv_bytes);
-  const double link = hardware.link_beside_cpu * hardware.to_device.best();
-  return std::clamp(cpu * (weight_bytes + kv_bytes) / (kv_bytes * (link + cpu)), 0.0, 1.0);
+  const double cpu_s = attention_seconds(hardware.host, type, kv_bytes) / hardware.cpu_beside_link;
+  const auto link_s = [&](double bytes, Hardware::Source source) {
+    return bytes / (hardware.link_beside_cpu * hardware.to_device_rate(bytes, source));
+  };
+  const double kv_s = link_s(kv_bytes, Hardware::Source::kPageable);
+  const double weights_s = link_s(weight_bytes, Hardware::Source::kPinned);
+  return std::clamp((weights_s + kv_s) / (kv_s + cpu_s), 0.0, 1.0);
 }
 
 double StepPrices::products(const std::vector<Product>& of, double tokens) const {
@@ -143,9 +148,9 @@ double StepPrices::attend(const Processor& on, double sequences) const {
   return prompt_attention_seconds(on, 4 * pairs * static_cast<double>(spec_.q_dim()));
 }
 
-double StepPrices::up(double bytes) const {
+double StepPrices::up(double bytes, Hardware::Source source) const {
   if (bytes <= 0 || !hardware_.has_device()) return 0;
-  return hardware_.transfer_s + bytes / (hardware_.to_device.at(bytes) * link_share_);
+  return hardware_.transfer_s + bytes / (hardware_.to_device_rate(bytes, source) * link_share_);
 }
 double StepPrices::down(double bytes) const {
   if (bytes <= 0 || !hardware_.has_device()) return 0;
@@ -165,7 +170,7 @@ EventPrice StepPrices::of(const StepEvent& event) const {
   };
   switch (event.action) {
     case StepAction::kLoadWeights:
-      price[Worker::kToDevice] = up(layer().from_host + layer().from_disk);
+      price[Worker::kToDevice] = up(layer().from_host + layer().from_disk, layer().source);
       price[Worker::kDiskRead] = disk(layer().from_disk, hardware_.disk_read);
       break;
     case StepAction::kEmbed:
@@ -178,6 +183,7 @@ EventPrice StepPrices::of(const StepEvent& event) const {
         price[Worker::kDiskRead] = disk(batch.tokens * row_bytes_, hardware_.disk_read);
       break;
     case StepAction::kStoreRows:
+      if (batch.rows == Tier::kDevice) break;  // they are where they live
       price[Worker::kToHost] = down(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
         price[Worker::kDiskWrite] = disk(batch.tokens * row_bytes_, hardware_.disk_write);
@@ -197,7 +203,8 @@ EventPrice StepPrices::of(const StepEvent& event) const {
       price[Worker::kDevice] = attend(hardware_.device(), batch.resident);
       break;
     case StepAction::kLoadKv:
-      price[Worker::kToDevice] = up(kv_bytes(batch.swapped) / groups());
+      price[Worker::kToDevice] =
+          up(kv_bytes(batch.swapped) / groups(), Hardware::Source::kPageable);
       price[Worker::kDiskRead] =
           disk(kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_read);
       break;

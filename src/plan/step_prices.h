@@ -45,6 +45,7 @@ class StepPrices {
   struct Layer {
     std::vector<Product> project, finish;
     double from_host = 0, from_disk = 0;  // bytes that stream
+    Hardware::Source source = Hardware::Source::kPinned;
   };
   // A micro-batch: tokens, and of its sequences those whose KV is there.
   struct Batch {
@@ -60,7 +61,7 @@ class StepPrices {
     return sequences * static_cast<double>(size_.tokens_each) * kv_token_bytes_;
   }
   double attend(const Processor& on, double sequences) const;
-  double up(double bytes) const;
+  double up(double bytes, Hardware::Source source = Hardware::Source::kPinned) const;
   double down(double bytes) const;
 
   const Hardware& hardware_;

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// A machine and a model of powers of two, so that every price can be had by hand: in ticks of
+// 1/1024 s.
+#include "plan/step_prices.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "plan/predict.h"
+
+namespace spillway {
+namespace {
+
+double two_to(int exponent) { return std::ldexp(1.0, exponent); }
+
+// Two layers of 1024: four matrices of 2 MiB, two of 8 MiB. A token's KV takes 4 KiB of a layer,
+// and so does its row of the residual stream.
+Model round_model() {
+  Model model;
+  model.spec.vocab_size = 64;
+  model.spec.hidden = model.spec.embedding_dim = 1024;
+  model.spec.layers = 2;
+  model.spec.heads = model.spec.kv_heads = 8;
+  model.spec.head_dim = 128;
+  model.spec.ffn = 4096;
+  model.spec.max_context = 4096;
+  model.spec.gated_mlp = false;
+  for (const WeightSlot& slot : weight_slots(model.spec))
+    model.weights.push_back({slot, slot.is_vector() ? DType::kF32 : DType::kF16, {}});
+  return model;
+}
+
+struct StepPricesTest : testing::Test {
+  StepPricesTest() {
+    hardware.gpu = Processor{.memory_bytes = uint64_t{1} << 34,
+                             .read_bytes_per_s = two_to(31),
+                             .flop_per_s = two_to(36)};
+    hardware.host = {.memory_bytes = uint64_t{1} << 37,
+                     .read_bytes_per_s = two_to(26),
+                     .flop_per_s = two_to(33)};
+    hardware.to_device = RateCurve(two_to(30));
+    hardware.to_host = RateCurve(two_to(29));
+    hardware.disk_read = two_to(28);
+    hardware.disk_write = two_to(27);
+    layout.kv = {2, 8, 128, KvType::kF16};
+    layout.sequence_blocks = 16;
+    place_kv(1, 0, 0);
+    layout.staging_blocks = 1024;
+    layout.max_tokens = layout.micro_tokens = 1 << 20;
+  }
+
+  void place_kv(int device, int host, int disk) {
+    layout.device_blocks = device * 64;
+    layout.host_blocks = host * 64;
+    layout.disk_blocks = disk * 64;
+  }
+  // Ticks of the first event of this kind, of each worker.
+  EventPrice price(StepAction action, int batch = 0, int layer = 0) {
+    const StepPrices prices(hardware, model, homes(), plan, layout, size);
+    for (const StepEvent& event : schedule_step(prices.shape())) {
+      if (event.action != action) continue;
+      if (event.batch >= 0 && event.batch != batch) continue;
+      if (event.layer >= 0 && event.layer != layer) continue;
+      EventPrice ticks = prices.of(event);
+      for (double& seconds : ticks.seconds) seconds *= 1024;
+      return ticks;
+    }
+    ADD_FAILURE() << "no such event";
+    return {};
+  }
+  const std::vector<Tier>& homes() {
+    homes_ = weight_homes(false, model, plan.weights);
+    return homes_;
+  }
+
+  Hardware hardware;
+  Model model = round_model();
+  Plan plan;
+  RunLayout layout;
+  StepSize size{.sequences = 4, .tokens_each = 1, .keys = 128};
+
+ private:
+  std::vector<Tier> homes_;
+};
+
+TEST_F(StepPricesTest, FewTokensReadTheWeights) {
+  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3);
+  EXPECT_DOUBLE_EQ(price(StepAction::kFinishLayer)[Worker::kDevice], 1 + 4 + 4);
+}
+
+TEST_F(StepPricesTest, ManyTokensMultiply) {
+  size = {.sequences = 1, .tokens_each = 1024, .keys = 512.5};
+  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3 * 32);
+  EXPECT_DOUBLE_EQ(price(StepAction::kFinishLayer)[Worker::kDevice], (1 + 4 + 4) * 32);
+  hardware.gpu->prompt_attention_flop_per_s = two_to(31);
+  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 1024 * 1.0009765625)
+      << "4 x 1024 tokens x 512.5 keys x 1024";
+}
+
+TEST_F(StepPricesTest, WeightsComeOverBusAndDisk) {
+  plan.weights = {0, 1, 0};
+  EventPrice load = price(StepAction::kLoadWeights);
+  EXPECT_DOUBLE_EQ(load[Worker::kToDevice], 24);
+  EXPECT_DOUBLE_EQ(load[Worker::kDiskRead], 0);
+  plan.weights = {0, 0, 1};
+  load = price(StepAction::kLoadWeights);
+  EXPECT_DOUBLE_EQ(load[Worker::kToDevice], 24) << "and then over the bus";
+  EXPECT_DOUBLE_EQ(load[Worker::kDiskRead], 4 * 24);
+}
+
+TEST_F(StepPricesTest, FourBitWeightsAreExpandedWhereTheMachineSaysSo) {
+  compress_matrices(model);
+  plan.weights = {0, 1, 0};
+  constexpr double kShare = 4.5 / 16;
+  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3 * kShare);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24 * kShare);
+  hardware.gpu->dequantize_bytes_per_s = two_to(30);
+  hardware.pageable_to_device = two_to(29);
+  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3 * (2 + 1))
+      << "expanded at half the speed that the result is read with";
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 2 * 24 * kShare);
+}
+
+TEST_F(StepPricesTest, OnlyWeightsThatAreNotQuantizedArePinned) {
+  plan.weights = {0, 1, 0};
+  hardware.pageable_to_device = two_to(29);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24);
+}
+
+TEST_F(StepPricesTest, RowsThatStayCostNothing) {
+  plan.micro_batch = 4;
+  size.sequences = 12;
+  layout.activations = {1.0 / 3, 1.0 / 3, 1.0 / 3};
+  EventPrice store = price(StepAction::kStoreRows, 0);
+  EXPECT_EQ(store.seconds, EventPrice().seconds);
+  store = price(StepAction::kStoreRows, 1);
+  EXPECT_DOUBLE_EQ(store[Worker::kToHost], 1.0 / 32);
+  EXPECT_DOUBLE_EQ(store[Worker::kDiskWrite], 0);
+  store = price(StepAction::kStoreRows, 2);
+  EXPECT_DOUBLE_EQ(store[Worker::kToHost], 1.0 / 32);
+  EXPECT_DOUBLE_EQ(store[Worker::kDiskWrite], 1.0 / 8);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadRows, 1)[Worker::kToDevice], 1.0 / 64);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadRows, 2)[Worker::kDiskRead], 1.0 / 16);
+}
+
+TEST_F(StepPricesTest, KvOnTheDeviceIsReadThere) {
+  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 1);
+}
+
+TEST_F(StepPricesTest, TheCpuAttendsToWhatItHas) {
+  place_kv(0, 1, 0);
+  plan.attention = AttentionPlace::kCpu;
+  EventPrice start = price(StepAction::kStartOnHost);
+  EXPECT_DOUBLE_EQ(start[Worker::kCpu], 32);
+  EXPECT_DOUBLE_EQ(start[Worker::kToHost], 3.0 / 64) << "q, k and v of four tokens";
+  EXPECT_DOUBLE_EQ(start[Worker::kToDevice], 1.0 / 128);
+  plan.weights = {0, 1, 0};
+  hardware.cpu_beside_link = 0.5;
+  EXPECT_DOUBLE_EQ(price(StepAction::kStartOnHost)[Worker::kCpu], 64) << "beside a busy bus";
+}
+
+TEST_F(StepPricesTest, PagesComeAndWhatIsNewGoesBack) {
+  place_kv(0, 1, 0);
+  plan.attention = AttentionPlace::kGpu;
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], 2);
+  EXPECT_DOUBLE_EQ(price(StepAction::kAttendSwapped)[Worker::kDevice], 1);
+  EXPECT_DOUBLE_EQ(price(StepAction::kStoreKv)[Worker::kToHost], 1.0 / 32);
+  hardware.pageable_to_device = two_to(29);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], 4);
+  place_kv(0, 0, 1);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kDiskRead], 8);
+  EXPECT_DOUBLE_EQ(price(StepAction::kStoreKv)[Worker::kDiskWrite], 1.0 / 8);
+}
+
+TEST_F(StepPricesTest, SequencesAreSharedByTheirHomes) {
+  place_kv(2, 1, 1);
+  plan.attention = AttentionPlace::kCpu;
+  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 0.5);
+  EXPECT_DOUBLE_EQ(price(StepAction::kStartOnHost)[Worker::kCpu], 8);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kDiskRead], 2);
+}
+
+TEST_F(StepPricesTest, MicroBatchesShareALayersTripAndReadItEach) {
+  plan.micro_batch = 1;
+  plan.weights = {0, 1, 0};
+  const StepPrices prices(hardware, model, homes(), plan, layout, size);
+  const StepEstimate step = estimate_step(prices);
+  const auto ticks = [&](Worker worker) { return step.busy[static_cast<size_t>(worker)] * 1024; };
+  EXPECT_DOUBLE_EQ(ticks(Worker::kToDevice), 2 * 24);
+  // 12 of weights and a quarter of KV for each of four; the head, of 64 rows.
+  EXPECT_DOUBLE_EQ(ticks(Worker::kDevice), 2 * 4 * (12 + 0.25) + 1.0 / 16);
+  EXPECT_DOUBLE_EQ(step.seconds * 1024, 2 * 4 * (12 + 0.25) + 1.0 / 16) << "which hides the bus";
+}
+
+TEST_F(StepPricesTest, PromptsThatAreLeftOverTakeAStepOfTheirOwnSize) {
+  Footprint needs;
+  needs.layout = layout;
+  needs.layout.max_tokens = 2048;
+  hardware.gpu->prompt_attention_flop_per_s = two_to(36);
+  const Workload workload{{{.count = 3, .prompt = 1024, .generate = 1}}};
+  const Prediction all = predict(hardware, model, plan, needs, {.tokens = 1025, .sequences = 3},
+                                 workload, PriceBy::kSums);
+  EXPECT_NEAR(all.prefill_s, 1.5 * all.prefill_step.seconds, all.prefill_s * 1e-3);
+  EXPECT_DOUBLE_EQ(all.first_token_s, all.prefill_s);
+}
+
+}  // namespace
+}  // namespace spillway

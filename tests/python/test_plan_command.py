@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spillway plan with a plan that is given: its price instead of a search."""
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+from cli_checks import WRONG_USAGE
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
+import paper_tables  # noqa: E402
+
+T4 = ["plan", "dummy:opt-30b", "--hardware", "t4", "--requests", "16", "--json"]
+
+
+def test_a_plan_that_is_given_is_priced(spillway, tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"weights": {"gpu": 10, "host": 90}, "kv": {"host": 100}, "micro_batch": 8}))
+    priced = spillway.run(*T4, "--plan", file).json()
+    assert priced["plan"]["weights"]["host"] == 90
+    assert priced["plan"]["micro_batch"] == 8
+    assert priced["sequences"] == 16
+    assert priced["warnings"] == []
+    by_hand = spillway.run(*T4, "--weights", "10,90,0", "--kv", "0,100,0", "--micro-batch", "8").json()
+    assert by_hand["predicted"] == priced["predicted"]
+    serial = spillway.run(*T4, "--plan", file, "--no-overlap").json()
+    assert serial["predicted"]["decode_s"] > priced["predicted"]["decode_s"]
+    found = spillway.run(*T4, "--no-advice").json()
+    assert found["predicted"]["generated_tokens_per_s"] > priced["predicted"]["generated_tokens_per_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "memory"),
+    [(["--weights", "100,0,0"], "GPU memory"), (["--weights", "0,100,0", "--host-memory", "20GiB"], "host memory")],
+)
+def test_a_plan_that_does_not_fit_is_priced_with_a_warning(spillway, options, memory):
+    priced = spillway.run(*T4, *options).json()
+    assert priced["predicted"]["generated_tokens_per_s"] > 0
+    assert any("does not fit" in warning and memory in warning for warning in priced["warnings"])
+
+
+def test_micro_batches_alone_are_no_plan(spillway):
+    done = spillway.run(*T4, "--micro-batch", "8")
+    assert done.code == WRONG_USAGE
+    assert "--weights" in done.err
+
+
+def test_flexgen_places_whole_matrices_and_sequences():
+    # 20% are one attention matrix of four and none of the MLP's two: a twelfth.
+    assert paper_tables.weights_placed("opt-30b", 20, 80) == pytest.approx([100 / 12, 1100 / 12, 0])
+    assert paper_tables.weights_placed("opt-30b", 10, 90) == pytest.approx([0, 100, 0])
+    assert paper_tables.weights_placed("opt-175b", 0, 50) == pytest.approx([0, 50, 50])
+    assert paper_tables.weights_placed("opt-175b", 0, 25) == pytest.approx([0, 100 / 12, 1100 / 12])
+    # 40% and 60% of four sequences: one and two, and so one on disk.
+    assert paper_tables.kv_placed(4, 40, 60) == [25, 50, 25]
