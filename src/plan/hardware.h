@@ -53,6 +53,8 @@ struct Processor {
 struct Hardware {
   std::string name;    // of the file
   std::string source;  // what is measured and what is published, in words
+  // The day on which all of it was measured on the machine itself; empty: it was not.
+  std::string measured;
   std::optional<Processor> gpu;
   Processor host;
   // The GPU computes in the host's memory: there is one tier, and nothing to move.
@@ -62,7 +64,8 @@ struct Hardware {
   // while the link is busy.
   RateCurve to_device, to_host;
   double link_beside_cpu = 1, cpu_beside_link = 1;
-  double transfer_s = 0;  // what a transfer takes, however small
+  double transfer_s = 0;       // what a transfer takes, however small
+  double pin_bytes_per_s = 0;  // taking host memory that the device copies from; 0: not known
   double disk_read = 0, disk_write = 0;
   uint64_t disk_bytes = 0;
 
@@ -81,6 +84,8 @@ double prompt_attention_seconds(const Processor& on, double flop);
 Hardware parse_hardware(std::string_view text, const std::string& where);
 std::string hardware_to_json(const Hardware& hardware);
 
+// Throws kInvalidArgument as parse_hardware() does, also for what cannot be read.
+Hardware read_hardware_file(const std::filesystem::path& path);
 // A file, or one that ships by its name; throws kInvalidArgument, naming those that ship.
 Hardware read_hardware(const std::string& file_or_name);
 std::vector<std::string> shipped_hardware();
