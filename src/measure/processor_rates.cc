@@ -41,42 +41,62 @@ Activations random_rows(Device& device, Buffer& buffer, DType type, int64_t rows
   return {type, rows, cols, cols, buffer.data()};
 }
 
-// Copies of one matrix that are multiplied in turn.
+// The shapes of a layer's products, multiplied one after the other: kernels are faster with some
+// than with others, by a seventh between square ones and those of an MLP. Copies of them are taken
+// in turn.
 class ProductLoad {
  public:
   ProductLoad(Device& device, DType type, int64_t side, uint64_t rotate_bytes, int64_t most_tokens)
       : device_(device) {
-    std::vector<std::byte> values(static_cast<size_t>(row_bytes(type, side) * side));
-    fill_random(type, values.data(), side * side, 1, 0.02F);
+    // Llama's inner width, in whole blocks of any type.
+    const int64_t wide = (side * 11 / 4 + 255) / 256 * 256;
+    const std::pair<int64_t, int64_t> shapes[kShapes] = {{side, side}, {wide, side}, {side, wide}};
+    std::vector<std::byte> values(static_cast<size_t>(row_bytes(type, side) * (side + 2 * wide)));
     const WeightLayout layout = device.preferred_layout(type, side, side);
-    if (layout == WeightLayout::kGroups16)
-      pack_groups(type, values.data(), values.data(), side / kGroupRows, side);
+    const RandomPattern random(type, 1, 0.02F);
+    std::vector<WeightView> views;
+    std::byte* at = values.data();
+    for (const auto& [rows, cols] : shapes) {
+      random.fill(at, rows * cols);
+      if (layout == WeightLayout::kGroups16) pack_groups(type, at, at, rows / kGroupRows, cols);
+      views.push_back({type, rows, cols, at, layout});
+      at += views.back().bytes();
+      elements_ += static_cast<double>(rows * cols);
+    }
+    bytes_ = static_cast<double>(values.size());
     const uint64_t copies = std::max<uint64_t>(2, rotate_bytes / values.size() + 1);
     matrices_ = device.allocate(copies * values.size(), MemoryTag::kWeights);
     for (uint64_t i = 0; i < copies; ++i) {
       std::byte* const to = matrices_.data() + i * values.size();
       device.copy_to_device(to, values.data(), values.size());
-      views_.push_back({type, side, side, to, layout});
+      for (WeightView view : views) {
+        view.data = to + (view.data - values.data());
+        views_.push_back(view);
+      }
     }
     const DType inner = device.activation_type(type);
-    x_ = random_rows(device, x_buffer_, inner, most_tokens, side);
-    out_ = random_rows(device, out_buffer_, inner, most_tokens, side);
+    x_ = random_rows(device, x_buffer_, inner, most_tokens, wide);
+    out_ = random_rows(device, out_buffer_, inner, most_tokens, wide);
   }
 
+  static constexpr int kShapes = 3;
+  // Each of the shapes once.
   void run(int64_t tokens) {
-    device_.ops().linear(views_[next_++ % views_.size()], {}, x_.row_range(0, tokens),
-                         out_.row_range(0, tokens), LinearMode::kStore);
+    for (int i = 0; i < kShapes; ++i) {
+      const WeightView& w = views_[next_++ % views_.size()];
+      device_.ops().linear(w, {}, x_.row_range(0, tokens).columns(0, w.cols),
+                           out_.row_range(0, tokens).columns(0, w.rows), LinearMode::kStore);
+    }
   }
-  double bytes() const { return static_cast<double>(views_.front().bytes()); }
-  double flop(int64_t tokens) const {
-    return 2.0 * static_cast<double>(tokens * views_.front().rows * views_.front().cols);
-  }
+  double bytes() const { return bytes_; }
+  double flop(int64_t tokens) const { return 2.0 * static_cast<double>(tokens) * elements_; }
 
  private:
   Device& device_;
   Buffer matrices_, x_buffer_, out_buffer_;
   std::vector<WeightView> views_;
   size_t next_ = 0;
+  double elements_ = 0, bytes_ = 0;
   Activations x_, out_;
 };
 
@@ -94,8 +114,15 @@ class ProcessorMeasure {
   }
 
   void measure_launch() {
-    ProductLoad tiny(device_, DType::kF16, 64, 0, 1);
-    result_.launch_s = time_op(device_, pace_, kPointSeconds, [&] { tiny.run(1); });
+    constexpr int64_t kSide = 64;
+    Buffer matrix, x_buffer, out_buffer;
+    const DType inner = device_.activation_type(DType::kF16);
+    const Activations w = random_rows(device_, matrix, DType::kF16, kSide, kSide);
+    const Activations x = random_rows(device_, x_buffer, inner, 1, kSide);
+    const Activations out = random_rows(device_, out_buffer, inner, 1, kSide);
+    const WeightView view{DType::kF16, kSide, kSide, w.data};
+    result_.launch_s = time_op(device_, pace_, kPointSeconds,
+                               [&] { device_.ops().linear(view, {}, x, out, LinearMode::kStore); });
   }
 
   void measure_products() {
@@ -166,9 +193,10 @@ class ProcessorMeasure {
           time_op(device_, pace_, std::min(kPointSeconds, left / 3), [&] { load.run(tokens); });
     }
     std::vector<std::pair<double, double>> points;
+    const double launches = ProductLoad::kShapes * result_.launch_s;
     for (const auto& [tokens, took] : seconds)
-      points.emplace_back(tokens, load.flop(tokens) / without_launch(took, result_.launch_s));
-    saw_read(load.bytes() / without_launch(seconds.at(1), result_.launch_s));
+      points.emplace_back(tokens, load.flop(tokens) / without_launch(took, launches));
+    saw_read(load.bytes() / without_launch(seconds.at(1), launches));
     const RateCurve curve(std::move(points));
     if (type == DType::kF16 || type == DType::kBF16)
       result_.flop_per_s = std::max(result_.flop_per_s, curve.best());

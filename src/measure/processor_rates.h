@@ -12,7 +12,7 @@
 namespace spillway {
 
 struct ProcessorSizes {
-  int64_t matrix_side = 0;    // of the square matrices
+  int64_t matrix_side = 0;    // of the square matrix; others are as wide and 2.75 times as long
   uint64_t rotate_bytes = 0;  // of copies of a matrix, taken in turn so that no cache holds them
   uint64_t kv_bytes = 0;      // of the F16 KV that is attended to
   int64_t prompt_tokens = 0;  // of one prompt
