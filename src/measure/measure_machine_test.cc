@@ -28,8 +28,8 @@ MeasureMachineOptions tiny_options(const std::filesystem::path& dir) {
 void expect_rates(const Processor& of) {
   EXPECT_FALSE(of.name.empty());
   EXPECT_GT(of.memory_bytes, 0U);
-  for (const double rate :
-       {of.read_bytes_per_s, of.flop_per_s, of.launch_s, of.prompt_attention_flop_per_s}) {
+  for (const double rate : {of.read_bytes_per_s, of.flop_per_s, of.launch_s, of.activations_per_s,
+                            of.prompt_attention_flop_per_s}) {
     EXPECT_GT(rate, 0);
     EXPECT_TRUE(std::isfinite(rate));
   }

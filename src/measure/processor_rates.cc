@@ -167,6 +167,19 @@ class ProcessorMeasure {
         4 * pairs * static_cast<double>(width) / without_launch(seconds, result_.launch_s);
   }
 
+  void measure_activations() {
+    const int64_t rows = 128, width = sizes_.matrix_side;
+    Buffer gate_buffer, up_buffer;
+    const DType inner = device_.activation_type(DType::kF16);
+    const Activations gate = random_rows(device_, gate_buffer, inner, rows, width);
+    const Activations up = random_rows(device_, up_buffer, inner, rows, width);
+    const double seconds = time_op(device_, pace_, kPointSeconds, [&] {
+      device_.ops().gated_activate(ActivationKind::kSilu, gate, up, gate);
+    });
+    result_.activations_per_s =
+        static_cast<double>(rows * width) / without_launch(seconds, result_.launch_s);
+  }
+
   const Processor& result() const { return result_; }
 
  private:
@@ -261,6 +274,7 @@ Processor measure_processor(Device& device, const ProcessorSizes& sizes, Measure
   const std::string name = device.info().hardware;
   pace.begin(name + ": small ops", 0.02 * share);
   measure.measure_launch();
+  measure.measure_activations();
   pace.begin(name + ": products", 0.7 * share);
   measure.measure_products();
   pace.begin(name + ": attention", 0.2 * share);

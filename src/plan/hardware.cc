@@ -108,6 +108,7 @@ Processor processor_from(const json& object, const std::string& where) {
   processor.flop_per_s = fields.number("tflops") * kTera;
   processor.launch_s = fields.number_or("launch_us", 0) * kMicro;
   processor.prompt_attention_flop_per_s = fields.number_or("prompt_attention_tflops", 0) * kTera;
+  processor.activations_per_s = fields.number_or("activations_g_per_s", 0) * kGiga;
   if (const json* linear = fields.try_take("linear_tflops")) {
     SPW_CHECK(linear->is_object(), kInvalidArgument, "{} is not an object by types of weights",
               fields.at("linear_tflops"));
@@ -156,6 +157,8 @@ ordered processor_to_json(const Processor& processor) {
   if (processor.prompt_attention_flop_per_s > 0) {
     document["prompt_attention_tflops"] = in_units(processor.prompt_attention_flop_per_s, kTera);
   }
+  if (processor.activations_per_s > 0)
+    document["activations_g_per_s"] = in_units(processor.activations_per_s, kGiga);
   for (const auto& [type, curve] : processor.linear)
     document["linear_tflops"][std::string(dtype_name(type))] = curve_to_json(curve, kTera);
   for (const auto& [type, rate] : processor.attention)

@@ -48,6 +48,8 @@ struct Processor {
   // Bytes of KV per second in decoding, by its type; of others as fast as memory.
   std::map<KvType, double> attention = {};
   double prompt_attention_flop_per_s = 0;  // 0: a quarter of flop_per_s
+  // Elements per second of an MLP's activation with an exponential in it; 0: as good as free.
+  double activations_per_s = 0;
 };
 
 struct Hardware {
