@@ -63,7 +63,8 @@ ChosenHardware choose_hardware(const std::string& file_or_name) {
         nearest_hardware(gpu != nullptr ? gpu->hardware : "",
                          static_cast<uint64_t>(gpu != nullptr ? gpu->memory_bytes : 0),
                          static_cast<uint64_t>(cpu->info().memory_bytes));
-    chosen.hardware.unified = gpu != nullptr && gpu->unified_memory;
+    // Never the other way round: a file of one memory has no links.
+    if (gpu != nullptr && gpu->unified_memory) chosen.hardware.unified = true;
     chosen.how = "not measured: the nearest that ships; `spillway profile` measures";
   }
   chosen.hardware.host.memory_bytes = static_cast<uint64_t>(cpu->info().memory_bytes);
