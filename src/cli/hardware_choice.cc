@@ -1,13 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/hardware_choice.h"
 
-namespace spillway {
+#include <fmt/format.h>
 
-Hardware this_machine(const std::string& gpu_name, uint64_t gpu_memory, uint64_t host_memory) {
-  Hardware machine = nearest_hardware(gpu_name, gpu_memory, host_memory);
-  if (machine.gpu) machine.gpu->memory_bytes = gpu_memory;
-  machine.host.memory_bytes = host_memory;
-  return machine;
+#include <system_error>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "cli/cache_folder.h"
+#include "cli/session.h"
+#include "cuda/cuda.h"
+#include "measure/measure_machine.h"
+
+namespace spillway {
+namespace {
+
+// What spillway profile kept of this very machine.
+std::optional<Hardware> try_kept(const DeviceInfo& host, const DeviceInfo* gpu) {
+  const auto path = try_default_hardware_path();
+  std::error_code error;
+  if (!path || !std::filesystem::exists(*path, error)) return std::nullopt;
+  try {
+    Hardware kept = read_hardware_file(*path);
+    const bool same = kept.host.name == processor_label(host) &&
+                      kept.gpu.has_value() == (gpu != nullptr) &&
+                      (gpu == nullptr || kept.gpu->name == processor_label(*gpu));
+    if (same && !kept.measured.empty()) return kept;
+    log_info("{}: not of this machine", printable_path(*path));
+  } catch (const Error& problem) {
+    log_warning(
+        "what was measured of this machine is not used: {}; spillway profile measures again",
+        problem.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::filesystem::path> try_default_hardware_path() {
+  const auto folder = try_cache_folder();
+  if (!folder) return std::nullopt;
+  return *folder / "hardware.json";
+}
+
+ChosenHardware choose_hardware(const std::string& file_or_name) {
+  if (!file_or_name.empty()) {
+    Hardware named = read_hardware(file_or_name);
+    std::string how = named.source;
+    if (!named.measured.empty()) how = "measured on " + printable(named.measured);
+    return {std::move(named), std::move(how)};
+  }
+  const auto cpu = make_device("cpu", "0");
+  const CudaDevices gpus = list_cuda_devices();
+  const DeviceInfo* const gpu = gpus.devices.empty() ? nullptr : &gpus.devices.front();
+  ChosenHardware chosen;
+  if (auto kept = try_kept(cpu->info(), gpu)) {
+    chosen.how = fmt::format("measured here on {}", printable(kept->measured));
+    chosen.hardware = std::move(*kept);
+  } else {
+    chosen.hardware =
+        nearest_hardware(gpu != nullptr ? gpu->hardware : "",
+                         static_cast<uint64_t>(gpu != nullptr ? gpu->memory_bytes : 0),
+                         static_cast<uint64_t>(cpu->info().memory_bytes));
+    // Never the other way round: a file of one memory has no links.
+    if (gpu != nullptr && gpu->unified_memory) chosen.hardware.unified = true;
+    chosen.how = "not measured: the nearest that ships; `spillway profile` measures";
+  }
+  chosen.hardware.host.memory_bytes = static_cast<uint64_t>(cpu->info().memory_bytes);
+  if (gpu != nullptr) chosen.hardware.gpu->memory_bytes = static_cast<uint64_t>(gpu->memory_bytes);
+  return chosen;
 }
 
 }  // namespace spillway

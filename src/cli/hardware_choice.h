@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which machine plans are made for: this one, as well as it is known.
+// Which machine a command plans for: one that is named, this one as it was measured, or the nearest
+// that ships. Nothing is measured here.
 #pragma once
 
-#include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string>
 
 #include "plan/hardware.h"
 
 namespace spillway {
 
-// A machine with this GPU ("": none) and so much memory, as well as it is known here.
-Hardware this_machine(const std::string& gpu_name, uint64_t gpu_memory, uint64_t host_memory);
+// $XDG_CACHE_HOME/spillway/hardware.json, or nullopt where there is no cache.
+[[nodiscard]] std::optional<std::filesystem::path> try_default_hardware_path();
+
+struct ChosenHardware {
+  Hardware hardware;
+  std::string how;  // it was chosen, for people: where its figures are from
+};
+
+// `file_or_name`: what --hardware says; throws kInvalidArgument for what is no machine. Empty: this
+// machine, with the memory it has now. A kept file that is damaged is not used, with a warning; one
+// of another processor or GPU is not used either.
+ChosenHardware choose_hardware(const std::string& file_or_name);
 
 }  // namespace spillway

@@ -20,7 +20,6 @@
 #include "cli/placement_options.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
-#include "cuda/cuda.h"
 #include "engine/loaded_model.h"
 #include "plan/machine_traits.h"
 #include "plan/search.h"
@@ -42,16 +41,6 @@ struct PlanOptions {
   bool compress_weights = false, no_advice = false, json = false;
   PlacementOptions placement;  // without memories
 };
-
-// This one, as well as it is known.
-Hardware machine_here() {
-  const auto cpu = make_device("cpu", "0");
-  const CudaDevices gpus = list_cuda_devices();
-  const auto host_bytes = static_cast<uint64_t>(cpu->info().memory_bytes);
-  if (gpus.devices.empty()) return this_machine("", 0, host_bytes);
-  const DeviceInfo& gpu = gpus.devices.front();
-  return this_machine(gpu.hardware, static_cast<uint64_t>(gpu.memory_bytes), host_bytes);
-}
 
 Model model_of(const PlanOptions& options) {
   const std::string path = resolve_model(options.model);
@@ -79,8 +68,8 @@ json predicted_json(const Prediction& p) {
 }
 
 struct Planner {
-  explicit Planner(const PlanOptions& options_) : options(options_), model(model_of(options_)) {
-    hardware = options.hardware.empty() ? machine_here() : read_hardware(options.hardware);
+  Planner(const PlanOptions& options_, const ChosenHardware& machine_)
+      : options(options_), model(model_of(options_)), machine(machine_) {
     const bool apart = hardware.has_device();
     const auto memory = [](const std::string& text, const char* option, uint64_t otherwise) {
       return text.empty() ? otherwise : parse_memory(text, option);
@@ -166,7 +155,8 @@ struct Planner {
 
   const PlanOptions& options;
   Model model;
-  Hardware hardware;
+  const ChosenHardware& machine;
+  const Hardware& hardware = machine.hardware;
   Budgets budgets;
   DeviceTraits traits;
   Workload workload;
@@ -254,7 +244,7 @@ std::vector<std::pair<std::string, double>> suggestions_of(const Planner& planne
                                                            const FoundPlan& found) {
   std::vector<std::pair<std::string, double>> all;
   const auto try_out = [&](const std::string& what, PlanOptions options) {
-    const Planner other(options);
+    const Planner other(options, planner.machine);
     const auto better = search_plans(other.request());
     if (better.empty()) return;
     const double gain =
@@ -320,7 +310,7 @@ void print_plan(const Planner& planner, const FoundPlan& found, const json& memo
     return fmt::format("{:.1f}% GPU, {:.1f}% host, {:.1f}% disk", of.device * 100, of.host * 100,
                        of.disk * 100);
   };
-  line("machine", fmt::format("{} ({})", planner.hardware.name, planner.hardware.source));
+  line("machine", fmt::format("{} ({})", planner.hardware.name, planner.machine.how));
   line("model", fmt::format("{}, {} of weights, {} KV", planner.model.spec.name,
                             format_bytes(static_cast<uint64_t>(planner.model.weight_bytes())),
                             kv_type_name(found.size.kv_type)));
@@ -361,7 +351,8 @@ void print_plan(const Planner& planner, const FoundPlan& found, const json& memo
 int plan(const PlanOptions& options) {
   SPW_CHECK(options.prompt >= 1 && options.generate >= 1 && options.requests >= 1, kInvalidArgument,
             "--prompt-len, --gen-len and --requests are at least 1");
-  const Planner planner(options);
+  const ChosenHardware machine = choose_hardware(options.hardware);
+  const Planner planner(options, machine);
   std::vector<std::string> warnings;
   std::vector<std::pair<std::string, double>> suggestions;
   FoundPlan best;
@@ -401,6 +392,7 @@ int plan(const PlanOptions& options) {
   json help = json::array();
   for (const auto& [what, gain] : suggestions) help.push_back({{"what", what}, {"gain", gain}});
   print_json({{"machine", planner.hardware.name},
+              {"machine_source", machine.how},
               {"model", planner.model.spec.name},
               {"plan", json::parse(plan_to_json(chosen))},
               {"sequences", best.size.sequences},
@@ -423,10 +415,10 @@ void add_plan_command(CLI::App& app) {
       ->add_option("-m,--model,MODEL", options->model,
                    "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
       ->required();
-  command->add_option("--hardware", options->hardware,
-                      "a machine's file, or one of " +
-                          fmt::format("{}", fmt::join(shipped_hardware(), ", ")) +
-                          "; default: this one, by the nearest of them");
+  command->add_option(
+      "--hardware", options->hardware,
+      "a machine's file, or one of " + fmt::format("{}", fmt::join(shipped_hardware(), ", ")) +
+          "; default: this one, as spillway profile measured it, or the nearest of them");
   command->add_option("--gpu-memory", options->gpu_memory, "default: what the machine has");
   command->add_option("--host-memory", options->host_memory, "default: nine tenths of what it has");
   command->add_option("--disk-memory", options->disk_memory, "default: 0");

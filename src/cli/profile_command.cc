@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway profile: measures what this machine does best, once, and keeps it.
+// spillway profile: measures the machine, or which kernels suit a model on it; once, and keeps it.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
+#include "cli/profile_machine.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "engine/engine.h"
@@ -29,6 +30,7 @@ struct ProfileOptions {
   std::vector<std::string> models;
   SessionOptions session;
   std::string output;
+  double seconds = 45;
   bool softmax = false;
   bool json = false;
 };
@@ -131,6 +133,13 @@ void print_report(const json& out) {
 }
 
 int profile(const ProfileOptions& options) {
+  if (options.models.empty()) {
+    SPW_CHECK(!options.softmax, kInvalidArgument, "--softmax looks at a model; give one");
+    return profile_machine({.session = options.session,
+                            .output = options.output,
+                            .seconds = options.seconds,
+                            .json = options.json});
+  }
   const auto path =
       options.output.empty() ? try_default_tuning_path() : std::filesystem::path(options.output);
   SPW_CHECK(path.has_value(), kInvalidArgument,
@@ -154,27 +163,36 @@ int profile(const ProfileOptions& options) {
 }  // namespace
 
 void add_profile_command(CLI::App& app) {
-  auto* command =
-      app.add_subcommand("profile", "measure which kernels suit this machine, and keep the answer");
+  auto* command = app.add_subcommand(
+      "profile", "measure this machine, or which kernels suit models on it, and keep the answer");
   auto options = std::make_shared<ProfileOptions>();
-  command
-      ->add_option(
-          "-m,--model,MODEL", options->models,
-          "models whose matrices are measured: GGUF file, Hugging Face folder, smollm2, or "
-          "dummy:NAME")
-      ->required();
+  command->add_option(
+      "-m,--model,MODEL", options->models,
+      "models whose matrices are measured: GGUF file, Hugging Face folder, smollm2, or "
+      "dummy:NAME; none: the machine");
   options->session.add_device_to(*command);
   options->session.add_loading_to(*command);
   command->add_option("-o,--output", options->output,
-                      "tuning file to write or add to; default: the one in the cache");
+                      "the machine's file to write, or the tuning file to write or add to; "
+                      "default: the one in the cache");
+  command->add_option("--seconds", options->seconds, "without a model: about how long to measure")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  command->add_option("--disk-dir", options->session.placement.disk_dir,
+                      "without a model: folder on the disk that is measured (default: that of "
+                      "temporary files)");
   command->add_flag("--softmax", options->softmax,
                     "also look at attention scores, for the unified maximum of GPU kernels");
   command->add_flag("--json", options->json, "one JSON object");
   command->footer(
-      "Takes a second or two per model, on an idle machine. The other commands use the file when "
-      "it is there\n"
-      "(--tuning FILE, --no-tuning), for the number of threads that was measured; results may "
-      "differ in the last bits.\n"
+      "Without a model: processors, links and the disk, for spillway plan (hardware.json in the "
+      "cache; --hardware FILE).\n"
+      "With models: which kernels suit their matrices (tuning.json), a second or two for each. The "
+      "other commands use it\n"
+      "when it is there (--tuning FILE, --no-tuning), for the number of threads that was measured; "
+      "results may differ in\n"
+      "the last bits. Both want an idle machine.\n"
+      "  spillway profile\n"
       "  spillway profile smollm2\n"
       "  spillway profile dummy:llama-2-7b:q4_0 dummy:tinyllama-1.1b --threads 8");
   command->final_callback([options] { throw CLI::RuntimeError(profile(*options)); });

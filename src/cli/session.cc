@@ -219,6 +219,20 @@ Plan read_asked_plan(const SessionOptions& options) {
   return first;
 }
 
+// This machine as the session uses it: without a GPU that does not compute, and with memory of its
+// own where it has that, if only by a budget.
+Hardware hardware_of_session(const Device& device) {
+  Hardware machine = choose_hardware("").hardware;
+  if (device.host_visible()) {
+    machine.gpu.reset();
+    machine.unified = false;
+  } else if (machine.unified) {
+    machine.unified = false;
+    machine.to_device = machine.to_host = RateCurve(machine.host.read_bytes_per_s);
+  }
+  return machine;
+}
+
 SessionOptions with_plan(SessionOptions options, const Plan& plan) {
   options.take_from(plan);
   return options;
@@ -245,9 +259,7 @@ Session::Session(SessionOptions asked, const Plan& asked_plan)
   if (!device->host_visible())
     own_host = make_device("cpu", options.threads, "", options.placement.host_memory);
   if (max_step_tokens == 0) max_step_tokens = device->host_visible() ? 512 : 2048;
-  hardware_ = this_machine(device->host_visible() ? "" : device->info().hardware,
-                           static_cast<uint64_t>(device->info().memory_bytes),
-                           static_cast<uint64_t>(host_memory().total_bytes));
+  hardware_ = hardware_of_session(*device);
   settings.device = describe_device(*device);
   device->ops().set_deterministic(settings.deterministic);
   host().ops().set_deterministic(settings.deterministic);

@@ -22,6 +22,7 @@ struct DeviceInfo {
   int64_t memory_bytes = 0;
   int threads = 1;               // workers of a CPU, multiprocessors of a GPU
   uint64_t allocation_unit = 1;  // what allocations are rounded up to
+  bool unified_memory = false;   // it computes in the host's memory: nothing has to move
 };
 
 // Used from one thread at a time, but for streams of their own. Implementations: cpu/cpu_device.h,

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/hardware.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/printable.h"
@@ -21,6 +24,7 @@ constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 constexpr double kGiB = 1 << 30;
 // More than any machine of the next years, in the units of the file.
 constexpr double kMost = 1e9;
+constexpr uintmax_t kMaxFileBytes = uintmax_t{1} << 20;
 
 // One object of the file, whose fields are taken one by one; those that nobody took are errors.
 class Fields {
@@ -105,6 +109,7 @@ Processor processor_from(const json& object, const std::string& where) {
   processor.launch_s = fields.number_or("launch_us", 0) * kMicro;
   processor.prompt_attention_flop_per_s = fields.number_or("prompt_attention_tflops", 0) * kTera;
   processor.dequantize_bytes_per_s = fields.number_or("dequantize_gb_per_s", 0) * kGiga;
+  processor.activations_per_s = fields.number_or("activations_g_per_s", 0) * kGiga;
   if (const json* linear = fields.try_take("linear_tflops")) {
     SPW_CHECK(linear->is_object(), kInvalidArgument, "{} is not an object by types of weights",
               fields.at("linear_tflops"));
@@ -129,28 +134,50 @@ Processor processor_from(const json& object, const std::string& where) {
   return processor;
 }
 
-json curve_to_json(const RateCurve& curve, double unit) {
-  if (curve.points().size() == 1) return curve.points()[0].second / unit;
-  json points = json::array();
-  for (const auto& [size, rate] : curve.points()) points.push_back({size, rate / unit});
+using ordered = nlohmann::ordered_json;
+
+// As many digits as a measurement has, for who reads the file.
+ordered in_units(double value, double unit) {
+  return ordered::parse(fmt::format("{:.5g}", value / unit));
+}
+
+ordered curve_to_json(const RateCurve& curve, double unit) {
+  if (curve.points().size() == 1) return in_units(curve.points()[0].second, unit);
+  ordered points = ordered::array();
+  for (const auto& [size, rate] : curve.points())
+    points.push_back({static_cast<int64_t>(size), in_units(rate, unit)});
   return points;
 }
 
-json processor_to_json(const Processor& processor) {
-  json document{{"name", processor.name},
-                {"memory_gib", static_cast<double>(processor.memory_bytes) / kGiB},
-                {"read_gb_per_s", processor.read_bytes_per_s / kGiga},
-                {"tflops", processor.flop_per_s / kTera}};
-  if (processor.launch_s > 0) document["launch_us"] = processor.launch_s / kMicro;
-  if (processor.prompt_attention_flop_per_s > 0)
-    document["prompt_attention_tflops"] = processor.prompt_attention_flop_per_s / kTera;
+ordered processor_to_json(const Processor& processor) {
+  ordered document{{"name", processor.name},
+                   {"memory_gib", in_units(static_cast<double>(processor.memory_bytes), kGiB)},
+                   {"read_gb_per_s", in_units(processor.read_bytes_per_s, kGiga)},
+                   {"tflops", in_units(processor.flop_per_s, kTera)}};
+  if (processor.launch_s > 0) document["launch_us"] = in_units(processor.launch_s, kMicro);
+  if (processor.prompt_attention_flop_per_s > 0) {
+    document["prompt_attention_tflops"] = in_units(processor.prompt_attention_flop_per_s, kTera);
+  }
   if (processor.dequantize_bytes_per_s > 0)
-    document["dequantize_gb_per_s"] = processor.dequantize_bytes_per_s / kGiga;
+    document["dequantize_gb_per_s"] = in_units(processor.dequantize_bytes_per_s, kGiga);
+  if (processor.activations_per_s > 0)
+    document["activations_g_per_s"] = in_units(processor.activations_per_s, kGiga);
   for (const auto& [type, curve] : processor.linear)
     document["linear_tflops"][std::string(dtype_name(type))] = curve_to_json(curve, kTera);
   for (const auto& [type, rate] : processor.attention)
-    document["attention_gb_per_s"][std::string(kv_type_name(type))] = rate / kGiga;
+    document["attention_gb_per_s"][std::string(kv_type_name(type))] = in_units(rate, kGiga);
   return document;
+}
+
+// Objects line by line, a curve in one line.
+std::string text_of(const ordered& value, int depth) {
+  if (!value.is_object()) return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text = "{";
+  for (const auto& [key, member] : value.items()) {
+    text += (text.size() > 1 ? ",\n" : "\n") + std::string(static_cast<size_t>(2 * depth + 2), ' ');
+    text += ordered(key).dump() + ": " + text_of(member, depth + 1);
+  }
+  return text + "\n" + std::string(static_cast<size_t>(2 * depth), ' ') + "}";
 }
 
 // Lower-case words and numbers of a device's name.
@@ -231,6 +258,7 @@ Hardware parse_hardware(std::string_view text, const std::string& where) {
   Hardware hardware;
   hardware.name = fields.text("name");
   hardware.source = fields.text("source");
+  hardware.measured = fields.text("measured");
   hardware.unified = fields.flag("unified_memory");
   hardware.host = processor_from(fields.take("host"), where + ": host");
   if (const json* gpu = fields.try_take("gpu")) {
@@ -242,6 +270,7 @@ Hardware parse_hardware(std::string_view text, const std::string& where) {
     hardware.to_host = links.curve("to_host_gb_per_s", kGiga);
     hardware.transfer_s = links.number_or("transfer_us", 0) * kMicro;
     hardware.pageable_to_device = links.number_or("pageable_to_gpu_gb_per_s", 0) * kGiga;
+    hardware.pin_bytes_per_s = links.number_or("pin_gb_per_s", 0) * kGiga;
     hardware.link_beside_cpu = std::min(1.0, links.number_or("beside_cpu", 1));
     hardware.cpu_beside_link = std::min(1.0, links.number_or("cpu_beside_link", 1));
     links.finish();
@@ -261,28 +290,30 @@ Hardware parse_hardware(std::string_view text, const std::string& where) {
 }
 
 std::string hardware_to_json(const Hardware& hardware) {
-  nlohmann::ordered_json document{{"version", 1},
-                                  {"name", hardware.name},
-                                  {"source", hardware.source},
-                                  {"host", processor_to_json(hardware.host)}};
+  ordered document{{"version", 1}, {"name", hardware.name}, {"source", hardware.source}};
+  if (!hardware.measured.empty()) document["measured"] = hardware.measured;
+  document["host"] = processor_to_json(hardware.host);
   if (hardware.gpu) document["gpu"] = processor_to_json(*hardware.gpu);
   if (hardware.unified) document["unified_memory"] = true;
   if (hardware.has_device()) {
-    document["links"] = {{"to_gpu_gb_per_s", curve_to_json(hardware.to_device, kGiga)},
-                         {"to_host_gb_per_s", curve_to_json(hardware.to_host, kGiga)},
-                         {"beside_cpu", hardware.link_beside_cpu},
-                         {"cpu_beside_link", hardware.cpu_beside_link}};
+    ordered& links = document["links"];
+    links = {{"to_gpu_gb_per_s", curve_to_json(hardware.to_device, kGiga)},
+             {"to_host_gb_per_s", curve_to_json(hardware.to_host, kGiga)},
+             {"beside_cpu", in_units(hardware.link_beside_cpu, 1)},
+             {"cpu_beside_link", in_units(hardware.cpu_beside_link, 1)}};
     if (hardware.pageable_to_device > 0)
-      document["links"]["pageable_to_gpu_gb_per_s"] = hardware.pageable_to_device / kGiga;
-    if (hardware.transfer_s > 0) document["links"]["transfer_us"] = hardware.transfer_s / kMicro;
+      links["pageable_to_gpu_gb_per_s"] = in_units(hardware.pageable_to_device, kGiga);
+    if (hardware.transfer_s > 0) links["transfer_us"] = in_units(hardware.transfer_s, kMicro);
+    if (hardware.pin_bytes_per_s > 0)
+      links["pin_gb_per_s"] = in_units(hardware.pin_bytes_per_s, kGiga);
   }
   if (hardware.disk_read > 0) {
-    document["disk"] = {{"read_gb_per_s", hardware.disk_read / kGiga},
-                        {"write_gb_per_s", hardware.disk_write / kGiga},
-                        {"access_us", hardware.disk_access_s / kMicro},
-                        {"free_gib", static_cast<double>(hardware.disk_bytes) / kGiB}};
+    document["disk"] = {{"read_gb_per_s", in_units(hardware.disk_read, kGiga)},
+                        {"write_gb_per_s", in_units(hardware.disk_write, kGiga)},
+                        {"access_us", in_units(hardware.disk_access_s, kMicro)},
+                        {"free_gib", in_units(static_cast<double>(hardware.disk_bytes), kGiB)}};
   }
-  return document.dump(2) + "\n";
+  return text_of(document, 0) + "\n";
 }
 
 std::vector<std::string> shipped_hardware() {
@@ -291,18 +322,31 @@ std::vector<std::string> shipped_hardware() {
   return names;
 }
 
+Hardware read_hardware_file(const std::filesystem::path& path) {
+  const std::string where = printable_path(path);
+  std::error_code error;
+  SPW_CHECK(std::filesystem::is_regular_file(path, error), kInvalidArgument,
+            "{}: not a file that can be read", where);
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  SPW_CHECK(!error && bytes <= kMaxFileBytes, kInvalidArgument,
+            "{}: too large for a machine's file", where);
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  SPW_CHECK(file.good() || file.eof(), kInvalidArgument, "{}: cannot be read", where);
+  return parse_hardware(text, where);
+}
+
 Hardware read_hardware(const std::string& file_or_name) {
   std::string names;
   for (const auto& [name, text] : kShippedHardware) {
     if (file_or_name == name) return parse_hardware(text, std::string(name));
     names += (names.empty() ? "" : ", ") + std::string(name);
   }
-  std::ifstream file(file_or_name, std::ios::binary);
-  SPW_CHECK(file.good(), kInvalidArgument,
+  std::error_code error;
+  SPW_CHECK(std::filesystem::exists(file_or_name, error), kInvalidArgument,
             "--hardware {}: neither a file that can be read nor one of {}", printable(file_or_name),
             names);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  return parse_hardware(text, printable(file_or_name));
+  return read_hardware_file(file_or_name);
 }
 
 Hardware nearest_hardware(std::string_view gpu_name, uint64_t gpu_memory, uint64_t host_memory) {

@@ -51,11 +51,15 @@ struct Processor {
   // Bytes of 16-bit results a second where quantized weights are expanded before every product; 0:
   // products read them as they are.
   double dequantize_bytes_per_s = 0;
+  // Elements per second of an MLP's activation with an exponential in it; 0: as good as free.
+  double activations_per_s = 0;
 };
 
 struct Hardware {
   std::string name;    // of the file
   std::string source;  // what is measured and what is published, in words
+  // The day on which all of it was measured on the machine itself; empty: it was not.
+  std::string measured;
   std::optional<Processor> gpu;
   Processor host;
   // The GPU computes in the host's memory: there is one tier, and nothing to move.
@@ -68,7 +72,8 @@ struct Hardware {
   // At most this where KV and quantized weights come out of memory that is not pinned, through a
   // copy; 0: all of it is pinned.
   double pageable_to_device = 0;
-  double transfer_s = 0;  // what a transfer takes, however small
+  double transfer_s = 0;       // what a transfer takes, however small
+  double pin_bytes_per_s = 0;  // taking host memory that the device copies from; 0: not known
   double disk_read = 0, disk_write = 0;
   double disk_access_s = 0;  // what a read or write takes, however small
   uint64_t disk_bytes = 0;
@@ -91,6 +96,8 @@ double prompt_attention_seconds(const Processor& on, double flop);
 Hardware parse_hardware(std::string_view text, const std::string& where);
 std::string hardware_to_json(const Hardware& hardware);
 
+// Throws kInvalidArgument as parse_hardware() does, also for what cannot be read.
+Hardware read_hardware_file(const std::filesystem::path& path);
 // A file, or one that ships by its name; throws kInvalidArgument, naming those that ship.
 Hardware read_hardware(const std::string& file_or_name);
 std::vector<std::string> shipped_hardware();

@@ -60,6 +60,7 @@ class StepPrices {
   double new_kv_bytes(double sequences) const {
     return sequences * static_cast<double>(size_.tokens_each) * kv_token_bytes_;
   }
+  double activate(double tokens) const;
   double attend(const Processor& on, double sequences) const;
   double up(double bytes, Hardware::Source source = Hardware::Source::kPinned) const;
   double down(double bytes) const;

@@ -109,8 +109,7 @@ def test_tuning_and_no_tuning_exclude_each_other(spillway, tiny_model, measured)
     spillway.run("run", tiny_model, "-p", "x", "--tuning", measured, "--no-tuning").assert_one_line_error(WRONG_USAGE)
 
 
-def test_profile_needs_a_model_and_a_place(spillway, tiny_model, tmp_path):
-    spillway.run("profile").assert_one_line_error(WRONG_USAGE)
+def test_profile_needs_a_model_that_is_there_and_a_place(spillway, tiny_model, tmp_path):
     spillway.run("profile", tmp_path / "gone.gguf").assert_one_line_error(WRONG_USAGE)
     env = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
     spillway.run("profile", tiny_model, env=env).assert_one_line_error(WRONG_USAGE)

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/profile_machine.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+#include <filesystem>
+#include <system_error>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "cli/hardware_choice.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/terminal.h"
+#include "measure/measure_machine.h"
+#include "storage/file_writer.h"
+
+namespace spillway {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr double kGiga = 1e9, kMicro = 1e-6;
+
+// Nothing that somebody wrote is lost; the cache's own file may be damaged.
+void refuse_foreign(const fs::path& path, bool replace_damaged) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return;
+  try {
+    read_hardware_file(path);
+  } catch (const Error& problem) {
+    SPW_CHECK(replace_damaged, kInvalidArgument, "will not overwrite a file of another kind: {}",
+              problem.what());
+    log_warning("the machine's file is replaced: {}", problem.what());
+  }
+}
+
+void write_hardware(const fs::path& path, const Hardware& hardware) {
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  SPW_CHECK(!error, kIo, "cannot make the folder {}: {}", printable_path(path.parent_path()),
+            error.message());
+  FileWriter file(path);
+  file.write(hardware_to_json(hardware));
+  file.commit();
+}
+
+void print_processor(const Processor& of) {
+  print_now(fmt::format("{}: {}, reads {:.4g} GB/s, an op takes at least {:.3g} us\n",
+                        printable(of.name), format_bytes(of.memory_bytes),
+                        of.read_bytes_per_s / kGiga, of.launch_s / kMicro));
+  constexpr int kShown[] = {1, 4, 16, 64, 256, 1024};
+  print_now(fmt::format("  {:<24}", "GFLOP/s by tokens"));
+  for (const int tokens : kShown) print_now(fmt::format("{:>9}", tokens));
+  print_now("\n");
+  for (const auto& [type, curve] : of.linear) {
+    print_now(fmt::format("  {:<24}", dtype_name(type)));
+    for (const int tokens : kShown) print_now(fmt::format("{:>9.4g}", curve.at(tokens) / kGiga));
+    print_now("\n");
+  }
+  std::string attention;
+  for (const auto& [type, rate] : of.attention)
+    attention += fmt::format("{} {:.4g}, ", kv_type_name(type), rate / kGiga);
+  print_now(fmt::format("  attention GB/s by KV: {}prompts {:.4g} GFLOP/s\n", attention,
+                        of.prompt_attention_flop_per_s / kGiga));
+}
+
+void print_curve(const char* name, const RateCurve& curve) {
+  std::string text;
+  for (const auto& [bytes, rate] : curve.points())
+    text += fmt::format("{}{} {:.3g}", text.empty() ? "" : ", ",
+                        format_bytes(static_cast<uint64_t>(bytes)), rate / kGiga);
+  print_now(fmt::format("{}, GB/s by transfer: {}\n", name, text));
+}
+
+void print_machine(const Hardware& hardware, const fs::path& path) {
+  if (hardware.gpu) print_processor(*hardware.gpu);
+  print_processor(hardware.host);
+  if (hardware.unified) print_now("one memory for both\n");
+  if (hardware.has_device()) {
+    print_curve("to the GPU", hardware.to_device);
+    print_curve("to the host", hardware.to_host);
+    print_now(fmt::format(
+        "beside each other the link keeps {:.0f}% and the CPU {:.0f}%; pinning {}\n",
+        hardware.link_beside_cpu * 100, hardware.cpu_beside_link * 100,
+        hardware.pin_bytes_per_s > 0 ? fmt::format("{:.3g} GB/s", hardware.pin_bytes_per_s / kGiga)
+                                     : "is refused"));
+  }
+  print_now(fmt::format("disk: reads {:.3g} GB/s, writes {:.3g} GB/s, {} free\n",
+                        hardware.disk_read / kGiga, hardware.disk_write / kGiga,
+                        format_bytes(hardware.disk_bytes)));
+  print_now(fmt::format("kept in {}\n", printable_path(path)));
+}
+
+}  // namespace
+
+int profile_machine(const ProfileMachineOptions& options) {
+  const auto path = options.output.empty() ? try_default_hardware_path() : fs::path(options.output);
+  SPW_CHECK(path.has_value(), kInvalidArgument,
+            "neither XDG_CACHE_HOME nor HOME is set, so there is no place for the machine's file; "
+            "give one with -o");
+  refuse_foreign(*path, options.output.empty());
+  const SessionOptions& session = options.session;
+  const auto device = make_device(session.device, session.threads, session.gpu_memory);
+  const bool apart = !device->host_visible();
+  const auto own_host = apart ? make_device("cpu", session.threads) : nullptr;
+  IoQueue disk;
+  Hardware hardware;
+  {
+    ProgressBar bar("measuring");
+    MeasureMachineOptions measure;
+    measure.seconds = options.seconds;
+    measure.disk_dir = session.placement.disk_folder();
+    measure.cancel = &interrupted();
+    measure.progress = [&](double share, std::string_view what) {
+      bar.update(static_cast<uint64_t>(share * 1000), 1000, std::string(what));
+    };
+    hardware =
+        measure_machine(apart ? *own_host : *device, apart ? device.get() : nullptr, disk, measure);
+  }
+  hardware.measured = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+  write_hardware(*path, hardware);
+  if (options.json) {
+    print_json({{"file", path->string()}, {"hardware", json::parse(hardware_to_json(hardware))}});
+  } else {
+    print_machine(hardware, *path);
+  }
+  return 0;
+}
+
+}  // namespace spillway
