@@ -21,7 +21,7 @@ struct PlacementOptions {
   std::string disk_memory = "0";
   std::string disk_dir;  // "" = the folder for temporary files
   std::vector<std::string> plans;
-  std::string weights, kv, activations;  // "" = as the plan or the rule says
+  std::string weights, embeddings, kv, activations;  // "" = as the plan or the rule says
   std::string schedule, attention;
   int micro_batch = 0;
   int micro_batches = 0;

@@ -271,6 +271,7 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
   limits.sequences_option = run.sequences_option;
   for (const auto& [option, given] : {std::pair("--plan", !options.plans.empty()),
                                       {"--weights", !options.weights.empty()},
+                                      {"--embeddings", !options.embeddings.empty()},
                                       {"--kv", !options.kv.empty()},
                                       {"--activations", !options.activations.empty()}}) {
     if (!given) continue;
@@ -333,6 +334,7 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
   plan = place_what_fits(run, which, needs_);
   settings.host_attention = describe_host_attention(plan, *device, host());
+  settings.head = describe_head(plan, *device, loaded->model);
 }
 
 void Session::load() {
@@ -345,16 +347,17 @@ void Session::load() {
     host().reset_peaks();
   };
   const uint64_t disk_budget = budgets_.disk - (needs_.disk.total() - weights_on_disk);
-  if (loaded->weights.try_stay(*device, loaded->model, plan.weights, disk_budget)) {
-    load_seconds = watch.seconds();
-    forget_peaks();
-    return;
-  }
   const WeightPlacement placement{.shares = plan.weights,
+                                  .embeddings = plan.embeddings,
                                   .host = &host(),
                                   .queue = &disk_queue,
                                   .disk_dir = disk_dir,
                                   .disk_budget = disk_budget};
+  if (loaded->weights.try_stay(*device, loaded->model, placement)) {
+    load_seconds = watch.seconds();
+    forget_peaks();
+    return;
+  }
   KeptWeights kept = keep_weights(*device, loaded->model, std::exchange(loaded->weights, {}),
                                   placement, budgets_.host);
   {
@@ -375,8 +378,9 @@ void Session::load() {
     const auto shares = [](const TierShares& of) {
       return fmt::format("{:.1f}, {:.1f}, {:.1f}%", of.device * 100, of.host * 100, of.disk * 100);
     };
-    log_info("on {}, in host memory and on disk: weights {}; KV {}; activations {}",
-             device->info().name, shares(plan.weights), shares(plan.kv), shares(plan.activations));
+    log_info("on {}, in host memory and on disk: weights {}; KV {}; activations {}{}",
+             device->info().name, shares(plan.weights), shares(plan.kv), shares(plan.activations),
+             plan.embeddings == Tier::kHost ? "; embeddings and head in host memory" : "");
   }
 }
 

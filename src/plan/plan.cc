@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -8,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -24,13 +27,12 @@ constexpr std::array<const char*, 3> kAttentionNames = {"auto", "cpu", "gpu"};
 constexpr int kMostMicroBatches = 1 << 20;
 
 template <class Enum>
-Enum from_name(const std::array<const char*, 3>& names, std::string_view text,
-               std::string_view what) {
+Enum from_name(std::span<const char* const> names, std::string_view text, std::string_view what) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (text == names[i]) return static_cast<Enum>(i);
   }
-  fail(ErrorCode::kInvalidArgument, "{} is '{}'; give {}, {} or {}", what, printable(text),
-       names[0], names[1], names[2]);
+  fail(ErrorCode::kInvalidArgument, "{} is '{}'; give {} or {}", what, printable(text),
+       fmt::join(names.first(names.size() - 1), ", "), names.back());
 }
 
 TierShares checked(const TierShares& shares, std::string_view what) {
@@ -91,9 +93,13 @@ ScheduleKind parse_schedule(std::string_view text) {
 AttentionPlace parse_attention_place(std::string_view text) {
   return from_name<AttentionPlace>(kAttentionNames, text, "the place of attention");
 }
+Tier parse_embeddings(std::string_view text, std::string_view option) {
+  return from_name<Tier>(std::span(kTierNames).first(2), text, option);
+}
 
 bool Plan::all_on_device() const {
-  return weights.device == 1 && kv.device == 1 && activations.device == 1;
+  return weights.device == 1 && embeddings == Tier::kDevice && kv.device == 1 &&
+         activations.device == 1;
 }
 
 AttentionPlace same_for_every_sequence(const Plan& plan) {
@@ -129,6 +135,8 @@ Plan parse_plan(std::string_view text, const std::string& where) {
     const std::string field = where + ": " + printable(key);
     if (key == "weights") {
       plan.weights = shares_of(value, field);
+    } else if (key == "embeddings") {
+      plan.embeddings = parse_embeddings(text_of(value, field), field);
     } else if (key == "kv") {
       plan.kv = shares_of(value, field);
     } else if (key == "activations") {
@@ -152,8 +160,8 @@ Plan parse_plan(std::string_view text, const std::string& where) {
       plan.overlap = value.get<bool>();
     } else {
       fail(ErrorCode::kInvalidArgument,
-           "{} is not a field of a plan (weights, kv, activations, micro_batch, micro_batches, "
-           "schedule, attention, cpu_attention, overlap)",
+           "{} is not a field of a plan (weights, embeddings, kv, activations, micro_batch, "
+           "micro_batches, schedule, attention, cpu_attention, overlap)",
            field);
     }
   }
@@ -170,6 +178,7 @@ Plan read_plan(const std::filesystem::path& path) {
 std::string plan_to_json(const Plan& plan) {
   const json document{
       {"weights", shares_to_json(plan.weights)},
+      {"embeddings", kTierNames[static_cast<size_t>(plan.embeddings)]},
       {"kv", shares_to_json(plan.kv)},
       {"activations", shares_to_json(plan.activations)},
       {"micro_batch", plan.micro_batch},

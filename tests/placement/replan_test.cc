@@ -176,11 +176,18 @@ TEST_F(ReplanTest, WhatIsAtHomeStays) {
     Machine machine(with_accelerator);
     const auto loaded = describe(machine, "llama");
     const TierShares shares{0.3, 0.3, 0.4};
-    EXPECT_FALSE(loaded->weights.try_stay(machine.device(), loaded->model, shares));
+    const auto stay = [&](const TierShares& next, Tier embeddings = Tier::kDevice) {
+      WeightPlacement placement;
+      placement.shares = next;
+      placement.embeddings = embeddings;
+      return loaded->weights.try_stay(machine.device(), loaded->model, placement);
+    };
+    EXPECT_FALSE(stay(shares));
     load(machine, *loaded, shares, kPlenty);
     const std::vector<float> expected = logits(machine, *loaded, shares);
-    EXPECT_FALSE(loaded->weights.try_stay(machine.device(), loaded->model, {0, 0.3, 0.7}));
-    EXPECT_TRUE(loaded->weights.try_stay(machine.device(), loaded->model, shares));
+    EXPECT_FALSE(stay({0, 0.3, 0.7}));
+    EXPECT_EQ(stay(shares, Tier::kHost), !with_accelerator) << "without one they are there already";
+    EXPECT_TRUE(stay(shares));
     EXPECT_EQ(loaded->weights.counts().made, 0);
     EXPECT_EQ(logits(machine, *loaded, shares), expected);
   }
