@@ -66,8 +66,10 @@ void SessionOptions::add_to(CLI::App& command, bool several_plans) {
       "while generating, attend to this share of the context, such as 0.1: per head the "
       "positions with the largest scores (default: all)");
   command
-      .add_option("--chunk", max_step_tokens,
-                  "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048)")
+      .add_option(
+          "--chunk", max_step_tokens,
+          "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048, or "
+          "what there is memory for)")
       ->check(CLI::Range(1, 1 << 20));
   placement.add_to(command, several_plans);
 }
@@ -183,9 +185,7 @@ ResultSettings asked_settings(const SessionOptions& options) {
 }  // namespace
 
 Session::Session(const SessionOptions& options)
-    : settings(asked_settings(options)),
-      max_step_tokens(options.max_step_tokens),
-      options_(options) {
+    : settings(asked_settings(options)), options_(options) {
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type =
       options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
@@ -197,7 +197,6 @@ Session::Session(const SessionOptions& options)
                        options.placement.host_memory);
   if (!device->host_visible())
     own_host = make_device("cpu", options.threads, "", options.placement.host_memory);
-  if (max_step_tokens == 0) max_step_tokens = device->host_visible() ? 512 : 2048;
   settings.device = describe_device(*device);
   device->ops().set_deterministic(settings.deterministic);
   host().ops().set_deterministic(settings.deterministic);
@@ -294,21 +293,30 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
   return limits;
 }
 
-Plan Session::place_what_fits(const ExpectedRun& run, size_t which, Footprint& needs) const {
-  FitTrial trial{.size = {run.tokens, run.sequences, max_step_tokens, settings.kv_type,
-                          load_.access == WeightAccess::kMapped},
-                 .budgets = budgets_,
-                 .compress = load_.compress};
-  const int64_t fewest = run.least_sequences > 0 ? run.least_sequences : run.sequences;
-  while (true) {
+void Session::place_what_fits(const ExpectedRun& run, size_t which) {
+  const bool chunk_given = options_.max_step_tokens > 0;
+  const int chunk = chunk_given ? options_.max_step_tokens : device->host_visible() ? 512 : 2048;
+  const RunSize wanted{run.tokens, run.sequences, chunk, settings.kv_type,
+                       load_.access == WeightAccess::kMapped};
+  RunSize least = wanted;
+  if (run.least_sequences > 0) least.sequences = run.least_sequences;
+  if (!chunk_given) least.micro_tokens = kSmallestChunk;
+  if (run.least_context > 0) least.tokens = std::min(run.least_context, wanted.tokens);
+  const std::vector<RunSize> sizes = smaller_runs(wanted, least);
+  FitTrial trial{.size = wanted, .budgets = budgets_, .compress = load_.compress};
+  for (const RunSize& size : sizes) {
+    trial.size = size;
     try {
-      return place(trial, run, which, needs);
+      plan = place(trial, run, which, needs_);
+      size_ = size;
+      if (size.micro_tokens < chunk)
+        log_info("memory is short: steps of {} tokens, not {}", size.micro_tokens, chunk);
+      if (size.tokens < wanted.tokens)
+        log_warning("memory is short: a context of {} tokens, not {}", size.tokens, wanted.tokens);
+      return;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
-      if (trial.size.sequences > fewest) {
-        trial.size.sequences = std::max(fewest, trial.size.sequences / 2);
-        continue;
-      }
+      if (&size != &sizes.back()) continue;
       const auto fits = [&](const FitTrial& other) {
         Footprint unused;
         try {
@@ -332,7 +340,7 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   budgets_ = budgets_of(options_, *device, host());
   // What the plan before holds is this one's, too.
   if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
-  plan = place_what_fits(run, which, needs_);
+  place_what_fits(run, which);
   settings.host_attention = describe_host_attention(plan, *device, host());
   settings.head = describe_head(plan, *device, loaded->model);
 }
@@ -393,10 +401,10 @@ int64_t Session::context_tokens(int64_t wanted) const {
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
-  Runner runner = spillway::make_runner(
-      *device, host(), disk_queue, *loaded, plan,
-      {tokens, sequences, max_step_tokens, settings.kv_type, load_.access == WeightAccess::kMapped},
-      {disk_dir, disk_left});
+  Runner runner = spillway::make_runner(*device, host(), disk_queue, *loaded, plan,
+                                        {tokens, sequences, size_.micro_tokens, settings.kv_type,
+                                         load_.access == WeightAccess::kMapped},
+                                        {disk_dir, disk_left});
   runner.decoder.set_attention_topk(settings.attention_topk);
   return runner;
 }
