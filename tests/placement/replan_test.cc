@@ -79,6 +79,7 @@ class ReplanTest : public testing::Test {
   Plan plan_of(const TierShares& weights) const {
     Plan plan;
     plan.weights = weights;
+    plan.embeddings = embeddings_;
     return plan;
   }
   RunSize size() const {
@@ -88,6 +89,7 @@ class ReplanTest : public testing::Test {
   void load(Machine& machine, LoadedModel& loaded, const TierShares& weights, uint64_t host_budget,
             uint64_t disk_budget = kPlenty) {
     const WeightPlacement placement{.shares = weights,
+                                    .embeddings = embeddings_,
                                     .host = &machine.host,
                                     .queue = &machine.queue,
                                     .disk_dir = folder_.path(),
@@ -127,6 +129,7 @@ class ReplanTest : public testing::Test {
   const std::vector<TierShares> plans_ = {{1, 0, 0},     {0, 1, 0},     {0, 0, 1}, {0.3, 0.3, 0.4},
                                           {0, 0.5, 0.5}, {0.5, 0, 0.5}, {0, 0, 1}, {0, 0.7, 0.3},
                                           {1, 0, 0},     {0.2, 0.8, 0}};
+  Tier embeddings_ = Tier::kDevice;  // of the plan at hand
   TempFolder folder_, file_folder_;
   WeightLoadOptions options_ = [] {
     WeightLoadOptions options;
@@ -142,6 +145,7 @@ TEST_F(ReplanTest, PlansInARowAreLikeEachAloneAndMakeNothingAgain) {
       const auto loaded = describe(machine, kind);
       for (size_t i = 0; i < plans_.size(); ++i) {
         SCOPED_TRACE(fmt::format("{}, accelerator {}, plan {}", kind, with_accelerator, i));
+        embeddings_ = i % 3 == 1 ? Tier::kHost : Tier::kDevice;
         Machine fresh(with_accelerator);
         const auto alone = describe(fresh, kind);
         load(fresh, *alone, plans_[i], kPlenty);
