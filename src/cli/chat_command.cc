@@ -271,8 +271,10 @@ int chat(ChatOptions options) {
   const SamplingParams sampling = choose_sampling(options.sampling, session.loaded->sampling);
   validate(sampling, session.loaded->model.spec.vocab_size);
 
-  const int64_t context = session.context_tokens(options.context);
-  session.load({.tokens = context, .shortest_tokens = kShortestContext});
+  session.load({.tokens = session.context_tokens(options.context),
+                .least_context = options.context > 0 ? 0 : kShortestContext,
+                .shortest_tokens = kShortestContext});
+  const int64_t context = session.planned_tokens();
   Runner runner = session.make_runner(context);
   Engine engine(runner.decoder, runner.kv, &tokenizer, {.max_sequence_tokens = context});
   const bool interactive = stdin_is_terminal() && stdout_is_terminal();

@@ -46,6 +46,12 @@ void PlacementOptions::add_plan_to(CLI::App& command, bool several_plans) {
       .add_option("--weights", weights,
                   "percent of the weights on GPU, host and disk, such as 20,80,0")
       ->group(kGroup);
+  command
+      .add_option(
+          "--embeddings", embeddings,
+          "where embeddings and head are: gpu or host (rows looked up there, the head moved "
+          "in)")
+      ->group(kGroup);
   command.add_option("--kv", kv, "percent of the KV cache on GPU, host and disk")->group(kGroup);
   command
       .add_option("--activations", activations,
@@ -81,10 +87,12 @@ void PlacementOptions::add_plan_to(CLI::App& command, bool several_plans) {
 }
 
 std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
-  const bool by_hand = !weights.empty() || !kv.empty() || !activations.empty();
+  const bool by_hand =
+      !weights.empty() || !embeddings.empty() || !kv.empty() || !activations.empty();
   if (which >= plans.size() && !by_hand) return kept;
   Plan plan = which < plans.size() ? read_plan(plans[which]) : Plan();
   if (!weights.empty()) plan.weights = parse_shares(weights, "--weights");
+  if (!embeddings.empty()) plan.embeddings = parse_embeddings(embeddings, "--embeddings");
   if (!kv.empty()) plan.kv = parse_shares(kv, "--kv");
   if (!activations.empty()) plan.activations = parse_shares(activations, "--activations");
   return plan;

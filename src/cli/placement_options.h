@@ -21,8 +21,8 @@ struct PlacementOptions {
   std::string disk_memory = "0";
   std::string disk_dir;  // "" = the folder for temporary files
   std::vector<std::string> plans;
-  std::optional<Plan> kept;              // of a job that goes on: counts where nothing else is said
-  std::string weights, kv, activations;  // "" = as the plan or the rule says
+  std::optional<Plan> kept;  // of a job that goes on: counts where nothing else is said
+  std::string weights, embeddings, kv, activations;  // "" = as the plan or the rule says
   std::string schedule, attention;
   int micro_batch = 0;
   int micro_batches = 0;

@@ -99,6 +99,7 @@ struct Planner {
                         .budgets = budgets,
                         .size = size,
                         .most_sequences = options.most_at_once};
+    if (options.chunk > 0) asked.smallest_chunk = options.chunk;
     SPW_CHECK(options.objective == "throughput" || options.objective == "latency", kInvalidArgument,
               "--objective is '{}'; give throughput or latency", printable(options.objective));
     if (options.objective == "latency") asked.objective = Objective::kLatency;
@@ -120,6 +121,7 @@ struct Planner {
                                 .workload = workload,
                                 .budgets = trial.budgets,
                                 .size = size,
+                                .smallest_chunk = trial.smallest_chunk,
                                 .most_sequences = 1,
                                 .overlap = trial.overlap};
       return !search_plans(there).empty();

@@ -25,7 +25,8 @@ const std::vector<std::function<void(BatchIdentity&)>> kChanges = {
     [](auto& job) { job.settings.weight_types = "x"; },
     [](auto& job) { job.settings.kv_type = KvType::kInt8; },
     [](auto& job) { job.settings.attention_topk = 0.1F; },
-    [](auto& job) { job.settings.host_attention = "x"; }};
+    [](auto& job) { job.settings.host_attention = "x"; },
+    [](auto& job) { job.settings.head = "x"; }};
 
 TEST(BatchIdentityTest, EveryMemberIsAFieldOfItsOwn) {
   const JobFields before = BatchIdentity().fields();
@@ -93,6 +94,20 @@ TEST_F(HostAttentionTest, ChangesNothingWithResidencyAndSchedule) {
   plan.schedule = ScheduleKind::kRow;
   plan.overlap = false;
   EXPECT_EQ(describe_host_attention(plan, gpu_, host_), before);
+}
+
+TEST_F(HostAttentionTest, AHeadCountsWhereAGpuHasItInPieces) {
+  const Model small = describe_dummy_model("opt-30b");
+  Model large = small;
+  for (BoundWeight& weight : large.weights) {
+    if (weight.slot.role == WeightRole::kTokenEmbedding) weight.slot.rows *= 10;
+  }
+  Plan plan;
+  EXPECT_EQ(describe_head(plan, gpu_, large), "whole");
+  plan.embeddings = Tier::kHost;
+  EXPECT_EQ(describe_head(plan, gpu_, small), "whole");
+  EXPECT_EQ(describe_head(plan, host_, large), "whole");
+  EXPECT_NE(describe_head(plan, gpu_, large), "whole");
 }
 
 TEST_F(HostAttentionTest, TuningCountsAsFarAsItIsLookedAt) {

@@ -69,8 +69,10 @@ void SessionOptions::add_to(CLI::App& command, bool several_plans) {
       "while generating, attend to this share of the context, such as 0.1: per head the "
       "positions with the largest scores (default: all)");
   command
-      .add_option("--chunk", max_step_tokens,
-                  "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048)")
+      .add_option(
+          "--chunk", max_step_tokens,
+          "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048, or "
+          "what there is memory for)")
       ->check(CLI::Range(1, 1 << 20));
   placement.add_to(command, several_plans);
 }
@@ -246,7 +248,6 @@ Session::Session(SessionOptions asked, const Plan& asked_plan)
     : options_(with_plan(std::move(asked), asked_plan)), asked_plan_(asked_plan) {
   const SessionOptions& options = options_;
   settings = asked_settings(options);
-  max_step_tokens = options.max_step_tokens;
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type =
       options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
@@ -258,7 +259,6 @@ Session::Session(SessionOptions asked, const Plan& asked_plan)
                        options.placement.host_memory);
   if (!device->host_visible())
     own_host = make_device("cpu", options.threads, "", options.placement.host_memory);
-  if (max_step_tokens == 0) max_step_tokens = device->host_visible() ? 512 : 2048;
   hardware_ = hardware_of_session(*device);
   settings.device = describe_device(*device);
   device->ops().set_deterministic(settings.deterministic);
@@ -295,7 +295,7 @@ DeviceTraits Session::traits_within(const Budgets& budgets) const {
 }
 
 Prediction Session::predict_run(const Workload& workload, int64_t sequences) const {
-  const RunSize size{workload.longest(), sequences, max_step_tokens, settings.kv_type,
+  const RunSize size{workload.longest(), sequences, size_.micro_tokens, settings.kv_type,
                      load_.access == WeightAccess::kMapped};
   const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
   return predict(hardware_, loaded->model, plan, needs, size, workload);
@@ -313,11 +313,12 @@ std::vector<FoundPlan> Session::search(const Model& model, const FitTrial& trial
                                       .generate = generated}}},
                        .budgets = trial.budgets,
                        .size = trial.size,
+                       .smallest_chunk = trial.size.micro_tokens,
                        .least_sequences = trial.size.sequences,
                        .overlap = !options_.placement.no_overlap});
 }
 
-Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
+Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which, PlaceBy by,
                     Footprint& needs) const {
   const PlacementOptions& options = options_.placement;
   Model compressed;
@@ -343,8 +344,9 @@ Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
     if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * 9;
     FitTrial careful = trial;
     careful.budgets = budgets;
-    const std::vector<FoundPlan> found = search(model, careful, run, traits);
-    // The rule, where nothing was found, says what is missing.
+    // The rule says what is missing where nothing is found, and answers at once what else would do.
+    std::vector<FoundPlan> found;
+    if (by == PlaceBy::kPlanner) found = search(model, careful, run, traits);
     placed =
         !found.empty() ? found.front().plan : fill_from_the_top(model, trial.size, traits, budgets);
   }
@@ -366,6 +368,7 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
   limits.sequences_option = run.sequences_option;
   for (const auto& [option, given] : {std::pair("--plan", !options.plans.empty()),
                                       {"--weights", !options.weights.empty()},
+                                      {"--embeddings", !options.embeddings.empty()},
                                       {"--kv", !options.kv.empty()},
                                       {"--activations", !options.activations.empty()}}) {
     if (!given) continue;
@@ -388,25 +391,34 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
   return limits;
 }
 
-Plan Session::place_what_fits(const ExpectedRun& run, size_t which, Footprint& needs) const {
-  FitTrial trial{.size = {run.tokens, run.sequences, max_step_tokens, settings.kv_type,
-                          load_.access == WeightAccess::kMapped},
-                 .budgets = budgets_,
-                 .compress = load_.compress};
-  const int64_t fewest = run.least_sequences > 0 ? run.least_sequences : run.sequences;
-  while (true) {
+void Session::place_what_fits(const ExpectedRun& run, size_t which) {
+  const bool chunk_given = options_.max_step_tokens > 0;
+  const int chunk = chunk_given ? options_.max_step_tokens : device->host_visible() ? 512 : 2048;
+  const RunSize wanted{run.tokens, run.sequences, chunk, settings.kv_type,
+                       load_.access == WeightAccess::kMapped};
+  RunSize least = wanted;
+  if (run.least_sequences > 0) least.sequences = run.least_sequences;
+  if (!chunk_given) least.micro_tokens = kSmallestChunk;
+  if (run.least_context > 0) least.tokens = std::min(run.least_context, wanted.tokens);
+  const std::vector<RunSize> sizes = smaller_runs(wanted, least);
+  FitTrial trial{.size = wanted, .budgets = budgets_, .compress = load_.compress};
+  for (const RunSize& size : sizes) {
+    trial.size = size;
     try {
-      return place(trial, run, which, needs);
+      plan = place(trial, run, which, PlaceBy::kPlanner, needs_);
+      size_ = size;
+      if (size.micro_tokens < chunk)
+        log_info("memory is short: steps of {} tokens, not {}", size.micro_tokens, chunk);
+      if (size.tokens < wanted.tokens)
+        log_warning("memory is short: a context of {} tokens, not {}", size.tokens, wanted.tokens);
+      return;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
-      if (trial.size.sequences > fewest) {
-        trial.size.sequences = std::max(fewest, trial.size.sequences / 2);
-        continue;
-      }
+      if (&size != &sizes.back()) continue;
       const auto fits = [&](const FitTrial& other) {
         Footprint unused;
         try {
-          place(other, run, which, unused);
+          place(other, run, which, PlaceBy::kRule, unused);
           return true;
         } catch (const Error&) {
           return false;
@@ -426,14 +438,15 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   budgets_ = budgets_of(options_, *device, host());
   // What the plan before holds is this one's, too.
   if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
-  plan = place_what_fits(run, which, needs_);
+  place_what_fits(run, which);
   settings.host_attention = describe_host_attention(plan, *device, host());
+  settings.head = describe_head(plan, *device, loaded->model);
   plan.compress_weights = load_.compress;
   plan.kv_type = settings.kv_type;
   plan.attention_topk = settings.attention_topk;
-  plan.chunk = max_step_tokens;
-  plan.context = run.tokens;
-  plan.sequences = static_cast<int>(run.sequences);
+  plan.chunk = size_.micro_tokens;
+  plan.context = size_.tokens;
+  plan.sequences = static_cast<int>(size_.sequences);
 }
 
 void Session::load() {
@@ -446,16 +459,17 @@ void Session::load() {
     host().reset_peaks();
   };
   const uint64_t disk_budget = budgets_.disk - (needs_.disk.total() - weights_on_disk);
-  if (loaded->weights.try_stay(*device, loaded->model, plan.weights, disk_budget)) {
-    load_seconds = watch.seconds();
-    forget_peaks();
-    return;
-  }
   const WeightPlacement placement{.shares = plan.weights,
+                                  .embeddings = plan.embeddings,
                                   .host = &host(),
                                   .queue = &disk_queue,
                                   .disk_dir = disk_dir,
                                   .disk_budget = disk_budget};
+  if (loaded->weights.try_stay(*device, loaded->model, placement)) {
+    load_seconds = watch.seconds();
+    forget_peaks();
+    return;
+  }
   KeptWeights kept = keep_weights(*device, loaded->model, std::exchange(loaded->weights, {}),
                                   placement, budgets_.host);
   {
@@ -476,8 +490,9 @@ void Session::load() {
     const auto shares = [](const TierShares& of) {
       return fmt::format("{:.1f}, {:.1f}, {:.1f}%", of.device * 100, of.host * 100, of.disk * 100);
     };
-    log_info("on {}, in host memory and on disk: weights {}; KV {}; activations {}",
-             device->info().name, shares(plan.weights), shares(plan.kv), shares(plan.activations));
+    log_info("on {}, in host memory and on disk: weights {}; KV {}; activations {}{}",
+             device->info().name, shares(plan.weights), shares(plan.kv), shares(plan.activations),
+             plan.embeddings == Tier::kHost ? "; embeddings and head in host memory" : "");
   }
 }
 
@@ -490,10 +505,10 @@ int64_t Session::context_tokens(int64_t wanted) const {
 
 Runner Session::make_runner(int64_t tokens, int64_t sequences) {
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
-  Runner runner = spillway::make_runner(
-      *device, host(), disk_queue, *loaded, plan,
-      {tokens, sequences, max_step_tokens, settings.kv_type, load_.access == WeightAccess::kMapped},
-      {disk_dir, disk_left});
+  Runner runner = spillway::make_runner(*device, host(), disk_queue, *loaded, plan,
+                                        {tokens, sequences, size_.micro_tokens, settings.kv_type,
+                                         load_.access == WeightAccess::kMapped},
+                                        {disk_dir, disk_left});
   runner.decoder.set_attention_topk(settings.attention_topk);
   return runner;
 }

@@ -58,6 +58,9 @@ struct ExpectedRun {
   // What it does not begin without; 0: all of it. Where there is memory for no more, it begins with
   // less.
   int64_t least_tokens = 0, least_sequences = 0;
+  // Where there is memory for no more, a context down to this will do (0: for no less than
+  // `tokens`); Session::planned_tokens() says which.
+  int64_t least_context = 0;
   // For advice where it does not fit: how short --ctx may make a sequence (0: there is no such
   // option), and which option asks for fewer sequences.
   int64_t shortest_tokens = 0;
@@ -87,6 +90,8 @@ struct Session {
   // How long the plan takes for such requests, `sequences` of them at once, on this machine as far
   // as it is known.
   Prediction predict_run(const Workload& workload, int64_t sequences) const;
+  // Of a sequence, as the plan has room for.
+  int64_t planned_tokens() const { return size_.tokens; }
   // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
   int64_t context_tokens(int64_t wanted) const;
   // Room for `sequences` sequences of `tokens` tokens each, and a decoder for them.
@@ -109,14 +114,16 @@ struct Session {
   uint64_t disk_bytes = 0;
   std::unique_ptr<LoadedModel> loaded;
   ResultSettings settings;  // who attends: with the plan
-  int max_step_tokens = 0;
   double load_seconds = 0;
 
  private:
   // Where things go in a run that may be; throws kOutOfMemory.
-  Plan place(const FitTrial& trial, const ExpectedRun& run, size_t which, Footprint& needs) const;
-  // The same for what `run` needs, or as much of it as there is room for. Throws with advice.
-  Plan place_what_fits(const ExpectedRun& run, size_t which, Footprint& needs) const;
+  enum class PlaceBy : uint8_t { kPlanner, kRule };
+  Plan place(const FitTrial& trial, const ExpectedRun& run, size_t which, PlaceBy by,
+             Footprint& needs) const;
+  // Decides the same for what `run` needs, or as much of it as there is room for. Throws with
+  // advice.
+  void place_what_fits(const ExpectedRun& run, size_t which);
   FitLimits what_may_change(const ExpectedRun& run) const;
   DeviceTraits traits_within(const Budgets& budgets) const;
   // The planner's, the best first; empty where it finds none.
@@ -131,6 +138,7 @@ struct Session {
   WeightLoadOptions load_;
   // Of the plan.
   Budgets budgets_;
+  RunSize size_;
   Footprint needs_;
 };
 

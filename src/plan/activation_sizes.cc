@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "plan/weight_homes.h"
 #include "storage/aligned_buffer.h"
 #include "storage/spill_file.h"
 
@@ -17,8 +18,15 @@ uint64_t bytes_of(DType type, int64_t rows, int64_t cols) {
 
 }  // namespace
 
+uint64_t LookedUpRows::position_offset() const { return aligned_weight_bytes(token_row * rows); }
+
+uint64_t LookedUpRows::bytes() const {
+  return position_offset() + aligned_weight_bytes(position_row * rows);
+}
+
 DecoderBuffers decoder_buffers(const ModelSpec& spec, DType inner, int64_t step_tokens,
-                               int64_t micro_tokens, int64_t logit_rows) {
+                               int64_t micro_tokens, int64_t logit_rows,
+                               const LookedUpRows& looked_up) {
   DecoderBuffers all;
   all.normed = bytes_of(inner, micro_tokens, spec.hidden);
   if (spec.embedding_dim != spec.hidden)
@@ -27,7 +35,8 @@ DecoderBuffers decoder_buffers(const ModelSpec& spec, DType inner, int64_t step_
     all.angles = bytes_of(DType::kF32, step_tokens, spec.rope.dims);
   all.qkv = bytes_of(inner, micro_tokens, spec.q_dim() + 2 * spec.kv_dim());
   all.attended = bytes_of(inner, micro_tokens, spec.q_dim());
-  all.mlp = bytes_of(inner, micro_tokens, spec.gated_mlp ? 2 * spec.ffn : spec.ffn);
+  all.mlp = std::max(bytes_of(inner, micro_tokens, spec.gated_mlp ? 2 * spec.ffn : spec.ffn),
+                     looked_up.bytes());
   if (spec.final_norm) all.head_rows = bytes_of(DType::kF32, logit_rows, spec.hidden);
   all.head_input = bytes_of(inner, logit_rows, spec.hidden);
   all.logits = bytes_of(DType::kF32, logit_rows, spec.vocab_size);

@@ -19,7 +19,7 @@ struct DecoderBuffers {
   uint64_t angles = 0;      // [tokens of the step, rope.dims]
   uint64_t qkv = 0;         // [tokens, q_dim + 2 kv_dim]
   uint64_t attended = 0;    // [tokens, q_dim]
-  uint64_t mlp = 0;         // [tokens, ffn or 2 ffn]
+  uint64_t mlp = 0;         // [tokens, ffn or 2 ffn]; before the layers, rows of embeddings
   uint64_t head_rows = 0;   // [logit rows, hidden], from the residual stream
   uint64_t head_input = 0;  // [logit rows, hidden]
   uint64_t logits = 0;      // [logit rows, vocab]
@@ -28,9 +28,19 @@ struct DecoderBuffers {
     return {normed, embedded, angles, qkv, attended, mlp, head_rows, head_input, logits};
   }
 };
+// Rows of embeddings that are looked up in host memory come to the device as small tables, here of
+// `rows` tokens: bytes of a row of the token embedding, and of the position embedding (0: there is
+// none).
+struct LookedUpRows {
+  int64_t token_row = 0, position_row = 0, rows = 0;
+
+  uint64_t position_offset() const;  // of the second table, behind the first
+  uint64_t bytes() const;            // of both; where nothing is looked up 0
+};
 // `inner` is the type between matrices.
 DecoderBuffers decoder_buffers(const ModelSpec& spec, DType inner, int64_t step_tokens,
-                               int64_t micro_tokens, int64_t logit_rows);
+                               int64_t micro_tokens, int64_t logit_rows,
+                               const LookedUpRows& looked_up);
 
 // The residual stream of a step between layers: whose rows are where. A micro-batch is in one tier,
 // that of its last row.

@@ -29,7 +29,7 @@ class Scheduling {
       add(StepAction::kDropRows, -1, b);
       load_rows_ahead(shape_.layers, b);
     }
-    if (head) add(StepAction::kHead);
+    run_head(head);
     return std::move(events_);
   }
 
@@ -41,13 +41,31 @@ class Scheduling {
   }
 
   void run_layer(int layer) {
-    const auto streamed = std::ranges::find(shape_.streamed, layer);
-    const bool comes = streamed != shape_.streamed.end();
-    if (comes && !shape_.overlap) add(StepAction::kLoadWeights, layer);
-    add(StepAction::kUseWeights, layer);
+    use_weights(layer);
     for (int b = 0; b < batches_; ++b) run_batch(layer, b);
+    leave_weights(layer);
+  }
+
+  // Pieces take their turn also where no logits are wanted: what comes to the slots goes round.
+  void run_head(bool wanted) {
+    const bool streamed = !shape_.streamed.empty() && shape_.streamed.back() >= shape_.layers;
+    if (!streamed && wanted) add(StepAction::kHead);
+    for (int piece = shape_.layers; streamed && piece <= shape_.streamed.back(); ++piece) {
+      use_weights(piece);
+      if (wanted) add(StepAction::kHead, piece);
+      leave_weights(piece);
+    }
+  }
+
+  bool comes(int layer) const { return std::ranges::count(shape_.streamed, layer) > 0; }
+  void use_weights(int layer) {
+    if (comes(layer) && !shape_.overlap) add(StepAction::kLoadWeights, layer);
+    add(StepAction::kUseWeights, layer);
+  }
+  void leave_weights(int layer) {
     add(StepAction::kLeaveWeights, layer);
-    if (comes && shape_.overlap) {
+    const auto streamed = std::ranges::find(shape_.streamed, layer);
+    if (streamed != shape_.streamed.end() && shape_.overlap) {
       const auto count = static_cast<int>(shape_.streamed.size());
       const auto index = static_cast<int>(streamed - shape_.streamed.begin());
       add(StepAction::kLoadWeights,

@@ -29,7 +29,7 @@ enum class StepAction : uint8_t {
   kJoinHost,       // the CPU's rows are there
   kFinishLayer,    // the rest of the layer: output of attention, MLP
   kGather,         // the rows of `batch` whose logits are wanted
-  kHead,           // logits of all of them
+  kHead,           // logits of all of them; with a `layer`, those of a piece of the head
 };
 
 struct StepEvent {
@@ -53,10 +53,12 @@ struct BatchShape {
 };
 struct StepShape {
   int layers = 0;
-  std::vector<int> streamed = {};  // layers with weights that come from elsewhere, in order
-  int weight_slots = 2;            // that they come into; all were filled before the first step
-  int kv_buffers = 2;              // groups whose pages are on the device at a time
-  bool overlap = true;             // false: everything is loaded right before its use
+  // Layers with weights that come from elsewhere, in order; behind them, numbered on, the pieces of
+  // a head that does.
+  std::vector<int> streamed = {};
+  int weight_slots = 2;  // that they come into; all were filled before the first step
+  int kv_buffers = 2;    // groups whose pages are on the device at a time
+  bool overlap = true;   // false: everything is loaded right before its use
   std::vector<BatchShape> batches = {};
   bool operator==(const StepShape&) const = default;
 };

@@ -114,6 +114,8 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     for (int layer = 0; layer < shape.layers; ++layer) {
       if (pick(2) > 0) shape.streamed.push_back(layer);
     }
+    const int pieces = std::max(0, pick(5) - 2);  // of a head that streams
+    for (int i = 0; i < pieces; ++i) shape.streamed.push_back(shape.layers + i);
     const int batches = 1 + pick(3);
     for (int b = 0; b < batches; ++b) {
       BatchShape& batch = shape.batches.emplace_back();
@@ -133,6 +135,7 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
       return std::ranges::count(shape.streamed, layer) > 0;
     };
     std::vector<int> layers_done(shape.batches.size(), 0);
+    int heads = 0;
     for (const StepEvent& e : schedule_step(shape)) {
       const auto item = std::tuple(e.layer, e.batch, e.group);
       switch (e.action) {
@@ -143,7 +146,9 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
           break;
         case StepAction::kLoadWeights:
           // With one streamed layer and two slots the next step's weights are there already.
-          if (shape.streamed.size() > 1) EXPECT_TRUE(slots.insert(e.layer).second);
+          if (shape.streamed.size() > 1) {
+            EXPECT_TRUE(slots.insert(e.layer).second);
+          }
           EXPECT_LE(slots.size(), slot_count);
           slots.insert(e.layer);
           break;
@@ -189,6 +194,11 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
           EXPECT_EQ(host_busy, -1) << "the CPU's rows are part of it";
           EXPECT_EQ(layers_done[static_cast<size_t>(e.batch)]++, e.layer);
           break;
+        case StepAction::kHead:
+          EXPECT_EQ(e.layer, pieces > 0 ? shape.layers + heads : -1);
+          EXPECT_TRUE(pieces == 0 || e.layer == using_layer);
+          ++heads;
+          break;
         default:
           break;
       }
@@ -196,6 +206,9 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     for (const auto& [item, state] : kv) EXPECT_EQ(state, 3);
     EXPECT_EQ(rows_coming, -1);
     EXPECT_THAT(layers_done, testing::Each(shape.layers));
+    EXPECT_EQ(using_layer + 1, shape.layers + pieces) << "also where no logits are wanted";
+    const bool logits = std::ranges::any_of(shape.batches, &BatchShape::logits);
+    EXPECT_EQ(heads, logits ? std::max(1, pieces) : 0);
     if (HasFailure()) return;
   }
 }

@@ -2,6 +2,7 @@
 #include "plan/fill.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/byte_units.h"
 #include "base/error.h"
@@ -15,8 +16,8 @@ constexpr int kSteps = 1000;
 struct Filler {
   const Model& model;
   const RunSize& size;
-  const DeviceTraits& traits;
-  const Budgets& budgets;
+  DeviceTraits traits;
+  Budgets budgets;
 
   bool has_device() const { return !traits.host_visible; }
   uint64_t first_budget() const { return has_device() ? budgets.device : budgets.host; }
@@ -75,58 +76,139 @@ TierShares shares_of(bool has_device, int device, int host) {
                     : TierShares{0, share(device), disk};
 }
 
+struct Filling {
+  const Filler& fill;
+  Plan plan;  // but for the weights
+
+  Plan with(int device, int host) const {
+    Plan placed = plan;
+    placed.weights = shares_of(fill.has_device(), device, host);
+    return placed;
+  }
+  // Beside the weights.
+  bool host_holds_the_rest() const {
+    const Footprint needs = fill.of(plan);
+    return needs.host.total() - needs.host.of(MemoryTag::kWeights) <= fill.budgets.host;
+  }
+  // A large cache goes to host memory.
+  void place_kv() {
+    const uint64_t kv_bytes = fill.of(plan).device.of(MemoryTag::kKv);
+    if (!fill.has_device() || kv_bytes <= fill.budgets.device / 4) return;
+    plan.kv = {0, 1, 0};
+    SPW_CHECK(host_holds_the_rest(), kOutOfMemory,
+              "the KV cache needs {}, more than the {} of host memory", format_bytes(kv_bytes),
+              format_bytes(fill.budgets.host));
+  }
+  // Whether the memory that computes holds all of it, or what has to be there.
+  bool fits_somehow() const {
+    return (fill.fits_first(with(kSteps, 0)) || fill.fits_first(with(0, 0))) &&
+           (!fill.has_device() || host_holds_the_rest());
+  }
+
+  Plan place_weights() const {
+    int device =
+        Filler::largest(kSteps, [&](int steps) { return fill.fits_first(with(steps, 0)); });
+    const auto fill_host = [&] {
+      if (!fill.has_device()) return 0;
+      return std::max(0, Filler::largest(kSteps - device, [&](int steps) {
+                        return fill.fits_host(with(device, steps));
+                      }));
+    };
+    int host = fill_host();
+    // Between three tiers matrices fall otherwise than between two: a little more may be on the
+    // device, and in the layer that streams most.
+    while (device > 0 && !fill.fits_first(with(device, host))) {
+      --device;
+      host = fill_host();
+    }
+    return with(device, host);
+  }
+};
+
+// What a device that is too small can do without, one after the other.
+std::vector<Plan> concessions(bool has_device) {
+  std::vector<Plan> plans(1);
+  if (!has_device) return plans;
+  plans.push_back(plans.back());
+  plans.back().embeddings = Tier::kHost;
+  plans.push_back(plans.back());
+  plans.back().kv = {0, 1, 0};
+  return plans;
+}
+
+// Where the memory that computes is large enough.
+std::optional<Filling> try_filling(const Filler& fill) {
+  for (const Plan& plan : concessions(fill.has_device())) {
+    Filling filling{fill, plan};
+    filling.place_kv();
+    if (filling.fits_somehow()) return filling;
+  }
+  return std::nullopt;
+}
+
+// How much of that memory would do.
+uint64_t smallest_budget(const Filler& refused) {
+  const auto fits = [&](uint64_t steps) {
+    Filler fill = refused;
+    const uint64_t bytes = steps * kBudgetStep;
+    (fill.has_device() ? fill.budgets.device : fill.budgets.host) = fill.traits.memory_bytes =
+        bytes;
+    return try_filling(fill).has_value();
+  };
+  uint64_t low = refused.first_budget() / kBudgetStep, high = low + 1;
+  for (uint64_t width = 1; !fits(high); width *= 2) {
+    low = high;
+    high += width;
+  }
+  while (low + 1 < high) {
+    const uint64_t middle = (low + high) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return high * kBudgetStep;
+}
+
 }  // namespace
 
 Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets) {
   const Filler fill{model, size, traits, budgets};
-  Plan plan;
-  if (fill.fits_first(plan)) return plan;
+  if (fill.fits_first({})) return {};
   const bool apart = fill.has_device();
-  const uint64_t kv_bytes = fill.of(plan).device.of(MemoryTag::kKv);
-  if (apart && kv_bytes > budgets.device / 4) {
-    plan.kv = {0, 1, 0};
-    const Footprint needs = fill.of(plan);
-    const uint64_t host = needs.host.total() - needs.host.of(MemoryTag::kWeights);
-    SPW_CHECK(host <= budgets.host, kOutOfMemory,
-              "the KV cache needs {}, more than the {} of host memory", format_bytes(kv_bytes),
-              format_bytes(budgets.host));
-  }
-  const auto with = [&](int device, int host) {
-    Plan placed = plan;
-    placed.weights = shares_of(apart, device, host);
-    return placed;
-  };
-  int device = Filler::largest(kSteps, [&](int steps) { return fill.fits_first(with(steps, 0)); });
-  if (device < 0) {
-    const Footprint least = fill.of(with(0, 0));
+  const auto filling = try_filling(fill);
+  if (!filling) {
     fail(ErrorCode::kOutOfMemory,
-         "activations, embeddings, workspace{} and room for {} layers to stream through need {} "
-         "in all, but there are only {} of {} memory",
-         plan.kv.device > 0 ? ", the KV cache" : "", kStreamSlots,
-         format_bytes(fill.needed_first(least)), format_bytes(fill.first_budget()),
-         apart ? "GPU" : "host");
+         "activations, workspace, room for {} layers to stream through and what else has to be "
+         "there need {} of {} memory, but there are only {}",
+         kStreamSlots, format_bytes(smallest_budget(fill)), apart ? "GPU" : "host",
+         format_bytes(fill.first_budget()));
   }
-  const auto fill_host = [&] {
-    if (!apart) return 0;
-    return std::max(0, Filler::largest(kSteps - device, [&](int steps) {
-                      return fill.fits_host(with(device, steps));
-                    }));
-  };
-  int host = fill_host();
-  // Between three tiers matrices fall otherwise than between two: a little more may be on the
-  // device, and in the layer that streams most.
-  while (device > 0 && !fill.fits_first(with(device, host))) {
-    --device;
-    host = fill_host();
-  }
-  const Plan placed = with(device, host);
+  const Plan placed = filling->place_weights();
   const uint64_t on_disk = fill.of(placed).disk.of(MemoryTag::kWeights);
   SPW_CHECK(on_disk <= budgets.disk, kOutOfMemory,
             "{} of the weights do not fit into {} of memory, and --disk-memory is {}",
             format_bytes(on_disk), format_bytes(budgets.host + (apart ? budgets.device : 0)),
             format_bytes(budgets.disk));
   return placed;
+}
+
+std::vector<RunSize> smaller_runs(const RunSize& wanted, const RunSize& least) {
+  const auto halved = [](auto from, auto to) {
+    std::vector<decltype(from)> all{from};
+    while (all.back() > to) all.push_back(std::max(to, all.back() / 2));
+    return all;
+  };
+  std::vector<RunSize> sizes;
+  for (const int64_t tokens : halved(wanted.tokens, least.tokens)) {
+    for (const int chunk : halved(wanted.micro_tokens, least.micro_tokens)) {
+      for (const int64_t sequences : halved(wanted.sequences, least.sequences)) {
+        RunSize& size = sizes.emplace_back(wanted);
+        size.tokens = tokens;
+        size.micro_tokens = chunk;
+        size.sequences = sequences;
+      }
+    }
+  }
+  return sizes;
 }
 
 }  // namespace spillway

@@ -3,15 +3,26 @@
 // fits, or says what is missing; finding the best plan is the planner's work.
 #pragma once
 
+#include <vector>
+
 #include "plan/footprint.h"
 
 namespace spillway {
 
 // All on the device if it fits. Otherwise KV goes to host memory if it would take more than a
 // quarter of the device, then weights fill what is left of the device, then the host, then the
-// disk. What kernels take besides is left free. Throws kOutOfMemory, saying which memory is too
-// small for what.
+// disk. Where the device is too small for that, embeddings and head go to host memory as well, then
+// KV of any size. What kernels take besides is left free. Throws kOutOfMemory, saying which memory
+// is too small for what, and of the memory that computes how much would do, in whole kBudgetStep.
 Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets);
+inline constexpr uint64_t kBudgetStep = uint64_t{64} << 20;
+
+// Runs to try in turn where memory is short, the wanted one first: with fewer sequences at once
+// (`least.sequences` at least), then with prompts in smaller pieces (`least.micro_tokens`), which
+// costs time alone, then with shorter contexts (`least.tokens`).
+std::vector<RunSize> smaller_runs(const RunSize& wanted, const RunSize& least);
+// Smaller pieces of prompts than this free nothing worth their price.
+inline constexpr int kSmallestChunk = 64;
 
 }  // namespace spillway

@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 
+#include "base/byte_units.h"
 #include "base/error.h"
 #include "plan/test_traits.h"
+#include "tensor/packed_layout.h"
 
 namespace spillway {
 namespace {
@@ -111,14 +114,93 @@ TEST_F(FillTest, RandomBudgetsAreKept) {
   EXPECT_GT(found, 60);
 }
 
-TEST_F(FillTest, SaysWhatIsMissing) {
+TEST_F(FillTest, EmbeddingsLeaveADeviceThatIsTooSmall) {
+  size.sequences = 1;
+  budgets.device = 5 * kGiB;
+  EXPECT_EQ(fill().embeddings, Tier::kDevice);
+  budgets.device = 3 * kGiB + 512 * kMiB;
+  EXPECT_EQ(fill().embeddings, Tier::kHost);
+  EXPECT_EQ(fill().kv.device, 1);
   budgets.device = 3 * kGiB;
-  try {
-    fill();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
-    EXPECT_THAT(error.what(), testing::HasSubstr("3.00 GiB of GPU memory"));
+  EXPECT_EQ(fill().embeddings, Tier::kHost);
+  EXPECT_EQ(fill().kv.host, 1) << "although it is small";
+  budgets.host = 80 * kMiB;
+  budgets.disk = 100 * kGiB;
+  EXPECT_THROW(fill(), Error) << "the host has no room for it";
+}
+
+// The first of the smaller runs that fits, by the rule.
+struct SmallBudgetTest : FillTest {
+  RunSize run(const char* name, uint64_t gpu_bytes, uint64_t tokens) {
+    model = describe_dummy_model(name);
+    traits.decoded_tokens = 64;
+    traits.allocation_unit = 512;
+    for (const DType type : kAllDTypes) {
+      if (can_pack(type)) traits.layouts[static_cast<size_t>(type)] = WeightLayout::kGroups16;
+    }
+    budgets.device = gpu_bytes;
+    const RunSize wanted{.tokens = static_cast<int64_t>(tokens), .micro_tokens = 2048};
+    RunSize least = wanted;
+    least.micro_tokens = kSmallestChunk;
+    for (const RunSize& smaller : smaller_runs(wanted, least)) {
+      size = smaller;
+      try {
+        fill();
+        return size;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      }
+    }
+    return {.sequences = 0};
+  }
+};
+
+TEST_F(SmallBudgetTest, SevenBillionInOneGiB) {
+  EXPECT_GE(run("llama-2-7b:q4_0", 1 * kGiB, 4096).micro_tokens, 512);
+  EXPECT_EQ(size.sequences, 1);
+  EXPECT_EQ(run("llama-2-7b:q4_0", 1 * kGiB, 512).sequences, 1);
+  EXPECT_EQ(run("llama-2-7b:q4_0", 700 * kMiB, 4096).sequences, 1) << "even so";
+}
+
+TEST_F(SmallBudgetTest, ThirtyBillionInThreeGiB) {
+  EXPECT_GE(run("opt-30b", 3 * kGiB, 2048).micro_tokens, 256);
+  EXPECT_EQ(size.sequences, 1);
+}
+
+TEST_F(SmallBudgetTest, FewerSequencesThenSmallerPiecesThenShorterContexts) {
+  const auto sizes = smaller_runs({.tokens = 300, .sequences = 3, .micro_tokens = 100},
+                                  {.tokens = 200, .sequences = 1, .micro_tokens = 64});
+  std::vector<std::array<int64_t, 3>> seen;
+  for (const RunSize& s : sizes) seen.push_back({s.tokens, s.micro_tokens, s.sequences});
+  const std::vector<std::array<int64_t, 3>> expected = {{300, 100, 3}, {300, 100, 1}, {300, 64, 3},
+                                                        {300, 64, 1},  {200, 100, 3}, {200, 100, 1},
+                                                        {200, 64, 3},  {200, 64, 1}};
+  EXPECT_EQ(seen, expected);
+}
+
+// What it says would do is enough, and less is not.
+TEST_F(FillTest, SaysHowMuchWouldDo) {
+  for (const char* name : {"opt-30b", "llama-2-7b:q4_0"}) {
+    model = describe_dummy_model(name);
+    budgets.device = 300 * kMiB;
+    std::string refusal;
+    try {
+      fill();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      refusal = error.what();
+    }
+    EXPECT_THAT(refusal, testing::HasSubstr("but there are only 300 MiB"));
+    for (budgets.device = kBudgetStep;; budgets.device += kBudgetStep) {
+      ASSERT_LT(budgets.device, 16 * kGiB);
+      try {
+        fill();
+        break;
+      } catch (const Error&) {
+      }
+    }
+    EXPECT_THAT(refusal,
+                testing::HasSubstr("need " + format_bytes(budgets.device) + " of GPU memory"));
   }
 }
 

@@ -102,25 +102,38 @@ uint64_t workspace_bytes(const Model& model, const RunSize& size, const DeviceTr
   const int64_t parts = (size.tokens + 255) / 256;  // of a sequence, attended to apart
   const int64_t attention = size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
   int64_t expanded = 0;
-  if (traits.expands_matrices) {
-    int64_t largest = 0;
-    bool quantized = false;
-    for (const BoundWeight& weight : model.weights) {
-      quantized = quantized || (!weight.slot.is_vector() && is_quantized(weight.dtype));
-      largest = std::max(largest, weight.slot.rows * weight.slot.cols);
-    }
-    if (quantized) expanded = 2 * largest;
+  for (const BoundWeight& weight : model.weights) {
+    const int tokens = weight.slot.layer < 0 ? layout.logit_rows : layout.micro_tokens;
+    if (traits.decoded_tokens == 0 || tokens <= traits.decoded_tokens) continue;
+    if (is_quantized(weight.dtype) && model.is_multiplied(weight.slot))
+      expanded = std::max(expanded, 2 * weight.slot.rows * weight.slot.cols);
   }
   return traits.workspace_bytes + static_cast<uint64_t>(attention + expanded) +
          conversion_bytes(spec, layout.micro_tokens);
 }
 
-void count_activations(const Model& model, const RunLayout& layout, const DeviceTraits& traits,
-                       DType inner, Tally device, Tally host, MemoryUsage& disk) {
+// Of embeddings that are not on the device.
+LookedUpRows looked_up_rows(const Model& model, int64_t rows) {
+  LookedUpRows looked_up{.rows = rows};
+  for (const BoundWeight& weight : model.weights) {
+    const int64_t bytes = weight.bytes() / weight.slot.rows;
+    if (weight.slot.role == WeightRole::kTokenEmbedding) looked_up.token_row = bytes;
+    if (weight.slot.role == WeightRole::kPositionEmbedding) looked_up.position_row = bytes;
+  }
+  return looked_up;
+}
+
+void count_activations(const Model& model, const Plan& plan, const RunLayout& layout,
+                       const DeviceTraits& traits, DType inner, Tally device, Tally host,
+                       MemoryUsage& disk) {
   const ModelSpec& spec = model.spec;
-  const DecoderBuffers buffers =
-      decoder_buffers(spec, inner, layout.max_tokens, layout.micro_tokens, layout.logit_rows);
+  LookedUpRows looked_up;
+  if (plan.embeddings != Tier::kDevice && !traits.host_visible)
+    looked_up = looked_up_rows(model, layout.micro_tokens);
+  const DecoderBuffers buffers = decoder_buffers(spec, inner, layout.max_tokens,
+                                                 layout.micro_tokens, layout.logit_rows, looked_up);
   for (const uint64_t bytes : buffers.all()) device.add(MemoryTag::kActivations, bytes);
+  host.add(MemoryTag::kStaging, looked_up.bytes());
   const ResidualSizes residual =
       residual_sizes(layout.activations, layout.max_tokens, layout.micro_tokens, spec.hidden)
           .on(traits.host_visible);
@@ -192,7 +205,7 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
                     const DeviceTraits& traits) {
   Footprint all;
   const WeightBytes& weights = all.weights =
-      weight_bytes(traits, model, plan.weights, size.may_map);
+      weight_bytes(traits, model, plan.weights, plan.embeddings, size.may_map);
   RunLayout& layout = all.layout =
       layout_run(model, plan, size, traits, weights.streamed_layers > 0);
   const DType inner = traits.activation_types[static_cast<size_t>(matrix_type(model))];
@@ -217,7 +230,7 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
                                static_cast<uint64_t>(layout.host_blocks));
   if (layout.disk_blocks > 0) all.disk.add(MemoryTag::kKv, layout.kv_file_bytes());
 
-  count_activations(model, layout, traits, inner, device, host, all.disk);
+  count_activations(model, plan, layout, traits, inner, device, host, all.disk);
   all.workspace = workspace_bytes(model, size, traits, layout);
   // Weights are read, and written to disk, before there is anything else.
   all.loading = traits.loading_bytes;

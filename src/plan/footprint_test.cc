@@ -62,6 +62,38 @@ TEST_F(FootprintTest, KvInHostMemoryIsStagedInWhatIsLeft) {
   EXPECT_EQ(of(plan).layout.staging_blocks, 0) << "the CPU attends";
 }
 
+TEST_F(FootprintTest, EmbeddingsInHostMemoryTakeSlotsForTheHead) {
+  const Footprint home = of({});
+  Plan plan;
+  plan.embeddings = Tier::kHost;
+  const Footprint needs = of(plan);
+  // The head is the token embedding: 77 MB, of layers of 14 MB.
+  const uint64_t table = 50272 * 768 * 2, positions = 2050 * 768 * 2;
+  EXPECT_EQ(needs.host.of(MemoryTag::kWeights), table + positions);
+  EXPECT_EQ(needs.device.of(MemoryTag::kWeights),
+            home.device.of(MemoryTag::kWeights) - table - positions);
+  const auto pieces = head_pieces(model);
+  EXPECT_EQ(pieces.size(), 6U);
+  EXPECT_EQ(needs.weights.streamed_layers, 6);
+  const uint64_t slot = kStreamSlotBytes + static_cast<uint64_t>(pieces[0].rows) * 768 * 2;
+  EXPECT_EQ(needs.device.of(MemoryTag::kStaging), 2 * slot);
+  EXPECT_LT(slot, 15u << 20) << "no larger than a layer's";
+  // Rows of both tables, for a micro-batch.
+  EXPECT_EQ(needs.host.of(MemoryTag::kStaging), 32u * 2 * 768 * 2);
+}
+
+TEST_F(FootprintTest, AQuantizedHeadIsExpandedForManyRowsOfLogitsAlone) {
+  model = describe_dummy_model("llama-2-7b:q4_0");
+  size = {.tokens = 64, .sequences = 64, .micro_tokens = 64};
+  traits.decoded_tokens = 64;
+  const uint64_t decoded = of({}).workspace;
+  size.micro_tokens = 65;
+  const auto more = [&] { return static_cast<double>(of({}).workspace - decoded); };
+  EXPECT_NEAR(more(), 2.0 * 4096 * 11008, 1e5);
+  size.sequences = 65;
+  EXPECT_NEAR(more(), 2.0 * 4096 * 32000, 1e6);
+}
+
 TEST_F(FootprintTest, AllocationsAreRoundedOneByOne) {
   const uint64_t before = of({}).device.of(MemoryTag::kKv);
   traits.allocation_unit = 1 << 20;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -26,15 +27,13 @@ constexpr std::array<const char*, 3> kAttentionNames = {"auto", "cpu", "gpu"};
 constexpr int kMostMicroBatches = 1 << 20;
 constexpr int64_t kMostTokens = int64_t{1} << 30;
 
-template <class Enum, size_t kCount>
-Enum from_name(const std::array<const char*, kCount>& names, std::string_view text,
-               std::string_view what) {
-  std::string all;
+template <class Enum>
+Enum from_name(std::span<const char* const> names, std::string_view text, std::string_view what) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (text == names[i]) return static_cast<Enum>(i);
-    all += fmt::format("{}{}", i == 0 ? "" : i + 1 < names.size() ? ", " : " or ", names[i]);
   }
-  fail(ErrorCode::kInvalidArgument, "{} is '{}'; give {}", what, printable(text), all);
+  fail(ErrorCode::kInvalidArgument, "{} is '{}'; give {} or {}", what, printable(text),
+       fmt::join(names.first(names.size() - 1), ", "), names.back());
 }
 
 TierShares checked(const TierShares& shares, std::string_view what) {
@@ -95,9 +94,13 @@ ScheduleKind parse_schedule(std::string_view text) {
 AttentionPlace parse_attention_place(std::string_view text) {
   return from_name<AttentionPlace>(kAttentionNames, text, "the place of attention");
 }
+Tier parse_embeddings(std::string_view text, std::string_view option) {
+  return from_name<Tier>(std::span(kTierNames).first(2), text, option);
+}
 
 bool Plan::all_on_device() const {
-  return weights.device == 1 && kv.device == 1 && activations.device == 1;
+  return weights.device == 1 && embeddings == Tier::kDevice && kv.device == 1 &&
+         activations.device == 1;
 }
 
 AttentionPlace same_for_every_sequence(const Plan& plan) {
@@ -184,6 +187,10 @@ constexpr PlanField kPlanFields[] = {
      }},
     {"weights", [](Plan& plan, const json& value,
                    const std::string& field) { plan.weights = shares_of(value, field); }},
+    {"embeddings",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.embeddings = parse_embeddings(text_of(value, field), field);
+     }},
     {"kv", [](Plan& plan, const json& value,
               const std::string& field) { plan.kv = shares_of(value, field); }},
     {"activations", [](Plan& plan, const json& value,
@@ -279,6 +286,7 @@ std::string plan_to_json(const Plan& plan) {
   nlohmann::ordered_json document{
       {"version", kPlanVersion},
       {"weights", shares_to_json(plan.weights)},
+      {"embeddings", kTierNames[static_cast<size_t>(plan.embeddings)]},
       {"kv", shares_to_json(plan.kv)},
       {"activations", shares_to_json(plan.activations)},
       {"micro_batch", plan.micro_batch},

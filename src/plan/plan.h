@@ -56,8 +56,11 @@ struct PlanOrigin {
 };
 
 struct Plan {
-  TierShares weights;  // of the layers' matrices; everything else is on the device
-  TierShares kv;       // of the sequences
+  TierShares weights;  // of the layers' matrices; norms and biases are on the device
+  // The token and position embeddings and the head, on the device or in host memory. There rows are
+  // looked up where they lie, and the head streams behind the last layer.
+  Tier embeddings = Tier::kDevice;
+  TierShares kv;  // of the sequences
   TierShares activations;
   int micro_batch = 0;    // sequences that decode together; 0: as many as there are
   int micro_batches = 0;  // in a block; 0: as many as there are sequences for
@@ -101,6 +104,8 @@ int sequences_at_once(const Plan& plan, int sequences);
 TierShares parse_shares(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);
 AttentionPlace parse_attention_place(std::string_view text);
+// "gpu" or "host". `option` is named in errors.
+Tier parse_embeddings(std::string_view text, std::string_view option);
 const char* schedule_name(ScheduleKind kind);
 const char* attention_place_name(AttentionPlace place);
 

@@ -24,6 +24,7 @@ std::string error_of(const std::function<void()>& work) {
 TEST(PlanTest, SurvivesBeingWrittenAndRead) {
   Plan plan;
   plan.weights = {0.2, 0.7, 0.1};
+  plan.embeddings = Tier::kHost;
   plan.kv = {0, 1, 0};
   plan.micro_batch = 48;
   plan.micro_batches = 3;
@@ -35,6 +36,7 @@ TEST(PlanTest, SurvivesBeingWrittenAndRead) {
   const Plan read = parse_plan(text, "p");
   EXPECT_EQ(plan_to_json(read), text);
   EXPECT_DOUBLE_EQ(read.weights.host, 0.7);
+  EXPECT_EQ(read.embeddings, Tier::kHost);
   EXPECT_EQ(read.micro_batches, 3);
   EXPECT_EQ(read.schedule, ScheduleKind::kDiagonal);
   EXPECT_FALSE(read.all_on_device());
@@ -67,6 +69,7 @@ TEST(PlanTest, WhatIsNotSaidIsOnTheDevice) {
   const Plan plan = parse_plan("{}", "p");
   EXPECT_TRUE(plan.all_on_device());
   EXPECT_TRUE(plan.overlap);
+  EXPECT_FALSE(parse_plan(R"({"embeddings": "host"})", "p").all_on_device());
 }
 
 TEST(PlanTest, ErrorsNameFileAndField) {
@@ -80,6 +83,7 @@ TEST(PlanTest, ErrorsNameFileAndField) {
   EXPECT_THAT(error(R"({"weights": {"gpu": 50}})"), HasSubstr("add up to 50 percent"));
   EXPECT_THAT(error(R"({"weights": {"gpu": 150, "host": -50}})"), HasSubstr("between 0 and 100"));
   EXPECT_THAT(error(R"({"kv": {"tape": 100}})"), HasSubstr("give gpu, host or disk"));
+  EXPECT_THAT(error(R"({"embeddings": "disk"})"), HasSubstr("give gpu or host"));
   EXPECT_THAT(error(R"({"schedule": "spiral"})"), HasSubstr("spiral"));
   EXPECT_THAT(error(R"({"micro_batches": -1})"), HasSubstr("micro_batches is -1"));
   EXPECT_THAT(error(R"({"micro_batch": 1.5})"), HasSubstr("not a whole number"));

@@ -30,10 +30,14 @@ double rounded(double share, double steps) { return std::floor(share * steps + 1
 class Search {
  public:
   explicit Search(const SearchRequest& request)
-      : r_(request), apart_(request.hardware.has_device()) {}
+      : r_(request), apart_(request.hardware.has_device()), chunk_(request.size.micro_tokens) {}
 
   std::vector<FoundPlan> run(size_t most) {
     for (const Cut& cut : cuts()) try_cut(cut);
+    // What a device that is too small can do without, one after the other, as fill.h has it.
+    while (found_.empty() && try_concession()) {
+      for (const Cut& cut : cuts()) try_cut(cut);
+    }
     sort_found();
     if (found_.size() > kSimulated) found_.resize(kSimulated);
     for (FoundPlan& plan : found_) price(plan, PriceBy::kSimulator);
@@ -49,6 +53,16 @@ class Search {
     std::stable_sort(found_.begin(), found_.end(),
                      [&](const FoundPlan& a, const FoundPlan& b) { return score(a) < score(b); });
   }
+  bool try_concession() {
+    if (apart_ && embeddings_ == Tier::kDevice) {
+      embeddings_ = Tier::kHost;
+      return true;
+    }
+    if (chunk_ <= r_.smallest_chunk) return false;
+    chunk_ = std::max(r_.smallest_chunk, chunk_ / 2);
+    return true;
+  }
+
   int64_t most_sequences() const {
     const int64_t requests = r_.workload.requests();
     return r_.most_sequences > 0 ? std::min(r_.most_sequences, requests) : requests;
@@ -74,6 +88,7 @@ class Search {
 
   RunSize size_of(const Cut& cut) const {
     RunSize size = r_.size;
+    size.micro_tokens = chunk_;
     size.sequences = cut.sequences;
     size.tokens = std::max<int64_t>(size.tokens, r_.workload.longest());
     return size;
@@ -102,6 +117,7 @@ class Search {
     FoundPlan all{.size = size_of(cut)};
     all.plan.micro_batch = cut.micro_batch;
     all.plan.overlap = r_.overlap;
+    all.plan.embeddings = embeddings_;
     if (settle(all)) {  // on the device: nothing is faster
       price(all, PriceBy::kSums);
       found_.push_back(all);
@@ -344,6 +360,8 @@ class Search {
 
   const SearchRequest& r_;
   bool apart_;
+  Tier embeddings_ = Tier::kDevice;
+  int chunk_;
   std::vector<FoundPlan> found_;
 };
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "plan/fill.h"
 #include "plan/footprint.h"
 #include "plan/hardware.h"
 #include "plan/predict.h"
@@ -25,7 +26,8 @@ struct SearchRequest {
   const DeviceTraits& traits;
   Workload workload;
   Budgets budgets;
-  RunSize size;  // chunk, type of KV; tokens and sequences are found
+  RunSize size;                         // chunk, type of KV; tokens and sequences are found
+  int smallest_chunk = kSmallestChunk;  // where nothing fits with the other
   Objective objective = Objective::kThroughput;
   // Most sequences at once, 0: as many as there are requests. At least `least_sequences` of them.
   int64_t most_sequences = 0, least_sequences = 1;

@@ -50,9 +50,12 @@ void StepPrices::describe_layers(const Model& model, const std::vector<Tier>& ho
         static_cast<double>(weight.slot.rows) * static_cast<double>(weight.slot.cols);
     const Product product{weight.dtype, elements, static_cast<double>(weight.bytes())};
     if (weight.slot.layer < 0) {
-      const bool is_head = weight.slot.role == WeightRole::kHead ||
-                           (spec_.tied_head && weight.slot.role == WeightRole::kTokenEmbedding);
-      if (is_head) head_ = product;
+      const bool away = homes[i] == Tier::kHost && hardware_.has_device();
+      const auto rows = static_cast<double>(weight.slot.rows);
+      if (away && weight.slot.role != WeightRole::kHead) looked_up_bytes_ += product.bytes / rows;
+      if (&weight != &head_of(model)) continue;
+      head_ = product;
+      if (away) stream_head(head_pieces(model), rows);
       continue;
     }
     Layer& layer = layers_[static_cast<size_t>(weight.slot.layer)];
@@ -63,11 +66,19 @@ void StepPrices::describe_layers(const Model& model, const std::vector<Tier>& ho
     if (homes[i] != Tier::kDevice && is_quantized(product.type))
       layer.source = Hardware::Source::kPageable;
   }
-  for (int i = 0; i < spec_.layers; ++i) {
-    const Layer& layer = layers_[static_cast<size_t>(i)];
-    if (layer.from_host + layer.from_disk > 0) shape_.streamed.push_back(i);
+  for (int i = 0; i < static_cast<int>(layers_.size()); ++i) {
+    if (layer(i).from_host + layer(i).from_disk > 0) shape_.streamed.push_back(i);
   }
   shape_.weight_slots = stream_slot_count(kStreamSlots, static_cast<int>(shape_.streamed.size()));
+}
+
+void StepPrices::stream_head(const std::vector<HeadPiece>& pieces, double rows) {
+  for (const HeadPiece& piece : pieces) {
+    const double share = static_cast<double>(piece.rows) / rows;
+    layers_.push_back({.project = {},
+                       .finish = {{head_.type, head_.elements * share, head_.bytes * share}},
+                       .from_host = head_.bytes * share});
+  }
 }
 
 void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
@@ -171,17 +182,19 @@ EventPrice StepPrices::of(const StepEvent& event) const {
   const auto disk = [&](double bytes, double rate) {
     return bytes <= 0 ? 0 : hardware_.disk_access_s + bytes / std::max(rate, 1.0);
   };
-  const auto layer = [&]() -> const Layer& { return layers_[static_cast<size_t>(event.layer)]; };
   const Batch& batch = batches_[static_cast<size_t>(std::max(0, event.batch))];
   const auto groups = [&] {
     return static_cast<double>(shape_.batches[static_cast<size_t>(event.batch)].swaps.size());
   };
   switch (event.action) {
     case StepAction::kLoadWeights:
-      price[Worker::kToDevice] = up(layer().from_host + layer().from_disk, layer().source);
-      price[Worker::kDiskRead] = disk(layer().from_disk, hardware_.disk_read);
+      price[Worker::kToDevice] = up(layer(event.layer).from_host + layer(event.layer).from_disk,
+                                    layer(event.layer).source);
+      price[Worker::kDiskRead] = disk(layer(event.layer).from_disk, hardware_.disk_read);
       break;
     case StepAction::kEmbed:
+      price[Worker::kToDevice] = up(batch.tokens * looked_up_bytes_);
+      [[fallthrough]];
     case StepAction::kGather:
       price[Worker::kDevice] = launch;
       break;
@@ -197,7 +210,8 @@ EventPrice StepPrices::of(const StepEvent& event) const {
         price[Worker::kDiskWrite] = disk(batch.tokens * row_bytes_, hardware_.disk_write);
       break;
     case StepAction::kProject:
-      price[Worker::kDevice] = kProjectOps * launch + products(layer().project, batch.tokens);
+      price[Worker::kDevice] =
+          kProjectOps * launch + products(layer(event.layer).project, batch.tokens);
       break;
     case StepAction::kStartOnHost: {
       const double width = static_cast<double>(spec_.q_dim() + 2 * spec_.kv_dim());
@@ -225,12 +239,17 @@ EventPrice StepPrices::of(const StepEvent& event) const {
           disk(new_kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_write);
       break;
     case StepAction::kFinishLayer:
-      price[Worker::kDevice] =
-          kFinishOps * launch + products(layer().finish, batch.tokens) + activate(batch.tokens);
+      price[Worker::kDevice] = kFinishOps * launch +
+                               products(layer(event.layer).finish, batch.tokens) +
+                               activate(batch.tokens);
       break;
     case StepAction::kHead:
-      if (size_.logits)
-        price[Worker::kDevice] = launch + products({head_}, static_cast<double>(size_.sequences));
+      if (size_.logits) {
+        const auto rows = static_cast<double>(size_.sequences);
+        price[Worker::kDevice] =
+            launch +
+            (event.layer < 0 ? products({head_}, rows) : products(layer(event.layer).finish, rows));
+      }
       break;
     case StepAction::kUseWeights:
     case StepAction::kLeaveWeights:
@@ -250,11 +269,12 @@ Worker StepEstimate::bottleneck() const {
 StepEstimate estimate_step(const StepPrices& prices) {
   StepEstimate all;
   const auto layers = static_cast<size_t>(prices.shape().layers);
-  // Behind the layers' sums: what belongs to none.
+  // Behind the layers' sums: what belongs to none, and a head that streams.
   std::vector<EventPrice> sums(layers + 1);
   for (const StepEvent& event : schedule_step(prices.shape())) {
     const EventPrice price = prices.of(event);
-    EventPrice& sum = sums[event.layer < 0 ? layers : static_cast<size_t>(event.layer)];
+    EventPrice& sum =
+        sums[event.layer < 0 ? layers : std::min(layers, static_cast<size_t>(event.layer))];
     for (size_t i = 0; i < price.seconds.size(); ++i) sum.seconds[i] += price.seconds[i];
   }
   for (const EventPrice& sum : sums) {

@@ -47,6 +47,8 @@ class StepPrices {
     double from_host = 0, from_disk = 0;  // bytes that stream
     Hardware::Source source = Hardware::Source::kPinned;
   };
+  // Pieces of a head that streams are behind the layers.
+  const Layer& layer(int i) const { return layers_[static_cast<size_t>(i)]; }
   // A micro-batch: tokens, and of its sequences those whose KV is there.
   struct Batch {
     double tokens = 0, resident = 0, on_cpu = 0, swapped = 0, swapped_from_disk = 0;
@@ -54,6 +56,7 @@ class StepPrices {
   };
 
   void describe_layers(const Model& model, const std::vector<Tier>& homes);
+  void stream_head(const std::vector<HeadPiece>& pieces, double rows);
   void describe_batches(const Plan& plan, const RunLayout& layout);
   double products(const std::vector<Product>& of, double tokens) const;
   double kv_bytes(double sequences) const { return sequences * keys_read_ * kv_token_bytes_; }
@@ -75,6 +78,7 @@ class StepPrices {
   Product head_{};
   std::vector<Batch> batches_;
   double row_bytes_ = 0;                   // of the residual stream
+  double looked_up_bytes_ = 0;             // of a token's rows of embeddings, in host memory
   double inner_bytes_ = 2;                 // of an element between matrices
   double link_share_ = 1, cpu_share_ = 1;  // what each leaves the other of its rate
   StepShape shape_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/checked_math.h"
+#include "base/error.h"
 #include "storage/aligned_buffer.h"
 #include "storage/extent_reader.h"
 
@@ -14,14 +15,28 @@ namespace spillway {
 const uint64_t kStreamSlotBytes = kDirectAlignment;
 const uint64_t kStreamStageBytes = kStreamReadBytes + 3 * kDirectAlignment;
 
-std::vector<Tier> weight_homes(bool host_visible, const Model& model, TierShares shares) {
-  if (host_visible) shares.device += std::exchange(shares.host, 0);  // one memory
+namespace {
+
+bool is_embedding_or_head(WeightRole role) {
+  return role == WeightRole::kTokenEmbedding || role == WeightRole::kPositionEmbedding ||
+         role == WeightRole::kHead;
+}
+
+}  // namespace
+
+std::vector<Tier> weight_homes(bool host_visible, const Model& model, TierShares shares,
+                               Tier embeddings) {
+  SPW_ASSERT(embeddings != Tier::kDisk);
+  if (host_visible) {  // one memory
+    shares.device += std::exchange(shares.host, 0);
+    embeddings = Tier::kDevice;
+  }
   const double share[kTierCount] = {shares.device, shares.host, shares.disk};
   std::vector<Tier> homes;
   double seen = 0, given[kTierCount] = {};
   for (const BoundWeight& weight : model.weights) {
     if (weight.slot.layer < 0 || weight.slot.is_vector()) {
-      homes.push_back(Tier::kDevice);
+      homes.push_back(is_embedding_or_head(weight.slot.role) ? embeddings : Tier::kDevice);
       continue;
     }
     // To the tier that is furthest behind its share of what has been given out.
@@ -37,6 +52,36 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, TierShares
     homes.push_back(static_cast<Tier>(best));
   }
   return homes;
+}
+
+const BoundWeight& head_of(const Model& model) {
+  const BoundWeight* head = nullptr;
+  for (const BoundWeight& weight : model.weights) {
+    if (weight.slot.role == WeightRole::kHead) return weight;
+    if (weight.slot.role == WeightRole::kTokenEmbedding) head = &weight;
+  }
+  SPW_ASSERT(head != nullptr);
+  return *head;
+}
+
+std::vector<HeadPiece> head_pieces(const Model& model) {
+  std::vector<uint64_t> layers(static_cast<size_t>(model.spec.layers));
+  for (const BoundWeight& weight : model.weights) {
+    if (weight.slot.layer >= 0 && !weight.slot.is_vector())
+      layers[static_cast<size_t>(weight.slot.layer)] += aligned_weight_bytes(weight.bytes());
+  }
+  const BoundWeight& head = head_of(model);
+  const auto row_bytes = static_cast<uint64_t>(head.bytes() / head.slot.rows);
+  // Whole groups of rows, which lie together when they are packed.
+  const auto groups = [](int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows; };
+  const int64_t most = std::max<int64_t>(
+      1, static_cast<int64_t>(*std::ranges::max_element(layers) / row_bytes) / kGroupRows);
+  const int64_t count = (groups(head.slot.rows) + most - 1) / most;
+  const int64_t rows = (groups(head.slot.rows) + count - 1) / count * kGroupRows;
+  std::vector<HeadPiece> pieces;
+  for (int64_t first = 0; first < head.slot.rows; first += rows)
+    pieces.push_back({first, std::min(rows, head.slot.rows - first)});
+  return pieces;
 }
 
 WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
@@ -71,8 +116,8 @@ uint64_t weight_writing_bytes(uint64_t largest) {
 }
 
 WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const TierShares& shares,
-                         bool may_map) {
-  const std::vector<Tier> homes = weight_homes(traits.host_visible, model, shares);
+                         Tier embeddings, bool may_map) {
+  const std::vector<Tier> homes = weight_homes(traits.host_visible, model, shares, embeddings);
   const auto by_home = bytes_by_home(model, homes);
   WeightBytes all;
   all.device = by_home[static_cast<size_t>(Tier::kDevice)];
@@ -89,11 +134,21 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const T
       continue;
     }
     const auto bytes = static_cast<uint64_t>(weight.bytes());
+    if (homes[i] == Tier::kHost) all.host += bytes;
+    if (weight.slot.layer < 0) {
+      if (&weight != &head_of(model)) continue;  // rows of it are looked up
+      const auto row_bytes = static_cast<int64_t>(bytes) / weight.slot.rows;
+      int behind_layers = model.spec.layers;
+      for (const HeadPiece& piece : head_pieces(model)) {
+        slots[behind_layers++] =
+            kStreamSlotBytes + streamed_weight_bytes(piece.rows * row_bytes, std::nullopt);
+      }
+      continue;
+    }
     std::optional<Extent> from_disk;
     if (homes[i] == Tier::kDisk) from_disk = stays ? *weight.extent : Extent{0, 0, bytes};
     const auto [slot, fresh] = slots.try_emplace(weight.slot.layer, kStreamSlotBytes);
     slot->second += streamed_weight_bytes(weight.bytes(), from_disk);
-    if (homes[i] == Tier::kHost) all.host += bytes;
     if (homes[i] == Tier::kDisk && !stays) largest_written = std::max(largest_written, bytes);
   }
   if (mapped) all.mapped = std::exchange(all.device, 0);

@@ -18,10 +18,21 @@ namespace spillway {
 // A home for each of model.weights. Homes are whole matrices: a layer has six or seven, a model
 // hundreds, so shares come out within a percent, and a matrix is computed by one call wherever it
 // lives, which keeps results bit-equal. Of the layers' matrices each tier has its share, spread
-// evenly over the layers, so that every layer moves about as many bytes; everything else (norms,
-// biases, embeddings, head) is read in every step or is small, and lives on the device. What would
-// live in host memory does so, too, where that is the device's.
-std::vector<Tier> weight_homes(bool host_visible, const Model& model, TierShares shares);
+// evenly over the layers, so that every layer moves about as many bytes. Embeddings and head live
+// where `embeddings` says, everything else (norms, biases, projections) is small and lives on the
+// device. What would live in host memory does so, too, where that is the device's.
+std::vector<Tier> weight_homes(bool host_visible, const Model& model, TierShares shares,
+                               Tier embeddings);
+
+// The weight that logits are made with: the token embedding where that is the head too.
+const BoundWeight& head_of(const Model& model);
+// How a head in host memory comes to the device: like layers behind the last one, in pieces of
+// whole rows, none larger than the largest layer. So it never needs larger slots than those do
+// where all of them stream, and mostly it is one piece: a product of the whole matrix, as always.
+struct HeadPiece {
+  int64_t first_row = 0, rows = 0;
+};
+std::vector<HeadPiece> head_pieces(const Model& model);
 
 // The layout that a weight has in memory.
 WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
@@ -58,12 +69,12 @@ struct WeightBytes {
   uint64_t device = 0, host = 0, disk = 0;
   uint64_t mapped = 0;        // of the host's: pages of files, which other processes may share
   uint64_t slot = 0;          // on the device: the largest layer's share that streams through
-  int streamed_layers = 0;    // that have one
+  int streamed_layers = 0;    // that have one, and pieces of the head
   bool from_disk = false;     // some of it comes from there
   uint64_t loading_host = 0;  // of host memory, while they are written to disk
 };
 // `may_map`: weights that are wanted as the files have them may be those files' pages.
 WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const TierShares& shares,
-                         bool may_map);
+                         Tier embeddings, bool may_map);
 
 }  // namespace spillway

@@ -47,7 +47,13 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
           .queue = options_.queue,
           .disk_dir = options_.disk_dir,
           .disk_budget = options_.disk_budget});
-  const DecoderBuffers bytes = decoder_buffers(spec, inner_type_, of_step, of_batch, 0);
+  LookedUpRows looked_up;
+  if (!weights.on_host.token_embedding.empty()) {
+    SPW_ASSERT(options_.host != nullptr);
+    tables_ = std::make_unique<HostTables>(device, *options_.host, weights.on_host, of_batch);
+    looked_up = tables_->sizes();
+  }
+  const DecoderBuffers bytes = decoder_buffers(spec, inner_type_, of_step, of_batch, 0, looked_up);
   const auto make = [&](Buffer& buffer, uint64_t size) {
     if (size > 0) buffer = device.allocate(size, MemoryTag::kActivations);
   };
@@ -112,9 +118,18 @@ uint64_t Decoder::program(const KvCache& kv) {
 }
 
 StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {
-  return {
-      batch.ids,        batch.positions, batch.table_rows, batch.logit_rows, batch.resident.spans,
-      batch.swap_spans, program,         matrices_,        layer_types_};
+  // Whatever ids the small tables' rows had.
+  const bool on_host = tables_ != nullptr;
+  const auto numbers = on_host ? tables_->numbers(batch.tokens) : std::span<const int32_t>();
+  return {on_host ? numbers : batch.ids,
+          batch.positions,
+          on_host ? numbers : batch.table_rows,
+          batch.logit_rows,
+          batch.resident.spans,
+          batch.swap_spans,
+          program,
+          matrices_,
+          layer_types_};
 }
 
 void Decoder::attach(const KvCache& kv) {
@@ -230,7 +245,11 @@ void Decoder::run_events(KvCache& kv) {
       const auto run = [&, i] {
         for (size_t at = i; at < end; ++at) execute(events_[at], kv);
       };
-      if (first.action == StepAction::kHead) {
+      const bool head =
+          std::any_of(events_.begin() + static_cast<ptrdiff_t>(i),
+                      events_.begin() + static_cast<ptrdiff_t>(end),
+                      [](const StepEvent& event) { return event.action == StepAction::kHead; });
+      if (head) {
         ops_.run_step(StepBatch{}, run);
       } else if (first.batch >= 0 && !is_load(first.action)) {
         ops_.run_step(batch_of(batches[static_cast<size_t>(first.batch)], 0), run);
@@ -294,7 +313,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     case StepAction::kGather:
       return gather_logit_rows(*batch);
     case StepAction::kHead:
-      return logits();
+      return logits(layer - spec_.layers);
   }
 }
 
@@ -335,15 +354,21 @@ Activations Decoder::angles_of(const MicroBatch& batch) {
 
 void Decoder::embed(const MicroBatch& batch) {
   const Activations x = x_->take(batch.first_row, batch.tokens, /*fresh=*/true, *stalls_);
+  WeightViews::HostTables tables{weights_.token_embedding, weights_.position_embedding};
+  std::span<const int32_t> ids = batch.ids, positions = batch.table_rows;
+  if (tables_ != nullptr) {
+    tables = tables_->bring(ids, positions, mlp_.data());
+    ids = positions = tables_->numbers(batch.tokens);
+  }
   if (weights_.project_in.empty()) {
-    ops_.embed(weights_.token_embedding, batch.ids, x, LinearMode::kStore);
+    ops_.embed(tables.token_embedding, ids, x, LinearMode::kStore);
   } else {
     const Activations narrow = inner(embedded_, batch.tokens, spec_.embedding_dim);
-    ops_.embed(weights_.token_embedding, batch.ids, narrow, LinearMode::kStore);
+    ops_.embed(tables.token_embedding, ids, narrow, LinearMode::kStore);
     ops_.linear(weights_.project_in, {}, narrow, x, LinearMode::kStore);
   }
   if (spec_.position == PositionKind::kLearned) {
-    ops_.embed(weights_.position_embedding, batch.table_rows, x, LinearMode::kAccumulate);
+    ops_.embed(tables.position_embedding, positions, x, LinearMode::kAccumulate);
   } else {
     ops_.rope_angles(batch.positions, spec_.rope.inverse_frequencies, 1.0F, angles_of(batch));
   }
@@ -449,17 +474,25 @@ void Decoder::gather_logit_rows(const MicroBatch& batch) {
   ops_.gather_rows(now_.x, batch.logit_rows, wanted.row_range(batch.first_logit, count));
 }
 
-void Decoder::logits() {
+// Of one piece of a head that streams, or (below 0) of all.
+void Decoder::logits(int piece) {
   const int64_t rows = step_.logits;
-  Activations input = inner(head_input_, rows, spec_.hidden);
-  if (spec_.final_norm) norm(weights_.final_norm, residual(head_rows_, rows, spec_.hidden), input);
-  if (!weights_.project_out.empty()) {
-    const Activations narrow = inner(embedded_, rows, spec_.embedding_dim);
-    ops_.linear(weights_.project_out, {}, input, narrow, LinearMode::kStore);
-    input = narrow;
+  Activations& input = now_.head_input;
+  if (piece <= 0) {
+    input = inner(head_input_, rows, spec_.hidden);
+    if (spec_.final_norm)
+      norm(weights_.final_norm, residual(head_rows_, rows, spec_.hidden), input);
+    if (!weights_.project_out.empty()) {
+      const Activations narrow = inner(embedded_, rows, spec_.embedding_dim);
+      ops_.linear(weights_.project_out, {}, input, narrow, LinearMode::kStore);
+      input = narrow;
+    }
   }
-  ops_.linear(weights_.head, {}, input, residual(logits_, rows, spec_.vocab_size),
-              LinearMode::kStore);
+  const Activations all = residual(logits_, rows, spec_.vocab_size);
+  if (piece < 0) return ops_.linear(weights_.head, {}, input, all, LinearMode::kStore);
+  const WeightView& head = now_.weights->head;
+  const int64_t first = piece * weights_.head_pieces.front().view.rows;
+  ops_.linear(head, {}, input, all.columns(first, head.rows), LinearMode::kStore);
 }
 
 void Decoder::norm(const NormWeights& w, const Activations& x, const Activations& out) {

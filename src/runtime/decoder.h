@@ -21,6 +21,7 @@
 #include "plan/block_schedule.h"
 #include "plan/plan.h"
 #include "runtime/host_attention.h"
+#include "runtime/host_tables.h"
 #include "runtime/kv_swap.h"
 #include "runtime/micro_batch.h"
 #include "runtime/model_weights.h"
@@ -38,7 +39,7 @@ struct DecoderOptions {
   int micro_sequences = 0;  // of a micro-batch; 0: any number
   // Where weights are streamed from; null: all are on the device.
   WeightStream* stream = nullptr;
-  // The CPU, where KV lives that is not on the device; null: there is none.
+  // The CPU, where KV and embeddings live that are not on the device; null: there are none.
   Device* host = nullptr;
   // Of the decoding sequences whose KV is in host memory, the share that the CPU attends to.
   double host_share = 1;
@@ -131,7 +132,7 @@ class Decoder {
   void finish_layer(const MicroBatch& batch);
   void mlp_block(const MicroBatch& batch, const Activations& input);
   void gather_logit_rows(const MicroBatch& batch);
-  void logits();
+  void logits(int piece);
   void norm(const NormWeights& w, const Activations& x, const Activations& out);
   void linear(const LinearWeights& w, const Activations& x, const Activations& out,
               LinearMode mode = LinearMode::kStore);
@@ -158,6 +159,7 @@ class Decoder {
   std::unique_ptr<StallClock> stalls_;
   std::unique_ptr<HostAttention> host_attention_;
   std::unique_ptr<KvSwap> swap_;
+  std::unique_ptr<HostTables> tables_;  // null where embeddings are on the device
 
   CutStep step_;  // the one at hand
   StepShape shape_;
@@ -166,7 +168,7 @@ class Decoder {
   // What events of a micro-batch in a layer hand each other.
   struct {
     const LayerWeights* weights = nullptr;
-    Activations x, qkv, angles, attended;
+    Activations x, qkv, angles, attended, head_input;
   } now_;
 
   Generation generation_;             // of the memory below
@@ -176,7 +178,7 @@ class Decoder {
   Buffer angles_;    // [tokens of the step, rope.dims]
   Buffer qkv_;       // [tokens, q_dim + 2 kv_dim]
   Buffer attended_;  // [tokens, q_dim]
-  Buffer mlp_;       // [tokens, ffn or 2 ffn]
+  Buffer mlp_;       // [tokens, ffn or 2 ffn]; before the layers, rows from tables_
   Buffer head_rows_;   // [logit rows, hidden], from the residual stream
   Buffer head_input_;  // [logit rows, hidden]
   Buffer logits_;      // [logit rows, vocab]; grows on demand

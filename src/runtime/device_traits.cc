@@ -25,7 +25,7 @@ DeviceTraits traits_of(const Device& device, const Device& host) {
   }
   // On a CPU panels of each worker; on others what libraries take, and scratch that grows.
   traits.workspace_bytes = traits.host_visible ? (4 + threads) * kMiB : 256 * kMiB;
-  traits.expands_matrices = !traits.host_visible;
+  traits.decoded_tokens = traits.host_visible ? 0 : 64;
   // Pieces of files on their way. Beside a device, also its staging buffers where the system lets
   // it pin nothing.
   const auto readers = static_cast<uint64_t>(host.info().threads + kPiecesAhead);

@@ -2,7 +2,6 @@
 #include "runtime/model_weights.h"
 
 #include "base/error.h"
-#include "plan/weight_homes.h"
 
 namespace spillway {
 
@@ -44,6 +43,8 @@ WeightView& weight_of(LayerWeights& layer, WeightRole role) {
       return layer.down.weight;
     case WeightRole::kDownBias:
       return layer.down.bias;
+    case WeightRole::kHead:
+      return layer.head;
     default:
       fail(ErrorCode::kInternal, "internal error: weight role {} in a layer",
            static_cast<int>(role));
@@ -71,6 +72,12 @@ WeightView& WeightViews::view(const WeightSlot& slot) {
         layers.resize(static_cast<size_t>(slot.layer) + 1);
       return weight_of(layers[static_cast<size_t>(slot.layer)], slot.role);
   }
+}
+
+std::span<const StreamedWeight> WeightViews::streamed_at(int layer) const {
+  const auto i = static_cast<size_t>(layer);
+  if (i < streamed.size()) return streamed[i];
+  return {&head_pieces[i - streamed.size()], 1};
 }
 
 StreamedWeight& WeightViews::streamed_of(const WeightSlot& slot) {
@@ -109,6 +116,7 @@ MatrixFacts WeightViews::matrix_facts() const {
   };
   for (const WeightView* w : {&head, &project_in, &project_out})
     if (!w->empty()) add(*w);
+  for (const StreamedWeight& piece : head_pieces) add(piece.view);
   for_layer_matrices([&](const WeightView& w) {
     add(w);
     facts.layer_bytes += w.bytes();
@@ -137,10 +145,9 @@ uint64_t ModelWeights::disk_bytes() const {
   return bytes;
 }
 
-bool ModelWeights::try_stay(const Device& device, const Model& model, const TierShares& shares,
-                            uint64_t disk_budget) {
-  if (empty() || weight_homes(device.host_visible(), model, shares) != homes_) return false;
-  if (disk_bytes() > disk_budget) return false;  // files that hold more than is of use by now
+bool ModelWeights::try_stay(const Device& device, const Model& model, const WeightPlacement& next) {
+  if (empty() || next.homes(device, model) != homes_) return false;
+  if (disk_bytes() > next.disk_budget) return false;  // files that hold more than is of use by now
   counts_ = {.made = 0, .kept = static_cast<int>(homes_.size())};
   return true;
 }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,7 @@
 #include "memory/mapped_extents.h"
 #include "memory/pinned_buffer.h"
 #include "model/model.h"
-#include "plan/plan.h"
+#include "runtime/weight_placement.h"
 #include "storage/temporary_file.h"
 #include "storage/tensor_index.h"
 #include "tensor/tensor_view.h"
@@ -49,6 +50,8 @@ struct LayerWeights {
   LinearWeights gate;  // [ffn, hidden], gated MLPs only
   LinearWeights up;    // [ffn, hidden]
   LinearWeights down;  // [hidden, ffn]
+  // Rows of the head: of a piece that streams like a layer, which has nothing else.
+  WeightView head;
 };
 
 // Throws kInternal for a role that is not a layer's.
@@ -76,6 +79,16 @@ struct WeightViews {
 
   std::vector<std::vector<StreamedWeight>> streamed;  // [layer]; empty when all is on the device
   std::vector<std::filesystem::path> files;           // of streamed weights
+  // Embeddings and head in host memory (the views above are empty then): tables that rows are
+  // looked up in, and the head in pieces of rows that stream behind the last layer.
+  struct HostTables {
+    WeightView token_embedding, position_embedding;
+  };
+  HostTables on_host;
+  std::vector<StreamedWeight> head_pieces;
+
+  // Of a layer, or, numbered on behind the last one, of a piece of the head.
+  std::span<const StreamedWeight> streamed_at(int layer) const;
 
   // The field of a weight; a layer that was not there is added.
   WeightView& view(const WeightSlot& slot);
@@ -118,9 +131,9 @@ class ModelWeights : public WeightViews {
 
   const Counts& counts() const { return counts_; }
   bool empty() const { return homes_.empty(); }
-  // Whether a plan with these shares has all of them where they are: then they stay.
-  [[nodiscard]] bool try_stay(const Device& device, const Model& model, const TierShares& shares,
-                              uint64_t disk_budget = ~uint64_t{0});
+  // Whether the next plan has all of them where they are: then they stay.
+  [[nodiscard]] bool try_stay(const Device& device, const Model& model,
+                              const WeightPlacement& next);
 
   // Of the addresses of all that is on the device.
   uint64_t generation() const { return memory_.generation.number(); }

@@ -118,6 +118,7 @@ class WeightLoad {
  private:
   void find_homes();
   void take_host_memory();
+  void leave_on_host(const BoundWeight& weight, StreamedWeight streamed);
   void leave_in_files();
   bool try_map();
   void take_device_memory();
@@ -166,7 +167,7 @@ uint64_t WeightLoad::bytes_to_make(std::span<const WeightTarget> targets) const 
 }
 
 void WeightLoad::find_homes() {
-  homes_ = weight_homes(device_.host_visible(), model_, placement_.shares);
+  homes_ = placement_.homes(device_, model_);
   there_.resize(homes_.size());
   const uint64_t on_disk = bytes_by_home(model_, homes_)[static_cast<size_t>(Tier::kDisk)];
   SPW_CHECK(on_disk <= placement_.disk_budget, kOutOfMemory,
@@ -201,7 +202,26 @@ void WeightLoad::take_host_memory() {
       weight.host = target.to = memory.data();
       weight.pinned = memory.is_pinned();
     }
-    views_.streamed[static_cast<size_t>(slot.layer)].push_back(weight);
+    if (slot.layer >= 0) {
+      views_.streamed[static_cast<size_t>(slot.layer)].push_back(weight);
+    } else {
+      leave_on_host(*target.weight, weight);
+    }
+  }
+}
+
+// Embeddings and head.
+void WeightLoad::leave_on_host(const BoundWeight& weight, StreamedWeight streamed) {
+  WeightView view = streamed.view;
+  view.data = streamed.host;
+  if (weight.slot.role == WeightRole::kTokenEmbedding) views_.on_host.token_embedding = view;
+  if (weight.slot.role == WeightRole::kPositionEmbedding) views_.on_host.position_embedding = view;
+  if (&weight != &head_of(model_)) return;
+  streamed.role = WeightRole::kHead;
+  for (const HeadPiece& piece : head_pieces(model_)) {
+    streamed.view = view.slice(piece.first_row, piece.rows);
+    streamed.host = std::exchange(streamed.view.data, nullptr);
+    views_.head_pieces.push_back(streamed);
   }
 }
 
@@ -364,10 +384,12 @@ uint64_t room_for_kept(const Device& device, const Model& model, const WeightPla
                        uint64_t host_budget) {
   constexpr uint64_t kLoading = uint64_t{64} << 20;
   const Tier host_tier = device.host_visible() ? Tier::kDevice : Tier::kHost;
-  const std::vector<Tier> homes = weight_homes(device.host_visible(), model, next.shares);
+  const uint64_t loading = weight_bytes(traits_of(device), model, next.shares, next.embeddings,
+                                        /*may_map=*/true)
+                               .loading_host;
   const uint64_t reserved =
-      bytes_by_home(model, homes)[static_cast<size_t>(host_tier)] +
-      weight_bytes(traits_of(device), model, next.shares, /*may_map=*/true).loading_host + kLoading;
+      bytes_by_home(model, next.homes(device, model))[static_cast<size_t>(host_tier)] + loading +
+      kLoading;
   return host_budget - std::min(host_budget, reserved);
 }
 
@@ -390,7 +412,7 @@ KeptWeights keep_weights(Device& device, const Model& model, ModelWeights weight
                          const WeightPlacement& next, uint64_t host_budget) {
   if (weights.empty()) return {};
   WeightMemory memory = weights.take_memory();
-  const std::vector<Tier> homes = weight_homes(device.host_visible(), model, next.shares);
+  const std::vector<Tier> homes = next.homes(device, model);
   uint64_t room = room_for_kept(device, model, next, host_budget);
   KeptWeights kept(homes.size());
   const auto own_files = static_cast<int32_t>(weights.files.size() - memory.spilled.size());

@@ -4,22 +4,27 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <vector>
 
 #include "device/device.h"
-#include "plan/plan.h"
+#include "plan/weight_homes.h"
 
 namespace spillway {
 
 class IoQueue;
 
 struct WeightPlacement {
-  TierShares shares;               // of homes: plan/weight_homes.h
+  TierShares shares;  // of homes: plan/weight_homes.h
+  Tier embeddings = Tier::kDevice;
   Device* host = nullptr;          // whose memory is the host's; null: the device itself
   IoQueue* queue = nullptr;        // the engine's; needed for weights that live on disk
   std::filesystem::path disk_dir;  // of weights that live on disk, other than in the model's file
   uint64_t disk_budget = ~uint64_t{0};
 
   Device& host_beside(Device& device) const { return host == nullptr ? device : *host; }
+  std::vector<Tier> homes(const Device& device, const Model& model) const {
+    return weight_homes(device.host_visible(), model, shares, embeddings);
+  }
 };
 
 }  // namespace spillway

@@ -27,6 +27,11 @@ uint64_t streamed_bytes(std::span<const StreamedWeight> weights) {
   return bytes;
 }
 
+// Layers, and pieces of the head.
+int item_count(const WeightViews& weights) {
+  return static_cast<int>(weights.streamed.size() + weights.head_pieces.size());
+}
+
 }  // namespace
 
 struct WeightStream::Stage {
@@ -39,7 +44,8 @@ struct WeightStream::Stage {
 
 uint64_t WeightStream::slot_bytes(const WeightViews& weights) {
   uint64_t largest = 0;
-  for (const auto& layer : weights.streamed) largest = std::max(largest, streamed_bytes(layer));
+  for (int layer = 0; layer < item_count(weights); ++layer)
+    largest = std::max(largest, streamed_bytes(weights.streamed_at(layer)));
   return largest;
 }
 
@@ -48,10 +54,10 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
     : device_(device), weights_(weights), options_(options) {
   SPW_ASSERT(options.slots >= 1 && options.stages >= 1);
   bool from_disk = false, from_host = false, all_pinned = true;
-  for (size_t layer = 0; layer < weights.streamed.size(); ++layer) {
-    if (weights.streamed[layer].empty()) continue;
-    layers_.push_back(static_cast<int>(layer));
-    for (const StreamedWeight& weight : weights.streamed[layer]) {
+  for (int layer = 0; layer < item_count(weights); ++layer) {
+    if (!streams(layer)) continue;
+    layers_.push_back(layer);
+    for (const StreamedWeight& weight : weights.streamed_at(layer)) {
       from_disk = from_disk || weight.host == nullptr;
       from_host = from_host || weight.host != nullptr;
       all_pinned = all_pinned && (weight.host == nullptr || weight.pinned);
@@ -122,8 +128,9 @@ void WeightStream::work() {
 
 void WeightStream::load(int64_t item) {
   Slot& to = slot(item);
-  const auto layer = static_cast<size_t>(layer_of(item));
-  to.views = weights_.layers[layer];
+  const int layer = layer_of(item);
+  const auto number = static_cast<size_t>(layer);
+  to.views = number < weights_.layers.size() ? weights_.layers[number] : LayerWeights();
   const auto begin = std::chrono::steady_clock::now();
   stream_->wait(*to.left);
   if (device_.host_visible()) {
@@ -140,11 +147,11 @@ void WeightStream::load(int64_t item) {
 }
 
 // To a device with memory of its own.
-void WeightStream::send_layer(size_t layer, Slot& slot) {
+void WeightStream::send_layer(int layer, Slot& slot) {
   std::vector<CopyPiece> copies;
   std::vector<Move> on_disk, not_pinned;
   std::byte* at = slot.memory.data();
-  for (const StreamedWeight& weight : weights_.streamed[layer]) {
+  for (const StreamedWeight& weight : weights_.streamed_at(layer)) {
     WeightView& view = weight_of(slot.views, weight.role);
     view = weight.view;
     view.data = at;
@@ -173,7 +180,7 @@ void WeightStream::begin_reads(int64_t item) {
   to.reading = -1;
   to.read = {};  // waits for what a failure left on its way
   std::vector<Extent> extents;
-  for (const StreamedWeight& weight : weights_.streamed[static_cast<size_t>(layer_of(item))])
+  for (const StreamedWeight& weight : weights_.streamed_at(layer_of(item)))
     extents.push_back(weight.extent);
   to.read = reader_->begin(extents, aligned_part(to.memory.data(), to.memory.bytes()));
   to.reading = item;
@@ -209,7 +216,7 @@ void WeightStream::load_in_place(int64_t item) {
     to.read.wait();
   }
   size_t i = 0;
-  for (const StreamedWeight& weight : weights_.streamed[static_cast<size_t>(layer_of(item))]) {
+  for (const StreamedWeight& weight : weights_.streamed_at(layer_of(item))) {
     WeightView& view = weight_of(to.views, weight.role);
     view = weight.view;
     view.data = to.read.bytes(i++).data();
@@ -283,7 +290,7 @@ void WeightStream::wait_until_loaded() {
 // Counts the item that is next as taken, and its bytes as moved.
 void WeightStream::hand_out() {
   const std::lock_guard lock(mutex_);
-  for (const StreamedWeight& weight : weights_.streamed[static_cast<size_t>(layer_of(acquired_))]) {
+  for (const StreamedWeight& weight : weights_.streamed_at(layer_of(acquired_))) {
     (weight.host != nullptr ? stats_.host_bytes : stats_.disk_bytes) +=
         static_cast<uint64_t>(weight.view.bytes());
   }

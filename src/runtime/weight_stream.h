@@ -27,7 +27,8 @@ struct WeightStreamOptions {
       kStreamStages;  // staging buffers of 2 MiB, where bytes do not go straight into place
 };
 
-// Layers go round: 0, 1, ..., n - 1, 0, ... A thread of its own fills the slots in that order: all
+// Layers go round: 0, 1, ..., n - 1, 0, ..., where pieces of a head that streams are layers behind
+// the others. A thread of its own fills the slots in that order: all
 // of them at once, then one more for each load_next(), as soon as the compute queue has left the
 // slot (plan/block_schedule.h says when). Weights come from host memory in large copies, from disk
 // through pinned staging buffers, or straight into the slot where the host can write to that.
@@ -82,12 +83,12 @@ class WeightStream {
   int layer_of(int64_t item) const {
     return layers_[static_cast<size_t>(item % static_cast<int64_t>(layers_.size()))];
   }
-  bool streams(int layer) const { return !weights_.streamed[static_cast<size_t>(layer)].empty(); }
+  bool streams(int layer) const { return !weights_.streamed_at(layer).empty(); }
   void work();
   void load(int64_t item);
   void load_in_place(int64_t item);
   void begin_reads(int64_t item);
-  void send_layer(size_t layer, Slot& slot);
+  void send_layer(int layer, Slot& slot);
   // Of one layer: where each weight is and where it goes.
   struct Move {
     const StreamedWeight* weight;

@@ -16,7 +16,8 @@
 namespace spillway::testing_models {
 
 // "llama" (GQA, rope, gated), "window" (the same with a sliding window), "opt" (pre-norm, learned
-// positions, biases), "opt-350m" (post-norm, projections). With heads of the sizes that real models
+// positions, biases), "opt-350m" (post-norm, projections), "llama-tied"; "llama-many-words" and
+// "opt-many-words" have heads larger than their layers. With heads of the sizes that real models
 // have: "llama-64", "window-64", "opt-64" and "llama-128"; and with rows of whole blocks of every
 // quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide"; "llama-many-rows" has so many
 // that a GPU's blocks take several rounds.
@@ -43,6 +44,8 @@ inline ModelSpec tiny_spec(const std::string& kind) {
     spec.ffn = 2064;
     spec.rope.style = RopeStyle::kInterleaved;
   }
+  if (kind.ends_with("-many-words")) spec.vocab_size = 1001;
+  spec.tied_head = kind == "llama-tied";
   if (kind == "llama-many-rows") {
     spec.heads = 8;
     spec.head_dim = 64;

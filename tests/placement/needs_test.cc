@@ -68,6 +68,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     const bool with_accelerator = i % 2 == 0;
     Plan plan;
     plan.weights = shares();
+    if (pick(1) < 0.5) plan.embeddings = Tier::kHost;
     plan.kv = shares();
     plan.activations = shares();
     plan.micro_batch = static_cast<int>(pick(4));
@@ -85,6 +86,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     EXPECT_EQ(device.usage().peak_bytes, 0u) << "asking takes nothing";
     loaded.weights = load_weights(device, loaded.model, {}, {},
                                   {.shares = plan.weights,
+                                   .embeddings = plan.embeddings,
                                    .host = &host,
                                    .queue = &queue,
                                    .disk_dir = folder.path(),

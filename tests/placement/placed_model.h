@@ -23,9 +23,10 @@ namespace spillway::placement {
 struct Placement {
   std::string name;
   TierShares weights = {};
-  double device_sequences = 1;  // the share whose KV is on the device; the rest is the host's
-  double disk_sequences = 0;    // of the rest: on disk
-  double host_share = 1;        // of those in host memory: attended to by the host
+  Tier embeddings = Tier::kDevice;  // and the head
+  double device_sequences = 1;      // the share whose KV is on the device; the rest is the host's
+  double disk_sequences = 0;        // of the rest: on disk
+  double host_share = 1;            // of those in host memory: attended to by the host
   bool can_swap = true;
   int32_t staging_blocks = 10;  // fewer than the prompts need together
   int micro_tokens = 0;
@@ -64,6 +65,7 @@ struct PlacedModel {
         model(testing_models::tiny_model(kind, dtype)),
         weights(load_weights(*device, model, {}, {},
                              {.shares = how.weights,
+                              .embeddings = how.embeddings,
                               .host = &host,
                               .queue = &queue,
                               .disk_dir = folder.path(),

@@ -55,6 +55,14 @@ std::vector<Placement> every_placement() {
       all.push_back(p);
     }
   }
+  // Embeddings and head in host memory: with all else at home, and beside some of the rest.
+  for (size_t i = 0, count = all.size(); i < count; ++i) {
+    const bool taken = all[i].device_sequences == 1 || all[i].device_sequences == 0.2;
+    if (!taken) continue;
+    Placement& away = all.emplace_back(all[i]);
+    away.name += ", embeddings in host memory";
+    away.embeddings = Tier::kHost;
+  }
   Placement p;
   p.name = "activations in host memory";
   p.activations = {0, 1, 0};
@@ -82,11 +90,20 @@ std::vector<Placement> every_placement() {
     p.name = fmt::format("{} bytes can be pinned", bytes);
     all.push_back(p);
   }
-  p.pinnable_bytes = ~uint64_t{0};
-  for (const int slots : {1, 3, 9}) {
-    p.name = fmt::format("{} slots", slots);
-    p.slots = slots;
+  p.embeddings = Tier::kHost;
+  for (const uint64_t bytes : {0, 60'000}) {
+    p.pinnable_bytes = bytes;
+    p.name = fmt::format("{} bytes can be pinned, embeddings in host memory", bytes);
     all.push_back(p);
+  }
+  p.pinnable_bytes = ~uint64_t{0};
+  for (const Tier embeddings : {Tier::kDevice, Tier::kHost}) {
+    for (const int slots : {1, 3, 9}) {
+      p.name = fmt::format("{} slots, embeddings {}", slots, static_cast<int>(embeddings));
+      p.embeddings = embeddings;
+      p.slots = slots;
+      all.push_back(p);
+    }
   }
   return all;
 }
@@ -156,6 +173,38 @@ TEST_P(PlacementTest, NorOnTheTypesOfWeightsAndKv) {
   }
 }
 
+// Embeddings and head in host memory, of heads that are the embedding or not, and that come whole
+// or in pieces.
+TEST_P(PlacementTest, NorOnWhereEmbeddingsAre) {
+  for (const char* kind :
+       {"llama", "llama-tied", "llama-many-words", "opt-350m", "opt-many-words"}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ4_0, DType::kQ8_0}) {
+      const auto expected = logits(at_home(), kind, dtype, KvType::kF16, false);
+      for (const TierShares& weights :
+           {TierShares{1, 0, 0}, {0.5, 0.5, 0}, {0, 0, 1}, {0.3, 0.3, 0.4}}) {
+        for (const bool overlap : {true, false}) {
+          Placement p;
+          p.weights = weights;
+          p.embeddings = Tier::kHost;
+          p.overlap = overlap;
+          SCOPED_TRACE(fmt::format("{} {}, weights {} {} {}, overlap {}", kind, dtype_name(dtype),
+                                   weights.device, weights.host, weights.disk, overlap));
+          PlacedModel placed(cuda(), p, kind, dtype, KvType::kF16, false);
+          const bool whole = placed.weights.head_pieces.size() == 1;
+          EXPECT_EQ(whole, !std::string_view(kind).ends_with("many-words"));
+          const auto result = placed.run();
+          ASSERT_EQ(result.size(), expected.size());
+          if (cuda() && !whole) {  // a GPU's kernels go by the shape of a matrix
+            EXPECT_LT(nmse(result, expected), 1e-4);
+          } else {
+            EXPECT_EQ(result, expected);
+          }
+        }
+      }
+    }
+  }
+}
+
 // The kernels' choice depends on how many tokens go together, and on nothing else.
 TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
   for (const char* kind : {"window", "opt-350m"}) {
@@ -202,6 +251,7 @@ TEST_P(PlacementTest, RandomPlansGiveTheSameLogits) {
     Placement p;
     const double a = pick(1), b = pick(1);
     p.weights = {std::min(a, b), std::abs(a - b), 1 - std::max(a, b)};
+    p.embeddings = pick(1) < 0.5 ? Tier::kDevice : Tier::kHost;
     p.device_sequences = pick(1);
     p.host_share = pick(1);
     p.can_swap = pick(1) < 0.8;

@@ -79,6 +79,7 @@ class ReplanTest : public testing::Test {
   Plan plan_of(const TierShares& weights) const {
     Plan plan;
     plan.weights = weights;
+    plan.embeddings = embeddings_;
     return plan;
   }
   RunSize size() const {
@@ -88,6 +89,7 @@ class ReplanTest : public testing::Test {
   void load(Machine& machine, LoadedModel& loaded, const TierShares& weights, uint64_t host_budget,
             uint64_t disk_budget = kPlenty) {
     const WeightPlacement placement{.shares = weights,
+                                    .embeddings = embeddings_,
                                     .host = &machine.host,
                                     .queue = &machine.queue,
                                     .disk_dir = folder_.path(),
@@ -127,6 +129,7 @@ class ReplanTest : public testing::Test {
   const std::vector<TierShares> plans_ = {{1, 0, 0},     {0, 1, 0},     {0, 0, 1}, {0.3, 0.3, 0.4},
                                           {0, 0.5, 0.5}, {0.5, 0, 0.5}, {0, 0, 1}, {0, 0.7, 0.3},
                                           {1, 0, 0},     {0.2, 0.8, 0}};
+  Tier embeddings_ = Tier::kDevice;  // of the plan at hand
   TempFolder folder_, file_folder_;
   WeightLoadOptions options_ = [] {
     WeightLoadOptions options;
@@ -142,6 +145,7 @@ TEST_F(ReplanTest, PlansInARowAreLikeEachAloneAndMakeNothingAgain) {
       const auto loaded = describe(machine, kind);
       for (size_t i = 0; i < plans_.size(); ++i) {
         SCOPED_TRACE(fmt::format("{}, accelerator {}, plan {}", kind, with_accelerator, i));
+        embeddings_ = i % 3 == 1 ? Tier::kHost : Tier::kDevice;
         Machine fresh(with_accelerator);
         const auto alone = describe(fresh, kind);
         load(fresh, *alone, plans_[i], kPlenty);
@@ -176,11 +180,18 @@ TEST_F(ReplanTest, WhatIsAtHomeStays) {
     Machine machine(with_accelerator);
     const auto loaded = describe(machine, "llama");
     const TierShares shares{0.3, 0.3, 0.4};
-    EXPECT_FALSE(loaded->weights.try_stay(machine.device(), loaded->model, shares));
+    const auto stay = [&](const TierShares& next, Tier embeddings = Tier::kDevice) {
+      WeightPlacement placement;
+      placement.shares = next;
+      placement.embeddings = embeddings;
+      return loaded->weights.try_stay(machine.device(), loaded->model, placement);
+    };
+    EXPECT_FALSE(stay(shares));
     load(machine, *loaded, shares, kPlenty);
     const std::vector<float> expected = logits(machine, *loaded, shares);
-    EXPECT_FALSE(loaded->weights.try_stay(machine.device(), loaded->model, {0, 0.3, 0.7}));
-    EXPECT_TRUE(loaded->weights.try_stay(machine.device(), loaded->model, shares));
+    EXPECT_FALSE(stay({0, 0.3, 0.7}));
+    EXPECT_EQ(stay(shares, Tier::kHost), !with_accelerator) << "without one they are there already";
+    EXPECT_TRUE(stay(shares));
     EXPECT_EQ(loaded->weights.counts().made, 0);
     EXPECT_EQ(logits(machine, *loaded, shares), expected);
   }
