@@ -64,8 +64,11 @@ SessionOptions session_options(const BatchOptions& options) {
 
 // Not what is left of the requests: where things go shows in the last bits, and must not depend on
 // when a job was interrupted. With less memory, fewer are at work at once.
-ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input, int64_t context) {
-  const int most = options.max_sequences > 0 ? options.max_sequences : kSequencesOnCpu;
+ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
+                         const Session& session, int64_t context) {
+  const int most = options.max_sequences > 0
+                       ? options.max_sequences
+                       : session.planned_sequences().value_or(kSequencesOnCpu);
   return {.tokens = context,
           .sequences = static_cast<int64_t>(
               std::clamp<uint64_t>(input.size(), 1, static_cast<uint64_t>(most))),
@@ -207,7 +210,8 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   session.load();
   const int64_t context = prepared.identity.context;
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
-  const int wanted = options.max_sequences > 0 ? options.max_sequences : usual;
+  const int wanted = options.max_sequences > 0 ? options.max_sequences
+                                               : session.planned_sequences().value_or(usual);
   const AdmissionPolicy admission = admission_policy(
       session.plan, static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(wanted),
                                                         input.size() - journal.size())));
@@ -286,7 +290,7 @@ int batch(const BatchOptions& options) {
   if (!options.restart) asked.placement.kept = try_kept_plan(journal_path);
   Session session(asked);
   const int64_t context = session.context_tokens(options.context);
-  session.choose_plan(expected_run(options, input, context));
+  session.choose_plan(expected_run(options, input, session, context));
   const BatchIdentity identity{.input = input.checksum(),
                                .model = model_fingerprint(resolve_model(asked.model)),
                                .context = context,

@@ -26,7 +26,7 @@ class SpillTest : public testing::Test {
   }
   Outcome run() { return run(placed_); }
   static Outcome run(PlacedModel& placed) {
-    return answer_all(placed, {.max_sequences = 4},
+    return answer_all(placed, {.admission = {.max_sequences = 4}},
                       {{5, 9}, {14, 9}, {23, 9}, {32, 9}, {41, 9}, {50, 9}});
   }
 
