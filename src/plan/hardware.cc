@@ -310,8 +310,9 @@ std::string hardware_to_json(const Hardware& hardware) {
   if (hardware.disk_read > 0) {
     document["disk"] = {{"read_gb_per_s", in_units(hardware.disk_read, kGiga)},
                         {"write_gb_per_s", in_units(hardware.disk_write, kGiga)},
-                        {"access_us", in_units(hardware.disk_access_s, kMicro)},
                         {"free_gib", in_units(static_cast<double>(hardware.disk_bytes), kGiB)}};
+    if (hardware.disk_access_s > 0)
+      document["disk"]["access_us"] = in_units(hardware.disk_access_s, kMicro);
   }
   return text_of(document, 0) + "\n";
 }
