@@ -18,6 +18,7 @@
 #include "cli/model_catalog.h"
 #include "cli/model_fingerprint.h"
 #include "cli/placement_options.h"
+#include "cli/plan_frontier.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "engine/loaded_model.h"
@@ -34,7 +35,7 @@ using nlohmann::json;
 
 struct PlanOptions {
   std::string model, hardware, gpu_memory, host_memory, disk_memory, kv_type = "auto";
-  std::string objective = "throughput", output, trace;
+  std::string objective = "throughput", output, trace, frontier;
   int64_t prompt = 512, generate = 32, requests = 1, most_at_once = 0;
   int chunk = 0;
   double max_latency = 0, max_ttft = 0;
@@ -350,11 +351,41 @@ void print_plan(const Planner& planner, const FoundPlan& found, const json& memo
   for (const std::string& warning : warnings) line("warning", warning);
 }
 
+int show_frontier(const Planner& planner) {
+  const PlanOptions& options = planner.options;
+  const std::vector<FrontierPoint> points = find_frontier(planner.request());
+  if (points.empty()) refuse(planner);
+  std::ofstream file(options.frontier);
+  file << frontier_svg(points, fmt::format("{} on {}: {} requests of {} + {} tokens",
+                                           planner.model.spec.name, planner.hardware.name,
+                                           options.requests, options.prompt, options.generate));
+  SPW_CHECK(file.good(), kIo, "{}: cannot be written", printable(options.frontier));
+  json all = json::array();
+  if (!options.json)
+    print_now("  at once   latency  first tokens  tokens/s   weights (GPU, host, disk)\n");
+  for (const FrontierPoint& point : points) {
+    const Prediction& p = point.found.predicted;
+    const TierShares& w = point.found.plan.weights;
+    all.push_back({{"sequences", point.found.size.sequences},
+                   {"best", point.best},
+                   {"predicted", predicted_json(p)},
+                   {"plan", json::parse(plan_to_json(planner.complete(point.found)))}});
+    if (options.json) continue;
+    print_now(fmt::format("{} {:>7} {:>7.3g} s  {:>10.3g} s  {:>8.4g}   {:.0f}, {:.0f}, {:.0f}%\n",
+                          point.best ? ' ' : '-', point.found.size.sequences, p.latency_s,
+                          p.first_token_s, p.generated_tokens_per_s, w.device * 100, w.host * 100,
+                          w.disk * 100));
+  }
+  if (options.json) print_json({{"machine", planner.hardware.name}, {"frontier", all}}, 2);
+  return 0;
+}
+
 int plan(const PlanOptions& options) {
   SPW_CHECK(options.prompt >= 1 && options.generate >= 1 && options.requests >= 1, kInvalidArgument,
             "--prompt-len, --gen-len and --requests are at least 1");
   const ChosenHardware machine = choose_hardware(options.hardware);
   const Planner planner(options, machine);
+  if (!options.frontier.empty()) return show_frontier(planner);
   std::vector<std::string> warnings;
   std::vector<std::pair<std::string, double>> suggestions;
   FoundPlan best;
@@ -442,6 +473,9 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--max-ttft", options->max_ttft, "seconds until first tokens");
   command->add_option("--trace", options->trace,
                       "writes a simulated step as a Chrome trace, which Perfetto opens");
+  command->add_option("--frontier", options->frontier,
+                      "instead: latency against throughput for growing numbers of sequences at "
+                      "once, as a table, and as a drawing (SVG) in this file");
   command->add_option("-o,--output", options->output,
                       "writes the plan, for --plan of other commands");
   options->placement.add_plan_to(*command, false);

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cli_checks import WRONG_USAGE
+from cli_checks import FAILED, WRONG_USAGE
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 import paper_tables  # noqa: E402
@@ -55,3 +55,16 @@ def test_flexgen_places_whole_matrices_and_sequences():
     assert paper_tables.weights_placed("opt-175b", 0, 25) == pytest.approx([0, 100 / 12, 1100 / 12])
     # 40% and 60% of four sequences: one and two, and so one on disk.
     assert paper_tables.kv_placed(4, 40, 60) == [25, 50, 25]
+
+
+def test_the_frontier_is_a_table_and_a_drawing(spillway, tmp_path):
+    drawing = tmp_path / "frontier.svg"
+    options = ("plan", "dummy:opt-6.7b", "--hardware", "t4", "--requests", "8", "--frontier", drawing)
+    done = spillway.run(*options)
+    assert done.code == 0, done.err
+    assert [int(line[1:].split()[0]) for line in done.out.splitlines()[1:]] == [1, 2, 4, 8]
+    text = drawing.read_text()
+    assert text.startswith("<svg") and text.count("<circle") == 4
+    points = spillway.run(*options, "--json").json()["frontier"]
+    assert all(a["predicted"]["latency_s"] <= b["predicted"]["latency_s"] for a, b in zip(points, points[1:]))
+    spillway.run(*options[:-1], tmp_path / "no" / "such.svg").assert_one_line_error(FAILED)
