@@ -270,7 +270,12 @@ void take_over(const FinishedOutput& found, const std::filesystem::path& output,
 std::optional<Plan> try_kept_plan(const std::filesystem::path& journal) {
   const auto text = try_plan_of_journal(journal);
   if (!text) return std::nullopt;
-  Plan plan = parse_plan(*text, printable_path(journal) + ": plan");
+  Plan plan;
+  try {
+    plan = parse_plan(*text, printable_path(journal) + ": plan");
+  } catch (const Error&) {
+    return std::nullopt;  // of another version, as the journal will turn out to be
+  }
   // Of those the job's own fields decide.
   plan.compress_weights.reset();
   plan.kv_type.reset();

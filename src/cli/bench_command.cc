@@ -152,7 +152,6 @@ int bench(BenchOptions options) {
   std::vector<RequestLengths> lengths;
   ExpectedRun run{.tokens = int64_t{options.size.prompt_len} + options.size.gen_len,
                   .sequences = options.size.batch,
-                  .generated = options.size.gen_len,
                   .sequences_option = "--batch"};
   if (options.lengths) {
     lengths = read_request_lengths(*options.lengths, options.requests);

@@ -49,7 +49,7 @@ json session_json(const SessionOptions& options, Session& session) {
           {"weight_type", dtype_name(session.loaded->model.main_dtype())},
           {"weight_bytes", session.loaded->model.weight_bytes()},
           {"kv_type", kv_type_name(session.settings.kv_type)},
-          {"compress_weights", options.compress_weights},
+          {"compress_weights", session.plan.compress_weights.value_or(false)},
           {"tuning", tuning == nullptr ? json(nullptr)
                                        : json{{"file", tuning->path.string()},
                                               {"shapes", tuning->table.measured().size()}}},

@@ -380,10 +380,22 @@ int show_frontier(const Planner& planner) {
   return 0;
 }
 
-int plan(const PlanOptions& options) {
-  SPW_CHECK(options.prompt >= 1 && options.generate >= 1 && options.requests >= 1, kInvalidArgument,
+// What a plan's file says of the run, where no option does.
+PlanOptions with_plan_file(PlanOptions options) {
+  if (options.placement.plans.empty()) return options;
+  const Plan plan = read_plan(options.placement.plans[0]);
+  if (plan.compress_weights.value_or(false)) options.compress_weights = true;
+  if (plan.kv_type && options.kv_type == "auto") options.kv_type = kv_type_name(*plan.kv_type);
+  if (plan.chunk && options.chunk == 0) options.chunk = *plan.chunk;
+  if (plan.sequences && options.most_at_once == 0) options.most_at_once = *plan.sequences;
+  return options;
+}
+
+int plan(const PlanOptions& asked) {
+  SPW_CHECK(asked.prompt >= 1 && asked.generate >= 1 && asked.requests >= 1, kInvalidArgument,
             "--prompt-len, --gen-len and --requests are at least 1");
-  const ChosenHardware machine = choose_hardware(options.hardware);
+  const ChosenHardware machine = choose_hardware(asked.hardware);
+  const PlanOptions options = with_plan_file(asked);
   const Planner planner(options, machine);
   if (!options.frontier.empty()) return show_frontier(planner);
   std::vector<std::string> warnings;

@@ -131,9 +131,7 @@ int run(RunOptions options) {
   const Tokenizer* tokenizer = session.tokenizer();
   SPW_CHECK(tokenizer != nullptr || request.stop.empty(), kInvalidArgument,
             "--stop needs a tokenizer: {}", session.loaded->no_tokenizer_reason);
-  session.load({.tokens = limit,
-                .generated = std::max<int64_t>(1, limit - static_cast<int64_t>(prompt_size)),
-                .shortest_tokens = static_cast<int64_t>(prompt_size) + 1});
+  session.load({.tokens = limit, .shortest_tokens = static_cast<int64_t>(prompt_size) + 1});
   Runner runner = session.make_runner(limit);
   Engine engine(runner.decoder, runner.kv, tokenizer, {.max_sequence_tokens = limit});
 

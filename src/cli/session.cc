@@ -259,7 +259,6 @@ Session::Session(SessionOptions asked, const Plan& asked_plan)
                        options.placement.host_memory);
   if (!device->host_visible())
     own_host = make_device("cpu", options.threads, "", options.placement.host_memory);
-  hardware_ = hardware_of_session(*device);
   settings.device = describe_device(*device);
   device->ops().set_deterministic(settings.deterministic);
   host().ops().set_deterministic(settings.deterministic);
@@ -298,27 +297,10 @@ Prediction Session::predict_run(const Workload& workload, int64_t sequences) con
   const RunSize size{workload.longest(), sequences, size_.micro_tokens, settings.kv_type,
                      load_.access == WeightAccess::kMapped};
   const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
-  return predict(hardware_, loaded->model, plan, needs, size, workload);
+  return predict(hardware_of_session(*device), loaded->model, plan, needs, size, workload);
 }
 
-std::vector<FoundPlan> Session::search(const Model& model, const FitTrial& trial,
-                                       const ExpectedRun& run, const DeviceTraits& traits) const {
-  const int64_t generated = std::clamp<int64_t>(run.generated > 0 ? run.generated : 256, 1,
-                                                std::max<int64_t>(1, trial.size.tokens / 2));
-  return search_plans({.hardware = hardware_,
-                       .model = model,
-                       .traits = traits,
-                       .workload = {{{.count = trial.size.sequences,
-                                      .prompt = std::max<int64_t>(1, trial.size.tokens - generated),
-                                      .generate = generated}}},
-                       .budgets = trial.budgets,
-                       .size = trial.size,
-                       .smallest_chunk = trial.size.micro_tokens,
-                       .least_sequences = trial.size.sequences,
-                       .overlap = !options_.placement.no_overlap});
-}
-
-Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which, PlaceBy by,
+Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
                     Footprint& needs) const {
   const PlacementOptions& options = options_.placement;
   Model compressed;
@@ -342,13 +324,7 @@ Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
   } else if (apart || trial.budgets.host_is_limited) {
     Budgets budgets = trial.budgets;
     if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * 9;
-    FitTrial careful = trial;
-    careful.budgets = budgets;
-    // The rule says what is missing where nothing is found, and answers at once what else would do.
-    std::vector<FoundPlan> found;
-    if (by == PlaceBy::kPlanner) found = search(model, careful, run, traits);
-    placed =
-        !found.empty() ? found.front().plan : fill_from_the_top(model, trial.size, traits, budgets);
+    placed = fill_from_the_top(model, trial.size, traits, budgets);
   }
   options.apply_to(placed);
   if (settings.deterministic && placed.attention == AttentionPlace::kAuto)
@@ -405,7 +381,7 @@ void Session::place_what_fits(const ExpectedRun& run, size_t which) {
   for (const RunSize& size : sizes) {
     trial.size = size;
     try {
-      plan = place(trial, run, which, PlaceBy::kPlanner, needs_);
+      plan = place(trial, run, which, needs_);
       size_ = size;
       if (size.micro_tokens < chunk)
         log_info("memory is short: steps of {} tokens, not {}", size.micro_tokens, chunk);
@@ -418,7 +394,7 @@ void Session::place_what_fits(const ExpectedRun& run, size_t which) {
       const auto fits = [&](const FitTrial& other) {
         Footprint unused;
         try {
-          place(other, run, which, PlaceBy::kRule, unused);
+          place(other, run, which, unused);
           return true;
         } catch (const Error&) {
           return false;
@@ -438,7 +414,15 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   budgets_ = budgets_of(options_, *device, host());
   // What the plan before holds is this one's, too.
   if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
-  place_what_fits(run, which);
+  try {
+    place_what_fits(run, which);
+  } catch (const Error& error) {
+    // A job that goes on may have less memory than it had. Where its results would be others by
+    // another plan, its journal will say so.
+    if (error.code() != ErrorCode::kOutOfMemory || !options_.placement.kept) throw;
+    options_.placement.kept.reset();
+    place_what_fits(run, which);
+  }
   settings.host_attention = describe_host_attention(plan, *device, host());
   settings.head = describe_head(plan, *device, loaded->model);
   plan.compress_weights = load_.compress;

@@ -16,7 +16,7 @@
 #include "engine/loaded_model.h"
 #include "engine/runner.h"
 #include "engine/what_helps.h"
-#include "plan/search.h"
+#include "plan/predict.h"
 #include "storage/async_io.h"
 
 namespace CLI {
@@ -53,8 +53,6 @@ struct SessionOptions {
 struct ExpectedRun {
   int64_t tokens = 0;  // of a sequence; 0: Session::context_tokens(0)
   int64_t sequences = 1;
-  // Of these tokens: those to be generated, about; 0: nobody knows.
-  int64_t generated = 0;
   // What it does not begin without; 0: all of it. Where there is memory for no more, it begins with
   // less.
   int64_t least_tokens = 0, least_sequences = 0;
@@ -118,23 +116,17 @@ struct Session {
 
  private:
   // Where things go in a run that may be; throws kOutOfMemory.
-  enum class PlaceBy : uint8_t { kPlanner, kRule };
-  Plan place(const FitTrial& trial, const ExpectedRun& run, size_t which, PlaceBy by,
-             Footprint& needs) const;
+  Plan place(const FitTrial& trial, const ExpectedRun& run, size_t which, Footprint& needs) const;
   // Decides the same for what `run` needs, or as much of it as there is room for. Throws with
   // advice.
   void place_what_fits(const ExpectedRun& run, size_t which);
   FitLimits what_may_change(const ExpectedRun& run) const;
   DeviceTraits traits_within(const Budgets& budgets) const;
-  // The planner's, the best first; empty where it finds none.
-  std::vector<FoundPlan> search(const Model& model, const FitTrial& trial, const ExpectedRun& run,
-                                const DeviceTraits& traits) const;
   // Options with what plan files say: all of them must agree.
   Session(SessionOptions options, const Plan& asked);
 
   SessionOptions options_;
   Plan asked_plan_;  // the first that was given
-  Hardware hardware_;
   WeightLoadOptions load_;
   // Of the plan.
   Budgets budgets_;

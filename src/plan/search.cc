@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "plan/fill.h"
 #include "plan/linear_program.h"
 
 namespace spillway {
@@ -128,10 +129,28 @@ class Search {
       FoundPlan plan = all;
       plan.plan.attention = place;
       if (!apart_ && place != AttentionPlace::kAuto) break;
-      if (!try_shares(plan) || !make_fit(plan)) continue;
+      // Without a GPU the thread that computes waits for pages on disk itself: weights go first.
+      const bool found = (!apart_ && try_shares(plan, /*kv_on_disk=*/false)) ||
+                         try_shares(plan, r_.budgets.disk > 0);
+      if (!found || !make_fit(plan)) continue;
       price(plan, PriceBy::kSums);
       found_.push_back(std::move(plan));
     }
+    try_rule(all);
+  }
+  // Never worse than the rule.
+  void try_rule(FoundPlan plan) {
+    try {
+      const Plan rule = fill_from_the_top(r_.model, plan.size, r_.traits, r_.budgets);
+      plan.plan.weights = rule.weights;
+      plan.plan.kv = rule.kv;
+      plan.plan.embeddings = rule.embeddings;
+    } catch (const Error&) {
+      return;  // it finds nothing either
+    }
+    if (!settle(plan)) return;
+    price(plan, PriceBy::kSums);
+    found_.push_back(std::move(plan));
   }
 
   // What a plan's parts take, by the footprint of extremes: bytes of all weights' matrices and of
@@ -163,7 +182,7 @@ class Search {
   }
 
   // Shares by the linear program; false where nothing satisfies it.
-  bool try_shares(FoundPlan& found) const {
+  bool try_shares(FoundPlan& found, bool kv_on_disk) const {
     const Hardware& h = r_.hardware;
     Plan& plan = found.plan;
     const Sizes sizes = sizes_of(found);
@@ -199,7 +218,7 @@ class Search {
     const int wd = program.variable(0, 0, 1), wh = program.variable(0, 0, apart_ ? 1 : 0),
               wk = program.variable(0, 0, r_.budgets.disk > 0 ? 1 : 0);
     const int cd = program.variable(0, 0, 1), ch = program.variable(0, 0, apart_ ? 1 : 0),
-              ck = program.variable(0, 0, r_.budgets.disk > 0 ? 1 : 0);
+              ck = program.variable(0, 0, kv_on_disk ? 1 : 0);
     // Of the sequences: attended to by the CPU.
     const int on_cpu = program.variable(0, 0, plan.attention == AttentionPlace::kGpu ? 0 : 1);
     const int decode = program.variable(layers * decode_steps);
@@ -274,8 +293,8 @@ class Search {
   }
 
   void set_weights(Plan& plan, double device, double host) const {
-    const double d = rounded(std::min(1.0, device), kWeightSteps);
-    const double h = apart_ ? rounded(std::min(1 - d, host), kWeightSteps) : 0;
+    const double d = rounded(std::clamp(device, 0.0, 1.0), kWeightSteps);
+    const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), kWeightSteps) : 0;
     const double rest = 1 - d - h;
     // Without a disk nothing is there.
     const bool disk = r_.budgets.disk > 0 && rest > 0.5 / kWeightSteps && device + host < 1 - 1e-6;
@@ -283,8 +302,8 @@ class Search {
                           : TierShares{0, disk ? d : 1, disk ? rest : 0};
   }
   void set_kv(Plan& plan, double device, double host, double sequences) const {
-    const double d = rounded(std::min(1.0, device), sequences);
-    const double h = apart_ ? rounded(std::min(1 - d, host), sequences) : 0;
+    const double d = rounded(std::clamp(device, 0.0, 1.0), sequences);
+    const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), sequences) : 0;
     const double rest = 1 - d - h;
     const bool disk = r_.budgets.disk > 0 && rest > 0.5 / sequences && device + host < 1 - 1e-6;
     plan.kv = TierShares{d, disk ? h : 1 - d, disk ? rest : 0};
@@ -330,8 +349,9 @@ class Search {
         std::vector<FoundPlan> trials;
         for (const double way : {step, -step}) {
           FoundPlan weights = found;
-          set_weights(weights.plan, found.plan.weights.device + way,
-                      found.plan.weights.host - (apart_ ? way : 0));
+          const TierShares& now = found.plan.weights;
+          set_weights(weights.plan, (apart_ ? now.device : now.host) + way,
+                      now.host - (apart_ ? way : 0));
           trials.push_back(std::move(weights));
           if (apart_) {
             FoundPlan kv = found;
