@@ -281,7 +281,7 @@ Hardware parse_hardware(std::string_view text, const std::string& where) {
     Fields disk(*object, where + ": disk");
     hardware.disk_read = disk.number("read_gb_per_s") * kGiga;
     hardware.disk_write = disk.number("write_gb_per_s") * kGiga;
-    hardware.disk_access_s = disk.number_or("access_us", 100) * kMicro;
+    hardware.disk_access_s = disk.number_or("access_us", 0) * kMicro;
     hardware.disk_bytes = static_cast<uint64_t>(disk.number("free_gib") * kGiB);
     disk.finish();
   }
