@@ -18,6 +18,7 @@
 #include "cli/json_output.h"
 #include "cli/model_catalog.h"
 #include "cli/model_fingerprint.h"
+#include "cli/predicted_json.h"
 #include "cli/session.h"
 #include "cli/template_option.h"
 #include "cli/terminal.h"
@@ -36,8 +37,9 @@ namespace {
 constexpr int kSequencesOnCpu = 64;
 constexpr int kSequencesOnGpu = 256;
 constexpr int64_t kShortestContext = 64;
-constexpr int kWaiting = 8;         // in the engine beside those that run
-constexpr double kSyncSeconds = 1;  // a power failure loses at most this much
+constexpr int64_t kBytesOfToken = 4;  // of a request's line, about
+constexpr int kWaiting = 8;           // in the engine beside those that run
+constexpr double kSyncSeconds = 1;    // a power failure loses at most this much
 
 struct BatchOptions {
   SessionOptions session;
@@ -66,14 +68,18 @@ SessionOptions session_options(const BatchOptions& options) {
 // when a job was interrupted. With less memory, fewer are at work at once.
 ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
                          const Session& session, int64_t context) {
-  const int most = options.max_sequences > 0
-                       ? options.max_sequences
-                       : session.planned_sequences().value_or(kSequencesOnCpu);
-  return {.tokens = context,
-          .sequences = static_cast<int64_t>(
-              std::clamp<uint64_t>(input.size(), 1, static_cast<uint64_t>(most))),
-          .least_sequences = 1,
-          .shortest_tokens = kShortestContext};
+  const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
+  const int most = options.max_sequences > 0 ? options.max_sequences
+                                             : session.planned_sequences().value_or(usual);
+  const uint64_t requests = std::max<uint64_t>(1, input.size());
+  const auto bytes = static_cast<int64_t>(input.bytes() / requests);
+  return {
+      .tokens = context,
+      .sequences = static_cast<int64_t>(std::min<uint64_t>(requests, static_cast<uint64_t>(most))),
+      .prompt = std::clamp<int64_t>(bytes / kBytesOfToken, 1, std::max<int64_t>(1, context / 2)),
+      .requests = static_cast<int64_t>(requests),
+      .least_sequences = 1,
+      .shortest_tokens = kShortestContext};
 }
 
 // Refuses an output that is there and not this job's, and says why.
@@ -92,6 +98,18 @@ ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
   fail(ErrorCode::kInvalidArgument, "{} has the results of a job with another {}; {}",
        printable_path(path),
        names.empty() ? "version of spillway" : fmt::format("{}", fmt::join(names, ", ")), kAdvice);
+}
+
+// Whether an output is whole, and only placed otherwise when it was computed: by another plan, as
+// after a profile or with more memory free, the same requests are not computed again.
+bool is_complete_by_another_plan(const std::filesystem::path& output, const BatchInput& input,
+                                 BatchIdentity identity, const Session& session) {
+  for (const ResultSettings& settings : session.settings_by_other_plans()) {
+    identity.settings = settings;
+    const ResultLines lines(job_key(identity.fields()), input);
+    if (FinishedOutput(output, lines, input).complete()) return true;
+  }
+  return false;
 }
 
 // Where results go. Throws kInvalidArgument for what the output must not replace.
@@ -127,7 +145,7 @@ Runner make_batch_runner(Session& session, int64_t context, int64_t sequences) {
   }
   for (bool tight = false;;) {
     try {
-      Runner runner = session.make_runner(one, tokens / one);
+      Runner runner = session.make_runner(one, tokens / one, Session::OnRefusal::kThrow);
       if (!tight || tokens == one) return runner;
       break;
     } catch (const Error& error) {
@@ -167,20 +185,23 @@ struct BatchSummary {
   uint64_t finished_before = 0;
   EngineStats stats;
   double seconds = 0;
+  std::optional<Prediction> predicted = {};  // where something was computed
 };
 
 void print_summary(const BatchOptions& options, const BatchSummary& summary) {
   const double rate =
       static_cast<double>(summary.stats.generated_tokens) / std::max(summary.seconds, 1e-9);
   if (options.json) {
-    print_json({{"requests", summary.requests},
-                {"failed", summary.failed},
-                {"finished_before", summary.finished_before},
-                {"prompt_tokens", summary.stats.prompt_tokens},
-                {"generated_tokens", summary.stats.generated_tokens},
-                {"preemptions", summary.stats.preemptions},
-                {"total_s", summary.seconds},
-                {"generated_tokens_per_s", rate}});
+    print_json(
+        {{"requests", summary.requests},
+         {"failed", summary.failed},
+         {"finished_before", summary.finished_before},
+         {"prompt_tokens", summary.stats.prompt_tokens},
+         {"generated_tokens", summary.stats.generated_tokens},
+         {"preemptions", summary.stats.preemptions},
+         {"total_s", summary.seconds},
+         {"generated_tokens_per_s", rate},
+         {"predicted", summary.predicted ? predicted_json(*summary.predicted, rate) : nullptr}});
     return;
   }
   std::string text = fmt::format("{} requests", summary.requests);
@@ -190,6 +211,9 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
   if (summary.stats.generated_tokens > 0)
     text += fmt::format("; {} tokens in {:.1f} s, {:.1f} tokens/s", summary.stats.generated_tokens,
                         summary.seconds, rate);
+  if (summary.predicted)
+    text += fmt::format(" ({:.1f} predicted for the lengths on average)",
+                        summary.predicted->generated_tokens_per_s);
   fmt::print(stderr, "{}; results in {}\n", text, printable_path(options.output));
 }
 
@@ -202,19 +226,29 @@ struct PreparedJob {
   const ResultLines& lines;
 };
 
+// What the cost model says of requests as they turned out to be.
+std::optional<Prediction> predict_job(const Session& session, const EngineStats& stats,
+                                      uint64_t requests) {
+  const auto count = static_cast<int64_t>(requests);
+  if (count == 0 || stats.generated_tokens == 0 || stats.prompt_tokens == 0) return std::nullopt;
+  const auto each = [&](int64_t tokens) { return std::max<int64_t>(1, tokens / count); };
+  return session.predict_run({{{.count = count,
+                                .prompt = each(stats.prompt_tokens),
+                                .generate = each(stats.generated_tokens)}}},
+                             session.plan.sequences.value_or(1));
+}
+
 // Computes what the journal does not have yet.
 BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const BatchOptions& options = prepared.options;
   const BatchInput& input = prepared.input;
   Session& session = prepared.session;
+  session.say_plan();
   session.load();
   const int64_t context = prepared.identity.context;
-  const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
-  const int wanted = options.max_sequences > 0 ? options.max_sequences
-                                               : session.planned_sequences().value_or(usual);
+  const auto wanted = static_cast<uint64_t>(session.plan.sequences.value_or(1));
   const AdmissionPolicy admission = admission_policy(
-      session.plan, static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(wanted),
-                                                        input.size() - journal.size())));
+      session.plan, static_cast<int>(std::min<uint64_t>(wanted, input.size() - journal.size())));
   const int sequences = admission.max_sequences;
   Runner runner = make_batch_runner(session, context, sequences);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
@@ -230,6 +264,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   BatchJob job(input, prepared.lines, journal, model, engine,
                {.fingerprint = system_fingerprint(prepared.identity.without_input()),
                 .max_outstanding = sequences + kWaiting});
+  const uint64_t before = journal.size();
   const Stopwatch watch;
   double synced_s = 0;
   {
@@ -251,7 +286,8 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
           .failed = job.failed(),
           .finished_before = job.finished_before(),
           .stats = engine.stats(),
-          .seconds = watch.seconds()};
+          .seconds = watch.seconds(),
+          .predicted = predict_job(session, engine.stats(), input.size() - before)};
 }
 
 // What an output that is there, and not whole, still has goes to the journal: the rest is computed.
@@ -311,7 +347,8 @@ int batch(const BatchOptions& options) {
   if (!options.restart && std::filesystem::exists(output, error) &&
       !std::filesystem::exists(journal_path, error)) {
     found.emplace(output, lines, input);
-    if (found->complete()) {
+    if (found->complete() ||
+        (!found->of_job() && is_complete_by_another_plan(output, input, identity, session))) {
       fmt::print(stderr, "{} has all results of this job; --restart computes them again\n",
                  printable_path(output));
       return 0;

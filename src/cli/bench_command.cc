@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "cli/bench_run.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/predicted_json.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 
@@ -22,6 +24,11 @@ namespace spillway {
 namespace {
 
 using nlohmann::json;
+
+// As many sequences as are the fastest, of at most so many; for a workload without an end, of which
+// blocks of any usual size are whole parts.
+constexpr auto kAutoBatch = "auto";
+constexpr int64_t kMostSequences = 1024, kManyRequests = 3072;
 
 // FlexGen's workload: prompts of one length, all there from the beginning.
 struct WorkloadSize {
@@ -40,27 +47,13 @@ struct WorkloadSize {
 struct BenchOptions {
   SessionOptions session;
   WorkloadSize size;
+  std::string batch = "1";             // a number, or kAutoBatch: what the planner finds
   std::optional<std::string> lengths;  // a file; else all are alike
   size_t requests = 0;                 // of that file; 0: all
   int repeat = 3;
   int warm_up = 0;
   bool json = false;
 };
-
-// What the cost model had to say of this run beforehand, beside what was measured.
-json predicted_json(const WorkloadSize& size, const Session& session, const json& measured) {
-  const Prediction predicted = session.predict_run(
-      {{{.count = size.batch, .prompt = size.prompt_len, .generate = size.gen_len}}}, size.batch);
-  json out{{"prefill_s", predicted.prefill_s},
-           {"decode_s", predicted.decode_s},
-           {"decode_tokens_per_s", predicted.decode_tokens_per_s},
-           {"generated_tokens_per_s", predicted.generated_tokens_per_s},
-           {"latency_s", predicted.latency_s},
-           {"bottleneck", worker_name(predicted.bottleneck())}};
-  out["of_measured"] =
-      predicted.generated_tokens_per_s / measured["generated_tokens_per_s"].get<double>();
-  return out;
-}
 
 json report(const BenchOptions& options, Session& session, const BenchRun& run) {
   const WorkloadSize& size = options.size;
@@ -144,14 +137,30 @@ json bench_plan(const BenchOptions& options, Session& session) {
                                            .warm_up = options.warm_up,
                                            .repeat = options.repeat});
   json out = report(options, session, run);
-  out["predicted"] = predicted_json(size, session, out);
+  out["predicted"] = predicted_json(
+      session.predict_run(
+          {{{.count = size.batch, .prompt = size.prompt_len, .generate = size.gen_len}}},
+          size.batch),
+      out["generated_tokens_per_s"].get<double>());
   return out;
 }
 
+int parse_batch(const std::string& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  SPW_CHECK(
+      error == std::errc() && end == text.data() + text.size() && number >= 1 && number <= 1 << 24,
+      kInvalidArgument, "--batch is '{}'; give a number from 1, or auto", printable(text));
+  return number;
+}
+
 int bench(BenchOptions options) {
+  if (options.batch != kAutoBatch) options.size.batch = parse_batch(options.batch);
   std::vector<RequestLengths> lengths;
   ExpectedRun run{.tokens = int64_t{options.size.prompt_len} + options.size.gen_len,
                   .sequences = options.size.batch,
+                  .prompt = options.size.prompt_len,
+                  .generated = options.size.gen_len,
                   .sequences_option = "--batch"};
   if (options.lengths) {
     lengths = read_request_lengths(*options.lengths, options.requests);
@@ -161,10 +170,19 @@ int bench(BenchOptions options) {
     run.least_sequences = 1;
   }
   const size_t plans = std::max<size_t>(1, options.session.placement.plans.size());
+  if (options.batch == kAutoBatch) {
+    run.sequences = kMostSequences;
+    run.requests = kManyRequests;
+    run.finds_sequences = true;
+    run.least_sequences = 1;
+  }
   // One for all plans: a weight is made or read once, and then only changes its home.
   Session session(options.session);
   for (size_t i = 0; i < plans; ++i) {
-    session.load(run, i);
+    session.choose_plan(run, i);
+    if (options.batch == kAutoBatch) options.size.batch = session.plan.sequences.value_or(1);
+    session.say_plan();
+    session.load();
     const json out = lengths.empty() ? bench_plan(options, session)
                                      : bench_lengths(options.session, session,
                                                      {.lengths = lengths,
@@ -205,9 +223,10 @@ void add_bench_command(CLI::App& app) {
                                          "tokens generated for each; the first comes from prefill")
                             ->capture_default_str()
                             ->check(positive);
-  command->add_option("--batch", options->size.batch, "sequences at once")
-      ->capture_default_str()
-      ->check(positive);
+  command
+      ->add_option("--batch", options->batch,
+                   "sequences at once; auto: as many as the planner finds to be the fastest")
+      ->capture_default_str();
   command->add_option("--repeat", options->repeat, "runs; the median one is reported as a whole")
       ->capture_default_str()
       ->check(positive);

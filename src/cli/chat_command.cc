@@ -271,9 +271,11 @@ int chat(ChatOptions options) {
   const SamplingParams sampling = choose_sampling(options.sampling, session.loaded->sampling);
   validate(sampling, session.loaded->model.spec.vocab_size);
 
-  session.load({.tokens = session.context_tokens(options.context),
-                .least_context = options.context > 0 ? 0 : kShortestContext,
-                .shortest_tokens = kShortestContext});
+  session.choose_plan({.tokens = session.context_tokens(options.context),
+                       .least_context = options.context > 0 ? 0 : kShortestContext,
+                       .shortest_tokens = kShortestContext});
+  session.say_plan();
+  session.load();
   const int64_t context = session.planned_tokens();
   Runner runner = session.make_runner(context);
   Engine engine(runner.decoder, runner.kv, &tokenizer, {.max_sequence_tokens = context});

@@ -23,9 +23,8 @@ std::optional<Hardware> try_kept(const DeviceInfo& host, const DeviceInfo* gpu) 
   if (!path || !std::filesystem::exists(*path, error)) return std::nullopt;
   try {
     Hardware kept = read_hardware_file(*path);
-    const bool same = kept.host.name == processor_label(host) &&
-                      kept.gpu.has_value() == (gpu != nullptr) &&
-                      (gpu == nullptr || kept.gpu->name == processor_label(*gpu));
+    const bool same = kept.host.name == host.hardware && kept.gpu.has_value() == (gpu != nullptr) &&
+                      (gpu == nullptr || kept.gpu->name == gpu->hardware);
     if (same && !kept.measured.empty()) return kept;
     log_info("{}: not of this machine", printable_path(*path));
   } catch (const Error& problem) {
@@ -53,22 +52,25 @@ ChosenHardware choose_hardware(const std::string& file_or_name) {
   }
   const auto cpu = make_device("cpu", "0");
   const CudaDevices gpus = list_cuda_devices();
-  const DeviceInfo* const gpu = gpus.devices.empty() ? nullptr : &gpus.devices.front();
+  return this_machine(cpu->info(), gpus.devices.empty() ? nullptr : &gpus.devices.front());
+}
+
+ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu) {
+  const auto host_bytes = static_cast<uint64_t>(host.memory_bytes),
+             gpu_bytes = static_cast<uint64_t>(gpu != nullptr ? gpu->memory_bytes : 0);
   ChosenHardware chosen;
-  if (auto kept = try_kept(cpu->info(), gpu)) {
+  if (auto kept = try_kept(host, gpu)) {
     chosen.how = fmt::format("measured here on {}", printable(kept->measured));
     chosen.hardware = std::move(*kept);
   } else {
-    chosen.hardware =
-        nearest_hardware(gpu != nullptr ? gpu->hardware : "",
-                         static_cast<uint64_t>(gpu != nullptr ? gpu->memory_bytes : 0),
-                         static_cast<uint64_t>(cpu->info().memory_bytes));
+    chosen.hardware = nearest_hardware(gpu != nullptr ? gpu->hardware : "", gpu_bytes, host_bytes);
     // Never the other way round: a file of one memory has no links.
     if (gpu != nullptr && gpu->unified_memory) chosen.hardware.unified = true;
     chosen.how = "not measured: the nearest that ships; `spillway profile` measures";
   }
-  chosen.hardware.host.memory_bytes = static_cast<uint64_t>(cpu->info().memory_bytes);
-  if (gpu != nullptr) chosen.hardware.gpu->memory_bytes = static_cast<uint64_t>(gpu->memory_bytes);
+  chosen.hardware.host = with_threads(chosen.hardware.host, host.threads);
+  chosen.hardware.host.memory_bytes = host_bytes;
+  if (gpu != nullptr) chosen.hardware.gpu->memory_bytes = gpu_bytes;
   return chosen;
 }
 

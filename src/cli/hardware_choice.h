@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "device/device.h"
 #include "plan/hardware.h"
 
 namespace spillway {
@@ -23,5 +24,7 @@ struct ChosenHardware {
 // machine, with the memory it has now. A kept file that is damaged is not used, with a warning; one
 // of another processor or GPU is not used either.
 ChosenHardware choose_hardware(const std::string& file_or_name);
+// The latter, of devices that are there already: of the host with the threads that it has.
+ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu);
 
 }  // namespace spillway

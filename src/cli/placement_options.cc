@@ -98,18 +98,15 @@ std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
   return plan;
 }
 
-bool PlacementOptions::has_more_than_overlap() const {
-  return !schedule.empty() || !attention.empty() || cpu_attention >= 0 || micro_batch > 0 ||
-         micro_batches > 0;
-}
-
-void PlacementOptions::apply_to(Plan& plan) const {
-  if (!schedule.empty()) plan.schedule = parse_schedule(schedule);
-  if (!attention.empty()) plan.attention = parse_attention_place(attention);
-  if (cpu_attention >= 0) plan.cpu_attention = cpu_attention / 100;
-  if (micro_batch > 0) plan.micro_batch = micro_batch;
-  if (micro_batches > 0) plan.micro_batches = micro_batches;
-  if (no_overlap) plan.overlap = false;
+GivenFields PlacementOptions::given() const {
+  GivenFields fields;
+  if (!schedule.empty()) fields.schedule = parse_schedule(schedule);
+  if (!attention.empty()) fields.attention = parse_attention_place(attention);
+  if (cpu_attention >= 0) fields.cpu_attention = cpu_attention / 100;
+  if (micro_batch > 0) fields.micro_batch = micro_batch;
+  if (micro_batches > 0) fields.micro_batches = micro_batches;
+  fields.overlap = !no_overlap;
+  return fields;
 }
 
 uint64_t PlacementOptions::disk_bytes() const { return parse_memory(disk_memory, "--disk-memory"); }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "plan/search.h"
 
 namespace CLI {
 class App;
@@ -22,7 +23,7 @@ struct PlacementOptions {
   std::string disk_dir;  // "" = the folder for temporary files
   std::vector<std::string> plans;
   std::optional<Plan> kept;  // of a job that goes on: counts where nothing else is said
-  std::string weights, embeddings, kv, activations;  // "" = as the plan or the rule says
+  std::string weights, embeddings, kv, activations;  // "" = as the plan says
   std::string schedule, attention;
   int micro_batch = 0;
   int micro_batches = 0;
@@ -33,12 +34,10 @@ struct PlacementOptions {
   // Without memories: for a command that has its own.
   void add_plan_to(CLI::App& command, bool several_plans);
 
-  // The plan that a file or --weights, --kv and the like give, or nullopt: the rule decides.
+  // The plan that a file or --weights, --kv and the like give, or nullopt: the planner decides.
   std::optional<Plan> try_explicit_plan(size_t which = 0) const;
-  // Whether anything is given that a plan has beside shares and overlap.
-  bool has_more_than_overlap() const;
   // What applies to every plan: the schedule, overlap, micro-batches.
-  void apply_to(Plan& plan) const;
+  GivenFields given() const;
   // Throws kInvalidArgument for what is not a size.
   uint64_t disk_bytes() const;
   std::filesystem::path disk_folder() const;

@@ -19,6 +19,7 @@
 #include "cli/model_fingerprint.h"
 #include "cli/placement_options.h"
 #include "cli/plan_frontier.h"
+#include "cli/predicted_json.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "engine/loaded_model.h"
@@ -50,22 +51,6 @@ Model model_of(const PlanOptions& options) {
   widen_vectors(model);
   if (options.compress_weights) compress_matrices(model);
   return model;
-}
-
-json predicted_json(const Prediction& p) {
-  json terms = json::object();
-  for (int i = 0; i < kWorkerCount; ++i) {
-    const auto worker = static_cast<Worker>(i);
-    terms[worker_name(worker)] = {{"prefill_step_s", p.prefill_step.busy[static_cast<size_t>(i)]},
-                                  {"decode_step_s", p.decode_step.busy[static_cast<size_t>(i)]}};
-  }
-  return {{"generated_tokens_per_s", p.generated_tokens_per_s},
-          {"decode_tokens_per_s", p.decode_tokens_per_s},
-          {"prefill_s", p.prefill_s},
-          {"decode_s", p.decode_s},
-          {"first_token_s", p.first_token_s},
-          {"latency_s", p.latency_s},
-          {"terms_s", terms}};
 }
 
 struct Planner {
@@ -106,7 +91,7 @@ struct Planner {
     if (options.objective == "latency") asked.objective = Objective::kLatency;
     if (options.max_latency > 0) asked.max_latency_s = options.max_latency;
     if (options.max_ttft > 0) asked.max_first_token_s = options.max_ttft;
-    asked.overlap = !options.placement.no_overlap;
+    asked.given = options.placement.given();
     return asked;
   }
   // The smallest of a budget with which something is found, to a sixteenth of a GiB; nothing where
@@ -124,7 +109,7 @@ struct Planner {
                                 .size = size,
                                 .smallest_chunk = trial.smallest_chunk,
                                 .most_sequences = 1,
-                                .overlap = trial.overlap};
+                                .given = trial.given};
       return !search_plans(there).empty();
     };
     constexpr uint64_t kGrain = uint64_t{64} << 20;
@@ -337,7 +322,7 @@ void print_plan(const Planner& planner, const FoundPlan& found, const json& memo
                             p.generated_tokens_per_s, p.decode_tokens_per_s, p.prefill_s));
   line("latency", fmt::format("first tokens after {:.3g} s, a step {:.3g} s, all after {:.3g} s",
                               p.first_token_s, p.step_s, p.latency_s));
-  line("bottleneck", worker_name(p.bottleneck()));
+  line("bottleneck", p.bottleneck_name());
   for (const auto& [name, of] : memory.items()) {
     if (of["bytes"].get<uint64_t>() == 0) continue;
     line(name == "gpu"    ? "GPU memory"
@@ -403,12 +388,9 @@ int plan(const PlanOptions& asked) {
   FoundPlan best;
   std::optional<Plan> given = options.placement.try_explicit_plan();
   if (given) {
-    options.placement.apply_to(*given);
+    options.placement.given().apply_to(*given);
     best = priced(planner, *given, warnings);
   } else {
-    SPW_CHECK(!options.placement.has_more_than_overlap(), kInvalidArgument,
-              "--schedule, --attention and micro-batches are found together with what goes where; "
-              "to price your own, give --plan, --weights, --kv or --activations as well");
     auto found = search_plans(planner.request());
     if (found.empty()) refuse(planner);
     best = std::move(found.front());
@@ -443,7 +425,7 @@ int plan(const PlanOptions& asked) {
               {"sequences", best.size.sequences},
               {"predicted", predicted_json(best.predicted)},
               {"memory", memory},
-              {"bottleneck", worker_name(best.predicted.bottleneck())},
+              {"bottleneck", best.predicted.bottleneck_name()},
               {"would_help", help},
               {"warnings", warnings}},
              2);

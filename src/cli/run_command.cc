@@ -13,6 +13,7 @@
 #include "cli/conversation.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
+#include "cli/predicted_json.h"
 #include "cli/prompt_input.h"
 #include "cli/sampling_options.h"
 #include "cli/session.h"
@@ -64,12 +65,16 @@ nlohmann::json result_json(const RunOptions& options, const GenerationRequest& r
 }
 
 // On a terminal only: how fast it was, and why it ended.
-void print_speed(size_t prompt_tokens, const Answer& answer, int64_t context) {
+void print_speed(size_t prompt_tokens, const Answer& answer, int64_t context,
+                 const Session& session) {
   if (!stderr_is_terminal() || answer.ids.empty()) return;
   const std::string cut = describe_cut(answer, prompt_tokens, context);
-  fmt::print(stderr, "[prompt {} tokens, {:.2f} s to the first token; generated {}{}{}]\n",
-             prompt_tokens, answer.first_token_s, describe_speed(answer), cut.empty() ? "" : "; ",
-             cut);
+  const Prediction predicted = session.predict_run();
+  fmt::print(stderr,
+             "[prompt {} tokens, {:.2f} s to the first token ({:.2f} predicted); generated {} "
+             "({:.1f}){}{}]\n",
+             prompt_tokens, answer.first_token_s, predicted.first_token_s, describe_speed(answer),
+             predicted.decode_tokens_per_s, cut.empty() ? "" : "; ", cut);
 }
 
 // How many tokens prompt and answer may have together.
@@ -131,7 +136,13 @@ int run(RunOptions options) {
   const Tokenizer* tokenizer = session.tokenizer();
   SPW_CHECK(tokenizer != nullptr || request.stop.empty(), kInvalidArgument,
             "--stop needs a tokenizer: {}", session.loaded->no_tokenizer_reason);
-  session.load({.tokens = limit, .shortest_tokens = static_cast<int64_t>(prompt_size) + 1});
+  const auto prompt_length = static_cast<int64_t>(prompt_size);
+  session.choose_plan({.tokens = limit,
+                       .prompt = prompt_length,
+                       .generated = std::max<int64_t>(1, limit - prompt_length),
+                       .shortest_tokens = prompt_length + 1});
+  session.say_plan();
+  session.load();
   Runner runner = session.make_runner(limit);
   Engine engine(runner.decoder, runner.kv, tokenizer, {.max_sequence_tokens = limit});
 
@@ -153,10 +164,14 @@ int run(RunOptions options) {
     });
   }
   if (options.json) {
-    print_json(result_json(options, request, answer, session.load_seconds));
+    nlohmann::json out = result_json(options, request, answer, session.load_seconds);
+    const auto generated = static_cast<double>(answer.ids.size());
+    out["predicted"] =
+        predicted_json(session.predict_run(), answer.total_s > 0 ? generated / answer.total_s : 0);
+    print_json(out);
   } else {
     print_now("\n");
-    print_speed(prompt_size, answer, limit);
+    print_speed(prompt_size, answer, limit, session);
   }
   SPW_CHECK(answer.finish != FinishReason::kError, kInternal, "{}", answer.error);
   explain_empty_answer(options, answer, tokenizer);

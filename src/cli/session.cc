@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "cli/hardware_choice.h"
 #include "cli/interrupt.h"
 #include "cli/model_catalog.h"
 #include "cli/model_fingerprint.h"
@@ -21,8 +20,6 @@
 #include "cpu/cpu_device.h"
 #include "cpu/processor.h"
 #include "cuda/cuda.h"
-#include "plan/fill.h"
-#include "runtime/device_traits.h"
 #include "runtime/weight_mover.h"
 
 namespace spillway {
@@ -146,21 +143,6 @@ std::unique_ptr<Device> make_device(const std::string& name, const std::string& 
   return device;
 }
 
-namespace {
-
-// What there is of each memory. Of the host's, where nobody said how much to use, what is free.
-Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host) {
-  Budgets budgets;
-  budgets.host_is_limited = !options.placement.host_memory.empty();
-  budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
-  budgets.host = static_cast<uint64_t>(budgets.host_is_limited ? host.info().memory_bytes
-                                                               : host_memory().available_bytes);
-  budgets.disk = options.placement.disk_bytes();
-  return budgets;
-}
-
-}  // namespace
-
 bool has_any_context(const std::string& model, const ModelSpec& spec) {
   return try_dummy_name(model) && spec.position == PositionKind::kRope;
 }
@@ -221,20 +203,6 @@ Plan read_asked_plan(const SessionOptions& options) {
   return first;
 }
 
-// This machine as the session uses it: without a GPU that does not compute, and with memory of its
-// own where it has that, if only by a budget.
-Hardware hardware_of_session(const Device& device) {
-  Hardware machine = choose_hardware("").hardware;
-  if (device.host_visible()) {
-    machine.gpu.reset();
-    machine.unified = false;
-  } else if (machine.unified) {
-    machine.unified = false;
-    machine.to_device = machine.to_host = RateCurve(machine.host.read_bytes_per_s);
-  }
-  return machine;
-}
-
 SessionOptions with_plan(SessionOptions options, const Plan& plan) {
   options.take_from(plan);
   return options;
@@ -282,158 +250,19 @@ Session::Session(SessionOptions asked, const Plan& asked_plan)
   }
 }
 
-DeviceTraits Session::traits_within(const Budgets& budgets) const {
-  DeviceTraits traits = traits_of(*device, own_host ? *own_host : *device);
-  if (!device->host_visible()) {
-    traits.memory_bytes = budgets.device;
-    traits.host_memory_bytes = budgets.host;
-  } else if (budgets.host_is_limited) {
-    traits.memory_bytes = budgets.host;
-  }
-  return traits;
-}
-
-Prediction Session::predict_run(const Workload& workload, int64_t sequences) const {
-  const RunSize size{workload.longest(), sequences, size_.micro_tokens, settings.kv_type,
-                     load_.access == WeightAccess::kMapped};
-  const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
-  return predict(hardware_of_session(*device), loaded->model, plan, needs, size, workload);
-}
-
-Plan Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which,
-                    Footprint& needs) const {
-  const PlacementOptions& options = options_.placement;
-  Model compressed;
-  if (trial.compress && !load_.compress) {
-    compressed = loaded->model;
-    compress_matrices(compressed);
-  }
-  const Model& model = compressed.weights.empty() ? loaded->model : compressed;
-  const bool apart = !device->host_visible();
-  const DeviceTraits traits = traits_within(trial.budgets);
-  // As the options say, or by the rule.
-  std::optional<Plan> by_hand;
-  if (!trial.by_rule) by_hand = options.try_explicit_plan(which);
-  if (trial.kv) {
-    if (!by_hand) by_hand.emplace();
-    by_hand->kv = *trial.kv;
-  }
-  Plan placed;
-  if (by_hand) {
-    placed = *by_hand;
-  } else if (apart || trial.budgets.host_is_limited) {
-    Budgets budgets = trial.budgets;
-    if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * 9;
-    placed = fill_from_the_top(model, trial.size, traits, budgets);
-  }
-  options.apply_to(placed);
-  if (settings.deterministic && placed.attention == AttentionPlace::kAuto)
-    placed.attention = same_for_every_sequence(placed);
-  RunSize least = trial.size;
-  if (run.least_tokens > 0) least.tokens = std::min(least.tokens, run.least_tokens);
-  if (run.least_sequences > 0) least.sequences = std::min(least.sequences, run.least_sequences);
-  needs = footprint(model, placed, least, traits);
-  check_fits(needs, apart, trial.budgets);
-  return placed;
-}
-
-FitLimits Session::what_may_change(const ExpectedRun& run) const {
-  const PlacementOptions& options = options_.placement;
-  FitLimits limits;
-  limits.shortest_tokens = run.shortest_tokens;
-  limits.sequences_option = run.sequences_option;
-  for (const auto& [option, given] : {std::pair("--plan", !options.plans.empty()),
-                                      {"--weights", !options.weights.empty()},
-                                      {"--embeddings", !options.embeddings.empty()},
-                                      {"--kv", !options.kv.empty()},
-                                      {"--activations", !options.activations.empty()}}) {
-    if (!given) continue;
-    limits.plan_option += fmt::format("{}{}", limits.plan_option.empty() ? "" : " and ", option);
-  }
-  limits.compressible = !load_.compress;
-  limits.has_device = !device->host_visible();
-  // What nobody limited cannot be raised.
-  if (!options.host_memory.empty())
-    limits.host_bytes = static_cast<uint64_t>(host_memory().total_bytes);
-  if (limits.has_device && !options_.gpu_memory.empty()) {
-    for (const DeviceInfo& gpu : list_cuda_devices().devices) {
-      if (gpu.name == device->info().name)
-        limits.device_bytes = static_cast<uint64_t>(gpu.memory_bytes);
-    }
-  }
-  std::error_code unknown;
-  const auto space = std::filesystem::space(disk_dir, unknown);
-  if (!unknown) limits.disk_bytes = space.available;
-  return limits;
-}
-
-void Session::place_what_fits(const ExpectedRun& run, size_t which) {
-  const bool chunk_given = options_.max_step_tokens > 0;
-  const int chunk = chunk_given ? options_.max_step_tokens : device->host_visible() ? 512 : 2048;
-  const RunSize wanted{run.tokens, run.sequences, chunk, settings.kv_type,
-                       load_.access == WeightAccess::kMapped};
-  RunSize least = wanted;
-  if (run.least_sequences > 0) least.sequences = run.least_sequences;
-  if (!chunk_given) least.micro_tokens = kSmallestChunk;
-  if (run.least_context > 0) least.tokens = std::min(run.least_context, wanted.tokens);
-  const std::vector<RunSize> sizes = smaller_runs(wanted, least);
-  FitTrial trial{.size = wanted, .budgets = budgets_, .compress = load_.compress};
-  for (const RunSize& size : sizes) {
-    trial.size = size;
+void Session::load() {
+  constexpr int kPlans = 4;
+  for (int plans = 1;; ++plans) {
     try {
-      plan = place(trial, run, which, needs_);
-      size_ = size;
-      if (size.micro_tokens < chunk)
-        log_info("memory is short: steps of {} tokens, not {}", size.micro_tokens, chunk);
-      if (size.tokens < wanted.tokens)
-        log_warning("memory is short: a context of {} tokens, not {}", size.tokens, wanted.tokens);
+      load_as_planned();
       return;
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kOutOfMemory) throw;
-      if (&size != &sizes.back()) continue;
-      const auto fits = [&](const FitTrial& other) {
-        Footprint unused;
-        try {
-          place(other, run, which, unused);
-          return true;
-        } catch (const Error&) {
-          return false;
-        }
-      };
-      fail(ErrorCode::kOutOfMemory, "{}; {}", error.what(),
-           what_helps(trial, what_may_change(run), fits));
+      if (plans == kPlans || !try_place_again(error)) throw;
     }
   }
 }
 
-void Session::choose_plan(const ExpectedRun& asked, size_t which) {
-  const ModelSpec& spec = loaded->model.spec;
-  ExpectedRun run = asked;
-  if (run.tokens == 0) run.tokens = context_tokens(0);
-  if (!has_any_context(options_.model, spec)) run.tokens = std::min(run.tokens, spec.max_context);
-  budgets_ = budgets_of(options_, *device, host());
-  // What the plan before holds is this one's, too.
-  if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
-  try {
-    place_what_fits(run, which);
-  } catch (const Error& error) {
-    // A job that goes on may have less memory than it had. Where its results would be others by
-    // another plan, its journal will say so.
-    if (error.code() != ErrorCode::kOutOfMemory || !options_.placement.kept) throw;
-    options_.placement.kept.reset();
-    place_what_fits(run, which);
-  }
-  settings.host_attention = describe_host_attention(plan, *device, host());
-  settings.head = describe_head(plan, *device, loaded->model);
-  plan.compress_weights = load_.compress;
-  plan.kv_type = settings.kv_type;
-  plan.attention_topk = settings.attention_topk;
-  plan.chunk = size_.micro_tokens;
-  plan.context = size_.tokens;
-  plan.sequences = static_cast<int>(size_.sequences);
-}
-
-void Session::load() {
+void Session::load_as_planned() {
   const Stopwatch watch;
   const ModelSpec& spec = loaded->model.spec;
   const uint64_t weights_on_disk = needs_.disk.of(MemoryTag::kWeights);
@@ -487,14 +316,20 @@ int64_t Session::context_tokens(int64_t wanted) const {
   return wanted > 0 ? wanted : std::min<int64_t>(most, planned_context().value_or(4096));
 }
 
-Runner Session::make_runner(int64_t tokens, int64_t sequences) {
+Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refusal) {
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
-  Runner runner = spillway::make_runner(*device, host(), disk_queue, *loaded, plan,
-                                        {tokens, sequences, size_.micro_tokens, settings.kv_type,
-                                         load_.access == WeightAccess::kMapped},
-                                        {disk_dir, disk_left});
-  runner.decoder.set_attention_topk(settings.attention_topk);
-  return runner;
+  try {
+    Runner runner = spillway::make_runner(*device, host(), disk_queue, *loaded, plan,
+                                          {tokens, sequences, size_.micro_tokens, settings.kv_type,
+                                           load_.access == WeightAccess::kMapped},
+                                          {disk_dir, disk_left});
+    runner.decoder.set_attention_topk(settings.attention_topk);
+    return runner;
+  } catch (const Error& error) {
+    if (on_refusal == OnRefusal::kThrow || !try_place_again(error)) throw;
+  }
+  load();
+  return make_runner(tokens, sequences, OnRefusal::kThrow);
 }
 
 const Tokenizer* Session::tokenizer() const {

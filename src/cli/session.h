@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/hardware_choice.h"
 #include "cli/placement_options.h"
 #include "cli/result_settings.h"
 #include "cli/tuning_options.h"
@@ -53,6 +54,10 @@ struct SessionOptions {
 struct ExpectedRun {
   int64_t tokens = 0;  // of a sequence; 0: Session::context_tokens(0)
   int64_t sequences = 1;
+  // About: tokens of a prompt and of its answer, requests in all. 0: nobody knows.
+  int64_t prompt = 0, generated = 0, requests = 0;
+  // As many sequences at once, up to `sequences`, as are the fastest.
+  bool finds_sequences = false;
   // What it does not begin without; 0: all of it. Where there is memory for no more, it begins with
   // less.
   int64_t least_tokens = 0, least_sequences = 0;
@@ -76,9 +81,9 @@ struct Session {
   // Decides where things go for such a run. `which` of the plans that the options name. Throws
   // kOutOfMemory, naming what would help, before any work.
   void choose_plan(const ExpectedRun& run, size_t which = 0);
-  // Loads the weights for that plan, with a progress bar. For another plan: weights that are there
-  // are kept and only change their homes; no runner may be left, and after an error there is no
-  // model.
+  // Loads the weights for that plan, with a progress bar. Where memory is refused that was free
+  // before, by the next best plan. For another plan: weights that are there are kept and only
+  // change their homes; no runner may be left, and after an error there is no model.
   void load();
   void load(const ExpectedRun& run, size_t which = 0) {
     choose_plan(run, which);
@@ -88,12 +93,18 @@ struct Session {
   // How long the plan takes for such requests, `sequences` of them at once, on this machine as far
   // as it is known.
   Prediction predict_run(const Workload& workload, int64_t sequences) const;
+  Prediction predict_run() const;  // for the run that was expected
+  // Of the plan, in one line for people: what goes where, how fast it should be.
+  void say_plan() const;
   // Of a sequence, as the plan has room for.
   int64_t planned_tokens() const { return size_.tokens; }
   // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
   int64_t context_tokens(int64_t wanted) const;
-  // Room for `sequences` sequences of `tokens` tokens each, and a decoder for them.
-  Runner make_runner(int64_t tokens, int64_t sequences = 1);
+  // Room for `sequences` sequences of `tokens` tokens each, and a decoder for them. Where memory is
+  // refused, by the next best plan, or kThrow: kOutOfMemory.
+  enum class OnRefusal : uint8_t { kPlanAgain, kThrow };
+  Runner make_runner(int64_t tokens, int64_t sequences = 1,
+                     OnRefusal on_refusal = OnRefusal::kPlanAgain);
   // Null where the model has none.
   const Tokenizer* tokenizer() const;
 
@@ -107,19 +118,46 @@ struct Session {
   Plan plan;
   // As plan files say it: tokens of a sequence, sequences at once.
   std::optional<int64_t> planned_context() const { return asked_plan_.context; }
-  std::optional<int> planned_sequences() const { return asked_plan_.sequences; }
+  std::optional<int> planned_sequences() const {
+    const std::optional<Plan>& kept = options_.placement.kept;
+    return asked_plan_.sequences || !kept ? asked_plan_.sequences : kept->sequences;
+  }
   std::filesystem::path disk_dir;
   uint64_t disk_bytes = 0;
   std::unique_ptr<LoadedModel> loaded;
   ResultSettings settings;  // who attends: with the plan
   double load_seconds = 0;
+  // What these would be by plans that place things otherwise, of runs whose results do not depend
+  // on the sequences beside them.
+  std::vector<ResultSettings> settings_by_other_plans() const;
 
  private:
-  // Where things go in a run that may be; throws kOutOfMemory.
-  Plan place(const FitTrial& trial, const ExpectedRun& run, size_t which, Footprint& needs) const;
+  // Where things go in a run.
+  struct Placed {
+    Plan plan = {};
+    bool by_hand = false;  // as options or a file say
+    RunSize size = {};
+    Footprint needs = {};
+  };
+  // By hand or by the rule, in a run that may be; throws kOutOfMemory.
+  Placed place(const FitTrial& trial, const ExpectedRun& run, size_t which) const;
+  // By the planner, with as many sequences as are wanted and there is room for; nothing where that
+  // is not asked for, or cannot be better.
+  std::optional<Placed> try_planned(const Placed& by_rule, const RunSize& wanted,
+                                    const ExpectedRun& run) const;
+  void settle(Placed& placed, const Model& model, const ExpectedRun& run,
+              const Budgets& budgets) const;
+  Budgets careful(Budgets budgets) const;
   // Decides the same for what `run` needs, or as much of it as there is room for. Throws with
   // advice.
   void place_what_fits(const ExpectedRun& run, size_t which);
+  // Fills in what results depend on, and what makes the plan whole.
+  void describe_run();
+  // After memory was refused: the best plan within less. False, and nothing has changed, where
+  // there is none or where results would be others.
+  bool try_place_again(const Error& refused);
+  void load_as_planned();
+  const ChosenHardware& machine() const;
   FitLimits what_may_change(const ExpectedRun& run) const;
   DeviceTraits traits_within(const Budgets& budgets) const;
   // Options with what plan files say: all of them must agree.
@@ -128,7 +166,10 @@ struct Session {
   SessionOptions options_;
   Plan asked_plan_;  // the first that was given
   WeightLoadOptions load_;
+  mutable std::optional<ChosenHardware> machine_;  // where somebody has asked for it
   // Of the plan.
+  ExpectedRun run_;
+  size_t which_ = 0;
   Budgets budgets_;
   RunSize size_;
   Footprint needs_;

@@ -8,12 +8,6 @@
 
 namespace spillway {
 
-std::string processor_label(const DeviceInfo& info) {
-  // How many threads compute is part of what the host is; a GPU always has all it has.
-  if (info.name != "cpu") return info.hardware;
-  return fmt::format("{}, {} thread{}", info.hardware, info.threads, info.threads == 1 ? "" : "s");
-}
-
 Hardware measure_machine(Device& host, Device* device, IoQueue& disk,
                          const MeasureMachineOptions& options) {
   SPW_CHECK(options.seconds > 0, kInvalidArgument, "no time to measure in: {} s", options.seconds);
@@ -29,10 +23,11 @@ Hardware measure_machine(Device& host, Device* device, IoQueue& disk,
   const auto sizes = [&](const Device& of) { return options.sizes.value_or(sizes_for(of)); };
   if (device != nullptr) {
     hardware.gpu = measure_processor(*device, sizes(*device), pace, 0.3);
-    hardware.gpu->name = processor_label(device->info());
+    hardware.gpu->name = device->info().hardware;
   }
   hardware.host = measure_processor(host, sizes(host), pace, device != nullptr ? 0.35 : 0.8);
-  hardware.host.name = processor_label(host.info());
+  hardware.host.name = host.info().hardware;
+  hardware.host.threads = host.info().threads;
   hardware.unified = unified;
   hardware.name = hardware.device().name;
   if (links)

@@ -26,9 +26,6 @@ struct MeasureMachineOptions {
   MeasurePace::Progress progress = {};
 };
 
-// What a machine's file calls this processor: two with the same name compute alike.
-std::string processor_label(const DeviceInfo& info);
-
 // `device`: null where ops run on the host. Everything through Device and its Ops, so that an
 // emulated accelerator is measured as a GPU is. Takes memory and a file while it runs, leaves
 // nothing. Throws kOutOfMemory, kIo, kCancelled.

@@ -107,6 +107,7 @@ Processor processor_from(const json& object, const std::string& where) {
   processor.read_bytes_per_s = fields.number("read_gb_per_s") * kGiga;
   processor.flop_per_s = fields.number("tflops") * kTera;
   processor.launch_s = fields.number_or("launch_us", 0) * kMicro;
+  processor.threads = static_cast<int>(std::min(fields.number_or("threads", 0), 65536.0));
   processor.prompt_attention_flop_per_s = fields.number_or("prompt_attention_tflops", 0) * kTera;
   processor.dequantize_bytes_per_s = fields.number_or("dequantize_gb_per_s", 0) * kGiga;
   processor.activations_per_s = fields.number_or("activations_g_per_s", 0) * kGiga;
@@ -154,6 +155,7 @@ ordered processor_to_json(const Processor& processor) {
                    {"memory_gib", in_units(static_cast<double>(processor.memory_bytes), kGiB)},
                    {"read_gb_per_s", in_units(processor.read_bytes_per_s, kGiga)},
                    {"tflops", in_units(processor.flop_per_s, kTera)}};
+  if (processor.threads > 0) document["threads"] = processor.threads;
   if (processor.launch_s > 0) document["launch_us"] = in_units(processor.launch_s, kMicro);
   if (processor.prompt_attention_flop_per_s > 0) {
     document["prompt_attention_tflops"] = in_units(processor.prompt_attention_flop_per_s, kTera);
@@ -212,6 +214,25 @@ double RateCurve::best() const {
   double best = 0;
   for (const auto& [size, rate] : points_) best = std::max(best, rate);
   return best;
+}
+
+RateCurve RateCurve::times(double factor) const {
+  RateCurve result = *this;
+  for (auto& [size, rate] : result.points_) rate *= factor;
+  return result;
+}
+
+Processor with_threads(Processor host, int threads) {
+  if (host.threads <= 0 || threads <= 0 || threads >= host.threads) return host;
+  const double part = static_cast<double>(threads) / host.threads;
+  host.threads = threads;
+  for (double* const rate :
+       {&host.read_bytes_per_s, &host.flop_per_s, &host.prompt_attention_flop_per_s,
+        &host.dequantize_bytes_per_s, &host.activations_per_s})
+    *rate *= part;
+  for (auto& [type, curve] : host.linear) curve = curve.times(part);
+  for (auto& [type, rate] : host.attention) rate *= part;
+  return host;
 }
 
 double linear_seconds(const Processor& on, DType type, double tokens, double elements,

@@ -28,6 +28,7 @@ class RateCurve {
 
   double at(double size) const;
   double best() const;
+  RateCurve times(double factor) const;
   bool empty() const { return points_.empty(); }
   const std::vector<std::pair<double, double>>& points() const { return points_; }
 
@@ -39,6 +40,7 @@ class RateCurve {
 struct Processor {
   std::string name = {};
   uint64_t memory_bytes = 0;
+  int threads = 0;              // that the rates are of, where it is the host; 0: not known
   double read_bytes_per_s = 0;  // of its memory
   double flop_per_s = 0;        // of large products of 16-bit matrices
   double launch_s = 0;          // what an op takes, however small
@@ -84,6 +86,9 @@ struct Hardware {
   enum class Source : uint8_t { kPinned, kPageable };
   double to_device_rate(double bytes, Source from) const;
 };
+
+// The host's processors where only so many threads compute: each has its part of all rates.
+Processor with_threads(Processor host, int threads);
 
 // Seconds of a product of `tokens` rows with a matrix of `elements` that take `bytes`.
 double linear_seconds(const Processor& on, DType type, double tokens, double elements,

@@ -66,10 +66,16 @@ Worker Prediction::bottleneck() const {
   return (decode_s >= prefill_s ? decode_step : prefill_step).bottleneck();
 }
 
+const char* Prediction::bottleneck_name() const {
+  const Worker worker = bottleneck();
+  return worker_name(worker == Worker::kDevice && !has_device ? Worker::kCpu : worker);
+}
+
 Prediction predict(const Hardware& hardware, const Model& model, const Plan& plan,
                    const Footprint& needs, const RunSize& size, const Workload& workload,
                    PriceBy by) {
   Prediction result;
+  result.has_device = hardware.gpu.has_value();
   const std::vector<Tier> homes =
       weight_homes(!hardware.has_device(), model, plan.weights, plan.embeddings);
   const auto at_once = static_cast<double>(std::min<int64_t>(

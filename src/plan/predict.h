@@ -36,9 +36,11 @@ struct Prediction {
   double generated_tokens_per_s = 0;
   double decode_tokens_per_s = 0;
   StepEstimate decode_step, prefill_step;
+  bool has_device = true;  // apart from the host
 
   double total_s() const { return prefill_s + decode_s; }
   Worker bottleneck() const;
+  const char* bottleneck_name() const;  // without a GPU, what computes is the CPU
 };
 
 enum class PriceBy : uint8_t {

@@ -79,6 +79,10 @@ class Search {
     std::vector<Cut> all;
     for (const int64_t n : sequences) {
       if (n < least) continue;
+      if (r_.given.micro_batch) {
+        all.push_back({n, *r_.given.micro_batch});
+        continue;
+      }
       all.push_back({n, 0});
       if (!apart_) continue;
       for (int64_t parts = 2; parts <= 16 && parts <= n; parts *= 2)
@@ -117,18 +121,16 @@ class Search {
   void try_cut(const Cut& cut) {
     FoundPlan all{.size = size_of(cut)};
     all.plan.micro_batch = cut.micro_batch;
-    all.plan.overlap = r_.overlap;
+    r_.given.apply_to(all.plan);
     all.plan.embeddings = embeddings_;
     if (settle(all)) {  // on the device: nothing is faster
       price(all, PriceBy::kSums);
       found_.push_back(all);
       return;
     }
-    for (const AttentionPlace place :
-         {AttentionPlace::kAuto, AttentionPlace::kCpu, AttentionPlace::kGpu}) {
+    for (const AttentionPlace place : places()) {
       FoundPlan plan = all;
       plan.plan.attention = place;
-      if (!apart_ && place != AttentionPlace::kAuto) break;
       // Without a GPU the thread that computes waits for pages on disk itself: weights go first.
       const bool found = (!apart_ && try_shares(plan, /*kv_on_disk=*/false)) ||
                          try_shares(plan, r_.budgets.disk > 0);
@@ -137,6 +139,17 @@ class Search {
       found_.push_back(std::move(plan));
     }
     try_rule(all);
+  }
+  // Who may attend to what is not on the device.
+  std::vector<AttentionPlace> places() const {
+    if (r_.given.attention) return {*r_.given.attention};
+    if (!apart_) return {AttentionPlace::kAuto};
+    if (r_.same_for_every_sequence) return {AttentionPlace::kCpu, AttentionPlace::kGpu};
+    return {AttentionPlace::kAuto, AttentionPlace::kCpu, AttentionPlace::kGpu};
+  }
+  // Sequences that the CPU attends to alone, as those on the device would be another's.
+  bool kv_has_one_home(const Plan& plan) const {
+    return apart_ && r_.same_for_every_sequence && plan.attention == AttentionPlace::kCpu;
   }
   // Never worse than the rule.
   void try_rule(FoundPlan plan) {
@@ -148,6 +161,8 @@ class Search {
     } catch (const Error&) {
       return;  // it finds nothing either
     }
+    if (r_.same_for_every_sequence && plan.plan.attention == AttentionPlace::kAuto)
+      plan.plan.attention = same_for_every_sequence(plan.plan);
     if (!settle(plan)) return;
     price(plan, PriceBy::kSums);
     found_.push_back(std::move(plan));
@@ -217,8 +232,10 @@ class Search {
     constexpr double kAny = LinearProgram::kAny;
     const int wd = program.variable(0, 0, 1), wh = program.variable(0, 0, apart_ ? 1 : 0),
               wk = program.variable(0, 0, r_.budgets.disk > 0 ? 1 : 0);
-    const int cd = program.variable(0, 0, 1), ch = program.variable(0, 0, apart_ ? 1 : 0),
-              ck = program.variable(0, 0, kv_on_disk ? 1 : 0);
+    const bool one_home = kv_has_one_home(plan);
+    const int cd = program.variable(0, 0, one_home ? 0 : 1),
+              ch = program.variable(0, 0, apart_ ? 1 : 0),
+              ck = program.variable(0, 0, kv_on_disk && !one_home ? 1 : 0);
     // Of the sequences: attended to by the CPU.
     const int on_cpu = program.variable(0, 0, plan.attention == AttentionPlace::kGpu ? 0 : 1);
     const int decode = program.variable(layers * decode_steps);
@@ -227,6 +244,8 @@ class Search {
     program.constrain({{cd, 1}, {ch, 1}, {ck, 1}}, 1, 1);
     if (plan.attention == AttentionPlace::kCpu) {
       program.constrain({{on_cpu, 1}, {ch, -1}}, 0, 0);
+    } else if (plan.attention == AttentionPlace::kAuto && r_.given.cpu_attention) {
+      program.constrain({{on_cpu, 1}, {ch, -*r_.given.cpu_attention}}, 0, 0);
     } else {
       program.constrain({{on_cpu, 1}, {ch, -1}}, -kAny, 0);
     }
@@ -287,7 +306,7 @@ class Search {
     set_weights(plan, value(wd), value(wh));
     const auto sequences = static_cast<double>(found.size.sequences);
     set_kv(plan, value(cd), value(ch), sequences);
-    if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0)
+    if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && !r_.given.cpu_attention)
       plan.cpu_attention = std::clamp(value(on_cpu) / plan.kv.host, 0.0, 1.0);
     return true;
   }
@@ -353,14 +372,14 @@ class Search {
           set_weights(weights.plan, (apart_ ? now.device : now.host) + way,
                       now.host - (apart_ ? way : 0));
           trials.push_back(std::move(weights));
-          if (apart_) {
+          if (apart_ && !kv_has_one_home(found.plan)) {
             FoundPlan kv = found;
             const double least = std::copysign(std::max(step, 1 / sequences), way);
             set_kv(kv.plan, std::max(0.0, found.plan.kv.device + least),
                    std::max(0.0, found.plan.kv.host - least), sequences);
             trials.push_back(std::move(kv));
           }
-          if (found.plan.cpu_attention) {
+          if (found.plan.cpu_attention && !r_.given.cpu_attention) {
             FoundPlan attention = found;
             attention.plan.cpu_attention = std::clamp(*found.plan.cpu_attention + way, 0.0, 1.0);
             trials.push_back(std::move(attention));
@@ -386,6 +405,15 @@ class Search {
 };
 
 }  // namespace
+
+void GivenFields::apply_to(Plan& plan) const {
+  if (schedule) plan.schedule = *schedule;
+  if (attention) plan.attention = *attention;
+  if (cpu_attention) plan.cpu_attention = cpu_attention;
+  if (micro_batch) plan.micro_batch = *micro_batch;
+  if (micro_batches) plan.micro_batches = *micro_batches;
+  if (!overlap) plan.overlap = false;
+}
 
 bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& budgets) {
   const bool apart = !traits.host_visible;

@@ -20,6 +20,17 @@ enum class Objective : uint8_t {
   kLatency,     // of a request: its last token, with few beside it
 };
 
+// What is not the search's to choose, as somebody has: fields of a plan.
+struct GivenFields {
+  std::optional<ScheduleKind> schedule = {};
+  std::optional<AttentionPlace> attention = {};
+  std::optional<double> cpu_attention = {};
+  std::optional<int> micro_batch = {}, micro_batches = {};
+  bool overlap = true;
+
+  void apply_to(Plan& plan) const;
+};
+
 struct SearchRequest {
   const Hardware& hardware;
   const Model& model;
@@ -32,7 +43,9 @@ struct SearchRequest {
   // Most sequences at once, 0: as many as there are requests. At least `least_sequences` of them.
   int64_t most_sequences = 0, least_sequences = 1;
   std::optional<double> max_latency_s = {}, max_first_token_s = {};
-  bool overlap = true;
+  GivenFields given = {};
+  // Who attends to a sequence must not depend on which others there are.
+  bool same_for_every_sequence = false;
 };
 
 struct FoundPlan {

@@ -138,6 +138,12 @@ std::string BatchInput::text(const Entry& entry) const {
   return text;
 }
 
+uint64_t BatchInput::bytes() const {
+  uint64_t all = 0;
+  for (const Entry& entry : entries_) all += entry.bytes;
+  return all;
+}
+
 const ApiError* BatchInput::problem(size_t index) const {
   const auto it = problems_.find(index);
   return it == problems_.end() ? nullptr : &it->second;

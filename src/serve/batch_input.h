@@ -33,6 +33,7 @@ class BatchInput {
   explicit BatchInput(const std::filesystem::path& path);
 
   size_t size() const { return entries_.size(); }
+  uint64_t bytes() const;  // of all requests' lines
   // In the file, from 1.
   uint64_t line_number(size_t index) const { return entries_.at(index).number; }
   // Why the line is no request (not JSON, no custom_id, or one that another line has), or null.

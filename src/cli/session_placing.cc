@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// Of a session: what goes where. The rule (plan/fill.h) says whether a run fits and what is
+// missing; the planner (plan/search.h) then says which way is the fastest.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "cpu/processor.h"
+#include "cuda/cuda.h"
+#include "plan/fill.h"
+#include "runtime/device_traits.h"
+
+namespace spillway {
+namespace {
+
+// Nobody said how long prompts and answers will be: those of a talk.
+constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
+// Of free memory, what a plan may take where nobody said how much.
+constexpr uint64_t kFreeTenths = 9;
+
+// What there is of each memory. Of the host's, where nobody said how much to use, what is free.
+Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host) {
+  Budgets budgets;
+  budgets.host_is_limited = !options.placement.host_memory.empty();
+  budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
+  budgets.host = static_cast<uint64_t>(budgets.host_is_limited ? host.info().memory_bytes
+                                                               : host_memory().available_bytes);
+  budgets.disk = options.placement.disk_bytes();
+  return budgets;
+}
+
+// A machine as a session uses it: without a GPU that does not compute, and with memory of its own
+// where it has that, if only by a budget.
+ChosenHardware machine_of_session(const Device& device, const Device& host) {
+  const bool apart = !device.host_visible();
+  ChosenHardware machine = this_machine(host.info(), apart ? &device.info() : nullptr);
+  Hardware& hardware = machine.hardware;
+  if (!apart) {
+    hardware.gpu.reset();
+    hardware.unified = false;
+  } else if (hardware.unified) {
+    hardware.unified = false;
+    hardware.to_device = hardware.to_host = RateCurve(hardware.host.read_bytes_per_s);
+  }
+  return machine;
+}
+
+Workload workload_of(const ExpectedRun& run, const RunSize& size) {
+  const int64_t generated =
+      run.generated > 0
+          ? run.generated
+          : std::clamp<int64_t>(kUsualAnswer, 1, std::max<int64_t>(1, size.tokens / 2));
+  const int64_t prompt =
+      run.prompt > 0 ? run.prompt : std::clamp<int64_t>(size.tokens - generated, 1, kUsualPrompt);
+  return {{{.count = std::max(run.requests, size.sequences),
+            .prompt = std::min(prompt, std::max<int64_t>(1, size.tokens - generated)),
+            .generate = std::min(generated, size.tokens)}}};
+}
+
+}  // namespace
+
+const ChosenHardware& Session::machine() const {
+  if (!machine_) machine_ = machine_of_session(*device, own_host ? *own_host : *device);
+  return *machine_;
+}
+
+DeviceTraits Session::traits_within(const Budgets& budgets) const {
+  DeviceTraits traits = traits_of(*device, own_host ? *own_host : *device);
+  if (!device->host_visible()) {
+    traits.memory_bytes = budgets.device;
+    traits.host_memory_bytes = budgets.host;
+  } else if (budgets.host_is_limited) {
+    traits.memory_bytes = budgets.host;
+  }
+  return traits;
+}
+
+Prediction Session::predict_run(const Workload& workload, int64_t sequences) const {
+  const RunSize size{workload.longest(), sequences, size_.micro_tokens, settings.kv_type,
+                     load_.access == WeightAccess::kMapped};
+  const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
+  return predict(machine().hardware, loaded->model, plan, needs, size, workload);
+}
+
+Prediction Session::predict_run() const {
+  return predict_run(workload_of(run_, size_), size_.sequences);
+}
+
+Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which) const {
+  const PlacementOptions& options = options_.placement;
+  Model compressed;
+  if (trial.compress && !load_.compress) {
+    compressed = loaded->model;
+    compress_matrices(compressed);
+  }
+  const Model& model = compressed.weights.empty() ? loaded->model : compressed;
+  const bool apart = !device->host_visible();
+  const DeviceTraits traits = traits_within(trial.budgets);
+  // As the options say, or by the rule.
+  std::optional<Plan> by_hand;
+  if (!trial.by_rule) by_hand = options.try_explicit_plan(which);
+  if (trial.kv) {
+    if (!by_hand) by_hand.emplace();
+    by_hand->kv = *trial.kv;
+  }
+  Placed placed{.by_hand = by_hand.has_value(), .size = trial.size};
+  if (by_hand) {
+    placed.plan = *by_hand;
+  } else if (apart || trial.budgets.host_is_limited) {
+    placed.plan = fill_from_the_top(model, trial.size, traits, careful(trial.budgets));
+  }
+  options.given().apply_to(placed.plan);
+  settle(placed, model, run, trial.budgets);
+  return placed;
+}
+
+Budgets Session::careful(Budgets budgets) const {
+  if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * kFreeTenths;
+  return budgets;
+}
+
+void Session::settle(Placed& placed, const Model& model, const ExpectedRun& run,
+                     const Budgets& budgets) const {
+  if (settings.deterministic && placed.plan.attention == AttentionPlace::kAuto)
+    placed.plan.attention = same_for_every_sequence(placed.plan);
+  RunSize least = placed.size;
+  if (run.least_tokens > 0) least.tokens = std::min(least.tokens, run.least_tokens);
+  if (run.least_sequences > 0) least.sequences = std::min(least.sequences, run.least_sequences);
+  placed.needs = footprint(model, placed.plan, least, traits_within(budgets));
+  check_fits(placed.needs, !device->host_visible(), budgets);
+}
+
+std::optional<Session::Placed> Session::try_planned(const Placed& by_rule, const RunSize& wanted,
+                                                    const ExpectedRun& run) const {
+  const bool apart = !device->host_visible();
+  // Nothing is faster than everything on the device, all of the sequences at once.
+  const bool all_there = by_rule.plan.all_on_device() && by_rule.size.sequences == wanted.sequences;
+  if (by_rule.by_hand || (all_there && !run.finds_sequences)) return std::nullopt;
+  if (!apart && !budgets_.host_is_limited && !run.finds_sequences) return std::nullopt;
+  RunSize size = by_rule.size;
+  size.sequences = wanted.sequences;
+  const DeviceTraits traits = traits_within(budgets_);
+  auto found = search_plans(
+      {.hardware = machine().hardware,
+       .model = loaded->model,
+       .traits = traits,
+       .workload = workload_of(run, size),
+       .budgets = careful(budgets_),
+       .size = size,
+       .smallest_chunk = size.micro_tokens,
+       .most_sequences = wanted.sequences,
+       .least_sequences = run.least_sequences > 0 ? run.least_sequences : size.sequences,
+       .given = options_.placement.given(),
+       .same_for_every_sequence = settings.deterministic});
+  if (found.empty()) return std::nullopt;
+  Placed placed{.plan = std::move(found.front().plan), .size = found.front().size};
+  try {
+    settle(placed, loaded->model, run, budgets_);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    return std::nullopt;
+  }
+  return placed;
+}
+
+FitLimits Session::what_may_change(const ExpectedRun& run) const {
+  const PlacementOptions& options = options_.placement;
+  FitLimits limits;
+  limits.shortest_tokens = run.shortest_tokens;
+  limits.sequences_option = run.sequences_option;
+  for (const auto& [option, given] : {std::pair("--plan", !options.plans.empty()),
+                                      {"--weights", !options.weights.empty()},
+                                      {"--embeddings", !options.embeddings.empty()},
+                                      {"--kv", !options.kv.empty()},
+                                      {"--activations", !options.activations.empty()}}) {
+    if (!given) continue;
+    limits.plan_option += fmt::format("{}{}", limits.plan_option.empty() ? "" : " and ", option);
+  }
+  limits.compressible = !load_.compress;
+  limits.has_device = !device->host_visible();
+  // What nobody limited cannot be raised.
+  if (!options.host_memory.empty())
+    limits.host_bytes = static_cast<uint64_t>(host_memory().total_bytes);
+  if (limits.has_device && !options_.gpu_memory.empty()) {
+    for (const DeviceInfo& gpu : list_cuda_devices().devices) {
+      if (gpu.name == device->info().name)
+        limits.device_bytes = static_cast<uint64_t>(gpu.memory_bytes);
+    }
+  }
+  std::error_code unknown;
+  const auto space = std::filesystem::space(disk_dir, unknown);
+  if (!unknown) limits.disk_bytes = space.available;
+  return limits;
+}
+
+void Session::place_what_fits(const ExpectedRun& run, size_t which) {
+  const bool chunk_given = options_.max_step_tokens > 0;
+  const int chunk = chunk_given ? options_.max_step_tokens : device->host_visible() ? 512 : 2048;
+  const RunSize wanted{run.tokens, run.sequences, chunk, settings.kv_type,
+                       load_.access == WeightAccess::kMapped};
+  RunSize least = wanted;
+  if (run.least_sequences > 0) least.sequences = run.least_sequences;
+  if (!chunk_given) least.micro_tokens = kSmallestChunk;
+  if (run.least_context > 0) least.tokens = std::min(run.least_context, wanted.tokens);
+  const std::vector<RunSize> sizes = smaller_runs(wanted, least);
+  FitTrial trial{.size = wanted, .budgets = budgets_, .compress = load_.compress};
+  for (const RunSize& size : sizes) {
+    trial.size = size;
+    try {
+      Placed placed = place(trial, run, which);
+      if (auto planned = try_planned(placed, wanted, run)) placed = std::move(*planned);
+      plan = std::move(placed.plan);
+      size_ = placed.size;
+      needs_ = std::move(placed.needs);
+      if (size.micro_tokens < chunk)
+        log_info("memory is short: steps of {} tokens, not {}", size.micro_tokens, chunk);
+      if (size.tokens < wanted.tokens)
+        log_warning("memory is short: a context of {} tokens, not {}", size.tokens, wanted.tokens);
+      return;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
+      if (&size != &sizes.back()) continue;
+      const auto fits = [&](const FitTrial& other) {
+        try {
+          place(other, run, which);
+          return true;
+        } catch (const Error&) {
+          return false;
+        }
+      };
+      fail(ErrorCode::kOutOfMemory, "{}; {}", error.what(),
+           what_helps(trial, what_may_change(run), fits));
+    }
+  }
+}
+
+void Session::describe_run() {
+  settings.host_attention = describe_host_attention(plan, *device, host());
+  settings.head = describe_head(plan, *device, loaded->model);
+  plan.compress_weights = load_.compress;
+  plan.kv_type = settings.kv_type;
+  plan.attention_topk = settings.attention_topk;
+  plan.chunk = size_.micro_tokens;
+  plan.context = size_.tokens;
+  plan.sequences = static_cast<int>(size_.sequences);
+}
+
+std::vector<ResultSettings> Session::settings_by_other_plans() const {
+  std::vector<ResultSettings> all;
+  if (device->host_visible()) return all;
+  for (const Tier embeddings : {Tier::kDevice, Tier::kHost}) {
+    for (const TierShares& kv : {TierShares{1, 0, 0}, TierShares{0, 1, 0}}) {
+      Plan other = plan;
+      other.embeddings = embeddings;
+      other.kv = kv;
+      other.attention = same_for_every_sequence(other);
+      ResultSettings& by_other = all.emplace_back(settings);
+      by_other.host_attention = describe_host_attention(other, *device, *own_host);
+      by_other.head = describe_head(other, *device, loaded->model);
+    }
+  }
+  return all;
+}
+
+void Session::choose_plan(const ExpectedRun& asked, size_t which) {
+  const ModelSpec& spec = loaded->model.spec;
+  run_ = asked;
+  which_ = which;
+  if (run_.tokens == 0) run_.tokens = context_tokens(0);
+  if (!has_any_context(options_.model, spec)) run_.tokens = std::min(run_.tokens, spec.max_context);
+  budgets_ = budgets_of(options_, *device, host());
+  // What the plan before holds is this one's, too.
+  if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
+  try {
+    place_what_fits(run_, which);
+  } catch (const Error& error) {
+    // A job that goes on may have less memory than it had. Where its results would be others by
+    // another plan, its journal will say so.
+    if (error.code() != ErrorCode::kOutOfMemory || !options_.placement.kept) throw;
+    options_.placement.kept.reset();
+    place_what_fits(run_, which);
+  }
+  describe_run();
+}
+
+bool Session::try_place_again(const Error& refused) {
+  const bool has_choice = !device->host_visible() || budgets_.host_is_limited;
+  if (refused.code() != ErrorCode::kOutOfMemory || !has_choice ||
+      options_.placement.try_explicit_plan(which_))
+    return false;
+  const auto before = std::tuple(plan, size_, needs_, budgets_, settings);
+  ExpectedRun run = run_;
+  run.sequences = size_.sequences;
+  run.tokens = size_.tokens;
+  run.finds_sequences = false;
+  run.least_sequences = run.least_context = 0;
+  budgets_.device = budgets_.device / 10 * 9;
+  budgets_.host = budgets_.host / 10 * 9;
+  bool placed = false, same_results = false;
+  try {
+    place_what_fits(run, which_);
+    describe_run();
+    placed = true;
+    same_results = settings == std::get<ResultSettings>(before);
+  } catch (const Error&) {
+    // There is none: what was refused first is the better message.
+  }
+  // A job's identity is known by now.
+  if (!placed || (!same_results && settings.deterministic)) {
+    std::tie(plan, size_, needs_, budgets_, settings) = before;
+    return false;
+  }
+  log_warning("{}; trying the next plan, within {}{} of host memory", refused.what(),
+              device->host_visible() ? "" : format_bytes(budgets_.device) + " of GPU memory and ",
+              format_bytes(budgets_.host));
+  return true;
+}
+
+void Session::say_plan() const {
+  if (!stderr_is_terminal() && log_level() > LogLevel::kInfo) return;
+  const Prediction predicted = predict_run();
+  const auto shares = [](const TierShares& of) {
+    return fmt::format("{:.0f}/{:.0f}/{:.0f}%", of.device * 100, of.host * 100, of.disk * 100);
+  };
+  const std::string where =
+      plan.all_on_device()
+          ? fmt::format("everything on {}", device->info().name)
+          : fmt::format("weights {} and KV {} on {}/host/disk{}", shares(plan.weights),
+                        shares(plan.kv), device->info().name,
+                        plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "");
+  const std::string text = fmt::format(
+      "plan: {}; {} at once; {:.3g} tokens/s and a first token after {:.2g} s predicted, bound by "
+      "{} ({}, {})",
+      where, size_.sequences, predicted.decode_tokens_per_s, predicted.first_token_s,
+      predicted.bottleneck_name(), machine().hardware.name, machine().how);
+  if (stderr_is_terminal()) {
+    fmt::print(stderr, "{}\n", text);
+  } else {
+    log_info("{}", text);
+  }
+}
+
+}  // namespace spillway
