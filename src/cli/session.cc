@@ -58,7 +58,7 @@ void SessionOptions::add_to(CLI::App& command, bool several_plans) {
   add_loading_to(command);
   command
       .add_option("--kv-type", kv_type,
-                  "KV cache: f32, f16, int8, int4, or auto (f32 for F32 models, else f16)")
+                  "KV cache: f32, f16, bf16, int8, int4, or auto (f32 for F32 models, else f16)")
       ->capture_default_str();
   command.add_flag("--compress-kv", compress_kv, "KV cache in 4 bits: --kv-type int4");
   command.add_option(
@@ -220,7 +220,7 @@ Session::Session(SessionOptions asked, const Plan& asked_plan)
   const auto asked_kv_type =
       options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
   SPW_CHECK(asked_kv_type || options.kv_type == "auto", kInvalidArgument,
-            "--kv-type is '{}'; give f32, f16, int8, int4 or auto", options.kv_type);
+            "--kv-type is '{}'; give f32, f16, bf16, int8, int4 or auto", options.kv_type);
   SPW_CHECK(!options.compress_kv || options.kv_type == "auto" || options.kv_type == "int4",
             kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
   device = make_device(options.device, options.threads, options.gpu_memory,

@@ -47,6 +47,13 @@ struct HalfRows {
   }
 };
 
+struct BfloatRows {
+  using Element = uint16_t;
+  static HWY_INLINE FloatVec at(const uint16_t* row, int64_t i) {
+    return load_bf16(reinterpret_cast<const uint8_t*>(row + i));
+  }
+};
+
 // sums[t] = {a_0 . b_t, a_1 . b_t, a_2 . b_t, a_3 . b_t} for t in [0, T). a [4, k] with rows
 // `a_stride` apart, b [T, k]; k is a multiple of kLanes. Not inlined: what surrounds it would
 // compete for the registers.

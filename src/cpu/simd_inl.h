@@ -48,6 +48,12 @@ HWY_INLINE float half_at(const uint8_t* p) {
   return to_float(half);
 }
 
+HWY_INLINE float bfloat_at(const uint8_t* p) {
+  BFloat16 value;
+  memcpy(&value, p, sizeof(value));
+  return to_float(value);
+}
+
 // kLanes elements of stored F16, BF16 or F32 at any byte address.
 template <class D = FloatTag>
 HWY_INLINE FloatVec load_f16(const uint8_t* p) {

@@ -22,8 +22,8 @@ std::string explain_unusable_logits(Decoder& decoder, KvType type) {
   }
   return fmt::format(
       "the model's logits are not numbers: layer {} (the first is 0) computes a {} beyond the "
-      "range of {} KV; take --kv-type f32",
-      fault->layer, what, kv_type_name(type));
+      "range of {} KV; take --kv-type {}",
+      fault->layer, what, kv_type_name(type), type == KvType::kBf16 ? "f32" : "bf16 or f32");
 }
 
 }  // namespace spillway

@@ -16,8 +16,10 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 // fit in memory may be on disk.
 bool fits(const FitTrial& trial) {
   const uint64_t weights = (trial.compress ? 30 : 100) * kMiB;
-  const uint64_t kv = static_cast<uint64_t>(trial.size.tokens * trial.size.sequences) * kMiB >>
-                      static_cast<int>(trial.size.kv_type);
+  const KvType type = trial.size.kv_type;
+  const int halvings = type == KvType::kF32 ? 0 : is_half(type) ? 1 : type == KvType::kInt8 ? 2 : 3;
+  const uint64_t kv =
+      static_cast<uint64_t>(trial.size.tokens * trial.size.sequences) * kMiB >> halvings;
   if (trial.kv && trial.kv->disk > 0)
     return weights <= trial.budgets.host && kv <= trial.budgets.disk;
   return weights + kv <= trial.budgets.host + trial.budgets.disk;
@@ -36,6 +38,10 @@ TEST(WhatHelpsTest, NamesWhatSufficesWithTheValueThatDoes) {
       what_helps(trial(200, KvType::kF32, 160),
                  {.shortest_tokens = 10, .compressible = true, .host_bytes = 1000 * kMiB}, fits);
   EXPECT_EQ(text, "one of these makes it fit: --ctx 60, --kv-type int8, --host-memory 300MiB");
+}
+
+TEST(WhatHelpsTest, AnotherTypeOfTheSameSizeDoesNotHelp) {
+  EXPECT_EQ(what_helps(trial(200, KvType::kBf16, 160), {}, fits), "--kv-type int8 makes it fit");
 }
 
 TEST(WhatHelpsTest, LeavesOutWhatIsAlreadySoOrNotEnough) {

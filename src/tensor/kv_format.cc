@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-constexpr std::string_view kNames[] = {"f32", "f16", "int8", "int4"};
+constexpr std::string_view kNames[] = {"f32", "f16", "bf16", "int8", "int4"};
 
 void put_half(std::byte* at, Half value) { std::memcpy(at, &value, sizeof(value)); }
 float get_half(const std::byte* at) {
@@ -21,6 +21,7 @@ float get_half(const std::byte* at) {
   return to_float(value);
 }
 bool fits_half(float value) { return std::fabs(value) < kKvHalfEnd; }  // false for NaN
+bool fits_bf16(float value) { return std::fabs(value) < kKvBf16End; }
 
 // Nearest, ties to even.
 int code_of(float value, float lowest, float highest) {
@@ -41,6 +42,10 @@ KvStored store_plain(KvType type, const float* x, int64_t n, std::byte* row) {
       const uint32_t bits =
           std::isfinite(x[i]) ? std::bit_cast<uint32_t>(x[i]) : uint32_t{kKvNanFloat};
       std::memcpy(row + 4 * i, &bits, sizeof(bits));
+    } else if (type == KvType::kBf16) {
+      held = held && fits_bf16(x[i]);
+      const BFloat16 value = fits_bf16(x[i]) ? to_bfloat16(x[i]) : BFloat16{kKvNanBf16};
+      std::memcpy(row + 2 * i, &value, sizeof(value));
     } else {
       held = held && fits_half(x[i]);
       put_half(row + 2 * i, fits_half(x[i]) ? to_half(x[i]) : Half{kKvNanHalf});
@@ -183,6 +188,14 @@ void load_kv_reference(const KvPageLayout& layout, KvPart part, const std::byte*
   }
   if (layout.type == KvType::kF16) {
     for (int64_t i = 0; i < layout.head_dim; ++i) x[i] = get_half(row + 2 * i);
+    return;
+  }
+  if (layout.type == KvType::kBf16) {
+    for (int64_t i = 0; i < layout.head_dim; ++i) {
+      BFloat16 value;
+      std::memcpy(&value, row + 2 * i, sizeof(value));
+      x[i] = to_float(value);
+    }
     return;
   }
   for (int64_t g = 0; g < layout.groups; ++g) {

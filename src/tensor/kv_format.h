@@ -4,7 +4,7 @@
 // A page is 16 tokens of one kv head, contiguous, so that it can be moved and attended to by
 // itself; a token is written without touching the others.
 //
-//   F32, F16   [16][head_dim]
+//   F32, F16, BF16   [16][head_dim]
 //   int8       scale [groups][16] F16, then codes of head_dim bytes per token:
 //              x = scale * code, -127 to 127
 //   int4       scale [groups][16] F16, min [groups][16] F16, then codes of head_dim / 2 bytes per
@@ -41,8 +41,9 @@ namespace spillway {
 inline constexpr int kKvBlockTokens = 16;
 inline constexpr int64_t kKvGroup = 64;  // elements that share a scale
 
-enum class KvType : uint8_t { kF32, kF16, kInt8, kInt4 };
-inline constexpr KvType kAllKvTypes[] = {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4};
+enum class KvType : uint8_t { kF32, kF16, kBf16, kInt8, kInt4 };
+inline constexpr KvType kAllKvTypes[] = {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8,
+                                         KvType::kInt4};
 
 enum class KvPart : uint8_t { kKeys, kValues };
 
@@ -50,6 +51,8 @@ std::string_view kv_type_name(KvType type);
 [[nodiscard]] std::optional<KvType> try_kv_type_from_name(std::string_view name);
 
 constexpr bool is_quantized(KvType type) { return type >= KvType::kInt8; }
+// Elements of two bytes, as they are.
+constexpr bool is_half(KvType type) { return type == KvType::kF16 || type == KvType::kBf16; }
 // Quantized types take multiples of 8 up to 256, the others any size.
 constexpr bool kv_type_supports(KvType type, int64_t head_dim) {
   return head_dim > 0 && (!is_quantized(type) || (head_dim % 8 == 0 && head_dim <= 256));
@@ -64,7 +67,7 @@ struct KvPageLayout {
         mins_at(2 * groups * kKvBlockTokens),
         codes_at(kv_type == KvType::kInt4 ? 2 * mins_at : mins_at),
         row_bytes(kv_type == KvType::kF32    ? 4 * dim
-                  : kv_type == KvType::kF16  ? 2 * dim
+                  : is_half(kv_type)         ? 2 * dim
                   : kv_type == KvType::kInt8 ? dim
                                              : dim / 2),
         bytes(codes_at + kKvBlockTokens * row_bytes) {}
@@ -116,13 +119,15 @@ constexpr int64_t blocks_for_tokens(int64_t tokens) {
 }
 
 // What a page cannot hold is NaN in it, so that nobody who attends to it gets a number: an element
-// of F32 or F16 is that NaN, a group of int8 or int4 has it as its scale (and minimum) and codes 0.
-// It is that for what is not finite, for an element that F16 would round to infinity, and for a
-// group whose scale or minimum F16 would.
+// of F32, F16 or BF16 is that NaN, a group of int8 or int4 has it as its scale (and minimum) and
+// codes 0. It is that for what is not finite, for an element that F16 or BF16 would round to
+// infinity, and for a group whose scale or minimum F16 would.
 enum class KvStored : uint8_t { kWell, kBeyondRange, kNotFinite };
 inline constexpr uint16_t kKvNanHalf = 0x7e00;
 inline constexpr uint32_t kKvNanFloat = 0x7fc00000;
 inline constexpr float kKvHalfEnd = 65520;  // numbers below it are rounded to finite halves
+inline constexpr uint16_t kKvNanBf16 = 0x7fc0;
+inline constexpr float kKvBf16End = 0x1.ffp127F;  // the same for BF16
 
 // The reference: what every device stores for x [head_dim] as token `token` of a page, bit for bit,
 // and what it reads back. Scales are rounded to F16 before codes are chosen. Returns the worst that

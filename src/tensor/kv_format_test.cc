@@ -23,8 +23,9 @@ std::vector<float> random_row(int64_t count, uint32_t seed, float deviation = 1)
 
 constexpr std::pair<KvType, KvPart> kAllParts[] = {
     {KvType::kF32, KvPart::kKeys},    {KvType::kF16, KvPart::kKeys},
-    {KvType::kInt8, KvPart::kKeys},   {KvType::kInt4, KvPart::kKeys},
-    {KvType::kF32, KvPart::kValues},  {KvType::kF16, KvPart::kValues},
+    {KvType::kBf16, KvPart::kKeys},   {KvType::kInt8, KvPart::kKeys},
+    {KvType::kInt4, KvPart::kKeys},   {KvType::kF32, KvPart::kValues},
+    {KvType::kF16, KvPart::kValues},  {KvType::kBf16, KvPart::kValues},
     {KvType::kInt8, KvPart::kValues}, {KvType::kInt4, KvPart::kValues}};
 
 TEST(KvFormatTest, RotationKeepsProductsAndIsItsOwnInverse) {
@@ -89,6 +90,7 @@ TEST(KvFormatTest, NamesAreReadBack) {
 TEST(KvFormatTest, PagesTakeTheBytesThatTheFormatSays) {
   EXPECT_EQ(kv_page_bytes(KvType::kF32, 64), 16 * 64 * 4);
   EXPECT_EQ(kv_page_bytes(KvType::kF16, 80), 16 * 80 * 2);
+  EXPECT_EQ(kv_page_bytes(KvType::kBf16, 80), 16 * 80 * 2);
   EXPECT_EQ(kv_page_bytes(KvType::kInt8, 64), 32 + 16 * 64);
   EXPECT_EQ(kv_page_bytes(KvType::kInt8, 80), 64 + 16 * 80);
   EXPECT_EQ(kv_page_bytes(KvType::kInt4, 128), 2 * 2 * 32 + 16 * 64);
@@ -118,6 +120,7 @@ TEST(KvFormatTest, WhatIsReadBackIsWithinHalfAStep) {
         const float largest = std::max(std::fabs(*low), std::fabs(*high));
         float step = 0;  // with some room for the rounding of scale and minimum
         if (type == KvType::kF16) step = largest / 1024;
+        if (type == KvType::kBf16) step = largest / 128;
         if (type == KvType::kInt8) step = largest / 127 * 1.13F;
         if (type == KvType::kInt4) step = (*high - *low) / 15 * 1.02F + largest / 512;
         EXPECT_NEAR(back[static_cast<size_t>(i)], x[static_cast<size_t>(i)], step / 2)
@@ -174,23 +177,27 @@ TEST(KvFormatTest, WhatATypeCannotHoldIsNoNumber) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = NAN;
   struct Row {
     float value;  // of one element among small ones
-    KvStored f32, f16, int8, int4;
+    KvStored f32, f16, bf16, int8, int4;
   };
   constexpr auto kWell = KvStored::kWell, kBeyond = KvStored::kBeyondRange,
                  kNone = KvStored::kNotFinite;
-  for (const Row& row : {Row{65504, kWell, kWell, kWell, kWell},
-                         {65519, kWell, kWell, kWell, kWell},
-                         {-65520, kWell, kBeyond, kWell, kWell},  // int4 spreads it over the group
-                         {1e6F, kWell, kBeyond, kWell, kBeyond},
-                         {-1e8F, kWell, kBeyond, kBeyond, kBeyond},
-                         {3e38F, kWell, kBeyond, kBeyond, kBeyond},
-                         {infinity, kNone, kNone, kNone, kNone},
-                         {-infinity, kNone, kNone, kNone, kNone},
-                         {nan, kNone, kNone, kNone, kNone},
-                         {-nan, kNone, kNone, kNone, kNone}}) {
+  for (const Row& row :
+       {Row{65504, kWell, kWell, kWell, kWell, kWell},
+        {65519, kWell, kWell, kWell, kWell, kWell},
+        {-65520, kWell, kBeyond, kWell, kWell, kWell},  // int4 spreads it over the group
+        {1e6F, kWell, kBeyond, kWell, kWell, kBeyond},
+        {-1e8F, kWell, kBeyond, kWell, kBeyond, kBeyond},
+        {3e38F, kWell, kBeyond, kWell, kBeyond, kBeyond},
+        {-3.396e38F, kWell, kBeyond, kWell, kBeyond, kBeyond},
+        {3.397e38F, kWell, kBeyond, kBeyond, kBeyond, kBeyond},
+        {infinity, kNone, kNone, kNone, kNone, kNone},
+        {-infinity, kNone, kNone, kNone, kNone, kNone},
+        {nan, kNone, kNone, kNone, kNone, kNone},
+        {-nan, kNone, kNone, kNone, kNone, kNone}}) {
     for (const auto& [type, part] : kAllParts) {
       const KvStored expected = type == KvType::kF32    ? row.f32
                                 : type == KvType::kF16  ? row.f16
+                                : type == KvType::kBf16 ? row.bf16
                                 : type == KvType::kInt8 ? row.int8
                                                         : row.int4;
       const KvPageLayout layout(type, 128);

@@ -256,7 +256,7 @@ Rotation rotation_of(const AppendShape& s) {
 TEST_P(ActivationTypesTest, RopeAndAppend) {
   if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
   for (const AppendShape& s : kAppendShapes) {
-    for (const KvType pages : {KvType::kF32, KvType::kF16}) {
+    for (const KvType pages : {KvType::kF32, KvType::kF16, KvType::kBf16}) {
       SCOPED_TRACE(testing::Message() << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim
                                       << ", rope " << s.rope_dims << ", " << kv_type_name(pages));
       const int64_t q_dim = int64_t{s.heads} * s.head_dim,
@@ -280,7 +280,9 @@ TEST_P(ActivationTypesTest, RopeAndAppend) {
       device_.ops().rope_and_append(queries, qkv.view().columns(q_dim, kv_dim),
                                     qkv.view().columns(q_dim + kv_dim, kv_dim), angles.view(),
                                     s.style, kv.view(), {&span, 1});
-      const double page_bar = kFloatBar + (pages == KvType::kF16 ? 1e-6 : 0);
+      const double page_bar = kFloatBar + (pages == KvType::kF16    ? 1e-6
+                                           : pages == KvType::kBf16 ? 1e-5
+                                                                    : 0);
       EXPECT_LE(nmse(stored_rows(device_, kv.view(), KvPart::kKeys, span),
                      rope_reference(k, positions, frequencies, 1, s.head_dim, s.style)),
                 page_bar + rounding_bar(type()));

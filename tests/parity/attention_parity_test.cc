@@ -47,7 +47,7 @@ TEST_P(AttentionParityTest, DecodeMatchesDoublePrecision) {
 
 // Where kernels take long contexts in longer parts.
 TEST_P(AttentionParityTest, LongContextsOfGroupsMatchDoublePrecision) {
-  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+  for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
     check({.heads = 8, .kv_heads = 1, .head_dim = 128, .type = type},
           {{511, 1}, {512, 1}, {770, 1}, {1024, 1}, {4095, 1}, {4096, 1}, {4610, 1}});
   }
@@ -93,6 +93,12 @@ TEST_P(AttentionParityTest, GroupsOfSmallHeadsMatchDoublePrecisionInDecodeF16) {
 TEST_P(AttentionParityTest, GroupsOfLargeHeadsMatchDoublePrecisionInDecodeF16) {
   check_groups(KvType::kF16, kLargeHeads);
 }
+TEST_P(AttentionParityTest, GroupsOfSmallHeadsMatchDoublePrecisionInDecodeBf16) {
+  check_groups(KvType::kBf16, kSmallHeads);
+}
+TEST_P(AttentionParityTest, GroupsOfLargeHeadsMatchDoublePrecisionInDecodeBf16) {
+  check_groups(KvType::kBf16, kLargeHeads);
+}
 TEST_P(AttentionParityTest, GroupsOfSmallHeadsMatchDoublePrecisionInDecodeInt8) {
   check_groups(KvType::kInt8, kSmallHeads);
 }
@@ -108,7 +114,7 @@ TEST_P(AttentionParityTest, GroupsOfLargeHeadsMatchDoublePrecisionInDecodeInt4) 
 
 // Spans of many rows may have kernels of their own.
 TEST_P(AttentionParityTest, ManyRowsOfEveryHeadSizeMatchDoublePrecision) {
-  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+  for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
     for (const auto& [heads, kv_heads] : {std::pair{2, 2}, {3, 1}, {4, 1}, {8, 1}}) {
       for (const int head_dim : {8, 24, 40, 64, 80, 96, 112, 128, 200, 256}) {
         const Case c{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .type = type};
@@ -121,7 +127,7 @@ TEST_P(AttentionParityTest, ManyRowsOfEveryHeadSizeMatchDoublePrecision) {
 
 // Where the kernel's tiles, cuts of the keys and pages begin and end.
 TEST_P(AttentionParityTest, ChunksAtAnyPositionMatchDoublePrecision) {
-  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+  for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
     for (const int32_t start : {1, 15, 240, 255, 256, 257, 505, 767}) {
       for (const int32_t rows : {8, 9, 16, 31}) {
         check({.heads = 6, .kv_heads = 2, .head_dim = 32, .type = type}, {{start, rows}});

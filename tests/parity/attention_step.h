@@ -33,7 +33,7 @@ inline constexpr const char* kWholeHeadsOnly =
 // Against double precision over what is stored: the error of the arithmetic alone.
 inline double bar_of(KvType type) {
   if (type == KvType::kF32) return kFloatBar;
-  return type == KvType::kF16 ? 1e-5 : 1e-4;
+  return is_half(type) ? 1e-5 : 1e-4;
 }
 inline double bar_of(const AttentionCase& c) { return bar_of(c.type) + rounding_bar(c.rows); }
 

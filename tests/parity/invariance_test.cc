@@ -179,6 +179,9 @@ TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABitOfF32) {
 TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABitOfF16) {
   check_chunks(KvType::kF16);
 }
+TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABitOfBf16) {
+  check_chunks(KvType::kBf16);
+}
 TEST_P(AttentionInvarianceTest, ChunksBatchAndThreadsDoNotChangeABitOfInt8) {
   check_chunks(KvType::kInt8);
 }

@@ -94,7 +94,7 @@ TEST_P(SparseAttentionParityTest, HandlesGroupsOfHeadsOfAnySize) {
 
 TEST_P(SparseAttentionParityTest, HandlesOddHeads) {
   if (!takes_odd_heads(device_.kind())) GTEST_SKIP() << kWholeHeadsOnly;
-  for (const KvType type : {KvType::kF32, KvType::kF16}) check_groups(type, {5, 20});
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16}) check_groups(type, {5, 20});
 }
 
 TEST_P(SparseAttentionParityTest, ChoosesWithinTheWindow) {

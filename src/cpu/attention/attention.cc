@@ -82,7 +82,8 @@ void each_cut_kernel(KvType type, bool deterministic, const F& f) {
   [[maybe_unused]] const CpuFeatures& cpu = cpu_features();
 #if defined(__aarch64__)
   const bool groups = !deterministic && cpu.fp16fml && cpu.fp16;
-  const Row rows[] = {{"fp16fml", KvType::kF16, cpu.fp16fml, kAttendHalfFp16fml},
+  const Row rows[] = {{"neon", KvType::kBf16, true, kAttendBf16Neon},
+                      {"fp16fml", KvType::kF16, cpu.fp16fml, kAttendHalfFp16fml},
                       {"dotprod", KvType::kInt8, cpu.dotprod, kAttendInt8Dotprod},
                       {"dotprod", KvType::kInt4, cpu.dotprod, kAttendInt4Dotprod},
                       {"i8mm", KvType::kInt8, cpu.i8mm, kAttendInt8I8mm},
@@ -92,11 +93,13 @@ void each_cut_kernel(KvType type, bool deterministic, const F& f) {
                       {"i8mm groups", KvType::kInt4, groups && cpu.i8mm, kAttendGroupInt4I8mm}};
 #elif defined(__x86_64__)
   const Row rows[] = {{"avx2", KvType::kF16, cpu.avx2, kAttendHalfAvx2},
+                      {"avx2", KvType::kBf16, cpu.avx2, kAttendBf16Avx2},
                       {"avx2", KvType::kInt8, cpu.avx2, kAttendInt8Avx2},
                       {"avx2", KvType::kInt4, cpu.avx2, kAttendInt4Avx2},
                       {"avx_vnni", KvType::kInt8, cpu.avx_vnni, kAttendInt8AvxVnni},
                       {"avx_vnni", KvType::kInt4, cpu.avx_vnni, kAttendInt4AvxVnni},
                       {"avx512", KvType::kF16, cpu.avx512_vnni, kAttendHalfAvx512},
+                      {"avx512", KvType::kBf16, cpu.avx512_vnni, kAttendBf16Avx512},
                       {"avx512", KvType::kInt8, cpu.avx512_vnni, kAttendInt8Avx512},
                       {"avx512", KvType::kInt4, cpu.avx512_vnni, kAttendInt4Avx512}};
 #else

@@ -42,6 +42,10 @@ struct Avx2 : Avx2Integers {
   [[gnu::always_inline]] static inline Floats load_halves(const void* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   }
+  [[gnu::always_inline]] static inline Floats load_bfloats(const void* p) {
+    const Ints words = _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+  }
   [[gnu::always_inline]] static inline Floats add(Floats a, Floats b) {
     return _mm256_add_ps(a, b);
   }

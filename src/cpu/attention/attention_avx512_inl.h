@@ -31,6 +31,10 @@ struct Avx512 : HighAndLow {
   [[gnu::always_inline]] static inline Floats load_halves(const void* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
   }
+  [[gnu::always_inline]] static inline Floats load_bfloats(const void* p) {
+    const Ints words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+  }
   [[gnu::always_inline]] static inline Floats add(Floats a, Floats b) {
     return _mm512_add_ps(a, b);
   }

@@ -133,6 +133,16 @@ static inline void half_row(const uint8_t* from, int64_t head_dim, float* to) {
   for (; i < head_dim; ++i) to[i] = static_cast<float>(x[i]);
 }
 
+static inline void bfloat_row(const uint8_t* from, int64_t head_dim, float* to) {
+  int64_t i = 0;
+  for (; i + 4 <= head_dim; i += 4) {
+    const uint16x4_t x = vld1_u16(reinterpret_cast<const uint16_t*>(from) + i);
+    vst1q_u32(reinterpret_cast<uint32_t*>(to + i), vshll_n_u16(x, 16));
+  }
+  memset(to + i, 0, static_cast<size_t>(head_dim - i) * sizeof(float));
+  for (; i < head_dim; ++i) memcpy(reinterpret_cast<uint8_t*>(to + i) + 2, from + 2 * i, 2);
+}
+
 // to[0 .. 7] = base + scale * code.
 [[gnu::always_inline]] static inline void eight_floats(int16x8_t codes, float scale, float base,
                                                        float* to) {
@@ -190,8 +200,9 @@ static inline void page_rows(const KvPageLayout& layout, const uint8_t* page, in
     const int64_t from = stored ? layout.head_dim : 0;
     memset(to + from, 0, static_cast<size_t>(dim - from) * sizeof(float));
     if (!stored) continue;
-    if (layout.type == KvType::kF16) {
-      half_row(page + t * layout.row_bytes, layout.head_dim, to);
+    if (is_half(layout.type)) {
+      (layout.type == KvType::kF16 ? half_row : bfloat_row)(page + t * layout.row_bytes,
+                                                            layout.head_dim, to);
     } else {
       code_row(layout, page, t, to);
     }
@@ -336,7 +347,7 @@ static inline void pack_value_codes(const KvPageLayout& layout, const uint8_t* p
     page_rows(a.layout, a.k + page * a.layout.bytes, 0, tile.keys - range.base - at, dim, s.rows);
     s.key_scale[at / kPageTokens] = pack_keys(s.rows, dim, s.keys + 2 * at * dim);
     const uint8_t* v = a.v + page * a.layout.bytes;
-    if (a.layout.type == KvType::kF16) {
+    if (is_half(a.layout.type)) {
       page_rows(a.layout, v, low, high, dim, s.rows);
       pack_values(s.rows, dim, at / 4, s.values);
     } else {

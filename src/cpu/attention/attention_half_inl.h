@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over F16 pages, for any set of vectors `V`: halves become floats as they are read, for
-// up to V::kMostQueries queries at a time.
+// Attention over F16 and BF16 pages, for any set of vectors `V`: elements become floats as they are
+// read, for up to V::kMostQueries queries at a time.
 //
 // Instructions that compete for the two vector ports, per line of 64 bytes and Q queries: with
-// AVX-512 2 conversions, 2 Q products and about Q for sums across lanes and softmax; with AVX2
-// twice that. A core that gets 6.5 GB/s at 2.7 GHz has a line every 27 cycles: room for 54.
+// AVX-512 2 conversions (BF16: and 2 shifts), 2 Q products and about Q for sums across lanes and
+// softmax; with AVX2 twice that. A core that gets 6.5 GB/s at 2.7 GHz has a line every 27 cycles:
+// room for 54.
 //
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
@@ -15,7 +16,14 @@
 namespace spillway {
 namespace {
 
-// The rows of a page, `columns` halves long, a multiple of a vector.
+// V::kLanes elements.
+template <class V, KvType kType>
+[[gnu::always_inline]] static inline typename V::Floats load_elements(const uint8_t* p) {
+  static_assert(is_half(kType));
+  return kType == KvType::kF16 ? V::load_halves(p) : V::load_bfloats(p);
+}
+
+// The rows of a page, `columns` elements long, a multiple of a vector.
 struct HalfRows {
   const uint8_t* at;
   int64_t stride;
@@ -36,7 +44,7 @@ static inline HalfRows half_rows(const AttentionArgs& a, const uint8_t* page, in
 constexpr int power_below(int n) { return n >= 16 ? 16 : n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1; }
 
 // Sums of products of Q queries with R rows, lanes apart, to sums [Q][16][V::kLanes].
-template <class V, int Q, int R>
+template <class V, KvType kType, int Q, int R>
 [[gnu::always_inline]] static inline void multiply_rows(const HalfRows& rows, const float* q,
                                                         int64_t columns, float* sums) {
   typename V::Floats acc[Q][R];
@@ -52,7 +60,7 @@ template <class V, int Q, int R>
     for (int i = 0; i < Q; ++i) x[i] = V::load(q + i * columns + c);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const auto key = V::load_halves(rows.at + r * rows.stride + 2 * c);
+      const auto key = load_elements<V, kType>(rows.at + r * rows.stride + 2 * c);
 #pragma GCC unroll 8
       for (int i = 0; i < Q; ++i) acc[i][r] = V::fma(key, x[i], acc[i][r]);
     }
@@ -65,13 +73,13 @@ template <class V, int Q, int R>
 }
 
 // Scores of Q queries for the 16 keys of a page.
-template <class V, int Q>
+template <class V, KvType kType, int Q>
 [[gnu::noinline]] static void score_half_page(HalfRows rows, const float* q, int64_t columns,
                                               float* sums, float* scores) {
   constexpr int R = power_below(V::kSums / Q);
 #pragma GCC unroll 1
   for (int64_t t = 0; t < kPageTokens; t += R) {
-    multiply_rows<V, Q, R>(rows, q, columns, sums + t * V::kLanes);
+    multiply_rows<V, kType, Q, R>(rows, q, columns, sums + t * V::kLanes);
     rows.at += R * rows.stride;
   }
 #pragma GCC unroll 1
@@ -84,7 +92,7 @@ template <class V, int Q>
 }
 
 // out[i] += sum over rows [begin, end) of p[i] * row, for Q queries and S vectors of columns.
-template <class V, int Q, int S>
+template <class V, KvType kType, int Q, int S>
 [[gnu::always_inline]] static inline void add_strip(const HalfRows& rows, int64_t begin,
                                                     int64_t end, const float* p, int64_t column,
                                                     float* out, int64_t out_stride) {
@@ -99,7 +107,7 @@ template <class V, int Q, int S>
     const uint8_t* row = rows.at + t * rows.stride + 2 * column;
     typename V::Floats x[S];
 #pragma GCC unroll 8
-    for (int v = 0; v < S; ++v) x[v] = V::load_halves(row + 2 * v * V::kLanes);
+    for (int v = 0; v < S; ++v) x[v] = load_elements<V, kType>(row + 2 * v * V::kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < Q; ++i) {
       const auto weight = V::set(p[i * kSplitKeys + t]);
@@ -113,17 +121,17 @@ template <class V, int Q, int S>
     for (int v = 0; v < S; ++v) V::store(out + i * out_stride + column + v * V::kLanes, acc[i][v]);
   }
 }
-template <class V, int Q>
+template <class V, KvType kType, int Q>
 [[gnu::noinline]] static void add_half_page(const HalfRows& rows, int64_t begin, int64_t end,
                                             const float* p, int64_t columns, float* out,
                                             int64_t out_stride) {
   constexpr int S = power_below(V::kSums / Q < 8 ? V::kSums / Q : 8);
   int64_t c = 0;
   for (; c + S * V::kLanes <= columns; c += S * V::kLanes) {
-    add_strip<V, Q, S>(rows, begin, end, p, c, out, out_stride);
+    add_strip<V, kType, Q, S>(rows, begin, end, p, c, out, out_stride);
   }
   for (; c < columns; c += V::kLanes) {
-    add_strip<V, Q, 1>(rows, begin, end, p, c, out, out_stride);
+    add_strip<V, kType, Q, 1>(rows, begin, end, p, c, out, out_stride);
   }
 }
 
@@ -136,7 +144,7 @@ static inline Keys seen_of_page(const AttentionArgs& a, const AttentionTile& til
 
 // Adds a page's values to the outputs of a kv head's queries. Each adds its keys in ascending order
 // and none that it does not see: what is no number there must not reach it.
-template <class V>
+template <class V, KvType kType>
 static inline void add_values(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
                               const HalfRows& rows, int64_t first, int64_t columns, const float* p,
                               float* out) {
@@ -148,20 +156,20 @@ static inline void add_values(const AttentionArgs& a, const AttentionTile& tile,
     if (seen.begin == last.begin && seen.end == last.end) {
       with_count<V::kMostQueries>(
           end - i, [&]<int Q>() __attribute__((always_inline)) {
-            add_half_page<V, Q>(rows, seen.begin, seen.end, p + i * kSplitKeys + first, columns,
-                                out + i * a.padded_dim, a.padded_dim);
+            add_half_page<V, kType, Q>(rows, seen.begin, seen.end, p + i * kSplitKeys + first,
+                                       columns, out + i * a.padded_dim, a.padded_dim);
           });
       continue;
     }
     for (int64_t j = i; j < end; ++j) {
       const Keys one = seen_of_page(a, tile, cut, first, j);
-      add_half_page<V, 1>(rows, one.begin, one.end, p + j * kSplitKeys + first, columns,
-                          out + j * a.padded_dim, a.padded_dim);
+      add_half_page<V, kType, 1>(rows, one.begin, one.end, p + j * kSplitKeys + first, columns,
+                                 out + j * a.padded_dim, a.padded_dim);
     }
   }
 }
 
-template <class V>
+template <class V, KvType kType>
 static void attend_half(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                         const AttentionPartial& result, float* scratch) {
   const int64_t queries = tile.rows * a.group;
@@ -188,8 +196,8 @@ static void attend_half(const AttentionArgs& a, const AttentionTile& tile, int64
       for (int64_t i = 0; i < queries; i += V::kMostQueries) {
         with_count<V::kMostQueries>(
             queries - i, [&]<int Q>() __attribute__((always_inline)) {
-              score_half_page<V, Q>(rows, q + i * columns, columns, sums,
-                                    scores + i * kSplitKeys + cut.key_of(page));
+              score_half_page<V, kType, Q>(rows, q + i * columns, columns, sums,
+                                           scores + i * kSplitKeys + cut.key_of(page));
             });
       }
     }
@@ -203,8 +211,8 @@ static void attend_half(const AttentionArgs& a, const AttentionTile& tile, int64
     for (int64_t page = cut.first_page; page < cut.end_page; ++page) {
       keys.step(1);
       const HalfRows rows = half_rows(a, page_of_values(a, tile, page, h), columns, padded);
-      add_values<V>(a, tile, cut, rows, cut.key_of(page), columns, scores,
-                    result.out + first * a.padded_dim);
+      add_values<V, kType>(a, tile, cut, rows, cut.key_of(page), columns, scores,
+                           result.out + first * a.padded_dim);
     }
   }
 }

@@ -101,7 +101,7 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
   const int64_t end = HWY_MIN(tile.end_key(), base + kSplitKeys);
   const int64_t first_page = first / kPageTokens, end_page = (end + kPageTokens - 1) / kPageTokens;
   // Few queries read halves once, from where they lie; many share a converted page.
-  const bool direct = a.layout.type == KvType::kF16 && a.head_dim == dim && queries <= 4;
+  const bool direct = is_half(a.layout.type) && a.head_dim == dim && queries <= 4;
   const auto halves = [&](const uint8_t* plane, int64_t block) HWY_ATTR {
     return reinterpret_cast<const uint16_t*>(a.page(plane, block, tile.kv_head));
   };
@@ -110,7 +110,9 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
     float* at = scores + n * kPageTokens - base;
     prefetch_page(a, tile, a.k, n + 2, end_page);
     if (direct) {
-      score_page<HalfRows>(q, queries, dim, halves(a.k, tile.blocks[n]), at);
+      with_half_rows(a.layout.type, [&]<class Rows>() HWY_ATTR {
+        score_page<Rows>(q, queries, dim, halves(a.k, tile.blocks[n]), at);
+      });
     } else {
       const float* keys = page_floats(a, KvPart::kKeys, a.page(a.k, tile.blocks[n], tile.kv_head),
                                       kPageTokens, page);
@@ -131,8 +133,10 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
     const int64_t page_end = HWY_MIN(page_begin + kPageTokens, end - base);
     prefetch_page(a, tile, a.v, n + 2, end_page);
     if (direct) {
-      add_page<HalfRows>(a, tile, base, page_begin, page_end, halves(a.v, tile.blocks[n]), scores,
-                         result.out);
+      with_half_rows(a.layout.type, [&]<class Rows>() HWY_ATTR {
+        add_page<Rows>(a, tile, base, page_begin, page_end, halves(a.v, tile.blocks[n]), scores,
+                       result.out);
+      });
     } else {
       const float* values =
           page_floats(a, KvPart::kValues, a.page(a.v, tile.blocks[n], tile.kv_head),

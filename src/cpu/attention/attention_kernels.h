@@ -12,8 +12,10 @@ namespace spillway {
 using AttendSplit = void (*)(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                              const AttentionPartial& result, float* scratch);
 
-// ARM. Numerics: queries and probabilities are rounded to F16 (F16 pages) or to 16-bit integers
-// (int8 and int4 pages), each with a scale of its own; products are added in F32 or exactly.
+// ARM. Numerics: queries and probabilities are floats (Neon), rounded to F16 (Fp16fml) or to 16-bit
+// integers (int8 and int4 pages), each with a scale of its own; products are added in F32 or
+// exactly.
+extern const AttendSplit kAttendBf16Neon;
 extern const AttendSplit kAttendHalfFp16fml;  // F16 pages
 extern const AttendSplit kAttendInt8Dotprod;
 extern const AttendSplit kAttendInt4Dotprod;
@@ -34,15 +36,17 @@ extern const AttendSplit kAttendGroupHalfFp16fml;
 extern const AttendSplit kAttendGroupInt8I8mm;
 extern const AttendSplit kAttendGroupInt4I8mm;
 
-// x86. Numerics: queries and probabilities are floats (F16 pages) or rounded to 16-bit integers
-// (int8 and int4 pages), each query with a scale per 64 elements, and its probabilities times the
-// scales of V with a unit per 64 elements and cut; products are added in F32 or exactly.
+// x86. Numerics: queries and probabilities are floats (F16 and BF16 pages) or rounded to 16-bit
+// integers (int8 and int4 pages), each query with a scale per 64 elements, and its probabilities
+// times the scales of V with a unit per 64 elements and cut; products are added in F32 or exactly.
 extern const AttendSplit kAttendHalfAvx2;
+extern const AttendSplit kAttendBf16Avx2;
 extern const AttendSplit kAttendInt8Avx2;
 extern const AttendSplit kAttendInt4Avx2;
 extern const AttendSplit kAttendInt8AvxVnni;
 extern const AttendSplit kAttendInt4AvxVnni;
 extern const AttendSplit kAttendHalfAvx512;
+extern const AttendSplit kAttendBf16Avx512;
 extern const AttendSplit kAttendInt8Avx512;
 extern const AttendSplit kAttendInt4Avx512;
 

@@ -24,6 +24,9 @@ struct Neon {
   [[gnu::always_inline]] static inline Floats load_halves(const void* p) {
     return vcvt_f32_f16(vld1_f16(static_cast<const float16_t*>(p)));
   }
+  [[gnu::always_inline]] static inline Floats load_bfloats(const void* p) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(static_cast<const uint16_t*>(p)), 16));
+  }
   [[gnu::always_inline]] static inline Floats add(Floats a, Floats b) { return vaddq_f32(a, b); }
   [[gnu::always_inline]] static inline Floats sub(Floats a, Floats b) { return vsubq_f32(a, b); }
   [[gnu::always_inline]] static inline Floats mul(Floats a, Floats b) { return vmulq_f32(a, b); }

@@ -79,6 +79,30 @@ HWY_INLINE void code_rows(const uint8_t* HWY_RESTRICT codes, int64_t bytes,
   }
 }
 
+// n elements of F16 or BF16 as floats.
+HWY_INLINE void half_floats(KvType type, const uint8_t* HWY_RESTRICT from, int64_t n,
+                            float* HWY_RESTRICT out) {
+  const FloatTag df;
+  int64_t i = 0;
+  if (type == KvType::kBf16) {
+    for (; i + kLanes <= n; i += kLanes) hn::StoreU(load_bf16(from + 2 * i), df, out + i);
+    for (; i < n; ++i) out[i] = bfloat_at(from + 2 * i);
+    return;
+  }
+  for (; i + kLanes <= n; i += kLanes) hn::StoreU(load_f16(from + 2 * i), df, out + i);
+  for (; i < n; ++i) out[i] = half_at(from + 2 * i);
+}
+
+// f<Rows>() for pages of F16 or BF16.
+template <class F>
+HWY_INLINE void with_half_rows(KvType type, const F& f) {
+  if (type == KvType::kBf16) {
+    f.template operator()<BfloatRows>();
+  } else {
+    f.template operator()<HalfRows>();
+  }
+}
+
 // A page's [16, head_dim] as floats with rows padded_dim apart: in place where possible, else in
 // `buffer`, whose padding columns are zero. Only the first `tokens` rows are converted.
 HWY_INLINE const float* page_floats(const AttentionArgs& a, KvPart part, const uint8_t* page,
@@ -94,7 +118,7 @@ HWY_INLINE const float* page_floats(const AttentionArgs& a, KvPart part, const u
     }
     return buffer;
   }
-  if (layout.type != KvType::kF16) {
+  if (is_quantized(layout.type)) {
     HWY_ALIGN uint8_t turned[kPageTokens * 256];
     const uint8_t* codes = page + layout.codes_at;
     if (part == KvPart::kValues) {
@@ -119,15 +143,11 @@ HWY_INLINE const float* page_floats(const AttentionArgs& a, KvPart part, const u
     return buffer;
   }
   if (a.head_dim == a.padded_dim) {
-    for (int64_t i = 0; i < tokens * a.head_dim; i += kLanes) {
-      hn::Store(load_f16(page + 2 * i), df, buffer + i);
-    }
+    half_floats(layout.type, page, tokens * a.head_dim, buffer);
     return buffer;
   }
   for (int64_t j = 0; j < tokens; ++j) {
-    for (int64_t i = 0; i < a.head_dim; ++i) {
-      buffer[j * a.padded_dim + i] = half_at(page + 2 * (j * a.head_dim + i));
-    }
+    half_floats(layout.type, page + j * layout.row_bytes, a.head_dim, buffer + j * a.padded_dim);
   }
   return buffer;
 }

@@ -50,14 +50,16 @@ static void score_keys(const AttentionArgs& a, const AttentionTile& tile, const 
   const int64_t end_page = (tile.end_key() + kPageTokens - 1) / kPageTokens;
   load_queries(a, tile, s.queries);
   if (a.head_dim != dim) memset(s.rows, 0, static_cast<size_t>(kPageTokens * dim) * sizeof(float));
-  const bool direct = a.layout.type == KvType::kF16 && a.head_dim == dim && a.group <= 4;
+  const bool direct = is_half(a.layout.type) && a.head_dim == dim && a.group <= 4;
   for (int64_t first = s.first_page; first < end_page; first += kCutPages) {
     const int64_t pages = HWY_MIN(kCutPages, end_page - first);
     for (int64_t n = 0; n < pages; ++n) {
       const uint8_t* page = a.page(a.k, tile.blocks[first + n], tile.kv_head);
       float* at = s.cut + n * kPageTokens;
       if (direct) {
-        score_page<HalfRows>(s.queries, a.group, dim, reinterpret_cast<const uint16_t*>(page), at);
+        with_half_rows(a.layout.type, [&]<class Rows>() HWY_ATTR {
+          score_page<Rows>(s.queries, a.group, dim, reinterpret_cast<const uint16_t*>(page), at);
+        });
       } else {
         score_page<FloatRows>(s.queries, a.group, dim,
                               page_floats(a, KvPart::kKeys, page, kPageTokens, s.rows), at);
@@ -73,19 +75,13 @@ static void score_keys(const AttentionArgs& a, const AttentionTile& tile, const 
 // One token's values [head_dim] as floats.
 static HWY_INLINE void value_floats(const AttentionArgs& a, const uint8_t* page, int64_t token,
                                     float* HWY_RESTRICT out) {
-  const FloatTag df;
   const KvPageLayout& layout = a.layout;
   const uint8_t* row = page + layout.codes_at + token * layout.row_bytes;
   if (layout.type == KvType::kF32) {
     memcpy(out, row, static_cast<size_t>(layout.row_bytes));
     return;
   }
-  if (layout.type == KvType::kF16) {
-    int64_t i = 0;
-    for (; i + kLanes <= a.head_dim; i += kLanes) hn::StoreU(load_f16(row + 2 * i), df, out + i);
-    for (; i < a.head_dim; ++i) out[i] = half_at(row + 2 * i);
-    return;
-  }
+  if (is_half(layout.type)) return half_floats(layout.type, row, a.head_dim, out);
   HWY_ALIGN uint8_t codes[256];
   const uint8_t* first = page + layout.code_at(KvPart::kValues, token, 0);
   for (int64_t i = 0; i < layout.row_bytes; i += 2) {

@@ -75,6 +75,28 @@ KvStored store_f16(const float* x, uint16_t* out, int64_t count) {
   return how;
 }
 
+KvStored store_bf16(const float* x, uint16_t* out, int64_t count) {
+  const FloatTag df;
+  const hn::Rebind<uint32_t, FloatTag> d32;
+  const hn::Rebind<uint16_t, FloatTag> d16;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    // To the nearest, ties to even; what is not finite comes below.
+    const auto bits = hn::BitCast(d32, hn::LoadU(df, x + i));
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fff)));
+    hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(rounded)), d16, out + i);
+  }
+  for (; i < count; ++i) out[i] = to_bfloat16(x[i]).bits;
+  const float largest = largest_of(x, count);
+  const KvStored how = stored(largest, largest < kKvBf16End);
+  if (how == KvStored::kWell) return how;
+  for (i = 0; i < count; ++i) {
+    if (!(std::fabs(x[i]) < kKvBf16End)) out[i] = kKvNanBf16;
+  }
+  return how;
+}
+
 // The codes of one group: the nearest of (x - base) * inverse in [lowest, highest], as the
 // reference has them.
 HWY_INLINE void group_codes(const float* HWY_RESTRICT x, int64_t n, float base, float inverse,
@@ -179,6 +201,7 @@ namespace spillway {
 
 HWY_EXPORT(store_f32);
 HWY_EXPORT(store_f16);
+HWY_EXPORT(store_bf16);
 HWY_EXPORT(store_quantized);
 
 namespace cpu {
@@ -192,6 +215,9 @@ KvStored store_head(const KvPageLayout& layout, KvPart part, std::byte* page, in
   }
   if (layout.type == KvType::kF16) {
     return HWY_DYNAMIC_DISPATCH(store_f16)(x, reinterpret_cast<uint16_t*>(row), layout.head_dim);
+  }
+  if (layout.type == KvType::kBf16) {
+    return HWY_DYNAMIC_DISPATCH(store_bf16)(x, reinterpret_cast<uint16_t*>(row), layout.head_dim);
   }
   return HWY_DYNAMIC_DISPATCH(store_quantized)(layout, part, x, reinterpret_cast<uint8_t*>(page),
                                                token);

@@ -32,7 +32,7 @@ constexpr int decode_threads() {
   return DecodeShape<kType, kDim, kBuffers>::kWarps * kWarpSize;
 }
 
-// Queries of the tile go to shared memory as halves, one by each warp.
+// Queries of the tile go to shared memory, one by each warp.
 template <KvType kType, int kDim, int kBuffers>
 __device__ __forceinline__ void stage_queries(const DecodeArgs& a, const PartPlace& p,
                                               DecodeShared<kType, kDim, kBuffers>& shared) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void stage_queries(const DecodeArgs& a, const PartPla
     const std::byte* from = a.query(p.row, p.first_query + warp);
     for (int d = lane; d < Shape::kQueryDims; d += kWarpSize) {
       const float x = d < kDim ? load_element(from, a.dtype, d) : 0;
-      to[d] = __float2half_rn(clamp_to_half(x));
+      to[d] = MmaElements<kType>::query(x);
     }
   }
 }
@@ -263,6 +263,7 @@ void launch_mma(KvType type, const DecodeArgs& a, bool unified, cudaStream_t str
     }
   };
   if (type == KvType::kF16) return go.template operator()<KvType::kF16>();
+  if (type == KvType::kBf16) return go.template operator()<KvType::kBf16>();
   if (type == KvType::kInt8) return go.template operator()<KvType::kInt8>();
   go.template operator()<KvType::kInt4>();
 }
@@ -276,7 +277,8 @@ int most_long_parts(int parts, const DecodeArgs& a) {
   return most;
 }
 
-// Rows of F16 have long parts where enough blocks are left for the GPU with all rows of the step.
+// Rows of F16 and BF16 have long parts where enough blocks are left for the GPU with all rows of
+// the step.
 void set_long_parts(DecodeArgs& a, int together) {
   if (together == 0) return;
   const int64_t row_tiles = int64_t{together} * a.tiles, sms = current_gpu().sms;
@@ -307,6 +309,8 @@ void launch_rows(KvType type, const DecodeArgs& a, cudaStream_t stream) {
       return launch_rows_of<KvType::kF32>(a, stream);
     case KvType::kF16:
       return launch_rows_of<KvType::kF16>(a, stream);
+    case KvType::kBf16:
+      return launch_rows_of<KvType::kBf16>(a, stream);
     case KvType::kInt8:
       return launch_rows_of<KvType::kInt8>(a, stream);
     case KvType::kInt4:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp's 32 tokens of decode attention over F16 KV on tensor cores; long parts are in
+// One warp's 32 tokens of decode attention over F16 or BF16 KV on tensor cores; long parts are in
 // attention_decode_turns.cuh, int8 and int4 in attention_decode_codes.cuh.
 //
 // The warp's two pages of keys and two of values go to shared memory in the background, all at once
@@ -11,10 +11,12 @@
 // rows of A, tokens its columns, queries the columns of B; that is how scores come out of the first
 // product. A tile of ones in place of dims gives the sums of exponents.
 //
-// Exponents are F16, relative to a reference that puts the largest of them near the upper end: what
-// F16 then rounds to zero is 2^-39 of it (with a unified maximum, 2^-23 at least).
+// Exponents are of the type of KV, those of F16 relative to a reference that puts the largest of
+// them near the upper end: what it then rounds to zero is 2^-39 of it (with a unified maximum,
+// 2^-23 at least).
 #pragma once
 
+#include "cuda/attention/attention_elements.cuh"
 #include "cuda/attention/attention_merge.cuh"
 
 namespace spillway::cuda {
@@ -26,15 +28,15 @@ constexpr float kTopExponent = 15.0F;  // 2^15 is the largest exponent of F16 th
 // Pages of a warp that are in shared memory at a time, where blocks may have much of it (Hopper,
 // data center Ampere) and where not.
 constexpr int decode_buffers(KvType type, int dim, bool much) {
-  if (type == KvType::kF16 && dim > 64) return much || dim < 128 ? 3 : dim > 128 ? 1 : 2;
+  if (is_half(type) && dim > 64) return much || dim < 128 ? 3 : dim > 128 ? 1 : 2;
   return type == KvType::kInt8 && dim > 128 && !much ? 2 : 4;
 }
 
 template <KvType kType, int kDim, int kBufferCount>
 struct DecodeShape;
 
-template <int kDim, int kBufferCount>
-struct DecodeShape<KvType::kF16, kDim, kBufferCount> {
+template <KvType kType, int kDim, int kBufferCount>
+requires(is_half(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
   static constexpr int kWarps = kDecodeWarps;
   static constexpr int kWarpTokens = 32;
   static constexpr int kRowBytes = 2 * kDim;
@@ -58,11 +60,11 @@ struct DecodeShape<KvType::kF16, kDim, kBufferCount> {
 template <KvType kType, int kDim, int kBuffers>
 struct DecodeShared;
 
-template <int kDim, int kBuffers>
-struct DecodeShared<KvType::kF16, kDim, kBuffers> {
-  using Shape = DecodeShape<KvType::kF16, kDim, kBuffers>;
+template <KvType kType, int kDim, int kBuffers>
+requires(is_half(kType)) struct DecodeShared<kType, kDim, kBuffers> {
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
   alignas(16) std::byte pages[kDecodeWarps][Shape::kWarpBytes];
-  alignas(16) __half queries[kTileQueries][Shape::kQueryPitch];
+  alignas(16) __half queries[kTileQueries][Shape::kQueryPitch];  // bits of the type's elements
   float sums[kDecodeWarps][kTileQueries];
   float references[kDecodeWarps][kTileQueries];
 
@@ -101,14 +103,15 @@ __device__ __forceinline__ bool choose_reference(const DecodeArgs& a, const Part
   return true;
 }
 
-// kLong: for parts that may be long; those of F16 are in attention_decode_turns.cuh.
+// kLong: for parts that may be long; those of F16 and BF16 are in attention_decode_turns.cuh.
 template <KvType kType, int kDim, int kBuffers, bool kUnified, bool kLong>
 struct WarpPart;
 
-template <int kDim, int kBuffers, bool kUnified>
-struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false> {
-  using Shape = DecodeShape<KvType::kF16, kDim, kBuffers>;
-  using Shared = DecodeShared<KvType::kF16, kDim, kBuffers>;
+template <KvType kType, int kDim, int kBuffers, bool kUnified>
+requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false> {
+  using Shape = DecodeShape<kType, kDim, kBuffers>;
+  using Shared = DecodeShared<kType, kDim, kBuffers>;
+  using Elements = MmaElements<kType>;
   using Place = PartPlace;
   __device__ __forceinline__ static bool find(const DecodeArgs& a, Place& p) {
     return find_place(a, p);
@@ -214,8 +217,8 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false> {
       for (int half = 0; half < 2 && d + 16 * half < kDim; ++half) {
         uint32_t k[4];
         load_matrices(k, keys + 2 * (d + 16 * half));
-        mma_f16(score[2 * kPage], q[2 * half], 0, q[2 * half + 1], 0, k[0], k[1]);
-        mma_f16(score[2 * kPage + 1], q[2 * half], 0, q[2 * half + 1], 0, k[2], k[3]);
+        Elements::mma(score[2 * kPage], q[2 * half], 0, q[2 * half + 1], 0, k[0], k[1]);
+        Elements::mma(score[2 * kPage + 1], q[2 * half], 0, q[2 * half + 1], 0, k[2], k[3]);
       }
     }
   }
@@ -232,7 +235,7 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false> {
     for (int m = 0; m < Shape::kDimTiles; ++m) {
       uint32_t v[4];
       load_matrices_transposed(v, values + 32 * m);
-      mma_f16(out[m], v[0], v[1], v[2], v[3], b0, b1);
+      Elements::mma(out[m], v[0], v[1], v[2], v[3], b0, b1);
     }
   }
 
@@ -255,7 +258,8 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false> {
     const float offset = reference == -INFINITY ? 0 : reference;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
-      exponents[i] = pack_half2(exp2_fast(score[i][0] - offset), exp2_fast(score[i][1] - offset));
+      exponents[i] =
+          Elements::pack(exp2_fast(score[i][0] - offset), exp2_fast(score[i][1] - offset));
     if (t == 0) shared.references[warp][g] = reference;
     return own;
   }
@@ -286,9 +290,9 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false> {
       score_half<1>(page(1));
       replace_page<1>();
       own = exponentiate();
-      constexpr uint32_t kOnes = 0x3c003c00U;
-      mma_f16(sums, kOnes, kOnes, kOnes, kOnes, exponents[0], exponents[1]);
-      mma_f16(sums, kOnes, kOnes, kOnes, kOnes, exponents[2], exponents[3]);
+      constexpr uint32_t kOnes = Elements::kOnes;
+      Elements::mma(sums, kOnes, kOnes, kOnes, kOnes, exponents[0], exponents[1]);
+      Elements::mma(sums, kOnes, kOnes, kOnes, kOnes, exponents[2], exponents[3]);
       wait_page<2>();
       add_half_values<0>(page(2));
       replace_page<2>();

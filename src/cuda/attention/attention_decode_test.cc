@@ -74,7 +74,7 @@ TEST_P(AttentionDecodeTest, KeepsWhatIsNotANumber) {
 }
 
 TEST_P(AttentionDecodeTest, SharesKvBetweenQueryHeads) {
-  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+  for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
     for (const int group : {1, 3, 4, 8, 12}) {
       SCOPED_TRACE(testing::Message()
                    << kv_type_name(type) << ", " << group << " heads per kv head");
@@ -219,7 +219,7 @@ TEST_P(AttentionDecodeTest, IsRightForScoresOutsideTheRange) {
 }
 
 TEST_P(AttentionDecodeTest, DoesNotDependOnTheBatchOrOnWhereBlocksLie) {
-  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+  for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
     SCOPED_TRACE(kv_type_name(type));
     const AttentionCase alone{
         .kv_type = type, .heads = 8, .kv_heads = 2, .head_dim = 128, .sequences = {{999, 1}}};

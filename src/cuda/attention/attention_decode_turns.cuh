@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp's tokens of decode attention over F16 KV where parts may be long: 32 in each of a
-// block's turns, of which a part has up to four.
+// One warp's tokens of decode attention over F16 or BF16 KV where parts may be long: 32 in each of
+// a block's turns, of which a part has up to four.
 //
 // With several queries, a part's slot is a sizeable share of its KV, and so is the time in which a
 // block that begins or ends has nothing on the way. So the buffers of attention_decode_mma.cuh are
@@ -16,13 +16,14 @@
 
 namespace spillway::cuda {
 
-template <int kDim, int kBuffers, bool kUnified>
-struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, true>
-    : WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false> {
+template <KvType kType, int kDim, int kBuffers, bool kUnified>
+requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
+    : WarpPart<kType, kDim, kBuffers, kUnified, false> {
   static_assert(kBuffers <= 4, "pages of a turn: no more than one turn ahead");
-  using OneTurn = WarpPart<KvType::kF16, kDim, kBuffers, kUnified, false>;
+  using OneTurn = WarpPart<kType, kDim, kBuffers, kUnified, false>;
   using Shape = typename OneTurn::Shape;
   using Shared = typename OneTurn::Shared;
+  using Elements = typename OneTurn::Elements;
   using Place = LongPartPlace;
   using OneTurn::a, OneTurn::p, OneTurn::shared, OneTurn::warp, OneTurn::lane, OneTurn::g;
   using OneTurn::t, OneTurn::base, OneTurn::empty, OneTurn::out, OneTurn::sums, OneTurn::exponents;
@@ -156,7 +157,7 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, true>
       for (int half = 0; half < 2 && d + 16 * half < kDim; ++half) {
         uint32_t k[4];
         load_matrices(k, keys + 2 * (d + 16 * half));
-        mma_f16(score[n], k[0], k[1], k[2], k[3], q[2 * half], q[2 * half + 1]);
+        Elements::mma(score[n], k[0], k[1], k[2], k[3], q[2 * half], q[2 * half + 1]);
       }
     }
   }
@@ -221,8 +222,8 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, true>
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       const float* x = &score[i / 2][i % 2 * 2];
-      exponents[i] = transposed(pack_half2(exp2_fast(fmaf(x[0], a.scale_log2, -first)),
-                                           exp2_fast(fmaf(x[1], a.scale_log2, -second))));
+      exponents[i] = transposed(Elements::pack(exp2_fast(fmaf(x[0], a.scale_log2, -first)),
+                                               exp2_fast(fmaf(x[1], a.scale_log2, -second))));
     }
     return own;
   }
@@ -264,10 +265,10 @@ struct WarpPart<KvType::kF16, kDim, kBuffers, kUnified, true>
       replace_page<1>(more);
       own |= exponentiate(first_turn);
       // The lower rows would have the same again, which takes registers to keep.
-      constexpr uint32_t kOnes = 0x3c003c00U;
+      constexpr uint32_t kOnes = Elements::kOnes;
       sums[2] = sums[3] = 0;
-      mma_f16(sums, kOnes, 0, kOnes, 0, exponents[0], exponents[1]);
-      mma_f16(sums, kOnes, 0, kOnes, 0, exponents[2], exponents[3]);
+      Elements::mma(sums, kOnes, 0, kOnes, 0, exponents[0], exponents[1]);
+      Elements::mma(sums, kOnes, 0, kOnes, 0, exponents[2], exponents[3]);
       wait_page();
       this->template add_half_values<0>(page(2));
       replace_page<2>(more);

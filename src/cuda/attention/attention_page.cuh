@@ -63,6 +63,8 @@ __device__ __forceinline__ float load_kv(const PageShape& s, const std::byte* pa
     return reinterpret_cast<const float*>(page)[token * s.head_dim + dim];
   } else if constexpr (kType == KvType::kF16) {
     return __half2float(reinterpret_cast<const __half*>(page)[token * s.head_dim + dim]);
+  } else if constexpr (kType == KvType::kBf16) {
+    return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(page)[token * s.head_dim + dim]);
   } else {
     constexpr int kGroup = static_cast<int>(kKvGroup);
     const int group = dim / kGroup, i = dim % kGroup;

@@ -26,7 +26,8 @@ struct PrefillKernel {
 
   // Quantized: single tiles, converted from copies of pages that arrive while the tile before is
   // attended to; values are transposed, as their codes are.
-  static constexpr bool kCodes = kType != KvType::kF16;
+  static constexpr bool kCodes = is_quantized(kType);
+  using Elements = MmaElements<kType>;
   using Codes = TileOfCodes<kType, kDim, kThreads>;
   static constexpr int kValueRows = kCodes ? kDim : kTileTokens;
   static constexpr int kValuePitch = kCodes ? Codes::kValuePitch : kPitch;
@@ -51,7 +52,7 @@ struct PrefillKernel {
       const int row = i / kChunks, chunk = i % kChunks;
       uint4 x = make_uint4(0, 0, 0, 0);
       if (row < p.rows && chunk * 8 < dim)
-        x = load_query8(a, first + row * a.q_stride * 2, chunk * 8);
+        x = load_query8<kType>(a, first + row * a.q_stride * 2, chunk * 8);
       *reinterpret_cast<uint4*>(&shared.queries[row][chunk * 8]) = x;
     }
     if constexpr (kType == KvType::kInt4) {
@@ -178,8 +179,8 @@ struct PrefillKernel {
                       &shared.keys[stage][n * 8 + lane / 16 * 8 + lane % 8][d + lane / 8 % 2 * 8]);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
-          mma_f16(s[m][n], q[m][0], q[m][1], q[m][2], q[m][3], k[0], k[1]);
-          mma_f16(s[m][n + 1], q[m][0], q[m][1], q[m][2], q[m][3], k[2], k[3]);
+          Elements::mma(s[m][n], q[m][0], q[m][1], q[m][2], q[m][3], k[0], k[1]);
+          Elements::mma(s[m][n + 1], q[m][0], q[m][1], q[m][2], q[m][3], k[2], k[3]);
         }
       }
     }
@@ -265,7 +266,7 @@ struct PrefillKernel {
       for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-          x[m][j] = pack_half2(s[m][n + j / 2][j % 2 * 2], s[m][n + j / 2][j % 2 * 2 + 1]);
+          x[m][j] = Elements::pack(s[m][n + j / 2][j % 2 * 2], s[m][n + j / 2][j % 2 * 2 + 1]);
       }
 #pragma unroll
       for (int d = 0; d < kDim / 8; d += 2) {
@@ -279,8 +280,8 @@ struct PrefillKernel {
         }
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
-          mma_f16(out[m][d], x[m][0], x[m][1], x[m][2], x[m][3], v[0], v[1]);
-          mma_f16(out[m][d + 1], x[m][0], x[m][1], x[m][2], x[m][3], v[2], v[3]);
+          Elements::mma(out[m][d], x[m][0], x[m][1], x[m][2], x[m][3], v[0], v[1]);
+          Elements::mma(out[m][d + 1], x[m][0], x[m][1], x[m][2], x[m][3], v[2], v[3]);
         }
       }
     }
@@ -404,10 +405,10 @@ bool try_launch_dim(const PrefillArgs& a, int heads, int max_rows, int shared_li
                     cudaStream_t stream) {
   // 128 rows: with 32 to a warp, keys and values are read from shared memory half as often.
   constexpr int kWarps = kDim <= 128 ? 4 : 8, kRowTiles = kDim <= 128 ? 2 : 1;
-  constexpr int kStages = kType == KvType::kF16 ? 2 : 1;
+  constexpr int kStages = is_half(kType) ? 2 : 1;
   if (try_launch<kType, kDim, kWarps, kRowTiles, kStages>(a, heads, max_rows, shared_limit, stream))
     return true;
-  if constexpr (kType == KvType::kF16 && kDim <= 128)
+  if constexpr (is_half(kType) && kDim <= 128)
     return try_launch<kType, kDim, 4, 1, 1>(a, heads, max_rows, shared_limit, stream);
   return false;
 }
@@ -421,6 +422,12 @@ bool try_launch_type(const PrefillArgs& a, int heads, int max_rows, int shared_l
   if (dim <= 96) return try_launch_dim<kType, 96>(a, heads, max_rows, shared_limit, stream);
   if (dim <= 128) return try_launch_dim<kType, 128>(a, heads, max_rows, shared_limit, stream);
   return try_launch_dim<kType, 256>(a, heads, max_rows, shared_limit, stream);
+}
+
+bool has_bf16_products(int device) {
+  int major = 0;
+  SPW_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major >= 8;
 }
 
 bool starts_whole(const Activations& x) {
@@ -452,6 +459,10 @@ void attention_prefill(const AttentionCall& call, const UnifiedMax& unified, int
   switch (kv.type) {
     case KvType::kF16:
       launched = try_launch_type<KvType::kF16>(a, heads, max_rows, shared_limit, stream);
+      break;
+    case KvType::kBf16:
+      launched = has_bf16_products(device) &&
+                 try_launch_type<KvType::kBf16>(a, heads, max_rows, shared_limit, stream);
       break;
     case KvType::kInt8:
       launched = try_launch_type<KvType::kInt8>(a, heads, max_rows, shared_limit, stream);

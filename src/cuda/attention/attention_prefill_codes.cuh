@@ -168,8 +168,8 @@ struct TileOfCodes {
 };
 
 // Nothing to convert.
-template <int kDim, int kThreads>
-struct TileOfCodes<KvType::kF16, kDim, kThreads> {
+template <KvType kType, int kDim, int kThreads>
+requires(is_half(kType)) struct TileOfCodes<kType, kDim, kThreads> {
   static constexpr int kValuePitch = 0;
   struct Pages {};
 };

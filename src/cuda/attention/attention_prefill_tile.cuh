@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/attention/attention_args.cuh"
+#include "cuda/attention/attention_elements.cuh"
 #include "cuda/kernel/warp_ptx.cuh"
 
 namespace spillway::cuda {
@@ -56,27 +57,32 @@ __device__ __forceinline__ uint32_t bf16_pair_to_half2(uint32_t x) {
                     clamp_to_half(__uint_as_float(x & 0xffff0000U)));
 }
 
-// 8 elements of a row of q, from `dim` on, as halves.
+__device__ __forceinline__ uint32_t half2_to_bf16_pair(uint32_t x) {
+  const float2 pair = unpack_half2(x);
+  return pack_bf16(pair.x, pair.y);
+}
+
+// 8 elements of a row of q, from `dim` on, as what is multiplied with KV of the type.
+template <KvType kType>
 __device__ __forceinline__ uint4 load_query8(const PrefillArgs& a, const std::byte* row, int dim) {
+  using Elements = MmaElements<kType>;
   if (a.whole_vectors) {
     uint4 x = *reinterpret_cast<const uint4*>(row + 2 * dim);
-    if (a.dtype == DType::kBF16) {
-      x = make_uint4(bf16_pair_to_half2(x.x), bf16_pair_to_half2(x.y), bf16_pair_to_half2(x.z),
-                     bf16_pair_to_half2(x.w));
+    if (Elements::kBf16 != (a.dtype == DType::kBF16)) {
+      const auto change = [](uint32_t pair) {
+        return Elements::kBf16 ? half2_to_bf16_pair(pair) : bf16_pair_to_half2(pair);
+      };
+      x = make_uint4(change(x.x), change(x.y), change(x.z), change(x.w));
     }
     return x;
   }
   float x[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = clamp_to_half(load_element(row, a.dtype, dim + i));
-  return make_uint4(pack_half2(x[0], x[1]), pack_half2(x[2], x[3]), pack_half2(x[4], x[5]),
-                    pack_half2(x[6], x[7]));
+  for (int i = 0; i < 8; ++i) x[i] = load_element(row, a.dtype, dim + i);
+  return make_uint4(Elements::query2(x[0], x[1]), Elements::query2(x[2], x[3]),
+                    Elements::query2(x[4], x[5]), Elements::query2(x[6], x[7]));
 }
 
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&x);
-}
 __device__ __forceinline__ uint32_t pack_output2(const PrefillArgs& a, float low, float high) {
   if (a.dtype == DType::kF16) return pack_half2(clamp_to_half(low), clamp_to_half(high));
   return pack_bf16(low, high);

@@ -13,7 +13,7 @@ constexpr int kWarps = kDecodeWarps;
 constexpr int kMaxDims = 256 / kWarpSize;  // of a lane
 // Of V, that a warp has on their way: over the bus a row takes microseconds.
 template <KvType kType>
-constexpr int kRowsAtOnce = kType == KvType::kF16 ? 4 : 1;
+constexpr int kRowsAtOnce = is_half(kType) ? 4 : 1;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 static_assert(kDigits == kThreads && kPartTokens == kThreads);
@@ -189,7 +189,7 @@ __device__ __forceinline__ uint32_t largest_in_block(uint32_t value, uint32_t* w
 // The dims of a lane: pairs of halves, so that a warp asks for whole lines of 128 bytes, which is
 // what the bus is fast at. Each dim is added up by itself, whoever has it.
 template <KvType kType>
-constexpr int kDimsTogether = kType == KvType::kF16 ? 2 : 1;
+constexpr int kDimsTogether = is_half(kType) ? 2 : 1;
 
 template <KvType kType>
 __device__ __forceinline__ int dim_of(int lane, int m) {
@@ -207,6 +207,11 @@ __device__ __forceinline__ void load_values(const PageShape& s, const std::byte*
     if constexpr (kType == KvType::kF16) {
       const auto* row = reinterpret_cast<const __half*>(page) + token * s.head_dim;
       const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(row + d));
+      v[m] = pair.x;
+      v[m + 1] = pair.y;
+    } else if constexpr (kType == KvType::kBf16) {
+      const auto* row = reinterpret_cast<const __nv_bfloat16*>(page) + token * s.head_dim;
+      const float2 pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(row + d));
       v[m] = pair.x;
       v[m + 1] = pair.y;
     } else {
@@ -343,6 +348,8 @@ void attention_topk(const AttentionCall& call, int max_parts, std::byte* scratch
       return launch_topk<KvType::kF32>(a, stream);
     case KvType::kF16:
       return launch_topk<KvType::kF16>(a, stream);
+    case KvType::kBf16:
+      return launch_topk<KvType::kBf16>(a, stream);
     case KvType::kInt8:
       return launch_topk<KvType::kInt8>(a, stream);
     case KvType::kInt4:

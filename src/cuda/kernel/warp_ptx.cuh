@@ -9,6 +9,7 @@
 //   g) both           C: c0, c1 (g, 2t..2t+1)  c2, c3 (g+8, 2t..2t+1)
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -65,6 +66,17 @@ __device__ __forceinline__ void mma_f16_onto(float (&d)[4], const float (&c)[4],
 #pragma unroll
   for (int i = 0; i < 4; ++i) d[i] = c[i];
   mma_f16(d, a0, a1, a2, a3, b0, b1);
+#endif
+}
+// As mma_f16(), of BF16. From sm_80 on; before, nobody calls it.
+__device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                         uint32_t a3, uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 #endif
 }
 // Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8, and
@@ -139,6 +151,10 @@ __device__ __forceinline__ void wait_copies() {
 
 __device__ __forceinline__ uint32_t pack_half2(float low, float high) {
   const __half2 x = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&x);
+}
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&x);
 }
 __device__ __forceinline__ float2 unpack_half2(uint32_t x) {

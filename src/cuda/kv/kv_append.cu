@@ -174,15 +174,17 @@ __device__ __forceinline__ void store_int4(const AppendArgs& a, bool values, con
 template <KvType kType>
 __device__ __forceinline__ void store_row(const AppendArgs& a, bool values, float* x,
                                           std::byte* page, int token, int lane) {
-  if constexpr (kType == KvType::kF32 || kType == KvType::kF16) {
+  if constexpr (!is_quantized(kType)) {
+    [[maybe_unused]] const KvPart part = values ? KvPart::kValues : KvPart::kKeys;
     for (int i = lane; i < a.shape.head_dim; i += kWarpSize) {
       const int at = token * a.shape.head_dim + i;
       if constexpr (kType == KvType::kF32) {
         reinterpret_cast<float*>(page)[at] =
             fabsf(x[i]) < INFINITY ? x[i] : __uint_as_float(kKvNanFloat);
+      } else if constexpr (kType == KvType::kF16) {
+        reinterpret_cast<__half*>(page)[at] = half_in_page(x[i], part, a.faults);
       } else {
-        reinterpret_cast<__half*>(page)[at] =
-            half_in_page(x[i], values ? KvPart::kValues : KvPart::kKeys, a.faults);
+        reinterpret_cast<__nv_bfloat16*>(page)[at] = bf16_in_page(x[i], part, a.faults);
       }
     }
   } else if constexpr (kType == KvType::kInt8) {
@@ -292,6 +294,8 @@ void rope_and_append(const AppendCall& call, cudaStream_t stream) {
       return launch(rope_and_append_kernel<KvType::kF32>, grid, block, 0, stream, args);
     case KvType::kF16:
       return launch(rope_and_append_kernel<KvType::kF16>, grid, block, 0, stream, args);
+    case KvType::kBf16:
+      return launch(rope_and_append_kernel<KvType::kBf16>, grid, block, 0, stream, args);
     case KvType::kInt8:
       return launch(rope_and_append_kernel<KvType::kInt8>, grid, block, 0, stream, args);
     case KvType::kInt4:

@@ -3,6 +3,7 @@
 // the host is told.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "device/kv_fault.h"
@@ -39,6 +40,12 @@ __device__ __forceinline__ __half half_in_page(float x, KvPart part, const KvFau
   if (fabsf(x) < kKvHalfEnd) return __float2half_rn(x);
   if (fabsf(x) < INFINITY) faults.report(part, false);
   return __ushort_as_half(kKvNanHalf);
+}
+__device__ __forceinline__ __nv_bfloat16 bf16_in_page(float x, KvPart part,
+                                                      const KvFaults& faults) {
+  if (fabsf(x) < kKvBf16End) return __float2bfloat16_rn(x);
+  if (fabsf(x) < INFINITY) faults.report(part, false);
+  return __ushort_as_bfloat16(kKvNanBf16);
 }
 
 }  // namespace spillway::cuda
