@@ -25,8 +25,8 @@ import tempfile
 GRIDS = {
     "cpu": (["dummy:opt-125m", "dummy:opt-350m", "dummy:tinyllama-1.1b:q4_0", "dummy:tinyllama-1.1b:q8_0", "dummy:tinyllama-1.1b"],
             [1, 2, 8], [64, 128, 256], [8, 16, 32], [False, True], [0, 0, 40]),
-    "cuda": (["dummy:opt-6.7b", "dummy:opt-13b", "dummy:opt-30b", "dummy:llama-2-7b:q4_0", "dummy:llama-2-13b"],
-             [1, 8, 32, 64], [128, 512, 1024], [16, 32], [False, True], ["", "8GiB", "16GiB", "24GiB"]),
+    "cuda": (["dummy:opt-1.3b", "dummy:opt-6.7b", "dummy:opt-13b", "dummy:llama-2-7b:q4_0", "dummy:llama-2-13b"],
+             [1, 8, 32], [128, 512], [16, 32], [False, True], ["", "2GiB", "4GiB", "8GiB"]),
 }  # fmt: skip
 
 

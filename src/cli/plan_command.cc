@@ -73,7 +73,7 @@ struct Planner {
   }
   static KvType kv_type_of(const std::string& text) {
     const auto type = try_kv_type_from_name(text);
-    SPW_CHECK(type, kInvalidArgument, "--kv-type is '{}'; give f32, f16, int8, int4 or auto",
+    SPW_CHECK(type, kInvalidArgument, "--kv-type is '{}'; give f32, f16, bf16, int8, int4 or auto",
               printable(text));
     return *type;
   }
@@ -455,7 +455,7 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--requests", options->requests, "how many")->capture_default_str();
   command->add_option("--batch", options->most_at_once, "most sequences at once; 0: any number")
       ->capture_default_str();
-  command->add_option("--kv-type", options->kv_type, "f32, f16, int8, int4 or auto")
+  command->add_option("--kv-type", options->kv_type, "f32, f16, bf16, int8, int4 or auto")
       ->capture_default_str();
   command->add_flag("--compress-weights", options->compress_weights, "4-bit groups");
   command->add_option("--chunk", options->chunk,
