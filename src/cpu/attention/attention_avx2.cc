@@ -9,13 +9,13 @@
 namespace spillway {
 
 #if defined(__AVXVNNI__)
-constinit const AttendSplit kAttendInt8AvxVnni = attend_codes<Avx2, false>;
-constinit const AttendSplit kAttendInt4AvxVnni = attend_codes<Avx2, true>;
+constinit const AttendSplit kAttendInt8AvxVnni = attend_codes<VectorCodes<Avx2, false>>;
+constinit const AttendSplit kAttendInt4AvxVnni = attend_codes<VectorCodes<Avx2, true>>;
 #else
 constinit const AttendSplit kAttendHalfAvx2 = attend_half<Avx2, KvType::kF16>;
 constinit const AttendSplit kAttendBf16Avx2 = attend_half<Avx2, KvType::kBf16>;
-constinit const AttendSplit kAttendInt8Avx2 = attend_codes<Avx2, false>;
-constinit const AttendSplit kAttendInt4Avx2 = attend_codes<Avx2, true>;
+constinit const AttendSplit kAttendInt8Avx2 = attend_codes<VectorCodes<Avx2, false>>;
+constinit const AttendSplit kAttendInt4Avx2 = attend_codes<VectorCodes<Avx2, true>>;
 #endif
 
 }  // namespace spillway

@@ -9,7 +9,7 @@ namespace spillway {
 
 constinit const AttendSplit kAttendHalfAvx512 = attend_half<Avx512, KvType::kF16>;
 constinit const AttendSplit kAttendBf16Avx512 = attend_half<Avx512, KvType::kBf16>;
-constinit const AttendSplit kAttendInt8Avx512 = attend_codes<Avx512, false>;
-constinit const AttendSplit kAttendInt4Avx512 = attend_codes<Avx512, true>;
+constinit const AttendSplit kAttendInt8Avx512 = attend_codes<VectorCodes<Avx512, false>>;
+constinit const AttendSplit kAttendInt4Avx512 = attend_codes<VectorCodes<Avx512, true>>;
 
 }  // namespace spillway

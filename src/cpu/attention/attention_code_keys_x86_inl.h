@@ -137,12 +137,12 @@ template <class V, bool kInt4, int Q>
   }
 }
 
-// Scores of `count` queries of a kv head for a page. memory: [head_dim / 4, 16 keys], of
-// V::kCodeBytes per V::kLanes keys.
+// Scores of `count` queries of a kv head, whose operands are [count, padded_dim / 4, 2 words], for
+// a page. memory: [head_dim / 4, 16 keys], of V::kCodeBytes per V::kLanes keys.
 template <class V, bool kInt4>
 static inline void score_page(const AttentionArgs& a, const Words& words, const uint8_t* page,
-                              const RoundedQueries& queries, int64_t count, uint8_t* memory,
-                              float* scores) {
+                              const uint8_t* operands, const RoundedQuery* queries, int64_t count,
+                              uint8_t* memory, float* scores) {
   const KvPageLayout& layout = a.layout;
   const int64_t q_stride = 2 * a.padded_dim;
   turn_page<V, kInt4>(layout, words, page, memory);
@@ -158,8 +158,8 @@ static inline void score_page(const AttentionArgs& a, const Words& words, const 
       with_count<V::kMostQueries>(
           count - i, [&]<int Q>() __attribute__((always_inline)) {
             score_group<V, kInt4, Q>(turned, group_size(layout, g) / 4,
-                                     queries.operands + i * q_stride + 2 * g * kKvGroup, q_stride,
-                                     queries.query + i, g, scales, means, scores + i * kSplitKeys);
+                                     operands + i * q_stride + 2 * g * kKvGroup, q_stride,
+                                     queries + i, g, scales, means, scores + i * kSplitKeys);
           });
     }
   }

@@ -98,11 +98,11 @@ static inline void finish_columns(const int32_t* totals, int64_t columns, const 
   }
 }
 
-// Probabilities times the scales of V, as 16-bit integers. Scales of keys that were never stored
-// may be NaN; their probability is 0.
-template <class V, bool kInt4>
+// Probabilities times the scales of V, as 16-bit integers: put(page, split) gets those of 16
+// tokens. Scales of keys that were never stored may be NaN; their probability is 0.
+template <class V, bool kInt4, class Put>
 static inline WeightUnit weigh(const float* p, const float* scales, const float* means,
-                               int64_t pages, float* products, uint8_t* out) {
+                               int64_t pages, float* products, const Put& put) {
   auto top = V::set(0), check = V::set(0), sum = V::set(0);
   for (int64_t i = 0; i < pages * kPageTokens; i += V::kLanes) {
     const auto x = V::load(p + i);
@@ -116,7 +116,7 @@ static inline WeightUnit weigh(const float* p, const float* scales, const float*
   // Below this its inverse overflows, and it is nothing beside the largest probability's 1.
   const auto factor = V::set(largest > 1e-30F ? V::kLargestWeight / largest : 0);
   auto total = V::set_ints(0);
-  for (int64_t page = 0; page < pages; ++page, products += kPageTokens, out += 64) {
+  for (int64_t page = 0; page < pages; ++page, products += kPageTokens) {
     typename V::Ints sixteen[kPageTokens / V::kLanes];
 #pragma GCC unroll 2
     for (int64_t j = 0; j < kPageTokens; j += V::kLanes) {
@@ -124,7 +124,7 @@ static inline WeightUnit weigh(const float* p, const float* scales, const float*
       sixteen[j / V::kLanes] = nearest;
       if (kInt4) total = V::add(total, nearest);
     }
-    store_value_weights(V::split_weights(V::template pack16<true>(sixteen)), out);
+    put(page, V::split_weights(V::template pack16<true>(sixteen)));
   }
   return {largest / V::kLargestWeight + V::sum(check), V::sum(sum),
           kInt4 ? times(kInt4Mean, sum_lanes<V>(total)) : 0};
@@ -143,9 +143,12 @@ static inline void add_head(const AttentionArgs& a, const uint8_t* const* pages,
       const int64_t chunk = smaller(queries - first, V::kMostQueries);
       WeightUnit units[V::kMostQueries];
       for (int64_t i = 0; i < chunk; ++i) {
-        units[i] = weigh<V, kInt4>(p + (first + i) * kSplitKeys, s.scales + g * kSplitKeys,
-                                   s.means + g * kSplitKeys, count, s.products,
-                                   s.weights + i * kCutPages * 64);
+        uint8_t* weights = s.weights + i * kCutPages * 64;
+        units[i] = weigh<V, kInt4>(
+            p + (first + i) * kSplitKeys, s.scales + g * kSplitKeys, s.means + g * kSplitKeys,
+            count, s.products, [&](int64_t page, __m256i split) __attribute__((always_inline)) {
+              store_value_weights(split, weights + page * 64);
+            });
       }
       with_count<V::kMostQueries>(
           chunk, [&]<int Q>() __attribute__((always_inline)) {

@@ -20,10 +20,59 @@
 namespace spillway {
 namespace {
 
+// Keys and values of a page with products of vectors: what attend_codes() does the rest for.
 template <class V, bool kInt4>
+class VectorCodes {
+ public:
+  using Vectors = V;
+
+  VectorCodes(const AttentionArgs& a, int64_t queries, Pieces& pieces)
+      : a_(a), queries_(queries), words_(words_of<kInt4>(a.layout)) {
+    rounded_.operands = pieces.take<uint8_t>(kTileQueries * 2 * a.padded_dim);
+    turned_ = pieces.take<uint8_t>(a.head_dim / 4 * (kPageTokens / V::kLanes) * V::kCodeBytes);
+    values_.scales = pieces.take<float>(a.layout.groups * kSplitKeys);
+    values_.means = pieces.take<float>(a.layout.groups * kSplitKeys);
+    values_.products = pieces.take<float>(kSplitKeys);
+    values_.weights = pieces.take<uint8_t>(V::kMostQueries * kCutPages * 64);
+    values_.totals = pieces.take<int32_t>(V::kMostQueries * kTotals);
+  }
+
+  // Query i of some heads' together.
+  void round(int64_t i, const float* q) {
+    rounded_.query[i] =
+        round_query<V, kInt4>(a_.layout, q, rounded_.operands + i * 2 * a_.padded_dim);
+  }
+  void start_keys() {}
+  // Scores for a page of the kv head with queries `first` and following.
+  void score(const uint8_t* page, int64_t first, float* scores) {
+    score_page<V, kInt4>(a_, words_, page, rounded_.operands + first * 2 * a_.padded_dim,
+                         rounded_.query + first, queries_, turned_, scores);
+  }
+  void finish_keys() {}
+  void start_values() {}
+  // Of Ahead, for the values of a kv head.
+  int64_t units() const {
+    const int64_t chunks = (queries_ + V::kMostQueries - 1) / V::kMostQueries;
+    return a_.head_dim * kPageTokens / (4 * V::kLanes) * chunks;
+  }
+  void add(const uint8_t* const* pages, int64_t count, const float* p, float* out, Ahead& ahead) {
+    load_value_scales<V, kInt4>(a_.layout, pages, count, values_);
+    add_head<V, kInt4>(a_, pages, count, queries_, p, values_, out, ahead);
+  }
+
+ private:
+  const AttentionArgs& a_;
+  int64_t queries_;  // of a kv head
+  Words words_;
+  RoundedQueries rounded_;
+  uint8_t* turned_;
+  ValueScratch values_;
+};
+
+template <class Codes>
 static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                          const AttentionPartial& result, float* scratch) {
-  const KvPageLayout& layout = a.layout;
+  using V = typename Codes::Vectors;
   const int64_t queries = tile.rows * a.group;
   const Cut cut = cut_at(a, tile, split * kSplitKeys);
   clear_result(a, tile.heads * queries, result);
@@ -31,43 +80,39 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
 
   Pieces pieces{reinterpret_cast<uint8_t*>(scratch)};
   float* scores = pieces.take<float>(kTileQueries * kSplitKeys);  // later probabilities
-  RoundedQueries rounded;
-  rounded.operands = pieces.take<uint8_t>(kTileQueries * 2 * a.padded_dim);
-  auto* turned = pieces.take<uint8_t>(a.head_dim / 4 * (kPageTokens / V::kLanes) * V::kCodeBytes);
-  ValueScratch s;
-  s.scales = pieces.take<float>(layout.groups * kSplitKeys);
-  s.means = pieces.take<float>(layout.groups * kSplitKeys);
-  s.products = pieces.take<float>(kSplitKeys);
-  s.weights = pieces.take<uint8_t>(V::kMostQueries * kCutPages * 64);
-  s.totals = pieces.take<int32_t>(V::kMostQueries * kTotals);
-  const Words words = words_of<kInt4>(layout);
-  const int64_t from = cut.key_of(cut.first_page);
-  for (int64_t h = 0; h < tile.heads; ++h) {
-    for (int64_t i = 0; i < queries; ++i) {
-      rounded.query[i] = round_query<V, kInt4>(layout, query_at(a, tile, h, i),
-                                               rounded.operands + i * 2 * a.padded_dim);
+  Codes codes(a, queries, pieces);
+  const int64_t from = cut.key_of(cut.first_page), most = heads_of_strip(a);
+  for (Heads heads = heads_from(tile, 0, most); heads.count > 0;
+       heads = heads_from(tile, heads.end(), most)) {
+    const int64_t first = heads.first * queries, all = heads.count * queries;
+    for (int64_t i = 0; i < all; ++i) {
+      codes.round(i, query_at(a, tile, heads.first + i / queries, i % queries));
     }
-    KeysAhead ahead(a, tile, cut, h);
+    codes.start_keys();
+    KeysAhead ahead(a, tile, cut, heads);
     for (int64_t page = cut.first_page; page < cut.end_page; ++page) {
-      ahead.step();
-      score_page<V, kInt4>(a, words, page_of_keys(a, tile, page, h), rounded, queries, turned,
-                           scores + cut.key_of(page));
+      for (int64_t h = 0; h < heads.count; ++h) {
+        ahead.step();
+        codes.score(page_of_keys(a, tile, page, heads.first + h), h * queries,
+                    scores + h * queries * kSplitKeys + cut.key_of(page));
+      }
     }
-    const int64_t first = h * queries;
-    for (int64_t i = 0; i < queries; ++i) {
-      softmax<V>(cut, seen_by(a, tile, cut.base, i), a.scale, scores + i * kSplitKeys,
+    codes.finish_keys();
+    for (int64_t i = 0; i < all; ++i) {
+      softmax<V>(cut, seen_by(a, tile, cut.base, i % queries), a.scale, scores + i * kSplitKeys,
                  result.maximum + first + i, result.sum + first + i);
     }
-    const uint8_t* pages[kCutPages];
-    for (int64_t i = 0; i < cut.pages(); ++i) {
-      pages[i] = page_of_values(a, tile, cut.first_page + i, h);
+    codes.start_values();
+    Ahead keys = keys_after(a, tile, cut, heads, most);
+    keys.spread(codes.units() * heads.count);
+    for (int64_t h = 0; h < heads.count; ++h) {
+      const uint8_t* pages[kCutPages];
+      for (int64_t i = 0; i < cut.pages(); ++i) {
+        pages[i] = page_of_values(a, tile, cut.first_page + i, heads.first + h);
+      }
+      codes.add(pages, cut.pages(), scores + h * queries * kSplitKeys + from,
+                result.out + (first + h * queries) * a.padded_dim, keys);
     }
-    load_value_scales<V, kInt4>(layout, pages, cut.pages(), s);
-    Ahead keys = keys_after(a, tile, cut, h);
-    const int64_t chunks = (queries + V::kMostQueries - 1) / V::kMostQueries;
-    keys.spread(a.head_dim * kPageTokens / (4 * V::kLanes) * chunks);
-    add_head<V, kInt4>(a, pages, cut.pages(), queries, scores + from, s,
-                       result.out + first * a.padded_dim, keys);
   }
 }
 

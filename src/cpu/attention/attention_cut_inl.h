@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels that do a cut one kv head after the other share: its keys, where its pages are,
-// asking memory for them in time. For x86, and for ARM without matrix multiplication of bytes.
+// What kernels that do a cut a few kv heads at a time share: its keys, where its pages are, asking
+// memory for them in time. For x86, and for ARM without matrix multiplication of bytes.
 //
-// A cut is done for one kv head after the other: its keys, softmax, its values. Meanwhile memory is
-// asked for what comes next, evenly: for the values while keys are multiplied, and for the next
-// head's keys (or the next cut's) while values are added up. So a thread waits for neither, and
-// asks for as much in either half of its work.
+// A cut is done for some kv heads after the others: their keys, softmax, their values. Meanwhile
+// memory is asked for what comes next, evenly: for the values while keys are multiplied, and for
+// the next heads' keys (or the next cut's) while values are added up. So a thread waits for
+// neither, and asks for as much in either half of its work.
 //
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
@@ -75,68 +75,107 @@ static inline const float* query_at(const AttentionArgs& a, const AttentionTile&
          ((tile.kv_head + head) * a.group + i % a.group) * a.head_dim;
 }
 
-constexpr int64_t kColdPages = 2;  // of keys, how far ahead the first head asks
+// Kv heads of a tile whose keys, and then whose values, are done together.
+struct Heads {
+  int64_t first, count;
 
-// Pages of one kv head that will be needed soon.
+  int64_t end() const { return first + count; }
+};
+
+// Pages of neighbouring kv heads are neighbours in memory. One head alone is read as a page here
+// and a page there: too short for what a processor fetches by itself, and where heads are a power
+// of two apart, all in a few sets of the cache. So many heads are done together as leave what is
+// asked for ahead, their values and the next ones' keys, in half of a second-level cache of 1 MiB.
+constexpr int64_t kStripBytes = int64_t{160} << 10;  // of keys
+static inline int64_t heads_of_strip(const AttentionArgs& a) {
+  return larger(1, kStripBytes / (kCutPages * a.layout.bytes));
+}
+static inline Heads heads_from(const AttentionTile& tile, int64_t first, int64_t most) {
+  return {first, smaller(tile.heads - first, most)};
+}
+
+constexpr int64_t kColdPages = 2;  // of keys, how far ahead the first heads ask
+
+// Pages of some kv heads that will be needed soon, in the order of memory.
 struct Ahead {
   const AttentionArgs* a = nullptr;
   const AttentionTile* tile = nullptr;
-  int64_t head = 0;
+  int64_t head = 0;   // the first
+  int64_t bytes = 0;  // of all heads' pages for the same tokens
   bool values = false;
   int64_t page = 0, end = 0;
   int64_t byte = 0;   // of `page`: asked for up to here
   int64_t share = 0;  // bytes of a unit of work
 
   static inline Ahead keys_of(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
-                              int64_t head) {
-    return {&a, &tile, head, false, cut.first_page, cut.first_page + cut.pages(), 0, 0};
+                              const Heads& heads) {
+    return of(a, tile, cut, heads, false);
   }
   static inline Ahead values_of(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
-                                int64_t head) {
-    return {&a, &tile, head, true, cut.first_page, cut.first_page + cut.pages(), 0, 0};
+                                const Heads& heads) {
+    return of(a, tile, cut, heads, true);
   }
   // All of it is asked for in step()s of `units` units of work together.
   inline void spread(int64_t units) {
-    const int64_t lines = (end - page) * ((a->layout.bytes + 63) / 64);
+    const int64_t lines = (end - page) * ((bytes + 63) / 64);
     share = (lines + units - 1) / units * 64;
   }
   [[gnu::noinline]] void step(int64_t units) {
     for (int64_t left = units * share; left > 0 && page < end; ++page, byte = 0) {
       const uint8_t* at =
           values ? page_of_values(*a, *tile, page, head) : page_of_keys(*a, *tile, page, head);
-      const int64_t stop = smaller(byte + left, a->layout.bytes);
+      const int64_t stop = smaller(byte + left, bytes);
       left -= stop - byte;
       // To the second cache: what is asked for ahead is more than the nearest one holds.
       for (; byte < stop; byte += 64) __builtin_prefetch(at + byte, 0, 2);
-      if (byte < a->layout.bytes) return;
+      if (byte < bytes) return;
     }
+  }
+
+ private:
+  static inline Ahead of(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
+                         const Heads& heads, bool values) {
+    return {&a,
+            &tile,
+            heads.first,
+            heads.count * a.layout.bytes,
+            values,
+            cut.first_page,
+            cut.first_page + cut.pages(),
+            0,
+            0};
   }
 };
 
-// What is asked for while keys of a kv head are multiplied: its values. A tile's first keys were
-// perhaps never asked for: then also they, page by page.
+// What is asked for while keys of some kv heads are multiplied: their values. A tile's first keys
+// were perhaps never asked for: then also they, page by page.
 struct KeysAhead {
   Ahead values, keys;
 
-  inline KeysAhead(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut, int64_t head)
-      : values(Ahead::values_of(a, tile, cut, head)), keys(Ahead::keys_of(a, tile, cut, head)) {
-    values.spread(cut.pages());
-    keys.page = head == 0 ? smaller(keys.page + kColdPages, keys.end) : keys.end;
+  inline KeysAhead(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
+                   const Heads& heads)
+      : values(Ahead::values_of(a, tile, cut, heads)), keys(Ahead::keys_of(a, tile, cut, heads)) {
+    values.spread(cut.pages() * heads.count);
+    keys.page = heads.first == 0 ? smaller(keys.page + kColdPages, keys.end) : keys.end;
     keys.share = (a.layout.bytes + 63) / 64 * 64;
   }
+  // For each page of each head.
   inline void step() {
     keys.step(1);
     values.step(1);
   }
 };
 
-// The keys that follow those of kv head `head` of a cut: the next head's, or the next cut's, which
-// the same thread most likely gets.
+// The keys that follow those of some kv heads of a cut: the next heads', at most `most`, or the
+// next cut's, which the same thread most likely gets.
 static inline Ahead keys_after(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
-                               int64_t head) {
-  if (head + 1 < tile.heads) return Ahead::keys_of(a, tile, cut, head + 1);
+                               const Heads& heads, int64_t most) {
+  if (heads.end() < tile.heads) {
+    return Ahead::keys_of(a, tile, cut, heads_from(tile, heads.end(), most));
+  }
   const bool last = cut.base + kSplitKeys >= tile.position + tile.rows;
-  return Ahead::keys_of(a, tile, last ? Cut{} : cut_at(a, tile, cut.base + kSplitKeys), 0);
+  return Ahead::keys_of(a, tile, last ? Cut{} : cut_at(a, tile, cut.base + kSplitKeys),
+                        heads_from(tile, 0, most));
 }
 
 // Nothing was seen.

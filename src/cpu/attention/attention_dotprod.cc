@@ -401,7 +401,7 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
     for (int64_t i = 0; i < queries; ++i) {
       rounded[i] = round_query<kInt4>(layout, query_at(a, tile, h, i), q + i * q_bytes);
     }
-    KeysAhead ahead(a, tile, cut, h);
+    KeysAhead ahead(a, tile, cut, {h, 1});
     for (int64_t page = cut.first_page; page < cut.end_page; ++page) {
       ahead.step();
       score_page<kInt4>(layout, page_of_keys(a, tile, page, h), q, rounded, queries, padded,
@@ -414,7 +414,7 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
       pages[i] = page_of_values(a, tile, cut.first_page + i, h);
     }
     load_value_scales<kInt4>(layout, pages, cut.pages(), s);
-    Ahead keys = keys_after(a, tile, cut, h);
+    Ahead keys = keys_after(a, tile, cut, {h, 1}, 1);
     keys.spread(a.head_dim / 4 * ((queries + kMostQueries - 1) / kMostQueries));
     add_head<kInt4>(a, pages, cut.pages(), queries, scores + from, s,
                     result.out + first * a.padded_dim, keys);

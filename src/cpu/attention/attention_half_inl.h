@@ -91,6 +91,19 @@ template <class V, KvType kType, int Q>
   }
 }
 
+// Of all queries of a kv head.
+template <class V, KvType kType>
+static inline void score_half_keys(const HalfRows& rows, const float* q, int64_t queries,
+                                   int64_t columns, float* sums, float* scores) {
+  for (int64_t i = 0; i < queries; i += V::kMostQueries) {
+    with_count<V::kMostQueries>(
+        queries - i, [&]<int Q>() __attribute__((always_inline)) {
+          score_half_page<V, kType, Q>(rows, q + i * columns, columns, sums,
+                                       scores + i * kSplitKeys);
+        });
+  }
+}
+
 // out[i] += sum over rows [begin, end) of p[i] * row, for Q queries and S vectors of columns.
 template <class V, KvType kType, int Q, int S>
 [[gnu::always_inline]] static inline void add_strip(const HalfRows& rows, int64_t begin,
@@ -183,36 +196,40 @@ static void attend_half(const AttentionArgs& a, const AttentionTile& tile, int64
   float* q = pieces.take<float>(kTileQueries * columns);
   float* sums = pieces.take<float>(V::kMostQueries * kPageTokens * V::kLanes);
   uint8_t* padded = pieces.take<uint8_t>(kPageTokens * 2 * columns);
-  for (int64_t h = 0; h < tile.heads; ++h) {
-    memset(q, 0, static_cast<size_t>(queries * columns) * sizeof(float));
-    for (int64_t i = 0; i < queries; ++i) {
-      memcpy(q + i * columns, query_at(a, tile, h, i),
+  const int64_t most = heads_of_strip(a);
+  for (Heads heads = heads_from(tile, 0, most); heads.count > 0;
+       heads = heads_from(tile, heads.end(), most)) {
+    const int64_t first = heads.first * queries, all = heads.count * queries;
+    memset(q, 0, static_cast<size_t>(all * columns) * sizeof(float));
+    for (int64_t i = 0; i < all; ++i) {
+      memcpy(q + i * columns, query_at(a, tile, heads.first + i / queries, i % queries),
              static_cast<size_t>(a.head_dim) * sizeof(float));
     }
-    KeysAhead ahead(a, tile, cut, h);
+    KeysAhead ahead(a, tile, cut, heads);
     for (int64_t page = cut.first_page; page < cut.end_page; ++page) {
-      ahead.step();
-      const HalfRows rows = half_rows(a, page_of_keys(a, tile, page, h), columns, padded);
-      for (int64_t i = 0; i < queries; i += V::kMostQueries) {
-        with_count<V::kMostQueries>(
-            queries - i, [&]<int Q>() __attribute__((always_inline)) {
-              score_half_page<V, kType, Q>(rows, q + i * columns, columns, sums,
-                                           scores + i * kSplitKeys + cut.key_of(page));
-            });
+      for (int64_t h = 0; h < heads.count; ++h) {
+        ahead.step();
+        const HalfRows rows =
+            half_rows(a, page_of_keys(a, tile, page, heads.first + h), columns, padded);
+        score_half_keys<V, kType>(rows, q + h * queries * columns, queries, columns, sums,
+                                  scores + h * queries * kSplitKeys + cut.key_of(page));
       }
     }
-    const int64_t first = h * queries;
-    for (int64_t i = 0; i < queries; ++i) {
-      softmax<V>(cut, seen_by(a, tile, cut.base, i), a.scale, scores + i * kSplitKeys,
+    for (int64_t i = 0; i < all; ++i) {
+      softmax<V>(cut, seen_by(a, tile, cut.base, i % queries), a.scale, scores + i * kSplitKeys,
                  result.maximum + first + i, result.sum + first + i);
     }
-    Ahead keys = keys_after(a, tile, cut, h);
-    keys.spread(cut.pages());
+    Ahead keys = keys_after(a, tile, cut, heads, most);
+    keys.spread(cut.pages() * heads.count);
     for (int64_t page = cut.first_page; page < cut.end_page; ++page) {
-      keys.step(1);
-      const HalfRows rows = half_rows(a, page_of_values(a, tile, page, h), columns, padded);
-      add_values<V, kType>(a, tile, cut, rows, cut.key_of(page), columns, scores,
-                           result.out + first * a.padded_dim);
+      for (int64_t h = 0; h < heads.count; ++h) {
+        keys.step(1);
+        const HalfRows rows =
+            half_rows(a, page_of_values(a, tile, page, heads.first + h), columns, padded);
+        add_values<V, kType>(a, tile, cut, rows, cut.key_of(page), columns,
+                             scores + h * queries * kSplitKeys,
+                             result.out + (first + h * queries) * a.padded_dim);
+      }
     }
   }
 }
