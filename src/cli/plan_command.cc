@@ -237,9 +237,10 @@ void warn(const Planner& planner, const FoundPlan& found, bool given,
   };
   limit(options.max_latency, p.latency_s, "an answer");
   limit(options.max_ttft, p.first_token_s, "a first token");
-  if (found.plan.weights.disk > 0)
+  if (const uint64_t from_disk = found.needs.disk.of(MemoryTag::kWeights))
     warnings.push_back(fmt::format("{:.0f}% of the weights come from disk in every step",
-                                   found.plan.weights.disk * 100));
+                                   100.0 * static_cast<double>(from_disk) /
+                                       static_cast<double>(planner.model.weight_bytes())));
 }
 
 // What would gain most: twice a budget, 4-bit weights, 4-bit KV.
@@ -320,7 +321,9 @@ void print_plan(const Planner& planner, const FoundPlan& found, const json& memo
   line("workload",
        fmt::format("{} requests, prompts of {}, {} tokens each", planner.options.requests,
                    planner.options.prompt, planner.options.generate));
-  line("weights", shares(found.plan.weights));
+  const size_t named = found.plan.overrides.size();
+  line("weights", shares(found.plan.weights) +
+                      (named > 0 ? fmt::format("; but for the plan's {} overrides", named) : ""));
   line("KV", shares(found.plan.kv));
   line("at once",
        fmt::format("{} sequences{}{}", found.size.sequences,

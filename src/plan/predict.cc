@@ -70,8 +70,7 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
                    const Footprint& needs, const RunSize& size, const Workload& workload,
                    PriceBy by) {
   Prediction result;
-  const std::vector<Tier> homes =
-      weight_homes(!hardware.has_device(), model, plan.weights, plan.embeddings);
+  const std::vector<Tier> homes = weight_homes(!hardware.has_device(), model, plan.weight_plan());
   const auto at_once = static_cast<double>(std::min<int64_t>(
       sequences_at_once(plan, static_cast<int>(size.sequences)), workload.requests()));
   const auto requests = static_cast<double>(workload.requests());

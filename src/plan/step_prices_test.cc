@@ -70,7 +70,7 @@ struct StepPricesTest : testing::Test {
     return {};
   }
   const std::vector<Tier>& homes() {
-    homes_ = weight_homes(false, model, plan.weights, plan.embeddings);
+    homes_ = weight_homes(false, model, plan.weight_plan());
     return homes_;
   }
 
