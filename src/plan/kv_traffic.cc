@@ -7,7 +7,7 @@ KvTraffic kv_traffic(const Hardware& hardware, const ModelSpec& spec, KvType typ
                      std::optional<float> top_k) {
   if (top_k.value_or(0) <= 0) return {};
   // Of V's bytes: more than all of them where heads that share keys choose many.
-  const double values = double{*top_k} * spec.heads / spec.kv_heads;
+  const double values = double{*top_k} * query_group(spec);
   KvTraffic traffic{.read = (1 + values) / 2};
   const bool all_pinned = hardware.pageable_to_device == 0;
   if (hardware.has_device() && all_pinned && values < 1 && !is_quantized(type)) {

@@ -11,6 +11,11 @@
 
 namespace spillway {
 
+// Query heads that share a key's.
+inline double query_group(const ModelSpec& spec) {
+  return static_cast<double>(spec.heads) / spec.kv_heads;
+}
+
 // Of the bytes of the keys and values that are seen.
 struct KvTraffic {
   double read = 1;   // by attention, wherever it runs

@@ -212,7 +212,9 @@ class Search {
                           static_cast<double>(found.needs.layout.kv.plane_block_bytes()) /
                           double{kKvBlockTokens};
     const KvTraffic traffic = kv_traffic(h, r_.model.spec, found.size.kv_type, plan.attention_topk);
-    const double attend = attention_seconds(h.device(), found.size.kv_type, all_kv * traffic.read);
+    const double group = query_group(r_.model.spec);
+    const double attend =
+        attention_seconds(h.device(), found.size.kv_type, group, all_kv * traffic.read);
     const double other = std::max(0.0, per_layer(resident.predicted.decode_step) - attend);
 
     LinearProgram program;
@@ -261,7 +263,8 @@ class Search {
     program.constrain({{prefill, 1}}, per_layer(resident.predicted.prefill_step), kAny);
     if (apart_) {
       const double cpu =
-          attention_seconds(h.host, found.size.kv_type, all_kv * traffic.read) / h.cpu_beside_link;
+          attention_seconds(h.host, found.size.kv_type, group, all_kv * traffic.read) /
+          h.cpu_beside_link;
       program.constrain({{on_cpu, cpu}, {decode, -1}}, -kAny, 0);
     }
     // Two layers' worth of what streams is on the device, and pages of a layer on their way.

@@ -133,8 +133,8 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
 
 double StepPrices::balanced_cpu_share(double kv_bytes, double weight_bytes) const {
   if (!hardware_.has_device() || kv_bytes <= 0) return 1;
-  const double cpu_s = attention_seconds(hardware_.host, kv_type_, kv_bytes * traffic_.read) /
-                       hardware_.cpu_beside_link;
+  const double cpu_s =
+      attend_bytes(hardware_.host, kv_bytes * traffic_.read) / hardware_.cpu_beside_link;
   const auto link_s = [&](double bytes, Hardware::Source source) {
     return bytes / (hardware_.link_beside_cpu * hardware_.to_device_rate(bytes, source));
   };
@@ -163,8 +163,7 @@ double StepPrices::activate(double tokens) const {
 
 double StepPrices::attend(const Processor& on, double sequences) const {
   if (sequences <= 0) return 0;
-  if (size_.tokens_each == 1)
-    return attention_seconds(on, kv_type_, kv_bytes(sequences) * traffic_.read);
+  if (size_.tokens_each == 1) return attend_bytes(on, kv_bytes(sequences) * traffic_.read);
   const double pairs = sequences * static_cast<double>(size_.tokens_each) * size_.keys;
   return prompt_attention_seconds(on, 4 * pairs * static_cast<double>(spec_.q_dim()));
 }
@@ -176,7 +175,7 @@ EventPrice StepPrices::attend_swapped(const Batch& batch, double groups) const {
   if (traffic_.over_bus <= 0) return price;
   const double at_home = kv_bytes(sequences - batch.swapped_from_disk / groups) * traffic_.over_bus;
   const double there = kv_bytes(sequences) * traffic_.read - at_home;
-  price[Worker::kDevice] = attention_seconds(hardware_.device(), kv_type_, there);
+  price[Worker::kDevice] = attend_bytes(hardware_.device(), there);
   price[Worker::kToDevice] = up(at_home);
   return price;
 }

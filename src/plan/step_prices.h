@@ -65,6 +65,9 @@ class StepPrices {
   }
   double activate(double tokens) const;
   double attend(const Processor& on, double sequences) const;
+  double attend_bytes(const Processor& on, double bytes) const {
+    return attention_seconds(on, kv_type_, query_group(spec_), bytes);
+  }
   // Of rows whose pages have come, and V that they read over the bus.
   EventPrice attend_swapped(const Batch& batch, double groups) const;
   double up(double bytes, Hardware::Source source = Hardware::Source::kPinned) const;

@@ -173,6 +173,13 @@ TEST_F(StepPricesTest, PagesComeAndWhatIsNewGoesBack) {
   EXPECT_DOUBLE_EQ(price(StepAction::kStoreKv)[Worker::kDiskWrite], 1.0 / 8);
 }
 
+TEST_F(StepPricesTest, HeadsThatShareKeysAttendAtTheirOwnRate) {
+  hardware.gpu->attention[KvType::kF16] = RateCurve({{1, two_to(31)}, {4, two_to(29)}});
+  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 1);
+  model.spec.kv_heads = 2;
+  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 4);
+}
+
 TEST_F(StepPricesTest, SparseAttentionReadsAllOfKAndAShareOfV) {
   plan.attention_topk = 0.25F;
   EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], (1 + 0.25) / 2);
