@@ -165,6 +165,10 @@ int bench(BenchOptions options) {
   if (options.lengths) {
     lengths = read_request_lengths(*options.lengths, options.requests);
     run.tokens = std::ranges::max(lengths, {}, &RequestLengths::total).total();
+    const TokenCounts all = count_tokens(lengths);
+    run.requests = static_cast<int64_t>(lengths.size());
+    run.prompt = std::max<int64_t>(1, all.prompt / run.requests);
+    run.generated = std::max<int64_t>(1, all.answer / run.requests);
     // Some may be too long for the model.
     run.least_tokens = std::ranges::min(lengths, {}, &RequestLengths::total).total();
     run.least_sequences = 1;

@@ -11,6 +11,7 @@
 #include "cli/attention_report.h"
 #include "cli/bench_report.h"
 #include "cli/bench_run.h"
+#include "cli/predicted_json.h"
 #include "cli/terminal.h"
 
 namespace spillway {
@@ -90,6 +91,9 @@ json bench_lengths(const SessionOptions& options, Session& session,
               {"run", phase_json(run.decode)}});
   out.update(
       rates_json(requests, static_cast<size_t>(engine.admission.max_sequences), run.seconds()));
+  out["predicted"] =
+      predicted_json(session.predict_run(workload_of(requests), engine.admission.max_sequences),
+                     out["generated_tokens_per_s"].get<double>());
   report_attention(out, session.settings.attention_topk, run.decode.moved.attention);
   return out;
 }
@@ -110,6 +114,10 @@ void print_lengths_report(const json& out) {
                   count("generated_tokens")));
   print_now(fmt::format("actual    {:8.1f} tokens/s generated, {:.1f} with prompts\n",
                         number("generated_tokens_per_s"), number("total_tokens_per_s")));
+  const json& predicted = out["predicted"];
+  print_now(fmt::format("predicted {:8.1f} tokens/s generated; bound by {}\n",
+                        predicted["generated_tokens_per_s"].get<double>(),
+                        predicted["bottleneck"].get<std::string>()));
   print_now(fmt::format(
       "padded    {:8.1f} tokens/s generated, {:.1f} with prompts; {:.0f}% are no padding\n",
       number("padded_generated_tokens_per_s"), number("padded_total_tokens_per_s"),

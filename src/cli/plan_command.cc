@@ -20,6 +20,7 @@
 #include "cli/placement_options.h"
 #include "cli/plan_frontier.h"
 #include "cli/predicted_json.h"
+#include "cli/request_lengths.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "engine/loaded_model.h"
@@ -37,11 +38,15 @@ using nlohmann::json;
 struct PlanOptions {
   std::string model, hardware, gpu_memory, host_memory, disk_memory, kv_type = "auto";
   std::string objective = "throughput", output, trace, frontier;
-  int64_t prompt = 512, generate = 32, requests = 1, most_at_once = 0;
+  std::optional<std::string> lengths;  // a file of requests; else all are alike
+  // Requests 0: one, or all of the file.
+  int64_t prompt = 512, generate = 32, requests = 0, most_at_once = 0;
   int chunk = 0;
+  float attention_topk = 0;
   double max_latency = 0, max_ttft = 0;
   bool compress_weights = false, no_advice = false, json = false;
   PlacementOptions placement;  // without memories
+  Workload workload = {};      // that these ask for
 };
 
 Model model_of(const PlanOptions& options) {
@@ -69,7 +74,18 @@ struct Planner {
     traits = traits_of_machine(hardware, budgets);
     size.kv_type = options.kv_type == "auto" ? default_kv_type(model) : kv_type_of(options.kv_type);
     size.micro_tokens = options.chunk > 0 ? options.chunk : apart || hardware.gpu ? 2048 : 512;
-    workload.groups = {{options.requests, options.prompt, options.generate}};
+    workload = options.workload;
+    if (options.lengths && !has_any_context(options.model, model.spec)) leave_out_long_requests();
+  }
+  void leave_out_long_requests() {
+    const int64_t before = workload.requests();
+    std::erase_if(workload.groups, [&](const RequestGroup& group) {
+      return group.prompt + group.generate > model.spec.max_context;
+    });
+    left_out = before - workload.requests();
+    SPW_CHECK(workload.requests() > 0, kInvalidArgument,
+              "all {} requests exceed the model's context of {} tokens", before,
+              model.spec.max_context);
   }
   static KvType kv_type_of(const std::string& text) {
     const auto type = try_kv_type_from_name(text);
@@ -84,6 +100,7 @@ struct Planner {
                         .workload = workload,
                         .budgets = budgets,
                         .size = size,
+                        .attention_topk = options.attention_topk,
                         .most_sequences = options.most_at_once};
     if (options.chunk > 0) asked.smallest_chunk = options.chunk;
     SPW_CHECK(options.objective == "throughput" || options.objective == "latency", kInvalidArgument,
@@ -132,7 +149,7 @@ struct Planner {
     Plan plan = found.plan;
     plan.compress_weights = options.compress_weights;
     plan.kv_type = found.size.kv_type;
-    plan.attention_topk = 0;
+    plan.attention_topk = options.attention_topk;
     plan.context = found.size.tokens;
     plan.chunk = found.size.micro_tokens;
     plan.sequences = static_cast<int>(found.size.sequences);
@@ -148,6 +165,7 @@ struct Planner {
   Budgets budgets;
   DeviceTraits traits;
   Workload workload;
+  int64_t left_out = 0;  // requests beyond the model's context
   RunSize size;
 };
 
@@ -156,9 +174,10 @@ struct Planner {
 FoundPlan priced(const Planner& planner, const Plan& plan, std::vector<std::string>& warnings) {
   const bool apart = planner.hardware.has_device();
   FoundPlan found{.plan = plan, .size = planner.size};
-  const int64_t asked = planner.options.most_at_once, requests = planner.options.requests;
+  const int64_t asked = planner.options.most_at_once, requests = planner.workload.requests();
   found.size.sequences = asked > 0 ? std::min(asked, requests) : requests;
   found.size.tokens = planner.workload.longest();
+  found.plan.attention_topk = planner.options.attention_topk;
   Budgets budgets = planner.budgets;
   const auto settle = [&] {
     const DeviceTraits traits = traits_of_machine(planner.hardware, budgets);
@@ -188,8 +207,8 @@ FoundPlan priced(const Planner& planner, const Plan& plan, std::vector<std::stri
     warnings.push_back(
         fmt::format("the plan does not fit: it needs about {} of {} memory, and there are {}",
                     format_bytes(first), apart ? "GPU" : "host", format_bytes(had)));
-  found.predicted =
-      predict(planner.hardware, planner.model, plan, found.needs, found.size, planner.workload);
+  found.predicted = predict(planner.hardware, planner.model, found.plan, found.needs, found.size,
+                            planner.workload);
   return found;
 }
 
@@ -222,12 +241,16 @@ void warn(const Planner& planner, const FoundPlan& found, bool given,
   };
   limit(options.max_latency, p.latency_s, "an answer");
   limit(options.max_ttft, p.first_token_s, "a first token");
-  if (found.plan.weights.disk > 0)
+  if (planner.left_out > 0)
+    warnings.push_back(
+        fmt::format("{} requests exceed the context and are left out", planner.left_out));
+  if (const uint64_t from_disk = found.needs.disk.of(MemoryTag::kWeights))
     warnings.push_back(fmt::format("{:.0f}% of the weights come from disk in every step",
-                                   found.plan.weights.disk * 100));
+                                   100.0 * static_cast<double>(from_disk) /
+                                       static_cast<double>(planner.model.weight_bytes())));
 }
 
-// What would gain most: twice a budget, 4-bit weights, 4-bit KV.
+// What would gain most: twice a budget, 4-bit weights, 4-bit KV, sparse attention.
 std::vector<std::pair<std::string, double>> suggestions_of(const Planner& planner,
                                                            const FoundPlan& found) {
   std::vector<std::pair<std::string, double>> all;
@@ -249,6 +272,11 @@ std::vector<std::pair<std::string, double>> suggestions_of(const Planner& planne
     PlanOptions options = asked;
     options.kv_type = "int4";
     try_out("--compress-kv", options);
+  }
+  if (asked.attention_topk == 0) {
+    PlanOptions options = asked;
+    options.attention_topk = 0.1F;
+    try_out("--attention-topk 0.1", options);
   }
   const auto twice = [](uint64_t bytes) { return fmt::format("{}MiB", bytes >> 19); };
   if (planner.hardware.has_device()) {
@@ -287,6 +315,19 @@ json memory_json(const Planner& planner, const FoundPlan& found) {
   return out;
 }
 
+std::string describe_workload(const Planner& planner) {
+  const Workload& all = planner.workload;
+  if (!planner.options.lengths) {
+    return fmt::format("{} requests, prompts of {}, {} tokens each", all.requests(),
+                       planner.options.prompt, planner.options.generate);
+  }
+  const auto mean = [&](int64_t tokens) {
+    return static_cast<double>(tokens) / static_cast<double>(all.requests());
+  };
+  return fmt::format("{} requests, prompts of {:.0f}, {:.0f} tokens each on average",
+                     all.requests(), mean(all.prompt_tokens()), mean(all.generated_tokens()));
+}
+
 void print_plan(const Planner& planner, const FoundPlan& found, const json& memory,
                 const std::vector<std::string>& warnings,
                 const std::vector<std::pair<std::string, double>>& suggestions) {
@@ -302,10 +343,10 @@ void print_plan(const Planner& planner, const FoundPlan& found, const json& memo
   line("model", fmt::format("{}, {} of weights, {} KV", planner.model.spec.name,
                             format_bytes(static_cast<uint64_t>(planner.model.weight_bytes())),
                             kv_type_name(found.size.kv_type)));
-  line("workload",
-       fmt::format("{} requests, prompts of {}, {} tokens each", planner.options.requests,
-                   planner.options.prompt, planner.options.generate));
-  line("weights", shares(found.plan.weights));
+  line("workload", describe_workload(planner));
+  const size_t named = found.plan.overrides.size();
+  line("weights", shares(found.plan.weights) +
+                      (named > 0 ? fmt::format("; but for the plan's {} overrides", named) : ""));
   line("KV", shares(found.plan.kv));
   line("at once",
        fmt::format("{} sequences{}{}", found.size.sequences,
@@ -341,9 +382,8 @@ int show_frontier(const Planner& planner) {
   const std::vector<FrontierPoint> points = find_frontier(planner.request());
   if (points.empty()) refuse(planner);
   std::ofstream file(options.frontier);
-  file << frontier_svg(points, fmt::format("{} on {}: {} requests of {} + {} tokens",
-                                           planner.model.spec.name, planner.hardware.name,
-                                           options.requests, options.prompt, options.generate));
+  file << frontier_svg(points, fmt::format("{} on {}: {}", planner.model.spec.name,
+                                           planner.hardware.name, describe_workload(planner)));
   SPW_CHECK(file.good(), kIo, "{}: cannot be written", printable(options.frontier));
   json all = json::array();
   if (!options.json)
@@ -371,14 +411,28 @@ PlanOptions with_plan_file(PlanOptions options) {
   const Plan plan = read_plan(options.placement.plans[0]);
   if (plan.compress_weights.value_or(false)) options.compress_weights = true;
   if (plan.kv_type && options.kv_type == "auto") options.kv_type = kv_type_name(*plan.kv_type);
+  if (plan.attention_topk && options.attention_topk == 0)
+    options.attention_topk = *plan.attention_topk;
   if (plan.chunk && options.chunk == 0) options.chunk = *plan.chunk;
   if (plan.sequences && options.most_at_once == 0) options.most_at_once = *plan.sequences;
   return options;
 }
 
-int plan(const PlanOptions& asked) {
-  SPW_CHECK(asked.prompt >= 1 && asked.generate >= 1 && asked.requests >= 1, kInvalidArgument,
-            "--prompt-len, --gen-len and --requests are at least 1");
+Workload workload_asked(const PlanOptions& options) {
+  if (options.lengths) {
+    return workload_of(
+        read_request_lengths(*options.lengths, static_cast<size_t>(options.requests)));
+  }
+  return {{{std::max<int64_t>(1, options.requests), options.prompt, options.generate}}};
+}
+
+int plan(PlanOptions asked) {
+  SPW_CHECK(asked.prompt >= 1 && asked.generate >= 1, kInvalidArgument,
+            "--prompt-len and --gen-len are at least 1");
+  asked.workload = workload_asked(asked);
+  SPW_CHECK(asked.attention_topk >= 0 && asked.attention_topk <= 1, kInvalidArgument,
+            "--attention-topk is {}; give a share of the context up to 1, such as 0.1",
+            asked.attention_topk);
   const ChosenHardware machine = choose_hardware(asked.hardware);
   const PlanOptions options = with_plan_file(asked);
   const Planner planner(options, machine);
@@ -422,6 +476,7 @@ int plan(const PlanOptions& asked) {
               {"machine_source", machine.how},
               {"model", planner.model.spec.name},
               {"plan", json::parse(plan_to_json(chosen))},
+              {"requests", planner.workload.requests()},
               {"sequences", best.size.sequences},
               {"predicted", predicted_json(best.predicted)},
               {"memory", memory},
@@ -449,15 +504,28 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--gpu-memory", options->gpu_memory, "default: what the machine has");
   command->add_option("--host-memory", options->host_memory, "default: nine tenths of what it has");
   command->add_option("--disk-memory", options->disk_memory, "default: 0");
-  command->add_option("--prompt-len", options->prompt, "tokens of a prompt")->capture_default_str();
-  command->add_option("--gen-len", options->generate, "tokens to generate for each")
-      ->capture_default_str();
-  command->add_option("--requests", options->requests, "how many")->capture_default_str();
+  auto* const prompt = command->add_option("--prompt-len", options->prompt, "tokens of a prompt")
+                           ->capture_default_str();
+  auto* const generate =
+      command->add_option("--gen-len", options->generate, "tokens to generate for each")
+          ->capture_default_str();
+  command
+      ->add_option("--lengths", options->lengths,
+                   "requests of these lengths instead: a file with the tokens of a prompt and of "
+                   "its answer in each line, as for bench")
+      ->excludes(prompt)
+      ->excludes(generate);
+  command
+      ->add_option("--requests", options->requests,
+                   "how many (default: 1); with --lengths, the first so many of the file (all)")
+      ->check(CLI::PositiveNumber);
   command->add_option("--batch", options->most_at_once, "most sequences at once; 0: any number")
       ->capture_default_str();
   command->add_option("--kv-type", options->kv_type, "f32, f16, bf16, int8, int4 or auto")
       ->capture_default_str();
   command->add_flag("--compress-weights", options->compress_weights, "4-bit groups");
+  command->add_option("--attention-topk", options->attention_topk,
+                      "in decode, attend to this share of the context alone; 0: all of it");
   command->add_option("--chunk", options->chunk,
                       "most tokens through a layer together; 0: what suits");
   command->add_option("--objective", options->objective, "throughput or latency")

@@ -64,10 +64,15 @@ void print_processor(const Processor& of) {
     print_now("\n");
   }
   std::string attention;
-  for (const auto& [type, rate] : of.attention)
-    attention += fmt::format("{} {:.4g}, ", kv_type_name(type), rate / kGiga);
-  print_now(fmt::format("  attention GB/s by KV: {}prompts {:.4g} GFLOP/s\n", attention,
-                        of.prompt_attention_flop_per_s / kGiga));
+  for (const auto& [type, rates] : of.attention) {
+    attention += kv_type_name(type);
+    for (const auto& [group, rate] : rates.points())
+      attention += fmt::format("{}{:.4g}", group > 1 ? "/" : " ", rate / kGiga);
+    attention += ", ";
+  }
+  print_now(fmt::format(
+      "  attention GB/s by KV, for 1/4/8 query heads a key head: {}prompts {:.4g} GFLOP/s\n",
+      attention, of.prompt_attention_flop_per_s / kGiga));
 }
 
 void print_curve(const char* name, const RateCurve& curve) {

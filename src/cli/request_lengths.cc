@@ -109,6 +109,18 @@ std::vector<RequestLengths> read_request_lengths(const std::filesystem::path& pa
   return requests;
 }
 
+Workload workload_of(std::span<const RequestLengths> requests) {
+  Workload workload;
+  for (const RequestLengths& request : requests) {
+    const bool again = !workload.groups.empty() &&
+                       workload.groups.back().prompt == request.prompt &&
+                       workload.groups.back().generate == request.answer;
+    if (!again) workload.groups.push_back({0, request.prompt, request.answer});
+    ++workload.groups.back().count;
+  }
+  return workload;
+}
+
 TokenCounts count_tokens(std::span<const RequestLengths> requests) {
   TokenCounts counts;
   for (const RequestLengths& request : requests) {

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "plan/predict.h"
+
 namespace spillway {
 
 struct RequestLengths {
@@ -20,6 +22,9 @@ struct RequestLengths {
 // traces (ContextTokens, GeneratedTokens). The first `most` requests; 0: all. Throws
 // kInvalidArgument naming the line for anything else, and for a file without requests.
 std::vector<RequestLengths> read_request_lengths(const std::filesystem::path& path, size_t most);
+
+// In the same order.
+Workload workload_of(std::span<const RequestLengths> requests);
 
 struct TokenCounts {
   int64_t prompt = 0;

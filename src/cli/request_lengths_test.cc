@@ -65,6 +65,16 @@ TEST_F(RequestLengthsTest, NamesTheLineThatIsNoRequest) {
   EXPECT_THROW(read_request_lengths(folder_.path(), 0), Error);
 }
 
+TEST_F(RequestLengthsTest, AWorkloadKeepsTheirOrder) {
+  const std::vector<RequestLengths> requests = {{10, 1}, {10, 1}, {2, 8}, {10, 1}};
+  const Workload workload = workload_of(requests);
+  ASSERT_EQ(workload.groups.size(), 3U);
+  EXPECT_EQ(workload.groups[0].count, 2);
+  EXPECT_EQ(workload.groups[1].generate, 8);
+  EXPECT_EQ(workload.groups[2].prompt, 10);
+  EXPECT_EQ(workload.requests(), 4);
+}
+
 TEST_F(RequestLengthsTest, PadsEveryRequestToTheLongestOfItsBlock) {
   const std::vector<RequestLengths> requests = {{10, 1}, {2, 8}, {4, 3}, {6, 2}, {5, 5}};
   EXPECT_EQ(count_tokens(requests).prompt, 27);

@@ -61,9 +61,9 @@ std::string describe_head(const Plan& plan, const Device& device, const Model& m
 std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host) {
   // A new member: does a result depend on it? Types and top-k are settings of their own; on
   // embeddings by describe_head() alone.
-  const auto& [weights, embeddings, kv, activations, micro_batch, micro_batches, schedule,
-               attention, cpu_attention, overlap, compress_weights, kv_type, attention_topk,
-               context, chunk, sequences, cpu_linear, made_for] = plan;
+  const auto& [weights, overrides, embeddings, kv, activations, micro_batch, micro_batches,
+               schedule, attention, cpu_attention, overlap, compress_weights, kv_type,
+               attention_topk, context, chunk, sequences, cpu_linear, made_for] = plan;
   if (device.host_visible() || kv.host == 0 || attention == AttentionPlace::kGpu) return "none";
   std::string share = "all";
   if (attention == AttentionPlace::kAuto)

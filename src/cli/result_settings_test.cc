@@ -88,6 +88,7 @@ TEST_F(HostAttentionTest, ChangesNothingWithResidencyAndSchedule) {
   Plan plan;
   const std::string before = describe_host_attention(plan, gpu_, host_);
   plan.weights = {0, 0.5, 0.5};
+  plan.overrides = {{.home = Tier::kHost}};
   plan.activations = {0, 1, 0};
   plan.micro_batch = 3;
   plan.micro_batches = 2;

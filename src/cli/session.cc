@@ -272,8 +272,7 @@ void Session::load_as_planned() {
     host().reset_peaks();
   };
   const uint64_t disk_budget = budgets_.disk - (needs_.disk.total() - weights_on_disk);
-  const WeightPlacement placement{.shares = plan.weights,
-                                  .embeddings = plan.embeddings,
+  const WeightPlacement placement{.weights = plan.weight_plan(),
                                   .host = &host(),
                                   .queue = &disk_queue,
                                   .disk_dir = disk_dir,

@@ -155,6 +155,7 @@ std::optional<Session::Placed> Session::try_planned(const Placed& by_rule, const
        .workload = workload_of(run, size),
        .budgets = careful(budgets_),
        .size = size,
+       .attention_topk = settings.attention_topk,
        .smallest_chunk = size.micro_tokens,
        .most_sequences = wanted.sequences,
        .least_sequences = run.least_sequences > 0 ? run.least_sequences : size.sequences,

@@ -42,7 +42,12 @@ void expect_rates(const Processor& of) {
     EXPECT_EQ(points.front().first, 1);
     for (const auto& [tokens, rate] : points) EXPECT_GT(rate, 0);
   }
-  for (const KvType type : kAllKvTypes) EXPECT_GT(of.attention.at(type), 0);
+  for (const KvType type : kAllKvTypes) {
+    const auto& points = of.attention.at(type).points();
+    ASSERT_EQ(points.size(), 3U);  // a query head a key's, four and eight
+    EXPECT_EQ(points.back().first, 8);
+    for (const auto& [group, rate] : points) EXPECT_GT(rate, 0);
+  }
 }
 
 TEST(MeasureMachineTest, AHostWithoutAGpuHasRatesAndNoLinks) {

@@ -19,6 +19,7 @@ constexpr int64_t kHeadDim = 128;
 constexpr int kKvHeads = 8;
 constexpr int64_t kContext = 1024;
 constexpr size_t kFillBytes = size_t{16} << 20;
+constexpr int kGroups[] = {1, 4, 8};   // query heads that share a key's
 constexpr double kPointSeconds = 0.1;  // of one number of tokens
 
 // What models mostly have comes first; others while there is time. Types without a curve are priced
@@ -132,12 +133,17 @@ class ProcessorMeasure {
   }
 
   void measure_attention() {
+    size_t left = std::size(kAllKvTypes) * std::size(kGroups);
     for (const KvType type : kAllKvTypes) {
-      AttentionLoad load(device_, type, sizes_.kv_bytes);
-      const double seconds = time_op(device_, pace_, pace_.left() / 4, [&] { load.run(); });
-      const double rate = load.bytes() / without_launch(seconds, result_.launch_s);
-      result_.attention[type] = rate;
-      saw_read(rate);
+      AttentionLoad load(device_, type, sizes_.kv_bytes, kGroups[std::size(kGroups) - 1]);
+      std::vector<std::pair<double, double>> rates;
+      for (const int group : kGroups) {
+        const double seconds = time_op(device_, pace_, pace_.left() / static_cast<double>(left--),
+                                       [&] { load.run(group); });
+        rates.emplace_back(group, load.bytes() / without_launch(seconds, result_.launch_s));
+        saw_read(rates.back().second);
+      }
+      result_.attention[type] = RateCurve(std::move(rates));
     }
   }
 
@@ -236,7 +242,8 @@ ProcessorSizes sizes_for(const Device& device) {
           .prompt_tokens = host ? 512 : 2048};
 }
 
-AttentionLoad::AttentionLoad(Device& device, KvType type, uint64_t f16_bytes) : device_(device) {
+AttentionLoad::AttentionLoad(Device& device, KvType type, uint64_t f16_bytes, int most_queries)
+    : device_(device) {
   kv_ = {.type = type, .kv_heads = kKvHeads, .head_dim = int{kHeadDim}};
   const uint64_t each = 2 * 2 * kKvHeads * kHeadDim * uint64_t{kContext};
   const auto sequences = static_cast<int64_t>(std::max<uint64_t>(1, f16_bytes / each));
@@ -259,14 +266,18 @@ AttentionLoad::AttentionLoad(Device& device, KvType type, uint64_t f16_bytes) : 
                       std::span(blocks_).subspan(static_cast<size_t>(i * blocks_each),
                                                  static_cast<size_t>(blocks_each))});
   }
-  params_ = {.heads = kKvHeads, .scale = 0.1F};
   const DType inner = device.activation_type(type == KvType::kF32 ? DType::kF32 : DType::kF16);
-  const Activations rows = random_rows(device, rows_, inner, 2 * sequences, kKvHeads * kHeadDim);
+  const Activations rows =
+      random_rows(device, rows_, inner, 2 * sequences, most_queries * kKvHeads * kHeadDim);
   q_ = rows.row_range(0, sequences);
   out_ = rows.row_range(sequences, sequences);
 }
 
-void AttentionLoad::run() { device_.ops().attention(q_, kv_, spans_, params_, out_); }
+void AttentionLoad::run(int queries) {
+  const AttentionParams params{.heads = queries * kKvHeads, .scale = 0.1F};
+  const int64_t width = params.heads * kHeadDim;
+  device_.ops().attention(q_.columns(0, width), kv_, spans_, params, out_.columns(0, width));
+}
 
 Processor measure_processor(Device& device, const ProcessorSizes& sizes, MeasurePace& pace,
                             double share) {

@@ -21,13 +21,14 @@ struct ProcessorSizes {
 ProcessorSizes sizes_for(const Device& device);
 
 // Decode attention of many sequences over KV of a type, of which more is there than caches hold.
-// Each key head has one query head: heads that share keys read less for the same arithmetic.
 // Owns memory of the device, which must outlive it.
 class AttentionLoad {
  public:
-  AttentionLoad(Device& device, KvType type, uint64_t f16_bytes);
+  // `most_queries`: heads that share a key's, at most.
+  AttentionLoad(Device& device, KvType type, uint64_t f16_bytes, int most_queries = 1);
 
-  void run();
+  // With so many heads for each of the keys': the same bytes with more arithmetic.
+  void run(int queries = 1);
   double bytes() const { return bytes_; }  // of KV, that one run reads
 
  private:
@@ -36,8 +37,7 @@ class AttentionLoad {
   std::vector<int32_t> blocks_;
   std::vector<SequenceSpan> spans_;
   KvLayerView kv_;
-  AttentionParams params_;
-  Activations q_, out_;
+  Activations q_, out_;  // [sequences, most_queries * kv_heads * head_dim]
   double bytes_ = 0;
 };
 

@@ -41,6 +41,14 @@ bool is_vector_role(WeightRole role) {
   return false;
 }
 
+std::span<const LayerMatrixName> layer_matrix_names() {
+  using enum WeightRole;
+  static constexpr LayerMatrixName kNames[] = {
+      {kQuery, "query"},   {kKey, "key"},   {kValue, "value"},  {kAttentionOut, "attention_out"},
+      {kGate, "mlp_gate"}, {kUp, "mlp_up"}, {kDown, "mlp_down"}};
+  return kNames;
+}
+
 std::vector<WeightSlot> weight_slots(const ModelSpec& spec) {
   using enum WeightRole;
   std::vector<WeightSlot> slots;

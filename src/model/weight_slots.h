@@ -44,6 +44,13 @@ enum class WeightRole : uint8_t {
 // Norms and biases.
 bool is_vector_role(WeightRole role);
 
+// What people call the matrices of a layer, in files of theirs; in the order of a layer.
+struct LayerMatrixName {
+  WeightRole role;
+  std::string_view name;
+};
+std::span<const LayerMatrixName> layer_matrix_names();
+
 struct WeightSlot {
   WeightRole role;
   int layer;  // -1 for the weights outside the layers

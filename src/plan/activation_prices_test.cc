@@ -16,7 +16,7 @@ double finishing_seconds(const Hardware& hardware, const std::string& name, int6
   const RunSize size{.tokens = 256, .sequences = 1, .micro_tokens = 512};
   const Footprint needs =
       footprint(model, plan, size, traits_of_machine(hardware, {.host = uint64_t{8} << 30}));
-  const auto homes = weight_homes(true, model, plan.weights, plan.embeddings);
+  const auto homes = weight_homes(true, model, plan.weight_plan());
   const StepPrices prices(hardware, model, homes, plan, needs.layout, {.tokens_each = tokens});
   double seconds = 0;
   for (const StepEvent& event : schedule_step(prices.shape())) {

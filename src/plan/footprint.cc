@@ -205,7 +205,7 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
                     const DeviceTraits& traits) {
   Footprint all;
   const WeightBytes& weights = all.weights =
-      weight_bytes(traits, model, plan.weights, plan.embeddings, size.may_map);
+      weight_bytes(traits, model, plan.weight_plan(), size.may_map);
   RunLayout& layout = all.layout =
       layout_run(model, plan, size, traits, weights.streamed_layers > 0);
   const DType inner = traits.activation_types[static_cast<size_t>(matrix_type(model))];

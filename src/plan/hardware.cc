@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -99,6 +100,22 @@ class Fields {
   std::vector<std::string> taken_;
 };
 
+// A number, or {"1": rate, "4": rate} by how many query heads share a key's.
+RateCurve rates_by_group(const json& value, const std::string& field) {
+  if (!value.is_object()) return RateCurve(Fields::positive(value, field) * kGiga);
+  std::map<int, double> rates;  // by growing groups: "16" comes before "4" in the file
+  for (const auto& [key, rate] : value.items()) {
+    int group = 0;
+    const char* const end = key.data() + key.size();
+    const auto [stop, error] = std::from_chars(key.data(), end, group);
+    SPW_CHECK(error == std::errc() && stop == end && group > 0, kInvalidArgument,
+              "{}: '{}' is no number of query heads that share a key's", field, printable(key));
+    rates[group] = Fields::positive(rate, field + "." + key) * kGiga;
+  }
+  SPW_CHECK(!rates.empty(), kInvalidArgument, "{} has no rates", field);
+  return RateCurve(std::vector<std::pair<double, double>>(rates.begin(), rates.end()));
+}
+
 Processor processor_from(const json& object, const std::string& where) {
   Fields fields(object, where);
   Processor processor;
@@ -128,7 +145,7 @@ Processor processor_from(const json& object, const std::string& where) {
       const std::string field = fields.at("attention_gb_per_s") + "." + printable(name);
       const auto type = try_kv_type_from_name(name);
       SPW_CHECK(type, kInvalidArgument, "{}: no such type of KV", field);
-      processor.attention[*type] = Fields::positive(rate, field) * kGiga;
+      processor.attention[*type] = rates_by_group(rate, field);
     }
   }
   fields.finish();
@@ -150,6 +167,15 @@ ordered curve_to_json(const RateCurve& curve, double unit) {
   return points;
 }
 
+ordered groups_to_json(const RateCurve& rates) {
+  if (rates.points().size() == 1 && rates.points()[0].first == 1)
+    return in_units(rates.points()[0].second, kGiga);
+  ordered by_group = ordered::object();
+  for (const auto& [group, rate] : rates.points())
+    by_group[fmt::format("{:.0f}", group)] = in_units(rate, kGiga);
+  return by_group;
+}
+
 ordered processor_to_json(const Processor& processor) {
   ordered document{{"name", processor.name},
                    {"memory_gib", in_units(static_cast<double>(processor.memory_bytes), kGiB)},
@@ -166,8 +192,8 @@ ordered processor_to_json(const Processor& processor) {
     document["activations_g_per_s"] = in_units(processor.activations_per_s, kGiga);
   for (const auto& [type, curve] : processor.linear)
     document["linear_tflops"][std::string(dtype_name(type))] = curve_to_json(curve, kTera);
-  for (const auto& [type, rate] : processor.attention)
-    document["attention_gb_per_s"][std::string(kv_type_name(type))] = in_units(rate, kGiga);
+  for (const auto& [type, rates] : processor.attention)
+    document["attention_gb_per_s"][std::string(kv_type_name(type))] = groups_to_json(rates);
   return document;
 }
 
@@ -231,7 +257,7 @@ Processor with_threads(Processor host, int threads) {
         &host.dequantize_bytes_per_s, &host.activations_per_s})
     *rate *= part;
   for (auto& [type, curve] : host.linear) curve = curve.times(part);
-  for (auto& [type, rate] : host.attention) rate *= part;
+  for (auto& [type, rates] : host.attention) rates = rates.times(part);
   return host;
 }
 
@@ -256,10 +282,11 @@ double Hardware::to_device_rate(double bytes, Source from) const {
                                                              : rate;
 }
 
-double attention_seconds(const Processor& on, KvType type, double bytes) {
+double attention_seconds(const Processor& on, KvType type, double group, double bytes) {
   if (bytes <= 0) return 0;
   const auto found = on.attention.find(type);
-  return on.launch_s + bytes / (found != on.attention.end() ? found->second : on.read_bytes_per_s);
+  const double rate = found != on.attention.end() ? found->second.at(group) : on.read_bytes_per_s;
+  return on.launch_s + bytes / rate;
 }
 
 double prompt_attention_seconds(const Processor& on, double flop) {

@@ -17,8 +17,8 @@
 
 namespace spillway {
 
-// A rate that depends on a size: bytes of a transfer, tokens of a product. Between two points by
-// the logarithms of both; before the first and behind the last as there.
+// A rate that depends on a size: bytes of a transfer, tokens of a product, heads. Between two
+// points by the logarithms of both; before the first and behind the last as there.
 class RateCurve {
  public:
   RateCurve() = default;
@@ -47,8 +47,9 @@ struct Processor {
   // FLOP/s of a product by the weights' type and tokens; of types that are not there by memory and
   // flop_per_s.
   std::map<DType, RateCurve> linear = {};
-  // Bytes of KV per second in decoding, by its type; of others as fast as memory.
-  std::map<KvType, double> attention = {};
+  // Bytes of KV per second in decoding, by its type and by the query heads that share a key's:
+  // they multiply more for the same bytes. Of other types as fast as memory.
+  std::map<KvType, RateCurve> attention = {};
   double prompt_attention_flop_per_s = 0;  // 0: a quarter of flop_per_s
   // Bytes of 16-bit results a second where quantized weights are expanded before every product; 0:
   // products read them as they are.
@@ -93,8 +94,8 @@ Processor with_threads(Processor host, int threads);
 // Seconds of a product of `tokens` rows with a matrix of `elements` that take `bytes`.
 double linear_seconds(const Processor& on, DType type, double tokens, double elements,
                       double bytes);
-// Seconds of decode attention that reads `bytes` of KV.
-double attention_seconds(const Processor& on, KvType type, double bytes);
+// Seconds of decode attention that reads `bytes` of KV, where `group` query heads share a key's.
+double attention_seconds(const Processor& on, KvType type, double group, double bytes);
 double prompt_attention_seconds(const Processor& on, double flop);
 
 // Throws kInvalidArgument naming the field (and `where`) for anything that is not such a file.

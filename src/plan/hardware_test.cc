@@ -86,9 +86,33 @@ TEST(HardwareTest, TypesWithoutRatesAreBoundByMemoryOrArithmetic) {
   gpu.linear[DType::kF16] = RateCurve({{1, 50}, {100, 500}});
   EXPECT_DOUBLE_EQ(linear_seconds(gpu, DType::kF16, 1, 100, 200), 1 + 4);
   EXPECT_DOUBLE_EQ(linear_seconds(gpu, DType::kF16, 0, 100, 200), 0);
-  EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 300), 1 + 3);
-  gpu.attention[KvType::kF16] = 30;
-  EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 300), 1 + 10);
+  EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 1, 300), 1 + 3);
+  gpu.attention[KvType::kF16] = RateCurve(30);
+  EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 1, 300), 1 + 10);
+  EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 8, 300), 1 + 10) << "nobody knows better";
+}
+
+TEST(HardwareTest, AttentionIsSlowerWhereHeadsShareKeys) {
+  const std::string before =
+      R"({"version": 1, "host": {"memory_gib": 8, "read_gb_per_s": 20, "tflops": 1,
+          "attention_gb_per_s": {"f16": )";
+  const auto with = [&](const std::string& rates) { return before + rates + "}}}"; };
+  const Hardware machine = parse_hardware(with(R"({"16": 2, "1": 8, "4": 4})"), "m");
+  const auto seconds = [&](const Hardware& of, double group) {
+    return attention_seconds(of.host, KvType::kF16, group, 8e9);
+  };
+  EXPECT_DOUBLE_EQ(seconds(machine, 1), 1);
+  EXPECT_DOUBLE_EQ(seconds(machine, 4), 2);
+  EXPECT_NEAR(seconds(machine, 8), 4 / std::sqrt(2), 1e-9) << "between two, by their logarithms";
+  EXPECT_DOUBLE_EQ(seconds(machine, 64), 4);
+  const std::string text = hardware_to_json(machine);
+  EXPECT_EQ(hardware_to_json(parse_hardware(text, "again")), text);
+  EXPECT_DOUBLE_EQ(seconds(parse_hardware(text, "again"), 4), 2);
+  EXPECT_DOUBLE_EQ(seconds(parse_hardware(with("8"), "m"), 4), 1) << "as files used to be";
+  EXPECT_THAT(error_of(with(R"({"1.5": 8})")), HasSubstr("f16: '1.5' is no number of query heads"));
+  EXPECT_THAT(error_of(with(R"({"0": 8})")), HasSubstr("no number of query heads"));
+  EXPECT_THAT(error_of(with("{}")), HasSubstr("f16 has no rates"));
+  EXPECT_THAT(error_of(with(R"({"4": -1})")), HasSubstr("f16.4 is -1"));
 }
 
 TEST(HardwareTest, WhatIsNotAMachineIsRefusedWithItsField) {

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "plan/weight_override_json.h"
 
 namespace spillway {
 namespace {
@@ -59,7 +60,7 @@ TierShares shares_of(const json& value, const std::string& field) {
   TierShares shares{0, 0, 0};
   double* const of[] = {&shares.device, &shares.host, &shares.disk};
   for (const auto& [key, share] : value.items()) {
-    const auto tier = from_name<Tier>(kTierNames, key, field + ": a tier");
+    const Tier tier = parse_tier(key, field + ": a tier");
     *of[static_cast<size_t>(tier)] = number(share, field + "." + key) / 100;
   }
   return checked(shares, field);
@@ -94,13 +95,19 @@ ScheduleKind parse_schedule(std::string_view text) {
 AttentionPlace parse_attention_place(std::string_view text) {
   return from_name<AttentionPlace>(kAttentionNames, text, "the place of attention");
 }
+Tier parse_tier(std::string_view text, std::string_view option) {
+  return from_name<Tier>(kTierNames, text, option);
+}
+const char* tier_name(Tier tier) { return kTierNames[static_cast<size_t>(tier)]; }
 Tier parse_embeddings(std::string_view text, std::string_view option) {
   return from_name<Tier>(std::span(kTierNames).first(2), text, option);
 }
 
 bool Plan::all_on_device() const {
   return weights.device == 1 && embeddings == Tier::kDevice && kv.device == 1 &&
-         activations.device == 1;
+         activations.device == 1 && std::ranges::all_of(overrides, [](const WeightOverride& o) {
+           return o.home == Tier::kDevice;
+         });
 }
 
 AttentionPlace same_for_every_sequence(const Plan& plan) {
@@ -187,6 +194,10 @@ constexpr PlanField kPlanFields[] = {
      }},
     {"weights", [](Plan& plan, const json& value,
                    const std::string& field) { plan.weights = shares_of(value, field); }},
+    {"overrides",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.overrides = weight_overrides_from(value, field);
+     }},
     {"embeddings",
      [](Plan& plan, const json& value, const std::string& field) {
        plan.embeddings = parse_embeddings(text_of(value, field), field);
@@ -286,7 +297,7 @@ std::string plan_to_json(const Plan& plan) {
   nlohmann::ordered_json document{
       {"version", kPlanVersion},
       {"weights", shares_to_json(plan.weights)},
-      {"embeddings", kTierNames[static_cast<size_t>(plan.embeddings)]},
+      {"embeddings", tier_name(plan.embeddings)},
       {"kv", shares_to_json(plan.kv)},
       {"activations", shares_to_json(plan.activations)},
       {"micro_batch", plan.micro_batch},
@@ -295,6 +306,7 @@ std::string plan_to_json(const Plan& plan) {
       {"attention", attention_place_name(plan.attention)},
       {"cpu_attention", plan.cpu_attention ? json(*plan.cpu_attention * 100) : json(nullptr)},
       {"overlap", plan.overlap}};
+  if (!plan.overrides.empty()) document["overrides"] = weight_overrides_to_json(plan.overrides);
   if (plan.compress_weights)
     document["weight_type"] = kTypeNames[static_cast<size_t>(*plan.compress_weights)];
   if (plan.kv_type) document["kv_type"] = kv_type_name(*plan.kv_type);

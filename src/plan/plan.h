@@ -13,16 +13,10 @@
 #include <vector>
 
 #include "base/tier.h"
+#include "plan/weight_plan.h"
 #include "tensor/kv_format.h"
 
 namespace spillway {
-
-// Shares of something's bytes, adding up to 1.
-struct TierShares {
-  double device = 1;
-  double host = 0;
-  double disk = 0;
-};
 
 // The order of sequences (schedule/admission.h). Within a step all micro-batches go through a
 // layer, then through the next one (FlexGen, Algorithm 1); by kRow there is one.
@@ -57,6 +51,7 @@ struct PlanOrigin {
 
 struct Plan {
   TierShares weights;  // of the layers' matrices; norms and biases are on the device
+  std::vector<WeightOverride> overrides = {};  // matrices that are not the shares' to place
   // The token and position embeddings and the head, on the device or in host memory. There rows are
   // looked up where they lie, and the head streams behind the last layer.
   Tier embeddings = Tier::kDevice;
@@ -81,6 +76,7 @@ struct Plan {
   std::vector<CpuLinearShare> cpu_linear = {};
   PlanOrigin made_for = {};
 
+  WeightPlan weight_plan() const { return {weights, embeddings, overrides}; }
   // Nothing is anywhere but on the device.
   bool all_on_device() const;
 };
@@ -104,7 +100,9 @@ int sequences_at_once(const Plan& plan, int sequences);
 TierShares parse_shares(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);
 AttentionPlace parse_attention_place(std::string_view text);
-// "gpu" or "host". `option` is named in errors.
+// "gpu", "host" or "disk"; of embeddings one of the first two. `option` is named in errors.
+Tier parse_tier(std::string_view text, std::string_view option);
+const char* tier_name(Tier tier);
 Tier parse_embeddings(std::string_view text, std::string_view option);
 const char* schedule_name(ScheduleKind kind);
 const char* attention_place_name(AttentionPlace place);

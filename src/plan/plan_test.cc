@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,6 +66,23 @@ TEST(PlanTest, KeepsWhatTheRunIsMadeWith) {
   EXPECT_EQ(read.made_for, plan.made_for);
 }
 
+TEST(PlanTest, NamedMatricesSurviveBeingWrittenAndRead) {
+  const Plan read = parse_plan(R"({"overrides": [
+      {"layers": "0-3,40", "role": "mlp_down", "home": "host"}, {"home": "disk"},
+      {"role": "attention_out", "home": "gpu"}]})",
+                               "p");
+  const std::vector<WeightOverride> expected = {
+      {.layers = {{0, 3}, {40, 40}}, .role = WeightRole::kDown, .home = Tier::kHost},
+      {.home = Tier::kDisk},
+      {.role = WeightRole::kAttentionOut, .home = Tier::kDevice}};
+  EXPECT_EQ(read.overrides, expected);
+  EXPECT_FALSE(read.all_on_device());
+  const std::string text = plan_to_json(read);
+  EXPECT_THAT(text, HasSubstr(R"("layers": "0-3,40")"));
+  EXPECT_EQ(parse_plan(text, "p").overrides, expected);
+  EXPECT_EQ(plan_to_json(parse_plan(text, "p")), text);
+}
+
 TEST(PlanTest, WhatIsNotSaidIsOnTheDevice) {
   const Plan plan = parse_plan("{}", "p");
   EXPECT_TRUE(plan.all_on_device());
@@ -96,6 +114,19 @@ TEST(PlanTest, ErrorsNameFileAndField) {
   EXPECT_THAT(error(R"({"context": 0})"), HasSubstr("context is 0"));
   EXPECT_THAT(error(R"({"cpu_linear": [[8, 10], [8, 20]]})"), HasSubstr("tokens grow"));
   EXPECT_THAT(error(R"({"cpu_linear": [[8, 110]]})"), HasSubstr("percent; give 0 to 100"));
+  EXPECT_THAT(error(R"({"overrides": {}})"), HasSubstr("my.json: overrides is not a list"));
+  EXPECT_THAT(error(R"({"overrides": [1]})"), HasSubstr("overrides[0] is not an object"));
+  EXPECT_THAT(error(R"({"overrides": [{"role": "key"}]})"), HasSubstr("overrides[0] says no home"));
+  EXPECT_THAT(error(R"({"overrides": [{"home": "host"}, {"role": "norm", "home": "host"}]})"),
+              HasSubstr("overrides[1].role is 'norm', no matrix of a layer (query, key, value, "
+                        "attention_out, mlp_gate, mlp_up, mlp_down)"));
+  EXPECT_THAT(error(R"({"overrides": [{"home": "tape"}]})"), HasSubstr("give gpu, host or disk"));
+  EXPECT_THAT(error(R"({"overrides": [{"home": "gpu", "size": 1}]})"), HasSubstr("[0].size: no"));
+  for (const char* layers : {"", "a", "1,", "-1", "1-", "3-1", "99999999999"}) {
+    const std::string text =
+        fmt::format(R"({{"overrides": [{{"layers": "{}", "home": "gpu"}}]}})", layers);
+    EXPECT_THAT(error(text.c_str()), HasSubstr("overrides[0].layers")) << layers;
+  }
   EXPECT_THAT(error(R"({"made_for": {"user": "x"}})"), HasSubstr("no field user"));
 }
 

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <queue>
+#include <utility>
 
 namespace spillway {
 namespace {
@@ -13,6 +16,67 @@ double sum_over(const Workload& workload, F f) {
   for (const RequestGroup& group : workload.groups)
     sum += f(group) * static_cast<double>(group.count);
   return sum;
+}
+
+// Of decoding: the first token of each answer comes out of its prompt.
+struct DecodeSteps {
+  double steps = 0;
+  double at_work = 0;  // sequences, on average
+};
+
+int64_t steps_of(const RequestGroup& group) { return std::max<int64_t>(0, group.generate - 1); }
+
+// A block ends with its longest answer.
+int64_t steps_in_blocks(const Workload& workload, int64_t block) {
+  int64_t steps = 0, longest = 0, room = block;
+  for (const RequestGroup& group : workload.groups) {
+    for (int64_t left = group.count; left > 0;) {
+      const int64_t together = std::min(left, room);
+      longest = std::max(longest, steps_of(group));
+      left -= together;
+      room -= together;
+      if (room > 0) continue;
+      steps += std::exchange(longest, 0);
+      room = block;
+    }
+  }
+  return steps + longest;
+}
+
+// Whoever ends is replaced at once.
+int64_t steps_without_gaps(const Workload& workload, int64_t at_once) {
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> ends;
+  int64_t last = 0;
+  for (const RequestGroup& group : workload.groups) {
+    for (int64_t i = 0; i < group.count; ++i) {
+      int64_t begin = 0;
+      if (static_cast<int64_t>(ends.size()) == at_once) {
+        begin = ends.top();
+        ends.pop();
+      }
+      ends.push(begin + steps_of(group));
+      last = std::max(last, begin + steps_of(group));
+    }
+  }
+  return last;
+}
+
+DecodeSteps decode_steps(const Workload& workload, ScheduleKind schedule, int64_t at_once) {
+  const int64_t longest = workload.longest_answer();
+  const bool alike = std::ranges::all_of(
+      workload.groups, [&](const RequestGroup& group) { return group.generate == longest; });
+  const auto most = static_cast<double>(at_once);
+  // All that begin together end together.
+  if (alike) {
+    const double blocks = std::ceil(static_cast<double>(workload.requests()) / most);
+    return {blocks * static_cast<double>(std::max<int64_t>(0, longest - 1)), most};
+  }
+  const bool in_blocks = schedule == ScheduleKind::kZigzag || schedule == ScheduleKind::kRow;
+  const auto steps = static_cast<double>(in_blocks ? steps_in_blocks(workload, at_once)
+                                                   : steps_without_gaps(workload, at_once));
+  const double tokens =
+      sum_over(workload, [](const RequestGroup& g) { return static_cast<double>(steps_of(g)); });
+  return {steps, std::clamp(tokens / std::max(1.0, steps), 1.0, most)};
 }
 
 StepEstimate price(const StepPrices& prices, PriceBy by) {
@@ -39,6 +103,11 @@ int64_t Workload::generated_tokens() const {
 int64_t Workload::longest() const {
   int64_t most = 0;
   for (const RequestGroup& group : groups) most = std::max(most, group.prompt + group.generate);
+  return most;
+}
+int64_t Workload::longest_answer() const {
+  int64_t most = 0;
+  for (const RequestGroup& group : groups) most = std::max(most, group.generate);
   return most;
 }
 double Workload::decode_keys() const {
@@ -76,8 +145,7 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
                    PriceBy by) {
   Prediction result;
   result.has_device = hardware.gpu.has_value();
-  const std::vector<Tier> homes =
-      weight_homes(!hardware.has_device(), model, plan.weights, plan.embeddings);
+  const std::vector<Tier> homes = weight_homes(!hardware.has_device(), model, plan.weight_plan());
   const auto at_once = static_cast<double>(std::min<int64_t>(
       sequences_at_once(plan, static_cast<int>(size.sequences)), workload.requests()));
   const auto requests = static_cast<double>(workload.requests());
@@ -103,20 +171,20 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
     result.first_token_s = block_s * pieces;
     result.prefill_s = result.first_token_s * requests / at_once;
   }
-  // The first of each answer comes out of its prompt.
-  const double steps_of_one = static_cast<double>(workload.generated_tokens()) / requests - 1;
-  if (steps_of_one > 0) {
-    const StepSize decode{.sequences = static_cast<int64_t>(at_once),
+  const DecodeSteps decoding = decode_steps(workload, plan.schedule, static_cast<int64_t>(at_once));
+  if (decoding.steps > 0) {
+    const StepSize decode{.sequences = std::llround(decoding.at_work),
                           .tokens_each = 1,
                           .keys = std::max(1.0, workload.decode_keys())};
     result.decode_step = price(StepPrices(hardware, model, homes, plan, needs.layout, decode), by);
     result.step_s = result.decode_step.seconds;
-    result.decode_s = result.step_s * steps_of_one * std::ceil(requests / at_once);
+    result.decode_s = result.step_s * decoding.steps;
   }
-  result.latency_s = result.first_token_s + result.step_s * std::max(0.0, steps_of_one);
+  result.latency_s = result.first_token_s + result.step_s * static_cast<double>(std::max<int64_t>(
+                                                                0, workload.longest_answer() - 1));
   const auto generated = static_cast<double>(workload.generated_tokens());
   if (result.total_s() > 0) result.generated_tokens_per_s = generated / result.total_s();
-  if (result.decode_s > 0) result.decode_tokens_per_s = requests * steps_of_one / result.decode_s;
+  if (result.decode_s > 0) result.decode_tokens_per_s = (generated - requests) / result.decode_s;
   return result;
 }
 

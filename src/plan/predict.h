@@ -10,19 +10,20 @@
 
 namespace spillway {
 
-// So many requests of these lengths.
+// So many requests of these lengths, one behind the other.
 struct RequestGroup {
   int64_t count = 1;
   int64_t prompt = 512;
   int64_t generate = 32;
 };
 struct Workload {
-  std::vector<RequestGroup> groups;
+  std::vector<RequestGroup> groups;  // in the order in which they come
 
   int64_t requests() const;
   int64_t prompt_tokens() const;  // of all
   int64_t generated_tokens() const;
   int64_t longest() const;  // prompt and answer
+  int64_t longest_answer() const;
   // Keys that a generated token, and one of a prompt, sees on average.
   double decode_keys() const;
   double prompt_keys() const;
@@ -32,7 +33,7 @@ struct Prediction {
   double prefill_s = 0, decode_s = 0;  // of the whole workload
   double first_token_s = 0;            // of a block's first tokens: all prompts of it come before
   double step_s = 0;                   // of decoding, on average
-  double latency_s = 0;                // of a block: prompts, then all tokens
+  double latency_s = 0;                // of a block: prompts, then all tokens of its longest
   double generated_tokens_per_s = 0;
   double decode_tokens_per_s = 0;
   StepEstimate decode_step, prefill_step;
@@ -47,6 +48,9 @@ enum class PriceBy : uint8_t {
   kSums,       // the busiest worker of each layer: fast, never above the other
   kSimulator,  // event by event
 };
+// Where answers differ in length, a continuous schedule gives a place that is left to the next
+// request; in blocks (zigzag, row) it stays empty until the block's longest answer has ended. Steps
+// are priced with as many sequences as are at work in one on average, and as many keys.
 // `size` is the one that the footprint was made for.
 Prediction predict(const Hardware& hardware, const Model& model, const Plan& plan,
                    const Footprint& needs, const RunSize& size, const Workload& workload,

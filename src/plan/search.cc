@@ -123,6 +123,7 @@ class Search {
     all.plan.micro_batch = cut.micro_batch;
     r_.given.apply_to(all.plan);
     all.plan.embeddings = embeddings_;
+    all.plan.attention_topk = r_.attention_topk;
     if (settle(all)) {  // on the device: nothing is faster
       price(all, PriceBy::kSums);
       found_.push_back(all);
@@ -225,7 +226,10 @@ class Search {
                           std::max(1.0, prefill_steps / blocks) * 2.0 *
                           static_cast<double>(found.needs.layout.kv.plane_block_bytes()) /
                           double{kKvBlockTokens};
-    const double attend = attention_seconds(h.device(), found.size.kv_type, all_kv);
+    const KvTraffic traffic = kv_traffic(h, r_.model.spec, found.size.kv_type, plan.attention_topk);
+    const double group = query_group(r_.model.spec);
+    const double attend =
+        attention_seconds(h.device(), found.size.kv_type, group, all_kv * traffic.read);
     const double other = std::max(0.0, per_layer(resident.predicted.decode_step) - attend);
 
     LinearProgram program;
@@ -261,11 +265,12 @@ class Search {
                           h.to_device_rate(std::max(bytes, kLargeTransfer),
                                            pageable ? Source::kPageable : Source::kPinned));
         };
-        const double weights_s = up(sizes.layer, quantized), kv_s = up(read, true);
+        const double weights_s = up(sizes.layer, quantized), kv_s = up(read, true),
+                     host_kv_s = up(read * (traffic.moved + traffic.over_bus), true);
         const double down = h.to_host.best();
         std::vector<std::pair<int, double>> link{
-            {wh, weights_s}, {wk, weights_s}, {ch, kv_s}, {ck, kv_s}, {time, -1}};
-        if (decoding) link.emplace_back(on_cpu, -kv_s);
+            {wh, weights_s}, {wk, weights_s}, {ch, host_kv_s}, {ck, kv_s}, {time, -1}};
+        if (decoding) link.emplace_back(on_cpu, -host_kv_s);
         program.constrain(link, -kAny, 0);
         program.constrain({{ch, written / down}, {ck, written / down}, {time, -1}}, -kAny, 0);
       }
@@ -276,7 +281,9 @@ class Search {
     program.constrain({{decode, 1}, {on_cpu, attend}}, other + attend, kAny);
     program.constrain({{prefill, 1}}, per_layer(resident.predicted.prefill_step), kAny);
     if (apart_) {
-      const double cpu = attention_seconds(h.host, found.size.kv_type, all_kv) / h.cpu_beside_link;
+      const double cpu =
+          attention_seconds(h.host, found.size.kv_type, group, all_kv * traffic.read) /
+          h.cpu_beside_link;
       program.constrain({{on_cpu, cpu}, {decode, -1}}, -kAny, 0);
     }
     // Two layers' worth of what streams is on the device, and pages of a layer on their way.

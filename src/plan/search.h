@@ -37,8 +37,9 @@ struct SearchRequest {
   const DeviceTraits& traits;
   Workload workload;
   Budgets budgets;
-  RunSize size;                         // chunk, type of KV; tokens and sequences are found
-  int smallest_chunk = kSmallestChunk;  // where nothing fits with the other
+  RunSize size;                              // chunk, type of KV; tokens and sequences are found
+  std::optional<float> attention_topk = {};  // as a plan has it
+  int smallest_chunk = kSmallestChunk;       // where nothing fits with the other
   Objective objective = Objective::kThroughput;
   // Most sequences at once, 0: as many as there are requests. At least `least_sequences` of them.
   int64_t most_sequences = 0, least_sequences = 1;

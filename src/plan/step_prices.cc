@@ -27,6 +27,7 @@ StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::
   keys_read_ = size.tokens_each == 1
                    ? size.keys
                    : std::max(0.0, size.keys - static_cast<double>(size.tokens_each) / 2);
+  if (size.tokens_each == 1) traffic_ = kv_traffic(hardware, spec_, kv_type_, plan.attention_topk);
   row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
   shape_ = {.layers = spec_.layers, .kv_buffers = kKvStagingBuffers, .overlap = plan.overlap};
   describe_layers(model, homes);
@@ -95,8 +96,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     double streamed = 0;
     for (const Layer& layer : layers_) streamed += layer.from_host + layer.from_disk;
     cpu_share = plan.cpu_attention.value_or(
-        balanced_cpu_share(hardware_, kv_type_, kv_bytes(all * on_host),
-                           streamed / static_cast<double>(spec_.layers)));
+        balanced_cpu_share(kv_bytes(all * on_host), streamed / static_cast<double>(spec_.layers)));
   }
   // Prompts are attended to on the device, unless no sequence finds room there.
   if (size_.tokens_each > 1) cpu_share = layout.staging_blocks < layout.sequence_blocks ? 1 : 0;
@@ -131,14 +131,15 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   }
 }
 
-double StepPrices::balanced_cpu_share(const Hardware& hardware, KvType type, double kv_bytes,
-                                      double weight_bytes) {
-  if (!hardware.has_device() || kv_bytes <= 0) return 1;
-  const double cpu_s = attention_seconds(hardware.host, type, kv_bytes) / hardware.cpu_beside_link;
+double StepPrices::balanced_cpu_share(double kv_bytes, double weight_bytes) const {
+  if (!hardware_.has_device() || kv_bytes <= 0) return 1;
+  const double cpu_s =
+      attend_bytes(hardware_.host, kv_bytes * traffic_.read) / hardware_.cpu_beside_link;
   const auto link_s = [&](double bytes, Hardware::Source source) {
-    return bytes / (hardware.link_beside_cpu * hardware.to_device_rate(bytes, source));
+    return bytes / (hardware_.link_beside_cpu * hardware_.to_device_rate(bytes, source));
   };
-  const double kv_s = link_s(kv_bytes, Hardware::Source::kPageable);
+  const double kv_s =
+      link_s(kv_bytes * (traffic_.moved + traffic_.over_bus), Hardware::Source::kPageable);
   const double weights_s = link_s(weight_bytes, Hardware::Source::kPinned);
   return std::clamp((weights_s + kv_s) / (kv_s + cpu_s), 0.0, 1.0);
 }
@@ -162,9 +163,21 @@ double StepPrices::activate(double tokens) const {
 
 double StepPrices::attend(const Processor& on, double sequences) const {
   if (sequences <= 0) return 0;
-  if (size_.tokens_each == 1) return attention_seconds(on, kv_type_, kv_bytes(sequences));
+  if (size_.tokens_each == 1) return attend_bytes(on, kv_bytes(sequences) * traffic_.read);
   const double pairs = sequences * static_cast<double>(size_.tokens_each) * size_.keys;
   return prompt_attention_seconds(on, 4 * pairs * static_cast<double>(spec_.q_dim()));
+}
+
+EventPrice StepPrices::attend_swapped(const Batch& batch, double groups) const {
+  EventPrice price;
+  const double sequences = batch.swapped / groups;
+  price[Worker::kDevice] = attend(hardware_.device(), sequences);
+  if (traffic_.over_bus <= 0) return price;
+  const double at_home = kv_bytes(sequences - batch.swapped_from_disk / groups) * traffic_.over_bus;
+  const double there = kv_bytes(sequences) * traffic_.read - at_home;
+  price[Worker::kDevice] = attend_bytes(hardware_.device(), there);
+  price[Worker::kToDevice] = up(at_home);
+  return price;
 }
 
 double StepPrices::up(double bytes, Hardware::Source source) const {
@@ -226,12 +239,15 @@ EventPrice StepPrices::of(const StepEvent& event) const {
       break;
     case StepAction::kLoadKv:
       price[Worker::kToDevice] =
-          up(kv_bytes(batch.swapped) / groups(), Hardware::Source::kPageable);
+          up(kv_bytes((batch.swapped - batch.swapped_from_disk) * traffic_.moved +
+                      batch.swapped_from_disk) /
+                 groups(),
+             Hardware::Source::kPageable);
       price[Worker::kDiskRead] =
           disk(kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_read);
       break;
     case StepAction::kAttendSwapped:
-      price[Worker::kDevice] = attend(hardware_.device(), batch.swapped / groups());
+      price = attend_swapped(batch, groups());
       break;
     case StepAction::kStoreKv:
       price[Worker::kToHost] = down(new_kv_bytes(batch.swapped) / groups());

@@ -11,6 +11,7 @@
 #include "plan/block_schedule.h"
 #include "plan/footprint.h"
 #include "plan/hardware.h"
+#include "plan/kv_traffic.h"
 #include "plan/plan.h"
 #include "plan/simulate.h"
 
@@ -32,10 +33,6 @@ class StepPrices {
 
   const StepShape& shape() const { return shape_; }
   EventPrice of(const StepEvent& event) const;
-  // Of the sequences in host memory whose attention the CPU computes, where the plan leaves it
-  // open: so that the CPU and the link end together.
-  static double balanced_cpu_share(const Hardware& hardware, KvType type, double kv_bytes,
-                                   double weight_bytes);
 
  private:
   struct Product {
@@ -58,6 +55,9 @@ class StepPrices {
   void describe_layers(const Model& model, const std::vector<Tier>& homes);
   void stream_head(const std::vector<HeadPiece>& pieces, double rows);
   void describe_batches(const Plan& plan, const RunLayout& layout);
+  // Of the sequences in host memory whose attention the CPU computes, where the plan leaves it
+  // open: so that the CPU and the link end together.
+  double balanced_cpu_share(double kv_bytes, double weight_bytes) const;
   double products(const std::vector<Product>& of, double tokens) const;
   double kv_bytes(double sequences) const { return sequences * keys_read_ * kv_token_bytes_; }
   double new_kv_bytes(double sequences) const {
@@ -65,6 +65,11 @@ class StepPrices {
   }
   double activate(double tokens) const;
   double attend(const Processor& on, double sequences) const;
+  double attend_bytes(const Processor& on, double bytes) const {
+    return attention_seconds(on, kv_type_, query_group(spec_), bytes);
+  }
+  // Of rows whose pages have come, and V that they read over the bus.
+  EventPrice attend_swapped(const Batch& batch, double groups) const;
   double up(double bytes, Hardware::Source source = Hardware::Source::kPinned) const;
   double down(double bytes) const;
 
@@ -72,6 +77,7 @@ class StepPrices {
   const ModelSpec& spec_;
   const StepSize size_;
   KvType kv_type_;
+  KvTraffic traffic_ = {};     // of decoding; prompts attend to everything
   double kv_token_bytes_ = 0;  // of a layer
   double keys_read_ = 0;       // of a sequence, once in a step
   std::vector<Layer> layers_;

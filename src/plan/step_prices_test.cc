@@ -70,7 +70,7 @@ struct StepPricesTest : testing::Test {
     return {};
   }
   const std::vector<Tier>& homes() {
-    homes_ = weight_homes(false, model, plan.weights, plan.embeddings);
+    homes_ = weight_homes(false, model, plan.weight_plan());
     return homes_;
   }
 
@@ -171,6 +171,53 @@ TEST_F(StepPricesTest, PagesComeAndWhatIsNewGoesBack) {
   place_kv(0, 0, 1);
   EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kDiskRead], 8);
   EXPECT_DOUBLE_EQ(price(StepAction::kStoreKv)[Worker::kDiskWrite], 1.0 / 8);
+}
+
+TEST_F(StepPricesTest, HeadsThatShareKeysAttendAtTheirOwnRate) {
+  hardware.gpu->attention[KvType::kF16] = RateCurve({{1, two_to(31)}, {4, two_to(29)}});
+  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 1);
+  model.spec.kv_heads = 2;
+  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 4);
+}
+
+TEST_F(StepPricesTest, SparseAttentionReadsAllOfKAndAShareOfV) {
+  plan.attention_topk = 0.25F;
+  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], (1 + 0.25) / 2);
+  place_kv(0, 1, 0);
+  plan.attention = AttentionPlace::kCpu;
+  EXPECT_DOUBLE_EQ(price(StepAction::kStartOnHost)[Worker::kCpu], 32 * (1 + 0.25) / 2);
+  model.spec.kv_heads = 4;
+  EXPECT_DOUBLE_EQ(price(StepAction::kStartOnHost)[Worker::kCpu], 32 * (1 + 0.5) / 2)
+      << "two heads choose for themselves";
+  model.spec.kv_heads = 8;
+  size.tokens_each = 2;
+  const double sparse = price(StepAction::kProject)[Worker::kDevice];
+  plan.attention_topk = 0;
+  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], sparse);
+}
+
+TEST_F(StepPricesTest, SparseAttentionLeavesVAtHomeWhereTheDeviceCanReadIt) {
+  place_kv(0, 1, 0);
+  plan.attention = AttentionPlace::kGpu;
+  plan.attention_topk = 0.25F;
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], 1) << "K alone";
+  EventPrice attend = price(StepAction::kAttendSwapped);
+  EXPECT_DOUBLE_EQ(attend[Worker::kDevice], 0.5);
+  EXPECT_DOUBLE_EQ(attend[Worker::kToDevice], 0.25) << "what is chosen of V";
+  const auto expect_whole_pages = [&](double load) {
+    EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], load);
+    attend = price(StepAction::kAttendSwapped);
+    EXPECT_DOUBLE_EQ(attend[Worker::kDevice], (1 + 0.25) / 2);
+    EXPECT_DOUBLE_EQ(attend[Worker::kToDevice], 0);
+  };
+  place_kv(0, 0, 1);
+  expect_whole_pages(2);
+  place_kv(0, 1, 0);
+  hardware.pageable_to_device = two_to(29);
+  expect_whole_pages(4);
+  hardware.pageable_to_device = 0;
+  plan.attention_topk = 1;
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], 2) << "no less than its pages";
 }
 
 TEST_F(StepPricesTest, SequencesAreSharedByTheirHomes) {

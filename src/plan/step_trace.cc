@@ -54,8 +54,7 @@ std::string trace_of_steps(const Hardware& hardware, const Model& model, const P
   using nlohmann::json;
   constexpr int kSteps = 3;
   constexpr double kMicroseconds = 1e6;
-  const std::vector<Tier> homes =
-      weight_homes(!hardware.has_device(), model, plan.weights, plan.embeddings);
+  const std::vector<Tier> homes = weight_homes(!hardware.has_device(), model, plan.weight_plan());
   const StepPrices prices(hardware, model, homes, plan, layout, size);
   const SimulatedSteps steps =
       simulate_steps(prices.shape(), kSteps, [&](const StepEvent& e) { return prices.of(e); });

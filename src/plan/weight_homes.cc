@@ -22,21 +22,60 @@ bool is_embedding_or_head(WeightRole role) {
          role == WeightRole::kHead;
 }
 
+bool is_layer_matrix(const WeightSlot& slot) { return slot.layer >= 0 && !slot.is_vector(); }
+
+void check_overrides(const Model& model, const std::vector<WeightOverride>& overrides) {
+  for (size_t i = 0; i < overrides.size(); ++i) {
+    for (const LayerRange& range : overrides[i].layers) {
+      SPW_CHECK(range.last < model.spec.layers, kInvalidArgument,
+                "overrides[{}] of the plan names layer {}, and {} has layers 0 to {}", i,
+                range.last, model.spec.name, model.spec.layers - 1);
+    }
+    const bool any = std::ranges::any_of(model.weights, [&](const BoundWeight& weight) {
+      return is_layer_matrix(weight.slot) && overrides[i].names(weight.slot);
+    });
+    SPW_CHECK(any, kInvalidArgument,
+              "overrides[{}] of the plan names a matrix that {} does not have", i, model.spec.name);
+  }
+}
+
+std::optional<Tier> try_named_home(const WeightPlan& plan, const WeightSlot& slot) {
+  for (auto entry = plan.overrides.rbegin(); entry != plan.overrides.rend(); ++entry) {
+    if (entry->names(slot)) return entry->home;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-std::vector<Tier> weight_homes(bool host_visible, const Model& model, TierShares shares,
-                               Tier embeddings) {
-  SPW_ASSERT(embeddings != Tier::kDisk);
+bool WeightOverride::names(const WeightSlot& slot) const {
+  if (role && slot.role != *role) return false;
+  return layers.empty() || std::ranges::any_of(layers, [&](const LayerRange& range) {
+           return slot.layer >= range.first && slot.layer <= range.last;
+         });
+}
+
+std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan plan) {
+  SPW_ASSERT(plan.embeddings != Tier::kDisk);
+  check_overrides(model, plan.overrides);
+  TierShares& shares = plan.shares;
   if (host_visible) {  // one memory
     shares.device += std::exchange(shares.host, 0);
-    embeddings = Tier::kDevice;
+    plan.embeddings = Tier::kDevice;
+    for (WeightOverride& entry : plan.overrides) {
+      if (entry.home == Tier::kHost) entry.home = Tier::kDevice;
+    }
   }
   const double share[kTierCount] = {shares.device, shares.host, shares.disk};
   std::vector<Tier> homes;
   double seen = 0, given[kTierCount] = {};
   for (const BoundWeight& weight : model.weights) {
-    if (weight.slot.layer < 0 || weight.slot.is_vector()) {
-      homes.push_back(is_embedding_or_head(weight.slot.role) ? embeddings : Tier::kDevice);
+    if (!is_layer_matrix(weight.slot)) {
+      homes.push_back(is_embedding_or_head(weight.slot.role) ? plan.embeddings : Tier::kDevice);
+      continue;
+    }
+    if (const auto named = try_named_home(plan, weight.slot)) {
+      homes.push_back(*named);
       continue;
     }
     // To the tier that is furthest behind its share of what has been given out.
@@ -67,7 +106,7 @@ const BoundWeight& head_of(const Model& model) {
 std::vector<HeadPiece> head_pieces(const Model& model) {
   std::vector<uint64_t> layers(static_cast<size_t>(model.spec.layers));
   for (const BoundWeight& weight : model.weights) {
-    if (weight.slot.layer >= 0 && !weight.slot.is_vector())
+    if (is_layer_matrix(weight.slot))
       layers[static_cast<size_t>(weight.slot.layer)] += aligned_weight_bytes(weight.bytes());
   }
   const BoundWeight& head = head_of(model);
@@ -115,9 +154,9 @@ uint64_t weight_writing_bytes(uint64_t largest) {
   return kWeightWriteBytes + kDirectAlignment + largest;
 }
 
-WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const TierShares& shares,
-                         Tier embeddings, bool may_map) {
-  const std::vector<Tier> homes = weight_homes(traits.host_visible, model, shares, embeddings);
+WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const WeightPlan& plan,
+                         bool may_map) {
+  const std::vector<Tier> homes = weight_homes(traits.host_visible, model, plan);
   const auto by_home = bytes_by_home(model, homes);
   WeightBytes all;
   all.device = by_home[static_cast<size_t>(Tier::kDevice)];

@@ -11,7 +11,7 @@
 #include "base/tier.h"
 #include "model/model.h"
 #include "plan/device_traits.h"
-#include "plan/plan.h"
+#include "plan/weight_plan.h"
 
 namespace spillway {
 
@@ -21,8 +21,11 @@ namespace spillway {
 // evenly over the layers, so that every layer moves about as many bytes. Embeddings and head live
 // where `embeddings` says, everything else (norms, biases, projections) is small and lives on the
 // device. What would live in host memory does so, too, where that is the device's.
-std::vector<Tier> weight_homes(bool host_visible, const Model& model, TierShares shares,
-                               Tier embeddings);
+//
+// Matrices that an override names live where it says; the shares are of the others, spread as if
+// those were all. Throws kInvalidArgument for an override that names nothing of this model, or a
+// layer that it does not have.
+std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan plan);
 
 // The weight that logits are made with: the token embedding where that is the head too.
 const BoundWeight& head_of(const Model& model);
@@ -74,7 +77,7 @@ struct WeightBytes {
   uint64_t loading_host = 0;  // of host memory, while they are written to disk
 };
 // `may_map`: weights that are wanted as the files have them may be those files' pages.
-WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const TierShares& shares,
-                         Tier embeddings, bool may_map);
+WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const WeightPlan& plan,
+                         bool may_map);
 
 }  // namespace spillway

@@ -384,9 +384,8 @@ uint64_t room_for_kept(const Device& device, const Model& model, const WeightPla
                        uint64_t host_budget) {
   constexpr uint64_t kLoading = uint64_t{64} << 20;
   const Tier host_tier = device.host_visible() ? Tier::kDevice : Tier::kHost;
-  const uint64_t loading = weight_bytes(traits_of(device), model, next.shares, next.embeddings,
-                                        /*may_map=*/true)
-                               .loading_host;
+  const uint64_t loading =
+      weight_bytes(traits_of(device), model, next.weights, /*may_map=*/true).loading_host;
   const uint64_t reserved =
       bytes_by_home(model, next.homes(device, model))[static_cast<size_t>(host_tier)] + loading +
       kLoading;

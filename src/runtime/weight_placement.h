@@ -14,8 +14,7 @@ namespace spillway {
 class IoQueue;
 
 struct WeightPlacement {
-  TierShares shares;  // of homes: plan/weight_homes.h
-  Tier embeddings = Tier::kDevice;
+  WeightPlan weights = {};         // homes: plan/weight_homes.h
   Device* host = nullptr;          // whose memory is the host's; null: the device itself
   IoQueue* queue = nullptr;        // the engine's; needed for weights that live on disk
   std::filesystem::path disk_dir;  // of weights that live on disk, other than in the model's file
@@ -23,7 +22,7 @@ struct WeightPlacement {
 
   Device& host_beside(Device& device) const { return host == nullptr ? device : *host; }
   std::vector<Tier> homes(const Device& device, const Model& model) const {
-    return weight_homes(device.host_visible(), model, shares, embeddings);
+    return weight_homes(device.host_visible(), model, weights);
   }
 };
 

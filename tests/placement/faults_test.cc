@@ -88,7 +88,7 @@ struct PlannedModel {
   Runner make(Machine& machine, const Plan& plan) {
     loaded.model = testing_models::tiny_model("llama", DType::kF32);
     loaded.weights = load_weights(device, loaded.model, {}, {},
-                                  {.shares = plan.weights,
+                                  {.weights = plan.weight_plan(),
                                    .host = &machine.host,
                                    .queue = &machine.queue,
                                    .disk_dir = machine.folder.path(),
@@ -372,7 +372,7 @@ TEST_F(TierFaults, WritesThatFailLeaveNoFile) {
   TempFolder folder;
   const auto make = [&] {
     return load_weights(host, model, {}, {},
-                        {.shares = {0, 0.2, 0.8},
+                        {.weights = {.shares = {0, 0.2, 0.8}},
                          .host = &host,
                          .queue = &queue,
                          .disk_dir = folder.path(),

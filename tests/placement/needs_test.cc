@@ -69,6 +69,9 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     Plan plan;
     plan.weights = shares();
     if (pick(1) < 0.5) plan.embeddings = Tier::kHost;
+    if (pick(1) < 0.5)
+      plan.overrides = {{.role = WeightRole::kDown, .home = static_cast<Tier>(i % 3)},
+                        {.layers = {{0, 0}}, .home = static_cast<Tier>(i / 3 % 3)}};
     plan.kv = shares();
     plan.activations = shares();
     plan.micro_batch = static_cast<int>(pick(4));
@@ -85,8 +88,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     const Footprint needs = footprint(loaded.model, plan, kSize, traits_of(device));
     EXPECT_EQ(device.usage().peak_bytes, 0u) << "asking takes nothing";
     loaded.weights = load_weights(device, loaded.model, {}, {},
-                                  {.shares = plan.weights,
-                                   .embeddings = plan.embeddings,
+                                  {.weights = plan.weight_plan(),
                                    .host = &host,
                                    .queue = &queue,
                                    .disk_dir = folder.path(),

@@ -24,9 +24,10 @@ struct Placement {
   std::string name;
   TierShares weights = {};
   Tier embeddings = Tier::kDevice;  // and the head
-  double device_sequences = 1;      // the share whose KV is on the device; the rest is the host's
-  double disk_sequences = 0;        // of the rest: on disk
-  double host_share = 1;            // of those in host memory: attended to by the host
+  std::vector<WeightOverride> overrides = {};
+  double device_sequences = 1;  // the share whose KV is on the device; the rest is the host's
+  double disk_sequences = 0;    // of the rest: on disk
+  double host_share = 1;        // of those in host memory: attended to by the host
   bool can_swap = true;
   int32_t staging_blocks = 10;  // fewer than the prompts need together
   int micro_tokens = 0;
@@ -64,8 +65,7 @@ struct PlacedModel {
         device(make_accelerator(cuda, how)),
         model(testing_models::tiny_model(kind, dtype)),
         weights(load_weights(*device, model, {}, {},
-                             {.shares = how.weights,
-                              .embeddings = how.embeddings,
+                             {.weights = {how.weights, how.embeddings, how.overrides},
                               .host = &host,
                               .queue = &queue,
                               .disk_dir = folder.path(),

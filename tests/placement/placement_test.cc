@@ -63,6 +63,19 @@ std::vector<Placement> every_placement() {
     away.name += ", embeddings in host memory";
     away.embeddings = Tier::kHost;
   }
+  // Named matrices, beside shares of the others: of a role, of a layer, and one of them again.
+  for (const Tier home : {Tier::kHost, Tier::kDisk}) {
+    for (const TierShares& shares : {TierShares{1, 0, 0}, {0, 0.5, 0.5}}) {
+      Placement named;
+      named.name = fmt::format("MLPs' last matrices in tier {}, of others {}% on the device",
+                               static_cast<int>(home), shares.device * 100);
+      named.weights = shares;
+      named.overrides = {{.role = WeightRole::kDown, .home = home},
+                         {.layers = {{0, 1}}, .home = Tier::kDevice},
+                         {.layers = {{1, 1}}, .role = WeightRole::kQuery, .home = home}};
+      all.push_back(named);
+    }
+  }
   Placement p;
   p.name = "activations in host memory";
   p.activations = {0, 1, 0};

@@ -80,6 +80,7 @@ class ReplanTest : public testing::Test {
     Plan plan;
     plan.weights = weights;
     plan.embeddings = embeddings_;
+    plan.overrides = overrides_;
     return plan;
   }
   RunSize size() const {
@@ -88,8 +89,7 @@ class ReplanTest : public testing::Test {
   }
   void load(Machine& machine, LoadedModel& loaded, const TierShares& weights, uint64_t host_budget,
             uint64_t disk_budget = kPlenty) {
-    const WeightPlacement placement{.shares = weights,
-                                    .embeddings = embeddings_,
+    const WeightPlacement placement{.weights = plan_of(weights).weight_plan(),
                                     .host = &machine.host,
                                     .queue = &machine.queue,
                                     .disk_dir = folder_.path(),
@@ -130,6 +130,7 @@ class ReplanTest : public testing::Test {
                                           {0, 0.5, 0.5}, {0.5, 0, 0.5}, {0, 0, 1}, {0, 0.7, 0.3},
                                           {1, 0, 0},     {0.2, 0.8, 0}};
   Tier embeddings_ = Tier::kDevice;  // of the plan at hand
+  std::vector<WeightOverride> overrides_ = {};
   TempFolder folder_, file_folder_;
   WeightLoadOptions options_ = [] {
     WeightLoadOptions options;
@@ -146,6 +147,9 @@ TEST_F(ReplanTest, PlansInARowAreLikeEachAloneAndMakeNothingAgain) {
       for (size_t i = 0; i < plans_.size(); ++i) {
         SCOPED_TRACE(fmt::format("{}, accelerator {}, plan {}", kind, with_accelerator, i));
         embeddings_ = i % 3 == 1 ? Tier::kHost : Tier::kDevice;
+        overrides_.clear();
+        if (i % 4 == 2) overrides_ = {{.role = WeightRole::kDown, .home = Tier::kHost}};
+        if (i % 4 == 3) overrides_ = {{.layers = {{1, 1}}, .home = Tier::kDisk}};
         Machine fresh(with_accelerator);
         const auto alone = describe(fresh, kind);
         load(fresh, *alone, plans_[i], kPlenty);
@@ -180,10 +184,10 @@ TEST_F(ReplanTest, WhatIsAtHomeStays) {
     Machine machine(with_accelerator);
     const auto loaded = describe(machine, "llama");
     const TierShares shares{0.3, 0.3, 0.4};
-    const auto stay = [&](const TierShares& next, Tier embeddings = Tier::kDevice) {
+    const auto stay = [&](const TierShares& next, Tier embeddings = Tier::kDevice,
+                          const std::vector<WeightOverride>& overrides = {}) {
       WeightPlacement placement;
-      placement.shares = next;
-      placement.embeddings = embeddings;
+      placement.weights = {next, embeddings, overrides};
       return loaded->weights.try_stay(machine.device(), loaded->model, placement);
     };
     EXPECT_FALSE(stay(shares));
@@ -191,6 +195,7 @@ TEST_F(ReplanTest, WhatIsAtHomeStays) {
     const std::vector<float> expected = logits(machine, *loaded, shares);
     EXPECT_FALSE(stay({0, 0.3, 0.7}));
     EXPECT_EQ(stay(shares, Tier::kHost), !with_accelerator) << "without one they are there already";
+    EXPECT_FALSE(stay(shares, Tier::kDevice, {{.home = Tier::kDevice}}));
     EXPECT_TRUE(stay(shares));
     EXPECT_EQ(loaded->weights.counts().made, 0);
     EXPECT_EQ(logits(machine, *loaded, shares), expected);

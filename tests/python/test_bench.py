@@ -107,6 +107,7 @@ def test_requests_of_mixed_lengths_are_counted_in_the_same_way(spillway, disk, t
     lengths = tmp_path / "lengths"
     lengths.write_text("8 3\n4 5\n6 2\n")
     result = bench(spillway, "--weights", "0,50,50", *disk, "--lengths", lengths, "--batch", "2", "--schedule", "zigzag", *runs)
+    assert result["predicted"]["of_measured"] > 0
     assert result["steps"] == result["run"]["steps"] == 5 + 2
     assert moved(result["run"]) == {"disk_read_weights": 7 * MATRICES // 2}
 

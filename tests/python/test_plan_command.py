@@ -41,6 +41,51 @@ def test_a_plan_that_does_not_fit_is_priced_with_a_warning(spillway, options, me
     assert any("does not fit" in warning and memory in warning for warning in priced["warnings"])
 
 
+def test_named_matrices_are_priced_and_take_their_memory(spillway, tmp_path):
+    file = tmp_path / "plan.json"
+
+    def price(*overrides):
+        file.write_text(json.dumps({"weights": {"host": 100}, "kv": {"host": 100}, "overrides": list(overrides)}))
+        return spillway.run(*T4, "--plan", file)
+
+    all_away = price().json()
+    some_home = price({"role": "query", "home": "gpu"}, {"layers": "0-3", "role": "query", "home": "host"}).json()
+    moved = 44 * 7168 * 7168 * 2  # of 48 layers
+    assert some_home["memory"]["gpu"]["by_tag"]["weights"] - all_away["memory"]["gpu"]["by_tag"]["weights"] == moved
+    assert some_home["predicted"]["decode_s"] < all_away["predicted"]["decode_s"]
+    assert some_home["plan"]["overrides"][1] == {"layers": "0-3", "role": "query", "home": "host"}
+    price({"role": "querry", "home": "gpu"}).assert_one_line_error(WRONG_USAGE)
+    beyond = price({"layers": "48", "home": "gpu"})
+    beyond.assert_one_line_error(WRONG_USAGE)
+    assert "layers 0 to 47" in beyond.err
+
+
+def test_sparse_attention_is_suggested_and_priced(spillway):
+    long = ("plan", "dummy:opt-30b", "--hardware", "t4", "--requests", "32", "--prompt-len", "1900", "--host-memory", "400GiB", "--json")
+    dense = spillway.run(*long).json()
+    sparse = spillway.run(*long, "--attention-topk", "0.1", "--no-advice").json()
+    gain = sparse["predicted"]["generated_tokens_per_s"] / dense["predicted"]["generated_tokens_per_s"]
+    suggested = {entry["what"]: entry["gain"] for entry in dense["would_help"]}
+    assert suggested["--attention-topk 0.1"] == pytest.approx(gain)
+    assert gain > 1.05
+    assert sparse["plan"]["attention_topk"] == pytest.approx(0.1)
+    assert dense["plan"]["attention_topk"] == 0
+    spillway.run(*long, "--attention-topk", "2").assert_one_line_error(WRONG_USAGE)
+
+
+def test_requests_of_mixed_lengths_are_priced_by_the_schedule(spillway, tmp_path):
+    lengths = tmp_path / "lengths"
+    lengths.write_text("prompt answer\n" + "100 10\n100 200\n" * 16 + "100000 1\n")
+    options = ("plan", "dummy:opt-6.7b", "--hardware", "t4", "--weights", "50,50,0", "--kv", "0,100,0", "--batch", "8", "--json")
+    some = ("--lengths", lengths, "--requests", "32")
+    continuous = spillway.run(*options, *some).json()
+    assert continuous["requests"] == 32
+    zigzag = spillway.run(*options, *some, "--schedule", "zigzag").json()
+    assert zigzag["predicted"]["decode_s"] > 1.3 * continuous["predicted"]["decode_s"]
+    spillway.run(*options, *some, "--gen-len", "3").assert_one_line_error(WRONG_USAGE)
+    spillway.run(*options, "--lengths", tmp_path / "absent").assert_one_line_error(WRONG_USAGE)
+
+
 def test_micro_batches_alone_are_no_plan(spillway):
     done = spillway.run(*T4, "--micro-batch", "8")
     assert done.code == WRONG_USAGE

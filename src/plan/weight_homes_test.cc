@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/weight_homes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "plan/plan.h"
+#include "plan/test_traits.h"
+
+namespace spillway {
+namespace {
+
+using testing::HasSubstr;
+
+struct WeightHomesTest : testing::Test {
+  // 12 layers of six matrices.
+  Model model = describe_dummy_model("opt-125m");
+
+  // By role and layer.
+  Tier home(const WeightPlan& plan, WeightRole role, int layer, bool host_visible = false) const {
+    const std::vector<Tier> homes = weight_homes(host_visible, model, plan);
+    for (size_t i = 0; i < homes.size(); ++i) {
+      const WeightSlot& slot = model.weights[i].slot;
+      if (slot.role == role && slot.layer == layer) return homes[i];
+    }
+    ADD_FAILURE() << "no such weight";
+    return Tier::kDevice;
+  }
+  uint64_t bytes_of(WeightRole role) const {
+    for (const BoundWeight& weight : model.weights) {
+      if (weight.slot.role == role) return static_cast<uint64_t>(weight.bytes());
+    }
+    return 0;
+  }
+};
+
+TEST_F(WeightHomesTest, NamedMatricesLiveWhereTheyAreToldAndTheLastWordCounts) {
+  const WeightPlan plan{
+      .overrides = {{.role = WeightRole::kDown, .home = Tier::kDisk},
+                    {.layers = {{0, 3}, {8, 8}}, .home = Tier::kHost},
+                    {.layers = {{2, 2}}, .role = WeightRole::kKey, .home = Tier::kDevice}}};
+  EXPECT_EQ(home(plan, WeightRole::kDown, 7), Tier::kDisk);
+  EXPECT_EQ(home(plan, WeightRole::kUp, 7), Tier::kDevice);
+  EXPECT_EQ(home(plan, WeightRole::kDown, 8), Tier::kHost);
+  EXPECT_EQ(home(plan, WeightRole::kUp, 3), Tier::kHost);
+  EXPECT_EQ(home(plan, WeightRole::kKey, 2), Tier::kDevice);
+  EXPECT_EQ(home(plan, WeightRole::kKeyBias, 3), Tier::kDevice) << "no matrix";
+  EXPECT_EQ(home(plan, WeightRole::kUp, 3, /*host_visible=*/true), Tier::kDevice);
+  EXPECT_EQ(home(plan, WeightRole::kDown, 7, /*host_visible=*/true), Tier::kDisk);
+}
+
+TEST_F(WeightHomesTest, SharesAreOfWhatNobodyNames) {
+  const WeightPlan plan{.shares = {0.5, 0.5, 0},
+                        .overrides = {{.role = WeightRole::kDown, .home = Tier::kDisk}}};
+  const WeightBytes bytes = weight_bytes(gpu_traits(), model, plan, true);
+  const uint64_t down = bytes_of(WeightRole::kDown), layer = 12 * 768 * 768 * 2;
+  EXPECT_EQ(bytes.disk, 12 * down);
+  EXPECT_NEAR(static_cast<double>(bytes.host), 6.0 * static_cast<double>(layer - down), 2.5e6);
+  EXPECT_EQ(bytes.streamed_layers, 12);
+}
+
+TEST_F(WeightHomesTest, OnlyLayersWithSomethingAwayStream) {
+  const WeightPlan plan{.overrides = {{.layers = {{4, 5}}, .home = Tier::kHost}}};
+  const WeightBytes bytes = weight_bytes(gpu_traits(), model, plan, true);
+  const uint64_t layer = 12 * 768 * 768 * 2;
+  EXPECT_EQ(bytes.host, 2 * layer);
+  EXPECT_EQ(bytes.streamed_layers, 2);
+  EXPECT_EQ(bytes.slot, kStreamSlotBytes + layer);
+}
+
+TEST_F(WeightHomesTest, WhatTheModelDoesNotHaveIsRefused) {
+  const auto error = [&](WeightOverride entry) -> std::string {
+    try {
+      weight_homes(false, model, {.overrides = {{.home = Tier::kHost}, std::move(entry)}});
+    } catch (const Error& refused) {
+      EXPECT_EQ(refused.code(), ErrorCode::kInvalidArgument);
+      return refused.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error({.layers = {{3, 12}}}), HasSubstr("overrides[1] of the plan names layer 12"));
+  EXPECT_THAT(error({.role = WeightRole::kGate}), HasSubstr("names a matrix that"));
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Homes for named matrices as a plan's file has them:
+// {"layers": "0-3,40", "role": "mlp_down", "home": "host"}, layers and role where they matter.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "plan/weight_plan.h"
+
+namespace spillway {
+
+// Throws kInvalidArgument naming the entry of `field`, and the known roles for one that is not.
+std::vector<WeightOverride> weight_overrides_from(const nlohmann::json& value,
+                                                  const std::string& field);
+nlohmann::ordered_json weight_overrides_to_json(const std::vector<WeightOverride>& overrides);
+
+}  // namespace spillway
