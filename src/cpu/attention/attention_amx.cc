@@ -3,8 +3,10 @@
 // here.
 //
 // Products are the same integers as with AVX-512, and so are results. What vectors still do, per
-// page of 128 elements of keys and one of values and Q queries: unpack int4 (112), turn and pick
-// products, scales, softmax and weights.
+// line of 64 bytes of codes, with heads of 128 and groups of 1 and 4 queries: int4 keys 7 and 11
+// instructions that compete for the two vector ports (12 and 29 without tiles), values 5 and 6 (8
+// and 22); int8 keys 1 and 3 (8 and 16), values 2 and 3 (2 and 9). Softmax, weights and rounding
+// queries add 2 per query of int4 and 1 of int8, either way.
 #include "cpu/attention/attention_code_keys_amx_inl.h"
 #include "cpu/attention/attention_code_values_amx_inl.h"
 #include "cpu/attention/attention_codes_x86_inl.h"
