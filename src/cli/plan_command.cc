@@ -328,6 +328,14 @@ std::string describe_workload(const Planner& planner) {
                      all.requests(), mean(all.prompt_tokens()), mean(all.generated_tokens()));
 }
 
+std::string describe_cpu_share(const Plan& plan) {
+  if (plan.attention == AttentionPlace::kAuto && !plan.cpu_attention) return "a guessed part";
+  const double share = plan.attention == AttentionPlace::kCpu   ? 1
+                       : plan.attention == AttentionPlace::kGpu ? 0
+                                                                : *plan.cpu_attention;
+  return fmt::format("{:.0f}%", share * 100);
+}
+
 void print_plan(const Planner& planner, const FoundPlan& found, const json& memory,
                 const std::vector<std::string>& warnings,
                 const std::vector<std::pair<std::string, double>>& suggestions) {
@@ -348,17 +356,14 @@ void print_plan(const Planner& planner, const FoundPlan& found, const json& memo
   line("weights", shares(found.plan.weights) +
                       (named > 0 ? fmt::format("; but for the plan's {} overrides", named) : ""));
   line("KV", shares(found.plan.kv));
-  line("at once",
-       fmt::format("{} sequences{}{}", found.size.sequences,
-                   found.plan.micro_batch > 0
-                       ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
-                       : "",
-                   found.plan.kv.host > 0 && planner.hardware.has_device()
-                       ? fmt::format("; the CPU attends to {:.0f}% of those in host memory",
-                                     100 * (found.plan.attention == AttentionPlace::kCpu
-                                                ? 1
-                                                : found.plan.cpu_attention.value_or(0)))
-                       : ""));
+  line("at once", fmt::format("{} sequences{}{}", found.size.sequences,
+                              found.plan.micro_batch > 0
+                                  ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
+                                  : "",
+                              found.plan.kv.host > 0 && planner.hardware.has_device()
+                                  ? fmt::format("; the CPU attends to {} of those in host memory",
+                                                describe_cpu_share(found.plan))
+                                  : ""));
   line("speed", fmt::format("{:.4g} tokens/s generated; decoding {:.4g} tokens/s, prompts {:.4g} s",
                             p.generated_tokens_per_s, p.decode_tokens_per_s, p.prefill_s));
   line("latency", fmt::format("first tokens after {:.3g} s, a step {:.3g} s, all after {:.3g} s",

@@ -61,7 +61,7 @@ def test_named_matrices_are_priced_and_take_their_memory(spillway, tmp_path):
 
 
 def test_sparse_attention_is_suggested_and_priced(spillway):
-    long = ("plan", "dummy:opt-30b", "--hardware", "t4", "--requests", "32", "--prompt-len", "1900", "--host-memory", "400GiB", "--json")
+    long = ("plan", "dummy:opt-6.7b", "--hardware", "h200", "--requests", "64", "--prompt-len", "1000", "--gen-len", "1000", "--json")
     dense = spillway.run(*long).json()
     sparse = spillway.run(*long, "--attention-topk", "0.1", "--no-advice").json()
     gain = sparse["predicted"]["generated_tokens_per_s"] / dense["predicted"]["generated_tokens_per_s"]
