@@ -147,6 +147,8 @@ struct Planner {
   // With all that a run needs to be this one.
   Plan complete(const FoundPlan& found) const {
     Plan plan = found.plan;
+    if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && hardware.has_device())
+      plan.cpu_attention = found.predicted.cpu_attention;
     plan.compress_weights = options.compress_weights;
     plan.kv_type = found.size.kv_type;
     plan.attention_topk = options.attention_topk;
@@ -328,14 +330,6 @@ std::string describe_workload(const Planner& planner) {
                      all.requests(), mean(all.prompt_tokens()), mean(all.generated_tokens()));
 }
 
-std::string describe_cpu_share(const Plan& plan) {
-  if (plan.attention == AttentionPlace::kAuto && !plan.cpu_attention) return "a guessed part";
-  const double share = plan.attention == AttentionPlace::kCpu   ? 1
-                       : plan.attention == AttentionPlace::kGpu ? 0
-                                                                : *plan.cpu_attention;
-  return fmt::format("{:.0f}%", share * 100);
-}
-
 void print_plan(const Planner& planner, const FoundPlan& found, const json& memory,
                 const std::vector<std::string>& warnings,
                 const std::vector<std::pair<std::string, double>>& suggestions) {
@@ -362,7 +356,7 @@ void print_plan(const Planner& planner, const FoundPlan& found, const json& memo
                                   : "",
                               found.plan.kv.host > 0 && planner.hardware.has_device()
                                   ? fmt::format("; the CPU attends to {} of those in host memory",
-                                                describe_cpu_share(found.plan))
+                                                fmt::format("{:.0f}%", p.cpu_attention * 100))
                                   : ""));
   line("speed", fmt::format("{:.4g} tokens/s generated; decoding {:.4g} tokens/s, prompts {:.4g} s",
                             p.generated_tokens_per_s, p.decode_tokens_per_s, p.prefill_s));

@@ -67,7 +67,7 @@ std::string describe_host_attention(const Plan& plan, const Device& device, cons
   if (device.host_visible() || kv.host == 0 || attention == AttentionPlace::kGpu) return "none";
   std::string share = "all";
   if (attention == AttentionPlace::kAuto)
-    share = cpu_attention ? fmt::format("{}%", *cpu_attention * 100) : "a guessed part";
+    share = cpu_attention ? fmt::format("{}%", *cpu_attention * 100) : "a balanced part";
   return fmt::format("{} of the {}% of sequences in host memory, by {}", share, kv.host * 100,
                      describe_device(host));
 }

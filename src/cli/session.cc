@@ -255,6 +255,7 @@ void Session::load() {
   for (int plans = 1;; ++plans) {
     try {
       load_as_planned();
+      say_what_was_refused();
       return;
     } catch (const Error& error) {
       if (plans == kPlans || !try_place_again(error)) throw;

@@ -156,6 +156,7 @@ struct Session {
   // After memory was refused: the best plan within less. False, and nothing has changed, where
   // there is none or where results would be others.
   bool try_place_again(const Error& refused);
+  void say_what_was_refused();
   void load_as_planned();
   const ChosenHardware& machine() const;
   FitLimits what_may_change(const ExpectedRun& run) const;
@@ -171,6 +172,7 @@ struct Session {
   ExpectedRun run_;
   size_t which_ = 0;
   Budgets budgets_;
+  std::string refused_;  // what the plan before this one met with
   RunSize size_;
   Footprint needs_;
 };

@@ -244,6 +244,9 @@ void Session::place_what_fits(const ExpectedRun& run, size_t which) {
 }
 
 void Session::describe_run() {
+  if (!device->host_visible() && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
+      !plan.cpu_attention)
+    plan.cpu_attention = predict_run().cpu_attention;
   settings.host_attention = describe_host_attention(plan, *device, host());
   settings.head = describe_head(plan, *device, loaded->model);
   plan.compress_weights = load_.compress;
@@ -319,10 +322,16 @@ bool Session::try_place_again(const Error& refused) {
     std::tie(plan, size_, needs_, budgets_, settings) = before;
     return false;
   }
-  log_warning("{}; trying the next plan, within {}{} of host memory", refused.what(),
+  refused_ = refused.what();
+  return true;
+}
+
+void Session::say_what_was_refused() {
+  if (refused_.empty()) return;
+  log_warning("{}; went on with the next plan, within {}{} of host memory",
+              std::exchange(refused_, {}),
               device->host_visible() ? "" : format_bytes(budgets_.device) + " of GPU memory and ",
               format_bytes(budgets_.host));
-  return true;
 }
 
 void Session::say_plan() const {

@@ -10,31 +10,6 @@
 #include "runtime/device_traits.h"
 
 namespace spillway {
-namespace {
-
-// The share of the sequences with KV in host memory that the CPU attends to, so that it and the bus
-// end together: share * kv / cpu = (weights + (1 - share) * kv) / bus. Until the planner measures,
-// a guess from one machine (16 x86 threads, PCIe 5): its bus moves 43 to 55 GB/s beside the CPU, a
-// thread reads 3.5 to 4.3 GB/s of F16 pages, 4.2 to 5.3 of int8, 2.8 to 3.5 of int4. They meet
-// after every layer: less than what the CPU could do, so that the bus does not wait for it.
-double guess_cpu_share(const Device& host, const ModelWeights& weights, const KvCache& kv,
-                       const RunSize& size) {
-  constexpr double kBus = 45e9, kMemory = 90e9;
-  const double thread = size.kv_type == KvType::kInt4   ? 2.8e9
-                        : size.kv_type == KvType::kInt8 ? 4.2e9
-                                                        : 3.5e9;
-  const double cpu = 0.85 * std::min(kMemory, thread * host.info().threads);
-  double streamed = 0;
-  for (const auto& layer : weights.streamed) {
-    for (const StreamedWeight& weight : layer) {
-      if (weight.host != nullptr) streamed += static_cast<double>(weight.view.bytes());
-    }
-  }
-  const auto pages = static_cast<double>(kv.shape().block_bytes()) * kv.host_blocks();
-  return std::clamp(cpu * (streamed + pages) / (pages * (kBus + cpu)), 0.0, 1.0);
-}
-
-}  // namespace
 
 Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
                    const Plan& plan, const RunSize& size, const RunDisk& disk) {
@@ -80,10 +55,10 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
           "prompts too",
           device.info().name);
     }
-    options.host_share = plan.attention == AttentionPlace::kCpu   ? 1
-                         : plan.attention == AttentionPlace::kGpu ? 0
-                         : plan.cpu_attention                     ? *plan.cpu_attention
-                                              : guess_cpu_share(host, loaded.weights, kv, size);
+    // Where nobody says, they are attended to where they lie.
+    options.host_share = plan.attention == AttentionPlace::kGpu   ? 0
+                         : plan.attention == AttentionPlace::kCpu ? 1
+                                                                  : plan.cpu_attention.value_or(1);
   }
   const auto bytes = [&](int32_t of) {
     return format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * of));

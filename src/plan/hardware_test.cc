@@ -92,6 +92,23 @@ TEST(HardwareTest, TypesWithoutRatesAreBoundByMemoryOrArithmetic) {
   EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 8, 300), 1 + 10) << "nobody knows better";
 }
 
+TEST(HardwareTest, FewerThreadsHaveTheirPart) {
+  Processor host{.threads = 8, .read_bytes_per_s = 80, .flop_per_s = 16, .launch_s = 1};
+  host.linear[DType::kF16] = RateCurve({{1, 8}, {64, 16}});
+  host.attention[KvType::kF16] = RateCurve(40);
+  const Processor two = with_threads(host, 2);
+  EXPECT_EQ(two.threads, 2);
+  EXPECT_DOUBLE_EQ(two.read_bytes_per_s, 20);
+  EXPECT_DOUBLE_EQ(two.flop_per_s, 4);
+  EXPECT_DOUBLE_EQ(two.linear.at(DType::kF16).at(64), 4);
+  EXPECT_DOUBLE_EQ(attention_seconds(two, KvType::kF16, 1, 10), 1 + 1);
+  EXPECT_DOUBLE_EQ(with_threads(host, 16).flop_per_s, 16) << "more were not measured";
+  host.threads = 0;
+  EXPECT_DOUBLE_EQ(with_threads(host, 2).flop_per_s, 16) << "nobody knows of how many";
+  Hardware machine = read_hardware("h200");
+  EXPECT_EQ(parse_hardware(hardware_to_json(machine), "again").host.threads, 16);
+}
+
 TEST(HardwareTest, AttentionIsSlowerWhereHeadsShareKeys) {
   const std::string before =
       R"({"version": 1, "host": {"memory_gib": 8, "read_gb_per_s": 20, "tflops": 1,

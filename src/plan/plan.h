@@ -62,7 +62,7 @@ struct Plan {
   ScheduleKind schedule = ScheduleKind::kContinuous;
   AttentionPlace attention = AttentionPlace::kAuto;
   // With kAuto: of the sequences whose KV is in host memory, the share that the CPU attends to; the
-  // others' pages are moved in. Nothing: by a guess of both speeds.
+  // others' pages are moved in. Nothing: as the cost model balances both, without one all.
   std::optional<double> cpu_attention = {};
   bool overlap = true;  // false: one thing after the other, each timed
 

@@ -176,7 +176,9 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
     const StepSize decode{.sequences = std::llround(decoding.at_work),
                           .tokens_each = 1,
                           .keys = std::max(1.0, workload.decode_keys())};
-    result.decode_step = price(StepPrices(hardware, model, homes, plan, needs.layout, decode), by);
+    const StepPrices prices(hardware, model, homes, plan, needs.layout, decode);
+    result.cpu_attention = prices.cpu_attention();
+    result.decode_step = price(prices, by);
     result.step_s = result.decode_step.seconds;
     result.decode_s = result.step_s * decoding.steps;
   }

@@ -38,6 +38,8 @@ struct Prediction {
   double decode_tokens_per_s = 0;
   StepEstimate decode_step, prefill_step;
   bool has_device = true;  // apart from the host
+  double cpu_attention =
+      1;  // in decoding: as the plan has it, or so that CPU and link end together
 
   double total_s() const { return prefill_s + decode_s; }
   Worker bottleneck() const;

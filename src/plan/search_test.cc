@@ -34,6 +34,19 @@ struct SearchTest : testing::Test {
                          .size = size},
                         most);
   }
+  std::vector<FoundPlan> search_with(const GivenFields& given, bool same) {
+    traits.memory_bytes = budgets.device;
+    traits.host_memory_bytes = budgets.host;
+    return search_plans({.hardware = hardware,
+                         .model = model,
+                         .traits = traits,
+                         .workload = workload,
+                         .budgets = budgets,
+                         .size = size,
+                         .given = given,
+                         .same_for_every_sequence = same},
+                        8);
+  }
   Prediction by_rule(int64_t sequences) {
     RunSize whole = size;
     whole.tokens = workload.longest();
@@ -119,6 +132,42 @@ TEST_F(SearchTest, WhatIsFoundFits) {
       EXPECT_TRUE(fits(needs, traits, budgets));
       for (const TierShares& shares : {plan.plan.weights, plan.plan.kv, plan.plan.activations})
         EXPECT_NEAR(shares.device + shares.host + shares.disk, 1, 1e-9);
+    }
+  }
+}
+
+// Whatever else there is, a sequence is attended to by the same processor.
+TEST_F(SearchTest, SequencesAreAlikeWhereTheyMustBe) {
+  for (const int64_t count : {1, 16, 64, 200}) {
+    workload.groups[0].count = count;
+    for (const FoundPlan& found : search_with({}, /*same=*/true)) {
+      const Plan& plan = found.plan;
+      if (plan.kv.host == 0) continue;
+      EXPECT_NE(plan.attention, AttentionPlace::kAuto) << count;
+      if (plan.attention == AttentionPlace::kCpu) EXPECT_EQ(plan.kv.host, 1) << count;
+    }
+  }
+}
+
+TEST_F(SearchTest, WhatIsGivenHolds) {
+  for (const GivenFields& given : {GivenFields{.micro_batch = 16},
+                                   GivenFields{.attention = AttentionPlace::kGpu, .overlap = false},
+                                   GivenFields{.schedule = ScheduleKind::kZigzag,
+                                   .attention = AttentionPlace::kAuto,
+                                   .cpu_attention = 0.25,
+                                   .micro_batch = 8,
+                                   .micro_batches = 4}}) {
+    const auto found = search_with(given, /*same=*/false);
+    ASSERT_FALSE(found.empty());
+    for (const FoundPlan& at : found) {
+      const Plan& plan = at.plan;
+      if (given.micro_batch) EXPECT_EQ(plan.micro_batch, *given.micro_batch);
+      if (given.micro_batches) EXPECT_EQ(plan.micro_batches, *given.micro_batches);
+      if (given.attention) EXPECT_EQ(plan.attention, *given.attention);
+      if (given.cpu_attention) EXPECT_EQ(plan.cpu_attention, given.cpu_attention);
+      if (given.schedule) EXPECT_EQ(plan.schedule, *given.schedule);
+      EXPECT_EQ(plan.overlap, given.overlap);
+      EXPECT_TRUE(fits(footprint(model, plan, at.size, traits), traits, budgets));
     }
   }
 }

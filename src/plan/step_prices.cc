@@ -100,6 +100,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   }
   // Prompts are attended to on the device, unless no sequence finds room there.
   if (size_.tokens_each > 1) cpu_share = layout.staging_blocks < layout.sequence_blocks ? 1 : 0;
+  cpu_attention_ = cpu_share;
   const double memory_rows = layout.activations.device * all * each;
   const double host_rows = memory_rows + layout.activations.host * all * each;
   double row = 0;

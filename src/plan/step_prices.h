@@ -33,6 +33,8 @@ class StepPrices {
 
   const StepShape& shape() const { return shape_; }
   EventPrice of(const StepEvent& event) const;
+  // Of the sequences in host memory, the share that the CPU attends to.
+  double cpu_attention() const { return cpu_attention_; }
 
  private:
   struct Product {
@@ -83,9 +85,10 @@ class StepPrices {
   std::vector<Layer> layers_;
   Product head_{};
   std::vector<Batch> batches_;
-  double row_bytes_ = 0;                   // of the residual stream
-  double looked_up_bytes_ = 0;             // of a token's rows of embeddings, in host memory
-  double inner_bytes_ = 2;                 // of an element between matrices
+  double row_bytes_ = 0;        // of the residual stream
+  double looked_up_bytes_ = 0;  // of a token's rows of embeddings, in host memory
+  double inner_bytes_ = 2;      // of an element between matrices
+  double cpu_attention_ = 1;
   double link_share_ = 1, cpu_share_ = 1;  // what each leaves the other of its rate
   StepShape shape_;
 };

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands do where nobody says what goes where: they ask the planner, say so, and report what it predicted."""
+
+import json
+import os
+
+import pytest
+
+from cli_checks import FAILED, WRONG_USAGE
+
+MODEL = "dummy:opt-125m"
+SHORT = ["--device", "cpu", "--prompt-len", "8", "--gen-len", "3", "--repeat", "1"]
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """An empty folder to be --disk-dir; nothing may be left in it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    yield ["--disk-memory", "1GiB", "--disk-dir", folder]
+    assert os.listdir(folder) == []
+
+
+def bench(spillway, *options):
+    done = spillway.run("bench", MODEL, *SHORT, *options, "--json")
+    assert done.code == 0, done.err
+    return done.json(), done.err
+
+
+def test_what_does_not_fit_is_planned(spillway, disk):
+    report, log = bench(spillway, "--host-memory", "200MiB", *disk, "--verbose")
+    assert 0 < report["plan"]["weights"]["disk"] < 100
+    line = next(line for line in log.splitlines() if "plan: " in line)
+    assert "on cpu/host/disk" in line and "predicted, bound by" in line and "GPU" not in line
+    assert report["predicted"]["of_measured"] > 0
+    assert report["predicted"]["bottleneck"] in ("CPU", "disk read", "disk write")
+
+
+def test_a_plan_that_was_found_gives_the_same_when_passed_back(spillway, disk, tmp_path):
+    found, _ = bench(spillway, "--host-memory", "200MiB", *disk)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(found["plan"]))
+    again, _ = bench(spillway, "--host-memory", "200MiB", *disk, "--plan", file)
+    assert again["plan"] == found["plan"]
+    assert again["decode"]["links"]["disk_read_weights"]["bytes"] == found["decode"]["links"]["disk_read_weights"]["bytes"]
+
+
+def test_what_fits_stays_where_it_is(spillway):
+    report, log = bench(spillway, "--host-memory", "2GiB", "--verbose")
+    assert "plan: everything on cpu" in log
+    assert report["plan"]["weights"]["disk"] == 0
+
+
+def test_options_hold_and_the_rest_is_found_around_them(spillway, disk):
+    options = ["--host-memory", "200MiB", *disk, "--batch", "4", "--schedule", "zigzag", "--micro-batch", "2"]
+    report, _ = bench(spillway, *options)
+    assert report["plan"]["weights"]["disk"] > 0
+    assert (report["plan"]["schedule"], report["plan"]["micro_batch"]) == ("zigzag", 2)
+
+
+def test_as_many_sequences_as_are_the_fastest(spillway, disk):
+    report, _ = bench(spillway, "--host-memory", "300MiB", *disk, "--batch", "auto")
+    assert report["batch"] == report["plan"]["sequences"] > 1
+    spillway.run("bench", MODEL, *SHORT, "--batch", "many").assert_one_line_error(WRONG_USAGE)
+    spillway.run("bench", MODEL, *SHORT, "--batch", "0").assert_one_line_error(WRONG_USAGE)
+
+
+def test_memory_that_is_refused_is_planned_around(spillway, disk):
+    """What the budget allows is refused once, as where another program was faster: the next plan is tried."""
+    options = ["bench", MODEL, *SHORT, "--no-mmap", "--host-memory", "400MiB", *disk, "--json"]
+    done = spillway.run(*options, env=os.environ | {"SPILLWAY_FAULTS": "alloc.host:1:enomem"})
+    assert done.code == 0, done.err
+    assert "went on with the next plan, within 360 MiB of host memory" in done.err and done.err.count("\n") == 1
+    spillway.run(*options, env=os.environ | {"SPILLWAY_FAULTS": "alloc.host:1+:enomem"}).assert_one_line_error(FAILED)
+
+
+def test_nothing_is_planned_around_a_plan_that_is_given(spillway, disk):
+    options = ["bench", MODEL, *SHORT, "--weights", "0,50,50", "--host-memory", "400MiB", *disk]
+    spillway.run(*options, env=os.environ | {"SPILLWAY_FAULTS": "alloc.host:1:enomem"}).assert_one_line_error(FAILED)
+
+
+def test_run_reports_what_was_predicted(spillway):
+    done = spillway.run("run", "dummy:opt-125m", "--device", "cpu", "--ids", "5,6,7", "-n", "4", "--json")
+    assert done.code == 0, done.err
+    predicted = done.json()["predicted"]
+    assert predicted["decode_tokens_per_s"] > 0 and predicted["first_token_s"] > 0
+    assert predicted["of_measured"] > 0
