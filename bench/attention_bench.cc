@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over paged KV: decode at several context lengths and batches, and prefill chunks, for
 // every KvType. "of_read" is the share of what the best read loop reaches on the same threads, of
-// medians; prefill reports FLOP/s. SPILLWAY_BENCH_THREADS sets the threads; SPILLWAY_BENCH_WITHOUT
-// names instructions to do without ("amx"), as --without-cpu-features does.
+// medians; prefill reports FLOP/s. SPILLWAY_BENCH_THREADS sets the threads.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -17,7 +16,6 @@
 #include "bench/median.h"
 #include "bench/read_bandwidth.h"
 #include "cpu/cpu_device.h"
-#include "cpu/features.h"
 #include "device/sparse_attention.h"
 #include "tensor/random_fill.h"
 
@@ -112,7 +110,6 @@ void run_attention(benchmark::State& state, KvType type, Shape shape, int32_t se
 }
 
 const bool kRegistered = [] {
-  if (const char* names = std::getenv("SPILLWAY_BENCH_WITHOUT")) leave_out_cpu_features(names);
   const auto add = [](KvType type, const Shape& shape, int32_t sequences, int32_t rows,
                       int32_t old_tokens, float top_k = 0) {
     const std::string name = "attention/" + std::string(kv_type_name(type)) + "/" + shape.name +

@@ -101,9 +101,7 @@ void each_cut_kernel(KvType type, bool deterministic, const F& f) {
                       {"avx512", KvType::kF16, cpu.avx512_vnni, kAttendHalfAvx512},
                       {"avx512", KvType::kBf16, cpu.avx512_vnni, kAttendBf16Avx512},
                       {"avx512", KvType::kInt8, cpu.avx512_vnni, kAttendInt8Avx512},
-                      {"avx512", KvType::kInt4, cpu.avx512_vnni, kAttendInt4Avx512},
-                      {"amx", KvType::kInt8, cpu.amx_int8, kAttendInt8Amx},
-                      {"amx", KvType::kInt4, cpu.amx_int8, kAttendInt4Amx}};
+                      {"avx512", KvType::kInt4, cpu.avx512_vnni, kAttendInt4Avx512}};
 #else
   const Row rows[] = {{"none", type, false, nullptr}};
 #endif

@@ -49,8 +49,6 @@ extern const AttendSplit kAttendHalfAvx512;
 extern const AttendSplit kAttendBf16Avx512;
 extern const AttendSplit kAttendInt8Avx512;
 extern const AttendSplit kAttendInt4Avx512;
-extern const AttendSplit kAttendInt8Amx;  // the same results
-extern const AttendSplit kAttendInt4Amx;
 
 // The rows of `tile`, which has one kv head and may have up to kPrefillQueries queries, over all
 // keys that they see, into a.out. `scratch` as prefill_scratch_floats() says. A query's result may
