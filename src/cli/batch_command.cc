@@ -69,8 +69,10 @@ SessionOptions session_options(const BatchOptions& options) {
 ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
                          const Session& session, int64_t context) {
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
-  const int most = options.max_sequences > 0 ? options.max_sequences
-                                             : session.planned_sequences().value_or(usual);
+  const int asked = options.max_sequences > 0 ? options.max_sequences : usual;
+  // A job that goes on has no more of them than its plan was made for.
+  const int planned = session.planned_sequences().value_or(asked);
+  const int most = options.max_sequences > 0 ? std::min(options.max_sequences, planned) : planned;
   const uint64_t requests = std::max<uint64_t>(1, input.size());
   const auto bytes = static_cast<int64_t>(input.bytes() / requests);
   return {
@@ -78,6 +80,7 @@ ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
       .sequences = static_cast<int64_t>(std::min<uint64_t>(requests, static_cast<uint64_t>(most))),
       .prompt = std::clamp<int64_t>(bytes / kBytesOfToken, 1, std::max<int64_t>(1, context / 2)),
       .requests = static_cast<int64_t>(requests),
+      .results_are_fixed = true,
       .least_sequences = 1,
       .shortest_tokens = kShortestContext};
 }
@@ -246,9 +249,9 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   session.say_plan();
   session.load();
   const int64_t context = prepared.identity.context;
-  const auto wanted = static_cast<uint64_t>(session.plan.sequences.value_or(1));
-  const AdmissionPolicy admission = admission_policy(
-      session.plan, static_cast<int>(std::min<uint64_t>(wanted, input.size() - journal.size())));
+  // Also where fewer requests are left: how much room there is decides who attends to long prompts.
+  const AdmissionPolicy admission =
+      admission_policy(session.plan, session.plan.sequences.value_or(1));
   const int sequences = admission.max_sequences;
   Runner runner = make_batch_runner(session, context, sequences);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),

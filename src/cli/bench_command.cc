@@ -47,7 +47,8 @@ struct WorkloadSize {
 struct BenchOptions {
   SessionOptions session;
   WorkloadSize size;
-  std::string batch = "1";             // a number, or kAutoBatch: what the planner finds
+  // A number, or kAutoBatch: what the planner finds. Empty: as a plan's file says, or 1.
+  std::string batch = {};
   std::optional<std::string> lengths;  // a file; else all are alike
   size_t requests = 0;                 // of that file; 0: all
   int repeat = 3;
@@ -155,7 +156,11 @@ int parse_batch(const std::string& text) {
 }
 
 int bench(BenchOptions options) {
-  if (options.batch != kAutoBatch) options.size.batch = parse_batch(options.batch);
+  const bool auto_batch = options.batch == kAutoBatch;
+  if (!auto_batch && !options.batch.empty()) options.size.batch = parse_batch(options.batch);
+  const PlacementOptions& placement = options.session.placement;
+  SPW_CHECK(!auto_batch || !placement.try_explicit_plan(), kInvalidArgument,
+            "--batch auto is for the planner to find; with a plan, give a number");
   std::vector<RequestLengths> lengths;
   ExpectedRun run{.tokens = int64_t{options.size.prompt_len} + options.size.gen_len,
                   .sequences = options.size.batch,
@@ -174,17 +179,22 @@ int bench(BenchOptions options) {
     run.least_sequences = 1;
   }
   const size_t plans = std::max<size_t>(1, options.session.placement.plans.size());
-  if (options.batch == kAutoBatch) {
+  if (auto_batch) {
     run.sequences = kMostSequences;
-    run.requests = kManyRequests;
+    if (lengths.empty()) run.requests = kManyRequests;
     run.finds_sequences = true;
     run.least_sequences = 1;
   }
   // One for all plans: a weight is made or read once, and then only changes its home.
   Session session(options.session);
   for (size_t i = 0; i < plans; ++i) {
+    if (options.batch.empty() && i < placement.plans.size()) {
+      options.size.batch = read_plan(placement.plans[i]).sequences.value_or(1);
+      run.sequences = options.size.batch;
+    }
     session.choose_plan(run, i);
-    if (options.batch == kAutoBatch) options.size.batch = session.plan.sequences.value_or(1);
+    if (auto_batch || !lengths.empty())
+      options.size.batch = session.plan.sequences.value_or(options.size.batch);
     session.say_plan();
     session.load();
     const json out = lengths.empty() ? bench_plan(options, session)
@@ -227,10 +237,10 @@ void add_bench_command(CLI::App& app) {
                                          "tokens generated for each; the first comes from prefill")
                             ->capture_default_str()
                             ->check(positive);
-  command
-      ->add_option("--batch", options->batch,
-                   "sequences at once; auto: as many as the planner finds to be the fastest")
-      ->capture_default_str();
+  command->add_option(
+      "--batch", options->batch,
+      "sequences at once (default: 1, or as a plan's file says); auto: as many as the "
+      "planner finds to be the fastest");
   command->add_option("--repeat", options->repeat, "runs; the median one is reported as a whole")
       ->capture_default_str()
       ->check(positive);

@@ -23,8 +23,8 @@ std::optional<Hardware> try_kept(const DeviceInfo& host, const DeviceInfo* gpu) 
   if (!path || !std::filesystem::exists(*path, error)) return std::nullopt;
   try {
     Hardware kept = read_hardware_file(*path);
-    const bool same = kept.host.name == host.hardware && kept.gpu.has_value() == (gpu != nullptr) &&
-                      (gpu == nullptr || kept.gpu->name == gpu->hardware);
+    const bool same = kept.host.name == host.hardware &&
+                      (gpu == nullptr || (kept.gpu && kept.gpu->name == gpu->hardware));
     if (same && !kept.measured.empty()) return kept;
     log_info("{}: not of this machine", printable_path(*path));
   } catch (const Error& problem) {
@@ -70,7 +70,12 @@ ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu) {
   }
   chosen.hardware.host = with_threads(chosen.hardware.host, host.threads);
   chosen.hardware.host.memory_bytes = host_bytes;
-  if (gpu != nullptr) chosen.hardware.gpu->memory_bytes = gpu_bytes;
+  if (gpu != nullptr) {
+    chosen.hardware.gpu->memory_bytes = gpu_bytes;
+  } else {
+    chosen.hardware.gpu.reset();
+    chosen.hardware.unified = false;
+  }
   return chosen;
 }
 

@@ -205,6 +205,8 @@ Plan read_asked_plan(const SessionOptions& options) {
 
 SessionOptions with_plan(SessionOptions options, const Plan& plan) {
   options.take_from(plan);
+  const std::optional<Plan>& kept = options.placement.kept;
+  if (kept && kept->chunk && options.max_step_tokens == 0) options.max_step_tokens = *kept->chunk;
   return options;
 }
 
@@ -322,7 +324,7 @@ Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refu
     Runner runner = spillway::make_runner(*device, host(), disk_queue, *loaded, plan,
                                           {tokens, sequences, size_.micro_tokens, settings.kv_type,
                                            load_.access == WeightAccess::kMapped},
-                                          {disk_dir, disk_left});
+                                          {disk_dir, disk_left}, traits_within(budgets_));
     runner.decoder.set_attention_topk(settings.attention_topk);
     return runner;
   } catch (const Error& error) {

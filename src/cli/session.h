@@ -58,6 +58,9 @@ struct ExpectedRun {
   int64_t prompt = 0, generated = 0, requests = 0;
   // As many sequences at once, up to `sequences`, as are the fastest.
   bool finds_sequences = false;
+  // Who it is for knows by what settings results come about: memory that is refused may not change
+  // them.
+  bool results_are_fixed = false;
   // What it does not begin without; 0: all of it. Where there is memory for no more, it begins with
   // less.
   int64_t least_tokens = 0, least_sequences = 0;

@@ -37,16 +37,13 @@ Budgets budgets_of(const SessionOptions& options, const Device& device, const De
   return budgets;
 }
 
-// A machine as a session uses it: without a GPU that does not compute, and with memory of its own
-// where it has that, if only by a budget.
+// A machine as a session uses it: without a GPU that does not compute, and one that does with
+// memory of its own, if only by a budget.
 ChosenHardware machine_of_session(const Device& device, const Device& host) {
   const bool apart = !device.host_visible();
   ChosenHardware machine = this_machine(host.info(), apart ? &device.info() : nullptr);
   Hardware& hardware = machine.hardware;
-  if (!apart) {
-    hardware.gpu.reset();
-    hardware.unified = false;
-  } else if (hardware.unified) {
+  if (hardware.unified) {
     hardware.unified = false;
     hardware.to_device = hardware.to_host = RateCurve(hardware.host.read_bytes_per_s);
   }
@@ -244,14 +241,18 @@ void Session::place_what_fits(const ExpectedRun& run, size_t which) {
 }
 
 void Session::describe_run() {
+  plan.compress_weights = load_.compress;
+  plan.kv_type = settings.kv_type;
+  plan.attention_topk = settings.attention_topk;
   if (!device->host_visible() && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
       !plan.cpu_attention)
     plan.cpu_attention = predict_run().cpu_attention;
   settings.host_attention = describe_host_attention(plan, *device, host());
+  const RunLayout layout = footprint(loaded->model, plan, size_, traits_within(budgets_)).layout;
+  if (layout.host_blocks > 0 && layout.staging_blocks < layout.sequence_blocks)
+    settings.host_attention += fmt::format(", and to more than {} tokens by the CPU alone",
+                                           layout.staging_blocks * kKvBlockTokens);
   settings.head = describe_head(plan, *device, loaded->model);
-  plan.compress_weights = load_.compress;
-  plan.kv_type = settings.kv_type;
-  plan.attention_topk = settings.attention_topk;
   plan.chunk = size_.micro_tokens;
   plan.context = size_.tokens;
   plan.sequences = static_cast<int>(size_.sequences);
@@ -318,7 +319,7 @@ bool Session::try_place_again(const Error& refused) {
     // There is none: what was refused first is the better message.
   }
   // A job's identity is known by now.
-  if (!placed || (!same_results && settings.deterministic)) {
+  if (!placed || (!same_results && run_.results_are_fixed)) {
     std::tie(plan, size_, needs_, budgets_, settings) = before;
     return false;
   }
@@ -332,6 +333,7 @@ void Session::say_what_was_refused() {
               std::exchange(refused_, {}),
               device->host_visible() ? "" : format_bytes(budgets_.device) + " of GPU memory and ",
               format_bytes(budgets_.host));
+  say_plan();
 }
 
 void Session::say_plan() const {

@@ -12,9 +12,10 @@
 namespace spillway {
 
 Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
-                   const Plan& plan, const RunSize& size, const RunDisk& disk) {
+                   const Plan& plan, const RunSize& size, const RunDisk& disk,
+                   const std::optional<DeviceTraits>& within) {
   const ModelSpec& spec = loaded.model.spec;
-  const DeviceTraits traits = traits_of(device, host);
+  const DeviceTraits traits = within ? *within : traits_of(device, host);
   const Footprint needs = footprint(loaded.model, plan, size, traits);
   const RunLayout& layout = needs.layout;
   SPW_CHECK(layout.disk_blocks == 0 || needs.device.total() <= traits.memory_bytes, kOutOfMemory,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "engine/loaded_model.h"
 #include "kv/kv_cache.h"
@@ -30,7 +31,9 @@ struct RunDisk {
 // `host` is the CPU; the device itself where that is the CPU. Weights, KV and activations on disk
 // share `queue`. The model's weights were placed by the same plan. All must outlive the runner.
 // Takes what footprint() says. Throws kOutOfMemory before any work.
+// `within`: what there is of memories, where that is less than the devices say.
 Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
-                   const Plan& plan, const RunSize& size, const RunDisk& disk = {});
+                   const Plan& plan, const RunSize& size, const RunDisk& disk = {},
+                   const std::optional<DeviceTraits>& within = {});
 
 }  // namespace spillway

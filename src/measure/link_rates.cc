@@ -24,6 +24,9 @@ constexpr size_t kTinyTransfer = 4096;
 constexpr double kPointSeconds = 0.15;  // of one size in one direction
 constexpr double kBesideSeconds = 0.5;
 constexpr int kQueued = 4;  // transfers that are waited for together: the link never idles
+// Beside a CPU all of whose processors compute, the thread that waits for them is not woken at
+// once.
+constexpr int kQueuedBeside = 64;
 
 // Two places on each side, so that no transfer waits for the memory of the one before.
 class LinkLoad {
@@ -110,7 +113,8 @@ void measure_beside(LinkLoad& link, Device& host, uint64_t kv_bytes, MeasurePace
     link.enter_thread();
     const auto start = Clock::now();
     int count = 0;
-    for (; count == 0 || !enough.load(); count += kQueued) link.move(false, bytes, kQueued);
+    for (; count == 0 || !enough.load(); count += kQueuedBeside)
+      link.move(false, bytes, kQueuedBeside);
     return seconds_since(start) / count;
   });
   double cpu_beside = cpu_alone;

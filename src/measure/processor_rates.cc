@@ -85,8 +85,9 @@ class ProductLoad {
   void run(int64_t tokens) {
     for (int i = 0; i < kShapes; ++i) {
       const WeightView& w = views_[next_++ % views_.size()];
-      device_.ops().linear(w, {}, x_.row_range(0, tokens).columns(0, w.cols),
-                           out_.row_range(0, tokens).columns(0, w.rows), LinearMode::kStore);
+      // Rows one behind the other, as a step has them.
+      device_.ops().linear(w, {}, {x_.dtype, tokens, w.cols, w.cols, x_.data},
+                           {out_.dtype, tokens, w.rows, w.rows, out_.data}, LinearMode::kStore);
     }
   }
   double bytes() const { return bytes_; }
@@ -231,14 +232,19 @@ class ProcessorMeasure {
 }  // namespace
 
 ProcessorSizes sizes_for(const Device& device) {
-  // A product of one token should take many times what starting an op takes.
-  const bool host = device.host_visible();
+  // A product of one token should take many times what starting an op takes; servers have caches of
+  // hundreds of MiB.
+  const bool host = device.host_visible(), small = host && device.info().threads <= 4;
   const auto part = static_cast<uint64_t>(device.info().memory_bytes) / 8;
-  return {.matrix_side = !host                        ? 8192
-                         : device.info().threads <= 4 ? 2048
-                                                      : 4096,
-          .rotate_bytes = std::min((host ? 128 : 384) * kMiB, part),
-          .kv_bytes = std::min((host ? 128 : 1024) * kMiB, part),
+  return {.matrix_side = small  ? 2048
+                         : host ? 4096
+                                : 8192,
+          .rotate_bytes = std::min((small  ? 128
+                                    : host ? 1024
+                                           : 384) *
+                                       kMiB,
+                                   part),
+          .kv_bytes = std::min((small ? 256 : 2048) * kMiB, part),
           .prompt_tokens = host ? 512 : 2048};
 }
 

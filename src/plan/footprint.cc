@@ -175,8 +175,10 @@ void count_kv_staging(const Plan& plan, const RunSize& size, const DeviceTraits&
     room = std::min(
         room, blocks_in(traits.host_memory_bytes, host.usage.peak_bytes + rounding, 2 * bounce));
   }
+  // At least a whole sequence: who attends to its prompt must not depend on how many others there
+  // are.
   const int64_t wanted = std::max<int64_t>(
-      blocks_for_tokens(size.micro_tokens) + size.sequences,
+      blocks_for_tokens(size.micro_tokens) + std::max(size.sequences, layout.sequence_blocks),
       plan.attention == AttentionPlace::kCpu ? layout.disk_blocks : layout.blocks_away());
   int64_t blocks = std::min({room, wanted, int64_t{layout.blocks_away()}});
   if (from_disk) {

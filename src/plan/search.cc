@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -36,11 +37,12 @@ class Search {
   std::vector<FoundPlan> run(size_t most) {
     for (const Cut& cut : cuts()) try_cut(cut);
     // What a device that is too small can do without, one after the other, as fill.h has it.
-    while (found_.empty() && try_concession()) {
+    while (found_.empty() && !best_by_rule_ && try_concession()) {
       for (const Cut& cut : cuts()) try_cut(cut);
     }
     sort_found();
     if (found_.size() > kSimulated) found_.resize(kSimulated);
+    if (best_by_rule_) found_.push_back(std::move(*best_by_rule_));
     for (FoundPlan& plan : found_) price(plan, PriceBy::kSimulator);
     sort_found();
     for (size_t i = 0; i < std::min(found_.size(), kImproved); ++i) improve(found_[i]);
@@ -143,7 +145,8 @@ class Search {
   }
   // Who may attend to what is not on the device.
   std::vector<AttentionPlace> places() const {
-    if (r_.given.attention) return {*r_.given.attention};
+    const bool open = r_.given.attention == AttentionPlace::kAuto && r_.same_for_every_sequence;
+    if (r_.given.attention && !open) return {*r_.given.attention};
     if (!apart_) return {AttentionPlace::kAuto};
     if (r_.same_for_every_sequence) return {AttentionPlace::kCpu, AttentionPlace::kGpu};
     return {AttentionPlace::kAuto, AttentionPlace::kCpu, AttentionPlace::kGpu};
@@ -166,7 +169,7 @@ class Search {
       plan.plan.attention = same_for_every_sequence(plan.plan);
     if (!settle(plan)) return;
     price(plan, PriceBy::kSums);
-    found_.push_back(std::move(plan));
+    if (!best_by_rule_ || score(plan) < score(*best_by_rule_)) best_by_rule_ = std::move(plan);
   }
 
   // What a plan's parts take, by the footprint of extremes: bytes of all weights' matrices and of
@@ -288,7 +291,9 @@ class Search {
     }
     // Two layers' worth of what streams is on the device, and pages of a layer on their way.
     const auto parts =
-        plan.micro_batch > 0 ? static_cast<double>(found.size.sequences) / plan.micro_batch : 1;
+        plan.micro_batch > 0
+            ? std::max(1.0, static_cast<double>(found.size.sequences) / plan.micro_batch)
+            : 1;
     const double slots = 2 * sizes.layer, staging = 2 * sizes.kv / layers / parts;
     const auto device_budget = static_cast<double>(apart_ ? r_.budgets.device : r_.budgets.host);
     program.constrain({{wd, sizes.weights},
@@ -314,10 +319,16 @@ class Search {
     const auto sequences = static_cast<double>(found.size.sequences);
     set_kv(plan, value(cd), value(ch), sequences);
     if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && !r_.given.cpu_attention)
-      plan.cpu_attention = std::clamp(value(on_cpu) / plan.kv.host, 0.0, 1.0);
+      plan.cpu_attention = whole_share(value(on_cpu) / plan.kv.host, found);
     return true;
   }
 
+  // Of the sequences in host memory, a whole number.
+  static double whole_share(double share, const FoundPlan& found) {
+    const double away =
+        std::max(1.0, std::round(found.plan.kv.host * static_cast<double>(found.size.sequences)));
+    return std::clamp(std::round(share * away) / away, 0.0, 1.0);
+  }
   void set_weights(Plan& plan, double device, double host) const {
     const double d = rounded(std::clamp(device, 0.0, 1.0), kWeightSteps);
     const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), kWeightSteps) : 0;
@@ -388,7 +399,9 @@ class Search {
           }
           if (found.plan.cpu_attention && !r_.given.cpu_attention) {
             FoundPlan attention = found;
-            attention.plan.cpu_attention = std::clamp(*found.plan.cpu_attention + way, 0.0, 1.0);
+            const double least =
+                std::copysign(std::max(step, 1 / (found.plan.kv.host * sequences)), way);
+            attention.plan.cpu_attention = whole_share(*found.plan.cpu_attention + least, found);
             trials.push_back(std::move(attention));
           }
         }
@@ -409,6 +422,7 @@ class Search {
   Tier embeddings_ = Tier::kDevice;
   int chunk_;
   std::vector<FoundPlan> found_;
+  std::optional<FoundPlan> best_by_rule_;  // simulated in any case
 };
 
 }  // namespace

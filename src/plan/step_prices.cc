@@ -98,6 +98,9 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     cpu_share = plan.cpu_attention.value_or(
         balanced_cpu_share(kv_bytes(all * on_host), streamed / static_cast<double>(spec_.layers)));
   }
+  // Whole sequences: as many as the decoder gives to the CPU.
+  if (const double away = all * on_host; away > 0)
+    cpu_share = std::min(1.0, std::floor(away * cpu_share + 1e-6) / away);
   // Prompts are attended to on the device, unless no sequence finds room there.
   if (size_.tokens_each > 1) cpu_share = layout.staging_blocks < layout.sequence_blocks ? 1 : 0;
   cpu_attention_ = cpu_share;

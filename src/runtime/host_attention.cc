@@ -43,10 +43,24 @@ Activations HostAttention::as_floats(const Activations& x, Buffer& buffer) {
   return floats;
 }
 
+namespace {
+
+// Without a branch in it, many at a time: this is one thread's work in every layer.
+bool has_largest_half(const uint16_t* halves, int64_t count) {
+  constexpr uint16_t kWithoutSign = 0x7fff, kLargest = 0x7bff;
+  uint16_t any = 0;
+  for (int64_t i = 0; i < count; ++i) any |= (halves[i] & kWithoutSign) == kLargest ? 1 : 0;
+  return any != 0;
+}
+
+}  // namespace
+
 // Conversions to F16 saturate: what is as large as it can be was larger, and is stored as NaN.
-void HostAttention::find_saturated(const Activations& x, KvFault fault) {
+void HostAttention::find_saturated(const Activations& halves, const Activations& x, KvFault fault) {
   constexpr float kLargestHalf = 65504;
   for (int64_t row = 0; row < x.rows; ++row) {
+    const std::byte* const stored = halves.row_range(row, 1).data;
+    if (!has_largest_half(reinterpret_cast<const uint16_t*>(stored), x.cols)) continue;
     float* const values = x.f32(row);
     for (int64_t i = 0; i < x.cols; ++i) {
       if (std::fabs(values[i]) != kLargestHalf) continue;
@@ -61,12 +75,13 @@ void HostAttention::compute(int64_t rows, const KvLayerView& kv,
                             std::span<const SequenceSpan> spans, const AttentionParams& params) {
   const auto begin = std::chrono::steady_clock::now();
   const int64_t columns = q_dim_ + 2 * kv_dim_;
-  const Activations all = as_floats({type_, rows, columns, columns, qkv_.data()}, floats_);
+  const Activations stored{type_, rows, columns, columns, qkv_.data()};
+  const Activations all = as_floats(stored, floats_);
   const Activations q = all.columns(0, q_dim_), k = all.columns(q_dim_, kv_dim_),
                     v = all.columns(q_dim_ + kv_dim_, kv_dim_);
   if (type_ == DType::kF16) {
-    find_saturated(k, {kv.layer, KvPart::kKeys, true});
-    find_saturated(v, {kv.layer, KvPart::kValues, true});
+    find_saturated(stored.columns(q_dim_, kv_dim_), k, {kv.layer, KvPart::kKeys, true});
+    find_saturated(stored.columns(q_dim_ + kv_dim_, kv_dim_), v, {kv.layer, KvPart::kValues, true});
   }
   host_.ops().kv_append(k, v, kv, spans);
   const Activations result{type_, rows, q_dim_, q_dim_, attended_.data()};

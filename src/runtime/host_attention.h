@@ -54,7 +54,7 @@ class HostAttention {
   void compute(int64_t rows, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                const AttentionParams& params);
   Activations as_floats(const Activations& x, Buffer& buffer);
-  void find_saturated(const Activations& x, KvFault fault);
+  void find_saturated(const Activations& halves, const Activations& x, KvFault fault);
 
   Device& device_;
   Device& host_;

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "cpu/parallel.h"
@@ -248,29 +250,39 @@ void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, con
   SPW_ASSERT(k.rows == v.rows && k.cols == width && v.cols == width);
   check_spans(kv, spans, k.rows);
   const KvPageLayout layout(kv.type, kv.head_dim);
+  // Rows of all sequences together: of a batch that decodes each has one.
+  std::vector<std::pair<const SequenceSpan*, int64_t>> rows;  // span, row of it
   for (const SequenceSpan& span : spans) {
     for (int64_t page = span.start / kKvBlockTokens;
          page * kKvBlockTokens < int64_t{span.start} + span.rows; ++page) {
       const int32_t block = span.block_table[static_cast<size_t>(page)];
       SPW_ASSERT(block >= 0 && block < kv.blocks);
     }
-    parallel_if_large(pool, span.rows * width, span.rows, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t position = span.start + i, row = span.first_row + i;
-        const int64_t block = span.block_table[static_cast<size_t>(position / kKvBlockTokens)];
-        for (int64_t head = 0; head < kv.kv_heads; ++head) {
-          const int64_t page = (block * kv.kv_heads + head) * layout.bytes;
-          const int64_t token = position % kKvBlockTokens, column = head * kv.head_dim;
-          const auto store = [&](KvPart part, std::byte* plane, const Activations& x) {
-            const KvStored how = store_head(layout, part, plane + page, token, x.f32(row) + column);
-            if (how == KvStored::kBeyondRange) report({kv.layer, part}, faults);
-          };
-          store(KvPart::kKeys, kv.k, k);
-          store(KvPart::kValues, kv.v, v);
-        }
-      }
-    });
+    for (int64_t i = 0; i < span.rows; ++i) rows.emplace_back(&span, i);
   }
+  const auto store_row = [&](const SequenceSpan& span, int64_t i) {
+    const int64_t position = span.start + i, row = span.first_row + i;
+    const int64_t block = span.block_table[static_cast<size_t>(position / kKvBlockTokens)];
+    for (int64_t head = 0; head < kv.kv_heads; ++head) {
+      const int64_t page = (block * kv.kv_heads + head) * layout.bytes;
+      const int64_t token = position % kKvBlockTokens, column = head * kv.head_dim;
+      const auto store = [&](KvPart part, std::byte* plane, const Activations& x) {
+        const KvStored how = store_head(layout, part, plane + page, token, x.f32(row) + column);
+        if (how == KvStored::kBeyondRange) report({kv.layer, part}, faults);
+      };
+      store(KvPart::kKeys, kv.k, k);
+      store(KvPart::kValues, kv.v, v);
+    }
+  };
+  const auto count = static_cast<int64_t>(rows.size());
+  // Codes take about ten times as long as copies.
+  const int64_t work = count * width * (is_quantized(kv.type) ? 16 : 2);
+  parallel_if_large(pool, work, count, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& [span, row] = rows[static_cast<size_t>(i)];
+      store_row(*span, row);
+    }
+  });
 }
 
 }  // namespace cpu
