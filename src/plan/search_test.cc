@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 #include <tuple>
 
@@ -145,6 +146,28 @@ TEST_F(SearchTest, SequencesAreAlikeWhereTheyMustBe) {
       if (plan.kv.host == 0) continue;
       EXPECT_NE(plan.attention, AttentionPlace::kAuto) << count;
       if (plan.attention == AttentionPlace::kCpu) EXPECT_EQ(plan.kv.host, 1) << count;
+    }
+  }
+}
+
+// A few long ones, too, may be the CPU's: there is room for the pages of one, however few they are.
+TEST_F(SearchTest, TheCpuAttendsToFewLongSequences) {
+  workload.groups[0] = {.count = 16, .prompt = 1900, .generate = 100};
+  const auto found = search_with({}, /*same=*/true);
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0].plan.attention, AttentionPlace::kCpu);
+  EXPECT_GE(found[0].needs.layout.staging_blocks, found[0].needs.layout.sequence_blocks);
+}
+
+// The decoder gives whole sequences to the CPU.
+TEST_F(SearchTest, SharesOfAttentionAreWholeSequences) {
+  for (const int64_t count : {3, 10, 50}) {
+    workload.groups[0].count = count;
+    for (const FoundPlan& found : search_with({}, /*same=*/false)) {
+      if (!found.plan.cpu_attention) continue;
+      const double on_cpu = *found.plan.cpu_attention * found.plan.kv.host *
+                            static_cast<double>(found.size.sequences);
+      EXPECT_NEAR(on_cpu, std::round(on_cpu), 1e-6);
     }
   }
 }
