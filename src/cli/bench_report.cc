@@ -89,9 +89,11 @@ json phase_json(const BenchPhase& phase) {
   link("host_to_gpu_attention", cpu.to_device_bytes);
   link("gpu_to_host_attention", cpu.to_host_bytes);
   json stalls = json::object();
+  double stalled = 0;
   for (int cause = 0; cause < kStallCauseCount; ++cause) {
     stalls[stall_cause_name(static_cast<StallCause>(cause))] =
         phase.moved.stall_s[static_cast<size_t>(cause)];
+    stalled += phase.moved.stall_s[static_cast<size_t>(cause)];
   }
   return {{"seconds", phase.seconds},
           {"steps", phase.steps},
@@ -103,9 +105,11 @@ json phase_json(const BenchPhase& phase) {
             {"kv_bytes", cpu.kv_bytes},
             {"gb_per_s",
              cpu.compute_s > 0 ? static_cast<double>(cpu.kv_bytes) / cpu.compute_s / 1e9 : 0}}},
-          // One after the other (--no-overlap): the terms of a step.
+          // One after the other (--no-overlap): the terms of a step (FlexGen, table 8).
           {"terms_s",
-           {{"load_weights", weights.load_s},
+           {{"compute", std::max(0.0, phase.seconds - stalled)},
+            {"activations", stalls[stall_cause_name(StallCause::kActivations)]},
+            {"load_weights", weights.load_s},
             {"load_kv", swap.load_s},
             {"store_kv", swap.store_s},
             {"cpu_attention", cpu.compute_s}}}};

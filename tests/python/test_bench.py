@@ -66,7 +66,9 @@ def test_nor_do_kv_and_activations_add_up_over_runs(spillway, disk, option):
 def test_terms_are_of_one_run(spillway, disk):
     options = ["--weights", "0,0,100", *disk, "--prompt-len", "8", "--gen-len", "3", "--no-overlap"]
     for phase in (bench(spillway, *options, "--repeat", "4")[name] for name in ("prefill", "decode")):
-        assert 0 < phase["terms_s"]["load_weights"] <= phase["seconds"]
+        terms = phase["terms_s"]
+        assert 0 < terms["load_weights"] <= phase["seconds"]
+        assert 0 < terms["compute"] <= phase["seconds"] and terms["activations"] == 0
 
 
 def test_steps_that_are_left_out_move_nothing(spillway, disk):
