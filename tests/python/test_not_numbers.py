@@ -59,12 +59,12 @@ def test_what_the_kv_type_does_not_hold_names_layer_and_flag(spillway, tmp_path,
         if kv_type == "f32":
             assert done.code == 0, done.err
         else:
-            assert_ends(done, "not numbers", f"layer {layer} ", f"a {what} ", f"{kv_type} KV", "--kv-type f32")
+            assert_ends(done, "not numbers", f"layer {layer} ", f"a {what} ", f"{kv_type} KV", "--kv-type bf16 or f32")
 
 
 def test_int8_holds_more_than_f16(spillway, tmp_path):
     model = write(tmp_path / "m.gguf", **{layer_tensor(1, "k"): 1e5})
-    assert_ends(spillway.run("run", model, "-p", PROMPT, "-n", "4", "--kv-type", "f16"), "layer 1 ", "--kv-type f32")
+    assert_ends(spillway.run("run", model, "-p", PROMPT, "-n", "4", "--kv-type", "f16"), "layer 1 ", "--kv-type bf16 or f32")
     for kv_type in ("f32", "int8"):
         assert spillway.run("run", model, "-p", PROMPT, "-n", "4", "--kv-type", kv_type).code == 0
 
