@@ -337,7 +337,9 @@ void Session::say_what_was_refused() {
 }
 
 void Session::say_plan() const {
-  if (!stderr_is_terminal() && log_level() > LogLevel::kInfo) return;
+  // Where everything fits there is nothing to say, but to who asks.
+  const bool shown = stderr_is_terminal() && !plan.all_on_device();
+  if (!shown && log_level() > LogLevel::kInfo) return;
   const Prediction predicted = predict_run();
   const auto shares = [](const TierShares& of) {
     return fmt::format("{:.0f}/{:.0f}/{:.0f}%", of.device * 100, of.host * 100, of.disk * 100);
@@ -353,7 +355,7 @@ void Session::say_plan() const {
       "{} ({}, {})",
       where, size_.sequences, predicted.decode_tokens_per_s, predicted.first_token_s,
       predicted.bottleneck_name(), machine().hardware.name, machine().how);
-  if (stderr_is_terminal()) {
+  if (shown) {
     fmt::print(stderr, "{}\n", text);
   } else {
     log_info("{}", text);

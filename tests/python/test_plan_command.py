@@ -86,10 +86,11 @@ def test_requests_of_mixed_lengths_are_priced_by_the_schedule(spillway, tmp_path
     spillway.run(*options, "--lengths", tmp_path / "absent").assert_one_line_error(WRONG_USAGE)
 
 
-def test_micro_batches_alone_are_no_plan(spillway):
-    done = spillway.run(*T4, "--micro-batch", "8")
-    assert done.code == WRONG_USAGE
-    assert "--weights" in done.err
+def test_a_plan_is_found_around_what_is_given(spillway):
+    found = spillway.run(*T4, "--micro-batch", "8", "--attention", "cpu", "--no-advice").json()
+    assert (found["plan"]["micro_batch"], found["plan"]["attention"]) == (8, "cpu")
+    free = spillway.run(*T4, "--no-advice").json()
+    assert free["predicted"]["generated_tokens_per_s"] >= 0.995 * found["predicted"]["generated_tokens_per_s"]
 
 
 def test_flexgen_places_whole_matrices_and_sequences():

@@ -43,7 +43,7 @@ def test_the_file_has_every_rate_that_a_plan_needs(report, cache):
         points = host["linear_tflops"][kind]
         assert points[0][0] == 1 and len(points) >= 2
         assert all(rate > 0 for _, rate in points)
-    assert set(host["attention_gb_per_s"]) == {"f32", "f16", "int8", "int4"}
+    assert set(host["attention_gb_per_s"]) == {"f32", "f16", "bf16", "int8", "int4"}
     for rates in host["attention_gb_per_s"].values():
         assert set(rates) == {"1", "4", "8"} and min(rates.values()) > 0
     assert machine["disk"]["read_gb_per_s"] > 0 and machine["disk"]["write_gb_per_s"] > 0
