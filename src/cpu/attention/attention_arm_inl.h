@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "cpu/attention/attention_args.h"
+#include "cpu/attention/attention_exp2.h"
 
 namespace spillway {
 namespace {
@@ -188,14 +189,6 @@ static inline PageRows page_rows(const AttentionArgs& a, const uint8_t* page, in
 // processor does not look far enough ahead to do one after the other side by side.
 template <int n>
 [[gnu::always_inline]] static inline void exp2_all(float32x4_t* x) {
-  // ln(2)^k / k!
-  constexpr float kFactors[] = {1.54035304e-4F,
-                                1.33335581e-3F,
-                                9.61812911e-3F,
-                                5.55041087e-2F,
-                                2.40226507e-1F,
-                                6.93147181e-1F,
-                                1};
   // Adding 3 * 2^22 rounds to an integer and leaves it in the low bits: conversions would run at
   // one vector per cycle.
   const float32x4_t low = vdupq_n_f32(-126), shift = vdupq_n_f32(12582912);
@@ -214,12 +207,12 @@ template <int n>
   for (int i = 0; i < n; ++i) {
     exponent[i] = vshlq_n_s32(vreinterpretq_s32_f32(p[i]), 23);
     r[i] = vsubq_f32(x[i], r[i]);
-    p[i] = vdupq_n_f32(kFactors[0]);
+    p[i] = vdupq_n_f32(kExp2Factors[0]);
   }
 #pragma GCC unroll 8
   for (int k = 1; k < 7; ++k) {
 #pragma GCC unroll 8
-    for (int i = 0; i < n; ++i) p[i] = vfmaq_f32(vdupq_n_f32(kFactors[k]), p[i], r[i]);
+    for (int i = 0; i < n; ++i) p[i] = vfmaq_f32(vdupq_n_f32(kExp2Factors[k]), p[i], r[i]);
   }
 #pragma GCC unroll 8
   for (int i = 0; i < n; ++i) {

@@ -14,6 +14,7 @@
 #include "cpu/attention/attention_kernels.h"
 #include "cpu/attention/attention_neon_inl.h"
 #include "cpu/attention/attention_softmax_inl.h"
+#include "cpu/fresh_zero_neon_inl.h"
 
 namespace spillway {
 namespace {
@@ -49,13 +50,7 @@ struct Bytes {
   return vaddq_s32(vshlq_n_s32(high, 8), low);
 }
 
-// Sums that start at zero, and products, as the compiler cannot help but see them: it would share
-// zeros and move sums about.
-[[gnu::always_inline]] static inline int32x4_t fresh_zero() {
-  int32x4_t v;
-  asm volatile("movi %0.4s, #0" : "=w"(v));
-  return v;
-}
+// Products as the compiler cannot help but see them: it would move sums about.
 [[gnu::always_inline]] static inline void add_products(int32x4_t& sum, int8x16_t x, int8x16_t y) {
   asm("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(x), "w"(y));
 }

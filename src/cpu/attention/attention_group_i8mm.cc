@@ -12,6 +12,7 @@
 // and sums stay integers until the cut's end. The largest weight has 15 bits.
 #include "cpu/attention/attention_group_inl.h"
 #include "cpu/attention/attention_kernels.h"
+#include "cpu/fresh_zero_neon_inl.h"
 
 namespace spillway {
 namespace {
@@ -118,13 +119,7 @@ static inline void round_queries(const AttentionArgs& a, const AttentionTile& ti
   }
 }
 
-// Products, and sums that start at zero, as the compiler cannot help but see them: it would share
-// zeros and move sums about.
-[[gnu::always_inline]] static inline int32x4_t fresh_zero() {
-  int32x4_t v;
-  asm volatile("movi %0.4s, #0" : "=w"(v));
-  return v;
-}
+// Products as the compiler cannot help but see them: it would move sums about.
 [[gnu::always_inline]] static inline void add_product(int32x4_t& sum, uint8x16_t x, int8x16_t y) {
   asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(x), "w"(y));
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cpu/attention/attention_cut_inl.h"
+#include "cpu/attention/attention_exp2.h"
 
 namespace spillway {
 namespace {
@@ -13,22 +14,14 @@ namespace {
 // whose relative error is below 3e-7.
 template <class V>
 [[gnu::always_inline]] static inline typename V::Floats exp2_of(typename V::Floats x) {
-  // ln(2)^k / k!
-  constexpr float kFactors[] = {1.54035304e-4F,
-                                1.33335581e-3F,
-                                9.61812911e-3F,
-                                5.55041087e-2F,
-                                2.40226507e-1F,
-                                6.93147181e-1F,
-                                1};
   // Adding 3 * 2^22 rounds to an integer and leaves it in the low bits.
   const auto low = V::set(-126), shift = V::set(12582912);
   const auto clamped = V::max(x, low);
   const auto shifted = V::add(clamped, shift);
   const auto r = V::sub(clamped, V::sub(shifted, shift));
-  auto p = V::set(kFactors[0]);
+  auto p = V::set(kExp2Factors[0]);
 #pragma GCC unroll 6
-  for (int k = 1; k < 7; ++k) p = V::fma(p, r, V::set(kFactors[k]));
+  for (int k = 1; k < 7; ++k) p = V::fma(p, r, V::set(kExp2Factors[k]));
   return V::scale_by_power(p, shifted, x, low);
 }
 

@@ -8,6 +8,7 @@
 // and then, for types with minima, fma(minimum(w), m(x), .). K types: linear_int8_super_inl.h.
 #pragma once
 
+#include "cpu/fresh_zero_neon_inl.h"
 #include "cpu/linear/linear_int8_args.h"
 #include "cpu/linear/linear_int8_types_inl.h"
 
@@ -109,13 +110,6 @@ struct Panel {
   int32x4_t start;
   asm volatile("ldr %q0, %1" : "=w"(start) : "m"(*reinterpret_cast<const float(*)[4]>(m)));
   return start;
-}
-
-// A zero of its own: g++ would copy one register, which costs what a product costs; this is free.
-[[gnu::always_inline]] static inline int32x4_t fresh_zero() {
-  int32x4_t v;
-  asm volatile("movi %0.4s, #0" : "=w"(v));
-  return v;
 }
 
 // Integer sums of rows 4 quad.. of a sub-block, scaled and added to `sum`.
