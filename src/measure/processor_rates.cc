@@ -22,6 +22,7 @@ constexpr size_t kFillBytes = size_t{16} << 20;
 constexpr int kGroups[] = {1, 4, 8};   // query heads that share a key's
 constexpr double kPointSeconds = 0.1;  // of one number of tokens
 constexpr int kQueuedOps = 64;
+constexpr uint64_t kProgramOfNobodyElse = ~uint64_t{0};
 
 // What models mostly have comes first; others while there is time. Types without a curve are priced
 // by memory and arithmetic.
@@ -32,6 +33,10 @@ constexpr size_t kMainTypes = 7;
 // The first two say the most about a curve, each further one fills its largest gap.
 constexpr int64_t kTokens[] = {1, 64, 8, 1024, 256, 16, 4, 32, 2};
 constexpr size_t kMainTokens = 2;
+constexpr int64_t kMostTokens = 1024;
+
+// Llama's inner width, in whole blocks of any type.
+int64_t wide_of(int64_t side) { return (side * 11 / 4 + 255) / 256 * 256; }
 
 // Random values of a type in the device's memory. Zeros would do for the time that memory takes,
 // but a GPU's clock is higher while it multiplies them.
@@ -50,8 +55,7 @@ class ProductLoad {
  public:
   ProductLoad(Device& device, DType type, int64_t side, uint64_t rotate_bytes, int64_t most_tokens)
       : device_(device) {
-    // Llama's inner width, in whole blocks of any type.
-    const int64_t wide = (side * 11 / 4 + 255) / 256 * 256;
+    const int64_t wide = wide_of(side);
     const std::pair<int64_t, int64_t> shapes[kShapes] = {{side, side}, {wide, side}, {side, wide}};
     std::vector<std::byte> values(static_cast<size_t>(row_bytes(type, side) * (side + 2 * wide)));
     const WeightLayout layout = device.preferred_layout(type, side, side);
@@ -114,6 +118,10 @@ class ProcessorMeasure {
       : device_(device), sizes_(sizes), pace_(pace) {
     const DeviceInfo& info = device.info();
     result_.memory_bytes = static_cast<uint64_t>(info.memory_bytes);
+    // As a decoder does before its first step: a GPU loads its library then, and prompts are
+    // multiplied by that.
+    const int64_t widest = wide_of(sizes.matrix_side);
+    device.ops().prepare({kMostTokens, widest, widest * sizes.matrix_side});
   }
 
   void measure_launch() {
@@ -124,10 +132,21 @@ class ProcessorMeasure {
     const Activations x = random_rows(device_, x_buffer, inner, 1, kSide);
     const Activations out = random_rows(device_, out_buffer, inner, 1, kSide);
     const WeightView view{DType::kF16, kSide, kSide, w.data};
-    // Many before they are waited for, as in a step: a GPU begins the next one while one ends.
+    // Many in one step that is repeated, as in decoding: a GPU replays it, and begins the next op
+    // while one ends.
+    const std::vector<int32_t> zero = {0};
+    const SequenceSpan span{0, 1, 0, zero};
+    const StepBatch step{.ids = zero,
+                         .positions = zero,
+                         .table_rows = zero,
+                         .logit_rows = {},
+                         .spans = {&span, 1},
+                         .program = kProgramOfNobodyElse};
     const double seconds = time_op(device_, pace_, kPointSeconds, [&] {
-      for (int i = 0; i < kQueuedOps; ++i)
-        device_.ops().linear(view, {}, x, out, LinearMode::kStore);
+      device_.ops().run_step(step, [&] {
+        for (int i = 0; i < kQueuedOps; ++i)
+          device_.ops().linear(view, {}, x, out, LinearMode::kStore);
+      });
     });
     result_.launch_s = seconds / kQueuedOps;
   }
@@ -201,8 +220,7 @@ class ProcessorMeasure {
 
   void measure_type(DType type, double budget_s) {
     const double until = pace_.left() - budget_s;
-    ProductLoad load(device_, type, sizes_.matrix_side, sizes_.rotate_bytes,
-                     *std::max_element(std::begin(kTokens), std::end(kTokens)));
+    ProductLoad load(device_, type, sizes_.matrix_side, sizes_.rotate_bytes, kMostTokens);
     std::map<int64_t, double> seconds;
     for (size_t i = 0; i < std::size(kTokens); ++i) {
       const int64_t tokens = kTokens[i];
@@ -287,6 +305,11 @@ AttentionLoad::AttentionLoad(Device& device, KvType type, uint64_t f16_bytes, in
 void AttentionLoad::run(int queries) {
   const AttentionParams params{.heads = queries * kKvHeads, .scale = 0.1F};
   const int64_t width = params.heads * kHeadDim;
+  if (device_.host_visible()) {
+    // A host appends what it attends to; on a GPU that goes with the projections.
+    const Activations rows = q_.columns(0, kKvHeads * kHeadDim);
+    device_.ops().kv_append(rows, rows, kv_, spans_);
+  }
   device_.ops().attention(q_.columns(0, width), kv_, spans_, params, out_.columns(0, width));
 }
 
