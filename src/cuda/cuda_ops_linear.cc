@@ -43,7 +43,7 @@ InflectionPoints CudaOps::points_for(const LinearCall& call) const {
   if (tuning_ == nullptr) return own;
   // Parts that are multiplied together are one matrix.
   LinearShape shape = shape_of(w);
-  for (int i = 1; i < call.count; ++i) shape.n += call.parts[i].w.rows;
+  for (int i = 1; i < call.count; ++i) shape.n += call.parts[i].w.whole_rows();
   InflectionPoints points = tuning_->try_points(shape).value_or(own);
   // Measured from two tokens on: what one gets is known by default only.
   if (points.m1 == kMinInflection) points.m1 = std::min(points.m1, own.m1);

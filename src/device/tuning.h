@@ -40,7 +40,9 @@ struct LinearShape {
   int64_t k = 0;  // columns: inputs
   auto operator<=>(const LinearShape&) const = default;
 };
-inline LinearShape shape_of(const WeightView& w) { return {w.dtype, w.layout, w.rows, w.cols}; }
+inline LinearShape shape_of(const WeightView& w) {
+  return {w.dtype, w.layout, w.whole_rows(), w.cols};
+}
 
 // Of a model's attention scores q . k * scale, as they were seen once: what the unified maximum of
 // FlashDecoding++ (section 3) is chosen by.

@@ -20,14 +20,19 @@ inline constexpr int64_t kGroupRows = 16;
 // is one contiguous range of bytes and can be cut out, moved and computed by itself. A vector (norm
 // weight, bias) is [1, n]. Packed groups take the bytes of their 16 rows, so a range of whole
 // groups lies where its rows would; rows after the last whole group stay as in the file.
+//
+// A slice remembers of how many rows it is one: kernels are chosen by those, so that a row's result
+// does not depend on who computes the others.
 struct WeightView {
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
   const std::byte* data = nullptr;
   WeightLayout layout = WeightLayout::kRows;
+  int64_t sliced_from = 0;  // rows of the matrix that it is a slice of; 0: it is whole
 
   bool empty() const { return data == nullptr; }
+  int64_t whole_rows() const { return sliced_from > 0 ? sliced_from : rows; }
   int64_t row_bytes() const { return spillway::row_bytes(dtype, cols); }
   int64_t bytes() const { return rows * row_bytes(); }
   // How many rows, from the first, lie in packed groups.
@@ -41,7 +46,7 @@ struct WeightView {
     SPW_ASSERT(first >= 0 && count >= 0 && first + count <= rows);
     SPW_ASSERT(layout == WeightLayout::kRows ||
                (first % kGroupRows == 0 && (count % kGroupRows == 0 || first + count == rows)));
-    return {dtype, count, cols, row(first), layout};
+    return {dtype, count, cols, row(first), layout, whole_rows()};
   }
 };
 

@@ -32,7 +32,8 @@ namespace spillway::cuda {
 inline constexpr int kGemvTokens = 4;
 inline constexpr int kFlatTokens = 64;
 
-// What a choice is made from. n counts the rows of all parts of the call.
+// What a choice is made from. n counts the rows of all parts of the call, of slices those of the
+// whole matrix.
 struct LinearProblem {
   DType dtype = DType::kF16;
   int64_t n = 0;

@@ -44,6 +44,7 @@ struct CublasLt::Library {
   decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmulAlgoCheck) check_algorithm = nullptr;
 
   // The name of the first function that is missing, or null.
   const char* find_all() {
@@ -64,6 +65,7 @@ struct CublasLt::Library {
     find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
     find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
     find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    find(check_algorithm, "cublasLtMatmulAlgoCheck");
     return missing;
   }
 
@@ -142,6 +144,19 @@ struct CublasLt::Plan {
     choices.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
     std::erase_if(choices, [](const auto& c) { return c.state != CUBLAS_STATUS_SUCCESS; });
   }
+  // A slice is computed as the whole is. Where that cannot be, which nobody has seen yet, it is by
+  // its own choices: right, but not the same bits.
+  void choose_as(const Plan& whole) {
+    if (whole.choices.empty()) return;
+    cublasLtMatmulHeuristicResult_t same = whole.choices[static_cast<size_t>(whole.choice)];
+    const cublasLtMatmulAlgo_t algorithm = same.algo;
+    const cublasStatus_t status =
+        library.check_algorithm(library.handle, desc, w, x, out, out, &algorithm, &same);
+    if (status != CUBLAS_STATUS_SUCCESS) return;
+    same.algo = algorithm;
+    choices = {same};
+    choice = 0;
+  }
 };
 
 CublasLt::CublasLt() : library_(std::make_unique<Library>()) {}
@@ -172,11 +187,16 @@ std::unique_ptr<CublasLt> CublasLt::try_load(std::string* why) {
 }
 
 CublasLt::Plan& CublasLt::plan_of(const LibraryShape& shape) {
+  const bool whole = shape.whole_n <= shape.n;
+  LibraryShape of_whole = shape;
+  if (!whole) of_whole.n = shape.whole_n;
+  Plan* const like = whole ? nullptr : &plan_of(of_whole);
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Plan>& plan = plans_[shape];
   if (plan == nullptr) {
     auto made = std::make_unique<Plan>(*library_);
     made->make(shape);
+    if (like != nullptr) made->choose_as(*like);
     plan = std::move(made);
   }
   return *plan;
@@ -242,8 +262,10 @@ struct Product {
   bool activate_after = false;
 };
 
+// The most that kernels ask for: slices of a matrix then have the alignment of the whole.
+constexpr uint64_t kMostAlignment = 16;
 uint32_t alignment_of(std::initializer_list<uint64_t> offsets) {
-  uint64_t bits = 256;
+  uint64_t bits = kMostAlignment;
   for (uint64_t offset : offsets) bits |= offset;
   return static_cast<uint32_t>(bits & (~bits + 1));
 }
@@ -259,6 +281,18 @@ Workspace workspace_of(const LinearScratch& scratch, size_t used) {
   return {scratch.data + from, std::min(scratch.bytes - from, kLibraryWorkspaceBytes)};
 }
 
+// Of all parts that can be one product: the same for slices of them, wherever these lie.
+int64_t whole_rows_with(const LinearCall& call, int part) {
+  if (call.epilogue == Epilogue::kGated) return 2 * call.parts[0].w.whole_rows();
+  int64_t rows = 0;
+  for (int i = 0; i < call.count; ++i) {
+    const bool together =
+        i == part || (call.parts[i].bias == nullptr && call.parts[part].bias == nullptr);
+    if (together) rows += call.parts[i].w.whole_rows();
+  }
+  return rows;
+}
+
 Product product_of(CublasLt& library, const LinearCall& call, int part, int64_t n, Activations out,
                    bool with_epilogue, size_t workspace_bytes) {
   const LinearPart& first = call.parts[part];
@@ -266,7 +300,8 @@ Product product_of(CublasLt& library, const LinearCall& call, int part, int64_t 
   p.w = first.w.data;
   p.out = out;
   LibraryShape& s = p.shape;
-  s.n = n, s.k = first.w.cols, s.tokens = call.x.rows;
+  s.n = n, s.whole_n = whole_rows_with(call, part);
+  s.k = first.w.cols, s.tokens = call.x.rows;
   s.x_stride = call.x.stride, s.out_stride = out.stride;
   s.dtype = first.w.dtype, s.out_type = out.dtype;
   s.accumulate = call.epilogue == Epilogue::kAccumulate;
@@ -291,7 +326,8 @@ Product product_of(CublasLt& library, const LinearCall& call, int part, int64_t 
 // one product could not do.
 bool continues(const LinearCall& call, int i, bool outputs) {
   const LinearPart &a = call.parts[i], &b = call.parts[i + 1];
-  return a.w.data + a.w.bytes() == b.w.data && a.bias == nullptr && b.bias == nullptr &&
+  return b.w.rows > 0 && a.w.data + a.w.bytes() == b.w.data && a.bias == nullptr &&
+         b.bias == nullptr &&
          (!outputs || a.out.data + row_bytes(a.out.dtype, a.out.cols) == b.out.data);
 }
 
@@ -328,6 +364,10 @@ Products products_of(CublasLt& library, const LinearCall& call, const LinearScra
   all.workspace = workspace_of(scratch, 0);
   const size_t workspace = all.workspace.bytes;
   for (int i = 0; i < call.count;) {
+    if (call.parts[i].w.rows == 0) {
+      ++i;
+      continue;
+    }
     Activations out = call.parts[i].out;
     int64_t n = call.parts[i].w.rows;
     int next = i + 1;

@@ -23,6 +23,7 @@ namespace spillway::cuda {
 // (true F32 for F32 inputs, never TF32).
 struct LibraryShape {
   int64_t n = 0;
+  int64_t whole_n = 0;  // of the product that this is a slice of, whose algorithm it takes
   int64_t k = 0;
   int64_t tokens = 0;
   int64_t x_stride = 0;

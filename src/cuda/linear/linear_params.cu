@@ -20,7 +20,7 @@ LinearProblem problem_of(const LinearCall& call) {
   problem.k = call.parts[0].w.cols;
   problem.tokens = call.x.rows;
   problem.gated = call.epilogue == Epilogue::kGated;
-  for (int i = 0; i < call.count; ++i) problem.n += call.parts[i].w.rows;
+  for (int i = 0; i < call.count; ++i) problem.n += call.parts[i].w.whole_rows();
   return problem;
 }
 
