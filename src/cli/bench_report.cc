@@ -71,6 +71,7 @@ json phase_json(const BenchPhase& phase) {
   const KvSwap::Stats& swap = phase.moved.swap;
   const ResidualStore::Stats& residual = phase.moved.activations;
   const HostAttention::Stats& cpu = phase.moved.host_attention;
+  const HostLinear::Stats& linear = phase.moved.host_linear;
   json links = json::object();
   const auto link = [&](const char* name, uint64_t bytes) {
     links[name] = link_json(bytes, phase.seconds);
@@ -88,6 +89,8 @@ json phase_json(const BenchPhase& phase) {
   link("disk_write_activations", residual.disk_written_bytes);
   link("host_to_gpu_attention", cpu.to_device_bytes);
   link("gpu_to_host_attention", cpu.to_host_bytes);
+  link("host_to_gpu_linear", linear.to_device_bytes);
+  link("gpu_to_host_linear", linear.to_host_bytes);
   json stalls = json::object();
   double stalled = 0;
   for (int cause = 0; cause < kStallCauseCount; ++cause) {
@@ -105,6 +108,13 @@ json phase_json(const BenchPhase& phase) {
             {"kv_bytes", cpu.kv_bytes},
             {"gb_per_s",
              cpu.compute_s > 0 ? static_cast<double>(cpu.kv_bytes) / cpu.compute_s / 1e9 : 0}}},
+          {"cpu_linear",
+           {{"seconds", linear.compute_s},
+            {"busy", linear.compute_s / phase.seconds},
+            {"weight_bytes", linear.weight_bytes},
+            {"gb_per_s", linear.compute_s > 0
+                             ? static_cast<double>(linear.weight_bytes) / linear.compute_s / 1e9
+                             : 0}}},
           // One after the other (--no-overlap): the terms of a step (FlexGen, table 8).
           {"terms_s",
            {{"compute", std::max(0.0, phase.seconds - stalled)},

@@ -14,14 +14,14 @@ namespace spillway {
 
 JobFields ResultSettings::fields() const {
   // A new member stops this from compiling until it has a place here and a name below.
-  const auto& [version, processor, same_bits, measured, weights, kv, top_k, on_host, logits_by] =
+  const auto& [version, processor, same_bits, measured, weights, kv, top_k, on_host, linear] =
       *this;
   return name_fields(
       {"version of spillway", "device", "--deterministic", "--tuning", "set of weight types",
        "--kv-type", "--attention-topk", "division of attention (--kv, --attention)",
-       "form of the head (--embeddings)"},
+       "division of linear layers (the plan's cpu_linear)"},
       version, processor, std::string(same_bits ? "yes" : "no"), measured, weights,
-      std::string(kv_type_name(kv)), fmt::format("{}", top_k), on_host, logits_by);
+      std::string(kv_type_name(kv)), fmt::format("{}", top_k), on_host, linear);
 }
 
 std::string describe_device(const Device& device) {
@@ -52,15 +52,17 @@ std::string describe_tuning(const TuningTable* table, bool deterministic, const 
   return checksum128(tuning_text({{TunedMachine(), read}}));
 }
 
-std::string describe_head(const Plan& plan, const Device& device, const Model& model) {
-  if (device.host_visible() || plan.embeddings == Tier::kDevice) return "whole";
-  const size_t pieces = head_pieces(model).size();
-  return pieces == 1 ? "whole" : fmt::format("{} pieces", pieces);
+std::string describe_host_linear(const Plan& plan, const Device& device, const Device& host) {
+  if (device.host_visible() || plan.cpu_linear.empty()) return "none";
+  std::string shares;
+  for (const CpuLinearShare& at : plan.cpu_linear)
+    shares += fmt::format("{}% up to {} tokens, ", at.share * 100, at.tokens);
+  return fmt::format("{}of what streams from host memory, by {}", shares, describe_device(host));
 }
 
 std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host) {
-  // A new member: does a result depend on it? Types and top-k are settings of their own; on
-  // embeddings by describe_head() alone.
+  // A new member: does a result depend on it? Types and top-k are settings of their own;
+  // cpu_linear is looked at by describe_host_linear().
   const auto& [weights, overrides, embeddings, kv, activations, micro_batch, micro_batches,
                schedule, attention, cpu_attention, overlap, compress_weights, kv_type,
                attention_topk, context, chunk, sequences, cpu_linear, made_for] = plan;

@@ -25,7 +25,7 @@ struct ResultSettings {
   KvType kv_type = KvType::kF16;
   float attention_topk = 0;    // 0 = dense
   std::string host_attention;  // what the CPU attends to beside a GPU
-  std::string head;            // whether a GPU multiplies by the whole of it
+  std::string host_linear;     // which rows of linear layers the CPU multiplies beside a GPU
 
   // All members by name, "--kv-type" where an option has it.
   JobFields fields() const;
@@ -41,8 +41,8 @@ std::string describe_tuning(const TuningTable* table, bool deterministic, const 
 // Which sequences `host` attends to where `device` computes. Where their KV lies says that only if
 // it is attended to there: pages that are moved in are the device's.
 std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host);
-// A head in host memory that is large comes in pieces, and a GPU chooses kernels by their shape.
-std::string describe_head(const Plan& plan, const Device& device, const Model& model);
+// Rows that another processor multiplies have other bits.
+std::string describe_host_linear(const Plan& plan, const Device& device, const Device& host);
 
 // "name" and value of each, for fields(): as many names as values.
 template <size_t kCount, class... Values>

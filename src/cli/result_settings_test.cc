@@ -26,7 +26,7 @@ const std::vector<std::function<void(BatchIdentity&)>> kChanges = {
     [](auto& job) { job.settings.kv_type = KvType::kInt8; },
     [](auto& job) { job.settings.attention_topk = 0.1F; },
     [](auto& job) { job.settings.host_attention = "x"; },
-    [](auto& job) { job.settings.head = "x"; }};
+    [](auto& job) { job.settings.host_linear = "x"; }};
 
 TEST(BatchIdentityTest, EveryMemberIsAFieldOfItsOwn) {
   const JobFields before = BatchIdentity().fields();
@@ -97,18 +97,15 @@ TEST_F(HostAttentionTest, ChangesNothingWithResidencyAndSchedule) {
   EXPECT_EQ(describe_host_attention(plan, gpu_, host_), before);
 }
 
-TEST_F(HostAttentionTest, AHeadCountsWhereAGpuHasItInPieces) {
-  const Model small = describe_dummy_model("opt-30b");
-  Model large = small;
-  for (BoundWeight& weight : large.weights) {
-    if (weight.slot.role == WeightRole::kTokenEmbedding) weight.slot.rows *= 10;
-  }
+TEST_F(HostAttentionTest, TheCutOfLinearLayersCountsBesideAGpu) {
   Plan plan;
-  EXPECT_EQ(describe_head(plan, gpu_, large), "whole");
-  plan.embeddings = Tier::kHost;
-  EXPECT_EQ(describe_head(plan, gpu_, small), "whole");
-  EXPECT_EQ(describe_head(plan, host_, large), "whole");
-  EXPECT_NE(describe_head(plan, gpu_, large), "whole");
+  EXPECT_EQ(describe_host_linear(plan, gpu_, host_), "none");
+  plan.cpu_linear = {{1, 0.625}, {64, 0.25}};
+  const std::string cut = describe_host_linear(plan, gpu_, host_);
+  EXPECT_NE(cut, "none");
+  EXPECT_EQ(describe_host_linear(plan, host_, host_), "none");
+  plan.cpu_linear[1].share = 0.5;
+  EXPECT_NE(describe_host_linear(plan, gpu_, host_), cut);
 }
 
 TEST_F(HostAttentionTest, TuningCountsAsFarAsItIsLookedAt) {

@@ -191,11 +191,6 @@ Plan read_asked_plan(const SessionOptions& options) {
               "{}: another weight_type, kv_type, attention_topk or chunk than {}; measure them one "
               "by one",
               printable_path(file), printable_path(files[0]));
-    const bool cpu_shares =
-        std::ranges::any_of(plan.cpu_linear, [](const CpuLinearShare& at) { return at.share > 0; });
-    SPW_CHECK(!cpu_shares, kUnsupported,
-              "{}: cpu_linear: linear layers are not shared with the CPU yet",
-              printable_path(file));
     if (!plan.made_for.model.empty() &&
         plan.made_for.model != model_fingerprint(resolve_model(options.model)))
       log_warning("{} was made for another model", printable_path(file));

@@ -252,7 +252,7 @@ void Session::describe_run() {
   if (layout.host_blocks > 0 && layout.staging_blocks < layout.sequence_blocks)
     settings.host_attention += fmt::format(", and to more than {} tokens by the CPU alone",
                                            layout.staging_blocks * kKvBlockTokens);
-  settings.head = describe_head(plan, *device, loaded->model);
+  settings.host_linear = describe_host_linear(plan, *device, host());
   plan.chunk = size_.micro_tokens;
   plan.context = size_.tokens;
   plan.sequences = static_cast<int>(size_.sequences);
@@ -261,16 +261,12 @@ void Session::describe_run() {
 std::vector<ResultSettings> Session::settings_by_other_plans() const {
   std::vector<ResultSettings> all;
   if (device->host_visible()) return all;
-  for (const Tier embeddings : {Tier::kDevice, Tier::kHost}) {
-    for (const TierShares& kv : {TierShares{1, 0, 0}, TierShares{0, 1, 0}}) {
-      Plan other = plan;
-      other.embeddings = embeddings;
-      other.kv = kv;
-      other.attention = same_for_every_sequence(other);
-      ResultSettings& by_other = all.emplace_back(settings);
-      by_other.host_attention = describe_host_attention(other, *device, *own_host);
-      by_other.head = describe_head(other, *device, loaded->model);
-    }
+  for (const TierShares& kv : {TierShares{1, 0, 0}, TierShares{0, 1, 0}}) {
+    Plan other = plan;
+    other.kv = kv;
+    other.attention = same_for_every_sequence(other);
+    ResultSettings& by_other = all.emplace_back(settings);
+    by_other.host_attention = describe_host_attention(other, *device, *own_host);
   }
   return all;
 }

@@ -74,6 +74,8 @@ class InlineStream final : public DeviceStream {
   }
   void copy_to_host(std::span<const CopyPiece> pieces) override { copy_to_device(pieces); }
   void run_on_host(std::function<void()> work) override { work(); }
+  void store(HostSignal& signal, uint32_t value) override { signal.store(value); }
+  void wait(const HostSignal& signal, uint32_t value) override { wait_for(signal, value); }
   void record(DeviceEvent& event) override {
     auto& emulated = static_cast<EmulatedEvent&>(event);
     emulated.state()->reach(emulated.record());
@@ -118,6 +120,12 @@ class LateStream final : public DeviceStream {
   }
   void copy_to_host(std::span<const CopyPiece> pieces) override { copy_to_device(pieces); }
   void run_on_host(std::function<void()> work) override { push(std::move(work)); }
+  void store(HostSignal& signal, uint32_t value) override {
+    push([&signal, value] { signal.store(value); }, true);
+  }
+  void wait(const HostSignal& signal, uint32_t value) override {
+    push([&signal, value] { wait_for(signal, value); }, true);
+  }
   void record(DeviceEvent& event) override {
     auto& emulated = static_cast<EmulatedEvent&>(event);
     push([state = emulated.state(), count = emulated.record()] { state->reach(count); }, true);

@@ -148,6 +148,8 @@ std::unique_ptr<DeviceEvent> CudaDevice::make_event(bool timed) {
   return std::make_unique<CudaEvent>(timed);
 }
 
+std::unique_ptr<HostSignal> CudaDevice::make_signal() { return std::make_unique<CudaSignal>(); }
+
 bool CudaDevice::try_pin(std::byte* host, size_t bytes) {
   SPW_CUDA_CHECK(cudaSetDevice(index_));
   const cudaError_t error =

@@ -44,6 +44,7 @@ class CudaDevice final : public Device {
   DeviceStream& compute() override { return *compute_; }
   std::unique_ptr<DeviceStream> make_stream() override;
   std::unique_ptr<DeviceEvent> make_event(bool timed = false) override;
+  std::unique_ptr<HostSignal> make_signal() override;
   bool try_pin(std::byte* host, size_t bytes) override;
   void unpin(std::byte* host) noexcept override;
   bool reads_pinned_memory() const override { return reads_pinned_memory_; }

@@ -328,6 +328,10 @@ void CudaOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
   cuda::gather_rows(x, tables_.device_of(rows), out, stream);
 }
 
+void CudaOps::copy(const Activations& from, const Activations& to, LinearMode mode) {
+  cuda::copy_rows(from, to, mode == LinearMode::kAccumulate, queue());
+}
+
 void CudaOps::score(const Activations& logits, std::span<const int32_t> ids,
                     std::span<TokenScore> scores) {
   SPW_ASSERT(logits.rows == static_cast<int64_t>(ids.size()) && ids.size() == scores.size());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cuda/copy_pieces.h"
+#include "cuda/driver_functions.h"
 
 namespace spillway::cuda {
 namespace {
@@ -45,6 +46,8 @@ double CudaEvent::seconds_after(const DeviceEvent& earlier) const {
       cudaEventElapsedTime(&ms, static_cast<const CudaEvent&>(earlier).get(), event_.get()));
   return ms / 1000.0;
 }
+
+CudaSignal::CudaSignal() : memory_(make_pinned(sizeof(uint32_t))) { *value() = 0; }
 
 struct CudaStream::HostWork {
   std::function<void()> work;
@@ -119,6 +122,14 @@ void CudaStream::run_on_host(std::function<void()> work) {
     delete item;
     fail_cuda(error, "cudaLaunchHostFunc");
   }
+}
+
+void CudaStream::store(HostSignal& signal, uint32_t value) {
+  stream_write(stream_, static_cast<CudaSignal&>(signal).value(), value);
+}
+
+void CudaStream::wait(const HostSignal& signal, uint32_t value) {
+  stream_wait(stream_, static_cast<const CudaSignal&>(signal).value(), value);
 }
 
 void CudaStream::record(DeviceEvent& event) {

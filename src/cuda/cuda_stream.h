@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,22 @@ class CudaEvent final : public DeviceEvent {
   Event event_;
 };
 
+// In pinned memory, which the GPU writes and looks at by itself.
+class CudaSignal final : public HostSignal {
+ public:
+  CudaSignal();
+  uint32_t load() const override {
+    return std::atomic_ref(*value()).load(std::memory_order_acquire);
+  }
+  void store(uint32_t value) override {
+    std::atomic_ref(*this->value()).store(value, std::memory_order_release);
+  }
+  uint32_t* value() const { return static_cast<uint32_t*>(memory_.get()); }
+
+ private:
+  PinnedMemory memory_;
+};
+
 // Owns the stream, or stands for one that another owns. Lists of small pieces go through pinned
 // memory of its own.
 class CudaStream final : public DeviceStream {
@@ -35,6 +52,8 @@ class CudaStream final : public DeviceStream {
   void copy_to_device(std::span<const CopyPiece> pieces) override { copy(pieces); }
   void copy_to_host(std::span<const CopyPiece> pieces) override { copy(pieces); }
   void run_on_host(std::function<void()> work) override;
+  void store(HostSignal& signal, uint32_t value) override;
+  void wait(const HostSignal& signal, uint32_t value) override;
   void record(DeviceEvent& event) override;
   void wait(const DeviceEvent& event) override;
   void synchronize() override;

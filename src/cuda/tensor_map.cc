@@ -5,32 +5,16 @@
 
 #include "base/error.h"
 #include "cuda/cuda_error.h"
+#include "cuda/driver_functions.h"
 
 namespace spillway::cuda {
 namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// The driver's function, found at run time: a binary with CUDA starts where there is no driver.
-Encode find_encode() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                             12000, cudaEnableDefault, &result);
-#else
-  const cudaError_t error =
-      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result);
-#endif
-  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) {
-    (void)cudaGetLastError();
-    return nullptr;
-  }
-  return reinterpret_cast<Encode>(function);
-}
-
 Encode encode() {
-  static const Encode function = find_encode();
+  static const auto function =
+      reinterpret_cast<Encode>(find_driver_function("cuTensorMapEncodeTiled"));
   return function;
 }
 

@@ -71,6 +71,7 @@ class Device {
   virtual std::unique_ptr<DeviceEvent> make_event(bool /*timed*/ = false) {
     return std::make_unique<HostEvent>();
   }
+  virtual std::unique_ptr<HostSignal> make_signal() { return std::make_unique<HostSignal>(); }
   // Tells the device of host memory that it will copy from and to, so that copies run at the bus's
   // speed and beside everything else; false where the system refuses to keep it in place. The pages
   // should have been touched before: that is faster. unpin() before it is freed.

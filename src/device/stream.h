@@ -6,8 +6,10 @@
 // when it ends the last one.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 
@@ -30,6 +32,20 @@ struct CopyPiece {
   size_t bytes = 0;
 };
 
+// A number in host memory that a queue and a thread of the host show each other where they are
+// with: one of them stores, the other waits. Made by Device::make_signal(); it begins at 0 and only
+// grows (modulo 2^32).
+class HostSignal {
+ public:
+  virtual ~HostSignal() = default;
+  virtual uint32_t load() const { return value_.load(std::memory_order_acquire); }
+  virtual void store(uint32_t value) { value_.store(value, std::memory_order_release); }
+  bool has_reached(uint32_t value) const { return static_cast<int32_t>(load() - value) >= 0; }
+
+ private:
+  std::atomic<uint32_t> value_ = 0;
+};
+
 // A queue. Made by Device::make_stream(), and the one in which ops run: Device::compute(). Filled
 // from one thread at a time; the device must outlive it.
 class DeviceStream {
@@ -44,11 +60,20 @@ class DeviceStream {
   // It must not call the device. What it throws is thrown by synchronize().
   virtual void run_on_host(std::function<void()> work) = 0;
 
+  // Stores `value` when its turn comes: a thread that sees it sees what came before, too. A
+  // microsecond, where a call of the host (above) takes tens.
+  virtual void store(HostSignal& signal, uint32_t value) = 0;
+  // What is queued from now on starts when a thread of the host has stored `value` or more.
+  virtual void wait(const HostSignal& signal, uint32_t value) = 0;
+
   virtual void record(DeviceEvent& event) = 0;
   // Work queued from now on starts when `event`, as recorded last, is reached.
   virtual void wait(const DeviceEvent& event) = 0;
   virtual void synchronize() = 0;
 };
+
+// The calling thread waits, awake at first: what it waits for takes microseconds mostly.
+void wait_for(const HostSignal& signal, uint32_t value);
 
 // Where ops and copies are done when they return: nothing is ever pending.
 class HostEvent final : public DeviceEvent {
@@ -66,6 +91,8 @@ class HostStream final : public DeviceStream {
   void copy_to_device(std::span<const CopyPiece> pieces) override;
   void copy_to_host(std::span<const CopyPiece> pieces) override { copy_to_device(pieces); }
   void run_on_host(std::function<void()> work) override { work(); }
+  void store(HostSignal& signal, uint32_t value) override { signal.store(value); }
+  void wait(const HostSignal& signal, uint32_t value) override { wait_for(signal, value); }
   void record(DeviceEvent& event) override { static_cast<HostEvent&>(event).stamp(); }
   void wait(const DeviceEvent& /*event*/) override {}
   void synchronize() override {}

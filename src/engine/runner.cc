@@ -38,9 +38,14 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
 
   std::unique_ptr<WeightStream> stream;
   if (!loaded.weights.streamed.empty()) {
-    stream = std::make_unique<WeightStream>(device, host, queue, loaded.weights,
-                                            WeightStreamOptions{.overlap = plan.overlap});
+    const std::vector<Tier> homes =
+        weight_homes(device.host_visible(), loaded.model, plan.weight_plan());
+    stream = std::make_unique<WeightStream>(
+        device, host, queue, loaded.weights,
+        stream_orders(loaded.model, homes, plan.cpu_linear, layout.slots),
+        WeightStreamOptions{.slots = layout.weight_slots, .overlap = plan.overlap});
     options.stream = stream.get();
+    options.cpu_linear = plan.cpu_linear;
   }
   KvCache kv(device, host, layout.kv,
              {.device_blocks = layout.device_blocks,

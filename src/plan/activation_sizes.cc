@@ -96,6 +96,12 @@ ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible) {
   return all;
 }
 
+HostLinearBytes host_linear_bytes(const ModelSpec& spec, int64_t tokens, int64_t rows) {
+  const int64_t widest = std::max({spec.hidden, spec.q_dim(), spec.ffn});
+  return {.input = static_cast<uint64_t>(4 * tokens * widest),
+          .output = static_cast<uint64_t>(4 * tokens * rows)};
+}
+
 HostAttentionBytes host_attention_bytes(int64_t q_dim, int64_t kv_dim, DType inner, int64_t rows) {
   const int64_t qkv = q_dim + 2 * kv_dim;
   return {bytes_of(inner, rows, qkv), bytes_of(inner, rows, q_dim),

@@ -79,6 +79,13 @@ ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible);
 
 // Attention on the CPU beside a device: `rows` rows come down and go up through pinned memory, and
 // are floats where it computes.
+// What CPU and device hand each other of a linear op (runtime/host_linear.h).
+struct HostLinearBytes {
+  uint64_t input = 0, output = 0;
+};
+// For `rows` rows of it at most.
+HostLinearBytes host_linear_bytes(const ModelSpec& spec, int64_t tokens, int64_t rows);
+
 struct HostAttentionBytes {
   uint64_t qkv = 0, attended = 0;                // pinned, as the device has them
   uint64_t qkv_floats = 0, attended_floats = 0;  // what the CPU computes with

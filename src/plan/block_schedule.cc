@@ -11,7 +11,19 @@ namespace {
 
 class Scheduling {
  public:
-  explicit Scheduling(const StepShape& shape) : shape_(shape), batches_(batch_count()) {}
+  explicit Scheduling(const StepShape& shape) : shape_(shape), batches_(batch_count()) {
+    for (const StreamedShape& linear : shape.streamed) {
+      first_piece_.push_back(static_cast<int>(layer_of_piece_.size()));
+      layer_of_piece_.insert(layer_of_piece_.end(), static_cast<size_t>(linear.pieces),
+                             linear.layer);
+    }
+    SPW_ASSERT(shape.slotfuls.size() == layer_of_piece_.size());
+    for (size_t first = 0, i = 0; batches_ > 1 && i < layer_of_piece_.size(); ++i) {
+      if (layer_of_piece_[i] >= shape.layers) break;
+      if (layer_of_piece_[i] != layer_of_piece_[first]) first = i;
+      SPW_ASSERT(shape.slotfuls[i] - shape.slotfuls[first] < shape.weight_slots);
+    }
+  }
 
   std::vector<StepEvent> run() {
     load_kv_ahead();
@@ -41,35 +53,50 @@ class Scheduling {
   }
 
   void run_layer(int layer) {
-    use_weights(layer);
     for (int b = 0; b < batches_; ++b) run_batch(layer, b);
-    leave_weights(layer);
   }
 
-  // Pieces take their turn also where no logits are wanted: what comes to the slots goes round.
-  void run_head(bool wanted) {
-    const bool streamed = !shape_.streamed.empty() && shape_.streamed.back() >= shape_.layers;
-    if (!streamed && wanted) add(StepAction::kHead);
-    for (int piece = shape_.layers; streamed && piece <= shape_.streamed.back(); ++piece) {
-      use_weights(piece);
-      if (wanted) add(StepAction::kHead, piece);
-      leave_weights(piece);
+  // The linear op of a layer for a batch: what is on the device, then piece by piece what comes,
+  // while the CPU is at its rows.
+  void run_linear(StepAction action, LinearGroup group, int layer, int b) {
+    add(action, layer, b);
+    const auto found = std::ranges::find_if(shape_.streamed, [&](const StreamedShape& linear) {
+      return linear.layer == layer && linear.group == group;
+    });
+    if (found == shape_.streamed.end()) return;
+    run_pieces(*found, b, /*multiply=*/true);
+    if (found->on_cpu) add(StepAction::kJoinLinear, layer, b);
+  }
+  void run_pieces(const StreamedShape& linear, int b, bool multiply) {
+    const int first = first_piece_[static_cast<size_t>(&linear - shape_.streamed.data())];
+    for (int piece = first; piece < first + linear.pieces; ++piece) {
+      if (b <= 0) use_weights(linear.layer, b, piece);
+      if (multiply) add(StepAction::kMultiply, linear.layer, b, piece);
+      if (b < 0 || b + 1 == batches_) leave_weights(linear.layer, b, piece);
     }
   }
 
-  bool comes(int layer) const { return std::ranges::count(shape_.streamed, layer) > 0; }
-  void use_weights(int layer) {
-    if (comes(layer) && !shape_.overlap) add(StepAction::kLoadWeights, layer);
-    add(StepAction::kUseWeights, layer);
+  // Pieces of the head take their turn also where no logits are wanted: what comes goes round.
+  void run_head(bool wanted) {
+    const bool streamed = !shape_.streamed.empty() && shape_.streamed.back().layer >= shape_.layers;
+    if (wanted) return run_linear(StepAction::kHead, LinearGroup::kHead, shape_.layers, -1);
+    if (streamed) run_pieces(shape_.streamed.back(), -1, /*multiply=*/false);
   }
-  void leave_weights(int layer) {
-    add(StepAction::kLeaveWeights, layer);
-    const auto streamed = std::ranges::find(shape_.streamed, layer);
-    if (streamed != shape_.streamed.end() && shape_.overlap) {
-      const auto count = static_cast<int>(shape_.streamed.size());
-      const auto index = static_cast<int>(streamed - shape_.streamed.begin());
-      add(StepAction::kLoadWeights,
-          shape_.streamed[static_cast<size_t>((index + shape_.weight_slots) % count)]);
+
+  void use_weights(int layer, int b, int piece) {
+    if (!shape_.overlap) add(StepAction::kLoadWeights, layer, -1, piece);
+    add(StepAction::kUseWeights, layer, b, piece);
+  }
+  // With the last piece of a slotful its slot is free, and pieces of another come.
+  void leave_weights(int layer, int b, int piece) {
+    add(StepAction::kLeaveWeights, layer, b, piece);
+    const auto count = static_cast<int>(shape_.slotfuls.size());
+    const auto slotful = [&](int of) { return shape_.slotfuls[static_cast<size_t>(of)]; };
+    if (!shape_.overlap || (piece + 1 < count && slotful(piece + 1) == slotful(piece))) return;
+    const int next = (slotful(piece) + shape_.weight_slots) % (slotful(count - 1) + 1);
+    for (int i = 0; i < count; ++i) {
+      if (slotful(i) == next)
+        add(StepAction::kLoadWeights, layer_of_piece_[static_cast<size_t>(i)], -1, i);
     }
   }
 
@@ -78,7 +105,7 @@ class Scheduling {
     const BatchShape& shape = batch(b);
     take_rows(layer, b);
     load_rows_ahead(layer, b);
-    add(StepAction::kProject, layer, b);
+    run_linear(StepAction::kProject, LinearGroup::kProject, layer, b);
     if (shape.on_host) add(StepAction::kStartOnHost, layer, b);
     if (shape.on_device) add(StepAction::kAttend, layer, b);
     for (int group = 0; group < static_cast<int>(shape.swaps.size()); ++group) {
@@ -90,6 +117,9 @@ class Scheduling {
       load_kv_ahead();
     }
     if (shape.on_host) add(StepAction::kJoinHost, layer, b);
+    run_linear(StepAction::kAttentionOut, LinearGroup::kAttentionOut, layer, b);
+    run_linear(StepAction::kUp, LinearGroup::kUp, layer, b);
+    run_linear(StepAction::kDown, LinearGroup::kDown, layer, b);
     add(StepAction::kFinishLayer, layer, b);
     const bool last = layer + 1 == shape_.layers && !shape.logits;
     add(last ? StepAction::kDropRows : StepAction::kStoreRows, layer, b);
@@ -158,6 +188,8 @@ class Scheduling {
 
   const StepShape& shape_;
   const int batches_;
+  std::vector<int> first_piece_;     // of each linear op that streams
+  std::vector<int> layer_of_piece_;  // of all of them
   std::vector<StepEvent> events_;
   int rows_loaded_ = -1;  // the batch whose rows have come ahead
   KvItem next_kv_;
@@ -165,6 +197,13 @@ class Scheduling {
 };
 
 }  // namespace
+
+StreamedShape streamed_shape(const StreamedLinear& linear) {
+  return {.layer = linear.layer,
+          .group = linear.group,
+          .pieces = static_cast<int>(linear.pieces.size()),
+          .on_cpu = !linear.on_cpu.empty()};
+}
 
 std::vector<StepEvent> schedule_step(const StepShape& shape) {
   SPW_ASSERT(shape.layers > 0 && shape.weight_slots > 0 && shape.kv_buffers > 0);

@@ -9,27 +9,37 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/stream_order.h"
+
 namespace spillway {
 
 enum class StepAction : uint8_t {
-  kLoadWeights,    // of `layer` begin to come, into the slot that was left first
-  kUseWeights,     // of `layer`: what is computed from here on waits for them
-  kLeaveWeights,   // of `layer`: their slot is free
-  kEmbed,          // makes the rows of `batch`
-  kLoadRows,       // of `batch` begin to come
-  kTakeRows,       // of `batch`, for what is computed from here on
-  kStoreRows,      // they go back to where they live
-  kDropRows,       // nobody will take them again
-  kLoadKv,         // pages of a group begin to come
+  // Pieces of weights that stream have a number in `group`, in the order of their use.
+  kLoadWeights,   // a piece begins to come, into the slot that was left first
+  kUseWeights,    // what is computed from here on waits for the piece
+  kLeaveWeights,  // its slot is free
+  kMultiply,      // the rows of the piece, in the linear op at hand
+  kJoinLinear,    // the CPU's rows of the linear op at hand are there
+  kEmbed,         // makes the rows of `batch`
+  kLoadRows,      // of `batch` begin to come
+  kTakeRows,      // of `batch`, for what is computed from here on
+  kStoreRows,     // they go back to where they live
+  kDropRows,      // nobody will take them again
+  kLoadKv,        // pages of a group begin to come
+  // Linear ops, as far as their matrices are on the device. The CPU begins with its rows of those
+  // that are not.
   kProject,        // norm, q, k and v
   kStartOnHost,    // the CPU attends to its rows
   kAttend,         // of rows whose KV is on the device
   kAttendSwapped,  // of a group, when its pages are there
   kStoreKv,        // what the group has changed goes back
   kJoinHost,       // the CPU's rows are there
-  kFinishLayer,    // the rest of the layer: output of attention, MLP
+  kAttentionOut,   // linear
+  kUp,             // linear: norm, gate and up, the activation
+  kDown,           // linear
+  kFinishLayer,    // norms that come behind it
   kGather,         // the rows of `batch` whose logits are wanted
-  kHead,           // logits of all of them; with a `layer`, those of a piece of the head
+  kHead,           // linear: logits of all of them
 };
 
 struct StepEvent {
@@ -51,20 +61,29 @@ struct BatchShape {
   bool logits = false;  // of some rows they are wanted
   bool operator==(const BatchShape&) const = default;
 };
+// A linear op with weights that are not on the device.
+struct StreamedShape {
+  int layer = 0;  // as many as there are: the head
+  LinearGroup group = LinearGroup::kProject;
+  int pieces = 1;       // that come there
+  bool on_cpu = false;  // has rows that the CPU multiplies
+  bool operator==(const StreamedShape&) const = default;
+};
 struct StepShape {
   int layers = 0;
-  // Layers with weights that come from elsewhere, in order; behind them, numbered on, the pieces of
-  // a head that does.
-  std::vector<int> streamed = {};
-  int weight_slots = 2;  // that they come into; all were filled before the first step
-  int kv_buffers = 2;    // groups whose pages are on the device at a time
-  bool overlap = true;   // false: everything is loaded right before its use
+  std::vector<StreamedShape> streamed = {};  // in the order of their use
+  std::vector<int> slotfuls = {};  // of their pieces: which come into a slot together, 0, 1, ...
+  int weight_slots = 2;            // all were filled before the first step
+  int kv_buffers = 2;              // groups whose pages are on the device at a time
+  bool overlap = true;             // false: everything is loaded right before its use
   std::vector<BatchShape> batches = {};
   bool operator==(const StepShape&) const = default;
 };
 
-// With overlap, weights of the first layers come for the next step while the last ones of this one
-// compute.
+StreamedShape streamed_shape(const StreamedLinear& linear);
+
+// With overlap, pieces of the first layers come for the next step while the last ones of this one
+// compute. With several batches, all pieces of a layer must find room.
 std::vector<StepEvent> schedule_step(const StepShape& shape);
 
 }  // namespace spillway

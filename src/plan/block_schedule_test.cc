@@ -9,7 +9,6 @@
 #include <array>
 #include <map>
 #include <random>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -21,10 +20,23 @@ using testing::ElementsAre;
 
 const char* name_of(StepAction action) {
   constexpr std::array kNames = {
-      "load weights",   "use weights", "leave weights", "embed",        "load rows",    "take rows",
-      "store rows",     "drop rows",   "load KV",       "project",      "start on CPU", "attend",
-      "attend swapped", "store KV",    "join CPU",      "finish layer", "gather",       "head"};
+      "load weights", "use weights", "leave weights",  "multiply",  "join linear", "embed",
+      "load rows",    "take rows",   "store rows",     "drop rows", "load KV",     "project",
+      "start on CPU", "attend",      "attend swapped", "store KV",  "join CPU",    "out",
+      "up",           "down",        "finish layer",   "gather",    "head"};
   return kNames[static_cast<size_t>(action)];
+}
+
+// A piece of each linear op of these layers, all of a layer in a slot.
+void stream_layers(StepShape& shape, const std::vector<int>& layers) {
+  int slotful = 0;
+  for (const int layer : layers) {
+    for (const LinearGroup group : kLayerGroups) {
+      shape.streamed.push_back({.layer = layer, .group = group});
+      shape.slotfuls.push_back(slotful);
+    }
+    ++slotful;
+  }
 }
 
 // "load weights 1", "attend swapped 0.1.2": layer, batch and group, as far as it has them.
@@ -44,31 +56,48 @@ std::vector<std::string> described(const StepShape& shape) {
 TEST(BlockScheduleTest, AResidentStepOnlyComputes) {
   const StepShape shape{.layers = 2, .batches = {{.logits = true}}};
   EXPECT_THAT(described(shape),
-              ElementsAre("embed 0", "store rows 0",                                      //
-                          "use weights 0", "take rows 0.0", "project 0.0", "attend 0.0",  //
-                          "finish layer 0.0", "store rows 0.0", "leave weights 0",        //
-                          "use weights 1", "take rows 1.0", "project 1.0", "attend 1.0",  //
-                          "finish layer 1.0", "store rows 1.0", "leave weights 1",        //
-                          "take rows 2.0", "gather 0", "drop rows 0", "head"));
+              ElementsAre("embed 0", "store rows 0",                                //
+                          "take rows 0.0", "project 0.0", "attend 0.0", "out 0.0",  //
+                          "up 0.0", "down 0.0", "finish layer 0.0", "store rows 0.0",
+                          "take rows 1.0", "project 1.0", "attend 1.0", "out 1.0",  //
+                          "up 1.0", "down 1.0", "finish layer 1.0", "store rows 1.0",
+                          "take rows 2.0", "gather 0", "drop rows 0", "head 2"));
 }
 
-TEST(BlockScheduleTest, WeightsComeIntoTheSlotThatWasLeft) {
-  StepShape shape{.layers = 4, .streamed = {0, 1, 3}, .weight_slots = 2, .batches = {{}, {}}};
+TEST(BlockScheduleTest, ASlotIsFilledAgainWhenItsLastPieceIsLeft) {
+  StepShape shape{.layers = 4, .weight_slots = 2, .batches = {{}, {}}};
+  stream_layers(shape, {0, 1, 3});
   const auto loads_after = [&] {
     std::vector<std::string> found, all = described(shape);
     for (size_t i = 1; i < all.size(); ++i) {
-      if (all[i].starts_with("load weights")) found.push_back(all[i - 1] + ", " + all[i]);
+      if (all[i].starts_with("load weights") && !all[i - 1].starts_with("load weights"))
+        found.push_back(all[i - 1] + ", " + all[i]);
     }
     return found;
   };
   // Those of the next step, too.
-  EXPECT_THAT(loads_after(),
-              ElementsAre("leave weights 0, load weights 3", "leave weights 1, load weights 0",
-                          "leave weights 3, load weights 1"));
+  EXPECT_THAT(loads_after(), ElementsAre("leave weights 0.1.3, load weights 3.8",
+                                         "leave weights 1.1.7, load weights 0.0",
+                                         "leave weights 3.1.11, load weights 1.4"));
   shape.overlap = false;
-  EXPECT_THAT(loads_after(),
-              ElementsAre("store rows 1, load weights 0", "leave weights 0, load weights 1",
-                          "leave weights 2, load weights 3"));
+  EXPECT_THAT(loads_after().front(), "project 0.0, load weights 0.0");
+  EXPECT_EQ(loads_after().size(), 12U);
+}
+
+// Of one batch, piece by piece; the CPU's rows are joined behind the last one.
+TEST(BlockScheduleTest, APieceIsMultipliedWhenItIsThere) {
+  const StepShape shape{
+      .layers = 1,
+      .streamed = {{.layer = 0, .group = LinearGroup::kDown, .pieces = 2, .on_cpu = true}},
+      .slotfuls = {0, 1},
+      .batches = {{}}};
+  EXPECT_THAT(
+      described(shape),
+      ElementsAre("embed 0", "store rows 0", "take rows 0.0", "project 0.0", "attend 0.0",
+                  "out 0.0", "up 0.0", "down 0.0",  //
+                  "use weights 0.0.0", "multiply 0.0.0", "leave weights 0.0.0", "load weights 0.0",
+                  "use weights 0.0.1", "multiply 0.0.1", "leave weights 0.0.1", "load weights 0.1",
+                  "join linear 0.0", "finish layer 0.0", "drop rows 0.0"));
 }
 
 TEST(BlockScheduleTest, RowsOfTheNextMicroBatchComeWhileThisOneComputes) {
@@ -76,11 +105,12 @@ TEST(BlockScheduleTest, RowsOfTheNextMicroBatchComeWhileThisOneComputes) {
                         .batches = {{.rows_away = true, .logits = true}, {.rows_away = true}}};
   EXPECT_THAT(described(shape),
               ElementsAre("embed 0", "store rows 0", "embed 1", "store rows 1",  //
-                          "use weights 0", "load rows 0", "take rows 0.0", "load rows 1",
-                          "project 0.0", "attend 0.0", "finish layer 0.0", "store rows 0.0",
-                          "take rows 0.1", "load rows 0", "project 0.1", "attend 0.1",
-                          "finish layer 0.1", "drop rows 0.1", "leave weights 0",  //
-                          "take rows 1.0", "gather 0", "drop rows 0", "head"));
+                          "load rows 0", "take rows 0.0", "load rows 1", "project 0.0",
+                          "attend 0.0", "out 0.0", "up 0.0", "down 0.0", "finish layer 0.0",
+                          "store rows 0.0", "take rows 0.1", "load rows 0", "project 0.1",
+                          "attend 0.1", "out 0.1", "up 0.1", "down 0.1", "finish layer 0.1",
+                          "drop rows 0.1",  //
+                          "take rows 1.0", "gather 0", "drop rows 0", "head 1"));
 }
 
 TEST(BlockScheduleTest, PagesComeTwoGroupsAheadButNotBeforeWhatTheyReadIsBack) {
@@ -89,19 +119,19 @@ TEST(BlockScheduleTest, PagesComeTwoGroupsAheadButNotBeforeWhatTheyReadIsBack) {
       .batches = {{.on_device = false, .on_host = true, .swaps = {false, true, false}}}};
   EXPECT_THAT(
       described(shape),
-      ElementsAre("load KV 0.0.0", "embed 0", "store rows 0", "use weights 0", "take rows 0.0",
-                  "project 0.0", "start on CPU 0.0", "attend swapped 0.0.0", "store KV 0.0.0",
-                  "load KV 0.0.1", "load KV 0.0.2", "attend swapped 0.0.1", "store KV 0.0.1",
-                  "attend swapped 0.0.2", "store KV 0.0.2", "join CPU 0.0", "finish layer 0.0",
-                  "drop rows 0.0", "leave weights 0"));
+      ElementsAre("load KV 0.0.0", "embed 0", "store rows 0", "take rows 0.0", "project 0.0",
+                  "start on CPU 0.0", "attend swapped 0.0.0", "store KV 0.0.0", "load KV 0.0.1",
+                  "load KV 0.0.2", "attend swapped 0.0.1", "store KV 0.0.1", "attend swapped 0.0.2",
+                  "store KV 0.0.2", "join CPU 0.0", "out 0.0", "up 0.0", "down 0.0",
+                  "finish layer 0.0", "drop rows 0.0"));
   shape.overlap = false;
   EXPECT_THAT(
       described(shape),
-      ElementsAre("embed 0", "store rows 0", "use weights 0", "take rows 0.0", "project 0.0",
-                  "start on CPU 0.0", "load KV 0.0.0", "attend swapped 0.0.0", "store KV 0.0.0",
-                  "load KV 0.0.1", "attend swapped 0.0.1", "store KV 0.0.1", "load KV 0.0.2",
-                  "attend swapped 0.0.2", "store KV 0.0.2", "join CPU 0.0", "finish layer 0.0",
-                  "drop rows 0.0", "leave weights 0"));
+      ElementsAre("embed 0", "store rows 0", "take rows 0.0", "project 0.0", "start on CPU 0.0",
+                  "load KV 0.0.0", "attend swapped 0.0.0", "store KV 0.0.0", "load KV 0.0.1",
+                  "attend swapped 0.0.1", "store KV 0.0.1", "load KV 0.0.2", "attend swapped 0.0.2",
+                  "store KV 0.0.2", "join CPU 0.0", "out 0.0", "up 0.0", "down 0.0",
+                  "finish layer 0.0", "drop rows 0.0"));
 }
 
 // Whatever the step: everything is loaded once before its use, slots and buffers are never too few,
@@ -111,12 +141,26 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
   const auto pick = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
   for (int round = 0; round < 500; ++round) {
     StepShape shape{.layers = 1 + pick(5), .overlap = pick(3) > 0};
-    for (int layer = 0; layer < shape.layers; ++layer) {
-      if (pick(2) > 0) shape.streamed.push_back(layer);
-    }
-    const int pieces = std::max(0, pick(5) - 2);  // of a head that streams
-    for (int i = 0; i < pieces; ++i) shape.streamed.push_back(shape.layers + i);
     const int batches = 1 + pick(3);
+    // With several batches a layer comes into one slot.
+    const bool by_layers = batches > 1 || pick(1) > 0;
+    shape.weight_slots = 1 + pick(3);
+    int slotful = -1, last_layer = -1, pieces = 0;
+    const auto stream = [&](int layer, LinearGroup group) {
+      shape.streamed.push_back({.layer = layer, .group = group, .pieces = 1 + pick(2)});
+      for (int i = 0; i < shape.streamed.back().pieces; ++i) {
+        if (!by_layers || layer != last_layer || layer == shape.layers) ++slotful;
+        last_layer = layer;
+        shape.slotfuls.push_back(slotful);
+        ++pieces;
+      }
+    };
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      for (const LinearGroup group : kLayerGroups) {
+        if (pick(2) > 0) stream(layer, group);
+      }
+    }
+    if (pick(1) > 0) stream(shape.layers, LinearGroup::kHead);
     for (int b = 0; b < batches; ++b) {
       BatchShape& batch = shape.batches.emplace_back();
       batch.rows_away = pick(1) > 0;
@@ -125,35 +169,44 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
       for (int group = pick(3); group > 0; --group) batch.swaps.push_back(pick(2) == 0);
     }
     std::map<std::tuple<int, int, int>, int> kv;  // 1: it has come, 2: it is attended to, 3: stored
-    int kv_there = 0, rows_coming = -1, rows_taken = -1, using_layer = -1, host_busy = -1;
-    // Streamed layers whose weights are in a slot, or on their way there; the first ones came
+    int kv_there = 0, rows_coming = -1, rows_taken = -1, host_busy = -1;
+    // Slotfuls that are in a slot, or on their way there, and how often; the first ones came
     // before.
-    std::set<int> slots;
-    const auto slot_count = std::min(shape.streamed.size(), size_t{2});
-    if (shape.overlap) slots.insert(shape.streamed.begin(), shape.streamed.begin() + slot_count);
-    const auto is_streamed = [&](int layer) {
-      return std::ranges::count(shape.streamed, layer) > 0;
+    std::vector<int> in_slots(static_cast<size_t>(slotful + 1));
+    const auto slotful_of = [&](int piece) { return shape.slotfuls[static_cast<size_t>(piece)]; };
+    const auto first_of = [&](int piece) {
+      return piece == 0 || slotful_of(piece - 1) != slotful_of(piece);
     };
+    const auto last_of = [&](int piece) {
+      return piece + 1 == pieces || slotful_of(piece + 1) != slotful_of(piece);
+    };
+    int slots_taken = 0, used = 0, left = 0, multiplied = 0;
+    for (int i = 0; shape.overlap && i < shape.weight_slots && slotful >= 0; ++i, ++slots_taken)
+      ++in_slots[static_cast<size_t>(i % (slotful + 1))];
     std::vector<int> layers_done(shape.batches.size(), 0);
     int heads = 0;
     for (const StepEvent& e : schedule_step(shape)) {
       const auto item = std::tuple(e.layer, e.batch, e.group);
       switch (e.action) {
         case StepAction::kUseWeights:
-          EXPECT_EQ(e.layer, using_layer + 1);
-          using_layer = e.layer;
-          EXPECT_EQ(slots.contains(e.layer), is_streamed(e.layer));
+          EXPECT_EQ(e.group, used++);
+          EXPECT_GT(in_slots[static_cast<size_t>(slotful_of(e.group))], 0);
+          break;
+        case StepAction::kMultiply:
+          EXPECT_LT(e.group, used);
+          EXPECT_GE(e.group, left);
+          ++multiplied;
           break;
         case StepAction::kLoadWeights:
-          // With one streamed layer and two slots the next step's weights are there already.
-          if (shape.streamed.size() > 1) {
-            EXPECT_TRUE(slots.insert(e.layer).second);
-          }
-          EXPECT_LE(slots.size(), slot_count);
-          slots.insert(e.layer);
+          if (!first_of(e.group)) break;
+          ++in_slots[static_cast<size_t>(slotful_of(e.group))];
+          EXPECT_LE(++slots_taken, shape.weight_slots);
           break;
         case StepAction::kLeaveWeights:
-          if (shape.streamed.size() > 1 || !shape.overlap) slots.erase(e.layer);
+          EXPECT_EQ(e.group, left++);
+          if (!last_of(e.group)) break;
+          --in_slots[static_cast<size_t>(slotful_of(e.group))];
+          --slots_taken;
           break;
         case StepAction::kStartOnHost:
           EXPECT_EQ(host_busy, -1);
@@ -189,14 +242,12 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
           rows_taken = e.batch;
           break;
         case StepAction::kFinishLayer:
-          EXPECT_EQ(e.layer, using_layer);
           EXPECT_EQ(e.batch, rows_taken);
           EXPECT_EQ(host_busy, -1) << "the CPU's rows are part of it";
           EXPECT_EQ(layers_done[static_cast<size_t>(e.batch)]++, e.layer);
           break;
         case StepAction::kHead:
-          EXPECT_EQ(e.layer, pieces > 0 ? shape.layers + heads : -1);
-          EXPECT_TRUE(pieces == 0 || e.layer == using_layer);
+          EXPECT_EQ(e.layer, shape.layers);
           ++heads;
           break;
         default:
@@ -206,9 +257,13 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     for (const auto& [item, state] : kv) EXPECT_EQ(state, 3);
     EXPECT_EQ(rows_coming, -1);
     EXPECT_THAT(layers_done, testing::Each(shape.layers));
-    EXPECT_EQ(using_layer + 1, shape.layers + pieces) << "also where no logits are wanted";
+    EXPECT_EQ(used, pieces) << "also where no logits are wanted";
+    EXPECT_EQ(left, pieces);
     const bool logits = std::ranges::any_of(shape.batches, &BatchShape::logits);
-    EXPECT_EQ(heads, logits ? std::max(1, pieces) : 0);
+    EXPECT_EQ(heads, logits ? 1 : 0);
+    const bool head = !shape.streamed.empty() && shape.streamed.back().layer == shape.layers;
+    const int of_head = head ? shape.streamed.back().pieces : 0;
+    EXPECT_EQ(multiplied, (pieces - of_head) * batches + (logits ? of_head : 0));
     if (HasFailure()) return;
   }
 }

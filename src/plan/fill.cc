@@ -177,9 +177,9 @@ Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTrai
   const auto filling = try_filling(fill);
   if (!filling) {
     fail(ErrorCode::kOutOfMemory,
-         "activations, workspace, room for {} layers to stream through and what else has to be "
+         "activations, workspace, room for weights to stream through and what else has to be "
          "there need {} of {} memory, but there are only {}",
-         kStreamSlots, format_bytes(smallest_budget(fill)), apart ? "GPU" : "host",
+         format_bytes(smallest_budget(fill)), apart ? "GPU" : "host",
          format_bytes(fill.first_budget()));
   }
   const Plan placed = filling->place_weights();

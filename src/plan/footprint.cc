@@ -79,6 +79,9 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
   layout.micro_tokens = static_cast<int>(
       offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
   layout.logit_rows = sequences_at_once(plan, static_cast<int>(size.sequences));
+  const bool several = layout.max_tokens > layout.micro_tokens ||
+                       (plan.micro_batch > 0 && size.sequences > plan.micro_batch);
+  layout.slots = several ? SlotContent::kLayers : SlotContent::kPieces;
 }
 
 RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
@@ -208,8 +211,7 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
   Footprint all;
   const WeightBytes& weights = all.weights =
       weight_bytes(traits, model, plan.weight_plan(), size.may_map);
-  RunLayout& layout = all.layout =
-      layout_run(model, plan, size, traits, weights.streamed_layers > 0);
+  RunLayout& layout = all.layout = layout_run(model, plan, size, traits, weights.streams);
   const DType inner = traits.activation_types[static_cast<size_t>(matrix_type(model))];
   const bool apart = !traits.host_visible;
   Tally device{all.device, traits.allocation_unit};
@@ -219,10 +221,17 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
   device.add(MemoryTag::kWeights, weights.device);
   host.add(MemoryTag::kWeights, weights.host);
   all.disk.add(MemoryTag::kWeights, weights.disk);
-  if (weights.streamed_layers > 0) {
-    device.add(MemoryTag::kStaging, weights.slot,
-               stream_slot_count(kStreamSlots, weights.streamed_layers));
+  if (weights.streams) {
+    const std::vector<Tier> homes = weight_homes(traits.host_visible, model, plan.weight_plan());
+    const auto orders = stream_orders(model, homes, plan.cpu_linear, layout.slots);
+    layout.weight_slots = slot_count(layout.slots, orders);
+    device.add(MemoryTag::kStaging, slot_bytes(traits, model, homes, orders), layout.weight_slots);
     if (apart && weights.from_disk) host.add(MemoryTag::kStaging, kStreamStageBytes, kStreamStages);
+    if (const int64_t rows = most_cpu_rows(orders); rows > 0) {
+      const HostLinearBytes linear = host_linear_bytes(model.spec, layout.micro_tokens, rows);
+      host.add(MemoryTag::kStaging, linear.input);
+      host.add(MemoryTag::kStaging, linear.output);
+    }
   }
 
   const auto plane = static_cast<uint64_t>(layout.kv.plane_block_bytes());

@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "plan/device_traits.h"
 #include "plan/plan.h"
+#include "plan/stream_order.h"
 #include "plan/weight_homes.h"
 #include "tensor/kv_format.h"
 
@@ -38,6 +39,9 @@ struct RunLayout {
   int max_tokens = 0;    // of a step: of a block, in FlexGen's words
   int micro_tokens = 0;  // of a micro-batch
   int logit_rows = 0;    // of a step that generates
+  // What weights that stream come into, and how many of them.
+  SlotContent slots = SlotContent::kLayers;
+  int weight_slots = 0;
   TierShares activations;
 
   int32_t blocks_away() const { return host_blocks + disk_blocks; }

@@ -72,12 +72,13 @@ TEST_F(FootprintTest, EmbeddingsInHostMemoryTakeSlotsForTheHead) {
   EXPECT_EQ(needs.host.of(MemoryTag::kWeights), table + positions);
   EXPECT_EQ(needs.device.of(MemoryTag::kWeights),
             home.device.of(MemoryTag::kWeights) - table - positions);
-  const auto pieces = head_pieces(model);
-  EXPECT_EQ(pieces.size(), 6U);
-  EXPECT_EQ(needs.weights.streamed_layers, 6);
-  const uint64_t slot = kStreamSlotBytes + static_cast<uint64_t>(pieces[0].rows) * 768 * 2;
-  EXPECT_EQ(needs.device.of(MemoryTag::kStaging), 2 * slot);
-  EXPECT_LT(slot, 15u << 20) << "no larger than a layer's";
+  EXPECT_TRUE(needs.weights.streams);
+  EXPECT_EQ(needs.layout.slots, SlotContent::kPieces) << "one micro-batch";
+  // Three pieces of 25.7 MB, a fourth slot for the next step's first.
+  EXPECT_EQ(needs.layout.weight_slots, 4);
+  const uint64_t slot = needs.device.of(MemoryTag::kStaging) / 4;
+  EXPECT_GE(slot, table / 3);
+  EXPECT_LE(slot, kStreamPieceBytes + kStreamSlotBytes);
   // Rows of both tables, for a micro-batch.
   EXPECT_EQ(needs.host.of(MemoryTag::kStaging), 32u * 2 * 768 * 2);
 }

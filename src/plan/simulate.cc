@@ -67,10 +67,10 @@ class Simulation {
     const double now = free_at(Worker::kDevice);
     switch (event.action) {
       case StepAction::kLoadWeights:
-        weights_there_[event.layer] = work(event, slot_left_);
+        weights_there_[event.group] = work(event, slot_left_);
         break;
       case StepAction::kUseWeights:
-        device_waits_for(weights_there_[event.layer]);
+        device_waits_for(weights_there_[event.group]);
         break;
       case StepAction::kLeaveWeights:
         slot_left_ = now;
@@ -102,6 +102,16 @@ class Simulation {
       case StepAction::kJoinHost:
         device_waits_for(host_done_);
         break;
+      case StepAction::kProject:
+      case StepAction::kAttentionOut:
+      case StepAction::kUp:
+      case StepAction::kDown:
+      case StepAction::kHead:
+        linear_done_ = work(event, now);  // also of the CPU, beside what the device does next
+        break;
+      case StepAction::kJoinLinear:
+        device_waits_for(linear_done_);
+        break;
       case StepAction::kDropRows:
         break;
       default:
@@ -122,7 +132,7 @@ class Simulation {
   std::vector<EventPrice> prices_;
   size_t at_ = 0;  // the event that runs
   std::array<double, kWorkerCount> free_ = {};
-  double slot_left_ = 0, host_done_ = 0;
+  double slot_left_ = 0, host_done_ = 0, linear_done_ = 0;
   std::map<int, double> weights_there_, rows_there_, rows_stored_;
   std::map<std::tuple<int, int, int>, double> kv_there_, kv_stored_;
   std::array<double, 2> kv_left_ = {};

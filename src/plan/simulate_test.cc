@@ -10,7 +10,11 @@ namespace spillway {
 namespace {
 
 struct SimulateTest : testing::Test {
-  StepShape shape{.layers = 4, .streamed = {0, 1, 2, 3}, .batches = {{.logits = true}}};
+  // One piece a layer.
+  StepShape shape{.layers = 4,
+                  .streamed = {{.layer = 0}, {.layer = 1}, {.layer = 2}, {.layer = 3}},
+                  .slotfuls = {0, 1, 2, 3},
+                  .batches = {{.logits = true}}};
   double layer_s = 1, weights_s = 3, disk_s = 0, host_s = 0, kv_s = 0, store_s = 0;
 
   EventPrice price(const StepEvent& event) const {

@@ -3,17 +3,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "base/error.h"
 
 namespace spillway {
 namespace {
 
-// Ops that a layer's parts call, beside products: norms, rope and append; norm, activation.
-constexpr double kProjectOps = 3, kFinishOps = 4;
+// Ops of a layer beside products: norm, rope and append; the sum; norm and activation; the sum.
+constexpr double kProjectOps = 3, kAttentionOutOps = 1, kUpOps = 2, kDownOps = 1;
 
-bool is_projection(WeightRole role) {
-  return role == WeightRole::kQuery || role == WeightRole::kKey || role == WeightRole::kValue;
+double cpu_share(const Plan& plan, double tokens) {
+  const size_t number = order_for(plan.cpu_linear, static_cast<int64_t>(tokens));
+  return number < plan.cpu_linear.size() ? plan.cpu_linear[number].share : 0;
 }
 
 }  // namespace
@@ -30,71 +33,92 @@ StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::
   if (size.tokens_each == 1) traffic_ = kv_traffic(hardware, spec_, kv_type_, plan.attention_topk);
   row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
   shape_ = {.layers = spec_.layers, .kv_buffers = kKvStagingBuffers, .overlap = plan.overlap};
-  describe_layers(model, homes);
+  const double most_tokens =
+      std::min(static_cast<double>(size.sequences), sequences_of_a_batch(plan, layout)) *
+      static_cast<double>(size.tokens_each);
+  describe_weights(model, homes,
+                   {.slots = layout.slots, .cpu_share = cpu_share(plan, most_tokens)});
   describe_batches(plan, layout);
-  bool link_busy = !shape_.streamed.empty(), cpu_busy = false;
+  shape_.weight_slots = std::max(1, layout.weight_slots);
+  bool link_busy = !pieces_.empty();
   for (const Batch& batch : batches_) {
     link_busy = link_busy || batch.swapped > 0;
-    cpu_busy = cpu_busy || batch.on_cpu > 0;
+    cpu_busy_ = cpu_busy_ || batch.on_cpu > 0;
   }
-  if (link_busy && cpu_busy) {
+  if (link_busy && cpu_busy_) {
     link_share_ = hardware.link_beside_cpu;
     cpu_share_ = hardware.cpu_beside_link;
   }
 }
 
-void StepPrices::describe_layers(const Model& model, const std::vector<Tier>& homes) {
-  layers_.resize(static_cast<size_t>(spec_.layers));
+void StepPrices::describe_weights(const Model& model, const std::vector<Tier>& homes,
+                                  const StreamCut& cut) {
+  linears_.resize(static_cast<size_t>(spec_.layers + 1) * kGroups);
+  std::map<std::pair<int, WeightRole>, std::pair<const BoundWeight*, Tier>> away;
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
-    const auto elements =
-        static_cast<double>(weight.slot.rows) * static_cast<double>(weight.slot.cols);
-    const Product product{weight.dtype, elements, static_cast<double>(weight.bytes())};
-    if (weight.slot.layer < 0) {
-      const bool away = homes[i] == Tier::kHost && hardware_.has_device();
-      const auto rows = static_cast<double>(weight.slot.rows);
-      if (away && weight.slot.role != WeightRole::kHead) looked_up_bytes_ += product.bytes / rows;
-      if (&weight != &head_of(model)) continue;
-      head_ = product;
-      if (away) stream_head(head_pieces(model), rows);
-      continue;
+    const WeightSlot& slot = weight.slot;
+    const bool is_head = &weight == &head_of(model);
+    if (slot.layer < 0 && homes[i] == Tier::kHost && slot.role != WeightRole::kHead) {
+      looked_up_bytes_ += static_cast<double>(weight.bytes()) / static_cast<double>(slot.rows);
     }
-    Layer& layer = layers_[static_cast<size_t>(weight.slot.layer)];
-    if (!weight.slot.is_vector())
-      (is_projection(weight.slot.role) ? layer.project : layer.finish).push_back(product);
-    if (homes[i] == Tier::kHost && hardware_.has_device()) layer.from_host += product.bytes;
-    if (homes[i] == Tier::kDisk) layer.from_disk += product.bytes;
-    if (homes[i] != Tier::kDevice && is_quantized(product.type))
-      layer.source = Hardware::Source::kPageable;
+    if (slot.is_vector() || (slot.layer < 0 && !is_head)) continue;
+    const int layer = is_head ? spec_.layers : slot.layer;
+    const WeightRole role = is_head ? WeightRole::kHead : slot.role;
+    if (homes[i] == Tier::kDevice) {
+      linear(layer, group_of(role))
+          .resident.push_back({weight.dtype,
+                               static_cast<double>(slot.rows) * static_cast<double>(slot.cols),
+                               static_cast<double>(weight.bytes())});
+    } else {
+      away[{layer, role}] = {&weight, homes[i]};
+    }
   }
-  for (int i = 0; i < static_cast<int>(layers_.size()); ++i) {
-    if (layer(i).from_host + layer(i).from_disk > 0) shape_.streamed.push_back(i);
+  const StreamOrder order = stream_order(model, homes, cut);
+  cpu_busy_ = order.uses_cpu();
+  shape_.slotfuls = order.slotfuls();
+  for (const StreamedLinear& streamed : order.linears) {
+    const auto product_of = [&](const MatrixRows& rows) {
+      const BoundWeight& weight = *away.at({streamed.layer, rows.role}).first;
+      const auto count = static_cast<double>(rows.count);
+      return Product{
+          weight.dtype, count * static_cast<double>(weight.slot.cols),
+          count * static_cast<double>(weight.bytes()) / static_cast<double>(weight.slot.rows)};
+    };
+    for (const MatrixRows& rows : streamed.on_cpu)
+      linear(streamed.layer, streamed.group).on_cpu.push_back(product_of(rows));
+    for (const std::vector<MatrixRows>& of_piece : streamed.pieces) {
+      Piece& piece = pieces_.emplace_back();
+      for (const MatrixRows& rows : of_piece) {
+        const Product product = product_of(rows);
+        const bool on_disk = away.at({streamed.layer, rows.role}).second == Tier::kDisk;
+        (on_disk ? piece.from_disk : piece.from_host) += product.bytes;
+        if (is_quantized(product.type)) piece.source = Hardware::Source::kPageable;
+        piece.products.push_back(product);
+      }
+    }
+    shape_.streamed.push_back(streamed_shape(streamed));
   }
-  shape_.weight_slots = stream_slot_count(kStreamSlots, static_cast<int>(shape_.streamed.size()));
 }
 
-void StepPrices::stream_head(const std::vector<HeadPiece>& pieces, double rows) {
-  for (const HeadPiece& piece : pieces) {
-    const double share = static_cast<double>(piece.rows) / rows;
-    layers_.push_back({.project = {},
-                       .finish = {{head_.type, head_.elements * share, head_.bytes * share}},
-                       .from_host = head_.bytes * share});
-  }
+double StepPrices::sequences_of_a_batch(const Plan& plan, const RunLayout& layout) const {
+  const double most = std::max(1.0, std::floor(static_cast<double>(layout.micro_tokens) /
+                                               static_cast<double>(size_.tokens_each)));
+  if (size_.tokens_each > 1 || plan.micro_batch <= 0) return most;
+  return std::min(most, static_cast<double>(plan.micro_batch));
 }
 
 void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   const auto all = static_cast<double>(size_.sequences);
   const auto each = static_cast<double>(size_.tokens_each);
-  double most = std::max(1.0, std::floor(static_cast<double>(layout.micro_tokens) / each));
-  if (size_.tokens_each == 1 && plan.micro_batch > 0)
-    most = std::min(most, static_cast<double>(plan.micro_batch));
+  const double most = sequences_of_a_batch(plan, layout);
   const auto blocks = static_cast<double>(layout.device_blocks + layout.blocks_away());
   const double on_host = static_cast<double>(layout.host_blocks) / blocks;
   const double on_disk = static_cast<double>(layout.disk_blocks) / blocks;
   double cpu_share = plan.attention == AttentionPlace::kCpu ? 1 : 0;
   if (plan.attention == AttentionPlace::kAuto && on_host > 0) {
     double streamed = 0;
-    for (const Layer& layer : layers_) streamed += layer.from_host + layer.from_disk;
+    for (const Piece& piece : pieces_) streamed += piece.from_host + piece.from_disk;
     cpu_share = plan.cpu_attention.value_or(
         balanced_cpu_share(kv_bytes(all * on_host), streamed / static_cast<double>(spec_.layers)));
   }
@@ -148,13 +172,25 @@ double StepPrices::balanced_cpu_share(double kv_bytes, double weight_bytes) cons
   return std::clamp((weights_s + kv_s) / (kv_s + cpu_s), 0.0, 1.0);
 }
 
-double StepPrices::products(const std::vector<Product>& of, double tokens) const {
+double StepPrices::products(const Processor& on, const std::vector<Product>& of,
+                            double tokens) const {
   double seconds = 0;
-  for (const Product& product : of) {
-    seconds +=
-        linear_seconds(hardware_.device(), product.type, tokens, product.elements, product.bytes);
-  }
+  for (const Product& product : of)
+    seconds += linear_seconds(on, product.type, tokens, product.elements, product.bytes);
   return seconds;
+}
+
+// What it hands over on both ways is little, but takes its time.
+EventPrice StepPrices::begin_linear(int layer, LinearGroup group, double ops, double tokens) const {
+  const Linear& of = linear(layer, group);
+  EventPrice price;
+  price[Worker::kDevice] =
+      ops * hardware_.device().launch_s + products(hardware_.device(), of.resident, tokens);
+  if (!of.on_cpu.empty()) {
+    price[Worker::kCpu] =
+        2 * hardware_.transfer_s + products(hardware_.host, of.on_cpu, tokens) / cpu_share_;
+  }
+  return price;
 }
 
 // Nothing else between the products takes time that shows: on a CPU it is a twentieth of a small
@@ -204,10 +240,16 @@ EventPrice StepPrices::of(const StepEvent& event) const {
     return static_cast<double>(shape_.batches[static_cast<size_t>(event.batch)].swaps.size());
   };
   switch (event.action) {
-    case StepAction::kLoadWeights:
-      price[Worker::kToDevice] = up(layer(event.layer).from_host + layer(event.layer).from_disk,
-                                    layer(event.layer).source);
-      price[Worker::kDiskRead] = disk(layer(event.layer).from_disk, hardware_.disk_read);
+    case StepAction::kLoadWeights: {
+      const Piece& piece = pieces_[static_cast<size_t>(event.group)];
+      price[Worker::kToDevice] = up(piece.from_host + piece.from_disk, piece.source);
+      price[Worker::kDiskRead] = disk(piece.from_disk, hardware_.disk_read);
+      break;
+    }
+    case StepAction::kMultiply:
+      price[Worker::kDevice] =
+          products(hardware_.device(), pieces_[static_cast<size_t>(event.group)].products,
+                   event.batch < 0 ? static_cast<double>(size_.sequences) : batch.tokens);
       break;
     case StepAction::kEmbed:
       price[Worker::kToDevice] = up(batch.tokens * looked_up_bytes_);
@@ -227,9 +269,18 @@ EventPrice StepPrices::of(const StepEvent& event) const {
         price[Worker::kDiskWrite] = disk(batch.tokens * row_bytes_, hardware_.disk_write);
       break;
     case StepAction::kProject:
-      price[Worker::kDevice] =
-          kProjectOps * launch + products(layer(event.layer).project, batch.tokens);
+      return begin_linear(event.layer, LinearGroup::kProject, kProjectOps, batch.tokens);
+    case StepAction::kAttentionOut:
+      return begin_linear(event.layer, LinearGroup::kAttentionOut, kAttentionOutOps, batch.tokens);
+    case StepAction::kUp:
+      price = begin_linear(event.layer, LinearGroup::kUp, kUpOps, batch.tokens);
+      price[Worker::kDevice] += activate(batch.tokens);
       break;
+    case StepAction::kDown:
+      return begin_linear(event.layer, LinearGroup::kDown, kDownOps, batch.tokens);
+    case StepAction::kHead:
+      if (!size_.logits) break;
+      return begin_linear(event.layer, LinearGroup::kHead, 1, static_cast<double>(size_.sequences));
     case StepAction::kStartOnHost: {
       const double width = static_cast<double>(spec_.q_dim() + 2 * spec_.kv_dim());
       const double rows = batch.on_cpu * static_cast<double>(size_.tokens_each);
@@ -259,18 +310,7 @@ EventPrice StepPrices::of(const StepEvent& event) const {
           disk(new_kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_write);
       break;
     case StepAction::kFinishLayer:
-      price[Worker::kDevice] = kFinishOps * launch +
-                               products(layer(event.layer).finish, batch.tokens) +
-                               activate(batch.tokens);
-      break;
-    case StepAction::kHead:
-      if (size_.logits) {
-        const auto rows = static_cast<double>(size_.sequences);
-        price[Worker::kDevice] =
-            launch +
-            (event.layer < 0 ? products({head_}, rows) : products(layer(event.layer).finish, rows));
-      }
-      break;
+    case StepAction::kJoinLinear:
     case StepAction::kUseWeights:
     case StepAction::kLeaveWeights:
     case StepAction::kTakeRows:

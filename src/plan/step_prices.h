@@ -41,26 +41,37 @@ class StepPrices {
     DType type;
     double elements, bytes;
   };
-  struct Layer {
-    std::vector<Product> project, finish;
-    double from_host = 0, from_disk = 0;  // bytes that stream
+  // Of a linear op: what of it is on the device, and what the CPU multiplies.
+  struct Linear {
+    std::vector<Product> resident, on_cpu;
+  };
+  // That comes to the device.
+  struct Piece {
+    std::vector<Product> products;
+    double from_host = 0, from_disk = 0;  // bytes
     Hardware::Source source = Hardware::Source::kPinned;
   };
-  // Pieces of a head that streams are behind the layers.
-  const Layer& layer(int i) const { return layers_[static_cast<size_t>(i)]; }
+  // The head is behind the layers.
+  Linear& linear(int layer, LinearGroup group) {
+    return linears_[static_cast<size_t>(layer) * kGroups + static_cast<size_t>(group)];
+  }
+  const Linear& linear(int layer, LinearGroup group) const {
+    return linears_[static_cast<size_t>(layer) * kGroups + static_cast<size_t>(group)];
+  }
   // A micro-batch: tokens, and of its sequences those whose KV is there.
   struct Batch {
     double tokens = 0, resident = 0, on_cpu = 0, swapped = 0, swapped_from_disk = 0;
     Tier rows = Tier::kDevice;
   };
 
-  void describe_layers(const Model& model, const std::vector<Tier>& homes);
-  void stream_head(const std::vector<HeadPiece>& pieces, double rows);
+  void describe_weights(const Model& model, const std::vector<Tier>& homes, const StreamCut& cut);
+  double sequences_of_a_batch(const Plan& plan, const RunLayout& layout) const;
   void describe_batches(const Plan& plan, const RunLayout& layout);
   // Of the sequences in host memory whose attention the CPU computes, where the plan leaves it
   // open: so that the CPU and the link end together.
   double balanced_cpu_share(double kv_bytes, double weight_bytes) const;
-  double products(const std::vector<Product>& of, double tokens) const;
+  double products(const Processor& on, const std::vector<Product>& of, double tokens) const;
+  EventPrice begin_linear(int layer, LinearGroup group, double ops, double tokens) const;
   double kv_bytes(double sequences) const { return sequences * keys_read_ * kv_token_bytes_; }
   double new_kv_bytes(double sequences) const {
     return sequences * static_cast<double>(size_.tokens_each) * kv_token_bytes_;
@@ -82,13 +93,15 @@ class StepPrices {
   KvTraffic traffic_ = {};     // of decoding; prompts attend to everything
   double kv_token_bytes_ = 0;  // of a layer
   double keys_read_ = 0;       // of a sequence, once in a step
-  std::vector<Layer> layers_;
-  Product head_{};
+  static constexpr size_t kGroups = static_cast<size_t>(LinearGroup::kHead) + 1;
+  std::vector<Linear> linears_;  // of all layers
+  std::vector<Piece> pieces_;    // in the order of their use
   std::vector<Batch> batches_;
   double row_bytes_ = 0;        // of the residual stream
   double looked_up_bytes_ = 0;  // of a token's rows of embeddings, in host memory
   double inner_bytes_ = 2;      // of an element between matrices
   double cpu_attention_ = 1;
+  bool cpu_busy_ = false;
   double link_share_ = 1, cpu_share_ = 1;  // what each leaves the other of its rate
   StepShape shape_;
 };

@@ -39,8 +39,18 @@ const char* action_name(StepAction action) {
       return "store KV";
     case StepAction::kJoinHost:
       return "join the CPU";
+    case StepAction::kMultiply:
+      return "multiply";
+    case StepAction::kJoinLinear:
+      return "join the CPU's rows";
+    case StepAction::kAttentionOut:
+      return "output of attention";
+    case StepAction::kUp:
+      return "up";
+    case StepAction::kDown:
+      return "down";
     case StepAction::kFinishLayer:
-      return "output and MLP";
+      return "end of the layer";
     case StepAction::kGather:
       return "gather";
     case StepAction::kHead:

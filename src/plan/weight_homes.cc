@@ -2,7 +2,6 @@
 #include "plan/weight_homes.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/checked_math.h"
@@ -103,26 +102,6 @@ const BoundWeight& head_of(const Model& model) {
   return *head;
 }
 
-std::vector<HeadPiece> head_pieces(const Model& model) {
-  std::vector<uint64_t> layers(static_cast<size_t>(model.spec.layers));
-  for (const BoundWeight& weight : model.weights) {
-    if (is_layer_matrix(weight.slot))
-      layers[static_cast<size_t>(weight.slot.layer)] += aligned_weight_bytes(weight.bytes());
-  }
-  const BoundWeight& head = head_of(model);
-  const auto row_bytes = static_cast<uint64_t>(head.bytes() / head.slot.rows);
-  // Whole groups of rows, which lie together when they are packed.
-  const auto groups = [](int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows; };
-  const int64_t most = std::max<int64_t>(
-      1, static_cast<int64_t>(*std::ranges::max_element(layers) / row_bytes) / kGroupRows);
-  const int64_t count = (groups(head.slot.rows) + most - 1) / most;
-  const int64_t rows = (groups(head.slot.rows) + count - 1) / count * kGroupRows;
-  std::vector<HeadPiece> pieces;
-  for (int64_t first = 0; first < head.slot.rows; first += rows)
-    pieces.push_back({first, std::min(rows, head.slot.rows - first)});
-  return pieces;
-}
-
 WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
                            const BoundWeight& weight) {
   const WeightSlot& slot = weight.slot;
@@ -163,7 +142,6 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const W
   all.disk = by_home[static_cast<size_t>(Tier::kDisk)];
   all.from_disk = all.disk > 0;
   bool mapped = traits.host_visible && may_map && all.disk == 0;
-  std::map<int, uint64_t> slots;  // by layer
   uint64_t largest_written = 0;
   for (size_t i = 0; i < homes.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
@@ -174,25 +152,11 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const W
     }
     const auto bytes = static_cast<uint64_t>(weight.bytes());
     if (homes[i] == Tier::kHost) all.host += bytes;
-    if (weight.slot.layer < 0) {
-      if (&weight != &head_of(model)) continue;  // rows of it are looked up
-      const auto row_bytes = static_cast<int64_t>(bytes) / weight.slot.rows;
-      int behind_layers = model.spec.layers;
-      for (const HeadPiece& piece : head_pieces(model)) {
-        slots[behind_layers++] =
-            kStreamSlotBytes + streamed_weight_bytes(piece.rows * row_bytes, std::nullopt);
-      }
-      continue;
-    }
-    std::optional<Extent> from_disk;
-    if (homes[i] == Tier::kDisk) from_disk = stays ? *weight.extent : Extent{0, 0, bytes};
-    const auto [slot, fresh] = slots.try_emplace(weight.slot.layer, kStreamSlotBytes);
-    slot->second += streamed_weight_bytes(weight.bytes(), from_disk);
+    // Of embeddings, rows are looked up.
+    all.streams = all.streams || weight.slot.layer >= 0 || &weight == &head_of(model);
     if (homes[i] == Tier::kDisk && !stays) largest_written = std::max(largest_written, bytes);
   }
   if (mapped) all.mapped = std::exchange(all.device, 0);
-  all.streamed_layers = static_cast<int>(slots.size());
-  for (const auto& [layer, bytes] : slots) all.slot = std::max(all.slot, bytes);
   if (largest_written > 0) all.loading_host = weight_writing_bytes(largest_written);
   return all;
 }

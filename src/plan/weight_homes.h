@@ -29,14 +29,6 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
 
 // The weight that logits are made with: the token embedding where that is the head too.
 const BoundWeight& head_of(const Model& model);
-// How a head in host memory comes to the device: like layers behind the last one, in pieces of
-// whole rows, none larger than the largest layer. So it never needs larger slots than those do
-// where all of them stream, and mostly it is one piece: a product of the whole matrix, as always.
-struct HeadPiece {
-  int64_t first_row = 0, rows = 0;
-};
-std::vector<HeadPiece> head_pieces(const Model& model);
-
 // The layout that a weight has in memory.
 WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
                            const BoundWeight& weight);
@@ -49,20 +41,16 @@ uint64_t aligned_weight_bytes(int64_t bytes);
 // By tier, each weight with what aligns it.
 std::array<uint64_t, kTierCount> bytes_by_home(const Model& model, const std::vector<Tier>& homes);
 
-// What a weight takes of the slot that its layer streams through: `from_disk` where it is read in
+// What rows of a weight take of the slot that they come into: `from_disk` where they are read in
 // place, in whole blocks of the disk. A slot has kStreamSlotBytes besides.
 uint64_t streamed_weight_bytes(int64_t bytes, const std::optional<Extent>& from_disk);
 extern const uint64_t kStreamSlotBytes;
 
-// How weights stream (runtime/weight_stream.h): layers in device memory at once, of which one
-// computes, and staging buffers where bytes do not go straight into place, each with room for a
-// piece at any offset of a file.
-inline constexpr int kStreamSlots = 2, kStreamStages = 16;
+// Staging buffers of weights that stream (runtime/weight_stream.h) where bytes do not go straight
+// into place, each with room for a piece at any offset of a file.
+inline constexpr int kStreamStages = 16;
 inline constexpr uint64_t kStreamReadBytes = uint64_t{2} << 20;
 extern const uint64_t kStreamStageBytes;
-constexpr int stream_slot_count(int slots, int streamed_layers) {
-  return slots < streamed_layers + 1 ? slots : streamed_layers + 1;
-}
 
 // Host memory that writes weights to disk: this, and the largest of them.
 inline constexpr uint64_t kWeightWriteBytes = uint64_t{16} << 20;
@@ -71,9 +59,8 @@ uint64_t weight_writing_bytes(uint64_t largest);
 struct WeightBytes {
   uint64_t device = 0, host = 0, disk = 0;
   uint64_t mapped = 0;        // of the host's: pages of files, which other processes may share
-  uint64_t slot = 0;          // on the device: the largest layer's share that streams through
-  int streamed_layers = 0;    // that have one, and pieces of the head
-  bool from_disk = false;     // some of it comes from there
+  bool streams = false;       // some of it comes to the device in every step
+  bool from_disk = false;     // some of that comes from there
   uint64_t loading_host = 0;  // of host memory, while they are written to disk
 };
 // `may_map`: weights that are wanted as the files have them may be those files' pages.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "plan/plan.h"
+#include "plan/stream_order.h"
 #include "plan/test_traits.h"
 
 namespace spillway {
@@ -57,7 +58,7 @@ TEST_F(WeightHomesTest, SharesAreOfWhatNobodyNames) {
   const uint64_t down = bytes_of(WeightRole::kDown), layer = 12 * 768 * 768 * 2;
   EXPECT_EQ(bytes.disk, 12 * down);
   EXPECT_NEAR(static_cast<double>(bytes.host), 6.0 * static_cast<double>(layer - down), 2.5e6);
-  EXPECT_EQ(bytes.streamed_layers, 12);
+  EXPECT_TRUE(bytes.streams);
 }
 
 TEST_F(WeightHomesTest, OnlyLayersWithSomethingAwayStream) {
@@ -65,8 +66,10 @@ TEST_F(WeightHomesTest, OnlyLayersWithSomethingAwayStream) {
   const WeightBytes bytes = weight_bytes(gpu_traits(), model, plan, true);
   const uint64_t layer = 12 * 768 * 768 * 2;
   EXPECT_EQ(bytes.host, 2 * layer);
-  EXPECT_EQ(bytes.streamed_layers, 2);
-  EXPECT_EQ(bytes.slot, kStreamSlotBytes + layer);
+  const auto homes = weight_homes(false, model, plan);
+  const StreamOrder order = stream_order(model, homes, {.slots = SlotContent::kLayers});
+  EXPECT_EQ(order.slotfuls().back(), 1) << "two layers";
+  EXPECT_EQ(slot_bytes(gpu_traits(), model, homes, {&order, 1}), kStreamSlotBytes + layer);
 }
 
 TEST_F(WeightHomesTest, WhatTheModelDoesNotHaveIsRefused) {

@@ -63,6 +63,20 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
   make(qkv_, bytes.qkv);
   make(attended_, bytes.attended);
   make(mlp_, bytes.mlp);
+  if (options_.stream != nullptr) {
+    std::vector<const StreamOrder*> orders;
+    bool on_cpu = false;
+    for (size_t i = 0; i <= options_.cpu_linear.size(); ++i) {
+      orders.push_back(&options_.stream->order(i));
+      on_cpu = on_cpu || orders.back()->uses_cpu();
+    }
+    if (on_cpu) {
+      SPW_ASSERT(options_.host != nullptr);
+      lane_ = std::make_unique<HostLane>(device);
+      host_linear_ = std::make_unique<HostLinear>(device, *options_.host, *lane_, spec, weights,
+                                                  orders, of_batch);
+    }
+  }
   ops_.prepare({of_batch, std::max({spec.hidden, spec.q_dim(), spec.ffn}),
                 std::max(spec.vocab_size * spec.embedding_dim, spec.hidden * spec.ffn)});
 }
@@ -134,9 +148,10 @@ StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {
 
 void Decoder::attach(const KvCache& kv) {
   if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
-    host_attention_ =
-        std::make_unique<HostAttention>(device_, *options_.host, inner_type_, options_.micro_tokens,
-                                        spec_.q_dim(), spec_.kv_dim(), options_.overlap);
+    if (lane_ == nullptr) lane_ = std::make_unique<HostLane>(device_);
+    host_attention_ = std::make_unique<HostAttention>(device_, *options_.host, *lane_, inner_type_,
+                                                      options_.micro_tokens, spec_.q_dim(),
+                                                      spec_.kv_dim(), options_.overlap);
   }
   if (kv.host_blocks() + kv.disk_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
     swap_ = std::make_unique<KvSwap>(device_, *options_.host, kv.shape(), options_.staging_blocks,
@@ -179,11 +194,13 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     if (!weights_.project_out.empty()) inner(embedded_, logit_rows, spec_.embedding_dim);
   }
   attach(kv);
+  order_ = order_of_step();
   try {
+    if (options_.stream != nullptr) options_.stream->begin_step(order_);
     run_events(kv);
   } catch (...) {
     // Nothing that is still queued may outlive the step's plan.
-    if (host_attention_ != nullptr) host_attention_->reset();
+    if (lane_ != nullptr) lane_->reset();
     if (swap_ != nullptr) swap_->reset();
     x_->reset();
     throw;
@@ -200,11 +217,21 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   return residual(logits_, logit_rows, spec_.vocab_size);
 }
 
+// The cut of linear ops depends on nothing else than how many tokens go through a layer together.
+size_t Decoder::order_of_step() const {
+  int64_t most = 0;
+  for (const MicroBatch& batch : step_.batches) most = std::max<int64_t>(most, batch.tokens);
+  return order_for(options_.cpu_linear, most);
+}
+
 StepShape Decoder::shape_of_step() const {
   StepShape shape{
       .layers = spec_.layers, .kv_buffers = kKvStagingBuffers, .overlap = options_.overlap};
   if (options_.stream != nullptr) {
-    shape.streamed = options_.stream->layers();
+    const StreamOrder& order = options_.stream->order(order_);
+    for (const StreamedLinear& linear : order.linears)
+      shape.streamed.push_back(streamed_shape(linear));
+    shape.slotfuls = order.slotfuls();
     shape.weight_slots = options_.stream->slots();
   }
   for (const MicroBatch& batch : step_.batches) {
@@ -223,6 +250,7 @@ void Decoder::run_events(KvCache& kv) {
   if (shape != shape_) {
     events_ = schedule_step(shape);
     shape_ = std::move(shape);
+    pieces_.assign(shape_.slotfuls.size(), {});
   }
   const std::vector<MicroBatch>& batches = step_.batches;
   if (batches.size() == 1) {
@@ -260,7 +288,7 @@ void Decoder::run_events(KvCache& kv) {
     }
   }
   // What the host has to do reads the step's plan.
-  if (host_attention_ != nullptr) host_attention_->synchronize();
+  if (lane_ != nullptr) lane_->synchronize();
   if (swap_ != nullptr) swap_->synchronize();
   x_->synchronize();
 }
@@ -277,12 +305,14 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     case StepAction::kLoadWeights:
       return stream->load_next();
     case StepAction::kUseWeights:
-      now_.weights = stream == nullptr ? &weights_.layers[static_cast<size_t>(layer)]
-                                       : &stream->acquire(layer, *stalls_);
+      pieces_[static_cast<size_t>(event.group)] = stream->acquire(event.group, *stalls_);
       return;
     case StepAction::kLeaveWeights:
-      if (stream != nullptr) stream->release(layer);
-      return;
+      return stream->release(event.group);
+    case StepAction::kMultiply:
+      return multiply_piece(event.group);
+    case StepAction::kJoinLinear:
+      return host_linear_->join(now_.op, *now_.streamed, *stalls_);
     case StepAction::kEmbed:
       return embed(*batch);
     case StepAction::kLoadRows:
@@ -308,12 +338,18 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
       return swap_->end(kv, layer, group(), *stalls_);
     case StepAction::kJoinHost:
       return host_attention_->finish(*stalls_);
+    case StepAction::kAttentionOut:
+      return attention_out(layer);
+    case StepAction::kUp:
+      return up(layer, *batch);
+    case StepAction::kDown:
+      return down(layer, *batch);
     case StepAction::kFinishLayer:
-      return finish_layer(*batch);
+      return finish_layer(layer);
     case StepAction::kGather:
       return gather_logit_rows(*batch);
     case StepAction::kHead:
-      return logits(layer - spec_.layers);
+      return logits();
   }
 }
 
@@ -330,6 +366,7 @@ DecoderStats Decoder::take_stats() {
   DecoderStats stats;
   stats.stall_s = stalls_->take();
   if (host_attention_ != nullptr) stats.host_attention = host_attention_->take_stats();
+  if (host_linear_ != nullptr) stats.host_linear = host_linear_->take_stats();
   if (swap_ != nullptr) stats.swap = swap_->take_stats();
   if (options_.stream != nullptr) stats.weights = options_.stream->take_stats();
   stats.activations = x_->take_stats();
@@ -339,6 +376,7 @@ DecoderStats Decoder::take_stats() {
 
 DecoderStats& DecoderStats::operator+=(const DecoderStats& other) {
   host_attention += other.host_attention;
+  host_linear += other.host_linear;
   swap += other.swap;
   weights += other.weights;
   activations += other.activations;
@@ -378,9 +416,75 @@ void Decoder::take_rows(const MicroBatch& batch) {
   now_.x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
 }
 
-// q, k and v; where all KV is on the device, appended to it.
+const StreamedLinear* Decoder::try_streamed(int layer, LinearGroup group) const {
+  if (options_.stream == nullptr) return nullptr;
+  const std::vector<StreamedLinear>& linears = options_.stream->order(order_).linears;
+  const auto found = std::ranges::lower_bound(
+      linears, std::pair(layer, group), {},
+      [](const StreamedLinear& linear) { return std::pair(linear.layer, linear.group); });
+  const bool is_it = found != linears.end() && found->layer == layer && found->group == group;
+  return is_it ? &*found : nullptr;
+}
+
+WeightView Decoder::whole_of(int layer, WeightRole role) const {
+  const bool is_head = role == WeightRole::kHead;
+  const WeightView& there =
+      is_head ? weights_.head : linear_of(weights_.layers[static_cast<size_t>(layer)], role).weight;
+  return there.empty() ? weights_.streamed_of(layer, role).view : there;
+}
+
+LinearOp::Part Decoder::part_of(int layer, WeightRole role, const Activations& out) const {
+  return {role, whole_of(layer, role),
+          linear_of(weights_.layers[static_cast<size_t>(layer)], role).bias, out};
+}
+
+void Decoder::begin_linear(const LinearOp& op, int layer, LinearGroup group) {
+  now_.op = op;
+  now_.streamed = try_streamed(layer, group);
+  if (now_.streamed != nullptr && !now_.streamed->on_cpu.empty())
+    host_linear_->start(op, *now_.streamed);
+  // Gate and up are one op: where one of them streams, rows of both are multiplied as it comes.
+  const bool all_or_none = op.kind == LinearOp::Kind::kGated && now_.streamed != nullptr;
+  std::array<LinearOp::Rows, 3> rows;
+  for (size_t i = 0; i < static_cast<size_t>(op.count); ++i) {
+    const WeightView& whole = op.parts[i].whole;
+    rows[i].view = whole;
+    if (whole.empty() || all_or_none)
+      rows[i].view.sliced_from = std::exchange(rows[i].view.rows, 0);
+  }
+  op.run(ops_, rows);
+  if (now_.streamed == nullptr) return;
+  now_.first_piece = 0;
+  for (const StreamedShape& before : shape_.streamed) {
+    if (before.layer == layer && before.group == group) break;
+    now_.first_piece += before.pieces;
+  }
+}
+
+void Decoder::multiply_piece(int piece) {
+  const std::span<const WeightView> views = pieces_[static_cast<size_t>(piece)];
+  const std::vector<MatrixRows>& of_piece =
+      now_.streamed->pieces[static_cast<size_t>(piece - now_.first_piece)];
+  std::array<LinearOp::Rows, 3> rows;
+  for (size_t i = 0; i < static_cast<size_t>(now_.op.count); ++i) {
+    const LinearOp::Part& part = now_.op.parts[i];
+    const auto found = std::ranges::find(of_piece, part.role, &MatrixRows::role);
+    if (found != of_piece.end()) {
+      rows[i] = {views[static_cast<size_t>(found - of_piece.begin())], found->first};
+    } else if (now_.op.kind == LinearOp::Kind::kGated) {
+      const MatrixRows& other = of_piece.front();
+      rows[i] = {part.whole.slice(other.first, other.count), other.first};
+    } else {
+      rows[i].view = part.whole;
+      rows[i].view.sliced_from = std::exchange(rows[i].view.rows, 0);
+    }
+  }
+  now_.op.run(ops_, rows);
+}
+
+// q, k and v; where all is on the device, appended to the cache.
 void Decoder::project(int layer, KvCache& kv, const MicroBatch& batch) {
-  const LayerWeights& w = *now_.weights;
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   Activations input = now_.x;
   if (spec_.norm_place == NormPlace::kPre) {
     input = inner(normed_, batch.tokens, spec_.hidden);
@@ -389,22 +493,27 @@ void Decoder::project(int layer, KvCache& kv, const MicroBatch& batch) {
   const Activations& qkv = now_.qkv = inner(qkv_, batch.tokens, spec_.q_dim() + 2 * spec_.kv_dim());
   now_.attended = inner(attended_, batch.tokens, spec_.q_dim());
   now_.angles = angles_of(batch);
-  const Projection parts[] = {
-      {w.query.weight, w.query.bias, qkv.columns(0, spec_.q_dim())},
-      {w.key.weight, w.key.bias, qkv.columns(spec_.q_dim(), spec_.kv_dim())},
-      {w.value.weight, w.value.bias, qkv.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim())}};
-  if (batch.on_host.rows == 0 && batch.swaps.empty()) {
-    ops_.project_and_append(parts[0], parts[1], parts[2], input, now_.angles, spec_.rope.style,
+  const Activations q = qkv.columns(0, spec_.q_dim()),
+                    k = qkv.columns(spec_.q_dim(), spec_.kv_dim()),
+                    v = qkv.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim());
+  now_.appended = batch.on_host.rows == 0 && batch.swaps.empty() &&
+                  try_streamed(layer, LinearGroup::kProject) == nullptr;
+  if (now_.appended) {
+    ops_.project_and_append({w.query.weight, w.query.bias, q}, {w.key.weight, w.key.bias, k},
+                            {w.value.weight, w.value.bias, v}, input, now_.angles, spec_.rope.style,
                             kv.layer(layer), batch.resident.spans);
-  } else {
-    ops_.linears(parts, input);
+    return;
   }
+  LinearOp op{.count = 3, .x = input};
+  op.parts = {part_of(layer, WeightRole::kQuery, q), part_of(layer, WeightRole::kKey, k),
+              part_of(layer, WeightRole::kValue, v)};
+  begin_linear(op, layer, LinearGroup::kProject);
 }
 
 void Decoder::attend_resident(int layer, KvCache& kv, const MicroBatch& batch) {
   const PathRows& path = batch.resident;
   const KvLayerView view = kv.layer(layer);
-  if (batch.on_host.rows > 0 || !batch.swaps.empty()) return append_and_attend(path, view);
+  if (!now_.appended) return append_and_attend(path, view);
   const Activations q = now_.qkv.columns(0, spec_.q_dim());
   if (observer_) observer_(q, view, path.spans, attention_params());
   ops_.attention(q, view, path.spans, attention_params(), now_.attended);
@@ -437,34 +546,48 @@ void Decoder::start_on_host(int layer, KvCache& kv, const MicroBatch& batch) {
                          rows.out, swap_.get());
 }
 
-// x += out(attended), x += mlp(x), with the norms of the family.
-void Decoder::finish_layer(const MicroBatch& batch) {
-  const LayerWeights& w = *now_.weights;
-  const Activations& x = now_.x;
-  linear(w.attention_out, now_.attended, x, LinearMode::kAccumulate);
-  if (spec_.norm_place == NormPlace::kPre) {
-    const Activations normed = inner(normed_, batch.tokens, spec_.hidden);
-    norm(w.mlp_norm, x, normed);
-    mlp_block(batch, normed);
-  } else {
-    norm(w.attention_norm, x, x);
-    mlp_block(batch, x);
-    norm(w.mlp_norm, x, x);
-  }
+// x += out(attended)
+void Decoder::attention_out(int layer) {
+  LinearOp op{.mode = LinearMode::kAccumulate, .count = 1, .x = now_.attended};
+  op.parts[0] = part_of(layer, WeightRole::kAttentionOut, now_.x);
+  begin_linear(op, layer, LinearGroup::kAttentionOut);
 }
 
-// x += down(f(up(input))), gated or not
-void Decoder::mlp_block(const MicroBatch& batch, const Activations& input) {
-  const LayerWeights& w = *now_.weights;
-  const Activations all = inner(mlp_, batch.tokens, spec_.gated_mlp ? 2 * spec_.ffn : spec_.ffn);
-  const Projection up{w.up.weight, w.up.bias, all.columns(0, spec_.ffn)};
-  if (spec_.gated_mlp) {
-    const Projection gate{w.gate.weight, w.gate.bias, all.columns(spec_.ffn, spec_.ffn)};
-    ops_.gated_linear(spec_.activation, gate, up, input);
+// f(up(x)), gated or not
+void Decoder::up(int layer, const MicroBatch& batch) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  Activations input = now_.x;
+  if (spec_.norm_place == NormPlace::kPre) {
+    input = inner(normed_, batch.tokens, spec_.hidden);
+    norm(w.mlp_norm, now_.x, input);
   } else {
-    ops_.activated_linear(spec_.activation, up, input);
+    norm(w.attention_norm, now_.x, now_.x);
   }
-  linear(w.down, up.out, now_.x, LinearMode::kAccumulate);
+  const Activations all = inner(mlp_, batch.tokens, spec_.gated_mlp ? 2 * spec_.ffn : spec_.ffn);
+  const Activations result = all.columns(0, spec_.ffn);
+  LinearOp op{
+      .kind = LinearOp::Kind::kActivated, .activation = spec_.activation, .count = 1, .x = input};
+  op.parts[0] = part_of(layer, WeightRole::kUp, result);
+  if (spec_.gated_mlp) {
+    op.kind = LinearOp::Kind::kGated;
+    op.count = 2;
+    op.parts[1] = op.parts[0];
+    op.parts[0] = part_of(layer, WeightRole::kGate, all.columns(spec_.ffn, spec_.ffn));
+  }
+  begin_linear(op, layer, LinearGroup::kUp);
+}
+
+// x += down(what up gave)
+void Decoder::down(int layer, const MicroBatch& batch) {
+  const Activations all = inner(mlp_, batch.tokens, spec_.gated_mlp ? 2 * spec_.ffn : spec_.ffn);
+  LinearOp op{.mode = LinearMode::kAccumulate, .count = 1, .x = all.columns(0, spec_.ffn)};
+  op.parts[0] = part_of(layer, WeightRole::kDown, now_.x);
+  begin_linear(op, layer, LinearGroup::kDown);
+}
+
+void Decoder::finish_layer(int layer) {
+  if (spec_.norm_place == NormPlace::kPre) return;
+  norm(weights_.layers[static_cast<size_t>(layer)].mlp_norm, now_.x, now_.x);
 }
 
 void Decoder::gather_logit_rows(const MicroBatch& batch) {
@@ -474,34 +597,25 @@ void Decoder::gather_logit_rows(const MicroBatch& batch) {
   ops_.gather_rows(now_.x, batch.logit_rows, wanted.row_range(batch.first_logit, count));
 }
 
-// Of one piece of a head that streams, or (below 0) of all.
-void Decoder::logits(int piece) {
+void Decoder::logits() {
   const int64_t rows = step_.logits;
-  Activations& input = now_.head_input;
-  if (piece <= 0) {
-    input = inner(head_input_, rows, spec_.hidden);
-    if (spec_.final_norm)
-      norm(weights_.final_norm, residual(head_rows_, rows, spec_.hidden), input);
-    if (!weights_.project_out.empty()) {
-      const Activations narrow = inner(embedded_, rows, spec_.embedding_dim);
-      ops_.linear(weights_.project_out, {}, input, narrow, LinearMode::kStore);
-      input = narrow;
-    }
+  Activations input = inner(head_input_, rows, spec_.hidden);
+  if (spec_.final_norm) norm(weights_.final_norm, residual(head_rows_, rows, spec_.hidden), input);
+  if (!weights_.project_out.empty()) {
+    const Activations narrow = inner(embedded_, rows, spec_.embedding_dim);
+    ops_.linear(weights_.project_out, {}, input, narrow, LinearMode::kStore);
+    input = narrow;
   }
-  const Activations all = residual(logits_, rows, spec_.vocab_size);
-  if (piece < 0) return ops_.linear(weights_.head, {}, input, all, LinearMode::kStore);
-  const WeightView& head = now_.weights->head;
-  const int64_t first = piece * weights_.head_pieces.front().view.rows;
-  ops_.linear(head, {}, input, all.columns(first, head.rows), LinearMode::kStore);
+  LinearOp op{.count = 1, .x = input};
+  op.parts[0] = {WeightRole::kHead,
+                 whole_of(spec_.layers, WeightRole::kHead),
+                 {},
+                 residual(logits_, rows, spec_.vocab_size)};
+  begin_linear(op, spec_.layers, LinearGroup::kHead);
 }
 
 void Decoder::norm(const NormWeights& w, const Activations& x, const Activations& out) {
   ops_.norm(spec_.norm, x, w.weight, w.bias, spec_.norm_eps, out);
-}
-
-void Decoder::linear(const LinearWeights& w, const Activations& x, const Activations& out,
-                     LinearMode mode) {
-  ops_.linear(w.weight, w.bias, x, out, mode);
 }
 
 }  // namespace spillway

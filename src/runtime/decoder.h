@@ -21,6 +21,8 @@
 #include "plan/block_schedule.h"
 #include "plan/plan.h"
 #include "runtime/host_attention.h"
+#include "runtime/host_lane.h"
+#include "runtime/host_linear.h"
 #include "runtime/host_tables.h"
 #include "runtime/kv_swap.h"
 #include "runtime/micro_batch.h"
@@ -39,6 +41,8 @@ struct DecoderOptions {
   int micro_sequences = 0;  // of a micro-batch; 0: any number
   // Where weights are streamed from; null: all are on the device.
   WeightStream* stream = nullptr;
+  // By tokens of a step's largest micro-batch: which of the stream's orders it goes by.
+  std::vector<CpuLinearShare> cpu_linear = {};
   // The CPU, where KV and embeddings live that are not on the device; null: there are none.
   Device* host = nullptr;
   // Of the decoding sequences whose KV is in host memory, the share that the CPU attends to.
@@ -56,6 +60,7 @@ struct DecoderOptions {
 // What a decoder has moved and waited for in some steps.
 struct DecoderStats {
   HostAttention::Stats host_attention;
+  HostLinear::Stats host_linear;
   KvSwap::Stats swap;
   WeightStream::Stats weights;
   ResidualStore::Stats activations;
@@ -115,12 +120,22 @@ class Decoder {
   StepBatch batch_of(const MicroBatch& batch, uint64_t program) const;
   AttentionParams attention_params() const;
   bool values_stay(const KvCache& kv) const;
+  size_t order_of_step() const;
   StepShape shape_of_step() const;
   void run_events(KvCache& kv);
   void execute(const StepEvent& event, KvCache& kv);
   void embed(const MicroBatch& batch);
   void take_rows(const MicroBatch& batch);
+  // A linear op: what is on the device, and the CPU's rows of what is not.
+  void begin_linear(const LinearOp& op, int layer, LinearGroup group);
+  void multiply_piece(int piece);
+  WeightView whole_of(int layer, WeightRole role) const;
+  LinearOp::Part part_of(int layer, WeightRole role, const Activations& out) const;
+  const StreamedLinear* try_streamed(int layer, LinearGroup group) const;
   void project(int layer, KvCache& kv, const MicroBatch& batch);
+  void attention_out(int layer);
+  void up(int layer, const MicroBatch& batch);
+  void down(int layer, const MicroBatch& batch);
   void attend_resident(int layer, KvCache& kv, const MicroBatch& batch);
   void start_on_host(int layer, KvCache& kv, const MicroBatch& batch);
   void append_and_attend(const PathRows& path, const KvLayerView& view);
@@ -129,13 +144,10 @@ class Decoder {
     Activations all, q, k, v, angles, out;
   };
   PathActivations rows_on(const PathRows& path) const;
-  void finish_layer(const MicroBatch& batch);
-  void mlp_block(const MicroBatch& batch, const Activations& input);
+  void finish_layer(int layer);
   void gather_logit_rows(const MicroBatch& batch);
-  void logits(int piece);
+  void logits();
   void norm(const NormWeights& w, const Activations& x, const Activations& out);
-  void linear(const LinearWeights& w, const Activations& x, const Activations& out,
-              LinearMode mode = LinearMode::kStore);
   Activations angles_of(const MicroBatch& batch);
   // The first `rows` rows of a buffer: of the residual stream's kind, or of what matrices take.
   Activations residual(Buffer& buffer, int64_t rows, int64_t cols);
@@ -157,6 +169,8 @@ class Decoder {
   std::optional<KvFault> kv_fault_;
 
   std::unique_ptr<StallClock> stalls_;
+  std::unique_ptr<HostLane> lane_;  // null where the CPU has no part in steps
+  std::unique_ptr<HostLinear> host_linear_;
   std::unique_ptr<HostAttention> host_attention_;
   std::unique_ptr<KvSwap> swap_;
   std::unique_ptr<HostTables> tables_;  // null where embeddings are on the device
@@ -165,10 +179,15 @@ class Decoder {
   StepShape shape_;
   std::vector<StepEvent> events_;  // of a step of that shape
   int64_t tokens_ = 0;
+  size_t order_ = 0;                                 // of the stream's
+  std::vector<std::span<const WeightView>> pieces_;  // that are held, by number
   // What events of a micro-batch in a layer hand each other.
   struct {
-    const LayerWeights* weights = nullptr;
-    Activations x, qkv, angles, attended, head_input;
+    Activations x, qkv, angles, attended;
+    bool appended = false;                     // k and v are in the cache already
+    LinearOp op;                               // the linear one at hand
+    const StreamedLinear* streamed = nullptr;  // of it; null: all is on the device
+    int first_piece = 0;
   } now_;
 
   Generation generation_;             // of the memory below

@@ -13,10 +13,11 @@
 
 namespace spillway {
 
-HostAttention::HostAttention(Device& device, Device& host, DType type, int64_t rows, int64_t q_dim,
-                             int64_t kv_dim, bool overlap)
+HostAttention::HostAttention(Device& device, Device& host, HostLane& lane, DType type, int64_t rows,
+                             int64_t q_dim, int64_t kv_dim, bool overlap)
     : device_(device),
       host_(host),
+      lane_(lane),
       type_(type),
       q_dim_(q_dim),
       kv_dim_(kv_dim),
@@ -30,8 +31,8 @@ HostAttention::HostAttention(Device& device, Device& host, DType type, int64_t r
   attended_floats_ = host.allocate(bytes.attended_floats, MemoryTag::kActivations);
   std::iota(every_row_.begin(), every_row_.end(), 0);
   side_ = device.make_stream();
-  ready_ = device.make_event();
-  done_ = device.make_event();
+  made_ = device.make_event();
+  ready_ = device.make_signal();
 }
 
 HostAttention::~HostAttention() = default;
@@ -70,7 +71,7 @@ void HostAttention::find_saturated(const Activations& halves, const Activations&
   }
 }
 
-// On a thread of the queue: the only one that uses the host's ops meanwhile.
+// On the lane: the only one that uses the host's ops meanwhile.
 void HostAttention::compute(int64_t rows, const KvLayerView& kv,
                             std::span<const SequenceSpan> spans, const AttentionParams& params) {
   const auto begin = std::chrono::steady_clock::now();
@@ -109,31 +110,30 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv,
              out.rows == rows);
   const CopyPiece down{qkv_.data(), qkv.data,
                        static_cast<size_t>(row_bytes(type_, rows * qkv.stride))};
-  const CopyPiece up{out.data, attended_.data(),
-                     static_cast<size_t>(row_bytes(type_, rows * q_dim_))};
   stats_.to_host_bytes += down.bytes;
-  stats_.to_device_bytes += up.bytes;
-  device_.compute().record(*ready_);
-  side_->wait(*ready_);
+  device_.compute().record(*made_);
+  side_->wait(*made_);
   if (stores != nullptr) stores->wait_for_stores(*side_);
   side_->copy_to_host({&down, 1});
-  side_->run_on_host([this, rows, kv, spans, params] { compute(rows, kv, spans, params); });
-  side_->copy_to_device({&up, 1});
-  side_->record(*done_);
-  if (!overlap_) side_->synchronize();
+  number_ = lane_.start(*side_, *ready_,
+                        [this, rows, kv, spans, params] { compute(rows, kv, spans, params); });
+  out_ = out;
+  if (!overlap_) lane_.synchronize();
 }
 
-void HostAttention::reset() {
-  device_.synchronize();
-  try {
-    side_->synchronize();
-  } catch (const Error&) {
-    // The step has ended with an error already.
-  }
-}
-
+// Ops take the result straight out of pinned memory: a copy would wait for those of weights that
+// the link has before it.
 void HostAttention::finish(StallClock& stalls) {
-  stalls.time(StallCause::kHostAttention, [&] { device_.compute().wait(*done_); });
+  stalls.time(StallCause::kHostAttention, [&] { lane_.wait_for_work(number_); });
+  const Activations result{type_, out_.rows, q_dim_, q_dim_, attended_.data()};
+  const auto bytes = static_cast<size_t>(row_bytes(type_, out_.rows * q_dim_));
+  if (attended_.is_pinned() && device_.reads_pinned_memory()) {
+    device_.ops().copy(result, out_, LinearMode::kStore);
+  } else {
+    const CopyPiece up{out_.data, attended_.data(), bytes};
+    device_.compute().copy_to_device({&up, 1});
+  }
+  stats_.to_device_bytes += bytes;
 }
 
 HostAttention::Stats& HostAttention::Stats::operator+=(const Stats& other) {

@@ -13,18 +13,19 @@
 #include "device/device.h"
 #include "kv/kv_cache.h"
 #include "memory/pinned_buffer.h"
+#include "runtime/host_lane.h"
 #include "runtime/micro_batch.h"
 #include "runtime/stall_clock.h"
 
 namespace spillway {
 
-// Runs beside the device's ops, on a queue of its own, one layer of one micro-batch at a time.
+// Runs beside the device's ops, on the host's lane, one layer of one micro-batch at a time.
 // Called from one thread; the devices must outlive it.
 class HostAttention {
  public:
   // At most `rows` rows of q_dim + 2 * kv_dim elements of `type`.
-  HostAttention(Device& device, Device& host, DType type, int64_t rows, int64_t q_dim,
-                int64_t kv_dim, bool overlap);
+  HostAttention(Device& device, Device& host, HostLane& lane, DType type, int64_t rows,
+                int64_t q_dim, int64_t kv_dim, bool overlap);
   ~HostAttention();
 
   // Queues the work for rows `qkv` [rows, q_dim + 2 kv_dim], contiguous, on the device: what the
@@ -34,10 +35,6 @@ class HostAttention {
              const AttentionParams& params, const Activations& out, class KvSwap* stores);
   // Ops called from now on see the result.
   void finish(StallClock& stalls);
-  // All of it is done; throws what went wrong on the host.
-  void synchronize() { side_->synchronize(); }
-  // After a step that ended early: nothing is queued, whatever went wrong.
-  void reset();
 
   struct Stats {
     uint64_t to_host_bytes = 0, to_device_bytes = 0;
@@ -58,14 +55,18 @@ class HostAttention {
 
   Device& device_;
   Device& host_;
+  HostLane& lane_;
   DType type_;
   int64_t q_dim_, kv_dim_;
   bool overlap_;
-  PinnedBuffer qkv_, attended_;      // in the device's type
-  Buffer floats_, attended_floats_;  // what the CPU computes with
-  std::vector<int32_t> every_row_;   // 0, 1, 2, ...
-  std::unique_ptr<DeviceStream> side_;
-  std::unique_ptr<DeviceEvent> ready_, done_;
+  PinnedBuffer qkv_, attended_;         // in the device's type
+  Buffer floats_, attended_floats_;     // what the CPU computes with
+  std::vector<int32_t> every_row_;      // 0, 1, 2, ...
+  std::unique_ptr<DeviceStream> side_;  // brings q, k and v down
+  std::unique_ptr<DeviceEvent> made_;   // they are, on the device
+  std::unique_ptr<HostSignal> ready_;   // they are here
+  uint32_t number_ = 0;                 // of the work at hand
+  Activations out_;                     // where its result goes
   Stats stats_;
   std::optional<KvFault> fault_;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/model_weights.h"
 
+#include <utility>
+
 #include "base/error.h"
 
 namespace spillway {
@@ -43,10 +45,30 @@ WeightView& weight_of(LayerWeights& layer, WeightRole role) {
       return layer.down.weight;
     case WeightRole::kDownBias:
       return layer.down.bias;
-    case WeightRole::kHead:
-      return layer.head;
     default:
       fail(ErrorCode::kInternal, "internal error: weight role {} in a layer",
+           static_cast<int>(role));
+  }
+}
+
+const LinearWeights& linear_of(const LayerWeights& layer, WeightRole role) {
+  switch (role) {
+    case WeightRole::kQuery:
+      return layer.query;
+    case WeightRole::kKey:
+      return layer.key;
+    case WeightRole::kValue:
+      return layer.value;
+    case WeightRole::kAttentionOut:
+      return layer.attention_out;
+    case WeightRole::kGate:
+      return layer.gate;
+    case WeightRole::kUp:
+      return layer.up;
+    case WeightRole::kDown:
+      return layer.down;
+    default:
+      fail(ErrorCode::kInternal, "internal error: weight role {} is no matrix of a layer",
            static_cast<int>(role));
   }
 }
@@ -74,17 +96,16 @@ WeightView& WeightViews::view(const WeightSlot& slot) {
   }
 }
 
-std::span<const StreamedWeight> WeightViews::streamed_at(int layer) const {
-  const auto i = static_cast<size_t>(layer);
-  if (i < streamed.size()) return streamed[i];
-  return {&head_pieces[i - streamed.size()], 1};
+const StreamedWeight& WeightViews::streamed_of(int layer, WeightRole role) const {
+  if (role == WeightRole::kHead && streamed_head) return *streamed_head;
+  for (const StreamedWeight& weight : streamed[static_cast<size_t>(layer)]) {
+    if (weight.role == role) return weight;
+  }
+  fail(ErrorCode::kInternal, "internal error: a weight without a home");
 }
 
 StreamedWeight& WeightViews::streamed_of(const WeightSlot& slot) {
-  for (StreamedWeight& weight : streamed[static_cast<size_t>(slot.layer)]) {
-    if (weight.role == slot.role) return weight;
-  }
-  fail(ErrorCode::kInternal, "internal error: a weight without a home");
+  return const_cast<StreamedWeight&>(std::as_const(*this).streamed_of(slot.layer, slot.role));
 }
 
 DType WeightViews::matrix_type() const {
@@ -116,7 +137,7 @@ MatrixFacts WeightViews::matrix_facts() const {
   };
   for (const WeightView* w : {&head, &project_in, &project_out})
     if (!w->empty()) add(*w);
-  for (const StreamedWeight& piece : head_pieces) add(piece.view);
+  if (streamed_head) add(streamed_head->view);
   for_layer_matrices([&](const WeightView& w) {
     add(w);
     facts.layer_bytes += w.bytes();

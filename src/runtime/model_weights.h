@@ -50,12 +50,12 @@ struct LayerWeights {
   LinearWeights gate;  // [ffn, hidden], gated MLPs only
   LinearWeights up;    // [ffn, hidden]
   LinearWeights down;  // [hidden, ffn]
-  // Rows of the head: of a piece that streams like a layer, which has nothing else.
-  WeightView head;
 };
 
 // Throws kInternal for a role that is not a layer's.
 WeightView& weight_of(LayerWeights& layer, WeightRole role);
+// Of a matrix.
+const LinearWeights& linear_of(const LayerWeights& layer, WeightRole role);
 
 // A weight that does not live on the device: where it is until a layer needs it.
 struct StreamedWeight {
@@ -80,20 +80,18 @@ struct WeightViews {
   std::vector<std::vector<StreamedWeight>> streamed;  // [layer]; empty when all is on the device
   std::vector<std::filesystem::path> files;           // of streamed weights
   // Embeddings and head in host memory (the views above are empty then): tables that rows are
-  // looked up in, and the head in pieces of rows that stream behind the last layer.
+  // looked up in, and the head, which streams behind the last layer.
   struct HostTables {
     WeightView token_embedding, position_embedding;
   };
   HostTables on_host;
-  std::vector<StreamedWeight> head_pieces;
-
-  // Of a layer, or, numbered on behind the last one, of a piece of the head.
-  std::span<const StreamedWeight> streamed_at(int layer) const;
+  std::optional<StreamedWeight> streamed_head;
 
   // The field of a weight; a layer that was not there is added.
   WeightView& view(const WeightSlot& slot);
   // Throws kInternal where there is none.
   StreamedWeight& streamed_of(const WeightSlot& slot);
+  const StreamedWeight& streamed_of(int layer, WeightRole role) const;
 
   // Of a matrix of the first layer.
   DType matrix_type() const;

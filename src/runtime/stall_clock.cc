@@ -4,8 +4,8 @@
 namespace spillway {
 
 const char* stall_cause_name(StallCause cause) {
-  constexpr const char* kNames[kStallCauseCount] = {"weights", "kv_load", "kv_store",
-                                                    "host_attention", "activations"};
+  constexpr const char* kNames[kStallCauseCount] = {"weights",        "kv_load",     "kv_store",
+                                                    "host_attention", "activations", "host_linear"};
   return kNames[static_cast<size_t>(cause)];
 }
 

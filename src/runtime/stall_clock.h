@@ -12,8 +12,15 @@
 
 namespace spillway {
 
-enum class StallCause : uint8_t { kWeights, kKvLoad, kKvStore, kHostAttention, kActivations };
-inline constexpr int kStallCauseCount = 5;
+enum class StallCause : uint8_t {
+  kWeights,
+  kKvLoad,
+  kKvStore,
+  kHostAttention,
+  kActivations,
+  kHostLinear,
+};
+inline constexpr int kStallCauseCount = 6;
 const char* stall_cause_name(StallCause cause);
 
 // Marks points in the compute queue before and after each wait; what lies between two marks is time

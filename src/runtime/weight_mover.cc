@@ -218,11 +218,7 @@ void WeightLoad::leave_on_host(const BoundWeight& weight, StreamedWeight streame
   if (weight.slot.role == WeightRole::kPositionEmbedding) views_.on_host.position_embedding = view;
   if (&weight != &head_of(model_)) return;
   streamed.role = WeightRole::kHead;
-  for (const HeadPiece& piece : head_pieces(model_)) {
-    streamed.view = view.slice(piece.first_row, piece.rows);
-    streamed.host = std::exchange(streamed.view.data, nullptr);
-    views_.head_pieces.push_back(streamed);
-  }
+  views_.streamed_head = streamed;
 }
 
 // What lives on disk, and a step can use as the model's file has it, is there already.

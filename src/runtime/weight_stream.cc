@@ -17,21 +17,6 @@ namespace {
 constexpr size_t kCopyBytes = size_t{32} << 20;
 constexpr size_t kMostCopiers = 8;
 
-// What streamed weights of a layer take in device memory.
-uint64_t streamed_bytes(std::span<const StreamedWeight> weights) {
-  uint64_t bytes = kStreamSlotBytes;
-  for (const StreamedWeight& weight : weights) {
-    bytes += streamed_weight_bytes(
-        weight.view.bytes(), weight.host != nullptr ? std::nullopt : std::optional(weight.extent));
-  }
-  return bytes;
-}
-
-// Layers, and pieces of the head.
-int item_count(const WeightViews& weights) {
-  return static_cast<int>(weights.streamed.size() + weights.head_pieces.size());
-}
-
 }  // namespace
 
 struct WeightStream::Stage {
@@ -42,37 +27,76 @@ struct WeightStream::Stage {
   std::span<std::byte> aligned() const { return aligned_part(memory.data(), memory.bytes()); }
 };
 
-uint64_t WeightStream::slot_bytes(const WeightViews& weights) {
-  uint64_t largest = 0;
-  for (int layer = 0; layer < item_count(weights); ++layer)
-    largest = std::max(largest, streamed_bytes(weights.streamed_at(layer)));
-  return largest;
+WeightStream::Order WeightStream::describe(StreamOrder order) {
+  Order described;
+  const std::vector<int> slotfuls = order.slotfuls();
+  for (const StreamedLinear& linear : order.linears) {
+    for (const std::vector<MatrixRows>& rows : linear.pieces) {
+      const size_t number = described.pieces.size();
+      Delivery piece{.slotful = slotfuls[number],
+                     .last_of_slotful =
+                         number + 1 == slotfuls.size() || slotfuls[number + 1] != slotfuls[number]};
+      if (number > 0 && slotfuls[number - 1] == slotfuls[number]) {
+        const Delivery& before = described.pieces.back();
+        piece.in_slotful = before.in_slotful + 1;
+        piece.offset = before.parts.back().offset + before.parts.back().slot_bytes;
+      }
+      uint64_t offset = piece.offset;
+      for (const MatrixRows& of : rows) {
+        const StreamedWeight& weight = weights_.streamed_of(linear.layer, of.role);
+        const auto skipped = static_cast<uint64_t>(of.first * weight.view.row_bytes());
+        WeightView view = weight.view;
+        view.sliced_from = of.count == view.rows ? 0 : view.rows;
+        view.rows = of.count;
+        Part part{.weight = &weight, .view = view, .offset = offset};
+        std::optional<Extent> from_disk;
+        if (weight.host != nullptr) {
+          part.host = weight.host + skipped;
+        } else {
+          part.extent = {weight.extent.file, weight.extent.offset + skipped,
+                         static_cast<uint64_t>(view.bytes())};
+          from_disk = part.extent;
+        }
+        part.slot_bytes = streamed_weight_bytes(view.bytes(), from_disk);
+        offset += part.slot_bytes;
+        piece.parts.push_back(part);
+      }
+      slot_bytes_ = std::max(slot_bytes_, kStreamSlotBytes + offset);
+      described.pieces.push_back(std::move(piece));
+    }
+  }
+  described.slotfuls = slotfuls.empty() ? 0 : slotfuls.back() + 1;
+  described.order = std::move(order);
+  return described;
 }
 
 WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
-                           const WeightStreamOptions& options)
+                           std::vector<StreamOrder> orders, const WeightStreamOptions& options)
     : device_(device), weights_(weights), options_(options) {
-  SPW_ASSERT(options.slots >= 1 && options.stages >= 1);
+  SPW_ASSERT(options.slots >= 1 && options.stages >= 1 && !orders.empty());
+  for (StreamOrder& order : orders) orders_.push_back(describe(std::move(order)));
   bool from_disk = false, from_host = false, all_pinned = true;
-  for (int layer = 0; layer < item_count(weights); ++layer) {
-    if (!streams(layer)) continue;
-    layers_.push_back(layer);
-    for (const StreamedWeight& weight : weights.streamed_at(layer)) {
-      from_disk = from_disk || weight.host == nullptr;
-      from_host = from_host || weight.host != nullptr;
-      all_pinned = all_pinned && (weight.host == nullptr || weight.pinned);
+  size_t most_of_a_slotful = 1;
+  for (const Order& order : orders_) {
+    for (const Delivery& piece : order.pieces) {
+      most_of_a_slotful = std::max(most_of_a_slotful, piece.in_slotful + 1);
+      for (const Part& part : piece.parts) {
+        from_disk = from_disk || part.host == nullptr;
+        from_host = from_host || part.host != nullptr;
+        all_pinned = all_pinned && (part.host == nullptr || part.weight->pinned);
+      }
     }
   }
-  SPW_ASSERT(!layers_.empty());
   // Where the host's memory is the device's, nothing lives in the host's instead.
   SPW_ASSERT(!device.host_visible() || !from_host);
-  const uint64_t bytes = slot_bytes(weights);
-  slots_.resize(
-      static_cast<size_t>(stream_slot_count(options.slots, static_cast<int>(layers_.size()))));
+  if (slot_bytes_ > 0) slots_.resize(static_cast<size_t>(options.slots));
   for (Slot& slot : slots_) {
-    slot.memory = device.allocate(bytes, MemoryTag::kStaging);
-    slot.loaded = device.make_event();
+    slot.memory = device.allocate(slot_bytes_, MemoryTag::kStaging);
+    slot.base = device.host_visible() ? aligned_part(slot.memory.data(), slot.memory.bytes()).data()
+                                      : slot.memory.data();
     slot.left = device.make_event();
+    slot.arrivals.resize(most_of_a_slotful);
+    for (Arrival& arrival : slot.arrivals) arrival.loaded = device.make_event();
   }
   stream_ = device.make_stream();
   if (from_disk) reader_ = std::make_unique<ExtentReader>(queue, weights.files);
@@ -81,7 +105,7 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
     stages_.push_back(std::make_unique<Stage>(Stage{
         PinnedBuffer(host, device, kStreamStageBytes, MemoryTag::kStaging), device.make_event()}));
   }
-  if (options.overlap) asked_ = slots();
+  if (options.overlap) asked_ = items_at_first();
   mover_ = std::thread([this] { work(); });
 }
 
@@ -92,22 +116,44 @@ WeightStream::~WeightStream() {
     changed_.notify_all();
   }
   mover_.join();
-  for (Slot& slot : slots_) slot.read = {};
+  for (Slot& slot : slots_) {
+    for (Arrival& arrival : slot.arrivals) arrival.read = {};
+  }
   // Copies may still read staging memory, and ops the slots.
   stream_.reset();
   device_.synchronize();
+}
+
+int WeightStream::number_of(int64_t item) const {
+  return static_cast<int>((item - first_item_) % static_cast<int64_t>(current().pieces.size()));
+}
+const WeightStream::Delivery& WeightStream::piece_of(int64_t item) const {
+  return current().pieces[static_cast<size_t>(number_of(item))];
+}
+int64_t WeightStream::slotful_of(int64_t item) const {
+  const auto round = (item - first_item_) / static_cast<int64_t>(current().pieces.size());
+  return first_slotful_ + round * current().slotfuls + piece_of(item).slotful;
+}
+bool WeightStream::has_room(int64_t item) const {
+  return slotful_of(item) < left_ + static_cast<int64_t>(slots_.size());
+}
+// All that the slots hold.
+int64_t WeightStream::items_at_first() const {
+  if (current().pieces.empty()) return loaded_;
+  int64_t item = loaded_;
+  while (has_room(item)) ++item;
+  return item;
 }
 
 void WeightStream::work() {
   device_.enter_thread();
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] {
-      return closing_ || (!failure_ && loaded_ < asked_ &&
-                          loaded_ < released_ + static_cast<int64_t>(slots_.size()));
-    });
+    changed_.wait(lock,
+                  [&] { return closing_ || (!failure_ && loaded_ < asked_ && has_room(loaded_)); });
     if (closing_) return;
     const int64_t item = loaded_, attempt = ++attempts_;
+    loading_ = true;
     lock.unlock();
     std::exception_ptr failure;
     try {
@@ -116,6 +162,7 @@ void WeightStream::work() {
       failure = std::current_exception();
     }
     lock.lock();
+    loading_ = false;
     if (failure) {
       failure_ = failure;
       failed_attempt_ = attempt;
@@ -126,17 +173,41 @@ void WeightStream::work() {
   }
 }
 
+void WeightStream::begin_step(size_t order) {
+  SPW_ASSERT(order < orders_.size());
+  while (released_ < acquired_) release(number_of(released_));  // of a step that ended early
+  if (order == current_) return;
+  std::unique_lock lock(mutex_);
+  asked_ = loaded_;
+  changed_.wait(lock, [&] { return !loading_; });
+  failure_ = nullptr;
+  for (Slot& slot : slots_) {
+    for (Arrival& arrival : slot.arrivals) {
+      arrival.reading = -1;
+      arrival.read = {};
+    }
+  }
+  // Slots whose copies are on their way are filled again by the same queue, behind them.
+  if (loaded_ > released_)
+    first_slotful_ = slotful_of(loaded_ - 1) + 1;
+  else
+    first_slotful_ = left_;
+  left_ = first_slotful_;
+  acquired_ = released_ = first_item_ = loaded_;
+  current_ = order;
+  asked_ = options_.overlap ? items_at_first() : loaded_;
+  changed_.notify_all();
+}
+
 void WeightStream::load(int64_t item) {
-  Slot& to = slot(item);
-  const int layer = layer_of(item);
-  const auto number = static_cast<size_t>(layer);
-  to.views = number < weights_.layers.size() ? weights_.layers[number] : LayerWeights();
+  Slot& of = slot(item);
+  Arrival& to = arrival(item);
   const auto begin = std::chrono::steady_clock::now();
-  stream_->wait(*to.left);
+  stream_->wait(*of.left);
   if (device_.host_visible()) {
     load_in_place(item);
   } else {
-    send_layer(layer, to);
+    send_piece(piece_of(item), of, to);
   }
   stream_->record(*to.loaded);
   if (options_.overlap) return;
@@ -147,62 +218,61 @@ void WeightStream::load(int64_t item) {
 }
 
 // To a device with memory of its own.
-void WeightStream::send_layer(int layer, Slot& slot) {
-  std::vector<CopyPiece> copies;
+void WeightStream::send_piece(const Delivery& piece, Slot& slot, Arrival& to) {
   std::vector<Move> on_disk, not_pinned;
-  std::byte* at = slot.memory.data();
-  for (const StreamedWeight& weight : weights_.streamed_at(layer)) {
-    WeightView& view = weight_of(slot.views, weight.role);
-    view = weight.view;
-    view.data = at;
-    const auto bytes = static_cast<size_t>(view.bytes());
-    if (weight.host == nullptr) {
-      on_disk.push_back({&weight, at});
-    } else if (!weight.pinned) {
-      not_pinned.push_back({&weight, at});
+  to.views.clear();
+  for (const Part& part : piece.parts) {
+    std::byte* const at = slot.base + part.offset;
+    to.views.push_back(part.view);
+    to.views.back().data = at;
+    const auto bytes = static_cast<size_t>(part.view.bytes());
+    if (part.host == nullptr) {
+      on_disk.push_back({&part, at});
+    } else if (!part.weight->pinned) {
+      not_pinned.push_back({&part, at});
     } else {
-      for (size_t done = 0; done < bytes; done += kCopyBytes)
-        copies.push_back({at + done, weight.host + done, std::min(kCopyBytes, bytes - done)});
+      for (size_t done = 0; done < bytes; done += kCopyBytes) {
+        const CopyPiece copy{at + done, part.host + done, std::min(kCopyBytes, bytes - done)};
+        stream_->copy_to_device({&copy, 1});
+      }
     }
-    at += aligned_weight_bytes(weight.view.bytes());
   }
-  // Rows of several matrices that lie side by side on both ends are one copy each all the same: the
-  // pieces are large.
-  for (const CopyPiece& copy : copies) stream_->copy_to_device({&copy, 1});
   if (!not_pinned.empty()) copy_through_stages(not_pinned);
   if (!on_disk.empty()) read_through_stages(on_disk);
 }
 
-// Each weight with the blocks around it, one behind the other in the slot: no byte is copied.
+// Each part with the blocks around it, one behind the other in the slot: no byte is copied.
 void WeightStream::begin_reads(int64_t item) {
-  Slot& to = slot(item);
+  Arrival& to = arrival(item);
   if (to.reading == item) return;
   to.reading = -1;
   to.read = {};  // waits for what a failure left on its way
+  const Delivery& piece = piece_of(item);
   std::vector<Extent> extents;
-  for (const StreamedWeight& weight : weights_.streamed_at(layer_of(item)))
-    extents.push_back(weight.extent);
-  to.read = reader_->begin(extents, aligned_part(to.memory.data(), to.memory.bytes()));
+  uint64_t bytes = 0;
+  for (const Part& part : piece.parts) {
+    extents.push_back(part.extent);
+    bytes += part.slot_bytes;
+  }
+  to.read = reader_->begin(extents, {slot(item).base + piece.offset, bytes});
   to.reading = item;
 }
 
-// The disk has the next layer's reads as soon as there is room for them, before this one's have
+// The disk has the next piece's reads as soon as there is room for them, before this one's have
 // ended: it never runs out of work.
 void WeightStream::load_in_place(int64_t item) {
-  Slot& to = slot(item);
+  Arrival& to = arrival(item);
   const bool begun_ahead = to.reading == item;
   begin_reads(item);
-  const auto has_room = [&] {
-    return item + 1 < asked_ && item + 1 < released_ + static_cast<int64_t>(slots_.size());
-  };
+  const auto may_begin = [&] { return item + 1 < asked_ && has_room(item + 1); };
   {
     // load_next() wakes it. That the reads have ended is seen late only while there is no room,
     // which is when the compute is behind.
     constexpr auto kLook = std::chrono::microseconds(200);
     std::unique_lock lock(mutex_);
-    while (options_.overlap && !closing_ && !has_room() && !to.read.is_done())
+    while (options_.overlap && !closing_ && item < asked_ && !may_begin() && !to.read.is_done())
       changed_.wait_for(lock, kLook);
-    const bool next = has_room();
+    const bool next = may_begin();
     lock.unlock();
     if (next) begin_reads(item + 1);
   }
@@ -215,18 +285,17 @@ void WeightStream::load_in_place(int64_t item) {
     to.reading = -1;
     to.read.wait();
   }
-  size_t i = 0;
-  for (const StreamedWeight& weight : weights_.streamed_at(layer_of(item))) {
-    WeightView& view = weight_of(to.views, weight.role);
-    view = weight.view;
-    view.data = to.read.bytes(i++).data();
+  to.views.clear();
+  for (size_t i = 0; const Part& part : piece_of(item).parts) {
+    to.views.push_back(part.view);
+    to.views.back().data = to.read.bytes(i++).data();
   }
 }
 
 // As many pieces on their way from the disk as there are stages, each sent on as it comes.
 void WeightStream::read_through_stages(std::span<const Move> moves) {
   std::vector<CutExtent> extents;
-  for (const Move& move : moves) extents.push_back({move.weight->extent, kDirectAlignment});
+  for (const Move& move : moves) extents.push_back({move.part->extent, kDirectAlignment});
   const std::vector<Piece> pieces = cut_extents(extents, kStreamReadBytes);
   const size_t stages = stages_.size();
   size_t begun = 0;
@@ -247,7 +316,7 @@ void WeightStream::read_through_stages(std::span<const Move> moves) {
 void WeightStream::copy_through_stages(std::span<const Move> moves) {
   std::vector<CutExtent> extents;
   for (const Move& move : moves)
-    extents.push_back({{0, 0, static_cast<uint64_t>(move.weight->view.bytes())}, kDirectAlignment});
+    extents.push_back({{0, 0, static_cast<uint64_t>(move.part->view.bytes())}, kDirectAlignment});
   const std::vector<Piece> pieces = cut_extents(extents, kStreamReadBytes);
   // Each worker has a pair of stages: one is filled while the other is copied from.
   const size_t each = std::min<size_t>(2, stages_.size());
@@ -260,7 +329,7 @@ void WeightStream::copy_through_stages(std::span<const Move> moves) {
     stage.copied->synchronize();
     const Move& move = moves[piece.index];
     const std::span<std::byte> memory = stage.aligned().first(piece.in_file.bytes);
-    std::memcpy(memory.data(), move.weight->host + piece.offset, memory.size());
+    std::memcpy(memory.data(), move.part->host + piece.offset, memory.size());
     const std::lock_guard lock(stream_mutex_);
     device_.enter_thread();
     send(stage, move.to + piece.offset, memory);
@@ -290,9 +359,9 @@ void WeightStream::wait_until_loaded() {
 // Counts the item that is next as taken, and its bytes as moved.
 void WeightStream::hand_out() {
   const std::lock_guard lock(mutex_);
-  for (const StreamedWeight& weight : weights_.streamed_at(layer_of(acquired_))) {
-    (weight.host != nullptr ? stats_.host_bytes : stats_.disk_bytes) +=
-        static_cast<uint64_t>(weight.view.bytes());
+  for (const Part& part : piece_of(acquired_).parts) {
+    (part.host != nullptr ? stats_.host_bytes : stats_.disk_bytes) +=
+        static_cast<uint64_t>(part.view.bytes());
   }
   ++acquired_;
 }
@@ -301,12 +370,10 @@ void WeightStream::hand_out() {
 void WeightStream::skip_item() {
   wait_until_loaded();
   // The slot must not be filled again before this load has ended.
-  slot(acquired_).loaded->synchronize();
+  arrival(acquired_).loaded->synchronize();
   hand_out();
-  const std::lock_guard lock(mutex_);
-  ++released_;
-  if (options_.overlap) ++asked_;  // as whoever would have used it
-  changed_.notify_all();
+  release(number_of(acquired_ - 1));
+  if (options_.overlap) load_next();  // as whoever would have used it
 }
 
 void WeightStream::load_next() {
@@ -316,28 +383,24 @@ void WeightStream::load_next() {
   changed_.notify_all();
 }
 
-const LayerWeights& WeightStream::acquire(int layer, StallClock& stalls) {
-  if (!streams(layer)) return weights_.layers[static_cast<size_t>(layer)];
-  if (released_ < acquired_) {  // the step before ended between acquire() and release()
-    release(layer_of(acquired_ - 1));
-    if (options_.overlap) load_next();
-  }
-  while (layer_of(acquired_) != layer) skip_item();
+std::span<const WeightView> WeightStream::acquire(int piece, StallClock& stalls) {
+  while (number_of(acquired_) != piece) skip_item();
   stalls.time(StallCause::kWeights, [&] {
     wait_until_loaded();
-    device_.compute().wait(*slot(acquired_).loaded);
+    device_.compute().wait(*arrival(acquired_).loaded);
   });
-  const LayerWeights& views = slot(acquired_).views;
+  const std::span<const WeightView> views = arrival(acquired_).views;
   hand_out();
   return views;
 }
 
-void WeightStream::release(int layer) {
-  if (!streams(layer)) return;
-  SPW_ASSERT(released_ + 1 == acquired_ && layer_of(released_) == layer);
-  device_.compute().record(*slot(released_).left);
+void WeightStream::release(int piece) {
+  SPW_ASSERT(released_ < acquired_ && number_of(released_) == piece);
+  const bool last = piece_of(released_).last_of_slotful;
+  if (last) device_.compute().record(*slot(released_).left);
   const std::lock_guard lock(mutex_);
   ++released_;
+  if (last) ++left_;
   changed_.notify_all();
 }
 
@@ -353,7 +416,7 @@ WeightStream::Stats WeightStream::take_stats() {
   return std::exchange(stats_, {});
 }
 
-int64_t WeightStream::layers_brought() const {
+int64_t WeightStream::pieces_brought() const {
   const std::lock_guard lock(mutex_);
   return loaded_;
 }

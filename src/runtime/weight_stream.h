@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the weights that do not live on the device there, layer by layer, ahead of the compute.
+// Brings the weights that do not live on the device there, piece by piece, ahead of the compute
+// (HeteGen's parameter manager, 4.3).
 #pragma once
 
 #include <condition_variable>
@@ -13,6 +14,7 @@
 
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
+#include "plan/stream_order.h"
 #include "plan/weight_homes.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
@@ -21,38 +23,46 @@
 namespace spillway {
 
 struct WeightStreamOptions {
-  int slots = kStreamSlots;  // layers in device memory at once: one computes, the others arrive
-  bool overlap = true;       // false: nothing comes before load_next() or acquire() ask for it
+  int slots = kLayerSlots;  // slotfuls in device memory at once: one computes, the others arrive
+  bool overlap = true;      // false: nothing comes before load_next() or acquire() ask for it
   int stages =
       kStreamStages;  // staging buffers of 2 MiB, where bytes do not go straight into place
 };
 
-// Layers go round: 0, 1, ..., n - 1, 0, ..., where pieces of a head that streams are layers behind
-// the others. A thread of its own fills the slots in that order: all
-// of them at once, then one more for each load_next(), as soon as the compute queue has left the
-// slot (plan/block_schedule.h says when). Weights come from host memory in large copies, from disk
-// through pinned staging buffers, or straight into the slot where the host can write to that.
+// Pieces go round: 0, 1, ..., n - 1, 0, ... A thread of its own fills the slots in that order: all
+// of them at once, then one more piece for each load_next(), as soon as the compute queue has left
+// the slot (plan/block_schedule.h says when). Weights come from host memory in large copies, from
+// disk through pinned staging buffers, or straight into the slot where the host can write to that.
 //
-// acquire() and release() are called from one thread, in order of the layers. A load that failed
-// ahead of time is tried again when the layer is asked for; if it fails then (kIo), acquire()
-// throws it, and the next call tries again. Reads go through the engine's queue, and its thread
-// waits there for its own alone. The devices, the queue and the weights must outlive it.
+// There are several orders (plan/stream_order.h), one for each way in which steps share their
+// weights with the CPU: a step begins with begin_step(). What came ahead of one that then goes by
+// another is dropped.
+//
+// acquire() and release() are called from one thread, in order of the pieces; several may be held.
+// A load that failed ahead of time is tried again when the piece is asked for; if it fails then
+// (kIo), acquire() throws it, and the next call tries again. Reads go through the engine's queue,
+// and its thread waits there for its own alone. The devices, the queue and the weights must outlive
+// it.
 class WeightStream {
  public:
   WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
-               const WeightStreamOptions& options);
+               std::vector<StreamOrder> orders, const WeightStreamOptions& options);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
-  // One more layer comes: the next that nobody has asked for.
-  void load_next();
-  // The weights of a layer, all on the device for ops called from now on, until release().
-  const LayerWeights& acquire(int layer, StallClock& stalls);
-  // After the last op that reads them was called.
-  void release(int layer);
+  // By which of the orders the pieces are numbered and come from now on.
+  void begin_step(size_t order);
+  const StreamOrder& order(size_t number) const { return orders_[number].order; }
 
-  // Bytes count when a layer is handed out: what comes ahead belongs to the step that uses it.
+  // One more piece comes: the next that nobody has asked for.
+  void load_next();
+  // The rows of a piece, each part on the device for ops called from now on, until release().
+  std::span<const WeightView> acquire(int piece, StallClock& stalls);
+  // After the last op that reads them was called.
+  void release(int piece);
+
+  // Bytes count when a piece is handed out: what comes ahead belongs to the step that uses it.
   struct Stats {
     uint64_t host_bytes = 0;  // copied to the device
     uint64_t disk_bytes = 0;  // read
@@ -62,36 +72,64 @@ class WeightStream {
   // Since the last call.
   Stats take_stats();
   // That have been brought so far, also those that nobody has asked for yet.
-  int64_t layers_brought() const;
-  // That have something to stream, in order; and what they come into.
-  const std::vector<int>& layers() const { return layers_; }
+  int64_t pieces_brought() const;
   int slots() const { return static_cast<int>(slots_.size()); }
-  // Device memory for each slot.
-  static uint64_t slot_bytes(const WeightViews& weights);
+  uint64_t slot_bytes() const { return slot_bytes_; }
 
  private:
-  struct Slot {
-    Buffer memory;
-    LayerWeights views;
-    std::unique_ptr<DeviceEvent> loaded, left;
+  // Rows of a weight, and where they come from and go to.
+  struct Part {
+    const StreamedWeight* weight = nullptr;
+    WeightView view = {};                 // its data is set on the device
+    const std::byte* host = nullptr;      // null: in a file
+    Extent extent = {};                   // there
+    uint64_t offset = 0, slot_bytes = 0;  // in the slot
+  };
+  struct Delivery {
+    std::vector<Part> parts = {};
+    int slotful = 0;
+    size_t in_slotful = 0;
+    bool last_of_slotful = false;
+    uint64_t offset = 0;  // in the slot
+  };
+  struct Order {
+    StreamOrder order;
+    std::vector<Delivery> pieces;
+    int slotfuls = 0;
+  };
+  // What is in a slot.
+  struct Arrival {
+    std::unique_ptr<DeviceEvent> loaded;
+    std::vector<WeightView> views = {};
     // Where the host can write to the slot: the item that is being read into it, or -1.
     int64_t reading = -1;
     ExtentBatch read = {};
   };
+  struct Slot {
+    Buffer memory;
+    std::byte* base = nullptr;
+    std::unique_ptr<DeviceEvent> left;
+    std::vector<Arrival> arrivals;  // of the pieces of a slotful
+  };
   struct Stage;  // a staging buffer
-  Slot& slot(int64_t item) { return slots_[static_cast<size_t>(item) % slots_.size()]; }
-  int layer_of(int64_t item) const {
-    return layers_[static_cast<size_t>(item % static_cast<int64_t>(layers_.size()))];
-  }
-  bool streams(int layer) const { return !weights_.streamed_at(layer).empty(); }
+
+  Order describe(StreamOrder order);
+  // Items are the pieces in the order they come, counted on and on.
+  const Order& current() const { return orders_[current_]; }
+  const Delivery& piece_of(int64_t item) const;
+  int64_t slotful_of(int64_t item) const;
+  int number_of(int64_t item) const;
+  Slot& slot(int64_t item) { return slots_[static_cast<size_t>(slotful_of(item)) % slots_.size()]; }
+  Arrival& arrival(int64_t item) { return slot(item).arrivals[piece_of(item).in_slotful]; }
+  bool has_room(int64_t item) const;
+  int64_t items_at_first() const;
   void work();
   void load(int64_t item);
   void load_in_place(int64_t item);
   void begin_reads(int64_t item);
-  void send_layer(int layer, Slot& slot);
-  // Of one layer: where each weight is and where it goes.
+  void send_piece(const Delivery& piece, Slot& slot, Arrival& to);
   struct Move {
-    const StreamedWeight* weight;
+    const Part* part;
     std::byte* to;
   };
   void read_through_stages(std::span<const Move> moves);
@@ -104,7 +142,8 @@ class WeightStream {
   Device& device_;
   const WeightViews& weights_;
   const WeightStreamOptions options_;
-  std::vector<int> layers_;  // that have something to stream
+  std::vector<Order> orders_;
+  uint64_t slot_bytes_ = 0;
   std::vector<Slot> slots_;
   std::unique_ptr<DeviceStream> stream_;
   std::mutex stream_mutex_;  // who copies through stages fills stream_ in turn
@@ -113,10 +152,14 @@ class WeightStream {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  size_t current_ = 0;  // order; its first item and slotful
+  int64_t first_item_ = 0, first_slotful_ = 0;
   int64_t loaded_ = 0;    // items whose loading is queued
   int64_t acquired_ = 0;  // items handed out
   int64_t released_ = 0;
+  int64_t left_ = 0;   // slotfuls, all of whose items are released
   int64_t asked_ = 0;  // items that may be loaded
+  bool loading_ = false;
   bool closing_ = false;
   int64_t attempts_ = 0;  // to load an item
   std::exception_ptr failure_;

@@ -37,8 +37,8 @@ const std::byte* bytes_of(int layer, WeightRole role) {
   return std::as_bytes(std::span(random)).data() + layer * 31 + static_cast<int>(role) * 57;
 }
 
-// Layers of two matrices that stream, the second of them in several reads, and a norm that does
-// not. Layer 2 has nothing to stream.
+// Layers of two matrices that stream, the second of them in several reads. Layer 2 has nothing to
+// stream.
 class WeightStreamTest : public testing::TestWithParam<Homes> {
  protected:
   static constexpr int kLayers = 4, kOnDevice = 2;
@@ -50,7 +50,6 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
     weights_.streamed.resize(kLayers);
     std::vector<std::byte> file(100);  // extents begin anywhere
     for (int layer = 0; layer < kLayers; ++layer) {
-      weights_.layers[static_cast<size_t>(layer)].mlp_norm.weight = {DType::kF32, 1, 8, norms_};
       if (layer == kOnDevice) continue;
       add(layer, WeightRole::kQuery, 24, 40, is_on_disk(WeightRole::kQuery) ? &file : nullptr);
       add(layer, WeightRole::kDown, 700, 1201, is_on_disk(WeightRole::kDown) ? &file : nullptr);
@@ -79,36 +78,64 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
     std::memcpy(to, bytes_of(layer, role), bytes);
     weights_.streamed[static_cast<size_t>(layer)].push_back(weight);
   }
-  std::unique_ptr<WeightStream> make_stream(const WeightStreamOptions& options = {}) {
-    return std::make_unique<WeightStream>(machine_.device(), machine_.host, machine_.queue,
-                                          weights_, options);
+  // Of each layer: the first matrix, and the second in two pieces.
+  static StreamOrder make_order(bool by_layers, int64_t first_row = 0) {
+    StreamOrder order{.layers = kLayers, .by_layers = by_layers};
+    for (int layer = 0; layer < kLayers; ++layer) {
+      if (layer == kOnDevice) continue;
+      order.linears.push_back({.layer = layer,
+                               .group = LinearGroup::kProject,
+                               .pieces = {{{WeightRole::kQuery, 0, 24}}}});
+      order.linears.push_back({.layer = layer,
+                               .group = LinearGroup::kDown,
+                               .pieces = {{{WeightRole::kDown, first_row, 320 - first_row}},
+                                          {{WeightRole::kDown, 320, 380}}}});
+    }
+    return order;
+  }
+  static constexpr int kPiecesOfALayer = 3, kPieces = 9;
+  std::unique_ptr<WeightStream> make_stream(const WeightStreamOptions& options = {},
+                                            bool by_layers = true) {
+    return std::make_unique<WeightStream>(
+        machine_.device(), machine_.host, machine_.queue, weights_,
+        std::vector{make_order(by_layers), make_order(by_layers, 16)}, options);
   }
 
-  // What ops that are called now would read.
-  void expect_weights(int layer, const LayerWeights& got) {
-    EXPECT_EQ(got.mlp_norm.weight.data, norms_) << "what lives on the device is where it lives";
-    for (const auto& [role, view] : {std::pair(WeightRole::kQuery, &got.query.weight),
-                                     std::pair(WeightRole::kDown, &got.down.weight)}) {
-      ASSERT_FALSE(view->empty());
-      EXPECT_EQ(std::memcmp(view->data, bytes_of(layer, role), static_cast<size_t>(view->bytes())),
-                0)
-          << "layer " << layer << ", role " << static_cast<int>(role);
+  // What ops that are called now would read of a piece.
+  void expect_piece(const StreamOrder& order, int piece, std::span<const WeightView> got) {
+    int before = 0;
+    for (const StreamedLinear& linear : order.linears) {
+      const auto count = static_cast<int>(linear.pieces.size());
+      if (piece >= before + count) {
+        before += count;
+        continue;
+      }
+      const std::vector<MatrixRows>& rows = linear.pieces[static_cast<size_t>(piece - before)];
+      ASSERT_EQ(got.size(), rows.size());
+      for (size_t i = 0; i < rows.size(); ++i) {
+        ASSERT_FALSE(got[i].empty());
+        EXPECT_EQ(got[i].rows, rows[i].count);
+        const auto skipped = rows[i].first * got[i].row_bytes();
+        EXPECT_EQ(std::memcmp(got[i].data, bytes_of(linear.layer, rows[i].role) + skipped,
+                              static_cast<size_t>(got[i].bytes())),
+                  0)
+            << "layer " << linear.layer << ", role " << static_cast<int>(rows[i].role);
+      }
+      return;
     }
-    EXPECT_EQ(got.query.weight.rows, 24);
-    EXPECT_EQ(got.down.weight.cols, 1201);
   }
-  void expect_step(WeightStream& stream) {
-    for (int layer = 0; layer < kLayers; ++layer) {
-      SCOPED_TRACE(layer);
-      const LayerWeights& got = stream.acquire(layer, stalls_);
-      if (layer != kOnDevice) expect_weights(layer, got);
-      release(stream, layer);
+  void expect_step(WeightStream& stream, size_t order = 0) {
+    stream.begin_step(order);
+    for (int piece = 0; piece < kPieces; ++piece) {
+      SCOPED_TRACE(piece);
+      expect_piece(stream.order(order), piece, stream.acquire(piece, stalls_));
+      release(stream, piece);
     }
   }
   // As a step does that overlaps.
-  static void release(WeightStream& stream, int layer) {
-    stream.release(layer);
-    if (layer != kOnDevice) stream.load_next();
+  static void release(WeightStream& stream, int piece) {
+    stream.release(piece);
+    stream.load_next();
   }
   uint64_t layer_bytes() const {
     uint64_t bytes = 0;
@@ -123,60 +150,77 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
   TestMachine machine_;
   StallClock stalls_{machine_.device()};
   std::vector<PinnedBuffer> memory_;
-  std::byte norms_[32] = {};
   WeightViews weights_;
 };
 
-TEST_P(WeightStreamTest, LayersComeRoundAndRound) {
-  for (const auto& [slots, overlap, stages] :
-       {std::tuple(1, true, 1), {2, true, 16}, {3, true, 2}, {7, true, 5}, {2, false, 3}}) {
-    SCOPED_TRACE(testing::Message()
-                 << slots << " slots, " << stages << " stages, overlap " << overlap);
-    const auto stream = make_stream({.slots = slots, .overlap = overlap, .stages = stages});
-    for (int step = 0; step < 3; ++step) expect_step(*stream);
-    if (HasFailure()) return;
+TEST_P(WeightStreamTest, PiecesComeRoundAndRound) {
+  for (const bool by_layers : {true, false}) {
+    for (const auto& [slots, overlap, stages] :
+         {std::tuple(1, true, 1), {2, true, 16}, {3, true, 2}, {7, true, 5}, {2, false, 3}}) {
+      SCOPED_TRACE(testing::Message() << slots << " slots, " << stages << " stages, overlap "
+                                      << overlap << ", by layers " << by_layers);
+      const auto stream =
+          make_stream({.slots = slots, .overlap = overlap, .stages = stages}, by_layers);
+      for (int step = 0; step < 3; ++step) expect_step(*stream);
+      if (HasFailure()) return;
+    }
   }
 }
 
-TEST_P(WeightStreamTest, ALayerWithNothingToStreamIsTheModelsOwn) {
-  const auto stream = make_stream();
-  EXPECT_EQ(&stream->acquire(kOnDevice, stalls_), &weights_.layers[kOnDevice]);
-  stream->release(kOnDevice);
-  expect_step(*stream);
+// What came ahead for the one is dropped for the other.
+TEST_P(WeightStreamTest, StepsMayGoByAnotherOrder) {
+  for (const bool by_layers : {true, false}) {
+    for (const int slots : {1, 2, 5}) {
+      const auto stream = make_stream({.slots = slots}, by_layers);
+      for (const size_t order : {0, 1, 1, 0, 1, 0, 0}) expect_step(*stream, order);
+      stream->acquire(0, stalls_);  // a step that ends early
+      expect_step(*stream, 1);
+      if (HasFailure()) return;
+    }
+  }
 }
 
-// As many layers as there are slots, and no more: the one that is in use stays.
+// As much as slots hold, and no more: what is in use stays.
 TEST_P(WeightStreamTest, NothingIsOverwrittenBeforeItsRelease) {
   const auto stream = make_stream({.slots = 2});
-  const LayerWeights& first = stream->acquire(0, stalls_);
-  while (stream->layers_brought() < 2) std::this_thread::yield();
+  const auto wait_for = [&](int64_t pieces) {
+    while (stream->pieces_brought() < pieces) std::this_thread::yield();
+  };
+  std::vector<std::span<const WeightView>> held;
+  for (int piece = 0; piece < kPiecesOfALayer; ++piece)
+    held.push_back(stream->acquire(piece, stalls_));
+  wait_for(2 * kPiecesOfALayer);
   wait_a_little();
-  EXPECT_EQ(stream->layers_brought(), 2);
-  expect_weights(0, first);
+  EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer);
+  for (int piece = 0; piece < kPiecesOfALayer; ++piece)
+    expect_piece(stream->order(0), piece, held[static_cast<size_t>(piece)]);
   stream->release(0);
-  wait_a_little();
-  EXPECT_EQ(stream->layers_brought(), 2) << "nobody has asked for another";
   stream->load_next();
-  const LayerWeights& second = stream->acquire(1, stalls_);
-  while (stream->layers_brought() < 3) std::this_thread::yield();
-  expect_weights(1, second);
+  wait_a_little();
+  EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer) << "the slot is not left yet";
+  stream->release(1);
+  stream->release(2);
+  wait_for(2 * kPiecesOfALayer + 1);
+  wait_a_little();
+  EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer + 1) << "nobody has asked for more";
+  expect_piece(stream->order(0), 3, stream->acquire(3, stalls_));
 }
 
 TEST_P(WeightStreamTest, ComesAheadOfTheCompute) {
   const auto stream = make_stream({.slots = 2});
-  while (stream->layers_brought() < 2) std::this_thread::yield();
+  while (stream->pieces_brought() < 2 * kPiecesOfALayer) std::this_thread::yield();
   expect_step(*stream);
 }
 
 TEST_P(WeightStreamTest, WithoutOverlapNothingComesUnasked) {
   const auto stream = make_stream({.slots = 3, .overlap = false});
   wait_a_little();
-  EXPECT_EQ(stream->layers_brought(), 0);
+  EXPECT_EQ(stream->pieces_brought(), 0);
   stream->acquire(0, stalls_);
-  EXPECT_EQ(stream->layers_brought(), 1);
+  EXPECT_EQ(stream->pieces_brought(), 1);
   stream->release(0);
   wait_a_little();
-  EXPECT_EQ(stream->layers_brought(), 1);
+  EXPECT_EQ(stream->pieces_brought(), 1);
   EXPECT_GT(stream->take_stats().load_s, 0);
 }
 
@@ -196,37 +240,37 @@ TEST_P(WeightStreamTest, CountsWhatItMoves) {
 // Steps that ended early: after a release, and between acquire() and release().
 TEST_P(WeightStreamTest, ANewStepMayBeginAnywhere) {
   for (const bool overlap : {true, false}) {
-    const auto stream = make_stream({.overlap = overlap});
-    stream->acquire(0, stalls_);
-    stream->release(0);
-    expect_step(*stream);
-    stream->acquire(0, stalls_);
-    stream->release(0);
-    stream->acquire(1, stalls_);
-    expect_step(*stream);
-    expect_weights(3, stream->acquire(3, stalls_));
-    expect_step(*stream);
+    for (const bool by_layers : {true, false}) {
+      const auto stream = make_stream({.overlap = overlap}, by_layers);
+      stream->acquire(0, stalls_);
+      release(*stream, 0);
+      expect_step(*stream);
+      stream->acquire(0, stalls_);
+      release(*stream, 0);
+      stream->acquire(1, stalls_);
+      expect_step(*stream);
+      expect_step(*stream);
+    }
   }
 }
 
 TEST_P(WeightStreamTest, ItMayEndAtAnyTime) {
   for (int acquired = 0; acquired < 3; ++acquired) {
     const auto stream = make_stream();
-    for (int layer = 0; layer < acquired; ++layer) {
-      stream->acquire(layer, stalls_);
-      if (layer + 1 < acquired) stream->release(layer);
+    for (int piece = 0; piece < acquired; ++piece) {
+      stream->acquire(piece, stalls_);
+      if (piece + 1 < acquired) stream->release(piece);
     }
   }
   EXPECT_EQ(machine_.used(MemoryTag::kStaging), 0u);
 }
 
 TEST_P(WeightStreamTest, TakesItsSlotsAndStages) {
-  const uint64_t slot = WeightStream::slot_bytes(weights_);
-  EXPECT_GE(slot, layer_bytes());
   const WeightStreamOptions options{.slots = 3, .stages = 5};
   const uint64_t host_before = machine_.host.usage().total();
   const auto stream = make_stream(options);
-  EXPECT_EQ(machine_.used(MemoryTag::kStaging), 3 * slot);
+  EXPECT_GE(stream->slot_bytes(), layer_bytes());
+  EXPECT_EQ(machine_.used(MemoryTag::kStaging), 3 * stream->slot_bytes());
   if (machine_.accelerator && GetParam() != Homes::kNotPinned) {
     EXPECT_EQ(machine_.host.usage().total() - host_before,
               is_on_disk(WeightRole::kDown) ? 5 * kStreamStageBytes : 0);

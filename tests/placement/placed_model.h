@@ -33,6 +33,8 @@ struct Placement {
   int micro_tokens = 0;
   int micro_sequences = 0;
   int slots = 2;
+  SlotContent slot_content = SlotContent::kLayers;
+  std::vector<CpuLinearShare> cpu_linear = {};
   TierShares activations = {};
   bool on_cpu = false;  // no accelerator: the host is the device
   bool overlap = true;
@@ -73,8 +75,11 @@ struct PlacedModel {
     device->ops().set_deterministic(deterministic);
     host.ops().set_deterministic(deterministic);
     if (!weights.streamed.empty()) {
+      const std::vector<Tier> homes =
+          weight_homes(device->host_visible(), model, {how.weights, how.embeddings, how.overrides});
       stream = std::make_unique<WeightStream>(
           *device, host, queue, weights,
+          stream_orders(model, homes, how.cpu_linear, how.slot_content),
           WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .stages = 6});
     }
     const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);
@@ -91,6 +96,7 @@ struct PlacedModel {
                                    .micro_tokens = how.micro_tokens,
                                    .micro_sequences = how.micro_sequences,
                                    .stream = stream.get(),
+                                   .cpu_linear = how.cpu_linear,
                                    .host = &host,
                                    .host_share = how.host_share,
                                    .staging_blocks = how.can_swap ? how.staging_blocks : 0,

@@ -86,6 +86,29 @@ void gather_rows(ThreadPool& pool, const Activations& x, std::span<const int32_t
   });
 }
 
+void copy_rows(ThreadPool& pool, const Activations& x, const Activations& out) {
+  SPW_ASSERT(is_plain(x.dtype) && is_plain(out.dtype));
+  SPW_ASSERT(x.dtype == out.dtype || x.dtype == DType::kF32 || out.dtype == DType::kF32);
+  SPW_ASSERT(x.rows == out.rows && x.cols == out.cols);
+  parallel_if_large(pool, x.rows * x.cols / 4, x.rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      convert_row(x.dtype, x.row_range(i, 1).data, out.dtype, out.row_range(i, 1).data, x.cols);
+    }
+  });
+}
+
+void add_rows(ThreadPool& pool, const Activations& x, const Activations& out) {
+  SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);
+  SPW_ASSERT(x.rows == out.rows && x.cols == out.cols);
+  parallel_if_large(pool, x.rows * x.cols / 4, x.rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float* const from = x.f32(i);
+      float* const to = out.f32(i);
+      for (int64_t j = 0; j < x.cols; ++j) to[j] += from[j];
+    }
+  });
+}
+
 }  // namespace cpu
 }  // namespace spillway
 #endif  // HWY_ONCE

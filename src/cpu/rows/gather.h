@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Picks rows of activations.
+// Picks, copies and adds rows of activations.
 #pragma once
 
 #include <span>
@@ -13,5 +13,9 @@ namespace spillway::cpu {
 // x [any, cols], out [rows, cols].
 void gather_rows(ThreadPool& pool, const Activations& x, std::span<const int32_t> rows,
                  const Activations& out);
+// All rows, as they are.
+void copy_rows(ThreadPool& pool, const Activations& x, const Activations& out);
+// out += x, both F32.
+void add_rows(ThreadPool& pool, const Activations& x, const Activations& out);
 
 }  // namespace spillway::cpu

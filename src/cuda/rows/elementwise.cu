@@ -45,6 +45,21 @@ __global__ void gated_activate_kernel(ActivationKind kind, const T* gate, int64_
   }
 }
 
+// Past this GPU's caches.
+template <class T>
+__device__ __forceinline__ void load_anew(const T* from, T& to) {
+  if constexpr (sizeof(T) == 16) {
+    reinterpret_cast<uint4&>(to) = __ldcv(reinterpret_cast<const uint4*>(from));
+  } else if constexpr (sizeof(T) == 8) {
+    reinterpret_cast<uint2&>(to) = __ldcv(reinterpret_cast<const uint2*>(from));
+  } else if constexpr (sizeof(T) == 4) {
+    reinterpret_cast<uint32_t&>(to) = __ldcv(reinterpret_cast<const uint32_t*>(from));
+  } else {
+    static_assert(sizeof(T) == 2);
+    reinterpret_cast<uint16_t&>(to) = __ldcv(reinterpret_cast<const uint16_t*>(from));
+  }
+}
+
 template <class In, class Out>
 __global__ void gather_kernel(const In* __restrict__ x, int64_t x_stride,
                               const int32_t* __restrict__ indices, Out* __restrict__ out,
@@ -56,6 +71,36 @@ __global__ void gather_kernel(const In* __restrict__ x, int64_t x_stride,
   for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     const int64_t from = indices == nullptr ? row : indices[row];
     out[row * out_stride + col] = from_f32<Out>(to_f32(x[from * x_stride + col]));
+  }
+}
+
+// Four columns a thread where these are aligned: each access of the host's memory crosses the bus.
+// It is read anew every time, as nobody tells this GPU's caches what the host writes.
+template <class In, class Out, int kWide>
+__global__ void copy_kernel(const In* x, int64_t x_stride, Out* out, int64_t out_stride,
+                            int64_t rows, int64_t cols, bool accumulate) {
+  struct alignas(sizeof(In) * kWide) Read {
+    In at[kWide];
+  };
+  struct alignas(sizeof(Out) * kWide) Written {
+    Out at[kWide];
+  };
+  let_next_start();
+  wait_for_previous();
+  const int64_t col = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWide;
+  if (col >= cols) return;
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    Read read;
+    load_anew(reinterpret_cast<const Read*>(x + row * x_stride + col), read);
+    auto* const to = reinterpret_cast<Written*>(out + row * out_stride + col);
+    Written written;
+    if (accumulate) written = *to;
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      const float old = accumulate ? to_f32(written.at[i]) : 0.0F;
+      written.at[i] = from_f32<Out>(old + to_f32(read.at[i]));
+    }
+    *to = written;
   }
 }
 
@@ -138,6 +183,32 @@ void gather_rows(const Activations& x, const int32_t* rows, const Activations& o
       launch(gather_kernel<In, Out>, grid_of(out.rows, out.cols), kThreads, 0, stream,
              reinterpret_cast<const In*>(x.data), x.stride, rows, reinterpret_cast<Out*>(out.data),
              out.stride, out.rows, out.cols);
+    });
+  });
+}
+
+void copy_rows(const Activations& x, const Activations& out, bool accumulate, cudaStream_t stream) {
+  SPW_ASSERT(x.cols == out.cols && x.rows == out.rows);
+  SPW_ASSERT(!accumulate || out.dtype == DType::kF32);
+  if (out.rows == 0 || out.cols == 0) return;
+  constexpr int kWide = 4;
+  const auto is_wide = [](const Activations& of) {
+    const auto bytes = static_cast<uintptr_t>(row_bytes(of.dtype, kWide));
+    return reinterpret_cast<uintptr_t>(of.data) % bytes == 0 && of.stride % kWide == 0 &&
+           of.cols % kWide == 0;
+  };
+  with_activation_type(x.dtype, [&]<class In>() {
+    with_activation_type(out.dtype, [&]<class Out>() {
+      const auto run = [&](auto kernel, int wide) {
+        launch(kernel, grid_of(out.rows, out.cols / wide), kThreads, 0, stream,
+               reinterpret_cast<const In*>(x.data), x.stride, reinterpret_cast<Out*>(out.data),
+               out.stride, out.rows, out.cols, accumulate);
+      };
+      if (is_wide(x) && is_wide(out)) {
+        run(copy_kernel<In, Out, kWide>, kWide);
+      } else {
+        run(copy_kernel<In, Out, 1>, 1);
+      }
     });
   });
 }

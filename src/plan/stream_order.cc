@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/stream_order.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "plan/weight_homes.h"
+
+namespace spillway {
+namespace {
+
+struct Matrix {
+  WeightRole role;
+  int64_t rows = 0, row_bytes = 0;
+  Tier home = Tier::kHost;
+};
+
+int64_t down_to_group(int64_t rows) { return rows / kGroupRows * kGroupRows; }
+int64_t up_to_group(int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
+
+// Matrices one behind the other, as one: where its row `bytes` from the beginning is.
+class Stacked {
+ public:
+  explicit Stacked(std::vector<Matrix> matrices) : matrices_(std::move(matrices)) {}
+
+  int64_t bytes() const {
+    int64_t all = 0;
+    for (const Matrix& matrix : matrices_) all += matrix.rows * matrix.row_bytes;
+    return all;
+  }
+  // A place: a matrix and a row of it, at a multiple of 16 or at an end.
+  struct Place {
+    size_t matrix = 0;
+    int64_t row = 0;
+  };
+  Place end() const { return {matrices_.size(), 0}; }
+  // The last place that is not behind so many bytes; not before `from`.
+  Place at(int64_t bytes) const {
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      const Matrix& matrix = matrices_[i];
+      const int64_t rows = down_to_group(bytes / matrix.row_bytes);
+      if (rows < matrix.rows) return {i, rows};
+      bytes -= matrix.rows * matrix.row_bytes;
+    }
+    return end();
+  }
+  std::vector<MatrixRows> between(const Place& from, const Place& to) const {
+    std::vector<MatrixRows> rows;
+    for (size_t i = from.matrix; i < matrices_.size() && i <= to.matrix; ++i) {
+      const int64_t first = i == from.matrix ? from.row : 0;
+      const int64_t last = i == to.matrix ? to.row : matrices_[i].rows;
+      if (last > first) rows.push_back({matrices_[i].role, first, last - first});
+    }
+    return rows;
+  }
+
+ private:
+  std::vector<Matrix> matrices_;
+};
+
+int64_t pieces_for(int64_t bytes, uint64_t piece_bytes) {
+  const auto most = static_cast<int64_t>(piece_bytes);
+  return std::max<int64_t>(1, (bytes + most - 1) / most);
+}
+
+// One behind the other.
+void cut_stacked(const Stacked& all, double cpu_share, uint64_t piece_bytes, StreamedLinear& to) {
+  const int64_t bytes = all.bytes();
+  const auto of_cpu = static_cast<int64_t>(std::llround(cpu_share * static_cast<double>(bytes)));
+  Stacked::Place from = all.at(of_cpu);
+  to.on_cpu = all.between({}, from);
+  const int64_t pieces = pieces_for(bytes - of_cpu, piece_bytes);
+  for (int64_t i = 1; i <= pieces; ++i) {
+    const Stacked::Place until =
+        i == pieces ? all.end() : all.at(of_cpu + (bytes - of_cpu) * i / pieces);
+    auto rows = all.between(from, until);
+    if (!rows.empty()) to.pieces.push_back(std::move(rows));
+    from = until;
+  }
+}
+
+// Gate and up: the same rows of both.
+void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t piece_bytes,
+                 StreamedLinear& to) {
+  const int64_t rows = matrices.front().rows;
+  int64_t row_bytes = 0;
+  for (const Matrix& matrix : matrices) {
+    SPW_ASSERT(matrix.rows == rows);
+    row_bytes += matrix.row_bytes;
+  }
+  const auto both = [&](int64_t first, int64_t count) {
+    std::vector<MatrixRows> of;
+    for (const Matrix& matrix : matrices) of.push_back({matrix.role, first, count});
+    return of;
+  };
+  int64_t first = static_cast<int64_t>(std::llround(cpu_share * static_cast<double>(rows)));
+  if (first < rows) first = down_to_group(first);
+  if (first > 0) to.on_cpu = both(0, first);
+  const int64_t left = rows - first;
+  if (left == 0) return;
+  const int64_t pieces = pieces_for(left * row_bytes, piece_bytes);
+  const int64_t each = up_to_group((left + pieces - 1) / pieces);
+  for (; first < rows; first += each)
+    to.pieces.push_back(both(first, std::min(each, rows - first)));
+}
+
+StreamedLinear cut_group(int layer, LinearGroup group, const std::vector<Matrix>& matrices,
+                         bool gated, double cpu_share, uint64_t piece_bytes) {
+  StreamedLinear linear{.layer = layer, .group = group};
+  const bool together = group == LinearGroup::kUp && gated;
+  const bool all_on_host = std::ranges::all_of(
+      matrices, [](const Matrix& matrix) { return matrix.home == Tier::kHost; });
+  if (!all_on_host || (together && matrices.size() < 2)) cpu_share = 0;
+  if (together) {
+    cut_abreast(matrices, cpu_share, piece_bytes, linear);
+  } else {
+    cut_stacked(Stacked(matrices), cpu_share, piece_bytes, linear);
+  }
+  return linear;
+}
+
+}  // namespace
+
+LinearGroup group_of(WeightRole role) {
+  switch (role) {
+    case WeightRole::kQuery:
+    case WeightRole::kKey:
+    case WeightRole::kValue:
+      return LinearGroup::kProject;
+    case WeightRole::kAttentionOut:
+      return LinearGroup::kAttentionOut;
+    case WeightRole::kGate:
+    case WeightRole::kUp:
+      return LinearGroup::kUp;
+    case WeightRole::kDown:
+      return LinearGroup::kDown;
+    case WeightRole::kHead:
+      return LinearGroup::kHead;
+    default:
+      fail(ErrorCode::kInternal, "internal error: weight role {} is no linear layer's",
+           static_cast<int>(role));
+  }
+}
+
+std::vector<int> StreamOrder::slotfuls() const {
+  std::vector<int> numbers;
+  int number = -1, layer = -1;
+  for (const StreamedLinear& linear : linears) {
+    for (size_t i = 0; i < linear.pieces.size(); ++i) {
+      if (!by_layers || linear.layer != layer || linear.layer >= layers) ++number;
+      layer = linear.layer;
+      numbers.push_back(number);
+    }
+  }
+  return numbers;
+}
+
+bool StreamOrder::uses_cpu() const {
+  return std::ranges::any_of(linears,
+                             [](const StreamedLinear& linear) { return !linear.on_cpu.empty(); });
+}
+
+namespace {
+
+// Of the layer that has the most, wherever it lives.
+uint64_t largest_layer_bytes(const Model& model) {
+  std::vector<uint64_t> layers(static_cast<size_t>(model.spec.layers));
+  for (const BoundWeight& weight : model.weights) {
+    if (weight.slot.layer >= 0 && !weight.slot.is_vector())
+      layers[static_cast<size_t>(weight.slot.layer)] += aligned_weight_bytes(weight.bytes());
+  }
+  return *std::ranges::max_element(layers);
+}
+
+}  // namespace
+
+StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const StreamCut& cut) {
+  SPW_ASSERT(homes.size() == model.weights.size());
+  const bool by_layers = cut.slots == SlotContent::kLayers;
+  StreamOrder order{.layers = model.spec.layers, .by_layers = by_layers};
+  // By layer and group; weights are in the order of layers, and roles in that of their use.
+  std::vector<Matrix> matrices;
+  int layer = -1;
+  LinearGroup group = LinearGroup::kProject;
+  const auto end_group = [&](uint64_t piece_bytes) {
+    if (matrices.empty()) return;
+    order.linears.push_back(
+        cut_group(layer, group, matrices, model.spec.gated_mlp, cut.cpu_share, piece_bytes));
+    matrices.clear();
+  };
+  const uint64_t of_layers = by_layers ? ~uint64_t{0} >> 1 : cut.piece_bytes;
+  for (size_t i = 0; i < homes.size(); ++i) {
+    const WeightSlot& slot = model.weights[i].slot;
+    if (homes[i] == Tier::kDevice || slot.layer < 0 || slot.is_vector()) continue;
+    const LinearGroup of = group_of(slot.role);
+    if (slot.layer != layer || of != group) end_group(of_layers);
+    layer = slot.layer;
+    group = of;
+    matrices.push_back({slot.role, slot.rows, model.weights[i].bytes() / slot.rows, homes[i]});
+  }
+  end_group(of_layers);
+  const BoundWeight& head = head_of(model);
+  const auto number = static_cast<size_t>(&head - model.weights.data());
+  if (homes[number] != Tier::kDevice) {
+    layer = model.spec.layers;
+    group = LinearGroup::kHead;
+    matrices = {{WeightRole::kHead, head.slot.rows, head.bytes() / head.slot.rows, homes[number]}};
+    end_group(by_layers ? largest_layer_bytes(model) : cut.piece_bytes);
+  }
+  return order;
+}
+
+std::vector<StreamOrder> stream_orders(const Model& model, std::span<const Tier> homes,
+                                       const std::vector<CpuLinearShare>& shares,
+                                       SlotContent slots) {
+  std::vector<StreamOrder> orders;
+  for (const CpuLinearShare& entry : shares)
+    orders.push_back(stream_order(model, homes, {.slots = slots, .cpu_share = entry.share}));
+  orders.push_back(stream_order(model, homes, {.slots = slots}));
+  return orders;
+}
+
+size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
+  size_t i = 0;
+  while (i < shares.size() && tokens > shares[i].tokens) ++i;
+  return i;
+}
+
+uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<const Tier> homes,
+                    std::span<const StreamOrder> orders) {
+  std::map<std::pair<int, WeightRole>, size_t> numbers;
+  for (size_t i = 0; i < model.weights.size(); ++i) {
+    const WeightSlot& slot = model.weights[i].slot;
+    numbers[{slot.layer, slot.role}] = i;
+    if (&model.weights[i] == &head_of(model)) numbers[{model.spec.layers, WeightRole::kHead}] = i;
+  }
+  const auto rows_bytes = [&](int layer, const MatrixRows& rows) {
+    const size_t number = numbers.at({layer, rows.role});
+    const BoundWeight& weight = model.weights[number];
+    const int64_t row = weight.bytes() / weight.slot.rows;
+    const auto bytes = static_cast<uint64_t>(rows.count * row);
+    std::optional<Extent> from_disk;
+    if (homes[number] == Tier::kDisk) {
+      const bool stays = is_as_stored(weight, weight_layout(traits, model, weight));
+      const uint64_t begin = stays ? weight.extent->offset : 0;
+      from_disk = Extent{0, begin + static_cast<uint64_t>(rows.first * row), bytes};
+    }
+    return streamed_weight_bytes(static_cast<int64_t>(bytes), from_disk);
+  };
+  uint64_t most = 0;
+  for (const StreamOrder& order : orders) {
+    const std::vector<int> slotfuls = order.slotfuls();
+    size_t piece = 0;
+    uint64_t bytes = 0;
+    for (const StreamedLinear& linear : order.linears) {
+      for (const std::vector<MatrixRows>& of_piece : linear.pieces) {
+        if (piece == 0 || slotfuls[piece] != slotfuls[piece - 1]) bytes = kStreamSlotBytes;
+        for (const MatrixRows& rows : of_piece) bytes += rows_bytes(linear.layer, rows);
+        most = std::max(most, bytes);
+        ++piece;
+      }
+    }
+  }
+  return most;
+}
+
+int64_t most_cpu_rows(std::span<const StreamOrder> orders) {
+  int64_t most = 0;
+  for (const StreamOrder& order : orders) {
+    for (const StreamedLinear& linear : order.linears) {
+      int64_t rows = 0;
+      for (const MatrixRows& of : linear.on_cpu) rows += of.count;
+      most = std::max(most, rows);
+    }
+  }
+  return most;
+}
+
+int slot_count(SlotContent content, std::span<const StreamOrder> orders) {
+  int most = 0;
+  for (const StreamOrder& order : orders) {
+    const std::vector<int> slotfuls = order.slotfuls();
+    if (!slotfuls.empty()) most = std::max(most, slotfuls.back() + 1);
+  }
+  return std::min(content == SlotContent::kLayers ? kLayerSlots : kPieceSlots, most + 1);
+}
+
+}  // namespace spillway

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the weights of a step that do not live on the device take part in it: what comes there, in
+// which pieces and order, and which rows the CPU multiplies where they lie (HeteGen, 4.2).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/tier.h"
+#include "model/model.h"
+#include "plan/device_traits.h"
+#include "plan/plan.h"
+
+namespace spillway {
+
+// The linear ops of a layer, in order: matrices that are multiplied with the same input.
+enum class LinearGroup : uint8_t {
+  kProject,       // q, k and v
+  kAttentionOut,  //
+  kUp,            // with the gate, where there is one
+  kDown,          //
+  kHead,          // behind the last layer
+};
+inline constexpr LinearGroup kLayerGroups[] = {LinearGroup::kProject, LinearGroup::kAttentionOut,
+                                               LinearGroup::kUp, LinearGroup::kDown};
+// Throws kInternal for a role that is no matrix of these.
+LinearGroup group_of(WeightRole role);
+
+struct MatrixRows {
+  WeightRole role;
+  int64_t first = 0, count = 0;
+  bool operator==(const MatrixRows&) const = default;
+};
+
+// A linear op some of whose matrices are not on the device. Each of their rows is either the CPU's
+// or comes.
+struct StreamedLinear {
+  int layer = 0;  // as many as there are: the head
+  LinearGroup group = LinearGroup::kProject;
+  std::vector<MatrixRows> on_cpu = {};  // the first ones of the group
+  std::vector<std::vector<MatrixRows>> pieces = {};
+};
+
+struct StreamOrder {
+  std::vector<StreamedLinear> linears = {};  // in the order of their use
+  int layers = 0;                            // of the model
+  bool by_layers = false;                    // as below
+
+  // Of each piece: the number of the slotful that it comes with. One slotful is left for the next
+  // but one.
+  std::vector<int> slotfuls() const;
+  bool uses_cpu() const;
+};
+
+// Where one micro-batch goes through a layer, a slot takes a piece of kStreamPieceBytes at most:
+// what has come is computed while the next one does, and little memory is needed. Where several
+// take their turn, a layer has to stay until the last one is through: a slot takes all of it, its
+// pieces are whole groups; the head is cut so that it never needs larger slots than layers do.
+inline constexpr uint64_t kStreamPieceBytes = uint64_t{32} << 20;
+enum class SlotContent : uint8_t { kPieces, kLayers };
+// Slots in the device's memory: of one all is there and computes, the others fill.
+inline constexpr int kPieceSlots = 6, kLayerSlots = 2;
+
+struct StreamCut {
+  SlotContent slots = SlotContent::kLayers;
+  double cpu_share = 0;
+  uint64_t piece_bytes = kStreamPieceBytes;
+};
+// `homes`: of each of model.weights. The CPU multiplies `cpu_share` of the bytes of each group, cut
+// at a multiple of 16 rows: q, k and v are cut as one matrix, gate and up at the same rows. It has
+// no part in what is on disk, and in an MLP whose gate and up are not both in host memory.
+StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const StreamCut& cut);
+// By the shares of a plan: one for each, and the last without the CPU.
+std::vector<StreamOrder> stream_orders(const Model& model, std::span<const Tier> homes,
+                                       const std::vector<CpuLinearShare>& shares,
+                                       SlotContent slots);
+// The number of that for a step whose largest micro-batch has so many tokens.
+size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens);
+// What a slot takes of the device's memory.
+uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<const Tier> homes,
+                    std::span<const StreamOrder> orders);
+// How many slots a run has that streams by these orders.
+int slot_count(SlotContent content, std::span<const StreamOrder> orders);
+
+// Most rows that the CPU has of a linear op; of an MLP with a gate twice as many.
+int64_t most_cpu_rows(std::span<const StreamOrder> orders);
+
+}  // namespace spillway

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/stream_order.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <utility>
+
+#include "model/known_models.h"
+#include "plan/weight_homes.h"
+
+namespace spillway {
+namespace {
+
+std::vector<Tier> homes_of(const Model& model, const TierShares& shares,
+                           Tier embeddings = Tier::kDevice) {
+  return weight_homes(/*host_visible=*/false, model, {.shares = shares, .embeddings = embeddings});
+}
+
+// Every row of every matrix that is not on the device is the CPU's or comes, once and in order.
+void expect_all_rows(const Model& model, const std::vector<Tier>& homes, const StreamOrder& order) {
+  std::map<std::pair<int, WeightRole>, int64_t> seen;
+  std::pair<int, LinearGroup> last{-1, LinearGroup::kProject};
+  for (const StreamedLinear& linear : order.linears) {
+    EXPECT_LT(last, std::pair(linear.layer, linear.group));
+    last = {linear.layer, linear.group};
+    const auto take = [&](const std::vector<MatrixRows>& some) {
+      for (const MatrixRows& rows : some) {
+        int64_t& next = seen[{linear.layer, rows.role}];
+        EXPECT_EQ(group_of(rows.role), linear.group);
+        EXPECT_EQ(rows.first, next);
+        EXPECT_EQ(rows.first % kGroupRows, 0);
+        EXPECT_GT(rows.count, 0);
+        next += rows.count;
+      }
+    };
+    take(linear.on_cpu);
+    for (const auto& piece : linear.pieces) take(piece);
+  }
+  for (size_t i = 0; i < homes.size(); ++i) {
+    const WeightSlot& slot = model.weights[i].slot;
+    const bool is_head = &model.weights[i] == &head_of(model);
+    if (slot.is_vector() || (slot.layer < 0 && !is_head)) continue;
+    const auto key = is_head ? std::pair(model.spec.layers, WeightRole::kHead)
+                             : std::pair(slot.layer, slot.role);
+    EXPECT_EQ(seen[key], homes[i] == Tier::kDevice ? 0 : slot.rows);
+  }
+}
+
+TEST(StreamOrderTest, EveryRowHasOnePlace) {
+  std::mt19937 random(5);
+  const auto share = [&] { return std::uniform_real_distribution<double>(0, 1)(random); };
+  for (const char* name : {"opt-125m", "tinyllama-1.1b:q4_0", "tinyllama-1.1b:q4_k_m"}) {
+    const Model model = describe_dummy_model(name);
+    for (int round = 0; round < 20; ++round) {
+      const double device = round == 0 ? 0 : share(), disk = round < 3 ? 0 : (1 - device) * share();
+      const auto homes = homes_of(model, {device, 1 - device - disk, disk},
+                                  round % 2 == 0 ? Tier::kHost : Tier::kDevice);
+      for (const SlotContent slots : {SlotContent::kPieces, SlotContent::kLayers}) {
+        for (const double on_cpu : {0.0, share(), 1.0}) {
+          const StreamOrder order = stream_order(
+              model, homes, {.slots = slots, .cpu_share = on_cpu, .piece_bytes = 1 << 20});
+          expect_all_rows(model, homes, order);
+        }
+      }
+    }
+  }
+}
+
+TEST(StreamOrderTest, QueryKeyAndValueAreCutAsOneGateAndUpAtTheSameRows) {
+  const Model model = describe_dummy_model("llama-2-7b:q4_0");
+  const auto homes = homes_of(model, {0, 1, 0});
+  const StreamOrder order =
+      stream_order(model, homes, {.slots = SlotContent::kLayers, .cpu_share = 0.5});
+  const StreamedLinear& project = order.linears[0];
+  EXPECT_EQ(project.on_cpu,
+            (std::vector<MatrixRows>{{WeightRole::kQuery, 0, 4096}, {WeightRole::kKey, 0, 2048}}));
+  EXPECT_EQ(project.pieces[0], (std::vector<MatrixRows>{{WeightRole::kKey, 2048, 2048},
+                                                        {WeightRole::kValue, 0, 4096}}));
+  const StreamedLinear& up = order.linears[2];
+  EXPECT_EQ(up.group, LinearGroup::kUp);
+  EXPECT_EQ(up.on_cpu,
+            (std::vector<MatrixRows>{{WeightRole::kGate, 0, 5504}, {WeightRole::kUp, 0, 5504}}));
+}
+
+TEST(StreamOrderTest, TheCpuHasNoPartInWhatIsOnDiskNorInHalfAnMlp) {
+  const Model model = describe_dummy_model("llama-2-7b:q4_0");
+  for (const StreamedLinear& linear :
+       stream_order(model, homes_of(model, {0, 0, 1}), {.cpu_share = 0.5}).linears)
+    EXPECT_TRUE(linear.on_cpu.empty());
+  const auto homes = weight_homes(
+      false, model,
+      {.shares = {0, 1, 0}, .overrides = {{.role = WeightRole::kGate, .home = Tier::kDevice}}});
+  for (const StreamedLinear& linear : stream_order(model, homes, {.cpu_share = 0.5}).linears)
+    EXPECT_EQ(linear.on_cpu.empty(), linear.group == LinearGroup::kUp);
+}
+
+TEST(StreamOrderTest, PiecesAreSmallOrWholeGroups) {
+  const Model model = describe_dummy_model("opt-13b");
+  const auto homes = homes_of(model, {0, 1, 0}, Tier::kHost);
+  const StreamOrder pieces = stream_order(model, homes, {.slots = SlotContent::kPieces});
+  const StreamOrder layers = stream_order(model, homes, {.slots = SlotContent::kLayers});
+  for (const StreamedLinear& linear : pieces.linears) {
+    for (const auto& piece : linear.pieces) {
+      int64_t bytes = 0;
+      for (const MatrixRows& rows : piece)
+        bytes += rows.count * (rows.role == WeightRole::kDown ? 20480 : 5120) * 2;
+      EXPECT_LE(bytes, int64_t{34} << 20);
+    }
+  }
+  for (const StreamedLinear& linear : layers.linears) {
+    if (linear.layer < model.spec.layers) {
+      EXPECT_EQ(linear.pieces.size(), 1U);
+    }
+  }
+  // Four groups come together, then the head.
+  EXPECT_EQ(layers.slotfuls()[3], 0);
+  EXPECT_EQ(layers.slotfuls()[4], 1);
+  EXPECT_EQ(layers.slotfuls().back(), 40);
+  EXPECT_EQ(pieces.slotfuls()[1], 1);
+}
+
+TEST(StreamOrderTest, AStepGoesByTheFirstShareForSoManyTokens) {
+  const std::vector<CpuLinearShare> shares = {{1, 0.6}, {8, 0.5}, {64, 0.2}};
+  EXPECT_EQ(order_for(shares, 1), 0U);
+  EXPECT_EQ(order_for(shares, 2), 1U);
+  EXPECT_EQ(order_for(shares, 64), 2U);
+  EXPECT_EQ(order_for(shares, 65), 3U) << "without the CPU";
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/host_lane.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+
+namespace spillway {
+
+HostLane::HostLane(Device& device)
+    : device_(device), done_(device.make_signal()), thread_([this] { work(); }) {}
+
+HostLane::~HostLane() {
+  reset();
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+uint32_t HostLane::start(DeviceStream& queue, HostSignal& ready, std::function<void()> work) {
+  const uint32_t number = ++last_;
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({number, &ready, std::move(work)});
+    changed_.notify_all();
+  }
+  queue.store(ready, number);
+  return number;
+}
+
+void HostLane::wait_for_work(uint32_t number) { device_.compute().wait(*done_, number); }
+
+void HostLane::synchronize() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+// Where the device itself has failed, nobody will say that work may begin.
+void HostLane::reset() noexcept {
+  try {
+    device_.synchronize();
+  } catch (const Error&) {
+    given_up_ = true;
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
+  failure_ = nullptr;
+  given_up_ = false;
+}
+
+// Awake at first: a decode step's pause between two of them is shorter than falling asleep. False
+// where it will not come.
+bool HostLane::wait_until_ready(const Work& item) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds kAwake{2000}, kNap{50};
+  const auto start = Clock::now();
+  while (!item.ready->has_reached(item.number)) {
+    if (given_up_) return false;
+    if (Clock::now() - start < kAwake) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+  return true;
+}
+
+void HostLane::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const Work item = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    const bool left_out = failure_ != nullptr;
+    lock.unlock();
+    std::exception_ptr failure;
+    if (wait_until_ready(item) && !left_out) {
+      try {
+        item.run();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
+    done_->store(item.number);  // also after a failure: the device waits for it
+    lock.lock();
+    if (failure && !failure_) failure_ = failure;
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/host_linear.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "plan/activation_sizes.h"
+
+namespace spillway {
+namespace {
+
+WeightView columns_of(const WeightView& bias, int64_t first, int64_t count) {
+  if (bias.empty()) return {};
+  return {bias.dtype, 1, count, bias.data + row_bytes(bias.dtype, first)};
+}
+
+// The first columns of results are the CPU's, part by part.
+int64_t cpu_columns(const StreamedLinear& streamed) {
+  int64_t columns = 0;
+  for (const MatrixRows& rows : streamed.on_cpu) columns += rows.count;
+  return columns;
+}
+
+const MatrixRows* find_rows(std::span<const MatrixRows> rows, WeightRole role) {
+  const auto found = std::ranges::find(rows, role, &MatrixRows::role);
+  return found == rows.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+void LinearOp::run(Ops& ops, const std::array<Rows, 3>& rows) const {
+  std::array<Projection, 3> some;
+  int64_t any = 0;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    const auto& [view, first] = rows[i];
+    any += view.rows;
+    some[i] = {view, columns_of(parts[i].bias, first, view.rows),
+               parts[i].out.columns(first, view.rows)};
+  }
+  if (any == 0) return;
+  switch (kind) {
+    case Kind::kLinears:
+      if (count == 1) return ops.linear(some[0].w, some[0].bias, x, some[0].out, mode);
+      return ops.linears({some.data(), static_cast<size_t>(count)}, x);
+    case Kind::kActivated:
+      return ops.activated_linear(activation, some[0], x);
+    case Kind::kGated:
+      return ops.gated_linear(activation, some[0], some[1], x);
+  }
+}
+
+HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
+                       const WeightViews& weights, std::span<const StreamOrder* const> orders,
+                       int64_t tokens)
+    : device_(device), host_(host), lane_(lane), weights_(weights), ready_(device.make_signal()) {
+  int64_t rows = 0;
+  for (const StreamOrder* order : orders) rows = std::max(rows, most_cpu_rows({order, 1}));
+  const HostLinearBytes bytes = host_linear_bytes(spec, tokens, rows);
+  input_ = PinnedBuffer(host, device, bytes.input, MemoryTag::kStaging);
+  output_ = PinnedBuffer(host, device, bytes.output, MemoryTag::kStaging);
+  const bool direct = input_.is_pinned() && output_.is_pinned() && device.reads_pinned_memory();
+  if (!direct) {
+    device_input_ = device.allocate(bytes.input, MemoryTag::kStaging);
+    device_output_ = device.allocate(bytes.output, MemoryTag::kStaging);
+  }
+  copy_biases(orders);
+}
+
+// They live on the device.
+void HostLinear::copy_biases(std::span<const StreamOrder* const> orders) {
+  for (const StreamOrder* order : orders) {
+    for (const StreamedLinear& linear : order->linears) {
+      if (linear.layer >= order->layers) continue;  // the head has none
+      const LayerWeights& layer = weights_.layers[static_cast<size_t>(linear.layer)];
+      for (const MatrixRows& rows : linear.on_cpu) {
+        const WeightView& bias = linear_of(layer, rows.role).bias;
+        std::vector<std::byte>& copy = biases_[{linear.layer, rows.role}];
+        if (bias.empty() || !copy.empty()) continue;
+        copy.resize(static_cast<size_t>(bias.bytes()));
+        device_.copy_to_host(copy.data(), bias.data, copy.size());
+      }
+    }
+  }
+}
+
+// The same op on what the CPU has: its rows, one part's results beside the other's.
+LinearOp HostLinear::on_host(const LinearOp& op, const StreamedLinear& streamed) const {
+  const int64_t tokens = op.x.rows, columns = cpu_columns(streamed);
+  LinearOp host = op;
+  host.mode = LinearMode::kStore;
+  host.x = {DType::kF32, tokens, op.x.cols, op.x.cols, input_.data()};
+  const Activations all{DType::kF32, tokens, columns, columns, output_.data()};
+  int64_t at = 0;
+  for (size_t i = 0; i < static_cast<size_t>(op.count); ++i) {
+    LinearOp::Part& part = host.parts[i];
+    const MatrixRows* const rows = find_rows(streamed.on_cpu, part.role);
+    const int64_t count = rows == nullptr ? 0 : rows->count;
+    part.out = all.columns(at, count);
+    at += count;
+    if (part.bias.empty()) continue;
+    const auto bias = biases_.find({streamed.layer, part.role});
+    part.bias.data = bias == biases_.end() ? nullptr : bias->second.data();
+  }
+  return host;
+}
+
+void HostLinear::start(const LinearOp& op, const StreamedLinear& streamed) {
+  const LinearOp host = on_host(op, streamed);
+  std::array<LinearOp::Rows, 3> rows;
+  uint64_t weight_bytes = 0;
+  for (size_t i = 0; i < static_cast<size_t>(op.count); ++i) {
+    const WeightRole role = op.parts[i].role;
+    const MatrixRows* const mine = find_rows(streamed.on_cpu, role);
+    WeightView view = op.parts[i].whole;
+    view.sliced_from = view.rows;
+    view.rows = 0;
+    if (mine != nullptr) {
+      const StreamedWeight& weight = weights_.streamed_of(streamed.layer, role);
+      view.rows = mine->count;
+      view.data = weight.host;  // the CPU's are the first rows
+      weight_bytes += static_cast<uint64_t>(view.bytes());
+    }
+    rows[i].view = view;
+  }
+  if (device_input_.empty()) {
+    device_.ops().copy(op.x, host.x, LinearMode::kStore);
+  } else {
+    const Activations there{DType::kF32, op.x.rows, op.x.cols, op.x.cols, device_input_.data()};
+    device_.ops().copy(op.x, there, LinearMode::kStore);
+    const CopyPiece down{input_.data(), there.data,
+                         static_cast<size_t>(row_bytes(DType::kF32, op.x.rows * op.x.cols))};
+    device_.compute().copy_to_host({&down, 1});
+  }
+  stats_.to_host_bytes += static_cast<uint64_t>(4 * op.x.rows * op.x.cols);
+  number_ = lane_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes] {
+    const auto begin = std::chrono::steady_clock::now();
+    host.run(host_.ops(), rows);
+    stats_.weight_bytes += weight_bytes;
+    stats_.compute_s +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  });
+}
+
+void HostLinear::join(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls) {
+  const int64_t tokens = op.x.rows, columns = cpu_columns(streamed);
+  stalls.time(StallCause::kHostLinear, [&] { lane_.wait_for_work(number_); });
+  Activations all{DType::kF32, tokens, columns, columns, output_.data()};
+  if (!device_output_.empty()) {
+    const CopyPiece up{device_output_.data(), output_.data(),
+                       static_cast<size_t>(row_bytes(DType::kF32, tokens * columns))};
+    device_.compute().copy_to_device({&up, 1});
+    all.data = device_output_.data();
+  }
+  int64_t at = 0;
+  for (size_t i = 0; i < static_cast<size_t>(op.count); ++i) {
+    const LinearOp::Part& part = op.parts[i];
+    const MatrixRows* const rows = find_rows(streamed.on_cpu, part.role);
+    if (rows == nullptr) continue;
+    const bool is_gate = op.kind == LinearOp::Kind::kGated && i == 0;
+    if (!is_gate) {
+      device_.ops().copy(all.columns(at, rows->count), part.out.columns(0, rows->count), op.mode);
+      stats_.to_device_bytes += static_cast<uint64_t>(4 * tokens * rows->count);
+    }
+    at += rows->count;
+  }
+}
+
+HostLinear::Stats& HostLinear::Stats::operator+=(const Stats& other) {
+  to_host_bytes += other.to_host_bytes;
+  to_device_bytes += other.to_device_bytes;
+  weight_bytes += other.weight_bytes;
+  compute_s += other.compute_s;
+  return *this;
+}
+
+}  // namespace spillway

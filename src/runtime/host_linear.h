@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear ops whose matrices are not all on the device: rows that come there are multiplied there,
+// rows that lie in host memory on the CPU, at the same time (HeteGen, 4.2).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "device/device.h"
+#include "memory/pinned_buffer.h"
+#include "plan/stream_order.h"
+#include "runtime/host_lane.h"
+#include "runtime/model_weights.h"
+#include "runtime/stall_clock.h"
+
+namespace spillway {
+
+// A linear op as ops have it (device/ops.h), whoever computes which rows of it.
+struct LinearOp {
+  enum class Kind : uint8_t { kLinears, kActivated, kGated };
+  struct Part {
+    WeightRole role = WeightRole::kQuery;
+    WeightView whole;  // without data where it is not on the device
+    WeightView bias;
+    Activations out;  // of a gate: scratch
+  };
+  Kind kind = Kind::kLinears;
+  LinearMode mode = LinearMode::kStore;
+  ActivationKind activation = ActivationKind::kRelu;
+  std::array<Part, 3> parts = {};  // of a gated one: gate, up
+  int count = 0;
+  Activations x;
+
+  std::span<const Part> all() const { return {parts.data(), static_cast<size_t>(count)}; }
+  // Rows of each part as they lie somewhere; `first` is their number in the whole.
+  struct Rows {
+    WeightView view;  // no rows: others of the part are elsewhere
+    int64_t first = 0;
+  };
+  // Multiplies these rows, into their columns of the parts' results.
+  void run(Ops& ops, const std::array<Rows, 3>& rows) const;
+};
+
+// The CPU's side. Called from one thread; the devices, the lane and the weights must outlive it.
+class HostLinear {
+ public:
+  // For steps of at most `tokens` tokens by these orders, which name rows in `weights`.
+  HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
+             const WeightViews& weights, std::span<const StreamOrder* const> orders,
+             int64_t tokens);
+
+  // The CPU begins with its rows of the op.
+  void start(const LinearOp& op, const StreamedLinear& streamed);
+  // Ops called from now on see the result.
+  void join(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls);
+
+  struct Stats {
+    uint64_t to_host_bytes = 0, to_device_bytes = 0;
+    uint64_t weight_bytes = 0;  // read by the CPU
+    double compute_s = 0;       // of the CPU
+    Stats& operator+=(const Stats& other);
+  };
+  // Since the last call; while no work is queued.
+  Stats take_stats() { return std::exchange(stats_, {}); }
+
+ private:
+  void copy_biases(std::span<const StreamOrder* const> orders);
+  LinearOp on_host(const LinearOp& op, const StreamedLinear& streamed) const;
+
+  Device& device_;
+  Device& host_;
+  HostLane& lane_;
+  const WeightViews& weights_;
+  std::unique_ptr<HostSignal> ready_;
+  PinnedBuffer input_, output_;
+  // Where ops cannot use those: what is copied between both.
+  Buffer device_input_, device_output_;
+  std::map<std::pair<int, WeightRole>, std::vector<std::byte>> biases_;
+  uint32_t number_ = 0;  // of the work at hand
+  Stats stats_;
+};
+
+}  // namespace spillway
