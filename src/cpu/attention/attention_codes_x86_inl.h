@@ -26,26 +26,24 @@ class VectorCodes {
  public:
   using Vectors = V;
 
-  VectorCodes(const AttentionArgs& a, int64_t queries, Pieces& pieces)
-      : a_(a), queries_(queries), words_(words_of<kInt4>(a.layout)) {
-    rounded_.operands = pieces.take<uint8_t>(kTileQueries * 2 * a.padded_dim);
-    turned_ = pieces.take<uint8_t>(a.head_dim / 4 * (kPageTokens / V::kLanes) * V::kCodeBytes);
+  VectorCodes(const AttentionArgs& a, int64_t queries, Pieces& pieces) : a_(a), queries_(queries) {
+    rounded_.operands = pieces.take<uint8_t>(kTileQueries * kOperandBytes);
+    turned_ = pieces.take<uint8_t>(a.layout.row_bytes / 4 * kWordBytes);
     values_.scales = pieces.take<float>(a.layout.groups * kSplitKeys);
     values_.means = pieces.take<float>(a.layout.groups * kSplitKeys);
-    values_.products = pieces.take<float>(kSplitKeys);
+    values_.products = pieces.take<float>(V::kMostQueries * kSplitKeys);
     values_.weights = pieces.take<uint8_t>(V::kMostQueries * kCutPages * 64);
     values_.totals = pieces.take<int32_t>(V::kMostQueries * kTotals);
   }
 
   // Query i of some heads' together.
   void round(int64_t i, const float* q) {
-    rounded_.query[i] =
-        round_query<V, kInt4>(a_.layout, q, rounded_.operands + i * 2 * a_.padded_dim);
+    rounded_.query[i] = round_query<V, kInt4>(a_.layout, q, rounded_.operands + i * kOperandBytes);
   }
   void start_keys() {}
   // Scores for a page of the kv head with queries `first` and following.
   void score(const uint8_t* page, int64_t first, float* scores) {
-    score_page<V, kInt4>(a_, words_, page, rounded_.operands + first * 2 * a_.padded_dim,
+    score_page<V, kInt4>(a_.layout, page, rounded_.operands + first * kOperandBytes,
                          rounded_.query + first, queries_, turned_, scores);
   }
   void finish_keys() {}
@@ -63,7 +61,6 @@ class VectorCodes {
  private:
   const AttentionArgs& a_;
   int64_t queries_;  // of a kv head
-  Words words_;
   RoundedQueries rounded_;
   uint8_t* turned_;
   ValueScratch values_;
