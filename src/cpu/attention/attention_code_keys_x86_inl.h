@@ -139,8 +139,9 @@ template <class V, bool kInt4, int Q>
 template <class V, bool kInt4>
 static inline void score_page(const KvPageLayout& layout, const uint8_t* page,
                               const uint8_t* operands, const RoundedQuery* queries, int64_t count,
-                              uint8_t* turned, float* scores) {
+                              uint8_t* turned, float* scores, KeysAhead& ahead) {
   constexpr int64_t kCodes = kInt4 ? 8 : 4;  // of a word
+  ahead.step();
   turn_page<V, kInt4>(layout, page, turned);
   for (int64_t g = 0; g < layout.groups; ++g) {
     alignas(64) float scales[kPageTokens], means[kPageTokens] = {};
@@ -150,6 +151,7 @@ static inline void score_page(const KvPageLayout& layout, const uint8_t* page,
       add_means<V>(scales, means);
     }
     for (int64_t i = 0; i < count; i += V::kMostQueries) {
+      ahead.step();
       with_count<V::kMostQueries>(
           count - i, [&]<int Q>() __attribute__((always_inline)) {
             score_group<V, kInt4, Q>(turned + g * kKvGroup / kCodes * kWordBytes,

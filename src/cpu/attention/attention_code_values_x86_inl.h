@@ -14,6 +14,8 @@
 namespace spillway {
 namespace {
 
+constexpr int64_t kStepPages = 4;  // how often memory is asked for what comes next
+
 // Sums of a group's values: 2 kinds of 32 columns or one of 64, times 4 lanes.
 constexpr int64_t kTotals = kKvGroup * 4;
 
@@ -33,7 +35,7 @@ constexpr float kHighUnit = 1.0F / 16;
 // Weighted sums of the codes in S vectors of each page, at byte `at` of it, for Q queries.
 template <class V, CodeKind kKind, int Q, int S>
 [[gnu::noinline]] static void add_codes(const uint8_t* const* pages, int64_t count, int64_t at,
-                                        const uint8_t* weights, int32_t* totals) {
+                                        const uint8_t* weights, int32_t* totals, Ahead& ahead) {
   constexpr int64_t kVector = 4 * V::kLanes;
   typename V::Sums sums[Q][S];
 #pragma GCC unroll 8
@@ -43,6 +45,7 @@ template <class V, CodeKind kKind, int Q, int S>
   }
 #pragma GCC unroll 1
   for (int64_t page = 0; page < count; ++page, weights += 64) {
+    if (page % kStepPages == 0) ahead.step(kStepPages * S);
     const uint8_t* from = pages[page] + at;
 #pragma GCC unroll 8
     for (int v = 0; v < S; ++v) {
@@ -75,12 +78,10 @@ template <class V, CodeKind kKind, int Q>
   const int64_t end = columns * kPageTokens;
   int64_t byte = 0;
   for (; byte + S * kVector <= end; byte += S * kVector) {
-    ahead.step(S);
-    add_codes<V, kKind, Q, S>(pages, count, at + byte, weights, totals + byte / 4);
+    add_codes<V, kKind, Q, S>(pages, count, at + byte, weights, totals + byte / 4, ahead);
   }
   for (; byte < end; byte += kVector) {
-    ahead.step(1);
-    add_codes<V, kKind, Q, 1>(pages, count, at + byte, weights, totals + byte / 4);
+    add_codes<V, kKind, Q, 1>(pages, count, at + byte, weights, totals + byte / 4, ahead);
   }
 }
 
