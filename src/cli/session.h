@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/compute_options.h"
 #include "cli/hardware_choice.h"
 #include "cli/placement_options.h"
 #include "cli/result_settings.h"
@@ -33,16 +34,10 @@ struct SessionOptions {
   std::string threads = "0";
   bool deterministic = false;
   bool no_mmap = false;
-  bool compress_weights = false;
-  std::string kv_type = "auto";
-  bool compress_kv = false;
-  float attention_topk = 0;  // 0 = dense
-  int max_step_tokens = 0;   // 0 = what suits the device
+  ComputeOptions compute;
   TuningOptions tuning;
   PlacementOptions placement;
 
-  // What a plan's file says of the run, where no option does.
-  void take_from(const Plan& plan);
   // MODEL and the options that all such commands share.
   void add_to(CLI::App& command, bool several_plans = false);
   // Of these, for commands that need no more: where to compute, and how weights get there.

@@ -200,8 +200,8 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
 }
 
 void Session::place_what_fits(const ExpectedRun& run, size_t which) {
-  const bool chunk_given = options_.max_step_tokens > 0;
-  const int chunk = chunk_given ? options_.max_step_tokens : device->host_visible() ? 512 : 2048;
+  const bool chunk_given = options_.compute.chunk > 0;
+  const int chunk = chunk_given ? options_.compute.chunk : device->host_visible() ? 512 : 2048;
   const RunSize wanted{run.tokens, run.sequences, chunk, settings.kv_type,
                        load_.access == WeightAccess::kMapped};
   RunSize least = wanted;
