@@ -70,6 +70,7 @@ void print_plan(const Planner& planner, const PlanReport& report) {
   line("weights", shares(found.plan.weights) +
                       (named > 0 ? fmt::format("; but for the plan's {} overrides", named) : ""));
   line("KV", shares(found.plan.kv));
+  if (found.plan.activations.device < 1) line("activations", shares(found.plan.activations));
   line("at once", fmt::format("{} sequences{}{}", found.size.sequences,
                               found.plan.micro_batch > 0
                                   ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)

@@ -347,7 +347,10 @@ void Session::say_plan() const {
   const std::string where =
       plan.all_on_device()
           ? fmt::format("everything on {}", device->info().name)
-          : fmt::format("weights {} and KV {} on {}/host/disk{}", shares(plan.weights),
+          : fmt::format("weights {}{} and KV {} on {}/host/disk{}", shares(plan.weights),
+                        plan.activations.device < 1
+                            ? fmt::format(", activations {}", shares(plan.activations))
+                            : "",
                         shares(plan.kv), device->info().name,
                         plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "");
   const std::string text = fmt::format(
