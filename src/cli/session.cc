@@ -290,9 +290,8 @@ Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refu
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
   try {
     Runner runner = spillway::make_runner(*device, host(), disk_queue, *loaded, plan,
-                                          {tokens, sequences, size_.micro_tokens, settings.kv_type,
-                                           load_.access == WeightAccess::kMapped},
-                                          {disk_dir, disk_left}, traits_within(budgets_));
+                                          runner_size(tokens, sequences), {disk_dir, disk_left},
+                                          traits_within(budgets_));
     runner.decoder.set_attention_topk(settings.attention_topk);
     return runner;
   } catch (const Error& error) {
