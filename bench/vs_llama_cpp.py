@@ -89,8 +89,8 @@ class ModelFile:
 
 def run_spillway(args, model):
     def bench(prompt, generate):
-        return run_json([args.spillway, "bench", model.path, "--prompt-len", str(prompt), "--gen-len", str(generate),
-                         "--threads", str(args.threads), "--repeat", str(args.inner), "--json"])  # fmt: skip
+        return run_json([args.spillway, "bench", model.path, "--device", "cpu", "--prompt-len", str(prompt), "--gen-len",
+                         str(generate), "--threads", str(args.threads), "--repeat", str(args.inner), "--json"])  # fmt: skip
 
     # The first generated token comes from the prompt's step, so one more is asked for.
     if args.depth == args.prompt:

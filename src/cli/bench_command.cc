@@ -138,6 +138,8 @@ json bench_plan(const BenchOptions& options, Session& session) {
                                            .warm_up = options.warm_up,
                                            .repeat = options.repeat});
   json out = report(options, session, run);
+  out["memory"] =
+      memory_json(session, int64_t{size.prompt_len} + size.gen_len, engine.admission.max_sequences);
   out["predicted"] = predicted_json(
       session.predict_run(
           {{{.count = size.batch, .prompt = size.prompt_len, .generate = size.gen_len}}},

@@ -72,6 +72,7 @@ json bench_lengths(const SessionOptions& options, Session& session,
   const double at_work =
       static_cast<double>(stats.sequence_steps) / static_cast<double>(stats.steps);
   json out = session_json(options, session);
+  out["memory"] = memory_json(session, longest_of(requests), engine.admission.max_sequences);
   out.update({{"requests", requests.size()},
               {"left_out", lengths.size() - requests.size()},
               {"batch", batch},

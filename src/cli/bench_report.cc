@@ -61,6 +61,31 @@ json session_json(const SessionOptions& options, Session& session) {
           {"tiers", tiers}};
 }
 
+json memory_json(Session& session, int64_t tokens, int64_t sequences) {
+  const Footprint needs = session.needs_of(session.runner_size(tokens, sequences));
+  // Both by the sum of what each purpose took at most: at which time is not said beforehand.
+  const auto owned = [](const MemoryUsage& usage) {
+    uint64_t bytes = 0;
+    for (int tag = 0; tag < kMemoryTagCount; ++tag) {
+      if (static_cast<MemoryTag>(tag) != MemoryTag::kWorkspace) bytes += usage.peaks[tag];
+    }
+    return bytes;
+  };
+  const auto tier = [&](const MemoryUsage& predicted, const MemoryUsage& measured,
+                        uint64_t workspace) {
+    return json{
+        {"predicted_bytes", owned(predicted)},
+        {"measured_bytes", owned(measured)},
+        {"predicted_workspace_bytes", workspace},
+        {"measured_workspace_bytes", measured.peaks[static_cast<int>(MemoryTag::kWorkspace)]}};
+  };
+  const bool apart = session.own_host != nullptr;
+  json out = json::object();
+  if (apart) out["gpu"] = tier(needs.device, session.device->usage(), needs.workspace);
+  out["host"] = tier(needs.of_host(apart), session.host().usage(), apart ? 0 : needs.workspace);
+  return out;
+}
+
 json mean_and_max(const std::vector<double>& values) {
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   return {{"mean", sum / static_cast<double>(values.size())}, {"max", std::ranges::max(values)}};

@@ -12,6 +12,10 @@ namespace spillway {
 
 // Model, device, types, plan, and what each tier holds at most.
 nlohmann::json session_json(const SessionOptions& options, Session& session);
+// Of each tier what the plan's footprint says of such a runner, and the most that there was since
+// loading began: bytes that the engine takes, which are the same, and what kernels and libraries
+// take of them besides, of which there is less.
+nlohmann::json memory_json(Session& session, int64_t tokens, int64_t sequences);
 nlohmann::json mean_and_max(const std::vector<double>& values);
 // Bytes over each link in one phase, what that is a second, and what the device waited for.
 nlohmann::json phase_json(const BenchPhase& phase);

@@ -139,6 +139,8 @@ int eval(const EvalOptions& options) {
     longest = longest_passage(options, passages, session.loaded->model.spec);
     if (longest >= run.tokens) run = {.tokens = longest};  // no option makes a passage shorter
   }
+  run.prompt = run.tokens;
+  run.generated = 1;  // nothing is
   session.load(run);
   json out{{"model", options.session.model}};
   AttentionTraffic traffic;

@@ -27,8 +27,9 @@ int logits(const LogitsOptions& options) {
   const ModelSpec& spec = session.loaded->model.spec;
   SPW_CHECK(static_cast<int64_t>(ids.size()) <= spec.max_context, kInvalidArgument,
             "{} ids, but the model's context is {}", ids.size(), spec.max_context);
-  session.load({.tokens = static_cast<int64_t>(ids.size())});
-  Runner runner = session.make_runner(static_cast<int64_t>(ids.size()));
+  const auto tokens = static_cast<int64_t>(ids.size());
+  session.load({.tokens = tokens, .prompt = tokens, .generated = 1});
+  Runner runner = session.make_runner(tokens);
   FileWriter out(options.output);
   forward_all(runner.decoder, runner.kv, ids, 0, [&](int64_t, const Activations& rows) {
     SPW_CHECK(!interrupted(), kCancelled, "stopped; {} was not written",

@@ -72,7 +72,8 @@ TuningTable measure_model(const ProfileOptions& options, const std::string& mode
   session_options.model = model;
   session_options.tuning.off = true;
   Session session(session_options);
-  session.load({.tokens = softmax_tokens(session.loaded->model.spec)});
+  const int64_t tokens = softmax_tokens(session.loaded->model.spec);
+  session.load({.tokens = tokens, .prompt = tokens, .generated = 1});
   machine = tuned_machine(session.device->info());
   ProgressBar bar("measuring " + model);
   MeasureOptions measure;

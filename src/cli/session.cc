@@ -42,8 +42,7 @@ void SessionOptions::add_loading_to(CLI::App& command) {
   command.add_flag("--no-mmap", no_mmap,
                    "read all weights past the page cache, instead of mapping those that can be "
                    "used as they are");
-  command.add_flag("--compress-weights", compress_weights,
-                   "quantize F32, F16 and BF16 matrices to 4 bits (groups of 64) while loading");
+  compute.add_compress_weights_to(command);
 }
 
 void SessionOptions::add_to(CLI::App& command, bool several_plans) {
@@ -56,21 +55,7 @@ void SessionOptions::add_to(CLI::App& command, bool several_plans) {
                    "same results whatever the batch around a sequence");
   tuning.add_to(command);
   add_loading_to(command);
-  command
-      .add_option("--kv-type", kv_type,
-                  "KV cache: f32, f16, bf16, int8, int4, or auto (f32 for F32 models, else f16)")
-      ->capture_default_str();
-  command.add_flag("--compress-kv", compress_kv, "KV cache in 4 bits: --kv-type int4");
-  command.add_option(
-      "--attention-topk", attention_topk,
-      "while generating, attend to this share of the context, such as 0.1: per head the "
-      "positions with the largest scores (default: all)");
-  command
-      .add_option(
-          "--chunk", max_step_tokens,
-          "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048, or "
-          "what there is memory for)")
-      ->check(CLI::Range(1, 1 << 20));
+  compute.add_others_to(command);
   placement.add_to(command, several_plans);
 }
 
@@ -153,30 +138,18 @@ namespace {
 // that changes a bit of some result becomes part of ResultSettings, which the session reads it
 // from. A new one stops this from compiling until that has been decided.
 ResultSettings asked_settings(const SessionOptions& options) {
-  const auto& [model, device, gpu_memory, threads, deterministic, no_mmap, compress_weights,
-               kv_type, compress_kv, attention_topk, max_step_tokens, tuning, placement] = options;
+  const auto& [model, device, gpu_memory, threads, deterministic, no_mmap, compute, tuning,
+               placement] = options;
+  [[maybe_unused]] const auto& [compress_weights, kv_type, compress_kv, attention_topk, chunk] =
+      compute;
   ResultSettings settings;
   settings.program = SPILLWAY_VERSION;
   settings.deterministic = deterministic;
-  SPW_CHECK(attention_topk >= 0 && attention_topk <= 1, kInvalidArgument,
-            "--attention-topk is {}; give a share of the context up to 1, such as 0.1",
-            attention_topk);
-  settings.attention_topk = attention_topk > 0 ? attention_topk : 0;  // never -0
+  settings.attention_topk = compute.checked_topk();
   // Known later: the device; the types of weights (compress_weights) and KV; the tuning; and, from
   // the plan, who attends. Without effect: where things lie, threads, chunks.
   return settings;
 }
-
-}  // namespace
-
-void SessionOptions::take_from(const Plan& plan) {
-  if (plan.compress_weights.value_or(false)) compress_weights = true;
-  if (plan.kv_type && kv_type == "auto" && !compress_kv) kv_type = kv_type_name(*plan.kv_type);
-  if (plan.attention_topk && attention_topk == 0) attention_topk = *plan.attention_topk;
-  if (plan.chunk && max_step_tokens == 0) max_step_tokens = *plan.chunk;
-}
-
-namespace {
 
 // The first plan that was given; the others may only place things otherwise.
 Plan read_asked_plan(const SessionOptions& options) {
@@ -199,9 +172,9 @@ Plan read_asked_plan(const SessionOptions& options) {
 }
 
 SessionOptions with_plan(SessionOptions options, const Plan& plan) {
-  options.take_from(plan);
+  options.compute.take_from(plan);
   const std::optional<Plan>& kept = options.placement.kept;
-  if (kept && kept->chunk && options.max_step_tokens == 0) options.max_step_tokens = *kept->chunk;
+  if (kept && kept->chunk && options.compute.chunk == 0) options.compute.chunk = *kept->chunk;
   return options;
 }
 
@@ -214,12 +187,7 @@ Session::Session(SessionOptions asked, const Plan& asked_plan)
   const SessionOptions& options = options_;
   settings = asked_settings(options);
   const std::string path = resolve_model(options.model);
-  const auto asked_kv_type =
-      options.compress_kv ? KvType::kInt4 : try_kv_type_from_name(options.kv_type);
-  SPW_CHECK(asked_kv_type || options.kv_type == "auto", kInvalidArgument,
-            "--kv-type is '{}'; give f32, f16, bf16, int8, int4 or auto", options.kv_type);
-  SPW_CHECK(!options.compress_kv || options.kv_type == "auto" || options.kv_type == "int4",
-            kInvalidArgument, "--compress-kv means --kv-type int4, not {}", options.kv_type);
+  const auto asked_kv_type = options.compute.try_kv_type();
   device = make_device(options.device, options.threads, options.gpu_memory,
                        options.placement.host_memory);
   if (!device->host_visible())
@@ -233,7 +201,7 @@ Session::Session(SessionOptions asked, const Plan& asked_plan)
   disk_dir = options.placement.disk_folder();
   disk_bytes = options.placement.disk_bytes();
   load_.access = options.no_mmap ? WeightAccess::kDirect : WeightAccess::kMapped;
-  load_.compress = options.compress_weights;
+  load_.compress = options.compute.compress_weights;
   load_.cancel = &interrupted();
   loaded = describe_for_loading(*device, path, load_);
   const Model& model = loaded->model;
@@ -317,9 +285,8 @@ Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refu
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
   try {
     Runner runner = spillway::make_runner(*device, host(), disk_queue, *loaded, plan,
-                                          {tokens, sequences, size_.micro_tokens, settings.kv_type,
-                                           load_.access == WeightAccess::kMapped},
-                                          {disk_dir, disk_left}, traits_within(budgets_));
+                                          runner_size(tokens, sequences), {disk_dir, disk_left},
+                                          traits_within(budgets_));
     runner.decoder.set_attention_topk(settings.attention_topk);
     return runner;
   } catch (const Error& error) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/compute_options.h"
 #include "cli/hardware_choice.h"
 #include "cli/placement_options.h"
 #include "cli/result_settings.h"
@@ -33,16 +34,10 @@ struct SessionOptions {
   std::string threads = "0";
   bool deterministic = false;
   bool no_mmap = false;
-  bool compress_weights = false;
-  std::string kv_type = "auto";
-  bool compress_kv = false;
-  float attention_topk = 0;  // 0 = dense
-  int max_step_tokens = 0;   // 0 = what suits the device
+  ComputeOptions compute;
   TuningOptions tuning;
   PlacementOptions placement;
 
-  // What a plan's file says of the run, where no option does.
-  void take_from(const Plan& plan);
   // MODEL and the options that all such commands share.
   void add_to(CLI::App& command, bool several_plans = false);
   // Of these, for commands that need no more: where to compute, and how weights get there.
@@ -54,7 +49,8 @@ struct SessionOptions {
 struct ExpectedRun {
   int64_t tokens = 0;  // of a sequence; 0: Session::context_tokens(0)
   int64_t sequences = 1;
-  // About: tokens of a prompt and of its answer, requests in all. 0: nobody knows.
+  // About: tokens of a prompt and of its answer, requests in all. 0: nobody knows. An answer of 1
+  // comes out of the prompt's step: nothing is decoded.
   int64_t prompt = 0, generated = 0, requests = 0;
   // As many sequences at once, up to `sequences`, as are the fastest.
   bool finds_sequences = false;
@@ -97,6 +93,9 @@ struct Session {
   // as it is known.
   Prediction predict_run(const Workload& workload, int64_t sequences) const;
   Prediction predict_run() const;  // for the run that was expected
+  // Of a runner for such sequences, by the plan: how large it is, what it takes.
+  RunSize runner_size(int64_t tokens, int64_t sequences) const;
+  Footprint needs_of(const RunSize& size) const;
   // Of the plan, in one line for people: what goes where, how fast it should be.
   void say_plan() const;
   // Of a sequence, as the plan has room for.

@@ -28,6 +28,19 @@ constexpr uint64_t kFreeTenths = 9;
 
 // What there is of each memory. Of the host's, where nobody said how much to use, what is free.
 Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host) {
+  const DeviceInfo& gpu = device.info();
+  if (!device.host_visible() && gpu.unified_memory) {
+    const uint64_t free = static_cast<uint64_t>(host_memory().available_bytes) +
+                          device.usage().total() + host.usage().total();
+    const auto given = [](const std::string& text, const DeviceInfo& info) {
+      return text.empty() ? 0 : static_cast<uint64_t>(info.memory_bytes);
+    };
+    Budgets both = share_one_memory(
+        std::min(free / 10 * kFreeTenths, static_cast<uint64_t>(gpu.memory_bytes)),
+        given(options.gpu_memory, gpu), given(options.placement.host_memory, host.info()));
+    both.disk = options.placement.disk_bytes();
+    return both;
+  }
   Budgets budgets;
   budgets.host_is_limited = !options.placement.host_memory.empty();
   budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
@@ -81,10 +94,17 @@ DeviceTraits Session::traits_within(const Budgets& budgets) const {
 }
 
 Prediction Session::predict_run(const Workload& workload, int64_t sequences) const {
-  const RunSize size{workload.longest(), sequences, size_.micro_tokens, settings.kv_type,
-                     load_.access == WeightAccess::kMapped};
-  const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
-  return predict(machine().hardware, loaded->model, plan, needs, size, workload);
+  const RunSize size = runner_size(workload.longest(), sequences);
+  return predict(machine().hardware, loaded->model, plan, needs_of(size), size, workload);
+}
+
+RunSize Session::runner_size(int64_t tokens, int64_t sequences) const {
+  return {tokens, sequences, size_.micro_tokens, settings.kv_type,
+          load_.access == WeightAccess::kMapped};
+}
+
+Footprint Session::needs_of(const RunSize& size) const {
+  return footprint(loaded->model, plan, size, traits_within(budgets_));
 }
 
 Prediction Session::predict_run() const {
@@ -200,8 +220,8 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
 }
 
 void Session::place_what_fits(const ExpectedRun& run, size_t which) {
-  const bool chunk_given = options_.max_step_tokens > 0;
-  const int chunk = chunk_given ? options_.max_step_tokens : device->host_visible() ? 512 : 2048;
+  const bool chunk_given = options_.compute.chunk > 0;
+  const int chunk = chunk_given ? options_.compute.chunk : device->host_visible() ? 512 : 2048;
   const RunSize wanted{run.tokens, run.sequences, chunk, settings.kv_type,
                        load_.access == WeightAccess::kMapped};
   RunSize least = wanted;
@@ -279,7 +299,8 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   if (!has_any_context(options_.model, spec)) run_.tokens = std::min(run_.tokens, spec.max_context);
   budgets_ = budgets_of(options_, *device, host());
   // What the plan before holds is this one's, too.
-  if (!budgets_.host_is_limited) budgets_.host += host().usage().total();
+  if (!budgets_.host_is_limited && !device->info().unified_memory)
+    budgets_.host += host().usage().total();
   try {
     place_what_fits(run_, which);
   } catch (const Error& error) {
@@ -343,7 +364,10 @@ void Session::say_plan() const {
   const std::string where =
       plan.all_on_device()
           ? fmt::format("everything on {}", device->info().name)
-          : fmt::format("weights {} and KV {} on {}/host/disk{}", shares(plan.weights),
+          : fmt::format("weights {}{} and KV {} on {}/host/disk{}", shares(plan.weights),
+                        plan.activations.device < 1
+                            ? fmt::format(", activations {}", shares(plan.activations))
+                            : "",
                         shares(plan.kv), device->info().name,
                         plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "");
   const std::string text = fmt::format(

@@ -36,12 +36,9 @@ DeviceInfo describe(int index) {
   info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   info.threads = properties.multiProcessorCount;
   info.allocation_unit = kAllocationUnit;
-  // Integrated GPUs have no memory of their own; Grace and its like read the host's through the
-  // host's page tables. A PCIe card with pageable access (HMM) has neither.
-  int host_page_tables = 0;
-  SPW_CUDA_CHECK(cudaDeviceGetAttribute(&host_page_tables,
-                                        cudaDevAttrPageableMemoryAccessUsesHostPageTables, index));
-  info.unified_memory = properties.integrated != 0 || host_page_tables != 0;
+  // No memory of its own. Grace Hopper and its like read the host's through the host's page tables,
+  // but have their own, too: there are two tiers and a link between them.
+  info.unified_memory = properties.integrated != 0;
   return info;
 }
 

@@ -51,6 +51,13 @@ inline Event make_event() {
   return Event(event);
 }
 
+// As that, and a thread that waits for it sleeps.
+inline Event make_blocking_event() {
+  cudaEvent_t event = nullptr;
+  SPW_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+  return Event(event);
+}
+
 // Kernels reach it, too, at the same address: with unified addressing (all of 64-bit Linux)
 // whatever cudaHostAlloc gives is mapped for every device, without a flag.
 inline PinnedMemory make_pinned(size_t bytes) {

@@ -214,7 +214,8 @@ void CudaOps::multiply_quantized(const LinearCall& call) {
   const auto expand = [&](LinearPart part) {
     const Activations to{DType::kF16, part.w.rows, part.w.cols, part.w.cols, memory};
     dequantize_rows(part.w, 0, to, stream_);
-    part.w = {DType::kF16, part.w.rows, part.w.cols, memory};
+    part.w = {DType::kF16, part.w.rows,         part.w.cols,
+              memory,      WeightLayout::kRows, part.w.sliced_from};
     return part;
   };
   LinearCall one = call;
@@ -230,6 +231,7 @@ void CudaOps::multiply_quantized(const LinearCall& call) {
     return;
   }
   for (int i = 0; i < call.count; ++i) {
+    if (call.parts[i].w.rows == 0) continue;  // others of it are elsewhere
     one.parts[0] = expand(call.parts[i]);
     multiply_by_library(one);
   }

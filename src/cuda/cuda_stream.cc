@@ -85,7 +85,8 @@ void CudaStream::copy(std::span<const CopyPiece> pieces) {
 void CudaStream::copy_small(std::span<const CopyPiece> pieces) {
   List& list = lists_[next_list_];
   next_list_ = (next_list_ + 1) % kLists;
-  if (!list.read) list.read = cuda::make_event();
+  // Whoever waits for it sleeps: it may be for a layer's attention, which needs all cores.
+  if (!list.read) list.read = make_blocking_event();
   SPW_CUDA_CHECK(cudaEventSynchronize(list.read.get()));
   if (list.capacity < pieces.size()) {
     list.memory = make_pinned(2 * pieces.size_bytes());
@@ -142,12 +143,7 @@ void CudaStream::wait(const DeviceEvent& event) {
 
 // Asleep: a thread that spins takes a core from the host's share of the work.
 void CudaStream::synchronize() {
-  if (!idle_) {
-    cudaEvent_t event = nullptr;
-    SPW_CUDA_CHECK(
-        cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
-    idle_ = Event(event);
-  }
+  if (!idle_) idle_ = make_blocking_event();
   SPW_CUDA_CHECK(cudaEventRecord(idle_.get(), stream_));
   SPW_CUDA_CHECK(cudaEventSynchronize(idle_.get()));
   const std::lock_guard lock(failure_->mutex);

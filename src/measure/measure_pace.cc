@@ -60,4 +60,15 @@ double time_op(Device& device, MeasurePace& pace, double at_most_s,
   return *middle;
 }
 
+void repeat_for(Device& device, MeasurePace& pace, double seconds,
+                const std::function<void()>& op) {
+  const auto start = std::chrono::steady_clock::now();
+  while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() <
+         seconds) {
+    pace.check();
+    op();
+    device.synchronize();
+  }
+}
+
 }  // namespace spillway

@@ -43,4 +43,7 @@ class MeasurePace {
 double time_op(Device& device, MeasurePace& pace, double at_most_s,
                const std::function<void()>& op);
 
+// Calls `op` for so long.
+void repeat_for(Device& device, MeasurePace& pace, double seconds, const std::function<void()>& op);
+
 }  // namespace spillway

@@ -17,10 +17,11 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr int64_t kHeadDim = 128;
 constexpr int kKvHeads = 8;
-constexpr int64_t kContext = 1024;
+constexpr int64_t kContext = 512;
 constexpr size_t kFillBytes = size_t{16} << 20;
 constexpr int kGroups[] = {1, 4, 8};   // query heads that share a key's
 constexpr double kPointSeconds = 0.1;  // of one number of tokens
+constexpr double kWarmSeconds = 0.3;
 constexpr int kQueuedOps = 64;
 constexpr uint64_t kProgramOfNobodyElse = ~uint64_t{0};
 
@@ -96,6 +97,7 @@ class ProductLoad {
     }
   }
   double bytes() const { return bytes_; }
+  double elements_each() const { return elements_ / kShapes; }
   double flop(int64_t tokens) const { return 2.0 * static_cast<double>(tokens) * elements_; }
 
  private:
@@ -152,6 +154,7 @@ class ProcessorMeasure {
   }
 
   void measure_products() {
+    if (!device_.host_visible()) measure_small_products();
     const size_t count = std::size(kTypes);
     for (size_t i = 0; i < count && (i < kMainTypes || pace_.left() > 0); ++i)
       measure_type(kTypes[i], pace_.left() / static_cast<double>(count - i));
@@ -218,6 +221,26 @@ class ProcessorMeasure {
     result_.read_bytes_per_s = std::max(result_.read_bytes_per_s, bytes_per_s);
   }
 
+  // What small matrices, such as a 1B model has, leave of a GPU's speed.
+  void measure_small_products() {
+    constexpr int64_t kSide = 2048;
+    if (sizes_.matrix_side <= kSide) return;
+    ProductLoad small(device_, DType::kF16, kSide, sizes_.rotate_bytes, kMostTokens);
+    ProductLoad large(device_, DType::kF16, sizes_.matrix_side, sizes_.rotate_bytes, kMostTokens);
+    std::vector<std::pair<double, double>> shares;
+    const double launches = ProductLoad::kShapes * result_.launch_s;
+    for (const int64_t tokens : {1, 8, 64, 256, 1024}) {
+      const auto rate = [&](ProductLoad& load) {
+        const double seconds = time_op(device_, pace_, kPointSeconds, [&] { load.run(tokens); });
+        return load.flop(tokens) / without_launch(seconds, launches);
+      };
+      shares.emplace_back(tokens, std::min(1.0, rate(small) / rate(large)));
+    }
+    result_.small_share = RateCurve(std::move(shares));
+    result_.small_elements = small.elements_each();
+    result_.large_elements = large.elements_each();
+  }
+
   void measure_type(DType type, double budget_s) {
     const double until = pace_.left() - budget_s;
     ProductLoad load(device_, type, sizes_.matrix_side, sizes_.rotate_bytes, kMostTokens);
@@ -232,8 +255,11 @@ class ProcessorMeasure {
             fewer->second * static_cast<double>(tokens) / static_cast<double>(fewer->first);
         if (2 * expected > left) continue;
       }
-      seconds[tokens] =
-          time_op(device_, pace_, std::min(kPointSeconds, left / 3), [&] { load.run(tokens); });
+      const auto run = [&] { load.run(tokens); };
+      // A GPU that multiplies for long is slower than one that has just begun to: it gets warm.
+      if (!device_.host_visible() && tokens == kMostTokens)
+        repeat_for(device_, pace_, kWarmSeconds, run);
+      seconds[tokens] = time_op(device_, pace_, std::min(kPointSeconds, left / 3), run);
     }
     std::vector<std::pair<double, double>> points;
     const double launches = ProductLoad::kShapes * result_.launch_s;

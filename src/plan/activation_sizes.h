@@ -54,6 +54,12 @@ struct ResidualSizes {
   // The same where the host's memory is the device's; never more than there are.
   ResidualSizes on(bool host_visible) const;
   int64_t memory_tokens() const { return device_tokens + host_tokens; }
+  // Of a micro-batch that ends before row `end`.
+  Tier home_of(int64_t end) const {
+    return end <= device_tokens     ? Tier::kDevice
+           : end <= memory_tokens() ? Tier::kHost
+                                    : Tier::kDisk;
+  }
   // A micro-batch may begin this early and still be in that tier.
   int64_t first_on_host() const;
   int64_t first_on_disk() const;

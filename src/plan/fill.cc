@@ -133,6 +133,8 @@ std::vector<Plan> concessions(bool has_device) {
   plans.back().embeddings = Tier::kHost;
   plans.push_back(plans.back());
   plans.back().kv = {0, 1, 0};
+  plans.push_back(plans.back());
+  plans.back().activations = {0, 1, 0};
   return plans;
 }
 

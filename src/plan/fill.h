@@ -12,8 +12,9 @@ namespace spillway {
 // All on the device if it fits. Otherwise KV goes to host memory if it would take more than a
 // quarter of the device, then weights fill what is left of the device, then the host, then the
 // disk. Where the device is too small for that, embeddings and head go to host memory as well, then
-// KV of any size. What kernels take besides is left free. Throws kOutOfMemory, saying which memory
-// is too small for what, and of the memory that computes how much would do, in whole kBudgetStep.
+// KV of any size, then activations between layers. What kernels take besides is left free. Throws
+// kOutOfMemory, saying which memory is too small for what, and of the memory that computes how much
+// would do, in whole kBudgetStep.
 Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets);
 inline constexpr uint64_t kBudgetStep = uint64_t{64} << 20;

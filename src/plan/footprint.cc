@@ -251,6 +251,17 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
   return all;
 }
 
+Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host) {
+  // Staging, what loading takes and the CPU's own activations, in about.
+  constexpr uint64_t kLeastHost = uint64_t{512} << 20;
+  Budgets budgets{.host_is_limited = host > 0};
+  const uint64_t own = std::min(free / 2, std::max(kLeastHost, free / 16));
+  budgets.host = host > 0 ? std::min(host, free) : device > 0 ? free - std::min(device, free) : own;
+  budgets.device = free - budgets.host;
+  if (device > 0) budgets.device = std::min(device, budgets.device);
+  return budgets;
+}
+
 void check_fits(const Footprint& needs, bool has_device, const Budgets& budgets) {
   constexpr std::pair<MemoryTag, const char*> kPlaced[] = {
       {MemoryTag::kWeights, "--weights"},

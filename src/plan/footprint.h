@@ -73,6 +73,10 @@ struct Budgets {
   // they are pages of files, which the system takes back where it needs room.
   bool host_is_limited = false;
 };
+// Of one memory that is both a GPU's and the host's (integrated GPUs): the GPU has it, but for what
+// a run needs of the host's; nothing is gained by keeping anything else there. `device`, `host`:
+// as somebody said, 0: nobody did.
+Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host);
 // Throws kOutOfMemory where the needs exceed a budget, in one line that says of each memory that is
 // too small what needs how much of it; kInvalidArgument where something is to be on disk and
 // --disk-memory is 0.

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "plan/fill.h"
 #include "plan/test_traits.h"
 
 namespace spillway {
@@ -145,6 +146,41 @@ TEST_F(FootprintTest, ACacheThatCannotBeIsRefused) {
   size.tokens = int64_t{1} << 60;
   size.sequences = 1 << 20;
   EXPECT_THROW(of({}), Error);
+}
+
+// Whatever is said of either, no byte is counted twice.
+TEST(ShareOneMemoryTest, IsOneTier) {
+  const Budgets alone = share_one_memory(64 * kGiB, 0, 0);
+  EXPECT_EQ(alone.device, 60 * kGiB) << "what runs";
+  EXPECT_EQ(alone.host, 4 * kGiB) << "what it takes to get there";
+  EXPECT_FALSE(alone.host_is_limited);
+  for (const uint64_t device : {0, 1, 40, 100}) {
+    for (const uint64_t host : {0, 1, 40, 100}) {
+      const Budgets both = share_one_memory(64 * kGiB, device * kGiB, host * kGiB);
+      EXPECT_LE(both.device + both.host, 64 * kGiB) << device << " " << host;
+      if (device > 0) {
+        EXPECT_LE(both.device, device * kGiB) << host;
+      }
+      if (host > 0) {
+        EXPECT_LE(both.host, host * kGiB) << device;
+      }
+    }
+  }
+  // All of a model that fits, and else nothing in the host's part but what is on its way.
+  const Model model = describe_dummy_model("opt-30b");
+  DeviceTraits traits = gpu_traits(256 << 20);
+  const RunSize size{.tokens = 544, .sequences = 4, .micro_tokens = 512};
+  const auto plan_in = [&](uint64_t free) {
+    Budgets budgets = share_one_memory(free, 0, 0);
+    budgets.disk = 100 * kGiB;
+    traits.memory_bytes = budgets.device;
+    traits.host_memory_bytes = budgets.host;
+    return fill_from_the_top(model, size, traits, budgets);
+  };
+  EXPECT_TRUE(plan_in(72 * kGiB).all_on_device());
+  const Plan tight = plan_in(32 * kGiB);
+  EXPECT_LT(tight.weights.host, 0.05);
+  EXPECT_GT(tight.weights.disk, 0.4);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
+constexpr double kMega = 1e6, kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 constexpr double kGiB = 1 << 30;
 // More than any machine of the next years, in the units of the file.
 constexpr double kMost = 1e9;
@@ -138,6 +138,17 @@ Processor processor_from(const json& object, const std::string& where) {
       processor.linear[*type] = Fields::curve_of(curve, field, kTera);
     }
   }
+  if (const json* small = fields.try_take("small_matrices")) {
+    SPW_CHECK(small->is_object(), kInvalidArgument, "{} is not an object",
+              fields.at("small_matrices"));
+    Fields of(*small, fields.at("small_matrices"));
+    processor.small_elements = of.number("mega_elements") * kMega;
+    processor.large_elements = of.number("large_mega_elements") * kMega;
+    processor.small_share = of.curve("share", 1);
+    of.finish();
+    SPW_CHECK(processor.small_elements < processor.large_elements, kInvalidArgument,
+              "{}: small matrices are not smaller than large ones", fields.at("small_matrices"));
+  }
   if (const json* attention = fields.try_take("attention_gb_per_s")) {
     SPW_CHECK(attention->is_object(), kInvalidArgument, "{} is not an object by types of KV",
               fields.at("attention_gb_per_s"));
@@ -192,6 +203,12 @@ ordered processor_to_json(const Processor& processor) {
     document["activations_g_per_s"] = in_units(processor.activations_per_s, kGiga);
   for (const auto& [type, curve] : processor.linear)
     document["linear_tflops"][std::string(dtype_name(type))] = curve_to_json(curve, kTera);
+  if (processor.small_elements > 0) {
+    document["small_matrices"] = {
+        {"mega_elements", in_units(processor.small_elements, kMega)},
+        {"large_mega_elements", in_units(processor.large_elements, kMega)},
+        {"share", curve_to_json(processor.small_share, 1)}};
+  }
   for (const auto& [type, rates] : processor.attention)
     document["attention_gb_per_s"][std::string(kv_type_name(type))] = groups_to_json(rates);
   return document;
@@ -261,6 +278,19 @@ Processor with_threads(Processor host, int threads) {
   return host;
 }
 
+namespace {
+
+// Of the rate of large matrices; in between by the logarithm of the size.
+double share_of_rate(const Processor& on, double tokens, double elements) {
+  if (on.small_elements <= 0 || elements >= on.large_elements) return 1;
+  const double small = std::min(1.0, on.small_share.at(tokens));
+  const double from = std::log(on.small_elements), to = std::log(on.large_elements);
+  const double at = std::clamp((std::log(elements) - from) / (to - from), 0.0, 1.0);
+  return small + at * (1 - small);
+}
+
+}  // namespace
+
 double linear_seconds(const Processor& on, DType type, double tokens, double elements,
                       double bytes) {
   if (tokens <= 0 || elements <= 0) return 0;
@@ -272,7 +302,9 @@ double linear_seconds(const Processor& on, DType type, double tokens, double ele
   }
   const double flop = 2 * tokens * elements;
   const auto found = on.linear.find(type);
-  if (found != on.linear.end()) return before + flop / found->second.at(tokens);
+  if (found != on.linear.end()) {
+    return before + flop / (found->second.at(tokens) * share_of_rate(on, tokens, elements));
+  }
   return before + std::max(bytes / on.read_bytes_per_s, flop / on.flop_per_s);
 }
 

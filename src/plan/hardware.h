@@ -47,6 +47,10 @@ struct Processor {
   // FLOP/s of a product by the weights' type and tokens; of types that are not there by memory and
   // flop_per_s.
   std::map<DType, RateCurve> linear = {};
+  // What is left of these rates, by tokens, where matrices are as small as `small_elements`: a
+  // large processor is not filled by them. Those of `linear` are of `large_elements`. 0: all of it.
+  RateCurve small_share = {};
+  double small_elements = 0, large_elements = 0;
   // Bytes of KV per second in decoding, by its type and by the query heads that share a key's:
   // they multiply more for the same bytes. Of other types as fast as memory.
   std::map<KvType, RateCurve> attention = {};

@@ -171,5 +171,31 @@ TEST(HardwareTest, AnUnknownNameListsThoseThatShip) {
   }
 }
 
+TEST(HardwareTest, SmallMatricesLeaveAPartOfTheRate) {
+  Processor gpu{.launch_s = 1e-6};
+  gpu.linear[DType::kF16] = RateCurve(1e12);
+  const auto rate = [&](double tokens, double elements) {
+    return 2 * tokens * elements /
+           (linear_seconds(gpu, DType::kF16, tokens, elements, 2 * elements) - gpu.launch_s);
+  };
+  EXPECT_NEAR(rate(8, 1e6), 1e12, 1e6) << "nobody has measured it";
+  gpu.small_share = RateCurve({{1, 0.25}, {64, 0.5}});
+  gpu.small_elements = 4e6;
+  gpu.large_elements = 64e6;
+  EXPECT_NEAR(rate(1, 1e6), 0.25e12, 1e6);
+  EXPECT_NEAR(rate(64, 4e6), 0.5e12, 1e6);
+  EXPECT_NEAR(rate(1, 16e6), (0.25 + 0.75 / 2) * 1e12, 1e6) << "half the way, by logarithms";
+  EXPECT_NEAR(rate(1, 64e6), 1e12, 1e6);
+
+  Hardware machine = read_hardware("h200");
+  machine.gpu->small_share = gpu.small_share;
+  machine.gpu->small_elements = gpu.small_elements;
+  machine.gpu->large_elements = gpu.large_elements;
+  const Hardware read = parse_hardware(hardware_to_json(machine), "a file");
+  EXPECT_EQ(read.gpu->small_share.points(), gpu.small_share.points());
+  EXPECT_EQ(read.gpu->small_elements, gpu.small_elements);
+  EXPECT_EQ(read.gpu->large_elements, gpu.large_elements);
+}
+
 }  // namespace
 }  // namespace spillway

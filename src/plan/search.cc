@@ -19,7 +19,9 @@ namespace {
 constexpr double kWeightSteps = 1000;
 constexpr double kLargeTransfer = 1 << 30;  // whose rate does not grow any more
 // Of the candidates: by their sums, then by the simulator.
-constexpr size_t kSimulated = 12, kImproved = 4;
+constexpr size_t kSimulated = 16, kImproved = 4;
+// Of the device's budget: an activations' share that is worth to be somewhere else.
+constexpr double kManyActivations = 0.01;
 
 // How many sequences are at work, and how they are cut.
 struct Cut {
@@ -137,11 +139,26 @@ class Search {
       // Without a GPU the thread that computes waits for pages on disk itself: weights go first.
       const bool found = (!apart_ && try_shares(plan, /*kv_on_disk=*/false)) ||
                          try_shares(plan, r_.budgets.disk > 0);
-      if (!found || !make_fit(plan)) continue;
-      price(plan, PriceBy::kSums);
-      found_.push_back(std::move(plan));
+      const bool fit = found && make_fit(plan);
+      if (fit) {
+        price(plan, PriceBy::kSums);
+        found_.push_back(plan);
+      }
+      if (!apart_ || (fit && has_few_rows(plan))) continue;
+      FoundPlan away = all;
+      away.plan.attention = place;
+      away.plan.activations = {0, 1, 0};
+      if (!try_shares(away, r_.budgets.disk > 0) || !make_fit(away)) continue;
+      price(away, PriceBy::kSums);
+      if (!fit || score(away) < score(plan)) found_.push_back(std::move(away));
     }
     try_rule(all);
+  }
+  // Whether activations between layers take so little that it does not matter where they are.
+  bool has_few_rows(const FoundPlan& plan) const {
+    const double bytes = 4.0 * static_cast<double>(r_.model.spec.hidden) *
+                         static_cast<double>(plan.needs.layout.max_tokens);
+    return bytes < kManyActivations * static_cast<double>(r_.budgets.device);
   }
   // Who may attend to what is not on the device.
   std::vector<AttentionPlace> places() const {
@@ -162,6 +179,7 @@ class Search {
       plan.plan.weights = rule.weights;
       plan.plan.kv = rule.kv;
       plan.plan.embeddings = rule.embeddings;
+      plan.plan.activations = rule.activations;
     } catch (const Error&) {
       return;  // it finds nothing either
     }
@@ -177,6 +195,12 @@ class Search {
   struct Sizes {
     double weights = 0, layer = 0, kv = 0;
     double device_fixed = 0;
+    // Of a step where something is away: its tokens, those that go through a layer together, and
+    // bytes of a token between layers. Rows of activations that are always on the device are part
+    // of device_fixed.
+    int64_t step_tokens = 1;
+    int micro_tokens = 1;
+    double row = 0, fixed_rows = 0;
   };
   Sizes sizes_of(const FoundPlan& plan) const {
     Sizes sizes;
@@ -193,6 +217,10 @@ class Search {
     if (apart_) away.plan.kv = {0, 1, 0};
     away.plan.attention = AttentionPlace::kCpu;
     const Footprint needs = footprint(r_.model, away.plan, away.size, r_.traits);
+    sizes.step_tokens = needs.layout.max_tokens;
+    sizes.micro_tokens = needs.layout.micro_tokens;
+    sizes.row = 4.0 * static_cast<double>(r_.model.spec.hidden);
+    sizes.fixed_rows = away.plan.activations.device * static_cast<double>(sizes.step_tokens);
     sizes.device_fixed = static_cast<double>(needs.device.total()) -
                          static_cast<double>(needs.device.of(MemoryTag::kStaging)) +
                          static_cast<double>(needs.workspace);
@@ -205,11 +233,16 @@ class Search {
     const Hardware& h = r_.hardware;
     Plan& plan = found.plan;
     const Sizes sizes = sizes_of(found);
+    const auto device_budget = static_cast<double>(apart_ ? r_.budgets.device : r_.budgets.host);
+    if (sizes.device_fixed > device_budget) return false;
     const auto layers = static_cast<double>(r_.model.spec.layers);
     // What does not depend on shares: products, by the prices of a plan with everything there.
     FoundPlan resident = found;
     resident.plan.attention = AttentionPlace::kAuto;
+    resident.plan.activations = {};
     resident.needs = footprint(r_.model, resident.plan, resident.size, r_.traits);
+    resident.needs.layout.max_tokens = static_cast<int>(sizes.step_tokens);
+    resident.needs.layout.micro_tokens = sizes.micro_tokens;
     price(resident, PriceBy::kSums);
     const double blocks = std::ceil(static_cast<double>(r_.workload.requests()) /
                                     static_cast<double>(found.size.sequences));
@@ -245,6 +278,12 @@ class Search {
               ck = program.variable(0, 0, kv_on_disk && !one_home ? 1 : 0);
     // Of the sequences: attended to by the CPU.
     const int on_cpu = program.variable(0, 0, plan.attention == AttentionPlace::kGpu ? 0 : 1);
+    // Of a step's tokens between layers: on the device, in host memory.
+    const bool rows_away = plan.activations.device < 1;
+    const int ad = program.variable(0, rows_away ? least_rows(found, sizes.step_tokens) : 1, 1),
+              ah = program.variable(0, 0, 1);
+    program.constrain({{ad, 1}, {ah, 1}}, 1, 1);
+    const double rows = sizes.row * static_cast<double>(sizes.step_tokens);
     const int decode = program.variable(layers * decode_steps);
     const int prefill = program.variable(layers * prefill_steps);
     program.constrain({{wd, 1}, {wh, 1}, {wk, 1}}, 1, 1);
@@ -273,9 +312,13 @@ class Search {
         const double down = h.to_host.best();
         std::vector<std::pair<int, double>> link{
             {wh, weights_s}, {wk, weights_s}, {ch, host_kv_s}, {ck, kv_s}, {time, -1}};
-        if (decoding) link.emplace_back(on_cpu, -host_kv_s);
+        link.emplace_back(decoding ? on_cpu : ah, decoding ? -host_kv_s : up(rows, false));
         program.constrain(link, -kAny, 0);
-        program.constrain({{ch, written / down}, {ck, written / down}, {time, -1}}, -kAny, 0);
+        program.constrain({{ch, written / down},
+                           {ck, written / down},
+                           {ah, decoding ? 0 : rows / down},
+                           {time, -1}},
+                          -kAny, 0);
       }
       program.constrain({{wk, sizes.layer / disk_read}, {ck, read / disk_read}, {time, -1}}, -kAny,
                         0);
@@ -295,17 +338,17 @@ class Search {
             ? std::max(1.0, static_cast<double>(found.size.sequences) / plan.micro_batch)
             : 1;
     const double slots = 2 * sizes.layer, staging = 2 * sizes.kv / layers / parts;
-    const auto device_budget = static_cast<double>(apart_ ? r_.budgets.device : r_.budgets.host);
     program.constrain({{wd, sizes.weights},
                        {wh, slots},
                        {wk, slots},
                        {cd, sizes.kv},
                        {ch, staging},
                        {ck, staging},
-                       {on_cpu, -staging}},
-                      -kAny, device_budget - sizes.device_fixed);
+                       {on_cpu, -staging},
+                       {ad, rows}},
+                      -kAny, device_budget - sizes.device_fixed + sizes.fixed_rows * sizes.row);
     if (apart_) {
-      program.constrain({{wh, sizes.weights}, {ch, sizes.kv}}, -kAny,
+      program.constrain({{wh, sizes.weights}, {ch, sizes.kv}, {ah, rows}}, -kAny,
                         static_cast<double>(r_.budgets.host) * 0.98);
     }
     program.constrain({{wk, sizes.weights}, {ck, sizes.kv}}, -kAny,
@@ -318,11 +361,23 @@ class Search {
     set_weights(plan, value(wd), value(wh));
     const auto sequences = static_cast<double>(found.size.sequences);
     set_kv(plan, value(cd), value(ch), sequences);
+    if (rows_away) set_rows(found, value(ad), sizes.step_tokens);
     if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && !r_.given.cpu_attention)
       plan.cpu_attention = whole_share(value(on_cpu) / plan.kv.host, found);
     return true;
   }
 
+  // Rows that decode stay on the device: what prompts have moves in their step alone.
+  static double least_rows(const FoundPlan& found, int64_t step_tokens) {
+    return std::min(1.0,
+                    static_cast<double>(found.size.sequences) / static_cast<double>(step_tokens));
+  }
+  // Whole tokens.
+  static void set_rows(FoundPlan& found, double device, int64_t step_tokens) {
+    const double share = rounded(std::clamp(device, least_rows(found, step_tokens), 1.0),
+                                 static_cast<double>(step_tokens));
+    found.plan.activations = {share, 1 - share, 0};
+  }
   // Of the sequences in host memory, a whole number.
   static double whole_share(double share, const FoundPlan& found) {
     const double away =
@@ -403,6 +458,11 @@ class Search {
                 std::copysign(std::max(step, 1 / (found.plan.kv.host * sequences)), way);
             attention.plan.cpu_attention = whole_share(*found.plan.cpu_attention + least, found);
             trials.push_back(std::move(attention));
+          }
+          if (found.plan.activations.device < 1) {
+            FoundPlan rows = found;
+            set_rows(rows, found.plan.activations.device + way, found.needs.layout.max_tokens);
+            trials.push_back(std::move(rows));
           }
         }
         for (FoundPlan& trial : trials) {

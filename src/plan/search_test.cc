@@ -195,6 +195,69 @@ TEST_F(SearchTest, WhatIsGivenHolds) {
   }
 }
 
+// With activations on the device, weights that would have to leave it cost more.
+TEST_F(SearchTest, ActivationsOfLargeBlocksLeaveRoomForWeights) {
+  model = describe_dummy_model("mistral-7b");
+  workload.groups[0].generate = 128;
+  budgets.device = 4 * kGiB;
+  const auto found = search();
+  ASSERT_FALSE(found.empty());
+  Plan plan = found[0].plan;
+  ASSERT_GT(plan.activations.host, 0.5);
+  EXPECT_GE(plan.activations.device * found[0].needs.layout.max_tokens,
+            static_cast<double>(found[0].size.sequences) - 0.5)
+      << "those that decode";
+  plan.activations = {};
+  Footprint needs;
+  do {
+    plan.weights.device -= 0.001;
+    plan.weights.host += 0.001;
+    needs = footprint(model, plan, found[0].size, traits);
+  } while (plan.weights.device > 0 && !fits(needs, traits, budgets));
+  const Prediction there = predict(hardware, model, plan, needs, found[0].size, workload);
+  EXPECT_LT(found[0].predicted.total_s(), there.total_s() * 0.99);
+}
+
+// As little as can be on the device, and still too much with the activations of a block.
+TEST_F(SearchTest, ActivationsLeaveADeviceThatIsTooSmall) {
+  RunSize least = size;
+  least.tokens = workload.longest();
+  least.sequences = 64;
+  least.micro_tokens = kSmallestChunk;
+  const auto fits_there = [&](const TierShares& activations) {
+    traits.memory_bytes = budgets.device;
+    Plan plan;
+    plan.weights = plan.kv = {0, 1, 0};
+    plan.embeddings = Tier::kHost;
+    plan.attention = AttentionPlace::kCpu;
+    plan.activations = activations;
+    return fits(footprint(model, plan, least, traits), traits, budgets);
+  };
+  budgets = {.device = 1 * kGiB, .host = 130 * kGiB};
+  while (!fits_there({0, 1, 0}) && budgets.device < 8 * kGiB) budgets.device += 16 * kMiB;
+  budgets.device += 32 * kMiB;
+  EXPECT_FALSE(fits_there({1, 0, 0})) << budgets.device / kMiB;
+  const auto found = search_plans({.hardware = hardware,
+                                   .model = model,
+                                   .traits = traits,
+                                   .workload = workload,
+                                   .budgets = budgets,
+                                   .size = size,
+                                   .least_sequences = 64});
+  traits.host_memory_bytes = budgets.host;
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0].size.sequences, 64);
+  EXPECT_LT(found[0].plan.activations.device, 0.5);
+}
+
+// Short prompts of few sequences: nothing is gained.
+TEST_F(SearchTest, FewActivationsStayOnTheDevice) {
+  workload.groups[0] = {.count = 4, .prompt = 64, .generate = 32};
+  const auto found = search();
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0].plan.activations.device, 1);
+}
+
 TEST_F(SearchTest, MoreMemoryIsNeverPredictedSlower) {
   double before = 1e300;
   for (const uint64_t gib : {4, 6, 10, 16, 30, 48, 80}) {

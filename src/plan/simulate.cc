@@ -76,13 +76,14 @@ class Simulation {
         slot_left_ = now;
         break;
       case StepAction::kLoadRows:
-        rows_there_[event.batch] = work(event, rows_stored_[event.batch]);
+        rows_there_[event.batch] = work(event, rows_stored_);
         break;
       case StepAction::kTakeRows:
         device_waits_for(rows_there_[event.batch]);
         break;
       case StepAction::kStoreRows:
-        rows_stored_[event.batch] = work(event, now);
+        if (shape_.batches[static_cast<size_t>(event.batch)].rows_away)
+          rows_stored_ = work(event, now);
         break;
       case StepAction::kLoadKv:
         kv_there_[group] = work(event, std::max(kv_left_[kv_loads_ % 2], group_before(event)));
@@ -133,7 +134,8 @@ class Simulation {
   size_t at_ = 0;  // the event that runs
   std::array<double, kWorkerCount> free_ = {};
   double slot_left_ = 0, host_done_ = 0, linear_done_ = 0;
-  std::map<int, double> weights_there_, rows_there_, rows_stored_;
+  double rows_stored_ = 0;  // all that left their slots so far
+  std::map<int, double> weights_there_, rows_there_;
   std::map<std::tuple<int, int, int>, double> kv_there_, kv_stored_;
   std::array<double, 2> kv_left_ = {};
   size_t kv_loads_ = 0, kv_stores_ = 0;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "plan/activation_sizes.h"
 
 namespace spillway {
 namespace {
@@ -42,7 +43,7 @@ StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::
   shape_.weight_slots = std::max(1, layout.weight_slots);
   bool link_busy = !pieces_.empty();
   for (const Batch& batch : batches_) {
-    link_busy = link_busy || batch.swapped > 0;
+    link_busy = link_busy || batch.swapped > 0 || batch.rows != Tier::kDevice;
     cpu_busy_ = cpu_busy_ || batch.on_cpu > 0;
   }
   if (link_busy && cpu_busy_) {
@@ -128,9 +129,11 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   // Prompts are attended to on the device, unless no sequence finds room there.
   if (size_.tokens_each > 1) cpu_share = layout.staging_blocks < layout.sequence_blocks ? 1 : 0;
   cpu_attention_ = cpu_share;
-  const double memory_rows = layout.activations.device * all * each;
-  const double host_rows = memory_rows + layout.activations.host * all * each;
-  double row = 0;
+  // As many rows of a step, whatever its size, as there is room for (runtime/residual_store.h).
+  const ResidualSizes homes =
+      residual_sizes(layout.activations, layout.max_tokens, layout.micro_tokens, spec_.hidden)
+          .on(!hardware_.has_device());
+  int64_t row = 0;
   for (double left = all; left > 0; left -= most) {
     const double sequences = std::min(most, left);
     Batch batch{.tokens = sequences * each};
@@ -138,11 +141,8 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     batch.swapped_from_disk = sequences * on_disk;
     batch.swapped = sequences * on_host * (1 - cpu_share) + batch.swapped_from_disk;
     batch.resident = sequences - batch.on_cpu - batch.swapped;
-    row += batch.tokens;
-    batch.rows = row <= memory_rows + 0.5 ? Tier::kDevice
-                 : row <= host_rows + 0.5 ? Tier::kHost
-                                          : Tier::kDisk;
-    if (batch.rows == Tier::kHost && !hardware_.has_device()) batch.rows = Tier::kDevice;
+    row += std::llround(batch.tokens);
+    batch.rows = homes.home_of(row);
     BatchShape shape{.rows_away = batch.rows != Tier::kDevice,
                      .on_device = batch.resident > 1e-9,
                      .on_host = batch.on_cpu > 1e-9,
@@ -331,10 +331,13 @@ StepEstimate estimate_step(const StepPrices& prices) {
   const auto layers = static_cast<size_t>(prices.shape().layers);
   // Behind the layers' sums: what belongs to none, and a head that streams.
   std::vector<EventPrice> sums(layers + 1);
+  size_t at = layers;
   for (const StepEvent& event : schedule_step(prices.shape())) {
     const EventPrice price = prices.of(event);
-    EventPrice& sum =
-        sums[event.layer < 0 ? layers : std::min(layers, static_cast<size_t>(event.layer))];
+    // Rows come while a layer computes.
+    if (event.action != StepAction::kLoadRows)
+      at = event.layer < 0 ? layers : std::min(layers, static_cast<size_t>(event.layer));
+    EventPrice& sum = sums[at];
     for (size_t i = 0; i < price.seconds.size(); ++i) sum.seconds[i] += price.seconds[i];
   }
   for (const EventPrice& sum : sums) {

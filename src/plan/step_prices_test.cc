@@ -131,6 +131,7 @@ TEST_F(StepPricesTest, OnlyWeightsThatAreNotQuantizedArePinned) {
 TEST_F(StepPricesTest, RowsThatStayCostNothing) {
   plan.micro_batch = 4;
   size.sequences = 12;
+  layout.max_tokens = 12;
   layout.activations = {1.0 / 3, 1.0 / 3, 1.0 / 3};
   EventPrice store = price(StepAction::kStoreRows, 0);
   EXPECT_EQ(store.seconds, EventPrice().seconds);
@@ -142,6 +143,8 @@ TEST_F(StepPricesTest, RowsThatStayCostNothing) {
   EXPECT_DOUBLE_EQ(store[Worker::kDiskWrite], 1.0 / 8);
   EXPECT_DOUBLE_EQ(price(StepAction::kLoadRows, 1)[Worker::kToDevice], 1.0 / 64);
   EXPECT_DOUBLE_EQ(price(StepAction::kLoadRows, 2)[Worker::kDiskRead], 1.0 / 16);
+  layout.max_tokens = 36;  // of a prompt's step: there is room for all that decode
+  EXPECT_EQ(price(StepAction::kStoreRows, 2).seconds, EventPrice().seconds);
 }
 
 TEST_F(StepPricesTest, KvOnTheDeviceIsReadThere) {

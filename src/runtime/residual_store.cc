@@ -43,10 +43,7 @@ size_t ResidualStore::bytes_of(int64_t rows) const {
 }
 
 Tier ResidualStore::home_of(int64_t first_row, int64_t rows) const {
-  const int64_t end = first_row + rows;
-  return end <= sizes_.device_tokens     ? Tier::kDevice
-         : end <= sizes_.memory_tokens() ? Tier::kHost
-                                         : Tier::kDisk;
+  return sizes_.home_of(first_row + rows);
 }
 
 std::byte* ResidualStore::in_host_memory(int64_t first_row) const {

@@ -54,6 +54,14 @@ def test_rates_are_of_one_runs_bytes_and_seconds(spillway, disk, repeat):
     assert 0 < result["first_token_s"]["mean"] <= result["first_token_s"]["max"] <= result["prefill_s"]
 
 
+@pytest.mark.parametrize("placement", [[], ["--weights", "0,40,60"], ["--kv", "50,0,50"], ["--activations", "0,0,100"]])
+def test_memory_is_what_was_predicted(spillway, disk, placement):
+    options = [*placement, *disk, "--prompt-len", "40", "--gen-len", "4", "--batch", "2", "--repeat", "1"]
+    host = bench(spillway, *options)["memory"]["host"]
+    assert host["measured_bytes"] == host["predicted_bytes"] > 0
+    assert host["measured_workspace_bytes"] <= host["predicted_workspace_bytes"]
+
+
 @pytest.mark.parametrize("option", ["--kv", "--activations"])
 def test_nor_do_kv_and_activations_add_up_over_runs(spillway, disk, option):
     options = [option, "0,0,100", *disk, "--prompt-len", "40", "--gen-len", "4", "--batch", "2"]

@@ -278,19 +278,21 @@ void rotate_queries(ThreadPool& pool, Workspace& workspace, int64_t heads, int64
   a.q_stride = width;
 }
 
-// So are values, and the sums of them in `out`: these come back to what they are outside.
+// So are values, and the sums of them in `out`: these come back to what they are outside. All rows
+// at once: many sequences of one row each are one thread's work otherwise.
 void rotate_outputs(ThreadPool& pool, std::span<const SequenceSpan> spans, int64_t heads,
                     int64_t head_dim, const Activations& out) {
+  std::vector<int64_t> rows;
   for (const SequenceSpan& span : spans) {
-    parallel_if_large(pool, span.rows * out.cols, span.rows, 1,
-                      [&](int64_t begin, int64_t end, int) {
-                        for (int64_t i = begin; i < end; ++i) {
-                          float* row = out.f32(span.first_row + i);
-                          for (int64_t h = 0; h < heads; ++h)
-                            rotate_kv(row + h * head_dim, head_dim);
-                        }
-                      });
+    for (int64_t i = 0; i < span.rows; ++i) rows.push_back(span.first_row + i);
   }
+  const auto count = static_cast<int64_t>(rows.size());
+  parallel_if_large(pool, count * out.cols, count, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      float* const row = out.f32(rows[static_cast<size_t>(i)]);
+      for (int64_t h = 0; h < heads; ++h) rotate_kv(row + h * head_dim, head_dim);
+    }
+  });
 }
 
 void attend_cuts(AttendSplit attend, ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,

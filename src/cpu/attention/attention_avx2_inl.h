@@ -70,6 +70,10 @@ struct Avx2 : Avx2Integers {
   [[gnu::always_inline]] static inline Floats where_any(Floats y, Floats x) {
     return _mm256_and_ps(x, _mm256_cmp_ps(y, _mm256_setzero_ps(), _CMP_NEQ_UQ));
   }
+  // y * x + c where y is not 0, c elsewhere.
+  [[gnu::always_inline]] static inline Floats fma_where_any(Floats y, Floats x, Floats c) {
+    return _mm256_fmadd_ps(y, where_any(y, x), c);
+  }
   // x in lanes `begin` to `end`, others elsewhere; either may lie outside the vector.
   [[gnu::always_inline]] static inline Floats lanes_of(Floats x, int64_t begin, int64_t end,
                                                        Floats others) {
@@ -113,11 +117,15 @@ struct Avx2 : Avx2Integers {
   [[gnu::always_inline]] static inline Ints sub(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
   [[gnu::always_inline]] static inline Floats to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
   [[gnu::always_inline]] static inline Ints to_nearest(Floats x) { return _mm256_cvtps_epi32(x); }
+  // Modulo 2^32.
+  [[gnu::always_inline]] static inline int32_t sum(Ints x) {
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_epi64(two, 32)));
+  }
   // 16 integers of 16 bits.
-  template <bool kUnsigned>
   [[gnu::always_inline]] static inline __m256i pack16(const Ints* x) {
-    return _mm256_permute4x64_epi64(
-        kUnsigned ? _mm256_packus_epi32(x[0], x[1]) : _mm256_packs_epi32(x[0], x[1]), 0xd8);
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(x[0], x[1]), 0xd8);
   }
 
   // Products of four codes with four integers: sums of the high and low bytes of the latter, or of
@@ -132,6 +140,15 @@ struct Avx2 : Avx2Integers {
   struct Weights {
     Ints first, second;
   };
+  // Values lie as [tokens 0-7 of a byte][0-7 of the next][8-15][8-15 of the next]: the weights of
+  // 16 tokens in that order, all first words, then all second ones.
+  [[gnu::always_inline]] static inline void store_weights(uint8_t* p, const Ints* sixteen) {
+    const Ints packed = _mm256_packus_epi32(sixteen[0], sixteen[1]);  // 0-3, 8-11, 4-7, 12-15
+    const Ints split = split_weights(packed);
+    store_ints(p, _mm256_permutevar8x32_epi32(split, _mm256_setr_epi32(0, 4, 0, 4, 2, 6, 2, 6)));
+    store_ints(p + 32,
+               _mm256_permutevar8x32_epi32(split, _mm256_setr_epi32(1, 5, 1, 5, 3, 7, 3, 7)));
+  }
   [[gnu::always_inline]] static inline Weights load_weights(const uint8_t* p) {
     return {_mm256_load_si256(reinterpret_cast<const __m256i*>(p)),
             _mm256_load_si256(reinterpret_cast<const __m256i*>(p + 32))};
@@ -141,25 +158,14 @@ struct Avx2 : Avx2Integers {
   [[gnu::always_inline]] static inline Ints total(const Sums& sums) {
     return _mm256_add_epi32(_mm256_slli_epi32(sums.first, 8), sums.second);
   }
-  static constexpr int64_t kCodeBytes = 32;
-  [[gnu::always_inline]] static inline void store_codes(uint8_t* p, Ints codes) {
-    store_ints(p, codes);
-  }
-  [[gnu::always_inline]] static inline Codes load_codes(const uint8_t* p) {
-    return value_codes(load_ints(p));
-  }
+  [[gnu::always_inline]] static inline Codes key_codes(Ints codes) { return {codes, codes}; }
   [[gnu::always_inline]] static inline Codes value_codes(Ints codes) { return {codes, codes}; }
 #else
   [[gnu::always_inline]] static inline Ints total(const Sums& sums) {
     return _mm256_add_epi32(sums.first, sums.second);
   }
-  static constexpr int64_t kCodeBytes = 64;
-  [[gnu::always_inline]] static inline void store_codes(uint8_t* p, Ints codes) {
-    store_ints(p, _mm256_and_si256(codes, _mm256_set1_epi16(255)));
-    store_ints(p + 32, _mm256_srli_epi16(codes, 8));
-  }
-  [[gnu::always_inline]] static inline Codes load_codes(const uint8_t* p) {
-    return {load_ints(p), load_ints(p + 32)};
+  [[gnu::always_inline]] static inline Codes key_codes(Ints codes) {
+    return {_mm256_and_si256(codes, _mm256_set1_epi16(255)), _mm256_srli_epi16(codes, 8)};
   }
   [[gnu::always_inline]] static inline Codes value_codes(Ints codes) {
     return {_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), _mm256_srai_epi16(codes, 8)};
@@ -191,6 +197,11 @@ struct Avx2 : Avx2Integers {
   }
   [[gnu::always_inline]] static inline Ints high_halves(Ints x) {
     return low_halves(_mm256_srli_epi16(x, 4));
+  }
+  // 16 * (high half - 8), signed.
+  [[gnu::always_inline]] static inline Ints centred_halves(Ints x) {
+    return _mm256_xor_si256(_mm256_and_si256(x, _mm256_set1_epi8(static_cast<char>(0xf0))),
+                            _mm256_set1_epi8(static_cast<char>(0x80)));
   }
   // Signed bytes plus 128.
   [[gnu::always_inline]] static inline Ints to_unsigned(Ints x) {

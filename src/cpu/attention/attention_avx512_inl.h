@@ -60,6 +60,10 @@ struct Avx512 : HighAndLow {
   [[gnu::always_inline]] static inline Floats where_any(Floats y, Floats x) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_NEQ_UQ), x);
   }
+  // y * x + c where y is not 0, c elsewhere.
+  [[gnu::always_inline]] static inline Floats fma_where_any(Floats y, Floats x, Floats c) {
+    return _mm512_mask3_fmadd_ps(y, x, c, _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_NEQ_UQ));
+  }
   // x in lanes `begin` to `end`, others elsewhere; either may lie outside the vector.
   [[gnu::always_inline]] static inline Floats lanes_of(Floats x, int64_t begin, int64_t end,
                                                        Floats others) {
@@ -114,8 +118,15 @@ struct Avx512 : HighAndLow {
   [[gnu::always_inline]] static inline Ints sub(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
   [[gnu::always_inline]] static inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
   [[gnu::always_inline]] static inline Ints to_nearest(Floats x) { return _mm512_cvtps_epi32(x); }
+  // Modulo 2^32.
+  [[gnu::always_inline]] static inline int32_t sum(Ints x) {
+    const Ints half = _mm512_add_epi32(x, _mm512_shuffle_i32x4(x, x, 0x4e));
+    const Ints quarter = _mm512_add_epi32(half, _mm512_shuffle_i32x4(half, half, 0xb1));
+    const __m128i four = _mm512_castsi512_si128(quarter);
+    const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_epi64(two, 32)));
+  }
   // 16 integers of 16 bits.
-  template <bool kUnsigned>
   [[gnu::always_inline]] static inline __m256i pack16(const Ints* x) {
     return _mm512_cvtepi32_epi16(x[0]);
   }
@@ -128,15 +139,11 @@ struct Avx512 : HighAndLow {
     return _mm512_add_epi32(_mm512_slli_epi32(sums.first, 8), sums.second);
   }
 
-  // Keys: unsigned codes of one byte in memory, times a word of a query.
-  static constexpr int64_t kCodeBytes = 64;
+  // Keys: unsigned codes of one byte, times a word of a query.
   struct Codes {
     Ints both;
   };
-  [[gnu::always_inline]] static inline void store_codes(uint8_t* p, Ints codes) {
-    store_ints(p, codes);
-  }
-  [[gnu::always_inline]] static inline Codes load_codes(const uint8_t* p) { return {load_ints(p)}; }
+  [[gnu::always_inline]] static inline Codes key_codes(Ints codes) { return {codes}; }
   [[gnu::always_inline]] static inline void add_keys(Sums& sums, const Codes& codes,
                                                      const uint8_t* q) {
     sums.first = add_word_products(sums.first, codes.both, q);
@@ -147,6 +154,15 @@ struct Avx512 : HighAndLow {
   struct Weights {
     Ints first, second;
   };
+  // Values lie as [tokens 0-7 of a byte][0-7 of the next][8-15][8-15 of the next]: the weights of
+  // 16 tokens in that order, all high bytes, then all low ones.
+  [[gnu::always_inline]] static inline void store_weights(uint8_t* p, const Ints* sixteen) {
+    const Ints bytes = _mm512_shuffle_epi8(
+        sixteen[0],
+        _mm512_broadcast_i32x4(_mm_setr_epi8(1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12)));
+    const Ints order = _mm512_setr_epi32(0, 4, 0, 4, 8, 12, 8, 12, 1, 5, 1, 5, 9, 13, 9, 13);
+    _mm512_store_si512(p, _mm512_permutexvar_epi32(order, bytes));
+  }
   [[gnu::always_inline]] static inline Weights load_weights(const uint8_t* p) {
     return {_mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(p))),
             _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(p + 32)))};
@@ -171,6 +187,11 @@ struct Avx512 : HighAndLow {
   }
   [[gnu::always_inline]] static inline Ints high_halves(Ints x) {
     return low_halves(_mm512_srli_epi16(x, 4));
+  }
+  // 16 * (high half - 8), signed: (x & 0xf0) ^ 0x80.
+  [[gnu::always_inline]] static inline Ints centred_halves(Ints x) {
+    return _mm512_ternarylogic_epi32(x, _mm512_set1_epi8(static_cast<char>(0xf0)),
+                                     _mm512_set1_epi8(static_cast<char>(0x80)), 0x6a);
   }
   // Signed bytes plus 128.
   [[gnu::always_inline]] static inline Ints to_unsigned(Ints x) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of codes that share a scale, and sums of the integers that codes are multiplied with.
+// Groups of codes that share a scale.
 //
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
@@ -34,16 +34,6 @@ template <class V>
   for (int64_t j = 0; j < kPageTokens; j += V::kLanes) {
     V::store(mins + j, V::fma(V::load(scales + j), V::set(kInt4Mean), V::load(mins + j)));
   }
-}
-
-// The sum of all lanes, modulo 2^32.
-template <class V>
-static inline int32_t sum_lanes(typename V::Ints x) {
-  alignas(64) uint32_t lanes[V::kLanes];
-  V::store_ints(lanes, x);
-  uint32_t sum = 0;
-  for (const uint32_t lane : lanes) sum += lane;
-  return static_cast<int32_t>(sum);
 }
 
 // Modulo 2^32: what is no number became any integer.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores of queries for keys of int8 or int4 on x86, with any of its sets of vectors `V`.
 //
-// A page is turned so that lanes are keys, four codes of each: no sums across lanes, and a query's
+// A page is turned so that lanes are keys, four bytes of each: no sums across lanes, and a query's
 // operand is a broadcast word. Turning costs four shuffles per line of 64 bytes, once for all
-// queries.
+// queries. Bytes of int4 stay whole until they are multiplied: a load and three instructions for
+// what two loads would read, and half of what is stored.
 //
 // Only static functions: each object that includes this is compiled for instructions of its own.
 #pragma once
@@ -14,23 +15,39 @@
 namespace spillway {
 namespace {
 
+constexpr int64_t kWordBytes = 4 * kPageTokens;  // a word of each key of a turned page
+// Of a query: a constant, so that a loop over words has one address.
+constexpr int64_t kOperandBytes = 2 * kMostGroups * kKvGroup;
+
 struct RoundedQuery {
   float scale[kMostGroups], sum[kMostGroups];
   int32_t start[kMostGroups];  // of a sum of products
 };
 struct RoundedQueries {
   RoundedQuery query[kTileQueries];
-  uint8_t* operands;  // [queries, padded_dim / 4, 2 words]
+  uint8_t* operands;  // [queries, kOperandBytes]
 };
 
-// One query as operands, [padded_dim / 4, 2 words].
+// A group of a query, four elements and four again as words of a row have them: for int4 those of
+// the low halves of a word, then those of its high halves.
+template <bool kInt4>
+static inline void order_group(const float* q, int64_t size, float* out) {
+  constexpr size_t kFour = 4 * sizeof(float);
+  const int64_t half = size / 2;
+  for (int64_t i = 0; i < half; i += 4) {
+    memcpy(out + 2 * i, q + (kInt4 ? i : 2 * i), kFour);
+    memcpy(out + 2 * i + 4, q + (kInt4 ? half + i : 2 * i + 4), kFour);
+  }
+}
+
+// One query as operands: two words for four elements.
 template <class V, bool kInt4>
 static inline RoundedQuery round_query(const KvPageLayout& layout, const float* q, uint8_t* out) {
   RoundedQuery rounded;
   for (int64_t g = 0; g < layout.groups; ++g, out += 2 * kKvGroup) {
     float x[kKvGroup] = {};
     const int64_t size = group_size(layout, g);
-    memcpy(x, q + g * kKvGroup, static_cast<size_t>(size) * sizeof(float));
+    order_group<kInt4>(q + g * kKvGroup, size, x);
     auto top = V::set(0), sum = V::set(0), check = V::set(0);
     for (int64_t i = 0; i < kKvGroup; i += V::kLanes) {
       const auto value = V::load(x + i);
@@ -53,66 +70,41 @@ static inline RoundedQuery round_query(const KvPageLayout& layout, const float* 
         total = V::add(total, nearest);
       }
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 2 * i),
-                          V::split_query(V::template pack16<false>(sixteen)));
+                          V::split_query(V::pack16(sixteen)));
     }
     // Codes of int8 were made unsigned.
-    rounded.start[g] = times(kInt4 ? -kInt4Mean : -128, sum_lanes<V>(total));
+    rounded.start[g] = times(kInt4 ? -kInt4Mean : -128, V::sum(total));
   }
   return rounded;
 }
 
-// Where the codes of a turned page go: word c of the rows to low[c], for int4 the high halves to
-// high[c]. In words, in the order of elements.
-struct Words {
-  int64_t count;
-  uint8_t low[64], high[64];
-};
-template <bool kInt4>
-static inline Words words_of(const KvPageLayout& layout) {
-  Words words{layout.row_bytes / 4, {}, {}};
-  for (int64_t c = 0; c < words.count; ++c) {
-    const int64_t group = c / (kKvGroup / 8), within = c % (kKvGroup / 8);
-    words.low[c] = static_cast<uint8_t>(kInt4 ? group * (kKvGroup / 4) + within : c);
-    if (kInt4) words.high[c] = static_cast<uint8_t>(words.low[c] + group_size(layout, group) / 8);
-  }
-  return words;
-}
-
-// A page of keys as operands.
+// A page of keys as [row_bytes / 4, 16 keys, 4 bytes], those of int8 unsigned.
 template <class V, bool kInt4>
-[[gnu::noinline]] static void turn_page(const KvPageLayout& layout, const Words& words,
-                                        const uint8_t* page, uint8_t* out) {
-  constexpr int64_t kBlocks = kPageTokens / V::kLanes;
-  for (int64_t block = 0; block < kBlocks; ++block) {
-    const uint8_t* rows = page + layout.codes_at + block * V::kLanes * layout.row_bytes;
-    uint8_t* to = out + block * V::kCodeBytes;
+[[gnu::noinline]] static void turn_page(const KvPageLayout& layout, const uint8_t* page,
+                                        uint8_t* out) {
+  const int64_t words = layout.row_bytes / 4;
+  for (int64_t key = 0; key < kPageTokens; key += V::kLanes) {
+    const uint8_t* rows = page + layout.codes_at + key * layout.row_bytes;
 #pragma GCC unroll 1
-    for (int64_t c = 0; c < words.count; c += V::kLanes) {
-      const auto put = [&](int64_t i, typename V::Ints x) __attribute__((always_inline)) {
-        constexpr int64_t kWordBytes = kBlocks * V::kCodeBytes;
-        if constexpr (kInt4) {
-          V::store_codes(to + words.low[c + i] * kWordBytes, V::low_halves(x));
-          V::store_codes(to + words.high[c + i] * kWordBytes, V::high_halves(x));
-        } else {
-          V::store_codes(to + (c + i) * kWordBytes, V::to_unsigned(x));
-        }
-      };
-      V::turn(rows + 4 * c, layout.row_bytes, words.count - c, put);
+    for (int64_t c = 0; c < words; c += V::kLanes) {
+      uint8_t* to = out + c * kWordBytes + 4 * key;
+      V::turn(
+          rows + 4 * c, layout.row_bytes,
+          words - c, [&](int64_t i, typename V::Ints x) __attribute__((always_inline)) {
+            V::store_ints(to + i * kWordBytes, kInt4 ? x : V::to_unsigned(x));
+          });
     }
   }
 }
 
-// Adds a group of elements, `words` words of four, to the scores of Q queries for 16 keys:
+// Adds a group of elements, `words` words of a turned page, to the scores of Q queries for 16 keys:
 // scores += (dot * query_scale) * scales + query_sum * means.
 template <class V, bool kInt4, int Q>
 [[gnu::noinline]] static void score_group(const uint8_t* turned, int64_t words, const uint8_t* q,
-                                          int64_t q_stride, const RoundedQuery* queries,
-                                          int64_t group, const float* scales, const float* means,
-                                          float* scores) {
-  constexpr int64_t kBlocks = kPageTokens / V::kLanes;
+                                          const RoundedQuery* queries, int64_t group,
+                                          const float* scales, const float* means, float* scores) {
 #pragma GCC unroll 1
-  for (int64_t block = 0; block < kBlocks; ++block) {
-    const uint8_t* from = turned + block * V::kCodeBytes;
+  for (int64_t at = 0; at < kPageTokens; at += V::kLanes) {
     typename V::Sums sums[Q];
 #pragma GCC unroll 8
     for (int i = 0; i < Q; ++i) {
@@ -120,11 +112,17 @@ template <class V, bool kInt4, int Q>
     }
 #pragma GCC unroll 1
     for (int64_t c = 0; c < words; ++c) {
-      const auto codes = V::load_codes(from + c * kBlocks * V::kCodeBytes);
+      const auto x = V::load_ints(turned + c * kWordBytes + 4 * at);
+      const uint8_t* from = q + c * (kInt4 ? 16 : 8);
+      const auto codes = V::key_codes(kInt4 ? V::low_halves(x) : x);
 #pragma GCC unroll 8
-      for (int i = 0; i < Q; ++i) V::add_keys(sums[i], codes, q + i * q_stride + 8 * c);
+      for (int i = 0; i < Q; ++i) V::add_keys(sums[i], codes, from + i * kOperandBytes);
+      if constexpr (kInt4) {
+        const auto high = V::key_codes(V::high_halves(x));
+#pragma GCC unroll 8
+        for (int i = 0; i < Q; ++i) V::add_keys(sums[i], high, from + i * kOperandBytes + 8);
+      }
     }
-    const int64_t at = block * V::kLanes;
     const auto scale = V::load(scales + at);
 #pragma GCC unroll 8
     for (int i = 0; i < Q; ++i) {
@@ -137,15 +135,14 @@ template <class V, bool kInt4, int Q>
   }
 }
 
-// Scores of `count` queries of a kv head, whose operands are [count, padded_dim / 4, 2 words], for
-// a page. memory: [head_dim / 4, 16 keys], of V::kCodeBytes per V::kLanes keys.
+// Scores of `count` queries of a kv head for a page. turned: memory for its codes.
 template <class V, bool kInt4>
-static inline void score_page(const AttentionArgs& a, const Words& words, const uint8_t* page,
+static inline void score_page(const KvPageLayout& layout, const uint8_t* page,
                               const uint8_t* operands, const RoundedQuery* queries, int64_t count,
-                              uint8_t* memory, float* scores) {
-  const KvPageLayout& layout = a.layout;
-  const int64_t q_stride = 2 * a.padded_dim;
-  turn_page<V, kInt4>(layout, words, page, memory);
+                              uint8_t* turned, float* scores, KeysAhead& ahead) {
+  constexpr int64_t kCodes = kInt4 ? 8 : 4;  // of a word
+  ahead.step();
+  turn_page<V, kInt4>(layout, page, turned);
   for (int64_t g = 0; g < layout.groups; ++g) {
     alignas(64) float scales[kPageTokens], means[kPageTokens] = {};
     load_sixteen<V>(page + 2 * g * kPageTokens, scales);
@@ -153,13 +150,14 @@ static inline void score_page(const AttentionArgs& a, const Words& words, const 
       load_sixteen<V>(page + layout.mins_at + 2 * g * kPageTokens, means);
       add_means<V>(scales, means);
     }
-    const uint8_t* turned = memory + g * (kKvGroup / 4) * (kPageTokens / V::kLanes) * V::kCodeBytes;
     for (int64_t i = 0; i < count; i += V::kMostQueries) {
+      ahead.step();
       with_count<V::kMostQueries>(
           count - i, [&]<int Q>() __attribute__((always_inline)) {
-            score_group<V, kInt4, Q>(turned, group_size(layout, g) / 4,
-                                     operands + i * q_stride + 2 * g * kKvGroup, q_stride,
-                                     queries + i, g, scales, means, scores + i * kSplitKeys);
+            score_group<V, kInt4, Q>(turned + g * kKvGroup / kCodes * kWordBytes,
+                                     group_size(layout, g) / kCodes,
+                                     operands + i * kOperandBytes + 2 * g * kKvGroup, queries + i,
+                                     g, scales, means, scores + i * kSplitKeys);
           });
     }
   }

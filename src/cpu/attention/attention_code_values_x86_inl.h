@@ -14,23 +14,28 @@
 namespace spillway {
 namespace {
 
+constexpr int64_t kStepPages = 4;  // how often memory is asked for what comes next
+
 // Sums of a group's values: 2 kinds of 32 columns or one of 64, times 4 lanes.
 constexpr int64_t kTotals = kKvGroup * 4;
 
 struct ValueScratch {
   float* scales;     // [groups, 256]
   float* means;      // [groups, 256]; minima moved by kInt4Mean
-  float* products;   // [256], of probabilities and scales
+  float* products;   // [V::kMostQueries, 256], of probabilities and scales
   uint8_t* weights;  // [V::kMostQueries, 16 pages, 64]
   int32_t* totals;   // [V::kMostQueries, kTotals]
 };
 
+// High halves are multiplied as they are in a byte, as 16 * (code - kInt4Mean): sums of 256 tokens
+// just fit 32 bits.
 enum class CodeKind { kBytes, kLowHalves, kHighHalves };
+constexpr float kHighUnit = 1.0F / 16;
 
 // Weighted sums of the codes in S vectors of each page, at byte `at` of it, for Q queries.
 template <class V, CodeKind kKind, int Q, int S>
 [[gnu::noinline]] static void add_codes(const uint8_t* const* pages, int64_t count, int64_t at,
-                                        const uint8_t* weights, int32_t* totals) {
+                                        const uint8_t* weights, int32_t* totals, Ahead& ahead) {
   constexpr int64_t kVector = 4 * V::kLanes;
   typename V::Sums sums[Q][S];
 #pragma GCC unroll 8
@@ -40,13 +45,14 @@ template <class V, CodeKind kKind, int Q, int S>
   }
 #pragma GCC unroll 1
   for (int64_t page = 0; page < count; ++page, weights += 64) {
+    if (page % kStepPages == 0) ahead.step(kStepPages * S);
     const uint8_t* from = pages[page] + at;
 #pragma GCC unroll 8
     for (int v = 0; v < S; ++v) {
       const auto x = V::load_ints(from + v * kVector);
       const auto codes = V::value_codes(kKind == CodeKind::kBytes       ? x
                                         : kKind == CodeKind::kLowHalves ? V::low_halves(x)
-                                                                        : V::high_halves(x));
+                                                                        : V::centred_halves(x));
 #pragma GCC unroll 8
       for (int i = 0; i < Q; ++i) {
         V::add_values(sums[i][v], codes, V::load_weights(weights + i * kCutPages * 64));
@@ -72,12 +78,10 @@ template <class V, CodeKind kKind, int Q>
   const int64_t end = columns * kPageTokens;
   int64_t byte = 0;
   for (; byte + S * kVector <= end; byte += S * kVector) {
-    ahead.step(S);
-    add_codes<V, kKind, Q, S>(pages, count, at + byte, weights, totals + byte / 4);
+    add_codes<V, kKind, Q, S>(pages, count, at + byte, weights, totals + byte / 4, ahead);
   }
   for (; byte < end; byte += kVector) {
-    ahead.step(1);
-    add_codes<V, kKind, Q, 1>(pages, count, at + byte, weights, totals + byte / 4);
+    add_codes<V, kKind, Q, 1>(pages, count, at + byte, weights, totals + byte / 4, ahead);
   }
 }
 
@@ -98,11 +102,15 @@ static inline void finish_columns(const int32_t* totals, int64_t columns, const 
   }
 }
 
-// Probabilities times the scales of V, as 16-bit integers: put(page, split) gets those of 16
-// tokens. Scales of keys that were never stored may be NaN; their probability is 0.
-template <class V, bool kInt4, class Put>
-static inline WeightUnit weigh(const float* p, const float* scales, const float* means,
-                               int64_t pages, float* products, const Put& put) {
+// A query's probabilities times the scales of V.
+struct Products {
+  float largest;  // NaN where one is no number
+  float offset;   // probabilities times means
+};
+// Scales of keys that were never stored may be NaN; their probability is 0.
+template <class V, bool kInt4>
+static inline Products multiply(const float* p, const float* scales, const float* means,
+                                int64_t pages, float* products) {
   auto top = V::set(0), check = V::set(0), sum = V::set(0);
   for (int64_t i = 0; i < pages * kPageTokens; i += V::kLanes) {
     const auto x = V::load(p + i);
@@ -110,13 +118,19 @@ static inline WeightUnit weigh(const float* p, const float* scales, const float*
     V::store(products + i, product);
     top = V::max(product, top);
     check = V::fma(product, V::set(0), check);
-    if (kInt4) sum = V::add(sum, V::where_any(x, V::mul(x, V::load(means + i))));
+    if (kInt4) sum = V::fma_where_any(x, V::load(means + i), sum);
   }
-  const float largest = V::largest(top);
+  return {V::largest(top) + V::sum(check), V::sum(sum)};
+}
+
+// Products as 16-bit integers, [pages, 64 bytes].
+template <class V, bool kInt4>
+static inline WeightUnit round_products(const Products& all, const float* products, int64_t pages,
+                                        uint8_t* weights) {
   // Below this its inverse overflows, and it is nothing beside the largest probability's 1.
-  const auto factor = V::set(largest > 1e-30F ? V::kLargestWeight / largest : 0);
+  const auto factor = V::set(all.largest > 1e-30F ? V::kLargestWeight / all.largest : 0);
   auto total = V::set_ints(0);
-  for (int64_t page = 0; page < pages; ++page, products += kPageTokens) {
+  for (int64_t page = 0; page < pages; ++page, products += kPageTokens, weights += 64) {
     typename V::Ints sixteen[kPageTokens / V::kLanes];
 #pragma GCC unroll 2
     for (int64_t j = 0; j < kPageTokens; j += V::kLanes) {
@@ -124,10 +138,9 @@ static inline WeightUnit weigh(const float* p, const float* scales, const float*
       sixteen[j / V::kLanes] = nearest;
       if (kInt4) total = V::add(total, nearest);
     }
-    put(page, V::split_weights(V::template pack16<true>(sixteen)));
+    V::store_weights(weights, sixteen);
   }
-  return {largest / V::kLargestWeight + V::sum(check), V::sum(sum),
-          kInt4 ? times(kInt4Mean, sum_lanes<V>(total)) : 0};
+  return {all.largest / V::kLargestWeight, all.offset, kInt4 ? times(kInt4Mean, V::sum(total)) : 0};
 }
 
 // Values of a kv head for `queries` queries, whose probabilities begin at the cut's first page.
@@ -141,14 +154,17 @@ static inline void add_head(const AttentionArgs& a, const uint8_t* const* pages,
     const int64_t at = a.layout.codes_at + g * kGroupBytes * kPageTokens;
     for (int64_t first = 0; first < queries; first += V::kMostQueries) {
       const int64_t chunk = smaller(queries - first, V::kMostQueries);
+      // One query after the other would wait for its own sums across lanes.
+      Products products[V::kMostQueries];
+      for (int64_t i = 0; i < chunk; ++i) {
+        products[i] =
+            multiply<V, kInt4>(p + (first + i) * kSplitKeys, s.scales + g * kSplitKeys,
+                               s.means + g * kSplitKeys, count, s.products + i * kSplitKeys);
+      }
       WeightUnit units[V::kMostQueries];
       for (int64_t i = 0; i < chunk; ++i) {
-        uint8_t* weights = s.weights + i * kCutPages * 64;
-        units[i] = weigh<V, kInt4>(
-            p + (first + i) * kSplitKeys, s.scales + g * kSplitKeys, s.means + g * kSplitKeys,
-            count, s.products, [&](int64_t page, __m256i split) __attribute__((always_inline)) {
-              store_value_weights(split, weights + page * 64);
-            });
+        units[i] = round_products<V, kInt4>(products[i], s.products + i * kSplitKeys, count,
+                                            s.weights + i * kCutPages * 64);
       }
       with_count<V::kMostQueries>(
           chunk, [&]<int Q>() __attribute__((always_inline)) {
@@ -166,7 +182,10 @@ static inline void add_head(const AttentionArgs& a, const uint8_t* const* pages,
         float* to = out + (first + i) * a.padded_dim + g * kKvGroup;
         const int32_t* totals = s.totals + i * kTotals;
         finish_columns<V>(totals, columns, units[i], to);
-        if (kInt4) finish_columns<V>(totals + kTotals / 2, columns, units[i], to + columns);
+        if (kInt4) {
+          finish_columns<V>(totals + kTotals / 2, columns,
+                            {units[i].unit * kHighUnit, units[i].offset, 0}, to + columns);
+        }
       }
     }
   }

@@ -6,7 +6,7 @@
 // share what is read and unpacked.
 //
 // Instructions that compete for the two vector ports, per line of 64 bytes and Q queries, with
-// AVX-512 and heads of 128: int4 keys 7 + 4 Q and values 3 + 4 Q, int8 keys 5 + 2 Q and values 2 Q;
+// AVX-512 and heads of 128: int4 keys 7 + 4 Q and values 2 + 4 Q, int8 keys 5 + 2 Q and values 2 Q;
 // scales, softmax and weights add about 2 Q for int4 and Q for int8. A core that gets 6.5 GB/s at
 // 2.7 GHz has a line every 27 cycles: room for 54.
 //
@@ -26,44 +26,42 @@ class VectorCodes {
  public:
   using Vectors = V;
 
-  VectorCodes(const AttentionArgs& a, int64_t queries, Pieces& pieces)
-      : a_(a), queries_(queries), words_(words_of<kInt4>(a.layout)) {
-    rounded_.operands = pieces.take<uint8_t>(kTileQueries * 2 * a.padded_dim);
-    turned_ = pieces.take<uint8_t>(a.head_dim / 4 * (kPageTokens / V::kLanes) * V::kCodeBytes);
+  VectorCodes(const AttentionArgs& a, int64_t queries, Pieces& pieces) : a_(a), queries_(queries) {
+    rounded_.operands = pieces.take<uint8_t>(kTileQueries * kOperandBytes);
+    turned_ = pieces.take<uint8_t>(a.layout.row_bytes / 4 * kWordBytes);
     values_.scales = pieces.take<float>(a.layout.groups * kSplitKeys);
     values_.means = pieces.take<float>(a.layout.groups * kSplitKeys);
-    values_.products = pieces.take<float>(kSplitKeys);
+    values_.products = pieces.take<float>(V::kMostQueries * kSplitKeys);
     values_.weights = pieces.take<uint8_t>(V::kMostQueries * kCutPages * 64);
     values_.totals = pieces.take<int32_t>(V::kMostQueries * kTotals);
   }
 
   // Query i of some heads' together.
   void round(int64_t i, const float* q) {
-    rounded_.query[i] =
-        round_query<V, kInt4>(a_.layout, q, rounded_.operands + i * 2 * a_.padded_dim);
+    rounded_.query[i] = round_query<V, kInt4>(a_.layout, q, rounded_.operands + i * kOperandBytes);
   }
   void start_keys() {}
+  // Of KeysAhead: turning a page, and its groups for some queries each.
+  int64_t parts() const { return 1 + a_.layout.groups * chunks(); }
   // Scores for a page of the kv head with queries `first` and following.
-  void score(const uint8_t* page, int64_t first, float* scores) {
-    score_page<V, kInt4>(a_, words_, page, rounded_.operands + first * 2 * a_.padded_dim,
-                         rounded_.query + first, queries_, turned_, scores);
+  void score(const uint8_t* page, int64_t first, float* scores, KeysAhead& ahead) {
+    score_page<V, kInt4>(a_.layout, page, rounded_.operands + first * kOperandBytes,
+                         rounded_.query + first, queries_, turned_, scores, ahead);
   }
   void finish_keys() {}
   void start_values() {}
-  // Of Ahead, for the values of a kv head.
-  int64_t units() const {
-    const int64_t chunks = (queries_ + V::kMostQueries - 1) / V::kMostQueries;
-    return a_.head_dim * kPageTokens / (4 * V::kLanes) * chunks;
-  }
+  // Of Ahead, for a page of values: vectors.
+  int64_t units() const { return a_.head_dim * kPageTokens / (4 * V::kLanes) * chunks(); }
   void add(const uint8_t* const* pages, int64_t count, const float* p, float* out, Ahead& ahead) {
     load_value_scales<V, kInt4>(a_.layout, pages, count, values_);
     add_head<V, kInt4>(a_, pages, count, queries_, p, values_, out, ahead);
   }
 
  private:
+  int64_t chunks() const { return (queries_ + V::kMostQueries - 1) / V::kMostQueries; }
+
   const AttentionArgs& a_;
   int64_t queries_;  // of a kv head
-  Words words_;
   RoundedQueries rounded_;
   uint8_t* turned_;
   ValueScratch values_;
@@ -89,12 +87,11 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
       codes.round(i, query_at(a, tile, heads.first + i / queries, i % queries));
     }
     codes.start_keys();
-    KeysAhead ahead(a, tile, cut, heads);
+    KeysAhead ahead(a, tile, cut, heads, codes.parts());
     for (int64_t page = cut.first_page; page < cut.end_page; ++page) {
       for (int64_t h = 0; h < heads.count; ++h) {
-        ahead.step();
         codes.score(page_of_keys(a, tile, page, heads.first + h), h * queries,
-                    scores + h * queries * kSplitKeys + cut.key_of(page));
+                    scores + h * queries * kSplitKeys + cut.key_of(page), ahead);
       }
     }
     codes.finish_keys();
@@ -104,7 +101,7 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
     }
     codes.start_values();
     Ahead keys = keys_after(a, tile, cut, heads, most);
-    keys.spread(codes.units() * heads.count);
+    keys.spread(codes.units() * cut.pages() * heads.count);
     for (int64_t h = 0; h < heads.count; ++h) {
       const uint8_t* pages[kCutPages];
       for (int64_t i = 0; i < cut.pages(); ++i) {

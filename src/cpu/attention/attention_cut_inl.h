@@ -104,8 +104,10 @@ struct Ahead {
   int64_t bytes = 0;  // of all heads' pages for the same tokens
   bool values = false;
   int64_t page = 0, end = 0;
-  int64_t byte = 0;   // of `page`: asked for up to here
-  int64_t share = 0;  // bytes of a unit of work
+  const uint8_t* at = nullptr;  // the page before `page`
+  int64_t byte = 0;             // of it: asked for up to here
+  int64_t share = 0;            // bytes of a unit of work
+  int64_t due = 0;              // bytes of the units done that were not asked for
 
   static inline Ahead keys_of(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
                               const Heads& heads) {
@@ -117,33 +119,44 @@ struct Ahead {
   }
   // All of it is asked for in step()s of `units` units of work together.
   inline void spread(int64_t units) {
-    const int64_t lines = (end - page) * ((bytes + 63) / 64);
-    share = (lines + units - 1) / units * 64;
+    share = ((end - page) * ((bytes + 63) / 64 * 64) + units - 1) / units;
   }
+  // A core waits for a dozen lines at once, and what it reads from its second cache waits behind
+  // them: units should be small.
   [[gnu::noinline]] void step(int64_t units) {
-    for (int64_t left = units * share; left > 0 && page < end; ++page, byte = 0) {
-      const uint8_t* at =
-          values ? page_of_values(*a, *tile, page, head) : page_of_keys(*a, *tile, page, head);
-      const int64_t stop = smaller(byte + left, bytes);
-      left -= stop - byte;
+    for (due += units * share; due > 0;) {
+      if (byte >= bytes && !next_page()) return;
       // To the second cache: what is asked for ahead is more than the nearest one holds.
-      for (; byte < stop; byte += 64) __builtin_prefetch(at + byte, 0, 2);
-      if (byte < bytes) return;
+      const int64_t stop = smaller(byte + due, bytes);
+      int64_t i = byte;
+      for (; i < stop; i += 64) __builtin_prefetch(at + i, 0, 2);
+      due -= i - byte;
+      byte = i;
     }
   }
 
  private:
+  inline bool next_page() {
+    if (page >= end) {
+      share = due = 0;
+      return false;
+    }
+    at = values ? page_of_values(*a, *tile, page, head) : page_of_keys(*a, *tile, page, head);
+    ++page;
+    byte = 0;
+    return true;
+  }
   static inline Ahead of(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
                          const Heads& heads, bool values) {
-    return {&a,
-            &tile,
-            heads.first,
-            heads.count * a.layout.bytes,
-            values,
-            cut.first_page,
-            cut.first_page + cut.pages(),
-            0,
-            0};
+    Ahead ahead;
+    ahead.a = &a;
+    ahead.tile = &tile;
+    ahead.head = heads.first;
+    ahead.bytes = ahead.byte = heads.count * a.layout.bytes;
+    ahead.values = values;
+    ahead.page = cut.first_page;
+    ahead.end = cut.first_page + cut.pages();
+    return ahead;
   }
 };
 
@@ -152,14 +165,15 @@ struct Ahead {
 struct KeysAhead {
   Ahead values, keys;
 
+  // A page of a head is done in `parts` parts.
   inline KeysAhead(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
-                   const Heads& heads)
+                   const Heads& heads, int64_t parts)
       : values(Ahead::values_of(a, tile, cut, heads)), keys(Ahead::keys_of(a, tile, cut, heads)) {
-    values.spread(cut.pages() * heads.count);
+    values.spread(cut.pages() * heads.count * parts);
     keys.page = heads.first == 0 ? smaller(keys.page + kColdPages, keys.end) : keys.end;
-    keys.share = (a.layout.bytes + 63) / 64 * 64;
+    keys.share = ((a.layout.bytes + 63) / 64 * 64 + parts - 1) / parts;
   }
-  // For each page of each head.
+  // For each part.
   inline void step() {
     keys.step(1);
     values.step(1);

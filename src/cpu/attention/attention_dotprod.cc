@@ -396,7 +396,7 @@ static void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int6
     for (int64_t i = 0; i < queries; ++i) {
       rounded[i] = round_query<kInt4>(layout, query_at(a, tile, h, i), q + i * q_bytes);
     }
-    KeysAhead ahead(a, tile, cut, {h, 1});
+    KeysAhead ahead(a, tile, cut, {h, 1}, 1);
     for (int64_t page = cut.first_page; page < cut.end_page; ++page) {
       ahead.step();
       score_page<kInt4>(layout, page_of_keys(a, tile, page, h), q, rounded, queries, padded,

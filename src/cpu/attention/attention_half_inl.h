@@ -205,7 +205,7 @@ static void attend_half(const AttentionArgs& a, const AttentionTile& tile, int64
       memcpy(q + i * columns, query_at(a, tile, heads.first + i / queries, i % queries),
              static_cast<size_t>(a.head_dim) * sizeof(float));
     }
-    KeysAhead ahead(a, tile, cut, heads);
+    KeysAhead ahead(a, tile, cut, heads, 1);
     for (int64_t page = cut.first_page; page < cut.end_page; ++page) {
       for (int64_t h = 0; h < heads.count; ++h) {
         ahead.step();

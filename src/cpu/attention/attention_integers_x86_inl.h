@@ -48,16 +48,5 @@ struct EvenAndOdd {
   }
 };
 
-// Values lie as [tokens 0-7 of a byte][0-7 of the next][8-15][8-15 of the next]: the split weights
-// of 16 tokens in that order, all first words, then all second ones.
-[[gnu::always_inline]] static inline void store_value_weights(__m256i split, uint8_t* out) {
-  const __m256i first =
-      _mm256_permutevar8x32_epi32(split, _mm256_setr_epi32(0, 2, 0, 2, 4, 6, 4, 6));
-  const __m256i second =
-      _mm256_permutevar8x32_epi32(split, _mm256_setr_epi32(1, 3, 1, 3, 5, 7, 5, 7));
-  _mm256_store_si256(reinterpret_cast<__m256i*>(out), first);
-  _mm256_store_si256(reinterpret_cast<__m256i*>(out + 32), second);
-}
-
 }  // namespace
 }  // namespace spillway

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan_report.h"
+
+#include <fmt/format.h>
+
+#include "base/byte_units.h"
+#include "cli/predicted_json.h"
+#include "cli/terminal.h"
+
+namespace spillway {
+
+using nlohmann::json;
+
+namespace {
+
+json memory_json(const Planner& planner, const FoundPlan& found) {
+  const bool apart = planner.hardware.has_device();
+  const auto of = [](const MemoryUsage& usage, uint64_t budget, uint64_t besides) {
+    json by_tag = json::object();
+    for (int tag = 0; tag < kMemoryTagCount; ++tag) {
+      if (usage.bytes[tag] > 0)
+        by_tag[memory_tag_name(static_cast<MemoryTag>(tag))] = usage.bytes[tag];
+    }
+    const uint64_t bytes = usage.total() - usage.of(MemoryTag::kWorkspace) + besides;
+    if (besides > 0) by_tag[memory_tag_name(MemoryTag::kWorkspace)] = besides;
+    return json{{"bytes", bytes},
+                {"budget_bytes", budget},
+                {"headroom_bytes", static_cast<int64_t>(budget) - static_cast<int64_t>(bytes)},
+                {"by_tag", by_tag}};
+  };
+  const Footprint& needs = found.needs;
+  json out;
+  if (apart) out["gpu"] = of(needs.device, planner.budgets.device, needs.workspace);
+  out["host"] = of(needs.of_host(apart), planner.budgets.host, apart ? 0 : needs.workspace);
+  out["disk"] = of(needs.disk, planner.budgets.disk, 0);
+  return out;
+}
+
+}  // namespace
+
+std::string describe_workload(const Planner& planner) {
+  const Workload& all = planner.workload;
+  if (!planner.options.lengths) {
+    return fmt::format("{} requests, prompts of {}, {} tokens each", all.requests(),
+                       planner.options.prompt, planner.options.generate);
+  }
+  const auto mean = [&](int64_t tokens) {
+    return static_cast<double>(tokens) / static_cast<double>(all.requests());
+  };
+  return fmt::format("{} requests, prompts of {:.0f}, {:.0f} tokens each on average",
+                     all.requests(), mean(all.prompt_tokens()), mean(all.generated_tokens()));
+}
+
+void print_plan(const Planner& planner, const PlanReport& report) {
+  const FoundPlan& found = report.best;
+  const auto line = [](const char* key, const std::string& value) {
+    print_now(fmt::format("{:<12}{}\n", key, value));
+  };
+  const Prediction& p = found.predicted;
+  const auto shares = [](const TierShares& of) {
+    return fmt::format("{:.1f}% GPU, {:.1f}% host, {:.1f}% disk", of.device * 100, of.host * 100,
+                       of.disk * 100);
+  };
+  line("machine", fmt::format("{} ({})", planner.hardware.name, planner.machine.how));
+  line("model", fmt::format("{}, {} of weights, {} KV", planner.model.spec.name,
+                            format_bytes(static_cast<uint64_t>(planner.model.weight_bytes())),
+                            kv_type_name(found.size.kv_type)));
+  line("workload", describe_workload(planner));
+  const size_t named = found.plan.overrides.size();
+  line("weights", shares(found.plan.weights) +
+                      (named > 0 ? fmt::format("; but for the plan's {} overrides", named) : ""));
+  line("KV", shares(found.plan.kv));
+  if (found.plan.activations.device < 1) line("activations", shares(found.plan.activations));
+  line("at once", fmt::format("{} sequences{}{}", found.size.sequences,
+                              found.plan.micro_batch > 0
+                                  ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
+                                  : "",
+                              found.plan.kv.host > 0 && planner.hardware.has_device()
+                                  ? fmt::format("; the CPU attends to {} of those in host memory",
+                                                fmt::format("{:.0f}%", p.cpu_attention * 100))
+                                  : ""));
+  line("speed", fmt::format("{:.4g} tokens/s generated; decoding {:.4g} tokens/s, prompts {:.4g} s",
+                            p.generated_tokens_per_s, p.decode_tokens_per_s, p.prefill_s));
+  line("latency", fmt::format("first tokens after {:.3g} s, a step {:.3g} s, all after {:.3g} s",
+                              p.first_token_s, p.step_s, p.latency_s));
+  line("bottleneck", p.bottleneck_name());
+  const json memory = memory_json(planner, found);
+  for (const auto& [name, of] : memory.items()) {
+    if (of["bytes"].get<uint64_t>() == 0) continue;
+    line(name == "gpu"    ? "GPU memory"
+         : name == "host" ? "host memory"
+                          : "disk",
+         fmt::format("{} of {}", format_bytes(of["bytes"].get<uint64_t>()),
+                     format_bytes(of["budget_bytes"].get<uint64_t>())));
+  }
+  for (const auto& [what, gain] : report.suggestions)
+    line("would help", fmt::format("{}: {:.2f} times as fast", what, gain));
+  for (const std::string& warning : report.warnings) line("warning", warning);
+}
+
+json plan_report_json(const Planner& planner, const PlanReport& report) {
+  const FoundPlan& best = report.best;
+  json help = json::array();
+  for (const auto& [what, gain] : report.suggestions)
+    help.push_back({{"what", what}, {"gain", gain}});
+  return {{"machine", planner.hardware.name},
+          {"machine_source", planner.machine.how},
+          {"model", planner.model.spec.name},
+          {"plan", json::parse(plan_to_json(planner.complete(best)))},
+          {"requests", planner.workload.requests()},
+          {"sequences", best.size.sequences},
+          {"predicted", predicted_json(best.predicted)},
+          {"memory", memory_json(planner, best)},
+          {"bottleneck", best.predicted.bottleneck_name()},
+          {"would_help", help},
+          {"warnings", report.warnings}};
+}
+
+}  // namespace spillway

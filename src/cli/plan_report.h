@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan that was found, for people and as JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/planner.h"
+
+namespace spillway {
+
+struct PlanReport {
+  FoundPlan best;
+  std::vector<std::string> warnings;
+  std::vector<Suggestion> suggestions;
+};
+
+void print_plan(const Planner& planner, const PlanReport& report);
+nlohmann::json plan_report_json(const Planner& planner, const PlanReport& report);
+// In one line.
+std::string describe_workload(const Planner& planner);
+
+}  // namespace spillway
