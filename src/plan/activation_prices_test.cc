@@ -9,8 +9,8 @@
 namespace spillway {
 namespace {
 
-// Of the layers' second halves: what the MLP is in.
-double finishing_seconds(const Hardware& hardware, const std::string& name, int64_t tokens) {
+// Of the first half of the MLPs.
+double mlp_seconds(const Hardware& hardware, const std::string& name, int64_t tokens) {
   const Model model = describe_dummy_model(name);
   const Plan plan;
   const RunSize size{.tokens = 256, .sequences = 1, .micro_tokens = 512};
@@ -20,20 +20,20 @@ double finishing_seconds(const Hardware& hardware, const std::string& name, int6
   const StepPrices prices(hardware, model, homes, plan, needs.layout, {.tokens_each = tokens});
   double seconds = 0;
   for (const StepEvent& event : schedule_step(prices.shape())) {
-    if (event.action == StepAction::kFinishLayer) seconds += prices.of(event)[Worker::kDevice];
+    if (event.action == StepAction::kUp) seconds += prices.of(event)[Worker::kDevice];
   }
   return seconds;
 }
 
 TEST(ActivationPricesTest, ActivationsArePricedByTokensAndWidthWhereTheyWereMeasured) {
   Hardware hardware = read_hardware("ci");
-  const double free = finishing_seconds(hardware, "smollm2-135m:q4_0", 128);
-  const double free_relu = finishing_seconds(hardware, "opt-125m", 128);
+  const double free = mlp_seconds(hardware, "smollm2-135m:q4_0", 128);
+  const double free_relu = mlp_seconds(hardware, "opt-125m", 128);
   hardware.host.activations_per_s = 1e6;
   const ModelSpec spec = describe_dummy_model("smollm2-135m:q4_0").spec;
-  EXPECT_NEAR(finishing_seconds(hardware, "smollm2-135m:q4_0", 128) - free,
+  EXPECT_NEAR(mlp_seconds(hardware, "smollm2-135m:q4_0", 128) - free,
               128.0 * static_cast<double>(spec.layers * spec.ffn) / 1e6, 1e-6);
-  EXPECT_DOUBLE_EQ(finishing_seconds(hardware, "opt-125m", 128), free_relu);
+  EXPECT_DOUBLE_EQ(mlp_seconds(hardware, "opt-125m", 128), free_relu);
 }
 
 }  // namespace

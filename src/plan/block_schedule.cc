@@ -60,10 +60,10 @@ class Scheduling {
   // while the CPU is at its rows.
   void run_linear(StepAction action, LinearGroup group, int layer, int b) {
     add(action, layer, b);
-    const auto found = std::ranges::find_if(shape_.streamed, [&](const StreamedShape& linear) {
-      return linear.layer == layer && linear.group == group;
-    });
-    if (found == shape_.streamed.end()) return;
+    const auto found = std::ranges::lower_bound(
+        shape_.streamed, std::pair(layer, group), {},
+        [](const StreamedShape& linear) { return std::pair(linear.layer, linear.group); });
+    if (found == shape_.streamed.end() || found->layer != layer || found->group != group) return;
     run_pieces(*found, b, /*multiply=*/true);
     if (found->on_cpu) add(StepAction::kJoinLinear, layer, b);
   }
@@ -94,10 +94,10 @@ class Scheduling {
     const auto slotful = [&](int of) { return shape_.slotfuls[static_cast<size_t>(of)]; };
     if (!shape_.overlap || (piece + 1 < count && slotful(piece + 1) == slotful(piece))) return;
     const int next = (slotful(piece) + shape_.weight_slots) % (slotful(count - 1) + 1);
-    for (int i = 0; i < count; ++i) {
-      if (slotful(i) == next)
-        add(StepAction::kLoadWeights, layer_of_piece_[static_cast<size_t>(i)], -1, i);
-    }
+    const auto first = std::ranges::lower_bound(shape_.slotfuls, next);
+    for (auto i = static_cast<int>(first - shape_.slotfuls.begin());
+         i < count && slotful(i) == next; ++i)
+      add(StepAction::kLoadWeights, layer_of_piece_[static_cast<size_t>(i)], -1, i);
   }
 
   // The CPU's rows first: it works on them while the device attends to its own.

@@ -74,12 +74,19 @@ TEST_F(FootprintTest, EmbeddingsInHostMemoryTakeSlotsForTheHead) {
   EXPECT_EQ(needs.device.of(MemoryTag::kWeights),
             home.device.of(MemoryTag::kWeights) - table - positions);
   EXPECT_TRUE(needs.weights.streams);
-  EXPECT_EQ(needs.layout.slots, SlotContent::kPieces) << "one micro-batch";
-  // Three pieces of 25.7 MB, a fourth slot for the next step's first.
-  EXPECT_EQ(needs.layout.weight_slots, 4);
-  const uint64_t slot = needs.device.of(MemoryTag::kStaging) / 4;
-  EXPECT_GE(slot, table / 3);
-  EXPECT_LE(slot, kStreamPieceBytes + kStreamSlotBytes);
+  EXPECT_EQ(needs.layout.slots, SlotContent::kLayers) << "prompts are several micro-batches";
+  EXPECT_EQ(needs.layout.weight_slots, 2);
+  const uint64_t slot = needs.device.of(MemoryTag::kStaging) / 2;
+  EXPECT_GE(slot, table / 6) << "six pieces";
+  EXPECT_LT(slot, 15u << 20) << "no larger than a layer's";
+  size.tokens = 8;
+  size.sequences = 1;
+  const Footprint few = of(plan);
+  EXPECT_EQ(few.layout.slots, SlotContent::kPieces);
+  // Three pieces of 25.7 MB, and a slot for the next step's first.
+  EXPECT_EQ(few.layout.weight_slots, 4);
+  EXPECT_GE(few.device.of(MemoryTag::kStaging) / 4, table / 3);
+  EXPECT_LE(few.device.of(MemoryTag::kStaging) / 4, kStreamPieceBytes + kStreamSlotBytes);
   // Rows of both tables, for a micro-batch.
   EXPECT_EQ(needs.host.of(MemoryTag::kStaging), 32u * 2 * 768 * 2);
 }

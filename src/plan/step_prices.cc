@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <utility>
 
 #include "base/error.h"
 #include "plan/activation_sizes.h"
@@ -55,7 +53,6 @@ StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::
 void StepPrices::describe_weights(const Model& model, const std::vector<Tier>& homes,
                                   const StreamCut& cut) {
   linears_.resize(static_cast<size_t>(spec_.layers + 1) * kGroups);
-  std::map<std::pair<int, WeightRole>, std::pair<const BoundWeight*, Tier>> away;
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
     const WeightSlot& slot = weight.slot;
@@ -66,21 +63,18 @@ void StepPrices::describe_weights(const Model& model, const std::vector<Tier>& h
     if (slot.is_vector() || (slot.layer < 0 && !is_head)) continue;
     const int layer = is_head ? spec_.layers : slot.layer;
     const WeightRole role = is_head ? WeightRole::kHead : slot.role;
-    if (homes[i] == Tier::kDevice) {
-      linear(layer, group_of(role))
-          .resident.push_back({weight.dtype,
-                               static_cast<double>(slot.rows) * static_cast<double>(slot.cols),
-                               static_cast<double>(weight.bytes())});
-    } else {
-      away[{layer, role}] = {&weight, homes[i]};
-    }
+    if (homes[i] != Tier::kDevice) continue;
+    linear(layer, group_of(role))
+        .resident.push_back({weight.dtype,
+                             static_cast<double>(slot.rows) * static_cast<double>(slot.cols),
+                             static_cast<double>(weight.bytes())});
   }
   const StreamOrder order = stream_order(model, homes, cut);
   cpu_busy_ = order.uses_cpu();
   shape_.slotfuls = order.slotfuls();
   for (const StreamedLinear& streamed : order.linears) {
     const auto product_of = [&](const MatrixRows& rows) {
-      const BoundWeight& weight = *away.at({streamed.layer, rows.role}).first;
+      const BoundWeight& weight = model.weights[rows.weight];
       const auto count = static_cast<double>(rows.count);
       return Product{
           weight.dtype, count * static_cast<double>(weight.slot.cols),
@@ -92,7 +86,7 @@ void StepPrices::describe_weights(const Model& model, const std::vector<Tier>& h
       Piece& piece = pieces_.emplace_back();
       for (const MatrixRows& rows : of_piece) {
         const Product product = product_of(rows);
-        const bool on_disk = away.at({streamed.layer, rows.role}).second == Tier::kDisk;
+        const bool on_disk = homes[rows.weight] == Tier::kDisk;
         (on_disk ? piece.from_disk : piece.from_host) += product.bytes;
         if (is_quantized(product.type)) piece.source = Hardware::Source::kPageable;
         piece.products.push_back(product);

@@ -55,19 +55,30 @@ struct StepPricesTest : testing::Test {
     layout.host_blocks = host * 64;
     layout.disk_blocks = disk * 64;
   }
-  // Ticks of the first event of this kind, of each worker.
+  // Ticks of the first event of this kind, of each worker; of weights, of all pieces of a layer.
   EventPrice price(StepAction action, int batch = 0, int layer = 0) {
     const StepPrices prices(hardware, model, homes(), plan, layout, size);
+    const bool all = action == StepAction::kLoadWeights || action == StepAction::kMultiply;
+    EventPrice sum;
+    bool any = false;
     for (const StepEvent& event : schedule_step(prices.shape())) {
       if (event.action != action) continue;
       if (event.batch >= 0 && event.batch != batch) continue;
       if (event.layer >= 0 && event.layer != layer) continue;
-      EventPrice ticks = prices.of(event);
-      for (double& seconds : ticks.seconds) seconds *= 1024;
-      return ticks;
+      const EventPrice one = prices.of(event);
+      for (size_t i = 0; i < sum.seconds.size(); ++i) sum.seconds[i] += one.seconds[i] * 1024;
+      any = true;
+      if (!all) break;
     }
-    ADD_FAILURE() << "no such event";
-    return {};
+    EXPECT_TRUE(any) << "no such event";
+    return sum;
+  }
+  // Of the linear ops behind attention.
+  double finish_layer() {
+    double ticks = 0;
+    for (const StepAction action : {StepAction::kAttentionOut, StepAction::kUp, StepAction::kDown})
+      ticks += price(action)[Worker::kDevice];
+    return ticks;
   }
   const std::vector<Tier>& homes() {
     homes_ = weight_homes(false, model, plan.weight_plan());
@@ -86,13 +97,13 @@ struct StepPricesTest : testing::Test {
 
 TEST_F(StepPricesTest, FewTokensReadTheWeights) {
   EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3);
-  EXPECT_DOUBLE_EQ(price(StepAction::kFinishLayer)[Worker::kDevice], 1 + 4 + 4);
+  EXPECT_DOUBLE_EQ(finish_layer(), 1 + 4 + 4);
 }
 
 TEST_F(StepPricesTest, ManyTokensMultiply) {
   size = {.sequences = 1, .tokens_each = 1024, .keys = 512.5};
   EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3 * 32);
-  EXPECT_DOUBLE_EQ(price(StepAction::kFinishLayer)[Worker::kDevice], (1 + 4 + 4) * 32);
+  EXPECT_DOUBLE_EQ(finish_layer(), (1 + 4 + 4) * 32);
   hardware.gpu->prompt_attention_flop_per_s = two_to(31);
   EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 1024 * 1.0009765625)
       << "4 x 1024 tokens x 512.5 keys x 1024";
@@ -113,11 +124,11 @@ TEST_F(StepPricesTest, FourBitWeightsAreExpandedWhereTheMachineSaysSo) {
   compress_matrices(model);
   plan.weights = {0, 1, 0};
   constexpr double kShare = 4.5 / 16;
-  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3 * kShare);
+  EXPECT_DOUBLE_EQ(price(StepAction::kMultiply)[Worker::kDevice], 12 * kShare);
   EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24 * kShare);
   hardware.gpu->dequantize_bytes_per_s = two_to(30);
   hardware.pageable_to_device = two_to(29);
-  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3 * (2 + 1))
+  EXPECT_DOUBLE_EQ(price(StepAction::kMultiply)[Worker::kDevice], 12 * (2 + 1))
       << "expanded at half the speed that the result is read with";
   EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 2 * 24 * kShare);
 }
@@ -125,6 +136,23 @@ TEST_F(StepPricesTest, FourBitWeightsAreExpandedWhereTheMachineSaysSo) {
 TEST_F(StepPricesTest, OnlyWeightsThatAreNotQuantizedArePinned) {
   plan.weights = {0, 1, 0};
   hardware.pageable_to_device = two_to(29);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24);
+}
+
+// Half of what streams: the CPU reads it at 64 MiB/s, and the bus has the other half.
+TEST_F(StepPricesTest, TheCpuMultipliesItsRowsWhereTheyLie) {
+  plan.weights = {0, 1, 0};
+  plan.cpu_linear = {{4, 0.5}};
+  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kCpu], 3 * 32 / 2);
+  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 4 * 32 / 2);
+  EXPECT_DOUBLE_EQ(price(StepAction::kMultiply)[Worker::kDevice], 12.0 / 2);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24.0 / 2);
+  hardware.cpu_beside_link = 0.5;
+  hardware.link_beside_cpu = 0.25;
+  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 2 * 4 * 32 / 2);
+  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 4 * 24.0 / 2);
+  size.sequences = 5;
+  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 0) << "the share is of fewer tokens";
   EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24);
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -17,6 +16,7 @@ struct Matrix {
   WeightRole role;
   int64_t rows = 0, row_bytes = 0;
   Tier home = Tier::kHost;
+  size_t weight = 0;
 };
 
 int64_t down_to_group(int64_t rows) { return rows / kGroupRows * kGroupRows; }
@@ -53,7 +53,8 @@ class Stacked {
     for (size_t i = from.matrix; i < matrices_.size() && i <= to.matrix; ++i) {
       const int64_t first = i == from.matrix ? from.row : 0;
       const int64_t last = i == to.matrix ? to.row : matrices_[i].rows;
-      if (last > first) rows.push_back({matrices_[i].role, first, last - first});
+      if (last > first)
+        rows.push_back({matrices_[i].role, first, last - first, matrices_[i].weight});
     }
     return rows;
   }
@@ -94,7 +95,7 @@ void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t
   }
   const auto both = [&](int64_t first, int64_t count) {
     std::vector<MatrixRows> of;
-    for (const Matrix& matrix : matrices) of.push_back({matrix.role, first, count});
+    for (const Matrix& matrix : matrices) of.push_back({matrix.role, first, count, matrix.weight});
     return of;
   };
   int64_t first = static_cast<int64_t>(std::llround(cpu_share * static_cast<double>(rows)));
@@ -200,7 +201,7 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
     if (slot.layer != layer || of != group) end_group(of_layers);
     layer = slot.layer;
     group = of;
-    matrices.push_back({slot.role, slot.rows, model.weights[i].bytes() / slot.rows, homes[i]});
+    matrices.push_back({slot.role, slot.rows, model.weights[i].bytes() / slot.rows, homes[i], i});
   }
   end_group(of_layers);
   const BoundWeight& head = head_of(model);
@@ -208,7 +209,8 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
   if (homes[number] != Tier::kDevice) {
     layer = model.spec.layers;
     group = LinearGroup::kHead;
-    matrices = {{WeightRole::kHead, head.slot.rows, head.bytes() / head.slot.rows, homes[number]}};
+    matrices = {
+        {WeightRole::kHead, head.slot.rows, head.bytes() / head.slot.rows, homes[number], number}};
     end_group(by_layers ? largest_layer_bytes(model) : cut.piece_bytes);
   }
   return order;
@@ -232,19 +234,12 @@ size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
 
 uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<const Tier> homes,
                     std::span<const StreamOrder> orders) {
-  std::map<std::pair<int, WeightRole>, size_t> numbers;
-  for (size_t i = 0; i < model.weights.size(); ++i) {
-    const WeightSlot& slot = model.weights[i].slot;
-    numbers[{slot.layer, slot.role}] = i;
-    if (&model.weights[i] == &head_of(model)) numbers[{model.spec.layers, WeightRole::kHead}] = i;
-  }
-  const auto rows_bytes = [&](int layer, const MatrixRows& rows) {
-    const size_t number = numbers.at({layer, rows.role});
-    const BoundWeight& weight = model.weights[number];
+  const auto rows_bytes = [&](const MatrixRows& rows) {
+    const BoundWeight& weight = model.weights[rows.weight];
     const int64_t row = weight.bytes() / weight.slot.rows;
     const auto bytes = static_cast<uint64_t>(rows.count * row);
     std::optional<Extent> from_disk;
-    if (homes[number] == Tier::kDisk) {
+    if (homes[rows.weight] == Tier::kDisk) {
       const bool stays = is_as_stored(weight, weight_layout(traits, model, weight));
       const uint64_t begin = stays ? weight.extent->offset : 0;
       from_disk = Extent{0, begin + static_cast<uint64_t>(rows.first * row), bytes};
@@ -259,7 +254,7 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
     for (const StreamedLinear& linear : order.linears) {
       for (const std::vector<MatrixRows>& of_piece : linear.pieces) {
         if (piece == 0 || slotfuls[piece] != slotfuls[piece - 1]) bytes = kStreamSlotBytes;
-        for (const MatrixRows& rows : of_piece) bytes += rows_bytes(linear.layer, rows);
+        for (const MatrixRows& rows : of_piece) bytes += rows_bytes(rows);
         most = std::max(most, bytes);
         ++piece;
       }

@@ -30,7 +30,7 @@ LinearGroup group_of(WeightRole role);
 struct MatrixRows {
   WeightRole role;
   int64_t first = 0, count = 0;
-  bool operator==(const MatrixRows&) const = default;
+  size_t weight = 0;  // its number in Model::weights
 };
 
 // A linear op some of whose matrices are not on the device. Each of their rows is either the CPU's

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <random>
+#include <tuple>
 #include <utility>
 
 #include "model/known_models.h"
@@ -73,15 +74,19 @@ TEST(StreamOrderTest, QueryKeyAndValueAreCutAsOneGateAndUpAtTheSameRows) {
   const auto homes = homes_of(model, {0, 1, 0});
   const StreamOrder order =
       stream_order(model, homes, {.slots = SlotContent::kLayers, .cpu_share = 0.5});
+  using Rows = std::vector<std::tuple<WeightRole, int64_t, int64_t>>;
+  const auto of = [](const std::vector<MatrixRows>& some) {
+    Rows all;
+    for (const MatrixRows& rows : some) all.emplace_back(rows.role, rows.first, rows.count);
+    return all;
+  };
   const StreamedLinear& project = order.linears[0];
-  EXPECT_EQ(project.on_cpu,
-            (std::vector<MatrixRows>{{WeightRole::kQuery, 0, 4096}, {WeightRole::kKey, 0, 2048}}));
-  EXPECT_EQ(project.pieces[0], (std::vector<MatrixRows>{{WeightRole::kKey, 2048, 2048},
-                                                        {WeightRole::kValue, 0, 4096}}));
+  EXPECT_EQ(of(project.on_cpu), (Rows{{WeightRole::kQuery, 0, 4096}, {WeightRole::kKey, 0, 2048}}));
+  EXPECT_EQ(of(project.pieces[0]),
+            (Rows{{WeightRole::kKey, 2048, 2048}, {WeightRole::kValue, 0, 4096}}));
   const StreamedLinear& up = order.linears[2];
   EXPECT_EQ(up.group, LinearGroup::kUp);
-  EXPECT_EQ(up.on_cpu,
-            (std::vector<MatrixRows>{{WeightRole::kGate, 0, 5504}, {WeightRole::kUp, 0, 5504}}));
+  EXPECT_EQ(of(up.on_cpu), (Rows{{WeightRole::kGate, 0, 5504}, {WeightRole::kUp, 0, 5504}}));
 }
 
 TEST(StreamOrderTest, TheCpuHasNoPartInWhatIsOnDiskNorInHalfAnMlp) {
