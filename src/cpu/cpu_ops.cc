@@ -76,9 +76,8 @@ void CpuOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
   cpu::gather_rows(pool_, x, rows, out);
 }
 
-void CpuOps::copy(const Activations& from, const Activations& to, LinearMode mode) {
-  if (mode == LinearMode::kStore) return cpu::copy_rows(pool_, from, to);
-  cpu::add_rows(pool_, from, to);
+void CpuOps::copy(const Activations& from, const Activations& to) {
+  cpu::copy_rows(pool_, from, to);
 }
 
 void CpuOps::score(const Activations& logits, std::span<const int32_t> ids,

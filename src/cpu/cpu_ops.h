@@ -49,7 +49,7 @@ class CpuOps : public Ops {
                       const Activations& out) override;
   void gather_rows(const Activations& x, std::span<const int32_t> rows,
                    const Activations& out) override;
-  void copy(const Activations& from, const Activations& to, LinearMode mode) override;
+  void copy(const Activations& from, const Activations& to) override;
   void score(const Activations& logits, std::span<const int32_t> ids,
              std::span<TokenScore> scores) override;
 

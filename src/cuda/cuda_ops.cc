@@ -328,8 +328,8 @@ void CudaOps::gather_rows(const Activations& x, std::span<const int32_t> rows,
   cuda::gather_rows(x, tables_.device_of(rows), out, stream);
 }
 
-void CudaOps::copy(const Activations& from, const Activations& to, LinearMode mode) {
-  cuda::copy_rows(from, to, mode == LinearMode::kAccumulate, queue());
+void CudaOps::copy(const Activations& from, const Activations& to) {
+  cuda::copy_rows(from, to, queue());
 }
 
 void CudaOps::score(const Activations& logits, std::span<const int32_t> ids,

@@ -74,7 +74,7 @@ class CudaOps final : public Ops {
                       const Activations& out) override;
   void gather_rows(const Activations& x, std::span<const int32_t> rows,
                    const Activations& out) override;
-  void copy(const Activations& from, const Activations& to, LinearMode mode) override;
+  void copy(const Activations& from, const Activations& to) override;
   void score(const Activations& logits, std::span<const int32_t> ids,
              std::span<TokenScore> scores) override;
   bool can_sample() const override { return true; }

@@ -284,9 +284,9 @@ class Ops {
   virtual void gather_rows(const Activations& x, std::span<const int32_t> rows,
                            const Activations& out) = 0;
 
-  // to (+)= from, in to's type; accumulating only in F32. Either may be host memory that try_pin()
-  // took, where reads_pinned_memory(): what CPU and GPU hand each other in the middle of a step.
-  virtual void copy(const Activations& from, const Activations& to, LinearMode mode) = 0;
+  // to = from, in to's type. Either may be host memory that try_pin() took, where
+  // reads_pinned_memory(): what CPU and GPU hand each other in the middle of a step.
+  virtual void copy(const Activations& from, const Activations& to) = 0;
 
   // scores[i] = what row i of logits [rows, vocab] F32 says of token ids[i]. Waits for the result:
   // only that comes to the host.

@@ -217,12 +217,16 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
 }
 
 std::vector<StreamOrder> stream_orders(const Model& model, std::span<const Tier> homes,
-                                       const std::vector<CpuLinearShare>& shares,
-                                       SlotContent slots) {
+                                       const std::vector<CpuLinearShare>& shares, SlotContent slots,
+                                       uint64_t piece_bytes) {
   std::vector<StreamOrder> orders;
-  for (const CpuLinearShare& entry : shares)
-    orders.push_back(stream_order(model, homes, {.slots = slots, .cpu_share = entry.share}));
-  orders.push_back(stream_order(model, homes, {.slots = slots}));
+  StreamCut cut{.slots = slots, .piece_bytes = piece_bytes};
+  for (const CpuLinearShare& entry : shares) {
+    cut.cpu_share = entry.share;
+    orders.push_back(stream_order(model, homes, cut));
+  }
+  cut.cpu_share = 0;
+  orders.push_back(stream_order(model, homes, cut));
   return orders;
 }
 

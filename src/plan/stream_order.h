@@ -73,8 +73,8 @@ struct StreamCut {
 StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const StreamCut& cut);
 // By the shares of a plan: one for each, and the last without the CPU.
 std::vector<StreamOrder> stream_orders(const Model& model, std::span<const Tier> homes,
-                                       const std::vector<CpuLinearShare>& shares,
-                                       SlotContent slots);
+                                       const std::vector<CpuLinearShare>& shares, SlotContent slots,
+                                       uint64_t piece_bytes = kStreamPieceBytes);
 // The number of that for a step whose largest micro-batch has so many tokens.
 size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens);
 // What a slot takes of the device's memory.

@@ -312,7 +312,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     case StepAction::kMultiply:
       return multiply_piece(event.group);
     case StepAction::kJoinLinear:
-      return host_linear_->join(now_.op, *now_.streamed, *stalls_);
+      return host_linear_->join(*stalls_);
     case StepAction::kEmbed:
       return embed(*batch);
     case StepAction::kLoadRows:
@@ -442,7 +442,7 @@ void Decoder::begin_linear(const LinearOp& op, int layer, LinearGroup group) {
   now_.op = op;
   now_.streamed = try_streamed(layer, group);
   if (now_.streamed != nullptr && !now_.streamed->on_cpu.empty())
-    host_linear_->start(op, *now_.streamed);
+    host_linear_->start(op, *now_.streamed, *stalls_);
   // Gate and up are one op: where one of them streams, rows of both are multiplied as it comes.
   const bool all_or_none = op.kind == LinearOp::Kind::kGated && now_.streamed != nullptr;
   std::array<LinearOp::Rows, 3> rows;

@@ -128,7 +128,7 @@ void HostAttention::finish(StallClock& stalls) {
   const Activations result{type_, out_.rows, q_dim_, q_dim_, attended_.data()};
   const auto bytes = static_cast<size_t>(row_bytes(type_, out_.rows * q_dim_));
   if (attended_.is_pinned() && device_.reads_pinned_memory()) {
-    device_.ops().copy(result, out_, LinearMode::kStore);
+    device_.ops().copy(result, out_);
   } else {
     const CopyPiece up{out_.data, attended_.data(), bytes};
     device_.compute().copy_to_device({&up, 1});

@@ -29,6 +29,14 @@ const MatrixRows* find_rows(std::span<const MatrixRows> rows, WeightRole role) {
 
 }  // namespace
 
+LinearOp LinearOp::of_tokens(int64_t first, int64_t count_of_tokens) const {
+  LinearOp some = *this;
+  some.x = x.row_range(first, count_of_tokens);
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i)
+    some.parts[i].out = parts[i].out.row_range(first, count_of_tokens);
+  return some;
+}
+
 void LinearOp::run(Ops& ops, const std::array<Rows, 3>& rows) const {
   std::array<Projection, 3> some;
   int64_t any = 0;
@@ -53,7 +61,12 @@ void LinearOp::run(Ops& ops, const std::array<Rows, 3>& rows) const {
 HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
                        const WeightViews& weights, std::span<const StreamOrder* const> orders,
                        int64_t tokens)
-    : device_(device), host_(host), lane_(lane), weights_(weights), ready_(device.make_signal()) {
+    : device_(device),
+      host_(host),
+      lane_(lane),
+      weights_(weights),
+      ready_(device.make_signal()),
+      tokens_(tokens) {
   int64_t rows = 0;
   for (const StreamOrder* order : orders) rows = std::max(rows, most_cpu_rows({order, 1}));
   const HostLinearBytes bytes = host_linear_bytes(spec, tokens, rows);
@@ -88,7 +101,6 @@ void HostLinear::copy_biases(std::span<const StreamOrder* const> orders) {
 LinearOp HostLinear::on_host(const LinearOp& op, const StreamedLinear& streamed) const {
   const int64_t tokens = op.x.rows, columns = cpu_columns(streamed);
   LinearOp host = op;
-  host.mode = LinearMode::kStore;
   host.x = {DType::kF32, tokens, op.x.cols, op.x.cols, input_.data()};
   const Activations all{DType::kF32, tokens, columns, columns, output_.data()};
   int64_t at = 0;
@@ -105,7 +117,28 @@ LinearOp HostLinear::on_host(const LinearOp& op, const StreamedLinear& streamed)
   return host;
 }
 
-void HostLinear::start(const LinearOp& op, const StreamedLinear& streamed) {
+// To host memory, one row behind the other; through `staging` where ops cannot write there.
+void HostLinear::send(const Activations& from, const Activations& to, const Buffer& staging) {
+  const auto bytes = static_cast<size_t>(row_bytes(DType::kF32, to.rows * to.cols));
+  stats_.to_host_bytes += bytes;
+  if (staging.empty()) return device_.ops().copy(from, to);
+  device_.ops().copy(from, {DType::kF32, to.rows, to.cols, to.cols, staging.data()});
+  const CopyPiece down{to.data, staging.data(), bytes};
+  device_.compute().copy_to_host({&down, 1});
+}
+
+void HostLinear::start(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls) {
+  int64_t first = 0;
+  for (; first + tokens_ < op.x.rows; first += tokens_) {
+    begin(op.of_tokens(first, tokens_), streamed);
+    join(stalls);
+  }
+  begin(op.of_tokens(first, op.x.rows - first), streamed);
+}
+
+void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
+  op_ = op;
+  streamed_ = &streamed;
   const LinearOp host = on_host(op, streamed);
   std::array<LinearOp::Rows, 3> rows;
   uint64_t weight_bytes = 0;
@@ -123,16 +156,12 @@ void HostLinear::start(const LinearOp& op, const StreamedLinear& streamed) {
     }
     rows[i].view = view;
   }
-  if (device_input_.empty()) {
-    device_.ops().copy(op.x, host.x, LinearMode::kStore);
-  } else {
-    const Activations there{DType::kF32, op.x.rows, op.x.cols, op.x.cols, device_input_.data()};
-    device_.ops().copy(op.x, there, LinearMode::kStore);
-    const CopyPiece down{input_.data(), there.data,
-                         static_cast<size_t>(row_bytes(DType::kF32, op.x.rows * op.x.cols))};
-    device_.compute().copy_to_host({&down, 1});
+  send(op.x, host.x, device_input_);
+  if (op.mode == LinearMode::kAccumulate) {
+    // The CPU adds to what is there, as the device would: then a row has the same bits.
+    SPW_ASSERT(op.count == 1);
+    send(op.parts[0].out.columns(0, rows[0].view.rows), host.parts[0].out, device_output_);
   }
-  stats_.to_host_bytes += static_cast<uint64_t>(4 * op.x.rows * op.x.cols);
   number_ = lane_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes] {
     const auto begin = std::chrono::steady_clock::now();
     host.run(host_.ops(), rows);
@@ -142,7 +171,9 @@ void HostLinear::start(const LinearOp& op, const StreamedLinear& streamed) {
   });
 }
 
-void HostLinear::join(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls) {
+void HostLinear::join(StallClock& stalls) {
+  const LinearOp& op = op_;
+  const StreamedLinear& streamed = *streamed_;
   const int64_t tokens = op.x.rows, columns = cpu_columns(streamed);
   stalls.time(StallCause::kHostLinear, [&] { lane_.wait_for_work(number_); });
   Activations all{DType::kF32, tokens, columns, columns, output_.data()};
@@ -159,7 +190,7 @@ void HostLinear::join(const LinearOp& op, const StreamedLinear& streamed, StallC
     if (rows == nullptr) continue;
     const bool is_gate = op.kind == LinearOp::Kind::kGated && i == 0;
     if (!is_gate) {
-      device_.ops().copy(all.columns(at, rows->count), part.out.columns(0, rows->count), op.mode);
+      device_.ops().copy(all.columns(at, rows->count), part.out.columns(0, rows->count));
       stats_.to_device_bytes += static_cast<uint64_t>(4 * tokens * rows->count);
     }
     at += rows->count;

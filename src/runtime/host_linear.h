@@ -42,6 +42,8 @@ struct LinearOp {
     WeightView view;  // no rows: others of the part are elsewhere
     int64_t first = 0;
   };
+  // For some of the tokens.
+  LinearOp of_tokens(int64_t first, int64_t count) const;
   // Multiplies these rows, into their columns of the parts' results.
   void run(Ops& ops, const std::array<Rows, 3>& rows) const;
 };
@@ -49,15 +51,16 @@ struct LinearOp {
 // The CPU's side. Called from one thread; the devices, the lane and the weights must outlive it.
 class HostLinear {
  public:
-  // For steps of at most `tokens` tokens by these orders, which name rows in `weights`.
+  // For up to `tokens` tokens at once, by these orders, which name rows in `weights`.
   HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
              const WeightViews& weights, std::span<const StreamOrder* const> orders,
              int64_t tokens);
 
-  // The CPU begins with its rows of the op.
-  void start(const LinearOp& op, const StreamedLinear& streamed);
-  // Ops called from now on see the result.
-  void join(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls);
+  // The CPU begins with its rows of the op. Of more tokens than it has room for (a head's, where
+  // all of a prompt's logits are wanted) the first ones are waited for.
+  void start(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls);
+  // Ops called from now on see the result of what was started.
+  void join(StallClock& stalls);
 
   struct Stats {
     uint64_t to_host_bytes = 0, to_device_bytes = 0;
@@ -70,6 +73,8 @@ class HostLinear {
 
  private:
   void copy_biases(std::span<const StreamOrder* const> orders);
+  void begin(const LinearOp& op, const StreamedLinear& streamed);
+  void send(const Activations& from, const Activations& to, const Buffer& staging);
   LinearOp on_host(const LinearOp& op, const StreamedLinear& streamed) const;
 
   Device& device_;
@@ -81,7 +86,11 @@ class HostLinear {
   // Where ops cannot use those: what is copied between both.
   Buffer device_input_, device_output_;
   std::map<std::pair<int, WeightRole>, std::vector<std::byte>> biases_;
-  uint32_t number_ = 0;  // of the work at hand
+  int64_t tokens_;
+  // The work at hand.
+  uint32_t number_ = 0;
+  LinearOp op_;
+  const StreamedLinear* streamed_ = nullptr;
   Stats stats_;
 };
 

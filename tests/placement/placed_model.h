@@ -34,7 +34,8 @@ struct Placement {
   int micro_sequences = 0;
   int slots = 2;
   SlotContent slot_content = SlotContent::kLayers;
-  std::vector<CpuLinearShare> cpu_linear = {};
+  uint64_t piece_bytes = kStreamPieceBytes;
+  std::vector<CpuLinearShare> cpu_linear = {};  // of what is in host memory, the CPU multiplies
   TierShares activations = {};
   bool on_cpu = false;  // no accelerator: the host is the device
   bool overlap = true;
@@ -42,7 +43,9 @@ struct Placement {
   float attention_topk = 0;  // 0: dense
 
   // Whether the CPU computes what the device would.
-  bool computes_on_host() const { return device_sequences < 1 && (host_share > 0 || !can_swap); }
+  bool computes_on_host() const {
+    return !cpu_linear.empty() || (device_sequences < 1 && (host_share > 0 || !can_swap));
+  }
 };
 
 inline std::unique_ptr<Device> make_accelerator(bool cuda, const Placement& placement) {
@@ -79,7 +82,7 @@ struct PlacedModel {
           weight_homes(device->host_visible(), model, {how.weights, how.embeddings, how.overrides});
       stream = std::make_unique<WeightStream>(
           *device, host, queue, weights,
-          stream_orders(model, homes, how.cpu_linear, how.slot_content),
+          stream_orders(model, homes, how.cpu_linear, how.slot_content, how.piece_bytes),
           WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .stages = 6});
     }
     const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);

@@ -53,8 +53,9 @@ void multiply_panels(ThreadPool& pool, Workspace& workspace, const Projection& p
     decode_row(part.bias.dtype, part.bias.data, scratch + floats, w.rows);
     a.bias = scratch + floats;
   }
-  const int64_t done = w.grouped_rows() > 0 ? w.grouped_rows() : w.rows;
-  linear_bf16(pool, workspace, scratch, w, done, x, a);
+  // Also of a slice that has nothing but those: as in the whole.
+  const int64_t done = w.layout == WeightLayout::kGroups16 ? w.grouped_rows() : w.rows;
+  if (done > 0) linear_bf16(pool, workspace, scratch, w, done, x, a);
   if (done == w.rows) return;
   LinearJobs rest(x);
   rest.add(part, LinearPath::kFloatRows, mode, done);

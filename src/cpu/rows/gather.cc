@@ -97,18 +97,6 @@ void copy_rows(ThreadPool& pool, const Activations& x, const Activations& out) {
   });
 }
 
-void add_rows(ThreadPool& pool, const Activations& x, const Activations& out) {
-  SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);
-  SPW_ASSERT(x.rows == out.rows && x.cols == out.cols);
-  parallel_if_large(pool, x.rows * x.cols / 4, x.rows, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const float* const from = x.f32(i);
-      float* const to = out.f32(i);
-      for (int64_t j = 0; j < x.cols; ++j) to[j] += from[j];
-    }
-  });
-}
-
 }  // namespace cpu
 }  // namespace spillway
 #endif  // HWY_ONCE

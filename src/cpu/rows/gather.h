@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Picks, copies and adds rows of activations.
+// Picks and copies rows of activations.
 #pragma once
 
 #include <span>
@@ -15,7 +15,5 @@ void gather_rows(ThreadPool& pool, const Activations& x, std::span<const int32_t
                  const Activations& out);
 // All rows, as they are.
 void copy_rows(ThreadPool& pool, const Activations& x, const Activations& out);
-// out += x, both F32.
-void add_rows(ThreadPool& pool, const Activations& x, const Activations& out);
 
 }  // namespace spillway::cpu

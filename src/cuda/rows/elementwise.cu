@@ -78,7 +78,7 @@ __global__ void gather_kernel(const In* __restrict__ x, int64_t x_stride,
 // It is read anew every time, as nobody tells this GPU's caches what the host writes.
 template <class In, class Out, int kWide>
 __global__ void copy_kernel(const In* x, int64_t x_stride, Out* out, int64_t out_stride,
-                            int64_t rows, int64_t cols, bool accumulate) {
+                            int64_t rows, int64_t cols) {
   struct alignas(sizeof(In) * kWide) Read {
     In at[kWide];
   };
@@ -94,12 +94,8 @@ __global__ void copy_kernel(const In* x, int64_t x_stride, Out* out, int64_t out
     load_anew(reinterpret_cast<const Read*>(x + row * x_stride + col), read);
     auto* const to = reinterpret_cast<Written*>(out + row * out_stride + col);
     Written written;
-    if (accumulate) written = *to;
 #pragma unroll
-    for (int i = 0; i < kWide; ++i) {
-      const float old = accumulate ? to_f32(written.at[i]) : 0.0F;
-      written.at[i] = from_f32<Out>(old + to_f32(read.at[i]));
-    }
+    for (int i = 0; i < kWide; ++i) written.at[i] = from_f32<Out>(to_f32(read.at[i]));
     *to = written;
   }
 }
@@ -187,9 +183,8 @@ void gather_rows(const Activations& x, const int32_t* rows, const Activations& o
   });
 }
 
-void copy_rows(const Activations& x, const Activations& out, bool accumulate, cudaStream_t stream) {
+void copy_rows(const Activations& x, const Activations& out, cudaStream_t stream) {
   SPW_ASSERT(x.cols == out.cols && x.rows == out.rows);
-  SPW_ASSERT(!accumulate || out.dtype == DType::kF32);
   if (out.rows == 0 || out.cols == 0) return;
   constexpr int kWide = 4;
   const auto is_wide = [](const Activations& of) {
@@ -202,7 +197,7 @@ void copy_rows(const Activations& x, const Activations& out, bool accumulate, cu
       const auto run = [&](auto kernel, int wide) {
         launch(kernel, grid_of(out.rows, out.cols / wide), kThreads, 0, stream,
                reinterpret_cast<const In*>(x.data), x.stride, reinterpret_cast<Out*>(out.data),
-               out.stride, out.rows, out.cols, accumulate);
+               out.stride, out.rows, out.cols);
       };
       if (is_wide(x) && is_wide(out)) {
         run(copy_kernel<In, Out, kWide>, kWide);

@@ -19,8 +19,8 @@ void gated_activate(ActivationKind kind, const Activations& gate, const Activati
 // out[i] = x[rows[i]] in out's type; `rows` is device memory, null for the rows as they are.
 void gather_rows(const Activations& x, const int32_t* rows, const Activations& out,
                  cudaStream_t stream);
-// out (+)= x in out's type, accumulating in F32. Either may be pinned host memory.
-void copy_rows(const Activations& x, const Activations& out, bool accumulate, cudaStream_t stream);
+// out = x in out's type. Either may be pinned host memory.
+void copy_rows(const Activations& x, const Activations& out, cudaStream_t stream);
 // out[i][2 j], out[i][2 j + 1] = cos and sin of positions[i] * frequency[j], times scale. F32.
 void rope_angles(const int32_t* positions, const float* frequencies, float scale,
                  const Activations& out, cudaStream_t stream);
