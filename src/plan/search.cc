@@ -46,6 +46,7 @@ class Search {
     if (found_.size() > kSimulated) found_.resize(kSimulated);
     if (best_by_rule_) found_.push_back(std::move(*best_by_rule_));
     for (FoundPlan& plan : found_) price(plan, PriceBy::kSimulator);
+    share_linears();
     sort_found();
     for (size_t i = 0; i < std::min(found_.size(), kImproved); ++i) improve(found_[i]);
     sort_found();
@@ -431,6 +432,59 @@ class Search {
     return false;
   }
 
+  // The CPU multiplies rows of what streams from host memory, so that it and the link end together
+  // (HeteGen, equation 9): a share for each number of tokens that steps have. Who multiplies a row
+  // decides its bits, so not where these must not depend on the other sequences.
+  void share_linears() {
+    if (!apart_ || r_.same_for_every_sequence || r_.given.cpu_linear) return;
+    for (size_t i = 0, count = found_.size(); i < count; ++i) {
+      if (found_[i].plan.weights.host <= 0) continue;
+      FoundPlan shared = found_[i];
+      const RunLayout& layout = shared.needs.layout;
+      const int64_t decoding = std::min<int64_t>(layout.micro_tokens, shared.plan.micro_batch > 0
+                                                                          ? shared.plan.micro_batch
+                                                                          : shared.size.sequences);
+      std::set<int64_t> tokens{decoding, std::max<int64_t>(decoding, layout.micro_tokens)};
+      constexpr int64_t kSome = 64;  // of a batch that is not full, or a short prompt
+      if (decoding < kSome && kSome < layout.micro_tokens) tokens.insert(kSome);
+      for (const int64_t at : tokens) {
+        const double share = balanced_share(shared, static_cast<double>(at), at == decoding);
+        shared.plan.cpu_linear.push_back({static_cast<int>(at), share});
+      }
+      while (!shared.plan.cpu_linear.empty() && shared.plan.cpu_linear.back().share == 0)
+        shared.plan.cpu_linear.pop_back();
+      if (shared.plan.cpu_linear.empty() || !settle(shared)) continue;
+      price(shared, PriceBy::kSimulator);
+      if (score(shared) < score(found_[i])) found_.push_back(std::move(shared));
+    }
+  }
+  // In percent; what the CPU attends to and what KV takes of the link counts, in decoding.
+  double balanced_share(const FoundPlan& plan, double tokens, bool decoding) const {
+    const Hardware& h = r_.hardware;
+    double cpu_s = 0, link_s = 0;  // of all that streams
+    const std::vector<Tier> homes =
+        weight_homes(r_.traits.host_visible, r_.model, plan.plan.weight_plan());
+    for (size_t i = 0; i < homes.size(); ++i) {
+      const BoundWeight& weight = r_.model.weights[i];
+      if (weight.slot.layer < 0 || weight.slot.is_vector() || homes[i] != Tier::kHost) continue;
+      const auto bytes = static_cast<double>(weight.bytes());
+      const auto elements =
+          static_cast<double>(weight.slot.rows) * static_cast<double>(weight.slot.cols);
+      cpu_s += linear_seconds(h.host, weight.dtype, tokens, elements, bytes) / h.cpu_beside_link;
+      const auto source =
+          is_quantized(weight.dtype) ? Hardware::Source::kPageable : Hardware::Source::kPinned;
+      link_s += bytes / (h.link_beside_cpu * h.to_device_rate(kLargeTransfer, source));
+    }
+    double attention_s = 0, kv_s = 0;
+    if (decoding) {
+      const StepEstimate& step = plan.predicted.decode_step;
+      attention_s = step.busy[static_cast<size_t>(Worker::kCpu)];
+      kv_s = std::max(0.0, step.busy[static_cast<size_t>(Worker::kToDevice)] - link_s);
+    }
+    const double share = (link_s + kv_s - attention_s) / (cpu_s + link_s);
+    return rounded(std::clamp(share, 0.0, 1.0), 100);
+  }
+
   // Steps around it, as the simulator sees them.
   void improve(FoundPlan& found) const {
     if (found.plan.all_on_device()) return;
@@ -458,6 +512,12 @@ class Search {
                 std::copysign(std::max(step, 1 / (found.plan.kv.host * sequences)), way);
             attention.plan.cpu_attention = whole_share(*found.plan.cpu_attention + least, found);
             trials.push_back(std::move(attention));
+          }
+          if (!found.plan.cpu_linear.empty() && !r_.given.cpu_linear) {
+            FoundPlan linear = found;
+            double& share = linear.plan.cpu_linear.front().share;
+            share = std::clamp(share + way, 0.0, 1.0);
+            trials.push_back(std::move(linear));
           }
           if (found.plan.activations.device < 1) {
             FoundPlan rows = found;
@@ -491,6 +551,7 @@ void GivenFields::apply_to(Plan& plan) const {
   if (schedule) plan.schedule = *schedule;
   if (attention) plan.attention = *attention;
   if (cpu_attention) plan.cpu_attention = cpu_attention;
+  if (cpu_linear) plan.cpu_linear = *cpu_linear;
   if (micro_batch) plan.micro_batch = *micro_batch;
   if (micro_batches) plan.micro_batches = *micro_batches;
   if (!overlap) plan.overlap = false;

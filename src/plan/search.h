@@ -25,6 +25,7 @@ struct GivenFields {
   std::optional<ScheduleKind> schedule = {};
   std::optional<AttentionPlace> attention = {};
   std::optional<double> cpu_attention = {};
+  std::optional<std::vector<CpuLinearShare>> cpu_linear = {};
   std::optional<int> micro_batch = {}, micro_batches = {};
   bool overlap = true;
 

@@ -6,6 +6,7 @@
 
 #include "base/checked_math.h"
 #include "base/error.h"
+#include "plan/stream_order.h"
 #include "storage/aligned_buffer.h"
 #include "storage/extent_reader.h"
 
@@ -67,18 +68,12 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
   }
   const double share[kTierCount] = {shares.device, shares.host, shares.disk};
   std::vector<Tier> homes;
+  std::vector<size_t> together;  // matrices of one linear op that nobody names
   double seen = 0, given[kTierCount] = {};
-  for (const BoundWeight& weight : model.weights) {
-    if (!is_layer_matrix(weight.slot)) {
-      homes.push_back(is_embedding_or_head(weight.slot.role) ? plan.embeddings : Tier::kDevice);
-      continue;
-    }
-    if (const auto named = try_named_home(plan, weight.slot)) {
-      homes.push_back(*named);
-      continue;
-    }
+  const auto give_home = [&] {
+    double bytes = 0;
+    for (const size_t i : together) bytes += static_cast<double>(model.weights[i].bytes());
     // To the tier that is furthest behind its share of what has been given out.
-    const auto bytes = static_cast<double>(weight.bytes());
     seen += bytes;
     int best = 0;
     double most = -1;
@@ -87,8 +82,24 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
       if (share[tier] > 0 && behind > most) best = tier, most = behind;
     }
     given[best] += bytes;
-    homes.push_back(static_cast<Tier>(best));
+    for (const size_t i : together) homes[i] = static_cast<Tier>(best);
+    together.clear();
+  };
+  for (const BoundWeight& weight : model.weights) {
+    const WeightSlot& slot = weight.slot;
+    homes.push_back(is_embedding_or_head(slot.role) ? plan.embeddings : Tier::kDevice);
+    if (!is_layer_matrix(slot)) continue;
+    if (!together.empty()) {
+      const WeightSlot& last = model.weights[together.back()].slot;
+      if (last.layer != slot.layer || group_of(last.role) != group_of(slot.role)) give_home();
+    }
+    if (const auto named = try_named_home(plan, slot)) {
+      homes.back() = *named;
+    } else {
+      together.push_back(homes.size() - 1);
+    }
   }
+  if (!together.empty()) give_home();
   return homes;
 }
 

@@ -15,10 +15,10 @@
 
 namespace spillway {
 
-// A home for each of model.weights. Homes are whole matrices: a layer has six or seven, a model
-// hundreds, so shares come out within a percent, and a matrix is computed by one call wherever it
-// lives, which keeps results bit-equal. Of the layers' matrices each tier has its share, spread
-// evenly over the layers, so that every layer moves about as many bytes. Embeddings and head live
+// A home for each of model.weights. Homes are whole linear ops (q, k and v; gate and up): a layer
+// has four, a model hundreds, so shares come out within a percent, and where an op is on the device
+// nobody has to be waited for. Of the layers' matrices each tier has its share, spread evenly over
+// the layers, so that every layer moves about as many bytes. Embeddings and head live
 // where `embeddings` says, everything else (norms, biases, projections) is small and lives on the
 // device. What would live in host memory does so, too, where that is the device's.
 //
