@@ -20,6 +20,7 @@ class Simulation {
   Simulation(const StepShape& shape, const PriceOfEvent& price, bool keep_events)
       : shape_(shape), keep_events_(keep_events), events_(schedule_step(shape)) {
     prices_.reserve(events_.size());
+    weights_there_.resize(shape.slotfuls.size());
     for (const StepEvent& event : events_) prices_.push_back(price(event));
   }
 
@@ -67,10 +68,10 @@ class Simulation {
     const double now = free_at(Worker::kDevice);
     switch (event.action) {
       case StepAction::kLoadWeights:
-        weights_there_[event.group] = work(event, slot_left_);
+        weights_there_[static_cast<size_t>(event.group)] = work(event, slot_left_);
         break;
       case StepAction::kUseWeights:
-        device_waits_for(weights_there_[event.group]);
+        device_waits_for(weights_there_[static_cast<size_t>(event.group)]);
         break;
       case StepAction::kLeaveWeights:
         slot_left_ = now;
@@ -134,8 +135,9 @@ class Simulation {
   size_t at_ = 0;  // the event that runs
   std::array<double, kWorkerCount> free_ = {};
   double slot_left_ = 0, host_done_ = 0, linear_done_ = 0;
-  double rows_stored_ = 0;  // all that left their slots so far
-  std::map<int, double> weights_there_, rows_there_;
+  double rows_stored_ = 0;             // all that left their slots so far
+  std::vector<double> weights_there_;  // by piece
+  std::map<int, double> rows_there_;
   std::map<std::tuple<int, int, int>, double> kv_there_, kv_stored_;
   std::array<double, 2> kv_left_ = {};
   size_t kv_loads_ = 0, kv_stores_ = 0;

@@ -53,10 +53,11 @@ StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::
 void StepPrices::describe_weights(const Model& model, const std::vector<Tier>& homes,
                                   const StreamCut& cut) {
   linears_.resize(static_cast<size_t>(spec_.layers + 1) * kGroups);
+  const BoundWeight& head = head_of(model);
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
     const WeightSlot& slot = weight.slot;
-    const bool is_head = &weight == &head_of(model);
+    const bool is_head = &weight == &head;
     if (slot.layer < 0 && homes[i] == Tier::kHost && slot.role != WeightRole::kHead) {
       looked_up_bytes_ += static_cast<double>(weight.bytes()) / static_cast<double>(slot.rows);
     }
@@ -82,7 +83,7 @@ void StepPrices::describe_weights(const Model& model, const std::vector<Tier>& h
     };
     for (const MatrixRows& rows : streamed.on_cpu)
       linear(streamed.layer, streamed.group).on_cpu.push_back(product_of(rows));
-    for (const std::vector<MatrixRows>& of_piece : streamed.pieces) {
+    for (const OpRows& of_piece : streamed.pieces) {
       Piece& piece = pieces_.emplace_back();
       for (const MatrixRows& rows : of_piece) {
         const Product product = product_of(rows);
@@ -174,6 +175,17 @@ double StepPrices::products(const Processor& on, const std::vector<Product>& of,
   return seconds;
 }
 
+EventPrice StepPrices::multiply(int piece, double tokens) const {
+  const auto& of = pieces_[static_cast<size_t>(piece)];
+  if (last_.piece < 0 || last_.tokens != tokens ||
+      pieces_[static_cast<size_t>(last_.piece)] != of) {
+    last_.price[Worker::kDevice] = products(hardware_.device(), of.products, tokens);
+    last_.tokens = tokens;
+  }
+  last_.piece = piece;
+  return last_.price;
+}
+
 // What it hands over on both ways is little, but takes its time.
 EventPrice StepPrices::begin_linear(int layer, LinearGroup group, double ops, double tokens) const {
   const Linear& of = linear(layer, group);
@@ -241,10 +253,8 @@ EventPrice StepPrices::of(const StepEvent& event) const {
       break;
     }
     case StepAction::kMultiply:
-      price[Worker::kDevice] =
-          products(hardware_.device(), pieces_[static_cast<size_t>(event.group)].products,
-                   event.batch < 0 ? static_cast<double>(size_.sequences) : batch.tokens);
-      break;
+      return multiply(event.group,
+                      event.batch < 0 ? static_cast<double>(size_.sequences) : batch.tokens);
     case StepAction::kEmbed:
       price[Worker::kToDevice] = up(batch.tokens * looked_up_bytes_);
       [[fallthrough]];

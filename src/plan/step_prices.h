@@ -40,6 +40,7 @@ class StepPrices {
   struct Product {
     DType type;
     double elements, bytes;
+    bool operator==(const Product&) const = default;
   };
   // Of a linear op: what of it is on the device, and what the CPU multiplies.
   struct Linear {
@@ -50,7 +51,9 @@ class StepPrices {
     std::vector<Product> products;
     double from_host = 0, from_disk = 0;  // bytes
     Hardware::Source source = Hardware::Source::kPinned;
+    bool operator==(const Piece&) const = default;
   };
+  EventPrice multiply(int piece, double tokens) const;
   // The head is behind the layers.
   Linear& linear(int layer, LinearGroup group) {
     return linears_[static_cast<size_t>(layer) * kGroups + static_cast<size_t>(group)];
@@ -96,6 +99,12 @@ class StepPrices {
   static constexpr size_t kGroups = static_cast<size_t>(LinearGroup::kHead) + 1;
   std::vector<Linear> linears_;  // of all layers
   std::vector<Piece> pieces_;    // in the order of their use
+  // Most are like the one before: the last that was priced.
+  struct {
+    int piece = -1;
+    double tokens = 0;
+    EventPrice price;
+  } mutable last_;
   std::vector<Batch> batches_;
   double row_bytes_ = 0;        // of the residual stream
   double looked_up_bytes_ = 0;  // of a token's rows of embeddings, in host memory

@@ -25,7 +25,7 @@ int64_t up_to_group(int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows 
 // Matrices one behind the other, as one: where its row `bytes` from the beginning is.
 class Stacked {
  public:
-  explicit Stacked(std::vector<Matrix> matrices) : matrices_(std::move(matrices)) {}
+  explicit Stacked(const std::vector<Matrix>& matrices) : matrices_(matrices) {}
 
   int64_t bytes() const {
     int64_t all = 0;
@@ -48,8 +48,8 @@ class Stacked {
     }
     return end();
   }
-  std::vector<MatrixRows> between(const Place& from, const Place& to) const {
-    std::vector<MatrixRows> rows;
+  OpRows between(const Place& from, const Place& to) const {
+    OpRows rows;
     for (size_t i = from.matrix; i < matrices_.size() && i <= to.matrix; ++i) {
       const int64_t first = i == from.matrix ? from.row : 0;
       const int64_t last = i == to.matrix ? to.row : matrices_[i].rows;
@@ -60,7 +60,7 @@ class Stacked {
   }
 
  private:
-  std::vector<Matrix> matrices_;
+  const std::vector<Matrix>& matrices_;
 };
 
 int64_t pieces_for(int64_t bytes, uint64_t piece_bytes) {
@@ -75,6 +75,7 @@ void cut_stacked(const Stacked& all, double cpu_share, uint64_t piece_bytes, Str
   Stacked::Place from = all.at(of_cpu);
   to.on_cpu = all.between({}, from);
   const int64_t pieces = pieces_for(bytes - of_cpu, piece_bytes);
+  to.pieces.reserve(static_cast<size_t>(pieces));
   for (int64_t i = 1; i <= pieces; ++i) {
     const Stacked::Place until =
         i == pieces ? all.end() : all.at(of_cpu + (bytes - of_cpu) * i / pieces);
@@ -94,7 +95,7 @@ void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t
     row_bytes += matrix.row_bytes;
   }
   const auto both = [&](int64_t first, int64_t count) {
-    std::vector<MatrixRows> of;
+    OpRows of;
     for (const Matrix& matrix : matrices) of.push_back({matrix.role, first, count, matrix.weight});
     return of;
   };
@@ -256,7 +257,7 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
     size_t piece = 0;
     uint64_t bytes = 0;
     for (const StreamedLinear& linear : order.linears) {
-      for (const std::vector<MatrixRows>& of_piece : linear.pieces) {
+      for (const OpRows& of_piece : linear.pieces) {
         if (piece == 0 || slotfuls[piece] != slotfuls[piece - 1]) bytes = kStreamSlotBytes;
         for (const MatrixRows& rows : of_piece) bytes += rows_bytes(rows);
         most = std::max(most, bytes);

@@ -3,7 +3,9 @@
 // which pieces and order, and which rows the CPU multiplies where they lie (HeteGen, 4.2).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -28,9 +30,30 @@ inline constexpr LinearGroup kLayerGroups[] = {LinearGroup::kProject, LinearGrou
 LinearGroup group_of(WeightRole role);
 
 struct MatrixRows {
-  WeightRole role;
+  WeightRole role = WeightRole::kQuery;
   int64_t first = 0, count = 0;
   size_t weight = 0;  // its number in Model::weights
+};
+
+// Rows of the matrices of an op, three at most. Plans are searched by the thousand, and have
+// thousands of these: nothing is allocated.
+class OpRows {
+ public:
+  OpRows() = default;
+  OpRows(std::initializer_list<MatrixRows> rows) {
+    for (const MatrixRows& of : rows) push_back(of);
+  }
+  void push_back(const MatrixRows& rows) { rows_.at(count_++) = rows; }
+  size_t size() const { return count_; }
+  bool empty() const { return count_ == 0; }
+  const MatrixRows* begin() const { return rows_.data(); }
+  const MatrixRows* end() const { return rows_.data() + count_; }
+  const MatrixRows& front() const { return rows_.front(); }
+  const MatrixRows& operator[](size_t i) const { return rows_.at(i); }
+
+ private:
+  std::array<MatrixRows, 3> rows_ = {};
+  size_t count_ = 0;
 };
 
 // A linear op some of whose matrices are not on the device. Each of their rows is either the CPU's
@@ -38,8 +61,8 @@ struct MatrixRows {
 struct StreamedLinear {
   int layer = 0;  // as many as there are: the head
   LinearGroup group = LinearGroup::kProject;
-  std::vector<MatrixRows> on_cpu = {};  // the first ones of the group
-  std::vector<std::vector<MatrixRows>> pieces = {};
+  OpRows on_cpu = {};  // the first ones of the group
+  std::vector<OpRows> pieces = {};
 };
 
 struct StreamOrder {

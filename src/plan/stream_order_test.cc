@@ -26,7 +26,7 @@ void expect_all_rows(const Model& model, const std::vector<Tier>& homes, const S
   for (const StreamedLinear& linear : order.linears) {
     EXPECT_LT(last, std::pair(linear.layer, linear.group));
     last = {linear.layer, linear.group};
-    const auto take = [&](const std::vector<MatrixRows>& some) {
+    const auto take = [&](const OpRows& some) {
       for (const MatrixRows& rows : some) {
         int64_t& next = seen[{linear.layer, rows.role}];
         EXPECT_EQ(group_of(rows.role), linear.group);
@@ -75,7 +75,7 @@ TEST(StreamOrderTest, QueryKeyAndValueAreCutAsOneGateAndUpAtTheSameRows) {
   const StreamOrder order =
       stream_order(model, homes, {.slots = SlotContent::kLayers, .cpu_share = 0.5});
   using Rows = std::vector<std::tuple<WeightRole, int64_t, int64_t>>;
-  const auto of = [](const std::vector<MatrixRows>& some) {
+  const auto of = [](const OpRows& some) {
     Rows all;
     for (const MatrixRows& rows : some) all.emplace_back(rows.role, rows.first, rows.count);
     return all;

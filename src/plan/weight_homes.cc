@@ -154,6 +154,7 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const W
   all.from_disk = all.disk > 0;
   bool mapped = traits.host_visible && may_map && all.disk == 0;
   uint64_t largest_written = 0;
+  const BoundWeight& head = head_of(model);
   for (size_t i = 0; i < homes.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
     const bool stays = is_as_stored(weight, weight_layout(traits, model, weight));
@@ -164,7 +165,7 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const W
     const auto bytes = static_cast<uint64_t>(weight.bytes());
     if (homes[i] == Tier::kHost) all.host += bytes;
     // Of embeddings, rows are looked up.
-    all.streams = all.streams || weight.slot.layer >= 0 || &weight == &head_of(model);
+    all.streams = all.streams || weight.slot.layer >= 0 || &weight == &head;
     if (homes[i] == Tier::kDisk && !stays) largest_written = std::max(largest_written, bytes);
   }
   if (mapped) all.mapped = std::exchange(all.device, 0);

@@ -463,8 +463,7 @@ void Decoder::begin_linear(const LinearOp& op, int layer, LinearGroup group) {
 
 void Decoder::multiply_piece(int piece) {
   const std::span<const WeightView> views = pieces_[static_cast<size_t>(piece)];
-  const std::vector<MatrixRows>& of_piece =
-      now_.streamed->pieces[static_cast<size_t>(piece - now_.first_piece)];
+  const OpRows& of_piece = now_.streamed->pieces[static_cast<size_t>(piece - now_.first_piece)];
   std::array<LinearOp::Rows, 3> rows;
   for (size_t i = 0; i < static_cast<size_t>(now_.op.count); ++i) {
     const LinearOp::Part& part = now_.op.parts[i];

@@ -31,7 +31,7 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
   Order described;
   const std::vector<int> slotfuls = order.slotfuls();
   for (const StreamedLinear& linear : order.linears) {
-    for (const std::vector<MatrixRows>& rows : linear.pieces) {
+    for (const OpRows& rows : linear.pieces) {
       const size_t number = described.pieces.size();
       Delivery piece{.slotful = slotfuls[number],
                      .last_of_slotful =

@@ -110,7 +110,7 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
         before += count;
         continue;
       }
-      const std::vector<MatrixRows>& rows = linear.pieces[static_cast<size_t>(piece - before)];
+      const OpRows& rows = linear.pieces[static_cast<size_t>(piece - before)];
       ASSERT_EQ(got.size(), rows.size());
       for (size_t i = 0; i < rows.size(); ++i) {
         ASSERT_FALSE(got[i].empty());
