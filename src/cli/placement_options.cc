@@ -67,6 +67,12 @@ void PlacementOptions::add_plan_to(CLI::App& command, bool several_plans) {
       ->check(CLI::Range(0.0, 100.0))
       ->group(kGroup);
   command
+      .add_option("--cpu-linear", cpu_linear,
+                  "percent of the weights in host memory that the CPU multiplies where they lie, "
+                  "while the others come to the GPU: 66, or by tokens that go through a layer "
+                  "together: 1:66,64:50 (default: so that both end together)")
+      ->group(kGroup);
+  command
       .add_option("--micro-batch", micro_batch,
                   "sequences that go through a layer together (default: all)")
       ->check(CLI::Range(1, 1 << 20))
@@ -103,6 +109,7 @@ GivenFields PlacementOptions::given() const {
   if (!schedule.empty()) fields.schedule = parse_schedule(schedule);
   if (!attention.empty()) fields.attention = parse_attention_place(attention);
   if (cpu_attention >= 0) fields.cpu_attention = cpu_attention / 100;
+  if (!cpu_linear.empty()) fields.cpu_linear = parse_cpu_linear(cpu_linear, "--cpu-linear");
   if (micro_batch > 0) fields.micro_batch = micro_batch;
   if (micro_batches > 0) fields.micro_batches = micro_batches;
   fields.overlap = !no_overlap;

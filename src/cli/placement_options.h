@@ -28,6 +28,7 @@ struct PlacementOptions {
   int micro_batch = 0;
   int micro_batches = 0;
   double cpu_attention = -1;  // percent; -1: not given
+  std::string cpu_linear;     // "66" or "1:66,64:50"
   bool no_overlap = false;
 
   void add_to(CLI::App& command, bool several_plans);

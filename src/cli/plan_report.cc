@@ -69,6 +69,15 @@ void print_plan(const Planner& planner, const PlanReport& report) {
   const size_t named = found.plan.overrides.size();
   line("weights", shares(found.plan.weights) +
                       (named > 0 ? fmt::format("; but for the plan's {} overrides", named) : ""));
+  if (!found.plan.cpu_linear.empty()) {
+    std::string text;
+    for (const CpuLinearShare& at : found.plan.cpu_linear) {
+      text +=
+          fmt::format("{}{:.0f}%{}", text.empty() ? "" : ", ", at.share * 100,
+                      at.tokens == kAnyTokens ? "" : fmt::format(" up to {} tokens", at.tokens));
+    }
+    line("CPU multiplies", text + ", of what is in host memory");
+  }
   line("KV", shares(found.plan.kv));
   if (found.plan.activations.device < 1) line("activations", shares(found.plan.activations));
   line("at once", fmt::format("{} sequences{}{}", found.size.sequences,

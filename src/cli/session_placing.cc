@@ -148,6 +148,9 @@ void Session::settle(Placed& placed, const Model& model, const ExpectedRun& run,
                      const Budgets& budgets) const {
   if (settings.deterministic && placed.plan.attention == AttentionPlace::kAuto)
     placed.plan.attention = same_for_every_sequence(placed.plan);
+  // Nor may the cut of linear layers depend on who else is there: the one for most tokens holds.
+  if (settings.deterministic && !placed.plan.cpu_linear.empty())
+    placed.plan.cpu_linear = {{kAnyTokens, placed.plan.cpu_linear.back().share}};
   RunSize least = placed.size;
   if (run.least_tokens > 0) least.tokens = std::min(least.tokens, run.least_tokens);
   if (run.least_sequences > 0) least.sequences = std::min(least.sequences, run.least_sequences);
@@ -369,7 +372,11 @@ void Session::say_plan() const {
                             ? fmt::format(", activations {}", shares(plan.activations))
                             : "",
                         shares(plan.kv), device->info().name,
-                        plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "");
+                        plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
+                (plan.cpu_linear.empty()
+                     ? ""
+                     : fmt::format("; the CPU multiplies {:.0f}% of what is in host memory",
+                                   plan.cpu_linear.front().share * 100));
   const std::string text = fmt::format(
       "plan: {}; {} at once; {:.3g} tokens/s and a first token after {:.2g} s predicted, bound by "
       "{} ({}, {})",

@@ -58,6 +58,7 @@ class ClockOps final : public Ops {
   void gated_activate(ActivationKind, const Activations&, const Activations&,
                       const Activations&) override {}
   void gather_rows(const Activations&, std::span<const int32_t>, const Activations&) override {}
+  void copy(const Activations&, const Activations&) override {}
   void score(const Activations&, std::span<const int32_t>, std::span<TokenScore>) override {}
 
   double now = 0;

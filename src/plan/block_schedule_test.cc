@@ -27,6 +27,9 @@ const char* name_of(StepAction action) {
   return kNames[static_cast<size_t>(action)];
 }
 
+constexpr LinearGroup kLayerGroups[] = {LinearGroup::kProject, LinearGroup::kAttentionOut,
+                                        LinearGroup::kUp, LinearGroup::kDown};
+
 // A piece of each linear op of these layers, all of a layer in a slot.
 void stream_layers(StepShape& shape, const std::vector<int>& layers) {
   int slotful = 0;

@@ -89,6 +89,35 @@ const char* schedule_name(ScheduleKind kind) { return kScheduleNames[static_cast
 const char* attention_place_name(AttentionPlace place) {
   return kAttentionNames[static_cast<size_t>(place)];
 }
+std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_view option) {
+  const auto refuse = [&] {
+    fail(ErrorCode::kInvalidArgument,
+         "{} {}: give percent, 66, or percent by growing numbers of tokens, 1:66,64:50", option,
+         printable(text));
+  };
+  const auto parse = [&](std::string_view part, auto& number) {
+    const char* const end = part.data() + part.size();
+    const auto [stop, error] = std::from_chars(part.data(), end, number);
+    if (error != std::errc() || stop != end) refuse();
+  };
+  std::vector<CpuLinearShare> shares;
+  while (true) {
+    const size_t comma = text.find(',');
+    const std::string_view entry = text.substr(0, comma);
+    const size_t colon = entry.find(':');
+    CpuLinearShare at{.tokens = kAnyTokens};
+    if (colon != std::string_view::npos) parse(entry.substr(0, colon), at.tokens);
+    double percent = -1;
+    parse(colon == std::string_view::npos ? entry : entry.substr(colon + 1), percent);
+    if (!(percent >= 0 && percent <= 100) || at.tokens < 1) refuse();
+    if (!shares.empty() && at.tokens <= shares.back().tokens) refuse();
+    at.share = percent / 100;
+    shares.push_back(at);
+    if (comma == std::string_view::npos) return shares;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 ScheduleKind parse_schedule(std::string_view text) {
   return from_name<ScheduleKind>(kScheduleNames, text, "the schedule");
 }

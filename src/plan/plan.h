@@ -34,13 +34,14 @@ enum class AttentionPlace : uint8_t {
   kGpu,   // moved in, layer by layer, behind the compute
 };
 
-// Of linear layers with up to so many tokens: the share of their rows that the CPU multiplies
-// beside a GPU (HeteGen). Priced; nothing runs it yet.
+// Of linear layers with up to so many tokens, whose weights are in host memory: the share of their
+// rows that the CPU multiplies there, while the others come to the GPU (HeteGen).
 struct CpuLinearShare {
   int tokens = 1;
   double share = 0;
   bool operator==(const CpuLinearShare&) const = default;
 };
+inline constexpr int kAnyTokens = 1 << 30;
 
 // What a plan was found for. Empty: nobody said.
 struct PlanOrigin {
@@ -98,6 +99,8 @@ int sequences_at_once(const Plan& plan, int sequences);
 
 // "20,80,0": percent on GPU, host and disk, adding up to 100. `option` is named in errors.
 TierShares parse_shares(std::string_view text, std::string_view option);
+// "66": percent, whatever the tokens; "1:66,64:50": of up to so many.
+std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);
 AttentionPlace parse_attention_place(std::string_view text);
 // "gpu", "host" or "disk"; of embeddings one of the first two. `option` is named in errors.

@@ -167,5 +167,17 @@ TEST(PlanTest, ABlockIsAtWorkAndRowByRowAMicroBatch) {
   EXPECT_EQ(sequences_at_once(plan, 8), 8);
 }
 
+TEST(PlanTest, SharesOfLinearLayersAreReadFromAnOption) {
+  using Shares = std::vector<CpuLinearShare>;
+  EXPECT_EQ(parse_cpu_linear("66", "-x"), (Shares{{kAnyTokens, 0.66}}));
+  EXPECT_EQ(parse_cpu_linear("0", "-x"), (Shares{{kAnyTokens, 0}}));
+  EXPECT_EQ(parse_cpu_linear("1:62.5,64:50,12", "-x"),
+            (Shares{{1, 0.625}, {64, 0.5}, {kAnyTokens, 0.12}}));
+  for (const char* wrong :
+       {"", "x", "1:", ":5", "101", "-1", "8:5,8:4", "8:5,4:4", "5,6", "1:5,,", "0:5", "nan"}) {
+    EXPECT_THROW(parse_cpu_linear(wrong, "-x"), Error) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace spillway

@@ -24,8 +24,6 @@ enum class LinearGroup : uint8_t {
   kDown,          //
   kHead,          // behind the last layer
 };
-inline constexpr LinearGroup kLayerGroups[] = {LinearGroup::kProject, LinearGroup::kAttentionOut,
-                                               LinearGroup::kUp, LinearGroup::kDown};
 // Throws kInternal for a role that is no matrix of these.
 LinearGroup group_of(WeightRole role);
 
