@@ -16,6 +16,7 @@
 #include "cpu/processor.h"
 #include "cuda/cuda.h"
 #include "plan/fill.h"
+#include "plan/linear_shares.h"
 #include "runtime/device_traits.h"
 
 namespace spillway {
@@ -135,6 +136,15 @@ Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, si
     placed.plan = fill_from_the_top(model, trial.size, traits, careful(trial.budgets));
   }
   options.given().apply_to(placed.plan);
+  // Where shares are given by options, what is left open is as the planner would have it.
+  const bool open = by_hand && options.plans.empty() && !options.kept && options.cpu_linear.empty();
+  if (apart && open && !settings.deterministic && placed.plan.weights.host > 0) {
+    const Footprint needs = footprint(model, placed.plan, trial.size, traits);
+    const Hardware& hardware = machine().hardware;
+    placed.plan.cpu_linear = balanced_linear_shares(
+        hardware, model, placed.plan, needs.layout, trial.size.sequences,
+        predict(hardware, model, placed.plan, needs, trial.size, workload_of(run, trial.size)));
+  }
   settle(placed, model, run, trial.budgets);
   return placed;
 }

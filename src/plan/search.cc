@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "plan/fill.h"
 #include "plan/linear_program.h"
+#include "plan/linear_shares.h"
 
 namespace spillway {
 namespace {
@@ -432,57 +433,20 @@ class Search {
     return false;
   }
 
-  // The CPU multiplies rows of what streams from host memory, so that it and the link end together
-  // (HeteGen, equation 9): a share for each number of tokens that steps have. Who multiplies a row
-  // decides its bits, so not where these must not depend on the other sequences.
+  // Who multiplies a row decides its bits, so not where these must not depend on the other
+  // sequences.
   void share_linears() {
     if (!apart_ || r_.same_for_every_sequence || r_.given.cpu_linear) return;
     for (size_t i = 0, count = found_.size(); i < count; ++i) {
       if (found_[i].plan.weights.host <= 0) continue;
       FoundPlan shared = found_[i];
-      const RunLayout& layout = shared.needs.layout;
-      const int64_t decoding = std::min<int64_t>(layout.micro_tokens, shared.plan.micro_batch > 0
-                                                                          ? shared.plan.micro_batch
-                                                                          : shared.size.sequences);
-      std::set<int64_t> tokens{decoding, std::max<int64_t>(decoding, layout.micro_tokens)};
-      constexpr int64_t kSome = 64;  // of a batch that is not full, or a short prompt
-      if (decoding < kSome && kSome < layout.micro_tokens) tokens.insert(kSome);
-      for (const int64_t at : tokens) {
-        const double share = balanced_share(shared, static_cast<double>(at), at == decoding);
-        shared.plan.cpu_linear.push_back({static_cast<int>(at), share});
-      }
-      while (!shared.plan.cpu_linear.empty() && shared.plan.cpu_linear.back().share == 0)
-        shared.plan.cpu_linear.pop_back();
+      shared.plan.cpu_linear =
+          balanced_linear_shares(r_.hardware, r_.model, shared.plan, shared.needs.layout,
+                                 shared.size.sequences, shared.predicted);
       if (shared.plan.cpu_linear.empty() || !settle(shared)) continue;
       price(shared, PriceBy::kSimulator);
       if (score(shared) < score(found_[i])) found_.push_back(std::move(shared));
     }
-  }
-  // In percent; what the CPU attends to and what KV takes of the link counts, in decoding.
-  double balanced_share(const FoundPlan& plan, double tokens, bool decoding) const {
-    const Hardware& h = r_.hardware;
-    double cpu_s = 0, link_s = 0;  // of all that streams
-    const std::vector<Tier> homes =
-        weight_homes(r_.traits.host_visible, r_.model, plan.plan.weight_plan());
-    for (size_t i = 0; i < homes.size(); ++i) {
-      const BoundWeight& weight = r_.model.weights[i];
-      if (weight.slot.layer < 0 || weight.slot.is_vector() || homes[i] != Tier::kHost) continue;
-      const auto bytes = static_cast<double>(weight.bytes());
-      const auto elements =
-          static_cast<double>(weight.slot.rows) * static_cast<double>(weight.slot.cols);
-      cpu_s += linear_seconds(h.host, weight.dtype, tokens, elements, bytes) / h.cpu_beside_link;
-      const auto source =
-          is_quantized(weight.dtype) ? Hardware::Source::kPageable : Hardware::Source::kPinned;
-      link_s += bytes / (h.link_beside_cpu * h.to_device_rate(kLargeTransfer, source));
-    }
-    double attention_s = 0, kv_s = 0;
-    if (decoding) {
-      const StepEstimate& step = plan.predicted.decode_step;
-      attention_s = step.busy[static_cast<size_t>(Worker::kCpu)];
-      kv_s = std::max(0.0, step.busy[static_cast<size_t>(Worker::kToDevice)] - link_s);
-    }
-    const double share = (link_s + kv_s - attention_s) / (cpu_s + link_s);
-    return rounded(std::clamp(share, 0.0, 1.0), 100);
   }
 
   // Steps around it, as the simulator sees them.

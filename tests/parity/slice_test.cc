@@ -3,6 +3,7 @@
 // number of tokens leads to: two workers can share a linear layer and nobody sees it.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "tests/parity/parity_device.h"
@@ -25,6 +26,18 @@ class SliceTest : public testing::TestWithParam<StoredCase> {
   static WeightView columns(const Weights& bias, int64_t first, int64_t count) {
     return {DType::kF32, 1, count, bias.view().data + first * 4};
   }
+  // As a step does: a GPU has kernels of its own for steps of one token.
+  void in_step(int64_t tokens, const std::function<void()>& body) {
+    const std::vector<int32_t> zeros(static_cast<size_t>(tokens));
+    const SequenceSpan span{0, static_cast<int32_t>(tokens), 0, zeros};
+    device_.ops().run_step({.ids = zeros,
+                            .positions = zeros,
+                            .table_rows = zeros,
+                            .logit_rows = {},
+                            .spans = {&span, 1},
+                            .layer_types = weight_type()},
+                           body);
+  }
   // Of what ops hand each other on this device.
   DType type() { return device_.device().activation_type(weight_type()); }
 
@@ -40,11 +53,15 @@ TEST_P(SliceTest, OfOneMatrix) {
     const Matrix x(device_, tokens, kDepth, random_floats(tokens * kDepth, 3), type());
     const auto start = random_floats(tokens * n, 4);
     Matrix whole(device_, tokens, n, start), cut(device_, tokens, n, start);
-    device_.ops().linear(w.view(), b.view(), x.view(), whole.view(), LinearMode::kAccumulate);
+    in_step(tokens, [&] {
+      device_.ops().linear(w.view(), b.view(), x.view(), whole.view(), LinearMode::kAccumulate);
+    });
     int64_t first = 0;
     for (const int64_t rows : {int64_t{16}, int64_t{640}, int64_t{448}, n - 1104}) {
-      device_.ops().linear(w.view().slice(first, rows), columns(b, first, rows), x.view(),
-                           cut.view().columns(first, rows), LinearMode::kAccumulate);
+      in_step(tokens, [&] {
+        device_.ops().linear(w.view().slice(first, rows), columns(b, first, rows), x.view(),
+                             cut.view().columns(first, rows), LinearMode::kAccumulate);
+      });
       first += rows;
     }
     ASSERT_TRUE(same_bits(cut.read(), whole.read())) << tokens << " tokens";
@@ -72,7 +89,7 @@ TEST_P(SliceTest, OfSeveralWithOneInput) {
                          out.view().columns(begin + from, count)});
         begin += kRows[i];
       }
-      device_.ops().linears(parts, x.view());
+      in_step(tokens, [&] { device_.ops().linears(parts, x.view()); });
     };
     const Matrix whole(device_, tokens, n, type()), cut(device_, tokens, n, type());
     run(whole, 0, n);
@@ -94,11 +111,13 @@ TEST_P(SliceTest, OfAnMlp) {
                              out.view().columns(first, count)};
       const Projection of_gate{
           gate.view().slice(first, count), {}, scratch.view().columns(first, count)};
-      if (gated) {
-        device_.ops().gated_linear(ActivationKind::kSilu, of_gate, of_up, x.view());
-      } else {
-        device_.ops().activated_linear(ActivationKind::kRelu, of_up, x.view());
-      }
+      in_step(tokens, [&] {
+        if (gated) {
+          device_.ops().gated_linear(ActivationKind::kSilu, of_gate, of_up, x.view());
+        } else {
+          device_.ops().activated_linear(ActivationKind::kRelu, of_up, x.view());
+        }
+      });
     };
     for (const bool gated : {false, true}) {
       const Matrix whole(device_, tokens, n, type()), cut(device_, tokens, n, type());
