@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 
@@ -53,11 +54,19 @@ std::string describe_tuning(const TuningTable* table, bool deterministic, const 
 }
 
 std::string describe_host_linear(const Plan& plan, const Device& device, const Device& host) {
-  if (device.host_visible() || plan.cpu_linear.empty()) return "none";
+  const bool any =
+      std::ranges::any_of(plan.cpu_linear, [](const CpuLinearShare& at) { return at.share > 0; });
+  if (device.host_visible() || !any) return "none";
   std::string shares;
   for (const CpuLinearShare& at : plan.cpu_linear)
     shares += fmt::format("{}% up to {} tokens, ", at.share * 100, at.tokens);
-  return fmt::format("{}of what streams from host memory, by {}", shares, describe_device(host));
+  // Which rows these are depends on what is in host memory.
+  Plan homes;
+  homes.weights = plan.weights;
+  homes.overrides = plan.overrides;
+  homes.embeddings = plan.embeddings;
+  return fmt::format("{}of what is in host memory by the placement {}, by {}", shares,
+                     checksum128(plan_to_json(homes)), describe_device(host));
 }
 
 std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host) {

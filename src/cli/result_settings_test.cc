@@ -104,8 +104,14 @@ TEST_F(HostAttentionTest, TheCutOfLinearLayersCountsBesideAGpu) {
   const std::string cut = describe_host_linear(plan, gpu_, host_);
   EXPECT_NE(cut, "none");
   EXPECT_EQ(describe_host_linear(plan, host_, host_), "none");
+  plan.weights = {0.5, 0.5, 0};
+  EXPECT_NE(describe_host_linear(plan, gpu_, host_), cut) << "other rows";
+  plan.weights = {};
+  EXPECT_EQ(describe_host_linear(plan, gpu_, host_), cut);
   plan.cpu_linear[1].share = 0.5;
   EXPECT_NE(describe_host_linear(plan, gpu_, host_), cut);
+  plan.cpu_linear = {{1, 0}};
+  EXPECT_EQ(describe_host_linear(plan, gpu_, host_), "none");
 }
 
 TEST_F(HostAttentionTest, TuningCountsAsFarAsItIsLookedAt) {

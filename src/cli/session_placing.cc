@@ -139,11 +139,17 @@ Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, si
   // Where shares are given by options, what is left open is as the planner would have it.
   const bool open = by_hand && options.plans.empty() && !options.kept && options.cpu_linear.empty();
   if (apart && open && !settings.deterministic && placed.plan.weights.host > 0) {
-    const Footprint needs = footprint(model, placed.plan, trial.size, traits);
     const Hardware& hardware = machine().hardware;
-    placed.plan.cpu_linear = balanced_linear_shares(
-        hardware, model, placed.plan, needs.layout, trial.size.sequences,
-        predict(hardware, model, placed.plan, needs, trial.size, workload_of(run, trial.size)));
+    const auto price = [&](const Plan& of) {
+      return predict(hardware, model, of, footprint(model, of, trial.size, traits), trial.size,
+                     workload_of(run, trial.size));
+    };
+    const Prediction alone = price(placed.plan);
+    Plan shared = placed.plan;
+    shared.cpu_linear = balanced_linear_shares(hardware, model, shared,
+                                               footprint(model, shared, trial.size, traits).layout,
+                                               trial.size.sequences, alone);
+    if (price(shared).total_s() < alone.total_s()) placed.plan = std::move(shared);
   }
   settle(placed, model, run, trial.budgets);
   return placed;
@@ -159,8 +165,11 @@ void Session::settle(Placed& placed, const Model& model, const ExpectedRun& run,
   if (settings.deterministic && placed.plan.attention == AttentionPlace::kAuto)
     placed.plan.attention = same_for_every_sequence(placed.plan);
   // Nor may the cut of linear layers depend on who else is there: the one for most tokens holds.
-  if (settings.deterministic && !placed.plan.cpu_linear.empty())
-    placed.plan.cpu_linear = {{kAnyTokens, placed.plan.cpu_linear.back().share}};
+  if (settings.deterministic && !placed.plan.cpu_linear.empty()) {
+    const CpuLinearShare last = placed.plan.cpu_linear.back();
+    placed.plan.cpu_linear = {
+        {kAnyTokens, last.tokens >= placed.size.micro_tokens ? last.share : 0}};
+  }
   RunSize least = placed.size;
   if (run.least_tokens > 0) least.tokens = std::min(least.tokens, run.least_tokens);
   if (run.least_sequences > 0) least.sequences = std::min(least.sequences, run.least_sequences);

@@ -76,6 +76,10 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
       static_cast<int>(plan.schedule == ScheduleKind::kRow
                            ? std::max<int64_t>(size.micro_tokens, plan.micro_batch)
                            : step_tokens(spec, size, traits.memory_bytes, offloaded));
+  // One sequence whose prompt is a chunk or two: what two layers would take of the device is worth
+  // more there than a second trip of the weights.
+  if (streams_weights && size.sequences == 1 && size.tokens <= 2 * size.micro_tokens)
+    layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   layout.micro_tokens = static_cast<int>(
       offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
   layout.logit_rows = sequences_at_once(plan, static_cast<int>(size.sequences));

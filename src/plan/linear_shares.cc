@@ -46,8 +46,13 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
   std::set<int64_t> tokens{decoding, std::max<int64_t>(decoding, layout.micro_tokens)};
   if (decoding < kSome && kSome < layout.micro_tokens) tokens.insert(kSome);
   for (const int64_t at : tokens) {
-    const Alone alone = seconds_alone(hardware, model, homes, static_cast<double>(at));
+    Alone alone = seconds_alone(hardware, model, homes, static_cast<double>(at));
     if (alone.link <= 0) return {};
+    // Weights come once for all micro-batches of a step, and the CPU multiplies for each.
+    const int64_t of_step = at == decoding              ? sequences
+                            : at == layout.micro_tokens ? layout.max_tokens
+                                                        : at;
+    alone.cpu *= std::ceil(static_cast<double>(of_step) / static_cast<double>(at));
     double attention = 0, kv = 0;
     if (at == decoding) {
       const StepEstimate& step = predicted.decode_step;

@@ -443,9 +443,14 @@ class Search {
       shared.plan.cpu_linear =
           balanced_linear_shares(r_.hardware, r_.model, shared.plan, shared.needs.layout,
                                  shared.size.sequences, shared.predicted);
-      if (shared.plan.cpu_linear.empty() || !settle(shared)) continue;
-      price(shared, PriceBy::kSimulator);
-      if (score(shared) < score(found_[i])) found_.push_back(std::move(shared));
+      // Of all steps, or of decoding alone.
+      while (!shared.plan.cpu_linear.empty()) {
+        if (settle(shared)) {
+          price(shared, PriceBy::kSimulator);
+          if (score(shared) < score(found_[i])) found_.push_back(shared);
+        }
+        shared.plan.cpu_linear.resize(shared.plan.cpu_linear.size() > 1 ? 1 : 0);
+      }
     }
   }
 

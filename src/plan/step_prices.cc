@@ -33,8 +33,9 @@ StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::
   row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
   shape_ = {.layers = spec_.layers, .kv_buffers = kKvStagingBuffers, .overlap = plan.overlap};
   const double most_tokens =
-      std::min(static_cast<double>(size.sequences), sequences_of_a_batch(plan, layout)) *
-      static_cast<double>(size.tokens_each);
+      std::min(static_cast<double>(layout.micro_tokens),
+               std::min(static_cast<double>(size.sequences), sequences_of_a_batch(plan, layout)) *
+                   static_cast<double>(size.tokens_each));
   describe_weights(model, homes,
                    {.slots = layout.slots, .cpu_share = cpu_share(plan, most_tokens)});
   describe_batches(plan, layout);

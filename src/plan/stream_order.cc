@@ -40,6 +40,7 @@ class Stacked {
   Place end() const { return {matrices_.size(), 0}; }
   // The last place that is not behind so many bytes; not before `from`.
   Place at(int64_t bytes) const {
+    if (bytes >= this->bytes()) return end();
     for (size_t i = 0; i < matrices_.size(); ++i) {
       const Matrix& matrix = matrices_[i];
       const int64_t rows = down_to_group(bytes / matrix.row_bytes);

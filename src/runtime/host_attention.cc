@@ -35,7 +35,8 @@ HostAttention::HostAttention(Device& device, Device& host, HostLane& lane, DType
   ready_ = device.make_signal();
 }
 
-HostAttention::~HostAttention() = default;
+// Ops may still read the result.
+HostAttention::~HostAttention() { lane_.reset(); }
 
 Activations HostAttention::as_floats(const Activations& x, Buffer& buffer) {
   if (x.dtype == DType::kF32) return x;

@@ -23,12 +23,10 @@ HostLane::~HostLane() {
 
 uint32_t HostLane::start(DeviceStream& queue, HostSignal& ready, std::function<void()> work) {
   const uint32_t number = ++last_;
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back({number, &ready, std::move(work)});
-    changed_.notify_all();
-  }
-  queue.store(ready, number);
+  queue.store(ready, number);  // first: where this fails, nobody waits for it
+  const std::lock_guard lock(mutex_);
+  queue_.push_back({number, &ready, std::move(work)});
+  changed_.notify_all();
   return number;
 }
 

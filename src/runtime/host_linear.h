@@ -56,6 +56,10 @@ class HostLinear {
              const WeightViews& weights, std::span<const StreamOrder* const> orders,
              int64_t tokens);
 
+  ~HostLinear() { lane_.reset(); }  // ops may still read the results
+  HostLinear(const HostLinear&) = delete;
+  HostLinear& operator=(const HostLinear&) = delete;
+
   // The CPU begins with its rows of the op. Of more tokens than it has room for (a head's, where
   // all of a prompt's logits are wanted) the first ones are waited for.
   void start(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls);

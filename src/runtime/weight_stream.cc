@@ -175,9 +175,15 @@ void WeightStream::work() {
 
 void WeightStream::begin_step(size_t order) {
   SPW_ASSERT(order < orders_.size());
-  while (released_ < acquired_) release(number_of(released_));  // of a step that ended early
-  if (order == current_) return;
+  // Of a step that ended early: others come in their place, as they would have.
+  const int64_t held = acquired_ - released_;
+  while (released_ < acquired_) release(number_of(released_));
   std::unique_lock lock(mutex_);
+  if (order == current_) {
+    if (options_.overlap) asked_ += held;
+    changed_.notify_all();
+    return;
+  }
   asked_ = loaded_;
   changed_.wait(lock, [&] { return !loading_; });
   failure_ = nullptr;

@@ -190,6 +190,8 @@ CublasLt::Plan& CublasLt::plan_of(const LibraryShape& shape) {
   const bool whole = shape.whole_n <= shape.n;
   LibraryShape of_whole = shape;
   if (!whole) of_whole.n = shape.whole_n;
+  // Both halves of a gated slice lie side by side: so they do of the whole, further apart.
+  of_whole.out_stride = std::max(of_whole.out_stride, of_whole.n);
   Plan* const like = whole ? nullptr : &plan_of(of_whole);
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Plan>& plan = plans_[shape];
