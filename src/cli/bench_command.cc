@@ -19,6 +19,7 @@
 #include "cli/predicted_json.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
+#include "storage/file_writer.h"
 
 namespace spillway {
 namespace {
@@ -53,6 +54,7 @@ struct BenchOptions {
   size_t requests = 0;                 // of that file; 0: all
   int repeat = 3;
   int warm_up = 0;
+  std::string timeline = {};  // a file
   bool json = false;
 };
 
@@ -116,6 +118,7 @@ void print_report(const json& out) {
       predicted["decode_s"].get<double>(), predicted["bottleneck"].get<std::string>()));
   print_phase("prefill", out["prefill"]);
   if (out.contains("decode")) print_phase("decode", out["decode"]);
+  if (out.contains("timeline")) print_timeline(out["timeline"]);
   print_tiers_and_tuning(out);
 }
 
@@ -131,12 +134,14 @@ json bench_plan(const BenchOptions& options, Session& session) {
       static_cast<size_t>(size.batch),
       {.prompt = size.prompt_len, .answer = size.decode_steps() + 1});
   const EngineOptions engine = whole_blocks(session.plan, size.batch);
+  // Whether it can be written shows before the long work.
+  std::optional<FileWriter> drawing;
+  if (!options.timeline.empty()) drawing.emplace(options.timeline);
   Runner runner =
       session.make_runner(int64_t{size.prompt_len} + size.gen_len, engine.admission.max_sequences);
-  const BenchRun run = run_median(runner, {.engine = engine,
-                                           .requests = requests,
-                                           .warm_up = options.warm_up,
-                                           .repeat = options.repeat});
+  const BenchOrder order{
+      .engine = engine, .requests = requests, .warm_up = options.warm_up, .repeat = options.repeat};
+  const BenchRun run = run_median(runner, order);
   json out = report(options, session, run);
   out["memory"] =
       memory_json(session, int64_t{size.prompt_len} + size.gen_len, engine.admission.max_sequences);
@@ -145,6 +150,13 @@ json bench_plan(const BenchOptions& options, Session& session) {
           {{{.count = size.batch, .prompt = size.prompt_len, .generate = size.gen_len}}},
           size.batch),
       out["generated_tokens_per_s"].get<double>());
+  if (drawing) {
+    Timeline timeline(*session.device);
+    const BenchRun drawn = run_drawn(runner, order, timeline);
+    drawing->write(timeline.chrome_trace());
+    drawing->commit();
+    out["timeline"] = {{"file", options.timeline}, {"phases", timeline_json(timeline, drawn)}};
+  }
   return out;
 }
 
@@ -268,6 +280,11 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--requests", options->requests, "only the first so many of --lengths")
       ->check(positive)
       ->needs(lengths);
+  command
+      ->add_option("--timeline", options->timeline,
+                   "draw one more run with a few steps into this file, which Perfetto opens, and "
+                   "say how busy GPU, CPU and bus were")
+      ->excludes(lengths);
   command->add_flag("--no-overlap", options->session.placement.no_overlap,
                     "one thing after the other, each timed");
   command->add_flag("--json", options->json, "one JSON object a plan");

@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <numeric>
 #include <string>
 
@@ -148,6 +150,63 @@ json phase_json(const BenchPhase& phase) {
             {"load_kv", swap.load_s},
             {"store_kv", swap.store_s},
             {"cpu_attention", cpu.compute_s}}}};
+}
+
+json timeline_json(const Timeline& timeline, const BenchRun& run) {
+  json phases = json::object();
+  for (const bool prompts : {true, false}) {
+    double seconds = 0;
+    std::array<double, kTimelineLanes> busy = {};
+    std::map<std::string, Timeline::SharedLinear> linears;
+    for (const BenchRun::Stretch& stretch : run.stretches) {
+      if (stretch.has_prompts != prompts) continue;
+      seconds += stretch.end_s - stretch.begin_s;
+      for (int lane = 0; lane < kTimelineLanes; ++lane) {
+        busy[static_cast<size_t>(lane)] +=
+            timeline.busy_s(static_cast<TimelineLane>(lane), stretch.begin_s, stretch.end_s);
+      }
+      for (const auto& [name, of] : timeline.shared_linears(stretch.begin_s, stretch.end_s)) {
+        linears[name].count += of.count;
+        linears[name].seconds += of.seconds;
+        linears[name].cpu_s += of.cpu_s;
+        linears[name].to_gpu_s += of.to_gpu_s;
+      }
+    }
+    if (seconds <= 0) continue;
+    const auto share = [&](TimelineLane lane) { return busy[static_cast<size_t>(lane)] / seconds; };
+    json shared = json::object();
+    for (const auto& [name, of] : linears) {
+      shared[name] = {{"count", of.count},
+                      {"seconds", of.seconds},
+                      {"cpu", of.cpu_s / of.seconds},
+                      {"to_gpu", of.to_gpu_s / of.seconds}};
+    }
+    phases[prompts ? "prefill" : "decode"] = {{"seconds", seconds},
+                                              {"busy",
+                                               {{"gpu", share(TimelineLane::kGpu)},
+                                                {"cpu", share(TimelineLane::kCpu)},
+                                                {"to_gpu", share(TimelineLane::kToGpu)},
+                                                {"to_host", share(TimelineLane::kToHost)}}},
+                                              {"shared_linears", shared}};
+  }
+  return phases;
+}
+
+void print_timeline(const json& timeline) {
+  for (const auto& [name, phase] : timeline["phases"].items()) {
+    const json& busy = phase["busy"];
+    const auto percent = [](const json& share) { return share.get<double>() * 100; };
+    print_now(fmt::format(
+        "{:<9} busy  GPU {:.0f}%  CPU {:.0f}%  to the GPU {:.0f}%  to the host {:.0f}%\n", name,
+        percent(busy["gpu"]), percent(busy["cpu"]), percent(busy["to_gpu"]),
+        percent(busy["to_host"])));
+    for (const auto& [linear, of] : phase["shared_linears"].items()) {
+      print_now(fmt::format("{:<9} in {}: CPU {:.0f}%, to the GPU {:.0f}% of {:.1f} ms\n", "",
+                            linear, percent(of["cpu"]), percent(of["to_gpu"]),
+                            of["seconds"].get<double>() * 1e3));
+    }
+  }
+  print_now(fmt::format("timeline  {}\n", printable_path(timeline["file"].get<std::string>())));
 }
 
 void print_phase(const char* name, const json& phase) {

@@ -20,7 +20,12 @@ nlohmann::json mean_and_max(const std::vector<double>& values);
 // Bytes over each link in one phase, what that is a second, and what the device waited for.
 nlohmann::json phase_json(const BenchPhase& phase);
 
+// How busy each worker was in the phases of a run that was drawn, and inside the linear ops that
+// CPU and GPU share.
+nlohmann::json timeline_json(const Timeline& timeline, const BenchRun& run);
+
 // The same for people, line by line.
+void print_timeline(const nlohmann::json& timeline);
 void print_phase(const char* name, const nlohmann::json& phase);
 void print_tiers_and_tuning(const nlohmann::json& report);
 

@@ -37,6 +37,7 @@ class PhaseBooks {
   void close() {
     phase_->moved += decoder_.take_stats();
     const double now = now_s();
+    if (now > closed_s_) run_.stretches.push_back({phase_ == &run_.prefill, closed_s_, now});
     phase_->seconds += now - std::exchange(closed_s_, now);
     const int64_t steps = engine_.stats().steps;
     phase_->steps += steps - std::exchange(closed_steps_, steps);
@@ -135,6 +136,33 @@ BenchRun run_median(Runner& runner, const BenchOrder& order) {
   const auto median = runs.begin() + static_cast<ptrdiff_t>(runs.size() / 2);
   std::ranges::nth_element(runs, median, {}, &BenchRun::seconds);
   return std::move(*median);
+}
+
+BenchRun run_drawn(Runner& runner, const BenchOrder& order, Timeline& timeline) {
+  constexpr int kDrawnTokens = 9;
+  std::vector<RequestLengths> requests(order.requests.begin(), order.requests.end());
+  for (RequestLengths& request : requests) request.answer = std::min(request.answer, kDrawnTokens);
+  BenchOrder drawn = order;
+  drawn.requests = requests;
+  drawn.warm_up = 0;
+  drawn.repeat = 1;
+  BenchProgress progress(drawn);
+  runner.decoder.record(&timeline);
+  const double begin_s = timeline.now_s();
+  BenchRun run;
+  try {
+    run = run_once(runner, drawn, 0, progress);
+    timeline.settle();
+  } catch (...) {
+    runner.decoder.record(nullptr);
+    throw;
+  }
+  runner.decoder.record(nullptr);
+  for (BenchRun::Stretch& stretch : run.stretches) {
+    stretch.begin_s += begin_s;
+    stretch.end_s += begin_s;
+  }
+  return run;
 }
 
 }  // namespace spillway

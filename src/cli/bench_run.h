@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/runner.h"
 #include "plan/plan.h"
+#include "runtime/timeline.h"
 
 namespace spillway {
 
@@ -26,6 +27,12 @@ struct BenchRun {
   // `decode`.
   BenchPhase prefill, decode;
   EngineStats engine;
+  // When each phase began and ended, since the run began.
+  struct Stretch {
+    bool has_prompts = false;
+    double begin_s = 0, end_s = 0;
+  };
+  std::vector<Stretch> stretches;
   // Of each request, since the run began: all of them are there from the beginning.
   std::vector<double> first_token_s, end_s;
 
@@ -48,5 +55,8 @@ struct BenchOrder {
 // number it is the slower of the two in the middle. Throws kCancelled when interrupted, kInternal
 // for a request that did not end as it should.
 BenchRun run_median(Runner& runner, const BenchOrder& order);
+// One more run, which does not count, with a few steps of decoding: drawn there. The times of its
+// stretches are the drawing's.
+BenchRun run_drawn(Runner& runner, const BenchOrder& order, Timeline& timeline);
 
 }  // namespace spillway

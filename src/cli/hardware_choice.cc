@@ -11,13 +11,11 @@
 #include "cli/cache_folder.h"
 #include "cli/session.h"
 #include "cuda/cuda.h"
-#include "measure/measure_machine.h"
+#include "storage/file_writer.h"
 
 namespace spillway {
-namespace {
 
-// What spillway profile kept of this very machine.
-std::optional<Hardware> try_kept(const DeviceInfo& host, const DeviceInfo* gpu) {
+std::optional<Hardware> try_measured_here(const DeviceInfo& host, const DeviceInfo* gpu) {
   const auto path = try_default_hardware_path();
   std::error_code error;
   if (!path || !std::filesystem::exists(*path, error)) return std::nullopt;
@@ -25,6 +23,8 @@ std::optional<Hardware> try_kept(const DeviceInfo& host, const DeviceInfo* gpu) 
     Hardware kept = read_hardware_file(*path);
     const bool same = kept.host.name == host.hardware &&
                       (gpu == nullptr || (kept.gpu && kept.gpu->name == gpu->hardware));
+    // Cuts of linear layers are those of all the threads that they were measured with.
+    if (kept.host.threads != host.threads) kept.splits.clear();
     if (same && !kept.measured.empty()) return kept;
     log_info("{}: not of this machine", printable_path(*path));
   } catch (const Error& problem) {
@@ -35,7 +35,15 @@ std::optional<Hardware> try_kept(const DeviceInfo& host, const DeviceInfo* gpu) 
   return std::nullopt;
 }
 
-}  // namespace
+void write_hardware_file(const std::filesystem::path& path, const Hardware& hardware) {
+  std::error_code error;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  SPW_CHECK(!error, kIo, "cannot make the folder {}: {}", printable_path(path.parent_path()),
+            error.message());
+  FileWriter file(path);
+  file.write(hardware_to_json(hardware));
+  file.commit();
+}
 
 std::optional<std::filesystem::path> try_default_hardware_path() {
   const auto folder = try_cache_folder();
@@ -59,7 +67,7 @@ ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu) {
   const auto host_bytes = static_cast<uint64_t>(host.memory_bytes),
              gpu_bytes = static_cast<uint64_t>(gpu != nullptr ? gpu->memory_bytes : 0);
   ChosenHardware chosen;
-  if (auto kept = try_kept(host, gpu)) {
+  if (auto kept = try_measured_here(host, gpu)) {
     chosen.how = fmt::format("measured here on {}", printable(kept->measured));
     chosen.hardware = std::move(*kept);
   } else {

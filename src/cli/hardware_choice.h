@@ -24,6 +24,10 @@ struct ChosenHardware {
 // machine, with the memory it has now. A kept file that is damaged is not used, with a warning; one
 // of another processor or GPU is not used either.
 ChosenHardware choose_hardware(const std::string& file_or_name);
+// What spillway profile kept of this very machine, with as many threads as it has now.
+std::optional<Hardware> try_measured_here(const DeviceInfo& host, const DeviceInfo* gpu);
+// Replaces the file; throws kIo.
+void write_hardware_file(const std::filesystem::path& path, const Hardware& hardware);
 // The latter, of devices that are there already: of the host with the threads that it has.
 ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu);
 

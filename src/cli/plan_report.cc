@@ -6,6 +6,7 @@
 #include "base/byte_units.h"
 #include "cli/predicted_json.h"
 #include "cli/terminal.h"
+#include "plan/residence.h"
 
 namespace spillway {
 
@@ -67,8 +68,9 @@ void print_plan(const Planner& planner, const PlanReport& report) {
                             kv_type_name(found.size.kv_type)));
   line("workload", describe_workload(planner));
   const size_t named = found.plan.overrides.size();
-  line("weights", shares(found.plan.weights) +
-                      (named > 0 ? fmt::format("; but for the plan's {} overrides", named) : ""));
+  line("weights", shares(planner.hardware.has_device() ? placed_shares(planner.model, found.plan)
+                                                       : found.plan.weights) +
+                      (named > 0 ? fmt::format("; with the plan's {} overrides", named) : ""));
   if (!found.plan.cpu_linear.empty()) {
     std::string text;
     for (const CpuLinearShare& at : found.plan.cpu_linear) {

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/profile_machine.h"
+#include "cli/profile_splits.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "engine/engine.h"
@@ -30,7 +32,7 @@ struct ProfileOptions {
   std::vector<std::string> models;
   SessionOptions session;
   std::string output;
-  double seconds = 45;
+  double seconds = kProfileSeconds;
   bool softmax = false;
   bool json = false;
 };
@@ -65,37 +67,73 @@ ScoreBounds measure_softmax(Session& session) {
   return {range.lowest_top, range.highest};
 }
 
+// Of a machine with two memories: how both share the model's linear layers. Kept with the machine,
+// so that has to be there.
+std::vector<SplitCurve> measure_sharing(Session& session, const std::string& model) {
+  if (session.device->host_visible() || session.device->info().unified_memory) return {};
+  const auto path = try_default_hardware_path();
+  auto known = try_measured_here(session.host().info(), &session.device->info());
+  if (!path || !known || known->host.threads != session.host().info().threads) {
+    log_warning(
+        "how CPU and GPU share {} is not measured: this machine is not, with so many threads; "
+        "spillway profile, then this again",
+        printable(model));
+    return {};
+  }
+  return profile_splits(session.host(), *session.device, session.loaded->model, model,
+                        /*again=*/true, *known, *path);
+}
+
+// What was measured of the models.
+struct Measured {
+  TunedMachine machine = {};
+  TuningTable table = {};
+  std::vector<SplitCurve> splits = {};
+};
+
 // Loads the model and measures its shapes.
-TuningTable measure_model(const ProfileOptions& options, const std::string& model,
-                          TunedMachine& machine) {
+void measure_model(const ProfileOptions& options, const std::string& model, Measured& measured) {
   SessionOptions session_options = options.session;
   session_options.model = model;
   session_options.tuning.off = true;
   Session session(session_options);
   const int64_t tokens = softmax_tokens(session.loaded->model.spec);
   session.load({.tokens = tokens, .prompt = tokens, .generated = 1});
-  machine = tuned_machine(session.device->info());
-  ProgressBar bar("measuring " + model);
-  MeasureOptions measure;
-  measure.cancel = &interrupted();
-  measure.progress = [&](uint64_t done, uint64_t total) {
-    bar.update(done, total, fmt::format("{} of {} shapes", done, total));
-  };
-  TuningTable table = measure_linear(
-      *session.device, multiplied_matrices(*session.device, session.loaded->weights), measure);
-  if (options.softmax) {
-    table.set_scores(session.loaded->model.spec.name, measure_softmax(session));
+  measured.machine = tuned_machine(session.device->info());
+  {
+    ProgressBar bar("measuring " + model);
+    MeasureOptions measure;
+    measure.cancel = &interrupted();
+    measure.progress = [&](uint64_t done, uint64_t total) {
+      bar.update(done, total, fmt::format("{} of {} shapes", done, total));
+    };
+    measured.table.merge(measure_linear(
+        *session.device, multiplied_matrices(*session.device, session.loaded->weights), measure));
   }
-  return table;
+  if (options.softmax)
+    measured.table.set_scores(session.loaded->model.spec.name, measure_softmax(session));
+  const std::vector<SplitCurve> splits = measure_sharing(session, model);
+  measured.splits.insert(measured.splits.end(), splits.begin(), splits.end());
 }
 
-json report(const std::string& path, const TunedMachine& machine, const TuningTable& table) {
+json report(const std::string& path, const Measured& measured) {
+  const TunedMachine& machine = measured.machine;
+  const TuningTable& table = measured.table;
   json out{{"file", path},
            {"device", machine.device},
            {"hardware", machine.hardware},
            {"threads", machine.threads},
            {"linear", json::array()},
-           {"scores", json::array()}};
+           {"scores", json::array()},
+           {"splits", json::array()}};
+  for (const SplitCurve& split : measured.splits) {
+    out["splits"].push_back({{"type", dtype_name(split.shape.type)},
+                             {"rows", split.shape.rows},
+                             {"cols", split.shape.cols},
+                             {"tokens", split.tokens},
+                             {"cpu_share", split.crossing()},
+                             {"seconds", split.cpu.at(split.crossing())}});
+  }
   for (const auto& [model, bounds] : table.scores()) {
     out["scores"].push_back(
         {{"model", model}, {"lowest_top", bounds.lowest_top}, {"highest", bounds.highest}});
@@ -130,6 +168,15 @@ void print_report(const json& out) {
                           printable(row["model"].get<std::string>()),
                           row["lowest_top"].get<float>(), row["highest"].get<float>()));
   }
+  if (!out["splits"].empty()) {
+    print_now("with the weights in host memory, by tokens: the CPU's share of the rows, and ms\n");
+    for (const json& row : out["splits"]) {
+      print_now(fmt::format(
+          "{:<6} {:>8} x {:<8} {:>5}   {:>4.0f}% {:>9.3f}\n", row["type"].get<std::string>(),
+          row["rows"].get<int64_t>(), row["cols"].get<int64_t>(), row["tokens"].get<int64_t>(),
+          row["cpu_share"].get<double>() * 100, row["seconds"].get<double>() * 1e3));
+    }
+  }
   print_now(fmt::format("kept in {}\n", printable_path(out["file"].get<std::string>())));
 }
 
@@ -146,13 +193,10 @@ int profile(const ProfileOptions& options) {
   SPW_CHECK(path.has_value(), kInvalidArgument,
             "neither XDG_CACHE_HOME nor HOME is set, so there is no place for the tuning file; "
             "give one with -o");
-  TunedMachine machine;
-  TuningTable table;
-  for (const std::string& model : options.models) {
-    table.merge(measure_model(options, model, machine));
-  }
-  write_tuning(*path, machine, table, options.output.empty());
-  const json out = report(path->string(), machine, table);
+  Measured measured;
+  for (const std::string& model : options.models) measure_model(options, model, measured);
+  write_tuning(*path, measured.machine, measured.table, options.output.empty());
+  const json out = report(path->string(), measured);
   if (options.json) {
     print_json(out);
   } else {
@@ -188,7 +232,9 @@ void add_profile_command(CLI::App& app) {
   command->footer(
       "Without a model: processors, links and the disk, for spillway plan (hardware.json in the "
       "cache; --hardware FILE).\n"
-      "With models: which kernels suit their matrices (tuning.json), a second or two for each. The "
+      "With models: which kernels suit their matrices (tuning.json), a second or two for each; "
+      "and, with a GPU, which share of\n"
+      "them the CPU should multiply where they are in host memory (into hardware.json). The "
       "other commands use it\n"
       "when it is there (--tuning FILE, --no-tuning), for the number of threads that was measured; "
       "results may differ in\n"

@@ -17,7 +17,6 @@
 #include "cli/json_output.h"
 #include "cli/terminal.h"
 #include "measure/measure_machine.h"
-#include "storage/file_writer.h"
 
 namespace spillway {
 namespace {
@@ -38,16 +37,6 @@ void refuse_foreign(const fs::path& path, bool replace_damaged) {
               problem.what());
     log_warning("the machine's file is replaced: {}", problem.what());
   }
-}
-
-void write_hardware(const fs::path& path, const Hardware& hardware) {
-  std::error_code error;
-  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
-  SPW_CHECK(!error, kIo, "cannot make the folder {}: {}", printable_path(path.parent_path()),
-            error.message());
-  FileWriter file(path);
-  file.write(hardware_to_json(hardware));
-  file.commit();
 }
 
 void print_processor(const Processor& of) {
@@ -104,6 +93,22 @@ void print_machine(const Hardware& hardware, const fs::path& path) {
 
 }  // namespace
 
+Hardware measure_this_machine(Device& host, Device* device, const fs::path& disk_dir,
+                              double seconds) {
+  IoQueue disk;
+  ProgressBar bar("measuring");
+  MeasureMachineOptions measure;
+  measure.seconds = seconds;
+  measure.disk_dir = disk_dir;
+  measure.cancel = &interrupted();
+  measure.progress = [&](double share, std::string_view what) {
+    bar.update(static_cast<uint64_t>(share * 1000), 1000, std::string(what));
+  };
+  Hardware hardware = measure_machine(host, device, disk, measure);
+  hardware.measured = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+  return hardware;
+}
+
 int profile_machine(const ProfileMachineOptions& options) {
   const auto path = options.output.empty() ? try_default_hardware_path() : fs::path(options.output);
   SPW_CHECK(path.has_value(), kInvalidArgument,
@@ -114,22 +119,10 @@ int profile_machine(const ProfileMachineOptions& options) {
   const auto device = make_device(session.device, session.threads, session.gpu_memory);
   const bool apart = !device->host_visible();
   const auto own_host = apart ? make_device("cpu", session.threads) : nullptr;
-  IoQueue disk;
-  Hardware hardware;
-  {
-    ProgressBar bar("measuring");
-    MeasureMachineOptions measure;
-    measure.seconds = options.seconds;
-    measure.disk_dir = session.placement.disk_folder();
-    measure.cancel = &interrupted();
-    measure.progress = [&](double share, std::string_view what) {
-      bar.update(static_cast<uint64_t>(share * 1000), 1000, std::string(what));
-    };
-    hardware =
-        measure_machine(apart ? *own_host : *device, apart ? device.get() : nullptr, disk, measure);
-  }
-  hardware.measured = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-  write_hardware(*path, hardware);
+  const Hardware hardware =
+      measure_this_machine(apart ? *own_host : *device, apart ? device.get() : nullptr,
+                           session.placement.disk_folder(), options.seconds);
+  write_hardware_file(*path, hardware);
   if (options.json) {
     print_json({{"file", path->string()}, {"hardware", json::parse(hardware_to_json(hardware))}});
   } else {

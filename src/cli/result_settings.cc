@@ -55,11 +55,15 @@ std::string describe_tuning(const TuningTable* table, bool deterministic, const 
 
 std::string describe_host_linear(const Plan& plan, const Device& device, const Device& host) {
   const bool any =
-      std::ranges::any_of(plan.cpu_linear, [](const CpuLinearShare& at) { return at.share > 0; });
+      std::ranges::any_of(plan.cpu_linear, [](const CpuLinearShare& at) { return at.any(); });
   if (device.host_visible() || !any) return "none";
   std::string shares;
-  for (const CpuLinearShare& at : plan.cpu_linear)
-    shares += fmt::format("{}% up to {} tokens, ", at.share * 100, at.tokens);
+  for (const CpuLinearShare& at : plan.cpu_linear) {
+    shares += fmt::format("{}%", at.share * 100);
+    for (const auto& [group, share] : at.modules)
+      shares += fmt::format(", {} {}%", linear_group_name(group), share * 100);
+    shares += fmt::format(" up to {} tokens, ", at.tokens);
+  }
   // Which rows these are depends on what is in host memory.
   Plan homes;
   homes.weights = plan.weights;

@@ -185,6 +185,10 @@ Session::Session(const SessionOptions& options) : Session(options, read_asked_pl
 Session::Session(SessionOptions asked, const Plan& asked_plan)
     : options_(with_plan(std::move(asked), asked_plan)), asked_plan_(asked_plan) {
   const SessionOptions& options = options_;
+  SPW_CHECK(
+      !options.tuning.measure || !options.deterministic, kInvalidArgument,
+      "--tune measures how to divide the work, and --deterministic takes no such division but "
+      "from a plan's file; use one of them");
   settings = asked_settings(options);
   const std::string path = resolve_model(options.model);
   const auto asked_kv_type = options.compute.try_kv_type();

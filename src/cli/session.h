@@ -160,6 +160,7 @@ struct Session {
   bool try_place_again(const Error& refused);
   void say_what_was_refused();
   void load_as_planned();
+  void measure_what_is_missing();
   const ChosenHardware& machine() const;
   FitLimits what_may_change(const ExpectedRun& run) const;
   DeviceTraits traits_within(const Budgets& budgets) const;

@@ -11,12 +11,15 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/profile_machine.h"
+#include "cli/profile_splits.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "cpu/processor.h"
 #include "cuda/cuda.h"
 #include "plan/fill.h"
 #include "plan/linear_shares.h"
+#include "plan/residence.h"
 #include "runtime/device_traits.h"
 
 namespace spillway {
@@ -149,6 +152,11 @@ Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, si
     shared.cpu_linear = balanced_linear_shares(hardware, model, shared,
                                                footprint(model, shared, trial.size, traits).layout,
                                                trial.size.sequences, alone);
+    if (!shared.cpu_linear.empty()) {
+      const Plan by_gain = with_residence_by_gain(
+          hardware, model, shared, static_cast<double>(shared.cpu_linear.front().tokens));
+      if (price(by_gain).total_s() < price(shared).total_s()) shared = by_gain;
+    }
     if (price(shared).total_s() < alone.total_s()) placed.plan = std::move(shared);
   }
   settle(placed, model, run, trial.budgets);
@@ -166,9 +174,10 @@ void Session::settle(Placed& placed, const Model& model, const ExpectedRun& run,
     placed.plan.attention = same_for_every_sequence(placed.plan);
   // Nor may the cut of linear layers depend on who else is there: the one for most tokens holds.
   if (settings.deterministic && !placed.plan.cpu_linear.empty()) {
-    const CpuLinearShare last = placed.plan.cpu_linear.back();
-    placed.plan.cpu_linear = {
-        {kAnyTokens, last.tokens >= placed.size.micro_tokens ? last.share : 0}};
+    CpuLinearShare last = placed.plan.cpu_linear.back();
+    if (last.tokens < placed.size.micro_tokens) last = {};
+    last.tokens = kAnyTokens;
+    placed.plan.cpu_linear = {last};
   }
   RunSize least = placed.size;
   if (run.least_tokens > 0) least.tokens = std::min(least.tokens, run.least_tokens);
@@ -313,7 +322,32 @@ std::vector<ResultSettings> Session::settings_by_other_plans() const {
   return all;
 }
 
+// Results may change with it, so it is only done where somebody asks for it.
+void Session::measure_what_is_missing() {
+  if (device->host_visible() || device->info().unified_memory) return;
+  const auto path = try_default_hardware_path();
+  SPW_CHECK(path.has_value(), kInvalidArgument,
+            "neither XDG_CACHE_HOME nor HOME is set, so --tune has no place to keep what it "
+            "measures");
+  auto known = try_measured_here(host().info(), &device->info());
+  if (!known) {
+    log_info("--tune: this machine has not been measured yet");
+    known = measure_this_machine(host(), device.get(), disk_dir, kProfileSeconds);
+    write_hardware_file(*path, *known);
+  }
+  if (known->host.threads == host().info().threads) {
+    profile_splits(host(), *device, loaded->model, options_.model, /*again=*/false, *known, *path);
+  } else {
+    log_warning(
+        "--tune: this machine was measured with {} threads, and {} are used; nothing more "
+        "is measured",
+        known->host.threads, host().info().threads);
+  }
+  machine_.reset();
+}
+
 void Session::choose_plan(const ExpectedRun& asked, size_t which) {
+  if (options_.tuning.measure) measure_what_is_missing();
   const ModelSpec& spec = loaded->model.spec;
   run_ = asked;
   which_ = which;
@@ -386,12 +420,14 @@ void Session::say_plan() const {
   const std::string where =
       plan.all_on_device()
           ? fmt::format("everything on {}", device->info().name)
-          : fmt::format("weights {}{} and KV {} on {}/host/disk{}", shares(plan.weights),
-                        plan.activations.device < 1
-                            ? fmt::format(", activations {}", shares(plan.activations))
-                            : "",
-                        shares(plan.kv), device->info().name,
-                        plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
+          : fmt::format(
+                "weights {}{} and KV {} on {}/host/disk{}",
+                shares(device->host_visible() ? plan.weights : placed_shares(loaded->model, plan)),
+                plan.activations.device < 1
+                    ? fmt::format(", activations {}", shares(plan.activations))
+                    : "",
+                shares(plan.kv), device->info().name,
+                plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
                 (plan.cpu_linear.empty()
                      ? ""
                      : fmt::format("; the CPU multiplies {:.0f}% of what is in host memory",

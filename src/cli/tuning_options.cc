@@ -23,6 +23,9 @@ void TuningOptions::add_to(CLI::App& command) {
       "--tuning", file, "kernels by the measurements in this file; default: those of this machine");
   command.add_flag("--no-tuning", off, "kernels as if spillway profile had never run")
       ->excludes(given);
+  command.add_flag("--tune", measure,
+                   "measure first what is not known yet of this machine (45 s), and of how CPU and "
+                   "GPU share this model (15 s), and keep it; not with --deterministic");
 }
 
 std::optional<LoadedTuning> TuningOptions::try_load(const DeviceInfo& device) const {

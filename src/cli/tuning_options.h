@@ -26,6 +26,7 @@ struct LoadedTuning {
 struct TuningOptions {
   std::string file;  // empty: the default one, where it exists
   bool off = false;
+  bool measure = false;  // what is not known yet, first
 
   void add_to(CLI::App& command);
   // What was measured on `device`; nullopt where there is nothing, or (with a warning) nothing that

@@ -205,6 +205,58 @@ StreamedShape streamed_shape(const StreamedLinear& linear) {
           .on_cpu = !linear.on_cpu.empty()};
 }
 
+const char* action_name(StepAction action) {
+  switch (action) {
+    case StepAction::kLoadWeights:
+      return "load weights";
+    case StepAction::kUseWeights:
+      return "use weights";
+    case StepAction::kLeaveWeights:
+      return "leave weights";
+    case StepAction::kEmbed:
+      return "embed";
+    case StepAction::kLoadRows:
+      return "load rows";
+    case StepAction::kTakeRows:
+      return "take rows";
+    case StepAction::kStoreRows:
+      return "store rows";
+    case StepAction::kDropRows:
+      return "drop rows";
+    case StepAction::kLoadKv:
+      return "load KV";
+    case StepAction::kProject:
+      return "q, k, v";
+    case StepAction::kStartOnHost:
+      return "attention on the CPU";
+    case StepAction::kAttend:
+      return "attention";
+    case StepAction::kAttendSwapped:
+      return "attention to moved KV";
+    case StepAction::kStoreKv:
+      return "store KV";
+    case StepAction::kJoinHost:
+      return "join the CPU";
+    case StepAction::kMultiply:
+      return "multiply";
+    case StepAction::kJoinLinear:
+      return "join the CPU's rows";
+    case StepAction::kAttentionOut:
+      return "output of attention";
+    case StepAction::kUp:
+      return "up";
+    case StepAction::kDown:
+      return "down";
+    case StepAction::kFinishLayer:
+      return "end of the layer";
+    case StepAction::kGather:
+      return "gather";
+    case StepAction::kHead:
+      return "head";
+  }
+  fail(ErrorCode::kInternal, "an action without a name");
+}
+
 std::vector<StepEvent> schedule_step(const StepShape& shape) {
   SPW_ASSERT(shape.layers > 0 && shape.weight_slots > 0 && shape.kv_buffers > 0);
   return Scheduling(shape).run();

@@ -42,6 +42,8 @@ enum class StepAction : uint8_t {
   kHead,           // linear: logits of all of them
 };
 
+const char* action_name(StepAction action);
+
 struct StepEvent {
   StepAction action;
   int layer = -1;

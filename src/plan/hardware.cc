@@ -214,6 +214,34 @@ ordered processor_to_json(const Processor& processor) {
   return document;
 }
 
+SplitCurve split_from(const json& object, const std::string& where) {
+  Fields fields(object, where + ": splits");
+  SplitCurve split;
+  const std::string type = fields.text("type");
+  const auto dtype = try_dtype_from_name(type);
+  SPW_CHECK(dtype, kInvalidArgument, "{}: splits: no such type of weights as {}", where,
+            printable(type));
+  split.shape = {*dtype, static_cast<int64_t>(fields.number("rows")),
+                 static_cast<int64_t>(fields.number("cols"))};
+  split.tokens = static_cast<int64_t>(fields.number("tokens"));
+  split.cpu = {fields.number_or("cpu_us", 0) * kMicro, fields.number("cpu_all_us") * kMicro};
+  split.link = {fields.number_or("link_us", 0) * kMicro, fields.number("link_all_us") * kMicro};
+  fields.finish();
+  return split;
+}
+
+ordered split_to_json(const SplitCurve& split) {
+  ordered entry{{"type", std::string(dtype_name(split.shape.type))},
+                {"rows", split.shape.rows},
+                {"cols", split.shape.cols},
+                {"tokens", split.tokens}};
+  if (split.cpu.fixed_s > 0) entry["cpu_us"] = in_units(split.cpu.fixed_s, kMicro);
+  entry["cpu_all_us"] = in_units(split.cpu.all_s, kMicro);
+  if (split.link.fixed_s > 0) entry["link_us"] = in_units(split.link.fixed_s, kMicro);
+  entry["link_all_us"] = in_units(split.link.all_s, kMicro);
+  return entry;
+}
+
 // Objects line by line, a curve in one line.
 std::string text_of(const ordered& value, int depth) {
   if (!value.is_object()) return value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -365,6 +393,10 @@ Hardware parse_hardware(std::string_view text, const std::string& where) {
     hardware.disk_bytes = static_cast<uint64_t>(disk.number("free_gib") * kGiB);
     disk.finish();
   }
+  if (const json* splits = fields.try_take("splits")) {
+    SPW_CHECK(splits->is_array(), kInvalidArgument, "{}: splits is not a list", where);
+    for (const json& entry : *splits) hardware.splits.push_back(split_from(entry, where));
+  }
   fields.finish();
   return hardware;
 }
@@ -394,6 +426,8 @@ std::string hardware_to_json(const Hardware& hardware) {
     if (hardware.disk_access_s > 0)
       document["disk"]["access_us"] = in_units(hardware.disk_access_s, kMicro);
   }
+  for (const SplitCurve& split : hardware.splits)
+    document["splits"].push_back(split_to_json(split));
   return text_of(document, 0) + "\n";
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/split_curve.h"
 #include "tensor/dtype.h"
 #include "tensor/kv_format.h"
 
@@ -84,6 +85,8 @@ struct Hardware {
   double disk_read = 0, disk_write = 0;
   double disk_access_s = 0;  // what a read or write takes, however small
   uint64_t disk_bytes = 0;
+  // Of models that were measured here, with this many threads (`spillway profile MODEL`).
+  std::vector<SplitCurve> splits = {};
 
   bool has_device() const { return gpu.has_value() && !unified; }
   const Processor& device() const { return gpu ? *gpu : host; }

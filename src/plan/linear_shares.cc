@@ -2,38 +2,87 @@
 #include "plan/linear_shares.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
+
+#include "plan/weight_homes.h"
 
 namespace spillway {
 namespace {
 
 constexpr double kLargeTransfer = 1 << 30;  // whose rate does not grow any more
 constexpr int64_t kSome = 64;               // of a batch that is not full, or a short prompt
+constexpr double kSameShare = 0.01;         // closer than this: nobody would feel it
 
-// Seconds of all that streams from host memory, if one of them did it alone.
-struct Alone {
-  double cpu = 0, link = 0;
-};
+double whole_percents(double share) { return std::floor(std::clamp(share, 0.0, 1.0) * 100) / 100; }
 
-Alone seconds_alone(const Hardware& h, const Model& model, const std::vector<Tier>& homes,
-                    double tokens) {
-  Alone alone;
-  for (size_t i = 0; i < homes.size(); ++i) {
-    const BoundWeight& weight = model.weights[i];
-    if (weight.slot.layer < 0 || weight.slot.is_vector() || homes[i] != Tier::kHost) continue;
-    const auto bytes = static_cast<double>(weight.bytes());
-    const auto elements =
-        static_cast<double>(weight.slot.rows) * static_cast<double>(weight.slot.cols);
-    const auto source =
-        is_quantized(weight.dtype) ? Hardware::Source::kPageable : Hardware::Source::kPinned;
-    alone.cpu += linear_seconds(h.host, weight.dtype, tokens, elements, bytes) / h.cpu_beside_link;
-    alone.link += bytes / (h.link_beside_cpu * h.to_device_rate(kLargeTransfer, source));
-  }
-  return alone;
+// Equation 9, without what an op takes however small its part.
+SplitCurve by_rates(const Hardware& h, const SplitShape& shape, double tokens) {
+  const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
+  const auto bytes = static_cast<double>(row_bytes(shape.type, shape.cols) * shape.rows);
+  const auto source =
+      is_quantized(shape.type) ? Hardware::Source::kPageable : Hardware::Source::kPinned;
+  return {
+      .shape = shape,
+      .tokens = static_cast<int64_t>(tokens),
+      .cpu = {0, linear_seconds(h.host, shape.type, tokens, elements, bytes) / h.cpu_beside_link},
+      .link = {0, bytes / (h.link_beside_cpu * h.to_device_rate(kLargeTransfer, source))}};
 }
 
+// Several ops, one after the other.
+struct Sum {
+  SplitLine cpu = {}, link = {};
+  void add(const SplitCurve& of, double batches) {
+    cpu.fixed_s += batches * of.cpu.fixed_s;
+    cpu.all_s += batches * of.cpu.all_s;
+    link.fixed_s += of.link.fixed_s;
+    link.all_s += of.link.all_s;
+  }
+  // With this much else on the link before it is a draw.
+  double crossing(double more_link = 0) const {
+    const double both = cpu.all_s + link.all_s;
+    return both > 0 ? (link.fixed_s + link.all_s + more_link - cpu.fixed_s) / both : 0;
+  }
+};
+
 }  // namespace
+
+std::vector<SplitOp> split_ops(const Model& model) {
+  std::vector<SplitOp> ops;
+  int64_t most = 0;  // bytes of a matrix of the last one
+  const auto add = [&](size_t number, int layer, LinearGroup group) {
+    const BoundWeight& weight = model.weights[number];
+    if (ops.empty() || ops.back().layer != layer || ops.back().group != group) {
+      ops.push_back({.layer = layer, .group = group});
+      most = 0;
+    }
+    SplitOp& op = ops.back();
+    op.weights.push_back(number);
+    op.shape.rows += weight.slot.rows;
+    op.shape.cols = weight.slot.cols;
+    if (weight.bytes() > most) {
+      most = weight.bytes();
+      op.shape.type = weight.dtype;
+    }
+  };
+  for (size_t i = 0; i < model.weights.size(); ++i) {
+    const WeightSlot& slot = model.weights[i].slot;
+    if (slot.layer >= 0 && !slot.is_vector()) add(i, slot.layer, group_of(slot.role));
+  }
+  add(static_cast<size_t>(&head_of(model) - model.weights.data()), model.spec.layers,
+      LinearGroup::kHead);
+  return ops;
+}
+
+SplitCurve split_curve_of(const Hardware& hardware, const SplitShape& shape, double tokens) {
+  const SplitCurve* const measured = try_split_curve(hardware.splits, shape, tokens);
+  return measured != nullptr ? *measured : by_rates(hardware, shape, tokens);
+}
+
+double balanced_share(const Hardware& hardware, const SplitShape& shape, double tokens) {
+  return by_rates(hardware, shape, tokens).crossing();
+}
 
 std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, const Model& model,
                                                    const Plan& plan, const RunLayout& layout,
@@ -41,29 +90,52 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
   std::vector<CpuLinearShare> shares;
   const std::vector<Tier> homes =
       weight_homes(/*host_visible=*/!hardware.has_device(), model, plan.weight_plan());
+  std::vector<SplitOp> ops = split_ops(model);
+  std::erase_if(ops, [&](const SplitOp& op) {
+    return std::ranges::any_of(op.weights, [&](size_t i) { return homes[i] != Tier::kHost; });
+  });
+  if (ops.empty()) return {};
   const int64_t decoding =
       std::min<int64_t>(layout.micro_tokens, plan.micro_batch > 0 ? plan.micro_batch : sequences);
   std::set<int64_t> tokens{decoding, std::max<int64_t>(decoding, layout.micro_tokens)};
   if (decoding < kSome && kSome < layout.micro_tokens) tokens.insert(kSome);
   for (const int64_t at : tokens) {
-    Alone alone = seconds_alone(hardware, model, homes, static_cast<double>(at));
-    if (alone.link <= 0) return {};
     // Weights come once for all micro-batches of a step, and the CPU multiplies for each.
     const int64_t of_step = at == decoding              ? sequences
                             : at == layout.micro_tokens ? layout.max_tokens
                                                         : at;
-    alone.cpu *= std::ceil(static_cast<double>(of_step) / static_cast<double>(at));
-    double attention = 0, kv = 0;
+    const double batches = std::ceil(static_cast<double>(of_step) / static_cast<double>(at));
+    Sum all;
+    std::array<Sum, kLinearGroups> by_group;
+    std::array<bool, kLinearGroups> measured = {};
+    for (const SplitOp& op : ops) {
+      const auto group = static_cast<size_t>(op.group);
+      const SplitCurve curve = split_curve_of(hardware, op.shape, static_cast<double>(at));
+      all.add(curve, batches);
+      by_group[group].add(curve, batches);
+      measured[group] =
+          try_split_curve(hardware.splits, op.shape, static_cast<double>(at)) != nullptr;
+    }
+    double else_on_link = 0;  // less what the CPU attends to
     if (at == decoding) {
       const StepEstimate& step = predicted.decode_step;
-      attention = step.busy[static_cast<size_t>(Worker::kCpu)];
-      kv = std::max(0.0, step.busy[static_cast<size_t>(Worker::kToDevice)] - alone.link);
+      else_on_link =
+          std::max(0.0, step.busy[static_cast<size_t>(Worker::kToDevice)] - all.link.all_s) -
+          step.busy[static_cast<size_t>(Worker::kCpu)];
     }
-    const double share = (alone.link + kv - attention) / (alone.cpu + alone.link);
-    // Whole percents.
-    shares.push_back({static_cast<int>(at), std::floor(std::clamp(share, 0.0, 1.0) * 100) / 100});
+    CpuLinearShare share{.tokens = static_cast<int>(at),
+                         .share = whole_percents(all.crossing(else_on_link))};
+    // Of modules that were measured each has its own, around what all have together.
+    const double moved = all.crossing(else_on_link) - all.crossing();
+    for (int i = 0; i < kLinearGroups; ++i) {
+      if (!measured[static_cast<size_t>(i)]) continue;
+      const double own = whole_percents(by_group[static_cast<size_t>(i)].crossing() + moved);
+      if (std::fabs(own - share.share) > kSameShare)
+        share.modules[static_cast<LinearGroup>(i)] = own;
+    }
+    shares.push_back(std::move(share));
   }
-  while (!shares.empty() && shares.back().share == 0) shares.pop_back();
+  while (!shares.empty() && !shares.back().any()) shares.pop_back();
   return shares;
 }
 

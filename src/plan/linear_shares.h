@@ -1,17 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much of the weights in host memory the CPU multiplies there, while the others come to the
-// GPU: so that both end together (HeteGen, equation 9).
+// GPU: so that both end together (HeteGen, equation 9), by rates, or by what was measured of such
+// ops (equation 10).
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "model/model.h"
 #include "plan/footprint.h"
 #include "plan/hardware.h"
+#include "plan/linear_group.h"
 #include "plan/plan.h"
 #include "plan/predict.h"
+#include "plan/split_curve.h"
 
 namespace spillway {
+
+// A linear op of a layer, or the head: its matrices one below the other. Of several types it has
+// that of most bytes.
+struct SplitOp {
+  int layer = 0;  // as many as there are: the head
+  LinearGroup group = LinearGroup::kProject;
+  SplitShape shape = {};
+  std::vector<size_t> weights = {};  // their numbers in Model::weights
+};
+std::vector<SplitOp> split_ops(const Model& model);
+
+// What CPU and link take for an op, each beside the other: as measured, else by rates.
+SplitCurve split_curve_of(const Hardware& hardware, const SplitShape& shape, double tokens);
+// The CPU's share with which both end together, by rates alone: where measuring begins.
+double balanced_share(const Hardware& hardware, const SplitShape& shape, double tokens);
 
 // For each number of tokens that steps have by this plan: of decoding, of a prompt's chunk, and of
 // a few in between. What the CPU attends to and what KV takes of the link, by `predicted` without

@@ -89,6 +89,16 @@ const char* schedule_name(ScheduleKind kind) { return kScheduleNames[static_cast
 const char* attention_place_name(AttentionPlace place) {
   return kAttentionNames[static_cast<size_t>(place)];
 }
+bool CpuLinearShare::any() const {
+  return share > 0 || std::ranges::any_of(modules, [](const auto& of) { return of.second > 0; });
+}
+
+void CpuLinearShare::add(double more) {
+  const auto within = [](double of) { return std::clamp(of, 0.0, 1.0); };
+  share = within(share + more);
+  for (auto& [group, of] : modules) of = within(of + more);
+}
+
 std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_view option) {
   const auto refuse = [&] {
     fail(ErrorCode::kInvalidArgument,
@@ -190,12 +200,25 @@ std::vector<CpuLinearShare> cpu_linear_of(const json& value, const std::string& 
   SPW_CHECK(value.is_array(), kInvalidArgument, "{} is not a list of [tokens, percent]", field);
   std::vector<CpuLinearShare> shares;
   for (const json& point : value) {
-    SPW_CHECK(point.is_array() && point.size() == 2, kInvalidArgument,
-              "{}: an entry is [tokens, percent], not {}", field, printable(point.dump()));
+    SPW_CHECK(
+        point.is_array() && (point.size() == 2 || (point.size() == 3 && point[2].is_object())),
+        kInvalidArgument,
+        "{}: an entry is [tokens, percent] or [tokens, percent, {{\"up\": percent}}], not {}",
+        field, printable(point.dump()));
     const auto tokens = static_cast<int>(positive_of(point[0], field));
     SPW_CHECK(shares.empty() || tokens > shares.back().tokens, kInvalidArgument,
               "{}: tokens grow from entry to entry, {} does not", field, tokens);
-    shares.push_back({tokens, percent_of(point[1], field)});
+    CpuLinearShare& at = shares.emplace_back();
+    at.tokens = tokens;
+    at.share = percent_of(point[1], field);
+    if (point.size() < 3) continue;
+    for (const auto& [name, percent] : point[2].items()) {
+      const auto group = try_parse_linear_group(name);
+      SPW_CHECK(group.has_value(), kInvalidArgument,
+                "{}: no linear layer has the name {}; they are qkv, out, up, down and head", field,
+                printable(name));
+      at.modules[*group] = percent_of(percent, field);
+    }
   }
   return shares;
 }
@@ -343,8 +366,14 @@ std::string plan_to_json(const Plan& plan) {
   if (plan.context) document["context"] = *plan.context;
   if (plan.chunk) document["chunk"] = *plan.chunk;
   if (plan.sequences) document["sequences"] = *plan.sequences;
-  for (const CpuLinearShare& at : plan.cpu_linear)
-    document["cpu_linear"].push_back({at.tokens, at.share * 100});
+  for (const CpuLinearShare& at : plan.cpu_linear) {
+    nlohmann::ordered_json point{at.tokens, at.share * 100};
+    for (const auto& [group, share] : at.modules) {
+      if (point.size() < 3) point.push_back(nlohmann::ordered_json::object());
+      point[2][linear_group_name(group)] = share * 100;
+    }
+    document["cpu_linear"].push_back(std::move(point));
+  }
   if (!plan.made_for.model.empty()) document["made_for"]["model"] = plan.made_for.model;
   if (!plan.made_for.hardware.empty()) document["made_for"]["hardware"] = plan.made_for.hardware;
   return document.dump(2);

@@ -7,12 +7,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/tier.h"
+#include "plan/linear_group.h"
 #include "plan/weight_plan.h"
 #include "tensor/kv_format.h"
 
@@ -39,6 +41,15 @@ enum class AttentionPlace : uint8_t {
 struct CpuLinearShare {
   int tokens = 1;
   double share = 0;
+  std::map<LinearGroup, double> modules = {};  // those that have another
+
+  double of(LinearGroup group) const {
+    const auto found = modules.find(group);
+    return found == modules.end() ? share : found->second;
+  }
+  bool any() const;
+  // All of them by so much, within 0 and 1.
+  void add(double more);
   bool operator==(const CpuLinearShare&) const = default;
 };
 inline constexpr int kAnyTokens = 1 << 30;

@@ -51,7 +51,7 @@ TEST(PlanTest, KeepsWhatTheRunIsMadeWith) {
   plan.context = 4096;
   plan.chunk = 512;
   plan.sequences = 48;
-  plan.cpu_linear = {{1, 0.5}, {8, 0.25}};
+  plan.cpu_linear = {{1, 0.5, {{LinearGroup::kUp, 0.625}, {LinearGroup::kHead, 0}}}, {8, 0.25}};
   plan.made_for = {"model-sum", "machine-sum"};
   const std::string text = plan_to_json(plan);
   const Plan read = parse_plan(text, "p");
@@ -114,6 +114,8 @@ TEST(PlanTest, ErrorsNameFileAndField) {
   EXPECT_THAT(error(R"({"context": 0})"), HasSubstr("context is 0"));
   EXPECT_THAT(error(R"({"cpu_linear": [[8, 10], [8, 20]]})"), HasSubstr("tokens grow"));
   EXPECT_THAT(error(R"({"cpu_linear": [[8, 110]]})"), HasSubstr("percent; give 0 to 100"));
+  EXPECT_THAT(error(R"({"cpu_linear": [[8, 10, {"gate": 5}]]})"), HasSubstr("no linear layer"));
+  EXPECT_THAT(error(R"({"cpu_linear": [[8, 10, {"up": 101}]]})"), HasSubstr("give 0 to 100"));
   EXPECT_THAT(error(R"({"overrides": {}})"), HasSubstr("my.json: overrides is not a list"));
   EXPECT_THAT(error(R"({"overrides": [1]})"), HasSubstr("overrides[0] is not an object"));
   EXPECT_THAT(error(R"({"overrides": [{"role": "key"}]})"), HasSubstr("overrides[0] says no home"));

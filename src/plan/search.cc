@@ -11,6 +11,7 @@
 #include "plan/fill.h"
 #include "plan/linear_program.h"
 #include "plan/linear_shares.h"
+#include "plan/residence.h"
 
 namespace spillway {
 namespace {
@@ -48,6 +49,7 @@ class Search {
     if (best_by_rule_) found_.push_back(std::move(*best_by_rule_));
     for (FoundPlan& plan : found_) price(plan, PriceBy::kSimulator);
     share_linears();
+    place_by_gain();
     sort_found();
     for (size_t i = 0; i < std::min(found_.size(), kImproved); ++i) improve(found_[i]);
     sort_found();
@@ -454,6 +456,19 @@ class Search {
     }
   }
 
+  // Where CPU and GPU share linear layers: those that gain the most of being on the device first.
+  void place_by_gain() {
+    for (size_t i = 0, count = found_.size(); i < count; ++i) {
+      if (found_[i].plan.cpu_linear.empty()) continue;
+      FoundPlan placed = found_[i];
+      placed.plan = with_residence_by_gain(r_.hardware, r_.model, placed.plan,
+                                           placed.plan.cpu_linear.front().tokens);
+      if (placed.plan.overrides.empty() || !settle(placed)) continue;
+      price(placed, PriceBy::kSimulator);
+      if (score(placed) < score(found_[i])) found_[i] = std::move(placed);
+    }
+  }
+
   // Steps around it, as the simulator sees them.
   void improve(FoundPlan& found) const {
     if (found.plan.all_on_device()) return;
@@ -484,8 +499,7 @@ class Search {
           }
           if (!found.plan.cpu_linear.empty() && !r_.given.cpu_linear) {
             FoundPlan linear = found;
-            double& share = linear.plan.cpu_linear.front().share;
-            share = std::clamp(share + way, 0.0, 1.0);
+            linear.plan.cpu_linear.front().add(way);
             trials.push_back(std::move(linear));
           }
           if (found.plan.activations.device < 1) {

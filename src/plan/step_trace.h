@@ -13,6 +13,4 @@ namespace spillway {
 std::string trace_of_steps(const Hardware& hardware, const Model& model, const Plan& plan,
                            const RunLayout& layout, const StepSize& size);
 
-const char* action_name(StepAction action);
-
 }  // namespace spillway

@@ -128,27 +128,6 @@ StreamedLinear cut_group(int layer, LinearGroup group, const std::vector<Matrix>
 
 }  // namespace
 
-LinearGroup group_of(WeightRole role) {
-  switch (role) {
-    case WeightRole::kQuery:
-    case WeightRole::kKey:
-    case WeightRole::kValue:
-      return LinearGroup::kProject;
-    case WeightRole::kAttentionOut:
-      return LinearGroup::kAttentionOut;
-    case WeightRole::kGate:
-    case WeightRole::kUp:
-      return LinearGroup::kUp;
-    case WeightRole::kDown:
-      return LinearGroup::kDown;
-    case WeightRole::kHead:
-      return LinearGroup::kHead;
-    default:
-      fail(ErrorCode::kInternal, "internal error: weight role {} is no linear layer's",
-           static_cast<int>(role));
-  }
-}
-
 std::vector<int> StreamOrder::slotfuls() const {
   std::vector<int> numbers;
   int number = -1, layer = -1;
@@ -192,7 +171,7 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
   const auto end_group = [&](uint64_t piece_bytes) {
     if (matrices.empty()) return;
     order.linears.push_back(
-        cut_group(layer, group, matrices, model.spec.gated_mlp, cut.cpu_share, piece_bytes));
+        cut_group(layer, group, matrices, model.spec.gated_mlp, cut.cpu.of(group), piece_bytes));
     matrices.clear();
   };
   const uint64_t of_layers = by_layers ? ~uint64_t{0} >> 1 : cut.piece_bytes;
@@ -224,10 +203,10 @@ std::vector<StreamOrder> stream_orders(const Model& model, std::span<const Tier>
   std::vector<StreamOrder> orders;
   StreamCut cut{.slots = slots, .piece_bytes = piece_bytes};
   for (const CpuLinearShare& entry : shares) {
-    cut.cpu_share = entry.share;
+    cut.cpu = entry;
     orders.push_back(stream_order(model, homes, cut));
   }
-  cut.cpu_share = 0;
+  cut.cpu = {};
   orders.push_back(stream_order(model, homes, cut));
   return orders;
 }

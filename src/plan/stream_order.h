@@ -12,20 +12,10 @@
 #include "base/tier.h"
 #include "model/model.h"
 #include "plan/device_traits.h"
+#include "plan/linear_group.h"
 #include "plan/plan.h"
 
 namespace spillway {
-
-// The linear ops of a layer, in order: matrices that are multiplied with the same input.
-enum class LinearGroup : uint8_t {
-  kProject,       // q, k and v
-  kAttentionOut,  //
-  kUp,            // with the gate, where there is one
-  kDown,          //
-  kHead,          // behind the last layer
-};
-// Throws kInternal for a role that is no matrix of these.
-LinearGroup group_of(WeightRole role);
 
 struct MatrixRows {
   WeightRole role = WeightRole::kQuery;
@@ -85,10 +75,10 @@ inline constexpr int kPieceSlots = 6, kLayerSlots = 2;
 
 struct StreamCut {
   SlotContent slots = SlotContent::kLayers;
-  double cpu_share = 0;
+  CpuLinearShare cpu = {};
   uint64_t piece_bytes = kStreamPieceBytes;
 };
-// `homes`: of each of model.weights. The CPU multiplies `cpu_share` of the bytes of each group, cut
+// `homes`: of each of model.weights. The CPU multiplies its share of the bytes of each group, cut
 // at a multiple of 16 rows: q, k and v are cut as one matrix, gate and up at the same rows. It has
 // no part in what is on disk, and in an MLP whose gate and up are not both in host memory.
 StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const StreamCut& cut);

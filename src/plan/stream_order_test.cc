@@ -61,7 +61,7 @@ TEST(StreamOrderTest, EveryRowHasOnePlace) {
       for (const SlotContent slots : {SlotContent::kPieces, SlotContent::kLayers}) {
         for (const double on_cpu : {0.0, share(), 1.0}) {
           const StreamOrder order = stream_order(
-              model, homes, {.slots = slots, .cpu_share = on_cpu, .piece_bytes = 1 << 20});
+              model, homes, {.slots = slots, .cpu = {.share = on_cpu}, .piece_bytes = 1 << 20});
           expect_all_rows(model, homes, order);
         }
       }
@@ -73,7 +73,7 @@ TEST(StreamOrderTest, QueryKeyAndValueAreCutAsOneGateAndUpAtTheSameRows) {
   const Model model = describe_dummy_model("llama-2-7b:q4_0");
   const auto homes = homes_of(model, {0, 1, 0});
   const StreamOrder order =
-      stream_order(model, homes, {.slots = SlotContent::kLayers, .cpu_share = 0.5});
+      stream_order(model, homes, {.slots = SlotContent::kLayers, .cpu = {.share = 0.5}});
   using Rows = std::vector<std::tuple<WeightRole, int64_t, int64_t>>;
   const auto of = [](const OpRows& some) {
     Rows all;
@@ -92,12 +92,12 @@ TEST(StreamOrderTest, QueryKeyAndValueAreCutAsOneGateAndUpAtTheSameRows) {
 TEST(StreamOrderTest, TheCpuHasNoPartInWhatIsOnDiskNorInHalfAnMlp) {
   const Model model = describe_dummy_model("llama-2-7b:q4_0");
   for (const StreamedLinear& linear :
-       stream_order(model, homes_of(model, {0, 0, 1}), {.cpu_share = 0.5}).linears)
+       stream_order(model, homes_of(model, {0, 0, 1}), {.cpu = {.share = 0.5}}).linears)
     EXPECT_TRUE(linear.on_cpu.empty());
   const auto homes = weight_homes(
       false, model,
       {.shares = {0, 1, 0}, .overrides = {{.role = WeightRole::kGate, .home = Tier::kDevice}}});
-  for (const StreamedLinear& linear : stream_order(model, homes, {.cpu_share = 0.5}).linears)
+  for (const StreamedLinear& linear : stream_order(model, homes, {.cpu = {.share = 0.5}}).linears)
     EXPECT_EQ(linear.on_cpu.empty(), linear.group == LinearGroup::kUp);
 }
 

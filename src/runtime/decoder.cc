@@ -194,6 +194,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     if (!weights_.project_out.empty()) inner(embedded_, logit_rows, spec_.embedding_dim);
   }
   attach(kv);
+  if (timeline_ != nullptr) record(timeline_);  // also in what has just been made
   order_ = order_of_step();
   try {
     if (options_.stream != nullptr) options_.stream->begin_step(order_);
@@ -256,9 +257,10 @@ void Decoder::run_events(KvCache& kv) {
   if (batches.size() == 1) {
     const MicroBatch& all = batches.front();
     const bool resident = options_.stream == nullptr && all.swaps.empty() &&
-                          all.on_host.rows == 0 && options_.activations.device == 1 && !observer_;
+                          all.on_host.rows == 0 && options_.activations.device == 1 && !observer_ &&
+                          timeline_ == nullptr;
     ops_.run_step(batch_of(all, resident ? program(kv) : 0), [&] {
-      for (const StepEvent& event : events_) execute(event, kv);
+      for (const StepEvent& event : events_) draw(event, kv);
     });
   } else {
     // Each micro-batch's run of events is a step of the device's. Loads go along with whatever is
@@ -271,7 +273,7 @@ void Decoder::run_events(KvCache& kv) {
         ++end;
       }
       const auto run = [&, i] {
-        for (size_t at = i; at < end; ++at) execute(events_[at], kv);
+        for (size_t at = i; at < end; ++at) draw(events_[at], kv);
       };
       const bool head =
           std::any_of(events_.begin() + static_cast<ptrdiff_t>(i),
@@ -287,10 +289,46 @@ void Decoder::run_events(KvCache& kv) {
       i = end;
     }
   }
+  end_drawn_linear();
   // What the host has to do reads the step's plan.
   if (lane_ != nullptr) lane_->synchronize();
   if (swap_ != nullptr) swap_->synchronize();
   x_->synchronize();
+}
+
+void Decoder::record(Timeline* timeline) {
+  timeline_ = timeline;
+  stalls_->record(timeline);
+  if (options_.stream != nullptr) options_.stream->record(timeline);
+  if (host_linear_ != nullptr) host_linear_->record(timeline);
+  if (host_attention_ != nullptr) host_attention_->record(timeline);
+  if (swap_ != nullptr) swap_->record(timeline);
+}
+
+// Executes the event, between two points of the drawing where there is one.
+void Decoder::draw(const StepEvent& event, KvCache& kv) {
+  if (timeline_ == nullptr) return execute(event, kv);
+  const bool of_linear = event.action == StepAction::kMultiply ||
+                         event.action == StepAction::kJoinLinear || is_load(event.action) ||
+                         event.action == StepAction::kUseWeights ||
+                         event.action == StepAction::kLeaveWeights;
+  if (!of_linear) end_drawn_linear();
+  const size_t begin = timeline_->mark(device_.compute());
+  now_.streamed = of_linear ? now_.streamed : nullptr;
+  execute(event, kv);
+  const size_t end = timeline_->mark(device_.compute());
+  timeline_->add(TimelineLane::kGpu, action_name(event.action), event.layer, begin, end);
+  if (!of_linear && now_.streamed != nullptr && !now_.streamed->on_cpu.empty())
+    drawn_ = {now_.streamed, begin, end};
+  if (event.action == StepAction::kMultiply || event.action == StepAction::kJoinLinear)
+    drawn_.end = end;
+}
+
+void Decoder::end_drawn_linear() {
+  if (drawn_.op == nullptr || timeline_ == nullptr) return;
+  timeline_->add(TimelineLane::kLinears, linear_group_name(drawn_.op->group), drawn_.op->layer,
+                 drawn_.begin, drawn_.end);
+  drawn_.op = nullptr;
 }
 
 void Decoder::execute(const StepEvent& event, KvCache& kv) {

@@ -30,6 +30,7 @@
 #include "runtime/residual_store.h"
 #include "runtime/stall_clock.h"
 #include "runtime/step_programs.h"
+#include "runtime/timeline.h"
 #include "runtime/weight_stream.h"
 
 namespace spillway {
@@ -98,6 +99,8 @@ class Decoder {
 
   // Of the steps since the last call; waits for the device.
   DecoderStats take_stats();
+  // Draws the steps from now on, which are then never replayed; null: not any more.
+  void record(Timeline* timeline);
 
   // Rows that generate attend to this share of their context (AttentionParams::top_k); 0 = all.
   void set_attention_topk(float share) { attention_topk_ = share; }
@@ -124,6 +127,8 @@ class Decoder {
   StepShape shape_of_step() const;
   void run_events(KvCache& kv);
   void execute(const StepEvent& event, KvCache& kv);
+  void draw(const StepEvent& event, KvCache& kv);
+  void end_drawn_linear();
   void embed(const MicroBatch& batch);
   void take_rows(const MicroBatch& batch);
   // A linear op: what is on the device, and the CPU's rows of what is not.
@@ -169,6 +174,12 @@ class Decoder {
   std::optional<KvFault> kv_fault_;
 
   std::unique_ptr<StallClock> stalls_;
+  Timeline* timeline_ = nullptr;
+  // A linear op that CPU and GPU share, in the drawing: where it has begun and come to.
+  struct {
+    const StreamedLinear* op = nullptr;
+    size_t begin = 0, end = 0;
+  } drawn_;
   std::unique_ptr<HostLane> lane_;  // null where the CPU has no part in steps
   std::unique_ptr<HostLinear> host_linear_;
   std::unique_ptr<HostAttention> host_attention_;

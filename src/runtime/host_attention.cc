@@ -98,8 +98,9 @@ void HostAttention::compute(int64_t rows, const KvLayerView& kv,
     stats_.kv_bytes += static_cast<uint64_t>(2 * kv.block_bytes() / kKvBlockTokens) *
                        static_cast<uint64_t>(span.start + span.rows);
   }
-  stats_.compute_s +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const auto end = std::chrono::steady_clock::now();
+  stats_.compute_s += std::chrono::duration<double>(end - begin).count();
+  if (timeline_ != nullptr) timeline_->add(TimelineLane::kCpu, "attention", kv.layer, begin, end);
 }
 
 void HostAttention::start(const Activations& qkv, const KvLayerView& kv,

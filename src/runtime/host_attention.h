@@ -16,6 +16,7 @@
 #include "runtime/host_lane.h"
 #include "runtime/micro_batch.h"
 #include "runtime/stall_clock.h"
+#include "runtime/timeline.h"
 
 namespace spillway {
 
@@ -44,6 +45,8 @@ class HostAttention {
   };
   // Since the last call; while no work is queued.
   Stats take_stats() { return std::exchange(stats_, {}); }
+  // Draws what the CPU does from now on; null: not any more. While no work is queued.
+  void record(Timeline* timeline) { timeline_ = timeline; }
   // The last key or value so far that the device could not compute in its type.
   const std::optional<KvFault>& fault() const { return fault_; }
 
@@ -69,6 +72,7 @@ class HostAttention {
   Activations out_;                     // where its result goes
   Stats stats_;
   std::optional<KvFault> fault_;
+  Timeline* timeline_ = nullptr;
 };
 
 }  // namespace spillway

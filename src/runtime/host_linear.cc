@@ -162,12 +162,16 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
     SPW_ASSERT(op.count == 1);
     send(op.parts[0].out.columns(0, rows[0].view.rows), host.parts[0].out, device_output_);
   }
-  number_ = lane_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes] {
+  number_ = lane_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes, &streamed] {
     const auto begin = std::chrono::steady_clock::now();
     host.run(host_.ops(), rows);
+    const auto end = std::chrono::steady_clock::now();
     stats_.weight_bytes += weight_bytes;
-    stats_.compute_s +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    stats_.compute_s += std::chrono::duration<double>(end - begin).count();
+    if (timeline_ != nullptr) {
+      timeline_->add(TimelineLane::kCpu, linear_group_name(streamed.group), streamed.layer, begin,
+                     end);
+    }
   });
 }
 

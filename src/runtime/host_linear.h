@@ -17,6 +17,7 @@
 #include "runtime/host_lane.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
+#include "runtime/timeline.h"
 
 namespace spillway {
 
@@ -74,6 +75,8 @@ class HostLinear {
   };
   // Since the last call; while no work is queued.
   Stats take_stats() { return std::exchange(stats_, {}); }
+  // Draws what the CPU does from now on; null: not any more. While no work is queued.
+  void record(Timeline* timeline) { timeline_ = timeline; }
 
  private:
   void copy_biases(std::span<const StreamOrder* const> orders);
@@ -96,6 +99,7 @@ class HostLinear {
   LinearOp op_;
   const StreamedLinear* streamed_ = nullptr;
   Stats stats_;
+  Timeline* timeline_ = nullptr;
 };
 
 }  // namespace spillway

@@ -100,6 +100,7 @@ void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
   in_->wait(*to.stored);
   in_->wait(*staging(loaded_ + 1).stored);
   if (!overlap_) device_.synchronize();
+  const size_t drawn = timeline_ == nullptr ? 0 : timeline_->mark(*in_);
   const double seconds = seconds_of([&] {
     std::span<const CopyPiece> copies;
     if (group.tier == Tier::kDisk) {
@@ -125,6 +126,8 @@ void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
   });
   if (!overlap_) stats_.load_s += seconds;
   in_->record(*to.loaded);
+  if (timeline_ != nullptr)
+    timeline_->add(TimelineLane::kToGpu, "KV", layer, drawn, timeline_->mark(*in_));
   ++loaded_;
 }
 
@@ -152,6 +155,7 @@ void KvSwap::end(const KvCache& kv, int layer, const SwapGroup& group, StallCloc
   Staging& item = staging(ended_);
   device_.compute().record(*item.attended);
   out_->wait(*item.attended);
+  const size_t drawn = timeline_ == nullptr ? 0 : timeline_->mark(*out_);
   const auto store = [&] {
     std::span<const CopyPiece> copies;
     std::byte* buffer = nullptr;
@@ -185,6 +189,8 @@ void KvSwap::end(const KvCache& kv, int layer, const SwapGroup& group, StallCloc
     });
   }
   out_->record(*item.stored);
+  if (timeline_ != nullptr)
+    timeline_->add(TimelineLane::kToHost, "KV", layer, drawn, timeline_->mark(*out_));
   ++ended_;
 }
 

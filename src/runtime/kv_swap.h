@@ -17,6 +17,7 @@
 #include "plan/footprint.h"
 #include "runtime/micro_batch.h"
 #include "runtime/stall_clock.h"
+#include "runtime/timeline.h"
 
 namespace spillway {
 
@@ -45,6 +46,9 @@ class KvSwap {
   void wait_for_stores(DeviceStream& stream);
   // After a step that ended early: nothing is in flight or loaded.
   void reset();
+
+  // Draws what moves from now on; null: not any more.
+  void record(Timeline* timeline) { timeline_ = timeline; }
 
   int loaded() const { return static_cast<int>(loaded_ - ended_); }
   int32_t blocks() const { return blocks_; }
@@ -91,6 +95,7 @@ class KvSwap {
   std::vector<CopyPiece> pieces_;
   int64_t loaded_ = 0, ended_ = 0;
   Stats stats_;
+  Timeline* timeline_ = nullptr;
 };
 
 }  // namespace spillway

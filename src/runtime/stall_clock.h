@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "runtime/timeline.h"
 
 namespace spillway {
 
@@ -33,10 +34,17 @@ class StallClock {
   template <class Fn>
   void time(StallCause cause, Fn&& wait) {
     const size_t begin = mark();
+    const size_t drawn = timeline_ == nullptr ? 0 : timeline_->mark(device_.compute());
     wait();
     pending_.push_back({cause, begin, mark()});
+    if (timeline_ != nullptr) {
+      timeline_->add(TimelineLane::kGpuWaits, stall_cause_name(cause), -1, drawn,
+                     timeline_->mark(device_.compute()));
+    }
     if (pending_.size() >= kMostPending) settle();
   }
+  // Waits are drawn there, too; null: not any more.
+  void record(Timeline* timeline) { timeline_ = timeline; }
   // Seconds by cause since the last call; waits for the device.
   std::array<double, kStallCauseCount> take();
 
@@ -50,6 +58,7 @@ class StallClock {
   void settle();
 
   Device& device_;
+  Timeline* timeline_ = nullptr;
   std::vector<std::unique_ptr<DeviceEvent>> events_;
   size_t used_ = 0;
   std::vector<Wait> pending_;

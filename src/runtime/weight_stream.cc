@@ -210,12 +210,15 @@ void WeightStream::load(int64_t item) {
   Arrival& to = arrival(item);
   const auto begin = std::chrono::steady_clock::now();
   stream_->wait(*of.left);
+  const size_t drawn = timeline_ == nullptr ? 0 : timeline_->mark(*stream_);
   if (device_.host_visible()) {
     load_in_place(item);
   } else {
     send_piece(piece_of(item), of, to);
   }
   stream_->record(*to.loaded);
+  if (timeline_ != nullptr)
+    timeline_->add(TimelineLane::kToGpu, "weights", -1, drawn, timeline_->mark(*stream_));
   if (options_.overlap) return;
   stream_->synchronize();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
@@ -420,6 +423,12 @@ WeightStream::Stats& WeightStream::Stats::operator+=(const Stats& other) {
 WeightStream::Stats WeightStream::take_stats() {
   const std::lock_guard lock(mutex_);
   return std::exchange(stats_, {});
+}
+
+void WeightStream::record(Timeline* timeline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !loading_; });
+  timeline_ = timeline;
 }
 
 int64_t WeightStream::pieces_brought() const {

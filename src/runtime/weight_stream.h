@@ -18,6 +18,7 @@
 #include "plan/weight_homes.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
+#include "runtime/timeline.h"
 #include "storage/extent_reader.h"
 
 namespace spillway {
@@ -73,6 +74,8 @@ class WeightStream {
   Stats take_stats();
   // That have been brought so far, also those that nobody has asked for yet.
   int64_t pieces_brought() const;
+  // Draws what comes from now on; null: not any more. Between steps.
+  void record(Timeline* timeline);
   int slots() const { return static_cast<int>(slots_.size()); }
   uint64_t slot_bytes() const { return slot_bytes_; }
 
@@ -165,6 +168,7 @@ class WeightStream {
   std::exception_ptr failure_;
   int64_t failed_attempt_ = 0;  // which that was
   Stats stats_;
+  Timeline* timeline_ = nullptr;
   std::thread mover_;  // last: it uses all of the above
 };
 

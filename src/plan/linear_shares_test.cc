@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/linear_shares.h"
+
+#include <gtest/gtest.h>
+
+#include "model/known_models.h"
+#include "plan/test_traits.h"
+
+namespace spillway {
+namespace {
+
+struct LinearSharesTest : testing::Test {
+  Hardware hardware = read_hardware("h200");
+  Model model = describe_dummy_model("llama-2-7b");
+  Plan plan;
+  RunSize size{.tokens = 640, .sequences = 1, .micro_tokens = 512};
+  DeviceTraits traits = gpu_traits(256 << 20);
+
+  LinearSharesTest() {
+    plan.weights = {0, 1, 0};
+    traits.memory_bytes = uint64_t{16} << 30;
+    traits.host_memory_bytes = uint64_t{64} << 30;
+  }
+  std::vector<CpuLinearShare> shares() {
+    return balanced_linear_shares(hardware, model, plan,
+                                  footprint(model, plan, size, traits).layout, size.sequences, {});
+  }
+};
+
+TEST_F(LinearSharesTest, OpsAreThoseOfALayerAndTheHead) {
+  const auto ops = split_ops(model);
+  ASSERT_EQ(ops.size(), 4U * static_cast<size_t>(model.spec.layers) + 1);
+  EXPECT_EQ(ops[0].shape, (SplitShape{DType::kF16, 3 * 4096, 4096}));
+  EXPECT_EQ(ops[2].group, LinearGroup::kUp);
+  EXPECT_EQ(ops[2].shape, (SplitShape{DType::kF16, 2 * 11008, 4096}));  // gate and up
+  EXPECT_EQ(ops.back().group, LinearGroup::kHead);
+}
+
+// Equation 9, by hand.
+TEST_F(LinearSharesTest, ByRatesBothEndTogether) {
+  const auto found = shares();
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0].tokens, 1);
+  EXPECT_TRUE(found[0].modules.empty());
+  const SplitShape shape{DType::kF16, 11008, 4096};
+  const double share = balanced_share(hardware, shape, 1);
+  const double bytes = 2.0 * 11008 * 4096;
+  const double cpu = linear_seconds(hardware.host, DType::kF16, 1, 11008.0 * 4096, bytes) /
+                     hardware.cpu_beside_link,
+               link = bytes / (hardware.link_beside_cpu * hardware.to_device.best());
+  EXPECT_NEAR(share * cpu, (1 - share) * link, 1e-9);
+  EXPECT_NEAR(found[0].share, share, 0.03);
+}
+
+// Measured modules have cuts of their own; the others have what all have together.
+TEST_F(LinearSharesTest, WhatWasMeasuredHasItsOwn) {
+  const SplitShape down{DType::kF16, 4096, 11008};
+  hardware.splits = {{.shape = down, .tokens = 1, .cpu = {0, 3e-3}, .link = {0, 1e-3}}};
+  const auto found = shares();
+  ASSERT_FALSE(found.empty());
+  EXPECT_NEAR(found[0].of(LinearGroup::kDown), 0.25, 0.011);
+  EXPECT_GT(found[0].of(LinearGroup::kUp), 0.4);
+  EXPECT_EQ(found[0].modules.size(), 1U);
+}
+
+// Of what is on the device nothing is shared.
+TEST_F(LinearSharesTest, NothingInHostMemoryNothingToShare) {
+  plan.weights = {1, 0, 0};
+  EXPECT_TRUE(shares().empty());
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/residence.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+
+#include "plan/linear_shares.h"
+#include "plan/weight_homes.h"
+
+namespace spillway {
+
+std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model& model,
+                                           double tokens) {
+  std::array<ResidenceGain, kLinearGroups> by_group;
+  for (const SplitOp& op : split_ops(model)) {
+    if (op.group == LinearGroup::kHead) continue;  // lives where embeddings do
+    ResidenceGain& gain = by_group[static_cast<size_t>(op.group)];
+    gain.group = op.group;
+    for (const size_t i : op.weights) gain.bytes += static_cast<double>(model.weights[i].bytes());
+    const SplitCurve curve = split_curve_of(hardware, op.shape, tokens);
+    gain.computing += curve.cpu.at(curve.crossing());
+    gain.joining += 2 * hardware.transfer_s;
+  }
+  std::vector<ResidenceGain> gains;
+  for (const ResidenceGain& gain : by_group) {
+    if (gain.bytes > 0) gains.push_back(gain);
+  }
+  std::ranges::stable_sort(gains, std::greater(), &ResidenceGain::per_byte);
+  return gains;
+}
+
+namespace {
+
+// `count` of the layers, evenly spread.
+std::vector<LayerRange> spread_layers(int layers, int count) {
+  std::vector<LayerRange> ranges;
+  for (int i = 0; i < count; ++i) {
+    const int layer = static_cast<int>((int64_t{2} * i + 1) * layers / (2 * count));
+    if (!ranges.empty() && ranges.back().last + 1 == layer) {
+      ranges.back().last = layer;
+    } else {
+      ranges.push_back({layer, layer});
+    }
+  }
+  return ranges;
+}
+
+std::vector<WeightRole> roles_of(const Model& model, LinearGroup group) {
+  std::vector<WeightRole> roles;
+  for (const BoundWeight& weight : model.weights) {
+    const WeightSlot& slot = weight.slot;
+    if (slot.layer == 0 && !slot.is_vector() && group_of(slot.role) == group)
+      roles.push_back(slot.role);
+  }
+  return roles;
+}
+
+}  // namespace
+
+Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const Plan& plan,
+                            double tokens) {
+  const TierShares& shares = plan.weights;
+  if (!plan.overrides.empty() || shares.device <= 0 || shares.host <= 0 || shares.disk > 0)
+    return plan;
+  const std::vector<ResidenceGain> gains = residence_gains(hardware, model, tokens);
+  double all = 0;
+  for (const ResidenceGain& gain : gains) all += gain.bytes;
+  Plan placed = plan;
+  double left = shares.device * all, others = all;
+  const auto put = [&](LinearGroup group, const std::vector<LayerRange>& layers) {
+    for (const WeightRole role : roles_of(model, group))
+      placed.overrides.push_back({.layers = layers, .role = role, .home = Tier::kDevice});
+  };
+  size_t whole = 0;
+  for (; whole < gains.size() && gains[whole].bytes <= left; ++whole) {
+    put(gains[whole].group, {});
+    left -= gains[whole].bytes;
+    others -= gains[whole].bytes;
+  }
+  // Those that are left and gain the same share what is left; else the first of them has it.
+  const bool alike =
+      whole + 1 < gains.size() && gains[whole + 1].per_byte() > 0.99 * gains[whole].per_byte();
+  if (whole < gains.size() && !alike) {
+    const double each = gains[whole].bytes / model.spec.layers;
+    const int count = static_cast<int>(left / each);
+    if (count > 0) {
+      put(gains[whole].group, spread_layers(model.spec.layers, count));
+      left -= count * each;
+      others -= count * each;
+    }
+  }
+  const double device = others > 0 ? std::clamp(left / others, 0.0, 1.0) : 0;
+  placed.weights = {device, 1 - device, 0};
+  return placed;
+}
+
+TierShares placed_shares(const Model& model, const Plan& plan) {
+  const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model, plan.weight_plan());
+  std::array<double, kTierCount> bytes = {};
+  double all = 0;
+  for (size_t i = 0; i < homes.size(); ++i) {
+    const WeightSlot& slot = model.weights[i].slot;
+    if (slot.layer < 0 || slot.is_vector()) continue;
+    bytes[static_cast<size_t>(homes[i])] += static_cast<double>(model.weights[i].bytes());
+    all += static_cast<double>(model.weights[i].bytes());
+  }
+  const auto share = [&](Tier tier) { return bytes[static_cast<size_t>(tier)] / all; };
+  return {share(Tier::kDevice), share(Tier::kHost), share(Tier::kDisk)};
+}
+
+}  // namespace spillway

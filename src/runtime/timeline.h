@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// When each worker did what, in steps that were really run.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/device.h"
+
+namespace spillway {
+
+enum class TimelineLane : uint8_t {
+  kGpu,       // events of a step, and what they wait for
+  kGpuWaits,  // of that the waiting
+  kCpu,       // the host lane
+  kToGpu,     // weights and KV on their way
+  kToHost,    // KV on its way back
+  kLinears,   // linear ops that CPU and GPU share, from their begin until both are done
+};
+inline constexpr int kTimelineLanes = 6;
+const char* timeline_lane_name(TimelineLane lane);
+
+// Points in the device's queues and in the host's time, on one clock. Filled by the threads of a
+// step while they work; read after settle(). The device must outlive it.
+class Timeline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Timeline(Device& device);
+
+  // A point in a queue, by the thread that fills it.
+  size_t mark(DeviceStream& queue);
+  void add(TimelineLane lane, const char* name, int layer, size_t begin, size_t end);
+  void add(TimelineLane lane, const char* name, int layer, Clock::time_point begin,
+           Clock::time_point end);
+  double now_s() const { return seconds(Clock::now()); }
+
+  // Waits until all points are reached.
+  void settle();
+
+  struct Span {
+    TimelineLane lane;
+    const char* name;
+    int layer;
+    double begin_s, end_s;
+  };
+  const std::vector<Span>& spans() const { return spans_; }
+
+  // Seconds of a stretch in which a lane worked; the GPU without its waits.
+  double busy_s(TimelineLane lane, double begin_s, double end_s) const;
+  // Of linear ops that are shared, by name: how long they took in this stretch, and what worked
+  // meanwhile.
+  struct SharedLinear {
+    int64_t count = 0;
+    double seconds = 0, cpu_s = 0, to_gpu_s = 0;
+  };
+  std::map<std::string, SharedLinear> shared_linears(double begin_s, double end_s) const;
+  // For Perfetto.
+  std::string chrome_trace() const;
+
+ private:
+  using Stretch = std::pair<double, double>;
+  double seconds(Clock::time_point at) const {
+    return std::chrono::duration<double>(at - origin_s_).count();
+  }
+  // Of one lane, apart and in order.
+  std::vector<Stretch> stretches(TimelineLane lane) const;
+
+  struct Pending {
+    TimelineLane lane;
+    const char* name;
+    int layer;
+    size_t begin, end;
+  };
+  Device& device_;
+  std::unique_ptr<DeviceEvent> origin_;
+  Clock::time_point origin_s_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<DeviceEvent>> marks_;
+  std::vector<Pending> pending_;
+  std::vector<Span> spans_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step that is drawn: every worker is in the drawing, and results are what they were.
+#include "runtime/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "tests/placement/placed_model.h"
+
+namespace spillway::placement {
+namespace {
+
+Placement shared_between_all() {
+  Placement p{.name = "drawn"};
+  p.weights = {0.3, 0.7, 0};
+  p.device_sequences = 0.4;
+  p.host_share = 0.5;
+  p.slots = kPieceSlots;
+  p.slot_content = SlotContent::kPieces;
+  p.piece_bytes = 16 << 10;
+  p.cpu_linear = {{kAnyTokens, 0.5}};
+  return p;
+}
+
+TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
+  const Placement placement = shared_between_all();
+  PlacedModel plain(false, placement, "llama", DType::kF16, KvType::kF16, false);
+  const auto expected = plain.run();
+  PlacedModel drawn(false, placement, "llama", DType::kF16, KvType::kF16, false);
+  Timeline timeline(*drawn.device);
+  const double begin = timeline.now_s();
+  drawn.decoder->record(&timeline);
+  EXPECT_EQ(drawn.run(), expected);
+  drawn.decoder->record(nullptr);
+  timeline.settle();
+  const double end = timeline.now_s();
+
+  std::set<TimelineLane> lanes;
+  for (const Timeline::Span& span : timeline.spans()) {
+    lanes.insert(span.lane);
+    EXPECT_GE(span.end_s, span.begin_s) << span.name;
+    EXPECT_GE(span.begin_s, begin - 1e-3) << span.name;
+    EXPECT_LE(span.end_s, end + 1e-3) << span.name;
+  }
+  EXPECT_EQ(lanes.size(), static_cast<size_t>(kTimelineLanes));
+  for (int lane = 0; lane < kTimelineLanes; ++lane) {
+    const double busy = timeline.busy_s(static_cast<TimelineLane>(lane), begin, end);
+    EXPECT_GT(busy, 0) << lane;
+    EXPECT_LE(busy, end - begin) << lane;
+  }
+  // Linear ops that both work at, as long as they last.
+  const auto linears = timeline.shared_linears(begin, end);
+  ASSERT_TRUE(linears.contains("up"));
+  for (const auto& [name, of] : linears) {
+    EXPECT_GT(of.count, 0) << name;
+    EXPECT_LE(of.cpu_s, of.seconds + 1e-9) << name;
+    EXPECT_LE(of.to_gpu_s, of.seconds + 1e-9) << name;
+  }
+
+  // What Perfetto reads.
+  const auto trace = nlohmann::json::parse(timeline.chrome_trace());
+  size_t spans = 0;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    ++spans;
+    EXPECT_GT(event["dur"].get<double>(), 0);
+  }
+  EXPECT_GT(spans, 100U);
+
+  // And it ends: nothing more is drawn.
+  const size_t before = timeline.spans().size();
+  drawn.run(1);
+  timeline.settle();
+  EXPECT_EQ(timeline.spans().size(), before);
+}
+
+}  // namespace
+}  // namespace spillway::placement
