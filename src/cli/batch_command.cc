@@ -285,6 +285,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   SPW_CHECK(job.finished() == job.requests(), kCancelled,
             "stopped after {} of {} requests; run the same command again to go on", job.finished(),
             job.requests());
+  session.report_drift(runner.decoder.take_stats().host_linear);
   return {.requests = job.requests(),
           .failed = job.failed(),
           .finished_before = job.finished_before(),

@@ -142,6 +142,7 @@ json bench_plan(const BenchOptions& options, Session& session) {
   const BenchOrder order{
       .engine = engine, .requests = requests, .warm_up = options.warm_up, .repeat = options.repeat};
   const BenchRun run = run_median(runner, order);
+  session.report_drift(run.decode.moved.host_linear);
   json out = report(options, session, run);
   out["memory"] =
       memory_json(session, int64_t{size.prompt_len} + size.gen_len, engine.admission.max_sequences);

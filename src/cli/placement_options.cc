@@ -32,6 +32,11 @@ void PlacementOptions::add_to(CLI::App& command, bool several_plans) {
       ->group(kGroup);
   command.add_option("--disk-dir", disk_dir, "folder for it (default: that of temporary files)")
       ->group(kGroup);
+  command
+      .add_option("--pin-memory", pin_memory,
+                  "most host memory with weights to keep in place for the GPU, such as 8GiB; more "
+                  "comes through staging buffers (default: all, where the system allows it)")
+      ->group(kGroup);
   add_plan_to(command, several_plans);
 }
 
@@ -117,6 +122,10 @@ GivenFields PlacementOptions::given() const {
 }
 
 uint64_t PlacementOptions::disk_bytes() const { return parse_memory(disk_memory, "--disk-memory"); }
+
+uint64_t PlacementOptions::pinned_bytes() const {
+  return pin_memory.empty() ? ~uint64_t{0} : parse_memory(pin_memory, "--pin-memory");
+}
 
 std::filesystem::path PlacementOptions::disk_folder() const {
   if (!disk_dir.empty()) return disk_dir;

@@ -28,6 +28,7 @@ struct PlacementOptions {
   int micro_batch = 0;
   int micro_batches = 0;
   double cpu_attention = -1;  // percent; -1: not given
+  std::string pin_memory;     // "": as much as the system allows
   std::string cpu_linear;     // "66" or "1:66,64:50"
   bool no_overlap = false;
 
@@ -41,6 +42,7 @@ struct PlacementOptions {
   GivenFields given() const;
   // Throws kInvalidArgument for what is not a size.
   uint64_t disk_bytes() const;
+  uint64_t pinned_bytes() const;  // at most
   std::filesystem::path disk_folder() const;
 };
 

@@ -78,7 +78,7 @@ void print_plan(const Planner& planner, const PlanReport& report) {
           fmt::format("{}{:.0f}%{}", text.empty() ? "" : ", ", at.share * 100,
                       at.tokens == kAnyTokens ? "" : fmt::format(" up to {} tokens", at.tokens));
     }
-    line("CPU multiplies", text + ", of what is in host memory");
+    line("CPU", "multiplies " + text + ", of what is in host memory");
   }
   line("KV", shares(found.plan.kv));
   if (found.plan.activations.device < 1) line("activations", shares(found.plan.activations));

@@ -246,7 +246,8 @@ void Session::load_as_planned() {
                                   .host = &host(),
                                   .queue = &disk_queue,
                                   .disk_dir = disk_dir,
-                                  .disk_budget = disk_budget};
+                                  .disk_budget = disk_budget,
+                                  .most_pinned = options_.placement.pinned_bytes()};
   if (loaded->weights.try_stay(*device, loaded->model, placement)) {
     load_seconds = watch.seconds();
     forget_peaks();

@@ -96,6 +96,9 @@ struct Session {
   // Of a runner for such sequences, by the plan: how large it is, what it takes.
   RunSize runner_size(int64_t tokens, int64_t sequences) const;
   Footprint needs_of(const RunSize& size) const;
+  // After a run: whether the CPU was as fast with its rows of linear layers as the plan had it, and
+  // what mends it where it was not.
+  void report_drift(const HostLinear::Stats& stats) const;
   // Of the plan, in one line for people: what goes where, how fast it should be.
   void say_plan() const;
   // Of a sequence, as the plan has room for.

@@ -11,6 +11,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "cli/profile_machine.h"
 #include "cli/profile_splits.h"
 #include "cli/session.h"
@@ -407,6 +408,21 @@ void Session::say_what_was_refused() {
               device->host_visible() ? "" : format_bytes(budgets_.device) + " of GPU memory and ",
               format_bytes(budgets_.host));
   say_plan();
+}
+
+void Session::report_drift(const HostLinear::Stats& stats) const {
+  constexpr double kEnoughSeconds = 0.05, kFar = 1.3;
+  if (stats.few_s < kEnoughSeconds) return;
+  const double expected = expected_cpu_rate(
+      machine().hardware, loaded->model, plan,
+      static_cast<double>(std::min<int64_t>(kFewTokens, std::max<int64_t>(1, size_.sequences))));
+  const double measured = static_cast<double>(stats.few_bytes) / stats.few_s;
+  if (expected <= 0 || (measured < expected * kFar && expected < measured * kFar)) return;
+  log_warning(
+      "the CPU multiplied its rows of linear layers at {:.3g} GB/s, and the plan had {:.3g}: "
+      "another division would be faster, unless something else was at work; `spillway profile`, "
+      "then `spillway profile {}` measures again",
+      measured / 1e9, expected / 1e9, printable(options_.model));
 }
 
 void Session::say_plan() const {

@@ -154,7 +154,9 @@ void CudaOps::multiply(LinearCall call) {
     SPW_ASSERT(part.w.cols == call.x.cols && part.out.rows == tokens &&
                part.out.cols == part.w.rows);
   }
-  if (tokens == 0) return;
+  int64_t rows = 0;
+  for (int i = 0; i < call.count; ++i) rows += call.parts[i].w.rows;
+  if (tokens == 0 || rows == 0) return;
   if (try_persistent([&] { return step_.add_linear(call); })) return;
   queue();
   call.x = as_type(call.x, input_type(w.dtype));

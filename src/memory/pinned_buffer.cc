@@ -48,9 +48,10 @@ void touch_all(std::byte* data, size_t bytes) {
 
 }  // namespace
 
-PinnedBuffer::PinnedBuffer(Device& host, Device& device, size_t bytes, MemoryTag tag)
+PinnedBuffer::PinnedBuffer(Device& host, Device& device, size_t bytes, MemoryTag tag, Pin pin)
     : buffer_(host.allocate(bytes, tag)) {
   touch_all(buffer_.data(), bytes);
+  if (pin == Pin::kNever) return;
   if (device.try_pin(buffer_.data(), bytes)) {
     pinned_by_ = &device;
   } else if (static std::atomic<bool> said = false; !said.exchange(true)) {

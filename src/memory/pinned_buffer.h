@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "device/device.h"
 
@@ -15,8 +16,10 @@ class PinnedBuffer {
  public:
   PinnedBuffer() = default;
   // Touches the pages with all threads first: pinning what is present takes a tenth of the time.
-  // Throws kOutOfMemory.
-  PinnedBuffer(Device& host, Device& device, size_t bytes, MemoryTag tag);
+  // Throws kOutOfMemory. kNever: ordinary memory, whether or not it could be pinned.
+  enum class Pin : uint8_t { kWherePossible, kNever };
+  PinnedBuffer(Device& host, Device& device, size_t bytes, MemoryTag tag,
+               Pin pin = Pin::kWherePossible);
   PinnedBuffer(PinnedBuffer&& other) noexcept { swap(other); }
   PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
     PinnedBuffer(std::move(other)).swap(*this);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "plan/stream_order.h"
 #include "plan/weight_homes.h"
 
 namespace spillway {
@@ -84,16 +85,41 @@ double balanced_share(const Hardware& hardware, const SplitShape& shape, double 
   return by_rates(hardware, shape, tokens).crossing();
 }
 
-std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, const Model& model,
-                                                   const Plan& plan, const RunLayout& layout,
-                                                   int64_t sequences, const Prediction& predicted) {
-  std::vector<CpuLinearShare> shares;
+namespace {
+
+// Ops all of whose matrices are in host memory.
+std::vector<SplitOp> ops_in_host_memory(const Hardware& hardware, const Model& model,
+                                        const Plan& plan) {
   const std::vector<Tier> homes =
       weight_homes(/*host_visible=*/!hardware.has_device(), model, plan.weight_plan());
   std::vector<SplitOp> ops = split_ops(model);
   std::erase_if(ops, [&](const SplitOp& op) {
     return std::ranges::any_of(op.weights, [&](size_t i) { return homes[i] != Tier::kHost; });
   });
+  return ops;
+}
+
+}  // namespace
+
+double expected_cpu_rate(const Hardware& hardware, const Model& model, const Plan& plan,
+                         double tokens) {
+  const size_t entry = order_for(plan.cpu_linear, static_cast<int64_t>(tokens));
+  if (entry >= plan.cpu_linear.size()) return 0;
+  double bytes = 0, seconds = 0;
+  for (const SplitOp& op : ops_in_host_memory(hardware, model, plan)) {
+    const double share = plan.cpu_linear[entry].of(op.group);
+    for (const size_t i : op.weights)
+      bytes += share * static_cast<double>(model.weights[i].bytes());
+    seconds += split_curve_of(hardware, op.shape, tokens).cpu_s(share);
+  }
+  return seconds > 0 ? bytes / seconds : 0;
+}
+
+std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, const Model& model,
+                                                   const Plan& plan, const RunLayout& layout,
+                                                   int64_t sequences, const Prediction& predicted) {
+  std::vector<CpuLinearShare> shares;
+  const std::vector<SplitOp> ops = ops_in_host_memory(hardware, model, plan);
   if (ops.empty()) return {};
   const int64_t decoding =
       std::min<int64_t>(layout.micro_tokens, plan.micro_batch > 0 ? plan.micro_batch : sequences);

@@ -39,4 +39,9 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
                                                    const Plan& plan, const RunLayout& layout,
                                                    int64_t sequences, const Prediction& predicted);
 
+// Bytes of weights a second that the CPU is expected to multiply by the plan in steps of so many
+// tokens; 0 where it has none.
+double expected_cpu_rate(const Hardware& hardware, const Model& model, const Plan& plan,
+                         double tokens);
+
 }  // namespace spillway

@@ -167,7 +167,12 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
     host.run(host_.ops(), rows);
     const auto end = std::chrono::steady_clock::now();
     stats_.weight_bytes += weight_bytes;
-    stats_.compute_s += std::chrono::duration<double>(end - begin).count();
+    const double took = std::chrono::duration<double>(end - begin).count();
+    stats_.compute_s += took;
+    if (host.x.rows <= kFewTokens) {
+      stats_.few_bytes += weight_bytes;
+      stats_.few_s += took;
+    }
     if (timeline_ != nullptr) {
       timeline_->add(TimelineLane::kCpu, linear_group_name(streamed.group), streamed.layer, begin,
                      end);
@@ -206,6 +211,8 @@ HostLinear::Stats& HostLinear::Stats::operator+=(const Stats& other) {
   to_device_bytes += other.to_device_bytes;
   weight_bytes += other.weight_bytes;
   compute_s += other.compute_s;
+  few_bytes += other.few_bytes;
+  few_s += other.few_s;
   return *this;
 }
 

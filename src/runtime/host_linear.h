@@ -49,6 +49,8 @@ struct LinearOp {
   void run(Ops& ops, const std::array<Rows, 3>& rows) const;
 };
 
+inline constexpr int64_t kFewTokens = 8;
+
 // The CPU's side. Called from one thread; the devices, the lane and the weights must outlive it.
 class HostLinear {
  public:
@@ -71,6 +73,9 @@ class HostLinear {
     uint64_t to_host_bytes = 0, to_device_bytes = 0;
     uint64_t weight_bytes = 0;  // read by the CPU
     double compute_s = 0;       // of the CPU
+    // Of that, ops of kFewTokens at most: their speed is that of memory.
+    uint64_t few_bytes = 0;
+    double few_s = 0;
     Stats& operator+=(const Stats& other);
   };
   // Since the last call; while no work is queued.

@@ -187,6 +187,7 @@ void WeightLoad::take_host_memory() {
   if (!has(Tier::kHost) && !has(Tier::kDisk)) return;
   views_.streamed.resize(views_.layers.size());
   memory_.host.resize(homes_.size());
+  uint64_t pinned = 0;
   for (size_t i = 0; i < homes_.size(); ++i) {
     if (homes_[i] == Tier::kDevice) continue;
     WeightTarget& target = targets_[i];
@@ -195,10 +196,14 @@ void WeightLoad::take_host_memory() {
                           {target.weight->dtype, slot.rows, slot.cols, nullptr, target.layout}};
     if (homes_[i] == Tier::kHost) {
       PinnedBuffer& memory = memory_.host[i];
+      const auto bytes = static_cast<size_t>(target.weight->bytes());
       there_[i] = kept_.has_memory(i);
       memory = there_[i] ? kept_.take(i)
-                         : PinnedBuffer(host_, device_, static_cast<size_t>(target.weight->bytes()),
-                                        MemoryTag::kWeights);
+                         : PinnedBuffer(host_, device_, bytes, MemoryTag::kWeights,
+                                        pinned + bytes <= placement_.most_pinned
+                                            ? PinnedBuffer::Pin::kWherePossible
+                                            : PinnedBuffer::Pin::kNever);
+      if (memory.is_pinned()) pinned += bytes;
       weight.host = target.to = memory.data();
       weight.pinned = memory.is_pinned();
     }

@@ -19,6 +19,7 @@ struct WeightPlacement {
   IoQueue* queue = nullptr;        // the engine's; needed for weights that live on disk
   std::filesystem::path disk_dir;  // of weights that live on disk, other than in the model's file
   uint64_t disk_budget = ~uint64_t{0};
+  uint64_t most_pinned = ~uint64_t{0};  // of what is in host memory; the rest comes through staging
 
   Device& host_beside(Device& device) const { return host == nullptr ? device : *host; }
   std::vector<Tier> homes(const Device& device, const Model& model) const {

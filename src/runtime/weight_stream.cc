@@ -47,6 +47,7 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
         const auto skipped = static_cast<uint64_t>(of.first * weight.view.row_bytes());
         WeightView view = weight.view;
         view.sliced_from = of.count == view.rows ? 0 : view.rows;
+        view.sliced_at = of.first;
         view.rows = of.count;
         Part part{.weight = &weight, .view = view, .offset = offset};
         std::optional<Extent> from_disk;

@@ -21,8 +21,8 @@ inline constexpr int64_t kGroupRows = 16;
 // weight, bias) is [1, n]. Packed groups take the bytes of their 16 rows, so a range of whole
 // groups lies where its rows would; rows after the last whole group stay as in the file.
 //
-// A slice remembers of how many rows it is one: kernels are chosen by those, so that a row's result
-// does not depend on who computes the others.
+// A slice remembers of how many rows it is one, and where it begins in them: kernels are chosen,
+// and sums cut, by those, so that a row's result does not depend on who computes the others.
 struct WeightView {
   DType dtype = DType::kF32;
   int64_t rows = 0;
@@ -30,6 +30,7 @@ struct WeightView {
   const std::byte* data = nullptr;
   WeightLayout layout = WeightLayout::kRows;
   int64_t sliced_from = 0;  // rows of the matrix that it is a slice of; 0: it is whole
+  int64_t sliced_at = 0;    // the first of them that it has
 
   bool empty() const { return data == nullptr; }
   int64_t whole_rows() const { return sliced_from > 0 ? sliced_from : rows; }
@@ -46,7 +47,7 @@ struct WeightView {
     SPW_ASSERT(first >= 0 && count >= 0 && first + count <= rows);
     SPW_ASSERT(layout == WeightLayout::kRows ||
                (first % kGroupRows == 0 && (count % kGroupRows == 0 || first + count == rows)));
-    return {dtype, count, cols, row(first), layout, whole_rows()};
+    return {dtype, count, cols, row(first), layout, whole_rows(), sliced_at + first};
   }
 };
 

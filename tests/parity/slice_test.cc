@@ -26,17 +26,22 @@ class SliceTest : public testing::TestWithParam<StoredCase> {
   static WeightView columns(const Weights& bias, int64_t first, int64_t count) {
     return {DType::kF32, 1, count, bias.view().data + first * 4};
   }
-  // As a step does: a GPU has kernels of its own for steps of one token.
+  // As a step does: a GPU has kernels of its own for steps of one token, and others where launches
+  // overlap.
   void in_step(int64_t tokens, const std::function<void()>& body) {
     const std::vector<int32_t> zeros(static_cast<size_t>(tokens));
     const SequenceSpan span{0, static_cast<int32_t>(tokens), 0, zeros};
-    device_.ops().run_step({.ids = zeros,
-                            .positions = zeros,
-                            .table_rows = zeros,
-                            .logit_rows = {},
-                            .spans = {&span, 1},
-                            .layer_types = weight_type()},
-                           body);
+    device_.ops().run_step(
+        {.ids = zeros,
+         .positions = zeros,
+         .table_rows = zeros,
+         .logit_rows = {},
+         .spans = {&span, 1},
+         .matrices = {.has_f32 = weight_type() == DType::kF32,
+                      .has_16_bit = weight_type() == DType::kF16 || weight_type() == DType::kBF16,
+                      .layer_bytes = 1 << 20},
+         .layer_types = weight_type()},
+        body);
   }
   // Of what ops hand each other on this device.
   DType type() { return device_.device().activation_type(weight_type()); }
@@ -95,7 +100,29 @@ TEST_P(SliceTest, OfSeveralWithOneInput) {
     run(whole, 0, n);
     run(cut, 0, 496);
     run(cut, 496, 544);
-    run(cut, 544, n);
+    run(cut, 544, 592);
+    run(cut, 592, n);  // of the last one alone
+    ASSERT_TRUE(same_bits(cut.read(), whole.read())) << tokens << " tokens";
+  }
+}
+
+// So many that a GPU's blocks do not come out even.
+TEST_P(SliceTest, OfManyRows) {
+  const int64_t n = 9744;
+  const Weights w = weights(n, 1);
+  for (const int64_t tokens : {1, 4, 16, 32}) {
+    const Matrix x(device_, tokens, kDepth, random_floats(tokens * kDepth, 3), type());
+    const Matrix whole(device_, tokens, n, type()), cut(device_, tokens, n, type());
+    const auto run = [&](const Matrix& out, int64_t first, int64_t last) {
+      in_step(tokens, [&] {
+        device_.ops().linear(w.view().slice(first, last - first), {}, x.view(),
+                             out.view().columns(first, last - first), LinearMode::kStore);
+      });
+    };
+    run(whole, 0, n);
+    run(cut, 0, 1040);
+    run(cut, 1040, 6000);
+    run(cut, 6000, n);
     ASSERT_TRUE(same_bits(cut.read(), whole.read())) << tokens << " tokens";
   }
 }

@@ -12,8 +12,8 @@
 // sums are F32. Launchers may be captured in CUDA graphs and are thread-safe. A result depends on
 // the inputs, k and the variant, never on n or on the other tokens; which variant is taken depends
 // on the `n` given to the plan_* functions, so that a slice computed with the plan of the whole
-// matrix has the bits of the whole. Not so linear_stream.cu: where it cuts the columns depends on n
-// and on the GPU; the same call always gives the same bits.
+// matrix has the bits of the whole. Where linear_stream.cu cuts the columns depends on that n and
+// on where a slice begins.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -123,7 +123,7 @@ __device__ __forceinline__ void store_tile(const LinearParams& p, float (&sum)[2
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + (gated ? 0 : 16 * i) + 8 * h;
-      const float add = row < part.n ? bias[row] : 0;
+      const float add = row >= 0 && row < part.n ? bias[row] : 0;
 #pragma unroll
       for (int j = 0; j < NT; ++j) sum[i][j][2 * h] += add, sum[i][j][2 * h + 1] += add;
     }
@@ -151,7 +151,9 @@ __device__ __forceinline__ void store_tile(const LinearParams& p, float (&sum)[2
       if (i == 1 && gated) return;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        if (first_row + 16 * i + 8 * h >= part.n) return;
+        const int row = first_row + 16 * i + 8 * h;
+        if (row >= part.n) return;
+        if (row < 0) continue;  // of a tile that begins before a slice does
 #pragma unroll
         for (int j = 0; j < NT; ++j) {
 #pragma unroll
@@ -244,7 +246,8 @@ int allowed_splits(int splits, int tiles, int steps, int token_groups, size_t pa
                    const LinearScratch& scratch);
 
 // linear_stream.cu, behind linear_flat(): the ring of a block that never stops between tiles. As
-// linear_staged(), up to kFlatTokens tokens; which columns are added up together depends on n.
+// linear_staged(), up to kFlatTokens tokens; which columns are added up together depends on the
+// rows of the whole matrix.
 int stream_variants();
 std::string stream_variant_name(int index);
 bool stream_supports(int index, const LinearProblem& problem, const GpuShape& gpu);

@@ -8,6 +8,9 @@
 // way; by tensor copies, which do not stand in the way of what the other warps load from the ring
 // (with cp.async a deeper ring was slower). What several blocks have of one tile meets in the
 // scratch memory, added up in the order of blocks by the one that comes last.
+//
+// Of a slice, tiles, items and blocks are those of the whole matrix: blocks that have none of its
+// tiles are not launched, and of a tile at its ends the rows outside are zeros that nobody stores.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,8 +39,8 @@ struct Shares {
 // Whether this block is the last of a tile's to come; then `sum` is what all of them have. A block
 // has at most two tiles that it shares: that in which it begins (slot 0) and that in which it ends.
 template <int NT, int W>
-__device__ __forceinline__ bool add_slices(float (&sum)[2][NT][4], const Shares& shares, int tile,
-                                           int steps, std::byte* scratch) {
+__device__ __forceinline__ bool add_slices(float (&sum)[2][NT][4], const Shares& shares, int block,
+                                           int tile, int steps, std::byte* scratch) {
   const int64_t begin = int64_t{tile} * steps;
   const int first = shares.block_of(begin), last = shares.block_of(begin + steps - 1);
   if (first == last) return true;
@@ -45,12 +48,12 @@ __device__ __forceinline__ bool add_slices(float (&sum)[2][NT][4], const Shares&
   const auto meet = [] { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); };
   __shared__ bool is_last;
   const int thread = threadIdx.x;
-  const auto slot = [&](int block) {
-    const bool ends_here = block == first && shares.first_of(block) < begin;
+  const auto slot = [&](int of) {
+    const bool ends_here = of == first && shares.first_of(of) < begin;
     return reinterpret_cast<float4*>(scratch + kScratchCounterBytes) +
-           int64_t{2 * block + ends_here} * (kFours * kThreads) + thread;
+           int64_t{2 * of + ends_here} * (kFours * kThreads) + thread;
   };
-  float4* const mine = slot(static_cast<int>(blockIdx.x));
+  float4* const mine = slot(block);
 #pragma unroll
   for (int f = 0; f < kFours; ++f) {
     const float(&s)[4] = sum[f / NT][f % NT];
@@ -72,17 +75,17 @@ __device__ __forceinline__ bool add_slices(float (&sum)[2][NT][4], const Shares&
     float4 total[NT];
 #pragma unroll
     for (int j = 0; j < NT; ++j) total[j] = make_float4(0, 0, 0, 0);
-    for (int block = first; block <= last; block += kAhead) {
+    for (int next = first; next <= last; next += kAhead) {
       float4 part[kAhead][NT];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        const float4* const from = slot(min(block + a, last)) + i * NT * kThreads;
+        const float4* const from = slot(min(next + a, last)) + i * NT * kThreads;
 #pragma unroll
         for (int j = 0; j < NT; ++j) part[a][j] = __ldcg(from + j * kThreads);
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        if (block + a > last) break;
+        if (next + a > last) break;
 #pragma unroll
         for (int j = 0; j < NT; ++j) {
           total[j].x += part[a][j].x, total[j].y += part[a][j].y;
@@ -105,6 +108,14 @@ struct StreamMaps {
   CUtensorMap x;
 };
 
+// The whole matrices that a call has slices of, and which part of the work it is.
+struct StreamWhole {
+  int n[3];      // rows
+  int first[3];  // of them, that the slice begins with
+  int tiles, blocks;
+  int first_tile, end_tile, first_block;
+};
+
 // Steps in the ring of a block. With kSharedBytes no two blocks fit a multiprocessor: where one
 // ends the next kernel's begins to fill its ring, on every multiprocessor the same. When two fit,
 // those that were free first got two and others none; H200, Llama-2-7B: 8 sequences decode 7.5%
@@ -123,7 +134,7 @@ constexpr int stages_of(int warps, int token_tiles) {
 template <class T, int NT, int W>
 __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
     stream_kernel(const __grid_constant__ LinearParams p, const __grid_constant__ StreamMaps maps,
-                  int tiles, std::byte* scratch) {
+                  const __grid_constant__ StreamWhole whole, std::byte* scratch) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kRows = 32 * W, S = stages_of(W, NT);
   constexpr uint32_t kStageBytes = stage_bytes(W, NT);
@@ -132,14 +143,29 @@ __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const bool gated = p.epilogue == Epilogue::kGated;
   const int steps = (p.k + kStepColumns - 1) / kStepColumns;
-  const Shares shares{int64_t{tiles} * steps, static_cast<int>(gridDim.x)};
-  const int64_t begin = shares.first_of(blockIdx.x);
-  const int count = static_cast<int>(shares.first_of(blockIdx.x + 1) - begin);
+  const Shares shares{int64_t{whole.tiles} * steps, whole.blocks};
+  const int block = whole.first_block + static_cast<int>(blockIdx.x);
+  const int64_t begin = max(shares.first_of(block), int64_t{whole.first_tile} * steps);
+  const int64_t end = min(shares.first_of(block + 1), int64_t{whole.end_tile} * steps);
+  const int count = static_cast<int>(end - begin);
   int tile = static_cast<int>(begin / steps), step = static_cast<int>(begin % steps);
   const uint32_t ring = (shared_address(shared_memory) + kAlignment - 1) / kAlignment * kAlignment;
   const auto full = [&](int stage) { return shared_address(barriers + stage); };
   const auto empty = [&](int stage) { return shared_address(barriers + S + stage); };
-  const auto place = [&](int of) { return place_of(p, of, gated ? kRows / 2 : kRows); };
+  // Rows of the slice: the first may be before it.
+  const auto place = [&](int of) {
+    const int rows = gated ? kRows / 2 : kRows;
+    int part = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int here = (whole.n[i] + rows - 1) / rows;
+      if (!gated && part == i && i + 1 < p.count && of >= here) {
+        of -= here;
+        part = i + 1;
+      }
+    }
+    return RowPlace{part, of * rows - whole.first[part]};
+  };
   if (threadIdx.x == 0) {
     for (int s = 0; s < S; ++s) init_barrier(full(s), 1), init_barrier(empty(s), W);
     publish_barriers();
@@ -192,7 +218,7 @@ __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
     if (lane == 0) arrive(empty(stage));
     if (++stage == S) stage = 0, parity ^= 1;
     if (++step < steps && item + 1 < count) continue;
-    if (add_slices<NT, W>(sum, shares, tile, steps, scratch)) {
+    if (add_slices<NT, W>(sum, shares, block, tile, steps, scratch)) {
       store_tile<NT>(p, sum, place(tile), 0, p.tokens);
     }
 #pragma unroll
@@ -222,39 +248,65 @@ int blocks_for(int64_t tiles, int64_t steps, int sms) {
 }
 
 template <class T, int NT, int Index>
-void launch_shape(const LinearParams& p, int blocks, const LinearScratch& scratch,
-                  const GpuShape& gpu, cudaStream_t stream) {
+void launch_shape(const LinearParams& p, StreamWhole whole, int splits,
+                  const LinearScratch& scratch, const GpuShape& gpu, cudaStream_t stream) {
   constexpr int warps = kWarps[Index], rows = 32 * warps;
   constexpr int bytes = shared_bytes(warps, NT);
   constexpr auto kernel = stream_kernel<T, NT, warps>;
-  const int tiles = row_groups(p, p.epilogue == Epilogue::kGated ? rows / 2 : rows);
+  const int tile_rows = p.epilogue == Epilogue::kGated ? rows / 2 : rows;
   const int steps = (p.k + kStepColumns - 1) / kStepColumns;
+  const auto tiles_of = [&](int count) { return (count + tile_rows - 1) / tile_rows; };
+  const int parts = p.epilogue == Epilogue::kGated ? 1 : p.count;
+  whole.tiles = 0;
+  for (int i = 0; i < parts; ++i) whole.tiles += tiles_of(whole.n[i]);
   const size_t slot = size_t(rows) * 8 * NT * sizeof(float);
-  if (blocks <= 0) blocks = blocks_for(tiles, steps, gpu.sms);
+  int blocks = splits > 0 ? splits : blocks_for(whole.tiles, steps, gpu.sms);
   // What does not fit is cut into fewer pieces; one block shares no tile and needs no room.
   const size_t room =
       scratch.bytes > kScratchCounterBytes ? scratch.bytes - kScratchCounterBytes : 0;
-  const int64_t most = std::min(int64_t{tiles} * steps, static_cast<int64_t>(room / (2 * slot)));
-  blocks = static_cast<int>(std::clamp<int64_t>(most, 1, blocks));
-  SPW_ASSERT(tiles <= int(kScratchCounterBytes / sizeof(uint32_t)));
+  const int64_t most =
+      std::min(int64_t{whole.tiles} * steps, static_cast<int64_t>(room / (2 * slot)));
+  whole.blocks = blocks = static_cast<int>(std::clamp<int64_t>(most, 1, blocks));
+  SPW_ASSERT(whole.tiles <= int(kScratchCounterBytes / sizeof(uint32_t)));
   // Per device and cheap; a graph does not record it.
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const DType type = std::is_same_v<T, __half> ? DType::kF16 : DType::kBF16;
   StreamMaps maps = {};
   for (int i = 0; i < p.count; ++i) {
-    maps.weights[i] = make_tensor_map({type, p.part[i].w, p.part[i].n, p.k, p.k,
-                                       p.epilogue == Epilogue::kGated ? rows / 2 : rows});
+    if (p.part[i].n > 0)
+      maps.weights[i] = make_tensor_map({type, p.part[i].w, p.part[i].n, p.k, p.k, tile_rows});
   }
   maps.x = make_tensor_map({type, p.x, p.tokens, p.k, p.x_stride, 8 * NT});
-  launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(32 * (warps + 1)), bytes, stream, p,
-         maps, tiles, scratch.data);
+  const int64_t items = int64_t{whole.tiles} * steps;
+  const auto block_of = [&](int64_t item) {
+    return static_cast<int>(((item + 1) * blocks - 1) / items);
+  };
+  // Tiles that lie together go together.
+  const auto run_tiles = [&](int first, int end) {
+    whole.first_tile = first;
+    whole.end_tile = end;
+    whole.first_block = block_of(int64_t{first} * steps);
+    const int count = block_of(int64_t{end} * steps - 1) - whole.first_block + 1;
+    launch(kernel, dim3(static_cast<unsigned>(count)), dim3(32 * (warps + 1)), bytes, stream, p,
+           maps, whole, scratch.data);
+  };
+  int first = 0, end = 0;  // of what is not launched yet
+  for (int i = 0, before = 0; i < parts; before += tiles_of(whole.n[i++])) {
+    if (p.part[i].n == 0) continue;
+    const int from = before + whole.first[i] / tile_rows,
+              to = before + tiles_of(whole.first[i] + p.part[i].n);
+    if (from != end && end > first) run_tiles(first, end);
+    if (from != end) first = from;
+    end = to;
+  }
+  if (end > first) run_tiles(first, end);
 }
 
 template <class T, int NT>
-void launch_index(const LinearVariant& v, const LinearParams& p, const LinearScratch& scratch,
-                  const GpuShape& gpu, cudaStream_t stream) {
+void launch_index(const LinearVariant& v, const LinearParams& p, const StreamWhole& whole,
+                  const LinearScratch& scratch, const GpuShape& gpu, cudaStream_t stream) {
   const auto try_one = [&]<int I>(std::integral_constant<int, I>) {
-    if (v.index == I) launch_shape<T, NT, I>(p, v.splits, scratch, gpu, stream);
+    if (v.index == I) launch_shape<T, NT, I>(p, whole, v.splits, scratch, gpu, stream);
   };
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (try_one(std::integral_constant<int, I>()), ...);
@@ -263,15 +315,15 @@ void launch_index(const LinearVariant& v, const LinearParams& p, const LinearScr
 }
 
 template <class T>
-void run(const LinearParams& p, const LinearVariant& v, const LinearScratch& scratch,
-         const GpuShape& gpu, cudaStream_t stream) {
+void run(const LinearParams& p, const LinearVariant& v, const StreamWhole& whole,
+         const LinearScratch& scratch, const GpuShape& gpu, cudaStream_t stream) {
   switch (token_tiles(p.tokens)) {
     case 2:
-      return launch_index<T, 2>(v, p, scratch, gpu, stream);
+      return launch_index<T, 2>(v, p, whole, scratch, gpu, stream);
     case 4:
-      return launch_index<T, 4>(v, p, scratch, gpu, stream);
+      return launch_index<T, 4>(v, p, whole, scratch, gpu, stream);
     default:
-      return launch_index<T, 8>(v, p, scratch, gpu, stream);
+      return launch_index<T, 8>(v, p, whole, scratch, gpu, stream);
   }
 }
 
@@ -316,10 +368,15 @@ void linear_stream(const LinearCall& call, const LinearVariant& variant,
   const LinearProblem problem = problem_of(call);
   SPW_ASSERT(stream_supports(variant.index, problem, gpu));
   const LinearParams p = params_of(call);
+  StreamWhole whole = {};
+  for (int i = 0; i < call.count; ++i) {
+    whole.n[i] = static_cast<int>(call.parts[i].w.whole_rows());
+    whole.first[i] = static_cast<int>(call.parts[i].w.sliced_at);
+  }
   if (problem.dtype == DType::kF16) {
-    run<__half>(p, variant, scratch, gpu, stream);
+    run<__half>(p, variant, whole, scratch, gpu, stream);
   } else {
-    run<__nv_bfloat16>(p, variant, scratch, gpu, stream);
+    run<__nv_bfloat16>(p, variant, whole, scratch, gpu, stream);
   }
 }
 

@@ -184,18 +184,20 @@ bool PersistentStep::add_linear(const LinearCall& call) {
   phase.k = static_cast<int32_t>(w.cols);
   if (!find_input(call.x, values_of(w.dtype), phase)) return false;
   const bool gated = phase.kind == PhaseKind::kGated;
+  int count = 0;
   for (int i = 0; i < call.count; ++i) {
     const LinearPart& part = call.parts[i];
     SPW_ASSERT(gated && i == 1 ? part.w.rows == w.rows
                                : part.out.rows == 1 && part.out.cols == part.w.rows);
+    if (part.w.rows == 0) continue;  // others of it are elsewhere
     // Blocks read x while others already write.
-    if (!set_matrix(phase, i, part) || must_keep(part.out.data) || part.out.data == phase.x)
+    if (!set_matrix(phase, count, part) || must_keep(part.out.data) || part.out.data == phase.x)
       return false;
-    phase.out[i] = part.out.data;
+    phase.out[count++] = part.out.data;
   }
   if (!add(phase, values_of(w.dtype), w.dtype, {})) return false;
   note_read(call.x);
-  for (int i = 0; i < call.count; ++i) note_written(phase.out[i]);
+  for (int i = 0; i < count; ++i) note_written(phase.out[i]);
   return true;
 }
 
