@@ -26,8 +26,8 @@ import tempfile
 from keep_result import keep
 
 WORKLOADS = (
-    "dummy:opt-6.7b --gpu-memory 4GiB --batch 32 --prompt-len 512 --gen-len 32",
-    "dummy:opt-13b --compress-weights --compress-kv --gpu-memory 3GiB --batch 64 --prompt-len 512 --gen-len 16",
+    "dummy:opt-6.7b --gpu-memory 4GiB --batch 32 --prompt-len 512 --gen-len 32 --steps 10",
+    "dummy:opt-13b:g4 --compress-kv --gpu-memory 3GiB --batch 64 --prompt-len 512 --gen-len 16 --steps 8",
 )
 
 # KV in host memory first, as its papers have it: who attends, how much of the weights stays, how blocks are cut.

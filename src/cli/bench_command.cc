@@ -259,7 +259,9 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--repeat", options->repeat, "runs; the median one is reported as a whole")
       ->capture_default_str()
       ->check(positive);
-  command->add_option("--warm-up", options->warm_up, "runs before those, which do not count")
+  command
+      ->add_option("--warm-up", options->warm_up,
+                   "runs of a few steps before those, which do not count")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 24));
   auto* const steps =

@@ -119,6 +119,17 @@ BenchRun run_once(Runner& runner, const BenchOrder& order, int number, BenchProg
 
 }  // namespace
 
+namespace {
+
+std::vector<RequestLengths> with_short_answers(std::span<const RequestLengths> requests) {
+  constexpr int kShortAnswer = 9;
+  std::vector<RequestLengths> few(requests.begin(), requests.end());
+  for (RequestLengths& request : few) request.answer = std::min(request.answer, kShortAnswer);
+  return few;
+}
+
+}  // namespace
+
 EngineOptions whole_blocks(const Plan& plan, int sequences) {
   Plan block = plan;
   if (plan.schedule != ScheduleKind::kRow) block.schedule = ScheduleKind::kZigzag;
@@ -129,8 +140,12 @@ BenchRun run_median(Runner& runner, const BenchOrder& order) {
   SPW_ASSERT(order.repeat > 0);
   BenchProgress progress(order);
   std::vector<BenchRun> runs;
+  // What is only there to be first need not go on for long.
+  const std::vector<RequestLengths> short_requests = with_short_answers(order.requests);
+  BenchOrder warming = order;
+  warming.requests = short_requests;
   for (int i = 0; i < progress.runs(); ++i) {
-    BenchRun run = run_once(runner, order, i, progress);
+    BenchRun run = run_once(runner, i < order.warm_up ? warming : order, i, progress);
     if (i >= order.warm_up) runs.push_back(std::move(run));
   }
   const auto median = runs.begin() + static_cast<ptrdiff_t>(runs.size() / 2);
@@ -139,9 +154,7 @@ BenchRun run_median(Runner& runner, const BenchOrder& order) {
 }
 
 BenchRun run_drawn(Runner& runner, const BenchOrder& order, Timeline& timeline) {
-  constexpr int kDrawnTokens = 9;
-  std::vector<RequestLengths> requests(order.requests.begin(), order.requests.end());
-  for (RequestLengths& request : requests) request.answer = std::min(request.answer, kDrawnTokens);
+  const std::vector<RequestLengths> requests = with_short_answers(order.requests);
   BenchOrder drawn = order;
   drawn.requests = requests;
   drawn.warm_up = 0;

@@ -47,7 +47,7 @@ struct BenchOrder {
   EngineOptions engine;
   std::span<const RequestLengths> requests;  // greedy, past end tokens
   bool tells_phases_apart = true;            // waits for the device between them
-  int warm_up = 0;                           // runs before those that count
+  int warm_up = 0;                           // runs of a few steps before those that count
   int repeat = 1;
 };
 

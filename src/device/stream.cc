@@ -6,17 +6,20 @@
 
 namespace spillway {
 
-void wait_for(const HostSignal& signal, uint32_t value) {
+bool wait_for(const HostSignal& signal, uint32_t value, const std::atomic<bool>* given_up) {
   using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::microseconds kAwake{1000}, kNap{50};
+  // A decode step's pause between two of them is shorter than falling asleep.
+  constexpr std::chrono::microseconds kAwake{2000}, kNap{50};
   const auto start = Clock::now();
   while (!signal.has_reached(value)) {
+    if (given_up != nullptr && given_up->load()) return false;
     if (Clock::now() - start < kAwake) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(kNap);
     }
   }
+  return true;
 }
 
 double HostEvent::seconds_after(const DeviceEvent& earlier) const {

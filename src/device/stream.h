@@ -72,8 +72,10 @@ class DeviceStream {
   virtual void synchronize() = 0;
 };
 
-// The calling thread waits, awake at first: what it waits for takes microseconds mostly.
-void wait_for(const HostSignal& signal, uint32_t value);
+// The calling thread waits, awake at first: what it waits for takes microseconds mostly. False
+// where somebody has given up meanwhile.
+bool wait_for(const HostSignal& signal, uint32_t value,
+              const std::atomic<bool>* given_up = nullptr);
 
 // Where ops and copies are done when they return: nothing is ever pending.
 class HostEvent final : public DeviceEvent {

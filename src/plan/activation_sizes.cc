@@ -96,10 +96,15 @@ ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible) {
   return all;
 }
 
-HostLinearBytes host_linear_bytes(const ModelSpec& spec, int64_t tokens, int64_t rows) {
+HostLinearBytes host_linear_bytes(const ModelSpec& spec, std::span<const CpuRows> uses) {
   const int64_t widest = std::max({spec.hidden, spec.q_dim(), spec.ffn});
-  return {.input = static_cast<uint64_t>(4 * tokens * widest),
-          .output = static_cast<uint64_t>(4 * tokens * rows)};
+  HostLinearBytes bytes;
+  for (const auto& [tokens, rows] : uses) {
+    bytes.input = std::max(bytes.input, bytes_of(DType::kF32, tokens, widest));
+    bytes.output = std::max(bytes.output, bytes_of(DType::kF32, tokens, rows));
+  }
+  bytes.staging = std::min(kHandOverChunk, std::max(bytes.input, bytes.output));
+  return bytes;
 }
 
 HostAttentionBytes host_attention_bytes(int64_t q_dim, int64_t kv_dim, DType inner, int64_t rows) {

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "model/model_spec.h"
 #include "plan/plan.h"
+#include "plan/stream_order.h"
 #include "tensor/dtype.h"
 
 namespace spillway {
@@ -87,10 +89,12 @@ ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible);
 // are floats where it computes.
 // What CPU and device hand each other of a linear op (runtime/host_linear.h).
 struct HostLinearBytes {
-  uint64_t input = 0, output = 0;
+  uint64_t input = 0, output = 0;  // of host memory, pinned
+  uint64_t staging = 0;            // of the device's: what is large goes through it, in chunks
 };
-// For `rows` rows of it at most.
-HostLinearBytes host_linear_bytes(const ModelSpec& spec, int64_t tokens, int64_t rows);
+inline constexpr uint64_t kHandOverChunk = uint64_t{4} << 20;
+// None where the CPU has no rows.
+HostLinearBytes host_linear_bytes(const ModelSpec& spec, std::span<const CpuRows> uses);
 
 struct HostAttentionBytes {
   uint64_t qkv = 0, attended = 0;                // pinned, as the device has them

@@ -231,10 +231,14 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
     layout.weight_slots = slot_count(layout.slots, orders);
     device.add(MemoryTag::kStaging, slot_bytes(traits, model, homes, orders), layout.weight_slots);
     if (apart && weights.from_disk) host.add(MemoryTag::kStaging, kStreamStageBytes, kStreamStages);
-    if (const int64_t rows = most_cpu_rows(orders); rows > 0) {
-      const HostLinearBytes linear = host_linear_bytes(model.spec, layout.micro_tokens, rows);
+    std::vector<const StreamOrder*> each;
+    for (const StreamOrder& order : orders) each.push_back(&order);
+    const HostLinearBytes linear =
+        host_linear_bytes(model.spec, cpu_rows(each, plan.cpu_linear, layout.micro_tokens));
+    if (linear.input > 0) {
       host.add(MemoryTag::kStaging, linear.input);
       host.add(MemoryTag::kStaging, linear.output);
+      device.add(MemoryTag::kStaging, linear.staging);
     }
   }
 

@@ -16,7 +16,11 @@ constexpr double kLargeTransfer = 1 << 30;  // whose rate does not grow any more
 constexpr int64_t kSome = 64;               // of a batch that is not full, or a short prompt
 constexpr double kSameShare = 0.01;         // closer than this: nobody would feel it
 
-double whole_percents(double share) { return std::floor(std::clamp(share, 0.0, 1.0) * 100) / 100; }
+// Too little is not worth a meeting.
+double whole_percents(double share) {
+  constexpr double kLeastShare = 0.03;
+  return share < kLeastShare ? 0 : std::floor(std::min(share, 1.0) * 100) / 100;
+}
 
 // Equation 9, without what an op takes however small its part.
 SplitCurve by_rates(const Hardware& h, const SplitShape& shape, double tokens) {
@@ -31,12 +35,15 @@ SplitCurve by_rates(const Hardware& h, const SplitShape& shape, double tokens) {
       .link = {0, bytes / (h.link_beside_cpu * h.to_device_rate(kLargeTransfer, source))}};
 }
 
-// Several ops, one after the other.
+// Several ops, one after the other. What the CPU is handed, and hands back, takes its time.
 struct Sum {
   SplitLine cpu = {}, link = {};
-  void add(const SplitCurve& of, double batches) {
-    cpu.fixed_s += batches * of.cpu.fixed_s;
-    cpu.all_s += batches * of.cpu.all_s;
+  void add(const Hardware& h, const SplitCurve& of, double tokens, double batches) {
+    const double fixed = hand_over_seconds(h, tokens, static_cast<double>(of.shape.cols), 0),
+                 with_all = hand_over_seconds(h, tokens, static_cast<double>(of.shape.cols),
+                                              static_cast<double>(of.shape.rows));
+    cpu.fixed_s += batches * (of.cpu.fixed_s + fixed);
+    cpu.all_s += batches * (of.cpu.all_s + with_all - fixed);
     link.fixed_s += of.link.fixed_s;
     link.all_s += of.link.all_s;
   }
@@ -137,8 +144,8 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
     for (const SplitOp& op : ops) {
       const auto group = static_cast<size_t>(op.group);
       const SplitCurve curve = split_curve_of(hardware, op.shape, static_cast<double>(at));
-      all.add(curve, batches);
-      by_group[group].add(curve, batches);
+      all.add(hardware, curve, static_cast<double>(at), batches);
+      by_group[group].add(hardware, curve, static_cast<double>(at), batches);
       measured[group] =
           try_split_curve(hardware.splits, op.shape, static_cast<double>(at)) != nullptr;
     }

@@ -20,7 +20,8 @@ std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model
     for (const size_t i : op.weights) gain.bytes += static_cast<double>(model.weights[i].bytes());
     const SplitCurve curve = split_curve_of(hardware, op.shape, tokens);
     gain.computing += curve.cpu.at(curve.crossing());
-    gain.joining += 2 * hardware.transfer_s;
+    gain.joining += hand_over_seconds(hardware, tokens, static_cast<double>(op.shape.cols),
+                                      curve.crossing() * static_cast<double>(op.shape.rows));
   }
   std::vector<ResidenceGain> gains;
   for (const ResidenceGain& gain : by_group) {

@@ -81,8 +81,12 @@ void StepPrices::describe_weights(const Model& model, const std::vector<Tier>& h
           weight.dtype, count * static_cast<double>(weight.slot.cols),
           count * static_cast<double>(weight.bytes()) / static_cast<double>(weight.slot.rows)};
     };
-    for (const MatrixRows& rows : streamed.on_cpu)
-      linear(streamed.layer, streamed.group).on_cpu.push_back(product_of(rows));
+    for (const MatrixRows& rows : streamed.on_cpu) {
+      Linear& of = linear(streamed.layer, streamed.group);
+      of.on_cpu.push_back(product_of(rows));
+      of.cpu_rows += static_cast<double>(rows.count);
+      of.columns = static_cast<double>(model.weights[rows.weight].slot.cols);
+    }
     for (const OpRows& of_piece : streamed.pieces) {
       Piece& piece = pieces_.emplace_back();
       for (const MatrixRows& rows : of_piece) {
@@ -186,15 +190,14 @@ EventPrice StepPrices::multiply(int piece, double tokens) const {
   return last_.price;
 }
 
-// What it hands over on both ways is little, but takes its time.
 EventPrice StepPrices::begin_linear(int layer, LinearGroup group, double ops, double tokens) const {
   const Linear& of = linear(layer, group);
   EventPrice price;
   price[Worker::kDevice] =
       ops * hardware_.device().launch_s + products(hardware_.device(), of.resident, tokens);
   if (!of.on_cpu.empty()) {
-    price[Worker::kCpu] =
-        2 * hardware_.transfer_s + products(hardware_.host, of.on_cpu, tokens) / cpu_share_;
+    price[Worker::kCpu] = hand_over_seconds(hardware_, tokens, of.columns, of.cpu_rows) +
+                          products(hardware_.host, of.on_cpu, tokens) / cpu_share_;
   }
   return price;
 }

@@ -45,6 +45,7 @@ class StepPrices {
   // Of a linear op: what of it is on the device, and what the CPU multiplies.
   struct Linear {
     std::vector<Product> resident, on_cpu;
+    double cpu_rows = 0, columns = 0;
   };
   // That comes to the device.
   struct Piece {

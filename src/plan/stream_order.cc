@@ -248,16 +248,20 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
   return most;
 }
 
-int64_t most_cpu_rows(std::span<const StreamOrder> orders) {
-  int64_t most = 0;
-  for (const StreamOrder& order : orders) {
-    for (const StreamedLinear& linear : order.linears) {
+std::vector<CpuRows> cpu_rows(std::span<const StreamOrder* const> orders,
+                              const std::vector<CpuLinearShare>& shares, int64_t most_tokens) {
+  SPW_ASSERT(orders.size() == shares.size() + 1);
+  std::vector<CpuRows> all;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    CpuRows of{.tokens = std::min<int64_t>(shares[i].tokens, most_tokens)};
+    for (const StreamedLinear& linear : orders[i]->linears) {
       int64_t rows = 0;
-      for (const MatrixRows& of : linear.on_cpu) rows += of.count;
-      most = std::max(most, rows);
+      for (const MatrixRows& some : linear.on_cpu) rows += some.count;
+      of.rows = std::max(of.rows, rows);
     }
+    if (of.rows > 0) all.push_back(of);
   }
-  return most;
+  return all;
 }
 
 int slot_count(SlotContent content, std::span<const StreamOrder> orders) {

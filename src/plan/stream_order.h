@@ -94,7 +94,13 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
 // How many slots a run has that streams by these orders.
 int slot_count(SlotContent content, std::span<const StreamOrder> orders);
 
-// Most rows that the CPU has of a linear op; of an MLP with a gate twice as many.
-int64_t most_cpu_rows(std::span<const StreamOrder> orders);
+// Of steps by an order, which have up to so many tokens: most rows that the CPU has of a linear op;
+// of an MLP with a gate twice as many.
+struct CpuRows {
+  int64_t tokens = 0, rows = 0;
+};
+// Of orders made by stream_orders(), those in which it has some.
+std::vector<CpuRows> cpu_rows(std::span<const StreamOrder* const> orders,
+                              const std::vector<CpuLinearShare>& shares, int64_t most_tokens);
 
 }  // namespace spillway

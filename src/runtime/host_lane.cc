@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/host_lane.h"
 
-#include <chrono>
 #include <utility>
 
 #include "base/error.h"
@@ -51,23 +50,6 @@ void HostLane::reset() noexcept {
   given_up_ = false;
 }
 
-// Awake at first: a decode step's pause between two of them is shorter than falling asleep. False
-// where it will not come.
-bool HostLane::wait_until_ready(const Work& item) {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::microseconds kAwake{2000}, kNap{50};
-  const auto start = Clock::now();
-  while (!item.ready->has_reached(item.number)) {
-    if (given_up_) return false;
-    if (Clock::now() - start < kAwake) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kNap);
-    }
-  }
-  return true;
-}
-
 void HostLane::work() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -79,7 +61,7 @@ void HostLane::work() {
     const bool left_out = failure_ != nullptr;
     lock.unlock();
     std::exception_ptr failure;
-    if (wait_until_ready(item) && !left_out) {
+    if (wait_for(*item.ready, item.number, &given_up_) && !left_out) {
       try {
         item.run();
       } catch (...) {

@@ -45,7 +45,6 @@ class HostLane {
     std::function<void()> run;
   };
   void work();
-  bool wait_until_ready(const Work& item);
 
   Device& device_;
   std::unique_ptr<HostSignal> done_;  // the last that is

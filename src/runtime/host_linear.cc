@@ -60,23 +60,13 @@ void LinearOp::run(Ops& ops, const std::array<Rows, 3>& rows) const {
 
 HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
                        const WeightViews& weights, std::span<const StreamOrder* const> orders,
-                       int64_t tokens)
-    : device_(device),
-      host_(host),
-      lane_(lane),
-      weights_(weights),
-      ready_(device.make_signal()),
-      tokens_(tokens) {
-  int64_t rows = 0;
-  for (const StreamOrder* order : orders) rows = std::max(rows, most_cpu_rows({order, 1}));
-  const HostLinearBytes bytes = host_linear_bytes(spec, tokens, rows);
+                       std::span<const CpuRows> uses)
+    : device_(device), host_(host), lane_(lane), weights_(weights), ready_(device.make_signal()) {
+  const HostLinearBytes bytes = host_linear_bytes(spec, uses);
   input_ = PinnedBuffer(host, device, bytes.input, MemoryTag::kStaging);
   output_ = PinnedBuffer(host, device, bytes.output, MemoryTag::kStaging);
-  const bool direct = input_.is_pinned() && output_.is_pinned() && device.reads_pinned_memory();
-  if (!direct) {
-    device_input_ = device.allocate(bytes.input, MemoryTag::kStaging);
-    device_output_ = device.allocate(bytes.output, MemoryTag::kStaging);
-  }
+  ops_reach_them_ = input_.is_pinned() && output_.is_pinned() && device.reads_pinned_memory();
+  staging_ = device.allocate(bytes.staging, MemoryTag::kStaging);
   copy_biases(orders);
 }
 
@@ -117,20 +107,55 @@ LinearOp HostLinear::on_host(const LinearOp& op, const StreamedLinear& streamed)
   return host;
 }
 
-// To host memory, one row behind the other; through `staging` where ops cannot write there.
-void HostLinear::send(const Activations& from, const Activations& to, const Buffer& staging) {
-  const auto bytes = static_cast<size_t>(row_bytes(DType::kF32, to.rows * to.cols));
-  stats_.to_host_bytes += bytes;
-  if (staging.empty()) return device_.ops().copy(from, to);
-  device_.ops().copy(from, {DType::kF32, to.rows, to.cols, to.cols, staging.data()});
-  const CopyPiece down{to.data, staging.data(), bytes};
-  device_.compute().copy_to_host({&down, 1});
+// Of a token or a few, ops write to and read from the host's memory themselves: a copy would wait
+// for those of weights that the link has before it. More goes by the link's engines, as ops cross
+// it at a tenth of its speed.
+bool HostLinear::goes_straight(const Activations& some) const {
+  constexpr int64_t kStraightBytes = 256 << 10;
+  return ops_reach_them_ && row_bytes(DType::kF32, some.rows * some.cols) <= kStraightBytes;
+}
+
+template <class Fn>
+void HostLinear::in_chunks(const Activations& rows, Fn&& chunk) {
+  const int64_t each = static_cast<int64_t>(staging_.bytes()) / row_bytes(DType::kF32, rows.cols);
+  SPW_ASSERT(each > 0);
+  for (int64_t first = 0; first < rows.rows; first += each) {
+    const Activations some = rows.row_range(first, std::min(each, rows.rows - first));
+    Activations staged = some;
+    staged.dtype = DType::kF32;
+    staged.stride = some.cols;
+    staged.data = staging_.data();
+    chunk(first, some, staged);
+  }
+}
+
+// To host memory, one row behind the other.
+void HostLinear::send(const Activations& from, const Activations& to) {
+  stats_.to_host_bytes += static_cast<uint64_t>(row_bytes(DType::kF32, to.rows * to.cols));
+  if (goes_straight(to)) return device_.ops().copy(from, to);
+  in_chunks(from, [&](int64_t first, const Activations& some, const Activations& staged) {
+    device_.ops().copy(some, staged);
+    const CopyPiece down{to.row_range(first, some.rows).data, staged.data,
+                         static_cast<size_t>(row_bytes(DType::kF32, some.rows * some.cols))};
+    device_.compute().copy_to_host({&down, 1});
+  });
+}
+
+// All of a layer's; of the head, whose rows may be all of a prompt's, some at a time.
+int64_t HostLinear::tokens_that_fit(const LinearOp& op, const StreamedLinear& streamed) const {
+  const auto fit = [](const PinnedBuffer& buffer, int64_t columns) {
+    return static_cast<int64_t>(buffer.bytes()) / row_bytes(DType::kF32, columns);
+  };
+  const int64_t tokens = std::min(fit(input_, op.x.cols), fit(output_, cpu_columns(streamed)));
+  SPW_ASSERT(tokens > 0);
+  return tokens;
 }
 
 void HostLinear::start(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls) {
+  const int64_t fit = tokens_that_fit(op, streamed);
   int64_t first = 0;
-  for (; first + tokens_ < op.x.rows; first += tokens_) {
-    begin(op.of_tokens(first, tokens_), streamed);
+  for (; first + fit < op.x.rows; first += fit) {
+    begin(op.of_tokens(first, fit), streamed);
     join(stalls);
   }
   begin(op.of_tokens(first, op.x.rows - first), streamed);
@@ -156,11 +181,11 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
     }
     rows[i].view = view;
   }
-  send(op.x, host.x, device_input_);
+  send(op.x, host.x);
   if (op.mode == LinearMode::kAccumulate) {
     // The CPU adds to what is there, as the device would: then a row has the same bits.
     SPW_ASSERT(op.count == 1);
-    send(op.parts[0].out.columns(0, rows[0].view.rows), host.parts[0].out, device_output_);
+    send(op.parts[0].out.columns(0, rows[0].view.rows), host.parts[0].out);
   }
   number_ = lane_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes, &streamed] {
     const auto begin = std::chrono::steady_clock::now();
@@ -181,26 +206,34 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
 }
 
 void HostLinear::join(StallClock& stalls) {
-  const LinearOp& op = op_;
-  const StreamedLinear& streamed = *streamed_;
-  const int64_t tokens = op.x.rows, columns = cpu_columns(streamed);
+  const int64_t tokens = op_.x.rows, columns = cpu_columns(*streamed_);
   stalls.time(StallCause::kHostLinear, [&] { lane_.wait_for_work(number_); });
-  Activations all{DType::kF32, tokens, columns, columns, output_.data()};
-  if (!device_output_.empty()) {
-    const CopyPiece up{device_output_.data(), output_.data(),
-                       static_cast<size_t>(row_bytes(DType::kF32, tokens * columns))};
+  take({DType::kF32, tokens, columns, columns, output_.data()});
+}
+
+// The CPU's results, part by part beside each other.
+void HostLinear::take(const Activations& from) {
+  if (goes_straight(from)) return take_rows(from, 0);
+  in_chunks(from, [&](int64_t first, const Activations& some, const Activations& staged) {
+    const CopyPiece up{staged.data, some.data,
+                       static_cast<size_t>(row_bytes(DType::kF32, some.rows * some.cols))};
     device_.compute().copy_to_device({&up, 1});
-    all.data = device_output_.data();
-  }
+    take_rows(staged, first);
+  });
+}
+
+// Of the tokens from `first` on.
+void HostLinear::take_rows(const Activations& from, int64_t first) {
   int64_t at = 0;
-  for (size_t i = 0; i < static_cast<size_t>(op.count); ++i) {
-    const LinearOp::Part& part = op.parts[i];
-    const MatrixRows* const rows = find_rows(streamed.on_cpu, part.role);
+  for (size_t i = 0; i < static_cast<size_t>(op_.count); ++i) {
+    const LinearOp::Part& part = op_.parts[i];
+    const MatrixRows* const rows = find_rows(streamed_->on_cpu, part.role);
     if (rows == nullptr) continue;
-    const bool is_gate = op.kind == LinearOp::Kind::kGated && i == 0;
+    const bool is_gate = op_.kind == LinearOp::Kind::kGated && i == 0;
     if (!is_gate) {
-      device_.ops().copy(all.columns(at, rows->count), part.out.columns(0, rows->count));
-      stats_.to_device_bytes += static_cast<uint64_t>(4 * tokens * rows->count);
+      device_.ops().copy(from.columns(at, rows->count),
+                         part.out.columns(0, rows->count).row_range(first, from.rows));
+      stats_.to_device_bytes += static_cast<uint64_t>(4 * from.rows * rows->count);
     }
     at += rows->count;
   }

@@ -54,10 +54,10 @@ inline constexpr int64_t kFewTokens = 8;
 // The CPU's side. Called from one thread; the devices, the lane and the weights must outlive it.
 class HostLinear {
  public:
-  // For up to `tokens` tokens at once, by these orders, which name rows in `weights`.
+  // For steps by these orders, which name rows in `weights`, of as many tokens as `uses` say.
   HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
              const WeightViews& weights, std::span<const StreamOrder* const> orders,
-             int64_t tokens);
+             std::span<const CpuRows> uses);
 
   ~HostLinear() { lane_.reset(); }  // ops may still read the results
   HostLinear(const HostLinear&) = delete;
@@ -86,7 +86,14 @@ class HostLinear {
  private:
   void copy_biases(std::span<const StreamOrder* const> orders);
   void begin(const LinearOp& op, const StreamedLinear& streamed);
-  void send(const Activations& from, const Activations& to, const Buffer& staging);
+  int64_t tokens_that_fit(const LinearOp& op, const StreamedLinear& streamed) const;
+  void send(const Activations& from, const Activations& to);
+  void take(const Activations& from);
+  void take_rows(const Activations& from, int64_t first);
+  bool goes_straight(const Activations& some) const;
+  // Some rows at a time, as many as fit the device's staging memory.
+  template <class Fn>
+  void in_chunks(const Activations& rows, Fn&& chunk);
   LinearOp on_host(const LinearOp& op, const StreamedLinear& streamed) const;
 
   Device& device_;
@@ -95,10 +102,9 @@ class HostLinear {
   const WeightViews& weights_;
   std::unique_ptr<HostSignal> ready_;
   PinnedBuffer input_, output_;
-  // Where ops cannot use those: what is copied between both.
-  Buffer device_input_, device_output_;
+  bool ops_reach_them_ = false;
+  Buffer staging_;  // on the device
   std::map<std::pair<int, WeightRole>, std::vector<std::byte>> biases_;
-  int64_t tokens_;
   // The work at hand.
   uint32_t number_ = 0;
   LinearOp op_;

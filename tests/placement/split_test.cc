@@ -27,9 +27,12 @@ class SplitTest : public testing::TestWithParam<bool> {
     PlacedModel placed(cuda(), placement, kind, dtype, KvType::kF16, deterministic);
     return placed.run();
   }
-  void expect_same(const std::vector<float>& result, const std::vector<float>& expected) {
+  // The emulated accelerator computes as the CPU does. A GPU rounds otherwise: rows that it has are
+  // the same, whatever was cut, and others close.
+  void expect_same(const std::vector<float>& result, const std::vector<float>& expected,
+                   bool all_on_device = false) {
     ASSERT_EQ(result.size(), expected.size());
-    if (!cuda()) {
+    if (!cuda() || all_on_device) {
       EXPECT_EQ(result, expected);
       return;
     }
@@ -38,7 +41,7 @@ class SplitTest : public testing::TestWithParam<bool> {
       error += std::pow(double{result[i]} - expected[i], 2);
       power += std::pow(double{expected[i]}, 2);
     }
-    EXPECT_LT(error / power, 1e-4);
+    EXPECT_LT(error / power, 2e-4);
   }
 };
 
@@ -58,7 +61,7 @@ TEST_P(SplitTest, NoCutChangesLogits) {
         Placement p = all_in_host_memory({{1000, share}});
         p.embeddings = Tier::kHost;  // and the head with them
         SCOPED_TRACE(fmt::format("{} {}, {}% on the CPU", kind, dtype_name(dtype), share * 100));
-        expect_same(logits(p, kind, dtype, false), expected);
+        expect_same(logits(p, kind, dtype, false), expected, share == 0);
         if (HasFailure()) return;
       }
     }

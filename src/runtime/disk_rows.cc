@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/disk_rows.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "storage/aligned_buffer.h"
+
+namespace spillway {
+
+DiskRows::DiskRows(Device& host, IoQueue& queue, const WeightViews& weights,
+                   std::span<const StreamOrder* const> orders)
+    : weights_(weights), orders_(orders.begin(), orders.end()), reader_(queue, weights.files) {
+  size_t bytes = 0;
+  for (const StreamOrder* order : orders_) {
+    for (const StreamedLinear& linear : order->linears) {
+      if (has(linear)) bytes = std::max(bytes, ExtentReader::buffer_bytes(extents_of(linear)));
+    }
+  }
+  SPW_ASSERT(bytes > 0);
+  for (Slot& slot : slots_)
+    slot.memory = host.allocate(bytes + kDirectAlignment, MemoryTag::kStaging);
+}
+
+bool DiskRows::has(const StreamedLinear& linear) const {
+  return std::ranges::any_of(linear.on_cpu, [&](const MatrixRows& rows) {
+    return weights_.streamed_of(linear.layer, rows.role).host == nullptr;
+  });
+}
+
+std::vector<Extent> DiskRows::extents_of(const StreamedLinear& linear) const {
+  std::vector<Extent> extents;
+  for (const MatrixRows& rows : linear.on_cpu) {
+    const StreamedWeight& weight = weights_.streamed_of(linear.layer, rows.role);
+    const auto row = static_cast<uint64_t>(weight.view.row_bytes());
+    extents.push_back({weight.extent.file,
+                       weight.extent.offset + static_cast<uint64_t>(rows.first) * row,
+                       static_cast<uint64_t>(rows.count) * row});
+  }
+  return extents;
+}
+
+void DiskRows::begin(Slot& slot, const StreamedLinear& linear) {
+  slot.linear = nullptr;
+  slot.read = {};  // waits for what nobody wanted
+  slot.read = reader_.begin(extents_of(linear),
+                            aligned_part(slot.memory.data(), slot.memory.bytes()));
+  slot.linear = &linear;
+}
+
+// Of the same order; behind the last the first, for the next step.
+const StreamedLinear* DiskRows::next_of(const StreamedLinear& linear) const {
+  for (const StreamOrder* order : orders_) {
+    const auto& all = order->linears;
+    if (all.empty() || &linear < all.data() || &linear >= all.data() + all.size()) continue;
+    const auto at = static_cast<size_t>(&linear - all.data());
+    for (size_t i = 1; i <= all.size(); ++i) {
+      const StreamedLinear& next = all[(at + i) % all.size()];
+      if (has(next)) return &next;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<const std::byte*> DiskRows::take(const StreamedLinear& linear) {
+  if (slots_[current_].linear != &linear) {
+    current_ = 1 - current_;
+    if (slots_[current_].linear != &linear) begin(slots_[current_], linear);
+  }
+  Slot& slot = slots_[current_];
+  try {
+    slot.read.wait();
+  } catch (...) {
+    slot.linear = nullptr;
+    throw;
+  }
+  const StreamedLinear* const next = next_of(linear);
+  Slot& other = slots_[1 - current_];
+  if (next != nullptr && next != &linear && other.linear != next) {
+    try {
+      begin(other, *next);
+    } catch (const Error&) {
+      // Tried again when it is its turn.
+    }
+  }
+  std::vector<const std::byte*> places;
+  for (size_t i = 0; i < slot.read.size(); ++i) places.push_back(slot.read.bytes(i).data());
+  return places;
+}
+
+}  // namespace spillway
