@@ -142,7 +142,7 @@ Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, si
   options.given().apply_to(placed.plan);
   // Where shares are given by options, what is left open is as the planner would have it.
   const bool open = by_hand && options.plans.empty() && !options.kept && options.cpu_linear.empty();
-  if (apart && open && !settings.deterministic && placed.plan.weights.host > 0) {
+  if (apart && open && !settings.deterministic && placed.plan.weights.device < 1) {
     const Hardware& hardware = machine().hardware;
     const auto price = [&](const Plan& of) {
       return predict(hardware, model, of, footprint(model, of, trial.size, traits), trial.size,

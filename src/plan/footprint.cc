@@ -235,6 +235,8 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
     for (const StreamOrder& order : orders) each.push_back(&order);
     const HostLinearBytes linear =
         host_linear_bytes(model.spec, cpu_rows(each, plan.cpu_linear, layout.micro_tokens));
+    const uint64_t from_disk = disk_rows_bytes(traits, model, homes, orders);
+    if (from_disk > 0) host.add(MemoryTag::kStaging, from_disk, kDiskRowsBuffers);
     if (linear.input > 0) {
       host.add(MemoryTag::kStaging, linear.input);
       host.add(MemoryTag::kStaging, linear.output);

@@ -94,14 +94,16 @@ double balanced_share(const Hardware& hardware, const SplitShape& shape, double 
 
 namespace {
 
-// Ops all of whose matrices are in host memory.
-std::vector<SplitOp> ops_in_host_memory(const Hardware& hardware, const Model& model,
-                                        const Plan& plan) {
+// Ops all of whose matrices are in host memory, or all on disk.
+std::vector<SplitOp> ops_not_on_device(const Hardware& hardware, const Model& model,
+                                       const Plan& plan) {
   const std::vector<Tier> homes =
       weight_homes(/*host_visible=*/!hardware.has_device(), model, plan.weight_plan());
   std::vector<SplitOp> ops = split_ops(model);
   std::erase_if(ops, [&](const SplitOp& op) {
-    return std::ranges::any_of(op.weights, [&](size_t i) { return homes[i] != Tier::kHost; });
+    const Tier home = homes[op.weights.front()];
+    return home == Tier::kDevice ||
+           std::ranges::any_of(op.weights, [&](size_t i) { return homes[i] != home; });
   });
   return ops;
 }
@@ -113,7 +115,7 @@ double expected_cpu_rate(const Hardware& hardware, const Model& model, const Pla
   const size_t entry = order_for(plan.cpu_linear, static_cast<int64_t>(tokens));
   if (entry >= plan.cpu_linear.size()) return 0;
   double bytes = 0, seconds = 0;
-  for (const SplitOp& op : ops_in_host_memory(hardware, model, plan)) {
+  for (const SplitOp& op : ops_not_on_device(hardware, model, plan)) {
     const double share = plan.cpu_linear[entry].of(op.group);
     for (const size_t i : op.weights)
       bytes += share * static_cast<double>(model.weights[i].bytes());
@@ -126,7 +128,7 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
                                                    const Plan& plan, const RunLayout& layout,
                                                    int64_t sequences, const Prediction& predicted) {
   std::vector<CpuLinearShare> shares;
-  const std::vector<SplitOp> ops = ops_in_host_memory(hardware, model, plan);
+  const std::vector<SplitOp> ops = ops_not_on_device(hardware, model, plan);
   if (ops.empty()) return {};
   const int64_t decoding =
       std::min<int64_t>(layout.micro_tokens, plan.micro_batch > 0 ? plan.micro_batch : sequences);

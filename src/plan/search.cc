@@ -440,7 +440,7 @@ class Search {
   void share_linears() {
     if (!apart_ || r_.same_for_every_sequence || r_.given.cpu_linear) return;
     for (size_t i = 0, count = found_.size(); i < count; ++i) {
-      if (found_[i].plan.weights.host <= 0) continue;
+      if (found_[i].plan.weights.device >= 1) continue;
       FoundPlan shared = found_[i];
       shared.plan.cpu_linear =
           balanced_linear_shares(r_.hardware, r_.model, shared.plan, shared.needs.layout,

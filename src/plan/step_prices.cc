@@ -87,8 +87,15 @@ void StepPrices::describe_weights(const Model& model, const std::vector<Tier>& h
       of.cpu_rows += static_cast<double>(rows.count);
       of.columns = static_cast<double>(model.weights[rows.weight].slot.cols);
     }
+    double cpu_from_disk = 0;
+    for (const MatrixRows& rows : streamed.on_cpu) {
+      if (homes[rows.weight] == Tier::kDisk) cpu_from_disk += product_of(rows).bytes;
+    }
+    if (streamed.pieces.empty())
+      linear(streamed.layer, streamed.group).cpu_from_disk = cpu_from_disk;
     for (const OpRows& of_piece : streamed.pieces) {
       Piece& piece = pieces_.emplace_back();
+      piece.cpu_from_disk = cpu_from_disk / static_cast<double>(streamed.pieces.size());
       for (const MatrixRows& rows : of_piece) {
         const Product product = product_of(rows);
         const bool on_disk = homes[rows.weight] == Tier::kDisk;
@@ -198,6 +205,8 @@ EventPrice StepPrices::begin_linear(int layer, LinearGroup group, double ops, do
   if (!of.on_cpu.empty()) {
     price[Worker::kCpu] = hand_over_seconds(hardware_, tokens, of.columns, of.cpu_rows) +
                           products(hardware_.host, of.on_cpu, tokens) / cpu_share_;
+    if (of.cpu_from_disk > 0)
+      price[Worker::kDiskRead] = of.cpu_from_disk / std::max(1.0, hardware_.disk_read);
   }
   return price;
 }
@@ -252,7 +261,7 @@ EventPrice StepPrices::of(const StepEvent& event) const {
     case StepAction::kLoadWeights: {
       const Piece& piece = pieces_[static_cast<size_t>(event.group)];
       price[Worker::kToDevice] = up(piece.from_host + piece.from_disk, piece.source);
-      price[Worker::kDiskRead] = disk(piece.from_disk, hardware_.disk_read);
+      price[Worker::kDiskRead] = disk(piece.from_disk + piece.cpu_from_disk, hardware_.disk_read);
       break;
     }
     case StepAction::kMultiply:

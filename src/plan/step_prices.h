@@ -46,11 +46,13 @@ class StepPrices {
   struct Linear {
     std::vector<Product> resident, on_cpu;
     double cpu_rows = 0, columns = 0;
+    double cpu_from_disk = 0;  // bytes, where nothing else of it streams
   };
   // That comes to the device.
   struct Piece {
     std::vector<Product> products;
     double from_host = 0, from_disk = 0;  // bytes
+    double cpu_from_disk = 0;             // that come at the same time, and stay in host memory
     Hardware::Source source = Hardware::Source::kPinned;
     bool operator==(const Piece&) const = default;
   };

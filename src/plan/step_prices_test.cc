@@ -143,13 +143,20 @@ TEST_F(StepPricesTest, OnlyWeightsThatAreNotQuantizedArePinned) {
 TEST_F(StepPricesTest, TheCpuMultipliesItsRowsWhereTheyLie) {
   plan.weights = {0, 1, 0};
   plan.cpu_linear = {{4, 0.5}};
-  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kCpu], 3 * 32 / 2);
-  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 4 * 32 / 2);
+  // Floats of four tokens go down, and come back.
+  const auto handed = [&](double columns, double rows) {
+    constexpr double kTicks = 1024;  // a second
+    return kTicks * 4 * 4 * (columns / hardware.to_host.best() + rows / hardware.to_device.best());
+  };
+  const double of_down = handed(4 * 1024, 1024.0 / 2);
+  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kCpu],
+                   3 * 32 / 2 + handed(1024, 3 * 1024.0 / 2));
+  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 4 * 32 / 2 + of_down);
   EXPECT_DOUBLE_EQ(price(StepAction::kMultiply)[Worker::kDevice], 12.0 / 2);
   EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24.0 / 2);
   hardware.cpu_beside_link = 0.5;
   hardware.link_beside_cpu = 0.25;
-  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 2 * 4 * 32 / 2);
+  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 2 * 4 * 32 / 2 + of_down);
   EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 4 * 24.0 / 2);
   size.sequences = 5;
   EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 0) << "the share is of fewer tokens";

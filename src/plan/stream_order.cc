@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "plan/weight_homes.h"
+#include "storage/aligned_buffer.h"
+#include "storage/extent_reader.h"
 
 namespace spillway {
 namespace {
@@ -115,9 +117,9 @@ StreamedLinear cut_group(int layer, LinearGroup group, const std::vector<Matrix>
                          bool gated, double cpu_share, uint64_t piece_bytes) {
   StreamedLinear linear{.layer = layer, .group = group};
   const bool together = group == LinearGroup::kUp && gated;
-  const bool all_on_host = std::ranges::all_of(
-      matrices, [](const Matrix& matrix) { return matrix.home == Tier::kHost; });
-  if (!all_on_host || (together && matrices.size() < 2)) cpu_share = 0;
+  const bool one_home = std::ranges::all_of(
+      matrices, [&](const Matrix& matrix) { return matrix.home == matrices.front().home; });
+  if (!one_home || (together && matrices.size() < 2)) cpu_share = 0;
   if (together) {
     cut_abreast(matrices, cpu_share, piece_bytes, linear);
   } else {
@@ -217,19 +219,45 @@ size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
   return i;
 }
 
+namespace {
+
+// Where such rows are in a file; nothing where they are in host memory.
+std::optional<Extent> try_extent_of(const DeviceTraits& traits, const Model& model,
+                                    std::span<const Tier> homes, const MatrixRows& rows) {
+  if (homes[rows.weight] != Tier::kDisk) return std::nullopt;
+  const BoundWeight& weight = model.weights[rows.weight];
+  const int64_t row = weight.bytes() / weight.slot.rows;
+  const bool stays = is_as_stored(weight, weight_layout(traits, model, weight));
+  const uint64_t begin = stays ? weight.extent->offset : 0;
+  return Extent{0, begin + static_cast<uint64_t>(rows.first * row),
+                static_cast<uint64_t>(rows.count * row)};
+}
+
+}  // namespace
+
+uint64_t disk_rows_bytes(const DeviceTraits& traits, const Model& model,
+                         std::span<const Tier> homes, std::span<const StreamOrder> orders) {
+  uint64_t most = 0;
+  for (const StreamOrder& order : orders) {
+    for (const StreamedLinear& linear : order.linears) {
+      std::vector<Extent> extents;
+      for (const MatrixRows& rows : linear.on_cpu) {
+        if (const auto extent = try_extent_of(traits, model, homes, rows))
+          extents.push_back(*extent);
+      }
+      if (!extents.empty())
+        most = std::max<uint64_t>(most, ExtentReader::buffer_bytes(extents) + kDirectAlignment);
+    }
+  }
+  return most;
+}
+
 uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<const Tier> homes,
                     std::span<const StreamOrder> orders) {
   const auto rows_bytes = [&](const MatrixRows& rows) {
     const BoundWeight& weight = model.weights[rows.weight];
-    const int64_t row = weight.bytes() / weight.slot.rows;
-    const auto bytes = static_cast<uint64_t>(rows.count * row);
-    std::optional<Extent> from_disk;
-    if (homes[rows.weight] == Tier::kDisk) {
-      const bool stays = is_as_stored(weight, weight_layout(traits, model, weight));
-      const uint64_t begin = stays ? weight.extent->offset : 0;
-      from_disk = Extent{0, begin + static_cast<uint64_t>(rows.first * row), bytes};
-    }
-    return streamed_weight_bytes(static_cast<int64_t>(bytes), from_disk);
+    const int64_t bytes = rows.count * (weight.bytes() / weight.slot.rows);
+    return streamed_weight_bytes(bytes, try_extent_of(traits, model, homes, rows));
   };
   uint64_t most = 0;
   for (const StreamOrder& order : orders) {

@@ -80,7 +80,7 @@ struct StreamCut {
 };
 // `homes`: of each of model.weights. The CPU multiplies its share of the bytes of each group, cut
 // at a multiple of 16 rows: q, k and v are cut as one matrix, gate and up at the same rows. It has
-// no part in what is on disk, and in an MLP whose gate and up are not both in host memory.
+// no part in a group whose matrices are not all in host memory, or all on disk.
 StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const StreamCut& cut);
 // By the shares of a plan: one for each, and the last without the CPU.
 std::vector<StreamOrder> stream_orders(const Model& model, std::span<const Tier> homes,
@@ -91,6 +91,11 @@ size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens);
 // What a slot takes of the device's memory.
 uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<const Tier> homes,
                     std::span<const StreamOrder> orders);
+// What a buffer takes into which the CPU's rows of an op come from disk (runtime/disk_rows.h); 0
+// where there are none.
+uint64_t disk_rows_bytes(const DeviceTraits& traits, const Model& model,
+                         std::span<const Tier> homes, std::span<const StreamOrder> orders);
+inline constexpr int kDiskRowsBuffers = 2;
 // How many slots a run has that streams by these orders.
 int slot_count(SlotContent content, std::span<const StreamOrder> orders);
 

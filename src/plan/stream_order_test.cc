@@ -89,11 +89,16 @@ TEST(StreamOrderTest, QueryKeyAndValueAreCutAsOneGateAndUpAtTheSameRows) {
   EXPECT_EQ(of(up.on_cpu), (Rows{{WeightRole::kGate, 0, 5504}, {WeightRole::kUp, 0, 5504}}));
 }
 
-TEST(StreamOrderTest, TheCpuHasNoPartInWhatIsOnDiskNorInHalfAnMlp) {
+TEST(StreamOrderTest, TheCpuHasNoPartInOpsWithSeveralHomes) {
   const Model model = describe_dummy_model("llama-2-7b:q4_0");
   for (const StreamedLinear& linear :
        stream_order(model, homes_of(model, {0, 0, 1}), {.cpu = {.share = 0.5}}).linears)
-    EXPECT_TRUE(linear.on_cpu.empty());
+    EXPECT_FALSE(linear.on_cpu.empty()) << "all of it on disk";
+  const auto mixed = weight_homes(
+      false, model,
+      {.shares = {0, 1, 0}, .overrides = {{.role = WeightRole::kKey, .home = Tier::kDisk}}});
+  for (const StreamedLinear& linear : stream_order(model, mixed, {.cpu = {.share = 0.5}}).linears)
+    EXPECT_EQ(linear.on_cpu.empty(), linear.group == LinearGroup::kProject);
   const auto homes = weight_homes(
       false, model,
       {.shares = {0, 1, 0}, .overrides = {{.role = WeightRole::kGate, .home = Tier::kDevice}}});

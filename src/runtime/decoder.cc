@@ -73,9 +73,9 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
     if (on_cpu) {
       SPW_ASSERT(options_.host != nullptr);
       lane_ = std::make_unique<HostLane>(device);
-      host_linear_ =
-          std::make_unique<HostLinear>(device, *options_.host, *lane_, spec, weights, orders,
-                                       cpu_rows(orders, options_.cpu_linear, of_batch));
+      host_linear_ = std::make_unique<HostLinear>(
+          device, *options_.host, *lane_, spec, weights, orders,
+          cpu_rows(orders, options_.cpu_linear, of_batch), options_.queue);
     }
   }
   ops_.prepare({of_batch, std::max({spec.hidden, spec.q_dim(), spec.ffn}),

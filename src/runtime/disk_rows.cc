@@ -43,8 +43,8 @@ std::vector<Extent> DiskRows::extents_of(const StreamedLinear& linear) const {
 void DiskRows::begin(Slot& slot, const StreamedLinear& linear) {
   slot.linear = nullptr;
   slot.read = {};  // waits for what nobody wanted
-  slot.read = reader_.begin(extents_of(linear),
-                            aligned_part(slot.memory.data(), slot.memory.bytes()));
+  slot.read =
+      reader_.begin(extents_of(linear), aligned_part(slot.memory.data(), slot.memory.bytes()));
   slot.linear = &linear;
 }
 
@@ -63,16 +63,19 @@ const StreamedLinear* DiskRows::next_of(const StreamedLinear& linear) const {
 }
 
 std::vector<const std::byte*> DiskRows::take(const StreamedLinear& linear) {
-  if (slots_[current_].linear != &linear) {
-    current_ = 1 - current_;
-    if (slots_[current_].linear != &linear) begin(slots_[current_], linear);
-  }
+  if (slots_[current_].linear != &linear) current_ = 1 - current_;
   Slot& slot = slots_[current_];
+  const bool came_ahead = slot.linear == &linear;
+  if (!came_ahead) begin(slot, linear);
   try {
     slot.read.wait();
-  } catch (...) {
+  } catch (const Error&) {
     slot.linear = nullptr;
-    throw;
+    if (!came_ahead) throw;  // else it is a failure of some time ago
+    begin(slot, linear);
+    slot.linear = nullptr;
+    slot.read.wait();
+    slot.linear = &linear;
   }
   const StreamedLinear* const next = next_of(linear);
   Slot& other = slots_[1 - current_];

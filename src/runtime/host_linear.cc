@@ -60,7 +60,7 @@ void LinearOp::run(Ops& ops, const std::array<Rows, 3>& rows) const {
 
 HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
                        const WeightViews& weights, std::span<const StreamOrder* const> orders,
-                       std::span<const CpuRows> uses)
+                       std::span<const CpuRows> uses, IoQueue* queue)
     : device_(device), host_(host), lane_(lane), weights_(weights), ready_(device.make_signal()) {
   const HostLinearBytes bytes = host_linear_bytes(spec, uses);
   input_ = PinnedBuffer(host, device, bytes.input, MemoryTag::kStaging);
@@ -68,6 +68,16 @@ HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const Model
   ops_reach_them_ = input_.is_pinned() && output_.is_pinned() && device.reads_pinned_memory();
   staging_ = device.allocate(bytes.staging, MemoryTag::kStaging);
   copy_biases(orders);
+  bool on_disk = false;
+  for (const StreamOrder* order : orders) {
+    for (const StreamedLinear& linear : order->linears) {
+      for (const MatrixRows& rows : linear.on_cpu)
+        on_disk = on_disk || weights.streamed_of(linear.layer, rows.role).host == nullptr;
+    }
+  }
+  if (!on_disk) return;
+  SPW_ASSERT(queue != nullptr);
+  disk_rows_ = std::make_unique<DiskRows>(host, *queue, weights, orders);
 }
 
 // They live on the device.
@@ -188,8 +198,10 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
     send(op.parts[0].out.columns(0, rows[0].view.rows), host.parts[0].out);
   }
   number_ = lane_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes, &streamed] {
+    std::array<LinearOp::Rows, 3> there = rows;
+    if (disk_rows_ != nullptr && disk_rows_->has(streamed)) find_on_disk(host, streamed, there);
     const auto begin = std::chrono::steady_clock::now();
-    host.run(host_.ops(), rows);
+    host.run(host_.ops(), there);
     const auto end = std::chrono::steady_clock::now();
     stats_.weight_bytes += weight_bytes;
     const double took = std::chrono::duration<double>(end - begin).count();
@@ -203,6 +215,17 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
                      end);
     }
   });
+}
+
+// On the lane: waits for them.
+void HostLinear::find_on_disk(const LinearOp& op, const StreamedLinear& streamed,
+                              std::array<LinearOp::Rows, 3>& rows) {
+  const std::vector<const std::byte*> places = disk_rows_->take(streamed);
+  for (size_t i = 0; i < static_cast<size_t>(op.count); ++i) {
+    const MatrixRows* const mine = find_rows(streamed.on_cpu, op.parts[i].role);
+    if (mine != nullptr)
+      rows[i].view.data = places[static_cast<size_t>(mine - streamed.on_cpu.begin())];
+  }
 }
 
 void HostLinear::join(StallClock& stalls) {

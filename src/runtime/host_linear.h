@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
 #include "plan/stream_order.h"
+#include "runtime/disk_rows.h"
 #include "runtime/host_lane.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
@@ -55,9 +56,10 @@ inline constexpr int64_t kFewTokens = 8;
 class HostLinear {
  public:
   // For steps by these orders, which name rows in `weights`, of as many tokens as `uses` say.
+  // `queue` may be null where none of these are on disk.
   HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
              const WeightViews& weights, std::span<const StreamOrder* const> orders,
-             std::span<const CpuRows> uses);
+             std::span<const CpuRows> uses, IoQueue* queue);
 
   ~HostLinear() { lane_.reset(); }  // ops may still read the results
   HostLinear(const HostLinear&) = delete;
@@ -95,6 +97,8 @@ class HostLinear {
   template <class Fn>
   void in_chunks(const Activations& rows, Fn&& chunk);
   LinearOp on_host(const LinearOp& op, const StreamedLinear& streamed) const;
+  void find_on_disk(const LinearOp& op, const StreamedLinear& streamed,
+                    std::array<LinearOp::Rows, 3>& rows);
 
   Device& device_;
   Device& host_;
@@ -103,7 +107,8 @@ class HostLinear {
   std::unique_ptr<HostSignal> ready_;
   PinnedBuffer input_, output_;
   bool ops_reach_them_ = false;
-  Buffer staging_;  // on the device
+  Buffer staging_;                       // on the device
+  std::unique_ptr<DiskRows> disk_rows_;  // null where there are none
   std::map<std::pair<int, WeightRole>, std::vector<std::byte>> biases_;
   // The work at hand.
   uint32_t number_ = 0;
