@@ -28,6 +28,9 @@ using Clock = std::chrono::steady_clock;
 // Long enough to bridge the gap between two ops of one step, short enough to cost nothing when
 // idle, and little where another thread wants this processor.
 constexpr auto kSpinTime = std::chrono::microseconds(100);
+// Of a step that a GPU computes as well, between two of the CPU's ops: waking up takes half as long
+// as a small op.
+constexpr auto kPatientTime = std::chrono::microseconds(1000);
 // Pauses between looks at the clock.
 constexpr int kSpins = 64;
 // Of work, between looks at who had no processor. Long enough that the kernel has shared it out
@@ -77,7 +80,8 @@ struct ThreadPool::State {
   alignas(64) std::atomic<uint32_t> generation{0};  // bumped to start a job
   std::atomic<int> active{0};                       // workers that look for jobs
   std::atomic<bool> stop{false};
-  Clock::duration spin_time = kSpinTime;
+  Clock::duration spin_time = kSpinTime;                               // for the end of a job
+  std::atomic<Clock::duration> idle_time{Clock::duration(kSpinTime)};  // for the next one, awake
   std::vector<std::thread> workers;
 
   std::mutex error_mutex;
@@ -105,7 +109,7 @@ struct ThreadPool::State {
         continue;
       }
       const auto is_new = [&] { return generation.load(std::memory_order_acquire) != seen; };
-      if (!spin_until(spin_time, is_new)) {
+      if (!spin_until(idle_time.load(std::memory_order_relaxed), is_new)) {
         generation.wait(seen, std::memory_order_acquire);
         continue;
       }
@@ -225,7 +229,10 @@ ThreadPool::ThreadPool(const ThreadPlacement& placement) : threads_(placement.th
   state_ = std::make_unique<State>(threads_);
   state_->active.store(threads_, std::memory_order_relaxed);
   // Where threads share a core, one that spins keeps another from working.
-  if (threads_ > available) state_->spin_time = {};
+  if (threads_ > available) {
+    state_->spin_time = {};
+    state_->idle_time = Clock::duration{};
+  }
   try {
     for (int worker = 1; worker < threads_; ++worker) {
       std::vector<int> cpus;
@@ -242,6 +249,12 @@ ThreadPool::ThreadPool(const ThreadPlacement& placement) : threads_(placement.th
     fail(ErrorCode::kOutOfMemory, "cannot start thread {} of {}: {}; give fewer with --threads",
          started + 2, threads_, error.code().message());
   }
+}
+
+void ThreadPool::expect_jobs(bool soon) {
+  if (state_->spin_time == Clock::duration{}) return;
+  state_->idle_time.store(soon ? Clock::duration(kPatientTime) : Clock::duration(kSpinTime),
+                          std::memory_order_relaxed);
 }
 
 ThreadPool::~ThreadPool() { state_->stop_all(); }

@@ -43,6 +43,10 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
+  // Whether the next job comes soon after the last: workers then wait for it awake, for longer than
+  // they would. Where threads share processors they do not.
+  void expect_jobs(bool soon);
+
   // Those that jobs are dealt to now: all, unless processors are busy elsewhere.
   int active() const { return active_; }
 

@@ -99,6 +99,20 @@ TEST(ThreadPoolTest, PiecesAreAsLargeAsAsked) {
   EXPECT_LE(small.load(), 2);  // what was left of the two shares
 }
 
+// Awake or asleep, all of it is done.
+TEST(ThreadPoolTest, WorkersThatExpectJobsFindThem) {
+  ThreadPool pool(3);
+  for (const bool soon : {true, false, true}) {
+    pool.expect_jobs(soon);
+    for (int pause_us : {0, 300, 3000}) {
+      std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
+      std::atomic<int64_t> sum = 0;
+      pool.parallel_for(1000, 1, [&](int64_t begin, int64_t end, int) { sum += end - begin; });
+      EXPECT_EQ(sum, 1000);
+    }
+  }
+}
+
 TEST(ThreadPoolTest, RefusesSillyThreadCounts) {
   EXPECT_THROW(ThreadPool(-1), Error);
   EXPECT_THROW(ThreadPool(1 << 20), Error);

@@ -176,6 +176,8 @@ int bench(BenchOptions options) {
   const PlacementOptions& placement = options.session.placement;
   SPW_CHECK(!auto_batch || !placement.try_explicit_plan(), kInvalidArgument,
             "--batch auto is for the planner to find; with a plan, give a number");
+  SPW_CHECK(options.timeline.empty() || placement.plans.size() <= 1, kInvalidArgument,
+            "--timeline draws one plan; give one --plan");
   std::vector<RequestLengths> lengths;
   ExpectedRun run{.tokens = int64_t{options.size.prompt_len} + options.size.gen_len,
                   .sequences = options.size.batch,

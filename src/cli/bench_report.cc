@@ -84,7 +84,8 @@ json memory_json(Session& session, int64_t tokens, int64_t sequences) {
   const bool apart = session.own_host != nullptr;
   json out = json::object();
   if (apart) out["gpu"] = tier(needs.device, session.device->usage(), needs.workspace);
-  out["host"] = tier(needs.of_host(apart), session.host().usage(), apart ? 0 : needs.workspace);
+  out["host"] = tier(needs.of_host(apart), session.host().usage(),
+                     apart ? needs.host_workspace : needs.workspace);
   return out;
 }
 

@@ -73,7 +73,7 @@ void PlacementOptions::add_plan_to(CLI::App& command, bool several_plans) {
       ->group(kGroup);
   command
       .add_option("--cpu-linear", cpu_linear,
-                  "percent of the weights in host memory that the CPU multiplies where they lie, "
+                  "percent of the weights off the GPU that the CPU multiplies, "
                   "while the others come to the GPU: 66, or by tokens that go through a layer "
                   "together: 1:66,64:50 (default: so that both end together)")
       ->group(kGroup);

@@ -32,7 +32,8 @@ json memory_json(const Planner& planner, const FoundPlan& found) {
   const Footprint& needs = found.needs;
   json out;
   if (apart) out["gpu"] = of(needs.device, planner.budgets.device, needs.workspace);
-  out["host"] = of(needs.of_host(apart), planner.budgets.host, apart ? 0 : needs.workspace);
+  out["host"] = of(needs.of_host(apart), planner.budgets.host,
+                   apart ? needs.host_workspace : needs.workspace);
   out["disk"] = of(needs.disk, planner.budgets.disk, 0);
   return out;
 }
@@ -74,11 +75,16 @@ void print_plan(const Planner& planner, const PlanReport& report) {
   if (!found.plan.cpu_linear.empty()) {
     std::string text;
     for (const CpuLinearShare& at : found.plan.cpu_linear) {
+      std::string modules;
+      for (const auto& [group, share] : at.modules)
+        modules += fmt::format("{}{} {:.0f}%", modules.empty() ? "" : ", ",
+                               linear_group_name(group), share * 100);
       text +=
-          fmt::format("{}{:.0f}%{}", text.empty() ? "" : ", ", at.share * 100,
+          fmt::format("{}{:.0f}%{}{}", text.empty() ? "" : "; ", at.share * 100,
+                      modules.empty() ? "" : fmt::format(" ({})", modules),
                       at.tokens == kAnyTokens ? "" : fmt::format(" up to {} tokens", at.tokens));
     }
-    line("CPU", "multiplies " + text + ", of what is in host memory");
+    line("CPU", "multiplies " + text + ", of what is not on the GPU");
   }
   line("KV", shares(found.plan.kv));
   if (found.plan.activations.device < 1) line("activations", shares(found.plan.activations));

@@ -119,9 +119,14 @@ int profile_machine(const ProfileMachineOptions& options) {
   const auto device = make_device(session.device, session.threads, session.gpu_memory);
   const bool apart = !device->host_visible();
   const auto own_host = apart ? make_device("cpu", session.threads) : nullptr;
-  const Hardware hardware =
+  Hardware hardware =
       measure_this_machine(apart ? *own_host : *device, apart ? device.get() : nullptr,
                            session.placement.disk_folder(), options.seconds);
+  // What was measured of models here is still so.
+  if (const auto before = try_measured_here(apart ? own_host->info() : device->info(),
+                                            apart ? &device->info() : nullptr);
+      before && options.output.empty())
+    hardware.splits = before->splits;
   write_hardware_file(*path, hardware);
   if (options.json) {
     print_json({{"file", path->string()}, {"hardware", json::parse(hardware_to_json(hardware))}});

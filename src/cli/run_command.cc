@@ -173,9 +173,9 @@ int run(RunOptions options) {
     print_now("\n");
     print_speed(prompt_size, answer, limit, session);
   }
-  session.report_drift(runner.decoder.take_stats().host_linear);
   SPW_CHECK(answer.finish != FinishReason::kError, kInternal, "{}", answer.error);
   explain_empty_answer(options, answer, tokenizer);
+  session.report_drift(runner.decoder.take_stats().host_linear);
   return answer.finish == FinishReason::kCancelled ? interrupt_exit_code() : 0;
 }
 

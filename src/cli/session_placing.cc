@@ -154,9 +154,14 @@ Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, si
                                                footprint(model, shared, trial.size, traits).layout,
                                                trial.size.sequences, alone);
     if (!shared.cpu_linear.empty()) {
-      const Plan by_gain = with_residence_by_gain(
-          hardware, model, shared, static_cast<double>(shared.cpu_linear.front().tokens));
-      if (price(by_gain).total_s() < price(shared).total_s()) shared = by_gain;
+      const Plan by_gain =
+          with_residence_by_gain(hardware, model, shared,
+                                 static_cast<double>(std::min<int64_t>(
+                                     shared.cpu_linear.front().tokens, trial.size.sequences)));
+      const bool fits_too =
+          fits(footprint(model, by_gain, trial.size, traits), traits, trial.budgets);
+      if (fits_too && price(by_gain).total_s() < kSurelyBetter * price(shared).total_s())
+        shared = by_gain;
     }
     if (price(shared).total_s() < alone.total_s()) placed.plan = std::move(shared);
   }
@@ -446,7 +451,7 @@ void Session::say_plan() const {
                 plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
                 (plan.cpu_linear.empty()
                      ? ""
-                     : fmt::format("; the CPU multiplies {:.0f}% of what is in host memory",
+                     : fmt::format("; the CPU multiplies {:.0f}% of what is not there",
                                    plan.cpu_linear.front().share * 100));
   const std::string text = fmt::format(
       "plan: {}; {} at once; {:.3g} tokens/s and a first token after {:.2g} s predicted, bound by "

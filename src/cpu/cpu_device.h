@@ -33,6 +33,7 @@ class CpuDevice final : public Device {
   WeightLayout preferred_layout(DType type, int64_t rows, int64_t cols) const override;
   Ops& ops() override { return ops_; }
   void synchronize() override {}  // ops are done when they return
+  void expect_ops(bool soon) override { pool_.expect_jobs(soon); }
 
   // For host work beside the ops; not while an op runs.
   ThreadPool& pool() { return pool_; }

@@ -61,6 +61,9 @@ class Device {
   virtual Ops& ops() = 0;
   // Waits until everything queued is done.
   virtual void synchronize() = 0;
+  // Of a host whose ops are part of another device's steps: while such a step runs, the next op
+  // comes soon after the last.
+  virtual void expect_ops(bool /*soon*/) {}
 
   // A thread of one's own calls this before it fills a stream.
   virtual void enter_thread() {}

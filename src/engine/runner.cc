@@ -42,10 +42,10 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
         weight_homes(device.host_visible(), loaded.model, plan.weight_plan());
     stream = std::make_unique<WeightStream>(
         device, host, queue, loaded.weights,
-        stream_orders(loaded.model, homes, plan.cpu_linear, layout.slots),
+        stream_orders(loaded.model, homes, plan.shared_linear(device.host_visible()), layout.slots),
         WeightStreamOptions{.slots = layout.weight_slots, .overlap = plan.overlap});
     options.stream = stream.get();
-    options.cpu_linear = plan.cpu_linear;
+    options.cpu_linear = plan.shared_linear(device.host_visible());
   }
   KvCache kv(device, host, layout.kv,
              {.device_blocks = layout.device_blocks,

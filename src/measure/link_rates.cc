@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <vector>
 
 #include "measure/processor_rates.h"
 #include "memory/pinned_buffer.h"
+#include "runtime/host_lane.h"
 
 namespace spillway {
 namespace {
@@ -130,6 +132,55 @@ void measure_beside(LinkLoad& link, Device& host, uint64_t kv_bytes, MeasurePace
   hardware.cpu_beside_link = std::min(1.0, cpu_alone / cpu_beside);
 }
 
+// A linear op that the CPU has a part of, without the work: its input goes down, all of the host's
+// threads have something to do, the result is taken up.
+double measure_meeting(Device& host, Device& device, MeasurePace& pace) {
+  constexpr int64_t kColumns = 4096, kRows = 2048, kDepth = 64;
+  constexpr int kMeetings = 64, kRounds = 5;
+  const DType inner = device.activation_type(DType::kF16);
+  const auto bytes = [](DType type, int64_t count) {
+    return static_cast<size_t>(row_bytes(type, count));
+  };
+  PinnedBuffer in(host, device, bytes(DType::kF32, kColumns), MemoryTag::kStaging),
+      out(host, device, bytes(DType::kF32, kRows), MemoryTag::kStaging);
+  if (!in.is_pinned() || !out.is_pinned() || !device.reads_pinned_memory()) return 0;
+  const Buffer x = device.allocate(bytes(inner, kColumns), MemoryTag::kActivations),
+               result = device.allocate(bytes(inner, kRows), MemoryTag::kActivations),
+               matrix = host.allocate(bytes(DType::kF16, kRows * kDepth), MemoryTag::kWeights);
+  std::memset(matrix.data(), 0, matrix.bytes());
+  std::memset(in.data(), 0, in.bytes());
+  std::memset(out.data(), 0, out.bytes());
+  const WeightView w{DType::kF16, kRows, kDepth, matrix.data()};
+  const Activations below{DType::kF32, 1, kRows, kRows, out.data()};
+  const auto ready = device.make_signal();
+  HostLane lane(device);
+  // Whatever ends it, workers go back to sleep.
+  const std::unique_ptr<Device, void (*)(Device*)> awake(&host,
+                                                         [](Device* of) { of->expect_ops(false); });
+  host.expect_ops(true);
+  double best = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    pace.check();
+    device.synchronize();
+    const auto start = Clock::now();
+    for (int i = 0; i < kMeetings; ++i) {
+      device.ops().copy({inner, 1, kColumns, kColumns, x.data()},
+                        {DType::kF32, 1, kColumns, kColumns, in.data()});
+      const uint32_t number = lane.start(device.compute(), *ready, [&] {
+        host.ops().linear(w, {}, {DType::kF32, 1, kDepth, kDepth, in.data()}, below,
+                          LinearMode::kStore);
+      });
+      lane.wait_for_work(number);
+      device.ops().copy(below, {inner, 1, kRows, kRows, result.data()});
+    }
+    device.synchronize();
+    lane.synchronize();
+    const double seconds = seconds_since(start) / kMeetings;
+    if (round == 0 || seconds < best) best = seconds;
+  }
+  return best;
+}
+
 }  // namespace
 
 void measure_links(Device& host, Device& device, const LinkSizes& sizes, MeasurePace& pace,
@@ -144,6 +195,7 @@ void measure_links(Device& host, Device& device, const LinkSizes& sizes, Measure
   hardware.to_host = curve_of(link, true, hardware.transfer_s, pace);
   pace.begin("links: beside the CPU", 0.3 * share);
   measure_beside(link, host, sizes.kv_bytes, pace, hardware);
+  hardware.meeting_s = measure_meeting(host, device, pace);
 }
 
 }  // namespace spillway

@@ -83,6 +83,7 @@ TEST(MeasureMachineTest, AnAcceleratorIsMeasuredWithItsLinksAndLeavesNothing) {
     for (const auto& [bytes, rate] : curve->points()) EXPECT_GT(rate, 0);
   }
   EXPECT_GT(found.transfer_s, 0);
+  EXPECT_GT(found.meeting_s, 0);
   EXPECT_GT(found.pin_bytes_per_s, 0);
   for (const double share : {found.link_beside_cpu, found.cpu_beside_link}) {
     EXPECT_GT(share, 0);

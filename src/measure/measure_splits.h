@@ -18,7 +18,7 @@ namespace spillway {
 std::vector<SplitShape> split_shapes(const Model& model);
 
 struct MeasureSplitsOptions {
-  std::vector<int64_t> tokens = {1, 64, 512};
+  std::vector<int64_t> tokens = {1, 8, 64, 512};
   uint64_t rotate_bytes = uint64_t{768} << 20;  // of copies of a matrix: more than caches hold
   double point_s = 0.12;                        // of one share
 };

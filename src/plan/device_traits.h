@@ -19,8 +19,9 @@ struct DeviceTraits {
   // other between them.
   std::array<WeightLayout, kDTypeCount> layouts = {};
   std::array<DType, kDTypeCount> activation_types = {};
-  uint64_t workspace_bytes = 0;  // of kernels and libraries, whatever they compute
-  uint64_t loading_bytes = 0;    // of host memory, while weights are read
+  uint64_t workspace_bytes = 0;       // of kernels and libraries, whatever they compute
+  uint64_t host_workspace_bytes = 0;  // the same of the host beside it, where that has a part
+  uint64_t loading_bytes = 0;         // of host memory, while weights are read
   // For more tokens than this quantized matrices become 16-bit ones first; 0: never.
   int decoded_tokens = 0;
 };

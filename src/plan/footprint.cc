@@ -103,11 +103,16 @@ uint64_t conversion_bytes(const ModelSpec& spec, int64_t micro_tokens) {
   return static_cast<uint64_t>(4 * std::max({spec.hidden, spec.q_dim(), spec.ffn}) * micro_tokens);
 }
 
+// Sums of sequences' parts that are attended to apart.
+int64_t attention_workspace(const ModelSpec& spec, const RunSize& size) {
+  const int64_t parts = (size.tokens + 255) / 256;
+  return size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
+}
+
 uint64_t workspace_bytes(const Model& model, const RunSize& size, const DeviceTraits& traits,
                          const RunLayout& layout) {
   const ModelSpec& spec = model.spec;
-  const int64_t parts = (size.tokens + 255) / 256;  // of a sequence, attended to apart
-  const int64_t attention = size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
+  const int64_t attention = attention_workspace(spec, size);
   int64_t expanded = 0;
   for (const BoundWeight& weight : model.weights) {
     const int tokens = weight.slot.layer < 0 ? layout.logit_rows : layout.micro_tokens;
@@ -225,16 +230,19 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
   device.add(MemoryTag::kWeights, weights.device);
   host.add(MemoryTag::kWeights, weights.host);
   all.disk.add(MemoryTag::kWeights, weights.disk);
+  int64_t cpu_tokens = 0;  // that it multiplies at once
   if (weights.streams) {
     const std::vector<Tier> homes = weight_homes(traits.host_visible, model, plan.weight_plan());
-    const auto orders = stream_orders(model, homes, plan.cpu_linear, layout.slots);
+    const std::vector<CpuLinearShare> shares = plan.shared_linear(traits.host_visible);
+    const auto orders = stream_orders(model, homes, shares, layout.slots);
     layout.weight_slots = slot_count(layout.slots, orders);
     device.add(MemoryTag::kStaging, slot_bytes(traits, model, homes, orders), layout.weight_slots);
     if (apart && weights.from_disk) host.add(MemoryTag::kStaging, kStreamStageBytes, kStreamStages);
     std::vector<const StreamOrder*> each;
     for (const StreamOrder& order : orders) each.push_back(&order);
-    const HostLinearBytes linear =
-        host_linear_bytes(model.spec, cpu_rows(each, plan.cpu_linear, layout.micro_tokens));
+    const std::vector<CpuRows> uses = cpu_rows(each, shares, layout.micro_tokens);
+    for (const CpuRows& use : uses) cpu_tokens = std::max(cpu_tokens, use.tokens);
+    const HostLinearBytes linear = host_linear_bytes(model.spec, uses);
     const uint64_t from_disk = disk_rows_bytes(traits, model, homes, orders);
     if (from_disk > 0) host.add(MemoryTag::kStaging, from_disk, kDiskRowsBuffers);
     if (linear.input > 0) {
@@ -253,6 +261,10 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
 
   count_activations(model, plan, layout, traits, inner, device, host, all.disk);
   all.workspace = workspace_bytes(model, size, traits, layout);
+  if (apart && layout.host_blocks > 0)
+    all.host_workspace += static_cast<uint64_t>(attention_workspace(model.spec, size));
+  if (apart && cpu_tokens > 0) all.host_workspace += conversion_bytes(model.spec, cpu_tokens);
+  if (all.host_workspace > 0) all.host_workspace += traits.host_workspace_bytes;
   // Weights are read, and written to disk, before there is anything else.
   all.loading = traits.loading_bytes;
   host.usage.reached(MemoryTag::kStaging, weights.loading_host,

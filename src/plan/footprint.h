@@ -58,6 +58,8 @@ struct Footprint {
   uint64_t mapped = 0;  // of the host's memory, beside that: pages of files
   // About, of the device: what kernels and libraries take while they run.
   uint64_t workspace = 0;
+  // The same of the host beside a device, where it attends or multiplies.
+  uint64_t host_workspace = 0;
   // About, of the host: what loading takes beside the weights, before there is anything else.
   uint64_t loading = 0;
 

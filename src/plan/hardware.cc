@@ -357,7 +357,8 @@ double prompt_attention_seconds(const Processor& on, double flop) {
 }
 
 double hand_over_seconds(const Hardware& h, double tokens, double columns, double rows) {
-  return 2 * h.transfer_s + 4 * tokens * (columns / h.to_host.best() + rows / h.to_device.best());
+  return (h.meeting_s > 0 ? h.meeting_s : 2 * h.transfer_s) +
+         4 * tokens * (columns / h.to_host.best() + rows / h.to_device.best());
 }
 
 Hardware parse_hardware(std::string_view text, const std::string& where) {
@@ -381,6 +382,7 @@ Hardware parse_hardware(std::string_view text, const std::string& where) {
     hardware.to_device = links.curve("to_gpu_gb_per_s", kGiga);
     hardware.to_host = links.curve("to_host_gb_per_s", kGiga);
     hardware.transfer_s = links.number_or("transfer_us", 0) * kMicro;
+    hardware.meeting_s = links.number_or("meeting_us", 0) * kMicro;
     hardware.pageable_to_device = links.number_or("pageable_to_gpu_gb_per_s", 0) * kGiga;
     hardware.pin_bytes_per_s = links.number_or("pin_gb_per_s", 0) * kGiga;
     hardware.link_beside_cpu = std::min(1.0, links.number_or("beside_cpu", 1));
@@ -420,6 +422,7 @@ std::string hardware_to_json(const Hardware& hardware) {
     if (hardware.pageable_to_device > 0)
       links["pageable_to_gpu_gb_per_s"] = in_units(hardware.pageable_to_device, kGiga);
     if (hardware.transfer_s > 0) links["transfer_us"] = in_units(hardware.transfer_s, kMicro);
+    if (hardware.meeting_s > 0) links["meeting_us"] = in_units(hardware.meeting_s, kMicro);
     if (hardware.pin_bytes_per_s > 0)
       links["pin_gb_per_s"] = in_units(hardware.pin_bytes_per_s, kGiga);
   }

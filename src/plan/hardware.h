@@ -80,7 +80,10 @@ struct Hardware {
   // At most this where KV and quantized weights come out of memory that is not pinned, through a
   // copy; 0: all of it is pinned.
   double pageable_to_device = 0;
-  double transfer_s = 0;       // what a transfer takes, however small
+  double transfer_s = 0;  // what a transfer takes, however small
+  // What it takes to hand the CPU something in the middle of a step and have it back, beside bytes
+  // and the work itself; 0: as two transfers.
+  double meeting_s = 0;
   double pin_bytes_per_s = 0;  // taking host memory that the device copies from; 0: not known
   double disk_read = 0, disk_write = 0;
   double disk_access_s = 0;  // what a read or write takes, however small

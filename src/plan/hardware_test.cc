@@ -61,6 +61,25 @@ TEST(HardwareTest, WhatAMachineDoesNotSayIsLeftOut) {
                    t4.to_device_rate(1e9, Hardware::Source::kPageable));
 }
 
+TEST(HardwareTest, WhatWasMeasuredOfAModelStaysInTheFile) {
+  Hardware hardware = read_hardware("h200");
+  hardware.meeting_s = 40e-6;
+  hardware.splits = {{.shape = {DType::kQ4_0, 12288, 4096},
+                      .tokens = 64,
+                      .cpu = {12e-6, 500e-6},
+                      .link = {0, 800e-6}}};
+  const std::string text = hardware_to_json(hardware);
+  const Hardware read = parse_hardware(text, "again");
+  EXPECT_EQ(hardware_to_json(read), text);
+  EXPECT_NEAR(read.meeting_s, 40e-6, 1e-12);
+  ASSERT_EQ(read.splits.size(), 1U);
+  EXPECT_EQ(read.splits[0].shape, hardware.splits[0].shape);
+  EXPECT_EQ(read.splits[0].tokens, 64);
+  EXPECT_NEAR(read.splits[0].crossing(), hardware.splits[0].crossing(), 1e-9);
+  EXPECT_NEAR(hand_over_seconds(read, 1, 1e9, 0) - hand_over_seconds(read, 1, 0, 0),
+              4e9 / read.to_host.best(), 1e-9);
+}
+
 TEST(HardwareTest, UnifiedMemoryIsOneTier) {
   EXPECT_FALSE(read_hardware("gh200").has_device());
   EXPECT_FALSE(read_hardware("ci").has_device());

@@ -27,6 +27,7 @@ DeviceTraits traits_of_machine(const Hardware& hardware, const Budgets& budgets)
                                                                        : DType::kF32;
   }
   traits.workspace_bytes = (apart ? 256 : 20) * kMiB;
+  if (apart) traits.host_workspace_bytes = 20 * kMiB;
   traits.decoded_tokens = apart ? 64 : 0;
   traits.loading_bytes = (apart ? 64 + 48 : 16 + 48) * kMiB;
   return traits;

@@ -88,6 +88,10 @@ struct Plan {
   std::vector<CpuLinearShare> cpu_linear = {};
   PlanOrigin made_for = {};
 
+  // What of cpu_linear holds: where the CPU is the device, it shares with nobody.
+  std::vector<CpuLinearShare> shared_linear(bool host_visible) const {
+    return host_visible ? std::vector<CpuLinearShare>{} : cpu_linear;
+  }
   WeightPlan weight_plan() const { return {weights, embeddings, overrides}; }
   // Nothing is anywhere but on the device.
   bool all_on_device() const;

@@ -19,9 +19,12 @@ std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model
     gain.group = op.group;
     for (const size_t i : op.weights) gain.bytes += static_cast<double>(model.weights[i].bytes());
     const SplitCurve curve = split_curve_of(hardware, op.shape, tokens);
-    gain.computing += curve.cpu.at(curve.crossing());
-    gain.joining += hand_over_seconds(hardware, tokens, static_cast<double>(op.shape.cols),
-                                      curve.crossing() * static_cast<double>(op.shape.rows));
+    const double share = curve.crossing();
+    gain.computing += std::max(curve.cpu_s(share), curve.link.at(1 - share));
+    if (share > 0) {
+      gain.joining += hand_over_seconds(hardware, tokens, static_cast<double>(op.shape.cols),
+                                        share * static_cast<double>(op.shape.rows));
+    }
   }
   std::vector<ResidenceGain> gains;
   for (const ResidenceGain& gain : by_group) {

@@ -461,11 +461,14 @@ class Search {
     for (size_t i = 0, count = found_.size(); i < count; ++i) {
       if (found_[i].plan.cpu_linear.empty()) continue;
       FoundPlan placed = found_[i];
-      placed.plan = with_residence_by_gain(r_.hardware, r_.model, placed.plan,
-                                           placed.plan.cpu_linear.front().tokens);
+      placed.plan = with_residence_by_gain(
+          r_.hardware, r_.model, placed.plan,
+          static_cast<double>(
+              std::min<int64_t>(placed.plan.cpu_linear.front().tokens, placed.size.sequences)));
       if (placed.plan.overrides.empty() || !settle(placed)) continue;
       price(placed, PriceBy::kSimulator);
-      if (score(placed) < score(found_[i])) found_[i] = std::move(placed);
+      // By less than the simulator is off by, spread evenly is the safer way.
+      if (score(placed) < kSurelyBetter * score(found_[i])) found_[i] = std::move(placed);
     }
   }
 
@@ -553,8 +556,8 @@ bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& bud
   const RunLayout& layout = needs.layout;
   const int64_t wanted = blocks_for_tokens(layout.micro_tokens) + layout.sequence_blocks;
   if (layout.staging_blocks < std::min<int64_t>(wanted, layout.host_blocks)) return false;
-  if (apart && std::max(needs.host.peak_bytes, needs.host.of(MemoryTag::kWeights) + needs.loading) >
-                   budgets.host)
+  if (apart && std::max(needs.host.peak_bytes + needs.host_workspace,
+                        needs.host.of(MemoryTag::kWeights) + needs.loading) > budgets.host)
     return false;
   return needs.disk.total() <= budgets.disk;
 }

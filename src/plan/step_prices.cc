@@ -13,9 +13,9 @@ namespace {
 // Ops of a layer beside products: norm, rope and append; the sum; norm and activation; the sum.
 constexpr double kProjectOps = 3, kAttentionOutOps = 1, kUpOps = 2, kDownOps = 1;
 
-CpuLinearShare cpu_share(const Plan& plan, double tokens) {
-  const size_t number = order_for(plan.cpu_linear, static_cast<int64_t>(tokens));
-  return number < plan.cpu_linear.size() ? plan.cpu_linear[number] : CpuLinearShare{};
+CpuLinearShare cpu_share(const std::vector<CpuLinearShare>& shares, double tokens) {
+  const size_t number = order_for(shares, static_cast<int64_t>(tokens));
+  return number < shares.size() ? shares[number] : CpuLinearShare{};
 }
 
 }  // namespace
@@ -36,7 +36,9 @@ StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::
       std::min(static_cast<double>(layout.micro_tokens),
                std::min(static_cast<double>(size.sequences), sequences_of_a_batch(plan, layout)) *
                    static_cast<double>(size.tokens_each));
-  describe_weights(model, homes, {.slots = layout.slots, .cpu = cpu_share(plan, most_tokens)});
+  describe_weights(model, homes,
+                   {.slots = layout.slots,
+                    .cpu = cpu_share(plan.shared_linear(!hardware.has_device()), most_tokens)});
   describe_batches(plan, layout);
   shape_.weight_slots = std::max(1, layout.weight_slots);
   bool link_busy = !pieces_.empty();

@@ -89,6 +89,27 @@ TEST(StreamOrderTest, QueryKeyAndValueAreCutAsOneGateAndUpAtTheSameRows) {
   EXPECT_EQ(of(up.on_cpu), (Rows{{WeightRole::kGate, 0, 5504}, {WeightRole::kUp, 0, 5504}}));
 }
 
+TEST(StreamOrderTest, AModuleMayHaveAShareOfItsOwn) {
+  const Model model = describe_dummy_model("llama-2-7b");
+  const StreamOrder order = stream_order(
+      model, homes_of(model, {0, 1, 0}),
+      {.cpu = {.share = 0.5, .modules = {{LinearGroup::kUp, 0.25}, {LinearGroup::kDown, 0}}}});
+  for (const StreamedLinear& linear : order.linears) {
+    int64_t rows = 0;
+    for (const MatrixRows& of : linear.on_cpu) rows += of.count;
+    switch (linear.group) {
+      case LinearGroup::kUp:
+        EXPECT_EQ(rows, 2 * 2752);  // a quarter of gate and of up
+        break;
+      case LinearGroup::kDown:
+        EXPECT_EQ(rows, 0);
+        break;
+      default:
+        EXPECT_EQ(rows, linear.group == LinearGroup::kProject ? 3 * 4096 / 2 : 4096 / 2);
+    }
+  }
+}
+
 TEST(StreamOrderTest, TheCpuHasNoPartInOpsWithSeveralHomes) {
   const Model model = describe_dummy_model("llama-2-7b:q4_0");
   for (const StreamedLinear& linear :

@@ -71,7 +71,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
       on_cpu = on_cpu || orders.back()->uses_cpu();
     }
     if (on_cpu) {
-      SPW_ASSERT(options_.host != nullptr);
+      SPW_ASSERT(options_.host != nullptr && options_.host != &device);
       lane_ = std::make_unique<HostLane>(device);
       host_linear_ = std::make_unique<HostLinear>(
           device, *options_.host, *lane_, spec, weights, orders,
@@ -197,10 +197,15 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // also in what has just been made
   order_ = order_of_step();
+  const bool shared = lane_ != nullptr && lane_is_used();
   try {
+    if (shared) options_.host->expect_ops(true);
     if (options_.stream != nullptr) options_.stream->begin_step(order_);
     run_events(kv);
+    if (shared) options_.host->expect_ops(false);
   } catch (...) {
+    if (shared) options_.host->expect_ops(false);
+    drawn_ = {};
     // Nothing that is still queued may outlive the step's plan.
     if (lane_ != nullptr) lane_->reset();
     if (swap_ != nullptr) swap_->reset();
@@ -217,6 +222,13 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   if (logit_rows == 0) return {};
   if (device_.host_visible()) device_.synchronize();
   return residual(logits_, logit_rows, spec_.vocab_size);
+}
+
+// Whether the CPU has a part in the step at hand.
+bool Decoder::lane_is_used() const {
+  return (options_.stream != nullptr && options_.stream->order(order_).uses_cpu()) ||
+         std::ranges::any_of(step_.batches,
+                             [](const MicroBatch& batch) { return batch.on_host.rows > 0; });
 }
 
 // The cut of linear ops depends on nothing else than how many tokens go through a layer together.
@@ -298,6 +310,7 @@ void Decoder::run_events(KvCache& kv) {
 }
 
 void Decoder::record(Timeline* timeline) {
+  if (timeline != timeline_) drawn_ = {};
   timeline_ = timeline;
   stalls_->record(timeline);
   if (options_.stream != nullptr) options_.stream->record(timeline);

@@ -124,6 +124,7 @@ class Decoder {
   AttentionParams attention_params() const;
   bool values_stay(const KvCache& kv) const;
   size_t order_of_step() const;
+  bool lane_is_used() const;
   StepShape shape_of_step() const;
   void run_events(KvCache& kv);
   void execute(const StepEvent& event, KvCache& kv);

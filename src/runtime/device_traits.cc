@@ -25,6 +25,8 @@ DeviceTraits traits_of(const Device& device, const Device& host) {
   }
   // On a CPU panels of each worker; on others what libraries take, and scratch that grows.
   traits.workspace_bytes = traits.host_visible ? (4 + threads) * kMiB : 256 * kMiB;
+  if (!traits.host_visible)
+    traits.host_workspace_bytes = static_cast<uint64_t>(4 + host.info().threads) * kMiB;
   traits.decoded_tokens = traits.host_visible ? 0 : 64;
   // Pieces of files on their way. Beside a device, also its staging buffers where the system lets
   // it pin nothing.

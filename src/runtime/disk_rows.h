@@ -34,8 +34,8 @@ class DiskRows {
  private:
   struct Slot {
     const StreamedLinear* linear = nullptr;  // whose rows are in it, or on their way
-    ExtentBatch read = {};
-    Buffer memory;  // read into: last
+    Buffer memory;
+    ExtentBatch read = {};  // into it; last: it waits before the memory goes
   };
   std::vector<Extent> extents_of(const StreamedLinear& linear) const;
   void begin(Slot& slot, const StreamedLinear& linear);

@@ -76,6 +76,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     plan.activations = shares();
     plan.micro_batch = static_cast<int>(pick(4));
     plan.attention = pick(1) < 0.5 ? AttentionPlace::kGpu : AttentionPlace::kCpu;
+    if (i % 4 < 3) plan.cpu_linear = {{4, pick(1), {{LinearGroup::kUp, pick(1)}}}, {12, pick(1)}};
     SCOPED_TRACE(fmt::format("accelerator {}, {}", with_accelerator, plan_to_json(plan)));
     TempFolder folder;
     CpuDevice host(CpuDeviceOptions{.threads = 2});

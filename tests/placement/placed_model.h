@@ -82,7 +82,7 @@ struct PlacedModel {
           weight_homes(device->host_visible(), model, {how.weights, how.embeddings, how.overrides});
       stream = std::make_unique<WeightStream>(
           *device, host, queue, weights,
-          stream_orders(model, homes, how.cpu_linear, how.slot_content, how.piece_bytes),
+          stream_orders(model, homes, shares(), how.slot_content, how.piece_bytes),
           WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .stages = 6});
     }
     const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);
@@ -99,7 +99,7 @@ struct PlacedModel {
                                    .micro_tokens = how.micro_tokens,
                                    .micro_sequences = how.micro_sequences,
                                    .stream = stream.get(),
-                                   .cpu_linear = how.cpu_linear,
+                                   .cpu_linear = shares(),
                                    .host = &host,
                                    .host_share = how.host_share,
                                    .staging_blocks = how.can_swap ? how.staging_blocks : 0,
@@ -108,6 +108,13 @@ struct PlacedModel {
                                    .disk_dir = folder.path(),
                                    .overlap = how.overlap});
     decoder->set_attention_topk(how.attention_topk);
+  }
+
+  // As a runner has it.
+  std::vector<CpuLinearShare> shares() const {
+    Plan plan;
+    plan.cpu_linear = placement.cpu_linear;
+    return plan.shared_linear(device->host_visible());
   }
 
   // Logits of every sequence after its prompt and after each of some more tokens: prompts of

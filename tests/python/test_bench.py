@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What spillway bench counts: the steps and bytes of each phase, of one run, whatever came before it. Never how long it took."""
 
+import json
 import os
 
 import pytest
@@ -128,3 +129,26 @@ def test_what_the_engine_survives_bench_survives(spillway, disk):
     done = spillway.run("bench", "dummy:opt-125m", *CPU, *options, env=os.environ | {"SPILLWAY_FAULTS": "spill.flip:7:eio"})
     assert done.code == 0, done.err
     assert "computed again" in done.err
+
+
+def test_a_drawing_has_every_phase_and_perfetto_reads_it(spillway, disk, tmp_path):
+    drawing = tmp_path / "drawing.json"
+    options = ["--weights", "0,50,50", *disk, "--prompt-len", "8", "--gen-len", "20", "--repeat", "1", "--timeline", drawing]
+    result = bench(spillway, *options)
+    phases = result["timeline"]["phases"]
+    assert sorted(phases) == ["decode", "prefill"]
+    for phase in phases.values():
+        assert all(0 <= share <= 1 for share in phase["busy"].values())
+        assert phase["busy"]["gpu"] > 0  # what computes, be it a CPU
+        assert phase["busy"]["to_gpu"] > 0  # what comes from the disk
+    events = json.loads(drawing.read_text())["traceEvents"]
+    names = {event["name"] for event in events if event["ph"] == "X"}
+    assert {"q, k, v", "attention", "up", "down", "head", "weights"} <= names
+    # A few steps of it are enough to see.
+    assert sum(event["name"] == "head" for event in events) == 9
+
+
+def test_where_nothing_can_be_drawn_nothing_is_measured(spillway, tmp_path):
+    done = spillway.run("bench", "dummy:opt-125m", *CPU, "--timeline", tmp_path / "none" / "drawing.json")
+    done.assert_one_line_error(1)
+    assert "none" in done.err

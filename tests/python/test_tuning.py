@@ -140,3 +140,14 @@ def test_the_file_decides_which_kernels_run(spillway, tmp_path):
         pytest.skip("no bfloat16 products here: there is no third kernel to choose")
     # One token keeps more of its bits than bfloat16 has. (With AMX the kernels for few tokens round as the matrix ones do.)
     assert (logits["one by one", ""] != logits["matrix", ""]).any()
+
+
+def test_what_is_deterministic_is_not_measured(spillway):
+    done = spillway.run("bench", "dummy:opt-125m", "--device", "cpu", "--tune", "--deterministic")
+    done.assert_one_line_error(1)
+    assert "--tune" in done.err and "--deterministic" in done.err
+
+
+def test_there_is_nothing_to_share_without_a_gpu(spillway):
+    done = spillway.run("bench", "dummy:opt-125m", "--device", "cpu", "--tune", "--prompt-len", "4", "--gen-len", "2", "--repeat", "1", "--json")
+    assert done.code == 0, done.err
