@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -28,35 +29,29 @@ void Scheduler::add(RequestId id, int32_t tokens, int64_t expected) {
     answer_tokens_ += expected - tokens;
   }
   waiting_.push_back(std::move(sequence));
-}
-
-Scheduler::Sequence* Scheduler::find(RequestId id) {
-  const auto same = [&](const Sequence& s) { return s.id == id; };
-  if (const auto it = std::find_if(running_.begin(), running_.end(), same); it != running_.end())
-    return &*it;
-  const auto it = std::find_if(waiting_.begin(), waiting_.end(), same);
-  return it != waiting_.end() ? &*it : nullptr;
+  const bool is_new = by_id_.emplace(id, std::prev(waiting_.end())).second;
+  SPW_ASSERT(is_new);
 }
 
 void Scheduler::append(RequestId id) {
-  Sequence* sequence = find(id);
-  SPW_ASSERT(sequence != nullptr);
-  ++sequence->known;
+  const auto found = by_id_.find(id);
+  SPW_ASSERT(found != by_id_.end());
+  ++found->second->known;
 }
 
 void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
-  const auto same = [&](const Sequence& s) { return s.id == id; };
-  if (const Sequence* ending = find(id)) {
-    const bool was_expected = ending->expected > ending->prompt;
-    if (was_expected) answer_tokens_ -= ending->expected - ending->prompt;
-    if (was_expected && !ending->admitted) --answers_;  // cancelled: it tells nothing
-    if (ending->admitted) {
-      if (!was_expected) ++answers_;
-      answer_tokens_ += answer.value_or(ending->known + 1 - ending->prompt);
-    }
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return;
+  const Sequences::iterator ending = found->second;
+  const bool was_expected = ending->expected > ending->prompt;
+  if (was_expected) answer_tokens_ -= ending->expected - ending->prompt;
+  if (was_expected && !ending->admitted) --answers_;  // cancelled: it tells nothing
+  if (ending->admitted) {
+    if (!was_expected) ++answers_;
+    answer_tokens_ += answer.value_or(ending->known + 1 - ending->prompt);
   }
-  running_.remove_if(same);
-  std::erase_if(waiting_, same);
+  (ending->runs ? running_ : waiting_).erase(ending);
+  by_id_.erase(found);
 }
 
 // The youngest running sequence gives its blocks back and will be computed again, first of those
@@ -65,8 +60,8 @@ void Scheduler::preempt_youngest() {
   const auto youngest = std::prev(running_.end());
   youngest->blocks.clear();
   youngest->computed = 0;
-  waiting_.push_front(std::move(*youngest));
-  running_.erase(youngest);
+  youngest->runs = false;
+  waiting_.splice(waiting_.begin(), running_, youngest);
   ++preemptions_;
 }
 
@@ -147,11 +142,10 @@ void Scheduler::admit(int32_t& budget, StepPlan& plan) {
       return;
     }
     if (!next.admitted) --block_room_;
-    next.admitted = true;
-    running_.push_back(std::move(next));
-    waiting_.pop_front();
-    running_.back().scheduled = false;
-    schedule(running_.back(), tokens, plan);
+    next.admitted = next.runs = true;
+    next.scheduled = false;
+    running_.splice(running_.end(), waiting_, waiting_.begin());
+    schedule(next, tokens, plan);
     budget -= tokens;
   }
 }

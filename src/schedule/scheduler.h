@@ -4,9 +4,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "kv/block_allocator.h"
@@ -44,7 +44,7 @@ class Scheduler {
  public:
   Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits);
 
-  // `tokens` are known: the prompt. `expected` in the end, 0 where nobody knows.
+  // `tokens` are known: the prompt. `expected` in the end, 0 where nobody knows. An id comes once.
   void add(RequestId id, int32_t tokens, int64_t expected = 0);
   // One more token is known: the sampled one.
   void append(RequestId id);
@@ -70,12 +70,13 @@ class Scheduler {
     int32_t known = 0;
     int32_t computed = 0;
     bool scheduled = false;  // in the step being made
+    bool runs = false;       // else it waits
     bool admitted = false;   // now or before it was preempted
     BlockTable blocks;
   };
+  using Sequences = std::list<Sequence>;
   // Whether what it lacks is more than its newest token.
   static bool is_in_prefill(const Sequence& sequence);
-  Sequence* find(RequestId id);
   int most_admissions() const;
   bool block_is_open(const Sequence& next);
   bool reserve_or_preempt(Sequence& sequence, int64_t tokens);
@@ -87,8 +88,10 @@ class Scheduler {
 
   BlockAllocator& allocator_;
   SchedulerLimits limits_;
-  std::list<Sequence> running_;  // oldest first
-  std::deque<Sequence> waiting_;
+  // A sequence changes from one list to the other without being moved itself.
+  Sequences running_;  // oldest first
+  Sequences waiting_;
+  std::unordered_map<RequestId, Sequences::iterator> by_id_;
   int64_t preemptions_ = 0;
   int block_room_ = 0;  // sequences that may still join the block
   // Of sequences that ended or are expected to: their answers' tokens.

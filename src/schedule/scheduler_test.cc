@@ -69,6 +69,27 @@ TEST(SchedulerTest, PreemptsTheYoungestWhenBlocksRunOut) {
   EXPECT_EQ(plan.chunks[0].tokens, 22);
 }
 
+// Whatever waits: an id is found at once, and ends where it is.
+TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
+  constexpr uint64_t kRequests = 10'000;
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_step_tokens = 64, .admission = {.max_sequences = 8}});
+  for (uint64_t n = 0; n < kRequests; ++n) scheduler.add(id(n), 4);
+  scheduler.next_step();
+  ASSERT_EQ(scheduler.running(), 8);
+  scheduler.preempt_all();  // back to the front, in their order
+  StepPlan plan = scheduler.next_step();
+  ASSERT_EQ(plan.chunks.size(), 8U);
+  for (uint64_t n = 0; n < 8; ++n) EXPECT_EQ(plan.chunks[n].id, id(n));
+  for (uint64_t n = 0; n < kRequests; n += 2) scheduler.remove(id(n));
+  scheduler.remove(id(0));  // unknown by now
+  EXPECT_EQ(scheduler.running() + scheduler.waiting(), static_cast<int>(kRequests / 2));
+  plan = scheduler.next_step();
+  EXPECT_EQ(scheduler.running(), 8);
+  for (const ScheduledChunk& chunk : plan.chunks)
+    EXPECT_EQ(static_cast<uint64_t>(chunk.id) % 2, 1U);
+}
+
 TEST(SchedulerTest, EndsASequenceThatOutgrowsTheWholeCache) {
   BlockAllocator blocks(1);
   Scheduler scheduler(blocks, {});
