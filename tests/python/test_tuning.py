@@ -144,7 +144,7 @@ def test_the_file_decides_which_kernels_run(spillway, tmp_path):
 
 def test_what_is_deterministic_is_not_measured(spillway):
     done = spillway.run("bench", "dummy:opt-125m", "--device", "cpu", "--tune", "--deterministic")
-    done.assert_one_line_error(1)
+    done.assert_one_line_error(2)
     assert "--tune" in done.err and "--deterministic" in done.err
 
 
