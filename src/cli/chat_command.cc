@@ -174,23 +174,26 @@ class Chat {
     request.sampling = sampling_;
     request.stop = options_.sampling.stop;
     ++sampling_.seed;  // the same question again gets another answer
+    const int64_t reused_before = engine_.stats().reused_tokens;
     const Answer answer = generate(engine_, std::move(request),
                                    [](const GenerationEvent& event) { print_now(event.text); });
     print_now("\n");
     SPW_CHECK(answer.finish != FinishReason::kError, kInternal, "{}", answer.error);
     conversation_.add_answer(answer.text);
-    report(answer, prompt_tokens, context);
+    report(answer, prompt_tokens, engine_.stats().reused_tokens - reused_before, context);
   }
 
-  void report(const Answer& answer, size_t prompt_tokens, int64_t context) const {
+  void report(const Answer& answer, size_t prompt_tokens, int64_t reused, int64_t context) const {
     std::string cut = describe_cut(answer, prompt_tokens, context);
     const int64_t used = static_cast<int64_t>(prompt_tokens + answer.ids.size());
     const bool full = answer.finish == FinishReason::kLength && used >= context;
     if (full && !interactive_) log_warning("an answer was {}; --ctx gives more", cut);
     if (full) cut += "; /clear starts over, --ctx gives more";
     if (cut.empty() && answer.is_blank()) cut = "the answer is empty";
-    note(fmt::format("{}{}{}; context {} of {}", cut, cut.empty() ? "" : "; ",
-                     describe_speed(answer), used, context));
+    const std::string kept =
+        reused > 0 ? fmt::format(", {} of them not computed again", reused) : std::string();
+    note(fmt::format("{}{}{}; context {} of {}{}", cut, cut.empty() ? "" : "; ",
+                     describe_speed(answer), used, context, kept));
   }
 
   const ChatOptions& options_;
@@ -278,7 +281,8 @@ int chat(ChatOptions options) {
   session.load();
   const int64_t context = session.planned_tokens();
   Runner runner = session.make_runner(context);
-  Engine engine(runner.decoder, runner.kv, &tokenizer, {.max_sequence_tokens = context});
+  Engine engine(runner.decoder, runner.kv, &tokenizer,
+                {.max_sequence_tokens = context, .reuse_prefixes = true});
   const bool interactive = stdin_is_terminal() && stdout_is_terminal();
   Chat talk(options, std::move(conversation), engine, sampling, interactive);
   if (!interactive) return answer_lines(talk);

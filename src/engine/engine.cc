@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -55,6 +57,7 @@ struct Engine::Request {
   Sampler sampler;
   StopMatcher stops;
   std::optional<IncrementalDetokenizer> detokenizer;
+  std::vector<BlockKey> keys = {};  // of its whole blocks, as far as somebody asked
 };
 
 Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
@@ -63,9 +66,13 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       kv_(kv),
       tokenizer_(tokenizer),
       allocator_(kv.pools()),
+      reuses_(options.reuse_prefixes),
+      first_key_(
+          first_key(fmt::format("{} {}", decoder.spec().name, kv_type_name(kv.shape().type)))),
       scheduler_(allocator_,
                  {.max_step_tokens = at_most(decoder.max_tokens(), options.max_step_tokens),
-                  .admission = options.admission}),
+                  .admission = options.admission},
+                 options.reuse_prefixes ? this : nullptr),
       max_sequence_tokens_(at_most(
           std::min(decoder.spec().max_context, int64_t{allocator_.largest_pool()} * kKvBlockTokens),
           options.max_sequence_tokens)) {}
@@ -97,6 +104,49 @@ RequestId Engine::submit(GenerationRequest request) {
   requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_));
   scheduler_.add(id, prompt_tokens, expected);
   return id;
+}
+
+std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) {
+  std::vector<BlockKey>& keys = request.keys;
+  while (keys.size() < blocks) {
+    const auto tokens = std::span<const TokenId>(request.tokens)
+                            .subspan(keys.size() * kKvBlockTokens, kKvBlockTokens);
+    keys.push_back(next_key(keys.empty() ? first_key_ : keys.back(), tokens));
+  }
+  return std::span(keys).first(blocks);
+}
+
+int32_t Engine::begin(RequestId id, BlockTable& blocks) {
+  Request& request = *requests_.at(id);
+  // Something is left to compute: logits come of it. A single row would count as one that
+  // generates, which attends to a part of its context where that is asked for.
+  const size_t least = decoder_.attention_topk() > 0 ? 2 : 1;
+  const size_t whole = (request.tokens.size() - std::min(least, request.tokens.size())) /
+                       static_cast<size_t>(kKvBlockTokens);
+  std::vector<BlockId> found;
+  for (const BlockKey& key : keys_of(request, whole)) {
+    const auto block = allocator_.try_find(key);
+    if (!block) break;
+    if (!found.empty() && allocator_.pool_of(*block) != allocator_.pool_of(found.front())) {
+      allocator_.release(*block);
+      break;
+    }
+    found.push_back(*block);
+  }
+  const auto tokens = static_cast<int32_t>(found.size()) * kKvBlockTokens;
+  blocks.begin_with(std::move(found));
+  return tokens;
+}
+
+// Not what rows have that attended to a part of their context: prompts attend to everything.
+void Engine::keep_full_blocks(const StepPlan& plan) {
+  for (const ScheduledChunk& chunk : plan.chunks) {
+    if (decoder_.attention_topk() > 0 && chunk.tokens == 1) continue;
+    const auto end = static_cast<size_t>(chunk.start + chunk.tokens) / kKvBlockTokens;
+    const std::span<const BlockKey> keys = keys_of(*requests_.at(chunk.id), end);
+    for (auto i = static_cast<size_t>(chunk.start / kKvBlockTokens); i < end; ++i)
+      allocator_.keep((*chunk.block_table)[i], keys[i]);
+  }
 }
 
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
@@ -147,12 +197,15 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
   tell_observer(has_prompts);
   try {
     std::vector<DrawnToken> drawn = draw(decoder_.step(kv_, sequences), drawing);
+    if (reuses_) keep_full_blocks(plan);
+    for (const ScheduledChunk& chunk : plan.chunks) stats_.reused_tokens += chunk.reused;
     lost_ = 0;
     ++stats_.steps;
     stats_.sequence_steps += scheduler_.running();
     return drawn;
   } catch (const Error& error) {
-    // What was to be computed was not.
+    // What was to be computed was not, and who knows of what was before.
+    allocator_.forget_all();
     scheduler_.preempt_all();
     // KV or activations that came back from the disk other than they went there: nothing wrong was
     // computed with them and kept, and all of it can be computed again.
@@ -160,6 +213,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     log_warning("{}; the sequences are computed again", error.what());
     return std::nullopt;
   } catch (...) {
+    allocator_.forget_all();
     scheduler_.preempt_all();
     throw;
   }
@@ -218,6 +272,7 @@ GenerationEvent Engine::accept_token(DrawnToken& drawn) {
   event.id = request.id;
   if (!drawn.error.empty()) {
     event.error = std::move(drawn.error);
+    allocator_.forget_all();  // it may be the KV's fault, and others' that go on from it
     finish(request, FinishReason::kError, event);
     return event;
   }

@@ -53,12 +53,15 @@ struct EngineOptions {
   int max_step_tokens = 0;  // 0 = what the decoder takes
   AdmissionPolicy admission = {};
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
+  // Of requests that begin alike, what is alike is computed once, as long as there is room for it.
+  bool reuse_prefixes = false;
 };
 
 struct EngineStats {
   int64_t steps = 0;
   int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
   int64_t generated_tokens = 0;
+  int64_t reused_tokens = 0;  // found in the cache instead of computed
   int64_t preemptions = 0;
   int64_t sequence_steps = 0;  // sequences at work, summed over these steps
 };
@@ -66,13 +69,13 @@ struct EngineStats {
 // Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
 // called from one thread. The decoder, cache and tokenizer must outlive it; nobody else uses the
 // decoder's device while it has requests.
-class Engine {
+class Engine : private PrefixSource {
  public:
   using Sink = std::function<void(const GenerationEvent&)>;
 
   // `tokenizer` may be null: then events carry no text, and only max_tokens ends a request.
   Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer, const EngineOptions& options);
-  ~Engine();
+  ~Engine() override;
 
   // Throws kInvalidArgument for an empty prompt, one that leaves no room in the context or cache, a
   // token outside the vocabulary, or sampling parameters that make no sense. Nothing else is
@@ -99,6 +102,11 @@ class Engine {
 
  private:
   struct Request;
+  // Whole blocks that other requests have computed.
+  int32_t begin(RequestId id, BlockTable& blocks) override;
+  // Of a request's first `blocks` blocks.
+  std::span<const BlockKey> keys_of(Request& request, size_t blocks);
+  void keep_full_blocks(const StepPlan& plan);
   // What came of a request's row of logits.
   struct DrawnToken {
     Request* request;
@@ -125,6 +133,8 @@ class Engine {
   KvCache& kv_;
   const Tokenizer* tokenizer_;
   BlockAllocator allocator_;
+  bool reuses_;
+  BlockKey first_key_;
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;
   EngineStats stats_;

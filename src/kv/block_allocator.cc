@@ -21,7 +21,7 @@ BlockAllocator::BlockAllocator(const std::vector<int32_t>& pools) {
     std::iota(pool.heap.begin(), pool.heap.end(), first);  // ascending is a min-heap
     first += blocks;
   }
-  used_.resize(static_cast<size_t>(first));
+  blocks_.resize(static_cast<size_t>(first));
 }
 
 int32_t BlockAllocator::free() const {
@@ -42,25 +42,76 @@ int32_t BlockAllocator::largest_pool() const {
   return most;
 }
 
+int BlockAllocator::pool_of(BlockId id) const {
+  SPW_ASSERT(id >= 0 && id < total());
+  int pool = 0;
+  while (id >= pools_[static_cast<size_t>(pool)].first + pools_[static_cast<size_t>(pool)].total)
+    ++pool;
+  return pool;
+}
+
 std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
-  std::vector<BlockId>& heap = pools_[static_cast<size_t>(pool)].heap;
-  if (heap.empty()) return std::nullopt;
-  std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-  const BlockId id = heap.back();
-  heap.pop_back();
-  used_[static_cast<size_t>(id)] = true;
+  Pool& from = pools_[static_cast<size_t>(pool)];
+  if (from.heap.empty()) {
+    if (from.kept.empty()) return std::nullopt;
+    drop_key(from.kept.front());
+  }
+  std::pop_heap(from.heap.begin(), from.heap.end(), std::greater<>());
+  const BlockId id = from.heap.back();
+  from.heap.pop_back();
+  blocks_[static_cast<size_t>(id)].holders = 1;
   return id;
 }
 
+void BlockAllocator::make_room(int pool, int64_t blocks) {
+  Pool& of = pools_[static_cast<size_t>(pool)];
+  while (static_cast<int64_t>(of.heap.size()) < blocks && !of.kept.empty())
+    drop_key(of.kept.front());
+}
+
+void BlockAllocator::add_free(BlockId id) {
+  std::vector<BlockId>& heap = pools_[static_cast<size_t>(pool_of(id))].heap;
+  heap.push_back(id);
+  std::push_heap(heap.begin(), heap.end(), std::greater<>());
+}
+
 void BlockAllocator::release(BlockId id) {
-  SPW_ASSERT(id >= 0 && id < total() && used_[static_cast<size_t>(id)]);
-  used_[static_cast<size_t>(id)] = false;
-  for (Pool& pool : pools_) {
-    if (id >= pool.first + pool.total) continue;
-    pool.heap.push_back(id);
-    std::push_heap(pool.heap.begin(), pool.heap.end(), std::greater<>());
-    return;
-  }
+  SPW_ASSERT(id >= 0 && id < total() && blocks_[static_cast<size_t>(id)].holders > 0);
+  Block& block = blocks_[static_cast<size_t>(id)];
+  if (--block.holders > 0) return;
+  if (!block.key) return add_free(id);
+  std::list<BlockId>& kept = pools_[static_cast<size_t>(pool_of(id))].kept;
+  block.kept = kept.insert(kept.end(), id);
+}
+
+void BlockAllocator::keep(BlockId id, const BlockKey& key) {
+  Block& block = blocks_[static_cast<size_t>(id)];
+  SPW_ASSERT(block.holders > 0);
+  if (block.key || !by_key_.emplace(key, id).second) return;
+  block.key = key;
+}
+
+std::optional<BlockId> BlockAllocator::try_find(const BlockKey& key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return std::nullopt;
+  const BlockId id = found->second;
+  Block& block = blocks_[static_cast<size_t>(id)];
+  if (block.holders++ == 0) pools_[static_cast<size_t>(pool_of(id))].kept.erase(block.kept);
+  return id;
+}
+
+// Free without it where nobody holds it.
+void BlockAllocator::drop_key(BlockId id) {
+  Block& block = blocks_[static_cast<size_t>(id)];
+  by_key_.erase(*block.key);
+  block.key.reset();
+  if (block.holders > 0) return;
+  pools_[static_cast<size_t>(pool_of(id))].kept.erase(block.kept);
+  add_free(id);
+}
+
+void BlockAllocator::forget_all() {
+  while (!by_key_.empty()) drop_key(by_key_.begin()->second);
 }
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
@@ -77,6 +128,15 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(promised_, other.promised_);
   std::swap(blocks_, other.blocks_);
   return *this;
+}
+
+void BlockTable::begin_with(std::vector<BlockId> blocks) {
+  SPW_ASSERT(blocks_.empty() && pool_ < 0);
+  if (blocks.empty()) return;
+  pool_ = allocator_->pool_of(blocks.front());
+  blocks_ = std::move(blocks);
+  const auto have = static_cast<int64_t>(blocks_.size());
+  promise(std::max<int64_t>(0, blocks_for_tokens(expected_) - have));
 }
 
 bool BlockTable::try_reserve(int64_t tokens) {
@@ -100,6 +160,7 @@ bool BlockTable::try_reserve(int64_t tokens) {
   if (missing <= 0) return true;
   if (missing > allocator_->free(pool_)) return false;
   if (pool_ > 0) missing = std::min<int64_t>(in_the_end - have, allocator_->free(pool_));
+  allocator_->make_room(pool_, missing);
   for (int64_t i = 0; i < missing; ++i) blocks_.push_back(allocator_->try_allocate(pool_).value());
   promise(in_the_end - have - missing);
   return true;
@@ -112,7 +173,8 @@ void BlockTable::promise(int64_t blocks) {
 
 void BlockTable::clear() {
   if (pool_ >= 0) promise(0);
-  for (const BlockId id : blocks_) allocator_->release(id);
+  // The last ones are left first: they are of no use without those before them.
+  for (auto id = blocks_.rbegin(); id != blocks_.rend(); ++id) allocator_->release(*id);
   blocks_.clear();
   pool_ = -1;
 }

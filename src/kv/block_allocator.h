@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
+#include "kv/block_key.h"
 #include "tensor/kv_format.h"
 
 namespace spillway {
@@ -16,18 +19,24 @@ using BlockId = int32_t;
 // Not thread-safe (the engine's thread). Ids are in pools, one for each tier that the cache spans:
 // those of a pool follow those of the one before. The lowest free id of a pool goes first, so that
 // a short run touches little memory, and blocks taken together lie together.
+//
+// Blocks have holders, who are counted. One that is full can be kept under a key: whoever begins
+// with the same tokens finds it there and becomes a holder. Without holders it is free, and stays
+// what it is until no other is: the one that was left longest ago then goes first.
 class BlockAllocator {
  public:
   explicit BlockAllocator(int32_t blocks) : BlockAllocator(std::vector{blocks}) {}
   explicit BlockAllocator(const std::vector<int32_t>& pools);
 
-  int32_t total() const { return static_cast<int32_t>(used_.size()); }
+  int32_t total() const { return static_cast<int32_t>(blocks_.size()); }
   int32_t free() const;
   int pools() const { return static_cast<int>(pools_.size()); }
   int32_t total(int pool) const { return pools_[static_cast<size_t>(pool)].total; }
   int32_t free(int pool) const {
-    return static_cast<int32_t>(pools_[static_cast<size_t>(pool)].heap.size());
+    const Pool& of = pools_[static_cast<size_t>(pool)];
+    return static_cast<int32_t>(of.heap.size() + of.kept.size());
   }
+  int pool_of(BlockId id) const;
   int32_t most_free() const;
   // Free blocks of a pool that none of its sequences is expected to grow into.
   int64_t unpromised(int pool) const {
@@ -40,8 +49,18 @@ class BlockAllocator {
   // So many more (or fewer) free blocks of the pool are expected to be taken: a hint for those who
   // choose a pool, nothing is set aside.
   void promise(int pool, int64_t blocks) { pools_[static_cast<size_t>(pool)].promised += blocks; }
-  // Throws kInternal for an id that is not allocated.
+  // One holder fewer. Throws kInternal for an id that has none.
   void release(BlockId id);
+
+  // So many are free without anything kept in them, as far as there are: then they lie together.
+  void make_room(int pool, int64_t blocks);
+
+  // The block has what `key` says; not where another has it already.
+  void keep(BlockId id, const BlockKey& key);
+  // With the caller as one more holder.
+  [[nodiscard]] std::optional<BlockId> try_find(const BlockKey& key);
+  // Nothing that is kept is wanted again.
+  void forget_all();
 
  private:
   struct Pool {
@@ -49,9 +68,19 @@ class BlockAllocator {
     int32_t total = 0;
     int64_t promised = 0;
     std::vector<BlockId> heap;  // free ids, a min-heap
+    std::list<BlockId> kept;    // free, but for what they have: left longest ago first
   };
-  std::vector<bool> used_;
+  struct Block {
+    int32_t holders = 0;
+    std::optional<BlockKey> key = {};
+    std::list<BlockId>::iterator kept = {};  // in its pool's list, without holders and with a key
+  };
+  void add_free(BlockId id);
+  void drop_key(BlockId id);
+
+  std::vector<Block> blocks_;
   std::vector<Pool> pools_;
+  std::unordered_map<BlockKey, BlockId> by_key_;
 };
 
 // The blocks of one sequence in order of position, all of one pool; gives them back when destroyed.
@@ -67,6 +96,8 @@ class BlockTable {
   BlockTable& operator=(BlockTable&& other) noexcept;
   ~BlockTable() { clear(); }
 
+  // Begins with these, which it is counted as a holder of; all of one pool. Only while it is empty.
+  void begin_with(std::vector<BlockId> blocks);
   // Grows to hold `tokens` tokens: all the blocks needed, or none (false).
   [[nodiscard]] bool try_reserve(int64_t tokens);
   void clear();

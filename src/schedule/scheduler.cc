@@ -10,8 +10,9 @@
 
 namespace spillway {
 
-Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits)
-    : allocator_(allocator), limits_(limits) {
+Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits,
+                     PrefixSource* prefixes)
+    : allocator_(allocator), limits_(limits), prefixes_(prefixes) {
   SPW_CHECK(limits.max_step_tokens > 0 && limits.admission.max_sequences > 0, kInvalidArgument,
             "a step of {} tokens and {} sequences does nothing", limits.max_step_tokens,
             limits.admission.max_sequences);
@@ -79,8 +80,11 @@ bool Scheduler::reserve_or_preempt(Sequence& sequence, int64_t tokens) {
 }
 
 void Scheduler::schedule(Sequence& sequence, int32_t tokens, StepPlan& plan) {
-  plan.chunks.push_back({sequence.id, sequence.computed, tokens,
-                         sequence.computed + tokens == sequence.known, &sequence.blocks.blocks()});
+  plan.chunks.push_back({.id = sequence.id,
+                         .start = sequence.computed,
+                         .tokens = tokens,
+                         .last = sequence.computed + tokens == sequence.known,
+                         .block_table = &sequence.blocks.blocks()});
   sequence.computed += tokens;
   sequence.scheduled = true;
 }
@@ -124,6 +128,19 @@ void Scheduler::schedule_running(bool in_prefill, int32_t& budget, StepPlan& pla
   }
 }
 
+// What it begins with, if it is there, and in a pool that has room for the rest of it.
+void Scheduler::find_prefix(Sequence& sequence) {
+  if (prefixes_ == nullptr) return;
+  sequence.computed = prefixes_->begin(sequence.id, sequence.blocks);
+  const std::vector<BlockId>& blocks = sequence.blocks.blocks();
+  if (blocks.empty() || allocator_.pools() == 1) return;
+  const int64_t rest = blocks_for_tokens(std::max<int64_t>(sequence.known + 1, sequence.expected)) -
+                       static_cast<int64_t>(blocks.size());
+  if (rest <= allocator_.free(allocator_.pool_of(blocks.front()))) return;
+  sequence.blocks.clear();
+  sequence.computed = 0;
+}
+
 // Newcomers, if there is room for all their tokens and one more.
 void Scheduler::admit(int32_t& budget, StepPlan& plan) {
   const int most = most_admissions();
@@ -132,12 +149,16 @@ void Scheduler::admit(int32_t& budget, StepPlan& plan) {
        running() < limits_.admission.max_sequences && block_is_open(waiting_.front());
        ++admitted) {
     Sequence& next = waiting_.front();
-    if (!running_.empty() && blocks_for_tokens(next.known + 1) > allocator_.most_free()) {
+    find_prefix(next);
+    const auto have = static_cast<int64_t>(next.blocks.blocks().size());
+    if (!running_.empty() && blocks_for_tokens(next.known + 1) - have > allocator_.most_free()) {
+      next.blocks.clear();
+      next.computed = 0;
       block_room_ = 0;  // it is what there was room for
       return;
     }
-    const int32_t tokens = std::min(next.known, budget);
-    if (!next.blocks.try_reserve(tokens)) {
+    const int32_t tokens = std::min(next.known - next.computed, budget);
+    if (!next.blocks.try_reserve(next.computed + tokens)) {
       plan.exhausted.push_back(next.id);  // alone, and nobody will ever make room
       return;
     }
@@ -145,7 +166,9 @@ void Scheduler::admit(int32_t& budget, StepPlan& plan) {
     next.admitted = next.runs = true;
     next.scheduled = false;
     running_.splice(running_.end(), waiting_, waiting_.begin());
+    const int32_t reused = next.computed;
     schedule(next, tokens, plan);
+    plan.chunks.back().reused = reused;
     budget -= tokens;
   }
 }

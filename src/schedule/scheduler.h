@@ -27,6 +27,7 @@ struct ScheduledChunk {
   RequestId id;
   int32_t start = 0;   // position of the first token
   int32_t tokens = 0;  // how many
+  int32_t reused = 0;  // before these, of a sequence that begins: found in blocks of others
   bool last = false;   // reaches the newest known token: the next one can be sampled
   const std::vector<BlockId>* block_table = nullptr;  // valid until the next call
 };
@@ -37,12 +38,23 @@ struct StepPlan {
   std::vector<RequestId> exhausted;
 };
 
+// Who knows which blocks have what a request begins with.
+class PrefixSource {
+ public:
+  virtual ~PrefixSource() = default;
+  // Gives `blocks`, which is empty, those that have the request's first tokens; how many tokens
+  // these are, at least one fewer than it has.
+  virtual int32_t begin(RequestId id, BlockTable& blocks) = 0;
+};
+
 // First come, first served. Sequences that generate go first (a token each), then prompts in
 // chunks, then new requests. When blocks run out, the youngest running sequence loses its blocks
 // and is computed again later. Not thread-safe.
 class Scheduler {
  public:
-  Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits);
+  // `prefixes` may be null: everything is computed.
+  Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits,
+            PrefixSource* prefixes = nullptr);
 
   // `tokens` are known: the prompt. `expected` in the end, 0 where nobody knows. An id comes once.
   void add(RequestId id, int32_t tokens, int64_t expected = 0);
@@ -84,10 +96,12 @@ class Scheduler {
   // The parts of a step; `budget`: the tokens that it still has room for.
   void schedule(Sequence& sequence, int32_t tokens, StepPlan& plan);
   void schedule_running(bool in_prefill, int32_t& budget, StepPlan& plan);
+  void find_prefix(Sequence& sequence);
   void admit(int32_t& budget, StepPlan& plan);
 
   BlockAllocator& allocator_;
   SchedulerLimits limits_;
+  PrefixSource* prefixes_;
   // A sequence changes from one list to the other without being moved itself.
   Sequences running_;  // oldest first
   Sequences waiting_;

@@ -90,6 +90,63 @@ TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
     EXPECT_EQ(static_cast<uint64_t>(chunk.id) % 2, 1U);
 }
 
+// A request that begins like another goes on where that one's whole blocks end.
+struct OneBlockPrefix : PrefixSource {
+  explicit OneBlockPrefix(BlockAllocator& of) : blocks(of) {}
+  int32_t begin(RequestId of, BlockTable& table) override {
+    const auto found = of == id(2) ? blocks.try_find(key) : std::nullopt;
+    if (!found) return 0;
+    table.begin_with({*found});
+    return kKvBlockTokens;
+  }
+  BlockAllocator& blocks;
+  BlockKey key = first_key("a");
+};
+
+TEST(SchedulerTest, BeginsBehindWhatIsThere) {
+  BlockAllocator blocks(4);
+  OneBlockPrefix prefix(blocks);
+  Scheduler scheduler(blocks, {.max_step_tokens = 100, .admission = {.max_sequences = 8}}, &prefix);
+  scheduler.add(id(1), 20);
+  StepPlan plan = scheduler.next_step();
+  blocks.keep(plan.chunks[0].block_table->front(), prefix.key);
+  const BlockId shared = plan.chunks[0].block_table->front();
+  scheduler.append(id(1));
+  scheduler.add(id(2), 30);
+  plan = scheduler.next_step();
+  ASSERT_EQ(plan.chunks.size(), 2U);
+  EXPECT_EQ(plan.chunks[1].start, 16);
+  EXPECT_EQ(plan.chunks[1].tokens, 14);
+  EXPECT_EQ(plan.chunks[1].reused, 16);
+  EXPECT_EQ(plan.chunks[1].block_table->front(), shared);
+  EXPECT_EQ(blocks.free(), 1) << "three blocks for both";
+  scheduler.remove(id(1));
+  EXPECT_EQ(blocks.free(), 2) << "the shared one has a holder";
+  scheduler.remove(id(2));
+  EXPECT_EQ(blocks.free(), 4);
+}
+
+// What is there is of no use in a pool where the rest finds no room.
+TEST(SchedulerTest, BeginsAnewWhereThereIsRoomForAllOfIt) {
+  BlockAllocator blocks(std::vector<int32_t>{3, 16});
+  OneBlockPrefix prefix(blocks);
+  Scheduler scheduler(blocks, {.max_step_tokens = 200, .admission = {.max_sequences = 8}}, &prefix);
+  scheduler.add(id(1), 40, 48);
+  StepPlan plan = scheduler.next_step();
+  blocks.keep(plan.chunks[0].block_table->front(), prefix.key);
+  scheduler.append(id(1));
+  scheduler.add(id(2), 100, 120);
+  plan = scheduler.next_step();
+  ASSERT_EQ(plan.chunks.size(), 2U);
+  EXPECT_TRUE(plan.exhausted.empty());
+  EXPECT_EQ(plan.chunks[1].start, 0);
+  EXPECT_EQ(plan.chunks[1].tokens, 100);
+  EXPECT_EQ(plan.chunks[1].reused, 0);
+  scheduler.remove(id(1));
+  scheduler.remove(id(2));
+  EXPECT_EQ(blocks.free(), 19);
+}
+
 TEST(SchedulerTest, EndsASequenceThatOutgrowsTheWholeCache) {
   BlockAllocator blocks(1);
   Scheduler scheduler(blocks, {});

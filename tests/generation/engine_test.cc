@@ -60,6 +60,50 @@ TEST_F(EngineTest, AnswersAlikeWhenSequencesArePreempted) {
   for (const auto& [id, answer] : answers) EXPECT_EQ(answer.ids, alone(requests.at(id)));
 }
 
+// What a conversation had before is not computed again, and nobody sees it.
+TEST_F(EngineTest, AnswersAlikeWhereTheBeginningIsThereAlready) {
+  runtime_.device.ops().set_deterministic(true);
+  KvCache kv = runtime_.make_kv(40);
+  Decoder decoder = runtime_.make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
+  GenerationRequest request = make_request(50, 7, 24, 0.8F);
+  int64_t computed = 0;
+  for (int turn = 0; turn < 4; ++turn) {
+    const EngineStats before = engine.stats();
+    const RequestId id = engine.submit(request);
+    const std::vector<TokenId> answer = run_all(engine).at(id).ids;
+    EXPECT_EQ(answer, alone(request)) << "turn " << turn;
+    const auto prompt = static_cast<int64_t>(request.prompt.size());
+    const int64_t reused = engine.stats().reused_tokens - before.reused_tokens;
+    EXPECT_EQ(engine.stats().prompt_tokens - before.prompt_tokens, prompt - reused);
+    EXPECT_EQ(reused % kKvBlockTokens, 0);
+    // All but what came since, and the rest of a block; the last token was never computed.
+    if (turn > 0) EXPECT_GE(reused, computed - kKvBlockTokens);
+    computed = prompt + static_cast<int64_t>(answer.size()) - 1;
+    request.prompt.insert(request.prompt.end(), answer.begin(), answer.end());
+    for (const TokenId token : tiny_prompt(5, static_cast<uint32_t>(turn)))
+      request.prompt.push_back(token);
+  }
+}
+
+// Also where there is hardly room: what others had goes first, and those who wait are computed.
+TEST_F(EngineTest, AnswersAlikeWhereBeginningsAreSharedAndPreempted) {
+  runtime_.device.ops().set_deterministic(true);
+  KvCache kv = runtime_.make_kv(9);
+  Decoder decoder = runtime_.make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {.max_step_tokens = 64, .reuse_prefixes = true});
+  std::map<RequestId, GenerationRequest> requests;
+  for (uint32_t n = 0; n < 8; ++n) {
+    GenerationRequest request = make_request(34, 1, 40, 0.8F);  // alike, but for what is drawn
+    request.sampling.seed = n;
+    requests[engine.submit(request)] = request;
+  }
+  const auto answers = run_all(engine);
+  EXPECT_GT(engine.stats().preemptions, 0);
+  EXPECT_GT(engine.stats().reused_tokens, 0);
+  for (const auto& [id, answer] : answers) EXPECT_EQ(answer.ids, alone(requests.at(id)));
+}
+
 // Two blocks of three: of each the prompts in several steps, and then all of its answers at once.
 TEST_F(EngineTest, TellsWhenPrefillAndDecodeBegin) {
   KvCache kv = runtime_.make_kv(200);

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/block_key.h"
+
+#include <xxhash.h>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+#include "base/error.h"
+#include "tensor/kv_format.h"
+
+namespace spillway {
+namespace {
+
+BlockKey key_of(const XXH128_hash_t& hash) { return {hash.low64, hash.high64}; }
+
+}  // namespace
+
+BlockKey first_key(std::string_view salt) { return key_of(XXH3_128bits(salt.data(), salt.size())); }
+
+BlockKey next_key(const BlockKey& before, std::span<const int32_t> tokens) {
+  // The chain goes in as bytes before the tokens, not as a seed of 64 bits.
+  std::array<std::byte, sizeof(BlockKey) + kKvBlockTokens * sizeof(int32_t)> bytes;
+  SPW_ASSERT(tokens.size_bytes() + sizeof(before) <= bytes.size());
+  std::memcpy(bytes.data(), &before, sizeof(before));
+  std::memcpy(bytes.data() + sizeof(before), tokens.data(), tokens.size_bytes());
+  return key_of(XXH3_128bits(bytes.data(), sizeof(before) + tokens.size_bytes()));
+}
+
+}  // namespace spillway

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a block of KV holds, as a number: the tokens of its positions and of all before them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+namespace spillway {
+
+// 128 bits: two sequences whose first tokens differ have the same key once in longer than anybody
+// computes.
+struct BlockKey {
+  uint64_t low = 0, high = 0;
+  bool operator==(const BlockKey&) const = default;
+};
+
+// Where chains begin: `salt` says what else KV depends on, the model and the type of KV.
+BlockKey first_key(std::string_view salt);
+// Of the block with these tokens, kKvBlockTokens at most, behind the one with key `before`.
+BlockKey next_key(const BlockKey& before, std::span<const int32_t> tokens);
+
+}  // namespace spillway
+
+template <>
+struct std::hash<spillway::BlockKey> {
+  size_t operator()(const spillway::BlockKey& key) const noexcept { return key.low; }
+};
