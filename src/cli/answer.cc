@@ -17,7 +17,8 @@ Answer generate(Engine& engine, GenerationRequest request,
   Answer answer;
   const Stopwatch watch;
   const RequestId id = engine.submit(std::move(request));
-  while (engine.step([&](const GenerationEvent& event) {
+  const auto take = [&](const GenerationEvent& event) {
+    if (event.id != id) return;  // of a request before, whose step failed
     if (event.token) {
       if (answer.ids.empty()) answer.first_token_s = watch.seconds();
       answer.ids.push_back(*event.token);
@@ -29,8 +30,14 @@ Answer generate(Engine& engine, GenerationRequest request,
     }
     answer.text += event.text;
     show(event);
-  })) {
-    if (interrupted()) engine.cancel(id);
+  };
+  try {
+    while (engine.step(take)) {
+      if (interrupted()) engine.cancel(id);
+    }
+  } catch (...) {
+    engine.cancel(id);  // whoever goes on does so without it
+    throw;
   }
   answer.total_s = watch.seconds();
   return answer;
