@@ -32,7 +32,8 @@ Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const 
                             double tokens);
 
 // A plan whose predicted seconds are this share of another's is the better one, whatever was
-// guessed: H200, Llama 13B in 8 GiB, all that gains most resident 7.7 tokens/s, spread evenly 8.3.
+// guessed: H200, Llama 13B in 8 GiB, what gains most resident 7.7 tokens/s, spread evenly 8.3
+// (one run each).
 inline constexpr double kSurelyBetter = 0.97;
 
 // What overrides and shares come to: of the bytes of all layers' matrices.
