@@ -154,10 +154,7 @@ Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, si
                                                footprint(model, shared, trial.size, traits).layout,
                                                trial.size.sequences, alone);
     if (!shared.cpu_linear.empty()) {
-      const Plan by_gain =
-          with_residence_by_gain(hardware, model, shared,
-                                 static_cast<double>(std::min<int64_t>(
-                                     shared.cpu_linear.front().tokens, trial.size.sequences)));
+      const Plan by_gain = with_residence_by_gain(hardware, model, shared, trial.size.sequences);
       const bool fits_too =
           fits(footprint(model, by_gain, trial.size, traits), traits, trial.budgets);
       if (fits_too && price(by_gain).total_s() < kSurelyBetter * price(shared).total_s())

@@ -151,6 +151,7 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
     Sum all;
     std::array<Sum, kLinearGroups> by_group;
     std::array<bool, kLinearGroups> measured = {};
+    bool all_measured = true;
     for (const SplitOp& op : ops) {
       const auto group = static_cast<size_t>(op.group);
       const SplitCurve curve = split_curve_of(hardware, op.shape, static_cast<double>(at));
@@ -158,6 +159,7 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
       by_group[group].add(hardware, curve, static_cast<double>(at), batches);
       measured[group] =
           try_split_curve(hardware.splits, op.shape, static_cast<double>(at)) != nullptr;
+      all_measured = all_measured && measured[group];
     }
     double else_on_link = 0;  // less what the CPU attends to
     if (at == decoding) {
@@ -168,11 +170,7 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
     }
     // With more than one token slices of a matrix are multiplied at other rates than all of it:
     // only where that was measured. H200, 8 tokens: steps were 20 to 30% slower than by guess.
-    const bool by_guess =
-        at > kFew && !std::ranges::all_of(ops, [&](const SplitOp& op) {
-          return try_split_curve(hardware.splits, op.shape, static_cast<double>(at)) != nullptr;
-        });
-    if (by_guess) continue;
+    if (at > kFew && !all_measured) continue;
     CpuLinearShare share{.tokens = static_cast<int>(at),
                          .share = whole_percents(all.crossing(else_on_link))};
     // Of modules that were measured each has its own, around what all have together.

@@ -63,11 +63,15 @@ std::vector<WeightRole> roles_of(const Model& model, LinearGroup group) {
 }  // namespace
 
 Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const Plan& plan,
-                            double tokens) {
+                            int64_t sequences) {
   const TierShares& shares = plan.weights;
   if (!plan.overrides.empty() || shares.device <= 0 || shares.host <= 0 || shares.disk > 0)
     return plan;
-  const std::vector<ResidenceGain> gains = residence_gains(hardware, model, tokens);
+  // A share may be for any number of tokens.
+  if (!plan.cpu_linear.empty())
+    sequences = std::min<int64_t>(sequences, plan.cpu_linear.front().tokens);
+  const std::vector<ResidenceGain> gains =
+      residence_gains(hardware, model, static_cast<double>(sequences));
   double all = 0;
   for (const ResidenceGain& gain : gains) all += gain.bytes;
   Plan placed = plan;

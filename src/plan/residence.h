@@ -28,8 +28,9 @@ std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model
 // The same plan, as many bytes on the device, but of the layers that gain the most: overrides for
 // them, and shares for the others. Whole groups of all layers, the last one spread over them. As it
 // was where the plan has overrides of its own, or nothing is shared between device and host.
+// `sequences`: that decode together.
 Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const Plan& plan,
-                            double tokens);
+                            int64_t sequences);
 
 // A plan whose predicted seconds are this share of another's is the better one, whatever was
 // guessed: H200, Llama 13B in 8 GiB, what gains most resident 7.7 tokens/s, spread evenly 8.3

@@ -461,10 +461,8 @@ class Search {
     for (size_t i = 0, count = found_.size(); i < count; ++i) {
       if (found_[i].plan.cpu_linear.empty()) continue;
       FoundPlan placed = found_[i];
-      placed.plan = with_residence_by_gain(
-          r_.hardware, r_.model, placed.plan,
-          static_cast<double>(
-              std::min<int64_t>(placed.plan.cpu_linear.front().tokens, placed.size.sequences)));
+      placed.plan =
+          with_residence_by_gain(r_.hardware, r_.model, placed.plan, placed.size.sequences);
       if (placed.plan.overrides.empty() || !settle(placed)) continue;
       price(placed, PriceBy::kSimulator);
       // By less than the simulator is off by, spread evenly is the safer way.
