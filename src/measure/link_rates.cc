@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/expected_ops.h"
 #include "measure/processor_rates.h"
 #include "memory/pinned_buffer.h"
 #include "runtime/host_lane.h"
@@ -154,10 +155,7 @@ double measure_meeting(Device& host, Device& device, MeasurePace& pace) {
   const Activations below{DType::kF32, 1, kRows, kRows, out.data()};
   const auto ready = device.make_signal();
   HostLane lane(device);
-  // Whatever ends it, workers go back to sleep.
-  const std::unique_ptr<Device, void (*)(Device*)> awake(&host,
-                                                         [](Device* of) { of->expect_ops(false); });
-  host.expect_ops(true);
+  const ExpectedOps awake(&host);
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {
     pace.check();

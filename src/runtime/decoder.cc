@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/expected_ops.h"
 
 namespace spillway {
 namespace {
@@ -197,14 +198,11 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // also in what has just been made
   order_ = order_of_step();
-  const bool shared = lane_ != nullptr && lane_is_used();
+  const ExpectedOps expected(lane_ != nullptr && lane_is_used() ? options_.host : nullptr);
   try {
-    if (shared) options_.host->expect_ops(true);
     if (options_.stream != nullptr) options_.stream->begin_step(order_);
     run_events(kv);
-    if (shared) options_.host->expect_ops(false);
   } catch (...) {
-    if (shared) options_.host->expect_ops(false);
     drawn_ = {};
     // Nothing that is still queued may outlive the step's plan.
     if (lane_ != nullptr) lane_->reset();

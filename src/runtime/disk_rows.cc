@@ -22,9 +22,9 @@ DiskRows::DiskRows(Device& host, IoQueue& queue, const WeightViews& weights,
     slot.memory = host.allocate(bytes + kDirectAlignment, MemoryTag::kStaging);
 }
 
-bool DiskRows::has(const StreamedLinear& linear) const {
+bool DiskRows::has(const WeightViews& weights, const StreamedLinear& linear) {
   return std::ranges::any_of(linear.on_cpu, [&](const MatrixRows& rows) {
-    return weights_.streamed_of(linear.layer, rows.role).host == nullptr;
+    return weights.streamed_of(linear.layer, rows.role).host == nullptr;
   });
 }
 

@@ -26,7 +26,8 @@ class DiskRows {
            std::span<const StreamOrder* const> orders);
 
   // Whether an op has such rows.
-  bool has(const StreamedLinear& linear) const;
+  static bool has(const WeightViews& weights, const StreamedLinear& linear);
+  bool has(const StreamedLinear& linear) const { return has(weights_, linear); }
   // Where they are, in the order of linear.on_cpu; waits until they are there. The next op's begin
   // to come. Throws kIo; a later call tries again.
   std::vector<const std::byte*> take(const StreamedLinear& linear);

@@ -70,10 +70,8 @@ HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const Model
   copy_biases(orders);
   bool on_disk = false;
   for (const StreamOrder* order : orders) {
-    for (const StreamedLinear& linear : order->linears) {
-      for (const MatrixRows& rows : linear.on_cpu)
-        on_disk = on_disk || weights.streamed_of(linear.layer, rows.role).host == nullptr;
-    }
+    for (const StreamedLinear& linear : order->linears)
+      on_disk = on_disk || DiskRows::has(weights, linear);
   }
   if (!on_disk) return;
   SPW_ASSERT(queue != nullptr);

@@ -34,13 +34,8 @@ class StallClock {
   template <class Fn>
   void time(StallCause cause, Fn&& wait) {
     const size_t begin = mark();
-    const size_t drawn = timeline_ == nullptr ? 0 : timeline_->mark(device_.compute());
-    wait();
+    drawn(timeline_, device_.compute(), TimelineLane::kGpuWaits, stall_cause_name(cause), -1, wait);
     pending_.push_back({cause, begin, mark()});
-    if (timeline_ != nullptr) {
-      timeline_->add(TimelineLane::kGpuWaits, stall_cause_name(cause), -1, drawn,
-                     timeline_->mark(device_.compute()));
-    }
     if (pending_.size() >= kMostPending) settle();
   }
   // Waits are drawn there, too; null: not any more.

@@ -87,4 +87,14 @@ class Timeline {
   std::vector<Span> spans_;
 };
 
+// Calls `work`, which fills `queue`, and draws that; null: nobody draws.
+template <class Fn>
+void drawn(Timeline* timeline, DeviceStream& queue, TimelineLane lane, const char* name, int layer,
+           Fn&& work) {
+  if (timeline == nullptr) return work();
+  const size_t begin = timeline->mark(queue);
+  work();
+  timeline->add(lane, name, layer, begin, timeline->mark(queue));
+}
+
 }  // namespace spillway

@@ -211,20 +211,19 @@ void WeightStream::load(int64_t item) {
   Arrival& to = arrival(item);
   const auto begin = std::chrono::steady_clock::now();
   stream_->wait(*of.left);
-  const size_t drawn = timeline_ == nullptr ? 0 : timeline_->mark(*stream_);
   // What comes through staging memory is drawn there: the link waits for it in between.
   const bool staged =
       !device_.host_visible() && std::ranges::any_of(piece_of(item).parts, [](const Part& part) {
         return part.host == nullptr || !part.weight->pinned;
       });
-  if (device_.host_visible()) {
-    load_in_place(item);
-  } else {
-    send_piece(piece_of(item), of, to);
-  }
+  drawn(staged ? nullptr : timeline_, *stream_, TimelineLane::kToGpu, "weights", -1, [&] {
+    if (device_.host_visible()) {
+      load_in_place(item);
+    } else {
+      send_piece(piece_of(item), of, to);
+    }
+  });
   stream_->record(*to.loaded);
-  if (timeline_ != nullptr && !staged)
-    timeline_->add(TimelineLane::kToGpu, "weights", -1, drawn, timeline_->mark(*stream_));
   if (options_.overlap) return;
   stream_->synchronize();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
@@ -353,11 +352,10 @@ void WeightStream::copy_through_stages(std::span<const Move> moves) {
 
 void WeightStream::send(Stage& stage, std::byte* to, std::span<const std::byte> bytes) {
   const CopyPiece copy{to, bytes.data(), bytes.size()};
-  const size_t drawn = timeline_ == nullptr ? 0 : timeline_->mark(*stream_);
-  stream_->copy_to_device({&copy, 1});
+  drawn(timeline_, *stream_, TimelineLane::kToGpu, "weights", -1, [&] {
+    stream_->copy_to_device({&copy, 1});
+  });
   stream_->record(*stage.copied);
-  if (timeline_ != nullptr)
-    timeline_->add(TimelineLane::kToGpu, "weights", -1, drawn, timeline_->mark(*stream_));
 }
 
 // Until the next item's loading is queued. Throws the failure of an attempt that began after the
