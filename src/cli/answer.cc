@@ -12,13 +12,12 @@ namespace spillway {
 
 bool Answer::is_blank() const { return text.find_first_not_of(" \t\r\n") == text.npos; }
 
-Answer generate(Engine& engine, GenerationRequest request,
+Answer generate(EngineClient& engine, GenerationRequest request,
                 const std::function<void(const GenerationEvent&)>& show) {
   Answer answer;
   const Stopwatch watch;
   const RequestId id = engine.submit(std::move(request));
-  const auto take = [&](const GenerationEvent& event) {
-    if (event.id != id) return;  // of a request before, whose step failed
+  const auto add = [&](const GenerationEvent& event) {
     if (event.token) {
       if (answer.ids.empty()) answer.first_token_s = watch.seconds();
       answer.ids.push_back(*event.token);
@@ -26,18 +25,18 @@ Answer generate(Engine& engine, GenerationRequest request,
     if (event.logprobs) answer.logprobs.push_back(*event.logprobs);
     if (event.finish) {
       answer.finish = *event.finish;
-      answer.error = event.error;
+      if (answer.finish == FinishReason::kError)
+        answer.error.emplace(event.error_code, event.error);
     }
     answer.text += event.text;
     show(event);
   };
-  try {
-    while (engine.step(take)) {
-      if (interrupted()) engine.cancel(id);
+  for (bool ended = false; !ended;) {
+    for (const GenerationEvent& event : engine.take()) {
+      add(event);
+      ended = event.finish.has_value();
     }
-  } catch (...) {
-    engine.cancel(id);  // whoever goes on does so without it
-    throw;
+    if (interrupted()) engine.cancel(id);
   }
   answer.total_s = watch.seconds();
   return answer;

@@ -4,10 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/engine_client.h"
 
 namespace spillway {
 
@@ -16,15 +17,16 @@ struct Answer {
   std::string text;
   std::vector<Logprobs> logprobs;  // where they were asked for
   FinishReason finish = FinishReason::kStop;
-  std::string error;         // with FinishReason::kError
-  double first_token_s = 0;  // after it was asked for
+  std::optional<Error> error;  // with FinishReason::kError
+  double first_token_s = 0;    // after it was asked for
   double total_s = 0;
 
   bool is_blank() const;  // nothing but white space
 };
 
-// Runs the engine until this request ends; an interrupt cancels it. `show` sees every event.
-Answer generate(Engine& engine, GenerationRequest request,
+// Waits until this request ends; an interrupt cancels it. `show` sees every event. Throws what the
+// step that it was part of threw.
+Answer generate(EngineClient& engine, GenerationRequest request,
                 const std::function<void(const GenerationEvent&)>& show);
 
 // "20 tokens, 61.3 tokens/s"; one token has no speed.

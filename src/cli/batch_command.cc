@@ -23,7 +23,7 @@
 #include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "cpu/processor.h"
-#include "engine/engine.h"
+#include "engine/engine_client.h"
 #include "serve/batch_input.h"
 #include "serve/batch_job.h"
 #include "serve/batch_journal.h"
@@ -256,6 +256,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   Runner runner = make_batch_runner(session, context, sequences);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
                 {.admission = admission, .max_sequence_tokens = context});
+  EngineClient client(engine);
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
     chat = options.chat_template.try_template(*session.tokenizer());
@@ -264,7 +265,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
 
   // Requests were made when the file was: a later start must not change a byte.
   journal.begin(prepared.identity.fields(), input.modified_s(), plan_to_json(session.plan));
-  BatchJob job(input, prepared.lines, journal, model, engine,
+  BatchJob job(input, prepared.lines, journal, model, client,
                {.fingerprint = system_fingerprint(prepared.identity.without_input()),
                 .max_outstanding = sequences + kWaiting});
   const uint64_t before = journal.size();
@@ -278,7 +279,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
         journal.sync();
         synced_s = now_s;
       }
-      show_progress(bar, job, engine.stats(), now_s);
+      show_progress(bar, job, client.stats(), now_s);
     }
   }
   journal.sync();
@@ -289,9 +290,9 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   return {.requests = job.requests(),
           .failed = job.failed(),
           .finished_before = job.finished_before(),
-          .stats = engine.stats(),
+          .stats = client.stats(),
           .seconds = watch.seconds(),
-          .predicted = predict_job(session, engine.stats(), input.size() - before)};
+          .predicted = predict_job(session, client.stats(), input.size() - before)};
 }
 
 // What an output that is there, and not whole, still has goes to the journal: the rest is computed.

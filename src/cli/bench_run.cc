@@ -4,12 +4,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
+#include <atomic>
+#include <chrono>
+#include <exception>
 #include <utility>
 
 #include "base/error.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
+#include "engine/engine_loop.h"
 
 namespace spillway {
 namespace {
@@ -86,32 +89,66 @@ class BenchProgress {
   ProgressBar bar_;
 };
 
+// What comes of a run's requests, on the engine's thread: as soon as it is there.
+class BenchListener {
+ public:
+  BenchListener(BenchRun& run, const PhaseBooks& books, std::span<const RequestLengths> requests)
+      : run_(run), books_(books), requests_(requests), answered_(requests.size()) {}
+
+  void hear(const StepReport& report) noexcept {
+    try {
+      for (const GenerationEvent& event : report.events) hear(event);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    generated_ = report.stats.generated_tokens;
+  }
+  // How far it is, for whoever waits.
+  int64_t generated() const { return generated_; }
+  // After the last event.
+  void check() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void hear(const GenerationEvent& event) {
+    const size_t index = static_cast<size_t>(event.id) - 1;  // in the order they were sent
+    if (event.token && answered_[index]++ == 0) run_.first_token_s.push_back(books_.now_s());
+    if (!event.finish) return;
+    if (event.step_failed) throw Error(event.error_code, event.error);
+    SPW_CHECK(event.error.empty(), kInternal, "request {}: {}", index + 1, event.error);
+    SPW_ASSERT(answered_[index] == requests_[index].answer ||
+               event.finish == FinishReason::kCancelled);
+    run_.end_s.push_back(books_.now_s());
+  }
+
+  BenchRun& run_;
+  const PhaseBooks& books_;
+  std::span<const RequestLengths> requests_;
+  std::vector<int> answered_;
+  std::atomic<int64_t> generated_ = 0;
+  std::exception_ptr error_;
+};
+
 BenchRun run_once(Runner& runner, const BenchOrder& order, int number, BenchProgress& progress) {
-  const std::span<const RequestLengths> requests = order.requests;
-  Engine engine(runner.decoder, runner.kv, nullptr, order.engine);
   const int64_t vocab = runner.decoder.spec().vocab_size;
-  // A block more than runs: what the queue holds is never what the schedule waits for.
-  const size_t most_outstanding = 2 * static_cast<size_t>(order.engine.admission.max_sequences);
-  std::map<RequestId, size_t> outstanding;
-  std::vector<int> answered(requests.size());
-  size_t next = 0;
+  std::vector<GenerationRequest> requests;
+  for (size_t i = 0; i < order.requests.size(); ++i)
+    requests.push_back(make_request(order.requests[i], i, vocab));
+  Engine engine(runner.decoder, runner.kv, nullptr, order.engine);
   BenchRun run;
   PhaseBooks books(run, engine, runner.decoder, order.tells_phases_apart);
-  const auto sink = [&](const GenerationEvent& event) {
-    const size_t index = outstanding.at(event.id);
-    if (event.token && answered[index]++ == 0) run.first_token_s.push_back(books.now_s());
-    if (!event.finish) return;
-    SPW_CHECK(event.error.empty(), kInternal, "request {}: {}", index + 1, event.error);
-    SPW_ASSERT(answered[index] == requests[index].answer);
-    run.end_s.push_back(books.now_s());
-    outstanding.erase(event.id);
-  };
-  do {
-    SPW_CHECK(!interrupted(), kCancelled, "stopped after {} of {} runs", number, progress.runs());
-    for (; next < requests.size() && outstanding.size() < most_outstanding; ++next)
-      outstanding.emplace(engine.submit(make_request(requests[next], next, vocab)), next);
-    progress.update(number, engine.stats().generated_tokens);
-  } while (engine.step(sink) || next < requests.size());
+  BenchListener listener(run, books, order.requests);
+  {
+    EngineLoop loop(engine, [&](const StepReport& report) { listener.hear(report); });
+    const bool sent = loop.try_submit(std::move(requests)).has_value();
+    SPW_ASSERT(sent);
+    do {
+      SPW_CHECK(!interrupted(), kCancelled, "stopped after {} of {} runs", number, progress.runs());
+      progress.update(number, listener.generated());
+    } while (!loop.wait_for(std::chrono::milliseconds(20)));
+  }
+  listener.check();
   books.close();
   run.engine = engine.stats();
   return run;

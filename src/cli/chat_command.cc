@@ -24,7 +24,7 @@
 #include "cli/session.h"
 #include "cli/template_option.h"
 #include "cli/terminal.h"
-#include "engine/engine.h"
+#include "engine/engine_client.h"
 #include "text/utf8.h"
 
 namespace spillway {
@@ -73,7 +73,7 @@ bool read_line(std::string& line) {
 // and leaves the conversation as it was.
 class Chat {
  public:
-  Chat(const ChatOptions& options, Conversation conversation, Engine& engine,
+  Chat(const ChatOptions& options, Conversation conversation, EngineClient& engine,
        SamplingParams sampling, bool interactive)
       : options_(options),
         conversation_(std::move(conversation)),
@@ -178,7 +178,7 @@ class Chat {
     const Answer answer = generate(engine_, std::move(request),
                                    [](const GenerationEvent& event) { print_now(event.text); });
     print_now("\n");
-    SPW_CHECK(answer.finish != FinishReason::kError, kInternal, "{}", answer.error);
+    if (answer.error) throw *answer.error;
     conversation_.add_answer(answer.text);
     report(answer, prompt_tokens, engine_.stats().reused_tokens - reused_before, context);
   }
@@ -198,7 +198,7 @@ class Chat {
 
   const ChatOptions& options_;
   Conversation conversation_;
-  Engine& engine_;
+  EngineClient& engine_;
   SamplingParams sampling_;
   bool interactive_;
 };
@@ -284,7 +284,8 @@ int chat(ChatOptions options) {
   Engine engine(runner.decoder, runner.kv, &tokenizer,
                 {.max_sequence_tokens = context, .reuse_prefixes = true});
   const bool interactive = stdin_is_terminal() && stdout_is_terminal();
-  Chat talk(options, std::move(conversation), engine, sampling, interactive);
+  EngineClient client(engine);
+  Chat talk(options, std::move(conversation), client, sampling, interactive);
   if (!interactive) return answer_lines(talk);
   survive_interrupts();
   print_now(fmt::format("Talking to {}. /help lists commands, Ctrl-D leaves.\n",

@@ -17,7 +17,7 @@
 #include "cli/profile_splits.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
-#include "engine/engine.h"
+#include "engine/engine_client.h"
 #include "engine/sampler.h"
 #include "measure/measure_linear.h"
 #include "measure/measure_scores.h"
@@ -56,10 +56,13 @@ ScoreBounds measure_softmax(Session& session) {
     text = request.prompt;
     request.max_tokens = tokens - kFirstTokens;
     request.sampling.temperature = 1;
-    engine.submit(request);
-    while (engine.step([&](const GenerationEvent& event) {
-      if (event.token) text.push_back(*event.token);
-    })) {
+    EngineClient client(engine);
+    client.submit(request);
+    while (static_cast<int>(text.size()) < tokens) {
+      for (const GenerationEvent& event : client.take()) {
+        if (!event.error.empty()) throw Error(event.error_code, event.error);
+        if (event.token) text.push_back(*event.token);
+      }
       SPW_CHECK(!interrupted(), kCancelled, "stopped after {} of {} tokens", text.size(), tokens);
     }
   }

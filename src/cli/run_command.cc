@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -19,7 +20,7 @@
 #include "cli/session.h"
 #include "cli/template_option.h"
 #include "cli/terminal.h"
-#include "engine/engine.h"
+#include "engine/engine_client.h"
 #include "text/utf8.h"
 
 namespace spillway {
@@ -145,6 +146,7 @@ int run(RunOptions options) {
   session.load();
   Runner runner = session.make_runner(limit);
   Engine engine(runner.decoder, runner.kv, tokenizer, {.max_sequence_tokens = limit});
+  std::optional<EngineClient> client(engine);
 
   if (!options.json && !options.chat && stdout_is_terminal() && tokenizer != nullptr) {
     // The prompt, dimmed, so that the answer reads on from it.
@@ -154,7 +156,7 @@ int run(RunOptions options) {
   Answer answer;
   answer.finish = FinishReason::kLength;  // of nothing, if nothing is asked for
   if (options.max_tokens > 0) {
-    answer = generate(engine, request, [&](const GenerationEvent& event) {
+    answer = generate(*client, request, [&](const GenerationEvent& event) {
       if (options.json) return;
       if (tokenizer != nullptr) {
         print_now(event.text);
@@ -163,6 +165,7 @@ int run(RunOptions options) {
       }
     });
   }
+  client.reset();
   if (options.json) {
     nlohmann::json out = result_json(options, request, answer, session.load_seconds);
     const auto generated = static_cast<double>(answer.ids.size());
@@ -173,7 +176,7 @@ int run(RunOptions options) {
     print_now("\n");
     print_speed(prompt_size, answer, limit, session);
   }
-  SPW_CHECK(answer.finish != FinishReason::kError, kInternal, "{}", answer.error);
+  if (answer.error) throw *answer.error;
   explain_empty_answer(options, answer, tokenizer);
   session.report_drift(runner.decoder.take_stats().host_linear);
   return answer.finish == FinishReason::kCancelled ? interrupt_exit_code() : 0;

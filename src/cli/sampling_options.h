@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/sampler.h"
+#include "engine/sampling_params.h"
 
 namespace CLI {
 class App;

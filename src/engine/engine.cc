@@ -14,20 +14,6 @@
 
 namespace spillway {
 
-const char* finish_reason_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "unknown";
-}
-
 namespace {
 
 // An option of 0 leaves the limit as it is.
@@ -79,7 +65,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
 
 Engine::~Engine() = default;
 
-RequestId Engine::submit(GenerationRequest request) {
+void Engine::check(const GenerationRequest& request) const {
   const int64_t vocab = decoder_.spec().vocab_size;
   SPW_CHECK(!request.prompt.empty(), kInvalidArgument,
             "the prompt is empty; give at least one token");
@@ -96,17 +82,29 @@ RequestId Engine::submit(GenerationRequest request) {
             "shorten it",
             request.prompt.size(), max_sequence_tokens());
   validate(request.sampling, vocab);
+}
 
+RequestId Engine::submit(GenerationRequest request) {
+  check(request);
   const auto id = RequestId{next_id_++};
-  const auto prompt_tokens = static_cast<int32_t>(request.prompt.size());
-  const int64_t expected =
-      std::min(max_sequence_tokens(), int64_t{prompt_tokens} + request.max_tokens);
-  requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_));
-  scheduler_.add(id, prompt_tokens, expected);
+  submit(id, std::move(request));
   return id;
 }
 
-std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) {
+void Engine::submit(RequestId id, GenerationRequest request) {
+  const auto prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  const int64_t expected =
+      std::min(max_sequence_tokens(), int64_t{prompt_tokens} + request.max_tokens);
+  const NewSequence sequence{.id = id,
+                             .tokens = prompt_tokens,
+                             .expected = expected,
+                             .priority = request.priority,
+                             .client = request.client};
+  requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_));
+  scheduler_.add(sequence);
+}
+
+std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) const {
   std::vector<BlockKey>& keys = request.keys;
   while (keys.size() < blocks) {
     const auto tokens = std::span<const TokenId>(request.tokens)
@@ -116,26 +114,51 @@ std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) {
   return std::span(keys).first(blocks);
 }
 
-int32_t Engine::begin(RequestId id, BlockTable& blocks) {
+FoundPrefix Engine::find(RequestId id) const {
   Request& request = *requests_.at(id);
   // Something is left to compute: logits come of it. A single row would count as one that
   // generates, which attends to a part of its context where that is asked for.
   const size_t least = decoder_.attention_topk() > 0 ? 2 : 1;
-  const size_t whole = (request.tokens.size() - std::min(least, request.tokens.size())) /
-                       static_cast<size_t>(kKvBlockTokens);
-  std::vector<BlockId> found;
-  for (const BlockKey& key : keys_of(request, whole)) {
-    const auto block = allocator_.try_find(key);
+  const size_t most = request.tokens.size() - std::min(least, request.tokens.size());
+  FoundPrefix found;
+  for (const BlockKey& key : keys_of(request, most / kKvBlockTokens)) {
+    const auto block = allocator_.try_peek(key);
     if (!block) break;
-    if (!found.empty() && allocator_.pool_of(*block) != allocator_.pool_of(found.front())) {
-      allocator_.release(*block);
+    if (!found.blocks.empty() &&
+        allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.front()))
       break;
-    }
-    found.push_back(*block);
+    found.blocks.push_back(*block);
   }
-  const auto tokens = static_cast<int32_t>(found.size()) * kKvBlockTokens;
-  blocks.begin_with(std::move(found));
-  return tokens;
+  found.tokens = static_cast<int32_t>(found.blocks.size()) * kKvBlockTokens;
+  // Behind them a block that others go on with, or may: its first tokens are copied.
+  const BlockKey before = found.blocks.empty() ? first_key_ : request.keys[found.blocks.size() - 1];
+  const auto rest =
+      std::span<const TokenId>(request.tokens).subspan(static_cast<size_t>(found.tokens));
+  const size_t wanted = std::min<size_t>(rest.size(), kKvBlockTokens);
+  for (size_t tokens = wanted; tokens > 0; --tokens) {
+    const auto block = allocator_.try_peek(next_key(before, rest.first(tokens)));
+    if (!block || kv_.tier_of(*block) == Tier::kDisk) continue;
+    if (!found.blocks.empty() &&
+        allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.front()))
+      break;
+    const size_t used = std::min(tokens, most - static_cast<size_t>(found.tokens));
+    if (used == 0) break;
+    found.partly = block;
+    found.tokens += static_cast<int32_t>(used);
+    break;
+  }
+  return found;
+}
+
+void Engine::keep_tail(Request& request, int64_t computed) {
+  const auto whole = static_cast<size_t>(computed / kKvBlockTokens);
+  const auto rest = static_cast<size_t>(computed % kKvBlockTokens);
+  if (!reuses_ || rest == 0 || decoder_.attention_topk() > 0) return;
+  const std::span<const BlockKey> keys = keys_of(request, whole);
+  const auto tokens =
+      std::span<const TokenId>(request.tokens).subspan(whole * kKvBlockTokens, rest);
+  allocator_.keep(scheduler_.blocks_of(request.id).at(whole),
+                  next_key(keys.empty() ? first_key_ : keys.back(), tokens));
 }
 
 // Not what rows have that attended to a part of their context: prompts attend to everything.
@@ -146,7 +169,31 @@ void Engine::keep_full_blocks(const StepPlan& plan) {
     const std::span<const BlockKey> keys = keys_of(*requests_.at(chunk.id), end);
     for (auto i = static_cast<size_t>(chunk.start / kKvBlockTokens); i < end; ++i)
       allocator_.keep((*chunk.block_table)[i], keys[i]);
+    const bool ends_prompt = chunk.last && chunk.tokens > 1;
+    if (ends_prompt) keep_tail(*requests_.at(chunk.id), chunk.start + chunk.tokens);
   }
+}
+
+void Engine::end_begun(const Error& error, const Sink& sink) {
+  std::vector<RequestId> ids = scheduler_.begun();
+  if (ids.empty())
+    for (const auto& [id, request] : requests_) ids.push_back(id);
+  for (const RequestId id : ids) {
+    GenerationEvent event;
+    event.id = id;
+    event.error = error.what();
+    event.error_code = error.code();
+    event.step_failed = true;
+    finish(*requests_.at(id), FinishReason::kError, event);
+    sink(event);
+  }
+}
+
+EngineState Engine::state() const {
+  EngineState state{.running = scheduler_.running(), .waiting = scheduler_.waiting()};
+  for (int pool = 0; pool < allocator_.pools(); ++pool)
+    state.kv.push_back({allocator_.total(pool), allocator_.free(pool)});
+  return state;
 }
 
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
@@ -196,6 +243,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
   }
   tell_observer(has_prompts);
   try {
+    copy_blocks(plan);
     std::vector<DrawnToken> drawn = draw(decoder_.step(kv_, sequences), drawing);
     if (reuses_) keep_full_blocks(plan);
     for (const ScheduledChunk& chunk : plan.chunks) stats_.reused_tokens += chunk.reused;
@@ -217,6 +265,13 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     scheduler_.preempt_all();
     throw;
   }
+}
+
+void Engine::copy_blocks(const StepPlan& plan) {
+  const auto release = [&](const StepPlan* of) { scheduler_.release_copies(*of); };
+  const std::unique_ptr<const StepPlan, decltype(release)> held(&plan, release);
+  for (const StepPlan::Copy& copy : plan.copies)
+    kv_.copy_block(decoder_.device(), copy.from, copy.to);
 }
 
 void Engine::tell_observer(bool has_prompts) {
@@ -306,6 +361,9 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   }
   event.finish = reason;
   const RequestId id = request.id;
+  // The last token was never computed.
+  if (event.token && reason != FinishReason::kError)
+    keep_tail(request, request.next_position() - 1);
   scheduler_.remove(id, request.generated());
   requests_.erase(id);
 }

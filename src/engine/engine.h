@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/generation.h"
 #include "engine/sampler.h"
 #include "kv/block_allocator.h"
 #include "kv/kv_cache.h"
@@ -21,49 +22,12 @@
 
 namespace spillway {
 
-enum class FinishReason : uint8_t {
-  kStop,       // an end token or a stop string
-  kLength,     // max_tokens, the model's context, or the KV cache is full
-  kCancelled,  // by cancel()
-  kError,      // this sequence's logits were unusable; the others go on
-};
-const char* finish_reason_name(FinishReason reason);
-
-struct GenerationRequest {
-  std::vector<TokenId> prompt;  // not empty
-  int max_tokens = 128;         // generated at most
-  SamplingParams sampling;
-  std::vector<std::string> stop;  // the text ends before the first of them
-  bool ignore_end = false;        // go on past end tokens
-};
-
-// A token was generated, or a request ended (then `finish` is set; the last token may come with
-// it).
-struct GenerationEvent {
-  RequestId id{};
-  std::optional<TokenId> token;
-  std::string
-      text;  // complete characters that are safe to show; may be empty, or stand for several tokens
-  std::optional<Logprobs> logprobs;
-  std::optional<FinishReason> finish;
-  std::string error;  // why, when it ended with kError
-};
-
 struct EngineOptions {
   int max_step_tokens = 0;  // 0 = what the decoder takes
   AdmissionPolicy admission = {};
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
   // Of requests that begin alike, what is alike is computed once, as long as there is room for it.
   bool reuse_prefixes = false;
-};
-
-struct EngineStats {
-  int64_t steps = 0;
-  int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
-  int64_t generated_tokens = 0;
-  int64_t reused_tokens = 0;  // found in the cache instead of computed
-  int64_t preemptions = 0;
-  int64_t sequence_steps = 0;  // sequences at work, summed over these steps
 };
 
 // Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
@@ -81,6 +45,10 @@ class Engine : private PrefixSource {
   // token outside the vocabulary, or sampling parameters that make no sense. Nothing else is
   // disturbed.
   RequestId submit(GenerationRequest request);
+  // The same in two parts, for who gives ids himself (one comes once): check() looks at nothing
+  // that changes, and any thread may call it.
+  void check(const GenerationRequest& request) const;
+  void submit(RequestId id, GenerationRequest request);
   // Ends it with kCancelled at the next step; unknown ids are ignored.
   void cancel(RequestId id);
 
@@ -89,6 +57,9 @@ class Engine : private PrefixSource {
   // before it are told first. What `sink` throws comes out as it is; the step's other events are
   // then lost.
   bool step(const Sink& sink);
+  // After a step that threw: those that were being computed end with kError, the others stay;
+  // where none was, all end.
+  void end_begun(const Error& error, const Sink& sink);
 
   // Called before each step that has prompts (or what is computed again) after one that has not, or
   // the other way round, and before the first: whether it has. stats().steps are those before. For
@@ -97,16 +68,22 @@ class Engine : private PrefixSource {
   void observe_phases(PhaseObserver observer) { observer_ = std::move(observer); }
 
   const EngineStats& stats() const { return stats_; }
+  EngineState state() const;
+  bool has_requests() const { return !requests_.empty(); }
+  // Before a thread other than the one that made the engine uses it.
+  void enter_thread() { decoder_.device().enter_thread(); }
   // The longest prompt + answer a request can have.
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
 
  private:
   struct Request;
-  // Whole blocks that other requests have computed.
-  int32_t begin(RequestId id, BlockTable& blocks) override;
+  // What other requests have computed.
+  FoundPrefix find(RequestId id) const override;
   // Of a request's first `blocks` blocks.
-  std::span<const BlockKey> keys_of(Request& request, size_t blocks);
+  std::span<const BlockKey> keys_of(Request& request, size_t blocks) const;
   void keep_full_blocks(const StepPlan& plan);
+  // The last block, as far as `computed` tokens fill it: what goes on from here finds it.
+  void keep_tail(Request& request, int64_t computed);
   // What came of a request's row of logits.
   struct DrawnToken {
     Request* request;
@@ -118,6 +95,7 @@ class Engine : private PrefixSource {
   // Computes the step and draws the next token of each sequence that it brings to its end. None
   // where what it needed was damaged, and all sequences are computed again.
   std::optional<std::vector<DrawnToken>> try_compute(const StepPlan& plan);
+  void copy_blocks(const StepPlan& plan);
   void tell_observer(bool has_prompts);
   // From its row of logits, the next token of each request.
   std::vector<DrawnToken> draw(const Activations& logits, std::span<Request* const> requests);

@@ -6,34 +6,12 @@
 #include <deque>
 #include <span>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "device/ops.h"
-#include "text/vocabulary.h"
+#include "engine/sampling_params.h"
 
 namespace spillway {
-
-// Applied in this order: logit bias, penalties, temperature, top-k, top-p, min-p, and a draw that
-// walks the tokens left in the order of their ids.
-struct SamplingParams {
-  float temperature = 0;  // 0 = the most likely token
-  int top_k = 0;          // keep this many; 0 = all
-  float top_p = 1;        // keep the smallest set with at least this probability
-  float min_p = 0;        // drop tokens below this share of the most likely one's probability
-  float repetition_penalty =
-      1;  // divides positive and multiplies negative logits of tokens in prompt and answer
-  int repetition_window = 0;    // ... of the last so many of them; 0 = all
-  float presence_penalty = 0;   // taken off tokens in the answer, once
-  float frequency_penalty = 0;  // ... and once for each time they occur
-  std::vector<std::pair<TokenId, float>> logit_bias = {};
-  uint64_t seed = 0;
-  int logprobs = -1;  // -1: none; 0: of the chosen token; n: also of the n most likely
-};
-
-// Throws kInvalidArgument naming the first parameter that makes no sense for a vocabulary of this
-// size.
-void validate(const SamplingParams& params, int64_t vocab_size);
 
 // One per sequence; not thread-safe. The draw at a position depends on (seed, position) and the
 // logits alone, so the same seed gives the same text however sequences are batched.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/sampler.h"
+#include "engine/sampling_params.h"
 #include "storage/metadata.h"
 
 namespace spillway {

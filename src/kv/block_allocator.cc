@@ -42,6 +42,13 @@ int32_t BlockAllocator::largest_pool() const {
   return most;
 }
 
+std::vector<PoolRoom> BlockAllocator::rooms() const {
+  std::vector<PoolRoom> rooms;
+  for (int i = 0; i < pools(); ++i)
+    rooms.push_back({free(i), pools_[static_cast<size_t>(i)].promised});
+  return rooms;
+}
+
 int BlockAllocator::pool_of(BlockId id) const {
   SPW_ASSERT(id >= 0 && id < total());
   int pool = 0;
@@ -54,7 +61,7 @@ std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
   Pool& from = pools_[static_cast<size_t>(pool)];
   if (from.heap.empty()) {
     if (from.kept.empty()) return std::nullopt;
-    drop_key(from.kept.front());
+    drop_keys(from.kept.front());
   }
   std::pop_heap(from.heap.begin(), from.heap.end(), std::greater<>());
   const BlockId id = from.heap.back();
@@ -66,7 +73,7 @@ std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
 void BlockAllocator::make_room(int pool, int64_t blocks) {
   Pool& of = pools_[static_cast<size_t>(pool)];
   while (static_cast<int64_t>(of.heap.size()) < blocks && !of.kept.empty())
-    drop_key(of.kept.front());
+    drop_keys(of.kept.front());
 }
 
 void BlockAllocator::add_free(BlockId id) {
@@ -79,7 +86,7 @@ void BlockAllocator::release(BlockId id) {
   SPW_ASSERT(id >= 0 && id < total() && blocks_[static_cast<size_t>(id)].holders > 0);
   Block& block = blocks_[static_cast<size_t>(id)];
   if (--block.holders > 0) return;
-  if (!block.key) return add_free(id);
+  if (block.keys.empty()) return add_free(id);
   std::list<BlockId>& kept = pools_[static_cast<size_t>(pool_of(id))].kept;
   block.kept = kept.insert(kept.end(), id);
 }
@@ -87,31 +94,38 @@ void BlockAllocator::release(BlockId id) {
 void BlockAllocator::keep(BlockId id, const BlockKey& key) {
   Block& block = blocks_[static_cast<size_t>(id)];
   SPW_ASSERT(block.holders > 0);
-  if (block.key || !by_key_.emplace(key, id).second) return;
-  block.key = key;
+  if (by_key_.emplace(key, id).second) block.keys.push_back(key);
+}
+
+std::optional<BlockId> BlockAllocator::try_peek(const BlockKey& key) const {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void BlockAllocator::hold(BlockId id) {
+  Block& block = blocks_[static_cast<size_t>(id)];
+  SPW_ASSERT(block.holders > 0 || !block.keys.empty());
+  if (block.holders++ == 0) pools_[static_cast<size_t>(pool_of(id))].kept.erase(block.kept);
 }
 
 std::optional<BlockId> BlockAllocator::try_find(const BlockKey& key) {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return std::nullopt;
-  const BlockId id = found->second;
-  Block& block = blocks_[static_cast<size_t>(id)];
-  if (block.holders++ == 0) pools_[static_cast<size_t>(pool_of(id))].kept.erase(block.kept);
-  return id;
+  const auto found = try_peek(key);
+  if (found) hold(*found);
+  return found;
 }
 
 // Free without it where nobody holds it.
-void BlockAllocator::drop_key(BlockId id) {
+void BlockAllocator::drop_keys(BlockId id) {
   Block& block = blocks_[static_cast<size_t>(id)];
-  by_key_.erase(*block.key);
-  block.key.reset();
+  for (const BlockKey& key : block.keys) by_key_.erase(key);
+  block.keys.clear();
   if (block.holders > 0) return;
   pools_[static_cast<size_t>(pool_of(id))].kept.erase(block.kept);
   add_free(id);
 }
 
 void BlockAllocator::forget_all() {
-  while (!by_key_.empty()) drop_key(by_key_.begin()->second);
+  while (!by_key_.empty()) drop_keys(by_key_.begin()->second);
 }
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
@@ -130,39 +144,52 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   return *this;
 }
 
-void BlockTable::begin_with(std::vector<BlockId> blocks) {
+void BlockTable::begin_in(int pool, std::vector<BlockId> blocks) {
   SPW_ASSERT(blocks_.empty() && pool_ < 0);
-  if (blocks.empty()) return;
-  pool_ = allocator_->pool_of(blocks.front());
+  SPW_ASSERT(blocks.empty() || pool == allocator_->pool_of(blocks.front()));
+  pool_ = pool;
   blocks_ = std::move(blocks);
   const auto have = static_cast<int64_t>(blocks_.size());
   promise(std::max<int64_t>(0, blocks_for_tokens(expected_) - have));
 }
 
-bool BlockTable::try_reserve(int64_t tokens) {
+std::optional<Reservation> BlockTable::try_plan(int64_t tokens, std::span<const PoolRoom> rooms,
+                                                std::span<const BlockId> begun) const {
   const int64_t now = blocks_for_tokens(tokens),
                 in_the_end = std::max(now, blocks_for_tokens(expected_));
-  if (pool_ < 0) {
+  const auto free = [&](int pool) { return rooms[static_cast<size_t>(pool)].free; };
+  Reservation plan{.pool = pool_, .promised = promised_};
+  if (!begun.empty()) plan.pool = allocator_->pool_of(begun.front());
+  if (plan.pool < 0) {
     // The first with room for all that is expected; where none has it, the one with most free.
-    int chosen = 0;
-    for (int pool = 0; pool < allocator_->pools(); ++pool) {
-      if (allocator_->unpromised(pool) >= in_the_end) {
-        chosen = pool;
+    plan.pool = 0;
+    for (int pool = 0; pool < static_cast<int>(rooms.size()); ++pool) {
+      if (free(pool) - rooms[static_cast<size_t>(pool)].promised >= in_the_end) {
+        plan.pool = pool;
         break;
       }
-      if (allocator_->free(pool) > allocator_->free(chosen)) chosen = pool;
+      if (free(pool) > free(plan.pool)) plan.pool = pool;
     }
-    if (allocator_->free(chosen) < now) return false;
-    pool_ = chosen;
   }
-  const auto have = static_cast<int64_t>(blocks_.size());
-  int64_t missing = now - have;
-  if (missing <= 0) return true;
-  if (missing > allocator_->free(pool_)) return false;
-  if (pool_ > 0) missing = std::min<int64_t>(in_the_end - have, allocator_->free(pool_));
-  allocator_->make_room(pool_, missing);
-  for (int64_t i = 0; i < missing; ++i) blocks_.push_back(allocator_->try_allocate(pool_).value());
-  promise(in_the_end - have - missing);
+  const auto have = static_cast<int64_t>(blocks_.size() + begun.size());
+  const int64_t missing = now - have;
+  if (missing <= 0 && !begun.empty()) plan.promised = std::max<int64_t>(0, in_the_end - have);
+  if (missing <= 0) return plan;
+  if (missing > free(plan.pool)) return std::nullopt;
+  plan.blocks = plan.pool > 0 ? std::min<int64_t>(in_the_end - have, free(plan.pool)) : missing;
+  plan.promised = in_the_end - have - plan.blocks;
+  return plan;
+}
+
+bool BlockTable::try_reserve(int64_t tokens) {
+  const auto plan = try_plan(tokens, allocator_->rooms());
+  if (!plan) return false;
+  if (plan->blocks == 0) return true;
+  pool_ = plan->pool;
+  allocator_->make_room(pool_, plan->blocks);
+  for (int64_t i = 0; i < plan->blocks; ++i)
+    blocks_.push_back(allocator_->try_allocate(pool_).value());
+  promise(plan->promised);
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -15,6 +16,19 @@
 namespace spillway {
 
 using BlockId = int32_t;
+
+// What a pool has left, as numbers to plan with.
+struct PoolRoom {
+  int64_t free = 0;
+  int64_t promised = 0;  // of these, what its sequences are expected to grow into
+};
+
+// What a sequence takes to hold so many tokens.
+struct Reservation {
+  int pool = 0;
+  int64_t blocks = 0;    // to take
+  int64_t promised = 0;  // blocks of it that are expected to come then
+};
 
 // Not thread-safe (the engine's thread). Ids are in pools, one for each tier that the cache spans:
 // those of a pool follow those of the one before. The lowest free id of a pool goes first, so that
@@ -43,6 +57,8 @@ class BlockAllocator {
     return free(pool) - pools_[static_cast<size_t>(pool)].promised;
   }
   int32_t largest_pool() const;
+  std::vector<PoolRoom> rooms() const;
+  int32_t holders(BlockId id) const { return blocks_[static_cast<size_t>(id)].holders; }
 
   // nullopt when all of the pool are taken: a normal outcome, the scheduler then waits or preempts.
   [[nodiscard]] std::optional<BlockId> try_allocate(int pool = 0);
@@ -55,10 +71,13 @@ class BlockAllocator {
   // So many are free without anything kept in them, as far as there are: then they lie together.
   void make_room(int pool, int64_t blocks);
 
-  // The block has what `key` says; not where another has it already.
+  // The block has what `key` says, beside what it had; not where another has it already.
   void keep(BlockId id, const BlockKey& key);
   // With the caller as one more holder.
   [[nodiscard]] std::optional<BlockId> try_find(const BlockKey& key);
+  // The same without becoming one, and becoming one afterwards, as long as it was not given out.
+  [[nodiscard]] std::optional<BlockId> try_peek(const BlockKey& key) const;
+  void hold(BlockId id);
   // Nothing that is kept is wanted again.
   void forget_all();
 
@@ -72,11 +91,11 @@ class BlockAllocator {
   };
   struct Block {
     int32_t holders = 0;
-    std::optional<BlockKey> key = {};
+    std::vector<BlockKey> keys = {};         // of all it has, and of its first tokens
     std::list<BlockId>::iterator kept = {};  // in its pool's list, without holders and with a key
   };
   void add_free(BlockId id);
-  void drop_key(BlockId id);
+  void drop_keys(BlockId id);
 
   std::vector<Block> blocks_;
   std::vector<Pool> pools_;
@@ -96,13 +115,20 @@ class BlockTable {
   BlockTable& operator=(BlockTable&& other) noexcept;
   ~BlockTable() { clear(); }
 
-  // Begins with these, which it is counted as a holder of; all of one pool. Only while it is empty.
-  void begin_with(std::vector<BlockId> blocks);
+  // Will take its blocks from this pool, and begins with these of it, which it is counted as a
+  // holder of. Only while it is empty.
+  void begin_in(int pool, std::vector<BlockId> blocks = {});
+  // What growing to hold `tokens` tokens takes, where pools have that much room; nothing where
+  // they have too little. `begun`: with the blocks that begin_in() would give it.
+  [[nodiscard]] std::optional<Reservation> try_plan(int64_t tokens, std::span<const PoolRoom> rooms,
+                                                    std::span<const BlockId> begun = {}) const;
   // Grows to hold `tokens` tokens: all the blocks needed, or none (false).
   [[nodiscard]] bool try_reserve(int64_t tokens);
   void clear();
 
   const std::vector<BlockId>& blocks() const { return blocks_; }
+  int64_t promised() const { return promised_; }
+  int pool() const { return pool_; }  // -1: none yet
 
  private:
   void promise(int64_t blocks);

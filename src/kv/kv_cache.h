@@ -57,6 +57,9 @@ class KvCache {
   // The blocks on the device, and those in host memory, by their local ids.
   KvLayerView layer(int index) const;
   KvLayerView host_layer(int index) const;
+  // All that `from` has, in all layers; both in one tier, and not on disk. `device` is the one that
+  // the cache was made for.
+  void copy_block(Device& device, int32_t from, int32_t to) const;
   // Whether the device may read those in host memory where they are.
   bool host_readable() const { return host_readable_; }
   // Those on disk: K and then V of a block of a layer are one block of the file. Null: none.

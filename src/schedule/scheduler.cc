@@ -2,8 +2,8 @@
 #include "schedule/scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
@@ -11,180 +11,373 @@
 namespace spillway {
 
 Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits,
-                     PrefixSource* prefixes)
-    : allocator_(allocator), limits_(limits), prefixes_(prefixes) {
-  SPW_CHECK(limits.max_step_tokens > 0 && limits.admission.max_sequences > 0, kInvalidArgument,
-            "a step of {} tokens and {} sequences does nothing", limits.max_step_tokens,
-            limits.admission.max_sequences);
+                     const PrefixSource* prefixes, SchedulingPolicies policies)
+    : allocator_(allocator), limits_(limits), prefixes_(prefixes), policies_(std::move(policies)) {
+  if (!policies_.order) policies_.order = std::make_unique<FirstComeFirstServed>();
+  if (!policies_.admission)
+    policies_.admission = std::make_unique<PlannedAdmission>(limits.admission);
+  if (!policies_.victim) policies_.victim = std::make_unique<YoungestGivesWay>();
+  SPW_CHECK(limits.max_step_tokens > 0 && policies_.admission->max_sequences() > 0,
+            kInvalidArgument, "a step of {} tokens and {} sequences does nothing",
+            limits.max_step_tokens, policies_.admission->max_sequences());
 }
 
-void Scheduler::add(RequestId id, int32_t tokens, int64_t expected) {
-  SPW_ASSERT(tokens > 0);
-  Sequence sequence{.id = id,
-                    .prompt = tokens,
-                    .expected = expected,
-                    .known = tokens,
-                    .blocks = BlockTable(allocator_, expected)};
-  if (expected > tokens) {
-    ++answers_;
-    answer_tokens_ += expected - tokens;
-  }
-  waiting_.push_back(std::move(sequence));
-  const bool is_new = by_id_.emplace(id, std::prev(waiting_.end())).second;
-  SPW_ASSERT(is_new);
+double Scheduler::mean_answer() const {
+  return answers_ > 0 ? static_cast<double>(answer_tokens_) / static_cast<double>(answers_) : 0;
 }
 
-void Scheduler::append(RequestId id) {
+SequenceView Scheduler::view_of(const Sequence& sequence) const {
+  return {.id = sequence.given.id,
+          .prompt = sequence.given.tokens,
+          .known = sequence.known,
+          .expected = sequence.given.expected,
+          .priority = sequence.given.priority,
+          .client = sequence.given.client,
+          .mean_answer = mean_answer()};
+}
+
+Scheduler::Sequence& Scheduler::at(RequestId id) {
   const auto found = by_id_.find(id);
   SPW_ASSERT(found != by_id_.end());
-  ++found->second->known;
+  return *found->second;
 }
+
+void Scheduler::add(const NewSequence& given) {
+  SPW_ASSERT(given.tokens > 0 && !by_id_.contains(given.id));
+  Sequence& sequence = waiting_.emplace_back(Sequence{
+      .given = given, .known = given.tokens, .blocks = BlockTable(allocator_, given.expected)});
+  const double rank = policies_.order->rank(view_of(sequence));
+  if (given.expected > given.tokens) {
+    ++answers_;
+    answer_tokens_ += given.expected - given.tokens;
+  }
+  sequence.place = {.is_new = true, .rank = rank, .arrival = arrivals_++, .id = given.id};
+  queue_.insert(sequence.place);
+  by_id_.emplace(given.id, std::prev(waiting_.end()));
+}
+
+void Scheduler::append(RequestId id) { ++at(id).known; }
 
 void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return;
   const Sequences::iterator ending = found->second;
-  const bool was_expected = ending->expected > ending->prompt;
-  if (was_expected) answer_tokens_ -= ending->expected - ending->prompt;
+  const int32_t prompt = ending->given.tokens;
+  const bool was_expected = ending->given.expected > prompt;
+  if (was_expected) answer_tokens_ -= ending->given.expected - prompt;
   if (was_expected && !ending->admitted) --answers_;  // cancelled: it tells nothing
   if (ending->admitted) {
     if (!was_expected) ++answers_;
-    answer_tokens_ += answer.value_or(ending->known + 1 - ending->prompt);
+    answer_tokens_ += answer.value_or(ending->known + 1 - prompt);
+  }
+  if (!ending->runs) {
+    queue_.erase(ending->place);
+    if (ending->admitted) --preempted_waiting_;
   }
   (ending->runs ? running_ : waiting_).erase(ending);
   by_id_.erase(found);
 }
 
-// The youngest running sequence gives its blocks back and will be computed again, first of those
-// waiting.
-void Scheduler::preempt_youngest() {
-  const auto youngest = std::prev(running_.end());
-  youngest->blocks.clear();
-  youngest->computed = 0;
-  youngest->runs = false;
-  waiting_.splice(waiting_.begin(), running_, youngest);
+// Gives its blocks back and will be computed again, before those that have not begun.
+void Scheduler::preempt(Sequence& sequence) {
+  SPW_ASSERT(sequence.runs);
+  sequence.blocks.clear();
+  sequence.computed = 0;
+  sequence.runs = false;
+  sequence.place = {.is_new = false, .rank = 0, .arrival = sequence.begun, .id = sequence.given.id};
+  queue_.insert(sequence.place);
+  waiting_.splice(waiting_.end(), running_, by_id_.at(sequence.given.id));
+  ++preempted_waiting_;
   ++preemptions_;
 }
 
 void Scheduler::preempt_all() {
-  while (!running_.empty()) preempt_youngest();
+  while (!running_.empty()) preempt(running_.back());
 }
 
-// False when only sequences of this step, or `sequence` itself, could still give way.
-bool Scheduler::reserve_or_preempt(Sequence& sequence, int64_t tokens) {
-  while (!sequence.blocks.try_reserve(sequence.computed + tokens)) {
-    if (running_.back().scheduled || &running_.back() == &sequence) return false;
-    preempt_youngest();
-  }
-  return true;
-}
-
-void Scheduler::schedule(Sequence& sequence, int32_t tokens, StepPlan& plan) {
-  plan.chunks.push_back({.id = sequence.id,
-                         .start = sequence.computed,
-                         .tokens = tokens,
-                         .last = sequence.computed + tokens == sequence.known,
-                         .block_table = &sequence.blocks.blocks()});
-  sequence.computed += tokens;
-  sequence.scheduled = true;
-}
-
-int Scheduler::most_admissions() const {
-  int most = limits_.admission.max_sequences;
-  if (limits_.admission.max_admissions > 0) most = std::min(most, limits_.admission.max_admissions);
-  if (limits_.admission.stagger && answers_ > 0) {
-    const double mean = static_cast<double>(answer_tokens_) / static_cast<double>(answers_);
-    most = std::min(most, staggered_admissions(limits_.admission.max_sequences, mean));
-  }
-  return most;
-}
-
-// Whether `next` may join those that run. One that was preempted belongs to their block already.
-bool Scheduler::block_is_open(const Sequence& next) {
-  if (!limits_.admission.admit_in_blocks || next.admitted) return true;
-  if (running_.empty()) block_room_ = limits_.admission.max_sequences;
-  return block_room_ > 0;
+std::vector<RequestId> Scheduler::begun() const {
+  std::vector<RequestId> ids;
+  for (const Sequence& sequence : running_) ids.push_back(sequence.given.id);
+  for (const Sequence& sequence : waiting_)
+    if (sequence.admitted) ids.push_back(sequence.given.id);
+  return ids;
 }
 
 bool Scheduler::is_in_prefill(const Sequence& sequence) {
-  return sequence.known - sequence.computed > 1 || sequence.computed < sequence.prompt;
+  return sequence.known - sequence.computed > 1 || sequence.computed < sequence.given.tokens;
 }
 
-void Scheduler::schedule_running(bool in_prefill, int32_t& budget, StepPlan& plan) {
-  for (auto it = running_.begin(); it != running_.end() && budget > 0; ++it) {
-    Sequence& sequence = *it;
-    const int32_t missing = sequence.known - sequence.computed;
-    if (sequence.scheduled || missing == 0 || is_in_prefill(sequence) != in_prefill) continue;
-    const int32_t tokens = std::min(missing, budget);
-    if (reserve_or_preempt(sequence, tokens)) {
-      schedule(sequence, tokens, plan);
-      budget -= tokens;
-    } else if (running_.size() == 1) {
-      plan.exhausted.push_back(sequence.id);
-    } else if (&running_.back() == &sequence) {
-      preempt_youngest();  // gives way itself
-      return;
-    }  // else: an older one waits for those already in this step
+// Makes a plan out of what there is, keeping in numbers what the plan would change.
+class Scheduler::Planner {
+ public:
+  explicit Planner(const Scheduler& of)
+      : of_(of),
+        rooms_(of.allocator_.rooms()),
+        tokens_(of.limits_.max_step_tokens),
+        prompt_tokens_(tokens_),
+        logit_rows_(of.limits_.max_logit_rows > 0 ? of.limits_.max_logit_rows
+                                                  : of.limits_.max_step_tokens) {}
+
+  StepPlan make() {
+    const bool prompts_first = of_.policies_.admission->prompts_first();
+    if (!prompts_first) schedule_running(/*in_prefill=*/false);
+    if (!plan_.chunks.empty() && of_.limits_.max_prompt_tokens > 0)
+      prompt_tokens_ = std::min(tokens_, of_.limits_.max_prompt_tokens);
+    schedule_running(/*in_prefill=*/true);
+    // Nobody begins in a step that preempted: its room is spoken for.
+    if (plan_.preempted.empty() && plan_.exhausted.empty()) admit();
+    if (prompts_first && plan_.chunks.empty() && plan_.exhausted.empty())
+      schedule_running(/*in_prefill=*/false);
+    return std::move(plan_);
   }
-}
 
-// What it begins with, if it is there, and in a pool that has room for the rest of it.
-void Scheduler::find_prefix(Sequence& sequence) {
-  if (prefixes_ == nullptr) return;
-  sequence.computed = prefixes_->begin(sequence.id, sequence.blocks);
-  const std::vector<BlockId>& blocks = sequence.blocks.blocks();
-  if (blocks.empty() || allocator_.pools() == 1) return;
-  const int64_t rest = blocks_for_tokens(std::max<int64_t>(sequence.known + 1, sequence.expected)) -
-                       static_cast<int64_t>(blocks.size());
-  if (rest <= allocator_.free(allocator_.pool_of(blocks.front()))) return;
-  sequence.blocks.clear();
-  sequence.computed = 0;
-}
-
-// Newcomers, if there is room for all their tokens and one more.
-void Scheduler::admit(int32_t& budget, StepPlan& plan) {
-  const int most = most_admissions();
-  for (int admitted = 0;
-       admitted < most && budget > 0 && !waiting_.empty() &&
-       running() < limits_.admission.max_sequences && block_is_open(waiting_.front());
-       ++admitted) {
-    Sequence& next = waiting_.front();
-    find_prefix(next);
-    const auto have = static_cast<int64_t>(next.blocks.blocks().size());
-    if (!running_.empty() && blocks_for_tokens(next.known + 1) - have > allocator_.most_free()) {
-      next.blocks.clear();
-      next.computed = 0;
-      block_room_ = 0;  // it is what there was room for
-      return;
-    }
-    const int32_t tokens = std::min(next.known - next.computed, budget);
-    if (!next.blocks.try_reserve(next.computed + tokens)) {
-      plan.exhausted.push_back(next.id);  // alone, and nobody will ever make room
-      return;
-    }
-    if (!next.admitted) --block_room_;
-    next.admitted = next.runs = true;
-    next.scheduled = false;
-    running_.splice(running_.end(), waiting_, waiting_.begin());
-    const int32_t reused = next.computed;
-    schedule(next, tokens, plan);
-    plan.chunks.back().reused = reused;
-    budget -= tokens;
+ private:
+  PoolRoom& room(int pool) { return rooms_[static_cast<size_t>(pool)]; }
+  int64_t most_free() const {
+    int64_t most = 0;
+    for (const PoolRoom& pool : rooms_) most = std::max(most, pool.free);
+    return most;
   }
+  int running() const { return of_.running() - static_cast<int>(plan_.preempted.size()); }
+
+  // Tokens of a sequence that this step has room for.
+  int32_t fitting(const Sequence& sequence, int32_t missing, bool in_prefill) const {
+    int32_t tokens = std::min(missing, tokens_);
+    if (in_prefill) tokens = std::min(tokens, prompt_tokens_);
+    if (sequence.given.scored) tokens = std::min(tokens, std::max(1, logit_rows_));
+    return tokens;
+  }
+
+  void schedule(const Sequence& sequence, int32_t start, int32_t tokens, bool in_prefill) {
+    const bool last = start + tokens == sequence.known;
+    plan_.chunks.push_back(
+        {.id = sequence.given.id, .start = start, .tokens = tokens, .last = last});
+    scheduled_.insert(sequence.given.id);
+    tokens_ -= tokens;
+    if (in_prefill) prompt_tokens_ -= tokens;
+    logit_rows_ -= sequence.given.scored ? tokens : last ? 1 : 0;
+  }
+
+  void take(const Sequence& sequence, const Reservation& reservation) {
+    PoolRoom& of = room(reservation.pool);
+    of.free -= reservation.blocks;
+    of.promised += reservation.promised - sequence.blocks.promised();
+  }
+
+  // What a victim gives back: blocks that nobody else holds.
+  void give_back(const Sequence& victim) {
+    for (const BlockId block : victim.blocks.blocks()) {
+      if (++given_back_[block] == of_.allocator_.holders(block))
+        ++room(of_.allocator_.pool_of(block)).free;
+    }
+    if (victim.blocks.pool() >= 0) room(victim.blocks.pool()).promised -= victim.blocks.promised();
+    plan_.preempted.push_back(victim.given.id);
+    preempted_.insert(victim.given.id);
+  }
+
+  // Who gives way: null where that is somebody of this step, and `asking` waits.
+  const Sequence* try_victim() const {
+    std::vector<SequenceView> views;
+    std::vector<const Sequence*> sequences;
+    for (const Sequence& sequence : of_.running_) {
+      if (preempted_.contains(sequence.given.id)) continue;
+      views.push_back(of_.view_of(sequence));
+      sequences.push_back(&sequence);
+    }
+    const Sequence* const chosen = sequences[of_.policies_.victim->choose(views)];
+    return scheduled_.contains(chosen->given.id) ? nullptr : chosen;
+  }
+
+  // Makes room, where others can give way. False: not in this step.
+  bool reserve(const Sequence& sequence, int32_t tokens) {
+    while (true) {
+      const auto reservation = sequence.blocks.try_plan(sequence.computed + tokens, rooms_);
+      if (reservation) {
+        take(sequence, *reservation);
+        return true;
+      }
+      if (running() == 1) {
+        plan_.exhausted.push_back(sequence.given.id);
+        return false;
+      }
+      const Sequence* const victim = try_victim();
+      if (victim == nullptr) return false;  // it waits for those already in this step
+      give_back(*victim);
+      if (victim == &sequence) return false;
+    }
+  }
+
+  void schedule_running(bool in_prefill) {
+    for (const Sequence& sequence : of_.running_) {
+      if (tokens_ <= 0) return;
+      const int32_t missing = sequence.known - sequence.computed;
+      if (missing == 0 || is_in_prefill(sequence) != in_prefill ||
+          preempted_.contains(sequence.given.id))
+        continue;
+      const int32_t tokens = fitting(sequence, missing, in_prefill);
+      if (tokens <= 0 || (sequence.given.scored && logit_rows_ <= 0 && !plan_.chunks.empty()))
+        continue;
+      if (reserve(sequence, tokens)) schedule(sequence, sequence.computed, tokens, in_prefill);
+      if (!plan_.exhausted.empty()) return;
+    }
+  }
+
+  // What it begins with, if it is there, and in a pool that has room for the rest of it.
+  FoundPrefix find_prefix(const Sequence& sequence) {
+    if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
+    FoundPrefix found = of_.prefixes_->find(sequence.given.id);
+    if (found.tokens == 0) return {};
+    const BlockId any = found.blocks.empty() ? *found.partly : found.blocks.front();
+    if (rooms_.size() == 1) return found;
+    const int64_t rest =
+        blocks_for_tokens(std::max<int64_t>(sequence.known + 1, sequence.given.expected)) -
+        static_cast<int64_t>(found.blocks.size());
+    return rest <= room(of_.allocator_.pool_of(any)).free ? found : FoundPrefix{};
+  }
+
+  // Blocks that are kept for nobody are counted as free, until somebody begins with them.
+  std::vector<BlockId> newly_held(const FoundPrefix& found) const {
+    std::vector<BlockId> blocks;
+    const auto look_at = [&](BlockId block) {
+      if (of_.allocator_.holders(block) == 0 && !held_.contains(block)) blocks.push_back(block);
+    };
+    for (const BlockId block : found.blocks) look_at(block);
+    if (found.partly) look_at(*found.partly);
+    return blocks;
+  }
+
+  // Newcomers, if there is room for all their tokens and one more.
+  void admit() {
+    const Admission& admission = *of_.policies_.admission;
+    const int begun = of_.running() + of_.preempted_waiting_;
+    const int most = admission.most_newcomers({.running = begun, .mean_answer = of_.mean_answer()});
+    int newcomers = 0;
+    for (const Place& place : of_.queue_) {
+      if (tokens_ <= 0 ||
+          running() + static_cast<int>(plan_.beginning.size()) >= admission.max_sequences())
+        return;
+      if (place.is_new && newcomers >= most) return;
+      const Sequence& next = *of_.by_id_.at(place.id);
+      if (!try_begin(next)) return;
+      newcomers += place.is_new ? 1 : 0;
+    }
+  }
+
+  bool try_begin(const Sequence& next) {
+    FoundPrefix found = find_prefix(next);
+    const std::vector<BlockId> held = newly_held(found);
+    bool is_spoken_for = false;  // what it would begin with is others' room by now
+    for (const BlockId block : held)
+      is_spoken_for |= --room(of_.allocator_.pool_of(block)).free < 0;
+    const auto give_up = [&] {
+      for (const BlockId block : held) ++room(of_.allocator_.pool_of(block)).free;
+      return false;
+    };
+    if (is_spoken_for) {
+      give_up();
+      return try_begin_without_prefix(next);
+    }
+    const bool alone = is_alone();
+    const auto have = static_cast<int64_t>(found.blocks.size());
+    if (!alone && blocks_for_tokens(next.known + 1) - have > most_free()) {
+      plan_.is_full = true;  // it is what there was room for
+      return give_up();
+    }
+    const int32_t tokens = fitting(next, next.known - found.tokens, /*in_prefill=*/true);
+    if (tokens <= 0 || (next.given.scored && logit_rows_ <= 0)) return give_up();
+    const auto reservation = next.blocks.try_plan(found.tokens + tokens, rooms_, found.blocks);
+    if (!reservation) {
+      // What is kept for others would do where it is alone: it begins without them.
+      give_up();
+      return try_begin_without_prefix(next);
+    }
+    // A copy stays where it is.
+    if (found.partly && of_.allocator_.pool_of(*found.partly) != reservation->pool) {
+      give_up();
+      return try_begin_without_prefix(next);
+    }
+    held_.insert(held.begin(), held.end());
+    begin(next, std::move(found), tokens, *reservation);
+    return true;
+  }
+
+  bool is_alone() const { return of_.running_.empty() && plan_.beginning.empty(); }
+
+  bool try_begin_without_prefix(const Sequence& next) {
+    const int32_t tokens = fitting(next, next.known, /*in_prefill=*/true);
+    const auto reservation = next.blocks.try_plan(tokens, rooms_);
+    if (!reservation) {
+      if (is_alone()) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room
+      plan_.is_full = true;
+      return false;
+    }
+    begin(next, {}, tokens, *reservation);
+    return true;
+  }
+
+  void begin(const Sequence& next, FoundPrefix found, int32_t tokens,
+             const Reservation& reservation) {
+    take(next, reservation);
+    const int32_t reused = found.tokens;
+    plan_.beginning.push_back({plan_.chunks.size(), reservation.pool, std::move(found)});
+    schedule(next, reused, tokens, /*in_prefill=*/true);
+    plan_.chunks.back().reused = reused;
+  }
+
+  const Scheduler& of_;
+  std::vector<PoolRoom> rooms_;
+  int32_t tokens_, prompt_tokens_, logit_rows_;  // what the step still has room for
+  StepPlan plan_;
+  std::unordered_set<RequestId> scheduled_, preempted_;
+  std::unordered_map<BlockId, int32_t> given_back_;  // by how many of its holders
+  std::unordered_set<BlockId> held_;                 // by those that begin
+};
+
+StepPlan Scheduler::prepare() const { return Planner(*this).make(); }
+
+void Scheduler::begin(Sequence& sequence, const StepPlan::Beginning& beginning) {
+  for (const BlockId block : beginning.found.blocks) allocator_.hold(block);
+  if (beginning.found.partly) allocator_.hold(*beginning.found.partly);  // until it is copied
+  sequence.blocks.begin_in(beginning.pool, beginning.found.blocks);
+  sequence.computed = beginning.found.tokens;
+  queue_.erase(sequence.place);
+  if (sequence.admitted) {
+    --preempted_waiting_;
+  } else {
+    policies_.order->began(sequence.place.rank);
+    sequence.begun = beginnings_++;
+  }
+  sequence.admitted = sequence.runs = true;
+  running_.splice(running_.end(), waiting_, by_id_.at(sequence.given.id));
 }
 
-StepPlan Scheduler::next_step() {
-  StepPlan plan;
-  const int64_t preemptions_before = preemptions_;
-  for (Sequence& sequence : running_) sequence.scheduled = false;
-  int32_t budget = limits_.max_step_tokens;
-  if (!limits_.admission.prompts_first) schedule_running(/*in_prefill=*/false, budget, plan);
-  schedule_running(/*in_prefill=*/true, budget, plan);
-  // Nobody begins in a step that preempted: its room is spoken for.
-  if (preemptions_ == preemptions_before && plan.exhausted.empty()) admit(budget, plan);
-  if (limits_.admission.prompts_first && plan.chunks.empty() && plan.exhausted.empty())
-    schedule_running(/*in_prefill=*/false, budget, plan);
-  return plan;
+void Scheduler::apply(StepPlan& plan) {
+  const int begun_before = running() + preempted_waiting_;
+  for (const RequestId id : plan.preempted) preempt(at(id));
+  // Before anybody takes a block: what they begin with is kept for nobody until now.
+  int newcomers = 0;
+  for (const StepPlan::Beginning& beginning : plan.beginning) {
+    Sequence& sequence = at(plan.chunks[beginning.chunk].id);
+    newcomers += sequence.admitted ? 0 : 1;
+    begin(sequence, beginning);
+  }
+  for (ScheduledChunk& chunk : plan.chunks) {
+    Sequence& sequence = at(chunk.id);
+    const bool reserved = sequence.blocks.try_reserve(chunk.start + chunk.tokens);
+    SPW_ASSERT(reserved && sequence.computed == chunk.start);
+    sequence.computed += chunk.tokens;
+    chunk.block_table = &sequence.blocks.blocks();
+  }
+  for (const StepPlan::Beginning& beginning : plan.beginning) {
+    if (!beginning.found.partly) continue;
+    const std::vector<BlockId>& blocks = *plan.chunks[beginning.chunk].block_table;
+    plan.copies.push_back({*beginning.found.partly, blocks[beginning.found.blocks.size()]});
+  }
+  policies_.admission->began(newcomers, plan.is_full, begun_before);
+}
+
+void Scheduler::release_copies(const StepPlan& plan) {
+  for (const StepPlan::Copy& copy : plan.copies) allocator_.release(copy.from);
 }
 
 }  // namespace spillway

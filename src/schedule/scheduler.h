@@ -6,58 +6,58 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
 #include "kv/block_allocator.h"
-#include "schedule/admission.h"
+#include "schedule/policies.h"
+#include "schedule/request_id.h"
+#include "schedule/step_plan.h"
 
 namespace spillway {
-
-enum class RequestId : uint64_t {};
 
 struct SchedulerLimits {
   int max_step_tokens =
       512;  // all sequences together; long prompts are cut into chunks of what is left
+  // Of these, tokens of prompts in a step in which others generate, who wait for them; 0: all.
+  int max_prompt_tokens = 0;
+  // Rows of logits; sequences whose prompt is scored have one for each of its tokens. 0: any.
+  int max_logit_rows = 0;
   AdmissionPolicy admission = {};
-};
-
-// A sequence's part of a step.
-struct ScheduledChunk {
-  RequestId id;
-  int32_t start = 0;   // position of the first token
-  int32_t tokens = 0;  // how many
-  int32_t reused = 0;  // before these, of a sequence that begins: found in blocks of others
-  bool last = false;   // reaches the newest known token: the next one can be sampled
-  const std::vector<BlockId>* block_table = nullptr;  // valid until the next call
-};
-
-struct StepPlan {
-  std::vector<ScheduledChunk> chunks;
-  // Alone in the cache and out of blocks all the same: these end here.
-  std::vector<RequestId> exhausted;
 };
 
 // Who knows which blocks have what a request begins with.
 class PrefixSource {
  public:
   virtual ~PrefixSource() = default;
-  // Gives `blocks`, which is empty, those that have the request's first tokens; how many tokens
-  // these are, at least one fewer than it has.
-  virtual int32_t begin(RequestId id, BlockTable& blocks) = 0;
+  // All of one pool, for at least one token fewer than it has.
+  virtual FoundPrefix find(RequestId id) const = 0;
 };
 
-// First come, first served. Sequences that generate go first (a token each), then prompts in
-// chunks, then new requests. When blocks run out, the youngest running sequence loses its blocks
-// and is computed again later. Not thread-safe.
+struct NewSequence {
+  RequestId id{};
+  int32_t tokens = 0;    // known: the prompt
+  int64_t expected = 0;  // in the end, 0 where nobody knows
+  int priority = 0;      // lower ones matter more
+  uint64_t client = 0;
+  bool scored = false;  // logits of every token are wanted
+};
+
+// Sequences that generate go first (a token each), then prompts in chunks, then new requests. When
+// blocks run out, a running sequence loses its own and is computed again later. Which one, and who
+// begins when, is the policies'. Not thread-safe.
 class Scheduler {
  public:
   // `prefixes` may be null: everything is computed.
   Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits,
-            PrefixSource* prefixes = nullptr);
+            const PrefixSource* prefixes = nullptr, SchedulingPolicies policies = {});
 
-  // `tokens` are known: the prompt. `expected` in the end, 0 where nobody knows. An id comes once.
-  void add(RequestId id, int32_t tokens, int64_t expected = 0);
+  // An id comes once.
+  void add(const NewSequence& sequence);
+  void add(RequestId id, int32_t tokens, int64_t expected = 0) {
+    add({.id = id, .tokens = tokens, .expected = expected});
+  }
   // One more token is known: the sampled one.
   void append(RequestId id);
   // Finished or cancelled, with `answer` tokens (not said: those appended, and the last one);
@@ -67,47 +67,70 @@ class Scheduler {
   // All running sequences lose their blocks and are computed again: what the blocks held is lost.
   void preempt_all();
 
-  // Picks the next step and counts its tokens as computed. Empty chunks: nothing to do.
-  StepPlan next_step();
+  // The next step; changes nothing. Empty chunks: nothing to do.
+  StepPlan prepare() const;
+  // Takes and gives back blocks as the plan says, which was prepared since the last change, and
+  // counts its tokens as computed. What is to be copied is held until release_copies().
+  void apply(StepPlan& plan);
+  void release_copies(const StepPlan& plan);
+  StepPlan next_step() {
+    StepPlan plan = prepare();
+    apply(plan);
+    return plan;
+  }
+
+  // Of one that runs, until the next change.
+  const std::vector<BlockId>& blocks_of(RequestId id) { return at(id).blocks.blocks(); }
 
   int running() const { return static_cast<int>(running_.size()); }
   int waiting() const { return static_cast<int>(waiting_.size()); }
+  // Begun and not ended; those that were preempted wait.
+  std::vector<RequestId> begun() const;
   int64_t preemptions() const { return preemptions_; }
 
  private:
+  struct Sequence;
+  using Sequences = std::list<Sequence>;
+  // Where a waiting sequence stands. Those that were preempted are before all, as they began.
+  struct Place {
+    bool is_new = true;
+    double rank = 0;
+    uint64_t arrival = 0;
+    RequestId id{};
+    auto operator<=>(const Place&) const = default;
+  };
   struct Sequence {
-    RequestId id;
-    int32_t prompt = 0;
-    int64_t expected = 0;  // tokens in the end; 0 where nobody knows
+    NewSequence given;
     int32_t known = 0;
     int32_t computed = 0;
-    bool scheduled = false;  // in the step being made
-    bool runs = false;       // else it waits
-    bool admitted = false;   // now or before it was preempted
+    bool runs = false;      // else it waits
+    bool admitted = false;  // now or before it was preempted
+    Place place = {};       // while it waits
+    uint64_t begun = 0;     // the how manieth to begin
     BlockTable blocks;
   };
-  using Sequences = std::list<Sequence>;
+  class Planner;
   // Whether what it lacks is more than its newest token.
   static bool is_in_prefill(const Sequence& sequence);
-  int most_admissions() const;
-  bool block_is_open(const Sequence& next);
-  bool reserve_or_preempt(Sequence& sequence, int64_t tokens);
-  void preempt_youngest();
-  // The parts of a step; `budget`: the tokens that it still has room for.
-  void schedule(Sequence& sequence, int32_t tokens, StepPlan& plan);
-  void schedule_running(bool in_prefill, int32_t& budget, StepPlan& plan);
-  void find_prefix(Sequence& sequence);
-  void admit(int32_t& budget, StepPlan& plan);
+  double mean_answer() const;
+  SequenceView view_of(const Sequence& sequence) const;
+  Sequence& at(RequestId id);
+  void preempt(Sequence& sequence);
+  void begin(Sequence& sequence, const StepPlan::Beginning& beginning);
 
   BlockAllocator& allocator_;
   SchedulerLimits limits_;
-  PrefixSource* prefixes_;
+  const PrefixSource* prefixes_;
+  SchedulingPolicies policies_;
   // A sequence changes from one list to the other without being moved itself.
   Sequences running_;  // oldest first
   Sequences waiting_;
+  std::set<Place> queue_;  // the waiting ones, in order
   std::unordered_map<RequestId, Sequences::iterator> by_id_;
+  int preempted_waiting_ = 0;
+  uint64_t arrivals_ = 0;
+  uint64_t beginnings_ = 0;
   int64_t preemptions_ = 0;
-  int block_room_ = 0;  // sequences that may still join the block
   // Of sequences that ended or are expected to: their answers' tokens.
   int64_t answers_ = 0;
   int64_t answer_tokens_ = 0;

@@ -93,11 +93,10 @@ TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
 // A request that begins like another goes on where that one's whole blocks end.
 struct OneBlockPrefix : PrefixSource {
   explicit OneBlockPrefix(BlockAllocator& of) : blocks(of) {}
-  int32_t begin(RequestId of, BlockTable& table) override {
-    const auto found = of == id(2) ? blocks.try_find(key) : std::nullopt;
-    if (!found) return 0;
-    table.begin_with({*found});
-    return kKvBlockTokens;
+  FoundPrefix find(RequestId of) const override {
+    const auto found = of == id(2) ? blocks.try_peek(key) : std::nullopt;
+    if (!found) return {};
+    return {.blocks = {*found}, .tokens = kKvBlockTokens};
   }
   BlockAllocator& blocks;
   BlockKey key = first_key("a");

@@ -22,7 +22,7 @@ ordered_json response(int status, const std::string& id, ordered_json body) {
 }  // namespace
 
 BatchJob::BatchJob(const BatchInput& input, const ResultLines& lines, BatchJournal& journal,
-                   const ServedModel& model, Engine& engine, const BatchJobOptions& options)
+                   const ServedModel& model, EngineClient& engine, const BatchJobOptions& options)
     : input_(input),
       lines_(lines),
       journal_(journal),
@@ -34,12 +34,13 @@ BatchJob::BatchJob(const BatchInput& input, const ResultLines& lines, BatchJourn
 bool BatchJob::step() {
   submit_more();
   if (running_.empty()) return false;
-  engine_.step([&](const GenerationEvent& event) {
+  for (const GenerationEvent& event : engine_.take()) {
+    if (event.step_failed) throw Error(event.error_code, event.error);
     const auto it = running_.find(event.id);
-    if (it == running_.end() || !it->second.answer.add(event)) return;
+    if (it == running_.end() || !it->second.answer.add(event)) continue;
     finish(it->second);
     running_.erase(it);
-  });
+  }
   return true;
 }
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "engine/engine.h"
+#include "engine/engine_client.h"
 #include "serve/batch_input.h"
 #include "serve/batch_journal.h"
 #include "serve/openai_response.h"
@@ -27,11 +27,11 @@ struct BatchJobOptions {
 class BatchJob {
  public:
   BatchJob(const BatchInput& input, const ResultLines& lines, BatchJournal& journal,
-           const ServedModel& model, Engine& engine, const BatchJobOptions& options);
+           const ServedModel& model, EngineClient& engine, const BatchJobOptions& options);
 
-  // Gives the engine what it has room for, runs one step, and writes what has ended. False when all
-  // lines have their results. Throws what the engine and the journal throw; a request that cannot
-  // be answered is a result.
+  // Gives the engine what it has room for, waits for events, and writes what has ended. False when
+  // all lines have their results. Throws what a step of the engine and the journal throw; a request
+  // that cannot be answered is a result.
   bool step();
 
   uint64_t requests() const { return input_.size(); }
@@ -56,7 +56,7 @@ class BatchJob {
   const ResultLines& lines_;
   BatchJournal& journal_;
   const ServedModel& model_;
-  Engine& engine_;
+  EngineClient& engine_;
   BatchJobOptions options_;
   uint64_t finished_before_;
   size_t next_ = 0;  // index of the first line that was not looked at

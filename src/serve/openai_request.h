@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "engine/sampler.h"
+#include "engine/sampling_params.h"
 #include "text/chat_template.h"
 
 namespace spillway {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/generation.h"
 #include "serve/api_error.h"
 #include "serve/openai_request.h"
 #include "text/tokenizer.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/engine.h"
+#include "engine/generation.h"
 #include "serve/openai_request.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"

@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "text/pre_split.h"
+#include "text/token_id.h"
 
 namespace spillway {
-
-using TokenId = int32_t;
 
 enum class TokenKind {
   kNormal,

@@ -56,7 +56,8 @@ class BatchJobTest : public testing::Test {
         {.max_step_tokens = limits.step_tokens, .admission = {.max_sequences = limits.sequences}});
     const ServedModel model("tiny", nullptr, engine.max_sequence_tokens());
     const ResultLines lines("k", input);
-    BatchJob job(input, lines, journal, model, engine,
+    EngineClient client(engine);
+    BatchJob job(input, lines, journal, model, client,
                  {.fingerprint = "f", .max_outstanding = limits.sequences + 2});
     EXPECT_EQ(job.finished(), job.finished_before());
     while (steps-- > 0) {
@@ -64,7 +65,7 @@ class BatchJobTest : public testing::Test {
       EXPECT_EQ(job.finished(), job.requests());
       journal.write_output(folder_ / "out");
       journal.remove();
-      if (preemptions != nullptr) *preemptions = engine.stats().preemptions;
+      if (preemptions != nullptr) *preemptions = client.stats().preemptions;
       return true;
     }
     return false;

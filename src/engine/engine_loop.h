@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that owns a model: requests go in through a bounded mailbox, events come out.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/generation.h"
+
+namespace spillway {
+
+// What came of one step.
+struct StepReport {
+  std::span<const GenerationEvent> events;  // in order
+  double seconds = 0;
+  EngineStats stats;  // after it, since the engine began
+  EngineState state;  // after it
+};
+
+// Nobody else touches the engine, nor the device it runs on, while there is a loop. All methods may
+// be called from any thread, also by the listener, but for wait(), which that would hold up.
+class EngineLoop {
+ public:
+  // Called on the loop's thread after each step that did something: what it does there holds up the
+  // next one. It does not throw.
+  using Listener = std::function<void(const StepReport&)>;
+
+  struct Options {
+    int max_outstanding = 0;  // requests taken that have not ended; 0: any number
+  };
+
+  // Both must outlive it.
+  EngineLoop(Engine& engine, Listener listener, const Options& options);
+  EngineLoop(Engine& engine, Listener listener) : EngineLoop(engine, std::move(listener), {}) {}
+  // Ends in the middle: what was not finished is told nobody.
+  ~EngineLoop();
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+  // Requests that begin in the same step, if there is room in it: all of them are taken, or none
+  // where that is more than may be outstanding, or after drain(). Throws kInvalidArgument for one
+  // that the engine cannot take; none is taken then.
+  [[nodiscard]] std::optional<std::vector<RequestId>> try_submit(
+      std::vector<GenerationRequest> requests);
+  [[nodiscard]] std::optional<RequestId> try_submit(GenerationRequest request);
+  // Ends it with kCancelled before the next step; unknown ids are ignored.
+  void cancel(RequestId id);
+
+  // From now on nothing is taken; what was taken goes on to its end.
+  void drain();
+  // Until all that was taken has ended and been told, or until `deadline`: whether it has.
+  bool wait(std::chrono::steady_clock::time_point deadline);
+  bool wait_for(std::chrono::nanoseconds time) {
+    return wait(std::chrono::steady_clock::now() + time);
+  }
+
+  int outstanding() const;
+  bool is_draining() const;
+  // Engine::max_sequence_tokens() and what else never changes.
+  int64_t max_sequence_tokens() const { return engine_.max_sequence_tokens(); }
+
+ private:
+  struct Mail {
+    std::vector<std::pair<RequestId, GenerationRequest>> requests;
+    std::vector<RequestId> cancelled;
+    bool empty() const { return requests.empty() && cancelled.empty(); }
+  };
+  void run();
+  void deliver(Mail& mail);
+  void step(std::vector<GenerationEvent>& events);
+
+  Engine& engine_;
+  Listener listener_;
+  Options options_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable has_mail_, has_ended_;
+  Mail mail_;
+  uint64_t next_id_ = 1;
+  int outstanding_ = 0;
+  bool draining_ = false;
+  bool stopping_ = false;
+
+  std::thread thread_;  // the last member: it uses all others
+};
+
+}  // namespace spillway

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is asked of an engine and what it says: requests and events. Nothing here knows how a model
+// is run.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/logprobs.h"
+#include "engine/sampling_params.h"
+#include "schedule/request_id.h"
+#include "text/token_id.h"
+
+namespace spillway {
+
+enum class FinishReason : uint8_t {
+  kStop,       // an end token or a stop string
+  kLength,     // max_tokens, the model's context, or the KV cache is full
+  kCancelled,  // by cancel()
+  kError,      // this sequence could not be computed; the others go on
+};
+const char* finish_reason_name(FinishReason reason);
+
+struct GenerationRequest {
+  std::vector<TokenId> prompt;  // not empty
+  int max_tokens = 128;         // generated at most
+  SamplingParams sampling;
+  std::vector<std::string> stop;  // the text ends before the first of them
+  bool ignore_end = false;        // go on past end tokens
+  int priority = 0;               // lower ones matter more
+  uint64_t client = 0;            // whose it is: clients share what there is
+};
+
+// A token was generated, or a request ended (then `finish` is set; the last token may come with
+// it).
+struct GenerationEvent {
+  RequestId id{};
+  std::optional<TokenId> token;
+  std::string
+      text;  // complete characters that are safe to show; may be empty, or stand for several tokens
+  std::optional<Logprobs> logprobs;
+  std::optional<FinishReason> finish;
+  std::string error;                            // why, when it ended with kError
+  ErrorCode error_code = ErrorCode::kInternal;  // of that
+  bool step_failed = false;  // it was the whole step's: the request may do better another time
+};
+
+struct EngineStats {
+  int64_t steps = 0;
+  int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
+  int64_t generated_tokens = 0;
+  int64_t reused_tokens = 0;  // found in the cache instead of computed
+  int64_t preemptions = 0;
+  int64_t sequence_steps = 0;  // sequences at work, summed over these steps
+};
+
+// What an engine has to do, and room for.
+struct EngineState {
+  int running = 0;
+  int waiting = 0;
+  // Blocks of KV on the device, in host memory and on disk; free ones may still have what a request
+  // can begin with.
+  struct Pool {
+    int32_t total = 0, free = 0;
+  };
+  std::vector<Pool> kv = {};
+};
+
+}  // namespace spillway

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/policies.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace spillway {
+
+double FairOrder::rank(const SequenceView& arriving) {
+  constexpr int kMostDoublings = 16;
+  const double answer =
+      static_cast<double>(std::max<int64_t>(0, arriving.expected - arriving.known));
+  // Most requests allow for more than they get.
+  const double likely = arriving.mean_answer > 0 ? std::min(answer, arriving.mean_answer) : answer;
+  const double cost = static_cast<double>(arriving.known) + likely;
+  const int doublings = std::clamp(-arriving.priority, -kMostDoublings, kMostDoublings);
+  const auto found = last_.find(arriving.client);
+  const double before = found == last_.end() ? clock_ : std::max(clock_, found->second);
+  const double rank = before + std::ldexp(cost, -doublings);
+  // A client's own requests follow each other by their priority, too.
+  last_[arriving.client] = before + std::ldexp(cost, -std::max(0, doublings));
+  if (last_.size() > clean_at_) {
+    std::erase_if(last_, [&](const auto& client) { return client.second <= clock_; });
+    clean_at_ = std::max<size_t>(64, 2 * last_.size());
+  }
+  return rank;
+}
+
+void FairOrder::began(double rank) { clock_ = std::max(clock_, rank); }
+
+int PlannedAdmission::most_newcomers(const AdmissionState& state) const {
+  int most = policy_.max_sequences;
+  if (policy_.max_admissions > 0) most = std::min(most, policy_.max_admissions);
+  if (policy_.stagger && state.mean_answer > 0)
+    most = std::min(most, staggered_admissions(policy_.max_sequences, state.mean_answer));
+  if (policy_.admit_in_blocks) most = std::min(most, block_room(state.running));
+  return most;
+}
+
+void PlannedAdmission::began(int newcomers, bool full, int running_before) {
+  block_room_ = full ? 0 : block_room(running_before) - newcomers;
+}
+
+}  // namespace spillway

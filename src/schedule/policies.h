@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The three choices that a scheduler leaves to others: who is next, who may begin, who gives way.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+
+#include "schedule/admission.h"
+#include "schedule/request_id.h"
+
+namespace spillway {
+
+// What policies may know of a sequence.
+struct SequenceView {
+  RequestId id{};
+  int32_t prompt = 0;
+  int32_t known = 0;       // tokens: the prompt and what was generated
+  int64_t expected = 0;    // tokens in the end; 0 where nobody knows
+  int priority = 0;        // lower ones matter more
+  uint64_t client = 0;     // whose it is
+  double mean_answer = 0;  // tokens, of those that ended or are expected to; 0: nobody knows
+};
+
+// In which order requests begin. A sequence that had begun and lost its blocks goes before all of
+// them.
+class QueueOrder {
+ public:
+  virtual ~QueueOrder() = default;
+  // Of a request that comes: lower ranks begin first, equal ones as they came.
+  virtual double rank(const SequenceView& arriving) = 0;
+  // The one with this rank begins.
+  virtual void began(double /*rank*/) {}
+};
+
+class FirstComeFirstServed : public QueueOrder {
+ public:
+  double rank(const SequenceView&) override { return 0; }
+};
+
+// Self-clocked fair queueing: clients that want more than there is get the same share of it,
+// whatever they send, and a priority doubles or halves a request's weight with each step. No rank
+// is ever passed for ever: those of newcomers grow with what has begun.
+class FairOrder : public QueueOrder {
+ public:
+  double rank(const SequenceView& arriving) override;
+  void began(double rank) override;
+
+ private:
+  double clock_ = 0;                           // the rank of the last that began
+  std::unordered_map<uint64_t, double> last_;  // of a client's requests; those behind the clock go
+  size_t clean_at_ = 64;
+};
+
+// How many may begin in a step, beside what there is room for.
+struct AdmissionState {
+  int running = 0;
+  double mean_answer = 0;  // 0: nobody knows
+};
+
+class Admission {
+ public:
+  virtual ~Admission() = default;
+  virtual int max_sequences() const = 0;  // at once
+  // Of this step. One that was preempted may always come back.
+  virtual int most_newcomers(const AdmissionState& state) const = 0;
+  virtual bool prompts_first() const { return false; }
+  // So many began; `full`: the next one found no room.
+  virtual void began(int /*newcomers*/, bool /*full*/, int /*running_before*/) {}
+};
+
+// As a plan's schedule has it.
+class PlannedAdmission : public Admission {
+ public:
+  explicit PlannedAdmission(const AdmissionPolicy& policy) : policy_(policy) {}
+  int max_sequences() const override { return policy_.max_sequences; }
+  int most_newcomers(const AdmissionState& state) const override;
+  bool prompts_first() const override { return policy_.prompts_first; }
+  void began(int newcomers, bool full, int running_before) override;
+
+ private:
+  int block_room(int running) const { return running == 0 ? policy_.max_sequences : block_room_; }
+  AdmissionPolicy policy_;
+  int block_room_ = 0;  // sequences that may still join the block
+};
+
+// Who gives its blocks back when there are none, to be computed again later.
+class VictimChoice {
+ public:
+  virtual ~VictimChoice() = default;
+  // The index of one of them; `running`, not empty, in the order in which they began.
+  virtual size_t choose(std::span<const SequenceView> running) const = 0;
+};
+
+// The least is lost that way, and the oldest is sure to end.
+class YoungestGivesWay : public VictimChoice {
+ public:
+  size_t choose(std::span<const SequenceView> running) const override { return running.size() - 1; }
+};
+
+struct SchedulingPolicies {
+  std::unique_ptr<QueueOrder> order;     // null: first come, first served
+  std::unique_ptr<Admission> admission;  // null: as the limits say
+  std::unique_ptr<VictimChoice> victim;  // null: the youngest
+};
+
+}  // namespace spillway

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a request is called from the moment it is taken until it has ended.
+#pragma once
+
+#include <cstdint>
+
+namespace spillway {
+
+enum class RequestId : uint64_t {};
+
+}  // namespace spillway

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the next step computes, and which blocks of KV change hands for it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kv/block_allocator.h"
+#include "schedule/request_id.h"
+
+namespace spillway {
+
+// A sequence's part of a step.
+struct ScheduledChunk {
+  RequestId id;
+  int32_t start = 0;   // position of the first token
+  int32_t tokens = 0;  // how many
+  int32_t reused = 0;  // before these, of a sequence that begins: found in blocks of others
+  bool last = false;   // reaches the newest known token: the next one can be sampled
+  // Valid from apply() until the next change of the scheduler.
+  const std::vector<BlockId>* block_table = nullptr;
+};
+
+// What a request begins with, and others have computed.
+struct FoundPrefix {
+  std::vector<BlockId> blocks;         // whole ones, to be shared
+  std::optional<BlockId> partly = {};  // behind them: its first tokens are the same, to be copied
+  int32_t tokens = 0;                  // all of these
+};
+
+struct StepPlan {
+  std::vector<ScheduledChunk> chunks;
+  // Alone in the cache and out of blocks all the same: these end here.
+  std::vector<RequestId> exhausted;
+  // These lose their blocks first, in this order.
+  std::vector<RequestId> preempted;
+  // Of the chunks, the sequences that begin, in order.
+  struct Beginning {
+    size_t chunk = 0;
+    int pool = 0;
+    FoundPrefix found = {};
+  };
+  std::vector<Beginning> beginning;
+  bool is_full = false;  // the next one would have begun, had there been room
+  // Blocks whose contents are copied before the step: set by apply().
+  struct Copy {
+    BlockId from = 0, to = 0;
+  };
+  std::vector<Copy> copies;
+};
+
+}  // namespace spillway
