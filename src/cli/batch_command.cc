@@ -9,8 +9,10 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/stopwatch.h"
 #include "cli/batch_identity.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
@@ -22,7 +24,6 @@
 #include "cli/session.h"
 #include "cli/template_option.h"
 #include "cli/terminal.h"
-#include "cpu/processor.h"
 #include "engine/engine.h"
 #include "serve/batch_input.h"
 #include "serve/batch_job.h"

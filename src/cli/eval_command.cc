@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/stopwatch.h"
 #include "cli/attention_report.h"
 #include "cli/checks.h"
 #include "cli/commands.h"

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "base/digest.h"
 #include "engine/loaded_model.h"
-#include "serve/checksum.h"
 #include "storage/file.h"
 #include "storage/model_files.h"
 
@@ -20,20 +20,20 @@ constexpr uint64_t kHeadBytes = uint64_t{1} << 20;
 constexpr uint64_t kSampleBytes = uint64_t{1} << 14;
 constexpr uint64_t kSamples = 64;
 
-void add_range(Checksum& checksum, const File& file, uint64_t offset, uint64_t bytes) {
+void add_range(Digest& digest, const File& file, uint64_t offset, uint64_t bytes) {
   std::string text(std::min(bytes, file.size() - std::min(offset, file.size())), '\0');
   file.read_exact(offset, std::as_writable_bytes(std::span(text)));
-  checksum.add(text);
+  digest.add(text);
 }
 
-void add_file(Checksum& checksum, const std::filesystem::path& path) {
+void add_file(Digest& digest, const std::filesystem::path& path) {
   const File file(path);
-  checksum.add(fmt::format("{} {}\n", path.filename().native(), file.size()));
-  add_range(checksum, file, 0, kHeadBytes);
+  digest.add(fmt::format("{} {}\n", path.filename().native(), file.size()));
+  add_range(digest, file, 0, kHeadBytes);
   if (file.size() <= kHeadBytes) return;
   for (uint64_t i = 0; i < kSamples; ++i)
-    add_range(checksum, file, file.size() / kSamples * i, kSampleBytes);
-  add_range(checksum, file, file.size() - kSampleBytes, kSampleBytes);
+    add_range(digest, file, file.size() / kSamples * i, kSampleBytes);
+  add_range(digest, file, file.size() - kSampleBytes, kSampleBytes);
 }
 
 }  // namespace
@@ -51,10 +51,10 @@ std::string model_fingerprint(const std::string& reference) {
   }
   std::sort(paths.begin(), paths.end());
   paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
-  Checksum checksum;
-  for (const auto& path : paths) add_file(checksum, path);
+  Digest digest;
+  for (const auto& path : paths) add_file(digest, path);
   return fmt::format("{} {}", std::filesystem::path(reference).filename().native(),
-                     checksum.digits());
+                     digest.digits());
 }
 
 }  // namespace spillway

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/byte_units.h"
+#include "base/digest.h"
 #include "base/error.h"
 #include "base/printable.h"
 #include "cli/model_catalog.h"
@@ -13,7 +14,6 @@
 #include "cli/session.h"
 #include "engine/loaded_model.h"
 #include "plan/machine_traits.h"
-#include "serve/checksum.h"
 #include "storage/model_files.h"
 
 namespace spillway {
@@ -127,7 +127,7 @@ Plan Planner::complete(const FoundPlan& found) const {
   plan.chunk = found.size.micro_tokens;
   plan.sequences = static_cast<int>(found.size.sequences);
   plan.made_for = {model_fingerprint(resolve_model(options.model)),
-                   checksum128(hardware_to_json(hardware))};
+                   digest128(hardware_to_json(hardware))};
   return plan;
 }
 

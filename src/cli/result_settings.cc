@@ -7,9 +7,9 @@
 #include <map>
 #include <string_view>
 
+#include "base/digest.h"
 #include "device/tuning_text.h"
 #include "plan/weight_homes.h"
-#include "serve/checksum.h"
 
 namespace spillway {
 
@@ -50,7 +50,7 @@ std::string describe_tuning(const TuningTable* table, bool deterministic, const 
     if (scores && !device.host_visible()) read.set_scores(model, *scores);
   }
   if (read == TuningTable()) return "none";
-  return checksum128(tuning_text({{TunedMachine(), read}}));
+  return digest128(tuning_text({{TunedMachine(), read}}));
 }
 
 std::string describe_host_linear(const Plan& plan, const Device& device, const Device& host) {
@@ -70,7 +70,7 @@ std::string describe_host_linear(const Plan& plan, const Device& device, const D
   homes.overrides = plan.overrides;
   homes.embeddings = plan.embeddings;
   return fmt::format("{}of what is in host memory by the placement {}, by {}", shares,
-                     checksum128(plan_to_json(homes)), describe_device(host));
+                     digest128(plan_to_json(homes)), describe_device(host));
 }
 
 std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host) {

@@ -13,12 +13,12 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/stopwatch.h"
 #include "cli/interrupt.h"
 #include "cli/model_catalog.h"
 #include "cli/model_fingerprint.h"
 #include "cli/terminal.h"
 #include "cpu/cpu_device.h"
-#include "cpu/processor.h"
 #include "cuda/cuda.h"
 #include "runtime/weight_mover.h"
 
