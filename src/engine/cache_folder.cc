@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/cache_folder.h"
+#include "engine/cache_folder.h"
 
 #include <cstdlib>
 

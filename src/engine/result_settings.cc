@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/result_settings.h"
+#include "engine/result_settings.h"
 
 #include <fmt/core.h>
 
@@ -13,7 +13,7 @@
 
 namespace spillway {
 
-JobFields ResultSettings::fields() const {
+NamedValues ResultSettings::fields() const {
   // A new member stops this from compiling until it has a place here and a name below.
   const auto& [version, processor, same_bits, measured, weights, kv, top_k, on_host, linear] =
       *this;

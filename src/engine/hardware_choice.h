@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which machine a command plans for: one that is named, this one as it was measured, or the nearest
+// Which machine is planned for: one that is named, this one as it was measured, or the nearest
 // that ships. Nothing is measured here.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/device.h"
+#include "engine/device_factory.h"
 #include "plan/hardware.h"
 
 namespace spillway {
@@ -23,7 +24,7 @@ struct ChosenHardware {
 // `file_or_name`: what --hardware says; throws kInvalidArgument for what is no machine. Empty: this
 // machine, with the memory it has now. A kept file that is damaged is not used, with a warning; one
 // of another processor or GPU is not used either.
-ChosenHardware choose_hardware(const std::string& file_or_name);
+ChosenHardware choose_hardware(const std::string& file_or_name, const DeviceFactory& devices);
 // What spillway profile kept of this very machine, with as many threads as it has now.
 std::optional<Hardware> try_measured_here(const DeviceInfo& host, const DeviceInfo* gpu);
 // Replaces the file; throws kIo.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every command that runs a model does first: the options, the device, loading.
+// What everybody does who runs a model: makes the device, decides what goes where, loads.
 #pragma once
 
 #include <cstdint>
@@ -9,65 +9,19 @@
 #include <string>
 #include <vector>
 
-#include "cli/compute_options.h"
-#include "cli/hardware_choice.h"
-#include "cli/placement_options.h"
-#include "cli/result_settings.h"
-#include "cli/tuning_options.h"
 #include "device/device.h"
+#include "engine/expected_run.h"
+#include "engine/hardware_choice.h"
 #include "engine/loaded_model.h"
+#include "engine/result_settings.h"
 #include "engine/runner.h"
+#include "engine/session_options.h"
+#include "engine/session_services.h"
 #include "engine/what_helps.h"
 #include "plan/predict.h"
 #include "storage/async_io.h"
 
-namespace CLI {
-class App;
-}
-
 namespace spillway {
-
-struct SessionOptions {
-  std::string model;
-  std::string device = "auto";
-  std::string gpu_memory;  // "" = what is free
-  std::string threads = "0";
-  bool deterministic = false;
-  bool no_mmap = false;
-  ComputeOptions compute;
-  TuningOptions tuning;
-  PlacementOptions placement;
-
-  // MODEL and the options that all such commands share.
-  void add_to(CLI::App& command, bool several_plans = false);
-  // Of these, for commands that need no more: where to compute, and how weights get there.
-  void add_device_to(CLI::App& command);
-  void add_loading_to(CLI::App& command);
-};
-
-// What a command is going to run.
-struct ExpectedRun {
-  int64_t tokens = 0;  // of a sequence; 0: Session::context_tokens(0)
-  int64_t sequences = 1;
-  // About: tokens of a prompt and of its answer, requests in all. 0: nobody knows. An answer of 1
-  // comes out of the prompt's step: nothing is decoded.
-  int64_t prompt = 0, generated = 0, requests = 0;
-  // As many sequences at once, up to `sequences`, as are the fastest.
-  bool finds_sequences = false;
-  // Who it is for knows by what settings results come about: memory that is refused may not change
-  // them.
-  bool results_are_fixed = false;
-  // What it does not begin without; 0: all of it. Where there is memory for no more, it begins with
-  // less.
-  int64_t least_tokens = 0, least_sequences = 0;
-  // Where there is memory for no more, a context down to this will do (0: for no less than
-  // `tokens`); Session::planned_tokens() says which.
-  int64_t least_context = 0;
-  // For advice where it does not fit: how short --ctx may make a sequence (0: there is no such
-  // option), and which option asks for fewer sequences.
-  int64_t shortest_tokens = 0;
-  std::string sequences_option = {};
-};
 
 // Rotated positions go on for ever, and random weights do not mind: the context of such a dummy
 // model is what is asked of it.
@@ -76,11 +30,11 @@ bool has_any_context(const std::string& model, const ModelSpec& spec);
 // A device and a model on it. Not movable, as runners refer to it.
 struct Session {
   // The device, the model's description and its tokenizer: enough to know what there is to run.
-  explicit Session(const SessionOptions& options);
+  Session(const SessionOptions& options, SessionServices services);
   // Decides where things go for such a run. `which` of the plans that the options name. Throws
   // kOutOfMemory, naming what would help, before any work.
   void choose_plan(const ExpectedRun& run, size_t which = 0);
-  // Loads the weights for that plan, with a progress bar. Where memory is refused that was free
+  // Loads the weights for that plan and tells how far it is. Where memory is refused that was free
   // before, by the next best plan. For another plan: weights that are there are kept and only
   // change their homes; no runner may be left, and after an error there is no model.
   void load();
@@ -99,7 +53,9 @@ struct Session {
   // After a run: whether the CPU was as fast with its rows of linear layers as the plan had it, and
   // what mends it where it was not.
   void report_drift(const HostLinear::Stats& stats) const;
-  // Of the plan, in one line for people: what goes where, how fast it should be.
+  // Of the plan, in one line for people: what goes where, how fast it should be. Said: as a notice
+  // where not everything is on the device, else in the log.
+  std::string describe_plan() const;
   void say_plan() const;
   // Of a sequence, as the plan has room for.
   int64_t planned_tokens() const { return size_.tokens; }
@@ -118,6 +74,7 @@ struct Session {
   std::unique_ptr<Device> own_host;
   std::unique_ptr<Device> device;
   Device& host() { return own_host ? *own_host : *device; }
+  const Device& host() const { return own_host ? *own_host : *device; }
   IoQueue disk_queue;  // of all that loading and runners have on disk
   // In effect, with all that makes the run this one: passed back as a file it gives the same.
   Plan plan;
@@ -152,6 +109,9 @@ struct Session {
                                     const ExpectedRun& run) const;
   void settle(Placed& placed, const Model& model, const ExpectedRun& run,
               const Budgets& budgets) const;
+  // What there is of each memory now, what the session itself holds included.
+  Budgets budgets_now() const;
+  // Of what nobody limited, a little less.
   Budgets careful(Budgets budgets) const;
   // Decides the same for what `run` needs, or as much of it as there is room for. Throws with
   // advice.
@@ -168,8 +128,9 @@ struct Session {
   FitLimits what_may_change(const ExpectedRun& run) const;
   DeviceTraits traits_within(const Budgets& budgets) const;
   // Options with what plan files say: all of them must agree.
-  Session(SessionOptions options, const Plan& asked);
+  Session(SessionOptions options, const Plan& asked, SessionServices services);
 
+  SessionServices services_;
   SessionOptions options_;
   Plan asked_plan_;  // the first that was given
   WeightLoadOptions load_;
@@ -182,12 +143,5 @@ struct Session {
   RunSize size_;
   Footprint needs_;
 };
-
-// Also without a model: `--device` as a device; auto is the first GPU, or the CPU where there is
-// none. `threads` is a number, 0 for all, or a list of processors (0-7,16), to which this thread is
-// then restricted too. Throws kInvalidArgument for devices and processors that do not exist here.
-std::unique_ptr<Device> make_device(const std::string& name, const std::string& threads,
-                                    const std::string& gpu_memory = "",
-                                    const std::string& host_memory = "");
 
 }  // namespace spillway

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/tuning_options.h"
+#include "engine/tuning_options.h"
 
-#include <CLI/CLI.hpp>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "cli/cache_folder.h"
+#include "engine/cache_folder.h"
 #include "measure/tuning_file.h"
 
 namespace spillway {
@@ -16,16 +15,6 @@ std::optional<std::filesystem::path> try_default_tuning_path() {
   const auto folder = try_cache_folder();
   if (!folder) return std::nullopt;
   return *folder / "tuning.json";
-}
-
-void TuningOptions::add_to(CLI::App& command) {
-  auto* given = command.add_option(
-      "--tuning", file, "kernels by the measurements in this file; default: those of this machine");
-  command.add_flag("--no-tuning", off, "kernels as if spillway profile had never run")
-      ->excludes(given);
-  command.add_flag("--tune", measure,
-                   "measure first what is not known yet of this machine (45 s), and of how CPU and "
-                   "GPU share this model (15 s), and keep it; not with --deterministic");
 }
 
 std::optional<LoadedTuning> TuningOptions::try_load(const DeviceInfo& device) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `spillway plan` asks the planner (plan/search.h): a model, a machine and a workload as the
-// options say them; the best plan or the price of a given one, and advice.
+// What people ask the planner (plan/search.h): a model, a machine and a workload; the best plan or
+// the price of a given one, and advice.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,24 @@
 #include <string>
 #include <vector>
 
-#include "cli/compute_options.h"
-#include "cli/hardware_choice.h"
-#include "cli/placement_options.h"
+#include "engine/compute_options.h"
+#include "engine/hardware_choice.h"
+#include "engine/placement_options.h"
 #include "plan/search.h"
 
 namespace spillway {
 
-struct PlanOptions {
-  std::string model, hardware, gpu_memory, host_memory, disk_memory;
-  std::string objective = "throughput", output, trace, frontier;
-  std::optional<std::string> lengths;  // a file of requests; else all are alike
-  // Requests 0: one, or all of the file.
-  int64_t prompt = 512, generate = 32, requests = 0, most_at_once = 0;
-  double max_latency = 0, max_ttft = 0;
-  bool no_advice = false, json = false;
-  ComputeOptions compute;
-  PlacementOptions placement;  // without memories
-  Workload workload = {};      // that these ask for
+struct PlanQuestion {
+  std::string model;                                 // as resolve_model() takes it
+  std::string gpu_memory, host_memory, disk_memory;  // "": what the machine has, most of it, none
+  std::string objective = "throughput";              // or latency
+  Workload workload = {};
+  // Requests beyond the model's context are left out; false: all are alike, and none is.
+  bool mixed_lengths = false;
+  int64_t most_at_once = 0;              // 0: any number
+  double max_latency = 0, max_ttft = 0;  // seconds; 0: no limit
+  ComputeOptions compute = {};
+  PlacementOptions placement = {};  // without memories
 };
 
 // What would make it faster, by how much.
@@ -34,10 +34,10 @@ struct Suggestion {
   double gain = 1;
 };
 
-// Refers to the options and the machine, which must outlive it. Throws kInvalidArgument for options
-// that say nothing, kOutOfMemory where nothing fits.
+// Refers to the question and the machine, which must outlive it. Throws kInvalidArgument for a
+// question that makes no sense, kOutOfMemory where nothing fits.
 struct Planner {
-  Planner(const PlanOptions& options_, const ChosenHardware& machine_);
+  Planner(const PlanQuestion& question_, const ChosenHardware& machine_);
 
   SearchRequest request() const;
   FoundPlan best() const;
@@ -54,7 +54,7 @@ struct Planner {
   // What would gain most: twice a budget, 4-bit weights, 4-bit KV, sparse attention.
   std::vector<Suggestion> suggestions(const FoundPlan& found) const;
 
-  const PlanOptions& options;
+  const PlanQuestion& question;
   Model model;
   const ChosenHardware& machine;
   const Hardware& hardware = machine.hardware;

@@ -3,15 +3,19 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "cli/tuning_options.h"
 #include "device/device.h"
+#include "device/tuning.h"
 #include "model/model.h"
 #include "plan/plan.h"
-#include "serve/job_fields.h"
 #include "tensor/kv_format.h"
 
 namespace spillway {
+
+// Values by name.
+using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
 // A session computes by this and by nothing else that changes bits, and a batch job is the same job
 // where all of it is the same. Where things lie, threads, chunks and schedules are no part of it:
@@ -28,7 +32,7 @@ struct ResultSettings {
   std::string host_linear;     // which rows of linear layers the CPU multiplies beside a GPU
 
   // All members by name, "--kv-type" where an option has it.
-  JobFields fields() const;
+  NamedValues fields() const;
   bool operator==(const ResultSettings&) const = default;
 };
 
@@ -46,7 +50,7 @@ std::string describe_host_linear(const Plan& plan, const Device& device, const D
 
 // "name" and value of each, for fields(): as many names as values.
 template <size_t kCount, class... Values>
-JobFields name_fields(const char* const (&names)[kCount], const Values&... values) {
+NamedValues name_fields(const char* const (&names)[kCount], const Values&... values) {
   static_assert(kCount == sizeof...(values), "every member has a name");
   size_t at = 0;
   return {{names[at++], values}...};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/hardware_choice.h"
+#include "engine/hardware_choice.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "cli/cache_folder.h"
-#include "cli/session.h"
-#include "cuda/cuda.h"
+#include "engine/cache_folder.h"
 #include "storage/file_writer.h"
 
 namespace spillway {
@@ -51,16 +49,16 @@ std::optional<std::filesystem::path> try_default_hardware_path() {
   return *folder / "hardware.json";
 }
 
-ChosenHardware choose_hardware(const std::string& file_or_name) {
+ChosenHardware choose_hardware(const std::string& file_or_name, const DeviceFactory& devices) {
   if (!file_or_name.empty()) {
     Hardware named = read_hardware(file_or_name);
     std::string how = named.source;
     if (!named.measured.empty()) how = "measured on " + printable(named.measured);
     return {std::move(named), std::move(how)};
   }
-  const auto cpu = make_device("cpu", "0");
-  const CudaDevices gpus = list_cuda_devices();
-  return this_machine(cpu->info(), gpus.devices.empty() ? nullptr : &gpus.devices.front());
+  const auto cpu = devices.make({.name = "cpu"});
+  const std::vector<DeviceInfo> gpus = devices.gpus();
+  return this_machine(cpu->info(), gpus.empty() ? nullptr : &gpus.front());
 }
 
 ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/planner.h"
+#include "engine/planner.h"
 
 #include <fmt/format.h>
 
@@ -9,44 +9,45 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "base/printable.h"
-#include "cli/model_catalog.h"
-#include "cli/model_fingerprint.h"
-#include "cli/session.h"
 #include "engine/loaded_model.h"
+#include "engine/model_catalog.h"
+#include "engine/model_fingerprint.h"
+#include "engine/session.h"
 #include "plan/machine_traits.h"
 #include "storage/model_files.h"
 
 namespace spillway {
 namespace {
 
-Model model_of(const PlanOptions& options) {
-  const std::string path = resolve_model(options.model);
+Model model_of(const PlanQuestion& question) {
+  const std::string path = resolve_model(question.model);
   const auto dummy = try_dummy_name(path);
   Model model = dummy ? describe_dummy_model(*dummy) : describe_model(open_model(path));
   widen_vectors(model);
-  if (options.compute.compress_weights) compress_matrices(model);
+  if (question.compute.compress_weights) compress_matrices(model);
   return model;
 }
 
 }  // namespace
 
-Planner::Planner(const PlanOptions& options_, const ChosenHardware& machine_)
-    : options(options_), model(model_of(options_)), machine(machine_) {
+Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_)
+    : question(question_), model(model_of(question_)), machine(machine_) {
   const bool apart = hardware.has_device();
   const auto memory = [](const std::string& text, const char* option, uint64_t otherwise) {
     return text.empty() ? otherwise : parse_memory(text, option);
   };
   budgets.device =
-      apart ? memory(options.gpu_memory, "--gpu-memory", hardware.gpu->memory_bytes) : 0;
-  budgets.host = memory(options.host_memory, "--host-memory", hardware.host.memory_bytes / 10 * 9);
-  budgets.disk = memory(options.disk_memory, "--disk-memory", 0);
-  budgets.host_is_limited = !options.host_memory.empty();
+      apart ? memory(question.gpu_memory, "--gpu-memory", hardware.gpu->memory_bytes) : 0;
+  budgets.host = memory(question.host_memory, "--host-memory", hardware.host.memory_bytes / 10 * 9);
+  budgets.disk = memory(question.disk_memory, "--disk-memory", 0);
+  budgets.host_is_limited = !question.host_memory.empty();
   traits = traits_of_machine(hardware, budgets);
-  size.kv_type = options.compute.try_kv_type().value_or(default_kv_type(model));
-  const int chunk = options.compute.chunk;
+  size.kv_type = question.compute.try_kv_type().value_or(default_kv_type(model));
+  const int chunk = question.compute.chunk;
   size.micro_tokens = chunk > 0 ? chunk : apart || hardware.gpu ? 2048 : 512;
-  workload = options.workload;
-  if (options.lengths && !has_any_context(options.model, model.spec)) leave_out_long_requests();
+  workload = question.workload;
+  if (question.mixed_lengths && !has_any_context(question.model, model.spec))
+    leave_out_long_requests();
 }
 
 void Planner::leave_out_long_requests() {
@@ -67,15 +68,15 @@ SearchRequest Planner::request() const {
                       .workload = workload,
                       .budgets = budgets,
                       .size = size,
-                      .attention_topk = options.compute.checked_topk(),
-                      .most_sequences = options.most_at_once};
-  if (options.compute.chunk > 0) asked.smallest_chunk = options.compute.chunk;
-  SPW_CHECK(options.objective == "throughput" || options.objective == "latency", kInvalidArgument,
-            "--objective is '{}'; give throughput or latency", printable(options.objective));
-  if (options.objective == "latency") asked.objective = Objective::kLatency;
-  if (options.max_latency > 0) asked.max_latency_s = options.max_latency;
-  if (options.max_ttft > 0) asked.max_first_token_s = options.max_ttft;
-  asked.given = options.placement.given();
+                      .attention_topk = question.compute.checked_topk(),
+                      .most_sequences = question.most_at_once};
+  if (question.compute.chunk > 0) asked.smallest_chunk = question.compute.chunk;
+  SPW_CHECK(question.objective == "throughput" || question.objective == "latency", kInvalidArgument,
+            "--objective is '{}'; give throughput or latency", printable(question.objective));
+  if (question.objective == "latency") asked.objective = Objective::kLatency;
+  if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
+  if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
+  asked.given = question.placement.given();
   return asked;
 }
 
@@ -120,13 +121,13 @@ Plan Planner::complete(const FoundPlan& found) const {
   Plan plan = found.plan;
   if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && hardware.has_device())
     plan.cpu_attention = found.predicted.cpu_attention;
-  plan.compress_weights = options.compute.compress_weights;
+  plan.compress_weights = question.compute.compress_weights;
   plan.kv_type = found.size.kv_type;
-  plan.attention_topk = options.compute.checked_topk();
+  plan.attention_topk = question.compute.checked_topk();
   plan.context = found.size.tokens;
   plan.chunk = found.size.micro_tokens;
   plan.sequences = static_cast<int>(found.size.sequences);
-  plan.made_for = {model_fingerprint(resolve_model(options.model)),
+  plan.made_for = {model_fingerprint(resolve_model(question.model)),
                    digest128(hardware_to_json(hardware))};
   return plan;
 }
@@ -134,10 +135,10 @@ Plan Planner::complete(const FoundPlan& found) const {
 FoundPlan Planner::priced(const Plan& plan, std::vector<std::string>& warnings) const {
   const bool apart = hardware.has_device();
   FoundPlan found{.plan = plan, .size = size};
-  const int64_t asked = options.most_at_once, requests = workload.requests();
+  const int64_t asked = question.most_at_once, requests = workload.requests();
   found.size.sequences = asked > 0 ? std::min(asked, requests) : requests;
   found.size.tokens = workload.longest();
-  found.plan.attention_topk = options.compute.checked_topk();
+  found.plan.attention_topk = question.compute.checked_topk();
   Budgets enough = budgets;
   const auto settle = [&] {
     const DeviceTraits there = traits_of_machine(hardware, enough);
@@ -194,8 +195,8 @@ void Planner::warn(const FoundPlan& found, bool given, std::vector<std::string>&
                                    given ? "is too much for the plan" : "is too much for any plan",
                                    given ? "it" : "the best", needed));
   };
-  limit(options.max_latency, p.latency_s, "an answer");
-  limit(options.max_ttft, p.first_token_s, "a first token");
+  limit(question.max_latency, p.latency_s, "an answer");
+  limit(question.max_ttft, p.first_token_s, "a first token");
   if (left_out > 0)
     warnings.push_back(fmt::format("{} requests exceed the context and are left out", left_out));
   if (const uint64_t from_disk = found.needs.disk.of(MemoryTag::kWeights))
@@ -206,7 +207,7 @@ void Planner::warn(const FoundPlan& found, bool given, std::vector<std::string>&
 
 std::vector<Suggestion> Planner::suggestions(const FoundPlan& found) const {
   std::vector<Suggestion> all;
-  const auto try_out = [&](const std::string& what, const PlanOptions& others) {
+  const auto try_out = [&](const std::string& what, const PlanQuestion& others) {
     const Planner other(others, machine);
     const auto better = search_plans(other.request());
     if (better.empty()) return;
@@ -214,28 +215,28 @@ std::vector<Suggestion> Planner::suggestions(const FoundPlan& found) const {
         better[0].predicted.generated_tokens_per_s / found.predicted.generated_tokens_per_s;
     if (gain > 1.05) all.push_back({what, gain});
   };
-  if (!options.compute.compress_weights && !is_quantized(model.main_dtype())) {
-    PlanOptions others = options;
+  if (!question.compute.compress_weights && !is_quantized(model.main_dtype())) {
+    PlanQuestion others = question;
     others.compute.compress_weights = true;
     try_out("--compress-weights", others);
   }
   if (size.kv_type != KvType::kInt4) {
-    PlanOptions others = options;
+    PlanQuestion others = question;
     others.compute.kv_type = "int4";
     try_out("--compress-kv", others);
   }
-  if (options.compute.attention_topk == 0) {
-    PlanOptions others = options;
+  if (question.compute.attention_topk == 0) {
+    PlanQuestion others = question;
     others.compute.attention_topk = 0.1F;
     try_out("--attention-topk 0.1", others);
   }
   const auto twice = [](uint64_t bytes) { return fmt::format("{}MiB", bytes >> 19); };
   if (hardware.has_device()) {
-    PlanOptions others = options;
+    PlanQuestion others = question;
     others.gpu_memory = twice(budgets.device);
     try_out("twice the GPU memory", others);
   }
-  PlanOptions others = options;
+  PlanQuestion others = question;
   others.host_memory = twice(budgets.host);
   try_out("twice the host memory", others);
   std::ranges::sort(all, std::greater(), &Suggestion::gain);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/model_fingerprint.h"
+#include "engine/model_fingerprint.h"
 
 #include <fmt/core.h>
 

@@ -4,69 +4,25 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
-#include "base/byte_units.h"
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/log.h"
-#include "base/printable.h"
-#include "cli/profile_machine.h"
-#include "cli/profile_splits.h"
-#include "cli/session.h"
-#include "cli/terminal.h"
-#include "cuda/cuda.h"
+#include "engine/session.h"
 #include "plan/fill.h"
 #include "plan/linear_shares.h"
 #include "plan/residence.h"
-#include "runtime/device_traits.h"
 
 namespace spillway {
 namespace {
 
 // Nobody said how long prompts and answers will be: those of a talk.
 constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
-// Of free memory, what a plan may take where nobody said how much.
-constexpr uint64_t kFreeTenths = 9;
-
-// What there is of each memory. Of the host's, where nobody said how much to use, what is free.
-Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host) {
-  const DeviceInfo& gpu = device.info();
-  if (!device.host_visible() && gpu.unified_memory) {
-    const uint64_t free = static_cast<uint64_t>(host_memory().available_bytes) +
-                          device.usage().total() + host.usage().total();
-    const auto given = [](const std::string& text, const DeviceInfo& info) {
-      return text.empty() ? 0 : static_cast<uint64_t>(info.memory_bytes);
-    };
-    Budgets both = share_one_memory(
-        std::min(free / 10 * kFreeTenths, static_cast<uint64_t>(gpu.memory_bytes)),
-        given(options.gpu_memory, gpu), given(options.placement.host_memory, host.info()));
-    both.disk = options.placement.disk_bytes();
-    return both;
-  }
-  Budgets budgets;
-  budgets.host_is_limited = !options.placement.host_memory.empty();
-  budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
-  budgets.host = static_cast<uint64_t>(budgets.host_is_limited ? host.info().memory_bytes
-                                                               : host_memory().available_bytes);
-  budgets.disk = options.placement.disk_bytes();
-  return budgets;
-}
-
-// A machine as a session uses it: without a GPU that does not compute, and one that does with
-// memory of its own, if only by a budget.
-ChosenHardware machine_of_session(const Device& device, const Device& host) {
-  const bool apart = !device.host_visible();
-  ChosenHardware machine = this_machine(host.info(), apart ? &device.info() : nullptr);
-  Hardware& hardware = machine.hardware;
-  if (hardware.unified) {
-    hardware.unified = false;
-    hardware.to_device = hardware.to_host = RateCurve(hardware.host.read_bytes_per_s);
-  }
-  return machine;
-}
 
 Workload workload_of(const ExpectedRun& run, const RunSize& size) {
   const int64_t generated =
@@ -81,22 +37,6 @@ Workload workload_of(const ExpectedRun& run, const RunSize& size) {
 }
 
 }  // namespace
-
-const ChosenHardware& Session::machine() const {
-  if (!machine_) machine_ = machine_of_session(*device, own_host ? *own_host : *device);
-  return *machine_;
-}
-
-DeviceTraits Session::traits_within(const Budgets& budgets) const {
-  DeviceTraits traits = traits_of(*device, own_host ? *own_host : *device);
-  if (!device->host_visible()) {
-    traits.memory_bytes = budgets.device;
-    traits.host_memory_bytes = budgets.host;
-  } else if (budgets.host_is_limited) {
-    traits.memory_bytes = budgets.host;
-  }
-  return traits;
-}
 
 Prediction Session::predict_run(const Workload& workload, int64_t sequences) const {
   const RunSize size = runner_size(workload.longest(), sequences);
@@ -164,11 +104,6 @@ Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, si
   }
   settle(placed, model, run, trial.budgets);
   return placed;
-}
-
-Budgets Session::careful(Budgets budgets) const {
-  if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * kFreeTenths;
-  return budgets;
 }
 
 void Session::settle(Placed& placed, const Model& model, const ExpectedRun& run,
@@ -242,7 +177,7 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
   if (!options.host_memory.empty())
     limits.host_bytes = static_cast<uint64_t>(host_memory().total_bytes);
   if (limits.has_device && !options_.gpu_memory.empty()) {
-    for (const DeviceInfo& gpu : list_cuda_devices().devices) {
+    for (const DeviceInfo& gpu : services_.devices.gpus()) {
       if (gpu.name == device->info().name)
         limits.device_bytes = static_cast<uint64_t>(gpu.memory_bytes);
     }
@@ -294,61 +229,6 @@ void Session::place_what_fits(const ExpectedRun& run, size_t which) {
   }
 }
 
-void Session::describe_run() {
-  plan.compress_weights = load_.compress;
-  plan.kv_type = settings.kv_type;
-  plan.attention_topk = settings.attention_topk;
-  if (!device->host_visible() && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
-      !plan.cpu_attention)
-    plan.cpu_attention = predict_run().cpu_attention;
-  settings.host_attention = describe_host_attention(plan, *device, host());
-  const RunLayout layout = footprint(loaded->model, plan, size_, traits_within(budgets_)).layout;
-  if (layout.host_blocks > 0 && layout.staging_blocks < layout.sequence_blocks)
-    settings.host_attention += fmt::format(", and to more than {} tokens by the CPU alone",
-                                           layout.staging_blocks * kKvBlockTokens);
-  settings.host_linear = describe_host_linear(plan, *device, host());
-  plan.chunk = size_.micro_tokens;
-  plan.context = size_.tokens;
-  plan.sequences = static_cast<int>(size_.sequences);
-}
-
-std::vector<ResultSettings> Session::settings_by_other_plans() const {
-  std::vector<ResultSettings> all;
-  if (device->host_visible()) return all;
-  for (const TierShares& kv : {TierShares{1, 0, 0}, TierShares{0, 1, 0}}) {
-    Plan other = plan;
-    other.kv = kv;
-    other.attention = same_for_every_sequence(other);
-    ResultSettings& by_other = all.emplace_back(settings);
-    by_other.host_attention = describe_host_attention(other, *device, *own_host);
-  }
-  return all;
-}
-
-// Results may change with it, so it is only done where somebody asks for it.
-void Session::measure_what_is_missing() {
-  if (device->host_visible() || device->info().unified_memory) return;
-  const auto path = try_default_hardware_path();
-  SPW_CHECK(path.has_value(), kInvalidArgument,
-            "neither XDG_CACHE_HOME nor HOME is set, so --tune has no place to keep what it "
-            "measures");
-  auto known = try_measured_here(host().info(), &device->info());
-  if (!known) {
-    log_info("--tune: this machine has not been measured yet");
-    known = measure_this_machine(host(), device.get(), disk_dir, kProfileSeconds);
-    write_hardware_file(*path, *known);
-  }
-  if (known->host.threads == host().info().threads) {
-    profile_splits(host(), *device, loaded->model, options_.model, /*again=*/false, *known, *path);
-  } else {
-    log_warning(
-        "--tune: this machine was measured with {} threads, and {} are used; nothing more "
-        "is measured",
-        known->host.threads, host().info().threads);
-  }
-  machine_.reset();
-}
-
 void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   if (options_.tuning.measure) measure_what_is_missing();
   const ModelSpec& spec = loaded->model.spec;
@@ -356,10 +236,7 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   which_ = which;
   if (run_.tokens == 0) run_.tokens = context_tokens(0);
   if (!has_any_context(options_.model, spec)) run_.tokens = std::min(run_.tokens, spec.max_context);
-  budgets_ = budgets_of(options_, *device, host());
-  // What the plan before holds is this one's, too.
-  if (!budgets_.host_is_limited && !device->info().unified_memory)
-    budgets_.host += host().usage().total();
+  budgets_ = budgets_now();
   try {
     place_what_fits(run_, which);
   } catch (const Error& error) {
@@ -401,65 +278,6 @@ bool Session::try_place_again(const Error& refused) {
   }
   refused_ = refused.what();
   return true;
-}
-
-void Session::say_what_was_refused() {
-  if (refused_.empty()) return;
-  log_warning("{}; went on with the next plan, within {}{} of host memory",
-              std::exchange(refused_, {}),
-              device->host_visible() ? "" : format_bytes(budgets_.device) + " of GPU memory and ",
-              format_bytes(budgets_.host));
-  say_plan();
-}
-
-void Session::report_drift(const HostLinear::Stats& stats) const {
-  constexpr double kEnoughSeconds = 0.05, kFar = 1.3;
-  if (stats.few_s < kEnoughSeconds) return;
-  const double expected = expected_cpu_rate(
-      machine().hardware, loaded->model, plan,
-      static_cast<double>(std::min<int64_t>(kFewTokens, std::max<int64_t>(1, size_.sequences))));
-  const double measured = static_cast<double>(stats.few_bytes) / stats.few_s;
-  if (expected <= 0 || (measured < expected * kFar && expected < measured * kFar)) return;
-  log_warning(
-      "the CPU multiplied its rows of linear layers at {:.3g} GB/s, and the plan had {:.3g}: "
-      "another division would be faster, unless something else was at work; `spillway profile`, "
-      "then `spillway profile {}` measures again",
-      measured / 1e9, expected / 1e9, printable(options_.model));
-}
-
-void Session::say_plan() const {
-  // Where everything fits there is nothing to say, but to who asks.
-  const bool shown = stderr_is_terminal() && !plan.all_on_device();
-  if (!shown && log_level() > LogLevel::kInfo) return;
-  const Prediction predicted = predict_run();
-  const auto shares = [](const TierShares& of) {
-    return fmt::format("{:.0f}/{:.0f}/{:.0f}%", of.device * 100, of.host * 100, of.disk * 100);
-  };
-  const std::string where =
-      plan.all_on_device()
-          ? fmt::format("everything on {}", device->info().name)
-          : fmt::format(
-                "weights {}{} and KV {} on {}/host/disk{}",
-                shares(device->host_visible() ? plan.weights : placed_shares(loaded->model, plan)),
-                plan.activations.device < 1
-                    ? fmt::format(", activations {}", shares(plan.activations))
-                    : "",
-                shares(plan.kv), device->info().name,
-                plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
-                (plan.cpu_linear.empty()
-                     ? ""
-                     : fmt::format("; the CPU multiplies {:.0f}% of what is not there",
-                                   plan.cpu_linear.front().share * 100));
-  const std::string text = fmt::format(
-      "plan: {}; {} at once; {:.3g} tokens/s and a first token after {:.2g} s predicted, bound by "
-      "{} ({}, {})",
-      where, size_.sequences, predicted.decode_tokens_per_s, predicted.first_token_s,
-      predicted.bottleneck_name(), machine().hardware.name, machine().how);
-  if (shown) {
-    fmt::print(stderr, "{}\n", text);
-  } else {
-    log_info("{}", text);
-  }
 }
 
 }  // namespace spillway

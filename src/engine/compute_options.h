@@ -8,10 +8,6 @@
 
 #include "plan/plan.h"
 
-namespace CLI {
-class App;
-}
-
 namespace spillway {
 
 struct ComputeOptions {
@@ -20,9 +16,6 @@ struct ComputeOptions {
   bool compress_kv = false;
   float attention_topk = 0;  // 0 = dense
   int chunk = 0;             // 0 = what suits the device
-
-  void add_compress_weights_to(CLI::App& command);
-  void add_others_to(CLI::App& command);
 
   // What a plan's file says, where no option does.
   void take_from(const Plan& plan);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where things go and how they run: the options that every command with a model shares.
+// Where things go and how they run: as the options of whoever runs a model say it.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,6 @@
 
 #include "plan/plan.h"
 #include "plan/search.h"
-
-namespace CLI {
-class App;
-}
 
 namespace spillway {
 
@@ -31,10 +27,6 @@ struct PlacementOptions {
   std::string pin_memory;     // "": as much as the system allows
   std::string cpu_linear;     // "66" or "1:66,64:50"
   bool no_overlap = false;
-
-  void add_to(CLI::App& command, bool several_plans);
-  // Without memories: for a command that has its own.
-  void add_plan_to(CLI::App& command, bool several_plans);
 
   // The plan that a file or --weights, --kv and the like give, or nullopt: the planner decides.
   std::optional<Plan> try_explicit_plan(size_t which = 0) const;

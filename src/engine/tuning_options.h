@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tuning file a command uses: this machine's own, another, or none.
+// Which tuning file a session uses: this machine's own, another, or none.
 #pragma once
 
 #include <filesystem>
@@ -8,10 +8,6 @@
 
 #include "device/device.h"
 #include "device/tuning.h"
-
-namespace CLI {
-class App;
-}
 
 namespace spillway {
 
@@ -28,7 +24,6 @@ struct TuningOptions {
   bool off = false;
   bool measure = false;  // what is not known yet, first
 
-  void add_to(CLI::App& command);
   // What was measured on `device`; nullopt where there is nothing, or (with a warning) nothing that
   // can be used. Throws kInvalidArgument for a file that was asked for and does not exist.
   std::optional<LoadedTuning> try_load(const DeviceInfo& device) const;

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/profile_splits.h"
+#include "engine/profile_splits.h"
 
 #include <algorithm>
 
 #include "base/log.h"
-#include "cli/hardware_choice.h"
-#include "cli/interrupt.h"
-#include "cli/terminal.h"
+#include "engine/hardware_choice.h"
 #include "measure/measure_splits.h"
 
 namespace spillway {
 
 std::vector<SplitCurve> profile_splits(Device& host, Device& device, const Model& model,
                                        const std::string& name, bool again, Hardware& hardware,
-                                       const std::filesystem::path& file) {
+                                       const std::filesystem::path& file,
+                                       const SessionServices& services) {
   const auto is_of = [](const SplitShape& shape) {
     return [&shape](const SplitCurve& curve) { return curve.shape == shape; };
   };
@@ -24,10 +23,11 @@ std::vector<SplitCurve> profile_splits(Device& host, Device& device, const Model
   }
   if (!missing.empty()) {
     constexpr double kSecondsEach = 3;
-    ProgressBar bar("measuring how CPU and GPU share " + name);
-    MeasurePace pace(kSecondsEach * static_cast<double>(missing.size()), &interrupted(),
+    const auto progress =
+        start_progress(services.progress, "measuring how CPU and GPU share " + name);
+    MeasurePace pace(kSecondsEach * static_cast<double>(missing.size()), services.cancel,
                      [&](double share, std::string_view what) {
-                       bar.update(static_cast<uint64_t>(share * 1000), 1000, std::string(what));
+                       progress->update(static_cast<uint64_t>(share * 1000), 1000, what);
                      });
     const std::vector<SplitCurve> found = measure_splits(host, device, hardware, missing, {}, pace);
     for (const SplitShape& shape : missing) std::erase_if(hardware.splits, is_of(shape));

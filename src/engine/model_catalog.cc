@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/model_catalog.h"
+#include "engine/model_catalog.h"
 
 #include <algorithm>
 #include <fstream>
@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "cli/cache_folder.h"
+#include "engine/cache_folder.h"
 #include "engine/loaded_model.h"
 
 namespace spillway {
