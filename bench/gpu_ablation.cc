@@ -16,8 +16,9 @@
 #include "base/error.h"
 #include "bench/median.h"
 #include "cli/bench_run.h"
-#include "cli/session.h"
+#include "cli/terminal_services.h"
 #include "cuda/cuda_device.h"
+#include "engine/session.h"
 
 namespace spillway {
 namespace {
@@ -97,7 +98,7 @@ json ablate(const Options& options) {
     SessionOptions session_options;
     session_options.model = model;
     session_options.device = "cuda";
-    Session session(session_options);
+    Session session(session_options, terminal_services());
     const int most = std::ranges::max(options.batches);
     session.load({.tokens = int64_t{options.prompt_len} + options.gen_len, .sequences = most});
     auto& device = dynamic_cast<cuda::CudaDevice&>(*session.device);

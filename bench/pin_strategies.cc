@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "cli/session.h"
+#include "cli/local_devices.h"
 #include "memory/pinned_buffer.h"
 #include "tensor/random_fill.h"
 
@@ -48,8 +48,8 @@ class Strategies {
  public:
   explicit Strategies(const Options& options)
       : options_(options),
-        device_(make_device(options.device, "0")),
-        host_(make_device("cpu", "0")),
+        device_(local_devices().make({.name = options.device})),
+        host_(local_devices().make({.name = "cpu"})),
         copiers_(options.copiers) {
     const auto bytes = static_cast<size_t>(2 * options.rows * options.cols);
     for (int i = 0; i < options.layers; ++i) {

@@ -5,8 +5,8 @@
 
 #include <utility>
 
+#include "base/stopwatch.h"
 #include "cli/interrupt.h"
-#include "cli/terminal.h"
 
 namespace spillway {
 

@@ -9,21 +9,24 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/stopwatch.h"
 #include "cli/batch_identity.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
-#include "cli/model_catalog.h"
-#include "cli/model_fingerprint.h"
 #include "cli/predicted_json.h"
-#include "cli/session.h"
+#include "cli/session_flags.h"
 #include "cli/template_option.h"
 #include "cli/terminal.h"
-#include "cpu/processor.h"
+#include "cli/terminal_services.h"
 #include "engine/engine_client.h"
+#include "engine/model_catalog.h"
+#include "engine/model_fingerprint.h"
+#include "engine/session.h"
 #include "serve/batch_input.h"
 #include "serve/batch_job.h"
 #include "serve/batch_journal.h"
@@ -334,7 +337,7 @@ int batch(const BatchOptions& options) {
   SessionOptions asked = session_options(options);
   const std::filesystem::path journal_path = with_suffix(output, ".partial");
   if (!options.restart) asked.placement.kept = try_kept_plan(journal_path);
-  Session session(asked);
+  Session session(asked, terminal_services());
   const int64_t context = session.context_tokens(options.context);
   session.choose_plan(expected_run(options, input, session, context));
   const BatchIdentity identity{.input = input.checksum(),
@@ -381,7 +384,7 @@ void add_batch_command(CLI::App& app) {
   auto* command = app.add_subcommand(
       "batch", "answer a file of OpenAI batch requests; goes on where it was after a kill");
   auto options = std::make_shared<BatchOptions>();
-  options->session.add_to(*command);
+  add_session_flags(*command, options->session);
   command->add_option("INPUT", options->input,
                       "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}");
   command->add_option("-o,--output", options->output, "results, in the order of the requests");

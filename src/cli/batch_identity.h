@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cli/result_settings.h"
+#include "engine/result_settings.h"
 #include "serve/job_fields.h"
 
 namespace spillway {

@@ -17,8 +17,10 @@
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/predicted_json.h"
-#include "cli/session.h"
+#include "cli/session_flags.h"
 #include "cli/terminal.h"
+#include "cli/terminal_services.h"
+#include "engine/session.h"
 #include "storage/file_writer.h"
 
 namespace spillway {
@@ -203,7 +205,7 @@ int bench(BenchOptions options) {
     run.least_sequences = 1;
   }
   // One for all plans: a weight is made or read once, and then only changes its home.
-  Session session(options.session);
+  Session session(options.session, terminal_services());
   for (size_t i = 0; i < plans; ++i) {
     if (options.batch.empty() && i < placement.plans.size()) {
       options.size.batch = read_plan(placement.plans[i]).sequences.value_or(1);
@@ -243,7 +245,7 @@ void add_bench_command(CLI::App& app) {
   auto* command =
       app.add_subcommand("bench", "measure prefill and decode speed on synthetic prompts");
   auto options = std::make_shared<BenchOptions>();
-  options->session.add_to(*command, /*several_plans=*/true);
+  add_session_flags(*command, options->session, /*several_plans=*/true);
   const auto positive = CLI::Range(1, 1 << 24);
   auto* const prompt_len =
       command->add_option("--prompt-len", options->size.prompt_len, "tokens in each prompt")

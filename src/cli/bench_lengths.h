@@ -6,7 +6,7 @@
 #include <span>
 
 #include "cli/request_lengths.h"
-#include "cli/session.h"
+#include "engine/session.h"
 
 namespace spillway {
 

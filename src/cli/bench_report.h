@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/bench_run.h"
-#include "cli/session.h"
+#include "engine/session.h"
 
 namespace spillway {
 

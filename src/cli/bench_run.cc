@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "engine/engine_loop.h"

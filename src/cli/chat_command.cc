@@ -21,10 +21,12 @@
 #include "cli/line_editor.h"
 #include "cli/prompt_input.h"
 #include "cli/sampling_options.h"
-#include "cli/session.h"
+#include "cli/session_flags.h"
 #include "cli/template_option.h"
 #include "cli/terminal.h"
+#include "cli/terminal_services.h"
 #include "engine/engine_client.h"
+#include "engine/session.h"
 #include "text/utf8.h"
 
 namespace spillway {
@@ -267,7 +269,7 @@ int chat(ChatOptions options) {
   options.sampling.over(kDefaults);
   options.sampling.choose_seed();
 
-  Session session(options.session);
+  Session session(options.session, terminal_services());
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
   Conversation conversation(
       tokenizer, options.chat_template.require_template(tokenizer, options.session.model));
@@ -300,7 +302,7 @@ int chat(ChatOptions options) {
 void add_chat_command(CLI::App& app) {
   auto* command = app.add_subcommand("chat", "talk with a model that has a chat template");
   auto options = std::make_shared<ChatOptions>();
-  options->session.add_to(*command);
+  add_session_flags(*command, options->session);
   command->add_option("--system", options->system,
                       "what the model is told before the conversation");
   options->chat_template.add_to(*command);

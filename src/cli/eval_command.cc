@@ -9,16 +9,19 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/stopwatch.h"
 #include "cli/attention_report.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/prompt_input.h"
-#include "cli/session.h"
+#include "cli/session_flags.h"
 #include "cli/terminal.h"
+#include "cli/terminal_services.h"
 #include "engine/last_word.h"
 #include "engine/perplexity.h"
+#include "engine/session.h"
 
 namespace spillway {
 namespace {
@@ -124,7 +127,7 @@ int eval(const EvalOptions& options) {
   SPW_CHECK(!options.text.empty() || !options.last_word.empty(), kInvalidArgument,
             "nothing to evaluate; give --text FILE or --last-word FILE.jsonl");
   const std::string text = options.text.empty() ? "" : read_text_input(options.text);
-  Session session(options.session);
+  Session session(options.session, terminal_services());
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
   std::vector<TokenId> tokens;
   std::vector<Passage> passages;
@@ -174,7 +177,7 @@ void add_eval_command(CLI::App& app) {
   auto* command = app.add_subcommand(
       "eval", "how well a model predicts: perplexity of a text, accuracy on last words");
   auto options = std::make_shared<EvalOptions>();
-  options->session.add_to(*command);
+  add_session_flags(*command, options->session);
   command->add_option("--text", options->text, "perplexity of this text file");
   command
       ->add_option("-c,--ctx", options->context,

@@ -12,11 +12,10 @@
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
-#include "cli/model_catalog.h"
-#include "cli/session.h"
+#include "cli/local_devices.h"
 #include "cli/terminal.h"
-#include "cuda/cuda.h"
 #include "engine/loaded_model.h"
+#include "engine/model_catalog.h"
 #include "engine/vocabulary_from_files.h"
 #include "plan/footprint.h"
 #include "runtime/device_traits.h"
@@ -81,7 +80,7 @@ json describe_spec(const Model& model) {
 
 // What a run on this machine's CPU takes of its memory.
 json describe_needs(const Model& model) {
-  const auto cpu = make_device("cpu", "0");
+  const auto cpu = local_devices().make({.name = "cpu"});
   const RunSize size{.tokens = std::min<int64_t>(4096, model.spec.max_context),
                      .kv_type = default_kv_type(model)};
   Footprint needs = footprint(model, Plan(), size, traits_of(*cpu));
@@ -143,10 +142,9 @@ json inspect_model(const InspectOptions& options) {
 }
 
 json inspect_devices() {
-  const auto cpu = make_device("cpu", "0");
-  const CudaDevices gpus = list_cuda_devices();
+  const auto cpu = local_devices().make({.name = "cpu"});
   std::vector<DeviceInfo> all{cpu->info()};
-  all.insert(all.end(), gpus.devices.begin(), gpus.devices.end());
+  for (const DeviceInfo& gpu : local_devices().gpus()) all.push_back(gpu);
   json out = json::array();
   for (const DeviceInfo& info : all) {
     out.push_back({{"name", info.name},

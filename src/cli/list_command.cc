@@ -12,8 +12,8 @@
 #include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
-#include "cli/model_catalog.h"
 #include "cli/terminal.h"
+#include "engine/model_catalog.h"
 #include "model/model.h"
 #include "storage/model_files.h"
 

@@ -8,8 +8,10 @@
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/prompt_input.h"
-#include "cli/session.h"
+#include "cli/session_flags.h"
+#include "cli/terminal_services.h"
 #include "engine/perplexity.h"
+#include "engine/session.h"
 #include "storage/file_writer.h"
 
 namespace spillway {
@@ -23,7 +25,7 @@ struct LogitsOptions {
 
 int logits(const LogitsOptions& options) {
   const auto ids = parse_ids(options.ids);
-  Session session(options.session);
+  Session session(options.session, terminal_services());
   const ModelSpec& spec = session.loaded->model.spec;
   SPW_CHECK(static_cast<int64_t>(ids.size()) <= spec.max_context, kInvalidArgument,
             "{} ids, but the model's context is {}", ids.size(), spec.max_context);
@@ -48,7 +50,7 @@ void add_logits_command(CLI::App& app) {
       "logits", "float32 logits [ids, vocabulary] of given ids, for parity tests");
   command->group("");
   auto options = std::make_shared<LogitsOptions>();
-  options->session.add_to(*command);
+  add_session_flags(*command, options->session);
   command->add_option("--ids", options->ids, "token ids, e.g. 1,15043")->required();
   command->add_option("-o,--output", options->output, "file to write")->required();
   command->final_callback([options] { throw CLI::RuntimeError(logits(*options)); });

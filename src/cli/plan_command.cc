@@ -13,12 +13,14 @@
 #include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/local_devices.h"
 #include "cli/plan_frontier.h"
 #include "cli/plan_report.h"
-#include "cli/planner.h"
 #include "cli/predicted_json.h"
 #include "cli/request_lengths.h"
+#include "cli/session_flags.h"
 #include "cli/terminal.h"
+#include "engine/planner.h"
 #include "plan/step_trace.h"
 
 namespace spillway {
@@ -26,14 +28,22 @@ namespace {
 
 using nlohmann::json;
 
+struct PlanOptions {
+  PlanQuestion question;
+  std::string hardware, output, trace, frontier;
+  std::optional<std::string> lengths;  // a file of requests; else all are alike
+  int64_t prompt = 512, generate = 32;
+  int64_t requests = 0;  // 0: one, or all of the file
+  bool no_advice = false, json = false;
+};
+
 void write(const std::string& path, const std::string& text) {
   std::ofstream file(path);
   file << text;
   SPW_CHECK(file.good(), kIo, "{}: cannot be written", printable(path));
 }
 
-int show_frontier(const Planner& planner) {
-  const PlanOptions& options = planner.options;
+int show_frontier(const PlanOptions& options, const Planner& planner) {
   const std::vector<FrontierPoint> points = find_frontier(planner.request());
   if (points.empty()) planner.refuse();
   write(options.frontier,
@@ -60,12 +70,12 @@ int show_frontier(const Planner& planner) {
 }
 
 // With what a plan's file says, where no option does.
-PlanOptions with_plan_file(PlanOptions options) {
-  if (options.placement.plans.empty()) return options;
-  const Plan plan = read_plan(options.placement.plans[0]);
-  options.compute.take_from(plan);
-  if (plan.sequences && options.most_at_once == 0) options.most_at_once = *plan.sequences;
-  return options;
+PlanQuestion with_plan_file(PlanQuestion question) {
+  if (question.placement.plans.empty()) return question;
+  const Plan plan = read_plan(question.placement.plans[0]);
+  question.compute.take_from(plan);
+  if (plan.sequences && question.most_at_once == 0) question.most_at_once = *plan.sequences;
+  return question;
 }
 
 Workload workload_asked(const PlanOptions& options) {
@@ -76,19 +86,20 @@ Workload workload_asked(const PlanOptions& options) {
   return {{{std::max<int64_t>(1, options.requests), options.prompt, options.generate}}};
 }
 
-int plan(PlanOptions asked) {
-  SPW_CHECK(asked.prompt >= 1 && asked.generate >= 1, kInvalidArgument,
+int plan(PlanOptions options) {
+  SPW_CHECK(options.prompt >= 1 && options.generate >= 1, kInvalidArgument,
             "--prompt-len and --gen-len are at least 1");
-  asked.workload = workload_asked(asked);
-  asked.compute.checked_topk();
-  const ChosenHardware machine = choose_hardware(asked.hardware);
-  const PlanOptions options = with_plan_file(asked);
-  const Planner planner(options, machine);
-  if (!options.frontier.empty()) return show_frontier(planner);
+  options.question.workload = workload_asked(options);
+  options.question.mixed_lengths = options.lengths.has_value();
+  options.question.compute.checked_topk();
+  const ChosenHardware machine = choose_hardware(options.hardware, local_devices());
+  const PlanQuestion question = with_plan_file(options.question);
+  const Planner planner(question, machine);
+  if (!options.frontier.empty()) return show_frontier(options, planner);
   PlanReport report;
-  std::optional<Plan> given = options.placement.try_explicit_plan();
+  std::optional<Plan> given = question.placement.try_explicit_plan();
   if (given) {
-    options.placement.given().apply_to(*given);
+    question.placement.given().apply_to(*given);
     report.best = planner.priced(*given, report.warnings);
   } else {
     report.best = planner.best();
@@ -119,16 +130,18 @@ void add_plan_command(CLI::App& app) {
       "plan", "where a model would go and how fast it would be, before anything is loaded");
   auto options = std::make_shared<PlanOptions>();
   command
-      ->add_option("-m,--model,MODEL", options->model,
+      ->add_option("-m,--model,MODEL", options->question.model,
                    "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
       ->required();
   command->add_option(
       "--hardware", options->hardware,
       "a machine's file, or one of " + fmt::format("{}", fmt::join(shipped_hardware(), ", ")) +
           "; default: this one, as spillway profile measured it, or the nearest of them");
-  command->add_option("--gpu-memory", options->gpu_memory, "default: what the machine has");
-  command->add_option("--host-memory", options->host_memory, "default: nine tenths of what it has");
-  command->add_option("--disk-memory", options->disk_memory, "default: 0");
+  command->add_option("--gpu-memory", options->question.gpu_memory,
+                      "default: what the machine has");
+  command->add_option("--host-memory", options->question.host_memory,
+                      "default: nine tenths of what it has");
+  command->add_option("--disk-memory", options->question.disk_memory, "default: 0");
   auto* const prompt = command->add_option("--prompt-len", options->prompt, "tokens of a prompt")
                            ->capture_default_str();
   auto* const generate =
@@ -144,15 +157,17 @@ void add_plan_command(CLI::App& app) {
       ->add_option("--requests", options->requests,
                    "how many (default: 1); with --lengths, the first so many of the file (all)")
       ->check(CLI::PositiveNumber);
-  command->add_option("--batch", options->most_at_once, "most sequences at once; 0: any number")
+  command
+      ->add_option("--batch", options->question.most_at_once,
+                   "most sequences at once; 0: any number")
       ->capture_default_str();
-  options->compute.add_compress_weights_to(*command);
-  options->compute.add_others_to(*command);
-  command->add_option("--objective", options->objective, "throughput or latency")
+  add_compress_weights_flag(*command, options->question.compute);
+  add_compute_flags(*command, options->question.compute);
+  command->add_option("--objective", options->question.objective, "throughput or latency")
       ->capture_default_str();
-  command->add_option("--max-latency", options->max_latency,
+  command->add_option("--max-latency", options->question.max_latency,
                       "seconds until the last token of a block");
-  command->add_option("--max-ttft", options->max_ttft, "seconds until first tokens");
+  command->add_option("--max-ttft", options->question.max_ttft, "seconds until first tokens");
   command->add_option("--trace", options->trace,
                       "writes a simulated step as a Chrome trace, which Perfetto opens");
   command->add_option("--frontier", options->frontier,
@@ -160,8 +175,9 @@ void add_plan_command(CLI::App& app) {
                       "once, as a table, and as a drawing (SVG) in this file");
   command->add_option("-o,--output", options->output,
                       "writes the plan, for --plan of other commands");
-  options->placement.add_plan_to(*command, false);
-  command->add_flag("--no-overlap", options->placement.no_overlap, "one thing after the other");
+  add_plan_flags(*command, options->question.placement, false);
+  command->add_flag("--no-overlap", options->question.placement.no_overlap,
+                    "one thing after the other");
   command->add_flag("--no-advice", options->no_advice, "does not look for what would help");
   command->add_flag("--json", options->json, "as JSON");
   command->footer(

@@ -42,9 +42,10 @@ json memory_json(const Planner& planner, const FoundPlan& found) {
 
 std::string describe_workload(const Planner& planner) {
   const Workload& all = planner.workload;
-  if (!planner.options.lengths) {
-    return fmt::format("{} requests, prompts of {}, {} tokens each", all.requests(),
-                       planner.options.prompt, planner.options.generate);
+  if (!planner.question.mixed_lengths) {
+    const RequestGroup& alike = all.groups.front();
+    return fmt::format("{} requests, prompts of {}, {} tokens each", all.requests(), alike.prompt,
+                       alike.generate);
   }
   const auto mean = [&](int64_t tokens) {
     return static_cast<double>(tokens) / static_cast<double>(all.requests());

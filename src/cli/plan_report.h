@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/planner.h"
+#include "engine/planner.h"
 
 namespace spillway {
 

@@ -14,11 +14,13 @@
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/profile_machine.h"
-#include "cli/profile_splits.h"
-#include "cli/session.h"
+#include "cli/session_flags.h"
 #include "cli/terminal.h"
+#include "cli/terminal_services.h"
 #include "engine/engine_client.h"
+#include "engine/profile_splits.h"
 #include "engine/sampler.h"
+#include "engine/session.h"
 #include "measure/measure_linear.h"
 #include "measure/measure_scores.h"
 #include "measure/tuning_file.h"
@@ -84,7 +86,7 @@ std::vector<SplitCurve> measure_sharing(Session& session, const std::string& mod
     return {};
   }
   return profile_splits(session.host(), *session.device, session.loaded->model, model,
-                        /*again=*/true, *known, *path);
+                        /*again=*/true, *known, *path, terminal_services());
 }
 
 // What was measured of the models.
@@ -99,7 +101,7 @@ void measure_model(const ProfileOptions& options, const std::string& model, Meas
   SessionOptions session_options = options.session;
   session_options.model = model;
   session_options.tuning.off = true;
-  Session session(session_options);
+  Session session(session_options, terminal_services());
   const int64_t tokens = softmax_tokens(session.loaded->model.spec);
   session.load({.tokens = tokens, .prompt = tokens, .generated = 1});
   measured.machine = tuned_machine(session.device->info());
@@ -218,8 +220,8 @@ void add_profile_command(CLI::App& app) {
       "-m,--model,MODEL", options->models,
       "models whose matrices are measured: GGUF file, Hugging Face folder, smollm2, or "
       "dummy:NAME; none: the machine");
-  options->session.add_device_to(*command);
-  options->session.add_loading_to(*command);
+  add_device_flags(*command, options->session);
+  add_loading_flags(*command, options->session);
   command->add_option("-o,--output", options->output,
                       "the machine's file to write, or the tuning file to write or add to; "
                       "default: the one in the cache");

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/profile_machine.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <ctime>
 #include <filesystem>
 #include <system_error>
 
@@ -12,11 +10,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "cli/hardware_choice.h"
-#include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/terminal.h"
-#include "measure/measure_machine.h"
+#include "cli/terminal_services.h"
+#include "engine/hardware_choice.h"
 
 namespace spillway {
 namespace {
@@ -93,22 +90,6 @@ void print_machine(const Hardware& hardware, const fs::path& path) {
 
 }  // namespace
 
-Hardware measure_this_machine(Device& host, Device* device, const fs::path& disk_dir,
-                              double seconds) {
-  IoQueue disk;
-  ProgressBar bar("measuring");
-  MeasureMachineOptions measure;
-  measure.seconds = seconds;
-  measure.disk_dir = disk_dir;
-  measure.cancel = &interrupted();
-  measure.progress = [&](double share, std::string_view what) {
-    bar.update(static_cast<uint64_t>(share * 1000), 1000, std::string(what));
-  };
-  Hardware hardware = measure_machine(host, device, disk, measure);
-  hardware.measured = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-  return hardware;
-}
-
 int profile_machine(const ProfileMachineOptions& options) {
   const auto path = options.output.empty() ? try_default_hardware_path() : fs::path(options.output);
   SPW_CHECK(path.has_value(), kInvalidArgument,
@@ -116,12 +97,15 @@ int profile_machine(const ProfileMachineOptions& options) {
             "give one with -o");
   refuse_foreign(*path, options.output.empty());
   const SessionOptions& session = options.session;
-  const auto device = make_device(session.device, session.threads, session.gpu_memory);
+  const SessionServices services = terminal_services();
+  const auto device = services.devices.make(
+      {.name = session.device, .threads = session.threads, .gpu_memory = session.gpu_memory});
   const bool apart = !device->host_visible();
-  const auto own_host = apart ? make_device("cpu", session.threads) : nullptr;
+  const auto own_host =
+      apart ? services.devices.make({.name = "cpu", .threads = session.threads}) : nullptr;
   Hardware hardware =
       measure_this_machine(apart ? *own_host : *device, apart ? device.get() : nullptr,
-                           session.placement.disk_folder(), options.seconds);
+                           session.placement.disk_folder(), options.seconds, services);
   // What was measured of models here is still so.
   if (const auto before = try_measured_here(apart ? own_host->info() : device->info(),
                                             apart ? &device->info() : nullptr);

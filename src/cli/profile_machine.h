@@ -2,18 +2,12 @@
 // spillway profile without a model: the machine, as spillway plan wants to know it.
 #pragma once
 
-#include <filesystem>
 #include <string>
 
-#include "cli/session.h"
+#include "engine/measure_this_machine.h"
+#include "engine/session_options.h"
 
 namespace spillway {
-
-inline constexpr double kProfileSeconds = 45;
-
-// With a progress bar. `device`: null where the host computes.
-Hardware measure_this_machine(Device& host, Device* device, const std::filesystem::path& disk_dir,
-                              double seconds);
 
 struct ProfileMachineOptions {
   const SessionOptions& session;  // the device, the threads, the disk's folder

@@ -17,10 +17,12 @@
 #include "cli/predicted_json.h"
 #include "cli/prompt_input.h"
 #include "cli/sampling_options.h"
-#include "cli/session.h"
+#include "cli/session_flags.h"
 #include "cli/template_option.h"
 #include "cli/terminal.h"
+#include "cli/terminal_services.h"
 #include "engine/engine_client.h"
+#include "engine/session.h"
 #include "text/utf8.h"
 
 namespace spillway {
@@ -124,7 +126,7 @@ int run(RunOptions options) {
   request.sampling = options.sampling.over(SamplingParams{.logprobs = options.logprobs});
   request.sampling.seed = options.sampling.choose_seed();
 
-  Session session(options.session);
+  Session session(options.session, terminal_services());
   request.prompt = prompt_tokens(options, input, session);
   const size_t prompt_size = request.prompt.size();
   SPW_CHECK(prompt_size > 0, kInvalidArgument,
@@ -188,7 +190,7 @@ void add_run_command(CLI::App& app) {
   auto* command =
       app.add_subcommand("run", "generate text from a prompt, streaming it as it comes");
   auto options = std::make_shared<RunOptions>();
-  options->session.add_to(*command);
+  add_session_flags(*command, options->session);
   options->prompt.add_to(*command, true);
   command->add_option("-n,--max-tokens", options->max_tokens, "generate at most this many tokens")
       ->capture_default_str()

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/digest.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "serve/checksum.h"
 #include "storage/file.h"
 
 namespace spillway {
@@ -58,7 +58,7 @@ void TemplateOption::read(const std::string& value) {
             "--template {}: this file's style is not known; known are {}, which can also be given "
             "by name",
             printable(value), chat_format_names());
-  identity_ = "file " + checksum128(text);
+  identity_ = "file " + digest128(text);
 }
 
 std::optional<ChatTemplate> TemplateOption::try_template(const Tokenizer& tokenizer) const {

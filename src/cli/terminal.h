@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/progress.h"
+
 namespace spillway {
 
 bool stdin_is_terminal();
@@ -22,32 +24,21 @@ void print_now(std::string_view text);
 
 // One line on stderr, as wide as the terminal allows, redrawn at most ten times a second; nothing
 // at all when stderr is no terminal. Not thread-safe.
-class ProgressBar {
+class ProgressBar final : public Progress {
  public:
   explicit ProgressBar(std::string_view title);
-  ~ProgressBar();  // clears the line
+  ~ProgressBar() override;  // clears the line
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // `detail` stands behind the bar: "1.2 of 4.0 GiB".
-  void update(uint64_t done, uint64_t total, std::string_view detail);
+  // `detail` stands behind the bar.
+  void update(uint64_t done, uint64_t total, std::string_view detail) override;
 
  private:
   std::string title_;
   bool shown_ = false;
   std::chrono::steady_clock::time_point last_{};
   std::chrono::steady_clock::time_point start_;
-};
-
-// Seconds since it was made.
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace spillway

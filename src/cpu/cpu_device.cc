@@ -10,6 +10,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/fault_points.h"
+#include "base/host_memory.h"
 #include "base/numa.h"
 #include "cpu/linear/linear_int8.h"
 #include "cpu/processor.h"

@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/fault_points.h"
-#include "cpu/processor.h"
 
 namespace spillway {
 namespace {
@@ -83,12 +82,6 @@ TEST(CpuDeviceTest, RefusesMoreThanThereIsAndStaysUsable) {
 
 TEST(CpuDeviceTest, RejectsAThreadCountThatMakesNoSense) {
   EXPECT_THROW(CpuDevice({.threads = -1}), Error);
-}
-
-TEST(ProcessorTest, KnowsTotalAndAvailableMemory) {
-  const HostMemory memory = host_memory();
-  EXPECT_GT(memory.available_bytes, 0);
-  EXPECT_LE(memory.available_bytes, memory.total_bytes);
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory the host has, and how much of it is free.
+#pragma once
+
+#include <cstdint>
+
+namespace spillway {
+
+// From the kernel and, in a container, its limit.
+struct HostMemory {
+  int64_t total_bytes = 0;
+  int64_t available_bytes = 0;  // what can be had without swapping
+  int64_t process_bytes = 0;    // memory of its own that this process has touched
+};
+HostMemory host_memory();
+
+}  // namespace spillway

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of a session on the command line. Each of these adds some of them to a command, which
+// must not outlive the values.
+#pragma once
+
+#include "engine/session_options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace spillway {
+
+// MODEL and the options that all commands with a session share.
+void add_session_flags(CLI::App& command, SessionOptions& options, bool several_plans = false);
+// Of these, for commands that need no more: where to compute, and how weights get there.
+void add_device_flags(CLI::App& command, SessionOptions& options);
+void add_loading_flags(CLI::App& command, SessionOptions& options);
+// What to compute with.
+void add_compress_weights_flag(CLI::App& command, ComputeOptions& options);
+void add_compute_flags(CLI::App& command, ComputeOptions& options);
+// What goes where, without memories: for a command that has its own.
+void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_plans);
+
+}  // namespace spillway

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/hardware_choice.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "engine/cache_folder.h"
+#include "storage/file_writer.h"
+
+namespace spillway {
+
+std::optional<Hardware> try_measured_here(const DeviceInfo& host, const DeviceInfo* gpu) {
+  const auto path = try_default_hardware_path();
+  std::error_code error;
+  if (!path || !std::filesystem::exists(*path, error)) return std::nullopt;
+  try {
+    Hardware kept = read_hardware_file(*path);
+    const bool same = kept.host.name == host.hardware &&
+                      (gpu == nullptr || (kept.gpu && kept.gpu->name == gpu->hardware));
+    // Cuts of linear layers are those of all the threads that they were measured with.
+    if (kept.host.threads != host.threads) kept.splits.clear();
+    if (same && !kept.measured.empty()) return kept;
+    log_info("{}: not of this machine", printable_path(*path));
+  } catch (const Error& problem) {
+    log_warning(
+        "what was measured of this machine is not used: {}; spillway profile measures again",
+        problem.what());
+  }
+  return std::nullopt;
+}
+
+void write_hardware_file(const std::filesystem::path& path, const Hardware& hardware) {
+  std::error_code error;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  SPW_CHECK(!error, kIo, "cannot make the folder {}: {}", printable_path(path.parent_path()),
+            error.message());
+  FileWriter file(path);
+  file.write(hardware_to_json(hardware));
+  file.commit();
+}
+
+std::optional<std::filesystem::path> try_default_hardware_path() {
+  const auto folder = try_cache_folder();
+  if (!folder) return std::nullopt;
+  return *folder / "hardware.json";
+}
+
+ChosenHardware choose_hardware(const std::string& file_or_name, const DeviceFactory& devices) {
+  if (!file_or_name.empty()) {
+    Hardware named = read_hardware(file_or_name);
+    std::string how = named.source;
+    if (!named.measured.empty()) how = "measured on " + printable(named.measured);
+    return {std::move(named), std::move(how)};
+  }
+  const auto cpu = devices.make({.name = "cpu"});
+  const std::vector<DeviceInfo> gpus = devices.gpus();
+  return this_machine(cpu->info(), gpus.empty() ? nullptr : &gpus.front());
+}
+
+ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu) {
+  const auto host_bytes = static_cast<uint64_t>(host.memory_bytes),
+             gpu_bytes = static_cast<uint64_t>(gpu != nullptr ? gpu->memory_bytes : 0);
+  ChosenHardware chosen;
+  if (auto kept = try_measured_here(host, gpu)) {
+    chosen.how = fmt::format("measured here on {}", printable(kept->measured));
+    chosen.hardware = std::move(*kept);
+  } else {
+    chosen.hardware = nearest_hardware(gpu != nullptr ? gpu->hardware : "", gpu_bytes, host_bytes);
+    // Never the other way round: a file of one memory has no links.
+    if (gpu != nullptr && gpu->unified_memory) chosen.hardware.unified = true;
+    chosen.how = "not measured: the nearest that ships; `spillway profile` measures";
+  }
+  chosen.hardware.host = with_threads(chosen.hardware.host, host.threads);
+  chosen.hardware.host.memory_bytes = host_bytes;
+  if (gpu != nullptr) {
+    chosen.hardware.gpu->memory_bytes = gpu_bytes;
+  } else {
+    chosen.hardware.gpu.reset();
+    chosen.hardware.unified = false;
+  }
+  return chosen;
+}
+
+}  // namespace spillway

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/model_catalog.h"
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/printable.h"
+#include "engine/cache_folder.h"
+#include "engine/loaded_model.h"
+
+namespace spillway {
+namespace {
+
+// The same table as in scripts/fetch_model.sh, which fills the cache.
+struct CatalogEntry {
+  const char* name;
+  const char* file;
+};
+constexpr CatalogEntry kCatalog[] = {{"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"}};
+
+namespace fs = std::filesystem;
+
+// The rest of a split model, which its first file stands for.
+bool is_later_part(const std::string& name) {
+  static const std::regex kPart(R"(.*-(\d{5})-of-\d{5}\.gguf)");
+  std::smatch match;
+  return std::regex_match(name, match, kPart) && match[1] != "00001";
+}
+
+// scripts/fetch_model.sh leaves a line beside each model.
+std::string origin_of(const fs::path& path) {
+  std::ifstream file(path.string() + ".origin");
+  std::string line;
+  std::getline(file, line);
+  return printable(line.substr(0, 200));
+}
+
+uint64_t folder_bytes(const fs::path& folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    std::error_code unknown;
+    const auto size = entry.is_regular_file(unknown) ? entry.file_size(unknown) : 0;
+    if (!unknown) bytes += size;
+  }
+  return bytes;
+}
+
+// All parts of a split model.
+uint64_t file_bytes(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const size_t part = name.find("-00001-of-");
+  std::error_code error;
+  if (part == std::string::npos) return fs::file_size(path, error);
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(path.parent_path(), error)) {
+    const std::string other = entry.path().filename().string();
+    const bool belongs = other.size() == name.size() &&
+                         other.starts_with(name.substr(0, part + 1)) &&
+                         other.ends_with(name.substr(part + 6));
+    std::error_code unknown;
+    const auto size = belongs ? entry.file_size(unknown) : 0;
+    if (!unknown) bytes += size;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::filesystem::path models_folder() {
+  const auto cache = try_cache_folder();
+  SPW_CHECK(cache.has_value(), kInvalidArgument,
+            "neither XDG_CACHE_HOME nor HOME is set, so there is no cache of models; give a path");
+  return *cache / "models";
+}
+
+std::vector<CachedModel> cached_models() {
+  std::vector<CachedModel> models;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(models_folder(), error)) {
+    const fs::path& path = entry.path();
+    const std::string file = path.filename().string();
+    std::error_code unknown;
+    const bool folder = entry.is_directory(unknown) && fs::exists(path / "config.json", unknown);
+    const bool gguf = entry.is_regular_file(unknown) && path.extension() == ".gguf";
+    if (file.starts_with('.') || !(folder || gguf) || is_later_part(file)) continue;
+    CachedModel model{file, path, folder ? folder_bytes(path) : file_bytes(path), origin_of(path)};
+    for (const CatalogEntry& known : kCatalog) {
+      if (file == known.file) model.name = known.name;
+    }
+    models.push_back(std::move(model));
+  }
+  std::ranges::sort(models, {}, &CachedModel::name);
+  return models;
+}
+
+std::string resolve_model(const std::string& reference) {
+  if (try_dummy_name(reference)) return reference;
+  std::error_code error;
+  const bool exists = std::filesystem::exists(reference, error);
+  SPW_CHECK(!error, kInvalidArgument, "cannot look at {}: {}", reference, error.message());
+  if (exists) return reference;
+  for (const CatalogEntry& entry : kCatalog) {
+    if (reference != entry.name) continue;
+    const auto path = models_folder() / entry.file;
+    SPW_CHECK(std::filesystem::exists(path, error), kInvalidArgument,
+              "the model '{}' is not in {} yet; run scripts/fetch_model.sh {}, or give a path",
+              entry.name, models_folder().string(), entry.name);
+    return path.string();
+  }
+  const bool bare = !reference.empty() && reference.find('/') == std::string::npos;
+  if (bare && try_cache_folder()) {
+    for (const CachedModel& model : cached_models()) {
+      if (model.name == reference || model.name == reference + ".gguf") return model.path.string();
+    }
+  }
+  fail(ErrorCode::kInvalidArgument,
+       "no file, folder or known model '{}'; give a GGUF file, a Hugging Face folder, smollm2, or "
+       "dummy:NAME (spillway list shows what the cache has)",
+       reference);
+}
+
+}  // namespace spillway

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/placement_options.h"
+
+#include "base/byte_units.h"
+#include "base/error.h"
+
+namespace spillway {
+
+uint64_t parse_memory(const std::string& text, const char* option) {
+  const auto bytes = try_parse_bytes(text);
+  SPW_CHECK(bytes && *bytes >= 0, kInvalidArgument, "{} is '{}'; give a size such as 16GiB", option,
+            text);
+  return static_cast<uint64_t>(*bytes);
+}
+
+std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
+  const bool by_hand =
+      !weights.empty() || !embeddings.empty() || !kv.empty() || !activations.empty();
+  if (which >= plans.size() && !by_hand) return kept;
+  Plan plan = which < plans.size() ? read_plan(plans[which]) : Plan();
+  if (!weights.empty()) plan.weights = parse_shares(weights, "--weights");
+  if (!embeddings.empty()) plan.embeddings = parse_embeddings(embeddings, "--embeddings");
+  if (!kv.empty()) plan.kv = parse_shares(kv, "--kv");
+  if (!activations.empty()) plan.activations = parse_shares(activations, "--activations");
+  return plan;
+}
+
+GivenFields PlacementOptions::given() const {
+  GivenFields fields;
+  if (!schedule.empty()) fields.schedule = parse_schedule(schedule);
+  if (!attention.empty()) fields.attention = parse_attention_place(attention);
+  if (cpu_attention >= 0) fields.cpu_attention = cpu_attention / 100;
+  if (!cpu_linear.empty()) fields.cpu_linear = parse_cpu_linear(cpu_linear, "--cpu-linear");
+  if (micro_batch > 0) fields.micro_batch = micro_batch;
+  if (micro_batches > 0) fields.micro_batches = micro_batches;
+  fields.overlap = !no_overlap;
+  return fields;
+}
+
+uint64_t PlacementOptions::disk_bytes() const { return parse_memory(disk_memory, "--disk-memory"); }
+
+uint64_t PlacementOptions::pinned_bytes() const {
+  return pin_memory.empty() ? ~uint64_t{0} : parse_memory(pin_memory, "--pin-memory");
+}
+
+std::filesystem::path PlacementOptions::disk_folder() const {
+  if (!disk_dir.empty()) return disk_dir;
+  return std::filesystem::temp_directory_path();
+}
+
+}  // namespace spillway

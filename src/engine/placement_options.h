@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where things go and how they run: as the options of whoever runs a model say it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/search.h"
+
+namespace spillway {
+
+struct PlacementOptions {
+  std::string host_memory;  // "" = what is free
+  std::string disk_memory = "0";
+  std::string disk_dir;  // "" = the folder for temporary files
+  std::vector<std::string> plans;
+  std::optional<Plan> kept;  // of a job that goes on: counts where nothing else is said
+  std::string weights, embeddings, kv, activations;  // "" = as the plan says
+  std::string schedule, attention;
+  int micro_batch = 0;
+  int micro_batches = 0;
+  double cpu_attention = -1;  // percent; -1: not given
+  std::string pin_memory;     // "": as much as the system allows
+  std::string cpu_linear;     // "66" or "1:66,64:50"
+  bool no_overlap = false;
+
+  // The plan that a file or --weights, --kv and the like give, or nullopt: the planner decides.
+  std::optional<Plan> try_explicit_plan(size_t which = 0) const;
+  // What applies to every plan: the schedule, overlap, micro-batches.
+  GivenFields given() const;
+  // Throws kInvalidArgument for what is not a size.
+  uint64_t disk_bytes() const;
+  uint64_t pinned_bytes() const;  // at most
+  std::filesystem::path disk_folder() const;
+};
+
+// "16GiB" as bytes. `option` is named in errors.
+uint64_t parse_memory(const std::string& text, const char* option);
+
+}  // namespace spillway

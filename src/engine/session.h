@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// What everybody does who runs a model: makes the device, decides what goes where, loads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "engine/expected_run.h"
+#include "engine/hardware_choice.h"
+#include "engine/loaded_model.h"
+#include "engine/result_settings.h"
+#include "engine/runner.h"
+#include "engine/session_options.h"
+#include "engine/session_services.h"
+#include "engine/what_helps.h"
+#include "plan/predict.h"
+#include "storage/async_io.h"
+
+namespace spillway {
+
+// Rotated positions go on for ever, and random weights do not mind: the context of such a dummy
+// model is what is asked of it.
+bool has_any_context(const std::string& model, const ModelSpec& spec);
+
+// A device and a model on it. Not movable, as runners refer to it.
+struct Session {
+  // The device, the model's description and its tokenizer: enough to know what there is to run.
+  Session(const SessionOptions& options, SessionServices services);
+  // Decides where things go for such a run. `which` of the plans that the options name. Throws
+  // kOutOfMemory, naming what would help, before any work.
+  void choose_plan(const ExpectedRun& run, size_t which = 0);
+  // Loads the weights for that plan and tells how far it is. Where memory is refused that was free
+  // before, by the next best plan. For another plan: weights that are there are kept and only
+  // change their homes; no runner may be left, and after an error there is no model.
+  void load();
+  void load(const ExpectedRun& run, size_t which = 0) {
+    choose_plan(run, which);
+    load();
+  }
+
+  // How long the plan takes for such requests, `sequences` of them at once, on this machine as far
+  // as it is known.
+  Prediction predict_run(const Workload& workload, int64_t sequences) const;
+  Prediction predict_run() const;  // for the run that was expected
+  // Of a runner for such sequences, by the plan: how large it is, what it takes.
+  RunSize runner_size(int64_t tokens, int64_t sequences) const;
+  Footprint needs_of(const RunSize& size) const;
+  // After a run: whether the CPU was as fast with its rows of linear layers as the plan had it, and
+  // what mends it where it was not.
+  void report_drift(const HostLinear::Stats& stats) const;
+  // Of the plan, in one line for people: what goes where, how fast it should be. Said: as a notice
+  // where not everything is on the device, else in the log.
+  std::string describe_plan() const;
+  void say_plan() const;
+  // Of a sequence, as the plan has room for.
+  int64_t planned_tokens() const { return size_.tokens; }
+  // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
+  int64_t context_tokens(int64_t wanted) const;
+  // Room for `sequences` sequences of `tokens` tokens each, and a decoder for them. Where memory is
+  // refused, by the next best plan, or kThrow: kOutOfMemory.
+  enum class OnRefusal : uint8_t { kPlanAgain, kThrow };
+  Runner make_runner(int64_t tokens, int64_t sequences = 1,
+                     OnRefusal on_refusal = OnRefusal::kPlanAgain);
+  // Null where the model has none.
+  const Tokenizer* tokenizer() const;
+
+  std::optional<LoadedTuning> tuning;  // before the device, which refers to it
+  // The CPU, where the device is another.
+  std::unique_ptr<Device> own_host;
+  std::unique_ptr<Device> device;
+  Device& host() { return own_host ? *own_host : *device; }
+  const Device& host() const { return own_host ? *own_host : *device; }
+  IoQueue disk_queue;  // of all that loading and runners have on disk
+  // In effect, with all that makes the run this one: passed back as a file it gives the same.
+  Plan plan;
+  // As plan files say it: tokens of a sequence, sequences at once.
+  std::optional<int64_t> planned_context() const { return asked_plan_.context; }
+  std::optional<int> planned_sequences() const {
+    const std::optional<Plan>& kept = options_.placement.kept;
+    return asked_plan_.sequences || !kept ? asked_plan_.sequences : kept->sequences;
+  }
+  std::filesystem::path disk_dir;
+  uint64_t disk_bytes = 0;
+  std::unique_ptr<LoadedModel> loaded;
+  ResultSettings settings;  // who attends: with the plan
+  double load_seconds = 0;
+  // What these would be by plans that place things otherwise, of runs whose results do not depend
+  // on the sequences beside them.
+  std::vector<ResultSettings> settings_by_other_plans() const;
+
+ private:
+  // Where things go in a run.
+  struct Placed {
+    Plan plan = {};
+    bool by_hand = false;  // as options or a file say
+    RunSize size = {};
+    Footprint needs = {};
+  };
+  // By hand or by the rule, in a run that may be; throws kOutOfMemory.
+  Placed place(const FitTrial& trial, const ExpectedRun& run, size_t which) const;
+  // By the planner, with as many sequences as are wanted and there is room for; nothing where that
+  // is not asked for, or cannot be better.
+  std::optional<Placed> try_planned(const Placed& by_rule, const RunSize& wanted,
+                                    const ExpectedRun& run) const;
+  void settle(Placed& placed, const Model& model, const ExpectedRun& run,
+              const Budgets& budgets) const;
+  // What there is of each memory now, what the session itself holds included.
+  Budgets budgets_now() const;
+  // Of what nobody limited, a little less.
+  Budgets careful(Budgets budgets) const;
+  // Decides the same for what `run` needs, or as much of it as there is room for. Throws with
+  // advice.
+  void place_what_fits(const ExpectedRun& run, size_t which);
+  // Fills in what results depend on, and what makes the plan whole.
+  void describe_run();
+  // After memory was refused: the best plan within less. False, and nothing has changed, where
+  // there is none or where results would be others.
+  bool try_place_again(const Error& refused);
+  void say_what_was_refused();
+  void load_as_planned();
+  void measure_what_is_missing();
+  const ChosenHardware& machine() const;
+  FitLimits what_may_change(const ExpectedRun& run) const;
+  DeviceTraits traits_within(const Budgets& budgets) const;
+  // Options with what plan files say: all of them must agree.
+  Session(SessionOptions options, const Plan& asked, SessionServices services);
+
+  SessionServices services_;
+  SessionOptions options_;
+  Plan asked_plan_;  // the first that was given
+  WeightLoadOptions load_;
+  mutable std::optional<ChosenHardware> machine_;  // where somebody has asked for it
+  // Of the plan.
+  ExpectedRun run_;
+  size_t which_ = 0;
+  Budgets budgets_;
+  std::string refused_;  // what the plan before this one met with
+  RunSize size_;
+  Footprint needs_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Of a session: what its plan is, for people and for whoever compares results.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/byte_units.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "engine/session.h"
+#include "plan/linear_shares.h"
+#include "plan/residence.h"
+
+namespace spillway {
+
+void Session::describe_run() {
+  plan.compress_weights = load_.compress;
+  plan.kv_type = settings.kv_type;
+  plan.attention_topk = settings.attention_topk;
+  if (!device->host_visible() && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
+      !plan.cpu_attention)
+    plan.cpu_attention = predict_run().cpu_attention;
+  settings.host_attention = describe_host_attention(plan, *device, host());
+  const RunLayout layout = footprint(loaded->model, plan, size_, traits_within(budgets_)).layout;
+  if (layout.host_blocks > 0 && layout.staging_blocks < layout.sequence_blocks)
+    settings.host_attention += fmt::format(", and to more than {} tokens by the CPU alone",
+                                           layout.staging_blocks * kKvBlockTokens);
+  settings.host_linear = describe_host_linear(plan, *device, host());
+  plan.chunk = size_.micro_tokens;
+  plan.context = size_.tokens;
+  plan.sequences = static_cast<int>(size_.sequences);
+}
+
+std::vector<ResultSettings> Session::settings_by_other_plans() const {
+  std::vector<ResultSettings> all;
+  if (device->host_visible()) return all;
+  for (const TierShares& kv : {TierShares{1, 0, 0}, TierShares{0, 1, 0}}) {
+    Plan other = plan;
+    other.kv = kv;
+    other.attention = same_for_every_sequence(other);
+    ResultSettings& by_other = all.emplace_back(settings);
+    by_other.host_attention = describe_host_attention(other, *device, *own_host);
+  }
+  return all;
+}
+
+void Session::report_drift(const HostLinear::Stats& stats) const {
+  constexpr double kEnoughSeconds = 0.05, kFar = 1.3;
+  if (stats.few_s < kEnoughSeconds) return;
+  const double expected = expected_cpu_rate(
+      machine().hardware, loaded->model, plan,
+      static_cast<double>(std::min<int64_t>(kFewTokens, std::max<int64_t>(1, size_.sequences))));
+  const double measured = static_cast<double>(stats.few_bytes) / stats.few_s;
+  if (expected <= 0 || (measured < expected * kFar && expected < measured * kFar)) return;
+  log_warning(
+      "the CPU multiplied its rows of linear layers at {:.3g} GB/s, and the plan had {:.3g}: "
+      "another division would be faster, unless something else was at work; `spillway profile`, "
+      "then `spillway profile {}` measures again",
+      measured / 1e9, expected / 1e9, printable(options_.model));
+}
+
+std::string Session::describe_plan() const {
+  const Prediction predicted = predict_run();
+  const auto shares = [](const TierShares& of) {
+    return fmt::format("{:.0f}/{:.0f}/{:.0f}%", of.device * 100, of.host * 100, of.disk * 100);
+  };
+  const std::string where =
+      plan.all_on_device()
+          ? fmt::format("everything on {}", device->info().name)
+          : fmt::format(
+                "weights {}{} and KV {} on {}/host/disk{}",
+                shares(device->host_visible() ? plan.weights : placed_shares(loaded->model, plan)),
+                plan.activations.device < 1
+                    ? fmt::format(", activations {}", shares(plan.activations))
+                    : "",
+                shares(plan.kv), device->info().name,
+                plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
+                (plan.cpu_linear.empty()
+                     ? ""
+                     : fmt::format("; the CPU multiplies {:.0f}% of what is not there",
+                                   plan.cpu_linear.front().share * 100));
+  return fmt::format(
+      "plan: {}; {} at once; {:.3g} tokens/s and a first token after {:.2g} s predicted, bound by "
+      "{} ({}, {})",
+      where, size_.sequences, predicted.decode_tokens_per_s, predicted.first_token_s,
+      predicted.bottleneck_name(), machine().hardware.name, machine().how);
+}
+
+void Session::say_plan() const {
+  // Where everything fits there is nothing to say, but to who asks.
+  if (services_.notice && !plan.all_on_device()) {
+    services_.notice(describe_plan());
+  } else if (log_level() <= LogLevel::kInfo) {
+    log_info("{}", describe_plan());
+  }
+}
+
+void Session::say_what_was_refused() {
+  if (refused_.empty()) return;
+  log_warning("{}; went on with the next plan, within {}{} of host memory",
+              std::exchange(refused_, {}),
+              device->host_visible() ? "" : format_bytes(budgets_.device) + " of GPU memory and ",
+              format_bytes(budgets_.host));
+  say_plan();
+}
+
+}  // namespace spillway

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Of a session: loading by its plan, and what a run takes besides.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/stopwatch.h"
+#include "engine/session.h"
+#include "runtime/weight_mover.h"
+
+namespace spillway {
+
+void Session::load() {
+  constexpr int kPlans = 4;
+  for (int plans = 1;; ++plans) {
+    try {
+      load_as_planned();
+      say_what_was_refused();
+      return;
+    } catch (const Error& error) {
+      if (plans == kPlans || !try_place_again(error)) throw;
+    }
+  }
+}
+
+void Session::load_as_planned() {
+  const Stopwatch watch;
+  const ModelSpec& spec = loaded->model.spec;
+  const uint64_t weights_on_disk = needs_.disk.of(MemoryTag::kWeights);
+  // Of a plan after another, peaks are those of its run: between the two there is more.
+  const auto forget_peaks = [&] {
+    device->reset_peaks();
+    host().reset_peaks();
+  };
+  const uint64_t disk_budget = budgets_.disk - (needs_.disk.total() - weights_on_disk);
+  const WeightPlacement placement{.weights = plan.weight_plan(),
+                                  .host = &host(),
+                                  .queue = &disk_queue,
+                                  .disk_dir = disk_dir,
+                                  .disk_budget = disk_budget,
+                                  .most_pinned = options_.placement.pinned_bytes()};
+  if (loaded->weights.try_stay(*device, loaded->model, placement)) {
+    load_seconds = watch.seconds();
+    forget_peaks();
+    return;
+  }
+  KeptWeights kept = keep_weights(*device, loaded->model, std::exchange(loaded->weights, {}),
+                                  placement, budgets_.host);
+  {
+    const auto progress = start_progress(services_.progress, "loading " + options_.model);
+    WeightLoadOptions load = load_;
+    load.progress = [&](uint64_t done, uint64_t total) {
+      progress->update(done, total,
+                       fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+    };
+    load_weights_of(*loaded, *device, load, placement, std::move(kept));
+  }
+  load_seconds = watch.seconds();
+  if (loaded->weights.counts().kept > 0) forget_peaks();
+  log_info("{}: {} of weights, mostly {}, in {:.2f} s; {} on {} with {} threads", spec.name,
+           format_bytes(static_cast<uint64_t>(loaded->model.weight_bytes())),
+           dtype_name(loaded->model.main_dtype()), load_seconds, device->info().name,
+           device->info().hardware, device->info().threads);
+  if (!plan.all_on_device()) {
+    const auto shares = [](const TierShares& of) {
+      return fmt::format("{:.1f}, {:.1f}, {:.1f}%", of.device * 100, of.host * 100, of.disk * 100);
+    };
+    log_info("on {}, in host memory and on disk: weights {}; KV {}; activations {}{}",
+             device->info().name, shares(plan.weights), shares(plan.kv), shares(plan.activations),
+             plan.embeddings == Tier::kHost ? "; embeddings and head in host memory" : "");
+  }
+}
+
+Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refusal) {
+  const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
+  try {
+    Runner runner = spillway::make_runner(*device, host(), disk_queue, *loaded, plan,
+                                          runner_size(tokens, sequences), {disk_dir, disk_left},
+                                          traits_within(budgets_));
+    runner.decoder.set_attention_topk(settings.attention_topk);
+    return runner;
+  } catch (const Error& error) {
+    if (on_refusal == OnRefusal::kThrow || !try_place_again(error)) throw;
+  }
+  load();
+  return make_runner(tokens, sequences, OnRefusal::kThrow);
+}
+
+}  // namespace spillway

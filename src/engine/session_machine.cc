@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Of a session: the machine it runs on, as planning sees it. What it has of each memory, how fast
+// it is, what has been measured of it.
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "base/host_memory.h"
+#include "base/log.h"
+#include "engine/measure_this_machine.h"
+#include "engine/profile_splits.h"
+#include "engine/session.h"
+#include "plan/fill.h"
+#include "runtime/device_traits.h"
+
+namespace spillway {
+namespace {
+
+// Of free memory, what a plan may take where nobody said how much.
+constexpr uint64_t kFreeTenths = 9;
+
+// What there is of each memory. Of the host's, where nobody said how much to use, what is free.
+Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host) {
+  const DeviceInfo& gpu = device.info();
+  if (!device.host_visible() && gpu.unified_memory) {
+    const uint64_t free = static_cast<uint64_t>(host_memory().available_bytes) +
+                          device.usage().total() + host.usage().total();
+    const auto given = [](const std::string& text, const DeviceInfo& info) {
+      return text.empty() ? 0 : static_cast<uint64_t>(info.memory_bytes);
+    };
+    Budgets both = share_one_memory(
+        std::min(free / 10 * kFreeTenths, static_cast<uint64_t>(gpu.memory_bytes)),
+        given(options.gpu_memory, gpu), given(options.placement.host_memory, host.info()));
+    both.disk = options.placement.disk_bytes();
+    return both;
+  }
+  Budgets budgets;
+  budgets.host_is_limited = !options.placement.host_memory.empty();
+  budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
+  budgets.host = static_cast<uint64_t>(budgets.host_is_limited ? host.info().memory_bytes
+                                                               : host_memory().available_bytes);
+  budgets.disk = options.placement.disk_bytes();
+  return budgets;
+}
+
+// A machine as a session uses it: without a GPU that does not compute, and one that does with
+// memory of its own, if only by a budget.
+ChosenHardware machine_of_session(const Device& device, const Device& host) {
+  const bool apart = !device.host_visible();
+  ChosenHardware machine = this_machine(host.info(), apart ? &device.info() : nullptr);
+  Hardware& hardware = machine.hardware;
+  if (hardware.unified) {
+    hardware.unified = false;
+    hardware.to_device = hardware.to_host = RateCurve(hardware.host.read_bytes_per_s);
+  }
+  return machine;
+}
+
+}  // namespace
+
+const ChosenHardware& Session::machine() const {
+  if (!machine_) machine_ = machine_of_session(*device, host());
+  return *machine_;
+}
+
+Budgets Session::budgets_now() const {
+  Budgets budgets = budgets_of(options_, *device, host());
+  // What the plan before holds is this one's, too.
+  if (!budgets.host_is_limited && !device->info().unified_memory)
+    budgets.host += host().usage().total();
+  return budgets;
+}
+
+Budgets Session::careful(Budgets budgets) const {
+  if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * kFreeTenths;
+  return budgets;
+}
+
+DeviceTraits Session::traits_within(const Budgets& budgets) const {
+  DeviceTraits traits = traits_of(*device, host());
+  if (!device->host_visible()) {
+    traits.memory_bytes = budgets.device;
+    traits.host_memory_bytes = budgets.host;
+  } else if (budgets.host_is_limited) {
+    traits.memory_bytes = budgets.host;
+  }
+  return traits;
+}
+
+// Results may change with it, so it is only done where somebody asks for it.
+void Session::measure_what_is_missing() {
+  if (device->host_visible() || device->info().unified_memory) return;
+  const auto path = try_default_hardware_path();
+  SPW_CHECK(path.has_value(), kInvalidArgument,
+            "neither XDG_CACHE_HOME nor HOME is set, so --tune has no place to keep what it "
+            "measures");
+  auto known = try_measured_here(host().info(), &device->info());
+  if (!known) {
+    log_info("--tune: this machine has not been measured yet");
+    known = measure_this_machine(host(), device.get(), disk_dir, kProfileSeconds, services_);
+    write_hardware_file(*path, *known);
+  }
+  if (known->host.threads == host().info().threads) {
+    profile_splits(host(), *device, loaded->model, options_.model, /*again=*/false, *known, *path,
+                   services_);
+  } else {
+    log_warning(
+        "--tune: this machine was measured with {} threads, and {} are used; nothing more "
+        "is measured",
+        known->host.threads, host().info().threads);
+  }
+  machine_.reset();
+}
+
+}  // namespace spillway

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session is asked for: the model, where it computes, by what types, where things go.
+#pragma once
+
+#include <string>
+
+#include "engine/compute_options.h"
+#include "engine/placement_options.h"
+#include "engine/tuning_options.h"
+
+namespace spillway {
+
+// Plain values; where they come from (a command line, a file) is the program's business. Errors
+// name them as the command line does: --gpu-memory.
+struct SessionOptions {
+  std::string model;            // as resolve_model() takes it
+  std::string device = "auto";  // this, memory and threads: as in DeviceChoice
+  std::string gpu_memory;       // "" = what is free
+  std::string threads = "0";
+  bool deterministic = false;
+  bool no_mmap = false;
+  ComputeOptions compute;
+  TuningOptions tuning;
+  PlacementOptions placement;
+};
+
+}  // namespace spillway

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What makes devices for a session in a test: a CPU with one thread, an accelerator beside it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpu/cpu_device.h"
+#include "cpu/emulated_accelerator.h"
+#include "engine/device_factory.h"
+
+namespace spillway {
+
+// Every name but cpu is the accelerator, which is the host playing one.
+class TestDevices final : public DeviceFactory {
+ public:
+  std::unique_ptr<Device> make(const DeviceChoice& choice) const override {
+    asked.push_back(choice.name);
+    if (choice.name == "cpu") return std::make_unique<CpuDevice>(CpuDeviceOptions{.threads = 1});
+    return std::make_unique<EmulatedAccelerator>();
+  }
+  std::vector<DeviceInfo> gpus() const override { return {}; }
+
+  mutable std::vector<std::string> asked;  // names, as they came
+};
+
+}  // namespace spillway
