@@ -22,6 +22,16 @@ T at_most(T limit, T option) {
   return option > 0 ? std::min(limit, option) : limit;
 }
 
+constexpr int kLeastLogitRows = 32;
+// Blocks of a prompt that somebody computes: for these a request waits.
+constexpr size_t kWorthWaiting = 4;
+
+SchedulingPolicies fair_policies(const EngineOptions& options) {
+  SchedulingPolicies policies;
+  if (options.shares_fairly) policies.order = std::make_unique<FairOrder>();
+  return policies;
+}
+
 }  // namespace
 
 struct Engine::Request {
@@ -44,6 +54,8 @@ struct Engine::Request {
   StopMatcher stops;
   std::optional<IncrementalDetokenizer> detokenizer;
   std::vector<BlockKey> keys = {};  // of its whole blocks, as far as somebody asked
+  int64_t scored =
+      1;  // tokens of the prompt whose log-probabilities were told; none follows the first
 };
 
 Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
@@ -57,8 +69,10 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
           first_key(fmt::format("{} {}", decoder.spec().name, kv_type_name(kv.shape().type)))),
       scheduler_(allocator_,
                  {.max_step_tokens = at_most(decoder.max_tokens(), options.max_step_tokens),
+                  .max_prompt_tokens = options.max_prompt_tokens,
+                  .max_logit_rows = std::max(kLeastLogitRows, options.admission.max_sequences),
                   .admission = options.admission},
-                 options.reuse_prefixes ? this : nullptr),
+                 options.reuse_prefixes ? this : nullptr, fair_policies(options)),
       max_sequence_tokens_(at_most(
           std::min(decoder.spec().max_context, int64_t{allocator_.largest_pool()} * kKvBlockTokens),
           options.max_sequence_tokens)) {}
@@ -69,14 +83,20 @@ void Engine::check(const GenerationRequest& request) const {
   const int64_t vocab = decoder_.spec().vocab_size;
   SPW_CHECK(!request.prompt.empty(), kInvalidArgument,
             "the prompt is empty; give at least one token");
-  SPW_CHECK(request.max_tokens >= 1, kInvalidArgument, "{} tokens to generate; give 1 or more",
-            request.max_tokens);
+  const bool scored = request.prompt_logprobs >= 0;
+  SPW_CHECK(request.max_tokens >= (scored ? 0 : 1), kInvalidArgument,
+            "{} tokens to generate; give 1 or more", request.max_tokens);
+  SPW_CHECK(request.prompt_logprobs <= kMostLogprobs, kInvalidArgument,
+            "{} log-probabilities of each token; give at most {}", request.prompt_logprobs,
+            kMostLogprobs);
   for (const TokenId id : request.prompt) {
     SPW_CHECK(id >= 0 && id < vocab, kInvalidArgument,
               "token id {} in the prompt is outside the model's vocabulary of {} tokens", id,
               vocab);
   }
-  SPW_CHECK(static_cast<int64_t>(request.prompt.size()) < max_sequence_tokens(), kInvalidArgument,
+  const int64_t least = request.max_tokens > 0 ? 1 : 0;
+  SPW_CHECK(static_cast<int64_t>(request.prompt.size()) + least <= max_sequence_tokens(),
+            kInvalidArgument,
             "the prompt has {} tokens and needs room for at least one more, but the context has "
             "room for {}; "
             "shorten it",
@@ -99,7 +119,8 @@ void Engine::submit(RequestId id, GenerationRequest request) {
                              .tokens = prompt_tokens,
                              .expected = expected,
                              .priority = request.priority,
-                             .client = request.client};
+                             .client = request.client,
+                             .scored = request.prompt_logprobs >= 0};
   requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_));
   scheduler_.add(sequence);
 }
@@ -121,7 +142,8 @@ FoundPrefix Engine::find(RequestId id) const {
   const size_t least = decoder_.attention_topk() > 0 ? 2 : 1;
   const size_t most = request.tokens.size() - std::min(least, request.tokens.size());
   FoundPrefix found;
-  for (const BlockKey& key : keys_of(request, most / kKvBlockTokens)) {
+  const std::span<const BlockKey> keys = keys_of(request, most / kKvBlockTokens);
+  for (const BlockKey& key : keys) {
     const auto block = allocator_.try_peek(key);
     if (!block) break;
     if (!found.blocks.empty() &&
@@ -130,6 +152,15 @@ FoundPrefix Engine::find(RequestId id) const {
     found.blocks.push_back(*block);
   }
   found.tokens = static_cast<int32_t>(found.blocks.size()) * kKvBlockTokens;
+  const auto comes = [&](size_t block) {
+    const auto owner = coming_.find(keys[block]);
+    return owner != coming_.end() && owner->second != id;
+  };
+  const size_t next = found.blocks.size();
+  if (next + kWorthWaiting <= keys.size() && comes(next) && comes(next + kWorthWaiting - 1)) {
+    found.is_coming = true;
+    return found;
+  }
   // Behind them a block that others go on with, or may: its first tokens are copied.
   const BlockKey before = found.blocks.empty() ? first_key_ : request.keys[found.blocks.size() - 1];
   const auto rest =
@@ -167,8 +198,10 @@ void Engine::keep_full_blocks(const StepPlan& plan) {
     if (decoder_.attention_topk() > 0 && chunk.tokens == 1) continue;
     const auto end = static_cast<size_t>(chunk.start + chunk.tokens) / kKvBlockTokens;
     const std::span<const BlockKey> keys = keys_of(*requests_.at(chunk.id), end);
-    for (auto i = static_cast<size_t>(chunk.start / kKvBlockTokens); i < end; ++i)
+    for (auto i = static_cast<size_t>(chunk.start / kKvBlockTokens); i < end; ++i) {
       allocator_.keep((*chunk.block_table)[i], keys[i]);
+      coming_.erase(keys[i]);
+    }
     const bool ends_prompt = chunk.last && chunk.tokens > 1;
     if (ends_prompt) keep_tail(*requests_.at(chunk.id), chunk.start + chunk.tokens);
   }
@@ -196,6 +229,24 @@ EngineState Engine::state() const {
   return state;
 }
 
+void Engine::announce(const StepPlan& plan) {
+  for (const RequestId id : plan.preempted) no_longer_coming(id);
+  for (const StepPlan::Beginning& beginning : plan.beginning) {
+    Request& request = *requests_.at(plan.chunks[beginning.chunk].id);
+    if (request.params.prompt_logprobs >= 0) continue;
+    const std::span<const BlockKey> keys = keys_of(request, request.tokens.size() / kKvBlockTokens);
+    for (const BlockKey& key : keys.subspan(beginning.found.blocks.size()))
+      coming_.emplace(key, request.id);
+  }
+}
+
+void Engine::no_longer_coming(RequestId id) {
+  for (const BlockKey& key : requests_.at(id)->keys) {
+    const auto found = coming_.find(key);
+    if (found != coming_.end() && found->second == id) coming_.erase(found);
+  }
+}
+
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
 
 bool Engine::step(const Sink& sink) {
@@ -218,6 +269,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, events);
   const StepPlan plan = scheduler_.next_step();
+  if (reuses_) announce(plan);
   stats_.preemptions = scheduler_.preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
   if (plan.chunks.empty()) return;
@@ -228,15 +280,13 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
 
 std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPlan& plan) {
   std::vector<StepSequence> sequences;
-  std::vector<Request*> drawing;
   bool has_prompts = false;
   for (const ScheduledChunk& chunk : plan.chunks) {
     Request& request = *requests_.at(chunk.id);
     const auto tokens =
         std::span<const TokenId>(request.tokens)
             .subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens));
-    sequences.push_back({tokens, chunk.start, *chunk.block_table, chunk.last ? 1 : 0});
-    if (chunk.last) drawing.push_back(&request);
+    sequences.push_back({tokens, chunk.start, *chunk.block_table, logit_rows(request, chunk)});
     const bool in_prompt = chunk.start < static_cast<int32_t>(request.params.prompt.size());
     if (in_prompt) stats_.prompt_tokens += chunk.tokens;
     has_prompts = has_prompts || in_prompt || chunk.tokens > 1;
@@ -244,7 +294,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
   tell_observer(has_prompts);
   try {
     copy_blocks(plan);
-    std::vector<DrawnToken> drawn = draw(decoder_.step(kv_, sequences), drawing);
+    std::vector<DrawnToken> drawn = draw(decoder_.step(kv_, sequences), plan);
     if (reuses_) keep_full_blocks(plan);
     for (const ScheduledChunk& chunk : plan.chunks) stats_.reused_tokens += chunk.reused;
     lost_ = 0;
@@ -253,16 +303,14 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     return drawn;
   } catch (const Error& error) {
     // What was to be computed was not, and who knows of what was before.
-    allocator_.forget_all();
-    scheduler_.preempt_all();
+    lose_all();
     // KV or activations that came back from the disk other than they went there: nothing wrong was
     // computed with them and kept, and all of it can be computed again.
     if (error.code() != ErrorCode::kCorrupt || ++lost_ > kMostLost) throw;
     log_warning("{}; the sequences are computed again", error.what());
     return std::nullopt;
   } catch (...) {
-    allocator_.forget_all();
-    scheduler_.preempt_all();
+    lose_all();
     throw;
   }
 }
@@ -278,19 +326,81 @@ void Engine::tell_observer(bool has_prompts) {
   if (std::exchange(had_prompts_, has_prompts) != has_prompts && observer_) observer_(has_prompts);
 }
 
-std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits,
-                                             std::span<Request* const> requests) {
+void Engine::lose_all() {
+  allocator_.forget_all();
+  coming_.clear();
+  scheduler_.preempt_all();
+}
+
+// A prompt that is scored has a row for each of its tokens.
+int32_t Engine::logit_rows(const Request& request, const ScheduledChunk& chunk) {
+  const bool scored = request.params.prompt_logprobs >= 0 &&
+                      chunk.start < static_cast<int32_t>(request.params.prompt.size());
+  return scored ? chunk.tokens : chunk.last ? 1 : 0;
+}
+
+std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits, const StepPlan& plan) {
   std::vector<DrawnToken> drawn;
-  if (requests.empty()) return drawn;
-  std::vector<SampledToken> tokens = decoder_.device().ops().can_sample()
-                                         ? sample_on_device(logits, requests)
-                                         : sample_on_host(logits, requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    drawn.push_back({requests[i], std::move(tokens[i])});
-    if (drawn[i].sampled.id < 0)
-      drawn[i].error = explain_unusable_logits(decoder_, kv_.shape().type);
+  std::vector<Request*> drawing;  // whose rows end at `row`, one after the other
+  std::vector<size_t> places;     // of these, in `drawn`
+  int64_t row = 0;
+  const auto draw_these = [&] {
+    if (drawing.empty()) return;
+    const auto count = static_cast<int64_t>(drawing.size());
+    const Activations rows = logits.row_range(row - count, count);
+    std::vector<SampledToken> tokens = decoder_.device().ops().can_sample()
+                                           ? sample_on_device(rows, drawing)
+                                           : sample_on_host(rows, drawing);
+    for (size_t i = 0; i < drawing.size(); ++i) drawn[places[i]].sampled = std::move(tokens[i]);
+    drawing.clear();
+    places.clear();
+  };
+  for (const ScheduledChunk& chunk : plan.chunks) {
+    Request& request = *requests_.at(chunk.id);
+    const int32_t rows = logit_rows(request, chunk);
+    const bool draws = chunk.last && request.params.max_tokens > 0;
+    DrawnToken next{.request = &request, .draws = draws, .is_last = chunk.last};
+    if (rows > 1 || (rows == 1 && !draws)) {
+      draw_these();
+      next.prompt_logprobs = score_prompt(request, chunk, logits.row_range(row, rows));
+    }
+    row += rows;
+    if (draws) {
+      drawing.push_back(&request);
+      places.push_back(drawn.size());
+    }
+    if (rows > 0) drawn.push_back(std::move(next));
+    if (draws && rows > 1) draw_these();
+  }
+  draw_these();
+  for (DrawnToken& token : drawn) {
+    if (token.draws && token.sampled.id < 0)
+      token.error = explain_unusable_logits(decoder_, kv_.shape().type);
   }
   return drawn;
+}
+
+std::vector<Logprobs> Engine::score_prompt(Request& request, const ScheduledChunk& chunk,
+                                           const Activations& logits) {
+  Device& device = decoder_.device();
+  const auto prompt = static_cast<int64_t>(request.params.prompt.size());
+  std::vector<float> copy(device.host_visible() ? 0 : static_cast<size_t>(logits.cols));
+  std::vector<Logprobs> found;
+  for (int64_t i = 0; i < logits.rows; ++i) {
+    const int64_t position = chunk.start + i + 1;  // of the token that the row speaks of
+    // One that was preempted computes again what it has told.
+    if (position >= prompt || position < request.scored) continue;
+    const Activations row = logits.row_range(i, 1);
+    if (!copy.empty())
+      device.copy_to_host(reinterpret_cast<std::byte*>(copy.data()), row.data,
+                          copy.size() * sizeof(float));
+    const float* const values = copy.empty() ? row.f32() : copy.data();
+    found.push_back(compute_logprobs({values, static_cast<size_t>(logits.cols)},
+                                     request.params.prompt[static_cast<size_t>(position)],
+                                     request.params.prompt_logprobs));
+    request.scored = position + 1;
+  }
+  return found;
 }
 
 std::vector<SampledToken> Engine::sample_on_device(const Activations& logits,
@@ -331,6 +441,11 @@ GenerationEvent Engine::accept_token(DrawnToken& drawn) {
     finish(request, FinishReason::kError, event);
     return event;
   }
+  event.prompt_logprobs = std::move(drawn.prompt_logprobs);
+  if (!drawn.draws) {
+    if (drawn.is_last) finish(request, FinishReason::kLength, event);
+    return event;
+  }
   const TokenId token = drawn.sampled.id;
   ++stats_.generated_tokens;
   request.sampler.accept(token);
@@ -361,6 +476,7 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   }
   event.finish = reason;
   const RequestId id = request.id;
+  no_longer_coming(id);
   // The last token was never computed.
   if (event.token && reason != FinishReason::kError)
     keep_tail(request, request.next_position() - 1);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,11 @@ namespace spillway {
 
 struct EngineOptions {
   int max_step_tokens = 0;  // 0 = what the decoder takes
+  // Of these, tokens of prompts where others generate; 0: all.
+  int max_prompt_tokens = 0;
   AdmissionPolicy admission = {};
+  // Clients that want more than there is get the same share of it; else first come, first served.
+  bool shares_fairly = false;
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
   // Of requests that begin alike, what is alike is computed once, as long as there is room for it.
   bool reuse_prefixes = false;
@@ -87,8 +92,11 @@ class Engine : private PrefixSource {
   // What came of a request's row of logits.
   struct DrawnToken {
     Request* request;
-    SampledToken sampled;
+    SampledToken sampled = {};
     std::string error = {};  // why there is no token
+    std::vector<Logprobs> prompt_logprobs = {};
+    bool draws = true;    // else there is no token, only what was said of the prompt
+    bool is_last = true;  // of the tokens known
   };
   // Keeps the books of one step; what the sink is to be told goes to `events`.
   void advance(std::vector<GenerationEvent>& events);
@@ -96,9 +104,17 @@ class Engine : private PrefixSource {
   // where what it needed was damaged, and all sequences are computed again.
   std::optional<std::vector<DrawnToken>> try_compute(const StepPlan& plan);
   void copy_blocks(const StepPlan& plan);
+  // What newcomers compute, others that come after them need not.
+  void announce(const StepPlan& plan);
+  void lose_all();
+  static int32_t logit_rows(const Request& request, const ScheduledChunk& chunk);
+  void no_longer_coming(RequestId id);
+  // What rows of logits say of the prompt's tokens behind them, of a chunk that is scored.
+  std::vector<Logprobs> score_prompt(Request& request, const ScheduledChunk& chunk,
+                                     const Activations& logits);
   void tell_observer(bool has_prompts);
   // From its row of logits, the next token of each request.
-  std::vector<DrawnToken> draw(const Activations& logits, std::span<Request* const> requests);
+  std::vector<DrawnToken> draw(const Activations& logits, const StepPlan& plan);
   std::vector<SampledToken> sample_on_device(const Activations& logits,
                                              std::span<Request* const> requests);
   std::vector<SampledToken> sample_on_host(const Activations& logits,
@@ -119,6 +135,8 @@ class Engine : private PrefixSource {
   uint64_t next_id_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;
+  // Whole blocks of prompts that are being computed, and by whom.
+  std::unordered_map<BlockKey, RequestId> coming_;
   PhaseObserver observer_;
   std::optional<bool> had_prompts_;  // the last step
   static constexpr int kMostLost = 3;

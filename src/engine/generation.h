@@ -26,7 +26,9 @@ const char* finish_reason_name(FinishReason reason);
 
 struct GenerationRequest {
   std::vector<TokenId> prompt;  // not empty
-  int max_tokens = 128;         // generated at most
+  int max_tokens = 128;         // generated at most; 0 only where the prompt is scored
+  // Log-probabilities of the prompt's own tokens: -1 none, 0 of these, n also of the n most likely.
+  int prompt_logprobs = -1;
   SamplingParams sampling;
   std::vector<std::string> stop;  // the text ends before the first of them
   bool ignore_end = false;        // go on past end tokens
@@ -42,6 +44,8 @@ struct GenerationEvent {
   std::string
       text;  // complete characters that are safe to show; may be empty, or stand for several tokens
   std::optional<Logprobs> logprobs;
+  // Of tokens of the prompt, in order, from the second on: the first follows nothing.
+  std::vector<Logprobs> prompt_logprobs;
   std::optional<FinishReason> finish;
   std::string error;                            // why, when it ended with kError
   ErrorCode error_code = ErrorCode::kInternal;  // of that

@@ -226,7 +226,7 @@ class Scheduler::Planner {
   FoundPrefix find_prefix(const Sequence& sequence) {
     if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
     FoundPrefix found = of_.prefixes_->find(sequence.given.id);
-    if (found.tokens == 0) return {};
+    if (found.tokens == 0 || found.is_coming) return found;
     const BlockId any = found.blocks.empty() ? *found.partly : found.blocks.front();
     if (rooms_.size() == 1) return found;
     const int64_t rest =
@@ -251,20 +251,25 @@ class Scheduler::Planner {
     const Admission& admission = *of_.policies_.admission;
     const int begun = of_.running() + of_.preempted_waiting_;
     const int most = admission.most_newcomers({.running = begun, .mean_answer = of_.mean_answer()});
-    int newcomers = 0;
+    constexpr int kMostPassed = 64;  // who waits for what is coming; looking at all takes time
+    int newcomers = 0, passed = 0;
     for (const Place& place : of_.queue_) {
       if (tokens_ <= 0 ||
           running() + static_cast<int>(plan_.beginning.size()) >= admission.max_sequences())
         return;
       if (place.is_new && newcomers >= most) return;
       const Sequence& next = *of_.by_id_.at(place.id);
-      if (!try_begin(next)) return;
+      FoundPrefix found = find_prefix(next);
+      if (found.is_coming && passed < kMostPassed) {
+        ++passed;
+        continue;
+      }
+      if (!try_begin(next, std::move(found))) return;
       newcomers += place.is_new ? 1 : 0;
     }
   }
 
-  bool try_begin(const Sequence& next) {
-    FoundPrefix found = find_prefix(next);
+  bool try_begin(const Sequence& next, FoundPrefix found) {
     const std::vector<BlockId> held = newly_held(found);
     bool is_spoken_for = false;  // what it would begin with is others' room by now
     for (const BlockId block : held)

@@ -31,7 +31,8 @@ struct SchedulerLimits {
 class PrefixSource {
  public:
   virtual ~PrefixSource() = default;
-  // All of one pool, for at least one token fewer than it has.
+  // All of one pool, for at least one token fewer than it has. Asked again in each step as long as
+  // the request has not begun.
   virtual FoundPrefix find(RequestId id) const = 0;
 };
 

@@ -27,6 +27,7 @@ struct FoundPrefix {
   std::vector<BlockId> blocks;         // whole ones, to be shared
   std::optional<BlockId> partly = {};  // behind them: its first tokens are the same, to be copied
   int32_t tokens = 0;                  // all of these
+  bool is_coming = false;              // much of the rest is being computed: it pays to wait for it
 };
 
 struct StepPlan {
