@@ -297,7 +297,8 @@ void HttpConnection::peer_closed(bool in_order) {
   cut("client has gone");
 }
 
-// While its bytes are not read, only the system knows that the client has closed.
+// While its bytes are not read, only the system knows that the client has closed. Not even that
+// when they fill all buffers: such a client is missed when it is written to, as one that stays.
 bool HttpConnection::has_left_unseen() {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -379,10 +380,10 @@ void HttpConnection::abandon() {
 
 void HttpConnection::write() {
   while (!out_.empty() && !is_write_pending_) {
+    context_.socket_writes.fetch_add(1, std::memory_order_relaxed);
     error_code error;
     const size_t count =
         socket_.write_some(asio::buffer(out_.data() + out_start_, out_.size() - out_start_), error);
-    context_.socket_writes.fetch_add(1, std::memory_order_relaxed);
     if (would_block(error)) return wait_writable();
     if (error) return cut("client has gone");
     out_start_ += count;
@@ -415,7 +416,7 @@ void HttpConnection::wait_writable() {
 
 void HttpConnection::end_answer() {
   log_access("");
-  const bool closes = closes_ || context_.draining.load(std::memory_order_relaxed);
+  const bool closes = closes_;  // as the head said; who was not told may send one more request
   // An early answer leaves the parser at the end of the head.
   if (!closes && parser_.stage() == RequestParser::Stage::kHeadDone) {
     parser_.begin_body();

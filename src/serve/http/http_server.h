@@ -39,9 +39,9 @@ class HttpServer {
 
   // What becomes of those who connect while the server drains.
   enum class Newcomers : uint8_t { kRefused, kHeard };
-  // Begins to drain: requests that arrive from now on are marked `draining`, and each connection
-  // closes after its answer. Newcomers find nobody listening, or are heard like the others (and
-  // told by the handler to go elsewhere).
+  // Begins to drain: requests that arrive from now on are marked `draining`, and answers that begin
+  // from now on are the last of their connection. Newcomers find nobody listening, or are heard
+  // like the others (and told by the handler to go elsewhere).
   void stop_accepting(Newcomers newcomers = Newcomers::kRefused);
   // Waits until no reply is open; false when some are at the deadline.
   [[nodiscard]] bool wait_until_answered(std::chrono::milliseconds most) const;

@@ -120,6 +120,7 @@ class TestClient {
     }
     return has_ended_;
   }
+  bool has_ended() const { return has_ended_; }
   // Nothing has come, and the connection stands, for so long.
   bool is_quiet(std::chrono::milliseconds time) {
     pollfd poller = {fd_.get(), POLLIN, 0};
