@@ -108,18 +108,15 @@ bool HttpConnection::apply(ReplyMessage& message) {
     case Kind::kAbandoned:
       abandon();
       break;
-    case Kind::kTooSlow: {
-      const auto self = shared_from_this();
+    case Kind::kTooSlow:
       context_.cut_streams.fetch_add(1, std::memory_order_relaxed);
       cut("reads too slowly");
       return false;
-    }
   }
   return !std::exchange(is_touched_, true);
 }
 
 void HttpConnection::go_on() {
-  const auto self = shared_from_this();
   is_touched_ = false;
   while (state_ != State::kClosed) {
     write();
@@ -176,7 +173,7 @@ void HttpConnection::wait_readable() {
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](const error_code&) {
     self->is_read_pending_ = false;
     // What is wrong with the socket, reading it tells.
-    self->read();
+    self->loop_.run_step(*self, [&] { self->read(); });
   });
 }
 
@@ -410,7 +407,7 @@ void HttpConnection::wait_writable() {
   is_write_pending_ = true;
   socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](const error_code&) {
     self->is_write_pending_ = false;
-    self->go_on();
+    self->loop_.run_step(*self, [&] { self->go_on(); });
   });
 }
 

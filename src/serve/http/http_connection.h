@@ -24,7 +24,7 @@ class IoLoop;
 // A state machine of one I/O thread: not thread-safe, all calls come from there. Sockets are read
 // and written without waiting, as epoll says; a read is always wanted, also while an answer is on
 // its way, which is how a client that leaves is noticed at once. Answers come as messages of their
-// reply. Throws nothing.
+// reply. Who calls must hold it, and closes it when it throws (IoLoop::run_step).
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(IoLoop& loop, ServerContext& context, boost::asio::ip::tcp::socket socket);
@@ -98,7 +98,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Of the request that is being answered.
   std::shared_ptr<const HttpRequest> request_;
   std::shared_ptr<ReplyState> reply_;
-  Clock::time_point began_;
+  Clock::time_point began_ = Clock::now();
   bool keep_alive_ = false;  // what the client wants
   bool is_http_10_ = false;
   bool has_head_ = false;     // the answer's is on its way

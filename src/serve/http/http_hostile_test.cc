@@ -123,7 +123,8 @@ TEST(HttpHostileTest, DamagedRequestsHarmNobody) {
   options.linger_timeout = std::chrono::milliseconds(100);
   HttpServer server(options, handler);
   constexpr int kCases = 6000;
-  Damage damage(20260704);
+  // Others with --gtest_shuffle, and --gtest_repeat for more.
+  Damage damage(20260704 + static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed()));
   TestClient bystander(server.port());
   std::chrono::steady_clock::duration longest{};
   std::optional<TestClient> client;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What strangers may send, and for how long: limits, timeouts, and requests in disguise.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <nlohmann/json.hpp>
 
@@ -209,6 +210,39 @@ TEST(HttpLimitsTest, AnAnswerMayTakeLongerThanARequest) {
   EXPECT_TRUE(client.is_quiet(milliseconds(400)));
   held.reply->send({200, "text/plain", "late", {}});
   EXPECT_EQ(client.read_response()->body, "late");
+}
+
+TEST(HttpLimitsTest, WaitsForDescriptorsWhenThereAreNone) {
+  EchoHandler handler;
+  HttpServer server({}, handler);
+  TestClient first(server.port());
+  EXPECT_EQ(first.ask(get("/"))->status, 200);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  // One more for the next client, none for the server's end of it.
+  const int lowest = ::dup(0);
+  ::close(lowest);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(lowest) + 1;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  TestClient second(server.port());
+  second.send(get("/"));
+  EXPECT_TRUE(second.is_quiet(milliseconds(50)));
+  EXPECT_EQ(first.ask(get("/"))->status, 200) << "those who are in are served";
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto response = second.read_response();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 200);
+}
+
+TEST(HttpLimitsTest, ABlankLineBehindARequestIsNothing) {
+  EchoHandler handler;
+  HttpOptions options;
+  options.head_timeout = milliseconds(100);
+  HttpServer server(options, handler);
+  TestClient client(server.port());
+  EXPECT_EQ(client.ask(post("/", "x") + "\r\n")->status, 200);
+  EXPECT_FALSE(client.read_response()) << "no complaint that a request is late";
 }
 
 TEST(HttpLimitsTest, RefusesOptionsWithoutSense) {

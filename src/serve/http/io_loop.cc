@@ -32,7 +32,6 @@ void IoLoop::run() {
       io_.run();
       return;
     } catch (const std::exception& error) {
-      // Out of memory, most likely: one connection's loss, not the server's.
       log_warning("http: {}", error.what());
     }
   }
@@ -59,11 +58,7 @@ void IoLoop::add_connection(boost::asio::ip::tcp::socket socket, bool is_refused
     if (is_stopping_) return;
     connections_.insert(connection);
     arm_timer();
-    if (is_refused) {
-      connection->start_refusing();
-    } else {
-      connection->start();
-    }
+    run_step(*connection, [&] { is_refused ? connection->start_refusing() : connection->start(); });
   });
 }
 
@@ -75,12 +70,14 @@ void IoLoop::deliver() {
   inbox_->take(messages_);
   // All that one connection was sent first, then one write to its socket.
   for (ReplyMessage& message : messages_) {
-    HttpConnection* connection = message.reply->connection;
-    if (connection == nullptr) continue;
-    if (connection->apply(message)) touched_.push_back(connection->shared_from_this());
+    if (message.reply->connection == nullptr) continue;
+    const auto connection = message.reply->connection->shared_from_this();
+    run_step(*connection, [&] {
+      if (connection->apply(message)) touched_.push_back(connection);
+    });
   }
   messages_.clear();
-  for (const auto& connection : touched_) connection->go_on();
+  for (const auto& connection : touched_) run_step(*connection, [&] { connection->go_on(); });
   touched_.clear();
 }
 
@@ -94,7 +91,8 @@ void IoLoop::arm_timer() {
     const auto now = std::chrono::steady_clock::now();
     // Some close and leave the set meanwhile.
     touched_.assign(connections_.begin(), connections_.end());
-    for (const auto& connection : touched_) connection->check_time(now);
+    for (const auto& connection : touched_)
+      run_step(*connection, [&] { connection->check_time(now); });
     touched_.clear();
     arm_timer();
   });

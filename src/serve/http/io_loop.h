@@ -8,6 +8,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <ctime>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/log.h"
 #include "serve/http/http_connection.h"
 #include "serve/http/reply_state.h"
 #include "serve/http/server_context.h"
@@ -37,6 +39,17 @@ class IoLoop {
   void stop();
 
   // From its own thread.
+  // Runs one step of a connection: what is thrown there (out of memory, most likely) is the end of
+  // this connection, not of the server.
+  template <class Step>
+  void run_step(HttpConnection& connection, Step&& step) {
+    try {
+      step();
+    } catch (const std::exception& error) {
+      log_warning("http: a connection is closed: {}", error.what());
+      connection.close();
+    }
+  }
   const std::shared_ptr<LoopInbox>& inbox() const { return inbox_; }
   void remove(HttpConnection& connection);
   std::span<char> read_buffer() { return read_buffer_; }

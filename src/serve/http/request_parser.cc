@@ -61,6 +61,7 @@ void RequestParser::end_head_line() {
     if (std::exchange(had_blank_line_, true))
       throw ApiError(400, "invalid_http", "", "blank lines before a request");
     text_.clear();
+    stage_ = Stage::kNothing;
     return;
   }
   head_ = parse_request_head(std::string_view(text_).substr(0, line_start_), options_);
