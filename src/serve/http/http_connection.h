@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// One connection: reads a request, has it answered, and so on until one side has enough.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "serve/api_error.h"
+#include "serve/http/http_request.h"
+#include "serve/http/reply_state.h"
+#include "serve/http/request_parser.h"
+#include "serve/http/response_head.h"
+#include "serve/http/server_context.h"
+
+namespace spillway {
+
+class IoLoop;
+
+// A state machine of one I/O thread: not thread-safe, all calls come from there. Sockets are read
+// and written without waiting, as epoll says; a read is always wanted, also while an answer is on
+// its way, which is how a client that leaves is noticed at once. Answers come as messages of their
+// reply. Who calls must hold it, and closes it when it throws (IoLoop::run_step).
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  HttpConnection(IoLoop& loop, ServerContext& context, boost::asio::ip::tcp::socket socket);
+  ~HttpConnection();
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+
+  void start();
+  // One too many: says so and closes.
+  void start_refusing();
+  // Takes a message without writing to the socket. True when go_on() must follow, the first time
+  // since the last one.
+  bool apply(ReplyMessage& message);
+  // Writes and reads as far as that is possible now.
+  void go_on();
+  void check_time(std::chrono::steady_clock::time_point now);
+  // At once, whatever is on its way; the reply's callback is called.
+  void close();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class State : uint8_t { kReading, kAnswering, kLingering, kClosed };
+
+  // Reading.
+  bool wants_bytes() const;
+  void wait_readable();
+  void read();
+  void take_bytes(std::string_view bytes);
+  size_t parse(std::string_view bytes);
+  void take_head();
+  void count_body();
+  void dispatch();
+  void peer_closed(bool in_order);
+  bool has_left_unseen();
+
+  // Answering.
+  void begin_answering();
+  void refuse(const ApiError& error);
+  void put_answer(const HttpAnswer& answer);
+  void put_head(const HttpAnswer& answer, ResponseFraming framing);
+  void put_chunk(const std::string& chunk);
+  void count_waiting(size_t bytes);
+  void count_taken(size_t bytes);
+  void abandon();
+  void write();
+  void wait_writable();
+  void end_answer();
+  void linger();
+
+  void cut(std::string_view why);
+  void release();
+  void log_access(std::string_view note);
+
+  IoLoop& loop_;
+  ServerContext& context_;
+  boost::asio::ip::tcp::socket socket_;
+  std::string peer_;
+  State state_ = State::kReading;
+  bool is_read_pending_ = false;
+  bool is_write_pending_ = false;
+  bool is_touched_ = false;
+  bool peer_is_done_ = false;  // has closed its direction
+  Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point write_deadline_ = Clock::time_point::max();
+
+  RequestParser parser_;
+  std::string pipelined_;  // came before its turn
+  size_t counted_body_bytes_ = 0;
+  size_t lingered_bytes_ = 0;
+
+  // Of the request that is being answered.
+  std::shared_ptr<const HttpRequest> request_;
+  std::shared_ptr<ReplyState> reply_;
+  Clock::time_point began_ = Clock::now();
+  bool keep_alive_ = false;  // what the client wants
+  bool is_http_10_ = false;
+  bool has_head_ = false;     // the answer's is on its way
+  bool is_chunked_ = false;   // the answer
+  bool sends_body_ = true;    // not to HEAD
+  bool is_complete_ = false;  // all of the answer is in out_ or further
+  bool closes_ = false;       // after this answer
+  int status_ = 0;
+
+  std::string out_;  // not yet written, from out_start_ on
+  size_t out_start_ = 0;
+  uint64_t written_bytes_ = 0;  // of this answer
+  uint64_t written_at_deadline_ = 0;
+};
+
+}  // namespace spillway

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the HTTP server listens and what it takes from strangers: every limit is here.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace spillway {
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";  // a name or an address; only this machine unless told otherwise
+  uint16_t port = 0;               // 0: any that is free
+  int io_threads = 1;
+
+  // Beyond: accepted, answered 503 and closed. Clients that were left in the backlog would wait
+  // without knowing for what.
+  size_t most_connections = 1024;
+
+  size_t most_head_bytes = 16 << 10;  // request line and headers; trailers have as much again
+  size_t most_headers = 100;
+  size_t most_target_bytes = 8 << 10;
+  size_t most_body_bytes = 32 << 20;
+  size_t most_bodies_bytes = 256 << 20;         // of all requests that are being read or answered
+  size_t most_chunks = 65'536;                  // of one request's body
+  size_t most_chunk_extension_bytes = 4 << 10;  // of all chunks of a body together
+  // Of requests that came before the last answer was out; what one read brings may come on top.
+  size_t most_pipelined_bytes = 16 << 10;
+  // Of an answer in pieces, waiting for its reader. One that is further behind is cut off.
+  size_t most_stream_bytes = 1 << 20;
+  size_t send_buffer_bytes = 256 << 10;  // the system's own, beside that; 0: as it likes
+
+  std::chrono::milliseconds head_timeout{10'000};  // from the first byte; or to send that
+  std::chrono::milliseconds body_timeout{60'000};
+  std::chrono::milliseconds idle_timeout{60'000};   // between two requests
+  std::chrono::milliseconds write_timeout{30'000};  // for each 64 KiB of an answer
+  // After the last answer: as long as unread bytes would make the system throw it away.
+  std::chrono::milliseconds linger_timeout{1'000};
+
+  // Pages of these origins ("https://chat.example") may call; "*": of all.
+  std::vector<std::string> cors_origins;
+};
+
+}  // namespace spillway

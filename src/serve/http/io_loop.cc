@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/http/io_loop.h"
+
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+#include "serve/http/response_head.h"
+
+namespace spillway {
+namespace {
+
+// Deadlines are seconds; nobody minds this much on top of them.
+constexpr std::chrono::milliseconds kTick{50};
+
+}  // namespace
+
+IoLoop::IoLoop(ServerContext& context)
+    : context_(context), io_(1), work_(boost::asio::make_work_guard(io_)), timer_(io_) {
+  inbox_ = std::make_shared<LoopInbox>([this] {
+    context_.wake_ups.fetch_add(1, std::memory_order_relaxed);
+    boost::asio::post(io_, [this] { deliver(); });
+  });
+  thread_ = std::thread([this] { run(); });
+}
+
+void IoLoop::run() {
+  while (true) {
+    try {
+      io_.run();
+      return;
+    } catch (const std::exception& error) {
+      log_warning("http: {}", error.what());
+    }
+  }
+}
+
+void IoLoop::stop() {
+  if (!thread_.joinable()) return;
+  boost::asio::post(io_, [this] { close_all(); });
+  work_.reset();
+  thread_.join();
+}
+
+void IoLoop::close_all() {
+  is_stopping_ = true;
+  inbox_->close();
+  timer_.cancel();
+  const auto closing = std::exchange(connections_, {});
+  for (const auto& connection : closing) connection->close();
+}
+
+void IoLoop::add_connection(boost::asio::ip::tcp::socket socket, bool is_refused) {
+  auto connection = std::make_shared<HttpConnection>(*this, context_, std::move(socket));
+  boost::asio::post(io_, [this, connection = std::move(connection), is_refused] {
+    if (is_stopping_) return;
+    connections_.insert(connection);
+    arm_timer();
+    run_step(*connection, [&] { is_refused ? connection->start_refusing() : connection->start(); });
+  });
+}
+
+void IoLoop::remove(HttpConnection& connection) {
+  connections_.erase(connection.shared_from_this());
+}
+
+void IoLoop::deliver() {
+  inbox_->take(messages_);
+  // All that one connection was sent first, then one write to its socket.
+  for (ReplyMessage& message : messages_) {
+    if (message.reply->connection == nullptr) continue;
+    const auto connection = message.reply->connection->shared_from_this();
+    run_step(*connection, [&] {
+      if (connection->apply(message)) touched_.push_back(connection);
+    });
+  }
+  messages_.clear();
+  for (const auto& connection : touched_) run_step(*connection, [&] { connection->go_on(); });
+  touched_.clear();
+}
+
+void IoLoop::arm_timer() {
+  if (timer_runs_ || is_stopping_ || connections_.empty()) return;
+  timer_runs_ = true;
+  timer_.expires_after(kTick);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    timer_runs_ = false;
+    if (error || is_stopping_) return;
+    const auto now = std::chrono::steady_clock::now();
+    // Some close and leave the set meanwhile.
+    touched_.assign(connections_.begin(), connections_.end());
+    for (const auto& connection : touched_)
+      run_step(*connection, [&] { connection->check_time(now); });
+    touched_.clear();
+    arm_timer();
+  });
+}
+
+const std::string& IoLoop::date() {
+  const std::time_t now = std::time(nullptr);
+  if (std::exchange(date_s_, now) != now) date_ = http_date(now);
+  return date_;
+}
+
+}  // namespace spillway

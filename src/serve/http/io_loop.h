@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// One I/O thread: its connections, their deadlines, and the messages that replies send them.
+#pragma once
+
+#include <array>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <ctime>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "base/log.h"
+#include "serve/http/http_connection.h"
+#include "serve/http/reply_state.h"
+#include "serve/http/server_context.h"
+
+namespace spillway {
+
+// One io_context with one thread: what belongs to a connection needs no lock, and messages for all
+// connections of the thread come with one wake-up.
+class IoLoop {
+ public:
+  explicit IoLoop(ServerContext& context);
+  ~IoLoop() { stop(); }
+  IoLoop(const IoLoop&) = delete;
+  IoLoop& operator=(const IoLoop&) = delete;
+
+  // From any thread.
+  boost::asio::io_context& io() { return io_; }
+  void add_connection(boost::asio::ip::tcp::socket socket, bool is_refused);
+  // From any other thread: closes all connections and ends the thread.
+  void stop();
+
+  // From its own thread.
+  // Runs one step of a connection: what is thrown there (out of memory, most likely) is the end of
+  // this connection, not of the server.
+  template <class Step>
+  void run_step(HttpConnection& connection, Step&& step) {
+    try {
+      step();
+    } catch (const std::exception& error) {
+      log_warning("http: a connection is closed: {}", error.what());
+      connection.close();
+    }
+  }
+  const std::shared_ptr<LoopInbox>& inbox() const { return inbox_; }
+  void remove(HttpConnection& connection);
+  std::span<char> read_buffer() { return read_buffer_; }
+  const std::string& date();
+
+ private:
+  void run();
+  void deliver();
+  void arm_timer();
+  void close_all();
+
+  ServerContext& context_;
+  boost::asio::io_context io_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  boost::asio::steady_timer timer_;
+  bool timer_runs_ = false;
+  bool is_stopping_ = false;
+  std::shared_ptr<LoopInbox> inbox_;
+  std::vector<ReplyMessage> messages_;
+  std::vector<std::shared_ptr<HttpConnection>> touched_;
+  std::unordered_set<std::shared_ptr<HttpConnection>> connections_;
+  std::array<char, 64 << 10> read_buffer_;
+  std::time_t date_s_ = 0;
+  std::string date_;
+  std::thread thread_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys that callers of the API must show.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spillway {
+
+// Whether two texts are equal, in a time that depends only on the length of `shown`: how long a
+// refusal takes says nothing about the secret, not even its length up to kMostKeyBytes.
+bool equal_in_constant_time(std::string_view shown, std::string_view secret);
+
+inline constexpr size_t kMostKeyBytes = 256;
+
+// Never changes, so threads may share it. Keys are in no message and no log.
+class KeyRing {
+ public:
+  // Throws kInvalidArgument for keys that no header could carry: 1 to 256 visible characters.
+  explicit KeyRing(std::vector<std::string> keys);
+  // One key a line; blank lines and those that begin with # are none. Warns when others than the
+  // owner may read the file. Throws kIo, kInvalidArgument (also where there is no key at all).
+  static KeyRing from_file(const std::filesystem::path& path);
+
+  // Whether "Bearer KEY", the value of an Authorization header, shows one of the keys. Takes as
+  // long for every key, right or wrong.
+  bool accepts(std::string_view authorization) const;
+  size_t size() const { return keys_.size(); }
+
+ private:
+  std::vector<std::string> keys_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/http/router.h"
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "base/printable.h"
+
+namespace spillway {
+
+void Router::add(HttpMethod method, std::string path, Access access, Action action) {
+  routes_[std::move(path)].push_back({method, access, std::move(action)});
+}
+
+std::optional<HttpAnswer> Router::try_answer_head(const HttpRequest& head) {
+  const Route* route = find(head);
+  const bool is_open = route != nullptr && route->access == Access::kOpen;
+  if (!is_open && !may_call(head)) {
+    const bool has_none = head.header("authorization").empty();
+    return error_answer(ApiError(401, has_none ? "missing_api_key" : "invalid_api_key", "",
+                                 has_none ? "an API key is needed: 'Authorization: Bearer KEY'"
+                                          : "this API key is not known here"),
+                        {{"WWW-Authenticate", "Bearer"}});
+  }
+  if (head.method == HttpMethod::kOptions && route == nullptr &&
+      (head.path == "*" || routes_.contains(head.path)))
+    return HttpAnswer{204, {}, {}, {{"Allow", allowed_methods(head.path)}}};
+  if (route == nullptr && !routes_.contains(head.path))
+    return error_answer(ApiError(
+        404, "unknown_url", "",
+        fmt::format("there is no {} {}", http_method_name(head.method), printable(head.path))));
+  if (route == nullptr) {
+    const std::string allowed = allowed_methods(head.path);
+    return error_answer(ApiError(405, "method_not_allowed", "",
+                                 fmt::format("{} takes {}, not {}", printable(head.path), allowed,
+                                             http_method_name(head.method))),
+                        {{"Allow", allowed}});
+  }
+  if (head.draining && !is_open)
+    return error_answer(
+        ApiError(503, "shutting_down", "", "the server is shutting down; try again later"),
+        {{"Retry-After", "10"}});
+  return std::nullopt;
+}
+
+void Router::handle(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply) {
+  const Route* route = find(*request);
+  SPW_ASSERT(route != nullptr);
+  route->action(std::move(request), std::move(reply));
+}
+
+const Router::Route* Router::find(const HttpRequest& request) const {
+  const auto found = routes_.find(request.path);
+  if (found == routes_.end()) return nullptr;
+  const HttpMethod wanted = request.method == HttpMethod::kHead ? HttpMethod::kGet : request.method;
+  for (const Route& route : found->second) {
+    if (route.method == wanted) return &route;
+  }
+  return nullptr;
+}
+
+bool Router::may_call(const HttpRequest& request) const {
+  return !keys_ || keys_->accepts(request.header("authorization"));
+}
+
+// Of one path, or of all for "*".
+std::string Router::allowed_methods(const std::string& path) const {
+  std::string result = "OPTIONS";
+  for (const auto& [known, routes] : routes_) {
+    if (path != "*" && path != known) continue;
+    for (const Route& route : routes) {
+      const std::string name(http_method_name(route.method));
+      if (result.find(name) != std::string::npos) continue;
+      result += ", ";
+      result += name;
+      if (route.method == HttpMethod::kGet) result += ", HEAD";
+    }
+  }
+  return result;
+}
+
+}  // namespace spillway

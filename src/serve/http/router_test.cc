@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/http/router.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "serve/http/http_server.h"
+#include "serve/http/test_http_client.h"
+#include "serve/http/test_http_handler.h"
+
+namespace spillway {
+namespace {
+
+Router::Action says(std::string text) {
+  return [text](const auto&, const auto& reply) { reply->send({200, "text/plain", text, {}}); };
+}
+
+void add_routes(Router& router) {
+  router.add(HttpMethod::kGet, "/health", Router::Access::kOpen,
+             [](const auto& request, const auto& reply) {
+               reply->send({request->draining ? 503 : 200, "text/plain", "health", {}});
+             });
+  router.add(HttpMethod::kGet, "/v1/models", Router::Access::kWithKey, says("models"));
+  router.add(HttpMethod::kPost, "/v1/completions", Router::Access::kWithKey, says("completion"));
+  router.add(HttpMethod::kGet, "/v1/completions", Router::Access::kWithKey, says("list"));
+}
+
+std::string code_of(const std::optional<TestResponse>& response) {
+  return response ? nlohmann::json::parse(response->body)["error"]["code"].get<std::string>()
+                  : "no response";
+}
+
+TEST(RouterTest, FindsExactPathsAndMethods) {
+  Router router;
+  add_routes(router);
+  HttpServer server({}, router);
+  TestClient client(server.port());
+  EXPECT_EQ(client.ask(get("/v1/models?limit=5"))->body, "models");
+  EXPECT_EQ(client.ask(get("/v1/%6dodels"))->body, "models");
+  EXPECT_EQ(client.ask(post("/v1/completions", "{}"))->body, "completion");
+  EXPECT_EQ(client.ask(get("/v1/completions"))->body, "list");
+  EXPECT_EQ(
+      client.ask("HEAD /v1/models HTTP/1.1\r\nHost: h\r\n\r\n", true)->headers.at("content-length"),
+      "6");
+  for (const char* path : {"/", "/v1", "/v1/models/", "//v1/models", "/V1/models", "/v1%2Fmodels",
+                           "/v1/./models", "/v1/../v1/models", "/../../../etc/passwd",
+                           "/%2e%2e/%2e%2e/etc/passwd", "/v1/models%20", "/..%5c..%5cwindows"}) {
+    const auto response = client.ask(get(path));
+    ASSERT_TRUE(response) << path;
+    EXPECT_EQ(response->status, 404) << path;
+    EXPECT_EQ(code_of(response), "unknown_url");
+  }
+  const auto response = client.ask("DELETE /v1/completions HTTP/1.1\r\nHost: h\r\n\r\n");
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 405);
+  EXPECT_EQ(response->headers.at("allow"), "OPTIONS, POST, GET, HEAD");
+  EXPECT_EQ(code_of(response), "method_not_allowed");
+}
+
+TEST(RouterTest, AnswersOptions) {
+  Router router;
+  add_routes(router);
+  HttpServer server({}, router);
+  TestClient client(server.port());
+  auto response = client.ask("OPTIONS /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 204);
+  EXPECT_EQ(response->headers.at("allow"), "OPTIONS, GET, HEAD");
+  EXPECT_FALSE(response->headers.contains("content-length"));
+  response = client.ask("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n");
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 204);
+  EXPECT_EQ(response->headers.at("allow"), "OPTIONS, GET, HEAD, POST");
+  EXPECT_EQ(client.ask("OPTIONS /none HTTP/1.1\r\nHost: h\r\n\r\n")->status, 404);
+}
+
+TEST(RouterTest, WantsAKeyForAllButOpenRoutes) {
+  Router router(KeyRing({"sk-right"}));
+  add_routes(router);
+  HttpServer server({}, router);
+  TestClient client(server.port());
+  const std::string right = "Authorization: Bearer sk-right\r\n";
+  for (const char* path : {"/v1/models", "/v1/completions", "/none", "/"}) {
+    for (const char* wrong :
+         {"", "Authorization: Bearer sk-wrong\r\n", "Authorization: sk-right\r\n",
+          "X-Api-Key: sk-right\r\n", "Authorization:\r\n"}) {
+      const auto response = client.ask(get(path, wrong));
+      ASSERT_TRUE(response) << path;
+      EXPECT_EQ(response->status, 401) << path << " " << wrong;
+      EXPECT_TRUE(response->headers.contains("www-authenticate"));
+      EXPECT_EQ(response->body.find("sk-"), std::string::npos);
+    }
+    EXPECT_NE(client.ask(get(path, right))->status, 401) << path;
+  }
+  EXPECT_EQ(client.ask(get("/health"))->status, 200);
+  EXPECT_EQ(client.ask("DELETE /health HTTP/1.1\r\nHost: h\r\n\r\n")->status, 401);
+  EXPECT_EQ(client.ask(get("/v1/models", right))->body, "models");
+}
+
+TEST(RouterTest, RefusesStrangersBeforeTheirBody) {
+  Router router(KeyRing({"sk-right"}));
+  add_routes(router);
+  HttpServer server({}, router);
+  TestClient client(server.port());
+  const auto response = client.ask(
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\nExpect: "
+      "100-continue\r\n\r\n");
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 401);
+  EXPECT_EQ(response->headers.at("connection"), "close");
+  EXPECT_TRUE(client.is_closed_by_peer());
+}
+
+TEST(RouterTest, ThousandsOfEarlyAnswersInOneWrite) {
+  Router router;
+  add_routes(router);
+  HttpServer server({}, router);
+  TestClient client(server.port());
+  std::string requests;
+  for (int i = 0; i < 1500; ++i) requests += get("/none");
+  std::thread sender([&] { client.send(requests); });
+  for (int i = 0; i < 1500; ++i) ASSERT_EQ(client.read_response()->status, 404);
+  sender.join();
+  EXPECT_EQ(client.ask(get("/health"))->status, 200);
+}
+
+TEST(RouterTest, LogsOneLineARequestWithoutSecrets) {
+  const LogLevel before = log_level();
+  set_log_level(LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  {
+    Router router(KeyRing({"sk-right"}));
+    add_routes(router);
+    HttpServer server({}, router);
+    TestClient client(server.port());
+    client.ask(post("/v1/completions?x=%0a", "the body", "Authorization: Bearer sk-right\r\n"));
+    client.ask(get("/none", "Authorization: Bearer sk-wrong\r\n"));
+    client.ask("GET \x1b[31m\x01 HTTP/1.1\r\nHost: h\r\n\r\n");
+    client.is_closed_by_peer();
+  }
+  set_log_level(before);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 3) << log;
+  EXPECT_NE(log.find("\"POST /v1/completions?x=%0a\" 200"), std::string::npos) << log;
+  EXPECT_NE(log.find("\"GET /none\" 401"), std::string::npos) << log;
+  EXPECT_NE(log.find(" 400 "), std::string::npos) << log;
+  for (const char* secret : {"sk-", "the body", "\x1b"})
+    EXPECT_EQ(log.find(secret), std::string::npos) << log;
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all connections of a server share.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+
+#include "serve/http/cors.h"
+#include "serve/http/http_handler.h"
+#include "serve/http/http_options.h"
+
+namespace spillway {
+
+// How many replies are open. Thread-safe.
+class OpenReplies {
+ public:
+  void add() { count_.fetch_add(1); }
+  void remove() {
+    if (count_.fetch_sub(1) != 1) return;
+    // Under the lock, so that nobody begins to wait between its look and this call.
+    const std::lock_guard lock(mutex_);
+    none_.notify_all();
+  }
+  size_t count() const { return count_.load(); }
+  bool wait_for_none(std::chrono::milliseconds most) const {
+    std::unique_lock lock(mutex_);
+    return none_.wait_for(lock, most, [&] { return count_.load() == 0; });
+  }
+
+ private:
+  std::atomic<size_t> count_{0};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable none_;
+};
+
+// Thread-safe, all of it.
+struct ServerContext {
+  ServerContext(HttpOptions with, HttpHandler& answering)
+      : options(std::move(with)), handler(answering), cors(options.cors_origins) {}
+
+  const HttpOptions options;
+  HttpHandler& handler;
+  const Cors cors;
+  std::atomic<bool> draining{false};
+  OpenReplies replies;
+  std::atomic<size_t> bodies_bytes{0};
+  std::atomic<uint64_t> open_connections{0};
+  std::atomic<uint64_t> connections{0};
+  std::atomic<uint64_t> refused_connections{0};
+  std::atomic<uint64_t> requests{0};
+  std::atomic<uint64_t> cut_streams{0};
+  std::atomic<uint64_t> socket_writes{0};
+  std::atomic<uint64_t> wake_ups{0};
+};
+
+}  // namespace spillway
