@@ -4,8 +4,8 @@
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_descriptor.h"
 #include "serve/http/http_server.h"
 #include "serve/http/router.h"
 
@@ -34,17 +35,6 @@ double cpu_seconds(clockid_t clock) {
   timespec time{};
   ::clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-// Of all other threads: how much of it was spent outside of the system.
-double user_seconds_elsewhere() {
-  const auto seconds = [](int who) {
-    rusage usage{};
-    ::getrusage(who, &usage);
-    return static_cast<double>(usage.ru_utime.tv_sec) +
-           1e-6 * static_cast<double>(usage.ru_utime.tv_usec);
-  };
-  return seconds(RUSAGE_SELF) - seconds(RUSAGE_THREAD);
 }
 
 // A process of its own, so that its time is not the server's: opens the streams and reads them to
@@ -106,7 +96,6 @@ void stream_steps(benchmark::State& state) {
   }
   StreamBatch batch;
   const double process_before = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
-  const double user_before = user_seconds_elsewhere();
   const double own_before = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
   const HttpCounters counters_before = server.counters();
   double handing_over = 0;
@@ -129,12 +118,10 @@ void stream_steps(benchmark::State& state) {
   SPW_CHECK(server.wait_until_answered(std::chrono::seconds(30)), kIo, "clients hang");
   const double io = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - process_before -
                     (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - own_before);
-  const double user = user_seconds_elsewhere() - user_before;
   const HttpCounters counters = server.counters();
   ::waitpid(clients, nullptr, 0);
   const auto pieces = static_cast<double>(state.iterations()) * count;
   state.counters["io_us_per_piece"] = 1e6 * io / pieces;
-  state.counters["io_user_us_per_piece"] = 1e6 * user / pieces;
   state.counters["engine_us_per_piece"] = 1e6 * handing_over / pieces;
   state.counters["io_percent"] =
       100 * io /
@@ -147,6 +134,52 @@ void stream_steps(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * count * static_cast<int64_t>(kPiece.size()));
 }
 
+// What the system itself takes: the same bytes, sent by a loop that does nothing else.
+void plain_sends(benchmark::State& state) {
+  const int count = static_cast<int>(state.range(0));
+  const auto step = std::chrono::microseconds(state.range(1));
+  const FileDescriptor listener(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  SPW_CHECK(::bind(listener.get(), name, size) == 0 && ::listen(listener.get(), count) == 0 &&
+                ::getsockname(listener.get(), name, &size) == 0,
+            kIo, "cannot listen");
+  const pid_t clients = start_clients(ntohs(address.sin_port), count);
+  std::vector<FileDescriptor> streams;
+  for (int i = 0; i < count; ++i) {
+    streams.emplace_back(::accept(listener.get(), nullptr, nullptr));
+    const int on = 1;
+    ::setsockopt(streams.back().get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  // In a chunk, as the server sends it.
+  const std::string piece = "b7\r\n" + kPiece + "\r\n";
+  double sending = 0;
+  auto next = std::chrono::steady_clock::now();
+  for (auto _ : state) {
+    std::this_thread::sleep_until(next += step);
+    const double start = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    for (const FileDescriptor& stream : streams)
+      benchmark::DoNotOptimize(
+          ::send(stream.get(), piece.data(), piece.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+    sending += cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - start;
+  }
+  // Unread requests would make this a reset; the clients take either.
+  streams.clear();
+  ::waitpid(clients, nullptr, 0);
+  state.counters["send_us_per_piece"] =
+      1e6 * sending / (static_cast<double>(state.iterations()) * count);
+}
+
+BENCHMARK(plain_sends)
+    ->ArgNames({"streams", "step_us"})
+    ->Args({256, 50'000})
+    ->Args({256, 20'000})
+    ->Args({16, 10'000})
+    ->Iterations(100)
+    ->UseRealTime();
 BENCHMARK(stream_steps)
     ->ArgNames({"streams", "batched", "step_us"})
     ->Args({256, 1, 50'000})

@@ -38,6 +38,12 @@ struct Waiting {
   std::shared_ptr<HttpReply> reply;
 };
 
+// A reset may take back what was not read before it.
+bool gets_all(TestClient& client) {
+  const auto response = client.read_response();
+  return response && response->is_whole;
+}
+
 TEST(HttpStreamTest, PiecesArriveWhileMoreAreToCome) {
   HoldingHandler handler;
   HttpServer server({}, handler);
@@ -262,11 +268,11 @@ TEST(HttpStreamTest, CutsReadersThatAreTooFarBehind) {
   EXPECT_TRUE(slow.is_gone_soon());
   EXPECT_FALSE(slow.reply->write(piece));
   EXPECT_EQ(server.counters().cut_streams, 1U);
-  EXPECT_FALSE(slow.client.read_response()->is_whole);
+  EXPECT_FALSE(gets_all(slow.client));
   // Somebody who reads gets everything, however much that is.
   bool is_taken = true;
   for (size_t sent = 0; sent < 4'000'000 && is_taken; sent += piece.size()) {
-    is_taken = wait_for([&] { return received + 50'000 >= sent; }) && fast.reply->write(piece);
+    is_taken = wait_for([&] { return received + 20'000 >= sent; }) && fast.reply->write(piece);
   }
   EXPECT_TRUE(is_taken);
   fast.reply->finish();
@@ -316,7 +322,7 @@ TEST(HttpStreamTest, CutsReadersThatStop) {
   pieces.reply->write(std::string(900'000, 'p'));
   EXPECT_TRUE(pieces.is_gone_soon());
   EXPECT_TRUE(wait_for([&] { return server.counters().open_connections == 0; }));
-  EXPECT_FALSE(whole.client.read_response()->is_whole);
+  EXPECT_FALSE(gets_all(whole.client));
   EXPECT_EQ(*whole.gone, 0) << "its answer was complete";
 }
 
