@@ -13,7 +13,7 @@ EOF
 
 product_packages=(
   g++ cmake ninja-build pkg-config ccache
-  libhwy-dev libpcre2-dev liburing-dev libedit-dev libxxhash-dev coinor-libclp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
+  libhwy-dev libpcre2-dev liburing-dev libedit-dev libxxhash-dev coinor-libclp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev prometheus-cpp-dev
   libboost1.81-dev
   python3 python3-venv
 )

@@ -15,6 +15,17 @@ namespace spillway {
 namespace {
 
 std::atomic<LogLevel> g_level{LogLevel::kWarning};
+std::atomic<bool> g_json{false};
+
+// Inside a JSON string: printable() leaves no control characters, but quotes and backslashes.
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out;
+}
 
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
@@ -30,12 +41,20 @@ spdlog::logger& logger() {
 
 }  // namespace
 
+void set_log_format(LogFormat format) {
+  // What printable() escapes and JSON would not read is written as JSON has it.
+  g_json.store(format == LogFormat::kJson);
+  if (format == LogFormat::kJson)
+    logger().set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})");
+}
+
 void set_log_level(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
 LogLevel log_level() { return g_level.load(std::memory_order_relaxed); }
 
 void log_message(LogLevel level, std::string_view message) {
   if (level < log_level()) return;
-  const std::string line = printable(message, std::string_view::npos);
+  std::string line = printable(message, std::string_view::npos);
+  if (g_json.load(std::memory_order_relaxed)) line = escaped(line);
   switch (level) {
     case LogLevel::kDebug:
       logger().debug(line);

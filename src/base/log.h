@@ -13,6 +13,9 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
 void set_log_level(LogLevel level);
 LogLevel log_level();
+// Of lines: for people, or objects with "time", "level" and "message" for programs.
+enum class LogFormat { kText, kJson };
+void set_log_format(LogFormat format);
 // Control characters in `message` are escaped, so that no payload can forge a line.
 void log_message(LogLevel level, std::string_view message);
 

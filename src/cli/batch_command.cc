@@ -138,32 +138,6 @@ std::filesystem::path with_suffix(std::filesystem::path path, const char* suffix
   return path += suffix;
 }
 
-// Room for `sequences` sequences of `context` tokens, or what there is memory for, at least one.
-// Blocks are taken as tokens come, so sequences that stay short leave room for others.
-Runner make_batch_runner(Session& session, int64_t context, int64_t sequences) {
-  const ModelSpec& spec = session.loaded->model.spec;
-  const KvShape shape{spec.layers, spec.kv_heads, spec.head_dim, session.settings.kv_type};
-  const int64_t one = blocks_for_tokens(context) * kKvBlockTokens;
-  int64_t tokens = one * sequences;
-  if (session.device->host_visible()) {
-    const int64_t room = host_memory().available_bytes / 2 / shape.block_bytes() * kKvBlockTokens;
-    tokens = std::clamp(room / one * one, one, tokens);
-  }
-  for (bool tight = false;;) {
-    try {
-      Runner runner = session.make_runner(one, tokens / one, Session::OnRefusal::kThrow);
-      if (!tight || tokens == one) return runner;
-      break;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kOutOfMemory || tokens == one) throw;
-      tokens = std::max(one, tokens / 2 / one * one);
-      tight = true;
-    }
-  }
-  // It fitted, but steps with many sequences take more memory later.
-  return session.make_runner(one, std::max<int64_t>(1, tokens / one * 7 / 8));
-}
-
 std::string format_duration(double seconds) {
   const auto s = static_cast<int64_t>(seconds + 0.5);
   if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
@@ -256,7 +230,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const AdmissionPolicy admission =
       admission_policy(session.plan, session.plan.sequences.value_or(1));
   const int sequences = admission.max_sequences;
-  Runner runner = make_batch_runner(session, context, sequences);
+  Runner runner = session.make_runner_that_fits(context, sequences);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
                 {.admission = admission, .max_sequence_tokens = context});
   EngineClient client(engine);

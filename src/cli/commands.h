@@ -10,6 +10,7 @@ namespace spillway {
 
 void add_run_command(CLI::App& app);
 void add_chat_command(CLI::App& app);
+void add_serve_command(CLI::App& app);
 void add_batch_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_eval_command(CLI::App& app);

@@ -12,6 +12,7 @@ namespace {
 std::atomic<bool> g_interrupted{false};
 std::atomic<int> g_signal{SIGINT};
 std::atomic<bool> g_survives{false};
+std::atomic<bool> g_drains{false};
 constexpr unsigned kPatienceSeconds = 3;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
               "set from a signal handler");
@@ -19,6 +20,7 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
 void on_signal(int signal) {
   g_signal.store(signal);
   if (g_interrupted.exchange(true)) _exit(128 + signal);
+  if (g_drains.load()) return;
   if (signal == SIGTERM || !g_survives.load()) alarm(kPatienceSeconds);
 }
 
@@ -53,6 +55,7 @@ void clear_interrupt() {
   alarm(0);
   g_interrupted.store(false);
 }
+void drain_on_interrupt() { g_drains.store(true); }
 void survive_interrupts() { g_survives.store(true); }
 
 }  // namespace spillway

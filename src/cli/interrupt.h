@@ -19,6 +19,9 @@ const std::atomic<bool>& interrupted();
 int interrupt_exit_code();
 // Forgets an interrupt, e.g. when it stopped one answer of a chat and the chat goes on.
 void clear_interrupt();
+// For a program that ends in its own time after the first signal, however long that takes; a second
+// one ends it at once all the same.
+void drain_on_interrupt();
 // For a program that lives on after SIGINT, which stops one answer of it, whenever that may be.
 // SIGTERM ends it all the same.
 void survive_interrupts();

@@ -97,6 +97,7 @@ int parse_and_run(int argc, char** argv) {
       "130 interrupted, 143 terminated. A first try: spillway chat smollm2");
   spillway::add_run_command(app);
   spillway::add_chat_command(app);
+  spillway::add_serve_command(app);
   spillway::add_batch_command(app);
   spillway::add_inspect_command(app);
   spillway::add_eval_command(app);

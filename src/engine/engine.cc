@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -220,6 +221,19 @@ void Engine::end_begun(const Error& error, const Sink& sink) {
     finish(*requests_.at(id), FinishReason::kError, event);
     sink(event);
   }
+}
+
+EngineTraffic Engine::take_traffic() {
+  const DecoderStats stats = decoder_.take_stats();
+  return {.to_gpu_bytes = stats.weights.host_bytes + stats.swap.to_device_bytes +
+                          stats.activations.to_device_bytes + stats.host_attention.to_device_bytes +
+                          stats.host_linear.to_device_bytes,
+          .to_host_bytes = stats.swap.to_host_bytes + stats.activations.to_host_bytes +
+                           stats.host_attention.to_host_bytes + stats.host_linear.to_host_bytes,
+          .disk_read_bytes = stats.weights.disk_bytes + stats.swap.disk_read_bytes +
+                             stats.activations.disk_read_bytes,
+          .disk_write_bytes = stats.swap.disk_written_bytes + stats.activations.disk_written_bytes,
+          .stalled_s = std::accumulate(stats.stall_s.begin(), stats.stall_s.end(), 0.0)};
 }
 
 EngineState Engine::state() const {

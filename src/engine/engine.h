@@ -74,6 +74,8 @@ class Engine : private PrefixSource {
 
   const EngineStats& stats() const { return stats_; }
   EngineState state() const;
+  // Since the last call, but for its seconds; waits for the device.
+  EngineTraffic take_traffic();
   bool has_requests() const { return !requests_.empty(); }
   // Before a thread other than the one that made the engine uses it.
   void enter_thread() { decoder_.device().enter_thread(); }

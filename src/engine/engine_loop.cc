@@ -101,6 +101,8 @@ void EngineLoop::run() {
   engine_.enter_thread();
   Mail mail;
   std::vector<GenerationEvent> events;
+  constexpr double kTrafficSeconds = 1;
+  double traffic_s = 0;  // of steps since it was looked at
   while (true) {
     {
       std::unique_lock lock(mutex_);
@@ -113,10 +115,17 @@ void EngineLoop::run() {
     const auto begin = std::chrono::steady_clock::now();
     step(events);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    listener_({.events = events,
-               .seconds = took.count(),
-               .stats = engine_.stats(),
-               .state = engine_.state()});
+    StepReport report{.events = events,
+                      .seconds = took.count(),
+                      .stats = engine_.stats(),
+                      .state = engine_.state(),
+                      .traffic = {}};
+    traffic_s += took.count();
+    if (options_.reports_traffic && traffic_s >= kTrafficSeconds) {
+      report.traffic = engine_.take_traffic();
+      report.traffic->seconds = std::exchange(traffic_s, 0);
+    }
+    listener_(report);
     const auto ended = std::ranges::count_if(
         events, [](const GenerationEvent& e) { return e.finish.has_value(); });
     if (ended == 0) continue;

@@ -24,6 +24,8 @@ struct StepReport {
   double seconds = 0;
   EngineStats stats;  // after it, since the engine began
   EngineState state;  // after it
+  // Now and then, where the loop is asked to look.
+  std::optional<EngineTraffic> traffic;
 };
 
 // Nobody else touches the engine, nor the device it runs on, while there is a loop. All methods may
@@ -35,7 +37,8 @@ class EngineLoop {
   using Listener = std::function<void(const StepReport&)>;
 
   struct Options {
-    int max_outstanding = 0;  // requests taken that have not ended; 0: any number
+    int max_outstanding = 0;       // requests taken that have not ended; 0: any number
+    bool reports_traffic = false;  // about once a second: it waits for the device then
   };
 
   // Both must outlive it.

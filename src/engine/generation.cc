@@ -17,4 +17,14 @@ const char* finish_reason_name(FinishReason reason) {
   return "unknown";
 }
 
+EngineTraffic& EngineTraffic::operator+=(const EngineTraffic& other) {
+  seconds += other.seconds;
+  to_gpu_bytes += other.to_gpu_bytes;
+  to_host_bytes += other.to_host_bytes;
+  disk_read_bytes += other.disk_read_bytes;
+  disk_write_bytes += other.disk_write_bytes;
+  stalled_s += other.stalled_s;
+  return *this;
+}
+
 }  // namespace spillway

@@ -61,6 +61,15 @@ struct EngineStats {
   int64_t sequence_steps = 0;  // sequences at work, summed over these steps
 };
 
+// What moved, and what was waited for, in some time.
+struct EngineTraffic {
+  double seconds = 0;
+  uint64_t to_gpu_bytes = 0, to_host_bytes = 0, disk_read_bytes = 0, disk_write_bytes = 0;
+  double stalled_s = 0;  // the device waited for weights, KV or activations
+
+  EngineTraffic& operator+=(const EngineTraffic& other);
+};
+
 // What an engine has to do, and room for.
 struct EngineState {
   int running = 0;

@@ -66,8 +66,13 @@ struct Session {
   enum class OnRefusal : uint8_t { kPlanAgain, kThrow };
   Runner make_runner(int64_t tokens, int64_t sequences = 1,
                      OnRefusal on_refusal = OnRefusal::kPlanAgain);
+  // As many of these sequences as there is memory for, at least one. Blocks are taken as tokens
+  // come, so sequences that stay short leave room for others.
+  Runner make_runner_that_fits(int64_t tokens, int64_t sequences);
   // Null where the model has none.
   const Tokenizer* tokenizer() const;
+  // This machine, as far as it is known.
+  const Hardware& hardware() const { return machine().hardware; }
 
   std::optional<LoadedTuning> tuning;  // before the device, which refers to it
   // The CPU, where the device is another.

@@ -7,6 +7,7 @@
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/stopwatch.h"
 #include "engine/session.h"
@@ -88,6 +89,30 @@ Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refu
   }
   load();
   return make_runner(tokens, sequences, OnRefusal::kThrow);
+}
+
+Runner Session::make_runner_that_fits(int64_t wanted, int64_t sequences) {
+  const ModelSpec& spec = loaded->model.spec;
+  const KvShape shape{spec.layers, spec.kv_heads, spec.head_dim, settings.kv_type};
+  const int64_t one = blocks_for_tokens(wanted) * kKvBlockTokens;
+  int64_t tokens = one * sequences;
+  if (device->host_visible()) {
+    const int64_t room = host_memory().available_bytes / 2 / shape.block_bytes() * kKvBlockTokens;
+    tokens = std::clamp(room / one * one, one, tokens);
+  }
+  for (bool tight = false;;) {
+    try {
+      Runner runner = make_runner(one, tokens / one, OnRefusal::kThrow);
+      if (!tight || tokens == one) return runner;
+      break;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kOutOfMemory || tokens == one) throw;
+      tokens = std::max(one, tokens / 2 / one * one);
+      tight = true;
+    }
+  }
+  // It fitted, but steps with many sequences take more memory later.
+  return make_runner(one, std::max<int64_t>(1, tokens / one * 7 / 8));
 }
 
 }  // namespace spillway

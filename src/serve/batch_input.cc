@@ -15,7 +15,7 @@
 namespace spillway {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 constexpr size_t kMaxLineBytes = size_t{16} << 20;  // a million tokens take half of it
 

@@ -37,9 +37,10 @@ bool BatchJob::step() {
   for (const GenerationEvent& event : engine_.take()) {
     if (event.step_failed) throw Error(event.error_code, event.error);
     const auto it = running_.find(event.id);
-    if (it == running_.end() || !it->second.answer.add(event)) continue;
-    finish(it->second);
-    running_.erase(it);
+    if (it == running_.end()) continue;
+    const auto [running, index] = it->second;
+    if (event.finish) running_.erase(it);
+    if (running->completion.add(index, event)) finish(*running);
   }
   return true;
 }
@@ -59,16 +60,14 @@ void BatchJob::submit(size_t index) {
   }
   const BatchLine line = input_.line(index);
   try {
-    Running running{.line = number,
-                    .custom_id = line.custom_id,
-                    .request = line.request(),
-                    .prompt_tokens = 0,
-                    .answer = {}};
     // A request draws the same wherever in a file it stands.
-    GenerationRequest generation =
-        model_.to_generation(running.request, checksum64(line.custom_id));
-    running.prompt_tokens = generation.prompt.size();
-    running_.emplace(engine_.submit(std::move(generation)), std::move(running));
+    auto running = std::make_shared<Running>(
+        Running{.line = number,
+                .custom_id = line.custom_id,
+                .completion = Completion(line.request(), model_, checksum64(line.custom_id))});
+    const std::vector<RequestId> ids = engine_.submit(running->completion.take_generations());
+    for (size_t i = 0; i < ids.size(); ++i) running_.emplace(ids[i], RunningChoice{running, i});
+    if (ids.empty()) finish(*running);
   } catch (const ApiError& error) {
     write_error(number, &line.custom_id, error);
   } catch (const Error& error) {
@@ -78,15 +77,13 @@ void BatchJob::submit(size_t index) {
 }
 
 void BatchJob::finish(const Running& running) {
-  if (running.answer.finish == FinishReason::kError) {
-    write_error(running.line, &running.custom_id,
-                ApiError(500, "server_error", "", running.answer.error));
+  if (const Choice* const failed = running.completion.failed()) {
+    write_error(running.line, &running.custom_id, ApiError(500, "server_error", "", failed->error));
     return;
   }
   const std::string id = lines_.id(running.line);
   ordered_json body =
-      answer_body({id, journal_.created(), model_.name(), options_.fingerprint}, running.request,
-                  running.prompt_tokens, running.answer, model_.tokenizer());
+      running.completion.body({id, journal_.created(), model_.name(), options_.fingerprint});
   journal_.append(
       running.line, false,
       lines_.write(running.line, running.custom_id, response(200, id, std::move(body)), nullptr));

@@ -4,12 +4,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "engine/engine_client.h"
 #include "serve/batch_input.h"
 #include "serve/batch_journal.h"
-#include "serve/openai_response.h"
+#include "serve/completion.h"
 #include "serve/result_lines.h"
 #include "serve/served_model.h"
 
@@ -43,9 +44,12 @@ class BatchJob {
   struct Running {
     uint64_t line = 0;
     std::string custom_id;
-    OpenAiRequest request;
-    size_t prompt_tokens = 0;
-    Answer answer;
+    Completion completion;
+  };
+  // Of a line's choices, each of which is a request to the engine.
+  struct RunningChoice {
+    std::shared_ptr<Running> of;
+    size_t index = 0;
   };
   void submit_more();
   void submit(size_t index);
@@ -60,7 +64,7 @@ class BatchJob {
   BatchJobOptions options_;
   uint64_t finished_before_;
   size_t next_ = 0;  // index of the first line that was not looked at
-  std::map<RequestId, Running> running_;
+  std::map<RequestId, RunningChoice> running_;
 };
 
 }  // namespace spillway

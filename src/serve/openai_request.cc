@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -15,32 +16,25 @@
 namespace spillway {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 64;
+constexpr int kMaxMembers = 1024;  // of an object: looking them up takes longer with each
+constexpr int kMaxChoices = 128;
+constexpr size_t kMaxPrompts = 1024;
+constexpr int kMostPriority = 16;
 constexpr size_t kMaxStops = 16;
 constexpr int kMaxLogprobs = 20;
 constexpr int kCompletionTokens = 16;  // what OpenAI generates where max_tokens is not given
 
 // Fields that say something about the client, not about the answer.
-constexpr std::string_view kWithoutEffect[] = {
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"};
+constexpr std::string_view kWithoutEffect[] = {"metadata", "store", "service_tier",
+                                               "prompt_cache_key", "return_token_ids"};
 // OpenAI's fields that are not supported; what stands for "not used" passes.
-constexpr std::string_view kUnsupported[] = {"audio",
-                                             "best_of",
-                                             "echo",
-                                             "function_call",
-                                             "functions",
-                                             "modalities",
-                                             "prediction",
-                                             "reasoning_effort",
-                                             "response_format",
-                                             "suffix",
-                                             "tools",
-                                             "tool_choice",
-                                             "verbosity",
-                                             "web_search_options",
-                                             "parallel_tool_calls"};
+constexpr std::string_view kUnsupported[] = {
+    "audio",       "function_call",    "functions",          "modalities",
+    "prediction",  "reasoning_effort", "response_format",    "suffix",
+    "tool_choice", "verbosity",        "web_search_options", "parallel_tool_calls"};
 
 [[noreturn]] void refuse(const char* code, const std::string& param, const std::string& message) {
   throw ApiError(400, code, param, message);
@@ -138,7 +132,6 @@ class Fields {
 bool is_neutral(std::string_view name, const json& value) {
   if (value.is_boolean()) return !value.get<bool>() || name == "parallel_tool_calls";
   if (value.is_array()) return value.empty() || (name == "modalities" && value == json{"text"});
-  if (name == "best_of") return value == 1;
   if (name == "suffix") return value == "";
   if (name == "tool_choice" || name == "function_call") return value == "none" || value == "auto";
   if (name == "response_format") return value.is_object() && value.value("type", json()) == "text";
@@ -151,10 +144,20 @@ void read_unsupported(Fields& fields) {
     if (value == nullptr || is_neutral(name, *value)) continue;
     refuse("unsupported_parameter", std::string(name), fmt::format("'{}' is not supported", name));
   }
-  int choices = 1;
-  fields.integer_into("n", 1, 128, choices);
-  if (choices != 1)
-    refuse("unsupported_parameter", "n", fmt::format("'n' is {}; only 1 is supported", choices));
+}
+
+void read_choices(Fields& fields, OpenAiRequest& request) {
+  fields.integer_into("n", 1, kMaxChoices, request.choices);
+  int best_of = request.choices;
+  fields.integer_into("best_of", 1, kMaxChoices, best_of);
+  if (best_of != request.choices)
+    refuse("unsupported_parameter", "best_of", "'best_of' must be what 'n' is");
+}
+
+void read_client(Fields& fields, OpenAiRequest& request) {
+  fields.integer_into("priority", -kMostPriority, kMostPriority, request.priority);
+  for (const char* name : {"user", "safety_identifier"})
+    if (const json* user = fields.try_take(name)) request.user = Fields::as_string(*user, name);
 }
 
 std::string read_content(const json& content, const std::string& param) {
@@ -175,52 +178,119 @@ std::string read_content(const json& content, const std::string& param) {
   return text;
 }
 
-std::vector<ChatMessage> read_messages(const json& messages) {
+// As templates take them: the arguments as an object where they are one.
+json read_tool_calls(const json& calls, const std::string& path) {
+  if (!calls.is_array()) refuse_type(path, "an array");
+  json out = json::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Fields call(calls[i], fmt::format("{}[{}]", path, i));
+    json made = json::object();
+    if (const json* id = call.try_take("id")) made["id"] = Fields::as_string(*id, call.param("id"));
+    if (const json* type = call.try_take("type"); type != nullptr && *type != "function")
+      refuse("unsupported_parameter", call.param("type"),
+             fmt::format("'{}' must be function", call.param("type")));
+    call.ignore("index");
+    made["type"] = "function";
+    Fields function(call.take("function"), call.param("function"));
+    made["function"]["name"] = function.string("name");
+    const std::string arguments = function.string("arguments");
+    json parsed = json::parse(arguments, nullptr, /*allow_exceptions=*/false);
+    made["function"]["arguments"] = parsed.is_object() ? std::move(parsed) : json(arguments);
+    function.refuse_others();
+    call.refuse_others();
+    out.push_back(std::move(made));
+  }
+  return out;
+}
+
+json read_message(const json& given, const std::string& path) {
+  Fields message(given, path);
+  std::string role = message.string("role");
+  if (role == "developer") role = "system";  // OpenAI's newer name for it
+  if (role != "system" && role != "user" && role != "assistant" && role != "tool")
+    refuse("unsupported_parameter", message.param("role"),
+           fmt::format("'{}' is '{}'; system, developer, user, assistant and tool are supported",
+                       message.param("role"), printable(role, 40)));
+  json out = {{"role", role}};
+  const json* const calls = message.try_take("tool_calls");
+  const bool has_calls = calls != nullptr && !(calls->is_array() && calls->empty());
+  if (has_calls && role != "assistant")
+    refuse("invalid_value", message.param("tool_calls"), "only the assistant calls tools");
+  const json* const content = message.try_take("content");
+  if (content != nullptr) {
+    out["content"] = read_content(*content, message.param("content"));
+  } else if (has_calls) {
+    out["content"] = "";
+  } else {
+    message.take("content");  // says that it is missing
+  }
+  if (has_calls) out["tool_calls"] = read_tool_calls(*calls, message.param("tool_calls"));
+  for (const char* name : {"name", "tool_call_id", "reasoning_content"})
+    if (const json* value = message.try_take(name))
+      out[name] = Fields::as_string(*value, message.param(name));
+  for (const char* name : {"refusal", "audio", "function_call"}) {
+    const json* value = message.try_take(name);
+    if (value != nullptr)
+      refuse("unsupported_parameter", message.param(name),
+             fmt::format("'{}' is not supported", message.param(name)));
+  }
+  message.ignore("annotations");
+  message.refuse_others();
+  return out;
+}
+
+json read_messages(const json& messages) {
   if (!messages.is_array()) refuse_type("messages", "an array");
   if (messages.empty())
     refuse("invalid_value", "messages", "'messages' is empty; give at least one");
-  std::vector<ChatMessage> out;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    Fields message(messages[i], fmt::format("messages[{}]", i));
-    std::string role = message.string("role");
-    if (role == "developer") role = "system";  // OpenAI's newer name for it
-    if (role != "system" && role != "user" && role != "assistant")
-      refuse("unsupported_parameter", message.param("role"),
-             fmt::format("'{}' is '{}'; system, developer, user and assistant are supported",
-                         message.param("role"), printable(role, 40)));
-    out.push_back({role, read_content(message.take("content"), message.param("content"))});
-    for (const char* name : {"name", "tool_calls", "refusal", "audio", "function_call"}) {
-      const json* value = message.try_take(name);
-      if (value != nullptr && !(value->is_array() && value->empty()))
-        refuse("unsupported_parameter", message.param(name),
-               fmt::format("'{}' is not supported", message.param(name)));
-    }
-    message.refuse_others();
-  }
+  json out = json::array();
+  for (size_t i = 0; i < messages.size(); ++i)
+    out.push_back(read_message(messages[i], fmt::format("messages[{}]", i)));
   return out;
 }
 
-std::vector<TokenId> read_ids(const json& ids) {
+// Templates show them to the model as they are.
+json read_tools(const json& tools) {
+  if (!tools.is_array()) refuse_type("tools", "an array");
+  for (size_t i = 0; i < tools.size(); ++i) {
+    Fields tool(tools[i], fmt::format("tools[{}]", i));
+    if (tool.string("type") != "function")
+      refuse("unsupported_parameter", tool.param("type"),
+             fmt::format("'{}' must be function", tool.param("type")));
+    Fields function(tool.take("function"), tool.param("function"));
+    function.string("name");
+  }
+  return tools.empty() ? json() : tools;
+}
+
+std::vector<TokenId> read_ids(const json& ids, const char* param) {
   std::vector<TokenId> out;
   out.reserve(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (!ids[i].is_number_integer()) refuse_type("prompt", "a string or an array of token ids");
-    out.push_back(static_cast<TokenId>(Fields::as_integer(ids[i], fmt::format("prompt[{}]", i), 0,
-                                                          std::numeric_limits<TokenId>::max())));
+    if (!ids[i].is_number_integer()) refuse_type(param, "a string or an array of token ids");
+    out.push_back(static_cast<TokenId>(Fields::as_integer(ids[i], fmt::format("{}[{}]", param, i),
+                                                          0, std::numeric_limits<TokenId>::max())));
   }
   return out;
 }
 
-std::variant<std::string, std::vector<TokenId>> read_prompt(const json& prompt) {
+OpenAiPrompt read_prompt(const json& prompt) {
   if (prompt.is_string()) return prompt.get<std::string>();
   if (!prompt.is_array()) refuse_type("prompt", "a string or an array of token ids");
-  // OpenAI also takes lists of prompts; a list of one is a prompt.
-  const bool nested = !prompt.empty() && (prompt[0].is_string() || prompt[0].is_array());
-  if (!nested) return read_ids(prompt);
-  if (prompt.size() > 1)
-    refuse("unsupported_parameter", "prompt",
-           fmt::format("'prompt' has {} prompts; give each a request of its own", prompt.size()));
-  return read_prompt(prompt[0]);
+  return read_ids(prompt, "prompt");
+}
+
+// One prompt, or a list of them.
+std::vector<OpenAiPrompt> read_prompts(const json& given) {
+  const bool is_list =
+      given.is_array() && !given.empty() && (given[0].is_string() || given[0].is_array());
+  if (!is_list) return {read_prompt(given)};
+  if (given.size() > kMaxPrompts)
+    refuse("invalid_value", "prompt",
+           fmt::format("'prompt' has {} prompts; give at most {}", given.size(), kMaxPrompts));
+  std::vector<OpenAiPrompt> prompts;
+  for (const json& prompt : given) prompts.push_back(read_prompt(prompt));
+  return prompts;
 }
 
 std::vector<std::string> read_stop(const json& stop) {
@@ -280,16 +350,21 @@ void read_stream(Fields& fields, OpenAiRequest& request) {
   }
 }
 
-void read_max_tokens(Fields& fields, const char* name, OpenAiRequest& request) {
-  int tokens = 0;
-  fields.integer_into(name, 1, std::numeric_limits<int>::max(), tokens);
-  if (tokens > 0) request.max_tokens = tokens;
+void read_max_tokens(Fields& fields, const char* name, int least, OpenAiRequest& request) {
+  int tokens = -1;
+  fields.integer_into(name, least, std::numeric_limits<int>::max(), tokens);
+  if (tokens >= 0) request.max_tokens = tokens;
 }
 
 void read_chat(Fields& fields, OpenAiRequest& request) {
   request.messages = read_messages(fields.take("messages"));
-  read_max_tokens(fields, "max_tokens", request);
-  read_max_tokens(fields, "max_completion_tokens", request);  // the newer name wins
+  if (const json* tools = fields.try_take("tools")) request.tools = read_tools(*tools);
+  if (const json* variables = fields.try_take("chat_template_kwargs")) {
+    if (!variables->is_object()) refuse_type("chat_template_kwargs", "an object");
+    request.template_variables = *variables;
+  }
+  read_max_tokens(fields, "max_tokens", 1, request);
+  read_max_tokens(fields, "max_completion_tokens", 1, request);  // the newer name wins
   bool logprobs = false;
   fields.boolean_into("logprobs", logprobs);
   int top = 0;
@@ -300,9 +375,10 @@ void read_chat(Fields& fields, OpenAiRequest& request) {
 }
 
 void read_completion(Fields& fields, OpenAiRequest& request) {
-  request.prompt = read_prompt(fields.take("prompt"));
+  request.prompts = read_prompts(fields.take("prompt"));
   request.max_tokens = kCompletionTokens;
-  read_max_tokens(fields, "max_tokens", request);
+  read_max_tokens(fields, "max_tokens", 0, request);
+  fields.boolean_into("echo", request.echo);
   fields.integer_into("logprobs", 0, kMaxLogprobs, request.sampling.logprobs);
 }
 
@@ -315,10 +391,15 @@ std::optional<OpenAiRoute> try_openai_route(std::string_view url) {
 }
 
 json parse_json_text(std::string_view text) {
-  const auto bound_depth = [](int depth, json::parse_event_t, json&) {
+  std::array<int, kMaxDepth + 2> members = {};  // of the objects that are being read, by depth
+  const auto bound = [&](int depth, json::parse_event_t event, json&) {
     if (depth > kMaxDepth)
       throw ApiError(400, "invalid_json", "",
                      fmt::format("the JSON is nested deeper than {}", kMaxDepth));
+    if (event == json::parse_event_t::object_start) members[static_cast<size_t>(depth) + 1] = 0;
+    if (event == json::parse_event_t::key && ++members[static_cast<size_t>(depth)] > kMaxMembers)
+      throw ApiError(400, "invalid_json", "",
+                     fmt::format("an object has more than {} members", kMaxMembers));
     return true;
   };
   // The parser takes a zero byte for the end, and would leave what follows unread.
@@ -326,7 +407,7 @@ json parse_json_text(std::string_view text) {
     throw ApiError(400, "invalid_json", "",
                    fmt::format("not valid JSON: column {}: a zero byte", zero + 1));
   try {
-    return json::parse(text.begin(), text.end(), bound_depth);
+    return json::parse(text.begin(), text.end(), bound);
   } catch (const json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ..."
     std::string_view what = error.what();
@@ -345,6 +426,8 @@ OpenAiRequest parse_openai_request(OpenAiRoute route, const json& body) {
   if (const json* model = fields.try_take("model"))
     request.model = Fields::as_string(*model, "model");
   read_unsupported(fields);
+  read_choices(fields, request);
+  read_client(fields, request);
   read_sampling(fields, request);
   read_stream(fields, request);
   if (route == OpenAiRoute::kChatCompletions) {
@@ -355,6 +438,31 @@ OpenAiRequest parse_openai_request(OpenAiRoute route, const json& body) {
   for (const std::string_view name : kWithoutEffect) fields.ignore(name);
   fields.refuse_others();
   return request;
+}
+
+TokenizeRequest parse_tokenize_request(const json& body) {
+  TokenizeRequest request;
+  Fields fields(body, "");
+  const json* const prompt = fields.try_take("prompt");
+  request.content =
+      prompt != nullptr ? Fields::as_string(*prompt, "prompt") : fields.string("content");
+  fields.ignore("content");
+  fields.ignore("model");
+  fields.boolean_into("add_special", request.add_special);
+  fields.boolean_into("add_special_tokens", request.add_special);
+  fields.boolean_into("parse_special", request.parse_special);
+  fields.boolean_into("with_pieces", request.with_pieces);
+  fields.refuse_others();
+  return request;
+}
+
+std::vector<TokenId> parse_detokenize_request(const json& body) {
+  Fields fields(body, "");
+  const json& tokens = fields.take("tokens");
+  if (!tokens.is_array()) refuse_type("tokens", "an array of token ids");
+  fields.ignore("model");
+  fields.refuse_others();
+  return read_ids(tokens, "tokens");
 }
 
 }  // namespace spillway

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/sampling_params.h"
-#include "text/chat_template.h"
+#include "text/token_id.h"
 
 namespace spillway {
 
@@ -20,27 +20,49 @@ enum class OpenAiRoute : uint8_t { kChatCompletions, kCompletions };
 // "/v1/chat/completions" or "/v1/completions".
 [[nodiscard]] std::optional<OpenAiRoute> try_openai_route(std::string_view url);
 
+using OpenAiPrompt = std::variant<std::string, std::vector<TokenId>>;
+
 // What was asked for, before any model has been looked at.
 struct OpenAiRequest {
   OpenAiRoute route = OpenAiRoute::kCompletions;
-  std::string model;                                       // as the client calls it
-  std::vector<ChatMessage> messages;                       // chat only; not empty
-  std::variant<std::string, std::vector<TokenId>> prompt;  // completions only
-  std::optional<int> max_tokens;                           // none: as many as there is room for
-  std::optional<uint64_t> seed;                            // in place of sampling.seed
-  SamplingParams sampling;                                 // temperature 1 unless given
+  std::string model;  // as the client calls it
+  // Chat only, as templates take them: messages, not none, whose contents are strings; tools and
+  // further variables, null where there are none.
+  nlohmann::ordered_json messages, tools, template_variables;
+  std::vector<OpenAiPrompt> prompts;  // completions only; not none
+  int choices = 1;                    // of each prompt
+  bool echo = false;                  // completions only: answers begin with their prompt
+  std::optional<int> max_tokens;      // none: as many as there is room for
+  std::optional<uint64_t> seed;       // in place of sampling.seed; later choices have later ones
+  SamplingParams sampling;            // temperature 1 unless given
   std::vector<std::string> stop;
   bool ignore_end = false;
   bool stream = false;
   bool stream_usage = false;  // stream_options.include_usage
+  int priority = 0;           // lower ones matter more
+  std::string user;           // whose share of the server it counts against
 };
 
-// One JSON value of at most 64 levels. Throws ApiError(400) saying where it is not JSON.
-nlohmann::json parse_json_text(std::string_view text);
+// One JSON value of at most 64 levels, with at most 1,024 members in an object. Throws
+// ApiError(400) saying where it is not JSON.
+nlohmann::ordered_json parse_json_text(std::string_view text);
 
 // Every field is understood, known to change nothing, or refused: an answer that silently ignores
 // half of what was asked is worse than none. Besides OpenAI's fields top_k, min_p,
-// repetition_penalty and ignore_eos are known. Throws ApiError(400) naming the field.
-OpenAiRequest parse_openai_request(OpenAiRoute route, const nlohmann::json& body);
+// repetition_penalty, ignore_eos, priority and chat_template_kwargs are known. Throws ApiError(400)
+// naming the field.
+OpenAiRequest parse_openai_request(OpenAiRoute route, const nlohmann::ordered_json& body);
+
+// {"content" (or "prompt"), "add_special", "parse_special", "with_pieces"} as llama-server and vLLM
+// take it.
+struct TokenizeRequest {
+  std::string content;
+  bool add_special = true;
+  bool parse_special = false;
+  bool with_pieces = false;
+};
+TokenizeRequest parse_tokenize_request(const nlohmann::ordered_json& body);
+// {"tokens": [...]}
+std::vector<TokenId> parse_detokenize_request(const nlohmann::ordered_json& body);
 
 }  // namespace spillway

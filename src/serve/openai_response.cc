@@ -3,22 +3,23 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "text/utf8.h"
 
 namespace spillway {
-namespace {
 
-using nlohmann::ordered_json;
-
-// A token as logprobs show it; its bytes need not be whole characters.
 std::string token_text(TokenId id, const Tokenizer* tokenizer) {
   if (tokenizer == nullptr) return fmt::format("token_id:{}", id);
   const std::string_view piece = tokenizer->piece(id);
   return replace_invalid_utf8(piece.empty() ? tokenizer->spelling(id) : piece);
 }
+
+namespace {
+
+using nlohmann::ordered_json;
 
 ordered_json token_bytes(TokenId id, const Tokenizer* tokenizer) {
   if (tokenizer == nullptr) return nullptr;
@@ -37,19 +38,20 @@ ordered_json chat_logprob(const TokenLogprob& entry, const Tokenizer* tokenizer)
 }
 
 // The end token is no part of the text, so logprobs leave it out.
-size_t shown_tokens(const Answer& answer, const OpenAiRequest& request,
+size_t shown_tokens(const Choice& choice, const OpenAiRequest& request,
                     const Tokenizer* tokenizer) {
-  const size_t count = std::min(answer.ids.size(), answer.logprobs.size());
+  const size_t count = std::min(choice.ids.size(), choice.logprobs.size());
   const bool ended = tokenizer != nullptr && !request.ignore_end && count > 0 &&
-                     tokenizer->is_end_of_generation(answer.ids[count - 1]);
+                     tokenizer->is_end_of_generation(choice.ids[count - 1]);
   return ended ? count - 1 : count;
 }
 
-ordered_json chat_logprobs(const Answer& answer, size_t count, const Tokenizer* tokenizer) {
+ordered_json chat_logprobs(const Choice& choice, size_t first, size_t end,
+                           const Tokenizer* tokenizer) {
   ordered_json content = ordered_json::array();
-  for (size_t i = 0; i < count; ++i) {
-    const Logprobs& logprobs = answer.logprobs[i];
-    ordered_json entry = chat_logprob({answer.ids[i], logprobs.chosen}, tokenizer);
+  for (size_t i = first; i < end; ++i) {
+    const Logprobs& logprobs = choice.logprobs[i];
+    ordered_json entry = chat_logprob({choice.ids[i], logprobs.chosen}, tokenizer);
     entry["top_logprobs"] = ordered_json::array();
     for (const TokenLogprob& top : logprobs.top)
       entry["top_logprobs"].push_back(chat_logprob(top, tokenizer));
@@ -58,66 +60,116 @@ ordered_json chat_logprobs(const Answer& answer, size_t count, const Tokenizer* 
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-ordered_json completion_logprobs(const Answer& answer, size_t count, const Tokenizer* tokenizer) {
-  ordered_json tokens = ordered_json::array(), chosen = tokens, tops = tokens, offsets = tokens;
-  size_t offset = 0;  // in characters, as OpenAI counts
-  for (size_t i = 0; i < count; ++i) {
-    const std::string text = token_text(answer.ids[i], tokenizer);
+size_t count_characters(std::string_view text) {
+  size_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return count;
+}
+
+// Lists of tokens, as completions have them.
+class CompletionLogprobs {
+ public:
+  CompletionLogprobs(const Tokenizer* tokenizer, size_t offset)
+      : tokenizer_(tokenizer), offset_(offset) {}
+
+  // `logprobs` null: nothing is said of it.
+  void add(TokenId id, const Logprobs* logprobs) {
+    const std::string text = token_text(id, tokenizer_);
+    tokens_.push_back(text);
+    offsets_.push_back(offset_);
+    offset_ += count_characters(text);
+    if (logprobs == nullptr) {
+      chosen_.push_back(nullptr);
+      tops_.push_back(nullptr);
+      return;
+    }
+    chosen_.push_back(shown_logprob(logprobs->chosen));
     ordered_json top = ordered_json::object();
-    for (const TokenLogprob& entry : answer.logprobs[i].top)
-      top[token_text(entry.id, tokenizer)] = shown_logprob(entry.logprob);
-    tokens.push_back(text);
-    chosen.push_back(shown_logprob(answer.logprobs[i].chosen));
-    tops.push_back(std::move(top));
-    offsets.push_back(offset);
-    for (const char c : text) offset += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    for (const TokenLogprob& entry : logprobs->top)
+      top[token_text(entry.id, tokenizer_)] = shown_logprob(entry.logprob);
+    tops_.push_back(std::move(top));
   }
-  return {{"tokens", tokens},
-          {"token_logprobs", chosen},
-          {"top_logprobs", tops},
-          {"text_offset", offsets}};
+  size_t offset() const { return offset_; }
+  ordered_json take() {
+    return {{"tokens", std::move(tokens_)},
+            {"token_logprobs", std::move(chosen_)},
+            {"top_logprobs", std::move(tops_)},
+            {"text_offset", std::move(offsets_)}};
+  }
+
+ private:
+  const Tokenizer* tokenizer_;
+  size_t offset_;  // in characters, as OpenAI counts
+  ordered_json tokens_ = ordered_json::array(), chosen_ = tokens_, tops_ = tokens_,
+               offsets_ = tokens_;
+};
+
+void add_prompt(const Choice& choice, CompletionLogprobs& lists) {
+  for (size_t i = 0; i < choice.prompt_ids.size(); ++i) {
+    const bool said = i > 0 && i <= choice.prompt_logprobs.size();
+    lists.add(choice.prompt_ids[i], said ? &choice.prompt_logprobs[i - 1] : nullptr);
+  }
+}
+
+ordered_json completion_logprobs(const Choice& choice, size_t count, const Tokenizer* tokenizer) {
+  CompletionLogprobs lists(tokenizer, 0);
+  add_prompt(choice, lists);
+  for (size_t i = 0; i < count; ++i) lists.add(choice.ids[i], &choice.logprobs[i]);
+  return lists.take();
+}
+
+ordered_json choice_json(const Choice& choice, const OpenAiRequest& request,
+                         const Tokenizer* tokenizer) {
+  const bool chat = request.route == OpenAiRoute::kChatCompletions;
+  ordered_json out = {{"index", choice.index}};
+  if (chat) {
+    out["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+  } else {
+    out["text"] = choice.prompt_text + choice.text;
+  }
+  if (tokenizer == nullptr) out["token_ids"] = choice.ids;
+  out["logprobs"] = nullptr;
+  if (request.sampling.logprobs >= 0) {
+    const size_t count = shown_tokens(choice, request, tokenizer);
+    out["logprobs"] = chat ? chat_logprobs(choice, 0, count, tokenizer)
+                           : completion_logprobs(choice, count, tokenizer);
+  }
+  out["finish_reason"] = finish_reason_name(choice.finish);
+  return out;
+}
+
+ordered_json usage_json(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
 }  // namespace
 
-bool Answer::add(const GenerationEvent& event) {
+bool Choice::add(const GenerationEvent& event) {
   if (event.token) ids.push_back(*event.token);
   text += event.text;
   if (event.logprobs) logprobs.push_back(*event.logprobs);
+  prompt_logprobs.insert(prompt_logprobs.end(), event.prompt_logprobs.begin(),
+                         event.prompt_logprobs.end());
   if (!event.finish) return false;
   finish = *event.finish;
   error = event.error;
   return true;
 }
 
-ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request, size_t prompt_tokens,
-                         const Answer& answer, const Tokenizer* tokenizer) {
+ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request,
+                         const std::vector<Choice>& choices, const Usage& usage,
+                         const Tokenizer* tokenizer) {
   const bool chat = request.route == OpenAiRoute::kChatCompletions;
-  ordered_json choice = {{"index", 0}};
-  if (chat) {
-    choice["message"] = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
-  } else {
-    choice["text"] = answer.text;
-  }
-  if (tokenizer == nullptr) choice["token_ids"] = answer.ids;
-  choice["logprobs"] = nullptr;
-  if (request.sampling.logprobs >= 0) {
-    const size_t count = shown_tokens(answer, request, tokenizer);
-    choice["logprobs"] = chat ? chat_logprobs(answer, count, tokenizer)
-                              : completion_logprobs(answer, count, tokenizer);
-  }
-  choice["finish_reason"] = finish_reason_name(answer.finish);
-
-  const size_t generated = answer.ids.size();
+  ordered_json list = ordered_json::array();
+  for (const Choice& choice : choices) list.push_back(choice_json(choice, request, tokenizer));
   ordered_json body = {{"id", (chat ? "chatcmpl-" : "cmpl-") + head.id},
                        {"object", chat ? "chat.completion" : "text_completion"},
                        {"created", head.created},
                        {"model", head.model},
-                       {"choices", ordered_json::array({std::move(choice)})},
-                       {"usage",
-                        {{"prompt_tokens", prompt_tokens},
-                         {"completion_tokens", generated},
-                         {"total_tokens", prompt_tokens + generated}}}};
+                       {"choices", std::move(list)},
+                       {"usage", usage_json(usage)}};
   if (!head.fingerprint.empty()) body["system_fingerprint"] = head.fingerprint;
   return body;
 }
@@ -134,6 +186,93 @@ ordered_json error_body(const ApiError& error) {
 
 std::string json_line(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+namespace {
+
+// A string as JSON has it.
+std::string json_string(const std::string& text) { return json_line(text); }
+
+}  // namespace
+
+AnswerStream::AnswerStream(const AnswerHead& head, const OpenAiRequest& request,
+                           const Tokenizer* tokenizer)
+    : request_(request),
+      tokenizer_(tokenizer),
+      chat_(request.route == OpenAiRoute::kChatCompletions) {
+  head_ = fmt::format(R"(data: {{"id":"{}{}","object":"{}","created":{},"model":{},)",
+                      chat_ ? "chatcmpl-" : "cmpl-", head.id,
+                      chat_ ? "chat.completion.chunk" : "text_completion", head.created,
+                      json_string(head.model));
+  if (!head.fingerprint.empty())
+    head_ += fmt::format(R"("system_fingerprint":{},)", json_string(head.fingerprint));
+}
+
+std::string AnswerStream::chunk(size_t index, const std::string& delta, const std::string& logprobs,
+                                const char* finish) const {
+  return fmt::format(R"({}"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}]{}}})"
+                     "\n\n",
+                     head_, index, delta, logprobs.empty() ? "null" : logprobs,
+                     finish == nullptr ? "null" : fmt::format("\"{}\"", finish),
+                     request_.stream_usage ? ",\"usage\":null" : "");
+}
+
+std::string AnswerStream::begin(const Choice& choice) {
+  if (chat_)
+    return chunk(choice.index, R"("delta":{"role":"assistant","content":"","refusal":null})", "",
+                 nullptr);
+  // The prompt is echoed with what is said of its tokens, once that is known.
+  if (choice.prompt_text.empty() || request_.sampling.logprobs >= 0) return "";
+  return chunk(choice.index, "\"text\":" + json_string(choice.prompt_text), "", nullptr);
+}
+
+std::string AnswerStream::piece(const Choice& choice, const GenerationEvent& event) {
+  if (choice.index >= told_logprobs_.size()) {
+    told_logprobs_.resize(choice.index + 1);
+    told_chars_.resize(choice.index + 1);
+  }
+  size_t& told = told_logprobs_[choice.index];
+  std::string text = event.text, logprobs;
+  if (request_.sampling.logprobs >= 0) {
+    const size_t count = shown_tokens(choice, request_, tokenizer_);
+    const bool first =
+        !chat_ && told == 0 && !choice.prompt_ids.empty() && (event.token || event.finish);
+    if (chat_ && count > told) {
+      logprobs = json_line(chat_logprobs(choice, told, count, tokenizer_));
+    } else if (!chat_ && (count > told || first)) {
+      CompletionLogprobs lists(tokenizer_, told_chars_[choice.index]);
+      if (first) add_prompt(choice, lists);
+      for (size_t i = told; i < count; ++i) lists.add(choice.ids[i], &choice.logprobs[i]);
+      told_chars_[choice.index] = lists.offset();
+      logprobs = json_line(lists.take());
+      if (first) text = choice.prompt_text + text;
+    }
+    told = std::max(told, count);
+  }
+  const bool says = !text.empty() || !logprobs.empty() || (tokenizer_ == nullptr && event.token);
+  if (!says && !event.finish) return "";
+  std::string delta =
+      chat_ ? says ? "\"delta\":{\"content\":" + json_string(text) + "}" : "\"delta\":{}"
+            : "\"text\":" + json_string(text);
+  if (tokenizer_ == nullptr && event.token)
+    delta += fmt::format(R"(,"token_ids":[{}])", *event.token);
+  // A chat's last words come before its end.
+  if (chat_ && event.finish && says)
+    return chunk(choice.index, delta, logprobs, nullptr) +
+           chunk(choice.index, "\"delta\":{}", "", finish_reason_name(*event.finish));
+  return chunk(choice.index, delta, logprobs,
+               event.finish ? finish_reason_name(*event.finish) : nullptr);
+}
+
+std::string AnswerStream::end(const Usage& usage) {
+  std::string text;
+  if (request_.stream_usage)
+    text = head_ + "\"choices\":[],\"usage\":" + json_line(usage_json(usage)) + "}\n\n";
+  return text + "data: [DONE]\n\n";
+}
+
+std::string AnswerStream::error(const ApiError& error) {
+  return "data: " + json_line(error_body(error)) + "\n\n";
 }
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of OpenAI's completion endpoints, and its error objects.
+// Answers as OpenAI's completion endpoints give them: whole, and as pieces of a stream.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,18 @@
 
 namespace spillway {
 
-// What the engine says about one request, put together.
-struct Answer {
+// What the engine says about one choice, put together.
+struct Choice {
+  size_t index = 0;
   std::string text;
   std::vector<TokenId> ids;        // generated, the end token included
   std::vector<Logprobs> logprobs;  // one for each id, where asked for
   FinishReason finish = FinishReason::kStop;
   std::string error;  // why, when it ended with kError
+  // Where the prompt is echoed: it, and what was said of its tokens from the second on.
+  std::vector<TokenId> prompt_ids;
+  std::string prompt_text;
+  std::vector<Logprobs> prompt_logprobs;
 
   // True when this was the last event.
   bool add(const GenerationEvent& event);
@@ -33,16 +38,50 @@ struct AnswerHead {
   std::string fingerprint = {};  // system_fingerprint; "": none
 };
 
+struct Usage {
+  size_t prompt_tokens = 0, completion_tokens = 0;
+};
+
 // A chat.completion or text_completion object. Without a tokenizer (null) there is no text:
 // choices have their "token_ids" instead.
 nlohmann::ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request,
-                                   size_t prompt_tokens, const Answer& answer,
+                                   const std::vector<Choice>& choices, const Usage& usage,
                                    const Tokenizer* tokenizer);
+
+// A token as logprobs show it; its bytes need not be whole characters. `tokenizer` may be null.
+std::string token_text(TokenId id, const Tokenizer* tokenizer);
 
 // {"error": {"message", "type", "param", "code"}}
 nlohmann::ordered_json error_body(const ApiError& error);
 
 // One line, valid UTF-8 whatever is in it.
 std::string json_line(const nlohmann::ordered_json& value);
+
+// The events of a streamed answer ("data: ...", each with its empty line), made without building a
+// JSON object for each token. Not thread-safe.
+class AnswerStream {
+ public:
+  // All must outlive it.
+  AnswerStream(const AnswerHead& head, const OpenAiRequest& request, const Tokenizer* tokenizer);
+
+  // Before anything of this choice was said.
+  std::string begin(const Choice& choice);
+  // What `event`, which was added to the choice before, says; "" where that is nothing yet.
+  std::string piece(const Choice& choice, const GenerationEvent& event);
+  // After the last choice has ended.
+  std::string end(const Usage& usage);
+  static std::string error(const ApiError& error);
+
+ private:
+  std::string chunk(size_t index, const std::string& delta, const std::string& logprobs,
+                    const char* finish) const;
+
+  const OpenAiRequest& request_;
+  const Tokenizer* tokenizer_;
+  bool chat_;
+  std::string head_;                   // up to the choices
+  std::vector<size_t> told_logprobs_;  // of each choice: tokens
+  std::vector<size_t> told_chars_;     // of each choice: text_offset
+};
 
 }  // namespace spillway

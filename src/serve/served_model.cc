@@ -19,15 +19,35 @@ ServedModel::ServedModel(std::string name, const Tokenizer* tokenizer, int64_t m
   if (!chat_ && tokenizer != nullptr) chat_ = try_detect_chat_template(tokenizer->vocabulary());
 }
 
-std::vector<TokenId> ServedModel::encode(const OpenAiRequest& request) const {
+const Tokenizer& ServedModel::require_tokenizer() const {
+  if (tokenizer_ != nullptr) return *tokenizer_;
+  throw ApiError(400, "unsupported_value", "", "this model has no tokenizer");
+}
+
+std::vector<EncodedPrompt> ServedModel::encode(const OpenAiRequest& request) const {
   const bool chat = request.route == OpenAiRoute::kChatCompletions;
-  if (!chat && std::holds_alternative<std::vector<TokenId>>(request.prompt))
-    return std::get<std::vector<TokenId>>(request.prompt);
+  std::vector<EncodedPrompt> prompts;
+  for (const OpenAiPrompt& prompt : request.prompts) {
+    if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+      const bool echoed = tokenizer_ != nullptr && request.echo;
+      prompts.push_back({*ids, echoed ? tokenizer_->decode(*ids) : std::string()});
+      continue;
+    }
+    if (tokenizer_ == nullptr)
+      throw ApiError(400, "unsupported_value", "prompt",
+                     "this model has no tokenizer; give 'prompt' as an array of token ids");
+    const std::string& text = std::get<std::string>(prompt);
+    prompts.push_back({tokenizer_->encode(text), text});
+  }
+  if (chat) prompts.push_back({encode_chat(request), {}});
+  return prompts;
+}
+
+std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) const {
   if (tokenizer_ == nullptr)
-    throw ApiError(400, "unsupported_value", chat ? "messages" : "prompt",
+    throw ApiError(400, "unsupported_value", "messages",
                    "this model has no tokenizer; give 'prompt' as an array of token ids to "
                    "/v1/completions");
-  if (!chat) return tokenizer_->encode(std::get<std::string>(request.prompt));
   if (!chat_)
     throw ApiError(400, "unsupported_value", "messages",
                    tokenizer_->vocabulary().chat_template.empty()
@@ -36,7 +56,10 @@ std::vector<TokenId> ServedModel::encode(const OpenAiRequest& request) const {
                        : "this model's chat template is of an unknown kind; choose the one that "
                          "comes closest with --template, or use /v1/completions");
   try {
-    const auto segments = render_chat_segments(*chat_, request.messages, true);
+    std::vector<ChatMessage> messages;
+    for (const nlohmann::ordered_json& message : request.messages)
+      messages.push_back({message["role"], message["content"]});
+    const auto segments = render_chat_segments(*chat_, messages, true);
     return tokenizer_->encode_segments(segments, {.add_special = false});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
@@ -45,11 +68,12 @@ std::vector<TokenId> ServedModel::encode(const OpenAiRequest& request) const {
 }
 
 GenerationRequest ServedModel::to_generation(const OpenAiRequest& request,
-                                             uint64_t default_seed) const {
+                                             const EncodedPrompt& prompt) const {
   GenerationRequest out;
-  out.prompt = encode(request);
+  out.prompt = prompt.ids;
+  out.max_tokens = request.max_tokens.value_or(std::numeric_limits<int>::max());
   const auto prompt_tokens = static_cast<int64_t>(out.prompt.size());
-  if (prompt_tokens >= max_sequence_tokens_)
+  if (prompt_tokens + (out.max_tokens > 0 ? 1 : 0) > max_sequence_tokens_)
     throw ApiError(400, "context_length_exceeded",
                    request.route == OpenAiRoute::kChatCompletions ? "messages" : "prompt",
                    fmt::format("the prompt has {} tokens and needs room for at least one more, but "
@@ -58,11 +82,12 @@ GenerationRequest ServedModel::to_generation(const OpenAiRequest& request,
   if (!request.stop.empty() && tokenizer_ == nullptr)
     throw ApiError(400, "unsupported_value", "stop",
                    "this model has no tokenizer, so there is no text to stop at");
-  out.max_tokens = request.max_tokens.value_or(std::numeric_limits<int>::max());
   out.sampling = request.sampling;
-  out.sampling.seed = request.seed.value_or(default_seed);
+  if (request.echo && request.sampling.logprobs >= 0)
+    out.prompt_logprobs = request.sampling.logprobs;
   out.stop = request.stop;
   out.ignore_end = request.ignore_end;
+  out.priority = request.priority;
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/generation.h"
 #include "serve/openai_request.h"
@@ -12,6 +13,11 @@
 #include "text/tokenizer.h"
 
 namespace spillway {
+
+struct EncodedPrompt {
+  std::vector<TokenId> ids;
+  std::string text;  // as it is echoed
+};
 
 // Keeps a pointer to the tokenizer. Immutable, so thread-safe.
 class ServedModel {
@@ -24,14 +30,19 @@ class ServedModel {
 
   const std::string& name() const { return name_; }
   const Tokenizer* tokenizer() const { return tokenizer_; }
+  int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
+  // Throws ApiError(400) where there is none.
+  const Tokenizer& require_tokenizer() const;
 
-  // The request as the engine takes it. `default_seed` is for requests without one. Throws
-  // ApiError(400) for what this model cannot do: text without a tokenizer, chat without a template
-  // that is known, more tokens than there is room for.
-  GenerationRequest to_generation(const OpenAiRequest& request, uint64_t default_seed) const;
+  // The request's prompts. Throws ApiError(400) for what this model cannot do: text without a
+  // tokenizer, chat without a template.
+  std::vector<EncodedPrompt> encode(const OpenAiRequest& request) const;
+  // One of them as the engine takes it; its seed is the caller's. Throws ApiError(400) where there
+  // is no room for it.
+  GenerationRequest to_generation(const OpenAiRequest& request, const EncodedPrompt& prompt) const;
 
  private:
-  std::vector<TokenId> encode(const OpenAiRequest& request) const;
+  std::vector<TokenId> encode_chat(const OpenAiRequest& request) const;
 
   std::string name_;
   const Tokenizer* tokenizer_;

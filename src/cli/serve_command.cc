@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// spillway serve: an OpenAI-compatible server.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "cli/checks.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/session_flags.h"
+#include "cli/template_option.h"
+#include "cli/terminal.h"
+#include "cli/terminal_services.h"
+#include "engine/engine.h"
+#include "engine/serving_estimate.h"
+#include "engine/session.h"
+#include "schedule/admission.h"
+#include "serve/api/api_server.h"
+#include "serve/job_fields.h"
+
+namespace spillway {
+namespace {
+
+constexpr int kSequencesOnCpu = 32, kSequencesOnGpu = 64;
+constexpr int64_t kShortestContext = 128;  // less holds no conversation
+// What a plan is made for: about what people ask of chat models.
+constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
+
+struct ServeOptions {
+  SessionOptions session;
+  TemplateOption chat_template;
+  HttpOptions http;
+  std::string key_file;
+  std::string name;
+  int64_t context = 0;
+  int max_sequences = 0;
+  int max_queue = 256;
+  bool json_log = false;
+  bool log_prompts = false;
+};
+
+// What clients call the model: a file's name without its ending, or what it is named.
+std::string model_name(const ServeOptions& options) {
+  if (!options.name.empty()) return options.name;
+  const std::string& model = options.session.model;
+  std::string name = std::filesystem::path(model).filename().string();
+  if (name.empty()) name = std::filesystem::path(model).parent_path().filename().string();
+  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  return name.empty() ? "model" : printable(name, 200);
+}
+
+// Tells /health how far loading is, beside whoever watches.
+class HeardProgress : public Progress {
+ public:
+  HeardProgress(ApiServer& server, std::unique_ptr<Progress> seen)
+      : server_(server), seen_(std::move(seen)) {}
+  void update(uint64_t done, uint64_t total, std::string_view detail) override {
+    if (total > 0) server_.set_progress(static_cast<double>(done) / static_cast<double>(total));
+    seen_->update(done, total, detail);
+  }
+
+ private:
+  ApiServer& server_;
+  std::unique_ptr<Progress> seen_;
+};
+
+SessionServices heard_by(ApiServer& server) {
+  SessionServices services = terminal_services();
+  services.progress = [&server, seen = services.progress](std::string_view title) {
+    return std::make_unique<HeardProgress>(server, start_progress(seen, title));
+  };
+  return services;
+}
+
+ExpectedRun expected_run(const ServeOptions& options, const Session& session) {
+  const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
+  const int64_t context = session.context_tokens(options.context);
+  return {.tokens = context,
+          .sequences = options.max_sequences > 0 ? options.max_sequences : usual,
+          .prompt = std::min(kUsualPrompt, std::max<int64_t>(1, context / 2)),
+          .generated = std::min(kUsualAnswer, std::max<int64_t>(1, context / 4)),
+          .requests = 1000,
+          .least_sequences = 1,
+          .least_context = options.context > 0 ? 0 : kShortestContext,
+          .shortest_tokens = kShortestContext,
+          .sequences_option = "--max-sequences"};
+}
+
+// One that ends is replaced in the next step: clients do not come in blocks.
+AdmissionPolicy continuous_admission(const Session& session, int sequences) {
+  Plan plan = session.plan;
+  if (plan.schedule != ScheduleKind::kDiagonal) plan.schedule = ScheduleKind::kContinuous;
+  return admission_policy(plan, sequences);
+}
+
+void wait_for_the_end(ApiServer& server) {
+  constexpr std::chrono::milliseconds kLook{50};
+  while (!interrupted()) std::this_thread::sleep_for(kLook);
+  const int outstanding = server.outstanding();
+  server.drain();
+  if (outstanding > 0)
+    fmt::print(stderr, "{} requests are answered first; Ctrl-C again ends at once\n", outstanding);
+  while (!server.wait_until_drained(kLook)) {
+  }
+}
+
+int serve(const ServeOptions& options) {
+  if (options.json_log) set_log_format(LogFormat::kJson);
+  ApiServerOptions asked{.http = options.http, .model = model_name(options)};
+  if (!options.key_file.empty()) asked.keys = KeyRing::from_file(options.key_file);
+  drain_on_interrupt();
+  ApiServer server(std::move(asked));
+  Session session(options.session, heard_by(server));
+  std::optional<ChatTemplate> chat;
+  if (session.tokenizer() != nullptr)
+    chat = options.chat_template.try_template(*session.tokenizer());
+  const ExpectedRun run = expected_run(options, session);
+  session.choose_plan(run);
+  fmt::print(stderr, "{}\n", session.describe_plan());
+  session.load();
+  const int64_t context = session.planned_tokens();
+  const int64_t sequences = session.plan.sequences.value_or(1);
+  Runner runner = session.make_runner_that_fits(context, sequences);
+  const AdmissionPolicy admission = continuous_admission(session, static_cast<int>(sequences));
+  const ServingEstimate estimate = estimate_serving(session, admission.max_sequences, run.prompt,
+                                                    run.generated, runner.decoder.max_tokens());
+  Engine engine(runner.decoder, runner.kv, session.tokenizer(),
+                {.max_prompt_tokens = estimate.prompt_tokens,
+                 .admission = admission,
+                 .shares_fairly = true,
+                 .max_sequence_tokens = context,
+                 .reuse_prefixes = true});
+  const ServedModel model(model_name(options), session.tokenizer(), engine.max_sequence_tokens(),
+                          chat);
+  server.start(engine, model, admission.max_sequences + options.max_queue,
+               {.fingerprint = system_fingerprint(session.settings.fields()),
+                .logs_prompts = options.log_prompts},
+               {.model = model.name(),
+                .plan = session.describe_plan(),
+                .to_gpu_ceiling = estimate.to_gpu,
+                .to_host_ceiling = estimate.to_host,
+                .disk_read_ceiling = estimate.disk_read,
+                .disk_write_ceiling = estimate.disk_write,
+                .predicted_step_s = estimate.step_s});
+  log_info(
+      "{} requests at work, {} waiting at most, contexts of {} tokens, {} tokens of prompts a "
+      "step beside others",
+      admission.max_sequences, options.max_queue, context, estimate.prompt_tokens);
+  print_now(fmt::format("serving {} at http://{}:{}\n", model.name(),
+                        options.http.host.find(':') == std::string::npos
+                            ? options.http.host
+                            : "[" + options.http.host + "]",
+                        server.port()));
+  wait_for_the_end(server);
+  return 0;
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  auto* command = app.add_subcommand("serve", "answer requests over HTTP, as OpenAI's API does");
+  auto options = std::make_shared<ServeOptions>();
+  options->http.port = 8080;
+  add_session_flags(*command, options->session);
+  command->add_option("--host", options->http.host, "address to listen at; 0.0.0.0: all")
+      ->capture_default_str();
+  command->add_option("--port", options->http.port, "0: any that is free")->capture_default_str();
+  command->add_option("--api-key-file", options->key_file,
+                      "clients show one of the keys in this file, one a line (default: all may "
+                      "call); /health needs none");
+  command->add_option("--cors", options->http.cors_origins,
+                      "web pages of this origin may call, such as https://chat.example; * for all");
+  command->add_option("--name", options->name, "what clients call the model (default: its file's)");
+  command
+      ->add_option("-c,--ctx", options->context,
+                   "tokens a request and its answer may have; 0 = the model's, at most 4096")
+      ->capture_default_str()
+      ->check(not_negative());
+  command
+      ->add_option("--max-sequences", options->max_sequences,
+                   "requests at work at once, as far as memory allows (default: 32, on a GPU 64)")
+      ->check(CLI::Range(1, 1 << 16));
+  command
+      ->add_option("--max-queue", options->max_queue,
+                   "requests that may wait beside them; more are told to come again (429)")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+  options->chat_template.add_to(*command);
+  command->add_flag("--log-json", options->json_log, "log lines as JSON");
+  command->add_flag("--log-prompts", options->log_prompts,
+                    "with -v: also what is asked and answered");
+  command->footer(
+      "SIGTERM or Ctrl-C: what was taken is answered, then it ends; a second Ctrl-C ends at once.\n"
+      "Examples:\n"
+      "  spillway serve smollm2\n"
+      "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"model\": \"smollm2\", \"messages\": "
+      "[{\"role\": \"user\", \"content\": \"Hi.\"}]}'\n"
+      "  spillway serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --max-sequences 16");
+  command->final_callback([options] { throw CLI::RuntimeError(serve(*options)); });
+}
+
+}  // namespace spillway

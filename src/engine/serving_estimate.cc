@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/serving_estimate.h"
+
+#include <algorithm>
+
+namespace spillway {
+namespace {
+
+constexpr int kSmallestBudget = 64;
+// How much longer than without prompts a step may take, and what nobody minds anyway.
+constexpr double kMostSlower = 1.25, kUnnoticed_s = 0.1;
+
+}  // namespace
+
+ServingEstimate estimate_serving(const Session& session, int64_t sequences, int64_t prompt,
+                                 int64_t generated, int max_step_tokens) {
+  ServingEstimate estimate;
+  estimate.step_s =
+      session
+          .predict_run({{{.count = sequences, .prompt = prompt, .generate = generated}}}, sequences)
+          .step_s;
+  const double most_s = std::max(kMostSlower * estimate.step_s, kUnnoticed_s);
+  int& tokens = estimate.prompt_tokens = std::min(kSmallestBudget, max_step_tokens);
+  while (tokens < max_step_tokens) {
+    const int more = std::min(2 * tokens, max_step_tokens);
+    const Prediction step = session.predict_run({{{.count = 1, .prompt = more, .generate = 1}}}, 1);
+    if (step.prefill_s > most_s) break;
+    tokens = more;
+  }
+  const Hardware& hardware = session.hardware();
+  if (hardware.has_device()) {
+    estimate.to_gpu = hardware.to_device.best();
+    estimate.to_host = hardware.to_host.best();
+  }
+  estimate.disk_read = hardware.disk_read;
+  estimate.disk_write = hardware.disk_write;
+  return estimate;
+}
+
+}  // namespace spillway

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/api/api_server.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "serve/api_error.h"
+#include "serve/openai_response.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::ordered_json;
+
+int64_t now_s() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+ApiServer::ApiServer(ApiServerOptions options)
+    : options_(std::move(options)), created_(now_s()), router_(std::move(options_.keys)) {
+  add_routes();
+  http_ = std::make_unique<HttpServer>(options_.http, router_);
+}
+
+ApiServer::~ApiServer() {
+  http_->stop_now();  // nobody is left whose leaving would be told
+  loop_.reset();
+  if (service_) service_->stop();
+}
+
+uint16_t ApiServer::port() const { return http_->port(); }
+
+void ApiServer::add_routes() {
+  using Access = Router::Access;
+  const auto add = [&](HttpMethod method, const char* path, Access access, Router::Action action) {
+    router_.add(method, path, access, std::move(action));
+  };
+  add(HttpMethod::kGet, "/health", Access::kOpen,
+      [this](const Request&, const Reply& reply) { tell_health(reply); });
+  add(HttpMethod::kGet, "/metrics", Access::kWithKey, [this](const Request&, const Reply& reply) {
+    reply->send({.status = 200,
+                 .content_type = "text/plain; version=0.0.4; charset=utf-8",
+                 .body = metrics_.text()});
+  });
+  add(HttpMethod::kGet, "/v1/models", Access::kWithKey,
+      [this](const Request&, const Reply& reply) { tell_models(reply); });
+  add(HttpMethod::kGet, ("/v1/models/" + options_.model).c_str(), Access::kWithKey,
+      [this](const Request&, const Reply& reply) { tell_model(reply); });
+  add(HttpMethod::kPost, "/v1/completions", Access::kWithKey, [this](Request request, Reply reply) {
+    service().complete(OpenAiRoute::kCompletions, std::move(request), std::move(reply));
+  });
+  add(HttpMethod::kPost, "/v1/chat/completions", Access::kWithKey,
+      [this](Request request, Reply reply) {
+        service().complete(OpenAiRoute::kChatCompletions, std::move(request), std::move(reply));
+      });
+  add(HttpMethod::kPost, "/tokenize", Access::kWithKey, [this](Request request, Reply reply) {
+    service().tokenize(std::move(request), std::move(reply));
+  });
+  add(HttpMethod::kPost, "/detokenize", Access::kWithKey, [this](Request request, Reply reply) {
+    service().detokenize(std::move(request), std::move(reply));
+  });
+}
+
+CompletionService& ApiServer::service() const {
+  if (is_ready_) return *service_;
+  throw ApiError(503, "model_loading", "", "the model is being loaded; /health says how far it is");
+}
+
+void ApiServer::tell_health(const Reply& reply) const {
+  if (is_draining_) {
+    reply->send(json_answer(503, json_line({{"status", "draining"}})));
+  } else if (is_ready_) {
+    reply->send(json_answer(200, json_line({{"status", "ok"}})));
+  } else {
+    reply->send(
+        json_answer(503, json_line({{"status", "loading"}, {"progress", progress_.load()}})));
+  }
+}
+
+void ApiServer::tell_models(const Reply& reply) const {
+  reply->send(
+      json_answer(200, json_line({{"object", "list"},
+                                  {"data", ordered_json::array({{{"id", options_.model},
+                                                                 {"object", "model"},
+                                                                 {"created", created_},
+                                                                 {"owned_by", "spillway"}}})}})));
+}
+
+void ApiServer::tell_model(const Reply& reply) const {
+  ordered_json model = {
+      {"id", options_.model}, {"object", "model"}, {"created", created_}, {"owned_by", "spillway"}};
+  if (is_ready_) model["max_model_len"] = max_sequence_tokens_;
+  reply->send(json_answer(200, json_line(model)));
+}
+
+void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstanding,
+                      const CompletionService::Options& service, const ServingFacts& facts) {
+  metrics_.know(facts);
+  max_sequence_tokens_ = model.max_sequence_tokens();
+  service_ = std::make_unique<CompletionService>(model, metrics_, service);
+  loop_ = std::make_unique<EngineLoop>(
+      engine, [this](const StepReport& report) { service_->hear(report); },
+      EngineLoop::Options{.max_outstanding = max_outstanding, .reports_traffic = true});
+  service_->start(*loop_);
+  is_ready_ = true;
+}
+
+void ApiServer::drain() {
+  is_draining_ = true;
+  // Who comes now is told, rather than finding nobody.
+  http_->stop_accepting(HttpServer::Newcomers::kHeard);
+  if (loop_) loop_->drain();
+}
+
+bool ApiServer::wait_until_drained(std::chrono::milliseconds most) {
+  if (loop_ && !loop_->wait_for(most)) return false;
+  return http_->wait_until_answered(most);
+}
+
+}  // namespace spillway

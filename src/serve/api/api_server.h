@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server: OpenAI's routes, and what operators ask. It listens before the model is loaded.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/engine_loop.h"
+#include "serve/api/completion_service.h"
+#include "serve/api/server_metrics.h"
+#include "serve/http/http_server.h"
+#include "serve/http/key_ring.h"
+#include "serve/http/router.h"
+#include "serve/served_model.h"
+
+namespace spillway {
+
+struct ApiServerOptions {
+  HttpOptions http;
+  std::optional<KeyRing> keys;  // none: everyone may call
+  std::string model;            // what clients call it
+};
+
+// Methods are called from one thread, but for set_progress().
+class ApiServer {
+ public:
+  // Listens at once: /health says that it is loading, the others 503. Throws as HttpServer.
+  explicit ApiServer(ApiServerOptions options);
+  ~ApiServer();
+  ApiServer(const ApiServer&) = delete;
+  ApiServer& operator=(const ApiServer&) = delete;
+
+  uint16_t port() const;
+  // Of loading, 0 to 1. Any thread.
+  void set_progress(double share) { progress_.store(share, std::memory_order_relaxed); }
+
+  // Answers requests from now on. Both must outlive the server. `max_outstanding`: requests at work
+  // or waiting; more are told to come again.
+  void start(Engine& engine, const ServedModel& model, int max_outstanding,
+             const CompletionService::Options& service, const ServingFacts& facts);
+
+  // What was taken goes on to its end, and nothing new is taken.
+  void drain();
+  // Whether all of that has ended and been sent, `most` later at most.
+  [[nodiscard]] bool wait_until_drained(std::chrono::milliseconds most);
+  int outstanding() const { return loop_ ? loop_->outstanding() : 0; }
+
+ private:
+  using Request = std::shared_ptr<const HttpRequest>;
+  using Reply = std::shared_ptr<HttpReply>;
+  void add_routes();
+  void tell_health(const Reply& reply) const;
+  void tell_models(const Reply& reply) const;
+  void tell_model(const Reply& reply) const;
+  // Throws ApiError(503) where the model is not there yet.
+  CompletionService& service() const;
+
+  ApiServerOptions options_;
+  int64_t created_;
+  ServerMetrics metrics_;
+  std::atomic<double> progress_ = 0;
+  std::atomic<bool> is_ready_ = false;
+  std::atomic<bool> is_draining_ = false;
+  int64_t max_sequence_tokens_ = 0;
+  Router router_;
+  std::unique_ptr<CompletionService> service_;
+  std::unique_ptr<EngineLoop> loop_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/api/completion_service.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "serve/api_error.h"
+#include "serve/checksum.h"
+#include "serve/completion.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMostUnread = 1024;  // requests whose bodies wait to be read
+const std::vector<HttpHeader> kRetrySoon = {{"Retry-After", "1"}};
+
+double seconds_between(std::chrono::steady_clock::time_point from,
+                       std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+uint64_t random_bits() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+int64_t now_s() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+ApiError as_api_error(const Error& error) {
+  if (error.code() == ErrorCode::kInvalidArgument)
+    return ApiError(400, "invalid_value", "", error.what());
+  return ApiError(500, "server_error", "", error.what());
+}
+
+// Who shares the server with others: the user that a request names, else the key.
+uint64_t client_of(const OpenAiRequest& request, const HttpRequest& http) {
+  if (!request.user.empty()) return checksum64(request.user);
+  const std::string_view key = http.header("authorization");
+  return key.empty() ? 0 : checksum64(key);
+}
+
+}  // namespace
+
+// A request that the engine works on. The reader makes it, then it is the writer's.
+struct CompletionService::Exchange {
+  Exchange(Completion of, std::shared_ptr<HttpReply> to)
+      : completion(std::move(of)), reply(std::move(to)) {}
+
+  Completion completion;
+  std::shared_ptr<HttpReply> reply;
+  AnswerHead head;
+  std::optional<AnswerStream> stream;
+  Clock::time_point began = Clock::now();
+  std::optional<Clock::time_point> first_token;
+  std::vector<Clock::time_point> last_token;  // of each choice
+  bool step_failed = false;
+};
+
+CompletionService::CompletionService(const ServedModel& model, ServerMetrics& metrics,
+                                     const Options& options)
+    : model_(model), metrics_(metrics), options_(options), id_base_(random_bits()) {}
+
+CompletionService::~CompletionService() { stop(); }
+
+void CompletionService::start(EngineLoop& loop) {
+  loop_ = &loop;
+  reader_ = std::thread([this] { run_reader(); });
+  writer_ = std::thread([this] { run_writer(); });
+}
+
+void CompletionService::stop() {
+  {
+    const std::lock_guard lock(work_mutex_);
+    work_ends_ = true;
+  }
+  has_work_.notify_all();
+  if (reader_.joinable()) reader_.join();
+  {
+    const std::lock_guard lock(heard_mutex_);
+    heard_ends_ = true;
+  }
+  has_heard_.notify_all();
+  if (writer_.joinable()) writer_.join();
+}
+
+std::string CompletionService::next_id() { return fmt::format("{:016x}{:08x}", id_base_, ids_++); }
+
+void CompletionService::refuse(HttpReply& reply, const ApiError& error) {
+  metrics_.refused(error.status());
+  const bool later = error.status() == 429 || error.status() == 503;
+  reply.send_error(error, later ? kRetrySoon : std::vector<HttpHeader>());
+}
+
+void CompletionService::read_later(std::shared_ptr<HttpReply> reply, std::function<void()> work) {
+  {
+    const std::lock_guard lock(work_mutex_);
+    if (work_.size() < kMostUnread && !work_ends_) {
+      work_.push_back(std::move(work));
+      reply = nullptr;
+    }
+  }
+  has_work_.notify_one();
+  if (reply)
+    refuse(*reply, ApiError(429, "rate_limit_exceeded", "",
+                            "too many requests wait to be read; try again later"));
+}
+
+void CompletionService::run_reader() {
+  while (true) {
+    std::function<void()> work;
+    {
+      std::unique_lock lock(work_mutex_);
+      has_work_.wait(lock, [&] { return work_ends_ || !work_.empty(); });
+      if (work_.empty()) return;
+      work = std::move(work_.front());
+      work_.pop_front();
+    }
+    work();
+  }
+}
+
+void CompletionService::complete(OpenAiRoute route, std::shared_ptr<const HttpRequest> request,
+                                 std::shared_ptr<HttpReply> reply) {
+  read_later(reply, [this, route, request = std::move(request), reply] {
+    try {
+      submit(route, *request, reply);
+    } catch (const ApiError& error) {
+      refuse(*reply, error);
+    } catch (const Error& error) {
+      refuse(*reply, as_api_error(error));
+    } catch (const std::exception& error) {
+      refuse(*reply, ApiError(500, "server_error", "", error.what()));
+    }
+  });
+}
+
+void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
+                               const std::shared_ptr<HttpReply>& reply) {
+  if (reply->is_gone()) return;
+  OpenAiRequest asked = parse_openai_request(route, parse_json_text(request.body));
+  if (asked.model.empty())
+    throw ApiError(400, "missing_required_parameter", "model", "'model' is missing");
+  if (asked.model != model_.name())
+    throw ApiError(404, "model_not_found", "model",
+                   fmt::format("there is no model '{}' here; /v1/models lists what there is",
+                               asked.model.substr(0, 200)));
+  const uint64_t client = client_of(asked, request);
+  auto exchange = std::make_shared<Exchange>(
+      Completion(std::move(asked), model_, /*default_seed=*/random_bits()), reply);
+  exchange->head = {.id = next_id(),
+                    .created = now_s(),
+                    .model = model_.name(),
+                    .fingerprint = options_.fingerprint};
+  exchange->last_token.resize(exchange->completion.choices());
+  std::vector<GenerationRequest> generations = exchange->completion.take_generations();
+  for (GenerationRequest& generation : generations) generation.client = client;
+  const bool streams = exchange->completion.request().stream;
+  if (streams)
+    exchange->stream.emplace(exchange->head, exchange->completion.request(), model_.tokenizer());
+  if (options_.logs_prompts) log_info("{}: {}", exchange->head.id, request.body);
+  std::vector<RequestId> ids;
+  {
+    // Its events find it, however soon they come, and what it begins with goes before them.
+    const std::lock_guard lock(exchanges_mutex_);
+    if (!generations.empty()) {
+      auto taken = loop_->try_submit(std::move(generations));
+      if (!taken) {
+        if (loop_->is_draining())
+          throw ApiError(503, "server_draining", "", "the server is about to end");
+        throw ApiError(429, "rate_limit_exceeded", "", "too many requests wait; try again later");
+      }
+      ids = std::move(*taken);
+    }
+    for (size_t i = 0; i < ids.size(); ++i) exchanges_.emplace(ids[i], Place{exchange, i});
+    if (streams) {
+      reply->begin_stream(200, "text/event-stream; charset=utf-8",
+                          {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+      for (size_t i = 0; i < exchange->completion.choices(); ++i)
+        reply->write(exchange->stream->begin(exchange->completion.choice(i)));
+    }
+  }
+  if (ids.empty()) return send_whole(exchange);
+  reply->on_gone([this, ids] {
+    for (const RequestId id : ids) loop_->cancel(id);
+  });
+}
+
+// Nothing had to be computed for it.
+void CompletionService::send_whole(const std::shared_ptr<Exchange>& exchange) {
+  StreamBatch batch;
+  GenerationEvent event;
+  event.finish = FinishReason::kLength;
+  for (size_t i = 0; i < exchange->completion.choices() && exchange->stream; ++i)
+    batch.write(*exchange->reply, exchange->stream->piece(exchange->completion.choice(i), event));
+  end(*exchange, Clock::now(), batch);
+  batch.hand_over();
+}
+
+void CompletionService::hear(const StepReport& report) {
+  metrics_.step(report);
+  if (report.events.empty()) return;
+  {
+    const std::lock_guard lock(heard_mutex_);
+    heard_.push_back({Clock::now(), {report.events.begin(), report.events.end()}});
+  }
+  has_heard_.notify_one();
+}
+
+void CompletionService::run_writer() {
+  StreamBatch batch;
+  std::vector<Heard> heard;
+  while (true) {
+    heard.clear();
+    {
+      std::unique_lock lock(heard_mutex_);
+      has_heard_.wait(lock, [&] { return heard_ends_ || !heard_.empty(); });
+      if (heard_.empty()) return;
+      std::swap(heard, heard_);
+    }
+    for (const Heard& step : heard) write(step, batch);
+    batch.hand_over();
+  }
+}
+
+void CompletionService::write(const Heard& heard, StreamBatch& batch) {
+  std::vector<Place> places;
+  {
+    const std::lock_guard lock(exchanges_mutex_);
+    for (const GenerationEvent& event : heard.events) {
+      const auto found = exchanges_.find(event.id);
+      places.push_back(found == exchanges_.end() ? Place{} : found->second);
+      if (found != exchanges_.end() && event.finish) exchanges_.erase(found);
+    }
+  }
+  for (size_t i = 0; i < places.size(); ++i)
+    if (places[i].exchange)
+      write(*places[i].exchange, places[i].choice, heard.events[i], heard.at, batch);
+}
+
+void CompletionService::write(Exchange& exchange, size_t choice, const GenerationEvent& event,
+                              Clock::time_point at, StreamBatch& batch) {
+  if (event.token) {
+    Clock::time_point& last = exchange.last_token[choice];
+    if (!exchange.first_token) {
+      exchange.first_token = at;
+      metrics_.first_token(seconds_between(exchange.began, at));
+    }
+    if (last != Clock::time_point()) metrics_.next_token(seconds_between(last, at));
+    last = at;
+  }
+  exchange.step_failed |= event.step_failed;
+  const bool ended = exchange.completion.add(choice, event);
+  const bool failed = event.finish == FinishReason::kError;
+  if (exchange.stream && !failed) {
+    std::string piece = exchange.stream->piece(exchange.completion.choice(choice), event);
+    if (!piece.empty()) batch.write(*exchange.reply, std::move(piece));
+  }
+  if (ended) end(exchange, at, batch);
+}
+
+void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatch& batch) {
+  const Choice* const failed = exchange.completion.failed();
+  const char* const finish =
+      finish_reason_name(failed != nullptr ? failed->finish : exchange.completion.choice(0).finish);
+  metrics_.ended(finish, seconds_between(exchange.began, at));
+  log(exchange, at);
+  if (failed != nullptr) {
+    const ApiError error(exchange.step_failed ? 503 : 500, "server_error", "", failed->error);
+    if (exchange.stream) {
+      batch.write(*exchange.reply, AnswerStream::error(error));
+      batch.finish(*exchange.reply);
+    } else {
+      exchange.reply->send_error(error, kRetrySoon);
+    }
+    return;
+  }
+  if (exchange.stream) {
+    batch.write(*exchange.reply, exchange.stream->end(exchange.completion.usage()));
+    batch.finish(*exchange.reply);
+    return;
+  }
+  exchange.reply->send(json_answer(200, json_line(exchange.completion.body(exchange.head))));
+}
+
+void CompletionService::log(const Exchange& exchange, Clock::time_point at) const {
+  if (log_level() > LogLevel::kInfo) return;
+  const Usage usage = exchange.completion.usage();
+  const Choice& first = exchange.completion.choice(0);
+  log_info("{} {}: {} prompt tokens, {} generated, first after {:.3f} s, all after {:.3f} s{}",
+           exchange.head.id, finish_reason_name(first.finish), usage.prompt_tokens,
+           usage.completion_tokens,
+           seconds_between(exchange.began, exchange.first_token.value_or(at)),
+           seconds_between(exchange.began, at), options_.logs_prompts ? ": " + first.text : "");
+}
+
+void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
+                                 std::shared_ptr<HttpReply> reply) {
+  read_later(reply, [this, request = std::move(request), reply] {
+    try {
+      const TokenizeRequest asked = parse_tokenize_request(parse_json_text(request->body));
+      const Tokenizer& tokenizer = model_.require_tokenizer();
+      const std::vector<TokenId> ids = tokenizer.encode(
+          asked.content, {.add_special = asked.add_special, .parse_special = asked.parse_special});
+      ordered_json tokens = ordered_json::array();
+      for (const TokenId id : ids) {
+        if (asked.with_pieces) {
+          tokens.push_back({{"id", id}, {"piece", token_text(id, &tokenizer)}});
+        } else {
+          tokens.push_back(id);
+        }
+      }
+      reply->send(json_answer(200, json_line({{"tokens", std::move(tokens)},
+                                              {"count", ids.size()},
+                                              {"max_model_len", model_.max_sequence_tokens()}})));
+    } catch (const ApiError& error) {
+      refuse(*reply, error);
+    } catch (const Error& error) {
+      refuse(*reply, as_api_error(error));
+    }
+  });
+}
+
+void CompletionService::detokenize(std::shared_ptr<const HttpRequest> request,
+                                   std::shared_ptr<HttpReply> reply) {
+  read_later(reply, [this, request = std::move(request), reply] {
+    try {
+      const std::vector<TokenId> ids = parse_detokenize_request(parse_json_text(request->body));
+      const std::string text = model_.require_tokenizer().decode(ids, {.keep_special = true});
+      reply->send(json_answer(200, json_line({{"content", text}, {"prompt", text}})));
+    } catch (const ApiError& error) {
+      refuse(*reply, error);
+    } catch (const Error& error) {
+      refuse(*reply, as_api_error(error));
+    }
+  });
+}
+
+}  // namespace spillway

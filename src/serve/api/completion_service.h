@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between clients and the engine: reads their requests, hands them over, and writes what comes
+// back.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine_loop.h"
+#include "serve/api/server_metrics.h"
+#include "serve/http/http_reply.h"
+#include "serve/http/http_request.h"
+#include "serve/openai_request.h"
+#include "serve/served_model.h"
+
+namespace spillway {
+
+// Has two threads beside the server's and the engine's: requests can be megabytes of text, so they
+// are read apart from everything else; and steps should not wait for answers to be written.
+class CompletionService {
+ public:
+  struct Options {
+    std::string fingerprint;    // system_fingerprint of answers
+    bool logs_prompts = false;  // the text that is asked and answered
+  };
+
+  // All must outlive it.
+  CompletionService(const ServedModel& model, ServerMetrics& metrics, const Options& options);
+  ~CompletionService();
+  CompletionService(const CompletionService&) = delete;
+  CompletionService& operator=(const CompletionService&) = delete;
+
+  // Before the first request; the loop's listener is hear(). Ends before the loop does.
+  void start(EngineLoop& loop);
+  // Nothing is read or written any more.
+  void stop();
+
+  // On any thread.
+  void complete(OpenAiRoute route, std::shared_ptr<const HttpRequest> request,
+                std::shared_ptr<HttpReply> reply);
+  void tokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
+  void detokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
+
+  // On the engine's thread.
+  void hear(const StepReport& report);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Exchange;
+  struct Place {
+    std::shared_ptr<Exchange> exchange;
+    size_t choice = 0;
+  };
+  struct Heard {
+    Clock::time_point at;
+    std::vector<GenerationEvent> events;
+  };
+
+  void read_later(std::shared_ptr<HttpReply> reply, std::function<void()> work);
+  void run_reader();
+  void run_writer();
+  void submit(OpenAiRoute route, const HttpRequest& request,
+              const std::shared_ptr<HttpReply>& reply);
+  void send_whole(const std::shared_ptr<Exchange>& exchange);
+  void write(const Heard& heard, StreamBatch& batch);
+  void write(Exchange& exchange, size_t choice, const GenerationEvent& event, Clock::time_point at,
+             StreamBatch& batch);
+  void end(Exchange& exchange, Clock::time_point at, StreamBatch& batch);
+  void refuse(HttpReply& reply, const ApiError& error);
+  void log(const Exchange& exchange, Clock::time_point at) const;
+  std::string next_id();
+
+  const ServedModel& model_;
+  ServerMetrics& metrics_;
+  Options options_;
+  EngineLoop* loop_ = nullptr;
+
+  std::mutex exchanges_mutex_;
+  std::unordered_map<RequestId, Place> exchanges_;
+
+  std::mutex work_mutex_;
+  std::condition_variable has_work_;
+  std::deque<std::function<void()>> work_;
+  bool work_ends_ = false;
+
+  std::mutex heard_mutex_;
+  std::condition_variable has_heard_;
+  std::vector<Heard> heard_;
+  bool heard_ends_ = false;
+
+  uint64_t id_base_;
+  uint64_t ids_ = 0;  // the reader's
+  std::thread reader_, writer_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/api/server_metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <mutex>
+#include <utility>
+
+namespace spillway {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+
+// From a token of a resident model to a prompt that streams through a disk.
+const Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                              0.5,   1,      2.5,   5,    10,    25,   50,  100};
+constexpr std::array kTiers = {"gpu", "host", "disk"};
+
+}  // namespace
+
+struct ServerMetrics::Impl {
+  Gauge& gauge(const char* name, const char* help, const Labels& labels = {}) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
+  }
+  Counter& counter(const char* name, const char* help, const Labels& labels = {}) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
+  }
+  Histogram& histogram(const char* name, const char* help) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, kSeconds);
+  }
+  // A counter that follows a number which only grows.
+  static void follow(Counter& counter, double total) {
+    if (total > counter.Value()) counter.Increment(total - counter.Value());
+  }
+
+  struct Link {
+    Counter& bytes;
+    Gauge& rate;
+    Gauge& ceiling;
+  };
+  Link link(const char* name) {
+    const Labels labels = {{"link", name}};
+    return {counter("spillway_link_bytes_total", "Bytes that moved between memories.", labels),
+            gauge("spillway_link_bytes_per_second", "The same by time, lately.", labels),
+            gauge("spillway_link_ceiling_bytes_per_second",
+                  "What the machine's profile says the link can do; 0: unknown.", labels)};
+  }
+
+  prometheus::Registry registry;
+  Gauge& waiting = gauge("spillway_requests_waiting", "Requests that have not begun.");
+  Gauge& running = gauge("spillway_requests_running", "Requests at work.");
+  Counter& prompt_tokens =
+      counter("spillway_prompt_tokens_total", "Tokens of prompts that were computed.");
+  Counter& reused_tokens = counter("spillway_reused_tokens_total",
+                                   "Tokens of prompts that others had computed already.");
+  Counter& generated_tokens =
+      counter("spillway_generated_tokens_total", "Tokens that were generated.");
+  Counter& preemptions = counter("spillway_preemptions_total",
+                                 "Sequences that gave their KV back, to be computed again.");
+  Counter& steps = counter("spillway_steps_total", "Steps of the engine.");
+  Histogram& first_token_s =
+      histogram("spillway_time_to_first_token_seconds", "From a request to its first token.");
+  Histogram& next_token_s =
+      histogram("spillway_time_between_tokens_seconds", "Between two tokens of one answer.");
+  Histogram& request_s =
+      histogram("spillway_request_seconds", "From a request to the end of its answer.");
+  Histogram& step_s = histogram("spillway_step_seconds", "Steps of the engine.");
+  Gauge& predicted_step_s =
+      gauge("spillway_step_predicted_seconds",
+            "A step of decoding with all sequences at work, as the plan predicts it; 0: unknown.");
+  Gauge& stall_share =
+      gauge("spillway_stall_share",
+            "Of the time of steps, lately: waiting for weights, KV or activations.");
+  Link to_gpu = link("to_gpu"), to_host = link("to_host"), disk_read = link("disk_read"),
+       disk_write = link("disk_write");
+  prometheus::Family<Counter>& requests = prometheus::BuildCounter()
+                                              .Name("spillway_requests_total")
+                                              .Help("Requests by how they ended.")
+                                              .Register(registry);
+  prometheus::Family<Gauge>& kv_blocks = prometheus::BuildGauge()
+                                             .Name("spillway_kv_blocks")
+                                             .Help("Blocks of 16 tokens of KV, by memory.")
+                                             .Register(registry);
+  prometheus::Family<Gauge>& info = prometheus::BuildGauge()
+                                        .Name("spillway_info")
+                                        .Help("What is served, and how: always 1.")
+                                        .Register(registry);
+};
+
+ServerMetrics::ServerMetrics() : impl_(std::make_unique<Impl>()) {}
+ServerMetrics::~ServerMetrics() = default;
+
+void ServerMetrics::know(const ServingFacts& facts) {
+  impl_->info.Add({{"model", facts.model}, {"plan", facts.plan}}).Set(1);
+  impl_->predicted_step_s.Set(facts.predicted_step_s);
+  impl_->to_gpu.ceiling.Set(facts.to_gpu_ceiling);
+  impl_->to_host.ceiling.Set(facts.to_host_ceiling);
+  impl_->disk_read.ceiling.Set(facts.disk_read_ceiling);
+  impl_->disk_write.ceiling.Set(facts.disk_write_ceiling);
+}
+
+void ServerMetrics::step(const StepReport& report) {
+  Impl& of = *impl_;
+  of.waiting.Set(report.state.waiting);
+  of.running.Set(report.state.running);
+  Impl::follow(of.prompt_tokens, static_cast<double>(report.stats.prompt_tokens));
+  Impl::follow(of.reused_tokens, static_cast<double>(report.stats.reused_tokens));
+  Impl::follow(of.generated_tokens, static_cast<double>(report.stats.generated_tokens));
+  Impl::follow(of.preemptions, static_cast<double>(report.stats.preemptions));
+  const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();
+  Impl::follow(of.steps, static_cast<double>(report.stats.steps));
+  if (computed) of.step_s.Observe(report.seconds);
+  for (size_t pool = 0; pool < report.state.kv.size() && pool < kTiers.size(); ++pool) {
+    const EngineState::Pool& blocks = report.state.kv[pool];
+    of.kv_blocks.Add({{"tier", kTiers[pool]}, {"state", "used"}}).Set(blocks.total - blocks.free);
+    of.kv_blocks.Add({{"tier", kTiers[pool]}, {"state", "free"}}).Set(blocks.free);
+  }
+  if (!report.traffic) return;
+  const EngineTraffic& moved = *report.traffic;
+  const auto add = [&](Impl::Link& link, uint64_t bytes) {
+    link.bytes.Increment(static_cast<double>(bytes));
+    link.rate.Set(moved.seconds > 0 ? static_cast<double>(bytes) / moved.seconds : 0);
+  };
+  add(of.to_gpu, moved.to_gpu_bytes);
+  add(of.to_host, moved.to_host_bytes);
+  add(of.disk_read, moved.disk_read_bytes);
+  add(of.disk_write, moved.disk_write_bytes);
+  of.stall_share.Set(moved.seconds > 0 ? moved.stalled_s / moved.seconds : 0);
+}
+
+void ServerMetrics::first_token(double seconds) { impl_->first_token_s.Observe(seconds); }
+void ServerMetrics::next_token(double seconds) { impl_->next_token_s.Observe(seconds); }
+
+void ServerMetrics::ended(const char* finish, double seconds) {
+  impl_->requests.Add({{"finish", finish}}).Increment();
+  impl_->request_s.Observe(seconds);
+}
+
+void ServerMetrics::refused(int status) {
+  impl_->requests.Add({{"finish", "refused"}, {"status", std::to_string(status)}}).Increment();
+}
+
+std::string ServerMetrics::text() const {
+  return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
+}
+
+}  // namespace spillway

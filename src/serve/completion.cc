@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/completion.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace spillway {
+
+Completion::Completion(OpenAiRequest request, const ServedModel& model, uint64_t default_seed)
+    : request_(std::move(request)), model_(&model) {
+  const std::vector<EncodedPrompt> prompts = model.encode(request_);
+  const uint64_t seed = request_.seed.value_or(default_seed);
+  for (const EncodedPrompt& prompt : prompts) {
+    prompt_tokens_ += prompt.ids.size();
+    for (int i = 0; i < request_.choices; ++i) {
+      Choice& choice = choices_.emplace_back();
+      choice.index = choices_.size() - 1;
+      if (request_.echo) {
+        choice.prompt_ids = prompt.ids;
+        choice.prompt_text = prompt.text;
+      }
+      GenerationRequest generation = model.to_generation(request_, prompt);
+      generation.sampling.seed = seed + choice.index;
+      if (generation.max_tokens > 0 || generation.prompt_logprobs >= 0)
+        generations_.push_back(std::move(generation));
+    }
+  }
+  if (!generations_.empty()) return;
+  for (Choice& choice : choices_) choice.finish = FinishReason::kLength;
+  ended_ = choices_.size();
+}
+
+bool Completion::add(size_t index, const GenerationEvent& event) {
+  if (choices_[index].add(event)) ++ended_;
+  return ended_ == choices_.size();
+}
+
+const Choice* Completion::failed() const {
+  for (const Choice& choice : choices_)
+    if (choice.finish == FinishReason::kError) return &choice;
+  return nullptr;
+}
+
+Usage Completion::usage() const {
+  Usage usage{.prompt_tokens = prompt_tokens_};
+  for (const Choice& choice : choices_) usage.completion_tokens += choice.ids.size();
+  return usage;
+}
+
+nlohmann::ordered_json Completion::body(const AnswerHead& head) const {
+  return answer_body(head, request_, choices_, usage(), model_->tokenizer());
+}
+
+}  // namespace spillway
