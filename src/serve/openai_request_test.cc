@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/openai_request.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -65,8 +66,10 @@ TEST(OpenAiRequestTest, ReadsEveryField) {
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.max_tokens, 5);
   ASSERT_EQ(request.messages.size(), 3U);
-  EXPECT_EQ(request.messages[0].role, "system");
-  EXPECT_EQ(request.messages[1].content, "a\nb");
+  EXPECT_EQ(request.messages[0]["role"], "system");
+  EXPECT_EQ(request.messages[1]["content"], "a\nb");
+  EXPECT_TRUE(request.tools.is_null());
+  EXPECT_EQ(request.user, "u");
   EXPECT_EQ(request.sampling.temperature, 0.5F);
   EXPECT_EQ(request.sampling.top_p, 0.25F);
   EXPECT_EQ(request.sampling.top_k, 7);
@@ -92,11 +95,13 @@ TEST(OpenAiRequestTest, NullIsNotGiven) {
 
 TEST(OpenAiRequestTest, TakesAPromptInEveryForm) {
   using Ids = std::vector<TokenId>;
-  EXPECT_EQ(std::get<std::string>(parse(kText, R"({"prompt":"a"})").prompt), "a");
-  EXPECT_EQ(std::get<std::string>(parse(kText, R"({"prompt":["a"]})").prompt), "a");
-  EXPECT_EQ(std::get<Ids>(parse(kText, R"({"prompt":[1,2]})").prompt), (Ids{1, 2}));
-  EXPECT_EQ(std::get<Ids>(parse(kText, R"({"prompt":[[3]]})").prompt), Ids{3});
-  EXPECT_EQ(refusal(kText, R"({"prompt":["a","b"]})"), "unsupported_parameter: prompt");
+  EXPECT_EQ(std::get<std::string>(parse(kText, R"({"prompt":"a"})").prompts[0]), "a");
+  EXPECT_EQ(std::get<std::string>(parse(kText, R"({"prompt":["a"]})").prompts[0]), "a");
+  EXPECT_EQ(std::get<Ids>(parse(kText, R"({"prompt":[1,2]})").prompts[0]), (Ids{1, 2}));
+  EXPECT_EQ(std::get<Ids>(parse(kText, R"({"prompt":[[3]]})").prompts[0]), Ids{3});
+  EXPECT_EQ(parse(kText, R"({"prompt":["a","b"]})").prompts.size(), 2U);
+  EXPECT_EQ(parse(kText, R"({"prompt":["a",[7]]})").prompts.size(), 2U);
+  EXPECT_EQ(refusal(kText, R"({"prompt":["a",5]})"), "invalid_type: prompt");
   EXPECT_EQ(refusal(kText, R"({"prompt":[1,"b"]})"), "invalid_type: prompt");
   EXPECT_EQ(refusal(kText, R"({"prompt":[1,2.5]})"), "invalid_type: prompt");
   EXPECT_EQ(refusal(kText, R"({"prompt":[-1]})"), "invalid_value: prompt[0]");
@@ -119,7 +124,11 @@ TEST(OpenAiRequestTest, NamesTheFieldThatItRefuses) {
       {R"("max_tokens":99999999999)", "invalid_value: max_tokens"},
       {R"("max_completion_tokens":1.0)", "invalid_type: max_completion_tokens"},
       {R"("repetition_penalty":0)", "invalid_value: repetition_penalty"},
-      {R"("n":2)", "unsupported_parameter: n"},
+      {R"("n":129)", "invalid_value: n"},
+      {R"("best_of":2)", "unsupported_parameter: best_of"},
+      {R"("priority":99)", "invalid_value: priority"},
+      {R"("user":5)", "invalid_type: user"},
+      {R"("chat_template_kwargs":[])", "invalid_type: chat_template_kwargs"},
       {R"("n":0)", "invalid_value: n"},
       {R"("seed":1.5)", "invalid_type: seed"},
       {R"("seed":1e30)", "invalid_type: seed"},
@@ -137,7 +146,11 @@ TEST(OpenAiRequestTest, NamesTheFieldThatItRefuses) {
       {R"("logprobs":5)", "invalid_type: logprobs"},
       {R"("logprobs":true,"top_logprobs":21)", "invalid_value: top_logprobs"},
       {R"("top_logprobs":2)", "invalid_value: top_logprobs"},
-      {R"("tools":[{}])", "unsupported_parameter: tools"},
+      {R"("tools":{})", "invalid_type: tools"},
+      {R"("tools":[{}])", "missing_required_parameter: tools[0].type"},
+      {R"("tools":[{"type":"web"}])", "unsupported_parameter: tools[0].type"},
+      {R"("tools":[{"type":"function","function":{}}])",
+       "missing_required_parameter: tools[0].function.name"},
       {R"("tool_choice":"required")", "unsupported_parameter: tool_choice"},
       {R"("response_format":{"type":"json_object"})", "unsupported_parameter: response_format"},
       {R"("response_format":{"type":5})", "unsupported_parameter: response_format"},
@@ -150,7 +163,6 @@ TEST(OpenAiRequestTest, NamesTheFieldThatItRefuses) {
   for (const auto& [fields, expected] : cases)
     EXPECT_EQ(refusal(kChat, with_hi(fields)), expected) << fields;
   EXPECT_EQ(refusal(kText, with_prompt(R"("logprobs":21)")), "invalid_value: logprobs");
-  EXPECT_EQ(refusal(kText, with_prompt(R"("echo":true)")), "unsupported_parameter: echo");
   EXPECT_EQ(refusal(kText, with_prompt(R"("suffix":"x")")), "unsupported_parameter: suffix");
   EXPECT_EQ(refusal(kText, with_prompt(R"("best_of":2)")), "unsupported_parameter: best_of");
   EXPECT_EQ(refusal(kText, with_prompt(R"("best_of":1,"echo":false,"suffix":"")")), "none");
@@ -170,16 +182,59 @@ TEST(OpenAiRequestTest, RefusesMessagesThatItCannotRender) {
   EXPECT_EQ(messages(R"([{"role":"user"}])"), "missing_required_parameter: messages[0].content");
   EXPECT_EQ(messages(R"([{"content":"x"}])"), "missing_required_parameter: messages[0].role");
   EXPECT_EQ(messages(R"([{"role":"user","content":5}])"), "invalid_type: messages[0].content");
-  EXPECT_EQ(messages(R"([{"role":"tool","content":"x"}])"),
+  EXPECT_EQ(messages(R"([{"role":"narrator","content":"x"}])"),
             "unsupported_parameter: messages[0].role");
-  EXPECT_EQ(messages(R"([{"role":"user","content":"x","name":"bob"}])"),
-            "unsupported_parameter: messages[0].name");
+  EXPECT_EQ(messages(R"([{"role":"user","content":"x","name":5}])"),
+            "invalid_type: messages[0].name");
+  EXPECT_EQ(messages(R"([{"role":"user","content":"x","tool_calls":[{}]}])"),
+            "invalid_value: messages[0].tool_calls");
+  EXPECT_EQ(messages(R"([{"role":"assistant","tool_calls":[{"function":{"name":"f"}}]}])"),
+            "missing_required_parameter: messages[0].tool_calls[0].function.arguments");
   EXPECT_EQ(messages(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])"),
             "unsupported_parameter: messages[0].content[0].type");
   EXPECT_EQ(messages(R"([{"role":"user","content":[{"type":"text"}]}])"),
             "missing_required_parameter: messages[0].content[0].text");
   EXPECT_EQ(messages(R"([{"role":"user","content":"x","mood":"good"}])"),
             "unknown_parameter: messages[0].mood");
+}
+
+// As templates want them: arguments are objects, and tools keep their order.
+TEST(OpenAiRequestTest, TakesToolsAndWhatTheyAnswered) {
+  const OpenAiRequest request = parse(kChat, R"({
+      "messages": [{"role": "user", "content": "Is it raining?"},
+                   {"role": "assistant", "content": null, "reasoning_content": "Hm.", "tool_calls": [
+                       {"id": "1", "type": "function",
+                        "function": {"name": "weather", "arguments": "{\"where\": \"here\"}"}}]},
+                   {"role": "tool", "tool_call_id": "1", "name": "weather", "content": "rain"}],
+      "tools": [{"type": "function", "function": {"name": "weather", "zone": 1, "area": 2}}],
+      "chat_template_kwargs": {"enable_thinking": false}})");
+  EXPECT_EQ(request.messages[1]["content"], "");
+  EXPECT_EQ(request.messages[1]["tool_calls"][0]["function"]["arguments"]["where"], "here");
+  EXPECT_EQ(request.messages[2]["tool_call_id"], "1");
+  EXPECT_EQ(request.tools.dump(),
+            R"([{"type":"function","function":{"name":"weather","zone":1,"area":2}}])");
+  EXPECT_EQ(request.template_variables["enable_thinking"], false);
+}
+
+TEST(OpenAiRequestTest, AsksForSeveralChoicesAndForThePrompt) {
+  const OpenAiRequest request =
+      parse(kText, with_prompt(R"("n":3,"best_of":3,"echo":true,"max_tokens":0,"priority":-2)"));
+  EXPECT_EQ(request.choices, 3);
+  EXPECT_TRUE(request.echo);
+  EXPECT_EQ(request.max_tokens, 0);
+  EXPECT_EQ(request.priority, -2);
+}
+
+// Looking a member up takes longer with each that there is.
+TEST(OpenAiRequestTest, BoundsTheMembersOfAnObject) {
+  const auto object = [](int members) {
+    std::string text = "{";
+    for (int i = 0; i < members; ++i) text += fmt::format("{}\"a{}\":{{}}", i > 0 ? "," : "", i);
+    return text + "}";
+  };
+  EXPECT_NO_THROW(parse_json_text(object(1024)));
+  EXPECT_THROW(parse_json_text(object(1025)), ApiError);
+  EXPECT_NO_THROW(parse_json_text("[" + object(1000) + "," + object(1000) + "]"));
 }
 
 TEST(OpenAiRequestTest, RefusesTextThatIsNotJson) {
