@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators of expressions that make new values, as Python has them.
+#pragma once
+
+#include <span>
+
+#include "text/jinja/heap.h"
+
+namespace spillway::jinja {
+
+enum class BinaryOperator : uint8_t {
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kFloorDivide,
+  kModulo,
+  kPower,
+};
+
+// Throw Error(kInvalidArgument) for operands that Python refuses, and for integers that would need
+// more than 64 bits.
+Value apply(Heap& heap, BinaryOperator op, const Value& a, const Value& b);
+Value negate(const Value& value);
+Value plus(const Value& value);
+
+// The operator ~.
+Value concatenate(Heap& heap, std::span<const Value> values);
+Value add(Heap& heap, const Value& a, const Value& b);
+
+}  // namespace spillway::jinja
