@@ -122,8 +122,8 @@ Value repeat(Heap& heap, const Value& sequence, int64_t times) {
 
 bool can_repeat(const Value& value) {
   return value.is_string() ||
-         (value.is(Kind::kList) && (value.list().sequence == Sequence::kList ||
-                                    value.list().sequence == Sequence::kTuple));
+         (value.is(Kind::kList) &&
+          (value.list().sequence == Sequence::kList || value.list().sequence == Sequence::kTuple));
 }
 
 Value multiply(Heap& heap, const Value& a, const Value& b) {

@@ -87,10 +87,10 @@ constexpr std::array<std::pair<std::string_view, DictMethod>, 5> kDictMethods{
 constexpr std::array<std::pair<std::string_view, ListMethod>, 2> kListMethods{
     {{"index", list_index}, {"count", list_count}}};
 
-constexpr std::array<std::string_view, 6> kChangeDicts = {"clear",      "pop",      "popitem",
+constexpr std::array<std::string_view, 6> kChangeDicts = {"clear",      "pop",    "popitem",
                                                           "setdefault", "update", "fromkeys"};
-constexpr std::array<std::string_view, 8> kChangeLists = {
-    "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
+constexpr std::array<std::string_view, 8> kChangeLists = {"append", "clear",  "extend",  "insert",
+                                                          "pop",    "remove", "reverse", "sort"};
 
 bool changes_value(const Value& object, std::string_view name) {
   const auto in = [&](const auto& names) {
@@ -123,12 +123,13 @@ std::optional<Value> try_own_attribute(Heap& heap, const Value& object, std::str
   const bool is_method = object.is_string() ? find_string_method(name) != nullptr
                                             : find_method(object, name) != nullptr;
   if (is_method) {
-    return heap.function({.name = std::string(name),
-                          .call =
-                              [&heap, object, name = std::string(name)](const Arguments& arguments) {
-                                return *try_call_method(heap, object, name, arguments);
-                              },
-                          .attributes = {}});
+    return heap.function(
+        {.name = std::string(name),
+         .call =
+             [&heap, object, name = std::string(name)](const Arguments& arguments) {
+               return *try_call_method(heap, object, name, arguments);
+             },
+         .attributes = {}});
   }
   if (changes_value(object, name))
     return heap.undefined(fmt::format("'{}' of a {} is not available: values cannot be changed",
@@ -149,8 +150,8 @@ std::optional<Value> try_element(Heap& heap, const Value& object, const Value& k
 
 Value missing(Heap& heap, const Value& object, std::string_view name) {
   if (name.starts_with("_") && !object.is(Kind::kDict))
-    return heap.undefined(fmt::format("'{}' of a {} is not available", printable(name, 60),
-                                      type_name(object)));
+    return heap.undefined(
+        fmt::format("'{}' of a {} is not available", printable(name, 60), type_name(object)));
   return heap.undefined(
       fmt::format("a value of type '{}' has no '{}'", type_name(object), printable(name, 60)));
 }

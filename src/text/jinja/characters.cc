@@ -25,9 +25,8 @@ void append_case(std::string& out, char32_t c, const CaseTables& tables) {
     return;
   }
   // Steps of stride 2 may interleave, so one before the nearest can hold the character, too.
-  auto step =
-      std::upper_bound(tables.steps.begin(), tables.steps.end(), c,
-                       [](char32_t at, const CaseStep& entry) { return at < entry.first; });
+  auto step = std::upper_bound(tables.steps.begin(), tables.steps.end(), c,
+                               [](char32_t at, const CaseStep& entry) { return at < entry.first; });
   for (int tries = 0; tries < 2 && step != tables.steps.begin(); ++tries) {
     --step;
     if (c <= step->last && (c - step->first) % step->stride == 0) {

@@ -22,8 +22,8 @@ struct ChatRequest {
   bool add_generation_prompt = true;
 };
 
-// What is in messages, tools and variables is not in markers, but for the usual names of roles: some
-// templates spell control tokens with them, such as <|user|>. The text contains BOS where the
+// What is in messages, tools and variables is not in markers, but for the usual names of roles:
+// some templates spell control tokens with them, such as <|user|>. The text contains BOS where the
 // template has it: encode with add_special = false. `options.trusted` and `options.trusted_roles`
 // are not used. Throws Error(kInvalidArgument), as JinjaTemplate::render() does.
 std::vector<TextSegment> render_chat(const JinjaTemplate& chat_template, const ChatRequest& request,

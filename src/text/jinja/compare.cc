@@ -74,10 +74,9 @@ class Comparison {
       heap_.charge_scan(std::min(a.bytes().size(), b.bytes().size()));
       return a.bytes() < b.bytes();
     }
-    const bool lists = a.is(Kind::kList) && b.is(Kind::kList) &&
-                       a.list().sequence == b.list().sequence &&
-                       (a.list().sequence == Sequence::kList ||
-                        a.list().sequence == Sequence::kTuple);
+    const bool lists =
+        a.is(Kind::kList) && b.is(Kind::kList) && a.list().sequence == b.list().sequence &&
+        (a.list().sequence == Sequence::kList || a.list().sequence == Sequence::kTuple);
     SPW_CHECK(lists, kInvalidArgument, "'{}' and '{}' have no order", type_name(a), type_name(b));
     check_depth(depth);
     const auto& x = a.list().items;

@@ -34,7 +34,8 @@ Value Interpreter::evaluate(const Expression& expression) {
     return is_true(left) == logic->is_and ? evaluate(*logic->right) : left;
   }
   if (const auto* concat = std::get_if<ConcatExpression>(&node)) return evaluate_concat(*concat);
-  if (const auto* compare = std::get_if<CompareExpression>(&node)) return evaluate_compare(*compare);
+  if (const auto* compare = std::get_if<CompareExpression>(&node))
+    return evaluate_compare(*compare);
   if (const auto* either = std::get_if<ConditionalExpression>(&node))
     return evaluate_conditional(*either);
   if (const auto* slice = std::get_if<SliceExpression>(&node)) return evaluate_slice(*slice);

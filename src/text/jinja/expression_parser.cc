@@ -12,7 +12,7 @@
 namespace spillway::jinja {
 namespace {
 
-constexpr uint32_t kMostDepth = 200;   // of a tree of expressions
+constexpr uint32_t kMostDepth = 200;    // of a tree of expressions
 constexpr uint32_t kMostNesting = 150;  // of the parser in itself
 
 uint32_t depth_of(const ExpressionPtr& expression) { return expression ? expression->depth : 0; }
@@ -49,8 +49,8 @@ uint32_t depth_of(const ItemExpression& node) {
   return std::max(depth_of(node.object), depth_of(node.key));
 }
 uint32_t depth_of(const SliceExpression& node) {
-  return std::max({depth_of(node.object), depth_of(node.start), depth_of(node.stop),
-                   depth_of(node.step)});
+  return std::max(
+      {depth_of(node.object), depth_of(node.start), depth_of(node.stop), depth_of(node.step)});
 }
 uint32_t depth_of(const CallExpression& node) {
   return std::max(depth_of(node.callee), depth_of(node.arguments));
@@ -78,9 +78,9 @@ uint32_t depth_of(const ConditionalExpression& node) {
 
 std::optional<CompareOperator> compare_operator(const TokenStream& stream) {
   static constexpr std::pair<std::string_view, CompareOperator> kOperators[] = {
-      {"==", CompareOperator::kEqual},        {"!=", CompareOperator::kNotEqual},
-      {"<", CompareOperator::kLess},          {"<=", CompareOperator::kLessEqual},
-      {">", CompareOperator::kGreater},       {">=", CompareOperator::kGreaterEqual},
+      {"==", CompareOperator::kEqual},  {"!=", CompareOperator::kNotEqual},
+      {"<", CompareOperator::kLess},    {"<=", CompareOperator::kLessEqual},
+      {">", CompareOperator::kGreater}, {">=", CompareOperator::kGreaterEqual},
   };
   for (const auto& [text, op] : kOperators)
     if (stream.at_operator(text)) return op;
@@ -126,8 +126,8 @@ ExpressionPtr ExpressionParser::expression() {
     ExpressionPtr test = logical_or();
     ExpressionPtr otherwise;
     if (stream_.skip_name("else")) otherwise = expression();
-    result = make(ConditionalExpression{std::move(test), std::move(result), std::move(otherwise)},
-                  line);
+    result =
+        make(ConditionalExpression{std::move(test), std::move(result), std::move(otherwise)}, line);
     line = stream_.line();
   }
   return result;
@@ -444,8 +444,8 @@ ExpressionPtr ExpressionParser::block_filter(bool begins_with_name) {
 ExpressionPtr ExpressionParser::test(ExpressionPtr input) {
   const uint32_t line = stream_.next().line;
   const bool negated = stream_.skip_name("not");
-  TestExpression node{std::move(input), stream_.expect(TokenType::kName, "the name of a test").text,
-                      {}};
+  TestExpression node{
+      std::move(input), stream_.expect(TokenType::kName, "the name of a test").text, {}};
   while (stream_.skip_operator("."))
     node.name += "." + stream_.expect(TokenType::kName, "the name of a test").text;
   const bool literal = stream_.at(TokenType::kString) || stream_.at(TokenType::kInteger) ||
@@ -472,7 +472,8 @@ Target ExpressionParser::one_target(bool with_attributes) {
     return inside;
   }
   const Token name = stream_.expect(TokenType::kName, "a name to assign to");
-  static constexpr std::string_view kReserved[] = {"true", "false", "none", "True", "False", "None"};
+  static constexpr std::string_view kReserved[] = {"true", "false", "none",
+                                                   "True", "False", "None"};
   if (std::find(std::begin(kReserved), std::end(kReserved), name.text) != std::end(kReserved))
     fail_at_line(name.line, fmt::format("'{}' cannot be assigned to", name.text));
   Target result;

@@ -30,7 +30,9 @@ class ExpressionParser {
   // One or more filters, the first of which gets the text of a block.
   ExpressionPtr block_filter(bool begins_with_name);
 
-  std::vector<MacroUses>& macros() { return macros_; }  // those that are being read, outermost first
+  std::vector<MacroUses>& macros() {
+    return macros_;
+  }  // those that are being read, outermost first
   NameId name_id(const std::string& name) { return names_.id(name); }
 
  private:

@@ -35,7 +35,6 @@ Value last(Heap& heap, const Value& input, const Arguments& arguments) {
   const Parameters given("last", arguments, {});
   SPW_CHECK(can_go_backwards(input), kInvalidArgument, "last cannot be taken of a '{}'",
             type_name(input));
-  if (input.is_undefined()) fail_undefined(input);
   const std::vector<Value> items = items_of(heap, input);
   if (!items.empty()) return items.back();
   return heap.undefined("there is no last item: the sequence is empty");
@@ -44,7 +43,6 @@ Value last(Heap& heap, const Value& input, const Arguments& arguments) {
 Value reverse(Heap& heap, const Value& input, const Arguments& arguments) {
   const Parameters given("reverse", arguments, {});
   if (input.is_string()) return slice(heap, input, Value(), Value(), int64_t{-1});
-  if (input.is_undefined()) fail_undefined(input);
   std::vector<Value> items = items_of(heap, input);
   std::reverse(items.begin(), items.end());
   return can_go_backwards(input) ? heap.iterator(std::move(items)) : heap.list(std::move(items));
@@ -240,11 +238,11 @@ Value group_by(Heap& heap, const Value& input, const Arguments& arguments) {
 
 const FilterTable& list_filters() {
   static const FilterTable kTable{
-      {"batch", batch},     {"dictsort", dictsort}, {"first", first},
-      {"groupby", group_by}, {"items", items},      {"last", last},
-      {"list", to_list},    {"max", extreme<true>}, {"min", extreme<false>},
-      {"reverse", reverse}, {"slice", slices},      {"sort", sort},
-      {"sum", sum},         {"unique", unique},
+      {"batch", batch},      {"dictsort", dictsort}, {"first", first},
+      {"groupby", group_by}, {"items", items},       {"last", last},
+      {"list", to_list},     {"max", extreme<true>}, {"min", extreme<false>},
+      {"reverse", reverse},  {"slice", slices},      {"sort", sort},
+      {"sum", sum},          {"unique", unique},
   };
   return kTable;
 }

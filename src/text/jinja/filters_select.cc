@@ -70,9 +70,8 @@ Value select(Heap& heap, const Value& input, const Arguments& arguments) {
   for (const Value& item : items_of(heap, input)) {
     const Value value = path.of(item);
     const bool passes =
-        has_test
-            ? apply_test(heap, name_of(arguments.positional[name_at], "test"), value, rest)
-            : is_true(value);
+        has_test ? apply_test(heap, name_of(arguments.positional[name_at], "test"), value, rest)
+                 : is_true(value);
     if (passes == kKeep) kept.push_back(item);
   }
   return heap.iterator(std::move(kept));

@@ -127,8 +127,8 @@ Value truncate(Heap& heap, const Value& input, const Arguments& arguments) {
             "truncate wants a length of at least {}", end_length);
   if (static_cast<int64_t>(count_characters(text.bytes())) - leeway <= length)
     return heap.text(text);
-  Text kept = text.part(
-      0, character_offset(text.bytes(), static_cast<size_t>(length - end_length)));
+  Text kept =
+      text.part(0, character_offset(text.bytes(), static_cast<size_t>(length - end_length)));
   if (!given.flag_or(1, false)) {
     const size_t space = kept.bytes().rfind(' ');
     if (space != std::string_view::npos) kept = kept.part(0, space);
@@ -174,9 +174,9 @@ void append_url_quoted(TextBuilder& out, const Text& text, bool in_query) {
   text.for_each_run([&](std::string_view run, Origin origin) {
     std::string quoted;
     for (const char c : run) {
-      const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                         std::string_view("_.-~").find(c) != std::string_view::npos ||
-                         (c == '/' && !in_query);
+      const bool plain =
+          (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+          std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !in_query);
       if (plain)
         quoted.push_back(c);
       else if (c == ' ' && in_query)
@@ -218,7 +218,8 @@ Value format(Heap& heap, const Value& input, const Arguments& arguments) {
   SPW_CHECK(arguments.positional.empty() || arguments.named.empty(), kInvalidArgument,
             "format takes either positional or named arguments");
   const Text pattern = str_of(heap, input);
-  if (arguments.named.empty()) return format_percent(heap, pattern, heap.tuple(arguments.positional));
+  if (arguments.named.empty())
+    return format_percent(heap, pattern, heap.tuple(arguments.positional));
   Dict named;
   for (const auto& [name, value] : arguments.named)
     named.set(heap.text(Text(name, Origin::kTemplate)), value);
@@ -232,9 +233,9 @@ Value xml_attributes(Heap& heap, const Value& input, const Arguments& arguments)
   bool first = true;
   for (const auto& [key, value] : input.dict().items()) {
     if (value.is_none() || value.is_undefined()) continue;
-    SPW_CHECK(key.is_string() &&
-                  key.bytes().find_first_of(" \t\n\r\f\v/>=") == std::string_view::npos,
-              kInvalidArgument, "xmlattr has a name that no attribute can have");
+    SPW_CHECK(
+        key.is_string() && key.bytes().find_first_of(" \t\n\r\f\v/>=") == std::string_view::npos,
+        kInvalidArgument, "xmlattr has a name that no attribute can have");
     if (!first || given.flag_or(0, true)) out.append(" ", Origin::kTemplate);
     first = false;
     out.append(escape_html(heap, key.text()));

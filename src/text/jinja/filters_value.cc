@@ -155,12 +155,11 @@ Value file_size(Heap& heap, const Value& input, const Arguments& arguments) {
 
 const FilterTable& value_filters() {
   static const FilterTable kTable{
-      {"abs", absolute},      {"attr", attribute},
-      {"count", length},      {"d", default_value},
-      {"default", default_value},
-      {"filesizeformat", file_size},
-      {"float", to_float},    {"int", to_int},
-      {"length", length},     {"round", round_number},
+      {"abs", absolute},          {"attr", attribute},
+      {"count", length},          {"d", default_value},
+      {"default", default_value}, {"filesizeformat", file_size},
+      {"float", to_float},        {"int", to_int},
+      {"length", length},         {"round", round_number},
   };
   return kTable;
 }

@@ -65,7 +65,8 @@ int64_t whole_part(const Value& value) {
   return static_cast<int64_t>(value.number());
 }
 
-void append_percent(Heap& heap, TextBuilder& out, char type, const Value& value, FormatSpec spec) {
+void append_percent(Heap& heap, TextBuilder& out, char type, const Value& value, FormatSpec spec,
+                    bool is_markup) {
   switch (type) {
     case 's':
     case 'r':
@@ -75,7 +76,8 @@ void append_percent(Heap& heap, TextBuilder& out, char type, const Value& value,
         append_str(heap, text, value);
       else
         append_repr(heap, text, value);
-      Text shown = text.take().text();
+      Text shown = text.take(value.is_string() && value.text().is_markup()).text();
+      if (is_markup) shown = escape_html(heap, shown);
       if (spec.precision >= 0)
         shown = shown.part(0, character_offset(shown.bytes(), static_cast<size_t>(spec.precision)));
       spec.fill = " ";
@@ -100,8 +102,7 @@ void append_percent(Heap& heap, TextBuilder& out, char type, const Value& value,
       return;
     case 'c':
       if (value.is_string()) {
-        SPW_CHECK(count_characters(value.bytes()) == 1, kInvalidArgument,
-                  "%c wants one character");
+        SPW_CHECK(count_characters(value.bytes()) == 1, kInvalidArgument, "%c wants one character");
         append_padded(out, value.text(), spec, '>');
         return;
       }
@@ -304,7 +305,7 @@ Value format_percent(Heap& heap, const Text& pattern, const Value& values) {
     }
     const Value value = named ? *named : given.next();
     if (type == 's' && spec.align == '=') spec.align = '>';
-    append_percent(heap, out, type, value, spec);
+    append_percent(heap, out, type, value, spec, pattern.is_markup());
   }
   given.check_all_used();
   return out.take(pattern.is_markup());

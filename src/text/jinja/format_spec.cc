@@ -141,8 +141,7 @@ FormatSpec parse_format_spec(std::string_view text) {
   return spec;
 }
 
-void append_padded(TextBuilder& out, const Text& text, const FormatSpec& spec,
-                   char default_align) {
+void append_padded(TextBuilder& out, const Text& text, const FormatSpec& spec, char default_align) {
   const auto length = static_cast<int64_t>(count_characters(text.bytes()));
   const int64_t missing = std::max<int64_t>(0, spec.width - length);
   const char align = spec.align == 0 ? default_align : spec.align;
@@ -153,11 +152,10 @@ void append_padded(TextBuilder& out, const Text& text, const FormatSpec& spec,
 }
 
 void append_formatted(Heap& heap, TextBuilder& out, const Value& value, const FormatSpec& spec) {
-  const bool as_integer = value.is_integral() && (spec.type == 0 || std::string_view("dboxXcn").find(
-                                                                        spec.type) !=
-                                                                        std::string_view::npos);
-  const bool plain_bool = value.is(Kind::kBool) && spec.type == 0;
-  if (value.is_string() || plain_bool) {
+  const bool as_integer =
+      value.is_integral() &&
+      (spec.type == 0 || std::string_view("dboxXcn").find(spec.type) != std::string_view::npos);
+  if (value.is_string()) {
     SPW_CHECK((spec.type == 0 || spec.type == 's') && spec.align != '=' && spec.sign == '-' &&
                   spec.grouping == 0,
               kInvalidArgument, "a string cannot be formatted as a number");

@@ -157,12 +157,11 @@ constexpr std::array<std::pair<std::string_view, Global>, 6> kGlobals{
 std::optional<Value> try_global(Heap& heap, std::string_view name,
                                 const std::optional<std::tm>& now) {
   if (name == "strftime_now")
-    return heap.function({.name = std::string(name),
-                          .call =
-                              [&heap, now](const Arguments& arguments) {
-                                return strftime_now(heap, arguments, now);
-                              },
-                          .attributes = {}});
+    return heap.function(
+        {.name = std::string(name),
+         .call = [&heap,
+                  now](const Arguments& arguments) { return strftime_now(heap, arguments, now); },
+         .attributes = {}});
   for (const auto& [known, global] : kGlobals) {
     if (known == name)
       return heap.function(

@@ -62,8 +62,8 @@ Value Heap::range(int64_t start, int64_t stop, int64_t step) {
   std::vector<Value> items;
   items.reserve(count);
   for (uint64_t i = 0; i < count; ++i)
-    items.emplace_back(static_cast<int64_t>(static_cast<uint64_t>(start) +
-                                            i * static_cast<uint64_t>(step)));
+    items.emplace_back(
+        static_cast<int64_t>(static_cast<uint64_t>(start) + i * static_cast<uint64_t>(step)));
   const Value value = list(std::move(items), Sequence::kRange);
   lists_.back().range_start = start;
   lists_.back().range_stop = stop;

@@ -111,10 +111,12 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& node, Frame* outer,
       return output.take();
     };
   }
-  auto owned = std::make_unique<LoopObject>(heap_, filtered(node, outer, items_of(heap_, iterable)),
-                                            depth, std::move(recurse));
+  auto owned =
+      iterable.is(Kind::kList) && !node.filter
+          ? std::make_unique<LoopObject>(heap_, iterable.list(), depth, std::move(recurse))
+          : std::make_unique<LoopObject>(heap_, filtered(node, outer, items_of(heap_, iterable)),
+                                         depth, std::move(recurse));
   LoopObject& loop = *owned;
-  heap_.charge_bytes(loop.items().size() * sizeof(Value));
   const Value loop_value = heap_.object(std::move(owned));
   const NameId loop_name = id_of(tree_, kLoop);
   for (size_t i = 0; i < loop.items().size(); ++i) {
@@ -125,7 +127,9 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& node, Frame* outer,
     assign(node.target, loop.items()[i]);
     if (run_body(node.body) == Flow::kBreak) break;
   }
-  if (!loop.items().empty()) return Flow::kNormal;
+  const bool had_items = !loop.items().empty();
+  loop.finish();
+  if (had_items) return Flow::kNormal;
   const FrameScope scope(*this, outer);
   return run_body(node.otherwise);
 }
@@ -195,16 +199,15 @@ Value Interpreter::make_macro(const MacroStatement& macro) {
   capture(outer);
   std::vector<Value> names;
   for (const auto& parameter : macro.parameters) names.push_back(heap_.constant(parameter.first));
-  return heap_.function({.name = macro.name,
-                         .call =
-                             [this, &macro, outer](const Arguments& arguments) {
-                               return call_macro(macro, outer, arguments);
-                             },
-                         .attributes = {{"name", heap_.constant(macro.name)},
-                                        {"arguments", heap_.tuple(std::move(names))},
-                                        {"catch_kwargs", macro.uses_kwargs},
-                                        {"catch_varargs", macro.uses_varargs},
-                                        {"caller", macro.uses_caller}}});
+  return heap_.function(
+      {.name = macro.name,
+       .call = [this, &macro,
+                outer](const Arguments& arguments) { return call_macro(macro, outer, arguments); },
+       .attributes = {{"name", heap_.constant(macro.name)},
+                      {"arguments", heap_.tuple(std::move(names))},
+                      {"catch_kwargs", macro.uses_kwargs},
+                      {"catch_varargs", macro.uses_varargs},
+                      {"caller", macro.uses_caller}}});
 }
 
 Value Interpreter::call_macro(const MacroStatement& macro, Frame* outer,
@@ -246,7 +249,8 @@ void Interpreter::bind_arguments(const MacroStatement& macro, const Arguments& a
                                     [&](const auto& parameter) { return parameter.first == name; });
     if (found != parameters.end()) {
       const auto i = static_cast<size_t>(found - parameters.begin());
-      SPW_CHECK(!bound[i], kInvalidArgument, "the macro '{}' is given '{}' twice", macro.name, name);
+      SPW_CHECK(!bound[i], kInvalidArgument, "the macro '{}' is given '{}' twice", macro.name,
+                name);
       frame_->variables[found->second] = value;
       bound[i] = true;
     } else if (name == kCaller && macro.uses_caller) {
@@ -262,25 +266,24 @@ void Interpreter::bind_arguments(const MacroStatement& macro, const Arguments& a
             kInvalidArgument, "the macro '{}' takes at most {} arguments",
             printable(macro.name, 60), parameters.size());
 
-  const bool has_caller = std::any_of(parameters.begin(), parameters.end(), [](const auto& each) {
-    return each.first == kCaller;
-  });
+  const bool has_caller = std::any_of(parameters.begin(), parameters.end(),
+                                      [](const auto& each) { return each.first == kCaller; });
   if (macro.uses_caller && !has_caller)
     frame_->variables[id_of(tree_, kCaller)] = caller ? *caller : heap_.undefined("no caller");
   if (macro.uses_varargs)
     frame_->variables[id_of(tree_, "varargs")] = heap_.tuple(
         std::vector<Value>(arguments.positional.begin() + static_cast<std::ptrdiff_t>(given),
                            arguments.positional.end()));
-  if (macro.uses_kwargs) frame_->variables[id_of(tree_, "kwargs")] = heap_.dict(std::move(more_named));
+  if (macro.uses_kwargs)
+    frame_->variables[id_of(tree_, "kwargs")] = heap_.dict(std::move(more_named));
 
   const size_t without_default = parameters.size() - macro.defaults.size();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (bound[i]) continue;
     frame_->variables[parameters[i].second] =
-        i >= without_default
-            ? evaluate(*macro.defaults[i - without_default])
-            : heap_.undefined(fmt::format("the parameter '{}' was not given",
-                                          printable(parameters[i].first, 60)));
+        i >= without_default ? evaluate(*macro.defaults[i - without_default])
+                             : heap_.undefined(fmt::format("the parameter '{}' was not given",
+                                                           printable(parameters[i].first, 60)));
   }
 }
 

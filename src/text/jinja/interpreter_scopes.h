@@ -14,8 +14,7 @@ class Interpreter::Deeper {
  public:
   explicit Deeper(Interpreter& interpreter) : interpreter_(interpreter) {
     SPW_CHECK(++interpreter_.nesting_ <= interpreter_.heap_.limits().nesting, kInvalidArgument,
-              "the chat template is nested more than {} deep",
-              interpreter_.heap_.limits().nesting);
+              "the chat template is nested more than {} deep", interpreter_.heap_.limits().nesting);
   }
   ~Deeper() { --interpreter_.nesting_; }
   Deeper(const Deeper&) = delete;

@@ -22,8 +22,8 @@ void fill_root(jinja::Frame& root, jinja::Heap& heap, const jinja::Tree& tree,
     const std::string& name = tree.names[id];
     const auto found = variables.find(name);
     if (found != variables.end()) {
-      const bool trusted = std::find(options.trusted.begin(), options.trusted.end(), name) !=
-                           options.trusted.end();
+      const bool trusted =
+          std::find(options.trusted.begin(), options.trusted.end(), name) != options.trusted.end();
       const auto origin = trusted ? jinja::Origin::kTemplate : jinja::Origin::kInput;
       root.variables[id] = jinja::from_json(heap, *found, origin, options.trusted_roles);
     } else if (const auto global = jinja::try_global(heap, name, options.now)) {
@@ -35,8 +35,8 @@ void fill_root(jinja::Frame& root, jinja::Heap& heap, const jinja::Tree& tree,
 std::vector<TextSegment> segments_of(const jinja::OriginBytes& output) {
   std::vector<TextSegment> segments;
   output.view().for_each_run([&](std::string_view text, jinja::Origin origin) {
-    segments.push_back({.text = std::string(text),
-                        .is_marker = origin == jinja::Origin::kTemplate});
+    segments.push_back(
+        {.text = std::string(text), .is_marker = origin == jinja::Origin::kTemplate});
   });
   return segments;
 }

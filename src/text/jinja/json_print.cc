@@ -21,8 +21,7 @@ class JsonWriter {
   void write(const Value& value, uint32_t depth) {
     heap_.charge_steps(1);
     SPW_CHECK(depth < heap_.limits().value_depth, kInvalidArgument,
-              "the chat template writes JSON nested more than {} deep",
-              heap_.limits().value_depth);
+              "the chat template writes JSON nested more than {} deep", heap_.limits().value_depth);
     switch (value.kind()) {
       case Kind::kNone:
       case Kind::kBool:
@@ -91,9 +90,8 @@ class JsonWriter {
   void write_dict(const Dict& dict, uint32_t depth) {
     std::vector<std::pair<Value, Value>> items = dict.items();
     if (style_.sort_keys)
-      std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) {
-        return less(heap_, a.first, b.first);
-      });
+      std::stable_sort(items.begin(), items.end(),
+                       [&](const auto& a, const auto& b) { return less(heap_, a.first, b.first); });
     put("{");
     bool first = true;
     for (const auto& [key, value] : items) {
@@ -104,7 +102,9 @@ class JsonWriter {
       } else {
         SPW_CHECK(key.is_none() || key.is_number(), kInvalidArgument,
                   "a value of type '{}' cannot be a key in JSON", type_name(key));
-        put("\"" + scalar(key) + "\"");
+        put("\"");
+        put(scalar(key));
+        put("\"");
       }
       out_.append(style_.key_separator);
       write(value, depth + 1);

@@ -83,9 +83,9 @@ class Lexer {
 
   // Lines are counted on the way.
   void advance(size_t to) {
-    line_ += static_cast<uint32_t>(
-        std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
-                   text_.begin() + static_cast<std::ptrdiff_t>(to), '\n'));
+    line_ +=
+        static_cast<uint32_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
+                                         text_.begin() + static_cast<std::ptrdiff_t>(to), '\n'));
     line_starting_ = to > 0 && to > at_ && text_[to - 1] == '\n';
     at_ = to;
   }
@@ -113,8 +113,7 @@ class Lexer {
     size_t inside = tag + 2;
     const char sign = at(inside);
     if (sign == '-' || sign == '+') ++inside;
-    const std::string_view data =
-        before_tag(text_.substr(at_, tag - at_), sign, kind == '{');
+    const std::string_view data = before_tag(text_.substr(at_, tag - at_), sign, kind == '{');
     add_data(data);
     advance(tag);
     if (kind == '#') {
@@ -199,8 +198,7 @@ class Lexer {
     std::string brackets;  // those that are open
     while (true) {
       advance(after_spaces(at_));
-      if (at_ >= text_.size())
-        fail_here(is_variable ? "'{{' is not closed" : "'{%' is not closed");
+      if (at_ >= text_.size()) fail_here(is_variable ? "'{{' is not closed" : "'{%' is not closed");
       if (brackets.empty() && try_read_end(is_variable)) return;
       const char c = text_[at_];
       if (is_digit(c)) {
@@ -271,8 +269,8 @@ class Lexer {
     size_t end = at_;
     while (end < text_.size() && is_word_byte(text_[end])) {
       const Utf8Char c = decode_utf8(text_, end);
-      const bool fits = c.code_point < 0x80 || (c.valid && (is_alpha(c.code_point) ||
-                                                            is_numeric(c.code_point)));
+      const bool fits =
+          c.code_point < 0x80 || (c.valid && (is_alpha(c.code_point) || is_numeric(c.code_point)));
       if (!fits) fail_here("a name has a character that names cannot have");
       end += c.bytes;
     }
@@ -292,8 +290,8 @@ class Lexer {
 
   void read_operator(std::string& brackets) {
     static constexpr std::array<std::string_view, 26> kOperators = {
-        "**", "//", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[", "]",
-        "(",  ")",  "{",  "}",  ">",  "<",  "=", ".", ":", "|", ",", ";"};
+        "**", "//", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[",
+        "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
     for (const std::string_view op : kOperators) {
       if (text_.substr(at_, op.size()) != op) continue;
       if (op == "(" || op == "[" || op == "{") {

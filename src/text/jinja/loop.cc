@@ -13,31 +13,49 @@ namespace spillway::jinja {
 
 LoopObject::LoopObject(Heap& heap, std::vector<Value> items, int64_t depth,
                        std::function<Value(const Value&)> recurse)
-    : heap_(heap), items_(std::move(items)), depth_(depth), recurse_(std::move(recurse)) {}
+    : heap_(heap),
+      own_items_(std::move(items)),
+      items_(own_items_),
+      length_(static_cast<int64_t>(items_.size())),
+      depth_(depth),
+      recurse_(std::move(recurse)) {}
+
+LoopObject::LoopObject(Heap& heap, const List& list, int64_t depth,
+                       std::function<Value(const Value&)> recurse)
+    : heap_(heap),
+      items_(list.items),
+      length_(static_cast<int64_t>(items_.size())),
+      depth_(depth),
+      recurse_(std::move(recurse)) {}
+
+void LoopObject::finish() {
+  items_ = {};
+  own_items_ = {};
+}
 
 Value LoopObject::neighbour(bool exists, size_t index, const char* which) const {
-  if (exists) return items_[index];
+  if (exists && index < items_.size()) return items_[index];
   return heap_.undefined(fmt::format("there is no {} item", which));
 }
 
 std::optional<Value> LoopObject::try_attribute(std::string_view name) {
   const auto index = static_cast<int64_t>(index_);
-  const auto length = static_cast<int64_t>(items_.size());
   if (name == "index") return index + 1;
   if (name == "index0") return index;
-  if (name == "revindex") return length - index;
-  if (name == "revindex0") return length - index - 1;
+  if (name == "revindex") return length_ - index;
+  if (name == "revindex0") return length_ - index - 1;
   if (name == "first") return index == 0;
-  if (name == "last") return index + 1 == length;
-  if (name == "length") return length;
+  if (name == "last") return index + 1 == length_;
+  if (name == "length") return length_;
   if (name == "depth") return depth_;
   if (name == "depth0") return depth_ - 1;
   if (name == "previtem") return neighbour(index > 0, index_ - 1, "previous");
-  if (name == "nextitem") return neighbour(index + 1 < length, index_ + 1, "next");
+  if (name == "nextitem") return neighbour(index + 1 < length_, index_ + 1, "next");
   if (name == "cycle") {
     if (!cycle_function_)
-      cycle_function_ = heap_.function(
-          {.name = "cycle", .call = [this](const Arguments& a) { return cycle(a); }, .attributes = {}});
+      cycle_function_ = heap_.function({.name = "cycle",
+                                        .call = [this](const Arguments& a) { return cycle(a); },
+                                        .attributes = {}});
     return *cycle_function_;
   }
   if (name == "changed") {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "text/jinja/heap.h"
@@ -14,9 +15,14 @@ class LoopObject : public Object {
   // `recurse` runs the loop again over other items; empty where the loop is not recursive.
   LoopObject(Heap& heap, std::vector<Value> items, int64_t depth,
              std::function<Value(const Value&)> recurse);
+  // Of a list nothing is copied.
+  LoopObject(Heap& heap, const List& list, int64_t depth,
+             std::function<Value(const Value&)> recurse);
 
-  const std::vector<Value>& items() const { return items_; }
+  std::span<const Value> items() const { return items_; }
   void go_to(size_t index) { index_ = index; }
+  // The loop is over: the object may be asked for longer, but not for its items.
+  void finish();
 
   std::string_view type_name() const override { return "LoopContext"; }
   [[nodiscard]] std::optional<Value> try_attribute(std::string_view name) override;
@@ -28,7 +34,9 @@ class LoopObject : public Object {
   Value neighbour(bool exists, size_t index, const char* which) const;
 
   Heap& heap_;
-  std::vector<Value> items_;
+  std::vector<Value> own_items_;
+  std::span<const Value> items_;
+  int64_t length_;
   size_t index_ = 0;
   int64_t depth_;
   std::function<Value(const Value&)> recurse_;

@@ -61,17 +61,17 @@ std::string float_text(double number) {
   for (const char c : text.substr(0, e))
     if (is_digit(c)) digits.push_back(c);
 
-  std::string out = negative ? "-" : "";
+  const std::string_view sign = negative ? "-" : "";
   if (exponent < -4 || exponent >= 16) {
-    out += digits[0];
-    if (digits.size() > 1) out += "." + digits.substr(1);
-    return out + fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
+    return fmt::format("{}{}{}{}e{}{:02}", sign, digits[0], digits.size() > 1 ? "." : "",
+                       digits.substr(1), exponent < 0 ? '-' : '+', std::abs(exponent));
   }
-  if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (exponent < 0)
+    return fmt::format("{}0.{}{}", sign, std::string(static_cast<size_t>(-exponent - 1), '0'),
+                       digits);
   const auto whole = static_cast<size_t>(exponent) + 1;
-  if (digits.size() < whole) digits.append(whole - digits.size(), '0');
-  out += digits.substr(0, whole) + ".";
-  return out + (digits.size() > whole ? digits.substr(whole) : "0");
+  if (digits.size() <= whole) digits.append(whole + 1 - digits.size(), '0');
+  return fmt::format("{}{}.{}", sign, digits.substr(0, whole), digits.substr(whole));
 }
 
 std::optional<int64_t> try_parse_int(std::string_view text, int64_t base) {

@@ -51,8 +51,8 @@ class Parser {
     while (!stream_.at(TokenType::kEnd)) {
       const uint32_t line = stream_.line();
       if (stream_.at(TokenType::kData)) {
-        result.push_back(make(
-            DataStatement{std::make_unique<const TemplateText>(stream_.next().text)}, line));
+        result.push_back(
+            make(DataStatement{std::make_unique<const TemplateText>(stream_.next().text)}, line));
       } else if (stream_.at(TokenType::kVariableBegin)) {
         stream_.next();
         ExpressionPtr value = expressions_.tuple();
@@ -105,7 +105,7 @@ class Parser {
       if (name == "break") return make(BreakStatement{}, tag.line);
       return make(ContinueStatement{}, tag.line);
     }
-    static constexpr std::string_view kRefused[] = {"import", "from",  "include",
+    static constexpr std::string_view kRefused[] = {"import",  "from",  "include",
                                                     "extends", "block", "autoescape"};
     if (std::find(std::begin(kRefused), std::end(kRefused), name) != std::end(kRefused))
       fail_at_line(tag.line, fmt::format("'{}' is not supported in chat templates", name));

@@ -40,8 +40,7 @@ int64_t slice_number(const Value& value) {
   return value.integer();
 }
 
-SliceBounds slice_bounds(int64_t length, const Value& start, const Value& stop,
-                         const Value& step) {
+SliceBounds slice_bounds(int64_t length, const Value& start, const Value& stop, const Value& step) {
   SliceBounds bounds;
   if (!step.is_none()) bounds.step = slice_number(step);
   SPW_CHECK(bounds.step != 0, kInvalidArgument, "the step of a slice cannot be zero");
@@ -75,8 +74,8 @@ Value slice_text(Heap& heap, const Text& text, const SliceBounds& bounds) {
   if (bounds.step == 1) {
     if (bounds.start >= bounds.stop) return heap.text(text.part(0, 0));
     const size_t begin = character_offset(bytes, static_cast<size_t>(bounds.start));
-    const size_t size = character_offset(bytes.substr(begin),
-                                         static_cast<size_t>(bounds.stop - bounds.start));
+    const size_t size =
+        character_offset(bytes.substr(begin), static_cast<size_t>(bounds.stop - bounds.start));
     return heap.text(text.part(begin, size));
   }
   std::vector<std::pair<size_t, size_t>> places;  // offset and bytes of each character

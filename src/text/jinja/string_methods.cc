@@ -60,7 +60,8 @@ Value partition(Heap& heap, const Text& self, const Arguments& arguments) {
   if (!at && kLast) return list_of(heap, {nothing, nothing, self}, Sequence::kTuple);
   if (!at) return list_of(heap, {self, nothing, nothing}, Sequence::kTuple);
   return list_of(
-      heap, {self.part(0, *at), self.part(*at, separator.size()), self.part(*at + separator.size())},
+      heap,
+      {self.part(0, *at), self.part(*at, separator.size()), self.part(*at + separator.size())},
       Sequence::kTuple);
 }
 

@@ -144,8 +144,7 @@ const std::unordered_map<std::string_view, Test>& tests() {
 
 }  // namespace
 
-bool apply_test(Heap& heap, std::string_view name, const Value& input,
-                const Arguments& arguments) {
+bool apply_test(Heap& heap, std::string_view name, const Value& input, const Arguments& arguments) {
   heap.charge_steps(1);
   const auto found = tests().find(name);
   SPW_CHECK(found != tests().end(), kInvalidArgument, "there is no test '{}'", printable(name, 60));
