@@ -21,14 +21,22 @@ std::vector<TextSegment> render_chat(const JinjaTemplate& chat_template, const C
   SPW_CHECK(request.messages.is_array(), kInvalidArgument, "the messages of a chat are an array");
   SPW_CHECK(request.variables.is_null() || request.variables.is_object(), kInvalidArgument,
             "the variables of a chat template are a JSON object");
-  nlohmann::ordered_json variables = nlohmann::ordered_json::object();
-  if (request.variables.is_object()) variables = request.variables;
-  variables["messages"] = request.messages;
-  variables["tools"] = request.tools;
-  variables["documents"] = nullptr;  // what apply_chat_template always passes
-  variables["add_generation_prompt"] = request.add_generation_prompt;
-  variables["bos_token"] = request.bos;
-  variables["eos_token"] = request.eos;
+  const nlohmann::ordered_json none;
+  const nlohmann::ordered_json prompt = request.add_generation_prompt;
+  const nlohmann::ordered_json bos = request.bos;
+  const nlohmann::ordered_json eos = request.eos;
+  std::vector<JinjaVariable> variables;
+  if (request.variables.is_object()) {
+    for (const auto& [name, value] :
+         request.variables.get_ref<const nlohmann::ordered_json::object_t&>())
+      variables.push_back({.name = name, .value = &value});
+  }
+  variables.push_back({.name = "messages", .value = &request.messages});
+  variables.push_back({.name = "tools", .value = &request.tools});
+  variables.push_back({.name = "documents", .value = &none});  // apply_chat_template passes it, too
+  variables.push_back({.name = "add_generation_prompt", .value = &prompt});
+  variables.push_back({.name = "bos_token", .value = &bos});
+  variables.push_back({.name = "eos_token", .value = &eos});
   options.trusted = kTrusted;
   options.trusted_roles = kRoles;
   return chat_template.render(variables, options);

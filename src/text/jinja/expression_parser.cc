@@ -303,6 +303,15 @@ ExpressionPtr ExpressionParser::tuple(bool with_condition, std::string_view end)
   return make(std::move(items), line);
 }
 
+ExpressionPtr ExpressionParser::printed() {
+  const uint32_t line = stream_.line();
+  ConcatExpression parts;
+  do {
+    parts.parts.push_back(expression());
+  } while (stream_.skip_operator(","));
+  return make(std::move(parts), line);
+}
+
 ExpressionPtr ExpressionParser::list() {
   const uint32_t line = stream_.next().line;
   ListExpression items;
@@ -427,7 +436,7 @@ ExpressionPtr ExpressionParser::filter(ExpressionPtr input) {
   const Token first = stream_.expect(TokenType::kName, "the name of a filter");
   FilterExpression node{std::move(input), first.text, {}};
   while (stream_.skip_operator("."))
-    node.name += "." + stream_.expect(TokenType::kName, "the name of a filter").text;
+    node.name.append(1, '.').append(stream_.expect(TokenType::kName, "the name of a filter").text);
   if (stream_.at_operator("(")) node.arguments = arguments();
   return make(std::move(node), first.line);
 }
@@ -447,7 +456,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr input) {
   TestExpression node{
       std::move(input), stream_.expect(TokenType::kName, "the name of a test").text, {}};
   while (stream_.skip_operator("."))
-    node.name += "." + stream_.expect(TokenType::kName, "the name of a test").text;
+    node.name.append(1, '.').append(stream_.expect(TokenType::kName, "the name of a test").text);
   const bool literal = stream_.at(TokenType::kString) || stream_.at(TokenType::kInteger) ||
                        stream_.at(TokenType::kFloat) || stream_.at_operator("[") ||
                        stream_.at_operator("{");

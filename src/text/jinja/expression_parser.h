@@ -26,6 +26,8 @@ class ExpressionParser {
   ExpressionPtr expression_without_condition() { return logical_or(); }
   // Several with commas between them are a tuple. `end` is a name that ends it.
   ExpressionPtr tuple(bool with_condition = true, std::string_view end = {});
+  // Several with commas between them, printed one after the other.
+  ExpressionPtr printed();
   Target target(bool with_tuple, bool with_attributes, std::string_view end = {});
   // One or more filters, the first of which gets the text of a block.
   ExpressionPtr block_filter(bool begins_with_name);

@@ -117,16 +117,14 @@ Value indent(Heap& heap, const Value& input, const Arguments& arguments) {
 
 Value truncate(Heap& heap, const Value& input, const Arguments& arguments) {
   const Parameters given("truncate", arguments, {"length", "killwords", "end", "leeway"});
-  const Text text = string_input(input, "truncate");
-  heap.charge_scan(text.size());
   const int64_t length = given.integer_or(0, 255);
   const Text end = given.has(2) ? given.text(2) : Text("...", Origin::kTemplate);
   const int64_t leeway = given.value_or(3, Value()).is_none() ? 5 : given.integer(3);
   const auto end_length = static_cast<int64_t>(count_characters(end.bytes()));
   SPW_CHECK(length >= end_length && leeway >= 0, kInvalidArgument,
             "truncate wants a length of at least {}", end_length);
-  if (static_cast<int64_t>(count_characters(text.bytes())) - leeway <= length)
-    return heap.text(text);
+  if (length_of(heap, input) - leeway <= length) return input;
+  const Text text = string_input(input, "truncate");
   Text kept =
       text.part(0, character_offset(text.bytes(), static_cast<size_t>(length - end_length)));
   if (!given.flag_or(1, false)) {

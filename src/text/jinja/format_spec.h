@@ -9,8 +9,8 @@
 namespace spillway::jinja {
 
 struct FormatSpec {
-  std::string fill = " ";  // one character
-  char align = 0;          // < > ^ =, or 0 for what the value's type has
+  std::string_view fill = " ";  // one character; part of the text it was parsed from
+  char align = 0;               // < > ^ =, or 0 for what the value's type has
   char sign = '-';
   bool alternate = false;  // #
   char grouping = 0;       // , or _

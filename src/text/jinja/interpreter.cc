@@ -119,17 +119,19 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& node, Frame* outer,
   LoopObject& loop = *owned;
   const Value loop_value = heap_.object(std::move(owned));
   const NameId loop_name = id_of(tree_, kLoop);
+  bool completed = false;  // as in Python's Jinja, `else` also follows where every round was left
   for (size_t i = 0; i < loop.items().size(); ++i) {
     heap_.charge_steps(1);
     const FrameScope scope(*this, outer);
     loop.go_to(i);
     frame_->variables[loop_name] = loop_value;
     assign(node.target, loop.items()[i]);
-    if (run_body(node.body) == Flow::kBreak) break;
+    const Flow flow = run_body(node.body);
+    if (flow == Flow::kBreak) break;
+    if (flow == Flow::kNormal) completed = true;
   }
-  const bool had_items = !loop.items().empty();
   loop.finish();
-  if (had_items) return Flow::kNormal;
+  if (completed) return Flow::kNormal;
   const FrameScope scope(*this, outer);
   return run_body(node.otherwise);
 }

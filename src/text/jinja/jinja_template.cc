@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "base/printable.h"
@@ -17,15 +18,17 @@ namespace {
 
 // Input variables go before the functions of the same name. Only what the template names is read.
 void fill_root(jinja::Frame& root, jinja::Heap& heap, const jinja::Tree& tree,
-               const nlohmann::ordered_json& variables, const JinjaOptions& options) {
+               std::span<const JinjaVariable> variables, const JinjaOptions& options) {
+  std::unordered_map<std::string_view, const nlohmann::ordered_json*> given;
+  for (const JinjaVariable& variable : variables) given[variable.name] = variable.value;
   for (jinja::NameId id = 0; id < tree.names.size(); ++id) {
     const std::string& name = tree.names[id];
-    const auto found = variables.find(name);
-    if (found != variables.end()) {
+    const auto found = given.find(name);
+    if (found != given.end()) {
       const bool trusted =
           std::find(options.trusted.begin(), options.trusted.end(), name) != options.trusted.end();
       const auto origin = trusted ? jinja::Origin::kTemplate : jinja::Origin::kInput;
-      root.variables[id] = jinja::from_json(heap, *found, origin, options.trusted_roles);
+      root.variables[id] = jinja::from_json(heap, *found->second, origin, options.trusted_roles);
     } else if (const auto global = jinja::try_global(heap, name, options.now)) {
       root.variables[id] = *global;
     }
@@ -50,6 +53,14 @@ std::vector<TextSegment> JinjaTemplate::render(const nlohmann::ordered_json& var
                                                const JinjaOptions& options) const {
   SPW_CHECK(variables.is_object(), kInvalidArgument,
             "the variables of a chat template are a JSON object");
+  std::vector<JinjaVariable> given;
+  for (const auto& [name, value] : variables.get_ref<const nlohmann::ordered_json::object_t&>())
+    given.push_back({.name = name, .value = &value});
+  return render(given, options);
+}
+
+std::vector<TextSegment> JinjaTemplate::render(std::span<const JinjaVariable> variables,
+                                               const JinjaOptions& options) const {
   jinja::Heap heap(options.limits);
   jinja::Interpreter interpreter(*tree_, heap);
   jinja::OriginBytes output;

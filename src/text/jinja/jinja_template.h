@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,13 @@ namespace spillway {
 namespace jinja {
 struct Tree;
 }
+
+// Refers to a value, which must outlive the rendering: copying JSON is recursive, and a hostile
+// input may be nested deeply.
+struct JinjaVariable {
+  std::string_view name;
+  const nlohmann::ordered_json* value = nullptr;
+};
 
 // What Hugging Face's apply_chat_template runs: Jinja with trim_blocks and lstrip_blocks, break,
 // continue and generation, tojson, raise_exception and strftime_now. Nothing else can be reached,
@@ -31,6 +39,9 @@ class JinjaTemplate {
   // Throws Error(kInvalidArgument) for what the template cannot render, with its own message when
   // it calls raise_exception(), and at any of the limits.
   std::vector<TextSegment> render(const nlohmann::ordered_json& variables,
+                                  const JinjaOptions& options = {}) const;
+  // The same with variables from several places; of one name the last counts.
+  std::vector<TextSegment> render(std::span<const JinjaVariable> variables,
                                   const JinjaOptions& options = {}) const;
 
  private:

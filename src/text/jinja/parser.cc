@@ -17,6 +17,12 @@ namespace {
 constexpr size_t kMostTemplateBytes = 1 << 20;
 constexpr uint32_t kMostBlocks = 60;  // within each other
 
+bool assigns(const Target& target, NameId name) {
+  if (!target.is_tuple) return target.name == name;
+  return std::any_of(target.parts.begin(), target.parts.end(),
+                     [&](const Target& part) { return assigns(part, name); });
+}
+
 class Parser {
  public:
   explicit Parser(std::string_view source)
@@ -99,7 +105,7 @@ class Parser {
     }
     if (name == "with") return make(with_statement(), tag.line);
     if (name == "generation") return make(generation_statement(), tag.line);
-    if (name == "print") return make(OutputStatement{expressions_.tuple()}, tag.line);
+    if (name == "print") return make(OutputStatement{expressions_.printed()}, tag.line);
     if (name == "break" || name == "continue") {
       if (loops_ == 0) fail_at_line(tag.line, fmt::format("'{}' outside of a loop", name));
       if (name == "break") return make(BreakStatement{}, tag.line);
@@ -115,6 +121,8 @@ class Parser {
   ForStatement for_statement() {
     ForStatement node;
     node.target = expressions_.target(true, false, "in");
+    if (assigns(node.target, expressions_.name_id("loop")))
+      fail_at_line(stream_.line(), "'loop' cannot be the variable of a loop");
     stream_.expect_name("in");
     node.items = expressions_.tuple(false, "recursive");
     if (stream_.skip_name("if")) node.filter = expressions_.expression();
