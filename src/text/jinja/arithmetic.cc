@@ -216,10 +216,4 @@ Value plus(const Value& value) {
   return value.is_integral() ? Value(value.integer()) : value;
 }
 
-Value concatenate(Heap& heap, std::span<const Value> values) {
-  TextBuilder out(heap);
-  for (const Value& value : values) append_str(heap, out, value);
-  return out.take();
-}
-
 }  // namespace spillway::jinja

@@ -2,7 +2,7 @@
 // The operators of expressions that make new values, as Python has them.
 #pragma once
 
-#include <span>
+#include <cstdint>
 
 #include "text/jinja/heap.h"
 
@@ -24,8 +24,6 @@ Value apply(Heap& heap, BinaryOperator op, const Value& a, const Value& b);
 Value negate(const Value& value);
 Value plus(const Value& value);
 
-// The operator ~.
-Value concatenate(Heap& heap, std::span<const Value> values);
 Value add(Heap& heap, const Value& a, const Value& b);
 
 }  // namespace spillway::jinja

@@ -7,74 +7,13 @@
 #include <optional>
 #include <utility>
 
-#include "base/printable.h"
+#include "text/jinja/expression_depth.h"
 
 namespace spillway::jinja {
 namespace {
 
 constexpr uint32_t kMostDepth = 200;    // of a tree of expressions
 constexpr uint32_t kMostNesting = 150;  // of the parser in itself
-
-uint32_t depth_of(const ExpressionPtr& expression) { return expression ? expression->depth : 0; }
-
-uint32_t depth_of(const std::vector<ExpressionPtr>& expressions) {
-  uint32_t depth = 0;
-  for (const ExpressionPtr& each : expressions) depth = std::max(depth, depth_of(each));
-  return depth;
-}
-
-template <class First>
-uint32_t depth_of(const std::vector<std::pair<First, ExpressionPtr>>& items) {
-  uint32_t depth = 0;
-  for (const auto& item : items) depth = std::max(depth, depth_of(item.second));
-  return depth;
-}
-
-uint32_t depth_of(const CallArguments& arguments) {
-  return std::max({depth_of(arguments.positional), depth_of(arguments.named),
-                   depth_of(arguments.more_positional), depth_of(arguments.more_named)});
-}
-
-uint32_t depth_of(const Literal&) { return 0; }
-uint32_t depth_of(const StringLiteral&) { return 0; }
-uint32_t depth_of(const NameExpression&) { return 0; }
-uint32_t depth_of(const ListExpression& node) { return depth_of(node.items); }
-uint32_t depth_of(const DictExpression& node) {
-  uint32_t depth = depth_of(node.items);
-  for (const auto& item : node.items) depth = std::max(depth, depth_of(item.first));
-  return depth;
-}
-uint32_t depth_of(const AttributeExpression& node) { return depth_of(node.object); }
-uint32_t depth_of(const ItemExpression& node) {
-  return std::max(depth_of(node.object), depth_of(node.key));
-}
-uint32_t depth_of(const SliceExpression& node) {
-  return std::max(
-      {depth_of(node.object), depth_of(node.start), depth_of(node.stop), depth_of(node.step)});
-}
-uint32_t depth_of(const CallExpression& node) {
-  return std::max(depth_of(node.callee), depth_of(node.arguments));
-}
-uint32_t depth_of(const FilterExpression& node) {
-  return std::max(depth_of(node.input), depth_of(node.arguments));
-}
-uint32_t depth_of(const TestExpression& node) {
-  return std::max(depth_of(node.input), depth_of(node.arguments));
-}
-uint32_t depth_of(const UnaryExpression& node) { return depth_of(node.operand); }
-uint32_t depth_of(const BinaryExpression& node) {
-  return std::max(depth_of(node.left), depth_of(node.right));
-}
-uint32_t depth_of(const LogicExpression& node) {
-  return std::max(depth_of(node.left), depth_of(node.right));
-}
-uint32_t depth_of(const ConcatExpression& node) { return depth_of(node.parts); }
-uint32_t depth_of(const CompareExpression& node) {
-  return std::max(depth_of(node.first), depth_of(node.rest));
-}
-uint32_t depth_of(const ConditionalExpression& node) {
-  return std::max({depth_of(node.test), depth_of(node.then), depth_of(node.otherwise)});
-}
 
 std::optional<CompareOperator> compare_operator(const TokenStream& stream) {
   static constexpr std::pair<std::string_view, CompareOperator> kOperators[] = {
@@ -109,13 +48,12 @@ class ExpressionParser::Deeper {
 
 template <class Node>
 ExpressionPtr ExpressionParser::make(Node node, uint32_t line) {
-  const uint32_t depth = depth_of(node) + 1;
-  if (depth > kMostDepth) fail_at_line(line, "an expression is nested too deeply");
-  auto expression = std::make_unique<Expression>();
-  expression->node = std::move(node);
-  expression->line = line;
-  expression->depth = depth;
-  return expression;
+  auto made = std::make_unique<Expression>();
+  made->node = std::move(node);
+  made->line = line;
+  made->depth = 1 + depth_inside(*made);
+  if (made->depth > kMostDepth) fail_at_line(line, "an expression is nested too deeply");
+  return made;
 }
 
 ExpressionPtr ExpressionParser::expression() {
@@ -375,22 +313,30 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr object) {
   }
   ExpressionPtr parts[3];
   size_t colons = 0;
+  ListExpression keys;  // where there are several
+  keys.is_tuple = true;
   while (!stream_.at_operator("]")) {
     if (stream_.skip_operator(":")) {
       if (++colons > 2) fail_at_line(open.line, "a slice has more than three parts");
-      continue;
-    }
-    if (parts[colons]) {
-      if (stream_.at_operator(",")) fail_at_line(open.line, "a subscript has several keys");
+    } else if (colons == 0 && parts[0] && stream_.skip_operator(",")) {
+      keys.items.push_back(std::move(parts[0]));
+    } else if (parts[colons]) {
       stream_.fail_unexpected("']'");
+    } else {
+      parts[colons] = expression();
     }
-    parts[colons] = expression();
   }
   stream_.expect_operator("]");
-  if (colons > 0)
+  if (colons > 0) {
+    if (!keys.items.empty()) fail_at_line(open.line, "a slice is one of several keys");
     return make(SliceExpression{std::move(object), std::move(parts[0]), std::move(parts[1]),
                                 std::move(parts[2])},
                 open.line);
+  }
+  if (!keys.items.empty()) {
+    if (parts[0]) keys.items.push_back(std::move(parts[0]));
+    parts[0] = make(std::move(keys), open.line);
+  }
   if (!parts[0]) fail_at_line(open.line, "a subscript has no key");
   return make(ItemExpression{std::move(object), std::move(parts[0])}, open.line);
 }

@@ -23,7 +23,6 @@ class ExpressionParser {
 
   // All throw Error(kInvalidArgument).
   ExpressionPtr expression();
-  ExpressionPtr expression_without_condition() { return logical_or(); }
   // Several with commas between them are a tuple. `end` is a name that ends it.
   ExpressionPtr tuple(bool with_condition = true, std::string_view end = {});
   // Several with commas between them, printed one after the other.

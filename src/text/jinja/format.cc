@@ -45,9 +45,10 @@ class PercentValues {
   }
 
   void check_all_used() const {
-    const bool rest = is_tuple_ ? used_ < values_.list().items.size()
-                                : used_ == 0 && !values_.is(Kind::kDict) && !by_name_ &&
-                                      !(values_.is(Kind::kList));
+    // A single value that could hold several may stay unused, as in Python.
+    const bool may_stay =
+        values_.is(Kind::kDict) || values_.is(Kind::kList) || values_.is_undefined() || by_name_;
+    const bool rest = is_tuple_ ? used_ < values_.list().items.size() : used_ == 0 && !may_stay;
     SPW_CHECK(!rest, kInvalidArgument, "a pattern has fewer places than values");
   }
 

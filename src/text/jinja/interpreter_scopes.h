@@ -28,18 +28,19 @@ class Interpreter::Deeper {
 class Interpreter::FrameScope {
  public:
   FrameScope(Interpreter& interpreter, Frame* parent)
-      : interpreter_(interpreter), before_(interpreter.frame_) {
-    interpreter_.frame_ = interpreter_.frames_.acquire(parent);
+      : pool_(interpreter.frames_), current_(interpreter.frame_), before_(interpreter.frame_) {
+    current_ = pool_.acquire(parent);
   }
   ~FrameScope() {
-    interpreter_.frames_.release(interpreter_.frame_);
-    interpreter_.frame_ = before_;
+    pool_.release(current_);
+    current_ = before_;
   }
   FrameScope(const FrameScope&) = delete;
   FrameScope& operator=(const FrameScope&) = delete;
 
  private:
-  Interpreter& interpreter_;
+  FramePool& pool_;
+  Frame*& current_;
   Frame* before_;
 };
 

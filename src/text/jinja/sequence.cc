@@ -14,7 +14,8 @@ namespace {
 
 bool can_be_indexed(const List& list) { return !list.is_view(); }
 
-std::vector<Value> characters_of(Heap& heap, const Text& text) {
+std::vector<Value> characters_of(Heap& heap, const Text& whole) {
+  const Text text = whole.with_markup(false);  // as in Python
   heap.charge_steps(text.size());
   std::vector<Value> items;
   const std::string_view bytes = text.bytes();

@@ -56,7 +56,7 @@ Value partition(Heap& heap, const Text& self, const Arguments& arguments) {
             "partition() wants a separator that is not empty");
   const auto at = kLast ? find_last_bytes(self.bytes(), separator.bytes())
                         : find_bytes(self.bytes(), separator.bytes());
-  const Text nothing;
+  const Text nothing = Text().with_markup(self.is_markup());
   if (!at && kLast) return list_of(heap, {nothing, nothing, self}, Sequence::kTuple);
   if (!at) return list_of(heap, {self, nothing, nothing}, Sequence::kTuple);
   return list_of(
