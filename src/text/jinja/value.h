@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// What expressions of a template evaluate to: Python's values, as far as templates see them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/text.h"
+
+namespace spillway::jinja {
+
+class Dict;
+class Value;
+struct Arguments;
+struct Function;
+struct Iterator;
+struct List;
+struct Namespace;
+struct Object;
+
+enum class Kind : uint8_t {
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,  // and what else Python can index: see Sequence
+  kDict,
+  kIterator,
+  kNamespace,
+  kFunction,
+  kObject,
+};
+
+// A handle, cheap to copy: what it refers to belongs to the Heap of the rendering, to the template
+// or to the input. All but namespaces, iterators and objects is immutable once it is made.
+class Value {
+ public:
+  Value() = default;  // None
+  Value(bool value) : kind_(Kind::kBool), bool_(value) {}
+  Value(int64_t value) : kind_(Kind::kInt), int_(value) {}
+  Value(double value) : kind_(Kind::kFloat), float_(value) {}
+  explicit Value(const Text* text) : kind_(Kind::kString), text_(text) {}
+  explicit Value(const List* list) : kind_(Kind::kList), list_(list) {}
+  explicit Value(const Dict* dict) : kind_(Kind::kDict), dict_(dict) {}
+  explicit Value(Iterator* iterator) : kind_(Kind::kIterator), iterator_(iterator) {}
+  explicit Value(Namespace* space) : kind_(Kind::kNamespace), namespace_(space) {}
+  explicit Value(const Function* function) : kind_(Kind::kFunction), function_(function) {}
+  explicit Value(Object* object) : kind_(Kind::kObject), object_(object) {}
+  // `why` is what a use of the value fails with, e.g. "'x' is undefined".
+  static Value undefined(const std::string* why);
+
+  Kind kind() const { return kind_; }
+  bool is(Kind kind) const { return kind_ == kind; }
+  bool is_undefined() const { return kind_ == Kind::kUndefined; }
+  bool is_none() const { return kind_ == Kind::kNone; }
+  bool is_string() const { return kind_ == Kind::kString; }
+  bool is_integral() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
+  bool is_number() const { return is_integral() || kind_ == Kind::kFloat; }
+
+  // What it is not, it must not be asked for.
+  bool boolean() const { return bool_; }
+  int64_t integer() const { return kind_ == Kind::kBool ? int64_t{bool_} : int_; }
+  double number() const { return kind_ == Kind::kFloat ? float_ : static_cast<double>(integer()); }
+  const Text& text() const { return *text_; }
+  std::string_view bytes() const { return text_->bytes(); }
+  const List& list() const { return *list_; }
+  const Dict& dict() const { return *dict_; }
+  Iterator& iterator() const { return *iterator_; }
+  Namespace& name_space() const { return *namespace_; }
+  const Function& function() const { return *function_; }
+  Object& object() const { return *object_; }
+  const std::string& why_undefined() const { return *why_; }
+
+  // The same object, as Python's `is` sees it.
+  bool same_as(const Value& other) const;
+
+ private:
+  Kind kind_ = Kind::kNone;
+  union {
+    bool bool_;
+    int64_t int_ = 0;
+    double float_;
+    const Text* text_;
+    const List* list_;
+    const Dict* dict_;
+    Iterator* iterator_;
+    Namespace* namespace_;
+    const Function* function_;
+    Object* object_;
+    const std::string* why_;
+  };
+};
+
+// What a List is in Python; they print differently, and only some can be indexed.
+enum class Sequence : uint8_t { kList, kTuple, kRange, kDictKeys, kDictValues, kDictItems };
+
+struct List {
+  std::vector<Value> items;
+  Sequence sequence = Sequence::kList;
+  int64_t range_start = 0;  // of a range, to print it
+  int64_t range_stop = 0;
+  int64_t range_step = 1;
+  bool is_group = false;  // a tuple made by groupby: also .grouper and .list
+
+  bool is_view() const { return sequence >= Sequence::kDictKeys; }
+};
+
+// Keeps the order in which keys came. Keys must be hashable, see hash_value(); 1, 1.0 and true are
+// one key.
+class Dict {
+ public:
+  const std::vector<std::pair<Value, Value>>& items() const { return items_; }
+  size_t size() const { return items_.size(); }
+  [[nodiscard]] std::optional<Value> try_find(const Value& key) const;
+  [[nodiscard]] std::optional<Value> try_find(std::string_view key) const;
+  void set(const Value& key, const Value& value);
+
+ private:
+  std::optional<size_t> try_position(const Value& key, uint64_t hash) const;
+  std::vector<std::pair<Value, Value>> items_;
+  std::unordered_multimap<uint64_t, size_t> positions_;  // by hash, once there are many
+};
+
+// What Python makes lazily: it can be gone through once, has no length, and is always true.
+struct Iterator {
+  std::vector<Value> items;
+  size_t next = 0;
+};
+
+struct Namespace {
+  Dict attributes;
+};
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string_view, Value>> named;
+};
+
+struct Function {
+  std::string name;
+  std::function<Value(const Arguments&)> call;
+  // What templates can read of a macro.
+  std::map<std::string, Value, std::less<>> attributes;
+};
+
+// A thing with attributes that change: `loop`, cycler, joiner. Not copied.
+struct Object {
+  virtual ~Object() = default;
+  virtual std::string_view type_name() const = 0;
+  [[nodiscard]] virtual std::optional<Value> try_attribute(std::string_view name) = 0;
+  // Throws Error(kInvalidArgument) where the object cannot be called.
+  virtual Value call(const Arguments& arguments) = 0;
+};
+
+// What Python calls the type: "str", "list", ...
+std::string_view type_name(const Value& value);
+
+}  // namespace spillway::jinja
