@@ -295,7 +295,7 @@ def result_of(args, bench, figures):
         "command": shlex.join(["bench/serve_bench.py", *words]),
         "cores_of_the_load_generator": sorted(os.sched_getaffinity(0)),
         "is_pinned": args.cores is not None,
-        "models": {endpoint.name: endpoint.model for endpoint in bench.endpoints},
+        "models": {endpoint.name: os.path.basename(endpoint.model) for endpoint in bench.endpoints},
         "was_interrupted": bench.was_interrupted,
         "endpoints": figures,
     }
