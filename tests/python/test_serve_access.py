@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spillway serve: who gets in (R15), what is logged, and which pages of the web may call."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from serve_checks import CHAT, COMPLETIONS, NAME, Server
+
+pytestmark = pytest.mark.xdist_group("serve_access")
+
+KEYS = ["sk-first-0123456789", "sk-second+/=._-"]
+GOOD = {"model": NAME, "prompt": "The river", "max_tokens": 2, "temperature": 0}
+GOOD_CHAT = {"model": NAME, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+ROUTES = [
+    ("GET", "/v1/models", None),
+    ("GET", f"/v1/models/{NAME}", None),
+    ("POST", COMPLETIONS, GOOD),
+    ("POST", CHAT, GOOD_CHAT),
+    ("POST", "/tokenize", {"content": "x"}),
+    ("POST", "/detokenize", {"tokens": [5]}),
+    ("GET", "/metrics", None),
+    ("GET", "/nowhere", None),
+]
+WRONG_KEYS = {
+    "none": None, "empty": "", "bare": KEYS[0], "basic": f"Basic {KEYS[0]}", "other": "Bearer sk-other", "shorter": f"Bearer {KEYS[0][:-1]}",
+    "longer": f"Bearer {KEYS[0]}x", "upper case": f"Bearer {KEYS[0].upper()}", "both": f"Bearer {KEYS[0]},{KEYS[1]}",
+    "no key": "Bearer ", "quoted": f'Bearer "{KEYS[0]}"', "comment": "Bearer # keys", "huge": "Bearer " + "x" * 8000,
+}  # fmt: skip
+TRAVERSALS = [
+    "/../../../../etc/passwd", "/..%2f..%2f..%2fetc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/v1/models/../../etc/passwd",
+    "/v1/models/..%2F..%2F..%2Fetc%2Fpasswd", "//etc/passwd", "/v1/models//etc/passwd", "/v1/models/%2Fetc%2Fpasswd", "/etc/passwd",
+    "/v1/../metrics", "/health/../metrics", "/health/..;/metrics", "/health%2f..%2fmetrics", "/health?/../metrics", "/v1/models/.",
+    "/v1/models/..", "/v1/models/%2e%2e", "/static/..%5c..%5cetc%5cpasswd", "/v1/models/....//....//etc/passwd", "/health;x=/../metrics",
+    "/v1/models/%c0%ae%c0%ae/", "/%252e%252e/etc/passwd", "/v1/models/tiny%00.txt", "/.git/config", "/proc/self/environ",
+    "http://127.0.0.1/../etc/passwd", "/health/", "/HEALTH", "/health%20", "/./health/../v1/models",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("keys") / "keys"
+    path.write_text(f"# keys\n\n{KEYS[0]}\n{KEYS[1]}\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture(scope="module")
+def locked(spillway, tiny_model, tmp_path_factory, key_file):
+    """A server that wants a key."""
+    with Server(spillway, tiny_model, tmp_path_factory.mktemp("serve"), "--api-key-file", key_file, "--ctx", "256") as server:
+        yield server
+        assert server.process.poll() is None, server.log()
+
+
+# Keys.
+
+
+@pytest.mark.parametrize("method, path, body", ROUTES, ids=[path for _, path, _ in ROUTES])
+def test_every_route_wants_a_key(locked, method, path, body):
+    for name, value in WRONG_KEYS.items():
+        answer = locked.ask(method, path, body, {"Authorization": value} if value is not None else None)
+        error = answer.error(401)
+        assert not any(key in error["message"] for key in KEYS), name
+    for key in KEYS:
+        answer = locked.ask(method, path, body, {"Authorization": f"Bearer {key}"})
+        assert answer.status == (404 if path == "/nowhere" else 200), answer
+
+
+def test_health_is_open(locked):
+    assert locked.get("/health").ok() == {"status": "ok"}
+    for value in WRONG_KEYS.values():
+        assert locked.get("/health", headers={"Authorization": value} if value else None).status == 200
+
+
+def test_a_body_without_a_key_is_not_waited_for(locked):
+    """Who may not ask is told so before sending a gigabyte."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 30000000\r\nExpect: 100-continue\r\n\r\n"
+    assert locked.raw(head)[0] == 401
+    assert locked.raw(head.replace(b"Expect: 100-continue\r\n", b""))[0] == 401
+
+
+def test_keys_are_in_no_log(locked):
+    for key in KEYS:
+        locked.get(f"/v1/models?key={key}x", headers={"Authorization": f"Bearer {key}"})
+        locked.get("/v1/models", headers={"Authorization": f"Bearer {key}x"})
+        assert f"{key}\n" not in locked.log() and f"Bearer {key}" not in locked.log()
+
+
+@pytest.mark.parametrize("content", ["", "\n# none\n", "a b\n", "x" * 300, "caf\u00e9\n"], ids=["empty", "comments", "space", "long", "letters"])
+def test_a_file_without_good_keys_is_refused(spillway, tiny_model, tmp_path, content):
+    """A server that should be locked does not start open."""
+    (tmp_path / "keys").write_text(content)
+    done = spillway.run("serve", tiny_model, "--port", "0", "--api-key-file", tmp_path / "keys", timeout=60)
+    done.assert_one_line_error(2)
+
+
+def test_a_file_that_is_not_there_is_refused(spillway, tiny_model, tmp_path):
+    spillway.run("serve", tiny_model, "--port", "0", "--api-key-file", tmp_path / "none", timeout=60).assert_one_line_error(2)
+
+
+# Paths.
+
+
+@pytest.mark.parametrize("path", TRAVERSALS)
+def test_no_path_leads_out(locked, path):
+    for key in ([], [f"Authorization: Bearer {KEYS[0]}"]):
+        lines = "\r\n".join([f"GET {path} HTTP/1.1", "Host: h", "Connection: close", *key, "", ""]).encode()
+        status, raw = locked.raw(lines)
+        assert b"root:" not in raw and b"PATH=" not in raw and b"[core]" not in raw
+        is_health = path.startswith("/health?")
+        assert status in (400, 401, 404) or (is_health and status == 200), raw[:200]
+        if not key and not is_health:
+            assert b"spillway_" not in raw and b'"data"' not in raw, "nothing without a key, however the path is written"
+
+
+# Connections.
+
+
+def tcp_sockets(pid):
+    """(local port, remote port, state) of a process's TCP sockets."""
+    inodes = set()
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found = re.fullmatch(r"socket:\[(\d+)\]", str(link.readlink()))
+        except OSError:
+            continue
+        if found:
+            inodes.add(found[1])
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[9] in inodes:
+                yield int(words[1].rsplit(":", 1)[1], 16), int(words[2].rsplit(":", 1)[1], 16), words[3], words[1].rsplit(":", 1)[0]
+
+
+def test_it_listens_on_this_machine_only_and_calls_nobody(locked):
+    locked.ask("POST", COMPLETIONS, GOOD, {"Authorization": f"Bearer {KEYS[0]}"}).ok()
+    found = list(tcp_sockets(locked.process.pid))
+    listening = [entry for entry in found if entry[2] == "0A"]
+    assert [(entry[0], entry[3]) for entry in listening] == [(locked.port, "0100007F")]
+    assert all(entry[0] == locked.port for entry in found), "a connection that it made itself"
+
+
+# Logs.
+
+
+NASTY = ["line\nbreak", "carriage\rreturn", "\x1b[31mred\x1b[0m", "\x00zero", "tab\tstop", "\u2028separator", "quote\"back\\slash", "{}%s%n"]
+
+
+def send_nasty(server):
+    """Everything that a log may repeat of a request, with line ends and terminal codes in it."""
+    for text in NASTY:
+        server.post(COMPLETIONS, {"model": text, "prompt": "x"}).error(404)
+        server.post(COMPLETIONS, {"model": NAME, "prompt": f"SECRET {text}", "user": text, "max_tokens": 1}).ok()
+        server.post(CHAT, {"model": NAME, "messages": [{"role": text, "content": "SECRET"}]}).error(400)
+        server.post(CHAT, {"model": NAME, "messages": [{"role": "user", "content": f"SECRET {text}"}], "max_tokens": 1}).ok()
+        server.post(COMPLETIONS, {"model": NAME, "prompt": "SECRET", text: 1}).error(400)
+        server.post(COMPLETIONS, json.dumps({"model": NAME, "prompt": "SECRET", "max_tokens": 1}, indent=1).encode()).ok()
+        server.post(COMPLETIONS, f'{{"SECRET": "{text}'.encode()).error(400)
+        server.raw(b"GET /" + text.encode() + b" HTTP/1.1\r\nHost: h\r\n\r\n", half_close=True)
+        server.raw(b"GET / HTTP/1.1\r\nHost: h\r\nUser-Agent: " + text.encode() + b"\r\n\r\n", half_close=True)
+        server.raw(text.encode() + b" / HTTP/1.1\r\n\r\n", half_close=True)
+
+
+def assert_clean_lines(log):
+    assert log.endswith("\n") or not log
+    for line in log.split("\n"):
+        assert line.isprintable(), f"not one plain line: {line!r}"
+        assert len(line) < 4096
+
+
+def test_logs_are_plain_lines_without_prompts(spillway, tiny_model, tmp_path):
+    with Server(spillway, tiny_model, tmp_path) as server:
+        before = len(server.log().splitlines())
+        send_nasty(server)
+        assert server.end() == 0
+        log = server.log()
+    assert_clean_lines(log)
+    assert len(log.splitlines()) > before, "something is logged"
+    assert "SECRET" not in log
+    assert not any(line.startswith(("break", "return")) for line in log.splitlines())
+
+
+def test_json_logs_are_json_lines_without_prompts(spillway, tiny_model, tmp_path):
+    with Server(spillway, tiny_model, tmp_path, "--log-json") as server:
+        send_nasty(server)
+        assert server.end() == 0
+        log = server.log()
+    lines = log.splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert len(entries) > 8 * len(NASTY) // 2
+    assert all(isinstance(entry, dict) for entry in entries) and all(line.isprintable() for line in lines)
+    assert "SECRET" not in log
+
+
+def test_prompts_are_logged_on_demand(spillway, tiny_model, tmp_path):
+    for options in (["--log-prompts"], ["--log-prompts", "--log-json"]):
+        with Server(spillway, tiny_model, tmp_path, *options) as server:
+            send_nasty(server)
+            assert server.end() == 0
+            log = server.log()
+        assert "SECRET line" in log
+        assert_clean_lines(log)
+
+
+# Pages of the web.
+
+
+def test_pages_may_call_only_where_it_was_allowed(spillway, tiny_model, tmp_path):
+    name = "access-control-allow-origin"
+    with Server(spillway, tiny_model, tmp_path) as server:
+        assert name not in server.get("/v1/models", headers={"Origin": "https://a.example"}).headers
+        assert name not in server.ask("OPTIONS", CHAT, headers={"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}).headers
+    with Server(spillway, tiny_model, tmp_path, "--cors", "https://a.example", "--cors", "http://localhost:3000") as server:
+        for origin in ("https://a.example", "http://localhost:3000"):
+            assert server.get("/v1/models", headers={"Origin": origin}).headers[name] == origin
+            asked = {"Origin": origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+            answer = server.ask("OPTIONS", CHAT, headers=asked)
+            assert answer.status in (200, 204) and answer.headers[name] == origin
+            assert "POST" in answer.headers["access-control-allow-methods"]
+            assert "authorization" in answer.headers["access-control-allow-headers"].lower()
+            assert server.post(CHAT, {"model": "other"}, headers={"Origin": origin}).headers[name] == origin, "errors, too"
+        for origin in ("https://b.example", "https://a.example.evil", "http://a.example", "null"):
+            assert name not in server.get("/v1/models", headers={"Origin": origin}).headers
+    with Server(spillway, tiny_model, tmp_path, "--cors", "*") as server:
+        assert server.get("/v1/models", headers={"Origin": "https://b.example"}).headers[name] == "*"

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""R3: a bad request harms nobody. Thousands of them, while /health answers and good requests have the answers they always had."""
+
+import concurrent.futures
+import json
+import re
+import socket
+import threading
+import time
+
+import hostile_requests
+import pytest
+
+from serve_checks import GENEROUS_S, NAME, resident_kib, server_fixture
+
+pytestmark = pytest.mark.xdist_group("serve_hostile")
+# A small context: what is accepted after all ends soon.
+server = server_fixture("--ctx", "128", "--max-sequences", "16", "--max-queue", "64")
+
+CLIENTS = 4
+DAMAGED_BODIES = 1500
+DAMAGED_HTTP = 1500
+FEWEST_CASES = 5000
+OUR_FAULT = re.compile(rb"(0x[0-9a-f]{6,}|std::|/src/|\.cc:|terminate|bad_alloc)")
+
+
+class Prober:
+    """Asks /health all the time from a thread of its own; keeps how long the answers took."""
+
+    def __init__(self, server):
+        self.server = server
+        self.seconds = []
+        self.problem = None
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopping.set()
+        self.thread.join(GENEROUS_S)
+
+    def run(self):
+        while not self.stopping.is_set():
+            started = time.monotonic()
+            try:
+                answer = self.server.get("/health", timeout=GENEROUS_S)
+                if answer.status != 200:
+                    self.problem = answer
+            except Exception as problem:  # whatever it is, the test must hear of it
+                self.problem = problem
+            self.seconds.append(time.monotonic() - started)
+            self.stopping.wait(0.01)
+
+    def summary(self):
+        values = sorted(self.seconds)
+        return f"/health {len(values)} times, p50 {1e3 * values[len(values) // 2]:.1f} ms, p99 {1e3 * values[int(len(values) * 0.99)]:.1f} ms"
+
+
+def is_error_body(raw):
+    head, _, body = raw.partition(b"\r\n\r\n")
+    if b"application/json" not in head.lower():
+        return False
+    error = json.loads(body)["error"]
+    return isinstance(error["message"], str) and {"type", "param", "code"} <= set(error)
+
+
+def judge_body(server, case):
+    """'' or what is wrong with the answer to a body in good HTTP: an answer, or an error in OpenAI's form."""
+    path, body = case
+    status, raw = server.raw(hostile_requests.message(path, body, b"Connection: close\r\n"))
+    shown = f"{path} {body[:300]!r}: {raw[:600]!r}"
+    if status == 200:
+        return ""
+    if status not in (400, 404, 413):
+        return f"status {status} to {shown}"
+    if not is_error_body(raw):
+        return f"no error in OpenAI's form: {shown}"
+    if OUR_FAULT.search(raw.partition(b"\r\n\r\n")[2].replace(body[:100], b"")):
+        return f"an error that tells of our insides: {shown}"
+    return ""
+
+
+def judge_http(server, data):
+    """'' or what is wrong with the answer to bytes that need not be HTTP: 4xx, the two 5xx that say "not here", or a close."""
+    try:
+        status, raw = server.raw(data, half_close=True)
+    except socket.timeout:
+        return f"no answer and no close: {data[:300]!r}"
+    if status == 0 or 200 <= status < 500 or status in (501, 505):
+        return ""
+    return f"status {status} to {data[:300]!r}: {raw[:300]!r}"
+
+
+def assert_all_good(judge, server, cases):
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        problems = [problem for problem in pool.map(lambda case: judge(server, case), cases) if problem]
+    assert server.process.poll() is None, f"it ended with {server.process.returncode}: {server.log()[-3000:]}"
+    assert not problems, f"{len(problems)} of {len(cases)}:\n" + "\n".join(problems[:20])
+
+
+@pytest.fixture
+def watched(server, report):
+    """The server with /health asked all the while; afterwards it must be as it was."""
+    fields = {"prompt": "The river", "max_tokens": 40, "logprobs": 3}
+    before = server.complete(**fields)["choices"]
+    memory = resident_kib(server.process)
+    with Prober(server) as prober:
+        yield server
+    assert prober.problem is None and max(prober.seconds) < GENEROUS_S
+    assert server.complete(**fields)["choices"] == before, "others are answered as before"
+    server.wait_until_idle()
+    grown = resident_kib(server.process) - memory
+    assert grown < 300_000, f"{grown} KiB more"
+    report(f"R3: {prober.summary()}; {grown / 1024:+.0f} MiB")
+
+
+def test_there_are_enough_cases(report):
+    counts = {made.__name__: sum(1 for _ in made()) for made in (hostile_requests.extremes, hostile_requests.structures, hostile_requests.wrong_http)}
+    counts |= {"damaged_bodies": DAMAGED_BODIES, "damaged_http": DAMAGED_HTTP}
+    assert sum(counts.values()) >= FEWEST_CASES
+    report(f"R3: {sum(counts.values())} cases: {counts}")
+
+
+def test_extremes_of_every_field(watched):
+    assert_all_good(judge_body, watched, [*hostile_requests.extremes()])
+
+
+def test_depth_length_and_spelling(watched):
+    assert_all_good(judge_body, watched, [*hostile_requests.structures()])
+
+
+def test_damaged_bodies(watched):
+    assert_all_good(judge_body, watched, [*hostile_requests.damaged_bodies(DAMAGED_BODIES, seed=11)])
+
+
+def test_wrong_http(watched):
+    assert_all_good(judge_http, watched, [*hostile_requests.wrong_http()])
+
+
+def test_damaged_http(watched):
+    assert_all_good(judge_http, watched, [*hostile_requests.damaged_http(DAMAGED_HTTP, seed=12)])
+
+
+def test_a_smuggled_request_is_not_answered(server):
+    """Two answers to what a proxy takes for one request would reach the wrong client."""
+    for data in hostile_requests.wrong_http():
+        if b"GET /metrics" not in data:
+            continue
+        with server.socket() as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            raw = b""
+            try:
+                while piece := connection.recv(1 << 16):
+                    raw += piece
+            except ConnectionError:
+                pass
+        assert b"spillway_" not in raw, data
+
+
+def test_connections_that_say_nothing_cost_nothing(server):
+    idle = [server.socket() for _ in range(200)]
+    try:
+        for connection in idle[::2]:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Le")
+        assert server.get("/health").status == 200
+        assert server.text(prompt="The river", max_tokens=5)
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_a_model_name_is_all_that_is_needed(server):
+    """The table of extremes proves nothing where the base is refused."""
+    for path, body in hostile_requests.PLAIN.items():
+        assert server.post(path, body).status == 200
+    for path, body in hostile_requests.RICH.items():
+        assert server.post(path, body).status == 200, server.post(path, body).raw
+    assert NAME == server.name

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spillway serve with many clients: refused politely (R4), left in the middle (R5), beyond the context (R16), in order of priority."""
+
+import concurrent.futures
+import contextlib
+import json
+import random
+import selectors
+import signal
+import socket
+import time
+
+import pytest
+
+from serve_checks import COMPLETIONS, GENEROUS_S, NAME, WAITING, Server, header_of, joined, kill, read_events, read_to_end, status_of, stream_events
+
+RUNNING, QUEUED = 4, 16
+CLIENTS = 120
+LONG = 3000  # tokens: far longer than it takes to read all requests
+KILLS = 200
+SLOW_READERS = 20
+
+
+@pytest.fixture
+def serve(spillway, tmp_path):
+    """serve(model, options...) starts one; it ends with the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda model, *options: stack.enter_context(Server(spillway, model, tmp_path, *options))
+
+
+def read_all(connections, timeout_s=4 * GENEROUS_S):
+    """[(bytes, time of the first ones)] of connections that the server closes, read as they come."""
+    selector = selectors.DefaultSelector()
+    data = [b""] * len(connections)
+    first = [0.0] * len(connections)
+    for number, connection in enumerate(connections):
+        selector.register(connection, selectors.EVENT_READ, number)
+    deadline = time.monotonic() + timeout_s
+    while selector.get_map():
+        assert time.monotonic() < deadline, f"{len(selector.get_map())} have no end"
+        for key, _ in selector.select(1):
+            piece = key.fileobj.recv(1 << 16)
+            first[key.data] = first[key.data] or time.monotonic()
+            data[key.data] += piece
+            if not piece:
+                selector.unregister(key.fileobj)
+    return list(zip(data, first))
+
+
+def prompt_of(number):
+    return f"The river {number % 7} was wide"
+
+
+# R4.
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_overload_is_refused_politely(serve, long_model, stream, report):
+    server = serve(long_model, "--ctx", "4096", "--max-sequences", RUNNING, "--max-queue", QUEUED)
+    expected = {prompt_of(n): server.text(prompt=prompt_of(n), max_tokens=LONG, ignore_eos=True) for n in range(7)}
+    connections = [server.socket() for _ in range(CLIENTS)]
+    server.process.send_signal(signal.SIGSTOP)  # until all have asked: the tiny model is faster than this loop
+    for number, connection in enumerate(connections):
+        connection.sendall(server.closing_message(prompt=prompt_of(number), max_tokens=LONG, stream=stream))
+    server.process.send_signal(signal.SIGCONT)
+    started = time.monotonic()
+    answers = read_all(connections)
+    refused_s = max(at for raw, at in answers if status_of(raw) == 429) - started
+    for connection in connections:
+        connection.close()
+    statuses = [status_of(raw) for raw, _ in answers]
+    assert set(statuses) <= {200, 429}
+    assert statuses.count(200) == RUNNING + QUEUED
+    for number, (raw, _) in enumerate(answers):
+        if statuses[number] == 429:
+            assert int(header_of(raw, "retry-after")) >= 1
+            error = json.loads(raw.partition(b"\r\n\r\n")[2])["error"]
+            assert error["message"] and error["code"] and error["type"]
+            continue
+        text = joined(stream_events(raw)) if stream else json.loads(raw.partition(b"\r\n\r\n")[2])["choices"][0]["text"]
+        assert text == expected[prompt_of(number)], "admitted output equals unloaded output"
+    assert server.text(prompt=prompt_of(0), max_tokens=LONG, ignore_eos=True) == expected[prompt_of(0)], "afterwards there is room again"
+    server.wait_until_idle()
+    report(f"R4: {CLIENTS} requests at once: {statuses.count(200)} admitted, the last of {statuses.count(429)} refusals after {refused_s:.2f} s")
+
+
+def test_each_choice_counts(serve, long_model):
+    """A request for more than there is room for is refused as a whole, and others still have their places."""
+    server = serve(long_model, "--ctx", "512", "--max-sequences", 2, "--max-queue", 2)
+    answer = server.post(COMPLETIONS, {"model": NAME, "prompt": ["x"] * 50, "max_tokens": 2})
+    assert answer.status in (400, 429), answer
+    assert server.complete(prompt=["x", "y"], max_tokens=2)["choices"][1]["text"]
+    server.wait_until_idle()
+
+
+# R5.
+
+
+@pytest.mark.parametrize("how", ["reset", "close", "half close"])
+def test_clients_that_vanish_cost_nothing(serve, long_model, how, report):
+    server = serve(long_model, "--ctx", "4096", "--max-sequences", 8, "--max-queue", 64)
+    expected = server.text(prompt="The river", max_tokens=64)
+    draw = random.Random(5)
+    count = KILLS if how == "reset" else 20
+    slowest_s = 0.0
+    for start in range(0, count, 10):
+        connections = [server.socket() for _ in range(10)]
+        for number, connection in enumerate(connections):
+            # The prompts differ: none is served out of what others left.
+            connection.sendall(server.stream_message(prompt=f"{start + number} The river", max_tokens=4000, ignore_eos=True))
+        for connection in connections:
+            wait = draw.randrange(4)
+            if wait:  # others vanish while they are queued or before their first token
+                with contextlib.suppress(socket.timeout):
+                    connection.settimeout(0.3)
+                    read_events(connection, wait)
+        for connection in connections:
+            if how == "reset":
+                kill(connection)
+            elif how == "close":
+                connection.close()
+            else:
+                connection.shutdown(socket.SHUT_WR)
+        killed = time.monotonic()
+        server.wait_until_idle()
+        slowest_s = max(slowest_s, time.monotonic() - killed)
+        for connection in connections:
+            connection.close()
+    assert server.text(prompt="The river", max_tokens=64) == expected
+    report(f"R5: {count} clients gone by {how}: no block in use at most {1e3 * slowest_s:.0f} ms after ten of them")
+
+
+def test_whole_answers_that_nobody_waits_for_are_given_up(serve, long_model):
+    server = serve(long_model, "--ctx", "4096", "--max-sequences", 2, "--max-queue", 64)
+    for _ in range(10):
+        with server.socket() as connection:
+            connection.sendall(server.closing_message(prompt="The river", max_tokens=4000))
+            connection.settimeout(0.05)
+            with contextlib.suppress(socket.timeout):
+                connection.recv(1)
+    server.wait_until_idle()
+    assert server.text(prompt="The river", max_tokens=4)
+
+
+def test_readers_that_crawl_hold_no_slot(serve, long_model, report):
+    """Their answers are made and wait for them; meanwhile others are served in the slots that they had."""
+    server = serve(long_model, "--ctx", "4096", "--max-sequences", 4, "--max-queue", 64)
+    expected = server.text(prompt="The river", max_tokens=64)
+    crawling = [server.socket(receive_buffer=4096) for _ in range(SLOW_READERS)]
+    for number, connection in enumerate(crawling):
+        connection.sendall(server.stream_message(prompt=f"{number} was wide", max_tokens=1000, ignore_eos=True))
+    for _ in range(3):
+        for connection in crawling:
+            connection.recv(1)
+        assert server.text(prompt="The river", max_tokens=64) == expected
+    server.wait_until_idle()
+    # What was made for them is all there, for those who read on.
+    for connection in crawling[:3]:
+        data = b"H"
+        while b"[DONE]" not in data[-100:]:
+            piece = connection.recv(1 << 16)
+            assert piece, "cut"
+            data += piece
+        assert data.count(b"data: ") > 900
+    for connection in crawling:
+        connection.close()
+    report(f"R5: {SLOW_READERS} readers at a byte now and then: no block in use while they crawl")
+
+
+def test_readers_that_are_a_megabyte_behind_are_cut_off(serve, long_model):
+    server = serve(long_model, "--ctx", "4096", "--max-sequences", 4)
+    crawling = [server.socket(receive_buffer=4096) for _ in range(4)]
+    for number, connection in enumerate(crawling):
+        # About 4 MB: top logprobs make events long.
+        connection.sendall(server.stream_message(prompt=f"{number} was wide", max_tokens=4000, ignore_eos=True, logprobs=20))
+        connection.recv(1)
+    server.wait_until_idle()
+    assert server.text(prompt="The river", max_tokens=4)
+    for connection in crawling:
+        data = read_to_end(connection)
+        assert b"[DONE]" not in data and len(data) < 3 << 20
+        connection.close()
+
+
+# R16.
+
+
+def test_only_the_one_beyond_the_context_fails(serve, long_model):
+    context = 256
+    server = serve(long_model, "--ctx", context, "--max-sequences", 16)
+    others = {f"{number} The river": None for number in range(8)}
+    fields = {"max_tokens": 200, "ignore_eos": True, "logprobs": 2}
+    expected = {prompt: server.complete(prompt=prompt, **fields)["choices"][0] for prompt in others}
+
+    def ids(count):
+        draw = random.Random(count)
+        return [draw.randrange(256) for _ in range(count)]
+
+    def ask_offender(count, **more):
+        return server.post(COMPLETIONS, {"model": NAME, "prompt": ids(count), "max_tokens": 10, "ignore_eos": True} | more)
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for _ in range(3):
+            active = {prompt: pool.submit(server.complete, prompt=prompt, **fields) for prompt in others}
+            offenders = {count: pool.submit(ask_offender, count) for count in (context - 1, context, context + 1, 10 * context)}
+            last = offenders[context - 1].result().ok()
+            assert last["usage"] == {"prompt_tokens": context - 1, "completion_tokens": 1, "total_tokens": context}
+            assert last["choices"][0]["finish_reason"] == "length"
+            for count in (context, context + 1, 10 * context):
+                error = offenders[count].result().error(400, "context_length_exceeded")
+                assert str(context) in error["message"] and str(count) in error["message"], error
+            for prompt, answer in active.items():
+                assert answer.result()["choices"][0] == expected[prompt], "bit-equal beside the offenders"
+    # Where nothing is to be generated there is room for one more.
+    scored = ask_offender(context, max_tokens=0, echo=True, logprobs=0).ok()
+    assert scored["usage"]["total_tokens"] == context
+    ask_offender(context + 1, max_tokens=0, echo=True, logprobs=0).error(400, "context_length_exceeded")
+    server.wait_until_idle()
+
+
+# Order. With a model whose tokens take long enough to queue behind them.
+
+SLOW_MODEL = "dummy:opt-125m"
+
+
+def in_line(server, requests):
+    """Sends requests one after the other behind one that is at work; the order in which they were served."""
+    with server.socket() as busy:
+        busy.sendall(server.stream_message(prompt=[5, 6, 7], max_tokens=100, ignore_eos=True))
+        read_events(busy, 1)
+        connections = []
+        for fields in requests:
+            connection = server.socket()
+            connection.sendall(server.closing_message(max_tokens=3, **fields))
+            connections.append(connection)
+            wait_until_queued(server, len(connections))
+        answers = read_all(connections)
+        for connection in connections:
+            connection.close()
+    assert {status_of(raw) for raw, _ in answers} == {200}
+    return sorted(range(len(requests)), key=lambda number: answers[number][1])
+
+
+def wait_until_queued(server, count):
+    deadline = time.monotonic() + GENEROUS_S
+    while server.metrics()[WAITING] < count:
+        assert time.monotonic() < deadline, server.metrics()
+        time.sleep(0.005)
+
+
+def test_lower_priorities_come_earlier(serve):
+    server = serve(SLOW_MODEL, "--ctx", "256", "--max-sequences", 1, "--max-queue", 16)
+    requests = [{"prompt": [number, 9], "priority": priority} for number, priority in enumerate((5, 0, 7, -3))]
+    requests.append({"prompt": [4, 9]})  # 0, behind the other
+    assert in_line(server, requests) == [3, 1, 4, 0, 2]
+
+
+def test_one_user_does_not_keep_others_waiting(serve):
+    server = serve(SLOW_MODEL, "--ctx", "256", "--max-sequences", 1, "--max-queue", 32)
+    requests = [{"prompt": [number, 9], "user": "many"} for number in range(8)]
+    requests.append({"prompt": [8, 9], "user": "one"})
+    order = in_line(server, requests)
+    assert order.index(8) < 4, f"the ninth request, of another user, was number {order.index(8) + 1}"
