@@ -25,7 +25,7 @@ std::vector<ChatMessage> Conversation::with_system() const {
 }
 
 std::vector<TokenId> Conversation::encode() const {
-  const auto segments = render_chat_segments(template_, with_system(), true);
+  const auto segments = template_.render({.messages = messages_to_json(with_system())});
   return tokenizer_.encode_segments(segments, {.add_special = false});
 }
 

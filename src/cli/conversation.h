@@ -22,7 +22,7 @@ class Conversation {
   void set_system(std::string text) { system_ = std::move(text); }
   const std::string& system() const { return system_; }
   // False where the template has no place for it.
-  bool takes_system() const { return !template_.drops_system; }
+  bool takes_system() const { return template_.takes_system(); }
 
   // Forgets all but the system message.
   void clear() { messages_.clear(); }

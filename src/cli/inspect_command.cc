@@ -25,6 +25,16 @@
 namespace spillway {
 namespace {
 
+// Whether it can be used: "Jinja", or what is wrong with it.
+std::string describe_template(const Vocabulary& vocabulary) {
+  try {
+    ChatTemplate(vocabulary.chat_template, vocabulary);
+    return "Jinja";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 using nlohmann::json;
 
 struct InspectOptions {
@@ -43,8 +53,7 @@ json describe_tokenizer(const ModelFiles& files) {
              {"tokens", vocabulary.tokens.size()},
              {"add_bos", vocabulary.add_bos}};
     if (!vocabulary.chat_template.empty()) {
-      const auto chat = try_detect_chat_template(vocabulary);
-      out["chat_template"] = chat ? chat_format_name(chat->format) : "unknown";
+      out["chat_template"] = describe_template(vocabulary);
     }
     return out;
   } catch (const Error& error) {

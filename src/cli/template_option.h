@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// --template: how a conversation becomes text, where the model does not say it in a way that is
-// known.
+// --template: how a conversation becomes text, where the model does not say it, or says it badly.
 #pragma once
 
 #include <optional>
 #include <string>
 
+#include "text/chat_style.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -21,11 +21,12 @@ class TemplateOption {
   void add_to(CLI::App& command);
 
   // `value` is the name of a style or a file with a template. Throws kInvalidArgument where it is
-  // neither, kUnsupported for a file in no known style.
+  // neither, or where the file has no template.
   void read(const std::string& value);
 
   // What --template says, for this tokenizer; without it the model's own template, or nullopt where
-  // it has none that is known. Warns when the vocabulary lacks the given template's tokens.
+  // it has none. Warns when the vocabulary lacks the given style's tokens. Throws kInvalidArgument
+  // for a model's template that is none.
   [[nodiscard]] std::optional<ChatTemplate> try_template(const Tokenizer& tokenizer) const;
   // The same, for those who cannot do without: throws where there is none, saying what to do.
   // `model` is what the user calls it.
@@ -36,7 +37,8 @@ class TemplateOption {
   const std::string& identity() const { return identity_; }
 
  private:
-  std::optional<ChatTemplate> given_;
+  const ChatStyle* style_ = nullptr;  // where it is one of them
+  std::string jinja_;
   std::string identity_;
 };
 

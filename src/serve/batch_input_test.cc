@@ -30,7 +30,7 @@ TEST(BatchInputTest, GivesLinesWithTheirNumbers) {
   EXPECT_EQ(input.line(0).custom_id, "a");
   EXPECT_EQ(input.line(1).custom_id, "b");
   EXPECT_EQ(input.line(2).custom_id, "");
-  EXPECT_EQ(std::get<std::string>(input.line(1).request().prompt), "x");
+  EXPECT_EQ(std::get<std::string>(input.line(1).request().prompts[0]), "x");
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(input.problem(i), nullptr);
 }
 

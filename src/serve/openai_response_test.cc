@@ -5,7 +5,9 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "serve/completion.h"
 #include "serve/served_model.h"
 #include "text/test_vocabulary.h"
 
@@ -20,18 +22,27 @@ OpenAiRequest parse(OpenAiRoute route, const std::string& body) {
   return parse_openai_request(route, parse_json_text(body));
 }
 
-Answer make_answer(const std::string& text, std::vector<TokenId> ids, FinishReason finish) {
-  Answer answer;
+Choice make_choice(const std::string& text, std::vector<TokenId> ids, FinishReason finish) {
+  Choice answer;
   answer.text = text;
   answer.ids = std::move(ids);
   answer.finish = finish;
   return answer;
 }
 
+GenerationEvent make_event(std::optional<TokenId> token, const std::string& text,
+                           std::optional<FinishReason> finish = std::nullopt) {
+  GenerationEvent event;
+  event.token = token;
+  event.text = text;
+  event.finish = finish;
+  return event;
+}
+
 // Code of the refusal.
 std::string refusal(const ServedModel& model, const OpenAiRequest& request) {
   try {
-    model.to_generation(request, 0);
+    Completion(request, model, 0);
   } catch (const ApiError& error) {
     return error.code_name();
   }
@@ -39,17 +50,10 @@ std::string refusal(const ServedModel& model, const OpenAiRequest& request) {
 }
 
 TEST(OpenAiResponseTest, PutsEventsTogether) {
-  Answer answer;
-  EXPECT_FALSE(
-      answer.add({.id = {}, .token = 5, .text = "a", .logprobs = {}, .finish = {}, .error = {}}));
-  EXPECT_FALSE(
-      answer.add({.id = {}, .token = 6, .text = "", .logprobs = {}, .finish = {}, .error = {}}));
-  EXPECT_TRUE(answer.add({.id = {},
-                          .token = {},
-                          .text = "b",
-                          .logprobs = {},
-                          .finish = FinishReason::kLength,
-                          .error = {}}));
+  Choice answer;
+  EXPECT_FALSE(answer.add(make_event(5, "a")));
+  EXPECT_FALSE(answer.add(make_event(6, "")));
+  EXPECT_TRUE(answer.add(make_event(std::nullopt, "b", FinishReason::kLength)));
   EXPECT_EQ(answer.text, "ab");
   EXPECT_EQ(answer.ids, (std::vector<TokenId>{5, 6}));
   EXPECT_EQ(answer.finish, FinishReason::kLength);
@@ -59,9 +63,11 @@ TEST(OpenAiResponseTest, WritesAChatCompletion) {
   const Tokenizer tokenizer(byte_vocabulary());
   const auto request =
       parse(OpenAiRoute::kChatCompletions, R"({"messages":[{"role":"user","content":"x"}]})");
-  const Answer answer = make_answer("Hi \"you\"", {'H', 'i', kEnd}, FinishReason::kStop);
+  const Choice answer = make_choice("Hi \"you\"", {'H', 'i', kEnd}, FinishReason::kStop);
   EXPECT_EQ(
-      json_line(answer_body({"abc", 17, "m"}, request, 4, answer, &tokenizer)),
+      json_line(answer_body({"abc", 17, "m"}, request, {answer},
+                            {.prompt_tokens = 4, .completion_tokens = answer.ids.size()},
+                            &tokenizer)),
       R"({"id":"chatcmpl-abc","object":"chat.completion","created":17,"model":"m","choices":[)"
       R"({"index":0,"message":{"role":"assistant","content":"Hi \"you\"","refusal":null},)"
       R"("logprobs":null,"finish_reason":"stop"}],)"
@@ -70,8 +76,10 @@ TEST(OpenAiResponseTest, WritesAChatCompletion) {
 
 TEST(OpenAiResponseTest, WritesATextCompletionWithIdsWhereThereIsNoText) {
   const auto request = parse(OpenAiRoute::kCompletions, R"({"prompt":[1]})");
-  const Answer answer = make_answer("", {3, 4}, FinishReason::kLength);
-  const json body = answer_body({"abc", 17, "m"}, request, 1, answer, nullptr);
+  const Choice answer = make_choice("", {3, 4}, FinishReason::kLength);
+  const json body =
+      answer_body({"abc", 17, "m"}, request, {answer},
+                  {.prompt_tokens = 1, .completion_tokens = answer.ids.size()}, nullptr);
   EXPECT_EQ(body["id"], "cmpl-abc");
   EXPECT_EQ(body["object"], "text_completion");
   EXPECT_EQ(body["choices"][0]["text"], "");
@@ -81,13 +89,15 @@ TEST(OpenAiResponseTest, WritesATextCompletionWithIdsWhereThereIsNoText) {
 
 TEST(OpenAiResponseTest, WritesLogprobsWithoutTheEndToken) {
   const Tokenizer tokenizer(byte_vocabulary());
-  Answer answer = make_answer("H\xEF\xBF\xBD", {'H', 0xC3, kEnd}, FinishReason::kStop);
+  Choice answer = make_choice("H\xEF\xBF\xBD", {'H', 0xC3, kEnd}, FinishReason::kStop);
   answer.logprobs = {{-0.5F, {{'H', -0.5F}, {'J', -1.5F}}}, {-0.25F, {}}, {-0.125F, {}}};
 
   const auto chat =
       parse(OpenAiRoute::kChatCompletions,
             R"({"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":2})");
-  const json shown = json(answer_body({}, chat, 1, answer, &tokenizer))["choices"][0]["logprobs"];
+  const json shown = json(answer_body({}, chat, {answer},
+                                      {.prompt_tokens = 1, .completion_tokens = answer.ids.size()},
+                                      &tokenizer))["choices"][0]["logprobs"];
   EXPECT_TRUE(shown.contains("refusal") && shown["refusal"].is_null());
   const json content = shown["content"];
   ASSERT_EQ(content.size(), 2U);
@@ -96,8 +106,9 @@ TEST(OpenAiResponseTest, WritesLogprobsWithoutTheEndToken) {
   EXPECT_EQ(content[1]["bytes"], json{195}) << "half a character";
 
   const auto text = parse(OpenAiRoute::kCompletions, R"({"prompt":"x","logprobs":2})");
-  const json logprobs =
-      json(answer_body({}, text, 1, answer, &tokenizer))["choices"][0]["logprobs"];
+  const json logprobs = json(
+      answer_body({}, text, {answer}, {.prompt_tokens = 1, .completion_tokens = answer.ids.size()},
+                  &tokenizer))["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"][0], "H");
   EXPECT_EQ(logprobs["token_logprobs"], (json{-0.5, -0.25}));
   EXPECT_EQ(logprobs["top_logprobs"][0], json::parse(R"({"H":-0.5,"J":-1.5})"));
@@ -107,17 +118,19 @@ TEST(OpenAiResponseTest, WritesLogprobsWithoutTheEndToken) {
 TEST(OpenAiResponseTest, WritesANumberWhereALogprobIsInfinite) {
   const Tokenizer tokenizer(byte_vocabulary());
   constexpr float kNever = -std::numeric_limits<float>::infinity();
-  Answer answer = make_answer("H", {'H'}, FinishReason::kLength);
+  Choice answer = make_choice("H", {'H'}, FinishReason::kLength);
   answer.logprobs = {{kNever, {{'J', kNever}}}};
   const auto chat = parse(OpenAiRoute::kChatCompletions,
                           R"({"messages":[{"role":"user","content":"x"}],"logprobs":true})");
-  const json entry =
-      json(answer_body({}, chat, 1, answer, &tokenizer))["choices"][0]["logprobs"]["content"][0];
+  const json entry = json(answer_body({}, chat, {answer},
+                                      {.prompt_tokens = 1, .completion_tokens = answer.ids.size()},
+                                      &tokenizer))["choices"][0]["logprobs"]["content"][0];
   EXPECT_EQ(entry["logprob"], -9999);
   EXPECT_EQ(entry["top_logprobs"][0]["logprob"], -9999);
   const auto text = parse(OpenAiRoute::kCompletions, R"({"prompt":"x","logprobs":1})");
-  const json logprobs =
-      json(answer_body({}, text, 1, answer, &tokenizer))["choices"][0]["logprobs"];
+  const json logprobs = json(
+      answer_body({}, text, {answer}, {.prompt_tokens = 1, .completion_tokens = answer.ids.size()},
+                  &tokenizer))["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["token_logprobs"], json{-9999});
   EXPECT_EQ(logprobs["top_logprobs"][0]["J"], -9999);
 }
@@ -125,11 +138,14 @@ TEST(OpenAiResponseTest, WritesANumberWhereALogprobIsInfinite) {
 TEST(OpenAiResponseTest, WritesAFingerprintWhereThereIsOne) {
   const Tokenizer tokenizer(byte_vocabulary());
   const auto text = parse(OpenAiRoute::kCompletions, R"({"prompt":"x"})");
-  const Answer answer = make_answer("H", {'H'}, FinishReason::kLength);
-  EXPECT_FALSE(answer_body({}, text, 1, answer, &tokenizer).contains("system_fingerprint"));
-  EXPECT_EQ(
-      answer_body({"abc", 17, "m", "fp_1"}, text, 1, answer, &tokenizer)["system_fingerprint"],
-      "fp_1");
+  const Choice answer = make_choice("H", {'H'}, FinishReason::kLength);
+  EXPECT_FALSE(answer_body({}, text, {answer},
+                           {.prompt_tokens = 1, .completion_tokens = answer.ids.size()}, &tokenizer)
+                   .contains("system_fingerprint"));
+  EXPECT_EQ(answer_body({"abc", 17, "m", "fp_1"}, text, {answer},
+                        {.prompt_tokens = 1, .completion_tokens = answer.ids.size()},
+                        &tokenizer)["system_fingerprint"],
+            "fp_1");
 }
 
 TEST(OpenAiResponseTest, WritesErrorsAsOpenAiDoes) {
@@ -150,23 +166,101 @@ TEST(ServedModelTest, EncodesTextIdsAndConversations) {
       "'<|im_start|>assistant\\n' }}"
       "{% endif %}";
   const Tokenizer tokenizer(std::move(vocabulary));
-  const ServedModel model("m", &tokenizer, 1000);
-  const auto text = model.to_generation(
-      parse(OpenAiRoute::kCompletions,
-            R"({"prompt":"ab","seed":9,"max_tokens":7,"stop":"x","ignore_eos":true})"),
-      5);
-  EXPECT_EQ(text.prompt, (std::vector<TokenId>{'a', 'b'}));
-  EXPECT_EQ(text.sampling.seed, 9U);
-  EXPECT_EQ(text.max_tokens, 7);
-  EXPECT_EQ(text.stop, std::vector<std::string>{"x"});
-  EXPECT_TRUE(text.ignore_end);
-  const auto ids = model.to_generation(parse(OpenAiRoute::kCompletions, R"({"prompt":[7,8]})"), 5);
-  EXPECT_EQ(ids.prompt, (std::vector<TokenId>{7, 8}));
-  EXPECT_EQ(ids.sampling.seed, 5U);
-  const auto chat = model.to_generation(
-      parse(OpenAiRoute::kChatCompletions, R"({"messages":[{"role":"user","content":"Hi"}]})"), 5);
-  EXPECT_EQ(tokenizer.decode(chat.prompt),
+  const ServedModel model(
+      "m", &tokenizer, 1000,
+      ChatTemplate(tokenizer.vocabulary().chat_template, tokenizer.vocabulary()));
+  const auto generations = [&](OpenAiRoute route, const std::string& body) {
+    return Completion(parse(route, body), model, 5).take_generations();
+  };
+  const auto text =
+      generations(OpenAiRoute::kCompletions,
+                  R"({"prompt":"ab","seed":9,"max_tokens":7,"stop":"x","ignore_eos":true})");
+  ASSERT_EQ(text.size(), 1U);
+  EXPECT_EQ(text[0].prompt, (std::vector<TokenId>{'a', 'b'}));
+  EXPECT_EQ(text[0].sampling.seed, 9U);
+  EXPECT_EQ(text[0].max_tokens, 7);
+  EXPECT_EQ(text[0].stop, std::vector<std::string>{"x"});
+  EXPECT_TRUE(text[0].ignore_end);
+  const auto ids = generations(OpenAiRoute::kCompletions, R"({"prompt":[[7,8],[9]],"n":2})");
+  ASSERT_EQ(ids.size(), 4U);
+  EXPECT_EQ(ids[1].prompt, (std::vector<TokenId>{7, 8}));
+  EXPECT_EQ(ids[2].prompt, (std::vector<TokenId>{9}));
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(ids[i].sampling.seed, 5U + i);
+  const auto chat = generations(OpenAiRoute::kChatCompletions,
+                                R"({"messages":[{"role":"user","content":"Hi"}]})");
+  EXPECT_EQ(tokenizer.decode(chat[0].prompt),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+}
+
+// Every chunk's JSON, in order.
+std::vector<json> chunks_of(const std::string& stream) {
+  std::vector<json> chunks;
+  constexpr std::string_view kBegin = "data: ";
+  for (size_t at = 0; at < stream.size();) {
+    const size_t end = stream.find("\n\n", at);
+    EXPECT_EQ(stream.substr(at, kBegin.size()), kBegin);
+    const std::string text = stream.substr(at + kBegin.size(), end - at - kBegin.size());
+    if (text != "[DONE]") chunks.push_back(json::parse(text));
+    at = end + 2;
+  }
+  return chunks;
+}
+
+// The pieces of a stream, put together, are the answer that is not streamed.
+TEST(AnswerStreamTest, SaysWhatTheWholeAnswerSays) {
+  const Tokenizer tokenizer(byte_vocabulary());
+  for (const bool logprobs : {false, true}) {
+    for (const auto route : {OpenAiRoute::kChatCompletions, OpenAiRoute::kCompletions}) {
+      const bool chat = route == OpenAiRoute::kChatCompletions;
+      const ServedModel model("m", &tokenizer, 100,
+                              ChatTemplate("{{ messages[0].content }}", tokenizer.vocabulary()));
+      std::string body = chat ? R"({"messages":[{"role":"user","content":"x"}],)"
+                              : R"({"prompt":"ab","echo":true,)";
+      body += R"("stream":true,"stream_options":{"include_usage":true})";
+      if (logprobs) body += chat ? R"(,"logprobs":true)" : R"(,"logprobs":1)";
+      Completion completion(parse(route, body + "}"), model, 1);
+      const AnswerHead head{"i", 7, "m \"1\"", "fp"};
+      AnswerStream stream(head, completion.request(), &tokenizer);
+      std::string said = stream.begin(completion.choice(0));
+      const auto hear = [&](GenerationEvent event) {
+        if (event.token && logprobs) event.logprobs = Logprobs{-0.5F, {{'J', -1.0F}}};
+        completion.add(0, event);
+        said += stream.piece(completion.choice(0), event);
+      };
+      GenerationEvent scored;
+      scored.prompt_logprobs = {Logprobs{-0.25F, {{'b', -0.25F}}}};
+      if (!chat && logprobs) hear(scored);
+      hear(make_event('H', "H"));
+      hear(make_event('"', ""));
+      hear(make_event('!', "\"!"));
+      hear(make_event(kEnd, "", FinishReason::kStop));
+      said += stream.end(completion.usage());
+      EXPECT_TRUE(said.ends_with("data: [DONE]\n\n"));
+      const json whole = json(completion.body(head));
+      const json& choice = whole["choices"][0];
+      std::string text;
+      json finish, tokens = json::array();
+      const std::vector<json> chunks = chunks_of(said);
+      for (const json& chunk : chunks) {
+        EXPECT_EQ(chunk["id"], whole["id"]);
+        EXPECT_EQ(chunk["model"], "m \"1\"");
+        if (chunk["choices"].empty()) continue;
+        EXPECT_TRUE(chunk["usage"].is_null());
+        const json& part = chunk["choices"][0];
+        if (chat && part["delta"].contains("content")) text += part["delta"]["content"];
+        if (!chat) text += part["text"];
+        finish = part["finish_reason"];
+        if (part["logprobs"].is_null()) continue;
+        for (const json& token : part["logprobs"][chat ? "content" : "tokens"])
+          tokens.push_back(token);
+      }
+      EXPECT_EQ(chunks.back()["usage"], whole["usage"]);
+      EXPECT_EQ(finish, "stop");
+      EXPECT_EQ(text, chat ? choice["message"]["content"] : choice["text"]);
+      if (logprobs) EXPECT_EQ(tokens, choice["logprobs"][chat ? "content" : "tokens"]);
+      EXPECT_EQ(tokens.size(), !logprobs ? 0U : chat ? 3U : 5U);
+    }
+  }
 }
 
 TEST(ServedModelTest, RefusesWhatTheModelCannotDo) {

@@ -15,9 +15,7 @@ ServedModel::ServedModel(std::string name, const Tokenizer* tokenizer, int64_t m
     : name_(std::move(name)),
       tokenizer_(tokenizer),
       chat_(std::move(chat)),
-      max_sequence_tokens_(max_sequence_tokens) {
-  if (!chat_ && tokenizer != nullptr) chat_ = try_detect_chat_template(tokenizer->vocabulary());
-}
+      max_sequence_tokens_(max_sequence_tokens) {}
 
 const Tokenizer& ServedModel::require_tokenizer() const {
   if (tokenizer_ != nullptr) return *tokenizer_;
@@ -50,16 +48,12 @@ std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) cons
                    "/v1/completions");
   if (!chat_)
     throw ApiError(400, "unsupported_value", "messages",
-                   tokenizer_->vocabulary().chat_template.empty()
-                       ? "this model has no chat template; choose one with --template, or use "
-                         "/v1/completions"
-                       : "this model's chat template is of an unknown kind; choose the one that "
-                         "comes closest with --template, or use /v1/completions");
+                   "this model has no chat template; choose one with --template, or use "
+                   "/v1/completions");
   try {
-    std::vector<ChatMessage> messages;
-    for (const nlohmann::ordered_json& message : request.messages)
-      messages.push_back({message["role"], message["content"]});
-    const auto segments = render_chat_segments(*chat_, messages, true);
+    const auto segments = chat_->render({.messages = request.messages,
+                                         .tools = request.tools,
+                                         .variables = request.template_variables});
     return tokenizer_->encode_segments(segments, {.add_special = false});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;

@@ -23,8 +23,8 @@ struct EncodedPrompt {
 class ServedModel {
  public:
   // `name` is what answers call it. `tokenizer` may be null: then prompts are ids.
-  // `max_sequence_tokens` bounds prompt and answer together. `chat` is for a template in place of
-  // the model's own.
+  // `max_sequence_tokens` bounds prompt and answer together. Without `chat` there are no
+  // conversations.
   ServedModel(std::string name, const Tokenizer* tokenizer, int64_t max_sequence_tokens,
               std::optional<ChatTemplate> chat = std::nullopt);
 

@@ -14,7 +14,6 @@
 #include "engine/vocabulary_from_files.h"
 #include "storage/model_files.h"
 #include "text/detokenizer.h"
-#include "text/test_chat.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_json.h"
 
@@ -119,8 +118,11 @@ class RealChatTemplatesTest : public testing::Test {
   static std::string render(const Vocabulary& vocabulary) {
     const std::vector<ChatMessage> messages = {
         {"user", " Hi\n"}, {"assistant", "Yes?"}, {"user", "Bye"}};
-    const auto chat = try_detect_chat_template(vocabulary);
-    return chat ? render_chat(*chat, messages, true) : "no known template";
+    std::string text;
+    const ChatTemplate chat(vocabulary.chat_template, vocabulary);
+    for (const TextSegment& segment : chat.render({.messages = messages_to_json(messages)}))
+      text += segment.text;
+    return text;
   }
 };
 
