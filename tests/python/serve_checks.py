@@ -57,11 +57,11 @@ class Answer:
 class Server:
     """A server of the test's own, on a port that was free. Use as a block; leaving it kills what still runs."""
 
-    def __init__(self, spillway, model, folder, *options, port=0, wait=True, env=None):
+    def __init__(self, spillway, model, folder, *options, port=0, wait=True, env=None, verbose=False):
         self.log_path = pathlib.Path(folder) / f"serve-{time.monotonic_ns()}.log"
-        words = ["serve", model, "--port", port, "--device", "cpu", "--threads", "1", "--deterministic", "--no-tuning"]
-        if "--name" not in options:
-            words += ["--name", NAME]
+        words = [*(["-v"] if verbose else []), "serve", model, "--port", port, "--device", "cpu", "--deterministic", "--no-tuning"]
+        for name, value in (("--name", NAME), ("--threads", "1")):
+            words += [] if name in options else [name, value]
         with open(self.log_path, "wb") as log:
             self.process = spillway.start(*words, *options, stderr=log, env=env)
         self.port = port

@@ -16,7 +16,7 @@ from serve_checks import CHAT, COMPLETIONS, GENEROUS_S, NAME, Server, end_with, 
 
 IN_FLIGHT = 8
 DRAINS = 10
-LONG = 3000
+LONG = 2000
 
 
 def free_port():
