@@ -153,19 +153,6 @@ def test_streams_end_with_usage_where_it_is_asked_for(server, route):
     assert all(event.get("usage") is None for event in events)
 
 
-def test_tokens_come_as_they_are_made(server):
-    """Not all at the end, in one go."""
-    with server.socket() as connection:
-        connection.sendall(server.stream_message(prompt=RIVER, max_tokens=400, ignore_eos=True))
-        data, reads = b"", 0
-        while b"[DONE]" not in data:
-            piece = connection.recv(1 << 16)
-            assert piece, "cut"
-            data += piece
-            reads += 1
-    assert reads > 5 and data.count(b"data: ") > 300
-
-
 # Several prompts, several choices.
 
 
