@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 
+import openai_schema
 import pytest
 import tiny_llama
 
@@ -202,3 +203,14 @@ def chat_model():
     if not path.is_file():
         pytest.skip("SmolLM2 is not fetched (scripts/fetch_model.sh smollm2)")
     return path
+
+
+@pytest.fixture(scope="session")
+def validator():
+    """validator(name) of a schema in OpenAI's specification: OpenAPI 3.1, whose schemas are JSON Schema 2020-12."""
+    path = SHARED_DATA / "openai-openapi.yaml.xz"
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not in ../shared/data")
+    jsonschema = pytest.importorskip("jsonschema")
+    schemas = openai_schema.read_schemas(path, pytest.importorskip("yaml"))
+    return lambda name: jsonschema.Draft202012Validator(schemas | {"$ref": f"#/components/schemas/{name}"})

@@ -44,8 +44,13 @@ class FakeServer:
             ready.set()
             await self.stopping.wait()
             server.close()
+            answering = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in answering:
+                task.cancel()
+            await asyncio.gather(*answering, return_exceptions=True)
 
         self.loop.run_until_complete(serve())
+        self.loop.close()
 
     async def _answer(self, reader, writer):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):

@@ -21,7 +21,7 @@ from conftest import end_process
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 NAME = "tiny"
-WAITING = "spillway_requests_waiting"
+AT_WORK, WAITING = "spillway_requests_running", "spillway_requests_waiting"
 GENEROUS_S = 60  # for anything that takes milliseconds on an idle machine
 READY = re.compile(r"serving (.*) at http://127\.0\.0\.1:(\d+)\n")
 METRIC = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([-+0-9.eE]+|NaN|[-+]Inf)(?: \d+)?')
@@ -57,11 +57,11 @@ class Answer:
 class Server:
     """A server of the test's own, on a port that was free. Use as a block; leaving it kills what still runs."""
 
-    def __init__(self, spillway, model, folder, *options, port=0, wait=True, env=None):
+    def __init__(self, spillway, model, folder, *options, port=0, wait=True, env=None, verbose=False):
         self.log_path = pathlib.Path(folder) / f"serve-{time.monotonic_ns()}.log"
-        words = ["serve", model, "--port", port, "--device", "cpu", "--threads", "1", "--deterministic", "--no-tuning"]
-        if "--name" not in options:
-            words += ["--name", NAME]
+        words = [*(["-v"] if verbose else []), "serve", model, "--port", port, "--device", "cpu", "--deterministic", "--no-tuning"]
+        for name, value in (("--name", NAME), ("--threads", "1")):
+            words += [] if name in options else [name, value]
         with open(self.log_path, "wb") as log:
             self.process = spillway.start(*words, *options, stderr=log, env=env)
         self.port = port
@@ -147,10 +147,7 @@ class Server:
 
     def wait_until_idle(self, timeout_s=GENEROUS_S):
         """Returns when no KV block is in use."""
-        deadline = time.monotonic() + timeout_s
-        while (used := self.blocks_in_use()) > 0:
-            assert time.monotonic() < deadline, f"{used} blocks are still in use"
-            time.sleep(0.02)
+        wait_for(lambda: self.blocks_in_use() == 0, timeout_s)
 
     # As no client should.
 
@@ -203,14 +200,14 @@ def stream_events(raw):
     """The events of a raw answer in chunks."""
     head, _, rest = raw.partition(b"\r\n\r\n")
     assert b"chunked" in head.lower()
-    body = b""
+    pieces, at = [], 0
     while True:
-        size, _, rest = rest.partition(b"\r\n")
-        count = int(size, 16)
-        if count == 0:
-            return events_of(body)
-        body += rest[:count]
-        rest = rest[count + 2 :]
+        end = rest.index(b"\r\n", at)
+        size = int(rest[at:end], 16)
+        if size == 0:
+            return events_of(b"".join(pieces))
+        pieces.append(rest[end + 2 : end + 2 + size])
+        at = end + size + 4
 
 
 def read_events(connection, count):
@@ -224,11 +221,18 @@ def read_events(connection, count):
 
 def read_to_end(connection):
     """All bytes until the server closes."""
-    data = b""
+    data = bytearray()
     with contextlib.suppress(ConnectionError):
         while piece := connection.recv(1 << 16):
             data += piece
-    return data
+    return bytes(data)
+
+
+def wait_for(condition, timeout_s=GENEROUS_S):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
 
 
 def ask_on(connection, method, path, body=None, headers=None):

@@ -2,29 +2,10 @@
 """What spillway batch answers, held against the OpenAI API's own specification."""
 
 import json
-import lzma
 
-import pytest
 import tiny_llama
 
-from conftest import SHARED_DATA
 from test_batch import ERRORS, NO_REQUESTS, Job, chat, request
-
-SPECIFICATION = SHARED_DATA / "openai-openapi.yaml.xz"
-
-
-@pytest.fixture(scope="session")
-def validator():
-    """validator(name) of a schema in the specification: OpenAPI 3.1, whose schemas are JSON Schema 2020-12."""
-    if not SPECIFICATION.is_file():
-        pytest.skip(f"{SPECIFICATION.name} is not in ../shared/data")
-    jsonschema = pytest.importorskip("jsonschema")
-    yaml = pytest.importorskip("yaml")
-    document = yaml.load(lzma.decompress(SPECIFICATION.read_bytes()), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    assert document["openapi"].startswith("3.1"), "3.0 says nullable where 3.1 says null; the schemas need translating"
-    schemas = {"components": {"schemas": document["components"]["schemas"]}}
-    return lambda name: jsonschema.Draft202012Validator(schemas | {"$ref": f"#/components/schemas/{name}"})
-
 
 SCHEMAS = {"/v1/chat/completions": "CreateChatCompletionResponse", "/v1/completions": "CreateCompletionResponse"}
 

@@ -93,6 +93,7 @@ def test_keys_are_in_no_log(locked):
 def test_a_file_without_good_keys_is_refused(spillway, tiny_model, tmp_path, content):
     """A server that should be locked does not start open."""
     (tmp_path / "keys").write_text(content)
+    (tmp_path / "keys").chmod(0o600)
     done = spillway.run("serve", tiny_model, "--port", "0", "--api-key-file", tmp_path / "keys", timeout=60)
     done.assert_one_line_error(2)
 
@@ -173,7 +174,7 @@ def assert_clean_lines(log):
 
 
 def test_logs_are_plain_lines_without_prompts(spillway, tiny_model, tmp_path):
-    with Server(spillway, tiny_model, tmp_path) as server:
+    with Server(spillway, tiny_model, tmp_path, verbose=True) as server:
         before = len(server.log().splitlines())
         send_nasty(server)
         assert server.end() == 0
@@ -185,7 +186,7 @@ def test_logs_are_plain_lines_without_prompts(spillway, tiny_model, tmp_path):
 
 
 def test_json_logs_are_json_lines_without_prompts(spillway, tiny_model, tmp_path):
-    with Server(spillway, tiny_model, tmp_path, "--log-json") as server:
+    with Server(spillway, tiny_model, tmp_path, "--log-json", verbose=True) as server:
         send_nasty(server)
         assert server.end() == 0
         log = server.log()
@@ -198,7 +199,7 @@ def test_json_logs_are_json_lines_without_prompts(spillway, tiny_model, tmp_path
 
 def test_prompts_are_logged_on_demand(spillway, tiny_model, tmp_path):
     for options in (["--log-prompts"], ["--log-prompts", "--log-json"]):
-        with Server(spillway, tiny_model, tmp_path, *options) as server:
+        with Server(spillway, tiny_model, tmp_path, *options, verbose=True) as server:
             send_nasty(server)
             assert server.end() == 0
             log = server.log()

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from serve_checks import NAME, server_fixture
+from serve_checks import NAME, Server, server_fixture
 
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.xdist_group("serve_client")
@@ -24,6 +24,14 @@ def test_models(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("other")
     assert caught.value.code == "model_not_found"
+
+
+def test_a_model_with_a_slash_in_its_name(spillway, tiny_model, tmp_path):
+    name = "org/my model"
+    with Server(spillway, tiny_model, tmp_path, "--name", name) as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+            assert client.models.retrieve(name).id == name
+            assert client.completions.create(model=name, prompt="x", max_tokens=1).model == name
 
 
 def test_completions(client, server):
@@ -56,11 +64,13 @@ def test_chats(client):
 
 
 def test_the_clients_own_streaming_helper(client):
-    with client.chat.completions.stream(model=NAME, messages=[{"role": "user", "content": "Hello"}], max_tokens=9, temperature=0) as stream:
+    fields = {"model": NAME, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 30, "temperature": 0}
+    whole = client.chat.completions.create(**fields).choices[0].message.content
+    with client.chat.completions.stream(**fields, stop=whole[10:13]) as stream:
         for _ in stream:
             pass
         final = stream.get_final_completion()
-    assert final.choices[0].message.content and final.choices[0].finish_reason == "length"
+    assert final.choices[0].message.content == whole[: whole.index(whole[10:13])] and final.choices[0].finish_reason == "stop"
 
 
 def test_errors_have_their_classes(client):

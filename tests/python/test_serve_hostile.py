@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """R3: a bad request harms nobody. Thousands of them, while /health answers and good requests have the answers they always had."""
 
+import collections
 import concurrent.futures
 import json
 import re
@@ -68,80 +69,75 @@ def is_error_body(raw):
 
 
 def judge_body(server, case):
-    """'' or what is wrong with the answer to a body in good HTTP: an answer, or an error in OpenAI's form."""
+    """(status, '' or what is wrong) of the answer to a body in good HTTP: an answer, or an error in OpenAI's form."""
     path, body = case
     status, raw = server.raw(hostile_requests.message(path, body, b"Connection: close\r\n"))
     shown = f"{path} {body[:300]!r}: {raw[:600]!r}"
     if status == 200:
-        return ""
+        return status, ""
     if status not in (400, 404, 413):
-        return f"status {status} to {shown}"
+        return status, f"status {status} to {shown}"
     if not is_error_body(raw):
-        return f"no error in OpenAI's form: {shown}"
+        return status, f"no error in OpenAI's form: {shown}"
     if OUR_FAULT.search(raw.partition(b"\r\n\r\n")[2].replace(body[:100], b"")):
-        return f"an error that tells of our insides: {shown}"
-    return ""
+        return status, f"an error that tells of our insides: {shown}"
+    return status, ""
 
 
 def judge_http(server, data):
-    """'' or what is wrong with the answer to bytes that need not be HTTP: 4xx, the two 5xx that say "not here", or a close."""
+    """The same for bytes that need not be HTTP: 4xx, the two 5xx that say "not here", or a close."""
     try:
         status, raw = server.raw(data, half_close=True)
     except socket.timeout:
-        return f"no answer and no close: {data[:300]!r}"
-    if status == 0 or 200 <= status < 500 or status in (501, 505):
-        return ""
-    return f"status {status} to {data[:300]!r}: {raw[:300]!r}"
+        return 0, f"no answer and no close: {data[:300]!r}"
+    if status in (0, 100, 501, 505) or 200 <= status < 500:
+        return status, ""
+    return status, f"status {status} to {data[:300]!r}: {raw[:300]!r}"
 
 
-def assert_all_good(judge, server, cases):
-    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-        problems = [problem for problem in pool.map(lambda case: judge(server, case), cases) if problem]
-    assert server.process.poll() is None, f"it ended with {server.process.returncode}: {server.log()[-3000:]}"
-    assert not problems, f"{len(problems)} of {len(cases)}:\n" + "\n".join(problems[:20])
-
-
-@pytest.fixture
-def watched(server, report):
-    """The server with /health asked all the while; afterwards it must be as it was."""
+def assert_harmless(server, report, title, judge, cases):
+    """No case has a bad answer, /health answers all the while, and afterwards the server is as it was."""
     fields = {"prompt": "The river", "max_tokens": 40, "logprobs": 3}
     before = server.complete(**fields)["choices"]
     memory = resident_kib(server.process)
-    with Prober(server) as prober:
-        yield server
+    with Prober(server) as prober, concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        judged = list(pool.map(lambda case: judge(server, case), cases))
+    assert server.process.poll() is None, f"it ended with {server.process.returncode}: {server.log()[-3000:]}"
+    problems = [problem for _, problem in judged if problem]
+    assert not problems, f"{len(problems)} of {len(cases)}:\n" + "\n".join(problems[:20])
     assert prober.problem is None and max(prober.seconds) < GENEROUS_S
     assert server.complete(**fields)["choices"] == before, "others are answered as before"
     server.wait_until_idle()
     grown = resident_kib(server.process) - memory
     assert grown < 300_000, f"{grown} KiB more"
-    report(f"R3: {prober.summary()}; {grown / 1024:+.0f} MiB")
+    statuses = collections.Counter(status for status, _ in judged)
+    told = ", ".join(f"{count} times {status or 'closed'}" for status, count in sorted(statuses.items()))
+    report(f"R3, {title}: {len(cases)} cases: {told}; {prober.summary()}; {grown / 1024:+.0f} MiB")
 
 
-def test_there_are_enough_cases(report):
-    counts = {made.__name__: sum(1 for _ in made()) for made in (hostile_requests.extremes, hostile_requests.structures, hostile_requests.wrong_http)}
-    counts |= {"damaged_bodies": DAMAGED_BODIES, "damaged_http": DAMAGED_HTTP}
-    assert sum(counts.values()) >= FEWEST_CASES
-    report(f"R3: {sum(counts.values())} cases: {counts}")
+def test_there_are_enough_cases():
+    made = (hostile_requests.extremes, hostile_requests.structures, hostile_requests.wrong_http)
+    assert sum(sum(1 for _ in cases()) for cases in made) + DAMAGED_BODIES + DAMAGED_HTTP >= FEWEST_CASES
 
 
-def test_extremes_of_every_field(watched):
-    assert_all_good(judge_body, watched, [*hostile_requests.extremes()])
+def test_extremes_of_every_field(server, report):
+    assert_harmless(server, report, "extremes", judge_body, [*hostile_requests.extremes()])
 
 
-def test_depth_length_and_spelling(watched):
-    assert_all_good(judge_body, watched, [*hostile_requests.structures()])
+def test_depth_length_and_spelling(server, report):
+    assert_harmless(server, report, "structures", judge_body, [*hostile_requests.structures()])
 
 
-def test_damaged_bodies(watched):
-    assert_all_good(judge_body, watched, [*hostile_requests.damaged_bodies(DAMAGED_BODIES, seed=11)])
+def test_damaged_bodies(server, report):
+    assert_harmless(server, report, "damaged bodies", judge_body, [*hostile_requests.damaged_bodies(DAMAGED_BODIES, seed=11)])
 
 
-def test_wrong_http(watched):
-    assert_all_good(judge_http, watched, [*hostile_requests.wrong_http()])
+def test_wrong_http(server, report):
+    assert_harmless(server, report, "wrong HTTP", judge_http, [*hostile_requests.wrong_http()])
 
 
-def test_damaged_http(watched):
-    assert_all_good(judge_http, watched, [*hostile_requests.damaged_http(DAMAGED_HTTP, seed=12)])
+def test_damaged_http(server, report):
+    assert_harmless(server, report, "damaged HTTP", judge_http, [*hostile_requests.damaged_http(DAMAGED_HTTP, seed=12)])
 
 
 def test_a_smuggled_request_is_not_answered(server):

@@ -12,11 +12,11 @@ import pytest
 import tiny_llama
 
 from conftest import end_process
-from serve_checks import CHAT, COMPLETIONS, GENEROUS_S, NAME, Server, end_with, joined, read_events, read_to_end, status_of, stream_events
+from serve_checks import CHAT, COMPLETIONS, GENEROUS_S, NAME, Server, end_with, header_of, joined, read_events, read_to_end, status_of, stream_events, wait_for
 
 IN_FLIGHT = 8
 DRAINS = 10
-LONG = 3000
+LONG = 4000
 
 
 def free_port():
@@ -117,7 +117,7 @@ def test_a_port_that_is_taken_is_one_line(spillway, tiny_model, tmp_path):
 def test_a_drain_finishes_what_is_under_way(spillway, long_model, tmp_path, number):
     files = tmp_path / "temporary"
     files.mkdir()
-    options = ["--ctx", "4096", "--max-sequences", IN_FLIGHT // 2, "--max-queue", "16"]
+    options = ["--ctx", "8192", "--max-sequences", IN_FLIGHT // 2, "--max-queue", "16"]
     with Server(spillway, long_model, tmp_path, *options, env=os.environ | {"TMPDIR": str(files)}) as server:
         expected = server.text(prompt="The river", max_tokens=LONG, ignore_eos=True)
         connections = [server.socket() for _ in range(IN_FLIGHT)]
@@ -126,9 +126,8 @@ def test_a_drain_finishes_what_is_under_way(spillway, long_model, tmp_path, numb
         read_events(connections[0], 1)  # half of them are at work, the others wait
         early = server.socket()  # connected before, asks after
         server.process.send_signal(signal.SIGTERM if number % 3 else signal.SIGINT)
-        refused = newcomers(server, early)
+        assert_newcomers_are_refused(server, early)
         answers = [read_to_end(connection) for connection in connections]
-        assert refused, "nobody was refused while it drained"
         for at, raw in enumerate(answers):
             if at == 0:
                 assert b"data: [DONE]\n\n" in raw and raw.endswith(b"0\r\n\r\n")  # its head was read before
@@ -143,27 +142,18 @@ def test_a_drain_finishes_what_is_under_way(spillway, long_model, tmp_path, numb
         server.socket()
 
 
-def newcomers(server, early):
-    """Asks until the drain is seen; how many were refused as they must be."""
+def assert_newcomers_are_refused(server, early):
+    """Who comes while it drains, and who was connected before, is told so."""
+    wait_for(lambda: server.get("/v1/models").status == 503)
+    assert server.get("/health").status in (200, 503)
     message = server.closing_message(prompt="x", max_tokens=1)
-    refused = 0
-    deadline = time.monotonic() + GENEROUS_S
-    with early:
-        while refused == 0 and time.monotonic() < deadline:
-            try:
-                status, raw = server.raw(message)
-            except ConnectionRefusedError:
-                break  # it no longer listens; the connection that was open must still be told
-            assert status in (200, 503), raw
-            refused += status == 503
-        early.sendall(message)
-        raw = read_to_end(early)
-        if raw:
+    with early, server.socket() as late:
+        for connection in (early, late):
+            connection.sendall(message)
+            raw = read_to_end(connection)
             assert status_of(raw) == 503, raw[:300]
-            assert b"\r\nretry-after: " in raw.lower()
+            assert int(header_of(raw, "retry-after")) >= 1
             assert json.loads(raw.partition(b"\r\n\r\n")[2])["error"]["message"]
-            refused += 1
-    return refused
 
 
 def test_a_second_interrupt_ends_it_at_once(spillway, long_model, tmp_path):
@@ -179,7 +169,8 @@ def test_a_second_interrupt_ends_it_at_once(spillway, long_model, tmp_path):
 
 
 def test_an_idle_server_ends_at_once(spillway, tiny_model, tmp_path):
-    for number in (signal.SIGTERM, signal.SIGINT):
+    """Many times: threads that outlive what they work on crash only now and then."""
+    for number in [signal.SIGTERM, signal.SIGINT] * 15:
         with Server(spillway, tiny_model, tmp_path) as server, contextlib.closing(server.connect()) as idle:
             idle.request("GET", "/health")
             idle.getresponse().read()  # an open connection that says nothing more
