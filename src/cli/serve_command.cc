@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <thread>
 
 #include "base/error.h"
@@ -105,14 +106,14 @@ void wait_for_the_end(ApiServer& server) {
   while (!interrupted()) std::this_thread::sleep_for(kLook);
   const int outstanding = server.outstanding();
   server.drain();
-  if (outstanding > 0)
-    fmt::print(stderr, "{} requests are answered first; Ctrl-C again ends at once\n", outstanding);
+  log_info("ending; {} requests are answered first, Ctrl-C again ends at once", outstanding);
   while (!server.wait_until_drained(kLook)) {
   }
 }
 
 int serve(const ServeOptions& options) {
   if (options.json_log) set_log_format(LogFormat::kJson);
+  set_log_level(LogLevel::kInfo);  // who serves wants to see what happens
   ApiServerOptions asked{.http = options.http, .model = model_name(options)};
   if (!options.key_file.empty()) asked.keys = KeyRing::from_file(options.key_file);
   drain_on_interrupt();
@@ -123,7 +124,7 @@ int serve(const ServeOptions& options) {
     chat = options.chat_template.try_template(*session.tokenizer());
   const ExpectedRun run = expected_run(options, session);
   session.choose_plan(run);
-  fmt::print(stderr, "{}\n", session.describe_plan());
+  log_info("{}", session.describe_plan());
   session.load();
   const int64_t context = session.planned_tokens();
   const int64_t sequences = session.plan.sequences.value_or(1);
@@ -139,11 +140,15 @@ int serve(const ServeOptions& options) {
                  .reuse_prefixes = true});
   const ServedModel model(model_name(options), session.tokenizer(), engine.max_sequence_tokens(),
                           chat);
+  // It was there first, and must end before what it uses.
+  const auto stop = [](ApiServer* of) { of->stop(); };
+  const std::unique_ptr<ApiServer, decltype(stop)> stopping(&server, stop);
   server.start(engine, model, admission.max_sequences + options.max_queue,
                {.fingerprint = system_fingerprint(session.settings.fields()),
                 .logs_prompts = options.log_prompts},
                {.model = model.name(),
                 .plan = session.describe_plan(),
+                .has_gpu = !session.device->host_visible(),
                 .to_gpu_ceiling = estimate.to_gpu,
                 .to_host_ceiling = estimate.to_host,
                 .disk_read_ceiling = estimate.disk_read,
@@ -194,8 +199,7 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::Range(0, 1 << 20));
   options->chat_template.add_to(*command);
   command->add_flag("--log-json", options->json_log, "log lines as JSON");
-  command->add_flag("--log-prompts", options->log_prompts,
-                    "with -v: also what is asked and answered");
+  command->add_flag("--log-prompts", options->log_prompts, "also what is asked and answered");
   command->footer(
       "SIGTERM or Ctrl-C: what was taken is answered, then it ends; a second Ctrl-C ends at once.\n"
       "Examples:\n"

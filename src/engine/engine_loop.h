@@ -67,6 +67,10 @@ class EngineLoop {
   }
 
   int outstanding() const;
+  // More than may be outstanding.
+  bool never_takes(size_t requests) const {
+    return options_.max_outstanding > 0 && requests > static_cast<size_t>(options_.max_outstanding);
+  }
   bool is_draining() const;
   // Engine::max_sequence_tokens() and what else never changes.
   int64_t max_sequence_tokens() const { return engine_.max_sequence_tokens(); }

@@ -14,11 +14,10 @@ double FairOrder::rank(const SequenceView& arriving) {
   const double likely = arriving.mean_answer > 0 ? std::min(answer, arriving.mean_answer) : answer;
   const double cost = static_cast<double>(arriving.known) + likely;
   const int doublings = std::clamp(-arriving.priority, -kMostDoublings, kMostDoublings);
-  const auto found = last_.find(arriving.client);
+  const std::pair flow(arriving.client, arriving.priority);
+  const auto found = last_.find(flow);
   const double before = found == last_.end() ? clock_ : std::max(clock_, found->second);
-  const double rank = before + std::ldexp(cost, -doublings);
-  // A client's own requests follow each other by their priority, too.
-  last_[arriving.client] = before + std::ldexp(cost, -std::max(0, doublings));
+  const double rank = last_[flow] = before + std::ldexp(cost, -doublings);
   if (last_.size() > clean_at_) {
     std::erase_if(last_, [&](const auto& client) { return client.second <= clock_; });
     clean_at_ = std::max<size_t>(64, 2 * last_.size());

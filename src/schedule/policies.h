@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
-#include <unordered_map>
+#include <utility>
 
 #include "schedule/admission.h"
 #include "schedule/request_id.h"
@@ -48,8 +49,9 @@ class FairOrder : public QueueOrder {
   void began(double rank) override;
 
  private:
-  double clock_ = 0;                           // the rank of the last that began
-  std::unordered_map<uint64_t, double> last_;  // of a client's requests; those behind the clock go
+  double clock_ = 0;  // the rank of the last that began
+  // Of a client's requests with one priority; those behind the clock go.
+  std::map<std::pair<uint64_t, int>, double> last_;
   size_t clean_at_ = 64;
 };
 

@@ -22,7 +22,11 @@ class ApiError : public Error {
   int status() const { return status_; }  // of HTTP
   const std::string& code_name() const { return code_; }
   const std::string& param() const { return param_; }
-  const char* type() const { return status_ >= 500 ? "server_error" : "invalid_request_error"; }
+  const char* type() const {
+    return status_ >= 500   ? "server_error"
+           : status_ == 429 ? "rate_limit_error"
+                            : "invalid_request_error";
+  }
 
  private:
   int status_;

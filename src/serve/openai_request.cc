@@ -347,6 +347,8 @@ void read_stream(Fields& fields, OpenAiRequest& request) {
     Fields inner(*options, "stream_options");
     inner.boolean_into("include_usage", request.stream_usage);
     inner.refuse_others();
+    if (!request.stream)
+      refuse("invalid_value", "stream_options", "'stream_options' needs 'stream' to be true");
   }
 }
 
@@ -443,7 +445,9 @@ OpenAiRequest parse_openai_request(OpenAiRoute route, const json& body) {
 TokenizeRequest parse_tokenize_request(const json& body) {
   TokenizeRequest request;
   Fields fields(body, "");
+  // vLLM says "prompt" and begins with BOS unless told otherwise, llama-server "content" without.
   const json* const prompt = fields.try_take("prompt");
+  request.add_special = prompt != nullptr;
   request.content =
       prompt != nullptr ? Fields::as_string(*prompt, "prompt") : fields.string("content");
   fields.ignore("content");

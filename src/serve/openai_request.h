@@ -57,7 +57,7 @@ OpenAiRequest parse_openai_request(OpenAiRoute route, const nlohmann::ordered_js
 // take it.
 struct TokenizeRequest {
   std::string content;
-  bool add_special = true;
+  bool add_special = false;
   bool parse_special = false;
   bool with_pieces = false;
 };

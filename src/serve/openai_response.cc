@@ -77,7 +77,9 @@ class CompletionLogprobs {
     const std::string text = token_text(id, tokenizer_);
     tokens_.push_back(text);
     offsets_.push_back(offset_);
-    offset_ += count_characters(text);
+    // Control tokens are no part of the text.
+    if (tokenizer_ != nullptr)
+      offset_ += count_characters(replace_invalid_utf8(tokenizer_->piece(id)));
     if (logprobs == nullptr) {
       chosen_.push_back(nullptr);
       tops_.push_back(nullptr);
@@ -210,11 +212,10 @@ AnswerStream::AnswerStream(const AnswerHead& head, const OpenAiRequest& request,
 
 std::string AnswerStream::chunk(size_t index, const std::string& delta, const std::string& logprobs,
                                 const char* finish) const {
-  return fmt::format(R"({}"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}]{}}})"
+  return fmt::format(R"({}"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}]}})"
                      "\n\n",
                      head_, index, delta, logprobs.empty() ? "null" : logprobs,
-                     finish == nullptr ? "null" : fmt::format("\"{}\"", finish),
-                     request_.stream_usage ? ",\"usage\":null" : "");
+                     finish == nullptr ? "null" : fmt::format("\"{}\"", finish));
 }
 
 std::string AnswerStream::begin(const Choice& choice) {

@@ -26,7 +26,9 @@ ApiServer::ApiServer(ApiServerOptions options)
   http_ = std::make_unique<HttpServer>(options_.http, router_);
 }
 
-ApiServer::~ApiServer() {
+ApiServer::~ApiServer() { stop(); }
+
+void ApiServer::stop() {
   http_->stop_now();  // nobody is left whose leaving would be told
   loop_.reset();
   if (service_) service_->stop();
@@ -48,8 +50,8 @@ void ApiServer::add_routes() {
   });
   add(HttpMethod::kGet, "/v1/models", Access::kWithKey,
       [this](const Request&, const Reply& reply) { tell_models(reply); });
-  add(HttpMethod::kGet, ("/v1/models/" + options_.model).c_str(), Access::kWithKey,
-      [this](const Request&, const Reply& reply) { tell_model(reply); });
+  add(HttpMethod::kGet, "/v1/models/", Access::kWithKey,
+      [this](const Request& request, const Reply& reply) { tell_model(*request, reply); });
   add(HttpMethod::kPost, "/v1/completions", Access::kWithKey, [this](Request request, Reply reply) {
     service().complete(OpenAiRoute::kCompletions, std::move(request), std::move(reply));
   });
@@ -71,30 +73,43 @@ CompletionService& ApiServer::service() const {
 }
 
 void ApiServer::tell_health(const Reply& reply) const {
+  const auto tell_later = [&](const ordered_json& what) {
+    HttpAnswer answer = json_answer(503, json_line(what));
+    answer.headers.push_back({"Retry-After", "1"});
+    reply->send(std::move(answer));
+  };
   if (is_draining_) {
-    reply->send(json_answer(503, json_line({{"status", "draining"}})));
+    tell_later({{"status", "draining"}});
   } else if (is_ready_) {
     reply->send(json_answer(200, json_line({{"status", "ok"}})));
   } else {
-    reply->send(
-        json_answer(503, json_line({{"status", "loading"}, {"progress", progress_.load()}})));
+    tell_later({{"status", "loading"}, {"progress", progress_.load()}});
   }
 }
 
 void ApiServer::tell_models(const Reply& reply) const {
-  reply->send(
-      json_answer(200, json_line({{"object", "list"},
-                                  {"data", ordered_json::array({{{"id", options_.model},
-                                                                 {"object", "model"},
-                                                                 {"created", created_},
-                                                                 {"owned_by", "spillway"}}})}})));
+  reply->send(json_answer(
+      200, json_line({{"object", "list"}, {"data", ordered_json::array({describe_model()})}})));
 }
 
-void ApiServer::tell_model(const Reply& reply) const {
+void ApiServer::tell_model(const HttpRequest& request, const Reply& reply) const {
+  constexpr std::string_view kPath = "/v1/models/";
+  std::string name = request.path.substr(kPath.size());
+  // A slash that a client encoded stays so in paths.
+  for (const std::string_view slash : {"%2F", "%2f"})
+    for (size_t at = name.find(slash); at != name.npos; at = name.find(slash, at))
+      name.replace(at, slash.size(), "/");
+  if (name != options_.model)
+    throw ApiError(404, "model_not_found", "model",
+                   "there is no such model here; /v1/models lists what there is");
+  reply->send(json_answer(200, json_line(describe_model())));
+}
+
+ordered_json ApiServer::describe_model() const {
   ordered_json model = {
       {"id", options_.model}, {"object", "model"}, {"created", created_}, {"owned_by", "spillway"}};
   if (is_ready_) model["max_model_len"] = max_sequence_tokens_;
-  reply->send(json_answer(200, json_line(model)));
+  return model;
 }
 
 void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstanding,

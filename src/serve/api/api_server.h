@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -38,8 +39,8 @@ class ApiServer {
   // Of loading, 0 to 1. Any thread.
   void set_progress(double share) { progress_.store(share, std::memory_order_relaxed); }
 
-  // Answers requests from now on. Both must outlive the server. `max_outstanding`: requests at work
-  // or waiting; more are told to come again.
+  // Answers requests from now on, until stop(), which both must outlive. `max_outstanding`:
+  // requests at work or waiting; more are told to come again.
   void start(Engine& engine, const ServedModel& model, int max_outstanding,
              const CompletionService::Options& service, const ServingFacts& facts);
 
@@ -47,6 +48,8 @@ class ApiServer {
   void drain();
   // Whether all of that has ended and been sent, `most` later at most.
   [[nodiscard]] bool wait_until_drained(std::chrono::milliseconds most);
+  // Cuts off what is left. Once.
+  void stop();
   int outstanding() const { return loop_ ? loop_->outstanding() : 0; }
 
  private:
@@ -55,7 +58,8 @@ class ApiServer {
   void add_routes();
   void tell_health(const Reply& reply) const;
   void tell_models(const Reply& reply) const;
-  void tell_model(const Reply& reply) const;
+  void tell_model(const HttpRequest& request, const Reply& reply) const;
+  nlohmann::ordered_json describe_model() const;
   // Throws ApiError(503) where the model is not there yet.
   CompletionService& service() const;
 

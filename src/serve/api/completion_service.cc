@@ -106,7 +106,17 @@ void CompletionService::read_later(std::shared_ptr<HttpReply> reply, std::functi
   {
     const std::lock_guard lock(work_mutex_);
     if (work_.size() < kMostUnread && !work_ends_) {
-      work_.push_back(std::move(work));
+      work_.push_back([this, reply, work = std::move(work)] {
+        try {
+          work();
+        } catch (const ApiError& error) {
+          refuse(*reply, error);
+        } catch (const Error& error) {
+          refuse(*reply, as_api_error(error));
+        } catch (const std::exception& error) {
+          refuse(*reply, ApiError(500, "server_error", "", error.what()));
+        }
+      });
       reply = nullptr;
     }
   }
@@ -133,15 +143,7 @@ void CompletionService::run_reader() {
 void CompletionService::complete(OpenAiRoute route, std::shared_ptr<const HttpRequest> request,
                                  std::shared_ptr<HttpReply> reply) {
   read_later(reply, [this, route, request = std::move(request), reply] {
-    try {
-      submit(route, *request, reply);
-    } catch (const ApiError& error) {
-      refuse(*reply, error);
-    } catch (const Error& error) {
-      refuse(*reply, as_api_error(error));
-    } catch (const std::exception& error) {
-      refuse(*reply, ApiError(500, "server_error", "", error.what()));
-    }
+    submit(route, *request, reply);
   });
 }
 
@@ -174,6 +176,10 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
     // Its events find it, however soon they come, and what it begins with goes before them.
     const std::lock_guard lock(exchanges_mutex_);
     if (!generations.empty()) {
+      if (loop_->never_takes(generations.size()))
+        throw ApiError(
+            400, "invalid_value", "n",
+            fmt::format("{} choices are more than this server takes at all", generations.size()));
       auto taken = loop_->try_submit(std::move(generations));
       if (!taken) {
         if (loop_->is_draining())
@@ -307,42 +313,36 @@ void CompletionService::log(const Exchange& exchange, Clock::time_point at) cons
 void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
                                  std::shared_ptr<HttpReply> reply) {
   read_later(reply, [this, request = std::move(request), reply] {
-    try {
-      const TokenizeRequest asked = parse_tokenize_request(parse_json_text(request->body));
-      const Tokenizer& tokenizer = model_.require_tokenizer();
-      const std::vector<TokenId> ids = tokenizer.encode(
-          asked.content, {.add_special = asked.add_special, .parse_special = asked.parse_special});
-      ordered_json tokens = ordered_json::array();
-      for (const TokenId id : ids) {
-        if (asked.with_pieces) {
-          tokens.push_back({{"id", id}, {"piece", token_text(id, &tokenizer)}});
-        } else {
-          tokens.push_back(id);
-        }
+    const TokenizeRequest asked = parse_tokenize_request(parse_json_text(request->body));
+    const Tokenizer& tokenizer = model_.require_tokenizer();
+    const std::vector<TokenId> ids = tokenizer.encode(
+        asked.content, {.add_special = asked.add_special, .parse_special = asked.parse_special});
+    ordered_json tokens = ordered_json::array();
+    for (const TokenId id : ids) {
+      if (asked.with_pieces) {
+        tokens.push_back({{"id", id}, {"piece", token_text(id, &tokenizer)}});
+      } else {
+        tokens.push_back(id);
       }
-      reply->send(json_answer(200, json_line({{"tokens", std::move(tokens)},
-                                              {"count", ids.size()},
-                                              {"max_model_len", model_.max_sequence_tokens()}})));
-    } catch (const ApiError& error) {
-      refuse(*reply, error);
-    } catch (const Error& error) {
-      refuse(*reply, as_api_error(error));
     }
+    reply->send(json_answer(200, json_line({{"tokens", std::move(tokens)},
+                                            {"count", ids.size()},
+                                            {"max_model_len", model_.max_sequence_tokens()}})));
   });
 }
 
 void CompletionService::detokenize(std::shared_ptr<const HttpRequest> request,
                                    std::shared_ptr<HttpReply> reply) {
   read_later(reply, [this, request = std::move(request), reply] {
-    try {
-      const std::vector<TokenId> ids = parse_detokenize_request(parse_json_text(request->body));
-      const std::string text = model_.require_tokenizer().decode(ids, {.keep_special = true});
-      reply->send(json_answer(200, json_line({{"content", text}, {"prompt", text}})));
-    } catch (const ApiError& error) {
-      refuse(*reply, error);
-    } catch (const Error& error) {
-      refuse(*reply, as_api_error(error));
-    }
+    const std::vector<TokenId> ids = parse_detokenize_request(parse_json_text(request->body));
+    const Tokenizer& tokenizer = model_.require_tokenizer();
+    for (const TokenId id : ids)
+      if (static_cast<size_t>(id) >= tokenizer.vocab_size())
+        throw ApiError(
+            400, "invalid_value", "tokens",
+            fmt::format("there is no token {} in a vocabulary of {}", id, tokenizer.vocab_size()));
+    const std::string text = tokenizer.decode(ids, {.keep_special = true});
+    reply->send(json_answer(200, json_line({{"content", text}, {"prompt", text}})));
   });
 }
 

@@ -8,7 +8,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <array>
-#include <mutex>
+#include <atomic>
 #include <utility>
 
 namespace spillway {
@@ -22,7 +22,7 @@ using prometheus::Labels;
 // From a token of a resident model to a prompt that streams through a disk.
 const Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                               0.5,   1,      2.5,   5,    10,    25,   50,  100};
-constexpr std::array kTiers = {"gpu", "host", "disk"};
+constexpr std::array kTiers = {"gpu", "host", "disk"}, kTiersWithoutGpu = {"host", "host", "disk"};
 
 }  // namespace
 
@@ -54,6 +54,7 @@ struct ServerMetrics::Impl {
                   "What the machine's profile says the link can do; 0: unknown.", labels)};
   }
 
+  std::atomic<bool> has_gpu = true;
   prometheus::Registry registry;
   Gauge& waiting = gauge("spillway_requests_waiting", "Requests that have not begun.");
   Gauge& running = gauge("spillway_requests_running", "Requests at work.");
@@ -100,6 +101,7 @@ ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::know(const ServingFacts& facts) {
   impl_->info.Add({{"model", facts.model}, {"plan", facts.plan}}).Set(1);
+  impl_->has_gpu = facts.has_gpu;
   impl_->predicted_step_s.Set(facts.predicted_step_s);
   impl_->to_gpu.ceiling.Set(facts.to_gpu_ceiling);
   impl_->to_host.ceiling.Set(facts.to_host_ceiling);
@@ -120,8 +122,10 @@ void ServerMetrics::step(const StepReport& report) {
   if (computed) of.step_s.Observe(report.seconds);
   for (size_t pool = 0; pool < report.state.kv.size() && pool < kTiers.size(); ++pool) {
     const EngineState::Pool& blocks = report.state.kv[pool];
-    of.kv_blocks.Add({{"tier", kTiers[pool]}, {"state", "used"}}).Set(blocks.total - blocks.free);
-    of.kv_blocks.Add({{"tier", kTiers[pool]}, {"state", "free"}}).Set(blocks.free);
+    if (blocks.total == 0) continue;
+    const char* const tier = of.has_gpu ? kTiers[pool] : kTiersWithoutGpu[pool];
+    of.kv_blocks.Add({{"tier", tier}, {"state", "used"}}).Set(blocks.total - blocks.free);
+    of.kv_blocks.Add({{"tier", tier}, {"state", "free"}}).Set(blocks.free);
   }
   if (!report.traffic) return;
   const EngineTraffic& moved = *report.traffic;

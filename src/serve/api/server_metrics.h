@@ -13,7 +13,8 @@ namespace spillway {
 // What is known of the machine and the plan: what measured figures stand beside.
 struct ServingFacts {
   std::string model;
-  std::string plan;  // one line
+  std::string plan;     // one line
+  bool has_gpu = true;  // apart from the host
   double to_gpu_ceiling = 0, to_host_ceiling = 0, disk_read_ceiling = 0,
          disk_write_ceiling = 0;  // bytes/s; 0: nobody knows
   double predicted_step_s = 0;    // of decoding, with all sequences at work; 0: nobody knows

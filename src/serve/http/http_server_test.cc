@@ -138,7 +138,7 @@ TEST(HttpServerTest, AnswersForHandlersThatFail) {
   EXPECT_EQ(response->headers.at("content-type"), "application/json");
   EXPECT_EQ(
       response->body,
-      R"({"error":{"message":"not now","type":"invalid_request_error","param":"n","code":"busy"}})");
+      R"({"error":{"message":"not now","type":"rate_limit_error","param":"n","code":"busy"}})");
   for (const char* path : {"/bug", "/inject", "/dropped"}) {
     response = client.ask(get(path));
     ASSERT_TRUE(response);

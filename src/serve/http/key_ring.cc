@@ -55,11 +55,7 @@ KeyRing::KeyRing(std::vector<std::string> keys) : keys_(std::move(keys)) {
 
 KeyRing KeyRing::from_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  SPW_CHECK(file.good(), kIo, "cannot read the API keys in {}", printable_path(path));
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0)
-    log_warning("others may read the API keys in {}; chmod 600 would keep them secret",
-                printable_path(path));
+  SPW_CHECK(file.good(), kInvalidArgument, "cannot read the API keys in {}", printable_path(path));
   // In one piece, so that no line of a wrong file fills the memory.
   std::string text(kMostFileBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -80,6 +76,10 @@ KeyRing KeyRing::from_file(const std::filesystem::path& path) {
   }
   SPW_CHECK(!file.bad() && !keys.empty(), kInvalidArgument, "no API key in {}",
             printable_path(path));
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0)
+    log_warning("others may read the API keys in {}; chmod 600 would keep them secret",
+                printable_path(path));
   return KeyRing(std::move(keys));
 }
 

@@ -21,7 +21,7 @@ class KeyRing {
   // Throws kInvalidArgument for keys that no header could carry: 1 to 256 visible characters.
   explicit KeyRing(std::vector<std::string> keys);
   // One key a line; blank lines and those that begin with # are none. Warns when others than the
-  // owner may read the file. Throws kIo, kInvalidArgument (also where there is no key at all).
+  // owner may read the file. Throws kInvalidArgument, also where there is no key at all.
   static KeyRing from_file(const std::filesystem::path& path);
 
   // Whether "Bearer KEY", the value of an Authorization header, shows one of the keys. Takes as

@@ -23,9 +23,9 @@ std::optional<HttpAnswer> Router::try_answer_head(const HttpRequest& head) {
                         {{"WWW-Authenticate", "Bearer"}});
   }
   if (head.method == HttpMethod::kOptions && route == nullptr &&
-      (head.path == "*" || routes_.contains(head.path)))
+      (head.path == "*" || find_path(head.path) != nullptr))
     return HttpAnswer{204, {}, {}, {{"Allow", allowed_methods(head.path)}}};
-  if (route == nullptr && !routes_.contains(head.path))
+  if (route == nullptr && find_path(head.path) == nullptr)
     return error_answer(ApiError(
         404, "unknown_url", "",
         fmt::format("there is no {} {}", http_method_name(head.method), printable(head.path))));
@@ -50,11 +50,20 @@ void Router::handle(std::shared_ptr<const HttpRequest> request, std::shared_ptr<
 }
 
 const Router::Route* Router::find(const HttpRequest& request) const {
-  const auto found = routes_.find(request.path);
-  if (found == routes_.end()) return nullptr;
+  const std::vector<Route>* const found = find_path(request.path);
+  if (found == nullptr) return nullptr;
   const HttpMethod wanted = request.method == HttpMethod::kHead ? HttpMethod::kGet : request.method;
-  for (const Route& route : found->second) {
+  for (const Route& route : *found) {
     if (route.method == wanted) return &route;
+  }
+  return nullptr;
+}
+
+const std::vector<Router::Route>* Router::find_path(std::string_view path) const {
+  if (const auto found = routes_.find(path); found != routes_.end()) return &found->second;
+  for (const auto& [known, routes] : routes_) {
+    if (known.ends_with('/') && path.size() > known.size() && path.starts_with(known))
+      return &routes;
   }
   return nullptr;
 }
@@ -67,7 +76,7 @@ bool Router::may_call(const HttpRequest& request) const {
 std::string Router::allowed_methods(const std::string& path) const {
   std::string result = "OPTIONS";
   for (const auto& [known, routes] : routes_) {
-    if (path != "*" && path != known) continue;
+    if (path != "*" && &routes != find_path(path)) continue;
     for (const Route& route : routes) {
       const std::string name(http_method_name(route.method));
       if (result.find(name) != std::string::npos) continue;

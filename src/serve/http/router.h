@@ -28,6 +28,7 @@ class Router : public HttpHandler {
   // No keys: everyone may call.
   explicit Router(std::optional<KeyRing> keys = std::nullopt) : keys_(std::move(keys)) {}
 
+  // A path that ends in a slash is of all that begin with it and go on.
   void add(HttpMethod method, std::string path, Access access, Action action);
 
   std::optional<HttpAnswer> try_answer_head(const HttpRequest& head) override;
@@ -41,6 +42,8 @@ class Router : public HttpHandler {
     Action action;
   };
   const Route* find(const HttpRequest& request) const;
+  // Null where nothing is at this path.
+  const std::vector<Route>* find_path(std::string_view path) const;
   bool may_call(const HttpRequest& request) const;
   std::string allowed_methods(const std::string& path) const;
 
