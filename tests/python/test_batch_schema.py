@@ -33,6 +33,9 @@ TEXTS = {
     "end": {"logprobs": 2, "logit_bias": {str(tiny_llama.EOS): 100}},
     "ids": {"prompt": [5, 6, 7], "logprobs": 1},
     "list": {"prompt": ["The river"], "max_tokens": 1},
+    "lists": {"prompt": ["The river", [5, 6, 7]], "n": 2, "max_tokens": 2},
+    "echo": {"echo": True, "max_tokens": 3},
+    "nothing": {"echo": True, "max_tokens": 0},
     "penalties": {"presence_penalty": 2, "frequency_penalty": -2, "top_p": 0.5, "top_k": 5, "min_p": 0.1},
 }
 

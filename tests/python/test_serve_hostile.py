@@ -143,7 +143,9 @@ def test_damaged_http(server, report):
 def test_a_smuggled_request_is_not_answered(server):
     """Two answers to what a proxy takes for one request would reach the wrong client."""
     for data in hostile_requests.wrong_http():
-        if b"GET /metrics" not in data:
+        # One chunked body and then another request are two requests, whoever reads them.
+        honest = data.startswith(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+        if b"GET /metrics" not in data or honest:
             continue
         with server.socket() as connection:
             connection.sendall(data)

@@ -19,7 +19,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr size_t kMostUnread = 1024;  // requests whose bodies wait to be read
-const std::vector<HttpHeader> kRetrySoon = {{"Retry-After", "1"}};
 
 double seconds_between(std::chrono::steady_clock::time_point from,
                        std::chrono::steady_clock::time_point to) {
@@ -98,8 +97,7 @@ std::string CompletionService::next_id() { return fmt::format("{:016x}{:08x}", i
 
 void CompletionService::refuse(HttpReply& reply, const ApiError& error) {
   metrics_.refused(error.status());
-  const bool later = error.status() == 429 || error.status() == 503;
-  reply.send_error(error, later ? kRetrySoon : std::vector<HttpHeader>());
+  reply.send_error(error);
 }
 
 void CompletionService::read_later(std::shared_ptr<HttpReply> reply, std::function<void()> work) {
@@ -287,7 +285,7 @@ void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatc
       batch.write(*exchange.reply, AnswerStream::error(error));
       batch.finish(*exchange.reply);
     } else {
-      exchange.reply->send_error(error, kRetrySoon);
+      exchange.reply->send_error(error);
     }
     return;
   }

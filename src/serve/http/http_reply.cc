@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/http/http_reply.h"
 
+#include <algorithm>
 #include <exception>
 #include <nlohmann/json.hpp>
 
@@ -125,6 +126,11 @@ HttpAnswer json_answer(int status, std::string body) {
 HttpAnswer error_answer(const ApiError& error, std::vector<HttpHeader> headers) {
   HttpAnswer answer = json_answer(error.status(), json_line(error_body(error)));
   answer.headers = std::move(headers);
+  // Who is told to come again is told when.
+  const bool later = error.status() == 429 || error.status() == 503;
+  const auto says_when = [](const HttpHeader& header) { return header.name == "Retry-After"; };
+  if (later && std::ranges::none_of(answer.headers, says_when))
+    answer.headers.push_back({"Retry-After", "1"});
   return answer;
 }
 
