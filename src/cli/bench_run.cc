@@ -97,15 +97,19 @@ class BenchListener {
       : run_(run), books_(books), requests_(requests), answered_(requests.size()) {}
 
   void hear(const StepReport& report) noexcept {
-    try {
-      for (const GenerationEvent& event : report.events) hear(event);
-    } catch (...) {
-      error_ = std::current_exception();
+    for (const GenerationEvent& event : report.events) {
+      try {
+        hear(event);
+      } catch (...) {
+        if (!error_) error_ = std::current_exception();
+        failed_ = true;
+      }
     }
     generated_ = report.stats.generated_tokens;
   }
   // How far it is, for whoever waits.
   int64_t generated() const { return generated_; }
+  bool failed() const { return failed_; }
   // After the last event.
   void check() const {
     if (error_) std::rethrow_exception(error_);
@@ -118,8 +122,7 @@ class BenchListener {
     if (!event.finish) return;
     if (event.step_failed) throw Error(event.error_code, event.error);
     SPW_CHECK(event.error.empty(), kInternal, "request {}: {}", index + 1, event.error);
-    SPW_ASSERT(answered_[index] == requests_[index].answer ||
-               event.finish == FinishReason::kCancelled);
+    SPW_ASSERT(answered_[index] == requests_[index].answer);
     run_.end_s.push_back(books_.now_s());
   }
 
@@ -128,6 +131,7 @@ class BenchListener {
   std::span<const RequestLengths> requests_;
   std::vector<int> answered_;
   std::atomic<int64_t> generated_ = 0;
+  std::atomic<bool> failed_ = false;
   std::exception_ptr error_;
 };
 
@@ -147,7 +151,7 @@ BenchRun run_once(Runner& runner, const BenchOrder& order, int number, BenchProg
     do {
       SPW_CHECK(!interrupted(), kCancelled, "stopped after {} of {} runs", number, progress.runs());
       progress.update(number, listener.generated());
-    } while (!loop.wait_for(std::chrono::milliseconds(20)));
+    } while (!listener.failed() && !loop.wait_for(std::chrono::milliseconds(20)));
   }
   listener.check();
   books.close();

@@ -60,8 +60,9 @@ ScoreBounds measure_softmax(Session& session) {
     request.sampling.temperature = 1;
     EngineClient client(engine);
     client.submit(request);
-    while (static_cast<int>(text.size()) < tokens) {
+    for (bool ended = false; !ended;) {
       for (const GenerationEvent& event : client.take()) {
+        ended = event.finish.has_value();
         if (!event.error.empty()) throw Error(event.error_code, event.error);
         if (event.token) text.push_back(*event.token);
       }

@@ -169,7 +169,8 @@ FoundPrefix Engine::find(RequestId id) const {
   const size_t wanted = std::min<size_t>(rest.size(), kKvBlockTokens);
   for (size_t tokens = wanted; tokens > 0; --tokens) {
     const auto block = allocator_.try_peek(next_key(before, rest.first(tokens)));
-    if (!block || kv_.tier_of(*block) == Tier::kDisk) continue;
+    // Elsewhere stores may still be on their way, and what a step moves hides a few tokens.
+    if (!block || kv_.tier_of(*block) != Tier::kDevice) continue;
     if (!found.blocks.empty() &&
         allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.front()))
       break;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/kv_cache.h"
 
-#include <cstring>
-
 #include "base/error.h"
 
 namespace spillway {
@@ -63,23 +61,16 @@ KvLayerView KvCache::layer(int index) const {
 }
 
 void KvCache::copy_block(Device& device, int32_t from, int32_t to) const {
-  const Tier tier = tier_of(from);
-  SPW_ASSERT(tier == tier_of(to) && tier != Tier::kDisk);
+  SPW_ASSERT(tier_of(from) == Tier::kDevice && tier_of(to) == Tier::kDevice);
   const auto page = static_cast<int64_t>(plane_bytes(1));
-  const int32_t source = local_id(from), target = local_id(to);
-  if (tier == Tier::kHost) device.synchronize();  // what it still writes there
-  for (int layer = 0; layer < shape_.layers; ++layer) {
-    const KvLayerView view = tier == Tier::kDevice ? this->layer(layer) : host_layer(layer);
+  const int64_t words = page / static_cast<int64_t>(sizeof(float));
+  for (int index = 0; index < shape_.layers; ++index) {
+    const KvLayerView view = layer(index);
     for (std::byte* const plane : {view.k, view.v}) {
-      if (tier == Tier::kHost) {
-        std::memcpy(plane + target * page, plane + source * page, static_cast<size_t>(page));
-        continue;
-      }
-      const int64_t words = page / static_cast<int64_t>(sizeof(float));
       const auto at = [&](int32_t block) {
         return Activations{DType::kF32, 1, words, words, plane + block * page};
       };
-      device.ops().copy(at(source), at(target));
+      device.ops().copy(at(from), at(to));
     }
   }
 }

@@ -57,8 +57,8 @@ class KvCache {
   // The blocks on the device, and those in host memory, by their local ids.
   KvLayerView layer(int index) const;
   KvLayerView host_layer(int index) const;
-  // All that `from` has, in all layers; both in one tier, and not on disk. `device` is the one that
-  // the cache was made for.
+  // All that `from` has, in all layers, in the order of the device's ops; both are on the device,
+  // for which the cache was made.
   void copy_block(Device& device, int32_t from, int32_t to) const;
   // Whether the device may read those in host memory where they are.
   bool host_readable() const { return host_readable_; }

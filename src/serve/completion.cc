@@ -1,13 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/completion.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "serve/api_error.h"
 
 namespace spillway {
 
 Completion::Completion(OpenAiRequest request, const ServedModel& model, uint64_t default_seed)
     : request_(std::move(request)), model_(&model) {
+  constexpr size_t kMostChoices = 1024;
+  const size_t choices =
+      std::max<size_t>(1, request_.prompts.size()) * static_cast<size_t>(request_.choices);
+  if (choices > kMostChoices)
+    throw ApiError(400, "invalid_value", "n",
+                   fmt::format("{} choices are too many; give at most {} in a request", choices,
+                               kMostChoices));
   const std::vector<EncodedPrompt> prompts = model.encode(request_);
   const uint64_t seed = request_.seed.value_or(default_seed);
   for (const EncodedPrompt& prompt : prompts) {

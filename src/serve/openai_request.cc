@@ -178,6 +178,17 @@ std::string read_content(const json& content, const std::string& param) {
   return text;
 }
 
+// What a model wrote: an object where it is one, within the bounds of requests.
+json object_or_text(const std::string& text) {
+  try {
+    json parsed = parse_json_text(text);
+    if (parsed.is_object()) return parsed;
+  } catch (const ApiError&) {
+    // It is text then.
+  }
+  return text;
+}
+
 // As templates take them: the arguments as an object where they are one.
 json read_tool_calls(const json& calls, const std::string& path) {
   if (!calls.is_array()) refuse_type(path, "an array");
@@ -194,8 +205,7 @@ json read_tool_calls(const json& calls, const std::string& path) {
     Fields function(call.take("function"), call.param("function"));
     made["function"]["name"] = function.string("name");
     const std::string arguments = function.string("arguments");
-    json parsed = json::parse(arguments, nullptr, /*allow_exceptions=*/false);
-    made["function"]["arguments"] = parsed.is_object() ? std::move(parsed) : json(arguments);
+    made["function"]["arguments"] = object_or_text(arguments);
     function.refuse_others();
     call.refuse_others();
     out.push_back(std::move(made));
@@ -358,6 +368,15 @@ void read_max_tokens(Fields& fields, const char* name, int least, OpenAiRequest&
   if (tokens >= 0) request.max_tokens = tokens;
 }
 
+// Of every token of every choice: an answer of gigabytes helps nobody.
+void bound_logprobs(const OpenAiRequest& request) {
+  constexpr int kMost = 256;
+  if (request.choices * (request.sampling.logprobs + 1) > kMost)
+    refuse("invalid_value", "n",
+           fmt::format("{} choices with {} log-probabilities each are too many; at most {} in all",
+                       request.choices, request.sampling.logprobs, kMost));
+}
+
 void read_chat(Fields& fields, OpenAiRequest& request) {
   request.messages = read_messages(fields.take("messages"));
   if (const json* tools = fields.try_take("tools")) request.tools = read_tools(*tools);
@@ -374,6 +393,7 @@ void read_chat(Fields& fields, OpenAiRequest& request) {
   if (top > 0 && !logprobs)
     refuse("invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
   if (logprobs) request.sampling.logprobs = top;
+  bound_logprobs(request);
 }
 
 void read_completion(Fields& fields, OpenAiRequest& request) {
@@ -382,6 +402,7 @@ void read_completion(Fields& fields, OpenAiRequest& request) {
   read_max_tokens(fields, "max_tokens", 0, request);
   fields.boolean_into("echo", request.echo);
   fields.integer_into("logprobs", 0, kMaxLogprobs, request.sampling.logprobs);
+  bound_logprobs(request);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -15,7 +16,18 @@ ServedModel::ServedModel(std::string name, const Tokenizer* tokenizer, int64_t m
     : name_(std::move(name)),
       tokenizer_(tokenizer),
       chat_(std::move(chat)),
-      max_sequence_tokens_(max_sequence_tokens) {}
+      max_sequence_tokens_(max_sequence_tokens) {
+  if (tokenizer == nullptr) return;
+  for (const VocabToken& token : tokenizer->vocabulary().tokens)
+    longest_piece_ = std::max(longest_piece_, token.text.size());
+}
+
+void ServedModel::check_bytes(size_t bytes, const char* param) const {
+  if (bytes / longest_piece_ <= static_cast<size_t>(max_sequence_tokens_)) return;
+  throw ApiError(400, "context_length_exceeded", param,
+                 fmt::format("{} bytes are more than a context of {} tokens can hold; shorten it",
+                             bytes, max_sequence_tokens_));
+}
 
 const Tokenizer& ServedModel::require_tokenizer() const {
   if (tokenizer_ != nullptr) return *tokenizer_;
@@ -35,6 +47,7 @@ std::vector<EncodedPrompt> ServedModel::encode(const OpenAiRequest& request) con
       throw ApiError(400, "unsupported_value", "prompt",
                      "this model has no tokenizer; give 'prompt' as an array of token ids");
     const std::string& text = std::get<std::string>(prompt);
+    check_bytes(text.size(), "prompt");
     prompts.push_back({tokenizer_->encode(text), text});
   }
   if (chat) prompts.push_back({encode_chat(request), {}});
@@ -50,6 +63,10 @@ std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) cons
     throw ApiError(400, "unsupported_value", "messages",
                    "this model has no chat template; choose one with --template, or use "
                    "/v1/completions");
+  size_t bytes = 0;
+  for (const nlohmann::ordered_json& message : request.messages)
+    bytes += message["content"].get_ref<const std::string&>().size();
+  check_bytes(bytes, "messages");
   try {
     const auto segments = chat_->render({.messages = request.messages,
                                          .tools = request.tools,

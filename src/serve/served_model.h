@@ -43,11 +43,15 @@ class ServedModel {
 
  private:
   std::vector<TokenId> encode_chat(const OpenAiRequest& request) const;
+  // Before anybody makes tokens of it: throws ApiError(400) for more bytes than there can be room
+  // for.
+  void check_bytes(size_t bytes, const char* param) const;
 
   std::string name_;
   const Tokenizer* tokenizer_;
   std::optional<ChatTemplate> chat_;
   int64_t max_sequence_tokens_;
+  size_t longest_piece_ = 1;  // bytes of a token
 };
 
 }  // namespace spillway

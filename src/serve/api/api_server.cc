@@ -30,6 +30,7 @@ ApiServer::~ApiServer() { stop(); }
 
 void ApiServer::stop() {
   http_->stop_now();  // nobody is left whose leaving would be told
+  if (service_) service_->stop_reading();
   loop_.reset();
   if (service_) service_->stop();
 }

@@ -36,17 +36,21 @@ int64_t now_s() {
       .count();
 }
 
+// What went wrong inside is for the log.
+ApiError internal_error() {
+  return ApiError(500, "server_error", "", "the server had an error; its log says which");
+}
+
 ApiError as_api_error(const Error& error) {
   if (error.code() == ErrorCode::kInvalidArgument)
     return ApiError(400, "invalid_value", "", error.what());
-  return ApiError(500, "server_error", "", error.what());
+  log_warning("a request failed: {}", error.what());
+  return internal_error();
 }
 
-// Who shares the server with others: the user that a request names, else the key.
+// Who shares the server with others: the key, and the user that a request names.
 uint64_t client_of(const OpenAiRequest& request, const HttpRequest& http) {
-  if (!request.user.empty()) return checksum64(request.user);
-  const std::string_view key = http.header("authorization");
-  return key.empty() ? 0 : checksum64(key);
+  return checksum64(fmt::format("{}\n{}", http.header("authorization"), request.user));
 }
 
 }  // namespace
@@ -60,7 +64,7 @@ struct CompletionService::Exchange {
   std::shared_ptr<HttpReply> reply;
   AnswerHead head;
   std::optional<AnswerStream> stream;
-  Clock::time_point began = Clock::now();
+  Clock::time_point began = {};
   std::optional<Clock::time_point> first_token;
   std::vector<Clock::time_point> last_token;  // of each choice
   bool step_failed = false;
@@ -78,13 +82,19 @@ void CompletionService::start(EngineLoop& loop) {
   writer_ = std::thread([this] { run_writer(); });
 }
 
-void CompletionService::stop() {
+void CompletionService::stop_reading() {
+  std::deque<std::function<void()>> unread;
   {
     const std::lock_guard lock(work_mutex_);
     work_ends_ = true;
+    std::swap(unread, work_);
   }
   has_work_.notify_all();
   if (reader_.joinable()) reader_.join();
+}
+
+void CompletionService::stop() {
+  stop_reading();
   {
     const std::lock_guard lock(heard_mutex_);
     heard_ends_ = true;
@@ -106,13 +116,16 @@ void CompletionService::read_later(std::shared_ptr<HttpReply> reply, std::functi
     if (work_.size() < kMostUnread && !work_ends_) {
       work_.push_back([this, reply, work = std::move(work)] {
         try {
-          work();
-        } catch (const ApiError& error) {
-          refuse(*reply, error);
-        } catch (const Error& error) {
-          refuse(*reply, as_api_error(error));
+          try {
+            work();
+          } catch (const ApiError& error) {
+            refuse(*reply, error);
+          } catch (const Error& error) {
+            refuse(*reply, as_api_error(error));
+          }
         } catch (const std::exception& error) {
-          refuse(*reply, ApiError(500, "server_error", "", error.what()));
+          // Also where the answer had begun: dropped, it ends in the middle.
+          log_warning("a request failed: {}", error.what());
         }
       });
       reply = nullptr;
@@ -140,13 +153,13 @@ void CompletionService::run_reader() {
 
 void CompletionService::complete(OpenAiRoute route, std::shared_ptr<const HttpRequest> request,
                                  std::shared_ptr<HttpReply> reply) {
-  read_later(reply, [this, route, request = std::move(request), reply] {
-    submit(route, *request, reply);
+  read_later(reply, [this, route, request = std::move(request), reply, came = Clock::now()] {
+    submit(route, *request, reply, came);
   });
 }
 
 void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
-                               const std::shared_ptr<HttpReply>& reply) {
+                               const std::shared_ptr<HttpReply>& reply, Clock::time_point came) {
   if (reply->is_gone()) return;
   OpenAiRequest asked = parse_openai_request(route, parse_json_text(request.body));
   if (asked.model.empty())
@@ -162,6 +175,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
                     .created = now_s(),
                     .model = model_.name(),
                     .fingerprint = options_.fingerprint};
+  exchange->began = came;
   exchange->last_token.resize(exchange->completion.choices());
   std::vector<GenerationRequest> generations = exchange->completion.take_generations();
   for (GenerationRequest& generation : generations) generation.client = client;
@@ -247,9 +261,25 @@ void CompletionService::write(const Heard& heard, StreamBatch& batch) {
       if (found != exchanges_.end() && event.finish) exchanges_.erase(found);
     }
   }
-  for (size_t i = 0; i < places.size(); ++i)
-    if (places[i].exchange)
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!places[i].exchange) continue;
+    try {
       write(*places[i].exchange, places[i].choice, heard.events[i], heard.at, batch);
+    } catch (const std::exception& error) {
+      // Its own answer ends in the middle, the others go on.
+      log_warning("{} could not be answered: {}", places[i].exchange->head.id, error.what());
+      forget(*places[i].exchange);
+    }
+  }
+}
+
+void CompletionService::forget(const Exchange& exchange) {
+  const std::lock_guard lock(exchanges_mutex_);
+  std::erase_if(exchanges_, [&](const auto& entry) {
+    if (entry.second.exchange.get() != &exchange) return false;
+    loop_->cancel(entry.first);
+    return true;
+  });
 }
 
 void CompletionService::write(Exchange& exchange, size_t choice, const GenerationEvent& event,
@@ -280,7 +310,10 @@ void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatc
   metrics_.ended(finish, seconds_between(exchange.began, at));
   log(exchange, at);
   if (failed != nullptr) {
-    const ApiError error(exchange.step_failed ? 503 : 500, "server_error", "", failed->error);
+    if (exchange.step_failed) log_warning("{} failed: {}", exchange.head.id, failed->error);
+    const ApiError error = exchange.step_failed ? ApiError(503, "server_error", "",
+                                                           "this could not be computed; try again")
+                                                : ApiError(500, "server_error", "", failed->error);
     if (exchange.stream) {
       batch.write(*exchange.reply, AnswerStream::error(error));
       batch.finish(*exchange.reply);
@@ -313,6 +346,10 @@ void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
   read_later(reply, [this, request = std::move(request), reply] {
     const TokenizeRequest asked = parse_tokenize_request(parse_json_text(request->body));
     const Tokenizer& tokenizer = model_.require_tokenizer();
+    constexpr size_t kMostShown = 1 << 20;
+    if (asked.with_pieces && asked.content.size() > kMostShown)
+      throw ApiError(400, "invalid_value", "with_pieces",
+                     fmt::format("'with_pieces' takes {} bytes at most", kMostShown));
     const std::vector<TokenId> ids = tokenizer.encode(
         asked.content, {.add_special = asked.add_special, .parse_special = asked.parse_special});
     ordered_json tokens = ordered_json::array();

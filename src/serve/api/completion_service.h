@@ -40,9 +40,11 @@ class CompletionService {
   CompletionService(const CompletionService&) = delete;
   CompletionService& operator=(const CompletionService&) = delete;
 
-  // Before the first request; the loop's listener is hear(). Ends before the loop does.
+  // Before the first request; the loop's listener is hear(). stop_reading() before it ends.
   void start(EngineLoop& loop);
-  // Nothing is read or written any more.
+  // What was not read yet is dropped, and nothing reaches the loop any more.
+  void stop_reading();
+  // Nor is anything written. After the loop has ended.
   void stop();
 
   // On any thread.
@@ -70,12 +72,13 @@ class CompletionService {
   void run_reader();
   void run_writer();
   void submit(OpenAiRoute route, const HttpRequest& request,
-              const std::shared_ptr<HttpReply>& reply);
+              const std::shared_ptr<HttpReply>& reply, Clock::time_point came);
   void send_whole(const std::shared_ptr<Exchange>& exchange);
   void write(const Heard& heard, StreamBatch& batch);
   void write(Exchange& exchange, size_t choice, const GenerationEvent& event, Clock::time_point at,
              StreamBatch& batch);
   void end(Exchange& exchange, Clock::time_point at, StreamBatch& batch);
+  void forget(const Exchange& exchange);
   void refuse(HttpReply& reply, const ApiError& error);
   void log(const Exchange& exchange, Clock::time_point at) const;
   std::string next_id();
