@@ -13,6 +13,7 @@
 
 #include "engine/vocabulary_from_files.h"
 #include "storage/model_files.h"
+#include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_json.h"
