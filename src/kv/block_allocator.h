@@ -3,6 +3,7 @@
 // memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <optional>
@@ -115,6 +116,8 @@ class BlockTable {
   BlockTable& operator=(BlockTable&& other) noexcept;
   ~BlockTable() { clear(); }
 
+  // At least so many tokens in the end. Only while it is empty.
+  void expect(int64_t tokens) { expected_ = std::max(expected_, tokens); }
   // Will take its blocks from this pool, and begins with these of it, which it is counted as a
   // holder of. Only while it is empty.
   void begin_in(int pool, std::vector<BlockId> blocks = {});

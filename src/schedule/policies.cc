@@ -13,7 +13,7 @@ double FairOrder::rank(const SequenceView& arriving) {
   // Most requests allow for more than they get.
   const double likely = arriving.mean_answer > 0 ? std::min(answer, arriving.mean_answer) : answer;
   const double cost = static_cast<double>(arriving.known) + likely;
-  const int doublings = std::clamp(-arriving.priority, -kMostDoublings, kMostDoublings);
+  const int doublings = -std::clamp(arriving.priority, -kMostDoublings, kMostDoublings);
   const std::pair flow(arriving.client, arriving.priority);
   const auto found = last_.find(flow);
   const double before = found == last_.end() ? clock_ : std::max(clock_, found->second);

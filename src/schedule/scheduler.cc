@@ -45,7 +45,9 @@ Scheduler::Sequence& Scheduler::at(RequestId id) {
 void Scheduler::add(const NewSequence& given) {
   SPW_ASSERT(given.tokens > 0 && !by_id_.contains(given.id));
   Sequence& sequence = waiting_.emplace_back(Sequence{
-      .given = given, .known = given.tokens, .blocks = BlockTable(allocator_, given.expected)});
+      .given = given,
+      .known = given.tokens,
+      .blocks = BlockTable(allocator_, given.expected > 0 ? given.expected : given.tokens + 1)});
   const double rank = policies_.order->rank(view_of(sequence));
   if (given.expected > given.tokens) {
     ++answers_;
@@ -82,6 +84,7 @@ void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
 void Scheduler::preempt(Sequence& sequence) {
   SPW_ASSERT(sequence.runs);
   sequence.blocks.clear();
+  sequence.blocks.expect(sequence.known + 1);
   sequence.computed = 0;
   sequence.runs = false;
   sequence.place = {.is_new = false, .rank = 0, .arrival = sequence.begun, .id = sequence.given.id};
@@ -124,8 +127,9 @@ class Scheduler::Planner {
     if (!plan_.chunks.empty() && of_.limits_.max_prompt_tokens > 0)
       prompt_tokens_ = std::min(tokens_, of_.limits_.max_prompt_tokens);
     schedule_running(/*in_prefill=*/true);
-    // Nobody begins in a step that preempted: its room is spoken for.
-    if (plan_.preempted.empty() && plan_.exhausted.empty()) admit();
+    // Nobody begins in a step that preempted: its room is spoken for. Nor where one that runs waits
+    // for room: there would always be somebody who needs less.
+    if (plan_.preempted.empty() && plan_.exhausted.empty() && !is_short_of_room_) admit();
     if (prompts_first && plan_.chunks.empty() && plan_.exhausted.empty())
       schedule_running(/*in_prefill=*/false);
     return std::move(plan_);
@@ -144,8 +148,9 @@ class Scheduler::Planner {
   int32_t fitting(const Sequence& sequence, int32_t missing, bool in_prefill) const {
     int32_t tokens = std::min(missing, tokens_);
     if (in_prefill) tokens = std::min(tokens, prompt_tokens_);
-    if (sequence.given.scored) tokens = std::min(tokens, std::max(1, logit_rows_));
-    return tokens;
+    if (sequence.given.scored) return std::min(tokens, std::max(1, logit_rows_));
+    // All but the one whose logits are wanted.
+    return tokens == missing && logit_rows_ <= 0 ? tokens - 1 : tokens;
   }
 
   void schedule(const Sequence& sequence, int32_t start, int32_t tokens, bool in_prefill) {
@@ -175,12 +180,12 @@ class Scheduler::Planner {
     preempted_.insert(victim.given.id);
   }
 
-  // Who gives way: null where that is somebody of this step, and `asking` waits.
-  const Sequence* try_victim() const {
+  // Who of a pool gives way: null where that is somebody of this step, and who asks waits.
+  const Sequence* try_victim(int pool) const {
     std::vector<SequenceView> views;
     std::vector<const Sequence*> sequences;
     for (const Sequence& sequence : of_.running_) {
-      if (preempted_.contains(sequence.given.id)) continue;
+      if (sequence.blocks.pool() != pool || preempted_.contains(sequence.given.id)) continue;
       views.push_back(of_.view_of(sequence));
       sequences.push_back(&sequence);
     }
@@ -196,12 +201,21 @@ class Scheduler::Planner {
         take(sequence, *reservation);
         return true;
       }
-      if (running() == 1) {
-        plan_.exhausted.push_back(sequence.given.id);
+      const int64_t needed = blocks_for_tokens(sequence.known);
+      if (needed > of_.allocator_.total(sequence.blocks.pool())) {
+        // No pool has room for it, or another: there it begins again.
+        if (needed > of_.allocator_.largest_pool()) {
+          plan_.exhausted.push_back(sequence.given.id);
+        } else {
+          give_back(sequence);
+        }
         return false;
       }
-      const Sequence* const victim = try_victim();
-      if (victim == nullptr) return false;  // it waits for those already in this step
+      const Sequence* const victim = try_victim(sequence.blocks.pool());
+      if (victim == nullptr) {  // it waits for those already in this step
+        is_short_of_room_ = true;
+        return false;
+      }
       give_back(*victim);
       if (victim == &sequence) return false;
     }
@@ -226,13 +240,14 @@ class Scheduler::Planner {
   FoundPrefix find_prefix(const Sequence& sequence) {
     if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
     FoundPrefix found = of_.prefixes_->find(sequence.given.id);
-    if (found.tokens == 0 || found.is_coming) return found;
+    if (found.tokens == 0 || found.is_coming || rooms_.size() == 1) return found;
     const BlockId any = found.blocks.empty() ? *found.partly : found.blocks.front();
-    if (rooms_.size() == 1) return found;
     const int64_t rest =
         blocks_for_tokens(std::max<int64_t>(sequence.known + 1, sequence.given.expected)) -
         static_cast<int64_t>(found.blocks.size());
-    return rest <= room(of_.allocator_.pool_of(any)).free ? found : FoundPrefix{};
+    const int64_t free =
+        room(of_.allocator_.pool_of(any)).free - static_cast<int64_t>(newly_held(found).size());
+    return rest <= free ? found : FoundPrefix{};
   }
 
   // Blocks that are kept for nobody are counted as free, until somebody begins with them.
@@ -278,45 +293,31 @@ class Scheduler::Planner {
       for (const BlockId block : held) ++room(of_.allocator_.pool_of(block)).free;
       return false;
     };
-    if (is_spoken_for) {
+    const auto begin_without_prefix = [&] {
       give_up();
-      return try_begin_without_prefix(next);
-    }
-    const bool alone = is_alone();
+      return try_begin(next, {});
+    };
+    if (is_spoken_for) return begin_without_prefix();
+    const bool is_alone = of_.running_.empty() && plan_.beginning.empty();
     const auto have = static_cast<int64_t>(found.blocks.size());
-    if (!alone && blocks_for_tokens(next.known + 1) - have > most_free()) {
+    if (!is_alone && blocks_for_tokens(next.known + 1) - have > most_free()) {
       plan_.is_full = true;  // it is what there was room for
       return give_up();
     }
     const int32_t tokens = fitting(next, next.known - found.tokens, /*in_prefill=*/true);
     if (tokens <= 0 || (next.given.scored && logit_rows_ <= 0)) return give_up();
     const auto reservation = next.blocks.try_plan(found.tokens + tokens, rooms_, found.blocks);
+    // What is kept for others would do where it is alone; and a copy stays where it is.
+    const bool is_elsewhere =
+        reservation && found.partly && of_.allocator_.pool_of(*found.partly) != reservation->pool;
+    if (found.tokens > 0 && (!reservation || is_elsewhere)) return begin_without_prefix();
     if (!reservation) {
-      // What is kept for others would do where it is alone: it begins without them.
-      give_up();
-      return try_begin_without_prefix(next);
-    }
-    // A copy stays where it is.
-    if (found.partly && of_.allocator_.pool_of(*found.partly) != reservation->pool) {
-      give_up();
-      return try_begin_without_prefix(next);
-    }
-    held_.insert(held.begin(), held.end());
-    begin(next, std::move(found), tokens, *reservation);
-    return true;
-  }
-
-  bool is_alone() const { return of_.running_.empty() && plan_.beginning.empty(); }
-
-  bool try_begin_without_prefix(const Sequence& next) {
-    const int32_t tokens = fitting(next, next.known, /*in_prefill=*/true);
-    const auto reservation = next.blocks.try_plan(tokens, rooms_);
-    if (!reservation) {
-      if (is_alone()) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room
+      if (is_alone) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room
       plan_.is_full = true;
       return false;
     }
-    begin(next, {}, tokens, *reservation);
+    held_.insert(held.begin(), held.end());
+    begin(next, std::move(found), tokens, *reservation);
     return true;
   }
 
@@ -332,6 +333,7 @@ class Scheduler::Planner {
   const Scheduler& of_;
   std::vector<PoolRoom> rooms_;
   int32_t tokens_, prompt_tokens_, logit_rows_;  // what the step still has room for
+  bool is_short_of_room_ = false;                // one that runs waits
   StepPlan plan_;
   std::unordered_set<RequestId> scheduled_, preempted_;
   std::unordered_map<BlockId, int32_t> given_back_;  // by how many of its holders

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step costs before anything is computed, with 256 requests that run and 10,000 that wait.
+// The bar is 500 us.
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kv/block_allocator.h"
+#include "kv/block_key.h"
+#include "schedule/scheduler.h"
+#include "tensor/kv_format.h"
+
+namespace spillway {
+namespace {
+
+constexpr int kRunning = 256;
+constexpr int kWaiting = 10'000;
+constexpr size_t kPromptBlocks = 128;
+constexpr int32_t kPrompt = kPromptBlocks * kKvBlockTokens + 8;
+
+// As an engine's: the keys of a prompt's blocks are looked for one after the other, and behind
+// them those of every beginning of a block.
+class OnePrompt : public PrefixSource {
+ public:
+  // So many blocks of it are there; the others are coming, or nobody computes them.
+  OnePrompt(BlockAllocator& allocator, size_t computed, bool is_coming)
+      : allocator_(allocator), is_coming_(is_coming) {
+    for (size_t i = 0; i < kPromptBlocks; ++i) {
+      keys_.push_back(next_key(keys_.empty() ? first_key("bench") : keys_.back(), kTokens));
+      if (i < computed) allocator.keep(allocator.try_allocate().value(), keys_.back());
+    }
+  }
+  FoundPrefix find(RequestId) const override {
+    FoundPrefix found;
+    for (const BlockKey& key : keys_) {
+      const auto block = allocator_.try_peek(key);
+      if (!block) break;
+      found.blocks.push_back(*block);
+    }
+    found.tokens = static_cast<int32_t>(found.blocks.size()) * kKvBlockTokens;
+    found.is_coming = is_coming_;
+    if (found.is_coming) return found;
+    for (size_t n = kKvBlockTokens; n > 0; --n) {
+      const auto rest = std::span<const int32_t>(kTokens).first(n);
+      benchmark::DoNotOptimize(allocator_.try_peek(next_key(keys_.back(), rest)));
+    }
+    return found;
+  }
+
+ private:
+  static constexpr std::array<int32_t, kKvBlockTokens> kTokens = {1, 2, 3};
+  BlockAllocator& allocator_;
+  bool is_coming_;
+  std::vector<BlockKey> keys_;
+};
+
+struct Setting {
+  int32_t blocks = 1 << 16;
+  int max_sequences = kRunning;
+  int ending = 0;  // in each step, and as many come
+  // Of what requests begin with, blocks that are there; none: nobody looks.
+  std::optional<size_t> computed = {};
+  bool is_coming = false;  // the rest of it
+};
+
+// Plans and applies steps, and tells the scheduler what an engine would.
+void steps(benchmark::State& state, const Setting& setting) {
+  BlockAllocator allocator(setting.blocks);
+  const OnePrompt prompt(allocator, setting.computed.value_or(0), setting.is_coming);
+  SchedulingPolicies policies;
+  policies.order = std::make_unique<FairOrder>();
+  Scheduler scheduler(
+      allocator,
+      {.max_step_tokens = 1 << 20, .admission = {.max_sequences = setting.max_sequences}},
+      setting.computed ? &prompt : nullptr, std::move(policies));
+  uint64_t next_id = 0;
+  const auto add = [&](int32_t tokens, bool scored = false) {
+    scheduler.add({.id = RequestId{next_id++},
+                   .tokens = tokens,
+                   .expected = tokens + 1000,
+                   .client = next_id % 100,
+                   .scored = scored});
+  };
+  // Those that run are as short as there is room for, and never look for others' blocks.
+  for (int i = 0; i < kRunning; ++i) add(100, /*scored=*/true);
+  const auto step = [&] {
+    StepPlan plan = scheduler.prepare();
+    scheduler.apply(plan);
+    int ending = setting.ending;
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      if (ending > 0) {
+        --ending;
+        scheduler.remove(chunk.id);
+        add(kPrompt);
+      } else {
+        scheduler.append(chunk.id);
+      }
+    }
+    return plan.chunks.size();
+  };
+  step();
+  for (int i = 0; i < kWaiting; ++i) add(kPrompt);
+  size_t chunks = 0;
+  for (auto _ : state) chunks += step();
+  state.SetItemsProcessed(static_cast<int64_t>(chunks));
+  state.counters["running"] = scheduler.running();
+  state.counters["waiting"] = scheduler.waiting();
+}
+
+void decode(benchmark::State& state) { steps(state, {}); }
+// Prompts are computed.
+void some_end_and_begin(benchmark::State& state) { steps(state, {.ending = 16}); }
+// The prompt is there.
+void some_begin_with_a_prefix(benchmark::State& state) {
+  steps(state, {.ending = 16, .computed = kPromptBlocks});
+}
+// Room for those that run, as they grow, and little else.
+constexpr int32_t kFewBlocks = kRunning * 20 + 2 * static_cast<int32_t>(kPromptBlocks);
+// The queue's head finds half of its prompt in each step, but no room for the rest.
+void the_head_has_no_room(benchmark::State& state) {
+  steps(state,
+        {.blocks = kFewBlocks, .max_sequences = 2 * kRunning, .computed = kPromptBlocks / 2});
+}
+// Somebody computes the last blocks of what all begin with: many are looked at, and pass.
+void all_wait_for_a_prefix(benchmark::State& state) {
+  steps(state, {.blocks = kFewBlocks,
+                .max_sequences = 2 * kRunning,
+                .computed = kPromptBlocks - 4,
+                .is_coming = true});
+}
+
+constexpr int kSteps = 200;  // each makes sequences longer
+BENCHMARK(decode)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
+BENCHMARK(some_end_and_begin)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
+BENCHMARK(some_begin_with_a_prefix)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
+BENCHMARK(the_head_has_no_room)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
+BENCHMARK(all_wait_for_a_prefix)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests: an engine without a model. It does what a plan says, with blocks that remember which
+// tokens they are of, and holds every plan to what a scheduler promises.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kv/block_allocator.h"
+#include "kv/block_key.h"
+#include "schedule/scheduler.h"
+#include "tensor/kv_format.h"
+
+namespace spillway::testing_schedule {
+
+struct SimulatedRequest {
+  std::vector<int32_t> prompt;
+  int answer = 1;           // tokens it has in the end, if there is room
+  bool is_expected = true;  // whether anybody knows
+  int priority = 0;
+  uint64_t client = 0;
+  bool scored = false;
+};
+
+struct SimulatedOptions {
+  std::vector<int32_t> pools = {64};
+  SchedulerLimits limits;
+  bool fair = false;
+  bool reuses = false;  // blocks of others
+};
+
+class SimulatedEngine : private PrefixSource {
+ public:
+  explicit SimulatedEngine(const SimulatedOptions& options)
+      : options_(options),
+        allocator_(options.pools),
+        scheduler_(allocator_, options.limits, options.reuses ? this : nullptr,
+                   {.order = options.fair ? std::make_unique<FairOrder>() : nullptr,
+                    .admission = nullptr,
+                    .victim = nullptr}),
+        contents_(static_cast<size_t>(allocator_.total())) {}
+
+  RequestId submit(SimulatedRequest request) {
+    const auto id = RequestId{next_id_++};
+    const auto prompt = static_cast<int32_t>(request.prompt.size());
+    scheduler_.add({.id = id,
+                    .tokens = prompt,
+                    .expected = request.is_expected ? prompt + request.answer : 0,
+                    .priority = request.priority,
+                    .client = request.client,
+                    .scored = request.scored});
+    Sequence& sequence = sequences_[id];
+    sequence.tokens = request.prompt;
+    sequence.prompt = prompt;
+    sequence.came = steps_;
+    sequence.given = std::move(request);
+    return id;
+  }
+
+  void cancel(RequestId id) {
+    scheduler_.remove(id);
+    sequences_.erase(id);
+  }
+
+  // As where a step fails: what blocks had is lost.
+  void lose_all() {
+    allocator_.forget_all();
+    scheduler_.preempt_all();
+    for (auto& [id, sequence] : sequences_) sequence.lose();
+  }
+
+  // Whether there was anything to do.
+  bool step() {
+    ++steps_;
+    const Books before = books();
+    StepPlan plan = scheduler_.prepare();
+    EXPECT_EQ(flattened(plan), flattened(scheduler_.prepare())) << "a plan changed something";
+    EXPECT_TRUE(before == books()) << "a plan changed something";
+    check_budgets(plan);
+    check_work_conservation(plan);
+    scheduler_.apply(plan);  // throws where what was planned cannot be had
+    for (const RequestId id : plan.preempted) sequences_.at(id).lose();
+    check_holders(plan);
+    begin(plan);
+    scheduler_.release_copies(plan);
+    check_holders({});
+    for (const ScheduledChunk& chunk : plan.chunks) compute(chunk);
+    if (options_.reuses) keep(plan);
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      if (chunk.last) accept(chunk.id);
+    }
+    for (const RequestId id : plan.exhausted) {
+      EXPECT_GT(blocks_for_tokens(known(sequences_.at(id))), allocator_.largest_pool())
+          << "it ended although there is room for it";
+      end(id);
+      ++exhausted_;
+    }
+    return !plan.chunks.empty() || !plan.exhausted.empty();
+  }
+
+  const Scheduler& scheduler() const { return scheduler_; }
+  const BlockAllocator& allocator() const { return allocator_; }
+  size_t outstanding() const { return sequences_.size(); }
+  std::vector<RequestId> ids() const {
+    std::vector<RequestId> all;
+    for (const auto& [id, sequence] : sequences_) all.push_back(id);
+    return all;
+  }
+  bool has_ended(RequestId id) const { return !sequences_.contains(id); }
+  int64_t steps() const { return steps_; }
+  int64_t longest_wait() const { return longest_wait_; }  // steps until one began
+  int64_t reused_tokens() const { return reused_; }
+  int64_t computed_tokens() const { return computed_; }
+  int64_t exhausted() const { return exhausted_; }
+
+ private:
+  struct Sequence {
+    SimulatedRequest given;
+    std::vector<int32_t> tokens;  // prompt and answer
+    int32_t prompt = 0;
+    int32_t computed = 0;
+    bool begun = false;  // once
+    bool runs = false;
+    int64_t came = 0;
+    void lose() {
+      computed = 0;
+      runs = false;
+    }
+  };
+  struct Books {
+    std::vector<int64_t> numbers;
+    bool operator==(const Books&) const = default;
+  };
+  static int32_t known(const Sequence& sequence) {
+    return static_cast<int32_t>(sequence.tokens.size());
+  }
+  static bool generates(const Sequence& sequence) {
+    return sequence.computed >= sequence.prompt && known(sequence) - sequence.computed == 1;
+  }
+
+  Books books() const {
+    Books all;
+    for (const PoolRoom& room : allocator_.rooms())
+      all.numbers.insert(all.numbers.end(), {room.free, room.promised});
+    for (BlockId block = 0; block < allocator_.total(); ++block)
+      all.numbers.push_back(allocator_.holders(block));
+    all.numbers.insert(all.numbers.end(),
+                       {scheduler_.running(), scheduler_.waiting(), scheduler_.preemptions()});
+    return all;
+  }
+
+  static std::vector<int64_t> flattened(const StepPlan& plan) {
+    std::vector<int64_t> all;
+    const auto add = [&](auto... values) { (all.push_back(static_cast<int64_t>(values)), ...); };
+    for (const ScheduledChunk& chunk : plan.chunks)
+      add(chunk.id, chunk.start, chunk.tokens, chunk.reused, chunk.last);
+    for (const auto* ids : {&plan.exhausted, &plan.preempted}) {
+      add(-1);
+      for (const RequestId id : *ids) add(id);
+    }
+    for (const StepPlan::Beginning& beginning : plan.beginning) {
+      add(-2, beginning.chunk, beginning.pool, beginning.found.tokens,
+          beginning.found.partly.value_or(-1));
+      for (const BlockId block : beginning.found.blocks) add(block);
+    }
+    add(plan.is_full, plan.copies.size());
+    return all;
+  }
+
+  // Before it is applied.
+  void check_budgets(const StepPlan& plan) {
+    const SchedulerLimits& limits = options_.limits;
+    int64_t all = 0, of_prompts = 0, rows = 0;
+    int generating = 0, newcomers = 0;
+    std::set<RequestId> seen;
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      const Sequence& sequence = sequences_.at(chunk.id);
+      EXPECT_TRUE(seen.insert(chunk.id).second);
+      EXPECT_GT(chunk.tokens, 0);
+      EXPECT_EQ(chunk.last, chunk.start + chunk.tokens == known(sequence));
+      EXPECT_LE(chunk.start + chunk.tokens, known(sequence));
+      if (sequence.runs) {
+        EXPECT_EQ(chunk.start, sequence.computed);
+      }
+      all += chunk.tokens;
+      if (sequence.runs && generates(sequence)) {
+        ++generating;
+      } else {
+        of_prompts += chunk.tokens;
+      }
+      newcomers += sequence.begun ? 0 : 1;
+      rows += sequence.given.scored ? chunk.tokens : chunk.last ? 1 : 0;
+    }
+    EXPECT_LE(all, limits.max_step_tokens);
+    if (generating > 0 && limits.max_prompt_tokens > 0) {
+      EXPECT_LE(of_prompts, limits.max_prompt_tokens);
+    }
+    if (limits.max_logit_rows > 0) {
+      EXPECT_LE(rows, limits.max_logit_rows);
+    }
+    if (limits.admission.prompts_first) {
+      EXPECT_TRUE(generating == 0 || of_prompts == 0);
+    }
+    if (limits.admission.max_admissions > 0) {
+      EXPECT_LE(newcomers, limits.admission.max_admissions);
+    }
+    const int running = scheduler_.running() - static_cast<int>(plan.preempted.size()) +
+                        static_cast<int>(plan.beginning.size());
+    EXPECT_LE(running, limits.admission.max_sequences);
+    check_blocks_of_sequences(newcomers);
+    for (const RequestId id : plan.preempted) EXPECT_FALSE(seen.contains(id));
+  }
+
+  // Of a schedule that has them: nobody joins a block that is full, or was.
+  void check_blocks_of_sequences(int newcomers) {
+    if (!options_.limits.admission.admit_in_blocks) return;
+    const bool any = std::ranges::any_of(sequences_, [](const auto& s) { return s.second.begun; });
+    in_block_ = (any ? in_block_ : 0) + newcomers;
+    EXPECT_LE(in_block_, options_.limits.admission.max_sequences);
+  }
+
+  // Before it is applied: who does not run has a reason.
+  void check_work_conservation(const StepPlan& plan) {
+    if (plan.chunks.empty() && plan.exhausted.empty()) {
+      EXPECT_TRUE(sequences_.empty() || !plan.preempted.empty())
+          << "an empty step while somebody could run";
+      return;
+    }
+    const SchedulerLimits& limits = options_.limits;
+    int64_t all = 0, rows = 0;
+    std::set<RequestId> seen;
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      seen.insert(chunk.id);
+      all += chunk.tokens;
+      rows += sequences_.at(chunk.id).given.scored ? chunk.tokens : chunk.last ? 1 : 0;
+    }
+    const bool has_room = all < limits.max_step_tokens && plan.preempted.empty() &&
+                          plan.exhausted.empty() && limits.max_prompt_tokens == 0 &&
+                          (limits.max_logit_rows == 0 || rows < limits.max_logit_rows);
+    if (!has_room || limits.admission.prompts_first) return;
+    // Whoever runs, and has blocks for its next token or finds one.
+    for (const auto& [id, sequence] : sequences_) {
+      if (!sequence.runs || seen.contains(id)) continue;
+      const auto have = static_cast<int64_t>(scheduler_.blocks_of(id).size());
+      EXPECT_GT(blocks_for_tokens(known(sequence)), have) << "it has all it needs and waits";
+    }
+  }
+
+  // A block has as many holders as there are tables with it, and copies to be made of it.
+  void check_holders(const StepPlan& plan) {
+    std::vector<int32_t> holders(static_cast<size_t>(allocator_.total()));
+    int running = 0;
+    for (const auto& [id, sequence] : sequences_) {
+      const std::vector<BlockId>& blocks = scheduler_.blocks_of(id);
+      for (const BlockId block : blocks) {
+        ++holders[static_cast<size_t>(block)];
+        EXPECT_EQ(allocator_.pool_of(block), allocator_.pool_of(blocks.front()));
+      }
+      running += blocks.empty() ? 0 : 1;
+    }
+    for (const StepPlan::Copy& copy : plan.copies) ++holders[static_cast<size_t>(copy.from)];
+    int32_t free = 0;
+    for (BlockId block = 0; block < allocator_.total(); ++block) {
+      EXPECT_EQ(allocator_.holders(block), holders[static_cast<size_t>(block)]);
+      free += holders[static_cast<size_t>(block)] == 0 ? 1 : 0;
+    }
+    EXPECT_EQ(allocator_.free(), free);
+    EXPECT_EQ(scheduler_.running(), running);
+  }
+
+  void begin(const StepPlan& plan) {
+    for (const StepPlan::Beginning& beginning : plan.beginning) {
+      const ScheduledChunk& chunk = plan.chunks[beginning.chunk];
+      Sequence& sequence = sequences_.at(chunk.id);
+      EXPECT_FALSE(sequence.runs);
+      EXPECT_EQ(chunk.start, beginning.found.tokens);
+      EXPECT_EQ(chunk.reused, beginning.found.tokens);
+      if (!sequence.begun) longest_wait_ = std::max(longest_wait_, steps_ - sequence.came);
+      sequence.begun = sequence.runs = true;
+      sequence.computed = chunk.start;
+      reused_ += chunk.reused;
+    }
+    for (const StepPlan::Copy& copy : plan.copies) {
+      EXPECT_GT(allocator_.holders(copy.from), 0);
+      EXPECT_EQ(allocator_.holders(copy.to), 1);
+      EXPECT_EQ(allocator_.pool_of(copy.from), allocator_.pool_of(copy.to));
+      contents_[static_cast<size_t>(copy.to)] = contents_[static_cast<size_t>(copy.from)];
+    }
+  }
+
+  // What is read is what this sequence would have computed itself, and what is written is its own.
+  void compute(const ScheduledChunk& chunk) {
+    Sequence& sequence = sequences_.at(chunk.id);
+    const std::vector<BlockId>& blocks = *chunk.block_table;
+    const int32_t end = chunk.start + chunk.tokens;
+    ASSERT_LE(blocks_for_tokens(end), static_cast<int64_t>(blocks.size()));
+    uint64_t history = 0;
+    for (int32_t i = 0; i < end; ++i) {
+      history = (history ^ static_cast<uint64_t>(sequence.tokens[static_cast<size_t>(i)] + 1)) *
+                0x9E3779B97F4A7C15ULL;
+      const BlockId block = blocks[static_cast<size_t>(i / kKvBlockTokens)];
+      uint64_t& at = contents_[static_cast<size_t>(block)][static_cast<size_t>(i % kKvBlockTokens)];
+      if (i < chunk.start) {
+        ASSERT_EQ(at, history) << "another sequence's KV";
+      } else {
+        ASSERT_EQ(allocator_.holders(block), 1) << "written by one, read by others";
+        at = history;
+      }
+    }
+    sequence.computed = end;
+    computed_ += chunk.tokens;
+  }
+
+  void accept(RequestId id) {
+    Sequence& sequence = sequences_.at(id);
+    if (known(sequence) - sequence.prompt + 1 >= sequence.given.answer) return end(id);
+    // Answers to the same are the same for a while.
+    sequence.tokens.push_back(sequence.tokens.back() % 5);
+    scheduler_.append(id);
+  }
+  void end(RequestId id) { cancel(id); }
+
+  std::vector<BlockKey> keys_of(std::span<const int32_t> tokens) const {
+    std::vector<BlockKey> keys;
+    for (size_t i = 0; i + kKvBlockTokens <= tokens.size(); i += kKvBlockTokens)
+      keys.push_back(
+          next_key(keys.empty() ? first_key_ : keys.back(), tokens.subspan(i, kKvBlockTokens)));
+    return keys;
+  }
+
+  void keep(const StepPlan& plan) {
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      const Sequence& sequence = sequences_.at(chunk.id);
+      const auto end = static_cast<size_t>(chunk.start + chunk.tokens);
+      const auto tokens = std::span<const int32_t>(sequence.tokens).first(end);
+      const std::vector<BlockKey> keys = keys_of(tokens);
+      for (size_t i = 0; i < keys.size(); ++i) allocator_.keep((*chunk.block_table)[i], keys[i]);
+      const auto rest = tokens.subspan(keys.size() * kKvBlockTokens);
+      if (chunk.last && !rest.empty())
+        allocator_.keep((*chunk.block_table)[keys.size()],
+                        next_key(keys.empty() ? first_key_ : keys.back(), rest));
+    }
+  }
+
+  FoundPrefix find(RequestId id) const override {
+    constexpr size_t kWorthWaiting = 2;  // blocks
+    const Sequence& sequence = sequences_.at(id);
+    const auto tokens = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
+    const std::vector<BlockKey> keys = keys_of(tokens);
+    FoundPrefix found;
+    const auto peek = [&](const BlockKey& key) {
+      const auto block = allocator_.try_peek(key);
+      const bool is_elsewhere =
+          block && !found.blocks.empty() &&
+          allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.front());
+      return is_elsewhere ? std::nullopt : block;
+    };
+    while (found.blocks.size() < keys.size()) {
+      const auto block = peek(keys[found.blocks.size()]);
+      if (!block) break;
+      found.blocks.push_back(*block);
+    }
+    const size_t whole = found.blocks.size() * kKvBlockTokens;
+    found.tokens = static_cast<int32_t>(whole);
+    const size_t worth = whole + kWorthWaiting * kKvBlockTokens;
+    if (worth <= tokens.size()) {
+      for (const auto& [other, computing] : sequences_) {
+        if (!computing.runs || static_cast<size_t>(computing.computed) >= worth ||
+            computing.tokens.size() < worth || computing.given.scored)
+          continue;
+        found.is_coming |=
+            std::ranges::equal(std::span(computing.tokens).first(worth), tokens.first(worth));
+      }
+    }
+    if (found.is_coming) return found;
+    const auto rest = tokens.subspan(whole);
+    for (size_t n = std::min<size_t>(rest.size(), kKvBlockTokens - 1); n > 0; --n) {
+      const auto block =
+          peek(next_key(whole == 0 ? first_key_ : keys[found.blocks.size() - 1], rest.first(n)));
+      if (!block) continue;
+      found.partly = block;
+      found.tokens += static_cast<int32_t>(n);
+      break;
+    }
+    return found;
+  }
+
+  SimulatedOptions options_;
+  BlockAllocator allocator_;
+  mutable Scheduler scheduler_;
+  BlockKey first_key_ = first_key("simulated");
+  std::map<RequestId, Sequence> sequences_;
+  // Of a block's positions: all tokens up to there, as a number.
+  std::vector<std::array<uint64_t, kKvBlockTokens>> contents_;
+  uint64_t next_id_ = 1;
+  int64_t steps_ = 0;
+  int64_t longest_wait_ = 0;
+  int64_t reused_ = 0, computed_ = 0;
+  int64_t exhausted_ = 0;
+  int in_block_ = 0;
+};
+
+}  // namespace spillway::testing_schedule
