@@ -18,12 +18,12 @@ struct ChatAnswer {
   std::string text = {};
   FinishReason finish = FinishReason::kStop;
   size_t tokens = 0;
-  bool tokens_are_counted = true;  // false: `tokens` is about right
-  double decode_s = 0;             // from the first token to the end
+  bool tokens_are_counted = true;     // false: `tokens` is about right
+  double decode_s = 0;                // from the first token to the end
   std::optional<double> wait_s = {};  // for the first token, where somebody else's work is in it
   std::optional<size_t> prompt_tokens = {};
   std::optional<int64_t> context = {};  // tokens that a conversation may have
-  int64_t reused_tokens = 0;       // of the prompt: not computed again
+  int64_t reused_tokens = 0;            // of the prompt: not computed again
 
   bool is_blank() const { return text.find_first_not_of(" \t\r\n") == text.npos; }
 };

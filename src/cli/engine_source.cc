@@ -37,9 +37,8 @@ ChatAnswer EngineSource::answer(Conversation& conversation, const AnswerListener
   ++options_.sampling.seed;  // the same question again gets another answer
   const size_t prompt_tokens = request.prompt.size();
   const int64_t reused_before = engine_.stats().reused_tokens;
-  Answer answer = generate(engine_, std::move(request), [&](const GenerationEvent& event) {
-    listener.show(event.text);
-  });
+  Answer answer = generate(engine_, std::move(request),
+                           [&](const GenerationEvent& event) { listener.show(event.text); });
   if (answer.error) throw Error(*answer.error);
   return {.text = std::move(answer.text),
           .finish = answer.finish,

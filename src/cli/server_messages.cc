@@ -55,7 +55,8 @@ double shortest(float value) {
   return result;
 }
 
-// {"error": {"message": ...}} of most, {"error": ...}, {"message": ...} or {"detail": ...} of others.
+// {"error": {"message": ...}} of most, {"error": ...}, {"message": ...} or {"detail": ...} of
+// others.
 std::string error_message(const ordered_json& body) {
   const ordered_json* const error = find(&body, "error");
   for (std::string text : {find_text(error, "message"), find_text(&body, "error"),
@@ -111,7 +112,7 @@ ordered_json sampling_fields(const SamplingOptions& options, bool is_llama_serve
 std::string unusual_flags(const SamplingOptions& options) {
   std::string flags;
   const auto add = [&](bool given, const char* flag) {
-    if (given) flags += (flags.empty() ? "" : ", ") + std::string(flag);
+    if (given) flags += fmt::format("{}{}", flags.empty() ? "" : ", ", flag);
   };
   add(options.top_k.has_value(), "--top-k");
   add(options.min_p.has_value(), "--min-p");

@@ -19,7 +19,7 @@ namespace spillway {
 struct ServerModel {
   std::string id;
   std::optional<int64_t> context = {};  // tokens, where the server tells
-  bool is_llama_server = false;    // which has names of its own for some fields
+  bool is_llama_server = false;         // which has names of its own for some fields
 };
 // Throws kIo for what is no such list.
 std::vector<ServerModel> parse_model_list(std::string_view body);

@@ -10,7 +10,7 @@
 namespace spillway {
 namespace {
 
-const char* const kGarbage[] = {"",     "x",         "{",        "[1",    "\"",  "{\"a\":}",
+const char* const kGarbage[] = {"",     "x",          "{",       "[1",     "\"",  "{\"a\":}",
                                 "\xff", "{\"a\":1}x", "<html/>", "nul\0l", "{{}}"};
 
 TEST(ServerMessagesTest, ReadsAListOfModels) {
@@ -30,8 +30,8 @@ TEST(ServerMessagesTest, AListThatIsNoneIsAnError) {
     EXPECT_THROW(parse_model_list(text), Error) << text;
   EXPECT_TRUE(parse_model_list(R"({"data": [7, null, {}, {"id": 7}, {"id": ""}]})").empty());
   for (const char* length : {"-1", "0", "\"4096\"", "1e99", "18446744073709551615", "null", "[]"}) {
-    const auto models =
-        parse_model_list(std::string(R"({"data": [{"id": "a", "max_model_len": )") + length + "}]}");
+    const auto models = parse_model_list(std::string(R"({"data": [{"id": "a", "max_model_len": )") +
+                                         length + "}]}");
     ASSERT_EQ(models.size(), 1U);
     EXPECT_EQ(models[0].context, std::nullopt) << length;
   }

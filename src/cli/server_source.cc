@@ -19,6 +19,7 @@ namespace {
 constexpr size_t kMostListBytes = 16 << 20;
 constexpr size_t kMostErrorBytes = 64 << 10;
 constexpr size_t kMostEventBytes = 4 << 20;
+constexpr size_t kMostAnswerBytes = 64 << 20;
 constexpr size_t kShownModels = 8;
 constexpr size_t kBytesPerToken = 3;  // of text nobody has counted yet, rather too few
 
@@ -69,8 +70,10 @@ void ServerSource::choose_model() {
   models_ = list_models();
   SPW_CHECK(!options_.model.empty() || !models_.empty(), kInvalidArgument,
             "the server lists no models; name one behind --server URL");
+  if (!models_.empty()) model_ = models_.front();
+  if (options_.model.empty() || options_.model == model_.id) return;
   model_.id = options_.model;
-  if (model_.id.empty()) model_ = models_.front();
+  model_.context.reset();
   for (const ServerModel& model : models_) {
     if (model.id == model_.id) model_ = model;
   }
@@ -164,6 +167,8 @@ void ServerSource::read_answer(HttpResponse& response, const AnswerListener& lis
     if (event.finish) answer.finish = *event.finish;
     has_finished = has_finished || event.finish;
     answer.text += event.text;
+    SPW_CHECK(answer.text.size() <= kMostAnswerBytes, kIo, "the answer has more than {} bytes",
+              kMostAnswerBytes);
     listener.show(event.text);
     return true;
   };
@@ -177,15 +182,15 @@ void ServerSource::read_answer(HttpResponse& response, const AnswerListener& lis
 }
 
 void ServerSource::refuse(const ServerRefusal& refusal) const {
-  std::string text = fmt::format("the server refuses: {} (HTTP {})", refusal.message,
-                                 refusal.status);
+  std::string text =
+      fmt::format("the server refuses: {} (HTTP {})", refusal.message, refusal.status);
   if (refusal.status == 401 || refusal.status == 403)
     text += options_.key.empty() ? "; --api-key-file FILE gives a key"
                                  : "; --api-key-file has another key first";
   if (refusal.status == 404 && !models_.empty()) {
     text += "; its models:";
     for (size_t i = 0; i < std::min(models_.size(), kShownModels); ++i)
-      text += " " + printable(models_[i].id);
+      text += fmt::format(" {}", printable(models_[i].id));
   }
   const std::string flags = unusual_flags(options_.sampling);
   if ((refusal.status == 400 || refusal.status == 422) && !refusal.context_is_full &&

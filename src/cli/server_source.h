@@ -20,8 +20,8 @@ class ServerSource : public AnswerSource {
  public:
   struct Options {
     HttpUrl url;
-    std::string key = {};    // "": none
-    std::string model;  // "": the server's first
+    std::string key = {};  // "": none
+    std::string model;     // "": the server's first
     int max_tokens = 1024;
     bool max_tokens_given = false;  // not only the default
     SamplingOptions sampling;       // only what was given is sent

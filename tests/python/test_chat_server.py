@@ -143,7 +143,7 @@ def test_a_key_needs_a_server_and_a_model_needs_one_or_the_other(spillway, tiny_
     spillway.run("chat", tiny_model, "--api-key-file", tmp_path / "keys").assert_one_line_error(WRONG_USAGE)
     done = spillway.run("chat")
     done.assert_one_line_error(WRONG_USAGE)
-    assert "MODEL is required" in done.err
+    assert "--model is required" in done.err
 
 
 def test_keys(spillway, tiny_model, tmp_path):

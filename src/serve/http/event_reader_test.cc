@@ -45,7 +45,10 @@ TEST(EventReaderTest, JoinsLinesAndLeavesOutWhatIsNoData) {
   expect("data: a\ndata: b\ndata\n\n", {"a\nb\n"});
   expect(": ping\n\nevent: x\nid: 7\ndata: a\nretry: 5\n\n: ping\n\n", {"a"});
   expect("database: x\n\ndata\n\n", {""});
-  expect("\xEF\xBB\xBF" "data: a\n\n", {"a"});
+  expect(
+      "\xEF\xBB\xBF"
+      "data: a\n\n",
+      {"a"});
 }
 
 TEST(EventReaderTest, AnEventThatIsNotEndedIsNone) {

@@ -54,8 +54,8 @@ FileDescriptor HttpClient::connect() const {
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
     FileDescriptor fd(
         ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol));
-    error = fd.is_open() ? finish_connecting(fd.get(), *at, limits_.connect_timeout, cancel_)
-                         : errno;
+    error =
+        fd.is_open() ? finish_connecting(fd.get(), *at, limits_.connect_timeout, cancel_) : errno;
     if (error != 0) continue;
     const int on = 1;
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));

@@ -61,10 +61,10 @@ class HttpResponse {
   const std::atomic<bool>* cancel_;
   int status_ = 0;
   std::vector<HttpHeader> headers_;
-  std::string buffer_;                             // received, not yet read
-  std::unique_ptr<HttpOptions> chunk_limits_;      // where the decoder finds them
-  std::optional<ChunkedDecoder> chunks_;           // a body in chunks, or
-  std::optional<uint64_t> left_bytes_;             // one with a length, or what comes until the end
+  std::string buffer_;                         // received, not yet read
+  std::unique_ptr<HttpOptions> chunk_limits_;  // where the decoder finds them
+  std::optional<ChunkedDecoder> chunks_;       // a body in chunks, or
+  std::optional<uint64_t> left_bytes_;         // one with a length, or what comes until the end
 };
 
 class HttpClient {

@@ -171,8 +171,8 @@ TEST(HttpClientTest, ARefusalIsReadWhileTheRequestIsStillSent) {
     connection.send("HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig");
     EXPECT_TRUE(connection.is_closed_by_peer());
   });
-  HttpResponse response = HttpClient(server.url(), kNeverCancelled, kLimits)
-                              .post("/x", {}, std::string(64 << 20, 'x'));
+  HttpResponse response =
+      HttpClient(server.url(), kNeverCancelled, kLimits).post("/x", {}, std::string(64 << 20, 'x'));
   EXPECT_EQ(response.status(), 413);
   EXPECT_EQ(response.read_up_to(100), "big");
 }

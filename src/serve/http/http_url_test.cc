@@ -35,12 +35,33 @@ TEST(HttpUrlTest, HasHostPortAndPath) {
 }
 
 TEST(HttpUrlTest, WhatIsNoneIsRefusedWithAWordOnWhatToGive) {
-  for (const char* text :
-       {"", "h", "h:8080", "ftp://h", "http://", "http:///v1", "http://:8080", "http://h:",
-        "http://h:0", "http://h:65536", "http://h:-1", "http://h:80x", "http://h:8 0",
-        "http://user:secret@h", "http://h/v1?key=x", "http://h/#a", "http://h?x", "http://[::1",
-        "http://[]", "http://[g]", "http://[::1]8", "http://a b", "http://h/a b", "http://h\r\nX:",
-        "http://h/\r\nX: y", "http://h/\x7f", "http://\xc3\xa9"}) {
+  for (const char* text : {"",
+                           "h",
+                           "h:8080",
+                           "ftp://h",
+                           "http://",
+                           "http:///v1",
+                           "http://:8080",
+                           "http://h:",
+                           "http://h:0",
+                           "http://h:65536",
+                           "http://h:-1",
+                           "http://h:80x",
+                           "http://h:8 0",
+                           "http://user:secret@h",
+                           "http://h/v1?key=x",
+                           "http://h/#a",
+                           "http://h?x",
+                           "http://[::1",
+                           "http://[]",
+                           "http://[g]",
+                           "http://[::1]8",
+                           "http://a b",
+                           "http://h/a b",
+                           "http://h\r\nX:",
+                           "http://h/\r\nX: y",
+                           "http://h/\x7f",
+                           "http://\xc3\xa9"}) {
     const std::string said = refusal(text);
     EXPECT_NE(said.find("--server is '"), std::string::npos) << text;
     EXPECT_NE(said.find("give http://HOST:PORT"), std::string::npos) << text;
