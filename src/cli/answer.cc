@@ -43,22 +43,24 @@ Answer generate(EngineClient& engine, GenerationRequest request,
 }
 
 std::string describe_speed(const Answer& answer) {
-  const size_t count = answer.ids.size();
-  std::string text = fmt::format("{} token{}", count, count == 1 ? "" : "s");
-  const double decode_s = answer.total_s - answer.first_token_s;
-  if (count > 1 && decode_s > 0)
-    text += fmt::format(", {:.1f} tokens/s", static_cast<double>(count - 1) / decode_s);
+  return describe_speed(answer.ids.size(), answer.total_s - answer.first_token_s);
+}
+
+std::string describe_speed(size_t tokens, double decode_s) {
+  std::string text = fmt::format("{} token{}", tokens, tokens == 1 ? "" : "s");
+  if (tokens > 1 && decode_s > 0)
+    text += fmt::format(", {:.1f} tokens/s", static_cast<double>(tokens - 1) / decode_s);
   return text;
 }
 
-std::string describe_cut(const Answer& answer, size_t prompt, int64_t context) {
-  switch (answer.finish) {
+std::string describe_cut(FinishReason finish, size_t tokens, size_t prompt, int64_t context) {
+  switch (finish) {
     case FinishReason::kCancelled:
       return "stopped";
     case FinishReason::kLength:
-      if (static_cast<int64_t>(prompt + answer.ids.size()) >= context)
+      if (static_cast<int64_t>(prompt + tokens) >= context)
         return fmt::format("cut: the context of {} tokens is full", context);
-      return fmt::format("cut at -n {}", answer.ids.size());
+      return fmt::format("cut at -n {}", tokens);
     case FinishReason::kStop:
     case FinishReason::kError:
       break;

@@ -31,8 +31,9 @@ Answer generate(EngineClient& engine, GenerationRequest request,
 
 // "20 tokens, 61.3 tokens/s"; one token has no speed.
 std::string describe_speed(const Answer& answer);
-// Why it ended, where that was not its end: "cut at -n 128"; else empty. `context` is how many
-// tokens there was room for, `prompt` how many of them the prompt took.
-std::string describe_cut(const Answer& answer, size_t prompt, int64_t context);
+std::string describe_speed(size_t tokens, double decode_s);
+// Why an answer of so many tokens ended, where that was not its end: "cut at -n 128"; else empty.
+// `context` is how many tokens there was room for, `prompt` how many of them the prompt took.
+std::string describe_cut(FinishReason finish, size_t tokens, size_t prompt, int64_t context);
 
 }  // namespace spillway

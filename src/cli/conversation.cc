@@ -7,26 +7,17 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
-#include <utility>
 
 #include "base/error.h"
 #include "base/printable.h"
 
 namespace spillway {
 
-Conversation::Conversation(const Tokenizer& tokenizer, ChatTemplate chat)
-    : tokenizer_(tokenizer), template_(std::move(chat)) {}
-
-std::vector<ChatMessage> Conversation::with_system() const {
+std::vector<ChatMessage> Conversation::messages() const {
   std::vector<ChatMessage> all;
   if (!system_.empty()) all.push_back({"system", system_});
   all.insert(all.end(), messages_.begin(), messages_.end());
   return all;
-}
-
-std::vector<TokenId> Conversation::encode() const {
-  const auto segments = template_.render({.messages = messages_to_json(with_system())});
-  return tokenizer_.encode_segments(segments, {.add_special = false});
 }
 
 bool Conversation::forget_oldest() {
@@ -42,12 +33,12 @@ void Conversation::save(const std::filesystem::path& path) {
             "{} is there already; give another name", printable_path(path));
   std::string text;
   if (path.extension() == ".json") {
-    nlohmann::json messages = nlohmann::json::array();
-    for (const ChatMessage& message : with_system())
-      messages.push_back({{"role", message.role}, {"content", message.content}});
-    text = messages.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    nlohmann::json list = nlohmann::json::array();
+    for (const ChatMessage& message : messages())
+      list.push_back({{"role", message.role}, {"content", message.content}});
+    text = list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   } else {
-    for (const ChatMessage& message : with_system())
+    for (const ChatMessage& message : messages())
       text += message.role + ":\n" + message.content + "\n\n";
   }
   errno = 0;

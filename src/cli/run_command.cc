@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/answer.h"
+#include "cli/chat_encoder.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
@@ -71,7 +72,7 @@ nlohmann::json result_json(const RunOptions& options, const GenerationRequest& r
 void print_speed(size_t prompt_tokens, const Answer& answer, int64_t context,
                  const Session& session) {
   if (!stderr_is_terminal() || answer.ids.empty()) return;
-  const std::string cut = describe_cut(answer, prompt_tokens, context);
+  const std::string cut = describe_cut(answer.finish, answer.ids.size(), prompt_tokens, context);
   const Prediction predicted = session.predict_run();
   fmt::print(stderr,
              "[prompt {} tokens, {:.2f} s to the first token ({:.2f} predicted); generated {} "
@@ -98,13 +99,14 @@ std::vector<TokenId> prompt_tokens(const RunOptions& options, const Prompt& inpu
                                    const Session& session) {
   if (!options.chat) return input.to_tokens(*session.loaded);
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
-  Conversation conversation(
+  const ChatEncoder encoder(
       tokenizer, options.chat_template.require_template(tokenizer, options.session.model));
-  SPW_CHECK(options.system.empty() || conversation.takes_system(), kInvalidArgument,
+  SPW_CHECK(options.system.empty() || encoder.takes_system(), kInvalidArgument,
             "this model's chat template has no place for --system");
+  Conversation conversation;
   conversation.set_system(options.system);
   conversation.add_question(*input.text);
-  return conversation.encode();
+  return encoder.encode(conversation);
 }
 
 // A chat model often has nothing to add to a text that is not a conversation.

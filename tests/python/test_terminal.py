@@ -16,6 +16,7 @@ import unicodedata
 
 import pytest
 import tiny_llama
+from fake_openai_server import FakeServer
 
 from conftest import wait_for_handlers
 
@@ -460,6 +461,55 @@ def test_an_answer_is_followed_by_its_speed_its_end_and_the_context(talk):
     chat.errors.wait_for(b"of 512]")
     assert b"[the answer is empty; 1 token; context " in chat.errors.seen and b"cut" not in chat.errors.seen
     chat.leave()
+
+
+def test_a_server_answers_with_the_same_figures_and_what_goes_wrong_there_ends_no_chat(editing, terminal, start, history):
+    with FakeServer(refuse_after=2, token_s=0.02) as fake:
+        screen, errors = terminal(), terminal()
+        session = start(screen, "chat", "--server", fake.url, "-n", "5", stderr=errors)
+        at = screen.wait_for_prompt()
+        assert f"Talking to fake at {fake.url}.".encode() in screen.seen
+        screen.type(b"Hello there\r")
+        at = screen.wait_for_prompt(at)
+        errors.wait_for(b" s; context 12]")
+        assert b"[5 tokens, " in errors.seen and b" tokens/s, the first after " in errors.seen
+        screen.type(b"And?\r")
+        at = screen.wait_for_prompt(at)
+        screen.type(b"And then?\r")
+        at = screen.wait_for_prompt(at)
+        errors.wait_for(b"too many (HTTP 429)")
+        fake.refuse_after, fake.cut_after = None, 2
+        screen.type(b"And now?\r")
+        at = screen.wait_for_prompt(at)
+        errors.wait_for(b"in the middle of its answer")
+        fake.cut_after = None
+        screen.type(b"Better?\r")
+        screen.wait_for_prompt(at)
+        asked = [message["content"] for message in fake.asked[-1]["messages"] if message["role"] == "user"]
+        assert asked == ["Hello there", "And?", "Better?"], "what was not answered was not said"
+        screen.type(CTRL_D)
+        assert session.wait() == 0
+
+
+def test_ctrl_c_stops_an_answer_of_a_server_and_the_chat_goes_on(editing, terminal, start, history):
+    with FakeServer(token_s=0.005) as fake:
+        screen = terminal()
+        session = start(screen, "chat", "--server", fake.url, "-n", MAX_TOKENS)
+        at = screen.wait_for_prompt()
+        for message in (b"Tell me about the river.\r", b"And the sea?\r"):
+            screen.type(message)
+            screen.wait_for_more(at + 120)
+            screen.type(CTRL_C)
+            before, at = at, screen.wait_for_prompt(at)
+            assert b"[stopped; about " in screen.seen[before:at]
+        fake.first_s = 3600  # it is stopped before the first token, too
+        screen.type(b"Are you there?\r")
+        screen.read(0.3)
+        screen.type(CTRL_C)
+        before, at = at, screen.wait_for_prompt(at)
+        assert b"[stopped; " in screen.seen[before:at]
+        screen.type(CTRL_D)
+        assert session.wait() == 0
 
 
 def test_a_message_that_is_not_utf8_is_reported_and_the_chat_goes_on(spillway, talk, tiny_model):

@@ -28,6 +28,8 @@ class KeyRing {
   // long for every key, right or wrong.
   bool accepts(std::string_view authorization) const;
   size_t size() const { return keys_.size(); }
+  // For a client, which shows one; there must be any.
+  const std::string& first() const { return keys_.front(); }
 
  private:
   std::vector<std::string> keys_;

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a conversation becomes a prompt for a model that is loaded here.
+#pragma once
+
+#include <vector>
+
+#include "cli/conversation.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace spillway {
+
+// The tokenizer must outlive it.
+class ChatEncoder {
+ public:
+  ChatEncoder(const Tokenizer& tokenizer, ChatTemplate chat);
+
+  // False where the template has no place for a system message.
+  bool takes_system() const { return template_.takes_system(); }
+  // As a prompt for the next answer.
+  std::vector<TokenId> encode(const Conversation& conversation) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  ChatTemplate template_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/engine_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "cli/answer.h"
+
+namespace spillway {
+
+EngineSource::EngineSource(EngineClient& engine, ChatEncoder encoder, Options options)
+    : engine_(engine), encoder_(std::move(encoder)), options_(std::move(options)) {}
+
+// With room for an answer: a quarter of the context, or what was asked for if that is less.
+std::vector<TokenId> EngineSource::make_prompt(Conversation& conversation,
+                                               const AnswerListener& listener) const {
+  const int64_t context = engine_.max_sequence_tokens();
+  const int64_t reserve = std::min<int64_t>(options_.max_tokens, context / 4);
+  std::vector<TokenId> prompt = encoder_.encode(conversation);
+  while (static_cast<int64_t>(prompt.size()) + reserve > context && conversation.forget_oldest()) {
+    listener.warn(kForgetsTheOldest);
+    prompt = encoder_.encode(conversation);
+  }
+  SPW_CHECK(static_cast<int64_t>(prompt.size()) < context, kInvalidArgument,
+            "this message has {} tokens with its surroundings, the context {}; shorten it",
+            prompt.size(), context);
+  return prompt;
+}
+
+ChatAnswer EngineSource::answer(Conversation& conversation, const AnswerListener& listener) {
+  GenerationRequest request;
+  request.prompt = make_prompt(conversation, listener);
+  request.max_tokens = options_.max_tokens;
+  request.sampling = options_.sampling;
+  request.stop = options_.stop;
+  ++options_.sampling.seed;  // the same question again gets another answer
+  const size_t prompt_tokens = request.prompt.size();
+  const int64_t reused_before = engine_.stats().reused_tokens;
+  Answer answer = generate(engine_, std::move(request),
+                           [&](const GenerationEvent& event) { listener.show(event.text); });
+  if (answer.error) throw Error(*answer.error);
+  return {.text = std::move(answer.text),
+          .finish = answer.finish,
+          .tokens = answer.ids.size(),
+          .decode_s = answer.total_s - answer.first_token_s,
+          .prompt_tokens = prompt_tokens,
+          .context = engine_.max_sequence_tokens(),
+          .reused_tokens = engine_.stats().reused_tokens - reused_before};
+}
+
+}  // namespace spillway

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers of an OpenAI-compatible server.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/stopwatch.h"
+#include "cli/answer_source.h"
+#include "cli/sampling_options.h"
+#include "cli/server_messages.h"
+#include "serve/http/http_client.h"
+
+namespace spillway {
+
+class ServerSource : public AnswerSource {
+ public:
+  struct Options {
+    HttpUrl url;
+    std::string key = {};  // "": none
+    std::string model;     // "": the server's first
+    int max_tokens = 1024;
+    bool max_tokens_given = false;  // not only the default
+    SamplingOptions sampling;       // only what was given is sent
+  };
+
+  // Asks the server which models it has. `cancel` must outlive it. Throws kIo where no server
+  // answers, kInvalidArgument where it refuses, or has no model.
+  ServerSource(Options options, const std::atomic<bool>& cancel, HttpClientLimits limits = {});
+
+  std::string name() const override;
+  bool takes_system() const override { return true; }  // the server knows
+  std::string_view way_to_more_context() const override { return ""; }
+  ChatAnswer answer(Conversation& conversation, const AnswerListener& listener) override;
+
+ private:
+  // What the last answer said about the length of the conversation.
+  struct KnownLength {
+    size_t bytes = 0;  // of all messages, the answer included
+    size_t tokens = 0;
+  };
+
+  static HttpUrl api_url(HttpUrl url);
+  std::vector<HttpHeader> headers() const;
+  std::vector<ServerModel> list_models() const;
+  void choose_model();
+  std::string request_body(const Conversation& conversation) const;
+  void make_room(Conversation& conversation, const AnswerListener& listener) const;
+  void read_answer(HttpResponse& response, const AnswerListener& listener, ChatAnswer& answer);
+  [[noreturn]] void refuse(const ServerRefusal& refusal) const;
+
+  Options options_;
+  HttpClient client_;
+  std::vector<ServerModel> models_;
+  ServerModel model_;
+  std::optional<uint64_t> seed_;
+  std::optional<KnownLength> known_;
+  Stopwatch since_asked_;
+};
+
+}  // namespace spillway
