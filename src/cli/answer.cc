@@ -31,12 +31,18 @@ Answer generate(EngineClient& engine, GenerationRequest request,
     answer.text += event.text;
     show(event);
   };
-  for (bool ended = false; !ended;) {
-    for (const GenerationEvent& event : engine.take()) {
-      add(event);
-      ended = event.finish.has_value();
+  try {
+    for (bool ended = false; !ended;) {
+      for (const GenerationEvent& event : engine.take()) {
+        if (event.id != id) continue;  // of one before, which could not be shown
+        add(event);
+        ended = event.finish.has_value();
+      }
+      if (interrupted()) engine.cancel(id);
     }
-    if (interrupted()) engine.cancel(id);
+  } catch (...) {
+    engine.cancel(id);  // whoever goes on does so without it
+    throw;
   }
   answer.total_s = watch.seconds();
   return answer;

@@ -191,7 +191,8 @@ def test_a_server_that_drains(spillway, long_model, tmp_path):
         finally:
             end_process(process)
         assert len(out) > 1000 and out.endswith(b"\n")
-        assert len(error.splitlines()) == 1 and ("refuses" in error or "no server" in error)
+        # It may still refuse, or be gone with the question unread, or not be there at all.
+        assert len(error.splitlines()) == 1 and any(said in error for said in ("refuses", "without an answer", "no server"))
         assert server.process.wait(GENEROUS_S) == 0
 
 

@@ -92,6 +92,7 @@ bool HttpResponse::receive() {
     if (count > 0) buffer_.append(bytes, static_cast<size_t>(count));
     if (count >= 0) return count > 0;
     if (errno == EINTR) continue;
+    if (errno == ECONNRESET && status_ == 0) return false;  // before anything was said
     if (errno == ECONNRESET) fail_cut();
     SPW_CHECK(errno == EAGAIN || errno == EWOULDBLOCK, kIo, "cannot read from the server: {}",
               std::strerror(errno));
