@@ -352,7 +352,7 @@ class SimulatedEngine : private PrefixSource {
     }
   }
 
-  FoundPrefix find(RequestId id) const override {
+  FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override {
     constexpr size_t kWorthWaiting = 2;  // blocks
     const Sequence& sequence = sequences_.at(id);
     const auto tokens = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
@@ -375,7 +375,8 @@ class SimulatedEngine : private PrefixSource {
     const size_t worth = whole + kWorthWaiting * kKvBlockTokens;
     if (worth <= tokens.size()) {
       for (const auto& [other, computing] : sequences_) {
-        if (!computing.runs || static_cast<size_t>(computing.computed) >= worth ||
+        const bool begins = std::ranges::count(beginning, other) > 0;
+        if (!(computing.runs || begins) || static_cast<size_t>(computing.computed) >= worth ||
             computing.tokens.size() < worth || computing.given.scored)
           continue;
         found.is_coming |=
