@@ -36,7 +36,7 @@ class OnePrompt : public PrefixSource {
       if (i < computed) allocator.keep(allocator.try_allocate().value(), keys_.back());
     }
   }
-  FoundPrefix find(RequestId) const override {
+  FoundPrefix find(RequestId, std::span<const RequestId>) const override {
     FoundPrefix found;
     for (const BlockKey& key : keys_) {
       const auto block = allocator_.try_peek(key);

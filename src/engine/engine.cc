@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -136,7 +137,7 @@ std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) const
   return std::span(keys).first(blocks);
 }
 
-FoundPrefix Engine::find(RequestId id) const {
+FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) const {
   Request& request = *requests_.at(id);
   // Something is left to compute: logits come of it. A single row would count as one that
   // generates, which attends to a part of its context where that is asked for.
@@ -155,10 +156,15 @@ FoundPrefix Engine::find(RequestId id) const {
   found.tokens = static_cast<int32_t>(found.blocks.size()) * kKvBlockTokens;
   const auto comes = [&](size_t block) {
     const auto owner = coming_.find(keys[block]);
-    return owner != coming_.end() && owner->second != id;
+    if (owner != coming_.end() && owner->second != id) return true;
+    return std::ranges::any_of(beginning, [&](RequestId other) {
+      const Request& computing = *requests_.at(other);
+      return computing.params.prompt_logprobs < 0 && block < computing.keys.size() &&
+             computing.keys[block] == keys[block];
+    });
   };
   const size_t next = found.blocks.size();
-  if (next + kWorthWaiting <= keys.size() && comes(next) && comes(next + kWorthWaiting - 1)) {
+  if (next + kWorthWaiting <= keys.size() && comes(next + kWorthWaiting - 1) && comes(next)) {
     found.is_coming = true;
     return found;
   }
@@ -296,6 +302,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
 std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPlan& plan) {
   std::vector<StepSequence> sequences;
   bool has_prompts = false;
+  int64_t prompt_tokens = 0;
   for (const ScheduledChunk& chunk : plan.chunks) {
     Request& request = *requests_.at(chunk.id);
     const auto tokens =
@@ -303,7 +310,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
             .subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens));
     sequences.push_back({tokens, chunk.start, *chunk.block_table, logit_rows(request, chunk)});
     const bool in_prompt = chunk.start < static_cast<int32_t>(request.params.prompt.size());
-    if (in_prompt) stats_.prompt_tokens += chunk.tokens;
+    if (in_prompt) prompt_tokens += chunk.tokens;
     has_prompts = has_prompts || in_prompt || chunk.tokens > 1;
   }
   tell_observer(has_prompts);
@@ -314,6 +321,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     for (const ScheduledChunk& chunk : plan.chunks) stats_.reused_tokens += chunk.reused;
     lost_ = 0;
     ++stats_.steps;
+    stats_.prompt_tokens += prompt_tokens;
     stats_.sequence_steps += scheduler_.running();
     return drawn;
   } catch (const Error& error) {
@@ -384,18 +392,23 @@ std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits, const St
       drawing.push_back(&request);
       places.push_back(drawn.size());
     }
-    if (rows > 0) drawn.push_back(std::move(next));
+    // One that is computed again may have nothing to say.
+    const bool tells = chunk.last || !next.prompt_logprobs.empty();
+    if (tells) drawn.push_back(std::move(next));
     if (draws && rows > 1) draw_these();
   }
   draw_these();
   for (DrawnToken& token : drawn) {
-    if (token.draws && token.sampled.id < 0)
-      token.error = explain_unusable_logits(decoder_, kv_.shape().type);
+    const bool is_unusable = (token.draws && token.sampled.id < 0) ||
+                             std::ranges::any_of(token.prompt_logprobs, [](const Logprobs& of) {
+                               return std::isnan(of.chosen);
+                             });
+    if (is_unusable) token.error = explain_unusable_logits(decoder_, kv_.shape().type);
   }
   return drawn;
 }
 
-std::vector<Logprobs> Engine::score_prompt(Request& request, const ScheduledChunk& chunk,
+std::vector<Logprobs> Engine::score_prompt(const Request& request, const ScheduledChunk& chunk,
                                            const Activations& logits) {
   Device& device = decoder_.device();
   const auto prompt = static_cast<int64_t>(request.params.prompt.size());
@@ -413,7 +426,6 @@ std::vector<Logprobs> Engine::score_prompt(Request& request, const ScheduledChun
     found.push_back(compute_logprobs({values, static_cast<size_t>(logits.cols)},
                                      request.params.prompt[static_cast<size_t>(position)],
                                      request.params.prompt_logprobs));
-    request.scored = position + 1;
   }
   return found;
 }
@@ -456,6 +468,7 @@ GenerationEvent Engine::accept_token(DrawnToken& drawn) {
     finish(request, FinishReason::kError, event);
     return event;
   }
+  request.scored += static_cast<int64_t>(drawn.prompt_logprobs.size());
   event.prompt_logprobs = std::move(drawn.prompt_logprobs);
   if (!drawn.draws) {
     if (drawn.is_last) finish(request, FinishReason::kLength, event);

@@ -85,7 +85,7 @@ class Engine : private PrefixSource {
  private:
   struct Request;
   // What other requests have computed.
-  FoundPrefix find(RequestId id) const override;
+  FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override;
   // Of a request's first `blocks` blocks.
   std::span<const BlockKey> keys_of(Request& request, size_t blocks) const;
   void keep_full_blocks(const StepPlan& plan);
@@ -112,7 +112,7 @@ class Engine : private PrefixSource {
   static int32_t logit_rows(const Request& request, const ScheduledChunk& chunk);
   void no_longer_coming(RequestId id);
   // What rows of logits say of the prompt's tokens behind them, of a chunk that is scored.
-  std::vector<Logprobs> score_prompt(Request& request, const ScheduledChunk& chunk,
+  std::vector<Logprobs> score_prompt(const Request& request, const ScheduledChunk& chunk,
                                      const Activations& logits);
   void tell_observer(bool has_prompts);
   // From its row of logits, the next token of each request.

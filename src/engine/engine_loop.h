@@ -44,14 +44,15 @@ class EngineLoop {
   // Both must outlive it.
   EngineLoop(Engine& engine, Listener listener, const Options& options);
   EngineLoop(Engine& engine, Listener listener) : EngineLoop(engine, std::move(listener), {}) {}
-  // Ends in the middle: what was not finished is told nobody.
+  // Ends in the middle: what was not finished is told nobody, and stays in the engine, which is of
+  // no use to another loop then.
   ~EngineLoop();
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
 
-  // Requests that begin in the same step, if there is room in it: all of them are taken, or none
-  // where that is more than may be outstanding, or after drain(). Throws kInvalidArgument for one
-  // that the engine cannot take; none is taken then.
+  // Requests that are there for the same step, if there is room in it: all of them are taken, or
+  // none where that is more than may be outstanding, or after drain(). Throws kInvalidArgument for
+  // one that the engine cannot take; none is taken then.
   [[nodiscard]] std::optional<std::vector<RequestId>> try_submit(
       std::vector<GenerationRequest> requests);
   [[nodiscard]] std::optional<RequestId> try_submit(GenerationRequest request);

@@ -101,8 +101,10 @@ void Scheduler::preempt_all() {
 std::vector<RequestId> Scheduler::begun() const {
   std::vector<RequestId> ids;
   for (const Sequence& sequence : running_) ids.push_back(sequence.given.id);
-  for (const Sequence& sequence : waiting_)
-    if (sequence.admitted) ids.push_back(sequence.given.id);
+  for (const Place& place : queue_) {
+    if (place.is_new) break;
+    ids.push_back(place.id);
+  }
   return ids;
 }
 
@@ -239,7 +241,7 @@ class Scheduler::Planner {
   // What it begins with, if it is there, and in a pool that has room for the rest of it.
   FoundPrefix find_prefix(const Sequence& sequence) {
     if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
-    FoundPrefix found = of_.prefixes_->find(sequence.given.id);
+    FoundPrefix found = of_.prefixes_->find(sequence.given.id, beginning_);
     if (found.tokens == 0 || found.is_coming || rooms_.size() == 1) return found;
     const BlockId any = found.blocks.empty() ? *found.partly : found.blocks.front();
     const int64_t rest =
@@ -326,6 +328,7 @@ class Scheduler::Planner {
     take(next, reservation);
     const int32_t reused = found.tokens;
     plan_.beginning.push_back({plan_.chunks.size(), reservation.pool, std::move(found)});
+    beginning_.push_back(next.given.id);
     schedule(next, reused, tokens, /*in_prefill=*/true);
     plan_.chunks.back().reused = reused;
   }
@@ -335,6 +338,7 @@ class Scheduler::Planner {
   int32_t tokens_, prompt_tokens_, logit_rows_;  // what the step still has room for
   bool is_short_of_room_ = false;                // one that runs waits
   StepPlan plan_;
+  std::vector<RequestId> beginning_;
   std::unordered_set<RequestId> scheduled_, preempted_;
   std::unordered_map<BlockId, int32_t> given_back_;  // by how many of its holders
   std::unordered_set<BlockId> held_;                 // by those that begin

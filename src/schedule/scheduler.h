@@ -7,6 +7,7 @@
 #include <list>
 #include <optional>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -32,8 +33,8 @@ class PrefixSource {
  public:
   virtual ~PrefixSource() = default;
   // All of one pool, for at least one token fewer than it has. Asked again in each step as long as
-  // the request has not begun.
-  virtual FoundPrefix find(RequestId id) const = 0;
+  // the request has not begun. `beginning`: in the same step; what these compute is coming.
+  virtual FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const = 0;
 };
 
 struct NewSequence {

@@ -93,7 +93,7 @@ TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
 // A request that begins like another goes on where that one's whole blocks end.
 struct OneBlockPrefix : PrefixSource {
   explicit OneBlockPrefix(BlockAllocator& of) : blocks(of) {}
-  FoundPrefix find(RequestId of) const override {
+  FoundPrefix find(RequestId of, std::span<const RequestId>) const override {
     const auto found = of == id(2) ? blocks.try_peek(key) : std::nullopt;
     if (!found) return {};
     return {.blocks = {*found}, .tokens = kKvBlockTokens};

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "schedule/simulated_engine.h"
+#include "schedule/test_engine.h"
 
 namespace spillway::testing_schedule {
 namespace {

@@ -19,7 +19,6 @@
 #include "kv/block_allocator.h"
 #include "kv/block_key.h"
 #include "schedule/scheduler.h"
-#include "tensor/kv_format.h"
 
 namespace spillway::testing_schedule {
 
@@ -62,7 +61,6 @@ class SimulatedEngine : private PrefixSource {
     Sequence& sequence = sequences_[id];
     sequence.tokens = request.prompt;
     sequence.prompt = prompt;
-    sequence.came = steps_;
     sequence.given = std::move(request);
     return id;
   }
@@ -118,9 +116,7 @@ class SimulatedEngine : private PrefixSource {
   }
   bool has_ended(RequestId id) const { return !sequences_.contains(id); }
   int64_t steps() const { return steps_; }
-  int64_t longest_wait() const { return longest_wait_; }  // steps until one began
   int64_t reused_tokens() const { return reused_; }
-  int64_t computed_tokens() const { return computed_; }
   int64_t exhausted() const { return exhausted_; }
 
  private:
@@ -131,7 +127,6 @@ class SimulatedEngine : private PrefixSource {
     int32_t computed = 0;
     bool begun = false;  // once
     bool runs = false;
-    int64_t came = 0;
     void lose() {
       computed = 0;
       runs = false;
@@ -285,7 +280,6 @@ class SimulatedEngine : private PrefixSource {
       EXPECT_FALSE(sequence.runs);
       EXPECT_EQ(chunk.start, beginning.found.tokens);
       EXPECT_EQ(chunk.reused, beginning.found.tokens);
-      if (!sequence.begun) longest_wait_ = std::max(longest_wait_, steps_ - sequence.came);
       sequence.begun = sequence.runs = true;
       sequence.computed = chunk.start;
       reused_ += chunk.reused;
@@ -318,7 +312,6 @@ class SimulatedEngine : private PrefixSource {
       }
     }
     sequence.computed = end;
-    computed_ += chunk.tokens;
   }
 
   void accept(RequestId id) {
@@ -352,7 +345,7 @@ class SimulatedEngine : private PrefixSource {
     }
   }
 
-  FoundPrefix find(RequestId id) const override {
+  FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override {
     constexpr size_t kWorthWaiting = 2;  // blocks
     const Sequence& sequence = sequences_.at(id);
     const auto tokens = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
@@ -375,7 +368,8 @@ class SimulatedEngine : private PrefixSource {
     const size_t worth = whole + kWorthWaiting * kKvBlockTokens;
     if (worth <= tokens.size()) {
       for (const auto& [other, computing] : sequences_) {
-        if (!computing.runs || static_cast<size_t>(computing.computed) >= worth ||
+        const bool begins = std::ranges::count(beginning, other) > 0;
+        if (!(computing.runs || begins) || static_cast<size_t>(computing.computed) >= worth ||
             computing.tokens.size() < worth || computing.given.scored)
           continue;
         found.is_coming |=
@@ -404,8 +398,7 @@ class SimulatedEngine : private PrefixSource {
   std::vector<std::array<uint64_t, kKvBlockTokens>> contents_;
   uint64_t next_id_ = 1;
   int64_t steps_ = 0;
-  int64_t longest_wait_ = 0;
-  int64_t reused_ = 0, computed_ = 0;
+  int64_t reused_ = 0;
   int64_t exhausted_ = 0;
   int in_block_ = 0;
 };

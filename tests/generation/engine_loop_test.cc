@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that owns a model: what goes in comes out as the engine answers, once and in order,
+// whoever sends, cancels, waits or leaves.
+#include "engine/engine_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/fault_points.h"
+#include "cpu/emulated_accelerator.h"
+#include "engine/engine.h"
+#include "engine/engine_client.h"
+#include "tests/generation/engine_answers.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway::testing_models {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kLong(120);  // where nothing is wrong it takes a moment
+
+// What a listener heard.
+class Heard {
+ public:
+  void hear(const StepReport& report) {
+    std::unique_lock lock(mutex_);
+    EXPECT_GE(report.stats.steps, stats_.steps);
+    EXPECT_GE(report.seconds, 0);
+    for (const GenerationEvent& event : report.events) {
+      Answer& answer = answers_[event.id];
+      EXPECT_FALSE(answer.finish.has_value()) << "an event after the end";
+      if (event.token) answer.ids.push_back(*event.token);
+      tokens_ += event.token ? 1 : 0;
+      if (!event.finish) continue;
+      answer.finish = event.finish;
+      if (event.finish == FinishReason::kError) errors_.push_back(event);
+      ++ended_;
+    }
+    stats_ = report.stats;
+    state_ = report.state;
+    EXPECT_EQ(tokens_, stats_.generated_tokens);
+    if (report.traffic) traffic_.push_back(*report.traffic);
+    ++reports_;
+    has_come_.notify_all();
+    is_open_.wait(lock, [&] { return !is_held_; });
+  }
+
+  // The loop's thread stays in its next report until it is let go.
+  void hold() {
+    const std::lock_guard lock(mutex_);
+    is_held_ = true;
+  }
+  void let_go() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_held_ = false;
+    }
+    is_open_.notify_all();
+  }
+  // Until `reports` steps were told.
+  bool wait_for_reports(int reports) {
+    std::unique_lock lock(mutex_);
+    return has_come_.wait_for(lock, kLong, [&] { return reports_ >= reports; });
+  }
+
+  std::map<RequestId, Answer> answers() const { return locked(answers_); }
+  std::vector<GenerationEvent> errors() const { return locked(errors_); }
+  std::vector<EngineTraffic> traffic() const { return locked(traffic_); }
+  EngineStats stats() const { return locked(stats_); }
+  EngineState state() const { return locked(state_); }
+  int ended() const { return locked(ended_); }
+  int reports() const { return locked(reports_); }
+
+ private:
+  template <class T>
+  T locked(const T& value) const {
+    const std::lock_guard lock(mutex_);
+    return value;
+  }
+  mutable std::mutex mutex_;
+  std::condition_variable has_come_, is_open_;
+  bool is_held_ = false;
+  std::map<RequestId, Answer> answers_;
+  std::vector<GenerationEvent> errors_;
+  std::vector<EngineTraffic> traffic_;
+  EngineStats stats_;
+  EngineState state_;
+  int64_t tokens_ = 0;
+  int ended_ = 0, reports_ = 0;
+};
+
+class EngineLoopTest : public testing::Test {
+ protected:
+  EngineLoopTest() { runtime_.device.ops().set_deterministic(true); }
+  ~EngineLoopTest() override { disarm_faults(); }
+
+  EngineLoop::Listener listener() {
+    return [this](const StepReport& report) { heard_.hear(report); };
+  }
+  static GenerationRequest endless() { return make_request(8, 5, 600); }
+
+  static std::unique_ptr<Device> make_device() {
+    EmulatedAcceleratorOptions options;
+    options.draws = true;
+    return std::make_unique<EmulatedAccelerator>(options);
+  }
+
+  // A device whose steps can fail.
+  TinyRuntime runtime_{make_device(), "llama", DType::kF32};
+  KvCache kv_ = runtime_.make_kv(60);
+  Decoder decoder_ = runtime_.make_decoder(64);
+  Engine engine_{decoder_, kv_, nullptr, {.admission = {.max_sequences = 4}}};
+  Heard heard_;
+};
+
+TEST_F(EngineLoopTest, AnswersAreTheEngines) {
+  std::map<RequestId, GenerationRequest> requests;
+  {
+    EngineLoop loop(engine_, listener());
+    for (uint32_t n = 0; n < 9; ++n) {
+      const GenerationRequest request =
+          make_request(1 + static_cast<int>(n) * 7, n, 24, n % 2 == 0 ? 0.0F : 0.8F);
+      const auto id = loop.try_submit(request);
+      ASSERT_TRUE(id.has_value());
+      requests[*id] = request;
+    }
+    ASSERT_TRUE(loop.wait_for(kLong));
+    EXPECT_EQ(loop.outstanding(), 0);
+    EXPECT_EQ(heard_.ended(), 9) << "who waits has been told before";
+  }
+  const auto answers = heard_.answers();
+  ASSERT_EQ(answers.size(), requests.size());
+  for (const auto& [id, request] : requests)
+    EXPECT_EQ(answers.at(id), answer_alone(runtime_, request));
+  const EngineState state = heard_.state();
+  EXPECT_EQ(state.running + state.waiting, 0);
+  EXPECT_EQ(state.kv.at(0).free, state.kv.at(0).total);
+}
+
+TEST_F(EngineLoopTest, ManyThreadsSubmitAndCancelAtOnce) {
+  constexpr uint32_t kThreads = 6, kEach = 15, kKinds = 5;
+  std::vector<Answer> expected;
+  const auto request = [](uint32_t kind) {
+    return make_request(5 + static_cast<int>(kind) * 9, kind, 12, 0.8F);
+  };
+  for (uint32_t kind = 0; kind < kKinds; ++kind)
+    expected.push_back(answer_alone(runtime_, request(kind)));
+  std::mutex mutex;
+  std::map<RequestId, uint32_t> kinds;
+  std::map<RequestId, bool> cancelled;
+  {
+    EngineLoop loop(engine_, listener());
+    std::vector<std::thread> threads;
+    for (uint32_t thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (uint32_t n = 0; n < kEach; ++n) {
+          const uint32_t kind = (thread + n) % kKinds;
+          std::vector<GenerationRequest> some(1 + n % 2, request(kind));
+          const auto ids = loop.try_submit(std::move(some));
+          ASSERT_TRUE(ids.has_value());
+          {
+            const std::lock_guard lock(mutex);
+            for (const RequestId id : *ids) kinds[id] = kind;
+            if (n % 3 == 0) cancelled[ids->front()] = true;
+          }
+          if (n % 3 == 0) loop.cancel(ids->front());
+          loop.cancel(RequestId{1'000'000 + n});  // nobody's
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_TRUE(loop.wait_for(kLong));
+  }
+  const auto answers = heard_.answers();
+  EXPECT_EQ(answers.size(), kinds.size());
+  EXPECT_EQ(heard_.ended(), static_cast<int>(kinds.size()));
+  for (const auto& [id, kind] : kinds) {
+    const Answer& answer = answers.at(id);
+    if (answer.finish == FinishReason::kCancelled) {
+      EXPECT_TRUE(cancelled.contains(id));
+      EXPECT_LT(answer.ids.size(), 12U);
+    } else {
+      EXPECT_EQ(answer, expected[kind]);
+    }
+  }
+  EXPECT_EQ(heard_.state().kv.at(0).free, heard_.state().kv.at(0).total);
+}
+
+TEST_F(EngineLoopTest, TakesAsManyAsMayBeOutstandingAndNoMore) {
+  EngineLoop loop(engine_, listener(), {.max_outstanding = 4});
+  EXPECT_TRUE(loop.never_takes(5));
+  EXPECT_FALSE(loop.never_takes(4));
+  EXPECT_FALSE(loop.try_submit(std::vector(5, endless())).has_value());
+  EXPECT_EQ(loop.outstanding(), 0);
+  heard_.hold();
+  const auto three = loop.try_submit(std::vector(3, endless()));
+  ASSERT_TRUE(three.has_value());
+  EXPECT_EQ(three->size(), 3U);
+  EXPECT_FALSE(loop.try_submit(std::vector(2, endless())).has_value()) << "all or none";
+  EXPECT_EQ(loop.outstanding(), 3);
+  std::vector<GenerationRequest> one_is_bad = {make_request(4, 1)};
+  one_is_bad[0].prompt.clear();
+  EXPECT_THROW((void)loop.try_submit(one_is_bad), Error);
+  EXPECT_EQ(loop.outstanding(), 3);
+  const auto fourth = loop.try_submit(endless());
+  ASSERT_TRUE(fourth.has_value());
+  EXPECT_FALSE(loop.try_submit(endless()).has_value());
+  heard_.let_go();
+  loop.cancel(three->at(1));
+  while (loop.outstanding() == 4) std::this_thread::sleep_for(milliseconds(1));
+  ASSERT_EQ(loop.outstanding(), 3);
+  EXPECT_TRUE(loop.try_submit(make_request(4, 1, 2)).has_value()) << "there is room again";
+  loop.cancel(three->at(0));
+  loop.cancel(three->at(2));
+  loop.cancel(*fourth);
+  EXPECT_TRUE(loop.wait_for(kLong));
+}
+
+TEST_F(EngineLoopTest, WhatWasTakenBeforeADrainGoesOnToItsEnd) {
+  EngineLoop loop(engine_, listener());
+  for (uint32_t n = 0; n < 6; ++n)
+    ASSERT_TRUE(loop.try_submit(make_request(20, n, 30)).has_value());
+  EXPECT_FALSE(loop.is_draining());
+  loop.drain();
+  EXPECT_TRUE(loop.is_draining());
+  EXPECT_FALSE(loop.try_submit(make_request(4, 1)).has_value());
+  ASSERT_TRUE(loop.wait_for(kLong));
+  for (const auto& [id, answer] : heard_.answers()) {
+    EXPECT_EQ(answer.finish, FinishReason::kLength);
+    EXPECT_EQ(answer.ids.size(), 30U);
+  }
+  EXPECT_EQ(heard_.ended(), 6);
+}
+
+TEST_F(EngineLoopTest, WaitsNoLongerThanItIsTold) {
+  EngineLoop loop(engine_, listener());
+  EXPECT_TRUE(loop.wait_for(milliseconds(0))) << "there is nothing to wait for";
+  heard_.hold();
+  ASSERT_TRUE(loop.try_submit(make_request(4, 1, 1)).has_value());
+  ASSERT_TRUE(heard_.wait_for_reports(1));
+  EXPECT_FALSE(loop.wait_for(milliseconds(5))) << "it has ended, but the listener is not done";
+  EXPECT_EQ(loop.outstanding(), 1);
+  heard_.let_go();
+  EXPECT_TRUE(loop.wait_for(kLong));
+}
+
+TEST_F(EngineLoopTest, NobodyIsToldAnythingOnceTheLoopIsGone) {
+  for (const int reports : {0, 1, 7}) {
+    KvCache kv = runtime_.make_kv(60);
+    Engine engine(decoder_, kv, nullptr, {});
+    Heard heard;
+    std::atomic<bool> is_gone = false;
+    {
+      EngineLoop loop(engine, [&](const StepReport& report) {
+        EXPECT_FALSE(is_gone);
+        heard.hear(report);
+      });
+      ASSERT_TRUE(loop.try_submit(std::vector(3, endless())).has_value());
+      ASSERT_TRUE(heard.wait_for_reports(reports));
+    }
+    is_gone = true;
+    EXPECT_EQ(heard.ended(), 0);
+  }
+}
+
+TEST_F(EngineLoopTest, AListenerMaySubmitAndCancel) {
+  std::atomic<EngineLoop*> itself = nullptr;
+  std::atomic<int> sent = 0;
+  EngineLoop loop(engine_, [&](const StepReport& report) {
+    heard_.hear(report);
+    for (const GenerationEvent& event : report.events) {
+      EngineLoop& of = *itself;
+      if (event.token && !event.finish) of.cancel(event.id);
+      if (!event.finish || ++sent > 5) continue;
+      EXPECT_TRUE(of.try_submit(endless()).has_value());
+    }
+  });
+  itself = &loop;
+  ASSERT_TRUE(loop.try_submit(endless()).has_value());
+  while (sent < 6) std::this_thread::sleep_for(milliseconds(1));
+  ASSERT_TRUE(loop.wait_for(kLong));
+  for (const auto& [id, answer] : heard_.answers()) {
+    EXPECT_EQ(answer.finish, FinishReason::kCancelled);
+    EXPECT_EQ(answer.ids.size(), 1U) << "before the next step";
+  }
+}
+
+// Those that were being computed are told why; whoever waits has another chance.
+TEST_F(EngineLoopTest, AStepThatFailsEndsThoseThatHadBegun) {
+  for (const char* const point : {"step.device", "draw.device"}) {
+    SCOPED_TRACE(point);
+    KvCache kv = runtime_.make_kv(60);
+    Engine engine(decoder_, kv, nullptr, {.admission = {.max_sequences = 2}});
+    Heard heard;
+    std::vector<GenerationRequest> requests;
+    for (uint32_t n = 0; n < 5; ++n) requests.push_back(make_request(10, n, 8, 0.8F));
+    std::optional<std::vector<RequestId>> ids;
+    arm_fault(point, 3, FaultKind::kEio);
+    {
+      EngineLoop loop(engine, [&](const StepReport& report) { heard.hear(report); });
+      ids = loop.try_submit(requests);
+      ASSERT_TRUE(loop.wait_for(kLong));
+    }
+    disarm_faults();
+    ASSERT_TRUE(ids.has_value());
+    const auto answers = heard.answers();
+    const std::vector<GenerationEvent> errors = heard.errors();
+    ASSERT_EQ(errors.size(), 2U);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(errors[i].id, ids->at(i));
+      EXPECT_EQ(errors[i].error_code, ErrorCode::kDevice);
+      EXPECT_TRUE(errors[i].step_failed);
+      EXPECT_FALSE(errors[i].error.empty());
+      EXPECT_EQ(answers.at(ids->at(i)).ids.size(), 2U) << "what was told before stays";
+    }
+    for (size_t i = 2; i < 5; ++i)
+      EXPECT_EQ(answers.at(ids->at(i)), answer_alone(runtime_, requests[i]));
+    EXPECT_EQ(heard.state().kv.at(0).free, heard.state().kv.at(0).total);
+  }
+}
+
+TEST_F(EngineLoopTest, ReportsTrafficAboutOnceASecondWhereItIsAsked) {
+  for (const bool reports : {false, true}) {
+    KvCache kv = runtime_.make_kv(60);
+    Engine engine(decoder_, kv, nullptr, {});
+    Heard heard;
+    EngineLoop loop(engine, [&](const StepReport& report) { heard.hear(report); },
+                    {.reports_traffic = reports});
+    const auto end = std::chrono::steady_clock::now() + (reports ? kLong : milliseconds(1500));
+    while (heard.traffic().empty() && std::chrono::steady_clock::now() < end) {
+      ASSERT_TRUE(loop.try_submit(endless()).has_value());
+      ASSERT_TRUE(loop.wait_for(kLong));
+    }
+    ASSERT_EQ(heard.traffic().size(), reports ? 1U : 0U);
+    if (reports) {
+      EXPECT_GE(heard.traffic()[0].seconds, 1);
+      EXPECT_GE(heard.traffic()[0].stalled_s, 0);
+    }
+  }
+}
+
+TEST_F(EngineLoopTest, AClientTakesEventsInOrder) {
+  std::vector<GenerationRequest> requests;
+  for (uint32_t n = 0; n < 3; ++n) requests.push_back(make_request(10 + static_cast<int>(n), n));
+  std::map<RequestId, Answer> answers;
+  std::vector<RequestId> ids;
+  RequestId cancelled{};
+  {
+    EngineClient client(engine_);
+    EXPECT_TRUE(client.take(milliseconds(1)).empty());
+    EXPECT_THROW(client.submit(GenerationRequest{}), Error);
+    EXPECT_EQ(client.outstanding(), 0);
+    ids = client.submit(requests);
+    cancelled = client.submit(endless());
+    int64_t tokens = 0;
+    bool asked = false;
+    for (size_t ended = 0; ended < 4;) {
+      for (const GenerationEvent& event : client.take()) {
+        if (event.token) answers[event.id].ids.push_back(*event.token);
+        tokens += event.token ? 1 : 0;
+        if (event.finish) answers[event.id].finish = event.finish;
+        ended += event.finish ? 1 : 0;
+        if (event.id == cancelled && !std::exchange(asked, true)) client.cancel(cancelled);
+      }
+      EXPECT_EQ(client.stats().generated_tokens, tokens) << "as of what was taken";
+    }
+    while (client.outstanding() > 0) std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_EQ(client.max_sequence_tokens(), engine_.max_sequence_tokens());
+  }
+  EXPECT_EQ(answers.at(cancelled).finish, FinishReason::kCancelled);
+  for (size_t i = 0; i < ids.size(); ++i)
+    EXPECT_EQ(answers.at(ids[i]), answer_alone(runtime_, requests[i]));
+}
+
+}  // namespace
+}  // namespace spillway::testing_models

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that come together and begin alike compute that once; clients that come together share
+// what there is.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/generation/engine_answers.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway::testing_models {
+namespace {
+
+class SharedPromptsTest : public testing::Test {
+ protected:
+  SharedPromptsTest() { runtime_.device.ops().set_deterministic(true); }
+
+  // Alike, but for what is drawn.
+  static GenerationRequest one_of_many(uint32_t n) {
+    GenerationRequest request = make_request(kPrompt, 1, 12, 0.8F);
+    request.sampling.seed = n;
+    return request;
+  }
+
+  static constexpr int kPrompt = 100;
+  TinyRuntime runtime_{"llama"};
+};
+
+TEST_F(SharedPromptsTest, AreComputedOnceWhereTheyComeTogether) {
+  for (const int step_tokens : {20, 64, 256}) {  // also where several would fit into a step
+    SCOPED_TRACE(step_tokens);
+    KvCache kv = runtime_.make_kv(100);
+    Decoder decoder = runtime_.make_decoder(256);
+    Engine engine(decoder, kv, nullptr, {.max_step_tokens = step_tokens, .reuse_prefixes = true});
+    std::map<RequestId, GenerationRequest> requests;
+    constexpr uint32_t kRequests = 8;
+    for (uint32_t n = 0; n < kRequests; ++n)
+      requests[engine.submit(one_of_many(n))] = one_of_many(n);
+    const auto answers = run_all(engine);
+    ASSERT_EQ(answers.size(), kRequests);
+    for (const auto& [id, answer] : answers)
+      EXPECT_EQ(answer, answer_alone(runtime_, requests.at(id)));
+    // Of the others at most what follows the last whole block that was worth waiting for.
+    EXPECT_LE(engine.stats().prompt_tokens, kPrompt + (kRequests - 1) * 4 * kKvBlockTokens);
+    EXPECT_EQ(engine.stats().prompt_tokens + engine.stats().reused_tokens, kRequests * kPrompt);
+    if (step_tokens == 256) {
+      EXPECT_EQ(engine.stats().prompt_tokens, kPrompt + kRequests - 1)
+          << "but for each one's last token";
+    }
+  }
+}
+
+// Who waited for one that is gone computes the rest itself, and the others wait for that.
+TEST_F(SharedPromptsTest, AreComputedOnceThoughTheFirstIsCancelled) {
+  KvCache kv = runtime_.make_kv(100);
+  Decoder decoder = runtime_.make_decoder(256);
+  Engine engine(decoder, kv, nullptr, {.max_step_tokens = 20, .reuse_prefixes = true});
+  std::map<RequestId, GenerationRequest> requests;
+  const RequestId first = engine.submit(one_of_many(0));
+  for (uint32_t n = 1; n < 6; ++n) requests[engine.submit(one_of_many(n))] = one_of_many(n);
+  std::map<RequestId, Answer> answers;
+  const auto sink = [&](const GenerationEvent& event) {
+    if (event.token) answers[event.id].ids.push_back(*event.token);
+    if (event.finish) answers[event.id].finish = event.finish;
+  };
+  engine.step(sink);
+  engine.step(sink);
+  EXPECT_EQ(engine.stats().prompt_tokens, 40) << "nobody begins beside the first";
+  EXPECT_EQ(engine.state().running, 1);
+  engine.cancel(first);
+  while (engine.step(sink)) {
+  }
+  EXPECT_EQ(answers.at(first).finish, FinishReason::kCancelled);
+  EXPECT_TRUE(answers.at(first).ids.empty());
+  for (const auto& [id, request] : requests)
+    EXPECT_EQ(answers.at(id), answer_alone(runtime_, request));
+  EXPECT_LE(engine.stats().prompt_tokens, kPrompt + 8 + 4 * 4 * kKvBlockTokens);
+  EXPECT_EQ(engine.state().kv.at(0).free, engine.state().kv.at(0).total);
+}
+
+TEST_F(SharedPromptsTest, AClientWithOneRequestDoesNotWaitForAllOfAnothers) {
+  for (const bool fairly : {false, true}) {
+    KvCache kv = runtime_.make_kv(100);
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, kv, nullptr,
+                  {.admission = {.max_sequences = 2}, .shares_fairly = fairly});
+    GenerationRequest request = make_request(20, 1, 10);
+    request.client = 1;
+    for (int n = 0; n < 20; ++n) engine.submit(request);
+    engine.step([](const GenerationEvent&) {});
+    request.client = 2;
+    const RequestId late = engine.submit(request);
+    int before = 0;
+    bool has_ended = false;
+    const auto sink = [&](const GenerationEvent& event) {
+      if (!event.finish) return;
+      has_ended |= event.id == late;
+      before += has_ended ? 0 : 1;
+    };
+    while (engine.step(sink)) {
+    }
+    if (fairly) {
+      EXPECT_LE(before, 5);
+    } else {
+      EXPECT_GE(before, 19);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spillway::testing_models
