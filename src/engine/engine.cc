@@ -385,7 +385,9 @@ std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits, const St
     DrawnToken next{.request = &request, .draws = draws, .is_last = chunk.last};
     if (rows > 1 || (rows == 1 && !draws)) {
       draw_these();
-      next.prompt_logprobs = score_prompt(request, chunk, logits.row_range(row, rows));
+      auto scores = try_score_prompt(request, chunk, logits.row_range(row, rows));
+      if (!scores) next.error = explain_unusable_logits(decoder_, kv_.shape().type);
+      if (scores) next.prompt_logprobs = std::move(*scores);
     }
     row += rows;
     if (draws) {
@@ -408,8 +410,9 @@ std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits, const St
   return drawn;
 }
 
-std::vector<Logprobs> Engine::score_prompt(const Request& request, const ScheduledChunk& chunk,
-                                           const Activations& logits) {
+std::optional<std::vector<Logprobs>> Engine::try_score_prompt(const Request& request,
+                                                              const ScheduledChunk& chunk,
+                                                              const Activations& logits) {
   Device& device = decoder_.device();
   const auto prompt = static_cast<int64_t>(request.params.prompt.size());
   std::vector<float> copy(device.host_visible() ? 0 : static_cast<size_t>(logits.cols));
@@ -423,6 +426,7 @@ std::vector<Logprobs> Engine::score_prompt(const Request& request, const Schedul
       device.copy_to_host(reinterpret_cast<std::byte*>(copy.data()), row.data,
                           copy.size() * sizeof(float));
     const float* const values = copy.empty() ? row.f32() : copy.data();
+    if (!are_usable({values, static_cast<size_t>(logits.cols)})) return std::nullopt;
     found.push_back(compute_logprobs({values, static_cast<size_t>(logits.cols)},
                                      request.params.prompt[static_cast<size_t>(position)],
                                      request.params.prompt_logprobs));

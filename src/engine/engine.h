@@ -111,9 +111,11 @@ class Engine : private PrefixSource {
   void lose_all();
   static int32_t logit_rows(const Request& request, const ScheduledChunk& chunk);
   void no_longer_coming(RequestId id);
-  // What rows of logits say of the prompt's tokens behind them, of a chunk that is scored.
-  std::vector<Logprobs> score_prompt(const Request& request, const ScheduledChunk& chunk,
-                                     const Activations& logits);
+  // What rows of logits say of the prompt's tokens behind them, of a chunk that is scored; nothing
+  // where a row is unusable.
+  std::optional<std::vector<Logprobs>> try_score_prompt(const Request& request,
+                                                        const ScheduledChunk& chunk,
+                                                        const Activations& logits);
   void tell_observer(bool has_prompts);
   // From its row of logits, the next token of each request.
   std::vector<DrawnToken> draw(const Activations& logits, const StepPlan& plan);

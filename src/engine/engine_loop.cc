@@ -122,8 +122,13 @@ void EngineLoop::run() {
                       .traffic = {}};
     traffic_s += took.count();
     if (options_.reports_traffic && traffic_s >= kTrafficSeconds) {
-      report.traffic = engine_.take_traffic();
-      report.traffic->seconds = std::exchange(traffic_s, 0);
+      try {
+        report.traffic = engine_.take_traffic();
+        report.traffic->seconds = traffic_s;
+      } catch (const std::exception&) {
+        // A device that failed says so in the next step, to those whom it concerns.
+      }
+      traffic_s = 0;
     }
     listener_(report);
     const auto ended = std::ranges::count_if(

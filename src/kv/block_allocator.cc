@@ -181,16 +181,21 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, std::span<const 
   return plan;
 }
 
+void BlockTable::take(const Reservation& reservation) {
+  if (reservation.blocks == 0) return;
+  SPW_ASSERT(pool_ < 0 || pool_ == reservation.pool);
+  pool_ = reservation.pool;
+  SPW_ASSERT(reservation.blocks <= allocator_->free(pool_));
+  allocator_->make_room(pool_, reservation.blocks);
+  for (int64_t i = 0; i < reservation.blocks; ++i)
+    blocks_.push_back(allocator_->try_allocate(pool_).value());
+  promise(reservation.promised);
+}
+
 bool BlockTable::try_reserve(int64_t tokens) {
   const auto plan = try_plan(tokens, allocator_->rooms());
-  if (!plan) return false;
-  if (plan->blocks == 0) return true;
-  pool_ = plan->pool;
-  allocator_->make_room(pool_, plan->blocks);
-  for (int64_t i = 0; i < plan->blocks; ++i)
-    blocks_.push_back(allocator_->try_allocate(pool_).value());
-  promise(plan->promised);
-  return true;
+  if (plan) take(*plan);
+  return plan.has_value();
 }
 
 void BlockTable::promise(int64_t blocks) {

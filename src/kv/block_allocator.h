@@ -125,6 +125,8 @@ class BlockTable {
   // they have too little. `begun`: with the blocks that begin_in() would give it.
   [[nodiscard]] std::optional<Reservation> try_plan(int64_t tokens, std::span<const PoolRoom> rooms,
                                                     std::span<const BlockId> begun = {}) const;
+  // Takes what was planned, for which there is room.
+  void take(const Reservation& reservation);
   // Grows to hold `tokens` tokens: all the blocks needed, or none (false).
   [[nodiscard]] bool try_reserve(int64_t tokens);
   void clear();

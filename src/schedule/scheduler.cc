@@ -155,10 +155,14 @@ class Scheduler::Planner {
     return tokens == missing && logit_rows_ <= 0 ? tokens - 1 : tokens;
   }
 
-  void schedule(const Sequence& sequence, int32_t start, int32_t tokens, bool in_prefill) {
+  void schedule(const Sequence& sequence, int32_t start, int32_t tokens, bool in_prefill,
+                const Reservation& reservation) {
     const bool last = start + tokens == sequence.known;
-    plan_.chunks.push_back(
-        {.id = sequence.given.id, .start = start, .tokens = tokens, .last = last});
+    plan_.chunks.push_back({.id = sequence.given.id,
+                            .start = start,
+                            .tokens = tokens,
+                            .last = last,
+                            .reservation = reservation});
     scheduled_.insert(sequence.given.id);
     tokens_ -= tokens;
     if (in_prefill) prompt_tokens_ -= tokens;
@@ -195,13 +199,13 @@ class Scheduler::Planner {
     return scheduled_.contains(chosen->given.id) ? nullptr : chosen;
   }
 
-  // Makes room, where others can give way. False: not in this step.
-  bool reserve(const Sequence& sequence, int32_t tokens) {
+  // Makes room, where others can give way. Nothing: not in this step.
+  std::optional<Reservation> try_reserve(const Sequence& sequence, int32_t tokens) {
     while (true) {
       const auto reservation = sequence.blocks.try_plan(sequence.computed + tokens, rooms_);
       if (reservation) {
         take(sequence, *reservation);
-        return true;
+        return reservation;
       }
       const int64_t needed = blocks_for_tokens(sequence.known);
       if (needed > of_.allocator_.total(sequence.blocks.pool())) {
@@ -211,15 +215,15 @@ class Scheduler::Planner {
         } else {
           give_back(sequence);
         }
-        return false;
+        return std::nullopt;
       }
       const Sequence* const victim = try_victim(sequence.blocks.pool());
       if (victim == nullptr) {  // it waits for those already in this step
         is_short_of_room_ = true;
-        return false;
+        return std::nullopt;
       }
       give_back(*victim);
-      if (victim == &sequence) return false;
+      if (victim == &sequence) return std::nullopt;
     }
   }
 
@@ -233,7 +237,8 @@ class Scheduler::Planner {
       const int32_t tokens = fitting(sequence, missing, in_prefill);
       if (tokens <= 0 || (sequence.given.scored && logit_rows_ <= 0 && !plan_.chunks.empty()))
         continue;
-      if (reserve(sequence, tokens)) schedule(sequence, sequence.computed, tokens, in_prefill);
+      if (const auto reservation = try_reserve(sequence, tokens))
+        schedule(sequence, sequence.computed, tokens, in_prefill, *reservation);
       if (!plan_.exhausted.empty()) return;
     }
   }
@@ -329,7 +334,7 @@ class Scheduler::Planner {
     const int32_t reused = found.tokens;
     plan_.beginning.push_back({plan_.chunks.size(), reservation.pool, std::move(found)});
     beginning_.push_back(next.given.id);
-    schedule(next, reused, tokens, /*in_prefill=*/true);
+    schedule(next, reused, tokens, /*in_prefill=*/true, reservation);
     plan_.chunks.back().reused = reused;
   }
 
@@ -374,8 +379,9 @@ void Scheduler::apply(StepPlan& plan) {
   }
   for (ScheduledChunk& chunk : plan.chunks) {
     Sequence& sequence = at(chunk.id);
-    const bool reserved = sequence.blocks.try_reserve(chunk.start + chunk.tokens);
-    SPW_ASSERT(reserved && sequence.computed == chunk.start);
+    SPW_ASSERT(sequence.computed == chunk.start);
+    // Exactly this: what victims left behind is more than those before them had counted on.
+    sequence.blocks.take(chunk.reservation);
     sequence.computed += chunk.tokens;
     chunk.block_table = &sequence.blocks.blocks();
   }

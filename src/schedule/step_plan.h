@@ -18,6 +18,7 @@ struct ScheduledChunk {
   int32_t tokens = 0;  // how many
   int32_t reused = 0;  // before these, of a sequence that begins: found in blocks of others
   bool last = false;   // reaches the newest known token: the next one can be sampled
+  Reservation reservation = {};  // the blocks that it takes for that
   // Valid from apply() until the next change of the scheduler.
   const std::vector<BlockId>* block_table = nullptr;
 };
