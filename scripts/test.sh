@@ -3,11 +3,14 @@
 set -uo pipefail
 
 # The test binaries that feed hostile or random input to the code: these also run under ASan and UBSan.
-sanitizer_targets=(tensor_test cpu_test storage_test hostile_test text_test engine_test serve_test parity_test generation_test)
+sanitizer_targets=(tensor_test cpu_test storage_test hostile_test text_test schedule_test engine_test serve_test parity_test generation_test)
 # The ones with threads of their own: these also run under ThreadSanitizer.
 tsan_targets=(base_test storage_test serve_test placement_test)
 # Of these the long ones repeat what the others do with threads.
 tsan_filter='-*LogitsDoNotDependOnWhereThingsAre*:*NorOnTheTypesOfWeightsAndKv*:*WithoutDeterministicMode*:*ToOneToken*:*NorOnWhereThingsAreWithoutAGpu*'
+# And of another one only those with a thread that owns the engine.
+tsan_loop_target=generation_test
+tsan_loop_filter='EngineLoop*'
 test_timeout_s=300
 sanitizer_timeout_s=600  # of a whole binary
 
@@ -148,8 +151,13 @@ test_fewer_instructions() {
   return "$status"
 }
 
-build_tsan() { build tsan "${tsan_targets[@]}"; }
-test_tsan() { run_sanitized tsan build/tsan "$tsan_filter" "${tsan_targets[@]}"; }
+build_tsan() { build tsan "${tsan_targets[@]}" "$tsan_loop_target"; }
+test_tsan() {
+  local status=0
+  run_sanitized tsan build/tsan "$tsan_filter" "${tsan_targets[@]}" || status=1
+  run_sanitized tsan build/tsan "$tsan_loop_filter" "$tsan_loop_target" || status=1
+  return "$status"
+}
 
 python=
 make_python() {
