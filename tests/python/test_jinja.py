@@ -11,6 +11,7 @@ import jinja_cases  # noqa: E402
 import jinja_reference  # noqa: E402
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # escapes that Python will refuse one day
 @pytest.mark.parametrize("topic", jinja_cases.EXPRESSIONS)
 def test_expressions(topic):
     sources = [f"{{{{ {expression} }}}}" for expression in jinja_cases.expressions_of(topic)]

@@ -320,6 +320,7 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr object) {
       if (++colons > 2) fail_at_line(open.line, "a slice has more than three parts");
     } else if (colons == 0 && parts[0] && stream_.skip_operator(",")) {
       keys.items.push_back(std::move(parts[0]));
+      if (stream_.at_operator("]")) stream_.fail_unexpected("a key");
     } else if (parts[colons]) {
       stream_.fail_unexpected("']'");
     } else {
@@ -333,11 +334,10 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr object) {
                                 std::move(parts[2])},
                 open.line);
   }
-  if (!keys.items.empty()) {
+  if (!keys.items.empty() || !parts[0]) {
     if (parts[0]) keys.items.push_back(std::move(parts[0]));
     parts[0] = make(std::move(keys), open.line);
   }
-  if (!parts[0]) fail_at_line(open.line, "a subscript has no key");
   return make(ItemExpression{std::move(object), std::move(parts[0])}, open.line);
 }
 

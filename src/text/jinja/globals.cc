@@ -26,6 +26,7 @@ Dict collected(Heap& heap, const Arguments& arguments) {
   Dict dict;
   if (!arguments.positional.empty()) {
     const Value& from = arguments.positional[0];
+    if (from.is_undefined()) fail_undefined(from);
     if (from.is(Kind::kDict)) {
       heap.charge_steps(from.dict().size());
       dict = from.dict();
