@@ -27,8 +27,8 @@ else:
 """
 RANDOM_GGUF = "open(arguments[0], 'w').write('GGUF')"
 LLAMA_BENCH = """
-speed = 1000 if arguments[arguments.index("-n") + 1] == "0" else 160
-print(json.dumps([dict(build_commit="abc", samples_ts=[1, speed, 9e9])]))
+asked = [(name, speed) for name, speed in (("-p", 1000), ("-n", 160)) if arguments[arguments.index(name) + 1] != "0"]
+print(json.dumps([dict(build_commit="abc", samples_ts=[1, speed, 9e9]) for _, speed in asked]))
 """
 BATCHED_BENCH = """
 print("some words")
