@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/digest.h"
 #include "base/error.h"
 #include "base/printable.h"
 #include "serve/checksum.h"
@@ -83,7 +84,7 @@ BatchInput::BatchInput(const std::filesystem::path& path) : file_(open_input(pat
             printable_path(path));
   modified_s_ = status.st_mtime;
 
-  Checksum checksum;
+  Digest checksum;
   LineReader reader(file_, kMaxLineBytes);
   FileLine line;
   uint64_t number = 0;

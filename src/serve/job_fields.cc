@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/job_fields.h"
+#include "base/digest.h"
 
 #include <fmt/core.h>
 
@@ -22,7 +23,7 @@ std::string job_key(const JobFields& job) {
   // With lengths, so that no value can look like a field.
   for (const auto& [name, value] : job)
     text += fmt::format("{}:{}={}:{}\n", name.size(), name, value.size(), value);
-  return checksum128(text);
+  return digest128(text);
 }
 
 std::string system_fingerprint(const JobFields& settings) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/result_lines.h"
+#include "base/digest.h"
 
 #include <fmt/core.h>
 
@@ -37,7 +38,7 @@ ResultLines::ResultLines(std::string job_key, const BatchInput& input)
 }
 
 std::string ResultLines::id(uint64_t line) const {
-  return checksum128(fmt::format("{} {}", key_, line));
+  return digest128(fmt::format("{} {}", key_, line));
 }
 
 std::string ResultLines::write(uint64_t line, const nlohmann::ordered_json& custom_id,
