@@ -14,8 +14,8 @@
 #include "base/printable.h"
 #include "base/stopwatch.h"
 #include "cli/batch_identity.h"
-#include "cli/checks.h"
 #include "cli/commands.h"
+#include "cli/concurrency_flags.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/predicted_json.h"
@@ -362,15 +362,8 @@ void add_batch_command(CLI::App& app) {
   command->add_option("INPUT", options->input,
                       "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}");
   command->add_option("-o,--output", options->output, "results, in the order of the requests");
-  command
-      ->add_option("-c,--ctx", options->context,
-                   "tokens a request and its answer may have; 0 = the model's, at most 4096")
-      ->capture_default_str()
-      ->check(not_negative());
-  command
-      ->add_option("--max-sequences", options->max_sequences,
-                   "requests at work at once, as far as memory allows (default: 64, on a GPU 256)")
-      ->check(CLI::Range(1, 1 << 16));
+  add_concurrency_flags(*command, options->context, options->max_sequences, kSequencesOnCpu,
+                        kSequencesOnGpu);
   options->chat_template.add_to(*command);
   command
       ->add_flag("--no-deterministic", options->not_deterministic,

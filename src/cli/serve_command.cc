@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "cli/checks.h"
 #include "cli/commands.h"
+#include "cli/concurrency_flags.h"
 #include "cli/interrupt.h"
 #include "cli/session_flags.h"
 #include "cli/template_option.h"
@@ -183,15 +183,8 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--cors", options->http.cors_origins,
                       "web pages of this origin may call, such as https://chat.example; * for all");
   command->add_option("--name", options->name, "what clients call the model (default: its file's)");
-  command
-      ->add_option("-c,--ctx", options->context,
-                   "tokens a request and its answer may have; 0 = the model's, at most 4096")
-      ->capture_default_str()
-      ->check(not_negative());
-  command
-      ->add_option("--max-sequences", options->max_sequences,
-                   "requests at work at once, as far as memory allows (default: 32, on a GPU 64)")
-      ->check(CLI::Range(1, 1 << 16));
+  add_concurrency_flags(*command, options->context, options->max_sequences, kSequencesOnCpu,
+                        kSequencesOnGpu);
   command
       ->add_option("--max-queue", options->max_queue,
                    "requests that may wait beside them; more are told to come again (429)")

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/concurrency_flags.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/checks.h"
+
+namespace spillway {
+
+void add_concurrency_flags(CLI::App& command, int64_t& context, int& max_sequences, int on_cpu,
+                           int on_gpu) {
+  command
+      .add_option("-c,--ctx", context,
+                  "tokens a request and its answer may have; 0 = the model's, at most 4096")
+      ->capture_default_str()
+      ->check(not_negative());
+  command
+      .add_option("--max-sequences", max_sequences,
+                  fmt::format("requests at work at once, as far as memory allows (default: {}, on "
+                              "a GPU {})",
+                              on_cpu, on_gpu))
+      ->check(CLI::Range(1, 1 << 16));
+}
+
+}  // namespace spillway
