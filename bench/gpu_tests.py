@@ -23,6 +23,7 @@ SUITES = {  # name: (executable in the build folder, tests)
     "parity": ("tests/parity/parity_test", "*cuda*"),
     "cuda": ("src/cuda/cuda_test", "*"),
     "generation": ("tests/generation/generation_test", "*Cuda*:*/cuda"),
+    "placement": ("tests/placement/placement_test", "*/cuda"),
 }
 SANITIZED = ("parity", "cuda")
 TOOLS = ("memcheck", "racecheck")
@@ -167,7 +168,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/gpu-report"))
-    parser.add_argument("--suites", default=",".join(SUITES), help="which, of parity, cuda, generation")
+    parser.add_argument("--suites", default=",".join(SUITES), help=f"which, of {', '.join(SUITES)}")
     parser.add_argument("--filter", help="instead of the suites' own tests, in GoogleTest's words")
     parser.add_argument("--sanitizer", action="store_true", help=f"also {' and '.join(TOOLS)} over {' and '.join(SANITIZED)}")
     parser.add_argument("--sanitizer-only", action="store_true", help="that alone, over all of --suites")

@@ -10,7 +10,8 @@
 
 Anything that speaks OpenAI's API. Several servers take turns, --rounds times, with the same requests; each round has new ones,
 so that no answer comes out of a cache. With --steady all clients start at once and decoding is measured only while all of them
-decode. Prompts of --prompt-len go as token ids where the server has /tokenize, as that many words where it does not. Answers
+decode; each prompt was asked for one token before, so that a server that keeps KV has all of them decode at once, as
+`spillway bench` does (--cold: not; then answers must be long enough that the first one ends after the last prompt). Prompts of --prompt-len go as token ids where the server has /tokenize, as that many words where it does not. Answers
 have exactly --gen-len tokens (`ignore_eos`; for servers that do not know it: --extra '{"min_tokens": 128}'). The load generator
 is one thread: give it cores of its own (--cores), and see its share of a core in the table. Ctrl-C shows what there is.
 """
@@ -20,7 +21,9 @@ import datetime
 import json
 import os
 import platform
+import pathlib
 import random
+import re
 import shlex
 import statistics
 import sys
@@ -50,6 +53,7 @@ def parse_arguments(words=None):
     server.add_argument("--name", action="append", default=[], help="what the tables call it")
     server.add_argument("--model", action="append", default=[], help="default: the first one that it lists")
     server.add_argument("--extra", action="append", default=[], type=json.loads, help="JSON that joins every request's body")
+    server.add_argument("--server-pid", action="append", default=[], type=int, help="tells the CPU time of its threads")
     server.add_argument("--api-key-file", help="its first line goes to all servers")
     load = parser.add_argument_group("arrivals")
     how = load.add_mutually_exclusive_group()
@@ -57,6 +61,7 @@ def parse_arguments(words=None):
     how.add_argument("--poisson", type=float, metavar="RATE", help="requests a second, at random times")
     load.add_argument("--clients", type=int, default=0, help="each sends its next request when the last is answered")
     load.add_argument("--steady", action="store_true", help="one request per client, all at once; decoding while all decode")
+    load.add_argument("--cold", action="store_true", help="with --steady: prompts come unannounced")
     load.add_argument("--requests", type=int, help="in a round; default: 4 per client, or 100")
     load.add_argument("--speed-up", type=float, default=1.0, help="of the trace's time")
     load.add_argument("--most-tokens", type=int, default=0, help="leaves out longer requests of a trace, and prompts of a file")
@@ -67,6 +72,7 @@ def parse_arguments(words=None):
     what = parser.add_argument_group("requests")
     what.add_argument("--prompts", help="JSON: ShareGPT, Alpaca, or strings (.xz, too)")
     what.add_argument("--prompt-len", type=parse_range, metavar="N|LOW-HIGH", help="tokens of random words (default: 512)")
+    what.add_argument("--token-ids", type=int, default=0, metavar="N", help="prompts of random ids below N, for any model")
     what.add_argument("--gen-len", type=parse_range, default=(128, 128), metavar="N|LOW-HIGH", help="tokens of an answer (128)")
     what.add_argument("--keep-eos", action="store_true", help="answers may end before --gen-len")
     what.add_argument("--route", choices=ROUTES, help="default: chat for --prompts, else completions")
@@ -139,13 +145,48 @@ class Workload:
     def round(self, number, count):
         """[(due, fields of the body)]"""
         draw = random.Random(f"{self.args.seed} {number}")
-        prompts = self.prompts or RandomPrompts(self.tokenizing.try_tokenize, f"{self.args.seed} {number}")
+        prompts = self.prompts or RandomPrompts(self.tokenizing.try_tokenize, f"{self.args.seed} {number}", self.args.token_ids)
         sampling = {"temperature": self.args.temperature, "seed": number} | ({} if self.args.keep_eos else {"ignore_eos": True})
         requests = []
         for shape in self.shapes(count, draw):
             fields = prompts.fields(self.args.route, shape.prompt_tokens)
             requests.append((shape.due_s, fields | {"max_tokens": shape.output_tokens} | sampling))
         return requests
+
+
+class ServerThreads:
+    """CPU seconds of the threads of a server on this machine, since this was made; where it counts them, seconds of its steps, and
+    bytes of each link (told once a second)."""
+
+    def __init__(self, pid, endpoint):
+        self.pid, self.endpoint = pid, endpoint
+        self.before = self.read()
+        self.made_at = clock()
+
+    def read(self):
+        seconds = {}
+        for task in pathlib.Path(f"/proc/{self.pid}/task").iterdir():
+            fields = (task / "stat").read_text()
+            name, rest = fields[fields.index("(") + 1 : fields.rindex(")")], fields[fields.rindex(")") + 2 :].split()
+            seconds[name] = seconds.get(name, 0.0) + (int(rest[11]) + int(rest[12])) / os.sysconf("SC_CLK_TCK")
+        metrics = self.endpoint.read("/metrics").decode()
+        found = re.search(r"^spillway_step_seconds_sum (\S+)", metrics, re.MULTILINE)
+        links = {link: float(value) for link, value in re.findall(r'^spillway_link_bytes_total\{link="([^"]+)"\} (\S+)', metrics, re.MULTILINE)}
+        return seconds, float(found[1]) if found else 0.0, links
+
+    def since(self):
+        passed_s = clock() - self.made_at
+        seconds, steps_s, links = self.read()
+        cpu_s = {name: value - self.before[0].get(name, 0.0) for name, value in seconds.items()}
+        http_s = sum(value for name, value in cpu_s.items() if name.startswith("http"))
+        steps_s -= self.before[1]
+        rates = {link: (value - self.before[2].get(link, 0.0)) / passed_s / 1e9 for link, value in links.items()}
+        return {
+            "cpu_s": cpu_s,
+            "steps_s": steps_s,
+            "http_share_of_steps": http_s / steps_s if steps_s else None,
+            "links_gb_per_s": {link: rate for link, rate in rates.items() if rate},
+        }
 
 
 class Progress:
@@ -178,6 +219,7 @@ class Bench:
         self.workload = Workload(args, endpoints[0])
         self.measured = {endpoint.name: [] for endpoint in endpoints}  # [(outcomes, cpu seconds)]
         self.steady = {endpoint.name: [] for endpoint in endpoints}
+        self.threads = {endpoint.name: [] for endpoint in endpoints}
         self.progress = Progress()
         self.was_interrupted = False
 
@@ -198,9 +240,16 @@ class Bench:
                 raise RuntimeError(f"{endpoint.name}: every request of the warm-up fails: {failed[0]}")
 
     def measure(self, endpoint, number, requests):
-        load = self.load(endpoint, requests, f"{endpoint.name}, round {number + 1} of {self.args.rounds}")
+        label = f"{endpoint.name}, round {number + 1} of {self.args.rounds}"
+        load = self.load(endpoint, requests, label)
         try:
+            if self.args.steady and not self.args.cold:
+                self.load(endpoint, [(None, fields | {"max_tokens": 1}) for _, fields in requests], f"{label}, prompts").run()
+            pid = dict(zip(self.measured, self.args.server_pid)).get(endpoint.name)
+            threads = ServerThreads(pid, endpoint) if pid else None
             load.run()
+            if threads:
+                self.threads[endpoint.name].append(threads.since())
         except KeyboardInterrupt:
             self.was_interrupted = True
         if load.outcomes:
@@ -232,6 +281,8 @@ class Bench:
                 rates = [found["tokens_per_s"] for found in self.steady[name] if found]
                 figures[name]["steady_tokens_per_s"] = statistics.median(rates) if rates else None
                 figures[name]["steady_rounds"] = self.steady[name]
+            if self.threads[name]:
+                figures[name]["server_threads"] = self.threads[name]
         return figures
 
     def good(self, name):
@@ -269,6 +320,10 @@ def print_table(figures):
     shares = [f"{f['client_share_of_a_core']:.0%}" for f in figures.values()]
     print(f"{'load generator, of a core':<30}" + "".join(f"{share:>{width}}" for share in shares))
     for name, f in figures.items():
+        for found in f.get("server_threads", []):
+            told = ", ".join(f"{thread} {seconds:.2f}" for thread, seconds in sorted(found["cpu_s"].items()))
+            share = found["http_share_of_steps"]
+            print(f"{name}: CPU seconds of its threads: {told}" + (f"; HTTP {share:.1%} of the steps' time" if share else ""))
         if f["errors"]:
             print(f"{name}: errors: " + ", ".join(f"{kind} ({count})" for kind, count in sorted(f["errors"].items())))
         if f["client_share_of_a_core"] > 0.8:

@@ -114,8 +114,7 @@ class Endpoint:
             lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
         return "\r\n".join(lines + ["", ""]).encode() + content
 
-    def ask(self, method, path, body=None, timeout_s=60):
-        """(status, JSON) of a small question, by itself."""
+    def _answer(self, method, path, body, timeout_s):
         reader = EventReader()
         with socket.create_connection((self.host, self.port), timeout=timeout_s) as connection:
             connection.sendall(self.message(method, path, body))
@@ -125,10 +124,19 @@ class Endpoint:
                     reader.end(clock())
                     break
                 reader.feed(data, clock())
+        return reader
+
+    def ask(self, method, path, body=None, timeout_s=60):
+        """(status, JSON) of a small question, by itself."""
+        reader = self._answer(method, path, body, timeout_s)
         try:
             return reader.status, json.loads(reader.body or b"null")
         except ValueError:
             return reader.status, None
+
+    def read(self, path, timeout_s=60):
+        """The answer's bytes."""
+        return self._answer("GET", path, None, timeout_s).body
 
     def find_model(self):
         """The name that requests must give: the first one that the server lists."""

@@ -93,10 +93,11 @@ def read_prompts(path):
 class RandomPrompts:
     """Prompts of exact lengths in tokens where the server has /tokenize, else of as many words. No two begin alike."""
 
-    def __init__(self, try_tokenize, seed):
+    def __init__(self, try_tokenize, seed, vocabulary=0):
+        """With a `vocabulary`: any ids below it."""
         self.draw = random.Random(seed)
         self.words = self.draw.choices(WORDS, k=POOL_WORDS)
-        self.ids = try_tokenize(" ".join(self.words))
+        self.ids = self.draw.choices(range(vocabulary), k=POOL_WORDS) if vocabulary else try_tokenize(" ".join(self.words))
 
     def cut(self, pool, length):
         longer = pool * (1 + 2 * length // len(pool))

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/thread_name.h"
 
 namespace spillway {
 
@@ -98,6 +99,7 @@ void EngineLoop::step(std::vector<GenerationEvent>& events) {
 }
 
 void EngineLoop::run() {
+  name_this_thread("engine");
   engine_.enter_thread();
   Mail mail;
   std::vector<GenerationEvent> events;

@@ -287,13 +287,22 @@ def test_steady_measures_while_all_decode(tmp_path):
     core = min(os.sched_getaffinity(0))
     with FakeServer(token_s=0.01) as server:
         words = ["--url", server.url, "--steady", "--clients", 8, "--gen-len", 50, "--prompt-len", 9, "-o", tmp_path / "r.json"]
-        run_bench(*words, "--cores", core)
+        run_bench(*words, "--cores", core, "--warm-up", 0)
+        tokens = [asked["max_tokens"] for asked in server.asked]
+        prompts = [asked["prompt"] for asked in server.asked]
+        assert tokens == [1] * 8 + [50] * 8 and sorted(prompts[:8]) == sorted(prompts[8:]), "each prompt once before"
+        run_bench(*words, "--cold", "--warm-up", 0)
+        assert [asked["max_tokens"] for asked in server.asked[16:]] == [50] * 8
+        run_bench(*words, "--cores", core, "--token-ids", 7, "--server-pid", os.getpid())
+        assert all(0 <= token < 7 for asked in server.asked[24:] for token in asked["prompt"])
     kept = json.loads((tmp_path / "r.json").read_text())
     assert kept["is_pinned"] and kept["cores_of_the_load_generator"] == [core]
     figures = kept["endpoints"][server.url.removeprefix("http://")]
     (found,) = figures["steady_rounds"]
     assert found["streams"] == 8 and figures["steady_tokens_per_s"] == found["tokens_per_s"]
     assert 0 < found["tokens_per_s"] <= 8 / 0.01
+    (threads,) = figures["server_threads"]
+    assert sum(threads["cpu_s"].values()) > 0 and threads["http_share_of_steps"] is None, "which no step was counted of"
     with FakeServer() as server:
         done = run_bench("--url", server.url, "--steady", "--clients", 2, "--gen-len", 2, "--prompt-len", 9)
     assert "no time in which all streams decoded" in done.stdout

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "serve/api_error.h"
 #include "serve/checksum.h"
 #include "serve/completion.h"
@@ -138,6 +139,7 @@ void CompletionService::read_later(std::shared_ptr<HttpReply> reply, std::functi
 }
 
 void CompletionService::run_reader() {
+  name_this_thread("http-reader");
   while (true) {
     std::function<void()> work;
     {
@@ -236,6 +238,7 @@ void CompletionService::hear(const StepReport& report) {
 }
 
 void CompletionService::run_writer() {
+  name_this_thread("http-writer");
   StreamBatch batch;
   std::vector<Heard> heard;
   while (true) {

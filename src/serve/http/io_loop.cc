@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "serve/http/response_head.h"
 
 namespace spillway {
@@ -27,6 +28,7 @@ IoLoop::IoLoop(ServerContext& context)
 }
 
 void IoLoop::run() {
+  name_this_thread("http");
   while (true) {
     try {
       io_.run();
