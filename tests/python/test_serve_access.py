@@ -22,6 +22,7 @@ ROUTES = [
     ("POST", "/tokenize", {"content": "x"}),
     ("POST", "/detokenize", {"tokens": [5]}),
     ("GET", "/metrics", None),
+    ("GET", "/", None),
     ("GET", "/nowhere", None),
 ]
 WRONG_KEYS = {

@@ -6,6 +6,7 @@
 
 #include "serve/api_error.h"
 #include "serve/openai_response.h"
+#include "serve/page/page_files.h"
 
 namespace spillway {
 namespace {
@@ -16,6 +17,19 @@ int64_t now_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+// Browsers let such a page run what comes with it and talk to this server, and nothing else.
+HttpAnswer page_answer(const PageFile& file) {
+  return {.status = 200,
+          .content_type = std::string(file.content_type),
+          .body = std::string(file.text),
+          .headers = {{"Content-Security-Policy",
+                       "default-src 'none'; script-src 'self'; style-src 'self'; connect-src "
+                       "'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"},
+                      {"Cache-Control", "no-cache"}}};
 }
 
 }  // namespace
@@ -49,6 +63,10 @@ void ApiServer::add_routes() {
                  .content_type = "text/plain; version=0.0.4; charset=utf-8",
                  .body = metrics_.text()});
   });
+  for (const PageFile& file : page_files()) {
+    add(HttpMethod::kGet, file.path.data(), Access::kWithKey,
+        [&file](const Request&, const Reply& reply) { reply->send(page_answer(file)); });
+  }
   add(HttpMethod::kGet, "/v1/models", Access::kWithKey,
       [this](const Request&, const Reply& reply) { tell_models(reply); });
   add(HttpMethod::kGet, "/v1/models/", Access::kWithKey,

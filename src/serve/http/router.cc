@@ -62,7 +62,9 @@ const Router::Route* Router::find(const HttpRequest& request) const {
 const std::vector<Router::Route>* Router::find_path(std::string_view path) const {
   if (const auto found = routes_.find(path); found != routes_.end()) return &found->second;
   for (const auto& [known, routes] : routes_) {
-    if (known.ends_with('/') && path.size() > known.size() && path.starts_with(known))
+    // "/" is one path, and not the beginning of all.
+    if (known.size() > 1 && known.ends_with('/') && path.size() > known.size() &&
+        path.starts_with(known))
       return &routes;
   }
   return nullptr;

@@ -32,6 +32,24 @@ std::string code_of(const std::optional<TestResponse>& response) {
                   : "no response";
 }
 
+TEST(RouterTest, TheRootIsOnePathAndNotTheBeginningOfAll) {
+  Router router;
+  add_routes(router);
+  router.add(HttpMethod::kGet, "/", Router::Access::kWithKey, says("page"));
+  router.add(HttpMethod::kGet, "/v1/models/", Router::Access::kWithKey, says("model"));
+  HttpServer server({}, router);
+  TestClient client(server.port());
+  EXPECT_EQ(client.ask(get("/"))->body, "page");
+  EXPECT_EQ(client.ask(get("/?x"))->body, "page");
+  EXPECT_EQ(client.ask(get("/v1/models/a/b"))->body, "model");
+  for (const char* path : {"//", "/x", "/v1", "/v1/models/"}) {
+    const auto response = client.ask(get(path));
+    EXPECT_TRUE(path == std::string("/v1/models/") ? response->body == "model"
+                                                   : response->status == 404)
+        << path;
+  }
+}
+
 TEST(RouterTest, FindsExactPathsAndMethods) {
   Router router;
   add_routes(router);

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server's own page: what /health and /metrics say, each second, and a chat. Text of users and models is only ever set as text.
+"use strict";
+
+const kSeconds = 120;
+const byId = (id) => document.getElementById(id);
+
+// {name: [{labels, value}]} of Prometheus' text.
+function parseMetrics(text) {
+  const found = {};
+  for (const line of text.split("\n")) {
+    const match = /^([a-z_]+)(?:\{(.*)\})? (\S+)/.exec(line);
+    if (!match) continue;
+    const labels = {};
+    for (const [, key, value] of (match[2] || "").matchAll(/([a-z_]+)="((?:[^"\\]|\\.)*)"/g))
+      labels[key] = value.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" : c));
+    (found[match[1]] ||= []).push({ labels, value: Number(match[3]) });
+  }
+  return found;
+}
+
+const value = (metrics, name) => metrics[name]?.[0]?.value ?? 0;
+
+// Of what came into a histogram between two looks: the time that this share stayed below, between two bounds in proportion.
+function quantile(now, before, name, share) {
+  const counts = (metrics) =>
+    (metrics?.[`${name}_bucket`] || []).map((b) => ({ most: b.labels.le === "+Inf" ? Infinity : Number(b.labels.le), count: b.value }));
+  const old = counts(before);
+  const buckets = counts(now).map((b, i) => ({ most: b.most, count: b.count - (old[i]?.count ?? 0) }));
+  const all = buckets.at(-1)?.count ?? 0;
+  if (!all) return null;
+  const at = buckets.findIndex((b) => b.count >= share * all);
+  const low = at > 0 ? buckets[at - 1] : { most: 0, count: 0 };
+  if (buckets[at].most === Infinity) return low.most;
+  const width = buckets[at].count - low.count;
+  return low.most + (buckets[at].most - low.most) * (width ? (share * all - low.count) / width : 1);
+}
+
+const seconds = (s) => (s === null ? "–" : s < 1 ? `${(1000 * s).toFixed(s < 0.01 ? 1 : 0)} ms` : `${s.toFixed(2)} s`);
+const number = (n, digits = 0) => n.toLocaleString("en", { maximumFractionDigits: digits });
+const gigabytes = (n) => `${number(n / 1e9, n < 1e10 ? 2 : 1)} GB/s`;
+
+function make(kind, text = "", name = "") {
+  const element = document.createElement(kind);
+  element.textContent = text;
+  if (name) element.className = name;
+  return element;
+}
+
+function showTiles(tiles) {
+  byId("tiles").replaceChildren(
+    ...tiles.map(([told, what]) => {
+      const tile = make("div", "", "tile");
+      tile.append(make("b", told), make("span", what));
+      return tile;
+    }),
+  );
+}
+
+function bar(name, share, told) {
+  const row = make("div", "", "bar");
+  const back = make("i");
+  const front = make("b", "", share > 0.95 ? "full" : "");
+  front.style.width = `${Math.min(100, 100 * share)}%`;
+  back.append(front);
+  row.append(make("span", name), back, make("span", told));
+  return row;
+}
+
+function showKv(metrics) {
+  const tiers = new Map();
+  for (const { labels, value: blocks } of metrics.spillway_kv_blocks || [])
+    tiers.set(labels.tier, { ...(tiers.get(labels.tier) || {}), [labels.state]: blocks });
+  const rows = [...tiers].map(([tier, { used = 0, free = 0 }]) =>
+    bar(tier, used / Math.max(1, used + free), `${number(16 * used)} of ${number(16 * (used + free))} tokens`),
+  );
+  byId("kv").replaceChildren(...(rows.length ? rows : [make("p", "Nothing was computed yet.")]));
+}
+
+function showLinks(metrics) {
+  const ceilings = new Map((metrics.spillway_link_ceiling_bytes_per_second || []).map((m) => [m.labels.link, m.value]));
+  const rows = [];
+  for (const { labels, value: rate } of metrics.spillway_link_bytes_per_second || []) {
+    const most = ceilings.get(labels.link) || 0;
+    if (!rate && !most) continue;
+    rows.push(bar(labels.link.replace("_", " "), most ? rate / most : 0, gigabytes(rate) + (most ? ` of ${gigabytes(most)}` : "")));
+  }
+  const stalled = value(metrics, "spillway_stall_share");
+  rows.push(bar("waiting", stalled, `${(100 * stalled).toFixed(1)}% of the steps' time`));
+  byId("links").replaceChildren(...rows);
+}
+
+function showAll(metrics) {
+  const rows = [];
+  for (const [name, entries] of Object.entries(metrics)) {
+    if (name.endsWith("_bucket")) continue;
+    for (const { labels, value: now } of entries) {
+      const row = make("tr");
+      const told = Object.entries(labels).map(([key, text]) => `${key}=${text}`);
+      row.append(make("td", name.replace(/^spillway_/, "") + (told.length ? ` (${told.join(", ")})` : "")), make("td", number(now, 6)));
+      rows.push(row);
+    }
+  }
+  byId("all").replaceChildren(...rows);
+}
+
+const history = []; // {at, metrics}, oldest first, two minutes of them
+
+function rates(name) {
+  const found = [];
+  for (let i = 1; i < history.length; ++i) {
+    const [before, after] = [history[i - 1], history[i]];
+    found.push((value(after.metrics, name) - value(before.metrics, name)) / ((after.at - before.at) / 1000));
+  }
+  return found;
+}
+
+function showRate() {
+  const points = rates("spillway_generated_tokens_total");
+  const most = Math.max(1, ...points);
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+  const x = (i) => 600 - ((points.length - 1 - i) * 600) / kSeconds;
+  line.setAttribute("points", points.map((rate, i) => `${x(i).toFixed(1)},${(115 - (110 * rate) / most).toFixed(1)}`).join(" "));
+  byId("rate").replaceChildren(line);
+  byId("rate-from").textContent = "the last two minutes";
+  byId("rate-most").textContent = `at most ${number(most, 1)}`;
+}
+
+function show(metrics) {
+  history.push({ at: performance.now(), metrics });
+  if (history.length > kSeconds + 1) history.shift();
+  const before = history[Math.max(0, history.length - 31)].metrics;
+  const since = history.length > 1 ? before : null;
+  const last = (name) => rates(name).at(-1) ?? 0;
+  const computed = value(metrics, "spillway_prompt_tokens_total");
+  const reused = value(metrics, "spillway_reused_tokens_total");
+  const lately = (name, share) => seconds(quantile(metrics, since, name, share) ?? quantile(metrics, null, name, share));
+  showTiles([
+    [number(value(metrics, "spillway_requests_running")), "requests at work"],
+    [number(value(metrics, "spillway_requests_waiting")), "waiting"],
+    [number(last("spillway_generated_tokens_total"), 1), "tokens/s generated"],
+    [number(last("spillway_prompt_tokens_total"), 1), "tokens/s of prompts"],
+    [computed + reused ? `${((100 * reused) / (computed + reused)).toFixed(0)}%` : "–", "of prompts reused"],
+    [lately("spillway_time_to_first_token_seconds", 0.5), "to the first token, median"],
+    [lately("spillway_time_to_first_token_seconds", 0.95), "to the first token, 95%"],
+    [lately("spillway_time_between_tokens_seconds", 0.5), "between tokens, median"],
+    [number(value(metrics, "spillway_preemptions_total")), "preemptions"],
+  ]);
+  const info = metrics.spillway_info?.[0]?.labels;
+  if (info) {
+    byId("model").textContent = info.model;
+    byId("plan").textContent = info.plan;
+  }
+  showRate();
+  showKv(metrics);
+  showLinks(metrics);
+  if (document.querySelector("details").open) showAll(metrics);
+}
+
+function showState(told, isGood) {
+  byId("state").textContent = told;
+  byId("state").className = `state ${isGood ? "ok" : "bad"}`;
+}
+
+async function look() {
+  try {
+    const health = await (await fetch("health")).json();
+    const progress = health.progress !== undefined ? ` ${Math.round(100 * health.progress)}%` : "";
+    showState(health.status + progress, health.status === "ok");
+    const answer = await fetch("metrics");
+    if (answer.ok) show(parseMetrics(await answer.text()));
+  } catch {
+    showState("not reached", false);
+  }
+  setTimeout(look, document.hidden ? 5000 : 1000);
+}
+
+// The chat.
+
+const messages = [];
+let answering = null; // AbortController
+
+function say(role, text) {
+  const line = byId("talk").appendChild(make("p", text, role));
+  line.scrollIntoView({ block: "nearest" });
+  return line;
+}
+
+// The data of server-sent events.
+async function* events(answer) {
+  let rest = "";
+  const decoder = new TextDecoder();
+  const reader = answer.body.getReader();
+  for (;;) {
+    const { done, value: bytes } = await reader.read();
+    if (done) return;
+    const parts = (rest + decoder.decode(bytes, { stream: true })).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) if (part.startsWith("data: ")) yield part.slice(6);
+  }
+}
+
+async function answerTo(words) {
+  messages.push({ role: "user", content: words });
+  say("user", words);
+  const line = say("assistant", "…");
+  answering = new AbortController();
+  byId("send").hidden = !(byId("stop").hidden = false);
+  let text = "";
+  try {
+    const model = byId("model").textContent;
+    const answer = await fetch("v1/chat/completions", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ model, messages, stream: true }),
+      signal: answering.signal,
+    });
+    if (!answer.ok) throw new Error((await answer.json()).error?.message ?? `status ${answer.status}`);
+    for await (const data of events(answer)) {
+      if (data === "[DONE]") break;
+      const event = JSON.parse(data);
+      if (event.error) throw new Error(event.error.message);
+      text += event.choices?.[0]?.delta?.content ?? "";
+      line.textContent = text;
+      line.scrollIntoView({ block: "nearest" });
+    }
+  } catch (problem) {
+    if (problem.name !== "AbortError") say("error", problem.message);
+  }
+  answering = null;
+  byId("send").hidden = !(byId("stop").hidden = true);
+  if (text) messages.push({ role: "assistant", content: text });
+  else {
+    line.remove();
+    messages.pop();
+  }
+}
+
+byId("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const words = byId("words").value.trim();
+  if (!words || answering) return;
+  byId("words").value = "";
+  answerTo(words);
+});
+byId("words").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  byId("ask").requestSubmit();
+});
+byId("stop").addEventListener("click", () => answering?.abort());
+byId("forget").addEventListener("click", () => {
+  answering?.abort();
+  messages.length = 0;
+  byId("talk").replaceChildren();
+});
+look();
