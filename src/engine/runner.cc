@@ -43,7 +43,9 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
     stream = std::make_unique<WeightStream>(
         device, host, queue, loaded.weights,
         stream_orders(loaded.model, homes, plan.shared_linear(device.host_visible()), layout.slots),
-        WeightStreamOptions{.slots = layout.weight_slots, .overlap = plan.overlap});
+        WeightStreamOptions{.slots = layout.weight_slots,
+                            .overlap = plan.overlap,
+                            .stages = std::max(kStreamStages, layout.weight_stages)});
     options.stream = stream.get();
     options.cpu_linear = plan.shared_linear(device.host_visible());
   }

@@ -76,6 +76,7 @@ struct StepShape {
   std::vector<StreamedShape> streamed = {};  // in the order of their use
   std::vector<int> slotfuls = {};  // of their pieces: which come into a slot together, 0, 1, ...
   int weight_slots = 2;            // all were filled before the first step
+  int pieces_read_ahead = 0;       // from disk, before there is room for them in a slot
   int kv_buffers = 2;              // groups whose pages are on the device at a time
   bool overlap = true;             // false: everything is loaded right before its use
   std::vector<BatchShape> batches = {};

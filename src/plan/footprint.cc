@@ -237,7 +237,10 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
     const auto orders = stream_orders(model, homes, shares, layout.slots);
     layout.weight_slots = slot_count(layout.slots, orders);
     device.add(MemoryTag::kStaging, slot_bytes(traits, model, homes, orders), layout.weight_slots);
-    if (apart && weights.from_disk) host.add(MemoryTag::kStaging, kStreamStageBytes, kStreamStages);
+    if (apart && weights.from_disk) {
+      layout.weight_stages = stream_stages(model, homes, orders);
+      host.add(MemoryTag::kStaging, kStreamStageBytes, layout.weight_stages);
+    }
     std::vector<const StreamOrder*> each;
     for (const StreamOrder& order : orders) each.push_back(&order);
     const std::vector<CpuRows> uses = cpu_rows(each, shares, layout.micro_tokens);

@@ -42,6 +42,7 @@ struct RunLayout {
   // What weights that stream come into, and how many of them.
   SlotContent slots = SlotContent::kLayers;
   int weight_slots = 0;
+  int weight_stages = 0;  // staging buffers for those from disk
   TierShares activations;
 
   int32_t blocks_away() const { return host_blocks + disk_blocks; }

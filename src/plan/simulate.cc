@@ -36,17 +36,19 @@ class Simulation {
 
   // Occupies its workers, each from when it is free and the event `ready`. Returns when all have
   // done their part.
-  double work(const StepEvent& event, double ready) {
+  double work(const StepEvent& event, double ready) { return work(event, ready, ready); }
+  // `readable`: from when on the disk may be at it.
+  double work(const StepEvent& event, double ready, double readable) {
     const EventPrice& price = prices_[at_];
     SimulatedEvent done{.event = event};
     // Without overlap nothing begins before all else has ended, and the device waits for it.
-    if (!shape_.overlap) ready = *std::max_element(free_.begin(), free_.end());
+    if (!shape_.overlap) ready = readable = *std::max_element(free_.begin(), free_.end());
     double end = ready;
     for (const Worker worker : kAllWorkers) {
       const double seconds = price[worker];
       if (seconds <= 0) continue;
       const auto w = static_cast<size_t>(worker);
-      done.begin[w] = std::max(ready, free_at(worker));
+      done.begin[w] = std::max(worker == Worker::kDiskRead ? readable : ready, free_at(worker));
       done.end[w] = free_at(worker) = done.begin[w] + seconds;
       result_.busy[w] += seconds;
       end = std::max(end, done.end[w]);
@@ -68,7 +70,7 @@ class Simulation {
     const double now = free_at(Worker::kDevice);
     switch (event.action) {
       case StepAction::kLoadWeights:
-        weights_there_[static_cast<size_t>(event.group)] = work(event, slot_left_);
+        weights_there_[static_cast<size_t>(event.group)] = load_weights(event);
         break;
       case StepAction::kUseWeights:
         device_waits_for(weights_there_[static_cast<size_t>(event.group)]);
@@ -120,6 +122,15 @@ class Simulation {
         compute(event);
     }
   }
+  // What is on disk is read before there is room in a slot, as far as staging memory goes.
+  double load_weights(const StepEvent& event) {
+    const bool is_read = prices_[at_][Worker::kDiskRead] > 0;
+    const auto ahead = static_cast<size_t>(shape_.pieces_read_ahead);
+    if (!is_read || ahead == 0) return work(event, slot_left_);
+    const double readable = read_.size() < ahead ? 0 : read_[read_.size() - ahead];
+    read_.push_back(work(event, slot_left_, readable));
+    return read_.back();
+  }
   // When the group before it, which it may read, is back.
   double group_before(const StepEvent& event) {
     if (event.group == 0) return 0;
@@ -137,6 +148,7 @@ class Simulation {
   double slot_left_ = 0, host_done_ = 0, linear_done_ = 0;
   double rows_stored_ = 0;             // all that left their slots so far
   std::vector<double> weights_there_;  // by piece
+  std::vector<double> read_;           // when pieces from disk were there, on and on
   std::map<int, double> rows_there_;
   std::map<std::tuple<int, int, int>, double> kv_there_, kv_stored_;
   std::array<double, 2> kv_left_ = {};

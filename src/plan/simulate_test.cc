@@ -45,6 +45,32 @@ TEST_F(SimulateTest, WhatIsSlowerDecides) {
   EXPECT_DOUBLE_EQ(step(), 4 * 5) << "the disk, behind which the bus hides";
 }
 
+// Of eight layers one is on disk: it is read while the others come from host memory.
+TEST_F(SimulateTest, TheDiskReadsAheadAsFarAsThereIsStagingMemory) {
+  shape.layers = 8;
+  shape.streamed.clear();
+  shape.slotfuls.clear();
+  for (int layer = 0; layer < 8; ++layer) {
+    shape.streamed.push_back({.layer = layer});
+    shape.slotfuls.push_back(layer);
+  }
+  const auto step_with = [&](int ahead) {
+    shape.pieces_read_ahead = ahead;
+    const auto done = simulate_steps(shape, 4, [](const StepEvent& event) {
+      EventPrice price;
+      if (event.action == StepAction::kFinishLayer) price[Worker::kDevice] = 0.5;
+      if (event.action == StepAction::kLoadWeights) {
+        price[Worker::kToDevice] = 1;
+        if (event.group == 3) price[Worker::kDiskRead] = 10;
+      }
+      return price;
+    });
+    return done.seconds[2];
+  };
+  EXPECT_GT(step_with(0), 13);
+  EXPECT_DOUBLE_EQ(step_with(1), 10) << "the disk is never idle";
+}
+
 TEST_F(SimulateTest, WithoutOverlapTimesAddUp) {
   shape.overlap = false;
   EXPECT_DOUBLE_EQ(step(), 4 * (1 + 3));

@@ -41,6 +41,10 @@ StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::
                     .cpu = cpu_share(plan.shared_linear(!hardware.has_device()), most_tokens)});
   describe_batches(plan, layout);
   shape_.weight_slots = std::max(1, layout.weight_slots);
+  double largest = 1;
+  for (const Piece& piece : pieces_) largest = std::max(largest, piece.from_disk);
+  const double staged = static_cast<double>(layout.weight_stages) * double{kStreamReadBytes};
+  shape_.pieces_read_ahead = static_cast<int>(std::min(1e6, staged / largest));
   bool link_busy = !pieces_.empty();
   for (const Batch& batch : batches_) {
     link_busy = link_busy || batch.swapped > 0 || batch.rows != Tier::kDevice;

@@ -276,6 +276,32 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
   return most;
 }
 
+int stream_stages(const Model& model, std::span<const Tier> homes,
+                  std::span<const StreamOrder> orders) {
+  uint64_t most = 0;
+  for (const StreamOrder& order : orders) {
+    bool has_others = false;
+    uint64_t largest = 0;
+    for (const StreamedLinear& linear : order.linears) {
+      uint64_t on_disk = 0;
+      for (const OpRows& piece : linear.pieces) {
+        for (const MatrixRows& rows : piece) {
+          const BoundWeight& weight = model.weights[rows.weight];
+          const int64_t bytes = rows.count * (weight.bytes() / weight.slot.rows);
+          if (homes[rows.weight] == Tier::kDisk)
+            on_disk += static_cast<uint64_t>(bytes);
+          else
+            has_others = true;
+        }
+      }
+      largest = std::max(largest, on_disk);
+    }
+    if (has_others) most = std::max(most, largest);
+  }
+  most = std::min(most, kMostReadAheadBytes);
+  return kStreamStages + static_cast<int>((most + kStreamReadBytes - 1) / kStreamReadBytes);
+}
+
 std::vector<CpuRows> cpu_rows(std::span<const StreamOrder* const> orders,
                               const std::vector<CpuLinearShare>& shares, int64_t most_tokens) {
   SPW_ASSERT(orders.size() == shares.size() + 1);

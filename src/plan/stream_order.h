@@ -96,6 +96,12 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
 uint64_t disk_rows_bytes(const DeviceTraits& traits, const Model& model,
                          std::span<const Tier> homes, std::span<const StreamOrder> orders);
 inline constexpr int kDiskRowsBuffers = 2;
+// Staging buffers through which weights come from disk to a device with memory of its own: where
+// others come from host memory in between, as many as hold the largest op that is on disk, so that
+// it is read meanwhile; within kMostReadAheadBytes.
+inline constexpr uint64_t kMostReadAheadBytes = uint64_t{512} << 20;
+int stream_stages(const Model& model, std::span<const Tier> homes,
+                  std::span<const StreamOrder> orders);
 // How many slots a run has that streams by these orders.
 int slot_count(SlotContent content, std::span<const StreamOrder> orders);
 

@@ -127,6 +127,21 @@ TEST(StreamOrderTest, TheCpuHasNoPartInOpsWithSeveralHomes) {
     EXPECT_EQ(linear.on_cpu.empty(), linear.group == LinearGroup::kUp);
 }
 
+TEST(StreamOrderTest, TheLargestOpOnDiskIsReadWhileOthersComeFromHostMemory) {
+  const Model model = describe_dummy_model("llama-2-7b:f16");  // gate and up: 2 x 86 MiB
+  const auto stages = [&](const TierShares& shares) {
+    const auto homes = homes_of(model, shares, Tier::kHost);
+    return stream_stages(model, homes, stream_orders(model, homes, {}, SlotContent::kPieces));
+  };
+  EXPECT_EQ(stages({0.5, 0.5, 0}), kStreamStages);
+  EXPECT_GE(stages({0, 0.5, 0.5}), kStreamStages + 86);
+  EXPECT_LE(stages({0, 0.5, 0.5}), kStreamStages + 87);
+  const Model large = describe_dummy_model("opt-175b");
+  const auto homes = homes_of(large, {0, 0.9, 0.1}, Tier::kHost);
+  EXPECT_EQ(stream_stages(large, homes, stream_orders(large, homes, {}, SlotContent::kPieces)),
+            kStreamStages + static_cast<int>(kMostReadAheadBytes / kStreamReadBytes));
+}
+
 TEST(StreamOrderTest, PiecesAreSmallOrWholeGroups) {
   const Model model = describe_dummy_model("opt-13b");
   const auto homes = homes_of(model, {0, 1, 0}, Tier::kHost);

@@ -22,9 +22,6 @@ constexpr size_t kMostCopiers = 8;
 struct WeightStream::Stage {
   PinnedBuffer memory;
   std::unique_ptr<DeviceEvent> copied;  // out of it
-  ExtentBatch read = {};                // into it; last: it waits before the memory goes
-
-  std::span<std::byte> aligned() const { return aligned_part(memory.data(), memory.bytes()); }
 };
 
 WeightStream::Order WeightStream::describe(StreamOrder order) {
@@ -63,12 +60,28 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
         piece.parts.push_back(part);
       }
       slot_bytes_ = std::max(slot_bytes_, kStreamSlotBytes + offset);
+      add_reads(described, piece);
       described.pieces.push_back(std::move(piece));
     }
   }
   described.slotfuls = slotfuls.empty() ? 0 : slotfuls.back() + 1;
   described.order = std::move(order);
   return described;
+}
+
+// What of a piece is on disk, cut so that a staging buffer takes each.
+void WeightStream::add_reads(Order& order, Delivery& piece) {
+  std::vector<CutExtent> extents;
+  std::vector<size_t> parts;
+  for (size_t i = 0; i < piece.parts.size(); ++i) {
+    if (piece.parts[i].host != nullptr) continue;
+    extents.push_back({piece.parts[i].extent, kDirectAlignment});
+    parts.push_back(i);
+  }
+  piece.first_read = order.reads.size();
+  for (const Piece& cut : cut_extents(extents, kStreamReadBytes))
+    order.reads.push_back({cut.in_file, parts[cut.index], cut.offset});
+  piece.reads = order.reads.size() - piece.first_read;
 }
 
 WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
@@ -101,10 +114,21 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
   }
   stream_ = device.make_stream();
   if (from_disk) reader_ = std::make_unique<ExtentReader>(queue, weights.files);
-  const bool through_stages = !device.host_visible() && (from_disk || !all_pinned);
-  for (int i = 0; through_stages && i < options.stages; ++i) {
-    stages_.push_back(std::make_unique<Stage>(Stage{
-        PinnedBuffer(host, device, kStreamStageBytes, MemoryTag::kStaging), device.make_event()}));
+  if (!device.host_visible()) {
+    // Both share what there is.
+    const int copying = all_pinned  ? 0
+                        : from_disk ? std::clamp(options.stages / 2, 1, kStreamStages)
+                                    : options.stages;
+    for (int i = 0; i < copying; ++i) {
+      stages_.push_back(std::make_unique<Stage>(
+          Stage{PinnedBuffer(host, device, kStreamStageBytes, MemoryTag::kStaging),
+                device.make_event()}));
+    }
+    if (from_disk) {
+      ahead_ = std::make_unique<ReadAhead>(device, host, *reader_,
+                                           std::max(1, options.stages - copying), options.overlap);
+      restart_reading();
+    }
   }
   if (options.overlap) asked_ = items_at_first();
   mover_ = std::thread([this] { work(); });
@@ -150,8 +174,7 @@ void WeightStream::work() {
   device_.enter_thread();
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock,
-                  [&] { return closing_ || (!failure_ && loaded_ < asked_ && has_room(loaded_)); });
+    while (!closing_ && (failure_ || loaded_ >= asked_ || !has_room(loaded_))) read_on(lock);
     if (closing_) return;
     const int64_t item = loaded_, attempt = ++attempts_;
     loading_ = true;
@@ -172,6 +195,25 @@ void WeightStream::work() {
     }
     changed_.notify_all();
   }
+}
+
+// While there is nothing to load: waits, and keeps the disk at work meanwhile.
+void WeightStream::read_on(std::unique_lock<std::mutex>& lock) {
+  if (ahead_ == nullptr || !ahead_->has_more_to_read()) return changed_.wait(lock);
+  constexpr auto kLook = std::chrono::milliseconds(2);  // a few reads take longer
+  changed_.wait_for(lock, kLook);
+  loading_ = true;
+  lock.unlock();
+  ahead_->go_on();
+  lock.lock();
+  loading_ = false;
+  changed_.notify_all();
+}
+
+void WeightStream::restart_reading() {
+  std::vector<Extent> extents;
+  for (const Read& read : current().reads) extents.push_back(read.extent);
+  ahead_->restart(std::move(extents));
 }
 
 void WeightStream::begin_step(size_t order) {
@@ -202,6 +244,7 @@ void WeightStream::begin_step(size_t order) {
   left_ = first_slotful_;
   acquired_ = released_ = first_item_ = loaded_;
   current_ = order;
+  if (ahead_ != nullptr) restart_reading();
   asked_ = options_.overlap ? items_at_first() : loaded_;
   changed_.notify_all();
 }
@@ -220,7 +263,7 @@ void WeightStream::load(int64_t item) {
     if (device_.host_visible()) {
       load_in_place(item);
     } else {
-      send_piece(piece_of(item), of, to);
+      send_piece(item);
     }
   });
   stream_->record(*to.loaded);
@@ -232,17 +275,17 @@ void WeightStream::load(int64_t item) {
 }
 
 // To a device with memory of its own.
-void WeightStream::send_piece(const Delivery& piece, Slot& slot, Arrival& to) {
-  std::vector<Move> on_disk, not_pinned;
+void WeightStream::send_piece(int64_t item) {
+  Arrival& to = arrival(item);
+  std::vector<Move> not_pinned;
   to.views.clear();
-  for (const Part& part : piece.parts) {
-    std::byte* const at = slot.base + part.offset;
+  for (const Part& part : piece_of(item).parts) {
+    std::byte* const at = slot(item).base + part.offset;
     to.views.push_back(part.view);
     to.views.back().data = at;
     const auto bytes = static_cast<size_t>(part.view.bytes());
-    if (part.host == nullptr) {
-      on_disk.push_back({&part, at});
-    } else if (!part.weight->pinned) {
+    if (part.host == nullptr) continue;
+    if (!part.weight->pinned) {
       not_pinned.push_back({&part, at});
     } else {
       for (size_t done = 0; done < bytes; done += kCopyBytes) {
@@ -252,7 +295,8 @@ void WeightStream::send_piece(const Delivery& piece, Slot& slot, Arrival& to) {
     }
   }
   if (!not_pinned.empty()) copy_through_stages(not_pinned);
-  if (!on_disk.empty()) read_through_stages(on_disk);
+  if (piece_of(item).reads > 0) send_what_is_read(item);
+  if (ahead_ != nullptr) ahead_->go_on();
 }
 
 // Each part with the blocks around it, one behind the other in the slot: no byte is copied.
@@ -306,23 +350,18 @@ void WeightStream::load_in_place(int64_t item) {
   }
 }
 
-// As many pieces on their way from the disk as there are stages, each sent on as it comes.
-void WeightStream::read_through_stages(std::span<const Move> moves) {
-  std::vector<CutExtent> extents;
-  for (const Move& move : moves) extents.push_back({move.part->extent, kDirectAlignment});
-  const std::vector<Piece> pieces = cut_extents(extents, kStreamReadBytes);
-  const size_t stages = stages_.size();
-  size_t begun = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    for (; begun < std::min(pieces.size(), i + stages); ++begun) {
-      Stage& next = *stages_[begun % stages];
-      next.copied->synchronize();
-      next.read = {};  // one that a failure left on its way
-      next.read = reader_->begin({&pieces[begun].in_file, 1}, next.aligned());
-    }
-    Stage& stage = *stages_[i % stages];
-    stage.read.wait();
-    send(stage, moves[pieces[i].index].to + pieces[i].offset, stage.read.bytes(0));
+// What of an item comes from disk, each piece sent on as it comes.
+void WeightStream::send_what_is_read(int64_t item) {
+  const Delivery& piece = piece_of(item);
+  const std::vector<Read>& reads = current().reads;
+  const int64_t round = (item - first_item_) / static_cast<int64_t>(current().pieces.size());
+  const int64_t first =
+      round * static_cast<int64_t>(reads.size()) + static_cast<int64_t>(piece.first_read);
+  ahead_->seek(first, first + static_cast<int64_t>(piece.reads));
+  for (size_t i = 0; i < piece.reads; ++i) {
+    const Read& read = reads[piece.first_read + i];
+    send(slot(item).base + piece.parts[read.part].offset + read.offset, ahead_->take());
+    ahead_->sent(*stream_);
   }
 }
 
@@ -339,23 +378,22 @@ void WeightStream::copy_through_stages(std::span<const Move> moves) {
   for_each_piece(pieces, static_cast<int>(workers), {}, [&](const Piece& piece, int worker) {
     const auto mine = static_cast<size_t>(worker);
     Stage& stage = *stages_[mine * each + turns[mine]++ % each];
-    stage.read = {};
     stage.copied->synchronize();
     const Move& move = moves[piece.index];
-    const std::span<std::byte> memory = stage.aligned().first(piece.in_file.bytes);
+    const std::span<std::byte> memory(stage.memory.data(), piece.in_file.bytes);
     std::memcpy(memory.data(), move.part->host + piece.offset, memory.size());
     const std::lock_guard lock(stream_mutex_);
     device_.enter_thread();
-    send(stage, move.to + piece.offset, memory);
+    send(move.to + piece.offset, memory);
+    stream_->record(*stage.copied);
   });
 }
 
-void WeightStream::send(Stage& stage, std::byte* to, std::span<const std::byte> bytes) {
+void WeightStream::send(std::byte* to, std::span<const std::byte> bytes) {
   const CopyPiece copy{to, bytes.data(), bytes.size()};
   drawn(timeline_, *stream_, TimelineLane::kToGpu, "weights", -1, [&] {
     stream_->copy_to_device({&copy, 1});
   });
-  stream_->record(*stage.copied);
 }
 
 // Until the next item's loading is queued. Throws the failure of an attempt that began after the

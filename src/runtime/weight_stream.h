@@ -17,6 +17,7 @@
 #include "plan/stream_order.h"
 #include "plan/weight_homes.h"
 #include "runtime/model_weights.h"
+#include "runtime/read_ahead.h"
 #include "runtime/stall_clock.h"
 #include "runtime/timeline.h"
 #include "storage/extent_reader.h"
@@ -33,7 +34,8 @@ struct WeightStreamOptions {
 // Pieces go round: 0, 1, ..., n - 1, 0, ... A thread of its own fills the slots in that order: all
 // of them at once, then one more piece for each load_next(), as soon as the compute queue has left
 // the slot (plan/block_schedule.h says when). Weights come from host memory in large copies, from
-// disk through pinned staging buffers, or straight into the slot where the host can write to that.
+// disk through pinned staging buffers, which are filled before there is room in a slot (ReadAhead),
+// or straight into the slot where the host can write to that.
 //
 // There are several orders (plan/stream_order.h), one for each way in which steps share their
 // weights with the CPU: a step begins with begin_step(). What came ahead of one that then goes by
@@ -93,11 +95,19 @@ class WeightStream {
     int slotful = 0;
     size_t in_slotful = 0;
     bool last_of_slotful = false;
-    uint64_t offset = 0;  // in the slot
+    uint64_t offset = 0;               // in the slot
+    size_t first_read = 0, reads = 0;  // of the order's
+  };
+  // A piece of a file, and the bytes of a part that it is.
+  struct Read {
+    Extent extent = {};
+    size_t part = 0;
+    uint64_t offset = 0;
   };
   struct Order {
     StreamOrder order;
     std::vector<Delivery> pieces;
+    std::vector<Read> reads;  // of a round
     int slotfuls = 0;
   };
   // What is in a slot.
@@ -114,9 +124,10 @@ class WeightStream {
     std::unique_ptr<DeviceEvent> left;
     std::vector<Arrival> arrivals;  // of the pieces of a slotful
   };
-  struct Stage;  // a staging buffer
+  struct Stage;  // where bytes of host memory that is not pinned change over
 
   Order describe(StreamOrder order);
+  static void add_reads(Order& order, Delivery& piece);
   // Items are the pieces in the order they come, counted on and on.
   const Order& current() const { return orders_[current_]; }
   const Delivery& piece_of(int64_t item) const;
@@ -130,14 +141,16 @@ class WeightStream {
   void load(int64_t item);
   void load_in_place(int64_t item);
   void begin_reads(int64_t item);
-  void send_piece(const Delivery& piece, Slot& slot, Arrival& to);
+  void send_piece(int64_t item);
   struct Move {
     const Part* part;
     std::byte* to;
   };
-  void read_through_stages(std::span<const Move> moves);
+  void send_what_is_read(int64_t item);
   void copy_through_stages(std::span<const Move> moves);
-  void send(Stage& stage, std::byte* to, std::span<const std::byte> bytes);
+  void send(std::byte* to, std::span<const std::byte> bytes);
+  void read_on(std::unique_lock<std::mutex>& lock);
+  void restart_reading();
   void wait_until_loaded();
   void hand_out();
   void skip_item();
@@ -151,6 +164,7 @@ class WeightStream {
   std::unique_ptr<DeviceStream> stream_;
   std::mutex stream_mutex_;  // who copies through stages fills stream_ in turn
   std::unique_ptr<ExtentReader> reader_;
+  std::unique_ptr<ReadAhead> ahead_;  // null: nothing comes from disk, or the host writes in place
   std::vector<std::unique_ptr<Stage>> stages_;
 
   mutable std::mutex mutex_;
