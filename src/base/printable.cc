@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <cstdint>
-#include <iterator>
 
 namespace spillway {
 namespace {
@@ -57,7 +56,8 @@ std::string printable(std::string_view text, size_t max_bytes) {
       out += "\\t";
     } else {
       for (const char c : sequence) {
-        fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<uint8_t>(c));
+        // Not format_to(): clang does not find gcc's in the system's library.
+        out += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
       }
     }
   }

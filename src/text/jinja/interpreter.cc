@@ -248,7 +248,7 @@ void Interpreter::bind_arguments(const MacroStatement& macro, const Arguments& a
   std::optional<Value> caller;
   for (const auto& [name, value] : arguments.named) {
     const auto found = std::find_if(parameters.begin(), parameters.end(),
-                                    [&](const auto& parameter) { return parameter.first == name; });
+                                    [&of = name](const auto& p) { return p.first == of; });
     if (found != parameters.end()) {
       const auto i = static_cast<size_t>(found - parameters.begin());
       SPW_CHECK(!bound[i], kInvalidArgument, "the macro '{}' is given '{}' twice", macro.name,
