@@ -297,6 +297,10 @@ void EmulatedAccelerator::copy_to_host(std::byte* host, const std::byte* from, s
   std::memcpy(host, from, bytes);
 }
 
+void EmulatedAccelerator::enter_thread() {
+  SPW_CHECK(injected_error("thread.device") == 0, kDevice, "the emulated accelerator fails");
+}
+
 std::unique_ptr<DeviceStream> EmulatedAccelerator::make_stream() {
   return std::make_unique<LateStream>(options_, options_.seed * 1000 + ++streams_);
 }

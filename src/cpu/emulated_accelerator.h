@@ -5,7 +5,7 @@
 // starts poisoned (every float a NaN), so what was not copied in shows up in the results; copies
 // run on threads of their own, late and by a random delay, so what did not wait for them shows up
 // too. Ops compute as the CPU's do, on return. Fault points: alloc.device, alloc.pin,
-// step.device, draw.device.
+// step.device, draw.device, thread.device.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +58,7 @@ class EmulatedAccelerator final : public Device {
   void copy_to_host(std::byte* host, const std::byte* from, size_t bytes) override;
   EmulatedOps& ops() override { return ops_; }
   void synchronize() override {}
+  void enter_thread() override;
   DeviceStream& compute() override { return *compute_; }
   std::unique_ptr<DeviceStream> make_stream() override;
   std::unique_ptr<DeviceEvent> make_event(bool timed = false) override;

@@ -123,8 +123,14 @@ void Engine::submit(RequestId id, GenerationRequest request) {
                              .priority = request.priority,
                              .client = request.client,
                              .scored = request.prompt_logprobs >= 0};
-  requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_));
-  scheduler_.add(sequence);
+  const auto added =
+      requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_)).first;
+  try {
+    scheduler_.add(sequence);
+  } catch (...) {
+    requests_.erase(added);  // out of memory, most likely: it never was
+    throw;
+  }
 }
 
 std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) const {
@@ -228,6 +234,14 @@ void Engine::end_begun(const Error& error, const Sink& sink) {
     finish(*requests_.at(id), FinishReason::kError, event);
     sink(event);
   }
+}
+
+void Engine::cancel_all(const Sink& sink) {
+  cancelled_.clear();
+  std::vector<GenerationEvent> events;
+  while (!requests_.empty())
+    end_without_token(requests_.begin()->first, FinishReason::kCancelled, events);
+  for (const GenerationEvent& event : events) sink(event);
 }
 
 EngineTraffic Engine::take_traffic() {

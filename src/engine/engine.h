@@ -65,6 +65,8 @@ class Engine : private PrefixSource {
   // After a step that threw: those that were being computed end with kError, the others stay;
   // where none was, all end.
   void end_begun(const Error& error, const Sink& sink);
+  // Now, with kCancelled: nothing is left to do.
+  void cancel_all(const Sink& sink);
 
   // Called before each step that has prompts (or what is computed again) after one that has not, or
   // the other way round, and before the first: whether it has. stats().steps are those before. For

@@ -80,48 +80,104 @@ bool EngineLoop::is_draining() const {
   return draining_;
 }
 
-void EngineLoop::deliver(Mail& mail) {
-  for (auto& [id, request] : mail.requests) engine_.submit(id, std::move(request));
+namespace {
+
+GenerationEvent failure(RequestId id, const Error& error) {
+  GenerationEvent event;
+  event.id = id;
+  event.finish = FinishReason::kError;
+  event.error = error.what();
+  event.error_code = error.code();
+  event.step_failed = true;
+  return event;
+}
+
+// What `work` throws, as an Error; none where it does not.
+template <class Work>
+std::optional<Error> try_error(const Work& work) {
+  try {
+    work();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::kInternal, error.what());
+  }
+}
+
+}  // namespace
+
+void EngineLoop::deliver(Mail& mail, std::vector<GenerationEvent>& events) {
+  for (auto& [id, request] : mail.requests) {
+    const RequestId of = id;
+    GenerationRequest& asked = request;
+    if (const auto error = try_error([&] { engine_.submit(of, std::move(asked)); }))
+      events.push_back(failure(of, *error));
+  }
   for (const RequestId id : mail.cancelled) engine_.cancel(id);
   mail = {};
 }
 
-void EngineLoop::step(std::vector<GenerationEvent>& events) {
+bool EngineLoop::step(std::vector<GenerationEvent>& events) {
   const auto collect = [&](const GenerationEvent& event) { events.push_back(event); };
+  const auto error = try_error([&] { engine_.step(collect); });
   // Who was being computed is told; whoever waits has another chance.
-  try {
-    engine_.step(collect);
-  } catch (const Error& error) {
-    engine_.end_begun(error, collect);
-  } catch (const std::exception& error) {
-    engine_.end_begun(Error(ErrorCode::kInternal, error.what()), collect);
+  if (error) engine_.end_begun(*error, collect);
+  return !error;
+}
+
+void EngineLoop::cancel_all(Mail& mail, std::vector<GenerationEvent>& events) {
+  deliver(mail, events);
+  engine_.cancel_all([&](const GenerationEvent& event) { events.push_back(event); });
+}
+
+void EngineLoop::tell(StepReport report) {
+  report.stats = engine_.stats();
+  report.state = engine_.state();
+  listener_(report);
+  const auto ended = std::ranges::count_if(
+      report.events, [](const GenerationEvent& e) { return e.finish.has_value(); });
+  if (ended == 0) return;
+  {
+    const std::lock_guard lock(mutex_);
+    outstanding_ -= static_cast<int>(ended);
   }
+  has_ended_.notify_all();
 }
 
 void EngineLoop::run() {
   name_this_thread("engine");
-  engine_.enter_thread();
+  // Where the device cannot be used from here, steps say so to those whom it concerns.
+  const auto entering = try_error([&] { engine_.enter_thread(); });
   Mail mail;
   std::vector<GenerationEvent> events;
   constexpr double kTrafficSeconds = 1;
   double traffic_s = 0;  // of steps since it was looked at
   while (true) {
+    bool stops = false;
     {
       std::unique_lock lock(mutex_);
       has_mail_.wait(lock, [&] { return stopping_ || !mail_.empty() || engine_.has_requests(); });
-      if (stopping_) return;
+      stops = stopping_;
       std::swap(mail, mail_);
     }
-    deliver(mail);
     events.clear();
+    if (stops) {
+      cancel_all(mail, events);
+      if (!events.empty()) tell({.events = events});
+      return;
+    }
+    deliver(mail, events);
     const auto begin = std::chrono::steady_clock::now();
-    step(events);
+    bool failed = false;
+    if (entering) {
+      failed = true;
+      engine_.end_begun(*entering, [&](const GenerationEvent& event) { events.push_back(event); });
+    } else {
+      failed = !step(events);
+    }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    StepReport report{.events = events,
-                      .seconds = took.count(),
-                      .stats = engine_.stats(),
-                      .state = engine_.state(),
-                      .traffic = {}};
+    StepReport report{.events = events, .seconds = took.count(), .failed = failed};
     traffic_s += took.count();
     if (options_.reports_traffic && traffic_s >= kTrafficSeconds) {
       try {
@@ -132,15 +188,7 @@ void EngineLoop::run() {
       }
       traffic_s = 0;
     }
-    listener_(report);
-    const auto ended = std::ranges::count_if(
-        events, [](const GenerationEvent& e) { return e.finish.has_value(); });
-    if (ended == 0) continue;
-    {
-      const std::lock_guard lock(mutex_);
-      outstanding_ -= static_cast<int>(ended);
-    }
-    has_ended_.notify_all();
+    tell(std::move(report));
   }
 }
 

@@ -22,8 +22,9 @@ namespace spillway {
 struct StepReport {
   std::span<const GenerationEvent> events;  // in order
   double seconds = 0;
-  EngineStats stats;  // after it, since the engine began
-  EngineState state;  // after it
+  EngineStats stats;    // after it, since the engine began
+  EngineState state;    // after it
+  bool failed = false;  // it threw: what was being computed ended with kError
   // Now and then, where the loop is asked to look.
   std::optional<EngineTraffic> traffic;
 };
@@ -44,8 +45,7 @@ class EngineLoop {
   // Both must outlive it.
   EngineLoop(Engine& engine, Listener listener, const Options& options);
   EngineLoop(Engine& engine, Listener listener) : EngineLoop(engine, std::move(listener), {}) {}
-  // Ends in the middle: what was not finished is told nobody, and stays in the engine, which is of
-  // no use to another loop then.
+  // Ends in the middle: what was not finished ends with kCancelled, and the listener hears it.
   ~EngineLoop();
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
@@ -83,8 +83,12 @@ class EngineLoop {
     bool empty() const { return requests.empty() && cancelled.empty(); }
   };
   void run();
-  void deliver(Mail& mail);
-  void step(std::vector<GenerationEvent>& events);
+  // All below add what is to be told to `events`.
+  void deliver(Mail& mail, std::vector<GenerationEvent>& events);
+  // False where it failed.
+  bool step(std::vector<GenerationEvent>& events);
+  void cancel_all(Mail& mail, std::vector<GenerationEvent>& events);
+  void tell(StepReport report);
 
   Engine& engine_;
   Listener listener_;

@@ -54,6 +54,7 @@ class Heard {
     state_ = report.state;
     EXPECT_EQ(tokens_, stats_.generated_tokens);
     if (report.traffic) traffic_.push_back(*report.traffic);
+    failed_ = report.failed;
     ++reports_;
     has_come_.notify_all();
     is_open_.wait(lock, [&] { return !is_held_; });
@@ -82,6 +83,7 @@ class Heard {
   std::vector<EngineTraffic> traffic() const { return locked(traffic_); }
   EngineStats stats() const { return locked(stats_); }
   EngineState state() const { return locked(state_); }
+  bool failed() const { return locked(failed_); }  // the last step
   int ended() const { return locked(ended_); }
   int reports() const { return locked(reports_); }
 
@@ -100,6 +102,7 @@ class Heard {
   EngineStats stats_;
   EngineState state_;
   int64_t tokens_ = 0;
+  bool failed_ = false;
   int ended_ = 0, reports_ = 0;
 };
 
@@ -258,23 +261,57 @@ TEST_F(EngineLoopTest, WaitsNoLongerThanItIsTold) {
   EXPECT_TRUE(loop.wait_for(kLong));
 }
 
-TEST_F(EngineLoopTest, NobodyIsToldAnythingOnceTheLoopIsGone) {
+TEST_F(EngineLoopTest, WhatIsNotFinishedWhenTheLoopEndsIsCancelled) {
   for (const int reports : {0, 1, 7}) {
     KvCache kv = runtime_.make_kv(60);
-    Engine engine(decoder_, kv, nullptr, {});
+    Engine engine(decoder_, kv, nullptr, {.admission = {.max_sequences = 2}});
     Heard heard;
     std::atomic<bool> is_gone = false;
+    std::optional<std::vector<RequestId>> ids;
     {
       EngineLoop loop(engine, [&](const StepReport& report) {
         EXPECT_FALSE(is_gone);
         heard.hear(report);
       });
-      ASSERT_TRUE(loop.try_submit(std::vector(3, endless())).has_value());
+      ids = loop.try_submit(std::vector(3, endless()));
+      ASSERT_TRUE(ids.has_value());
       ASSERT_TRUE(heard.wait_for_reports(reports));
     }
     is_gone = true;
-    EXPECT_EQ(heard.ended(), 0);
+    EXPECT_EQ(heard.ended(), 3);
+    for (const RequestId id : *ids)
+      EXPECT_EQ(heard.answers().at(id).finish, FinishReason::kCancelled);
+    EXPECT_FALSE(engine.has_requests());
+    EXPECT_EQ(heard.state().kv.at(0).free, heard.state().kv.at(0).total);
+    // Nothing of it is left: another loop goes on with the engine.
+    const GenerationRequest request = make_request(10, 3, 8);
+    Answer answer;
+    {
+      EngineLoop next(engine, [&](const StepReport& report) {
+        for (const GenerationEvent& event : report.events) {
+          if (event.token) answer.ids.push_back(*event.token);
+          if (event.finish) answer.finish = event.finish;
+        }
+      });
+      ASSERT_TRUE(next.try_submit(request).has_value());
+      ASSERT_TRUE(next.wait_for(kLong));
+    }
+    EXPECT_EQ(answer, answer_alone(runtime_, request));
   }
+}
+
+TEST_F(EngineLoopTest, WhereTheDeviceCannotBeUsedRequestsAreToldWhy) {
+  arm_fault("thread.device", 1, FaultKind::kEio);
+  EngineLoop loop(engine_, listener());
+  for (int round = 1; round <= 2; ++round) {
+    ASSERT_TRUE(loop.try_submit(std::vector(3, endless())).has_value());
+    ASSERT_TRUE(loop.wait_for(kLong));
+    const std::vector<GenerationEvent> errors = heard_.errors();
+    ASSERT_EQ(errors.size(), 3U * static_cast<size_t>(round));
+    EXPECT_EQ(errors.back().error_code, ErrorCode::kDevice);
+    EXPECT_TRUE(errors.back().step_failed);
+  }
+  EXPECT_TRUE(heard_.failed());
 }
 
 TEST_F(EngineLoopTest, AListenerMaySubmitAndCancel) {

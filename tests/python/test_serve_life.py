@@ -268,3 +268,45 @@ def test_a_model_that_computes_no_numbers_fails_its_requests_only(spillway, mode
         assert server.get("/health").status == 200
         server.wait_until_idle()
         assert server.end() == 0
+
+
+# A disk that fails under the server (R10): as a GPU that fails, for which see tests/generation/server_faults_test.cc.
+
+
+def ask(server):
+    return server.post(COMPLETIONS, {"model": NAME, "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 12})
+
+
+def ask_until(server, status, times):
+    """The first answer with this status; others are 200, or 503 that may be tried again."""
+    for _ in range(times):
+        answer = ask(server)
+        if answer.status == status:
+            return answer
+        if answer.status != 200:
+            answer.error(503, "server_error")
+            assert int(answer.headers["retry-after"]) >= 1
+    pytest.fail(f"no {status} in {times} answers")
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_disk_that_fails_costs_the_requests_of_a_step(spillway, tiny_model, tmp_path, lasting):
+    placed = ["--weights", "50,0,50", "--disk-memory", "1GiB", "--disk-dir", tmp_path]
+    # One that fails is read again: only several in a row come through.
+    numbers = ["1500+"] if lasting else range(1500, 1508)
+    faults = os.environ | {"SPILLWAY_FAULTS": ",".join(f"io.read:{number}:eio" for number in numbers)}
+    with Server(spillway, tiny_model, tmp_path, *placed) as plain:
+        expected = ask(plain).ok()["choices"]
+    with Server(spillway, tiny_model, tmp_path, *placed, env=faults) as server:
+        assert ask(server).ok()["choices"] == expected
+        ask_until(server, 503, times=300)
+        if lasting:
+            for _ in range(3):
+                ask(server).error(503, "server_error")
+            assert server.get("/health").status == 503
+            assert server.get("/health").json()["status"] == "failing"
+        else:
+            assert ask_until(server, 200, times=8).json()["choices"] == expected
+            assert server.get("/health").status == 200
+        server.wait_until_idle()
+        assert server.end() == 0

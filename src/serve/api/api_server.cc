@@ -13,6 +13,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// One may be chance; after so many in a row the machine is at fault.
+constexpr int kFailing = 3;
+
 int64_t now_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -91,6 +94,15 @@ CompletionService& ApiServer::service() const {
   throw ApiError(503, "model_loading", "", "the model is being loaded; /health says how far it is");
 }
 
+void ApiServer::watch(const StepReport& report) {
+  if (report.failed) {
+    failed_steps_.fetch_add(1);
+  } else if (report.stats.steps != steps_) {
+    failed_steps_.store(0);
+  }
+  steps_ = report.stats.steps;
+}
+
 void ApiServer::tell_health(const Reply& reply) const {
   const auto tell_later = [&](const ordered_json& what) {
     HttpAnswer answer = json_answer(503, json_line(what));
@@ -99,6 +111,8 @@ void ApiServer::tell_health(const Reply& reply) const {
   };
   if (is_draining_) {
     tell_later({{"status", "draining"}});
+  } else if (failed_steps_ >= kFailing) {
+    tell_later({{"status", "failing"}, {"failed_steps", failed_steps_.load()}});
   } else if (is_ready_) {
     reply->send(json_answer(200, json_line({{"status", "ok"}})));
   } else {
@@ -137,7 +151,11 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
   max_sequence_tokens_ = model.max_sequence_tokens();
   service_ = std::make_unique<CompletionService>(model, metrics_, service);
   loop_ = std::make_unique<EngineLoop>(
-      engine, [this](const StepReport& report) { service_->hear(report); },
+      engine,
+      [this](const StepReport& report) {
+        watch(report);
+        service_->hear(report);
+      },
       EngineLoop::Options{.max_outstanding = max_outstanding, .reports_traffic = true});
   service_->start(*loop_);
   is_ready_ = true;

@@ -56,6 +56,7 @@ class ApiServer {
   using Request = std::shared_ptr<const HttpRequest>;
   using Reply = std::shared_ptr<HttpReply>;
   void add_routes();
+  void watch(const StepReport& report);
   void tell_health(const Reply& reply) const;
   void tell_models(const Reply& reply) const;
   void tell_model(const HttpRequest& request, const Reply& reply) const;
@@ -69,6 +70,8 @@ class ApiServer {
   std::atomic<double> progress_ = 0;
   std::atomic<bool> is_ready_ = false;
   std::atomic<bool> is_draining_ = false;
+  std::atomic<int> failed_steps_ = 0;  // in a row
+  int64_t steps_ = 0;                  // of the engine; its thread's
   int64_t max_sequence_tokens_ = 0;
   Router router_;
   std::unique_ptr<CompletionService> service_;

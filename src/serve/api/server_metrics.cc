@@ -67,6 +67,8 @@ struct ServerMetrics::Impl {
   Counter& preemptions = counter("spillway_preemptions_total",
                                  "Sequences that gave their KV back, to be computed again.");
   Counter& steps = counter("spillway_steps_total", "Steps of the engine.");
+  Counter& failed_steps = counter("spillway_failed_steps_total",
+                                  "Steps that a device or a disk failed; their requests got 503.");
   Histogram& first_token_s =
       histogram("spillway_time_to_first_token_seconds", "From a request to its first token.");
   Histogram& next_token_s =
@@ -120,6 +122,7 @@ void ServerMetrics::step(const StepReport& report) {
   const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();
   Impl::follow(of.steps, static_cast<double>(report.stats.steps));
   if (computed) of.step_s.Observe(report.seconds);
+  if (report.failed) of.failed_steps.Increment();
   for (size_t pool = 0; pool < report.state.kv.size() && pool < kTiers.size(); ++pool) {
     const EngineState::Pool& blocks = report.state.kv[pool];
     if (blocks.total == 0) continue;

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device that fails under a running server: who was being computed is told to come again, and
+// everybody else is answered as if nothing had been.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fault_points.h"
+#include "cpu/emulated_accelerator.h"
+#include "serve/api/api_server.h"
+#include "serve/http/http_client.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway::testing_models {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+class ServerFaultsTest : public testing::Test {
+ protected:
+  struct Answer {
+    int status = 0;
+    std::string retry_after;
+    std::string body;
+  };
+
+  ServerFaultsTest() {
+    runtime_.device.ops().set_deterministic(true);
+    server_.start(engine_, model_, /*max_outstanding=*/64, {}, {.model = "tiny", .plan = "test"});
+  }
+  ~ServerFaultsTest() override {
+    disarm_faults();
+    server_.stop();
+  }
+
+  static std::unique_ptr<Device> make_device() {
+    EmulatedAcceleratorOptions options;
+    options.draws = true;
+    return std::make_unique<EmulatedAccelerator>(options);
+  }
+
+  static Answer read(HttpResponse response) {
+    return {response.status(), std::string(response.header("retry-after")),
+            response.read_up_to(1 << 20)};
+  }
+  Answer get(std::string_view path) { return read(client().get(path, {})); }
+  Answer complete(json fields) {
+    fields["model"] = "tiny";
+    return read(client().post("/v1/completions", {}, fields.dump()));
+  }
+  HttpClient client() {
+    return {{.host = "127.0.0.1", .port = server_.port(), .path = ""}, cancel_};
+  }
+
+  static json question(int number) {
+    return {{"prompt", tiny_prompt(20 + number, static_cast<uint32_t>(number))},
+            {"max_tokens", 8},
+            {"temperature", 0.8},
+            {"seed", number},
+            {"user", std::to_string(number)}};
+  }
+  static json choices(const Answer& answer) { return json::parse(answer.body).at("choices"); }
+
+  static void expect_told_to_come_again(const Answer& answer) {
+    EXPECT_EQ(answer.status, 503) << answer.body;
+    EXPECT_FALSE(answer.retry_after.empty());
+    const json error = json::parse(answer.body).at("error");
+    EXPECT_EQ(error.at("type"), "server_error");
+    EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("try again"));
+    EXPECT_THAT(answer.body, Not(HasSubstr("emulated"))) << "what failed inside is for the log";
+  }
+
+  // Nobody holds a block of KV, and the device has what it had.
+  void expect_all_given_back(uint64_t device_bytes) {
+    EXPECT_THAT(get("/metrics").body,
+                HasSubstr("spillway_kv_blocks{state=\"used\",tier=\"gpu\"} 0"));
+    EXPECT_EQ(runtime_.device.usage().total(), device_bytes);
+  }
+
+  std::atomic<bool> cancel_ = false;
+  TinyRuntime runtime_{make_device(), "llama", DType::kF32};
+  KvCache kv_ = runtime_.make_kv(60);
+  Decoder decoder_ = runtime_.make_decoder(64);
+  Engine engine_{
+      decoder_,
+      kv_,
+      nullptr,
+      {.admission = {.max_sequences = 2}, .shares_fairly = true, .reuse_prefixes = true}};
+  ServedModel model_{"tiny", nullptr, engine_.max_sequence_tokens()};
+  ApiServer server_{ApiServerOptions{.http = {}, .keys = std::nullopt, .model = "tiny"}};
+};
+
+TEST_F(ServerFaultsTest, AFailedStepEndsItsRequestsWith503AndNothingElse) {
+  const json expected = choices(complete(question(1)));
+  const uint64_t device_bytes = runtime_.device.usage().total();
+  for (const char* const point : {"step.device", "draw.device"}) {
+    for (const uint64_t nth : {1, 2, 5}) {
+      SCOPED_TRACE(point);
+      arm_fault(point, nth, FaultKind::kEio);
+      expect_told_to_come_again(complete(question(1)));
+      disarm_faults();
+      EXPECT_EQ(get("/health").status, 200) << "one failure is no reason to give up";
+      const Answer again = complete(question(1));
+      EXPECT_EQ(again.status, 200);
+      EXPECT_EQ(choices(again), expected);
+      expect_all_given_back(device_bytes);
+    }
+  }
+}
+
+TEST_F(ServerFaultsTest, AStreamThatHasBegunEndsWithAnError) {
+  for (const uint64_t nth : {1, 4}) {
+    json fields = question(2);
+    fields["stream"] = true;
+    arm_fault("step.device", nth, FaultKind::kEio);
+    const Answer answer = complete(fields);
+    disarm_faults();
+    EXPECT_EQ(answer.status, 200) << "its head was out";
+    EXPECT_THAT(answer.body, HasSubstr("data: {\"error\":{"));
+    EXPECT_THAT(answer.body, HasSubstr("try again"));
+    EXPECT_THAT(answer.body, Not(HasSubstr("[DONE]"))) << "nobody takes the half for the whole";
+    EXPECT_EQ(complete(question(2)).status, 200);
+  }
+}
+
+// Two are at work, the others wait: these never learn of it.
+TEST_F(ServerFaultsTest, WhoWaitsIsAnsweredAsIfNothingHadBeen) {
+  constexpr int kClients = 8;
+  std::vector<json> expected;
+  for (int i = 0; i < kClients; ++i) expected.push_back(choices(complete(question(i))));
+  const auto ask_all = [&] {
+    std::vector<Answer> answers(kClients);
+    std::vector<std::thread> clients;
+    for (int i = 0; i < kClients; ++i)
+      clients.emplace_back([&, i] { answers[static_cast<size_t>(i)] = complete(question(i)); });
+    for (std::thread& client : clients) client.join();
+    return answers;
+  };
+  for (const Answer& answer : ask_all()) EXPECT_EQ(answer.status, 200);
+  const uint64_t device_bytes = runtime_.device.usage().total();
+  arm_fault("step.device", 9, FaultKind::kEio);
+  const std::vector<Answer> answers = ask_all();
+  disarm_faults();
+  int failed = 0;
+  for (size_t i = 0; i < kClients; ++i) {
+    if (answers[i].status == 200) {
+      EXPECT_EQ(choices(answers[i]), expected[i]);
+      continue;
+    }
+    expect_told_to_come_again(answers[i]);
+    ++failed;
+  }
+  EXPECT_GE(failed, 1);
+  EXPECT_LE(failed, 2);
+  expect_all_given_back(device_bytes);
+}
+
+TEST_F(ServerFaultsTest, ADeviceThatFailsEachTimeIsSaidUntilItWorksAgain) {
+  const json expected = choices(complete(question(3)));
+  arm_fault("step.device", 1, FaultKind::kEio, ~uint64_t{0});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(get("/health").status, 200);
+    expect_told_to_come_again(complete(question(3)));
+  }
+  const Answer health = get("/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(json::parse(health.body).at("status"), "failing");
+  expect_told_to_come_again(complete(question(3)));
+  EXPECT_THAT(get("/metrics").body, HasSubstr("spillway_failed_steps_total 4"));
+  disarm_faults();
+  EXPECT_EQ(choices(complete(question(3))), expected);
+  EXPECT_EQ(get("/health").status, 200);
+}
+
+}  // namespace
+}  // namespace spillway::testing_models
