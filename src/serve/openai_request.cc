@@ -466,9 +466,10 @@ OpenAiRequest parse_openai_request(OpenAiRoute route, const json& body) {
 TokenizeRequest parse_tokenize_request(const json& body) {
   TokenizeRequest request;
   Fields fields(body, "");
-  // vLLM says "prompt" and begins with BOS unless told otherwise, llama-server "content" without.
+  // vLLM says "prompt", begins with BOS unless told otherwise and finds control tokens in it, as
+  // lm-eval counts on; llama-server says "content", without.
   const json* const prompt = fields.try_take("prompt");
-  request.add_special = prompt != nullptr;
+  request.add_special = request.parse_special = prompt != nullptr;
   request.content =
       prompt != nullptr ? Fields::as_string(*prompt, "prompt") : fields.string("content");
   fields.ignore("content");

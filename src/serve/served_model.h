@@ -33,6 +33,8 @@ class ServedModel {
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
   // Throws ApiError(400) where there is none.
   const Tokenizer& require_tokenizer() const;
+  // Of its conversations, as Jinja; null where there are none.
+  const std::string* chat_template() const { return chat_ ? &chat_->source() : nullptr; }
 
   // The request's prompts. Throws ApiError(400) for what this model cannot do: text without a
   // tokenizer, chat without a template.

@@ -36,7 +36,8 @@ nlohmann::ordered_json messages_to_json(const std::vector<ChatMessage>& messages
 }
 
 ChatTemplate::ChatTemplate(std::string_view jinja, const Vocabulary& vocabulary)
-    : template_(jinja),
+    : source_(std::make_shared<const std::string>(jinja)),
+      template_(jinja),
       bos_(spelling_of(vocabulary.bos, vocabulary)),
       eos_(spelling_of(vocabulary.eos, vocabulary)) {
   takes_system_ = shows_system(*this);

@@ -3,6 +3,7 @@
 // another.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -40,10 +41,13 @@ class ChatTemplate {
   // control token. The text contains BOS where the template has it: encode with add_special =
   // false. Throws kInvalidArgument for what the template refuses, in its words.
   std::vector<TextSegment> render(const ChatPrompt& prompt) const;
+  // As it was given.
+  const std::string& source() const { return *source_; }
   // Whether a system message comes out in the text.
   bool takes_system() const { return takes_system_; }
 
  private:
+  std::shared_ptr<const std::string> source_;
   JinjaTemplate template_;
   std::string bos_, eos_;
   bool takes_system_ = false;

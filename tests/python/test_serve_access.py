@@ -21,6 +21,7 @@ ROUTES = [
     ("POST", CHAT, GOOD_CHAT),
     ("POST", "/tokenize", {"content": "x"}),
     ("POST", "/detokenize", {"tokens": [5]}),
+    ("GET", "/tokenizer_info", None),
     ("GET", "/metrics", None),
     ("GET", "/", None),
     ("GET", "/nowhere", None),

@@ -360,6 +360,22 @@ def test_tokens_that_are_none_are_refused(server, path, body):
     server.post(path, body).error(400)
 
 
+def test_the_tokenizer_is_described(server, tiny_model):
+    """What lm-eval's remote tokenizer asks: the texts of special tokens, which are tokens when they come back, and the template."""
+    info = server.get("/tokenizer_info").ok()
+    assert isinstance(info["tokenizer_class"], str)
+    assert info["model_max_length"] == server.get("/v1/models").ok()["data"][0]["max_model_len"]
+    assert info["vocab_size"] == tiny_llama.VOCABULARY
+    for name in ("bos_token", "eos_token"):
+        ids = server.post("/tokenize", {"prompt": info[name], "add_special_tokens": False}).ok()["tokens"]
+        assert len(ids) == 1, "found as the control token that it is"
+        assert server.post("/detokenize", {"tokens": ids}).ok()["prompt"] == info[name]
+    assert info["eos_token"] != info["bos_token"] and info["add_bos_token"] is True
+    prompt = server.post("/tokenize", {"prompt": RIVER}).ok()["tokens"]
+    assert prompt == server.post("/tokenize", {"content": RIVER, "add_special": True}).ok()["tokens"], "with BOS"
+    assert info["chat_template"] == tiny_llama.CHAT_TEMPLATE
+
+
 # Templates.
 
 

@@ -84,6 +84,8 @@ void ApiServer::add_routes() {
   add(HttpMethod::kPost, "/tokenize", Access::kWithKey, [this](Request request, Reply reply) {
     service().tokenize(std::move(request), std::move(reply));
   });
+  add(HttpMethod::kGet, "/tokenizer_info", Access::kWithKey,
+      [this](const Request&, const Reply& reply) { service().tell_tokenizer(*reply); });
   add(HttpMethod::kPost, "/detokenize", Access::kWithKey, [this](Request request, Reply reply) {
     service().detokenize(std::move(request), std::move(reply));
   });

@@ -384,4 +384,26 @@ void CompletionService::detokenize(std::shared_ptr<const HttpRequest> request,
   });
 }
 
+// The names are those of Hugging Face's tokenizer_config.json, as vLLM tells them.
+void CompletionService::tell_tokenizer(HttpReply& reply) const {
+  const Tokenizer& tokenizer = model_.require_tokenizer();
+  const Vocabulary& vocabulary = tokenizer.vocabulary();
+  const auto spelled = [&](const std::optional<TokenId>& id) -> ordered_json {
+    if (!id) return nullptr;
+    return std::string(tokenizer.spelling(*id));
+  };
+  ordered_json chat = nullptr;
+  if (const std::string* const text = model_.chat_template()) chat = *text;
+  reply.send(json_answer(200, json_line({{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                         {"bos_token", spelled(vocabulary.bos)},
+                                         {"eos_token", spelled(vocabulary.eos)},
+                                         {"unk_token", spelled(vocabulary.unk)},
+                                         {"pad_token", spelled(vocabulary.pad)},
+                                         {"add_bos_token", vocabulary.add_bos},
+                                         {"add_eos_token", vocabulary.add_eos},
+                                         {"vocab_size", tokenizer.vocab_size()},
+                                         {"model_max_length", model_.max_sequence_tokens()},
+                                         {"chat_template", std::move(chat)}})));
+}
+
 }  // namespace spillway

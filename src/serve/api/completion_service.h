@@ -52,6 +52,9 @@ class CompletionService {
                 std::shared_ptr<HttpReply> reply);
   void tokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
   void detokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
+  // What a client needs to know of the tokenizer who makes prompts himself. Throws ApiError(400)
+  // where there is none.
+  void tell_tokenizer(HttpReply& reply) const;
 
   // On the engine's thread.
   void hear(const StepReport& report);
