@@ -6,7 +6,7 @@
 
 namespace spillway {
 
-double FairOrder::rank(const SequenceView& arriving) {
+QueueOrder::Rank FairOrder::rank(const SequenceView& arriving) {
   constexpr int kMostDoublings = 16;
   const double answer =
       static_cast<double>(std::max<int64_t>(0, arriving.expected - arriving.known));
@@ -17,15 +17,21 @@ double FairOrder::rank(const SequenceView& arriving) {
   const std::pair flow(arriving.client, arriving.priority);
   const auto found = last_.find(flow);
   const double before = found == last_.end() ? clock_ : std::max(clock_, found->second);
-  const double rank = last_[flow] = before + std::ldexp(cost, -doublings);
+  const double weighted = std::ldexp(cost, -doublings);
+  const double rank = last_[flow] = before + weighted;
   if (last_.size() > clean_at_) {
     std::erase_if(last_, [&](const auto& client) { return client.second <= clock_; });
     clean_at_ = std::max<size_t>(64, 2 * last_.size());
   }
-  return rank;
+  return {.value = rank, .cost = weighted};
 }
 
 void FairOrder::began(double rank) { clock_ = std::max(clock_, rank); }
+
+void FairOrder::left(const SequenceView& leaving, double cost) {
+  const auto found = last_.find({leaving.client, leaving.priority});
+  if (found != last_.end()) found->second -= cost;
+}
 
 int PlannedAdmission::most_newcomers(const AdmissionState& state) const {
   int most = policy_.max_sequences;

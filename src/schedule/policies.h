@@ -28,16 +28,22 @@ struct SequenceView {
 // them.
 class QueueOrder {
  public:
+  struct Rank {
+    double value = 0;  // lower ones begin first, equal ones as they came
+    double cost = 0;   // how far it puts back what its client sends behind it, at the same priority
+  };
   virtual ~QueueOrder() = default;
-  // Of a request that comes: lower ranks begin first, equal ones as they came.
-  virtual double rank(const SequenceView& arriving) = 0;
+  // Of a request that comes.
+  virtual Rank rank(const SequenceView& arriving) = 0;
   // The one with this rank begins.
   virtual void began(double /*rank*/) {}
+  // It is gone before it began. Those behind it that it had put back move up by its cost.
+  virtual void left(const SequenceView& /*leaving*/, double /*cost*/) {}
 };
 
 class FirstComeFirstServed : public QueueOrder {
  public:
-  double rank(const SequenceView&) override { return 0; }
+  Rank rank(const SequenceView&) override { return {}; }
 };
 
 // Self-clocked fair queueing: clients that want more than there is get the same share of it,
@@ -45,8 +51,9 @@ class FirstComeFirstServed : public QueueOrder {
 // is ever passed for ever: those of newcomers grow with what has begun.
 class FairOrder : public QueueOrder {
  public:
-  double rank(const SequenceView& arriving) override;
+  Rank rank(const SequenceView& arriving) override;
   void began(double rank) override;
+  void left(const SequenceView& leaving, double cost) override;
 
  private:
   double clock_ = 0;  // the rank of the last that began

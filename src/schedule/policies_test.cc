@@ -25,7 +25,7 @@ TEST(FairOrderTest, AClientsRequestsBeginAsTheyCame) {
   FairOrder order;
   double last = 0;
   for (const int32_t tokens : {100, 1, 50, 7}) {
-    const double rank = order.rank(request(1, tokens));
+    const double rank = order.rank(request(1, tokens)).value;
     EXPECT_GT(rank, last);
     last = rank;
   }
@@ -34,9 +34,9 @@ TEST(FairOrderTest, AClientsRequestsBeginAsTheyCame) {
 TEST(FairOrderTest, AClientWithManyRequestsDoesNotHoldUpOneWithFew) {
   FairOrder order;
   std::set<std::pair<double, uint64_t>> queue;
-  for (int i = 0; i < 1000; ++i) queue.emplace(order.rank(request(1, 100)), 1);
+  for (int i = 0; i < 1000; ++i) queue.emplace(order.rank(request(1, 100)).value, 1);
   order.began(queue.begin()->first);
-  const double late = order.rank(request(2, 100));
+  const double late = order.rank(request(2, 100)).value;
   const auto before = std::ranges::count_if(queue, [&](const auto& at) { return at.first < late; });
   EXPECT_LE(before, 2);
 }
@@ -48,7 +48,7 @@ TEST(FairOrderTest, SharesByTokensAndNotByRequests) {
   int arrival = 0;
   for (int i = 0; i < 500; ++i)
     for (const auto& [client, size] : tokens)
-      queue.emplace(order.rank(request(client, size)), arrival++, client);
+      queue.emplace(order.rank(request(client, size)).value, arrival++, client);
   for (int i = 0; i < 200; ++i) {
     const auto [rank, when, client] = *queue.begin();
     queue.erase(queue.begin());
@@ -60,9 +60,9 @@ TEST(FairOrderTest, SharesByTokensAndNotByRequests) {
 
 TEST(FairOrderTest, WhatMattersMoreBeginsBeforeWhatCameFirst) {
   FairOrder order;
-  const double usual = order.rank(request(1, 100));
-  EXPECT_LT(order.rank(request(2, 100, -3)), usual);
-  EXPECT_GT(order.rank(request(3, 100, 3)), usual);
+  const double usual = order.rank(request(1, 100)).value;
+  EXPECT_LT(order.rank(request(2, 100, -3)).value, usual);
+  EXPECT_GT(order.rank(request(3, 100, 3)).value, usual);
 }
 
 // However much of higher priority comes.
@@ -71,19 +71,29 @@ TEST(FairOrderTest, NobodyWaitsForEver) {
   std::mt19937 random(3);
   std::set<std::tuple<double, int, int>> queue;
   int arrival = 0;
-  queue.emplace(order.rank(request(1, 1000, 3)), arrival++, -1);
+  queue.emplace(order.rank(request(1, 1000, 3)).value, arrival++, -1);
   int steps = 0;
   for (bool served = false; !served; ++steps) {
     ASSERT_LT(steps, 200'000);
     for (int i = 0; i < 2; ++i)
-      queue.emplace(order.rank(request(2 + random() % 50, 1 + static_cast<int32_t>(random() % 9))),
-                    arrival++, 0);
+      queue.emplace(
+          order.rank(request(2 + random() % 50, 1 + static_cast<int32_t>(random() % 9))).value,
+          arrival++, 0);
     const auto [rank, when, who] = *queue.begin();
     queue.erase(queue.begin());
     order.began(rank);
     served = who == -1;
   }
   EXPECT_GT(steps, 10);
+}
+
+TEST(FairOrderTest, WhatLeavesBeforeItBeganCostsNothing) {
+  FairOrder order;
+  const double alone = order.rank(request(1, 10)).value;
+  order.began(alone);
+  const SequenceView large = request(2, 10'000);
+  order.left(large, order.rank(large).cost);
+  EXPECT_EQ(order.rank(request(2, 10)).value, order.rank(request(3, 10)).value);
 }
 
 TEST(PlannedAdmissionTest, ABlockIsOpenUntilItIsFull) {

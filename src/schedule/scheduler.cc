@@ -48,12 +48,13 @@ void Scheduler::add(const NewSequence& given) {
       .given = given,
       .known = given.tokens,
       .blocks = BlockTable(allocator_, given.expected > 0 ? given.expected : given.tokens + 1)});
-  const double rank = policies_.order->rank(view_of(sequence));
+  const QueueOrder::Rank rank = policies_.order->rank(view_of(sequence));
+  sequence.cost = rank.cost;
   if (given.expected > given.tokens) {
     ++answers_;
     answer_tokens_ += given.expected - given.tokens;
   }
-  sequence.place = {.is_new = true, .rank = rank, .arrival = arrivals_++, .id = given.id};
+  sequence.place = {.is_new = true, .rank = rank.value, .arrival = arrivals_++, .id = given.id};
   queue_.insert(sequence.place);
   by_id_.emplace(given.id, std::prev(waiting_.end()));
 }
@@ -75,9 +76,25 @@ void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
   if (!ending->runs) {
     queue_.erase(ending->place);
     if (ending->admitted) --preempted_waiting_;
+    if (!ending->admitted) leave_queue(*ending);
   }
   (ending->runs ? running_ : waiting_).erase(ending);
   by_id_.erase(found);
+}
+
+// What was never computed is charged to nobody: its client's later requests move up.
+void Scheduler::leave_queue(const Sequence& leaving) {
+  policies_.order->left(view_of(leaving), leaving.cost);
+  if (leaving.cost <= 0) return;
+  for (Sequence& other : waiting_) {
+    if (other.admitted || other.given.client != leaving.given.client ||
+        other.given.priority != leaving.given.priority ||
+        other.place.arrival <= leaving.place.arrival)
+      continue;
+    queue_.erase(other.place);
+    other.place.rank -= leaving.cost;
+    queue_.insert(other.place);
+  }
 }
 
 // Gives its blocks back and will be computed again, before those that have not begun.

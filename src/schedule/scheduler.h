@@ -108,6 +108,7 @@ class Scheduler {
     bool runs = false;      // else it waits
     bool admitted = false;  // now or before it was preempted
     Place place = {};       // while it waits
+    double cost = 0;        // QueueOrder::Rank's, of one that has not begun
     uint64_t begun = 0;     // the how manieth to begin
     BlockTable blocks;
   };
@@ -118,6 +119,8 @@ class Scheduler {
   SequenceView view_of(const Sequence& sequence) const;
   Sequence& at(RequestId id);
   void preempt(Sequence& sequence);
+  // One that waits and has not begun is going.
+  void leave_queue(const Sequence& leaving);
   void begin(Sequence& sequence, const StepPlan::Beginning& beginning);
 
   BlockAllocator& allocator_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 
@@ -88,6 +89,26 @@ TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
   EXPECT_EQ(scheduler.running(), 8);
   for (const ScheduledChunk& chunk : plan.chunks)
     EXPECT_EQ(static_cast<uint64_t>(chunk.id) % 2, 1U);
+}
+
+TEST(SchedulerTest, WhatWasCancelledBeforeItBeganPutsNobodyBack) {
+  BlockAllocator blocks(200);
+  Scheduler scheduler(blocks, {.max_step_tokens = 4096, .admission = {.max_sequences = 1}}, nullptr,
+                      {.order = std::make_unique<FairOrder>(), .admission = {}, .victim = {}});
+  scheduler.add({.id = id(1), .tokens = 4, .client = 9});
+  ASSERT_EQ(scheduler.next_step().chunks.size(), 1U);
+  scheduler.add({.id = id(2), .tokens = 1000, .client = 1});
+  scheduler.add({.id = id(3), .tokens = 10, .client = 1});  // behind it
+  scheduler.add({.id = id(4), .tokens = 50, .client = 2});
+  scheduler.remove(id(2));
+  scheduler.add({.id = id(5), .tokens = 10, .client = 1});
+  scheduler.remove(id(1));
+  for (const uint64_t expected : {3, 5, 4}) {
+    const StepPlan plan = scheduler.next_step();
+    ASSERT_EQ(plan.chunks.size(), 1U);
+    EXPECT_EQ(plan.chunks[0].id, id(expected));
+    scheduler.remove(id(expected));
+  }
 }
 
 // A request that begins like another goes on where that one's whole blocks end.
