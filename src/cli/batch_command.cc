@@ -244,7 +244,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   journal.begin(prepared.identity.fields(), input.modified_s(), plan_to_json(session.plan));
   BatchJob job(input, prepared.lines, journal, model, client,
                {.fingerprint = system_fingerprint(prepared.identity.without_input()),
-                .max_outstanding = sequences + kWaiting});
+                .max_outstanding = sequences + (admission.admit_in_blocks ? sequences : kWaiting)});
   const uint64_t before = journal.size();
   const Stopwatch watch;
   double synced_s = 0;

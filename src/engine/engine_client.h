@@ -19,6 +19,7 @@ class EngineClient {
   // Throws kInvalidArgument as Engine::submit() does.
   RequestId submit(GenerationRequest request);
   std::vector<RequestId> submit(std::vector<GenerationRequest> requests);
+  void check(const GenerationRequest& request) const { loop_.check(request); }
   void cancel(RequestId id) { loop_.cancel(id); }
 
   // The events since the last call, in order; waits for the first no longer than `time`.

@@ -56,6 +56,8 @@ class EngineLoop {
   [[nodiscard]] std::optional<std::vector<RequestId>> try_submit(
       std::vector<GenerationRequest> requests);
   [[nodiscard]] std::optional<RequestId> try_submit(GenerationRequest request);
+  // What try_submit() throws for such a request.
+  void check(const GenerationRequest& request) const { engine_.check(request); }
   // Ends it with kCancelled before the next step; unknown ids are ignored.
   void cancel(RequestId id);
 

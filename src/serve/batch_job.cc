@@ -45,14 +45,20 @@ bool BatchJob::step() {
   return true;
 }
 
+// Together, so that a schedule in blocks begins with a whole one.
 void BatchJob::submit_more() {
-  while (running_.size() < static_cast<size_t>(options_.max_outstanding) && next_ < input_.size()) {
+  Window window;
+  const auto most = static_cast<size_t>(options_.max_outstanding);
+  while (running_.size() + window.requests.size() < most && next_ < input_.size()) {
     const size_t index = next_++;
-    if (!journal_.has(input_.line_number(index))) submit(index);
+    if (!journal_.has(input_.line_number(index))) read_line(index, window);
   }
+  if (window.requests.empty()) return;
+  const std::vector<RequestId> ids = engine_.submit(std::move(window.requests));
+  for (size_t i = 0; i < ids.size(); ++i) running_.emplace(ids[i], std::move(window.choices[i]));
 }
 
-void BatchJob::submit(size_t index) {
+void BatchJob::read_line(size_t index, Window& window) {
   const uint64_t number = input_.line_number(index);
   if (const ApiError* problem = input_.problem(index)) {
     write_error(number, nullptr, *problem);
@@ -65,9 +71,13 @@ void BatchJob::submit(size_t index) {
         Running{.line = number,
                 .custom_id = line.custom_id,
                 .completion = Completion(line.request(), model_, checksum64(line.custom_id))});
-    const std::vector<RequestId> ids = engine_.submit(running->completion.take_generations());
-    for (size_t i = 0; i < ids.size(); ++i) running_.emplace(ids[i], RunningChoice{running, i});
-    if (ids.empty()) finish(*running);
+    std::vector<GenerationRequest> requests = running->completion.take_generations();
+    for (const GenerationRequest& request : requests) engine_.check(request);
+    if (requests.empty()) finish(*running);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      window.requests.push_back(std::move(requests[i]));
+      window.choices.push_back({running, i});
+    }
   } catch (const ApiError& error) {
     write_error(number, &line.custom_id, error);
   } catch (const Error& error) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/engine_client.h"
 #include "serve/batch_input.h"
@@ -18,7 +19,8 @@ namespace spillway {
 
 struct BatchJobOptions {
   std::string fingerprint;  // system_fingerprint of answers
-  // In the engine at once. More than it runs, so that one that ends is replaced in the same step.
+  // In the engine at once. More than it runs, so that one that ends is replaced in the same step;
+  // twice as many where it works in blocks, so that the next one is there when a block has ended.
   int max_outstanding = 256;
 };
 
@@ -51,8 +53,13 @@ class BatchJob {
     std::shared_ptr<Running> of;
     size_t index = 0;
   };
+  // Lines that go to the engine together.
+  struct Window {
+    std::vector<GenerationRequest> requests;
+    std::vector<RunningChoice> choices;  // one for each
+  };
   void submit_more();
-  void submit(size_t index);
+  void read_line(size_t index, Window& window);
   void finish(const Running& running);
   void write_error(uint64_t line, const std::string* custom_id, const ApiError& error);
 

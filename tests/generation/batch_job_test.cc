@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -43,17 +44,20 @@ class BatchJobTest : public testing::Test {
     int32_t blocks = 200;
     int step_tokens = 64;
     int sequences = 5;
+    bool in_blocks = false;
   };
   // Runs at most `steps` steps, as a process that is then killed; whether the job was finished.
-  bool run(const Limits& limits, int steps, int64_t* preemptions = nullptr) {
+  bool run(const Limits& limits, int steps, EngineStats* stats = nullptr) {
     const BatchInput input(input_);
     BatchJournal journal(folder_ / "journal", false);
     journal.begin({{"input", input.checksum()}}, 5);
     KvCache kv = runtime_.make_kv(limits.blocks);
     Decoder decoder = runtime_.make_decoder(limits.step_tokens);
-    Engine engine(
-        decoder, kv, nullptr,
-        {.max_step_tokens = limits.step_tokens, .admission = {.max_sequences = limits.sequences}});
+    Engine engine(decoder, kv, nullptr,
+                  {.max_step_tokens = limits.step_tokens,
+                   .admission = {.max_sequences = limits.sequences,
+                                 .admit_in_blocks = limits.in_blocks,
+                                 .prompts_first = limits.in_blocks}});
     const ServedModel model("tiny", nullptr, engine.max_sequence_tokens());
     const ResultLines lines("k", input);
     EngineClient client(engine);
@@ -65,7 +69,7 @@ class BatchJobTest : public testing::Test {
       EXPECT_EQ(job.finished(), job.requests());
       journal.write_output(folder_ / "out");
       journal.remove();
-      if (preemptions != nullptr) *preemptions = client.stats().preemptions;
+      if (stats != nullptr) *stats = client.stats();
       return true;
     }
     return false;
@@ -89,10 +93,20 @@ TEST_F(BatchJobTest, ResultsDoNotDependOnWhatRunsTogether) {
     ASSERT_TRUE(run(limits, 100'000));
     EXPECT_EQ(output(), expected);
   }
-  int64_t preemptions = 0;
-  ASSERT_TRUE(run({.blocks = 9, .sequences = 8}, 100'000, &preemptions));
-  EXPECT_GT(preemptions, 0);
+  EngineStats stats;
+  ASSERT_TRUE(run({.blocks = 9, .sequences = 8}, 100'000, &stats));
+  EXPECT_GT(stats.preemptions, 0);
   EXPECT_EQ(output(), expected);
+}
+
+// All prompts in one step, then a step for each token of the longest answer.
+TEST_F(BatchJobTest, ABlockBeginsWithAllItsLines) {
+  int longest = 0;
+  for (int n = 0; n < 20; ++n)
+    if (n % 5 != 4) longest = std::max(longest, 1 + n * 13 % 40);
+  EngineStats stats;
+  ASSERT_TRUE(run({.step_tokens = 512, .sequences = 64, .in_blocks = true}, 100'000, &stats));
+  EXPECT_EQ(stats.steps, longest);
 }
 
 TEST_F(BatchJobTest, GoesOnWhereItWas) {
