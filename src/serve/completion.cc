@@ -37,6 +37,9 @@ Completion::Completion(OpenAiRequest request, const ServedModel& model, uint64_t
         generations_.push_back(std::move(generation));
     }
   }
+  // It can be megabytes, and is tokens by now.
+  request_.messages = request_.tools = request_.template_variables = nullptr;
+  request_.prompts.clear();
   if (!generations_.empty()) return;
   for (Choice& choice : choices_) choice.finish = FinishReason::kLength;
   ended_ = choices_.size();

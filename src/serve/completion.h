@@ -22,6 +22,7 @@ class Completion {
   // `default_seed` is for requests without one. Throws ApiError(400) as ServedModel::encode() does.
   Completion(OpenAiRequest request, const ServedModel& model, uint64_t default_seed);
 
+  // Without what was asked: prompts, messages, tools.
   const OpenAiRequest& request() const { return request_; }
   // For the engine, one for each choice in order; none where there is nothing to compute. Once.
   std::vector<GenerationRequest> take_generations() { return std::move(generations_); }

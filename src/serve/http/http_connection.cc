@@ -41,6 +41,21 @@ std::string address_text(const tcp::socket& socket) {
                                     : fmt::format("{}:{}", address, endpoint.port());
 }
 
+std::shared_ptr<const HttpRequest> without_body(HttpRequest& request) {
+  std::string body = std::exchange(request.body, {});
+  const auto counted = std::exchange(request.counted, nullptr);
+  auto head = std::make_shared<const HttpRequest>(request);
+  request.body = std::move(body);
+  request.counted = counted;
+  return head;
+}
+
+// Takes `bytes` from the counter when the last copy goes.
+std::shared_ptr<const void> count_until_dropped(const std::shared_ptr<std::atomic<size_t>>& counter,
+                                                size_t bytes) {
+  return {counter.get(), [counter, bytes](const void*) { counter->fetch_sub(bytes); }};
+}
+
 // Without an answer from the other machine for so long, it is gone: also where nothing is sent.
 void notice_dead_peers(tcp::socket& socket, std::chrono::milliseconds most) {
   const int fd = socket.native_handle();
@@ -258,13 +273,16 @@ void HttpConnection::count_body() {
   if (bytes <= counted_body_bytes_) return;
   const size_t more = bytes - counted_body_bytes_;
   counted_body_bytes_ = bytes;
-  if (context_.bodies_bytes.fetch_add(more) + more > context_.options.most_bodies_bytes)
+  if (context_.bodies_bytes->fetch_add(more) + more > context_.options.most_bodies_bytes)
     throw ApiError(503, "server_busy", "", "the server holds too many requests; try again later");
 }
 
 void HttpConnection::dispatch() {
   const std::shared_ptr<HttpRequest> request = parser_.take();
-  request_ = request;
+  // The body is the handler's alone: it goes, and counts no more, once that has read it.
+  request->counted =
+      count_until_dropped(context_.bodies_bytes, std::exchange(counted_body_bytes_, 0));
+  request_ = without_body(*request);
   begin_answering();
   reply_ = std::make_shared<ReplyState>(loop_.inbox(), context_.options.most_stream_bytes);
   reply_->connection = this;
@@ -272,7 +290,7 @@ void HttpConnection::dispatch() {
   context_.requests.fetch_add(1, std::memory_order_relaxed);
   const auto reply = std::make_shared<HttpReply>(reply_);
   try {
-    context_.handler.handle(request_, reply);
+    context_.handler.handle(request, reply);
   } catch (const ApiError& error) {
     if (reply_->phase.load() == ReplyState::Phase::kWaiting) reply->send_error(error);
   } catch (const std::exception& error) {
@@ -454,7 +472,7 @@ void HttpConnection::release() {
     context_.replies.remove();
   }
   request_.reset();
-  context_.bodies_bytes.fetch_sub(std::exchange(counted_body_bytes_, 0));
+  context_.bodies_bytes->fetch_sub(std::exchange(counted_body_bytes_, 0));
   has_head_ = is_chunked_ = is_complete_ = closes_ = false;
   sends_body_ = true;
   written_bytes_ = written_at_deadline_ = 0;

@@ -108,17 +108,32 @@ TEST(HttpLimitsTest, HoldsOnlySoManyBodiesAtOnce) {
   const std::string request = post("/", std::string(200'000, 'b'));
   TestClient first(server.port()), second(server.port());
   first.send(request);
-  const HeldRequest held = handler.next();
+  HeldRequest held = handler.next();
   second.send(request);
   const auto refused = second.read_response();
   expect_error(refused, 503, "the second");
   EXPECT_TRUE(refused->headers.contains("retry-after"));
-  held.reply->send({200, "text/plain", "done", {}});
-  EXPECT_EQ(first.read_response()->body, "done");
+  // Once somebody has read it, it counts no more, however long the answer takes.
+  held.request.reset();
   TestClient third(server.port());
   third.send(request);
   handler.next().reply->send({200, "text/plain", "there is room again", {}});
   EXPECT_EQ(third.read_response()->status, 200);
+  held.reply->send({200, "text/plain", "done", {}});
+  EXPECT_EQ(first.read_response()->body, "done");
+}
+
+TEST(HttpLimitsTest, ARequestMayOutliveItsServer) {
+  HoldingHandler handler;
+  HeldRequest held;
+  {
+    HttpServer server({}, handler);
+    TestClient client(server.port());
+    client.send(post("/", "body"));
+    held = handler.next();
+    ASSERT_NE(held.request, nullptr);
+  }
+  EXPECT_EQ(held.request->body, "body");
 }
 
 TEST(HttpLimitsTest, TellsThoseWhoAreOneTooMany) {

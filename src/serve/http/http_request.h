@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,8 @@ struct HttpRequest {
   std::string body;
   std::string peer;       // "127.0.0.1:49152"
   bool draining = false;  // the server is about to end: begin nothing that takes long
+  // As long as somebody has the request, its body counts against what the server holds.
+  std::shared_ptr<const void> counted = {};
 
   // The first with this name, which is in lower case; "" where there is none.
   std::string_view header(std::string_view name) const;

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -48,7 +49,9 @@ struct ServerContext {
   const Cors cors;
   std::atomic<bool> draining{false};
   OpenReplies replies;
-  std::atomic<size_t> bodies_bytes{0};
+  // Requests may outlive the server.
+  const std::shared_ptr<std::atomic<size_t>> bodies_bytes =
+      std::make_shared<std::atomic<size_t>>(0);
   std::atomic<uint64_t> open_connections{0};
   std::atomic<uint64_t> connections{0};
   std::atomic<uint64_t> refused_connections{0};
