@@ -194,6 +194,17 @@ def test_readers_that_are_a_megabyte_behind_are_cut_off(serve, long_model):
         connection.close()
 
 
+def test_scores_of_a_long_prompt_are_one_piece_that_cuts_nobody(serve, long_model):
+    server = serve(long_model, "--ctx", "4096")
+    fields = {"prompt": [5 + number % 90 for number in range(3000)], "echo": True, "logprobs": 20, "max_tokens": 1}
+    events = server.stream(COMPLETIONS, **fields)
+    assert max(len(json.dumps(event)) for event in events) > 1 << 20
+    whole = server.complete(**fields)["choices"][0]
+    assert joined(events) == whole["text"]
+    tokens = [token for event in events for choice in event["choices"] for token in (choice["logprobs"] or {}).get("token_logprobs", [])]
+    assert tokens == whole["logprobs"]["token_logprobs"]
+
+
 # R16.
 
 

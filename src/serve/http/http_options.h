@@ -23,12 +23,13 @@ struct HttpOptions {
   size_t most_headers = 100;
   size_t most_target_bytes = 8 << 10;
   size_t most_body_bytes = 32 << 20;
-  size_t most_bodies_bytes = 256 << 20;         // of all requests that are being read or answered
+  size_t most_bodies_bytes = 256 << 20;         // of all requests that come or wait to be read
   size_t most_chunks = 65'536;                  // of one request's body
   size_t most_chunk_extension_bytes = 4 << 10;  // of all chunks of a body together
   // Of requests that came before the last answer was out; what one read brings may come on top.
   size_t most_pipelined_bytes = 16 << 10;
-  // Of an answer in pieces, waiting for its reader. One that is further behind is cut off.
+  // Of an answer in pieces, waiting for its reader. One that is further behind is cut off. Pieces
+  // that alone are larger do not count: nobody reads those at once.
   size_t most_stream_bytes = 1 << 20;
   size_t send_buffer_bytes = 256 << 10;  // the system's own, beside that; 0: as it likes
 

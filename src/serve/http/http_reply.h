@@ -38,7 +38,8 @@ class HttpReply {
   bool begin_stream(int status, std::string_view content_type,
                     std::vector<HttpHeader> headers = {});
   // More of the body; an empty one is nothing. When more than HttpOptions::most_stream_bytes wait
-  // for the client, this one included, the connection is cut instead.
+  // for the client, this one included, the connection is cut instead. A piece that alone is more
+  // counts for nothing there.
   bool write(std::string chunk);
   bool finish();
 

@@ -282,6 +282,32 @@ TEST(HttpStreamTest, CutsReadersThatAreTooFarBehind) {
   EXPECT_EQ(*fast.gone, 0);
 }
 
+TEST(HttpStreamTest, CutsNobodyForOnePieceThatIsLarge) {
+  HoldingHandler handler;
+  HttpOptions options;
+  options.most_stream_bytes = 100'000;
+  options.send_buffer_bytes = 8 << 10;
+  HttpServer server(options, handler);
+  const std::string large(3'000'000, 'L'), piece(1000, 'p');
+  Waiting slow(server, handler, 4 << 10), patient(server, handler, 4 << 10);
+  for (Waiting* const one : {&slow, &patient}) {
+    one->reply->begin_stream(200, kEvents);
+    ASSERT_TRUE(one->reply->write(piece));
+    ASSERT_TRUE(one->reply->write(large));
+    for (int i = 0; i < 90; ++i) ASSERT_TRUE(one->reply->write(piece)) << "not its fault";
+  }
+  // What comes besides is bounded as ever.
+  size_t taken = 0;
+  while (taken < 10'000'000 && slow.reply->write(piece)) taken += piece.size();
+  EXPECT_LT(taken, 500'000U);
+  EXPECT_TRUE(slow.is_gone_soon());
+  patient.reply->finish();
+  const auto response = patient.client.read_response();
+  ASSERT_TRUE(response && response->is_whole);
+  EXPECT_EQ(response->body.size(), large.size() + 91 * piece.size());
+  EXPECT_EQ(server.counters().cut_streams, 1U);
+}
+
 TEST(HttpStreamTest, AHundredCrawlersCostNothing) {
   HoldingHandler handler;
   HttpOptions options;

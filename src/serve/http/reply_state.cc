@@ -57,8 +57,12 @@ void ReplyState::advance(Phase from, Phase to) {
 ReplyState::Room ReplyState::reserve(size_t bytes) {
   if (is_gone.load(std::memory_order_relaxed)) return Room::kGone;
   const auto more = static_cast<int64_t>(bytes);
-  const int64_t waiting = waiting_bytes.fetch_add(more, std::memory_order_relaxed) + more;
-  if (waiting <= static_cast<int64_t>(most_stream_bytes)) return Room::kTaken;
+  const auto most = static_cast<int64_t>(most_stream_bytes);
+  const int64_t before = waiting_bytes.fetch_add(more, std::memory_order_relaxed);
+  // One piece that is more than that is no reader's fault: it may wait beside the others.
+  if (before <= 0) large_bytes.store(0, std::memory_order_relaxed);
+  if (more > most) large_bytes.fetch_add(more, std::memory_order_relaxed);
+  if (before + more <= most + large_bytes.load(std::memory_order_relaxed)) return Room::kTaken;
   return is_gone.exchange(true) ? Room::kGone : Room::kTooMuch;
 }
 

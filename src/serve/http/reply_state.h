@@ -79,6 +79,7 @@ struct ReplyState {
   // Of a stream: handed over, not yet taken by the socket. For a moment below zero when bytes from
   // before the stream are written.
   std::atomic<int64_t> waiting_bytes{0};
+  std::atomic<int64_t> large_bytes{0};   // of these, pieces that alone are more than the most
   HttpConnection* connection = nullptr;  // of the I/O thread alone; null once they have parted
 
  private:
