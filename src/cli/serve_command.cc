@@ -45,6 +45,7 @@ struct ServeOptions {
   int max_queue = 256;
   bool json_log = false;
   bool log_prompts = false;
+  bool trust_priorities = false;
 };
 
 // What clients call the model: a file's name without its ending, or what it is named.
@@ -145,7 +146,8 @@ int serve(const ServeOptions& options) {
   const std::unique_ptr<ApiServer, decltype(stop)> stopping(&server, stop);
   server.start(engine, model, admission.max_sequences + options.max_queue,
                {.fingerprint = system_fingerprint(session.settings.fields()),
-                .logs_prompts = options.log_prompts},
+                .logs_prompts = options.log_prompts,
+                .trusts_priorities = options.trust_priorities},
                {.model = model.name(),
                 .plan = session.describe_plan(),
                 .has_gpu = !session.device->host_visible(),
@@ -190,6 +192,9 @@ void add_serve_command(CLI::App& app) {
                    "requests that may wait beside them; more are told to come again (429)")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));
+  command->add_flag(
+      "--trust-priorities", options->trust_priorities,
+      "clients may go before others (a priority below 0); behind them they always may");
   options->chat_template.add_to(*command);
   command->add_flag("--log-json", options->json_log, "log lines as JSON");
   command->add_flag("--log-prompts", options->log_prompts, "also what is asked and answered");

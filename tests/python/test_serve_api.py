@@ -245,7 +245,7 @@ def test_fields_that_move_the_draw_do(server):
     for neutral in ({"top_k": 1, "temperature": 1}, {"top_p": 0, "temperature": 1}, {"min_p": 1, "temperature": 1},
                     {"repetition_penalty": 1}, {"presence_penalty": 0, "frequency_penalty": 0}, {"logit_bias": {}},
                     {"user": "me", "store": False, "metadata": {"a": "b"}}, {"suffix": None, "echo": False, "best_of": 1},
-                    {"priority": 3}, {"priority": -2}):  # fmt: skip
+                    {"priority": 3}):  # fmt: skip
         assert server.text(**fields, **neutral) == greedy, neutral
     changed = [{"repetition_penalty": 50}, {"presence_penalty": 2}, {"frequency_penalty": -2}, {"logit_bias": {"90": 100}}]
     texts = {server.text(**fields, **change) for change in changed}
@@ -440,6 +440,7 @@ BOTH = {
     "logit_bias text": ({"logit_bias": {"5": "x"}}, 400, "invalid_type", ...),
     "ignore_eos number": ({"ignore_eos": 1}, 400, "invalid_type", "ignore_eos"),
     "priority text": ({"priority": "high"}, 400, "invalid_type", "priority"),
+    "priority above others": ({"priority": -1}, 400, "invalid_value", "priority"),
     "user number": ({"user": 5}, 400, "invalid_type", "user"),
     "unknown field": ({"temprature": 1}, 400, "unknown_parameter", "temprature"),
 }

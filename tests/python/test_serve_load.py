@@ -268,7 +268,7 @@ def mixed_request(draw):
 
 def test_mixed_clients_have_the_answers_they_would_have_alone(serve, long_model, report):
     """Whole and streamed, finished and left, of several users: the same as one by one."""
-    server = serve(long_model, "--ctx", "1024", "--max-sequences", 6, "--max-queue", 500)
+    server = serve(long_model, "--ctx", "1024", "--max-sequences", 6, "--max-queue", 500, "--trust-priorities")
     draws = [random.Random(number) for number in range(12)]
     asked = [[(mixed_request(draw), draw.choice(["whole", "whole", "stream", "left"])) for _ in range(20)] for draw in draws]
     alone = {}
@@ -336,7 +336,7 @@ def test_tokens_come_as_they_are_made(serve):
 
 
 def test_lower_priorities_come_earlier(serve):
-    server = serve(SLOW_MODEL, "--ctx", "256", "--max-sequences", 1, "--max-queue", 16)
+    server = serve(SLOW_MODEL, "--ctx", "256", "--max-sequences", 1, "--max-queue", 16, "--trust-priorities")
     requests = [{"prompt": [number, 9], "priority": priority} for number, priority in enumerate((5, 0, 7, -3))]
     requests.append({"prompt": [4, 9]})  # 0, behind the other
     assert in_line(server, requests) == [3, 1, 4, 0, 2]

@@ -170,6 +170,10 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
     throw ApiError(404, "model_not_found", "model",
                    fmt::format("there is no model '{}' here; /v1/models lists what there is",
                                asked.model.substr(0, 200)));
+  if (asked.priority < 0 && !options_.trusts_priorities)
+    throw ApiError(400, "invalid_value", "priority",
+                   "a 'priority' below 0 goes before others', which clients of this server may "
+                   "not; it starts with --trust-priorities where they may");
   const uint64_t client = client_of(asked, request);
   auto exchange = std::make_shared<Exchange>(
       Completion(std::move(asked), model_, /*default_seed=*/random_bits()), reply);

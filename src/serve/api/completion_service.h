@@ -32,6 +32,8 @@ class CompletionService {
   struct Options {
     std::string fingerprint;    // system_fingerprint of answers
     bool logs_prompts = false;  // the text that is asked and answered
+    // Clients may go before others with a priority below 0; behind them with one above, always.
+    bool trusts_priorities = false;
   };
 
   // All must outlive it.
