@@ -3,6 +3,7 @@
 // back.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -25,8 +26,9 @@
 
 namespace spillway {
 
-// Has two threads beside the server's and the engine's: requests can be megabytes of text, so they
-// are read apart from everything else; and steps should not wait for answers to be written.
+// Has threads beside the server's and the engine's: requests can be megabytes of text, so they are
+// read apart from everything else, several at once, so that a long one does not hold up the others;
+// and steps should not wait for answers to be written.
 class CompletionService {
  public:
   struct Options {
@@ -107,8 +109,9 @@ class CompletionService {
   bool heard_ends_ = false;
 
   uint64_t id_base_;
-  uint64_t ids_ = 0;  // the reader's
-  std::thread reader_, writer_;
+  std::atomic<uint64_t> ids_ = 0;
+  std::vector<std::thread> readers_;
+  std::thread writer_;
 };
 
 }  // namespace spillway
