@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "base/error.h"
@@ -231,8 +232,13 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
       admission_policy(session.plan, session.plan.sequences.value_or(1));
   const int sequences = admission.max_sequences;
   Runner runner = session.make_runner_that_fits(context, sequences);
+  const std::unique_ptr<KvStore> store = session.make_kv_store(runner.kv, context);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
-                {.admission = admission, .max_sequence_tokens = context});
+                {.admission = admission,
+                 .max_sequence_tokens = context,
+                 .reuse_prefixes = store != nullptr,
+                 .kv_salt = store ? session.kv_salt() : "",
+                 .store = store.get()});
   EngineClient client(engine);
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
@@ -306,6 +312,10 @@ int batch(const BatchOptions& options) {
             "no requests; give a file of them: spillway batch MODEL INPUT -o OUTPUT");
   SPW_CHECK(!options.output.empty(), kInvalidArgument,
             "no file for the results; give one with -o OUTPUT");
+  SPW_CHECK(
+      !options.not_deterministic || options.session.kv_store.dir.empty(), kInvalidArgument,
+      "with --no-deterministic results would depend on what is found in --kv-dir; leave one of "
+      "them out");
   const std::filesystem::path output = output_path(options);
   const BatchInput input(options.input);
   SessionOptions asked = session_options(options);
@@ -359,6 +369,7 @@ void add_batch_command(CLI::App& app) {
       "batch", "answer a file of OpenAI batch requests; goes on where it was after a kill");
   auto options = std::make_shared<BatchOptions>();
   add_session_flags(*command, options->session);
+  add_kv_store_flags(*command, options->session.kv_store);
   command->add_option("INPUT", options->input,
                       "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}");
   command->add_option("-o,--output", options->output, "results, in the order of the requests");

@@ -83,8 +83,12 @@ int chat_with_model(const ChatOptions& options) {
   session.load();
   const int64_t context = session.planned_tokens();
   Runner runner = session.make_runner(context);
+  const std::unique_ptr<KvStore> store = session.make_kv_store(runner.kv, context);
   Engine engine(runner.decoder, runner.kv, &tokenizer,
-                {.max_sequence_tokens = context, .reuse_prefixes = true});
+                {.max_sequence_tokens = context,
+                 .reuse_prefixes = true,
+                 .kv_salt = session.kv_salt(),
+                 .store = store.get()});
   EngineClient client(engine);
   EngineSource source(client, std::move(encoder),
                       {.name = session.loaded->model.spec.name,
@@ -114,6 +118,7 @@ void add_chat_command(CLI::App& app) {
   auto* command = app.add_subcommand("chat", "talk with a model that has a chat template");
   auto options = std::make_shared<ChatOptions>();
   add_session_flags(*command, options->session);
+  add_kv_store_flags(*command, options->session.kv_store);
   auto* const model = command->get_option("MODEL")->required(false);
   options->chat_template.add_to(*command);
   command

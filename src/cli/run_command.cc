@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "base/error.h"
@@ -149,7 +150,12 @@ int run(RunOptions options) {
   session.say_plan();
   session.load();
   Runner runner = session.make_runner(limit);
-  Engine engine(runner.decoder, runner.kv, tokenizer, {.max_sequence_tokens = limit});
+  const std::unique_ptr<KvStore> store = session.make_kv_store(runner.kv, limit);
+  Engine engine(runner.decoder, runner.kv, tokenizer,
+                {.max_sequence_tokens = limit,
+                 .reuse_prefixes = store != nullptr,
+                 .kv_salt = store ? session.kv_salt() : "",
+                 .store = store.get()});
   std::optional<EngineClient> client(engine);
 
   if (!options.json && !options.chat && stdout_is_terminal() && tokenizer != nullptr) {
@@ -193,6 +199,7 @@ void add_run_command(CLI::App& app) {
       app.add_subcommand("run", "generate text from a prompt, streaming it as it comes");
   auto options = std::make_shared<RunOptions>();
   add_session_flags(*command, options->session);
+  add_kv_store_flags(*command, options->session.kv_store);
   options->prompt.add_to(*command, true);
   command->add_option("-n,--max-tokens", options->max_tokens, "generate at most this many tokens")
       ->capture_default_str()

@@ -133,12 +133,16 @@ int serve(const ServeOptions& options) {
   const AdmissionPolicy admission = continuous_admission(session, static_cast<int>(sequences));
   const ServingEstimate estimate = estimate_serving(session, admission.max_sequences, run.prompt,
                                                     run.generated, runner.decoder.max_tokens());
+  const std::unique_ptr<KvStore> store =
+      session.make_kv_store(runner.kv, context, Session::KvStoreHost::kWhereApart);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
                 {.max_prompt_tokens = estimate.prompt_tokens,
                  .admission = admission,
                  .shares_fairly = true,
                  .max_sequence_tokens = context,
-                 .reuse_prefixes = true});
+                 .reuse_prefixes = true,
+                 .kv_salt = session.kv_salt(),
+                 .store = store.get()});
   const ServedModel model(model_name(options), session.tokenizer(), engine.max_sequence_tokens(),
                           chat);
   // It was there first, and must end before what it uses.
@@ -176,6 +180,7 @@ void add_serve_command(CLI::App& app) {
   auto options = std::make_shared<ServeOptions>();
   options->http.port = 8080;
   add_session_flags(*command, options->session);
+  add_kv_store_flags(*command, options->session.kv_store);
   command->add_option("--host", options->http.host, "address to listen at; 0.0.0.0: all")
       ->capture_default_str();
   command->add_option("--port", options->http.port, "0: any that is free")->capture_default_str();

@@ -66,6 +66,24 @@ void add_compute_flags(CLI::App& command, ComputeOptions& options) {
       ->check(CLI::Range(1, 1 << 20));
 }
 
+void add_kv_store_flags(CLI::App& command, KvStoreOptions& options) {
+  auto* const dir = command.add_option("--kv-dir", options.dir,
+                                       "keep KV of prompts and answers in this folder: what begins "
+                                       "alike is not computed again, also "
+                                       "by the next process (model and settings being the same)");
+  dir->group(kGroup);
+  command
+      .add_option("--kv-dir-size", options.dir_size,
+                  "most disk space for it, such as 50GiB (default: 16GiB, or half of what is free)")
+      ->needs(dir)
+      ->group(kGroup);
+  command
+      .add_option("--kv-host-size", options.host_size,
+                  "most host memory for KV that a GPU has no room for (serve: 4GiB, or a tenth of "
+                  "what is free)")
+      ->group(kGroup);
+}
+
 void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_plans) {
   auto* const plan = command.add_option(
       "--plan", options.plans,

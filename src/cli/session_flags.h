@@ -19,6 +19,8 @@ void add_loading_flags(CLI::App& command, SessionOptions& options);
 // What to compute with.
 void add_compress_weights_flag(CLI::App& command, ComputeOptions& options);
 void add_compute_flags(CLI::App& command, ComputeOptions& options);
+// Where KV goes on living, for commands that use it again.
+void add_kv_store_flags(CLI::App& command, KvStoreOptions& options);
 // What goes where, without memories: for a command that has its own.
 void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_plans);
 

@@ -4,15 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/stop_matcher.h"
+#include "engine/engine_request.h"
 #include "engine/unusable_logits.h"
-#include "text/detokenizer.h"
 
 namespace spillway {
 
@@ -25,8 +25,7 @@ T at_most(T limit, T option) {
 }
 
 constexpr int kLeastLogitRows = 32;
-// Blocks of a prompt that somebody computes: for these a request waits.
-constexpr size_t kWorthWaiting = 4;
+constexpr std::chrono::milliseconds kLongestWait{20};  // then somebody may be cancelled
 
 SchedulingPolicies fair_policies(const EngineOptions& options) {
   SchedulingPolicies policies;
@@ -36,30 +35,6 @@ SchedulingPolicies fair_policies(const EngineOptions& options) {
 
 }  // namespace
 
-struct Engine::Request {
-  Request(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer)
-      : id(request_id),
-        params(std::move(request)),
-        tokens(params.prompt),
-        sampler(params.sampling, params.prompt),
-        stops(params.stop) {
-    // The answer continues the prompt, so its leading space is kept.
-    if (tokenizer != nullptr) detokenizer.emplace(*tokenizer, DecodeOptions{.continues = true});
-  }
-  int64_t generated() const { return static_cast<int64_t>(tokens.size() - params.prompt.size()); }
-  int64_t next_position() const { return static_cast<int64_t>(tokens.size()); }
-
-  RequestId id;
-  GenerationRequest params;
-  std::vector<TokenId> tokens;  // prompt and answer
-  Sampler sampler;
-  StopMatcher stops;
-  std::optional<IncrementalDetokenizer> detokenizer;
-  std::vector<BlockKey> keys = {};  // of its whole blocks, as far as somebody asked
-  int64_t scored =
-      1;  // tokens of the prompt whose log-probabilities were told; none follows the first
-};
-
 Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                const EngineOptions& options)
     : decoder_(decoder),
@@ -67,8 +42,9 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       tokenizer_(tokenizer),
       allocator_(kv.pools()),
       reuses_(options.reuse_prefixes),
-      first_key_(
-          first_key(fmt::format("{} {}", decoder.spec().name, kv_type_name(kv.shape().type)))),
+      store_(options.reuse_prefixes ? options.store : nullptr),
+      first_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
+                                       kv_type_name(kv.shape().type), options.kv_salt))),
       scheduler_(allocator_,
                  {.max_step_tokens = at_most(decoder.max_tokens(), options.max_step_tokens),
                   .max_prompt_tokens = options.max_prompt_tokens,
@@ -77,7 +53,12 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                  options.reuse_prefixes ? this : nullptr, fair_policies(options)),
       max_sequence_tokens_(at_most(
           std::min(decoder.spec().max_context, int64_t{allocator_.largest_pool()} * kKvBlockTokens),
-          options.max_sequence_tokens)) {}
+          options.max_sequence_tokens)) {
+  if (store_ == nullptr) return;
+  allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
+    if (kv_.tier_of(block) == Tier::kDevice) evicted_.push_back({contents, block});
+  });
+}
 
 Engine::~Engine() = default;
 
@@ -133,94 +114,6 @@ void Engine::submit(RequestId id, GenerationRequest request) {
   }
 }
 
-std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) const {
-  std::vector<BlockKey>& keys = request.keys;
-  while (keys.size() < blocks) {
-    const auto tokens = std::span<const TokenId>(request.tokens)
-                            .subspan(keys.size() * kKvBlockTokens, kKvBlockTokens);
-    keys.push_back(next_key(keys.empty() ? first_key_ : keys.back(), tokens));
-  }
-  return std::span(keys).first(blocks);
-}
-
-FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) const {
-  Request& request = *requests_.at(id);
-  // Something is left to compute: logits come of it. A single row would count as one that
-  // generates, which attends to a part of its context where that is asked for.
-  const size_t least = decoder_.attention_topk() > 0 ? 2 : 1;
-  const size_t most = request.tokens.size() - std::min(least, request.tokens.size());
-  FoundPrefix found;
-  const std::span<const BlockKey> keys = keys_of(request, most / kKvBlockTokens);
-  for (const BlockKey& key : keys) {
-    const auto block = allocator_.try_peek(key);
-    if (!block) break;
-    if (!found.blocks.empty() &&
-        allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.front()))
-      break;
-    found.blocks.push_back(*block);
-  }
-  found.tokens = static_cast<int32_t>(found.blocks.size()) * kKvBlockTokens;
-  const auto comes = [&](size_t block) {
-    const auto owner = coming_.find(keys[block]);
-    if (owner != coming_.end() && owner->second != id) return true;
-    return std::ranges::any_of(beginning, [&](RequestId other) {
-      const Request& computing = *requests_.at(other);
-      return computing.params.prompt_logprobs < 0 && block < computing.keys.size() &&
-             computing.keys[block] == keys[block];
-    });
-  };
-  const size_t next = found.blocks.size();
-  if (next + kWorthWaiting <= keys.size() && comes(next + kWorthWaiting - 1) && comes(next)) {
-    found.is_coming = true;
-    return found;
-  }
-  // Behind them a block that others go on with, or may: its first tokens are copied.
-  const BlockKey before = found.blocks.empty() ? first_key_ : request.keys[found.blocks.size() - 1];
-  const auto rest =
-      std::span<const TokenId>(request.tokens).subspan(static_cast<size_t>(found.tokens));
-  const size_t wanted = std::min<size_t>(rest.size(), kKvBlockTokens);
-  for (size_t tokens = wanted; tokens > 0; --tokens) {
-    const auto block = allocator_.try_peek(next_key(before, rest.first(tokens)));
-    // Elsewhere stores may still be on their way, and what a step moves hides a few tokens.
-    if (!block || kv_.tier_of(*block) != Tier::kDevice) continue;
-    if (!found.blocks.empty() &&
-        allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.front()))
-      break;
-    const size_t used = std::min(tokens, most - static_cast<size_t>(found.tokens));
-    if (used == 0) break;
-    found.partly = block;
-    found.tokens += static_cast<int32_t>(used);
-    break;
-  }
-  return found;
-}
-
-void Engine::keep_tail(Request& request, int64_t computed) {
-  const auto whole = static_cast<size_t>(computed / kKvBlockTokens);
-  const auto rest = static_cast<size_t>(computed % kKvBlockTokens);
-  if (!reuses_ || rest == 0 || decoder_.attention_topk() > 0) return;
-  const std::span<const BlockKey> keys = keys_of(request, whole);
-  const auto tokens =
-      std::span<const TokenId>(request.tokens).subspan(whole * kKvBlockTokens, rest);
-  allocator_.keep(scheduler_.blocks_of(request.id).at(whole),
-                  next_key(keys.empty() ? first_key_ : keys.back(), tokens));
-}
-
-// Not what rows have that attended to a part of their context: prompts attend to everything.
-void Engine::keep_full_blocks(const StepPlan& plan) {
-  for (const ScheduledChunk& chunk : plan.chunks) {
-    if (decoder_.attention_topk() > 0 && chunk.tokens == 1) continue;
-    const auto end = static_cast<size_t>(chunk.start + chunk.tokens) / kKvBlockTokens;
-    const std::span<const BlockKey> keys = keys_of(*requests_.at(chunk.id), end);
-    for (auto i = static_cast<size_t>(chunk.start / kKvBlockTokens); i < end; ++i) {
-      allocator_.keep((*chunk.block_table)[i], keys[i]);
-      coming_.erase(keys[i]);
-    }
-    const bool ends_prompt = chunk.last && chunk.tokens > 1;
-    if (ends_prompt) keep_tail(*requests_.at(chunk.id), chunk.start + chunk.tokens);
-  }
-}
-
 void Engine::end_begun(const Error& error, const Sink& sink) {
   std::vector<RequestId> ids = scheduler_.begun();
   if (ids.empty())
@@ -246,14 +139,21 @@ void Engine::cancel_all(const Sink& sink) {
 
 EngineTraffic Engine::take_traffic() {
   const DecoderStats stats = decoder_.take_stats();
-  return {.to_gpu_bytes = stats.weights.host_bytes + stats.swap.to_device_bytes +
+  const KvStoreStats now = store_ != nullptr ? store_->stats() : KvStoreStats();
+  const KvStoreStats before = std::exchange(counted_, now);
+  const bool is_apart = !decoder_.device().host_visible();
+  return {.to_gpu_bytes = (is_apart ? now.to_device_bytes - before.to_device_bytes : 0) +
+                          stats.weights.host_bytes + stats.swap.to_device_bytes +
                           stats.activations.to_device_bytes + stats.host_attention.to_device_bytes +
                           stats.host_linear.to_device_bytes,
-          .to_host_bytes = stats.swap.to_host_bytes + stats.activations.to_host_bytes +
+          .to_host_bytes = (is_apart ? now.to_host_bytes - before.to_host_bytes : 0) +
+                           stats.swap.to_host_bytes + stats.activations.to_host_bytes +
                            stats.host_attention.to_host_bytes + stats.host_linear.to_host_bytes,
-          .disk_read_bytes = stats.weights.disk_bytes + stats.swap.disk_read_bytes +
+          .disk_read_bytes = now.disk_read_bytes - before.disk_read_bytes +
+                             stats.weights.disk_bytes + stats.swap.disk_read_bytes +
                              stats.activations.disk_read_bytes,
-          .disk_write_bytes = stats.swap.disk_written_bytes + stats.activations.disk_written_bytes,
+          .disk_write_bytes = now.disk_written_bytes - before.disk_written_bytes +
+                              stats.swap.disk_written_bytes + stats.activations.disk_written_bytes,
           .stalled_s = std::accumulate(stats.stall_s.begin(), stats.stall_s.end(), 0.0)};
 }
 
@@ -261,25 +161,8 @@ EngineState Engine::state() const {
   EngineState state{.running = scheduler_.running(), .waiting = scheduler_.waiting()};
   for (int pool = 0; pool < allocator_.pools(); ++pool)
     state.kv.push_back({allocator_.total(pool), allocator_.free(pool)});
+  if (store_ != nullptr) state.store = store_->stats();
   return state;
-}
-
-void Engine::announce(const StepPlan& plan) {
-  for (const RequestId id : plan.preempted) no_longer_coming(id);
-  for (const StepPlan::Beginning& beginning : plan.beginning) {
-    Request& request = *requests_.at(plan.chunks[beginning.chunk].id);
-    if (request.params.prompt_logprobs >= 0) continue;
-    const std::span<const BlockKey> keys = keys_of(request, request.tokens.size() / kKvBlockTokens);
-    for (const BlockKey& key : keys.subspan(beginning.found.blocks.size()))
-      coming_.emplace(key, request.id);
-  }
-}
-
-void Engine::no_longer_coming(RequestId id) {
-  for (const BlockKey& key : requests_.at(id)->keys) {
-    const auto found = coming_.find(key);
-    if (found != coming_.end() && found->second == id) coming_.erase(found);
-  }
 }
 
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
@@ -303,11 +186,17 @@ bool Engine::step(const Sink& sink) {
 void Engine::advance(std::vector<GenerationEvent>& events) {
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, events);
-  const StepPlan plan = scheduler_.next_step();
+  StepPlan plan = scheduler_.prepare();
+  if (reuses_) keep_preempted(plan);
+  scheduler_.apply(plan);
   if (reuses_) announce(plan);
   stats_.preemptions = scheduler_.preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
-  if (plan.chunks.empty()) return;
+  if (plan.chunks.empty()) {
+    // All that wait do so for the disk.
+    if (store_ != nullptr) store_->wait_for_fetch(kLongestWait);
+    return;
+  }
   std::optional<std::vector<DrawnToken>> drawn = try_compute(plan);
   if (!drawn) return;
   for (DrawnToken& token : *drawn) events.push_back(accept_token(token));
@@ -329,6 +218,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
   }
   tell_observer(has_prompts);
   try {
+    if (store_ != nullptr) move_blocks(plan);
     copy_blocks(plan);
     std::vector<DrawnToken> drawn = draw(decoder_.step(kv_, sequences), plan);
     if (reuses_) keep_full_blocks(plan);
@@ -352,13 +242,6 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
   }
 }
 
-void Engine::copy_blocks(const StepPlan& plan) {
-  const auto release = [&](const StepPlan* of) { scheduler_.release_copies(*of); };
-  const std::unique_ptr<const StepPlan, decltype(release)> held(&plan, release);
-  for (const StepPlan::Copy& copy : plan.copies)
-    kv_.copy_block(decoder_.device(), copy.from, copy.to);
-}
-
 void Engine::tell_observer(bool has_prompts) {
   if (std::exchange(had_prompts_, has_prompts) != has_prompts && observer_) observer_(has_prompts);
 }
@@ -367,6 +250,8 @@ void Engine::lose_all() {
   allocator_.forget_all();
   coming_.clear();
   scheduler_.preempt_all();
+  evicted_.clear();
+  if (store_ != nullptr) store_->drop_unfinished();
 }
 
 // A prompt that is scored has a row for each of its tokens.
@@ -482,7 +367,7 @@ GenerationEvent Engine::accept_token(DrawnToken& drawn) {
   event.id = request.id;
   if (!drawn.error.empty()) {
     event.error = std::move(drawn.error);
-    allocator_.forget_all();  // it may be the KV's fault, and others' that go on from it
+    distrust(request);  // it may be the KV's fault, and others' that go on from it
     finish(request, FinishReason::kError, event);
     return event;
   }
@@ -523,6 +408,7 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   event.finish = reason;
   const RequestId id = request.id;
   no_longer_coming(id);
+  unpin(request);
   // The last token was never computed.
   if (event.token && reason != FinishReason::kError)
     keep_tail(request, request.next_position() - 1);

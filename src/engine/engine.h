@@ -17,6 +17,7 @@
 #include "engine/sampler.h"
 #include "kv/block_allocator.h"
 #include "kv/kv_cache.h"
+#include "kv/kv_store.h"
 #include "runtime/decoder.h"
 #include "schedule/scheduler.h"
 #include "text/tokenizer.h"
@@ -33,6 +34,11 @@ struct EngineOptions {
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
   // Of requests that begin alike, what is alike is computed once, as long as there is room for it.
   bool reuse_prefixes = false;
+  // What the bits of KV depend on besides the model's name and the type of KV (Session::kv_salt()).
+  std::string kv_salt = {};
+  // With reuse_prefixes: where KV goes that the pools have no room for, and comes back from. Null:
+  // it is computed again. Must outlive the engine.
+  KvStore* store = nullptr;
 };
 
 // Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
@@ -88,6 +94,10 @@ class Engine : private PrefixSource {
   struct Request;
   // What other requests have computed.
   FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override;
+  bool find_stored(Request& request, std::span<const BlockKey> keys, FoundPrefix& found) const;
+  void find_tail(const Request& request, size_t most, FoundPrefix& found) const;
+  const BlockKey& key_before(const Request& request, size_t blocks) const;
+  BlockContents contents_of(const Request& request, size_t block) const;
   // Of a request's first `blocks` blocks.
   std::span<const BlockKey> keys_of(Request& request, size_t blocks) const;
   void keep_full_blocks(const StepPlan& plan);
@@ -108,6 +118,13 @@ class Engine : private PrefixSource {
   // where what it needed was damaged, and all sequences are computed again.
   std::optional<std::vector<DrawnToken>> try_compute(const StepPlan& plan);
   void copy_blocks(const StepPlan& plan);
+  // What those that are about to lose their blocks have computed is kept to the last token.
+  void keep_preempted(const StepPlan& plan);
+  // Between pool and store: what had to go for this step, and what it begins with.
+  void move_blocks(const StepPlan& plan);
+  void store_next_evictions();
+  void unpin(Request& request);
+  void distrust(Request& request);
   // What newcomers compute, others that come after them need not.
   void announce(const StepPlan& plan);
   void lose_all();
@@ -134,6 +151,9 @@ class Engine : private PrefixSource {
   const Tokenizer* tokenizer_;
   BlockAllocator allocator_;
   bool reuses_;
+  KvStore* store_;
+  std::vector<KvStore::Copy> evicted_;  // by the step at hand
+  KvStoreStats counted_;                // of the store's traffic, what was told
   BlockKey first_key_;
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;

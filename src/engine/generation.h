@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "device/logprobs.h"
 #include "engine/sampling_params.h"
+#include "kv/kv_store_stats.h"
 #include "schedule/request_id.h"
 #include "text/token_id.h"
 
@@ -56,7 +57,8 @@ struct EngineStats {
   int64_t steps = 0;
   int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
   int64_t generated_tokens = 0;
-  int64_t reused_tokens = 0;  // found in the cache instead of computed
+  int64_t reused_tokens = 0;                               // found in the cache instead of computed
+  int64_t reused_host_tokens = 0, reused_disk_tokens = 0;  // of these, by way of the KV store
   int64_t preemptions = 0;
   int64_t sequence_steps = 0;  // sequences at work, summed over these steps
 };
@@ -80,6 +82,7 @@ struct EngineState {
     int32_t total = 0, free = 0;
   };
   std::vector<Pool> kv = {};
+  std::optional<KvStoreStats> store = {};  // where there is one
 };
 
 }  // namespace spillway

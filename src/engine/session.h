@@ -18,6 +18,7 @@
 #include "engine/session_options.h"
 #include "engine/session_services.h"
 #include "engine/what_helps.h"
+#include "kv/kv_store.h"
 #include "plan/predict.h"
 #include "storage/async_io.h"
 
@@ -69,6 +70,14 @@ struct Session {
   // As many of these sequences as there is memory for, at least one. Blocks are taken as tokens
   // come, so sequences that stay short leave room for others.
   Runner make_runner_that_fits(int64_t tokens, int64_t sequences);
+  // Where KV of that runner's cache goes that its pools have no room for, as the options say; null:
+  // nowhere. `context`: of a sequence. Throws kInvalidArgument for a --kv-dir that is none.
+  enum class KvStoreHost : uint8_t {
+    kWhereAsked,
+    kWhereApart
+  };  // that the device is, from the host
+  std::unique_ptr<KvStore> make_kv_store(const KvCache& kv, int64_t context,
+                                         KvStoreHost wanted = KvStoreHost::kWhereAsked);
   // Null where the model has none.
   const Tokenizer* tokenizer() const;
   // This machine, as far as it is known.
@@ -93,6 +102,9 @@ struct Session {
   uint64_t disk_bytes = 0;
   std::unique_ptr<LoadedModel> loaded;
   ResultSettings settings;  // who attends: with the plan
+  // What the bits of KV depend on besides the tokens: the model, by what is in its files, and the
+  // settings. Who has the same may use each other's KV.
+  std::string kv_salt() const;
   double load_seconds = 0;
   // What these would be by plans that place things otherwise, of runs whose results do not depend
   // on the sequences beside them.
@@ -128,6 +140,7 @@ struct Session {
   bool try_place_again(const Error& refused);
   void say_what_was_refused();
   void load_as_planned();
+  KvCosts kv_costs() const;
   void measure_what_is_missing();
   const ChosenHardware& machine() const;
   FitLimits what_may_change(const ExpectedRun& run) const;

@@ -8,6 +8,8 @@
 #include "base/byte_units.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "engine/model_catalog.h"
+#include "engine/model_fingerprint.h"
 #include "engine/session.h"
 #include "plan/linear_shares.h"
 #include "plan/residence.h"
@@ -30,6 +32,12 @@ void Session::describe_run() {
   plan.chunk = size_.micro_tokens;
   plan.context = size_.tokens;
   plan.sequences = static_cast<int>(size_.sequences);
+}
+
+std::string Session::kv_salt() const {
+  std::string salt = model_fingerprint(resolve_model(options_.model));
+  for (const auto& [name, value] : settings.fields()) salt += fmt::format("\n{}: {}", name, value);
+  return salt;
 }
 
 std::vector<ResultSettings> Session::settings_by_other_plans() const {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/compute_options.h"
+#include "engine/kv_store_options.h"
 #include "engine/placement_options.h"
 #include "engine/tuning_options.h"
 
@@ -22,6 +23,7 @@ struct SessionOptions {
   ComputeOptions compute;
   TuningOptions tuning;
   PlacementOptions placement;
+  KvStoreOptions kv_store;
 };
 
 }  // namespace spillway

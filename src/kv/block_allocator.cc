@@ -61,7 +61,7 @@ std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
   Pool& from = pools_[static_cast<size_t>(pool)];
   if (from.heap.empty()) {
     if (from.kept.empty()) return std::nullopt;
-    drop_keys(from.kept.front());
+    evict_oldest(from);
   }
   std::pop_heap(from.heap.begin(), from.heap.end(), std::greater<>());
   const BlockId id = from.heap.back();
@@ -72,8 +72,7 @@ std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
 
 void BlockAllocator::make_room(int pool, int64_t blocks) {
   Pool& of = pools_[static_cast<size_t>(pool)];
-  while (static_cast<int64_t>(of.heap.size()) < blocks && !of.kept.empty())
-    drop_keys(of.kept.front());
+  while (static_cast<int64_t>(of.heap.size()) < blocks && !of.kept.empty()) evict_oldest(of);
 }
 
 void BlockAllocator::add_free(BlockId id) {
@@ -86,15 +85,17 @@ void BlockAllocator::release(BlockId id) {
   SPW_ASSERT(id >= 0 && id < total() && blocks_[static_cast<size_t>(id)].holders > 0);
   Block& block = blocks_[static_cast<size_t>(id)];
   if (--block.holders > 0) return;
-  if (block.keys.empty()) return add_free(id);
+  if (block.contents.empty()) return add_free(id);
   std::list<BlockId>& kept = pools_[static_cast<size_t>(pool_of(id))].kept;
   block.kept = kept.insert(kept.end(), id);
 }
 
-void BlockAllocator::keep(BlockId id, const BlockKey& key) {
+bool BlockAllocator::keep(BlockId id, const BlockContents& contents) {
   Block& block = blocks_[static_cast<size_t>(id)];
   SPW_ASSERT(block.holders > 0);
-  if (by_key_.emplace(key, id).second) block.keys.push_back(key);
+  if (!by_key_.emplace(contents.key, id).second) return false;
+  block.contents.push_back(contents);
+  return true;
 }
 
 std::optional<BlockId> BlockAllocator::try_peek(const BlockKey& key) const {
@@ -104,7 +105,7 @@ std::optional<BlockId> BlockAllocator::try_peek(const BlockKey& key) const {
 
 void BlockAllocator::hold(BlockId id) {
   Block& block = blocks_[static_cast<size_t>(id)];
-  SPW_ASSERT(block.holders > 0 || !block.keys.empty());
+  SPW_ASSERT(block.holders > 0 || !block.contents.empty());
   if (block.holders++ == 0) pools_[static_cast<size_t>(pool_of(id))].kept.erase(block.kept);
 }
 
@@ -117,11 +118,27 @@ std::optional<BlockId> BlockAllocator::try_find(const BlockKey& key) {
 // Free without it where nobody holds it.
 void BlockAllocator::drop_keys(BlockId id) {
   Block& block = blocks_[static_cast<size_t>(id)];
-  for (const BlockKey& key : block.keys) by_key_.erase(key);
-  block.keys.clear();
+  for (const BlockContents& has : block.contents) by_key_.erase(has.key);
+  block.contents.clear();
   if (block.holders > 0) return;
   pools_[static_cast<size_t>(pool_of(id))].kept.erase(block.kept);
   add_free(id);
+}
+
+void BlockAllocator::evict_oldest(Pool& pool) {
+  const BlockId id = pool.kept.front();
+  if (observer_) observer_(id, blocks_[static_cast<size_t>(id)].contents.back());
+  drop_keys(id);
+}
+
+std::vector<std::pair<BlockId, BlockContents>> BlockAllocator::next_evictions(int pool,
+                                                                              int64_t most) const {
+  std::vector<std::pair<BlockId, BlockContents>> next;
+  for (const BlockId id : pools_[static_cast<size_t>(pool)].kept) {
+    if (static_cast<int64_t>(next.size()) >= most) break;
+    next.emplace_back(id, blocks_[static_cast<size_t>(id)].contents.back());
+  }
+  return next;
 }
 
 void BlockAllocator::forget_all() {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kv/block_key.h"
@@ -72,8 +74,9 @@ class BlockAllocator {
   // So many are free without anything kept in them, as far as there are: then they lie together.
   void make_room(int pool, int64_t blocks);
 
-  // The block has what `key` says, beside what it had; not where another has it already.
-  void keep(BlockId id, const BlockKey& key);
+  // The block has this, beside what it had; false, and nothing changes, where one has it already.
+  bool keep(BlockId id, const BlockContents& contents);
+  bool keep(BlockId id, const BlockKey& key) { return keep(id, BlockContents{.key = key}); }
   // With the caller as one more holder.
   [[nodiscard]] std::optional<BlockId> try_find(const BlockKey& key);
   // The same without becoming one, and becoming one afterwards, as long as it was not given out.
@@ -81,6 +84,17 @@ class BlockAllocator {
   void hold(BlockId id);
   // Nothing that is kept is wanted again.
   void forget_all();
+
+  // Called when a block that is kept is given out for something else, with the most that it has:
+  // its bytes are still there. Not by forget_all().
+  using EvictionObserver = std::function<void(BlockId, const BlockContents&)>;
+  void observe_evictions(EvictionObserver observer) { observer_ = std::move(observer); }
+  // Of a pool: free blocks in which nothing is kept, and of the others those that will be given out
+  // first, with what they have.
+  int64_t unkept(int pool) const {
+    return static_cast<int64_t>(pools_[static_cast<size_t>(pool)].heap.size());
+  }
+  std::vector<std::pair<BlockId, BlockContents>> next_evictions(int pool, int64_t most) const;
 
  private:
   struct Pool {
@@ -92,15 +106,17 @@ class BlockAllocator {
   };
   struct Block {
     int32_t holders = 0;
-    std::vector<BlockKey> keys = {};         // of all it has, and of its first tokens
-    std::list<BlockId>::iterator kept = {};  // in its pool's list, without holders and with a key
+    std::vector<BlockContents> contents = {};  // of its first tokens, and last of all it has
+    std::list<BlockId>::iterator kept = {};    // in its pool's list, without holders and with a key
   };
   void add_free(BlockId id);
   void drop_keys(BlockId id);
+  void evict_oldest(Pool& pool);
 
   std::vector<Block> blocks_;
   std::vector<Pool> pools_;
   std::unordered_map<BlockKey, BlockId> by_key_;
+  EvictionObserver observer_;
 };
 
 // The blocks of one sequence in order of position, all of one pool; gives them back when destroyed.

@@ -7,6 +7,8 @@
 #include <span>
 #include <string_view>
 
+#include "tensor/kv_format.h"
+
 namespace spillway {
 
 // 128 bits: two sequences whose first tokens differ have the same key once in longer than anybody
@@ -14,6 +16,14 @@ namespace spillway {
 struct BlockKey {
   uint64_t low = 0, high = 0;
   bool operator==(const BlockKey&) const = default;
+};
+
+// What a block has, and where that stands.
+struct BlockContents {
+  BlockKey key = {};
+  BlockKey parent = {};  // of the block before, without which it is of no use
+  int32_t position = 0;  // tokens before it
+  int32_t tokens = kKvBlockTokens;
 };
 
 // Where chains begin: `salt` says what else KV depends on, the model and the type of KV.

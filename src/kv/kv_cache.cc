@@ -75,6 +75,21 @@ void KvCache::copy_block(Device& device, int32_t from, int32_t to) const {
   }
 }
 
+void KvCache::add_pieces(int32_t block, std::byte* host, Direction direction,
+                         std::vector<CopyPiece>& pieces) const {
+  SPW_ASSERT(tier_of(block) == Tier::kDevice);
+  const size_t page = plane_bytes(1);
+  for (int index = 0; index < shape_.layers; ++index) {
+    const KvLayerView view = layer(index);
+    for (std::byte* const plane : {view.k, view.v}) {
+      std::byte* const there = plane + static_cast<size_t>(block) * page;
+      pieces.push_back(direction == Direction::kToDevice ? CopyPiece{there, host, page}
+                                                         : CopyPiece{host, there, page});
+      host += page;
+    }
+  }
+}
+
 KvLayerView KvCache::host_layer(int index) const {
   SPW_ASSERT(index >= 0 && index < shape_.layers && host_blocks_ > 0);
   const size_t plane = plane_bytes(host_blocks_);

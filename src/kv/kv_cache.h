@@ -60,6 +60,11 @@ class KvCache {
   // All that `from` has, in all layers, in the order of the device's ops; both are on the device,
   // for which the cache was made.
   void copy_block(Device& device, int32_t from, int32_t to) const;
+  // All that a block on the device has, in all layers, as pieces of a copy to or from `host`, where
+  // they lie one after the other.
+  enum class Direction : uint8_t { kToDevice, kToHost };
+  void add_pieces(int32_t block, std::byte* host, Direction direction,
+                  std::vector<CopyPiece>& pieces) const;
   // Whether the device may read those in host memory where they are.
   bool host_readable() const { return host_readable_; }
   // Those on disk: K and then V of a block of a layer are one block of the file. Null: none.

@@ -9,6 +9,11 @@
 #include "base/error.h"
 
 namespace spillway {
+namespace {
+
+constexpr int kDevicePool = 0;  // where loads go
+
+}  // namespace
 
 Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits,
                      const PrefixSource* prefixes, SchedulingPolicies policies)
@@ -265,12 +270,13 @@ class Scheduler::Planner {
     if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
     FoundPrefix found = of_.prefixes_->find(sequence.given.id, beginning_);
     if (found.tokens == 0 || found.is_coming || rooms_.size() == 1) return found;
-    const BlockId any = found.blocks.empty() ? *found.partly : found.blocks.front();
+    const int pool = !found.blocks.empty()  ? of_.allocator_.pool_of(found.blocks.front())
+                     : !found.loads.empty() ? kDevicePool
+                                            : of_.allocator_.pool_of(*found.partly);
     const int64_t rest =
         blocks_for_tokens(std::max<int64_t>(sequence.known + 1, sequence.given.expected)) -
         static_cast<int64_t>(found.blocks.size());
-    const int64_t free =
-        room(of_.allocator_.pool_of(any)).free - static_cast<int64_t>(newly_held(found).size());
+    const int64_t free = room(pool).free - static_cast<int64_t>(newly_held(found).size());
     return rest <= free ? found : FoundPrefix{};
   }
 
@@ -333,7 +339,9 @@ class Scheduler::Planner {
     const auto reservation = next.blocks.try_plan(found.tokens + tokens, rooms_, found.blocks);
     // What is kept for others would do where it is alone; and a copy stays where it is.
     const bool is_elsewhere =
-        reservation && found.partly && of_.allocator_.pool_of(*found.partly) != reservation->pool;
+        reservation &&
+        ((found.partly && of_.allocator_.pool_of(*found.partly) != reservation->pool) ||
+         (!found.loads.empty() && reservation->pool != kDevicePool));
     if (found.tokens > 0 && (!reservation || is_elsewhere)) return begin_without_prefix();
     if (!reservation) {
       if (is_alone) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room
@@ -402,10 +410,12 @@ void Scheduler::apply(StepPlan& plan) {
     sequence.computed += chunk.tokens;
     chunk.block_table = &sequence.blocks.blocks();
   }
-  for (const StepPlan::Beginning& beginning : plan.beginning) {
-    if (!beginning.found.partly) continue;
-    const std::vector<BlockId>& blocks = *plan.chunks[beginning.chunk].block_table;
-    plan.copies.push_back({*beginning.found.partly, blocks[beginning.found.blocks.size()]});
+  for (size_t i = 0; i < plan.beginning.size(); ++i) {
+    const FoundPrefix& found = plan.beginning[i].found;
+    const std::vector<BlockId>& blocks = *plan.chunks[plan.beginning[i].chunk].block_table;
+    size_t next = found.blocks.size();
+    for (const BlockKey& key : found.loads) plan.loads.push_back({key, blocks[next++], i});
+    if (found.partly) plan.copies.push_back({*found.partly, blocks[next]});
   }
   policies_.admission->began(newcomers, plan.is_full, begun_before);
 }

@@ -32,8 +32,9 @@ struct SchedulerLimits {
 class PrefixSource {
  public:
   virtual ~PrefixSource() = default;
-  // All of one pool, for at least one token fewer than it has. Asked again in each step as long as
-  // the request has not begun. `beginning`: in the same step; what these compute is coming.
+  // All of one pool, the first where something is to be loaded, for at least one token fewer than
+  // it has. Asked again in each step as long as the request has not begun. `beginning`: in the same
+  // step; what these compute is coming.
   virtual FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const = 0;
 };
 
@@ -83,6 +84,7 @@ class Scheduler {
 
   // Of one that runs, until the next change.
   const std::vector<BlockId>& blocks_of(RequestId id) { return at(id).blocks.blocks(); }
+  int32_t computed_of(RequestId id) { return at(id).computed; }
 
   int running() const { return static_cast<int>(running_.size()); }
   int waiting() const { return static_cast<int>(waiting_.size()); }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kv/block_allocator.h"
+#include "kv/block_key.h"
 #include "schedule/request_id.h"
 
 namespace spillway {
@@ -25,8 +26,11 @@ struct ScheduledChunk {
 
 // What a request begins with, and others have computed.
 struct FoundPrefix {
-  std::vector<BlockId> blocks;         // whole ones, to be shared
-  std::optional<BlockId> partly = {};  // behind them: its first tokens are the same, to be copied
+  std::vector<BlockId> blocks;  // whole ones, to be shared
+  // Behind them: what comes from elsewhere (kv/kv_store.h) into blocks of its own, on the device.
+  // All whole, but for the last where `tokens` ends in it.
+  std::vector<BlockKey> loads = {};
+  std::optional<BlockId> partly = {};  // behind all: its first tokens are the same, to be copied
   int32_t tokens = 0;                  // all of these
   bool is_coming = false;              // much of the rest is being computed: it pays to wait for it
 };
@@ -50,6 +54,13 @@ struct StepPlan {
     BlockId from = 0, to = 0;
   };
   std::vector<Copy> copies;
+  // Blocks that are filled from elsewhere before the step: set by apply().
+  struct Load {
+    BlockKey key = {};
+    BlockId to = 0;
+    size_t beginning = 0;  // whose, of those above
+  };
+  std::vector<Load> loads;
 };
 
 }  // namespace spillway

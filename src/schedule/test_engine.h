@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct SimulatedOptions {
   SchedulerLimits limits;
   bool fair = false;
   bool reuses = false;  // blocks of others
+  // With these: what the device's pool gives out again is kept elsewhere, and comes back from there
+  // some steps after it is asked for.
+  bool stores = false;
 };
 
 class SimulatedEngine : private PrefixSource {
@@ -47,7 +51,12 @@ class SimulatedEngine : private PrefixSource {
                    {.order = options.fair ? std::make_unique<FairOrder>() : nullptr,
                     .admission = nullptr,
                     .victim = nullptr}),
-        contents_(static_cast<size_t>(allocator_.total())) {}
+        contents_(static_cast<size_t>(allocator_.total())) {
+    if (!options.stores) return;
+    allocator_.observe_evictions([this](BlockId block, const BlockContents& has) {
+      if (allocator_.pool_of(block) == 0) stored_[has.key] = contents_[static_cast<size_t>(block)];
+    });
+  }
 
   RequestId submit(SimulatedRequest request) {
     const auto id = RequestId{next_id_++};
@@ -61,6 +70,7 @@ class SimulatedEngine : private PrefixSource {
     Sequence& sequence = sequences_[id];
     sequence.tokens = request.prompt;
     sequence.prompt = prompt;
+    sequence.steps_to_fetch = options_.stores ? prompt % 4 : 0;
     sequence.given = std::move(request);
     return id;
   }
@@ -86,8 +96,12 @@ class SimulatedEngine : private PrefixSource {
     EXPECT_TRUE(before == books()) << "a plan changed something";
     check_budgets(plan);
     check_work_conservation(plan);
+    if (options_.reuses) {
+      for (const RequestId id : plan.preempted) keep_tail(id);
+    }
     scheduler_.apply(plan);  // throws where what was planned cannot be had
     for (const RequestId id : plan.preempted) sequences_.at(id).lose();
+    for (auto& [id, sequence] : sequences_) sequence.steps_to_fetch -= sequence.steps_to_fetch > 0;
     check_holders(plan);
     begin(plan);
     scheduler_.release_copies(plan);
@@ -118,6 +132,7 @@ class SimulatedEngine : private PrefixSource {
   int64_t steps() const { return steps_; }
   int64_t reused_tokens() const { return reused_; }
   int64_t exhausted() const { return exhausted_; }
+  int64_t loads() const { return loads_; }
 
  private:
   struct Sequence {
@@ -127,6 +142,7 @@ class SimulatedEngine : private PrefixSource {
     int32_t computed = 0;
     bool begun = false;  // once
     bool runs = false;
+    int steps_to_fetch = 0;  // what is stored comes to where it can be loaded from
     void lose() {
       computed = 0;
       runs = false;
@@ -167,6 +183,7 @@ class SimulatedEngine : private PrefixSource {
       add(-2, beginning.chunk, beginning.pool, beginning.found.tokens,
           beginning.found.partly.value_or(-1));
       for (const BlockId block : beginning.found.blocks) add(block);
+      for (const BlockKey& key : beginning.found.loads) add(key.low, key.high);
     }
     add(plan.is_full, plan.copies.size());
     return all;
@@ -227,7 +244,9 @@ class SimulatedEngine : private PrefixSource {
   // Before it is applied: who does not run has a reason.
   void check_work_conservation(const StepPlan& plan) {
     if (plan.chunks.empty() && plan.exhausted.empty()) {
-      EXPECT_TRUE(sequences_.empty() || !plan.preempted.empty())
+      const bool fetches = std::ranges::any_of(
+          sequences_, [](const auto& s) { return s.second.steps_to_fetch > 0; });
+      EXPECT_TRUE(sequences_.empty() || !plan.preempted.empty() || fetches)
           << "an empty step while somebody could run";
       return;
     }
@@ -283,6 +302,12 @@ class SimulatedEngine : private PrefixSource {
       sequence.begun = sequence.runs = true;
       sequence.computed = chunk.start;
       reused_ += chunk.reused;
+    }
+    for (const StepPlan::Load& load : plan.loads) {
+      EXPECT_EQ(allocator_.holders(load.to), 1);
+      EXPECT_EQ(allocator_.pool_of(load.to), 0);
+      contents_[static_cast<size_t>(load.to)] = stored_.at(load.key);
+      ++loads_;
     }
     for (const StepPlan::Copy& copy : plan.copies) {
       EXPECT_GT(allocator_.holders(copy.from), 0);
@@ -345,6 +370,36 @@ class SimulatedEngine : private PrefixSource {
     }
   }
 
+  void keep_tail(RequestId id) {
+    const Sequence& sequence = sequences_.at(id);
+    const auto tokens =
+        std::span<const int32_t>(sequence.tokens).first(static_cast<size_t>(sequence.computed));
+    const std::vector<BlockKey> keys = keys_of(tokens);
+    const auto rest = tokens.subspan(keys.size() * kKvBlockTokens);
+    if (rest.empty()) return;
+    allocator_.keep(scheduler_.blocks_of(id)[keys.size()],
+                    next_key(keys.empty() ? first_key_ : keys.back(), rest));
+  }
+
+  // Behind what the pool has, where that is the device's: whole blocks, and a tail.
+  void find_stored(std::span<const int32_t> tokens, std::span<const BlockKey> keys,
+                   FoundPrefix& found) const {
+    if (!found.blocks.empty() && allocator_.pool_of(found.blocks.front()) != 0) return;
+    size_t next = found.blocks.size();
+    for (; next < keys.size() && stored_.contains(keys[next]); ++next)
+      found.loads.push_back(keys[next]);
+    found.tokens += static_cast<int32_t>(found.loads.size()) * kKvBlockTokens;
+    if (next < keys.size()) return;
+    const auto rest = tokens.subspan(next * kKvBlockTokens);
+    for (size_t n = rest.size(); n > 0; --n) {
+      const BlockKey key = next_key(next == 0 ? first_key_ : keys[next - 1], rest.first(n));
+      if (!stored_.contains(key)) continue;
+      found.loads.push_back(key);
+      found.tokens += static_cast<int32_t>(n);
+      return;
+    }
+  }
+
   FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override {
     constexpr size_t kWorthWaiting = 2;  // blocks
     const Sequence& sequence = sequences_.at(id);
@@ -377,11 +432,18 @@ class SimulatedEngine : private PrefixSource {
       }
     }
     if (found.is_coming) return found;
-    const auto rest = tokens.subspan(whole);
+    if (options_.stores) find_stored(tokens, keys, found);
+    if (!found.loads.empty() && sequence.steps_to_fetch > 0) {
+      found.is_coming = true;
+      return found;
+    }
+    if (found.tokens % kKvBlockTokens != 0) return found;
+    const size_t begun = found.blocks.size() + found.loads.size();
+    const auto rest = tokens.subspan(begun * kKvBlockTokens);
     for (size_t n = std::min<size_t>(rest.size(), kKvBlockTokens - 1); n > 0; --n) {
-      const auto block =
-          peek(next_key(whole == 0 ? first_key_ : keys[found.blocks.size() - 1], rest.first(n)));
-      if (!block) continue;
+      const auto block = peek(next_key(begun == 0 ? first_key_ : keys[begun - 1], rest.first(n)));
+      // What is loaded comes to the device, and so must the copy.
+      if (!block || (!found.loads.empty() && allocator_.pool_of(*block) != 0)) continue;
       found.partly = block;
       found.tokens += static_cast<int32_t>(n);
       break;
@@ -396,7 +458,9 @@ class SimulatedEngine : private PrefixSource {
   std::map<RequestId, Sequence> sequences_;
   // Of a block's positions: all tokens up to there, as a number.
   std::vector<std::array<uint64_t, kKvBlockTokens>> contents_;
+  std::unordered_map<BlockKey, std::array<uint64_t, kKvBlockTokens>> stored_;
   uint64_t next_id_ = 1;
+  int64_t loads_ = 0;
   int64_t steps_ = 0;
   int64_t reused_ = 0;
   int64_t exhausted_ = 0;

@@ -84,6 +84,55 @@ struct ServerMetrics::Impl {
             "Of the time of steps, lately: waiting for weights, KV or activations.");
   Link to_gpu = link("to_gpu"), to_host = link("to_host"), disk_read = link("disk_read"),
        disk_write = link("disk_write");
+  // KV beyond the pools (kv/kv_store.h).
+  struct StoreTier {
+    Gauge& blocks;
+    Gauge& bytes;
+    Counter& evictions;
+  };
+  StoreTier store_tier(const char* tier) {
+    const Labels labels = {{"tier", tier}};
+    return {gauge("spillway_kv_store_blocks", "Blocks of KV beyond the pools, by memory.", labels),
+            gauge("spillway_kv_store_bytes", "The same in bytes.", labels),
+            counter("spillway_kv_store_evictions_total", "Blocks that made room for others there.",
+                    labels)};
+  }
+  Counter& hits(const char* tier) {
+    return counter("spillway_prefix_hit_tokens_total",
+                   "Tokens that were not computed again, by where their KV was: in a pool, in host "
+                   "memory or on disk.",
+                   {{"tier", tier}});
+  }
+  Counter& moved(const char* way) {
+    return counter("spillway_kv_store_moved_bytes_total", "Bytes that the KV store moved.",
+                   {{"way", way}});
+  }
+  StoreTier store_host = store_tier("host"), store_disk = store_tier("disk");
+  Counter &pool_hits = hits("pool"), &host_hits = hits("host"), &disk_hits = hits("disk");
+  Counter &store_in = moved("to_device"), &store_out = moved("to_host"),
+          &store_read = moved("disk_read"), &store_written = moved("disk_write");
+  Counter& store_damaged =
+      counter("spillway_kv_store_damaged_total",
+              "Blocks on disk that were not as they were written: dropped, and computed again.");
+  Counter& store_refused =
+      counter("spillway_kv_store_refused_total", "Blocks that the KV store had no room for.");
+
+  void show(const KvStoreStats& store) {
+    const auto show_tier = [](StoreTier& tier, const KvStoreStats::Tier& of) {
+      tier.blocks.Set(static_cast<double>(of.blocks));
+      tier.bytes.Set(static_cast<double>(of.bytes));
+      follow(tier.evictions, static_cast<double>(of.evicted));
+    };
+    show_tier(store_host, store.host);
+    show_tier(store_disk, store.disk);
+    follow(store_in, static_cast<double>(store.to_device_bytes));
+    follow(store_out, static_cast<double>(store.to_host_bytes));
+    follow(store_read, static_cast<double>(store.disk_read_bytes));
+    follow(store_written, static_cast<double>(store.disk_written_bytes));
+    follow(store_damaged, static_cast<double>(store.damaged));
+    follow(store_refused, static_cast<double>(store.refused));
+  }
+
   prometheus::Family<Counter>& requests = prometheus::BuildCounter()
                                               .Name("spillway_requests_total")
                                               .Help("Requests by how they ended.")
@@ -117,6 +166,12 @@ void ServerMetrics::step(const StepReport& report) {
   of.running.Set(report.state.running);
   Impl::follow(of.prompt_tokens, static_cast<double>(report.stats.prompt_tokens));
   Impl::follow(of.reused_tokens, static_cast<double>(report.stats.reused_tokens));
+  const EngineStats& stats = report.stats;
+  Impl::follow(of.host_hits, static_cast<double>(stats.reused_host_tokens));
+  Impl::follow(of.disk_hits, static_cast<double>(stats.reused_disk_tokens));
+  Impl::follow(of.pool_hits, static_cast<double>(stats.reused_tokens - stats.reused_host_tokens -
+                                                 stats.reused_disk_tokens));
+  if (report.state.store) of.show(*report.state.store);
   Impl::follow(of.generated_tokens, static_cast<double>(report.stats.generated_tokens));
   Impl::follow(of.preemptions, static_cast<double>(report.stats.preemptions));
   const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();

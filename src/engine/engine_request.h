@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request while the engine has it: what was asked, what is known of the answer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "engine/stop_matcher.h"
+#include "kv/block_key.h"
+#include "text/detokenizer.h"
+
+namespace spillway {
+
+struct Engine::Request {
+  Request(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer)
+      : id(request_id),
+        params(std::move(request)),
+        tokens(params.prompt),
+        sampler(params.sampling, params.prompt),
+        stops(params.stop) {
+    // The answer continues the prompt, so its leading space is kept.
+    if (tokenizer != nullptr) detokenizer.emplace(*tokenizer, DecodeOptions{.continues = true});
+  }
+  int64_t generated() const { return static_cast<int64_t>(tokens.size() - params.prompt.size()); }
+  int64_t next_position() const { return static_cast<int64_t>(tokens.size()); }
+
+  RequestId id;
+  GenerationRequest params;
+  std::vector<TokenId> tokens;  // prompt and answer
+  Sampler sampler;
+  StopMatcher stops;
+  std::optional<IncrementalDetokenizer> detokenizer;
+  std::vector<BlockKey> keys = {};  // of its whole blocks, as far as somebody asked
+  // Of what it will begin with: brought to host memory, and so many of them from the disk.
+  std::vector<BlockKey> pinned = {};
+  bool has_fetched = false;
+  int64_t from_disk = 0;
+  int64_t scored =
+      1;  // tokens of the prompt whose log-probabilities were told; none follows the first
+};
+
+}  // namespace spillway

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where KV goes on living beyond the pools, as the options say it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace spillway {
+
+struct KvStoreOptions {
+  std::string dir;        // "" = not on disk
+  std::string dir_size;   // "" = some, of what is free there
+  std::string host_size;  // "" = some, where the device has memory of its own
+
+  // Most bytes in `dir`. Throws kInvalidArgument for what is not a size.
+  uint64_t dir_bytes() const;
+  // Most bytes of host memory, of which so many are free.
+  uint64_t host_bytes(uint64_t free) const;
+};
+
+}  // namespace spillway

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session says of KV that others may use, and where it puts it.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "base/error.h"
+#include "base/fault_points.h"
+#include "base/test_scoped_folder.h"
+#include "engine/session.h"
+#include "tests/test_devices.h"
+
+namespace spillway {
+namespace {
+
+class SessionKvStoreTest : public testing::Test {
+ protected:
+  SessionKvStoreTest() : folder_(std::filesystem::temp_directory_path()) {
+    options_.model = "dummy:smollm2-135m:q4_0";
+    options_.device = "cpu";
+    options_.tuning.off = true;
+  }
+  ~SessionKvStoreTest() override { disarm_faults(); }
+
+  std::unique_ptr<Session> plan(const SessionOptions& options) {
+    auto session = std::make_unique<Session>(options, SessionServices{.devices = devices_});
+    session->choose_plan({.tokens = 256});
+    return session;
+  }
+  static KvCache cache_of(Session& session) {
+    return KvCache(*session.device, {.layers = 2, .kv_heads = 1, .head_dim = 16}, 4);
+  }
+
+  ScopedFolder folder_;
+  TestDevices devices_;
+  SessionOptions options_;
+};
+
+TEST_F(SessionKvStoreTest, TheSaltChangesWithAllThatChangesBits) {
+  std::set<std::string> salts;
+  const auto add = [&](auto change) {
+    SessionOptions options = options_;
+    change(options);
+    salts.insert(plan(options)->kv_salt());
+  };
+  add([](SessionOptions&) {});
+  add([](SessionOptions& of) { of.deterministic = true; });
+  add([](SessionOptions& of) { of.compute.kv_type = "int8"; });
+  add([](SessionOptions& of) { of.compute.compress_weights = true; });
+  add([](SessionOptions& of) { of.compute.attention_topk = 0.5; });
+  add([](SessionOptions& of) { of.model = "dummy:smollm2-135m:q8_0"; });
+  EXPECT_EQ(salts.size(), 6U);
+  // Where things lie, and how many work at once, changes none.
+  add([](SessionOptions& of) { of.compute.chunk = 64; });
+  add([&](SessionOptions& of) { of.kv_store.dir = folder_.path(); });
+  EXPECT_EQ(salts.size(), 6U);
+}
+
+TEST_F(SessionKvStoreTest, ThereIsNoneUnlessSomebodyAsks) {
+  const auto session = plan(options_);
+  const KvCache kv = cache_of(*session);
+  EXPECT_EQ(session->make_kv_store(kv, 256), nullptr);
+  EXPECT_EQ(session->make_kv_store(kv, 256, Session::KvStoreHost::kWhereApart), nullptr)
+      << "on a CPU the pool is in host memory itself";
+}
+
+TEST_F(SessionKvStoreTest, AnAcceleratorHasOneInHostMemory) {
+  options_.device = "emulated";
+  const auto session = plan(options_);
+  const KvCache kv = cache_of(*session);
+  EXPECT_EQ(session->make_kv_store(kv, 256), nullptr);
+  const auto store = session->make_kv_store(kv, 256, Session::KvStoreHost::kWhereApart);
+  ASSERT_NE(store, nullptr);
+  EXPECT_FALSE(store->lasts());
+}
+
+// R7: every allocation that it needs is refused in turn.
+TEST_F(SessionKvStoreTest, GoesWithoutMemoryThatIsRefused) {
+  options_.kv_store.dir = folder_.path();
+  const auto session = plan(options_);
+  const KvCache kv = cache_of(*session);
+  arm_fault("alloc.host", 1, FaultKind::kEnomem);
+  EXPECT_NE(session->make_kv_store(kv, 256), nullptr) << "half of it will do";
+  disarm_faults();
+  arm_fault("alloc.host", 1, FaultKind::kEnomem, 1000);
+  EXPECT_EQ(session->make_kv_store(kv, 256), nullptr);
+  disarm_faults();
+  const auto store = session->make_kv_store(kv, 256);
+  ASSERT_NE(store, nullptr) << "the folder's lock was given back";
+  EXPECT_TRUE(store->lasts());
+  EXPECT_EQ(session->make_kv_store(kv, 256), nullptr) << "another one has it";
+}
+
+}  // namespace
+}  // namespace spillway

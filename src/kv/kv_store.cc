@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/kv_store.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+BlockKey key_of(const BlockName& name) { return {name.low, name.high}; }
+
+}  // namespace
+
+uint64_t KvStore::slot_bytes(const KvShape& shape) {
+  return align_up(static_cast<uint64_t>(shape.block_bytes()));
+}
+
+KvStore::KvStore(const KvCache& kv, Device& device, Device& host, const Options& options,
+                 std::unique_ptr<BlockFolder>&& folder)
+    : kv_(kv),
+      device_(device),
+      costs_(options.costs),
+      block_bytes_(static_cast<size_t>(kv.shape().block_bytes())),
+      stride_(slot_bytes(kv.shape())),
+      buffer_(
+          host, device, static_cast<size_t>(options.slots) * stride_ + kDirectAlignment,
+          MemoryTag::kKv,
+          device.host_visible() ? PinnedBuffer::Pin::kNever : PinnedBuffer::Pin::kWherePossible),
+      memory_(first_aligned(buffer_.data())),
+      stream_(device.make_stream()),
+      computed_(device.make_event()),
+      copied_(device.make_event()),
+      slots_(static_cast<size_t>(options.slots)),
+      folder_(std::move(folder)) {
+  SPW_ASSERT(options.slots >= 2);
+  for (SlotId id = options.slots; id-- > 0;) free_.push_back(id);
+  if (!folder_) return;
+  SPW_ASSERT(folder_->stride() == stride_);
+  for (const FolderBlock& block : folder_->blocks()) {
+    const BlockContents contents{.key = key_of(block.name),
+                                 .parent = key_of(block.parent),
+                                 .position = static_cast<int32_t>(block.position)};
+    on_disk_.emplace(contents.key, contents);
+    disk_order_.add(contents.key, contents.parent, worth_of(contents));
+  }
+  stats_.damaged = static_cast<int64_t>(folder_->stats().damaged);
+  thread_ = std::thread([this] { work(); });
+}
+
+KvStore::~KvStore() {
+  try {
+    stream_->synchronize();
+  } catch (const std::exception&) {
+    // The device failed, and whoever used it has said so.
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    is_closing_ = true;
+  }
+  has_work_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+double KvStore::worth_of(const BlockContents& contents) const {
+  return costs_.token_s > 0 ? costs_.compute_s(contents.position, contents.tokens)
+                            : contents.tokens;
+}
+
+KvStore::Place KvStore::place_of(const BlockKey& key) const {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    const bool is_coming =
+        slots_[static_cast<size_t>(found->second)].state == Slot::State::kFetching;
+    return is_coming ? Place::kComing : Place::kHost;
+  }
+  return on_disk_.contains(key) ? Place::kDisk : Place::kNowhere;
+}
+
+size_t KvStore::worth_loading(std::span<const BlockKey> keys, int64_t position) const {
+  size_t count = 0, in_host = 0, on_disk = 0;
+  for (const BlockKey& key : keys) {
+    const Place place = place_of(key);
+    if (place == Place::kNowhere) break;
+    ++count;
+    if (place == Place::kDisk) ++on_disk;
+    if (on_disk == 0) in_host = count;
+  }
+  const auto pays = [&](size_t blocks, size_t of_disk) {
+    const auto bytes = [&](size_t n) { return static_cast<double>(n * block_bytes_); };
+    return costs_.loading_pays(static_cast<double>(position),
+                               static_cast<double>(blocks * kKvBlockTokens), bytes(blocks),
+                               bytes(of_disk));
+  };
+  if (pays(count, on_disk)) return count;
+  return pays(in_host, 0) ? in_host : 0;
+}
+
+KvStore::SlotId KvStore::take_slot_locked(const BlockKey& parent) {
+  if (free_.empty()) {
+    const auto may_go = [&](const BlockKey& key) {
+      const Slot& slot = slots_[static_cast<size_t>(by_key_.at(key))];
+      // What comes now is of no use without the one before it.
+      const bool is_needed = key == parent && !on_disk_.contains(key);
+      return !is_needed && slot.state == Slot::State::kReady && slot.pins == 0 &&
+             slot.readers == 0 && !slot.is_writing;
+    };
+    const auto victim = order_.try_next(may_go);
+    if (!victim) return -1;
+    const SlotId id = by_key_.at(*victim);
+    order_.evicted(*victim);
+    by_key_.erase(*victim);
+    slots_[static_cast<size_t>(id)] = {};
+    free_.push_back(id);
+    ++stats_.host.evicted;
+  }
+  const SlotId id = free_.back();
+  free_.pop_back();
+  return id;
+}
+
+void KvStore::add_locked(SlotId id, const BlockContents& contents, Slot::State state) {
+  slots_[static_cast<size_t>(id)] = {.state = state, .contents = contents};
+  by_key_.emplace(contents.key, id);
+  order_.add(contents.key, contents.parent, worth_of(contents));
+}
+
+void KvStore::remove_locked(SlotId id) {
+  Slot& slot = slots_[static_cast<size_t>(id)];
+  by_key_.erase(slot.contents.key);
+  order_.remove(slot.contents.key);
+  slot.is_dropped = true;
+  release_locked(id);
+}
+
+void KvStore::release_locked(SlotId id) {
+  Slot& slot = slots_[static_cast<size_t>(id)];
+  if (!slot.is_dropped || slot.is_writing || slot.readers > 0 || slot.state != Slot::State::kReady)
+    return;
+  slot = {};
+  free_.push_back(id);
+}
+
+size_t KvStore::fetch(std::span<const BlockKey> keys) {
+  size_t count = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const BlockKey& key : keys) {
+      if (const auto found = by_key_.find(key); found != by_key_.end()) {
+        ++slots_[static_cast<size_t>(found->second)].pins;
+        order_.use(key);
+      } else {
+        const auto kept = on_disk_.find(key);
+        if (kept == on_disk_.end()) break;
+        // Some of the room stays for what others write.
+        if (at_work_ + fetching_ >= static_cast<int32_t>(slots_.size() * 3 + 3) / 4) break;
+        const SlotId id = take_slot_locked(kept->second.parent);
+        if (id < 0) break;
+        add_locked(id, kept->second, Slot::State::kFetching);
+        slots_[static_cast<size_t>(id)].pins = 1;
+        disk_order_.use(key);
+        to_read_.push_back(id);
+        ++fetching_;
+      }
+      ++count;
+    }
+  }
+  has_work_.notify_all();
+  return count;
+}
+
+void KvStore::unpin(std::span<const BlockKey> keys) {
+  const std::lock_guard lock(mutex_);
+  for (const BlockKey& key : keys) {
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) continue;
+    Slot& slot = slots_[static_cast<size_t>(found->second)];
+    slot.pins = std::max(0, slot.pins - 1);
+  }
+}
+
+void KvStore::wait_for_fetch(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  const int before = fetching_;
+  has_come_.wait_for(lock, most, [&] { return fetching_ == 0 || fetching_ < before; });
+}
+
+void KvStore::put(std::span<const Copy> copies) {
+  std::vector<SlotId> slots;
+  std::vector<BlockId> blocks;
+  std::vector<CopyPiece> pieces;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Copy& copy : copies) {
+      if (by_key_.contains(copy.contents.key) || on_disk_.contains(copy.contents.key)) continue;
+      const bool is_behind = at_work_ >= static_cast<int32_t>(slots_.size() + 1) / 2;
+      const SlotId id = is_behind ? -1 : take_slot_locked(copy.contents.parent);
+      if (id < 0) {
+        ++stats_.refused;
+        continue;
+      }
+      add_locked(id, copy.contents, Slot::State::kFilling);
+      ++at_work_;
+      ++leaving_[copy.block];
+      kv_.add_pieces(copy.block, bytes_of(id), KvCache::Direction::kToHost, pieces);
+      slots.push_back(id);
+      blocks.push_back(copy.block);
+      stats_.to_host_bytes += block_bytes_;
+    }
+  }
+  if (slots.empty()) return;
+  device_.compute().record(*computed_);
+  stream_->wait(*computed_);
+  stream_->copy_to_host(pieces);
+  stream_->record(*copied_);
+  stream_->run_on_host(
+      [this, slots = std::move(slots), blocks = std::move(blocks)] { filled(slots, blocks); });
+}
+
+void KvStore::filled(std::span<const SlotId> slots, std::span<const BlockId> blocks) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const BlockId block : blocks) {
+      if (--leaving_[block] == 0) leaving_.erase(block);
+    }
+    for (const SlotId id : slots) {
+      Slot& slot = slots_[static_cast<size_t>(id)];
+      slot.state = Slot::State::kReady;
+      const bool goes_on = folder_ && !slot.is_dropped;
+      slot.is_writing = goes_on;
+      if (goes_on) {
+        to_write_.push_back(id);
+      } else {
+        --at_work_;
+        release_locked(id);
+      }
+    }
+  }
+  has_work_.notify_all();
+}
+
+void KvStore::load(std::span<const Load> loads) {
+  std::vector<SlotId> slots;
+  std::vector<CopyPiece> pieces;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Load& load : loads) {
+      const SlotId id = by_key_.at(load.key);
+      Slot& slot = slots_[static_cast<size_t>(id)];
+      SPW_ASSERT(slot.state != Slot::State::kFetching);
+      ++slot.readers;
+      order_.use(load.key);
+      disk_order_.use(load.key);
+      kv_.add_pieces(load.block, bytes_of(id), KvCache::Direction::kToDevice, pieces);
+      slots.push_back(id);
+      stats_.to_device_bytes += block_bytes_;
+    }
+  }
+  if (slots.empty()) return;
+  device_.compute().record(*computed_);
+  stream_->wait(*computed_);
+  stream_->copy_to_device(pieces);
+  stream_->record(*copied_);
+  device_.compute().wait(*copied_);
+  stream_->run_on_host([this, slots = std::move(slots)] { have_been_read(slots); });
+}
+
+void KvStore::have_been_read(std::span<const SlotId> slots) {
+  const std::lock_guard lock(mutex_);
+  for (const SlotId id : slots) {
+    --slots_[static_cast<size_t>(id)].readers;
+    release_locked(id);
+  }
+}
+
+void KvStore::before_writing(std::span<const BlockId> blocks) {
+  const bool is_leaving = [&] {
+    const std::lock_guard lock(mutex_);
+    return !leaving_.empty() &&
+           std::ranges::any_of(blocks, [&](BlockId block) { return leaving_.contains(block); });
+  }();
+  if (is_leaving) device_.compute().wait(*copied_);
+}
+
+void KvStore::drop(std::span<const BlockKey> keys) {
+  const std::lock_guard lock(mutex_);
+  for (const BlockKey& key : keys) {
+    if (const auto found = by_key_.find(key); found != by_key_.end()) remove_locked(found->second);
+    if (on_disk_.erase(key) == 0) continue;
+    disk_order_.remove(key);
+    unwanted_.push_back(key);
+  }
+  has_work_.notify_all();
+}
+
+void KvStore::drop_unfinished() {
+  const std::lock_guard lock(mutex_);
+  for (SlotId id = 0; id < static_cast<SlotId>(slots_.size()); ++id) {
+    const Slot& slot = slots_[static_cast<size_t>(id)];
+    if (slot.state == Slot::State::kFilling && !slot.is_dropped) remove_locked(id);
+  }
+}
+
+KvStoreStats KvStore::stats() const {
+  const std::lock_guard lock(mutex_);
+  KvStoreStats stats = stats_;
+  stats.host.blocks = static_cast<int64_t>(by_key_.size());
+  stats.host.bytes = stats.host.blocks * static_cast<int64_t>(stride_);
+  stats.disk.blocks = static_cast<int64_t>(on_disk_.size());
+  stats.disk.bytes = stats.disk.blocks * static_cast<int64_t>(stride_);
+  return stats;
+}
+
+}  // namespace spillway

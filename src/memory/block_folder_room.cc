@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/block_folder_room.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <vector>
+
+#include "base/byte_units.h"
+#include "base/error.h"
+#include "base/file_descriptor.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "storage/io_calls.h"
+
+namespace spillway {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "kv-";
+constexpr const char* kFiles[] = {"blocks", "index", "lock"};
+
+struct Found {
+  fs::path path;
+  uint64_t bytes = 0;
+  fs::file_time_type used = {};
+};
+
+bool is_one_of_ours(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().native();
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  std::error_code error;
+  return name.starts_with(kPrefix) && name.size() == kPrefix.size() + 32 &&
+         std::all_of(name.begin() + kPrefix.size(), name.end(), is_digit) &&
+         fs::is_directory(entry.symlink_status(error)) &&
+         fs::is_regular_file(entry.path() / "index", error);
+}
+
+// Nobody can begin to use it meanwhile.
+bool try_remove(const fs::path& folder) {
+  const FileDescriptor lock = open_call(folder / "lock", O_RDWR | O_CLOEXEC);
+  if (!lock.is_open() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  std::error_code error;
+  for (const char* const file : kFiles) fs::remove(folder / file, error);
+  return fs::remove(folder, error);  // false where somebody put something else into it
+}
+
+}  // namespace
+
+std::string folder_name(const FolderIdentity& identity) {
+  const BlockName name =
+      name_of(fmt::format("{} {} {}", identity.salt.low, identity.salt.high, identity.block_bytes));
+  return fmt::format("{}{:016x}{:016x}", kPrefix, name.high, name.low);
+}
+
+void make_private_folder(const fs::path& path) {
+  std::error_code error;
+  if (::mkdir(path.c_str(), 0700) == 0) return;
+  const int why = errno;
+  SPW_CHECK(why == EEXIST || why == EISDIR || fs::is_directory(path, error), kInvalidArgument,
+            "--kv-dir: cannot make the folder {}: {}", printable_path(path), error_text(-why));
+  SPW_CHECK(fs::is_directory(path, error), kInvalidArgument,
+            "--kv-dir: {} is not a folder; give another name", printable_path(path));
+}
+
+uint64_t remove_unused_folders(const fs::path& dir, const fs::path& own, uint64_t most) {
+  std::error_code error;
+  std::vector<Found> others;
+  uint64_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
+    if (entry.path() == own || !is_one_of_ours(entry)) continue;
+    Found& found = others.emplace_back(Found{.path = entry.path()});
+    for (const char* const file : kFiles) {
+      const uint64_t size = fs::file_size(entry.path() / file, error);
+      if (!error) found.bytes += size;
+    }
+    found.used = fs::last_write_time(entry.path() / "index", error);
+    bytes += found.bytes;
+  }
+  std::ranges::sort(others, {}, &Found::used);
+  for (const Found& found : others) {
+    if (bytes <= most) break;
+    if (!try_remove(found.path)) continue;
+    bytes -= found.bytes;
+    log_info("--kv-dir: removed {}, KV of another model or other settings ({})",
+             printable_path(found.path), format_bytes(found.bytes));
+  }
+  return bytes;
+}
+
+}  // namespace spillway
