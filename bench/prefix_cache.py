@@ -30,6 +30,7 @@ import time
 from keep_result import keep
 
 READY = re.compile(r"serving (.*) at http://127\.0\.0\.1:(\d+)\n")
+NAME = "measured"
 OWN_TOKENS, ANSWER_TOKENS = 16, 4
 TARGETS = {"second": 0.05, "after_restart": 0.15}
 
@@ -52,7 +53,7 @@ def parse_arguments():
 @contextlib.contextmanager
 def server(args, options, folder):
     """A port to ask at; the server ends as after SIGTERM."""
-    command = [args.program, "serve", args.model, "--port", "0", "--kv-dir", str(folder), *options]
+    command = [args.program, "serve", args.model, "--name", NAME, "--port", "0", "--kv-dir", str(folder), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             found = READY.fullmatch(process.stdout.readline().decode())
@@ -68,7 +69,7 @@ def server(args, options, folder):
 def ask(port, prompt):
     """Seconds to the first token, and the answer's text."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
-    body = {"prompt": prompt, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True, "ignore_eos": True}
+    body = {"model": NAME, "prompt": prompt, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True, "ignore_eos": True}
     begin = time.perf_counter()
     connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()

@@ -52,7 +52,7 @@ def test_health_and_metrics_answer(server):
 
 
 def test_unknown_paths_and_methods_are_refused(server):
-    server.get("/").error(404)
+    server.get("/index.html").error(404)
     server.get("/v1").error(404)
     server.post("/v1/embeddings", {"model": NAME, "input": "x"}).error(404)
     answer = server.get(COMPLETIONS)

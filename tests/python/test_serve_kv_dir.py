@@ -83,7 +83,7 @@ def test_other_settings_find_nothing(spillway, tmp_path):
     with start(spillway, tmp_path) as server:
         ids(server)
         wait_until_kept(server, WHOLE // 16)
-    with start(spillway, tmp_path, "--kv-type", "f16") as server:
+    with start(spillway, tmp_path, "--kv-type", "int8") as server:
         ids(server)
         assert server.metrics()[FROM_DISK] == 0
     assert len(files(tmp_path, "index")) == 2
