@@ -111,7 +111,9 @@ std::unique_ptr<RoomForecast> PredictedAdmission::forecast(std::span<const Seque
 }
 
 PacedAdmission::PacedAdmission(std::unique_ptr<Admission> inner, double token_s)
-    : inner_(std::move(inner)), token_s_(token_s), limit_(inner_->max_sequences()) {
+    : inner_(std::move(inner)),
+      token_s_(token_s),
+      limit_(std::min(kFirstSequences, inner_->max_sequences())) {
   SPW_CHECK(token_s > 0, kInvalidArgument, "a token in {} s cannot be generated", token_s);
 }
 
@@ -119,15 +121,19 @@ int PacedAdmission::max_sequences() const {
   return std::clamp(static_cast<int>(limit_), 1, inner_->max_sequences());
 }
 
-// Down at once by as much as it is too slow, up a little at a time, and only where the limit is
-// what holds it back.
+// Down at once by as much as it is too slow; up by much as long as it is fast, then a little at a
+// time, and only where the limit is what holds it back. Those that run stay, and what they keep of
+// KV grows: so not up to the edge.
 void PacedAdmission::stepped(int sequences, double seconds) {
-  constexpr double kNearly = 0.97, kStepUp = 1.0 / 16;
+  constexpr double kNearly = 0.9, kStepUp = 1.0 / 64;
+  constexpr double kFast = 0.6, kLargeStepUp = 0.25;
   if (sequences <= 0 || seconds <= 0) return;
   if (seconds > token_s_) {
-    limit_ = std::max(1.0, std::min(limit_, sequences * std::max(0.5, token_s_ / seconds)));
+    const double share = std::max(0.5, kNearly * token_s_ / seconds);
+    limit_ = std::max(1.0, std::min(limit_, sequences * share));
   } else if (seconds < kNearly * token_s_ && sequences >= max_sequences()) {
-    limit_ = std::min<double>(inner_->max_sequences(), limit_ + std::max(1.0, limit_ * kStepUp));
+    const double share = seconds < kFast * token_s_ ? kLargeStepUp : kStepUp;
+    limit_ = std::min<double>(inner_->max_sequences(), limit_ + std::max(1.0, limit_ * share));
   }
 }
 

@@ -27,7 +27,7 @@ class LongestPredictedFirst : public QueueOrder {
 // n mean lengths lets about n * `patience` others pass.
 class ShortestPredictedFirst : public QueueOrder {
  public:
-  explicit ShortestPredictedFirst(double patience = 16) : patience_(patience) {}
+  explicit ShortestPredictedFirst(double patience = 28) : patience_(patience) {}
   Rank rank(const SequenceView& arriving) override;
   void began(double rank) override;
 
@@ -67,7 +67,7 @@ class PredictedAdmission : public PlannedAdmission {
 };
 
 // As another admission, with no more sequences at once than generate a token in `token_s` (S3,
-// section 4.1: who reads is not faster). What steps take is what tells it.
+// section 4.1: who reads is not faster). What steps take is what tells it; it begins with few.
 class PacedAdmission : public Admission {
  public:
   static constexpr double kReadingSpeed = 0.1875;  // seconds a token
@@ -92,6 +92,7 @@ class PacedAdmission : public Admission {
   int most_passing() const override { return inner_->most_passing(); }
 
  private:
+  static constexpr int kFirstSequences = 16;
   std::unique_ptr<Admission> inner_;
   double token_s_;
   double limit_;  // sequences

@@ -123,7 +123,7 @@ void Scheduler::leave_queue(const Sequence& leaving) {
 void Scheduler::preempt(Sequence& sequence) {
   SPW_ASSERT(sequence.runs);
   sequence.blocks.clear();
-  sequence.blocks.expect(sequence.known + 1);
+  sequence.blocks.expect(std::max<int64_t>(sequence.known + 1, sequence.reserved));
   sequence.computed = 0;
   sequence.runs = false;
   sequence.place = {.is_new = false, .rank = 0, .arrival = sequence.begun, .id = sequence.given.id};
@@ -303,9 +303,9 @@ class Scheduler::Planner {
     const int pool = !found.blocks.empty()  ? of_.allocator_.pool_of(found.blocks.front())
                      : !found.loads.empty() ? kDevicePool
                                             : of_.allocator_.pool_of(*found.partly);
-    const int64_t rest =
-        blocks_for_tokens(std::max<int64_t>(sequence.known + 1, sequence.given.expected)) -
-        static_cast<int64_t>(found.blocks.size());
+    const int64_t end = sequence.reserved > 0 ? sequence.reserved : sequence.given.expected;
+    const int64_t rest = blocks_for_tokens(std::max<int64_t>(sequence.known + 1, end)) -
+                         static_cast<int64_t>(found.blocks.size());
     const int64_t free = room(pool).free - static_cast<int64_t>(newly_held(found).size());
     return rest <= free ? found : FoundPrefix{};
   }
@@ -328,7 +328,7 @@ class Scheduler::Planner {
     const int most = admission.most_newcomers({.running = begun, .mean_answer = of_.mean_answer()});
     constexpr int kMostPassed = 64;  // who waits for what is coming; looking at all takes time
     int newcomers = 0, passed = 0;
-    const std::unique_ptr<RoomForecast> forecast = make_forecast();
+    std::optional<std::unique_ptr<RoomForecast>> forecast;  // made when somebody could begin
     std::vector<RequestId> without_room;
     for (const Place& place : of_.queue_) {
       if (tokens_ <= 0 ||
@@ -336,7 +336,8 @@ class Scheduler::Planner {
         return;
       if (place.is_new && newcomers >= most) return;
       const Sequence& next = *of_.by_id_.at(place.id);
-      if (forecast && !forecast->try_add(of_.view_of(next)) && !is_alone()) {
+      if (!forecast) forecast = make_forecast();
+      if (*forecast && !(*forecast)->try_add(of_.view_of(next)) && !is_alone()) {
         plan_.is_full = true;
         without_room.push_back(place.id);
         if (next.passed >= admission.most_passing() ||
@@ -360,7 +361,6 @@ class Scheduler::Planner {
   // What runs on holds its blocks, and those that are free are for all. Blocks that several hold
   // count for each of them, here and in what they are expected to need.
   std::unique_ptr<RoomForecast> make_forecast() const {
-    if (of_.queue_.empty()) return nullptr;
     std::vector<SequenceView> views;
     int64_t blocks = 0;
     for (const Sequence& sequence : of_.running_) {
