@@ -22,7 +22,7 @@ NgramPredictor train_predictor(std::span<const LengthExample> examples,
 
 // What is reserved for an answer: enough for most, and little enough to have many. Of what was
 // simulated, the quantile with the most throughput (bench/s3_tables.cc).
-inline constexpr double kReservedQuantile = 0.7;
+inline constexpr double kReservedQuantile = 0.55;
 
 // Lengths of the answers.
 std::vector<int64_t> lengths_of(std::span<const LengthExample> examples);
