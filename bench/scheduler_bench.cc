@@ -13,6 +13,7 @@
 
 #include "kv/block_allocator.h"
 #include "kv/block_key.h"
+#include "schedule/predicted_policies.h"
 #include "schedule/scheduler.h"
 #include "tensor/kv_format.h"
 
@@ -67,6 +68,7 @@ struct Setting {
   // Of what requests begin with, blocks that are there; none: nobody looks.
   std::optional<size_t> computed = {};
   bool is_coming = false;  // the rest of it
+  bool predicted = false;  // who begins is whose predicted answer has room
 };
 
 // Plans and applies steps, and tells the scheduler what an engine would.
@@ -75,6 +77,9 @@ void steps(benchmark::State& state, const Setting& setting) {
   const OnePrompt prompt(allocator, setting.computed.value_or(0), setting.is_coming);
   SchedulingPolicies policies;
   policies.order = std::make_unique<FairOrder>();
+  if (setting.predicted)
+    policies.admission = std::make_unique<PredictedAdmission>(
+        PredictedAdmissionOptions{.policy = {.max_sequences = setting.max_sequences}});
   Scheduler scheduler(
       allocator,
       {.max_step_tokens = 1 << 20, .admission = {.max_sequences = setting.max_sequences}},
@@ -84,6 +89,7 @@ void steps(benchmark::State& state, const Setting& setting) {
     scheduler.add({.id = RequestId{next_id++},
                    .tokens = tokens,
                    .expected = tokens + 1000,
+                   .predicted = setting.predicted ? tokens + 500 : 0,
                    .client = next_id % 100,
                    .scored = scored});
   };
@@ -135,12 +141,18 @@ void all_wait_for_a_prefix(benchmark::State& state) {
                 .is_coming = true});
 }
 
+// Many are looked at, and the forecast has room for none of them.
+void no_prediction_fits(benchmark::State& state) {
+  steps(state, {.blocks = kFewBlocks, .max_sequences = 2 * kRunning, .predicted = true});
+}
+
 constexpr int kSteps = 200;  // each makes sequences longer
 BENCHMARK(decode)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
 BENCHMARK(some_end_and_begin)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
 BENCHMARK(some_begin_with_a_prefix)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
 BENCHMARK(the_head_has_no_room)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
 BENCHMARK(all_wait_for_a_prefix)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
+BENCHMARK(no_prediction_fits)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace spillway

@@ -18,6 +18,7 @@ void add_bench_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_profile_command(CLI::App& app);
 void add_tokenize_command(CLI::App& app);
+void add_predictor_command(CLI::App& app);
 void add_convert_command(CLI::App& app);
 void add_list_command(CLI::App& app);
 // For developers, not listed in --help: raw logits for parity tests.

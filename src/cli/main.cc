@@ -43,12 +43,17 @@ bool is_model_option(std::string_view word) {
 
 // The arguments with -m MODEL right behind the command, wherever it stood: the parser deals
 // positional arguments in the order it meets them, and the model's place must be taken by then.
-std::vector<std::string> model_first(int argc, char** argv) {
+// Commands that have commands of their own have no such place.
+std::vector<std::string> model_first(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   const auto command = std::find_if(arguments.begin(), arguments.end(),
                                     [](const std::string& word) { return !word.starts_with('-'); });
   const auto end = std::find(command, arguments.end(), "--");
   if (command == arguments.end()) return arguments;
+  const auto with_commands = app.get_subcommands([&](const CLI::App* c) {
+    return c->get_name() == *command && c->get_require_subcommand_min() > 0;
+  });
+  if (!with_commands.empty()) return arguments;
   const auto option = std::find_if(command + 1, end, is_model_option);
   if (option == end) return arguments;
   const bool is_whole = *option != "-m" && *option != "--model";
@@ -105,6 +110,7 @@ int parse_and_run(int argc, char** argv) {
   spillway::add_plan_command(app);
   spillway::add_profile_command(app);
   spillway::add_tokenize_command(app);
+  spillway::add_predictor_command(app);
   spillway::add_convert_command(app);
   spillway::add_list_command(app);
   spillway::add_logits_command(app);
@@ -114,7 +120,7 @@ int parse_and_run(int argc, char** argv) {
     return 0;
   }
   try {
-    std::vector<std::string> arguments = model_first(argc, argv);
+    std::vector<std::string> arguments = model_first(app, argc, argv);
     std::reverse(arguments.begin(), arguments.end());  // as the parser wants them
     app.parse(arguments);
   } catch (const CLI::RuntimeError& done) {

@@ -22,6 +22,11 @@ struct SequenceView {
   int priority = 0;        // lower ones matter more
   uint64_t client = 0;     // whose it is
   double mean_answer = 0;  // tokens, of those that ended or are expected to; 0: nobody knows
+  // Tokens in the end, as they are promised room: as predicted, twice that of the answer each time
+  // it went beyond. Not more than expected; 0 where nobody predicts.
+  int64_t reserved = 0;
+  int outgrown = 0;    // how often it went beyond
+  int64_t blocks = 0;  // that it holds
 };
 
 // In which order requests begin. A sequence that had begun and lost its blocks goes before all of
@@ -68,9 +73,25 @@ struct AdmissionState {
   double mean_answer = 0;  // 0: nobody knows
 };
 
+// What there will be room for, within one step's plan.
+class RoomForecast {
+ public:
+  virtual ~RoomForecast() = default;
+  // Whether it may begin beside all others; it is then one of them.
+  [[nodiscard]] virtual bool try_add(const SequenceView& next) = 0;
+};
+
 class Admission {
  public:
   virtual ~Admission() = default;
+  // For a step; `running` are those that go on, `blocks` what they hold and what is free. Null:
+  // whoever has room for what is known of it begins.
+  virtual std::unique_ptr<RoomForecast> forecast(std::span<const SequenceView> /*running*/,
+                                                 int64_t /*blocks*/) const {
+    return nullptr;
+  }
+  // Others that begin before one that the forecast has no room for, until nobody does any more.
+  virtual int most_passing() const { return 0; }
   virtual int max_sequences() const = 0;  // at once
   // Of this step. One that was preempted may always come back.
   virtual int most_newcomers(const AdmissionState& state) const = 0;

@@ -13,6 +13,13 @@ namespace {
 
 constexpr int kDevicePool = 0;  // where loads go
 
+// Tokens that it is likely to have in the end; 0 where nobody knows.
+int64_t likely_end(const NewSequence& given) {
+  if (given.predicted <= 0) return given.expected;
+  const int64_t predicted = std::max<int64_t>(given.predicted, given.tokens + 1);
+  return given.expected > 0 ? std::min(given.expected, predicted) : predicted;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits,
@@ -38,7 +45,10 @@ SequenceView Scheduler::view_of(const Sequence& sequence) const {
           .expected = sequence.given.expected,
           .priority = sequence.given.priority,
           .client = sequence.given.client,
-          .mean_answer = mean_answer()};
+          .mean_answer = mean_answer(),
+          .reserved = sequence.reserved,
+          .outgrown = sequence.outgrown,
+          .blocks = static_cast<int64_t>(sequence.blocks.blocks().size())};
 }
 
 Scheduler::Sequence& Scheduler::at(RequestId id) {
@@ -49,30 +59,37 @@ Scheduler::Sequence& Scheduler::at(RequestId id) {
 
 void Scheduler::add(const NewSequence& given) {
   SPW_ASSERT(given.tokens > 0 && !by_id_.contains(given.id));
-  Sequence& sequence = waiting_.emplace_back(Sequence{
-      .given = given,
-      .known = given.tokens,
-      .blocks = BlockTable(allocator_, given.expected > 0 ? given.expected : given.tokens + 1)});
+  const int64_t end = likely_end(given);
+  Sequence& sequence = waiting_.emplace_back(
+      Sequence{.given = given,
+               .known = given.tokens,
+               .reserved = given.predicted > 0 ? end : 0,
+               .blocks = BlockTable(allocator_, end > 0 ? end : given.tokens + 1)});
   const QueueOrder::Rank rank = policies_.order->rank(view_of(sequence));
   sequence.cost = rank.cost;
-  if (given.expected > given.tokens) {
+  if (end > given.tokens) {
     ++answers_;
-    answer_tokens_ += given.expected - given.tokens;
+    answer_tokens_ += end - given.tokens;
   }
   sequence.place = {.is_new = true, .rank = rank.value, .arrival = arrivals_++, .id = given.id};
   queue_.insert(sequence.place);
   by_id_.emplace(given.id, std::prev(waiting_.end()));
 }
 
-void Scheduler::append(RequestId id) { ++at(id).known; }
+void Scheduler::append(RequestId id) {
+  Sequence& sequence = at(id);
+  ++sequence.known;
+  extend_outgrown(sequence);
+}
 
 void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return;
   const Sequences::iterator ending = found->second;
   const int32_t prompt = ending->given.tokens;
-  const bool was_expected = ending->given.expected > prompt;
-  if (was_expected) answer_tokens_ -= ending->given.expected - prompt;
+  const int64_t end = likely_end(ending->given);
+  const bool was_expected = end > prompt;
+  if (was_expected) answer_tokens_ -= end - prompt;
   if (was_expected && !ending->admitted) --answers_;  // cancelled: it tells nothing
   if (ending->admitted) {
     if (!was_expected) ++answers_;
@@ -106,7 +123,7 @@ void Scheduler::leave_queue(const Sequence& leaving) {
 void Scheduler::preempt(Sequence& sequence) {
   SPW_ASSERT(sequence.runs);
   sequence.blocks.clear();
-  sequence.blocks.expect(sequence.known + 1);
+  sequence.blocks.expect(std::max<int64_t>(sequence.known + 1, sequence.reserved));
   sequence.computed = 0;
   sequence.runs = false;
   sequence.place = {.is_new = false, .rank = 0, .arrival = sequence.begun, .id = sequence.given.id};
@@ -114,6 +131,19 @@ void Scheduler::preempt(Sequence& sequence) {
   waiting_.splice(waiting_.end(), running_, by_id_.at(sequence.given.id));
   ++preempted_waiting_;
   ++preemptions_;
+}
+
+// S3, section 3: who was predicted too short is promised twice as much from then on. With blocks
+// that are taken as they are needed, it goes on where it is as long as there are free ones.
+void Scheduler::extend_outgrown(Sequence& sequence) {
+  const int64_t prompt = sequence.given.tokens, most = sequence.given.expected;
+  while (sequence.reserved > 0 && sequence.known >= sequence.reserved &&
+         (most == 0 || sequence.reserved < most)) {
+    sequence.reserved = prompt + 2 * (sequence.reserved - prompt);
+    if (most > 0) sequence.reserved = std::min(sequence.reserved, most);
+    ++sequence.outgrown;
+    ++extensions_;
+  }
 }
 
 void Scheduler::preempt_all() {
@@ -273,9 +303,9 @@ class Scheduler::Planner {
     const int pool = !found.blocks.empty()  ? of_.allocator_.pool_of(found.blocks.front())
                      : !found.loads.empty() ? kDevicePool
                                             : of_.allocator_.pool_of(*found.partly);
-    const int64_t rest =
-        blocks_for_tokens(std::max<int64_t>(sequence.known + 1, sequence.given.expected)) -
-        static_cast<int64_t>(found.blocks.size());
+    const int64_t end = sequence.reserved > 0 ? sequence.reserved : sequence.given.expected;
+    const int64_t rest = blocks_for_tokens(std::max<int64_t>(sequence.known + 1, end)) -
+                         static_cast<int64_t>(found.blocks.size());
     const int64_t free = room(pool).free - static_cast<int64_t>(newly_held(found).size());
     return rest <= free ? found : FoundPrefix{};
   }
@@ -298,12 +328,23 @@ class Scheduler::Planner {
     const int most = admission.most_newcomers({.running = begun, .mean_answer = of_.mean_answer()});
     constexpr int kMostPassed = 64;  // who waits for what is coming; looking at all takes time
     int newcomers = 0, passed = 0;
+    std::optional<std::unique_ptr<RoomForecast>> forecast;  // made when somebody could begin
+    std::vector<RequestId> without_room;
     for (const Place& place : of_.queue_) {
       if (tokens_ <= 0 ||
           running() + static_cast<int>(plan_.beginning.size()) >= admission.max_sequences())
         return;
       if (place.is_new && newcomers >= most) return;
       const Sequence& next = *of_.by_id_.at(place.id);
+      if (!forecast) forecast = make_forecast();
+      if (*forecast && !(*forecast)->try_add(of_.view_of(next)) && !is_alone()) {
+        plan_.is_full = true;
+        without_room.push_back(place.id);
+        if (next.passed >= admission.most_passing() ||
+            static_cast<int>(without_room.size()) > kMostPassed)
+          return;
+        continue;
+      }
       FoundPrefix found = find_prefix(next);
       if (found.is_coming && passed < kMostPassed) {
         ++passed;
@@ -311,7 +352,22 @@ class Scheduler::Planner {
       }
       if (!try_begin(next, std::move(found))) return;
       newcomers += place.is_new ? 1 : 0;
+      plan_.passed_over.insert(plan_.passed_over.end(), without_room.begin(), without_room.end());
     }
+  }
+
+  bool is_alone() const { return of_.running_.empty() && plan_.beginning.empty(); }
+
+  // What runs on holds its blocks, and those that are free are for all. Blocks that several hold
+  // count for each of them, here and in what they are expected to need.
+  std::unique_ptr<RoomForecast> make_forecast() const {
+    std::vector<SequenceView> views;
+    int64_t blocks = 0;
+    for (const Sequence& sequence : of_.running_) {
+      views.push_back(of_.view_of(sequence));
+      blocks += views.back().blocks;
+    }
+    return of_.policies_.admission->forecast(views, blocks + of_.allocator_.free());
   }
 
   bool try_begin(const Sequence& next, FoundPrefix found) {
@@ -328,9 +384,8 @@ class Scheduler::Planner {
       return try_begin(next, {});
     };
     if (is_spoken_for) return begin_without_prefix();
-    const bool is_alone = of_.running_.empty() && plan_.beginning.empty();
     const auto have = static_cast<int64_t>(found.blocks.size());
-    if (!is_alone && blocks_for_tokens(next.known + 1) - have > most_free()) {
+    if (!is_alone() && blocks_for_tokens(next.known + 1) - have > most_free()) {
       plan_.is_full = true;  // it is what there was room for
       return give_up();
     }
@@ -344,7 +399,7 @@ class Scheduler::Planner {
          (!found.loads.empty() && reservation->pool != kDevicePool));
     if (found.tokens > 0 && (!reservation || is_elsewhere)) return begin_without_prefix();
     if (!reservation) {
-      if (is_alone) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room
+      if (is_alone()) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room
       plan_.is_full = true;
       return false;
     }
@@ -389,11 +444,13 @@ void Scheduler::begin(Sequence& sequence, const StepPlan::Beginning& beginning) 
     sequence.begun = beginnings_++;
   }
   sequence.admitted = sequence.runs = true;
+  sequence.passed = 0;
   running_.splice(running_.end(), waiting_, by_id_.at(sequence.given.id));
 }
 
 void Scheduler::apply(StepPlan& plan) {
   const int begun_before = running() + preempted_waiting_;
+  for (const RequestId id : plan.passed_over) ++at(id).passed;
   for (const RequestId id : plan.preempted) preempt(at(id));
   // Before anybody takes a block: what they begin with is kept for nobody until now.
   int newcomers = 0;

@@ -42,7 +42,9 @@ struct NewSequence {
   RequestId id{};
   int32_t tokens = 0;    // known: the prompt
   int64_t expected = 0;  // in the end, 0 where nobody knows
-  int priority = 0;      // lower ones matter more
+  // In the end, as predicted: what it is promised room for. 0: nobody predicts.
+  int64_t predicted = 0;
+  int priority = 0;  // lower ones matter more
   uint64_t client = 0;
   bool scored = false;  // logits of every token are wanted
 };
@@ -91,6 +93,8 @@ class Scheduler {
   // Begun and not ended; those that were preempted wait.
   std::vector<RequestId> begun() const;
   int64_t preemptions() const { return preemptions_; }
+  // How often a sequence went beyond what was predicted, and was promised more.
+  int64_t extensions() const { return extensions_; }
 
  private:
   struct Sequence;
@@ -112,6 +116,9 @@ class Scheduler {
     Place place = {};       // while it waits
     double cost = 0;        // QueueOrder::Rank's, of one that has not begun
     uint64_t begun = 0;     // the how manieth to begin
+    int64_t reserved = 0;   // as SequenceView's
+    int outgrown = 0;
+    int passed = 0;  // by others that began, since the forecast has no room for it
     BlockTable blocks;
   };
   class Planner;
@@ -123,6 +130,7 @@ class Scheduler {
   void preempt(Sequence& sequence);
   // One that waits and has not begun is going.
   void leave_queue(const Sequence& leaving);
+  void extend_outgrown(Sequence& sequence);
   void begin(Sequence& sequence, const StepPlan::Beginning& beginning);
 
   BlockAllocator& allocator_;
@@ -138,6 +146,7 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   uint64_t beginnings_ = 0;
   int64_t preemptions_ = 0;
+  int64_t extensions_ = 0;
   // Of sequences that ended or are expected to: their answers' tokens.
   int64_t answers_ = 0;
   int64_t answer_tokens_ = 0;

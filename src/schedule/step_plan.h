@@ -49,6 +49,8 @@ struct StepPlan {
   };
   std::vector<Beginning> beginning;
   bool is_full = false;  // the next one would have begun, had there been room
+  // The forecast had no room for these, and others behind them begin.
+  std::vector<RequestId> passed_over;
   // Blocks whose contents are copied before the step: set by apply().
   struct Copy {
     BlockId from = 0, to = 0;

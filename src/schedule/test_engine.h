@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@ struct SimulatedRequest {
   std::vector<int32_t> prompt;
   int answer = 1;           // tokens it has in the end, if there is room
   bool is_expected = true;  // whether anybody knows
+  int predicted = 0;        // tokens of the answer, as somebody thinks; 0: nobody does
   int priority = 0;
   uint64_t client = 0;
   bool scored = false;
@@ -40,6 +42,8 @@ struct SimulatedOptions {
   // With these: what the device's pool gives out again is kept elsewhere, and comes back from there
   // some steps after it is asked for.
   bool stores = false;
+  // Instead of the usual ones.
+  std::function<SchedulingPolicies()> policies = nullptr;
 };
 
 class SimulatedEngine : private PrefixSource {
@@ -48,9 +52,7 @@ class SimulatedEngine : private PrefixSource {
       : options_(options),
         allocator_(options.pools),
         scheduler_(allocator_, options.limits, options.reuses ? this : nullptr,
-                   {.order = options.fair ? std::make_unique<FairOrder>() : nullptr,
-                    .admission = nullptr,
-                    .victim = nullptr}),
+                   policies_of(options)),
         contents_(static_cast<size_t>(allocator_.total())) {
     if (!options.stores) return;
     allocator_.observe_evictions([this](BlockId block, const BlockContents& has) {
@@ -64,6 +66,7 @@ class SimulatedEngine : private PrefixSource {
     scheduler_.add({.id = id,
                     .tokens = prompt,
                     .expected = request.is_expected ? prompt + request.answer : 0,
+                    .predicted = request.predicted > 0 ? prompt + request.predicted : 0,
                     .priority = request.priority,
                     .client = request.client,
                     .scored = request.scored});
@@ -152,6 +155,12 @@ class SimulatedEngine : private PrefixSource {
     std::vector<int64_t> numbers;
     bool operator==(const Books&) const = default;
   };
+  static SchedulingPolicies policies_of(const SimulatedOptions& options) {
+    if (options.policies) return options.policies();
+    return {.order = options.fair ? std::make_unique<FairOrder>() : nullptr,
+            .admission = nullptr,
+            .victim = nullptr};
+  }
   static int32_t known(const Sequence& sequence) {
     return static_cast<int32_t>(sequence.tokens.size());
   }
@@ -186,6 +195,7 @@ class SimulatedEngine : private PrefixSource {
       for (const BlockKey& key : beginning.found.loads) add(key.low, key.high);
     }
     add(plan.is_full, plan.copies.size());
+    for (const RequestId id : plan.passed_over) add(id);
     return all;
   }
 

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// spillway predictor: how long answers will be, learned from prompts and answers that are there.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "base/printable.h"
+#include "base/stopwatch.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/terminal.h"
+#include "engine/model_catalog.h"
+#include "engine/vocabulary_from_files.h"
+#include "predict/length_data.h"
+#include "predict/predictor_file.h"
+#include "predict/predictor_training.h"
+#include "storage/model_files.h"
+#include "text/tokenizer.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kDataHelp =
+    "prompts with answers: Alpaca's JSON (instruction, input, output), ShareGPT's (conversations), "
+    "or JSON lines with prompt and output, or prompt and tokens";
+
+struct PredictorOptions {
+  std::string data;
+  std::string model;
+  std::string output;             // train
+  std::string buckets = "equal";  // train
+  std::string predictor;          // eval
+  EvaluationOptions evaluation;   // eval
+  bool json = false;
+};
+
+LengthData read_data(const PredictorOptions& options) {
+  const Tokenizer tokenizer(vocabulary_from_files(open_tokenizer(resolve_model(options.model))));
+  return read_length_data(options.data, tokenizer);
+}
+
+LengthBuckets buckets_of(const std::string& name, const LengthData& data) {
+  if (name == "equal") return LengthBuckets::equal_frequency(lengths_of(data.examples));
+  return LengthBuckets::linear(std::stod(name));
+}
+
+int train(const PredictorOptions& options) {
+  const LengthData data = read_data(options);
+  const Stopwatch watch;
+  const NgramPredictor predictor =
+      train_predictor(data.examples, buckets_of(options.buckets, data), &interrupted());
+  const double seconds = watch.seconds();
+  write_predictor(options.output, predictor, options.model);
+  if (options.json) {
+    print_json({{"examples", data.examples.size()},
+                {"without_answer", data.without_answer},
+                {"edges", predictor.buckets().edges()},
+                {"seconds", seconds},
+                {"file", options.output}});
+  } else {
+    print_now(fmt::format("learned from {} answers ({} prompts had none) in {:.1f} s: {}\n",
+                          data.examples.size(), data.without_answer, seconds,
+                          printable_path(options.output)));
+  }
+  return 0;
+}
+
+json score_json(const PredictorScore& score) {
+  return {{"accuracy", score.linear.accuracy},
+          {"majority_accuracy", score.linear.majority_accuracy},
+          {"bucket_distance", score.linear.mean_distance},
+          {"wrong_bucket_distance", score.linear.wrong_distance},
+          {"equal_frequency_accuracy", score.equal_frequency.accuracy},
+          {"equal_frequency_majority_accuracy", score.equal_frequency.majority_accuracy},
+          {"equal_frequency_bucket_distance", score.equal_frequency.mean_distance},
+          {"paper_accuracy", score.paper.accuracy},
+          {"paper_majority_accuracy", score.paper.majority_accuracy},
+          {"paper_bucket_distance", score.paper.mean_distance},
+          {"reserved_enough", score.reserved_enough},
+          {"reserved_tokens", score.reserved_tokens},
+          {"us_per_prediction", score.us_per_prediction},
+          {"mean_tokens", score.mean_tokens},
+          {"examples", score.examples}};
+}
+
+std::string score_line(const std::string& buckets, const BucketScore& score) {
+  return fmt::format("{:<30} {:>7.2f}% {:>7.2f}% {:>8.2f} {:>9.2f}\n", buckets,
+                     100 * score.accuracy, 100 * score.majority_accuracy,
+                     score.accuracy / score.majority_accuracy, score.mean_distance);
+}
+
+int evaluate_predictor(const PredictorOptions& options) {
+  const LengthData data = read_data(options);
+  EvaluationOptions evaluation = options.evaluation;
+  evaluation.cancel = &interrupted();
+  // What is wrong with a file was said; then the data is split as without one.
+  const auto stored = options.predictor.empty() ? std::nullopt : [&] {
+    const bool is_there = CLI::ExistingFile(options.predictor).empty();
+    SPW_CHECK(is_there, kInvalidArgument, "{}: no such file; spillway predictor train makes one",
+              printable_path(options.predictor));
+    return try_read_predictor(options.predictor);
+  }();
+  const PredictorScore score = stored ? evaluate(data.examples, stored->predictor, evaluation)
+                                      : cross_validate(data.examples, evaluation);
+  if (options.json) {
+    json result = score_json(score);
+    result["max_length"] = evaluation.most_tokens;
+    result["without_answer"] = data.without_answer;
+    result["folds"] = stored ? json(nullptr) : json(evaluation.folds);
+    if (stored) result["trained_for"] = stored->model;
+    print_json(result);
+    return 0;
+  }
+  print_now(
+      fmt::format("{:<30} {:>8} {:>8} {:>8} {:>9}\n", "buckets", "right", "majority", "ratio",
+                  "distance") +
+      score_line(fmt::format("10 of {:.4g} tokens", evaluation.most_tokens / 10), score.linear) +
+      score_line("10 of 204.8 tokens (S3)", score.paper) +
+      score_line("10 of equal frequency", score.equal_frequency) +
+      fmt::format("{} answers of {:.1f} tokens, {:.1f} us a prediction\n", score.examples,
+                  score.mean_tokens, score.us_per_prediction));
+  return 0;
+}
+
+void add_data_and_model(CLI::App& command, PredictorOptions& options) {
+  command.add_option("DATA", options.data, kDataHelp)->required();
+  command
+      .add_option("-m,--model", options.model,
+                  "whose tokens are counted: a model, a vocabulary-only GGUF, or a folder with "
+                  "tokenizer.json")
+      ->required();
+  command.add_flag("--json", options.json, "the same as one line of JSON");
+}
+
+void add_train(CLI::App& parent) {
+  auto* command = parent.add_subcommand("train", "learn from prompts and answers, write a file");
+  auto options = std::make_shared<PredictorOptions>();
+  add_data_and_model(*command, *options);
+  command->add_option("-o,--output", options->output, "where the predictor goes")->required();
+  command
+      ->add_option(
+          "--buckets", options->buckets,
+          "equal: ten with a tenth of the answers each; a number: ten of equal width up to "
+          "so many tokens")
+      ->check(CLI::Validator(
+          [](const std::string& value) -> std::string {
+            double most = 0;
+            const bool is_number =
+                CLI::detail::lexical_cast(value, most) && most >= 10 && most <= 1e9;
+            return value == "equal" || is_number ? "" : "neither equal nor tokens (10 and more)";
+          },
+          "equal|TOKENS"))
+      ->capture_default_str();
+  command->footer("  spillway predictor train alpaca.json -o lengths.predictor --model smollm2");
+  command->final_callback([options] { throw CLI::RuntimeError(train(*options)); });
+}
+
+void add_eval(CLI::App& parent) {
+  auto* command = parent.add_subcommand("eval", "how often the right bucket is predicted");
+  auto options = std::make_shared<PredictorOptions>();
+  add_data_and_model(*command, *options);
+  command->add_option("--predictor", options->predictor,
+                      "a trained file; without it DATA is split by a hash of the instruction, and "
+                      "each part is predicted by what the others taught");
+  command
+      ->add_option("--max-length", options->evaluation.most_tokens,
+                   "the buckets of accuracy are a tenth of this wide")
+      ->check(CLI::Range(10.0, 1e9))
+      ->capture_default_str();
+  command->add_option("--folds", options->evaluation.folds, "parts of the split")
+      ->check(CLI::Range(2, 100))
+      ->capture_default_str();
+  command->footer("  spillway predictor eval alpaca.json --model smollm2 --json");
+  command->final_callback([options] { throw CLI::RuntimeError(evaluate_predictor(*options)); });
+}
+
+}  // namespace
+
+void add_predictor_command(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("predictor", "how long answers will be: train and test what predicts it");
+  command->require_subcommand(1);
+  add_train(*command);
+  add_eval(*command);
+}
+
+}  // namespace spillway

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "predict/online_trainer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+constexpr int64_t kLongestAnswer = int64_t{1} << 32;
+
+}  // namespace
+
+OnlineTrainer::OnlineTrainer(NgramPredictor predictor, const OnlineTrainerOptions& options)
+    : options_(options), predictor_(std::move(predictor)), buckets_(predictor_.buckets()) {
+  SPW_CHECK(options.most_waiting > 0 && options.most_kept > 0 && options.replays >= 0,
+            kInvalidArgument, "a trainer without room for an answer learns nothing");
+  thread_ = std::thread([this] { run(); });
+}
+
+OnlineTrainer::~OnlineTrainer() {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+PredictedLength OnlineTrainer::predict(const LengthQuery& query) const {
+  std::vector<PromptFeature> features = prompt_features(query);
+  const std::lock_guard lock(predictor_mutex_);
+  const LengthDistribution said = predictor_.predict_from(features);
+  return {said.up_to(query.most_tokens), std::move(features)};
+}
+
+void OnlineTrainer::finished(PredictedLength predicted, int64_t tokens) {
+  const std::lock_guard lock(queue_mutex_);
+  if (tokens <= 0 || tokens > kLongestAnswer || predicted.features.empty()) {
+    ++counts_.refused;
+    return;
+  }
+  const size_t said = predicted.distribution.likeliest(), right = buckets_.bucket_of(tokens);
+  ++(said == right ? counts_.right : said > right ? counts_.over : counts_.under);
+  if (waiting_.size() >= options_.most_waiting) {
+    ++counts_.dropped;
+    return;
+  }
+  waiting_.push_back({std::move(predicted.features), tokens});
+  changed_.notify_all();
+}
+
+void OnlineTrainer::run() {
+  std::unique_lock lock(queue_mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return ends_ || !waiting_.empty(); });
+    if (ends_) return;
+    Answer answer = std::move(waiting_.front());
+    waiting_.pop_front();
+    is_learning_ = true;
+    lock.unlock();
+    learn(std::move(answer));
+    lock.lock();
+    is_learning_ = false;
+    ++counts_.learned;
+    changed_.notify_all();
+  }
+}
+
+// A lock for each step, so that nobody who asks waits for all of them.
+void OnlineTrainer::learn(Answer answer) {
+  const auto learn_one = [&](const Answer& one) {
+    const std::lock_guard lock(predictor_mutex_);
+    predictor_.learn_from(one.features, one.tokens);
+  };
+  learn_one(answer);
+  if (kept_.size() < options_.most_kept) {
+    kept_.push_back(std::move(answer));
+  } else {
+    kept_[oldest_] = std::move(answer);
+    oldest_ = (oldest_ + 1) % kept_.size();
+  }
+  for (int i = 0; i < options_.replays; ++i) learn_one(kept_[random_() % kept_.size()]);
+}
+
+void OnlineTrainer::wait_until_learned() {
+  std::unique_lock lock(queue_mutex_);
+  changed_.wait(lock, [&] { return waiting_.empty() && !is_learning_; });
+}
+
+NgramPredictor OnlineTrainer::copy() const {
+  const std::lock_guard lock(predictor_mutex_);
+  return predictor_;
+}
+
+OnlineTrainerCounts OnlineTrainer::counts() const {
+  const std::lock_guard lock(queue_mutex_);
+  return counts_;
+}
+
+}  // namespace spillway

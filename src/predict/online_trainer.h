@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// A predictor that many threads ask and that learns from answers as they end, beside them.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "predict/ngram_predictor.h"
+
+namespace spillway {
+
+struct OnlineTrainerOptions {
+  size_t most_waiting = 1024;  // answers to be learned from; more are dropped
+  // The last answers are learned from again, each time with some of them: after 500 answers of
+  // another kind it then knows these as well as one that was trained on nothing else.
+  size_t most_kept = 512;
+  int replays = 4;
+};
+
+// What it said of a request; comes back with the answer's length.
+struct PredictedLength {
+  LengthDistribution distribution;
+  std::vector<PromptFeature> features;
+};
+
+struct OnlineTrainerCounts {
+  uint64_t learned = 0;
+  uint64_t dropped = 0;  // too many were waiting
+  uint64_t refused = 0;  // no answer has such a length
+  // Of the answers that came back: the likeliest bucket was right, too long, too short.
+  uint64_t right = 0, over = 0, under = 0;
+};
+
+// Owns a thread, which learns; it ends with the destructor, whatever still waits. Memory is bounded
+// by the options, and nobody who asks or tells ever waits for more than one example to be learned.
+// Thread-safe.
+class OnlineTrainer {
+ public:
+  explicit OnlineTrainer(NgramPredictor predictor, const OnlineTrainerOptions& options = {});
+  ~OnlineTrainer();
+  OnlineTrainer(const OnlineTrainer&) = delete;
+  OnlineTrainer& operator=(const OnlineTrainer&) = delete;
+
+  PredictedLength predict(const LengthQuery& query) const;
+  // An answer ended by itself, with so many tokens. Never waits for training.
+  void finished(PredictedLength predicted, int64_t tokens);
+
+  // Returns once all that waited is learned.
+  void wait_until_learned();
+  NgramPredictor copy() const;  // to be kept in a file
+  OnlineTrainerCounts counts() const;
+
+ private:
+  struct Answer {
+    std::vector<PromptFeature> features;
+    int64_t tokens = 0;
+  };
+  void run();
+  void learn(Answer answer);
+
+  OnlineTrainerOptions options_;
+  mutable std::mutex predictor_mutex_;
+  NgramPredictor predictor_;
+  LengthBuckets buckets_;  // the predictor's, which stay as they are
+  // The thread's own.
+  std::vector<Answer> kept_;
+  size_t oldest_ = 0;
+  std::mt19937 random_{1};
+
+  mutable std::mutex queue_mutex_;
+  std::condition_variable changed_;
+  std::deque<Answer> waiting_;
+  OnlineTrainerCounts counts_;
+  bool is_learning_ = false;
+  bool ends_ = false;
+  std::thread thread_;  // the last: it uses all others
+};
+
+}  // namespace spillway

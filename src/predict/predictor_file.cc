@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "predict/predictor_file.h"
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "storage/file.h"
+#include "storage/file_writer.h"
+
+namespace spillway {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A line of text, so that people see what it is, a line with the digest of all behind it, then
+// numbers as they are in memory.
+constexpr std::string_view kFirstLine = "spillway length predictor 1\n";
+constexpr size_t kDigestDigits = 32;
+constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
+constexpr uint32_t kMaxModelName = 4096;
+
+template <class T>
+void append(std::string& bytes, std::span<const T> values) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  bytes.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+}
+template <class T>
+void append(std::string& bytes, const T& value) {
+  append(bytes, std::span<const T>(&value, 1));
+}
+
+// Takes numbers off the front of the file.
+class Cursor {
+ public:
+  explicit Cursor(std::string_view bytes) : bytes_(bytes) {}
+
+  std::string_view take(size_t count) {
+    SPW_CHECK(count <= bytes_.size(), kInvalidArgument, "it ends {} bytes early",
+              count - bytes_.size());
+    const std::string_view taken = bytes_.substr(0, count);
+    bytes_.remove_prefix(count);
+    return taken;
+  }
+  template <class T>
+  T number() {
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  std::vector<float> floats(size_t count) {
+    std::vector<float> values(count);
+    std::memcpy(values.data(), take(count * sizeof(float)).data(), count * sizeof(float));
+    return values;
+  }
+  void expect_end() const {
+    SPW_CHECK(bytes_.empty(), kInvalidArgument, "{} bytes too many", bytes_.size());
+  }
+
+ private:
+  std::string_view bytes_;
+};
+
+StoredPredictor parse(std::string_view bytes) {
+  SPW_CHECK(bytes.starts_with(kFirstLine), kInvalidArgument,
+            "not a length predictor of this version");
+  Cursor cursor(bytes.substr(kFirstLine.size()));
+  const std::string_view digest = cursor.take(kDigestDigits);
+  SPW_CHECK(cursor.take(1) == "\n", kInvalidArgument, "no digest");
+  const std::string_view rest = bytes.substr(kFirstLine.size() + kDigestDigits + 1);
+  SPW_CHECK(digest128(rest) == digest, kInvalidArgument, "damaged: its digest is another one");
+  const auto name = cursor.number<uint32_t>();
+  SPW_CHECK(name <= kMaxModelName, kInvalidArgument, "a model's name of {} bytes", name);
+  std::string model(cursor.take(name));
+  std::array<double, kLengthBuckets> edges{};
+  for (double& edge : edges) edge = cursor.number<double>();
+  const auto examples = cursor.number<uint64_t>();
+  NgramPredictor predictor(LengthBuckets::from_edges(edges));
+  const std::vector<float> weights = cursor.floats(predictor.weights().size());
+  const std::vector<float> gradients = cursor.floats(predictor.gradients().size());
+  cursor.expect_end();
+  predictor.restore(weights, gradients, examples);
+  return {.predictor = std::move(predictor), .model = std::move(model)};
+}
+
+}  // namespace
+
+void write_predictor(const fs::path& path, const NgramPredictor& predictor,
+                     const std::string& model) {
+  std::string body;
+  const std::string_view name = std::string_view(model).substr(0, kMaxModelName);
+  append(body, static_cast<uint32_t>(name.size()));
+  body += name;
+  append(body, std::span<const double>(predictor.buckets().edges()));
+  append(body, predictor.examples());
+  append(body, predictor.weights());
+  append(body, predictor.gradients());
+  FileWriter file(path);
+  file.write(kFirstLine);
+  file.write(digest128(body) + "\n");
+  file.write(body);
+  file.commit();
+}
+
+std::optional<StoredPredictor> try_read_predictor(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::status(path, ignored).type() == fs::file_type::not_found) return std::nullopt;
+  try {
+    return parse(read_text_file(path, kMaxBytes));
+  } catch (const Error& error) {
+    log_warning("{}: the length predictor is not used, a fresh one is: {}", printable_path(path),
+                error.what());
+    return std::nullopt;
+  }
+}
+
+}  // namespace spillway

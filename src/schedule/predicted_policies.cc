@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/predicted_policies.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "kv/block_allocator.h"
+
+namespace spillway {
+namespace {
+
+// Tokens in the end.
+int64_t end_of(const SequenceView& sequence) {
+  int64_t end = sequence.reserved;
+  if (end <= 0) {
+    end = sequence.prompt + static_cast<int64_t>(std::ceil(sequence.mean_answer));
+    if (sequence.expected > 0) end = std::min(end, sequence.expected);
+  }
+  return std::max<int64_t>(end, sequence.known + 1);
+}
+
+int64_t answer_of(const SequenceView& sequence) { return end_of(sequence) - sequence.prompt; }
+
+// All they have in the end, at once.
+class SumForecast : public RoomForecast {
+ public:
+  SumForecast(std::span<const SequenceView> running, int64_t blocks) : left_(blocks) {
+    for (const SequenceView& sequence : running)
+      left_ -= std::max(sequence.blocks, blocks_for_tokens(end_of(sequence)));
+  }
+  bool try_add(const SequenceView& next) override {
+    const int64_t blocks = blocks_for_tokens(end_of(next));
+    if (blocks > left_) return false;
+    left_ -= blocks;
+    return true;
+  }
+
+ private:
+  int64_t left_;
+};
+
+// All grow by a token a step until they end. What they hold is largest just before one of them
+// ends; it is looked at then.
+class PeakForecast : public RoomForecast {
+ public:
+  PeakForecast(std::span<const SequenceView> running, int64_t blocks)
+      : room_(blocks * kKvBlockTokens) {
+    for (const SequenceView& sequence : running) going_.push_back(item_of(sequence));
+    std::ranges::sort(going_, std::greater<>(), &Item::to_come);
+  }
+
+  bool try_add(const SequenceView& next) override {
+    const Item item = item_of(next);
+    const auto at =
+        std::ranges::lower_bound(going_, item.to_come, std::greater<>(), &Item::to_come);
+    const auto place = going_.insert(at, item);
+    if (fits()) return true;
+    going_.erase(place);
+    return false;
+  }
+
+ private:
+  struct Item {
+    int64_t to_come = 0;  // tokens, until it ends
+    int64_t held = 0;     // tokens, now
+  };
+  // The last block of a sequence is half full on average.
+  static Item item_of(const SequenceView& sequence) {
+    return {.to_come = end_of(sequence) - sequence.known,
+            .held = std::max<int64_t>(sequence.known, (sequence.blocks - 1) * kKvBlockTokens) +
+                    kKvBlockTokens / 2};
+  }
+  bool fits() const {
+    int64_t held = 0, count = 0;
+    for (const Item& item : going_) {  // those that stay longest first
+      held += item.held;
+      ++count;
+      if (held + count * item.to_come > room_) return false;
+    }
+    return true;
+  }
+
+  int64_t room_;  // tokens
+  std::vector<Item> going_;
+};
+
+}  // namespace
+
+QueueOrder::Rank LongestPredictedFirst::rank(const SequenceView& arriving) {
+  constexpr double kMoreThanAnyAnswer = 1e12;
+  const auto batch = static_cast<double>(arrivals_++ / window_);
+  return {.value = batch * kMoreThanAnyAnswer - static_cast<double>(end_of(arriving))};
+}
+
+QueueOrder::Rank ShortestPredictedFirst::rank(const SequenceView& arriving) {
+  const auto answer = static_cast<double>(answer_of(arriving));
+  mean_ = arriving.mean_answer > 0 ? arriving.mean_answer : mean_ > 0 ? mean_ : answer;
+  return {.value = clock_ + answer};
+}
+
+void ShortestPredictedFirst::began(double) { clock_ += mean_ / patience_; }
+
+std::unique_ptr<RoomForecast> PredictedAdmission::forecast(std::span<const SequenceView> running,
+                                                           int64_t blocks) const {
+  if (options_.packing == Packing::kSum) return std::make_unique<SumForecast>(running, blocks);
+  return std::make_unique<PeakForecast>(running, blocks);
+}
+
+PacedAdmission::PacedAdmission(std::unique_ptr<Admission> inner, double token_s)
+    : inner_(std::move(inner)),
+      token_s_(token_s),
+      limit_(std::min(kFirstSequences, inner_->max_sequences())) {
+  SPW_CHECK(token_s > 0, kInvalidArgument, "a token in {} s cannot be generated", token_s);
+}
+
+int PacedAdmission::max_sequences() const {
+  return std::clamp(static_cast<int>(limit_), 1, inner_->max_sequences());
+}
+
+// Down at once by as much as it is too slow; up by much as long as it is fast, then a little at a
+// time, and only where the limit is what holds it back. Those that run stay, and what they keep of
+// KV grows: so not up to the edge.
+void PacedAdmission::stepped(int sequences, double seconds) {
+  constexpr double kNearly = 0.9, kStepUp = 1.0 / 64;
+  constexpr double kFast = 0.6, kLargeStepUp = 0.25;
+  if (sequences <= 0 || seconds <= 0) return;
+  if (seconds > token_s_) {
+    const double share = std::max(0.5, kNearly * token_s_ / seconds);
+    limit_ = std::max(1.0, std::min(limit_, sequences * share));
+  } else if (seconds < kNearly * token_s_ && sequences >= max_sequences()) {
+    const double share = seconds < kFast * token_s_ ? kLargeStepUp : kStepUp;
+    limit_ = std::min<double>(inner_->max_sequences(), limit_ + std::max(1.0, limit_ * share));
+  }
+}
+
+size_t OutgrownGivesWay::choose(std::span<const SequenceView> running) const {
+  size_t chosen = running.size() - 1;
+  const auto weight = [&](size_t i) {
+    return std::tuple(running[i].outgrown > 0, end_of(running[i]) - running[i].known, i);
+  };
+  for (size_t i = 1; i < running.size(); ++i)
+    if (weight(i) > weight(chosen)) chosen = i;
+  return chosen;
+}
+
+}  // namespace spillway

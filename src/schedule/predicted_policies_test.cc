@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/predicted_policies.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "schedule/test_engine.h"
+
+namespace spillway {
+namespace {
+
+SequenceView view(int32_t prompt, int32_t known, int64_t reserved, int outgrown = 0) {
+  return {.prompt = prompt,
+          .known = known,
+          .reserved = reserved,
+          .outgrown = outgrown,
+          .blocks = blocks_for_tokens(known)};
+}
+
+TEST(LongestPredictedFirstTest, LongOnesGoFirstButNotBeforeThoseThatCameLongAgo) {
+  LongestPredictedFirst order(/*window=*/2);
+  const double brief = order.rank(view(10, 10, 20)).value,
+               lengthy = order.rank(view(10, 10, 900)).value;
+  const double late = order.rank(view(10, 10, 5000)).value;
+  EXPECT_LT(lengthy, brief);
+  EXPECT_GT(late, brief);
+}
+
+TEST(ShortestPredictedFirstTest, ShortOnesPassLongOnesAFewTimes) {
+  ShortestPredictedFirst order(/*patience=*/4);
+  const double lengthy = order.rank(view(10, 10, 110)).value;
+  int passed = 0;
+  for (; passed < 1000; ++passed) {
+    const double brief = order.rank(view(10, 10, 11)).value;
+    if (brief > lengthy) break;
+    order.began(brief);
+  }
+  EXPECT_GT(passed, 1);
+  EXPECT_LT(passed, 1000);
+}
+
+TEST(PredictedAdmissionTest, PackingBySumNeverPromisesMoreThanThereIs) {
+  const PredictedAdmission admission({.packing = Packing::kSum});
+  std::mt19937 random(2);
+  for (int round = 0; round < 200; ++round) {
+    const int64_t blocks = 20 + static_cast<int64_t>(random() % 200);
+    std::vector<SequenceView> running;
+    int64_t promised = 0;
+    const auto any = [&] {
+      const auto prompt = 1 + static_cast<int32_t>(random() % 60);
+      return view(prompt, prompt + static_cast<int32_t>(random() % 20),
+                  prompt + 1 + static_cast<int64_t>(random() % 200));
+    };
+    const auto need = [](const SequenceView& v) {
+      return blocks_for_tokens(std::max<int64_t>(v.reserved, v.known + 1));
+    };
+    for (int i = 0; i < 3; ++i) {
+      const SequenceView one = any();
+      if (promised + need(one) > blocks) break;
+      running.push_back(one);
+      promised += need(one);
+    }
+    const auto forecast = admission.forecast(running, blocks);
+    for (int i = 0; i < 50; ++i) {
+      const SequenceView next = any();
+      const bool fits = promised + need(next) <= blocks;
+      EXPECT_EQ(forecast->try_add(next), fits);
+      if (fits) promised += need(next);
+    }
+  }
+}
+
+// Whoever the forecast lets in grows a token a step and ends where it was predicted to.
+TEST(PredictedAdmissionTest, PackingByPeakFitsAtEveryTime) {
+  const PredictedAdmission admission({.packing = Packing::kPeak});
+  std::mt19937 random(3);
+  size_t by_peak = 0, by_sum = 0;
+  for (int round = 0; round < 100; ++round) {
+    const int64_t blocks = 50 + static_cast<int64_t>(random() % 400);
+    const auto peak = admission.forecast({}, blocks);
+    const auto sum = PredictedAdmission({.packing = Packing::kSum}).forecast({}, blocks);
+    std::vector<SequenceView> in;
+    for (int i = 0; i < 200; ++i) {
+      const auto prompt = 1 + static_cast<int32_t>(random() % 60);
+      const SequenceView next{.prompt = prompt,
+                              .known = prompt,
+                              .reserved = prompt + 1 + static_cast<int64_t>(random() % 300)};
+      if (peak->try_add(next)) in.push_back(next);
+      by_sum += sum->try_add(next) ? 1 : 0;
+    }
+    by_peak += in.size();
+    for (int64_t t = 0; t < 400; ++t) {
+      int64_t tokens = 0;
+      for (const SequenceView& one : in)
+        if (one.known + t <= one.reserved) tokens += one.known + t + kKvBlockTokens / 2;
+      EXPECT_LE(tokens, blocks * kKvBlockTokens) << "at " << t;
+    }
+  }
+  EXPECT_GT(by_peak, by_sum * 11 / 10);
+}
+
+TEST(PredictedAdmissionTest, WhatNobodyPredictsIsTakenForAMeanAnswer) {
+  const auto forecast = PredictedAdmission({.packing = Packing::kSum}).forecast({}, 10);
+  const SequenceView unknown{.prompt = 16, .known = 16, .mean_answer = 64};
+  EXPECT_TRUE(forecast->try_add(unknown));
+  EXPECT_TRUE(forecast->try_add(unknown));
+  EXPECT_FALSE(forecast->try_add(unknown));
+}
+
+TEST(PacedAdmissionTest, HasAsManySequencesAsKeepTheReadersPace) {
+  PacedAdmission admission(
+      std::make_unique<PlannedAdmission>(AdmissionPolicy{.max_sequences = 1000}), 0.1);
+  // A step takes a millisecond for each.
+  int running = 1000;
+  for (int i = 0; i < 200; ++i) {
+    running = std::min(admission.max_sequences(), 1000);
+    admission.stepped(running, 1e-3 * running);
+  }
+  EXPECT_GE(running, 85);
+  EXPECT_LE(running, 107);
+  // However slow it is, one may always run.
+  for (int i = 0; i < 100; ++i) admission.stepped(1, 5);
+  EXPECT_EQ(admission.max_sequences(), 1);
+}
+
+TEST(PacedAdmissionTest, AHalfEmptyStepSaysNothingOfALargerOne) {
+  PacedAdmission admission(
+      std::make_unique<PlannedAdmission>(AdmissionPolicy{.max_sequences = 1000}), 0.1);
+  admission.stepped(1000, 1);
+  const int limit = admission.max_sequences();
+  EXPECT_LE(limit, 500);
+  for (int i = 0; i < 50; ++i) admission.stepped(3, 0.01);
+  EXPECT_EQ(admission.max_sequences(), limit);
+}
+
+TEST(OutgrownGivesWayTest, WhoKeepsToItsPredictionStays) {
+  const OutgrownGivesWay choice;
+  const std::vector<SequenceView> running = {view(10, 500, 2000, 3), view(10, 50, 60),
+                                             view(10, 40, 80, 1), view(10, 20, 900)};
+  EXPECT_EQ(choice.choose(running), 2U);
+  EXPECT_EQ(choice.choose(std::span(running).first(2)), 1U);
+  EXPECT_EQ(choice.choose(std::span(running).first(1)), 0U);
+  const std::vector<SequenceView> kept = {view(10, 20, 900), view(10, 20, 500), view(10, 20, 100)};
+  EXPECT_EQ(choice.choose(kept), 1U);
+}
+
+}  // namespace
+
+namespace testing_schedule {
+namespace {
+
+struct Predicted {
+  Packing packing = Packing::kPeak;
+  bool shortest = false;
+  int sequences = 64;
+  SchedulingPolicies operator()() const {
+    SchedulingPolicies policies;
+    if (shortest) {
+      policies.order = std::make_unique<ShortestPredictedFirst>();
+    } else {
+      policies.order = std::make_unique<LongestPredictedFirst>();
+    }
+    policies.admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
+        .policy = {.max_sequences = sequences}, .packing = packing, .most_passing = 20});
+    policies.victim = std::make_unique<OutgrownGivesWay>();
+    return policies;
+  }
+};
+
+SimulatedRequest any_request(std::mt19937& random, double error) {
+  SimulatedRequest request;
+  for (auto n = 1 + random() % 50; n > 0; --n)
+    request.prompt.push_back(static_cast<int32_t>(random() % 1000));
+  request.answer = 1 + static_cast<int>(random() % 150);
+  const double wrong = 1 + error * (static_cast<double>(random() % 2001) / 1000 - 1);
+  request.predicted = std::max(1, static_cast<int>(request.answer * wrong));
+  request.is_expected = false;
+  return request;
+}
+
+SimulatedOptions options_for(const Predicted& policies, int32_t blocks) {
+  return {.pools = {blocks},
+          .limits = {.max_step_tokens = 200, .admission = {.max_sequences = policies.sequences}},
+          .policies = policies};
+}
+
+TEST(PredictedSimulationTest, RightPredictionsPackedBySumPreemptNobody) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    SimulatedEngine engine(
+        options_for({.packing = Packing::kSum}, 20 + static_cast<int32_t>(random() % 60)));
+    for (int i = 0; i < 80; ++i) engine.submit(any_request(random, 0));
+    while (engine.outstanding() > 0) {
+      engine.step();
+      ASSERT_LT(engine.steps(), 20'000);
+      if (testing::Test::HasFailure()) return;
+    }
+    EXPECT_EQ(engine.scheduler().preemptions(), 0);
+    EXPECT_EQ(engine.scheduler().extensions(), 0);
+  }
+}
+
+// Whatever was predicted: all end, nothing is left, and the simulated engine's checks of every step
+// hold, among them that nothing waits while it has room.
+TEST(PredictedSimulationTest, WrongPredictionsEndToo) {
+  int64_t extensions = 0, preemptions = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Predicted policies{.packing = seed % 2 == 0 ? Packing::kSum : Packing::kPeak,
+                             .shortest = seed % 3 == 0,
+                             .sequences = 1 + static_cast<int>(random() % 40)};
+    SimulatedEngine engine(options_for(policies, 20 + static_cast<int32_t>(random() % 60)));
+    for (int i = 0; i < 60; ++i) engine.submit(any_request(random, 0.9));
+    while (engine.outstanding() > 0) {
+      engine.step();
+      ASSERT_LT(engine.steps(), 50'000) << "it does not come to an end";
+      if (testing::Test::HasFailure()) return;
+    }
+    EXPECT_EQ(engine.allocator().free(), engine.allocator().total());
+    EXPECT_EQ(engine.allocator().unpromised(0), engine.allocator().total(0));
+    extensions += engine.scheduler().extensions();
+    preemptions += engine.scheduler().preemptions();
+  }
+  EXPECT_GT(extensions, 0);
+  EXPECT_GT(preemptions, 0);
+}
+
+TEST(PredictedSimulationTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
+  for (uint32_t seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Predicted policies{.packing = seed % 2 == 0 ? Packing::kSum : Packing::kPeak,
+                             .shortest = seed % 3 == 0,
+                             .sequences = 24};
+    SimulatedEngine engine(options_for(policies, 30));
+    // Hard to find room for, and the last of all by its length.
+    SimulatedRequest large = any_request(random, 0);
+    large.answer = large.predicted = 300;
+    std::vector<RequestId> first = {engine.submit(large)};
+    constexpr size_t kOutstanding = 40;
+    const auto some_wait = [&] {
+      return std::ranges::any_of(first, [&](RequestId id) { return !engine.has_ended(id); });
+    };
+    while (first.size() < kOutstanding) first.push_back(engine.submit(any_request(random, 0.5)));
+    while (some_wait()) {
+      while (engine.outstanding() < kOutstanding) {
+        SimulatedRequest small = any_request(random, 0.5);
+        small.answer = small.predicted = 1 + small.answer % 8;
+        engine.submit(small);
+      }
+      engine.step();
+      ASSERT_LT(engine.steps(), 30'000) << "somebody waits for ever";
+      if (testing::Test::HasFailure()) return;
+    }
+    for (const RequestId id : engine.ids()) engine.cancel(id);
+  }
+}
+
+TEST(PredictedSimulationTest, WhoOutgrowsItsReservationIsPromisedTwiceAsMuch) {
+  SimulatedEngine engine(options_for({}, 64));
+  SimulatedRequest request{
+      .prompt = std::vector<int32_t>(10, 1), .answer = 100, .is_expected = false, .predicted = 10};
+  engine.submit(request);
+  while (engine.outstanding() > 0) engine.step();
+  // 10, 20, 40, 80, 160
+  EXPECT_EQ(engine.scheduler().extensions(), 4);
+  EXPECT_EQ(engine.scheduler().preemptions(), 0);
+}
+
+}  // namespace
+}  // namespace testing_schedule
+}  // namespace spillway
