@@ -38,6 +38,21 @@ json memory_json(const Planner& planner, const FoundPlan& found) {
   return out;
 }
 
+// Of sequences that are not attended to as a whole: how they lie and how they come.
+std::string describe_parts(const RunLayout& layout) {
+  if (!layout.parts) return "";
+  const auto tokens = [](int64_t blocks) { return blocks * kKvBlockTokens; };
+  std::string text;
+  if (layout.spans()) {
+    text = fmt::format("; a sequence has {} tokens on the GPU, {} in host memory, {} on disk",
+                       tokens(layout.device_blocks), tokens(layout.host_blocks),
+                       tokens(layout.disk_blocks));
+  }
+  if (layout.staging_blocks > 0 && layout.staging_blocks < layout.sequence_blocks)
+    text += fmt::format("; comes in parts of up to {} tokens", tokens(layout.staging_blocks));
+  return text;
+}
+
 }  // namespace
 
 std::string describe_workload(const Planner& planner) {
@@ -87,7 +102,7 @@ void print_plan(const Planner& planner, const PlanReport& report) {
     }
     line("CPU", "multiplies " + text + ", of what is not on the GPU");
   }
-  line("KV", shares(found.plan.kv));
+  line("KV", shares(found.plan.kv) + describe_parts(found.needs.layout));
   if (found.plan.activations.device < 1) line("activations", shares(found.plan.activations));
   line("at once", fmt::format("{} sequences{}{}", found.size.sequences,
                               found.plan.micro_batch > 0

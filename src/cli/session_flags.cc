@@ -59,10 +59,10 @@ void add_compute_flags(CLI::App& command, ComputeOptions& options) {
       "while generating, attend to this share of the context, such as 0.1: per head the "
       "positions with the largest scores (default: all)");
   command
-      .add_option(
-          "--chunk", options.chunk,
-          "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048, or "
-          "what there is memory for)")
+      .add_option("--chunk", options.chunk,
+                  "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048 "
+                  "and of long "
+                  "contexts up to 8192, or what there is memory for)")
       ->check(CLI::Range(1, 1 << 20));
 }
 
@@ -101,7 +101,10 @@ void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_p
           "where embeddings and head are: gpu or host (rows looked up there, the head moved "
           "in)")
       ->group(kGroup);
-  command.add_option("--kv", options.kv, "percent of the KV cache on GPU, host and disk")
+  command
+      .add_option(
+          "--kv", options.kv,
+          "percent of the KV cache on GPU, host and disk: of the sequences, of one its blocks")
       ->group(kGroup);
   command
       .add_option("--activations", options.activations,

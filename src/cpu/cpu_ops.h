@@ -9,6 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "cpu/workspace.h"
+#include "device/attention_parts.h"
 #include "device/ops.h"
 
 namespace spillway {
@@ -16,7 +17,7 @@ namespace spillway {
 // Each op is a function of its own file (linear.h, attention.h, ...); this class gives them workers
 // and scratch memory. Done on return. Throws what the ops throw: kInternal for shapes that do not
 // fit, kOutOfMemory for scratch memory.
-class CpuOps : public Ops {
+class CpuOps : public Ops, public AttentionParts {
  public:
   CpuOps(Device& device, ThreadPool& pool) : pool_(pool), workspace_(device, pool.threads()) {}
 
@@ -44,6 +45,11 @@ class CpuOps : public Ops {
   }
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override;
+  void clear_sums(const AttentionSums& sums) override;
+  void attend_part(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                   const AttentionParams& params, const AttentionSums& sums) override;
+  void add_sums(const AttentionSums& seen, const AttentionSums& sums) override;
+  void finish_sums(const AttentionSums& sums, const Activations& out) override;
   void activate(ActivationKind kind, const Activations& x) override;
   void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
                       const Activations& out) override;

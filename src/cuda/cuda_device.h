@@ -38,6 +38,7 @@ class CudaDevice final : public Device {
   void copy_to_host(std::byte* host, const std::byte* from, size_t bytes) override;
 
   Ops& ops() override { return *ops_; }
+  AttentionParts& attention_parts() override { return *ops_; }
   void synchronize() override;
 
   void enter_thread() override { SPW_CUDA_CHECK(cudaSetDevice(index_)); }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cuda/attention/attention_decode.h"
 #include "cuda/attention/attention_prefill.h"
+#include "cuda/attention/attention_sums.h"
 #include "cuda/attention/attention_topk.h"
 #include "cuda/dequantize/dequantize.h"
 #include "cuda/kv/kv_append.h"
@@ -250,7 +251,7 @@ AppendCall CudaOps::append_call(const Activations& q, const Activations& k, cons
                                 const Activations& angles, RopeStyle style, const KvLayerView& kv,
                                 std::span<const SequenceSpan> spans) {
   StepShape shape;
-  const BatchView batch = tables_.device_of(spans, shape);
+  const BatchView batch = tables_.device_of(spans, shape).view;
   SPW_ASSERT(angles.empty() || angles.dtype == DType::kF32);
   AppendCall call;
   call.q = q;
@@ -276,7 +277,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
                         const Activations& out) {
   if (spans.empty()) return;
   StepShape shape;
-  BatchView batch = tables_.device_of(spans, shape);
+  BatchView batch = tables_.device_of(spans, shape).view;
   SPW_ASSERT(!shape.values_at_home || params.top_k > 0);
   AttentionCall call{q, out, kv, batch, params, deterministic_ ? 0 : step_rows_};
   if (try_persistent([&] { return step_.add_attention(call); })) return;
@@ -308,6 +309,55 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
     const AttentionScratch scratch{grown(prefill_scratch_, bytes, /*zeroed=*/true), bytes};
     attention_prefill(call, unified_, shape.max_rows, scratch, stream);
   }
+}
+
+void CudaOps::clear_sums(const AttentionSums& sums) { cuda::clear_sums(sums, queue()); }
+
+void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
+                          std::span<const SequenceSpan> spans, const AttentionParams& params,
+                          const AttentionSums& sums) {
+  if (spans.empty()) return;
+  SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.rows() == q.rows &&
+             sums.heads == params.heads && sums.head_dim == kv.head_dim);
+  StepShape shape;
+  const PlacedBatch placed = tables_.device_of(spans, shape);
+  AttentionCall call{q, {}, kv, placed.view, params, deterministic_ ? 0 : step_rows_};
+  call.covered = placed.covered;
+  const cudaStream_t stream = queue();
+  const int decoding = deterministic_ ? placed.view.sequences : shape.decoding;
+  if (decoding > 0) {
+    call.batch.sequences = decoding;
+    call.sums = reinterpret_cast<float*>(sums.memory.data);
+    call.sums_stride = sums.memory.stride;
+    const int rows = deterministic_ ? placed.view.sequences * shape.max_rows : decoding;
+    const size_t bytes = attention_decode_scratch_bytes(
+        rows, params.heads, kv.kv_heads, kv.head_dim, shape.max_parts, /*to_sums=*/true);
+    const AttentionScratch scratch{grown(attention_scratch_, bytes), attention_scratch_.bytes()};
+    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_parts, scratch,
+                     stream);
+  }
+  if (decoding == placed.view.sequences) return;
+  // Of many rows, a part by itself, which then is added.
+  const int64_t columns = sums.memory.cols;
+  AttentionSums seen{{DType::kF32, q.rows, columns, columns}, sums.heads, sums.head_dim};
+  seen.memory.data = grown(sums_scratch_, static_cast<size_t>(q.rows * columns) * sizeof(float));
+  mark_unseen(seen, stream);
+  call.batch = without_first(placed.view, decoding);
+  call.covered = placed.covered + decoding;
+  call.sums = reinterpret_cast<float*>(seen.memory.data);
+  call.sums_stride = columns;
+  const size_t bytes = attention_prefill_scratch_bytes();
+  const AttentionScratch scratch{grown(prefill_scratch_, bytes, /*zeroed=*/true), bytes};
+  attention_prefill(call, unified_, shape.max_rows, scratch, stream);
+  cuda::add_sums(seen, sums, stream);
+}
+
+void CudaOps::add_sums(const AttentionSums& seen, const AttentionSums& sums) {
+  cuda::add_sums(seen, sums, queue());
+}
+
+void CudaOps::finish_sums(const AttentionSums& sums, const Activations& out) {
+  cuda::finish_sums(sums, out, queue());
 }
 
 void CudaOps::activate(ActivationKind kind, const Activations& x) {

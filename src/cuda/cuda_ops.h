@@ -25,7 +25,7 @@ namespace spillway::cuda {
 // Queues kernels on one stream and returns. Single-threaded. Throws kInternal for shapes that do
 // not fit, kOutOfMemory for scratch memory, kDevice for what CUDA reports (also of earlier
 // kernels).
-class CudaOps final : public Ops {
+class CudaOps final : public Ops, public AttentionParts {
  public:
   CudaOps(Device& device, cudaStream_t stream);
   ~CudaOps() override;
@@ -69,6 +69,11 @@ class CudaOps final : public Ops {
   std::optional<KvFault> take_kv_fault() override;
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override;
+  void clear_sums(const AttentionSums& sums) override;
+  void attend_part(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                   const AttentionParams& params, const AttentionSums& sums) override;
+  void add_sums(const AttentionSums& seen, const AttentionSums& sums) override;
+  void finish_sums(const AttentionSums& sums, const Activations& out) override;
   void activate(ActivationKind kind, const Activations& x) override;
   void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
                       const Activations& out) override;
@@ -128,7 +133,7 @@ class CudaOps final : public Ops {
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
   uint64_t generation_ = 0;            // of the memory below
   Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_,
-      persistent_scratch_;
+      persistent_scratch_, sums_scratch_;
   Buffer converted_;        // x in the type that a matrix wants
   Buffer expanded_;         // a quantized matrix as F16, for many tokens
   PinnedMemory exchanged_;  // what kernels take from the host, and what they give

@@ -14,6 +14,10 @@ namespace {
 constexpr size_t kAlignment = 4;
 size_t aligned(size_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
 
+int32_t covered_by(const SequenceSpan& span) {
+  return static_cast<int32_t>(span.block_table.size()) * kKvBlockTokens;
+}
+
 }  // namespace
 
 void StepTables::reserve(size_t elements) {
@@ -50,11 +54,11 @@ size_t StepTables::append(std::span<const int32_t> values, size_t at) {
 }
 
 size_t StepTables::append_batch(std::span<const SequenceSpan> spans, StepShape& shape, size_t at,
-                                BatchView& view) {
+                                PlacedBatch& placed) {
   const size_t count = spans.size(),
                stride = static_cast<size_t>(shape.max_parts) * (kPartTokens / kKvBlockTokens);
   auto* const host = static_cast<int32_t*>(pinned_.get());
-  size_t offsets[3];
+  size_t offsets[4];
   for (size_t& offset : offsets) {
     offset = at;
     at += aligned(count);
@@ -67,6 +71,7 @@ size_t StepTables::append_batch(std::span<const SequenceSpan> spans, StepShape& 
     host[offsets[0] + i] = span.first_row;
     host[offsets[1] + i] = span.rows;
     host[offsets[2] + i] = span.start;
+    host[offsets[3] + i] = covered_by(span);
     int32_t* const table = host + tables + i * stride;
     const size_t blocks = std::min(stride, span.block_table.size());
     std::copy_n(span.block_table.begin(), blocks, table);
@@ -75,15 +80,16 @@ size_t StepTables::append_batch(std::span<const SequenceSpan> spans, StepShape& 
     int32_t* const home = table + homes - tables;
     std::fill(std::copy(span.home.begin(), span.home.end(), home), home + stride, -1);
   }
-  view = {static_cast<int>(count),
-          this->at(offsets[0]),
-          this->at(offsets[1]),
-          this->at(offsets[2]),
-          this->at(tables),
-          static_cast<int>(stride),
-          nullptr};
+  placed.view = {static_cast<int>(count),
+                 this->at(offsets[0]),
+                 this->at(offsets[1]),
+                 this->at(offsets[2]),
+                 this->at(tables),
+                 static_cast<int>(stride),
+                 nullptr};
+  placed.covered = this->at(offsets[3]);
   if (!shape.values_at_home) return homes;
-  view.home_table = this->at(homes);
+  placed.view.home_table = this->at(homes);
   return homes + aligned(count * stride);
 }
 
@@ -97,7 +103,7 @@ StepShape shape_of(std::span<const SequenceSpan> spans) {
     shape.tokens += span.rows;
     shape.decoding += span.rows == 1 ? 1 : 0;
     shape.max_rows = std::max(shape.max_rows, span.rows);
-    longest = std::max(longest, span.start + span.rows);
+    longest = std::max(longest, std::min(span.start + span.rows, covered_by(span)));
     shape.values_at_home = shape.values_at_home || !span.home.empty();
   }
   shape.max_parts = static_cast<int32_t>(
@@ -109,7 +115,7 @@ size_t batch_elements(const StepShape& shape) {
   const auto count = static_cast<size_t>(shape.sequences);
   const size_t table =
       aligned(count * static_cast<size_t>(shape.max_parts) * (kPartTokens / kKvBlockTokens));
-  return 3 * aligned(count) + (shape.values_at_home ? 2 : 1) * table;
+  return 4 * aligned(count) + (shape.values_at_home ? 2 : 1) * table;
 }
 
 }  // namespace
@@ -143,7 +149,7 @@ StepShape StepTables::upload(const StepBatch& batch) {
     remember(array.data(), array.size(), at);
     at = append(array, at);
   }
-  for (KnownBatch& known : batches_) at = append_batch(known.spans, known.shape, at, known.view);
+  for (KnownBatch& known : batches_) at = append_batch(known.spans, known.shape, at, known.placed);
   send(0, at);
   StepShape shape = batches_[0].shape;
   shape.tokens = static_cast<int32_t>(batch.ids.size());
@@ -160,20 +166,20 @@ const int32_t* StepTables::device_of(std::span<const int32_t> values) {
   return at(0);
 }
 
-BatchView StepTables::device_of(std::span<const SequenceSpan> spans, StepShape& shape) {
+PlacedBatch StepTables::device_of(std::span<const SequenceSpan> spans, StepShape& shape) {
   for (const KnownBatch& known : batches_) {
     if (count_ == 0 || spans.data() != known.spans.data() || spans.size() != known.spans.size())
       continue;
     shape = known.shape;
-    return known.view;
+    return known.placed;
   }
   count_ = 0;
   shape = shape_of(spans);
   reserve(batch_elements(shape));
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  BatchView view;
-  send(0, append_batch(spans, shape, 0, view));
-  return view;
+  PlacedBatch placed;
+  send(0, append_batch(spans, shape, 0, placed));
+  return placed;
 }
 
 }  // namespace spillway::cuda

@@ -32,6 +32,12 @@ struct StepShape {
 
 inline constexpr int kPartTokens = 256;  // attention splits KV at its multiples
 
+// Sequences of a step, and of each the positions that its table covers.
+struct PlacedBatch {
+  BatchView view;
+  const int32_t* covered = nullptr;
+};
+
 // Owns pinned memory and its copy on the device, both growing to the largest step. Used from one
 // thread.
 class StepTables {
@@ -46,7 +52,7 @@ class StepTables {
   // Where `values` lies on the device: of the step at hand, or uploaded now, until the next such.
   const int32_t* device_of(std::span<const int32_t> values);
   // Of the step at hand, or uploaded now; sequences with one row first.
-  BatchView device_of(std::span<const SequenceSpan> spans, StepShape& shape);
+  PlacedBatch device_of(std::span<const SequenceSpan> spans, StepShape& shape);
 
   // Changes when the memory moves: what was recorded with the old addresses is void.
   uint64_t generation() const { return generation_; }
@@ -62,7 +68,7 @@ class StepTables {
   std::optional<size_t> try_find(const void* host, size_t count) const;
   size_t append(std::span<const int32_t> values, size_t at);
   size_t append_batch(std::span<const SequenceSpan> spans, StepShape& shape, size_t at,
-                      BatchView& view);
+                      PlacedBatch& placed);
   void send(size_t begin, size_t end);
   const int32_t* at(size_t offset) const {
     return reinterpret_cast<const int32_t*>(memory_.data()) + offset;
@@ -79,7 +85,7 @@ class StepTables {
   int count_ = 0;
   struct KnownBatch {
     std::span<const SequenceSpan> spans;
-    BatchView view;
+    PlacedBatch placed;
     StepShape shape;
   };
   std::vector<KnownBatch> batches_;  // the step's spans, then the others

@@ -17,4 +17,8 @@ void Device::copy_to_host(std::byte* host, const std::byte* from, size_t bytes) 
   std::memcpy(host, from, bytes);
 }
 
+AttentionParts& Device::attention_parts() {
+  fail(ErrorCode::kUnsupported, "{} does not attend to sequences in parts", info().name);
+}
+
 }  // namespace spillway

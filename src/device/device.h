@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/memory_usage.h"
+#include "device/attention_parts.h"
 #include "device/buffer.h"
 #include "device/ops.h"
 #include "device/stream.h"
@@ -59,6 +60,8 @@ class Device {
 
   // The compute queue: ops run in the order they are called. On a CPU they are done on return.
   virtual Ops& ops() = 0;
+  // In the same queue. Throws kUnsupported where sequences cannot be attended to in parts.
+  virtual AttentionParts& attention_parts();
   // Waits until everything queued is done.
   virtual void synchronize() = 0;
   // Of a host whose ops are part of another device's steps: while such a step runs, the next op

@@ -12,7 +12,10 @@ void AttentionTraffic::add(std::span<const SequenceSpan> spans, const KvLayerVie
   for (const SequenceSpan& span : spans) {
     if (span.rows != 1) continue;
     const int64_t context = int64_t{span.start} + 1;
-    const int64_t keys = params.window > 0 ? std::min<int64_t>(params.window, context) : context;
+    const int64_t first = params.window > 0 ? std::max<int64_t>(0, context - params.window) : 0;
+    // Less than the context where the span is a part of a sequence (attention_parts.h).
+    const auto covered = static_cast<int64_t>(span.block_table.size()) * kKvBlockTokens;
+    const int64_t keys = std::max<int64_t>(0, std::min(context, covered) - first);
     const uint64_t dense = static_cast<uint64_t>(keys * kv.kv_heads) * entry_bytes;
     dense_v_bytes += dense;
     v_bytes +=

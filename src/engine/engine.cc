@@ -40,7 +40,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
     : decoder_(decoder),
       kv_(kv),
       tokenizer_(tokenizer),
-      allocator_(kv.pools()),
+      allocator_(kv.pools(), decoder.span_blocks()),
       reuses_(options.reuse_prefixes),
       store_(options.reuse_prefixes ? options.store : nullptr),
       first_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
@@ -51,9 +51,9 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                   .max_logit_rows = std::max(kLeastLogitRows, options.admission.max_sequences),
                   .admission = options.admission},
                  options.reuse_prefixes ? this : nullptr, fair_policies(options)),
-      max_sequence_tokens_(at_most(
-          std::min(decoder.spec().max_context, int64_t{allocator_.largest_pool()} * kKvBlockTokens),
-          options.max_sequence_tokens)) {
+      max_sequence_tokens_(
+          at_most(std::min(decoder.spec().max_context, allocator_.longest() * kKvBlockTokens),
+                  options.max_sequence_tokens)) {
   if (store_ == nullptr) return;
   allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
     if (kv_.tier_of(block) == Tier::kDevice) evicted_.push_back({contents, block});

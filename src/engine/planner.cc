@@ -13,6 +13,7 @@
 #include "engine/model_catalog.h"
 #include "engine/model_fingerprint.h"
 #include "engine/session.h"
+#include "plan/fill.h"
 #include "plan/machine_traits.h"
 #include "storage/model_files.h"
 
@@ -44,7 +45,9 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_)
   traits = traits_of_machine(hardware, budgets);
   size.kv_type = question.compute.try_kv_type().value_or(default_kv_type(model));
   const int chunk = question.compute.chunk;
-  size.micro_tokens = chunk > 0 ? chunk : apart || hardware.gpu ? 2048 : 512;
+  size.micro_tokens =
+      chunk > 0 ? chunk : usual_chunk(apart || hardware.gpu, question.workload.longest());
+  size.whole_sequences = question.compute.checked_topk() > 0;
   workload = question.workload;
   if (question.mixed_lengths && !has_any_context(question.model, model.spec))
     leave_out_long_requests();

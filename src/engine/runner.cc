@@ -30,6 +30,8 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
                          .micro_sequences = plan.micro_batch,
                          .host = &host,
                          .staging_blocks = layout.staging_blocks,
+                         .parts = layout.parts,
+                         .fixed_blocks = layout.fixed_blocks,
                          .activations = layout.activations,
                          .queue = &queue,
                          .disk_dir = disk.dir,
@@ -57,10 +59,9 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
               .disk_dir = disk.dir,
               .disk_budget = disk.bytes});
   if (layout.blocks_away() > 0) {
-    if (layout.staging_blocks < layout.sequence_blocks) {
+    if (layout.staging_blocks < std::min(layout.sequence_blocks, layout.least_staging())) {
       log_warning(
-          "what is left on {} holds no sequence's KV of a layer: the CPU attends to "
-          "prompts too",
+          "what is left on {} is too small for KV to come there: the CPU attends to prompts too",
           device.info().name);
     }
     // Where nobody says, they are attended to where they lie.

@@ -25,9 +25,20 @@ void Session::describe_run() {
     plan.cpu_attention = predict_run().cpu_attention;
   settings.host_attention = describe_host_attention(plan, *device, host());
   const RunLayout layout = footprint(loaded->model, plan, size_, traits_within(budgets_)).layout;
-  if (layout.host_blocks > 0 && layout.staging_blocks < layout.sequence_blocks)
+  const bool comes_whole = layout.staging_blocks >= layout.sequence_blocks;
+  const bool comes_in_parts = layout.staging_blocks >= layout.least_staging();
+  if (layout.host_blocks > 0 && !comes_whole && !comes_in_parts)
     settings.host_attention += fmt::format(", and to more than {} tokens by the CPU alone",
                                            layout.staging_blocks * kKvBlockTokens);
+  // Where a sequence is cut is part of the numbers.
+  if (layout.parts && comes_in_parts) {
+    settings.host_attention +=
+        layout.fixed_blocks > 0
+            ? fmt::format(", in parts of {} tokens", layout.fixed_blocks * kKvBlockTokens)
+            : fmt::format(", in parts of up to {} tokens, {} of them on the device",
+                          layout.staging_blocks * kKvBlockTokens,
+                          layout.device_blocks * kKvBlockTokens);
+  }
   settings.host_linear = describe_host_linear(plan, *device, host());
   plan.chunk = size_.micro_tokens;
   plan.context = size_.tokens;

@@ -44,8 +44,13 @@ Prediction Session::predict_run(const Workload& workload, int64_t sequences) con
 }
 
 RunSize Session::runner_size(int64_t tokens, int64_t sequences) const {
-  return {tokens, sequences, size_.micro_tokens, settings.kv_type,
-          load_.access == WeightAccess::kMapped};
+  return {tokens,
+          sequences,
+          size_.micro_tokens,
+          settings.kv_type,
+          load_.access == WeightAccess::kMapped,
+          size_.same_parts,
+          size_.whole_sequences};
 }
 
 Footprint Session::needs_of(const RunSize& size) const {
@@ -190,9 +195,15 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
 
 void Session::place_what_fits(const ExpectedRun& run, size_t which) {
   const bool chunk_given = options_.compute.chunk > 0;
-  const int chunk = chunk_given ? options_.compute.chunk : device->host_visible() ? 512 : 2048;
-  const RunSize wanted{run.tokens, run.sequences, chunk, settings.kv_type,
-                       load_.access == WeightAccess::kMapped};
+  const int chunk =
+      chunk_given ? options_.compute.chunk : usual_chunk(!device->host_visible(), run.tokens);
+  const RunSize wanted{run.tokens,
+                       run.sequences,
+                       chunk,
+                       settings.kv_type,
+                       load_.access == WeightAccess::kMapped,
+                       settings.deterministic,
+                       settings.attention_topk > 0};
   RunSize least = wanted;
   if (run.least_sequences > 0) least.sequences = run.least_sequences;
   if (!chunk_given) least.micro_tokens = kSmallestChunk;

@@ -11,7 +11,9 @@
 
 namespace spillway {
 
-BlockAllocator::BlockAllocator(const std::vector<int32_t>& pools) {
+BlockAllocator::BlockAllocator(const std::vector<int32_t>& pools, int64_t span_blocks)
+    : span_blocks_(span_blocks) {
+  SPW_ASSERT(pools.size() <= static_cast<size_t>(kMostPools) && span_blocks >= 0);
   BlockId first = 0;
   for (const int32_t blocks : pools) {
     Pool& pool = pools_.emplace_back();
@@ -40,6 +42,13 @@ int32_t BlockAllocator::largest_pool() const {
   int32_t most = 0;
   for (int i = 0; i < pools(); ++i) most = std::max(most, total(i));
   return most;
+}
+
+int64_t BlockAllocator::longest() const {
+  if (span_blocks_ == 0) return largest_pool();
+  int64_t blocks = 0;
+  for (int i = 0; i + 1 < pools(); ++i) blocks += total(i) / span_blocks_ * span_blocks_;
+  return std::max<int64_t>(largest_pool(), blocks + total(pools() - 1));
 }
 
 std::vector<PoolRoom> BlockAllocator::rooms() const {
@@ -149,6 +158,7 @@ BlockTable::BlockTable(BlockTable&& other) noexcept
     : allocator_(other.allocator_),
       expected_(other.expected_),
       pool_(std::exchange(other.pool_, -1)),
+      spans_(std::exchange(other.spans_, false)),
       promised_(std::exchange(other.promised_, 0)),
       blocks_(std::exchange(other.blocks_, {})) {}
 
@@ -156,6 +166,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(allocator_, other.allocator_);
   std::swap(expected_, other.expected_);
   std::swap(pool_, other.pool_);
+  std::swap(spans_, other.spans_);
   std::swap(promised_, other.promised_);
   std::swap(blocks_, other.blocks_);
   return *this;
@@ -163,15 +174,60 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
 
 void BlockTable::begin_in(int pool, std::vector<BlockId> blocks) {
   SPW_ASSERT(blocks_.empty() && pool_ < 0);
-  SPW_ASSERT(blocks.empty() || pool == allocator_->pool_of(blocks.front()));
+  spans_ = spans(0);
+  SPW_ASSERT(blocks.empty() || pool == allocator_->pool_of(blocks.front()) ||
+             (spans_ && pool > allocator_->pool_of(blocks.back())));
   pool_ = pool;
   blocks_ = std::move(blocks);
   const auto have = static_cast<int64_t>(blocks_.size());
-  promise(std::max<int64_t>(0, blocks_for_tokens(expected_) - have));
+  if (!spans_) promise(std::max<int64_t>(0, blocks_for_tokens(expected_) - have));
+}
+
+bool BlockTable::spans(int64_t tokens) const {
+  if (spans_ || pool_ >= 0) return spans_;
+  return allocator_->span_blocks() > 0 &&
+         blocks_for_tokens(std::max(tokens, expected_)) > allocator_->largest_pool();
+}
+
+bool BlockTable::uses(int pool) const {
+  if (!spans_ || blocks_.empty()) return pool_ == pool;
+  return allocator_->pool_of(blocks_.front()) <= pool &&
+         pool <= allocator_->pool_of(blocks_.back());
+}
+
+// As far as each pool goes in whole runs; of the last one whatever there is.
+std::optional<Reservation> BlockTable::try_plan_spanning(int64_t tokens,
+                                                         std::span<const PoolRoom> rooms,
+                                                         std::span<const BlockId> begun) const {
+  const int64_t run = allocator_->span_blocks();
+  const auto up = [&](int64_t blocks) { return (blocks + run - 1) / run * run; };
+  auto have = static_cast<int64_t>(blocks_.size() + begun.size());
+  const int64_t now = blocks_for_tokens(tokens);
+  int pool = !begun.empty() ? allocator_->pool_of(begun.back()) : std::max(pool_, 0);
+  Reservation plan{.pool = pool};
+  if (now <= have) return plan;
+  for (; pool < static_cast<int>(rooms.size()) && have < now; ++pool) {
+    const bool last = pool + 1 == static_cast<int>(rooms.size());
+    const int64_t free = rooms[static_cast<size_t>(pool)].free;
+    int64_t blocks = std::min(up(now) - have, free);
+    if (have + blocks < up(now) && !last) blocks = (have + blocks) / run * run - have;
+    if (blocks < 0) return std::nullopt;  // it cannot go on elsewhere from here
+    if (blocks == 0) continue;
+    if (plan.blocks == 0) {
+      plan.pool = pool;
+      plan.blocks = blocks;
+    } else {
+      plan.beyond[static_cast<size_t>(pool)] = blocks;
+    }
+    have += blocks;
+  }
+  if (have < now) return std::nullopt;
+  return plan;
 }
 
 std::optional<Reservation> BlockTable::try_plan(int64_t tokens, std::span<const PoolRoom> rooms,
                                                 std::span<const BlockId> begun) const {
+  if (spans(tokens)) return try_plan_spanning(tokens, rooms, begun);
   const int64_t now = blocks_for_tokens(tokens),
                 in_the_end = std::max(now, blocks_for_tokens(expected_));
   const auto free = [&](int pool) { return rooms[static_cast<size_t>(pool)].free; };
@@ -200,13 +256,23 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, std::span<const 
 
 void BlockTable::take(const Reservation& reservation) {
   if (reservation.blocks == 0) return;
-  SPW_ASSERT(pool_ < 0 || pool_ == reservation.pool);
-  pool_ = reservation.pool;
-  SPW_ASSERT(reservation.blocks <= allocator_->free(pool_));
-  allocator_->make_room(pool_, reservation.blocks);
-  for (int64_t i = 0; i < reservation.blocks; ++i)
-    blocks_.push_back(allocator_->try_allocate(pool_).value());
-  promise(reservation.promised);
+  if (pool_ < 0) {
+    // As it was planned: only one that no pool can hold is planned so.
+    const int64_t all =
+        std::accumulate(reservation.beyond.begin(), reservation.beyond.end(), reservation.blocks);
+    spans_ = spans(all * kKvBlockTokens);
+  }
+  SPW_ASSERT(pool_ < 0 || pool_ == reservation.pool || (spans_ && pool_ < reservation.pool));
+  for (int pool = reservation.pool; pool < allocator_->pools(); ++pool) {
+    const int64_t blocks = pool == reservation.pool ? reservation.blocks
+                                                    : reservation.beyond[static_cast<size_t>(pool)];
+    if (blocks == 0) continue;
+    SPW_ASSERT(blocks <= allocator_->free(pool));
+    pool_ = pool;
+    allocator_->make_room(pool, blocks);
+    for (int64_t i = 0; i < blocks; ++i) blocks_.push_back(allocator_->try_allocate(pool).value());
+  }
+  if (!spans_) promise(reservation.promised);
 }
 
 bool BlockTable::try_reserve(int64_t tokens) {
@@ -226,6 +292,7 @@ void BlockTable::clear() {
   for (auto id = blocks_.rbegin(); id != blocks_.rend(); ++id) allocator_->release(*id);
   blocks_.clear();
   pool_ = -1;
+  spans_ = false;
 }
 
 }  // namespace spillway

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -26,11 +27,15 @@ struct PoolRoom {
   int64_t promised = 0;  // of these, what its sequences are expected to grow into
 };
 
+inline constexpr int kMostPools = 3;
+
 // What a sequence takes to hold so many tokens.
 struct Reservation {
   int pool = 0;
   int64_t blocks = 0;    // to take
   int64_t promised = 0;  // blocks of it that are expected to come then
+  // Then so many of each pool behind that: of a sequence that spans pools.
+  std::array<int64_t, kMostPools> beyond = {};
 };
 
 // Not thread-safe (the engine's thread). Ids are in pools, one for each tier that the cache spans:
@@ -43,7 +48,9 @@ struct Reservation {
 class BlockAllocator {
  public:
   explicit BlockAllocator(int32_t blocks) : BlockAllocator(std::vector{blocks}) {}
-  explicit BlockAllocator(const std::vector<int32_t>& pools);
+  // `span_blocks`: a sequence that no pool can hold goes on in the next one behind a multiple of
+  // this many blocks; 0: it does not.
+  explicit BlockAllocator(const std::vector<int32_t>& pools, int64_t span_blocks = 0);
 
   int32_t total() const { return static_cast<int32_t>(blocks_.size()); }
   int32_t free() const;
@@ -60,6 +67,9 @@ class BlockAllocator {
     return free(pool) - pools_[static_cast<size_t>(pool)].promised;
   }
   int32_t largest_pool() const;
+  int64_t span_blocks() const { return span_blocks_; }
+  // Blocks of the longest sequence that there can be: of all pools, where it may span them.
+  int64_t longest() const;
   std::vector<PoolRoom> rooms() const;
   int32_t holders(BlockId id) const { return blocks_[static_cast<size_t>(id)].holders; }
 
@@ -115,12 +125,17 @@ class BlockAllocator {
 
   std::vector<Block> blocks_;
   std::vector<Pool> pools_;
+  int64_t span_blocks_ = 0;
   std::unordered_map<BlockKey, BlockId> by_key_;
   EvictionObserver observer_;
 };
 
-// The blocks of one sequence in order of position, all of one pool; gives them back when destroyed.
-// Move-only. The allocator must outlive it.
+// The blocks of one sequence in order of position; gives them back when destroyed. Move-only. The
+// allocator must outlive it.
+//
+// They are all of one pool, where one can hold what is expected. A sequence that none can hold
+// spans pools (where the allocator lets it): it grows into the first one by whole runs of
+// span_blocks(), and goes on in the next when there is no room for another.
 class BlockTable {
  public:
   // `expected` tokens in the end: the pool is chosen so that it has room for them beside what its
@@ -137,6 +152,8 @@ class BlockTable {
   // Will take its blocks from this pool, and begins with these of it, which it is counted as a
   // holder of. Only while it is empty.
   void begin_in(int pool, std::vector<BlockId> blocks = {});
+  // Whether it is, or with `tokens` would be, in several pools.
+  bool spans(int64_t tokens) const;
   // What growing to hold `tokens` tokens takes, where pools have that much room; nothing where
   // they have too little. `begun`: with the blocks that begin_in() would give it.
   [[nodiscard]] std::optional<Reservation> try_plan(int64_t tokens, std::span<const PoolRoom> rooms,
@@ -149,14 +166,19 @@ class BlockTable {
 
   const std::vector<BlockId>& blocks() const { return blocks_; }
   int64_t promised() const { return promised_; }
-  int pool() const { return pool_; }  // -1: none yet
+  int pool() const { return pool_; }  // where it grows; -1: none yet
+  // Whether it has blocks there, or is to take some.
+  bool uses(int pool) const;
 
  private:
+  std::optional<Reservation> try_plan_spanning(int64_t tokens, std::span<const PoolRoom> rooms,
+                                               std::span<const BlockId> begun) const;
   void promise(int64_t blocks);
 
   BlockAllocator* allocator_;
   int64_t expected_;
   int pool_ = -1;         // none yet
+  bool spans_ = false;    // several pools
   int64_t promised_ = 0;  // blocks of it that are expected to come
   std::vector<BlockId> blocks_;
 };

@@ -156,6 +156,74 @@ TEST(BlockAllocatorTest, ATablesLastBlocksGoFirst) {
   EXPECT_EQ(blocks.try_find(keys[3]), std::nullopt);
 }
 
+std::vector<int> pools_of(const BlockAllocator& blocks, const BlockTable& table) {
+  std::vector<int> counts(static_cast<size_t>(blocks.pools()));
+  int last = 0;
+  for (const BlockId id : table.blocks()) {
+    const int pool = blocks.pool_of(id);
+    EXPECT_GE(pool, last) << "back to a pool before";
+    last = pool;
+    ++counts[static_cast<size_t>(pool)];
+  }
+  return counts;
+}
+
+TEST(BlockTableTest, ASequenceThatNoPoolHoldsGoesOnInTheNext) {
+  BlockAllocator blocks({40, 64, 33}, /*span_blocks=*/16);
+  EXPECT_EQ(blocks.longest(), 32 + 64 + 33);
+  BlockTable table(blocks, 100 * kKvBlockTokens);
+  ASSERT_TRUE(table.try_reserve(3 * kKvBlockTokens));
+  EXPECT_EQ(pools_of(blocks, table), (std::vector{16, 0, 0}));
+  ASSERT_TRUE(table.try_reserve(33 * kKvBlockTokens));
+  EXPECT_EQ(pools_of(blocks, table), (std::vector{32, 16, 0})) << "whole runs of the first";
+  ASSERT_TRUE(table.try_reserve(129 * kKvBlockTokens));
+  EXPECT_EQ(pools_of(blocks, table), (std::vector{32, 64, 33}));
+  EXPECT_FALSE(table.try_reserve(130 * kKvBlockTokens));
+  EXPECT_EQ(table.blocks().size(), 129u) << "all or nothing";
+  table.clear();
+  EXPECT_EQ(blocks.free(), blocks.total());
+  for (int pool = 0; pool < 3; ++pool) EXPECT_EQ(blocks.unpromised(pool), blocks.total(pool));
+}
+
+TEST(BlockTableTest, AtOnceItTakesAllThatItNeeds) {
+  BlockAllocator blocks({40, 64, 33}, 16);
+  BlockTable table(blocks);
+  ASSERT_TRUE(table.try_reserve(120 * kKvBlockTokens));
+  EXPECT_EQ(pools_of(blocks, table), (std::vector{32, 64, 32}));
+}
+
+TEST(BlockTableTest, OneThatAPoolHoldsStaysWhole) {
+  BlockAllocator blocks({16, 64}, 16);
+  BlockTable small(blocks, 10 * kKvBlockTokens), large(blocks, 64 * kKvBlockTokens);
+  ASSERT_TRUE(small.try_reserve(1));
+  ASSERT_TRUE(large.try_reserve(20 * kKvBlockTokens));
+  EXPECT_EQ(pools_of(blocks, small), (std::vector{1, 0}));
+  EXPECT_EQ(pools_of(blocks, large), (std::vector{0, 64}));
+}
+
+TEST(BlockTableTest, WithoutSpanningItIsRefused) {
+  BlockAllocator blocks({40, 64});
+  EXPECT_EQ(blocks.longest(), 64);
+  BlockTable table(blocks, 100 * kKvBlockTokens);
+  EXPECT_FALSE(table.try_reserve(100 * kKvBlockTokens));
+}
+
+// What it shares may end in the middle of a run: it goes on there, and elsewhere behind the run.
+TEST(BlockTableTest, SpansBehindWhatItShares) {
+  BlockAllocator blocks({40, 64}, 16);
+  std::vector<BlockId> shared;
+  for (int i = 0; i < 5; ++i) shared.push_back(blocks.try_allocate(0).value());
+  BlockTable table(blocks, 90 * kKvBlockTokens);
+  const auto plan = table.try_plan(50 * kKvBlockTokens, blocks.rooms(), shared);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->pool, 0);
+  EXPECT_EQ(plan->blocks, 27) << "up to a whole run";
+  EXPECT_EQ(plan->beyond[1], 32);
+  table.begin_in(plan->pool, shared);
+  table.take(*plan);
+  EXPECT_EQ(pools_of(blocks, table), (std::vector{32, 32}));
+}
+
 TEST(BlockAllocatorTest, WhatIsForgottenIsNotFound) {
   BlockAllocator blocks(2);
   const BlockKey a = first_key("a"), b = first_key("b");

@@ -8,6 +8,7 @@
 #include "plan/weight_homes.h"
 #include "storage/aligned_buffer.h"
 #include "storage/spill_file.h"
+#include "tensor/attention_layout.h"
 
 namespace spillway {
 namespace {
@@ -111,6 +112,10 @@ HostAttentionBytes host_attention_bytes(int64_t q_dim, int64_t kv_dim, DType inn
   const int64_t qkv = q_dim + 2 * kv_dim;
   return {bytes_of(inner, rows, qkv), bytes_of(inner, rows, q_dim),
           bytes_of(DType::kF32, rows, qkv), bytes_of(DType::kF32, rows, q_dim)};
+}
+
+uint64_t attention_sums_bytes(int64_t heads, int64_t head_dim, int64_t rows) {
+  return bytes_of(DType::kF32, rows, attention_sum_columns(heads, head_dim));
 }
 
 }  // namespace spillway

@@ -102,4 +102,8 @@ struct HostAttentionBytes {
 };
 HostAttentionBytes host_attention_bytes(int64_t q_dim, int64_t kv_dim, DType inner, int64_t rows);
 
+// What rows have seen of sequences that are attended to in parts (device/attention_parts.h): on the
+// device, and pinned where the CPU attends to one of the parts.
+uint64_t attention_sums_bytes(int64_t heads, int64_t head_dim, int64_t rows);
+
 }  // namespace spillway

@@ -106,6 +106,7 @@ class Scheduling {
     take_rows(layer, b);
     load_rows_ahead(layer, b);
     run_linear(StepAction::kProject, LinearGroup::kProject, layer, b);
+    if (shape.parts) add(StepAction::kBeginParts, layer, b);
     if (shape.on_host) add(StepAction::kStartOnHost, layer, b);
     if (shape.on_device) add(StepAction::kAttend, layer, b);
     for (int group = 0; group < static_cast<int>(shape.swaps.size()); ++group) {
@@ -117,6 +118,7 @@ class Scheduling {
       load_kv_ahead();
     }
     if (shape.on_host) add(StepAction::kJoinHost, layer, b);
+    if (shape.parts) add(StepAction::kEndParts, layer, b);
     run_linear(StepAction::kAttentionOut, LinearGroup::kAttentionOut, layer, b);
     run_linear(StepAction::kUp, LinearGroup::kUp, layer, b);
     run_linear(StepAction::kDown, LinearGroup::kDown, layer, b);
@@ -237,6 +239,10 @@ const char* action_name(StepAction action) {
       return "store KV";
     case StepAction::kJoinHost:
       return "join the CPU";
+    case StepAction::kBeginParts:
+      return "begin attention in parts";
+    case StepAction::kEndParts:
+      return "end attention in parts";
     case StepAction::kMultiply:
       return "multiply";
     case StepAction::kJoinLinear:

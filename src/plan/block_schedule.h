@@ -29,11 +29,13 @@ enum class StepAction : uint8_t {
   // Linear ops, as far as their matrices are on the device. The CPU begins with its rows of those
   // that are not.
   kProject,        // norm, q, k and v
+  kBeginParts,     // of rows whose KV is in several memories: nothing of it has been seen
   kStartOnHost,    // the CPU attends to its rows
   kAttend,         // of rows whose KV is on the device
   kAttendSwapped,  // of a group, when its pages are there
   kStoreKv,        // what the group has changed goes back
   kJoinHost,       // the CPU's rows are there
+  kEndParts,       // all has been seen
   kAttentionOut,   // linear
   kUp,             // linear: norm, gate and up, the activation
   kDown,           // linear
@@ -60,6 +62,7 @@ struct BatchShape {
   // Groups of rows whose pages come to the device: whether each reads what the one before it has
   // written, and so cannot come before that is back.
   std::vector<bool> swaps = {};
+  bool parts = false;   // to some KV is attended in parts, wherever they are
   bool logits = false;  // of some rows they are wanted
   bool operator==(const BatchShape&) const = default;
 };

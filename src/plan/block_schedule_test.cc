@@ -19,11 +19,13 @@ namespace {
 using testing::ElementsAre;
 
 const char* name_of(StepAction action) {
-  constexpr std::array kNames = {
-      "load weights", "use weights", "leave weights",  "multiply",  "join linear", "embed",
-      "load rows",    "take rows",   "store rows",     "drop rows", "load KV",     "project",
-      "start on CPU", "attend",      "attend swapped", "store KV",  "join CPU",    "out",
-      "up",           "down",        "finish layer",   "gather",    "head"};
+  constexpr std::array kNames = {"load weights", "use weights",  "leave weights", "multiply",
+                                 "join linear",  "embed",        "load rows",     "take rows",
+                                 "store rows",   "drop rows",    "load KV",       "project",
+                                 "begin parts",  "start on CPU", "attend",        "attend swapped",
+                                 "store KV",     "join CPU",     "end parts",     "out",
+                                 "up",           "down",         "finish layer",  "gather",
+                                 "head"};
   return kNames[static_cast<size_t>(action)];
 }
 
@@ -114,6 +116,18 @@ TEST(BlockScheduleTest, RowsOfTheNextMicroBatchComeWhileThisOneComputes) {
                           "attend 0.1", "out 0.1", "up 0.1", "down 0.1", "finish layer 0.1",
                           "drop rows 0.1",  //
                           "take rows 1.0", "gather 0", "drop rows 0", "head 1"));
+}
+
+// Nothing has been seen before the first part, and all of it behind the last.
+TEST(BlockScheduleTest, PartsAreBetweenTheirBeginningAndTheirEnd) {
+  StepShape shape{.layers = 1};
+  shape.batches = {{.on_device = true, .on_host = true, .swaps = {false, false}, .parts = true}};
+  EXPECT_THAT(described(shape),
+              ElementsAre("load KV 0.0.0", "load KV 0.0.1", "embed 0", "store rows 0",
+                          "take rows 0.0", "project 0.0", "begin parts 0.0", "start on CPU 0.0",
+                          "attend 0.0", "attend swapped 0.0.0", "store KV 0.0.0",
+                          "attend swapped 0.0.1", "store KV 0.0.1", "join CPU 0.0", "end parts 0.0",
+                          "out 0.0", "up 0.0", "down 0.0", "finish layer 0.0", "drop rows 0.0"));
 }
 
 TEST(BlockScheduleTest, PagesComeTwoGroupsAheadButNotBeforeWhatTheyReadIsBack) {

@@ -18,6 +18,8 @@ struct Filler {
   const RunSize& size;
   DeviceTraits traits;
   Budgets budgets;
+  // Sequences may be attended to in parts: where they cannot otherwise, as that is slower.
+  bool in_parts = false;
 
   bool has_device() const { return !traits.host_visible; }
   uint64_t first_budget() const { return has_device() ? budgets.device : budgets.host; }
@@ -25,8 +27,9 @@ struct Filler {
 
   // KV that comes to the device takes what the rest leaves of it: a sequence, and what a
   // micro-batch writes, should find room at least.
-  static bool can_stage(const RunLayout& layout) {
-    const int64_t wanted = blocks_for_tokens(layout.micro_tokens) + layout.sequence_blocks;
+  bool can_stage(const RunLayout& layout) const {
+    const int64_t whole = blocks_for_tokens(layout.micro_tokens) + layout.sequence_blocks;
+    const int64_t wanted = in_parts ? std::min(whole, layout.least_staging()) : whole;
     return layout.staging_blocks >= std::min<int64_t>(wanted, layout.host_blocks);
   }
   // Of the memory that computes.
@@ -77,7 +80,7 @@ TierShares shares_of(bool has_device, int device, int host) {
 }
 
 struct Filling {
-  const Filler& fill;
+  Filler fill;
   Plan plan;  // but for the weights
 
   Plan with(int device, int host) const {
@@ -90,14 +93,50 @@ struct Filling {
     const Footprint needs = fill.of(plan);
     return needs.host.total() - needs.host.of(MemoryTag::kWeights) <= fill.budgets.host;
   }
-  // A large cache goes to host memory.
-  void place_kv() {
+  // A large cache goes to host memory; what finds no room there, where sequences may be in several
+  // memories, to the device and to disk. False: there is none.
+  bool place_kv() {
     const uint64_t kv_bytes = fill.of(plan).device.of(MemoryTag::kKv);
-    if (!fill.has_device() || kv_bytes <= fill.budgets.device / 4) return;
-    plan.kv = {0, 1, 0};
-    SPW_CHECK(host_holds_the_rest(), kOutOfMemory,
-              "the KV cache needs {}, more than the {} of host memory", format_bytes(kv_bytes),
-              format_bytes(fill.budgets.host));
+    if (fill.has_device()) {
+      if (kv_bytes > fill.budgets.device / 4) plan.kv = {0, 1, 0};
+      if (plan.kv.host == 0 || host_holds_the_rest()) return true;
+    } else if (fits_somehow()) {
+      return true;
+    }
+    return fill.in_parts && try_share_kv();
+  }
+  bool try_share_kv() {
+    const auto share_kv = [&](int device, int host) {
+      const auto share = [](int steps) { return static_cast<double>(steps) / kSteps; };
+      plan.kv = {share(device), share(host), share(kSteps - device - host)};
+    };
+    int most_host = 0;
+    if (fill.has_device()) {
+      most_host = Filler::largest(kSteps - 1, [&](int steps) {
+        share_kv(0, steps);
+        return host_holds_the_rest();
+      });
+    }
+    // What pages from the disk change over in takes host memory as well, and how much is known only
+    // with the weights in their places.
+    for (const double kept : {1.0, 0.95, 0.8, 0.5}) {
+      const int host = static_cast<int>(kept * std::max(0, most_host));
+      const int device = Filler::largest(kSteps - host, [&](int steps) {
+        share_kv(steps, host);
+        return fits_somehow();
+      });
+      if (device < 0) continue;
+      share_kv(device, host);
+      if (fits_with_weights()) return true;
+      if (most_host <= 0) break;
+    }
+    return false;
+  }
+  bool fits_with_weights() const {
+    const Plan placed = place_weights();
+    const Footprint needs = fill.of(placed);
+    return needs.disk.total() <= fill.budgets.disk && fill.fits_first(placed) &&
+           (!fill.has_device() || fill.fits_host(placed));
   }
   // Whether the memory that computes holds all of it, or what has to be there.
   bool fits_somehow() const {
@@ -140,12 +179,26 @@ std::vector<Plan> concessions(bool has_device) {
 
 // Where the memory that computes is large enough.
 std::optional<Filling> try_filling(const Filler& fill) {
-  for (const Plan& plan : concessions(fill.has_device())) {
-    Filling filling{fill, plan};
-    filling.place_kv();
-    if (filling.fits_somehow()) return filling;
+  for (const bool in_parts : {false, true}) {
+    if (in_parts && fill.size.whole_sequences) continue;
+    for (const Plan& plan : concessions(fill.has_device())) {
+      Filling filling{fill, plan};
+      filling.fill.in_parts = in_parts;
+      if (filling.place_kv() && filling.fits_somehow()) return filling;
+    }
   }
   return std::nullopt;
+}
+
+// All of it in host memory, which is too small: a reason of its own.
+void check_kv_fits(const Filler& fill) {
+  if (!fill.has_device()) return;
+  Filling filling{fill, Plan{}};
+  const uint64_t kv_bytes = fill.of({}).device.of(MemoryTag::kKv);
+  filling.plan.kv = {0, 1, 0};
+  SPW_CHECK(kv_bytes <= fill.budgets.device / 4 || filling.host_holds_the_rest(), kOutOfMemory,
+            "the KV cache needs {}, more than the {} of host memory", format_bytes(kv_bytes),
+            format_bytes(fill.budgets.host));
 }
 
 // How much of that memory would do.
@@ -178,6 +231,7 @@ Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTrai
   const bool apart = fill.has_device();
   const auto filling = try_filling(fill);
   if (!filling) {
+    check_kv_fits(fill);
     fail(ErrorCode::kOutOfMemory,
          "activations, workspace, room for weights to stream through and what else has to be "
          "there need {} of {} memory, but there are only {}",
@@ -185,8 +239,9 @@ Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTrai
          format_bytes(fill.first_budget()));
   }
   const Plan placed = filling->place_weights();
-  const uint64_t on_disk = fill.of(placed).disk.of(MemoryTag::kWeights);
-  SPW_CHECK(on_disk <= budgets.disk, kOutOfMemory,
+  const MemoryUsage disk = fill.of(placed).disk;
+  const uint64_t on_disk = disk.of(MemoryTag::kWeights);
+  SPW_CHECK(on_disk == 0 || disk.total() <= budgets.disk, kOutOfMemory,
             "{} of the weights do not fit into {} of memory, and --disk-memory is {}",
             format_bytes(on_disk), format_bytes(budgets.host + (apart ? budgets.device : 0)),
             format_bytes(budgets.disk));
@@ -211,6 +266,13 @@ std::vector<RunSize> smaller_runs(const RunSize& wanted, const RunSize& least) {
     }
   }
   return sizes;
+}
+
+int usual_chunk(bool has_device, int64_t tokens) {
+  if (!has_device) return 512;
+  int chunk = 2048;
+  while (chunk < 8192 && chunk * int64_t{32} <= tokens) chunk *= 2;
+  return chunk;
 }
 
 }  // namespace spillway

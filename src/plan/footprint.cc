@@ -13,6 +13,7 @@
 #include "plan/activation_sizes.h"
 #include "storage/aligned_buffer.h"
 #include "storage/spill_file.h"
+#include "tensor/attention_layout.h"
 
 namespace spillway {
 namespace {
@@ -47,12 +48,40 @@ int64_t step_tokens(const ModelSpec& spec, const RunSize& size, uint64_t device_
   return std::max(least, std::min(all, affordable));
 }
 
+bool may_have_parts(const Plan& plan, const RunSize& size) {
+  return !size.whole_sequences && plan.attention_topk.value_or(0) <= 0;
+}
+
+// Of a single sequence, by whole runs of blocks; what is left over goes to the last tier that is
+// used, behind which nothing comes.
+void share_blocks(const TierShares& shares, int64_t run, RunLayout& layout) {
+  const auto blocks_for = [&](double share) {
+    const double runs = static_cast<double>(layout.sequence_blocks) / static_cast<double>(run);
+    return static_cast<int32_t>(std::floor(share * runs + 1e-6)) * static_cast<int32_t>(run);
+  };
+  auto left = static_cast<int32_t>(layout.sequence_blocks);
+  const auto take = [&](double share, bool is_last) {
+    const int32_t blocks = is_last ? left : std::min(left, blocks_for(share));
+    left -= blocks;
+    return blocks;
+  };
+  const auto is_used = [](double share) { return share > 1e-9; };  // whatever shares add up to
+  layout.device_blocks = take(shares.device, !is_used(shares.host) && !is_used(shares.disk));
+  layout.host_blocks = take(shares.host, !is_used(shares.disk));
+  layout.disk_blocks = left;
+}
+
 void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layout) {
   layout.sequence_blocks = blocks_for_tokens(size.tokens);
   const auto blocks = try_mul(layout.sequence_blocks, size.sequences);
   SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
             kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made",
             size.sequences, size.tokens);
+  if (size.sequences == 1 && may_have_parts(plan, size)) {
+    TierShares shares = plan.kv;
+    if (!apart) shares.device += std::exchange(shares.host, 0);
+    return share_blocks(shares, size.same_parts ? kFixedPartBlocks : kAttentionPartBlocks, layout);
+  }
   const auto blocks_for = [&](double share) {
     return static_cast<int32_t>(std::floor(share * static_cast<double>(size.sequences) + 0.5) *
                                 static_cast<double>(layout.sequence_blocks));
@@ -79,6 +108,10 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
   // One sequence whose prompt is a chunk or two: what two layers would take of the device is worth
   // more there than a second trip of the weights.
   if (streams_weights && size.sequences == 1 && size.tokens <= 2 * size.micro_tokens)
+    layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
+  // One sequence that reads its KV from elsewhere, over and over, and nothing else: what comes for
+  // a layer comes while the one before is computed, not while this one is written.
+  if (!streams_weights && size.sequences == 1 && layout.blocks_away() > 0)
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   layout.micro_tokens = static_cast<int>(
       offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
@@ -107,6 +140,10 @@ uint64_t conversion_bytes(const ModelSpec& spec, int64_t micro_tokens) {
 int64_t attention_workspace(const ModelSpec& spec, const RunSize& size) {
   const int64_t parts = (size.tokens + 255) / 256;
   return size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
+}
+
+uint64_t sums_bytes(const ModelSpec& spec, const RunLayout& layout) {
+  return attention_sums_bytes(spec.heads, spec.head_dim, layout.micro_tokens);
 }
 
 uint64_t workspace_bytes(const Model& model, const RunSize& size, const DeviceTraits& traits,
@@ -165,11 +202,22 @@ void count_activations(const Model& model, const Plan& plan, const RunLayout& la
   }
 }
 
+// Sequences that are attended to in parts: what rows have seen of them, and on a GPU what a part of
+// a prompt has given.
+void count_parts(const ModelSpec& spec, bool apart, uint64_t& workspace, RunLayout& layout,
+                 Tally device, Tally host) {
+  layout.parts = true;
+  const uint64_t sums = sums_bytes(spec, layout);
+  device.add(MemoryTag::kActivations, sums);
+  if (apart) workspace += sums;
+  if (layout.host_blocks > 0) host.add(MemoryTag::kStaging, sums);
+}
+
 // What is left of the device, beside mapped weights and workspace, holds pages that come there; at
 // most all that may.
-void count_kv_staging(const Plan& plan, const RunSize& size, const DeviceTraits& traits,
-                      uint64_t mapped, uint64_t workspace, RunLayout& layout, Tally device,
-                      Tally host) {
+void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& size,
+                      const DeviceTraits& traits, uint64_t mapped, uint64_t& workspace,
+                      RunLayout& layout, Tally device, Tally host) {
   if (layout.blocks_away() == 0) return;
   const bool from_disk = layout.disk_blocks > 0;
   const auto block = static_cast<uint64_t>(2 * layout.kv.plane_block_bytes());
@@ -180,22 +228,38 @@ void count_kv_staging(const Plan& plan, const RunSize& size, const DeviceTraits&
   };
   const uint64_t rounding =
       kKvStagingBuffers * (device.unit - 1) + (from_disk ? 2 * kDirectAlignment : 0);
-  int64_t room =
-      blocks_in(traits.memory_bytes, device.usage.total() + mapped + workspace + rounding,
-                kKvStagingBuffers * block + (traits.host_visible ? 2 * bounce : 0));
-  if (from_disk && !traits.host_visible && traits.host_memory_bytes > 0) {
-    room = std::min(
-        room, blocks_in(traits.host_memory_bytes, host.usage.peak_bytes + rounding, 2 * bounce));
+  const auto find_room = [&] {
+    int64_t room =
+        blocks_in(traits.memory_bytes, device.usage.total() + mapped + workspace + rounding,
+                  kKvStagingBuffers * block + (traits.host_visible ? 2 * bounce : 0));
+    if (from_disk && !traits.host_visible && traits.host_memory_bytes > 0) {
+      room = std::min(
+          room, blocks_in(traits.host_memory_bytes, host.usage.peak_bytes + rounding, 2 * bounce));
+    }
+    return room;
+  };
+  int64_t room = find_room();
+  layout.fixed_blocks = size.same_parts ? kFixedPartBlocks : 0;
+  // Where there is no room for parts either, the CPU attends to prompts.
+  const bool comes_in_parts = may_have_parts(plan, size) && room < layout.sequence_blocks &&
+                              (from_disk || room >= layout.least_staging());
+  if (layout.spans() || comes_in_parts) {
+    count_parts(spec, !traits.host_visible, workspace, layout, device, host);
+    room = find_room();
+  } else {
+    layout.fixed_blocks = 0;
   }
-  // At least a whole sequence: who attends to its prompt must not depend on how many others there
-  // are.
+  // A whole sequence, if there is room: who attends to its prompt must not depend on how many
+  // others there are.
   const int64_t wanted = std::max<int64_t>(
       blocks_for_tokens(size.micro_tokens) + std::max(size.sequences, layout.sequence_blocks),
       plan.attention == AttentionPlace::kCpu ? layout.disk_blocks : layout.blocks_away());
-  int64_t blocks = std::min({room, wanted, int64_t{layout.blocks_away()}});
+  const int64_t least = layout.parts ? layout.least_staging() : 0;
+  int64_t blocks = std::min(room, std::max(least, std::min<int64_t>(wanted, layout.blocks_away())));
   if (from_disk) {
     // Pages on disk must come, beside whatever else there is.
-    blocks = std::max(blocks, layout.sequence_blocks);
+    blocks = std::max(
+        blocks, layout.parts ? std::min(layout.sequence_blocks, least) : layout.sequence_blocks);
     device.usage.add(MemoryTag::kWorkspace, workspace);
   }
   layout.staging_blocks = static_cast<int32_t>(blocks);
@@ -207,6 +271,12 @@ void count_kv_staging(const Plan& plan, const RunSize& size, const DeviceTraits&
 }
 
 }  // namespace
+
+// The rows, which may begin anywhere in a part, and a part beside them.
+int64_t RunLayout::least_staging() const {
+  if (fixed_blocks > 0) return fixed_blocks;
+  return blocks_for_tokens(micro_tokens) + 1 + 2 * kAttentionPartBlocks;
+}
 
 // A block of the file is one of a layer, K and V.
 uint64_t RunLayout::kv_file_bytes() const {
@@ -272,7 +342,8 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
   all.loading = traits.loading_bytes;
   host.usage.reached(MemoryTag::kStaging, weights.loading_host,
                      weights.loading_host + host.usage.of(MemoryTag::kWeights));
-  count_kv_staging(plan, size, traits, weights.mapped, all.workspace, layout, device, host);
+  count_kv_staging(model.spec, plan, size, traits, weights.mapped, all.workspace, layout, device,
+                   host);
   return all;
 }
 

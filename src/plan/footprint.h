@@ -22,7 +22,15 @@ struct RunSize {
   int micro_tokens = 512;  // most tokens that go through a layer together
   KvType kv_type = KvType::kF16;
   bool may_map = true;  // weights may be pages of the model's files
+  // Sequences that are attended to in parts are cut at the same positions wherever they lie, at
+  // multiples of kFixedPartBlocks: results must not depend on that.
+  bool same_parts = false;
+  // They never are: rows that attend to few of their positions (AttentionParams::top_k) have no
+  // parts.
+  bool whole_sequences = false;
 };
+// 4096 tokens: as few parts as a context of 128K can have and staging planes still be small.
+inline constexpr int64_t kFixedPartBlocks = 256;
 
 // Staging planes on the device for KV that lives elsewhere (runtime/kv_swap.h): while a group is
 // attended to in one, the pages of the next arrive in the other.
@@ -33,12 +41,14 @@ struct RunLayout {
   KvShape kv;
   int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;  // of KV
   int64_t sequence_blocks = 0;                                  // of one sequence
-  // In each staging plane. Less than a sequence has: prompts are attended to on the CPU. Where KV
-  // is on disk, a sequence's at least.
+  // In each staging plane. Less than a sequence has: it comes in parts, or where there is not even
+  // room for those (least_staging) prompts are attended to on the CPU.
   int32_t staging_blocks = 0;
-  int max_tokens = 0;    // of a step: of a block, in FlexGen's words
-  int micro_tokens = 0;  // of a micro-batch
-  int logit_rows = 0;    // of a step that generates
+  bool parts = false;        // some sequence may be attended to in parts (docs/kv.md)
+  int64_t fixed_blocks = 0;  // of such a part; 0: it is as large as it can be
+  int max_tokens = 0;        // of a step: of a block, in FlexGen's words
+  int micro_tokens = 0;      // of a micro-batch
+  int logit_rows = 0;        // of a step that generates
   // What weights that stream come into, and how many of them.
   SlotContent slots = SlotContent::kLayers;
   int weight_slots = 0;
@@ -46,6 +56,14 @@ struct RunLayout {
   TierShares activations;
 
   int32_t blocks_away() const { return host_blocks + disk_blocks; }
+  // No memory holds one sequence.
+  bool spans() const {
+    return sequence_blocks > device_blocks && sequence_blocks > host_blocks &&
+           sequence_blocks > disk_blocks;
+  }
+  // Blocks of a staging plane through which a sequence of any length comes in parts, each with as
+  // many rows as go through a layer together.
+  int64_t least_staging() const;
   uint64_t kv_file_bytes() const;
 };
 

@@ -61,6 +61,32 @@ TEST_F(PredictTest, OrderDecidesWhoSharesABlock) {
                    10 + 100 + 100 + 10);
 }
 
+// 58 of 64 GiB in host memory: the CPU reads a part of them where they are, the bus brings the
+// rest.
+TEST_F(PredictTest, ALongSequenceIsReadByCpuAndBusTogether) {
+  model = describe_dummy_model("llama-2-7b");
+  plan.kv = {0.1, 0.9, 0};
+  size = {.tokens = 131072, .sequences = 1, .micro_tokens = 8192};
+  DeviceTraits traits = gpu_traits();
+  traits.memory_bytes = uint64_t{40} << 30;
+  const Workload workload{{{1, 131040, 32}}};
+  const auto predicted = [&](AttentionPlace place) {
+    plan.attention = place;
+    const Footprint needs = footprint(model, plan, size, traits);
+    EXPECT_TRUE(needs.layout.parts);
+    return predict(hardware, model, plan, needs, size, workload);
+  };
+  const Prediction both = predicted(AttentionPlace::kAuto), cpu = predicted(AttentionPlace::kCpu),
+                   gpu = predicted(AttentionPlace::kGpu);
+  EXPECT_LT(both.step_s, 0.8 * cpu.step_s);
+  EXPECT_LT(both.step_s, 0.8 * gpu.step_s);
+  EXPECT_GT(both.cpu_attention, 0.2);
+  EXPECT_LT(both.cpu_attention, 0.9);
+  // Chunks read all before them: small ones wait for the bus.
+  size.micro_tokens = 512;
+  EXPECT_GT(predicted(AttentionPlace::kAuto).prefill_s, 4 * both.prefill_s);
+}
+
 TEST_F(PredictTest, AnswersOfOneTokenComeOutOfTheirPrompts) {
   EXPECT_EQ(of({{4, kPrompt, 1}}).decode_s, 0);
   EXPECT_GT(of({{3, kPrompt, 1}, {1, kPrompt, 2}}).decode_s, 0);

@@ -12,6 +12,7 @@
 #include "plan/linear_program.h"
 #include "plan/linear_shares.h"
 #include "plan/residence.h"
+#include "tensor/attention_layout.h"
 
 namespace spillway {
 namespace {
@@ -363,8 +364,7 @@ class Search {
       return std::max(0.0, (*solution)[static_cast<size_t>(variable)]);
     };
     set_weights(plan, value(wd), value(wh));
-    const auto sequences = static_cast<double>(found.size.sequences);
-    set_kv(plan, value(cd), value(ch), sequences);
+    set_kv(plan, value(cd), value(ch), kv_shares(found));
     if (rows_away) set_rows(found, value(ad), sizes.step_tokens);
     if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && !r_.given.cpu_attention)
       plan.cpu_attention = whole_share(value(on_cpu) / plan.kv.host, found);
@@ -382,8 +382,9 @@ class Search {
                                  static_cast<double>(step_tokens));
     found.plan.activations = {share, 1 - share, 0};
   }
-  // Of the sequences in host memory, a whole number.
+  // Of the sequences in host memory, a whole number, unless they come in parts.
   static double whole_share(double share, const FoundPlan& found) {
+    if (found.needs.layout.parts) return std::clamp(share, 0.0, 1.0);
     const double away =
         std::max(1.0, std::round(found.plan.kv.host * static_cast<double>(found.size.sequences)));
     return std::clamp(std::round(share * away) / away, 0.0, 1.0);
@@ -397,11 +398,19 @@ class Search {
     plan.weights = apart_ ? TierShares{d, disk ? h : 1 - d, disk ? rest : 0}
                           : TierShares{0, disk ? d : 1, disk ? rest : 0};
   }
-  void set_kv(Plan& plan, double device, double host, double sequences) const {
-    const double d = rounded(std::clamp(device, 0.0, 1.0), sequences);
-    const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), sequences) : 0;
+  // Into how many equal parts KV can be shared out: whole sequences, or of a single one that may be
+  // in several memories what is cut from it (footprint.h).
+  double kv_shares(const FoundPlan& found) const {
+    if (found.size.sequences > 1 || found.size.whole_sequences || found.size.same_parts)
+      return static_cast<double>(found.size.sequences);
+    const int64_t runs = blocks_for_tokens(found.size.tokens) / kAttentionPartBlocks;
+    return static_cast<double>(std::max<int64_t>(1, runs));
+  }
+  void set_kv(Plan& plan, double device, double host, double parts) const {
+    const double d = rounded(std::clamp(device, 0.0, 1.0), parts);
+    const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), parts) : 0;
     const double rest = 1 - d - h;
-    const bool disk = r_.budgets.disk > 0 && rest > 0.5 / sequences && device + host < 1 - 1e-6;
+    const bool disk = r_.budgets.disk > 0 && rest > 0.5 / parts && device + host < 1 - 1e-6;
     plan.kv = TierShares{d, disk ? h : 1 - d, disk ? rest : 0};
     if (!apart_) plan.kv = TierShares{disk ? d : 1, 0, disk ? rest : 0};
   }
@@ -486,9 +495,9 @@ class Search {
           trials.push_back(std::move(weights));
           if (apart_ && !kv_has_one_home(found.plan)) {
             FoundPlan kv = found;
-            const double least = std::copysign(std::max(step, 1 / sequences), way);
+            const double least = std::copysign(std::max(step, 1 / kv_shares(found)), way);
             set_kv(kv.plan, std::max(0.0, found.plan.kv.device + least),
-                   std::max(0.0, found.plan.kv.host - least), sequences);
+                   std::max(0.0, found.plan.kv.host - least), kv_shares(found));
             trials.push_back(std::move(kv));
           }
           if (found.plan.cpu_attention && !r_.given.cpu_attention) {

@@ -124,7 +124,11 @@ double StepPrices::sequences_of_a_batch(const Plan& plan, const RunLayout& layou
 void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   const auto all = static_cast<double>(size_.sequences);
   const auto each = static_cast<double>(size_.tokens_each);
-  const double most = sequences_of_a_batch(plan, layout);
+  double most = sequences_of_a_batch(plan, layout);
+  if (layout.parts && size_.tokens_each > layout.micro_tokens) {
+    readers_ = std::ceil(each / static_cast<double>(layout.micro_tokens));
+    most = 1 / readers_;
+  }
   const auto blocks = static_cast<double>(layout.device_blocks + layout.blocks_away());
   const double on_host = static_cast<double>(layout.host_blocks) / blocks;
   const double on_disk = static_cast<double>(layout.disk_blocks) / blocks;
@@ -135,18 +139,22 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     cpu_share = plan.cpu_attention.value_or(
         balanced_cpu_share(kv_bytes(all * on_host), streamed / static_cast<double>(spec_.layers)));
   }
-  // Whole sequences: as many as the decoder gives to the CPU.
-  if (const double away = all * on_host; away > 0)
+  // Whole sequences: as many as the decoder gives to the CPU. Of those that come in parts it has a
+  // share.
+  if (const double away = all * on_host; away > 0 && !layout.parts)
     cpu_share = std::min(1.0, std::floor(away * cpu_share + 1e-6) / away);
-  // Prompts are attended to on the device, unless no sequence finds room there.
-  if (size_.tokens_each > 1) cpu_share = layout.staging_blocks < layout.sequence_blocks ? 1 : 0;
+  // Prompts are attended to on the device, unless there is no room for KV to come there.
+  if (size_.tokens_each > 1) {
+    const int64_t least = std::min(layout.sequence_blocks, layout.least_staging());
+    cpu_share = layout.staging_blocks < least ? 1 : 0;
+  }
   cpu_attention_ = cpu_share;
   // As many rows of a step, whatever its size, as there is room for (runtime/residual_store.h).
   const ResidualSizes homes =
       residual_sizes(layout.activations, layout.max_tokens, layout.micro_tokens, spec_.hidden)
           .on(!hardware_.has_device());
   int64_t row = 0;
-  for (double left = all; left > 0; left -= most) {
+  for (double left = all; left > 1e-9; left -= most) {
     const double sequences = std::min(most, left);
     Batch batch{.tokens = sequences * each};
     batch.on_cpu = sequences * on_host * cpu_share;
@@ -158,9 +166,10 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     BatchShape shape{.rows_away = batch.rows != Tier::kDevice,
                      .on_device = batch.resident > 1e-9,
                      .on_host = batch.on_cpu > 1e-9,
+                     .parts = layout.parts,
                      .logits = size_.logits};
     if (batch.swapped > 1e-9) {
-      const double wanted = batch.swapped * static_cast<double>(layout.sequence_blocks);
+      const double wanted = readers_ * batch.swapped * static_cast<double>(layout.sequence_blocks);
       const auto room = static_cast<double>(std::max(1, layout.staging_blocks));
       // More of them move the same bytes in smaller pieces.
       const auto groups = static_cast<size_t>(std::clamp(std::ceil(wanted / room), 1.0, 16.0));
@@ -311,17 +320,24 @@ EventPrice StepPrices::of(const StepEvent& event) const {
       price[Worker::kToDevice] = up(rows * static_cast<double>(spec_.q_dim()) * inner_bytes_);
       break;
     }
+    case StepAction::kBeginParts:
+      price[Worker::kDevice] = 2 * launch;
+      break;
+    case StepAction::kEndParts:
+      price[Worker::kDevice] = launch;
+      break;
     case StepAction::kAttend:
       price[Worker::kDevice] = attend(hardware_.device(), batch.resident);
       break;
     case StepAction::kLoadKv:
       price[Worker::kToDevice] =
-          up(kv_bytes((batch.swapped - batch.swapped_from_disk) * traffic_.moved +
-                      batch.swapped_from_disk) /
+          up(readers_ *
+                 kv_bytes((batch.swapped - batch.swapped_from_disk) * traffic_.moved +
+                          batch.swapped_from_disk) /
                  groups(),
              Hardware::Source::kPageable);
       price[Worker::kDiskRead] =
-          disk(kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_read);
+          disk(readers_ * kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_read);
       break;
     case StepAction::kAttendSwapped:
       price = attend_swapped(batch, groups());

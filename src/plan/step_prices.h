@@ -99,6 +99,8 @@ class StepPrices {
   KvTraffic traffic_ = {};     // of decoding; prompts attend to everything
   double kv_token_bytes_ = 0;  // of a layer
   double keys_read_ = 0;       // of a sequence, once in a step
+  // Of prompts that come in parts: so many micro-batches have rows of one, and each reads them all.
+  double readers_ = 1;
   static constexpr size_t kGroups = static_cast<size_t>(LinearGroup::kHead) + 1;
   std::vector<Linear> linears_;  // of all layers
   std::vector<Piece> pieces_;    // in the order of their use

@@ -117,10 +117,15 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
               options_.max_tokens);
     SPW_ASSERT(static_cast<int64_t>(sequence.block_table.size()) * kKvBlockTokens >= end);
     SPW_ASSERT(sequence.logit_rows >= 0 && sequence.logit_rows <= count);
-    const Tier tier = kv.tier_of(sequence.block_table.front());
+    Tier tier = Tier::kDevice;
+    for (size_t i = 0; i < sequence.block_table.size(); ++i) {
+      const int32_t block = sequence.block_table[i];
+      SPW_ASSERT(block >= 0 && block < kv.blocks());
+      const Tier next = kv.tier_of(block);
+      SPW_ASSERT(next == tier || (tier < next && i % kAttentionPartBlocks == 0));
+      tier = next;
+    }
     SPW_ASSERT(tier == Tier::kDevice || options_.host != nullptr);
-    for (const int32_t block : sequence.block_table)
-      SPW_ASSERT(block >= 0 && block < kv.blocks() && kv.tier_of(block) == tier);
     for (const int32_t id : sequence.tokens) {
       SPW_CHECK(id >= 0 && id < spec_.vocab_size, kInvalidArgument,
                 "token id {} is outside the vocabulary of {} tokens", id, spec_.vocab_size);
@@ -142,7 +147,7 @@ StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {
           on_host ? numbers : batch.table_rows,
           batch.logit_rows,
           batch.resident.spans,
-          batch.swap_spans,
+          batch.other_spans,
           program,
           matrices_,
           layer_types_};
@@ -159,6 +164,9 @@ void Decoder::attach(const KvCache& kv) {
     swap_ = std::make_unique<KvSwap>(device_, *options_.host, kv.shape(), options_.staging_blocks,
                                      options_.overlap);
   }
+  if (!options_.parts || kv.host_blocks() + kv.disk_blocks() == 0) return;
+  residual(sums_, options_.micro_tokens, attention_sum_columns(spec_.heads, spec_.head_dim));
+  if (host_attention_ != nullptr) host_attention_->prepare_parts(spec_.heads);
 }
 
 AttentionParams Decoder::attention_params() const {
@@ -182,9 +190,11 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
                    {.tokens = options_.micro_tokens,
                     .sequences = options_.micro_sequences,
                     .staging_blocks = options_.staging_blocks,
+                    .fixed_blocks = options_.fixed_blocks,
                     .position_offset = spec_.position_offset,
                     .host_share = options_.host_share,
-                    .values_stay = values_stay(kv)});
+                    .values_stay = values_stay(kv),
+                    .sparse = attention_topk_ > 0});
   const MicroBatch& last = step_.batches.back();
   tokens_ = last.first_row + last.tokens;
   // Everything that grows, before the program is known.
@@ -195,6 +205,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     residual(logits_, logit_rows, spec_.vocab_size);
     if (!weights_.project_out.empty()) inner(embedded_, logit_rows, spec_.embedding_dim);
   }
+  for (const MicroBatch& batch : step_.batches) sums_of(batch);
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // also in what has just been made
   order_ = order_of_step();
@@ -214,6 +225,9 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     const KvLayerView pages = kv.layer(0);
     traffic_.add(batch.resident.spans, pages, attention_params(), spec_.layers);
     traffic_.add(batch.on_host.spans, pages, attention_params(), spec_.layers);
+    traffic_.add(batch.on_host.shared, pages, attention_params(), spec_.layers);
+    for (const auto& spans : batch.parted.resident)
+      traffic_.add(spans, pages, attention_params(), spec_.layers);
     for (const SwapGroup& group : batch.swaps)
       traffic_.add(group.spans, pages, attention_params(), spec_.layers);
   }
@@ -249,7 +263,8 @@ StepShape Decoder::shape_of_step() const {
   for (const MicroBatch& batch : step_.batches) {
     BatchShape& of = shape.batches.emplace_back();
     of.rows_away = x_->is_away(batch.first_row, batch.tokens);
-    of.on_device = batch.resident.rows > 0;
+    of.on_device = batch.resident.rows > 0 || !batch.parted.resident.empty();
+    of.parts = batch.parted.rows > 0;
     of.on_host = batch.on_host.rows > 0;
     for (const SwapGroup& group : batch.swaps) of.swaps.push_back(group.continues);
     of.logits = !batch.logit_rows.empty();
@@ -268,8 +283,8 @@ void Decoder::run_events(KvCache& kv) {
   if (batches.size() == 1) {
     const MicroBatch& all = batches.front();
     const bool resident = options_.stream == nullptr && all.swaps.empty() &&
-                          all.on_host.rows == 0 && options_.activations.device == 1 && !observer_ &&
-                          timeline_ == nullptr;
+                          all.on_host.rows == 0 && all.parted.rows == 0 &&
+                          options_.activations.device == 1 && !observer_ && timeline_ == nullptr;
     ops_.run_step(batch_of(all, resident ? program(kv) : 0), [&] {
       for (const StepEvent& event : events_) draw(event, kv);
     });
@@ -382,8 +397,12 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     case StepAction::kAttend:
       return attend_resident(layer, kv, *batch);
     case StepAction::kAttendSwapped:
-      return append_and_attend(group(),
-                               swap_->begin(kv, layer, group(), attention_params(), *stalls_));
+      return attend_swapped(group(),
+                            swap_->begin(kv, layer, group(), attention_params(), *stalls_));
+    case StepAction::kBeginParts:
+      return begin_parts(layer, kv, *batch);
+    case StepAction::kEndParts:
+      return end_parts(*batch);
     case StepAction::kStoreKv:
       return swap_->end(kv, layer, group(), *stalls_);
     case StepAction::kJoinHost:
@@ -545,7 +564,7 @@ void Decoder::project(int layer, KvCache& kv, const MicroBatch& batch) {
   const Activations q = qkv.columns(0, spec_.q_dim()),
                     k = qkv.columns(spec_.q_dim(), spec_.kv_dim()),
                     v = qkv.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim());
-  now_.appended = batch.on_host.rows == 0 && batch.swaps.empty() &&
+  now_.appended = batch.on_host.rows == 0 && batch.swaps.empty() && batch.parted.rows == 0 &&
                   try_streamed(layer, LinearGroup::kProject) == nullptr;
   if (now_.appended) {
     ops_.project_and_append({w.query.weight, w.query.bias, q}, {w.key.weight, w.key.bias, k},
@@ -562,7 +581,15 @@ void Decoder::project(int layer, KvCache& kv, const MicroBatch& batch) {
 void Decoder::attend_resident(int layer, KvCache& kv, const MicroBatch& batch) {
   const PathRows& path = batch.resident;
   const KvLayerView view = kv.layer(layer);
-  if (!now_.appended) return append_and_attend(path, view);
+  if (!now_.appended) {
+    if (path.rows > 0) append_and_attend(path, view);
+    if (batch.parted.rows == 0) return;
+    const Activations q =
+        now_.qkv.row_range(batch.parted.first_row, batch.parted.rows).columns(0, spec_.q_dim());
+    for (const auto& spans : batch.parted.resident)
+      device_.attention_parts().attend_part(q, view, spans, attention_params(), now_.sums);
+    return;
+  }
   const Activations q = now_.qkv.columns(0, spec_.q_dim());
   if (observer_) observer_(q, view, path.spans, attention_params());
   ops_.attention(q, view, path.spans, attention_params(), now_.attended);
@@ -585,14 +612,49 @@ void Decoder::append_and_attend(const PathRows& path, const KvLayerView& view) {
   ops_.attention(rows.q, view, path.spans, attention_params(), rows.out);
 }
 
+void Decoder::attend_swapped(const SwapGroup& group, const KvLayerView& view) {
+  if (!group.parts) return append_and_attend(group, view);
+  const PathActivations rows = rows_on(group);
+  if (!group.written.empty()) ops_.kv_append(rows.k, rows.v, view, group.written);
+  device_.attention_parts().attend_part(rows.q, view, group.spans, attention_params(), now_.sums);
+}
+
+void Decoder::rope_rows(const PathActivations& rows) {
+  if (rows.angles.empty() || rows.q.rows == 0) return;
+  ops_.rope(rows.q, spec_.head_dim, rows.angles, spec_.rope.style);
+  ops_.rope(rows.k, spec_.head_dim, rows.angles, spec_.rope.style);
+}
+
+AttentionSums Decoder::sums_of(const MicroBatch& batch) {
+  if (batch.parted.rows == 0) return {};
+  return {residual(sums_, batch.parted.rows, attention_sum_columns(spec_.heads, spec_.head_dim)),
+          spec_.heads, spec_.head_dim};
+}
+
+// Rotated once for all parts; what is written on the device is there before any of them is seen.
+void Decoder::begin_parts(int layer, KvCache& kv, const MicroBatch& batch) {
+  const PathActivations rows = rows_on({batch.parted.first_row, batch.parted.rows, {}});
+  rope_rows(rows);
+  if (!batch.parted.written.empty())
+    ops_.kv_append(rows.k, rows.v, kv.layer(layer), batch.parted.written);
+  now_.sums = sums_of(batch);
+  device_.attention_parts().clear_sums(now_.sums);
+}
+
+void Decoder::end_parts(const MicroBatch& batch) {
+  const PathActivations rows = rows_on({batch.parted.first_row, batch.parted.rows, {}});
+  device_.attention_parts().finish_sums(now_.sums, rows.out);
+}
+
 void Decoder::start_on_host(int layer, KvCache& kv, const MicroBatch& batch) {
-  const PathActivations rows = rows_on(batch.on_host);
-  if (!rows.angles.empty()) {
-    ops_.rope(rows.q, spec_.head_dim, rows.angles, spec_.rope.style);
-    ops_.rope(rows.k, spec_.head_dim, rows.angles, spec_.rope.style);
-  }
-  host_attention_->start(rows.all, kv.host_layer(layer), batch.on_host.spans, attention_params(),
-                         rows.out, swap_.get());
+  const HostRows& host = batch.on_host;
+  rope_rows(rows_on({host.first_row + host.shared_rows, host.rows - host.shared_rows, {}}));
+  const PathActivations rows = rows_on(host);
+  AttentionSums sums;
+  if (host.shared_rows > 0)
+    sums = now_.sums.row_range(host.first_row - batch.parted.first_row, host.shared_rows);
+  host_attention_->start(rows.all, kv.host_layer(layer), host, attention_params(), rows.out, sums,
+                         swap_.get());
 }
 
 // x += out(attended)

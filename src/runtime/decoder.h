@@ -49,6 +49,10 @@ struct DecoderOptions {
   // Of the decoding sequences whose KV is in host memory, the share that the CPU attends to.
   double host_share = 1;
   int32_t staging_blocks = 0;  // of KV on the device, in each of two buffers; 0: nothing is swapped
+  // Sequences may be attended to in parts: memory for that is taken with a cache, and not in the
+  // first step that needs it.
+  bool parts = false;
+  int64_t fixed_blocks = 0;  // of a part (PartLimits); 0: as large as it can be
   // Of a step's tokens (of `max_tokens`), where the residual stream is between layers: the first
   // ones' on the device, the last ones' on disk.
   TierShares activations = {};
@@ -105,6 +109,12 @@ class Decoder {
   // Rows that generate attend to this share of their context (AttentionParams::top_k); 0 = all.
   void set_attention_topk(float share) { attention_topk_ = share; }
   float attention_topk() const { return attention_topk_; }
+  // Behind which multiples of blocks a sequence may go on in another memory; 0: it may not, as rows
+  // that attend to a share of their context have no parts.
+  int64_t span_blocks() const {
+    if (attention_topk_ > 0) return 0;
+    return options_.fixed_blocks > 0 ? options_.fixed_blocks : kAttentionPartBlocks;
+  }
 
   // The last number that was beyond the range of the KV type, on the device or where the host
   // attends; steps go on after it. Waits for the device.
@@ -145,11 +155,17 @@ class Decoder {
   void attend_resident(int layer, KvCache& kv, const MicroBatch& batch);
   void start_on_host(int layer, KvCache& kv, const MicroBatch& batch);
   void append_and_attend(const PathRows& path, const KvLayerView& view);
+  void attend_swapped(const SwapGroup& group, const KvLayerView& view);
+  void begin_parts(int layer, KvCache& kv, const MicroBatch& batch);
+  void end_parts(const MicroBatch& batch);
+  // Of the parted rows of a micro-batch, the sums.
+  AttentionSums sums_of(const MicroBatch& batch);
   // Of the micro-batch at hand.
   struct PathActivations {
     Activations all, q, k, v, angles, out;
   };
   PathActivations rows_on(const PathRows& path) const;
+  void rope_rows(const PathActivations& rows);
   void finish_layer(int layer);
   void gather_logit_rows(const MicroBatch& batch);
   void logits();
@@ -197,6 +213,7 @@ class Decoder {
   struct {
     Activations x, qkv, angles, attended;
     bool appended = false;                     // k and v are in the cache already
+    AttentionSums sums;                        // of the parted rows
     LinearOp op;                               // the linear one at hand
     const StreamedLinear* streamed = nullptr;  // of it; null: all is on the device
     int first_piece = 0;
@@ -213,6 +230,7 @@ class Decoder {
   Buffer head_rows_;   // [logit rows, hidden], from the residual stream
   Buffer head_input_;  // [logit rows, hidden]
   Buffer logits_;      // [logit rows, vocab]; grows on demand
+  Buffer sums_;        // AttentionSums [tokens]; where sequences are attended to in parts
 };
 
 }  // namespace spillway

@@ -72,12 +72,28 @@ void HostAttention::find_saturated(const Activations& halves, const Activations&
   }
 }
 
+void HostAttention::prepare_parts(int heads) {
+  if (heads_ == heads) return;
+  SPW_ASSERT(heads_ == 0 && q_dim_ % heads == 0);
+  const uint64_t bytes =
+      attention_sums_bytes(heads, q_dim_ / heads, static_cast<int64_t>(every_row_.size()));
+  seen_ = PinnedBuffer(host_, device_, bytes, MemoryTag::kStaging);
+  if (!seen_.is_pinned() || !device_.reads_pinned_memory())
+    arrived_ = device_.allocate(bytes, MemoryTag::kStaging);
+  heads_ = heads;
+}
+
+AttentionSums HostAttention::host_sums(int64_t rows) const {
+  const int64_t dim = q_dim_ / heads_, columns = attention_sum_columns(heads_, dim);
+  return {{DType::kF32, rows, columns, columns, seen_.data()}, heads_, static_cast<int>(dim)};
+}
+
 // On the lane: the only one that uses the host's ops meanwhile.
-void HostAttention::compute(int64_t rows, const KvLayerView& kv,
-                            std::span<const SequenceSpan> spans, const AttentionParams& params) {
+void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
+                            const AttentionParams& params) {
   const auto begin = std::chrono::steady_clock::now();
   const int64_t columns = q_dim_ + 2 * kv_dim_;
-  const Activations stored{type_, rows, columns, columns, qkv_.data()};
+  const Activations stored{type_, rows.rows, columns, columns, qkv_.data()};
   const Activations all = as_floats(stored, floats_);
   const Activations q = all.columns(0, q_dim_), k = all.columns(q_dim_, kv_dim_),
                     v = all.columns(q_dim_ + kv_dim_, kv_dim_);
@@ -85,41 +101,57 @@ void HostAttention::compute(int64_t rows, const KvLayerView& kv,
     find_saturated(stored.columns(q_dim_, kv_dim_), k, {kv.layer, KvPart::kKeys, true});
     find_saturated(stored.columns(q_dim_ + kv_dim_, kv_dim_), v, {kv.layer, KvPart::kValues, true});
   }
-  host_.ops().kv_append(k, v, kv, spans);
-  const Activations result{type_, rows, q_dim_, q_dim_, attended_.data()};
-  if (type_ == DType::kF32) {
-    host_.ops().attention(q, kv, spans, params, result);
-  } else {
-    const Activations floats{DType::kF32, rows, q_dim_, q_dim_, attended_floats_.data()};
-    host_.ops().attention(q, kv, spans, params, floats);
-    host_.ops().gather_rows(floats, std::span(every_row_).first(static_cast<size_t>(rows)), result);
+  host_.ops().kv_append(k, v, kv, rows.written);
+  if (rows.shared_rows > 0) {
+    AttentionParts& parts = host_.attention_parts();
+    const AttentionSums sums = host_sums(rows.shared_rows);
+    parts.clear_sums(sums);
+    parts.attend_part(q.row_range(0, rows.shared_rows), kv, rows.shared, params, sums);
   }
-  for (const SequenceSpan& span : spans) {
-    stats_.kv_bytes += static_cast<uint64_t>(2 * kv.block_bytes() / kKvBlockTokens) *
-                       static_cast<uint64_t>(span.start + span.rows);
+  if (!rows.spans.empty()) {
+    const Activations result{type_, rows.rows, q_dim_, q_dim_, attended_.data()};
+    if (type_ == DType::kF32) {
+      host_.ops().attention(q, kv, rows.spans, params, result);
+    } else {
+      const Activations floats{DType::kF32, rows.rows, q_dim_, q_dim_, attended_floats_.data()};
+      host_.ops().attention(q, kv, rows.spans, params, floats);
+      const auto whole = std::span(every_row_)
+                             .subspan(static_cast<size_t>(rows.shared_rows),
+                                      static_cast<size_t>(rows.rows - rows.shared_rows));
+      host_.ops().gather_rows(floats, whole,
+                              result.row_range(rows.shared_rows, rows.rows - rows.shared_rows));
+    }
+  }
+  for (const auto* spans : {&rows.shared, &rows.spans}) {
+    for (const SequenceSpan& span : *spans) {
+      const auto covered = static_cast<int64_t>(span.block_table.size()) * kKvBlockTokens;
+      stats_.kv_bytes += static_cast<uint64_t>(2 * kv.block_bytes() / kKvBlockTokens) *
+                         static_cast<uint64_t>(std::min<int64_t>(span.start + span.rows, covered));
+    }
   }
   const auto end = std::chrono::steady_clock::now();
   stats_.compute_s += std::chrono::duration<double>(end - begin).count();
   if (timeline_ != nullptr) timeline_->add(TimelineLane::kCpu, "attention", kv.layer, begin, end);
 }
 
-void HostAttention::start(const Activations& qkv, const KvLayerView& kv,
-                          std::span<const SequenceSpan> spans, const AttentionParams& params,
-                          const Activations& out, KvSwap* stores) {
-  const int64_t rows = qkv.rows;
-  SPW_ASSERT(rows > 0 && rows <= static_cast<int64_t>(every_row_.size()) && qkv.dtype == type_ &&
-             out.dtype == type_ && qkv.stride == q_dim_ + 2 * kv_dim_ && out.stride == q_dim_ &&
-             out.rows == rows);
+void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
+                          const AttentionParams& params, const Activations& out,
+                          const AttentionSums& sums, KvSwap* stores) {
+  SPW_ASSERT(rows.rows > 0 && rows.rows <= static_cast<int64_t>(every_row_.size()) &&
+             qkv.rows == rows.rows && qkv.dtype == type_ && out.dtype == type_ &&
+             qkv.stride == q_dim_ + 2 * kv_dim_ && out.stride == q_dim_ && out.rows == rows.rows &&
+             sums.rows() == rows.shared_rows);
+  if (rows.shared_rows > 0) prepare_parts(params.heads);
   const CopyPiece down{qkv_.data(), qkv.data,
-                       static_cast<size_t>(row_bytes(type_, rows * qkv.stride))};
+                       static_cast<size_t>(row_bytes(type_, rows.rows * qkv.stride))};
   stats_.to_host_bytes += down.bytes;
   device_.compute().record(*made_);
   side_->wait(*made_);
   if (stores != nullptr) stores->wait_for_stores(*side_);
   side_->copy_to_host({&down, 1});
-  number_ = lane_.start(*side_, *ready_,
-                        [this, rows, kv, spans, params] { compute(rows, kv, spans, params); });
+  number_ = lane_.start(*side_, *ready_, [this, kv, &rows, params] { compute(kv, rows, params); });
   out_ = out;
+  sums_ = sums;
   if (!overlap_) lane_.synchronize();
 }
 
@@ -127,12 +159,30 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv,
 // the link has before it.
 void HostAttention::finish(StallClock& stalls) {
   stalls.time(StallCause::kHostAttention, [&] { lane_.wait_for_work(number_); });
+  const int64_t shared = sums_.rows();
+  if (shared > 0) {
+    AttentionSums seen = host_sums(shared);
+    const auto bytes = static_cast<size_t>(row_bytes(DType::kF32, shared * seen.memory.cols));
+    if (!arrived_.empty()) {
+      const CopyPiece up{arrived_.data(), seen_.data(), bytes};
+      device_.compute().copy_to_device({&up, 1});
+      seen.memory.data = arrived_.data();
+    }
+    device_.attention_parts().add_sums(seen, sums_);
+    stats_.to_device_bytes += bytes;
+  }
+  if (shared == out_.rows) return;
   const Activations result{type_, out_.rows, q_dim_, q_dim_, attended_.data()};
-  const auto bytes = static_cast<size_t>(row_bytes(type_, out_.rows * q_dim_));
+  const int64_t whole = out_.rows - shared;
+  bring_up(result.row_range(shared, whole), out_.row_range(shared, whole));
+}
+
+void HostAttention::bring_up(const Activations& result, const Activations& out) {
+  const auto bytes = static_cast<size_t>(row_bytes(type_, out.rows * q_dim_));
   if (attended_.is_pinned() && device_.reads_pinned_memory()) {
-    device_.ops().copy(result, out_);
+    device_.ops().copy(result, out);
   } else {
-    const CopyPiece up{out_.data, attended_.data(), bytes};
+    const CopyPiece up{out.data, result.data, bytes};
     device_.compute().copy_to_device({&up, 1});
   }
   stats_.to_device_bytes += bytes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on the CPU, next to KV that lies in host memory: q, k and v of a layer come down, the
-// result goes up (FlexGen's delegation). The pages never move.
+// result goes up (FlexGen's delegation). The pages never move. Of sequences that are in several
+// memories, what the CPU's part gives goes up as sums (device/attention_parts.h).
 #pragma once
 
 #include <cstdint>
@@ -27,13 +28,18 @@ class HostAttention {
   // At most `rows` rows of q_dim + 2 * kv_dim elements of `type`.
   HostAttention(Device& device, Device& host, HostLane& lane, DType type, int64_t rows,
                 int64_t q_dim, int64_t kv_dim, bool overlap);
+  // Takes what rows of sequences in parts need beside it now, and not when they come. Throws
+  // kOutOfMemory.
+  void prepare_parts(int heads);
   ~HostAttention();
 
   // Queues the work for rows `qkv` [rows, q_dim + 2 kv_dim], contiguous, on the device: what the
-  // compute queue has so far makes them. Spans count from the first row; `out` [rows, q_dim] is
-  // contiguous. `stores` may be null: KV on its way to the host that must arrive first.
-  void start(const Activations& qkv, const KvLayerView& kv, std::span<const SequenceSpan> spans,
-             const AttentionParams& params, const Activations& out, class KvSwap* stores);
+  // compute queue has so far makes them. `out` [rows, q_dim] is contiguous; of rows in parts, which
+  // come first, the result is added to `sums` instead. `rows` must live until the step has ended.
+  // `stores` may be null: KV on its way to the host that must arrive first.
+  void start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
+             const AttentionParams& params, const Activations& out, const AttentionSums& sums,
+             class KvSwap* stores);
   // Ops called from now on see the result.
   void finish(StallClock& stalls);
 
@@ -51,8 +57,9 @@ class HostAttention {
   const std::optional<KvFault>& fault() const { return fault_; }
 
  private:
-  void compute(int64_t rows, const KvLayerView& kv, std::span<const SequenceSpan> spans,
-               const AttentionParams& params);
+  void compute(const KvLayerView& kv, const HostRows& rows, const AttentionParams& params);
+  AttentionSums host_sums(int64_t rows) const;
+  void bring_up(const Activations& result, const Activations& out);
   Activations as_floats(const Activations& x, Buffer& buffer);
   void find_saturated(const Activations& halves, const Activations& x, KvFault fault);
 
@@ -70,6 +77,10 @@ class HostAttention {
   std::unique_ptr<HostSignal> ready_;   // they are here
   uint32_t number_ = 0;                 // of the work at hand
   Activations out_;                     // where its result goes
+  AttentionSums sums_;                  // and that of rows in parts
+  int heads_ = 0;                       // of rows in parts; 0: none have come
+  PinnedBuffer seen_;                   // what the CPU has seen of them
+  Buffer arrived_;                      // on the device, where it cannot read the host's memory
   Stats stats_;
   std::optional<KvFault> fault_;
   Timeline* timeline_ = nullptr;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kv/block_allocator.h"
+#include "plan/footprint.h"
 
 namespace spillway {
 namespace {
@@ -22,6 +23,8 @@ int64_t blocks_after(const StepSequence& sequence, const Part& part) {
   return blocks_for_tokens(int64_t{sequence.start} + part.first + part.count);
 }
 
+bool has_parts(KvPath path) { return path == KvPath::kParts || path == KvPath::kSharedParts; }
+
 }  // namespace
 
 struct MicroBatchCutter {
@@ -30,29 +33,73 @@ struct MicroBatchCutter {
   const MicroBatchLimits& limits;
   CutStep step;
   std::vector<std::vector<int32_t>> logit_rows;  // by sequence
+  std::vector<int64_t> written_from;             // by sequence: by its rows that were added last
 
-  KvPath path_of(const StepSequence& sequence, double& turn) const {
-    const Tier tier = kv.tier_of(sequence.block_table.front());
-    if (tier == Tier::kDevice) return KvPath::kResident;
-    const auto blocks = blocks_for_tokens(sequence.start + int64_t(sequence.tokens.size()));
-    if (tier == Tier::kDisk) {
-      SPW_CHECK(blocks <= limits.staging_blocks, kOutOfMemory,
-                "the KV of a sequence of {} tokens lives on disk, and there is room for {} of a "
-                "layer where it is computed; leave more memory free, or shorten the sequence",
-                sequence.start + sequence.tokens.size(), limits.staging_blocks * kKvBlockTokens);
-      return KvPath::kSwapped;
+  PartLimits part_limits() const { return {limits.staging_blocks, limits.fixed_blocks}; }
+  Tier tier_at(const StepSequence& sequence, int64_t position) const {
+    return kv.tier_of(sequence.block_table[static_cast<size_t>(position / kKvBlockTokens)]);
+  }
+
+  // Of the rows from token `first` on: how many may be attended to together. Those that are written
+  // to one memory and, where parts are fixed, to one of them.
+  int32_t rows_together(const StepSequence& sequence, int32_t first) const {
+    const auto total = static_cast<int64_t>(sequence.tokens.size());
+    const int64_t from = int64_t{sequence.start} + first, to = sequence.start + total;
+    int64_t end = to;
+    if (tier_at(sequence, from) != tier_at(sequence, to - 1)) {
+      end = (from / kKvBlockTokens + 1) * kKvBlockTokens;
+      while (tier_at(sequence, end) == tier_at(sequence, from)) end += kKvBlockTokens;
     }
-    if (blocks > limits.staging_blocks) return KvPath::kHost;
-    if (sequence.tokens.size() > 1) return KvPath::kSwapped;
+    if (const int64_t each = limits.fixed_blocks * kKvBlockTokens; each > 0)
+      end = std::min(end, (from / each + 1) * each);
+    return static_cast<int32_t>(end - from);
+  }
+
+  // Of rows up to position `end`.
+  KvPath path_of(const StepSequence& sequence, int64_t end, double& turn) const {
+    const Tier first = tier_at(sequence, 0), last = tier_at(sequence, end - 1);
+    const int64_t blocks = blocks_for_tokens(end);
+    const bool generates = sequence.tokens.size() == 1;
+    const bool one_part =
+        first == last && (limits.fixed_blocks == 0 || blocks <= limits.fixed_blocks);
+    if (one_part && last == Tier::kDevice) return KvPath::kResident;
+    if (first == last && last == Tier::kDevice) return KvPath::kParts;
+    const bool fits = one_part && blocks <= limits.staging_blocks;
+    const bool can_stage = most_staged_rows(part_limits()) > 0 && !(limits.sparse && generates);
+    SPW_CHECK(fits || can_stage || last == Tier::kHost, kOutOfMemory,
+              "the KV of a sequence of {} tokens lives on disk, and there is room for {} of a "
+              "layer where it is computed; leave more memory free, or shorten the sequence",
+              end, limits.staging_blocks * kKvBlockTokens);
+    SPW_ASSERT(first == last || !limits.sparse);
+    const bool in_host = first == Tier::kHost || last == Tier::kHost ||
+                         (first != last && kv.host_blocks() > 0 && touches_host(sequence, blocks));
+    if (!in_host) return fits ? KvPath::kSwapped : KvPath::kParts;
+    const KvPath on_device = fits ? KvPath::kSwapped : KvPath::kParts;
+    const KvPath by_host = first == last ? KvPath::kHost : KvPath::kSharedParts;
+    if (!fits && !can_stage) return by_host;
+    if (!generates) return on_device;
+    // One that does not fit is shared itself.
+    if (!fits) {
+      return limits.host_share <= 0  ? on_device
+             : limits.host_share < 1 ? KvPath::kSharedParts
+                                     : by_host;
+    }
     // As many of each kind in every micro-batch: both sides are busy all the time.
     turn += limits.host_share;
-    if (turn < 1 - 1e-9) return KvPath::kSwapped;
+    if (turn < 1 - 1e-9) return on_device;
     turn -= 1;
-    return KvPath::kHost;
+    return by_host;
+  }
+  bool touches_host(const StepSequence& sequence, int64_t blocks) const {
+    const auto table = sequence.block_table.first(static_cast<size_t>(blocks));
+    const auto at = std::partition_point(
+        table.begin(), table.end(), [&](int32_t block) { return kv.tier_of(block) < Tier::kHost; });
+    return at != table.end() && kv.tier_of(*at) == Tier::kHost;
   }
 
   void cut() {
     logit_rows.resize(sequences.size());
+    written_from.resize(sequences.size());
     std::vector<Part> parts;
     int64_t room = limits.tokens;
     double turn = 0;
@@ -63,21 +110,25 @@ struct MicroBatchCutter {
     };
     for (size_t i = 0; i < sequences.size(); ++i) {
       const StepSequence& sequence = sequences[i];
-      const KvPath path = path_of(sequence, turn);
       const auto total = static_cast<int32_t>(sequence.tokens.size());
       for (int32_t first = 0; first < total;) {
-        Part part{i, first, 0, path};
-        part.count = static_cast<int32_t>(std::min<int64_t>(room, total - first));
-        const bool full =
-            part.count == 0 ||
-            (limits.sequences > 0 && static_cast<int64_t>(parts.size()) >= limits.sequences);
-        if (full && !parts.empty()) {
-          flush();
-          continue;
+        const int32_t together = rows_together(sequence, first);
+        const KvPath path = path_of(sequence, int64_t{sequence.start} + first + together, turn);
+        const int64_t most = path == KvPath::kParts ? most_rows(sequence, first) : together;
+        for (const int32_t end = first + together; first < end;) {
+          Part part{i, first, 0, path};
+          part.count = static_cast<int32_t>(std::min({room, int64_t{end} - first, most}));
+          const bool full =
+              part.count == 0 ||
+              (limits.sequences > 0 && static_cast<int64_t>(parts.size()) >= limits.sequences);
+          if (full && !parts.empty()) {
+            flush();
+            continue;
+          }
+          parts.push_back(part);
+          room -= part.count;
+          first += part.count;
         }
-        parts.push_back(part);
-        room -= part.count;
-        first += part.count;
       }
     }
     flush();
@@ -92,6 +143,12 @@ struct MicroBatchCutter {
       }
     }
   }
+  // Of rows that are attended to in parts: of those that come to the device, their own must fit.
+  int64_t most_rows(const StepSequence& sequence, int32_t first) const {
+    if (tier_at(sequence, int64_t{sequence.start} + first) == Tier::kDevice)
+      return static_cast<int64_t>(sequence.tokens.size());
+    return most_staged_rows(part_limits());
+  }
 
   void add(std::vector<Part>& parts) {
     std::stable_sort(parts.begin(), parts.end(),
@@ -100,8 +157,23 @@ struct MicroBatchCutter {
         step.batches.empty() ? 0 : step.batches.back().first_row + step.batches.back().tokens;
     MicroBatch& batch = step.batches.emplace_back();
     batch.first_row = first_row;
-    for (const Part& part : parts) add_part(batch, part);
-    for (const SwapGroup& group : batch.swaps) batch.swap_spans.push_back(group.spans);
+    for (const Part& part : parts) {
+      if (has_parts(part.path)) {
+        add_parted(batch, part);
+      } else {
+        add_part(batch, part);
+      }
+    }
+    for (SwapGroup& group : batch.swaps) {
+      if (group.parts) {
+        group.first_row = batch.parted.first_row;
+        group.rows = batch.parted.rows;
+      }
+      batch.other_spans.push_back(group.spans);
+      if (!group.written.empty()) batch.other_spans.push_back(group.written);
+    }
+    if (!batch.parted.written.empty()) batch.other_spans.push_back(batch.parted.written);
+    for (const auto& spans : batch.parted.resident) batch.other_spans.push_back(spans);
   }
 
   // Where a part's rows go.
@@ -118,11 +190,10 @@ struct MicroBatchCutter {
     return batch.swaps.back();
   }
 
-  void add_part(MicroBatch& batch, const Part& part) {
+  // Its tokens are the micro-batch's next ones.
+  void add_tokens(MicroBatch& batch, const Part& part) {
     const StepSequence& sequence = sequences[part.sequence];
     const auto total = static_cast<int32_t>(sequence.tokens.size());
-    PathRows& path = rows_for(batch, part);
-    if (path.spans.empty()) path.first_row = batch.tokens;
     for (int32_t i = 0; i < part.count; ++i) {
       const int32_t token = part.first + i;
       batch.ids.push_back(sequence.tokens[static_cast<size_t>(token)]);
@@ -133,12 +204,116 @@ struct MicroBatchCutter {
             static_cast<int32_t>(batch.first_row + batch.tokens + i));
       }
     }
+    batch.tokens += part.count;
+  }
+
+  void add_part(MicroBatch& batch, const Part& part) {
+    const StepSequence& sequence = sequences[part.sequence];
+    PathRows& path = rows_for(batch, part);
+    if (path.rows == 0) path.first_row = batch.tokens;
+    add_tokens(batch, part);
     const int64_t blocks = blocks_after(sequence, part);
     const std::span<const int32_t> home = home_of(batch, part, blocks);
     path.spans.push_back({path.rows, part.count, sequence.start + part.first,
                           table_of(batch, part, blocks, home.size()), home});
+    if (part.path == KvPath::kHost) batch.on_host.written.push_back(path.spans.back());
     path.rows += part.count;
-    batch.tokens += part.count;
+    written_from[part.sequence] = sequence.start + part.first;
+  }
+
+  // Rows whose sequence is attended to in parts.
+  void add_parted(MicroBatch& batch, const Part& part) {
+    const StepSequence& sequence = sequences[part.sequence];
+    PartedRows& parted = batch.parted;
+    if (parted.rows == 0) parted.first_row = batch.tokens;
+    const bool shared = part.path == KvPath::kSharedParts;
+    if (shared && batch.on_host.rows == 0) batch.on_host.first_row = batch.tokens;
+    const int32_t start = sequence.start + part.first;
+    SequenceSpan span{parted.rows, part.count, start, {}};
+    const auto table =
+        sequence.block_table.first(static_cast<size_t>(blocks_after(sequence, part)));
+    size_t resident = 0;
+    for (const SequencePart& piece : cut_sequence(kv, table, start / kKvBlockTokens,
+                                                  shared ? host_share() : 0, part_limits())) {
+      span.start = start - static_cast<int32_t>(piece.begin) * kKvBlockTokens;
+      const auto blocks = table.subspan(static_cast<size_t>(piece.begin),
+                                        static_cast<size_t>(piece.end - piece.begin));
+      if (piece.tier == Tier::kDevice) {
+        span.block_table = blocks;
+        if (parted.resident.size() == resident) parted.resident.emplace_back();
+        parted.resident[resident++].push_back(span);
+        if (piece.holds_rows) parted.written.push_back(span);
+      } else if (piece.stays) {
+        HostRows& host = batch.on_host;
+        SequenceSpan there = span;
+        there.first_row = host.rows;
+        there.block_table = local_table(batch, blocks);
+        host.shared.push_back(there);
+        if (piece.holds_rows) host.written.push_back(there);
+      } else {
+        // What the rows before these have just written must be back. What was written before that
+        // is: no more than two groups are on the device.
+        static_assert(kKvStagingBuffers == 2);
+        const bool continues = part.first > 0 &&
+                               piece.end * kKvBlockTokens > written_from[part.sequence] &&
+                               piece.begin * kKvBlockTokens < start;
+        stage(batch, piece, blocks, start, continues, span);
+      }
+    }
+    if (shared) {
+      batch.on_host.rows += part.count;
+      batch.on_host.shared_rows += part.count;
+    }
+    parted.rows += part.count;
+    add_tokens(batch, part);
+    written_from[part.sequence] = start;
+  }
+
+  // Of a sequence that both attend to, the host's.
+  double host_share() const {
+    return most_staged_rows(part_limits()) > 0 ? std::min(1.0, limits.host_share) : 1;
+  }
+
+  std::span<const int32_t> local_table(MicroBatch& batch, std::span<const int32_t> blocks) const {
+    std::vector<int32_t>& table = batch.tables_.emplace_back();
+    for (const int32_t block : blocks) table.push_back(kv.local_id(block));
+    return table;
+  }
+
+  // A part that comes to the device: into the last group, where it finds room there and its rows
+  // are not in it already.
+  void stage(MicroBatch& batch, const SequencePart& piece, std::span<const int32_t> blocks,
+             int32_t first_new, bool continues, SequenceSpan span) {
+    const auto count = static_cast<int64_t>(blocks.size());
+    const auto takes = [&](const SwapGroup& group) {
+      return group.parts && group.tier == piece.tier && !continues &&
+             group.staging_blocks + count <= limits.staging_blocks &&
+             group.spans.back().first_row != span.first_row;
+    };
+    if (batch.swaps.empty() || !takes(batch.swaps.back())) {
+      SwapGroup& made = batch.swaps.emplace_back();
+      made.tier = piece.tier;
+      made.parts = true;
+      made.continues = continues;
+    }
+    SwapGroup& group = batch.swaps.back();
+    std::vector<int32_t>& table = batch.tables_.emplace_back();
+    for (const int32_t block : blocks) {
+      table.push_back(group.staging_blocks++);
+      const auto at = static_cast<int32_t>(piece.begin + int64_t(table.size()) - 1);
+      add_moves(kv.local_id(block), table.back(), at, first_new, group, group.loads);
+    }
+    span.block_table = table;
+    group.spans.push_back(span);
+    if (piece.holds_rows) group.written.push_back(span);
+  }
+
+  // Blocks with something in them come in; those that are written to go back. `at`: its place in
+  // the sequence.
+  static void add_moves(int32_t home, int32_t staging, int32_t at, int32_t first_new,
+                        SwapGroup& group, std::vector<BlockMove>& loads) {
+    if (at * kKvBlockTokens < first_new) loads.push_back({home, staging});
+    if ((at + 1) * kKvBlockTokens > first_new) group.stores.push_back({home, staging});
   }
 
   // The blocks whose V stays where it is: full ones, of earlier steps.
@@ -170,11 +345,8 @@ struct MicroBatchCutter {
         continue;
       }
       table[i] = group->staging_blocks++;
-      const auto end = static_cast<int32_t>(i + 1) * kKvBlockTokens;
-      // Blocks with something in them come in; those that are written to go back.
-      if (static_cast<int32_t>(i) * kKvBlockTokens < first_new)
-        (i < at_home ? group->key_loads : group->loads).push_back({home, table[i]});
-      if (end > first_new) group->stores.push_back({home, table[i]});
+      add_moves(home, table[i], static_cast<int32_t>(i), first_new, *group,
+                i < at_home ? group->key_loads : group->loads);
     }
     return table;
   }
@@ -183,7 +355,7 @@ struct MicroBatchCutter {
 CutStep cut_step(const KvCache& kv, std::span<const StepSequence> sequences,
                  const MicroBatchLimits& limits) {
   SPW_ASSERT(limits.tokens > 0);
-  MicroBatchCutter cutter{kv, sequences, limits, {}, {}};
+  MicroBatchCutter cutter{kv, sequences, limits, {}, {}, {}};
   cutter.cut();
   return std::move(cutter.step);
 }

@@ -8,15 +8,18 @@
 
 #include "device/ops.h"
 #include "kv/kv_cache.h"
+#include "runtime/sequence_parts.h"
 
 namespace spillway {
 
 // One sequence's part of a step: some of its prompt, or its last token. Linear layers see the
 // tokens of all sequences together, attention sees each sequence (selective batching).
 struct StepSequence {
-  std::span<const int32_t> tokens;       // at positions [start, start + tokens.size())
-  int32_t start = 0;                     // tokens already in the KV cache
-  std::span<const int32_t> block_table;  // covers start + tokens.size() tokens
+  std::span<const int32_t> tokens;  // at positions [start, start + tokens.size())
+  int32_t start = 0;                // tokens already in the KV cache
+  // Covers start + tokens.size() tokens. Of one memory, or of several, one behind the other in the
+  // order of Tier and beginning at multiples of kAttentionPartBlocks.
+  std::span<const int32_t> block_table;
   int32_t logit_rows = 1;  // logits wanted for this many of the last tokens; 0 inside a prompt
 };
 
@@ -24,7 +27,11 @@ struct StepSequence {
 enum class KvPath : uint8_t {
   kResident,  // it is on the device
   kSwapped,   // its pages come to the device for a layer, and what changed goes back
-  kHost,      // the host appends and attends where the pages lie
+  // It is in several memories, or is larger than what comes to the device at once: part by part, on
+  // the device.
+  kParts,
+  kSharedParts,  // as kParts, but for what is in host memory: the host attends to that meanwhile
+  kHost,         // the host appends and attends where the pages lie
 };
 
 // Rows [first_row, first_row + rows) of a micro-batch that get to their KV together. Spans count
@@ -34,6 +41,25 @@ struct PathRows {
   int32_t first_row = 0;
   int32_t rows = 0;
   std::vector<SequenceSpan> spans;
+};
+
+// Rows that the host attends to: first those of kSharedParts, then those that are all its own,
+// which `spans` has.
+struct HostRows : PathRows {
+  int32_t shared_rows = 0;
+  std::vector<SequenceSpan> shared;   // the parts in host memory
+  std::vector<SequenceSpan> written;  // of all rows, where k and v are appended here
+};
+
+// Rows [first_row, first_row + rows) of a micro-batch whose sequences are attended to in parts; the
+// last of them are the host's first ones. Spans count from first_row, those of the host's part and
+// of swap groups, too (but for HostRows, which count from the host's first).
+struct PartedRows {
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  std::vector<SequenceSpan> written;  // where k and v are appended on the device
+  // What is on the device: lists in which no row is twice, one after the other.
+  std::vector<std::vector<SequenceSpan>> resident;
 };
 
 // A block that a swap moves: its local id in the tier where it lives, and its id in staging.
@@ -50,6 +76,9 @@ struct SwapGroup : PathRows {
   std::vector<BlockMove> key_loads;
   int32_t staging_blocks = 0;
   bool continues = false;  // reads what the group before it writes
+  // Parts of sequences: its spans count from the first parted row, and these of them are written.
+  bool parts = false;
+  std::vector<SequenceSpan> written;
 };
 
 // Tokens that go through the matrices of a layer together.
@@ -60,9 +89,11 @@ struct MicroBatch {
   std::vector<int32_t> table_rows;      // positions + offset, for the learned table
   std::vector<int32_t> logit_rows;      // of these rows, whose logits are wanted
   int64_t first_logit = 0;              // in the step
-  PathRows resident, on_host;
+  PathRows resident;
   std::vector<SwapGroup> swaps;
-  std::vector<std::span<const SequenceSpan>> swap_spans;  // of `swaps`
+  PartedRows parted;
+  HostRows on_host;
+  std::vector<std::span<const SequenceSpan>> other_spans;  // that ops take, beside `resident`
 
  private:
   friend struct MicroBatchCutter;
@@ -72,14 +103,19 @@ struct MicroBatch {
 struct MicroBatchLimits {
   int64_t tokens = 0;
   int64_t sequences = 0;       // 0: any number
-  int64_t staging_blocks = 0;  // of a swap group; a sequence that needs more is the host's
+  int64_t staging_blocks = 0;  // of a swap group; a sequence that needs more comes in parts
+  int64_t fixed_blocks = 0;    // PartLimits
   int32_t position_offset = 0;
   // Of the decoding sequences in host memory, the share whose attention is the host's: the first
-  // ones. The others, and prompts, are swapped.
+  // ones. The others, and prompts, are swapped. Of one that does not fit into staging, the share of
+  // its blocks there.
   double host_share = 1;
   // Of the decoding sequences that are swapped from host memory, only K moves; and V of the block
   // that is written to, so that it goes back as a whole.
   bool values_stay = false;
+  // Rows that generate attend to few of their positions: they have no parts, and a sequence in host
+  // memory that needs more than staging is then the host's.
+  bool sparse = false;
 };
 
 struct CutStep {
@@ -87,8 +123,8 @@ struct CutStep {
   int64_t logits = 0;  // in the order of the sequences
 };
 
-// Fills micro-batches with sequences in their order, cutting prompts where one is full; inside
-// each, rows are ordered by path.
+// Fills micro-batches with sequences in their order, cutting prompts where one is full, and where
+// their blocks go from one memory to the next; inside each, rows are ordered by path.
 CutStep cut_step(const KvCache& kv, std::span<const StepSequence> sequences,
                  const MicroBatchLimits& limits);
 

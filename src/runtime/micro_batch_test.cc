@@ -33,15 +33,33 @@ std::string describe(const std::vector<BlockMove>& moves) {
   return text;
 }
 
-// Rows from the first on, each span as rows@start and its blocks.
-std::string describe(const char* name, const PathRows& path) {
-  std::string text = fmt::format("  {} {}+{}:", name, path.first_row, path.rows);
-  for (const SequenceSpan& span : path.spans) {
-    text += fmt::format(" {}+{}@{} [{}]", span.first_row, span.rows, span.start,
-                        fmt::join(span.block_table, " "));
+// Each span as rows@start and its blocks, of many the first and the last.
+std::string describe(const std::vector<SequenceSpan>& spans) {
+  std::string text;
+  for (const SequenceSpan& span : spans) {
+    const bool many = span.block_table.size() > 8;
+    text +=
+        fmt::format(" {}+{}@{} [{}]", span.first_row, span.rows, span.start,
+                    many ? fmt::format("{}..{}", span.block_table.front(), span.block_table.back())
+                         : fmt::format("{}", fmt::join(span.block_table, " ")));
     if (!span.home.empty()) text += fmt::format(" home [{}]", fmt::join(span.home, " "));
   }
-  return text + "\n";
+  return text;
+}
+
+// Rows from the first on.
+std::string describe(const char* name, const PathRows& path) {
+  return fmt::format("  {} {}+{}:{}\n", name, path.first_row, path.rows, describe(path.spans));
+}
+
+// What sequences in parts have beside swap groups.
+std::string describe_parted(const MicroBatch& batch) {
+  const PartedRows& parted = batch.parted;
+  std::string text = fmt::format("  parted {}+{}\n", parted.first_row, parted.rows);
+  if (!parted.written.empty()) text += fmt::format("    written{}\n", describe(parted.written));
+  for (const auto& spans : parted.resident)
+    text += fmt::format("    resident{}\n", describe(spans));
+  return text;
 }
 
 std::string describe(const CutStep& step) {
@@ -49,14 +67,18 @@ std::string describe(const CutStep& step) {
   for (const MicroBatch& batch : step.batches) {
     text += fmt::format("{}+{}: {}\n", batch.first_row, batch.tokens, fmt::join(batch.ids, " "));
     if (batch.resident.rows > 0) text += describe("resident", batch.resident);
+    if (batch.parted.rows > 0) text += describe_parted(batch);
     for (const SwapGroup& group : batch.swaps) {
       text += describe(group.tier == Tier::kDisk ? "from disk" : "swapped", group);
       text += fmt::format("    in{}", describe(group.loads));
       if (!group.key_loads.empty()) text += fmt::format(", keys{}", describe(group.key_loads));
       text +=
           fmt::format(", out{}{}\n", describe(group.stores), group.continues ? ", continues" : "");
+      if (group.parts) text += fmt::format("    written{}\n", describe(group.written));
     }
     if (batch.on_host.rows > 0) text += describe("host", batch.on_host);
+    if (batch.on_host.shared_rows > 0)
+      text += fmt::format("    shared{}\n", describe(batch.on_host.shared));
     if (!batch.logit_rows.empty()) {
       text +=
           fmt::format("  logits {} from {}\n", fmt::join(batch.logit_rows, " "), batch.first_logit);
@@ -235,6 +257,89 @@ TEST_F(CutStepTest, CutsAsTheTableSays) {
   }
 }
 
+// Sequences of 16 blocks on the device, then as many as wanted in host memory and on disk.
+class CutPartsTest : public CutStepTest {
+ protected:
+  struct Parts {
+    int32_t on_device, on_host, start, tokens;
+  };
+  std::string cut_parts(const Parts& of, const MicroBatchLimits& limits) {
+    std::vector<int32_t> tokens(static_cast<size_t>(of.tokens)), table;
+    std::iota(tokens.begin(), tokens.end(), 100);
+    for (int32_t i = 0; i < blocks_for_tokens(of.start + of.tokens); ++i) {
+      table.push_back(i < of.on_device                ? i
+                      : i < of.on_device + of.on_host ? kHostBlock + i - of.on_device
+                                                      : kDiskBlock + i - of.on_device - of.on_host);
+    }
+    const StepSequence sequence{tokens, of.start, table, 1};
+    std::string text = describe(cut_step(kv_, {&sequence, 1}, limits));
+    // Ids are of no interest.
+    return text.substr(text.find('\n') + 1);
+  }
+};
+
+TEST_F(CutPartsTest, ATokenIsSharedByDeviceAndHost) {
+  EXPECT_EQ(cut_parts({16, 40, 300, 1}, {.tokens = 8, .staging_blocks = 8}),
+            "  parted 0+1\n"
+            "    resident 0+1@300 [0..15]\n"
+            "  host 0+1:\n"
+            "    shared 0+1@44 [0 1 2]\n"
+            "  logits 0 from 0\n");
+  // A part of host memory comes to the device, where there is room and the host has a share.
+  EXPECT_EQ(
+      cut_parts({16, 40, 780, 1}, {.tokens = 8, .staging_blocks = 33, .host_share = 0.5}),
+      "  parted 0+1\n"
+      "    resident 0+1@780 [0..15]\n"
+      "  swapped 0+1: 0+1@524 [0..15]\n"
+      "    in 0>0 1>1 2>2 3>3 4>4 5>5 6>6 7>7 8>8 9>9 10>10 11>11 12>12 13>13 14>14 15>15, out\n"
+      "    written\n"
+      "  host 0+1:\n"
+      "    shared 0+1@268 [16..32]\n"
+      "  logits 0 from 0\n");
+}
+
+TEST_F(CutPartsTest, APromptIsWrittenToOneMemoryAtATime) {
+  EXPECT_EQ(cut_parts({16, 40, 254, 4}, {.tokens = 64, .staging_blocks = 33}),
+            "  resident 0+2: 0+2@254 [0..15]\n"
+            "  parted 2+2\n"
+            "    resident 0+2@256 [0..15]\n"
+            "  swapped 2+2: 0+2@0 [0]\n"
+            "    in, out 0>0\n"
+            "    written 0+2@0 [0]\n"
+            "  logits 3 from 0\n");
+}
+
+TEST_F(CutPartsTest, WhatIsOnDiskComesBehindTheOthers) {
+  EXPECT_EQ(cut_parts({16, 16, 512, 1}, {.tokens = 8, .staging_blocks = 33, .host_share = 1}),
+            "  parted 0+1\n"
+            "    resident 0+1@512 [0..15]\n"
+            "  from disk 0+1: 0+1@0 [0]\n"
+            "    in, out 0>0\n"
+            "    written 0+1@0 [0]\n"
+            "  host 0+1:\n"
+            "    shared 0+1@256 [0..15]\n"
+            "  logits 0 from 0\n");
+}
+
+// Nothing but the host can attend to it, and it can.
+TEST_F(CutPartsTest, WithoutStagingThePromptIsTheHostsToo) {
+  EXPECT_EQ(cut_parts({16, 40, 300, 3}, {.tokens = 8, .staging_blocks = 0, .host_share = 0}),
+            "  parted 0+3\n"
+            "    resident 0+3@300 [0..15]\n"
+            "  host 0+3:\n"
+            "    shared 0+3@44 [0 1 2]\n"
+            "  logits 2 from 0\n");
+}
+
+TEST_F(CutPartsTest, FixedPartsAreCutOnTheDeviceToo) {
+  EXPECT_EQ(cut_parts({40, 0, 300, 1}, {.tokens = 8, .staging_blocks = 33, .fixed_blocks = 16}),
+            "  parted 0+1\n"
+            "    written 0+1@44 [16 17 18]\n"
+            "    resident 0+1@300 [0..15]\n"
+            "    resident 0+1@44 [16 17 18]\n"
+            "  logits 0 from 0\n");
+}
+
 TEST_F(CutStepTest, SaysWhereTokensAreInTheirSequences) {
   const Step step = step_of({{0, 5, 3}, {4, 0, 1}});
   const CutStep result = cut(step, {.tokens = 3, .position_offset = 2});
@@ -286,7 +391,7 @@ TEST_F(CutStepTest, EveryTokenOnceAndWithinTheLimits) {
         rows += group.rows;
       }
       EXPECT_EQ(rows, batch.tokens);
-      EXPECT_EQ(batch.swap_spans.size(), batch.swaps.size());
+      EXPECT_EQ(batch.other_spans.size(), batch.swaps.size());
       if (limits.sequences > 0) {
         EXPECT_LE(spans, static_cast<size_t>(limits.sequences));
       }

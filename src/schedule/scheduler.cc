@@ -196,6 +196,11 @@ class Scheduler::Planner {
     for (const PoolRoom& pool : rooms_) most = std::max(most, pool.free);
     return most;
   }
+  int64_t all_free() const {
+    int64_t all = 0;
+    for (const PoolRoom& pool : rooms_) all += pool.free;
+    return all;
+  }
   int running() const { return of_.running() - static_cast<int>(plan_.preempted.size()); }
 
   // Tokens of a sequence that this step has room for.
@@ -225,6 +230,8 @@ class Scheduler::Planner {
     PoolRoom& of = room(reservation.pool);
     of.free -= reservation.blocks;
     of.promised += reservation.promised - sequence.blocks.promised();
+    for (size_t pool = 0; pool < rooms_.size(); ++pool)
+      rooms_[pool].free -= reservation.beyond[pool];
   }
 
   // What a victim gives back: blocks that nobody else holds.
@@ -238,12 +245,14 @@ class Scheduler::Planner {
     preempted_.insert(victim.given.id);
   }
 
-  // Who of a pool gives way: null where that is somebody of this step, and who asks waits.
-  const Sequence* try_victim(int pool) const {
+  // Who of a pool (or, of one that spans pools, behind it) gives way: null where that is somebody
+  // of this step, and who asks waits.
+  const Sequence* try_victim(int pool, bool spans) const {
     std::vector<SequenceView> views;
     std::vector<const Sequence*> sequences;
     for (const Sequence& sequence : of_.running_) {
-      if (sequence.blocks.pool() != pool || preempted_.contains(sequence.given.id)) continue;
+      const bool there = sequence.blocks.uses(pool) || (spans && sequence.blocks.pool() > pool);
+      if (!there || preempted_.contains(sequence.given.id)) continue;
       views.push_back(of_.view_of(sequence));
       sequences.push_back(&sequence);
     }
@@ -260,16 +269,18 @@ class Scheduler::Planner {
         return reservation;
       }
       const int64_t needed = blocks_for_tokens(sequence.known);
-      if (needed > of_.allocator_.total(sequence.blocks.pool())) {
-        // No pool has room for it, or another: there it begins again.
-        if (needed > of_.allocator_.largest_pool()) {
+      const bool spans = sequence.blocks.spans(0);
+      if (needed >
+          (spans ? of_.allocator_.longest() : of_.allocator_.total(sequence.blocks.pool()))) {
+        // No pool has room for it, or another, or all together: there it begins again.
+        if (needed > of_.allocator_.longest()) {
           plan_.exhausted.push_back(sequence.given.id);
         } else {
           give_back(sequence);
         }
         return std::nullopt;
       }
-      const Sequence* const victim = try_victim(sequence.blocks.pool());
+      const Sequence* const victim = try_victim(sequence.blocks.pool(), spans);
       if (victim == nullptr) {  // it waits for those already in this step
         is_short_of_room_ = true;
         return std::nullopt;
@@ -300,6 +311,7 @@ class Scheduler::Planner {
     if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
     FoundPrefix found = of_.prefixes_->find(sequence.given.id, beginning_);
     if (found.tokens == 0 || found.is_coming || rooms_.size() == 1) return found;
+    if (sequence.blocks.spans(sequence.known + 1)) return found;  // it goes on elsewhere
     const int pool = !found.blocks.empty()  ? of_.allocator_.pool_of(found.blocks.front())
                      : !found.loads.empty() ? kDevicePool
                                             : of_.allocator_.pool_of(*found.partly);
@@ -385,7 +397,8 @@ class Scheduler::Planner {
     };
     if (is_spoken_for) return begin_without_prefix();
     const auto have = static_cast<int64_t>(found.blocks.size());
-    if (!is_alone() && blocks_for_tokens(next.known + 1) - have > most_free()) {
+    const int64_t free = next.blocks.spans(next.known + 1) ? all_free() : most_free();
+    if (!is_alone() && blocks_for_tokens(next.known + 1) - have > free) {
       plan_.is_full = true;  // it is what there was room for
       return give_up();
     }
@@ -396,7 +409,9 @@ class Scheduler::Planner {
     const bool is_elsewhere =
         reservation &&
         ((found.partly && of_.allocator_.pool_of(*found.partly) != reservation->pool) ||
-         (!found.loads.empty() && reservation->pool != kDevicePool));
+         (!found.loads.empty() &&
+          (reservation->pool != kDevicePool ||
+           reservation->blocks < static_cast<int64_t>(found.loads.size()))));
     if (found.tokens > 0 && (!reservation || is_elsewhere)) return begin_without_prefix();
     if (!reservation) {
       if (is_alone()) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room

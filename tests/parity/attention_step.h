@@ -129,6 +129,40 @@ class AttentionStep {
     return attend(view, spans, case_.top_k);
   }
 
+  // The same in parts, cut at these positions as far as they are before a sequence's rows. Every
+  // other part is attended to by itself, as by another device, and added.
+  std::vector<float> run_in_parts(const std::vector<int32_t>& cuts) {
+    const Matrix q(device_, rows_, q_width(), queries_, case_.rows),
+        out(device_, rows_, q_width(), case_.rows);
+    const Sums sums(*this), elsewhere(*this);
+    AttentionParts& ops = device_.device().attention_parts();
+    const AttentionParams params{case_.heads, scale(), case_.window};
+    ops.clear_sums(sums.view);
+    for (size_t part = 0; part <= cuts.size(); ++part) {
+      const std::vector<SequenceSpan> spans = spans_of_part(cuts, part);
+      const AttentionSums& to = part % 2 == 1 ? elsewhere.view : sums.view;
+      if (part % 2 == 1) ops.clear_sums(to);
+      ops.attend_part(q.view(), kv_.view(), spans, params, to);
+      if (part % 2 == 1) ops.add_sums(to, sums.view);
+    }
+    ops.finish_sums(sums.view, out.view());
+    out.expect_guards();
+    return out.read();
+  }
+  // One part after the other, in one place.
+  std::vector<float> run_one_after_another(const std::vector<int32_t>& cuts) {
+    const Matrix q(device_, rows_, q_width(), queries_, case_.rows),
+        out(device_, rows_, q_width(), case_.rows);
+    const Sums sums(*this);
+    AttentionParts& ops = device_.device().attention_parts();
+    const AttentionParams params{case_.heads, scale(), case_.window};
+    ops.clear_sums(sums.view);
+    for (size_t part = 0; part <= cuts.size(); ++part)
+      ops.attend_part(q.view(), kv_.view(), spans_of_part(cuts, part), params, sums.view);
+    ops.finish_sums(sums.view, out.view());
+    return out.read();
+  }
+
   // What it should compute. gaps: one per row and head, see attention_reference.
   Doubles expected(Doubles* gaps = nullptr) const {
     Doubles all;
@@ -155,6 +189,38 @@ class AttentionStep {
       blocks += (old_tokens + rows + kKvBlockTokens - 1) / kKvBlockTokens;
     return blocks;
   }
+
+  // Of sequences whose rows are behind its beginning.
+  std::vector<SequenceSpan> spans_of_part(const std::vector<int32_t>& cuts, size_t part) const {
+    const int32_t begin = part == 0 ? 0 : cuts[part - 1];
+    std::vector<SequenceSpan> spans;
+    for (const SequenceSpan& whole : spans_) {
+      if (begin > whole.start) continue;
+      const bool ends_before = part < cuts.size() && cuts[part] <= whole.start;
+      const auto first = static_cast<size_t>(begin / kKvBlockTokens);
+      const auto end =
+          ends_before ? static_cast<size_t>(cuts[part] / kKvBlockTokens) : whole.block_table.size();
+      spans.push_back({whole.first_row, whole.rows, whole.start - begin,
+                       whole.block_table.subspan(first, end - first)});
+    }
+    return spans;
+  }
+
+  // Of all rows, poisoned.
+  struct Sums {
+    Buffer memory;
+    AttentionSums view;
+
+    explicit Sums(AttentionStep& step) {
+      const AttentionCase& c = step.case_;
+      const int64_t columns = attention_sum_columns(c.heads, c.head_dim);
+      const std::vector<float> poison(static_cast<size_t>(step.rows_ * columns), NAN);
+      memory =
+          step.device_.device().allocate(poison.size() * sizeof(float), MemoryTag::kActivations);
+      step.device_.upload(memory.data(), poison.data(), memory.bytes());
+      view = {{DType::kF32, step.rows_, columns, columns, memory.data()}, c.heads, c.head_dim};
+    }
+  };
 
   // Poisoned memory of the host that the device can read.
   class HostPlane {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/runner.h"
 #include "runtime/device_traits.h"
+#include "tests/generation/engine_answers.h"
 #include "tests/placement/placed_model.h"
 
 namespace spillway::placement {
@@ -101,6 +102,58 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     expect_taken(needs.device, device.usage(), "device");
     if (with_accelerator) expect_taken(needs.host, host.usage(), "host");
     if (HasFailure()) return;
+  }
+}
+
+// One sequence in several memories, or larger than staging: in parts.
+TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
+  constexpr RunSize kLong{
+      .tokens = 1600, .sequences = 1, .micro_tokens = 64, .kv_type = KvType::kF16};
+  for (const bool with_accelerator : {true, false}) {
+    for (const TierShares& kv :
+         {TierShares{0.3, 0.7, 0}, {0.2, 0.4, 0.4}, {0, 1, 0}, {0.5, 0, 0.5}, {0, 0, 1}}) {
+      for (const AttentionPlace place : {AttentionPlace::kGpu, AttentionPlace::kCpu}) {
+        Plan plan;
+        plan.kv = kv;
+        plan.attention = place;
+        SCOPED_TRACE(fmt::format("accelerator {}, {}", with_accelerator, plan_to_json(plan)));
+        TempFolder folder;
+        CpuDevice host(CpuDeviceOptions{.threads = 2});
+        EmulatedAccelerator accelerator{EmulatedAcceleratorOptions{}};
+        Device& device = with_accelerator ? static_cast<Device&>(accelerator) : host;
+        IoQueue queue;
+        LoadedModel loaded;
+        loaded.model = testing_models::tiny_model("llama");
+        loaded.model.spec.max_context = kLong.tokens;
+        DeviceTraits traits = traits_of(device);
+        // Room for half of what comes from elsewhere, and for sums.
+        Footprint needs = footprint(loaded.model, plan, kLong, traits);
+        const int64_t blocks = needs.layout.staging_blocks,
+                      left = std::max(needs.layout.least_staging() + 20, blocks / 2);
+        traits.memory_bytes =
+            needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace;
+        if (blocks > left) {
+          traits.memory_bytes -= needs.device.of(MemoryTag::kStaging) /
+                                 static_cast<uint64_t>(blocks) *
+                                 static_cast<uint64_t>(blocks - left);
+        }
+        needs = footprint(loaded.model, plan, kLong, traits);
+        const bool away = needs.layout.blocks_away() > 0;
+        EXPECT_EQ(needs.layout.parts, away);
+        loaded.weights = load_weights(device, loaded.model, {}, {});
+        {
+          Runner runner =
+              make_runner(device, host, queue, loaded, plan, kLong, {folder.path()}, traits);
+          Engine engine(runner.decoder, runner.kv, nullptr, {});
+          EXPECT_EQ(engine.max_sequence_tokens(), kLong.tokens);
+          engine.submit(testing_models::make_request(1500, 1, 20));
+          EXPECT_EQ(testing_models::run_all(engine).begin()->second.ids.size(), 20u);
+        }
+        expect_taken(needs.device, device.usage(), "device");
+        if (with_accelerator) expect_taken(needs.host, host.usage(), "host");
+        if (HasFailure()) return;
+      }
+    }
   }
 }
 

@@ -114,3 +114,25 @@ def test_the_frontier_is_a_table_and_a_drawing(spillway, tmp_path):
     points = spillway.run(*options, "--json").json()["frontier"]
     assert all(a["predicted"]["latency_s"] <= b["predicted"]["latency_s"] for a, b in zip(points, points[1:]))
     spillway.run(*options[:-1], tmp_path / "no" / "such.svg").assert_one_line_error(FAILED)
+
+
+LONG = ["plan", "dummy:llama-2-7b", "--hardware", "h200", "--requests", "1", "--prompt-len", "131040", "--gen-len", "32", "--no-advice"]
+
+
+def test_a_sequence_that_no_memory_holds_is_planned_over_several(spillway):
+    """64 GiB of KV: a GPU's and a host's memory that are both too small for it."""
+    memory = ["--gpu-memory", "40GiB", "--host-memory", "50GiB"]
+    found = spillway.run(*LONG, *memory, "--json").json()
+    kv = found["plan"]["kv"]
+    assert kv["gpu"] > 10
+    assert kv["host"] > 10
+    assert kv["gpu"] + kv["host"] == pytest.approx(100)
+    for name, limit in (("gpu", 40), ("host", 50)):
+        assert found["memory"][name]["bytes"] <= limit << 30
+    told = spillway.run(*LONG, *memory).out
+    assert "a sequence has" in told
+    # Where it must be on disk, too; and where there is none, it is refused.
+    small = ["--gpu-memory", "10GiB", "--host-memory", "40GiB"]
+    on_three = spillway.run(*LONG, *small, "--disk-memory", "100GiB", "--json").json()
+    assert on_three["plan"]["kv"]["disk"] > 5
+    spillway.run(*LONG, *small).assert_one_line_error(FAILED)

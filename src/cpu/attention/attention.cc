@@ -30,6 +30,8 @@ HWY_EXPORT(attend_split);
 HWY_EXPORT(attend_split_codes);
 HWY_EXPORT(merge_partials);
 HWY_EXPORT(finish_tile);
+HWY_EXPORT(load_sums);
+HWY_EXPORT(store_sums);
 
 namespace cpu {
 namespace {
@@ -139,11 +141,16 @@ int64_t queries_of(const AttentionArgs& a, const AttentionTile& tile) {
   return tile.rows * a.group * tile.heads;
 }
 
+int64_t covered_by(const SequenceSpan& span) {
+  return static_cast<int64_t>(span.block_table.size()) * kPageTokens;
+}
+
 // Few rows take many kv heads into a tile, but no more than leaves every worker several cuts.
 int64_t heads_per_tile(const AttentionArgs& a, std::span<const SequenceSpan> spans, int threads) {
   int64_t cuts = 0, most_rows = 1;
   for (const SequenceSpan& span : spans) {
-    cuts += (span.start + span.rows + kSplitKeys - 1) / kSplitKeys;
+    cuts +=
+        (std::min<int64_t>(span.start + span.rows, covered_by(span)) + kSplitKeys - 1) / kSplitKeys;
     most_rows = std::max<int64_t>(most_rows, span.rows);
   }
   const auto needed = (4 * int64_t{threads} + cuts - 1) / std::max<int64_t>(cuts, 1);
@@ -153,7 +160,7 @@ int64_t heads_per_tile(const AttentionArgs& a, std::span<const SequenceSpan> spa
 
 // Every block that some row of the span sees.
 void check_blocks(const KvLayerView& kv, const SequenceSpan& span, int64_t window) {
-  const AttentionTile all{.position = span.start, .rows = span.rows};
+  const AttentionTile all{.position = span.start, .rows = span.rows, .covered = covered_by(span)};
   for (int64_t page = all.first_key(window) / kPageTokens; page * kPageTokens < all.end_key();
        ++page) {
     const int32_t block = span.block_table[static_cast<size_t>(page)];
@@ -173,7 +180,8 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const Se
       AttentionTile tile{.blocks = span.block_table.data(),
                          .first_row = span.first_row + row,
                          .position = span.start + row,
-                         .rows = std::min(tile_rows, span.rows - row)};
+                         .rows = std::min(tile_rows, span.rows - row),
+                         .covered = covered_by(span)};
       for (; tile.kv_head < a.kv_heads; tile.kv_head += tile_heads) {
         tile.heads = std::min<int64_t>(tile_heads, a.kv_heads - tile.kv_head);
         tiles.push_back(tile);
@@ -183,8 +191,18 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const Se
   return tiles;
 }
 
+// None where all of a part is before the window.
 int64_t keys_of(const AttentionArgs& a, const AttentionTile& tile) {
-  return tile.end_key() - tile.first_key(a.window);
+  return std::max<int64_t>(0, tile.end_key() - tile.first_key(a.window));
+}
+
+// What the tile's rows have seen goes to where it is wanted.
+void finish(const AttentionArgs& a, const AttentionTile& tile, const AttentionPartial& total) {
+  if (a.sums != nullptr) {
+    HWY_DYNAMIC_DISPATCH(store_sums)(a, tile, total);
+  } else {
+    HWY_DYNAMIC_DISPATCH(finish_tile)(a, tile, total);
+  }
 }
 
 // Enough tiles for all workers: each does a tile from its first key to its last.
@@ -202,14 +220,15 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
     const AttentionPartial next = partial_at(memory + partial, kTileQueries, a.padded_dim);
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       const AttentionTile& tile = tiles[i];
+      if (a.sums != nullptr) HWY_DYNAMIC_DISPATCH(load_sums)(a, tile, total);
       for (int64_t split = first_split(a, tile); split < end_split(tile); ++split) {
-        const bool first = split == first_split(a, tile);
+        const bool first = a.sums == nullptr && split == first_split(a, tile);
         attend(a, tile, split, first ? total : next, memory + 2 * partial);
         if (!first) {
           HWY_DYNAMIC_DISPATCH(merge_partials)(total, next, queries_of(a, tile), a.padded_dim);
         }
       }
-      HWY_DYNAMIC_DISPATCH(finish_tile)(a, tile, total);
+      finish(a, tile, total);
     }
   };
   parallel_if_large(pool, work, static_cast<int64_t>(tiles.size()), 1, attend_range);
@@ -238,7 +257,8 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
   }
   first_item.push_back(items.size());
   float* partials = workspace.shared(memory);
-  workspace.reserve_workers(split_scratch_floats(a.padded_dim));
+  workspace.reserve_workers(
+      std::max(split_scratch_floats(a.padded_dim), partial_floats(kTileQueries, a.padded_dim)));
   const auto partial_of = [&](const Item& item) {
     return partial_at(partials + item.memory, queries_of(a, *item.tile), a.padded_dim);
   };
@@ -248,14 +268,22 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
     }
   };
   parallel_if_large(pool, work, static_cast<int64_t>(items.size()), 1, attend_range);
-  const auto merge = [&](int64_t begin, int64_t end, int) {
+  const auto merge = [&](int64_t begin, int64_t end, int worker) {
     for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
-      const AttentionPartial total = partial_of(items[first_item[t]]);
-      for (size_t i = first_item[t] + 1; i < first_item[t + 1]; ++i) {
-        HWY_DYNAMIC_DISPATCH(merge_partials)
-        (total, partial_of(items[i]), queries_of(a, tiles[t]), a.padded_dim);
+      size_t next = first_item[t];
+      if (next == first_item[t + 1]) continue;  // of a part, nothing is seen
+      AttentionPartial total = partial_of(items[next]);
+      if (a.sums != nullptr) {
+        total = partial_at(workspace.worker(worker), queries_of(a, tiles[t]), a.padded_dim);
+        HWY_DYNAMIC_DISPATCH(load_sums)(a, tiles[t], total);
+      } else {
+        ++next;
       }
-      HWY_DYNAMIC_DISPATCH(finish_tile)(a, tiles[t], total);
+      for (; next < first_item[t + 1]; ++next) {
+        HWY_DYNAMIC_DISPATCH(merge_partials)
+        (total, partial_of(items[next]), queries_of(a, tiles[t]), a.padded_dim);
+      }
+      finish(a, tiles[t], total);
     }
   };
   parallel_if_large(pool, static_cast<int64_t>(memory), static_cast<int64_t>(tiles.size()), 1,
@@ -331,31 +359,34 @@ void attend_spans(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool,
   attend_cuts(attend, pool, workspace, a, few);
 }
 
-void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Workspace& workspace,
-                const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                const AttentionParams& params, const Activations& out) {
-  const int64_t width = int64_t{params.heads} * kv.head_dim;
-  SPW_ASSERT(q.dtype == DType::kF32 && out.dtype == DType::kF32);
-  SPW_ASSERT(q.cols == width && out.cols == width && q.rows == out.rows);
-  check_spans(kv, spans, q.rows);
+AttentionArgs args_of(const Activations& q, const KvLayerView& kv, const AttentionParams& params) {
+  SPW_ASSERT(q.dtype == DType::kF32 && q.cols == int64_t{params.heads} * kv.head_dim);
   SPW_ASSERT(params.heads > 0 && params.heads % kv.kv_heads == 0 && params.window >= 0);
   SPW_CHECK(params.heads / kv.kv_heads <= kTileQueries, kUnsupported,
             "attention with {} query heads per kv head; at most {} are supported",
             params.heads / kv.kv_heads, kTileQueries);
-  AttentionArgs a{.q = q.f32(),
-                  .q_stride = q.stride,
-                  .out = out.f32(),
-                  .out_stride = out.stride,
-                  .k = reinterpret_cast<const uint8_t*>(kv.k),
-                  .v = reinterpret_cast<const uint8_t*>(kv.v),
-                  .home_v = reinterpret_cast<const uint8_t*>(kv.home_v),
-                  .layout = KvPageLayout(kv.type, kv.head_dim),
-                  .kv_heads = kv.kv_heads,
-                  .group = params.heads / kv.kv_heads,
-                  .head_dim = kv.head_dim,
-                  .padded_dim = (kv.head_dim + 15) / 16 * 16,
-                  .scale = params.scale,
-                  .window = params.window};
+  return {.q = q.f32(),
+          .q_stride = q.stride,
+          .k = reinterpret_cast<const uint8_t*>(kv.k),
+          .v = reinterpret_cast<const uint8_t*>(kv.v),
+          .home_v = reinterpret_cast<const uint8_t*>(kv.home_v),
+          .layout = KvPageLayout(kv.type, kv.head_dim),
+          .kv_heads = kv.kv_heads,
+          .group = params.heads / kv.kv_heads,
+          .head_dim = kv.head_dim,
+          .padded_dim = (kv.head_dim + 15) / 16 * 16,
+          .scale = params.scale,
+          .window = params.window};
+}
+
+void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Workspace& workspace,
+                const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                const AttentionParams& params, const Activations& out) {
+  SPW_ASSERT(out.dtype == DType::kF32 && out.cols == q.cols && q.rows == out.rows);
+  check_spans(kv, spans, q.rows);
+  AttentionArgs a = args_of(q, kv, params);
+  a.out = out.f32();
+  a.out_stride = out.stride;
   for (const SequenceSpan& span : spans) {
     check_blocks(kv, span, a.window);
     SPW_ASSERT(span.home.empty() || is_sparse(params, span));
@@ -366,7 +397,41 @@ void attend_all(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool, Wo
   if (rotated) rotate_outputs(pool, spans, params.heads, kv.head_dim, out);
 }
 
+void check_parts(const KvLayerView& kv, std::span<const SequenceSpan> spans, int64_t rows) {
+  for (const SequenceSpan& span : spans) {
+    const int64_t covered = covered_by(span);
+    if (covered >= int64_t{span.start} + span.rows) {
+      check_spans(kv, {&span, 1}, rows);
+      continue;
+    }
+    SPW_ASSERT(span.first_row >= 0 && span.rows >= 0 && span.first_row + span.rows <= rows);
+    SPW_ASSERT(covered <= span.start && covered % kAttentionPartTokens == 0);
+  }
+}
+
 }  // namespace
+
+void attend_part(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                 const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                 const AttentionParams& params, const AttentionSums& sums, bool deterministic) {
+  static_assert(kAttentionPartTokens % kSplitKeys == 0);
+  SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.rows() == q.rows &&
+             sums.heads == params.heads && sums.head_dim == kv.head_dim);
+  check_parts(kv, spans, q.rows);
+  AttentionArgs a = args_of(q, kv, params);
+  for (const SequenceSpan& span : spans) check_blocks(kv, span, a.window);
+  a.home_v = nullptr;
+  a.sums = sums.memory.f32();
+  a.sums_stride = sums.memory.stride;
+  const bool rotated = is_rotated(kv.type);
+  const Activations outputs = sums.memory.columns(0, sums.maxima());
+  if (rotated) {
+    rotate_queries(pool, workspace, params.heads, q.rows, a);
+    rotate_outputs(pool, spans, params.heads, kv.head_dim, outputs);
+  }
+  attend_cuts(kernel_for(kv.type, deterministic), pool, workspace, a, spans);
+  if (rotated) rotate_outputs(pool, spans, params.heads, kv.head_dim, outputs);
+}
 
 void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, const AttentionParams& params,

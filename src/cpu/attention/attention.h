@@ -8,6 +8,7 @@
 #include "base/thread_pool.h"
 #include "cpu/attention/attention_kernels.h"
 #include "cpu/workspace.h"
+#include "device/attention_parts.h"
 #include "device/ops.h"
 
 namespace spillway::cpu {
@@ -28,6 +29,13 @@ namespace spillway::cpu {
 void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, const AttentionParams& params,
                const Activations& out, bool deterministic = false);
+
+// See AttentionParts::attend_part. Goes on with the merging of cuts where the parts before have
+// left it, so that rows have the bits that attention() gives them (but for int4), by the kernels
+// that take any number of rows.
+void attend_part(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                 const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                 const AttentionParams& params, const AttentionSums& sums, bool deterministic);
 
 // A kernel that takes any number of rows cut by cut.
 struct CutKernel {

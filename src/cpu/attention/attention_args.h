@@ -18,6 +18,9 @@ struct AttentionArgs {
   int64_t q_stride = 0;
   float* out = nullptr;  // as q
   int64_t out_stride = 0;
+  float* sums =
+      nullptr;  // AttentionSums that tiles go on with, instead of `out`; null: they do not
+  int64_t sums_stride = 0;
   const uint8_t* k = nullptr;  // [block][kv_head] pages of `layout`
   const uint8_t* v = nullptr;
   const uint8_t* home_v = nullptr;  // of tiles that have blocks there
@@ -48,12 +51,15 @@ struct AttentionTile {
   const int32_t* home = nullptr;  // V of the first pages lies elsewhere (SequenceSpan::home)
   int64_t home_pages = 0;
   int64_t keys = 0;  // of the sequence so far; kernels of many rows
+  // Positions that the table covers: fewer than there are before the rows where a part of the
+  // sequence is attended to (device/attention_parts.h), then a multiple of kSplitKeys.
+  int64_t covered = INT64_MAX;
 
   // The keys that any row of the tile sees are [first_key, end_key).
   int64_t first_key(int64_t window) const {
     return window > 0 && position + 1 > window ? position + 1 - window : 0;
   }
-  int64_t end_key() const { return position + rows; }
+  int64_t end_key() const { return covered < position + rows ? covered : position + rows; }
 };
 
 // The page of `kv_head` with V of a key.

@@ -187,7 +187,7 @@ static inline Ahead keys_after(const AttentionArgs& a, const AttentionTile& tile
   if (heads.end() < tile.heads) {
     return Ahead::keys_of(a, tile, cut, heads_from(tile, heads.end(), most));
   }
-  const bool last = cut.base + kSplitKeys >= tile.position + tile.rows;
+  const bool last = cut.base + kSplitKeys >= tile.end_key();
   return Ahead::keys_of(a, tile, last ? Cut{} : cut_at(a, tile, cut.base + kSplitKeys),
                         heads_from(tile, 0, most));
 }

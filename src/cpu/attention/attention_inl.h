@@ -182,6 +182,44 @@ void finish_tile(const AttentionArgs& a, const AttentionTile& tile,
   }
 }
 
+// Where the sums of query i of a tile are in a.sums: its outputs; maximum and sum lie behind those
+// of all heads.
+HWY_INLINE float* sums_of(const AttentionArgs& a, const AttentionTile& tile, int64_t i,
+                          float** maximum, float** sum) {
+  const int64_t per_head = tile.rows * a.group, heads = a.kv_heads * a.group;
+  const int64_t head = (tile.kv_head + i / per_head) * a.group + i % a.group;
+  float* const row = a.sums + (tile.first_row + i % per_head / a.group) * a.sums_stride;
+  *maximum = row + heads * a.head_dim + head;
+  *sum = *maximum + heads;
+  return row + head * a.head_dim;
+}
+
+// What the tile's rows have seen before.
+void load_sums(const AttentionArgs& a, const AttentionTile& tile, const AttentionPartial& partial) {
+  for (int64_t i = 0; i < tile.heads * tile.rows * a.group; ++i) {
+    float *maximum, *sum;
+    const float* HWY_RESTRICT from = sums_of(a, tile, i, &maximum, &sum);
+    float* HWY_RESTRICT to = partial.out + i * a.padded_dim;
+    for (int64_t c = 0; c < a.head_dim; ++c) to[c] = from[c];
+    for (int64_t c = a.head_dim; c < a.padded_dim; ++c) to[c] = 0;
+    partial.maximum[i] = *maximum;
+    partial.sum[i] = *sum;
+  }
+}
+
+// What they have seen now.
+void store_sums(const AttentionArgs& a, const AttentionTile& tile,
+                const AttentionPartial& partial) {
+  for (int64_t i = 0; i < tile.heads * tile.rows * a.group; ++i) {
+    float *maximum, *sum;
+    float* HWY_RESTRICT to = sums_of(a, tile, i, &maximum, &sum);
+    const float* HWY_RESTRICT from = partial.out + i * a.padded_dim;
+    for (int64_t c = 0; c < a.head_dim; ++c) to[c] = from[c];
+    *maximum = partial.maximum[i];
+    *sum = partial.sum[i];
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace spillway
 HWY_AFTER_NAMESPACE();

@@ -8,6 +8,7 @@
 namespace spillway::cuda {
 
 constexpr float kLog2E = 1.4426950408889634F;
+constexpr float kLn2 = 0.6931471805599453F;
 
 struct AttentionArgs {
   const std::byte* q;
@@ -25,7 +26,28 @@ struct AttentionArgs {
   int window;
   BatchView batch;
   float scale_log2;  // scores are exponents of 2
+  // As in AttentionCall.
+  const int32_t* covered;
+  float* sums;
+  int64_t sums_stride;
 
+  // Where the row of a sequence at `position` stops seeing.
+  __device__ __forceinline__ int end_of(int sequence, int position) const {
+    return covered == nullptr ? position + 1 : min(position + 1, covered[sequence]);
+  }
+  __device__ __forceinline__ int begin_of(int position) const {
+    return window > 0 ? max(0, position + 1 - window) : 0;
+  }
+  // AttentionSums: outputs of all heads, then their maxima, then their sums.
+  __device__ __forceinline__ float* sums_row(int64_t row) const { return sums + row * sums_stride; }
+  __device__ __forceinline__ int heads() const { return kv_heads * group; }
+  // Of head `head` of a row: relative to 2^reference.
+  __device__ __forceinline__ void store_sum(int64_t row, int head, float reference,
+                                            float sum) const {
+    float* const maximum = sums_row(row) + heads() * shape.head_dim + head;
+    *maximum = reference * kLn2;
+    maximum[heads()] = sum;
+  }
   // Of one head of one row.
   __device__ __forceinline__ const std::byte* query(int64_t row, int64_t head) const {
     return q + (row * q_stride + head * shape.head_dim) * element_bytes(dtype);
@@ -63,6 +85,9 @@ inline AttentionArgs attention_args(const AttentionCall& call) {
       .window = call.params.window,
       .batch = call.batch,
       .scale_log2 = call.params.scale * kLog2E,
+      .covered = call.covered,
+      .sums = call.sums,
+      .sums_stride = call.sums_stride,
   };
 }
 

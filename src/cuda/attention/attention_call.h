@@ -18,6 +18,13 @@ struct AttentionCall {
   // Sequences that generate in this step, in this call and in others; 0: any number, and where rows
   // are cut must not depend on it.
   int together = 0;
+  // Parts of sequences (device/attention_parts.h): positions that each sequence's table covers, of
+  // which its rows see no more. Null: all up to themselves.
+  const int32_t* covered = nullptr;
+  // Where results go instead of `out`, as AttentionSums has them, if not null: attention_decode()
+  // adds them to what is there, attention_prefill() and attention_rows() write them.
+  float* sums = nullptr;
+  int64_t sums_stride = 0;
 };
 
 // Throws kInternal for shapes or types that the kernels do not take.

@@ -134,8 +134,9 @@ __global__ __launch_bounds__(
     return;
   }
   Part part(a, p, shared);
-  // What earlier steps have written need not wait for the kernel before.
-  const bool early = part.base + Shape::kWarpTokens <= p.start;
+  // What earlier steps have written need not wait for the kernel before. Parts of sequences do: in
+  // front of their rows may be what this step has written.
+  const bool early = a.covered == nullptr && part.base + Shape::kWarpTokens <= p.start;
   if (!early) wait_for_previous();
   part.start();
   if (early) wait_for_previous();
@@ -147,8 +148,9 @@ __global__ __launch_bounds__(
   } else {
     __syncthreads();
   }
-  float* slot =
-      p.parts == 1 ? nullptr : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
+  float* slot = p.parts == 1 && a.sums == nullptr
+                    ? nullptr
+                    : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
   store_part(a, p, shared, kUnified && !own, slot);
 #endif
 }
@@ -163,7 +165,7 @@ __global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
   PartPlace p;
   if (!find_place(a, p)) return;
   if (a.whole_rows && p.part != 0) return;
-  float* slot = p.parts == 1 || a.whole_rows
+  float* slot = (p.parts == 1 && a.sums == nullptr) || a.whole_rows
                     ? nullptr
                     : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
   attend_rows<kType, kQueries>(a, p, reinterpret_cast<float*>(shared_bytes), slot);
@@ -339,6 +341,9 @@ DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
   return a;
 }
 
+// Where results are added to sums, rows of one part have a slot, too.
+constexpr int kFewestSlots = 2;
+
 }  // namespace
 
 void check_attention_call(const AttentionCall& call) {
@@ -348,12 +353,14 @@ void check_attention_call(const AttentionCall& call) {
   SPW_CHECK(kv.kv_heads > 0 && call.params.heads > 0 && call.params.heads % kv.kv_heads == 0,
             kInternal, "attention: {} heads over {} kv heads", call.params.heads, kv.kv_heads);
   const DType type = call.q.dtype;
-  SPW_CHECK(type == call.out.dtype &&
+  const bool to_sums = call.sums != nullptr;
+  SPW_CHECK((to_sums || type == call.out.dtype) &&
                 (type == DType::kF16 || type == DType::kBF16 || type == DType::kF32),
             kInternal, "attention: queries and outputs of {} and {}", dtype_name(type),
             dtype_name(call.out.dtype));
   const int64_t columns = int64_t{call.params.heads} * kv.head_dim;
-  SPW_CHECK(call.q.cols == columns && call.out.cols == columns && call.q.rows == call.out.rows,
+  SPW_CHECK(call.q.cols == columns &&
+                (to_sums || (call.out.cols == columns && call.q.rows == call.out.rows)),
             kInternal, "attention: q [{}, {}] and out [{}, {}] for {} columns", call.q.rows,
             call.q.cols, call.out.rows, call.out.cols, columns);
 }
@@ -366,7 +373,8 @@ int attention_parts(int64_t context, int window) {
 }
 
 size_t attention_decode_scratch_bytes(int rows, int heads, int kv_heads, int head_dim,
-                                      int max_parts) {
+                                      int max_parts, bool to_sums) {
+  if (to_sums) max_parts = std::max(max_parts, kFewestSlots);
   if (max_parts <= 1) return 0;
   return static_cast<size_t>(rows) * tiles_of(heads, kv_heads) * max_parts *
          slot_floats_of(heads, kv_heads, head_dim) * sizeof(float);
@@ -375,6 +383,7 @@ size_t attention_decode_scratch_bytes(int rows, int heads, int kv_heads, int hea
 void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int max_rows,
                       int max_parts, const AttentionScratch& scratch, cudaStream_t stream) {
   if (call.batch.sequences == 0 || max_rows == 0) return;
+  if (call.sums != nullptr) max_parts = std::max(max_parts, kFewestSlots);
   DecodeArgs a = decode_args(call, max_rows, max_parts);
   if (unified.enabled) {
     a.low = (unified.phi + unified.low) * kLog2E;

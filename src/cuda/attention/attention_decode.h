@@ -28,8 +28,9 @@ namespace spillway::cuda {
 // How many parts rows have at most that end at position `context` or before.
 int attention_parts(int64_t context, int window);
 
+// `to_sums`: of a call with AttentionCall::sums.
 size_t attention_decode_scratch_bytes(int rows, int heads, int kv_heads, int head_dim,
-                                      int max_parts);
+                                      int max_parts, bool to_sums = false);
 
 // `max_rows`: no sequence has more rows in this step; `max_parts`: no row has more parts. Larger
 // than need be is right, and costs blocks that end at once. The scratch may be shared by launches

@@ -30,8 +30,8 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, LongPartPlace& p
   const int rows = a.batch.rows[p.sequence];
   if (static_cast<int>(r) >= rows) return false;
   p.start = a.batch.start[p.sequence];
-  p.end = p.start + static_cast<int>(r) + 1;
-  p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
+  p.end = a.end_of(p.sequence, p.start + static_cast<int>(r));
+  p.begin = a.begin_of(p.start + static_cast<int>(r));
   const int shift = part_shift(a, p.end - p.begin);
   p.first_part = p.begin >> shift;
   p.parts = ((p.end - 1) >> shift) + 1 - p.first_part;

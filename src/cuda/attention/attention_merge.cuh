@@ -85,8 +85,8 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   const int rows = a.batch.rows[p.sequence];
   if (r >= rows) return false;
   p.start = a.batch.start[p.sequence];
-  p.end = p.start + r + 1;
-  p.begin = a.window > 0 ? max(0, p.end - a.window) : 0;
+  p.end = a.end_of(p.sequence, p.start + r);
+  p.begin = a.begin_of(p.start + r);
   p.first_part = p.begin / kPartTokens;
   p.parts = (p.end + kPartTokens - 1) / kPartTokens - p.first_part;
   if (p.part >= p.parts) return false;
@@ -109,14 +109,14 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
 // What the parts of one query head of one row have left in their slots: the first part's, from
 // which the others' are slot_floats apart.
 struct RowParts {
-  int parts = 0;  // up to 1: nothing to merge
+  int parts = 0;  // see nothing_to_merge()
   int64_t row;
   const float *outputs, *sums, *references;
 
   __device__ __forceinline__ RowParts(const DecodeArgs& a, int sequence, int r, int head) {
-    const int rows = a.batch.rows[sequence], end = a.batch.start[sequence] + r + 1;
+    const int rows = a.batch.rows[sequence], position = a.batch.start[sequence] + r;
     row = a.batch.first_row[sequence] + r;
-    const int begin = a.window > 0 ? max(0, end - a.window) : 0;
+    const int end = a.end_of(sequence, position), begin = a.begin_of(position);
     const int shift = part_shift(a, end - begin);
     if (r < rows) parts = ((end - 1) >> shift) + 1 - (begin >> shift);
     const int in_group = head % a.group, tile_in_head = in_group / kTileQueries;
@@ -130,6 +130,40 @@ struct RowParts {
     sums = slot + queries * dim + query;
     references = slot + queries * (dim + 1) + query;
   }
+  // A single part is in out already.
+  __device__ __forceinline__ bool nothing_to_merge(const DecodeArgs& a) const {
+    return parts <= (a.sums == nullptr ? 1 : 0);
+  }
+};
+
+// What a head of a row has seen before its parts (AttentionSums), and what is added to it.
+struct SumsBefore {
+  float *outputs = nullptr, *maximum = nullptr;
+  float old_maximum = 0, old_sum = 0;
+
+  SumsBefore() = default;
+  __device__ __forceinline__ SumsBefore(const DecodeArgs& a, int64_t row, int head) {
+    outputs = a.sums_row(row) + head * a.shape.head_dim;
+    maximum = a.sums_row(row) + a.heads() * a.shape.head_dim + head;
+    old_maximum = *maximum;
+    old_sum = maximum[a.heads()];
+  }
+  __device__ __forceinline__ float top(float reference) const {
+    const float own = reference * kLn2;
+    return old_sum == 0 ? own : fmaxf(old_maximum, own);
+  }
+  // Of what was there and of what comes, relative to 2^reference.
+  __device__ __forceinline__ float2 weights(float reference) const {
+    const float own = reference * kLn2, highest = top(reference);
+    return make_float2(old_sum == 0 ? 0 : exp2_fast((old_maximum - highest) * kLog2E),
+                       own == highest ? 1 : exp2_fast((own - highest) * kLog2E));
+  }
+  // By one thread, when all have read what was there.
+  __device__ __forceinline__ void add(const DecodeArgs& a, float reference, float sum) const {
+    const float2 weight = weights(reference);
+    *maximum = top(reference);
+    maximum[a.heads()] = fmaf(old_sum, weight.x, sum * weight.y);
+  }
 };
 
 // As merge_row() where no row has more than kDecodeWarps parts, with the same bits: a warp per
@@ -142,7 +176,7 @@ __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
   const int sequence = sequence_row / a.max_rows, r = sequence_row % a.max_rows;
   if (sequence >= a.batch.sequences) return;
   const RowParts p(a, sequence, r, head);
-  if (p.parts <= 1) return;
+  if (p.nothing_to_merge(a)) return;
   const int dim = a.shape.head_dim, fours = dim / 4;
   float reference[kDecodeWarps], sum[kDecodeWarps];
 #pragma unroll
@@ -152,6 +186,9 @@ __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
     reference[part] = exists ? __ldcg(p.references + at) : -INFINITY;
     sum[part] = exists ? __ldcg(p.sums + at) : 0;
   }
+  SumsBefore before;
+  if (a.sums != nullptr) before = SumsBefore(a, p.row, head);
+  float highest, all;
   for (int four = lane; four < fours; four += kWarpSize) {
     float4 x[kDecodeWarps];
 #pragma unroll
@@ -160,10 +197,10 @@ __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
       x[part] = part < p.parts ? __ldcg(reinterpret_cast<const float4*>(out) + four)
                                : make_float4(0, 0, 0, 0);
     }
-    float highest = -INFINITY;
+    highest = -INFINITY;
 #pragma unroll
     for (int part = 0; part < kDecodeWarps; ++part) highest = fmaxf(highest, reference[part]);
-    float all = 0;
+    all = 0;
     float4 out = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int part = 0; part < kDecodeWarps; ++part) {
@@ -176,11 +213,24 @@ __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
       out.z = __fadd_rn(out.z, __fmul_rn(x[part].z, weight));
       out.w = __fadd_rn(out.w, __fmul_rn(x[part].w, weight));
     }
+    if (a.sums != nullptr) {
+      const float2 weight = before.weights(highest);
+      float4* const to = reinterpret_cast<float4*>(before.outputs) + four;
+      const float4 old = *to;
+      *to = make_float4(
+          fmaf(old.x, weight.x, out.x * weight.y), fmaf(old.y, weight.x, out.y * weight.y),
+          fmaf(old.z, weight.x, out.z * weight.y), fmaf(old.w, weight.x, out.w * weight.y));
+      continue;
+    }
     std::byte* const to = a.output(p.row, head);
     store_element(to, a.dtype, 4 * four, out.x / all);
     store_element(to, a.dtype, 4 * four + 1, out.y / all);
     store_element(to, a.dtype, 4 * four + 2, out.z / all);
     store_element(to, a.dtype, 4 * four + 3, out.w / all);
+  }
+  if (a.sums != nullptr) {
+    __syncwarp();  // all have read what was there
+    if (lane == 0) before.add(a, highest, all);
   }
 }
 
@@ -194,7 +244,7 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
   const int sequence_row = static_cast<int>(blockIdx.x) / heads;
   const int sequence = sequence_row / a.max_rows, r = sequence_row % a.max_rows;
   const RowParts p(a, sequence, r, head);
-  if (p.parts <= 1) return;
+  if (p.nothing_to_merge(a)) return;
   const int dim = a.shape.head_dim, fours = dim / 4;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -233,13 +283,21 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
   }
   __syncthreads();
   const int d = static_cast<int>(threadIdx.x);
-  if (d >= dim) return;
   float x = 0, all = 0;
 #pragma unroll
   for (int w = 0; w < kDecodeWarps; ++w) {
-    x += reinterpret_cast<const float*>(outs[w])[d];
+    if (d < dim) x += reinterpret_cast<const float*>(outs[w])[d];
     all += sums[w];
   }
+  if (a.sums != nullptr) {
+    const SumsBefore before(a, p.row, head);
+    const float2 weight = before.weights(reference);
+    if (d < dim) before.outputs[d] = fmaf(before.outputs[d], weight.x, x * weight.y);
+    __syncthreads();  // all have read what was there
+    if (d == 0) before.add(a, reference, all);
+    return;
+  }
+  if (d >= dim) return;
   store_element(a.output(p.row, head), a.dtype, d, x / all);
 }
 

@@ -146,7 +146,11 @@ struct PrefillKernel {
       // Blocks of tile + 2 take the place of this tile's, read before the last barrier.
       if (threadIdx.x < kTileBlocks) shared.blocks[tile % 2][threadIdx.x] = next_blocks;
     }
-    store(warp_row, lane, g, t, out, sum);
+    if (a.sums != nullptr) {
+      store_sums(warp_row, g, t, out, maximum, sum);
+    } else {
+      store(warp_row, lane, g, t, out, sum);
+    }
   }
 
   __device__ __forceinline__ void attend(int tile, int stage, int warp_row, int lane, int g, int t,
@@ -185,7 +189,7 @@ struct PrefillKernel {
       }
     }
 
-    const int begin_of_last = a.window > 0 ? p.end - a.window : 0;
+    const int begin_of_last = a.window > 0 ? p.position + p.rows - a.window : 0;
     const bool masked = first + kTileTokens - 1 > p.position || first < begin_of_last;
     if (masked) {
 #pragma unroll
@@ -329,6 +333,33 @@ struct PrefillKernel {
     }
   }
 
+  // AttentionSums of the rows.
+  __device__ __forceinline__ void store_sums(int warp_row, int g, int t,
+                                             float (&out)[kRowTiles][kDim / 8][4],
+                                             const float (&maximum)[kRowTiles][2],
+                                             const float (&sum)[kRowTiles][2]) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        float all = sum[m][upper];
+        all += __shfl_xor_sync(kAllLanes, all, 1);
+        all += __shfl_xor_sync(kAllLanes, all, 2);
+        if constexpr (kType == KvType::kInt4) rotate(upper, t, out[m]);
+        const int row = warp_row + m * 16 + g + upper * 8;
+        if (row >= p.rows) continue;
+        float* const to = a.sums_row(p.first_row + row) + p.head * a.shape.head_dim;
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n) {
+          if (n * 8 >= a.shape.head_dim) break;
+          *reinterpret_cast<float2*>(to + n * 8 + 2 * t) =
+              make_float2(out[m][n][2 * upper], out[m][n][2 * upper + 1]);
+        }
+        if (t == 0) a.store_sum(p.first_row + row, p.head, maximum[m][upper] * a.scale_log2, all);
+      }
+    }
+  }
+
   // Through the warp's own rows of shared.queries, so that rows leave in whole pieces.
   __device__ __forceinline__ void store(int warp_row, int lane, int g, int t,
                                         float (&out)[kRowTiles][kDim / 8][4],
@@ -446,7 +477,7 @@ void attention_prefill(const AttentionCall& call, const UnifiedMax& unified, int
   if (call.q.dtype == DType::kF32 || kv.type == KvType::kF32)
     return attention_rows(call, max_rows, stream);
   PrefillArgs a{attention_args(call)};
-  a.whole_vectors = starts_whole(call.q) && starts_whole(call.out);
+  a.whole_vectors = starts_whole(call.q) && (call.sums != nullptr || starts_whole(call.out));
   auto* const counters = reinterpret_cast<int32_t*>(
       scratch.bytes >= attention_prefill_scratch_bytes() ? scratch.data : nullptr);
   if (try_attention_wgmma(call, a, unified, max_rows, counters, variant, stream)) return;

@@ -291,7 +291,32 @@ struct Consumer {
     start_output(out, exponents);
     wgmma_wait<0>(out);
     release_values();
-    finish<kUnified>(*w, sum, out);
+    if (!kUnified && a.sums != nullptr) {
+      store_sums(*w, maximum, sum, out);
+    } else {
+      finish<kUnified>(*w, sum, out);
+    }
+  }
+
+  // AttentionSums of the rows; only where pieces do not overlap.
+  __device__ __forceinline__ void store_sums(const PrefillWork& w, const float (&maximum)[2],
+                                             const float (&sum)[2],
+                                             const float (&out)[kOutputs]) const {
+    const int t = lane % 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float all = sum[h];
+      all += __shfl_xor_sync(kAllLanes, all, 1);
+      all += __shfl_xor_sync(kAllLanes, all, 2);
+      const int row = group * 64 + warp * 16 + lane / 4 + 8 * h;
+      if (row >= w.rows) continue;
+      float* const to = a.sums_row(w.first_row + row) + w.head * kDim + 2 * t;
+#pragma unroll
+      for (int j = 0; j < kDim / 8; ++j)
+        *reinterpret_cast<float2*>(to + 8 * j) =
+            make_float2(out[4 * j + 2 * h], out[4 * j + 2 * h + 1]);
+      if (t == 0) a.store_sum(w.first_row + row, w.head, maximum[h] * a.scale_log2, all);
+    }
   }
 
   // The four lanes of a row exchange pieces of 4 bytes for such of 16.

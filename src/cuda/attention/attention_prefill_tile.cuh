@@ -18,7 +18,7 @@ struct PrefillArgs : AttentionArgs {
 };
 
 // Rows [first_row, first_row + rows) of q and out, at positions from `position` on, see positions
-// [begin, end) or less.
+// [begin, end) or less. Where that is a part that ends before them, `end` is a multiple of 256.
 struct PrefillPlace {
   int64_t first_row;
   int rows;
@@ -37,8 +37,9 @@ __device__ __forceinline__ bool place_rows(const PrefillArgs& a, int tile_rows, 
   p.rows = min(tile_rows, rows - first);
   p.first_row = a.batch.first_row[sequence] + first;
   p.position = a.batch.start[sequence] + first;
-  p.begin = a.window > 0 ? max(0, p.position + 1 - a.window) : 0;
-  p.end = p.position + p.rows;
+  p.begin = a.begin_of(p.position);
+  p.end = a.end_of(sequence, p.position + p.rows - 1);
+  if (p.begin >= p.end) return false;  // of a part, nothing is seen
   p.head = head;
   p.kv_head = head / a.group;
   p.table = a.row_of(a.batch.block_table, sequence);

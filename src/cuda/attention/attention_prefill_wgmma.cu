@@ -115,7 +115,7 @@ bool try_launch(const AttentionCall& call, const PrefillArgs& a, const UnifiedMa
                                       static_cast<int>(Shape::kSharedBytes)));
   launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads), Shape::kSharedBytes,
          stream, a, order, maps, (unified.phi + unified.high) * kLog2E - prefill::kTopExponent,
-         variant.chained);
+         variant.chained && call.sums == nullptr);
   return true;
 }
 
@@ -126,10 +126,11 @@ bool try_attention_wgmma(const AttentionCall& call, const PrefillArgs& a, const 
                          cudaStream_t stream) {
   if (call.kv.type != KvType::kF16 || !a.whole_vectors || !has_tensor_maps()) return false;
   const auto launch_with = [&]<int kDim, int kGroups>() {
-    return unified.enabled ? try_launch<kDim, kGroups, true>(call, a, unified, max_rows, counters,
-                                                             variant, stream)
-                           : try_launch<kDim, kGroups, false>(call, a, unified, max_rows, counters,
-                                                              variant, stream);
+    return unified.enabled && call.sums == nullptr
+               ? try_launch<kDim, kGroups, true>(call, a, unified, max_rows, counters, variant,
+                                                 stream)
+               : try_launch<kDim, kGroups, false>(call, a, unified, max_rows, counters, variant,
+                                                  stream);
   };
   if (call.kv.head_dim == 128) return launch_with.template operator()<128, 2>();
   if (call.kv.head_dim == 64) {

@@ -134,6 +134,9 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
         slot[p.queries * dim + query] = all;
         slot[p.queries * (dim + 1) + query] = largest;
       }
+    } else if (a.sums != nullptr) {
+      a.sums_row(p.row)[(p.first_query + query) * dim + d] = x;
+      if (d == 0) a.store_sum(p.row, p.first_query + query, largest, all);
     } else {
       store_element(a.output(p.row, p.first_query + query), a.dtype, d, x / all);
     }

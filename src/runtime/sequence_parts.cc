@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/sequence_parts.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+int64_t rounded_down(int64_t blocks) {
+  return blocks / kAttentionPartBlocks * kAttentionPartBlocks;
+}
+
+// Of the parts in staging, how large those are that no rows are in.
+int64_t staged_part(const PartLimits& limits) {
+  return limits.fixed_blocks > 0 ? limits.fixed_blocks : rounded_down(limits.staging_blocks);
+}
+
+// Parts of `each` blocks, counted from the sequence's beginning where they are fixed.
+void add_parts(Tier tier, int64_t begin, int64_t end, int64_t each, const PartLimits& limits,
+               std::vector<SequencePart>& parts) {
+  while (begin < end) {
+    int64_t to = begin + each;
+    if (limits.fixed_blocks > 0) to = (begin / limits.fixed_blocks + 1) * limits.fixed_blocks;
+    parts.push_back({tier, begin, std::min(to, end)});
+    begin = parts.back().end;
+  }
+}
+
+}  // namespace
+
+int64_t most_staged_rows(const PartLimits& limits) {
+  if (limits.fixed_blocks > 0)
+    return limits.fixed_blocks <= limits.staging_blocks ? limits.fixed_blocks * kKvBlockTokens : 0;
+  // Rows may begin anywhere in a block, and that anywhere behind where a part can begin.
+  const int64_t blocks = limits.staging_blocks - 1 - kAttentionPartBlocks;
+  return blocks < kAttentionPartBlocks ? 0 : blocks * kKvBlockTokens;
+}
+
+std::vector<SequencePart> cut_sequence(const KvCache& kv, std::span<const int32_t> table,
+                                       int64_t first_written, double host_share,
+                                       const PartLimits& limits) {
+  const auto blocks = static_cast<int64_t>(table.size());
+  SPW_ASSERT(first_written < blocks);
+  std::vector<SequencePart> parts;
+  for (int64_t begin = 0; begin < blocks;) {
+    const Tier tier = kv.tier_of(table[static_cast<size_t>(begin)]);
+    SPW_ASSERT(parts.empty() || parts.back().tier < tier);
+    SPW_ASSERT(begin % kAttentionPartBlocks == 0);
+    int64_t end = begin + 1;
+    while (end < blocks && kv.tier_of(table[static_cast<size_t>(end)]) == tier) ++end;
+    const bool last = end == blocks;
+    if (tier == Tier::kHost && host_share > 0) {
+      auto stays_from =
+          begin +
+          rounded_down(static_cast<int64_t>((1 - host_share) * static_cast<double>(end - begin)));
+      if (last) stays_from = std::min(stays_from, rounded_down(first_written));
+      add_parts(tier, begin, stays_from, staged_part(limits), limits, parts);
+      parts.push_back({tier, stays_from, end, /*stays=*/true});
+    } else if (tier == Tier::kDevice) {
+      add_parts(tier, begin, end, end - begin, limits, parts);
+    } else if (!last || limits.fixed_blocks > 0) {
+      add_parts(tier, begin, end, staged_part(limits), limits, parts);
+    } else {
+      // The last part has the rows, and as much before them as finds room.
+      const int64_t rows_from = std::max(begin, rounded_down(first_written));
+      const int64_t before = rounded_down(limits.staging_blocks - (end - rows_from));
+      SPW_ASSERT(before >= 0);
+      const int64_t last_from = std::max(begin, rows_from - before);
+      add_parts(tier, begin, last_from, staged_part(limits), limits, parts);
+      parts.push_back({tier, last_from, end});
+    }
+    begin = end;
+  }
+  SPW_ASSERT(parts.back().begin <= first_written);
+  parts.back().holds_rows = true;
+  return parts;
+}
+
+}  // namespace spillway

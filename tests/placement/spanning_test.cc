@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// One sequence in several memories: the same logits as with all of it on the device, bit for bit
+// where the same processor computes in the same order, close where the CPU has a part.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/engine.h"
+#include "tests/generation/engine_answers.h"
+#include "tests/placement/spanning_model.h"
+
+namespace spillway::placement {
+namespace {
+
+using testing_models::make_request;
+using testing_models::run_all;
+using testing_models::tiny_prompt;
+
+constexpr int32_t kAll = 160;  // blocks: more than the long sequence has
+
+Pools at_home() { return {.name = "all on the device", .device = 2 * kAll}; }
+
+// Of the long sequence so many blocks on the device and in host memory; the rest is on disk.
+struct Home {
+  Pools pools;
+  int32_t on_device = 0, on_host = 0;
+};
+
+// A long sequence in prompt chunks, a short one that is on the device beside it, then tokens.
+std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_device,
+                       int32_t on_host, int chunk = 333) {
+  constexpr int kPrompt = 1500, kShort = 40, kSteps = 5;
+  std::vector<int32_t> tokens = tiny_prompt(kPrompt, 1), others = tiny_prompt(kShort, 2);
+  std::vector<int32_t> table, other_table;
+  const bool home = pools.host + pools.disk == 0;
+  const int32_t short_blocks = 4, first = short_blocks;
+  for (int32_t i = 0; i < short_blocks; ++i) other_table.push_back(i);
+  for (int32_t i = 0; i < 100; ++i) {
+    int32_t block = first + i;
+    if (!home && i >= on_device) block = pools.device + i - on_device;
+    if (!home && i >= on_device + on_host)
+      block = pools.device + pools.host + i - on_device - on_host;
+    table.push_back(block);
+  }
+  std::vector<float> all;
+  const auto step = [&](const std::vector<StepSequence>& sequences) {
+    const std::vector<float> logits = placed.step(sequences);
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  bool short_begun = false;
+  for (int start = 0; start < kPrompt; start += chunk) {
+    const auto count = static_cast<size_t>(std::min(chunk, kPrompt - start));
+    std::vector<StepSequence> sequences = {
+        {std::span<const int32_t>(tokens).subspan(static_cast<size_t>(start), count), start, table,
+         2}};
+    if (!std::exchange(short_begun, true)) {
+      sequences.push_back({others, 0, other_table, 1});
+    } else {
+      others.push_back(7 + start % 80);
+      sequences.push_back({std::span<const int32_t>(others).last(1),
+                           static_cast<int32_t>(others.size() - 1), other_table, 1});
+    }
+    step(sequences);
+  }
+  for (int s = 0; s < kSteps; ++s) {
+    tokens.push_back(5 + 11 * s);
+    others.push_back(9 + 7 * s);
+    step({{std::span<const int32_t>(others).last(1), static_cast<int32_t>(others.size() - 1),
+           other_table, 1},
+          {std::span<const int32_t>(tokens).last(1), static_cast<int32_t>(tokens.size() - 1), table,
+           1}});
+  }
+  return all;
+}
+
+double nmse(const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0, power = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    power += double{b[i]} * b[i];
+  }
+  return error / power;
+}
+
+class SpanningTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (GetParam() && list_cuda_devices().devices.empty()) GTEST_SKIP() << "no NVIDIA GPU";
+  }
+};
+
+std::vector<Home> homes(double host_share) {
+  Pools all{.name = "all"};
+  all.device = 100;
+  all.host = all.disk = 200;
+  all.staging = 60;
+  all.host_share = host_share;
+  std::vector<Home> homes;
+  const auto add = [&](const char* name, int32_t on_device, int32_t on_host, const Pools& pools) {
+    homes.push_back({pools, on_device, on_host});
+    homes.back().pools.name = name;
+  };
+  add("device and host", 48, 100, all);
+  add("device and disk", 32, 0, all);
+  add("host and disk", 0, 48, all);
+  add("device, host and disk", 16, 32, all);
+  add("all in host memory, more than staging", 0, 100, all);
+  add("all on disk, more than staging", 0, 0, all);
+  Pools pools = all;
+  pools.overlap = false;
+  add("three, without overlap", 16, 48, pools);
+  pools = all;
+  pools.micro_tokens = 70;
+  add("three, many micro-batches", 32, 16, pools);
+  pools = all;
+  pools.staging = 33;
+  add("three, little staging", 16, 32, pools);
+  pools = all;
+  pools.pinnable_bytes = 0;
+  add("three, nothing can be pinned", 16, 32, pools);
+  pools = all;
+  pools.on_cpu = true;
+  pools.host = 0;
+  add("without an accelerator, on disk", 32, 0, pools);
+  return homes;
+}
+
+// Streamed to the device, part after part: what it would have computed with all of it there.
+TEST_P(SpanningTest, PartsOnTheDeviceChangeNoBitOnACpu) {
+  for (const std::string& kind : {std::string("llama"), std::string("opt")}) {
+    for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8}) {
+      SpanningModel home(GetParam(), at_home(), kind, type, /*deterministic=*/true);
+      const std::vector<float> expected = run(home, at_home(), kAll, 0);
+      for (const Home& there : homes(/*host_share=*/0)) {
+        SCOPED_TRACE(testing::Message()
+                     << kind << ", " << kv_type_name(type) << ", " << there.pools.name);
+        if (GetParam() && there.pools.on_cpu) continue;
+        SpanningModel placed(GetParam(), there.pools, kind, type, /*deterministic=*/true);
+        const std::vector<float> logits = run(placed, there.pools, there.on_device, there.on_host);
+        ASSERT_EQ(logits.size(), expected.size());
+        if (GetParam()) {
+          EXPECT_LE(nmse(logits, expected), 1e-7);
+        } else {
+          EXPECT_EQ(logits, expected);
+        }
+      }
+    }
+  }
+}
+
+// The CPU attends to what is in host memory while the device attends to the rest.
+TEST_P(SpanningTest, SharedWithTheCpuLogitsAreClose) {
+  for (const std::string& kind :
+       {std::string("llama"), std::string("opt"), std::string("window")}) {
+    for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+      SpanningModel home(GetParam(), at_home(), kind, type, /*deterministic=*/false);
+      const std::vector<float> expected = run(home, at_home(), kAll, 0);
+      for (const Home& there : homes(/*host_share=*/1)) {
+        SCOPED_TRACE(testing::Message()
+                     << kind << ", " << kv_type_name(type) << ", " << there.pools.name);
+        if (GetParam() && there.pools.on_cpu) continue;
+        SpanningModel placed(GetParam(), there.pools, kind, type, /*deterministic=*/false);
+        const std::vector<float> logits = run(placed, there.pools, there.on_device, there.on_host);
+        ASSERT_EQ(logits.size(), expected.size());
+        EXPECT_LE(nmse(logits, expected), type == KvType::kF32 ? 1e-8 : 1e-5);
+        const DecoderStats stats = placed.decoder->take_stats();
+        EXPECT_EQ(stats.host_attention.kv_bytes > 0, there.on_host > 0 && !there.pools.on_cpu);
+      }
+    }
+  }
+}
+
+// Cut at fixed places, rows have the same bits wherever blocks are, on any device, and however the
+// prompt came.
+TEST_P(SpanningTest, FixedPartsGiveTheSameBitsWhereverBlocksAreAndHoweverAPromptIsCut) {
+  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+    std::vector<float> expected;
+    struct Case {
+      const char* name;
+      int32_t on_device, on_host;
+      int micro_tokens;
+    };
+    for (const Case& c : {Case{"at home", 100, 0, 200},
+                          {"device and host", 32, 68, 200},
+                          {"host and disk", 0, 64, 70},
+                          {"three", 32, 32, 333},
+                          {"disk", 0, 0, 1000}}) {
+      SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", " << c.name);
+      const Pools pools{.name = c.name,
+                        .device = 200,
+                        .host = 200,
+                        .disk = 200,
+                        .staging = 40,
+                        .host_share = 0,
+                        .fixed_blocks = 32,
+                        .micro_tokens = c.micro_tokens};
+      SpanningModel placed(GetParam(), pools, "llama", type, /*deterministic=*/true);
+      const std::vector<float> logits = run(placed, pools, c.on_device, c.on_host, 750);
+      if (expected.empty()) expected = logits;
+      EXPECT_EQ(logits, expected);
+    }
+  }
+}
+
+std::vector<std::vector<TokenId>> answers(SpanningModel& placed,
+                                          const std::vector<GenerationRequest>& requests,
+                                          const EngineOptions& options, EngineStats* stats) {
+  Engine engine(*placed.decoder, *placed.kv, nullptr, options);
+  for (const GenerationRequest& request : requests) engine.submit(request);
+  std::vector<std::vector<TokenId>> all;
+  for (const auto& [id, answer] : run_all(engine)) all.push_back(answer.ids);
+  if (stats != nullptr) *stats = engine.stats();
+  return all;
+}
+
+// The engine's blocks: a context ten times what the device's KV memory holds.
+TEST_P(SpanningTest, ARequestTenTimesTheDevicesKvRuns) {
+  for (const KvType type : {KvType::kF16, KvType::kInt8}) {
+    for (const double host_share : {0.0, 1.0}) {
+      SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", CPU " << host_share);
+      const std::vector<GenerationRequest> requests = {make_request(2600, 1, 12)};
+      SpanningModel home(GetParam(), at_home(), "llama", type, /*deterministic=*/true);
+      const auto expected = answers(home, requests, {}, nullptr);
+      const Pools pools{.name = "a tenth",
+                        .device = 16,
+                        .host = 64,
+                        .disk = 96,
+                        .staging = 48,
+                        .host_share = host_share};
+      SpanningModel placed(GetParam(), pools, "llama", type, /*deterministic=*/true);
+      EXPECT_EQ(answers(placed, requests, {}, nullptr), expected);
+    }
+  }
+}
+
+// Long ones that span, short ones that do not, prompts that begin alike, and too little memory for
+// all of them at once.
+TEST_P(SpanningTest, SpansBesidePreemptionAndSharedPrompts) {
+  if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
+  std::vector<GenerationRequest> requests;
+  for (uint32_t i = 0; i < 3; ++i) {
+    requests.push_back(make_request(420, 5, 480));
+    requests.back().prompt.push_back(static_cast<TokenId>(20 + i));
+  }
+  requests.push_back(make_request(100, 7, 40));
+  requests.push_back(make_request(1300, 8, 20));
+  SpanningModel home(false, at_home(), "llama", KvType::kF16, /*deterministic=*/true);
+  const auto expected = answers(home, requests, {}, nullptr);
+  const Pools pools{.name = "too little", .device = 48, .host = 56, .staging = 48, .host_share = 0};
+  SpanningModel placed(false, pools, "llama", KvType::kF16, /*deterministic=*/true);
+  for (const bool reuse : {false, true}) {
+    EngineStats stats;
+    EXPECT_EQ(answers(placed, requests, {.reuse_prefixes = reuse}, &stats), expected) << reuse;
+    EXPECT_GT(stats.preemptions, 0) << reuse;
+  }
+}
+
+// Rows that attend to a share of their context have no parts: a sequence stays in one memory.
+TEST_P(SpanningTest, SparseAttentionKeepsToOneMemory) {
+  const Pools pools{.name = "sparse", .device = 16, .host = 64, .staging = 48};
+  SpanningModel placed(GetParam(), pools, "llama", KvType::kF16, /*deterministic=*/true);
+  placed.decoder->set_attention_topk(0.1F);
+  const Engine sparse(*placed.decoder, *placed.kv, nullptr, {});
+  EXPECT_EQ(sparse.max_sequence_tokens(), 64 * kKvBlockTokens);
+  placed.decoder->set_attention_topk(0);
+  const Engine dense(*placed.decoder, *placed.kv, nullptr, {});
+  EXPECT_EQ(dense.max_sequence_tokens(), (16 + 64) * kKvBlockTokens);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, SpanningTest, testing::Bool(),
+                         [](const auto& param) { return param.param ? "cuda" : "emulated"; });
+
+}  // namespace
+}  // namespace spillway::placement
