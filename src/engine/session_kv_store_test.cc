@@ -49,14 +49,13 @@ TEST_F(SessionKvStoreTest, TheSaltChangesWithAllThatChangesBits) {
   add([](SessionOptions&) {});
   add([](SessionOptions& of) { of.deterministic = true; });
   add([](SessionOptions& of) { of.compute.kv_type = "int8"; });
-  add([](SessionOptions& of) { of.compute.compress_weights = true; });
   add([](SessionOptions& of) { of.compute.attention_topk = 0.5; });
   add([](SessionOptions& of) { of.model = "dummy:smollm2-135m:q8_0"; });
-  EXPECT_EQ(salts.size(), 6U);
+  EXPECT_EQ(salts.size(), 5U);
   // Where things lie, and how many work at once, changes none.
   add([](SessionOptions& of) { of.compute.chunk = 64; });
   add([&](SessionOptions& of) { of.kv_store.dir = folder_.path(); });
-  EXPECT_EQ(salts.size(), 6U);
+  EXPECT_EQ(salts.size(), 5U);
 }
 
 TEST_F(SessionKvStoreTest, ThereIsNoneUnlessSomebodyAsks) {
