@@ -256,11 +256,15 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, std::span<const 
 
 void BlockTable::take(const Reservation& reservation) {
   if (reservation.blocks == 0) return;
+  // As it was planned: only one that no pool can hold is planned so, be it for more than was
+  // expected of it.
+  const int64_t beyond =
+      std::accumulate(reservation.beyond.begin(), reservation.beyond.end(), int64_t{0});
   if (pool_ < 0) {
-    // As it was planned: only one that no pool can hold is planned so.
-    const int64_t all =
-        std::accumulate(reservation.beyond.begin(), reservation.beyond.end(), reservation.blocks);
-    spans_ = spans(all * kKvBlockTokens);
+    spans_ = spans((reservation.blocks + beyond) * kKvBlockTokens);
+  } else if (beyond > 0 && !spans_) {
+    promise(0);
+    spans_ = true;
   }
   SPW_ASSERT(pool_ < 0 || pool_ == reservation.pool || (spans_ && pool_ < reservation.pool));
   for (int pool = reservation.pool; pool < allocator_->pools(); ++pool) {

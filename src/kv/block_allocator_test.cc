@@ -208,6 +208,21 @@ TEST(BlockTableTest, WithoutSpanningItIsRefused) {
   EXPECT_FALSE(table.try_reserve(100 * kKvBlockTokens));
 }
 
+// Less was expected of it than it has.
+TEST(BlockTableTest, OneThatIsLongerThanExpectedSpansAsWell) {
+  BlockAllocator blocks({40, 64}, 16);
+  BlockTable table(blocks, 50 * kKvBlockTokens);
+  const auto plan = table.try_plan(90 * kKvBlockTokens, blocks.rooms());
+  ASSERT_TRUE(plan);
+  table.begin_in(plan->pool);
+  table.take(*plan);
+  EXPECT_EQ(pools_of(blocks, table), (std::vector{32, 64}));
+  EXPECT_EQ(table.promised(), 0);
+  EXPECT_TRUE(table.spans(0));
+  table.clear();
+  for (int pool = 0; pool < 2; ++pool) EXPECT_EQ(blocks.unpromised(pool), blocks.total(pool));
+}
+
 // What it shares may end in the middle of a run: it goes on there, and elsewhere behind the run.
 TEST(BlockTableTest, SpansBehindWhatItShares) {
   BlockAllocator blocks({40, 64}, 16);
