@@ -238,7 +238,8 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                  .max_sequence_tokens = context,
                  .reuse_prefixes = store != nullptr,
                  .kv_salt = store ? session.kv_salt() : "",
-                 .store = store.get()});
+                 .store = store.get(),
+                 .adapts_turns = session.adapts_turns()});
   EngineClient client(engine);
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
@@ -375,6 +376,7 @@ void add_batch_command(CLI::App& app) {
   command->add_option("-o,--output", options->output, "results, in the order of the requests");
   add_concurrency_flags(*command, options->context, options->max_sequences, kSequencesOnCpu,
                         kSequencesOnGpu);
+  add_kv_expansion_flag(*command, options->session.placement);
   options->chat_template.add_to(*command);
   command
       ->add_flag("--no-deterministic", options->not_deterministic,

@@ -130,7 +130,8 @@ int serve(const ServeOptions& options) {
   const int64_t context = session.planned_tokens();
   const int64_t sequences = session.plan.sequences.value_or(1);
   Runner runner = session.make_runner_that_fits(context, sequences);
-  const AdmissionPolicy admission = continuous_admission(session, static_cast<int>(sequences));
+  const AdmissionPolicy admission =
+      continuous_admission(session, static_cast<int>(session.sequences_at_once()));
   const ServingEstimate estimate = estimate_serving(session, admission.max_sequences, run.prompt,
                                                     run.generated, runner.decoder.max_tokens());
   const std::unique_ptr<KvStore> store =
@@ -142,7 +143,8 @@ int serve(const ServeOptions& options) {
                  .max_sequence_tokens = context,
                  .reuse_prefixes = true,
                  .kv_salt = session.kv_salt(),
-                 .store = store.get()});
+                 .store = store.get(),
+                 .adapts_turns = session.adapts_turns()});
   const ServedModel model(model_name(options), session.tokenizer(), engine.max_sequence_tokens(),
                           chat);
   // It was there first, and must end before what it uses.
@@ -200,6 +202,7 @@ void add_serve_command(CLI::App& app) {
   command->add_flag(
       "--trust-priorities", options->trust_priorities,
       "clients may go before others (a priority below 0); behind them they always may");
+  add_kv_expansion_flag(*command, options->session.placement);
   options->chat_template.add_to(*command);
   command->add_flag("--log-json", options->json_log, "log lines as JSON");
   command->add_flag("--log-prompts", options->log_prompts, "also what is asked and answered");

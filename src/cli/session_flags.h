@@ -21,6 +21,8 @@ void add_compress_weights_flag(CLI::App& command, ComputeOptions& options);
 void add_compute_flags(CLI::App& command, ComputeOptions& options);
 // Where KV goes on living, for commands that use it again.
 void add_kv_store_flags(CLI::App& command, KvStoreOptions& options);
+// For commands that answer many requests at once.
+void add_kv_expansion_flag(CLI::App& command, PlacementOptions& options);
 // What goes where, without memories: for a command that has its own.
 void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_plans);
 

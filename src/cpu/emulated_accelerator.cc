@@ -90,8 +90,9 @@ class InlineStream final : public DeviceStream {
 // A thread that works through its queue, each copy after a delay.
 class LateStream final : public DeviceStream {
  public:
-  LateStream(const EmulatedAcceleratorOptions& options, uint64_t seed)
-      : options_(options), random_(seed), worker_([this] { work(); }) {}
+  LateStream(const EmulatedAcceleratorOptions& options, uint64_t seed,
+             std::shared_ptr<const std::atomic<double>> share)
+      : options_(options), share_(std::move(share)), random_(seed), worker_([this] { work(); }) {}
   ~LateStream() override {
     {
       const std::lock_guard lock(mutex_);
@@ -102,6 +103,7 @@ class LateStream final : public DeviceStream {
   }
 
   void copy_to_device(std::span<const CopyPiece> pieces) override {
+    SPW_CHECK(injected_error("copy.device") == 0, kDevice, "the emulated accelerator fails");
     push([this, mine = std::vector<CopyPiece>(pieces.begin(), pieces.end())] {
       const auto begin = Clock::now();
       size_t bytes = 0;
@@ -112,9 +114,10 @@ class LateStream final : public DeviceStream {
         bytes += piece.bytes;
       }
       if (options_.bytes_per_s > 0) {
+        const double rate = static_cast<double>(options_.bytes_per_s) * *share_;
         std::this_thread::sleep_until(
-            begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
-                        static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_s))));
+            begin + std::chrono::duration_cast<Clock::duration>(
+                        std::chrono::duration<double>(static_cast<double>(bytes) / rate)));
       }
     });
   }
@@ -174,6 +177,7 @@ class LateStream final : public DeviceStream {
   }
 
   const EmulatedAcceleratorOptions options_;
+  const std::shared_ptr<const std::atomic<double>> share_;
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -189,6 +193,24 @@ void EmulatedOps::embed(const WeightView& table, std::span<const int32_t> ids,
                         const Activations& out, LinearMode mode) {
   SPW_CHECK(injected_error("step.device") == 0, kDevice, "the emulated accelerator fails");
   CpuOps::embed(table, ids, out, mode);
+}
+
+void EmulatedOps::attention(const Activations& q, const KvLayerView& kv,
+                            std::span<const SequenceSpan> spans, const AttentionParams& params,
+                            const Activations& out) {
+  const auto begin = Clock::now();
+  CpuOps::attention(q, kv, spans, params, out);
+  double seconds = options_.layer_us * 1e-6;
+  if (options_.kv_bytes_per_s > 0) {
+    int64_t blocks = 0;
+    for (const SequenceSpan& span : spans) blocks += blocks_for_tokens(span.start + span.rows);
+    seconds += static_cast<double>(2 * blocks * kv.block_bytes()) /
+               static_cast<double>(options_.kv_bytes_per_s);
+  }
+  if (seconds > 0) {
+    std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(
+                                              std::chrono::duration<double>(seconds)));
+  }
 }
 
 namespace {
@@ -229,7 +251,7 @@ int32_t draw_one(std::span<const float> logits, const SampleRow& how) {
 void EmulatedOps::sample(const Activations& logits, std::span<const SampleRow> rows,
                          std::span<SampledToken> tokens) {
   SPW_CHECK(injected_error("draw.device") == 0, kDevice, "the emulated accelerator fails");
-  SPW_ASSERT(draws_ && logits.rows == static_cast<int64_t>(rows.size()));
+  SPW_ASSERT(options_.draws && logits.rows == static_cast<int64_t>(rows.size()));
   SPW_ASSERT(tokens.size() == rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     float* const row = logits.f32(static_cast<int64_t>(i));
@@ -252,7 +274,7 @@ EmulatedAccelerator::EmulatedAccelerator(const EmulatedAcceleratorOptions& optio
     : options_(options),
       pool_(options.threads),
       compute_(std::make_unique<InlineStream>()),
-      ops_(*this, pool_, options.draws) {
+      ops_(*this, pool_, options) {
   info_ = {.name = "emulated",
            .hardware = "emulated accelerator",
            .features = "",
@@ -302,7 +324,7 @@ void EmulatedAccelerator::enter_thread() {
 }
 
 std::unique_ptr<DeviceStream> EmulatedAccelerator::make_stream() {
-  return std::make_unique<LateStream>(options_, options_.seed * 1000 + ++streams_);
+  return std::make_unique<LateStream>(options_, options_.seed * 1000 + ++streams_, link_share_);
 }
 
 std::unique_ptr<DeviceEvent> EmulatedAccelerator::make_event(bool /*timed*/) {

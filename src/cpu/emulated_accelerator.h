@@ -5,9 +5,10 @@
 // starts poisoned (every float a NaN), so what was not copied in shows up in the results; copies
 // run on threads of their own, late and by a random delay, so what did not wait for them shows up
 // too. Ops compute as the CPU's do, on return. Fault points: alloc.device, alloc.pin,
-// step.device, draw.device, thread.device.
+// copy.device, step.device, draw.device, thread.device.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,9 +23,13 @@ namespace spillway {
 struct EmulatedAcceleratorOptions {
   int threads = 1;
   uint64_t memory_bytes = uint64_t{1} << 30;
-  uint64_t seed = 1;                       // of the delays
-  int max_delay_us = 200;                  // of a copy
-  uint64_t bytes_per_s = 0;                // of each stream; 0: as fast as it goes
+  uint64_t seed = 1;         // of the delays
+  int max_delay_us = 200;    // of a copy
+  uint64_t bytes_per_s = 0;  // of each stream; 0: as fast as it goes
+  // What each attention takes at least, as if the layer around it took that long: so much, and the
+  // time of its KV at this rate. 0: as fast as it goes.
+  int layer_us = 0;
+  uint64_t kv_bytes_per_s = 0;
   uint64_t pinnable_bytes = ~uint64_t{0};  // try_pin() refuses more
   bool draws = false;                      // tokens, by temperature alone
 };
@@ -32,16 +37,19 @@ struct EmulatedAcceleratorOptions {
 // The CPU's ops, and what an accelerator does besides: it draws tokens.
 class EmulatedOps final : public CpuOps {
  public:
-  EmulatedOps(Device& device, ThreadPool& pool, bool draws) : CpuOps(device, pool), draws_(draws) {}
+  EmulatedOps(Device& device, ThreadPool& pool, const EmulatedAcceleratorOptions& options)
+      : CpuOps(device, pool), options_(options) {}
 
+  void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                 const AttentionParams& params, const Activations& out) override;
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
              LinearMode mode) override;
-  bool can_sample() const override { return draws_; }
+  bool can_sample() const override { return options_.draws; }
   void sample(const Activations& logits, std::span<const SampleRow> rows,
               std::span<SampledToken> tokens) override;
 
  private:
-  bool draws_;
+  EmulatedAcceleratorOptions options_;
 };
 
 class EmulatedAccelerator final : public Device {
@@ -65,6 +73,8 @@ class EmulatedAccelerator final : public Device {
   std::unique_ptr<DeviceEvent> make_event(bool timed = false) override;
   bool try_pin(std::byte* host, size_t bytes) override;
   void unpin(std::byte* host) noexcept override;
+  // Of the streams' rate, what is left: others copy, too.
+  void set_link_share(double share) { *link_share_ = share; }
   // That try_pin() took and unpin() has not given back.
   uint64_t pinned_bytes() const { return pinned_bytes_; }
 
@@ -78,6 +88,7 @@ class EmulatedAccelerator final : public Device {
   uint64_t pinned_bytes_ = 0;
   std::map<const std::byte*, size_t> pinned_;
   uint64_t streams_ = 0;
+  std::shared_ptr<std::atomic<double>> link_share_ = std::make_shared<std::atomic<double>>(1.0);
   std::unique_ptr<DeviceStream> compute_;
   EmulatedOps ops_;  // last: its workspace is given back through release()
 };

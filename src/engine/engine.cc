@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stopwatch.h"
 #include "engine/engine_request.h"
 #include "engine/unusable_logits.h"
 
@@ -27,6 +28,16 @@ T at_most(T limit, T option) {
 constexpr int kLeastLogitRows = 32;
 constexpr std::chrono::milliseconds kLongestWait{20};  // then somebody may be cancelled
 
+// Blocks that the cache may have later are not given out yet.
+BlockAllocator make_allocator(const KvCache& kv, int64_t span_blocks) {
+  BlockAllocator allocator(kv.pools(), span_blocks);
+  allocator.resize(0, kv.device_blocks());
+  return allocator;
+}
+
+// Of a step's time: so much waiting for weights, and the link has no room for anything else.
+constexpr double kBusyLink = 0.05;
+
 SchedulingPolicies fair_policies(const EngineOptions& options) {
   SchedulingPolicies policies;
   if (options.shares_fairly) policies.order = std::make_unique<FairOrder>();
@@ -40,7 +51,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
     : decoder_(decoder),
       kv_(kv),
       tokenizer_(tokenizer),
-      allocator_(kv.pools(), decoder.span_blocks()),
+      allocator_(make_allocator(kv, decoder.span_blocks())),
       reuses_(options.reuse_prefixes),
       store_(options.reuse_prefixes ? options.store : nullptr),
       first_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
@@ -54,6 +65,8 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       max_sequence_tokens_(
           at_most(std::min(decoder.spec().max_context, allocator_.longest() * kKvBlockTokens),
                   options.max_sequence_tokens)) {
+  if (options.adapts_turns && kv.layers().sizes().most > 0)
+    expansion_.emplace(kv.layers().sizes(), 2 * kv.shape().plane_block_bytes());
   if (store_ == nullptr) return;
   allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
     if (kv_.tier_of(block) == Tier::kDevice) evicted_.push_back({contents, block});
@@ -137,18 +150,29 @@ void Engine::cancel_all(const Sink& sink) {
   for (const GenerationEvent& event : events) sink(event);
 }
 
-EngineTraffic Engine::take_traffic() {
+// Those of the turns go along with the engine's own.
+DecoderStats Engine::take_decoder_stats() {
   const DecoderStats stats = decoder_.take_stats();
+  taken_ += stats;
+  stats_.turn_bytes += stats.turns.to_device_bytes + stats.turns.to_host_bytes;
+  stats_.turn_waited_s += stats.turns.waited_s;
+  return stats;
+}
+
+EngineTraffic Engine::take_traffic() {
+  take_decoder_stats();
+  const DecoderStats stats = std::exchange(taken_, {});
   const KvStoreStats now = store_ != nullptr ? store_->stats() : KvStoreStats();
   const KvStoreStats before = std::exchange(counted_, now);
   const bool is_apart = !decoder_.device().host_visible();
   return {.to_gpu_bytes = (is_apart ? now.to_device_bytes - before.to_device_bytes : 0) +
                           stats.weights.host_bytes + stats.swap.to_device_bytes +
-                          stats.activations.to_device_bytes + stats.host_attention.to_device_bytes +
-                          stats.host_linear.to_device_bytes,
+                          stats.turns.to_device_bytes + stats.activations.to_device_bytes +
+                          stats.host_attention.to_device_bytes + stats.host_linear.to_device_bytes,
           .to_host_bytes = (is_apart ? now.to_host_bytes - before.to_host_bytes : 0) +
-                           stats.swap.to_host_bytes + stats.activations.to_host_bytes +
-                           stats.host_attention.to_host_bytes + stats.host_linear.to_host_bytes,
+                           stats.swap.to_host_bytes + stats.turns.to_host_bytes +
+                           stats.activations.to_host_bytes + stats.host_attention.to_host_bytes +
+                           stats.host_linear.to_host_bytes,
           .disk_read_bytes = now.disk_read_bytes - before.disk_read_bytes +
                              stats.weights.disk_bytes + stats.swap.disk_read_bytes +
                              stats.activations.disk_read_bytes,
@@ -162,7 +186,48 @@ EngineState Engine::state() const {
   for (int pool = 0; pool < allocator_.pools(); ++pool)
     state.kv.push_back({allocator_.total(pool), allocator_.free(pool)});
   if (store_ != nullptr) state.store = store_->stats();
+  const LayerTable& layers = kv_.layers();
+  state.turning = layers.turning();
+  if (layers.sizes().blocks > 0)
+    state.kv_expansion = static_cast<double>(layers.blocks()) / layers.sizes().blocks;
   return state;
+}
+
+void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
+  if (!expansion_) return;
+  const DecoderStats step = take_decoder_stats();
+  const bool has_prompts =
+      std::ranges::any_of(plan.chunks, [](const ScheduledChunk& of) { return of.tokens > 1; });
+  const double weights_s = step.stall_s[static_cast<size_t>(StallCause::kWeights)];
+  const int turning = expansion_->next({.seconds = seconds,
+                                        .waited_s = step.turns.waited_s,
+                                        .copied_s = step.turns.copied_s,
+                                        .copied_bytes = step.turns.copied_bytes,
+                                        .tokens = tokens,
+                                        .has_prompts = has_prompts,
+                                        .wants_room = plan.is_full || !plan.preempted.empty(),
+                                        .link_is_busy = weights_s > kBusyLink * seconds,
+                                        .used_blocks = allocator_.total(0) - allocator_.free(0)});
+  if (turning != kv_.layers().turning()) change_turns(turning);
+}
+
+void Engine::change_turns(int turning) {
+  if (turning == kv_.layers().turning()) return;
+  const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
+  if (blocks < allocator_.total(0)) {
+    allocator_.resize(0, blocks);
+    for (const RequestId id : scheduler_.preempt_outside_pools()) no_longer_coming(id);
+  }
+  try {
+    if (store_ != nullptr) store_->wait_for_copies();
+    decoder_.change_turns(kv_, turning);
+  } catch (...) {
+    lose_all();
+    allocator_.resize(0, kv_.device_blocks());
+    throw;
+  }
+  allocator_.resize(0, kv_.device_blocks());
+  ++stats_.turn_changes;
 }
 
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
@@ -184,6 +249,7 @@ bool Engine::step(const Sink& sink) {
 }
 
 void Engine::advance(std::vector<GenerationEvent>& events) {
+  const Stopwatch watch;
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, events);
   StepPlan plan = scheduler_.prepare();
@@ -200,6 +266,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   std::optional<std::vector<DrawnToken>> drawn = try_compute(plan);
   if (!drawn) return;
   for (DrawnToken& token : *drawn) events.push_back(accept_token(token));
+  adapt_turns(plan, watch.seconds(), static_cast<int64_t>(drawn->size()));
 }
 
 std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPlan& plan) {

@@ -16,6 +16,7 @@
 #include "engine/generation.h"
 #include "engine/sampler.h"
 #include "kv/block_allocator.h"
+#include "kv/expansion_control.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_store.h"
 #include "runtime/decoder.h"
@@ -39,6 +40,9 @@ struct EngineOptions {
   // With reuse_prefixes: where KV goes that the pools have no room for, and comes back from. Null:
   // it is computed again. Must outlive the engine.
   KvStore* store = nullptr;
+  // How many layers' KV takes turns on the device is found while serving, where the cache allows
+  // it; else it stays as it is.
+  bool adapts_turns = false;
 };
 
 // Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
@@ -84,6 +88,9 @@ class Engine : private PrefixSource {
   EngineState state() const;
   // Since the last call, but for its seconds; waits for the device.
   EngineTraffic take_traffic();
+  // So many layers' KV takes turns from now on, as the cache allows; sequences whose blocks are no
+  // more then are computed again. Throws kDevice where copies fail: all are.
+  void change_turns(int turning);
   bool has_requests() const { return !requests_.empty(); }
   // Before a thread other than the one that made the engine uses it.
   void enter_thread() { decoder_.device().enter_thread(); }
@@ -125,6 +132,9 @@ class Engine : private PrefixSource {
   void store_next_evictions();
   void unpin(Request& request);
   void distrust(Request& request);
+  // After a step of so many seconds, which drew so many tokens.
+  void adapt_turns(const StepPlan& plan, double seconds, int64_t tokens);
+  DecoderStats take_decoder_stats();
   // What newcomers compute, others that come after them need not.
   void announce(const StepPlan& plan);
   void lose_all();
@@ -158,6 +168,8 @@ class Engine : private PrefixSource {
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;
   EngineStats stats_;
+  std::optional<ExpansionControl> expansion_;
+  DecoderStats taken_;  // of the decoder's, since the last take_traffic()
   uint64_t next_id_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;

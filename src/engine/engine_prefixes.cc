@@ -227,6 +227,7 @@ void Engine::move_blocks(const StepPlan& plan) {
   store_->put(std::exchange(evicted_, {}));
   store_->before_writing(written);
   store_->load(loads);
+  for (const KvStore::Load& load : loads) kv_.reload(load.block);
   store_->unpin(keys);
   for (const StepPlan::Beginning& beginning : plan.beginning) {
     Request& request = *requests_.at(plan.chunks[beginning.chunk].id);

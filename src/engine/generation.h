@@ -61,6 +61,11 @@ struct EngineStats {
   int64_t reused_host_tokens = 0, reused_disk_tokens = 0;  // of these, by way of the KV store
   int64_t preemptions = 0;
   int64_t sequence_steps = 0;  // sequences at work, summed over these steps
+  // Of layers whose KV takes turns on the device: what moved for them while steps ran, how long ops
+  // waited for them, and how often it was decided anew how many they are.
+  uint64_t turn_bytes = 0;
+  double turn_waited_s = 0;
+  int64_t turn_changes = 0;
 };
 
 // What moved, and what was waited for, in some time.
@@ -83,6 +88,8 @@ struct EngineState {
   };
   std::vector<Pool> kv = {};
   std::optional<KvStoreStats> store = {};  // where there is one
+  int turning = 0;                         // layers whose KV takes turns on the device
+  double kv_expansion = 1;                 // blocks there by what there would be if all stayed
 };
 
 }  // namespace spillway

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/placement_options.h"
 
+#include <charconv>
+
 #include "base/byte_units.h"
 #include "base/error.h"
 
@@ -41,6 +43,18 @@ uint64_t PlacementOptions::disk_bytes() const { return parse_memory(disk_memory,
 
 uint64_t PlacementOptions::pinned_bytes() const {
   return pin_memory.empty() ? ~uint64_t{0} : parse_memory(pin_memory, "--pin-memory");
+}
+
+std::optional<int> PlacementOptions::kv_turns() const {
+  if (kv_expansion == "auto") return std::nullopt;
+  if (kv_expansion == "off") return 0;
+  int layers = -1;
+  const char* const end = kv_expansion.data() + kv_expansion.size();
+  const auto [last, error] = std::from_chars(kv_expansion.data(), end, layers);
+  SPW_CHECK(error == std::errc() && last == end && layers >= 0, kInvalidArgument,
+            "--kv-expansion is '{}'; give auto, off, or the number of layers that take turns",
+            kv_expansion);
+  return layers;
 }
 
 std::filesystem::path PlacementOptions::disk_folder() const {

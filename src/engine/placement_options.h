@@ -27,6 +27,8 @@ struct PlacementOptions {
   std::string pin_memory;     // "": as much as the system allows
   std::string cpu_linear;     // "66" or "1:66,64:50"
   bool no_overlap = false;
+  // Layers whose KV takes turns on the device: "off", "auto", or how many.
+  std::string kv_expansion = "off";
 
   // The plan that a file or --weights, --kv and the like give, or nullopt: the planner decides.
   std::optional<Plan> try_explicit_plan(size_t which = 0) const;
@@ -36,6 +38,8 @@ struct PlacementOptions {
   uint64_t disk_bytes() const;
   uint64_t pinned_bytes() const;  // at most
   std::filesystem::path disk_folder() const;
+  // Layers whose KV takes turns; nothing: as many as turn out to be good.
+  std::optional<int> kv_turns() const;
 };
 
 // "16GiB" as bytes. `option` is named in errors.

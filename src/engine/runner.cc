@@ -57,7 +57,8 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
               .disk_blocks = layout.disk_blocks,
               .queue = &queue,
               .disk_dir = disk.dir,
-              .disk_budget = disk.bytes});
+              .disk_budget = disk.bytes,
+              .most_turning = layout.turns.most});
   if (layout.blocks_away() > 0) {
     if (layout.staging_blocks < std::min(layout.sequence_blocks, layout.least_staging())) {
       log_warning(
@@ -73,9 +74,14 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
     return format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * of));
   };
   log_info("KV cache: {} tokens in {}, {} on {}, {} in host memory, {} on disk",
-           int64_t{kv.blocks()} * kKvBlockTokens, kv_type_name(size.kv_type),
-           bytes(layout.device_blocks), device.info().name, bytes(layout.host_blocks),
-           bytes(layout.disk_blocks));
+           int64_t{kv.device_blocks() + layout.blocks_away()} * kKvBlockTokens,
+           kv_type_name(size.kv_type), bytes(layout.device_blocks), device.info().name,
+           bytes(layout.host_blocks), bytes(layout.disk_blocks));
+  if (layout.turns.most > 0) {
+    log_info("up to {} of {} layers' KV may take turns on {}: {} tokens then", layout.turns.most,
+             layout.turns.layers, device.info().name,
+             int64_t{layout.turns.most_blocks()} * kKvBlockTokens);
+  }
   Decoder decoder(device, spec, loaded.weights, options);
   decoder.attach(kv);
   return {std::move(stream), std::move(kv), std::move(decoder)};

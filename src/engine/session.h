@@ -51,6 +51,11 @@ struct Session {
   // Of a runner for such sequences, by the plan: how large it is, what it takes.
   RunSize runner_size(int64_t tokens, int64_t sequences) const;
   Footprint needs_of(const RunSize& size) const;
+  // Whether how many layers' KV takes turns is found while it runs.
+  bool adapts_turns() const { return !options_.placement.kv_turns().has_value(); }
+  // Requests at once: as many as the plan has room for, were all as long as they may be. But with
+  // --kv-expansion, and all KV on the device, as many as were asked for: who finds no room waits.
+  int64_t sequences_at_once() const;
   // After a run: whether the CPU was as fast with its rows of linear layers as the plan had it, and
   // what mends it where it was not.
   void report_drift(const HostLinear::Stats& stats) const;
@@ -112,6 +117,8 @@ struct Session {
 
  private:
   // Where things go in a run.
+  // Layers whose KV may take turns in such a run. Throws kInvalidArgument for more than there can.
+  int most_turning(const RunSize& size) const;
   struct Placed {
     Plan plan = {};
     bool by_hand = false;  // as options or a file say

@@ -83,6 +83,8 @@ Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refu
                                           runner_size(tokens, sequences), {disk_dir, disk_left},
                                           traits_within(budgets_));
     runner.decoder.set_attention_topk(settings.attention_topk);
+    if (!adapts_turns() && runner.kv.layers().sizes().most > 0)
+      runner.decoder.change_turns(runner.kv, runner.kv.layers().sizes().most);
     return runner;
   } catch (const Error& error) {
     if (on_refusal == OnRefusal::kThrow || !try_place_again(error)) throw;

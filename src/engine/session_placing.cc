@@ -23,6 +23,8 @@ namespace {
 
 // Nobody said how long prompts and answers will be: those of a talk.
 constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
+// Seconds; of steps that generate.
+constexpr double kLongestStep = 0.1;
 
 Workload workload_of(const ExpectedRun& run, const RunSize& size) {
   const int64_t generated =
@@ -44,13 +46,53 @@ Prediction Session::predict_run(const Workload& workload, int64_t sequences) con
 }
 
 RunSize Session::runner_size(int64_t tokens, int64_t sequences) const {
-  return {tokens,
-          sequences,
-          size_.micro_tokens,
-          settings.kv_type,
-          load_.access == WeightAccess::kMapped,
-          size_.same_parts,
-          size_.whole_sequences};
+  RunSize size{tokens,
+               sequences,
+               size_.micro_tokens,
+               settings.kv_type,
+               load_.access == WeightAccess::kMapped,
+               size_.same_parts,
+               size_.whole_sequences};
+  size.most_turning = most_turning(size);
+  return size;
+}
+
+int64_t Session::sequences_at_once() const {
+  const int64_t planned = plan.sequences.value_or(1);
+  if (options_.placement.kv_expansion == "off" || device->host_visible()) return planned;
+  const RunLayout layout = needs_of(runner_size(size_.tokens, planned)).layout;
+  return layout.blocks_away() > 0 ? planned : std::max(planned, run_.sequences);
+}
+
+int Session::most_turning(const RunSize& size) const {
+  const std::optional<int> given = options_.placement.kv_turns();
+  if (given == 0 || device->host_visible()) return 0;
+  const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
+  TurnSizes turns = needs.layout.turns;
+  if (given) {
+    SPW_CHECK(*given > turns.spare && *given < turns.layers, kInvalidArgument,
+              "--kv-expansion is {}; of {} layers, none or {} to {} can take turns", *given,
+              turns.layers, turns.spare + 1, turns.layers - 1);
+    return turns.blocks > 0 ? *given : 0;
+  }
+  // Nothing is gained where one memory is both, or where KV is elsewhere by plan.
+  if (device->info().unified_memory || turns.blocks == 0 || needs.layout.blocks_away() > 0)
+    return 0;
+  // What the link cannot bring in the longest of steps never takes turns; nor does it take more
+  // than half of what is left of the host's memory.
+  const RateCurve& link = machine().hardware.to_device;
+  const double in_a_step = link.empty() ? 0 : link.best() * kLongestStep;
+  const uint64_t left = budgets_.host - std::min(budgets_.host, needs.host.peak_bytes);
+  const double most_bytes = std::min(in_a_step, static_cast<double>(left) / 2);
+  while (turns.most + 1 < turns.layers) {
+    ++turns.most;
+    const double bytes = static_cast<double>(turns.most) * turns.most_blocks() *
+                         static_cast<double>(2 * needs.layout.kv.plane_block_bytes());
+    if (bytes <= most_bytes) continue;
+    --turns.most;
+    break;
+  }
+  return turns.most > turns.spare ? turns.most : 0;
 }
 
 Footprint Session::needs_of(const RunSize& size) const {

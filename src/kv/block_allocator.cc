@@ -18,7 +18,7 @@ BlockAllocator::BlockAllocator(const std::vector<int32_t>& pools, int64_t span_b
   for (const int32_t blocks : pools) {
     Pool& pool = pools_.emplace_back();
     pool.first = first;
-    pool.total = blocks;
+    pool.ids = pool.total = blocks;
     pool.heap.resize(static_cast<size_t>(blocks));
     std::iota(pool.heap.begin(), pool.heap.end(), first);  // ascending is a min-heap
     first += blocks;
@@ -61,7 +61,7 @@ std::vector<PoolRoom> BlockAllocator::rooms() const {
 int BlockAllocator::pool_of(BlockId id) const {
   SPW_ASSERT(id >= 0 && id < total());
   int pool = 0;
-  while (id >= pools_[static_cast<size_t>(pool)].first + pools_[static_cast<size_t>(pool)].total)
+  while (id >= pools_[static_cast<size_t>(pool)].first + pools_[static_cast<size_t>(pool)].ids)
     ++pool;
   return pool;
 }
@@ -84,8 +84,22 @@ void BlockAllocator::make_room(int pool, int64_t blocks) {
   while (static_cast<int64_t>(of.heap.size()) < blocks && !of.kept.empty()) evict_oldest(of);
 }
 
+void BlockAllocator::resize(int pool, int32_t blocks) {
+  Pool& of = pools_[static_cast<size_t>(pool)];
+  SPW_ASSERT(blocks >= 0 && blocks <= of.ids);
+  const BlockId before = of.first + std::exchange(of.total, blocks), end = of.first + blocks;
+  for (BlockId id = before; id < end; ++id) {
+    if (blocks_[static_cast<size_t>(id)].holders == 0) add_free(id);
+  }
+  for (BlockId id = end; id < before; ++id) drop_keys(id);
+  std::erase_if(of.heap, [&](BlockId id) { return id >= end; });
+  std::make_heap(of.heap.begin(), of.heap.end(), std::greater<>());
+}
+
 void BlockAllocator::add_free(BlockId id) {
-  std::vector<BlockId>& heap = pools_[static_cast<size_t>(pool_of(id))].heap;
+  Pool& pool = pools_[static_cast<size_t>(pool_of(id))];
+  if (id >= pool.first + pool.total) return;
+  std::vector<BlockId>& heap = pool.heap;
   heap.push_back(id);
   std::push_heap(heap.begin(), heap.end(), std::greater<>());
 }
@@ -95,8 +109,9 @@ void BlockAllocator::release(BlockId id) {
   Block& block = blocks_[static_cast<size_t>(id)];
   if (--block.holders > 0) return;
   if (block.contents.empty()) return add_free(id);
-  std::list<BlockId>& kept = pools_[static_cast<size_t>(pool_of(id))].kept;
-  block.kept = kept.insert(kept.end(), id);
+  Pool& pool = pools_[static_cast<size_t>(pool_of(id))];
+  block.kept = pool.kept.insert(pool.kept.end(), id);
+  if (id >= pool.first + pool.total) drop_keys(id);  // it is none of the pool's any more
 }
 
 bool BlockAllocator::keep(BlockId id, const BlockContents& contents) {
@@ -127,6 +142,7 @@ std::optional<BlockId> BlockAllocator::try_find(const BlockKey& key) {
 // Free without it where nobody holds it.
 void BlockAllocator::drop_keys(BlockId id) {
   Block& block = blocks_[static_cast<size_t>(id)];
+  if (block.contents.empty()) return;
   for (const BlockContents& has : block.contents) by_key_.erase(has.key);
   block.contents.clear();
   if (block.holders > 0) return;

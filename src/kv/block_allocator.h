@@ -61,6 +61,14 @@ class BlockAllocator {
     return static_cast<int32_t>(of.heap.size() + of.kept.size());
   }
   int pool_of(BlockId id) const;
+  // The pool gives out the first `blocks` of its ids from now on: at most as many as it was made
+  // with. What is kept in others is forgotten; who holds others keeps them, and they are gone when
+  // given back.
+  void resize(int pool, int32_t blocks);
+  bool gives_out(BlockId id) const {
+    const Pool& of = pools_[static_cast<size_t>(pool_of(id))];
+    return id < of.first + of.total;
+  }
   int32_t most_free() const;
   // Free blocks of a pool that none of its sequences is expected to grow into.
   int64_t unpromised(int pool) const {
@@ -109,7 +117,8 @@ class BlockAllocator {
  private:
   struct Pool {
     BlockId first = 0;
-    int32_t total = 0;
+    int32_t ids = 0;    // that are the pool's
+    int32_t total = 0;  // of these, that it gives out
     int64_t promised = 0;
     std::vector<BlockId> heap;  // free ids, a min-heap
     std::list<BlockId> kept;    // free, but for what they have: left longest ago first

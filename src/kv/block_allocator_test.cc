@@ -263,5 +263,40 @@ TEST(BlockAllocatorTest, KeysAreOfAllThatWasBefore) {
   EXPECT_FALSE(next_key(first_key("model int8"), one) == next_key(start, one));
 }
 
+TEST(BlockAllocatorTest, APoolGrowsAndShrinksWithoutRenamingBlocks) {
+  BlockAllocator allocator({10, 5});
+  allocator.resize(0, 6);
+  EXPECT_EQ(allocator.total(0), 6);
+  EXPECT_EQ(allocator.free(0), 6);
+  EXPECT_EQ(allocator.pool_of(9), 0) << "they are its own, if not yet given out";
+  EXPECT_EQ(allocator.try_allocate(1), 10);
+  for (BlockId id = 0; id < 6; ++id) EXPECT_EQ(allocator.try_allocate(), id);
+  EXPECT_FALSE(allocator.try_allocate());
+  allocator.resize(0, 10);
+  EXPECT_EQ(allocator.free(0), 4);
+  EXPECT_EQ(allocator.try_allocate(), 6);
+  EXPECT_EQ(allocator.try_allocate(), 7);
+  const BlockKey key = first_key("kept");
+  allocator.keep(7, {.key = key});
+  allocator.release(3);
+  allocator.resize(0, 5);
+  EXPECT_EQ(allocator.free(0), 1);
+  EXPECT_FALSE(allocator.try_peek(key)) << "nobody is to begin with it";
+  EXPECT_TRUE(allocator.gives_out(4));
+  EXPECT_FALSE(allocator.gives_out(5));
+  EXPECT_TRUE(allocator.gives_out(10)) << "of another pool";
+  allocator.release(6);
+  allocator.keep(7, {.key = key});
+  allocator.release(7);
+  EXPECT_FALSE(allocator.try_peek(key));
+  EXPECT_EQ(allocator.free(0), 1) << "they are gone when given back";
+  EXPECT_EQ(allocator.try_allocate(), 3);
+  EXPECT_FALSE(allocator.try_allocate());
+  allocator.resize(0, 8);
+  EXPECT_EQ(allocator.try_allocate(), 6) << "5 is still held";
+  allocator.release(5);
+  EXPECT_EQ(allocator.try_allocate(), 5);
+}
+
 }  // namespace
 }  // namespace spillway

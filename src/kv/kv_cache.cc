@@ -10,22 +10,32 @@ KvCache::KvCache(Device& device, const KvShape& shape, int32_t blocks)
 
 KvCache::KvCache(Device& device, Device& host, const KvShape& shape, const Sizes& sizes)
     : shape_(shape),
-      device_blocks_(sizes.device_blocks),
+      layers_({.layers = shape.layers,
+               .blocks = sizes.device_blocks,
+               .most = sizes.most_turning,
+               .spare = sizes.spare_buffers}),
+      device_ids_(layers_.sizes().most_blocks()),
       host_blocks_(sizes.host_blocks),
       disk_blocks_(sizes.disk_blocks) {
-  SPW_CHECK(device_blocks_ >= 0 && host_blocks_ >= 0 && disk_blocks_ >= 0 && blocks() > 0,
+  SPW_CHECK(sizes.device_blocks >= 0 && host_blocks_ >= 0 && disk_blocks_ >= 0 && blocks() > 0,
             kInvalidArgument, "a KV cache of {} blocks holds nothing", blocks());
   SPW_CHECK(kv_type_supports(shape.type, shape.head_dim), kUnsupported,
             "a KV cache of {} takes heads of a multiple of 8 elements, at most 256; these have {}",
             kv_type_name(shape.type), shape.head_dim);
-  for (int layer = 0; layer < shape.layers && device_blocks_ > 0; ++layer) {
-    k_.push_back(device.allocate(plane_bytes(device_blocks_), MemoryTag::kKv));
-    v_.push_back(device.allocate(plane_bytes(device_blocks_), MemoryTag::kKv));
+  const auto layers = static_cast<size_t>(shape.layers);
+  if (sizes.most_turning > 0) {
+    SPW_ASSERT(sizes.device_blocks > 0);
+    region_ = device.allocate(2 * plane_bytes(sizes.device_blocks) * layers, MemoryTag::kKv);
+    away_ = PinnedBuffer(host, device,
+                         2 * plane_bytes(device_ids_) * static_cast<size_t>(sizes.most_turning),
+                         MemoryTag::kKv);
+  }
+  for (size_t layer = 0; layer < layers && sizes.device_blocks > 0 && region_.empty(); ++layer) {
+    k_.push_back(device.allocate(plane_bytes(sizes.device_blocks), MemoryTag::kKv));
+    v_.push_back(device.allocate(plane_bytes(sizes.device_blocks), MemoryTag::kKv));
   }
   if (host_blocks_ > 0) {
-    host_ = PinnedBuffer(host, device,
-                         plane_bytes(host_blocks_) * 2 * static_cast<size_t>(shape.layers),
-                         MemoryTag::kKv);
+    host_ = PinnedBuffer(host, device, plane_bytes(host_blocks_) * 2 * layers, MemoryTag::kKv);
     host_readable_ = host_.is_pinned() && device.reads_pinned_memory();
   }
   if (disk_blocks_ > 0) {
@@ -42,29 +52,54 @@ size_t KvCache::plane_bytes(int32_t blocks) const {
 }
 
 std::vector<int32_t> KvCache::pools() const {
-  std::vector<int32_t> sizes = {device_blocks_};
+  std::vector<int32_t> sizes = {device_ids_};
   if (host_blocks_ > 0 || disk_blocks_ > 0) sizes.push_back(host_blocks_);
   if (disk_blocks_ > 0) sizes.push_back(disk_blocks_);
   return sizes;
 }
 
-KvLayerView KvCache::layer(int index) const {
-  KvLayerView view{.type = shape_.type,
-                   .blocks = device_blocks_,
-                   .kv_heads = shape_.kv_heads,
-                   .head_dim = shape_.head_dim,
-                   .layer = index};
-  if (device_blocks_ == 0) return view;
-  view.k = k_.at(static_cast<size_t>(index)).data();
-  view.v = v_.at(static_cast<size_t>(index)).data();
-  return view;
+KvLayerView KvCache::view(std::byte* k, int32_t blocks) const {
+  return {.type = shape_.type,
+          .blocks = blocks,
+          .kv_heads = shape_.kv_heads,
+          .head_dim = shape_.head_dim,
+          .k = k,
+          .v = k == nullptr ? nullptr : k + plane_bytes(blocks)};
 }
 
-void KvCache::copy_block(Device& device, int32_t from, int32_t to) const {
+KvLayerView KvCache::layer(int index) const {
+  KvLayerView of = view(nullptr, device_blocks());
+  if (!region_.empty()) {
+    const int buffer = layers_.device_buffer(index);
+    if (buffer >= 0) of = device_buffer(buffer, device_blocks());
+  } else if (!k_.empty()) {
+    of.k = k_.at(static_cast<size_t>(index)).data();
+    of.v = v_.at(static_cast<size_t>(index)).data();
+  }
+  of.layer = index;
+  return of;
+}
+
+KvLayerView KvCache::device_buffer(int buffer, int32_t blocks) const {
+  return view(region_.data() + 2 * plane_bytes(blocks) * static_cast<size_t>(buffer), blocks);
+}
+
+KvLayerView KvCache::host_buffer(int buffer) const {
+  return view(away_.data() + 2 * plane_bytes(device_ids_) * static_cast<size_t>(buffer),
+              device_ids_);
+}
+
+LayerTable::Recut KvCache::recut(int turning) {
+  generation_.renew();
+  return layers_.recut(turning);
+}
+
+void KvCache::copy_block(Device& device, int32_t from, int32_t to) {
   SPW_ASSERT(tier_of(from) == Tier::kDevice && tier_of(to) == Tier::kDevice);
   const auto page = static_cast<int64_t>(plane_bytes(1));
   const int64_t words = page / static_cast<int64_t>(sizeof(float));
   for (int index = 0; index < shape_.layers; ++index) {
+    if (layers_.takes_turns(index)) continue;
     const KvLayerView view = layer(index);
     for (std::byte* const plane : {view.k, view.v}) {
       const auto at = [&](int32_t block) {
@@ -73,6 +108,7 @@ void KvCache::copy_block(Device& device, int32_t from, int32_t to) const {
       device.ops().copy(at(from), at(to));
     }
   }
+  if (layers_.turning() > 0) copies_.push_back({from, to});
 }
 
 void KvCache::add_pieces(int32_t block, std::byte* host, Direction direction,
@@ -80,7 +116,8 @@ void KvCache::add_pieces(int32_t block, std::byte* host, Direction direction,
   SPW_ASSERT(tier_of(block) == Tier::kDevice);
   const size_t page = plane_bytes(1);
   for (int index = 0; index < shape_.layers; ++index) {
-    const KvLayerView view = layer(index);
+    const KvLayerView view =
+        layers_.takes_turns(index) ? host_buffer(layers_.host_buffer(index)) : layer(index);
     for (std::byte* const plane : {view.k, view.v}) {
       std::byte* const there = plane + static_cast<size_t>(block) * page;
       pieces.push_back(direction == Direction::kToDevice ? CopyPiece{there, host, page}
@@ -93,14 +130,9 @@ void KvCache::add_pieces(int32_t block, std::byte* host, Direction direction,
 KvLayerView KvCache::host_layer(int index) const {
   SPW_ASSERT(index >= 0 && index < shape_.layers && host_blocks_ > 0);
   const size_t plane = plane_bytes(host_blocks_);
-  std::byte* const k = host_.data() + 2 * static_cast<size_t>(index) * plane;
-  return {.type = shape_.type,
-          .blocks = host_blocks_,
-          .kv_heads = shape_.kv_heads,
-          .head_dim = shape_.head_dim,
-          .k = k,
-          .v = k + plane,
-          .layer = index};
+  KvLayerView of = view(host_.data() + 2 * static_cast<size_t>(index) * plane, host_blocks_);
+  of.layer = index;
+  return of;
 }
 
 }  // namespace spillway

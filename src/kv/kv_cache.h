@@ -6,20 +6,27 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/tier.h"
 #include "device/device.h"
 #include "device/generation.h"
+#include "kv/layer_table.h"
 #include "memory/block_file.h"
 #include "memory/pinned_buffer.h"
 #include "tensor/kv_format.h"
 
 namespace spillway {
 
-// Owns the planes. A block id means the same tokens in all layers; blocks [0, device_blocks) are on
+// Owns the planes. A block id means the same tokens in all layers; blocks [0, device_ids) are on
 // the device, those behind them in host memory, the last ones on disk. Layers are separate planes.
 // Used by one step at a time. The devices must outlive it.
+//
+// Where some layers take turns (kv/layer_table.h), the device's planes are buffers of one region,
+// and those layers live in host memory and come to the device for their part of a step
+// (runtime/kv_turns.h). The region then has more blocks, of which ids are reserved from the start:
+// those at and behind device_blocks() are of no use until it grows.
 class KvCache {
  public:
   // Throws kOutOfMemory, and kUnsupported for heads that the type cannot hold.
@@ -30,41 +37,63 @@ class KvCache {
     IoQueue* queue = nullptr;  // the engine's, which outlives this; needed for blocks on disk
     std::filesystem::path disk_dir = {};
     uint64_t disk_budget = ~uint64_t{0};
+    // Layers that may take turns, at most, and the buffers that they share; 0: all stay.
+    int most_turning = 0;
+    int spare_buffers = kSpareBuffers;
   };
   KvCache(Device& device, Device& host, const KvShape& shape, const Sizes& sizes);
 
   const KvShape& shape() const { return shape_; }
   // Of the planes' addresses.
   uint64_t generation() const { return generation_.number(); }
-  int32_t blocks() const { return device_blocks_ + host_blocks_ + disk_blocks_; }
-  int32_t device_blocks() const { return device_blocks_; }
+  int32_t blocks() const { return device_ids_ + host_blocks_ + disk_blocks_; }
+  int32_t device_blocks() const { return layers_.blocks(); }
   int32_t host_blocks() const { return host_blocks_; }
   int32_t disk_blocks() const { return disk_blocks_; }
   // For a BlockAllocator.
   std::vector<int32_t> pools() const;
   Tier tier_of(int32_t block) const {
-    return block < device_blocks_                  ? Tier::kDevice
-           : block < device_blocks_ + host_blocks_ ? Tier::kHost
-                                                   : Tier::kDisk;
+    return block < device_ids_                  ? Tier::kDevice
+           : block < device_ids_ + host_blocks_ ? Tier::kHost
+                                                : Tier::kDisk;
   }
   // The id of a block among those of its tier.
   int32_t local_id(int32_t block) const {
-    return block - (block < device_blocks_                  ? 0
-                    : block < device_blocks_ + host_blocks_ ? device_blocks_
-                                                            : device_blocks_ + host_blocks_);
+    return block - (block < device_ids_                  ? 0
+                    : block < device_ids_ + host_blocks_ ? device_ids_
+                                                         : device_ids_ + host_blocks_);
   }
 
   // The blocks on the device, and those in host memory, by their local ids.
   KvLayerView layer(int index) const;
   KvLayerView host_layer(int index) const;
   // All that `from` has, in all layers, in the order of the device's ops; both are on the device,
-  // for which the cache was made.
-  void copy_block(Device& device, int32_t from, int32_t to) const;
+  // for which the cache was made. In layers that take turns: when they come next.
+  void copy_block(Device& device, int32_t from, int32_t to);
   // All that a block on the device has, in all layers, as pieces of a copy to or from `host`, where
-  // they lie one after the other.
+  // they lie one after the other. In layers that take turns that is between memories of the host.
   enum class Direction : uint8_t { kToDevice, kToHost };
   void add_pieces(int32_t block, std::byte* host, Direction direction,
                   std::vector<CopyPiece>& pieces) const;
+
+  // Which layers' KV is on the device. Changed by who moves it (runtime/kv_turns.h).
+  LayerTable& layers() { return layers_; }
+  const LayerTable& layers() const { return layers_; }
+  // A buffer of the region while each has so many blocks, and one in host memory.
+  KvLayerView device_buffer(int buffer, int32_t blocks) const;
+  KvLayerView host_buffer(int buffer) const;
+  // The region is cut anew, for so many layers that take turns: addresses are others from now on.
+  LayerTable::Recut recut(int turning);
+  struct BlockCopy {
+    int32_t from = 0, to = 0;
+  };
+  // The block was filled through add_pieces(): what layers that take turns have of it on the device
+  // is old.
+  void reload(int32_t block) {
+    if (layers_.turning() > 0) copies_.push_back({block, block});
+  }
+  // Of these and copy_block(), since the last call: what layers that take turns have still to do.
+  std::vector<BlockCopy> take_copies() { return std::exchange(copies_, {}); }
   // Whether the device may read those in host memory where they are.
   bool host_readable() const { return host_readable_; }
   // Those on disk: K and then V of a block of a layer are one block of the file. Null: none.
@@ -76,14 +105,19 @@ class KvCache {
 
  private:
   size_t plane_bytes(int32_t blocks) const;
+  KvLayerView view(std::byte* k, int32_t blocks) const;
 
   Generation generation_;
   KvShape shape_;
-  int32_t device_blocks_;
+  LayerTable layers_;
+  int32_t device_ids_;
   int32_t host_blocks_ = 0;
   int32_t disk_blocks_ = 0;
-  std::vector<Buffer> k_, v_;  // [layer]
-  PinnedBuffer host_;          // [layer][k, v]
+  std::vector<Buffer> k_, v_;  // [layer], where all stay
+  Buffer region_;              // [buffer][k, v], where some may take turns
+  PinnedBuffer away_;          // [buffer][k, v], of those that do
+  std::vector<BlockCopy> copies_;
+  PinnedBuffer host_;  // [layer][k, v]
   bool host_readable_ = false;
   std::unique_ptr<BlockFile> disk_;
 };

@@ -85,6 +85,9 @@ class KvStore {
   // Ops that are queued from now on change these blocks: they wait for copies of them.
   void before_writing(std::span<const BlockId> blocks);
 
+  // Until the copies that were asked for are made: then blocks may lie elsewhere.
+  void wait_for_copies() { stream_->synchronize(); }
+
   // These are not to be used again, whatever is wrong with them.
   void drop(std::span<const BlockKey> keys);
   // The device failed: what had not arrived in host memory never does.

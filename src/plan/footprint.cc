@@ -127,6 +127,8 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
   RunLayout layout;
   layout.kv = {spec.layers, spec.kv_heads, spec.head_dim, size.kv_type};
   place_kv(plan, size, !traits.host_visible, layout);
+  layout.turns = {.layers = spec.layers, .blocks = layout.device_blocks};
+  if (!traits.host_visible && layout.device_blocks > 0) layout.turns.most = size.most_turning;
   place_activations(spec, plan, size, traits, streams_weights, layout);
   return layout;
 }
@@ -326,8 +328,14 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
   }
 
   const auto plane = static_cast<uint64_t>(layout.kv.plane_block_bytes());
-  device.add(MemoryTag::kKv, plane * static_cast<uint64_t>(layout.device_blocks),
-             2 * layout.kv.layers);
+  const uint64_t on_device = plane * static_cast<uint64_t>(layout.device_blocks);
+  if (layout.turns.most > 0) {
+    device.add(MemoryTag::kKv, 2 * on_device * static_cast<uint64_t>(layout.kv.layers));
+    host.add(MemoryTag::kKv, 2 * plane * static_cast<uint64_t>(layout.turns.most_blocks()),
+             layout.turns.most);
+  } else {
+    device.add(MemoryTag::kKv, on_device, 2 * layout.kv.layers);
+  }
   host.add(MemoryTag::kKv, static_cast<uint64_t>(layout.kv.block_bytes()) *
                                static_cast<uint64_t>(layout.host_blocks));
   if (layout.disk_blocks > 0) all.disk.add(MemoryTag::kKv, layout.kv_file_bytes());

@@ -12,6 +12,7 @@
 #include "plan/stream_order.h"
 #include "plan/weight_homes.h"
 #include "tensor/kv_format.h"
+#include "tensor/turn_sizes.h"
 
 namespace spillway {
 
@@ -28,6 +29,7 @@ struct RunSize {
   // They never are: rows that attend to few of their positions (AttentionParams::top_k) have no
   // parts.
   bool whole_sequences = false;
+  int most_turning = 0;  // layers whose KV may take turns on the device (tensor/turn_sizes.h)
 };
 // 4096 tokens: as few parts as a context of 128K can have and staging planes still be small.
 inline constexpr int64_t kFixedPartBlocks = 256;
@@ -54,6 +56,7 @@ struct RunLayout {
   int weight_slots = 0;
   int weight_stages = 0;  // staging buffers for those from disk
   TierShares activations;
+  TurnSizes turns;  // of KV on the device
 
   int32_t blocks_away() const { return host_blocks + disk_blocks; }
   // No memory holds one sequence.

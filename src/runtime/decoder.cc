@@ -16,6 +16,10 @@ bool is_load(StepAction action) {
          action == StepAction::kLoadKv;
 }
 
+bool has_rows_on_device(const MicroBatch& batch) {
+  return batch.resident.rows > 0 || !batch.parted.resident.empty();
+}
+
 }  // namespace
 
 Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weights, int max_tokens)
@@ -121,6 +125,7 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
     for (size_t i = 0; i < sequence.block_table.size(); ++i) {
       const int32_t block = sequence.block_table[i];
       SPW_ASSERT(block >= 0 && block < kv.blocks());
+      SPW_ASSERT(kv.tier_of(block) != Tier::kDevice || block < kv.device_blocks());
       const Tier next = kv.tier_of(block);
       SPW_ASSERT(next == tier || (tier < next && i % kAttentionPartBlocks == 0));
       tier = next;
@@ -153,7 +158,15 @@ StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {
           layer_types_};
 }
 
+void Decoder::change_turns(KvCache& kv, int turning) {
+  attach(kv);
+  SPW_ASSERT(turns_ != nullptr);
+  turns_->change(kv, turning);
+}
+
 void Decoder::attach(const KvCache& kv) {
+  if (kv.layers().sizes().most > 0 && turns_ == nullptr)
+    turns_ = std::make_unique<KvTurns>(device_);
   if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
     if (lane_ == nullptr) lane_ = std::make_unique<HostLane>(device_);
     host_attention_ = std::make_unique<HostAttention>(device_, *options_.host, *lane_, inner_type_,
@@ -209,15 +222,21 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // also in what has just been made
   order_ = order_of_step();
+  last_on_device_ = nullptr;
+  for (const MicroBatch& batch : step_.batches)
+    if (has_rows_on_device(batch)) last_on_device_ = &batch;
   const ExpectedOps expected(lane_ != nullptr && lane_is_used() ? options_.host : nullptr);
   try {
+    if (turns_ != nullptr) turns_->begin_step(kv, sequences);
     if (options_.stream != nullptr) options_.stream->begin_step(order_);
     run_events(kv);
+    if (turns_ != nullptr) turns_->end_step();
   } catch (...) {
     drawn_ = {};
     // Nothing that is still queued may outlive the step's plan.
     if (lane_ != nullptr) lane_->reset();
     if (swap_ != nullptr) swap_->reset();
+    if (turns_ != nullptr) turns_->reset(kv);
     x_->reset();
     throw;
   }
@@ -263,7 +282,7 @@ StepShape Decoder::shape_of_step() const {
   for (const MicroBatch& batch : step_.batches) {
     BatchShape& of = shape.batches.emplace_back();
     of.rows_away = x_->is_away(batch.first_row, batch.tokens);
-    of.on_device = batch.resident.rows > 0 || !batch.parted.resident.empty();
+    of.on_device = has_rows_on_device(batch);
     of.parts = batch.parted.rows > 0;
     of.on_host = batch.on_host.rows > 0;
     for (const SwapGroup& group : batch.swaps) of.swaps.push_back(group.continues);
@@ -284,7 +303,8 @@ void Decoder::run_events(KvCache& kv) {
     const MicroBatch& all = batches.front();
     const bool resident = options_.stream == nullptr && all.swaps.empty() &&
                           all.on_host.rows == 0 && all.parted.rows == 0 &&
-                          options_.activations.device == 1 && !observer_ && timeline_ == nullptr;
+                          options_.activations.device == 1 && !observer_ && timeline_ == nullptr &&
+                          kv.layers().turning() == 0;
     ops_.run_step(batch_of(all, resident ? program(kv) : 0), [&] {
       for (const StepEvent& event : events_) draw(event, kv);
     });
@@ -437,6 +457,8 @@ DecoderStats Decoder::take_stats() {
   if (host_attention_ != nullptr) stats.host_attention = host_attention_->take_stats();
   if (host_linear_ != nullptr) stats.host_linear = host_linear_->take_stats();
   if (swap_ != nullptr) stats.swap = swap_->take_stats();
+  if (turns_ != nullptr) stats.turns = turns_->take_stats();
+  stats.stall_s[static_cast<size_t>(StallCause::kKvLoad)] += stats.turns.waited_s;
   if (options_.stream != nullptr) stats.weights = options_.stream->take_stats();
   stats.activations = x_->take_stats();
   stats.attention = std::exchange(traffic_, {});
@@ -447,6 +469,7 @@ DecoderStats& DecoderStats::operator+=(const DecoderStats& other) {
   host_attention += other.host_attention;
   host_linear += other.host_linear;
   swap += other.swap;
+  turns += other.turns;
   weights += other.weights;
   activations += other.activations;
   attention += other.attention;
@@ -564,7 +587,9 @@ void Decoder::project(int layer, KvCache& kv, const MicroBatch& batch) {
   const Activations q = qkv.columns(0, spec_.q_dim()),
                     k = qkv.columns(spec_.q_dim(), spec_.kv_dim()),
                     v = qkv.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim());
+  // One that takes turns may come while the matrices are multiplied.
   now_.appended = batch.on_host.rows == 0 && batch.swaps.empty() && batch.parted.rows == 0 &&
+                  !kv.layers().takes_turns(layer) &&
                   try_streamed(layer, LinearGroup::kProject) == nullptr;
   if (now_.appended) {
     ops_.project_and_append({w.query.weight, w.query.bias, q}, {w.key.weight, w.key.bias, k},
@@ -579,8 +604,20 @@ void Decoder::project(int layer, KvCache& kv, const MicroBatch& batch) {
 }
 
 void Decoder::attend_resident(int layer, KvCache& kv, const MicroBatch& batch) {
+  attend_on_device(layer, kv, batch);
+  if (kv.layers().takes_turns(layer) && &batch == last_on_device_) turns_->release(kv, layer);
+}
+
+// Of a layer that takes turns: from the first use in a step on.
+KvLayerView Decoder::view_on_device(int layer, KvCache& kv) {
+  if (kv.layers().takes_turns(layer) && kv.layers().state(layer) != LayerState::kHere)
+    turns_->acquire(kv, layer);
+  return kv.layer(layer);
+}
+
+void Decoder::attend_on_device(int layer, KvCache& kv, const MicroBatch& batch) {
   const PathRows& path = batch.resident;
-  const KvLayerView view = kv.layer(layer);
+  const KvLayerView view = view_on_device(layer, kv);
   if (!now_.appended) {
     if (path.rows > 0) append_and_attend(path, view);
     if (batch.parted.rows == 0) return;
@@ -636,7 +673,7 @@ void Decoder::begin_parts(int layer, KvCache& kv, const MicroBatch& batch) {
   const PathActivations rows = rows_on({batch.parted.first_row, batch.parted.rows, {}});
   rope_rows(rows);
   if (!batch.parted.written.empty())
-    ops_.kv_append(rows.k, rows.v, kv.layer(layer), batch.parted.written);
+    ops_.kv_append(rows.k, rows.v, view_on_device(layer, kv), batch.parted.written);
   now_.sums = sums_of(batch);
   device_.attention_parts().clear_sums(now_.sums);
 }

@@ -25,6 +25,7 @@
 #include "runtime/host_linear.h"
 #include "runtime/host_tables.h"
 #include "runtime/kv_swap.h"
+#include "runtime/kv_turns.h"
 #include "runtime/micro_batch.h"
 #include "runtime/model_weights.h"
 #include "runtime/residual_store.h"
@@ -67,6 +68,7 @@ struct DecoderStats {
   HostAttention::Stats host_attention;
   HostLinear::Stats host_linear;
   KvSwap::Stats swap;
+  KvTurns::Stats turns;
   WeightStream::Stats weights;
   ResidualStore::Stats activations;
   AttentionTraffic attention;
@@ -100,6 +102,10 @@ class Decoder {
   // Takes what steps with this cache need beside it now, and not in the first of them. Throws
   // kOutOfMemory.
   void attach(const KvCache& kv);
+
+  // So many layers' KV takes turns on the device from now on (KvTurns::change): device_blocks() of
+  // the cache are then others. Between steps, with what the cache was made for.
+  void change_turns(KvCache& kv, int turning);
 
   // Of the steps since the last call; waits for the device.
   DecoderStats take_stats();
@@ -153,6 +159,8 @@ class Decoder {
   void up(int layer, const MicroBatch& batch);
   void down(int layer, const MicroBatch& batch);
   void attend_resident(int layer, KvCache& kv, const MicroBatch& batch);
+  void attend_on_device(int layer, KvCache& kv, const MicroBatch& batch);
+  KvLayerView view_on_device(int layer, KvCache& kv);
   void start_on_host(int layer, KvCache& kv, const MicroBatch& batch);
   void append_and_attend(const PathRows& path, const KvLayerView& view);
   void attend_swapped(const SwapGroup& group, const KvLayerView& view);
@@ -201,7 +209,9 @@ class Decoder {
   std::unique_ptr<HostLinear> host_linear_;
   std::unique_ptr<HostAttention> host_attention_;
   std::unique_ptr<KvSwap> swap_;
-  std::unique_ptr<HostTables> tables_;  // null where embeddings are on the device
+  std::unique_ptr<KvTurns> turns_;              // null where all layers' KV stays on the device
+  const MicroBatch* last_on_device_ = nullptr;  // of the step: with rows whose KV is there
+  std::unique_ptr<HostTables> tables_;          // null where embeddings are on the device
 
   CutStep step_;  // the one at hand
   StepShape shape_;

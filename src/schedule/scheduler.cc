@@ -150,6 +150,17 @@ void Scheduler::preempt_all() {
   while (!running_.empty()) preempt(running_.back());
 }
 
+std::vector<RequestId> Scheduler::preempt_outside_pools() {
+  std::vector<RequestId> losing;
+  for (const Sequence& sequence : running_) {
+    if (std::ranges::any_of(sequence.blocks.blocks(),
+                            [&](BlockId block) { return !allocator_.gives_out(block); }))
+      losing.push_back(sequence.given.id);
+  }
+  for (const RequestId id : losing) preempt(at(id));
+  return losing;
+}
+
 std::vector<RequestId> Scheduler::begun() const {
   std::vector<RequestId> ids;
   for (const Sequence& sequence : running_) ids.push_back(sequence.given.id);

@@ -72,6 +72,9 @@ class Scheduler {
   // All running sequences lose their blocks and are computed again: what the blocks held is lost.
   void preempt_all();
 
+  // The same of those that hold a block that its pool no longer gives out; who that was.
+  std::vector<RequestId> preempt_outside_pools();
+
   // The next step; changes nothing. Empty chunks: nothing to do.
   StepPlan prepare() const;
   // Takes and gives back blocks as the plan says, which was prepared since the last change, and

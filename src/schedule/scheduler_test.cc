@@ -71,6 +71,20 @@ TEST(SchedulerTest, PreemptsTheYoungestWhenBlocksRunOut) {
 }
 
 // Whatever waits: an id is found at once, and ends where it is.
+TEST(SchedulerTest, PreemptsWhoHoldsBlocksThatAreNoMore) {
+  BlockAllocator allocator(6);
+  Scheduler scheduler(allocator, {.max_step_tokens = 256});
+  for (uint64_t id = 1; id <= 3; ++id) scheduler.add(RequestId{id}, 2 * kKvBlockTokens - 1);
+  EXPECT_EQ(scheduler.next_step().chunks.size(), 3u);
+  allocator.resize(0, 3);  // the second has one of each kind, the third has none that stays
+  EXPECT_EQ(scheduler.preempt_outside_pools(), (std::vector{RequestId{2}, RequestId{3}}));
+  EXPECT_EQ(scheduler.running(), 1);
+  EXPECT_EQ(scheduler.waiting(), 2);
+  EXPECT_EQ(scheduler.preemptions(), 2);
+  EXPECT_EQ(allocator.free(0), 1);
+  EXPECT_TRUE(scheduler.preempt_outside_pools().empty());
+}
+
 TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
   constexpr uint64_t kRequests = 10'000;
   BlockAllocator blocks(100);

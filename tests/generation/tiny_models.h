@@ -20,7 +20,7 @@ namespace spillway::testing_models {
 // "opt-many-words" have heads larger than their layers. With heads of the sizes that real models
 // have: "llama-64", "window-64", "opt-64" and "llama-128"; and with rows of whole blocks of every
 // quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide"; "llama-many-rows" has so many
-// that a GPU's blocks take several rounds.
+// that a GPU's blocks take several rounds; "llama-deep" and "opt-deep" have nine layers.
 inline ModelSpec tiny_spec(const std::string& kind) {
   ModelSpec spec;
   spec.name = kind;
@@ -44,6 +44,7 @@ inline ModelSpec tiny_spec(const std::string& kind) {
     spec.ffn = 2064;
     spec.rope.style = RopeStyle::kInterleaved;
   }
+  if (kind.ends_with("-deep")) spec.layers = 9;
   if (kind.ends_with("-many-words")) spec.vocab_size = 1001;
   spec.tied_head = kind == "llama-tied";
   if (kind == "llama-many-rows") {

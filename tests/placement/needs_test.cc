@@ -157,6 +157,29 @@ TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
   }
 }
 
+TEST(NeedsTest, LayersThatTakeTurnsNeedTheirRoomInHostMemory) {
+  const Plan plan;
+  RunSize size = kSize;
+  size.most_turning = 4;
+  CpuDevice host(CpuDeviceOptions{.threads = 2});
+  EmulatedAccelerator accelerator{EmulatedAcceleratorOptions{}};
+  IoQueue queue;
+  LoadedModel loaded;
+  loaded.model = testing_models::tiny_model("llama-deep");
+  const Footprint needs = footprint(loaded.model, plan, size, traits_of(accelerator));
+  EXPECT_GT(needs.host.of(MemoryTag::kKv), 0u);
+  loaded.weights = load_weights(accelerator, loaded.model, {}, {}, {.host = &host});
+  Runner runner = make_runner(accelerator, host, queue, loaded, plan, size);
+  const int32_t before = runner.kv.device_blocks();
+  for (const int turning : {0, 4}) {
+    runner.decoder.change_turns(runner.kv, turning);
+    run_steps(runner);
+    expect_taken(needs.device, accelerator.usage(), "device");
+    expect_taken(needs.host, host.usage(), "host");
+  }
+  EXPECT_GT(runner.kv.device_blocks(), before) << "more blocks in the same memory";
+}
+
 std::string refusal(const Footprint& needs, bool has_device, const Budgets& budgets) {
   try {
     check_fits(needs, has_device, budgets);

@@ -69,6 +69,17 @@ struct ServerMetrics::Impl {
   Counter& steps = counter("spillway_steps_total", "Steps of the engine.");
   Counter& failed_steps = counter("spillway_failed_steps_total",
                                   "Steps that a device or a disk failed; their requests got 503.");
+  Gauge& kv_expansion =
+      gauge("spillway_kv_expansion",
+            "Blocks of KV on the GPU by what there would be if no layers took turns.");
+  Gauge& kv_turning =
+      gauge("spillway_kv_layers_turning", "Layers whose KV takes turns on the GPU.");
+  Counter& turn_bytes = counter("spillway_kv_turn_bytes_total",
+                                "Bytes that moved for layers whose KV takes turns on the GPU.");
+  Counter& turn_waits = counter("spillway_kv_turn_wait_seconds_total",
+                                "What steps waited for layers whose KV takes turns.");
+  Counter& turn_changes = counter("spillway_kv_turn_changes_total",
+                                  "How often another number of layers was chosen to take turns.");
   Histogram& first_token_s =
       histogram("spillway_time_to_first_token_seconds", "From a request to its first token.");
   Histogram& next_token_s =
@@ -174,6 +185,11 @@ void ServerMetrics::step(const StepReport& report) {
   if (report.state.store) of.show(*report.state.store);
   Impl::follow(of.generated_tokens, static_cast<double>(report.stats.generated_tokens));
   Impl::follow(of.preemptions, static_cast<double>(report.stats.preemptions));
+  of.kv_expansion.Set(report.state.kv_expansion);
+  of.kv_turning.Set(report.state.turning);
+  Impl::follow(of.turn_bytes, static_cast<double>(report.stats.turn_bytes));
+  Impl::follow(of.turn_waits, report.stats.turn_waited_s);
+  Impl::follow(of.turn_changes, static_cast<double>(report.stats.turn_changes));
   const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();
   Impl::follow(of.steps, static_cast<double>(report.stats.steps));
   if (computed) of.step_s.Observe(report.seconds);

@@ -74,6 +74,11 @@ function showKv(metrics) {
   const rows = [...tiers].map(([tier, { used = 0, free = 0 }]) =>
     bar(tier, used / Math.max(1, used + free), `${number(16 * used)} of ${number(16 * (used + free))} tokens`),
   );
+  const turning = value(metrics, "spillway_kv_layers_turning");
+  if (turning) {
+    const times = value(metrics, "spillway_kv_expansion").toFixed(2);
+    rows.push(make("p", `${number(turning)} layers take turns on the GPU: room for ${times} times as much.`));
+  }
   byId("kv").replaceChildren(...(rows.length ? rows : [make("p", "Nothing was computed yet.")]));
 }
 

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/expansion_control.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+constexpr int kWindowSteps = 8;
+constexpr int kSettlingSteps = 2;
+// Shares of a window that ops wait: as good as none, and so much that patience is short.
+constexpr double kNoWait = 0.025, kLongWait = 0.1;
+constexpr int kPatience = 5, kShortPatience = 3;
+constexpr int kQuietWindows = 16;
+constexpr int kFirstHold = 8, kLongestHold = 256;
+// A level that failed is tried again before its time where the link can bring so much more.
+constexpr double kMuchMore = 1.25;
+constexpr int kJudgingWindows = 3;
+// Of what more room would bring at best: less counts as nothing. What noise cannot feign is proof.
+constexpr double kWorthwhile = 0.2;
+constexpr double kNoise = 0.02;
+constexpr double kProof = 0.2;  // more room
+// So many times as many layers at once.
+constexpr int kAtOnce = 4;
+// A try that fails costs at most this part of the time.
+constexpr double kCostOfTries = 0.005;
+// A copy may be predicted to take so much of the time it has: the rest is as good as no wait.
+constexpr double kFull = 1.02;
+
+}  // namespace
+
+ExpansionControl::ExpansionControl(const TurnSizes& sizes, int64_t layer_block_bytes)
+    : sizes_(sizes), block_bytes_(static_cast<double>(layer_block_bytes)), levels_{0} {
+  // With one buffer the least time between two of them counts: the most that have it do.
+  const auto least_gap = [&](int turning) { return sizes.layers / turning; };
+  for (int turning = sizes.spare + 1; turning <= sizes.most; ++turning) {
+    if (sizes.spare == 1 && turning < sizes.most && least_gap(turning + 1) == least_gap(turning))
+      continue;
+    if (sizes.blocks_with(turning) > sizes.blocks_with(levels_.back())) levels_.push_back(turning);
+  }
+}
+
+double ExpansionControl::Window::throughput() const {
+  // Prompts come in bursts, at the time when there is new room.
+  const bool decodes = decoding_steps >= kWindowSteps / 4;
+  const double time = decodes ? decoding_s : seconds;
+  return time > 0 ? static_cast<double>(decodes ? decoding_tokens : tokens) / time : 0;
+}
+
+// The link-saturation condition (3.1).
+bool ExpansionControl::fits(size_t level, int32_t used_blocks) const {
+  const int turning = levels_[level];
+  const double load_s = std::min(used_blocks, blocks(level)) * block_bytes_ / rate_;
+  const double room_s =
+      sizes_.spare > 1 ? step_s_ / turning : step_s_ / sizes_.layers * (sizes_.layers / turning);
+  return load_s <= kFull * room_s;
+}
+
+int ExpansionControl::next(const TurnMeasure& step) {
+  if (levels_.size() == 1) return 0;
+  owed_s_ -= step.seconds;
+  if (growth_) growth_->waited_s += step.waited_s;
+  if (settling_ > 0) {
+    --settling_;
+    return turning();
+  }
+  add(step);
+  // What its own try did is no disturbance.
+  const bool is_new = growth_ && growth_->looked == 0;
+  const bool waits_long = window_.steps >= (is_new ? 2 : kWindowSteps / 2) &&
+                          window_.waited_s > 0.5 * window_.seconds &&
+                          (is_new || late_ + 1 >= kShortPatience);
+  if (window_.steps >= kWindowSteps || waits_long) decide();
+  return turning();
+}
+
+void ExpansionControl::add(const TurnMeasure& step) {
+  Window& of = window_;
+  ++of.steps;
+  of.seconds += step.seconds;
+  of.waited_s += step.waited_s;
+  of.copied_s += step.copied_s;
+  of.copied_bytes += step.copied_bytes;
+  of.tokens += step.tokens;
+  if (!step.has_prompts) {
+    ++of.decoding_steps;
+    of.decoding_s += step.seconds;
+    of.decoding_tokens += step.tokens;
+  }
+  of.wanting += step.wants_room ? 1 : 0;
+  of.busy += step.link_is_busy ? 1 : 0;
+  of.used_blocks = std::max(of.used_blocks, step.used_blocks);
+}
+
+void ExpansionControl::go_to(size_t level) {
+  level_ = level;
+  settling_ = kSettlingSteps;
+  late_ = quiet_ = 0;
+}
+
+void ExpansionControl::forget() {
+  growth_.reset();
+  proof_.reset();
+  brought_nothing_ = false;
+}
+
+void ExpansionControl::decide() {
+  const Window& of = window_;
+  if (of.copied_s > 0) rate_ = static_cast<double>(of.copied_bytes) / of.copied_s;
+  step_s_ = (of.seconds - of.waited_s) / of.steps;
+  if (held_ > 0 && --held_ == 0 && level_ == 0) rate_ = 0;  // nobody has looked since
+  const double waits = of.seconds > 0 ? of.waited_s / of.seconds : 0;
+  late_ = level_ > 0 && waits > kNoWait ? late_ + 1 : 0;
+  quiet_ = of.wanting == 0 ? quiet_ + 1 : 0;
+  const bool is_new = growth_ && growth_->looked++ == 0;
+  if (late_ >= (waits <= kLongWait ? kPatience : is_new ? 1 : kShortPatience)) {
+    shrink_to_what_fits();
+  } else if (level_ > 0 && 2 * of.busy > of.steps) {
+    forget();
+    go_to(level_ - 1);
+  } else if (level_ > 0 && quiet_ >= kQuietWindows) {
+    // A tenth more than what is used, so that it does not go back and forth.
+    size_t enough = 0;
+    while (enough < level_ && blocks(enough) < of.used_blocks + of.used_blocks / 10) ++enough;
+    if (enough < level_) go_to(enough);
+    forget();
+    quiet_ = 0;
+  } else if (late_ == 0) {
+    grow_or_hold();
+  }
+  window_ = {};
+}
+
+void ExpansionControl::shrink_to_what_fits() {
+  size_t to = level_ - 1;
+  while (to > 0 && rate_ > 0 && !fits(to, window_.used_blocks)) --to;
+  failed_at_ = rate_ * step_s_;
+  hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
+  held_ = hold_;
+  if (growth_) owed_s_ = growth_->waited_s / kCostOfTries;
+  forget();
+  go_to(to);
+}
+
+void ExpansionControl::judge_growth() {
+  // Only where the new room is in use.
+  if (!growth_ || window_.used_blocks <= blocks(proof_->level)) return;
+  const double more = static_cast<double>(blocks(level_)) / blocks(proof_->level) - 1;
+  if (kWorthwhile * more < kNoise) {  // nobody could tell
+    growth_.reset();
+    return;
+  }
+  ++growth_->windows;
+  growth_->sum += window_.throughput();
+  if (growth_->windows < kJudgingWindows) return;
+  const double now = growth_->sum / growth_->windows;
+  growth_.reset();
+  brought_nothing_ = now < proof_->throughput * (1 + kWorthwhile * more - kNoise);
+  if (!brought_nothing_) {
+    hold_ = 0;
+    if (more >= kProof) proof_ = Proof{level_, now};
+    return;
+  }
+  hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
+  held_ = hold_;
+  if (now < proof_->throughput * (1 - kNoise)) {
+    go_to(proof_->level);
+    proof_.reset();
+  }
+}
+
+void ExpansionControl::grow_or_hold() {
+  const size_t before = level_;
+  judge_growth();
+  if (growth_ || level_ != before) return;
+  const bool wanted = 2 * window_.wanting >= window_.steps && window_.busy == 0;
+  const bool has_more = failed_at_ > 0 && rate_ * step_s_ > kMuchMore * failed_at_;
+  const bool is_held = (held_ > 0 || owed_s_ > 0) && !has_more;
+  if (!wanted || level_ + 1 == levels_.size() || is_held) return;
+  size_t to = level_ + 1;
+  if (rate_ > 0) {
+    if (!fits(to, blocks(to))) return;
+    // What the link was seen to bring holds for copies of about that size.
+    const int most = brought_nothing_ ? 0 : kAtOnce * turning();
+    while (to + 1 < levels_.size() && levels_[to + 1] <= most && fits(to + 1, blocks(to + 1))) ++to;
+  }
+  growth_.emplace();
+  if (!proof_) proof_ = Proof{level_, window_.throughput()};
+  failed_at_ = 0;
+  held_ = 0;
+  go_to(to);
+}
+
+}  // namespace spillway

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The controller in simulated time: a server whose steps and copies take what a model of them says.
+#include "kv/expansion_control.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace spillway {
+namespace {
+
+constexpr TurnSizes kSizes{.layers = 48, .blocks = 1000, .most = 40, .spare = 2};
+constexpr int64_t kBlockBytes = 1 << 18;
+constexpr double kBlocksOfOne = 20;  // sequence
+
+struct Server {
+  double weights_s = 0.02;    // of a step: reading them
+  double per_block_s = 1e-7;  // of a step, in all layers
+  double per_sequence_s = 0;  // where it is bound by what is computed
+  double link = 40e9;         // bytes per second
+  double demand = 1e9;        // sequences
+  double noise = 0.05;
+  double weights_wait_s = 0;  // others use the link
+  std::mt19937 random{1};
+
+  double noisy(double value) {
+    return value * std::uniform_real_distribution<double>(1 - noise, 1 + noise)(random);
+  }
+  int32_t used(int turning) const {
+    return static_cast<int32_t>(
+        std::min<double>(kSizes.blocks_with(turning), demand * kBlocksOfOne));
+  }
+  TurnMeasure step(int turning) {
+    TurnMeasure measure;
+    const int32_t blocks = used(turning);
+    const double sequences = blocks / kBlocksOfOne;
+    const double compute = noisy(weights_s + per_block_s * blocks + per_sequence_s * sequences);
+    measure.used_blocks = blocks;
+    measure.tokens = static_cast<int64_t>(sequences);
+    measure.wants_room = demand * kBlocksOfOne > kSizes.blocks_with(turning);
+    measure.link_is_busy = weights_wait_s > 0;
+    if (turning > 0) {
+      measure.copied_bytes = static_cast<uint64_t>(int64_t{turning} * blocks * kBlockBytes);
+      measure.copied_s = noisy(static_cast<double>(measure.copied_bytes) / link);
+      measure.waited_s = std::max(0.0, measure.copied_s - compute);
+    }
+    measure.seconds = compute + measure.waited_s + weights_wait_s;
+    return measure;
+  }
+};
+
+struct Served {
+  double seconds = 0;
+  int64_t tokens = 0;
+  int changes = 0;
+  double rate() const { return static_cast<double>(tokens) / seconds; }
+};
+Served serve(Server& server, ExpansionControl& control, int steps) {
+  Served served;
+  for (int step = 0; step < steps; ++step) {
+    const int before = control.turning();
+    const TurnMeasure measure = server.step(before);
+    served.seconds += measure.seconds;
+    served.tokens += measure.tokens;
+    served.changes += control.next(measure) != before ? 1 : 0;
+  }
+  return served;
+}
+double fixed_rate(Server server, int turning) {
+  Served served;
+  for (int step = 0; step < 200; ++step) {
+    const TurnMeasure measure = server.step(turning);
+    served.seconds += measure.seconds;
+    served.tokens += measure.tokens;
+  }
+  return served.rate();
+}
+
+TEST(ExpansionControlTest, LevelsGrowInRoomAndLeaveLayersTheirTime) {
+  const ExpansionControl control(kSizes, kBlockBytes);
+  EXPECT_EQ(control.levels().size(), 39u);
+  EXPECT_EQ(control.turning(), 0);
+  EXPECT_EQ(ExpansionControl({.layers = 48, .blocks = 1000, .most = 36, .spare = 1}, 1).levels(),
+            (std::vector{0, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 36}));
+  const ExpansionControl none({.layers = 48, .blocks = 1000, .most = 0}, kBlockBytes);
+  EXPECT_EQ(none.levels(), std::vector{0});
+}
+
+// As good as the best of a sweep of fixed numbers, whatever the link and the step.
+TEST(ExpansionControlTest, FindsWhatIsBest) {
+  for (const double link : {2e9, 10e9, 25e9, 55e9, 150e9, 419e9, 4000e9}) {
+    for (const double weights_s : {0.005, 0.02, 0.1}) {
+      SCOPED_TRACE(testing::Message() << link / 1e9 << " GB/s, " << weights_s * 1e3 << " ms");
+      Server server{.weights_s = weights_s, .link = link};
+      ExpansionControl control(kSizes, kBlockBytes);
+      serve(server, control, 400);
+      const Served served = serve(server, control, 2000);
+      double best = 0;
+      for (const int turning : {0, 4, 8, 12, 16, 20, 24, 32, 40})
+        best = std::max(best, fixed_rate(server, turning));
+      EXPECT_GE(served.rate(), 0.98 * best) << "at " << control.turning();
+      EXPECT_GE(served.rate(), 0.99 * fixed_rate(server, 0)) << "tries cost next to nothing";
+    }
+  }
+}
+
+TEST(ExpansionControlTest, NobodyWhoWaitsForRoomNoTurns) {
+  Server server{.demand = 30};
+  ExpansionControl control(kSizes, kBlockBytes);
+  EXPECT_EQ(serve(server, control, 2000).changes, 0);
+  EXPECT_EQ(control.turning(), 0);
+}
+
+TEST(ExpansionControlTest, GoesBackWhenDemandGoesAway) {
+  Server server{.link = 400e9};
+  ExpansionControl control(kSizes, kBlockBytes);
+  serve(server, control, 800);
+  EXPECT_GT(control.turning(), 8);
+  server.demand = 60;  // a little more than fits where all stay
+  serve(server, control, 800);
+  EXPECT_GT(control.turning(), 0);
+  EXPECT_GE(kSizes.blocks_with(control.turning()), 60 * kBlocksOfOne);
+  const int before = control.turning();
+  server.demand = 10;
+  serve(server, control, 800);
+  EXPECT_LT(control.turning(), before);
+  EXPECT_EQ(control.turning(), 0);
+}
+
+TEST(ExpansionControlTest, StopsWhereMoreSequencesBringNothing) {
+  Server server{.weights_s = 0.001, .per_block_s = 0, .per_sequence_s = 0.001, .link = 400e9};
+  ExpansionControl control(kSizes, kBlockBytes);
+  serve(server, control, 400);
+  EXPECT_LE(serve(server, control, 4000).changes, 40) << "tries are rare";
+  EXPECT_LT(kSizes.blocks_with(control.turning()), 2 * kSizes.blocks);
+}
+
+TEST(ExpansionControlTest, BearsADisturbanceThatPasses) {
+  Server server{.link = 200e9};
+  ExpansionControl control(kSizes, kBlockBytes);
+  serve(server, control, 1000);
+  const int before = control.turning();
+  ASSERT_GT(before, 0);
+  server.link /= 2;
+  serve(server, control, 6);
+  server.link *= 2;
+  serve(server, control, 12);
+  EXPECT_EQ(control.turning(), before);
+}
+
+// Half of the bus is gone, and comes back, again and again: not below what no turns would give for
+// longer than two seconds.
+TEST(ExpansionControlTest, FollowsADisturbanceThatLasts) {
+  Server server{.link = 120e9};
+  const double baseline = fixed_rate(server, 0);
+  ExpansionControl control(kSizes, kBlockBytes);
+  serve(server, control, 1000);
+  const int undisturbed = control.turning();
+  ASSERT_GT(undisturbed, 0);
+  for (int round = 0; round < 3; ++round) {
+    server.link = 60e9;
+    double below_s = 0;
+    for (int step = 0; step < 1500; ++step) {
+      const TurnMeasure measure = server.step(control.turning());
+      const bool below = static_cast<double>(measure.tokens) / measure.seconds < 0.97 * baseline;
+      below_s = below ? below_s + measure.seconds : 0;
+      EXPECT_LT(below_s, 2.0);
+      control.next(measure);
+    }
+    EXPECT_LT(control.turning(), undisturbed);
+    server.link = 120e9;
+    serve(server, control, 600);
+    EXPECT_EQ(control.turning(), undisturbed) << "and back";
+  }
+}
+
+TEST(ExpansionControlTest, WeightsOnTheSameLinkGoFirst) {
+  Server server{.link = 400e9, .weights_wait_s = 0.01};
+  ExpansionControl control(kSizes, kBlockBytes);
+  serve(server, control, 1000);
+  EXPECT_EQ(control.turning(), 0);
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/layer_table.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+// Fills the buffers [first, first + count) with the layers of `at` (buffer -> layer, -1: none),
+// which are as many: those outside go to the holes inside.
+std::vector<LayerTable::Copy> close_up(std::vector<int>& at, int first, int count) {
+  std::vector<LayerTable::Copy> copies;
+  int hole = first;
+  for (int from = 0; from < static_cast<int>(at.size()); ++from) {
+    if (at[static_cast<size_t>(from)] < 0 || (from >= first && from < first + count)) continue;
+    while (at[static_cast<size_t>(hole)] >= 0) ++hole;
+    SPW_ASSERT(hole < first + count);
+    copies.push_back({at[static_cast<size_t>(from)], from, hole});
+    std::swap(at[static_cast<size_t>(from)], at[static_cast<size_t>(hole)]);
+  }
+  return copies;
+}
+
+}  // namespace
+
+std::vector<int> spread_layers(int layers, int turning) {
+  std::vector<int> found;
+  for (int k = 0; k < turning; ++k) found.push_back((2 * k + 1) * layers / (2 * turning));
+  return found;
+}
+
+LayerTable::LayerTable(const TurnSizes& sizes) : sizes_(sizes) {
+  SPW_ASSERT(sizes.layers > 0 && sizes.most >= 0 && sizes.most <= sizes.layers && sizes.spare > 0);
+  entries_.resize(static_cast<size_t>(sizes.layers));
+  for (int layer = 0; layer < sizes.layers; ++layer) of(layer).device = layer;
+  free_host_.resize(static_cast<size_t>(sizes.most));
+  std::iota(free_host_.rbegin(), free_host_.rend(), 0);  // the first is taken first
+}
+
+int LayerTable::next_to_load() const {
+  if (turns_.empty() || begun_ - left_ >= sizes_.spare) return -1;
+  return turn_of(begun_);
+}
+
+void LayerTable::begin_load(int layer) {
+  SPW_ASSERT(layer == next_to_load() && state(layer) == LayerState::kAway);
+  Entry& entry = of(layer);
+  entry.device = shared_[static_cast<size_t>(begun_++ % sizes_.spare)];
+  entry.state = LayerState::kComing;
+}
+
+void LayerTable::confirm(int layer) {
+  Entry& entry = of(layer);
+  SPW_ASSERT(entry.state == LayerState::kComing);
+  if (entry.host < 0) {
+    entry.state = LayerState::kStays;
+    return;
+  }
+  SPW_ASSERT(layer == turn_of(confirmed_));
+  ++confirmed_;
+  entry.state = LayerState::kHere;
+}
+
+void LayerTable::leave(int layer) {
+  Entry& entry = of(layer);
+  SPW_ASSERT(entry.state == LayerState::kHere && layer == turn_of(left_));
+  ++left_;
+  entry.state = LayerState::kAway;
+  entry.device = -1;
+}
+
+void LayerTable::reset() {
+  begun_ = confirmed_ = left_ = 0;
+  for (Entry& entry : entries_) {
+    entry.state = entry.host < 0 ? LayerState::kStays : LayerState::kAway;
+    if (entry.host >= 0) entry.device = -1;
+  }
+}
+
+LayerTable::Recut LayerTable::recut(int turning) {
+  SPW_ASSERT(turning == 0 || (turning > sizes_.spare && turning <= sizes_.most));
+  SPW_ASSERT(begun_ == 0);
+  Recut cut{.blocks_before = blocks(), .blocks = sizes_.blocks_with(turning)};
+  const std::vector<int> wanted = spread_layers(sizes_.layers, turning);
+  std::vector<int> coming, going;
+  for (int layer = 0; layer < sizes_.layers; ++layer) {
+    const bool turns = std::ranges::find(wanted, layer) != wanted.end();
+    SPW_ASSERT(state(layer) == (takes_turns(layer) ? LayerState::kAway : LayerState::kStays));
+    if (takes_turns(layer) && !turns) coming.push_back(layer);
+    if (!takes_turns(layer) && turns) going.push_back(layer);
+  }
+  // Host buffers are as many as the most layers that take turns: where all are taken, one that
+  // comes makes room for one that goes.
+  int free = shared_.empty() ? -1 : shared_.front();
+  while (going.size() > free_host_.size()) {
+    const int in = coming.back(), out = going.back();
+    coming.pop_back();
+    going.pop_back();
+    const int host = of(in).host, left = of(out).device;
+    cut.exchanges.push_back({{in, host, free}, {out, left, host}});
+    of(in) = {LayerState::kStays, free, -1};
+    of(out) = {LayerState::kAway, -1, host};
+    free = left;
+  }
+  for (const int layer : going) {
+    const int host = free_host_.back();
+    free_host_.pop_back();
+    cut.outs.push_back({layer, of(layer).device, host});
+    of(layer) = {LayerState::kAway, -1, host};
+  }
+
+  std::vector<int> at(static_cast<size_t>(buffers()), -1);
+  int stay = 0;
+  for (int layer = 0; layer < sizes_.layers; ++layer) {
+    if (takes_turns(layer)) continue;
+    at[static_cast<size_t>(of(layer).device)] = layer;
+    ++stay;
+  }
+  const auto came = static_cast<int>(coming.size());
+  const int before = buffers();
+  int next = 0;  // of the new buffers: the first without a layer that was on the device
+  if (cut.blocks >= cut.blocks_before) {
+    // Upwards, from the last one on: buffer i ends at or before the new i + 1 begins.
+    cut.closing = close_up(at, 0, stay);
+    const int shift = sizes_.buffers(turning) - stay;
+    SPW_ASSERT(shift > 0 || cut.blocks == cut.blocks_before);
+    for (int i = stay - 1; i >= 0; --i)
+      cut.moves.push_back({at[static_cast<size_t>(i)], i, i + shift});
+  } else {
+    // Downwards, from the first one on: the new i ends before buffer i + 1 begins.
+    const int first = before - stay;
+    SPW_ASSERT(first > 0);
+    cut.closing = close_up(at, first, stay);
+    for (int i = 0; i < stay; ++i)
+      cut.moves.push_back({at[static_cast<size_t>(first + i)], first + i, i});
+    next = stay;
+  }
+  for (const Copy& move : cut.moves) of(move.layer).device = move.to;
+  for (const int layer : coming) {
+    cut.ins.push_back({layer, of(layer).host, next});
+    free_host_.push_back(of(layer).host);
+    of(layer) = {LayerState::kComing, next++, -1};
+  }
+  shared_.clear();
+  for (int i = 0; turning > 0 && i < sizes_.spare; ++i) shared_.push_back(next++);
+  turns_ = wanted;
+  SPW_ASSERT(cut.blocks < cut.blocks_before || next == sizes_.buffers(turning) - stay);
+  SPW_ASSERT(cut.blocks >= cut.blocks_before ||
+             next == came + stay + static_cast<int>(shared_.size()));
+  return cut;
+}
+
+}  // namespace spillway

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/layer_table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+TEST(TurnSizesTest, TheSameMemoryInFewerBuffersHasMoreBlocks) {
+  const TurnSizes one{.layers = 48, .blocks = 100, .most = 47, .spare = 1};
+  const TurnSizes two{.layers = 48, .blocks = 100, .most = 47, .spare = 2};
+  EXPECT_EQ(one.blocks_with(0), 100);
+  EXPECT_EQ(one.blocks_with(1), 100) << "one that has a buffer to itself stays";
+  EXPECT_EQ(one.blocks_with(9), 4800 / 40);  // n / (n - m + 1)
+  EXPECT_EQ(two.blocks_with(9), 4800 / 41);  // n / (n - m + 2), the paper's
+  EXPECT_EQ(one.blocks_with(25), 4800 / 24);
+  for (int turning = 1; turning <= 47; ++turning) {
+    EXPECT_GE(one.blocks_with(turning), one.blocks_with(turning - 1));
+    EXPECT_LE(int64_t{one.blocks_with(turning)} * one.buffers(turning), 4800);
+  }
+}
+
+TEST(LayerTableTest, LayersThatTakeTurnsAreSpreadEvenly) {
+  for (int layers = 2; layers <= 80; ++layers) {
+    for (int turning = 1; turning <= layers; ++turning) {
+      const std::vector<int> spread = spread_layers(layers, turning);
+      ASSERT_EQ(std::ssize(spread), turning);
+      for (size_t i = 0; i < spread.size(); ++i) {
+        const int next = i + 1 < spread.size() ? spread[i + 1] : spread[0] + layers;
+        ASSERT_GE(next - spread[i], layers / turning) << layers << " " << turning;
+        ASSERT_LE(next - spread[i], (layers + turning - 1) / turning) << layers << " " << turning;
+      }
+    }
+  }
+}
+
+// A link on which copies take any time, and ops that wait for them.
+TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 300; ++trial) {
+    const int layers = 2 + static_cast<int>(random() % 12);
+    const int spare = 1 + static_cast<int>(random() % 2);
+    if (layers <= spare) continue;
+    LayerTable table({.layers = layers, .blocks = 10, .most = layers, .spare = spare});
+    const int turning =
+        spare + 1 + static_cast<int>(random() % static_cast<uint32_t>(layers - spare));
+    table.recut(turning);
+    double now = 0, link = 0;
+    std::map<int, double> arrives;
+    int64_t loads = 0;
+    const auto load = [&] {
+      while (table.next_to_load() >= 0) {
+        const int layer = table.next_to_load();
+        table.begin_load(layer);
+        link = std::max(link, now) + static_cast<double>(random() % 1000);
+        arrives[layer] = link;
+        ++loads;
+      }
+    };
+    const int steps = 5;
+    for (int step = 0; step < steps; ++step) {
+      load();
+      for (int layer = 0; layer < layers; ++layer) {
+        if (table.takes_turns(layer)) {
+          ASSERT_EQ(table.state(layer), LayerState::kComing) << "none is ever forgotten";
+          now = std::max(now, arrives.at(layer));
+          table.confirm(layer);
+        }
+        std::set<int> buffers;
+        for (int other = 0; other < layers; ++other) {
+          if (table.state(other) == LayerState::kAway) continue;
+          ASSERT_TRUE(buffers.insert(table.device_buffer(other)).second);
+          ASSERT_LT(table.device_buffer(other), table.buffers());
+        }
+        now += static_cast<double>(random() % 300);
+        if (!table.takes_turns(layer)) continue;
+        ASSERT_EQ(table.state(layer), LayerState::kHere);
+        table.leave(layer);
+        load();
+      }
+    }
+    EXPECT_EQ(loads, steps * turning + spare) << "once a step is enough";
+  }
+}
+
+TEST(LayerTableTest, WhatIsNotThereCannotBeUsed) {
+  LayerTable table({.layers = 6, .blocks = 4, .most = 3, .spare = 1});
+  table.recut(3);
+  const int first = table.turns()[0], second = table.turns()[1];
+  EXPECT_THROW(table.confirm(first), Error) << "before it came";
+  EXPECT_THROW(table.begin_load(second), Error) << "out of turn";
+  table.begin_load(first);
+  EXPECT_THROW(table.leave(first), Error) << "before it was confirmed";
+  EXPECT_EQ(table.next_to_load(), -1) << "the buffer is taken";
+  EXPECT_THROW(table.begin_load(second), Error);
+  EXPECT_THROW(table.recut(0), Error) << "while one is coming";
+  table.confirm(first);
+  table.leave(first);
+  EXPECT_EQ(table.next_to_load(), second);
+  table.begin_load(second);
+  table.reset();
+  EXPECT_EQ(table.next_to_load(), first);
+  EXPECT_NO_THROW(table.recut(0));
+}
+
+// Memories of which each cell has the layer and block whose bytes it has.
+class RecutMemory {
+ public:
+  explicit RecutMemory(const TurnSizes& sizes)
+      : sizes_(sizes),
+        region_(static_cast<size_t>(sizes.blocks) * static_cast<size_t>(sizes.layers), -1),
+        host_(static_cast<size_t>(sizes.most) * static_cast<size_t>(sizes.most_blocks()), -1) {}
+
+  void write(const LayerTable& table, int32_t blocks) {
+    for (int layer = 0; layer < sizes_.layers; ++layer) {
+      for (int32_t block = 0; block < blocks; ++block)
+        at(table, layer, block, table.blocks()) = cell(layer, block);
+    }
+  }
+  void follow(const LayerTable::Recut& cut, int32_t blocks) {
+    const auto copy = [&](std::vector<int>& from, size_t begin, std::vector<int>& to, size_t end) {
+      const std::vector<int> bytes(from.begin() + static_cast<ptrdiff_t>(begin),
+                                   from.begin() + static_cast<ptrdiff_t>(begin) + blocks);
+      std::ranges::copy(bytes, to.begin() + static_cast<ptrdiff_t>(end));
+    };
+    const auto here = [&](int buffer, int32_t size) { return static_cast<size_t>(buffer * size); };
+    const auto there = [&](int buffer) {
+      return static_cast<size_t>(buffer * sizes_.most_blocks());
+    };
+    const auto out = [&](const LayerTable::Copy& of) {
+      copy(region_, here(of.from, cut.blocks_before), host_, there(of.to));
+    };
+    for (const auto& exchange : cut.exchanges) {
+      copy(host_, there(exchange.in.from), region_, here(exchange.in.to, cut.blocks_before));
+      out(exchange.out);
+    }
+    for (const auto& of : cut.outs) out(of);
+    for (const auto& of : cut.closing)
+      copy(region_, here(of.from, cut.blocks_before), region_, here(of.to, cut.blocks_before));
+    for (const auto& of : cut.moves) {
+      // As kernels copy: what is read must not be written meanwhile.
+      const auto from = int64_t{of.from} * cut.blocks_before, to = int64_t{of.to} * cut.blocks;
+      if (from != to) {
+        EXPECT_TRUE(from + cut.blocks_before <= to || to + cut.blocks <= from);
+      }
+      copy(region_, here(of.from, cut.blocks_before), region_, here(of.to, cut.blocks));
+    }
+    for (const auto& of : cut.ins) copy(host_, there(of.from), region_, here(of.to, cut.blocks));
+  }
+  void expect_kept(const LayerTable& table, int32_t blocks) {
+    for (int layer = 0; layer < sizes_.layers; ++layer) {
+      for (int32_t block = 0; block < blocks; ++block)
+        ASSERT_EQ(at(table, layer, block, table.blocks()), cell(layer, block)) << layer;
+    }
+  }
+
+ private:
+  static int cell(int layer, int32_t block) { return layer * 1000 + block; }
+  int& at(const LayerTable& table, int layer, int32_t block, int32_t size) {
+    if (table.takes_turns(layer))
+      return host_.at(static_cast<size_t>(table.host_buffer(layer) * sizes_.most_blocks() + block));
+    return region_.at(static_cast<size_t>(table.device_buffer(layer) * size + block));
+  }
+
+  TurnSizes sizes_;
+  std::vector<int> region_, host_;
+};
+
+TEST(LayerTableTest, NewCutsKeepWhatBlocksHave) {
+  std::mt19937 random(2);
+  for (int trial = 0; trial < 400; ++trial) {
+    const int layers = 3 + static_cast<int>(random() % 14);
+    const int spare = 1 + static_cast<int>(random() % 2);
+    const int most = spare + 1 + static_cast<int>(random() % static_cast<uint32_t>(layers - spare));
+    const TurnSizes sizes{.layers = layers,
+                          .blocks = 1 + static_cast<int32_t>(random() % 20),
+                          .most = most,
+                          .spare = spare};
+    SCOPED_TRACE(testing::Message() << layers << " layers, " << sizes.blocks << " blocks, most "
+                                    << most << ", spare " << spare);
+    LayerTable table(sizes);
+    RecutMemory memory(sizes);
+    for (int change = 0; change < 12; ++change) {
+      int turning = static_cast<int>(random() % static_cast<uint32_t>(most + 1));
+      if (turning <= spare) turning = 0;
+      if (turning == table.turning()) continue;
+      const int32_t used = std::min(table.blocks(), sizes.blocks_with(turning));
+      memory.write(table, used);
+      const LayerTable::Recut cut = table.recut(turning);
+      memory.follow(cut, used);
+      for (const LayerTable::Copy& in : cut.ins) table.confirm(in.layer);
+      memory.expect_kept(table, used);
+      if (testing::Test::HasFatalFailure()) return;
+      std::set<int> host;
+      for (const int layer : table.turns())
+        ASSERT_TRUE(host.insert(table.host_buffer(layer)).second);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/kv_turns.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+void sort_and_unite(std::vector<int32_t>& blocks) {
+  std::ranges::sort(blocks);
+  blocks.erase(std::ranges::unique(blocks).begin(), blocks.end());
+}
+
+std::vector<int32_t> without(std::span<const int32_t> blocks, std::span<const int32_t> these) {
+  std::vector<int32_t> rest;
+  std::ranges::set_difference(blocks, these, std::back_inserter(rest));
+  return rest;
+}
+
+std::vector<int32_t> both(std::span<const int32_t> a, std::span<const int32_t> b) {
+  std::vector<int32_t> common;
+  std::ranges::set_intersection(a, b, std::back_inserter(common));
+  return common;
+}
+
+std::vector<int32_t> together(std::span<const int32_t> a, std::span<const int32_t> b) {
+  std::vector<int32_t> all;
+  std::ranges::set_union(a, b, std::back_inserter(all));
+  return all;
+}
+
+}  // namespace
+
+KvTurns::KvTurns(Device& device)
+    : device_(device),
+      in_(device.make_stream()),
+      out_(device.make_stream()),
+      cut_(device.make_event()),
+      begun_(device.make_event()) {}
+
+KvTurns::Turn& KvTurns::turn(int layer) {
+  Turn& of = turns_.at(static_cast<size_t>(layer));
+  if (of.attended != nullptr) return of;
+  of.attended = device_.make_event();
+  of.stored = device_.make_event();
+  for (Turn::Timed& timed : of.timed) {
+    for (auto* event : {&timed.begun, &timed.loaded, &timed.waits, &timed.waited})
+      *event = device_.make_event(/*timed=*/true);
+  }
+  return of;
+}
+
+void KvTurns::add_pieces(const KvLayerView& from, const KvLayerView& to,
+                         std::span<const int32_t> blocks,
+                         std::span<const KvCache::BlockCopy> copies) {
+  const int64_t bytes = from.block_bytes();
+  const auto source_of = [&](int32_t block) {
+    const auto found = std::ranges::find(copies, block, &KvCache::BlockCopy::to);
+    return found == copies.end() ? block : found->from;
+  };
+  for (size_t i = 0; i < blocks.size();) {
+    const int32_t first = blocks[i], source = source_of(first);
+    int32_t run = 1;
+    while (++i < blocks.size() && blocks[i] == first + run && source_of(blocks[i]) == source + run)
+      ++run;
+    for (const auto& [there, here] : {std::pair(from.k, to.k), std::pair(from.v, to.v)}) {
+      pieces_.push_back(
+          {here + first * bytes, there + source * bytes, static_cast<size_t>(run * bytes)});
+    }
+  }
+}
+
+uint64_t KvTurns::send(DeviceStream& stream, bool to_device) {
+  uint64_t bytes = 0;
+  for (const CopyPiece& piece : pieces_) bytes += piece.bytes;
+  if (bytes > 0) to_device ? stream.copy_to_device(pieces_) : stream.copy_to_host(pieces_);
+  pieces_.clear();
+  return bytes;
+}
+
+void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
+  settle();
+  read_.clear();
+  written_.clear();
+  copies_ = kv.take_copies();
+  for (const StepSequence& sequence : sequences) {
+    const int64_t end = sequence.start + static_cast<int64_t>(sequence.tokens.size());
+    for (int64_t i = 0; i < blocks_for_tokens(end); ++i) {
+      const int32_t block = sequence.block_table[static_cast<size_t>(i)];
+      if (kv.tier_of(block) != Tier::kDevice) continue;
+      if (i * kKvBlockTokens < sequence.start) read_.push_back(block);
+      if ((i + 1) * kKvBlockTokens > sequence.start) written_.push_back(block);
+    }
+  }
+  sort_and_unite(read_);
+  sort_and_unite(written_);
+  for (const auto* blocks : {&read_, &written_})
+    if (!blocks->empty()) used_ = std::max(used_, blocks->back() + 1);
+  const LayerTable& layers = kv.layers();
+  if (layers.turning() == 0 || (read_.empty() && written_.empty())) return;
+  turns_.resize(static_cast<size_t>(kv.shape().layers));
+  // Others may have filled blocks before ops.
+  device_.compute().record(*begun_);
+  in_->wait(*begun_);
+  // What came ahead of the step has what the last one used.
+  std::vector<int32_t> missing = without(read_, ahead_);
+  for (const KvCache::BlockCopy& copy : copies_) missing.push_back(copy.to);
+  sort_and_unite(missing);
+  for (const int layer : layers.turns()) {
+    if (layers.state(layer) != LayerState::kComing || missing.empty()) continue;
+    Turn& of = turn(layer);
+    add_pieces(kv.host_buffer(layers.host_buffer(layer)), kv.layer(layer), missing, copies_);
+    stats_.to_device_bytes += send(*in_, /*to_device=*/true);
+    in_->record(*of.timed[of.current].loaded);
+    of.timed[of.current].bytes = 0;  // what lies between its events is more than a copy
+  }
+  while (layers.next_to_load() >= 0) load_waiting(kv, /*left=*/-1);
+}
+
+// The next layer comes to where `left` was (-1: nobody).
+void KvTurns::load_waiting(KvCache& kv, int left) {
+  LayerTable& layers = kv.layers();
+  const int layer = layers.next_to_load();
+  const bool is_ahead = layer <= left;
+  layers.begin_load(layer);
+  Turn& of = turn(layer);
+  of.current = 1 - of.current;
+  Turn::Timed& timed = of.timed[of.current];
+  in_->wait(*of.stored);
+  if (left >= 0) in_->wait(*turn(left).attended);
+  in_->record(*timed.begun);
+  const KvLayerView from = kv.host_buffer(layers.host_buffer(layer)), to = kv.layer(layer);
+  if (is_ahead) ahead_ = together(read_, written_);
+  const std::span<const int32_t> wanted = is_ahead ? ahead_ : read_;
+  const std::span<const KvCache::BlockCopy> copies =
+      is_ahead ? std::span<const KvCache::BlockCopy>() : copies_;
+  // Blocks that are still to be stored from there come last.
+  if (left < 0) {
+    add_pieces(from, to, wanted, copies);
+    timed.bytes = send(*in_, /*to_device=*/true);
+  } else {
+    add_pieces(from, to, without(wanted, written_), copies);
+    timed.bytes = send(*in_, /*to_device=*/true);
+    in_->wait(*turn(left).stored);
+    add_pieces(from, to, both(wanted, written_), copies);
+    timed.bytes += send(*in_, /*to_device=*/true);
+  }
+  stats_.to_device_bytes += timed.bytes;
+  in_->record(*timed.loaded);
+  ++stats_.loads;
+}
+
+void KvTurns::acquire(KvCache& kv, int layer) {
+  LayerTable& layers = kv.layers();
+  if (!layers.takes_turns(layer)) return;
+  const Turn& of = turn(layer);
+  const Turn::Timed& timed = of.timed[of.current];
+  DeviceStream& compute = device_.compute();
+  compute.record(*timed.waits);
+  compute.wait(*timed.loaded);
+  compute.record(*timed.waited);
+  layers.confirm(layer);
+  timed_.emplace_back(layer, of.current);
+}
+
+void KvTurns::release(KvCache& kv, int layer) {
+  LayerTable& layers = kv.layers();
+  if (!layers.takes_turns(layer)) return;
+  const Turn& of = turn(layer);
+  device_.compute().record(*of.attended);
+  out_->wait(*of.attended);
+  add_pieces(kv.layer(layer), kv.host_buffer(layers.host_buffer(layer)), written_);
+  stats_.to_host_bytes += send(*out_, /*to_device=*/false);
+  out_->record(*of.stored);
+  layers.leave(layer);
+  left_ = layer;
+  load_waiting(kv, layer);
+}
+
+void KvTurns::end_step() {
+  if (left_ >= 0) device_.compute().wait(*turn(std::exchange(left_, -1)).stored);
+}
+
+void KvTurns::settle() {
+  if (timed_.empty()) return;
+  device_.synchronize();
+  for (const auto& [layer, which] : timed_) {
+    const Turn::Timed& timed = turn(layer).timed[which];
+    stats_.waited_s += timed.waited->seconds_after(*timed.waits);
+    if (timed.bytes == 0) continue;
+    stats_.copied_s += timed.loaded->seconds_after(*timed.begun);
+    stats_.copied_bytes += timed.bytes;
+  }
+  timed_.clear();
+}
+
+void KvTurns::reset(KvCache& kv) {
+  device_.synchronize();
+  for (DeviceStream* stream : {in_.get(), out_.get()}) {
+    try {
+      stream->synchronize();
+    } catch (const Error&) {
+      // The step that this is about has ended with an error already.
+    }
+  }
+  left_ = -1;
+  pieces_.clear();
+  timed_.clear();
+  ahead_.clear();
+  kv.take_copies();
+  kv.layers().reset();
+}
+
+void KvTurns::copy_buffer(const KvLayerView& from, const KvLayerView& to, bool to_device) {
+  const auto bytes = static_cast<size_t>(from.block_bytes() * used_);
+  pieces_.push_back({to.k, from.k, bytes});
+  pieces_.push_back({to.v, from.v, bytes});
+  stats_.moved_bytes += send(to_device ? *in_ : *out_, to_device);
+}
+
+void KvTurns::change(KvCache& kv, int turning) {
+  if (turning == kv.layers().turning()) return;
+  settle();
+  reset(kv);
+  try {
+    const LayerTable::Recut cut = kv.recut(turning);
+    used_ = std::min({used_, cut.blocks_before, cut.blocks});
+    if (used_ > 0) carry_over(kv, cut);
+    for (const LayerTable::Copy& in : cut.ins) kv.layers().confirm(in.layer);
+  } catch (...) {
+    reset(kv);
+    throw;
+  }
+}
+
+void KvTurns::carry_over(const KvCache& kv, const LayerTable::Recut& cut) {
+  const auto before = [&](int buffer) { return kv.device_buffer(buffer, cut.blocks_before); };
+  const auto now = [&](int buffer) { return kv.device_buffer(buffer, cut.blocks); };
+  for (const auto& [in, out] : cut.exchanges) {
+    copy_buffer(kv.host_buffer(in.from), before(in.to), /*to_device=*/true);
+    in_->synchronize();
+    copy_buffer(before(out.from), kv.host_buffer(out.to), /*to_device=*/false);
+    out_->synchronize();
+  }
+  for (const LayerTable::Copy& out : cut.outs)
+    copy_buffer(before(out.from), kv.host_buffer(out.to), /*to_device=*/false);
+  out_->synchronize();
+  const auto move = [&](const KvLayerView& from, const KvLayerView& to) {
+    const int64_t words = from.block_bytes() / static_cast<int64_t>(sizeof(float));
+    for (const auto& [there, here] : {std::pair(from.k, to.k), std::pair(from.v, to.v)}) {
+      device_.ops().copy({DType::kF32, used_, words, words, there},
+                         {DType::kF32, used_, words, words, here});
+    }
+  };
+  for (const LayerTable::Copy& copy : cut.closing) move(before(copy.from), before(copy.to));
+  for (const LayerTable::Copy& copy : cut.moves) move(before(copy.from), now(copy.to));
+  // Ops called from now on find what comes.
+  device_.compute().record(*cut_);
+  in_->wait(*cut_);
+  for (const LayerTable::Copy& in : cut.ins)
+    copy_buffer(kv.host_buffer(in.from), now(in.to), /*to_device=*/true);
+  in_->record(*cut_);
+  device_.compute().wait(*cut_);
+}
+
+KvTurns::Stats KvTurns::take_stats() {
+  settle();
+  return std::exchange(stats_, {});
+}
+
+KvTurns::Stats& KvTurns::Stats::operator+=(const Stats& other) {
+  to_device_bytes += other.to_device_bytes;
+  to_host_bytes += other.to_host_bytes;
+  moved_bytes += other.moved_bytes;
+  loads += other.loads;
+  waited_s += other.waited_s;
+  copied_s += other.copied_s;
+  copied_bytes += other.copied_bytes;
+  return *this;
+}
+
+}  // namespace spillway

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// KV of layers that take turns on the device (Pie; kv/layer_table.h): in before a layer's
+// attention, what it wrote out behind it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "device/device.h"
+#include "kv/kv_cache.h"
+#include "runtime/micro_batch.h"
+
+namespace spillway {
+
+// Moves the KV of a cache's layers. Host memory has all blocks of the layers that take turns: each
+// goes there when a step wrote to it, so that leaving the device moves nothing else, and copies to
+// the device, the ones that compute may wait for, have the link to themselves.
+//
+// Which layer follows which does not depend on the clock, so all of a step is queued ahead: copies
+// wait in their queue until the layer before has left the buffer, and ops until a copy has arrived.
+// The first layers of the next step come while this one ends, with the blocks that it used; what
+// others the next step needs is brought when it begins.
+//
+// Called from one thread, which waits only where a cache is cut anew. The device must outlive it.
+class KvTurns {
+ public:
+  explicit KvTurns(Device& device);
+
+  // Before a step's first layer: what of the cache its sequences read and write. Blocks that are
+  // not on the device are none of its business.
+  void begin_step(KvCache& kv, std::span<const StepSequence> sequences);
+  // Before the first op that reads or writes a layer's KV, and behind the last one.
+  void acquire(KvCache& kv, int layer);
+  void release(KvCache& kv, int layer);
+  // After its last layer: what ops are queued from now on find in host memory is what it wrote.
+  void end_step();
+  // After a step that ended early: nothing is on its way. What sequences have in layers that take
+  // turns is lost.
+  void reset(KvCache& kv);
+
+  // So many layers take turns from now on, 0 or more than the cache's spare buffers; all blocks
+  // that both cuts have keep what they have. Between steps. Waits for the copies of layers that
+  // begin to take turns. Throws kDevice; what blocks have is then lost.
+  void change(KvCache& kv, int turning);
+
+  struct Stats {
+    uint64_t to_device_bytes = 0, to_host_bytes = 0;  // while steps run
+    uint64_t moved_bytes = 0;                         // between host and device by change()
+    int64_t loads = 0;
+    double waited_s = 0;  // ops for layers
+    double copied_s = 0;  // the link was busy with so many of these bytes
+    uint64_t copied_bytes = 0;
+    Stats& operator+=(const Stats& other);
+  };
+  // Since the last call; waits for the device.
+  Stats take_stats();
+
+ private:
+  // Of a layer. A load's events are read in the step behind the one that used it: by turns.
+  struct Turn {
+    struct Timed {
+      std::unique_ptr<DeviceEvent> begun, loaded, waits, waited;
+      uint64_t bytes = 0;  // between begun and loaded; 0: nobody knows
+    };
+    Timed timed[2];
+    int current = 0;
+    std::unique_ptr<DeviceEvent> attended, stored;
+  };
+  Turn& turn(int layer);
+  void load_waiting(KvCache& kv, int left);
+  // Adds to pieces_: runs of blocks that lie together move as one. `copies`: those of them that
+  // another block is the source of, by target.
+  void add_pieces(const KvLayerView& from, const KvLayerView& to, std::span<const int32_t> blocks,
+                  std::span<const KvCache::BlockCopy> copies = {});
+  uint64_t send(DeviceStream& stream, bool to_device);
+  void settle();
+  // What a new cut of the cache takes: all that blocks have, as far as any has been used.
+  void carry_over(const KvCache& kv, const LayerTable::Recut& cut);
+  void copy_buffer(const KvLayerView& from, const KvLayerView& to, bool to_device);
+
+  Device& device_;
+  std::unique_ptr<DeviceStream> in_, out_;
+  std::unique_ptr<DeviceEvent> cut_, begun_;
+  int left_ = -1;            // the last layer of the step that has gone
+  std::vector<Turn> turns_;  // [layer]
+  // Of the step at hand, in order: blocks that have something, and blocks that are written to.
+  std::vector<int32_t> read_, written_;
+  std::vector<KvCache::BlockCopy> copies_;
+  std::vector<int32_t> ahead_;  // what layers have that came before their step began
+  int32_t used_ = 0;            // no step has used a block at or behind this
+  std::vector<CopyPiece> pieces_;
+  std::vector<std::pair<int, int>> timed_;  // layers whose events are to be read
+  Stats stats_;
+};
+
+}  // namespace spillway

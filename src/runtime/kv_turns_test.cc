@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes of layers that take turns, on an accelerator whose copies come late: what ops find in a
+// layer's buffer is what was written there last, whatever happened in between.
+#include "runtime/kv_turns.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "tests/test_machine.h"
+
+namespace spillway {
+namespace {
+
+constexpr KvShape kShape{.layers = 7, .kv_heads = 1, .head_dim = 8, .type = KvType::kF32};
+
+// Sequences that grow, end and begin; each token's bytes say whose it is.
+class TurnsWorld {
+ public:
+  TurnsWorld(uint32_t seed, int spare)
+      : random_(seed),
+        machine_(true),
+        kv_(machine_.device(), machine_.host, kShape,
+            {.device_blocks = 8, .most_turning = 6, .spare_buffers = spare}),
+        turns_(machine_.device()) {}
+
+  void change() {
+    int turning = static_cast<int>(random_() % 7);
+    if (turning <= kv_.layers().sizes().spare) turning = 0;
+    const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
+    std::erase_if(sequences_, [&](const Sequence& of) {
+      return std::ranges::any_of(of.table, [&](int32_t block) { return block >= blocks; });
+    });
+    turns_.change(kv_, turning);
+    ASSERT_EQ(kv_.device_blocks(), blocks);
+  }
+
+  void step() {
+    if (!sequences_.empty() && random_() % 6 == 0)
+      sequences_.erase(sequences_.begin() + static_cast<ptrdiff_t>(random_() % sequences_.size()));
+    if (random_() % 2 == 0) begin();
+    std::vector<StepSequence> step;
+    std::vector<Sequence*> active;
+    for (Sequence& sequence : sequences_) {
+      if (random_() % 4 == 0) continue;  // not in this step
+      const int32_t count = random_() % 3 == 0 ? 1 + static_cast<int32_t>(random_() % 20) : 1;
+      if (!grow(sequence, count)) continue;
+      step.push_back({.tokens = std::span(kTokens).first(static_cast<size_t>(count)),
+                      .start = sequence.tokens,
+                      .block_table = sequence.table});
+      active.push_back(&sequence);
+    }
+    if (step.empty()) return;
+    turns_.begin_step(kv_, step);
+    for (int layer = 0; layer < kShape.layers; ++layer) {
+      turns_.acquire(kv_, layer);
+      for (size_t i = 0; i < active.size(); ++i) {
+        const int32_t end = step[i].start + static_cast<int32_t>(step[i].tokens.size());
+        for (int32_t token = step[i].start; token < end; ++token)
+          at(layer, *active[i], token) = mark(layer, *active[i], token);
+        for (int32_t token = 0; token < end; ++token)
+          ASSERT_EQ(at(layer, *active[i], token), mark(layer, *active[i], token))
+              << "layer " << layer << " token " << token << " of " << end;
+      }
+      turns_.release(kv_, layer);
+    }
+    for (size_t i = 0; i < active.size(); ++i)
+      active[i]->tokens += static_cast<int32_t>(step[i].tokens.size());
+  }
+  KvTurns::Stats stats() { return turns_.take_stats(); }
+
+ private:
+  struct Sequence {
+    float id = 0;
+    std::vector<int32_t> table = {};
+    int32_t tokens = 0;
+    int32_t shared = 0;  // tokens that another began with: that one's marks
+    float from = 0;
+  };
+  static constexpr int32_t kTokens[20] = {};
+
+  float mark(int layer, const Sequence& of, int32_t token) const {
+    return (token < of.shared ? of.from : of.id) * 4096 + static_cast<float>(layer * 512 + token);
+  }
+  float& at(int layer, const Sequence& of, int32_t token) {
+    const KvLayerView view = kv_.layer(layer);
+    const int32_t block = of.table[static_cast<size_t>(token / kKvBlockTokens)];
+    // The last word of K's part of the block, or of V's, for each token.
+    std::byte* const plane = token % 2 == 0 ? view.k : view.v;
+    return *reinterpret_cast<float*>(plane + block * view.block_bytes() +
+                                     token % kKvBlockTokens * 4);
+  }
+  std::optional<int32_t> try_block() {
+    std::vector<bool> taken(static_cast<size_t>(kv_.device_blocks()));
+    for (const Sequence& of : sequences_)
+      for (const int32_t block : of.table) taken[static_cast<size_t>(block)] = true;
+    std::vector<int32_t> free;
+    for (int32_t block = 0; block < kv_.device_blocks(); ++block)
+      if (!taken[static_cast<size_t>(block)]) free.push_back(block);
+    if (free.empty()) return std::nullopt;
+    return free[random_() % free.size()];
+  }
+  bool grow(Sequence& sequence, int32_t count) {
+    while (std::ssize(sequence.table) * kKvBlockTokens < sequence.tokens + count) {
+      const auto block = try_block();
+      if (!block) return false;
+      sequence.table.push_back(*block);
+    }
+    return sequence.tokens + count < 400;
+  }
+  // A new one, or one that goes on from what another has: whole blocks are shared, a part of one is
+  // copied.
+  void begin() {
+    Sequence fresh{.id = static_cast<float>(++ids_)};
+    const bool shares = !sequences_.empty() && random_() % 2 == 0;
+    if (shares) {
+      const Sequence& other = sequences_[random_() % sequences_.size()];
+      // Marks name one owner only.
+      if (other.shared > 0 || other.tokens < 20) return;
+      const int32_t whole = other.tokens / kKvBlockTokens;
+      fresh.table.assign(other.table.begin(), other.table.begin() + whole);
+      fresh.tokens = whole * kKvBlockTokens;
+      if (const int32_t rest = other.tokens % kKvBlockTokens; rest > 0) {
+        const int32_t from = other.table[static_cast<size_t>(whole)];
+        fresh.from = other.id;
+        sequences_.push_back(fresh);
+        const auto block = try_block();
+        fresh = sequences_.back();
+        sequences_.pop_back();
+        if (block) {
+          kv_.copy_block(machine_.device(), from, *block);
+          fresh.table.push_back(*block);
+          fresh.tokens += rest;
+          fresh.shared = fresh.tokens;
+          sequences_.push_back(fresh);
+          // The copy is of the next step, in which it takes part.
+          step_of(sequences_.back());
+          return;
+        }
+      }
+      fresh.shared = fresh.tokens;
+      fresh.from = other.id;
+    }
+    sequences_.push_back(fresh);
+  }
+  // A step of this one alone.
+  void step_of(Sequence& sequence) {
+    if (!grow(sequence, 1)) {
+      kv_.take_copies();
+      sequences_.pop_back();
+      return;
+    }
+    const StepSequence only{.tokens = std::span(kTokens).first(1),
+                            .start = sequence.tokens,
+                            .block_table = sequence.table};
+    turns_.begin_step(kv_, {&only, 1});
+    for (int layer = 0; layer < kShape.layers; ++layer) {
+      turns_.acquire(kv_, layer);
+      at(layer, sequence, sequence.tokens) = mark(layer, sequence, sequence.tokens);
+      for (int32_t token = 0; token <= sequence.tokens; ++token)
+        ASSERT_EQ(at(layer, sequence, token), mark(layer, sequence, token))
+            << layer << " " << token;
+      turns_.release(kv_, layer);
+    }
+    ++sequence.tokens;
+  }
+
+  std::mt19937 random_;
+  TestMachine machine_;
+  KvCache kv_;
+  KvTurns turns_;
+  std::vector<Sequence> sequences_;
+  int ids_ = 0;
+};
+
+TEST(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
+  for (uint32_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(seed);
+    TurnsWorld world(seed, 1 + static_cast<int>(seed % 2));
+    for (int step = 0; step < 60; ++step) {
+      if (step % 7 == 3) world.change();
+      world.step();
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    const KvTurns::Stats stats = world.stats();
+    EXPECT_GT(stats.to_device_bytes, 0u);
+    EXPECT_GT(stats.to_host_bytes, 0u);
+    EXPECT_GT(stats.moved_bytes, 0u);
+    EXPECT_LE(stats.copied_bytes, stats.to_device_bytes);
+    EXPECT_GT(stats.waited_s, 0) << "copies come late here";
+  }
+}
+
+}  // namespace
+}  // namespace spillway

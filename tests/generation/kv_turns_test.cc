@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers' KV that takes turns on the device: the same answers as where all of it stays there.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/fault_points.h"
+#include "engine/engine.h"
+#include "kv/kv_store.h"
+#include "tests/generation/engine_answers.h"
+#include "tests/generation/tiny_models.h"
+#include "tests/test_machine.h"
+
+namespace spillway::testing_models {
+namespace {
+
+constexpr int kLayers = 9;
+
+// A tiny model on an accelerator whose copies come late.
+struct TurnsRuntime {
+  explicit TurnsRuntime(const std::string& kind, int max_delay_us = 100) : model(tiny_model(kind)) {
+    EmulatedAcceleratorOptions options;
+    options.max_delay_us = max_delay_us;
+    accelerator = std::make_unique<EmulatedAccelerator>(options);
+    accelerator->ops().set_deterministic(true);
+    host.ops().set_deterministic(true);
+    weights = load_weights(*accelerator, model, {}, {});
+  }
+  KvCache make_kv(int32_t blocks, int most_turning, int spare = kSpareBuffers,
+                  KvType type = KvType::kF32, int32_t host_blocks = 0) {
+    return KvCache(*accelerator, host,
+                   {model.spec.layers, model.spec.kv_heads, model.spec.head_dim, type},
+                   {.device_blocks = blocks,
+                    .host_blocks = host_blocks,
+                    .most_turning = most_turning,
+                    .spare_buffers = spare});
+  }
+  Decoder make_decoder(int max_tokens, int micro_tokens = 0) {
+    return Decoder(*accelerator, model.spec, weights,
+                   {.max_tokens = max_tokens, .micro_tokens = micro_tokens, .host = &host});
+  }
+
+  CpuDevice host{CpuDeviceOptions{.threads = 1}};
+  std::unique_ptr<EmulatedAccelerator> accelerator;
+  Model model;
+  ModelWeights weights;
+};
+
+// Prompts of many lengths, some of which begin alike.
+std::vector<GenerationRequest> requests_of(int count) {
+  std::vector<GenerationRequest> requests;
+  for (int n = 0; n < count; ++n) {
+    GenerationRequest request = make_request(5 + 13 * (n % 7), static_cast<uint32_t>(n + 1),
+                                             12 + 9 * (n % 4), n % 3 == 0 ? 0.8F : 0.0F);
+    if (n % 2 == 1) {
+      const std::vector<TokenId> shared = tiny_prompt(41, 99);
+      request.prompt.insert(request.prompt.begin(), shared.begin(), shared.end());
+    }
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+std::vector<Answer> answers_of(Engine& engine, const std::vector<GenerationRequest>& requests,
+                               const std::function<void(int step)>& between = {}) {
+  std::map<RequestId, Answer> answers;
+  for (const GenerationRequest& request : requests) engine.submit(request);
+  const auto sink = [&](const GenerationEvent& event) {
+    EXPECT_TRUE(event.error.empty()) << event.error;
+    if (event.token) answers[event.id].ids.push_back(*event.token);
+    if (event.finish) answers[event.id].finish = event.finish;
+  };
+  for (int step = 0; engine.step(sink); ++step) {
+    if (between) between(step);
+    if (step > 5000) {
+      ADD_FAILURE() << "the engine does not come to an end";
+      break;
+    }
+  }
+  std::vector<Answer> all;
+  for (const auto& [id, answer] : answers) all.push_back(answer);
+  return all;
+}
+
+class KvTurnsTest : public testing::TestWithParam<const char*> {
+ protected:
+  // With all layers' KV on the device, and room for all.
+  std::vector<Answer> expected(const std::vector<GenerationRequest>& requests,
+                               KvType type = KvType::kF32) {
+    KvCache kv = runtime_.make_kv(200, 0, kSpareBuffers, type);
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {});
+    return answers_of(engine, requests);
+  }
+
+  TurnsRuntime runtime_{GetParam()};
+};
+
+TEST_P(KvTurnsTest, AnswersAreTheSameWhateverTakesTurns) {
+  const auto requests = requests_of(8);
+  const auto wanted = expected(requests);
+  for (const int spare : {1, 2}) {
+    for (int turning = spare + 1; turning <= kLayers; ++turning) {
+      SCOPED_TRACE(testing::Message() << turning << " of " << kLayers << ", spare " << spare);
+      KvCache kv = runtime_.make_kv(14, kLayers, spare);
+      Decoder decoder = runtime_.make_decoder(64);
+      Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
+      engine.change_turns(turning);
+      EXPECT_EQ(kv.device_blocks(), 14 * kLayers / (kLayers - turning + spare));
+      EXPECT_EQ(engine.state().kv.at(0).total, kv.device_blocks());
+      EXPECT_EQ(answers_of(engine, requests), wanted);
+      // Each layer comes once a step, and the first of the step behind the last.
+      const KvTurns::Stats stats = decoder.take_stats().turns;
+      EXPECT_EQ(stats.loads, turning * engine.stats().steps + spare);
+    }
+  }
+}
+
+TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberChanges) {
+  const auto requests = requests_of(10);
+  const auto wanted = expected(requests);
+  for (const int spare : {1, 2}) {
+    for (uint32_t seed = 1; seed <= 4; ++seed) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", spare " << spare);
+      const int most = seed % 2 == 0 ? kLayers : 6;
+      KvCache kv = runtime_.make_kv(12, most, spare);
+      Decoder decoder = runtime_.make_decoder(48);
+      Engine engine(decoder, kv, nullptr, {.reuse_prefixes = seed != 3});
+      std::mt19937 random(seed);
+      const auto change = [&](int /*step*/) {
+        if (random() % 5 != 0) return;
+        const int turning = static_cast<int>(random() % static_cast<uint32_t>(most + 1));
+        engine.change_turns(turning > spare ? turning : 0);
+      };
+      EXPECT_EQ(answers_of(engine, requests, change), wanted);
+      EXPECT_GT(engine.stats().turn_changes, 3);
+      EXPECT_EQ(engine.state().kv.at(0).free, engine.state().kv.at(0).total);
+    }
+  }
+}
+
+TEST_P(KvTurnsTest, MoreRequestsRunAtOnceThanTheDeviceHasRoomFor) {
+  std::vector<GenerationRequest> requests;
+  for (uint32_t n = 0; n < 12; ++n) requests.push_back(make_request(30, n, 30));
+  const auto wanted = expected(requests);
+  int64_t steps = 0;
+  for (const int turning : {0, 7}) {
+    KvCache kv = runtime_.make_kv(12, 7);
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {});
+    engine.change_turns(turning);
+    EXPECT_EQ(answers_of(engine, requests), wanted);
+    if (turning > 0) {
+      EXPECT_LT(engine.stats().steps, steps * 6 / 10);
+    }
+    steps = engine.stats().steps;
+  }
+}
+
+TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberIsFound) {
+  std::vector<GenerationRequest> requests = requests_of(40);
+  const auto wanted = expected(requests);
+  KvCache kv = runtime_.make_kv(12, kLayers - 1);
+  Decoder decoder = runtime_.make_decoder(48);
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .adapts_turns = true});
+  EXPECT_EQ(answers_of(engine, requests), wanted);
+  EXPECT_GT(engine.stats().turn_changes, 0) << "requests waited for room";
+  EXPECT_GT(engine.stats().turn_bytes, 0u);
+}
+
+TEST_P(KvTurnsTest, MicroBatchesShareALayersTurn) {
+  const auto requests = requests_of(8);
+  const auto wanted = expected(requests);
+  KvCache kv = runtime_.make_kv(30, 5);
+  Decoder decoder = runtime_.make_decoder(64, /*micro_tokens=*/16);
+  Engine engine(decoder, kv, nullptr, {});
+  engine.change_turns(5);
+  EXPECT_EQ(answers_of(engine, requests), wanted);
+}
+
+TEST_P(KvTurnsTest, CompressedKvTakesTurnsToo) {
+  const auto requests = requests_of(6);
+  const auto wanted = expected(requests, KvType::kInt8);
+  KvCache kv = runtime_.make_kv(14, 6, 1, KvType::kInt8);
+  Decoder decoder = runtime_.make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
+  engine.change_turns(6);
+  EXPECT_EQ(answers_of(engine, requests), wanted);
+}
+
+// What the pool evicts goes to the store and comes back, whichever layers take turns meanwhile.
+TEST_P(KvTurnsTest, TheKvStoreHasTheirBlocksToo) {
+  std::vector<GenerationRequest> requests = requests_of(8);
+  for (const GenerationRequest& again : requests_of(8)) requests.push_back(again);
+  const auto wanted = expected(requests);
+  for (const bool changes : {false, true}) {
+    SCOPED_TRACE(changes ? "changing" : "fixed");
+    KvCache kv = runtime_.make_kv(12, 7);
+    KvStore store(kv, *runtime_.accelerator, runtime_.host, {.slots = 128});
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, kv, nullptr,
+                  {.admission = {.max_sequences = 3}, .reuse_prefixes = true, .store = &store});
+    engine.change_turns(4);
+    constexpr int kTurns[] = {7, 0, 5, 3, 6};
+    const auto change = [&](int step) {
+      if (changes && step % 9 == 8) engine.change_turns(kTurns[step / 9 % 5]);
+    };
+    EXPECT_EQ(answers_of(engine, requests, change), wanted);
+    EXPECT_GT(engine.stats().reused_host_tokens, 0);
+  }
+}
+
+TEST_P(KvTurnsTest, SequencesInHostMemoryRunBesideThem) {
+  const auto requests = requests_of(8);
+  KvCache kv = runtime_.make_kv(10, 5, 1, KvType::kF32, /*host_blocks=*/24);
+  KvCache all = runtime_.make_kv(10, 0, 1, KvType::kF32, /*host_blocks=*/24);
+  std::vector<std::vector<Answer>> answers;
+  for (KvCache* const each : {&all, &kv}) {
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, *each, nullptr, {});
+    if (each == &kv) engine.change_turns(5);
+    answers.push_back(answers_of(engine, requests));
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
+// Of a step that fails, and of a change that does, nothing counts: what goes on is the same.
+TEST_P(KvTurnsTest, FailuresLoseNothingButTime) {
+  const auto requests = requests_of(6);
+  const auto wanted = expected(requests);
+  for (const char* point : {"step.device", "copy.device"}) {
+    for (const uint64_t nth : {1, 2, 3, 5, 8, 13, 21, 34}) {
+      SCOPED_TRACE(testing::Message() << point << " " << nth);
+      KvCache kv = runtime_.make_kv(14, 6);
+      Decoder decoder = runtime_.make_decoder(64);
+      Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
+      std::map<RequestId, Answer> answers;
+      for (const GenerationRequest& request : requests) engine.submit(request);
+      const auto sink = [&](const GenerationEvent& event) {
+        if (event.token) answers[event.id].ids.push_back(*event.token);
+        if (event.finish) answers[event.id].finish = event.finish;
+      };
+      arm_fault(point, nth, FaultKind::kEio);
+      constexpr int kTurns[] = {6, 3, 0, 5, 4};
+      int failed = 0;
+      bool more = true;
+      for (int step = 0; more && step < 2000; ++step) {
+        try {
+          if (step % 6 == 0) engine.change_turns(kTurns[step / 6 % 5]);
+          more = engine.step(sink);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kDevice);
+          ++failed;
+        }
+      }
+      disarm_faults();
+      EXPECT_EQ(failed, 1);
+      std::vector<Answer> all;
+      for (const auto& [id, answer] : answers) all.push_back(answer);
+      EXPECT_EQ(all, wanted);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, KvTurnsTest, testing::Values("llama-deep", "opt-deep"),
+                         [](const auto& of) {
+                           return std::string(of.param).substr(0, std::string(of.param).find('-'));
+                         });
+
+}  // namespace
+}  // namespace spillway::testing_models
