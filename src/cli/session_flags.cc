@@ -146,11 +146,11 @@ void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_p
 }
 
 void add_kv_expansion_flag(CLI::App& command, PlacementOptions& options) {
-  options.kv_expansion = "auto";
   command
       .add_option("--kv-expansion", options.kv_expansion,
                   "layers whose KV takes turns on the GPU, so that it has room for more requests: "
-                  "a number, off, or auto (found while it runs: as many as cost no time)")
+                  "a number, off, or auto (found while it runs: as many as cost no time; not yet "
+                  "measured on a GPU)")
       ->capture_default_str()
       ->group(kGroup);
 }
