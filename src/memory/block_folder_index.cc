@@ -98,9 +98,9 @@ std::array<std::byte, kIndexEntryBytes> index_entry(const FolderIdentity& identi
 ParsedIndex parse_index(const FolderIdentity& identity, std::span<const std::byte> bytes) {
   using State = ParsedIndex::State;
   ParsedIndex parsed;
-  uint64_t magic = 0;
-  std::memcpy(&magic, bytes.data(), std::min(bytes.size(), sizeof(magic)));
-  if (bytes.size() >= sizeof(magic) && magic != kMagic) {
+  uint64_t magic = kMagic;  // also of one that was cut off before it
+  if (bytes.size() >= sizeof(magic)) std::memcpy(&magic, bytes.data(), sizeof(magic));
+  if (magic != kMagic) {
     parsed.state = State::kForeign;
     return parsed;
   }
