@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "tests/logits_error.h"
 #include "tests/placement/placed_model.h"
 
 namespace spillway::placement {
@@ -125,15 +126,6 @@ Placement at_home() {
   Placement p;
   p.name = "all on the device";
   return p;
-}
-
-double nmse(const std::vector<float>& a, const std::vector<float>& b) {
-  double error = 0, power = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    error += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-    power += double{b[i]} * b[i];
-  }
-  return error / power;
 }
 
 class PlacementTest : public testing::TestWithParam<bool> {

@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "tests/generation/engine_answers.h"
+#include "tests/logits_error.h"
 #include "tests/placement/spanning_model.h"
 
 namespace spillway::placement {
@@ -71,15 +72,6 @@ std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_dev
            1}});
   }
   return all;
-}
-
-double nmse(const std::vector<float>& a, const std::vector<float>& b) {
-  double error = 0, power = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    error += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-    power += double{b[i]} * b[i];
-  }
-  return error / power;
 }
 
 class SpanningTest : public testing::TestWithParam<bool> {

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far numbers are from others that they should be.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace spillway {
+
+// The squares of their differences by those of `expected`.
+inline double nmse(const std::vector<float>& found, const std::vector<float>& expected) {
+  double error = 0, power = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    error += (double{found[i]} - expected[i]) * (double{found[i]} - expected[i]);
+    power += double{expected[i]} * expected[i];
+  }
+  return error / power;
+}
+
+}  // namespace spillway
