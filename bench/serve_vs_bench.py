@@ -8,9 +8,13 @@
 
 Both run the same model with the same options (behind --) on the same cores, one after the other. The server's rate is taken while all
 streams decode (serve_bench.py --steady), from a load generator on cores of its own. Prompts are random ids, so any model will do.
+
+On a machine whose speed changes from minute to minute, --beside CORES runs both at the same time, bench on CORES, and exchanges the
+cores after every round; the load generator is then on the server's cores, and what is compared is two rounds' geometric mean.
 """
 
 import argparse
+import concurrent.futures
 import datetime
 import json
 import os
@@ -39,28 +43,45 @@ def parse_arguments():
     parser.add_argument("--vocabulary", type=int, default=30000, help="prompt ids are below it")
     parser.add_argument("--cores", help="of the load generator")
     parser.add_argument("--server-cores", type=parse_cores, help="of bench and the server")
+    parser.add_argument("--beside", type=parse_cores, help="run bench on these at the same time, and exchange them with --server-cores")
     parser.add_argument("--start-s", type=float, default=300, help="seconds for the server to come up")
     parser.add_argument("-o", "--output", help="JSON for bench/results/")
     own, options = sys.argv[1:], []
     if "--" in own:
         at = own.index("--")
         own, options = own[:at], own[at + 1 :]
-    return parser.parse_args(own), options
+    args = parser.parse_args(own)
+    if args.beside and (not args.server_cores or args.cores):
+        parser.error("--beside needs --server-cores, and no --cores: the load generator runs on the server's")
+    if args.beside and args.rounds % 2:
+        parser.error("--beside needs an even number of --rounds, as every second one exchanges the cores")
+    return args, options
 
 
 class Comparison:
     def __init__(self, args, options):
         self.args, self.options = args, options
+        self.cores = {"bench": args.beside or args.server_cores, "serve": args.server_cores}
 
-    def _pin(self):
-        if self.args.server_cores:
-            os.sched_setaffinity(0, self.args.server_cores)
+    def _pinning(self, what):
+        cores = self.cores[what]
+        return (lambda: os.sched_setaffinity(0, cores)) if cores else None
+
+    def round(self, number):
+        if self.args.beside:
+            with concurrent.futures.ThreadPoolExecutor() as both:
+                started = {what: both.submit(getattr(self, what)) for what in ("bench", "serve")}
+                found = {what: job.result() for what, job in started.items()}
+            self.cores = {"bench": self.cores["serve"], "serve": self.cores["bench"]}
+            return found
+        order = ("bench", "serve") if number % 2 == 0 else ("serve", "bench")
+        return {what: getattr(self, what)() for what in order}
 
     def bench(self):
         args = self.args
         lengths = ["--prompt-len", str(args.prompt_len), "--gen-len", str(args.gen_len), "--batch", str(args.streams)]
         command = [args.bin, "bench", args.model, *lengths, "--repeat", "1", "--json", *self.options]
-        done = subprocess.run(command, preexec_fn=self._pin, capture_output=True, text=True)
+        done = subprocess.run(command, preexec_fn=self._pinning("bench"), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{shlex.join(command)}: {done.stderr.strip()[-2000:]}")
         return json.loads(done.stdout)
@@ -71,7 +92,7 @@ class Comparison:
         command = [args.bin, "serve", args.model, "--port", "0", "-c", str(context), "--max-sequences", str(args.streams)]
         with tempfile.TemporaryFile("w+") as log:
             server = subprocess.Popen(
-                [*command, *self.options], preexec_fn=self._pin, stdout=subprocess.PIPE, stderr=log, text=True
+                [*command, *self.options], preexec_fn=self._pinning("serve"), stdout=subprocess.PIPE, stderr=log, text=True
             )
             try:
                 line = server.stdout.readline()
@@ -93,7 +114,8 @@ class Comparison:
             command = [sys.executable, str(HERE / "serve_bench.py"), "--url", url, "--name", "server", "--steady", "-o", result]
             command += ["--clients", str(args.streams), "--prompt-len", str(args.prompt_len), "--gen-len", str(args.gen_len)]
             command += ["--token-ids", str(args.vocabulary), "--server-pid", str(pid), "--seed", str(pid), "--timeout", "1800"]
-            command += ["--cores", args.cores] if args.cores else []
+            cores = args.cores or (args.beside and ",".join(map(str, sorted(self.cores["serve"]))))
+            command += ["--cores", cores] if cores else []
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"{shlex.join(command)}: {done.stderr.strip()[-2000:]}")
@@ -107,9 +129,7 @@ def main():
     rounds = []
     try:
         for number in range(args.rounds):
-            both = {}
-            for what in ("bench", "serve") if number % 2 == 0 else ("serve", "bench"):
-                both[what] = getattr(comparison, what)()
+            both = comparison.round(number)
             rate, there = both["serve"]["steady_tokens_per_s"], both["bench"]["decode_tokens_per_s"]
             ratio = rate / there if rate else None
             rounds.append({"server": rate, "bench": there, "ratio": ratio, "threads": both["serve"].get("server_threads")})
@@ -122,6 +142,8 @@ def main():
             sys.exit(f"serve_vs_bench.py: {problem}")
         print(f"serve_vs_bench.py: {problem}", file=sys.stderr)
     ratios = [found["ratio"] for found in rounds if found["ratio"]]
+    if args.beside:  # cores differ, too: what one gives is in both rounds of a pair, once for either
+        ratios = [(one * other) ** 0.5 for one, other in zip(ratios[::2], ratios[1::2])]
     if ratios:
         print(f"median of {len(ratios)}: {statistics.median(ratios):.3f}, from {min(ratios):.3f} to {max(ratios):.3f}")
     keep(
