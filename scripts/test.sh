@@ -11,6 +11,17 @@ tsan_filter='-*LogitsDoNotDependOnWhereThingsAre*:*NorOnTheTypesOfWeightsAndKv*:
 # And of another one only those with a thread that owns the engine.
 tsan_loop_target=generation_test
 tsan_loop_filter='EngineLoop*'
+# The whole server under both: what asks it many things at once, leaves in the middle, breaks HTTP, fails its disk, and
+# ends it. About a minute each; the other tests of the server repeat what these do, or look at the clock.
+server_tests=(
+  tests/python/test_serve_api.py
+  tests/python/test_serve_client.py
+  tests/python/test_serve_hostile.py::test_wrong_http
+  tests/python/test_serve_life.py::test_a_drain_finishes_what_is_under_way
+  tests/python/test_serve_life.py::test_a_disk_that_fails_costs_the_requests_of_a_step
+  tests/python/test_serve_load.py::test_clients_that_vanish_cost_nothing
+  tests/python/test_serve_load.py::test_mixed_clients_have_the_answers_they_would_have_alone
+)
 test_timeout_s=300
 sanitizer_timeout_s=900  # of a whole binary
 
@@ -90,7 +101,7 @@ build_sanitized() {
   scripts/configure.sh debug && mapfile -t sanitized < <(existing_sanitizer_targets) || return 1
   echo "targets: ${sanitized[*]:-none}"
   if ((${#sanitized[@]} == 0)); then return 1; fi
-  cmake --build build/debug --parallel "$jobs" --target "${sanitized[@]}"
+  cmake --build build/debug --parallel "$jobs" --target "${sanitized[@]}" spillway
 }
 
 # Runs the binaries of a sanitizer, one process each, all at once: the leak check at the end of a process takes seconds
@@ -151,7 +162,7 @@ test_fewer_instructions() {
   return "$status"
 }
 
-build_tsan() { build tsan "${tsan_targets[@]}" "$tsan_loop_target"; }
+build_tsan() { build tsan "${tsan_targets[@]}" "$tsan_loop_target" spillway; }
 test_tsan() {
   local status=0
   run_sanitized tsan build/tsan "$tsan_filter" "${tsan_targets[@]}" || status=1
@@ -180,6 +191,24 @@ test_python() {
   if "$python" -c 'import xdist' 2>/dev/null; then options=(-n "$(nproc)" --dist loadgroup); fi
   SPILLWAY_BIN=$PWD/build/release/bin/spillway "$python" -m pytest tests/python -q -rs -p no:cacheprovider \
     "${options[@]}" --durations=10 --junitxml "$results/python.xml"
+}
+
+# Some of the server's tests with the program of a sanitizer, which ends with a code of its own when it finds something.
+test_server() { # NAME BUILD
+  local options=()
+  if "$python" -c 'import xdist' 2>/dev/null; then options=(-n "$(nproc)" --dist loadgroup); fi
+  SPILLWAY_BIN=$PWD/$2/bin/spillway ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    TSAN_OPTIONS=halt_on_error=1 timeout --kill-after=10 "$sanitizer_timeout_s" \
+    "$python" -m pytest "${server_tests[@]}" -q -rs -p no:cacheprovider "${options[@]}" --junitxml "$results/$1-server.xml"
+}
+
+test_server_with() { # WHAT NAME BUILD
+  if [[ -z $python ]]; then
+    summary+=(--skipped "the server with $1=no Python environment could be made")
+    return
+  fi
+  stage "test the server with $1" test_server "$2" "$3"
+  summary+=("$2 server=$results/$2-server.xml")
 }
 
 check_shell() {
@@ -218,11 +247,13 @@ run_all() {
 
   if stage "build with ASan and UBSan" build_sanitized; then
     stage "test with ASan and UBSan" test_sanitized
+    test_server_with "ASan and UBSan" sanitized build/debug
   else
     summary+=(--failed "build with ASan and UBSan")
   fi
   if stage "build with ThreadSanitizer" build_tsan; then
     stage "test with ThreadSanitizer" test_tsan
+    test_server_with "ThreadSanitizer" tsan build/tsan
   else
     summary+=(--failed "build with ThreadSanitizer")
   fi

@@ -314,6 +314,7 @@ def server_fixture(*options, model="tiny_model"):
         with Server(spillway, path, tmp_path_factory.mktemp("serve"), *options) as started:
             yield started
             assert started.process.poll() is None, f"it ended with {started.process.returncode}: {started.log()[-3000:]}"
+            assert started.end() == 0, f"it does not end as it should: {started.log()[-3000:]}"  # also: a sanitizer found something
 
     return server
 
