@@ -68,7 +68,7 @@ class Stacked {
 
 int64_t pieces_for(int64_t bytes, uint64_t piece_bytes) {
   const auto most = static_cast<int64_t>(piece_bytes);
-  return std::max<int64_t>(1, (bytes + most - 1) / most);
+  return bytes <= most ? 1 : (bytes - 1) / most + 1;  // `most` may be the largest number
 }
 
 // One behind the other.
