@@ -254,18 +254,18 @@ json shift(const std::vector<LengthExample>& before, const std::vector<LengthExa
     if (coming.empty() || tests.empty()) continue;
     coming.resize(std::min(coming.size(), kRequests));
     distinct = std::max(distinct, coming.size());
-    OnlineTrainer trainer(trained);
+    OnlineTrainer trainer(std::make_unique<NgramPredictor>(trained));
     for (size_t i = 0; i < kRequests; ++i) {
       const LengthExample& example = coming[i % coming.size()];
       trainer.finished(trainer.predict({.text = example.prompt}), example.tokens);
     }
     trainer.wait_until_learned();
     SPW_ASSERT(trainer.counts().dropped == 0);
-    const auto right = [&](const NgramPredictor& predictor) {
+    const auto right = [&](const OnlinePredictor& predictor) {
       return evaluate(tests, predictor, {}).linear.accuracy * static_cast<double>(tests.size());
     };
     untaught += right(trained);
-    taught += right(trainer.copy());
+    taught += right(*trainer.copy());
     fresh += right(train_predictor(coming, buckets));
     all += static_cast<double>(tests.size());
   }

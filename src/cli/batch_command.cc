@@ -20,6 +20,7 @@
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/predicted_json.h"
+#include "cli/scheduling_flags.h"
 #include "cli/session_flags.h"
 #include "cli/template_option.h"
 #include "cli/terminal.h"
@@ -31,6 +32,7 @@
 #include "serve/batch_input.h"
 #include "serve/batch_job.h"
 #include "serve/batch_journal.h"
+#include "serve/batch_lengths.h"
 #include "serve/finished_output.h"
 #include "serve/result_lines.h"
 #include "serve/served_model.h"
@@ -43,10 +45,12 @@ constexpr int kSequencesOnGpu = 256;
 constexpr int64_t kShortestContext = 64;
 constexpr int64_t kBytesOfToken = 4;  // of a request's line, about
 constexpr int kWaiting = 8;           // in the engine beside those that run
+constexpr int kChosenFrom = 64;       // the same, where who begins is chosen by predicted lengths
 constexpr double kSyncSeconds = 1;    // a power failure loses at most this much
 
 struct BatchOptions {
   SessionOptions session;
+  SchedulingFlags scheduling;  // changes no result: those do not depend on who else is at work
   std::filesystem::path input;
   std::filesystem::path output;
   int64_t context = 0;
@@ -61,8 +65,8 @@ struct BatchOptions {
 // the output becomes part of the BatchIdentity, by way of the session's settings or beside them. A
 // new one stops this from compiling until that has been decided.
 SessionOptions session_options(const BatchOptions& options) {
-  const auto& [session, input, output, context, max_sequences, chat_template, not_deterministic,
-               restart, json] = options;
+  const auto& [session, scheduling, input, output, context, max_sequences, chat_template,
+               not_deterministic, restart, json] = options;
   SessionOptions out = session;
   out.deterministic = !not_deterministic;
   return out;
@@ -71,7 +75,7 @@ SessionOptions session_options(const BatchOptions& options) {
 // Not what is left of the requests: where things go shows in the last bits, and must not depend on
 // when a job was interrupted. With less memory, fewer are at work at once.
 ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
-                         const Session& session, int64_t context) {
+                         const Session& session, int64_t context, const AnswerLengths* lengths) {
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
   const int asked = options.max_sequences > 0 ? options.max_sequences : usual;
   // A job that goes on has no more of them than its plan was made for.
@@ -84,6 +88,8 @@ ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
       .sequences = static_cast<int64_t>(std::min<uint64_t>(requests, static_cast<uint64_t>(most))),
       .prompt = std::clamp<int64_t>(bytes / kBytesOfToken, 1, std::max<int64_t>(1, context / 2)),
       .requests = static_cast<int64_t>(requests),
+      .answers =
+          lengths != nullptr ? predicted_answers(input, *lengths, context) : std::vector<int64_t>{},
       .results_are_fixed = true,
       .least_sequences = 1,
       .shortest_tokens = kShortestContext};
@@ -169,6 +175,12 @@ struct BatchSummary {
   std::optional<Prediction> predicted = {};  // where something was computed
 };
 
+double mean_at_work(const EngineStats& stats) {
+  return stats.steps > 0
+             ? static_cast<double>(stats.sequence_steps) / static_cast<double>(stats.steps)
+             : 0;
+}
+
 void print_summary(const BatchOptions& options, const BatchSummary& summary) {
   const double rate =
       static_cast<double>(summary.stats.generated_tokens) / std::max(summary.seconds, 1e-9);
@@ -180,6 +192,11 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
          {"prompt_tokens", summary.stats.prompt_tokens},
          {"generated_tokens", summary.stats.generated_tokens},
          {"preemptions", summary.stats.preemptions},
+         {"recomputed_tokens", summary.stats.recomputed_tokens},
+         {"outgrown", summary.stats.outgrown},
+         {"outgrown_preemptions", summary.stats.outgrown_preemptions},
+         {"scheduling_s", summary.stats.scheduling_s},
+         {"mean_at_work", mean_at_work(summary.stats)},
          {"total_s", summary.seconds},
          {"generated_tokens_per_s", rate},
          {"predicted", summary.predicted ? predicted_json(*summary.predicted, rate) : nullptr}});
@@ -205,6 +222,7 @@ struct PreparedJob {
   const BatchInput& input;
   const BatchIdentity& identity;
   const ResultLines& lines;
+  AnswerLengths* lengths;  // null: nobody predicts them
 };
 
 // What the cost model says of requests as they turned out to be.
@@ -228,15 +246,26 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   session.load();
   const int64_t context = prepared.identity.context;
   // Also where fewer requests are left: how much room there is decides who attends to long prompts.
+  const int whole =
+      admission_policy(session.plan, session.plan.sequences.value_or(1)).max_sequences;
+  Runner runner = session.make_runner_that_fits(context, whole);
+  const bool waits =
+      !options.scheduling.admits_whole() && session.plan.schedule == ScheduleKind::kContinuous;
+  const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
   const AdmissionPolicy admission =
-      admission_policy(session.plan, session.plan.sequences.value_or(1));
+      admission_policy(session.plan, static_cast<int>(session.sequences_at_once(room)));
   const int sequences = admission.max_sequences;
-  Runner runner = session.make_runner_that_fits(context, sequences);
-  const std::unique_ptr<KvStore> store = session.make_kv_store(runner.kv, context);
+  // Where some may lose their blocks, what they had is worth keeping; if it changes no result.
+  const bool keeps_lost = sequences > whole && !options.not_deterministic;
+  const std::unique_ptr<KvStore> store = session.make_kv_store(
+      runner.kv, context,
+      keeps_lost ? Session::KvStoreHost::kWhereApart : Session::KvStoreHost::kWhereAsked);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
                 {.admission = admission,
+                 .scheduling = options.scheduling.options(),
+                 .lengths = prepared.lengths,
                  .max_sequence_tokens = context,
-                 .reuse_prefixes = store != nullptr,
+                 .reuse_prefixes = store != nullptr || keeps_lost,
                  .kv_salt = store ? session.kv_salt() : "",
                  .store = store.get(),
                  .adapts_turns = session.adapts_turns()});
@@ -251,7 +280,9 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   journal.begin(prepared.identity.fields(), input.modified_s(), plan_to_json(session.plan));
   BatchJob job(input, prepared.lines, journal, model, client,
                {.fingerprint = system_fingerprint(prepared.identity.without_input()),
-                .max_outstanding = sequences + (admission.admit_in_blocks ? sequences : kWaiting)});
+                .max_outstanding = sequences + (admission.admit_in_blocks       ? sequences
+                                                : options.scheduling.predicts() ? kChosenFrom
+                                                                                : kWaiting)});
   const uint64_t before = journal.size();
   const Stopwatch watch;
   double synced_s = 0;
@@ -317,6 +348,7 @@ int batch(const BatchOptions& options) {
       !options.not_deterministic || options.session.kv_store.dir.empty(), kInvalidArgument,
       "with --no-deterministic results would depend on what is found in --kv-dir; leave one of "
       "them out");
+  options.scheduling.options();  // throws
   const std::filesystem::path output = output_path(options);
   const BatchInput input(options.input);
   SessionOptions asked = session_options(options);
@@ -324,7 +356,9 @@ int batch(const BatchOptions& options) {
   if (!options.restart) asked.placement.kept = try_kept_plan(journal_path);
   Session session(asked, terminal_services());
   const int64_t context = session.context_tokens(options.context);
-  session.choose_plan(expected_run(options, input, session, context));
+  const std::unique_ptr<AnswerLengths> lengths =
+      make_answer_lengths(options.scheduling.length_predictor, resolve_model(asked.model), context);
+  session.choose_plan(expected_run(options, input, session, context, lengths.get()));
   const BatchIdentity identity{.input = input.checksum(),
                                .model = model_fingerprint(resolve_model(asked.model)),
                                .context = context,
@@ -332,7 +366,7 @@ int batch(const BatchOptions& options) {
                                .settings = session.settings};
   const JobFields fields = identity.fields();
   const ResultLines lines(job_key(fields), input);
-  const PreparedJob prepared{options, session, input, identity, lines};
+  const PreparedJob prepared{options, session, input, identity, lines, lengths.get()};
 
   std::error_code error;  // what cannot be looked at cannot be opened either, which will say why
   // Where a job has begun, an output is what it will replace: there was a --restart.
@@ -377,6 +411,7 @@ void add_batch_command(CLI::App& app) {
   add_concurrency_flags(*command, options->context, options->max_sequences, kSequencesOnCpu,
                         kSequencesOnGpu);
   add_kv_expansion_flag(*command, options->session.placement);
+  add_scheduling_flags(*command, options->scheduling, "first");
   options->chat_template.add_to(*command);
   command
       ->add_flag("--no-deterministic", options->not_deterministic,

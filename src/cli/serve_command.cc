@@ -15,11 +15,13 @@
 #include "cli/commands.h"
 #include "cli/concurrency_flags.h"
 #include "cli/interrupt.h"
+#include "cli/scheduling_flags.h"
 #include "cli/session_flags.h"
 #include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
 #include "engine/engine.h"
+#include "engine/model_catalog.h"
 #include "engine/serving_estimate.h"
 #include "engine/session.h"
 #include "schedule/admission.h"
@@ -36,6 +38,7 @@ constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
 
 struct ServeOptions {
   SessionOptions session;
+  SchedulingFlags scheduling;
   TemplateOption chat_template;
   HttpOptions http;
   std::string key_file;
@@ -115,6 +118,7 @@ void wait_for_the_end(ApiServer& server) {
 int serve(const ServeOptions& options) {
   if (options.json_log) set_log_format(LogFormat::kJson);
   set_log_level(LogLevel::kInfo);  // who serves wants to see what happens
+  const SchedulingOptions scheduling = options.scheduling.options();
   ApiServerOptions asked{.http = options.http, .model = model_name(options)};
   if (!options.key_file.empty()) asked.keys = KeyRing::from_file(options.key_file);
   drain_on_interrupt();
@@ -130,16 +134,21 @@ int serve(const ServeOptions& options) {
   const int64_t context = session.planned_tokens();
   const int64_t sequences = session.plan.sequences.value_or(1);
   Runner runner = session.make_runner_that_fits(context, sequences);
+  const auto room =
+      options.scheduling.admits_whole() ? Session::Room::kForWhole : Session::Room::kWaitedFor;
   const AdmissionPolicy admission =
-      continuous_admission(session, static_cast<int>(session.sequences_at_once()));
+      continuous_admission(session, static_cast<int>(session.sequences_at_once(room)));
   const ServingEstimate estimate = estimate_serving(session, admission.max_sequences, run.prompt,
                                                     run.generated, runner.decoder.max_tokens());
   const std::unique_ptr<KvStore> store =
       session.make_kv_store(runner.kv, context, Session::KvStoreHost::kWhereApart);
+  const std::unique_ptr<AnswerLengths> lengths = make_answer_lengths(
+      options.scheduling.length_predictor, resolve_model(options.session.model), context);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
                 {.max_prompt_tokens = estimate.prompt_tokens,
                  .admission = admission,
-                 .shares_fairly = true,
+                 .scheduling = scheduling,
+                 .lengths = lengths.get(),
                  .max_sequence_tokens = context,
                  .reuse_prefixes = true,
                  .kv_salt = session.kv_salt(),
@@ -203,6 +212,7 @@ void add_serve_command(CLI::App& app) {
       "--trust-priorities", options->trust_priorities,
       "clients may go before others (a priority below 0); behind them they always may");
   add_kv_expansion_flag(*command, options->session.placement);
+  add_scheduling_flags(*command, options->scheduling, "fair");
   options->chat_template.add_to(*command);
   command->add_flag("--log-json", options->json_log, "log lines as JSON");
   command->add_flag("--log-prompts", options->log_prompts, "also what is asked and answered");

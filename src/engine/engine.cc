@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stopwatch.h"
+#include "engine/answer_lengths.h"
 #include "engine/engine_request.h"
 #include "engine/unusable_logits.h"
 
@@ -38,10 +39,15 @@ BlockAllocator make_allocator(const KvCache& kv, int64_t span_blocks) {
 // Of a step's time: so much waiting for weights, and the link has no room for anything else.
 constexpr double kBusyLink = 0.05;
 
-SchedulingPolicies fair_policies(const EngineOptions& options) {
-  SchedulingPolicies policies;
-  if (options.shares_fairly) policies.order = std::make_unique<FairOrder>();
-  return policies;
+// Tells who keeps the pace.
+SchedulingPolicies policies_of(const EngineOptions& options, PacedAdmission*& pace) {
+  ChosenPolicies chosen = make_policies(options.scheduling, options.admission);
+  pace = chosen.pace;
+  return std::move(chosen.policies);
+}
+
+bool has_prompt_chunks(const StepPlan& plan) {
+  return std::ranges::any_of(plan.chunks, [](const ScheduledChunk& of) { return of.tokens > 1; });
 }
 
 }  // namespace
@@ -56,12 +62,14 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       store_(options.reuse_prefixes ? options.store : nullptr),
       first_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
                                        kv_type_name(kv.shape().type), options.kv_salt))),
+      lengths_(options.lengths),
+      max_sequences_(options.admission.max_sequences),
       scheduler_(allocator_,
                  {.max_step_tokens = at_most(decoder.max_tokens(), options.max_step_tokens),
                   .max_prompt_tokens = options.max_prompt_tokens,
                   .max_logit_rows = std::max(kLeastLogitRows, options.admission.max_sequences),
                   .admission = options.admission},
-                 options.reuse_prefixes ? this : nullptr, fair_policies(options)),
+                 options.reuse_prefixes ? this : nullptr, policies_of(options, pace_)),
       max_sequence_tokens_(
           at_most(std::min(decoder.spec().max_context, allocator_.longest() * kKvBlockTokens),
                   options.max_sequence_tokens)) {
@@ -111,12 +119,14 @@ void Engine::submit(RequestId id, GenerationRequest request) {
   const auto prompt_tokens = static_cast<int32_t>(request.prompt.size());
   const int64_t expected =
       std::min(max_sequence_tokens(), int64_t{prompt_tokens} + request.max_tokens);
-  const NewSequence sequence{.id = id,
-                             .tokens = prompt_tokens,
-                             .expected = expected,
-                             .priority = request.priority,
-                             .client = request.client,
-                             .scored = request.prompt_logprobs >= 0};
+  const NewSequence sequence{
+      .id = id,
+      .tokens = prompt_tokens,
+      .expected = expected,
+      .predicted = request.foreseen.tokens > 0 ? prompt_tokens + request.foreseen.tokens : 0,
+      .priority = request.priority,
+      .client = request.client,
+      .scored = request.prompt_logprobs >= 0};
   const auto added =
       requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_)).first;
   try {
@@ -125,6 +135,10 @@ void Engine::submit(RequestId id, GenerationRequest request) {
     requests_.erase(added);  // out of memory, most likely: it never was
     throw;
   }
+}
+
+void Engine::foresee(GenerationRequest& request) const {
+  if (lengths_ != nullptr) lengths_->foresee(request);
 }
 
 void Engine::end_begun(const Error& error, const Sink& sink) {
@@ -188,26 +202,35 @@ EngineState Engine::state() const {
   if (store_ != nullptr) state.store = store_->stats();
   const LayerTable& layers = kv_.layers();
   state.turning = layers.turning();
+  if (lengths_ != nullptr) {
+    state.lengths = lengths_->counts();
+    state.predicted_blocks = predicted_blocks();
+  }
   if (layers.sizes().blocks > 0)
     state.kv_expansion = static_cast<double>(layers.blocks()) / layers.sizes().blocks;
   return state;
 }
 
+int64_t Engine::predicted_blocks() const {
+  return peak_blocks(scheduler_.at_work_and_next(max_sequences_));
+}
+
 void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
   if (!expansion_) return;
   const DecoderStats step = take_decoder_stats();
-  const bool has_prompts =
-      std::ranges::any_of(plan.chunks, [](const ScheduledChunk& of) { return of.tokens > 1; });
+  // Where somebody predicts, before anybody has to wait: what is at work and next will not fit.
+  const bool will_want_room = lengths_ != nullptr && predicted_blocks() > allocator_.total(0);
   const double weights_s = step.stall_s[static_cast<size_t>(StallCause::kWeights)];
-  const int turning = expansion_->next({.seconds = seconds,
-                                        .waited_s = step.turns.waited_s,
-                                        .copied_s = step.turns.copied_s,
-                                        .copied_bytes = step.turns.copied_bytes,
-                                        .tokens = tokens,
-                                        .has_prompts = has_prompts,
-                                        .wants_room = plan.is_full || !plan.preempted.empty(),
-                                        .link_is_busy = weights_s > kBusyLink * seconds,
-                                        .used_blocks = allocator_.total(0) - allocator_.free(0)});
+  const int turning =
+      expansion_->next({.seconds = seconds,
+                        .waited_s = step.turns.waited_s,
+                        .copied_s = step.turns.copied_s,
+                        .copied_bytes = step.turns.copied_bytes,
+                        .tokens = tokens,
+                        .has_prompts = has_prompt_chunks(plan),
+                        .wants_room = plan.is_full || !plan.preempted.empty() || will_want_room,
+                        .link_is_busy = weights_s > kBusyLink * seconds,
+                        .used_blocks = allocator_.total(0) - allocator_.free(0)});
   if (turning != kv_.layers().turning()) change_turns(turning);
 }
 
@@ -252,11 +275,14 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   const Stopwatch watch;
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, events);
+  const Stopwatch scheduling;
   StepPlan plan = scheduler_.prepare();
   if (reuses_) keep_preempted(plan);
   scheduler_.apply(plan);
+  stats_.scheduling_s += scheduling.seconds();
   if (reuses_) announce(plan);
   stats_.preemptions = scheduler_.preemptions();
+  stats_.outgrown_preemptions = scheduler_.outgrown_preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
   if (plan.chunks.empty()) {
     // All that wait do so for the disk.
@@ -266,6 +292,10 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   std::optional<std::vector<DrawnToken>> drawn = try_compute(plan);
   if (!drawn) return;
   for (DrawnToken& token : *drawn) events.push_back(accept_token(token));
+  stats_.outgrown = scheduler_.extensions();
+  stats_.recomputed_tokens = scheduler_.recomputed_tokens();
+  if (pace_ != nullptr && !has_prompt_chunks(plan))
+    pace_->stepped(static_cast<int>(plan.chunks.size()), watch.seconds());
   adapt_turns(plan, watch.seconds(), static_cast<int64_t>(drawn->size()));
 }
 
@@ -479,6 +509,7 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   // The last token was never computed.
   if (event.token && reason != FinishReason::kError)
     keep_tail(request, request.next_position() - 1);
+  if (lengths_ != nullptr) lengths_->ended(request.params, request.generated(), reason);
   scheduler_.remove(id, request.generated());
   requests_.erase(id);
 }

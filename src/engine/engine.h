@@ -15,6 +15,7 @@
 
 #include "engine/generation.h"
 #include "engine/sampler.h"
+#include "engine/scheduling_options.h"
 #include "kv/block_allocator.h"
 #include "kv/expansion_control.h"
 #include "kv/kv_cache.h"
@@ -25,13 +26,17 @@
 
 namespace spillway {
 
+class AnswerLengths;
+
 struct EngineOptions {
   int max_step_tokens = 0;  // 0 = what the decoder takes
   // Of these, tokens of prompts where others generate; 0: all.
   int max_prompt_tokens = 0;
   AdmissionPolicy admission = {};
-  // Clients that want more than there is get the same share of it; else first come, first served.
-  bool shares_fairly = false;
+  SchedulingOptions scheduling = {};
+  // Who predicts how long answers will be, and learns it; null: nobody does. Must outlive the
+  // engine.
+  AnswerLengths* lengths = nullptr;
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
   // Of requests that begin alike, what is alike is computed once, as long as there is room for it.
   bool reuse_prefixes = false;
@@ -64,6 +69,9 @@ class Engine : private PrefixSource {
   // that changes, and any thread may call it.
   void check(const GenerationRequest& request) const;
   void submit(RequestId id, GenerationRequest request);
+  // What is predicted of its answer goes along with the request, where somebody predicts. It takes
+  // time: before submit(), from any thread.
+  void foresee(GenerationRequest& request) const;
   // Ends it with kCancelled at the next step; unknown ids are ignored.
   void cancel(RequestId id);
 
@@ -135,6 +143,8 @@ class Engine : private PrefixSource {
   // After a step of so many seconds, which drew so many tokens.
   void adapt_turns(const StepPlan& plan, double seconds, int64_t tokens);
   DecoderStats take_decoder_stats();
+  // Of those that run, and those that could at once: blocks of KV at their peak, as predicted.
+  int64_t predicted_blocks() const;
   // What newcomers compute, others that come after them need not.
   void announce(const StepPlan& plan);
   void lose_all();
@@ -165,6 +175,9 @@ class Engine : private PrefixSource {
   std::vector<KvStore::Copy> evicted_;  // by the step at hand
   KvStoreStats counted_;                // of the store's traffic, what was told
   BlockKey first_key_;
+  AnswerLengths* lengths_;
+  int max_sequences_;
+  PacedAdmission* pace_ = nullptr;  // of the scheduler's; null: no pace is kept
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;
   EngineStats stats_;

@@ -18,14 +18,15 @@ EngineClient::EngineClient(Engine& engine)
       }) {}
 
 RequestId EngineClient::submit(GenerationRequest request) {
-  const auto id = loop_.try_submit(std::move(request));
-  SPW_ASSERT(id.has_value());  // nothing bounds this loop
-  return *id;
+  std::vector<GenerationRequest> one;
+  one.push_back(std::move(request));
+  return submit(std::move(one)).front();
 }
 
 std::vector<RequestId> EngineClient::submit(std::vector<GenerationRequest> requests) {
+  loop_.foresee(requests);
   auto ids = loop_.try_submit(std::move(requests));
-  SPW_ASSERT(ids.has_value());
+  SPW_ASSERT(ids.has_value());  // nothing bounds this loop
   return std::move(*ids);
 }
 

@@ -56,6 +56,10 @@ class EngineLoop {
   [[nodiscard]] std::optional<std::vector<RequestId>> try_submit(
       std::vector<GenerationRequest> requests);
   [[nodiscard]] std::optional<RequestId> try_submit(GenerationRequest request);
+  // Before try_submit(), with time to spare and no lock held: Engine::foresee() for each of them.
+  void foresee(std::vector<GenerationRequest>& requests) const {
+    for (GenerationRequest& request : requests) engine_.foresee(request);
+  }
   // What try_submit() throws for such a request.
   void check(const GenerationRequest& request) const { engine_.check(request); }
   // Ends it with kCancelled before the next step; unknown ids are ignored.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace spillway {
 
@@ -13,6 +14,8 @@ struct ExpectedRun {
   // About: tokens of a prompt and of its answer, requests in all. 0: nobody knows. An answer of 1
   // comes out of the prompt's step: nothing is decoded.
   int64_t prompt = 0, generated = 0, requests = 0;
+  // Where answers differ: their tokens, each of as many requests as another. Empty: `generated`.
+  std::vector<int64_t> answers = {};
   // As many sequences at once, up to `sequences`, as are the fastest.
   bool finds_sequences = false;
   // Who it is for knows by what settings results come about: memory that is refused may not change

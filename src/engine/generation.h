@@ -12,6 +12,7 @@
 #include "device/logprobs.h"
 #include "engine/sampling_params.h"
 #include "kv/kv_store_stats.h"
+#include "predict/predicted_length.h"
 #include "schedule/request_id.h"
 #include "text/token_id.h"
 
@@ -25,6 +26,12 @@ enum class FinishReason : uint8_t {
 };
 const char* finish_reason_name(FinishReason reason);
 
+// What is known of an answer before it is there (engine/answer_lengths.h).
+struct ForeseenLength {
+  int64_t tokens = 0;  // that it is promised room for; 0: nobody predicts
+  std::optional<PredictedLength> predicted = {};  // what is to be learned from
+};
+
 struct GenerationRequest {
   std::vector<TokenId> prompt;  // not empty
   int max_tokens = 128;         // generated at most; 0 only where the prompt is scored
@@ -35,6 +42,10 @@ struct GenerationRequest {
   bool ignore_end = false;        // go on past end tokens
   int priority = 0;               // lower ones matter more
   uint64_t client = 0;            // whose it is: clients share what there is
+  // The text that is asked, or its beginning, where there is one: the answer's length is predicted
+  // from it, and from the prompt's tokens where there is none.
+  std::string asked = {};
+  ForeseenLength foreseen = {};
 };
 
 // A token was generated, or a request ended (then `finish` is set; the last token may come with
@@ -60,6 +71,10 @@ struct EngineStats {
   int64_t reused_tokens = 0;                               // found in the cache instead of computed
   int64_t reused_host_tokens = 0, reused_disk_tokens = 0;  // of these, by way of the KV store
   int64_t preemptions = 0;
+  int64_t recomputed_tokens = 0;  // after preemptions: computed before, and again
+  // Sequences went beyond what was predicted and were promised more; of these, that gave way later.
+  int64_t outgrown = 0, outgrown_preemptions = 0;
+  double scheduling_s = 0;     // deciding what steps compute
   int64_t sequence_steps = 0;  // sequences at work, summed over these steps
   // Of layers whose KV takes turns on the device: what moved for them while steps ran, how long ops
   // waited for them, and how often it was decided anew how many they are.
@@ -77,6 +92,15 @@ struct EngineTraffic {
   EngineTraffic& operator+=(const EngineTraffic& other);
 };
 
+// How good predictions of answers' lengths were, and what they cost (predict/online_trainer.h).
+struct LengthCounts {
+  uint64_t right = 0, over = 0, under = 0;       // of the answers: by their bucket
+  double predicted_tokens = 0, real_tokens = 0;  // of these answers
+  uint64_t learned = 0, dropped = 0, refused = 0, waiting = 0;
+  double predicting_s = 0;  // on clients' threads
+  double learning_s = 0;    // on its own
+};
+
 // What an engine has to do, and room for.
 struct EngineState {
   int running = 0;
@@ -87,9 +111,11 @@ struct EngineState {
     int32_t total = 0, free = 0;
   };
   std::vector<Pool> kv = {};
-  std::optional<KvStoreStats> store = {};  // where there is one
-  int turning = 0;                         // layers whose KV takes turns on the device
-  double kv_expansion = 1;                 // blocks there by what there would be if all stayed
+  std::optional<KvStoreStats> store = {};    // where there is one
+  int turning = 0;                           // layers whose KV takes turns on the device
+  double kv_expansion = 1;                   // blocks there by what there would be if all stayed
+  std::optional<LengthCounts> lengths = {};  // where somebody predicts
+  int64_t predicted_blocks = 0;  // of KV that those at work and those next will need at their peak
 };
 
 }  // namespace spillway

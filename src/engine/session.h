@@ -53,9 +53,11 @@ struct Session {
   Footprint needs_of(const RunSize& size) const;
   // Whether how many layers' KV takes turns is found while it runs.
   bool adapts_turns() const { return !options_.placement.kv_turns().has_value(); }
-  // Requests at once: as many as the plan has room for, were all as long as they may be. But with
-  // --kv-expansion, and all KV on the device, as many as were asked for: who finds no room waits.
-  int64_t sequences_at_once() const;
+  // Requests at once: as many as the plan has room for, were all as long as they may be. Where they
+  // wait for room instead, or with --kv-expansion, and all KV is on the device: as many as were
+  // asked for.
+  enum class Room : uint8_t { kForWhole, kWaitedFor };
+  int64_t sequences_at_once(Room room) const;
   // After a run: whether the CPU was as fast with its rows of linear layers as the plan had it, and
   // what mends it where it was not.
   void report_drift(const HostLinear::Stats& stats) const;

@@ -31,6 +31,20 @@ Workload workload_of(const ExpectedRun& run, const RunSize& size) {
       run.generated > 0
           ? run.generated
           : std::clamp<int64_t>(kUsualAnswer, 1, std::max<int64_t>(1, size.tokens / 2));
+  if (!run.answers.empty()) {
+    Workload workload;
+    const auto parts = static_cast<int64_t>(run.answers.size());
+    const int64_t count = std::max<int64_t>(1, std::max(run.requests, size.sequences) / parts);
+    for (const int64_t answer : run.answers) {
+      const int64_t generate =
+          std::clamp<int64_t>(answer, 1, std::max<int64_t>(1, size.tokens - 1));
+      const int64_t most_prompt = std::max<int64_t>(1, size.tokens - generate);
+      workload.groups.push_back({.count = count,
+                                 .prompt = std::clamp<int64_t>(run.prompt, 1, most_prompt),
+                                 .generate = generate});
+    }
+    return workload;
+  }
   const int64_t prompt =
       run.prompt > 0 ? run.prompt : std::clamp<int64_t>(size.tokens - generated, 1, kUsualPrompt);
   return {{{.count = std::max(run.requests, size.sequences),
@@ -57,9 +71,10 @@ RunSize Session::runner_size(int64_t tokens, int64_t sequences) const {
   return size;
 }
 
-int64_t Session::sequences_at_once() const {
+int64_t Session::sequences_at_once(Room room) const {
   const int64_t planned = plan.sequences.value_or(1);
-  if (options_.placement.kv_expansion == "off" || device->host_visible()) return planned;
+  const bool expands = options_.placement.kv_expansion != "off" && !device->host_visible();
+  if (!expands && room == Room::kForWhole) return planned;
   const RunLayout layout = needs_of(runner_size(size_.tokens, planned)).layout;
   return layout.blocks_away() > 0 ? planned : std::max(planned, run_.sequences);
 }

@@ -18,7 +18,7 @@ struct TurnMeasure {
   uint64_t copied_bytes = 0;  // so much of them
   int64_t tokens = 0;         // generated
   bool has_prompts = false;
-  bool wants_room = false;    // somebody waits for KV memory, or has lost it
+  bool wants_room = false;    // somebody waits for KV memory, has lost it, or is predicted to
   bool link_is_busy = false;  // others wait for the same link: weights, which go first
   int32_t used_blocks = 0;    // on the device
 };

@@ -17,6 +17,16 @@ LengthBuckets LengthBuckets::linear(double most) {
   return buckets;
 }
 
+LengthBuckets LengthBuckets::geometric(double first, double most) {
+  SPW_CHECK(first >= 1 && most >= first, kInvalidArgument,
+            "buckets from {} to {} tokens hold no answers", first, most);
+  LengthBuckets buckets;
+  for (size_t i = 0; i < kLengthBuckets; ++i)
+    buckets.edges_[i] =
+        first * std::pow(most / first, static_cast<double>(i) / (kLengthBuckets - 1));
+  return buckets;
+}
+
 LengthBuckets LengthBuckets::equal_frequency(std::span<const int64_t> lengths) {
   SPW_CHECK(!lengths.empty(), kInvalidArgument, "no lengths to make buckets of");
   std::vector<int64_t> sorted(lengths.begin(), lengths.end());

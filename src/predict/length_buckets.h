@@ -17,6 +17,9 @@ class LengthBuckets {
  public:
   // Equal widths up to `most` tokens (S3, section 3).
   static LengthBuckets linear(double most);
+  // Each larger than the one before by the same factor, from `first` to `most` tokens: for answers
+  // of which nothing is known.
+  static LengthBuckets geometric(double first, double most);
   // Each with a tenth of these lengths, which are not empty.
   static LengthBuckets equal_frequency(std::span<const int64_t> lengths);
   // As edges() gave them. Throws kInvalidArgument where they do not ascend.

@@ -80,5 +80,13 @@ TEST(LengthDistributionTest, KeepsItsSharesInOtherBuckets) {
   EXPECT_NEAR(wide.in(LengthBuckets::linear(100)).share(9), 0.64, 1e-9);
 }
 
+TEST(LengthBucketsTest, GeometricOnesGrowByAFactor) {
+  const LengthBuckets buckets = LengthBuckets::geometric(16, 16 * 512);
+  EXPECT_DOUBLE_EQ(buckets.end_of(0), 16);
+  EXPECT_DOUBLE_EQ(buckets.end_of(kLengthBuckets - 1), 16 * 512);
+  for (size_t i = 1; i < kLengthBuckets; ++i)
+    EXPECT_NEAR(buckets.end_of(i) / buckets.end_of(i - 1), 2, 1e-9);
+}
+
 }  // namespace
 }  // namespace spillway

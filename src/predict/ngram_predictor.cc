@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "predict/predictor_file.h"
 
 namespace spillway {
 namespace {
@@ -53,11 +54,6 @@ LengthDistribution NgramPredictor::predict_from(std::span<const PromptFeature> f
   return {buckets_, shares};
 }
 
-LengthDistribution NgramPredictor::predict(const LengthQuery& query) const {
-  const LengthDistribution any = predict_from(prompt_features(query));
-  return any.up_to(query.most_tokens);
-}
-
 void NgramPredictor::learn_from(std::span<const PromptFeature> features, int64_t tokens) {
   const size_t right = buckets_.bucket_of(tokens);
   Outputs errors = outputs(features);
@@ -78,8 +74,9 @@ void NgramPredictor::learn_from(std::span<const PromptFeature> features, int64_t
   ++examples_;
 }
 
-void NgramPredictor::learn(const LengthQuery& query, int64_t tokens) {
-  learn_from(prompt_features(query), tokens);
+bool NgramPredictor::try_write(const std::filesystem::path& path, const std::string& model) const {
+  write_predictor(path, *this, model);
+  return true;
 }
 
 void NgramPredictor::restore(std::span<const float> weights, std::span<const float> gradients,

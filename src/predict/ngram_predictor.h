@@ -5,30 +5,36 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "predict/length_predictor.h"
-#include "predict/prompt_features.h"
+#include "predict/online_predictor.h"
 
 namespace spillway {
 
 // Two linear models in one table, whose probabilities are averaged: one chooses among the buckets
 // (softmax), the other says of each edge whether the answer goes beyond it, and so knows that
 // buckets are in order. Both learn by AdaGrad. Owns some 5 MB. Not thread-safe.
-class NgramPredictor : public LengthPredictor {
+class NgramPredictor : public OnlinePredictor {
  public:
   explicit NgramPredictor(const LengthBuckets& buckets);
 
-  LengthDistribution predict(const LengthQuery& query) const override;
-  void learn(const LengthQuery& query, int64_t tokens) override;
+  std::vector<PromptFeature> look_at(const LengthQuery& query) const override {
+    return prompt_features(query);
+  }
+  LengthDistribution predict_from(std::span<const PromptFeature> features) const override;
+  void learn_from(std::span<const PromptFeature> features, int64_t tokens) override;
 
-  // The same for features that were made before: learning goes over its data several times.
-  LengthDistribution predict_from(std::span<const PromptFeature> features) const;
-  void learn_from(std::span<const PromptFeature> features, int64_t tokens);
-
-  const LengthBuckets& buckets() const { return buckets_; }
-  uint64_t examples() const { return examples_; }  // that it learned from, again and again
+  const LengthBuckets& buckets() const override { return buckets_; }
+  uint64_t examples() const override { return examples_; }
+  std::unique_ptr<OnlinePredictor> copy() const override {
+    return std::make_unique<NgramPredictor>(*this);
+  }
+  [[nodiscard]] bool try_write(const std::filesystem::path& path,
+                               const std::string& model) const override;
 
   // What a file has of it: all that predicting and learning need.
   std::span<const float> weights() const { return weights_; }

@@ -2,9 +2,12 @@
 #include "predict/online_trainer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
+#include "base/thread_name.h"
 
 namespace spillway {
 namespace {
@@ -13,9 +16,13 @@ constexpr int64_t kLongestAnswer = int64_t{1} << 32;
 
 }  // namespace
 
-OnlineTrainer::OnlineTrainer(NgramPredictor predictor, const OnlineTrainerOptions& options)
-    : options_(options), predictor_(std::move(predictor)), buckets_(predictor_.buckets()) {
-  SPW_CHECK(options.most_waiting > 0 && options.most_kept > 0 && options.replays >= 0,
+OnlineTrainer::OnlineTrainer(std::unique_ptr<OnlinePredictor> predictor,
+                             OnlineTrainerOptions options)
+    : options_(std::move(options)),
+      predictor_(std::move(predictor)),
+      buckets_(predictor_->buckets()) {
+  SPW_CHECK(options_.most_waiting > 0 && options_.most_kept > 0 && options_.replays >= 0 &&
+                options_.keep_every_s > 0,
             kInvalidArgument, "a trainer without room for an answer learns nothing");
   thread_ = std::thread([this] { run(); });
 }
@@ -30,9 +37,9 @@ OnlineTrainer::~OnlineTrainer() {
 }
 
 PredictedLength OnlineTrainer::predict(const LengthQuery& query) const {
-  std::vector<PromptFeature> features = prompt_features(query);
+  std::vector<PromptFeature> features = predictor_->look_at(query);
   const std::lock_guard lock(predictor_mutex_);
-  const LengthDistribution said = predictor_.predict_from(features);
+  const LengthDistribution said = predictor_->predict_from(features);
   return {said.up_to(query.most_tokens), std::move(features)};
 }
 
@@ -44,6 +51,8 @@ void OnlineTrainer::finished(PredictedLength predicted, int64_t tokens) {
   }
   const size_t said = predicted.distribution.likeliest(), right = buckets_.bucket_of(tokens);
   ++(said == right ? counts_.right : said > right ? counts_.over : counts_.under);
+  counts_.predicted_tokens += predicted.distribution.mean();
+  counts_.real_tokens += static_cast<double>(tokens);
   if (waiting_.size() >= options_.most_waiting) {
     ++counts_.dropped;
     return;
@@ -53,29 +62,51 @@ void OnlineTrainer::finished(PredictedLength predicted, int64_t tokens) {
 }
 
 void OnlineTrainer::run() {
+  name_this_thread("lengths");
+  const std::chrono::duration<double> keep_every(options_.keep_every_s);
+  Stopwatch since_kept;
   std::unique_lock lock(queue_mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return ends_ || !waiting_.empty(); });
-    if (ends_) return;
-    Answer answer = std::move(waiting_.front());
-    waiting_.pop_front();
-    is_learning_ = true;
+    changed_.wait_for(lock, keep_every, [&] { return ends_ || !waiting_.empty(); });
+    if (ends_) break;
+    if (!waiting_.empty()) {
+      Answer answer = std::move(waiting_.front());
+      waiting_.pop_front();
+      is_learning_ = true;
+      lock.unlock();
+      const Stopwatch watch;
+      learn(std::move(answer));
+      lock.lock();
+      is_learning_ = false;
+      ++counts_.learned;
+      counts_.learning_s += watch.seconds();
+      changed_.notify_all();
+    }
+    if (since_kept.seconds() < options_.keep_every_s) continue;
     lock.unlock();
-    learn(std::move(answer));
+    keep();
+    since_kept = {};
     lock.lock();
-    is_learning_ = false;
-    ++counts_.learned;
-    changed_.notify_all();
   }
+  lock.unlock();
+  keep();
+}
+
+// Writing takes time, in which others go on asking.
+void OnlineTrainer::keep() {
+  if (!options_.keep || unsaved_ < options_.worth_keeping) return;
+  options_.keep(*copy());
+  unsaved_ = 0;
 }
 
 // A lock for each step, so that nobody who asks waits for all of them.
 void OnlineTrainer::learn(Answer answer) {
   const auto learn_one = [&](const Answer& one) {
     const std::lock_guard lock(predictor_mutex_);
-    predictor_.learn_from(one.features, one.tokens);
+    predictor_->learn_from(one.features, one.tokens);
   };
   learn_one(answer);
+  ++unsaved_;
   if (kept_.size() < options_.most_kept) {
     kept_.push_back(std::move(answer));
   } else {
@@ -90,14 +121,21 @@ void OnlineTrainer::wait_until_learned() {
   changed_.wait(lock, [&] { return waiting_.empty() && !is_learning_; });
 }
 
-NgramPredictor OnlineTrainer::copy() const {
+std::unique_ptr<OnlinePredictor> OnlineTrainer::copy() const {
   const std::lock_guard lock(predictor_mutex_);
-  return predictor_;
+  return predictor_->copy();
+}
+
+uint64_t OnlineTrainer::examples() const {
+  const std::lock_guard lock(predictor_mutex_);
+  return predictor_->examples();
 }
 
 OnlineTrainerCounts OnlineTrainer::counts() const {
   const std::lock_guard lock(queue_mutex_);
-  return counts_;
+  OnlineTrainerCounts counts = counts_;
+  counts.waiting = waiting_.size();
+  return counts;
 }
 
 }  // namespace spillway

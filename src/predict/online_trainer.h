@@ -6,12 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "predict/ngram_predictor.h"
+#include "predict/online_predictor.h"
+#include "predict/predicted_length.h"
 
 namespace spillway {
 
@@ -21,20 +24,22 @@ struct OnlineTrainerOptions {
   // another kind it then knows these as well as one that was trained on nothing else.
   size_t most_kept = 512;
   int replays = 4;
-};
-
-// What it said of a request; comes back with the answer's length.
-struct PredictedLength {
-  LengthDistribution distribution;
-  std::vector<PromptFeature> features;
+  // Called by the trainer's thread with what it has learned since the last time: as often as this
+  // where there is something new, and at the end. It does not throw.
+  std::function<void(const OnlinePredictor&)> keep = {};
+  double keep_every_s = 60;
+  uint64_t worth_keeping = 16;  // answers: for fewer it is not called
 };
 
 struct OnlineTrainerCounts {
   uint64_t learned = 0;
   uint64_t dropped = 0;  // too many were waiting
   uint64_t refused = 0;  // no answer has such a length
+  uint64_t waiting = 0;  // now
   // Of the answers that came back: the likeliest bucket was right, too long, too short.
   uint64_t right = 0, over = 0, under = 0;
+  double predicted_tokens = 0, real_tokens = 0;  // of these answers: means that were said
+  double learning_s = 0;                         // of the trainer's thread
 };
 
 // Owns a thread, which learns; it ends with the destructor, whatever still waits. Memory is bounded
@@ -42,7 +47,8 @@ struct OnlineTrainerCounts {
 // Thread-safe.
 class OnlineTrainer {
  public:
-  explicit OnlineTrainer(NgramPredictor predictor, const OnlineTrainerOptions& options = {});
+  explicit OnlineTrainer(std::unique_ptr<OnlinePredictor> predictor,
+                         OnlineTrainerOptions options = {});
   ~OnlineTrainer();
   OnlineTrainer(const OnlineTrainer&) = delete;
   OnlineTrainer& operator=(const OnlineTrainer&) = delete;
@@ -53,7 +59,8 @@ class OnlineTrainer {
 
   // Returns once all that waited is learned.
   void wait_until_learned();
-  NgramPredictor copy() const;  // to be kept in a file
+  std::unique_ptr<OnlinePredictor> copy() const;
+  uint64_t examples() const;  // that the predictor learned from, also before it came here
   OnlineTrainerCounts counts() const;
 
  private:
@@ -63,15 +70,17 @@ class OnlineTrainer {
   };
   void run();
   void learn(Answer answer);
+  void keep();
 
   OnlineTrainerOptions options_;
   mutable std::mutex predictor_mutex_;
-  NgramPredictor predictor_;
+  std::unique_ptr<OnlinePredictor> predictor_;
   LengthBuckets buckets_;  // the predictor's, which stay as they are
   // The thread's own.
   std::vector<Answer> kept_;
   size_t oldest_ = 0;
   std::mt19937 random_{1};
+  uint64_t unsaved_ = 0;  // answers
 
   mutable std::mutex queue_mutex_;
   std::condition_variable changed_;

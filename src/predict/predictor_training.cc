@@ -58,7 +58,7 @@ size_t majority_bucket(std::span<const LengthExample> examples, const LengthBuck
 }
 
 // The tests of one predictor in one kind of buckets.
-void predict_all(std::span<const LengthExample> tests, const NgramPredictor& predictor,
+void predict_all(std::span<const LengthExample> tests, const OnlinePredictor& predictor,
                  const LengthBuckets& buckets, size_t majority, Tally& tally, double& seconds) {
   const bool is_same = predictor.buckets().edges() == buckets.edges();
   for (const LengthExample& test : tests) {
@@ -141,7 +141,7 @@ PredictorScore cross_validate(std::span<const LengthExample> examples,
           .examples = static_cast<int64_t>(examples.size())};
 }
 
-PredictorScore evaluate(std::span<const LengthExample> examples, const NgramPredictor& predictor,
+PredictorScore evaluate(std::span<const LengthExample> examples, const OnlinePredictor& predictor,
                         const EvaluationOptions& options) {
   double seconds = 0;
   const auto run = [&](const LengthBuckets& buckets) {

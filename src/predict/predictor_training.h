@@ -60,7 +60,7 @@ int fold_of(const LengthExample& example, int folds);
 PredictorScore cross_validate(std::span<const LengthExample> examples,
                               const EvaluationOptions& options);
 // All of them by one that is trained. Majority and equal frequency are those of these examples.
-PredictorScore evaluate(std::span<const LengthExample> examples, const NgramPredictor& predictor,
+PredictorScore evaluate(std::span<const LengthExample> examples, const OnlinePredictor& predictor,
                         const EvaluationOptions& options);
 
 }  // namespace spillway

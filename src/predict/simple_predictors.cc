@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "predict/simple_predictors.h"
 
-#include <numeric>
 #include <string_view>
 
 #include "base/error.h"
@@ -18,18 +17,18 @@ std::string key_of(const LengthQuery& query) {
 
 }  // namespace
 
-LengthDistribution RunningMeanPredictor::predict(const LengthQuery& query) const {
+LengthDistribution RunningMeanPredictor::predict_from(std::span<const PromptFeature>) const {
   // One answer more than there were, of any length.
-  const double all =
-      1 + static_cast<double>(std::accumulate(answers_.begin(), answers_.end(), int64_t{0}));
+  const double all = 1 + static_cast<double>(examples_);
   std::array<double, kLengthBuckets> shares{};
   for (size_t i = 0; i < kLengthBuckets; ++i)
     shares[i] = (static_cast<double>(answers_[i]) + 1.0 / kLengthBuckets) / all;
-  return {buckets_, shares, query.most_tokens};
+  return {buckets_, shares};
 }
 
-void RunningMeanPredictor::learn(const LengthQuery&, int64_t tokens) {
+void RunningMeanPredictor::learn_from(std::span<const PromptFeature>, int64_t tokens) {
   ++answers_[buckets_.bucket_of(tokens)];
+  ++examples_;
 }
 
 LengthDistribution OraclePredictor::predict(const LengthQuery& query) const {

@@ -4,24 +4,35 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
-#include "predict/length_predictor.h"
+#include "predict/online_predictor.h"
 
 namespace spillway {
 
 // Answers are as those before them, whatever is asked: how often each bucket was right.
-class RunningMeanPredictor : public LengthPredictor {
+class RunningMeanPredictor : public OnlinePredictor {
  public:
   explicit RunningMeanPredictor(const LengthBuckets& buckets) : buckets_(buckets) {}
 
-  LengthDistribution predict(const LengthQuery& query) const override;
-  void learn(const LengthQuery& query, int64_t tokens) override;
+  std::vector<PromptFeature> look_at(const LengthQuery&) const override { return {{}}; }
+  LengthDistribution predict_from(std::span<const PromptFeature> seen) const override;
+  void learn_from(std::span<const PromptFeature> seen, int64_t tokens) override;
+
+  const LengthBuckets& buckets() const override { return buckets_; }
+  uint64_t examples() const override { return examples_; }
+  std::unique_ptr<OnlinePredictor> copy() const override {
+    return std::make_unique<RunningMeanPredictor>(*this);
+  }
 
  private:
   LengthBuckets buckets_;
   std::array<int64_t, kLengthBuckets> answers_ = {};
+  uint64_t examples_ = 0;
 };
 
 // Knows the answers that it was told, whenever it is asked for them again.

@@ -58,9 +58,20 @@ class PeakForecast : public RoomForecast {
     const auto at =
         std::ranges::lower_bound(going_, item.to_come, std::greater<>(), &Item::to_come);
     const auto place = going_.insert(at, item);
-    if (fits()) return true;
+    if (peak() <= room_) return true;
     going_.erase(place);
     return false;
+  }
+
+  // Tokens, when they hold most.
+  int64_t peak() const {
+    int64_t held = 0, count = 0, most = 0;
+    for (const Item& item : going_) {  // those that stay longest first
+      held += item.held;
+      ++count;
+      most = std::max(most, held + count * item.to_come);
+    }
+    return most;
   }
 
  private:
@@ -73,15 +84,6 @@ class PeakForecast : public RoomForecast {
     return {.to_come = end_of(sequence) - sequence.known,
             .held = std::max<int64_t>(sequence.known, (sequence.blocks - 1) * kKvBlockTokens) +
                     kKvBlockTokens / 2};
-  }
-  bool fits() const {
-    int64_t held = 0, count = 0;
-    for (const Item& item : going_) {  // those that stay longest first
-      held += item.held;
-      ++count;
-      if (held + count * item.to_come > room_) return false;
-    }
-    return true;
   }
 
   int64_t room_;  // tokens
@@ -99,7 +101,9 @@ QueueOrder::Rank LongestPredictedFirst::rank(const SequenceView& arriving) {
 QueueOrder::Rank ShortestPredictedFirst::rank(const SequenceView& arriving) {
   const auto answer = static_cast<double>(answer_of(arriving));
   mean_ = arriving.mean_answer > 0 ? arriving.mean_answer : mean_ > 0 ? mean_ : answer;
-  return {.value = clock_ + answer};
+  constexpr int kMostDoublings = 16;
+  const int doublings = std::clamp(arriving.priority, -kMostDoublings, kMostDoublings);
+  return {.value = clock_ + std::ldexp(answer, doublings)};
 }
 
 void ShortestPredictedFirst::began(double) { clock_ += mean_ / patience_; }
@@ -108,6 +112,10 @@ std::unique_ptr<RoomForecast> PredictedAdmission::forecast(std::span<const Seque
                                                            int64_t blocks) const {
   if (options_.packing == Packing::kSum) return std::make_unique<SumForecast>(running, blocks);
   return std::make_unique<PeakForecast>(running, blocks);
+}
+
+int64_t peak_blocks(std::span<const SequenceView> sequences) {
+  return blocks_for_tokens(PeakForecast(sequences, 0).peak());
 }
 
 PacedAdmission::PacedAdmission(std::unique_ptr<Admission> inner, double token_s)

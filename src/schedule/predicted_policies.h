@@ -24,7 +24,7 @@ class LongestPredictedFirst : public QueueOrder {
 
 // The shortest answer first: the mean wait is then the least. Each request that begins makes those
 // that come later longer by a part of a mean answer, so that nobody waits for ever: an answer of
-// n mean lengths lets about n * `patience` others pass.
+// n mean lengths lets about n * `patience` others pass. A priority halves or doubles an answer.
 class ShortestPredictedFirst : public QueueOrder {
  public:
   explicit ShortestPredictedFirst(double patience = 28) : patience_(patience) {}
@@ -44,6 +44,10 @@ enum class Packing {
   // times, so that more of them fit.
   kPeak,
 };
+
+// Blocks that these need at the time when they hold most, were all to begin now and to grow by a
+// token a step until they end as predicted.
+int64_t peak_blocks(std::span<const SequenceView> sequences);
 
 struct PredictedAdmissionOptions {
   AdmissionPolicy policy = {};

@@ -43,6 +43,25 @@ TEST(ShortestPredictedFirstTest, ShortOnesPassLongOnesAFewTimes) {
   EXPECT_LT(passed, 1000);
 }
 
+TEST(ShortestPredictedFirstTest, APriorityHalvesOrDoublesAnAnswer) {
+  ShortestPredictedFirst order;
+  SequenceView first = view(10, 10, 110), last = first;
+  first.priority = -1;
+  last.priority = 1;
+  const double usual = order.rank(view(10, 10, 110)).value;
+  EXPECT_DOUBLE_EQ(order.rank(first).value, usual / 2);
+  EXPECT_DOUBLE_EQ(order.rank(last).value, usual * 2);
+}
+
+TEST(PeakBlocksTest, SequencesThatEndLeaveRoomForThoseThatGrow) {
+  const std::vector<SequenceView> both = {view(160, 160, 176), view(160, 160, 480)};
+  const int64_t one = peak_blocks(std::span(both).last(1));
+  EXPECT_NEAR(static_cast<double>(one), 30, 1);
+  EXPECT_GE(peak_blocks(both), one);
+  EXPECT_LE(peak_blocks(both), one + 1) << "the short one is gone when the long one is long";
+  EXPECT_EQ(peak_blocks({}), 0);
+}
+
 TEST(PredictedAdmissionTest, PackingBySumNeverPromisesMoreThanThereIs) {
   const PredictedAdmission admission({.packing = Packing::kSum});
   std::mt19937 random(2);

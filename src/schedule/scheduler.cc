@@ -161,6 +161,16 @@ std::vector<RequestId> Scheduler::preempt_outside_pools() {
   return losing;
 }
 
+std::vector<SequenceView> Scheduler::at_work_and_next(int most) const {
+  std::vector<SequenceView> views;
+  for (const Sequence& sequence : running_) views.push_back(view_of(sequence));
+  for (const Place& place : queue_) {
+    if (static_cast<int>(views.size()) >= most) break;
+    views.push_back(view_of(*by_id_.at(place.id)));
+  }
+  return views;
+}
+
 std::vector<RequestId> Scheduler::begun() const {
   std::vector<RequestId> ids;
   for (const Sequence& sequence : running_) ids.push_back(sequence.given.id);
@@ -477,7 +487,11 @@ void Scheduler::begin(Sequence& sequence, const StepPlan::Beginning& beginning) 
 void Scheduler::apply(StepPlan& plan) {
   const int begun_before = running() + preempted_waiting_;
   for (const RequestId id : plan.passed_over) ++at(id).passed;
-  for (const RequestId id : plan.preempted) preempt(at(id));
+  for (const RequestId id : plan.preempted) {
+    Sequence& giving_way = at(id);
+    outgrown_preemptions_ += giving_way.outgrown > 0 ? 1 : 0;
+    preempt(giving_way);
+  }
   // Before anybody takes a block: what they begin with is kept for nobody until now.
   int newcomers = 0;
   for (const StepPlan::Beginning& beginning : plan.beginning) {
@@ -491,6 +505,8 @@ void Scheduler::apply(StepPlan& plan) {
     // Exactly this: what victims left behind is more than those before them had counted on.
     sequence.blocks.take(chunk.reservation);
     sequence.computed += chunk.tokens;
+    recomputed_tokens_ += std::clamp(sequence.farthest - chunk.start, 0, chunk.tokens);
+    sequence.farthest = std::max(sequence.farthest, sequence.computed);
     chunk.block_table = &sequence.blocks.blocks();
   }
   for (size_t i = 0; i < plan.beginning.size(); ++i) {

@@ -93,9 +93,16 @@ class Scheduler {
 
   int running() const { return static_cast<int>(running_.size()); }
   int waiting() const { return static_cast<int>(waiting_.size()); }
+  // Those that run, then those that wait, in the order in which they begin; `most` in all, but all
+  // that run.
+  std::vector<SequenceView> at_work_and_next(int most) const;
   // Begun and not ended; those that were preempted wait.
   std::vector<RequestId> begun() const;
   int64_t preemptions() const { return preemptions_; }
+  // Of these, sequences that had gone beyond what was predicted.
+  int64_t outgrown_preemptions() const { return outgrown_preemptions_; }
+  // Tokens that were computed before, and again after their sequences had lost their blocks.
+  int64_t recomputed_tokens() const { return recomputed_tokens_; }
   // How often a sequence went beyond what was predicted, and was promised more.
   int64_t extensions() const { return extensions_; }
 
@@ -114,6 +121,7 @@ class Scheduler {
     NewSequence given;
     int32_t known = 0;
     int32_t computed = 0;
+    int32_t farthest = 0;   // computed at any time
     bool runs = false;      // else it waits
     bool admitted = false;  // now or before it was preempted
     Place place = {};       // while it waits
@@ -149,6 +157,8 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   uint64_t beginnings_ = 0;
   int64_t preemptions_ = 0;
+  int64_t outgrown_preemptions_ = 0;
+  int64_t recomputed_tokens_ = 0;
   int64_t extensions_ = 0;
   // Of sequences that ended or are expected to: their answers' tokens.
   int64_t answers_ = 0;

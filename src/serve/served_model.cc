@@ -11,6 +11,31 @@
 
 namespace spillway {
 
+namespace {
+
+// More of a text tells nobody how long its answer will be.
+constexpr size_t kMostAsked = 32 << 10;
+
+std::string last_question(const nlohmann::ordered_json& messages) {
+  for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
+    if ((*message)["role"] == "user")
+      return (*message)["content"].get_ref<const std::string&>().substr(0, kMostAsked);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> questions_of(const OpenAiRequest& request) {
+  if (request.route == OpenAiRoute::kChatCompletions) return {last_question(request.messages)};
+  std::vector<std::string> questions;
+  for (const OpenAiPrompt& prompt : request.prompts) {
+    const auto* const text = std::get_if<std::string>(&prompt);
+    questions.push_back(text == nullptr ? "" : text->substr(0, kMostAsked));
+  }
+  return questions;
+}
+
 ServedModel::ServedModel(std::string name, const Tokenizer* tokenizer, int64_t max_sequence_tokens,
                          std::optional<ChatTemplate> chat)
     : name_(std::move(name)),
@@ -51,6 +76,8 @@ std::vector<EncodedPrompt> ServedModel::encode(const OpenAiRequest& request) con
     prompts.push_back({tokenizer_->encode(text), text});
   }
   if (chat) prompts.push_back({encode_chat(request), {}});
+  std::vector<std::string> questions = questions_of(request);
+  for (size_t i = 0; i < prompts.size(); ++i) prompts[i].asked = std::move(questions[i]);
   return prompts;
 }
 
@@ -82,6 +109,7 @@ GenerationRequest ServedModel::to_generation(const OpenAiRequest& request,
                                              const EncodedPrompt& prompt) const {
   GenerationRequest out;
   out.prompt = prompt.ids;
+  out.asked = prompt.asked;
   out.max_tokens = request.max_tokens.value_or(std::numeric_limits<int>::max());
   const auto prompt_tokens = static_cast<int64_t>(out.prompt.size());
   if (prompt_tokens + (out.max_tokens > 0 ? 1 : 0) > max_sequence_tokens_)

@@ -16,8 +16,13 @@ namespace spillway {
 
 struct EncodedPrompt {
   std::vector<TokenId> ids;
-  std::string text;  // as it is echoed
+  std::string text;        // as it is echoed
+  std::string asked = {};  // of questions_of()
 };
+
+// The beginning of what a person asks, of each of a request's prompts: of a conversation the last
+// question; "" of token ids. Who predicts how long answers will be goes by it.
+std::vector<std::string> questions_of(const OpenAiRequest& request);
 
 // Keeps a pointer to the tokenizer. Immutable, so thread-safe.
 class ServedModel {

@@ -11,8 +11,10 @@
 
 #include "base/error.h"
 #include "base/fault_points.h"
+#include "engine/answer_lengths.h"
 #include "engine/engine.h"
 #include "kv/kv_store.h"
+#include "predict/simple_predictors.h"
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/tiny_models.h"
 #include "tests/test_machine.h"
@@ -172,6 +174,25 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberIsFound) {
   EXPECT_EQ(answers_of(engine, requests), wanted);
   EXPECT_GT(engine.stats().turn_changes, 0) << "requests waited for room";
   EXPECT_GT(engine.stats().turn_bytes, 0u);
+}
+
+// Two that will not fit, long before they are long.
+TEST_P(KvTurnsTest, WherePredictedThereIsRoomBeforeAnybodyHasToWait) {
+  AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
+  for (const bool predicts : {false, true}) {
+    KvCache kv = runtime_.make_kv(14, kLayers - 1);
+    Decoder decoder = runtime_.make_decoder(48);
+    Engine engine(decoder, kv, nullptr,
+                  {.lengths = predicts ? &lengths : nullptr, .adapts_turns = true});
+    for (uint32_t n = 0; n < 2; ++n) {
+      GenerationRequest request = make_request(20, n + 1, 160);
+      request.foreseen.tokens = 160;
+      engine.submit(request);
+    }
+    for (int step = 0; step < 40; ++step) engine.step([](const GenerationEvent&) {});
+    EXPECT_EQ(engine.stats().preemptions, 0);
+    EXPECT_EQ(engine.stats().turn_changes > 0, predicts);
+  }
 }
 
 TEST_P(KvTurnsTest, MicroBatchesShareALayersTurn) {

@@ -89,11 +89,12 @@ class ServerFaultsTest : public testing::Test {
   TinyRuntime runtime_{make_device(), "llama", DType::kF32};
   KvCache kv_ = runtime_.make_kv(60);
   Decoder decoder_ = runtime_.make_decoder(64);
-  Engine engine_{
-      decoder_,
-      kv_,
-      nullptr,
-      {.admission = {.max_sequences = 2}, .shares_fairly = true, .reuse_prefixes = true}};
+  Engine engine_{decoder_,
+                 kv_,
+                 nullptr,
+                 {.admission = {.max_sequences = 2},
+                  .scheduling = {.order = OrderKind::kFair},
+                  .reuse_prefixes = true}};
   ServedModel model_{"tiny", nullptr, engine_.max_sequence_tokens()};
   ApiServer server_{ApiServerOptions{.http = {}, .keys = std::nullopt, .model = "tiny"}};
 };

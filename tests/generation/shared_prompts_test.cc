@@ -85,7 +85,8 @@ TEST_F(SharedPromptsTest, AClientWithOneRequestDoesNotWaitForAllOfAnothers) {
     KvCache kv = runtime_.make_kv(100);
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr,
-                  {.admission = {.max_sequences = 2}, .shares_fairly = fairly});
+                  {.admission = {.max_sequences = 2},
+                   .scheduling = {.order = fairly ? OrderKind::kFair : OrderKind::kFirstCome}});
     GenerationRequest request = make_request(20, 1, 10);
     request.client = 1;
     for (int n = 0; n < 20; ++n) engine.submit(request);

@@ -193,6 +193,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
   if (streams)
     exchange->stream.emplace(exchange->head, exchange->completion.request(), model_.tokenizer());
   if (options_.logs_prompts) log_info("{}: {}", exchange->head.id, request.body);
+  loop_->foresee(generations);
   std::vector<RequestId> ids;
   {
     // Its events find it, however soon they come, and what it begins with goes before them.

@@ -66,6 +66,8 @@ struct ServerMetrics::Impl {
       counter("spillway_generated_tokens_total", "Tokens that were generated.");
   Counter& preemptions = counter("spillway_preemptions_total",
                                  "Sequences that gave their KV back, to be computed again.");
+  Counter& recomputed_tokens = counter("spillway_recomputed_tokens_total",
+                                       "Tokens that were computed again after preemptions.");
   Counter& steps = counter("spillway_steps_total", "Steps of the engine.");
   Counter& failed_steps = counter("spillway_failed_steps_total",
                                   "Steps that a device or a disk failed; their requests got 503.");
@@ -128,6 +130,59 @@ struct ServerMetrics::Impl {
   Counter& store_refused =
       counter("spillway_kv_store_refused_total", "Blocks that the KV store had no room for.");
 
+  // Predicted lengths of answers (engine/answer_lengths.h).
+  Counter& predictions(const char* result) {
+    return counter("spillway_length_predictions_total",
+                   "Answers by their predicted length: in the right bucket, over- or "
+                   "underpredicted.",
+                   {{"result", result}});
+  }
+  Counter& taught(const char* what) {
+    return counter("spillway_length_answers_total",
+                   "Answers to learn from: learned, dropped (too many waited) or refused.",
+                   {{"training", what}});
+  }
+  Counter& foresight(const char* part) {
+    return counter("spillway_foresight_seconds_total",
+                   "Time that went into predictions, on clients' threads; into scheduling, on the "
+                   "engine's; into learning, on its own.",
+                   {{"part", part}});
+  }
+  Counter &predicted_right = predictions("right"), &predicted_over = predictions("over"),
+          &predicted_under = predictions("under");
+  Counter& predicted_tokens = counter("spillway_length_predicted_tokens_total",
+                                      "Tokens that the answers were predicted to have.");
+  Counter& real_tokens =
+      counter("spillway_length_real_tokens_total", "Tokens that these answers had.");
+  Counter &learned = taught("learned"), &dropped = taught("dropped"), &refused = taught("refused");
+  Gauge& to_learn =
+      gauge("spillway_length_answers_waiting", "Answers that wait to be learned from.");
+  Counter& outgrown = counter("spillway_outgrown_total",
+                              "Sequences that went beyond their predicted length, and were "
+                              "promised twice as much.");
+  Counter& outgrown_preemptions = counter(
+      "spillway_outgrown_preemptions_total",
+      "Sequences that gave their KV back after they had gone beyond their predicted length.");
+  Gauge& predicted_blocks =
+      gauge("spillway_kv_predicted_blocks",
+            "Blocks of KV that requests at work and those next are predicted to need.");
+  Counter &predicting_s = foresight("predicting"), &scheduling_s = foresight("scheduling"),
+          &learning_s = foresight("learning");
+
+  void show(const LengthCounts& lengths) {
+    follow(predicted_right, static_cast<double>(lengths.right));
+    follow(predicted_over, static_cast<double>(lengths.over));
+    follow(predicted_under, static_cast<double>(lengths.under));
+    follow(predicted_tokens, lengths.predicted_tokens);
+    follow(real_tokens, lengths.real_tokens);
+    follow(learned, static_cast<double>(lengths.learned));
+    follow(dropped, static_cast<double>(lengths.dropped));
+    follow(refused, static_cast<double>(lengths.refused));
+    to_learn.Set(static_cast<double>(lengths.waiting));
+    follow(predicting_s, lengths.predicting_s);
+    follow(learning_s, lengths.learning_s);
+  }
+
   void show(const KvStoreStats& store) {
     const auto show_tier = [](StoreTier& tier, const KvStoreStats::Tier& of) {
       tier.blocks.Set(static_cast<double>(of.blocks));
@@ -183,6 +238,12 @@ void ServerMetrics::step(const StepReport& report) {
   Impl::follow(of.pool_hits, static_cast<double>(stats.reused_tokens - stats.reused_host_tokens -
                                                  stats.reused_disk_tokens));
   if (report.state.store) of.show(*report.state.store);
+  if (report.state.lengths) of.show(*report.state.lengths);
+  of.predicted_blocks.Set(static_cast<double>(report.state.predicted_blocks));
+  Impl::follow(of.outgrown, static_cast<double>(stats.outgrown));
+  Impl::follow(of.outgrown_preemptions, static_cast<double>(stats.outgrown_preemptions));
+  Impl::follow(of.recomputed_tokens, static_cast<double>(stats.recomputed_tokens));
+  Impl::follow(of.scheduling_s, stats.scheduling_s);
   Impl::follow(of.generated_tokens, static_cast<double>(report.stats.generated_tokens));
   Impl::follow(of.preemptions, static_cast<double>(report.stats.preemptions));
   of.kv_expansion.Set(report.state.kv_expansion);

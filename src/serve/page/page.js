@@ -82,6 +82,26 @@ function showKv(metrics) {
   byId("kv").replaceChildren(...(rows.length ? rows : [make("p", "Nothing was computed yet.")]));
 }
 
+// How long answers were predicted to be, where somebody predicts.
+function showLengths(metrics) {
+  const results = Object.fromEntries((metrics.spillway_length_predictions_total || []).map((m) => [m.labels.result, m.value]));
+  const all = (results.right || 0) + (results.over || 0) + (results.under || 0);
+  if (!all) return byId("lengths").replaceChildren(make("p", "No answer with a predicted length has ended yet."));
+  const share = (count) => `${number(count)} of ${number(all)} answers`;
+  const said = value(metrics, "spillway_length_predicted_tokens_total") / all;
+  const real = value(metrics, "spillway_length_real_tokens_total") / all;
+  const dropped = (metrics.spillway_length_answers_total || []).find((m) => m.labels.training === "dropped")?.value ?? 0;
+  const outgrown = number(value(metrics, "spillway_outgrown_total"));
+  const gaveWay = number(value(metrics, "spillway_outgrown_preemptions_total"));
+  byId("lengths").replaceChildren(
+    bar("right", (results.right || 0) / all, share(results.right || 0)),
+    bar("too long", (results.over || 0) / all, share(results.over || 0)),
+    bar("too short", (results.under || 0) / all, share(results.under || 0)),
+    make("p", `${number(said, 1)} tokens predicted on average, ${number(real, 1)} real. ${outgrown} times an answer outgrew what it was promised; ${gaveWay} of these gave way.`),
+    make("p", `${number(value(metrics, "spillway_length_answers_waiting"))} answers wait to be learned from, ${number(dropped)} were dropped.`),
+  );
+}
+
 function showLinks(metrics) {
   const ceilings = new Map((metrics.spillway_link_ceiling_bytes_per_second || []).map((m) => [m.labels.link, m.value]));
   const rows = [];
@@ -150,6 +170,7 @@ function show(metrics) {
     [lately("spillway_time_to_first_token_seconds", 0.95), "to the first token, 95%"],
     [lately("spillway_time_between_tokens_seconds", 0.5), "between tokens, median"],
     [number(value(metrics, "spillway_preemptions_total")), "preemptions"],
+    [number(value(metrics, "spillway_recomputed_tokens_total")), "tokens computed again"],
   ]);
   const info = metrics.spillway_info?.[0]?.labels;
   if (info) {
@@ -158,6 +179,7 @@ function show(metrics) {
   }
   showRate();
   showKv(metrics);
+  showLengths(metrics);
   showLinks(metrics);
   if (document.querySelector("details").open) showAll(metrics);
 }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/scheduling_flags.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+constexpr auto kGroup = "Scheduling";
+
+const std::map<std::string, OrderKind>& orders() {
+  static const std::map<std::string, OrderKind> all = {{"first", OrderKind::kFirstCome},
+                                                       {"fair", OrderKind::kFair},
+                                                       {"shortest", OrderKind::kShortest},
+                                                       {"longest", OrderKind::kLongest}};
+  return all;
+}
+
+}  // namespace
+
+SchedulingOptions SchedulingFlags::options() const {
+  const OrderKind order = orders().at(queue_order);
+  SPW_CHECK(predicts() || (order != OrderKind::kShortest && order != OrderKind::kLongest),
+            kInvalidArgument,
+            "--queue-order {} goes by predicted lengths; leave out "
+            "--length-predictor off, or give fair or first",
+            queue_order);
+  SPW_CHECK(predicts() || kv_admission != "predicted", kInvalidArgument,
+            "--kv-admission predicted needs somebody who predicts; leave out --length-predictor "
+            "off, or give whole or room");
+  return {.order = order,
+          .packs_predicted = predicts() && (kv_admission.empty() || kv_admission == "predicted"),
+          .token_pace_s = token_pace_s};
+}
+
+void add_scheduling_flags(CLI::App& command, SchedulingFlags& flags,
+                          const std::string& usual_order) {
+  flags.queue_order = usual_order;
+  command
+      .add_option("--length-predictor", flags.length_predictor,
+                  "who says how long answers will be: auto (built in; learns as answers end, and "
+                  "keeps it beside the model's name in the cache folder), mean (as the answers "
+                  "before), off, or a file of spillway predictor train, which stays as it is")
+      ->capture_default_str()
+      ->group(kGroup);
+  command
+      .add_option("--kv-admission", flags.kv_admission,
+                  "how much KV memory there must be before a request begins: predicted (for all at "
+                  "work as long as they will be; default), room (for what is known of it), whole "
+                  "(no more requests than would fit if all were as long as they may be; default "
+                  "with --length-predictor off)")
+      ->check(CLI::IsMember({"predicted", "room", "whole"}))
+      ->group(kGroup);
+  command
+      .add_option("--queue-order", flags.queue_order,
+                  "who begins first: fair (clients share), first (come), shortest (predicted "
+                  "answer: the least mean wait) or longest (packs best)")
+      ->check(CLI::IsMember({"fair", "first", "shortest", "longest"}))
+      ->capture_default_str()
+      ->group(kGroup);
+  command
+      .add_option("--token-pace", flags.token_pace_s,
+                  fmt::format("no more requests at work than get a token each in so many seconds, "
+                              "such as {}: as fast as people read (default: any number)",
+                              PacedAdmission::kReadingSpeed))
+      ->check(CLI::Range(1e-6, 1e6))
+      ->group(kGroup);
+}
+
+}  // namespace spillway

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who begins when, and how much KV memory must be there for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "schedule/policies.h"
+#include "schedule/predicted_policies.h"
+
+namespace spillway {
+
+// In which order requests begin.
+enum class OrderKind : uint8_t {
+  kFirstCome,
+  kFair,      // clients that want more than there is get the same share of it
+  kShortest,  // the shortest predicted answer: the least mean wait
+  kLongest,   // the longest: short ones find room beside it
+};
+
+struct SchedulingOptions {
+  OrderKind order = OrderKind::kFirstCome;
+  // A request begins where there will be room for what is predicted of it and the others, and who
+  // went beyond what was predicted gives way first. Else where there is room for what is known.
+  bool packs_predicted = false;
+  double token_pace_s = 0;  // no more at once than generate a token in this time; 0: any number
+};
+
+// These policies; `pace`, where there is one, is to be told of steps.
+struct ChosenPolicies {
+  SchedulingPolicies policies;
+  PacedAdmission* pace = nullptr;  // of the admission
+};
+ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission);
+
+}  // namespace spillway

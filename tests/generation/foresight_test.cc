@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine that goes by predicted lengths, right and wrong ones: the same answers, in the memory
+// there is, and everybody's.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "cpu/emulated_accelerator.h"
+#include "engine/answer_lengths.h"
+#include "engine/engine.h"
+#include "engine/engine_client.h"
+#include "kv/kv_store.h"
+#include "predict/simple_predictors.h"
+#include "tests/generation/engine_answers.h"
+#include "tests/generation/tiny_models.h"
+
+namespace spillway::testing_models {
+namespace {
+
+constexpr SchedulingOptions kPacked{.packs_predicted = true};
+
+struct Machine {
+  const char* name;
+  bool has_accelerator;  // with a store in host memory for what its pool has no room for
+};
+
+class ForesightTest : public testing::TestWithParam<Machine> {
+ protected:
+  ForesightTest() : runtime_(make_device(), "llama", DType::kF32) {
+    runtime_.device.ops().set_deterministic(true);
+  }
+  static std::unique_ptr<Device> make_device() {
+    if (!GetParam().has_accelerator)
+      return std::make_unique<CpuDevice>(CpuDeviceOptions{.threads = 2});
+    EmulatedAcceleratorOptions options;
+    options.max_delay_us = 100;
+    return std::make_unique<EmulatedAccelerator>(options);
+  }
+  std::unique_ptr<KvStore> make_store(const KvCache& kv) {
+    if (!GetParam().has_accelerator) return nullptr;
+    return std::make_unique<KvStore>(kv, runtime_.device, host_, KvStore::Options{.slots = 256},
+                                     nullptr);
+  }
+
+  CpuDevice host_{CpuDeviceOptions{.threads = 1}};
+  TinyRuntime runtime_;
+};
+
+// Answers of many lengths. What is predicted of them: this share of their length.
+std::vector<GenerationRequest> foreseen_requests(int count, double share) {
+  std::vector<GenerationRequest> requests;
+  std::mt19937 random(7);
+  for (int n = 0; n < count; ++n) {
+    const int answer = 8 + static_cast<int>(random() % 90);
+    requests.push_back(make_request(10 + n % 13, static_cast<uint32_t>(n + 1), answer, 0.8F));
+    requests.back().foreseen.tokens = std::max<int64_t>(1, static_cast<int64_t>(share * answer));
+  }
+  return requests;
+}
+
+TEST_P(ForesightTest, WhoOutgrowsItsPromiseGoesOnToTheBit) {
+  for (const double share : {0.01, 0.3, 1.0, 5.0}) {
+    SCOPED_TRACE(share);
+    const std::vector<GenerationRequest> requests = foreseen_requests(16, share);
+    KvCache kv = runtime_.make_kv(18);
+    const auto store = make_store(kv);
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, kv, nullptr,
+                  {.admission = {.max_sequences = 16},
+                   .scheduling = kPacked,
+                   .reuse_prefixes = true,
+                   .store = store.get()});
+    for (const GenerationRequest& request : requests) engine.submit(request);
+    const auto answers = run_all(engine);
+    for (const auto& [id, answer] : answers)
+      EXPECT_EQ(answer, answer_alone(runtime_, requests[static_cast<uint64_t>(id) - 1]));
+    EXPECT_EQ(answers.size(), requests.size());
+    const EngineStats& stats = engine.stats();
+    if (share < 1) {
+      EXPECT_GT(stats.outgrown, 0);
+      EXPECT_GT(stats.outgrown_preemptions, 0);
+      EXPECT_LE(stats.outgrown_preemptions, stats.preemptions);
+    } else {
+      EXPECT_EQ(stats.outgrown, 0);
+    }
+    // What its store has is not computed again, but for a token that logits come of.
+    if (store) {
+      EXPECT_LE(stats.recomputed_tokens, 2 * stats.preemptions);
+    }
+    EXPECT_EQ(engine.state().kv.at(0).free, engine.state().kv.at(0).total);
+  }
+}
+
+// By whole blocks at their peak; half a block of each sequence is left to chance.
+TEST_P(ForesightTest, RightPredictionsHardlyPreemptAnybody) {
+  const auto preemptions = [&](bool packs) {
+    KvCache kv = runtime_.make_kv(18);
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, kv, nullptr,
+                  {.admission = {.max_sequences = 32}, .scheduling = {.packs_predicted = packs}});
+    for (const GenerationRequest& request : foreseen_requests(48, 1)) engine.submit(request);
+    run_all(engine);
+    EXPECT_EQ(engine.stats().recomputed_tokens > 0, engine.stats().preemptions > 0);
+    return engine.stats().preemptions;
+  };
+  const int64_t on_demand = preemptions(false), packed = preemptions(true);
+  EXPECT_GE(on_demand, 10);
+  EXPECT_LE(packed, on_demand / 5);
+}
+
+TEST_P(ForesightTest, ALongAnswerIsNotPassedForEver) {
+  KvCache kv = runtime_.make_kv(18);
+  Decoder decoder = runtime_.make_decoder(64);
+  Engine engine(decoder, kv, nullptr,
+                {.admission = {.max_sequences = 2},
+                 .scheduling = {.order = OrderKind::kShortest, .packs_predicted = true}});
+  GenerationRequest brief = make_request(10, 1, 4), lengthy = make_request(10, 2, 100);
+  brief.foreseen.tokens = 4;
+  lengthy.foreseen.tokens = 100;
+  for (int n = 0; n < 4; ++n) engine.submit(brief);
+  const RequestId waiting = engine.submit(lengthy);
+  bool has_ended = false;
+  const auto sink = [&](const GenerationEvent& event) {
+    has_ended |= event.id == waiting && event.finish.has_value();
+    if (event.finish && !has_ended) engine.submit(brief);  // there is always another
+  };
+  for (int steps = 0; steps < 5000 && !has_ended; ++steps) engine.step(sink);
+  EXPECT_TRUE(has_ended);
+}
+
+TEST_P(ForesightTest, SaysWhatKvThoseAtWorkWillNeed) {
+  KvCache kv = runtime_.make_kv(18);
+  Decoder decoder = runtime_.make_decoder(64);
+  AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
+  Engine engine(decoder, kv, nullptr, {.scheduling = kPacked, .lengths = &lengths});
+  GenerationRequest request = make_request(16, 1, 160);
+  request.foreseen.tokens = 160;
+  engine.submit(request);
+  engine.step([](const GenerationEvent&) {});
+  EXPECT_NEAR(static_cast<double>(engine.state().predicted_blocks), 11, 1);
+  run_all(engine);
+  EXPECT_EQ(engine.state().predicted_blocks, 0);
+}
+
+TEST_P(ForesightTest, LearnsFromAnswersThatEndByThemselves) {
+  const Tokenizer tokenizer = letter_tokenizer();
+  KvCache kv = runtime_.make_kv(60);
+  Decoder decoder = runtime_.make_decoder(64);
+  AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
+  Engine engine(decoder, kv, &tokenizer, {.scheduling = kPacked, .lengths = &lengths});
+  int stopped = 0, ended = 0;
+  {
+    EngineClient client(engine);
+    std::vector<GenerationRequest> requests;
+    for (int n = 0; n < 60; ++n) {
+      requests.push_back(make_request(10, static_cast<uint32_t>(n + 1), 80, 1.0F));
+      requests.back().sampling.logit_bias = {{0, 3.0F}};  // the end
+    }
+    client.submit(requests);
+    while (ended < 60) {
+      for (const GenerationEvent& event : client.take()) {
+        ended += event.finish ? 1 : 0;
+        stopped += event.finish == FinishReason::kStop ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(stopped, 20);
+  const LengthCounts counts = *engine.state().lengths;
+  EXPECT_EQ(counts.right + counts.over + counts.under, static_cast<uint64_t>(stopped));
+  EXPECT_GT(counts.real_tokens, 0);
+  EXPECT_GT(counts.predicting_s, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Machines, ForesightTest,
+                         testing::Values(Machine{"Cpu", false}, Machine{"Accelerator", true}),
+                         [](const auto& of) { return of.param.name; });
+
+}  // namespace
+}  // namespace spillway::testing_models
