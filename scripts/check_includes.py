@@ -18,7 +18,7 @@ MAX_LINES = 800
 BANNED_STEMS = ("utils", "common", "helpers")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl)[\w.]*(/|$)")
-TABLE_LINE = re.compile(r"^([a-z]+):\s*((?:[a-z]+\s*)*)$")
+TABLE_LINE = re.compile(r"^(!?[a-z]+):\s*((?:[a-z]+\s*)*)$")
 
 
 class Findings:
@@ -33,7 +33,7 @@ class Findings:
 
 
 def read_table(path, findings):
-    """{folder: (line, {folders it may include})} of folders.txt."""
+    """{folder: (line, {folders it may include})} of folders.txt; `!folder`: what none of its files reaches, by whatever way."""
     table = {}
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -45,10 +45,47 @@ def read_table(path, findings):
             findings.add(path, number, f"folder '{match.group(1)}' is listed twice")
         else:
             table[match.group(1)] = (number, set(match.group(2).split()))
-    for folder, (number, allowed) in table.items():
-        for other in sorted(allowed - table.keys()):
+    for folder, (number, others) in table.items():
+        for other in sorted((others | {folder.removeprefix("!")}) - table.keys()):
             findings.add(path, number, f"'{folder}' lists '{other}', which is not in the table")
     return table
+
+
+def quoted_includes(path):
+    """[(line, target)] of a file."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        match = INCLUDE.match(line)
+        if match and match.group(1):
+            found.append((number, match.group(1)))
+    return found
+
+
+class Reach:
+    """What headers bring along."""
+
+    def __init__(self, source):
+        self.source = source
+        self.folders = {}  # target -> {folder: the header next on the way there}
+
+    def of(self, target):
+        if target not in self.folders:
+            found = self.folders[target] = {}  # set before the others are looked at: includes may go in circles
+            path = self.source / target
+            for _, other in quoted_includes(path) if path.is_file() else []:
+                for folder in {other.partition("/")[0], *self.of(other)}:
+                    found.setdefault(folder, other)
+        return self.folders[target]
+
+
+def check_reach(path, banned, reach, findings):
+    """That no header of `path` brings along one of a banned folder. (Including one itself is the table's business.)"""
+    for number, target in quoted_includes(path):
+        for folder in sorted(banned & reach.of(target).keys()):
+            way = [target]
+            while way[-1].partition("/")[0] != folder:
+                way.append(reach.of(way[-1])[folder])
+            findings.add(path, number, f"brings along {folder}/ ({' -> '.join(way)}), which src/folders.txt rules out")
 
 
 def find_cycle(table):
@@ -139,6 +176,7 @@ def check_tree(root):
     if cycle:
         findings.add(table_path, table[cycle[0]][0], f"cycle: {' -> '.join(cycle)}")
     files = includes = 0
+    reach = Reach(source)
     for path in sorted(source.rglob("*")):
         if path.is_dir() and path.parent == source and path.name not in table:
             findings.add(path, 1, "this folder is not in src/folders.txt")
@@ -150,6 +188,8 @@ def check_tree(root):
         elif folder in table:
             files += 1
             includes += check_file(path, folder, table, findings)
+            if f"!{folder}" in table and not path.stem.endswith("_test") and not path.stem.startswith("test_"):
+                check_reach(path, table[f"!{folder}"][1], reach, findings)
     return findings.lines, files, includes
 
 

@@ -25,6 +25,7 @@
 #include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
+#include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/model_catalog.h"
 #include "engine/model_fingerprint.h"

@@ -21,6 +21,7 @@
 #include "cli/session_flags.h"
 #include "cli/template_option.h"
 #include "cli/terminal_services.h"
+#include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/session.h"
 #include "serve/http/key_ring.h"

@@ -17,6 +17,7 @@
 #include "cli/session_flags.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
+#include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/profile_splits.h"
 #include "engine/sampler.h"

@@ -23,6 +23,7 @@
 #include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
+#include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/session.h"
 #include "text/utf8.h"

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/thread_name.h"
+#include "engine/engine.h"
 
 namespace spillway {
 
@@ -51,6 +52,14 @@ std::optional<RequestId> EngineLoop::try_submit(GenerationRequest request) {
   const auto ids = try_submit(std::move(one));
   return ids ? std::optional(ids->front()) : std::nullopt;
 }
+
+void EngineLoop::foresee(std::vector<GenerationRequest>& requests) const {
+  for (GenerationRequest& request : requests) engine_.foresee(request);
+}
+
+void EngineLoop::check(const GenerationRequest& request) const { engine_.check(request); }
+
+int64_t EngineLoop::max_sequence_tokens() const { return engine_.max_sequence_tokens(); }
 
 void EngineLoop::cancel(RequestId id) {
   {

@@ -13,20 +13,21 @@
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
 #include "engine/generation.h"
 
 namespace spillway {
+
+class Engine;
 
 // What came of one step.
 struct StepReport {
   std::span<const GenerationEvent> events;  // in order
   double seconds = 0;
-  EngineStats stats;    // after it, since the engine began
-  EngineState state;    // after it
-  bool failed = false;  // it threw: what was being computed ended with kError
+  EngineStats stats = {};  // after it, since the engine began
+  EngineState state = {};  // after it
+  bool failed = false;     // it threw: what was being computed ended with kError
   // Now and then, where the loop is asked to look.
-  std::optional<EngineTraffic> traffic;
+  std::optional<EngineTraffic> traffic = {};
 };
 
 // Nobody else touches the engine, nor the device it runs on, while there is a loop. All methods may
@@ -57,11 +58,9 @@ class EngineLoop {
       std::vector<GenerationRequest> requests);
   [[nodiscard]] std::optional<RequestId> try_submit(GenerationRequest request);
   // Before try_submit(), with time to spare and no lock held: Engine::foresee() for each of them.
-  void foresee(std::vector<GenerationRequest>& requests) const {
-    for (GenerationRequest& request : requests) engine_.foresee(request);
-  }
+  void foresee(std::vector<GenerationRequest>& requests) const;
   // What try_submit() throws for such a request.
-  void check(const GenerationRequest& request) const { engine_.check(request); }
+  void check(const GenerationRequest& request) const;
   // Ends it with kCancelled before the next step; unknown ids are ignored.
   void cancel(RequestId id);
 
@@ -80,7 +79,7 @@ class EngineLoop {
   }
   bool is_draining() const;
   // Engine::max_sequence_tokens() and what else never changes.
-  int64_t max_sequence_tokens() const { return engine_.max_sequence_tokens(); }
+  int64_t max_sequence_tokens() const;
 
  private:
   struct Mail {

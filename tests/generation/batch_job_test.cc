@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "engine/engine.h"
 #include "serve/finished_output.h"
 #include "serve/result_lines.h"
 #include "storage/test_folder.h"

@@ -13,6 +13,7 @@
 
 #include "base/fault_points.h"
 #include "cpu/emulated_accelerator.h"
+#include "engine/engine.h"
 #include "serve/api/api_server.h"
 #include "serve/http/http_client.h"
 #include "tests/generation/tiny_models.h"

@@ -34,6 +34,11 @@ def test_a_clean_tree_passes(tmp_path):
 
 
 BROKEN = {
+    "folder that is ruled out, by way of another": (
+        {"src/folders.txt": TABLE + "!cli: base\n", "src/cuda/device.h": HEADER + '#include "tensor/view.h"\n'},
+        "src/cli/main.cc:2: brings along base/ (cuda/device.h -> tensor/view.h -> base/error.h), which src/folders.txt rules out",
+    ),
+    "ruling out for a folder that is not there": ({"src/folders.txt": TABLE + "!serve: base\n"}, "src/folders.txt:6: '!serve' lists 'serve', which is not in the table"),
     "folder that the table does not allow": (
         {"src/base/error.cc": SPDX + '#include "tensor/view.h"\n'},
         "src/base/error.cc:2: base/ may not include tensor/",
