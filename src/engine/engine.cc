@@ -284,6 +284,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   stats_.preemptions = scheduler_.preemptions();
   stats_.outgrown_preemptions = scheduler_.outgrown_preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
+  start_fetches(plan);
   if (plan.chunks.empty()) {
     // All that wait do so for the disk.
     if (store_ != nullptr) store_->wait_for_fetch(kLongestWait);
@@ -322,6 +323,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     for (const ScheduledChunk& chunk : plan.chunks) stats_.reused_tokens += chunk.reused;
     lost_ = 0;
     ++stats_.steps;
+    stats_.prompt_steps += has_prompts ? 1 : 0;
     stats_.prompt_tokens += prompt_tokens;
     stats_.sequence_steps += scheduler_.running();
     return drawn;

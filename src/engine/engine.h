@@ -109,7 +109,8 @@ class Engine : private PrefixSource {
   struct Request;
   // What other requests have computed.
   FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override;
-  bool find_stored(Request& request, std::span<const BlockKey> keys, FoundPrefix& found) const;
+  bool find_stored(const Request& request, std::span<const BlockKey> keys,
+                   FoundPrefix& found) const;
   void find_tail(const Request& request, size_t most, FoundPrefix& found) const;
   const BlockKey& key_before(const Request& request, size_t blocks) const;
   BlockContents contents_of(const Request& request, size_t block) const;
@@ -138,6 +139,8 @@ class Engine : private PrefixSource {
   // Between pool and store: what had to go for this step, and what it begins with.
   void move_blocks(const StepPlan& plan);
   void store_next_evictions();
+  // From the disk, for those that wait.
+  void start_fetches(const StepPlan& plan);
   void unpin(Request& request);
   void distrust(Request& request);
   // After a step of so many seconds, which drew so many tokens.

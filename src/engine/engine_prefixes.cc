@@ -95,7 +95,7 @@ void Engine::find_tail(const Request& request, size_t most, FoundPrefix& found) 
 
 // Goes on with what the store has. False: some of it is on its way to host memory, and it pays to
 // wait.
-bool Engine::find_stored(Request& request, std::span<const BlockKey> keys,
+bool Engine::find_stored(const Request& request, std::span<const BlockKey> keys,
                          FoundPrefix& found) const {
   const size_t begun = found.blocks.size();
   if (kv_.device_blocks() == 0) return true;
@@ -124,11 +124,9 @@ bool Engine::find_stored(Request& request, std::span<const BlockKey> keys,
     return count;
   };
   if (are_in_host(wanted.size()) < wanted.size() && !request.has_fetched) {
-    request.has_fetched = true;
-    for (const BlockKey& key : wanted)
-      request.from_disk += store_->place_of(key) == KvStore::Place::kDisk ? 1 : 0;
-    request.pinned.assign(wanted.begin(),
-                          wanted.begin() + static_cast<std::ptrdiff_t>(store_->fetch(wanted)));
+    found.is_coming = true;
+    found.fetch = std::move(wanted);
+    return false;
   }
   for (const BlockKey& key : wanted) {
     if (store_->place_of(key) != KvStore::Place::kComing) continue;
@@ -246,6 +244,17 @@ void Engine::move_blocks(const StepPlan& plan) {
     stats_.reused_disk_tokens += disk_tokens;
     stats_.reused_host_tokens += tokens - disk_tokens;
     unpin(request);
+  }
+}
+
+void Engine::start_fetches(const StepPlan& plan) {
+  for (const StepPlan::Fetch& fetch : plan.fetches) {
+    Request& request = *requests_.at(fetch.id);
+    request.has_fetched = true;
+    for (const BlockKey& key : fetch.keys)
+      request.from_disk += store_->place_of(key) == KvStore::Place::kDisk ? 1 : 0;
+    const auto pinned = static_cast<std::ptrdiff_t>(store_->fetch(fetch.keys));
+    request.pinned.assign(fetch.keys.begin(), fetch.keys.begin() + pinned);
   }
 }
 

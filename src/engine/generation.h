@@ -66,6 +66,7 @@ struct GenerationEvent {
 
 struct EngineStats {
   int64_t steps = 0;
+  int64_t prompt_steps = 0;   // of these, with tokens of prompts, or of what is computed again
   int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
   int64_t generated_tokens = 0;
   int64_t reused_tokens = 0;                               // found in the cache instead of computed

@@ -381,6 +381,7 @@ class Scheduler::Planner {
       FoundPrefix found = find_prefix(next);
       if (found.is_coming && passed < kMostPassed) {
         ++passed;
+        if (!found.fetch.empty()) plan_.fetches.push_back({place.id, std::move(found.fetch)});
         continue;
       }
       if (!try_begin(next, std::move(found))) return;

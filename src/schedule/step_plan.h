@@ -32,7 +32,8 @@ struct FoundPrefix {
   std::vector<BlockKey> loads = {};
   std::optional<BlockId> partly = {};  // behind all: its first tokens are the same, to be copied
   int32_t tokens = 0;                  // all of these
-  bool is_coming = false;              // much of the rest is being computed: it pays to wait for it
+  bool is_coming = false;  // much of the rest is being computed or read: it pays to wait for it
+  std::vector<BlockKey> fetch = {};  // it will be coming, once these are asked for
 };
 
 struct StepPlan {
@@ -51,6 +52,12 @@ struct StepPlan {
   bool is_full = false;  // the next one would have begun, had there been room
   // The forecast had no room for these, and others behind them begin.
   std::vector<RequestId> passed_over;
+  // What is to be brought to host memory for those that wait for it.
+  struct Fetch {
+    RequestId id;
+    std::vector<BlockKey> keys;
+  };
+  std::vector<Fetch> fetches;
   // Blocks whose contents are copied before the step: set by apply().
   struct Copy {
     BlockId from = 0, to = 0;
