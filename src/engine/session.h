@@ -48,6 +48,7 @@ struct Session {
   // as it is known.
   Prediction predict_run(const Workload& workload, int64_t sequences) const;
   Prediction predict_run() const;  // for the run that was expected
+  Workload expected_workload() const;
   // Of a runner for such sequences, by the plan: how large it is, what it takes.
   RunSize runner_size(int64_t tokens, int64_t sequences) const;
   Footprint needs_of(const RunSize& size) const;

@@ -99,10 +99,16 @@ std::string Session::describe_plan() const {
                      ? ""
                      : fmt::format("; the CPU multiplies {:.0f}% of what is not there",
                                    plan.cpu_linear.front().share * 100));
+  const Workload workload = expected_workload();
+  const int64_t prompt = workload.prompt_tokens() / std::max<int64_t>(1, workload.requests());
+  // Said with the prompts: of many that come together the last has its first token late.
+  const std::string prompts = size_.sequences == 1 ? fmt::format("a prompt of {} tokens", prompt)
+                                                   : fmt::format("{} prompts of {} tokens at once",
+                                                                 size_.sequences, prompt);
   return fmt::format(
-      "plan: {}; {} at once; {:.3g} tokens/s and a first token after {:.2g} s predicted, bound by "
-      "{} ({}, {})",
-      where, size_.sequences, predicted.decode_tokens_per_s, predicted.first_token_s,
+      "plan: {}; with {}: {:.3g} tokens/s and first tokens after {:.2g} s predicted, bound by {} "
+      "({}, {})",
+      where, prompts, predicted.decode_tokens_per_s, predicted.first_token_s,
       predicted.bottleneck_name(), machine().hardware.name, machine().how);
 }
 

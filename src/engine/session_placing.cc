@@ -115,8 +115,10 @@ Footprint Session::needs_of(const RunSize& size) const {
 }
 
 Prediction Session::predict_run() const {
-  return predict_run(workload_of(run_, size_), size_.sequences);
+  return predict_run(expected_workload(), size_.sequences);
 }
+
+Workload Session::expected_workload() const { return workload_of(run_, size_); }
 
 Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, size_t which) const {
   const PlacementOptions& options = options_.placement;

@@ -89,6 +89,9 @@ struct ServerMetrics::Impl {
   Histogram& request_s =
       histogram("spillway_request_seconds", "From a request to the end of its answer.");
   Histogram& step_s = histogram("spillway_step_seconds", "Steps of the engine.");
+  Histogram& decode_step_s =
+      histogram("spillway_decode_step_seconds", "Those without tokens of prompts.");
+  int64_t prompt_steps = 0;  // so far
   Gauge& predicted_step_s =
       gauge("spillway_step_predicted_seconds",
             "A step of decoding with all sequences at work, as the plan predicts it; 0: unknown.");
@@ -254,6 +257,8 @@ void ServerMetrics::step(const StepReport& report) {
   const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();
   Impl::follow(of.steps, static_cast<double>(report.stats.steps));
   if (computed) of.step_s.Observe(report.seconds);
+  if (computed && stats.prompt_steps == of.prompt_steps) of.decode_step_s.Observe(report.seconds);
+  of.prompt_steps = stats.prompt_steps;
   if (report.failed) of.failed_steps.Increment();
   for (size_t pool = 0; pool < report.state.kv.size() && pool < kTiers.size(); ++pool) {
     const EngineState::Pool& blocks = report.state.kv[pool];
@@ -262,17 +267,19 @@ void ServerMetrics::step(const StepReport& report) {
     of.kv_blocks.Add({{"tier", tier}, {"state", "used"}}).Set(blocks.total - blocks.free);
     of.kv_blocks.Add({{"tier", tier}, {"state", "free"}}).Set(blocks.free);
   }
-  if (!report.traffic) return;
-  const EngineTraffic& moved = *report.traffic;
+  const bool is_idle = report.state.running == 0 && report.state.waiting == 0;
+  if (!report.traffic && !is_idle) return;
+  const EngineTraffic moved = report.traffic.value_or(EngineTraffic{});
+  const bool goes_on = moved.seconds > 0 && !is_idle;  // nothing else will say that it is over
   const auto add = [&](Impl::Link& link, uint64_t bytes) {
     link.bytes.Increment(static_cast<double>(bytes));
-    link.rate.Set(moved.seconds > 0 ? static_cast<double>(bytes) / moved.seconds : 0);
+    link.rate.Set(goes_on ? static_cast<double>(bytes) / moved.seconds : 0);
   };
   add(of.to_gpu, moved.to_gpu_bytes);
   add(of.to_host, moved.to_host_bytes);
   add(of.disk_read, moved.disk_read_bytes);
   add(of.disk_write, moved.disk_write_bytes);
-  of.stall_share.Set(moved.seconds > 0 ? moved.stalled_s / moved.seconds : 0);
+  of.stall_share.Set(goes_on ? moved.stalled_s / moved.seconds : 0);
 }
 
 void ServerMetrics::first_token(double seconds) { impl_->first_token_s.Observe(seconds); }

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/api/server_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace spillway {
+namespace {
+
+using testing::HasSubstr;
+
+StepReport step_of(int64_t number, int running) {
+  StepReport report;
+  report.seconds = 0.5;
+  report.stats.steps = number;
+  report.state.running = running;
+  return report;
+}
+
+TEST(ServerMetricsTest, RatesEndWithTheWork) {
+  ServerMetrics metrics;
+  StepReport busy = step_of(1, 2);
+  busy.traffic = EngineTraffic{.seconds = 2, .to_gpu_bytes = 3000, .stalled_s = 1};
+  metrics.step(busy);
+  EXPECT_THAT(metrics.text(), HasSubstr(R"(spillway_link_bytes_per_second{link="to_gpu"} 1500)"));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_stall_share 0.5"));
+  metrics.step(step_of(2, 2));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_stall_share 0.5")) << "it goes on";
+  metrics.step(step_of(3, 0));
+  EXPECT_THAT(metrics.text(), HasSubstr(R"(spillway_link_bytes_per_second{link="to_gpu"} 0)"));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_stall_share 0\n"));
+  EXPECT_THAT(metrics.text(), HasSubstr(R"(spillway_link_bytes_total{link="to_gpu"} 3000)"));
+}
+
+TEST(ServerMetricsTest, StepsWithTokensOfPromptsAreToldApart) {
+  ServerMetrics metrics;
+  StepReport prompt = step_of(1, 1);
+  prompt.stats.prompt_steps = 1;
+  metrics.step(prompt);
+  StepReport decode = step_of(2, 1);
+  decode.stats.prompt_steps = 1;
+  metrics.step(decode);
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_step_seconds_count 2"));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_decode_step_seconds_count 1"));
+}
+
+}  // namespace
+}  // namespace spillway
