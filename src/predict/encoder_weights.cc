@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "predict/encoder_weights.h"
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/digest.h"
 #include "base/error.h"

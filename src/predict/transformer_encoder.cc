@@ -7,13 +7,11 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <utility>
 
 #include "base/digest.h"
 #include "base/error.h"
-#include "base/printable.h"
 #include "storage/hf_folder.h"
 #include "tensor/kv_format.h"
 #include "text/word_piece_files.h"
