@@ -17,6 +17,7 @@
 #include "cli/batch_identity.h"
 #include "cli/commands.h"
 #include "cli/concurrency_flags.h"
+#include "cli/encoder_option.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/predicted_json.h"
@@ -357,8 +358,8 @@ int batch(const BatchOptions& options) {
   if (!options.restart) asked.placement.kept = try_kept_plan(journal_path);
   Session session(asked, terminal_services());
   const int64_t context = session.context_tokens(options.context);
-  const std::unique_ptr<AnswerLengths> lengths =
-      make_answer_lengths(options.scheduling.length_predictor, resolve_model(asked.model), context);
+  const std::unique_ptr<AnswerLengths> lengths = make_answer_lengths(
+      options.scheduling.length_predictor, resolve_model(asked.model), context, open_any_encoder);
   session.choose_plan(expected_run(options, input, session, context, lengths.get()));
   const BatchIdentity identity{.input = input.checksum(),
                                .model = model_fingerprint(resolve_model(asked.model)),

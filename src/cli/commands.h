@@ -23,5 +23,7 @@ void add_convert_command(CLI::App& app);
 void add_list_command(CLI::App& app);
 // For developers, not listed in --help: raw logits for parity tests.
 void add_logits_command(CLI::App& app);
+// Also not listed, a part of `predictor`: what an encoder makes of texts.
+void add_embed_command(CLI::App& parent);
 
 }  // namespace spillway

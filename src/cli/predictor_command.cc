@@ -11,11 +11,13 @@
 #include "base/printable.h"
 #include "base/stopwatch.h"
 #include "cli/commands.h"
+#include "cli/encoder_option.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/terminal.h"
 #include "engine/model_catalog.h"
 #include "engine/vocabulary_from_files.h"
+#include "predict/encoder_predictor.h"
 #include "predict/length_data.h"
 #include "predict/predictor_file.h"
 #include "predict/predictor_training.h"
@@ -34,6 +36,7 @@ constexpr const char* kDataHelp =
 struct PredictorOptions {
   std::string data;
   std::string model;
+  std::string encoder;            // a folder; empty: none
   std::string output;             // train
   std::string buckets = "equal";  // train
   std::string predictor;          // eval
@@ -51,17 +54,27 @@ LengthBuckets buckets_of(const std::string& name, const LengthData& data) {
   return LengthBuckets::linear(std::stod(name));
 }
 
-int train(const PredictorOptions& options) {
+PredictorMaker maker_of(const PredictorOptions& options) {
+  if (options.encoder.empty()) {
+    return [](const LengthBuckets& buckets) { return std::make_unique<NgramPredictor>(buckets); };
+  }
+  return [encoder = open_encoder(options.encoder)](const LengthBuckets& buckets) {
+    return std::make_unique<EncoderPredictor>(buckets, encoder);
+  };
+}
+
+int train_and_write(const PredictorOptions& options) {
+  const PredictorMaker make = maker_of(options);
   const LengthData data = read_data(options);
   const Stopwatch watch;
-  const NgramPredictor predictor =
-      train_predictor(data.examples, buckets_of(options.buckets, data), &interrupted());
+  const std::unique_ptr<OnlinePredictor> predictor = make(buckets_of(options.buckets, data));
+  train(*predictor, data.examples, &interrupted());
   const double seconds = watch.seconds();
-  write_predictor(options.output, predictor, options.model);
+  SPW_ASSERT(predictor->try_write(options.output, options.model));
   if (options.json) {
     print_json({{"examples", data.examples.size()},
                 {"without_answer", data.without_answer},
-                {"edges", predictor.buckets().edges()},
+                {"edges", predictor->buckets().edges()},
                 {"seconds", seconds},
                 {"file", options.output}});
   } else {
@@ -101,20 +114,28 @@ int evaluate_predictor(const PredictorOptions& options) {
   EvaluationOptions evaluation = options.evaluation;
   evaluation.cancel = &interrupted();
   // What is wrong with a file was said; then the data is split as without one.
-  const auto stored = options.predictor.empty() ? std::nullopt : [&] {
+  auto stored = options.predictor.empty() ? std::nullopt : [&] {
     const bool is_there = CLI::ExistingFile(options.predictor).empty();
     SPW_CHECK(is_there, kInvalidArgument, "{}: no such file; spillway predictor train makes one",
               printable_path(options.predictor));
     return try_read_predictor(options.predictor);
   }();
-  const PredictorScore score = stored ? evaluate(data.examples, stored->predictor, evaluation)
-                                      : cross_validate(data.examples, evaluation);
+  PredictorScore score;
+  std::string trained_for;
+  if (stored) {
+    trained_for = stored->model;
+    score =
+        evaluate(data.examples, *predictor_of(*std::move(stored), open_any_encoder), evaluation);
+  } else {
+    evaluation.make = maker_of(options);
+    score = cross_validate(data.examples, evaluation);
+  }
   if (options.json) {
     json result = score_json(score);
     result["max_length"] = evaluation.most_tokens;
     result["without_answer"] = data.without_answer;
     result["folds"] = stored ? json(nullptr) : json(evaluation.folds);
-    if (stored) result["trained_for"] = stored->model;
+    if (stored) result["trained_for"] = trained_for;
     print_json(result);
     return 0;
   }
@@ -136,6 +157,11 @@ void add_data_and_model(CLI::App& command, PredictorOptions& options) {
                   "whose tokens are counted: a model, a vocabulary-only GGUF, or a folder with "
                   "tokenizer.json")
       ->required();
+  command.add_option(
+      "--encoder", options.encoder,
+      "a folder with a BERT or DistilBERT (config.json, tokenizer.json or vocab.txt, "
+      "model.safetensors), whose embeddings are learned from beside the prompt's "
+      "words; scripts/fetch_model.sh minilm fetches one");
   command.add_flag("--json", options.json, "the same as one line of JSON");
 }
 
@@ -159,16 +185,18 @@ void add_train(CLI::App& parent) {
           "equal|TOKENS"))
       ->capture_default_str();
   command->footer("  spillway predictor train alpaca.json -o lengths.predictor --model smollm2");
-  command->final_callback([options] { throw CLI::RuntimeError(train(*options)); });
+  command->final_callback([options] { throw CLI::RuntimeError(train_and_write(*options)); });
 }
 
 void add_eval(CLI::App& parent) {
   auto* command = parent.add_subcommand("eval", "how often the right bucket is predicted");
   auto options = std::make_shared<PredictorOptions>();
   add_data_and_model(*command, *options);
-  command->add_option("--predictor", options->predictor,
-                      "a trained file; without it DATA is split by a hash of the instruction, and "
-                      "each part is predicted by what the others taught");
+  command
+      ->add_option("--predictor", options->predictor,
+                   "a trained file; without it DATA is split by a hash of the instruction, and "
+                   "each part is predicted by what the others taught")
+      ->excludes("--encoder");
   command
       ->add_option("--max-length", options->evaluation.most_tokens,
                    "the buckets of accuracy are a tenth of this wide")
@@ -189,6 +217,7 @@ void add_predictor_command(CLI::App& app) {
   command->require_subcommand(1);
   add_train(*command);
   add_eval(*command);
+  add_embed_command(*command);
 }
 
 }  // namespace spillway

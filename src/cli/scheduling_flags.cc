@@ -45,7 +45,8 @@ void add_scheduling_flags(CLI::App& command, SchedulingFlags& flags,
       .add_option("--length-predictor", flags.length_predictor,
                   "who says how long answers will be: auto (built in; learns as answers end, and "
                   "keeps it beside the model's name in the cache folder), mean (as the answers "
-                  "before), off, or a file of spillway predictor train, which stays as it is")
+                  "before), off, a file of spillway predictor train, which stays as it is, or a "
+                  "folder with an encoder (docs/scheduling.md)")
       ->capture_default_str()
       ->group(kGroup);
   command

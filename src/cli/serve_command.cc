@@ -14,6 +14,7 @@
 #include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/concurrency_flags.h"
+#include "cli/encoder_option.h"
 #include "cli/interrupt.h"
 #include "cli/scheduling_flags.h"
 #include "cli/session_flags.h"
@@ -142,8 +143,9 @@ int serve(const ServeOptions& options) {
                                                     run.generated, runner.decoder.max_tokens());
   const std::unique_ptr<KvStore> store =
       session.make_kv_store(runner.kv, context, Session::KvStoreHost::kWhereApart);
-  const std::unique_ptr<AnswerLengths> lengths = make_answer_lengths(
-      options.scheduling.length_predictor, resolve_model(options.session.model), context);
+  const std::unique_ptr<AnswerLengths> lengths =
+      make_answer_lengths(options.scheduling.length_predictor, resolve_model(options.session.model),
+                          context, open_any_encoder);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
                 {.max_prompt_tokens = estimate.prompt_tokens,
                  .admission = admission,

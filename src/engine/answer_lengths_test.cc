@@ -117,17 +117,27 @@ TEST_F(AnswerLengthsTest, WhereNothingCanBeKeptThereIsAWarningWithThePath) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("occupied"), std::string::npos);
 }
 
-TEST_F(AnswerLengthsTest, TheChoiceIsANameOrAFile) {
-  EXPECT_EQ(make_answer_lengths("off", "dummy:x", 512), nullptr);
-  EXPECT_NE(make_answer_lengths("mean", "dummy:x", 512), nullptr);
+TEST_F(AnswerLengthsTest, AFolderIsAnEncoder) {
+  const EncoderOpener open = [&](const std::filesystem::path& folder) {
+    fail(ErrorCode::kUnsupported, "no encoder in {}", folder.native());
+    return nullptr;
+  };
   const std::string said =
-      error_of([&] { make_answer_lengths((folder_ / "none").native(), "dummy:x", 512); });
+      error_of([&] { make_answer_lengths(folder_.path().native(), "dummy:x", 512, open); });
+  EXPECT_EQ(said, "no encoder in " + folder_.path().native());
+}
+
+TEST_F(AnswerLengthsTest, TheChoiceIsANameOrAFile) {
+  EXPECT_EQ(make_answer_lengths("off", "dummy:x", 512, {}), nullptr);
+  EXPECT_NE(make_answer_lengths("mean", "dummy:x", 512, {}), nullptr);
+  const std::string said =
+      error_of([&] { make_answer_lengths((folder_ / "none").native(), "dummy:x", 512, {}); });
   EXPECT_NE(said.find("none: no such file"), said.npos) << said;
 
   const auto file = folder_ / "bad.predictor";
   std::ofstream(file) << "not one";
   testing::internal::CaptureStderr();
-  EXPECT_NE(make_answer_lengths(file.native(), "dummy:x", 512), nullptr);
+  EXPECT_NE(make_answer_lengths(file.native(), "dummy:x", 512, {}), nullptr);
   const std::string warning = testing::internal::GetCapturedStderr();
   EXPECT_NE(warning.find("bad.predictor"), warning.npos) << warning;
 }

@@ -14,6 +14,7 @@
 #include "base/printable.h"
 #include "engine/cache_folder.h"
 #include "engine/model_fingerprint.h"
+#include "predict/encoder_predictor.h"
 #include "predict/ngram_predictor.h"
 #include "predict/predictor_file.h"
 #include "predict/simple_predictors.h"
@@ -29,27 +30,51 @@ LengthBuckets usual_buckets(int64_t most_tokens) {
   return LengthBuckets::geometric(kShort, std::max(2 * kShort, static_cast<double>(most_tokens)));
 }
 
-std::unique_ptr<OnlinePredictor> read_or_fresh(const fs::path& file, int64_t most_tokens) {
-  if (auto stored = try_read_predictor(file)) {
+std::optional<StoredPredictor> try_read(const fs::path& file) {
+  auto stored = try_read_predictor(file);
+  if (stored) {
     log_info("lengths of answers: {} has learned from {} examples", printable_path(file),
              stored->predictor.examples());
-    return std::make_unique<NgramPredictor>(std::move(stored->predictor));
   }
+  return stored;
+}
+
+std::unique_ptr<OnlinePredictor> read_or_fresh(const fs::path& file, int64_t most_tokens,
+                                               const EncoderOpener& open_encoder) {
+  if (auto stored = try_read(file)) return predictor_of(*std::move(stored), open_encoder);
   return std::make_unique<NgramPredictor>(usual_buckets(most_tokens));
 }
 
 // Of a model, whatever its file is called: people rename them, and have several of one name.
-fs::path kept_file(const fs::path& cache, const std::string& fingerprint) {
+// Empty where there is no cache folder. `encoder`: its digest, if there is one.
+fs::path kept_file(const std::string& model, const std::string& encoder = "") {
+  const std::optional<fs::path> cache = try_cache_folder();
+  if (!cache) return {};
+  const std::string fingerprint = model_fingerprint(model);
   std::string name = fingerprint.substr(0, fingerprint.rfind(' ')).substr(0, 100);
   std::ranges::replace_if(
       name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '.' && c != '-'; }, '_');
-  return cache / "lengths" / (name + "-" + digest128(fingerprint).substr(0, 12) + ".predictor");
+  const std::string digits = digest128(fingerprint + encoder).substr(0, 12);
+  return *cache / "lengths" / (name + "-" + digits + ".predictor");
+}
+
+// What was learned while serving comes before what was trained.
+std::unique_ptr<OnlinePredictor> with_encoder(const fs::path& folder, const fs::path& kept,
+                                              std::shared_ptr<const PromptEncoder> encoder,
+                                              int64_t most_tokens) {
+  for (const fs::path& file : {kept, folder / kTrainedInFolder}) {
+    if (file.empty()) continue;
+    if (auto stored = try_read(file))
+      return std::make_unique<EncoderPredictor>(*std::move(stored), std::move(encoder));
+  }
+  return std::make_unique<EncoderPredictor>(usual_buckets(most_tokens), std::move(encoder));
 }
 
 }  // namespace
 
 std::unique_ptr<AnswerLengths> make_answer_lengths(const std::string& choice,
-                                                   const std::string& model, int64_t most_tokens) {
+                                                   const std::string& model, int64_t most_tokens,
+                                                   const EncoderOpener& open_encoder) {
   if (choice == kNoLengths) return nullptr;
   const auto make = [&](std::unique_ptr<OnlinePredictor> predictor, const fs::path& kept = {}) {
     return std::make_unique<AnswerLengths>(std::move(predictor), kept, model);
@@ -57,17 +82,21 @@ std::unique_ptr<AnswerLengths> make_answer_lengths(const std::string& choice,
   if (choice == "mean")
     return make(std::make_unique<RunningMeanPredictor>(usual_buckets(most_tokens)));
   if (choice == kBuiltInLengths) {
-    const std::optional<fs::path> cache = try_cache_folder();
-    if (!cache) return make(std::make_unique<NgramPredictor>(usual_buckets(most_tokens)));
-    const fs::path file = kept_file(*cache, model_fingerprint(model));
-    return make(read_or_fresh(file, most_tokens), file);
+    const fs::path file = kept_file(model);
+    if (file.empty()) return make(std::make_unique<NgramPredictor>(usual_buckets(most_tokens)));
+    return make(read_or_fresh(file, most_tokens, open_encoder), file);
   }
   std::error_code unknown;
+  if (fs::is_directory(choice, unknown)) {
+    auto encoder = open_encoder(choice);
+    const fs::path file = kept_file(model, encoder->digest());
+    return make(with_encoder(choice, file, std::move(encoder), most_tokens), file);
+  }
   SPW_CHECK(fs::is_regular_file(choice, unknown), kInvalidArgument,
-            "--length-predictor {}: no such file; spillway predictor train makes one, or give "
-            "auto, mean or off",
+            "--length-predictor {}: no such file or folder; spillway predictor train makes one, or "
+            "give auto, mean or off",
             printable_path(choice));
-  return make(read_or_fresh(choice, most_tokens));
+  return make(read_or_fresh(choice, most_tokens, open_encoder));
 }
 
 }  // namespace spillway

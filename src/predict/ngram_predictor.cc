@@ -24,10 +24,10 @@ void softmax(std::span<float> values) {
 
 }  // namespace
 
-NgramPredictor::NgramPredictor(const LengthBuckets& buckets)
+NgramPredictor::NgramPredictor(const LengthBuckets& buckets, size_t more_slots)
     : buckets_(buckets),
-      weights_(kFeatureSlots * kRow),
-      gradients_(kFeatureSlots * kRow, kFirstGradient) {}
+      weights_((kFeatureSlots + more_slots) * kRow),
+      gradients_(weights_.size(), kFirstGradient) {}
 
 NgramPredictor::Outputs NgramPredictor::outputs(std::span<const PromptFeature> features) const {
   Outputs sums{};

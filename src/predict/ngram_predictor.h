@@ -17,10 +17,11 @@ namespace spillway {
 
 // Two linear models in one table, whose probabilities are averaged: one chooses among the buckets
 // (softmax), the other says of each edge whether the answer goes beyond it, and so knows that
-// buckets are in order. Both learn by AdaGrad. Owns some 5 MB. Not thread-safe.
+// buckets are in order. Both learn by AdaGrad. Owns some 5 MB. Not thread-safe. It may have slots
+// for more than it sees by itself, behind kFeatureSlots (EncoderPredictor).
 class NgramPredictor : public OnlinePredictor {
  public:
-  explicit NgramPredictor(const LengthBuckets& buckets);
+  explicit NgramPredictor(const LengthBuckets& buckets, size_t more_slots = 0);
 
   std::vector<PromptFeature> look_at(const LengthQuery& query) const override {
     return prompt_features(query);
@@ -29,6 +30,7 @@ class NgramPredictor : public OnlinePredictor {
   void learn_from(std::span<const PromptFeature> features, int64_t tokens) override;
 
   const LengthBuckets& buckets() const override { return buckets_; }
+  size_t more_slots() const { return weights_.size() / kRow - kFeatureSlots; }
   uint64_t examples() const override { return examples_; }
   std::unique_ptr<OnlinePredictor> copy() const override {
     return std::make_unique<NgramPredictor>(*this);

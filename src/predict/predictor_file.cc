@@ -22,10 +22,11 @@ namespace fs = std::filesystem;
 
 // A line of text, so that people see what it is, a line with the digest of all behind it, then
 // numbers as they are in memory.
-constexpr std::string_view kFirstLine = "spillway length predictor 1\n";
+constexpr std::string_view kFirstLine = "spillway length predictor 2\n";
 constexpr size_t kDigestDigits = 32;
 constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
-constexpr uint32_t kMaxModelName = 4096;
+constexpr uint32_t kMaxName = 4096;
+constexpr uint32_t kMaxMoreSlots = 65536;
 
 template <class T>
 void append(std::string& bytes, std::span<const T> values) {
@@ -35,6 +36,11 @@ void append(std::string& bytes, std::span<const T> values) {
 template <class T>
 void append(std::string& bytes, const T& value) {
   append(bytes, std::span<const T>(&value, 1));
+}
+void append_name(std::string& bytes, std::string_view name) {
+  const std::string_view kept = name.substr(0, kMaxName);
+  append(bytes, static_cast<uint32_t>(kept.size()));
+  bytes += kept;
 }
 
 // Takes numbers off the front of the file.
@@ -54,6 +60,11 @@ class Cursor {
     T value;
     std::memcpy(&value, take(sizeof value).data(), sizeof value);
     return value;
+  }
+  std::string name() {
+    const auto size = number<uint32_t>();
+    SPW_CHECK(size <= kMaxName, kInvalidArgument, "a name of {} bytes", size);
+    return std::string(take(size));
   }
   std::vector<float> floats(size_t count) {
     std::vector<float> values(count);
@@ -76,28 +87,32 @@ StoredPredictor parse(std::string_view bytes) {
   SPW_CHECK(cursor.take(1) == "\n", kInvalidArgument, "no digest");
   const std::string_view rest = bytes.substr(kFirstLine.size() + kDigestDigits + 1);
   SPW_CHECK(digest128(rest) == digest, kInvalidArgument, "damaged: its digest is another one");
-  const auto name = cursor.number<uint32_t>();
-  SPW_CHECK(name <= kMaxModelName, kInvalidArgument, "a model's name of {} bytes", name);
-  std::string model(cursor.take(name));
+  std::string model = cursor.name();
+  EncoderMark encoder{.digest = cursor.name(), .folder = {}};
+  encoder.folder = cursor.name();
+  const auto more_slots = cursor.number<uint32_t>();
+  SPW_CHECK(more_slots <= kMaxMoreSlots, kInvalidArgument, "{} more slots", more_slots);
   std::array<double, kLengthBuckets> edges{};
   for (double& edge : edges) edge = cursor.number<double>();
   const auto examples = cursor.number<uint64_t>();
-  NgramPredictor predictor(LengthBuckets::from_edges(edges));
+  NgramPredictor predictor(LengthBuckets::from_edges(edges), more_slots);
   const std::vector<float> weights = cursor.floats(predictor.weights().size());
   const std::vector<float> gradients = cursor.floats(predictor.gradients().size());
   cursor.expect_end();
   predictor.restore(weights, gradients, examples);
-  return {.predictor = std::move(predictor), .model = std::move(model)};
+  return {
+      .predictor = std::move(predictor), .model = std::move(model), .encoder = std::move(encoder)};
 }
 
 }  // namespace
 
 void write_predictor(const fs::path& path, const NgramPredictor& predictor,
-                     const std::string& model) {
+                     const std::string& model, const EncoderMark& encoder) {
   std::string body;
-  const std::string_view name = std::string_view(model).substr(0, kMaxModelName);
-  append(body, static_cast<uint32_t>(name.size()));
-  body += name;
+  append_name(body, model);
+  append_name(body, encoder.digest);
+  append_name(body, encoder.folder.native());
+  append(body, static_cast<uint32_t>(predictor.more_slots()));
   append(body, std::span<const double>(predictor.buckets().edges()));
   append(body, predictor.examples());
   append(body, predictor.weights());

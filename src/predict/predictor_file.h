@@ -10,13 +10,21 @@
 
 namespace spillway {
 
+// Whose embeddings a predictor has learned from (PromptEncoder).
+struct EncoderMark {
+  std::string digest;  // empty: nobody's
+  std::filesystem::path folder;
+};
+
 // Replaces what is there only once all is written. `model`: whose answers these are. Throws kIo.
 void write_predictor(const std::filesystem::path& path, const NgramPredictor& predictor,
-                     const std::string& model);
+                     const std::string& model, const EncoderMark& encoder = {});
 
 struct StoredPredictor {
   NgramPredictor predictor;
-  std::string model;  // as write_predictor() was told
+  // As write_predictor() was told.
+  std::string model;
+  EncoderMark encoder;
 };
 
 // nullopt where there is no such file, or, with a warning that has its path and what is wrong with

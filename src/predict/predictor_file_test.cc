@@ -41,6 +41,17 @@ TEST(PredictorFileTest, ComesBackAsItWas) {
   }
 }
 
+TEST(PredictorFileTest, RemembersWhoseEmbeddingsItLearnedFrom) {
+  const TempFolder folder;
+  const NgramPredictor predictor(LengthBuckets::linear(512), 3);
+  write_predictor(folder / "p", predictor, "m", {.digest = "abc", .folder = "/some/encoder"});
+  const auto read = try_read_predictor(folder / "p");
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->encoder.digest, "abc");
+  EXPECT_EQ(read->encoder.folder, "/some/encoder");
+  EXPECT_EQ(read->predictor.more_slots(), 3U);
+}
+
 TEST(PredictorFileTest, NoFileIsNoPredictorAndNoWarning) {
   const TempFolder folder;
   testing::internal::CaptureStderr();

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 #include <random>
 
 #include "base/digest.h"
@@ -57,18 +56,58 @@ size_t majority_bucket(std::span<const LengthExample> examples, const LengthBuck
   return static_cast<size_t>(std::ranges::max_element(counts) - counts.begin());
 }
 
+// An example as a predictor sees it. Looking may take long, and is done once.
+struct SeenExample {
+  const LengthExample* example;
+  std::vector<PromptFeature> seen;
+};
+
+std::vector<SeenExample> look_at_all(const OnlinePredictor& predictor,
+                                     std::span<const LengthExample> examples,
+                                     const std::atomic<bool>* cancel, double& seconds) {
+  std::vector<SeenExample> all;
+  const Stopwatch watch;
+  for (const LengthExample& example : examples) {
+    SPW_CHECK(cancel == nullptr || !*cancel, kCancelled, "stopped after {} of {} prompts",
+              all.size(), examples.size());
+    all.push_back({&example, predictor.look_at({.text = example.prompt})});
+  }
+  seconds += watch.seconds();
+  return all;
+}
+
+void learn_all(OnlinePredictor& predictor, std::span<const SeenExample* const> examples,
+               const std::atomic<bool>* cancel) {
+  std::vector<const SeenExample*> order(examples.begin(), examples.end());
+  std::mt19937 random(1);
+  for (int pass = 0; pass < kPasses; ++pass) {
+    shuffle_in_place(order, random);
+    for (const SeenExample* one : order) {
+      SPW_CHECK(cancel == nullptr || !*cancel, kCancelled, "stopped in pass {} of {}", pass + 1,
+                kPasses);
+      predictor.learn_from(one->seen, one->example->tokens);
+    }
+  }
+}
+
 // The tests of one predictor in one kind of buckets.
-void predict_all(std::span<const LengthExample> tests, const OnlinePredictor& predictor,
+void predict_all(std::span<const SeenExample* const> tests, const OnlinePredictor& predictor,
                  const LengthBuckets& buckets, size_t majority, Tally& tally, double& seconds) {
   const bool is_same = predictor.buckets().edges() == buckets.edges();
-  for (const LengthExample& test : tests) {
+  for (const SeenExample* test : tests) {
     const Stopwatch watch;
-    const LengthDistribution said = predictor.predict({.text = test.prompt});
+    const LengthDistribution said = predictor.predict_from(test->seen);
     seconds += watch.seconds();
-    tally.add((is_same ? said : said.in(buckets)).likeliest(), buckets.bucket_of(test.tokens),
-              majority);
-    tally.add_reserved(said.quantile(kReservedQuantile), test.tokens);
+    const int64_t tokens = test->example->tokens;
+    tally.add((is_same ? said : said.in(buckets)).likeliest(), buckets.bucket_of(tokens), majority);
+    tally.add_reserved(said.quantile(kReservedQuantile), tokens);
   }
+}
+
+std::vector<const SeenExample*> pointers_to(const std::vector<SeenExample>& all) {
+  std::vector<const SeenExample*> pointers;
+  for (const SeenExample& one : all) pointers.push_back(&one);
+  return pointers;
 }
 
 double mean_length(std::span<const LengthExample> examples) {
@@ -90,23 +129,16 @@ std::vector<int64_t> lengths_of(std::span<const LengthExample> examples) {
   return lengths;
 }
 
+void train(OnlinePredictor& predictor, std::span<const LengthExample> examples,
+           const std::atomic<bool>* cancel) {
+  double seconds = 0;
+  learn_all(predictor, pointers_to(look_at_all(predictor, examples, cancel, seconds)), cancel);
+}
+
 NgramPredictor train_predictor(std::span<const LengthExample> examples,
                                const LengthBuckets& buckets, const std::atomic<bool>* cancel) {
   NgramPredictor predictor(buckets);
-  std::vector<std::vector<PromptFeature>> features;
-  for (const LengthExample& example : examples)
-    features.push_back(prompt_features({.text = example.prompt}));
-  std::vector<size_t> order(examples.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::mt19937 random(1);
-  for (int pass = 0; pass < kPasses; ++pass) {
-    shuffle_in_place(order, random);
-    for (const size_t i : order) {
-      SPW_CHECK(cancel == nullptr || !*cancel, kCancelled, "stopped in pass {} of {}", pass + 1,
-                kPasses);
-      predictor.learn_from(features[i], examples[i].tokens);
-    }
-  }
+  train(predictor, examples, cancel);
   return predictor;
 }
 
@@ -114,21 +146,33 @@ PredictorScore cross_validate(std::span<const LengthExample> examples,
                               const EvaluationOptions& options) {
   SPW_CHECK(options.folds >= 2, kInvalidArgument, "a split needs 2 folds or more, not {}",
             options.folds);
+  const PredictorMaker make = options.make ? options.make : [](const LengthBuckets& buckets) {
+    return std::make_unique<NgramPredictor>(buckets);
+  };
   Tally linear, paper, equal;
-  double seconds = 0;
+  double looking = 0, predicting = 0;
+  const LengthBuckets widths = LengthBuckets::linear(options.most_tokens);
+  const std::vector<SeenExample> seen =
+      look_at_all(*make(widths), examples, options.cancel, looking);
   for (int fold = 0; fold < options.folds; ++fold) {
-    std::vector<LengthExample> training, tests;
-    for (const LengthExample& example : examples)
-      (fold_of(example, options.folds) == fold ? tests : training).push_back(example);
+    std::vector<LengthExample> trained_with;
+    std::vector<const SeenExample*> training, tests;
+    for (const SeenExample& one : seen) {
+      const bool is_test = fold_of(*one.example, options.folds) == fold;
+      (is_test ? tests : training).push_back(&one);
+      if (!is_test) trained_with.push_back(*one.example);
+    }
     SPW_CHECK(!training.empty(), kInvalidArgument,
               "all {} examples are of one group: nothing to train with", examples.size());
     const auto run = [&](const LengthBuckets& buckets, Tally& tally) {
-      const NgramPredictor predictor = train_predictor(training, buckets, options.cancel);
-      predict_all(tests, predictor, buckets, majority_bucket(training, buckets), tally, seconds);
+      const std::unique_ptr<OnlinePredictor> predictor = make(buckets);
+      learn_all(*predictor, training, options.cancel);
+      predict_all(tests, *predictor, buckets, majority_bucket(trained_with, buckets), tally,
+                  predicting);
     };
-    run(LengthBuckets::linear(options.most_tokens), linear);
+    run(widths, linear);
     run(LengthBuckets::linear(kPaperTokens), paper);
-    run(LengthBuckets::equal_frequency(lengths_of(training)), equal);
+    run(LengthBuckets::equal_frequency(lengths_of(trained_with)), equal);
   }
   const auto count = static_cast<double>(examples.size());
   return {.linear = linear.score(),
@@ -137,16 +181,18 @@ PredictorScore cross_validate(std::span<const LengthExample> examples,
           .reserved_enough = equal.enough(),
           .reserved_tokens = equal.reserved(),
           .mean_tokens = mean_length(examples),
-          .us_per_prediction = seconds / (3 * count) * 1e6,
+          .us_per_prediction = (looking + predicting / 3) / count * 1e6,
           .examples = static_cast<int64_t>(examples.size())};
 }
 
 PredictorScore evaluate(std::span<const LengthExample> examples, const OnlinePredictor& predictor,
                         const EvaluationOptions& options) {
-  double seconds = 0;
+  double looking = 0, predicting = 0;
+  const std::vector<SeenExample> seen = look_at_all(predictor, examples, options.cancel, looking);
   const auto run = [&](const LengthBuckets& buckets) {
     Tally tally;
-    predict_all(examples, predictor, buckets, majority_bucket(examples, buckets), tally, seconds);
+    predict_all(pointers_to(seen), predictor, buckets, majority_bucket(examples, buckets), tally,
+                predicting);
     return tally;
   };
   const Tally equal = run(LengthBuckets::equal_frequency(lengths_of(examples)));
@@ -157,7 +203,7 @@ PredictorScore evaluate(std::span<const LengthExample> examples, const OnlinePre
                        .reserved_tokens = equal.reserved(),
                        .mean_tokens = mean_length(examples),
                        .examples = static_cast<int64_t>(examples.size())};
-  score.us_per_prediction = seconds / (3 * static_cast<double>(examples.size())) * 1e6;
+  score.us_per_prediction = (looking + predicting / 3) / static_cast<double>(examples.size()) * 1e6;
   return score;
 }
 

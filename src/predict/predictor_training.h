@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains the built-in predictor on data that is all there, and says how good it is.
+// Trains predictors on data that is all there, and says how good they are.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,8 +16,14 @@
 
 namespace spillway {
 
+// A fresh predictor for these buckets.
+using PredictorMaker = std::function<std::unique_ptr<OnlinePredictor>(const LengthBuckets&)>;
+
 // Goes over the examples several times, each time in another order, the same with each call.
 // Throws kCancelled when `cancel` is set.
+void train(OnlinePredictor& predictor, std::span<const LengthExample> examples,
+           const std::atomic<bool>* cancel = nullptr);
+// The built-in one.
 NgramPredictor train_predictor(std::span<const LengthExample> examples,
                                const LengthBuckets& buckets,
                                const std::atomic<bool>* cancel = nullptr);
@@ -51,6 +59,7 @@ struct EvaluationOptions {
   double most_tokens = 512;
   int folds = 5;
   const std::atomic<bool>* cancel = nullptr;
+  PredictorMaker make = {};  // what is trained; the built-in one where there is none
 };
 
 // Which of so many parts an example is in: a hash of its group.

@@ -132,7 +132,9 @@ void compose(std::vector<Decomposed>& text) {
   text.resize(kept);
 }
 
-void append_normalized(std::string_view valid, std::string& out) {
+enum class Form { kComposed, kDecomposed };
+
+void append_normalized(std::string_view valid, Form form, std::string& out) {
   std::vector<Decomposed> text;
   text.reserve(valid.size());
   for (size_t i = 0; i < valid.size();) {
@@ -141,7 +143,7 @@ void append_normalized(std::string_view valid, std::string& out) {
     i += c.bytes;
   }
   order_marks(text);
-  compose(text);
+  if (form == Form::kComposed) compose(text);
   for (const Decomposed& d : text) append_utf8(out, d.code_point);
 }
 
@@ -154,15 +156,12 @@ bool is_plain(std::string_view text) {
   return true;
 }
 
-}  // namespace
-
-std::string to_nfc(std::string_view text) {
-  if (is_plain(text)) return std::string(text);
+std::string normalize(std::string_view text, Form form) {
   std::string result;
   result.reserve(text.size());
   while (!text.empty()) {
     const size_t valid = valid_utf8_prefix_bytes(text);
-    append_normalized(text.substr(0, valid), result);
+    append_normalized(text.substr(0, valid), form, result);
     text.remove_prefix(valid);
     if (text.empty()) break;
     const size_t invalid = decode_utf8(text, 0).bytes;
@@ -171,5 +170,13 @@ std::string to_nfc(std::string_view text) {
   }
   return result;
 }
+
+}  // namespace
+
+std::string to_nfc(std::string_view text) {
+  return is_plain(text) ? std::string(text) : normalize(text, Form::kComposed);
+}
+
+std::string to_nfd(std::string_view text) { return normalize(text, Form::kDecomposed); }
 
 }  // namespace spillway

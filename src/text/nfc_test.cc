@@ -50,5 +50,12 @@ TEST(NfcTest, IsFastOnAMillionMarks) {
   EXPECT_EQ(normalized.size(), text.size() - 1);
 }
 
+TEST(NfcTest, FormDTakesLettersAndMarksApart) {
+  EXPECT_EQ(to_nfd("\u1EAD"), "a\u0323\u0302");
+  EXPECT_EQ(to_nfd("q\u0307\u0323"), "q\u0323\u0307");
+  EXPECT_EQ(to_nfd("\uD55C"), "\u1112\u1161\u11AB");
+  EXPECT_EQ(to_nfd("\u00E9 \xFF"), "e\u0301 \xFF");
+}
+
 }  // namespace
 }  // namespace spillway

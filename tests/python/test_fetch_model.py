@@ -11,6 +11,7 @@ import sys
 import time
 import zipfile
 
+import conftest
 import pytest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "fetch_model.sh"
@@ -189,6 +190,23 @@ def test_a_wrong_file_in_the_cache_does_not_count_as_fetched(tmp_path):
     assert code == 1, error
     assert "already there" not in output and "Instead:" in error
     assert all(path == fetch.target for path in fetch.files())
+
+
+def test_an_encoder_is_a_folder_of_its_own(tmp_path):
+    fetch = Fetch(tmp_path, "exit 1")
+    code, _, error = fetch.run("minilm")
+    assert code == 1 and "encoders/all-MiniLM-L6-v2" in error and "--encoder" in error
+    assert fetch.files() == []
+    good = conftest.CACHE / "spillway" / "encoders" / "all-MiniLM-L6-v2"
+    if not good.is_dir():
+        pytest.skip("all-MiniLM-L6-v2 is not fetched (scripts/fetch_model.sh minilm)")
+    copy = fetch.target.parent.parent / "encoders" / good.name
+    shutil.copytree(good, copy)
+    code, output, error = fetch.run("minilm")
+    assert code == 0 and "already there" in output, error
+    (copy / "config.json").write_text("{}")
+    code, output, error = fetch.run("minilm")
+    assert code == 1 and "already there" not in output
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-model"], ["smollm2", "more"]], ids=" ".join)

@@ -56,6 +56,34 @@ def test_answers_are_measured_with_the_models_tokens(spillway, tiny_model, tmp_p
     assert spillway.run("predictor", "eval", path, "--model", tiny_model, "--json").json()["mean_tokens"] == count
 
 
+@pytest.fixture
+def encoder(tmp_path):
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    import reference_encoders
+
+    return reference_encoders.reference("bert").write(tmp_path / "encoder")
+
+
+def test_an_encoders_embeddings_are_learned_from(spillway, tiny_model, data, encoder, tmp_path):
+    score = spillway.run("predictor", "eval", data, "--model", tiny_model, "--encoder", encoder, "--json").json()
+    assert SCORES <= score.keys() and score["accuracy"] > 0.9
+    # A trained file knows its encoder.
+    file = tmp_path / "lengths.predictor"
+    trained = spillway.run("predictor", "train", data, "-o", file, "--model", tiny_model, "--encoder", encoder)
+    assert trained.code == 0, trained.err
+    score = spillway.run("predictor", "eval", data, "--model", tiny_model, "--predictor", file, "--json").json()
+    assert score["folds"] is None and score["accuracy"] > 0.5
+    # Another encoder in its place.
+    config = encoder / "config.json"
+    config.write_text(config.read_text().replace('"gelu"', '"relu"'))
+    other = spillway.run("predictor", "eval", data, "--model", tiny_model, "--predictor", file)
+    assert_bad_value(other)
+    assert "another encoder" in other.err
+    config.unlink()
+    assert_bad_value(spillway.run("predictor", "eval", data, "--model", tiny_model, "--predictor", file))
+    assert_bad_value(spillway.run("predictor", "eval", data, "--model", tiny_model, "--encoder", encoder))
+
+
 def test_wrong_usage_and_wrong_data_are_one_line(spillway, tiny_model, data, tmp_path):
     spillway.run("predictor").assert_one_line_error(WRONG_USAGE)
     spillway.run("predictor", "eval", data).assert_one_line_error(WRONG_USAGE)
@@ -80,3 +108,15 @@ def test_real_answers_are_predicted_better_than_by_the_majority(spillway, storie
     assert score["accuracy"] >= 1.15 * score["majority_accuracy"]
     assert score["equal_frequency_accuracy"] >= 2 * score["equal_frequency_majority_accuracy"]
     assert score["paper_accuracy"] >= score["paper_majority_accuracy"] - 0.005
+
+
+def test_real_answers_with_a_real_encoder(spillway, report, stories):
+    path = conftest.SHARED_DATA / "text" / "alpaca_small_2000.json"
+    encoder = conftest.CACHE / "spillway" / "encoders" / "all-MiniLM-L6-v2"
+    if not path.is_file() or not encoder.is_dir():
+        pytest.skip("../shared/data/text is not here, or all-MiniLM-L6-v2 is not fetched (scripts/fetch_model.sh minilm)")
+    model = stories / "stories15M-Q8_0.gguf"
+    score = spillway.run("predictor", "eval", path, "--model", model, "--encoder", encoder, "--json").json()
+    report(f"encoder: {score['accuracy'] / score['majority_accuracy']:.3f} times the majority, {score['us_per_prediction']:.0f} us")
+    assert score["accuracy"] >= 1.15 * score["majority_accuracy"]
+    assert score["equal_frequency_accuracy"] >= 2 * score["equal_frequency_majority_accuracy"]

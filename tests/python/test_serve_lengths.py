@@ -61,6 +61,38 @@ def test_off_predicts_nothing(spillway, tiny_model, tmp_path):
     assert not kept(tmp_path)
 
 
+def test_an_encoder_predicts_learns_and_is_remembered(spillway, tiny_model, tmp_path):
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    import reference_encoders
+
+    encoder = reference_encoders.reference("distilbert").write(tmp_path / "encoder")
+    options = ("--ctx", "512", "--length-predictor", encoder)
+    with Server(spillway, tiny_model, tmp_path, *options, env=environment(tmp_path)) as server:
+        ask(server, 24, max_tokens=300)
+        wait_for(lambda: counted(server)[1][LEARNED] >= 16)
+        assert counted(server)[0] >= 16
+        assert server.end() == 0
+    (file,) = kept(tmp_path)
+    with Server(spillway, tiny_model, tmp_path, *options, env=environment(tmp_path)) as server:
+        assert f"{file.name} has learned from" in server.log()
+    # What was trained beforehand counts where nothing was learned yet.
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"Once {i}", "tokens": 10 + i}) + "\n" for i in range(20)))
+    trained = spillway.run("predictor", "train", data, "-o", encoder / "lengths.predictor", "-m", tiny_model, "--encoder", encoder)
+    assert trained.code == 0, trained.err
+    elsewhere = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "other cache")}
+    with Server(spillway, tiny_model, tmp_path, *options, env=elsewhere) as server:
+        assert "lengths.predictor has learned from 300 examples" in server.log()
+        ask(server, 1)
+    # As a file it brings its encoder along.
+    with Server(spillway, tiny_model, tmp_path, "--length-predictor", file, env=environment(tmp_path)) as server:
+        ask(server, 1)
+    (encoder / "config.json").unlink()
+    for choice in (encoder, file):
+        done = spillway.run("serve", tiny_model, "--port", "0", "--length-predictor", choice, env=environment(tmp_path))
+        assert done.code == WRONG_USAGE and "config.json" in done.err, done.err
+
+
 @pytest.mark.parametrize("order", ["fair", "first", "shortest", "longest"])
 def test_every_order_gives_the_same_answers(spillway, tiny_model, tmp_path, order):
     options = ("--ctx", "256", "--queue-order", order, "--token-pace", "0.1875", "--length-predictor", "mean")
