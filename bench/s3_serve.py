@@ -9,6 +9,7 @@ Cells (--cells): orca (as many at once as would fit if all were as long as they 
 is computed again), mean (a running mean), ours (the built-in predictor, which has learned from --learn other requests), cold (the same,
 which has not), kept (as ours, with KV of who gives way in a folder), oracle (each request says how long its answer is), first and shortest
 (as ours, by who begins first: for --rate).
+Where a machine's speed changes by the minute, orca+ours runs two servers at the same time (each with its share of the cores: -t in --serve).
 How much KV there is, --host-memory or --gpu-memory says. Answers end by themselves. A model of random weights never does: with
 --end-token ID its end is made as likely in each request as Alpaca's answer to it is short. JSON is written after each cell.
 """
@@ -190,6 +191,10 @@ def medians(runs):
 
 
 def print_table(runs):
+    for beside in dict.fromkeys(run["beside"] for run in runs if "+" in run["beside"]):
+        pair = [[run["tokens_per_s"] for run in runs if run["beside"] == beside and run["cell"] == cell] for cell in beside.split("+")]
+        ratios = [second / first for first, second in zip(*pair[:2])]
+        print(f"{beside}, at the same time: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
     cells = medians(runs)
     print("| cell | tokens/s | by orca | by paging | at work | preemptions | computed again | mean latency | p99 | foresight | same answers |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
@@ -229,7 +234,7 @@ def parse_options(words=None):
     parser.add_argument("--quiet", action="store_true", help="without the servers' log")
     parser.add_argument("-o", "--output", help="all of it as JSON, after each cell")
     options = parser.parse_args(words)
-    unknown = [name for name in options.cells.split(",") if name not in CELLS]
+    unknown = [name for name in re.split("[,+]", options.cells) if name not in CELLS]
     if unknown:
         parser.error(f"no such cells: {', '.join(unknown)}")
     return options
@@ -260,14 +265,21 @@ def main():
                 _, seconds = run_load(server, options, bodies, [0.0] * len(bodies))
             result["learning"] = {"requests": len(taught), "seconds": seconds}
             keep()
-        for number, name in [(number, name) for number in range(options.rounds) for name in options.cells.split(",")]:
+
+        def run_cell(number, name, beside):
             known = result["cells"][0]["answer_tokens"] if name == "oracle" else [None] * len(asked)
             bodies = [body_of(options, *example, seed, tokens) for seed, (example, tokens) in enumerate(zip(asked, known))]
-            cache = pathlib.Path(folder) / f"{name}{number}"
+            cache = pathlib.Path(folder) / f"{name}{number}{beside}"
             if name in LEARNED and learned.exists():
                 subprocess.run(["cp", "-r", str(learned), str(cache)], check=True)
-            result["cells"].append({"round": number} | measure(options, name, bodies, due_s, cache))
-            keep()
+            return {"round": number, "beside": beside} | measure(options, name, bodies, due_s, cache)
+
+        for number in range(options.rounds):
+            for beside in options.cells.split(","):
+                names = beside.split("+")
+                with concurrent.futures.ThreadPoolExecutor(max_workers=len(names)) as pool:
+                    result["cells"] += pool.map(lambda name: run_cell(number, name, beside), names)
+                keep()
     print_table(result["cells"])
 
 
