@@ -7,7 +7,9 @@
 
 Cells (--cells): orca (as many at once as would fit if all were as long as they may be), paging (whoever has room for its prompt; what is lost
 is computed again), mean (a running mean), ours (the built-in predictor, which has learned from --learn other requests), cold (the same,
-which has not), oracle (each request says how long its answer is), first and shortest (as ours, by who begins first: for --rate).
+which has not), kept (as ours, with KV of who gives way in a folder), oracle (each request says how long its answer is), first and shortest
+(as ours, by who begins first: for --rate).
+Where a machine's speed changes by the minute, orca+ours runs two servers at the same time (each with its share of the cores: -t in --serve).
 How much KV there is, --host-memory or --gpu-memory says. Answers end by themselves. A model of random weights never does: with
 --end-token ID its end is made as likely in each request as Alpaca's answer to it is short. JSON is written after each cell.
 """
@@ -40,11 +42,12 @@ CELLS = {
     "mean": ["--length-predictor", "mean"],
     "ours": [],
     "cold": [],
+    "kept": [],
     "oracle": [],
     "first": ["--queue-order", "first"],
     "shortest": ["--queue-order", "shortest"],
 }
-LEARNED = ("ours", "oracle", "first", "shortest")  # begin with what was learned
+LEARNED = ("ours", "kept", "oracle", "first", "shortest")  # begin with what was learned
 READY = re.compile(r"serving (.*) at http://127\.0\.0\.1:(\d+)\n")
 WORDS_TO_TOKENS = 1.4  # of an answer in English, about
 
@@ -138,7 +141,9 @@ def run_load(server, options, bodies, due_s):
 
 
 def measure(options, name, bodies, due_s, cache):
-    with Server(options, CELLS[name], cache) as server:
+    cache.mkdir(exist_ok=True)
+    kept = ["--kv-dir", str(cache / "kv")] if name == "kept" else []
+    with Server(options, [*CELLS[name], *kept], cache) as server:
         before = server.metrics()
         outcomes, seconds = run_load(server, options, bodies, due_s)
         after = server.metrics()
@@ -169,14 +174,28 @@ def measure(options, name, bodies, due_s, cache):
         "outgrown_preemptions": grown("spillway_outgrown_preemptions_total"),
         "predictions": results,
         "foresight_s": foresight,
-        "foresight_share": sum(foresight.values()) / steps_s if steps_s else None,
+        "foresight_share": sum(foresight.values()) / max(steps_s, 1e-9),
         "kv_blocks": sum(value for metric, value in after.items() if metric.startswith("spillway_kv_blocks{")),
         "answer_tokens": tokens,
         "answers_digest": [hashlib.sha256((text or "").encode()).hexdigest()[:12] for _, _, text in outcomes],
     }
 
 
-def print_table(cells):
+def medians(runs):
+    """Of each cell's rounds, one: with the median of each figure."""
+    cells = {}
+    for run in runs:
+        cells.setdefault(run["cell"], []).append(run)
+    names = [name for name, value in runs[0].items() if isinstance(value, float)]
+    return [rounds[0] | {name: statistics.median(run[name] for run in rounds) for name in names} for rounds in cells.values()]
+
+
+def print_table(runs):
+    for beside in dict.fromkeys(run["beside"] for run in runs if "+" in run["beside"]):
+        pair = [[run["tokens_per_s"] for run in runs if run["beside"] == beside and run["cell"] == cell] for cell in beside.split("+")]
+        ratios = [second / first for first, second in zip(*pair[:2])]
+        print(f"{beside}, at the same time: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+    cells = medians(runs)
     print("| cell | tokens/s | by orca | by paging | at work | preemptions | computed again | mean latency | p99 | foresight | same answers |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     by_name = {cell["cell"]: cell for cell in cells}
@@ -187,11 +206,10 @@ def print_table(cells):
 
     for cell in cells:
         same = sum(a == b for a, b in zip(cell["answers_digest"], first["answers_digest"]))
-        share = cell["foresight_share"]
         print(
             f"| {cell['cell']} | {cell['tokens_per_s']:.1f} | {ratio(cell, 'orca')} | {ratio(cell, 'paging')} | {cell['mean_at_work']:.1f} "
             f"| {cell['preemptions']:.0f} | {cell['recomputed_tokens']:.0f} | {cell['mean_latency_s']:.2f} s | {cell['p99_latency_s']:.2f} s "
-            f"| {'' if share is None else f'{share:.2%}'} | {same} of {cell['requests']} |"
+            f"| {cell['foresight_share']:.2%} | {same} of {cell['requests']} |"
         )
 
 
@@ -203,6 +221,7 @@ def parse_options(words=None):
     parser.add_argument("--cells", default="orca,paging,mean,ours,oracle", help=f"of {', '.join(CELLS)}; oracle needs one before it")
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--learn", type=int, default=0, help="other requests that the predictor learns from first")
+    parser.add_argument("--rounds", type=int, default=1, help="cells take turns in each; the table has medians")
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second, at random times (default: all at once)")
     parser.add_argument("--max-tokens", type=int, default=256, help="of an answer: what the server is told")
     parser.add_argument("--completions", dest="chat", action="store_false", help="prompts as they are, instead of messages")
@@ -215,7 +234,7 @@ def parse_options(words=None):
     parser.add_argument("--quiet", action="store_true", help="without the servers' log")
     parser.add_argument("-o", "--output", help="all of it as JSON, after each cell")
     options = parser.parse_args(words)
-    unknown = [name for name in options.cells.split(",") if name not in CELLS]
+    unknown = [name for name in re.split("[,+]", options.cells) if name not in CELLS]
     if unknown:
         parser.error(f"no such cells: {', '.join(unknown)}")
     return options
@@ -246,14 +265,21 @@ def main():
                 _, seconds = run_load(server, options, bodies, [0.0] * len(bodies))
             result["learning"] = {"requests": len(taught), "seconds": seconds}
             keep()
-        for name in options.cells.split(","):
+
+        def run_cell(number, name, beside):
             known = result["cells"][0]["answer_tokens"] if name == "oracle" else [None] * len(asked)
-            bodies = [body_of(options, *example, number, tokens) for number, (example, tokens) in enumerate(zip(asked, known))]
-            cache = pathlib.Path(folder) / name
+            bodies = [body_of(options, *example, seed, tokens) for seed, (example, tokens) in enumerate(zip(asked, known))]
+            cache = pathlib.Path(folder) / f"{name}{number}{beside}"
             if name in LEARNED and learned.exists():
                 subprocess.run(["cp", "-r", str(learned), str(cache)], check=True)
-            result["cells"].append(measure(options, name, bodies, due_s, cache))
-            keep()
+            return {"round": number, "beside": beside} | measure(options, name, bodies, due_s, cache)
+
+        for number in range(options.rounds):
+            for beside in options.cells.split(","):
+                names = beside.split("+")
+                with concurrent.futures.ThreadPoolExecutor(max_workers=len(names)) as pool:
+                    result["cells"] += pool.map(lambda name: run_cell(number, name, beside), names)
+                keep()
     print_table(result["cells"])
 
 

@@ -257,6 +257,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const AdmissionPolicy admission =
       admission_policy(session.plan, static_cast<int>(session.sequences_at_once(room)));
   const int sequences = admission.max_sequences;
+  if (sequences > whole) runner.decoder.expect_rows(sequences);
   // Where some may lose their blocks, what they had is worth keeping; if it changes no result.
   const bool keeps_lost = sequences > whole && !options.not_deterministic;
   const std::unique_ptr<KvStore> store = session.make_kv_store(

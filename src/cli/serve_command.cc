@@ -139,6 +139,7 @@ int serve(const ServeOptions& options) {
       options.scheduling.admits_whole() ? Session::Room::kForWhole : Session::Room::kWaitedFor;
   const AdmissionPolicy admission =
       continuous_admission(session, static_cast<int>(session.sequences_at_once(room)));
+  if (admission.max_sequences > sequences) runner.decoder.expect_rows(admission.max_sequences);
   const ServingEstimate estimate = estimate_serving(session, admission.max_sequences, run.prompt,
                                                     run.generated, runner.decoder.max_tokens());
   const std::unique_ptr<KvStore> store =

@@ -68,8 +68,10 @@ void AnswerLengths::foresee(GenerationRequest& request) const {
 void AnswerLengths::ended(GenerationRequest& request, int64_t tokens, FinishReason reason) {
   std::optional<PredictedLength> predicted = std::move(request.foreseen.predicted);
   if (!predicted || tokens <= 0) return;
+  // What it would have been without a limit.
+  const int64_t said = predicted->distribution.up_to(0).quantile(kReservedQuantile);
   const bool teaches = reason == FinishReason::kStop ||
-                       (reason == FinishReason::kLength && tokens > request.foreseen.tokens);
+                       (reason == FinishReason::kLength && (tokens >= said || knows_nothing()));
   if (teaches) trainer_.finished(std::move(*predicted), tokens);
 }
 

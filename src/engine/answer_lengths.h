@@ -30,7 +30,7 @@ class AnswerLengths {
   int64_t mean_tokens(const std::string& text, int64_t most_tokens) const;
 
   // The answer to such a request ended with so many tokens. One that was cut off at its limit would
-  // have been longer: it teaches where it was longer than predicted. Never waits for training.
+  // have been longer: it teaches unless even longer ones are predicted. Never waits for training.
   void ended(GenerationRequest& request, int64_t tokens, FinishReason reason);
 
   LengthCounts counts() const;

@@ -77,6 +77,15 @@ TEST_F(AnswerLengthsTest, NothingIsSaidWhereNothingIsGenerated) {
   EXPECT_EQ(request.foreseen.tokens, 0);
 }
 
+TEST_F(AnswerLengthsTest, OneThatWasCutOffTeachesWhereNothingIsKnown) {
+  AnswerLengths lengths(std::make_unique<NgramPredictor>(kBuckets), {}, "m");
+  GenerationRequest request = asking("any", 20);
+  lengths.foresee(request);
+  lengths.ended(request, 20, FinishReason::kLength);
+  const LengthCounts counts = lengths.counts();
+  EXPECT_EQ(counts.right + counts.over + counts.under, 1U);
+}
+
 TEST_F(AnswerLengthsTest, OneThatWasCutOffTeachesWhereItWasLongerThanPredicted) {
   const auto counted = [](FinishReason reason, int64_t tokens) {
     AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(kBuckets), {}, "m");

@@ -76,7 +76,17 @@ int64_t Session::sequences_at_once(Room room) const {
   const bool expands = options_.placement.kv_expansion != "off" && !device->host_visible();
   if (!expands && room == Room::kForWhole) return planned;
   const RunLayout layout = needs_of(runner_size(size_.tokens, planned)).layout;
-  return layout.blocks_away() > 0 ? planned : std::max(planned, run_.sequences);
+  if (layout.blocks_away() > 0) return planned;
+  // Rows of logits of all of them must fit beside the KV, whose size is decided.
+  int64_t most = std::max(planned, run_.sequences);
+  const DeviceTraits traits = traits_within(budgets_);
+  const auto has_room = [&] {
+    RunSize size = runner_size(size_.tokens, planned);
+    size.at_once = most;
+    return fits(needs_of(size), traits, budgets_);
+  };
+  while (most > planned && !has_room()) most = planned + (most - planned) / 2;
+  return most;
 }
 
 int Session::most_turning(const RunSize& size) const {

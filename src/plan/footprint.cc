@@ -115,7 +115,8 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   layout.micro_tokens = static_cast<int>(
       offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
-  layout.logit_rows = sequences_at_once(plan, static_cast<int>(size.sequences));
+  layout.logit_rows =
+      sequences_at_once(plan, static_cast<int>(std::max(size.sequences, size.at_once)));
   const bool several = layout.max_tokens > layout.micro_tokens ||
                        (plan.micro_batch > 0 && size.sequences > plan.micro_batch);
   layout.slots = several ? SlotContent::kLayers : SlotContent::kPieces;

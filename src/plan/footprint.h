@@ -29,6 +29,8 @@ struct RunSize {
   // They never are: rows that attend to few of their positions (AttentionParams::top_k) have no
   // parts.
   bool whole_sequences = false;
+  // Sequences that may share the KV of those, where they turn out shorter; 0: no others.
+  int64_t at_once = 0;
   int most_turning = 0;  // layers whose KV may take turns on the device (tensor/turn_sizes.h)
 };
 // 4096 tokens: as few parts as a context of 128K can have and staging planes still be small.

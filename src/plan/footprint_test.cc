@@ -45,6 +45,14 @@ TEST_F(FootprintTest, AllOnTheDevice) {
   EXPECT_EQ(needs.device.of(MemoryTag::kWeights), weights);
 }
 
+TEST_F(FootprintTest, SequencesThatShareKvTakeRowsOfLogitsAndNothingElse) {
+  const Footprint whole = of({});
+  size.at_once = 10;
+  const Footprint shared = of({});
+  EXPECT_EQ(shared.device.of(MemoryTag::kKv), whole.device.of(MemoryTag::kKv));
+  EXPECT_EQ(shared.device.total() - whole.device.total(), 6u * (4 * (768 + 50272) + 2 * 768));
+}
+
 TEST_F(FootprintTest, KvInHostMemoryIsStagedInWhatIsLeft) {
   Plan plan;
   plan.kv = {0.25, 0.75, 0};

@@ -105,6 +105,13 @@ Activations Decoder::inner(Buffer& buffer, int64_t rows, int64_t cols) {
   return take(buffer, inner_type_, rows, cols);
 }
 
+void Decoder::expect_rows(int64_t logit_rows) {
+  if (spec_.final_norm) residual(head_rows_, logit_rows, spec_.hidden);
+  inner(head_input_, logit_rows, spec_.hidden);
+  residual(logits_, logit_rows, spec_.vocab_size);
+  if (!weights_.project_out.empty()) inner(embedded_, logit_rows, spec_.embedding_dim);
+}
+
 void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequences) const {
   SPW_ASSERT(kv.shape().layers == spec_.layers && kv.shape().kv_heads == spec_.kv_heads &&
              kv.shape().head_dim == spec_.head_dim);
@@ -212,12 +219,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   tokens_ = last.first_row + last.tokens;
   // Everything that grows, before the program is known.
   const int64_t logit_rows = step_.logits;
-  if (logit_rows > 0) {
-    if (spec_.final_norm) residual(head_rows_, logit_rows, spec_.hidden);
-    inner(head_input_, logit_rows, spec_.hidden);
-    residual(logits_, logit_rows, spec_.vocab_size);
-    if (!weights_.project_out.empty()) inner(embedded_, logit_rows, spec_.embedding_dim);
-  }
+  if (logit_rows > 0) expect_rows(logit_rows);
   for (const MicroBatch& batch : step_.batches) sums_of(batch);
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // also in what has just been made

@@ -89,6 +89,9 @@ class Decoder {
           const DecoderOptions& options);
 
   const ModelSpec& spec() const { return spec_; }
+  // Steps may have so many rows of logits: memory for them is taken now. Else it is when a step
+  // has them.
+  void expect_rows(int64_t logit_rows);
   int max_tokens() const { return options_.max_tokens; }
   Device& device() const { return device_; }
 
