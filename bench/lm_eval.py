@@ -16,10 +16,13 @@ Exit codes: 0 all is well, 1 a figure is wrong or missing, 2 it could not run.
 
 import argparse
 import contextlib
+import datetime
 import json
 import math
 import os
 import pathlib
+import platform
+import shlex
 import shutil
 import signal
 import subprocess
@@ -27,6 +30,7 @@ import sys
 import tempfile
 import time
 
+from serve_bench import processor_name
 from serve_client import Endpoint
 
 REQUIREMENTS = ["lm-eval[api]>=0.4.9", "transformers"]  # transformers: tokenizers only, there is no torch
@@ -134,6 +138,7 @@ def parse_arguments():
     parser.add_argument("--clients", type=int, default=2, help="requests at once (2)")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="of log-likelihoods (0.001)")
     parser.add_argument("--no-chat", action="store_true", help="local-completions only: for models without a chat template")
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="write the figures as JSON, with date, machine and command")
     parser.add_argument("--venv", type=pathlib.Path, help="where lm-eval is, or goes (default: in the user's cache folder)")
     args = parser.parse_args(own)
     if options and not args.spillway:
@@ -320,7 +325,23 @@ def check_log_likelihoods(endpoint, samples, tolerance):
     if not count:
         wrong.append("there are no log-likelihoods")
     print(f"log-likelihoods: {count} compared with direct requests, largest difference {largest:.2g} (allowed: {tolerance:g})")
-    return wrong
+    return wrong, {"compared": count, "largest_difference": largest}
+
+
+def figures_of(results):
+    """What lm-eval found, by task."""
+    return {task: {name: value for name, value in found.items() if isinstance(value, float)} for task, found in results.items()}
+
+
+def write_figures(path, figures, wrong):
+    figures = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {processor_name()}, {os.cpu_count()} cores",
+        "command": shlex.join(["bench/lm_eval.py", *sys.argv[1:]]),
+        "works": not wrong,
+        "wrong": wrong,
+    } | figures
+    path.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def evaluate(args, program, url, scratch):
@@ -335,13 +356,18 @@ def evaluate(args, program, url, scratch):
     kind = "local-completions"
     results, samples = run_lm_eval(program, kind, "/v1/completions", list(TASKS), arguments, more, endpoint, scratch)
     wrong = check_results(kind, TASKS, results, samples)
-    wrong += check_log_likelihoods(endpoint, samples["own_choices"], args.tolerance)
+    figures = {"model": endpoint.model, kind: figures_of(results)}
+    more_wrong, figures["log_likelihoods"] = check_log_likelihoods(endpoint, samples["own_choices"], args.tolerance)
+    wrong += more_wrong
     if not args.no_chat:
         kind, tasks = "local-chat-completions", ["own_questions"]
         arguments = {"num_concurrent": args.clients}
         more = ["--apply_chat_template"]
         results, samples = run_lm_eval(program, kind, "/v1/chat/completions", tasks, arguments, more, endpoint, scratch)
         wrong += check_results(kind, tasks, results, samples)
+        figures[kind] = figures_of(results)
+    if args.output:
+        write_figures(args.output, figures, wrong)
     return wrong
 
 

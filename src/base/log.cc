@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <string>
 
+#include "base/log_event.h"
 #include "base/printable.h"
 
 namespace spillway {
@@ -17,14 +19,27 @@ namespace {
 std::atomic<LogLevel> g_level{LogLevel::kWarning};
 std::atomic<bool> g_json{false};
 
-// Inside a JSON string: printable() leaves no control characters, but quotes and backslashes.
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
+// As JSON has it: printable() leaves no control characters, but quotes and backslashes.
+std::string json_text(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : printable(text, std::string_view::npos)) {
     if (c == '"' || c == '\\') out += '\\';
     out += c;
   }
-  return out;
+  return out + '"';
+}
+
+std::string json_value(const decltype(LogField::value)& value) {
+  if (const auto* const number = std::get_if<int64_t>(&value)) return std::to_string(*number);
+  if (const auto* const number = std::get_if<double>(&value))
+    return std::isfinite(*number) ? fmt::format("{:.6g}", *number) : "null";
+  if (const auto* const text = std::get_if<std::string>(&value)) return json_text(*text);
+  std::string list = "[";
+  for (const std::string& text : std::get<std::vector<std::string>>(value)) {
+    if (list.size() > 1) list += ',';
+    list += json_text(text);
+  }
+  return list += ']';
 }
 
 spdlog::logger& logger() {
@@ -45,16 +60,24 @@ void set_log_format(LogFormat format) {
   // What printable() escapes and JSON would not read is written as JSON has it.
   g_json.store(format == LogFormat::kJson);
   if (format == LogFormat::kJson)
-    logger().set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})");
+    logger().set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})");
 }
 
 void set_log_level(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
 LogLevel log_level() { return g_level.load(std::memory_order_relaxed); }
 
-void log_message(LogLevel level, std::string_view message) {
+void log_message(LogLevel level, std::string_view message) { log_event(level, message, {}); }
+
+void log_event(LogLevel level, std::string_view message, const std::vector<LogField>& fields) {
   if (level < log_level()) return;
-  std::string line = printable(message, std::string_view::npos);
-  if (g_json.load(std::memory_order_relaxed)) line = escaped(line);
+  std::string line;
+  if (g_json.load(std::memory_order_relaxed)) {
+    line = "\"message\":" + json_text(message);
+    for (const LogField& field : fields)
+      line += fmt::format(",\"{}\":{}", field.name, json_value(field.value));
+  } else {
+    line = printable(message, std::string_view::npos);
+  }
   switch (level) {
     case LogLevel::kDebug:
       logger().debug(line);

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <limits>
 #include <string>
+
+#include "base/log_event.h"
 
 namespace spillway {
 namespace {
@@ -15,6 +19,35 @@ TEST(LogTest, KeepsAPayloadOnOneLine) {
   const std::string out = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 1);
   EXPECT_NE(out.find("a\\nb\\x1b[31m"), std::string::npos) << out;
+}
+
+// In a process of its own: the format is everybody's.
+void log_as_json() {
+  set_log_format(LogFormat::kJson);
+  log_event(LogLevel::kWarning, "said \"a\"\nb",
+            {{"event", "test"},
+             {"count", int64_t{-3}},
+             {"seconds", 0.25},
+             {"never", std::numeric_limits<double>::infinity()},
+             {"texts", std::vector<std::string>{"x\\", "\xff"}},
+             {"none", std::vector<std::string>{}}});
+  log_warning("plain");
+  std::exit(0);
+}
+
+TEST(LogDeathTest, LinesForProgramsHaveFieldsOfTheirOwn) {
+  EXPECT_EXIT(log_as_json(), testing::ExitedWithCode(0),
+              R"("level":"warning","message":"said \\"a\\"\\\\nb","event":"test","count":-3,)"
+              R"("seconds":0.25,"never":null,"texts":\["x\\\\","\\\\xff"\],"none":\[\]\})"
+              "\n.*\"message\":\"plain\"\\}");
+}
+
+TEST(LogTest, PeopleReadTheMessageAlone) {
+  testing::internal::CaptureStderr();
+  log_event(LogLevel::kWarning, "it happened", {{"event", "test"}});
+  const std::string out = testing::internal::GetCapturedStderr();
+  EXPECT_NE(out.find("it happened\n"), std::string::npos) << out;
+  EXPECT_EQ(out.find("event"), std::string::npos) << out;
 }
 
 TEST(LogTest, DropsWhatIsBelowTheLevel) {

@@ -25,6 +25,7 @@ Answer generate(EngineClient& engine, GenerationRequest request,
     if (event.logprobs) answer.logprobs.push_back(*event.logprobs);
     if (event.finish) {
       answer.finish = *event.finish;
+      answer.reused_tokens = event.reused_tokens;
       if (answer.finish == FinishReason::kError)
         answer.error.emplace(event.error_code, event.error);
     }

@@ -20,6 +20,7 @@ struct Answer {
   std::optional<Error> error;  // with FinishReason::kError
   double first_token_s = 0;    // after it was asked for
   double total_s = 0;
+  int64_t reused_tokens = 0;  // of the prompt: not computed again
 
   bool is_blank() const;  // nothing but white space
 };

@@ -20,7 +20,7 @@ struct ChatAnswer {
   size_t tokens = 0;
   bool tokens_are_counted = true;     // false: `tokens` is about right
   double decode_s = 0;                // from the first token to the end
-  std::optional<double> wait_s = {};  // for the first token, where somebody else's work is in it
+  std::optional<double> wait_s = {};  // for the first token
   std::optional<size_t> prompt_tokens = {};
   std::optional<int64_t> context = {};  // tokens that a conversation may have
   int64_t reused_tokens = 0;            // of the prompt: not computed again

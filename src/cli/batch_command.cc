@@ -277,7 +277,9 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   if (session.tokenizer() != nullptr)
     chat = options.chat_template.try_template(*session.tokenizer());
   const ServedModel model(session.loaded->model.spec.name, session.tokenizer(),
-                          engine.max_sequence_tokens(), chat);
+                          {.max_sequence_tokens = engine.max_sequence_tokens(),
+                           .vocab_size = session.loaded->model.spec.vocab_size},
+                          chat);
 
   // Requests were made when the file was: a later start must not change a byte.
   journal.begin(prepared.identity.fields(), input.modified_s(), plan_to_json(session.plan));

@@ -132,10 +132,11 @@ void add_chat_command(CLI::App& app) {
   for (const CLI::Option* option : command->get_options()) {
     if (option != model && option != command->get_help_ptr()) here.push_back(option);
   }
-  auto* const server =
-      command->add_option("--server", options->server,
-                          "talk to the OpenAI-compatible server there instead of loading a model: "
-                          "http://HOST:PORT; MODEL is then its name there (default: the first)");
+  auto* const server = command->add_option(
+      "--server", options->server,
+      "talk to the OpenAI-compatible server there instead of loading a model: "
+      "http://HOST:PORT, HOST:PORT or :PORT; MODEL is then its name there (default: the "
+      "first)");
   command
       ->add_option("--api-key-file", options->key_file,
                    "with --server: the first key in this file is shown to it")

@@ -2,9 +2,11 @@
 #include "cli/engine_source.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "cli/answer.h"
 
 namespace spillway {
@@ -36,17 +38,21 @@ ChatAnswer EngineSource::answer(Conversation& conversation, const AnswerListener
   request.stop = options_.stop;
   ++options_.sampling.seed;  // the same question again gets another answer
   const size_t prompt_tokens = request.prompt.size();
-  const int64_t reused_before = engine_.stats().reused_tokens;
-  Answer answer = generate(engine_, std::move(request),
-                           [&](const GenerationEvent& event) { listener.show(event.text); });
+  const Stopwatch watch;
+  std::optional<double> wait_s;  // for text, as who waits for a server sees it
+  Answer answer = generate(engine_, std::move(request), [&](const GenerationEvent& event) {
+    if (!wait_s && !event.text.empty()) wait_s = watch.seconds();
+    listener.show(event.text);
+  });
   if (answer.error) throw Error(*answer.error);
   return {.text = std::move(answer.text),
           .finish = answer.finish,
           .tokens = answer.ids.size(),
           .decode_s = answer.total_s - answer.first_token_s,
+          .wait_s = wait_s,
           .prompt_tokens = prompt_tokens,
           .context = engine_.max_sequence_tokens(),
-          .reused_tokens = engine_.stats().reused_tokens - reused_before};
+          .reused_tokens = answer.reused_tokens};
 }
 
 }  // namespace spillway

@@ -27,6 +27,8 @@
 #include "engine/session.h"
 #include "schedule/admission.h"
 #include "serve/api/api_server.h"
+#include "serve/http/connection_limit.h"
+#include "serve/http/http_url.h"
 #include "serve/job_fields.h"
 
 namespace spillway {
@@ -120,10 +122,20 @@ int serve(const ServeOptions& options) {
   if (options.json_log) set_log_format(LogFormat::kJson);
   set_log_level(LogLevel::kInfo);  // who serves wants to see what happens
   const SchedulingOptions scheduling = options.scheduling.options();
-  ApiServerOptions asked{.http = options.http, .model = model_name(options)};
+  ApiServerOptions asked{.http = options.http, .keys = std::nullopt, .model = model_name(options)};
   if (!options.key_file.empty()) asked.keys = KeyRing::from_file(options.key_file);
+  // It listens before it knows its device, and so how many requests are at work.
+  const int at_work = options.max_sequences > 0 ? options.max_sequences : kSequencesOnGpu;
+  asked.http.most_connections =
+      claim_connections(connections_for(static_cast<size_t>(at_work + options.max_queue)));
   drain_on_interrupt();
+  const bool is_locked = asked.keys.has_value();
   ApiServer server(std::move(asked));
+  if (!is_locked && !HttpUrl{.host = options.http.host, .path = {}}.is_this_machine())
+    log_warning(
+        "others than this machine can call at {}, and there are no keys: give --api-key-file FILE, "
+        "or --host 127.0.0.1 behind a proxy that asks for them",
+        printable(options.http.host));
   Session session(options.session, heard_by(server));
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
@@ -157,7 +169,9 @@ int serve(const ServeOptions& options) {
                  .kv_salt = session.kv_salt(),
                  .store = store.get(),
                  .adapts_turns = session.adapts_turns()});
-  const ServedModel model(model_name(options), session.tokenizer(), engine.max_sequence_tokens(),
+  const ServedModel model(model_name(options), session.tokenizer(),
+                          {.max_sequence_tokens = engine.max_sequence_tokens(),
+                           .vocab_size = session.loaded->model.spec.vocab_size},
                           chat);
   // It was there first, and must end before what it uses.
   const auto stop = [](ApiServer* of) { of->stop(); };

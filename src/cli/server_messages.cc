@@ -133,6 +133,7 @@ ServerEvent parse_server_event(std::string_view data) {
   const ordered_json* const usage = find(&answer, "usage");
   event.prompt_tokens = find_count(usage, "prompt_tokens");
   event.completion_tokens = find_count(usage, "completion_tokens");
+  event.cached_tokens = find_count(find(usage, "prompt_tokens_details"), "cached_tokens");
   const ordered_json* const choices = find(&answer, "choices");
   if (choices == nullptr || !choices->is_array() || choices->empty()) return event;
   const ordered_json& choice = choices->front();

@@ -36,7 +36,8 @@ struct ServerEvent {
   bool is_piece = false;  // about one token, of the answer or of the thoughts before it
   std::optional<FinishReason> finish;
   std::optional<size_t> prompt_tokens, completion_tokens;
-  std::string error;  // why the server gives up; "": it does not
+  std::optional<size_t> cached_tokens;  // of the prompt: not computed again
+  std::string error;                    // why the server gives up; "": it does not
 };
 // Throws kIo for what is none.
 ServerEvent parse_server_event(std::string_view data);

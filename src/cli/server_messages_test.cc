@@ -78,6 +78,12 @@ TEST(ServerMessagesTest, ReadsEvents) {
       R"({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}})");
   EXPECT_EQ(event.prompt_tokens, 7U);
   EXPECT_EQ(event.completion_tokens, 3U);
+  EXPECT_FALSE(event.cached_tokens);
+  event = parse_server_event(
+      R"({"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 5}}})");
+  EXPECT_EQ(event.cached_tokens, 5U);
+  event = parse_server_event(R"({"choices": [], "usage": null})");
+  EXPECT_FALSE(event.prompt_tokens || event.cached_tokens);
   EXPECT_EQ(parse_server_event(R"({"error": {"message": "no\nroom"}})").error, "no\\nroom");
   EXPECT_NE(parse_server_event(R"({"error": {}})").error, "");
   EXPECT_NE(parse_server_event(R"({"choices": [{"finish_reason": "error"}]})").error, "");

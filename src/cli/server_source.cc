@@ -164,6 +164,7 @@ void ServerSource::read_answer(HttpResponse& response, const AnswerListener& lis
       answer.tokens_are_counted = true;
     }
     if (event.prompt_tokens) answer.prompt_tokens = event.prompt_tokens;
+    if (event.cached_tokens) answer.reused_tokens = static_cast<int64_t>(*event.cached_tokens);
     if (event.finish) answer.finish = *event.finish;
     has_finished = has_finished || event.finish;
     answer.text += event.text;

@@ -126,6 +126,7 @@ void Engine::submit(RequestId id, GenerationRequest request) {
       .predicted = request.foreseen.tokens > 0 ? prompt_tokens + request.foreseen.tokens : 0,
       .priority = request.priority,
       .client = request.client,
+      .user = request.user,
       .scored = request.prompt_logprobs >= 0};
   const auto added =
       requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_)).first;
@@ -320,7 +321,12 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     copy_blocks(plan);
     std::vector<DrawnToken> drawn = draw(decoder_.step(kv_, sequences), plan);
     if (reuses_) keep_full_blocks(plan);
-    for (const ScheduledChunk& chunk : plan.chunks) stats_.reused_tokens += chunk.reused;
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      stats_.reused_tokens += chunk.reused;
+      // What one that was preempted finds again is its own.
+      Request& request = *requests_.at(chunk.id);
+      if (!request.reused) request.reused = chunk.reused;
+    }
     lost_ = 0;
     ++stats_.steps;
     stats_.prompt_steps += has_prompts ? 1 : 0;
@@ -505,6 +511,7 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
     event.text += request.stops.flush();
   }
   event.finish = reason;
+  event.reused_tokens = request.reused.value_or(0);
   const RequestId id = request.id;
   no_longer_coming(id);
   unpin(request);

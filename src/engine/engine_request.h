@@ -39,6 +39,7 @@ struct Engine::Request {
   std::vector<BlockKey> pinned = {};
   bool has_fetched = false;
   int64_t from_disk = 0;
+  std::optional<int64_t> reused = {};  // tokens of the prompt that it began with; none: not yet
   int64_t scored =
       1;  // tokens of the prompt whose log-probabilities were told; none follows the first
 };

@@ -42,6 +42,7 @@ struct GenerationRequest {
   bool ignore_end = false;        // go on past end tokens
   int priority = 0;               // lower ones matter more
   uint64_t client = 0;            // whose it is: clients share what there is
+  uint64_t user = 0;              // of the client's: they share what the client gets
   // The text that is asked, or its beginning, where there is one: the answer's length is predicted
   // from it, and from the prompt's tokens where there is none.
   std::string asked = {};
@@ -61,7 +62,8 @@ struct GenerationEvent {
   std::optional<FinishReason> finish;
   std::string error;                            // why, when it ended with kError
   ErrorCode error_code = ErrorCode::kInternal;  // of that
-  bool step_failed = false;  // it was the whole step's: the request may do better another time
+  bool step_failed = false;   // it was the whole step's: the request may do better another time
+  int64_t reused_tokens = 0;  // with `finish`: of the prompt, found in the cache as it began
 };
 
 struct EngineStats {

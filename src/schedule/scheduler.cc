@@ -65,8 +65,14 @@ void Scheduler::add(const NewSequence& given) {
                .known = given.tokens,
                .reserved = given.predicted > 0 ? end : 0,
                .blocks = BlockTable(allocator_, end > 0 ? end : given.tokens + 1)});
-  const QueueOrder::Rank rank = policies_.order->rank(view_of(sequence));
+  QueueOrder::Rank rank = policies_.order->rank(view_of(sequence));
   sequence.cost = rank.cost;
+  if (rank.cost > 0) {
+    const UserTurns::Turn turn =
+        turns_.arrive({given.client, given.priority}, given.user, rank.cost);
+    sequence.turn = turn.value;
+    if (turn.passes) rank.value = pass_later_turns(sequence);
+  }
   if (end > given.tokens) {
     ++answers_;
     answer_tokens_ += end - given.tokens;
@@ -104,18 +110,47 @@ void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
   by_id_.erase(found);
 }
 
+bool Scheduler::share_a_queue(const Sequence& one, const Sequence& other) {
+  return &one != &other && !one.admitted && !other.admitted &&
+         one.given.client == other.given.client && one.given.priority == other.given.priority;
+}
+
+// The client's requests keep the places that they have among those of others: what comes between
+// two of them puts the later ones back by what it costs, and nobody else.
+double Scheduler::pass_later_turns(const Sequence& arriving) {
+  std::vector<Sequence*> same;
+  std::optional<double> before, after;  // ranks: where the last of those ends that go before it
+  for (Sequence& other : waiting_) {
+    if (!share_a_queue(arriving, other)) continue;
+    same.push_back(&other);
+    const double rank = other.place.rank;
+    if (other.turn <= arriving.turn) {
+      before = std::max(before.value_or(rank), rank);
+    } else {
+      after = std::min(after.value_or(rank - other.cost), rank - other.cost);
+    }
+  }
+  const double start = before.value_or(after.value_or(0));
+  for (Sequence* const other : same) {
+    if (other->place.rank <= start) continue;
+    queue_.erase(other->place);
+    other->place.rank += arriving.cost;
+    queue_.insert(other->place);
+  }
+  return start + arriving.cost;
+}
+
 // What was never computed is charged to nobody: its client's later requests move up.
 void Scheduler::leave_queue(const Sequence& leaving) {
   policies_.order->left(view_of(leaving), leaving.cost);
   if (leaving.cost <= 0) return;
+  turns_.left({leaving.given.client, leaving.given.priority}, leaving.given.user, leaving.cost);
   for (Sequence& other : waiting_) {
-    if (other.admitted || other.given.client != leaving.given.client ||
-        other.given.priority != leaving.given.priority ||
-        other.place.arrival <= leaving.place.arrival)
-      continue;
+    if (!share_a_queue(leaving, other) || other.place <= leaving.place) continue;
     queue_.erase(other.place);
     other.place.rank -= leaving.cost;
     queue_.insert(other.place);
+    if (other.given.user == leaving.given.user) other.turn -= leaving.cost;
   }
 }
 
@@ -478,6 +513,8 @@ void Scheduler::begin(Sequence& sequence, const StepPlan::Beginning& beginning) 
     --preempted_waiting_;
   } else {
     policies_.order->began(sequence.place.rank);
+    if (sequence.cost > 0)
+      turns_.began({sequence.given.client, sequence.given.priority}, sequence.turn);
     sequence.begun = beginnings_++;
   }
   sequence.admitted = sequence.runs = true;

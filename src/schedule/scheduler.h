@@ -15,6 +15,7 @@
 #include "schedule/policies.h"
 #include "schedule/request_id.h"
 #include "schedule/step_plan.h"
+#include "schedule/user_turns.h"
 
 namespace spillway {
 
@@ -46,6 +47,7 @@ struct NewSequence {
   int64_t predicted = 0;
   int priority = 0;  // lower ones matter more
   uint64_t client = 0;
+  uint64_t user = 0;    // of the client's
   bool scored = false;  // logits of every token are wanted
 };
 
@@ -126,6 +128,7 @@ class Scheduler {
     bool admitted = false;  // now or before it was preempted
     Place place = {};       // while it waits
     double cost = 0;        // QueueOrder::Rank's, of one that has not begun
+    double turn = 0;        // UserTurns', of such a one
     uint64_t begun = 0;     // the how manieth to begin
     int64_t reserved = 0;   // as SequenceView's
     int outgrown = 0;
@@ -139,6 +142,10 @@ class Scheduler {
   SequenceView view_of(const Sequence& sequence) const;
   Sequence& at(RequestId id);
   void preempt(Sequence& sequence);
+  // Whether both wait for their first turn, and what one costs puts the other back.
+  static bool share_a_queue(const Sequence& one, const Sequence& other);
+  // The rank of one that passes others of its client; these are put back.
+  double pass_later_turns(const Sequence& arriving);
   // One that waits and has not begun is going.
   void leave_queue(const Sequence& leaving);
   void extend_outgrown(Sequence& sequence);
@@ -152,6 +159,7 @@ class Scheduler {
   Sequences running_;  // oldest first
   Sequences waiting_;
   std::set<Place> queue_;  // the waiting ones, in order
+  UserTurns turns_;
   std::unordered_map<RequestId, Sequences::iterator> by_id_;
   int preempted_waiting_ = 0;
   uint64_t arrivals_ = 0;

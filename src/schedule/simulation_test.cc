@@ -50,6 +50,7 @@ class Load {
     request.is_expected = !one_in(3);
     request.priority = below(5) - 2;
     request.client = static_cast<uint64_t>(below(4));
+    request.user = static_cast<uint64_t>(below(3));
     request.scored = one_in(6);
     return request;
   }

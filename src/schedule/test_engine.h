@@ -31,6 +31,7 @@ struct SimulatedRequest {
   int predicted = 0;        // tokens of the answer, as somebody thinks; 0: nobody does
   int priority = 0;
   uint64_t client = 0;
+  uint64_t user = 0;
   bool scored = false;
 };
 
@@ -69,6 +70,7 @@ class SimulatedEngine : private PrefixSource {
                     .predicted = request.predicted > 0 ? prompt + request.predicted : 0,
                     .priority = request.priority,
                     .client = request.client,
+                    .user = request.user,
                     .scored = request.scored});
     Sequence& sequence = sequences_[id];
     sequence.tokens = request.prompt;

@@ -92,8 +92,12 @@ void BatchJob::finish(const Running& running) {
     return;
   }
   const std::string id = lines_.id(running.line);
+  Usage usage = running.completion.usage();
+  usage.cached_tokens.reset();  // what ran before would be in it, and results are to be the same
   ordered_json body =
-      running.completion.body({id, journal_.created(), model_.name(), options_.fingerprint});
+      running.completion.body({answer_id(running.completion.request().route, id),
+                               journal_.created(), model_.name(), options_.fingerprint},
+                              usage);
   journal_.append(
       running.line, false,
       lines_.write(running.line, running.custom_id, response(200, id, std::move(body)), nullptr));

@@ -59,11 +59,19 @@ const Choice* Completion::failed() const {
 Usage Completion::usage() const {
   Usage usage{.prompt_tokens = prompt_tokens_};
   for (const Choice& choice : choices_) usage.completion_tokens += choice.ids.size();
+  // A prompt counts once, however many answers it has: what none of them had to compute.
+  const auto each = static_cast<size_t>(request_.choices);
+  usage.cached_tokens = 0;
+  for (size_t first = 0; first < choices_.size(); first += each) {
+    size_t cached = choices_[first].reused_tokens;
+    for (size_t i = 1; i < each; ++i) cached = std::min(cached, choices_[first + i].reused_tokens);
+    *usage.cached_tokens += cached;
+  }
   return usage;
 }
 
-nlohmann::ordered_json Completion::body(const AnswerHead& head) const {
-  return answer_body(head, request_, choices_, usage(), model_->tokenizer());
+nlohmann::ordered_json Completion::body(const AnswerHead& head, const Usage& usage) const {
+  return answer_body(head, request_, choices_, usage, model_->tokenizer());
 }
 
 }  // namespace spillway

@@ -35,7 +35,7 @@ class Completion {
   const Choice* failed() const;
 
   Usage usage() const;
-  nlohmann::ordered_json body(const AnswerHead& head) const;
+  nlohmann::ordered_json body(const AnswerHead& head, const Usage& usage) const;
 
  private:
   OpenAiRequest request_;

@@ -27,9 +27,16 @@ constexpr size_t kMaxStops = 16;
 constexpr int kMaxLogprobs = 20;
 constexpr int kCompletionTokens = 16;  // what OpenAI generates where max_tokens is not given
 
-// Fields that say something about the client, not about the answer.
-constexpr std::string_view kWithoutEffect[] = {"metadata", "store", "service_tier",
-                                               "prompt_cache_key", "return_token_ids"};
+// Fields that say something about the client, or about what OpenAI does beside answering (who
+// reads along, what is billed or kept), not about the answer.
+constexpr std::string_view kWithoutEffect[] = {"metadata",
+                                               "moderation",
+                                               "prompt_cache_key",
+                                               "prompt_cache_options",
+                                               "prompt_cache_retention",
+                                               "return_token_ids",
+                                               "service_tier",
+                                               "store"};
 // OpenAI's fields that are not supported; what stands for "not used" passes.
 constexpr std::string_view kUnsupported[] = {
     "audio",       "function_call",    "functions",          "modalities",
@@ -133,6 +140,8 @@ bool is_neutral(std::string_view name, const json& value) {
   if (value.is_boolean()) return !value.get<bool>() || name == "parallel_tool_calls";
   if (value.is_array()) return value.empty() || (name == "modalities" && value == json{"text"});
   if (name == "suffix") return value == "";
+  if (name == "reasoning_effort") return value == "none";
+  if (name == "verbosity") return value == "medium";
   if (name == "tool_choice" || name == "function_call") return value == "none" || value == "auto";
   if (name == "response_format") return value.is_object() && value.value("type", json()) == "text";
   return false;
@@ -160,19 +169,21 @@ void read_client(Fields& fields, OpenAiRequest& request) {
     if (const json* user = fields.try_take(name)) request.user = Fields::as_string(*user, name);
 }
 
-std::string read_content(const json& content, const std::string& param) {
+// Of what the assistant said, a refusal is text like the rest.
+std::string read_content(const json& content, const std::string& param, bool is_assistant) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) refuse_type(param, "a string or an array of text parts");
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     Fields part(content[i], fmt::format("{}[{}]", param, i));
     const std::string type = part.string("type");
-    if (type != "text")
+    const bool is_refusal = is_assistant && type == "refusal";
+    if (type != "text" && !is_refusal)
       refuse("unsupported_parameter", part.param("type"),
              fmt::format("'{}' is '{}'; only text is supported", part.param("type"),
                          printable(type, 40)));
     if (i > 0) text += '\n';
-    text += part.string("text");
+    text += part.string(is_refusal ? "refusal" : "text");
     part.refuse_others();
   }
   return text;
@@ -226,9 +237,15 @@ json read_message(const json& given, const std::string& path) {
   const bool has_calls = calls != nullptr && !(calls->is_array() && calls->empty());
   if (has_calls && role != "assistant")
     refuse("invalid_value", message.param("tool_calls"), "only the assistant calls tools");
+  const bool is_assistant = role == "assistant";
   const json* const content = message.try_take("content");
+  const json* const refusal = message.try_take("refusal");
+  if (refusal != nullptr && !is_assistant)
+    refuse("invalid_value", message.param("refusal"), "only the assistant refuses");
   if (content != nullptr) {
-    out["content"] = read_content(*content, message.param("content"));
+    out["content"] = read_content(*content, message.param("content"), is_assistant);
+  } else if (refusal != nullptr) {
+    out["content"] = Fields::as_string(*refusal, message.param("refusal"));
   } else if (has_calls) {
     out["content"] = "";
   } else {
@@ -238,7 +255,7 @@ json read_message(const json& given, const std::string& path) {
   for (const char* name : {"name", "tool_call_id", "reasoning_content"})
     if (const json* value = message.try_take(name))
       out[name] = Fields::as_string(*value, message.param(name));
-  for (const char* name : {"refusal", "audio", "function_call"}) {
+  for (const char* name : {"audio", "function_call"}) {
     const json* value = message.try_take(name);
     if (value != nullptr)
       refuse("unsupported_parameter", message.param(name),
@@ -356,6 +373,8 @@ void read_stream(Fields& fields, OpenAiRequest& request) {
   if (const json* options = fields.try_take("stream_options")) {
     Fields inner(*options, "stream_options");
     inner.boolean_into("include_usage", request.stream_usage);
+    bool pads = false;  // chunks to one length: for who reads along on the way, which TLS is for
+    inner.boolean_into("include_obfuscation", pads);
     inner.refuse_others();
     if (!request.stream)
       refuse("invalid_value", "stream_options", "'stream_options' needs 'stream' to be true");
@@ -377,13 +396,17 @@ void bound_logprobs(const OpenAiRequest& request) {
                        request.choices, request.sampling.logprobs, kMost));
 }
 
-void read_chat(Fields& fields, OpenAiRequest& request) {
-  request.messages = read_messages(fields.take("messages"));
+void read_conversation(const json& messages, Fields& fields, OpenAiRequest& request) {
+  request.messages = read_messages(messages);
   if (const json* tools = fields.try_take("tools")) request.tools = read_tools(*tools);
   if (const json* variables = fields.try_take("chat_template_kwargs")) {
     if (!variables->is_object()) refuse_type("chat_template_kwargs", "an object");
     request.template_variables = *variables;
   }
+}
+
+void read_chat(Fields& fields, OpenAiRequest& request) {
+  read_conversation(fields.take("messages"), fields, request);
   read_max_tokens(fields, "max_tokens", 1, request);
   read_max_tokens(fields, "max_completion_tokens", 1, request);  // the newer name wins
   bool logprobs = false;
@@ -469,9 +492,19 @@ TokenizeRequest parse_tokenize_request(const json& body) {
   // vLLM says "prompt", begins with BOS unless told otherwise and finds control tokens in it, as
   // lm-eval counts on; llama-server says "content", without.
   const json* const prompt = fields.try_take("prompt");
+  const json* const messages = fields.try_take("messages");
   request.add_special = request.parse_special = prompt != nullptr;
-  request.content =
-      prompt != nullptr ? Fields::as_string(*prompt, "prompt") : fields.string("content");
+  if (messages != nullptr && prompt != nullptr)
+    refuse("invalid_value", "messages", "give 'prompt' or 'messages', not both");
+  if (messages != nullptr) {
+    request.chat.emplace();
+    request.chat->route = OpenAiRoute::kChatCompletions;
+    read_conversation(*messages, fields, *request.chat);
+    fields.boolean_into("add_generation_prompt", request.add_generation_prompt);
+  } else {
+    request.content =
+        prompt != nullptr ? Fields::as_string(*prompt, "prompt") : fields.string("content");
+  }
   fields.ignore("content");
   fields.ignore("model");
   fields.boolean_into("add_special", request.add_special);

@@ -54,9 +54,12 @@ nlohmann::ordered_json parse_json_text(std::string_view text);
 OpenAiRequest parse_openai_request(OpenAiRoute route, const nlohmann::ordered_json& body);
 
 // {"content" (or "prompt"), "add_special", "parse_special", "with_pieces"} as llama-server and vLLM
-// take it.
+// take it; or a conversation, as vLLM does: {"messages", "add_generation_prompt", "tools",
+// "chat_template_kwargs"}.
 struct TokenizeRequest {
   std::string content;
+  std::optional<OpenAiRequest> chat = {};  // in place of `content`
+  bool add_generation_prompt = true;       // of that
   bool add_special = false;
   bool parse_special = false;
   bool with_pieces = false;

@@ -155,6 +155,12 @@ TEST(OpenAiRequestTest, NamesTheFieldThatItRefuses) {
       {R"("response_format":{"type":"json_object"})", "unsupported_parameter: response_format"},
       {R"("response_format":{"type":5})", "unsupported_parameter: response_format"},
       {R"("reasoning_effort":"high")", "unsupported_parameter: reasoning_effort"},
+      {R"("reasoning_effort":"none","verbosity":"medium","moderation":{"model":"m"})", "none"},
+      {R"("verbosity":"low")", "unsupported_parameter: verbosity"},
+      {R"("prompt_cache_options":{"ttl":"1h"},"prompt_cache_retention":"24h")", "none"},
+      {R"("stream":true,"stream_options":{"include_obfuscation":false})", "none"},
+      {R"("stream":true,"stream_options":{"include_obfuscation":5})",
+       "invalid_type: stream_options.include_obfuscation"},
       {R"("model":5)", "invalid_type: model"},
       {R"("temprature":1)", "unknown_parameter: temprature"},
       {R"("prompt":"x")", "unknown_parameter: prompt"},
@@ -252,6 +258,39 @@ TEST(OpenAiRequestTest, RefusesTextThatIsNotJson) {
     }
   }
   EXPECT_NO_THROW(parse_json_text(std::string(60, '[') + std::string(60, ']')));
+}
+
+TEST(OpenAiRequestTest, ARefusalIsWhatTheAssistantSaid) {
+  const auto contents = [](const std::string& message) {
+    const OpenAiRequest request = parse_openai_request(
+        OpenAiRoute::kChatCompletions, parse_json_text(R"({"messages":[)" + message + "]}"));
+    return request.messages[0]["content"].get<std::string>();
+  };
+  EXPECT_EQ(contents(R"({"role":"assistant","content":null,"refusal":"No."})"), "No.");
+  EXPECT_EQ(contents(R"({"role":"assistant","content":"Yes.","refusal":null})"), "Yes.");
+  EXPECT_EQ(contents(R"({"role":"assistant","content":[{"type":"refusal","refusal":"Never."}]})"),
+            "Never.");
+  EXPECT_EQ(refusal(OpenAiRoute::kChatCompletions,
+                    R"({"messages":[{"role":"user","content":"x","refusal":"No."}]})"),
+            "invalid_value: messages[0].refusal");
+}
+
+TEST(OpenAiRequestTest, TokenizesConversationsAsVllmDoes) {
+  const TokenizeRequest chat = parse_tokenize_request(parse_json_text(
+      R"({"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false})"));
+  ASSERT_TRUE(chat.chat);
+  EXPECT_EQ(chat.chat->messages.size(), 1U);
+  EXPECT_FALSE(chat.add_generation_prompt);
+  EXPECT_TRUE(
+      parse_tokenize_request(parse_json_text(R"({"messages":[{"role":"user","content":"x"}]})"))
+          .add_generation_prompt);
+  EXPECT_FALSE(parse_tokenize_request(parse_json_text(R"({"prompt":"x"})")).chat);
+  EXPECT_THROW(parse_tokenize_request(
+                   parse_json_text(R"({"prompt":"x","messages":[{"role":"user","content":"x"}]})")),
+               ApiError);
+  EXPECT_THROW(
+      parse_tokenize_request(parse_json_text(R"({"prompt":"x","add_generation_prompt":true})")),
+      ApiError);
 }
 
 }  // namespace

@@ -4,18 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "text/utf8.h"
-
 namespace spillway {
-
-std::string token_text(TokenId id, const Tokenizer* tokenizer) {
-  if (tokenizer == nullptr) return fmt::format("token_id:{}", id);
-  const std::string_view piece = tokenizer->piece(id);
-  return replace_invalid_utf8(piece.empty() ? tokenizer->spelling(id) : piece);
-}
 
 namespace {
 
@@ -27,9 +18,6 @@ ordered_json token_bytes(TokenId id, const Tokenizer* tokenizer) {
   for (const char c : tokenizer->piece(id)) bytes.push_back(static_cast<unsigned char>(c));
   return bytes;
 }
-
-// JSON has no infinity; this is what OpenAI writes where a token is next to impossible.
-float shown_logprob(float logprob) { return std::isfinite(logprob) ? logprob : -9999; }
 
 ordered_json chat_logprob(const TokenLogprob& entry, const Tokenizer* tokenizer) {
   return {{"token", token_text(entry.id, tokenizer)},
@@ -60,62 +48,19 @@ ordered_json chat_logprobs(const Choice& choice, size_t first, size_t end,
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-size_t count_characters(std::string_view text) {
-  size_t count = 0;
-  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  return count;
-}
-
-// Lists of tokens, as completions have them.
-class CompletionLogprobs {
- public:
-  CompletionLogprobs(const Tokenizer* tokenizer, size_t offset)
-      : tokenizer_(tokenizer), offset_(offset) {}
-
-  // `logprobs` null: nothing is said of it.
-  void add(TokenId id, const Logprobs* logprobs) {
-    const std::string text = token_text(id, tokenizer_);
-    tokens_.push_back(text);
-    offsets_.push_back(offset_);
-    // Control tokens are no part of the text.
-    if (tokenizer_ != nullptr)
-      offset_ += count_characters(replace_invalid_utf8(tokenizer_->piece(id)));
-    if (logprobs == nullptr) {
-      chosen_.push_back(nullptr);
-      tops_.push_back(nullptr);
-      return;
-    }
-    chosen_.push_back(shown_logprob(logprobs->chosen));
-    ordered_json top = ordered_json::object();
-    for (const TokenLogprob& entry : logprobs->top)
-      top[token_text(entry.id, tokenizer_)] = shown_logprob(entry.logprob);
-    tops_.push_back(std::move(top));
-  }
-  size_t offset() const { return offset_; }
-  ordered_json take() {
-    return {{"tokens", std::move(tokens_)},
-            {"token_logprobs", std::move(chosen_)},
-            {"top_logprobs", std::move(tops_)},
-            {"text_offset", std::move(offsets_)}};
-  }
-
- private:
-  const Tokenizer* tokenizer_;
-  size_t offset_;  // in characters, as OpenAI counts
-  ordered_json tokens_ = ordered_json::array(), chosen_ = tokens_, tops_ = tokens_,
-               offsets_ = tokens_;
-};
-
-void add_prompt(const Choice& choice, CompletionLogprobs& lists) {
+void add_prompt(const Choice& choice, CompletionLogprobs& lists, TextOffset& offset) {
+  lists.begin_prompt();
   for (size_t i = 0; i < choice.prompt_ids.size(); ++i) {
     const bool said = i > 0 && i <= choice.prompt_logprobs.size();
     lists.add(choice.prompt_ids[i], said ? &choice.prompt_logprobs[i - 1] : nullptr);
   }
+  offset.end_part();
 }
 
 ordered_json completion_logprobs(const Choice& choice, size_t count, const Tokenizer* tokenizer) {
-  CompletionLogprobs lists(tokenizer, 0);
-  add_prompt(choice, lists);
+  TextOffset offset;
+  CompletionLogprobs lists(tokenizer, offset);
+  if (!choice.prompt_ids.empty()) add_prompt(choice, lists, offset);
   for (size_t i = 0; i < count; ++i) lists.add(choice.ids[i], &choice.logprobs[i]);
   return lists.take();
 }
@@ -141,9 +86,12 @@ ordered_json choice_json(const Choice& choice, const OpenAiRequest& request,
 }
 
 ordered_json usage_json(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+  ordered_json body = {{"prompt_tokens", usage.prompt_tokens},
+                       {"completion_tokens", usage.completion_tokens},
+                       {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+  if (usage.cached_tokens)
+    body["prompt_tokens_details"] = {{"cached_tokens", *usage.cached_tokens}};
+  return body;
 }
 
 }  // namespace
@@ -157,7 +105,12 @@ bool Choice::add(const GenerationEvent& event) {
   if (!event.finish) return false;
   finish = *event.finish;
   error = event.error;
+  reused_tokens = static_cast<size_t>(event.reused_tokens);
   return true;
+}
+
+std::string answer_id(OpenAiRoute route, const std::string& number) {
+  return (route == OpenAiRoute::kChatCompletions ? "chatcmpl-" : "cmpl-") + number;
 }
 
 ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request,
@@ -166,7 +119,7 @@ ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request,
   const bool chat = request.route == OpenAiRoute::kChatCompletions;
   ordered_json list = ordered_json::array();
   for (const Choice& choice : choices) list.push_back(choice_json(choice, request, tokenizer));
-  ordered_json body = {{"id", (chat ? "chatcmpl-" : "cmpl-") + head.id},
+  ordered_json body = {{"id", head.id},
                        {"object", chat ? "chat.completion" : "text_completion"},
                        {"created", head.created},
                        {"model", head.model},
@@ -202,20 +155,20 @@ AnswerStream::AnswerStream(const AnswerHead& head, const OpenAiRequest& request,
     : request_(request),
       tokenizer_(tokenizer),
       chat_(request.route == OpenAiRoute::kChatCompletions) {
-  head_ = fmt::format(R"(data: {{"id":"{}{}","object":"{}","created":{},"model":{},)",
-                      chat_ ? "chatcmpl-" : "cmpl-", head.id,
-                      chat_ ? "chat.completion.chunk" : "text_completion", head.created,
-                      json_string(head.model));
+  head_ = fmt::format(R"(data: {{"id":{},"object":"{}","created":{},"model":{},)",
+                      json_string(head.id), chat_ ? "chat.completion.chunk" : "text_completion",
+                      head.created, json_string(head.model));
   if (!head.fingerprint.empty())
     head_ += fmt::format(R"("system_fingerprint":{},)", json_string(head.fingerprint));
 }
 
 std::string AnswerStream::chunk(size_t index, const std::string& delta, const std::string& logprobs,
                                 const char* finish) const {
-  return fmt::format(R"({}"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}]}})"
+  return fmt::format(R"({}"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}]{}}})"
                      "\n\n",
                      head_, index, delta, logprobs.empty() ? "null" : logprobs,
-                     finish == nullptr ? "null" : fmt::format("\"{}\"", finish));
+                     finish == nullptr ? "null" : fmt::format("\"{}\"", finish),
+                     request_.stream_usage ? R"(,"usage":null)" : "");
 }
 
 std::string AnswerStream::begin(const Choice& choice) {
@@ -230,7 +183,7 @@ std::string AnswerStream::begin(const Choice& choice) {
 std::string AnswerStream::piece(const Choice& choice, const GenerationEvent& event) {
   if (choice.index >= told_logprobs_.size()) {
     told_logprobs_.resize(choice.index + 1);
-    told_chars_.resize(choice.index + 1);
+    offsets_.resize(choice.index + 1);
   }
   size_t& told = told_logprobs_[choice.index];
   std::string text = event.text, logprobs;
@@ -241,10 +194,9 @@ std::string AnswerStream::piece(const Choice& choice, const GenerationEvent& eve
     if (chat_ && count > told) {
       logprobs = json_line(chat_logprobs(choice, told, count, tokenizer_));
     } else if (!chat_ && (count > told || first)) {
-      CompletionLogprobs lists(tokenizer_, told_chars_[choice.index]);
-      if (first) add_prompt(choice, lists);
+      CompletionLogprobs lists(tokenizer_, offsets_[choice.index]);
+      if (first) add_prompt(choice, lists, offsets_[choice.index]);
       for (size_t i = told; i < count; ++i) lists.add(choice.ids[i], &choice.logprobs[i]);
-      told_chars_[choice.index] = lists.offset();
       logprobs = json_line(lists.take());
       if (first) text = choice.prompt_text + text;
     }

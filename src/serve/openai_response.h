@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/generation.h"
 #include "serve/api_error.h"
+#include "serve/completion_logprobs.h"
 #include "serve/openai_request.h"
 #include "text/tokenizer.h"
 
@@ -21,7 +23,8 @@ struct Choice {
   std::vector<TokenId> ids;        // generated, the end token included
   std::vector<Logprobs> logprobs;  // one for each id, where asked for
   FinishReason finish = FinishReason::kStop;
-  std::string error;  // why, when it ended with kError
+  std::string error;         // why, when it ended with kError
+  size_t reused_tokens = 0;  // of the prompt: found in the cache
   // Where the prompt is echoed: it, and what was said of its tokens from the second on.
   std::vector<TokenId> prompt_ids;
   std::string prompt_text;
@@ -31,8 +34,11 @@ struct Choice {
   bool add(const GenerationEvent& event);
 };
 
+// "chatcmpl-" or "cmpl-" before a number that no other answer has.
+std::string answer_id(OpenAiRoute route, const std::string& number);
+
 struct AnswerHead {
-  std::string id;       // without prefix: "chatcmpl-" or "cmpl-" comes before it
+  std::string id;       // whole: answer_id()
   int64_t created = 0;  // seconds since 1970
   std::string model;
   std::string fingerprint = {};  // system_fingerprint; "": none
@@ -40,6 +46,8 @@ struct AnswerHead {
 
 struct Usage {
   size_t prompt_tokens = 0, completion_tokens = 0;
+  // Of the prompts, found in the cache instead of computed; none: nobody says.
+  std::optional<size_t> cached_tokens = {};
 };
 
 // A chat.completion or text_completion object. Without a tokenizer (null) there is no text:
@@ -47,9 +55,6 @@ struct Usage {
 nlohmann::ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request,
                                    const std::vector<Choice>& choices, const Usage& usage,
                                    const Tokenizer* tokenizer);
-
-// A token as logprobs show it; its bytes need not be whole characters. `tokenizer` may be null.
-std::string token_text(TokenId id, const Tokenizer* tokenizer);
 
 // {"error": {"message", "type", "param", "code"}}
 nlohmann::ordered_json error_body(const ApiError& error);
@@ -81,7 +86,7 @@ class AnswerStream {
   bool chat_;
   std::string head_;                   // up to the choices
   std::vector<size_t> told_logprobs_;  // of each choice: tokens
-  std::vector<size_t> told_chars_;     // of each choice: text_offset
+  std::vector<TextOffset> offsets_;    // of each choice: behind these
 };
 
 }  // namespace spillway

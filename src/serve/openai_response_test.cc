@@ -16,7 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr TokenId kEnd = 256;  // <|end|> of byte_vocabulary()
+constexpr TokenId kEnd = 256;         // <|end|> of byte_vocabulary()
+constexpr int64_t kVocabulary = 260;  // of it, and some more
 
 OpenAiRequest parse(OpenAiRoute route, const std::string& body) {
   return parse_openai_request(route, parse_json_text(body));
@@ -64,14 +65,13 @@ TEST(OpenAiResponseTest, WritesAChatCompletion) {
   const auto request =
       parse(OpenAiRoute::kChatCompletions, R"({"messages":[{"role":"user","content":"x"}]})");
   const Choice answer = make_choice("Hi \"you\"", {'H', 'i', kEnd}, FinishReason::kStop);
-  EXPECT_EQ(
-      json_line(answer_body({"abc", 17, "m"}, request, {answer},
-                            {.prompt_tokens = 4, .completion_tokens = answer.ids.size()},
-                            &tokenizer)),
-      R"({"id":"chatcmpl-abc","object":"chat.completion","created":17,"model":"m","choices":[)"
-      R"({"index":0,"message":{"role":"assistant","content":"Hi \"you\"","refusal":null},)"
-      R"("logprobs":null,"finish_reason":"stop"}],)"
-      R"("usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7}})");
+  EXPECT_EQ(json_line(answer_body({"abc", 17, "m"}, request, {answer},
+                                  {.prompt_tokens = 4, .completion_tokens = answer.ids.size()},
+                                  &tokenizer)),
+            R"({"id":"abc","object":"chat.completion","created":17,"model":"m","choices":[)"
+            R"({"index":0,"message":{"role":"assistant","content":"Hi \"you\"","refusal":null},)"
+            R"("logprobs":null,"finish_reason":"stop"}],)"
+            R"("usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7}})");
 }
 
 TEST(OpenAiResponseTest, WritesATextCompletionWithIdsWhereThereIsNoText) {
@@ -80,7 +80,7 @@ TEST(OpenAiResponseTest, WritesATextCompletionWithIdsWhereThereIsNoText) {
   const json body =
       answer_body({"abc", 17, "m"}, request, {answer},
                   {.prompt_tokens = 1, .completion_tokens = answer.ids.size()}, nullptr);
-  EXPECT_EQ(body["id"], "cmpl-abc");
+  EXPECT_EQ(body["id"], "abc");
   EXPECT_EQ(body["object"], "text_completion");
   EXPECT_EQ(body["choices"][0]["text"], "");
   EXPECT_EQ(body["choices"][0]["token_ids"], (json{3, 4}));
@@ -148,6 +148,31 @@ TEST(OpenAiResponseTest, WritesAFingerprintWhereThereIsOne) {
             "fp_1");
 }
 
+TEST(OpenAiResponseTest, SaysHowMuchOfAPromptWasNotComputed) {
+  const Tokenizer tokenizer(byte_vocabulary());
+  const ServedModel model("m", &tokenizer, {.max_sequence_tokens = 100, .vocab_size = kVocabulary});
+  Completion completion(parse(OpenAiRoute::kCompletions, R"({"prompt":["abcd","efgh"],"n":2})"),
+                        model, 1);
+  const int64_t reused[] = {3, 4, 2, 0};
+  for (size_t i = 0; i < 4; ++i) {
+    GenerationEvent event = make_event('x', "x", FinishReason::kLength);
+    event.reused_tokens = reused[i];
+    completion.add(i, event);
+  }
+  EXPECT_EQ(completion.usage().prompt_tokens, 8U);
+  EXPECT_EQ(completion.usage().cached_tokens, 3U) << "what no choice of a prompt had to compute";
+  const json usage = json(completion.body({}, completion.usage()))["usage"];
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 3);
+  Usage silent = completion.usage();
+  silent.cached_tokens.reset();
+  EXPECT_FALSE(json(completion.body({}, silent))["usage"].contains("prompt_tokens_details"));
+}
+
+TEST(OpenAiResponseTest, IdsSayWhichRouteTheyAreOf) {
+  EXPECT_EQ(answer_id(OpenAiRoute::kChatCompletions, "7"), "chatcmpl-7");
+  EXPECT_EQ(answer_id(OpenAiRoute::kCompletions, "7"), "cmpl-7");
+}
+
 TEST(OpenAiResponseTest, WritesErrorsAsOpenAiDoes) {
   EXPECT_EQ(
       json_line(error_body(ApiError(400, "invalid_value", "top_p", "too much"))),
@@ -167,7 +192,7 @@ TEST(ServedModelTest, EncodesTextIdsAndConversations) {
       "{% endif %}";
   const Tokenizer tokenizer(std::move(vocabulary));
   const ServedModel model(
-      "m", &tokenizer, 1000,
+      "m", &tokenizer, {.max_sequence_tokens = 1000, .vocab_size = kVocabulary},
       ChatTemplate(tokenizer.vocabulary().chat_template, tokenizer.vocabulary()));
   const auto generations = [&](OpenAiRoute route, const std::string& body) {
     return Completion(parse(route, body), model, 5).take_generations();
@@ -212,7 +237,8 @@ TEST(AnswerStreamTest, SaysWhatTheWholeAnswerSays) {
   for (const bool logprobs : {false, true}) {
     for (const auto route : {OpenAiRoute::kChatCompletions, OpenAiRoute::kCompletions}) {
       const bool chat = route == OpenAiRoute::kChatCompletions;
-      const ServedModel model("m", &tokenizer, 100,
+      const ServedModel model("m", &tokenizer,
+                              {.max_sequence_tokens = 100, .vocab_size = kVocabulary},
                               ChatTemplate("{{ messages[0].content }}", tokenizer.vocabulary()));
       std::string body = chat ? R"({"messages":[{"role":"user","content":"x"}],)"
                               : R"({"prompt":"ab","echo":true,)";
@@ -236,7 +262,7 @@ TEST(AnswerStreamTest, SaysWhatTheWholeAnswerSays) {
       hear(make_event(kEnd, "", FinishReason::kStop));
       said += stream.end(completion.usage());
       EXPECT_TRUE(said.ends_with("data: [DONE]\n\n"));
-      const json whole = json(completion.body(head));
+      const json whole = json(completion.body(head, completion.usage()));
       const json& choice = whole["choices"][0];
       std::string text;
       json finish, tokens = json::array();
@@ -245,7 +271,7 @@ TEST(AnswerStreamTest, SaysWhatTheWholeAnswerSays) {
         EXPECT_EQ(chunk["id"], whole["id"]);
         EXPECT_EQ(chunk["model"], "m \"1\"");
         if (chunk["choices"].empty()) continue;
-        EXPECT_FALSE(chunk.contains("usage"));
+        EXPECT_TRUE(chunk.contains("usage") && chunk["usage"].is_null());
         const json& part = chunk["choices"][0];
         if (chat && part["delta"].contains("content")) text += part["delta"]["content"];
         if (!chat) text += part["text"];
@@ -263,21 +289,40 @@ TEST(AnswerStreamTest, SaysWhatTheWholeAnswerSays) {
   }
 }
 
+TEST(ServedModelTest, NamesTheFieldWhoseTokensThereAreNot) {
+  const ServedModel model("m", nullptr, {.max_sequence_tokens = 10, .vocab_size = 9});
+  const auto param = [&](const char* body) -> std::string {
+    try {
+      Completion(parse(OpenAiRoute::kCompletions, body), model, 0);
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.status(), 400);
+      return error.param();
+    }
+    return "none";
+  };
+  EXPECT_EQ(param(R"({"prompt":[1,9]})"), "prompt");
+  EXPECT_EQ(param(R"({"prompt":[]})"), "prompt");
+  EXPECT_EQ(param(R"({"prompt":[8],"logit_bias":{"8":1,"9":2}})"), "logit_bias.9");
+  EXPECT_EQ(param(R"({"prompt":[8],"logit_bias":{"8":1}})"), "none");
+}
+
 TEST(ServedModelTest, RefusesWhatTheModelCannotDo) {
   const auto text = parse(OpenAiRoute::kCompletions, R"({"prompt":"abc"})");
   const auto ids = parse(OpenAiRoute::kCompletions, R"({"prompt":[1,2,3]})");
   const auto stop = parse(OpenAiRoute::kCompletions, R"({"prompt":[1,2,3],"stop":"x"})");
   const auto chat =
       parse(OpenAiRoute::kChatCompletions, R"({"messages":[{"role":"user","content":"x"}]})");
-  const ServedModel without("m", nullptr, 4);
+  const ServedModel without("m", nullptr, {.max_sequence_tokens = 4, .vocab_size = 9});
   EXPECT_EQ(refusal(without, text), "unsupported_value");
   EXPECT_EQ(refusal(without, chat), "unsupported_value");
   EXPECT_EQ(refusal(without, stop), "unsupported_value");
   EXPECT_EQ(refusal(without, ids), "none");
   const Tokenizer tokenizer(byte_vocabulary());
-  EXPECT_EQ(refusal(ServedModel("m", &tokenizer, 4), chat), "unsupported_value") << "no template";
-  EXPECT_EQ(refusal(ServedModel("m", &tokenizer, 4), text), "none");
-  EXPECT_EQ(refusal(ServedModel("m", &tokenizer, 3), text), "context_length_exceeded");
+  EXPECT_EQ(refusal(ServedModel("m", &tokenizer, {4, kVocabulary}), chat), "unsupported_value")
+      << "no template";
+  EXPECT_EQ(refusal(ServedModel("m", &tokenizer, {4, kVocabulary}), text), "none");
+  EXPECT_EQ(refusal(ServedModel("m", &tokenizer, {3, kVocabulary}), text),
+            "context_length_exceeded");
 }
 
 }  // namespace

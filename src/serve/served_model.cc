@@ -36,22 +36,19 @@ std::vector<std::string> questions_of(const OpenAiRequest& request) {
   return questions;
 }
 
-ServedModel::ServedModel(std::string name, const Tokenizer* tokenizer, int64_t max_sequence_tokens,
+ServedModel::ServedModel(std::string name, const Tokenizer* tokenizer, const Limits& limits,
                          std::optional<ChatTemplate> chat)
-    : name_(std::move(name)),
-      tokenizer_(tokenizer),
-      chat_(std::move(chat)),
-      max_sequence_tokens_(max_sequence_tokens) {
+    : name_(std::move(name)), tokenizer_(tokenizer), chat_(std::move(chat)), limits_(limits) {
   if (tokenizer == nullptr) return;
   for (const VocabToken& token : tokenizer->vocabulary().tokens)
     longest_piece_ = std::max(longest_piece_, token.text.size());
 }
 
 void ServedModel::check_bytes(size_t bytes, const char* param) const {
-  if (bytes / longest_piece_ <= static_cast<size_t>(max_sequence_tokens_)) return;
+  if (bytes / longest_piece_ <= static_cast<size_t>(max_sequence_tokens())) return;
   throw ApiError(400, "context_length_exceeded", param,
                  fmt::format("{} bytes are more than a context of {} tokens can hold; shorten it",
-                             bytes, max_sequence_tokens_));
+                             bytes, max_sequence_tokens()));
 }
 
 const Tokenizer& ServedModel::require_tokenizer() const {
@@ -75,13 +72,14 @@ std::vector<EncodedPrompt> ServedModel::encode(const OpenAiRequest& request) con
     check_bytes(text.size(), "prompt");
     prompts.push_back({tokenizer_->encode(text), text});
   }
-  if (chat) prompts.push_back({encode_chat(request), {}});
+  if (chat) prompts.push_back({encode_chat(request, /*add_generation_prompt=*/true), {}});
   std::vector<std::string> questions = questions_of(request);
   for (size_t i = 0; i < prompts.size(); ++i) prompts[i].asked = std::move(questions[i]);
   return prompts;
 }
 
-std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) const {
+std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request,
+                                              bool add_generation_prompt) const {
   if (tokenizer_ == nullptr)
     throw ApiError(400, "unsupported_value", "messages",
                    "this model has no tokenizer; give 'prompt' as an array of token ids to "
@@ -97,7 +95,8 @@ std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) cons
   try {
     const auto segments = chat_->render({.messages = request.messages,
                                          .tools = request.tools,
-                                         .variables = request.template_variables});
+                                         .variables = request.template_variables,
+                                         .add_generation_prompt = add_generation_prompt});
     return tokenizer_->encode_segments(segments, {.add_special = false});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
@@ -105,19 +104,38 @@ std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) cons
   }
 }
 
+// The engine would refuse them, too, but does not know what field they came from.
+void ServedModel::check_ids(const OpenAiRequest& request,
+                            const std::vector<TokenId>& prompt) const {
+  const auto check = [&](TokenId id, const std::string& param) {
+    if (id >= 0 && id < limits_.vocab_size) return;
+    throw ApiError(400, "invalid_value", param,
+                   fmt::format("'{}': token id {} is outside the model's vocabulary of {} tokens",
+                               param, id, limits_.vocab_size));
+  };
+  const char* const asked = request.route == OpenAiRoute::kChatCompletions ? "messages" : "prompt";
+  if (prompt.empty())
+    throw ApiError(400, "invalid_value", asked,
+                   fmt::format("'{}' is empty; give at least one token", asked));
+  for (const TokenId id : prompt) check(id, asked);
+  for (const auto& [id, bias] : request.sampling.logit_bias)
+    check(id, fmt::format("logit_bias.{}", id));
+}
+
 GenerationRequest ServedModel::to_generation(const OpenAiRequest& request,
                                              const EncodedPrompt& prompt) const {
   GenerationRequest out;
   out.prompt = prompt.ids;
   out.asked = prompt.asked;
+  check_ids(request, prompt.ids);
   out.max_tokens = request.max_tokens.value_or(std::numeric_limits<int>::max());
   const auto prompt_tokens = static_cast<int64_t>(out.prompt.size());
-  if (prompt_tokens + (out.max_tokens > 0 ? 1 : 0) > max_sequence_tokens_)
+  if (prompt_tokens + (out.max_tokens > 0 ? 1 : 0) > max_sequence_tokens())
     throw ApiError(400, "context_length_exceeded",
                    request.route == OpenAiRoute::kChatCompletions ? "messages" : "prompt",
                    fmt::format("the prompt has {} tokens and needs room for at least one more, but "
                                "the context has {}; shorten it",
-                               prompt_tokens, max_sequence_tokens_));
+                               prompt_tokens, max_sequence_tokens()));
   if (!request.stop.empty() && tokenizer_ == nullptr)
     throw ApiError(400, "unsupported_value", "stop",
                    "this model has no tokenizer, so there is no text to stop at");

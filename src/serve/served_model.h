@@ -27,15 +27,18 @@ std::vector<std::string> questions_of(const OpenAiRequest& request);
 // Keeps a pointer to the tokenizer. Immutable, so thread-safe.
 class ServedModel {
  public:
-  // `name` is what answers call it. `tokenizer` may be null: then prompts are ids.
-  // `max_sequence_tokens` bounds prompt and answer together. Without `chat` there are no
-  // conversations.
-  ServedModel(std::string name, const Tokenizer* tokenizer, int64_t max_sequence_tokens,
+  struct Limits {
+    int64_t max_sequence_tokens = 0;  // of prompt and answer together
+    int64_t vocab_size = 0;           // of the model, whatever its tokenizer has
+  };
+  // `name` is what answers call it. `tokenizer` may be null: then prompts are ids. Without `chat`
+  // there are no conversations.
+  ServedModel(std::string name, const Tokenizer* tokenizer, const Limits& limits,
               std::optional<ChatTemplate> chat = std::nullopt);
 
   const std::string& name() const { return name_; }
   const Tokenizer* tokenizer() const { return tokenizer_; }
-  int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
+  int64_t max_sequence_tokens() const { return limits_.max_sequence_tokens; }
   // Throws ApiError(400) where there is none.
   const Tokenizer& require_tokenizer() const;
   // Of its conversations, as Jinja; null where there are none.
@@ -44,12 +47,14 @@ class ServedModel {
   // The request's prompts. Throws ApiError(400) for what this model cannot do: text without a
   // tokenizer, chat without a template.
   std::vector<EncodedPrompt> encode(const OpenAiRequest& request) const;
+  // A conversation alone; with the beginning of an answer to it, or without. Throws as encode().
+  std::vector<TokenId> encode_chat(const OpenAiRequest& request, bool add_generation_prompt) const;
   // One of them as the engine takes it; its seed is the caller's. Throws ApiError(400) where there
-  // is no room for it.
+  // is no room for it, or it names tokens that there are not.
   GenerationRequest to_generation(const OpenAiRequest& request, const EncodedPrompt& prompt) const;
 
  private:
-  std::vector<TokenId> encode_chat(const OpenAiRequest& request) const;
+  void check_ids(const OpenAiRequest& request, const std::vector<TokenId>& prompt) const;
   // Before anybody makes tokens of it: throws ApiError(400) for more bytes than there can be room
   // for.
   void check_bytes(size_t bytes, const char* param) const;
@@ -57,7 +62,7 @@ class ServedModel {
   std::string name_;
   const Tokenizer* tokenizer_;
   std::optional<ChatTemplate> chat_;
-  int64_t max_sequence_tokens_;
+  Limits limits_;
   size_t longest_piece_ = 1;  // bytes of a token
 };
 

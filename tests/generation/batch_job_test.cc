@@ -59,7 +59,9 @@ class BatchJobTest : public testing::Test {
                    .admission = {.max_sequences = limits.sequences,
                                  .admit_in_blocks = limits.in_blocks,
                                  .prompts_first = limits.in_blocks}});
-    const ServedModel model("tiny", nullptr, engine.max_sequence_tokens());
+    const ServedModel model("tiny", nullptr,
+                            {.max_sequence_tokens = engine.max_sequence_tokens(),
+                             .vocab_size = decoder.spec().vocab_size});
     const ResultLines lines("k", input);
     EngineClient client(engine);
     BatchJob job(input, lines, journal, model, client,

@@ -96,7 +96,10 @@ class ServerFaultsTest : public testing::Test {
                  {.admission = {.max_sequences = 2},
                   .scheduling = {.order = OrderKind::kFair},
                   .reuse_prefixes = true}};
-  ServedModel model_{"tiny", nullptr, engine_.max_sequence_tokens()};
+  ServedModel model_{"tiny",
+                     nullptr,
+                     {.max_sequence_tokens = engine_.max_sequence_tokens(),
+                      .vocab_size = decoder_.spec().vocab_size}};
   ApiServer server_{ApiServerOptions{.http = {}, .keys = std::nullopt, .model = "tiny"}};
 };
 

@@ -206,11 +206,16 @@ def chat_model():
 
 
 @pytest.fixture(scope="session")
-def validator():
-    """validator(name) of a schema in OpenAI's specification: OpenAPI 3.1, whose schemas are JSON Schema 2020-12."""
+def specification():
+    """OpenAI's: OpenAPI 3.1, whose schemas are JSON Schema 2020-12."""
     path = SHARED_DATA / "openai-openapi.yaml.xz"
     if not path.is_file():
         pytest.skip(f"{path.name} is not in ../shared/data")
+    return openai_schema.read_schemas(path, pytest.importorskip("yaml"))
+
+
+@pytest.fixture(scope="session")
+def validator(specification):
+    """validator(name) of a schema in OpenAI's specification."""
     jsonschema = pytest.importorskip("jsonschema")
-    schemas = openai_schema.read_schemas(path, pytest.importorskip("yaml"))
-    return lambda name: jsonschema.Draft202012Validator(schemas | {"$ref": f"#/components/schemas/{name}"})
+    return lambda name: jsonschema.Draft202012Validator(specification | {"$ref": f"#/components/schemas/{name}"})

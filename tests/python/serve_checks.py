@@ -66,6 +66,7 @@ class Server:
             self.process = spillway.start(*words, *options, stderr=log, env=env)
         self.port = port
         self.name = ""
+        self.headers = {}  # of all requests that name no others: a key
         if wait:
             self.wait_until_ready()
 
@@ -107,7 +108,7 @@ class Server:
     def ask(self, method, path, body=None, headers=None, timeout=GENEROUS_S):
         """`body`: bytes as they are, anything else as JSON."""
         with contextlib.closing(self.connect(timeout)) as connection:
-            return ask_on(connection, method, path, body, headers)
+            return ask_on(connection, method, path, body, self.headers | (headers or {}))
 
     def get(self, path, **options):
         return self.ask("GET", path, **options)
@@ -171,16 +172,17 @@ class Server:
     def message(self, path, body, headers=(), method="POST"):
         """The bytes of a request."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = [*headers, *(f"{name}: {value}" for name, value in self.headers.items() if not any(name in line for line in headers))]
         lines = [f"{method} {path} HTTP/1.1", "Host: h", "Content-Type: application/json", f"Content-Length: {len(content)}", *headers]
         return "\r\n".join([*lines, "", ""]).encode() + content
 
     def stream_message(self, **fields):
         return self.message(COMPLETIONS, {"model": self.name, "temperature": 0, "stream": True} | fields)
 
-    def closing_message(self, **fields):
+    def closing_message(self, headers=(), **fields):
         """A request whose answer has all the tokens it may have and ends with the connection."""
         body = {"model": self.name, "temperature": 0, "ignore_eos": True} | fields
-        return self.message(COMPLETIONS, body, ["Connection: close"])
+        return self.message(COMPLETIONS, body, ["Connection: close", *headers])
 
 
 def status_of(raw):

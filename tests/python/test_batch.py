@@ -216,9 +216,9 @@ ERRORS = {
     "body": (request("15", "x"), "invalid_type", "body"),
     "too long": (request("16", {"prompt": [200] * tiny_llama.CONTEXT}), "context_length_exceeded", "prompt"),
     "much too long": (request("17", {"prompt": [200] * tiny_llama.CONTEXT * 10}), "context_length_exceeded", "prompt"),
-    "empty ids": (request("18", {"prompt": []}), "invalid_value", None),
-    "outside": (request("19", {"prompt": [1, 300]}), "invalid_value", None),
-    "bias": (request("20", {"prompt": "x", "logit_bias": {"300": 1}}), "invalid_value", None),
+    "empty ids": (request("18", {"prompt": []}), "invalid_value", "prompt"),
+    "outside": (request("19", {"prompt": [1, 300]}), "invalid_value", "prompt"),
+    "bias": (request("20", {"prompt": "x", "logit_bias": {"300": 1}}), "invalid_value", "logit_bias.300"),
 }
 NO_REQUESTS = {
     "nonsense": ("nonsense", "invalid_json"),

@@ -113,7 +113,13 @@ def test_no_server_there(spillway):
     assert "127.0.0.1" in done.err and "running" in done.err
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://h", "http://", "http://h:99999", "http://u:p@h", "http://h/?x", ""])
+def test_host_and_port_will_do(spillway, server):
+    expected = talk(spillway, server.url, "-n", "4", *GREEDY).out
+    for url in (f"localhost:{server.port}", f":{server.port}", f"127.0.0.1:{server.port}/v1"):
+        assert talk(spillway, url, "-n", "4", *GREEDY).out == expected, url
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1", ":", ":x", "ftp://h", "http://", "http://h:99999", "http://u:p@h", "http://h/?x", ""])
 def test_addresses_that_are_none(spillway, url):
     done = talk(spillway, url)
     done.assert_one_line_error(WRONG_USAGE)

@@ -4,10 +4,12 @@
 import json
 import pathlib
 import re
+import resource
 
 import pytest
 
-from serve_checks import CHAT, COMPLETIONS, NAME, Server
+from conftest import end_process
+from serve_checks import CHAT, COMPLETIONS, NAME, Server, wait_for
 
 pytestmark = pytest.mark.xdist_group("serve_access")
 
@@ -207,6 +209,77 @@ def test_prompts_are_logged_on_demand(spillway, tiny_model, tmp_path):
             log = server.log()
         assert "SECRET line" in log
         assert_clean_lines(log)
+
+
+def log_of(spillway, model, folder, *options, ask):
+    """The entries of a JSON log, and what `ask` says of the server."""
+    with Server(spillway, model, folder, "--log-json", *options) as server:
+        said = ask(server)
+        assert server.end() == 0
+        return [json.loads(line) for line in server.log().splitlines()], said
+
+
+def test_json_logs_have_fields_and_the_ids_that_clients_got(spillway, tiny_model, tmp_path):
+    def ask(server):
+        whole = server.post(CHAT, GOOD_CHAT)
+        stream = server.post(COMPLETIONS, GOOD | {"stream": True})
+        return whole.json()["id"], stream.headers["x-request-id"], server.post(COMPLETIONS, GOOD | {"n": 0}).headers["x-request-id"]
+
+    entries, (chat, text, bad) = log_of(spillway, tiny_model, tmp_path, ask=ask)
+    assert chat.startswith("chatcmpl-") and text.startswith("cmpl-")
+    assert all({"time", "level", "message"} <= set(entry) for entry in entries)
+    for name, kind in ((chat, "chat"), (text, "completion")):
+        (done,) = [entry for entry in entries if entry.get("event") == kind]
+        assert done["id"] == name and name in done["message"]
+        assert done["finish"] == "length" and done["completion_tokens"] == 2 and done["prompt_tokens"] > 2 and done["cached_tokens"] >= 0
+        assert 0 <= done["first_token_seconds"] <= done["seconds"] and "answers" not in done
+        (http,) = [entry for entry in entries if entry.get("event") == "http" and entry["id"] == name]
+        assert http["status"] == 200 and http["method"] == "POST" and http["bytes"] > 100 and name in http["message"]
+    (refused,) = [entry for entry in entries if entry.get("event") == "http" and entry["id"] == bad]
+    assert refused["status"] == 400
+
+
+def test_all_answers_are_logged_on_demand(spillway, tiny_model, tmp_path):
+    def ask(server):
+        return [choice["text"] for choice in server.complete(prompt="The river", n=3, temperature=1, max_tokens=6)["choices"]]
+
+    entries, texts = log_of(spillway, tiny_model, tmp_path, "--log-prompts", ask=ask)
+    (done,) = [entry for entry in entries if entry.get("event") == "completion"]
+    assert len(texts) == len(set(done["answers"])) == 3
+    (asked,) = [entry for entry in entries if entry.get("event") == "asked"]
+    assert asked["id"] == done["id"] and "The river" in asked["body"]
+
+
+# Who may call.
+
+
+def test_an_open_door_is_warned_of(spillway, tiny_model, tmp_path):
+    (tmp_path / "keys").write_text(KEYS[0])
+    (tmp_path / "keys").chmod(0o600)
+    for options, warned in ((["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api-key-file", tmp_path / "keys"], False), ([], False)):
+        with Server(spillway, tiny_model, tmp_path, *options, wait=False) as server:
+            wait_for(lambda: "requests at work" in server.log())
+            lines = [line for line in server.log().splitlines() if "--api-key-file" in line]
+            assert len(lines) == (1 if warned else 0), server.log()
+
+
+def test_a_long_queue_has_connections_for_all(spillway, tiny_model, tmp_path):
+    """As many as the process may have files for; where that is too few, it says so."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < 4096:
+        pytest.skip(f"this system allows {before[1]} files of a process")
+    with Server(spillway, tiny_model, tmp_path, "--max-queue", "3000") as server:
+        files = re.search(r"Max open files +(\d+)", pathlib.Path(f"/proc/{server.process.pid}/limits").read_text())
+        assert int(files[1]) >= 3000 and "ulimit" not in server.log()
+    with open(tmp_path / "log", "wb") as log:
+        few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (900, 900))}
+        process = spillway.start("serve", tiny_model, "--port", 0, "--device", "cpu", "--max-queue", "3000", stderr=log, **few)
+    try:
+        wait_for(lambda: b"requests at work" in (tmp_path / "log").read_bytes())
+        (line,) = [line for line in (tmp_path / "log").read_text().splitlines() if "ulimit -n" in line]
+        assert "450 connections" in line and "900 files" in line
+    finally:
+        end_process(process)
 
 
 # Pages of the web.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """spillway serve: what each field of the API does, held against the other commands and against itself."""
 
+import ast
 import contextlib
 import itertools
 import math
@@ -148,9 +149,27 @@ def test_streams_end_with_usage_where_it_is_asked_for(server, route):
     fields |= {"max_tokens": 7, "ignore_eos": True, "n": 2}
     whole = server.post(route, {"model": NAME, "temperature": 0} | fields).ok()
     *events, last = server.stream(route, stream_options={"include_usage": True}, **fields)
-    assert last["choices"] == [] and last["usage"] == whole["usage"]
+    assert last["choices"] == [] and last["usage"]["total_tokens"] == whole["usage"]["total_tokens"]
     assert whole["usage"]["completion_tokens"] == 14
-    assert all(event.get("usage") is None for event in events)
+    assert all(event["usage"] is None for event in events), "there, and null until the end"
+    assert not any("usage" in event for event in server.stream(route, **fields)), "nobody asked"
+
+
+@pytest.mark.parametrize("route", [COMPLETIONS, CHAT])
+def test_usage_says_what_was_not_computed_again(server, route):
+    text = f"{route} of a river that nobody has asked about. " * 3
+    fields = {"prompt": text} if route == COMPLETIONS else {"messages": [{"role": "user", "content": text}]}
+
+    def cached(usage):
+        assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"]
+        return usage["prompt_tokens_details"]["cached_tokens"]
+
+    first = server.post(route, body_with(route, fields)).ok()["usage"]
+    again = server.post(route, body_with(route, fields)).ok()["usage"]
+    assert cached(first) < cached(again) and cached(again) > first["prompt_tokens"] - 20, "all but the last tokens"
+    *_, last = server.stream(route, stream_options={"include_usage": True}, max_tokens=2, **fields)
+    assert cached(last["usage"]) == cached(again)
+    assert cached(server.post(route, body_with(route, fields | {"n": 3})).ok()["usage"]) == cached(again), "a prompt counts once"
 
 
 # Several prompts, several choices.
@@ -256,6 +275,40 @@ def test_fields_that_move_the_draw_do(server):
 # Log-probabilities.
 
 
+def bytes_of(token):
+    """What a token of /v1/completions stands for."""
+    if not token.startswith("bytes:"):
+        return token.encode()
+    return ast.literal_eval("b'" + token.removeprefix("bytes:").replace("'", "\\'") + "'")
+
+
+@pytest.mark.parametrize("echo", [False, True], ids=["answer", "echo"])
+def test_parts_of_characters_have_names_of_their_own(server, echo):
+    """Tokens that are no whole characters: none hides another, and their offsets are those of the text."""
+    fields = {"prompt": "Emoji: 😀é😀", **ANY_BYTE, "logprobs": 20, "echo": echo}
+    (choice,) = server.complete(**fields)["choices"]
+    logprobs = choice["logprobs"]
+    assert any(token.startswith("bytes:") for token in logprobs["tokens"])
+    assert not any("\ufffd" in token for token in logprobs["tokens"])
+    for token, top in zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True):
+        assert top is None or len(top) in (20, 21) and "\ufffd" not in "".join(top), token
+    begin = "Emoji: 😀é😀" if echo else ""
+    answer = b"".join(bytes_of(token) for token in logprobs["tokens"] if not token.startswith("<"))
+    assert answer.decode(errors="replace").endswith(choice["text"].removeprefix(begin))
+    offsets = logprobs["text_offset"]
+    assert offsets == sorted(offsets) and offsets[-1] <= len(choice["text"])
+    for token, offset in zip(logprobs["tokens"], offsets, strict=True):
+        if not token.startswith(("bytes:", "<")) and "\\" not in token:
+            assert choice["text"][offset : offset + len(token)] == token, (token, offset)
+    if echo:
+        emoji = [offset for token, offset in zip(logprobs["tokens"], offsets) if token.startswith("bytes:\\xf0")]
+        assert emoji[:2] == [7, 9], "of the two characters in the prompt"
+    events = server.stream(COMPLETIONS, **fields)
+    pieces = [c["logprobs"] for event in events for c in event["choices"] if c["logprobs"]]
+    for name in logprobs:
+        assert list(itertools.chain.from_iterable(piece[name] for piece in pieces)) == logprobs[name], name
+
+
 def test_logprobs_are_those_of_run(server, spillway, tiny_model):
     expected = run_text(spillway, tiny_model, "-p", RIVER, "-n", "8", "--temp", "0", "--logprobs", "3")
     (choice,) = server.complete(prompt=RIVER, max_tokens=8, logprobs=3)["choices"]
@@ -349,6 +402,30 @@ def test_tokens_go_back_and_forth(server, spillway, tiny_model):
     assert [token["id"] for token in pieces] == ids_of(spillway, tiny_model, RIVER, "--no-special")
 
 
+def test_a_conversation_is_tokenized_as_a_chat_would_be(server):
+    messages = [{"role": "user", "content": "Hello <|im_end|> there"}]
+    tokens = server.post("/tokenize", {"messages": messages}).ok()
+    assert tokens["count"] == server.chat(messages, max_tokens=1)["usage"]["prompt_tokens"]
+    without = server.post("/tokenize", {"messages": messages, "add_generation_prompt": False}).ok()
+    assert 0 < len(without["tokens"]) < tokens["count"] and tokens["tokens"][: without["count"]] == without["tokens"]
+    shown = server.post("/detokenize", {"tokens": tokens["tokens"]}).ok()["content"]
+    assert "Hello <|im_end|> there" in shown and shown.endswith("assistant\n")
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    assert server.post("/tokenize", {"messages": messages, "tools": tools, "chat_template_kwargs": {"a": 1}}).ok()["count"] > 0
+    server.post("/tokenize", {"messages": []}).error(400, param="messages")
+    server.post("/tokenize", {"messages": messages, "prompt": "x"}).error(400, param="messages")
+
+
+def test_every_answer_has_an_id(server):
+    body = {"model": NAME, "prompt": RIVER, "max_tokens": 2}
+    answers = [server.get("/health"), server.get("/nowhere"), server.post(COMPLETIONS, b"{"), server.ask("OPTIONS", COMPLETIONS)]
+    answers += [server.post(COMPLETIONS, body), server.post(COMPLETIONS, body | {"stream": True})]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert len(set(ids)) == len(ids) and all(len(name) >= 24 for name in ids)
+    assert answers[4].json()["id"] == ids[4], "that of the answer"
+    assert f'"id":"{ids[5]}"'.encode() in answers[5].raw
+
+
 @pytest.mark.parametrize(
     "path, body",
     [("/tokenize", {}), ("/tokenize", {"content": 5}), ("/tokenize", {"content": "x", "add_special": "yes"}), ("/detokenize", {}),
@@ -435,7 +512,7 @@ BOTH = {
     "stream_options text": ({"stream": True, "stream_options": "x"}, 400, "invalid_type", "stream_options"),
     "logit_bias list": ({"logit_bias": [1]}, 400, "invalid_type", "logit_bias"),
     "logit_bias of a word": ({"logit_bias": {"x": 1}}, 400, "invalid_value", ...),
-    "logit_bias outside": ({"logit_bias": {str(tiny_llama.VOCABULARY): 1}}, 400, "invalid_value", ...),
+    "logit_bias outside": ({"logit_bias": {str(tiny_llama.VOCABULARY): 1}}, 400, "invalid_value", f"logit_bias.{tiny_llama.VOCABULARY}"),
     "logit_bias above": ({"logit_bias": {"5": 101}}, 400, "invalid_value", ...),
     "logit_bias text": ({"logit_bias": {"5": "x"}}, 400, "invalid_type", ...),
     "ignore_eos number": ({"ignore_eos": 1}, 400, "invalid_type", "ignore_eos"),
@@ -449,9 +526,9 @@ COMPLETION_ONLY = {
     "prompt number": ({"prompt": 5}, 400, "invalid_type", "prompt"),
     "prompt object": ({"prompt": {}}, 400, "invalid_type", "prompt"),
     "prompts mixed": ({"prompt": ["x", 5]}, 400, None, ...),
-    "no ids": ({"prompt": []}, 400, "invalid_value", ...),
-    "empty ids": ({"prompt": [[]]}, 400, "invalid_value", ...),
-    "id outside": ({"prompt": [1, tiny_llama.VOCABULARY]}, 400, "invalid_value", ...),
+    "no ids": ({"prompt": []}, 400, "invalid_value", "prompt"),
+    "empty ids": ({"prompt": [[]]}, 400, "invalid_value", "prompt"),
+    "id outside": ({"prompt": [1, tiny_llama.VOCABULARY]}, 400, "invalid_value", "prompt"),
     "id below": ({"prompt": [-1]}, 400, "invalid_value", ...),
     "id fraction": ({"prompt": [1.5]}, 400, "invalid_type", ...),
     "logprobs above": ({"logprobs": 1000}, 400, "invalid_value", "logprobs"),

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import random
+import resource
 import selectors
 import signal
 import socket
@@ -16,10 +17,10 @@ import pytest
 from serve_checks import COMPLETIONS, GENEROUS_S, NAME, WAITING, AT_WORK, Server, header_of, joined, kill, read_events, read_to_end, status_of, stream_events, wait_for
 
 RUNNING, QUEUED = 4, 16
-CLIENTS = 120
+CLIENTS = 500
 LONG = 8000  # tokens: takes far longer than to read all requests
 KILLS = 200
-SLOW_READERS = 20
+SLOW_READERS = 100
 
 
 @pytest.fixture
@@ -27,6 +28,18 @@ def serve(spillway, tmp_path):
     """serve(model, options...) starts one; it ends with the test."""
     with contextlib.ExitStack() as stack:
         yield lambda model, *options: stack.enter_context(Server(spillway, model, tmp_path, *options))
+
+
+@pytest.fixture
+def many_files():
+    """A process may have 1,024 files by default, and these tests as many sockets."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * CLIENTS + 256
+    if before[1] != resource.RLIM_INFINITY and before[1] < wanted:
+        pytest.skip(f"this system allows {before[1]} files of a process, and {wanted} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], wanted), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def read_all(connections, timeout_s=4 * GENEROUS_S):
@@ -56,7 +69,7 @@ def prompt_of(number):
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_overload_is_refused_politely(serve, long_model, stream, report):
+def test_overload_is_refused_politely(serve, many_files, long_model, stream, report):
     """All places at work are taken for seconds; then all other clients ask at once."""
     server = serve(long_model, "--ctx", "8192", "--max-sequences", RUNNING, "--max-queue", QUEUED)
 
@@ -156,7 +169,7 @@ def test_whole_answers_that_nobody_waits_for_are_given_up(serve, long_model):
 
 def test_readers_that_crawl_hold_no_slot(serve, long_model, report):
     """Their answers are made and wait for them; meanwhile others are served in the slots that they had."""
-    server = serve(long_model, "--ctx", "4096", "--max-sequences", 4, "--max-queue", 64)
+    server = serve(long_model, "--ctx", "4096", "--max-sequences", 4, "--max-queue", 2 * SLOW_READERS)
     expected = server.text(prompt="The river", max_tokens=64)
     crawling = [server.socket(receive_buffer=4096) for _ in range(SLOW_READERS)]
     for number, connection in enumerate(crawling):
@@ -227,7 +240,7 @@ def test_only_the_one_beyond_the_context_fails(serve, long_model):
             active = {prompt: pool.submit(server.complete, prompt=prompt, **fields) for prompt in others}
             offenders = {count: pool.submit(ask_offender, count) for count in (context - 1, context, context + 1, 10 * context)}
             last = offenders[context - 1].result().ok()
-            assert last["usage"] == {"prompt_tokens": context - 1, "completion_tokens": 1, "total_tokens": context}
+            assert last["usage"]["prompt_tokens"] == context - 1 and last["usage"]["total_tokens"] == context
             assert last["choices"][0]["finish_reason"] == "length"
             for count in (context, context + 1, 10 * context):
                 error = offenders[count].result().error(400, "context_length_exceeded")
@@ -305,15 +318,15 @@ def test_mixed_clients_have_the_answers_they_would_have_alone(serve, long_model,
 SLOW_MODEL = "dummy:opt-125m"
 
 
-def in_line(server, requests):
+def in_line(server, requests, headers=()):
     """Sends requests one after the other behind one that is at work; the order in which they were served."""
     with server.socket() as busy:
         busy.sendall(server.stream_message(prompt=[5, 6, 7], max_tokens=100, ignore_eos=True))
         read_events(busy, 1)
         connections = []
-        for fields in requests:
+        for fields, more in itertools.zip_longest(requests, headers, fillvalue=()):
             connection = server.socket()
-            connection.sendall(server.closing_message(max_tokens=3, **fields))
+            connection.sendall(server.closing_message(headers=more, max_tokens=3, **fields))
             connections.append(connection)
             wait_for(lambda: server.metrics()[WAITING] >= len(connections))
         answers = read_all(connections)
@@ -348,3 +361,27 @@ def test_one_user_does_not_keep_others_waiting(serve):
     requests.append({"prompt": [8, 9], "user": "one"})
     order = in_line(server, requests)
     assert order.index(8) < 4, f"the ninth request, of another user, was number {order.index(8) + 1}"
+
+
+def keyed(server, requests):
+    """in_line() of (key, fields)."""
+    return in_line(server, [fields for _, fields in requests], [[f"Authorization: Bearer {key}"] for key, _ in requests])
+
+
+def test_names_that_a_client_makes_up_bring_it_no_second_share(serve, tmp_path):
+    """A client is its key, however it is written; a new user with each request shares what the key gets."""
+    (tmp_path / "keys").write_text("one\ntwo\n")
+    (tmp_path / "keys").chmod(0o600)
+    server = serve(SLOW_MODEL, "--ctx", "256", "--max-sequences", 1, "--max-queue", 32, "--api-key-file", tmp_path / "keys")
+    server.headers = {"Authorization": "Bearer two"}
+    many = [(" " * (number % 3) + "one", {"prompt": [number, 9], "user": str(number)}) for number in range(8)]
+    other = [("two", {"prompt": [20 + number, 9]}) for number in range(3)]
+    order = keyed(server, many + other)
+    assert [order.index(8 + number) < 2 * number + 3 for number in range(3)] == [True] * 3, f"every second turn is the other's: {order}"
+
+
+def test_without_keys_a_client_is_where_it_calls_from(serve):
+    server = serve(SLOW_MODEL, "--ctx", "256", "--max-sequences", 1, "--max-queue", 32)
+    requests = [{"prompt": [number, 9]} for number in range(6)]
+    headers = [[f"Authorization: Bearer made-up-{number}"] for number in range(5, -1, -1)]
+    assert in_line(server, requests, headers) == list(range(6)), "one client's requests begin as they came"

@@ -107,3 +107,70 @@ def test_errors_are_valid(server, validator):
     status, raw = server.raw(b"BREW / HTTP/1.1\r\nHost: h\r\n\r\n")
     assert status >= 400
     assert_valid(validator, "ErrorResponse", json.loads(raw.partition(b"\r\n\r\n")[2]))
+
+
+# What becomes of each field of a request that the specification knows.
+
+USED = "used"  # it changes the answer, or how it is sent
+IGNORED = "ignored"  # it changes nothing of an answer here, and is no error
+# A value of each that asks for something, and what happens; of those that are refused also what passes, for it asks for nothing.
+COMMON_FIELDS = {
+    "model": (NAME, USED), "frequency_penalty": (0.5, USED), "presence_penalty": (0.5, USED), "logit_bias": ({"5": 1}, USED), "n": (2, USED),
+    "max_tokens": (3, USED), "seed": (5, USED), "stop": (["x"], USED), "stream": (False, USED), "temperature": (0.5, USED), "top_p": (0.5, USED),
+    "user": ("me", USED), "stream_options": ({"include_usage": True, "include_obfuscation": True}, USED),
+}  # fmt: skip
+CHAT_FIELDS = COMMON_FIELDS | {
+    "messages": ([{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "refusal": "No."}, {"role": "user", "content": "y"}], USED),
+    "max_completion_tokens": (3, USED), "logprobs": (True, USED), "top_logprobs": (2, USED), "safety_identifier": ("me", USED),
+    "tools": ([{"type": "function", "function": {"name": "f"}}], USED),
+    "metadata": ({"a": "b"}, IGNORED), "store": (True, IGNORED), "service_tier": ("flex", IGNORED), "prompt_cache_key": ("k", IGNORED),
+    "prompt_cache_retention": ("24h", IGNORED), "prompt_cache_options": ({"ttl": "30m"}, IGNORED), "moderation": ({"model": "m"}, IGNORED),
+    "audio": ({"voice": "ash", "format": "wav"}, None), "modalities": (["text", "audio"], ["text"]), "reasoning_effort": ("high", "none"),
+    "verbosity": ("low", "medium"), "web_search_options": ({}, None), "response_format": ({"type": "json_object"}, {"type": "text"}),
+    "prediction": ({"type": "content", "content": "x"}, None), "tool_choice": ("required", "auto"), "parallel_tool_calls": (None, True),
+    "function_call": ({"name": "f"}, "none"), "functions": ([{"name": "f"}], []),
+}  # fmt: skip
+TEXT_FIELDS = COMMON_FIELDS | {
+    "prompt": ("x", USED), "best_of": (1, USED), "echo": (True, USED), "logprobs": (2, USED), "suffix": ("x", ""),
+}  # fmt: skip
+FIELDS = {CHAT: ("CreateChatCompletionRequest", CHAT_FIELDS), COMPLETIONS: ("CreateCompletionRequest", TEXT_FIELDS)}
+NEEDS = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}}
+
+
+def properties_of(schemas, schema):
+    """All of an object's, through what it is put together from."""
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rsplit("/", 1)[1]]
+    found = set(schema.get("properties", {}))
+    for part in schema.get("allOf", []):
+        found |= properties_of(schemas, part)
+    return found
+
+
+@pytest.mark.parametrize("route", FIELDS)
+def test_every_field_of_the_specification_is_known_here(specification, route):
+    """A new one has to be looked at before it is refused, or ignored."""
+    schema, fields = FIELDS[route]
+    schemas = specification["components"]["schemas"]
+    assert properties_of(schemas, schemas[schema]) == set(fields)
+
+
+CHOSEN = [(route, name) for route, (_, fields) in FIELDS.items() for name in fields]
+
+
+@pytest.mark.parametrize("route, name", CHOSEN, ids=[f"{route.split('/')[2]} {name}" for route, name in CHOSEN])
+def test_what_becomes_of_a_field(server, route, name):
+    value, fate = FIELDS[route][1][name]
+    body = {"temperature": 0, "max_tokens": 4, "seed": 1} | NEEDS.get(name, {})
+    answer = server.post(route, body_of(route, body | {name: value}))
+    if fate == USED:
+        assert answer.status == 200, answer.raw
+    elif fate == IGNORED:
+        plain = server.post(route, body_of(route, body)).ok()
+        assert answer.ok()["choices"] == plain["choices"]
+    else:
+        if value is not None:
+            error = answer.error(400, "unsupported_parameter", name)
+            assert "not supported" in error["message"], "and why"
+        server.post(route, body_of(route, body | {name: fate})).ok()
+        server.post(route, body_of(route, body | {name: None})).ok()

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -19,6 +20,7 @@ import tiny_llama
 from fake_openai_server import FakeServer
 
 from conftest import wait_for_handlers
+from serve_checks import Server
 
 CTRL_C, CTRL_D = b"\x03", b"\x04"
 PROMPT = b"\x1b[1m>\x1b[0m "
@@ -449,7 +451,7 @@ def test_an_answer_is_followed_by_its_speed_its_end_and_the_context(talk):
     chat = talk()
     chat.type(b"Hello there\r")
     chat.errors.wait_for(b"of 512]")
-    assert b"[cut at -n 8; 8 tokens, " in chat.errors.seen and b" tokens/s; context " in chat.errors.seen
+    assert b"[cut at -n 8; 8 tokens, " in chat.errors.seen and b" tokens/s, the first after " in chat.errors.seen
     chat.leave()
     chat = talk("-n", "500", "--ctx", "40")
     chat.type(b"Hello there\r")
@@ -461,6 +463,26 @@ def test_an_answer_is_followed_by_its_speed_its_end_and_the_context(talk):
     chat.errors.wait_for(b"of 512]")
     assert b"[the answer is empty; 1 token; context " in chat.errors.seen and b"cut" not in chat.errors.seen
     chat.leave()
+
+
+def test_the_figures_are_the_same_whoever_answers(editing, spillway, terminal, start, history, tiny_model, tmp_path):
+    """Also how much of the conversation was not computed again."""
+    figures = []
+    with Server(spillway, tiny_model, tmp_path) as server:
+        for words in (["--server", server.url], [tiny_model, "--device", "cpu", "--deterministic", "--no-tuning", "--threads", "1"]):
+            screen, errors = terminal(), terminal()
+            session = start(screen, "chat", *words, "-n", "8", *GREEDY, stderr=errors)
+            at = screen.wait_for_prompt()
+            for message in (b"Hello there\r", b"And then?\r"):
+                screen.type(message)
+                at = screen.wait_for_prompt(at)
+            errors.wait_for(b"not computed again]")
+            screen.type(CTRL_D)
+            assert session.wait() == 0
+            timed = re.findall(rb"\[([^\[\]]*context [^\[\]]*)\]", errors.seen)
+            figures.append([re.sub(rb"\d+\.\d+", b"T", text) for text in timed])
+    assert len(figures[0]) == 2 and b"T tokens/s, the first after T s; context " in figures[0][0]
+    assert figures[0] == figures[1]
 
 
 def test_a_server_answers_with_the_same_figures_and_what_goes_wrong_there_ends_no_chat(editing, terminal, start, history):

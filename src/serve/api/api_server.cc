@@ -151,7 +151,10 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
                       const CompletionService::Options& service, const ServingFacts& facts) {
   metrics_.know(facts);
   max_sequence_tokens_ = model.max_sequence_tokens();
-  service_ = std::make_unique<CompletionService>(model, metrics_, service);
+  CompletionService::Options with_keys = service;
+  with_keys.keys = router_.keys();
+  with_keys.most_unread = options_.http.most_connections;
+  service_ = std::make_unique<CompletionService>(model, metrics_, with_keys);
   loop_ = std::make_unique<EngineLoop>(
       engine,
       [this](const StepReport& report) {

@@ -9,17 +9,18 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/log_event.h"
 #include "base/thread_name.h"
 #include "serve/api_error.h"
 #include "serve/checksum.h"
 #include "serve/completion.h"
+#include "serve/completion_logprobs.h"
 
 namespace spillway {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMostUnread = 1024;  // requests whose bodies wait to be read
 constexpr int kReaders = 3;  // a connection has one request at a time, so they mix nothing up
 
 double seconds_between(std::chrono::steady_clock::time_point from,
@@ -50,9 +51,8 @@ ApiError as_api_error(const Error& error) {
   return internal_error();
 }
 
-// Who shares the server with others: the key, and the user that a request names.
-uint64_t client_of(const OpenAiRequest& request, const HttpRequest& http) {
-  return checksum64(fmt::format("{}\n{}", http.header("authorization"), request.user));
+std::string_view name_of(OpenAiRoute route) {
+  return route == OpenAiRoute::kChatCompletions ? "chat" : "completion";
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ struct CompletionService::Exchange {
 
 CompletionService::CompletionService(const ServedModel& model, ServerMetrics& metrics,
                                      const Options& options)
-    : model_(model), metrics_(metrics), options_(options), id_base_(random_bits()) {}
+    : model_(model), metrics_(metrics), options_(options) {}
 
 CompletionService::~CompletionService() { stop(); }
 
@@ -106,8 +106,13 @@ void CompletionService::stop() {
   if (writer_.joinable()) writer_.join();
 }
 
-std::string CompletionService::next_id() {
-  return fmt::format("{:016x}{:08x}", id_base_, ids_.fetch_add(1));
+// Who shares the server with others: whoever shows a key, else whoever calls from an address.
+// Nothing that a client can make up is in it.
+uint64_t CompletionService::client_of(const HttpRequest& request) const {
+  const auto key = options_.keys != nullptr
+                       ? options_.keys->try_find(request.header("authorization"))
+                       : std::nullopt;
+  return checksum64(key ? fmt::format("key {}", *key) : fmt::format("at {}", request.address()));
 }
 
 void CompletionService::refuse(HttpReply& reply, const ApiError& error) {
@@ -118,7 +123,7 @@ void CompletionService::refuse(HttpReply& reply, const ApiError& error) {
 void CompletionService::read_later(std::shared_ptr<HttpReply> reply, std::function<void()> work) {
   {
     const std::lock_guard lock(work_mutex_);
-    if (work_.size() < kMostUnread && !work_ends_) {
+    if (work_.size() < options_.most_unread && !work_ends_) {
       work_.push_back([this, reply, work = std::move(work)] {
         try {
           try {
@@ -178,21 +183,27 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
     throw ApiError(400, "invalid_value", "priority",
                    "a 'priority' below 0 goes before others', which clients of this server may "
                    "not; it starts with --trust-priorities where they may");
-  const uint64_t client = client_of(asked, request);
+  const uint64_t client = client_of(request);
+  const uint64_t user = asked.user.empty() ? 0 : checksum64(asked.user);
   auto exchange = std::make_shared<Exchange>(
       Completion(std::move(asked), model_, /*default_seed=*/random_bits()), reply);
-  exchange->head = {.id = next_id(),
+  exchange->head = {.id = answer_id(route, request.id),
                     .created = now_s(),
                     .model = model_.name(),
                     .fingerprint = options_.fingerprint};
   exchange->began = came;
   exchange->last_token.resize(exchange->completion.choices());
   std::vector<GenerationRequest> generations = exchange->completion.take_generations();
-  for (GenerationRequest& generation : generations) generation.client = client;
+  for (GenerationRequest& generation : generations) {
+    generation.client = client;
+    generation.user = user;
+  }
   const bool streams = exchange->completion.request().stream;
   if (streams)
     exchange->stream.emplace(exchange->head, exchange->completion.request(), model_.tokenizer());
-  if (options_.logs_prompts) log_info("{}: {}", exchange->head.id, request.body);
+  if (options_.logs_prompts)
+    log_event(LogLevel::kInfo, fmt::format("{}: {}", exchange->head.id, request.body),
+              {{"event", "asked"}, {"id", exchange->head.id}, {"body", request.body}});
   loop_->foresee(generations);
   std::vector<RequestId> ids;
   {
@@ -214,7 +225,9 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
     for (size_t i = 0; i < ids.size(); ++i) exchanges_.emplace(ids[i], Place{exchange, i});
     if (streams) {
       reply->begin_stream(200, "text/event-stream; charset=utf-8",
-                          {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+                          {{"Cache-Control", "no-cache"},
+                           {"X-Accel-Buffering", "no"},
+                           {std::string(kRequestIdHeader), exchange->head.id}});
       for (size_t i = 0; i < exchange->completion.choices(); ++i)
         reply->write(exchange->stream->begin(exchange->completion.choice(i)));
     }
@@ -330,27 +343,52 @@ void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatc
       batch.write(*exchange.reply, AnswerStream::error(error));
       batch.finish(*exchange.reply);
     } else {
-      exchange.reply->send_error(error);
+      exchange.reply->send_error(error, {{std::string(kRequestIdHeader), exchange.head.id}});
     }
     return;
   }
+  const Usage usage = exchange.completion.usage();
   if (exchange.stream) {
-    batch.write(*exchange.reply, exchange.stream->end(exchange.completion.usage()));
+    batch.write(*exchange.reply, exchange.stream->end(usage));
     batch.finish(*exchange.reply);
     return;
   }
-  exchange.reply->send(json_answer(200, json_line(exchange.completion.body(exchange.head))));
+  HttpAnswer answer = json_answer(200, json_line(exchange.completion.body(exchange.head, usage)));
+  answer.headers.push_back({std::string(kRequestIdHeader), exchange.head.id});
+  exchange.reply->send(std::move(answer));
 }
 
 void CompletionService::log(const Exchange& exchange, Clock::time_point at) const {
   if (log_level() > LogLevel::kInfo) return;
   const Usage usage = exchange.completion.usage();
-  const Choice& first = exchange.completion.choice(0);
-  log_info("{} {}: {} prompt tokens, {} generated, first after {:.3f} s, all after {:.3f} s{}",
-           exchange.head.id, finish_reason_name(first.finish), usage.prompt_tokens,
-           usage.completion_tokens,
-           seconds_between(exchange.began, exchange.first_token.value_or(at)),
-           seconds_between(exchange.began, at), options_.logs_prompts ? ": " + first.text : "");
+  const Choice* const failed = exchange.completion.failed();
+  const std::string finish =
+      finish_reason_name(failed != nullptr ? failed->finish : exchange.completion.choice(0).finish);
+  const double first_s = seconds_between(exchange.began, exchange.first_token.value_or(at));
+  const double all_s = seconds_between(exchange.began, at);
+  std::string message = fmt::format(
+      "{} {}: {} prompt tokens, {} generated, first after {:.3f} s, all after {:.3f} s",
+      exchange.head.id, finish, usage.prompt_tokens, usage.completion_tokens, first_s, all_s);
+  std::vector<LogField> fields = {
+      {"event", std::string(name_of(exchange.completion.request().route))},
+      {"id", exchange.head.id},
+      {"finish", finish},
+      {"choices", static_cast<int64_t>(exchange.completion.choices())},
+      {"prompt_tokens", static_cast<int64_t>(usage.prompt_tokens)},
+      {"cached_tokens", static_cast<int64_t>(usage.cached_tokens.value_or(0))},
+      {"completion_tokens", static_cast<int64_t>(usage.completion_tokens)},
+      {"first_token_seconds", first_s},
+      {"seconds", all_s}};
+  if (options_.logs_prompts) {
+    std::vector<std::string> answers;
+    for (size_t i = 0; i < exchange.completion.choices(); ++i) {
+      answers.push_back(exchange.completion.choice(i).text);
+      message += exchange.completion.choices() == 1 ? ": " : fmt::format("; choice {}: ", i);
+      message += answers.back();
+    }
+    fields.push_back({"answers", std::move(answers)});
+  }
+  log_event(LogLevel::kInfo, message, fields);
 }
 
 void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
@@ -362,8 +400,10 @@ void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
     if (asked.with_pieces && asked.content.size() > kMostShown)
       throw ApiError(400, "invalid_value", "with_pieces",
                      fmt::format("'with_pieces' takes {} bytes at most", kMostShown));
-    const std::vector<TokenId> ids = tokenizer.encode(
-        asked.content, {.add_special = asked.add_special, .parse_special = asked.parse_special});
+    const std::vector<TokenId> ids =
+        asked.chat ? model_.encode_chat(*asked.chat, asked.add_generation_prompt)
+                   : tokenizer.encode(asked.content, {.add_special = asked.add_special,
+                                                      .parse_special = asked.parse_special});
     ordered_json tokens = ordered_json::array();
     for (const TokenId id : ids) {
       if (asked.with_pieces) {

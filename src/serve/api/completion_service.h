@@ -3,7 +3,6 @@
 // back.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -21,6 +20,7 @@
 #include "serve/api/server_metrics.h"
 #include "serve/http/http_reply.h"
 #include "serve/http/http_request.h"
+#include "serve/http/key_ring.h"
 #include "serve/openai_request.h"
 #include "serve/served_model.h"
 
@@ -36,6 +36,8 @@ class CompletionService {
     bool logs_prompts = false;  // the text that is asked and answered
     // Clients may go before others with a priority below 0; behind them with one above, always.
     bool trusts_priorities = false;
+    const KeyRing* keys = nullptr;  // that clients show; null: there are none
+    size_t most_unread = 1024;      // requests whose bodies wait to be read
   };
 
   // All must outlive it.
@@ -88,7 +90,7 @@ class CompletionService {
   void forget(const Exchange& exchange);
   void refuse(HttpReply& reply, const ApiError& error);
   void log(const Exchange& exchange, Clock::time_point at) const;
-  std::string next_id();
+  uint64_t client_of(const HttpRequest& request) const;
 
   const ServedModel& model_;
   ServerMetrics& metrics_;
@@ -108,8 +110,6 @@ class CompletionService {
   std::vector<Heard> heard_;
   bool heard_ends_ = false;
 
-  uint64_t id_base_;
-  std::atomic<uint64_t> ids_ = 0;
   std::vector<std::thread> readers_;
   std::thread writer_;
 };

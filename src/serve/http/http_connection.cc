@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_event.h"
 #include "base/printable.h"
 #include "serve/http/io_loop.h"
 
@@ -252,6 +253,7 @@ void HttpConnection::take_head() {
   is_http_10_ = head.is_http_10;
   request_ = head.request;
   head.request->peer = peer_;
+  head.request->id = context_.next_request_id();
   head.request->draining = context_.draining.load(std::memory_order_relaxed);
   auto answer = context_.cors.try_preflight(*request_);
   if (!answer) answer = context_.handler.try_answer_head(*request_);
@@ -359,8 +361,21 @@ void HttpConnection::put_head(const HttpAnswer& answer, ResponseFraming framing)
   if (!keep_alive_ || !has_end || context_.draining.load(std::memory_order_relaxed)) closes_ = true;
   framing.closes = closes_;
   framing.says_keep_alive = is_http_10_ && !closes_;
-  out_ += response_head(answer, framing, loop_.date(),
-                        request_ == nullptr ? std::string() : context_.cors.lines(*request_));
+  std::string more = request_id_line(answer);
+  if (request_ != nullptr) more += context_.cors.lines(*request_);
+  out_ += response_head(answer, framing, loop_.date(), more);
+}
+
+// "" where the answer has one of its own.
+std::string HttpConnection::request_id_line(const HttpAnswer& answer) {
+  for (const HttpHeader& header : answer.headers) {
+    if (header.name != kRequestIdHeader) continue;
+    id_ = header.value;
+    return "";
+  }
+  const bool has_id = request_ != nullptr && !request_->id.empty();
+  id_ = has_id ? request_->id : context_.next_request_id();
+  return fmt::format("{}: {}\r\n", kRequestIdHeader, id_);
 }
 
 void HttpConnection::put_chunk(const std::string& chunk) {
@@ -475,18 +490,30 @@ void HttpConnection::release() {
   context_.bodies_bytes->fetch_sub(std::exchange(counted_body_bytes_, 0));
   has_head_ = is_chunked_ = is_complete_ = closes_ = false;
   sends_body_ = true;
+  id_.clear();
   written_bytes_ = written_at_deadline_ = 0;
 }
 
 void HttpConnection::log_access(std::string_view note) {
   if (log_level() > LogLevel::kInfo) return;
-  const std::string line =
-      request_ == nullptr
-          ? printable(parser_.first_line())
-          : fmt::format("{} {}", http_method_name(request_->method), printable(request_->target));
-  const double ms = std::chrono::duration<double, std::milli>(Clock::now() - began_).count();
-  log_info("http {} \"{}\" {} {} B {:.1f} ms{}{}", peer_, line, status_, written_bytes_, ms,
-           note.empty() ? "" : ", ", note);
+  const std::string method(request_ == nullptr ? "" : http_method_name(request_->method));
+  const std::string target(request_ == nullptr ? parser_.first_line() : request_->target);
+  // Who has gone before its answer was not told.
+  const std::string id = id_.empty() && request_ != nullptr ? request_->id : id_;
+  const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  log_event(LogLevel::kInfo,
+            fmt::format("http {} \"{}{}{}\" {} {} B {:.1f} ms{}{}{}{}", peer_, method,
+                        method.empty() ? "" : " ", printable(target), status_, written_bytes_,
+                        1e3 * seconds, id.empty() ? "" : " ", id, note.empty() ? "" : ", ", note),
+            {{"event", "http"},
+             {"id", id},
+             {"peer", peer_},
+             {"method", method},
+             {"target", printable(target)},
+             {"status", int64_t{status_}},
+             {"bytes", static_cast<int64_t>(written_bytes_)},
+             {"seconds", seconds},
+             {"note", std::string(note)}});
 }
 
 }  // namespace spillway

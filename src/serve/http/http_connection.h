@@ -65,6 +65,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void refuse(const ApiError& error);
   void put_answer(const HttpAnswer& answer);
   void put_head(const HttpAnswer& answer, ResponseFraming framing);
+  std::string request_id_line(const HttpAnswer& answer);
   void put_chunk(const std::string& chunk);
   void count_waiting(size_t bytes);
   void count_taken(size_t bytes);
@@ -107,6 +108,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool is_complete_ = false;  // all of the answer is in out_ or further
   bool closes_ = false;       // after this answer
   int status_ = 0;
+  std::string id_;  // as the client was told
 
   std::string out_;  // not yet written, from out_start_ on
   size_t out_start_ = 0;

@@ -15,8 +15,8 @@ struct HttpOptions {
   uint16_t port = 0;               // 0: any that is free
   int io_threads = 1;
 
-  // Beyond: accepted, answered 503 and closed. Clients that were left in the backlog would wait
-  // without knowing for what.
+  // connection_limit.h says how many a queue needs. Beyond: accepted, answered 503 and closed.
+  // Clients that were left in the backlog would wait without knowing for what.
   size_t most_connections = 1024;
 
   size_t most_head_bytes = 16 << 10;  // request line and headers; trailers have as much again

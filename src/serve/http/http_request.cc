@@ -40,4 +40,11 @@ std::string_view HttpRequest::header(std::string_view name) const {
   return {};
 }
 
+std::string_view HttpRequest::address() const {
+  std::string_view text = peer;
+  text = text.substr(0, text.rfind(':'));
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  return text;
+}
+
 }  // namespace spillway

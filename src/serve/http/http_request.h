@@ -30,6 +30,7 @@ struct HttpRequest {
   std::string query;                // as sent, without the '?'
   std::vector<HttpHeader> headers;  // names in lower case, values without spaces around them
   std::string body;
+  std::string id;         // what the server calls it: 24 hexadecimal digits, others' are others
   std::string peer;       // "127.0.0.1:49152"
   bool draining = false;  // the server is about to end: begin nothing that takes long
   // As long as somebody has the request, its body counts against what the server holds.
@@ -37,7 +38,13 @@ struct HttpRequest {
 
   // The first with this name, which is in lower case; "" where there is none.
   std::string_view header(std::string_view name) const;
+  // Of the peer, without its port: "127.0.0.1", "::1".
+  std::string_view address() const;
 };
+
+// Every answer has it, so that client and log speak of the same request: where a handler gives
+// none, the request's id.
+inline constexpr std::string_view kRequestIdHeader = "X-Request-Id";
 
 struct HttpAnswer {
   int status = 200;

@@ -33,6 +33,37 @@ TEST(HttpServerTest, AnswersRequestsOfOneConnectionInTurn) {
   EXPECT_EQ(server.counters().connections, 1U);
 }
 
+TEST(HttpServerTest, EveryAnswerHasAnIdOfItsOwn) {
+  HoldingHandler handler;
+  HttpServer server({}, handler);
+  TestClient client(server.port());
+  client.send(get("/"));
+  HeldRequest held = handler.next();
+  const std::string id = held.request->id;
+  EXPECT_EQ(id.size(), 24U);
+  EXPECT_EQ(held.request->address(), "127.0.0.1");
+  held.reply->send({200, "text/plain", "x", {}});
+  EXPECT_EQ(client.read_response()->headers.at("x-request-id"), id);
+  client.send(get("/"));
+  held = handler.next();
+  EXPECT_NE(held.request->id, id);
+  held.reply->send({200, "text/plain", "x", {{std::string(kRequestIdHeader), "mine"}}});
+  EXPECT_EQ(client.read_response()->headers.at("x-request-id"), "mine");
+  client.send("NONSENSE\r\n\r\n");
+  const auto refused = client.read_response();
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_EQ(refused->headers.at("x-request-id").size(), 24U) << "also before there is a request";
+}
+
+TEST(HttpServerTest, AnAddressHasNoPortAndNoBrackets) {
+  HttpRequest request;
+  for (const auto& [peer, address] :
+       {std::pair{"10.0.0.1:5", "10.0.0.1"}, {"[::1]:49152", "::1"}, {"?", "?"}}) {
+    request.peer = peer;
+    EXPECT_EQ(request.address(), address);
+  }
+}
+
 TEST(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   HoldingHandler handler;
   HttpServer server({}, handler);

@@ -70,13 +70,18 @@ HttpUrl parse_http_url(std::string_view text, std::string_view option) {
   const auto check = [&](bool ok) {
     SPW_CHECK(ok, kInvalidArgument, "{} is '{}'; give http://HOST:PORT", option, printable(text));
   };
-  check(begins_with(kScheme) && text.size() <= kMostUrlBytes);
-  std::string_view rest = text.substr(kScheme.size());
+  check(text.size() <= kMostUrlBytes);
+  // People say "localhost:8080" and ":8080", too: with a port, so that no name is taken for one.
+  std::string_view rest = text;
+  const bool has_scheme = begins_with(kScheme);
+  if (has_scheme) rest.remove_prefix(kScheme.size());
   const size_t slash = std::min(rest.find('/'), rest.size());
   std::string_view authority = rest.substr(0, slash);
   std::string_view path = rest.substr(slash);
   HttpUrl url;
-  url.host = take_host(authority);
+  check(has_scheme || authority.find(':') != std::string_view::npos);
+  const bool is_port_alone = !has_scheme && authority.starts_with(':') && authority.size() > 1;
+  url.host = is_port_alone ? std::string_view("127.0.0.1") : take_host(authority);
   check(!url.host.empty() && take_port(authority, url.port) &&
         std::all_of(path.begin(), path.end(), is_path_character));
   while (path.ends_with('/')) path.remove_suffix(1);

@@ -19,8 +19,8 @@ struct HttpUrl {
   bool is_this_machine() const;
 };
 
-// "http://HOST[:PORT][/PATH]". Throws kInvalidArgument, naming `option`: also for https, for users
-// and passwords, and for queries.
+// "http://HOST[:PORT][/PATH]", "HOST:PORT[/PATH]" or ":PORT[/PATH]" of this machine. Throws
+// kInvalidArgument, naming `option`: also for https, for users and passwords, and for queries.
 HttpUrl parse_http_url(std::string_view text, std::string_view option);
 
 }  // namespace spillway

@@ -34,10 +34,24 @@ TEST(HttpUrlTest, HasHostPortAndPath) {
   EXPECT_EQ(parse_http_url("http://[::1]", "--server").host, "::1");
 }
 
+TEST(HttpUrlTest, HostAndPortAloneWillDo) {
+  expect("localhost:8080", "localhost:8080", "");
+  expect("10.0.0.1:1/v1/", "10.0.0.1:1", "/v1");
+  expect("[::1]:8080", "[::1]:8080", "");
+  expect(":8080", "127.0.0.1:8080", "");
+  expect(":8080/v1", "127.0.0.1:8080", "/v1");
+}
+
 TEST(HttpUrlTest, WhatIsNoneIsRefusedWithAWordOnWhatToGive) {
   for (const char* text : {"",
                            "h",
-                           "h:8080",
+                           ":",
+                           ":x",
+                           ":0",
+                           "h:",
+                           "h/v1",
+                           "h:8080?x",
+                           "user:secret@h",
                            "ftp://h",
                            "http://",
                            "http:///v1",

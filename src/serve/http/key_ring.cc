@@ -83,16 +83,16 @@ KeyRing KeyRing::from_file(const std::filesystem::path& path) {
   return KeyRing(std::move(keys));
 }
 
-bool KeyRing::accepts(std::string_view authorization) const {
+std::optional<size_t> KeyRing::try_find(std::string_view authorization) const {
   constexpr std::string_view kScheme = "Bearer ";
-  if (!equal_ignoring_case(authorization.substr(0, kScheme.size()), kScheme)) return false;
+  if (!equal_ignoring_case(authorization.substr(0, kScheme.size()), kScheme)) return std::nullopt;
   const std::string_view shown = trim_blanks(authorization.substr(kScheme.size()));
-  bool accepted = false;
-  for (const std::string& key : keys_) {
-    const bool same = equal_in_constant_time(shown, key);
-    accepted = accepted || same;
+  size_t found = keys_.size();
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    const bool same = equal_in_constant_time(shown, keys_[i]);
+    found = same ? i : found;
   }
-  return accepted;
+  return found < keys_.size() ? std::optional(found) : std::nullopt;
 }
 
 }  // namespace spillway

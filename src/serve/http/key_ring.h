@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,9 +25,10 @@ class KeyRing {
   // owner may read the file. Throws kInvalidArgument, also where there is no key at all.
   static KeyRing from_file(const std::filesystem::path& path);
 
-  // Whether "Bearer KEY", the value of an Authorization header, shows one of the keys. Takes as
-  // long for every key, right or wrong.
-  bool accepts(std::string_view authorization) const;
+  // Which of the keys "Bearer KEY", the value of an Authorization header, shows. Takes as long for
+  // every key, right or wrong.
+  [[nodiscard]] std::optional<size_t> try_find(std::string_view authorization) const;
+  bool accepts(std::string_view authorization) const { return try_find(authorization).has_value(); }
   size_t size() const { return keys_.size(); }
   // For a client, which shows one; there must be any.
   const std::string& first() const { return keys_.front(); }

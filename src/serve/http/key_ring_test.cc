@@ -99,5 +99,14 @@ TEST(KeyRingTest, RefusesFilesWithoutShowingTheirContents) {
             "API key 2 is not 1 to 256 visible ASCII characters");
 }
 
+TEST(KeyRingTest, KnowsWhoShowsAKeyHoweverItIsWritten) {
+  const KeyRing keys({"one", "two"});
+  EXPECT_EQ(keys.try_find("Bearer two"), 1U);
+  EXPECT_EQ(keys.try_find("bearer   two "), 1U);
+  EXPECT_EQ(keys.try_find("Bearer one"), 0U);
+  EXPECT_EQ(keys.try_find("Bearer three"), std::nullopt);
+  EXPECT_EQ(keys.try_find("two"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace spillway

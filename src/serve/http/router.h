@@ -27,6 +27,8 @@ class Router : public HttpHandler {
 
   // No keys: everyone may call.
   explicit Router(std::optional<KeyRing> keys = std::nullopt) : keys_(std::move(keys)) {}
+  // Null: there are none.
+  const KeyRing* keys() const { return keys_ ? &*keys_ : nullptr; }
 
   // A path that ends in a slash is of all that begin with it and go on.
   void add(HttpMethod method, std::string path, Access access, Action action);

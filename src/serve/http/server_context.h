@@ -2,6 +2,8 @@
 // What all connections of a server share.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -9,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <random>
+#include <string>
 #include <utility>
 
 #include "serve/http/cors.h"
@@ -49,6 +53,13 @@ struct ServerContext {
   const Cors cors;
   std::atomic<bool> draining{false};
   OpenReplies replies;
+  // Of requests, each another: what a client cannot foresee, and a count.
+  std::string next_request_id() {
+    return fmt::format("{:016x}{:08x}", id_base, ids.fetch_add(1, std::memory_order_relaxed));
+  }
+
+  const uint64_t id_base = (uint64_t{std::random_device()()} << 32) | std::random_device()();
+  std::atomic<uint32_t> ids{0};
   // Requests may outlive the server.
   const std::shared_ptr<std::atomic<size_t>> bodies_bytes =
       std::make_shared<std::atomic<size_t>>(0);
