@@ -173,7 +173,7 @@ void Decoder::change_turns(KvCache& kv, int turning) {
 
 void Decoder::attach(const KvCache& kv) {
   if (kv.layers().sizes().most > 0 && turns_ == nullptr)
-    turns_ = std::make_unique<KvTurns>(device_);
+    turns_ = std::make_unique<KvTurns>(device_, options_.overlap);
   if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
     if (lane_ == nullptr) lane_ = std::make_unique<HostLane>(device_);
     host_attention_ = std::make_unique<HostAttention>(device_, *options_.host, *lane_, inner_type_,

@@ -21,12 +21,12 @@ constexpr KvShape kShape{.layers = 7, .kv_heads = 1, .head_dim = 8, .type = KvTy
 // Sequences that grow, end and begin; each token's bytes say whose it is.
 class TurnsWorld {
  public:
-  TurnsWorld(uint32_t seed, int spare)
+  TurnsWorld(uint32_t seed, int spare, bool overlap = true)
       : random_(seed),
         machine_(true),
         kv_(machine_.device(), machine_.host, kShape,
             {.device_blocks = 8, .most_turning = 6, .spare_buffers = spare}),
-        turns_(machine_.device()) {}
+        turns_(machine_.device(), overlap) {}
 
   void change() {
     int turning = static_cast<int>(random_() % 7);
@@ -177,10 +177,12 @@ class TurnsWorld {
   int ids_ = 0;
 };
 
-TEST(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
+class KvTurnsBytesTest : public testing::TestWithParam<bool> {};
+
+TEST_P(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(seed);
-    TurnsWorld world(seed, 1 + static_cast<int>(seed % 2));
+    TurnsWorld world(seed, 1 + static_cast<int>(seed % 2), GetParam());
     for (int step = 0; step < 60; ++step) {
       if (step % 7 == 3) world.change();
       world.step();
@@ -194,6 +196,8 @@ TEST(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
     EXPECT_GT(stats.waited_s, 0) << "copies come late here";
   }
 }
+INSTANTIATE_TEST_SUITE_P(Come, KvTurnsBytesTest, testing::Bool(),
+                         [](const auto& of) { return of.param ? "Ahead" : "OnDemand"; });
 
 }  // namespace
 }  // namespace spillway
