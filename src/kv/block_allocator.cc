@@ -51,6 +51,14 @@ int64_t BlockAllocator::longest() const {
   return std::max<int64_t>(largest_pool(), blocks + total(pools() - 1));
 }
 
+bool BlockAllocator::can_follow(std::span<const BlockId> blocks, BlockId next, bool spans) const {
+  if (blocks.empty()) return true;
+  const int before = pool_of(blocks.back()), now = pool_of(next);
+  const bool ends_run =
+      span_blocks_ > 0 && static_cast<int64_t>(blocks.size()) % span_blocks_ == 0;
+  return now == before || (spans && now > before && ends_run);
+}
+
 std::vector<PoolRoom> BlockAllocator::rooms() const {
   std::vector<PoolRoom> rooms;
   for (int i = 0; i < pools(); ++i)
@@ -191,7 +199,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
 void BlockTable::begin_in(int pool, std::vector<BlockId> blocks) {
   SPW_ASSERT(blocks_.empty() && pool_ < 0);
   spans_ = spans(0);
-  SPW_ASSERT(blocks.empty() || pool == allocator_->pool_of(blocks.front()) ||
+  SPW_ASSERT(blocks.empty() || pool == allocator_->pool_of(blocks.back()) ||
              (spans_ && pool > allocator_->pool_of(blocks.back())));
   pool_ = pool;
   blocks_ = std::move(blocks);

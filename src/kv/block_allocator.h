@@ -76,6 +76,9 @@ class BlockAllocator {
   }
   int32_t largest_pool() const;
   int64_t span_blocks() const { return span_blocks_; }
+  // Whether a sequence that has these blocks may go on with `next`: in the same pool, and one that
+  // spans pools behind a whole run of them in a later one.
+  bool can_follow(std::span<const BlockId> blocks, BlockId next, bool spans) const;
   // Blocks of the longest sequence that there can be: of all pools, where it may span them.
   int64_t longest() const;
   std::vector<PoolRoom> rooms() const;

@@ -239,6 +239,26 @@ TEST(BlockTableTest, SpansBehindWhatItShares) {
   EXPECT_EQ(pools_of(blocks, table), (std::vector{32, 32}));
 }
 
+TEST(BlockTableTest, SharesBlocksOfSeveralPoolsWhereItSpans) {
+  BlockAllocator blocks({4, 8}, /*span_blocks=*/2);
+  BlockTable first(blocks, 11 * kKvBlockTokens);
+  ASSERT_TRUE(first.try_reserve(8 * kKvBlockTokens));
+  const std::vector<BlockId> shared(first.blocks().begin(), first.blocks().begin() + 7);
+  EXPECT_EQ(blocks.pool_of(shared.front()), 0);
+  EXPECT_EQ(blocks.pool_of(shared.back()), 1);
+  const std::span<const BlockId> all(shared);
+  EXPECT_TRUE(blocks.can_follow(all.first(4), shared[4], /*spans=*/true));
+  EXPECT_FALSE(blocks.can_follow(all.first(4), shared[4], /*spans=*/false));
+  EXPECT_FALSE(blocks.can_follow(all.first(3), shared[4], /*spans=*/true)) << "not a whole run";
+  EXPECT_FALSE(blocks.can_follow(all.first(6), shared[0], /*spans=*/true)) << "never back";
+  for (const BlockId id : shared) blocks.hold(id);
+  BlockTable second(blocks, 11 * kKvBlockTokens);
+  second.begin_in(1, shared);
+  ASSERT_TRUE(second.try_reserve(9 * kKvBlockTokens));
+  EXPECT_EQ(blocks.pool_of(second.blocks().back()), 1);
+  EXPECT_TRUE(second.uses(0) && second.uses(1));
+}
+
 TEST(BlockAllocatorTest, WhatIsForgottenIsNotFound) {
   BlockAllocator blocks(2);
   const BlockKey a = first_key("a"), b = first_key("b");

@@ -281,6 +281,22 @@ TEST_P(SpanningTest, SpansBesidePreemptionAndSharedPrompts) {
   }
 }
 
+// What another has computed is shared in all of its memories.
+TEST_P(SpanningTest, SharedPromptsAreFoundBehindTheFirstMemory) {
+  if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
+  constexpr int kPrompt = 900;
+  std::vector<GenerationRequest> requests(2, make_request(kPrompt, 3, 200));
+  requests[1].prompt.push_back(9);
+  SpanningModel home(false, at_home(), "llama", KvType::kF16, /*deterministic=*/true);
+  const auto expected = answers(home, requests, {}, nullptr);
+  const Pools pools{.name = "shared", .device = 16, .host = 64, .staging = 48, .host_share = 0};
+  SpanningModel placed(false, pools, "llama", KvType::kF16, /*deterministic=*/true);
+  EngineStats stats;
+  const EngineOptions one_by_one{.admission = {.max_sequences = 1}, .reuse_prefixes = true};
+  EXPECT_EQ(answers(placed, requests, one_by_one, &stats), expected);
+  EXPECT_EQ(stats.reused_tokens, kPrompt / kKvBlockTokens * kKvBlockTokens);
+}
+
 // The same while the device's part of the memory grows and shrinks under all of them.
 TEST_P(SpanningTest, SpansWhileLayersTakeTurns) {
   if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
