@@ -90,8 +90,9 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
   for (const StepSequence& sequence : sequences) {
     const int64_t end = sequence.start + static_cast<int64_t>(sequence.tokens.size());
     for (int64_t i = 0; i < blocks_for_tokens(end); ++i) {
-      const int32_t block = sequence.block_table[static_cast<size_t>(i)];
-      if (kv.tier_of(block) != Tier::kDevice) continue;
+      const BlockId id = sequence.block_table[static_cast<size_t>(i)];
+      if (kv.tier_of(id) != Tier::kDevice) continue;
+      const int32_t block = kv.number_in(Tier::kDevice, id);
       if (i * kKvBlockTokens < sequence.start) read_.push_back(block);
       if ((i + 1) * kKvBlockTokens > sequence.start) written_.push_back(block);
     }

@@ -33,7 +33,8 @@ class TurnsWorld {
     if (turning <= kv_.layers().sizes().spare) turning = 0;
     const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
     std::erase_if(sequences_, [&](const Sequence& of) {
-      return std::ranges::any_of(of.table, [&](int32_t block) { return block >= blocks; });
+      return std::ranges::any_of(of.table,
+                                 [&](BlockId block) { return number_of(block) >= blocks; });
     });
     turns_.change(kv_, turning);
     ASSERT_EQ(kv_.device_blocks(), blocks);
@@ -76,7 +77,7 @@ class TurnsWorld {
  private:
   struct Sequence {
     float id = 0;
-    std::vector<int32_t> table = {};
+    std::vector<BlockId> table = {};
     int32_t tokens = 0;
     int32_t shared = 0;  // tokens that another began with: that one's marks
     float from = 0;
@@ -88,18 +89,19 @@ class TurnsWorld {
   }
   float& at(int layer, const Sequence& of, int32_t token) {
     const KvLayerView view = kv_.layer(layer);
-    const int32_t block = of.table[static_cast<size_t>(token / kKvBlockTokens)];
+    const int32_t block =
+        kv_.number_in(Tier::kDevice, of.table[static_cast<size_t>(token / kKvBlockTokens)]);
     // The last word of K's part of the block, or of V's, for each token.
     std::byte* const plane = token % 2 == 0 ? view.k : view.v;
     return *reinterpret_cast<float*>(plane + block * view.block_bytes() +
                                      token % kKvBlockTokens * 4);
   }
-  std::optional<int32_t> try_block() {
+  std::optional<BlockId> try_block() {
     std::vector<bool> taken(static_cast<size_t>(kv_.device_blocks()));
     for (const Sequence& of : sequences_)
-      for (const int32_t block : of.table) taken[static_cast<size_t>(block)] = true;
-    std::vector<int32_t> free;
-    for (int32_t block = 0; block < kv_.device_blocks(); ++block)
+      for (const BlockId block : of.table) taken[static_cast<size_t>(block)] = true;
+    std::vector<BlockId> free;
+    for (const BlockId block : block_range(0, kv_.device_blocks()))
       if (!taken[static_cast<size_t>(block)]) free.push_back(block);
     if (free.empty()) return std::nullopt;
     return free[random_() % free.size()];
@@ -125,7 +127,7 @@ class TurnsWorld {
       fresh.table.assign(other.table.begin(), other.table.begin() + whole);
       fresh.tokens = whole * kKvBlockTokens;
       if (const int32_t rest = other.tokens % kKvBlockTokens; rest > 0) {
-        const int32_t from = other.table[static_cast<size_t>(whole)];
+        const BlockId from = other.table[static_cast<size_t>(whole)];
         fresh.from = other.id;
         sequences_.push_back(fresh);
         const auto block = try_block();

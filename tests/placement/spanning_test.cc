@@ -32,17 +32,17 @@ std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_dev
                        int32_t on_host, int chunk = 333) {
   constexpr int kPrompt = 1500, kShort = 40, kSteps = 5;
   std::vector<int32_t> tokens = tiny_prompt(kPrompt, 1), others = tiny_prompt(kShort, 2);
-  std::vector<int32_t> table, other_table;
+  std::vector<BlockId> table;
   const bool home = pools.host + pools.disk == 0;
   const int32_t on_device_end = placed.kv->pools().front();
-  const int32_t short_blocks = 4, first = short_blocks;
-  for (int32_t i = 0; i < short_blocks; ++i) other_table.push_back(i);
+  const int32_t first = 4;
+  const std::vector<BlockId> other_table = block_range(0, first);
   for (int32_t i = 0; i < 100; ++i) {
     int32_t block = first + i;
     if (!home && i >= on_device) block = on_device_end + i - on_device;
     if (!home && i >= on_device + on_host)
       block = on_device_end + pools.host + i - on_device - on_host;
-    table.push_back(block);
+    table.push_back(BlockId{block});
   }
   std::vector<float> all;
   const auto step = [&](const std::vector<StepSequence>& sequences) {
