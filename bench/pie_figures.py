@@ -1,164 +1,163 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What layers whose KV takes turns bring (Pie, figures 6 to 9): tables and an SVG of what pie_sweep prints.
+"""What layers whose KV takes turns bring (Pie, figures 6 to 10): measures it, and makes tables and pictures of it.
 
-    bin/pie_sweep --auto > runs.jsonl
-    bin/pie_sweep --turning 0 --blocks 192 --workloads sharegpt >> runs.jsonl   # more memory without turns
-    bin/pie_sweep --turning 0 --auto --disturbed --seconds 24 --workloads sharegpt >> runs.jsonl
-    pie_figures.py runs.jsonl --svg pie.svg
+    bench/pie_figures.py emulated -o pie.json --trace ../shared/data/traces/AzureLLMInferenceTrace_conv.csv --rounds 3
+    bench/pie_figures.py serve -o pie-h200.json --serve 'dummy:opt-30b --weights 100,0,0 --kv 100,0,0 --gpu-memory {budget} --ctx 2048' \\
+        --budget 66GiB --kv-expansion 0,6,12,auto --rates 2,4,8 --token-ids 50000
+    bench/pie_figures.py draw pie.json --markdown pie.md --svg pie
+
+`emulated` runs pie_sweep, on an accelerator that is played by the host and has a time of its own: the same everywhere. `serve` starts
+servers on this machine, by their metrics. Every measurement is kept at once; a command that was stopped, or had no more time
+(--at-most), goes on when it is called again. {budget} stands for each of --budgets in turn, where throughput is measured by memory.
 """
 
 import argparse
-import collections
-import html
 import json
 import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
 
-WIDTH, HEIGHT = 420, 280  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 36, 40
-COLOURS = ("#0b6e99", "#d9480f", "#5f3dc4")
+from pie_cells import Cell, Results, emulated_cells, measure_all, medians, step_cells
+from pie_draw import draw
+from pie_serve import Servers
+from pie_tables import FIGURES
+from pie_workload import MEANS, draw_requests, write_plain
 
-
-def read_runs(paths):
-    for path in paths:
-        for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
-            if line.strip():
-                yield json.loads(line)
-
-
-def without_turns(runs):
-    return [run for run in runs if run["kind"] == "fixed" and run["turning"] == 0]
+EMULATED_SCALE = 0.25  # of the data sets' lengths: there is little memory
+EMULATED_CONTEXT = 1000
 
 
-def sweep_table(workload, runs):
-    """Throughput by expansion, the last line what was found online."""
-    none = without_turns(runs)
-    base = none[0]["tokens_per_s"] if none else None
-    lines = [f"### {workload}", "", "| layers | expansion | tokens/s | by none | sequences | step, ms | waits |", "|---|---|---|---|---|---|---|"]
-    for run in sorted(runs, key=lambda run: (run["kind"] == "auto", run["turning"])):
-        gain = f"{run['tokens_per_s'] / base:.2f}" if base else ""
-        name = f"auto: {run['turning']}" if run["kind"] == "auto" else str(run["turning"])
-        lines.append(
-            f"| {name} | {run['expansion']:.2f} | {run['tokens_per_s']:.0f} | {gain} | {run['sequences']:.1f} "
-            f"| {run['step_ms']:.1f} | {run['waited_share']:.1%} |"
-        )
-    fixed = [run for run in runs if run["kind"] == "fixed"]
-    found = [run for run in runs if run["kind"] == "auto"]
-    if fixed and found:
-        best = max(fixed, key=lambda run: run["tokens_per_s"])
-        share = found[0]["tokens_per_s"] / best["tokens_per_s"]
-        lines += ["", f"Found online: {share:.1%} of the best fixed number ({best['turning']})."]
-    return lines + [""]
+class Emulated:
+    """Measures cells with pie_sweep."""
+
+    def __init__(self, sweep, trace, quick):
+        self.sweep, self.trace, self.quick = sweep, trace, quick
+
+    def __call__(self, cell, number):
+        warm_up_s, seconds = (cell.warm_up_s / self.quick, cell.seconds / self.quick)
+        with tempfile.TemporaryDirectory() as folder:
+            requests = pathlib.Path(folder) / "requests"
+            write_plain(draw_requests(cell.workload, cell.rate, warm_up_s + seconds, number, EMULATED_SCALE, EMULATED_CONTEXT, self.trace), requests)
+            command = [self.sweep, "--requests", requests, "--turning", cell.turning, "--blocks", cell.budget, "--seed", number + 1]
+            command += ["--warm-up", warm_up_s, "--seconds", seconds, "--steps", cell.steps]
+            switches = {"--saturate": not cell.rate, "--on-demand": cell.on_demand, "--disturbed": cell.disturbed, "--real-time": cell.real_time}
+            command += [name for name, is_on in switches.items() if is_on]
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{shlex.join(map(str, command))}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
 
 
-def memory_table(runs):
-    """What memory without turns gives what turns give with less."""
-    lines = ["### GPU memory for the same throughput", "", "| blocks | layers | tokens/s |", "|---|---|---|"]
-    for run in sorted(runs, key=lambda run: (run["kind"] == "auto", run["blocks"])):
-        name = f"auto: {run['turning']}" if run["kind"] == "auto" else str(run["turning"])
-        lines.append(f"| {run['blocks']} | {name} | {run['tokens_per_s']:.0f} |")
-    return lines + [""]
+def own_command():
+    words = [pathlib.PurePath(word).name if "/" in word and " " not in word else word for word in sys.argv[1:]]
+    return shlex.join(["bench/pie_figures.py", *words])
 
 
-def disturbance_lines(runs):
-    """How long what was found online stays below none."""
-    base, found = without_turns(runs), [run for run in runs if run["kind"] == "auto"]
-    if not base or not found:
-        return []
-    level = base[0]["tokens_per_s"]
-    longest, begun, last = 0.0, None, 0.0
-    for point in found[0]["series"]:
-        if point["tokens_per_s"] < level:
-            begun = last if begun is None else begun
-            longest = max(longest, point["s"] - begun)
-        else:
-            begun = None
-        last = point["s"]
-    share = found[0]["tokens_per_s"] / level
-    return [
-        "### Half of the link gone in every other quarter of the time",
-        "",
-        f"{share:.2f} times the throughput of no turns over all of it; longest time below it: {longest:.2f} s.",
-        "",
-    ]
+def run_emulated(options):
+    workloads = [name for name in MEANS if (not options.workloads or name in options.workloads) and (MEANS[name] or options.trace)]
+    results = Results(options.output, own_command())
+    measure = Emulated(options.sweep, options.trace, options.quick)
+    wanted = set(options.about or FIGURES) | ({"on-demand"} if not options.about or "expansion" in options.about else set())
+    cells = [cell for cell in emulated_cells(workloads) if cell.about in wanted]
+    if measure_all(cells, options.rounds, results, measure, options.at_most) and "step" in wanted:
+        measure_all(step_cells(results.runs, workloads), options.rounds, results, measure, options.at_most)
 
 
-def panel(title, series, x, x_label):
-    """Lines of (x, y) points by name, from 0 on."""
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    points = [point for _, line, _ in series for point in line]
-    most_x, most_y = max(p[0] for p in points), 1.1 * max(p[1] for p in points)
-    least_x = min(p[0] for p in points)
-    span = (most_x - least_x) or 1
-
-    def at(point):
-        return LEFT + (point[0] - least_x) / span * (right - LEFT), bottom - point[1] / most_y * (bottom - TOP)
-
-    parts = [f'<g transform="translate({x},0)">', f'<text x="{LEFT}" y="20" class="title">{html.escape(title)}</text>']
-    for i in range(5):
-        y = bottom - i / 4 * (bottom - TOP)
-        parts.append(f'<path d="M{LEFT} {y:.1f}H{right}" class="grid"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{most_y * i / 4:.0f}</text>')
-        value = least_x + span * i / 4
-        parts.append(f'<text x="{LEFT + i / 4 * (right - LEFT):.1f}" y="{bottom + 16}" text-anchor="middle">{value:.3g}</text>')
-    parts.append(f'<text x="{right}" y="{bottom + 32}" text-anchor="end">{html.escape(x_label)}</text>')
-    for number, (name, line, dots) in enumerate(series):
-        colour = COLOURS[number % len(COLOURS)]
-        where = [at(point) for point in line]
-        if not dots:
-            path = " ".join(f"{a:.1f},{b:.1f}" for a, b in where)
-            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        for a, b in where if dots or len(where) < 40 else []:
-            parts.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.2" fill="{colour}"/>')
-        parts.append(f'<text x="{right - 4}" y="{bottom - 8 - 15 * number}" text-anchor="end" fill="{colour}">{html.escape(name)}</text>')
-    return "\n".join(parts + ["</g>"])
+def server_cells(options):
+    time = {"warm_up_s": options.warm_up, "seconds": options.seconds}
+    fixed, cells = options.kv_expansion, []
+    for workload in options.workloads or ["sharegpt", "alpaca"]:
+        cells += [Cell("expansion", workload, turning, options.budget, **time) for turning in fixed]
+        if options.on_demand:
+            cells += [Cell("on-demand", workload, of, options.budget, on_demand=True, **time) for of in fixed if of not in ("0", "auto")]
+        cells += [Cell("budget", workload, of, budget, **time) for budget in options.budgets for of in fixed if of in ("0", "auto")]
+        cells += [Cell("rate", workload, turning, options.budget, rate, **time) for turning in fixed for rate in options.rates]
+        cells += [Cell("latency", workload, turning, options.budget, max(options.rates), **time) for turning in fixed if options.rates]
+    return [cell for cell in cells if not options.about or cell.about in options.about]
 
 
-def draw(panels):
-    width, height = WIDTH * len(panels), HEIGHT
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-        "<style>text{font:12px sans-serif}.title{font-weight:bold}.grid{stroke:#dee2e6;fill:none}</style>",
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-    ]
-    return "\n".join(lines + [panel(*of[:2], i * WIDTH, of[2]) for i, of in enumerate(panels)] + ["</svg>"]) + "\n"
+def run_servers(options):
+    results = Results(options.output, own_command())
+    with Servers(options.spillway, options.serve, options.port, options.ready, options.clients, options.requests, options.token_ids, options.scale,
+                 options.most_tokens, options.trace, options.on_demand) as servers:
+        measure_all(server_cells(options), options.rounds, results, servers.measure, options.at_most)
+
+
+def run_draw(options):
+    runs = [run for path in options.results for run in Results(path, "").runs]
+    measured = medians(runs)
+    lines = []
+    for about, figure in FIGURES.items():
+        told, panels = figure(measured)
+        if len(told) > 2:
+            lines += told
+        if panels and options.svg:
+            path = pathlib.Path(f"{options.svg}-{about}.svg")
+            path.write_text(draw(panels), encoding="utf-8")
+    text = "\n".join(lines)
+    if options.markdown:
+        pathlib.Path(options.markdown).write_text(text + "\n", encoding="utf-8")
+    else:
+        print(text)
+
+
+def words(text):
+    return text.split(",")
+
+
+def parse_arguments(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    emulated = commands.add_parser("emulated", help="on an accelerator that the host plays")
+    emulated.set_defaults(run=run_emulated)
+    emulated.add_argument("--sweep", default="build/release/bin/pie_sweep")
+    emulated.add_argument("--quick", type=float, default=1.0, metavar="N", help="an Nth of each measurement's time")
+    serve = commands.add_parser("serve", help="with servers on this machine")
+    serve.set_defaults(run=run_servers)
+    serve.add_argument("--serve", required=True, help="model and options of `spillway serve`; {budget} is replaced")
+    serve.add_argument("--budget", default="", help="for {budget}, but in measurements by memory")
+    serve.add_argument("--budgets", type=words, default=[], help="for {budget}, one after the other")
+    serve.add_argument("--kv-expansion", type=words, default=["0", "auto"], help="numbers of layers, and auto")
+    serve.add_argument("--rates", type=lambda text: [float(of) for of in words(text)], default=[], help="requests a second")
+    serve.add_argument("--on-demand", default="", help="options by which layers come on demand: a --plan whose `overlap` is false")
+    serve.add_argument("--clients", type=int, default=128, help="that ask at once, where no rate is given")
+    serve.add_argument("--requests", type=int, default=4000, help="of which there must be enough for the time")
+    serve.add_argument("--token-ids", type=int, default=32000, help="prompts are random ids below this")
+    serve.add_argument("--scale", type=float, default=1.0, help="of the data sets' lengths")
+    serve.add_argument("--most-tokens", type=int, default=1900, help="of prompt and answer")
+    serve.add_argument("--warm-up", type=float, default=30.0, help="seconds before what counts")
+    serve.add_argument("--seconds", type=float, default=90.0, help="that count")
+    serve.add_argument("--spillway", default="build/release/bin/spillway")
+    serve.add_argument("--port", type=int, default=0, help="default: one that is free")
+    serve.add_argument("--ready", type=float, default=600.0, help="seconds to load in")
+    for command in (emulated, serve):
+        command.add_argument("-o", "--output", required=True, help="JSON; what it has is not measured again")
+        command.add_argument("--about", type=words, default=[], help=f"some of {', '.join(FIGURES)}")
+        command.add_argument("--workloads", type=words, default=[], help=f"some of {', '.join(MEANS)}")
+        command.add_argument("--trace", help="a CSV with Azure's columns, for the workload azure")
+        command.add_argument("--rounds", type=int, default=1, help="each with requests of its own")
+        command.add_argument("--at-most", type=float, default=0.0, help="seconds, after which no other measurement begins")
+    drawing = commands.add_parser("draw", help="tables and pictures of results")
+    drawing.set_defaults(run=run_draw)
+    drawing.add_argument("results", nargs="+")
+    drawing.add_argument("--markdown", help="write the tables here (default: print them)")
+    drawing.add_argument("--svg", help="write pictures to this name, with -FIGURE.svg behind it")
+    options = parser.parse_args(arguments)
+    unknown = set(getattr(options, "about", [])) - set(FIGURES) | set(getattr(options, "workloads", [])) - set(MEANS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    return options
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", help="what pie_sweep printed")
-    parser.add_argument("--svg", help="write the pictures here")
-    options = parser.parse_args()
-    runs = list(read_runs(options.runs))
-    usual = min(run["blocks"] for run in runs)
-    sweeps, memory, disturbed = collections.defaultdict(list), [], []
-    for run in runs:
-        if run["disturbed"]:
-            disturbed.append(run)
-        elif run["blocks"] == usual:
-            sweeps[run["workload"]].append(run)
-        else:
-            memory.append(run)
-    lines, panels = [], []
-    for workload, of in sweeps.items():
-        lines += sweep_table(workload, of)
-        line = sorted((run["expansion"], run["tokens_per_s"]) for run in of if run["kind"] == "fixed")
-        found = [(run["expansion"], run["tokens_per_s"]) for run in of if run["kind"] == "auto"]
-        series = [("fixed", line, False)] + ([("found online", found, True)] if found else [])
-        panels.append((f"{workload}: tokens/s", series, "expansion"))
-    if memory:
-        beside = [run for run in sweeps[memory[0]["workload"]] if run["kind"] == "auto" or run["turning"] == 0]
-        lines += memory_table(memory + beside)
-    if disturbed:
-        lines += disturbance_lines(disturbed)
-        series = [
-            ("found online" if run["kind"] == "auto" else f"{run['turning']} layers", [(p["s"], p["tokens_per_s"]) for p in run["series"]], False)
-            for run in disturbed
-        ]
-        panels.append(("half of the link, on and off: tokens/s", series, "seconds"))
-    print("\n".join(lines))
-    if options.svg:
-        pathlib.Path(options.svg).write_text(draw(panels), encoding="utf-8")
+    options = parse_arguments()
+    try:
+        options.run(options)
+    except (OSError, RuntimeError, ValueError) as problem:
+        sys.exit(f"pie_figures.py: {problem}")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,11 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A server under load, with layers' KV that takes turns and without: one after the other, the same requests for each.
+"""A real server as a place to measure pie_figures.py's cells: started with what a cell says, loaded with its requests, and looked at for its seconds."""
 
-    bench/pie_serve.py --kv-expansion 0,auto,6,12 --serve 'dummy:opt-30b --weights 100,0,0 --kv 100,0,0 --gpu-memory 66GiB --ctx 2048' \\
-        --load '--clients 64 --requests 256 --token-ids 50000 --prompt-len 20-300 --gen-len 16-600' -o pie.json
-
-`--kv-expansion 0` is preemption at the same memory. --gpu-memory says how much of it KV has: what is left beside the weights, in
-whole contexts. The load is serve_bench.py's; its JSON of each server is kept beside what /metrics says of turns.
-"""
-
-import argparse
 import json
 import pathlib
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,8 +13,13 @@ import time
 import urllib.error
 import urllib.request
 
-METRICS = ("spillway_kv_expansion", "spillway_kv_layers_turning", "spillway_kv_turn_bytes_total", "spillway_kv_turn_wait_seconds_total",
-           "spillway_kv_turn_changes_total", "spillway_preemptions_total", "spillway_steps_total", "spillway_generated_tokens_total")
+from pie_workload import draw_requests, write_trace
+
+LOOK_EVERY_S = 0.5
+EXPANSION, TURNING = "spillway_kv_expansion", "spillway_kv_layers_turning"
+WAITING, RUNNING = "spillway_requests_waiting", "spillway_requests_running"
+TOKENS, WAITED, STEPS = "spillway_generated_tokens_total", "spillway_kv_turn_wait_seconds_total", "spillway_steps_total"
+BYTES, PREEMPTIONS, CHANGES = "spillway_kv_turn_bytes_total", "spillway_preemptions_total", "spillway_kv_turn_changes_total"
 
 
 def fetch(port, route):
@@ -30,72 +27,140 @@ def fetch(port, route):
         return answer.read().decode()
 
 
-def wait_until_ready(server, port, seconds):
-    """Until /health says so; the server's end is an error."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            sys.exit(f"the server ended with {server.returncode} before it was ready")
-        try:
-            fetch(port, "/health")
-            return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.5)
-    sys.exit(f"the server was not ready within {seconds} s")
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
 
 
 def read_metrics(port):
+    """Those without labels, by name."""
     found = {}
     for line in fetch(port, "/metrics").splitlines():
         name, _, value = line.partition(" ")
-        if name in METRICS:
+        if name and not name.startswith("#") and "{" not in name:
             found[name] = float(value)
     return found
 
 
-def measure(options, expansion):
-    command = [options.spillway, "serve", *shlex.split(options.serve), "--port", str(options.port), "--kv-expansion", expansion]
-    server = subprocess.Popen(command)
-    try:
-        wait_until_ready(server, options.port, options.ready)
+def summarize(looks):
+    """What [(seconds, metrics)] say of the time between the first and the last, in pie_sweep's words."""
+    (begun_s, before), (ended_s, after) = looks[0], looks[-1]
+    seconds = ended_s - begun_s
+
+    def grew(name):
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    def request_seconds(name):
+        return sum((at - last) * metrics.get(name, 0.0) for (last, _), (at, metrics) in zip(looks, looks[1:]))
+
+    tokens, steps = max(grew(TOKENS), 1.0), max(grew(STEPS), 1.0)
+    series, every = [], max(1, round(2 / LOOK_EVERY_S))
+    for (last_s, last), (at_s, now) in zip(looks[::every], looks[every::every]):
+        series.append({"s": at_s - begun_s, "tokens_per_s": (now[TOKENS] - last[TOKENS]) / (at_s - last_s), "turning": now.get(TURNING, 0.0)})
+    return {
+        "turning": int(after.get(TURNING, 0)),
+        "expansion": after.get(EXPANSION, 1.0),
+        "seconds": seconds,
+        "tokens_per_s": grew(TOKENS) / seconds,
+        "step_ms": seconds / steps * 1e3,
+        "waited_share": grew(WAITED) / seconds,
+        "sequences": request_seconds(RUNNING) / seconds,
+        "preemptions": grew(PREEMPTIONS),
+        "changes": after.get(CHANGES, 0.0),
+        "turn_bytes_per_s": grew(BYTES) / seconds,
+        "queueing_ms_per_token": request_seconds(WAITING) / tokens * 1e3,
+        "compute_ms_per_token": request_seconds(RUNNING) / tokens * 1e3,
+        "series": series,
+    }
+
+
+class Servers:
+    """One server at a time: another one only where a cell needs other options. Ends with the `with` that it is used in."""
+
+    def __init__(self, spillway, serve, port, ready_s, clients, requests, token_ids, scale, most_tokens, trace=None, on_demand=""):
+        """`serve`: model and options, {budget} stands for the cell's; `on_demand`: more of them where layers come on demand.
+
+        `clients` ask for `requests` where a cell has no rate.
+        """
+        self.spillway, self.serve, self.on_demand = spillway, serve, on_demand
+        self.port = port or free_port()
+        self.ready_s, self.clients, self.requests, self.token_ids = ready_s, clients, requests, token_ids
+        self.scale, self.most_tokens, self.trace = scale, most_tokens, trace
+        self.server, self.command = None, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        if self.server and self.server.poll() is None:
+            self.server.send_signal(signal.SIGTERM)
+            self.server.wait()
+        self.server = self.command = None
+
+    def command_of(self, cell):
+        words = shlex.split(self.serve.replace("{budget}", cell.budget)) + (shlex.split(self.on_demand) if cell.on_demand else [])
+        return [self.spillway, "serve", *words, "--port", str(self.port), "--kv-expansion", cell.turning]
+
+    def use(self, cell):
+        command = self.command_of(cell)
+        # What was found for one load is another's warm-up.
+        if command == self.command and cell.turning != "auto" and self.server.poll() is None:
+            return self.wait_for(lambda found: found[WAITING] + found[RUNNING] == 0, "idle")
+        self.stop()
+        self.server, self.command = subprocess.Popen(command), command
+        return self.wait_for(lambda _: True, "ready")
+
+    def wait_for(self, condition, name):
+        deadline = time.monotonic() + self.ready_s
+        while time.monotonic() < deadline:
+            if self.server.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.server.returncode} before it was {name}: {shlex.join(self.command)}")
+            try:
+                fetch(self.port, "/health")
+                if condition(read_metrics(self.port)):
+                    return
+            except (urllib.error.URLError, ConnectionError, TimeoutError, KeyError):
+                pass
+            time.sleep(LOOK_EVERY_S)
+        raise RuntimeError(f"the server was not {name} within {self.ready_s} s: {shlex.join(self.command)}")
+
+    def measure(self, cell, number):
+        self.use(cell)
+        before = read_metrics(self.port)[TOKENS]
+        whole_s = cell.warm_up_s + cell.seconds
+        shapes = draw_requests(cell.workload, cell.rate, whole_s, number, self.scale, self.most_tokens, self.trace, self.requests)
         with tempfile.TemporaryDirectory() as folder:
-            result = pathlib.Path(folder) / "load.json"
-            bench = pathlib.Path(__file__).with_name("serve_bench.py")
-            begun = time.monotonic()
-            subprocess.run(
-                [sys.executable, str(bench), "--url", f":{options.port}", "--name", expansion, *shlex.split(options.load), "-o", str(result)], check=True
-            )
-            seconds = time.monotonic() - begun
-            load = json.loads(result.read_text(encoding="utf-8"))
-        return {"kv_expansion": expansion, "command": shlex.join(command), "seconds": seconds, "metrics": read_metrics(options.port), "load": load}
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait()
+            trace = pathlib.Path(folder) / "requests.csv"
+            write_trace(shapes, trace)
+            arrivals = [] if cell.rate else ["--clients", str(self.clients)]
+            command = [sys.executable, str(pathlib.Path(__file__).with_name("serve_bench.py")), "--url", f":{self.port}", "--trace", str(trace)]
+            command += ["--requests", str(len(shapes)), "--token-ids", str(self.token_ids), "--warm-up", "0", *arrivals, "-o", str(trace) + ".json"]
+            with open(trace.with_suffix(".log"), "wb") as log:
+                load = subprocess.Popen(command, stdout=log, stderr=log)
+                try:
+                    looks = self.look(load, cell, log.name, before)
+                finally:
+                    # It tells what there is.
+                    load.send_signal(signal.SIGINT)
+                    load.wait()
+            told = pathlib.Path(str(trace) + ".json")
+            errors = [of["errors"] for of in json.loads(told.read_text())["endpoints"].values()] if told.exists() else []
+        return summarize(looks) | {"command": shlex.join(self.command), "errors": errors}
 
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kv-expansion", default="0,auto", help="one server for each, in this order")
-    parser.add_argument("--serve", required=True, help="model and options of `spillway serve`")
-    parser.add_argument("--load", required=True, help="options of serve_bench.py")
-    parser.add_argument("--spillway", default="build/release/bin/spillway")
-    parser.add_argument("--port", type=int, default=8093)
-    parser.add_argument("--ready", type=float, default=600.0, help="seconds to load in")
-    parser.add_argument("-o", "--output", help="all of it as JSON")
-    options = parser.parse_args()
-    runs = [measure(options, expansion) for expansion in options.kv_expansion.split(",")]
-    print("| --kv-expansion | at the end | generated tokens/s | by the first | preemptions | waits |")
-    print("|---|---|---|---|---|---|")
-    rates = [run["metrics"]["spillway_generated_tokens_total"] / run["seconds"] for run in runs]
-    for run, rate in zip(runs, rates):
-        of = run["metrics"]
-        print(
-            f"| {run['kv_expansion']} | {of['spillway_kv_expansion']:.2f} | {rate:.1f} | {rate / rates[0]:.2f} "
-            f"| {of['spillway_preemptions_total']:.0f} | {of['spillway_kv_turn_wait_seconds_total'] / run['seconds']:.1%} |"
-        )
-    if options.output:
-        pathlib.Path(options.output).write_text(json.dumps(runs, indent=1), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    def look(self, load, cell, log, before):
+        """[(seconds, metrics)] of the time that counts, which begins behind these tokens."""
+        self.wait_for(lambda found: load.poll() is not None or found[TOKENS] > before, "at work")
+        begun, looks = time.monotonic(), []
+        while not looks or looks[-1][0] < cell.warm_up_s + cell.seconds:
+            if load.poll() is not None:
+                said = pathlib.Path(log).read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"the load ended before the measurement did ({load.returncode}): {said}")
+            time.sleep(LOOK_EVERY_S)
+            now = time.monotonic() - begun
+            if now >= cell.warm_up_s:
+                looks.append((now, read_metrics(self.port)))
+        return looks

@@ -60,7 +60,7 @@ TEST_P(RandomModelTest, LoadsAndGivesFiniteLogitsThatFollowTheTokens) {
   const ModelSpec& spec = loaded->model.spec;
   KvCache kv = make_kv_cache(device, spec, default_kv_type(loaded->model), 16);
   Decoder decoder(device, spec, loaded->weights, 8);
-  const std::vector<int32_t> blocks{0};
+  const std::vector<BlockId> blocks = block_range(0, 1);
   const std::vector<int32_t> tokens{1, 17, 300, 260, 5};
   const StepSequence sequence{tokens, 0, blocks, 2};
   const Activations logits = decoder.step(kv, {&sequence, 1});

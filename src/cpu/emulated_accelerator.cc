@@ -207,10 +207,21 @@ void EmulatedOps::attention(const Activations& q, const KvLayerView& kv,
     seconds += static_cast<double>(2 * blocks * kv.block_bytes()) /
                static_cast<double>(options_.kv_bytes_per_s);
   }
-  if (seconds > 0) {
+  if (options_.clock != nullptr) {
+    options_.clock->pass(seconds);
+  } else if (seconds > 0) {
     std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(
                                               std::chrono::duration<double>(seconds)));
   }
+}
+
+// Within its memory, where it reads and writes at its rate.
+void EmulatedOps::copy(const Activations& from, const Activations& to) {
+  CpuOps::copy(from, to);
+  if (options_.clock == nullptr || options_.kv_bytes_per_s == 0) return;
+  const int64_t bytes =
+      from.rows * (row_bytes(from.dtype, from.cols) + row_bytes(to.dtype, to.cols));
+  options_.clock->pass(static_cast<double>(bytes) / static_cast<double>(options_.kv_bytes_per_s));
 }
 
 namespace {
@@ -273,7 +284,8 @@ void EmulatedOps::sample(const Activations& logits, std::span<const SampleRow> r
 EmulatedAccelerator::EmulatedAccelerator(const EmulatedAcceleratorOptions& options)
     : options_(options),
       pool_(options.threads),
-      compute_(std::make_unique<InlineStream>()),
+      compute_(options.clock != nullptr ? make_clocked_compute(options.clock)
+                                        : std::make_unique<InlineStream>()),
       ops_(*this, pool_, options) {
   info_ = {.name = "emulated",
            .hardware = "emulated accelerator",
@@ -324,10 +336,17 @@ void EmulatedAccelerator::enter_thread() {
 }
 
 std::unique_ptr<DeviceStream> EmulatedAccelerator::make_stream() {
+  if (options_.clock != nullptr) {
+    return make_clocked_stream(options_.clock, [rate = static_cast<double>(options_.bytes_per_s),
+                                                share = link_share_](size_t bytes) {
+      return rate > 0 ? static_cast<double>(bytes) / (rate * *share) : 0;
+    });
+  }
   return std::make_unique<LateStream>(options_, options_.seed * 1000 + ++streams_, link_share_);
 }
 
 std::unique_ptr<DeviceEvent> EmulatedAccelerator::make_event(bool /*timed*/) {
+  if (options_.clock != nullptr) return make_clocked_event(options_.clock);
   return std::make_unique<EmulatedEvent>();
 }
 

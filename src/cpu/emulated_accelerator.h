@@ -16,6 +16,7 @@
 
 #include "base/thread_pool.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/emulated_clock.h"
 #include "device/device.h"
 
 namespace spillway {
@@ -32,6 +33,9 @@ struct EmulatedAcceleratorOptions {
   uint64_t kv_bytes_per_s = 0;
   uint64_t pinnable_bytes = ~uint64_t{0};  // try_pin() refuses more
   bool draws = false;                      // tokens, by temperature alone
+  // All of these times pass by this clock, at once; null: by everybody's. Copies then come in time,
+  // and not late by chance.
+  std::shared_ptr<EmulatedClock> clock = nullptr;
 };
 
 // The CPU's ops, and what an accelerator does besides: it draws tokens.
@@ -44,6 +48,7 @@ class EmulatedOps final : public CpuOps {
                  const AttentionParams& params, const Activations& out) override;
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
              LinearMode mode) override;
+  void copy(const Activations& from, const Activations& to) override;
   bool can_sample() const override { return options_.draws; }
   void sample(const Activations& logits, std::span<const SampleRow> rows,
               std::span<SampledToken> tokens) override;

@@ -72,7 +72,8 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                  options.reuse_prefixes ? this : nullptr, policies_of(options, pace_)),
       max_sequence_tokens_(
           at_most(std::min(decoder.spec().max_context, allocator_.longest() * kKvBlockTokens),
-                  options.max_sequence_tokens)) {
+                  options.max_sequence_tokens)),
+      clock_(options.clock) {
   if (options.adapts_turns && kv.layers().sizes().most > 0)
     expansion_.emplace(kv.layers().sizes(), 2 * kv.shape().plane_block_bytes());
   if (store_ == nullptr) return;
@@ -254,6 +255,8 @@ void Engine::change_turns(int turning) {
   ++stats_.turn_changes;
 }
 
+double Engine::now_s() const { return clock_ ? clock_() : since_.seconds(); }
+
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
 
 bool Engine::step(const Sink& sink) {
@@ -273,7 +276,7 @@ bool Engine::step(const Sink& sink) {
 }
 
 void Engine::advance(std::vector<GenerationEvent>& events) {
-  const Stopwatch watch;
+  const double begun_s = now_s();
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, events);
   const Stopwatch scheduling;
@@ -296,9 +299,10 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   for (DrawnToken& token : *drawn) events.push_back(accept_token(token));
   stats_.outgrown = scheduler_.extensions();
   stats_.recomputed_tokens = scheduler_.recomputed_tokens();
+  const double seconds = now_s() - begun_s;
   if (pace_ != nullptr && !has_prompt_chunks(plan))
-    pace_->stepped(static_cast<int>(plan.chunks.size()), watch.seconds());
-  adapt_turns(plan, watch.seconds(), static_cast<int64_t>(drawn->size()));
+    pace_->stepped(static_cast<int>(plan.chunks.size()), seconds);
+  adapt_turns(plan, seconds, static_cast<int64_t>(drawn->size()));
 }
 
 std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPlan& plan) {

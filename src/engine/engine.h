@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/stopwatch.h"
 #include "engine/generation.h"
 #include "engine/sampler.h"
 #include "engine/scheduling_options.h"
@@ -48,6 +49,9 @@ struct EngineOptions {
   // How many layers' KV takes turns on the device is found while serving, where the cache allows
   // it; else it stays as it is.
   bool adapts_turns = false;
+  // Seconds by which steps are measured, where the device has a time of its own; null: of the
+  // machine's clock.
+  std::function<double()> clock = {};
 };
 
 // Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
@@ -148,6 +152,7 @@ class Engine : private PrefixSource {
   DecoderStats take_decoder_stats();
   // Of those that run, and those that could at once: blocks of KV at their peak, as predicted.
   int64_t predicted_blocks() const;
+  double now_s() const;
   // What newcomers compute, others that come after them need not.
   void announce(const StepPlan& plan);
   void lose_all();
@@ -183,6 +188,8 @@ class Engine : private PrefixSource {
   PacedAdmission* pace_ = nullptr;  // of the scheduler's; null: no pace is kept
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;
+  std::function<double()> clock_;  // null: the machine's
+  Stopwatch since_;
   EngineStats stats_;
   std::optional<ExpansionControl> expansion_;
   DecoderStats taken_;  // of the decoder's, since the last take_traffic()

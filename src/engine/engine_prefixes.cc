@@ -39,12 +39,10 @@ FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) con
   const size_t most = request.tokens.size() - std::min(least, request.tokens.size());
   FoundPrefix found;
   const std::span<const BlockKey> keys = keys_of(request, most / kKvBlockTokens);
+  const bool spans = scheduler_.spans(id);
   for (const BlockKey& key : keys) {
     const auto block = allocator_.try_peek(key);
-    if (!block) break;
-    if (!found.blocks.empty() &&
-        allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.front()))
-      break;
+    if (!block || !allocator_.can_follow(found.blocks, *block, spans)) break;
     found.blocks.push_back(*block);
   }
   found.tokens = static_cast<int32_t>(found.blocks.size()) * kKvBlockTokens;
@@ -83,7 +81,7 @@ void Engine::find_tail(const Request& request, size_t most, FoundPrefix& found) 
     // Elsewhere stores may still be on their way, and what a step moves hides a few tokens.
     if (!block || kv_.tier_of(*block) != Tier::kDevice) continue;
     if (!found.blocks.empty() &&
-        allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.front()))
+        allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.back()))
       break;
     const size_t used = std::min(tokens, most - static_cast<size_t>(found.tokens));
     if (used == 0) break;
@@ -99,7 +97,7 @@ bool Engine::find_stored(const Request& request, std::span<const BlockKey> keys,
                          FoundPrefix& found) const {
   const size_t begun = found.blocks.size();
   if (kv_.device_blocks() == 0) return true;
-  if (begun > 0 && kv_.tier_of(found.blocks.front()) != Tier::kDevice) return true;
+  if (begun > 0 && kv_.tier_of(found.blocks.back()) != Tier::kDevice) return true;
   std::span<const BlockKey> rest = keys.subspan(begun);
   rest = rest.first(store_->worth_loading(rest, found.tokens));
   std::vector<BlockKey> wanted(rest.begin(), rest.end());

@@ -14,13 +14,12 @@ namespace spillway {
 BlockAllocator::BlockAllocator(const std::vector<int32_t>& pools, int64_t span_blocks)
     : span_blocks_(span_blocks) {
   SPW_ASSERT(pools.size() <= static_cast<size_t>(kMostPools) && span_blocks >= 0);
-  BlockId first = 0;
+  int32_t first = 0;
   for (const int32_t blocks : pools) {
     Pool& pool = pools_.emplace_back();
     pool.first = first;
     pool.ids = pool.total = blocks;
-    pool.heap.resize(static_cast<size_t>(blocks));
-    std::iota(pool.heap.begin(), pool.heap.end(), first);  // ascending is a min-heap
+    pool.heap = block_range(first, blocks);  // ascending is a min-heap
     first += blocks;
   }
   blocks_.resize(static_cast<size_t>(first));
@@ -51,6 +50,13 @@ int64_t BlockAllocator::longest() const {
   return std::max<int64_t>(largest_pool(), blocks + total(pools() - 1));
 }
 
+bool BlockAllocator::can_follow(std::span<const BlockId> blocks, BlockId next, bool spans) const {
+  if (blocks.empty()) return true;
+  const int before = pool_of(blocks.back()), now = pool_of(next);
+  const bool ends_run = span_blocks_ > 0 && static_cast<int64_t>(blocks.size()) % span_blocks_ == 0;
+  return now == before || (spans && now > before && ends_run);
+}
+
 std::vector<PoolRoom> BlockAllocator::rooms() const {
   std::vector<PoolRoom> rooms;
   for (int i = 0; i < pools(); ++i)
@@ -59,9 +65,10 @@ std::vector<PoolRoom> BlockAllocator::rooms() const {
 }
 
 int BlockAllocator::pool_of(BlockId id) const {
-  SPW_ASSERT(id >= 0 && id < total());
+  SPW_ASSERT(number_of(id) >= 0 && number_of(id) < total());
   int pool = 0;
-  while (id >= pools_[static_cast<size_t>(pool)].first + pools_[static_cast<size_t>(pool)].ids)
+  while (number_of(id) >=
+         pools_[static_cast<size_t>(pool)].first + pools_[static_cast<size_t>(pool)].ids)
     ++pool;
   return pool;
 }
@@ -75,7 +82,7 @@ std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
   std::pop_heap(from.heap.begin(), from.heap.end(), std::greater<>());
   const BlockId id = from.heap.back();
   from.heap.pop_back();
-  blocks_[static_cast<size_t>(id)].holders = 1;
+  block(id).holders = 1;
   return id;
 }
 
@@ -87,38 +94,37 @@ void BlockAllocator::make_room(int pool, int64_t blocks) {
 void BlockAllocator::resize(int pool, int32_t blocks) {
   Pool& of = pools_[static_cast<size_t>(pool)];
   SPW_ASSERT(blocks >= 0 && blocks <= of.ids);
-  const BlockId before = of.first + std::exchange(of.total, blocks), end = of.first + blocks;
-  for (BlockId id = before; id < end; ++id) {
-    if (blocks_[static_cast<size_t>(id)].holders == 0) add_free(id);
+  const int32_t before = of.first + std::exchange(of.total, blocks), end = of.first + blocks;
+  for (const BlockId id : block_range(before, end - before)) {
+    if (block(id).holders == 0) add_free(id);
   }
-  for (BlockId id = end; id < before; ++id) drop_keys(id);
-  std::erase_if(of.heap, [&](BlockId id) { return id >= end; });
+  for (const BlockId id : block_range(end, before - end)) drop_keys(id);
+  std::erase_if(of.heap, [&](BlockId id) { return number_of(id) >= end; });
   std::make_heap(of.heap.begin(), of.heap.end(), std::greater<>());
 }
 
 void BlockAllocator::add_free(BlockId id) {
   Pool& pool = pools_[static_cast<size_t>(pool_of(id))];
-  if (id >= pool.first + pool.total) return;
+  if (!gives_out(id)) return;
   std::vector<BlockId>& heap = pool.heap;
   heap.push_back(id);
   std::push_heap(heap.begin(), heap.end(), std::greater<>());
 }
 
 void BlockAllocator::release(BlockId id) {
-  SPW_ASSERT(id >= 0 && id < total() && blocks_[static_cast<size_t>(id)].holders > 0);
-  Block& block = blocks_[static_cast<size_t>(id)];
-  if (--block.holders > 0) return;
-  if (block.contents.empty()) return add_free(id);
+  SPW_ASSERT(number_of(id) >= 0 && number_of(id) < total() && holders(id) > 0);
+  Block& left = block(id);
+  if (--left.holders > 0) return;
+  if (left.contents.empty()) return add_free(id);
   Pool& pool = pools_[static_cast<size_t>(pool_of(id))];
-  block.kept = pool.kept.insert(pool.kept.end(), id);
-  if (id >= pool.first + pool.total) drop_keys(id);  // it is none of the pool's any more
+  left.kept = pool.kept.insert(pool.kept.end(), id);
+  if (!gives_out(id)) drop_keys(id);  // it is none of the pool's any more
 }
 
 bool BlockAllocator::keep(BlockId id, const BlockContents& contents) {
-  Block& block = blocks_[static_cast<size_t>(id)];
-  SPW_ASSERT(block.holders > 0);
+  SPW_ASSERT(holders(id) > 0);
   if (!by_key_.emplace(contents.key, id).second) return false;
-  block.contents.push_back(contents);
+  block(id).contents.push_back(contents);
   return true;
 }
 
@@ -128,9 +134,9 @@ std::optional<BlockId> BlockAllocator::try_peek(const BlockKey& key) const {
 }
 
 void BlockAllocator::hold(BlockId id) {
-  Block& block = blocks_[static_cast<size_t>(id)];
-  SPW_ASSERT(block.holders > 0 || !block.contents.empty());
-  if (block.holders++ == 0) pools_[static_cast<size_t>(pool_of(id))].kept.erase(block.kept);
+  Block& held = block(id);
+  SPW_ASSERT(held.holders > 0 || !held.contents.empty());
+  if (held.holders++ == 0) pools_[static_cast<size_t>(pool_of(id))].kept.erase(held.kept);
 }
 
 std::optional<BlockId> BlockAllocator::try_find(const BlockKey& key) {
@@ -141,18 +147,18 @@ std::optional<BlockId> BlockAllocator::try_find(const BlockKey& key) {
 
 // Free without it where nobody holds it.
 void BlockAllocator::drop_keys(BlockId id) {
-  Block& block = blocks_[static_cast<size_t>(id)];
-  if (block.contents.empty()) return;
-  for (const BlockContents& has : block.contents) by_key_.erase(has.key);
-  block.contents.clear();
-  if (block.holders > 0) return;
-  pools_[static_cast<size_t>(pool_of(id))].kept.erase(block.kept);
+  Block& of = block(id);
+  if (of.contents.empty()) return;
+  for (const BlockContents& has : of.contents) by_key_.erase(has.key);
+  of.contents.clear();
+  if (of.holders > 0) return;
+  pools_[static_cast<size_t>(pool_of(id))].kept.erase(of.kept);
   add_free(id);
 }
 
 void BlockAllocator::evict_oldest(Pool& pool) {
   const BlockId id = pool.kept.front();
-  if (observer_) observer_(id, blocks_[static_cast<size_t>(id)].contents.back());
+  if (observer_) observer_(id, block(id).contents.back());
   drop_keys(id);
 }
 
@@ -161,7 +167,7 @@ std::vector<std::pair<BlockId, BlockContents>> BlockAllocator::next_evictions(in
   std::vector<std::pair<BlockId, BlockContents>> next;
   for (const BlockId id : pools_[static_cast<size_t>(pool)].kept) {
     if (static_cast<int64_t>(next.size()) >= most) break;
-    next.emplace_back(id, blocks_[static_cast<size_t>(id)].contents.back());
+    next.emplace_back(id, block(id).contents.back());
   }
   return next;
 }
@@ -191,7 +197,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
 void BlockTable::begin_in(int pool, std::vector<BlockId> blocks) {
   SPW_ASSERT(blocks_.empty() && pool_ < 0);
   spans_ = spans(0);
-  SPW_ASSERT(blocks.empty() || pool == allocator_->pool_of(blocks.front()) ||
+  SPW_ASSERT(blocks.empty() || pool == allocator_->pool_of(blocks.back()) ||
              (spans_ && pool > allocator_->pool_of(blocks.back())));
   pool_ = pool;
   blocks_ = std::move(blocks);

@@ -14,12 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "kv/block_id.h"
 #include "kv/block_key.h"
 #include "tensor/kv_format.h"
 
 namespace spillway {
-
-using BlockId = int32_t;
 
 // What a pool has left, as numbers to plan with.
 struct PoolRoom {
@@ -67,7 +66,7 @@ class BlockAllocator {
   void resize(int pool, int32_t blocks);
   bool gives_out(BlockId id) const {
     const Pool& of = pools_[static_cast<size_t>(pool_of(id))];
-    return id < of.first + of.total;
+    return number_of(id) < of.first + of.total;
   }
   int32_t most_free() const;
   // Free blocks of a pool that none of its sequences is expected to grow into.
@@ -76,10 +75,13 @@ class BlockAllocator {
   }
   int32_t largest_pool() const;
   int64_t span_blocks() const { return span_blocks_; }
+  // Whether a sequence that has these blocks may go on with `next`: in the same pool, and one that
+  // spans pools behind a whole run of them in a later one.
+  bool can_follow(std::span<const BlockId> blocks, BlockId next, bool spans) const;
   // Blocks of the longest sequence that there can be: of all pools, where it may span them.
   int64_t longest() const;
   std::vector<PoolRoom> rooms() const;
-  int32_t holders(BlockId id) const { return blocks_[static_cast<size_t>(id)].holders; }
+  int32_t holders(BlockId id) const { return block(id).holders; }
 
   // nullopt when all of the pool are taken: a normal outcome, the scheduler then waits or preempts.
   [[nodiscard]] std::optional<BlockId> try_allocate(int pool = 0);
@@ -116,7 +118,7 @@ class BlockAllocator {
 
  private:
   struct Pool {
-    BlockId first = 0;
+    int32_t first = 0;  // number of its first id
     int32_t ids = 0;    // that are the pool's
     int32_t total = 0;  // of these, that it gives out
     int64_t promised = 0;
@@ -128,6 +130,8 @@ class BlockAllocator {
     std::vector<BlockContents> contents = {};  // of its first tokens, and last of all it has
     std::list<BlockId>::iterator kept = {};    // in its pool's list, without holders and with a key
   };
+  Block& block(BlockId id) { return blocks_[static_cast<size_t>(id)]; }
+  const Block& block(BlockId id) const { return blocks_[static_cast<size_t>(id)]; }
   void add_free(BlockId id);
   void drop_keys(BlockId id);
   void evict_oldest(Pool& pool);

@@ -13,13 +13,13 @@ namespace {
 
 TEST(BlockAllocatorTest, GivesTheLowestFreeIdAndRefusesWhenFull) {
   BlockAllocator allocator(3);
-  EXPECT_EQ(allocator.try_allocate(), 0);
-  EXPECT_EQ(allocator.try_allocate(), 1);
-  EXPECT_EQ(allocator.try_allocate(), 2);
+  EXPECT_EQ(allocator.try_allocate(), BlockId{0});
+  EXPECT_EQ(allocator.try_allocate(), BlockId{1});
+  EXPECT_EQ(allocator.try_allocate(), BlockId{2});
   EXPECT_EQ(allocator.try_allocate(), std::nullopt);
-  allocator.release(1);
+  allocator.release(BlockId{1});
   EXPECT_EQ(allocator.free(), 1);
-  EXPECT_EQ(allocator.try_allocate(), 1);
+  EXPECT_EQ(allocator.try_allocate(), BlockId{1});
 }
 
 TEST(BlockAllocatorTest, NoticesADoubleRelease) {
@@ -27,8 +27,8 @@ TEST(BlockAllocatorTest, NoticesADoubleRelease) {
   const BlockId id = allocator.try_allocate().value();
   allocator.release(id);
   EXPECT_THROW(allocator.release(id), Error);
-  EXPECT_THROW(allocator.release(7), Error);
-  EXPECT_THROW(allocator.release(-1), Error);
+  EXPECT_THROW(allocator.release(BlockId{7}), Error);
+  EXPECT_THROW(allocator.release(BlockId{-1}), Error);
 }
 
 TEST(BlockTableTest, ReservesAllBlocksOrNone) {
@@ -72,10 +72,10 @@ TEST(BlockTableTest, ChoosesAPoolWithRoomForWhatItWillBe) {
   // A short one still fits beside them; another goes where there is something free at all.
   BlockTable small(allocator, 32);
   ASSERT_TRUE(small.try_reserve(1));
-  EXPECT_EQ(small.blocks().front() / 10, 0);
+  EXPECT_EQ(number_of(small.blocks().front()) / 10, 0);
   BlockTable long_one(allocator, 160);
   ASSERT_TRUE(long_one.try_reserve(1));
-  EXPECT_EQ(long_one.blocks().front() / 10, 1);
+  EXPECT_EQ(number_of(long_one.blocks().front()) / 10, 1);
 }
 
 TEST(BlockTableTest, TakesItsPromiseAlong) {
@@ -151,8 +151,8 @@ TEST(BlockAllocatorTest, ATablesLastBlocksGoFirst) {
   }
   BlockTable other(blocks);
   ASSERT_TRUE(other.try_reserve(2 * kKvBlockTokens));
-  EXPECT_EQ(other.blocks(), (std::vector<BlockId>{2, 3}));
-  EXPECT_EQ(blocks.try_find(keys[2]), 1);
+  EXPECT_EQ(other.blocks(), block_range(2, 2));
+  EXPECT_EQ(blocks.try_find(keys[2]), BlockId{1});
   EXPECT_EQ(blocks.try_find(keys[3]), std::nullopt);
 }
 
@@ -239,6 +239,26 @@ TEST(BlockTableTest, SpansBehindWhatItShares) {
   EXPECT_EQ(pools_of(blocks, table), (std::vector{32, 32}));
 }
 
+TEST(BlockTableTest, SharesBlocksOfSeveralPoolsWhereItSpans) {
+  BlockAllocator blocks({4, 8}, /*span_blocks=*/2);
+  BlockTable first(blocks, 11 * kKvBlockTokens);
+  ASSERT_TRUE(first.try_reserve(8 * kKvBlockTokens));
+  const std::vector<BlockId> shared(first.blocks().begin(), first.blocks().begin() + 7);
+  EXPECT_EQ(blocks.pool_of(shared.front()), 0);
+  EXPECT_EQ(blocks.pool_of(shared.back()), 1);
+  const std::span<const BlockId> all(shared);
+  EXPECT_TRUE(blocks.can_follow(all.first(4), shared[4], /*spans=*/true));
+  EXPECT_FALSE(blocks.can_follow(all.first(4), shared[4], /*spans=*/false));
+  EXPECT_FALSE(blocks.can_follow(all.first(3), shared[4], /*spans=*/true)) << "not a whole run";
+  EXPECT_FALSE(blocks.can_follow(all.first(6), shared[0], /*spans=*/true)) << "never back";
+  for (const BlockId id : shared) blocks.hold(id);
+  BlockTable second(blocks, 11 * kKvBlockTokens);
+  second.begin_in(1, shared);
+  ASSERT_TRUE(second.try_reserve(9 * kKvBlockTokens));
+  EXPECT_EQ(blocks.pool_of(second.blocks().back()), 1);
+  EXPECT_TRUE(second.uses(0) && second.uses(1));
+}
+
 TEST(BlockAllocatorTest, WhatIsForgottenIsNotFound) {
   BlockAllocator blocks(2);
   const BlockKey a = first_key("a"), b = first_key("b");
@@ -268,34 +288,34 @@ TEST(BlockAllocatorTest, APoolGrowsAndShrinksWithoutRenamingBlocks) {
   allocator.resize(0, 6);
   EXPECT_EQ(allocator.total(0), 6);
   EXPECT_EQ(allocator.free(0), 6);
-  EXPECT_EQ(allocator.pool_of(9), 0) << "they are its own, if not yet given out";
-  EXPECT_EQ(allocator.try_allocate(1), 10);
-  for (BlockId id = 0; id < 6; ++id) EXPECT_EQ(allocator.try_allocate(), id);
+  EXPECT_EQ(allocator.pool_of(BlockId{9}), 0) << "they are its own, if not yet given out";
+  EXPECT_EQ(allocator.try_allocate(1), BlockId{10});
+  for (const BlockId id : block_range(0, 6)) EXPECT_EQ(allocator.try_allocate(), id);
   EXPECT_FALSE(allocator.try_allocate());
   allocator.resize(0, 10);
   EXPECT_EQ(allocator.free(0), 4);
-  EXPECT_EQ(allocator.try_allocate(), 6);
-  EXPECT_EQ(allocator.try_allocate(), 7);
+  EXPECT_EQ(allocator.try_allocate(), BlockId{6});
+  EXPECT_EQ(allocator.try_allocate(), BlockId{7});
   const BlockKey key = first_key("kept");
-  allocator.keep(7, {.key = key});
-  allocator.release(3);
+  allocator.keep(BlockId{7}, {.key = key});
+  allocator.release(BlockId{3});
   allocator.resize(0, 5);
   EXPECT_EQ(allocator.free(0), 1);
   EXPECT_FALSE(allocator.try_peek(key)) << "nobody is to begin with it";
-  EXPECT_TRUE(allocator.gives_out(4));
-  EXPECT_FALSE(allocator.gives_out(5));
-  EXPECT_TRUE(allocator.gives_out(10)) << "of another pool";
-  allocator.release(6);
-  allocator.keep(7, {.key = key});
-  allocator.release(7);
+  EXPECT_TRUE(allocator.gives_out(BlockId{4}));
+  EXPECT_FALSE(allocator.gives_out(BlockId{5}));
+  EXPECT_TRUE(allocator.gives_out(BlockId{10})) << "of another pool";
+  allocator.release(BlockId{6});
+  allocator.keep(BlockId{7}, {.key = key});
+  allocator.release(BlockId{7});
   EXPECT_FALSE(allocator.try_peek(key));
   EXPECT_EQ(allocator.free(0), 1) << "they are gone when given back";
-  EXPECT_EQ(allocator.try_allocate(), 3);
+  EXPECT_EQ(allocator.try_allocate(), BlockId{3});
   EXPECT_FALSE(allocator.try_allocate());
   allocator.resize(0, 8);
-  EXPECT_EQ(allocator.try_allocate(), 6) << "5 is still held";
-  allocator.release(5);
-  EXPECT_EQ(allocator.try_allocate(), 5);
+  EXPECT_EQ(allocator.try_allocate(), BlockId{6}) << "5 is still held";
+  allocator.release(BlockId{5});
+  EXPECT_EQ(allocator.try_allocate(), BlockId{5});
 }
 
 }  // namespace

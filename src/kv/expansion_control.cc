@@ -2,6 +2,7 @@
 #include "kv/expansion_control.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -18,6 +19,7 @@ constexpr int kFirstHold = 8, kLongestHold = 256;
 // A level that failed is tried again before its time where the link can bring so much more.
 constexpr double kMuchMore = 1.25;
 constexpr int kJudgingWindows = 3;
+constexpr int kLongestLook = 8;  // windows, for new room to be used
 // Of what more room would bring at best: less counts as nothing. What noise cannot feign is proof.
 constexpr double kWorthwhile = 0.2;
 constexpr double kNoise = 0.02;
@@ -28,6 +30,8 @@ constexpr int kAtOnce = 4;
 constexpr double kCostOfTries = 0.005;
 // A copy may be predicted to take so much of the time it has: the rest is as good as no wait.
 constexpr double kFull = 1.02;
+// By so much it is tried: not all room is in use all the time, and waits are seen when it is.
+constexpr double kWorthATry = 1.06;
 
 }  // namespace
 
@@ -50,12 +54,12 @@ double ExpansionControl::Window::throughput() const {
 }
 
 // The link-saturation condition (3.1).
-bool ExpansionControl::fits(size_t level, int32_t used_blocks) const {
+bool ExpansionControl::fits(size_t level, int32_t used_blocks, double slack) const {
   const int turning = levels_[level];
   const double load_s = std::min(used_blocks, blocks(level)) * block_bytes_ / rate_;
   const double room_s =
       sizes_.spare > 1 ? step_s_ / turning : step_s_ / sizes_.layers * (sizes_.layers / turning);
-  return load_s <= kFull * room_s;
+  return load_s <= slack * room_s;
 }
 
 int ExpansionControl::next(const TurnMeasure& step) {
@@ -103,6 +107,7 @@ void ExpansionControl::go_to(size_t level) {
 void ExpansionControl::forget() {
   growth_.reset();
   proof_.reset();
+  doubt_.reset();
   brought_nothing_ = false;
 }
 
@@ -135,7 +140,7 @@ void ExpansionControl::decide() {
 
 void ExpansionControl::shrink_to_what_fits() {
   size_t to = level_ - 1;
-  while (to > 0 && rate_ > 0 && !fits(to, window_.used_blocks)) --to;
+  while (to > 0 && rate_ > 0 && !fits(to, window_.used_blocks, kFull)) --to;
   failed_at_ = rate_ * step_s_;
   hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
   held_ = hold_;
@@ -144,47 +149,69 @@ void ExpansionControl::shrink_to_what_fits() {
   go_to(to);
 }
 
-void ExpansionControl::judge_growth() {
-  // Only where the new room is in use.
-  if (!growth_ || window_.used_blocks <= blocks(proof_->level)) return;
-  const double more = static_cast<double>(blocks(level_)) / blocks(proof_->level) - 1;
-  if (kWorthwhile * more < kNoise) {  // nobody could tell
-    growth_.reset();
+bool ExpansionControl::is_worthwhile(size_t level, double throughput) const {
+  const double more = static_cast<double>(blocks(level)) / blocks(proof_->level) - 1;
+  return throughput >= proof_->throughput * (1 + kWorthwhile * more - kNoise);
+}
+
+void ExpansionControl::found_worthwhile(size_t level, double throughput) {
+  hold_ = 0;
+  brought_nothing_ = false;
+  const double more = static_cast<double>(blocks(level)) / blocks(proof_->level) - 1;
+  if (more >= kProof) proof_ = Proof{level, throughput};
+}
+
+void ExpansionControl::settle_doubt() {
+  ++doubt_->windows;
+  doubt_->sum += window_.throughput();
+  if (doubt_->windows < kJudgingWindows) return;
+  const Doubt of = *std::exchange(doubt_, std::nullopt);
+  proof_->throughput = of.sum / of.windows;
+  if (is_worthwhile(of.level, of.throughput)) {
+    found_worthwhile(of.level, of.throughput);
+    go_to(of.level);
     return;
   }
+  brought_nothing_ = true;
+  hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
+  held_ = hold_;
+}
+
+void ExpansionControl::judge_growth() {
+  if (doubt_) return settle_doubt();
+  if (!growth_) return;
+  const double more = static_cast<double>(blocks(level_)) / blocks(proof_->level) - 1;
+  // Only where the new room is in use; where those who wait are too large for it, they want more.
+  const bool is_used = window_.used_blocks > blocks(proof_->level);
+  const bool can_tell = kWorthwhile * more >= kNoise;
+  if (!can_tell || (!is_used && growth_->looked >= kLongestLook)) growth_.reset();
+  if (!growth_ || !is_used) return;
   ++growth_->windows;
   growth_->sum += window_.throughput();
   if (growth_->windows < kJudgingWindows) return;
   const double now = growth_->sum / growth_->windows;
   growth_.reset();
-  brought_nothing_ = now < proof_->throughput * (1 + kWorthwhile * more - kNoise);
-  if (!brought_nothing_) {
-    hold_ = 0;
-    if (more >= kProof) proof_ = Proof{level_, now};
-    return;
-  }
-  hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
-  held_ = hold_;
-  if (now < proof_->throughput * (1 - kNoise)) {
-    go_to(proof_->level);
-    proof_.reset();
-  }
+  if (is_worthwhile(level_, now)) return found_worthwhile(level_, now);
+  doubt_ = Doubt{.level = level_, .throughput = now};
+  go_to(proof_->level);
 }
 
 void ExpansionControl::grow_or_hold() {
   const size_t before = level_;
   judge_growth();
-  if (growth_ || level_ != before) return;
+  if (growth_ || doubt_ || level_ != before) return;
   const bool wanted = 2 * window_.wanting >= window_.steps && window_.busy == 0;
   const bool has_more = failed_at_ > 0 && rate_ * step_s_ > kMuchMore * failed_at_;
   const bool is_held = (held_ > 0 || owed_s_ > 0) && !has_more;
   if (!wanted || level_ + 1 == levels_.size() || is_held) return;
   size_t to = level_ + 1;
   if (rate_ > 0) {
-    if (!fits(to, blocks(to))) return;
+    if (!fits(to, blocks(to), kWorthATry)) return;
     // What the link was seen to bring holds for copies of about that size.
     const int most = brought_nothing_ ? 0 : kAtOnce * turning();
-    while (to + 1 < levels_.size() && levels_[to + 1] <= most && fits(to + 1, blocks(to + 1))) ++to;
+    while (to + 1 < levels_.size() && levels_[to + 1] <= most &&
+           fits(to + 1, blocks(to + 1), kFull))
+      ++to;
   }
   growth_.emplace();
   if (!proof_) proof_ = Proof{level_, window_.throughput()};

@@ -58,14 +58,19 @@ class ExpansionControl {
   void add(const TurnMeasure& step);
   void decide();
   int32_t blocks(size_t level) const { return sizes_.blocks_with(levels_[level]); }
-  // Whether copies of a step at this level have the time they need, by what was measured last.
-  bool fits(size_t level, int32_t used_blocks) const;
+  // Whether copies of a step at this level have the time they need, or `slack` times that, by what
+  // was measured last.
+  bool fits(size_t level, int32_t used_blocks, double slack) const;
   void go_to(size_t level);
   // What growth brought: demand or the link are others now.
   void forget();
   void shrink_to_what_fits();
   void grow_or_hold();
   void judge_growth();
+  // Whether so much throughput at a level is what its room should bring.
+  bool is_worthwhile(size_t level, double throughput) const;
+  void found_worthwhile(size_t level, double throughput);
+  void settle_doubt();
 
   TurnSizes sizes_;
   double block_bytes_;
@@ -96,6 +101,16 @@ class ExpansionControl {
     double throughput = 0;
   };
   std::optional<Proof> proof_;
+  // A growth that seems to bring nothing. What it is compared with was measured before, maybe in
+  // another time (requests that begin together are short together, and more of them have room): the
+  // level before it is looked at again, and then it is known.
+  struct Doubt {
+    size_t level = 0;
+    double throughput = 0;
+    int windows = 0;  // at the level before
+    double sum = 0;   // of their throughput
+  };
+  std::optional<Doubt> doubt_;
   bool brought_nothing_ = false;  // the last growth
 };
 

@@ -20,21 +20,25 @@ struct Server {
   double per_sequence_s = 0;  // where it is bound by what is computed
   double link = 40e9;         // bytes per second
   double demand = 1e9;        // sequences
+  int32_t at_once = 1;        // blocks that they take: none begins with fewer
   double noise = 0.05;
+  int young_steps = 0;        // at the beginning: all have begun together, and are short
   double weights_wait_s = 0;  // others use the link
+  int steps = 0;
   std::mt19937 random{1};
 
   double noisy(double value) {
     return value * std::uniform_real_distribution<double>(1 - noise, 1 + noise)(random);
   }
   int32_t used(int turning) const {
-    return static_cast<int32_t>(
-        std::min<double>(kSizes.blocks_with(turning), demand * kBlocksOfOne));
+    const int32_t room = kSizes.blocks_with(turning);
+    return static_cast<int32_t>(std::min<double>(room - room % at_once, demand * kBlocksOfOne));
   }
   TurnMeasure step(int turning) {
     TurnMeasure measure;
     const int32_t blocks = used(turning);
-    const double sequences = blocks / kBlocksOfOne;
+    const double age = ++steps < young_steps ? 0.5 + 0.5 * steps / young_steps : 1;
+    const double sequences = blocks / (kBlocksOfOne * age);
     const double compute = noisy(weights_s + per_block_s * blocks + per_sequence_s * sequences);
     measure.used_blocks = blocks;
     measure.tokens = static_cast<int64_t>(sequences);
@@ -102,6 +106,39 @@ TEST(ExpansionControlTest, FindsWhatIsBest) {
       EXPECT_GE(served.rate(), 0.98 * best) << "at " << control.turning();
       EXPECT_GE(served.rate(), 0.99 * fixed_rate(server, 0)) << "tries cost next to nothing";
     }
+  }
+}
+
+// Throughput falls while sequences that began together grow, whatever room there is: that is not
+// what more room brings.
+TEST(ExpansionControlTest, IsNotMisledByABeginning) {
+  for (const int young : {30, 60, 120, 250}) {
+    for (const double link : {55e9, 200e9}) {
+      SCOPED_TRACE(testing::Message() << young << " steps, " << link / 1e9 << " GB/s");
+      Server server{.link = link, .young_steps = young};
+      ExpansionControl control(kSizes, kBlockBytes);
+      serve(server, control, 2 * young + 200);
+      const Served served = serve(server, control, 500);
+      double best = 0;
+      for (const int turning : {0, 4, 8, 12, 16, 20, 24, 32, 40})
+        best = std::max(best, fixed_rate(server, turning));
+      EXPECT_GE(served.rate(), 0.98 * best) << "at " << control.turning();
+    }
+  }
+}
+
+// Who waits is too large for what a first try brings.
+TEST(ExpansionControlTest, GrowsWhereAFirstStepIsTooSmallForAnybody) {
+  for (const int32_t at_once : {90, 150, 240}) {
+    SCOPED_TRACE(at_once);
+    Server server{.link = 200e9, .at_once = at_once};
+    ExpansionControl control(kSizes, kBlockBytes);
+    serve(server, control, 400);
+    const Served served = serve(server, control, 500);
+    double best = 0;
+    for (const int turning : {0, 4, 8, 12, 16, 20, 24, 32, 40})
+      best = std::max(best, fixed_rate(server, turning));
+    EXPECT_GE(served.rate(), 0.98 * best) << "at " << control.turning();
   }
 }
 

@@ -94,8 +94,16 @@ LayerTable::Recut KvCache::recut(int turning) {
   return layers_.recut(turning);
 }
 
-void KvCache::copy_block(Device& device, int32_t from, int32_t to) {
-  SPW_ASSERT(tier_of(from) == Tier::kDevice && tier_of(to) == Tier::kDevice);
+int32_t KvCache::number_in(Tier tier, BlockId block) const {
+  SPW_ASSERT(tier_of(block) == tier);
+  const int32_t first = tier == Tier::kDevice ? 0
+                        : tier == Tier::kHost ? device_ids_
+                                              : device_ids_ + host_blocks_;
+  return number_of(block) - first;
+}
+
+void KvCache::copy_block(Device& device, BlockId from_id, BlockId to_id) {
+  const int32_t from = number_in(Tier::kDevice, from_id), to = number_in(Tier::kDevice, to_id);
   const auto page = static_cast<int64_t>(plane_bytes(1));
   const int64_t words = page / static_cast<int64_t>(sizeof(float));
   for (int index = 0; index < shape_.layers; ++index) {
@@ -111,15 +119,15 @@ void KvCache::copy_block(Device& device, int32_t from, int32_t to) {
   if (layers_.turning() > 0) copies_.push_back({from, to});
 }
 
-void KvCache::add_pieces(int32_t block, std::byte* host, Direction direction,
+void KvCache::add_pieces(BlockId block, std::byte* host, Direction direction,
                          std::vector<CopyPiece>& pieces) const {
-  SPW_ASSERT(tier_of(block) == Tier::kDevice);
+  const auto number = static_cast<size_t>(number_in(Tier::kDevice, block));
   const size_t page = plane_bytes(1);
   for (int index = 0; index < shape_.layers; ++index) {
     const KvLayerView view =
         layers_.takes_turns(index) ? host_buffer(layers_.host_buffer(index)) : layer(index);
     for (std::byte* const plane : {view.k, view.v}) {
-      std::byte* const there = plane + static_cast<size_t>(block) * page;
+      std::byte* const there = plane + number * page;
       pieces.push_back(direction == Direction::kToDevice ? CopyPiece{there, host, page}
                                                          : CopyPiece{host, there, page});
       host += page;

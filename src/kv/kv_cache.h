@@ -12,6 +12,7 @@
 #include "base/tier.h"
 #include "device/device.h"
 #include "device/generation.h"
+#include "kv/block_id.h"
 #include "kv/layer_table.h"
 #include "memory/block_file.h"
 #include "memory/pinned_buffer.h"
@@ -52,28 +53,26 @@ class KvCache {
   int32_t disk_blocks() const { return disk_blocks_; }
   // For a BlockAllocator.
   std::vector<int32_t> pools() const;
-  Tier tier_of(int32_t block) const {
-    return block < device_ids_                  ? Tier::kDevice
-           : block < device_ids_ + host_blocks_ ? Tier::kHost
-                                                : Tier::kDisk;
+  Tier tier_of(BlockId block) const {
+    const int32_t number = number_of(block);
+    return number < device_ids_                  ? Tier::kDevice
+           : number < device_ids_ + host_blocks_ ? Tier::kHost
+                                                 : Tier::kDisk;
   }
-  // The id of a block among those of its tier.
-  int32_t local_id(int32_t block) const {
-    return block - (block < device_ids_                  ? 0
-                    : block < device_ids_ + host_blocks_ ? device_ids_
-                                                         : device_ids_ + host_blocks_);
-  }
+  // Its number among the blocks of that memory: what tables for kernels have, and copies go by.
+  // Throws kInternal for a block of another.
+  int32_t number_in(Tier tier, BlockId block) const;
 
-  // The blocks on the device, and those in host memory, by their local ids.
+  // The blocks on the device, and those in host memory, by their numbers there.
   KvLayerView layer(int index) const;
   KvLayerView host_layer(int index) const;
   // All that `from` has, in all layers, in the order of the device's ops; both are on the device,
   // for which the cache was made. In layers that take turns: when they come next.
-  void copy_block(Device& device, int32_t from, int32_t to);
+  void copy_block(Device& device, BlockId from, BlockId to);
   // All that a block on the device has, in all layers, as pieces of a copy to or from `host`, where
   // they lie one after the other. In layers that take turns that is between memories of the host.
   enum class Direction : uint8_t { kToDevice, kToHost };
-  void add_pieces(int32_t block, std::byte* host, Direction direction,
+  void add_pieces(BlockId block, std::byte* host, Direction direction,
                   std::vector<CopyPiece>& pieces) const;
 
   // Which layers' KV is on the device. Changed by who moves it (runtime/kv_turns.h).
@@ -85,12 +84,13 @@ class KvCache {
   // The region is cut anew, for so many layers that take turns: addresses are others from now on.
   LayerTable::Recut recut(int turning);
   struct BlockCopy {
-    int32_t from = 0, to = 0;
+    int32_t from = 0, to = 0;  // numbers on the device
   };
   // The block was filled through add_pieces(): what layers that take turns have of it on the device
   // is old.
-  void reload(int32_t block) {
-    if (layers_.turning() > 0) copies_.push_back({block, block});
+  void reload(BlockId block) {
+    const int32_t number = number_in(Tier::kDevice, block);
+    if (layers_.turning() > 0) copies_.push_back({number, number});
   }
   // Of these and copy_block(), since the last call: what layers that take turns have still to do.
   std::vector<BlockCopy> take_copies() { return std::exchange(copies_, {}); }
@@ -98,9 +98,9 @@ class KvCache {
   bool host_readable() const { return host_readable_; }
   // Those on disk: K and then V of a block of a layer are one block of the file. Null: none.
   BlockFile* disk() const { return disk_.get(); }
-  uint32_t disk_id(int layer, int32_t local) const {
+  uint32_t disk_id(int layer, int32_t number) const {
     return static_cast<uint32_t>(layer) * static_cast<uint32_t>(disk_blocks_) +
-           static_cast<uint32_t>(local);
+           static_cast<uint32_t>(number);
   }
 
  private:

@@ -71,14 +71,14 @@ class KvStore {
 
   struct Copy {
     BlockContents contents = {};
-    BlockId block = 0;
+    BlockId block{};
   };
   // Copies blocks of the pool, as ops queued so far leave them; those that are here already, or
   // find no room, are passed over. May return before the copies are made.
   void put(std::span<const Copy> copies);
   struct Load {
     BlockKey key = {};
-    BlockId block = 0;
+    BlockId block{};
   };
   // Fills blocks of the pool, before ops that are queued from now on. All are in host memory.
   void load(std::span<const Load> loads);

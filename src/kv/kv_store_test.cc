@@ -95,16 +95,17 @@ TEST_P(KvStoreTest, WhatWasPutComesBackIntoAnyBlock) {
   }
   EXPECT_FALSE(store->has(key(4)));
   // The pool's blocks are used for something else at once.
-  const std::vector<BlockId> blocks = {1, 2, 3};
+  const std::vector<BlockId> blocks = block_range(1, 3);
   store->before_writing(blocks);
   for (const BlockId block : blocks) fill(block, 99);
-  const std::vector<KvStore::Load> loads = {{key(3), 5}, {key(1), 1}, {key(2), 0}};
+  const std::vector<KvStore::Load> loads = {
+      {key(3), BlockId{5}}, {key(1), BlockId{1}}, {key(2), BlockId{0}}};
   store->load(loads);
-  EXPECT_TRUE(has(5, 3));
-  EXPECT_TRUE(has(1, 1));
-  EXPECT_TRUE(has(0, 2));
+  EXPECT_TRUE(has(BlockId{5}, 3));
+  EXPECT_TRUE(has(BlockId{1}, 1));
+  EXPECT_TRUE(has(BlockId{0}, 2));
   EXPECT_EQ(store->stats().to_host_bytes, 3U * static_cast<uint64_t>(kShape.block_bytes()));
-  put(*store, 5, 3);
+  put(*store, BlockId{5}, 3);
   EXPECT_EQ(store->stats().to_host_bytes, 3U * static_cast<uint64_t>(kShape.block_bytes()))
       << "what has a copy does not move";
 }
@@ -112,10 +113,11 @@ TEST_P(KvStoreTest, WhatWasPutComesBackIntoAnyBlock) {
 TEST_P(KvStoreTest, MakesRoomFromTheEndOfChains) {
   auto store = make(4);
   const auto put_and_wait = [&](uint64_t n) {
-    fill(0, n);
-    while (!store->has(key(n))) put(*store, 0, n);  // refused while those before are being read
-    load(*store, n, 7);                             // in order: it has arrived
-    EXPECT_TRUE(has(7, n));
+    fill(BlockId{0}, n);
+    while (!store->has(key(n)))
+      put(*store, BlockId{0}, n);  // refused while those before are being read
+    load(*store, n, BlockId{7});   // in order: it has arrived
+    EXPECT_TRUE(has(BlockId{7}, n));
   };
   for (uint64_t n = 1; n <= 4; ++n) put_and_wait(n);
   put_and_wait(101);
@@ -127,16 +129,16 @@ TEST_P(KvStoreTest, MakesRoomFromTheEndOfChains) {
 
 TEST_P(KvStoreTest, WhatIsPinnedStays) {
   auto store = make(2);
-  fill(0, 1);
-  put(*store, 0, 1);
-  load(*store, 1, 1);
+  fill(BlockId{0}, 1);
+  put(*store, BlockId{0}, 1);
+  load(*store, 1, BlockId{1});
   const std::vector<BlockKey> keys = {key(1), key(2)};
   EXPECT_EQ(store->fetch(keys), 1U) << "the second is nowhere";
   for (const uint64_t n : {101, 201, 301}) {
-    fill(0, n);
-    put(*store, 0, n);
-    EXPECT_TRUE(has(0, n));
-    const BlockId block = 0;
+    fill(BlockId{0}, n);
+    put(*store, BlockId{0}, n);
+    EXPECT_TRUE(has(BlockId{0}, n));
+    const BlockId block{};
     store->before_writing({&block, 1});
   }
   EXPECT_TRUE(store->has(key(1)));
@@ -151,8 +153,8 @@ TEST_P(KvStoreTest, LoadsOnlyWhatIsComputedMoreSlowly) {
   auto deep = make(4, {.token_s = 1, .token_position_s = 0.01, .to_device = bytes / 20});
   const std::vector<BlockKey> keys = {key(1), key(2), key(3)};
   for (auto* const store : {&slow, &slower, &deep}) {
-    put(**store, 0, 1);
-    put(**store, 1, 2);
+    put(**store, BlockId{0}, 1);
+    put(**store, BlockId{1}, 2);
   }
   EXPECT_EQ(slow->worth_loading(keys, 0), 2U);
   EXPECT_EQ(slower->worth_loading(keys, 0), 0U);
@@ -165,9 +167,9 @@ TEST_P(KvStoreTest, BlocksOnDiskOutlastTheStore) {
   {
     auto store = make_lasting(4);
     for (uint64_t n = 1; n <= 12; ++n) {
-      fill(0, n);
-      put(*store, 0, n);
-      const BlockId block = 0;
+      fill(BlockId{0}, n);
+      put(*store, BlockId{0}, n);
+      const BlockId block{};
       store->before_writing({&block, 1});
       keys.push_back(key(n));
       while (store->stats().disk.blocks < static_cast<int64_t>(n)) std::this_thread::yield();
@@ -180,8 +182,8 @@ TEST_P(KvStoreTest, BlocksOnDiskOutlastTheStore) {
   EXPECT_EQ(store->fetch(keys), 12U);
   wait_until_fetched(*store, keys);
   for (uint64_t n = 1; n <= 12; ++n) {
-    load(*store, n, 3);
-    EXPECT_TRUE(has(3, n)) << n;
+    load(*store, n, BlockId{3});
+    EXPECT_TRUE(has(BlockId{3}, n)) << n;
   }
   store->unpin(keys);
   EXPECT_EQ(store->stats().damaged, 0);
@@ -215,17 +217,17 @@ TEST_P(KvStoreTest, TheDiskMakesRoomFromTheEndOfChains) {
     auto store = make_lasting(4, 5 * each);
     uint64_t written = 0;
     for (const uint64_t n : {1, 2, 3, 4, 5, 101, 102}) {
-      fill(0, n);
-      put(*store, 0, n);
-      const BlockId block = 0;
+      fill(BlockId{0}, n);
+      put(*store, BlockId{0}, n);
+      const BlockId block{};
       store->before_writing({&block, 1});
       written += KvStore::slot_bytes(kShape);
       while (store->stats().disk_written_bytes < written) std::this_thread::yield();
     }
     EXPECT_EQ(store->stats().disk.blocks, 5);
     EXPECT_EQ(store->stats().disk.evicted, 2);
-    fill(0, 7);
-    put(*store, 0, 7);  // behind one that is not there
+    fill(BlockId{0}, 7);
+    put(*store, BlockId{0}, 7);  // behind one that is not there
     while (store->stats().refused == 0) std::this_thread::yield();
   }
   auto store = make_lasting(4, 5 * each);
@@ -237,18 +239,18 @@ TEST_P(KvStoreTest, WhatIsDroppedIsGoneEverywhere) {
   const std::vector<BlockKey> keys = {key(1), key(2)};
   {
     auto store = make_lasting(16);
-    fill(0, 1);
-    put(*store, 0, 1);
+    fill(BlockId{0}, 1);
+    put(*store, BlockId{0}, 1);
     while (store->stats().disk.blocks < 1) std::this_thread::yield();
-    fill(1, 2);
-    put(*store, 1, 2);  // on its way
+    fill(BlockId{1}, 2);
+    put(*store, BlockId{1}, 2);  // on its way
     store->drop(keys);
     EXPECT_FALSE(store->has(key(1)));
     EXPECT_FALSE(store->has(key(2)));
-    fill(2, 2);
-    put(*store, 2, 2);
-    load(*store, 2, 3);
-    EXPECT_TRUE(has(3, 2));
+    fill(BlockId{2}, 2);
+    put(*store, BlockId{2}, 2);
+    load(*store, 2, BlockId{3});
+    EXPECT_TRUE(has(BlockId{3}, 2));
     store->drop(keys);
   }
   EXPECT_EQ(make_lasting(16)->stats().disk.blocks, 0);
@@ -258,10 +260,10 @@ TEST_P(KvStoreTest, GoesOnWithoutADiskThatIsFull) {
   auto store = make_lasting(16);
   arm_fault("io.write", 1, FaultKind::kEnospc, 1000);
   for (uint64_t n = 1; n <= 6; ++n) {
-    fill(0, n);
-    put(*store, 0, n);
-    load(*store, n, 1);
-    EXPECT_TRUE(has(1, n));
+    fill(BlockId{0}, n);
+    put(*store, BlockId{0}, n);
+    load(*store, n, BlockId{1});
+    EXPECT_TRUE(has(BlockId{1}, n));
   }
   EXPECT_EQ(store->stats().disk.blocks, 0);
   disarm_faults();

@@ -130,9 +130,10 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
     SPW_ASSERT(sequence.logit_rows >= 0 && sequence.logit_rows <= count);
     Tier tier = Tier::kDevice;
     for (size_t i = 0; i < sequence.block_table.size(); ++i) {
-      const int32_t block = sequence.block_table[i];
-      SPW_ASSERT(block >= 0 && block < kv.blocks());
-      SPW_ASSERT(kv.tier_of(block) != Tier::kDevice || block < kv.device_blocks());
+      const BlockId block = sequence.block_table[i];
+      const int32_t number = number_of(block);
+      SPW_ASSERT(number >= 0 && number < kv.blocks());
+      SPW_ASSERT(kv.tier_of(block) != Tier::kDevice || number < kv.device_blocks());
       const Tier next = kv.tier_of(block);
       SPW_ASSERT(next == tier || (tier < next && i % kAttentionPartBlocks == 0));
       tier = next;
@@ -173,7 +174,7 @@ void Decoder::change_turns(KvCache& kv, int turning) {
 
 void Decoder::attach(const KvCache& kv) {
   if (kv.layers().sizes().most > 0 && turns_ == nullptr)
-    turns_ = std::make_unique<KvTurns>(device_);
+    turns_ = std::make_unique<KvTurns>(device_, options_.overlap);
   if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
     if (lane_ == nullptr) lane_ = std::make_unique<HostLane>(device_);
     host_attention_ = std::make_unique<HostAttention>(device_, *options_.host, *lane_, inner_type_,

@@ -34,8 +34,9 @@ std::vector<int32_t> together(std::span<const int32_t> a, std::span<const int32_
 
 }  // namespace
 
-KvTurns::KvTurns(Device& device)
+KvTurns::KvTurns(Device& device, bool overlap)
     : device_(device),
+      overlap_(overlap),
       in_(device.make_stream()),
       out_(device.make_stream()),
       cut_(device.make_event()),
@@ -89,8 +90,9 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
   for (const StepSequence& sequence : sequences) {
     const int64_t end = sequence.start + static_cast<int64_t>(sequence.tokens.size());
     for (int64_t i = 0; i < blocks_for_tokens(end); ++i) {
-      const int32_t block = sequence.block_table[static_cast<size_t>(i)];
-      if (kv.tier_of(block) != Tier::kDevice) continue;
+      const BlockId id = sequence.block_table[static_cast<size_t>(i)];
+      if (kv.tier_of(id) != Tier::kDevice) continue;
+      const int32_t block = kv.number_in(Tier::kDevice, id);
       if (i * kKvBlockTokens < sequence.start) read_.push_back(block);
       if ((i + 1) * kKvBlockTokens > sequence.start) written_.push_back(block);
     }
@@ -117,7 +119,7 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
     in_->record(*of.timed[of.current].loaded);
     of.timed[of.current].bytes = 0;  // what lies between its events is more than a copy
   }
-  while (layers.next_to_load() >= 0) load_waiting(kv, /*left=*/-1);
+  while (overlap_ && layers.next_to_load() >= 0) load_waiting(kv, /*left=*/-1);
 }
 
 // The next layer comes to where `left` was (-1: nobody).
@@ -156,9 +158,15 @@ void KvTurns::load_waiting(KvCache& kv, int left) {
 void KvTurns::acquire(KvCache& kv, int layer) {
   LayerTable& layers = kv.layers();
   if (!layers.takes_turns(layer)) return;
+  DeviceStream& compute = device_.compute();
+  if (!overlap_) {
+    compute.record(*begun_);
+    in_->wait(*begun_);
+    if (left_ >= 0) in_->wait(*turn(left_).stored);
+    load_waiting(kv, /*left=*/-1);
+  }
   const Turn& of = turn(layer);
   const Turn::Timed& timed = of.timed[of.current];
-  DeviceStream& compute = device_.compute();
   compute.record(*timed.waits);
   compute.wait(*timed.loaded);
   compute.record(*timed.waited);
@@ -177,7 +185,7 @@ void KvTurns::release(KvCache& kv, int layer) {
   out_->record(*of.stored);
   layers.leave(layer);
   left_ = layer;
-  load_waiting(kv, layer);
+  if (overlap_) load_waiting(kv, layer);
 }
 
 void KvTurns::end_step() {

@@ -27,7 +27,9 @@ namespace spillway {
 // Called from one thread, which waits only where a cache is cut anew. The device must outlive it.
 class KvTurns {
  public:
-  explicit KvTurns(Device& device);
+  // Without `overlap` a layer comes when ops are about to need it and not before, as FlexGen
+  // fetches what is not there: what coming ahead is measured by.
+  explicit KvTurns(Device& device, bool overlap = true);
 
   // Before a step's first layer: what of the cache its sequences read and write. Blocks that are
   // not on the device are none of its business.
@@ -82,6 +84,7 @@ class KvTurns {
   void copy_buffer(const KvLayerView& from, const KvLayerView& to, bool to_device);
 
   Device& device_;
+  const bool overlap_;
   std::unique_ptr<DeviceStream> in_, out_;
   std::unique_ptr<DeviceEvent> cut_, begun_;
   int left_ = -1;            // the last layer of the step that has gone

@@ -21,19 +21,20 @@ constexpr KvShape kShape{.layers = 7, .kv_heads = 1, .head_dim = 8, .type = KvTy
 // Sequences that grow, end and begin; each token's bytes say whose it is.
 class TurnsWorld {
  public:
-  TurnsWorld(uint32_t seed, int spare)
+  TurnsWorld(uint32_t seed, int spare, bool overlap = true)
       : random_(seed),
         machine_(true),
         kv_(machine_.device(), machine_.host, kShape,
             {.device_blocks = 8, .most_turning = 6, .spare_buffers = spare}),
-        turns_(machine_.device()) {}
+        turns_(machine_.device(), overlap) {}
 
   void change() {
     int turning = static_cast<int>(random_() % 7);
     if (turning <= kv_.layers().sizes().spare) turning = 0;
     const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
     std::erase_if(sequences_, [&](const Sequence& of) {
-      return std::ranges::any_of(of.table, [&](int32_t block) { return block >= blocks; });
+      return std::ranges::any_of(of.table,
+                                 [&](BlockId block) { return number_of(block) >= blocks; });
     });
     turns_.change(kv_, turning);
     ASSERT_EQ(kv_.device_blocks(), blocks);
@@ -76,7 +77,7 @@ class TurnsWorld {
  private:
   struct Sequence {
     float id = 0;
-    std::vector<int32_t> table = {};
+    std::vector<BlockId> table = {};
     int32_t tokens = 0;
     int32_t shared = 0;  // tokens that another began with: that one's marks
     float from = 0;
@@ -88,18 +89,19 @@ class TurnsWorld {
   }
   float& at(int layer, const Sequence& of, int32_t token) {
     const KvLayerView view = kv_.layer(layer);
-    const int32_t block = of.table[static_cast<size_t>(token / kKvBlockTokens)];
+    const int32_t block =
+        kv_.number_in(Tier::kDevice, of.table[static_cast<size_t>(token / kKvBlockTokens)]);
     // The last word of K's part of the block, or of V's, for each token.
     std::byte* const plane = token % 2 == 0 ? view.k : view.v;
     return *reinterpret_cast<float*>(plane + block * view.block_bytes() +
                                      token % kKvBlockTokens * 4);
   }
-  std::optional<int32_t> try_block() {
+  std::optional<BlockId> try_block() {
     std::vector<bool> taken(static_cast<size_t>(kv_.device_blocks()));
     for (const Sequence& of : sequences_)
-      for (const int32_t block : of.table) taken[static_cast<size_t>(block)] = true;
-    std::vector<int32_t> free;
-    for (int32_t block = 0; block < kv_.device_blocks(); ++block)
+      for (const BlockId block : of.table) taken[static_cast<size_t>(block)] = true;
+    std::vector<BlockId> free;
+    for (const BlockId block : block_range(0, kv_.device_blocks()))
       if (!taken[static_cast<size_t>(block)]) free.push_back(block);
     if (free.empty()) return std::nullopt;
     return free[random_() % free.size()];
@@ -125,7 +127,7 @@ class TurnsWorld {
       fresh.table.assign(other.table.begin(), other.table.begin() + whole);
       fresh.tokens = whole * kKvBlockTokens;
       if (const int32_t rest = other.tokens % kKvBlockTokens; rest > 0) {
-        const int32_t from = other.table[static_cast<size_t>(whole)];
+        const BlockId from = other.table[static_cast<size_t>(whole)];
         fresh.from = other.id;
         sequences_.push_back(fresh);
         const auto block = try_block();
@@ -177,10 +179,12 @@ class TurnsWorld {
   int ids_ = 0;
 };
 
-TEST(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
+class KvTurnsBytesTest : public testing::TestWithParam<bool> {};
+
+TEST_P(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(seed);
-    TurnsWorld world(seed, 1 + static_cast<int>(seed % 2));
+    TurnsWorld world(seed, 1 + static_cast<int>(seed % 2), GetParam());
     for (int step = 0; step < 60; ++step) {
       if (step % 7 == 3) world.change();
       world.step();
@@ -194,6 +198,8 @@ TEST(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
     EXPECT_GT(stats.waited_s, 0) << "copies come late here";
   }
 }
+INSTANTIATE_TEST_SUITE_P(Come, KvTurnsBytesTest, testing::Bool(),
+                         [](const auto& of) { return of.param ? "Ahead" : "OnDemand"; });
 
 }  // namespace
 }  // namespace spillway

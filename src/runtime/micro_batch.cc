@@ -93,7 +93,7 @@ struct MicroBatchCutter {
   bool touches_host(const StepSequence& sequence, int64_t blocks) const {
     const auto table = sequence.block_table.first(static_cast<size_t>(blocks));
     const auto at = std::partition_point(
-        table.begin(), table.end(), [&](int32_t block) { return kv.tier_of(block) < Tier::kHost; });
+        table.begin(), table.end(), [&](BlockId block) { return kv.tier_of(block) < Tier::kHost; });
     return at != table.end() && kv.tier_of(*at) == Tier::kHost;
   }
 
@@ -239,7 +239,7 @@ struct MicroBatchCutter {
       const auto blocks = table.subspan(static_cast<size_t>(piece.begin),
                                         static_cast<size_t>(piece.end - piece.begin));
       if (piece.tier == Tier::kDevice) {
-        span.block_table = blocks;
+        span.block_table = numbers_in(Tier::kDevice, batch, blocks);
         if (parted.resident.size() == resident) parted.resident.emplace_back();
         parted.resident[resident++].push_back(span);
         if (piece.holds_rows) parted.written.push_back(span);
@@ -247,7 +247,7 @@ struct MicroBatchCutter {
         HostRows& host = batch.on_host;
         SequenceSpan there = span;
         there.first_row = host.rows;
-        there.block_table = local_table(batch, blocks);
+        there.block_table = numbers_in(Tier::kHost, batch, blocks);
         host.shared.push_back(there);
         if (piece.holds_rows) host.written.push_back(there);
       } else {
@@ -274,15 +274,17 @@ struct MicroBatchCutter {
     return most_staged_rows(part_limits()) > 0 ? std::min(1.0, limits.host_share) : 1;
   }
 
-  std::span<const int32_t> local_table(MicroBatch& batch, std::span<const int32_t> blocks) const {
+  std::span<const int32_t> numbers_in(Tier tier, MicroBatch& batch,
+                                      std::span<const BlockId> blocks) const {
     std::vector<int32_t>& table = batch.tables_.emplace_back();
-    for (const int32_t block : blocks) table.push_back(kv.local_id(block));
+    table.reserve(blocks.size());
+    for (const BlockId block : blocks) table.push_back(kv.number_in(tier, block));
     return table;
   }
 
   // A part that comes to the device: into the last group, where it finds room there and its rows
   // are not in it already.
-  void stage(MicroBatch& batch, const SequencePart& piece, std::span<const int32_t> blocks,
+  void stage(MicroBatch& batch, const SequencePart& piece, std::span<const BlockId> blocks,
              int32_t first_new, bool continues, SequenceSpan span) {
     const auto count = static_cast<int64_t>(blocks.size());
     const auto takes = [&](const SwapGroup& group) {
@@ -298,10 +300,10 @@ struct MicroBatchCutter {
     }
     SwapGroup& group = batch.swaps.back();
     std::vector<int32_t>& table = batch.tables_.emplace_back();
-    for (const int32_t block : blocks) {
+    for (const BlockId block : blocks) {
       table.push_back(group.staging_blocks++);
       const auto at = static_cast<int32_t>(piece.begin + int64_t(table.size()) - 1);
-      add_moves(kv.local_id(block), table.back(), at, first_new, group, group.loads);
+      add_moves(kv.number_in(piece.tier, block), table.back(), at, first_new, group, group.loads);
     }
     span.block_table = table;
     group.spans.push_back(span);
@@ -323,10 +325,8 @@ struct MicroBatchCutter {
         kv.tier_of(sequence.block_table.front()) != Tier::kHost) {
       return {};
     }
-    std::vector<int32_t>& home = batch.tables_.emplace_back();
-    for (const int32_t block : sequence.block_table.first(static_cast<size_t>(blocks - 1)))
-      home.push_back(kv.local_id(block));
-    return home;
+    return numbers_in(Tier::kHost, batch,
+                      sequence.block_table.first(static_cast<size_t>(blocks - 1)));
   }
 
   // `at_home`: of this many first blocks only K moves.
@@ -334,12 +334,14 @@ struct MicroBatchCutter {
                                     size_t at_home) {
     const StepSequence& sequence = sequences[part.sequence];
     const auto count = static_cast<size_t>(blocks);
-    if (part.path == KvPath::kResident) return sequence.block_table.first(count);
+    if (part.path == KvPath::kResident)
+      return numbers_in(Tier::kDevice, batch, sequence.block_table.first(count));
+    const Tier tier = kv.tier_of(sequence.block_table.front());
     std::vector<int32_t>& table = batch.tables_.emplace_back(count);
     const int32_t first_new = sequence.start + part.first;  // the first position that is written
     SwapGroup* const group = part.path == KvPath::kSwapped ? &batch.swaps.back() : nullptr;
     for (size_t i = 0; i < count; ++i) {
-      const int32_t home = kv.local_id(sequence.block_table[i]);
+      const int32_t home = kv.number_in(tier, sequence.block_table[i]);
       if (group == nullptr) {
         table[i] = home;
         continue;

@@ -19,7 +19,7 @@ struct StepSequence {
   int32_t start = 0;                // tokens already in the KV cache
   // Covers start + tokens.size() tokens. Of one memory, or of several, one behind the other in the
   // order of Tier and beginning at multiples of kAttentionPartBlocks.
-  std::span<const int32_t> block_table;
+  std::span<const BlockId> block_table;
   int32_t logit_rows = 1;  // logits wanted for this many of the last tokens; 0 inside a prompt
 };
 
@@ -62,7 +62,7 @@ struct PartedRows {
   std::vector<std::vector<SequenceSpan>> resident;
 };
 
-// A block that a swap moves: its local id in the tier where it lives, and its id in staging.
+// A block that a swap moves: its number in the memory where it lives, and that in staging.
 struct BlockMove {
   int32_t home = 0;
   int32_t staging = 0;

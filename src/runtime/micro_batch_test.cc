@@ -101,7 +101,8 @@ class CutStepTest : public testing::Test {
 
   // What a step is about; its sequences point to the rest.
   struct Step {
-    std::vector<std::vector<int32_t>> tokens, tables;
+    std::vector<std::vector<int32_t>> tokens;
+    std::vector<std::vector<BlockId>> tables;
     std::vector<StepSequence> sequences;
   };
   static Step step_of(const std::vector<Sequence>& of) {
@@ -110,8 +111,8 @@ class CutStepTest : public testing::Test {
       auto& tokens = step.tokens.emplace_back(static_cast<size_t>(sequence.tokens));
       std::iota(tokens.begin(), tokens.end(), static_cast<int32_t>(100 * step.tokens.size()));
       const int64_t end = int64_t{sequence.start} + sequence.tokens;
-      auto& table = step.tables.emplace_back(static_cast<size_t>(blocks_for_tokens(end)) + 1);
-      std::iota(table.begin(), table.end(), sequence.block);  // one more than it needs
+      // One more than it needs.
+      step.tables.push_back(block_range(sequence.block, blocks_for_tokens(end) + 1));
     }
     for (size_t i = 0; i < of.size(); ++i)
       step.sequences.push_back({step.tokens[i], of[i].start, step.tables[i], of[i].logits});
@@ -264,12 +265,14 @@ class CutPartsTest : public CutStepTest {
     int32_t on_device, on_host, start, tokens;
   };
   std::string cut_parts(const Parts& of, const MicroBatchLimits& limits) {
-    std::vector<int32_t> tokens(static_cast<size_t>(of.tokens)), table;
+    std::vector<int32_t> tokens(static_cast<size_t>(of.tokens));
+    std::vector<BlockId> table;
     std::iota(tokens.begin(), tokens.end(), 100);
     for (int32_t i = 0; i < blocks_for_tokens(of.start + of.tokens); ++i) {
-      table.push_back(i < of.on_device                ? i
-                      : i < of.on_device + of.on_host ? kHostBlock + i - of.on_device
-                                                      : kDiskBlock + i - of.on_device - of.on_host);
+      table.push_back(BlockId{i < of.on_device ? i
+                              : i < of.on_device + of.on_host
+                                  ? kHostBlock + i - of.on_device
+                                  : kDiskBlock + i - of.on_device - of.on_host});
     }
     const StepSequence sequence{tokens, of.start, table, 1};
     std::string text = describe(cut_step(kv_, {&sequence, 1}, limits));
@@ -338,6 +341,19 @@ TEST_F(CutPartsTest, FixedPartsAreCutOnTheDeviceToo) {
             "    resident 0+1@300 [0..15]\n"
             "    resident 0+1@44 [16 17 18]\n"
             "  logits 0 from 0\n");
+}
+
+// A block is known by where it lies: its number in another memory's planes is somebody else's.
+TEST_F(CutStepTest, ABlockOfAnotherMemoryIsRefused) {
+  const BlockId on_device{3}, in_host{kHostBlock + 3}, on_disk{kDiskBlock + 3};
+  EXPECT_EQ(kv_.number_in(Tier::kDevice, on_device), 3);
+  EXPECT_EQ(kv_.number_in(Tier::kHost, in_host), 3);
+  EXPECT_EQ(kv_.number_in(Tier::kDisk, on_disk), 3);
+  EXPECT_THROW(kv_.number_in(Tier::kHost, on_device), Error);
+  EXPECT_THROW(kv_.number_in(Tier::kDevice, in_host), Error);
+  EXPECT_THROW(kv_.number_in(Tier::kDevice, on_disk), Error);
+  EXPECT_THROW(kv_.reload(in_host), Error);
+  EXPECT_THROW(kv_.copy_block(machine_.device(), on_device, in_host), Error);
 }
 
 TEST_F(CutStepTest, SaysWhereTokensAreInTheirSequences) {

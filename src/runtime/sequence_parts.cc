@@ -38,7 +38,7 @@ int64_t most_staged_rows(const PartLimits& limits) {
   return blocks < kAttentionPartBlocks ? 0 : blocks * kKvBlockTokens;
 }
 
-std::vector<SequencePart> cut_sequence(const KvCache& kv, std::span<const int32_t> table,
+std::vector<SequencePart> cut_sequence(const KvCache& kv, std::span<const BlockId> table,
                                        int64_t first_written, double host_share,
                                        const PartLimits& limits) {
   const auto blocks = static_cast<int64_t>(table.size());

@@ -36,7 +36,7 @@ int64_t most_staged_rows(const PartLimits& limits);
 // kAttentionPartBlocks on. `first_written`: the block of the first row that is written; all rows
 // are in one memory and, with fixed parts, in one of them. `host_share`: of what is in host memory,
 // so much stays there, however large: the end of it. The rest comes to the device as the others do.
-std::vector<SequencePart> cut_sequence(const KvCache& kv, std::span<const int32_t> table,
+std::vector<SequencePart> cut_sequence(const KvCache& kv, std::span<const BlockId> table,
                                        int64_t first_written, double host_share,
                                        const PartLimits& limits);
 

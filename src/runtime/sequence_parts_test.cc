@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -32,10 +31,10 @@ class SequencePartsTest : public testing::Test {
   // Of a sequence with so many blocks in each tier; `written` of the last ones have rows.
   std::string cut(int32_t device, int32_t host, int32_t disk, int64_t written,
                   const PartLimits& limits, double host_share = 0) {
-    std::vector<int32_t> table;
+    std::vector<BlockId> table;
     int32_t first = 0;
     for (const int32_t count : {device, host, disk}) {
-      for (int32_t i = 0; i < count; ++i) table.push_back(first + i);
+      for (const BlockId block : block_range(first, count)) table.push_back(block);
       first += kBlocks;
     }
     const int64_t from = static_cast<int64_t>(table.size()) - written;

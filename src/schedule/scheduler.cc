@@ -501,6 +501,11 @@ class Scheduler::Planner {
   std::unordered_set<BlockId> held_;                 // by those that begin
 };
 
+bool Scheduler::spans(RequestId id) const {
+  const Sequence& of = *by_id_.at(id);
+  return of.blocks.spans(of.known + 1);
+}
+
 StepPlan Scheduler::prepare() const { return Planner(*this).make(); }
 
 void Scheduler::begin(Sequence& sequence, const StepPlan::Beginning& beginning) {

@@ -92,6 +92,8 @@ class Scheduler {
   // Of one that runs, until the next change.
   const std::vector<BlockId>& blocks_of(RequestId id) { return at(id).blocks.blocks(); }
   int32_t computed_of(RequestId id) { return at(id).computed; }
+  // Whether one that is here is, or with one more token would be, in several pools.
+  bool spans(RequestId id) const;
 
   int running() const { return static_cast<int>(running_.size()); }
   int waiting() const { return static_cast<int>(waiting_.size()); }

@@ -60,13 +60,13 @@ struct StepPlan {
   std::vector<Fetch> fetches;
   // Blocks whose contents are copied before the step: set by apply().
   struct Copy {
-    BlockId from = 0, to = 0;
+    BlockId from{}, to{};
   };
   std::vector<Copy> copies;
   // Blocks that are filled from elsewhere before the step: set by apply().
   struct Load {
     BlockKey key = {};
-    BlockId to = 0;
+    BlockId to{};
     size_t beginning = 0;  // whose, of those above
   };
   std::vector<Load> loads;

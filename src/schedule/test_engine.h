@@ -174,7 +174,7 @@ class SimulatedEngine : private PrefixSource {
     Books all;
     for (const PoolRoom& room : allocator_.rooms())
       all.numbers.insert(all.numbers.end(), {room.free, room.promised});
-    for (BlockId block = 0; block < allocator_.total(); ++block)
+    for (const BlockId block : block_range(0, allocator_.total()))
       all.numbers.push_back(allocator_.holders(block));
     all.numbers.insert(all.numbers.end(),
                        {scheduler_.running(), scheduler_.waiting(), scheduler_.preemptions()});
@@ -192,7 +192,7 @@ class SimulatedEngine : private PrefixSource {
     }
     for (const StepPlan::Beginning& beginning : plan.beginning) {
       add(-2, beginning.chunk, beginning.pool, beginning.found.tokens,
-          beginning.found.partly.value_or(-1));
+          beginning.found.partly.value_or(BlockId{-1}));
       for (const BlockId block : beginning.found.blocks) add(block);
       for (const BlockKey& key : beginning.found.loads) add(key.low, key.high);
     }
@@ -296,7 +296,7 @@ class SimulatedEngine : private PrefixSource {
     }
     for (const StepPlan::Copy& copy : plan.copies) ++holders[static_cast<size_t>(copy.from)];
     int32_t free = 0;
-    for (BlockId block = 0; block < allocator_.total(); ++block) {
+    for (const BlockId block : block_range(0, allocator_.total())) {
       EXPECT_EQ(allocator_.holders(block), holders[static_cast<size_t>(block)]);
       free += holders[static_cast<size_t>(block)] == 0 ? 1 : 0;
     }

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 
 #include "base/error.h"
 #include "engine/perplexity.h"
@@ -82,14 +81,15 @@ TEST_P(DecoderTest, GivesBitEqualLogitsWhateverIsInTheBatch) {
   const std::vector<int> lengths{40, 17, 5, 100};
   KvCache kv = runtime.make_kv(64);
   Decoder decoder = runtime.make_decoder(256);
-  std::vector<std::vector<int32_t>> prompts, tables;
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::vector<BlockId>> tables;
   Rows alone;
   int32_t next_block = 63;  // blocks from the end, so that no table is an identity
   for (size_t s = 0; s < lengths.size(); ++s) {
     prompts.push_back(tiny_prompt(lengths[s], static_cast<uint32_t>(s)));
     alone.push_back(logits_in_chunks(runtime, prompts[s], 256, KvType::kF32).back());
     tables.emplace_back();
-    for (int i = 0; i < lengths[s]; i += kKvBlockTokens) tables[s].push_back(next_block--);
+    for (int i = 0; i < lengths[s]; i += kKvBlockTokens) tables[s].push_back(BlockId{next_block--});
   }
   std::vector<StepSequence> sequences;
   for (size_t s = 0; s < 2; ++s) {
@@ -129,10 +129,9 @@ TEST(DecoderInputTest, RefusesWhatWouldReadForeignMemory) {
   TinyRuntime runtime("llama");
   KvCache kv = runtime.make_kv(64);
   Decoder decoder = runtime.make_decoder(32);
-  std::vector<int32_t> table(64);
-  std::iota(table.begin(), table.end(), 0);
+  const std::vector<BlockId> table = block_range(0, 64);
   const auto refuses = [&](std::vector<int32_t> ids, int32_t start,
-                           std::span<const int32_t> blocks) {
+                           std::span<const BlockId> blocks) {
     const StepSequence sequence{ids, start, blocks, 1};
     EXPECT_THROW(decoder.step(kv, {&sequence, 1}), Error);
   };
@@ -143,7 +142,7 @@ TEST(DecoderInputTest, RefusesWhatWouldReadForeignMemory) {
   refuses({}, 0, table);                        // no tokens
   refuses(tiny_prompt(33, 1), 0, table);        // more than a step takes
   refuses({5}, 16, std::span(table).first(1));  // no block for its position
-  const std::vector<int32_t> bad_blocks{64};
+  const std::vector<BlockId> bad_blocks{BlockId{64}};
   refuses({5}, 0, bad_blocks);  // a block that does not exist
   const std::vector<int32_t> good{5};
   const StepSequence sequence{good, 0, table, 1};

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,7 +24,9 @@ struct Answer {
   bool operator==(const Answer&) const = default;
 };
 
-inline std::map<RequestId, Answer> run_all(Engine& engine) {
+// `between`: called before each step.
+inline std::map<RequestId, Answer> run_all(
+    Engine& engine, const std::function<void()>& between = [] {}) {
   std::map<RequestId, Answer> answers;
   const auto sink = [&](const GenerationEvent& event) {
     Answer& answer = answers[event.id];
@@ -33,7 +36,11 @@ inline std::map<RequestId, Answer> run_all(Engine& engine) {
     answer.text += event.text;
     if (event.finish) answer.finish = event.finish;
   };
-  for (int steps = 0; engine.step(sink); ++steps) {
+  const auto step = [&] {
+    between();
+    return engine.step(sink);
+  };
+  for (int steps = 0; step(); ++steps) {
     if (steps > 10'000) {
       ADD_FAILURE() << "the engine does not come to an end";
       break;

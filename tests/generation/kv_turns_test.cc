@@ -2,9 +2,7 @@
 // Layers' KV that takes turns on the device: the same answers as where all of it stays there.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <map>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,79 +14,10 @@
 #include "kv/kv_store.h"
 #include "predict/simple_predictors.h"
 #include "tests/generation/engine_answers.h"
-#include "tests/generation/tiny_models.h"
-#include "tests/test_machine.h"
+#include "tests/generation/turns_runtime.h"
 
 namespace spillway::testing_models {
 namespace {
-
-constexpr int kLayers = 9;
-
-// A tiny model on an accelerator whose copies come late.
-struct TurnsRuntime {
-  explicit TurnsRuntime(const std::string& kind, int max_delay_us = 100) : model(tiny_model(kind)) {
-    EmulatedAcceleratorOptions options;
-    options.max_delay_us = max_delay_us;
-    accelerator = std::make_unique<EmulatedAccelerator>(options);
-    accelerator->ops().set_deterministic(true);
-    host.ops().set_deterministic(true);
-    weights = load_weights(*accelerator, model, {}, {});
-  }
-  KvCache make_kv(int32_t blocks, int most_turning, int spare = kSpareBuffers,
-                  KvType type = KvType::kF32, int32_t host_blocks = 0) {
-    return KvCache(*accelerator, host,
-                   {model.spec.layers, model.spec.kv_heads, model.spec.head_dim, type},
-                   {.device_blocks = blocks,
-                    .host_blocks = host_blocks,
-                    .most_turning = most_turning,
-                    .spare_buffers = spare});
-  }
-  Decoder make_decoder(int max_tokens, int micro_tokens = 0) {
-    return Decoder(*accelerator, model.spec, weights,
-                   {.max_tokens = max_tokens, .micro_tokens = micro_tokens, .host = &host});
-  }
-
-  CpuDevice host{CpuDeviceOptions{.threads = 1}};
-  std::unique_ptr<EmulatedAccelerator> accelerator;
-  Model model;
-  ModelWeights weights;
-};
-
-// Prompts of many lengths, some of which begin alike.
-std::vector<GenerationRequest> requests_of(int count) {
-  std::vector<GenerationRequest> requests;
-  for (int n = 0; n < count; ++n) {
-    GenerationRequest request = make_request(5 + 13 * (n % 7), static_cast<uint32_t>(n + 1),
-                                             12 + 9 * (n % 4), n % 3 == 0 ? 0.8F : 0.0F);
-    if (n % 2 == 1) {
-      const std::vector<TokenId> shared = tiny_prompt(41, 99);
-      request.prompt.insert(request.prompt.begin(), shared.begin(), shared.end());
-    }
-    requests.push_back(std::move(request));
-  }
-  return requests;
-}
-
-std::vector<Answer> answers_of(Engine& engine, const std::vector<GenerationRequest>& requests,
-                               const std::function<void(int step)>& between = {}) {
-  std::map<RequestId, Answer> answers;
-  for (const GenerationRequest& request : requests) engine.submit(request);
-  const auto sink = [&](const GenerationEvent& event) {
-    EXPECT_TRUE(event.error.empty()) << event.error;
-    if (event.token) answers[event.id].ids.push_back(*event.token);
-    if (event.finish) answers[event.id].finish = event.finish;
-  };
-  for (int step = 0; engine.step(sink); ++step) {
-    if (between) between(step);
-    if (step > 5000) {
-      ADD_FAILURE() << "the engine does not come to an end";
-      break;
-    }
-  }
-  std::vector<Answer> all;
-  for (const auto& [id, answer] : answers) all.push_back(answer);
-  return all;
-}
 
 class KvTurnsTest : public testing::TestWithParam<const char*> {
  protected:
@@ -203,6 +132,19 @@ TEST_P(KvTurnsTest, MicroBatchesShareALayersTurn) {
   Engine engine(decoder, kv, nullptr, {});
   engine.change_turns(5);
   EXPECT_EQ(answers_of(engine, requests), wanted);
+}
+
+// As FlexGen fetches: each when it is needed, and none ahead of its step.
+TEST_P(KvTurnsTest, AnswersAreTheSameWhereLayersComeOnDemand) {
+  const auto requests = requests_of(8);
+  const auto wanted = expected(requests);
+  KvCache kv = runtime_.make_kv(14, 6);
+  Decoder decoder(*runtime_.accelerator, runtime_.model.spec, runtime_.weights,
+                  {.max_tokens = 64, .host = &runtime_.host, .overlap = false});
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
+  engine.change_turns(6);
+  EXPECT_EQ(answers_of(engine, requests), wanted);
+  EXPECT_EQ(decoder.take_stats().turns.loads, 6 * engine.stats().steps);
 }
 
 TEST_P(KvTurnsTest, CompressedKvTakesTurnsToo) {

@@ -49,8 +49,7 @@ class ScoredPromptsTest : public testing::Test {
   std::vector<Logprobs> plain(const std::vector<TokenId>& prompt) {
     KvCache kv = runtime_.make_kv(20);
     Decoder decoder = runtime_.make_decoder(256);
-    std::vector<BlockId> blocks(20);
-    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i);
+    const std::vector<BlockId> blocks = block_range(0, 20);
     const std::vector<StepSequence> step = {
         {prompt, 0, blocks, static_cast<int32_t>(prompt.size())}};
     const Activations logits = decoder.step(kv, step);

@@ -25,7 +25,8 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-class ServerFaultsTest : public testing::Test {
+// With layers' KV that takes turns on the device, and without.
+class ServerFaultsTest : public testing::TestWithParam<bool> {
  protected:
   struct Answer {
     int status = 0;
@@ -35,6 +36,7 @@ class ServerFaultsTest : public testing::Test {
 
   ServerFaultsTest() {
     runtime_.device.ops().set_deterministic(true);
+    if (GetParam()) engine_.change_turns(kTurning);
     server_.start(engine_, model_, /*max_outstanding=*/64, {}, {.model = "tiny", .plan = "test"});
   }
   ~ServerFaultsTest() override {
@@ -86,10 +88,17 @@ class ServerFaultsTest : public testing::Test {
     EXPECT_EQ(runtime_.device.usage().total(), device_bytes);
   }
 
+  static constexpr int kTurning = 6;
+
   std::atomic<bool> cancel_ = false;
-  TinyRuntime runtime_{make_device(), "llama", DType::kF32};
-  KvCache kv_ = runtime_.make_kv(60);
-  Decoder decoder_ = runtime_.make_decoder(64);
+  CpuDevice host_{CpuDeviceOptions{.threads = 1}};
+  TinyRuntime runtime_{make_device(), "llama-deep", DType::kF32};
+  const ModelSpec& spec_ = runtime_.model.spec;
+  KvCache kv_{runtime_.device,
+              host_,
+              {spec_.layers, spec_.kv_heads, spec_.head_dim, KvType::kF32},
+              {.device_blocks = 60, .most_turning = GetParam() ? kTurning : 0}};
+  Decoder decoder_{runtime_.device, spec_, runtime_.weights, {.max_tokens = 64, .host = &host_}};
   Engine engine_{decoder_,
                  kv_,
                  nullptr,
@@ -103,10 +112,12 @@ class ServerFaultsTest : public testing::Test {
   ApiServer server_{ApiServerOptions{.http = {}, .keys = std::nullopt, .model = "tiny"}};
 };
 
-TEST_F(ServerFaultsTest, AFailedStepEndsItsRequestsWith503AndNothingElse) {
+TEST_P(ServerFaultsTest, AFailedStepEndsItsRequestsWith503AndNothingElse) {
   const json expected = choices(complete(question(1)));
   const uint64_t device_bytes = runtime_.device.usage().total();
-  for (const char* const point : {"step.device", "draw.device"}) {
+  std::vector<const char*> points = {"step.device", "draw.device"};
+  if (GetParam()) points.push_back("copy.device");
+  for (const char* const point : points) {
     for (const uint64_t nth : {1, 2, 5}) {
       SCOPED_TRACE(point);
       arm_fault(point, nth, FaultKind::kEio);
@@ -121,7 +132,7 @@ TEST_F(ServerFaultsTest, AFailedStepEndsItsRequestsWith503AndNothingElse) {
   }
 }
 
-TEST_F(ServerFaultsTest, AStreamThatHasBegunEndsWithAnError) {
+TEST_P(ServerFaultsTest, AStreamThatHasBegunEndsWithAnError) {
   for (const uint64_t nth : {1, 4}) {
     json fields = question(2);
     fields["stream"] = true;
@@ -137,7 +148,7 @@ TEST_F(ServerFaultsTest, AStreamThatHasBegunEndsWithAnError) {
 }
 
 // Two are at work, the others wait: these never learn of it.
-TEST_F(ServerFaultsTest, WhoWaitsIsAnsweredAsIfNothingHadBeen) {
+TEST_P(ServerFaultsTest, WhoWaitsIsAnsweredAsIfNothingHadBeen) {
   constexpr int kClients = 8;
   std::vector<json> expected;
   for (int i = 0; i < kClients; ++i) expected.push_back(choices(complete(question(i))));
@@ -168,7 +179,7 @@ TEST_F(ServerFaultsTest, WhoWaitsIsAnsweredAsIfNothingHadBeen) {
   expect_all_given_back(device_bytes);
 }
 
-TEST_F(ServerFaultsTest, ADeviceThatFailsEachTimeIsSaidUntilItWorksAgain) {
+TEST_P(ServerFaultsTest, ADeviceThatFailsEachTimeIsSaidUntilItWorksAgain) {
   const json expected = choices(complete(question(3)));
   arm_fault("step.device", 1, FaultKind::kEio, ~uint64_t{0});
   for (int i = 0; i < 3; ++i) {
@@ -184,6 +195,9 @@ TEST_F(ServerFaultsTest, ADeviceThatFailsEachTimeIsSaidUntilItWorksAgain) {
   EXPECT_EQ(choices(complete(question(3))), expected);
   EXPECT_EQ(get("/health").status, 200);
 }
+
+INSTANTIATE_TEST_SUITE_P(Layers, ServerFaultsTest, testing::Bool(),
+                         [](const auto& of) { return of.param ? "TakeTurns" : "Stay"; });
 
 }  // namespace
 }  // namespace spillway::testing_models

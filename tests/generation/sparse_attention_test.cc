@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -26,9 +25,7 @@ std::vector<std::vector<float>> generate(TinyRuntime& runtime, float share, bool
   Decoder decoder = runtime.make_decoder(64);
   decoder.set_attention_topk(share);
   const auto tokens = tiny_prompt(kPrompt + kGenerated, 3), other = tiny_prompt(200, 4);
-  std::vector<int32_t> table(8), other_table(8);
-  std::iota(table.begin(), table.end(), 0);
-  std::iota(other_table.begin(), other_table.end(), 8);
+  const std::vector<BlockId> table = block_range(0, 8), other_table = block_range(8, 8);
   std::vector<std::vector<float>> rows;
   const auto keep = [&](const Activations& logits) {
     rows.emplace_back(logits.f32(0), logits.f32(0) + logits.cols);

@@ -100,7 +100,7 @@ class StepProgramTest : public testing::Test {
   // One step at the beginning of a sequence; its program.
   uint64_t step(Decoder& decoder, KvCache& kv, int tokens, int logit_rows) {
     const auto ids = tiny_prompt(tokens, 1);
-    const std::vector<int32_t> table = {0, 1};
+    const std::vector<BlockId> table = block_range(0, 2);
     const StepSequence sequence{ids, 0, table, logit_rows};
     decoder.step(kv, {&sequence, 1});
     return ops().program;

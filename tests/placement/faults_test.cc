@@ -101,11 +101,11 @@ struct PlannedModel {
 
   std::vector<float> run() {
     constexpr auto kBlocks = static_cast<int32_t>(kTokens / kKvBlockTokens);
-    std::vector<std::vector<int32_t>> tokens, tables;
+    std::vector<std::vector<int32_t>> tokens;
+    std::vector<std::vector<BlockId>> tables;
     for (int i = 0; i < kSequences; ++i) {
       tokens.push_back(testing_models::tiny_prompt(5 + 17 * i, static_cast<uint32_t>(i + 1)));
-      for (auto& table = tables.emplace_back(); std::ssize(table) < kBlocks;)
-        table.push_back(i * kBlocks + static_cast<int32_t>(table.size()));
+      tables.push_back(block_range(i * kBlocks, kBlocks));
     }
     std::vector<float> all;
     for (int step = 0; step < 3; ++step) {

@@ -25,12 +25,13 @@ constexpr RunSize kSize{
 // Prompts of different lengths, in steps as long as may be, then a token of each together.
 void run_steps(Runner& runner) {
   constexpr auto kBlocks = static_cast<int32_t>(kTokens / kKvBlockTokens);
-  std::vector<std::vector<int32_t>> tokens(kSequences), tables(kSequences);
+  std::vector<std::vector<int32_t>> tokens(kSequences);
+  std::vector<std::vector<BlockId>> tables(kSequences);
   std::vector<StepSequence> together;
   for (int i = 0; i < kSequences; ++i) {
     auto& mine = tokens[static_cast<size_t>(i)];
     auto& table = tables[static_cast<size_t>(i)];
-    for (int32_t b = 0; b < kBlocks; ++b) table.push_back(i * kBlocks + b);
+    table = block_range(i * kBlocks, kBlocks);
     mine = testing_models::tiny_prompt(6 + 9 * i, static_cast<uint32_t>(i + 1));
     const std::span<const int32_t> all(mine);
     const size_t last = mine.size() - 1;

@@ -121,11 +121,11 @@ struct PlacedModel {
   // different lengths, one of them in two steps, then all together or one sequence after the other.
   enum class Decoding : uint8_t { kTogether, kAlone };
   std::vector<float> run(int steps = 4, Decoding how = Decoding::kTogether) {
-    std::vector<std::vector<int32_t>> tokens, tables;
+    std::vector<std::vector<int32_t>> tokens;
+    std::vector<std::vector<BlockId>> tables;
     for (int i = 0; i < kSequences; ++i) {
       tokens.push_back(testing_models::tiny_prompt(3 + 13 * i, static_cast<uint32_t>(i + 1)));
-      std::vector<int32_t>& table = tables.emplace_back(kBlocks);
-      for (int32_t b = 0; b < kBlocks; ++b) table[static_cast<size_t>(b)] = i * kBlocks + b;
+      tables.push_back(block_range(i * kBlocks, kBlocks));
     }
     std::vector<float> all;
     const auto step = [&](const std::vector<StepSequence>& sequences) {

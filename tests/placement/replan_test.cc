@@ -102,11 +102,12 @@ class ReplanTest : public testing::Test {
                             const TierShares& weights) {
     Runner runner = make_runner(machine.device(), machine.host, machine.queue, loaded,
                                 plan_of(weights), size(), {folder_.path()});
-    std::vector<std::vector<int32_t>> tokens, tables;
+    std::vector<std::vector<int32_t>> tokens;
+    std::vector<std::vector<BlockId>> tables;
     std::vector<StepSequence> sequences;
     for (int i = 0; i < kSequences; ++i) {
       tokens.push_back(testing_models::tiny_prompt(3 + 7 * i, static_cast<uint32_t>(i + 1)));
-      tables.push_back({2 * i, 2 * i + 1});
+      tables.push_back(block_range(2 * i, 2));
     }
     for (size_t i = 0; i < kSequences; ++i) sequences.push_back({tokens[i], 0, tables[i], 1});
     const Activations rows = runner.decoder.step(runner.kv, sequences);

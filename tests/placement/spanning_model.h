@@ -22,6 +22,7 @@ struct Pools {
   std::string name;
   int32_t device = 0, host = 0, disk = 0;
   int32_t staging = 0;
+  int most_turning = 0;  // layers of what is on the device
   double host_share = 1;
   int64_t fixed_blocks = 0;
   int micro_tokens = 200;
@@ -49,7 +50,8 @@ struct SpanningModel {
                               .host_blocks = pools.host,
                               .disk_blocks = pools.disk,
                               .queue = &queue,
-                              .disk_dir = folder.path()});
+                              .disk_dir = folder.path(),
+                              .most_turning = pools.most_turning});
     decoder.emplace(*device, model.spec, *weights,
                     DecoderOptions{.max_tokens = 1024,
                                    .micro_tokens = pools.micro_tokens,

@@ -32,16 +32,17 @@ std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_dev
                        int32_t on_host, int chunk = 333) {
   constexpr int kPrompt = 1500, kShort = 40, kSteps = 5;
   std::vector<int32_t> tokens = tiny_prompt(kPrompt, 1), others = tiny_prompt(kShort, 2);
-  std::vector<int32_t> table, other_table;
+  std::vector<BlockId> table;
   const bool home = pools.host + pools.disk == 0;
-  const int32_t short_blocks = 4, first = short_blocks;
-  for (int32_t i = 0; i < short_blocks; ++i) other_table.push_back(i);
+  const int32_t on_device_end = placed.kv->pools().front();
+  const int32_t first = 4;
+  const std::vector<BlockId> other_table = block_range(0, first);
   for (int32_t i = 0; i < 100; ++i) {
     int32_t block = first + i;
-    if (!home && i >= on_device) block = pools.device + i - on_device;
+    if (!home && i >= on_device) block = on_device_end + i - on_device;
     if (!home && i >= on_device + on_host)
-      block = pools.device + pools.host + i - on_device - on_host;
-    table.push_back(block);
+      block = on_device_end + pools.host + i - on_device - on_host;
+    table.push_back(BlockId{block});
   }
   std::vector<float> all;
   const auto step = [&](const std::vector<StepSequence>& sequences) {
@@ -194,13 +195,46 @@ TEST_P(SpanningTest, FixedPartsGiveTheSameBitsWhereverBlocksAreAndHoweverAPrompt
   }
 }
 
+// Layers of what is on the device take turns there, while the rest comes through staging.
+TEST_P(SpanningTest, SoDoPartsWhoseLayersTakeTurns) {
+  const std::string kind = "llama-deep";
+  for (const KvType type : {KvType::kF16, KvType::kInt8}) {
+    SpanningModel home(GetParam(), at_home(), kind, type, /*deterministic=*/true);
+    const std::vector<float> expected = run(home, at_home(), kAll, 0);
+    for (Home there : homes(/*host_share=*/0)) {
+      if (there.on_device == 0 || there.pools.on_cpu) continue;
+      SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", " << there.pools.name);
+      there.pools.most_turning = 7;
+      SpanningModel placed(GetParam(), there.pools, kind, type, /*deterministic=*/true);
+      placed.decoder->change_turns(*placed.kv, 6);
+      const std::vector<float> logits = run(placed, there.pools, there.on_device, there.on_host);
+      ASSERT_EQ(logits.size(), expected.size());
+      if (GetParam()) {
+        EXPECT_LE(nmse(logits, expected), 1e-7);
+      } else {
+        EXPECT_EQ(logits, expected);
+      }
+      const DecoderStats stats = placed.decoder->take_stats();
+      EXPECT_GT(stats.turns.to_device_bytes, 0u);
+      EXPECT_GT(stats.swap.to_device_bytes + stats.swap.disk_read_bytes, 0u);
+    }
+  }
+}
+
+// `turning`: so many layers take turns, one number after the other, again and again.
 std::vector<std::vector<TokenId>> answers(SpanningModel& placed,
                                           const std::vector<GenerationRequest>& requests,
-                                          const EngineOptions& options, EngineStats* stats) {
+                                          const EngineOptions& options, EngineStats* stats,
+                                          const std::vector<int>& turning = {}) {
   Engine engine(*placed.decoder, *placed.kv, nullptr, options);
   for (const GenerationRequest& request : requests) engine.submit(request);
+  int steps = 0;
+  const auto between = [&] {
+    if (!turning.empty() && steps++ % 7 == 0)
+      engine.change_turns(turning[static_cast<size_t>(steps / 7) % turning.size()]);
+  };
   std::vector<std::vector<TokenId>> all;
-  for (const auto& [id, answer] : run_all(engine)) all.push_back(answer.ids);
+  for (const auto& [id, answer] : run_all(engine, between)) all.push_back(answer.ids);
   if (stats != nullptr) *stats = engine.stats();
   return all;
 }
@@ -244,6 +278,53 @@ TEST_P(SpanningTest, SpansBesidePreemptionAndSharedPrompts) {
     EngineStats stats;
     EXPECT_EQ(answers(placed, requests, {.reuse_prefixes = reuse}, &stats), expected) << reuse;
     EXPECT_GT(stats.preemptions, 0) << reuse;
+  }
+}
+
+// What another has computed is shared in all of its memories.
+TEST_P(SpanningTest, SharedPromptsAreFoundBehindTheFirstMemory) {
+  if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
+  constexpr int kPrompt = 900;
+  std::vector<GenerationRequest> requests(2, make_request(kPrompt, 3, 200));
+  requests[1].prompt.push_back(9);
+  SpanningModel home(false, at_home(), "llama", KvType::kF16, /*deterministic=*/true);
+  const auto expected = answers(home, requests, {}, nullptr);
+  const Pools pools{.name = "shared", .device = 16, .host = 64, .staging = 48, .host_share = 0};
+  SpanningModel placed(false, pools, "llama", KvType::kF16, /*deterministic=*/true);
+  EngineStats stats;
+  const EngineOptions one_by_one{.admission = {.max_sequences = 1}, .reuse_prefixes = true};
+  EXPECT_EQ(answers(placed, requests, one_by_one, &stats), expected);
+  EXPECT_EQ(stats.reused_tokens, kPrompt / kKvBlockTokens * kKvBlockTokens);
+}
+
+// The same while the device's part of the memory grows and shrinks under all of them.
+TEST_P(SpanningTest, SpansWhileLayersTakeTurns) {
+  if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
+  std::vector<GenerationRequest> requests;
+  for (uint32_t i = 0; i < 3; ++i) {
+    requests.push_back(make_request(420, 5, 160));
+    requests.back().prompt.push_back(static_cast<TokenId>(20 + i));
+  }
+  requests.push_back(make_request(100, 7, 90));
+  requests.push_back(make_request(1400, 8, 20));
+  SpanningModel home(false, at_home(), "llama-deep", KvType::kF16, /*deterministic=*/true);
+  const auto expected = answers(home, requests, {}, nullptr);
+  const Pools pools{.name = "too little",
+                    .device = 32,
+                    .host = 64,
+                    .disk = 32,
+                    .staging = 48,
+                    .most_turning = 7,
+                    .host_share = 0};
+  for (const std::vector<int>& turning : {std::vector{6}, std::vector{6, 3, 0, 7, 5}}) {
+    for (const bool reuse : {false, true}) {
+      SCOPED_TRACE(testing::Message() << turning.size() << " numbers, reuse " << reuse);
+      SpanningModel placed(false, pools, "llama-deep", KvType::kF16, /*deterministic=*/true);
+      EngineStats stats;
+      EXPECT_EQ(answers(placed, requests, {.reuse_prefixes = reuse}, &stats, turning), expected);
+      EXPECT_EQ(stats.turn_changes > 4, turning.size() > 1);
+      EXPECT_GT(placed.decoder->take_stats().turns.to_device_bytes, 0u);
+    }
   }
 }
 

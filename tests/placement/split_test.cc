@@ -111,7 +111,7 @@ TEST_P(SplitTest, EveryByteHasOneWay) {
     PlacedModel placed(cuda(), all_in_host_memory({{1000, share}}), "llama", DType::kF16,
                        KvType::kF16, true);
     const std::vector<int32_t> tokens = {5};
-    const std::vector<int32_t> table = {0, 1, 2, 3, 4};
+    const std::vector<BlockId> table = block_range(0, 5);
     const StepSequence step[] = {{tokens, 0, table, 1}};
     placed.decoder->step(*placed.kv, step);
     const DecoderStats stats = placed.decoder->take_stats();
@@ -133,7 +133,7 @@ TEST_P(SplitTest, AStepAfterAFailedOneIsRight) {
   const auto expected = logits(p, "llama", DType::kF32, true);
   PlacedModel placed(cuda(), p, "llama", DType::kF32, KvType::kF16, true);
   const std::vector<int32_t> tokens = {5, 6, 7};
-  const std::vector<int32_t> table = {0, 1, 2, 3, 4};
+  const std::vector<BlockId> table = block_range(0, 5);
   const StepSequence step[] = {{tokens, 0, table, 1}};
   placed.decoder->step(*placed.kv, step);
   arm_fault("io.read", 1, FaultKind::kEio, /*count=*/1'000'000);

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import os
 import pathlib
 import re
 import select
@@ -59,8 +60,8 @@ class Server:
 
     def __init__(self, spillway, model, folder, *options, port=0, wait=True, env=None, verbose=False):
         self.log_path = pathlib.Path(folder) / f"serve-{time.monotonic_ns()}.log"
-        words = [*(["-v"] if verbose else []), "serve", model, "--port", port, "--device", "cpu", "--deterministic", "--no-tuning"]
-        for name, value in (("--name", NAME), ("--threads", "1")):
+        words = [*(["-v"] if verbose else []), "serve", model, "--port", port, "--deterministic", "--no-tuning"]
+        for name, value in (("--device", "cpu"), ("--name", NAME), ("--threads", "1")):
             words += [] if name in options else [name, value]
         with open(self.log_path, "wb") as log:
             self.process = spillway.start(*words, *options, stderr=log, env=env)
@@ -305,6 +306,22 @@ def parse_metrics(text):
         assert name not in values, f"twice: {name}"
         values[name] = float(found[3])
     return values
+
+
+def has_gpu():
+    """Whether tests may use one: they see none unless CUDA_VISIBLE_DEVICES names it."""
+    return bool(os.environ.get("CUDA_VISIBLE_DEVICES")) and pathlib.Path("/proc/driver/nvidia/version").exists()
+
+
+def everything_of_kv(folder):
+    """Options by which KV goes everywhere it can go: compressed, kept on disk, and where there is a GPU by layers that take turns there."""
+    return ["--kv-type", "int8", "--kv-dir", pathlib.Path(folder) / "kv", "--kv-dir-size", "64MiB", "--kv-expansion", "auto"] + (
+        ["--device", "cuda"] if has_gpu() else []
+    )
+
+
+# For tests whose fixture `serve` starts servers: once as they are, and once with everything_of_kv().
+with_all_of_kv = pytest.mark.parametrize("serve", ["as it is", "all of KV"], indirect=True)
 
 
 def server_fixture(*options, model="tiny_model"):

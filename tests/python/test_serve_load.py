@@ -14,7 +14,8 @@ import time
 
 import pytest
 
-from serve_checks import COMPLETIONS, GENEROUS_S, NAME, WAITING, AT_WORK, Server, header_of, joined, kill, read_events, read_to_end, status_of, stream_events, wait_for
+from serve_checks import COMPLETIONS, GENEROUS_S, NAME, WAITING, AT_WORK, Server, everything_of_kv, header_of, joined, kill
+from serve_checks import read_events, read_to_end, status_of, stream_events, wait_for, with_all_of_kv
 
 RUNNING, QUEUED = 4, 16
 CLIENTS = 500
@@ -24,10 +25,11 @@ SLOW_READERS = 100
 
 
 @pytest.fixture
-def serve(spillway, tmp_path):
+def serve(spillway, tmp_path, request):
     """serve(model, options...) starts one; it ends with the test."""
+    more = everything_of_kv(tmp_path) if getattr(request, "param", "") == "all of KV" else []
     with contextlib.ExitStack() as stack:
-        yield lambda model, *options: stack.enter_context(Server(spillway, model, tmp_path, *options))
+        yield lambda model, *options: stack.enter_context(Server(spillway, model, tmp_path, *options, *more))
 
 
 @pytest.fixture
@@ -68,6 +70,7 @@ def prompt_of(number):
 # R4.
 
 
+@with_all_of_kv
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_overload_is_refused_politely(serve, many_files, long_model, stream, report):
     """All places at work are taken for seconds; then all other clients ask at once."""
@@ -108,6 +111,7 @@ def test_overload_is_refused_politely(serve, many_files, long_model, stream, rep
     report(f"R4: {CLIENTS} clients: {statuses.count(200)} admitted, the last of {statuses.count(429)} refusals after {1e3 * refused_s:.0f} ms")
 
 
+@with_all_of_kv
 def test_each_choice_counts(serve, long_model):
     """A request for more than there is room for is refused as a whole, and others still have their places."""
     server = serve(long_model, "--ctx", "512", "--max-sequences", 2, "--max-queue", 2)
@@ -120,6 +124,7 @@ def test_each_choice_counts(serve, long_model):
 # R5.
 
 
+@with_all_of_kv
 @pytest.mark.parametrize("how", ["reset", "close", "half close"])
 def test_clients_that_vanish_cost_nothing(serve, long_model, how, report):
     server = serve(long_model, "--ctx", "4096", "--max-sequences", 8, "--max-queue", 64)
@@ -155,6 +160,7 @@ def test_clients_that_vanish_cost_nothing(serve, long_model, how, report):
     report(f"R5: {count} clients gone by {how}: no block in use at most {1e3 * slowest_s:.0f} ms after ten of them")
 
 
+@with_all_of_kv
 def test_whole_answers_that_nobody_waits_for_are_given_up(serve, long_model):
     server = serve(long_model, "--ctx", "4096", "--max-sequences", 2, "--max-queue", 64)
     for _ in range(10):
@@ -207,6 +213,7 @@ def test_readers_that_are_a_megabyte_behind_are_cut_off(serve, long_model):
         connection.close()
 
 
+@with_all_of_kv
 def test_scores_of_a_long_prompt_are_one_piece_that_cuts_nobody(serve, long_model):
     server = serve(long_model, "--ctx", "4096")
     fields = {"prompt": [5 + number % 90 for number in range(3000)], "echo": True, "logprobs": 20, "max_tokens": 1}
@@ -221,6 +228,7 @@ def test_scores_of_a_long_prompt_are_one_piece_that_cuts_nobody(serve, long_mode
 # R16.
 
 
+@with_all_of_kv
 def test_only_the_one_beyond_the_context_fails(serve, long_model):
     context = 256
     server = serve(long_model, "--ctx", context, "--max-sequences", 16)
@@ -254,6 +262,7 @@ def test_only_the_one_beyond_the_context_fails(serve, long_model):
     server.wait_until_idle()
 
 
+@with_all_of_kv
 def test_where_memory_holds_fewer_all_are_answered_in_turn(serve, long_model):
     """Room for 8 contexts, 12 requests that fill theirs: some wait, none fails or differs."""
     context = 4096
@@ -279,6 +288,7 @@ def mixed_request(draw):
     return fields | {"priority": draw.randint(-2, 2), "user": str(draw.randrange(3))}
 
 
+@with_all_of_kv
 def test_mixed_clients_have_the_answers_they_would_have_alone(serve, long_model, report):
     """Whole and streamed, finished and left, of several users: the same as one by one."""
     server = serve(long_model, "--ctx", "1024", "--max-sequences", 6, "--max-queue", 500, "--trust-priorities")

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that is refused, disks that fail and files that lie, while layers' KV takes turns on the
+// device and blocks go to a store in host memory and on disk: an error that says so, or the same
+// answers (R7, R8, R9).
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/fault_points.h"
+#include "base/test_scoped_folder.h"
+#include "kv/kv_store.h"
+#include "memory/block_folder.h"
+#include "storage/async_io.h"
+#include "tests/generation/turns_runtime.h"
+
+namespace spillway::testing_models {
+namespace {
+
+class KvTurnsFaultsTest : public testing::Test {
+ protected:
+  KvTurnsFaultsTest() : folder_(std::filesystem::temp_directory_path()) {
+    KvCache kv = runtime_.make_kv(200, 0);
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {});
+    wanted_ = answers_of(engine, requests_);
+  }
+  ~KvTurnsFaultsTest() override { disarm_faults(); }
+
+  struct Run {
+    std::vector<Answer> answers;
+    KvStoreStats store;
+  };
+  // All of a process: cache, store on disk, engine, and the requests.
+  Run run() {
+    KvCache kv = runtime_.make_kv(12, 7);
+    IoQueue queue;
+    auto folder =
+        BlockFolder::try_open(queue, {.dir = folder_.path(),
+                                      .block_bytes = static_cast<size_t>(kv.shape().block_bytes()),
+                                      .salt = "tiny",
+                                      .budget_bytes = 1 << 26});
+    KvStore store(kv, *runtime_.accelerator, runtime_.host, {.slots = 96}, std::move(folder));
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, kv, nullptr,
+                  {.admission = {.max_sequences = 3}, .reuse_prefixes = true, .store = &store});
+    engine.change_turns(5);
+    constexpr int kTurning[] = {7, 3, 6};
+    Run run;
+    run.answers = answers_of(engine, requests_, [&](int step) {
+      if (step % 15 == 14) engine.change_turns(kTurning[step / 15 % 3]);
+    });
+    run.store = store.stats();
+    return run;
+  }
+
+  // But for what kernels keep.
+  uint64_t device_bytes_taken() const {
+    const Device::Usage usage = runtime_.accelerator->usage();
+    return usage.total() - usage.of(MemoryTag::kWorkspace);
+  }
+
+  TurnsRuntime runtime_{"llama-deep", /*max_delay_us=*/20};
+  const std::vector<GenerationRequest> requests_ = requests_of(6);
+  std::vector<Answer> wanted_;
+  ScopedFolder folder_;
+};
+
+TEST_F(KvTurnsFaultsTest, EveryAllocationMayFail) {
+  const uint64_t device_bytes = device_bytes_taken();
+  const uint64_t pinned_bytes = runtime_.accelerator->pinned_bytes();
+  for (const char* point : {"alloc.device", "alloc.pin", "alloc.host", "alloc.aligned"}) {
+    int refused = 0;
+    for (uint64_t nth = 1; nth < 200; ++nth) {
+      SCOPED_TRACE(testing::Message() << point << " " << nth);
+      arm_fault(point, nth, FaultKind::kEnomem);
+      try {
+        EXPECT_EQ(run().answers, wanted_) << "done without it";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory) << error.what();
+        ++refused;
+      }
+      const bool was_hit = fault_hits(point) >= nth;
+      disarm_faults();
+      EXPECT_EQ(device_bytes_taken(), device_bytes);
+      EXPECT_EQ(runtime_.accelerator->pinned_bytes(), pinned_bytes);
+      if (!was_hit) break;
+    }
+    if (point == std::string("alloc.device")) EXPECT_GT(refused, 0);
+    EXPECT_EQ(run().answers, wanted_);
+  }
+}
+
+// Of what another process has left on disk, blocks come back with a bit that is another.
+TEST_F(KvTurnsFaultsTest, DamagedBlocksAreComputedAgain) {
+  EXPECT_EQ(run().answers, wanted_);
+  for (const uint64_t nth : {1, 2, 5, 9}) {
+    SCOPED_TRACE(nth);
+    arm_fault("spill.flip", nth, FaultKind::kEio);
+    const Run damaged = run();
+    const bool was_hit = fault_hits("spill.flip") >= nth;
+    disarm_faults();
+    EXPECT_TRUE(was_hit);
+    EXPECT_EQ(damaged.answers, wanted_);
+    EXPECT_EQ(damaged.store.damaged, 1);
+  }
+  arm_fault("spill.flip", 1, FaultKind::kEio, ~uint64_t{0});
+  const Run all = run();
+  disarm_faults();
+  EXPECT_EQ(all.answers, wanted_);
+  EXPECT_GT(all.store.damaged, 3);
+}
+
+TEST_F(KvTurnsFaultsTest, ADiskThatFailsChangesNoAnswer) {
+  EXPECT_EQ(run().answers, wanted_);
+  for (const FaultKind kind :
+       {FaultKind::kEio, FaultKind::kEnospc, FaultKind::kEintr, FaultKind::kShort}) {
+    for (const char* point : {"io.read", "io.write"}) {
+      for (const uint64_t nth : {1, 2, 3, 6}) {
+        SCOPED_TRACE(testing::Message()
+                     << point << " " << nth << " kind " << static_cast<int>(kind));
+        arm_fault(point, nth, kind);
+        try {
+          EXPECT_EQ(run().answers, wanted_);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
+        }
+        disarm_faults();
+      }
+    }
+  }
+  EXPECT_EQ(run().answers, wanted_);
+}
+
+}  // namespace
+}  // namespace spillway::testing_models
