@@ -62,7 +62,7 @@ void AnswerLengths::foresee(GenerationRequest& request) const {
   const int64_t tokens = knows_nothing() ? std::min<int64_t>(kUsualAnswer, request.max_tokens)
                                          : predicted.distribution.quantile(kReservedQuantile);
   request.foreseen = {.tokens = tokens, .predicted = std::move(predicted)};
-  predicting_us_ += std::llround(watch.seconds() * 1e6);
+  predicting_ns_ += std::llround(watch.seconds() * 1e9);
 }
 
 void AnswerLengths::ended(GenerationRequest& request, int64_t tokens, FinishReason reason) {
@@ -86,7 +86,7 @@ LengthCounts AnswerLengths::counts() const {
           .dropped = of.dropped,
           .refused = of.refused,
           .waiting = of.waiting,
-          .predicting_s = static_cast<double>(predicting_us_.load()) / 1e6,
+          .predicting_s = static_cast<double>(predicting_ns_.load()) / 1e9,
           .learning_s = of.learning_s};
 }
 

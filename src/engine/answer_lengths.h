@@ -38,7 +38,7 @@ class AnswerLengths {
  private:
   bool knows_nothing() const;
   OnlineTrainer trainer_;
-  mutable std::atomic<int64_t> predicting_us_ = 0;
+  mutable std::atomic<int64_t> predicting_ns_ = 0;
 };
 
 }  // namespace spillway

@@ -235,7 +235,9 @@ void Engine::move_blocks(const StepPlan& plan) {
       coming_.erase(request.keys[i]);
     }
     const auto loaded = static_cast<int64_t>(found.loads.size());
-    const int64_t from_disk = std::min<int64_t>(request.from_disk, loaded);
+    // Not all that were asked for: some may have been damaged.
+    const int64_t from_disk = std::ranges::count_if(
+        found.loads, [&](const BlockKey& key) { return request.from_disk.contains(key); });
     const int64_t tokens = std::min<int64_t>(
         loaded * kKvBlockTokens, found.tokens - static_cast<int64_t>(begun) * kKvBlockTokens);
     const int64_t disk_tokens = std::min<int64_t>(tokens, from_disk * kKvBlockTokens);
@@ -249,8 +251,9 @@ void Engine::start_fetches(const StepPlan& plan) {
   for (const StepPlan::Fetch& fetch : plan.fetches) {
     Request& request = *requests_.at(fetch.id);
     request.has_fetched = true;
-    for (const BlockKey& key : fetch.keys)
-      request.from_disk += store_->place_of(key) == KvStore::Place::kDisk ? 1 : 0;
+    for (const BlockKey& key : fetch.keys) {
+      if (store_->place_of(key) == KvStore::Place::kDisk) request.from_disk.insert(key);
+    }
     const auto pinned = static_cast<std::ptrdiff_t>(store_->fetch(fetch.keys));
     request.pinned.assign(fetch.keys.begin(), fetch.keys.begin() + pinned);
   }
@@ -260,7 +263,7 @@ void Engine::unpin(Request& request) {
   if (store_ == nullptr) return;
   store_->unpin(std::exchange(request.pinned, {}));
   request.has_fetched = false;
-  request.from_disk = 0;
+  request.from_disk.clear();
 }
 
 // All that it has computed may be wrong, or of use to nobody.

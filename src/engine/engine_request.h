@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -35,10 +36,10 @@ struct Engine::Request {
   StopMatcher stops;
   std::optional<IncrementalDetokenizer> detokenizer;
   std::vector<BlockKey> keys = {};  // of its whole blocks, as far as somebody asked
-  // Of what it will begin with: brought to host memory, and so many of them from the disk.
+  // Of what it will begin with: brought to host memory, and which of it from the disk.
   std::vector<BlockKey> pinned = {};
   bool has_fetched = false;
-  int64_t from_disk = 0;
+  std::unordered_set<BlockKey> from_disk = {};
   std::optional<int64_t> reused = {};  // tokens of the prompt that it began with; none: not yet
   int64_t scored =
       1;  // tokens of the prompt whose log-probabilities were told; none follows the first

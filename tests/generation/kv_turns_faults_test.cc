@@ -34,6 +34,7 @@ class KvTurnsFaultsTest : public testing::Test {
   struct Run {
     std::vector<Answer> answers;
     KvStoreStats store;
+    EngineStats engine;
   };
   // All of a process: cache, store on disk, engine, and the requests.
   Run run() {
@@ -55,6 +56,7 @@ class KvTurnsFaultsTest : public testing::Test {
       if (step % 15 == 14) engine.change_turns(kTurning[step / 15 % 3]);
     });
     run.store = store.stats();
+    run.engine = engine.stats();
     return run;
   }
 
@@ -113,6 +115,7 @@ TEST_F(KvTurnsFaultsTest, DamagedBlocksAreComputedAgain) {
   disarm_faults();
   EXPECT_EQ(all.answers, wanted_);
   EXPECT_GT(all.store.damaged, 3);
+  EXPECT_EQ(all.engine.reused_disk_tokens, 0);
 }
 
 TEST_F(KvTurnsFaultsTest, ADiskThatFailsChangesNoAnswer) {
