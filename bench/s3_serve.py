@@ -75,13 +75,14 @@ class Server:
     def __init__(self, options, extra, cache):
         words = [options.spillway, "serve", options.model, *shlex.split(options.serve), "--port", "0", "--name", "model", "--max-queue", "100000", *extra]
         self.command = shlex.join(map(str, words))
-        self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE if options.quiet else None, text=True, env=os.environ | {"XDG_CACHE_HOME": str(cache)}
-        )
+        self.log = tempfile.TemporaryFile("w+") if options.quiet else None  # not a pipe, which would be full some day
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=self.log, text=True, env=os.environ | {"XDG_CACHE_HOME": str(cache)})
         line = self.process.stdout.readline()
         found = READY.fullmatch(line)
         if not found:
-            sys.exit(f"the server ended: {self.command}\n{self.process.stderr.read() if options.quiet else ''}")
+            if self.log:
+                self.log.seek(0)
+            sys.exit(f"the server ended: {self.command}\n{self.log.read() if self.log else ''}")
         self.port = int(found[2])
 
     def __enter__(self):

@@ -11,6 +11,7 @@ folder instead of the network. Exit codes: 0 all are there, 1 some are missing.
 
 import argparse
 import hashlib
+import http.client
 import json
 import os
 import pathlib
@@ -57,7 +58,9 @@ def keep(entry, data):
     if not is_sound(data, entry):
         print(f"{entry['name']}: not the file that the manifest names", file=sys.stderr)
         return False
-    (CACHE / entry["name"]).write_bytes(data)
+    beside = CACHE / f"{entry['name']}.new"  # whoever is interrupted leaves no half of a file
+    beside.write_bytes(data)
+    beside.replace(CACHE / entry["name"])
     return True
 
 
@@ -85,7 +88,7 @@ def fetch_from_urls(wanted):
                 keep(entry, answer.read())
         except urllib.error.HTTPError as error:
             print(f"{entry['name']}: {error}", file=sys.stderr)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             print(f"{entry['url']}: {error}; the others there are not tried", file=sys.stderr)
             return
 

@@ -251,13 +251,13 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const int whole =
       admission_policy(session.plan, session.plan.sequences.value_or(1)).max_sequences;
   Runner runner = session.make_runner_that_fits(context, whole);
-  const bool waits =
-      !options.scheduling.admits_whole() && session.plan.schedule == ScheduleKind::kContinuous;
+  const bool waits = !options.scheduling.admits_whole() &&
+                     session.plan.schedule == ScheduleKind::kContinuous &&
+                     may_preempt(runner.decoder, !options.not_deterministic);
   const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
-  const AdmissionPolicy admission =
-      admission_policy(session.plan, static_cast<int>(session.sequences_at_once(room)));
+  const AdmissionPolicy admission = admission_policy(
+      session.plan, with_rows(runner.decoder, whole, session.sequences_at_once(room)));
   const int sequences = admission.max_sequences;
-  if (sequences > whole) runner.decoder.expect_rows(sequences);
   // Where some may lose their blocks, what they had is worth keeping; if it changes no result.
   const bool keeps_lost = sequences > whole && !options.not_deterministic;
   const std::unique_ptr<KvStore> store = session.make_kv_store(

@@ -143,22 +143,22 @@ int serve(const ServeOptions& options) {
   const ExpectedRun run = expected_run(options, session);
   session.choose_plan(run);
   log_info("{}", session.describe_plan());
+  const std::unique_ptr<AnswerLengths> lengths =
+      make_answer_lengths(options.scheduling.length_predictor, resolve_model(options.session.model),
+                          session.planned_tokens(), open_any_encoder);
   session.load();
   const int64_t context = session.planned_tokens();
   const int64_t sequences = session.plan.sequences.value_or(1);
   Runner runner = session.make_runner_that_fits(context, sequences);
-  const auto room =
-      options.scheduling.admits_whole() ? Session::Room::kForWhole : Session::Room::kWaitedFor;
-  const AdmissionPolicy admission =
-      continuous_admission(session, static_cast<int>(session.sequences_at_once(room)));
-  if (admission.max_sequences > sequences) runner.decoder.expect_rows(admission.max_sequences);
+  const bool waits = !options.scheduling.admits_whole() &&
+                     may_preempt(runner.decoder, options.session.deterministic);
+  const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
+  const AdmissionPolicy admission = continuous_admission(
+      session, with_rows(runner.decoder, sequences, session.sequences_at_once(room)));
   const ServingEstimate estimate = estimate_serving(session, admission.max_sequences, run.prompt,
                                                     run.generated, runner.decoder.max_tokens());
   const std::unique_ptr<KvStore> store =
       session.make_kv_store(runner.kv, context, Session::KvStoreHost::kWhereApart);
-  const std::unique_ptr<AnswerLengths> lengths =
-      make_answer_lengths(options.scheduling.length_predictor, resolve_model(options.session.model),
-                          context, open_any_encoder);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
                 {.max_prompt_tokens = estimate.prompt_tokens,
                  .admission = admission,

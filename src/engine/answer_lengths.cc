@@ -17,6 +17,8 @@ namespace {
 // Before it has learned from so many answers a predictor knows nothing: an answer is then promised
 // what people's usual ones have.
 constexpr uint64_t kFewest = 16;
+// Each is learned together with some that came before.
+constexpr uint64_t kFewestExamples = kFewest * (1 + OnlineTrainerOptions::kUsualReplays);
 constexpr int64_t kUsualAnswer = 256;
 
 OnlineTrainerOptions trainer_options(const std::filesystem::path& file, const std::string& model) {
@@ -41,7 +43,7 @@ AnswerLengths::AnswerLengths(std::unique_ptr<OnlinePredictor> predictor,
                              const std::filesystem::path& file, const std::string& model)
     : trainer_(std::move(predictor), trainer_options(file, model)) {}
 
-bool AnswerLengths::knows_nothing() const { return trainer_.examples() < kFewest; }
+bool AnswerLengths::knows_nothing() const { return trainer_.examples() < kFewestExamples; }
 
 int64_t AnswerLengths::mean_tokens(const std::string& text, int64_t most_tokens) const {
   if (knows_nothing()) return std::min(kUsualAnswer, most_tokens);

@@ -140,7 +140,11 @@ void Engine::submit(RequestId id, GenerationRequest request) {
 }
 
 void Engine::foresee(GenerationRequest& request) const {
-  if (lengths_ != nullptr) lengths_->foresee(request);
+  if (lengths_ != nullptr) {
+    lengths_->foresee(request);
+  } else {
+    request.asked.clear();  // nobody needs it
+  }
 }
 
 void Engine::end_begun(const Error& error, const Sink& sink) {
@@ -288,9 +292,9 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   stats_.preemptions = scheduler_.preemptions();
   stats_.outgrown_preemptions = scheduler_.outgrown_preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
-  start_fetches(plan);
   if (plan.chunks.empty()) {
     // All that wait do so for the disk.
+    start_fetches(plan);
     if (store_ != nullptr) store_->wait_for_fetch(kLongestWait);
     return;
   }

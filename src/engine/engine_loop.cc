@@ -54,7 +54,23 @@ std::optional<RequestId> EngineLoop::try_submit(GenerationRequest request) {
 }
 
 void EngineLoop::foresee(std::vector<GenerationRequest>& requests) const {
-  for (GenerationRequest& request : requests) engine_.foresee(request);
+  std::string asked;  // by the one before; a prediction takes it away
+  for (size_t i = 0; i < requests.size(); ++i) {
+    GenerationRequest& request = requests[i];
+    // Choices of one question are asked for together.
+    const GenerationRequest* const before = i > 0 ? &requests[i - 1] : nullptr;
+    const bool is_same = before != nullptr && request.asked == asked &&
+                         request.prompt == before->prompt &&
+                         request.max_tokens == before->max_tokens &&
+                         request.ignore_end == before->ignore_end && request.stop == before->stop;
+    if (is_same) {
+      request.foreseen = before->foreseen;
+      request.asked.clear();
+      continue;
+    }
+    asked = request.asked;
+    engine_.foresee(request);
+  }
 }
 
 void EngineLoop::check(const GenerationRequest& request) const { engine_.check(request); }

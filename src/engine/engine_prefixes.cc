@@ -217,14 +217,18 @@ void Engine::move_blocks(const StepPlan& plan) {
     written.insert(written.end(), chunk.block_table->begin() + static_cast<std::ptrdiff_t>(first),
                    chunk.block_table->begin() + static_cast<std::ptrdiff_t>(end));
   }
-  // What is to come must not make room for what goes.
-  const size_t pinned = store_->fetch(keys);
-  SPW_ASSERT(pinned == keys.size());
-  store_->put(std::exchange(evicted_, {}));
-  store_->before_writing(written);
-  store_->load(loads);
-  for (const KvStore::Load& load : loads) kv_.reload(load.block);
-  store_->unpin(keys);
+  {
+    // What is to come must not make room for what goes, nor for what others wait for.
+    const size_t pinned = store_->fetch(keys);
+    const auto unpin = [this](const std::vector<BlockKey>* of) { store_->unpin(*of); };
+    const std::unique_ptr<const std::vector<BlockKey>, decltype(unpin)> until_loaded(&keys, unpin);
+    SPW_ASSERT(pinned == keys.size());
+    store_->put(std::exchange(evicted_, {}));
+    store_->before_writing(written);
+    store_->load(loads);
+    for (const KvStore::Load& load : loads) kv_.reload(load.block);
+    start_fetches(plan);
+  }
   for (const StepPlan::Beginning& beginning : plan.beginning) {
     Request& request = *requests_.at(plan.chunks[beginning.chunk].id);
     const FoundPrefix& found = beginning.found;

@@ -45,7 +45,19 @@ std::unique_ptr<OnlinePredictor> read_or_fresh(const fs::path& file, int64_t mos
   return std::make_unique<NgramPredictor>(usual_buckets(most_tokens));
 }
 
-// Of a model, whatever its file is called: people rename them, and have several of one name.
+// Of what was kept while contexts were shorter no answer can be predicted that is longer than
+// these.
+std::optional<StoredPredictor> try_read_kept(const fs::path& file, int64_t most_tokens) {
+  auto stored = try_read(file);
+  if (!stored) return std::nullopt;
+  const double longest = stored->predictor.buckets().edges().back();
+  if (longest >= usual_buckets(most_tokens).edges().back()) return stored;
+  log_info("lengths of answers: {} knows none beyond {:.0f} tokens; it is begun anew",
+           printable_path(file), longest);
+  return std::nullopt;
+}
+
+// Of a model by name and digest: people have several of one name.
 // Empty where there is no cache folder. `encoder`: its digest, if there is one.
 fs::path kept_file(const std::string& model, const std::string& encoder = "") {
   const std::optional<fs::path> cache = try_cache_folder();
@@ -62,11 +74,9 @@ fs::path kept_file(const std::string& model, const std::string& encoder = "") {
 std::unique_ptr<OnlinePredictor> with_encoder(const fs::path& folder, const fs::path& kept,
                                               std::shared_ptr<const PromptEncoder> encoder,
                                               int64_t most_tokens) {
-  for (const fs::path& file : {kept, folder / kTrainedInFolder}) {
-    if (file.empty()) continue;
-    if (auto stored = try_read(file))
-      return std::make_unique<EncoderPredictor>(*std::move(stored), std::move(encoder));
-  }
+  auto stored = kept.empty() ? std::nullopt : try_read_kept(kept, most_tokens);
+  if (!stored) stored = try_read(folder / kTrainedInFolder);
+  if (stored) return std::make_unique<EncoderPredictor>(*std::move(stored), std::move(encoder));
   return std::make_unique<EncoderPredictor>(usual_buckets(most_tokens), std::move(encoder));
 }
 
@@ -84,7 +94,10 @@ std::unique_ptr<AnswerLengths> make_answer_lengths(const std::string& choice,
   if (choice == kBuiltInLengths) {
     const fs::path file = kept_file(model);
     if (file.empty()) return make(std::make_unique<NgramPredictor>(usual_buckets(most_tokens)));
-    return make(read_or_fresh(file, most_tokens, open_encoder), file);
+    auto kept = try_read_kept(file, most_tokens);
+    return make(kept ? predictor_of(*std::move(kept), open_encoder)
+                     : std::make_unique<NgramPredictor>(usual_buckets(most_tokens)),
+                file);
   }
   std::error_code unknown;
   if (fs::is_directory(choice, unknown)) {

@@ -87,4 +87,20 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
   return {std::move(stream), std::move(kv), std::move(decoder)};
 }
 
+bool may_preempt(const Decoder& decoder, bool deterministic) {
+  return decoder.attention_topk() == 0 || !deterministic;
+}
+
+int with_rows(Decoder& decoder, int64_t planned, int64_t wanted) {
+  if (wanted <= planned) return static_cast<int>(wanted);
+  try {
+    decoder.expect_rows(wanted);
+    return static_cast<int>(wanted);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    log_warning("{} requests at once, not {}: {}", planned, wanted, error.what());
+    return static_cast<int>(planned);
+  }
+}
+
 }  // namespace spillway

@@ -162,6 +162,10 @@ void ExpansionControl::found_worthwhile(size_t level, double throughput) {
 }
 
 void ExpansionControl::settle_doubt() {
+  if (2 * window_.wanting < window_.steps) {  // fewer come: nothing can be compared any more
+    doubt_.reset();
+    return;
+  }
   ++doubt_->windows;
   doubt_->sum += window_.throughput();
   if (doubt_->windows < kJudgingWindows) return;

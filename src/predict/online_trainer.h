@@ -23,7 +23,8 @@ struct OnlineTrainerOptions {
   // The last answers are learned from again, each time with some of them: after 500 answers of
   // another kind it then knows these as well as one that was trained on nothing else.
   size_t most_kept = 512;
-  int replays = 4;
+  static constexpr int kUsualReplays = 4;
+  int replays = kUsualReplays;
   // Called by the trainer's thread with what it has learned since the last time: as often as this
   // where there is something new, and at the end. It does not throw.
   std::function<void(const OnlinePredictor&)> keep = {};

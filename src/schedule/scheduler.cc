@@ -395,6 +395,7 @@ class Scheduler::Planner {
     const int begun = of_.running() + of_.preempted_waiting_;
     const int most = admission.most_newcomers({.running = begun, .mean_answer = of_.mean_answer()});
     constexpr int kMostPassed = 64;  // who waits for what is coming; looking at all takes time
+    constexpr int kMostPassingBegun = 8;
     int newcomers = 0, passed = 0;
     std::optional<std::unique_ptr<RoomForecast>> forecast;  // made when somebody could begin
     std::vector<RequestId> without_room;
@@ -408,8 +409,11 @@ class Scheduler::Planner {
       if (*forecast && !(*forecast)->try_add(of_.view_of(next)) && !is_alone()) {
         plan_.is_full = true;
         without_room.push_back(place.id);
-        if (next.passed >= admission.most_passing() ||
-            static_cast<int>(without_room.size()) > kMostPassed)
+        // Somebody reads an answer that has begun.
+        const int most_passing = place.is_new
+                                     ? admission.most_passing()
+                                     : std::min(kMostPassingBegun, admission.most_passing());
+        if (next.passed >= most_passing || static_cast<int>(without_room.size()) > kMostPassed)
           return;
         continue;
       }

@@ -162,7 +162,7 @@ def test_a_second_interrupt_ends_it_at_once(spillway, long_model, tmp_path):
         connection.sendall(server.stream_message(**body))
         read_events(connection, 1)
         server.process.send_signal(signal.SIGINT)
-        time.sleep(0.05)
+        wait_for(lambda: "ending;" in server.log())
         assert server.process.poll() is None, "the first one waits for what is under way"
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(GENEROUS_S) in (130, -signal.SIGINT)

@@ -157,6 +157,7 @@ def test_clients_that_vanish_cost_nothing(serve, long_model, how, report):
         for connection in connections:
             connection.close()
     assert server.text(prompt="The river", max_tokens=64) == expected
+    assert server.end() == 0  # also: a sanitizer found nothing
     report(f"R5: {count} clients gone by {how}: no block in use at most {1e3 * slowest_s:.0f} ms after ten of them")
 
 
@@ -320,6 +321,7 @@ def test_mixed_clients_have_the_answers_they_would_have_alone(serve, long_model,
     with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
         count = sum(pool.map(run_client, asked))
     server.wait_until_idle()
+    assert server.end() == 0  # also: a sanitizer found nothing
     report(f"{count} mixed requests of {len(asked)} clients: as one by one")
 
 

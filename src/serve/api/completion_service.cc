@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/api/completion_service.h"
 
+#include <arpa/inet.h>
+
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
@@ -106,13 +108,27 @@ void CompletionService::stop() {
   if (writer_.joinable()) writer_.join();
 }
 
+namespace {
+
+// Of an IPv6 address the part that is given to a site: of the rest a host has as many as it likes.
+std::string site_of(std::string_view address) {
+  in6_addr parsed = {};
+  if (inet_pton(AF_INET6, std::string(address).c_str(), &parsed) != 1) return std::string(address);
+  const std::string_view bytes(reinterpret_cast<const char*>(parsed.s6_addr), sizeof(parsed));
+  constexpr size_t kSiteBytes = 8, kV4Bytes = 4;
+  return std::string(IN6_IS_ADDR_V4MAPPED(&parsed) ? bytes.substr(bytes.size() - kV4Bytes)
+                                                   : bytes.substr(0, kSiteBytes));
+}
+
+}  // namespace
+
 // Who shares the server with others: whoever shows a key, else whoever calls from an address.
 // Nothing that a client can make up is in it.
 uint64_t CompletionService::client_of(const HttpRequest& request) const {
   const auto key = options_.keys != nullptr
                        ? options_.keys->try_find(request.header("authorization"))
                        : std::nullopt;
-  return checksum64(key ? fmt::format("key {}", *key) : fmt::format("at {}", request.address()));
+  return checksum64(key ? fmt::format("key {}", *key) : "at " + site_of(request.address()));
 }
 
 void CompletionService::refuse(HttpReply& reply, const ApiError& error) {
@@ -201,19 +217,16 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
   const bool streams = exchange->completion.request().stream;
   if (streams)
     exchange->stream.emplace(exchange->head, exchange->completion.request(), model_.tokenizer());
-  if (options_.logs_prompts)
-    log_event(LogLevel::kInfo, fmt::format("{}: {}", exchange->head.id, request.body),
-              {{"event", "asked"}, {"id", exchange->head.id}, {"body", request.body}});
+  if (loop_->never_takes(generations.size()))
+    throw ApiError(
+        400, "invalid_value", "n",
+        fmt::format("{} choices are more than this server takes at all", generations.size()));
   loop_->foresee(generations);
   std::vector<RequestId> ids;
   {
     // Its events find it, however soon they come, and what it begins with goes before them.
     const std::lock_guard lock(exchanges_mutex_);
     if (!generations.empty()) {
-      if (loop_->never_takes(generations.size()))
-        throw ApiError(
-            400, "invalid_value", "n",
-            fmt::format("{} choices are more than this server takes at all", generations.size()));
       auto taken = loop_->try_submit(std::move(generations));
       if (!taken) {
         if (loop_->is_draining())
@@ -232,6 +245,9 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
         reply->write(exchange->stream->begin(exchange->completion.choice(i)));
     }
   }
+  if (options_.logs_prompts)
+    log_event(LogLevel::kInfo, fmt::format("{}: {}", exchange->head.id, request.body),
+              {{"event", "asked"}, {"id", exchange->head.id}, {"body", request.body}});
   if (ids.empty()) return send_whole(exchange);
   reply->on_gone([this, ids] {
     for (const RequestId id : ids) loop_->cancel(id);
@@ -397,7 +413,7 @@ void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
     const TokenizeRequest asked = parse_tokenize_request(parse_json_text(request->body));
     const Tokenizer& tokenizer = model_.require_tokenizer();
     constexpr size_t kMostShown = 1 << 20;
-    if (asked.with_pieces && asked.content.size() > kMostShown)
+    if (asked.with_pieces && request->body.size() > kMostShown)
       throw ApiError(400, "invalid_value", "with_pieces",
                      fmt::format("'with_pieces' takes {} bytes at most", kMostShown));
     const std::vector<TokenId> ids =
