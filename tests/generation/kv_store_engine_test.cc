@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "base/fault_points.h"
@@ -133,6 +134,31 @@ TEST_P(KvStoreEngineTest, WhatIsOnDiskIsThereAfterARestart) {
     EXPECT_EQ(answer, answer_alone(runtime_, requests[static_cast<uint64_t>(id) - 1]));
   EXPECT_EQ(second.stats.reused_disk_tokens, 5 * 96);
   EXPECT_LT(second.stats.prompt_tokens, 5 * 16);
+}
+
+// Few slots in host memory, and groups of requests of which some begin with what is there while
+// others wait for the disk: what is read for these takes no room of what those begin with.
+TEST_P(KvStoreEngineTest, WhatIsReadForSomeLeavesWhatOthersBeginWith) {
+  const std::vector<GenerationRequest> different = different_requests(8, 60, 4);
+  std::vector<Answer> alone;
+  for (const GenerationRequest& request : different)
+    alone.push_back(answer_alone(runtime_, request));
+  for (const int32_t slots : {6, 9, 14}) {
+    SCOPED_TRACE(slots);
+    KvCache kv = runtime_.make_kv(20);
+    const auto store = make_store(kv, slots, /*lasts=*/true);
+    std::mt19937 random(static_cast<uint32_t>(slots));
+    for (int group = 0; group < 40; ++group) {
+      std::vector<size_t> asked;
+      std::vector<GenerationRequest> requests;
+      for (int n = 0; n < 3; ++n) {
+        asked.push_back(random() % different.size());
+        requests.push_back(different[asked.back()]);
+      }
+      for (const auto& [id, answer] : run(requests, store.get(), kv, 3).answers)
+        EXPECT_EQ(answer, alone[asked[static_cast<uint64_t>(id) - 1]]);
+    }
+  }
 }
 
 // R9: nothing wrong is computed, and what was damaged is computed again.
