@@ -162,7 +162,7 @@ def test_servers_are_measured_by_the_same_script(spillway, tiny_model, tmp_path)
     serve = f"{tiny_model} --device cpu --threads 1 --no-tuning -c {{budget}} --max-sequences 4"
     command = [sys.executable, BENCH / "pie_figures.py", "serve", "-o", output, "--serve", serve, "--budget", "256", "--spillway", spillway.path]
     command += ["--kv-expansion", "0", "--workloads", "alpaca", "--rates", "4", "--about", "expansion,latency", "--warm-up", "1", "--seconds", "5"]
-    command += ["--most-tokens", "200", "--token-ids", "200", "--clients", "4", "--requests", "3000", "--port", "0"]
+    command += ["--most-tokens", "200", "--token-ids", "200", "--clients", "4", "--requests", "30000", "--port", "0"]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     runs = json.loads(output.read_text())["runs"]
