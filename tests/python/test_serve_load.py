@@ -70,6 +70,14 @@ def prompt_of(number):
 # R4.
 
 
+def send_at_once(server, connections, message):
+    """So that it finds all of them together, however slow this process is."""
+    server.process.send_signal(signal.SIGSTOP)
+    for number, connection in enumerate(connections):
+        connection.sendall(message(number))
+    server.process.send_signal(signal.SIGCONT)
+
+
 @with_all_of_kv
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_overload_is_refused_politely(serve, many_files, long_model, stream, report):
@@ -83,13 +91,9 @@ def test_overload_is_refused_politely(serve, many_files, long_model, stream, rep
     expected = {"The river": server.text(prompt="The river", max_tokens=LONG, ignore_eos=True)}
     expected |= {prompt_of(n): server.text(prompt=prompt_of(n), max_tokens=64, ignore_eos=True) for n in range(7)}
     connections = [server.socket() for _ in range(CLIENTS)]
-    for number in range(RUNNING):
-        connections[number].sendall(message(number))
+    send_at_once(server, connections[:RUNNING], message)
     wait_for(lambda: server.metrics()[AT_WORK] == RUNNING)
-    server.process.send_signal(signal.SIGSTOP)  # so that it finds all of them at once
-    for number in range(RUNNING, CLIENTS):
-        connections[number].sendall(message(number))
-    server.process.send_signal(signal.SIGCONT)
+    send_at_once(server, connections[RUNNING:], lambda number: message(RUNNING + number))
     started = time.monotonic()
     answers = read_all(connections)
     for connection in connections:
