@@ -151,5 +151,23 @@ TEST_F(AnswerLengthsTest, TheChoiceIsANameOrAFile) {
   EXPECT_NE(warning.find("bad.predictor"), warning.npos) << warning;
 }
 
+// Its buckets end where contexts did: longer answers could never be foreseen.
+TEST_F(AnswerLengthsTest, WhatWasKeptWithShorterContextsIsBegunAnew) {
+  const std::string before = std::getenv("XDG_CACHE_HOME") ? std::getenv("XDG_CACHE_HOME") : "";
+  setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1);
+  const auto promised = [](int64_t context) {
+    const auto lengths = make_answer_lengths("auto", "dummy:opt-125m", context, {});
+    GenerationRequest request = asking("Name a river");
+    lengths->foresee(request);
+    teach(*lengths, 40, 30);
+    return request.foreseen.tokens;
+  };
+  EXPECT_EQ(promised(128), 256) << "nothing is known yet";
+  EXPECT_LT(promised(128), 100);
+  EXPECT_EQ(promised(4096), 256) << "begun anew";
+  EXPECT_LT(promised(128), 100) << "longer ones are kept";
+  before.empty() ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", before.c_str(), 1);
+}
+
 }  // namespace
 }  // namespace spillway

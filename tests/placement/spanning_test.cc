@@ -259,15 +259,18 @@ TEST_P(SpanningTest, ARequestTenTimesTheDevicesKvRuns) {
   }
 }
 
+// Three whose prompts differ in their last token.
+std::vector<GenerationRequest> begin_alike(int answer) {
+  std::vector<GenerationRequest> requests(3, make_request(420, 5, answer));
+  for (TokenId last = 20; GenerationRequest & request : requests) request.prompt.push_back(last++);
+  return requests;
+}
+
 // Long ones that span, short ones that do not, prompts that begin alike, and too little memory for
 // all of them at once.
 TEST_P(SpanningTest, SpansBesidePreemptionAndSharedPrompts) {
   if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
-  std::vector<GenerationRequest> requests;
-  for (uint32_t i = 0; i < 3; ++i) {
-    requests.push_back(make_request(420, 5, 480));
-    requests.back().prompt.push_back(static_cast<TokenId>(20 + i));
-  }
+  std::vector<GenerationRequest> requests = begin_alike(480);
   requests.push_back(make_request(100, 7, 40));
   requests.push_back(make_request(1300, 8, 20));
   SpanningModel home(false, at_home(), "llama", KvType::kF16, /*deterministic=*/true);
@@ -300,11 +303,7 @@ TEST_P(SpanningTest, SharedPromptsAreFoundBehindTheFirstMemory) {
 // The same while the device's part of the memory grows and shrinks under all of them.
 TEST_P(SpanningTest, SpansWhileLayersTakeTurns) {
   if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
-  std::vector<GenerationRequest> requests;
-  for (uint32_t i = 0; i < 3; ++i) {
-    requests.push_back(make_request(420, 5, 160));
-    requests.back().prompt.push_back(static_cast<TokenId>(20 + i));
-  }
+  std::vector<GenerationRequest> requests = begin_alike(160);
   requests.push_back(make_request(100, 7, 90));
   requests.push_back(make_request(1400, 8, 20));
   SpanningModel home(false, at_home(), "llama-deep", KvType::kF16, /*deterministic=*/true);
