@@ -5,10 +5,11 @@
     bench/pie_figures.py emulated -o pie.json --trace ../shared/data/traces/AzureLLMInferenceTrace_conv.csv --rounds 3
     bench/pie_figures.py serve -o pie-h200.json --serve 'dummy:opt-30b --weights 100,0,0 --kv 100,0,0 --gpu-memory {budget} --ctx 2048' \\
         --budget 66GiB --kv-expansion 0,6,12,auto --rates 2,4,8 --token-ids 50000
+    bench/pie_figures.py engine -o pie-h200.json --engine 'dummy:opt-30b --weights 100,0,0 --kv 100,0,0' --budget 3GB --kv-expansion 0,4,8,auto
     bench/pie_figures.py draw pie.json --markdown pie.md --svg pie
 
 `emulated` runs pie_sweep, on an accelerator that is played by the host and has a time of its own: the same everywhere. `serve` starts
-servers on this machine, by their metrics. Every measurement is kept at once; a command that was stopped, or had no more time
+servers on this machine, by their metrics; `engine` is the same without HTTP, and loads a model once for all measurements of a budget. Every one is kept at once; a command that was stopped, or had no more time
 (--at-most), goes on when it is called again. {budget} stands for each of --budgets in turn, where throughput is measured by memory.
 """
 
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 
+from engine_process import EngineProcess
 from pie_cells import Cell, Results, emulated_cells, measure_all, medians, step_cells
 from pie_draw import draw
 from pie_serve import Servers
@@ -86,6 +88,43 @@ def run_servers(options):
         measure_all(server_cells(options), options.rounds, results, servers.measure, options.at_most)
 
 
+class Engines:
+    """Measures cells with engine_sweep, one process for each budget. Use as a block."""
+
+    def __init__(self, options):
+        self.options, self.process, self.budget = options, None, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        if self.process:
+            self.process.stop()
+        self.process = None
+
+    def measure(self, cell, number):
+        if self.budget != cell.budget or not self.process:
+            self.stop()
+            self.process = EngineProcess(self.options.sweep, [*shlex.split(self.options.engine), "--kv-budget", cell.budget])
+            self.budget = cell.budget
+        shapes = draw_requests(cell.workload, cell.rate, cell.warm_up_s + cell.seconds, number, self.options.scale, self.options.most_tokens,
+                               self.options.trace)
+        with tempfile.TemporaryDirectory() as folder:
+            requests = pathlib.Path(folder) / "requests"
+            write_plain(shapes, requests)
+            return self.process.measure({"requests": str(requests), "saturates": not cell.rate, "turning": cell.turning, "seed": number + 1,
+                                         "warm_up_s": cell.warm_up_s, "seconds": cell.seconds})
+
+
+def run_engine(options):
+    results = Results(options.output, own_command())
+    with Engines(options) as engines:
+        measure_all(server_cells(options), options.rounds, results, engines.measure, options.at_most)
+
+
 def run_draw(options):
     runs = [run for path in options.results for run in Results(path, "").runs]
     measured = medians(runs)
@@ -118,22 +157,27 @@ def parse_arguments(arguments=None):
     serve = commands.add_parser("serve", help="with servers on this machine")
     serve.set_defaults(run=run_servers)
     serve.add_argument("--serve", required=True, help="model and options of `spillway serve`; {budget} is replaced")
-    serve.add_argument("--budget", default="", help="for {budget}, but in measurements by memory")
-    serve.add_argument("--budgets", type=words, default=[], help="for {budget}, one after the other")
-    serve.add_argument("--kv-expansion", type=words, default=["0", "auto"], help="numbers of layers, and auto")
-    serve.add_argument("--rates", type=lambda text: [float(of) for of in words(text)], default=[], help="requests a second")
+    engine = commands.add_parser("engine", help="with an engine on this machine, without a server")
+    engine.set_defaults(run=run_engine, on_demand="")
+    engine.add_argument("--engine", required=True, help="model and options of engine_sweep, but its --kv-budget")
+    engine.add_argument("--sweep", default="build/release/bin/engine_sweep")
+    for command in (serve, engine):
+        command.add_argument("--budget", default="3GB" if command is engine else "", help="of memory, but in measurements by it")
+        command.add_argument("--budgets", type=words, default=[], help="of memory, one after the other")
+        command.add_argument("--kv-expansion", type=words, default=["0", "auto"], help="numbers of layers, and auto")
+        command.add_argument("--rates", type=lambda text: [float(of) for of in words(text)], default=[], help="requests a second")
+        command.add_argument("--scale", type=float, default=1.0, help="of the data sets' lengths")
+        command.add_argument("--most-tokens", type=int, default=1900, help="of prompt and answer")
+        command.add_argument("--warm-up", type=float, default=30.0, help="seconds before what counts")
+        command.add_argument("--seconds", type=float, default=90.0, help="that count")
     serve.add_argument("--on-demand", default="", help="options by which layers come on demand: a --plan whose `overlap` is false")
     serve.add_argument("--clients", type=int, default=128, help="that ask at once, where no rate is given")
     serve.add_argument("--requests", type=int, default=4000, help="of which there must be enough for the time")
     serve.add_argument("--token-ids", type=int, default=32000, help="prompts are random ids below this")
-    serve.add_argument("--scale", type=float, default=1.0, help="of the data sets' lengths")
-    serve.add_argument("--most-tokens", type=int, default=1900, help="of prompt and answer")
-    serve.add_argument("--warm-up", type=float, default=30.0, help="seconds before what counts")
-    serve.add_argument("--seconds", type=float, default=90.0, help="that count")
     serve.add_argument("--spillway", default="build/release/bin/spillway")
     serve.add_argument("--port", type=int, default=0, help="default: one that is free")
     serve.add_argument("--ready", type=float, default=600.0, help="seconds to load in")
-    for command in (emulated, serve):
+    for command in (emulated, serve, engine):
         command.add_argument("-o", "--output", required=True, help="JSON; what it has is not measured again")
         command.add_argument("--about", type=words, default=[], help=f"some of {', '.join(FIGURES)}")
         command.add_argument("--workloads", type=words, default=[], help=f"some of {', '.join(MEANS)}")

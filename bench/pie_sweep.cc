@@ -10,17 +10,16 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "bench/arrivals.h"
 #include "bench/median.h"
 #include "cpu/cpu_device.h"
 #include "cpu/emulated_accelerator.h"
@@ -82,40 +81,6 @@ Model small_model() {
   return model;
 }
 
-// Lines of three numbers: when it comes, tokens of its prompt, tokens of its answer.
-class Arrivals {
- public:
-  Arrivals(const std::string& path, uint32_t seed) : random_(seed) {
-    std::ifstream file(path);
-    Shape shape;
-    while (file >> shape.at_s >> shape.prompt >> shape.answer) shapes_.push_back(shape);
-    SPW_CHECK(!shapes_.empty() && file.eof(), kInvalidArgument,
-              "{}: lines of three numbers are wanted (seconds, prompt, answer)", path);
-  }
-  // Of the next one; none when all have come.
-  std::optional<double> next_at_s() const {
-    return next_ < shapes_.size() ? std::optional(shapes_[next_].at_s) : std::nullopt;
-  }
-  // When all have come they come again.
-  GenerationRequest take() {
-    const Shape& shape = shapes_[next_++ % shapes_.size()];
-    GenerationRequest request;
-    request.prompt.resize(static_cast<size_t>(shape.prompt));
-    for (TokenId& id : request.prompt) id = static_cast<TokenId>(random_() % kVocabulary);
-    request.max_tokens = shape.answer;
-    return request;
-  }
-
- private:
-  struct Shape {
-    double at_s = 0;
-    int prompt = 0, answer = 0;
-  };
-  std::vector<Shape> shapes_;
-  size_t next_ = 0;
-  std::mt19937 random_;
-};
-
 class Bench {
  public:
   explicit Bench(const Options& options)
@@ -135,7 +100,7 @@ class Bench {
                 {.admission = {.max_sequences = options.max_sequences},
                  .adapts_turns = options.turning == "auto",
                  .clock = [this] { return now_s(); }}),
-        arrivals_(options.requests, options.seed) {}
+        arrivals_(options.requests, kVocabulary, options.seed) {}
 
   json run() {
     const bool adapts = options_.turning == "auto";
@@ -207,11 +172,11 @@ class Bench {
 
   void submit_those_due() {
     if (options_.saturates) {
-      while (engine_.state().waiting < kAlwaysWaiting) engine_.submit(arrivals_.take());
+      while (engine_.state().waiting < kAlwaysWaiting) engine_.submit(arrivals_.take().request);
       return;
     }
     while (arrivals_.next_at_s() && *arrivals_.next_at_s() <= passed_s())
-      engine_.submit(arrivals_.take());
+      engine_.submit(arrivals_.take().request);
   }
   void step() {
     submit_those_due();
@@ -260,7 +225,7 @@ int main(int argc, char** argv) {
   spillway::Options options;
   CLI::App app("requests that KV memory limits, on an emulated accelerator");
   app.add_option("--requests", options.requests,
-                 "lines of three numbers: seconds, tokens of the prompt, tokens of the answer")
+                 "lines of three numbers: seconds, tokens of a prompt, tokens of its answer")
       ->required();
   app.add_flag("--saturate", options.saturates, "some always wait, whatever the seconds say");
   app.add_option("--turning", options.turning, "layers that take turns; auto: as many as it finds");

@@ -24,12 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Nothing is known of the answers yet: from a short sentence to all that there can be.
-LengthBuckets usual_buckets(int64_t most_tokens) {
-  constexpr double kShort = 16;
-  return LengthBuckets::geometric(kShort, std::max(2 * kShort, static_cast<double>(most_tokens)));
-}
-
 std::optional<StoredPredictor> try_read(const fs::path& file) {
   auto stored = try_read_predictor(file);
   if (stored) {
@@ -42,7 +36,7 @@ std::optional<StoredPredictor> try_read(const fs::path& file) {
 std::unique_ptr<OnlinePredictor> read_or_fresh(const fs::path& file, int64_t most_tokens,
                                                const EncoderOpener& open_encoder) {
   if (auto stored = try_read(file)) return predictor_of(*std::move(stored), open_encoder);
-  return std::make_unique<NgramPredictor>(usual_buckets(most_tokens));
+  return std::make_unique<NgramPredictor>(LengthBuckets::of_unknown(most_tokens));
 }
 
 // Of what was kept while contexts were shorter no answer can be predicted that is longer than
@@ -51,7 +45,7 @@ std::optional<StoredPredictor> try_read_kept(const fs::path& file, int64_t most_
   auto stored = try_read(file);
   if (!stored) return std::nullopt;
   const double longest = stored->predictor.buckets().edges().back();
-  if (longest >= usual_buckets(most_tokens).edges().back()) return stored;
+  if (longest >= LengthBuckets::of_unknown(most_tokens).edges().back()) return stored;
   log_info("lengths of answers: {} knows none beyond {:.0f} tokens; it is begun anew",
            printable_path(file), longest);
   return std::nullopt;
@@ -77,7 +71,8 @@ std::unique_ptr<OnlinePredictor> with_encoder(const fs::path& folder, const fs::
   auto stored = kept.empty() ? std::nullopt : try_read_kept(kept, most_tokens);
   if (!stored) stored = try_read(folder / kTrainedInFolder);
   if (stored) return std::make_unique<EncoderPredictor>(*std::move(stored), std::move(encoder));
-  return std::make_unique<EncoderPredictor>(usual_buckets(most_tokens), std::move(encoder));
+  return std::make_unique<EncoderPredictor>(LengthBuckets::of_unknown(most_tokens),
+                                            std::move(encoder));
 }
 
 }  // namespace
@@ -90,13 +85,14 @@ std::unique_ptr<AnswerLengths> make_answer_lengths(const std::string& choice,
     return std::make_unique<AnswerLengths>(std::move(predictor), kept, model);
   };
   if (choice == "mean")
-    return make(std::make_unique<RunningMeanPredictor>(usual_buckets(most_tokens)));
+    return make(std::make_unique<RunningMeanPredictor>(LengthBuckets::of_unknown(most_tokens)));
   if (choice == kBuiltInLengths) {
     const fs::path file = kept_file(model);
-    if (file.empty()) return make(std::make_unique<NgramPredictor>(usual_buckets(most_tokens)));
+    if (file.empty())
+      return make(std::make_unique<NgramPredictor>(LengthBuckets::of_unknown(most_tokens)));
     auto kept = try_read_kept(file, most_tokens);
     return make(kept ? predictor_of(*std::move(kept), open_encoder)
-                     : std::make_unique<NgramPredictor>(usual_buckets(most_tokens)),
+                     : std::make_unique<NgramPredictor>(LengthBuckets::of_unknown(most_tokens)),
                 file);
   }
   std::error_code unknown;

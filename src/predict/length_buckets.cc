@@ -27,6 +27,11 @@ LengthBuckets LengthBuckets::geometric(double first, double most) {
   return buckets;
 }
 
+LengthBuckets LengthBuckets::of_unknown(int64_t most_tokens) {
+  constexpr double kShort = 16;
+  return geometric(kShort, std::max(2 * kShort, static_cast<double>(most_tokens)));
+}
+
 LengthBuckets LengthBuckets::equal_frequency(std::span<const int64_t> lengths) {
   SPW_CHECK(!lengths.empty(), kInvalidArgument, "no lengths to make buckets of");
   std::vector<int64_t> sorted(lengths.begin(), lengths.end());

@@ -17,9 +17,10 @@ class LengthBuckets {
  public:
   // Equal widths up to `most` tokens (S3, section 3).
   static LengthBuckets linear(double most);
-  // Each larger than the one before by the same factor, from `first` to `most` tokens: for answers
-  // of which nothing is known.
+  // Each larger than the one before by the same factor, from `first` to `most` tokens.
   static LengthBuckets geometric(double first, double most);
+  // For answers of which nothing is known yet: from a short sentence to all that there can be.
+  static LengthBuckets of_unknown(int64_t most_tokens);
   // Each with a tenth of these lengths, which are not empty.
   static LengthBuckets equal_frequency(std::span<const int64_t> lengths);
   // As edges() gave them. Throws kInvalidArgument where they do not ascend.
