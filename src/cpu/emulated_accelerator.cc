@@ -192,14 +192,14 @@ class LateStream final : public DeviceStream {
 void EmulatedOps::embed(const WeightView& table, std::span<const int32_t> ids,
                         const Activations& out, LinearMode mode) {
   SPW_CHECK(injected_error("step.device") == 0, kDevice, "the emulated accelerator fails");
-  CpuOps::embed(table, ids, out, mode);
+  ReplayingOps::embed(table, ids, out, mode);
 }
 
 void EmulatedOps::attention(const Activations& q, const KvLayerView& kv,
                             std::span<const SequenceSpan> spans, const AttentionParams& params,
                             const Activations& out) {
   const auto begin = Clock::now();
-  CpuOps::attention(q, kv, spans, params, out);
+  ReplayingOps::attention(q, kv, spans, params, out);
   double seconds = options_.layer_us * 1e-6;
   if (options_.kv_bytes_per_s > 0) {
     int64_t blocks = 0;

@@ -4,8 +4,9 @@
 // For tests of everything that moves bytes between tiers, on machines without a GPU. Its memory
 // starts poisoned (every float a NaN), so what was not copied in shows up in the results; copies
 // run on threads of their own, late and by a random delay, so what did not wait for them shows up
-// too. Ops compute as the CPU's do, on return. Fault points: alloc.device, alloc.pin,
-// copy.device, step.device, draw.device, thread.device.
+// too. Ops compute as the CPU's do, on return; steps of one row each are recorded and replayed
+// (replaying_ops.h). Fault points: alloc.device, alloc.pin, copy.device, step.device, draw.device,
+// thread.device.
 #pragma once
 
 #include <atomic>
@@ -15,8 +16,8 @@
 #include <span>
 
 #include "base/thread_pool.h"
-#include "cpu/cpu_ops.h"
 #include "cpu/emulated_clock.h"
+#include "cpu/replaying_ops.h"
 #include "device/device.h"
 
 namespace spillway {
@@ -38,11 +39,11 @@ struct EmulatedAcceleratorOptions {
   std::shared_ptr<EmulatedClock> clock = nullptr;
 };
 
-// The CPU's ops, and what an accelerator does besides: it draws tokens.
-class EmulatedOps final : public CpuOps {
+// The CPU's ops, and what an accelerator does besides: it replays steps and draws tokens.
+class EmulatedOps final : public ReplayingOps {
  public:
   EmulatedOps(Device& device, ThreadPool& pool, const EmulatedAcceleratorOptions& options)
-      : CpuOps(device, pool), options_(options) {}
+      : ReplayingOps(device, pool), options_(options) {}
 
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override;

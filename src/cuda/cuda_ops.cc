@@ -133,7 +133,7 @@ bool CudaOps::overlapping_pays(int64_t tokens, const MatrixFacts& matrices) cons
   return tokens <= kQuantSliceTokens || (tokens > 32 && tokens <= kQuantLinearTokens);
 }
 
-void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body) {
+void CudaOps::run_step(const StepBatch& batch, std::span<const StepPart> parts) {
   const StepShape shape = tables_.upload(batch);
   // Those that generate, wherever their KV is; rows of prompts have kernels of their own.
   step_rows_ = std::max(1, shape.logit_rows);
@@ -146,21 +146,25 @@ void CudaOps::run_step(const StepBatch& batch, const std::function<void()>& body
                 techniques_.persistent_step && techniques_.gemv &&
                 PersistentStep::serves(gpu_, batch.layer_types);
   collecting_ = persistent_ && batch.program != 0;
-  const auto persistent_body = [&] {
-    body();
-    launch_persistent(/*step_ends=*/true);
+  const auto compute = [&](size_t part) {
+    parts[part].ops();
+    launch_persistent(/*step_ends=*/part + 1 == parts.size());
   };
   try {
     // Prompts differ too much to be worth recording.
     if (techniques_.graphs && shape.max_rows == 1 && batch.program != 0) {
-      graphs_.run({batch.program, generation_, tables_.generation(), shape}, persistent_body);
+      graphs_.run({batch.program, generation_, tables_.generation(), shape}, parts, compute);
     } else {
-      persistent_body();
+      for (size_t i = 0; i < parts.size(); ++i) {
+        if (parts[i].before) parts[i].before();
+        compute(i);
+      }
     }
   } catch (...) {
     step_ = PersistentStep(gpu_);
     persistent_ = collecting_ = false;
     step_rows_ = 0;
+    tables_.end_step();
     throw;
   }
   persistent_ = collecting_ = false;
@@ -262,6 +266,7 @@ AppendCall CudaOps::append_call(const Activations& q, const Activations& k, cons
   call.rope_dims = static_cast<int>(angles.cols);
   call.style = style;
   call.kv = kv;
+  call.planes = tables_.planes_of(kv);
   call.batch = batch;
   call.faults = static_cast<uint32_t*>(kv_faults_.get());
   return call;
@@ -280,6 +285,7 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   BatchView batch = tables_.device_of(spans, shape).view;
   SPW_ASSERT(!shape.values_at_home || params.top_k > 0);
   AttentionCall call{q, out, kv, batch, params, deterministic_ ? 0 : step_rows_};
+  call.planes = tables_.planes_of(kv);
   if (try_persistent([&] { return step_.add_attention(call); })) return;
   const cudaStream_t stream = queue();
   if (params.top_k > 0 && shape.decoding > 0) {

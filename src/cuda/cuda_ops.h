@@ -40,9 +40,13 @@ class CudaOps final : public Ops, public AttentionParts {
   void set_techniques(const CudaTechniques& techniques);
   // Launched or recorded so far (persistent_step.h).
   uint64_t persistent_launches() const { return persistent_launches_; }
+  // Of steps (graph_cache.h), so far.
+  int64_t recordings() const { return graphs_.recordings(); }
+  int64_t replays() const { return graphs_.replays(); }
 
   void prepare(const StepLimits& limits) override;
-  void run_step(const StepBatch& batch, const std::function<void()>& body) override;
+  using Ops::run_step;
+  void run_step(const StepBatch& batch, std::span<const StepPart> parts) override;
 
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
              LinearMode mode) override;

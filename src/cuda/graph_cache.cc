@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/graph_cache.h"
 
-#include <algorithm>
-
 namespace spillway::cuda {
 
 GraphExec GraphCache::record(const std::function<void()>& body) {
@@ -23,29 +21,17 @@ GraphExec GraphCache::record(const std::function<void()>& body) {
   return GraphExec(exec);
 }
 
-void GraphCache::make_room() {
-  if (entries_.size() < kMostEntries) return;
-  entries_.erase(std::min_element(
-      entries_.begin(), entries_.end(),
-      [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
-}
-
-void GraphCache::run(const GraphKey& key, const std::function<void()>& body) {
-  auto it = entries_.find(key);
-  if (it == entries_.end()) {
-    body();
-    make_room();
-    entries_[key].last_use = ++uses_;
-    return;
-  }
-  Entry& entry = it->second;
-  entry.last_use = ++uses_;
-  if (!entry.graph) {
-    entry.graph = record(body);
-  } else {
-    ++replays_;
-  }
-  SPW_CUDA_CHECK(cudaGraphLaunch(entry.graph.get(), stream_));
+void GraphCache::run(const GraphKey& key, std::span<const StepPart> parts,
+                     const std::function<void(size_t)>& compute) {
+  const auto launch = [&](const GraphExec& graph) {
+    SPW_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_));
+  };
+  const auto record_and_launch = [&](size_t part) {
+    GraphExec graph = record([&] { compute(part); });
+    launch(graph);
+    return graph;
+  };
+  steps_.run(key, parts, compute, record_and_launch, launch);
 }
 
 }  // namespace spillway::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded decode steps: a step of hundreds of launches becomes one.
+// Recorded decode steps: a step of hundreds of launches becomes one, or one for each of its parts.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,10 +7,11 @@
 #include <compare>
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <span>
 
 #include "cuda/cuda_handles.h"
 #include "cuda/step_tables.h"
+#include "device/recorded_steps.h"
 
 namespace spillway::cuda {
 
@@ -27,26 +28,19 @@ class GraphCache {
  public:
   explicit GraphCache(cudaStream_t stream) : stream_(stream) {}
 
-  // Replays the step if it is known. Otherwise calls `body`: as it is the first time, so that
-  // whatever has to be allocated or loaded is, and recording it the second time.
-  void run(const GraphKey& key, const std::function<void()>& body);
-  // Drops every recording.
-  void clear() { entries_.clear(); }
-  int64_t replays() const { return replays_; }
+  // Replays the step if it is known; otherwise `compute` is called with each part's number
+  // (RecordedSteps). What parts have before their ops is in no graph.
+  void run(const GraphKey& key, std::span<const StepPart> parts,
+           const std::function<void(size_t)>& compute);
+  // Of steps, so far.
+  int64_t recordings() const { return steps_.recordings(); }
+  int64_t replays() const { return steps_.replays(); }
 
  private:
-  struct Entry {
-    GraphExec graph;
-    uint64_t last_use = 0;
-  };
   GraphExec record(const std::function<void()>& body);
-  void make_room();
 
-  static constexpr size_t kMostEntries = 64;
   cudaStream_t stream_;
-  std::map<GraphKey, Entry> entries_;
-  uint64_t uses_ = 0;
-  int64_t replays_ = 0;
+  RecordedSteps<GraphKey, GraphExec> steps_;
 };
 
 }  // namespace spillway::cuda

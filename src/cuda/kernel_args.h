@@ -53,6 +53,17 @@ struct BatchView {
   const int32_t* home_table = nullptr;
 };
 
+// A layer's K and V as kernels find them: where the launch says, or where the step's table does, so
+// that a recorded launch finds KV that has moved since. That is a load: a thread asks once. For
+// kernels (relaxed constexpr).
+struct KvSource {
+  KvPlanes given;
+  const KvPlanes* table = nullptr;  // null: as given
+
+  constexpr std::byte* k() const { return table == nullptr ? given.k : table->k; }
+  constexpr std::byte* v() const { return table == nullptr ? given.v : table->v; }
+};
+
 // Where attention parts (max, sum, output) of a step go before they are merged. Prefill's has
 // counters instead: zeroed once when allocated, and left at zero.
 struct AttentionScratch {

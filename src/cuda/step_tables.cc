@@ -141,10 +141,14 @@ StepShape StepTables::upload(const StepBatch& batch) {
     elements += batch_elements(known.shape);
   }
   for (const auto& array : arrays) elements += aligned(array.size());
+  static_assert(sizeof(KvPlanes) == kAlignment * sizeof(int32_t));
+  elements += kAlignment * batch.kv.size();
   reserve(elements);
   SPW_CUDA_CHECK(cudaEventSynchronize(sent_.get()));
   count_ = 0;
-  size_t at = 0;
+  planes_ = batch.kv;
+  if (!planes_.empty()) std::memcpy(pinned_.get(), planes_.data(), planes_.size_bytes());
+  size_t at = kAlignment * planes_.size();
   for (const auto& array : arrays) {
     remember(array.data(), array.size(), at);
     at = append(array, at);
@@ -157,9 +161,16 @@ StepShape StepTables::upload(const StepBatch& batch) {
   return shape;
 }
 
+const KvPlanes* StepTables::planes_of(const KvLayerView& kv) const {
+  if (planes_.empty()) return nullptr;
+  const KvPlanes& planes = planes_[static_cast<size_t>(kv.layer)];
+  SPW_ASSERT(planes.k == kv.k && planes.v == kv.v);
+  return reinterpret_cast<const KvPlanes*>(memory_.data()) + kv.layer;
+}
+
 const int32_t* StepTables::device_of(std::span<const int32_t> values) {
   if (const auto offset = try_find(values.data(), values.size())) return at(*offset);
-  count_ = 0;  // ops outside a step, as tests call them
+  end_step();  // ops outside a step, as tests call them
   reserve(aligned(values.size()) + 1);
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
   send(0, append(values, 0));
@@ -173,7 +184,7 @@ PlacedBatch StepTables::device_of(std::span<const SequenceSpan> spans, StepShape
     shape = known.shape;
     return known.placed;
   }
-  count_ = 0;
+  end_step();
   shape = shape_of(spans);
   reserve(batch_elements(shape));
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));

@@ -47,10 +47,16 @@ class StepTables {
   // Copies the batch's arrays, in stream order.
   StepShape upload(const StepBatch& batch);
   // Forgets them: the spans may be gone.
-  void end_step() { count_ = 0; }
+  void end_step() {
+    count_ = 0;
+    planes_ = {};
+  }
 
   // Where `values` lies on the device: of the step at hand, or uploaded now, until the next such.
   const int32_t* device_of(std::span<const int32_t> values);
+  // Where a launch that may be recorded finds what kv.k and kv.v are; null where the step at hand
+  // does not say where KV is.
+  const KvPlanes* planes_of(const KvLayerView& kv) const;
   // Of the step at hand, or uploaded now; sequences with one row first.
   PlacedBatch device_of(std::span<const SequenceSpan> spans, StepShape& shape);
 
@@ -83,6 +89,7 @@ class StepTables {
   uint64_t generation_ = 0;
   Known known_[4] = {};
   int count_ = 0;
+  std::span<const KvPlanes> planes_;  // at the beginning of the memory
   struct KnownBatch {
     std::span<const SequenceSpan> spans;
     PlacedBatch placed;

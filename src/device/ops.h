@@ -48,6 +48,12 @@ struct KvLayerView {
   int64_t block_bytes() const { return kv_heads * kv_page_bytes(type, head_dim); }
 };
 
+// Where a layer's K and V are.
+struct KvPlanes {
+  std::byte* k = nullptr;
+  std::byte* v = nullptr;
+};
+
 // The rows of a step that belong to one sequence: rows [first_row, first_row + rows) are its tokens
 // at positions [start, start + rows). `block_table[i]` is the KV block of positions [16 i, 16 i +
 // 16); it covers start + rows.
@@ -121,12 +127,22 @@ struct StepBatch {
   std::span<const std::span<const SequenceSpan>> other_spans = {};
   // Of the memory that the step's ops use besides, a number that stands for all of its addresses
   // (device/generation.h): two steps with the same program and shape differ only in the values
-  // above, so a device may record one and replay it for the other. 0: never.
+  // above and in `kv`, so a device may record one and replay it for the other. 0: never.
   uint64_t program = 0;
   // Facts about the model's matrices, on which it may depend which kernels are taken; the types of
   // its layers are empty where these are more than WeightTypes holds.
   MatrixFacts matrices = {};
   WeightTypes layer_types = {};
+  // [layer] Of a step with a program: where ops find each layer's KV (KvLayerView::layer, which has
+  // the same). It is uploaded with the rest, so that layers may lie elsewhere in the next step
+  // though that is replayed.
+  std::span<const KvPlanes> kv = {};
+};
+
+// A piece of a step. Work that is no op comes between two, when all that was before it is queued.
+struct StepPart {
+  std::function<void()> before;  // called in every step; empty: nothing to do
+  std::function<void()> ops;     // calls ops alone
 };
 
 // What the host adds to a logit before a token is drawn: l += bias; then l is divided (positive) or
@@ -194,11 +210,21 @@ class Ops {
   };
   virtual void prepare(const StepLimits& /*limits*/) {}
 
-  // Computes a step: `body` calls its ops, in an order that depends on the batch's shape and
-  // program alone. It may be left out where the device has recorded it before. In a step with a
-  // program nothing but ops looks at what ops compute, and what norm() and gather_rows() give is
-  // read before their input changes: it may never be in memory.
-  virtual void run_step(const StepBatch& /*batch*/, const std::function<void()>& body) { body(); }
+  // Computes a step, part by part: ops are called in an order that depends on the batch's shape and
+  // program alone, and so do the parts. Calling them may be left out where the device has recorded
+  // all parts before. In a step with a program nothing but ops looks at what ops compute, and what
+  // norm() and gather_rows() give is read before their input changes: it may never be in memory.
+  virtual void run_step(const StepBatch& /*batch*/, std::span<const StepPart> parts) {
+    for (const StepPart& part : parts) {
+      if (part.before) part.before();
+      part.ops();
+    }
+  }
+  // In one part.
+  void run_step(const StepBatch& batch, const std::function<void()>& ops) {
+    const StepPart all{{}, ops};
+    run_step(batch, std::span<const StepPart>(&all, 1));
+  }
 
   // out[i] = table[ids[i]] (added to out[i] when accumulating). table [entries, dim], out [ids,
   // dim]. Ids are in range.

@@ -80,6 +80,17 @@ KvLayerView KvCache::layer(int index) const {
   return of;
 }
 
+std::vector<KvPlanes> KvCache::planes_of_step() const {
+  std::vector<KvPlanes> planes;
+  for (int index = 0; index < shape_.layers; ++index) {
+    const KvLayerView of =
+        region_.empty() ? layer(index)
+                        : device_buffer(layers_.device_buffer_in_step(index), device_blocks());
+    planes.push_back({of.k, of.v});
+  }
+  return planes;
+}
+
 KvLayerView KvCache::device_buffer(int buffer, int32_t blocks) const {
   return view(region_.data() + 2 * plane_bytes(blocks) * static_cast<size_t>(buffer), blocks);
 }
@@ -87,11 +98,6 @@ KvLayerView KvCache::device_buffer(int buffer, int32_t blocks) const {
 KvLayerView KvCache::host_buffer(int buffer) const {
   return view(away_.data() + 2 * plane_bytes(device_ids_) * static_cast<size_t>(buffer),
               device_ids_);
-}
-
-LayerTable::Recut KvCache::recut(int turning) {
-  generation_.renew();
-  return layers_.recut(turning);
 }
 
 int32_t KvCache::number_in(Tier tier, BlockId block) const {

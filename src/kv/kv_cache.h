@@ -11,7 +11,6 @@
 
 #include "base/tier.h"
 #include "device/device.h"
-#include "device/generation.h"
 #include "kv/block_id.h"
 #include "kv/layer_table.h"
 #include "memory/block_file.h"
@@ -45,8 +44,6 @@ class KvCache {
   KvCache(Device& device, Device& host, const KvShape& shape, const Sizes& sizes);
 
   const KvShape& shape() const { return shape_; }
-  // Of the planes' addresses.
-  uint64_t generation() const { return generation_.number(); }
   int32_t blocks() const { return device_ids_ + host_blocks_ + disk_blocks_; }
   int32_t device_blocks() const { return layers_.blocks(); }
   int32_t host_blocks() const { return host_blocks_; }
@@ -75,6 +72,10 @@ class KvCache {
   void add_pieces(BlockId block, std::byte* host, Direction direction,
                   std::vector<CopyPiece>& pieces) const;
 
+  // [layer] Before a step's first layer is attended to: where ops of that step find what is on the
+  // device.
+  std::vector<KvPlanes> planes_of_step() const;
+
   // Which layers' KV is on the device. Changed by who moves it (runtime/kv_turns.h).
   LayerTable& layers() { return layers_; }
   const LayerTable& layers() const { return layers_; }
@@ -82,7 +83,7 @@ class KvCache {
   KvLayerView device_buffer(int buffer, int32_t blocks) const;
   KvLayerView host_buffer(int buffer) const;
   // The region is cut anew, for so many layers that take turns: addresses are others from now on.
-  LayerTable::Recut recut(int turning);
+  LayerTable::Recut recut(int turning) { return layers_.recut(turning); }
   struct BlockCopy {
     int32_t from = 0, to = 0;  // numbers on the device
   };
@@ -107,7 +108,6 @@ class KvCache {
   size_t plane_bytes(int32_t blocks) const;
   KvLayerView view(std::byte* k, int32_t blocks) const;
 
-  Generation generation_;
   KvShape shape_;
   LayerTable layers_;
   int32_t device_ids_;

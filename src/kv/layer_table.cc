@@ -45,6 +45,13 @@ int LayerTable::next_to_load() const {
   return turn_of(begun_);
 }
 
+int LayerTable::device_buffer_in_step(int layer) const {
+  if (!takes_turns(layer)) return device_buffer(layer);
+  SPW_ASSERT(left_ % turning() == 0);
+  const int64_t turn = std::ranges::find(turns_, layer) - turns_.begin();
+  return shared_[static_cast<size_t>((left_ + turn) % sizes_.spare)];
+}
+
 void LayerTable::begin_load(int layer) {
   SPW_ASSERT(layer == next_to_load() && state(layer) == LayerState::kAway);
   Entry& entry = of(layer);

@@ -24,8 +24,8 @@ enum class LayerState : uint8_t {
 // The device's memory for KV in equal buffers, and the layers in them. Most layers have a buffer of
 // their own; the others share a few, in the order of the step: when one has been attended to, its
 // buffer goes to the next that has none. Each comes once a step, the fewest copies that there can
-// be (the paper's queue, which swaps whenever the link is free, makes more of them), and always to
-// the same places as long as buffers and turns divide evenly, so that a recorded step stays valid.
+// be (the paper's queue, which swaps whenever the link is free, makes more of them), and which
+// buffer it comes to is known when the step begins.
 //
 // Changes are in two phases: a layer gets a buffer (begin_load), and is there when its copy is
 // confirmed. Ids and states only: tested without any memory. Throws kInternal where a buffer would
@@ -42,6 +42,8 @@ class LayerTable {
   bool takes_turns(int layer) const { return of(layer).host >= 0; }
   // Its buffer on the device; of those that take turns: the one they are in, or come to.
   int device_buffer(int layer) const { return of(layer).device; }
+  // Before a step's first layer is attended to: the one in which it will be in that step.
+  int device_buffer_in_step(int layer) const;
   // In host memory, of those that take turns; else -1.
   int host_buffer(int layer) const { return of(layer).host; }
   // In the order of a step.

@@ -68,6 +68,9 @@ TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
     const int steps = 5;
     for (int step = 0; step < steps; ++step) {
       load();
+      std::vector<int> expected;
+      for (int layer = 0; layer < layers; ++layer)
+        expected.push_back(table.device_buffer_in_step(layer));
       for (int layer = 0; layer < layers; ++layer) {
         if (table.takes_turns(layer)) {
           ASSERT_EQ(table.state(layer), LayerState::kComing) << "none is ever forgotten";
@@ -80,6 +83,8 @@ TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
           ASSERT_TRUE(buffers.insert(table.device_buffer(other)).second);
           ASSERT_LT(table.device_buffer(other), table.buffers());
         }
+        ASSERT_EQ(table.device_buffer(layer), expected[static_cast<size_t>(layer)])
+            << "known when the step began";
         now += static_cast<double>(random() % 300);
         if (!table.takes_turns(layer)) continue;
         ASSERT_EQ(table.state(layer), LayerState::kHere);

@@ -147,11 +147,11 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
 }
 
 uint64_t Decoder::program(const KvCache& kv) {
-  return programs_.number_of(
-      {weights_.generation(), kv.generation(), generation_.number(), attention_topk_});
+  return programs_.number_of({weights_.generation(), generation_.number(), kv.shape(),
+                              kv.layers().turning(), attention_topk_});
 }
 
-StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {
+StepBatch Decoder::batch_of(const MicroBatch& batch) const {
   // Whatever ids the small tables' rows had.
   const bool on_host = tables_ != nullptr;
   const auto numbers = on_host ? tables_->numbers(batch.tokens) : std::span<const int32_t>();
@@ -161,7 +161,7 @@ StepBatch Decoder::batch_of(const MicroBatch& batch, uint64_t program) const {
           batch.logit_rows,
           batch.resident.spans,
           batch.other_spans,
-          program,
+          /*program=*/0,
           matrices_,
           layer_types_};
 }
@@ -294,6 +294,29 @@ StepShape Decoder::shape_of_step() const {
   return shape;
 }
 
+// All events, cut before and behind the attention of layers that take turns: waiting for a layer
+// and sending for the next one are no ops.
+std::vector<StepPart> Decoder::parts_of_step(KvCache& kv) {
+  std::vector<StepPart> parts(1);
+  size_t begin = 0;
+  const auto end_part = [&](size_t end, std::function<void()> before_next) {
+    parts.back().ops = [this, &kv, begin, end] {
+      for (size_t at = begin; at < end; ++at) draw(events_[at], kv);
+    };
+    begin = end;
+    parts.push_back({std::move(before_next), {}});
+  };
+  for (size_t i = 0; i < events_.size(); ++i) {
+    const int layer = events_[i].layer;
+    if (events_[i].action != StepAction::kAttend || !kv.layers().takes_turns(layer)) continue;
+    end_part(i, [this, &kv, layer] { view_on_device(layer, kv); });
+    end_part(i + 1, [this, &kv, layer] { turns_->release(kv, layer); });
+  }
+  end_part(events_.size(), {});
+  parts.pop_back();
+  return parts;
+}
+
 void Decoder::run_events(KvCache& kv) {
   StepShape shape = shape_of_step();
   if (shape != shape_) {
@@ -306,11 +329,15 @@ void Decoder::run_events(KvCache& kv) {
     const MicroBatch& all = batches.front();
     const bool resident = options_.stream == nullptr && all.swaps.empty() &&
                           all.on_host.rows == 0 && all.parted.rows == 0 &&
-                          options_.activations.device == 1 && !observer_ && timeline_ == nullptr &&
-                          kv.layers().turning() == 0;
-    ops_.run_step(batch_of(all, resident ? program(kv) : 0), [&] {
-      for (const StepEvent& event : events_) draw(event, kv);
-    });
+                          options_.activations.device == 1 && !observer_ && timeline_ == nullptr;
+    StepBatch batch = batch_of(all);
+    std::vector<KvPlanes> planes;
+    if (resident) {
+      planes = kv.planes_of_step();
+      batch.program = program(kv);
+      batch.kv = planes;
+    }
+    ops_.run_step(batch, parts_of_step(kv));
   } else {
     // Each micro-batch's run of events is a step of the device's. Loads go along with whatever is
     // computed before them: they call no ops, and every step begins with an upload.
@@ -331,7 +358,7 @@ void Decoder::run_events(KvCache& kv) {
       if (head) {
         ops_.run_step(StepBatch{}, run);
       } else if (first.batch >= 0 && !is_load(first.action)) {
-        ops_.run_step(batch_of(batches[static_cast<size_t>(first.batch)], 0), run);
+        ops_.run_step(batch_of(batches[static_cast<size_t>(first.batch)]), run);
       } else {
         run();
       }
@@ -608,6 +635,7 @@ void Decoder::project(int layer, KvCache& kv, const MicroBatch& batch) {
 
 void Decoder::attend_resident(int layer, KvCache& kv, const MicroBatch& batch) {
   attend_on_device(layer, kv, batch);
+  if (step_.batches.size() == 1) return;  // between parts (parts_of_step)
   if (kv.layers().takes_turns(layer) && &batch == last_on_device_) turns_->release(kv, layer);
 }
 

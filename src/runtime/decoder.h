@@ -139,13 +139,14 @@ class Decoder {
  private:
   void check_step(const KvCache& kv, std::span<const StepSequence> sequences) const;
   uint64_t program(const KvCache& kv);
-  StepBatch batch_of(const MicroBatch& batch, uint64_t program) const;
+  StepBatch batch_of(const MicroBatch& batch) const;
   AttentionParams attention_params() const;
   bool values_stay(const KvCache& kv) const;
   size_t order_of_step() const;
   bool lane_is_used() const;
   StepShape shape_of_step() const;
   void run_events(KvCache& kv);
+  std::vector<StepPart> parts_of_step(KvCache& kv);
   void execute(const StepEvent& event, KvCache& kv);
   void draw(const StepEvent& event, KvCache& kv);
   void end_drawn_linear();

@@ -8,12 +8,16 @@
 #include <vector>
 
 #include "device/generation.h"
+#include "tensor/kv_format.h"
 
 namespace spillway {
 
-// Everything besides the batch that the ops of a step are called with.
+// Everything besides the batch that the ops of a step are called with. Where KV lies is not among
+// it (StepBatch::kv): a layer may move, and another cache of the same shape may be used.
 struct StepArguments {
-  uint64_t weights = 0, kv = 0, activations = 0;  // generations of those who own them
+  uint64_t weights = 0, activations = 0;  // generations of those who own them
+  KvShape kv = {};
+  int kv_turning = 0;  // layers whose KV takes turns: the step is cut into parts there
   float attention_topk = 0;
   bool operator==(const StepArguments&) const = default;
 };

@@ -112,6 +112,7 @@ struct KvShape {
   // K and V of one block of 16 tokens, over all layers; and one of these in one layer.
   constexpr int64_t block_bytes() const { return 2 * layers * plane_block_bytes(); }
   constexpr int64_t plane_block_bytes() const { return kv_heads * kv_page_bytes(type, head_dim); }
+  bool operator==(const KvShape&) const = default;
 };
 // Blocks that `tokens` tokens take.
 constexpr int64_t blocks_for_tokens(int64_t tokens) {

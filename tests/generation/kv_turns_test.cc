@@ -76,6 +76,50 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberChanges) {
   }
 }
 
+// Layers that take turns come to another buffer in every step where these do not divide evenly, and
+// all layers move when their number changes: what was recorded once is replayed.
+TEST_P(KvTurnsTest, AMovedLayerRecordsNothingAgain) {
+  const auto ids = tiny_prompt(96, 5);
+  const std::vector<BlockId> table = {BlockId{3}, BlockId{0}, BlockId{5},
+                                      BlockId{1}, BlockId{4}, BlockId{2}};
+  const auto logits_at = [&](Decoder& decoder, KvCache& kv, int position) {
+    const StepSequence sequence{std::span(ids).subspan(static_cast<size_t>(position), 1), position,
+                                table, 1};
+    const Activations logits = decoder.step(kv, {&sequence, 1});
+    return std::vector<float>(logits.f32(0), logits.f32(0) + logits.cols);
+  };
+  EmulatedOps& ops = runtime_.accelerator->ops();
+  std::vector<std::vector<float>> wanted;
+  {
+    KvCache kv = runtime_.make_kv(6, 0);
+    Decoder decoder = runtime_.make_decoder(1);
+    decoder.observe_attention([](const auto&, const auto&, auto, const auto&) {});  // op by op
+    for (int i = 0; i < std::ssize(ids); ++i) wanted.push_back(logits_at(decoder, kv, i));
+  }
+  for (const int spare : {1, 2}) {
+    SCOPED_TRACE(testing::Message() << "spare " << spare);
+    KvCache kv = runtime_.make_kv(6, kLayers, spare);
+    Decoder decoder = runtime_.make_decoder(1);
+    std::map<int, int> steps_with;
+    constexpr int kTurns[] = {0, 5, 9, 5, 0, 4, 9, 3, 0, 4, 5, 3};
+    for (int i = 0; i < std::ssize(ids); ++i) {
+      const int turning = kTurns[i / 8];
+      decoder.change_turns(kv, turning);
+      const int64_t recordings = ops.recordings(), replays = ops.replays();
+      ASSERT_EQ(logits_at(decoder, kv, i), wanted[static_cast<size_t>(i)]) << "step " << i;
+      const int before = steps_with[turning]++;
+      ASSERT_EQ(ops.recordings() - recordings, before == 1 ? 1 : 0) << "step " << i;
+      ASSERT_EQ(ops.replays() - replays, before > 1 ? 1 : 0) << "step " << i;
+    }
+    // Neither does another cache.
+    KvCache other = runtime_.make_kv(6, kLayers, spare);
+    const int64_t recordings = ops.recordings();
+    for (int i = 0; i < 20; ++i)
+      ASSERT_EQ(logits_at(decoder, other, i), wanted[static_cast<size_t>(i)]) << "step " << i;
+    EXPECT_EQ(ops.recordings(), recordings);
+  }
+}
+
 TEST_P(KvTurnsTest, MoreRequestsRunAtOnceThanTheDeviceHasRoomFor) {
   std::vector<GenerationRequest> requests;
   for (uint32_t n = 0; n < 12; ++n) requests.push_back(make_request(30, n, 30));

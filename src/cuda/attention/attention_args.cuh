@@ -16,8 +16,7 @@ struct AttentionArgs {
   int64_t q_stride;  // elements
   int64_t out_stride;
   DType dtype;
-  const std::byte* k;
-  const std::byte* v;
+  KvSource kv;
   int64_t block_bytes;
   int page_bytes;
   PageShape shape;
@@ -75,8 +74,7 @@ inline AttentionArgs attention_args(const AttentionCall& call) {
       .q_stride = call.q.stride,
       .out_stride = call.out.stride,
       .dtype = call.q.dtype,
-      .k = kv.k,
-      .v = kv.v,
+      .kv = {{kv.k, kv.v}, call.planes},
       .block_bytes = kv.block_bytes(),
       .page_bytes = static_cast<int>(layout.bytes),
       .shape = PageShape(layout),

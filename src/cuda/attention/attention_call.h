@@ -25,6 +25,9 @@ struct AttentionCall {
   // adds them to what is there, attention_prefill() and attention_rows() write them.
   float* sums = nullptr;
   int64_t sums_stride = 0;
+  // Where kv.k and kv.v are found (StepTables::planes_of); null: in `kv`. attention_prefill(),
+  // which is never recorded, does not look there.
+  const KvPlanes* planes = nullptr;
 };
 
 // Throws kInternal for shapes or types that the kernels do not take.

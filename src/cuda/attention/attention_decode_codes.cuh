@@ -49,9 +49,11 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
   bool whole;
   int32_t blocks[Shape::kPages];
   bool empty;  // no turn sees anything
+  const std::byte* k_plane;
+  const std::byte* v_plane;
 
   __device__ __forceinline__ WarpPart(const DecodeArgs& args, const Place& place, Shared& s)
-      : a(args), p(place), shared(s) {
+      : a(args), p(place), shared(s), k_plane(args.kv.k()), v_plane(args.kv.v()) {
     // By bits: for signed numbers, division is more than that.
     lane = static_cast<int>(threadIdx.x % kWarpSize);
     warp = static_cast<int>(threadIdx.x / kWarpSize);
@@ -105,7 +107,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
   __device__ __forceinline__ void copy_pages() const {
     constexpr int kPieces = static_cast<int>(Shape::kLayout.bytes) / 16;
     const std::byte* from =
-        (kKeys ? a.k : a.v) + static_cast<int64_t>(p.kv_head) * a.page_bytes + lane * 16;
+        (kKeys ? k_plane : v_plane) + static_cast<int64_t>(p.kv_head) * a.page_bytes + lane * 16;
     const auto to =
         static_cast<uint32_t>(__cvta_generic_to_shared(kKeys ? key_page(0) : value_page(0)));
     // 32 pieces are so many rows that places move on by as many.

@@ -123,9 +123,11 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
   int warp, lane, g, t;
   int base;  // position of the warp's first token
   bool empty, whole;
+  const std::byte* k_plane;
+  const std::byte* v_plane;
 
   __device__ __forceinline__ WarpPart(const DecodeArgs& args, const PartPlace& place, Shared& s)
-      : a(args), p(place), shared(s) {
+      : a(args), p(place), shared(s), k_plane(args.kv.k()), v_plane(args.kv.v()) {
     lane = static_cast<int>(threadIdx.x) % kWarpSize;
     warp = static_cast<int>(threadIdx.x) / kWarpSize;
     g = lane / 4;
@@ -150,7 +152,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
     const int n = i % 2, first = base + n * kKvBlockTokens;
     const bool sees_any = kWhole || (first < p.end && first + kKvBlockTokens > p.begin);
     const int block = n == 0 ? p.blocks[0] : p.blocks[1];  // in registers: no index
-    const std::byte* from = (i < 2 ? a.k : a.v) + (sees_any ? block : 0) * a.block_bytes +
+    const std::byte* from = (i < 2 ? k_plane : v_plane) + (sees_any ? block : 0) * a.block_bytes +
                             static_cast<int64_t>(p.kv_head) * a.page_bytes;
     std::byte* to = page(i);
     constexpr int kChunks = Shape::kRowBytes / 16;

@@ -26,6 +26,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
   using Elements = typename OneTurn::Elements;
   using Place = LongPartPlace;
   using OneTurn::a, OneTurn::p, OneTurn::shared, OneTurn::warp, OneTurn::lane, OneTurn::g;
+  using OneTurn::k_plane, OneTurn::v_plane;
   using OneTurn::t, OneTurn::base, OneTurn::empty, OneTurn::out, OneTurn::sums, OneTurn::exponents;
   static constexpr int kTurnTokens = kDecodeWarps * kWarpTokens;
   static constexpr int kMostTurns = 4;
@@ -82,8 +83,8 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
     const int n = i % 2, first = base + i / 4 * kTurnTokens + n * kKvBlockTokens;
     const auto block = static_cast<uint32_t>(__shfl_sync(kAllLanes, blocks, i / 4 * 2 + n));
     const auto in_block = static_cast<uint32_t>(p.kv_head * a.page_bytes + lane * 16);
-    const std::byte* from =
-        (i % 4 < 2 ? a.k : a.v) + uint64_t{block} * static_cast<uint32_t>(a.block_bytes) + in_block;
+    const std::byte* from = (i % 4 < 2 ? k_plane : v_plane) +
+                            uint64_t{block} * static_cast<uint32_t>(a.block_bytes) + in_block;
     constexpr unsigned kChunks = Shape::kRowBytes / 16;
     constexpr int kCopies = kKvBlockTokens * kChunks / kWarpSize;
     // Of dims that are powers of two, a lane has the same place in every so many rows: constants

@@ -90,8 +90,8 @@ struct PrefillKernel {
         const int token = row % kKvBlockTokens;
         const int64_t at = shared.blocks[tile % 2][row / kKvBlockTokens] * a.block_bytes + head_at +
                            token * a.shape.row_bytes + chunk * 16;
-        copy_async16(&shared.keys[stage][row][chunk * 8], a.k + (sees ? at : 0), sees);
-        copy_async16(&shared.values[stage][row][chunk * 8], a.v + (sees ? at : 0), sees);
+        copy_async16(&shared.keys[stage][row][chunk * 8], a.kv.given.k + (sees ? at : 0), sees);
+        copy_async16(&shared.values[stage][row][chunk * 8], a.kv.given.v + (sees ? at : 0), sees);
       }
     }
     commit_copies();

@@ -39,7 +39,7 @@ struct TileOfCodes {
         const bool is_value = i >= chunks;
         const int offset = (is_value ? i - chunks : i) * 16;
         copy_async16((is_value ? pages.values[b] : pages.keys[b]) + offset,
-                     (is_value ? a.v : a.k) + at + offset, true);
+                     (is_value ? a.kv.given.v : a.kv.given.k) + at + offset, true);
       }
     }
   }

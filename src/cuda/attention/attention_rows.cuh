@@ -44,6 +44,8 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
     for (int n = 0; n < kRowsMaxDims; ++n) out[q][n] = 0;
   }
   const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
+  const std::byte* const k_plane = a.kv.k();
+  const std::byte* const v_plane = a.kv.v();
   const auto page_of = [&](const std::byte* plane, int position) {
     return a.page_at(plane, table[position / kKvBlockTokens], p.kv_head);
   };
@@ -54,7 +56,7 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
     const bool sees = position >= p.begin && position < last;
     float score[kQueries];
     if (sees) {
-      score_key<kType>(a, queries, p.queries, page_of(a.k, position), position % kKvBlockTokens,
+      score_key<kType>(a, queries, p.queries, page_of(k_plane, position), position % kKvBlockTokens,
                        score);
     }
 #pragma unroll
@@ -78,7 +80,7 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
     __syncwarp();
     const int seen_end = min(kWarpSize, last - base);
     for (int j = max(0, p.begin - base); j < seen_end; ++j) {
-      const std::byte* page = page_of(a.v, base + j);
+      const std::byte* page = page_of(v_plane, base + j);
 #pragma unroll
       for (int n = 0; n < kRowsMaxDims; ++n) {
         const int d = lane + n * kWarpSize;

@@ -30,7 +30,7 @@ struct TopKArgs : AttentionArgs {
   }
   __device__ __forceinline__ const std::byte* keys_page(int sequence, int kv_head,
                                                         int position) const {
-    return page_at(k, row_of(batch.block_table, sequence)[position / kKvBlockTokens], kv_head);
+    return page_at(kv.k(), row_of(batch.block_table, sequence)[position / kKvBlockTokens], kv_head);
   }
   __device__ __forceinline__ const std::byte* values_page(int sequence, int kv_head,
                                                           int position) const {
@@ -39,7 +39,7 @@ struct TopKArgs : AttentionArgs {
       const int32_t home = row_of(batch.home_table, sequence)[at];
       if (home >= 0) return page_at(home_v, home, kv_head);
     }
-    return page_at(v, row_of(batch.block_table, sequence)[at], kv_head);
+    return page_at(kv.v(), row_of(batch.block_table, sequence)[at], kv_head);
   }
 };
 

@@ -20,8 +20,7 @@ struct AppendArgs {
   int64_t angles_stride;
   int rope_dims;
   bool interleaved;
-  std::byte* k_plane;
-  std::byte* v_plane;
+  KvSource kv;
   int64_t block_bytes;
   int page_bytes;
   PageShape shape;
@@ -234,7 +233,7 @@ __global__ __launch_bounds__(kWarps* kWarpSize) void rope_and_append_kernel(
   const int position = a.batch.start[sequence] + row - a.batch.first_row[sequence];
   const int block = a.batch.block_table[static_cast<int64_t>(sequence) * a.batch.table_stride +
                                         position / kKvBlockTokens];
-  std::byte* page = (is_value ? a.v_plane : a.k_plane) + block * a.block_bytes +
+  std::byte* page = (is_value ? a.kv.v() : a.kv.k()) + block * a.block_bytes +
                     static_cast<int64_t>(kv_head) * a.page_bytes;
   store_row<kType>(a, is_value, x, page, position % kKvBlockTokens, lane);
 }
@@ -274,8 +273,7 @@ void rope_and_append(const AppendCall& call, cudaStream_t stream) {
       .angles_stride = call.angles_stride,
       .rope_dims = rope ? call.rope_dims : 0,
       .interleaved = call.style == RopeStyle::kInterleaved,
-      .k_plane = kv.k,
-      .v_plane = kv.v,
+      .kv = {{kv.k, kv.v}, call.planes},
       .block_bytes = kv.block_bytes(),
       .page_bytes = static_cast<int>(layout.bytes),
       .shape = PageShape(layout),

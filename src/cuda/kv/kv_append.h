@@ -15,6 +15,7 @@ struct AppendCall {
   int rope_dims = 0;              // rotated from each head's first on; even
   RopeStyle style = RopeStyle::kHalves;
   KvLayerView kv;
+  const KvPlanes* planes = nullptr;  // where kv.k and kv.v are found; null: in `kv`
   BatchView batch;
   uint32_t* faults = nullptr;  // KvFaults::word
 };

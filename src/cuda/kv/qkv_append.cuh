@@ -16,8 +16,7 @@ struct QkvAppend {
   const float* angles = nullptr;  // [head_dim] (cos, sin) pairs
   bool interleaved = false;
   int head_dim = 0;
-  std::byte* k_plane = nullptr;
-  std::byte* v_plane = nullptr;
+  KvSource kv = {};
   int64_t block_bytes = 0;
   int page_bytes = 0;
   const int32_t* position = nullptr;  // of the token
@@ -53,7 +52,7 @@ struct QkvAppend {
     if (part == 0) return store_as(p.out_type, p.part[0].out, row, x);
     const int token = *position;
     const int32_t block = block_table[token / kKvBlockTokens];
-    std::byte* const page = (part == 1 ? k_plane : v_plane) + block * block_bytes +
+    std::byte* const page = (part == 1 ? kv.k() : kv.v()) + block * block_bytes +
                             static_cast<int64_t>(row / head_dim) * page_bytes;
     reinterpret_cast<__half*>(page)[token % kKvBlockTokens * head_dim + row % head_dim] =
         half_in_page(x, part == 1 ? KvPart::kKeys : KvPart::kValues, faults);

@@ -237,6 +237,7 @@ bool PersistentStep::add_append(const LinearCall& call, const AppendCall& append
   phase.out[0] = call.parts[0].out.data;
   phase.out[1] = kv.k;
   phase.out[2] = kv.v;
+  phase.kv_table = append.planes;
   phase.layer = static_cast<int16_t>(kv.layer);
   Shared shared;
   shared.sequence = sequence_of(append.batch, kv);
@@ -247,6 +248,7 @@ bool PersistentStep::add_append(const LinearCall& call, const AppendCall& append
   if (!add(phase, values_of(w.dtype), w.dtype, shared)) return false;
   if (other_type) {
     for (int i = 0; i < 3; ++i) other.out[i] = phase.out[i];
+    other.kv_table = phase.kv_table;
     other.layer = phase.layer;
     if (!add(other, values_of(w.dtype), *other_type, shared)) {  // neither, then
       --phases_.count;
@@ -278,6 +280,7 @@ bool PersistentStep::add_attention(const AttentionCall& call) {
   phase.out[0] = call.out.data;
   phase.out[1] = kv.k;
   phase.out[2] = kv.v;
+  phase.kv_table = call.planes;
   Shared shared;
   shared.sequence = sequence_of(call.batch, kv);
   shared.attends = {call.params.heads, kv.kv_heads, call.params.window, call.params.scale};

@@ -31,6 +31,7 @@ struct StepPhase {
   const float* bias[3];   // [n] or null
   // Of the matrices; kAppend: q, the planes of K and V; kAttention: the result and the two planes.
   std::byte* out[3];
+  const KvPlanes* kv_table;  // where these planes are; null: in `out`
   const std::byte* x;        // of the activations' type; with a norm: F32; kAttention: q
   const float* norm_weight;  // null: x is not normed
   const float* norm_bias;    // of NormKind::kLayer
@@ -46,6 +47,12 @@ struct StepPhase {
   DType weights;
   bool joined;    // reads what the phase before reads, and nothing that it writes: no barrier
   int16_t layer;  // kAppend: that KvFault names
+
+  // Of K (1) and V (2), where the phase has them.
+  constexpr std::byte* plane(int part) const {
+    if (kv_table == nullptr) return out[part];
+    return part == 1 ? kv_table->k : kv_table->v;
+  }
 };
 
 // The one sequence of the step; and how all phases append to it and attend.

@@ -140,7 +140,7 @@ class FirstLoads {
     for (int i = 0; i < kPieces; ++i) {
       const int piece = i * kStepThreads + threadIdx.x;
       const auto* const from =
-          reinterpret_cast<const uint4*>((piece < kPage ? phase.out[1] : phase.out[2]) + at);
+          reinterpret_cast<const uint4*>(phase.plane(piece < kPage ? 1 : 2) + at);
       page_[i] = piece % kPage / kRow < tokens ? __ldcg(from + piece % kPage) : uint4{0, 0, 0, 0};
     }
   }

@@ -348,7 +348,7 @@ class StepCursor {
   constexpr const std::byte* page() const {
     const PhaseSequence& s = phases_.sequence;
     const StepPhase& phase = phases_.phases[phase_];
-    return (is_v_ ? phase.out[2] : phase.out[1]) + s.block_table[page_] * s.block_bytes +
+    return phase.plane(is_v_ ? 2 : 1) + s.block_table[page_] * s.block_bytes +
            static_cast<int64_t>(head_) * kPageBytes;
   }
   constexpr const Pieces& piece() const { return pieces_; }

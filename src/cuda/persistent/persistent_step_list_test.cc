@@ -43,6 +43,10 @@ class RandomStep {
   const StepPhases& step() const { return *phases_; }
   int blocks() const { return blocks_; }
   int pairs(int phase) const { return pairs_[static_cast<size_t>(phase)]; }
+  // Of K (1) or V (2).
+  const std::byte* plane(const StepPhase& phase, int i) const {
+    return planes_[&phase - phases_->phases][i];
+  }
   int32_t table(int page) const { return table_[static_cast<size_t>(page)]; }
 
  private:
@@ -58,6 +62,13 @@ class RandomStep {
       const uintptr_t place = static_cast<uintptr_t>(index) << 44;
       phase.w[i] = reinterpret_cast<const std::byte*>(place | (i + 1) << 40);
       phase.out[i] = reinterpret_cast<std::byte*>(place | (i + 5) << 40);
+      planes_[index][i] = reinterpret_cast<std::byte*>(place | (i + 9) << 40);
+    }
+    if (pick(0, 1) == 0) {
+      kv_[index] = {planes_[index][1], planes_[index][2]};
+      phase.kv_table = &kv_[index];
+    } else {
+      for (int i = 0; i < 3; ++i) planes_[index][i] = phase.out[i];
     }
     const auto rows = [&] {
       if (phase.kind == PhaseKind::kAppend) return head_dim * pick(1, 4);
@@ -93,6 +104,8 @@ class RandomStep {
   int blocks_ = 0;
   std::vector<int32_t> table_ = std::vector<int32_t>(200);
   int32_t position_ = 0;
+  std::byte* planes_[kStepPhases][3] = {};
+  KvPlanes kv_[kStepPhases] = {};
   std::vector<int> pairs_;
 };
 
@@ -106,7 +119,7 @@ void expect_pages(const RandomStep& made, const StepPhase& phase, const StepToke
     for (int page = seat.warp; page < token.part_full_pages(part); page += kStepWarps) {
       for (const int plane : {1, 2}) {
         ASSERT_TRUE(!copies.at_end() && copies.is_page());
-        ASSERT_EQ(copies.page(), phase.out[plane] +
+        ASSERT_EQ(copies.page(), made.plane(phase, plane) +
                                      made.table(begin + page) * made.step().sequence.block_bytes +
                                      head * (kKvBlockTokens * D * 2));
         copies.advance();

@@ -62,7 +62,7 @@ struct RowEnd {
       mine = QkvAppend::rotated(part, r, angle, mine, other);
     }
     if (part == 0) return store_as(phase.out_type, phase.out[0], row, mine);
-    std::byte* const page = phase.out[part] + token.block * step.sequence.block_bytes +
+    std::byte* const page = phase.plane(part) + token.block * step.sequence.block_bytes +
                             static_cast<int64_t>(row / D) * (kKvBlockTokens * D * 2);
     reinterpret_cast<__half*>(page)[token.position % kKvBlockTokens * D + row % D] =
         half_in_page(mine, part == 1 ? KvPart::kKeys : KvPart::kValues, faults);
