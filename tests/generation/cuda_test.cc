@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -189,6 +190,74 @@ TEST_F(CudaGenerationTest, RecordedStepsComputeWhatFirstOnesDid) {
       ASSERT_EQ(row, first[at++]) << "round " << round;
     });
   }
+}
+
+// Layers' KV takes turns, and their number changes while a sequence is computed: steps are recorded
+// in parts, and replayed wherever layers are. Of three layers, two or all; of nine, any number.
+TEST_F(CudaGenerationTest, LayersThatTakeTurnsChangeNoBit) {
+  CpuDevice host(CpuDeviceOptions{1});
+  const auto ids = tiny_prompt(120, 8);
+  for (const std::string kind : {"llama-64-wide", "opt-64-wide", "llama-deep"}) {
+    for (const DType type : {DType::kF16, DType::kQ4_0}) {
+      if (type == DType::kQ4_0 && kind == "llama-deep") continue;  // its rows are no whole blocks
+      TinyRuntime gpu = on_gpu(kind, type);
+      const ModelSpec& spec = gpu.model.spec;
+      for (const KvType kv_type : {KvType::kF16, KvType::kInt8}) {
+        const Rows expected = all_logits(gpu, ids, 1, kv_type);
+        for (const int spare : {1, 2}) {
+          if (spec.layers <= spare + 1) continue;
+          KvCache kv(gpu.device, host, {spec.layers, spec.kv_heads, spec.head_dim, kv_type},
+                     {.device_blocks = 8, .most_turning = spec.layers, .spare_buffers = spare});
+          Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 1, .host = &host});
+          const int turns[] = {0, spare + 1, spec.layers, spec.layers - 1, 0};
+          size_t at = 0;
+          forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& logits) {
+            const std::vector<float> row(logits.f32(0), logits.f32(0) + logits.cols);
+            ASSERT_EQ(row, expected[at])
+                << kind << ", " << dtype_name(type) << ", " << kv_type_name(kv_type) << ", spare "
+                << spare << ", step " << at;
+            if (++at % 8 != 0) return;
+            const int turning = turns[at / 8 % std::size(turns)];
+            decoder.change_turns(kv, turning > spare ? turning : 0);
+          });
+        }
+      }
+    }
+  }
+}
+
+// The same with several sequences at a time, drawn on the GPU.
+TEST_F(CudaGenerationTest, AnswersAreTheSameWhateverTakesTurns) {
+  CpuDevice host(CpuDeviceOptions{1});
+  TinyRuntime gpu = on_gpu("llama-deep", DType::kF16);
+  const ModelSpec& spec = gpu.model.spec;
+  const auto answers = [&](int turning, bool changes) {
+    KvCache kv(gpu.device, host, {spec.layers, spec.kv_heads, spec.head_dim, KvType::kF16},
+               {.device_blocks = 64, .most_turning = spec.layers});
+    Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 64, .host = &host});
+    Engine engine(decoder, kv, nullptr, {});
+    engine.change_turns(turning);
+    for (uint32_t n = 0; n < 5; ++n) {
+      engine.submit(testing_models::make_request(10 + 7 * static_cast<int>(n), n, 60,
+                                                 n % 2 == 0 ? 0.8F : 0.0F));
+    }
+    std::map<RequestId, std::vector<TokenId>> ids;
+    const auto sink = [&](const GenerationEvent& event) {
+      EXPECT_TRUE(event.error.empty()) << event.error;
+      if (event.token) ids[event.id].push_back(*event.token);
+    };
+    constexpr int kTurns[] = {4, 0, 9, 7, 3};
+    for (int step = 0; engine.step(sink); ++step) {
+      if (changes && step % 7 == 6) engine.change_turns(kTurns[step / 7 % 5]);
+    }
+    std::vector<std::vector<TokenId>> all;
+    for (auto& [id, of] : ids) all.push_back(std::move(of));
+    return all;
+  };
+  const auto expected = answers(0, false);
+  for (int turning = kSpareBuffers + 1; turning <= spec.layers; ++turning)
+    EXPECT_EQ(answers(turning, false), expected) << turning << " take turns";
+  EXPECT_EQ(answers(0, true), expected) << "their number changes";
 }
 
 // F32, where the logits are equal up to rounding: the same tokens, drawn with every option.
