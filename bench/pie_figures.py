@@ -116,6 +116,7 @@ class Engines:
             requests = pathlib.Path(folder) / "requests"
             write_plain(shapes, requests)
             return self.process.measure({"requests": str(requests), "saturates": not cell.rate, "turning": cell.turning, "seed": number + 1,
+                                         "admission": self.options.admission, "lengths": self.options.lengths,
                                          "warm_up_s": cell.warm_up_s, "seconds": cell.seconds})
 
 
@@ -161,6 +162,8 @@ def parse_arguments(arguments=None):
     engine.set_defaults(run=run_engine, on_demand="")
     engine.add_argument("--engine", required=True, help="model and options of engine_sweep, but its --kv-budget")
     engine.add_argument("--sweep", default="build/release/bin/engine_sweep")
+    engine.add_argument("--admission", default="predicted", choices=["predicted", "room"], help="as --kv-admission of a server")
+    engine.add_argument("--lengths", default="built-in", help="who predicts them: built-in, mean, oracle or off")
     for command in (serve, engine):
         command.add_argument("--budget", default="3GB" if command is engine else "", help="of memory, but in measurements by it")
         command.add_argument("--budgets", type=words, default=[], help="of memory, one after the other")

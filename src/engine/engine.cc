@@ -236,8 +236,12 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
                         .has_prompts = has_prompt_chunks(plan),
                         .wants_room = plan.is_full || !plan.preempted.empty() || will_want_room,
                         .link_is_busy = weights_s > kBusyLink * seconds,
-                        .used_blocks = allocator_.total(0) - allocator_.free(0)});
-  if (turning != kv_.layers().turning()) change_turns(turning);
+                        .used_blocks = allocator_.total(0) - allocator_.free(0),
+                        .changed_s = std::exchange(turns_changed_s_, 0)});
+  if (turning == kv_.layers().turning()) return;
+  const double begun_s = now_s();
+  change_turns(turning);
+  turns_changed_s_ = now_s() - begun_s;
 }
 
 void Engine::change_turns(int turning) {

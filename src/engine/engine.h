@@ -192,7 +192,8 @@ class Engine : private PrefixSource {
   Stopwatch since_;
   EngineStats stats_;
   std::optional<ExpansionControl> expansion_;
-  DecoderStats taken_;  // of the decoder's, since the last take_traffic()
+  double turns_changed_s_ = 0;  // what the last change took, until the controller has heard of it
+  DecoderStats taken_;          // of the decoder's, since the last take_traffic()
   uint64_t next_id_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;

@@ -95,9 +95,11 @@ int Session::most_turning(const RunSize& size) const {
   const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
   TurnSizes turns = needs.layout.turns;
   if (given) {
-    SPW_CHECK(*given > turns.spare && *given < turns.layers, kInvalidArgument,
+    int least = 1;
+    while (least < turns.layers && !turns.gains_with(least)) ++least;
+    SPW_CHECK(*given >= least && *given < turns.layers, kInvalidArgument,
               "--kv-expansion is {}; of {} layers, none or {} to {} can take turns", *given,
-              turns.layers, turns.spare + 1, turns.layers - 1);
+              turns.layers, least, turns.layers - 1);
     return turns.blocks > 0 ? *given : 0;
   }
   // Nothing is gained where one memory is both, or where KV is elsewhere by plan.
@@ -117,7 +119,7 @@ int Session::most_turning(const RunSize& size) const {
     --turns.most;
     break;
   }
-  return turns.most > turns.spare ? turns.most : 0;
+  return turns.gains_with(turns.most) ? turns.most : 0;
 }
 
 Footprint Session::needs_of(const RunSize& size) const {

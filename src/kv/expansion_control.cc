@@ -28,6 +28,8 @@ constexpr double kProof = 0.2;  // more room
 constexpr int kAtOnce = 4;
 // A try that fails costs at most this part of the time.
 constexpr double kCostOfTries = 0.005;
+// Of the time of a layer, its KV is in use: from its projections to its attention.
+constexpr double kInUse = 0.4;
 // A copy may be predicted to take so much of the time it has: the rest is as good as no wait.
 constexpr double kFull = 1.02;
 // By so much it is tried: not all room is in use all the time, and waits are seen when it is.
@@ -39,10 +41,13 @@ ExpansionControl::ExpansionControl(const TurnSizes& sizes, int64_t layer_block_b
     : sizes_(sizes), block_bytes_(static_cast<double>(layer_block_bytes)), levels_{0} {
   // With one buffer the least time between two of them counts: the most that have it do.
   const auto least_gap = [&](int turning) { return sizes.layers / turning; };
-  for (int turning = sizes.spare + 1; turning <= sizes.most; ++turning) {
-    if (sizes.spare == 1 && turning < sizes.most && least_gap(turning + 1) == least_gap(turning))
+  for (int turning = 1; turning <= sizes.most; ++turning) {
+    const bool is_one = sizes.spare_with(turning) == 1;
+    if (is_one && turning < sizes.most && sizes.spare_with(turning + 1) == 1 &&
+        least_gap(turning + 1) == least_gap(turning))
       continue;
-    if (sizes.blocks_with(turning) > sizes.blocks_with(levels_.back())) levels_.push_back(turning);
+    if (sizes.gains_with(turning) && sizes.blocks_with(turning) > sizes.blocks_with(levels_.back()))
+      levels_.push_back(turning);
   }
 }
 
@@ -57,14 +62,17 @@ double ExpansionControl::Window::throughput() const {
 bool ExpansionControl::fits(size_t level, int32_t used_blocks, double slack) const {
   const int turning = levels_[level];
   const double load_s = std::min(used_blocks, blocks(level)) * block_bytes_ / rate_;
-  const double room_s =
-      sizes_.spare > 1 ? step_s_ / turning : step_s_ / sizes_.layers * (sizes_.layers / turning);
+  const double layer_s = step_s_ / sizes_.layers;
+  const double room_s = sizes_.spare_with(turning) > 1
+                            ? step_s_ / turning
+                            : layer_s * (sizes_.layers / turning - kInUse);
   return load_s <= slack * room_s;
 }
 
 int ExpansionControl::next(const TurnMeasure& step) {
   if (levels_.size() == 1) return 0;
   owed_s_ -= step.seconds;
+  if (step.changed_s > 0) change_s_ = step.changed_s;
   if (growth_) growth_->waited_s += step.waited_s;
   if (settling_ > 0) {
     --settling_;
@@ -144,9 +152,13 @@ void ExpansionControl::shrink_to_what_fits() {
   failed_at_ = rate_ * step_s_;
   hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
   held_ = hold_;
-  if (growth_) owed_s_ = growth_->waited_s / kCostOfTries;
+  if (growth_) pay_for_try(growth_->waited_s);
   forget();
   go_to(to);
+}
+
+void ExpansionControl::pay_for_try(double waited_s) {
+  owed_s_ = (waited_s + 2 * change_s_) / kCostOfTries;
 }
 
 bool ExpansionControl::is_worthwhile(size_t level, double throughput) const {
@@ -177,6 +189,7 @@ void ExpansionControl::settle_doubt() {
     return;
   }
   brought_nothing_ = true;
+  pay_for_try(0);
   hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
   held_ = hold_;
 }

@@ -21,6 +21,7 @@ struct TurnMeasure {
   bool wants_room = false;    // somebody waits for KV memory, has lost it, or is predicted to
   bool link_is_busy = false;  // others wait for the same link: weights, which go first
   int32_t used_blocks = 0;    // on the device
+  double changed_s = 0;       // before the step: to let other layers take turns than before
 };
 
 // Begins with none. More layers take turns while somebody waits for room, copies are done before
@@ -71,6 +72,8 @@ class ExpansionControl {
   bool is_worthwhile(size_t level, double throughput) const;
   void found_worthwhile(size_t level, double throughput);
   void settle_doubt();
+  // The last try, which cost so much time and two changes, was one too many.
+  void pay_for_try(double waited_s);
 
   TurnSizes sizes_;
   double block_bytes_;
@@ -87,6 +90,7 @@ class ExpansionControl {
   int hold_ = 0;          // how long it was held last
   double failed_at_ = 0;  // bytes that the link could bring in a step when it had to shrink
   double owed_s_ = 0;     // time that must pass before the next try: tries cost little of it all
+  double change_s_ = 0;   // what the last change took by itself
   // The last growth, until it is known what it brought.
   struct Growth {
     int looked = 0;       // windows since

@@ -41,7 +41,7 @@ LayerTable::LayerTable(const TurnSizes& sizes) : sizes_(sizes) {
 }
 
 int LayerTable::next_to_load() const {
-  if (turns_.empty() || begun_ - left_ >= sizes_.spare) return -1;
+  if (turns_.empty() || begun_ - left_ >= std::ssize(shared_)) return -1;
   return turn_of(begun_);
 }
 
@@ -49,13 +49,13 @@ int LayerTable::device_buffer_in_step(int layer) const {
   if (!takes_turns(layer)) return device_buffer(layer);
   SPW_ASSERT(left_ % turning() == 0);
   const int64_t turn = std::ranges::find(turns_, layer) - turns_.begin();
-  return shared_[static_cast<size_t>((left_ + turn) % sizes_.spare)];
+  return shared_[static_cast<size_t>((left_ + turn) % std::ssize(shared_))];
 }
 
 void LayerTable::begin_load(int layer) {
   SPW_ASSERT(layer == next_to_load() && state(layer) == LayerState::kAway);
   Entry& entry = of(layer);
-  entry.device = shared_[static_cast<size_t>(begun_++ % sizes_.spare)];
+  entry.device = shared_[static_cast<size_t>(begun_++ % std::ssize(shared_))];
   entry.state = LayerState::kComing;
 }
 
@@ -88,7 +88,7 @@ void LayerTable::reset() {
 }
 
 LayerTable::Recut LayerTable::recut(int turning) {
-  SPW_ASSERT(turning == 0 || (turning > sizes_.spare && turning <= sizes_.most));
+  SPW_ASSERT(turning == 0 || (sizes_.gains_with(turning) && turning <= sizes_.most));
   SPW_ASSERT(begun_ == 0);
   Recut cut{.blocks_before = blocks(), .blocks = sizes_.blocks_with(turning)};
   const std::vector<int> wanted = spread_layers(sizes_.layers, turning);
@@ -152,7 +152,7 @@ LayerTable::Recut LayerTable::recut(int turning) {
     of(layer) = {LayerState::kComing, next++, -1};
   }
   shared_.clear();
-  for (int i = 0; turning > 0 && i < sizes_.spare; ++i) shared_.push_back(next++);
+  for (int i = 0; turning > 0 && i < sizes_.spare_with(turning); ++i) shared_.push_back(next++);
   turns_ = wanted;
   SPW_ASSERT(cut.blocks < cut.blocks_before || next == sizes_.buffers(turning) - stay);
   SPW_ASSERT(cut.blocks >= cut.blocks_before ||

@@ -21,9 +21,11 @@ TEST(TurnSizesTest, TheSameMemoryInFewerBuffersHasMoreBlocks) {
   EXPECT_EQ(one.blocks_with(1), 100) << "one that has a buffer to itself stays";
   EXPECT_EQ(one.blocks_with(9), 4800 / 40);  // n / (n - m + 1)
   EXPECT_EQ(two.blocks_with(9), 4800 / 41);  // n / (n - m + 2), the paper's
+  EXPECT_EQ(two.blocks_with(6), 4800 / 43) << "one buffer does where layers are far apart";
   EXPECT_EQ(one.blocks_with(25), 4800 / 24);
   for (int turning = 1; turning <= 47; ++turning) {
     EXPECT_GE(one.blocks_with(turning), one.blocks_with(turning - 1));
+    EXPECT_GE(two.blocks_with(turning), two.blocks_with(turning - 1));
     EXPECT_LE(int64_t{one.blocks_with(turning)} * one.buffers(turning), 4800);
   }
 }
@@ -49,7 +51,8 @@ TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
     const int layers = 2 + static_cast<int>(random() % 12);
     const int spare = 1 + static_cast<int>(random() % 2);
     if (layers <= spare) continue;
-    LayerTable table({.layers = layers, .blocks = 10, .most = layers, .spare = spare});
+    const TurnSizes sizes{.layers = layers, .blocks = 10, .most = layers, .spare = spare};
+    LayerTable table(sizes);
     const int turning =
         spare + 1 + static_cast<int>(random() % static_cast<uint32_t>(layers - spare));
     table.recut(turning);
@@ -92,7 +95,7 @@ TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
         load();
       }
     }
-    EXPECT_EQ(loads, steps * turning + spare) << "once a step is enough";
+    EXPECT_EQ(loads, steps * turning + sizes.spare_with(turning)) << "once a step is enough";
   }
 }
 
@@ -195,7 +198,7 @@ TEST(LayerTableTest, NewCutsKeepWhatBlocksHave) {
     RecutMemory memory(sizes);
     for (int change = 0; change < 12; ++change) {
       int turning = static_cast<int>(random() % static_cast<uint32_t>(most + 1));
-      if (turning <= spare) turning = 0;
+      if (!sizes.gains_with(turning)) turning = 0;
       if (turning == table.turning()) continue;
       const int32_t used = std::min(table.blocks(), sizes.blocks_with(turning));
       memory.write(table, used);

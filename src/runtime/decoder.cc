@@ -294,8 +294,9 @@ StepShape Decoder::shape_of_step() const {
   return shape;
 }
 
-// All events, cut before and behind the attention of layers that take turns: waiting for a layer
-// and sending for the next one are no ops.
+// All events, cut where the KV of layers that take turns is used first and last: waiting for a
+// layer and sending for the next one are no ops. It is there from the projections on, which append
+// to it as those of all layers do: other ops in their place would round otherwise.
 std::vector<StepPart> Decoder::parts_of_step(KvCache& kv) {
   std::vector<StepPart> parts(1);
   size_t begin = 0;
@@ -307,10 +308,11 @@ std::vector<StepPart> Decoder::parts_of_step(KvCache& kv) {
     parts.push_back({std::move(before_next), {}});
   };
   for (size_t i = 0; i < events_.size(); ++i) {
-    const int layer = events_[i].layer;
-    if (events_[i].action != StepAction::kAttend || !kv.layers().takes_turns(layer)) continue;
-    end_part(i, [this, &kv, layer] { view_on_device(layer, kv); });
-    end_part(i + 1, [this, &kv, layer] { turns_->release(kv, layer); });
+    const auto [action, layer] = std::pair(events_[i].action, events_[i].layer);
+    const bool begins = action == StepAction::kProject, ends = action == StepAction::kAttend;
+    if ((!begins && !ends) || !kv.layers().takes_turns(layer)) continue;
+    if (begins) end_part(i, [this, &kv, of = layer] { view_on_device(of, kv); });
+    if (ends) end_part(i + 1, [this, &kv, of = layer] { turns_->release(kv, of); });
   }
   end_part(events_.size(), {});
   parts.pop_back();
@@ -617,14 +619,12 @@ void Decoder::project(int layer, KvCache& kv, const MicroBatch& batch) {
   const Activations q = qkv.columns(0, spec_.q_dim()),
                     k = qkv.columns(spec_.q_dim(), spec_.kv_dim()),
                     v = qkv.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim());
-  // One that takes turns may come while the matrices are multiplied.
   now_.appended = batch.on_host.rows == 0 && batch.swaps.empty() && batch.parted.rows == 0 &&
-                  !kv.layers().takes_turns(layer) &&
                   try_streamed(layer, LinearGroup::kProject) == nullptr;
   if (now_.appended) {
     ops_.project_and_append({w.query.weight, w.query.bias, q}, {w.key.weight, w.key.bias, k},
                             {w.value.weight, w.value.bias, v}, input, now_.angles, spec_.rope.style,
-                            kv.layer(layer), batch.resident.spans);
+                            view_on_device(layer, kv), batch.resident.spans);
     return;
   }
   LinearOp op{.count = 3, .x = input};

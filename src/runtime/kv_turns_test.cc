@@ -30,7 +30,7 @@ class TurnsWorld {
 
   void change() {
     int turning = static_cast<int>(random_() % 7);
-    if (turning <= kv_.layers().sizes().spare) turning = 0;
+    if (!kv_.layers().sizes().gains_with(turning)) turning = 0;
     const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
     std::erase_if(sequences_, [&](const Sequence& of) {
       return std::ranges::any_of(of.table,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole networks on a GPU: the logits of the CPU, recorded steps, sampling, and what happens when
 // memory runs out.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -197,29 +198,40 @@ TEST_F(CudaGenerationTest, RecordedStepsComputeWhatFirstOnesDid) {
 TEST_F(CudaGenerationTest, LayersThatTakeTurnsChangeNoBit) {
   CpuDevice host(CpuDeviceOptions{1});
   const auto ids = tiny_prompt(120, 8);
+  const auto compare = [&](TinyRuntime& gpu, KvType kv_type, int spare, const Rows& expected) {
+    const ModelSpec& spec = gpu.model.spec;
+    KvCache kv(gpu.device, host, {spec.layers, spec.kv_heads, spec.head_dim, kv_type},
+               {.device_blocks = 8, .most_turning = spec.layers, .spare_buffers = spare});
+    Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 1, .host = &host});
+    const int turns[] = {0, spare + 1, spec.layers, spec.layers - 1, 0};
+    size_t at = 0;
+    std::string differing;
+    forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& logits) {
+      const std::vector<float> row(logits.f32(0), logits.f32(0) + logits.cols);
+      if (row != expected[at])
+        differing += fmt::format(" {} ({} take turns, by {:.2g})", at, kv.layers().turning(),
+                                 difference({row}, {expected[at]}));
+      if (++at % 8 != 0) return;
+      const int turning = turns[at / 8 % std::size(turns)];
+      decoder.change_turns(kv, turning > spare ? turning : 0);
+    });
+    EXPECT_EQ(differing, "") << kv_type_name(kv_type) << ", spare " << spare;
+  };
   for (const std::string kind : {"llama-64-wide", "opt-64-wide", "llama-deep"}) {
     for (const DType type : {DType::kF16, DType::kQ4_0}) {
       if (type == DType::kQ4_0 && kind == "llama-deep") continue;  // its rows are no whole blocks
-      TinyRuntime gpu = on_gpu(kind, type);
-      const ModelSpec& spec = gpu.model.spec;
-      for (const KvType kv_type : {KvType::kF16, KvType::kInt8}) {
-        const Rows expected = all_logits(gpu, ids, 1, kv_type);
-        for (const int spare : {1, 2}) {
-          if (spec.layers <= spare + 1) continue;
-          KvCache kv(gpu.device, host, {spec.layers, spec.kv_heads, spec.head_dim, kv_type},
-                     {.device_blocks = 8, .most_turning = spec.layers, .spare_buffers = spare});
-          Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 1, .host = &host});
-          const int turns[] = {0, spare + 1, spec.layers, spec.layers - 1, 0};
-          size_t at = 0;
-          forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& logits) {
-            const std::vector<float> row(logits.f32(0), logits.f32(0) + logits.cols);
-            EXPECT_EQ(difference({row}, {expected[at]}), 0)
-                << kind << ", " << dtype_name(type) << ", " << kv_type_name(kv_type) << ", spare "
-                << spare << ", step " << at << ", " << kv.layers().turning() << " take turns";
-            if (++at % 8 != 0) return;
-            const int turning = turns[at / 8 % std::size(turns)];
-            decoder.change_turns(kv, turning > spare ? turning : 0);
-          });
+      for (const CudaTechniques techniques :
+           {CudaTechniques{}, CudaTechniques{.graphs = false},
+            CudaTechniques{.persistent_step = false},
+            CudaTechniques{.graphs = false, .persistent_step = false}}) {
+        SCOPED_TRACE(testing::Message()
+                     << kind << ", " << dtype_name(type) << ", graphs " << techniques.graphs
+                     << ", persistent steps " << techniques.persistent_step);
+        TinyRuntime gpu(make_cuda_device({.techniques = techniques}), kind, type);
+        for (const KvType kv_type : {KvType::kF16, KvType::kInt8}) {
+          const Rows expected = all_logits(gpu, ids, 1, kv_type);
+          for (const int spare : {1, 2})
+            if (gpu.model.spec.layers > spare + 1) compare(gpu, kv_type, spare, expected);
         }
       }
     }
