@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "cuda/copy_pieces.h"
 #include "cuda/driver_functions.h"
@@ -13,6 +14,8 @@ namespace {
 
 // From this size on the copy engine is at its full speed.
 constexpr size_t kEngineBytes = size_t{1} << 20;
+// From this size on it is nearly so with pieces that it is given together.
+constexpr size_t kBatchBytes = size_t{16} << 10;
 
 bool is_aligned(const CopyPiece& piece) {
   return (reinterpret_cast<uintptr_t>(piece.to) | reinterpret_cast<uintptr_t>(piece.from) |
@@ -71,15 +74,43 @@ void CudaStream::copy(std::span<const CopyPiece> pieces) {
   }
   if (total == 0) return;
   // The pieces of a call lie in the same two buffers.
-  if (aligned && pieces.size() > 1 && total / pieces.size() < kEngineBytes &&
-      kernels_reach(pieces.front().from) && kernels_reach(pieces.front().to)) {
-    copy_small(pieces);
-    return;
+  const size_t mean = total / pieces.size();
+  if (pieces.size() > 1 && mean < kEngineBytes && kernels_reach(pieces.front().from) &&
+      kernels_reach(pieces.front().to)) {
+    if (mean >= kBatchBytes && try_copy_batch(pieces)) return;
+    if (aligned) return copy_small(pieces);
   }
   for (const CopyPiece& piece : pieces) {
     if (piece.bytes == 0) continue;
     SPW_CUDA_CHECK(cudaMemcpyAsync(piece.to, piece.from, piece.bytes, cudaMemcpyDefault, stream_));
   }
+}
+
+bool CudaStream::try_copy_batch([[maybe_unused]] std::span<const CopyPiece> pieces) {
+#if CUDART_VERSION >= 13000
+  if (!takes_batches_) return false;
+  std::vector<void*> to;
+  std::vector<const void*> from;
+  std::vector<size_t> sizes;
+  for (const CopyPiece& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    to.push_back(piece.to);
+    from.push_back(piece.from);
+    sizes.push_back(piece.bytes);
+  }
+  cudaMemcpyAttributes attributes = {};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+  size_t first = 0;
+  const cudaError_t error = cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), to.size(),
+                                                 &attributes, &first, 1, stream_);
+  if (error == cudaSuccess) return true;
+  if (error != cudaErrorNotSupported && error != cudaErrorCallRequiresNewerDriver)
+    fail_cuda(error, "cudaMemcpyBatchAsync");
+  (void)cudaGetLastError();
+  takes_batches_ = false;  // the driver's, nor does it later
+#endif
+  return false;
 }
 
 void CudaStream::copy_small(std::span<const CopyPiece> pieces) {

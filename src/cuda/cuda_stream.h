@@ -66,6 +66,8 @@ class CudaStream final : public DeviceStream {
     std::exception_ptr first;
   };
   void copy(std::span<const CopyPiece> pieces);
+  // All of them to the copy engine at once. False where the driver does not know how.
+  [[nodiscard]] bool try_copy_batch(std::span<const CopyPiece> pieces);
   void copy_small(std::span<const CopyPiece> pieces);
 
   Stream owned_;
@@ -79,6 +81,7 @@ class CudaStream final : public DeviceStream {
     size_t capacity = 0;
     Event read;
   };
+  bool takes_batches_ = true;  // as far as anybody knows
   std::array<List, kLists> lists_;
   size_t next_list_ = 0;
 };

@@ -51,11 +51,18 @@ ExpansionControl::ExpansionControl(const TurnSizes& sizes, int64_t layer_block_b
   }
 }
 
+// Prompts come in bursts, at the time when there is new room; and what fits beside them does not
+// fit into the steps behind them.
+bool ExpansionControl::Window::decodes() const { return decoding_steps >= kWindowSteps / 4; }
+
 double ExpansionControl::Window::throughput() const {
-  // Prompts come in bursts, at the time when there is new room.
-  const bool decodes = decoding_steps >= kWindowSteps / 4;
-  const double time = decodes ? decoding_s : seconds;
-  return time > 0 ? static_cast<double>(decodes ? decoding_tokens : tokens) / time : 0;
+  const double time = decodes() ? decoding_s : seconds;
+  return time > 0 ? static_cast<double>(decodes() ? decoding_tokens : tokens) / time : 0;
+}
+
+double ExpansionControl::Window::step_s() const {
+  return decodes() ? (decoding_s - decoding_waited_s) / decoding_steps
+                   : (seconds - waited_s) / steps;
 }
 
 // The link-saturation condition (3.1).
@@ -73,7 +80,6 @@ int ExpansionControl::next(const TurnMeasure& step) {
   if (levels_.size() == 1) return 0;
   owed_s_ -= step.seconds;
   if (step.changed_s > 0) change_s_ = step.changed_s;
-  if (growth_) growth_->waited_s += step.waited_s;
   if (settling_ > 0) {
     --settling_;
     return turning();
@@ -99,6 +105,7 @@ void ExpansionControl::add(const TurnMeasure& step) {
   if (!step.has_prompts) {
     ++of.decoding_steps;
     of.decoding_s += step.seconds;
+    of.decoding_waited_s += step.waited_s;
     of.decoding_tokens += step.tokens;
   }
   of.wanting += step.wants_room ? 1 : 0;
@@ -122,10 +129,11 @@ void ExpansionControl::forget() {
 void ExpansionControl::decide() {
   const Window& of = window_;
   if (of.copied_s > 0) rate_ = static_cast<double>(of.copied_bytes) / of.copied_s;
-  step_s_ = (of.seconds - of.waited_s) / of.steps;
+  step_s_ = of.step_s();
   if (held_ > 0 && --held_ == 0 && level_ == 0) rate_ = 0;  // nobody has looked since
   const double waits = of.seconds > 0 ? of.waited_s / of.seconds : 0;
   late_ = level_ > 0 && waits > kNoWait ? late_ + 1 : 0;
+  late_s_ = late_ > 0 ? late_s_ + of.waited_s : 0;
   quiet_ = of.wanting == 0 ? quiet_ + 1 : 0;
   const bool is_new = growth_ && growth_->looked++ == 0;
   if (late_ >= (waits <= kLongWait ? kPatience : is_new ? 1 : kShortPatience)) {
@@ -152,14 +160,12 @@ void ExpansionControl::shrink_to_what_fits() {
   failed_at_ = rate_ * step_s_;
   hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
   held_ = hold_;
-  if (growth_) pay_for_try(growth_->waited_s);
+  pay_for_try();
   forget();
   go_to(to);
 }
 
-void ExpansionControl::pay_for_try(double waited_s) {
-  owed_s_ = (waited_s + 2 * change_s_) / kCostOfTries;
-}
+void ExpansionControl::pay_for_try() { owed_s_ = (late_s_ + 2 * change_s_) / kCostOfTries; }
 
 bool ExpansionControl::is_worthwhile(size_t level, double throughput) const {
   const double more = static_cast<double>(blocks(level)) / blocks(proof_->level) - 1;
@@ -189,7 +195,7 @@ void ExpansionControl::settle_doubt() {
     return;
   }
   brought_nothing_ = true;
-  pay_for_try(0);
+  pay_for_try();
   hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
   held_ = hold_;
 }

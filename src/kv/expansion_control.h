@@ -50,11 +50,13 @@ class ExpansionControl {
     uint64_t copied_bytes = 0;
     int64_t tokens = 0;
     int decoding_steps = 0;  // without prompts
-    double decoding_s = 0;
+    double decoding_s = 0, decoding_waited_s = 0;
     int64_t decoding_tokens = 0;
     int wanting = 0, busy = 0;  // steps
     int32_t used_blocks = 0;    // most
+    bool decodes() const;       // often enough to go by these steps
     double throughput() const;
+    double step_s() const;  // without waits
   };
   void add(const TurnMeasure& step);
   void decide();
@@ -72,8 +74,8 @@ class ExpansionControl {
   bool is_worthwhile(size_t level, double throughput) const;
   void found_worthwhile(size_t level, double throughput);
   void settle_doubt();
-  // The last try, which cost so much time and two changes, was one too many.
-  void pay_for_try(double waited_s);
+  // The last growth, which cost waits and two changes, was one too many.
+  void pay_for_try();
 
   TurnSizes sizes_;
   double block_bytes_;
@@ -83,8 +85,9 @@ class ExpansionControl {
   int settling_ = 0;  // steps after a change that say nothing
 
   double rate_ = 0;       // bytes per second of the link; 0: nobody knows
-  double step_s_ = 0;     // of a step without waits
-  int late_ = 0;          // windows in a row in which ops waited
+  double step_s_ = 0;     // of a step without waits, and without prompts where there are such
+  int late_ = 0;          // windows in a row in which ops waited too long
+  double late_s_ = 0;     // so long in all of them
   int quiet_ = 0;         // in which nobody wanted room
   int held_ = 0;          // windows until the next try to grow
   int hold_ = 0;          // how long it was held last
@@ -93,10 +96,9 @@ class ExpansionControl {
   double change_s_ = 0;   // what the last change took by itself
   // The last growth, until it is known what it brought.
   struct Growth {
-    int looked = 0;       // windows since
-    double waited_s = 0;  // since
-    int windows = 0;      // with the new room in use
-    double sum = 0;       // of their throughput
+    int looked = 0;   // windows since
+    int windows = 0;  // with the new room in use
+    double sum = 0;   // of their throughput
   };
   std::optional<Growth> growth_;
   // What throughput is compared with: where it was last seen to have grown with room.
