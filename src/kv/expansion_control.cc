@@ -82,6 +82,7 @@ int ExpansionControl::next(const TurnMeasure& step) {
   if (step.changed_s > 0) change_s_ = step.changed_s;
   if (settling_ > 0) {
     --settling_;
+    late_s_ += step.waited_s;
     return turning();
   }
   add(step);
@@ -117,6 +118,7 @@ void ExpansionControl::go_to(size_t level) {
   level_ = level;
   settling_ = kSettlingSteps;
   late_ = quiet_ = 0;
+  late_s_ = 0;
 }
 
 void ExpansionControl::forget() {

@@ -87,7 +87,7 @@ class ExpansionControl {
   double rate_ = 0;       // bytes per second of the link; 0: nobody knows
   double step_s_ = 0;     // of a step without waits, and without prompts where there are such
   int late_ = 0;          // windows in a row in which ops waited too long
-  double late_s_ = 0;     // so long in all of them
+  double late_s_ = 0;     // so long in all of them, and while a change settled
   int quiet_ = 0;         // in which nobody wanted room
   int held_ = 0;          // windows until the next try to grow
   int hold_ = 0;          // how long it was held last
