@@ -7,6 +7,20 @@
 #include "base/error.h"
 
 namespace spillway {
+namespace {
+
+// A predictor looks at lines.
+std::string with_its_lines(const std::string& written) {
+  std::string text;
+  for (size_t i = 0; i < written.size(); ++i) {
+    const bool is_escape = written[i] == '\\' && i + 1 < written.size();
+    if (is_escape) ++i;
+    text += is_escape && written[i] == 'n' ? '\n' : written[i];
+  }
+  return text;
+}
+
+}  // namespace
 
 Arrivals::Arrivals(const std::string& path, int64_t vocabulary, uint32_t seed)
     : vocabulary_(vocabulary), random_(seed) {
@@ -19,7 +33,9 @@ Arrivals::Arrivals(const std::string& path, int64_t vocabulary, uint32_t seed)
     SPW_CHECK(!words.fail() && line.prompt > 0 && line.answer > 0, kInvalidArgument,
               "{}, line {}: seconds, tokens of a prompt and of its answer are wanted", path,
               lines_.size() + 1);
-    std::getline(words >> std::ws, line.asked);
+    std::string written;
+    std::getline(words >> std::ws, written);
+    line.asked = with_its_lines(written);
     lines_.push_back(std::move(line));
   }
   SPW_CHECK(!lines_.empty(), kInvalidArgument, "{}: there are no requests", path);

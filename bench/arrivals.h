@@ -13,7 +13,8 @@
 namespace spillway {
 
 // A line each: when it comes in seconds, tokens of its prompt, tokens of its answer, and what is
-// asked, where lengths are predicted from that. Tokens are drawn at random.
+// asked, where lengths are predicted from that: with \n where its lines end, and \\ for a
+// backslash. Tokens are drawn at random.
 class Arrivals {
  public:
   struct Arrival {

@@ -42,7 +42,6 @@ struct Options {
   std::string kv_budget = "3GB";
   int64_t context = 2048;
   int max_sequences = 64;
-  bool recomputes = false;
 };
 
 constexpr int kAlwaysWaiting = 64;  // requests, where they saturate
@@ -58,7 +57,9 @@ struct Cell {
   std::string admission = "room";  // predicted, room or whole, as --kv-admission
   std::string lengths = "off";     // built-in, mean, oracle or off
   std::string learn;               // a file of requests that were answered before
+  bool learns = true;              // from answers of this measurement, too
   std::string order = "first";     // first or shortest
+  bool recomputes = false;         // who gives way is computed again, and not kept in host memory
   int64_t context = 0;             // of prompt and answer; 0: what there is room for
   double warm_up_s = 10, seconds = 30;
   uint32_t seed = 1;
@@ -72,7 +73,9 @@ Cell read_cell(const json& of) {
   cell.admission = of.value("admission", cell.admission);
   cell.lengths = of.value("lengths", cell.lengths);
   cell.learn = of.value("learn", cell.learn);
+  cell.learns = of.value("learns", cell.learns);
   cell.order = of.value("order", cell.order);
+  cell.recomputes = of.value("recomputes", cell.recomputes);
   cell.context = of.value("context", cell.context);
   cell.warm_up_s = of.value("warm_up_s", cell.warm_up_s);
   cell.seconds = of.value("seconds", cell.seconds);
@@ -130,6 +133,7 @@ class Measurement {
     while (watch_.seconds() < cell_.warm_up_s) step();
     engine_.take_traffic();
     const EngineStats before = engine_.stats();
+    const LengthCounts said = lengths_ ? lengths_->counts() : LengthCounts{};
     latencies_s_.clear();
     first_s_.clear();
     waiting_s_ = running_s_ = 0;
@@ -151,6 +155,7 @@ class Measurement {
     const double seconds = watch_.seconds() - from_s;
     engine_.take_traffic();
     json out = result(before, engine_.stats(), seconds);
+    if (lengths_) add_foresight(out, said, lengths_->counts(), seconds);
     out["series"] = std::move(series);
     return out;
   }
@@ -203,11 +208,15 @@ class Measurement {
     request.max_tokens =
         static_cast<int>(std::max<int64_t>(1, context_ - std::ssize(request.prompt)));
     if (lengths_) lengths_->foresee(request);
-    if (cell_.lengths == "oracle") request.foreseen = {.tokens = answer};
+    if (cell_.lengths == "oracle") {
+      request.max_tokens = static_cast<int>(std::min<int64_t>(request.max_tokens, answer));
+      request.foreseen = {.tokens = request.max_tokens};
+    }
   }
 
   void submit_next() {
     Arrivals::Arrival arrival = arrivals_.take();
+    ++submitted_;
     AtWork of{.request = {}, .answer = arrival.request.max_tokens};
     of.due_s = cell_.saturates ? watch_.seconds() : arrival.at_s;
     // The longest that fit, so that all are answered.
@@ -239,7 +248,7 @@ class Measurement {
     if (!event.finish) engine_.cancel(event.id);
     latencies_s_.push_back(watch_.seconds() - of.due_s);
     first_s_.push_back(of.first_s - of.due_s);
-    if (lengths_) lengths_->ended(of.request, of.answer, FinishReason::kStop);
+    if (lengths_ && cell_.learns) lengths_->ended(of.request, of.answer, FinishReason::kStop);
     at_work_.erase(found);
   }
 
@@ -266,36 +275,41 @@ class Measurement {
     const auto grew = [](auto was, auto is) { return static_cast<double>(is - was); };
     const double steps = std::max(1.0, grew(before.steps, after.steps));
     const double tokens = std::max(1.0, grew(before.generated_tokens, after.generated_tokens));
-    json out = {{"turning", kv_.layers().turning()},
-                {"expansion", engine_.state().kv_expansion},
-                {"blocks", kv_.layers().sizes().blocks},
-                {"expanded_blocks", kv_.device_blocks()},
-                {"seconds", seconds},
-                {"tokens_per_s", tokens / seconds},
-                {"requests", latencies_s_.size()},
-                {"step_ms", seconds / steps * 1e3},
-                {"waited_share", grew(before.turn_waited_s, after.turn_waited_s) / seconds},
-                {"sequences", grew(before.sequence_steps, after.sequence_steps) / steps},
-                {"preemptions", grew(before.preemptions, after.preemptions)},
-                {"recomputed_tokens", grew(before.recomputed_tokens, after.recomputed_tokens)},
-                {"prompt_tokens", grew(before.prompt_tokens, after.prompt_tokens)},
-                {"outgrown", grew(before.outgrown, after.outgrown)},
-                {"scheduling_share", grew(before.scheduling_s, after.scheduling_s) / seconds},
-                {"changes", after.turn_changes},
-                {"turn_bytes_per_s", grew(before.turn_bytes, after.turn_bytes) / seconds},
-                {"queueing_ms_per_token", waiting_s_ / tokens * 1e3},
-                {"compute_ms_per_token", running_s_ / tokens * 1e3},
-                {"mean_latency_s", mean(latencies_s_)},
-                {"p99_latency_s", quantile(latencies_s_, 0.99)},
-                {"mean_first_token_s", mean(first_s_)}};
-    if (lengths_) {
-      const LengthCounts counts = lengths_->counts();
-      const auto all = static_cast<double>(counts.right + counts.over + counts.under);
-      out["accuracy"] = all > 0 ? static_cast<double>(counts.right) / all : 0;
-      out["predicting_share"] = counts.predicting_s / seconds;
-      out["learning_share"] = counts.learning_s / seconds;
-    }
+    json out = {
+        {"turning", kv_.layers().turning()},
+        {"expansion", engine_.state().kv_expansion},
+        {"blocks", kv_.layers().sizes().blocks},
+        {"expanded_blocks", kv_.device_blocks()},
+        {"seconds", seconds},
+        {"tokens_per_s", tokens / seconds},
+        {"requests", latencies_s_.size()},
+        {"came_again", std::max<int64_t>(0, submitted_ - static_cast<int64_t>(arrivals_.size()))},
+        {"step_ms", seconds / steps * 1e3},
+        {"waited_share", grew(before.turn_waited_s, after.turn_waited_s) / seconds},
+        {"sequences", grew(before.sequence_steps, after.sequence_steps) / steps},
+        {"preemptions", grew(before.preemptions, after.preemptions)},
+        {"recomputed_tokens", grew(before.recomputed_tokens, after.recomputed_tokens)},
+        {"prompt_tokens", grew(before.prompt_tokens, after.prompt_tokens)},
+        {"outgrown", grew(before.outgrown, after.outgrown)},
+        {"scheduling_share", grew(before.scheduling_s, after.scheduling_s) / seconds},
+        {"changes", after.turn_changes},
+        {"turn_bytes_per_s", grew(before.turn_bytes, after.turn_bytes) / seconds},
+        {"queueing_ms_per_token", waiting_s_ / tokens * 1e3},
+        {"compute_ms_per_token", running_s_ / tokens * 1e3},
+        {"mean_latency_s", mean(latencies_s_)},
+        {"p99_latency_s", quantile(latencies_s_, 0.99)},
+        {"mean_first_token_s", mean(first_s_)}};
     return out;
+  }
+
+  static void add_foresight(json& out, const LengthCounts& before, const LengthCounts& after,
+                            double seconds) {
+    const uint64_t right = after.right - before.right;
+    const uint64_t wrong = after.over + after.under - before.over - before.under;
+    if (right + wrong > 0)  // only what is learned from is looked at
+      out["accuracy"] = static_cast<double>(right) / static_cast<double>(right + wrong);
+    out["predicting_share"] = (after.predicting_s - before.predicting_s) / seconds;
+    out["learning_share"] = (after.learning_s - before.learning_s) / seconds;
   }
 
   const Cell& cell_;
@@ -304,6 +318,7 @@ class Measurement {
   std::unique_ptr<AnswerLengths> lengths_;
   Arrivals arrivals_;
   Engine engine_;
+  int64_t submitted_ = 0;
   Stopwatch watch_;
   std::unordered_map<RequestId, AtWork> at_work_;
   std::vector<double> latencies_s_, first_s_;  // of those that ended
@@ -341,9 +356,9 @@ void sweep(Options& options) {
   for (std::string line; std::getline(std::cin, line);) {
     const Cell cell = read_cell(json::parse(line));
     const std::unique_ptr<KvStore> store =
-        options.recomputes ? nullptr
-                           : session.make_kv_store(runner.kv, session.planned_tokens(),
-                                                   Session::KvStoreHost::kWhereApart);
+        cell.recomputes ? nullptr
+                        : session.make_kv_store(runner.kv, session.planned_tokens(),
+                                                Session::KvStoreHost::kWhereApart);
     Measurement measurement(cell, session, runner, store.get(), rows);
     fmt::print("{}\n", measurement.run().dump());
     std::fflush(stdout);
@@ -364,8 +379,6 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--max-sequences", options.max_sequences, "at work at once")
       ->capture_default_str();
-  app.add_flag("--recompute", options.recomputes,
-               "who gives way is computed again, and not kept in host memory");
   CLI11_PARSE(app, argc, argv);
   try {
     spillway::sweep(options);

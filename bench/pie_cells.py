@@ -7,7 +7,9 @@ import json
 import os
 import pathlib
 import platform
+import shlex
 import statistics
+import sys
 import time
 
 BLOCKS = 128  # of KV on the emulated accelerator, where nothing else is said
@@ -67,6 +69,12 @@ def step_cells(runs, workloads):
     return cells
 
 
+def own_command():
+    """As it was typed, without the folders of this machine."""
+    words = [pathlib.PurePath(word).name if "/" in word and " " not in word else word for word in sys.argv[1:]]
+    return shlex.join([f"bench/{pathlib.PurePath(sys.argv[0]).name}", *words])
+
+
 class Results:
     """What was measured, in a file that is written anew after each measurement: whoever stops goes on from there."""
 
@@ -76,7 +84,7 @@ class Results:
         if self.path.exists():
             self.content = json.loads(self.path.read_text(encoding="utf-8"))
             if not isinstance(self.content, dict) or "runs" not in self.content:
-                raise ValueError(f"{path}: not a file of pie_figures.py; name another one")
+                raise ValueError(f"{path}: not a file of measurements; name another one")
         self.known = {self._key(run["cell"], run["round"]) for run in self.runs}
 
     @staticmethod

@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 from engine_process import EngineProcess
-from pie_cells import Cell, Results, emulated_cells, measure_all, medians, step_cells
+from pie_cells import Cell, Results, emulated_cells, measure_all, medians, own_command, step_cells
 from pie_draw import draw
 from pie_serve import Servers
 from pie_tables import FIGURES
@@ -51,11 +51,6 @@ class Emulated:
         if done.returncode != 0:
             raise RuntimeError(f"{shlex.join(map(str, command))}: {done.stderr.strip()}")
         return json.loads(done.stdout)
-
-
-def own_command():
-    words = [pathlib.PurePath(word).name if "/" in word and " " not in word else word for word in sys.argv[1:]]
-    return shlex.join(["bench/pie_figures.py", *words])
 
 
 def run_emulated(options):

@@ -19,7 +19,6 @@ import concurrent.futures
 import hashlib
 import http.client
 import json
-import lzma
 import math
 import os
 import pathlib
@@ -34,6 +33,8 @@ import sys
 import tempfile
 import time
 import urllib.request
+
+from alpaca import is_for_learning, read_alpaca
 
 OFF = ["--length-predictor", "off"]
 CELLS = {
@@ -50,23 +51,6 @@ CELLS = {
 LEARNED = ("ours", "kept", "oracle", "first", "shortest")  # begin with what was learned
 READY = re.compile(r"serving (.*) at http://127\.0\.0\.1:(\d+)\n")
 WORDS_TO_TOKENS = 1.4  # of an answer in English, about
-
-
-def read_examples(path):
-    """[(question, words of the answer)] of Alpaca's JSON."""
-    opened = lzma.open(path) if str(path).endswith(".xz") else open(path, "rb")
-    with opened as file:
-        entries = json.load(file)
-    return [
-        ("\n\n".join(filter(None, [entry["instruction"], entry.get("input")])), len(entry.get("output", "").split()))
-        for entry in entries
-        if entry.get("instruction", "").strip()
-    ]
-
-
-def is_for_learning(question):
-    """By a hash, so that nobody learns from what it is asked later."""
-    return int(hashlib.sha256(question.encode()).hexdigest(), 16) % 2 == 0
 
 
 class Server:
@@ -244,7 +228,7 @@ def parse_options(words=None):
 def main():
     options = parse_options()
     draw = random.Random(options.seed)
-    examples = read_examples(options.prompts)
+    examples = [(question, len(answer.split())) for question, answer in read_alpaca(options.prompts)]
     draw.shuffle(examples)
     asked = [example for example in examples if not is_for_learning(example[0])][: options.requests]
     taught = [example for example in examples if is_for_learning(example[0])][: options.learn]

@@ -150,6 +150,15 @@ def spillway(request):
     return Program(path, request.config.getoption("--without-cpu-features"))
 
 
+@pytest.fixture(scope="session")
+def engine_sweep(spillway):
+    """bench/engine_sweep.cc's program, which is built where spillway is."""
+    path = spillway.path.with_name("engine_sweep")
+    if not os.access(path, os.X_OK):
+        pytest.skip(f"{path} is not built")
+    return path
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """The results of tests do not depend on what was measured on this machine, or typed into chats, before."""

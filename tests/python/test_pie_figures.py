@@ -95,7 +95,7 @@ def test_all_figures_are_drawn(figures, tmp_path):
 def test_wrong_words_are_one_line(figures, tmp_path):
     assert "unknown: nothing" in figures("emulated", "-o", "out.json", "--about", "nothing", code=2)
     (tmp_path / "other.json").write_text("[]")
-    assert "other.json: not a file of pie_figures.py" in figures("draw", "other.json", code=1)
+    assert "other.json: not a file of measurements" in figures("draw", "other.json", code=1)
 
 
 def test_cells_are_different_ones():
@@ -171,3 +171,17 @@ def test_servers_are_measured_by_the_same_script(spillway, tiny_model, tmp_path)
         assert run["result"]["tokens_per_s"] > 0 and run["result"]["expansion"] == 1 and run["result"]["series"]
         assert "--kv-expansion 0" in run["result"]["command"] and "-c 256" in run["result"]["command"]
         assert run["result"]["errors"] == [{}]
+
+
+def test_an_engine_is_measured_without_a_server(engine_sweep, tiny_model, tmp_path):
+    output = tmp_path / "out.json"
+    command = [sys.executable, BENCH / "pie_figures.py", "engine", "-o", output, "--engine", f"{tiny_model} --device cpu --threads 1 --no-tuning -c 256"]
+    command += ["--budget", "1MiB", "--budgets", "2MiB", "--kv-expansion", "0", "--workloads", "alpaca", "--rates", "20", "--most-tokens", "200"]
+    command += ["--about", "expansion,budget,latency", "--warm-up", "0.2", "--seconds", "0.8", "--sweep", engine_sweep]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    runs = {run["cell"]["about"]: run["result"] for run in json.loads(output.read_text())["runs"]}
+    assert list(runs) == ["expansion", "budget", "latency"]
+    assert all(result["tokens_per_s"] > 0 and result["expansion"] == 1 and result["series"] for result in runs.values())
+    assert runs["budget"]["blocks"] == 2 * runs["expansion"]["blocks"] == 2 * runs["latency"]["blocks"]
+    assert runs["expansion"]["queueing_ms_per_token"] > runs["latency"]["queueing_ms_per_token"], "some always wait"
