@@ -60,6 +60,7 @@ struct Cell {
   bool learns = true;              // from answers of this measurement, too
   std::string order = "first";     // first or shortest
   bool recomputes = false;         // who gives way is computed again, and not kept in host memory
+  std::optional<double> spare;     // room for answers that grow; none: as the engine does
   int64_t context = 0;             // of prompt and answer; 0: what there is room for
   double warm_up_s = 10, seconds = 30;
   uint32_t seed = 1;
@@ -76,6 +77,7 @@ Cell read_cell(const json& of) {
   cell.learns = of.value("learns", cell.learns);
   cell.order = of.value("order", cell.order);
   cell.recomputes = of.value("recomputes", cell.recomputes);
+  if (of.contains("spare")) cell.spare = of.at("spare").get<double>();
   cell.context = of.value("context", cell.context);
   cell.warm_up_s = of.value("warm_up_s", cell.warm_up_s);
   cell.seconds = of.value("seconds", cell.seconds);
@@ -182,7 +184,8 @@ class Measurement {
             .admission = {.max_sequences = at_once},
             .scheduling = {.order = cell_.order == "first" ? OrderKind::kFirstCome
                                                            : OrderKind::kShortest,
-                           .packs_predicted = cell_.admission == "predicted"},
+                           .packs_predicted = cell_.admission == "predicted",
+                           .spare = cell_.spare},
             .max_sequence_tokens = context_,
             .reuse_prefixes = true,
             .store = store,

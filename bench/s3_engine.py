@@ -10,7 +10,7 @@
 learning; the other one is asked, in another order each round, some of them always waiting.
 Cells: orca (as many at once as would fit if all were as long as they may be), paging (whoever has room for its prompt; what is lost is computed
 again), kept (the same, KV of who gives way in host memory, where the device has a memory of its own, or in --kv-dir), mean (a running mean), ours (the
-built-in predictor), cold (the same, which has learned nothing before), oracle (true lengths); at --load of what `ours` generates, by time of arrival:
+built-in predictor), tight (no room spared for answers that grow), cold (the same, which has learned nothing before), oracle (true lengths); at --load of what `ours` generates, by time of arrival:
 first and shortest (as ours, by who begins first). Whoever predicts has learned before; with --learns-on it goes on (leave enough requests for that: one
 that comes again is known). Cells take turns within rounds; each measurement is kept at once, and the same command goes on where it stopped.
 """
@@ -41,6 +41,7 @@ CELLS = {
     "kept": {"admission": "room"},
     "mean": {"admission": "predicted", "lengths": "mean"},
     "ours": OURS,
+    "tight": OURS | {"spare": 0},
     "cold": OURS,
     "oracle": {"admission": "predicted", "lengths": "oracle"},
     "first": OURS,

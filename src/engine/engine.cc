@@ -41,7 +41,8 @@ constexpr double kBusyLink = 0.05;
 
 // Tells who keeps the pace.
 SchedulingPolicies policies_of(const EngineOptions& options, PacedAdmission*& pace) {
-  ChosenPolicies chosen = make_policies(options.scheduling, options.admission);
+  ChosenPolicies chosen =
+      make_policies(options.scheduling, options.admission, options.store != nullptr);
   pace = chosen.pace;
   return std::move(chosen.policies);
 }

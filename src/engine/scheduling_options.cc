@@ -5,7 +5,8 @@
 
 namespace spillway {
 
-ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission) {
+ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission,
+                             bool keeps) {
   ChosenPolicies chosen;
   SchedulingPolicies& policies = chosen.policies;
   switch (options.order) {
@@ -23,8 +24,8 @@ ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPo
       break;
   }
   if (options.packs_predicted) {
-    policies.admission =
-        std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{.policy = admission});
+    policies.admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
+        .policy = admission, .spare = options.spare.value_or(keeps ? 0 : kSpareWhereLost)});
     policies.victim = std::make_unique<OutgrownGivesWay>();
   } else {
     policies.admission = std::make_unique<PlannedAdmission>(admission);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "schedule/policies.h"
 #include "schedule/predicted_policies.h"
@@ -23,14 +24,22 @@ struct SchedulingOptions {
   // A request begins where there will be room for what is predicted of it and the others, and who
   // went beyond what was predicted gives way first. Else where there is room for what is known.
   bool packs_predicted = false;
+  // See PredictedAdmissionOptions; none: as it suits what giving way costs.
+  std::optional<double> spare = {};
   double token_pace_s = 0;  // no more at once than generate a token in this time; 0: any number
 };
+
+// Where who gives way is computed again. More of it costs more room than it saves work; where KV is
+// kept, any does (docs/scheduling.md).
+inline constexpr double kSpareWhereLost = 0.5;
 
 // These policies; `pace`, where there is one, is to be told of steps.
 struct ChosenPolicies {
   SchedulingPolicies policies;
   PacedAdmission* pace = nullptr;  // of the admission
 };
-ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission);
+// `keeps`: KV of who gives way.
+ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission,
+                             bool keeps);
 
 }  // namespace spillway

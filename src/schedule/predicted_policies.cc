@@ -47,9 +47,12 @@ class SumForecast : public RoomForecast {
 // ends; it is looked at then.
 class PeakForecast : public RoomForecast {
  public:
-  PeakForecast(std::span<const SequenceView> running, int64_t blocks)
-      : room_(blocks * kKvBlockTokens) {
-    for (const SequenceView& sequence : running) going_.push_back(item_of(sequence));
+  PeakForecast(std::span<const SequenceView> running, int64_t blocks, double spare)
+      : room_(blocks * kKvBlockTokens), spare_(spare) {
+    for (const SequenceView& sequence : running) {
+      going_.push_back(item_of(sequence));
+      variance_ += variance_of(sequence);
+    }
     std::ranges::sort(going_, std::greater<>(), &Item::to_come);
   }
 
@@ -58,7 +61,11 @@ class PeakForecast : public RoomForecast {
     const auto at =
         std::ranges::lower_bound(going_, item.to_come, std::greater<>(), &Item::to_come);
     const auto place = going_.insert(at, item);
-    if (peak() <= room_) return true;
+    const double variance = variance_ + variance_of(next);
+    if (peak() + std::llround(spare_ * std::sqrt(variance)) <= room_) {
+      variance_ = variance;
+      return true;
+    }
     going_.erase(place);
     return false;
   }
@@ -85,8 +92,16 @@ class PeakForecast : public RoomForecast {
             .held = std::max<int64_t>(sequence.known, (sequence.blocks - 1) * kKvBlockTokens) +
                     kKvBlockTokens / 2};
   }
+  static double variance_of(const SequenceView& sequence) {
+    const int64_t end = end_of(sequence);
+    int64_t unsure = end - sequence.known;
+    if (sequence.expected > 0) unsure = std::clamp<int64_t>(sequence.expected - end, 0, unsure);
+    return static_cast<double>(unsure) * static_cast<double>(unsure);
+  }
 
   int64_t room_;  // tokens
+  double spare_;
+  double variance_ = 0;  // of what all have to come, in tokens
   std::vector<Item> going_;
 };
 
@@ -111,11 +126,11 @@ void ShortestPredictedFirst::began(double) { clock_ += mean_ / patience_; }
 std::unique_ptr<RoomForecast> PredictedAdmission::forecast(std::span<const SequenceView> running,
                                                            int64_t blocks) const {
   if (options_.packing == Packing::kSum) return std::make_unique<SumForecast>(running, blocks);
-  return std::make_unique<PeakForecast>(running, blocks);
+  return std::make_unique<PeakForecast>(running, blocks, options_.spare);
 }
 
 int64_t peak_blocks(std::span<const SequenceView> sequences) {
-  return blocks_for_tokens(PeakForecast(sequences, 0).peak());
+  return blocks_for_tokens(PeakForecast(sequences, 0, 0).peak());
 }
 
 PacedAdmission::PacedAdmission(std::unique_ptr<Admission> inner, double token_s)

@@ -53,6 +53,9 @@ struct PredictedAdmissionOptions {
   AdmissionPolicy policy = {};
   Packing packing = Packing::kPeak;
   int most_passing = 256;  // see Admission
+  // Room that kPeak leaves for answers that are longer than predicted. What is to come is as unsure
+  // as it is long, as far as a request may be longer at all: this many standard deviations of all.
+  double spare = 0;
 };
 
 // Begins what the forecast has room for. What is not predicted counts as what it has and the mean

@@ -122,6 +122,21 @@ TEST(PredictedAdmissionTest, PackingByPeakFitsAtEveryTime) {
   EXPECT_GT(by_peak, by_sum * 11 / 10);
 }
 
+TEST(PredictedAdmissionTest, RoomIsSparedForAnswersThatMayGrow) {
+  const auto begun = [](double spare, int64_t expected) {
+    const auto forecast = PredictedAdmission({.spare = spare}).forecast({}, 100);
+    SequenceView next = view(16, 16, 80);
+    next.expected = expected;
+    int count = 0;
+    while (forecast->try_add(next)) ++count;
+    return count;
+  };
+  EXPECT_LT(begun(1, 512), begun(0.5, 512));
+  EXPECT_LT(begun(0.5, 512), begun(0, 512));
+  EXPECT_EQ(begun(1, 0), begun(1, 512)) << "nobody says how long it may be";
+  EXPECT_EQ(begun(1, 80), begun(0, 80)) << "it cannot grow";
+}
+
 TEST(PredictedAdmissionTest, WhatNobodyPredictsIsTakenForAMeanAnswer) {
   const auto forecast = PredictedAdmission({.packing = Packing::kSum}).forecast({}, 10);
   const SequenceView unknown{.prompt = 16, .known = 16, .mean_answer = 64};
