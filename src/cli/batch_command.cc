@@ -92,6 +92,7 @@ ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
       .requests = static_cast<int64_t>(requests),
       .answers =
           lengths != nullptr ? predicted_answers(input, *lengths, context) : std::vector<int64_t>{},
+      .host_bytes_taken = lengths != nullptr ? lengths->network_bytes() : 0,
       .results_are_fixed = true,
       .least_sequences = 1,
       .shortest_tokens = kShortestContext};

@@ -18,6 +18,9 @@ struct ExpectedRun {
   std::vector<int64_t> answers = {};
   // As many sequences at once, up to `sequences`, as are the fastest.
   bool finds_sequences = false;
+  // Of the host's memory, what who runs it has taken for itself, such as for predicting lengths: it
+  // counts within --host-memory.
+  uint64_t host_bytes_taken = 0;
   // Who it is for knows by what settings results come about: memory that is refused may not change
   // them.
   bool results_are_fixed = false;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/test_scoped_folder.h"
 #include "tests/test_devices.h"
 
 namespace spillway {
@@ -84,6 +85,48 @@ TEST_F(SessionTest, NeedsNobodyWhoWatches) {
   session.say_plan();
   EXPECT_THAT(session.describe_plan(), HasSubstr("tokens/s"));
   EXPECT_GT(session.load_seconds, 0);
+}
+
+// A predictor's encoder, say: what it has counts within --host-memory.
+TEST_F(SessionTest, WhatOthersHaveOfHostMemoryIsNotPlannedWith) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  options_.device = "cpu";
+  options_.placement.host_memory = "200MiB";
+  Session session(options_, services_);
+  ExpectedRun run{.tokens = 1024, .sequences = 32, .least_sequences = 1};
+  session.choose_plan(run);
+  const auto planned = [&] { return session.plan.sequences.value_or(1); };
+  const auto needed = [&] {
+    const Footprint needs = session.needs_of(session.runner_size(1024, planned()));
+    return needs.device.peak_bytes + needs.mapped;
+  };
+  const int alone = planned();
+  EXPECT_GT(needed(), 160 * kMiB) << "as many as there is memory for";
+  run.host_bytes_taken = 40 * kMiB;
+  session.choose_plan(run);
+  EXPECT_LT(planned(), alone);
+  EXPECT_LE(needed(), 160 * kMiB);
+  run.host_bytes_taken = 190 * kMiB;
+  const std::string refused = error_of([&] { session.choose_plan(run); });
+  EXPECT_THAT(refused, HasSubstr("there are only 10.0 MiB beside 190 MiB for predicting lengths"));
+  const size_t advice = refused.find("--host-memory ");
+  ASSERT_NE(advice, std::string::npos) << refused;
+  options_.placement.host_memory =
+      refused.substr(advice + 14, refused.find("MiB", advice) + 3 - advice - 14);
+  Session(options_, services_).choose_plan(run);
+}
+
+TEST_F(SessionTest, TheKvStoreLeavesWhatOthersHaveOfHostMemory) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  options_.device = "emulated";
+  options_.placement.host_memory = "200MiB";
+  options_.kv_store.host_size = "150MiB";
+  Session session(options_, services_);
+  session.load({.tokens = 64, .host_bytes_taken = 100 * kMiB});
+  Runner runner = session.make_runner(64);
+  const auto store = session.make_kv_store(runner.kv, 64);
+  ASSERT_NE(store, nullptr);
+  EXPECT_LE(session.host().usage().total(), 100 * kMiB);
 }
 
 TEST_F(SessionTest, StopsLoadingWhenItIsTold) {
