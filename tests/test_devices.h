@@ -22,7 +22,10 @@ class TestDevices final : public DeviceFactory {
     if (const auto bytes = try_parse_bytes(choice.host_memory))
       host.memory_bytes = static_cast<uint64_t>(*bytes);
     if (choice.name == "cpu") return std::make_unique<CpuDevice>(host);
-    return std::make_unique<EmulatedAccelerator>();
+    EmulatedAcceleratorOptions accelerator;
+    if (const auto bytes = try_parse_bytes(choice.gpu_memory))
+      accelerator.memory_bytes = static_cast<uint64_t>(*bytes);
+    return std::make_unique<EmulatedAccelerator>(accelerator);
   }
   std::vector<DeviceInfo> gpus() const override { return {}; }
 
