@@ -3,11 +3,11 @@
 set -uo pipefail
 
 # The test binaries that feed hostile or random input to the code: these also run under ASan and UBSan.
-sanitizer_targets=(tensor_test cpu_test storage_test hostile_test fuzz_test text_test schedule_test engine_test serve_test parity_test generation_test)
+sanitizer_targets=(tensor_test cpu_test storage_test memory_test kv_test hostile_test fuzz_test text_test schedule_test engine_test serve_test parity_test generation_test)
 # The ones with threads of their own: these also run under ThreadSanitizer.
-tsan_targets=(base_test storage_test serve_test placement_test)
+tsan_targets=(base_test storage_test memory_test kv_test serve_test placement_test)
 # Of these the long ones repeat what the others do with threads.
-tsan_filter='-*LogitsDoNotDependOnWhereThingsAre*:*NorOnTheTypesOfWeightsAndKv*:*WithoutDeterministicMode*:*ToOneToken*:*NorOnWhereThingsAreWithoutAGpu*:*SpanningTest*'
+tsan_filter='-*LogitsDoNotDependOnWhereThingsAre*:*NorOnTheTypesOfWeightsAndKv*:*WithoutDeterministicMode*:*ToOneToken*:*NorOnWhereThingsAreWithoutAGpu*:*SpanningTest*:*TenThousandCorruptions*'
 # And of another one only those with a thread that owns the engine.
 tsan_loop_target=generation_test
 tsan_loop_filter='EngineLoop*'

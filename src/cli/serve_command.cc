@@ -87,7 +87,8 @@ SessionServices heard_by(ApiServer& server) {
   return services;
 }
 
-ExpectedRun expected_run(const ServeOptions& options, const Session& session) {
+ExpectedRun expected_run(const ServeOptions& options, const Session& session,
+                         const AnswerLengths* lengths) {
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
   const int64_t context = session.context_tokens(options.context);
   return {.tokens = context,
@@ -95,6 +96,7 @@ ExpectedRun expected_run(const ServeOptions& options, const Session& session) {
           .prompt = std::min(kUsualPrompt, std::max<int64_t>(1, context / 2)),
           .generated = std::min(kUsualAnswer, std::max<int64_t>(1, context / 4)),
           .requests = 1000,
+          .host_bytes_taken = lengths != nullptr ? lengths->network_bytes() : 0,
           .least_sequences = 1,
           .least_context = options.context > 0 ? 0 : kShortestContext,
           .shortest_tokens = kShortestContext,
@@ -140,12 +142,12 @@ int serve(const ServeOptions& options) {
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
     chat = options.chat_template.try_template(*session.tokenizer());
-  const ExpectedRun run = expected_run(options, session);
-  session.choose_plan(run);
-  log_info("{}", session.describe_plan());
   const std::unique_ptr<AnswerLengths> lengths =
       make_answer_lengths(options.scheduling.length_predictor, resolve_model(options.session.model),
-                          session.planned_tokens(), open_any_encoder);
+                          session.context_tokens(options.context), open_any_encoder);
+  const ExpectedRun run = expected_run(options, session, lengths.get());
+  session.choose_plan(run);
+  log_info("{}", session.describe_plan());
   session.load();
   const int64_t context = session.planned_tokens();
   const int64_t sequences = session.plan.sequences.value_or(1);

@@ -34,6 +34,8 @@ class AnswerLengths {
   void ended(GenerationRequest& request, int64_t tokens, FinishReason reason);
 
   LengthCounts counts() const;
+  // Of the host's memory, what predicting takes beside a few MB: that of an encoder.
+  uint64_t network_bytes() const { return trainer_.network_bytes(); }
 
  private:
   bool knows_nothing() const;

@@ -16,8 +16,14 @@ struct ExpectedRun {
   int64_t prompt = 0, generated = 0, requests = 0;
   // Where answers differ: their tokens, each of as many requests as another. Empty: `generated`.
   std::vector<int64_t> answers = {};
+  // Where sequences may wait for KV memory and be preempted: most of them at work. They may then
+  // share what `answers` need, which is less than room for all of `sequences`. 0: they may not.
+  int64_t at_once = 0;
   // As many sequences at once, up to `sequences`, as are the fastest.
   bool finds_sequences = false;
+  // Of the host's memory, what who runs it has taken for itself, such as for predicting lengths: it
+  // counts within --host-memory.
+  uint64_t host_bytes_taken = 0;
   // Who it is for knows by what settings results come about: memory that is refused may not change
   // them.
   bool results_are_fixed = false;

@@ -134,6 +134,11 @@ struct Session {
   // is not asked for, or cannot be better.
   std::optional<Placed> try_planned(const Placed& by_rule, const RunSize& wanted,
                                     const ExpectedRun& run) const;
+  // With all on the device, for as many whole sequences as there is room for: those that are
+  // expected share it, if answers are as long as predicted. Nothing where that is no gain, or there
+  // is too little room, or they may not wait for each other.
+  std::optional<Placed> try_shared(const Placed& whole, const RunSize& wanted,
+                                   const ExpectedRun& run) const;
   void settle(Placed& placed, const Model& model, const ExpectedRun& run,
               const Budgets& budgets) const;
   // What there is of each memory now, what the session itself holds included.

@@ -68,6 +68,11 @@ std::unique_ptr<KvStore> Session::make_kv_store(const KvCache& kv, int64_t conte
     const auto free = static_cast<uint64_t>(host_memory().available_bytes);
     slots = std::max(slots, options.host_bytes(free) / each);
   }
+  // The device refuses what is beyond --host-memory, but knows nothing of what others have of it.
+  if (budgets_.host_taken > 0) {
+    const uint64_t used = host().usage().total();
+    slots = std::min(slots, (budgets_.host - std::min(budgets_.host, used)) / each);
+  }
   const size_t found = folder ? folder->blocks().size() : 0;
   for (; slots >= 2; slots /= 2) {
     try {

@@ -19,26 +19,30 @@ namespace {
 // Of free memory, what a plan may take where nobody said how much.
 constexpr uint64_t kFreeTenths = 9;
 
-// What there is of each memory. Of the host's, where nobody said how much to use, what is free.
-Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host) {
+// What there is of each memory. Of the host's, where nobody said how much to use, what is free;
+// else what others of this program have is taken off.
+Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host,
+                   uint64_t taken) {
   const DeviceInfo& gpu = device.info();
+  const bool is_limited = !options.placement.host_memory.empty();
+  const auto limit = static_cast<uint64_t>(host.info().memory_bytes);
+  const uint64_t allowed = limit - std::min(limit, taken);
   if (!device.host_visible() && gpu.unified_memory) {
     const uint64_t free = static_cast<uint64_t>(host_memory().available_bytes) +
                           device.usage().total() + host.usage().total();
-    const auto given = [](const std::string& text, const DeviceInfo& info) {
-      return text.empty() ? 0 : static_cast<uint64_t>(info.memory_bytes);
-    };
-    Budgets both = share_one_memory(
-        std::min(free / 10 * kFreeTenths, static_cast<uint64_t>(gpu.memory_bytes)),
-        given(options.gpu_memory, gpu), given(options.placement.host_memory, host.info()));
+    const auto device_bytes = static_cast<uint64_t>(gpu.memory_bytes);
+    Budgets both = share_one_memory(std::min(free / 10 * kFreeTenths, device_bytes),
+                                    options.gpu_memory.empty() ? 0 : device_bytes,
+                                    is_limited ? std::max<uint64_t>(1, allowed) : 0);
     both.disk = options.placement.disk_bytes();
+    both.host_taken = is_limited ? taken : 0;
     return both;
   }
   Budgets budgets;
-  budgets.host_is_limited = !options.placement.host_memory.empty();
+  budgets.host_is_limited = is_limited;
   budgets.device = device.host_visible() ? 0 : static_cast<uint64_t>(device.info().memory_bytes);
-  budgets.host = static_cast<uint64_t>(budgets.host_is_limited ? host.info().memory_bytes
-                                                               : host_memory().available_bytes);
+  budgets.host = is_limited ? allowed : static_cast<uint64_t>(host_memory().available_bytes);
+  budgets.host_taken = is_limited ? taken : 0;
   budgets.disk = options.placement.disk_bytes();
   return budgets;
 }
@@ -64,7 +68,7 @@ const ChosenHardware& Session::machine() const {
 }
 
 Budgets Session::budgets_now() const {
-  Budgets budgets = budgets_of(options_, *device, host());
+  Budgets budgets = budgets_of(options_, *device, host(), run_.host_bytes_taken);
   // What the plan before holds is this one's, too.
   if (!budgets.host_is_limited && !device->info().unified_memory)
     budgets.host += host().usage().total();

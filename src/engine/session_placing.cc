@@ -71,24 +71,6 @@ RunSize Session::runner_size(int64_t tokens, int64_t sequences) const {
   return size;
 }
 
-int64_t Session::sequences_at_once(Room room) const {
-  const int64_t planned = plan.sequences.value_or(1);
-  const bool expands = options_.placement.kv_expansion != "off" && !device->host_visible();
-  if (!expands && room == Room::kForWhole) return planned;
-  const RunLayout layout = needs_of(runner_size(size_.tokens, planned)).layout;
-  if (layout.blocks_away() > 0) return planned;
-  // Rows of logits of all of them must fit beside the KV, whose size is decided.
-  int64_t most = std::max(planned, run_.sequences);
-  const DeviceTraits traits = traits_within(budgets_);
-  const auto has_room = [&] {
-    RunSize size = runner_size(size_.tokens, planned);
-    size.at_once = most;
-    return fits(needs_of(size), traits, budgets_);
-  };
-  while (most > planned && !has_room()) most = planned + (most - planned) / 2;
-  return most;
-}
-
 int Session::most_turning(const RunSize& size) const {
   const std::optional<int> given = options_.placement.kv_turns();
   if (given == 0 || device->host_visible()) return 0;
@@ -286,6 +268,7 @@ void Session::place_what_fits(const ExpectedRun& run, size_t which) {
     try {
       Placed placed = place(trial, run, which);
       if (auto planned = try_planned(placed, wanted, run)) placed = std::move(*planned);
+      if (auto shared = try_shared(placed, wanted, run)) placed = std::move(*shared);
       plan = std::move(placed.plan);
       size_ = placed.size;
       needs_ = std::move(placed.needs);

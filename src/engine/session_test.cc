@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/test_scoped_folder.h"
+#include "engine/engine.h"
 #include "tests/test_devices.h"
 
 namespace spillway {
@@ -84,6 +87,158 @@ TEST_F(SessionTest, NeedsNobodyWhoWatches) {
   session.say_plan();
   EXPECT_THAT(session.describe_plan(), HasSubstr("tokens/s"));
   EXPECT_GT(session.load_seconds, 0);
+}
+
+// A predictor's encoder, say: what it has counts within --host-memory.
+TEST_F(SessionTest, WhatOthersHaveOfHostMemoryIsNotPlannedWith) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  options_.device = "cpu";
+  options_.placement.host_memory = "200MiB";
+  Session session(options_, services_);
+  ExpectedRun run{.tokens = 1024, .sequences = 32, .least_sequences = 1};
+  session.choose_plan(run);
+  const auto planned = [&] { return session.plan.sequences.value_or(1); };
+  const auto needed = [&] {
+    const Footprint needs = session.needs_of(session.runner_size(1024, planned()));
+    return needs.device.peak_bytes + needs.mapped;
+  };
+  const int alone = planned();
+  EXPECT_GT(needed(), 160 * kMiB) << "as many as there is memory for";
+  run.host_bytes_taken = 40 * kMiB;
+  session.choose_plan(run);
+  EXPECT_LT(planned(), alone);
+  EXPECT_LE(needed(), 160 * kMiB);
+  run.host_bytes_taken = 190 * kMiB;
+  const std::string refused = error_of([&] { session.choose_plan(run); });
+  EXPECT_THAT(refused, HasSubstr("there are only 10.0 MiB beside 190 MiB for predicting lengths"));
+  const size_t advice = refused.find("--host-memory ");
+  ASSERT_NE(advice, std::string::npos) << refused;
+  options_.placement.host_memory =
+      refused.substr(advice + 14, refused.find("MiB", advice) + 3 - advice - 14);
+  Session(options_, services_).choose_plan(run);
+}
+
+TEST_F(SessionTest, TheKvStoreLeavesWhatOthersHaveOfHostMemory) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  options_.device = "emulated";
+  options_.placement.host_memory = "200MiB";
+  options_.kv_store.host_size = "150MiB";
+  Session session(options_, services_);
+  session.load({.tokens = 64, .host_bytes_taken = 100 * kMiB});
+  Runner runner = session.make_runner(64);
+  const auto store = session.make_kv_store(runner.kv, 64);
+  ASSERT_NE(store, nullptr);
+  EXPECT_LE(session.host().usage().total(), 100 * kMiB);
+}
+
+// 32 sequences of 1024 tokens are 720 MiB of KV, and there is room for some of them.
+class SharedKvTest : public SessionTest {
+ protected:
+  SharedKvTest() {
+    options_.device = "emulated";
+    options_.gpu_memory = "700MiB";
+  }
+  ExpectedRun run_ = {.tokens = 1024,
+                      .sequences = 32,
+                      .prompt = 40,
+                      .requests = 100,
+                      .answers = {20, 50, 60, 110},
+                      .at_once = 32,
+                      .least_sequences = 1};
+};
+
+TEST_F(SharedKvTest, SequencesThatStayShortShareWhatIsOnTheDevice) {
+  Session session(options_, services_);
+  session.load(run_);
+  EXPECT_TRUE(session.plan.all_on_device());
+  const int planned = session.plan.sequences.value_or(1);
+  EXPECT_GE(planned, 4) << "100 tokens of each of 32";
+  EXPECT_LT(planned, 32);
+  EXPECT_EQ(session.sequences_at_once(Session::Room::kWaitedFor), 32);
+  EXPECT_EQ(session.sequences_at_once(Session::Room::kForWhole), planned);
+  const Runner runner = session.make_runner(1024, planned);
+  EXPECT_GE(runner.kv.device_blocks(), 4 * 64) << "also one that is as long as it may be has room";
+  EXPECT_EQ(runner.kv.host_blocks() + runner.kv.disk_blocks(), 0);
+}
+
+TEST_F(SharedKvTest, OtherwiseThereIsRoomForAllOfEach) {
+  const auto is_shared = [&] {
+    Session session(options_, services_);
+    session.choose_plan(run_);
+    return session.plan.all_on_device() && session.plan.sequences < 32;
+  };
+  ASSERT_TRUE(is_shared());
+  const ExpectedRun usual = run_;
+  run_.at_once = 0;
+  EXPECT_FALSE(is_shared()) << "they may not wait for each other";
+  run_ = usual;
+  run_.answers = {900, 900, 900, 984};
+  EXPECT_FALSE(is_shared()) << "nobody stays short";
+  run_ = usual;
+  options_.placement.kv = "0,100,0";
+  EXPECT_FALSE(is_shared()) << "somebody said where it goes";
+}
+
+// Answers of 28 tokens where 2 were predicted: all need three times the room that there is.
+TEST_F(SharedKvTest, LongerAnswersThanPredictedEndAsTheyWould) {
+  constexpr int kRequests = 6;
+  options_.deterministic = true;
+  options_.compute.chunk = 64;
+  run_ = {.tokens = 32,
+          .sequences = kRequests,
+          .prompt = 4,
+          .requests = kRequests,
+          .answers = {2, 2, 2, 2},
+          .at_once = kRequests,
+          .least_sequences = 1};
+  std::vector<std::vector<TokenId>> answers(kRequests);
+  const auto run_all = [&](Session& session) {
+    const int planned = session.plan.sequences.value_or(1);
+    Runner runner = session.make_runner(32, planned);
+    const auto at_once =
+        with_rows(runner.decoder, planned, session.sequences_at_once(Session::Room::kWaitedFor));
+    EXPECT_EQ(at_once, kRequests);
+    Engine engine(runner.decoder, runner.kv, /*tokenizer=*/nullptr,
+                  {.admission = {.max_sequences = at_once},
+                   .scheduling = {.order = OrderKind::kFirstCome, .packs_predicted = true},
+                   .max_sequence_tokens = 32});
+    std::map<RequestId, size_t> numbers;
+    for (int i = 0; i < kRequests; ++i) {
+      GenerationRequest request;
+      request.prompt = {1, 2 + i, 3, 4};
+      request.max_tokens = 28;
+      request.ignore_end = true;
+      request.foreseen = {.tokens = 2};
+      numbers[engine.submit(std::move(request))] = static_cast<size_t>(i);
+    }
+    answers.assign(kRequests, {});
+    while (engine.step([&](const GenerationEvent& event) {
+      EXPECT_EQ(event.error, "");
+      if (event.token) answers[numbers.at(event.id)].push_back(*event.token);
+    })) {
+    }
+    return engine.stats().preemptions;
+  };
+  uint64_t least = 0;  // bytes, of two whole contexts
+  {
+    options_.gpu_memory = "1GiB";
+    Session session(options_, services_);
+    session.load(run_);
+    EXPECT_EQ(run_all(session), 0);
+    RunSize size = session.runner_size(32, 2);
+    size.at_once = kRequests;
+    const Footprint needs = session.needs_of(size);
+    least = needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace;
+  }
+  const std::vector<std::vector<TokenId>> alone = answers;
+  ASSERT_EQ(alone[0].size(), 28U);
+  options_.gpu_memory = std::to_string(least);
+  Session session(options_, services_);
+  session.load(run_);
+  EXPECT_TRUE(session.plan.all_on_device());
+  EXPECT_EQ(session.plan.sequences, 2);
+  EXPECT_GT(run_all(session), 0);
+  EXPECT_EQ(answers, alone);
 }
 
 TEST_F(SessionTest, StopsLoadingWhenItIsTold) {

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace spillway {
@@ -26,16 +27,19 @@ std::optional<int64_t> try_largest(int64_t least, int64_t most,
   return least;
 }
 
-// The least memory in (from, most] with which it fits, in whole MiB, as an option.
+// The least memory in (from, most] with which it fits, in whole MiB, as an option; `taken` of that
+// is others'.
 std::optional<std::string> try_memory(uint64_t from, uint64_t most,
-                                      const std::function<bool(uint64_t)>& fits) {
-  const auto last = static_cast<int64_t>(most / kMiB);
+                                      const std::function<bool(uint64_t)>& fits,
+                                      uint64_t taken = 0) {
+  const uint64_t others = (taken + kMiB - 1) / kMiB * kMiB;
+  const auto last = static_cast<int64_t>((most - std::min(most, others)) / kMiB);
   // Largest first: what fits is at the end.
   const auto spare = try_largest(0, last - static_cast<int64_t>(from / kMiB) - 1, [&](int64_t n) {
     return fits(static_cast<uint64_t>(last - n) * kMiB);
   });
   if (!spare) return std::nullopt;
-  return fmt::format("{}MiB", last - *spare);
+  return fmt::format("{}MiB", last - *spare + static_cast<int64_t>(others / kMiB));
 }
 
 }  // namespace
@@ -91,16 +95,18 @@ std::string what_helps(const FitTrial& refused, const FitLimits& limits, const F
   trial.by_rule = true;
   if (!limits.plan_option.empty() && fits(trial))
     options.push_back(fmt::format("leaving out {}", limits.plan_option));
-  const auto memory = [&](const char* option, uint64_t Budgets::*which, uint64_t most) {
+  const auto memory = [&](const char* option, uint64_t Budgets::*which, uint64_t most,
+                          uint64_t taken = 0) {
     trial = refused;
-    const auto least = try_memory(refused.budgets.*which, most, [&](uint64_t n) {
+    const auto more_fits = [&](uint64_t n) {
       trial.budgets.*which = n;
       return fits(trial);
-    });
+    };
+    const auto least = try_memory(refused.budgets.*which, most, more_fits, taken);
     if (least) options.push_back(fmt::format("{} {}", option, *least));
   };
   memory("--disk-memory", &Budgets::disk, limits.disk_bytes);
-  memory("--host-memory", &Budgets::host, limits.host_bytes);
+  memory("--host-memory", &Budgets::host, limits.host_bytes, refused.budgets.host_taken);
   memory("--gpu-memory", &Budgets::device, limits.device_bytes);
   if (options.empty()) return "no option by itself makes it fit; use a smaller model";
   if (options.size() == 1) return options.front() + " makes it fit";

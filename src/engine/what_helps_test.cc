@@ -55,6 +55,15 @@ TEST(WhatHelpsTest, LeavesOutWhatIsAlreadySoOrNotEnough) {
   EXPECT_THAT(what_helps(small, {.shortest_tokens = 1}, fits), HasSubstr("no option by itself"));
 }
 
+TEST(WhatHelpsTest, MemoryThatOthersHaveIsPartOfTheOption) {
+  FitTrial beside = trial(200, KvType::kInt4, 90);
+  beside.budgets.host_taken = 10 * kMiB - 1;
+  EXPECT_EQ(what_helps(beside, {.host_bytes = 500 * kMiB}, fits),
+            "--host-memory 135MiB makes it fit");
+  EXPECT_THAT(what_helps(beside, {.host_bytes = 134 * kMiB}, fits),
+              HasSubstr("no option by itself"));
+}
+
 TEST(WhatHelpsTest, TheDiskAndFewerSequencesHelpWhereTheyCan) {
   FitTrial many = trial(50, KvType::kF32, 220);
   many.size.sequences = 8;

@@ -234,9 +234,9 @@ Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTrai
     check_kv_fits(fill);
     fail(ErrorCode::kOutOfMemory,
          "activations, workspace, room for weights to stream through and what else has to be "
-         "there need {} of {} memory, but there are only {}",
+         "there need {} of {} memory, but there are only {}{}",
          format_bytes(smallest_budget(fill)), apart ? "GPU" : "host",
-         format_bytes(fill.first_budget()));
+         format_bytes(fill.first_budget()), apart ? "" : beside_taken(budgets));
   }
   const Plan placed = filling->place_weights();
   const MemoryUsage disk = fill.of(placed).disk;

@@ -367,6 +367,11 @@ Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host) {
   return budgets;
 }
 
+std::string beside_taken(const Budgets& budgets) {
+  if (budgets.host_taken == 0) return {};
+  return fmt::format(" beside {} for predicting lengths", format_bytes(budgets.host_taken));
+}
+
 void check_fits(const Footprint& needs, bool has_device, const Budgets& budgets) {
   constexpr std::pair<MemoryTag, const char*> kPlaced[] = {
       {MemoryTag::kWeights, "--weights"},
@@ -378,18 +383,19 @@ void check_fits(const Footprint& needs, bool has_device, const Budgets& budgets)
               memory_tag_name(tag), option, format_bytes(needs.disk.of(tag)));
   }
   std::string missing;
-  const auto look = [&](const MemoryUsage& usage, uint64_t budget, const char* memory) {
+  const auto look = [&](const MemoryUsage& usage, uint64_t budget, const char* memory,
+                        const std::string& beside = "") {
     if (usage.peak_bytes <= budget) return;
-    missing +=
-        fmt::format("{}{} of {} ({}), and there are {}", missing.empty() ? "" : "; ",
-                    format_bytes(usage.peak_bytes), memory, usage.describe(), format_bytes(budget));
+    missing += fmt::format("{}{} of {} ({}), and there are {}{}", missing.empty() ? "" : "; ",
+                           format_bytes(usage.peak_bytes), memory, usage.describe(),
+                           format_bytes(budget), beside);
   };
   MemoryUsage host = needs.of_host(has_device);
   // While it is loaded, it may be more than while it runs.
   host.add(MemoryTag::kStaging, host.peak_bytes - host.total());
   if (budgets.host_is_limited) host.add(MemoryTag::kWeights, needs.mapped);
   if (has_device) look(needs.device, budgets.device, "GPU memory");
-  look(host, budgets.host, "host memory");
+  look(host, budgets.host, "host memory", beside_taken(budgets));
   look(needs.disk, budgets.disk, "disk");
   SPW_CHECK(missing.empty(), kOutOfMemory, "the plan needs {}", missing);
 }

@@ -39,6 +39,7 @@ class EncoderPredictor final : public OnlinePredictor {
   std::unique_ptr<OnlinePredictor> copy() const override {
     return std::make_unique<EncoderPredictor>(*this);
   }
+  uint64_t network_bytes() const override { return encoder_->memory_bytes(); }
   [[nodiscard]] bool try_write(const std::filesystem::path& path,
                                const std::string& model) const override;
 

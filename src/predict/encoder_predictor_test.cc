@@ -29,6 +29,7 @@ class FakeEncoder final : public PromptEncoder {
   }
   const std::string& digest() const override { return digest_; }
   const std::filesystem::path& folder() const override { return folder_; }
+  uint64_t memory_bytes() const override { return 12345; }
 
   mutable std::atomic<int> asked = 0;
 
@@ -55,6 +56,14 @@ TEST(EncoderPredictorTest, LearnsFromEmbeddings) {
   const std::vector<LengthExample> examples = even_and_odd(60);
   EXPECT_GT(cross_validate(examples, options).linear.accuracy, 0.95);
   EXPECT_EQ(encoder->asked, 60) << "each prompt once, however often it is learned from";
+}
+
+TEST(EncoderPredictorTest, WhatItsNetworkTakesIsKnownToWhoPlans) {
+  const auto buckets = LengthBuckets::linear(500);
+  OnlineTrainer trainer(
+      std::make_unique<EncoderPredictor>(buckets, std::make_shared<FakeEncoder>()));
+  EXPECT_EQ(trainer.network_bytes(), 12345U);
+  EXPECT_EQ(OnlineTrainer(std::make_unique<NgramPredictor>(buckets)).network_bytes(), 0U);
 }
 
 TEST(EncoderPredictorTest, WithoutTextOnlyTokensAreSeen) {

@@ -27,6 +27,9 @@ class OnlinePredictor : public LengthPredictor {
   virtual const LengthBuckets& buckets() const = 0;
   virtual uint64_t examples() const = 0;  // that it learned from, again and again
   virtual std::unique_ptr<OnlinePredictor> copy() const = 0;
+  // Of the host's memory, what a network in it takes: what plans must know. Tables of a few MB are
+  // the program's own.
+  virtual uint64_t network_bytes() const { return 0; }
   // Keeps what it learned under this path, all or nothing; `model`: whose answers these are. False
   // where there is nothing to keep. Throws kIo.
   [[nodiscard]] virtual bool try_write(const std::filesystem::path& /*path*/,

@@ -20,7 +20,8 @@ OnlineTrainer::OnlineTrainer(std::unique_ptr<OnlinePredictor> predictor,
                              OnlineTrainerOptions options)
     : options_(std::move(options)),
       predictor_(std::move(predictor)),
-      buckets_(predictor_->buckets()) {
+      buckets_(predictor_->buckets()),
+      network_bytes_(predictor_->network_bytes()) {
   SPW_CHECK(options_.most_waiting > 0 && options_.most_kept > 0 && options_.replays >= 0 &&
                 options_.keep_every_s > 0,
             kInvalidArgument, "a trainer without room for an answer learns nothing");

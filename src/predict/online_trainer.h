@@ -63,6 +63,7 @@ class OnlineTrainer {
   std::unique_ptr<OnlinePredictor> copy() const;
   uint64_t examples() const;  // that the predictor learned from, also before it came here
   OnlineTrainerCounts counts() const;
+  uint64_t network_bytes() const { return network_bytes_; }  // as the predictor's
 
  private:
   struct Answer {
@@ -76,7 +77,9 @@ class OnlineTrainer {
   OnlineTrainerOptions options_;
   mutable std::mutex predictor_mutex_;
   std::unique_ptr<OnlinePredictor> predictor_;
-  LengthBuckets buckets_;  // the predictor's, which stay as they are
+  // The predictor's, which stay as they are.
+  LengthBuckets buckets_;
+  uint64_t network_bytes_;
   // The thread's own.
   std::vector<Answer> kept_;
   size_t oldest_ = 0;

@@ -21,6 +21,8 @@ class PromptEncoder {
   // of another.
   virtual const std::string& digest() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
+  // Of the host's memory: weights, and what a pass works in. Stays as it is.
+  virtual uint64_t memory_bytes() const = 0;
 };
 
 }  // namespace spillway

@@ -36,6 +36,7 @@ class TransformerEncoder final : public PromptEncoder {
   std::vector<float> embed(std::string_view text) const override;
   const std::string& digest() const override { return digest_; }
   const std::filesystem::path& folder() const override { return folder_; }
+  uint64_t memory_bytes() const override { return memory_bytes_; }
 
   // Those that embed() reads.
   std::vector<TokenId> tokens_of(std::string_view text) const;
@@ -51,6 +52,7 @@ class TransformerEncoder final : public PromptEncoder {
   std::unique_ptr<const EncoderWeights> weights_;
   std::unique_ptr<Scratch> scratch_;
   std::string digest_;
+  uint64_t memory_bytes_ = 0;
   mutable std::mutex mutex_;
 };
 

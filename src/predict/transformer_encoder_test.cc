@@ -172,6 +172,21 @@ TEST(TransformerEncoderTest, OfALongPromptTheFirstTokensAreRead) {
   EXPECT_NE(encoder.embed(text), encoder.embed("write abc"));
 }
 
+TEST(TransformerEncoderTest, ItsMemoryIsKnownBeforeItIsAsked) {
+  const TestEncoderFolder model;
+  auto device = std::make_unique<CpuDevice>(CpuDeviceOptions{.threads = 2});
+  const CpuDevice& used = *device;
+  const TransformerEncoder encoder(std::move(device), model.path());
+  const uint64_t known = encoder.memory_bytes();
+  EXPECT_GT(known, used.usage().of(MemoryTag::kWeights));
+  std::string text;
+  while (text.size() < 100'000) text += "write abc ";
+  for (const size_t bytes : {size_t{1}, size_t{20}, text.size()})
+    encoder.embed(text.substr(0, bytes));
+  EXPECT_EQ(encoder.memory_bytes(), known);
+  EXPECT_EQ(used.usage().total(), known) << "nothing is taken later";
+}
+
 TEST(TransformerEncoderTest, ManyThreadsGetWhatOneGets) {
   const TestEncoderFolder model;
   const TransformerEncoder encoder = open(model.path());

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <unordered_set>
 #include <utility>
 
@@ -399,6 +400,7 @@ class Scheduler::Planner {
     int newcomers = 0, passed = 0;
     std::optional<std::unique_ptr<RoomForecast>> forecast;  // made when somebody could begin
     std::vector<RequestId> without_room;
+    int may_pass = std::numeric_limits<int>::max();  // all of these, in this step too
     for (const Place& place : of_.queue_) {
       if (tokens_ <= 0 ||
           running() + static_cast<int>(plan_.beginning.size()) >= admission.max_sequences())
@@ -413,8 +415,8 @@ class Scheduler::Planner {
         const int most_passing = place.is_new
                                      ? admission.most_passing()
                                      : std::min(kMostPassingBegun, admission.most_passing());
-        if (next.passed >= most_passing || static_cast<int>(without_room.size()) > kMostPassed)
-          return;
+        may_pass = std::min(may_pass, most_passing - next.passed);
+        if (may_pass <= 0 || static_cast<int>(without_room.size()) > kMostPassed) return;
         continue;
       }
       FoundPrefix found = find_prefix(next);
@@ -426,6 +428,7 @@ class Scheduler::Planner {
       if (!try_begin(next, std::move(found))) return;
       newcomers += place.is_new ? 1 : 0;
       plan_.passed_over.insert(plan_.passed_over.end(), without_room.begin(), without_room.end());
+      if (!without_room.empty() && --may_pass == 0) return;
     }
   }
 
@@ -528,7 +531,11 @@ void Scheduler::begin(Sequence& sequence, const StepPlan::Beginning& beginning) 
   }
   sequence.admitted = sequence.runs = true;
   sequence.passed = 0;
-  running_.splice(running_.end(), waiting_, by_id_.at(sequence.given.id));
+  // One that comes back is as old as it was: the oldest of all is never chosen to give way, and so
+  // is sure to end.
+  const auto younger = std::ranges::find_if(
+      running_, [&](const Sequence& other) { return other.begun > sequence.begun; });
+  running_.splice(younger, waiting_, by_id_.at(sequence.given.id));
 }
 
 void Scheduler::apply(StepPlan& plan) {

@@ -158,7 +158,7 @@ class Scheduler {
   const PrefixSource* prefixes_;
   SchedulingPolicies policies_;
   // A sequence changes from one list to the other without being moved itself.
-  Sequences running_;  // oldest first
+  Sequences running_;  // in the order in which they first began
   Sequences waiting_;
   std::set<Place> queue_;  // the waiting ones, in order
   UserTurns turns_;

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nobody waits for ever, in whatever order others come and however many of them do.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "schedule/predicted_policies.h"
+#include "schedule/test_engine.h"
+
+namespace spillway::testing_schedule {
+namespace {
+
+// A scheduler whose sequences end after so many tokens; remembers who began, and in which order.
+class Queue {
+ public:
+  Queue(int32_t blocks, int most_passing)
+      : allocator_({blocks}),
+        scheduler_(allocator_, {.max_step_tokens = 512, .admission = {.max_sequences = 64}},
+                   /*prefixes=*/nullptr, policies(most_passing)) {}
+  ~Queue() {
+    for (const auto& [id, left] : left_) scheduler_.remove(id);
+  }
+
+  RequestId add(int32_t prompt, int answer, int predicted) {
+    const auto id = RequestId{next_++};
+    scheduler_.add({.id = id, .tokens = prompt, .predicted = prompt + predicted});
+    left_[id] = answer;
+    return id;
+  }
+  void step() {
+    const StepPlan plan = scheduler_.next_step();
+    for (const StepPlan::Beginning& beginning : plan.beginning)
+      began.push_back(plan.chunks[beginning.chunk].id);
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      if (!chunk.last) continue;
+      if (--left_.at(chunk.id) > 0) {
+        scheduler_.append(chunk.id);
+      } else {
+        scheduler_.remove(chunk.id);
+        left_.erase(chunk.id);
+      }
+    }
+  }
+  void preempt_all() {
+    scheduler_.preempt_all();
+    began.clear();
+  }
+  std::vector<RequestId> running() const {
+    std::vector<RequestId> ids;
+    for (const SequenceView& view : scheduler_.at_work_and_next(0)) ids.push_back(view.id);
+    return ids;
+  }
+  // How many began before it, once it has.
+  std::optional<int> try_place_of(RequestId id) const {
+    const auto found = std::ranges::find(began, id);
+    if (found == began.end()) return std::nullopt;
+    return static_cast<int>(found - began.begin());
+  }
+
+  std::vector<RequestId> began;
+
+ private:
+  static SchedulingPolicies policies(int most_passing) {
+    return {.order = nullptr,
+            .admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
+                .policy = {.max_sequences = 64}, .most_passing = most_passing}),
+            .victim = std::make_unique<OutgrownGivesWay>()};
+  }
+  BlockAllocator allocator_;
+  Scheduler scheduler_;
+  std::map<RequestId, int> left_;
+  uint64_t next_ = 1;
+};
+
+// One that has no room beside the first, and so many short ones that have.
+int passed_by(Queue& queue, RequestId waiting) {
+  for (int i = 0; i < 60; ++i) queue.add(/*prompt=*/4, /*answer=*/3, /*predicted=*/3);
+  for (int steps = 0; !queue.try_place_of(waiting); ++steps) {
+    if (steps == 1000) return -1;
+    queue.step();
+  }
+  return *queue.try_place_of(waiting) - 1;  // all but the first
+}
+
+TEST(FairnessTest, EightPassAnAnswerThatHasBegun) {
+  Queue queue(/*blocks=*/20, /*most_passing=*/256);
+  queue.add(16, 160, 160);
+  const RequestId outgrowing = queue.add(16, 300, 16);
+  for (int i = 0; i < 135; ++i) queue.step();  // it is promised 256 tokens by now
+  queue.preempt_all();
+  EXPECT_EQ(passed_by(queue, outgrowing), 8);
+}
+
+TEST(FairnessTest, NoMoreThanSaidPassOneThatHasNotBegun) {
+  for (const int most : {0, 1, 5, 20}) {
+    Queue queue(/*blocks=*/20, most);
+    queue.add(16, 160, 160);
+    queue.step();
+    EXPECT_EQ(passed_by(queue, queue.add(16, 200, 200)), most);
+  }
+}
+
+// Who gives way is chosen by age: those that passed it do not become older than it is.
+TEST(FairnessTest, OneThatComesBackIsAsOldAsItWas) {
+  Queue queue(/*blocks=*/20, /*most_passing=*/256);
+  const RequestId oldest = queue.add(16, 160, 160);
+  const RequestId outgrowing = queue.add(16, 300, 16);
+  for (int i = 0; i < 135; ++i) queue.step();
+  queue.preempt_all();
+  RequestId passing{};
+  for (int i = 0; i < 8; ++i) passing = queue.add(4, 120, 4);
+  while (!queue.try_place_of(outgrowing)) queue.step();
+  const std::vector<RequestId> running = queue.running();
+  ASSERT_TRUE(queue.try_place_of(passing) < queue.try_place_of(outgrowing));
+  EXPECT_EQ(std::ranges::count(running, oldest), 0) << "it has ended, and left room";
+  ASSERT_GT(running.size(), 1U);
+  EXPECT_EQ(running.front(), outgrowing);
+}
+
+enum class Order { kFirst, kFair, kShortest, kLongest };
+
+struct Case {
+  std::string name;
+  Order order;
+  std::optional<Packing> packing;  // none: who has room for what is known
+};
+
+SchedulingPolicies policies_of(const Case& of, int sequences) {
+  SchedulingPolicies policies;
+  if (of.order == Order::kFair) policies.order = std::make_unique<FairOrder>();
+  if (of.order == Order::kShortest) policies.order = std::make_unique<ShortestPredictedFirst>();
+  if (of.order == Order::kLongest) policies.order = std::make_unique<LongestPredictedFirst>();
+  if (of.packing) {
+    policies.admission = std::make_unique<PredictedAdmission>(
+        PredictedAdmissionOptions{.policy = {.max_sequences = sequences}, .packing = *of.packing});
+    policies.victim = std::make_unique<OutgrownGivesWay>();
+  }
+  return policies;
+}
+
+class StarvationTest : public testing::TestWithParam<Case> {};
+
+// Long answers that nobody foresaw, and without an end newcomers that the order likes better than
+// any of them: short ones, long ones, or each of another client. Whatever is predicted of these,
+// each one of the first ends.
+TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
+  constexpr int kSequences = 24;
+  constexpr size_t kOutstanding = 48;
+  int64_t preemptions = 0;
+  for (uint32_t seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint32_t>(n)); };
+    SimulatedEngine engine(
+        {.pools = {40},
+         .limits = {.max_step_tokens = 200, .admission = {.max_sequences = kSequences}},
+         .policies = [&] { return policies_of(GetParam(), kSequences); }});
+    const auto request = [&](int prompt, int answer, int predicted, uint64_t client) {
+      SimulatedRequest of{
+          .prompt = {}, .answer = answer, .is_expected = false, .predicted = predicted};
+      for (int i = 0; i < prompt; ++i) of.prompt.push_back(below(1000));
+      of.client = client;
+      return of;
+    };
+    std::vector<RequestId> first;
+    for (int i = 0; i < 6; ++i)
+      first.push_back(engine.submit(request(20 + below(60), 200 + below(200), 10, 1)));
+    uint64_t client = 2;
+    const auto newcomer = [&] {
+      const int answer = 5 + below(60);
+      // Half of them are as wrong as those before.
+      const int said = below(2) == 0 ? answer : 4;
+      const int liked = GetParam().order == Order::kLongest ? said + 40 : said;
+      return request(1 + below(40), answer, liked, client++);
+    };
+    const auto some_wait = [&] {
+      return std::ranges::any_of(first, [&](RequestId id) { return !engine.has_ended(id); });
+    };
+    while (some_wait()) {
+      while (engine.outstanding() < kOutstanding) engine.submit(newcomer());
+      engine.step();
+      ASSERT_LT(engine.steps(), 6000) << "somebody waits for ever";
+      if (testing::Test::HasFailure()) return;
+    }
+    preemptions += engine.scheduler().preemptions();
+    for (const RequestId id : engine.ids()) engine.cancel(id);
+  }
+  EXPECT_GT(preemptions, 0) << "nothing was tried";
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, StarvationTest,
+                         testing::Values(Case{"FirstByRoom", Order::kFirst, {}},
+                                         Case{"FairByRoom", Order::kFair, {}},
+                                         Case{"FirstByPeak", Order::kFirst, Packing::kPeak},
+                                         Case{"FairByPeak", Order::kFair, Packing::kPeak},
+                                         Case{"ShortestByPeak", Order::kShortest, Packing::kPeak},
+                                         Case{"LongestByPeak", Order::kLongest, Packing::kPeak},
+                                         Case{"FirstBySum", Order::kFirst, Packing::kSum},
+                                         Case{"FairBySum", Order::kFair, Packing::kSum},
+                                         Case{"ShortestBySum", Order::kShortest, Packing::kSum},
+                                         Case{"LongestBySum", Order::kLongest, Packing::kSum}),
+                         [](const auto& of) { return of.param.name; });
+
+}  // namespace
+}  // namespace spillway::testing_schedule
