@@ -87,6 +87,16 @@ SessionServices heard_by(ApiServer& server) {
   return services;
 }
 
+// Layers take turns where requests may wait for room, and nobody said otherwise.
+SessionOptions with_turns(const ServeOptions& options) {
+  SessionOptions session = options.session;
+  const bool may_wait = !options.scheduling.admits_whole() &&
+                        !(session.deterministic && session.compute.attention_topk > 0);
+  if (session.placement.kv_expansion.empty())
+    session.placement.kv_expansion = may_wait ? "auto" : "off";
+  return session;
+}
+
 ExpectedRun expected_run(const ServeOptions& options, const Session& session,
                          const AnswerLengths* lengths) {
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
@@ -138,7 +148,7 @@ int serve(const ServeOptions& options) {
         "others than this machine can call at {}, and there are no keys: give --api-key-file FILE, "
         "or --host 127.0.0.1 behind a proxy that asks for them",
         printable(options.http.host));
-  Session session(options.session, heard_by(server));
+  Session session(with_turns(options), heard_by(server));
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
     chat = options.chat_template.try_template(*session.tokenizer());
@@ -230,6 +240,7 @@ void add_serve_command(CLI::App& app) {
   command->add_flag(
       "--trust-priorities", options->trust_priorities,
       "clients may go before others (a priority below 0); behind them they always may");
+  options->session.placement.kv_expansion.clear();  // with_turns() says
   add_kv_expansion_flag(*command, options->session.placement);
   add_scheduling_flags(*command, options->scheduling, "fair");
   options->chat_template.add_to(*command);

@@ -149,9 +149,8 @@ void add_kv_expansion_flag(CLI::App& command, PlacementOptions& options) {
   command
       .add_option("--kv-expansion", options.kv_expansion,
                   "layers whose KV takes turns on the GPU, so that it has room for more requests: "
-                  "a number, off, or auto (found while it runs: as many as cost no time; not yet "
-                  "measured on a GPU)")
-      ->capture_default_str()
+                  "a number, off (default of batch), or auto (found while it runs: as many as cost "
+                  "no time; default of serve, where requests wait for room)")
       ->group(kGroup);
 }
 
