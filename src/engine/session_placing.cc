@@ -272,10 +272,10 @@ void Session::place_what_fits(const ExpectedRun& run, size_t which) {
       plan = std::move(placed.plan);
       size_ = placed.size;
       needs_ = std::move(placed.needs);
-      if (size.micro_tokens < chunk)
-        log_info("memory is short: steps of {} tokens, not {}", size.micro_tokens, chunk);
-      if (size.tokens < wanted.tokens)
-        log_warning("memory is short: a context of {} tokens, not {}", size.tokens, wanted.tokens);
+      if (size_.micro_tokens < chunk)
+        log_info("memory is short: steps of {} tokens, not {}", size_.micro_tokens, chunk);
+      if (size_.tokens < wanted.tokens)
+        log_warning("memory is short: a context of {} tokens, not {}", size_.tokens, wanted.tokens);
       return;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;

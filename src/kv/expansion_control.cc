@@ -20,6 +20,7 @@ constexpr int kFirstHold = 8, kLongestHold = 256;
 constexpr double kMuchMore = 1.25;
 constexpr int kJudgingWindows = 3;
 constexpr int kLongestLook = 8;  // windows, for new room to be used
+constexpr int kTryWindows = 24;  // in which a growth is judged, doubted and settled
 // Of what more room would bring at best: less counts as nothing. What noise cannot feign is proof.
 constexpr double kWorthwhile = 0.2;
 constexpr double kNoise = 0.02;
@@ -80,9 +81,9 @@ int ExpansionControl::next(const TurnMeasure& step) {
   if (levels_.size() == 1) return 0;
   owed_s_ -= step.seconds;
   if (step.changed_s > 0) change_s_ = step.changed_s;
+  tried_s_ += step.waited_s;
   if (settling_ > 0) {
     --settling_;
-    late_s_ += step.waited_s;
     return turning();
   }
   add(step);
@@ -118,7 +119,6 @@ void ExpansionControl::go_to(size_t level) {
   level_ = level;
   settling_ = kSettlingSteps;
   late_ = quiet_ = 0;
-  late_s_ = 0;
 }
 
 void ExpansionControl::forget() {
@@ -132,10 +132,10 @@ void ExpansionControl::decide() {
   const Window& of = window_;
   if (of.copied_s > 0) rate_ = static_cast<double>(of.copied_bytes) / of.copied_s;
   step_s_ = of.step_s();
+  if (tried_ > 0) --tried_;
   if (held_ > 0 && --held_ == 0 && level_ == 0) rate_ = 0;  // nobody has looked since
   const double waits = of.seconds > 0 ? of.waited_s / of.seconds : 0;
   late_ = level_ > 0 && waits > kNoWait ? late_ + 1 : 0;
-  late_s_ = late_ > 0 ? late_s_ + of.waited_s : 0;
   quiet_ = of.wanting == 0 ? quiet_ + 1 : 0;
   const bool is_new = growth_ && growth_->looked++ == 0;
   if (late_ >= (waits <= kLongWait ? kPatience : is_new ? 1 : kShortPatience)) {
@@ -167,7 +167,9 @@ void ExpansionControl::shrink_to_what_fits() {
   go_to(to);
 }
 
-void ExpansionControl::pay_for_try() { owed_s_ = (late_s_ + 2 * change_s_) / kCostOfTries; }
+void ExpansionControl::pay_for_try() {
+  if (std::exchange(tried_, 0) > 0) owed_s_ = (tried_s_ + 2 * change_s_) / kCostOfTries;
+}
 
 bool ExpansionControl::is_worthwhile(size_t level, double throughput) const {
   const double more = static_cast<double>(blocks(level)) / blocks(proof_->level) - 1;
@@ -239,6 +241,8 @@ void ExpansionControl::grow_or_hold() {
       ++to;
   }
   growth_.emplace();
+  tried_ = kTryWindows;
+  tried_s_ = 0;
   if (!proof_) proof_ = Proof{level_, window_.throughput()};
   failed_at_ = 0;
   held_ = 0;

@@ -74,7 +74,8 @@ class ExpansionControl {
   bool is_worthwhile(size_t level, double throughput) const;
   void found_worthwhile(size_t level, double throughput);
   void settle_doubt();
-  // The last growth, which cost waits and two changes, was one too many.
+  // It goes back to where it was: if it has grown only now, that was one try too many, which cost
+  // waits and two changes.
   void pay_for_try();
 
   TurnSizes sizes_;
@@ -87,13 +88,14 @@ class ExpansionControl {
   double rate_ = 0;       // bytes per second of the link; 0: nobody knows
   double step_s_ = 0;     // of a step without waits, and without prompts where there are such
   int late_ = 0;          // windows in a row in which ops waited too long
-  double late_s_ = 0;     // so long in all of them, and while a change settled
   int quiet_ = 0;         // in which nobody wanted room
   int held_ = 0;          // windows until the next try to grow
   int hold_ = 0;          // how long it was held last
   double failed_at_ = 0;  // bytes that the link could bring in a step when it had to shrink
   double owed_s_ = 0;     // time that must pass before the next try: tries cost little of it all
   double change_s_ = 0;   // what the last change took by itself
+  int tried_ = 0;         // windows for which the last growth still counts as a try
+  double tried_s_ = 0;    // ops waited since
   // The last growth, until it is known what it brought.
   struct Growth {
     int looked = 0;   // windows since

@@ -78,7 +78,7 @@ class LayerTable {
                                      // reads what none before it wrote
     std::vector<Copy> ins = {};      // host to device, after the moves
   };
-  // Layers that take turns: `turning` of them from now on, 0 or more than the spare buffers.
+  // Layers that take turns: `turning` of them from now on, 0 or a number that gains room.
   Recut recut(int turning);
 
  private:

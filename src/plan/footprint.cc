@@ -142,7 +142,7 @@ uint64_t conversion_bytes(const ModelSpec& spec, int64_t micro_tokens) {
 // Sums of sequences' parts that are attended to apart.
 int64_t attention_workspace(const ModelSpec& spec, const RunSize& size) {
   const int64_t parts = (size.tokens + 255) / 256;
-  return size.sequences * spec.heads * parts * (spec.head_dim + 2) * 4;
+  return std::max(size.sequences, size.at_once) * spec.heads * parts * (spec.head_dim + 2) * 4;
 }
 
 uint64_t sums_bytes(const ModelSpec& spec, const RunLayout& layout) {

@@ -310,7 +310,8 @@ std::vector<StepPart> Decoder::parts_of_step(KvCache& kv) {
   for (size_t i = 0; i < events_.size(); ++i) {
     const auto [action, layer] = std::pair(events_[i].action, events_[i].layer);
     const bool begins = action == StepAction::kProject, ends = action == StepAction::kAttend;
-    if ((!begins && !ends) || !kv.layers().takes_turns(layer)) continue;
+    if (last_on_device_ == nullptr || (!begins && !ends) || !kv.layers().takes_turns(layer))
+      continue;
     if (begins) end_part(i, [this, &kv, of = layer] { view_on_device(of, kv); });
     if (ends) end_part(i + 1, [this, &kv, of = layer] { turns_->release(kv, of); });
   }

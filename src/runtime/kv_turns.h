@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // KV of layers that take turns on the device (Pie; kv/layer_table.h): in before a layer's
-// attention, what it wrote out behind it.
+// projections, which append to it, and what it wrote out behind its attention.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class KvTurns {
   // turns is lost.
   void reset(KvCache& kv);
 
-  // So many layers take turns from now on, 0 or more than the cache's spare buffers; all blocks
+  // So many layers take turns from now on, 0 or a number that gains room; all blocks
   // that both cuts have keep what they have. Between steps. Waits for the copies of layers that
   // begin to take turns. Throws kDevice; what blocks have is then lost.
   void change(KvCache& kv, int turning);

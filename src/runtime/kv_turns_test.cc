@@ -16,7 +16,8 @@
 namespace spillway {
 namespace {
 
-constexpr KvShape kShape{.layers = 7, .kv_heads = 1, .head_dim = 8, .type = KvType::kF32};
+// So many that two that take turns share one buffer, and more of them two.
+constexpr KvShape kShape{.layers = 14, .kv_heads = 1, .head_dim = 8, .type = KvType::kF32};
 
 // Sequences that grow, end and begin; each token's bytes say whose it is.
 class TurnsWorld {

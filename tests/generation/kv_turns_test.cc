@@ -237,6 +237,17 @@ TEST_P(KvTurnsTest, SequencesInHostMemoryRunBesideThem) {
   EXPECT_EQ(answers[0], answers[1]);
 }
 
+// Nobody has KV on the device, and layers that take turns stay where they are.
+TEST_P(KvTurnsTest, StepsWithoutRowsOnTheDeviceBringNoLayers) {
+  const auto requests = requests_of(8);
+  KvCache kv = runtime_.make_kv(1, 5, 1, KvType::kF32, /*host_blocks=*/40);
+  const auto wanted = expected(requests);
+  Decoder decoder = runtime_.make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {});
+  engine.change_turns(5);
+  EXPECT_EQ(answers_of(engine, requests), wanted);
+}
+
 // Of a step that fails, and of a change that does, nothing counts: what goes on is the same.
 TEST_P(KvTurnsTest, FailuresLoseNothingButTime) {
   const auto requests = requests_of(6);
