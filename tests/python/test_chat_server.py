@@ -12,7 +12,7 @@ from fake_openai_server import FakeServer
 
 from cli_checks import FAILED, WRONG_USAGE, has_terminal_codes
 from conftest import end_process
-from serve_checks import AT_WORK, GENEROUS_S, NAME, Server, server_fixture
+from serve_checks import AT_WORK, GENEROUS_S, NAME, Server, server_fixture, wait_for
 
 pytestmark = pytest.mark.xdist_group("chat_server")
 
@@ -182,6 +182,13 @@ def test_a_field_that_the_server_has_not(spillway, server):
     assert "--repetition-window" in done.err
 
 
+def refuses_newcomers(server):
+    try:
+        return server.get("/v1/models").status == 503
+    except OSError:
+        return True  # it is gone
+
+
 def test_a_server_that_drains(spillway, long_model, tmp_path):
     """It ends the answer that is under way, and refuses the next."""
     with Server(spillway, long_model, tmp_path, "--ctx", "8192") as server:
@@ -190,6 +197,7 @@ def test_a_server_that_drains(spillway, long_model, tmp_path):
             process.stdin.write(b"Hello there\n")
             first = process.stdout.read(1)
             server.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: refuses_newcomers(server))  # else it may answer the next question before it hears of its end
             process.stdin.write(b"Hello there\n")
             out = first + process.stdout.read()
             error = process.stderr.read().decode()
