@@ -113,6 +113,11 @@ def test_a_port_that_is_taken_is_one_line(spillway, tiny_model, tmp_path):
 # Ending: R6.
 
 
+def requests_known(server):
+    """That came, ended ones included."""
+    return sum(value for name, value in server.metrics().items() if name.startswith(("spillway_requests_running", "spillway_requests_waiting", "spillway_requests_total")))
+
+
 @pytest.mark.parametrize("number", range(DRAINS))
 def test_a_drain_finishes_what_is_under_way(spillway, long_model, tmp_path, number):
     files = tmp_path / "temporary"
@@ -124,6 +129,7 @@ def test_a_drain_finishes_what_is_under_way(spillway, long_model, tmp_path, numb
         for at, connection in enumerate(connections):
             connection.sendall(server.closing_message(prompt="The river", max_tokens=LONG, stream=at % 2 == 0))
         read_events(connections[0], 1)  # half of them are at work, the others wait
+        wait_for(lambda: requests_known(server) > IN_FLIGHT)  # and one before; who is not known yet is refused
         early = server.socket()  # connected before, asks after
         server.process.send_signal(signal.SIGTERM if number % 3 else signal.SIGINT)
         assert_newcomers_are_refused(server, early)
