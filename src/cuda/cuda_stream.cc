@@ -14,8 +14,9 @@ namespace {
 
 // From this size on the copy engine is at its full speed.
 constexpr size_t kEngineBytes = size_t{1} << 20;
-// From this size on it is nearly so with pieces that it is given together.
-constexpr size_t kBatchBytes = size_t{16} << 10;
+// From this size on pieces that it is given together reach 31 GB/s and more on an H200, and kernels
+// beside them hardly notice; of 8 KiB they reach 4 GB/s (bench/gpu_copy_bench).
+constexpr size_t kBatchBytes = size_t{32} << 10;
 
 bool is_aligned(const CopyPiece& piece) {
   return (reinterpret_cast<uintptr_t>(piece.to) | reinterpret_cast<uintptr_t>(piece.from) |

@@ -29,7 +29,8 @@ constexpr double kProof = 0.2;  // more room
 constexpr int kAtOnce = 4;
 // A try that fails costs at most this part of the time.
 constexpr double kCostOfTries = 0.005;
-// Of the time of a layer, its KV is in use: from its projections to its attention.
+// Of the time of a layer, its KV is in use: from its projections to its attention. Reckoned from
+// the bytes that these read, not measured; waits mend what is wrong with it.
 constexpr double kInUse = 0.4;
 // A copy may be predicted to take so much of the time it has: the rest is as good as no wait.
 constexpr double kFull = 1.02;
