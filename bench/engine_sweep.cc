@@ -142,7 +142,7 @@ class Measurement {
     const LengthCounts said = lengths_ ? lengths_->counts() : LengthCounts{};
     latencies_s_.clear();
     first_s_.clear();
-    waiting_s_ = running_s_ = 0;
+    waiting_s_ = running_s_ = prompt_steps_s_ = 0;
     const double from_s = watch_.seconds();
     json series = json::array();
     double told_s = from_s;
@@ -271,8 +271,10 @@ class Measurement {
     const double before_s = watch_.seconds();
     const EngineState state = engine_.state();
     const int64_t worked = engine_.stats().sequence_steps;
+    const int64_t prompt_steps = engine_.stats().prompt_steps;
     engine_.step([this](const GenerationEvent& event) { take(event); });
     const double took_s = watch_.seconds() - before_s;
+    if (engine_.stats().prompt_steps > prompt_steps) prompt_steps_s_ += took_s;
     const int64_t at_work = engine_.stats().sequence_steps - worked;
     running_s_ += took_s * static_cast<double>(at_work);
     waiting_s_ += took_s * static_cast<double>(state.waiting + state.running - at_work);
@@ -281,6 +283,7 @@ class Measurement {
   json result(const EngineStats& before, const EngineStats& after, double seconds) const {
     const auto grew = [](auto was, auto is) { return static_cast<double>(is - was); };
     const double steps = std::max(1.0, grew(before.steps, after.steps));
+    const double prompt_steps = grew(before.prompt_steps, after.prompt_steps);
     const double tokens = std::max(1.0, grew(before.generated_tokens, after.generated_tokens));
     json out = {
         {"turning", kv_.layers().turning()},
@@ -292,6 +295,8 @@ class Measurement {
         {"requests", latencies_s_.size()},
         {"came_again", std::max<int64_t>(0, submitted_ - static_cast<int64_t>(arrivals_.size()))},
         {"step_ms", seconds / steps * 1e3},
+        {"prompt_steps", prompt_steps},
+        {"prompt_step_ms", prompt_steps_s_ / std::max(1.0, prompt_steps) * 1e3},
         {"waited_share", grew(before.turn_waited_s, after.turn_waited_s) / seconds},
         {"sequences", grew(before.sequence_steps, after.sequence_steps) / steps},
         {"preemptions", grew(before.preemptions, after.preemptions)},
@@ -330,6 +335,7 @@ class Measurement {
   std::unordered_map<RequestId, AtWork> at_work_;
   std::vector<double> latencies_s_, first_s_;  // of those that ended
   double waiting_s_ = 0, running_s_ = 0;       // of requests
+  double prompt_steps_s_ = 0;                  // all steps that had prompts
 };
 
 // As a server does it, with room for so much KV.

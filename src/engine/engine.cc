@@ -332,8 +332,10 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
   try {
     if (store_ != nullptr) move_blocks(plan);
     copy_blocks(plan);
-    std::vector<DrawnToken> drawn = draw(decoder_.step(kv_, sequences), plan);
-    if (reuses_) keep_full_blocks(plan);
+    const Activations logits = decoder_.step(kv_, sequences);
+    if (reuses_) keep_full_blocks(plan);  // while the device computes
+    std::vector<DrawnToken> drawn = draw(logits, plan);
+    stored_by_step_.clear();
     for (const ScheduledChunk& chunk : plan.chunks) {
       stats_.reused_tokens += chunk.reused;
       // What one that was preempted finds again is its own.
@@ -369,7 +371,9 @@ void Engine::lose_all() {
   coming_.clear();
   scheduler_.preempt_all();
   evicted_.clear();
-  if (store_ != nullptr) store_->drop_unfinished();
+  if (store_ == nullptr) return;
+  store_->drop_unfinished();
+  store_->drop(std::exchange(stored_by_step_, {}));
 }
 
 // A prompt that is scored has a row for each of its tokens.

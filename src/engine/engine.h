@@ -142,7 +142,8 @@ class Engine : private PrefixSource {
   void keep_preempted(const StepPlan& plan);
   // Between pool and store: what had to go for this step, and what it begins with.
   void move_blocks(const StepPlan& plan);
-  void store_next_evictions();
+  // Of these, which the step filled, and of those that the pool gives out next.
+  void store_ahead(std::vector<KvStore::Copy>&& filled);
   // From the disk, for those that wait.
   void start_fetches(const StepPlan& plan);
   void unpin(Request& request);
@@ -181,7 +182,9 @@ class Engine : private PrefixSource {
   bool reuses_;
   KvStore* store_;
   std::vector<KvStore::Copy> evicted_;  // by the step at hand
-  KvStoreStats counted_;                // of the store's traffic, what was told
+  // Copies of what the step at hand fills, which may still fail.
+  std::vector<BlockKey> stored_by_step_;
+  KvStoreStats counted_;  // of the store's traffic, what was told
   BlockKey first_key_;
   AnswerLengths* lengths_;
   int max_sequences_;

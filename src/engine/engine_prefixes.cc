@@ -17,6 +17,8 @@ constexpr size_t kWorthWaiting = 4;
 // Blocks of the pool that are about to be given out and have a copy by then, beside those of a
 // step.
 constexpr int64_t kLeastAhead = 16;
+// So many times the pool's blocks are room for copies of those that are in it.
+constexpr int64_t kPoolsWorth = 2;
 constexpr int kDevicePool = 0;
 
 }  // namespace
@@ -179,23 +181,24 @@ void Engine::keep_full_blocks(const StepPlan& plan) {
     const bool ends_prompt = chunk.last && chunk.tokens > 1;
     if (ends_prompt) keep_tail(request, chunk.start + chunk.tokens);
   }
-  if (store_ == nullptr) return;
-  if (store_->lasts()) {
-    store_->put(kept);
-  } else {
-    store_next_evictions();
-  }
+  if (store_ != nullptr) store_ahead(std::move(kept));
 }
 
-// Ahead of the step that needs the room, which then need not wait for the copies.
-void Engine::store_next_evictions() {
+// Ahead of the step that needs the room, which then need not wait for the copies. Where blocks are
+// short, a step takes those that ended before it: they have their copies while they are still at
+// work, as long as there is room here for more than what the pool has.
+void Engine::store_ahead(std::vector<KvStore::Copy>&& filled) {
   const int64_t ahead = kLeastAhead + decoder_.max_tokens() / kKvBlockTokens;
-  if (allocator_.unkept(kDevicePool) >= ahead) return;
-  std::vector<KvStore::Copy> next;
-  for (const auto& [block, contents] : allocator_.next_evictions(kDevicePool, ahead)) {
-    if (!store_->has(contents.key)) next.push_back({contents, block});
+  const bool is_short = allocator_.unkept(kDevicePool) < ahead;
+  const bool has_room = store_->slots() >= kPoolsWorth * int64_t{allocator_.total(kDevicePool)};
+  std::vector<KvStore::Copy> copies;
+  if (store_->lasts() || (is_short && has_room)) copies = std::move(filled);
+  for (const KvStore::Copy& copy : copies) stored_by_step_.push_back(copy.contents.key);
+  if (is_short && !store_->lasts()) {
+    for (const auto& [block, contents] : allocator_.next_evictions(kDevicePool, ahead))
+      copies.push_back({contents, block});
   }
-  store_->put(next);
+  store_->put(copies);
 }
 
 void Engine::keep_preempted(const StepPlan& plan) {

@@ -24,9 +24,9 @@ uint64_t KvStoreOptions::dir_bytes() const {
   return unknown ? kUsualDirBytes : std::min<uint64_t>(kUsualDirBytes, space.available / 2);
 }
 
-uint64_t KvStoreOptions::host_bytes(uint64_t free) const {
+uint64_t KvStoreOptions::host_bytes(uint64_t free, uint64_t pool) const {
   if (!host_size.empty()) return parse_memory(host_size, "--kv-host-size");
-  return std::min(kUsualHostBytes, free / 10);
+  return std::min(std::max(kUsualHostBytes, 3 * pool), free / 10);
 }
 
 }  // namespace spillway

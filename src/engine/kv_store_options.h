@@ -15,8 +15,9 @@ struct KvStoreOptions {
 
   // Most bytes in `dir`. Throws kInvalidArgument for what is not a size.
   uint64_t dir_bytes() const;
-  // Most bytes of host memory, of which so many are free.
-  uint64_t host_bytes(uint64_t free) const;
+  // Most bytes of host memory, of which so many are free, behind a pool of so many: unless they are
+  // given, enough to have copies of all that is in the pool and of what was there before.
+  uint64_t host_bytes(uint64_t free, uint64_t pool) const;
 };
 
 }  // namespace spillway

@@ -66,7 +66,8 @@ std::unique_ptr<KvStore> Session::make_kv_store(const KvCache& kv, int64_t conte
       folder ? static_cast<uint64_t>(blocks_for_tokens(context)) * 4 / 3 + kFewestSlots : 0;
   if (in_host) {
     const auto free = static_cast<uint64_t>(host_memory().available_bytes);
-    slots = std::max(slots, options.host_bytes(free) / each);
+    const uint64_t pool = static_cast<uint64_t>(kv.device_blocks()) * each;
+    slots = std::max(slots, options.host_bytes(free, pool) / each);
   }
   // The device refuses what is beyond --host-memory, but knows nothing of what others have of it.
   if (budgets_.host_taken > 0) {

@@ -67,6 +67,13 @@ double KvStore::worth_of(const BlockContents& contents) const {
                             : contents.tokens;
 }
 
+// Of whole blocks it is the sequence's length that tells (worth_loading()).
+bool KvStore::is_worth_a_slot(const BlockContents& contents) const {
+  return contents.tokens == kKvBlockTokens ||
+         costs_.loading_pays(contents.position, contents.tokens, static_cast<double>(block_bytes_),
+                             0);
+}
+
 KvStore::Place KvStore::place_of(const BlockKey& key) const {
   const std::lock_guard lock(mutex_);
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
@@ -193,6 +200,7 @@ void KvStore::put(std::span<const Copy> copies) {
     const std::lock_guard lock(mutex_);
     for (const Copy& copy : copies) {
       if (by_key_.contains(copy.contents.key) || on_disk_.contains(copy.contents.key)) continue;
+      if (!is_worth_a_slot(copy.contents)) continue;
       const bool is_behind = at_work_ >= static_cast<int32_t>(slots_.size() + 1) / 2;
       const SlotId id = is_behind ? -1 : take_slot_locked(copy.contents.parent);
       if (id < 0) {

@@ -52,6 +52,7 @@ class KvStore {
 
   // Host memory that so many slots take.
   static uint64_t slot_bytes(const KvShape& shape);
+  int64_t slots() const { return static_cast<int64_t>(slots_.size()); }
   // What is on disk outlasts the process: then all is written, not only what the pool evicts.
   bool lasts() const { return folder_ != nullptr; }
 
@@ -74,7 +75,8 @@ class KvStore {
     BlockId block{};
   };
   // Copies blocks of the pool, as ops queued so far leave them; those that are here already, or
-  // find no room, are passed over. May return before the copies are made.
+  // find no room, are passed over, and parts of blocks that are computed faster than they come. May
+  // return before the copies are made.
   void put(std::span<const Copy> copies);
   struct Load {
     BlockKey key = {};
@@ -108,6 +110,7 @@ class KvStore {
   };
   std::byte* bytes_of(SlotId id) const { return memory_ + static_cast<size_t>(id) * stride_; }
   double worth_of(const BlockContents& contents) const;
+  bool is_worth_a_slot(const BlockContents& contents) const;
   // These with the mutex held.
   SlotId take_slot_locked(const BlockKey& parent);  // for one behind it; -1: all are at work
   void add_locked(SlotId id, const BlockContents& contents, Slot::State state);

@@ -110,6 +110,18 @@ TEST_P(KvStoreTest, WhatWasPutComesBackIntoAnyBlock) {
       << "what has a copy does not move";
 }
 
+TEST_P(KvStoreTest, PartsOfBlocksThatAreComputedFasterAreNotStored) {
+  const double block_bytes = static_cast<double>(kShape.block_bytes());
+  auto store = make(16, {.token_s = 1, .to_device = block_bytes / 3.5});  // as long as 3.5 tokens
+  KvStore::Copy copy{contents(1), BlockId{1}};
+  copy.contents.tokens = 3;
+  store->put({&copy, 1});
+  EXPECT_FALSE(store->has(key(1)));
+  copy.contents.tokens = 4;
+  store->put({&copy, 1});
+  EXPECT_TRUE(store->has(key(1)));
+}
+
 TEST_P(KvStoreTest, MakesRoomFromTheEndOfChains) {
   auto store = make(4);
   const auto put_and_wait = [&](uint64_t n) {

@@ -114,6 +114,19 @@ TEST_P(KvStoreEngineTest, WhatThePoolHasNoRoomForComesBackFromTheStore) {
   EXPECT_GT(store->stats().host.blocks, 30);
 }
 
+// The step after a sequence's end takes its blocks, and would wait for copies that are made then.
+TEST_P(KvStoreEngineTest, WhereBlocksAreShortThoseAtWorkHaveCopies) {
+  const std::vector<GenerationRequest> requests = different_requests(1, 100, 8);
+  constexpr int32_t kPool = 12;
+  for (const int32_t slots : {2 * kPool - 1, 2 * kPool}) {
+    KvCache kv = runtime_.make_kv(kPool);
+    const auto store = make_store(kv, slots, /*lasts=*/false);
+    run(requests, store.get(), kv);
+    // With less room they would take that of others, whom the pool has no copy of.
+    EXPECT_EQ(store->stats().host.blocks, slots < 2 * kPool ? 0 : 100 / kKvBlockTokens);
+  }
+}
+
 TEST_P(KvStoreEngineTest, WhatIsOnDiskIsThereAfterARestart) {
   const std::vector<GenerationRequest> requests = different_requests(5, 100, 8);
   Run first, second;
