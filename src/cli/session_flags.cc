@@ -80,7 +80,7 @@ void add_kv_store_flags(CLI::App& command, KvStoreOptions& options) {
   command
       .add_option("--kv-host-size", options.host_size,
                   "most host memory for KV that a GPU has no room for (serve: 4GiB or three times "
-                  "the GPU's, but a tenth of what is free)")
+                  "the GPU's, but a sixth of what is free)")
       ->group(kGroup);
 }
 

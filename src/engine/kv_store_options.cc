@@ -26,7 +26,7 @@ uint64_t KvStoreOptions::dir_bytes() const {
 
 uint64_t KvStoreOptions::host_bytes(uint64_t free, uint64_t pool) const {
   if (!host_size.empty()) return parse_memory(host_size, "--kv-host-size");
-  return std::min(std::max(kUsualHostBytes, 3 * pool), free / 10);
+  return std::min(std::max(kUsualHostBytes, 3 * pool), free / 6);
 }
 
 }  // namespace spillway

@@ -67,11 +67,12 @@ double KvStore::worth_of(const BlockContents& contents) const {
                             : contents.tokens;
 }
 
-// Of whole blocks it is the sequence's length that tells (worth_loading()).
+// Of whole blocks it is the sequence's length that tells (worth_loading()). A part of one goes out
+// when its room is needed, which is waited for, too: both ways count.
 bool KvStore::is_worth_a_slot(const BlockContents& contents) const {
   return contents.tokens == kKvBlockTokens ||
-         costs_.loading_pays(contents.position, contents.tokens, static_cast<double>(block_bytes_),
-                             0);
+         costs_.loading_pays(contents.position, contents.tokens,
+                             2 * static_cast<double>(block_bytes_), 0);
 }
 
 KvStore::Place KvStore::place_of(const BlockKey& key) const {

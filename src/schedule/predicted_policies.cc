@@ -54,38 +54,51 @@ class PeakForecast : public RoomForecast {
       variance_ += variance_of(sequence);
     }
     std::ranges::sort(going_, std::greater<>(), &Item::to_come);
+    peak_ = find_peak();
   }
 
   bool try_add(const SequenceView& next) override {
     const Item item = item_of(next);
+    const double variance = variance_ + variance_of(next);
+    const int64_t room = room_ - std::llround(spare_ * std::sqrt(variance));
+    // Most that wait are told so here: many are asked in each step.
+    if (item.to_come >= peak_.after && peak_.tokens + item.held + peak_.after > room) return false;
     const auto at =
         std::ranges::lower_bound(going_, item.to_come, std::greater<>(), &Item::to_come);
     const auto place = going_.insert(at, item);
-    const double variance = variance_ + variance_of(next);
-    if (peak() + std::llround(spare_ * std::sqrt(variance)) <= room_) {
-      variance_ = variance;
-      return true;
+    const Peak peak = find_peak();
+    if (peak.tokens > room) {
+      going_.erase(place);
+      return false;
     }
-    going_.erase(place);
-    return false;
+    variance_ = variance;
+    peak_ = peak;
+    return true;
   }
 
-  // Tokens, when they hold most.
-  int64_t peak() const {
-    int64_t held = 0, count = 0, most = 0;
-    for (const Item& item : going_) {  // those that stay longest first
-      held += item.held;
-      ++count;
-      most = std::max(most, held + count * item.to_come);
-    }
-    return most;
-  }
+  // When they hold most.
+  int64_t peak_tokens() const { return peak_.tokens; }
 
  private:
   struct Item {
     int64_t to_come = 0;  // tokens, until it ends
     int64_t held = 0;     // tokens, now
   };
+  struct Peak {
+    int64_t tokens = 0;
+    int64_t after = 0;  // so many steps
+  };
+  Peak find_peak() const {
+    int64_t held = 0, count = 0;
+    Peak peak;
+    for (const Item& item : going_) {  // those that stay longest first
+      held += item.held;
+      ++count;
+      const int64_t tokens = held + count * item.to_come;
+      if (tokens > peak.tokens) peak = {.tokens = tokens, .after = item.to_come};
+    }
+    return peak;
+  }
   // The last block of a sequence is half full on average.
   static Item item_of(const SequenceView& sequence) {
     return {.to_come = end_of(sequence) - sequence.known,
@@ -103,6 +116,7 @@ class PeakForecast : public RoomForecast {
   double spare_;
   double variance_ = 0;  // of what all have to come, in tokens
   std::vector<Item> going_;
+  Peak peak_;
 };
 
 }  // namespace
@@ -130,7 +144,7 @@ std::unique_ptr<RoomForecast> PredictedAdmission::forecast(std::span<const Seque
 }
 
 int64_t peak_blocks(std::span<const SequenceView> sequences) {
-  return blocks_for_tokens(PeakForecast(sequences, 0, 0).peak());
+  return blocks_for_tokens(PeakForecast(sequences, 0, 0).peak_tokens());
 }
 
 PacedAdmission::PacedAdmission(std::unique_ptr<Admission> inner, double token_s)
