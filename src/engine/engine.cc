@@ -245,16 +245,34 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
   turns_changed_s_ = now_s() - begun_s;
 }
 
+// As many as must give way, as in a step that has too little room; the others' blocks go where the
+// pool still is.
+std::vector<KvCache::BlockCopy> Engine::shrink_pool(int32_t blocks) {
+  const std::vector<RequestId> losing = scheduler_.choose_to_give_way(0, blocks);
+  for (const RequestId id : losing) {
+    no_longer_coming(id);
+    if (reuses_) keep_tail(*requests_.at(id), scheduler_.computed_of(id));
+  }
+  scheduler_.preempt(losing);
+  const std::vector<BlockAllocator::Move> moves = allocator_.resize(0, blocks);
+  scheduler_.rename(moves);
+  std::vector<KvCache::BlockCopy> copies;
+  for (const auto& [from, to] : moves)
+    copies.push_back({kv_.number_in(Tier::kDevice, from), kv_.number_in(Tier::kDevice, to)});
+  return copies;
+}
+
 void Engine::change_turns(int turning) {
   if (turning == kv_.layers().turning()) return;
   const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
-  if (blocks < allocator_.total(0)) {
-    allocator_.resize(0, blocks);
-    for (const RequestId id : scheduler_.preempt_outside_pools()) no_longer_coming(id);
-  }
+  std::vector<KvCache::BlockCopy> moves;
+  if (blocks < allocator_.total(0)) moves = shrink_pool(blocks);
   try {
-    if (store_ != nullptr) store_->wait_for_copies();
-    decoder_.change_turns(kv_, turning);
+    if (store_ != nullptr) {
+      store_->put(std::exchange(evicted_, {}));
+      store_->wait_for_copies();
+    }
+    decoder_.change_turns(kv_, turning, moves);
   } catch (...) {
     lose_all();
     allocator_.resize(0, kv_.device_blocks());

@@ -193,7 +193,8 @@ void Engine::store_ahead(std::vector<KvStore::Copy>&& filled) {
   const bool has_room = store_->slots() >= kPoolsWorth * int64_t{allocator_.total(kDevicePool)};
   std::vector<KvStore::Copy> copies;
   if (store_->lasts() || (is_short && has_room)) copies = std::move(filled);
-  for (const KvStore::Copy& copy : copies) stored_by_step_.push_back(copy.contents.key);
+  for (const KvStore::Copy& copy : copies)
+    if (!store_->has(copy.contents.key)) stored_by_step_.push_back(copy.contents.key);
   if (is_short && !store_->lasts()) {
     for (const auto& [block, contents] : allocator_.next_evictions(kDevicePool, ahead))
       copies.push_back({contents, block});
@@ -220,6 +221,7 @@ void Engine::move_blocks(const StepPlan& plan) {
     written.insert(written.end(), chunk.block_table->begin() + static_cast<std::ptrdiff_t>(first),
                    chunk.block_table->begin() + static_cast<std::ptrdiff_t>(end));
   }
+  for (const StepPlan::Copy& copy : plan.copies) written.push_back(copy.to);
   {
     // What is to come must not make room for what goes, nor for what others wait for.
     const size_t pinned = store_->fetch(keys);

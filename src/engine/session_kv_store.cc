@@ -75,7 +75,7 @@ std::unique_ptr<KvStore> Session::make_kv_store(const KvCache& kv, int64_t conte
     slots = std::min(slots, (budgets_.host - std::min(budgets_.host, used)) / each);
   }
   const size_t found = folder ? folder->blocks().size() : 0;
-  for (; slots >= 2; slots /= 2) {
+  for (; slots >= 2; slots -= (slots + 3) / 4) {
     try {
       auto store = std::make_unique<KvStore>(
           kv, *device, host(),

@@ -77,7 +77,7 @@ std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
   Pool& from = pools_[static_cast<size_t>(pool)];
   if (from.heap.empty()) {
     if (from.kept.empty()) return std::nullopt;
-    evict_oldest(from);
+    evict(from.kept.front());
   }
   std::pop_heap(from.heap.begin(), from.heap.end(), std::greater<>());
   const BlockId id = from.heap.back();
@@ -88,25 +88,36 @@ std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
 
 void BlockAllocator::make_room(int pool, int64_t blocks) {
   Pool& of = pools_[static_cast<size_t>(pool)];
-  while (static_cast<int64_t>(of.heap.size()) < blocks && !of.kept.empty()) evict_oldest(of);
+  while (static_cast<int64_t>(of.heap.size()) < blocks && !of.kept.empty()) evict(of.kept.front());
 }
 
-void BlockAllocator::resize(int pool, int32_t blocks) {
+std::vector<BlockAllocator::Move> BlockAllocator::resize(int pool, int32_t blocks) {
   Pool& of = pools_[static_cast<size_t>(pool)];
-  SPW_ASSERT(blocks >= 0 && blocks <= of.ids);
+  SPW_ASSERT(blocks >= 0 && blocks <= of.ids && of.total - free(pool) <= blocks);
   const int32_t before = of.first + std::exchange(of.total, blocks), end = of.first + blocks;
-  for (const BlockId id : block_range(before, end - before)) {
-    if (block(id).holders == 0) add_free(id);
+  for (const BlockId id : block_range(before, end - before)) add_free(id);
+  std::vector<BlockId> held;
+  for (const BlockId id : block_range(end, before - end)) {
+    if (block(id).holders > 0) {
+      held.push_back(id);
+    } else if (!block(id).contents.empty()) {
+      evict(id);
+    }
   }
-  for (const BlockId id : block_range(end, before - end)) drop_keys(id);
   std::erase_if(of.heap, [&](BlockId id) { return number_of(id) >= end; });
   std::make_heap(of.heap.begin(), of.heap.end(), std::greater<>());
+  std::vector<Move> moves;
+  for (const BlockId from : held) {
+    const BlockId to = try_allocate(pool).value();
+    block(to) = std::exchange(block(from), {});
+    for (const BlockContents& has : block(to).contents) by_key_.at(has.key) = to;
+    moves.push_back({from, to});
+  }
+  return moves;
 }
 
 void BlockAllocator::add_free(BlockId id) {
-  Pool& pool = pools_[static_cast<size_t>(pool_of(id))];
-  if (!gives_out(id)) return;
-  std::vector<BlockId>& heap = pool.heap;
+  std::vector<BlockId>& heap = pools_[static_cast<size_t>(pool_of(id))].heap;
   heap.push_back(id);
   std::push_heap(heap.begin(), heap.end(), std::greater<>());
 }
@@ -118,7 +129,6 @@ void BlockAllocator::release(BlockId id) {
   if (left.contents.empty()) return add_free(id);
   Pool& pool = pools_[static_cast<size_t>(pool_of(id))];
   left.kept = pool.kept.insert(pool.kept.end(), id);
-  if (!gives_out(id)) drop_keys(id);  // it is none of the pool's any more
 }
 
 bool BlockAllocator::keep(BlockId id, const BlockContents& contents) {
@@ -156,8 +166,7 @@ void BlockAllocator::drop_keys(BlockId id) {
   add_free(id);
 }
 
-void BlockAllocator::evict_oldest(Pool& pool) {
-  const BlockId id = pool.kept.front();
+void BlockAllocator::evict(BlockId id) {
   if (observer_) observer_(id, block(id).contents.back());
   drop_keys(id);
 }
@@ -310,6 +319,13 @@ bool BlockTable::try_reserve(int64_t tokens) {
 void BlockTable::promise(int64_t blocks) {
   allocator_->promise(pool_, blocks - promised_);
   promised_ = blocks;
+}
+
+void BlockTable::rename(std::span<const BlockAllocator::Move> moves) {
+  for (BlockId& block : blocks_) {
+    const auto moved = std::ranges::find(moves, block, &BlockAllocator::Move::from);
+    if (moved != moves.end()) block = moved->to;
+  }
 }
 
 void BlockTable::clear() {

@@ -61,13 +61,12 @@ class BlockAllocator {
   }
   int pool_of(BlockId id) const;
   // The pool gives out the first `blocks` of its ids from now on: at most as many as it was made
-  // with. What is kept in others is forgotten; who holds others keeps them, and they are gone when
-  // given back.
-  void resize(int pool, int32_t blocks);
-  bool gives_out(BlockId id) const {
-    const Pool& of = pools_[static_cast<size_t>(pool_of(id))];
-    return number_of(id) < of.first + of.total;
-  }
+  // with, and no fewer than are held. What is kept in others is evicted; those of them that are
+  // held go on, with all they have, under the ids that are returned.
+  struct Move {
+    BlockId from{}, to{};
+  };
+  std::vector<Move> resize(int pool, int32_t blocks);
   int32_t most_free() const;
   // Free blocks of a pool that none of its sequences is expected to grow into.
   int64_t unpromised(int pool) const {
@@ -134,7 +133,7 @@ class BlockAllocator {
   const Block& block(BlockId id) const { return blocks_[static_cast<size_t>(id)]; }
   void add_free(BlockId id);
   void drop_keys(BlockId id);
-  void evict_oldest(Pool& pool);
+  void evict(BlockId id);
 
   std::vector<Block> blocks_;
   std::vector<Pool> pools_;
@@ -176,6 +175,8 @@ class BlockTable {
   // Grows to hold `tokens` tokens: all the blocks needed, or none (false).
   [[nodiscard]] bool try_reserve(int64_t tokens);
   void clear();
+  // Those of its blocks that the allocator gave other ids.
+  void rename(std::span<const BlockAllocator::Move> moves);
 
   const std::vector<BlockId>& blocks() const { return blocks_; }
   int64_t promised() const { return promised_; }

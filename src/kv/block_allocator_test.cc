@@ -283,7 +283,7 @@ TEST(BlockAllocatorTest, KeysAreOfAllThatWasBefore) {
   EXPECT_FALSE(next_key(first_key("model int8"), one) == next_key(start, one));
 }
 
-TEST(BlockAllocatorTest, APoolGrowsAndShrinksWithoutRenamingBlocks) {
+TEST(BlockAllocatorTest, APoolGrowsWithoutRenamingBlocks) {
   BlockAllocator allocator({10, 5});
   allocator.resize(0, 6);
   EXPECT_EQ(allocator.total(0), 6);
@@ -296,26 +296,37 @@ TEST(BlockAllocatorTest, APoolGrowsAndShrinksWithoutRenamingBlocks) {
   EXPECT_EQ(allocator.free(0), 4);
   EXPECT_EQ(allocator.try_allocate(), BlockId{6});
   EXPECT_EQ(allocator.try_allocate(), BlockId{7});
-  const BlockKey key = first_key("kept");
-  allocator.keep(BlockId{7}, {.key = key});
-  allocator.release(BlockId{3});
-  allocator.resize(0, 5);
-  EXPECT_EQ(allocator.free(0), 1);
-  EXPECT_FALSE(allocator.try_peek(key)) << "nobody is to begin with it";
-  EXPECT_TRUE(allocator.gives_out(BlockId{4}));
-  EXPECT_FALSE(allocator.gives_out(BlockId{5}));
-  EXPECT_TRUE(allocator.gives_out(BlockId{10})) << "of another pool";
-  allocator.release(BlockId{6});
-  allocator.keep(BlockId{7}, {.key = key});
-  allocator.release(BlockId{7});
-  EXPECT_FALSE(allocator.try_peek(key));
-  EXPECT_EQ(allocator.free(0), 1) << "they are gone when given back";
-  EXPECT_EQ(allocator.try_allocate(), BlockId{3});
+  EXPECT_TRUE(allocator.resize(0, 8).empty());
   EXPECT_FALSE(allocator.try_allocate());
-  allocator.resize(0, 8);
-  EXPECT_EQ(allocator.try_allocate(), BlockId{6}) << "5 is still held";
-  allocator.release(BlockId{5});
-  EXPECT_EQ(allocator.try_allocate(), BlockId{5});
+}
+
+TEST(BlockAllocatorTest, WhatIsHeldBehindThePoolsEndGoesOnUnderOtherIds) {
+  BlockAllocator allocator({8, 5});
+  std::vector<BlockId> evicted;
+  allocator.observe_evictions([&](BlockId id, const BlockContents&) { evicted.push_back(id); });
+  const auto key_of = [](int n) { return BlockKey{static_cast<uint64_t>(n), 1}; };
+  for (const BlockId id : block_range(0, 8)) {
+    ASSERT_EQ(allocator.try_allocate(), id);
+    if (number_of(id) != 5) allocator.keep(id, key_of(number_of(id)));
+  }
+  allocator.hold(BlockId{7});  // two have it
+  for (const int free : {1, 2, 6}) allocator.release(BlockId{free});
+  const std::vector<BlockAllocator::Move> moves = allocator.resize(0, 5);
+  EXPECT_EQ(evicted, (std::vector{BlockId{6}, BlockId{1}, BlockId{2}}))
+      << "what nobody holds: behind the end, and then what was left longest ago";
+  ASSERT_EQ(moves.size(), 2u);
+  EXPECT_EQ(moves[0].from, BlockId{5});
+  EXPECT_EQ(moves[0].to, BlockId{1});
+  EXPECT_EQ(moves[1].from, BlockId{7});
+  EXPECT_EQ(moves[1].to, BlockId{2});
+  EXPECT_EQ(allocator.holders(BlockId{2}), 2);
+  EXPECT_EQ(allocator.try_peek(key_of(7)), BlockId{2}) << "it is found where it is now";
+  EXPECT_FALSE(allocator.try_peek(key_of(6)));
+  EXPECT_EQ(allocator.free(0), 0);
+  EXPECT_EQ(allocator.free(1), 5) << "another pool";
+  allocator.release(BlockId{2});
+  allocator.release(BlockId{2});
+  EXPECT_EQ(allocator.try_find(key_of(7)), BlockId{2}) << "kept, without holders";
 }
 
 }  // namespace

@@ -109,7 +109,24 @@ int32_t KvCache::number_in(Tier tier, BlockId block) const {
 }
 
 void KvCache::copy_block(Device& device, BlockId from_id, BlockId to_id) {
-  const int32_t from = number_in(Tier::kDevice, from_id), to = number_in(Tier::kDevice, to_id);
+  const BlockCopy copy{number_in(Tier::kDevice, from_id), number_in(Tier::kDevice, to_id)};
+  copy_on_device(device, copy);
+  if (layers_.turning() > 0) copies_.push_back(copy);
+}
+
+void KvCache::move_block(Device& device, const BlockCopy& move) {
+  copy_on_device(device, move);
+  const size_t page = plane_bytes(1);
+  for (int index = 0; index < shape_.layers; ++index) {
+    if (!layers_.takes_turns(index)) continue;
+    const KvLayerView view = host_buffer(layers_.host_buffer(index));
+    for (std::byte* const plane : {view.k, view.v})
+      std::memcpy(plane + static_cast<size_t>(move.to) * page,
+                  plane + static_cast<size_t>(move.from) * page, page);
+  }
+}
+
+void KvCache::copy_on_device(Device& device, const BlockCopy& copy) const {
   const auto page = static_cast<int64_t>(plane_bytes(1));
   const int64_t words = page / static_cast<int64_t>(sizeof(float));
   for (int index = 0; index < shape_.layers; ++index) {
@@ -119,10 +136,9 @@ void KvCache::copy_block(Device& device, BlockId from_id, BlockId to_id) {
       const auto at = [&](int32_t block) {
         return Activations{DType::kF32, 1, words, words, plane + block * page};
       };
-      device.ops().copy(at(from), at(to));
+      device.ops().copy(at(copy.from), at(copy.to));
     }
   }
-  if (layers_.turning() > 0) copies_.push_back({from, to});
 }
 
 void KvCache::add_pieces(BlockId block, std::byte* host, Direction direction,

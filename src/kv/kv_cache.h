@@ -66,6 +66,11 @@ class KvCache {
   // All that `from` has, in all layers, in the order of the device's ops; both are on the device,
   // for which the cache was made. In layers that take turns: when they come next.
   void copy_block(Device& device, BlockId from, BlockId to);
+  // The same at once in all layers, where nothing is on its way.
+  struct BlockCopy {
+    int32_t from = 0, to = 0;  // numbers on the device
+  };
+  void move_block(Device& device, const BlockCopy& move);
   // All that a block on the device has, in all layers, as pieces of a copy to or from `host`, where
   // they lie one after the other. In layers that take turns that is between memories of the host.
   enum class Direction : uint8_t { kToDevice, kToHost };
@@ -84,9 +89,6 @@ class KvCache {
   KvLayerView host_buffer(int buffer) const;
   // The region is cut anew, for so many layers that take turns: addresses are others from now on.
   LayerTable::Recut recut(int turning) { return layers_.recut(turning); }
-  struct BlockCopy {
-    int32_t from = 0, to = 0;  // numbers on the device
-  };
   // The block was filled through add_pieces(): what layers that take turns have of it on the device
   // is old.
   void reload(BlockId block) {
@@ -105,6 +107,8 @@ class KvCache {
   }
 
  private:
+  // In the layers that stay on the device.
+  void copy_on_device(Device& device, const BlockCopy& copy) const;
   size_t plane_bytes(int32_t blocks) const;
   KvLayerView view(std::byte* k, int32_t blocks) const;
 

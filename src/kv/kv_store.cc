@@ -49,11 +49,7 @@ KvStore::KvStore(const KvCache& kv, Device& device, Device& host, const Options&
 }
 
 KvStore::~KvStore() {
-  try {
-    stream_->synchronize();
-  } catch (const std::exception&) {
-    // The device failed, and whoever used it has said so.
-  }
+  wait_quietly();
   {
     const std::lock_guard lock(mutex_);
     is_closing_ = true;
@@ -218,12 +214,30 @@ void KvStore::put(std::span<const Copy> copies) {
     }
   }
   if (slots.empty()) return;
-  device_.compute().record(*computed_);
-  stream_->wait(*computed_);
-  stream_->copy_to_host(pieces);
-  stream_->record(*copied_);
-  stream_->run_on_host(
-      [this, slots = std::move(slots), blocks = std::move(blocks)] { filled(slots, blocks); });
+  try {
+    device_.compute().record(*computed_);
+    stream_->wait(*computed_);
+    stream_->copy_to_host(pieces);
+    stream_->record(*copied_);
+    stream_->run_on_host([this, slots, blocks] { filled(slots, blocks); });
+  } catch (...) {
+    // Nobody else would ever say that they are filled.
+    wait_quietly();
+    {
+      const std::lock_guard lock(mutex_);
+      for (const SlotId id : slots) remove_locked(id);
+    }
+    filled(slots, blocks);
+    throw;
+  }
+}
+
+// Where the device may have failed: whoever used it says so.
+void KvStore::wait_quietly() {
+  try {
+    stream_->synchronize();
+  } catch (const std::exception&) {
+  }
 }
 
 void KvStore::filled(std::span<const SlotId> slots, std::span<const BlockId> blocks) {
@@ -266,12 +280,18 @@ void KvStore::load(std::span<const Load> loads) {
     }
   }
   if (slots.empty()) return;
-  device_.compute().record(*computed_);
-  stream_->wait(*computed_);
-  stream_->copy_to_device(pieces);
-  stream_->record(*copied_);
-  device_.compute().wait(*copied_);
-  stream_->run_on_host([this, slots = std::move(slots)] { have_been_read(slots); });
+  try {
+    device_.compute().record(*computed_);
+    stream_->wait(*computed_);
+    stream_->copy_to_device(pieces);
+    stream_->record(*copied_);
+    device_.compute().wait(*copied_);
+    stream_->run_on_host([this, slots] { have_been_read(slots); });
+  } catch (...) {
+    wait_quietly();
+    have_been_read(slots);
+    throw;
+  }
 }
 
 void KvStore::have_been_read(std::span<const SlotId> slots) {

@@ -116,6 +116,7 @@ class KvStore {
   void add_locked(SlotId id, const BlockContents& contents, Slot::State state);
   void remove_locked(SlotId id);
   void release_locked(SlotId id);  // free, once nobody is at it
+  void wait_quietly();
   // On a stream's thread: copies have arrived.
   void filled(std::span<const SlotId> slots, std::span<const BlockId> blocks);
   void have_been_read(std::span<const SlotId> slots);

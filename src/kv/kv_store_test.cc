@@ -110,6 +110,31 @@ TEST_P(KvStoreTest, WhatWasPutComesBackIntoAnyBlock) {
       << "what has a copy does not move";
 }
 
+TEST_P(KvStoreTest, CopiesThatFailTakeNoRoom) {
+  if (machine_.device().host_visible()) GTEST_SKIP() << "the CPU's copies do not fail";
+  auto store = make(8);
+  fill(BlockId{1}, 1);
+  for (int i = 0; i < 20; ++i) {
+    arm_fault("copy.device", 1, FaultKind::kEio);
+    EXPECT_THROW(put(*store, BlockId{1}, 1), Error);
+    EXPECT_FALSE(store->has(key(1)));
+  }
+  disarm_faults();
+  put(*store, BlockId{1}, 1);
+  EXPECT_TRUE(store->has(key(1)));
+  for (int i = 0; i < 20; ++i) {
+    arm_fault("copy.device", 1, FaultKind::kEio);
+    EXPECT_THROW(load(*store, 1, BlockId{2}), Error);
+  }
+  disarm_faults();
+  load(*store, 1, BlockId{2});
+  EXPECT_TRUE(has(BlockId{2}, 1));
+  const KvStore::Copy copy{contents(2), BlockId{2}};
+  store->put({&copy, 1});
+  store->drop(std::vector{key(1), key(2)});
+  EXPECT_EQ(store->stats().refused, 0);
+}
+
 TEST_P(KvStoreTest, PartsOfBlocksThatAreComputedFasterAreNotStored) {
   const double block_bytes = static_cast<double>(kShape.block_bytes());
   auto store = make(16, {.token_s = 1, .to_device = block_bytes / 1.75});  // both ways: 3.5 tokens

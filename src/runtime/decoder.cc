@@ -166,10 +166,10 @@ StepBatch Decoder::batch_of(const MicroBatch& batch) const {
           layer_types_};
 }
 
-void Decoder::change_turns(KvCache& kv, int turning) {
+void Decoder::change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves) {
   attach(kv);
   SPW_ASSERT(turns_ != nullptr);
-  turns_->change(kv, turning);
+  turns_->change(kv, turning, moves);
 }
 
 void Decoder::attach(const KvCache& kv) {

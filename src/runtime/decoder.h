@@ -108,7 +108,7 @@ class Decoder {
 
   // So many layers' KV takes turns on the device from now on (KvTurns::change): device_blocks() of
   // the cache are then others. Between steps, with what the cache was made for.
-  void change_turns(KvCache& kv, int turning);
+  void change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves = {});
 
   // Of the steps since the last call; waits for the device.
   DecoderStats take_stats();

@@ -97,6 +97,10 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
       if ((i + 1) * kKvBlockTokens > sequence.start) written_.push_back(block);
     }
   }
+  // What a step begins with by a copy lies in host memory, too, from then on: also where it is a
+  // whole block, to which nothing is added.
+  for (const KvCache::BlockCopy& copy : copies_)
+    if (copy.from != copy.to) written_.push_back(copy.to);
   sort_and_unite(read_);
   sort_and_unite(written_);
   for (const auto* blocks : {&read_, &written_})
@@ -229,11 +233,12 @@ void KvTurns::copy_buffer(const KvLayerView& from, const KvLayerView& to, bool t
   stats_.moved_bytes += send(to_device ? *in_ : *out_, to_device);
 }
 
-void KvTurns::change(KvCache& kv, int turning) {
+void KvTurns::change(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves) {
   if (turning == kv.layers().turning()) return;
   settle();
   reset(kv);
   try {
+    for (const KvCache::BlockCopy& move : moves) kv.move_block(device_, move);
     const LayerTable::Recut cut = kv.recut(turning);
     used_ = std::min({used_, cut.blocks_before, cut.blocks});
     if (used_ > 0) carry_over(kv, cut);

@@ -44,9 +44,10 @@ class KvTurns {
   void reset(KvCache& kv);
 
   // So many layers take turns from now on, 0 or a number that gains room; all blocks
-  // that both cuts have keep what they have. Between steps. Waits for the copies of layers that
-  // begin to take turns. Throws kDevice; what blocks have is then lost.
-  void change(KvCache& kv, int turning);
+  // that both cuts have keep what they have. Before that, `moves`: from blocks that there are no
+  // more then, to others. Between steps. Waits for the copies of layers that begin to take turns.
+  // Throws kDevice; what blocks have is then lost.
+  void change(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves = {});
 
   struct Stats {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;  // while steps run

@@ -186,15 +186,37 @@ void Scheduler::preempt_all() {
   while (!running_.empty()) preempt(running_.back());
 }
 
-std::vector<RequestId> Scheduler::preempt_outside_pools() {
-  std::vector<RequestId> losing;
+std::vector<RequestId> Scheduler::choose_to_give_way(int pool, int64_t blocks) const {
+  std::vector<const Sequence*> holding;
+  std::unordered_map<BlockId, int> holders;
   for (const Sequence& sequence : running_) {
-    if (std::ranges::any_of(sequence.blocks.blocks(),
-                            [&](BlockId block) { return !allocator_.gives_out(block); }))
-      losing.push_back(sequence.given.id);
+    if (sequence.blocks.uses(pool)) holding.push_back(&sequence);
+    for (const BlockId block : sequence.blocks.blocks())
+      if (allocator_.pool_of(block) == pool) ++holders[block];
   }
-  for (const RequestId id : losing) preempt(at(id));
-  return losing;
+  std::vector<RequestId> chosen;
+  while (static_cast<int64_t>(holders.size()) > blocks) {
+    std::vector<SequenceView> views;
+    for (const Sequence* const sequence : holding) views.push_back(view_of(*sequence));
+    const auto victim =
+        holding.begin() + static_cast<std::ptrdiff_t>(policies_.victim->choose(views));
+    for (const BlockId block : (*victim)->blocks.blocks()) {
+      const auto held = holders.find(block);
+      if (held != holders.end() && --held->second == 0) holders.erase(held);
+    }
+    chosen.push_back((*victim)->given.id);
+    holding.erase(victim);
+  }
+  return chosen;
+}
+
+void Scheduler::preempt(std::span<const RequestId> ids) {
+  for (const RequestId id : ids) preempt(at(id));
+}
+
+void Scheduler::rename(std::span<const BlockAllocator::Move> moves) {
+  if (moves.empty()) return;
+  for (Sequence& sequence : running_) sequence.blocks.rename(moves);
 }
 
 std::vector<SequenceView> Scheduler::at_work_and_next(int most) const {

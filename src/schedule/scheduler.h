@@ -74,8 +74,11 @@ class Scheduler {
   // All running sequences lose their blocks and are computed again: what the blocks held is lost.
   void preempt_all();
 
-  // The same of those that hold a block that its pool no longer gives out; who that was.
-  std::vector<RequestId> preempt_outside_pools();
+  // Who gives way, one after the other, until those that run hold at most `blocks` of a pool.
+  std::vector<RequestId> choose_to_give_way(int pool, int64_t blocks) const;
+  void preempt(std::span<const RequestId> ids);
+  // Blocks of those that run have other ids.
+  void rename(std::span<const BlockAllocator::Move> moves);
 
   // The next step; changes nothing. Empty chunks: nothing to do.
   StepPlan prepare() const;

@@ -70,21 +70,31 @@ TEST(SchedulerTest, PreemptsTheYoungestWhenBlocksRunOut) {
   EXPECT_EQ(plan.chunks[0].tokens, 22);
 }
 
-// Whatever waits: an id is found at once, and ends where it is.
-TEST(SchedulerTest, PreemptsWhoHoldsBlocksThatAreNoMore) {
-  BlockAllocator allocator(6);
+// Not who happens to hold the last blocks, but as where room is short: the youngest, and no more of
+// them than there must be.
+TEST(SchedulerTest, APoolThatShrinksMakesTheLeastValuableGiveWay) {
+  BlockAllocator allocator(8);
   Scheduler scheduler(allocator, {.max_step_tokens = 256});
-  for (uint64_t id = 1; id <= 3; ++id) scheduler.add(RequestId{id}, 2 * kKvBlockTokens - 1);
-  EXPECT_EQ(scheduler.next_step().chunks.size(), 3u);
-  allocator.resize(0, 3);  // the second has one of each kind, the third has none that stays
-  EXPECT_EQ(scheduler.preempt_outside_pools(), (std::vector{RequestId{2}, RequestId{3}}));
-  EXPECT_EQ(scheduler.running(), 1);
-  EXPECT_EQ(scheduler.waiting(), 2);
-  EXPECT_EQ(scheduler.preemptions(), 2);
-  EXPECT_EQ(allocator.free(0), 1);
-  EXPECT_TRUE(scheduler.preempt_outside_pools().empty());
+  for (uint64_t n = 1; n <= 4; ++n) scheduler.add(id(n), 2 * kKvBlockTokens - 1);
+  EXPECT_EQ(scheduler.next_step().chunks.size(), 4u);
+  scheduler.remove(id(2));  // so that low ids are free, and the third is not the last
+  EXPECT_TRUE(scheduler.choose_to_give_way(0, 6).empty());
+  const std::vector<RequestId> losing = scheduler.choose_to_give_way(0, 5);
+  EXPECT_EQ(losing, std::vector{id(4)});
+  scheduler.preempt(losing);
+  EXPECT_EQ(scheduler.preemptions(), 1);
+  EXPECT_EQ(scheduler.running(), 2);
+  const std::vector<BlockAllocator::Move> moves = allocator.resize(0, 4);
+  ASSERT_EQ(moves.size(), 2u) << "the third had blocks 4 and 5";
+  scheduler.rename(moves);
+  EXPECT_EQ(scheduler.blocks_of(id(1)), block_range(0, 2));
+  EXPECT_EQ(scheduler.blocks_of(id(3)), block_range(2, 2));
+  EXPECT_EQ(allocator.free(0), 0);
+  scheduler.remove(id(3));
+  EXPECT_EQ(allocator.free(0), 2);
 }
 
+// Whatever waits: an id is found at once, and ends where it is.
 TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
   constexpr uint64_t kRequests = 10'000;
   BlockAllocator blocks(100);

@@ -223,6 +223,66 @@ TEST_P(KvTurnsTest, TheKvStoreHasTheirBlocksToo) {
   }
 }
 
+// Behind blocks that come from the store a whole one may be in the pool, and is copied: layers that
+// take turns have it afterwards, too, though no step writes to it.
+TEST_P(KvTurnsTest, AWholeBlockThatIsCopiedStays) {
+  const std::vector<TokenId> shared = tiny_prompt(2 * kKvBlockTokens, 99);
+  const auto begins_with_it = [&](int rest, uint32_t seed, int answer) {
+    GenerationRequest request = make_request(rest, seed, answer);
+    request.prompt.insert(request.prompt.begin(), shared.begin(), shared.end());
+    return request;
+  };
+  const GenerationRequest first = begins_with_it(5, 1, 2), second = begins_with_it(64, 2, 60);
+  GenerationRequest third = second;
+  third.sampling = {.temperature = 1, .seed = 7};
+  third.max_tokens = 40;
+  const auto wanted = expected({third});
+  int found = 0;
+  // Some of these numbers push the first one's blocks out, and leave the second one's.
+  for (int others = 3; others < 9; ++others) {
+    SCOPED_TRACE(others);
+    KvCache kv = runtime_.make_kv(60, 6);
+    KvStore store(kv, *runtime_.accelerator, runtime_.host, {.slots = 100});
+    Decoder decoder = runtime_.make_decoder(64);
+    Engine engine(decoder, kv, nullptr,
+                  {.admission = {.max_sequences = 8}, .reuse_prefixes = true, .store = &store});
+    engine.change_turns(4);
+    bool has_ended = false;
+    const auto sink = [&](const GenerationEvent& event) { has_ended |= event.finish.has_value(); };
+    engine.submit(first);  // both compute what they share: it is too short to wait for
+    engine.submit(second);
+    while (!has_ended) engine.step(sink);
+    uint32_t seed = 1000;
+    for (const int more : {5, others}) {
+      for (int n = 0; n < more; ++n) engine.submit(make_request(100, ++seed, 2));
+      while (engine.step(sink)) continue;
+    }
+    const int64_t before = engine.stats().reused_tokens;
+    EXPECT_EQ(answers_of(engine, {third}), wanted);
+    found += engine.stats().reused_tokens - before == 3 * kKvBlockTokens ? 1 : 0;
+  }
+  EXPECT_GT(found, 0) << "or nothing was tested";
+}
+
+// The pool shrinks under those at work: some give way, and come back from the store; the others go
+// on where their blocks are now.
+TEST_P(KvTurnsTest, WhoGivesWayToAPoolThatShrinksIsNotComputedAgain) {
+  const std::vector<GenerationRequest> requests = requests_of(10);
+  const auto wanted = expected(requests);
+  KvCache kv = runtime_.make_kv(12, 7);
+  KvStore store(kv, *runtime_.accelerator, runtime_.host, {.slots = 128});
+  Decoder decoder = runtime_.make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .store = &store});
+  engine.change_turns(7);
+  const auto change = [&](int step) {
+    if (step % 12 == 11) engine.change_turns(step % 24 == 11 ? 0 : 7);
+  };
+  EXPECT_EQ(answers_of(engine, requests, change), wanted);
+  EXPECT_GT(engine.stats().turn_changes, 3);
+  EXPECT_GT(engine.stats().preemptions, 0);
+  EXPECT_EQ(engine.stats().recomputed_tokens, 0);
+}
+
 TEST_P(KvTurnsTest, SequencesInHostMemoryRunBesideThem) {
   const auto requests = requests_of(8);
   KvCache kv = runtime_.make_kv(10, 5, 1, KvType::kF32, /*host_blocks=*/24);
