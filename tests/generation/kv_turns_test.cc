@@ -11,6 +11,8 @@
 #include "base/fault_points.h"
 #include "engine/answer_lengths.h"
 #include "engine/engine.h"
+#include "engine/loaded_model.h"
+#include "engine/runner.h"
 #include "kv/kv_store.h"
 #include "predict/simple_predictors.h"
 #include "tests/generation/engine_answers.h"
@@ -189,6 +191,39 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhereLayersComeOnDemand) {
   engine.change_turns(6);
   EXPECT_EQ(answers_of(engine, requests), wanted);
   EXPECT_EQ(decoder.take_stats().turns.loads, 6 * engine.stats().steps);
+}
+
+// Both come over the same link, each in its own order.
+TEST_P(KvTurnsTest, WeightsStreamBesideThem) {
+  const auto requests = requests_of(8);
+  const auto wanted = expected(requests);
+  Plan plan;
+  plan.weights = {.device = 0.4, .host = 0.6};
+  IoQueue queue;
+  LoadedModel loaded;
+  loaded.model = runtime_.model;
+  loaded.weights = load_weights(*runtime_.accelerator, loaded.model, {}, {},
+                                {.weights = plan.weight_plan(), .host = &runtime_.host});
+  for (const bool adapts : {false, true}) {
+    SCOPED_TRACE(adapts ? "found" : "fixed");
+    Runner runner = make_runner(*runtime_.accelerator, runtime_.host, queue, loaded, plan,
+                                {.tokens = 224,
+                                 .sequences = 1,
+                                 .micro_tokens = 64,
+                                 .kv_type = KvType::kF32,
+                                 .most_turning = 6},
+                                {});
+    Engine engine(runner.decoder, runner.kv, nullptr,
+                  {.reuse_prefixes = true, .adapts_turns = adapts});
+    engine.change_turns(6);
+    constexpr int kTurns[] = {4, 0, 6};
+    const auto change = [&](int step) {
+      if (!adapts && step % 12 == 11) engine.change_turns(kTurns[step / 12 % 3]);
+    };
+    EXPECT_EQ(answers_of(engine, requests, change), wanted);
+    EXPECT_GT(engine.stats().turn_changes, 1);
+    EXPECT_GT(engine.take_traffic().to_gpu_bytes, 0u);
+  }
 }
 
 TEST_P(KvTurnsTest, CompressedKvTakesTurnsToo) {
