@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,7 +18,6 @@
 #include "base/error.h"
 #include "bench/s3_simulator.h"
 #include "engine/vocabulary_from_files.h"
-#include "predict/online_trainer.h"
 #include "predict/predictor_training.h"
 #include "predict/simple_predictors.h"
 #include "storage/model_files.h"
@@ -37,8 +35,7 @@ constexpr int kFigure1Tokens = 60;
 
 struct Arguments {
   std::string data, model;
-  std::string arrivals;              // a trace's file; none: at random
-  std::vector<std::string> shifted;  // answers of other kinds
+  std::string arrivals;  // a trace's file; none: at random
   double quantile = kReservedQuantile;
   uint32_t seed = 4;         // of the order in which requests come
   size_t first_arrival = 0;  // of the trace
@@ -238,41 +235,6 @@ json shortest_first(const PaperModel& model, const PaperMachine& machine,
   return results;
 }
 
-// A predictor of one kind of answers meets 500 of another: how good is it then, beside one that was
-// trained on these alone? Each part of the other kind is tested with what the other parts taught;
-// where there are fewer than 500 answers, they come again.
-json shift(const std::vector<LengthExample>& before, const std::vector<LengthExample>& other) {
-  constexpr size_t kRequests = 500;
-  const LengthBuckets buckets = LengthBuckets::linear(512);
-  const NgramPredictor trained = train_predictor(before, buckets);
-  double untaught = 0, taught = 0, fresh = 0, all = 0;
-  size_t distinct = 0;
-  for (int fold = 0; fold < kFolds; ++fold) {
-    std::vector<LengthExample> coming, tests;
-    for (const LengthExample& example : other)
-      (fold_of(example, kFolds) == fold ? tests : coming).push_back(example);
-    if (coming.empty() || tests.empty()) continue;
-    coming.resize(std::min(coming.size(), kRequests));
-    distinct = std::max(distinct, coming.size());
-    OnlineTrainer trainer(std::make_unique<NgramPredictor>(trained));
-    for (size_t i = 0; i < kRequests; ++i) {
-      const LengthExample& example = coming[i % coming.size()];
-      trainer.finished(trainer.predict({.text = example.prompt}), example.tokens);
-    }
-    trainer.wait_until_learned();
-    SPW_ASSERT(trainer.counts().dropped == 0);
-    const auto right = [&](const OnlinePredictor& predictor) {
-      return evaluate(tests, predictor, {}).linear.accuracy * static_cast<double>(tests.size());
-    };
-    untaught += right(trained);
-    taught += right(*trainer.copy());
-    fresh += right(train_predictor(coming, buckets));
-    all += static_cast<double>(tests.size());
-  }
-  return {{"requests", kRequests},    {"distinct_requests", distinct}, {"tests", all},
-          {"before", untaught / all}, {"after", taught / all},         {"fresh", fresh / all}};
-}
-
 json tables(const Arguments& arguments) {
   const std::vector<double> times = arguments.arrivals.empty()
                                         ? std::vector<double>{}
@@ -292,11 +254,6 @@ json tables(const Arguments& arguments) {
                   {{"paper_accuracy", score.paper.accuracy},
                    {"paper_majority_accuracy", score.paper.majority_accuracy},
                    {"us_per_prediction", score.us_per_prediction}}}};
-  const Tokenizer tokenizer(vocabulary_from_files(open_tokenizer(arguments.model)));
-  for (const std::string& path : arguments.shifted)
-    result["shift"][std::filesystem::path(path).filename()] =
-        shift(read_length_data(arguments.data, tokenizer).examples,
-              read_length_data(path, tokenizer).examples);
   for (const PaperModel& model : paper_models()) {
     if (model.weight_bytes() < machine.memory_bytes) {
       json& of = result["models"][model.name];
@@ -335,8 +292,6 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--first-arrival", arguments.first_arrival, "of the trace, from 0")
       ->capture_default_str();
-  app.add_option("--shifted", arguments.shifted,
-                 "answers of another kind, which a predictor trained on DATA meets");
   bool batched = false;
   app.add_flag("--batched-attention", batched,
                "attention of all sequences at once; without it they wait for each other, as in "

@@ -11,13 +11,11 @@ Data sets of the paper that are not here, Google-NQ and the Pile, are named and 
 import argparse
 import datetime
 import json
-import lzma
 import pathlib
 import platform
 import shlex
 import subprocess
 import sys
-import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MISSING = "Google-NQ, The Pile: not in shared data, nothing to compare"
@@ -109,36 +107,18 @@ def print_rest(result):
                 cells.append(f"mean {first['mean_latency_s'] / runs[key]['mean_latency_s']:.2f}x lower")
                 cells.append(f"p99 {runs[key]['p99_latency_s'] / first['p99_latency_s']:.2f}x")
             row(f"{name}, {slots}", cells, 19)
-    for path, shift in result.get("shift", {}).items():
-        heading(f"Shift: Alpaca, then {path}; right buckets of 512/10 after {shift['requests']} requests")
-        print(f"before {100 * shift['before']:.1f}%, after {100 * shift['after']:.1f}%, trained on these alone {100 * shift['fresh']:.1f}%")
-        print(f"{shift['distinct_requests']} different requests, {shift['tests']:.0f} tests")
-
-
-def unpacked(path, folder):
-    """A file as it is, or unpacked into the folder."""
-    if path.suffix != ".xz":
-        return path
-    target = folder / path.stem
-    target.write_bytes(lzma.open(path).read())
-    return target
 
 
 def run(arguments):
     data = pathlib.Path(arguments.data)
-    with tempfile.TemporaryDirectory() as name:
-        command = [arguments.program, data / "text" / "alpaca_small_2000.json", "-m", arguments.model]
-        trace = data / "traces" / "AzureLLMInferenceTrace_conv.csv"
-        if trace.is_file():
-            command += ["--arrivals", trace]
-        others = [data / "text" / "alpaca_long_2000.json.xz", data / "text" / "sharegpt_sample_50.json"]
-        for path in others:
-            if path.is_file():
-                command += ["--shifted", unpacked(path, pathlib.Path(name))]
-        command += ["--seed", arguments.seed, "--first-arrival", arguments.first_arrival]
-        if arguments.batched_attention:
-            command.append("--batched-attention")
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    command = [arguments.program, data / "text" / "alpaca_small_2000.json", "-m", arguments.model]
+    trace = data / "traces" / "AzureLLMInferenceTrace_conv.csv"
+    if trace.is_file():
+        command += ["--arrivals", trace]
+    command += ["--seed", arguments.seed, "--first-arrival", arguments.first_arrival]
+    if arguments.batched_attention:
+        command.append("--batched-attention")
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(done.stderr.strip())
     return json.loads(done.stdout)
