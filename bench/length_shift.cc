@@ -130,7 +130,8 @@ json shift(const Arguments& arguments) {
   const std::unique_ptr<OnlinePredictor> trained = make(buckets);
   train(*trained, before);
   Score untaught, at_start, mid_run, fresh, majority;
-  size_t distinct = 0;
+  size_t distinct = 0, parts = 0;
+  uint64_t noticed_at_start = 0, noticed_mid_run = 0;
   for (int fold = 0; fold < kFolds; ++fold) {
     Examples coming, tests;
     for (const LengthExample& example : other)
@@ -138,14 +139,16 @@ json shift(const Arguments& arguments) {
     if (coming.empty() || tests.empty()) continue;
     coming.resize(std::min(coming.size(), kRequests));
     distinct = std::max(distinct, coming.size());
-    const auto taught = [&](size_t of_before, Score& score) {
+    ++parts;
+    const auto taught = [&](size_t of_before, Score& score, uint64_t& noticed) {
       OnlineTrainer trainer(trained->copy());
       answer(trainer, before, of_before);
       answer(trainer, coming, kRequests);
       score.add(*trainer.copy(), tests);
+      noticed += trainer.counts().shifts;
     };
-    taught(0, at_start);
-    taught(OnlineTrainerOptions{}.most_kept, mid_run);
+    taught(0, at_start, noticed_at_start);
+    taught(OnlineTrainerOptions{}.most_kept, mid_run, noticed_mid_run);
     const std::unique_ptr<OnlinePredictor> alone = make(buckets);
     train(*alone, coming);
     fresh.add(*alone, tests);
@@ -154,15 +157,20 @@ json shift(const Arguments& arguments) {
   }
   SPW_CHECK(fresh.tests() > 1, kInvalidArgument, "{}: too few answers to learn from some of them",
             arguments.other);
-  const auto after = [&](const Score& score) {
-    return json{{"accuracy", score.accuracy()},
+  const auto after = [&](const Score& score, uint64_t noticed) {
+    return json{{"shifts_noticed", static_cast<double>(noticed) / static_cast<double>(parts)},
+                {"accuracy", score.accuracy()},
                 {"beyond_fresh", score.accuracy() - fresh.accuracy()},
                 {"standard_error", score.standard_error(fresh)}};
   };
-  return {{"requests", kRequests},       {"distinct_requests", distinct},
-          {"tests", fresh.tests()},      {"before", untaught.accuracy()},
-          {"at_start", after(at_start)}, {"mid_run", after(mid_run)},
-          {"fresh", fresh.accuracy()},   {"most_frequent", majority.accuracy()}};
+  return {{"requests", kRequests},
+          {"distinct_requests", distinct},
+          {"tests", fresh.tests()},
+          {"before", untaught.accuracy()},
+          {"at_start", after(at_start, noticed_at_start)},
+          {"mid_run", after(mid_run, noticed_mid_run)},
+          {"fresh", fresh.accuracy()},
+          {"most_frequent", majority.accuracy()}};
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ class EncoderPredictor final : public OnlinePredictor {
   void learn_from(std::span<const PromptFeature> seen, int64_t tokens) override {
     table_.learn_from(seen, tokens);
   }
+  void forget_half() override { table_.forget_half(); }
 
   const LengthBuckets& buckets() const override { return table_.buckets(); }
   uint64_t examples() const override { return table_.examples(); }

@@ -76,6 +76,21 @@ TEST(EncoderPredictorTest, WithoutTextOnlyTokensAreSeen) {
   EXPECT_EQ(encoder->asked, 0);
 }
 
+TEST(EncoderPredictorTest, WhatEmbeddingsSaidIsForgottenWithTheRest) {
+  const auto encoder = std::make_shared<FakeEncoder>();
+  auto trained = std::make_unique<EncoderPredictor>(LengthBuckets::linear(512), encoder);
+  train(*trained, even_and_odd(60));
+  OnlineTrainer trainer(std::move(trained));
+  for (int i = 0; i < 500; ++i) {  // the other way round
+    const std::string prompt = "number " + std::to_string(5000 + i % 40) + (i % 3 == 0 ? "" : "0");
+    trainer.finished(trainer.predict({.text = prompt}), prompt.size() % 2 == 0 ? 400 : 20);
+  }
+  trainer.wait_until_learned();
+  EXPECT_GE(trainer.counts().shifts, 1U);
+  EXPECT_EQ(trainer.predict({.text = "number 7777"}).distribution.likeliest(), 0U);
+  EXPECT_EQ(trainer.predict({.text = "number 77770"}).distribution.likeliest(), 7U);
+}
+
 TEST(EncoderPredictorTest, LearnsOnlineAndAsksTheEncoderOnceARequest) {
   const auto encoder = std::make_shared<FakeEncoder>();
   OnlineTrainer trainer(std::make_unique<EncoderPredictor>(LengthBuckets::linear(512), encoder));

@@ -74,6 +74,13 @@ void NgramPredictor::learn_from(std::span<const PromptFeature> features, int64_t
   ++examples_;
 }
 
+// Halved weights are those of one that is less sure, as it should be. AdaGrad's sums grow with each
+// answer, and with them all that it learned long ago would stay.
+void NgramPredictor::forget_half() {
+  for (float& weight : weights_) weight /= 2;
+  std::ranges::fill(gradients_, kFirstGradient);
+}
+
 bool NgramPredictor::try_write(const std::filesystem::path& path, const std::string& model) const {
   write_predictor(path, *this, model);
   return true;

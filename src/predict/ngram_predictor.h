@@ -28,6 +28,7 @@ class NgramPredictor : public OnlinePredictor {
   }
   LengthDistribution predict_from(std::span<const PromptFeature> features) const override;
   void learn_from(std::span<const PromptFeature> features, int64_t tokens) override;
+  void forget_half() override;
 
   const LengthBuckets& buckets() const override { return buckets_; }
   size_t more_slots() const { return weights_.size() / kRow - kFeatureSlots; }

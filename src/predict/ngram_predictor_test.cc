@@ -78,6 +78,26 @@ TEST(NgramPredictorTest, SpacesAroundAPromptChangeNothing) {
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(plain[i].slot, spaced[i].slot);
 }
 
+TEST(NgramPredictorTest, WhoForgetsHalfIsLessSureOfTheSameAndLearnsAsFastAsAtFirst) {
+  NgramPredictor predictor(kBuckets);
+  for (int i = 0; i < 400; ++i) predictor.learn({.text = "Write a story"}, 400);
+  NgramPredictor halved = predictor;
+  halved.forget_half();
+  const LengthQuery query{.text = "Write a story"};
+  const size_t known = kBuckets.bucket_of(400), other = kBuckets.bucket_of(5);
+  EXPECT_EQ(halved.predict(query).likeliest(), known);
+  EXPECT_LT(halved.predict(query).share(known), predictor.predict(query).share(known));
+  EXPECT_EQ(halved.examples(), predictor.examples());
+  const auto answers_until_known = [&](NgramPredictor& one) {
+    int answers = 0;
+    for (; one.predict(query).likeliest() != other && answers < 1000; ++answers)
+      one.learn(query, 5);
+    return answers;
+  };
+  const int stiff = answers_until_known(predictor);
+  EXPECT_LT(answers_until_known(halved), stiff / 2) << stiff;
+}
+
 TEST(NgramPredictorTest, RefusesNumbersThatAreNone) {
   NgramPredictor predictor(kBuckets);
   std::vector<float> weights(predictor.weights().begin(), predictor.weights().end());

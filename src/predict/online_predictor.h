@@ -23,6 +23,9 @@ class OnlinePredictor : public LengthPredictor {
   virtual std::vector<PromptFeature> look_at(const LengthQuery& query) const = 0;
   virtual LengthDistribution predict_from(std::span<const PromptFeature> seen) const = 0;
   virtual void learn_from(std::span<const PromptFeature> seen, int64_t tokens) = 0;
+  // Answers are of another kind now: what was learned counts half, and what comes is learned as
+  // fast as at first.
+  virtual void forget_half() = 0;
 
   virtual const LengthBuckets& buckets() const = 0;
   virtual uint64_t examples() const = 0;  // that it learned from, again and again

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/stopwatch.h"
 #include "base/thread_name.h"
 
@@ -100,20 +102,39 @@ void OnlineTrainer::keep() {
   unsaved_ = 0;
 }
 
+// Asks the predictor as it is now: what it said when the request came may be from before a shift.
+void OnlineTrainer::notice_shift(const Answer& answer) {
+  const size_t bucket = buckets_.bucket_of(answer.tokens);
+  std::optional<size_t> noticed;
+  {
+    const std::lock_guard lock(predictor_mutex_);
+    noticed = watch_.try_notice(predictor_->predict_from(answer.features).share(bucket), bucket);
+    if (noticed) predictor_->forget_half();
+  }
+  if (!noticed) return;
+  const size_t before = kept_.size() - std::min(kept_.size(), *noticed - 1);
+  kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(before));
+  {
+    const std::lock_guard lock(queue_mutex_);
+    ++counts_.shifts;
+  }
+  log_info(
+      "lengths of answers: the last {} are of another kind than those before; half of what "
+      "was learned is forgotten",
+      *noticed);
+}
+
 // A lock for each step, so that nobody who asks waits for all of them.
 void OnlineTrainer::learn(Answer answer) {
   const auto learn_one = [&](const Answer& one) {
     const std::lock_guard lock(predictor_mutex_);
     predictor_->learn_from(one.features, one.tokens);
   };
+  notice_shift(answer);
   learn_one(answer);
   ++unsaved_;
-  if (kept_.size() < options_.most_kept) {
-    kept_.push_back(std::move(answer));
-  } else {
-    kept_[oldest_] = std::move(answer);
-    oldest_ = (oldest_ + 1) % kept_.size();
-  }
+  if (kept_.size() == options_.most_kept) kept_.pop_front();
+  kept_.push_back(std::move(answer));
   for (int i = 0; i < options_.replays; ++i) learn_one(kept_[random_() % kept_.size()]);
 }
 

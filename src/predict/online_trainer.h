@@ -15,13 +15,13 @@
 
 #include "predict/online_predictor.h"
 #include "predict/predicted_length.h"
+#include "predict/shift_watch.h"
 
 namespace spillway {
 
 struct OnlineTrainerOptions {
   size_t most_waiting = 1024;  // answers to be learned from; more are dropped
-  // The last answers are learned from again, each time with some of them: after 500 answers of
-  // another kind it then knows these as well as one that was trained on nothing else.
+  // The last answers are learned from again, each time with some of them.
   size_t most_kept = 512;
   static constexpr int kUsualReplays = 4;
   int replays = kUsualReplays;
@@ -40,12 +40,15 @@ struct OnlineTrainerCounts {
   // Of the answers that came back: the likeliest bucket was right, too long, too short.
   uint64_t right = 0, over = 0, under = 0;
   double predicted_tokens = 0, real_tokens = 0;  // of these answers: means that were said
+  uint64_t shifts = 0;                           // answers became of another kind
   double learning_s = 0;                         // of the trainer's thread
 };
 
 // Owns a thread, which learns; it ends with the destructor, whatever still waits. Memory is bounded
-// by the options, and nobody who asks or tells ever waits for more than one example to be learned.
-// Thread-safe.
+// by the options, and nobody who asks or tells ever waits for more than one example to be learned
+// (or for the predictor to forget half, which takes a millisecond). Where answers become of another
+// kind the predictor does that, and what is kept of those before is dropped: learned from again and
+// again they would keep it from knowing the new ones. Thread-safe.
 class OnlineTrainer {
  public:
   explicit OnlineTrainer(std::unique_ptr<OnlinePredictor> predictor,
@@ -72,6 +75,7 @@ class OnlineTrainer {
   };
   void run();
   void learn(Answer answer);
+  void notice_shift(const Answer& answer);
   void keep();
 
   OnlineTrainerOptions options_;
@@ -81,8 +85,8 @@ class OnlineTrainer {
   LengthBuckets buckets_;
   uint64_t network_bytes_;
   // The thread's own.
-  std::vector<Answer> kept_;
-  size_t oldest_ = 0;
+  std::deque<Answer> kept_;  // the last ones
+  ShiftWatch watch_;
   std::mt19937 random_{1};
   uint64_t unsaved_ = 0;  // answers
 

@@ -53,6 +53,65 @@ TEST(OnlineTrainerTest, KnowsRequestsOfAnotherKindAfterFiveHundredOfThem) {
   EXPECT_GT(accuracy(*trainer.copy(), tests), fresh - 0.02);
 }
 
+// What is asked about says how long answers are, until all of them are long.
+std::vector<LengthExample> about_topics(int first, int last, uint32_t seed, bool are_long) {
+  std::mt19937 random(seed);
+  std::vector<LengthExample> examples;
+  for (int topic = first; topic < last; ++topic) {
+    for (int i = 0; i < 10; ++i) {
+      const std::string prompt = "Topic" + std::string(1, static_cast<char>('a' + topic % 26)) +
+                                 std::string(1, static_cast<char>('a' + topic / 26)) + " part" +
+                                 std::to_string(random() % 10);
+      const int tokens = are_long ? 420 : 50 * (topic % 5);
+      examples.push_back({prompt, prompt, tokens + 1 + static_cast<int>(random() % 40)});
+    }
+  }
+  for (size_t i = examples.size(); i > 1; --i) std::swap(examples[i - 1], examples[random() % i]);
+  return examples;
+}
+
+// In mid-run it keeps answers of the kind before, and few others that come again and again are soon
+// known by heart: neither must hide from it that all the rest has changed, too.
+TEST(OnlineTrainerTest, KnowsRequestsOfAnotherKindInMidRunFromFewOfThem) {
+  const auto before = about_topics(0, 80, 1, false), few = about_topics(0, 4, 2, true);
+  OnlineTrainer trainer(std::make_unique<NgramPredictor>(train_predictor(before, kBuckets)));
+  const auto meet = [&](const std::vector<LengthExample>& examples, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      const LengthExample& example = examples[i % examples.size()];
+      trainer.finished(trainer.predict({.text = example.prompt}), example.tokens);
+    }
+    trainer.wait_until_learned();
+  };
+  meet(before, 600);
+  EXPECT_EQ(trainer.counts().shifts, 0U);
+  meet(few, 500);
+  EXPECT_GE(trainer.counts().shifts, 1U);
+  const auto tests = about_topics(4, 80, 3, true);
+  EXPECT_GT(accuracy(*trainer.copy(), tests),
+            accuracy(train_predictor(few, kBuckets), tests) - 0.02);
+}
+
+TEST(OnlineTrainerTest, ForgetsNothingWhereAnswersStayOfOneKind) {
+  for (const bool is_fresh : {true, false}) {
+    const auto coming = made_up(1000, 4, false);
+    NgramPredictor one =
+        is_fresh ? NgramPredictor(kBuckets) : train_predictor(made_up(800, 1, false), kBuckets);
+    OnlineTrainer trainer(one.copy(), {.replays = 0});
+    for (const LengthExample& example : coming) {
+      const LengthQuery query{.text = example.prompt};
+      trainer.finished(trainer.predict(query), example.tokens);
+      one.learn(query, example.tokens);
+    }
+    trainer.wait_until_learned();
+    EXPECT_EQ(trainer.counts().shifts, 0U);
+    for (const LengthExample& test : made_up(20, 5, false)) {
+      const LengthQuery query{.text = test.prompt};
+      for (size_t i = 0; i < kLengthBuckets; ++i)
+        EXPECT_EQ(trainer.copy()->predict(query).share(i), one.predict(query).share(i));
+    }
+  }
+}
+
 TEST(OnlineTrainerTest, AFullQueueDropsAndCounts) {
   OnlineTrainer trainer(fresh(), {.most_waiting = 2, .replays = 2000});
   const PredictedLength predicted = trainer.predict({.text = "Write a long story"});
@@ -137,6 +196,16 @@ TEST(OnlineTrainerTest, AnyPredictorThatLearnsWillDo) {
   EXPECT_EQ(trainer.predict({.text = "another"}).distribution.likeliest(), kBuckets.bucket_of(130));
   EXPECT_GE(trainer.examples(), 50U);
   EXPECT_NEAR(trainer.counts().real_tokens, 50 * 130, 1e-6);
+}
+
+TEST(OnlineTrainerTest, ARunningMeanDoesNotAverageOverAShift) {
+  RunningMeanPredictor before(kBuckets);
+  for (int i = 0; i < 5000; ++i) before.learn({}, 30);
+  OnlineTrainer trainer(before.copy());
+  for (int i = 0; i < 200; ++i) trainer.finished(trainer.predict({.text = "any"}), 400);
+  trainer.wait_until_learned();
+  EXPECT_EQ(trainer.predict({.text = "any"}).distribution.likeliest(), kBuckets.bucket_of(400));
+  EXPECT_GT(trainer.examples(), 5000U) << "it has learned from those, too";
 }
 
 // Also with much to do.

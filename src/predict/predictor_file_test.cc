@@ -41,6 +41,19 @@ TEST(PredictorFileTest, ComesBackAsItWas) {
   }
 }
 
+TEST(PredictorFileTest, WhatWasHalfForgottenIsLearnedOnAsWithoutAFile) {
+  const TempFolder folder;
+  NgramPredictor predictor = some_predictor();
+  predictor.forget_half();
+  write_predictor(folder / "p", predictor, "a model");
+  auto read = try_read_predictor(folder / "p");
+  ASSERT_TRUE(read.has_value());
+  const LengthQuery query{.text = "Say yes"};
+  for (NgramPredictor* one : {&predictor, &read->predictor}) one->learn(query, 300);
+  for (size_t i = 0; i < kLengthBuckets; ++i)
+    EXPECT_EQ(read->predictor.predict(query).share(i), predictor.predict(query).share(i));
+}
+
 TEST(PredictorFileTest, RemembersWhoseEmbeddingsItLearnedFrom) {
   const TempFolder folder;
   const NgramPredictor predictor(LengthBuckets::linear(512), 3);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "predict/simple_predictors.h"
 
+#include <numeric>
 #include <string_view>
 
 #include "base/error.h"
@@ -19,7 +20,8 @@ std::string key_of(const LengthQuery& query) {
 
 LengthDistribution RunningMeanPredictor::predict_from(std::span<const PromptFeature>) const {
   // One answer more than there were, of any length.
-  const double all = 1 + static_cast<double>(examples_);
+  const auto all =
+      1 + static_cast<double>(std::accumulate(answers_.begin(), answers_.end(), int64_t{0}));
   std::array<double, kLengthBuckets> shares{};
   for (size_t i = 0; i < kLengthBuckets; ++i)
     shares[i] = (static_cast<double>(answers_[i]) + 1.0 / kLengthBuckets) / all;
@@ -29,6 +31,10 @@ LengthDistribution RunningMeanPredictor::predict_from(std::span<const PromptFeat
 void RunningMeanPredictor::learn_from(std::span<const PromptFeature>, int64_t tokens) {
   ++answers_[buckets_.bucket_of(tokens)];
   ++examples_;
+}
+
+void RunningMeanPredictor::forget_half() {
+  for (int64_t& answers : answers_) answers /= 2;
 }
 
 LengthDistribution OraclePredictor::predict(const LengthQuery& query) const {

@@ -22,6 +22,7 @@ class RunningMeanPredictor : public OnlinePredictor {
   std::vector<PromptFeature> look_at(const LengthQuery&) const override { return {{}}; }
   LengthDistribution predict_from(std::span<const PromptFeature> seen) const override;
   void learn_from(std::span<const PromptFeature> seen, int64_t tokens) override;
+  void forget_half() override;
 
   const LengthBuckets& buckets() const override { return buckets_; }
   uint64_t examples() const override { return examples_; }
@@ -31,7 +32,7 @@ class RunningMeanPredictor : public OnlinePredictor {
 
  private:
   LengthBuckets buckets_;
-  std::array<int64_t, kLengthBuckets> answers_ = {};
+  std::array<int64_t, kLengthBuckets> answers_ = {};  // that count
   uint64_t examples_ = 0;
 };
 
