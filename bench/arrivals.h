@@ -2,6 +2,7 @@
 // Requests that come to an engine in a measurement, from a file.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -32,6 +33,8 @@ class Arrivals {
   // When all have come they come again.
   Arrival take();
   size_t size() const { return lines_.size(); }
+  // Of those taken.
+  size_t came_again() const { return next_ - std::min(next_, lines_.size()); }
 
  private:
   struct Line {

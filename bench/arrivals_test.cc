@@ -32,7 +32,9 @@ TEST_F(ArrivalsTest, ComeInOrderAndThenAgain) {
   EXPECT_EQ(arrivals.next_at_s(), 2);
   EXPECT_EQ(arrivals.take().request.max_tokens, 9);
   EXPECT_EQ(arrivals.next_at_s(), std::nullopt);
+  EXPECT_EQ(arrivals.came_again(), 0U);
   EXPECT_EQ(arrivals.take().request.max_tokens, 7);
+  EXPECT_EQ(arrivals.came_again(), 1U);
 }
 
 TEST_F(ArrivalsTest, WhatIsAskedHasLines) {

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """engine_sweep as a child process: a line of JSON is asked, a line of JSON is the answer. Where something fails, it is said with the command."""
 
+import contextlib
 import json
 import shlex
 import subprocess
 
 
 class EngineProcess:
-    """Loads its model once. Use as a block."""
+    """Started when it is asked, and anew only where other words are wanted: it has loaded its model then. Use as a block."""
 
-    def __init__(self, program, words):
-        self.command = [str(program), *map(str, words)]
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, program):
+        self.program = str(program)
+        self.command = self.process = None
 
     def __enter__(self):
         return self
@@ -19,8 +20,9 @@ class EngineProcess:
     def __exit__(self, *_):
         self.stop()
 
-    def measure(self, cell):
-        """What engine_sweep says of a cell in its words."""
+    def measure(self, words, cell):
+        """What engine_sweep, started with `words`, says of a cell in its own."""
+        self._start([self.program, *map(str, words)])
         try:
             self.process.stdin.write(json.dumps(cell) + "\n")
             self.process.stdin.flush()
@@ -31,6 +33,16 @@ class EngineProcess:
             raise RuntimeError(f"ended with {self.process.wait()}: {shlex.join(self.command)}")
         return json.loads(line)
 
+    def _start(self, command):
+        if command == self.command:
+            return
+        self.stop()
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.command = command
+
     def stop(self):
-        self.process.stdin.close()
-        self.process.wait()
+        if self.process:
+            with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+                self.process.stdin.close()
+            self.process.wait()
+        self.command = self.process = None

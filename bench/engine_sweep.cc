@@ -19,8 +19,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/stopwatch.h"
-#include "bench/arrivals.h"
+#include "bench/engine_load.h"
 #include "cli/session_flags.h"
 #include "cli/terminal_services.h"
 #include "engine/answer_lengths.h"
@@ -44,16 +43,12 @@ struct Options {
   int max_sequences = 64;
 };
 
-constexpr int kAlwaysWaiting = 64;  // requests, where they saturate
-constexpr double kTellEvery = 0.5;  // seconds
 // What a server expects; pauses for prompts follow from it.
 constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
 
 // One measurement.
 struct Cell {
-  std::string requests;            // a file, see Arrivals
-  bool saturates = true;           // some always wait, whatever the times say
-  std::string turning = "0";       // layers whose KV takes turns, or "auto"
+  LoadOptions load;                // they saturate where nothing else is said
   std::string admission = "room";  // predicted, room or whole, as --kv-admission
   std::string lengths = "off";     // built-in, mean, oracle or off
   std::string learn;               // a file of requests that were answered before
@@ -62,15 +57,17 @@ struct Cell {
   bool recomputes = false;         // who gives way is computed again, and not kept in host memory
   std::optional<double> spare;     // room for answers that grow; none: as the engine does
   int64_t context = 0;             // of prompt and answer; 0: what there is room for
-  double warm_up_s = 10, seconds = 30;
-  uint32_t seed = 1;
 };
 
 Cell read_cell(const json& of) {
   Cell cell;
-  cell.requests = of.at("requests");
-  cell.saturates = of.value("saturates", cell.saturates);
-  cell.turning = of.value("turning", cell.turning);
+  LoadOptions& load = cell.load;
+  load.requests = of.at("requests");
+  load.saturates = of.value("saturates", true);
+  load.turning = of.value("turning", load.turning);
+  load.warm_up_s = of.value("warm_up_s", load.warm_up_s);
+  load.seconds = of.value("seconds", load.seconds);
+  load.seed = of.value("seed", load.seed);
   cell.admission = of.value("admission", cell.admission);
   cell.lengths = of.value("lengths", cell.lengths);
   cell.learn = of.value("learn", cell.learn);
@@ -79,9 +76,6 @@ Cell read_cell(const json& of) {
   cell.recomputes = of.value("recomputes", cell.recomputes);
   if (of.contains("spare")) cell.spare = of.at("spare").get<double>();
   cell.context = of.value("context", cell.context);
-  cell.warm_up_s = of.value("warm_up_s", cell.warm_up_s);
-  cell.seconds = of.value("seconds", cell.seconds);
-  cell.seed = of.value("seed", cell.seed);
   return cell;
 }
 
@@ -117,11 +111,12 @@ class Measurement {
   Measurement(const Cell& cell, Session& session, Runner& runner, KvStore* store, int max_sequences)
       : cell_(cell),
         context_(cell.context > 0 ? cell.context : session.planned_tokens()),
-        kv_(runner.kv),
         lengths_(lengths_of(cell, context_)),
-        arrivals_(cell.requests, session.loaded->model.spec.vocab_size, cell.seed),
         engine_(runner.decoder, runner.kv, nullptr,
-                options_of(session, runner, store, max_sequences)) {
+                options_of(session, runner, store, max_sequences)),
+        load_(engine_, runner.kv, session.loaded->model.spec.vocab_size, cell.load, machine_clock(),
+              {.submit = [this](Arrivals::Arrival arrival) { submit(std::move(arrival)); },
+               .event = [this](const GenerationEvent& event) { take(event); }}) {
     if (!cell.learn.empty()) learn(session.loaded->model.spec.vocab_size);
   }
   ~Measurement() {
@@ -134,35 +129,16 @@ class Measurement {
   }
 
   json run() {
-    if (cell_.turning != "auto") engine_.change_turns(std::stoi(cell_.turning));
-    watch_ = {};
-    while (watch_.seconds() < cell_.warm_up_s) step();
-    engine_.take_traffic();
-    const EngineStats before = engine_.stats();
+    load_.warm_up();
     const LengthCounts said = lengths_ ? lengths_->counts() : LengthCounts{};
     latencies_s_.clear();
     first_s_.clear();
-    waiting_s_ = running_s_ = prompt_steps_s_ = 0;
-    const double from_s = watch_.seconds();
-    json series = json::array();
-    double told_s = from_s;
-    int64_t told = before.generated_tokens;
-    while (watch_.seconds() < from_s + cell_.seconds) {
-      step();
-      const double now_s = watch_.seconds();
-      if (now_s - told_s < kTellEvery) continue;
-      const int64_t tokens = engine_.stats().generated_tokens;
-      series.push_back({{"s", now_s - from_s},
-                        {"tokens_per_s", static_cast<double>(tokens - told) / (now_s - told_s)},
-                        {"turning", kv_.layers().turning()}});
-      told = tokens;
-      told_s = now_s;
-    }
-    const double seconds = watch_.seconds() - from_s;
-    engine_.take_traffic();
-    json out = result(before, engine_.stats(), seconds);
-    if (lengths_) add_foresight(out, said, lengths_->counts(), seconds);
-    out["series"] = std::move(series);
+    const LoadFigures figures = load_.measure();
+    json out = load_.report(figures);
+    add_requests(out);
+    add_work(out, figures);
+    if (lengths_) add_foresight(out, said, lengths_->counts(), figures.seconds);
+    out["series"] = figures.series;
     return out;
   }
 
@@ -178,7 +154,8 @@ class Measurement {
     int at_once = max_sequences;
     if (cell_.admission == "whole") {
       const int64_t blocks = (context_ + kKvBlockTokens - 1) / kKvBlockTokens;
-      at_once = static_cast<int>(std::clamp<int64_t>(kv_.device_blocks() / blocks, 1, at_once));
+      at_once =
+          static_cast<int>(std::clamp<int64_t>(runner.kv.device_blocks() / blocks, 1, at_once));
     }
     SPW_CHECK(cell_.order == "first" || cell_.order == "shortest", kInvalidArgument,
               "the order is {}; give first or shortest", cell_.order);
@@ -193,7 +170,7 @@ class Measurement {
             .max_sequence_tokens = context_,
             .reuse_prefixes = true,
             .store = store,
-            .adapts_turns = cell_.turning == "auto"};
+            .adapts_turns = cell_.load.adapts_turns()};
   }
 
   void learn(int64_t vocabulary) {
@@ -221,11 +198,9 @@ class Measurement {
     }
   }
 
-  void submit_next() {
-    Arrivals::Arrival arrival = arrivals_.take();
-    ++submitted_;
+  void submit(Arrivals::Arrival arrival) {
     AtWork of{.request = {}, .answer = arrival.request.max_tokens};
-    of.due_s = cell_.saturates ? watch_.seconds() : arrival.at_s;
+    of.due_s = cell_.load.saturates ? load_.passed_s() : arrival.at_s;
     // The longest that fit, so that all are answered.
     if (std::ssize(arrival.request.prompt) + of.answer > context_)
       arrival.request.prompt.resize(
@@ -236,82 +211,41 @@ class Measurement {
     at_work_.emplace(id, std::move(of));
   }
 
-  void submit_those_due() {
-    if (cell_.saturates) {
-      while (engine_.state().waiting < kAlwaysWaiting) submit_next();
-      return;
-    }
-    while (arrivals_.next_at_s() && *arrivals_.next_at_s() <= watch_.seconds()) submit_next();
-  }
-
   void take(const GenerationEvent& event) {
     const auto found = at_work_.find(event.id);
     if (found == at_work_.end()) return;
     AtWork& of = found->second;
     SPW_CHECK(!event.finish || *event.finish != FinishReason::kError, kDevice, "{}", event.error);
-    if (event.token && of.generated++ == 0) of.first_s = watch_.seconds();
+    if (event.token && of.generated++ == 0) of.first_s = load_.passed_s();
     if (of.generated < of.answer && !event.finish) return;
     // The model's weights may be random: it ends where the answer does, and not before.
     if (!event.finish) engine_.cancel(event.id);
-    latencies_s_.push_back(watch_.seconds() - of.due_s);
+    latencies_s_.push_back(load_.passed_s() - of.due_s);
     first_s_.push_back(of.first_s - of.due_s);
     if (lengths_ && cell_.learns) lengths_->ended(of.request, of.answer, FinishReason::kStop);
     at_work_.erase(found);
   }
 
-  void step() {
-    submit_those_due();
-    if (!engine_.has_requests()) {
-      SPW_CHECK(arrivals_.next_at_s(), kInvalidArgument,
-                "{}: the last request came at {:.1f} s, before the run's end", cell_.requests,
-                watch_.seconds());
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-      return;
-    }
-    const double before_s = watch_.seconds();
-    const EngineState state = engine_.state();
-    const int64_t worked = engine_.stats().sequence_steps;
-    const int64_t prompt_steps = engine_.stats().prompt_steps;
-    engine_.step([this](const GenerationEvent& event) { take(event); });
-    const double took_s = watch_.seconds() - before_s;
-    if (engine_.stats().prompt_steps > prompt_steps) prompt_steps_s_ += took_s;
-    const int64_t at_work = engine_.stats().sequence_steps - worked;
-    running_s_ += took_s * static_cast<double>(at_work);
-    waiting_s_ += took_s * static_cast<double>(state.waiting + state.running - at_work);
+  // Of those that ended.
+  void add_requests(json& out) const {
+    out["requests"] = latencies_s_.size();
+    out["came_again"] = load_.arrivals().came_again();
+    out["mean_latency_s"] = mean(latencies_s_);
+    out["p99_latency_s"] = quantile(latencies_s_, 0.99);
+    out["mean_first_token_s"] = mean(first_s_);
   }
 
-  json result(const EngineStats& before, const EngineStats& after, double seconds) const {
-    const auto grew = [](auto was, auto is) { return static_cast<double>(is - was); };
-    const double steps = std::max(1.0, grew(before.steps, after.steps));
-    const double prompt_steps = grew(before.prompt_steps, after.prompt_steps);
-    const double tokens = std::max(1.0, grew(before.generated_tokens, after.generated_tokens));
-    json out = {
-        {"turning", kv_.layers().turning()},
-        {"expansion", engine_.state().kv_expansion},
-        {"blocks", kv_.layers().sizes().blocks},
-        {"expanded_blocks", kv_.device_blocks()},
-        {"seconds", seconds},
-        {"tokens_per_s", tokens / seconds},
-        {"requests", latencies_s_.size()},
-        {"came_again", std::max<int64_t>(0, submitted_ - static_cast<int64_t>(arrivals_.size()))},
-        {"step_ms", seconds / steps * 1e3},
-        {"prompt_steps", prompt_steps},
-        {"prompt_step_ms", prompt_steps_s_ / std::max(1.0, prompt_steps) * 1e3},
-        {"waited_share", grew(before.turn_waited_s, after.turn_waited_s) / seconds},
-        {"sequences", grew(before.sequence_steps, after.sequence_steps) / steps},
-        {"preemptions", grew(before.preemptions, after.preemptions)},
-        {"recomputed_tokens", grew(before.recomputed_tokens, after.recomputed_tokens)},
-        {"prompt_tokens", grew(before.prompt_tokens, after.prompt_tokens)},
-        {"outgrown", grew(before.outgrown, after.outgrown)},
-        {"scheduling_share", grew(before.scheduling_s, after.scheduling_s) / seconds},
-        {"changes", after.turn_changes},
-        {"turn_bytes_per_s", grew(before.turn_bytes, after.turn_bytes) / seconds},
-        {"queueing_ms_per_token", waiting_s_ / tokens * 1e3},
-        {"compute_ms_per_token", running_s_ / tokens * 1e3},
-        {"mean_latency_s", mean(latencies_s_)},
-        {"p99_latency_s", quantile(latencies_s_, 0.99)},
-        {"mean_first_token_s", mean(first_s_)}};
-    return out;
+  static void add_work(json& out, const LoadFigures& figures) {
+    const EngineStats& before = figures.before;
+    const EngineStats& after = figures.after;
+    const int64_t prompt_steps = after.prompt_steps - before.prompt_steps;
+    out["prompt_steps"] = prompt_steps;
+    out["prompt_step_ms"] =
+        figures.prompt_steps_s / static_cast<double>(std::max<int64_t>(1, prompt_steps)) * 1e3;
+    out["recomputed_tokens"] = after.recomputed_tokens - before.recomputed_tokens;
+    out["prompt_tokens"] = after.prompt_tokens - before.prompt_tokens;
+    out["outgrown"] = after.outgrown - before.outgrown;
+    out["scheduling_share"] = (after.scheduling_s - before.scheduling_s) / figures.seconds;
   }
 
   static void add_foresight(json& out, const LengthCounts& before, const LengthCounts& after,
@@ -326,16 +260,11 @@ class Measurement {
 
   const Cell& cell_;
   int64_t context_;
-  KvCache& kv_;
   std::unique_ptr<AnswerLengths> lengths_;
-  Arrivals arrivals_;
   Engine engine_;
-  int64_t submitted_ = 0;
-  Stopwatch watch_;
+  EngineLoad load_;
   std::unordered_map<RequestId, AtWork> at_work_;
   std::vector<double> latencies_s_, first_s_;  // of those that ended
-  double waiting_s_ = 0, running_s_ = 0;       // of requests
-  double prompt_steps_s_ = 0;                  // all steps that had prompts
 };
 
 // As a server does it, with room for so much KV.

@@ -84,41 +84,27 @@ def run_servers(options):
 
 
 class Engines:
-    """Measures cells with engine_sweep, one process for each budget. Use as a block."""
+    """Measures cells with engine_sweep, one process for each budget."""
 
-    def __init__(self, options):
-        self.options, self.process, self.budget = options, None, None
+    def __init__(self, options, process):
+        self.options, self.process = options, process
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
-
-    def stop(self):
-        if self.process:
-            self.process.stop()
-        self.process = None
-
-    def measure(self, cell, number):
-        if self.budget != cell.budget or not self.process:
-            self.stop()
-            self.process = EngineProcess(self.options.sweep, [*shlex.split(self.options.engine), "--kv-budget", cell.budget])
-            self.budget = cell.budget
+    def __call__(self, cell, number):
         shapes = draw_requests(cell.workload, cell.rate, cell.warm_up_s + cell.seconds, number, self.options.scale, self.options.most_tokens,
                                self.options.trace)
+        words = [*shlex.split(self.options.engine), "--kv-budget", cell.budget]
         with tempfile.TemporaryDirectory() as folder:
             requests = pathlib.Path(folder) / "requests"
             write_plain(shapes, requests)
-            return self.process.measure({"requests": str(requests), "saturates": not cell.rate, "turning": cell.turning, "seed": number + 1,
-                                         "admission": self.options.admission, "lengths": self.options.lengths,
-                                         "warm_up_s": cell.warm_up_s, "seconds": cell.seconds})
+            return self.process.measure(words, {"requests": str(requests), "saturates": not cell.rate, "turning": cell.turning, "seed": number + 1,
+                                                "admission": self.options.admission, "lengths": self.options.lengths,
+                                                "warm_up_s": cell.warm_up_s, "seconds": cell.seconds})
 
 
 def run_engine(options):
     results = Results(options.output, own_command())
-    with Engines(options) as engines:
-        measure_all(server_cells(options), options.rounds, results, engines.measure, options.at_most)
+    with EngineProcess(options.sweep) as process:
+        measure_all(server_cells(options), options.rounds, results, Engines(options, process), options.at_most)
 
 
 def run_draw(options):

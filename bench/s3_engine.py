@@ -118,9 +118,9 @@ def mean_answer(requests):
 
 
 class Measuring:
-    """Measures cells with one engine_sweep, which is started when it is needed. Use as a block."""
+    """Measures cells with one engine_sweep."""
 
-    def __init__(self, options):
+    def __init__(self, options, process):
         requests = read_requests(options.requests)
         learning = [request for request in requests if is_for_learning(request.question)]
         self.learning = learning[: options.learn] if options.learn else learning
@@ -128,14 +128,7 @@ class Measuring:
         if not self.learning or not self.asked:
             raise ValueError(f"{options.requests}: {len(learning)} requests to learn from and {len(self.asked)} to ask; some of both are needed")
         self.words = [*shlex.split(options.engine), "--kv-budget", options.kv_budget, "-c", options.context, "--max-sequences", options.max_sequences]
-        self.program, self.process = options.sweep, None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process:
-            self.process.stop()
+        self.process = process
 
     def timed(self, cell, number):
         """The same requests for each cell of a round."""
@@ -150,8 +143,6 @@ class Measuring:
         return [(at, asked[i % len(asked)]) for i, at in enumerate(times)]
 
     def __call__(self, cell, number):
-        if not self.process:
-            self.process = EngineProcess(self.program, self.words)
         with tempfile.TemporaryDirectory() as folder:
             learn, requests = pathlib.Path(folder) / "learn.tsv", pathlib.Path(folder) / "requests.tsv"
             write_requests([(0.0, request) for request in self.learning], learn)
@@ -159,7 +150,7 @@ class Measuring:
             asked = {"requests": str(requests), "saturates": not cell.rate, "context": cell.context, "seed": number + 1}
             asked |= {"warm_up_s": cell.warm_up_s, "seconds": cell.seconds} | CELLS[cell.name]
             asked |= {"learn": "" if cell.name == "cold" else str(learn), "learns": cell.learns_on or cell.name == "cold"}
-            result = self.process.measure(asked)
+            result = self.process.measure(self.words, asked)
         result.pop("series")
         return result
 
@@ -178,7 +169,8 @@ def rate_of(results, options, answer_tokens):
 
 def run(options):
     results = Results(options.output, own_command())
-    with Measuring(options) as measure:
+    with EngineProcess(options.sweep) as process:
+        measure = Measuring(options, process)
         of = {"budget": options.kv_budget, "context": options.context, "warm_up_s": options.warm_up, "seconds": options.seconds}
         of |= {"learn": len(measure.learning), "learns_on": options.learns_on}
         cells = [Cell(name, **of) for name in options.cells if name not in BY_TIME]

@@ -30,6 +30,7 @@
 #include "engine/engine_client.h"
 #include "engine/model_catalog.h"
 #include "engine/model_fingerprint.h"
+#include "engine/result_settings.h"
 #include "engine/session.h"
 #include "serve/batch_input.h"
 #include "serve/batch_job.h"
@@ -257,7 +258,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   Runner runner = session.make_runner_that_fits(context, whole);
   const bool waits = !options.scheduling.admits_whole() &&
                      session.plan.schedule == ScheduleKind::kContinuous &&
-                     may_preempt(runner.decoder, !options.not_deterministic);
+                     may_preempt(session.settings.attention_topk, session.settings.deterministic);
   const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
   const AdmissionPolicy admission = admission_policy(
       session.plan, with_rows(runner.decoder, whole, session.sequences_at_once(room)));

@@ -23,6 +23,7 @@
 #include "cli/terminal_services.h"
 #include "engine/engine.h"
 #include "engine/model_catalog.h"
+#include "engine/result_settings.h"
 #include "engine/serving_estimate.h"
 #include "engine/session.h"
 #include "schedule/admission.h"
@@ -91,7 +92,7 @@ SessionServices heard_by(ApiServer& server) {
 SessionOptions with_turns(const ServeOptions& options) {
   SessionOptions session = options.session;
   const bool may_wait = !options.scheduling.admits_whole() &&
-                        !(session.deterministic && session.compute.attention_topk > 0);
+                        may_preempt(session.compute.attention_topk, session.deterministic);
   if (session.placement.kv_expansion.empty())
     session.placement.kv_expansion = may_wait ? "auto" : "off";
   return session;
@@ -163,7 +164,7 @@ int serve(const ServeOptions& options) {
   const int64_t sequences = session.plan.sequences.value_or(1);
   Runner runner = session.make_runner_that_fits(context, sequences);
   const bool waits = !options.scheduling.admits_whole() &&
-                     may_preempt(runner.decoder, options.session.deterministic);
+                     may_preempt(session.settings.attention_topk, session.settings.deterministic);
   const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
   const AdmissionPolicy admission = continuous_admission(
       session, with_rows(runner.decoder, sequences, session.sequences_at_once(room)));

@@ -25,6 +25,10 @@ NamedValues ResultSettings::fields() const {
       std::string(kv_type_name(kv)), fmt::format("{}", top_k), on_host, linear);
 }
 
+bool may_preempt(float attention_topk, bool deterministic) {
+  return attention_topk == 0 || !deterministic;
+}
+
 std::string describe_device(const Device& device) {
   return fmt::format("{} ({})", device.info().hardware, device.info().features);
 }

@@ -36,6 +36,10 @@ struct ResultSettings {
   bool operator==(const ResultSettings&) const = default;
 };
 
+// Whether sequences may lose their blocks and be computed again. Rows that attended to few of their
+// positions when they were generated (`attention_topk` > 0) would attend to all: results show it.
+bool may_preempt(float attention_topk, bool deterministic);
+
 std::string describe_device(const Device& device);
 // "F16 x 12, F32 x 5"
 std::string describe_weight_types(const Model& model);

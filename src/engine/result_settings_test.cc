@@ -87,6 +87,12 @@ TEST_F(HostAttentionTest, TuningCountsAsFarAsItIsLookedAt) {
   EXPECT_EQ(describe_tuning(&table, true, gpu_, "another"), "none");
 }
 
+TEST(ResultSettingsTest, SequencesStayWhereResultsWouldShowThatTheyWereComputedAgain) {
+  EXPECT_FALSE(may_preempt(0.1F, /*deterministic=*/true));
+  EXPECT_TRUE(may_preempt(0.1F, /*deterministic=*/false));
+  EXPECT_TRUE(may_preempt(0, /*deterministic=*/true));
+}
+
 TEST(ResultSettingsTest, WeightTypesAreThoseInMemory) {
   Model model = describe_dummy_model("opt-125m");
   const std::string plain = describe_weight_types(model);

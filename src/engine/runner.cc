@@ -87,10 +87,6 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
   return {std::move(stream), std::move(kv), std::move(decoder)};
 }
 
-bool may_preempt(const Decoder& decoder, bool deterministic) {
-  return decoder.attention_topk() == 0 || !deterministic;
-}
-
 int with_rows(Decoder& decoder, int64_t planned, int64_t wanted) {
   if (wanted <= planned) return static_cast<int>(wanted);
   try {

@@ -36,9 +36,6 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
                    const Plan& plan, const RunSize& size, const RunDisk& disk = {},
                    const std::optional<DeviceTraits>& within = {});
 
-// Whether sequences may lose their blocks and be computed again, if results must not show it: rows
-// that attended to few of their positions when they were generated would attend to all.
-bool may_preempt(const Decoder& decoder, bool deterministic);
 // Sequences at once, `wanted` if there is memory for their rows of logits, else the `planned`.
 int with_rows(Decoder& decoder, int64_t planned, int64_t wanted);
 

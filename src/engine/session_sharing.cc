@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/result_settings.h"
 #include "engine/session.h"
 #include "plan/search.h"
 
@@ -23,9 +24,8 @@ int64_t mean_tokens(const ExpectedRun& run, int64_t most) {
 
 std::optional<Session::Placed> Session::try_shared(const Placed& whole, const RunSize& wanted,
                                                    const ExpectedRun& run) const {
-  const bool loses_nothing = settings.attention_topk == 0 || !settings.deterministic;
-  if (run.at_once < 2 || run.answers.empty() || !loses_nothing || whole.by_hand ||
-      device->host_visible())
+  if (run.at_once < 2 || run.answers.empty() || whole.by_hand || device->host_visible() ||
+      !may_preempt(settings.attention_topk, settings.deterministic))
     return std::nullopt;
   // Nothing is gained where all of it is on the device.
   if (whole.plan.all_on_device() && whole.size.sequences >= wanted.sequences) return std::nullopt;

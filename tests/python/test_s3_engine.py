@@ -12,6 +12,7 @@ BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
 from alpaca import is_for_learning  # noqa: E402
+from engine_process import EngineProcess  # noqa: E402
 from s3_engine import Request, read_requests, write_requests  # noqa: E402
 from s3_engine_tables import tables  # noqa: E402
 
@@ -82,6 +83,19 @@ def test_nobody_learns_from_what_is_asked(tmp_path):
     assert 60 < sum(map(is_for_learning, questions)) < 140
     write_requests([(0.0, Request(3, 4, "all of\none kind"))], tmp_path / "r.tsv")
     assert read_requests(tmp_path / "r.tsv") == [Request(3, 4, "all of\none kind")]
+
+
+def test_a_program_that_ended_is_named_with_its_words(monkeypatch):
+    start = subprocess.Popen
+
+    def start_and_wait(*words, **options):
+        process = start(*words, **options)
+        process.wait()
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start_and_wait)
+    with pytest.raises(RuntimeError, match="ended with 1: false 7"), EngineProcess("false") as process:
+        process.measure([7], {"requests": "r.tsv"})
 
 
 def test_wrong_words_are_one_line(tmp_path):
