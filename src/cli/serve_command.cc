@@ -181,7 +181,7 @@ int serve(const ServeOptions& options) {
                  .reuse_prefixes = true,
                  .kv_salt = session.kv_salt(),
                  .store = store.get(),
-                 .adapts_turns = session.adapts_turns()});
+                 .adapts_turns = waits && session.adapts_turns()});
   const ServedModel model(model_name(options), session.tokenizer(),
                           {.max_sequence_tokens = engine.max_sequence_tokens(),
                            .vocab_size = session.loaded->model.spec.vocab_size},
