@@ -134,6 +134,8 @@ json result_json(const SimulationResult& result) {
           {"preemptions", result.preemptions},
           {"extensions", result.extensions},
           {"recomputed_tokens", result.recomputed_tokens},
+          {"most_sequences", result.most_sequences},
+          {"most_memory_share", result.most_memory_share},
           {"generation_s", result.generation_s},
           {"penalty_s", result.penalty_s},
           {"scheduler_s", result.scheduler_s},
