@@ -271,6 +271,7 @@ json tables(const Arguments& arguments) {
       PaperMachine several = machine;
       several.gpus = gpus;
       result["gpt3"][std::to_string(gpus)] = serve_all(model, several, requests, 0);
+      result["gpt3_figure1"][std::to_string(gpus)] = figure1(model, several);
     }
   }
   return result;
