@@ -173,7 +173,7 @@ def print_figures(result):
 def print_rest(result):
     heading("Shortest predicted first at 80% load, so many sequences at once: mean and 99th percentile of latency against first come")
     for name, model in result["models"].items():
-        for slots, runs in model["shortest_first"].items():
+        for slots, runs in by_number(model["shortest_first"]):
             first, cells = runs["first_come"], []
             for key in ("shortest", "shortest_oracle"):
                 cells.append(f"mean {first['mean_latency_s'] / runs[key]['mean_latency_s']:.2f}x lower")
