@@ -83,7 +83,7 @@ def print_tables(result):
         row(encoder["name"][:21], [f"{100 * encoder['paper_accuracy']:.2f}%", f"{encoder['us_per_prediction'] / 1e3:.1f} ms"])
         print("    (not fine-tuned: 22M weights with a linear model behind them, on this machine's cores; the paper's ran on an A100)")
     else:
-        print("an encoder (Spillway): not measured, there is none here")
+        print("an encoder (Spillway): not measured, there is none here, or no bin/spillway")
     row("the most frequent one", [f"{100 * predictor['paper_majority_accuracy']:.2f}%"])
     print(MISSING)
 
@@ -199,10 +199,10 @@ def run(arguments):
 
 
 def score_of_encoder(arguments):
-    """Table 5's row for an encoder; none where there is no encoder."""
-    if not (arguments.encoder / "config.json").is_file():
-        return None
+    """Table 5's row for an encoder; none where there is no encoder, or no program that runs it."""
     spillway = pathlib.Path(arguments.program).parent / "spillway"
+    if not spillway.is_file() or not (arguments.encoder / "config.json").is_file():
+        return None
     data = pathlib.Path(arguments.data) / "text" / "alpaca_small_2000.json"
     command = [spillway, "predictor", "eval", data, "--model", arguments.model, "--encoder", arguments.encoder, "--json"]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
