@@ -132,6 +132,11 @@ class Simulation {
     const double step = machine_.step_s(model_, sequences, kv, prompts);
     const double computing = machine_.step_s(model_, sequences, kv, prompts + again) - step;
     result_.recomputed_tokens += again;
+    // By what is known of each sequence, not by what the allocator says.
+    result_.most_sequences =
+        std::max(result_.most_sequences, static_cast<int64_t>(plan.chunks.size()));
+    result_.most_memory_share =
+        std::max(result_.most_memory_share, static_cast<double>(kv) / machine_.kv_tokens(model_));
     const double moving =
         static_cast<double>(moved) * model_.kv_bytes() / machine_.link_bytes_per_s / machine_.gpus;
     result_.generation_s += step;

@@ -71,6 +71,9 @@ struct SimulationResult {
   int64_t requests = 0;
   int64_t preemptions = 0, extensions = 0;
   int64_t recomputed_tokens = 0;
+  // In any one step: sequences at work, and how much of all KV memory their tokens took.
+  int64_t most_sequences = 0;
+  double most_memory_share = 0;
   double mean_latency_s = 0, p99_latency_s = 0;
   double slowest_step_s = 0;
   double steps_in_pace = 0;  // share of the steps without prompts

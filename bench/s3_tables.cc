@@ -134,6 +134,8 @@ json result_json(const SimulationResult& result) {
           {"preemptions", result.preemptions},
           {"extensions", result.extensions},
           {"recomputed_tokens", result.recomputed_tokens},
+          {"most_sequences", result.most_sequences},
+          {"most_memory_share", result.most_memory_share},
           {"generation_s", result.generation_s},
           {"penalty_s", result.penalty_s},
           {"scheduler_s", result.scheduler_s},
@@ -269,6 +271,7 @@ json tables(const Arguments& arguments) {
       PaperMachine several = machine;
       several.gpus = gpus;
       result["gpt3"][std::to_string(gpus)] = serve_all(model, several, requests, 0);
+      result["gpt3_figure1"][std::to_string(gpus)] = figure1(model, several);
     }
   }
   return result;
