@@ -15,6 +15,7 @@
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
+#include "cli/scheduling_flags.h"
 #include "cli/terminal.h"
 #include "cpu/features.h"
 #include "storage/mapped_files.h"
@@ -120,7 +121,8 @@ int parse_and_run(int argc, char** argv) {
     return 0;
   }
   try {
-    std::vector<std::string> arguments = model_first(app, argc, argv);
+    std::vector<std::string> arguments =
+        spillway::with_usual_pace(app, model_first(app, argc, argv));
     std::reverse(arguments.begin(), arguments.end());  // as the parser wants them
     app.parse(arguments);
   } catch (const CLI::RuntimeError& done) {

@@ -4,7 +4,10 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 #include <map>
+#include <system_error>
 
 #include "base/error.h"
 
@@ -12,6 +15,14 @@ namespace spillway {
 namespace {
 
 constexpr auto kGroup = "Scheduling";
+constexpr auto kTokenPace = "--token-pace";
+
+bool is_number(const std::string& word) {
+  double number = 0;
+  const char* const end = word.data() + word.size();
+  const auto [read, error] = std::from_chars(word.data(), end, number);
+  return error == std::errc() && read == end;
+}
 
 const std::map<std::string, OrderKind>& orders() {
   static const std::map<std::string, OrderKind> all = {{"first", OrderKind::kFirstCome},
@@ -65,12 +76,30 @@ void add_scheduling_flags(CLI::App& command, SchedulingFlags& flags,
       ->capture_default_str()
       ->group(kGroup);
   command
-      .add_option("--token-pace", flags.token_pace_s,
-                  fmt::format("no more requests at work than get a token each in so many seconds, "
-                              "such as {}: as fast as people read (default: any number)",
+      .add_option(kTokenPace, flags.token_pace_s,
+                  fmt::format("no more requests at work than get a token each in so many seconds; "
+                              "without a number {}: as fast as people read (not given: any "
+                              "number of requests)",
                               PacedAdmission::kReadingSpeed))
       ->check(CLI::Range(1e-6, 1e6))
+      ->option_text("[SECONDS]")
       ->group(kGroup);
+}
+
+std::vector<std::string> with_usual_pace(const CLI::App& app, std::vector<std::string> arguments) {
+  const auto has_flags = [&](const std::string& word) {
+    return !app.get_subcommands([&](const CLI::App* command) {
+                 return command->get_name() == word && command->get_option_no_throw(kTokenPace);
+               })
+                .empty();
+  };
+  const auto command = std::ranges::find_if(arguments, has_flags);
+  const auto end = std::find(command, arguments.end(), "--");
+  for (auto word = command; word != end; ++word) {
+    if (*word != kTokenPace || (word + 1 != end && is_number(word[1]))) continue;
+    *word = fmt::format("{}={}", kTokenPace, PacedAdmission::kReadingSpeed);
+  }
+  return arguments;
 }
 
 }  // namespace spillway

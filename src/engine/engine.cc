@@ -176,6 +176,7 @@ DecoderStats Engine::take_decoder_stats() {
   const DecoderStats stats = decoder_.take_stats();
   taken_ += stats;
   stats_.turn_bytes += stats.turns.to_device_bytes + stats.turns.to_host_bytes;
+  stats_.turn_waits += stats.turns.waits;
   stats_.turn_waited_s += stats.turns.waited_s;
   return stats;
 }

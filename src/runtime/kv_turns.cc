@@ -201,6 +201,7 @@ void KvTurns::settle() {
   device_.synchronize();
   for (const auto& [layer, which] : timed_) {
     const Turn::Timed& timed = turn(layer).timed[which];
+    if (timed.loaded->seconds_after(*timed.waits) > 0) ++stats_.waits;
     stats_.waited_s += timed.waited->seconds_after(*timed.waits);
     if (timed.bytes == 0) continue;
     stats_.copied_s += timed.loaded->seconds_after(*timed.begun);
@@ -289,6 +290,7 @@ KvTurns::Stats& KvTurns::Stats::operator+=(const Stats& other) {
   to_host_bytes += other.to_host_bytes;
   moved_bytes += other.moved_bytes;
   loads += other.loads;
+  waits += other.waits;
   waited_s += other.waited_s;
   copied_s += other.copied_s;
   copied_bytes += other.copied_bytes;

@@ -53,7 +53,8 @@ class KvTurns {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;  // while steps run
     uint64_t moved_bytes = 0;                         // between host and device by change()
     int64_t loads = 0;
-    double waited_s = 0;  // ops for layers
+    int64_t waits = 0;    // ops for layers that came late
+    double waited_s = 0;  // how long
     double copied_s = 0;  // the link was busy with so many of these bytes
     uint64_t copied_bytes = 0;
     Stats& operator+=(const Stats& other);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <random>
 #include <span>
@@ -197,10 +198,54 @@ TEST_P(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
     EXPECT_GT(stats.moved_bytes, 0u);
     EXPECT_LE(stats.copied_bytes, stats.to_device_bytes);
     EXPECT_GT(stats.waited_s, 0) << "copies come late here";
+    EXPECT_GT(stats.waits, 0);
+    EXPECT_LE(stats.waits, stats.loads);
   }
 }
 INSTANTIATE_TEST_SUITE_P(Come, KvTurnsBytesTest, testing::Bool(),
                          [](const auto& of) { return of.param ? "Ahead" : "OnDemand"; });
+
+// Steps of one sequence with ops of a millisecond a layer, by a clock of the accelerator's own.
+KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps) {
+  EmulatedAcceleratorOptions options;
+  options.bytes_per_s = bytes_per_s;
+  options.clock = std::make_shared<EmulatedClock>();
+  EmulatedAccelerator device(options);
+  CpuDevice host(CpuDeviceOptions{.threads = 1});
+  KvCache kv(device, host, kShape,
+             {.device_blocks = 8, .most_turning = turning, .spare_buffers = 2});
+  KvTurns turns(device);
+  turns.change(kv, turning);
+  const std::vector<BlockId> table = {BlockId{2}, BlockId{0}, BlockId{1}};
+  constexpr int32_t kToken[1] = {};
+  constexpr int kBefore = 2;  // steps that find nothing on its way yet
+  for (int step = 0; step < kBefore + steps; ++step) {
+    const StepSequence only{.tokens = kToken, .start = 33 + step, .block_table = table};
+    turns.begin_step(kv, {&only, 1});
+    for (int layer = 0; layer < kShape.layers; ++layer) {
+      turns.acquire(kv, layer);
+      options.clock->pass(1e-3);
+      turns.release(kv, layer);
+    }
+    turns.end_step();
+    if (step + 1 == kBefore) turns.take_stats();
+  }
+  return turns.take_stats();
+}
+
+TEST(KvTurnsWaitsTest, EveryLayerThatComesLateIsCountedAndNoOther) {
+  constexpr int kTurning = 6, kSteps = 5;
+  for (const uint64_t bytes_per_s : {uint64_t{0}, uint64_t{1} << 30}) {
+    const KvTurns::Stats hidden = stats_with_link(bytes_per_s, kTurning, kSteps);
+    EXPECT_EQ(hidden.loads, kTurning * kSteps);
+    EXPECT_EQ(hidden.waits, 0) << bytes_per_s;
+    EXPECT_EQ(hidden.waited_s, 0) << bytes_per_s;
+  }
+  const KvTurns::Stats late = stats_with_link(1 << 14, kTurning, kSteps);
+  EXPECT_EQ(late.loads, kTurning * kSteps);
+  EXPECT_EQ(late.waits, kTurning * kSteps) << "each takes far longer than its layer before";
+  EXPECT_GT(late.waited_s, 0);
+}
 
 }  // namespace
 }  // namespace spillway

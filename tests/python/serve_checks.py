@@ -313,11 +313,14 @@ def has_gpu():
     return bool(os.environ.get("CUDA_VISIBLE_DEVICES")) and pathlib.Path("/proc/driver/nvidia/version").exists()
 
 
+def kept_kv(folder):
+    """Options by which KV is kept on disk beyond the pools, as many requests begin as are predicted to have room, and layers may take turns."""
+    return ["--kv-dir", pathlib.Path(folder) / "kv", "--kv-dir-size", "64MiB", "--kv-admission", "predicted", "--kv-expansion", "auto"]
+
+
 def everything_of_kv(folder):
-    """Options by which KV goes everywhere it can go: compressed, kept on disk, and where there is a GPU by layers that take turns there."""
-    return ["--kv-type", "int8", "--kv-dir", pathlib.Path(folder) / "kv", "--kv-dir-size", "64MiB", "--kv-expansion", "auto"] + (
-        ["--device", "cuda"] if has_gpu() else []
-    )
+    """Options by which KV goes everywhere it can go: kept_kv(), compressed, and where there is a GPU by layers that take turns there."""
+    return ["--kv-type", "int8", *kept_kv(folder)] + (["--device", "cuda"] if has_gpu() else [])
 
 
 # For tests whose fixture `serve` starts servers: once as they are, and once with everything_of_kv().
@@ -325,12 +328,13 @@ with_all_of_kv = pytest.mark.parametrize("serve", ["as it is", "all of KV"], ind
 
 
 def server_fixture(*options, model="tiny_model"):
-    """A fixture of a module's own: one server for all of its tests."""
+    """A fixture of a module's own: one server for all of its tests, with kept_kv(), which changes no answer."""
 
     @pytest.fixture(scope="module")
     def server(spillway, request, tmp_path_factory):
         path = request.getfixturevalue(model)
-        with Server(spillway, path, tmp_path_factory.mktemp("serve"), *options) as started:
+        folder = tmp_path_factory.mktemp("serve")
+        with Server(spillway, path, folder, *options, *kept_kv(folder)) as started:
             yield started
             assert started.process.poll() is None, f"it ended with {started.process.returncode}: {started.log()[-3000:]}"
             assert started.end() == 0, f"it does not end as it should: {started.log()[-3000:]}"  # also: a sanitizer found something

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's own page: what browsers get, and that it speaks of numbers that there are."""
 
+import json
 import re
+import shutil
+import subprocess
 
 import pytest
 from serve_checks import server_fixture
@@ -50,6 +53,103 @@ def test_the_page_knows_the_names_that_the_server_tells(server):
     page = text_of(server, "/")
     for name in re.findall(r'byId\("([^"]+)"\)', script):
         assert f'id="{name}"' in page, name
+
+
+# What a browser would have, as far as showing metrics needs it: text that elements are given is kept, and printed at the end.
+FAKE_BROWSER = """
+const elements = {};
+class Element {
+  constructor() { this.children = []; this.style = {}; this.textContent = ""; }
+  append(...more) { this.children.push(...more); }
+  replaceChildren(...all) { this.children = all; }
+  setAttribute() {}
+  addEventListener() {}
+  text() { return [this.textContent, ...this.children.map((child) => child.text())].join(" ").trim(); }
+}
+globalThis.document = {
+  getElementById: (id) => (elements[id] ||= new Element()),
+  createElement: () => new Element(),
+  createElementNS: () => new Element(),
+  querySelector: () => ({ open: false }),
+  hidden: true,
+};
+const told = require("fs").readFileSync(0, "utf8");
+globalThis.fetch = async (path) =>
+  path === "health" ? { json: async () => ({ status: "ok" }) } : { ok: true, text: async () => told };
+globalThis.setTimeout = () => console.log(JSON.stringify(Object.fromEntries(Object.entries(elements).map(([id, e]) => [id, e.text()]))));
+"""
+
+
+@pytest.fixture
+def shown(server, tmp_path):
+    """shown(metrics as text): {id: text} of what the page then shows."""
+    node = shutil.which("node") or shutil.which("nodejs")
+    if node is None:
+        pytest.skip("node is not installed")
+    script = tmp_path / "page.cjs"
+    script.write_text(FAKE_BROWSER + text_of(server, "/page.js"))
+
+    def show(told):
+        done = subprocess.run([node, script], input=told, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+    return show
+
+
+TURNS = """
+spillway_kv_expansion 1.5
+spillway_kv_layers_turning 12
+spillway_kv_turn_bytes_total 3.2e9
+spillway_kv_turn_waits_total 17
+spillway_kv_turn_wait_seconds_total 0.25
+spillway_kv_turn_changes_total 4
+"""
+STORE = """
+spillway_prefix_hit_tokens_total{tier="pool"} 4000
+spillway_prefix_hit_tokens_total{tier="host"} 96
+spillway_prefix_hit_tokens_total{tier="disk"} 32
+spillway_kv_store_blocks{tier="host"} 40
+spillway_kv_store_blocks{tier="disk"} 64
+spillway_kv_store_bytes{tier="host"} 5e6
+spillway_kv_store_bytes{tier="disk"} 8e6
+spillway_kv_store_moved_bytes_total{way="to_device"} 1.5e6
+spillway_kv_store_moved_bytes_total{way="disk_read"} 5e5
+"""
+FORESIGHT = """
+spillway_kv_predicted_blocks 321
+spillway_foresight_seconds_total{part="predicting"} 0.002
+spillway_foresight_seconds_total{part="scheduling"} 0.05
+spillway_foresight_seconds_total{part="learning"} 1.5
+"""
+
+
+def test_kv_that_goes_everywhere_is_shown_by_name(shown):
+    kv = shown(TURNS + STORE)["kv"]
+    assert "12 layers take turns" in kv and "1.50 times" in kv
+    assert "moved 3.2 GB" in kv and "17 waits" in kv and "250 ms" in kv and "4 changes" in kv
+    assert "4,000 from the pools, 96 from host memory, 32 from disk" in kv
+    assert "host 40 blocks, 5 MB; disk 64 blocks, 8 MB. Brought back: 2 MB." in kv
+    assert "blocks" not in shown(TURNS)["kv"] and "turns" not in shown(STORE)["kv"].lower(), "each where it exists"
+
+
+def test_foresight_is_shown_by_name(shown):
+    lengths = shown(FORESIGHT)["lengths"]
+    assert "321 blocks" in lengths and "2.0 ms of predicting, 50 ms of scheduling, 1.50 s of learning" in lengths
+    ended = 'spillway_length_predictions_total{result="right"} 3\n'
+    assert "3 of 3 answers" in shown(FORESIGHT + ended)["lengths"] and "321 blocks" in shown(FORESIGHT + ended)["lengths"]
+
+
+def test_where_there_is_none_of_it_the_page_says_nothing_of_it(shown):
+    told = shown("spillway_steps_total 1\n")
+    assert told["kv"] == "Nothing was computed yet." and "Foresight" not in told["lengths"]
+
+
+def test_the_page_shows_what_this_server_tells(server, shown):
+    server.complete(prompt="Once upon a time there was a river, and", max_tokens=30, ignore_eos=True)
+    told = shown(text_of(server, "/metrics"))
+    assert told["state"] == "ok" and re.search(r"host\b.* of [\d,]+ tokens", told["kv"]), told
+    assert "turns" not in told["kv"].lower(), "nothing takes turns on a CPU"
 
 
 def test_its_routes_are_the_servers(server):

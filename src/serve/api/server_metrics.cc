@@ -78,8 +78,10 @@ struct ServerMetrics::Impl {
       gauge("spillway_kv_layers_turning", "Layers whose KV takes turns on the GPU.");
   Counter& turn_bytes = counter("spillway_kv_turn_bytes_total",
                                 "Bytes that moved for layers whose KV takes turns on the GPU.");
-  Counter& turn_waits = counter("spillway_kv_turn_wait_seconds_total",
-                                "What steps waited for layers whose KV takes turns.");
+  Counter& turn_waits = counter("spillway_kv_turn_waits_total",
+                                "How often a step waited for a layer whose KV came late.");
+  Counter& turn_waited_s = counter("spillway_kv_turn_wait_seconds_total",
+                                   "What steps waited for layers whose KV takes turns.");
   Counter& turn_changes = counter("spillway_kv_turn_changes_total",
                                   "How often another number of layers was chosen to take turns.");
   Histogram& first_token_s =
@@ -252,7 +254,8 @@ void ServerMetrics::step(const StepReport& report) {
   of.kv_expansion.Set(report.state.kv_expansion);
   of.kv_turning.Set(report.state.turning);
   Impl::follow(of.turn_bytes, static_cast<double>(report.stats.turn_bytes));
-  Impl::follow(of.turn_waits, report.stats.turn_waited_s);
+  Impl::follow(of.turn_waits, static_cast<double>(report.stats.turn_waits));
+  Impl::follow(of.turn_waited_s, report.stats.turn_waited_s);
   Impl::follow(of.turn_changes, static_cast<double>(report.stats.turn_changes));
   const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();
   Impl::follow(of.steps, static_cast<double>(report.stats.steps));

@@ -46,5 +46,17 @@ TEST(ServerMetricsTest, StepsWithTokensOfPromptsAreToldApart) {
   EXPECT_THAT(metrics.text(), HasSubstr("spillway_decode_step_seconds_count 1"));
 }
 
+TEST(ServerMetricsTest, WaitsForLayersThatTakeTurnsAreCountedAndTimed) {
+  ServerMetrics metrics;
+  StepReport report = step_of(1, 1);
+  report.stats.turn_waits = 3;
+  report.stats.turn_waited_s = 0.25;
+  metrics.step(report);
+  report.stats.turn_waits = 5;
+  metrics.step(report);
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_waits_total 5\n"));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_wait_seconds_total 0.25\n"));
+}
+
 }  // namespace
 }  // namespace spillway

@@ -20,6 +20,8 @@ function parseMetrics(text) {
 }
 
 const value = (metrics, name) => metrics[name]?.[0]?.value ?? 0;
+// {label: value} of a metric that one label tells apart.
+const byLabel = (metrics, name, label) => Object.fromEntries((metrics[name] || []).map((m) => [m.labels[label], m.value]));
 
 // Of what came into a histogram between two looks: the time that this share stayed below, between two bounds in proportion.
 function quantile(now, before, name, share) {
@@ -39,6 +41,7 @@ function quantile(now, before, name, share) {
 const seconds = (s) => (s === null ? "–" : s < 1 ? `${(1000 * s).toFixed(s < 0.01 ? 1 : 0)} ms` : `${s.toFixed(2)} s`);
 const number = (n, digits = 0) => n.toLocaleString("en", { maximumFractionDigits: digits });
 const gigabytes = (n) => `${number(n / 1e9, n < 1e10 ? 2 : 1)} GB/s`;
+const bytes = (n) => (n < 1e9 ? `${number(n / 1e6, 1)} MB` : `${number(n / 1e9, 1)} GB`);
 
 function make(kind, text = "", name = "") {
   const element = document.createElement(kind);
@@ -67,6 +70,34 @@ function bar(name, share, told) {
   return row;
 }
 
+// Of layers that take or took turns on the GPU.
+function turnsSoFar(metrics) {
+  const moved = value(metrics, "spillway_kv_turn_bytes_total");
+  if (!moved) return [];
+  const waits = number(value(metrics, "spillway_kv_turn_waits_total"));
+  const waited = seconds(value(metrics, "spillway_kv_turn_wait_seconds_total"));
+  const changes = number(value(metrics, "spillway_kv_turn_changes_total"));
+  return [make("p", `Turns moved ${bytes(moved)}; ${waits} waits for a layer, ${waited} in all; ${changes} changes of how many take turns.`)];
+}
+
+// Tokens that were not computed again, by where their KV was.
+function prefixHits(metrics) {
+  const { pool = 0, host = 0, disk = 0 } = byLabel(metrics, "spillway_prefix_hit_tokens_total", "tier");
+  if (!pool && !host && !disk) return [];
+  return [make("p", `Tokens reused: ${number(pool)} from the pools, ${number(host)} from host memory, ${number(disk)} from disk.`)];
+}
+
+// Blocks that are kept beyond the pools.
+function storedKv(metrics) {
+  const blocks = byLabel(metrics, "spillway_kv_store_blocks", "tier");
+  const sizes = byLabel(metrics, "spillway_kv_store_bytes", "tier");
+  const told = ["host", "disk"].filter((tier) => blocks[tier]).map((tier) => `${tier} ${number(blocks[tier])} blocks, ${bytes(sizes[tier] || 0)}`);
+  if (!told.length) return [];
+  const moved = byLabel(metrics, "spillway_kv_store_moved_bytes_total", "way");
+  const back = bytes((moved.to_device || 0) + (moved.disk_read || 0));
+  return [make("p", `KV store: ${told.join("; ")}. Brought back: ${back}.`)];
+}
+
 function showKv(metrics) {
   const tiers = new Map();
   for (const { labels, value: blocks } of metrics.spillway_kv_blocks || [])
@@ -77,20 +108,31 @@ function showKv(metrics) {
   const turning = value(metrics, "spillway_kv_layers_turning");
   if (turning) {
     const times = value(metrics, "spillway_kv_expansion").toFixed(2);
-    rows.push(make("p", `${number(turning)} layers take turns on the GPU: room for ${times} times as much.`));
+    rows.push(make("p", `${number(turning)} layers take turns on the GPU, with all of their KV in host memory: room for ${times} times as much.`));
   }
+  rows.push(...turnsSoFar(metrics), ...prefixHits(metrics), ...storedKv(metrics));
   byId("kv").replaceChildren(...(rows.length ? rows : [make("p", "Nothing was computed yet.")]));
+}
+
+// What predictions say of the time to come, and what they have cost.
+function foresight(metrics, answers) {
+  const wanted = value(metrics, "spillway_kv_predicted_blocks");
+  if (!wanted && !answers) return [];
+  const { predicting = 0, scheduling = 0, learning = 0 } = byLabel(metrics, "spillway_foresight_seconds_total", "part");
+  const cost = `Foresight took ${seconds(predicting)} of predicting, ${seconds(scheduling)} of scheduling, ${seconds(learning)} of learning.`;
+  return [make("p", `${number(wanted)} blocks of KV are predicted for requests at work and next. ${cost}`)];
 }
 
 // How long answers were predicted to be, where somebody predicts.
 function showLengths(metrics) {
-  const results = Object.fromEntries((metrics.spillway_length_predictions_total || []).map((m) => [m.labels.result, m.value]));
+  const results = byLabel(metrics, "spillway_length_predictions_total", "result");
   const all = (results.right || 0) + (results.over || 0) + (results.under || 0);
-  if (!all) return byId("lengths").replaceChildren(make("p", "No answer with a predicted length has ended yet."));
+  const ahead = foresight(metrics, all);
+  if (!all) return byId("lengths").replaceChildren(make("p", "No answer with a predicted length has ended yet."), ...ahead);
   const share = (count) => `${number(count)} of ${number(all)} answers`;
   const said = value(metrics, "spillway_length_predicted_tokens_total") / all;
   const real = value(metrics, "spillway_length_real_tokens_total") / all;
-  const dropped = (metrics.spillway_length_answers_total || []).find((m) => m.labels.training === "dropped")?.value ?? 0;
+  const { dropped = 0 } = byLabel(metrics, "spillway_length_answers_total", "training");
   const outgrown = number(value(metrics, "spillway_outgrown_total"));
   const gaveWay = number(value(metrics, "spillway_outgrown_preemptions_total"));
   byId("lengths").replaceChildren(
@@ -99,6 +141,7 @@ function showLengths(metrics) {
     bar("too short", (results.under || 0) / all, share(results.under || 0)),
     make("p", `${number(said, 1)} tokens predicted on average, ${number(real, 1)} real. ${outgrown} times an answer outgrew what it was promised; ${gaveWay} of these gave way.`),
     make("p", `${number(value(metrics, "spillway_length_answers_waiting"))} answers wait to be learned from, ${number(dropped)} were dropped.`),
+    ...ahead,
   );
 }
 

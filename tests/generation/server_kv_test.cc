@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server whose KV goes everywhere at once: layers take turns on an accelerator, as many as are
+// found while it serves, blocks go to host memory and disk, and sequences give way to others.
+// Answers are those that each request has alone, and /metrics tells what happened.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/test_scoped_folder.h"
+#include "kv/kv_store.h"
+#include "memory/block_folder.h"
+#include "serve/api/api_server.h"
+#include "serve/http/http_client.h"
+#include "storage/async_io.h"
+#include "tests/generation/turns_runtime.h"
+
+namespace spillway::testing_models {
+namespace {
+
+using nlohmann::json;
+
+// Over one engine, on a port that was free.
+class RunningServer {
+ public:
+  explicit RunningServer(Engine& engine)
+      : model_("tiny", nullptr,
+               {.max_sequence_tokens = engine.max_sequence_tokens(),
+                .vocab_size = tiny_model("llama-deep").spec.vocab_size}) {
+    server_.start(engine, model_, /*max_outstanding=*/64, {}, {.model = "tiny", .plan = "test"});
+  }
+  ~RunningServer() { server_.stop(); }
+
+  json choices_of(json question) {
+    question["model"] = "tiny";
+    HttpResponse response = client().post("/v1/completions", {}, question.dump());
+    const std::string body = response.read_up_to(1 << 20);
+    EXPECT_EQ(response.status(), 200) << body;
+    return json::parse(body).value("choices", json());
+  }
+  // All at once.
+  std::vector<json> choices_of_all(const std::vector<json>& questions) {
+    std::vector<json> choices(questions.size());
+    std::vector<std::thread> clients;
+    for (size_t i = 0; i < questions.size(); ++i)
+      clients.emplace_back([&, i] { choices[i] = choices_of(questions[i]); });
+    for (std::thread& each : clients) each.join();
+    return choices;
+  }
+  // The value of a line of /metrics; -1: there is none.
+  double metric(const std::string& name) {
+    std::istringstream lines(client().get("/metrics", {}).read_up_to(1 << 20));
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with(name + " ")) return std::stod(line.substr(name.size()));
+    return -1;
+  }
+
+ private:
+  HttpClient client() {
+    return {{.host = "127.0.0.1", .port = server_.port(), .path = ""}, cancel_};
+  }
+
+  std::atomic<bool> cancel_ = false;
+  ServedModel model_;
+  ApiServer server_{ApiServerOptions{.http = {}, .keys = std::nullopt, .model = "tiny"}};
+};
+
+// Half of them begin alike.
+std::vector<json> questions() {
+  std::vector<json> all;
+  for (int n = 0; n < 16; ++n) {
+    std::vector<TokenId> prompt = tiny_prompt(n % 2 == 0 ? 48 : 20, n % 2 == 0 ? 99 : 7);
+    for (const TokenId id : tiny_prompt(5 + 3 * n, static_cast<uint32_t>(n + 1)))
+      prompt.push_back(id);
+    all.push_back({{"prompt", prompt},
+                   {"max_tokens", 30 + 5 * (n % 4)},
+                   {"temperature", n % 3 == 0 ? 0.8 : 0.0},
+                   {"seed", n}});
+  }
+  return all;
+}
+
+TEST(ServerKvTest, WithTurnsAStoreAndPreemptionAnswersAreThoseOfEachAlone) {
+  TurnsRuntime runtime("llama-deep", /*max_delay_us=*/50);
+  const std::vector<json> asked = questions();
+  std::vector<json> wanted;
+  {
+    KvCache kv = runtime.make_kv(200, 0);
+    Decoder decoder = runtime.make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {});
+    RunningServer server(engine);
+    for (const json& question : asked) wanted.push_back(server.choices_of(question));
+    EXPECT_EQ(server.metric("spillway_kv_layers_turning"), 0);
+    EXPECT_EQ(server.metric("spillway_kv_turn_bytes_total"), 0);
+    EXPECT_EQ(server.metric("spillway_kv_turn_waits_total"), 0);
+  }
+  KvCache kv = runtime.make_kv(12, kLayers - 1);
+  const ScopedFolder folder(std::filesystem::temp_directory_path());
+  IoQueue queue;
+  KvStore store(
+      kv, *runtime.accelerator, runtime.host, {.slots = 48},
+      BlockFolder::try_open(queue, {.dir = folder.path(),
+                                    .block_bytes = static_cast<size_t>(kv.shape().block_bytes()),
+                                    .salt = "tiny",
+                                    .budget_bytes = 1 << 26}));
+  Decoder decoder = runtime.make_decoder(64);
+  Engine engine(decoder, kv, nullptr,
+                {.admission = {.max_sequences = 8},
+                 .reuse_prefixes = true,
+                 .store = &store,
+                 .adapts_turns = true});
+  RunningServer server(engine);
+  for (int round = 0; round < 3; ++round) {
+    SCOPED_TRACE(testing::Message() << "round " << round);
+    EXPECT_EQ(server.choices_of_all(asked), wanted);
+  }
+  EXPECT_GT(server.metric("spillway_preemptions_total"), 0);
+  EXPECT_GT(server.metric("spillway_kv_turn_changes_total"), 0) << "requests waited for room";
+  EXPECT_GT(server.metric("spillway_kv_turn_bytes_total"), 0);
+  EXPECT_GT(server.metric("spillway_kv_turn_waits_total"), 0) << "copies come late here";
+  EXPECT_GT(server.metric("spillway_kv_turn_wait_seconds_total"), 0);
+  EXPECT_GE(server.metric("spillway_kv_expansion"), 1);
+  EXPECT_GT(server.metric("spillway_kv_store_moved_bytes_total{way=\"to_host\"}"), 0);
+  EXPECT_GT(server.metric("spillway_prefix_hit_tokens_total{tier=\"host\"}"), 0);
+  EXPECT_EQ(server.metric("spillway_kv_blocks{state=\"used\",tier=\"gpu\"}"), 0);
+}
+
+}  // namespace
+}  // namespace spillway::testing_models
