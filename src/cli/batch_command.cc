@@ -256,9 +256,10 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const int whole =
       admission_policy(session.plan, session.plan.sequences.value_or(1)).max_sequences;
   Runner runner = session.make_runner_that_fits(context, whole);
+  const bool may_lose_blocks =
+      may_preempt(session.settings.attention_topk, session.settings.deterministic);
   const bool waits = !options.scheduling.admits_whole() &&
-                     session.plan.schedule == ScheduleKind::kContinuous &&
-                     may_preempt(session.settings.attention_topk, session.settings.deterministic);
+                     session.plan.schedule == ScheduleKind::kContinuous && may_lose_blocks;
   const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
   const AdmissionPolicy admission = admission_policy(
       session.plan, with_rows(runner.decoder, whole, session.sequences_at_once(room)));
@@ -276,7 +277,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                  .reuse_prefixes = store != nullptr || keeps_lost,
                  .kv_salt = store ? session.kv_salt() : "",
                  .store = store.get(),
-                 .adapts_turns = session.adapts_turns()});
+                 .adapts_turns = may_lose_blocks && session.adapts_turns()});
   EngineClient client(engine);
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)

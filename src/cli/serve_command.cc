@@ -163,8 +163,9 @@ int serve(const ServeOptions& options) {
   const int64_t context = session.planned_tokens();
   const int64_t sequences = session.plan.sequences.value_or(1);
   Runner runner = session.make_runner_that_fits(context, sequences);
-  const bool waits = !options.scheduling.admits_whole() &&
-                     may_preempt(session.settings.attention_topk, session.settings.deterministic);
+  const bool may_lose_blocks =
+      may_preempt(session.settings.attention_topk, session.settings.deterministic);
+  const bool waits = !options.scheduling.admits_whole() && may_lose_blocks;
   const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
   const AdmissionPolicy admission = continuous_admission(
       session, with_rows(runner.decoder, sequences, session.sequences_at_once(room)));
@@ -181,7 +182,7 @@ int serve(const ServeOptions& options) {
                  .reuse_prefixes = true,
                  .kv_salt = session.kv_salt(),
                  .store = store.get(),
-                 .adapts_turns = waits && session.adapts_turns()});
+                 .adapts_turns = may_lose_blocks && session.adapts_turns()});
   const ServedModel model(model_name(options), session.tokenizer(),
                           {.max_sequence_tokens = engine.max_sequence_tokens(),
                            .vocab_size = session.loaded->model.spec.vocab_size},
