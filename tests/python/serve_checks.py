@@ -56,9 +56,13 @@ class Answer:
 
 
 class Server:
-    """A server of the test's own, on a port that was free. Use as a block; leaving it kills what still runs."""
+    """A server of the test's own, on a port that was free. Use as a block; leaving it kills what still runs.
 
-    def __init__(self, spillway, model, folder, *options, port=0, wait=True, env=None, verbose=False):
+    All of KV is on unless told otherwise: what has no room is kept on disk, in a folder of its own, and so many begin as are predicted to have room."""
+
+    def __init__(self, spillway, model, folder, *options, port=0, wait=True, env=None, verbose=False, keeps_kv=True):
+        if keeps_kv and "--kv-dir" not in options:
+            options += ("--kv-dir", pathlib.Path(folder) / f"kv-{time.monotonic_ns()}", "--kv-dir-size", "64MiB")
         self.log_path = pathlib.Path(folder) / f"serve-{time.monotonic_ns()}.log"
         words = [*(["-v"] if verbose else []), "serve", model, "--port", port, "--deterministic", "--no-tuning"]
         for name, value in (("--device", "cpu"), ("--name", NAME), ("--threads", "1")):
@@ -313,28 +317,22 @@ def has_gpu():
     return bool(os.environ.get("CUDA_VISIBLE_DEVICES")) and pathlib.Path("/proc/driver/nvidia/version").exists()
 
 
-def kept_kv(folder):
-    """Options by which KV is kept on disk beyond the pools, as many requests begin as are predicted to have room, and layers may take turns."""
-    return ["--kv-dir", pathlib.Path(folder) / "kv", "--kv-dir-size", "64MiB", "--kv-admission", "predicted", "--kv-expansion", "auto"]
+def everything_of_kv():
+    """Options by which KV goes everywhere it can go, beside what servers keep: compressed, and where there is a GPU by layers that take turns there."""
+    return ["--kv-type", "int8", "--kv-admission", "predicted", "--kv-expansion", "auto"] + (["--device", "cuda"] if has_gpu() else [])
 
 
-def everything_of_kv(folder):
-    """Options by which KV goes everywhere it can go: kept_kv(), compressed, and where there is a GPU by layers that take turns there."""
-    return ["--kv-type", "int8", *kept_kv(folder)] + (["--device", "cuda"] if has_gpu() else [])
-
-
-# For tests whose fixture `serve` starts servers: once as they are, and once with everything_of_kv().
-with_all_of_kv = pytest.mark.parametrize("serve", ["as it is", "all of KV"], indirect=True)
+# For tests whose fixture `serve` starts servers: once without a store, and once with everything_of_kv().
+with_all_of_kv = pytest.mark.parametrize("serve", ["nothing kept", "all of KV"], indirect=True)
 
 
 def server_fixture(*options, model="tiny_model"):
-    """A fixture of a module's own: one server for all of its tests, with kept_kv(), which changes no answer."""
+    """A fixture of a module's own: one server for all of its tests."""
 
     @pytest.fixture(scope="module")
     def server(spillway, request, tmp_path_factory):
         path = request.getfixturevalue(model)
-        folder = tmp_path_factory.mktemp("serve")
-        with Server(spillway, path, folder, *options, *kept_kv(folder)) as started:
+        with Server(spillway, path, tmp_path_factory.mktemp("serve"), *options) as started:
             yield started
             assert started.process.poll() is None, f"it ended with {started.process.returncode}: {started.log()[-3000:]}"
             assert started.end() == 0, f"it does not end as it should: {started.log()[-3000:]}"  # also: a sanitizer found something

@@ -60,7 +60,7 @@ def test_what_was_computed_is_there_for_the_next_process(spillway, tmp_path, kil
         assert metrics["spillway_prompt_tokens_total"] <= len(PROMPT) - WHOLE
         assert metrics[DAMAGED] == 0
         assert metrics['spillway_kv_store_moved_bytes_total{way="disk_read"}'] > 0
-    with Server(spillway, MODEL, tmp_path, *SMALL) as server:
+    with Server(spillway, MODEL, tmp_path, *SMALL, keeps_kv=False) as server:
         assert ids(server) == first, "without it the answer is the same"
 
 

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from serve_checks import COMPLETIONS, GENEROUS_S, NAME, WAITING, AT_WORK, Server, everything_of_kv, header_of, joined, kept_kv, kill
+from serve_checks import COMPLETIONS, GENEROUS_S, NAME, WAITING, AT_WORK, Server, everything_of_kv, header_of, joined, kill
 from serve_checks import read_events, read_to_end, status_of, stream_events, wait_for, with_all_of_kv
 
 RUNNING, QUEUED = 4, 16
@@ -26,10 +26,11 @@ SLOW_READERS = 100
 
 @pytest.fixture
 def serve(spillway, tmp_path, request):
-    """serve(model, options...) starts one; it ends with the test. Tests that say nothing about KV have it kept."""
-    more = {"as it is": [], "all of KV": everything_of_kv(tmp_path)}.get(getattr(request, "param", ""), kept_kv(tmp_path))
+    """serve(model, options...) starts one; it ends with the test."""
+    kind = getattr(request, "param", "")
+    more, keeps_kv = everything_of_kv() if kind == "all of KV" else [], kind != "nothing kept"
     with contextlib.ExitStack() as stack:
-        yield lambda model, *options: stack.enter_context(Server(spillway, model, tmp_path, *options, *more))
+        yield lambda model, *options: stack.enter_context(Server(spillway, model, tmp_path, *options, *more, keeps_kv=keeps_kv))
 
 
 @pytest.fixture

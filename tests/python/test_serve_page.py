@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from serve_checks import server_fixture
+from serve_checks import server_fixture, wait_for
 
 pytestmark = pytest.mark.xdist_group("serve_page")
 server = server_fixture("--ctx", "256")
@@ -147,7 +147,14 @@ def test_where_there_is_none_of_it_the_page_says_nothing_of_it(shown):
 
 def test_the_page_shows_what_this_server_tells(server, shown):
     server.complete(prompt="Once upon a time there was a river, and", max_tokens=30, ignore_eos=True)
+
+    def is_kept():  # figures are those of the last step
+        server.complete(prompt="Once", max_tokens=1)
+        return server.metrics()['spillway_kv_store_blocks{tier="disk"}'] > 0
+
+    wait_for(is_kept)
     told = shown(text_of(server, "/metrics"))
+    assert "KV store: " in told["kv"] and re.search(r"disk [\d,]+ blocks", told["kv"]), told
     assert told["state"] == "ok" and re.search(r"host\b.* of [\d,]+ tokens", told["kv"]), told
     assert "turns" not in told["kv"].lower(), "nothing takes turns on a CPU"
 
