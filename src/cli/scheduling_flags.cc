@@ -93,7 +93,9 @@ std::vector<std::string> with_usual_pace(const CLI::App& app, std::vector<std::s
                })
                 .empty();
   };
-  const auto command = std::ranges::find_if(arguments, has_flags);
+  const auto command = std::ranges::find_if(
+      arguments, [](const std::string& word) { return !word.starts_with('-'); });
+  if (command == arguments.end() || !has_flags(*command)) return arguments;
   const auto end = std::find(command, arguments.end(), "--");
   for (auto word = command; word != end; ++word) {
     if (*word != kTokenPace || (word + 1 != end && is_number(word[1]))) continue;

@@ -263,16 +263,28 @@ std::vector<KvCache::BlockCopy> Engine::shrink_pool(int32_t blocks) {
   return copies;
 }
 
+// All at once, and more than the store takes before the first have arrived. What others follow goes
+// first: without it they are of no use.
+void Engine::store_all_evicted() {
+  std::vector<KvStore::Copy> evicted = std::exchange(evicted_, {});
+  std::ranges::stable_sort(evicted, {},
+                           [](const KvStore::Copy& copy) { return copy.contents.position; });
+  const auto piece = static_cast<size_t>(store_->slots() / 2);
+  for (std::span<const KvStore::Copy> rest = evicted; !rest.empty();
+       rest = rest.subspan(std::min(piece, rest.size()))) {
+    store_->put(rest.first(std::min(piece, rest.size())));
+    store_->wait_for_copies();
+  }
+  store_->wait_for_copies();  // of those before
+}
+
 void Engine::change_turns(int turning) {
   if (turning == kv_.layers().turning()) return;
   const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
   std::vector<KvCache::BlockCopy> moves;
   if (blocks < allocator_.total(0)) moves = shrink_pool(blocks);
   try {
-    if (store_ != nullptr) {
-      store_->put(std::exchange(evicted_, {}));
-      store_->wait_for_copies();
-    }
+    if (store_ != nullptr) store_all_evicted();
     decoder_.change_turns(kv_, turning, moves);
   } catch (...) {
     lose_all();

@@ -148,6 +148,7 @@ class Engine : private PrefixSource {
   void start_fetches(const StepPlan& plan);
   void unpin(Request& request);
   void distrust(Request& request);
+  void store_all_evicted();
   // Of the device, to so many blocks; what is to be copied within it before it is smaller.
   std::vector<KvCache::BlockCopy> shrink_pool(int32_t blocks);
   // After a step of so many seconds, which drew so many tokens.

@@ -107,6 +107,7 @@ std::vector<BlockAllocator::Move> BlockAllocator::resize(int pool, int32_t block
   std::erase_if(of.heap, [&](BlockId id) { return number_of(id) >= end; });
   std::make_heap(of.heap.begin(), of.heap.end(), std::greater<>());
   std::vector<Move> moves;
+  moves.reserve(held.size());
   for (const BlockId from : held) {
     const BlockId to = try_allocate(pool).value();
     block(to) = std::exchange(block(from), {});
@@ -323,8 +324,8 @@ void BlockTable::promise(int64_t blocks) {
 
 void BlockTable::rename(std::span<const BlockAllocator::Move> moves) {
   for (BlockId& block : blocks_) {
-    const auto moved = std::ranges::find(moves, block, &BlockAllocator::Move::from);
-    if (moved != moves.end()) block = moved->to;
+    const auto moved = std::ranges::lower_bound(moves, block, {}, &BlockAllocator::Move::from);
+    if (moved != moves.end() && moved->from == block) block = moved->to;
   }
 }
 

@@ -62,7 +62,7 @@ class BlockAllocator {
   int pool_of(BlockId id) const;
   // The pool gives out the first `blocks` of its ids from now on: at most as many as it was made
   // with, and no fewer than are held. What is kept in others is evicted; those of them that are
-  // held go on, with all they have, under the ids that are returned.
+  // held go on, with all they have, under the ids that are returned, in order.
   struct Move {
     BlockId from{}, to{};
   };

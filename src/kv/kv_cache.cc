@@ -110,23 +110,31 @@ int32_t KvCache::number_in(Tier tier, BlockId block) const {
 
 void KvCache::copy_block(Device& device, BlockId from_id, BlockId to_id) {
   const BlockCopy copy{number_in(Tier::kDevice, from_id), number_in(Tier::kDevice, to_id)};
-  copy_on_device(device, copy);
+  copy_on_device(device, copy, 1);
   if (layers_.turning() > 0) copies_.push_back(copy);
 }
 
-void KvCache::move_block(Device& device, const BlockCopy& move) {
-  copy_on_device(device, move);
+void KvCache::move_blocks(Device& device, std::span<const BlockCopy> moves) {
   const size_t page = plane_bytes(1);
-  for (int index = 0; index < shape_.layers; ++index) {
-    if (!layers_.takes_turns(index)) continue;
-    const KvLayerView view = host_buffer(layers_.host_buffer(index));
-    for (std::byte* const plane : {view.k, view.v})
-      std::memcpy(plane + static_cast<size_t>(move.to) * page,
-                  plane + static_cast<size_t>(move.from) * page, page);
+  for (size_t i = 0; i < moves.size();) {
+    const BlockCopy first = moves[i];
+    int32_t count = 1;
+    while (++i < moves.size() && moves[i].from == first.from + count &&
+           moves[i].to == first.to + count)
+      ++count;
+    copy_on_device(device, first, count);
+    for (int index = 0; index < shape_.layers; ++index) {
+      if (!layers_.takes_turns(index)) continue;
+      const KvLayerView view = host_buffer(layers_.host_buffer(index));
+      for (std::byte* const plane : {view.k, view.v})
+        std::memcpy(plane + static_cast<size_t>(first.to) * page,
+                    plane + static_cast<size_t>(first.from) * page,
+                    static_cast<size_t>(count) * page);
+    }
   }
 }
 
-void KvCache::copy_on_device(Device& device, const BlockCopy& copy) const {
+void KvCache::copy_on_device(Device& device, const BlockCopy& first, int32_t count) const {
   const auto page = static_cast<int64_t>(plane_bytes(1));
   const int64_t words = page / static_cast<int64_t>(sizeof(float));
   for (int index = 0; index < shape_.layers; ++index) {
@@ -134,9 +142,9 @@ void KvCache::copy_on_device(Device& device, const BlockCopy& copy) const {
     const KvLayerView view = layer(index);
     for (std::byte* const plane : {view.k, view.v}) {
       const auto at = [&](int32_t block) {
-        return Activations{DType::kF32, 1, words, words, plane + block * page};
+        return Activations{DType::kF32, count, words, words, plane + block * page};
       };
-      device.ops().copy(at(copy.from), at(copy.to));
+      device.ops().copy(at(first.from), at(first.to));
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -70,7 +71,7 @@ class KvCache {
   struct BlockCopy {
     int32_t from = 0, to = 0;  // numbers on the device
   };
-  void move_block(Device& device, const BlockCopy& move);
+  void move_blocks(Device& device, std::span<const BlockCopy> moves);
   // All that a block on the device has, in all layers, as pieces of a copy to or from `host`, where
   // they lie one after the other. In layers that take turns that is between memories of the host.
   enum class Direction : uint8_t { kToDevice, kToHost };
@@ -107,8 +108,8 @@ class KvCache {
   }
 
  private:
-  // In the layers that stay on the device.
-  void copy_on_device(Device& device, const BlockCopy& copy) const;
+  // In the layers that stay on the device: so many that lie together.
+  void copy_on_device(Device& device, const BlockCopy& first, int32_t count) const;
   size_t plane_bytes(int32_t blocks) const;
   KvLayerView view(std::byte* k, int32_t blocks) const;
 

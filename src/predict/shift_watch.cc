@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace spillway {
 namespace {
@@ -13,22 +14,30 @@ constexpr double kEnough = 8;     // a lead that is a shift
 constexpr double kMargin = 0.35;  // an answer: predictors are surer than they are right
 constexpr double kMost = 3;       // an answer: no single one says much
 constexpr double kLeastShare = 1e-9;
+// Answers from one shift to the next: nobody makes it forget again and again with a few.
+constexpr size_t kLeastApart = 16;
 
 }  // namespace
+
+size_t ShiftWatch::begin_again() {
+  lead_ = 0;
+  in_bucket_ = {};
+  return std::exchange(answers_, 0);
+}
 
 std::optional<size_t> ShiftWatch::try_notice(double share, size_t bucket) {
   // One answer more than there were, of any length.
   const double rival = (static_cast<double>(in_bucket_[bucket]) + 1.0 / kLengthBuckets) /
                        (static_cast<double>(answers_) + 1);
-  const double better = std::log(rival / std::max(share, kLeastShare));
+  const double better = std::log(rival / (share > kLeastShare ? share : kLeastShare));
   lead_ += std::clamp(better, -kMost, kMost) - kMargin;
-  if (lead_ <= 0) *this = {};
+  if (lead_ <= 0) begin_again();
   ++answers_;
   ++in_bucket_[bucket];
-  if (lead_ <= kEnough) return std::nullopt;
-  const size_t noticed = answers_;
-  *this = {};
-  return noticed;
+  if (not_before_ > 0) --not_before_;
+  if (lead_ <= kEnough || not_before_ > 0) return std::nullopt;
+  not_before_ = kLeastApart;
+  return begin_again();
 }
 
 }  // namespace spillway

@@ -23,9 +23,12 @@ class ShiftWatch {
   [[nodiscard]] std::optional<size_t> try_notice(double share, size_t bucket);
 
  private:
+  size_t begin_again();  // with how many it knew
+
   double lead_ = 0;     // of the rival, in nats
   size_t answers_ = 0;  // that it knows
   std::array<size_t, kLengthBuckets> in_bucket_ = {};
+  size_t not_before_ = 0;  // so many answers more another shift is noticed
 };
 
 }  // namespace spillway

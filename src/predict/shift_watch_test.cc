@@ -78,5 +78,16 @@ TEST(ShiftWatchTest, SharesOfNothingAreNoNumbersThatStay) {
   EXPECT_GT(noticed, 1U) << "again and again, until the predictor knows";
 }
 
+// Whoever sends answers of two kinds by turns does not make it forget each time.
+TEST(ShiftWatchTest, ShiftsAreSomeAnswersApart) {
+  ShiftWatch watch;
+  constexpr size_t kAnswers = 640;
+  size_t shifts = 0;
+  for (size_t i = 0; i < kAnswers; ++i) shifts += watch.try_notice(1e-6, i / 8 % 2).has_value();
+  EXPECT_GT(shifts, 1u);
+  EXPECT_LE(shifts, kAnswers / 16);
+  EXPECT_FALSE(watch.try_notice(std::nan(""), 0)) << "what is no number is no reason either";
+}
+
 }  // namespace
 }  // namespace spillway

@@ -239,7 +239,8 @@ void KvTurns::change(KvCache& kv, int turning, std::span<const KvCache::BlockCop
   settle();
   reset(kv);
   try {
-    for (const KvCache::BlockCopy& move : moves) kv.move_block(device_, move);
+    kv.move_blocks(device_, moves);
+    if (!moves.empty()) device_.synchronize();  // layers may leave from there, on another queue
     const LayerTable::Recut cut = kv.recut(turning);
     used_ = std::min({used_, cut.blocks_before, cut.blocks});
     if (used_ > 0) carry_over(kv, cut);

@@ -211,7 +211,11 @@ std::vector<RequestId> Scheduler::choose_to_give_way(int pool, int64_t blocks) c
 }
 
 void Scheduler::preempt(std::span<const RequestId> ids) {
-  for (const RequestId id : ids) preempt(at(id));
+  for (const RequestId id : ids) {
+    Sequence& giving_way = at(id);
+    outgrown_preemptions_ += giving_way.outgrown > 0 ? 1 : 0;
+    preempt(giving_way);
+  }
 }
 
 void Scheduler::rename(std::span<const BlockAllocator::Move> moves) {
@@ -563,11 +567,7 @@ void Scheduler::begin(Sequence& sequence, const StepPlan::Beginning& beginning) 
 void Scheduler::apply(StepPlan& plan) {
   const int begun_before = running() + preempted_waiting_;
   for (const RequestId id : plan.passed_over) ++at(id).passed;
-  for (const RequestId id : plan.preempted) {
-    Sequence& giving_way = at(id);
-    outgrown_preemptions_ += giving_way.outgrown > 0 ? 1 : 0;
-    preempt(giving_way);
-  }
+  preempt(plan.preempted);
   // Before anybody takes a block: what they begin with is kept for nobody until now.
   int newcomers = 0;
   for (const StepPlan::Beginning& beginning : plan.beginning) {

@@ -129,7 +129,7 @@ def test_kv_that_goes_everywhere_is_shown_by_name(shown):
     assert "12 layers take turns" in kv and "1.50 times" in kv
     assert "moved 3.2 GB" in kv and "17 waits" in kv and "250 ms" in kv and "4 changes" in kv
     assert "4,000 from the pools, 96 from host memory, 32 from disk" in kv
-    assert "host 40 blocks, 5 MB; disk 64 blocks, 8 MB. Brought back: 2 MB." in kv
+    assert "host 40 blocks, 5 MB; disk 64 blocks, 8 MB. Brought back: 1.5 MB, read from disk: 0.5 MB." in kv
     assert "blocks" not in shown(TURNS)["kv"] and "turns" not in shown(STORE)["kv"].lower(), "each where it exists"
 
 

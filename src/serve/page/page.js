@@ -94,8 +94,8 @@ function storedKv(metrics) {
   const told = ["host", "disk"].filter((tier) => blocks[tier]).map((tier) => `${tier} ${number(blocks[tier])} blocks, ${bytes(sizes[tier] || 0)}`);
   if (!told.length) return [];
   const moved = byLabel(metrics, "spillway_kv_store_moved_bytes_total", "way");
-  const back = bytes((moved.to_device || 0) + (moved.disk_read || 0));
-  return [make("p", `KV store: ${told.join("; ")}. Brought back: ${back}.`)];
+  const fromDisk = moved.disk_read ? `, read from disk: ${bytes(moved.disk_read)}` : "";
+  return [make("p", `KV store: ${told.join("; ")}. Brought back: ${bytes(moved.to_device || 0)}${fromDisk}.`)];
 }
 
 function showKv(metrics) {
