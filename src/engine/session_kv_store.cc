@@ -10,6 +10,7 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "engine/placement_options.h"
 #include "engine/session.h"
 
 namespace spillway {
@@ -42,6 +43,8 @@ KvCosts Session::kv_costs() const {
 std::unique_ptr<KvStore> Session::make_kv_store(const KvCache& kv, int64_t context,
                                                 KvStoreHost wanted) {
   const KvStoreOptions& options = options_.kv_store;
+  // What is no size is an error wherever the device's memory is.
+  if (!options.host_size.empty()) parse_memory(options.host_size, "--kv-host-size");
   const bool is_apart = !device->host_visible();
   const bool in_host =
       is_apart && (wanted == KvStoreHost::kWhereApart || !options.host_size.empty());

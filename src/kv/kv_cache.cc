@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/kv_cache.h"
 
+#include <cstring>
+
 #include "base/error.h"
 
 namespace spillway {

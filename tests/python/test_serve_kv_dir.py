@@ -141,3 +141,9 @@ def test_a_full_disk_is_a_warning(spillway, tmp_path):
         assert ids(server, PROMPT[:50]) is not None
         assert server.end() == 0
         assert "No space left on device" in server.log()
+
+
+def test_a_size_that_is_none_is_an_error_on_every_device(spillway):
+    result = spillway.run("serve", MODEL, *SMALL, "--port", "0", "--device", "cpu", "--kv-host-size", "lots")
+    assert result.code == 2
+    assert "--kv-host-size is 'lots'" in result.err
