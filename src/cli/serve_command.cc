@@ -101,12 +101,14 @@ SessionOptions with_turns(const ServeOptions& options) {
 ExpectedRun expected_run(const ServeOptions& options, const Session& session,
                          const AnswerLengths* lengths) {
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
+  const int most = options.max_sequences > 0 ? options.max_sequences : usual;
   const int64_t context = session.context_tokens(options.context);
   return {.tokens = context,
-          .sequences = options.max_sequences > 0 ? options.max_sequences : usual,
+          .sequences = most,
           .prompt = std::min(kUsualPrompt, std::max<int64_t>(1, context / 2)),
           .generated = std::min(kUsualAnswer, std::max<int64_t>(1, context / 4)),
           .requests = 1000,
+          .at_once = options.scheduling.admits_whole() ? 0 : most,
           .host_bytes_taken = lengths != nullptr ? lengths->network_bytes() : 0,
           .least_sequences = 1,
           .least_context = options.context > 0 ? 0 : kShortestContext,

@@ -223,23 +223,32 @@ int64_t Engine::predicted_blocks() const {
   return peak_blocks(scheduler_.at_work_and_next(max_sequences_));
 }
 
+// Somebody is at work where the CPU attends or pages come over the link first, and the device has
+// room for nobody else.
+bool Engine::device_is_short() const {
+  bool some_are_elsewhere = false;
+  for (int pool = 1; pool < allocator_.pools(); ++pool)
+    some_are_elsewhere |= allocator_.free(pool) < allocator_.total(pool);
+  return some_are_elsewhere && allocator_.unpromised(0) <= 0;
+}
+
 void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
   if (!expansion_) return;
   const DecoderStats step = take_decoder_stats();
   // Where somebody predicts, before anybody has to wait: what is at work and next will not fit.
   const bool will_want_room = lengths_ != nullptr && predicted_blocks() > allocator_.total(0);
   const double weights_s = step.stall_s[static_cast<size_t>(StallCause::kWeights)];
-  const int turning =
-      expansion_->next({.seconds = seconds,
-                        .waited_s = step.turns.waited_s,
-                        .copied_s = step.turns.copied_s,
-                        .copied_bytes = step.turns.copied_bytes,
-                        .tokens = tokens,
-                        .has_prompts = has_prompt_chunks(plan),
-                        .wants_room = plan.is_full || !plan.preempted.empty() || will_want_room,
-                        .link_is_busy = weights_s > kBusyLink * seconds,
-                        .used_blocks = allocator_.total(0) - allocator_.free(0),
-                        .changed_s = std::exchange(turns_changed_s_, 0)});
+  const int turning = expansion_->next(
+      {.seconds = seconds,
+       .waited_s = step.turns.waited_s,
+       .copied_s = step.turns.copied_s,
+       .copied_bytes = step.turns.copied_bytes,
+       .tokens = tokens,
+       .has_prompts = has_prompt_chunks(plan),
+       .wants_room = plan.is_full || !plan.preempted.empty() || will_want_room || device_is_short(),
+       .link_is_busy = weights_s > kBusyLink * seconds,
+       .used_blocks = allocator_.total(0) - allocator_.free(0),
+       .changed_s = std::exchange(turns_changed_s_, 0)});
   if (turning == kv_.layers().turning()) return;
   const double begun_s = now_s();
   change_turns(turning);

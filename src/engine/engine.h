@@ -156,6 +156,7 @@ class Engine : private PrefixSource {
   DecoderStats take_decoder_stats();
   // Of those that run, and those that could at once: blocks of KV at their peak, as predicted.
   int64_t predicted_blocks() const;
+  bool device_is_short() const;
   double now_s() const;
   // What newcomers compute, others that come after them need not.
   void announce(const StepPlan& plan);

@@ -55,8 +55,8 @@ struct Session {
   // Whether how many layers' KV takes turns is found while it runs.
   bool adapts_turns() const { return !options_.placement.kv_turns().has_value(); }
   // Requests at once: as many as the plan has room for, were all as long as they may be. Where they
-  // wait for room instead, or with --kv-expansion, and all KV is on the device: as many as were
-  // asked for, if there is memory for what else they take (Decoder::expect_rows()).
+  // wait for room instead, wherever KV is, or with --kv-expansion and all of it on the device: as
+  // many as were asked for, if there is memory for what else they take (Decoder::expect_rows()).
   enum class Room : uint8_t { kForWhole, kWaitedFor };
   int64_t sequences_at_once(Room room) const;
   // After a run: whether the CPU was as fast with its rows of linear layers as the plan had it, and

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "engine/result_settings.h"
 #include "engine/session.h"
 #include "plan/fill.h"
 #include "plan/linear_shares.h"
@@ -66,7 +67,8 @@ RunSize Session::runner_size(int64_t tokens, int64_t sequences) const {
                settings.kv_type,
                load_.access == WeightAccess::kMapped,
                size_.same_parts,
-               size_.whole_sequences};
+               size_.whole_sequences,
+               size_.at_once};
   size.most_turning = most_turning(size);
   return size;
 }
@@ -84,9 +86,8 @@ int Session::most_turning(const RunSize& size) const {
               turns.layers, least, turns.layers - 1);
     return turns.blocks > 0 ? *given : 0;
   }
-  // Nothing is gained where one memory is both, or where KV is elsewhere by plan.
-  if (device->info().unified_memory || turns.blocks == 0 || needs.layout.blocks_away() > 0)
-    return 0;
+  // Nothing is gained where one memory is both, or where each sequence is cut for what there is.
+  if (device->info().unified_memory || turns.blocks == 0 || needs.layout.spans()) return 0;
   // What the link cannot bring in the longest of steps never takes turns; nor does it take more
   // than half of what is left of the host's memory.
   const RateCurve& link = machine().hardware.to_device;
@@ -250,18 +251,24 @@ void Session::place_what_fits(const ExpectedRun& run, size_t which) {
   const bool chunk_given = options_.compute.chunk > 0;
   const int chunk =
       chunk_given ? options_.compute.chunk : usual_chunk(!device->host_visible(), run.tokens);
+  const bool may_wait = may_preempt(settings.attention_topk, settings.deterministic);
   const RunSize wanted{run.tokens,
                        run.sequences,
                        chunk,
                        settings.kv_type,
                        load_.access == WeightAccess::kMapped,
                        settings.deterministic,
-                       settings.attention_topk > 0};
+                       settings.attention_topk > 0,
+                       may_wait ? run.at_once : 0};
   RunSize least = wanted;
   if (run.least_sequences > 0) least.sequences = run.least_sequences;
   if (!chunk_given) least.micro_tokens = kSmallestChunk;
   if (run.least_context > 0) least.tokens = std::min(run.least_context, wanted.tokens);
-  const std::vector<RunSize> sizes = smaller_runs(wanted, least);
+  std::vector<RunSize> sizes;
+  for (RunSize size : smaller_runs(wanted, least)) {
+    sizes.push_back(size);
+    if (std::exchange(size.at_once, 0) > 0) sizes.push_back(size);
+  }
   FitTrial trial{.size = wanted, .budgets = budgets_, .compress = load_.compress};
   for (const RunSize& size : sizes) {
     trial.size = size;

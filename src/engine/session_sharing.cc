@@ -37,7 +37,6 @@ std::optional<Session::Placed> Session::try_shared(const Placed& whole, const Ru
   const auto has_room = [&](int64_t sequences) {
     RunSize size = wanted;
     size.sequences = sequences;
-    size.at_once = run.at_once;
     return fits(footprint(loaded->model, shared.plan, size, traits), traits, careful(budgets_));
   };
   const int64_t tokens = mean_tokens(run, wanted.tokens) * run.at_once;
@@ -60,11 +59,11 @@ std::optional<Session::Placed> Session::try_shared(const Placed& whole, const Ru
 int64_t Session::sequences_at_once(Room room) const {
   const int64_t planned = plan.sequences.value_or(1);
   const bool expands = options_.placement.kv_expansion != "off" && !device->host_visible();
-  if (!expands && room == Room::kForWhole) return planned;
-  const RunLayout layout = needs_of(runner_size(size_.tokens, planned)).layout;
-  if (layout.blocks_away() > 0) return planned;
+  if (room == Room::kWaitedFor && size_.at_once > 0) return size_.at_work();
+  if (!expands) return planned;
+  if (needs_of(runner_size(size_.tokens, planned)).layout.blocks_away() > 0) return planned;
   // Rows of logits of all of them must fit beside the KV, whose size is decided.
-  int64_t most = std::max({planned, run_.sequences, run_.at_once});
+  int64_t most = std::max(planned, run_.sequences);
   const DeviceTraits traits = traits_within(budgets_);
   const auto has_room = [&] {
     RunSize size = runner_size(size_.tokens, planned);

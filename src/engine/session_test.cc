@@ -179,24 +179,70 @@ TEST_F(SharedKvTest, OtherwiseThereIsRoomForAllOfEach) {
   EXPECT_FALSE(is_shared()) << "somebody said where it goes";
 }
 
-// Answers of 28 tokens where 2 were predicted: all need three times the room that there is.
-TEST_F(SharedKvTest, LongerAnswersThanPredictedEndAsTheyWould) {
-  constexpr int kRequests = 6;
-  options_.deterministic = true;
-  options_.compute.chunk = 64;
-  run_ = {.tokens = 32,
-          .sequences = kRequests,
-          .prompt = 4,
-          .requests = kRequests,
-          .answers = {2, 2, 2, 2},
-          .at_once = kRequests,
-          .least_sequences = 1};
-  std::vector<std::vector<TokenId>> answers(kRequests);
-  const auto run_all = [&](Session& session) {
-    const int planned = session.plan.sequences.value_or(1);
-    Runner runner = session.make_runner(32, planned);
+// Nobody knows how long answers are before the first: what is planned has room for whole contexts,
+// in host memory, and all who stay short are at work.
+TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
+  options_.gpu_memory = "400MiB";
+  options_.placement.host_memory = "400MiB";
+  run_.answers.clear();
+  const auto planned_of = [](const Session& session) { return session.plan.sequences.value_or(1); };
+  {
+    Session session(options_, services_);
+    session.load(run_);
+    EXPECT_LT(planned_of(session), 32);
+    EXPECT_EQ(session.sequences_at_once(Session::Room::kWaitedFor), 32);
+    EXPECT_EQ(session.sequences_at_once(Session::Room::kForWhole), planned_of(session));
+    const Runner runner = session.make_runner(1024, planned_of(session));
+    EXPECT_GT(runner.kv.host_blocks(), 0);
+    EXPECT_GE(runner.decoder.max_tokens(), 32);
+    EXPECT_LE(session.host().usage().total(), uint64_t{400} << 20);
+  }
+  run_.at_once = 0;
+  Session whole(options_, services_);
+  whole.choose_plan(run_);
+  EXPECT_EQ(whole.sequences_at_once(Session::Room::kWaitedFor), planned_of(whole));
+}
+
+// By itself, where some KV is in host memory by plan: the GPU's part grows, and the CPU attends to
+// the rest.
+TEST_F(SharedKvTest, LayersTakeTurnsBesideKvInHostMemory) {
+  options_.placement.kv_expansion = "auto";
+  options_.placement.kv = "60,40,0";
+  Session session(options_, services_);
+  session.load(run_);
+  const int planned = session.plan.sequences.value_or(1);
+  EXPECT_GT(session.runner_size(1024, planned).most_turning, 0);
+  const Runner runner = session.make_runner(1024, planned);
+  EXPECT_GT(runner.kv.host_blocks(), 0);
+  EXPECT_GT(runner.kv.layers().sizes().most_blocks(), runner.kv.device_blocks());
+}
+
+// Answers of 28 tokens where 2 were predicted.
+class OutgrownTest : public SharedKvTest {
+ protected:
+  static constexpr int kRequests = 6;
+  using Answers = std::vector<std::vector<TokenId>>;
+
+  OutgrownTest() {
+    options_.deterministic = true;
+    options_.compute.chunk = 64;
+    run_ = {.tokens = 32,
+            .sequences = kRequests,
+            .prompt = 4,
+            .requests = kRequests,
+            .answers = {2, 2, 2, 2},
+            .at_once = kRequests,
+            .least_sequences = 1};
+  }
+  struct Result {
+    Answers answers = Answers(kRequests);
+    int64_t preemptions = 0;
+  };
+  // All at once, in KV memory for so many whole contexts.
+  static Result run_all(Session& session, int64_t whole) {
+    Runner runner = session.make_runner(32, whole);
     const auto at_once =
-        with_rows(runner.decoder, planned, session.sequences_at_once(Session::Room::kWaitedFor));
+        with_rows(runner.decoder, whole, session.sequences_at_once(Session::Room::kWaitedFor));
     EXPECT_EQ(at_once, kRequests);
     Engine engine(runner.decoder, runner.kv, /*tokenizer=*/nullptr,
                   {.admission = {.max_sequences = at_once},
@@ -211,34 +257,72 @@ TEST_F(SharedKvTest, LongerAnswersThanPredictedEndAsTheyWould) {
       request.foreseen = {.tokens = 2};
       numbers[engine.submit(std::move(request))] = static_cast<size_t>(i);
     }
-    answers.assign(kRequests, {});
+    Result result;
+    int most_running = 0;
     while (engine.step([&](const GenerationEvent& event) {
       EXPECT_EQ(event.error, "");
-      if (event.token) answers[numbers.at(event.id)].push_back(*event.token);
+      if (event.token) result.answers[numbers.at(event.id)].push_back(*event.token);
     })) {
+      most_running = std::max(most_running, engine.state().running);
     }
-    return engine.stats().preemptions;
-  };
+    EXPECT_GT(most_running, whole - 1);
+    result.preemptions = engine.stats().preemptions;
+    return result;
+  }
+};
+
+// All need three times the room that there is.
+TEST_F(OutgrownTest, LongerAnswersThanPredictedEndAsTheyWould) {
   uint64_t least = 0;  // bytes, of two whole contexts
+  Answers alone;
   {
     options_.gpu_memory = "1GiB";
     Session session(options_, services_);
     session.load(run_);
-    EXPECT_EQ(run_all(session), 0);
-    RunSize size = session.runner_size(32, 2);
-    size.at_once = kRequests;
-    const Footprint needs = session.needs_of(size);
+    const Result result = run_all(session, session.plan.sequences.value_or(1));
+    EXPECT_EQ(result.preemptions, 0);
+    alone = result.answers;
+    const Footprint needs = session.needs_of(session.runner_size(32, 2));
     least = needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace;
   }
-  const std::vector<std::vector<TokenId>> alone = answers;
   ASSERT_EQ(alone[0].size(), 28U);
   options_.gpu_memory = std::to_string(least);
   Session session(options_, services_);
   session.load(run_);
   EXPECT_TRUE(session.plan.all_on_device());
   EXPECT_EQ(session.plan.sequences, 2);
-  EXPECT_GT(run_all(session), 0);
-  EXPECT_EQ(answers, alone);
+  const Result result = run_all(session, 2);
+  EXPECT_GT(result.preemptions, 0);
+  EXPECT_EQ(result.answers, alone);
+}
+
+// The same where the CPU attends, or the GPU through staging.
+TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
+  options_.gpu_memory = "1GiB";
+  options_.placement.kv = "0,100,0";
+  for (const char* const attention : {"cpu", "gpu"}) {
+    SCOPED_TRACE(attention);
+    options_.placement.attention = attention;
+    Session session(options_, services_);
+    session.load(run_);
+    const Result whole = run_all(session, kRequests);
+    EXPECT_EQ(whole.preemptions, 0);
+    const Result shared = run_all(session, 2);
+    EXPECT_GT(shared.preemptions, 0);
+    EXPECT_EQ(shared.answers, whole.answers);
+  }
+}
+
+// Where some have KV here and some there: who outgrows one memory begins again in the other.
+TEST_F(OutgrownTest, SoDoThoseInBothMemories) {
+  options_.gpu_memory = "1GiB";
+  options_.placement.kv = "50,50,0";
+  options_.placement.attention = "cpu";
+  Session session(options_, services_);
+  session.load(run_);
+  const Result whole = run_all(session, kRequests), shared = run_all(session, 2);
+  EXPECT_GT(shared.preemptions, 0);
+  EXPECT_EQ(shared.answers, whole.answers);
 }
 
 TEST_F(SessionTest, StopsLoadingWhenItIsTold) {

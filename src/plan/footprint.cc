@@ -41,7 +41,7 @@ struct Tally {
 int64_t step_tokens(const ModelSpec& spec, const RunSize& size, uint64_t device_bytes,
                     bool offloaded) {
   const int64_t all = size.tokens * size.sequences;
-  const int64_t least = std::max(size.sequences, std::min<int64_t>(size.micro_tokens, all));
+  const int64_t least = std::max(size.at_work(), std::min<int64_t>(size.micro_tokens, all));
   if (!offloaded) return least;
   const int64_t affordable =
       static_cast<int64_t>(device_bytes / 8) / (spec.hidden * int64_t{sizeof(float)});
@@ -107,18 +107,17 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
                            : step_tokens(spec, size, traits.memory_bytes, offloaded));
   // One sequence whose prompt is a chunk or two: what two layers would take of the device is worth
   // more there than a second trip of the weights.
-  if (streams_weights && size.sequences == 1 && size.tokens <= 2 * size.micro_tokens)
+  if (streams_weights && size.at_work() == 1 && size.tokens <= 2 * size.micro_tokens)
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   // One sequence that reads its KV from elsewhere, over and over, and nothing else: what comes for
   // a layer comes while the one before is computed, not while this one is written.
-  if (!streams_weights && size.sequences == 1 && layout.blocks_away() > 0)
+  if (!streams_weights && size.at_work() == 1 && layout.blocks_away() > 0)
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   layout.micro_tokens = static_cast<int>(
       offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
-  layout.logit_rows =
-      sequences_at_once(plan, static_cast<int>(std::max(size.sequences, size.at_once)));
+  layout.logit_rows = sequences_at_once(plan, static_cast<int>(size.at_work()));
   const bool several = layout.max_tokens > layout.micro_tokens ||
-                       (plan.micro_batch > 0 && size.sequences > plan.micro_batch);
+                       (plan.micro_batch > 0 && size.at_work() > plan.micro_batch);
   layout.slots = several ? SlotContent::kLayers : SlotContent::kPieces;
 }
 
@@ -142,7 +141,7 @@ uint64_t conversion_bytes(const ModelSpec& spec, int64_t micro_tokens) {
 // Sums of sequences' parts that are attended to apart.
 int64_t attention_workspace(const ModelSpec& spec, const RunSize& size) {
   const int64_t parts = (size.tokens + 255) / 256;
-  return std::max(size.sequences, size.at_once) * spec.heads * parts * (spec.head_dim + 2) * 4;
+  return size.at_work() * spec.heads * parts * (spec.head_dim + 2) * 4;
 }
 
 uint64_t sums_bytes(const ModelSpec& spec, const RunLayout& layout) {
@@ -255,7 +254,7 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
   // A whole sequence, if there is room: who attends to its prompt must not depend on how many
   // others there are.
   const int64_t wanted = std::max<int64_t>(
-      blocks_for_tokens(size.micro_tokens) + std::max(size.sequences, layout.sequence_blocks),
+      blocks_for_tokens(size.micro_tokens) + std::max(size.at_work(), layout.sequence_blocks),
       plan.attention == AttentionPlace::kCpu ? layout.disk_blocks : layout.blocks_away());
   const int64_t least = layout.parts ? layout.least_staging() : 0;
   int64_t blocks = std::min(room, std::max(least, std::min<int64_t>(wanted, layout.blocks_away())));

@@ -3,6 +3,7 @@
 // place that knows. The runtime makes what the layout says; tests hold it to these bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -33,6 +34,8 @@ struct RunSize {
   // Sequences that may share the KV of those, where they turn out shorter; 0: no others.
   int64_t at_once = 0;
   int most_turning = 0;  // layers whose KV may take turns on the device (tensor/turn_sizes.h)
+
+  int64_t at_work() const { return std::max(sequences, at_once); }
 };
 // 4096 tokens: as few parts as a context of 128K can have and staging planes still be small.
 inline constexpr int64_t kFixedPartBlocks = 256;

@@ -53,6 +53,22 @@ TEST_F(FootprintTest, SequencesThatShareKvTakeRowsOfLogitsAndNothingElse) {
   EXPECT_EQ(shared.device.total() - whole.device.total(), 6u * (4 * (768 + 50272) + 2 * 768));
 }
 
+// Where weights stream, a step has a row for each of them, and layers wait for several
+// micro-batches.
+TEST_F(FootprintTest, SequencesThatShareKvHaveRowsInEachStep) {
+  Plan plan;
+  plan.weights = {0, 1, 0};
+  plan.kv = {0, 1, 0};
+  plan.micro_batch = 4;
+  size.tokens = size.micro_tokens = 4;
+  size.sequences = 1;
+  EXPECT_EQ(of(plan).layout.max_tokens, 4);
+  EXPECT_EQ(of(plan).layout.slots, SlotContent::kPieces);
+  size.at_once = 10;
+  EXPECT_EQ(of(plan).layout.max_tokens, 10);
+  EXPECT_EQ(of(plan).layout.slots, SlotContent::kLayers);
+}
+
 TEST_F(FootprintTest, KvInHostMemoryIsStagedInWhatIsLeft) {
   Plan plan;
   plan.kv = {0.25, 0.75, 0};

@@ -333,6 +333,23 @@ TEST_P(KvTurnsTest, SequencesInHostMemoryRunBesideThem) {
   EXPECT_EQ(answers[0], answers[1]);
 }
 
+// Nobody ever waits: host memory has room for all. But the CPU attends there.
+TEST_P(KvTurnsTest, TheirNumberIsFoundBesideSequencesInHostMemory) {
+  const auto requests = requests_of(40);
+  const auto wanted = expected(requests);
+  KvCache kv = runtime_.make_kv(12, kLayers - 1, kSpareBuffers, KvType::kF32, /*host_blocks=*/200);
+  Decoder decoder = runtime_.make_decoder(48);
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .adapts_turns = true});
+  int32_t most_away = 0;
+  const auto look = [&](int) {
+    const auto away = engine.state().kv.at(1);
+    most_away = std::max(most_away, away.total - away.free);
+  };
+  EXPECT_EQ(answers_of(engine, requests, look), wanted);
+  EXPECT_GT(most_away, 0);
+  EXPECT_GT(engine.stats().turn_changes, 0) << "the device was short of room";
+}
+
 // Nobody has KV on the device, and layers that take turns stay where they are.
 TEST_P(KvTurnsTest, StepsWithoutRowsOnTheDeviceBringNoLayers) {
   const auto requests = requests_of(8);
