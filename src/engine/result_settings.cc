@@ -82,7 +82,7 @@ std::string describe_host_attention(const Plan& plan, const Device& device, cons
   // cpu_linear is looked at by describe_host_linear().
   const auto& [weights, overrides, embeddings, kv, activations, micro_batch, micro_batches,
                schedule, attention, cpu_attention, overlap, compress_weights, kv_type,
-               attention_topk, context, chunk, sequences, cpu_linear, made_for] = plan;
+               attention_topk, context, chunk, sequences, at_once, cpu_linear, made_for] = plan;
   if (device.host_visible() || kv.host == 0 || attention == AttentionPlace::kGpu) return "none";
   std::string share = "all";
   if (attention == AttentionPlace::kAuto)

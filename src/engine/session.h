@@ -139,6 +139,7 @@ struct Session {
   // is too little room, or they may not wait for each other.
   std::optional<Placed> try_shared(const Placed& whole, const RunSize& wanted,
                                    const ExpectedRun& run) const;
+  int64_t at_once_by(const Placed& placed, const Model& model, const DeviceTraits& traits) const;
   void settle(Placed& placed, const Model& model, const ExpectedRun& run,
               const Budgets& budgets) const;
   // What there is of each memory now, what the session itself holds included.

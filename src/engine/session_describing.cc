@@ -43,6 +43,8 @@ void Session::describe_run() {
   plan.chunk = size_.micro_tokens;
   plan.context = size_.tokens;
   plan.sequences = static_cast<int>(size_.sequences);
+  plan.at_once.reset();
+  if (size_.at_once > 0) plan.at_once = static_cast<int>(size_.at_once);
 }
 
 std::string Session::kv_salt() const {

@@ -92,7 +92,8 @@ int Session::most_turning(const RunSize& size) const {
   // than half of what is left of the host's memory.
   const RateCurve& link = machine().hardware.to_device;
   const double in_a_step = link.empty() ? 0 : link.best() * kLongestStep;
-  const uint64_t left = budgets_.host - std::min(budgets_.host, needs.host.peak_bytes);
+  const uint64_t left =
+      budgets_.host - std::min(budgets_.host, needs.host.peak_bytes + needs.host_workspace);
   const double most_bytes = std::min(in_a_step, static_cast<double>(left) / 2);
   while (turns.most + 1 < turns.layers) {
     ++turns.most;
@@ -139,23 +140,24 @@ Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, si
     placed.plan = fill_from_the_top(model, trial.size, traits, careful(trial.budgets));
   }
   options.given().apply_to(placed.plan);
+  placed.size.at_once = at_once_by(placed, model, traits);
   // Where shares are given by options, what is left open is as the planner would have it.
   const bool open = by_hand && options.plans.empty() && !options.kept && options.cpu_linear.empty();
   if (apart && open && !settings.deterministic && placed.plan.weights.device < 1) {
     const Hardware& hardware = machine().hardware;
     const auto price = [&](const Plan& of) {
-      return predict(hardware, model, of, footprint(model, of, trial.size, traits), trial.size,
-                     workload_of(run, trial.size));
+      return predict(hardware, model, of, footprint(model, of, placed.size, traits), placed.size,
+                     workload_of(run, placed.size));
     };
     const Prediction alone = price(placed.plan);
     Plan shared = placed.plan;
     shared.cpu_linear = balanced_linear_shares(hardware, model, shared,
-                                               footprint(model, shared, trial.size, traits).layout,
-                                               trial.size.sequences, alone);
+                                               footprint(model, shared, placed.size, traits).layout,
+                                               placed.size.sequences, alone);
     if (!shared.cpu_linear.empty()) {
-      const Plan by_gain = with_residence_by_gain(hardware, model, shared, trial.size.sequences);
+      const Plan by_gain = with_residence_by_gain(hardware, model, shared, placed.size.sequences);
       const bool fits_too =
-          fits(footprint(model, by_gain, trial.size, traits), traits, trial.budgets);
+          fits(footprint(model, by_gain, placed.size, traits), traits, trial.budgets);
       if (fits_too && price(by_gain).total_s() < kSurelyBetter * price(shared).total_s())
         shared = by_gain;
     }
@@ -163,6 +165,28 @@ Session::Placed Session::place(const FitTrial& trial, const ExpectedRun& run, si
   }
   settle(placed, model, run, trial.budgets);
   return placed;
+}
+
+// A job that goes on has as many as it had. Where others do not wait for room, or what they take of
+// a plan that somebody made changes who attends and in which parts: none.
+int64_t Session::at_once_by(const Placed& placed, const Model& model,
+                            const DeviceTraits& traits) const {
+  const Plan& by = placed.plan;
+  if (placed.size.at_once == 0 || by.schedule != ScheduleKind::kContinuous) return 0;
+  if (!placed.by_hand) return placed.size.at_once;
+  if (by.at_once || options_.placement.kept) return by.at_once.value_or(0);
+  RunSize whole = placed.size;
+  whole.at_once = 0;
+  const RunLayout with = footprint(model, by, placed.size, traits).layout,
+                  without = footprint(model, by, whole, traits).layout;
+  const auto all = [&](auto&& is) { return is(with) && is(without); };
+  const bool alike =
+      with.blocks_away() == 0 || with.staging_blocks == without.staging_blocks ||
+      all([](const RunLayout& of) { return of.staging_blocks >= of.sequence_blocks; }) ||
+      all([](const RunLayout& of) {
+        return of.fixed_blocks > 0 && of.staging_blocks >= of.least_staging();
+      });
+  return alike && with.parts == without.parts ? placed.size.at_once : 0;
 }
 
 void Session::settle(Placed& placed, const Model& model, const ExpectedRun& run,
@@ -208,6 +232,12 @@ std::optional<Session::Placed> Session::try_planned(const Placed& by_rule, const
        .same_for_every_sequence = settings.deterministic});
   if (found.empty()) return std::nullopt;
   Placed placed{.plan = std::move(found.front().plan), .size = found.front().size};
+  // Priced for those that it has room for: cut in as many for all.
+  if (placed.plan.micro_batch > 0 && !options_.placement.given().micro_batch)
+    placed.plan.micro_batch = static_cast<int>(std::min<int64_t>(
+        size.micro_tokens,
+        (placed.plan.micro_batch * placed.size.at_work() + placed.size.sequences - 1) /
+            placed.size.sequences));
   try {
     settle(placed, loaded->model, run, budgets_);
   } catch (const Error& error) {
@@ -267,7 +297,7 @@ void Session::place_what_fits(const ExpectedRun& run, size_t which) {
   std::vector<RunSize> sizes;
   for (RunSize size : smaller_runs(wanted, least)) {
     sizes.push_back(size);
-    if (std::exchange(size.at_once, 0) > 0) sizes.push_back(size);
+    if (std::exchange(size.at_once, 0) > size.sequences) sizes.push_back(size);
   }
   FitTrial trial{.size = wanted, .budgets = budgets_, .compress = load_.compress};
   for (const RunSize& size : sizes) {

@@ -60,10 +60,10 @@ int64_t Session::sequences_at_once(Room room) const {
   const int64_t planned = plan.sequences.value_or(1);
   const bool expands = options_.placement.kv_expansion != "off" && !device->host_visible();
   if (room == Room::kWaitedFor && size_.at_once > 0) return size_.at_work();
-  if (!expands) return planned;
+  if (!expands && room == Room::kForWhole) return planned;
   if (needs_of(runner_size(size_.tokens, planned)).layout.blocks_away() > 0) return planned;
   // Rows of logits of all of them must fit beside the KV, whose size is decided.
-  int64_t most = std::max(planned, run_.sequences);
+  int64_t most = std::max({planned, run_.sequences, run_.at_once});
   const DeviceTraits traits = traits_within(budgets_);
   const auto has_room = [&] {
     RunSize size = runner_size(size_.tokens, planned);

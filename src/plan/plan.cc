@@ -309,6 +309,10 @@ constexpr PlanField kPlanFields[] = {
      [](Plan& plan, const json& value, const std::string& field) {
        plan.sequences = static_cast<int>(positive_of(value, field));
      }},
+    {"at_once",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.at_once = static_cast<int>(positive_of(value, field));
+     }},
     {"cpu_linear", [](Plan& plan, const json& value,
                       const std::string& field) { plan.cpu_linear = cpu_linear_of(value, field); }},
     {"made_for", [](Plan& plan, const json& value,
@@ -366,6 +370,7 @@ std::string plan_to_json(const Plan& plan) {
   if (plan.context) document["context"] = *plan.context;
   if (plan.chunk) document["chunk"] = *plan.chunk;
   if (plan.sequences) document["sequences"] = *plan.sequences;
+  if (plan.at_once) document["at_once"] = *plan.at_once;
   for (const CpuLinearShare& at : plan.cpu_linear) {
     nlohmann::ordered_json point{at.tokens, at.share * 100};
     for (const auto& [group, share] : at.modules) {

@@ -85,6 +85,7 @@ struct Plan {
   std::optional<int64_t> context = {};       // tokens of a sequence
   std::optional<int> chunk = {};             // most tokens through a layer together
   std::optional<int> sequences = {};         // at once
+  std::optional<int> at_once = {};           // that may share their KV (RunSize::at_once)
   std::vector<CpuLinearShare> cpu_linear = {};
   PlanOrigin made_for = {};
 

@@ -374,7 +374,7 @@ class Search {
   // Rows that decode stay on the device: what prompts have moves in their step alone.
   static double least_rows(const FoundPlan& found, int64_t step_tokens) {
     return std::min(1.0,
-                    static_cast<double>(found.size.sequences) / static_cast<double>(step_tokens));
+                    static_cast<double>(found.size.at_work()) / static_cast<double>(step_tokens));
   }
   // Whole tokens.
   static void set_rows(FoundPlan& found, double device, int64_t step_tokens) {

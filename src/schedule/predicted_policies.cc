@@ -83,6 +83,7 @@ class PeakForecast : public RoomForecast {
   struct Item {
     int64_t to_come = 0;  // tokens, until it ends
     int64_t held = 0;     // tokens, now
+    bool grows = true;    // by these; not where all that it will need was taken at once
   };
   struct Peak {
     int64_t tokens = 0;
@@ -93,7 +94,7 @@ class PeakForecast : public RoomForecast {
     Peak peak;
     for (const Item& item : going_) {  // those that stay longest first
       held += item.held;
-      ++count;
+      count += item.grows ? 1 : 0;
       const int64_t tokens = held + count * item.to_come;
       if (tokens > peak.tokens) peak = {.tokens = tokens, .after = item.to_come};
     }
@@ -101,7 +102,11 @@ class PeakForecast : public RoomForecast {
   }
   // The last block of a sequence is half full on average.
   static Item item_of(const SequenceView& sequence) {
-    return {.to_come = end_of(sequence) - sequence.known,
+    const int64_t end = end_of(sequence), to_come = end - sequence.known;
+    if (sequence.blocks > blocks_for_tokens(sequence.known + 1) &&
+        sequence.blocks >= blocks_for_tokens(end))
+      return {.to_come = to_come, .held = sequence.blocks * kKvBlockTokens, .grows = false};
+    return {.to_come = to_come,
             .held = std::max<int64_t>(sequence.known, (sequence.blocks - 1) * kKvBlockTokens) +
                     kKvBlockTokens / 2};
   }

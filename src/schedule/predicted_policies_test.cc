@@ -62,6 +62,15 @@ TEST(PeakBlocksTest, SequencesThatEndLeaveRoomForThoseThatGrow) {
   EXPECT_EQ(peak_blocks({}), 0);
 }
 
+TEST(PeakBlocksTest, WhatWasTakenAtOnceCountsOnce) {
+  SequenceView sequence{.prompt = 20, .known = 20, .reserved = 160, .blocks = 10};
+  EXPECT_EQ(peak_blocks({&sequence, 1}), 10);
+  sequence.known = 100;
+  EXPECT_EQ(peak_blocks({&sequence, 1}), 10);
+  sequence.blocks = 12;  // more than it will need
+  EXPECT_EQ(peak_blocks({&sequence, 1}), 12);
+}
+
 TEST(PredictedAdmissionTest, PackingBySumNeverPromisesMoreThanThereIs) {
   const PredictedAdmission admission({.packing = Packing::kSum});
   std::mt19937 random(2);
