@@ -176,6 +176,8 @@ DecoderStats Engine::take_decoder_stats() {
   const DecoderStats stats = decoder_.take_stats();
   taken_ += stats;
   stats_.turn_bytes += stats.turns.to_device_bytes + stats.turns.to_host_bytes;
+  stats_.turn_ahead += stats.turns.ahead;
+  stats_.turn_early += stats.turns.early;
   stats_.turn_waits += stats.turns.waits;
   stats_.turn_waited_s += stats.turns.waited_s;
   return stats;
@@ -243,6 +245,8 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
        .waited_s = step.turns.waited_s,
        .copied_s = step.turns.copied_s,
        .copied_bytes = step.turns.copied_bytes,
+       .ahead = step.turns.ahead,
+       .early = step.turns.early,
        .tokens = tokens,
        .has_prompts = has_prompt_chunks(plan),
        .wants_room = plan.is_full || !plan.preempted.empty() || will_want_room || device_is_short(),

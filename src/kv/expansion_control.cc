@@ -36,6 +36,13 @@ constexpr double kInUse = 0.4;
 constexpr double kFull = 1.02;
 // By so much it is tried: not all room is in use all the time, and waits are seen when it is.
 constexpr double kWorthATry = 1.06;
+// Of the loads that come ahead of a step, so many are there before the one before has ended: one
+// more level is tried, whatever is reckoned. Where two buffers are shared, two come ahead, and the
+// first of them is early as long as the link is not full (1/2, in four steps of five); where one
+// is, the only one is early if the link is in use for less than half of the time.
+constexpr double kTimeToSpare = 0.4;
+// And there, ops may wait for less: it was not to fill the link to the last.
+constexpr double kLittleWait = 0.01;
 
 }  // namespace
 
@@ -65,6 +72,10 @@ double ExpansionControl::Window::throughput() const {
 double ExpansionControl::Window::step_s() const {
   return decodes() ? (decoding_s - decoding_waited_s) / decoding_steps
                    : (seconds - waited_s) / steps;
+}
+
+bool ExpansionControl::Window::has_time_to_spare() const {
+  return ahead > 0 && static_cast<double>(early) >= kTimeToSpare * static_cast<double>(ahead);
 }
 
 // The link-saturation condition (3.1).
@@ -104,6 +115,8 @@ void ExpansionControl::add(const TurnMeasure& step) {
   of.waited_s += step.waited_s;
   of.copied_s += step.copied_s;
   of.copied_bytes += step.copied_bytes;
+  of.ahead += step.ahead;
+  of.early += step.early;
   of.tokens += step.tokens;
   if (!step.has_prompts) {
     ++of.decoding_steps;
@@ -136,11 +149,11 @@ void ExpansionControl::decide() {
   if (tried_ > 0) --tried_;
   if (held_ > 0 && --held_ == 0 && level_ == 0) rate_ = 0;  // nobody has looked since
   const double waits = of.seconds > 0 ? of.waited_s / of.seconds : 0;
-  late_ = level_ > 0 && waits > kNoWait ? late_ + 1 : 0;
+  late_ = level_ > 0 && waits > (is_beyond_reckoning() ? kLittleWait : kNoWait) ? late_ + 1 : 0;
   quiet_ = of.wanting == 0 ? quiet_ + 1 : 0;
   const bool is_new = growth_ && growth_->looked++ == 0;
   if (late_ >= (waits <= kLongWait ? kPatience : is_new ? 1 : kShortPatience)) {
-    shrink_to_what_fits();
+    shrink_to_what_fits(waits);
   } else if (level_ > 0 && 2 * of.busy > of.steps) {
     forget();
     go_to(level_ - 1);
@@ -157,9 +170,16 @@ void ExpansionControl::decide() {
   window_ = {};
 }
 
-void ExpansionControl::shrink_to_what_fits() {
+void ExpansionControl::shrink_to_what_fits(double waits) {
   size_t to = level_ - 1;
-  while (to > 0 && rate_ > 0 && !fits(to, window_.used_blocks, kFull)) --to;
+  // What was seen to fit does, whatever is reckoned, if ops wait no longer than what was added to
+  // copies explains.
+  size_t least = 0;
+  if (is_beyond_reckoning()) {
+    const double less = bytes_at(seen_) / bytes_at(level_);
+    if (waits <= 1 - less + kLongWait) least = seen_;
+  }
+  while (to > least && rate_ > 0 && !fits(to, window_.used_blocks, kFull)) --to;
   failed_at_ = rate_ * step_s_;
   hold_ = std::clamp(2 * hold_, kFirstHold, kLongestHold);
   held_ = hold_;
@@ -233,8 +253,11 @@ void ExpansionControl::grow_or_hold() {
   const bool is_held = (held_ > 0 || owed_s_ > 0) && !has_more;
   if (!wanted || level_ + 1 == levels_.size() || is_held) return;
   size_t to = level_ + 1;
-  if (rate_ > 0) {
-    if (!fits(to, blocks(to), kWorthATry)) return;
+  seen_ = 0;
+  if (rate_ > 0 && !fits(to, blocks(to), kWorthATry)) {
+    if (!window_.has_time_to_spare()) return;
+    seen_ = level_;
+  } else if (rate_ > 0) {
     // What the link was seen to bring holds for copies of about that size.
     const int most = brought_nothing_ ? 0 : kAtOnce * turning();
     while (to + 1 < levels_.size() && levels_[to + 1] <= most &&
@@ -247,6 +270,7 @@ void ExpansionControl::grow_or_hold() {
   if (!proof_) proof_ = Proof{level_, window_.throughput()};
   failed_at_ = 0;
   held_ = 0;
+  owed_s_ = 0;  // if there is any, it is of the time before the link became faster
   go_to(to);
 }
 

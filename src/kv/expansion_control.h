@@ -16,6 +16,8 @@ struct TurnMeasure {
   double waited_s = 0;        // of these, ops waited for layers that take turns
   double copied_s = 0;        // the link brought
   uint64_t copied_bytes = 0;  // so much of them
+  int64_t ahead = 0;          // loads for it that came while the step before was under way
+  int64_t early = 0;          // of these, that were there before that one had ended
   int64_t tokens = 0;         // generated
   bool has_prompts = false;
   bool wants_room = false;    // somebody waits for KV memory, has lost it, or is predicted to
@@ -25,8 +27,9 @@ struct TurnMeasure {
 };
 
 // Begins with none. More layers take turns while somebody waits for room, copies are done before
-// they are needed, and what the link and a step are measured to take says that more fit; fewer when
-// ops wait for layers, at once to what fits by these measures. Where throughput does not grow with
+// they are needed, and what the link and a step are measured to take says that more fit, or copies
+// are seen to be done with time to spare; fewer when ops wait for layers, at once to what fits by
+// these measures. Where throughput does not grow with
 // room, it goes no further, and tries again later, each time after twice as long; so it does where
 // ops waited. One window of steps in which ops wait changes nothing: that is how disturbances
 // that pass are told from those that last. Without demand there are no more than sequences need.
@@ -48,6 +51,7 @@ class ExpansionControl {
     int steps = 0;
     double seconds = 0, waited_s = 0, copied_s = 0;
     uint64_t copied_bytes = 0;
+    int64_t ahead = 0, early = 0;
     int64_t tokens = 0;
     int decoding_steps = 0;  // without prompts
     double decoding_s = 0, decoding_waited_s = 0;
@@ -57,6 +61,8 @@ class ExpansionControl {
     bool decodes() const;       // often enough to go by these steps
     double throughput() const;
     double step_s() const;  // without waits
+    // Copies are done early as often as the preset ratio says (3.4.2); where none came ahead: no.
+    bool has_time_to_spare() const;
   };
   void add(const TurnMeasure& step);
   void decide();
@@ -64,10 +70,16 @@ class ExpansionControl {
   // Whether copies of a step at this level have the time they need, or `slack` times that, by what
   // was measured last.
   bool fits(size_t level, int32_t used_blocks, double slack) const;
+  // Of a step with all of its room in use, so many times a block's in a layer.
+  double bytes_at(size_t level) const {
+    return static_cast<double>(levels_[level]) * blocks(level);
+  }
+  // It has grown only now, and only because copies had time to spare.
+  bool is_beyond_reckoning() const { return tried_ > 0 && seen_ > 0 && level_ > seen_; }
   void go_to(size_t level);
   // What growth brought: demand or the link are others now.
   void forget();
-  void shrink_to_what_fits();
+  void shrink_to_what_fits(double waits);
   void grow_or_hold();
   void judge_growth();
   // Whether so much throughput at a level is what its room should bring.
@@ -96,6 +108,8 @@ class ExpansionControl {
   double change_s_ = 0;   // what the last change took by itself
   int tried_ = 0;         // windows for which the last growth still counts as a try
   double tried_s_ = 0;    // ops waited since
+  // The level before the last growth, where that was only because copies had time to spare; 0: not.
+  size_t seen_ = 0;
   // The last growth, until it is known what it brought.
   struct Growth {
     int looked = 0;   // windows since

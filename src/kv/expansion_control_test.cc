@@ -19,6 +19,8 @@ struct Server {
   double per_block_s = 1e-7;  // of a step, in all layers
   double per_sequence_s = 0;  // where it is bound by what is computed
   double link = 40e9;         // bytes per second
+  double held_up = 1;         // copies seem to take so many times as long: something holds them up
+  bool knows_early = true;    // which of them were early
   double demand = 1e9;        // sequences
   int32_t at_once = 1;        // blocks that they take: none begins with fewer
   double noise = 0.05;
@@ -46,12 +48,18 @@ struct Server {
     measure.link_is_busy = weights_wait_s > 0;
     if (turning > 0) {
       measure.copied_bytes = static_cast<uint64_t>(int64_t{turning} * blocks * kBlockBytes);
-      measure.copied_s = noisy(static_cast<double>(measure.copied_bytes) / link);
+      const double busy = noisy(static_cast<double>(measure.copied_bytes) / link);
+      measure.copied_s = busy * held_up;
       // With one buffer the link idles while a layer uses it.
-      const double idle = kSizes.spare_with(turning) > 1
-                              ? 0
-                              : 1 - (kSizes.layers / turning - 0.4) * turning / kSizes.layers;
-      measure.waited_s = std::max(0.0, measure.copied_s - compute * (1 - idle));
+      const bool has_two = kSizes.spare_with(turning) > 1;
+      const double idle =
+          has_two ? 0 : 1 - (kSizes.layers / turning - 0.4) * turning / kSizes.layers;
+      const double room = compute * (1 - idle);
+      measure.waited_s = std::max(0.0, busy - room);
+      if (knows_early) {
+        measure.ahead = has_two ? 2 : 1;
+        measure.early = (has_two && busy < room ? 1 : 0) + (2 * busy < room ? 1 : 0);
+      }
     }
     measure.seconds = compute + measure.waited_s + weights_wait_s;
     return measure;
@@ -163,6 +171,64 @@ TEST(ExpansionControlTest, DoesNotGrowOnceFewerCome) {
       ASSERT_LE(control.turning(), before);
     }
   }
+}
+
+// The paper's trigger (3.4.2): what is seen of copies counts more than what is reckoned from them.
+TEST(ExpansionControlTest, GrowsWhileCopiesAreEarlyWhateverTheLinkSeemsToBring) {
+  for (const double link : {200e9, 300e9, 419e9, 800e9}) {
+    SCOPED_TRACE(testing::Message() << link / 1e9 << " GB/s");
+    const auto found = [&](double held_up, bool knows_early) {
+      Server server{.link = link, .held_up = held_up, .knows_early = knows_early};
+      ExpansionControl control(kSizes, kBlockBytes);
+      serve(server, control, 2000);
+      if (knows_early) expect_near_best(serve(server, control, 2000), server, control);
+      return control.turning();
+    };
+    const int reckoned = found(1.3, false), seen = found(1.3, true), known = found(1, false);
+    EXPECT_LT(reckoned, known) << "it is misled";
+    EXPECT_GT(seen, reckoned);
+    EXPECT_NEAR(seen, known, 2);
+  }
+}
+
+// One window after the other until it stands still, by hand: only the share of early copies
+// differs.
+TEST(ExpansionControlTest, TheShareOfEarlyCopiesDecidesWhereNoMoreSeemsToFit) {
+  const auto grows_with = [](int early_in_window) {
+    ExpansionControl control(kSizes, kBlockBytes);
+    Server server{.link = 200e9, .knows_early = false, .noise = 0};
+    serve(server, control, 2000);
+    const int before = control.turning();
+    for (int step = 0; step < 400 && control.turning() == before; ++step) {
+      TurnMeasure measure = server.step(before);
+      EXPECT_LT(measure.waited_s, 0.025 * measure.seconds) << "nobody waits for long";
+      measure.ahead = 2;
+      measure.early = step % 8 >= 8 - early_in_window ? 1 : 0;
+      control.next(measure);
+    }
+    return control.turning() > before;
+  };
+  EXPECT_FALSE(grows_with(0)) << "copies arrive in time, but without time to spare";
+  EXPECT_FALSE(grows_with(6));
+  EXPECT_TRUE(grows_with(7));
+  EXPECT_TRUE(grows_with(8));
+}
+
+// A try that failed is paid for by time; not if the link has become faster since.
+TEST(ExpansionControlTest, WhatATryHasCostIsForgottenWithTheLinkThatItFailedOn) {
+  Server server{.link = 400e9, .knows_early = false};
+  ExpansionControl control(kSizes, kBlockBytes);
+  serve(server, control, 2000);
+  const int undisturbed = control.turning();
+  server.link = 200e9;
+  server.knows_early = true;  // it tries more than seems to fit, now and then
+  constexpr double kChange = 1.0;
+  const int tries = serve(server, control, 3000, kChange).changes;
+  ASSERT_GE(tries, 2);
+  ASSERT_LT(control.turning(), undisturbed);
+  server.link = 400e9;
+  serve(server, control, 300, kChange);
+  EXPECT_GE(control.turning(), undisturbed);
 }
 
 TEST(ExpansionControlTest, NobodyWhoWaitsForRoomNoTurns) {

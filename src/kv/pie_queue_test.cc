@@ -41,6 +41,61 @@ TEST(PieQueueTest, DoesWhatFigure4Says) {
   EXPECT_TRUE(std::equal(ins.begin(), ins.end(), outs.begin()));
 }
 
+// Figure 4 with so many early layers: what steps wait for their first layer, and for all.
+struct QueueRun {
+  int first_waits = 0, waits = 0;
+  double violations = 0;  // of all that came
+};
+QueueRun run_queue(int layers, int in_host, int swap_time, int early_layers, int steps = 20) {
+  PieQueue queue(layers, in_host, swap_time, early_layers);
+  QueueRun run;
+  for (int i = 0; i < layers * steps; ++i) {
+    const int waits = queue.begin_layer().waits;
+    run.waits += waits;
+    if (i % layers == 0) run.first_waits += waits;
+  }
+  run.violations = static_cast<double>(queue.violations()) / queue.swaps();
+  return run;
+}
+
+// "if the system ... decides not to swap in the first layer of the next token, the subsequent token
+// will need to wait at the first layer" (3.4.1).
+TEST(PieQueueTest, TheFirstLayersOfAStepAreWaitedForUnlessTheyMayComeEarly) {
+  const QueueRun none = run_queue(9, 2, 2, 0);
+  EXPECT_EQ(none.violations, 0);
+  EXPECT_GE(none.first_waits, 20) << "in every step";
+  const QueueRun one = run_queue(9, 2, 2, 1);
+  EXPECT_EQ(one.first_waits, 0) << "but for those behind it";
+  EXPECT_GT(one.waits, 0);
+  const QueueRun two = run_queue(9, 2, 2, 2);
+  EXPECT_EQ(two.waits, 0);
+  EXPECT_GT(two.violations, one.violations);
+  const QueueRun all = run_queue(9, 2, 2, PieQueue::kAllLayers);
+  EXPECT_EQ(all.waits, 0);
+  EXPECT_EQ(all.violations, two.violations) << "no others want to";
+}
+
+// The trigger of growth (3.4.2): nearly all that comes is for the next step where few layers are in
+// host memory, ever less of it the more there are, and next to nothing where the link is full.
+TEST(PieQueueTest, ViolationsSayHowFarTheLinkIsFromFull) {
+  for (const int swap_time : {1, 2, 3}) {
+    SCOPED_TRACE(swap_time);
+    double before = 1;
+    int in_host = 1;
+    for (; in_host < 47; ++in_host) {
+      const QueueRun run = run_queue(48, in_host, swap_time, PieQueue::kAllLayers);
+      if (run.waits > 0) break;
+      if (in_host == 1) {
+        EXPECT_GT(run.violations, 0.85);
+      }
+      EXPECT_LT(run.violations, before) << in_host;
+      before = run.violations;
+    }
+    EXPECT_LT(before, 0.15) << "the last that nobody waits with: " << in_host - 1;
+    EXPECT_NEAR(in_host, 48 / swap_time, 2) << "the link-saturation condition (3.1)";
+  }
+}
+
 // Ours in the same time, in one direction.
 struct TurnsRun {
   int loads = 0, waits = 0;

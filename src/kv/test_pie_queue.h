@@ -4,15 +4,22 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace spillway {
 
 // In simulated time, whose unit is a layer's computation. Layers are counted from 1, as in figure
 // 4; a step begins with layer 1.
+//
+// A layer that comes although the current step is done with it comes for the next one: the rule is
+// violated, which only the first layers of a step may (3.4.2).
 class PieQueue {
  public:
-  PieQueue(int layers, int in_host, int swap_time) : layers_(layers), swap_time_(swap_time) {
+  static constexpr int kAllLayers = std::numeric_limits<int>::max();
+  // `early_layers`: the first so many of a step may come while the one before is under way.
+  PieQueue(int layers, int in_host, int swap_time, int early_layers = kAllLayers)
+      : layers_(layers), swap_time_(swap_time), early_layers_(early_layers) {
     for (int layer = layers - in_host + 1; layer <= layers; ++layer) host_.push_back(layer);
   }
 
@@ -25,23 +32,17 @@ class PieQueue {
     const int layer = at_ % layers_ + 1;
     ++at_;
     Decision decision;
+    const int last = layer == 1 ? layers_ : layer - 1;  // the coldest: computed just now
     // It has to be there.
     while (std::ranges::find(host_, layer) != host_.end() || in_ == layer) {
       ++now_;
       ++decision.waits;
       settle();
+      if (in_ == 0 && free_ == 0) send(last, decision);
       if (in_ == 0) bring(layer, decision);
     }
     settle();
-    const int last = layer == 1 ? layers_ : layer - 1;  // the coldest: computed just now
-    const bool others_are_colder = std::ranges::all_of(
-        host_, [&](int of) { return turns_until(of, layer) > turns_until(last, layer); });
-    const bool is_here =
-        std::ranges::find(host_, last) == host_.end() && in_ != last && out_ != last;
-    if (out_ == 0 && is_here && has_computed_ && !others_are_colder) {
-      out_ = decision.out = last;
-      out_done_ = now_ + swap_time_;
-    }
+    if (has_computed_ && hottest(layer) != host_.end()) send(last, decision);
     if (in_ == 0 && free_ > 0) bring(layer, decision);
     has_computed_ = true;
     ++now_;
@@ -50,19 +51,32 @@ class PieQueue {
   }
   const std::vector<int>& in_host() const { return host_; }
   int swaps() const { return swaps_; }
+  int violations() const { return violations_; }
 
  private:
   // Layers from `layer` on until `of` is computed.
   int turns_until(int of, int layer) const { return (of - layer + layers_) % layers_; }
-  void bring(int layer, Decision& decision) {
-    if (host_.empty() || free_ == 0) return;
-    const auto hottest =
+  void send(int last, Decision& decision) {
+    const bool is_here = std::ranges::find(host_, last) == host_.end() && in_ != last;
+    if (out_ != 0 || !is_here) return;
+    out_ = decision.out = last;
+    out_done_ = now_ + swap_time_;
+  }
+  // Of those in host memory that may come; end: none.
+  std::vector<int>::iterator hottest(int layer) {
+    const auto found =
         std::ranges::min_element(host_, {}, [&](int of) { return turns_until(of, layer); });
-    in_ = decision.in = *hottest;
-    host_.erase(hottest);
+    return found != host_.end() && *found<layer&& * found> early_layers_ ? host_.end() : found;
+  }
+  void bring(int layer, Decision& decision) {
+    const auto found = hottest(layer);
+    if (found == host_.end() || free_ == 0) return;
+    in_ = decision.in = *found;
+    host_.erase(found);
     in_done_ = now_ + swap_time_;
     --free_;
     ++swaps_;
+    if (in_ < layer) ++violations_;
   }
   void settle() {
     if (out_ != 0 && now_ >= out_done_) {
@@ -73,13 +87,13 @@ class PieQueue {
     if (in_ != 0 && now_ >= in_done_) in_ = 0;
   }
 
-  int layers_, swap_time_;
+  int layers_, swap_time_, early_layers_;
   int at_ = 0, now_ = 0;
   std::vector<int> host_;
   int out_ = 0, in_ = 0;  // on their way
   int out_done_ = 0, in_done_ = 0;
   int free_ = 0;  // buffers that a layer has left
-  int swaps_ = 0;
+  int swaps_ = 0, violations_ = 0;
   bool has_computed_ = false;
 };
 

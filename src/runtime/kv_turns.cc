@@ -40,7 +40,8 @@ KvTurns::KvTurns(Device& device, bool overlap)
       in_(device.make_stream()),
       out_(device.make_stream()),
       cut_(device.make_event()),
-      begun_(device.make_event()) {}
+      begun_(device.make_event()),
+      ended_{device.make_event(/*timed=*/true), device.make_event(/*timed=*/true)} {}
 
 KvTurns::Turn& KvTurns::turn(int layer) {
   Turn& of = turns_.at(static_cast<size_t>(layer));
@@ -138,6 +139,7 @@ void KvTurns::load_waiting(KvCache& kv, int left) {
   in_->wait(*of.stored);
   if (left >= 0) in_->wait(*turn(left).attended);
   in_->record(*timed.begun);
+  timed.ahead_of = is_ahead ? ending_ : -1;
   const KvLayerView from = kv.host_buffer(layers.host_buffer(layer)), to = kv.layer(layer);
   if (is_ahead) ahead_ = together(read_, written_);
   const std::span<const int32_t> wanted = is_ahead ? ahead_ : read_;
@@ -193,7 +195,9 @@ void KvTurns::release(KvCache& kv, int layer) {
 }
 
 void KvTurns::end_step() {
-  if (left_ >= 0) device_.compute().wait(*turn(std::exchange(left_, -1)).stored);
+  if (left_ < 0) return;
+  device_.compute().record(*ended_[std::exchange(ending_, 1 - ending_)]);
+  device_.compute().wait(*turn(std::exchange(left_, -1)).stored);
 }
 
 void KvTurns::settle() {
@@ -206,6 +210,9 @@ void KvTurns::settle() {
     if (timed.bytes == 0) continue;
     stats_.copied_s += timed.loaded->seconds_after(*timed.begun);
     stats_.copied_bytes += timed.bytes;
+    if (timed.ahead_of < 0) continue;
+    ++stats_.ahead;
+    if (ended_[timed.ahead_of]->seconds_after(*timed.loaded) > 0) ++stats_.early;
   }
   timed_.clear();
 }
@@ -291,6 +298,8 @@ KvTurns::Stats& KvTurns::Stats::operator+=(const Stats& other) {
   to_host_bytes += other.to_host_bytes;
   moved_bytes += other.moved_bytes;
   loads += other.loads;
+  ahead += other.ahead;
+  early += other.early;
   waits += other.waits;
   waited_s += other.waited_s;
   copied_s += other.copied_s;

@@ -53,6 +53,10 @@ class KvTurns {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;  // while steps run
     uint64_t moved_bytes = 0;                         // between host and device by change()
     int64_t loads = 0;
+    // Of these, for the next step while one was under way, and had arrived before that one's ops
+    // were done: the paper's rule violation (3.4.2). But for those that were added to when their
+    // step began: nobody knows when the first part of them arrived.
+    int64_t ahead = 0, early = 0;
     int64_t waits = 0;    // ops for layers that came late
     double waited_s = 0;  // how long
     double copied_s = 0;  // the link was busy with so many of these bytes
@@ -68,6 +72,7 @@ class KvTurns {
     struct Timed {
       std::unique_ptr<DeviceEvent> begun, loaded, waits, waited;
       uint64_t bytes = 0;  // between begun and loaded; 0: nobody knows
+      int ahead_of = -1;   // where it came ahead: which of ended_ is the end of the step before
     };
     Timed timed[2];
     int current = 0;
@@ -89,6 +94,10 @@ class KvTurns {
   const bool overlap_;
   std::unique_ptr<DeviceStream> in_, out_;
   std::unique_ptr<DeviceEvent> cut_, begun_;
+  // Ends of steps in which layers took turns. What came ahead of a step is looked at when that one
+  // has ended, too: by turns.
+  std::unique_ptr<DeviceEvent> ended_[2];
+  int ending_ = 0;           // of the step at hand
   int left_ = -1;            // the last layer of the step that has gone
   std::vector<Turn> turns_;  // [layer]
   // Of the step at hand, in order: blocks that have something, and blocks that are written to.

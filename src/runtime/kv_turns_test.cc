@@ -71,6 +71,7 @@ class TurnsWorld {
       }
       turns_.release(kv_, layer);
     }
+    turns_.end_step();
     for (size_t i = 0; i < active.size(); ++i)
       active[i]->tokens += static_cast<int32_t>(step[i].tokens.size());
   }
@@ -170,6 +171,7 @@ class TurnsWorld {
             << layer << " " << token;
       turns_.release(kv_, layer);
     }
+    turns_.end_step();
     ++sequence.tokens;
   }
 
@@ -200,27 +202,32 @@ TEST_P(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
     EXPECT_GT(stats.waited_s, 0) << "copies come late here";
     EXPECT_GT(stats.waits, 0);
     EXPECT_LE(stats.waits, stats.loads);
+    EXPECT_LE(stats.early, stats.ahead);
+    EXPECT_LE(stats.ahead, stats.loads);
   }
 }
 INSTANTIATE_TEST_SUITE_P(Come, KvTurnsBytesTest, testing::Bool(),
                          [](const auto& of) { return of.param ? "Ahead" : "OnDemand"; });
 
-// Steps of one sequence with ops of a millisecond a layer, by a clock of the accelerator's own.
-KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps) {
+// Steps with ops of a millisecond a layer, by a clock of the accelerator's own: of one sequence, or
+// of several by turns, so that no step knows what the next one needs.
+KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int sequences = 1) {
   EmulatedAcceleratorOptions options;
   options.bytes_per_s = bytes_per_s;
   options.clock = std::make_shared<EmulatedClock>();
   EmulatedAccelerator device(options);
   CpuDevice host(CpuDeviceOptions{.threads = 1});
   KvCache kv(device, host, kShape,
-             {.device_blocks = 8, .most_turning = turning, .spare_buffers = 2});
+             {.device_blocks = 8, .most_turning = turning, .spare_buffers = kSpareBuffers});
   KvTurns turns(device);
   turns.change(kv, turning);
-  const std::vector<BlockId> table = {BlockId{2}, BlockId{0}, BlockId{1}};
+  const std::vector<BlockId> tables[] = {{BlockId{2}, BlockId{0}, BlockId{1}},
+                                         {BlockId{5}, BlockId{3}, BlockId{4}}};
   constexpr int32_t kToken[1] = {};
   constexpr int kBefore = 2;  // steps that find nothing on its way yet
   for (int step = 0; step < kBefore + steps; ++step) {
-    const StepSequence only{.tokens = kToken, .start = 33 + step, .block_table = table};
+    const StepSequence only{
+        .tokens = kToken, .start = 33 + step, .block_table = tables[step % sequences]};
     turns.begin_step(kv, {&only, 1});
     for (int layer = 0; layer < kShape.layers; ++layer) {
       turns.acquire(kv, layer);
@@ -245,6 +252,50 @@ TEST(KvTurnsWaitsTest, EveryLayerThatComesLateIsCountedAndNoOther) {
   EXPECT_EQ(late.loads, kTurning * kSteps);
   EXPECT_EQ(late.waits, kTurning * kSteps) << "each takes far longer than its layer before";
   EXPECT_GT(late.waited_s, 0);
+}
+
+// Of 14 layers 1, 3, 5, 8, 10 and 12 take turns in two buffers: the next step's 1 is sent for when
+// 10 has been attended to, 3 milliseconds before the end of a step, and its 3 when 12 has, 1
+// before.
+TEST(KvTurnsEarlyTest, LayersOfTheNextStepAreEarlyIfTheyAreThereBeforeThisOneHasEnded) {
+  constexpr int kTurning = 6, kSteps = 5;
+  const auto layer_bytes = static_cast<uint64_t>(3 * kShape.block_bytes() / kShape.layers);
+  const auto in_ms = [&](double ms) {
+    return static_cast<uint64_t>(static_cast<double>(layer_bytes) / (ms / 1e3));
+  };
+  for (const double ms : {0.1, 0.9}) {
+    const KvTurns::Stats both = stats_with_link(in_ms(ms), kTurning, kSteps);
+    EXPECT_EQ(both.ahead, 2 * kSteps) << ms;
+    EXPECT_EQ(both.early, 2 * kSteps) << ms;
+  }
+  for (const double ms : {1.1, 2.2}) {
+    const KvTurns::Stats first = stats_with_link(in_ms(ms), kTurning, kSteps);
+    EXPECT_EQ(first.ahead, 2 * kSteps) << ms;
+    EXPECT_EQ(first.early, kSteps) << ms;
+    EXPECT_EQ(first.waits, 0) << "the link is not full: " << ms;
+  }
+  const KvTurns::Stats late = stats_with_link(in_ms(3.5), kTurning, kSteps);
+  EXPECT_EQ(late.ahead, 2 * kSteps);
+  EXPECT_EQ(late.early, 0);
+  EXPECT_GT(late.waits, 0);
+}
+
+TEST(KvTurnsEarlyTest, WhatIsAddedToWhenItsStepBeginsIsNeitherEarlyNorLate) {
+  const KvTurns::Stats stats = stats_with_link(uint64_t{1} << 30, 6, 5, /*sequences=*/2);
+  EXPECT_EQ(stats.loads, 6 * 5);
+  EXPECT_EQ(stats.ahead, 0);
+  EXPECT_EQ(stats.early, 0);
+}
+
+TEST(KvTurnsEarlyTest, WhatComesOnDemandIsNotAhead) {
+  TurnsWorld world(1, kSpareBuffers, /*overlap=*/false);
+  for (int step = 0; step < 20; ++step) {
+    if (step % 7 == 3) world.change();
+    world.step();
+  }
+  const KvTurns::Stats stats = world.stats();
+  EXPECT_GT(stats.loads, 0);
+  EXPECT_EQ(stats.ahead, 0);
 }
 
 }  // namespace

@@ -98,6 +98,7 @@ TEST(ServerKvTest, WithTurnsAStoreAndPreemptionAnswersAreThoseOfEachAlone) {
     for (const json& question : asked) wanted.push_back(server.choices_of(question));
     EXPECT_EQ(server.metric("spillway_kv_layers_turning"), 0);
     EXPECT_EQ(server.metric("spillway_kv_turn_bytes_total"), 0);
+    EXPECT_EQ(server.metric("spillway_kv_turn_ahead_total"), 0);
     EXPECT_EQ(server.metric("spillway_kv_turn_waits_total"), 0);
   }
   KvCache kv = runtime.make_kv(12, kLayers - 1);
@@ -123,6 +124,9 @@ TEST(ServerKvTest, WithTurnsAStoreAndPreemptionAnswersAreThoseOfEachAlone) {
   EXPECT_GT(server.metric("spillway_preemptions_total"), 0);
   EXPECT_GT(server.metric("spillway_kv_turn_changes_total"), 0) << "requests waited for room";
   EXPECT_GT(server.metric("spillway_kv_turn_bytes_total"), 0);
+  EXPECT_GT(server.metric("spillway_kv_turn_ahead_total"), 0);
+  EXPECT_LE(server.metric("spillway_kv_turn_early_total"),
+            server.metric("spillway_kv_turn_ahead_total"));
   EXPECT_GT(server.metric("spillway_kv_turn_waits_total"), 0) << "copies come late here";
   EXPECT_GT(server.metric("spillway_kv_turn_wait_seconds_total"), 0);
   EXPECT_GE(server.metric("spillway_kv_expansion"), 1);

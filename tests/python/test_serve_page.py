@@ -101,6 +101,8 @@ TURNS = """
 spillway_kv_expansion 1.5
 spillway_kv_layers_turning 12
 spillway_kv_turn_bytes_total 3.2e9
+spillway_kv_turn_ahead_total 1200
+spillway_kv_turn_early_total 650
 spillway_kv_turn_waits_total 17
 spillway_kv_turn_wait_seconds_total 0.25
 spillway_kv_turn_changes_total 4
@@ -128,6 +130,7 @@ def test_kv_that_goes_everywhere_is_shown_by_name(shown):
     kv = shown(TURNS + STORE)["kv"]
     assert "12 layers take turns" in kv and "1.50 times" in kv
     assert "moved 3.2 GB" in kv and "17 waits" in kv and "250 ms" in kv and "4 changes" in kv
+    assert "650 of 1,200 that came ahead of their step were early" in kv
     assert "4,000 from the pools, 96 from host memory, 32 from disk" in kv
     assert "host 40 blocks, 5 MB; disk 64 blocks, 8 MB. Brought back: 1.5 MB, read from disk: 0.5 MB." in kv
     assert "blocks" not in shown(TURNS)["kv"] and "turns" not in shown(STORE)["kv"].lower(), "each where it exists"

@@ -78,6 +78,11 @@ struct ServerMetrics::Impl {
       gauge("spillway_kv_layers_turning", "Layers whose KV takes turns on the GPU.");
   Counter& turn_bytes = counter("spillway_kv_turn_bytes_total",
                                 "Bytes that moved for layers whose KV takes turns on the GPU.");
+  Counter& turn_ahead =
+      counter("spillway_kv_turn_ahead_total",
+              "Layers whose KV was sent for while the step before theirs was under way.");
+  Counter& turn_early = counter("spillway_kv_turn_early_total",
+                                "Of these, that were there before that step had ended.");
   Counter& turn_waits = counter("spillway_kv_turn_waits_total",
                                 "How often a step waited for a layer whose KV came late.");
   Counter& turn_waited_s = counter("spillway_kv_turn_wait_seconds_total",
@@ -254,6 +259,8 @@ void ServerMetrics::step(const StepReport& report) {
   of.kv_expansion.Set(report.state.kv_expansion);
   of.kv_turning.Set(report.state.turning);
   Impl::follow(of.turn_bytes, static_cast<double>(report.stats.turn_bytes));
+  Impl::follow(of.turn_ahead, static_cast<double>(report.stats.turn_ahead));
+  Impl::follow(of.turn_early, static_cast<double>(report.stats.turn_early));
   Impl::follow(of.turn_waits, static_cast<double>(report.stats.turn_waits));
   Impl::follow(of.turn_waited_s, report.stats.turn_waited_s);
   Impl::follow(of.turn_changes, static_cast<double>(report.stats.turn_changes));

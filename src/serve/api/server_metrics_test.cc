@@ -46,6 +46,18 @@ TEST(ServerMetricsTest, StepsWithTokensOfPromptsAreToldApart) {
   EXPECT_THAT(metrics.text(), HasSubstr("spillway_decode_step_seconds_count 1"));
 }
 
+TEST(ServerMetricsTest, LayersThatAreThereBeforeTheirStepAreCounted) {
+  ServerMetrics metrics;
+  StepReport report = step_of(1, 1);
+  for (const int64_t early : {2, 3}) {
+    report.stats.turn_ahead = 2 * early;
+    report.stats.turn_early = early;
+    metrics.step(report);
+  }
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_ahead_total 6\n"));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_early_total 3\n"));
+}
+
 TEST(ServerMetricsTest, WaitsForLayersThatTakeTurnsAreCountedAndTimed) {
   ServerMetrics metrics;
   StepReport report = step_of(1, 1);

@@ -76,8 +76,10 @@ function turnsSoFar(metrics) {
   if (!moved) return [];
   const waits = number(value(metrics, "spillway_kv_turn_waits_total"));
   const waited = seconds(value(metrics, "spillway_kv_turn_wait_seconds_total"));
+  const ahead = number(value(metrics, "spillway_kv_turn_ahead_total"));
+  const early = number(value(metrics, "spillway_kv_turn_early_total"));
   const changes = number(value(metrics, "spillway_kv_turn_changes_total"));
-  return [make("p", `Turns moved ${bytes(moved)}; ${waits} waits for a layer, ${waited} in all; ${changes} changes of how many take turns.`)];
+  return [make("p", `Turns moved ${bytes(moved)}; ${waits} waits for a layer, ${waited} in all; ${early} of ${ahead} that came ahead of their step were early; ${changes} changes of how many take turns.`)];
 }
 
 // Tokens that were not computed again, by where their KV was.
