@@ -29,13 +29,6 @@ T at_most(T limit, T option) {
 constexpr int kLeastLogitRows = 32;
 constexpr std::chrono::milliseconds kLongestWait{20};  // then somebody may be cancelled
 
-// Blocks that the cache may have later are not given out yet.
-BlockAllocator make_allocator(const KvCache& kv, int64_t span_blocks) {
-  BlockAllocator allocator(kv.pools(), span_blocks);
-  allocator.resize(0, kv.device_blocks());
-  return allocator;
-}
-
 // Of a step's time: so much waiting for weights, and the link has no room for anything else.
 constexpr double kBusyLink = 0.05;
 
@@ -58,7 +51,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
     : decoder_(decoder),
       kv_(kv),
       tokenizer_(tokenizer),
-      allocator_(make_allocator(kv, decoder.span_blocks())),
+      allocator_(kv.pools(), decoder.span_blocks()),
       reuses_(options.reuse_prefixes),
       store_(options.reuse_prefixes ? options.store : nullptr),
       first_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
@@ -79,7 +72,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
     expansion_.emplace(kv.layers().sizes(), 2 * kv.shape().plane_block_bytes());
   if (store_ == nullptr) return;
   allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
-    if (kv_.tier_of(block) == Tier::kDevice) evicted_.push_back({contents, block});
+    if (block.tier == Tier::kDevice) evicted_.push_back({contents, block.in<Tier::kDevice>()});
   });
 }
 
@@ -207,7 +200,7 @@ EngineTraffic Engine::take_traffic() {
 
 EngineState Engine::state() const {
   EngineState state{.running = scheduler_.running(), .waiting = scheduler_.waiting()};
-  for (int pool = 0; pool < allocator_.pools(); ++pool)
+  for (const Tier pool : allocator_.pools())
     state.kv.push_back({allocator_.total(pool), allocator_.free(pool)});
   if (store_ != nullptr) state.store = store_->stats();
   const LayerTable& layers = kv_.layers();
@@ -229,16 +222,17 @@ int64_t Engine::predicted_blocks() const {
 // room for nobody else.
 bool Engine::device_is_short() const {
   bool some_are_elsewhere = false;
-  for (int pool = 1; pool < allocator_.pools(); ++pool)
-    some_are_elsewhere |= allocator_.free(pool) < allocator_.total(pool);
-  return some_are_elsewhere && allocator_.unpromised(0) <= 0;
+  for (const Tier pool : allocator_.pools())
+    some_are_elsewhere |= pool != Tier::kDevice && allocator_.free(pool) < allocator_.total(pool);
+  return some_are_elsewhere && allocator_.unpromised(Tier::kDevice) <= 0;
 }
 
 void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
   if (!expansion_) return;
   const DecoderStats step = take_decoder_stats();
   // Where somebody predicts, before anybody has to wait: what is at work and next will not fit.
-  const bool will_want_room = lengths_ != nullptr && predicted_blocks() > allocator_.total(0);
+  const int32_t blocks = allocator_.total(Tier::kDevice);
+  const bool will_want_room = lengths_ != nullptr && predicted_blocks() > blocks;
   const double weights_s = step.stall_s[static_cast<size_t>(StallCause::kWeights)];
   const int turning = expansion_->next(
       {.seconds = seconds,
@@ -251,7 +245,7 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
        .has_prompts = has_prompt_chunks(plan),
        .wants_room = plan.is_full || !plan.preempted.empty() || will_want_room || device_is_short(),
        .link_is_busy = weights_s > kBusyLink * seconds,
-       .used_blocks = allocator_.total(0) - allocator_.free(0),
+       .used_blocks = blocks - allocator_.free(Tier::kDevice),
        .changed_s = std::exchange(turns_changed_s_, 0)});
   if (turning == kv_.layers().turning()) return;
   const double begun_s = now_s();
@@ -262,17 +256,17 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
 // As many as must give way, as in a step that has too little room; the others' blocks go where the
 // pool still is.
 std::vector<KvCache::BlockCopy> Engine::shrink_pool(int32_t blocks) {
-  const std::vector<RequestId> losing = scheduler_.choose_to_give_way(0, blocks);
+  const std::vector<RequestId> losing = scheduler_.choose_to_give_way(Tier::kDevice, blocks);
   for (const RequestId id : losing) {
     no_longer_coming(id);
     if (reuses_) keep_tail(*requests_.at(id), scheduler_.computed_of(id));
   }
   scheduler_.preempt(losing);
-  const std::vector<BlockAllocator::Move> moves = allocator_.resize(0, blocks);
+  const std::vector<BlockAllocator::Move> moves = allocator_.resize(Tier::kDevice, blocks);
   scheduler_.rename(moves);
   std::vector<KvCache::BlockCopy> copies;
   for (const auto& [from, to] : moves)
-    copies.push_back({kv_.number_in(Tier::kDevice, from), kv_.number_in(Tier::kDevice, to)});
+    copies.push_back({from.in<Tier::kDevice>(), to.in<Tier::kDevice>()});
   return copies;
 }
 
@@ -295,16 +289,16 @@ void Engine::change_turns(int turning) {
   if (turning == kv_.layers().turning()) return;
   const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
   std::vector<KvCache::BlockCopy> moves;
-  if (blocks < allocator_.total(0)) moves = shrink_pool(blocks);
+  if (blocks < allocator_.total(Tier::kDevice)) moves = shrink_pool(blocks);
   try {
     if (store_ != nullptr) store_all_evicted();
     decoder_.change_turns(kv_, turning, moves);
   } catch (...) {
     lose_all();
-    allocator_.resize(0, kv_.device_blocks());
+    allocator_.resize(Tier::kDevice, kv_.device_blocks());
     throw;
   }
-  allocator_.resize(0, kv_.device_blocks());
+  allocator_.resize(Tier::kDevice, kv_.device_blocks());
   ++stats_.turn_changes;
 }
 

@@ -19,7 +19,6 @@ constexpr size_t kWorthWaiting = 4;
 constexpr int64_t kLeastAhead = 16;
 // So many times the pool's blocks are room for copies of those that are in it.
 constexpr int64_t kPoolsWorth = 2;
-constexpr int kDevicePool = 0;
 
 }  // namespace
 
@@ -81,10 +80,8 @@ void Engine::find_tail(const Request& request, size_t most, FoundPrefix& found) 
   for (size_t tokens = wanted; tokens > 0; --tokens) {
     const auto block = allocator_.try_peek(next_key(before, rest.first(tokens)));
     // Elsewhere stores may still be on their way, and what a step moves hides a few tokens.
-    if (!block || kv_.tier_of(*block) != Tier::kDevice) continue;
-    if (!found.blocks.empty() &&
-        allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.back()))
-      break;
+    if (!block || block->tier != Tier::kDevice) continue;
+    if (!found.blocks.empty() && block->tier != found.blocks.back().tier) break;
     const size_t used = std::min(tokens, most - static_cast<size_t>(found.tokens));
     if (used == 0) break;
     found.partly = block;
@@ -99,7 +96,7 @@ bool Engine::find_stored(const Request& request, std::span<const BlockKey> keys,
                          FoundPrefix& found) const {
   const size_t begun = found.blocks.size();
   if (kv_.device_blocks() == 0) return true;
-  if (begun > 0 && kv_.tier_of(found.blocks.back()) != Tier::kDevice) return true;
+  if (begun > 0 && found.blocks.back().tier != Tier::kDevice) return true;
   std::span<const BlockKey> rest = keys.subspan(begun);
   rest = rest.first(store_->worth_loading(rest, found.tokens));
   std::vector<BlockKey> wanted(rest.begin(), rest.end());
@@ -174,8 +171,8 @@ void Engine::keep_full_blocks(const StepPlan& plan) {
     for (auto i = static_cast<size_t>(chunk.start / kKvBlockTokens); i < end; ++i) {
       const BlockId block = (*chunk.block_table)[i];
       const BlockContents contents = contents_of(request, i);
-      if (allocator_.keep(block, contents) && kv_.tier_of(block) == Tier::kDevice)
-        kept.push_back({contents, block});
+      if (allocator_.keep(block, contents) && block.tier == Tier::kDevice)
+        kept.push_back({contents, block.in<Tier::kDevice>()});
       coming_.erase(keys[i]);
     }
     const bool ends_prompt = chunk.last && chunk.tokens > 1;
@@ -189,15 +186,15 @@ void Engine::keep_full_blocks(const StepPlan& plan) {
 // work, as long as there is room here for more than what the pool has.
 void Engine::store_ahead(std::vector<KvStore::Copy>&& filled) {
   const int64_t ahead = kLeastAhead + decoder_.max_tokens() / kKvBlockTokens;
-  const bool is_short = allocator_.unkept(kDevicePool) < ahead;
-  const bool has_room = store_->slots() >= kPoolsWorth * int64_t{allocator_.total(kDevicePool)};
+  const bool is_short = allocator_.unkept(Tier::kDevice) < ahead;
+  const bool has_room = store_->slots() >= kPoolsWorth * int64_t{allocator_.total(Tier::kDevice)};
   std::vector<KvStore::Copy> copies;
   if (store_->lasts() || (is_short && has_room)) copies = std::move(filled);
   for (const KvStore::Copy& copy : copies)
     if (!store_->has(copy.contents.key)) stored_by_step_.push_back(copy.contents.key);
   if (is_short && !store_->lasts()) {
-    for (const auto& [block, contents] : allocator_.next_evictions(kDevicePool, ahead))
-      copies.push_back({contents, block});
+    for (const auto& [block, contents] : allocator_.next_evictions(Tier::kDevice, ahead))
+      copies.push_back({contents, block.in<Tier::kDevice>()});
   }
   store_->put(copies);
 }
@@ -210,7 +207,7 @@ void Engine::keep_preempted(const StepPlan& plan) {
 void Engine::move_blocks(const StepPlan& plan) {
   std::vector<BlockKey> keys;
   std::vector<KvStore::Load> loads;
-  std::vector<BlockId> written;
+  std::vector<DeviceBlock> written;
   for (const StepPlan::Load& load : plan.loads) {
     keys.push_back(load.key);
     loads.push_back({load.key, load.to});
@@ -218,10 +215,10 @@ void Engine::move_blocks(const StepPlan& plan) {
   for (const ScheduledChunk& chunk : plan.chunks) {
     const auto first = static_cast<size_t>(chunk.start / kKvBlockTokens);
     const auto end = static_cast<size_t>(blocks_for_tokens(chunk.start + chunk.tokens));
-    written.insert(written.end(), chunk.block_table->begin() + static_cast<std::ptrdiff_t>(first),
-                   chunk.block_table->begin() + static_cast<std::ptrdiff_t>(end));
+    for (const BlockId block : std::span(*chunk.block_table).subspan(first, end - first))
+      if (block.tier == Tier::kDevice) written.push_back(block.in<Tier::kDevice>());
   }
-  for (const StepPlan::Copy& copy : plan.copies) written.push_back(copy.to);
+  for (const StepPlan::Copy& copy : plan.copies) written.push_back(copy.to.in<Tier::kDevice>());
   {
     // What is to come must not make room for what goes, nor for what others wait for.
     const size_t pinned = store_->fetch(keys);
@@ -310,7 +307,7 @@ void Engine::copy_blocks(const StepPlan& plan) {
   const auto release = [&](const StepPlan* of) { scheduler_.release_copies(*of); };
   const std::unique_ptr<const StepPlan, decltype(release)> held(&plan, release);
   for (const StepPlan::Copy& copy : plan.copies)
-    kv_.copy_block(decoder_.device(), copy.from, copy.to);
+    kv_.copy_block(decoder_.device(), copy.from.in<Tier::kDevice>(), copy.to.in<Tier::kDevice>());
 }
 
 }  // namespace spillway

@@ -23,7 +23,7 @@ void forward_on_device(Decoder& decoder, KvCache& kv, std::span<const TokenId> t
   SPW_CHECK(blocks <= kv.blocks(), kInvalidArgument,
             "{} tokens do not fit into a KV cache of {} tokens", total,
             int64_t{kv.blocks()} * kKvBlockTokens);
-  const std::vector<BlockId> table = block_range(0, blocks);
+  const std::vector<BlockId> table = kv.blocks_in_order(0, blocks);
   for (int64_t start = 0, count = 0; start < total; start += count) {
     count = std::min<int64_t>(decoder.max_tokens(), total - start);
     // Sparse attention is for tokens that are generated, one at a time: so are those scored.

@@ -13,68 +13,63 @@ namespace spillway {
 
 BlockAllocator::BlockAllocator(const std::vector<int32_t>& pools, int64_t span_blocks)
     : span_blocks_(span_blocks) {
-  SPW_ASSERT(pools.size() <= static_cast<size_t>(kMostPools) && span_blocks >= 0);
-  int32_t first = 0;
+  SPW_ASSERT(pools.size() <= kOrder.size() && span_blocks >= 0);
   for (const int32_t blocks : pools) {
+    const Tier tier = kOrder[pools_.size()];
     Pool& pool = pools_.emplace_back();
-    pool.first = first;
-    pool.ids = pool.total = blocks;
-    pool.heap = block_range(first, blocks);  // ascending is a min-heap
-    first += blocks;
+    pool.blocks.resize(static_cast<size_t>(blocks));
+    pool.heap = block_range(0, blocks, tier);  // ascending is a min-heap
   }
-  blocks_.resize(static_cast<size_t>(first));
+}
+
+int32_t BlockAllocator::total() const {
+  int32_t sum = 0;
+  for (const Tier pool : pools()) sum += total(pool);
+  return sum;
 }
 
 int32_t BlockAllocator::free() const {
   int32_t sum = 0;
-  for (int i = 0; i < pools(); ++i) sum += free(i);
+  for (const Tier pool : pools()) sum += free(pool);
   return sum;
 }
 
 int32_t BlockAllocator::most_free() const {
   int32_t most = 0;
-  for (int i = 0; i < pools(); ++i) most = std::max(most, free(i));
+  for (const Tier pool : pools()) most = std::max(most, free(pool));
   return most;
 }
 
 int32_t BlockAllocator::largest_pool() const {
   int32_t most = 0;
-  for (int i = 0; i < pools(); ++i) most = std::max(most, total(i));
+  for (const Tier pool : pools()) most = std::max(most, total(pool));
   return most;
 }
 
 int64_t BlockAllocator::longest() const {
   if (span_blocks_ == 0) return largest_pool();
-  int64_t blocks = 0;
-  for (int i = 0; i + 1 < pools(); ++i) blocks += total(i) / span_blocks_ * span_blocks_;
-  return std::max<int64_t>(largest_pool(), blocks + total(pools() - 1));
+  const Tier last = pools().back();
+  int64_t blocks = total(last);
+  for (const Tier pool : pools())
+    if (pool != last) blocks += total(pool) / span_blocks_ * span_blocks_;
+  return std::max<int64_t>(largest_pool(), blocks);
 }
 
 bool BlockAllocator::can_follow(std::span<const BlockId> blocks, BlockId next, bool spans) const {
   if (blocks.empty()) return true;
-  const int before = pool_of(blocks.back()), now = pool_of(next);
+  const Tier before = blocks.back().tier, now = next.tier;
   const bool ends_run = span_blocks_ > 0 && static_cast<int64_t>(blocks.size()) % span_blocks_ == 0;
   return now == before || (spans && now > before && ends_run);
 }
 
 std::vector<PoolRoom> BlockAllocator::rooms() const {
   std::vector<PoolRoom> rooms;
-  for (int i = 0; i < pools(); ++i)
-    rooms.push_back({free(i), pools_[static_cast<size_t>(i)].promised});
+  for (const Tier pool : pools()) rooms.push_back({free(pool), at(pool).promised});
   return rooms;
 }
 
-int BlockAllocator::pool_of(BlockId id) const {
-  SPW_ASSERT(number_of(id) >= 0 && number_of(id) < total());
-  int pool = 0;
-  while (number_of(id) >=
-         pools_[static_cast<size_t>(pool)].first + pools_[static_cast<size_t>(pool)].ids)
-    ++pool;
-  return pool;
-}
-
-std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
-  Pool& from = pools_[static_cast<size_t>(pool)];
+std::optional<BlockId> BlockAllocator::try_allocate(Tier pool) {
+  Pool& from = at(pool);
   if (from.heap.empty()) {
     if (from.kept.empty()) return std::nullopt;
     evict(from.kept.front());
@@ -86,25 +81,29 @@ std::optional<BlockId> BlockAllocator::try_allocate(int pool) {
   return id;
 }
 
-void BlockAllocator::make_room(int pool, int64_t blocks) {
-  Pool& of = pools_[static_cast<size_t>(pool)];
+void BlockAllocator::make_room(Tier pool, int64_t blocks) {
+  Pool& of = at(pool);
   while (static_cast<int64_t>(of.heap.size()) < blocks && !of.kept.empty()) evict(of.kept.front());
 }
 
-std::vector<BlockAllocator::Move> BlockAllocator::resize(int pool, int32_t blocks) {
-  Pool& of = pools_[static_cast<size_t>(pool)];
-  SPW_ASSERT(blocks >= 0 && blocks <= of.ids && of.total - free(pool) <= blocks);
-  const int32_t before = of.first + std::exchange(of.total, blocks), end = of.first + blocks;
-  for (const BlockId id : block_range(before, end - before)) add_free(id);
+std::vector<BlockAllocator::Move> BlockAllocator::resize(Tier pool, int32_t blocks) {
+  Pool& of = at(pool);
+  const int32_t before = total(pool);
+  SPW_ASSERT(blocks >= 0 && before - free(pool) <= blocks);
+  if (blocks >= before) {
+    of.blocks.resize(static_cast<size_t>(blocks));
+    for (const BlockId id : block_range(before, blocks - before, pool)) add_free(id);
+    return {};
+  }
   std::vector<BlockId> held;
-  for (const BlockId id : block_range(end, before - end)) {
+  for (const BlockId id : block_range(blocks, before - blocks, pool)) {
     if (block(id).holders > 0) {
       held.push_back(id);
     } else if (!block(id).contents.empty()) {
       evict(id);
     }
   }
-  std::erase_if(of.heap, [&](BlockId id) { return number_of(id) >= end; });
+  std::erase_if(of.heap, [&](BlockId id) { return id.number >= blocks; });
   std::make_heap(of.heap.begin(), of.heap.end(), std::greater<>());
   std::vector<Move> moves;
   moves.reserve(held.size());
@@ -114,21 +113,22 @@ std::vector<BlockAllocator::Move> BlockAllocator::resize(int pool, int32_t block
     for (const BlockContents& has : block(to).contents) by_key_.at(has.key) = to;
     moves.push_back({from, to});
   }
+  of.blocks.resize(static_cast<size_t>(blocks));
   return moves;
 }
 
 void BlockAllocator::add_free(BlockId id) {
-  std::vector<BlockId>& heap = pools_[static_cast<size_t>(pool_of(id))].heap;
+  std::vector<BlockId>& heap = at(id.tier).heap;
   heap.push_back(id);
   std::push_heap(heap.begin(), heap.end(), std::greater<>());
 }
 
 void BlockAllocator::release(BlockId id) {
-  SPW_ASSERT(number_of(id) >= 0 && number_of(id) < total() && holders(id) > 0);
   Block& left = block(id);
+  SPW_ASSERT(left.holders > 0);
   if (--left.holders > 0) return;
   if (left.contents.empty()) return add_free(id);
-  Pool& pool = pools_[static_cast<size_t>(pool_of(id))];
+  Pool& pool = at(id.tier);
   left.kept = pool.kept.insert(pool.kept.end(), id);
 }
 
@@ -147,7 +147,7 @@ std::optional<BlockId> BlockAllocator::try_peek(const BlockKey& key) const {
 void BlockAllocator::hold(BlockId id) {
   Block& held = block(id);
   SPW_ASSERT(held.holders > 0 || !held.contents.empty());
-  if (held.holders++ == 0) pools_[static_cast<size_t>(pool_of(id))].kept.erase(held.kept);
+  if (held.holders++ == 0) at(id.tier).kept.erase(held.kept);
 }
 
 std::optional<BlockId> BlockAllocator::try_find(const BlockKey& key) {
@@ -163,7 +163,7 @@ void BlockAllocator::drop_keys(BlockId id) {
   for (const BlockContents& has : of.contents) by_key_.erase(has.key);
   of.contents.clear();
   if (of.holders > 0) return;
-  pools_[static_cast<size_t>(pool_of(id))].kept.erase(of.kept);
+  at(id.tier).kept.erase(of.kept);
   add_free(id);
 }
 
@@ -172,10 +172,10 @@ void BlockAllocator::evict(BlockId id) {
   drop_keys(id);
 }
 
-std::vector<std::pair<BlockId, BlockContents>> BlockAllocator::next_evictions(int pool,
+std::vector<std::pair<BlockId, BlockContents>> BlockAllocator::next_evictions(Tier pool,
                                                                               int64_t most) const {
   std::vector<std::pair<BlockId, BlockContents>> next;
-  for (const BlockId id : pools_[static_cast<size_t>(pool)].kept) {
+  for (const BlockId id : at(pool).kept) {
     if (static_cast<int64_t>(next.size()) >= most) break;
     next.emplace_back(id, block(id).contents.back());
   }
@@ -189,7 +189,7 @@ void BlockAllocator::forget_all() {
 BlockTable::BlockTable(BlockTable&& other) noexcept
     : allocator_(other.allocator_),
       expected_(other.expected_),
-      pool_(std::exchange(other.pool_, -1)),
+      pool_(std::exchange(other.pool_, std::nullopt)),
       spans_(std::exchange(other.spans_, false)),
       promised_(std::exchange(other.promised_, 0)),
       blocks_(std::exchange(other.blocks_, {})) {}
@@ -204,11 +204,10 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   return *this;
 }
 
-void BlockTable::begin_in(int pool, std::vector<BlockId> blocks) {
-  SPW_ASSERT(blocks_.empty() && pool_ < 0);
+void BlockTable::begin_in(Tier pool, std::vector<BlockId> blocks) {
+  SPW_ASSERT(blocks_.empty() && !pool_);
   spans_ = spans(0);
-  SPW_ASSERT(blocks.empty() || pool == allocator_->pool_of(blocks.back()) ||
-             (spans_ && pool > allocator_->pool_of(blocks.back())));
+  SPW_ASSERT(blocks.empty() || pool == blocks.back().tier || (spans_ && pool > blocks.back().tier));
   pool_ = pool;
   blocks_ = std::move(blocks);
   const auto have = static_cast<int64_t>(blocks_.size());
@@ -216,15 +215,14 @@ void BlockTable::begin_in(int pool, std::vector<BlockId> blocks) {
 }
 
 bool BlockTable::spans(int64_t tokens) const {
-  if (spans_ || pool_ >= 0) return spans_;
+  if (spans_ || pool_) return spans_;
   return allocator_->span_blocks() > 0 &&
          blocks_for_tokens(std::max(tokens, expected_)) > allocator_->largest_pool();
 }
 
-bool BlockTable::uses(int pool) const {
+bool BlockTable::uses(Tier pool) const {
   if (!spans_ || blocks_.empty()) return pool_ == pool;
-  return allocator_->pool_of(blocks_.front()) <= pool &&
-         pool <= allocator_->pool_of(blocks_.back());
+  return blocks_.front().tier <= pool && pool <= blocks_.back().tier;
 }
 
 // As far as each pool goes in whole runs; of the last one whatever there is.
@@ -235,12 +233,14 @@ std::optional<Reservation> BlockTable::try_plan_spanning(int64_t tokens,
   const auto up = [&](int64_t blocks) { return (blocks + run - 1) / run * run; };
   auto have = static_cast<int64_t>(blocks_.size() + begun.size());
   const int64_t now = blocks_for_tokens(tokens);
-  int pool = !begun.empty() ? allocator_->pool_of(begun.back()) : std::max(pool_, 0);
-  Reservation plan{.pool = pool};
+  const std::span<const Tier> pools = allocator_->pools();
+  const Tier first = !begun.empty() ? begun.back().tier : pool_.value_or(pools.front());
+  Reservation plan{.pool = first};
   if (now <= have) return plan;
-  for (; pool < static_cast<int>(rooms.size()) && have < now; ++pool) {
-    const bool last = pool + 1 == static_cast<int>(rooms.size());
-    const int64_t free = rooms[static_cast<size_t>(pool)].free;
+  for (const Tier pool : pools.subspan(index_of(first))) {
+    if (have >= now) break;
+    const bool last = pool == pools.back();
+    const int64_t free = rooms[index_of(pool)].free;
     int64_t blocks = std::min(up(now) - have, free);
     if (have + blocks < up(now) && !last) blocks = (have + blocks) / run * run - have;
     if (blocks < 0) return std::nullopt;  // it cannot go on elsewhere from here
@@ -249,7 +249,7 @@ std::optional<Reservation> BlockTable::try_plan_spanning(int64_t tokens,
       plan.pool = pool;
       plan.blocks = blocks;
     } else {
-      plan.beyond[static_cast<size_t>(pool)] = blocks;
+      plan.beyond[index_of(pool)] = blocks;
     }
     have += blocks;
   }
@@ -262,14 +262,15 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, std::span<const 
   if (spans(tokens)) return try_plan_spanning(tokens, rooms, begun);
   const int64_t now = blocks_for_tokens(tokens),
                 in_the_end = std::max(now, blocks_for_tokens(expected_));
-  const auto free = [&](int pool) { return rooms[static_cast<size_t>(pool)].free; };
-  Reservation plan{.pool = pool_, .promised = promised_};
-  if (!begun.empty()) plan.pool = allocator_->pool_of(begun.front());
-  if (plan.pool < 0) {
+  const auto free = [&](Tier pool) { return rooms[index_of(pool)].free; };
+  const std::span<const Tier> pools = allocator_->pools();
+  Reservation plan{.pool = pool_.value_or(pools.front()), .promised = promised_};
+  if (!begun.empty()) {
+    plan.pool = begun.front().tier;
+  } else if (!pool_) {
     // The first with room for all that is expected; where none has it, the one with most free.
-    plan.pool = 0;
-    for (int pool = 0; pool < static_cast<int>(rooms.size()); ++pool) {
-      if (free(pool) - rooms[static_cast<size_t>(pool)].promised >= in_the_end) {
+    for (const Tier pool : pools) {
+      if (free(pool) - rooms[index_of(pool)].promised >= in_the_end) {
         plan.pool = pool;
         break;
       }
@@ -281,7 +282,8 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, std::span<const 
   if (missing <= 0 && !begun.empty()) plan.promised = std::max<int64_t>(0, in_the_end - have);
   if (missing <= 0) return plan;
   if (missing > free(plan.pool)) return std::nullopt;
-  plan.blocks = plan.pool > 0 ? std::min<int64_t>(in_the_end - have, free(plan.pool)) : missing;
+  plan.blocks =
+      plan.pool != pools.front() ? std::min<int64_t>(in_the_end - have, free(plan.pool)) : missing;
   plan.promised = in_the_end - have - plan.blocks;
   return plan;
 }
@@ -292,16 +294,16 @@ void BlockTable::take(const Reservation& reservation) {
   // expected of it.
   const int64_t beyond =
       std::accumulate(reservation.beyond.begin(), reservation.beyond.end(), int64_t{0});
-  if (pool_ < 0) {
+  if (!pool_) {
     spans_ = spans((reservation.blocks + beyond) * kKvBlockTokens);
   } else if (beyond > 0 && !spans_) {
     promise(0);
     spans_ = true;
   }
-  SPW_ASSERT(pool_ < 0 || pool_ == reservation.pool || (spans_ && pool_ < reservation.pool));
-  for (int pool = reservation.pool; pool < allocator_->pools(); ++pool) {
-    const int64_t blocks = pool == reservation.pool ? reservation.blocks
-                                                    : reservation.beyond[static_cast<size_t>(pool)];
+  SPW_ASSERT(!pool_ || pool_ == reservation.pool || (spans_ && pool_ < reservation.pool));
+  for (const Tier pool : allocator_->pools().subspan(index_of(reservation.pool))) {
+    const int64_t blocks =
+        pool == reservation.pool ? reservation.blocks : reservation.beyond[index_of(pool)];
     if (blocks == 0) continue;
     SPW_ASSERT(blocks <= allocator_->free(pool));
     pool_ = pool;
@@ -318,7 +320,7 @@ bool BlockTable::try_reserve(int64_t tokens) {
 }
 
 void BlockTable::promise(int64_t blocks) {
-  allocator_->promise(pool_, blocks - promised_);
+  allocator_->promise(pool_.value(), blocks - promised_);
   promised_ = blocks;
 }
 
@@ -330,11 +332,11 @@ void BlockTable::rename(std::span<const BlockAllocator::Move> moves) {
 }
 
 void BlockTable::clear() {
-  if (pool_ >= 0) promise(0);
+  if (pool_) promise(0);
   // The last ones are left first: they are of no use without those before them.
   for (auto id = blocks_.rbegin(); id != blocks_.rend(); ++id) allocator_->release(*id);
   blocks_.clear();
-  pool_ = -1;
+  pool_.reset();
   spans_ = false;
 }
 

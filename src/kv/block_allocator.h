@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/tier.h"
 #include "kv/block_id.h"
 #include "kv/block_key.h"
 #include "tensor/kv_format.h"
@@ -26,20 +27,22 @@ struct PoolRoom {
   int64_t promised = 0;  // of these, what its sequences are expected to grow into
 };
 
-inline constexpr int kMostPools = 3;
+// Where the entry of a pool is, in lists that have one for each.
+constexpr size_t index_of(Tier pool) { return static_cast<size_t>(pool); }
 
 // What a sequence takes to hold so many tokens.
 struct Reservation {
-  int pool = 0;
+  Tier pool = Tier::kDevice;
   int64_t blocks = 0;    // to take
   int64_t promised = 0;  // blocks of it that are expected to come then
   // Then so many of each pool behind that: of a sequence that spans pools.
-  std::array<int64_t, kMostPools> beyond = {};
+  std::array<int64_t, kTierCount> beyond = {};
 };
 
-// Not thread-safe (the engine's thread). Ids are in pools, one for each tier that the cache spans:
-// those of a pool follow those of the one before. The lowest free id of a pool goes first, so that
-// a short run touches little memory, and blocks taken together lie together.
+// Not thread-safe (the engine's thread). Blocks are in pools, one for each memory that the cache
+// has, which is called by it. The lowest free number of a pool goes first, so that a short run
+// touches little memory, and blocks taken together lie together. Any block may be anybody's: which
+// memory a sequence's are in is BlockTable's choice.
 //
 // Blocks have holders, who are counted. One that is full can be kept under a key: whoever begins
 // with the same tokens finds it there and becomes a holder. Without holders it is free, and stays
@@ -47,31 +50,29 @@ struct Reservation {
 class BlockAllocator {
  public:
   explicit BlockAllocator(int32_t blocks) : BlockAllocator(std::vector{blocks}) {}
+  // `pools`: how many blocks there are, in the order of Tier; those that are not named have none.
   // `span_blocks`: a sequence that no pool can hold goes on in the next one behind a multiple of
   // this many blocks; 0: it does not.
   explicit BlockAllocator(const std::vector<int32_t>& pools, int64_t span_blocks = 0);
 
-  int32_t total() const { return static_cast<int32_t>(blocks_.size()); }
+  // The pools that there are, in order.
+  std::span<const Tier> pools() const { return std::span(kOrder).first(pools_.size()); }
+  int32_t total() const;
   int32_t free() const;
-  int pools() const { return static_cast<int>(pools_.size()); }
-  int32_t total(int pool) const { return pools_[static_cast<size_t>(pool)].total; }
-  int32_t free(int pool) const {
-    const Pool& of = pools_[static_cast<size_t>(pool)];
-    return static_cast<int32_t>(of.heap.size() + of.kept.size());
+  int32_t total(Tier pool) const { return static_cast<int32_t>(at(pool).blocks.size()); }
+  int32_t free(Tier pool) const {
+    return static_cast<int32_t>(at(pool).heap.size() + at(pool).kept.size());
   }
-  int pool_of(BlockId id) const;
-  // The pool gives out the first `blocks` of its ids from now on: at most as many as it was made
-  // with, and no fewer than are held. What is kept in others is evicted; those of them that are
-  // held go on, with all they have, under the ids that are returned, in order.
+  // The pool has so many blocks from now on, no fewer than are held. What is kept in those that
+  // there are no more is evicted; those of them that are held go on, with all they have, under the
+  // ids that are returned, in order.
   struct Move {
-    BlockId from{}, to{};
+    BlockId from, to;
   };
-  std::vector<Move> resize(int pool, int32_t blocks);
+  std::vector<Move> resize(Tier pool, int32_t blocks);
   int32_t most_free() const;
   // Free blocks of a pool that none of its sequences is expected to grow into.
-  int64_t unpromised(int pool) const {
-    return free(pool) - pools_[static_cast<size_t>(pool)].promised;
-  }
+  int64_t unpromised(Tier pool) const { return free(pool) - at(pool).promised; }
   int32_t largest_pool() const;
   int64_t span_blocks() const { return span_blocks_; }
   // Whether a sequence that has these blocks may go on with `next`: in the same pool, and one that
@@ -79,19 +80,19 @@ class BlockAllocator {
   bool can_follow(std::span<const BlockId> blocks, BlockId next, bool spans) const;
   // Blocks of the longest sequence that there can be: of all pools, where it may span them.
   int64_t longest() const;
-  std::vector<PoolRoom> rooms() const;
+  std::vector<PoolRoom> rooms() const;  // by index_of()
   int32_t holders(BlockId id) const { return block(id).holders; }
 
   // nullopt when all of the pool are taken: a normal outcome, the scheduler then waits or preempts.
-  [[nodiscard]] std::optional<BlockId> try_allocate(int pool = 0);
+  [[nodiscard]] std::optional<BlockId> try_allocate(Tier pool = Tier::kDevice);
   // So many more (or fewer) free blocks of the pool are expected to be taken: a hint for those who
   // choose a pool, nothing is set aside.
-  void promise(int pool, int64_t blocks) { pools_[static_cast<size_t>(pool)].promised += blocks; }
+  void promise(Tier pool, int64_t blocks) { at(pool).promised += blocks; }
   // One holder fewer. Throws kInternal for an id that has none.
   void release(BlockId id);
 
   // So many are free without anything kept in them, as far as there are: then they lie together.
-  void make_room(int pool, int64_t blocks);
+  void make_room(Tier pool, int64_t blocks);
 
   // The block has this, beside what it had; false, and nothing changes, where one has it already.
   bool keep(BlockId id, const BlockContents& contents);
@@ -110,32 +111,35 @@ class BlockAllocator {
   void observe_evictions(EvictionObserver observer) { observer_ = std::move(observer); }
   // Of a pool: free blocks in which nothing is kept, and of the others those that will be given out
   // first, with what they have.
-  int64_t unkept(int pool) const {
-    return static_cast<int64_t>(pools_[static_cast<size_t>(pool)].heap.size());
-  }
-  std::vector<std::pair<BlockId, BlockContents>> next_evictions(int pool, int64_t most) const;
+  int64_t unkept(Tier pool) const { return static_cast<int64_t>(at(pool).heap.size()); }
+  std::vector<std::pair<BlockId, BlockContents>> next_evictions(Tier pool, int64_t most) const;
 
  private:
-  struct Pool {
-    int32_t first = 0;  // number of its first id
-    int32_t ids = 0;    // that are the pool's
-    int32_t total = 0;  // of these, that it gives out
-    int64_t promised = 0;
-    std::vector<BlockId> heap;  // free ids, a min-heap
-    std::list<BlockId> kept;    // free, but for what they have: left longest ago first
-  };
+  static constexpr std::array<Tier, kTierCount> kOrder = {Tier::kDevice, Tier::kHost, Tier::kDisk};
   struct Block {
     int32_t holders = 0;
     std::vector<BlockContents> contents = {};  // of its first tokens, and last of all it has
     std::list<BlockId>::iterator kept = {};    // in its pool's list, without holders and with a key
   };
-  Block& block(BlockId id) { return blocks_[static_cast<size_t>(id)]; }
-  const Block& block(BlockId id) const { return blocks_[static_cast<size_t>(id)]; }
+  struct Pool {
+    std::vector<Block> blocks;  // by their numbers
+    int64_t promised = 0;
+    std::vector<BlockId> heap;  // free ones, a min-heap
+    std::list<BlockId> kept;    // free, but for what they have: left longest ago first
+  };
+  Pool& at(Tier pool) { return pools_[index_of(pool)]; }
+  const Pool& at(Tier pool) const { return pools_[index_of(pool)]; }
+  // Throw kInternal for an id of none.
+  Block& block(BlockId id) { return at(id.tier).blocks[index_in_pool(id)]; }
+  const Block& block(BlockId id) const { return at(id.tier).blocks[index_in_pool(id)]; }
+  size_t index_in_pool(BlockId id) const {
+    SPW_ASSERT(index_of(id.tier) < pools_.size() && id.number >= 0 && id.number < total(id.tier));
+    return static_cast<size_t>(id.number);
+  }
   void add_free(BlockId id);
   void drop_keys(BlockId id);
   void evict(BlockId id);
 
-  std::vector<Block> blocks_;
   std::vector<Pool> pools_;
   int64_t span_blocks_ = 0;
   std::unordered_map<BlockKey, BlockId> by_key_;
@@ -145,9 +149,10 @@ class BlockAllocator {
 // The blocks of one sequence in order of position; gives them back when destroyed. Move-only. The
 // allocator must outlive it.
 //
-// They are all of one pool, where one can hold what is expected. A sequence that none can hold
-// spans pools (where the allocator lets it): it grows into the first one by whole runs of
-// span_blocks(), and goes on in the next when there is no room for another.
+// Which memory they are in is a policy, and all of it is here (try_plan()): by their ids, any of
+// them may be in any. They are all of one pool, where one can hold what is expected. A sequence
+// that none can hold spans pools (where the allocator lets it): it grows into the first one by
+// whole runs of span_blocks(), and goes on in the next when there is no room for another.
 class BlockTable {
  public:
   // `expected` tokens in the end: the pool is chosen so that it has room for them beside what its
@@ -163,7 +168,7 @@ class BlockTable {
   void expect(int64_t tokens) { expected_ = std::max(expected_, tokens); }
   // Will take its blocks from this pool, and begins with these of it, which it is counted as a
   // holder of. Only while it is empty.
-  void begin_in(int pool, std::vector<BlockId> blocks = {});
+  void begin_in(Tier pool, std::vector<BlockId> blocks = {});
   // Whether it is, or with `tokens` would be, in several pools.
   bool spans(int64_t tokens) const;
   // What growing to hold `tokens` tokens takes, where pools have that much room; nothing where
@@ -180,9 +185,9 @@ class BlockTable {
 
   const std::vector<BlockId>& blocks() const { return blocks_; }
   int64_t promised() const { return promised_; }
-  int pool() const { return pool_; }  // where it grows; -1: none yet
+  std::optional<Tier> pool() const { return pool_; }  // where it grows; nothing: not decided yet
   // Whether it has blocks there, or is to take some.
-  bool uses(int pool) const;
+  bool uses(Tier pool) const;
 
  private:
   std::optional<Reservation> try_plan_spanning(int64_t tokens, std::span<const PoolRoom> rooms,
@@ -191,7 +196,7 @@ class BlockTable {
 
   BlockAllocator* allocator_;
   int64_t expected_;
-  int pool_ = -1;         // none yet
+  std::optional<Tier> pool_;
   bool spans_ = false;    // several pools
   int64_t promised_ = 0;  // blocks of it that are expected to come
   std::vector<BlockId> blocks_;

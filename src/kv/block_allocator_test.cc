@@ -13,13 +13,13 @@ namespace {
 
 TEST(BlockAllocatorTest, GivesTheLowestFreeIdAndRefusesWhenFull) {
   BlockAllocator allocator(3);
-  EXPECT_EQ(allocator.try_allocate(), BlockId{0});
-  EXPECT_EQ(allocator.try_allocate(), BlockId{1});
-  EXPECT_EQ(allocator.try_allocate(), BlockId{2});
+  EXPECT_EQ(allocator.try_allocate(), DeviceBlock{0});
+  EXPECT_EQ(allocator.try_allocate(), DeviceBlock{1});
+  EXPECT_EQ(allocator.try_allocate(), DeviceBlock{2});
   EXPECT_EQ(allocator.try_allocate(), std::nullopt);
-  allocator.release(BlockId{1});
+  allocator.release(DeviceBlock{1});
   EXPECT_EQ(allocator.free(), 1);
-  EXPECT_EQ(allocator.try_allocate(), BlockId{1});
+  EXPECT_EQ(allocator.try_allocate(), DeviceBlock{1});
 }
 
 TEST(BlockAllocatorTest, NoticesADoubleRelease) {
@@ -27,8 +27,24 @@ TEST(BlockAllocatorTest, NoticesADoubleRelease) {
   const BlockId id = allocator.try_allocate().value();
   allocator.release(id);
   EXPECT_THROW(allocator.release(id), Error);
-  EXPECT_THROW(allocator.release(BlockId{7}), Error);
-  EXPECT_THROW(allocator.release(BlockId{-1}), Error);
+  EXPECT_THROW(allocator.release(DeviceBlock{7}), Error);
+  EXPECT_THROW(allocator.release(DeviceBlock{-1}), Error);
+}
+
+// Each pool counts its own.
+TEST(BlockAllocatorTest, TheSameNumberIsAnotherBlockInEachMemory) {
+  BlockAllocator allocator({2, 2, 2});
+  for (const Tier pool : allocator.pools())
+    EXPECT_EQ(allocator.try_allocate(pool), (BlockId{pool, 0}));
+  allocator.hold(HostBlock{0});
+  EXPECT_EQ(allocator.holders(DeviceBlock{0}), 1);
+  EXPECT_EQ(allocator.holders(HostBlock{0}), 2);
+  EXPECT_EQ(allocator.holders(DiskBlock{0}), 1);
+  allocator.release(DiskBlock{0});
+  EXPECT_EQ(allocator.free(Tier::kDevice), 1);
+  EXPECT_EQ(allocator.free(Tier::kHost), 1);
+  EXPECT_EQ(allocator.free(Tier::kDisk), 2);
+  EXPECT_THROW(BlockAllocator({2, 2}).hold(DiskBlock{0}), Error) << "there is no such pool";
 }
 
 TEST(BlockTableTest, ReservesAllBlocksOrNone) {
@@ -63,19 +79,19 @@ TEST(BlockTableTest, ChoosesAPoolWithRoomForWhatItWillBe) {
     tables.emplace_back(allocator, 60);
     ASSERT_TRUE(tables.back().try_reserve(16));
   }
-  EXPECT_EQ(allocator.free(0), 8);
-  EXPECT_EQ(allocator.unpromised(0), 2);
-  EXPECT_EQ(allocator.free(1), 2);  // behind the first pool they are taken at once
+  EXPECT_EQ(allocator.free(Tier::kDevice), 8);
+  EXPECT_EQ(allocator.unpromised(Tier::kDevice), 2);
+  EXPECT_EQ(allocator.free(Tier::kHost), 2);  // behind the first pool they are taken at once
   for (BlockTable& table : tables) ASSERT_TRUE(table.try_reserve(60));
-  EXPECT_EQ(allocator.free(0), 2);
-  EXPECT_EQ(allocator.unpromised(0), 2);
+  EXPECT_EQ(allocator.free(Tier::kDevice), 2);
+  EXPECT_EQ(allocator.unpromised(Tier::kDevice), 2);
   // A short one still fits beside them; another goes where there is something free at all.
   BlockTable small(allocator, 32);
   ASSERT_TRUE(small.try_reserve(1));
-  EXPECT_EQ(number_of(small.blocks().front()) / 10, 0);
+  EXPECT_EQ(small.blocks().front().tier, Tier::kDevice);
   BlockTable long_one(allocator, 160);
   ASSERT_TRUE(long_one.try_reserve(1));
-  EXPECT_EQ(number_of(long_one.blocks().front()) / 10, 1);
+  EXPECT_EQ(long_one.blocks().front().tier, Tier::kHost);
 }
 
 TEST(BlockTableTest, TakesItsPromiseAlong) {
@@ -83,21 +99,21 @@ TEST(BlockTableTest, TakesItsPromiseAlong) {
   {
     BlockTable table(allocator, 64);
     ASSERT_TRUE(table.try_reserve(20));
-    EXPECT_EQ(allocator.unpromised(0), 4);
+    EXPECT_EQ(allocator.unpromised(Tier::kDevice), 4);
     BlockTable moved(std::move(table));
-    EXPECT_EQ(allocator.unpromised(0), 4);
+    EXPECT_EQ(allocator.unpromised(Tier::kDevice), 4);
     BlockTable assigned(allocator);
     assigned = std::move(moved);
-    EXPECT_EQ(allocator.unpromised(0), 4);
+    EXPECT_EQ(allocator.unpromised(Tier::kDevice), 4);
     // More than was expected is no promise.
     ASSERT_TRUE(assigned.try_reserve(80));
-    EXPECT_EQ(allocator.unpromised(0), 3);
+    EXPECT_EQ(allocator.unpromised(Tier::kDevice), 3);
     assigned.clear();
-    EXPECT_EQ(allocator.unpromised(0), 8);
+    EXPECT_EQ(allocator.unpromised(Tier::kDevice), 8);
     ASSERT_TRUE(assigned.try_reserve(1));
-    EXPECT_EQ(allocator.unpromised(0), 4);
+    EXPECT_EQ(allocator.unpromised(Tier::kDevice), 4);
   }
-  EXPECT_EQ(allocator.unpromised(0), 8);
+  EXPECT_EQ(allocator.unpromised(Tier::kDevice), 8);
 }
 
 TEST(BlockAllocatorTest, ABlockIsFreeWhenItsLastHolderIsGone) {
@@ -152,18 +168,17 @@ TEST(BlockAllocatorTest, ATablesLastBlocksGoFirst) {
   BlockTable other(blocks);
   ASSERT_TRUE(other.try_reserve(2 * kKvBlockTokens));
   EXPECT_EQ(other.blocks(), block_range(2, 2));
-  EXPECT_EQ(blocks.try_find(keys[2]), BlockId{1});
+  EXPECT_EQ(blocks.try_find(keys[2]), DeviceBlock{1});
   EXPECT_EQ(blocks.try_find(keys[3]), std::nullopt);
 }
 
 std::vector<int> pools_of(const BlockAllocator& blocks, const BlockTable& table) {
-  std::vector<int> counts(static_cast<size_t>(blocks.pools()));
-  int last = 0;
+  std::vector<int> counts(blocks.pools().size());
+  Tier last = Tier::kDevice;
   for (const BlockId id : table.blocks()) {
-    const int pool = blocks.pool_of(id);
-    EXPECT_GE(pool, last) << "back to a pool before";
-    last = pool;
-    ++counts[static_cast<size_t>(pool)];
+    EXPECT_GE(id.tier, last) << "back to a pool before";
+    last = id.tier;
+    ++counts[index_of(id.tier)];
   }
   return counts;
 }
@@ -182,7 +197,7 @@ TEST(BlockTableTest, ASequenceThatNoPoolHoldsGoesOnInTheNext) {
   EXPECT_EQ(table.blocks().size(), 129u) << "all or nothing";
   table.clear();
   EXPECT_EQ(blocks.free(), blocks.total());
-  for (int pool = 0; pool < 3; ++pool) EXPECT_EQ(blocks.unpromised(pool), blocks.total(pool));
+  for (const Tier pool : blocks.pools()) EXPECT_EQ(blocks.unpromised(pool), blocks.total(pool));
 }
 
 TEST(BlockTableTest, AtOnceItTakesAllThatItNeeds) {
@@ -220,20 +235,20 @@ TEST(BlockTableTest, OneThatIsLongerThanExpectedSpansAsWell) {
   EXPECT_EQ(table.promised(), 0);
   EXPECT_TRUE(table.spans(0));
   table.clear();
-  for (int pool = 0; pool < 2; ++pool) EXPECT_EQ(blocks.unpromised(pool), blocks.total(pool));
+  for (const Tier pool : blocks.pools()) EXPECT_EQ(blocks.unpromised(pool), blocks.total(pool));
 }
 
 // What it shares may end in the middle of a run: it goes on there, and elsewhere behind the run.
 TEST(BlockTableTest, SpansBehindWhatItShares) {
   BlockAllocator blocks({40, 64}, 16);
   std::vector<BlockId> shared;
-  for (int i = 0; i < 5; ++i) shared.push_back(blocks.try_allocate(0).value());
+  for (int i = 0; i < 5; ++i) shared.push_back(blocks.try_allocate(Tier::kDevice).value());
   BlockTable table(blocks, 90 * kKvBlockTokens);
   const auto plan = table.try_plan(50 * kKvBlockTokens, blocks.rooms(), shared);
   ASSERT_TRUE(plan);
-  EXPECT_EQ(plan->pool, 0);
+  EXPECT_EQ(plan->pool, Tier::kDevice);
   EXPECT_EQ(plan->blocks, 27) << "up to a whole run";
-  EXPECT_EQ(plan->beyond[1], 32);
+  EXPECT_EQ(plan->beyond[index_of(Tier::kHost)], 32);
   table.begin_in(plan->pool, shared);
   table.take(*plan);
   EXPECT_EQ(pools_of(blocks, table), (std::vector{32, 32}));
@@ -244,8 +259,8 @@ TEST(BlockTableTest, SharesBlocksOfSeveralPoolsWhereItSpans) {
   BlockTable first(blocks, 11 * kKvBlockTokens);
   ASSERT_TRUE(first.try_reserve(8 * kKvBlockTokens));
   const std::vector<BlockId> shared(first.blocks().begin(), first.blocks().begin() + 7);
-  EXPECT_EQ(blocks.pool_of(shared.front()), 0);
-  EXPECT_EQ(blocks.pool_of(shared.back()), 1);
+  EXPECT_EQ(shared.front().tier, Tier::kDevice);
+  EXPECT_EQ(shared.back().tier, Tier::kHost);
   const std::span<const BlockId> all(shared);
   EXPECT_TRUE(blocks.can_follow(all.first(4), shared[4], /*spans=*/true));
   EXPECT_FALSE(blocks.can_follow(all.first(4), shared[4], /*spans=*/false));
@@ -253,10 +268,10 @@ TEST(BlockTableTest, SharesBlocksOfSeveralPoolsWhereItSpans) {
   EXPECT_FALSE(blocks.can_follow(all.first(6), shared[0], /*spans=*/true)) << "never back";
   for (const BlockId id : shared) blocks.hold(id);
   BlockTable second(blocks, 11 * kKvBlockTokens);
-  second.begin_in(1, shared);
+  second.begin_in(Tier::kHost, shared);
   ASSERT_TRUE(second.try_reserve(9 * kKvBlockTokens));
-  EXPECT_EQ(blocks.pool_of(second.blocks().back()), 1);
-  EXPECT_TRUE(second.uses(0) && second.uses(1));
+  EXPECT_EQ(second.blocks().back().tier, Tier::kHost);
+  EXPECT_TRUE(second.uses(Tier::kDevice) && second.uses(Tier::kHost));
 }
 
 TEST(BlockAllocatorTest, WhatIsForgottenIsNotFound) {
@@ -285,18 +300,19 @@ TEST(BlockAllocatorTest, KeysAreOfAllThatWasBefore) {
 
 TEST(BlockAllocatorTest, APoolGrowsWithoutRenamingBlocks) {
   BlockAllocator allocator({10, 5});
-  allocator.resize(0, 6);
-  EXPECT_EQ(allocator.total(0), 6);
-  EXPECT_EQ(allocator.free(0), 6);
-  EXPECT_EQ(allocator.pool_of(BlockId{9}), 0) << "they are its own, if not yet given out";
-  EXPECT_EQ(allocator.try_allocate(1), BlockId{10});
+  allocator.resize(Tier::kDevice, 6);
+  EXPECT_EQ(allocator.total(Tier::kDevice), 6);
+  EXPECT_EQ(allocator.free(Tier::kDevice), 6);
+  EXPECT_EQ(allocator.total(), 11);
+  EXPECT_THROW(allocator.holders(DeviceBlock{6}), Error) << "not yet one of its own";
+  EXPECT_EQ(allocator.try_allocate(Tier::kHost), HostBlock{0});
   for (const BlockId id : block_range(0, 6)) EXPECT_EQ(allocator.try_allocate(), id);
   EXPECT_FALSE(allocator.try_allocate());
-  allocator.resize(0, 10);
-  EXPECT_EQ(allocator.free(0), 4);
-  EXPECT_EQ(allocator.try_allocate(), BlockId{6});
-  EXPECT_EQ(allocator.try_allocate(), BlockId{7});
-  EXPECT_TRUE(allocator.resize(0, 8).empty());
+  allocator.resize(Tier::kDevice, 10);
+  EXPECT_EQ(allocator.free(Tier::kDevice), 4);
+  EXPECT_EQ(allocator.try_allocate(), DeviceBlock{6});
+  EXPECT_EQ(allocator.try_allocate(), DeviceBlock{7});
+  EXPECT_TRUE(allocator.resize(Tier::kDevice, 8).empty());
   EXPECT_FALSE(allocator.try_allocate());
 }
 
@@ -307,26 +323,26 @@ TEST(BlockAllocatorTest, WhatIsHeldBehindThePoolsEndGoesOnUnderOtherIds) {
   const auto key_of = [](int n) { return BlockKey{static_cast<uint64_t>(n), 1}; };
   for (const BlockId id : block_range(0, 8)) {
     ASSERT_EQ(allocator.try_allocate(), id);
-    if (number_of(id) != 5) allocator.keep(id, key_of(number_of(id)));
+    if (id.number != 5) allocator.keep(id, key_of(id.number));
   }
-  allocator.hold(BlockId{7});  // two have it
-  for (const int free : {1, 2, 6}) allocator.release(BlockId{free});
-  const std::vector<BlockAllocator::Move> moves = allocator.resize(0, 5);
-  EXPECT_EQ(evicted, (std::vector{BlockId{6}, BlockId{1}, BlockId{2}}))
+  allocator.hold(DeviceBlock{7});  // two have it
+  for (const int free : {1, 2, 6}) allocator.release(DeviceBlock{free});
+  const std::vector<BlockAllocator::Move> moves = allocator.resize(Tier::kDevice, 5);
+  EXPECT_EQ(evicted, (std::vector<BlockId>{DeviceBlock{6}, DeviceBlock{1}, DeviceBlock{2}}))
       << "what nobody holds: behind the end, and then what was left longest ago";
   ASSERT_EQ(moves.size(), 2u);
-  EXPECT_EQ(moves[0].from, BlockId{5});
-  EXPECT_EQ(moves[0].to, BlockId{1});
-  EXPECT_EQ(moves[1].from, BlockId{7});
-  EXPECT_EQ(moves[1].to, BlockId{2});
-  EXPECT_EQ(allocator.holders(BlockId{2}), 2);
-  EXPECT_EQ(allocator.try_peek(key_of(7)), BlockId{2}) << "it is found where it is now";
+  EXPECT_EQ(moves[0].from, DeviceBlock{5});
+  EXPECT_EQ(moves[0].to, DeviceBlock{1});
+  EXPECT_EQ(moves[1].from, DeviceBlock{7});
+  EXPECT_EQ(moves[1].to, DeviceBlock{2});
+  EXPECT_EQ(allocator.holders(DeviceBlock{2}), 2);
+  EXPECT_EQ(allocator.try_peek(key_of(7)), DeviceBlock{2}) << "it is found where it is now";
   EXPECT_FALSE(allocator.try_peek(key_of(6)));
-  EXPECT_EQ(allocator.free(0), 0);
-  EXPECT_EQ(allocator.free(1), 5) << "another pool";
-  allocator.release(BlockId{2});
-  allocator.release(BlockId{2});
-  EXPECT_EQ(allocator.try_find(key_of(7)), BlockId{2}) << "kept, without holders";
+  EXPECT_EQ(allocator.free(Tier::kDevice), 0);
+  EXPECT_EQ(allocator.free(Tier::kHost), 5) << "another pool";
+  allocator.release(DeviceBlock{2});
+  allocator.release(DeviceBlock{2});
+  EXPECT_EQ(allocator.try_find(key_of(7)), DeviceBlock{2}) << "kept, without holders";
 }
 
 }  // namespace

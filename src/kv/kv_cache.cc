@@ -16,7 +16,7 @@ KvCache::KvCache(Device& device, Device& host, const KvShape& shape, const Sizes
                .blocks = sizes.device_blocks,
                .most = sizes.most_turning,
                .spare = sizes.spare_buffers}),
-      device_ids_(layers_.sizes().most_blocks()),
+      most_device_blocks_(layers_.sizes().most_blocks()),
       host_blocks_(sizes.host_blocks),
       disk_blocks_(sizes.disk_blocks) {
   SPW_CHECK(sizes.device_blocks >= 0 && host_blocks_ >= 0 && disk_blocks_ >= 0 && blocks() > 0,
@@ -28,9 +28,10 @@ KvCache::KvCache(Device& device, Device& host, const KvShape& shape, const Sizes
   if (sizes.most_turning > 0) {
     SPW_ASSERT(sizes.device_blocks > 0);
     region_ = device.allocate(2 * plane_bytes(sizes.device_blocks) * layers, MemoryTag::kKv);
-    away_ = PinnedBuffer(host, device,
-                         2 * plane_bytes(device_ids_) * static_cast<size_t>(sizes.most_turning),
-                         MemoryTag::kKv);
+    away_ =
+        PinnedBuffer(host, device,
+                     2 * plane_bytes(most_device_blocks_) * static_cast<size_t>(sizes.most_turning),
+                     MemoryTag::kKv);
   }
   for (size_t layer = 0; layer < layers && sizes.device_blocks > 0 && region_.empty(); ++layer) {
     k_.push_back(device.allocate(plane_bytes(sizes.device_blocks), MemoryTag::kKv));
@@ -54,10 +55,25 @@ size_t KvCache::plane_bytes(int32_t blocks) const {
 }
 
 std::vector<int32_t> KvCache::pools() const {
-  std::vector<int32_t> sizes = {device_ids_};
+  std::vector<int32_t> sizes = {device_blocks()};
   if (host_blocks_ > 0 || disk_blocks_ > 0) sizes.push_back(host_blocks_);
   if (disk_blocks_ > 0) sizes.push_back(disk_blocks_);
   return sizes;
+}
+
+bool KvCache::has(BlockId block) const {
+  const int32_t blocks = block.tier == Tier::kDevice ? device_blocks()
+                         : block.tier == Tier::kHost ? host_blocks_
+                                                     : disk_blocks_;
+  return block.number >= 0 && block.number < blocks;
+}
+
+std::vector<BlockId> KvCache::blocks_in_order(int64_t first, int64_t count) const {
+  SPW_ASSERT(first >= 0 && count >= 0 && first + count <= blocks());
+  std::vector<BlockId> all = block_range(0, device_blocks());
+  for (const BlockId block : block_range(0, host_blocks_, Tier::kHost)) all.push_back(block);
+  for (const BlockId block : block_range(0, disk_blocks_, Tier::kDisk)) all.push_back(block);
+  return {all.begin() + first, all.begin() + first + count};
 }
 
 KvLayerView KvCache::view(std::byte* k, int32_t blocks) const {
@@ -98,22 +114,14 @@ KvLayerView KvCache::device_buffer(int buffer, int32_t blocks) const {
 }
 
 KvLayerView KvCache::host_buffer(int buffer) const {
-  return view(away_.data() + 2 * plane_bytes(device_ids_) * static_cast<size_t>(buffer),
-              device_ids_);
+  return view(away_.data() + 2 * plane_bytes(most_device_blocks_) * static_cast<size_t>(buffer),
+              most_device_blocks_);
 }
 
-int32_t KvCache::number_in(Tier tier, BlockId block) const {
-  SPW_ASSERT(tier_of(block) == tier);
-  const int32_t first = tier == Tier::kDevice ? 0
-                        : tier == Tier::kHost ? device_ids_
-                                              : device_ids_ + host_blocks_;
-  return number_of(block) - first;
-}
-
-void KvCache::copy_block(Device& device, BlockId from_id, BlockId to_id) {
-  const BlockCopy copy{number_in(Tier::kDevice, from_id), number_in(Tier::kDevice, to_id)};
-  copy_on_device(device, copy, 1);
-  if (layers_.turning() > 0) copies_.push_back(copy);
+void KvCache::copy_block(Device& device, DeviceBlock from, DeviceBlock to) {
+  SPW_ASSERT(has(from) && has(to));
+  copy_on_device(device, {from, to}, 1);
+  if (layers_.turning() > 0) copies_.push_back({from, to});
 }
 
 void KvCache::move_blocks(Device& device, std::span<const BlockCopy> moves) {
@@ -121,16 +129,17 @@ void KvCache::move_blocks(Device& device, std::span<const BlockCopy> moves) {
   for (size_t i = 0; i < moves.size();) {
     const BlockCopy first = moves[i];
     int32_t count = 1;
-    while (++i < moves.size() && moves[i].from == first.from + count &&
-           moves[i].to == first.to + count)
+    while (++i < moves.size() && moves[i].from.number == first.from.number + count &&
+           moves[i].to.number == first.to.number + count)
       ++count;
+    SPW_ASSERT(has(first.from) && has(moves[i - 1].from) && has(first.to) && has(moves[i - 1].to));
     copy_on_device(device, first, count);
     for (int index = 0; index < shape_.layers; ++index) {
       if (!layers_.takes_turns(index)) continue;
       const KvLayerView view = host_buffer(layers_.host_buffer(index));
       for (std::byte* const plane : {view.k, view.v})
-        std::memcpy(plane + static_cast<size_t>(first.to) * page,
-                    plane + static_cast<size_t>(first.from) * page,
+        std::memcpy(plane + static_cast<size_t>(first.to.number) * page,
+                    plane + static_cast<size_t>(first.from.number) * page,
                     static_cast<size_t>(count) * page);
     }
   }
@@ -143,23 +152,23 @@ void KvCache::copy_on_device(Device& device, const BlockCopy& first, int32_t cou
     if (layers_.takes_turns(index)) continue;
     const KvLayerView view = layer(index);
     for (std::byte* const plane : {view.k, view.v}) {
-      const auto at = [&](int32_t block) {
-        return Activations{DType::kF32, count, words, words, plane + block * page};
+      const auto at = [&](DeviceBlock block) {
+        return Activations{DType::kF32, count, words, words, plane + block.number * page};
       };
       device.ops().copy(at(first.from), at(first.to));
     }
   }
 }
 
-void KvCache::add_pieces(BlockId block, std::byte* host, Direction direction,
+void KvCache::add_pieces(DeviceBlock block, std::byte* host, Direction direction,
                          std::vector<CopyPiece>& pieces) const {
-  const auto number = static_cast<size_t>(number_in(Tier::kDevice, block));
+  SPW_ASSERT(has(block));
   const size_t page = plane_bytes(1);
   for (int index = 0; index < shape_.layers; ++index) {
     const KvLayerView view =
         layers_.takes_turns(index) ? host_buffer(layers_.host_buffer(index)) : layer(index);
     for (std::byte* const plane : {view.k, view.v}) {
-      std::byte* const there = plane + number * page;
+      std::byte* const there = plane + static_cast<size_t>(block.number) * page;
       pieces.push_back(direction == Direction::kToDevice ? CopyPiece{there, host, page}
                                                          : CopyPiece{host, there, page});
       host += page;

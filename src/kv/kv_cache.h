@@ -20,14 +20,12 @@
 
 namespace spillway {
 
-// Owns the planes. A block id means the same tokens in all layers; blocks [0, device_ids) are on
-// the device, those behind them in host memory, the last ones on disk. Layers are separate planes.
-// Used by one step at a time. The devices must outlive it.
+// Owns the planes. A block id means the same tokens in all layers, and says which memory they are
+// in. Layers are separate planes. Used by one step at a time. The devices must outlive it.
 //
 // Where some layers take turns (kv/layer_table.h), the device's planes are buffers of one region,
 // and those layers live in host memory and come to the device for their part of a step
-// (runtime/kv_turns.h). The region then has more blocks, of which ids are reserved from the start:
-// those at and behind device_blocks() are of no use until it grows.
+// (runtime/kv_turns.h). The region then has more blocks.
 class KvCache {
  public:
   // Throws kOutOfMemory, and kUnsupported for heads that the type cannot hold.
@@ -45,37 +43,32 @@ class KvCache {
   KvCache(Device& device, Device& host, const KvShape& shape, const Sizes& sizes);
 
   const KvShape& shape() const { return shape_; }
-  int32_t blocks() const { return device_ids_ + host_blocks_ + disk_blocks_; }
+  int32_t blocks() const { return device_blocks() + host_blocks_ + disk_blocks_; }
   int32_t device_blocks() const { return layers_.blocks(); }
   int32_t host_blocks() const { return host_blocks_; }
   int32_t disk_blocks() const { return disk_blocks_; }
-  // For a BlockAllocator.
+  bool has(BlockId block) const;
+  // As they are now, for a BlockAllocator.
   std::vector<int32_t> pools() const;
-  Tier tier_of(BlockId block) const {
-    const int32_t number = number_of(block);
-    return number < device_ids_                  ? Tier::kDevice
-           : number < device_ids_ + host_blocks_ ? Tier::kHost
-                                                 : Tier::kDisk;
-  }
-  // Its number among the blocks of that memory: what tables for kernels have, and copies go by.
-  // Throws kInternal for a block of another.
-  int32_t number_in(Tier tier, BlockId block) const;
+  // For who has the cache to itself: so many of all its blocks, those on the device before those in
+  // host memory and on disk.
+  std::vector<BlockId> blocks_in_order(int64_t first, int64_t count) const;
 
   // The blocks on the device, and those in host memory, by their numbers there.
   KvLayerView layer(int index) const;
   KvLayerView host_layer(int index) const;
-  // All that `from` has, in all layers, in the order of the device's ops; both are on the device,
-  // for which the cache was made. In layers that take turns: when they come next.
-  void copy_block(Device& device, BlockId from, BlockId to);
+  // All that `from` has, in all layers, in the order of the device's ops; the cache was made for
+  // that device. In layers that take turns: when they come next.
+  void copy_block(Device& device, DeviceBlock from, DeviceBlock to);
   // The same at once in all layers, where nothing is on its way.
   struct BlockCopy {
-    int32_t from = 0, to = 0;  // numbers on the device
+    DeviceBlock from, to;
   };
   void move_blocks(Device& device, std::span<const BlockCopy> moves);
   // All that a block on the device has, in all layers, as pieces of a copy to or from `host`, where
   // they lie one after the other. In layers that take turns that is between memories of the host.
   enum class Direction : uint8_t { kToDevice, kToHost };
-  void add_pieces(BlockId block, std::byte* host, Direction direction,
+  void add_pieces(DeviceBlock block, std::byte* host, Direction direction,
                   std::vector<CopyPiece>& pieces) const;
 
   // [layer] Before a step's first layer is attended to: where ops of that step find what is on the
@@ -92,9 +85,9 @@ class KvCache {
   LayerTable::Recut recut(int turning) { return layers_.recut(turning); }
   // The block was filled through add_pieces(): what layers that take turns have of it on the device
   // is old.
-  void reload(BlockId block) {
-    const int32_t number = number_in(Tier::kDevice, block);
-    if (layers_.turning() > 0) copies_.push_back({number, number});
+  void reload(DeviceBlock block) {
+    SPW_ASSERT(has(block));
+    if (layers_.turning() > 0) copies_.push_back({block, block});
   }
   // Of these and copy_block(), since the last call: what layers that take turns have still to do.
   std::vector<BlockCopy> take_copies() { return std::exchange(copies_, {}); }
@@ -102,9 +95,9 @@ class KvCache {
   bool host_readable() const { return host_readable_; }
   // Those on disk: K and then V of a block of a layer are one block of the file. Null: none.
   BlockFile* disk() const { return disk_.get(); }
-  uint32_t disk_id(int layer, int32_t number) const {
+  uint32_t disk_id(int layer, DiskBlock block) const {
     return static_cast<uint32_t>(layer) * static_cast<uint32_t>(disk_blocks_) +
-           static_cast<uint32_t>(number);
+           static_cast<uint32_t>(block.number);
   }
 
  private:
@@ -115,7 +108,7 @@ class KvCache {
 
   KvShape shape_;
   LayerTable layers_;
-  int32_t device_ids_;
+  int32_t most_device_blocks_;  // however many layers take turns
   int32_t host_blocks_ = 0;
   int32_t disk_blocks_ = 0;
   std::vector<Buffer> k_, v_;  // [layer], where all stay

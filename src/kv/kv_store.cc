@@ -191,7 +191,7 @@ void KvStore::wait_for_fetch(std::chrono::milliseconds most) {
 
 void KvStore::put(std::span<const Copy> copies) {
   std::vector<SlotId> slots;
-  std::vector<BlockId> blocks;
+  std::vector<DeviceBlock> blocks;
   std::vector<CopyPiece> pieces;
   {
     const std::lock_guard lock(mutex_);
@@ -240,10 +240,10 @@ void KvStore::wait_quietly() {
   }
 }
 
-void KvStore::filled(std::span<const SlotId> slots, std::span<const BlockId> blocks) {
+void KvStore::filled(std::span<const SlotId> slots, std::span<const DeviceBlock> blocks) {
   {
     const std::lock_guard lock(mutex_);
-    for (const BlockId block : blocks) {
+    for (const DeviceBlock block : blocks) {
       if (--leaving_[block] == 0) leaving_.erase(block);
     }
     for (const SlotId id : slots) {
@@ -302,11 +302,11 @@ void KvStore::have_been_read(std::span<const SlotId> slots) {
   }
 }
 
-void KvStore::before_writing(std::span<const BlockId> blocks) {
+void KvStore::before_writing(std::span<const DeviceBlock> blocks) {
   const bool is_leaving = [&] {
     const std::lock_guard lock(mutex_);
     return !leaving_.empty() &&
-           std::ranges::any_of(blocks, [&](BlockId block) { return leaving_.contains(block); });
+           std::ranges::any_of(blocks, [&](DeviceBlock block) { return leaving_.contains(block); });
   }();
   if (is_leaving) device_.compute().wait(*copied_);
 }

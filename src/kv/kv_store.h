@@ -72,7 +72,7 @@ class KvStore {
 
   struct Copy {
     BlockContents contents = {};
-    BlockId block{};
+    DeviceBlock block;
   };
   // Copies blocks of the pool, as ops queued so far leave them; those that are here already, or
   // find no room, are passed over, and parts of blocks that are computed faster than they come. May
@@ -80,12 +80,12 @@ class KvStore {
   void put(std::span<const Copy> copies);
   struct Load {
     BlockKey key = {};
-    BlockId block{};
+    DeviceBlock block;
   };
   // Fills blocks of the pool, before ops that are queued from now on. All are in host memory.
   void load(std::span<const Load> loads);
   // Ops that are queued from now on change these blocks: they wait for copies of them.
-  void before_writing(std::span<const BlockId> blocks);
+  void before_writing(std::span<const DeviceBlock> blocks);
 
   // Until the copies that were asked for are made: then blocks may lie elsewhere.
   void wait_for_copies() { stream_->synchronize(); }
@@ -118,7 +118,7 @@ class KvStore {
   void release_locked(SlotId id);  // free, once nobody is at it
   void wait_quietly();
   // On a stream's thread: copies have arrived.
-  void filled(std::span<const SlotId> slots, std::span<const BlockId> blocks);
+  void filled(std::span<const SlotId> slots, std::span<const DeviceBlock> blocks);
   void have_been_read(std::span<const SlotId> slots);
   // The folder's thread.
   void work();
@@ -143,7 +143,7 @@ class KvStore {
   std::unordered_map<BlockKey, SlotId> by_key_;
   EvictionOrder order_, disk_order_;
   std::unordered_map<BlockKey, BlockContents> on_disk_;
-  std::unordered_map<BlockId, int> leaving_;  // blocks of the pool that are being copied
+  std::unordered_map<DeviceBlock, int> leaving_;  // blocks of the pool that are being copied
   std::deque<SlotId> to_read_, to_write_;
   std::vector<BlockKey> unwanted_;  // on disk, to be dropped
   int fetching_ = 0;

@@ -35,7 +35,7 @@ class KvStoreTest : public testing::TestWithParam<bool> {
   static BlockKey key(uint64_t n) { return contents(n).key; }
 
   // Every page of the block says whose it is, where.
-  void fill(BlockId block, uint64_t n) {
+  void fill(DeviceBlock block, uint64_t n) {
     std::vector<CopyPiece> pieces;
     std::vector<std::byte> bytes = bytes_of(n);
     kv_.add_pieces(block, bytes.data(), KvCache::Direction::kToDevice, pieces);
@@ -47,18 +47,18 @@ class KvStoreTest : public testing::TestWithParam<bool> {
       bytes[i] = static_cast<std::byte>((i * 31 + n * 17) >> (i % 3));
     return bytes;
   }
-  bool has(BlockId block, uint64_t n) {
+  bool has(DeviceBlock block, uint64_t n) {
     std::vector<CopyPiece> pieces;
     std::vector<std::byte> bytes(static_cast<size_t>(kShape.block_bytes()));
     kv_.add_pieces(block, bytes.data(), KvCache::Direction::kToHost, pieces);
     machine_.device().compute().copy_to_host(pieces);
     return bytes == bytes_of(n);
   }
-  void put(KvStore& store, BlockId block, uint64_t n) {
+  void put(KvStore& store, DeviceBlock block, uint64_t n) {
     const KvStore::Copy copy{contents(n), block};
     store.put({&copy, 1});
   }
-  void load(KvStore& store, uint64_t n, BlockId block) {
+  void load(KvStore& store, uint64_t n, DeviceBlock block) {
     const KvStore::Load load{key(n), block};
     store.load({&load, 1});
   }
@@ -90,22 +90,22 @@ class KvStoreTest : public testing::TestWithParam<bool> {
 TEST_P(KvStoreTest, WhatWasPutComesBackIntoAnyBlock) {
   auto store = make(16);
   for (uint64_t n = 1; n <= 3; ++n) {
-    fill(static_cast<BlockId>(n), n);
-    put(*store, static_cast<BlockId>(n), n);
+    fill(DeviceBlock(static_cast<int32_t>(n)), n);
+    put(*store, DeviceBlock(static_cast<int32_t>(n)), n);
   }
   EXPECT_FALSE(store->has(key(4)));
   // The pool's blocks are used for something else at once.
-  const std::vector<BlockId> blocks = block_range(1, 3);
+  const std::vector<DeviceBlock> blocks = {DeviceBlock{1}, DeviceBlock{2}, DeviceBlock{3}};
   store->before_writing(blocks);
-  for (const BlockId block : blocks) fill(block, 99);
+  for (const DeviceBlock block : blocks) fill(block, 99);
   const std::vector<KvStore::Load> loads = {
-      {key(3), BlockId{5}}, {key(1), BlockId{1}}, {key(2), BlockId{0}}};
+      {key(3), DeviceBlock{5}}, {key(1), DeviceBlock{1}}, {key(2), DeviceBlock{0}}};
   store->load(loads);
-  EXPECT_TRUE(has(BlockId{5}, 3));
-  EXPECT_TRUE(has(BlockId{1}, 1));
-  EXPECT_TRUE(has(BlockId{0}, 2));
+  EXPECT_TRUE(has(DeviceBlock{5}, 3));
+  EXPECT_TRUE(has(DeviceBlock{1}, 1));
+  EXPECT_TRUE(has(DeviceBlock{0}, 2));
   EXPECT_EQ(store->stats().to_host_bytes, 3U * static_cast<uint64_t>(kShape.block_bytes()));
-  put(*store, BlockId{5}, 3);
+  put(*store, DeviceBlock{5}, 3);
   EXPECT_EQ(store->stats().to_host_bytes, 3U * static_cast<uint64_t>(kShape.block_bytes()))
       << "what has a copy does not move";
 }
@@ -113,23 +113,23 @@ TEST_P(KvStoreTest, WhatWasPutComesBackIntoAnyBlock) {
 TEST_P(KvStoreTest, CopiesThatFailTakeNoRoom) {
   if (machine_.device().host_visible()) GTEST_SKIP() << "the CPU's copies do not fail";
   auto store = make(8);
-  fill(BlockId{1}, 1);
+  fill(DeviceBlock{1}, 1);
   for (int i = 0; i < 20; ++i) {
     arm_fault("copy.device", 1, FaultKind::kEio);
-    EXPECT_THROW(put(*store, BlockId{1}, 1), Error);
+    EXPECT_THROW(put(*store, DeviceBlock{1}, 1), Error);
     EXPECT_FALSE(store->has(key(1)));
   }
   disarm_faults();
-  put(*store, BlockId{1}, 1);
+  put(*store, DeviceBlock{1}, 1);
   EXPECT_TRUE(store->has(key(1)));
   for (int i = 0; i < 20; ++i) {
     arm_fault("copy.device", 1, FaultKind::kEio);
-    EXPECT_THROW(load(*store, 1, BlockId{2}), Error);
+    EXPECT_THROW(load(*store, 1, DeviceBlock{2}), Error);
   }
   disarm_faults();
-  load(*store, 1, BlockId{2});
-  EXPECT_TRUE(has(BlockId{2}, 1));
-  const KvStore::Copy copy{contents(2), BlockId{2}};
+  load(*store, 1, DeviceBlock{2});
+  EXPECT_TRUE(has(DeviceBlock{2}, 1));
+  const KvStore::Copy copy{contents(2), DeviceBlock{2}};
   store->put({&copy, 1});
   store->drop(std::vector{key(1), key(2)});
   EXPECT_EQ(store->stats().refused, 0);
@@ -138,7 +138,7 @@ TEST_P(KvStoreTest, CopiesThatFailTakeNoRoom) {
 TEST_P(KvStoreTest, PartsOfBlocksThatAreComputedFasterAreNotStored) {
   const double block_bytes = static_cast<double>(kShape.block_bytes());
   auto store = make(16, {.token_s = 1, .to_device = block_bytes / 1.75});  // both ways: 3.5 tokens
-  KvStore::Copy copy{contents(1), BlockId{1}};
+  KvStore::Copy copy{contents(1), DeviceBlock{1}};
   copy.contents.tokens = 3;
   store->put({&copy, 1});
   EXPECT_FALSE(store->has(key(1)));
@@ -150,11 +150,11 @@ TEST_P(KvStoreTest, PartsOfBlocksThatAreComputedFasterAreNotStored) {
 TEST_P(KvStoreTest, MakesRoomFromTheEndOfChains) {
   auto store = make(4);
   const auto put_and_wait = [&](uint64_t n) {
-    fill(BlockId{0}, n);
+    fill(DeviceBlock{0}, n);
     while (!store->has(key(n)))
-      put(*store, BlockId{0}, n);  // refused while those before are being read
-    load(*store, n, BlockId{7});   // in order: it has arrived
-    EXPECT_TRUE(has(BlockId{7}, n));
+      put(*store, DeviceBlock{0}, n);  // refused while those before are being read
+    load(*store, n, DeviceBlock{7});   // in order: it has arrived
+    EXPECT_TRUE(has(DeviceBlock{7}, n));
   };
   for (uint64_t n = 1; n <= 4; ++n) put_and_wait(n);
   put_and_wait(101);
@@ -166,16 +166,16 @@ TEST_P(KvStoreTest, MakesRoomFromTheEndOfChains) {
 
 TEST_P(KvStoreTest, WhatIsPinnedStays) {
   auto store = make(2);
-  fill(BlockId{0}, 1);
-  put(*store, BlockId{0}, 1);
-  load(*store, 1, BlockId{1});
+  fill(DeviceBlock{0}, 1);
+  put(*store, DeviceBlock{0}, 1);
+  load(*store, 1, DeviceBlock{1});
   const std::vector<BlockKey> keys = {key(1), key(2)};
   EXPECT_EQ(store->fetch(keys), 1U) << "the second is nowhere";
   for (const uint64_t n : {101, 201, 301}) {
-    fill(BlockId{0}, n);
-    put(*store, BlockId{0}, n);
-    EXPECT_TRUE(has(BlockId{0}, n));
-    const BlockId block{};
+    fill(DeviceBlock{0}, n);
+    put(*store, DeviceBlock{0}, n);
+    EXPECT_TRUE(has(DeviceBlock{0}, n));
+    const DeviceBlock block{};
     store->before_writing({&block, 1});
   }
   EXPECT_TRUE(store->has(key(1)));
@@ -190,8 +190,8 @@ TEST_P(KvStoreTest, LoadsOnlyWhatIsComputedMoreSlowly) {
   auto deep = make(4, {.token_s = 1, .token_position_s = 0.01, .to_device = bytes / 20});
   const std::vector<BlockKey> keys = {key(1), key(2), key(3)};
   for (auto* const store : {&slow, &slower, &deep}) {
-    put(**store, BlockId{0}, 1);
-    put(**store, BlockId{1}, 2);
+    put(**store, DeviceBlock{0}, 1);
+    put(**store, DeviceBlock{1}, 2);
   }
   EXPECT_EQ(slow->worth_loading(keys, 0), 2U);
   EXPECT_EQ(slower->worth_loading(keys, 0), 0U);
@@ -204,9 +204,9 @@ TEST_P(KvStoreTest, BlocksOnDiskOutlastTheStore) {
   {
     auto store = make_lasting(4);
     for (uint64_t n = 1; n <= 12; ++n) {
-      fill(BlockId{0}, n);
-      put(*store, BlockId{0}, n);
-      const BlockId block{};
+      fill(DeviceBlock{0}, n);
+      put(*store, DeviceBlock{0}, n);
+      const DeviceBlock block{};
       store->before_writing({&block, 1});
       keys.push_back(key(n));
       while (store->stats().disk.blocks < static_cast<int64_t>(n)) std::this_thread::yield();
@@ -219,8 +219,8 @@ TEST_P(KvStoreTest, BlocksOnDiskOutlastTheStore) {
   EXPECT_EQ(store->fetch(keys), 12U);
   wait_until_fetched(*store, keys);
   for (uint64_t n = 1; n <= 12; ++n) {
-    load(*store, n, BlockId{3});
-    EXPECT_TRUE(has(BlockId{3}, n)) << n;
+    load(*store, n, DeviceBlock{3});
+    EXPECT_TRUE(has(DeviceBlock{3}, n)) << n;
   }
   store->unpin(keys);
   EXPECT_EQ(store->stats().damaged, 0);
@@ -231,8 +231,8 @@ TEST_P(KvStoreTest, ADamagedBlockIsNowhere) {
   {
     auto store = make_lasting(8);
     for (uint64_t n = 1; n <= 3; ++n) {
-      fill(static_cast<BlockId>(n), n);
-      put(*store, static_cast<BlockId>(n), n);
+      fill(DeviceBlock(static_cast<int32_t>(n)), n);
+      put(*store, DeviceBlock(static_cast<int32_t>(n)), n);
     }
   }
   auto store = make_lasting(8);
@@ -254,17 +254,17 @@ TEST_P(KvStoreTest, TheDiskMakesRoomFromTheEndOfChains) {
     auto store = make_lasting(4, 5 * each);
     uint64_t written = 0;
     for (const uint64_t n : {1, 2, 3, 4, 5, 101, 102}) {
-      fill(BlockId{0}, n);
-      put(*store, BlockId{0}, n);
-      const BlockId block{};
+      fill(DeviceBlock{0}, n);
+      put(*store, DeviceBlock{0}, n);
+      const DeviceBlock block{};
       store->before_writing({&block, 1});
       written += KvStore::slot_bytes(kShape);
       while (store->stats().disk_written_bytes < written) std::this_thread::yield();
     }
     EXPECT_EQ(store->stats().disk.blocks, 5);
     EXPECT_EQ(store->stats().disk.evicted, 2);
-    fill(BlockId{0}, 7);
-    put(*store, BlockId{0}, 7);  // behind one that is not there
+    fill(DeviceBlock{0}, 7);
+    put(*store, DeviceBlock{0}, 7);  // behind one that is not there
     while (store->stats().refused == 0) std::this_thread::yield();
   }
   auto store = make_lasting(4, 5 * each);
@@ -276,18 +276,18 @@ TEST_P(KvStoreTest, WhatIsDroppedIsGoneEverywhere) {
   const std::vector<BlockKey> keys = {key(1), key(2)};
   {
     auto store = make_lasting(16);
-    fill(BlockId{0}, 1);
-    put(*store, BlockId{0}, 1);
+    fill(DeviceBlock{0}, 1);
+    put(*store, DeviceBlock{0}, 1);
     while (store->stats().disk.blocks < 1) std::this_thread::yield();
-    fill(BlockId{1}, 2);
-    put(*store, BlockId{1}, 2);  // on its way
+    fill(DeviceBlock{1}, 2);
+    put(*store, DeviceBlock{1}, 2);  // on its way
     store->drop(keys);
     EXPECT_FALSE(store->has(key(1)));
     EXPECT_FALSE(store->has(key(2)));
-    fill(BlockId{2}, 2);
-    put(*store, BlockId{2}, 2);
-    load(*store, 2, BlockId{3});
-    EXPECT_TRUE(has(BlockId{3}, 2));
+    fill(DeviceBlock{2}, 2);
+    put(*store, DeviceBlock{2}, 2);
+    load(*store, 2, DeviceBlock{3});
+    EXPECT_TRUE(has(DeviceBlock{3}, 2));
     store->drop(keys);
   }
   EXPECT_EQ(make_lasting(16)->stats().disk.blocks, 0);
@@ -297,10 +297,10 @@ TEST_P(KvStoreTest, GoesOnWithoutADiskThatIsFull) {
   auto store = make_lasting(16);
   arm_fault("io.write", 1, FaultKind::kEnospc, 1000);
   for (uint64_t n = 1; n <= 6; ++n) {
-    fill(BlockId{0}, n);
-    put(*store, BlockId{0}, n);
-    load(*store, n, BlockId{1});
-    EXPECT_TRUE(has(BlockId{1}, n));
+    fill(DeviceBlock{0}, n);
+    put(*store, DeviceBlock{0}, n);
+    load(*store, n, DeviceBlock{1});
+    EXPECT_TRUE(has(DeviceBlock{1}, n));
   }
   EXPECT_EQ(store->stats().disk.blocks, 0);
   disarm_faults();

@@ -121,7 +121,7 @@ ScoreRange measure_scores(Decoder& decoder, KvCache& kv, std::span<const int32_t
   SPW_CHECK(total > 1 && blocks <= kv.blocks(), kInvalidArgument,
             "{} tokens to look at scores of; give 2 to {}", total,
             int64_t{kv.blocks()} * kKvBlockTokens);
-  const std::vector<BlockId> table = block_range(0, blocks);
+  const std::vector<BlockId> table = kv.blocks_in_order(0, blocks);
   ScoreCollector collector(decoder.device());
   decoder.observe_attention([&](const auto&... args) { collector.look_at(args...); });
   for (int64_t start = 0; start < total;) {

@@ -131,12 +131,9 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
     Tier tier = Tier::kDevice;
     for (size_t i = 0; i < sequence.block_table.size(); ++i) {
       const BlockId block = sequence.block_table[i];
-      const int32_t number = number_of(block);
-      SPW_ASSERT(number >= 0 && number < kv.blocks());
-      SPW_ASSERT(kv.tier_of(block) != Tier::kDevice || number < kv.device_blocks());
-      const Tier next = kv.tier_of(block);
-      SPW_ASSERT(next == tier || (tier < next && i % kAttentionPartBlocks == 0));
-      tier = next;
+      SPW_ASSERT(kv.has(block));
+      SPW_ASSERT(block.tier == tier || (tier < block.tier && i % kAttentionPartBlocks == 0));
+      tier = block.tier;
     }
     SPW_ASSERT(tier == Tier::kDevice || options_.host != nullptr);
     for (const int32_t id : sequence.tokens) {
@@ -207,15 +204,14 @@ bool Decoder::values_stay(const KvCache& kv) const {
 Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) {
   check_step(kv, sequences);
   if (sequences.empty()) return {};
-  step_ = cut_step(kv, sequences,
-                   {.tokens = options_.micro_tokens,
-                    .sequences = options_.micro_sequences,
-                    .staging_blocks = options_.staging_blocks,
-                    .fixed_blocks = options_.fixed_blocks,
-                    .position_offset = spec_.position_offset,
-                    .host_share = options_.host_share,
-                    .values_stay = values_stay(kv),
-                    .sparse = attention_topk_ > 0});
+  step_ = cut_step(sequences, {.tokens = options_.micro_tokens,
+                               .sequences = options_.micro_sequences,
+                               .staging_blocks = options_.staging_blocks,
+                               .fixed_blocks = options_.fixed_blocks,
+                               .position_offset = spec_.position_offset,
+                               .host_share = options_.host_share,
+                               .values_stay = values_stay(kv),
+                               .sparse = attention_topk_ > 0});
   const MicroBatch& last = step_.batches.back();
   tokens_ = last.first_row + last.tokens;
   // Everything that grows, before the program is known.

@@ -44,15 +44,17 @@ void KvSwap::add_pieces(const KvLayerView& host, const KvLayerView& device,
                         std::span<const BlockMove> moves, bool to_device, bool keys_only) {
   const int64_t bytes = host.block_bytes();
   for (size_t i = 0; i < moves.size();) {
+    const HostBlock first = moves[i].home.in<Tier::kHost>();
     size_t end = i + 1;
-    while (end < moves.size() && moves[end].home == moves[end - 1].home + 1 &&
+    while (end < moves.size() &&
+           moves[end].home == HostBlock(first.number + static_cast<int32_t>(end - i)) &&
            moves[end].staging == moves[end - 1].staging + 1) {
       ++end;
     }
     const auto run = static_cast<size_t>(bytes) * (end - i);
     const std::pair<std::byte*, std::byte*> planes[] = {{host.k, device.k}, {host.v, device.v}};
     for (const auto& [there, here] : std::span(planes).first(keys_only ? 1 : 2)) {
-      std::byte* const outside = there + moves[i].home * bytes;
+      std::byte* const outside = there + first.number * bytes;
       std::byte* const inside = here + moves[i].staging * bytes;
       pieces_.push_back(to_device ? CopyPiece{inside, outside, run}
                                   : CopyPiece{outside, inside, run});
@@ -73,7 +75,7 @@ std::byte* KvSwap::bounce(const KvCache& kv, PinnedBuffer& memory) {
 std::vector<uint32_t> KvSwap::disk_ids(const KvCache& kv, int layer,
                                        std::span<const BlockMove> moves) {
   std::vector<uint32_t> ids;
-  for (const BlockMove& move : moves) ids.push_back(kv.disk_id(layer, move.home));
+  for (const BlockMove& move : moves) ids.push_back(kv.disk_id(layer, move.home.in<Tier::kDisk>()));
   return ids;
 }
 

@@ -66,7 +66,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
     std::ranges::copy(k, buffer.data());
     std::ranges::copy(v, buffer.data() + block_bytes());
     if (on_disk()) {
-      const uint32_t id = kv_.disk_id(layer, block);
+      const uint32_t id = kv_.disk_id(layer, DiskBlock{block});
       kv_.disk()->write({&id, 1}, buffer.data());
       return;
     }
@@ -77,7 +77,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
   void expect_home(int layer, int32_t block, int seed) {
     AlignedBuffer buffer(on_disk() ? kv_.disk()->stride() : 2 * block_bytes());
     if (on_disk()) {
-      const uint32_t id = kv_.disk_id(layer, block);
+      const uint32_t id = kv_.disk_id(layer, DiskBlock{block});
       kv_.disk()->read({&id, 1}, buffer.data());
     } else {
       const KvLayerView home = kv_.host_layer(layer);
@@ -108,11 +108,14 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
     std::ranges::copy(bytes_of(layer, seed, true), staged(pages, block, true).data());
   }
 
-  static SwapGroup group_of(std::vector<BlockMove> loads, std::vector<BlockMove> stores) {
+  // Numbers at home and in staging.
+  using Moves = std::vector<std::pair<int32_t, int32_t>>;
+  static SwapGroup group_of(const Moves& loads, const Moves& stores) {
     SwapGroup group;
     group.tier = GetParam().tier;
-    group.loads = std::move(loads);
-    group.stores = std::move(stores);
+    for (const auto& [home, staging] : loads) group.loads.push_back({{group.tier, home}, staging});
+    for (const auto& [home, staging] : stores)
+      group.stores.push_back({{group.tier, home}, staging});
     return group;
   }
   KvLayerView begin(int layer, const SwapGroup& group, const AttentionParams& params = kDense) {
@@ -143,7 +146,8 @@ TEST_P(KvSwapTest, PagesComeInAndWhatChangedGoesBack) {
     const KvLayerView pages = begin(layer, group);
     EXPECT_EQ(pages.layer, layer);
     EXPECT_EQ(pages.home_v, nullptr);
-    for (const BlockMove& move : group.loads) expect_staged(pages, move.staging, layer, move.home);
+    for (const BlockMove& move : group.loads)
+      expect_staged(pages, move.staging, layer, move.home.number);
     for (int32_t block = 0; block < kStagingBlocks; ++block)
       write_staged(pages, block, layer, 40 + block);
     end(layer, group);
@@ -257,7 +261,7 @@ class KvSwapFromHostTest : public KvSwapTest {};
 // Rows that attend to a share of their positions: V of full blocks is read where it lives.
 TEST_P(KvSwapFromHostTest, OfSomeBlocksOnlyKeysMove) {
   SwapGroup group = group_of({{2, 2}}, {{2, 2}});
-  group.key_loads = {{0, 0}, {1, 1}};
+  group.key_loads = {{HostBlock{0}, 0}, {HostBlock{1}, 1}};
   const std::vector<int32_t> table = {0, 1, 2}, home = {0, 1};
   group.spans = {{.first_row = 0, .rows = 1, .start = 40, .block_table = table, .home = home}};
   swap_.load(kv_, 1, group);

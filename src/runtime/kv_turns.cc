@@ -9,25 +9,27 @@
 namespace spillway {
 namespace {
 
-void sort_and_unite(std::vector<int32_t>& blocks) {
+using Blocks = std::vector<DeviceBlock>;
+
+void sort_and_unite(Blocks& blocks) {
   std::ranges::sort(blocks);
   blocks.erase(std::ranges::unique(blocks).begin(), blocks.end());
 }
 
-std::vector<int32_t> without(std::span<const int32_t> blocks, std::span<const int32_t> these) {
-  std::vector<int32_t> rest;
+Blocks without(std::span<const DeviceBlock> blocks, std::span<const DeviceBlock> these) {
+  Blocks rest;
   std::ranges::set_difference(blocks, these, std::back_inserter(rest));
   return rest;
 }
 
-std::vector<int32_t> both(std::span<const int32_t> a, std::span<const int32_t> b) {
-  std::vector<int32_t> common;
+Blocks both(std::span<const DeviceBlock> a, std::span<const DeviceBlock> b) {
+  Blocks common;
   std::ranges::set_intersection(a, b, std::back_inserter(common));
   return common;
 }
 
-std::vector<int32_t> together(std::span<const int32_t> a, std::span<const int32_t> b) {
-  std::vector<int32_t> all;
+Blocks together(std::span<const DeviceBlock> a, std::span<const DeviceBlock> b) {
+  Blocks all;
   std::ranges::set_union(a, b, std::back_inserter(all));
   return all;
 }
@@ -56,17 +58,18 @@ KvTurns::Turn& KvTurns::turn(int layer) {
 }
 
 void KvTurns::add_pieces(const KvLayerView& from, const KvLayerView& to,
-                         std::span<const int32_t> blocks,
+                         std::span<const DeviceBlock> blocks,
                          std::span<const KvCache::BlockCopy> copies) {
   const int64_t bytes = from.block_bytes();
-  const auto source_of = [&](int32_t block) {
+  const auto source_of = [&](DeviceBlock block) {
     const auto found = std::ranges::find(copies, block, &KvCache::BlockCopy::to);
-    return found == copies.end() ? block : found->from;
+    return found == copies.end() ? block.number : found->from.number;
   };
   for (size_t i = 0; i < blocks.size();) {
-    const int32_t first = blocks[i], source = source_of(first);
+    const int32_t first = blocks[i].number, source = source_of(blocks[i]);
     int32_t run = 1;
-    while (++i < blocks.size() && blocks[i] == first + run && source_of(blocks[i]) == source + run)
+    while (++i < blocks.size() && blocks[i].number == first + run &&
+           source_of(blocks[i]) == source + run)
       ++run;
     for (const auto& [there, here] : {std::pair(from.k, to.k), std::pair(from.v, to.v)}) {
       pieces_.push_back(
@@ -92,8 +95,8 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
     const int64_t end = sequence.start + static_cast<int64_t>(sequence.tokens.size());
     for (int64_t i = 0; i < blocks_for_tokens(end); ++i) {
       const BlockId id = sequence.block_table[static_cast<size_t>(i)];
-      if (kv.tier_of(id) != Tier::kDevice) continue;
-      const int32_t block = kv.number_in(Tier::kDevice, id);
+      if (id.tier != Tier::kDevice) continue;
+      const DeviceBlock block = id.in<Tier::kDevice>();
       if (i * kKvBlockTokens < sequence.start) read_.push_back(block);
       if ((i + 1) * kKvBlockTokens > sequence.start) written_.push_back(block);
     }
@@ -105,7 +108,7 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
   sort_and_unite(read_);
   sort_and_unite(written_);
   for (const auto* blocks : {&read_, &written_})
-    if (!blocks->empty()) used_ = std::max(used_, blocks->back() + 1);
+    if (!blocks->empty()) used_ = std::max(used_, blocks->back().number + 1);
   const LayerTable& layers = kv.layers();
   if (layers.turning() == 0 || (read_.empty() && written_.empty())) return;
   turns_.resize(static_cast<size_t>(kv.shape().layers));
@@ -113,7 +116,7 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
   device_.compute().record(*begun_);
   in_->wait(*begun_);
   // What came ahead of the step has what the last one used.
-  std::vector<int32_t> missing = without(read_, ahead_);
+  Blocks missing = without(read_, ahead_);
   for (const KvCache::BlockCopy& copy : copies_) missing.push_back(copy.to);
   sort_and_unite(missing);
   for (const int layer : layers.turns()) {
@@ -142,7 +145,7 @@ void KvTurns::load_waiting(KvCache& kv, int left) {
   timed.ahead_of = is_ahead ? ending_ : -1;
   const KvLayerView from = kv.host_buffer(layers.host_buffer(layer)), to = kv.layer(layer);
   if (is_ahead) ahead_ = together(read_, written_);
-  const std::span<const int32_t> wanted = is_ahead ? ahead_ : read_;
+  const std::span<const DeviceBlock> wanted = is_ahead ? ahead_ : read_;
   const std::span<const KvCache::BlockCopy> copies =
       is_ahead ? std::span<const KvCache::BlockCopy>() : copies_;
   // Blocks that are still to be stored from there come last.

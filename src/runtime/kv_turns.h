@@ -82,7 +82,8 @@ class KvTurns {
   void load_waiting(KvCache& kv, int left);
   // Adds to pieces_: runs of blocks that lie together move as one. `copies`: those of them that
   // another block is the source of, by target.
-  void add_pieces(const KvLayerView& from, const KvLayerView& to, std::span<const int32_t> blocks,
+  void add_pieces(const KvLayerView& from, const KvLayerView& to,
+                  std::span<const DeviceBlock> blocks,
                   std::span<const KvCache::BlockCopy> copies = {});
   uint64_t send(DeviceStream& stream, bool to_device);
   void settle();
@@ -101,10 +102,10 @@ class KvTurns {
   int left_ = -1;            // the last layer of the step that has gone
   std::vector<Turn> turns_;  // [layer]
   // Of the step at hand, in order: blocks that have something, and blocks that are written to.
-  std::vector<int32_t> read_, written_;
+  std::vector<DeviceBlock> read_, written_;
   std::vector<KvCache::BlockCopy> copies_;
-  std::vector<int32_t> ahead_;  // what layers have that came before their step began
-  int32_t used_ = 0;            // no step has used a block at or behind this
+  std::vector<DeviceBlock> ahead_;  // what layers have that came before their step began
+  int32_t used_ = 0;                // no step has used a block at or behind this
   std::vector<CopyPiece> pieces_;
   std::vector<std::pair<int, int>> timed_;  // layers whose events are to be read
   Stats stats_;

@@ -35,8 +35,7 @@ class TurnsWorld {
     if (!kv_.layers().sizes().gains_with(turning)) turning = 0;
     const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
     std::erase_if(sequences_, [&](const Sequence& of) {
-      return std::ranges::any_of(of.table,
-                                 [&](BlockId block) { return number_of(block) >= blocks; });
+      return std::ranges::any_of(of.table, [&](BlockId block) { return block.number >= blocks; });
     });
     turns_.change(kv_, turning);
     ASSERT_EQ(kv_.device_blocks(), blocks);
@@ -93,19 +92,19 @@ class TurnsWorld {
   float& at(int layer, const Sequence& of, int32_t token) {
     const KvLayerView view = kv_.layer(layer);
     const int32_t block =
-        kv_.number_in(Tier::kDevice, of.table[static_cast<size_t>(token / kKvBlockTokens)]);
+        of.table[static_cast<size_t>(token / kKvBlockTokens)].number_in(Tier::kDevice);
     // The last word of K's part of the block, or of V's, for each token.
     std::byte* const plane = token % 2 == 0 ? view.k : view.v;
     return *reinterpret_cast<float*>(plane + block * view.block_bytes() +
                                      token % kKvBlockTokens * 4);
   }
-  std::optional<BlockId> try_block() {
+  std::optional<DeviceBlock> try_block() {
     std::vector<bool> taken(static_cast<size_t>(kv_.device_blocks()));
     for (const Sequence& of : sequences_)
-      for (const BlockId block : of.table) taken[static_cast<size_t>(block)] = true;
-    std::vector<BlockId> free;
-    for (const BlockId block : block_range(0, kv_.device_blocks()))
-      if (!taken[static_cast<size_t>(block)]) free.push_back(block);
+      for (const BlockId block : of.table) taken[static_cast<size_t>(block.number)] = true;
+    std::vector<DeviceBlock> free;
+    for (int32_t block = 0; block < kv_.device_blocks(); ++block)
+      if (!taken[static_cast<size_t>(block)]) free.push_back(DeviceBlock{block});
     if (free.empty()) return std::nullopt;
     return free[random_() % free.size()];
   }
@@ -137,7 +136,7 @@ class TurnsWorld {
         fresh = sequences_.back();
         sequences_.pop_back();
         if (block) {
-          kv_.copy_block(machine_.device(), from, *block);
+          kv_.copy_block(machine_.device(), from.in<Tier::kDevice>(), *block);
           fresh.table.push_back(*block);
           fresh.tokens += rest;
           fresh.shared = fresh.tokens;
@@ -221,8 +220,8 @@ KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int
              {.device_blocks = 8, .most_turning = turning, .spare_buffers = kSpareBuffers});
   KvTurns turns(device);
   turns.change(kv, turning);
-  const std::vector<BlockId> tables[] = {{BlockId{2}, BlockId{0}, BlockId{1}},
-                                         {BlockId{5}, BlockId{3}, BlockId{4}}};
+  const std::vector<BlockId> tables[] = {{DeviceBlock{2}, DeviceBlock{0}, DeviceBlock{1}},
+                                         {DeviceBlock{5}, DeviceBlock{3}, DeviceBlock{4}}};
   constexpr int32_t kToken[1] = {};
   constexpr int kBefore = 2;  // steps that find nothing on its way yet
   for (int step = 0; step < kBefore + steps; ++step) {

@@ -28,7 +28,6 @@ bool has_parts(KvPath path) { return path == KvPath::kParts || path == KvPath::k
 }  // namespace
 
 struct MicroBatchCutter {
-  const KvCache& kv;
   std::span<const StepSequence> sequences;
   const MicroBatchLimits& limits;
   CutStep step;
@@ -36,8 +35,8 @@ struct MicroBatchCutter {
   std::vector<int64_t> written_from;             // by sequence: by its rows that were added last
 
   PartLimits part_limits() const { return {limits.staging_blocks, limits.fixed_blocks}; }
-  Tier tier_at(const StepSequence& sequence, int64_t position) const {
-    return kv.tier_of(sequence.block_table[static_cast<size_t>(position / kKvBlockTokens)]);
+  static Tier tier_at(const StepSequence& sequence, int64_t position) {
+    return sequence.block_table[static_cast<size_t>(position / kKvBlockTokens)].tier;
   }
 
   // Of the rows from token `first` on: how many may be attended to together. Those that are written
@@ -72,7 +71,7 @@ struct MicroBatchCutter {
               end, limits.staging_blocks * kKvBlockTokens);
     SPW_ASSERT(first == last || !limits.sparse);
     const bool in_host = first == Tier::kHost || last == Tier::kHost ||
-                         (first != last && kv.host_blocks() > 0 && touches_host(sequence, blocks));
+                         (first != last && touches_host(sequence, blocks));
     if (!in_host) return fits ? KvPath::kSwapped : KvPath::kParts;
     const KvPath on_device = fits ? KvPath::kSwapped : KvPath::kParts;
     const KvPath by_host = first == last ? KvPath::kHost : KvPath::kSharedParts;
@@ -90,11 +89,11 @@ struct MicroBatchCutter {
     turn -= 1;
     return by_host;
   }
-  bool touches_host(const StepSequence& sequence, int64_t blocks) const {
+  static bool touches_host(const StepSequence& sequence, int64_t blocks) {
     const auto table = sequence.block_table.first(static_cast<size_t>(blocks));
-    const auto at = std::partition_point(
-        table.begin(), table.end(), [&](BlockId block) { return kv.tier_of(block) < Tier::kHost; });
-    return at != table.end() && kv.tier_of(*at) == Tier::kHost;
+    const auto at = std::partition_point(table.begin(), table.end(),
+                                         [](BlockId block) { return block.tier < Tier::kHost; });
+    return at != table.end() && at->tier == Tier::kHost;
   }
 
   void cut() {
@@ -181,7 +180,7 @@ struct MicroBatchCutter {
     if (part.path == KvPath::kResident) return batch.resident;
     if (part.path == KvPath::kHost) return batch.on_host;
     const int64_t blocks = blocks_after(sequences[part.sequence], part);
-    const Tier tier = kv.tier_of(sequences[part.sequence].block_table.front());
+    const Tier tier = sequences[part.sequence].block_table.front().tier;
     if (batch.swaps.empty() || batch.swaps.back().tier != tier ||
         batch.swaps.back().staging_blocks + blocks > limits.staging_blocks) {
       batch.swaps.emplace_back().tier = tier;
@@ -233,8 +232,8 @@ struct MicroBatchCutter {
     const auto table =
         sequence.block_table.first(static_cast<size_t>(blocks_after(sequence, part)));
     size_t resident = 0;
-    for (const SequencePart& piece : cut_sequence(kv, table, start / kKvBlockTokens,
-                                                  shared ? host_share() : 0, part_limits())) {
+    for (const SequencePart& piece :
+         cut_sequence(table, start / kKvBlockTokens, shared ? host_share() : 0, part_limits())) {
       span.start = start - static_cast<int32_t>(piece.begin) * kKvBlockTokens;
       const auto blocks = table.subspan(static_cast<size_t>(piece.begin),
                                         static_cast<size_t>(piece.end - piece.begin));
@@ -274,11 +273,11 @@ struct MicroBatchCutter {
     return most_staged_rows(part_limits()) > 0 ? std::min(1.0, limits.host_share) : 1;
   }
 
-  std::span<const int32_t> numbers_in(Tier tier, MicroBatch& batch,
-                                      std::span<const BlockId> blocks) const {
+  static std::span<const int32_t> numbers_in(Tier tier, MicroBatch& batch,
+                                             std::span<const BlockId> blocks) {
     std::vector<int32_t>& table = batch.tables_.emplace_back();
     table.reserve(blocks.size());
-    for (const BlockId block : blocks) table.push_back(kv.number_in(tier, block));
+    for (const BlockId block : blocks) table.push_back(block.number_in(tier));
     return table;
   }
 
@@ -303,7 +302,7 @@ struct MicroBatchCutter {
     for (const BlockId block : blocks) {
       table.push_back(group.staging_blocks++);
       const auto at = static_cast<int32_t>(piece.begin + int64_t(table.size()) - 1);
-      add_moves(kv.number_in(piece.tier, block), table.back(), at, first_new, group, group.loads);
+      add_moves(block, table.back(), at, first_new, group, group.loads);
     }
     span.block_table = table;
     group.spans.push_back(span);
@@ -312,7 +311,7 @@ struct MicroBatchCutter {
 
   // Blocks with something in them come in; those that are written to go back. `at`: its place in
   // the sequence.
-  static void add_moves(int32_t home, int32_t staging, int32_t at, int32_t first_new,
+  static void add_moves(BlockId home, int32_t staging, int32_t at, int32_t first_new,
                         SwapGroup& group, std::vector<BlockMove>& loads) {
     if (at * kKvBlockTokens < first_new) loads.push_back({home, staging});
     if ((at + 1) * kKvBlockTokens > first_new) group.stores.push_back({home, staging});
@@ -322,7 +321,7 @@ struct MicroBatchCutter {
   std::span<const int32_t> home_of(MicroBatch& batch, const Part& part, int64_t blocks) {
     const StepSequence& sequence = sequences[part.sequence];
     if (!limits.values_stay || part.path != KvPath::kSwapped || part.count > 1 || blocks < 2 ||
-        kv.tier_of(sequence.block_table.front()) != Tier::kHost) {
+        sequence.block_table.front().tier != Tier::kHost) {
       return {};
     }
     return numbers_in(Tier::kHost, batch,
@@ -334,30 +333,25 @@ struct MicroBatchCutter {
                                     size_t at_home) {
     const StepSequence& sequence = sequences[part.sequence];
     const auto count = static_cast<size_t>(blocks);
-    if (part.path == KvPath::kResident)
-      return numbers_in(Tier::kDevice, batch, sequence.block_table.first(count));
-    const Tier tier = kv.tier_of(sequence.block_table.front());
+    if (part.path != KvPath::kSwapped) {
+      const Tier tier = part.path == KvPath::kResident ? Tier::kDevice : Tier::kHost;
+      return numbers_in(tier, batch, sequence.block_table.first(count));
+    }
     std::vector<int32_t>& table = batch.tables_.emplace_back(count);
     const int32_t first_new = sequence.start + part.first;  // the first position that is written
-    SwapGroup* const group = part.path == KvPath::kSwapped ? &batch.swaps.back() : nullptr;
+    SwapGroup& group = batch.swaps.back();
     for (size_t i = 0; i < count; ++i) {
-      const int32_t home = kv.number_in(tier, sequence.block_table[i]);
-      if (group == nullptr) {
-        table[i] = home;
-        continue;
-      }
-      table[i] = group->staging_blocks++;
-      add_moves(home, table[i], static_cast<int32_t>(i), first_new, *group,
-                i < at_home ? group->key_loads : group->loads);
+      table[i] = group.staging_blocks++;
+      add_moves(sequence.block_table[i], table[i], static_cast<int32_t>(i), first_new, group,
+                i < at_home ? group.key_loads : group.loads);
     }
     return table;
   }
 };
 
-CutStep cut_step(const KvCache& kv, std::span<const StepSequence> sequences,
-                 const MicroBatchLimits& limits) {
+CutStep cut_step(std::span<const StepSequence> sequences, const MicroBatchLimits& limits) {
   SPW_ASSERT(limits.tokens > 0);
-  MicroBatchCutter cutter{kv, sequences, limits, {}, {}, {}};
+  MicroBatchCutter cutter{sequences, limits, {}, {}, {}};
   cutter.cut();
   return std::move(cutter.step);
 }

@@ -6,8 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "base/tier.h"
 #include "device/ops.h"
-#include "kv/kv_cache.h"
+#include "kv/block_id.h"
 #include "runtime/sequence_parts.h"
 
 namespace spillway {
@@ -62,9 +63,9 @@ struct PartedRows {
   std::vector<std::vector<SequenceSpan>> resident;
 };
 
-// A block that a swap moves: its number in the memory where it lives, and that in staging.
+// A block that a swap moves: where it lives, and its number in staging.
 struct BlockMove {
-  int32_t home = 0;
+  BlockId home;
   int32_t staging = 0;
 };
 
@@ -125,7 +126,6 @@ struct CutStep {
 
 // Fills micro-batches with sequences in their order, cutting prompts where one is full, and where
 // their blocks go from one memory to the next; inside each, rows are ordered by path.
-CutStep cut_step(const KvCache& kv, std::span<const StepSequence> sequences,
-                 const MicroBatchLimits& limits);
+CutStep cut_step(std::span<const StepSequence> sequences, const MicroBatchLimits& limits);
 
 }  // namespace spillway

@@ -13,23 +13,20 @@
 
 #include "base/error.h"
 #include "kv/block_allocator.h"
-#include "storage/test_folder.h"
-#include "tests/test_machine.h"
 
 namespace spillway {
 namespace {
 
-constexpr int32_t kBlocks = 40;  // in each tier; ids of the host's begin at 40, of the disk's at 80
-constexpr int32_t kHostBlock = kBlocks, kDiskBlock = 2 * kBlocks;
-
-// A sequence with blocks from `block` on. Token i of the step is 100 * (its number + 1) + i.
+// A sequence with blocks of one memory, from `block` on. Token i of the step is
+// 100 * (its number + 1) + i.
 struct Sequence {
-  int32_t block, start, tokens, logits = 1;
+  BlockId block;
+  int32_t start, tokens, logits = 1;
 };
 
 std::string describe(const std::vector<BlockMove>& moves) {
   std::string text;
-  for (const BlockMove& move : moves) text += fmt::format(" {}>{}", move.home, move.staging);
+  for (const BlockMove& move : moves) text += fmt::format(" {}>{}", move.home.number, move.staging);
   return text;
 }
 
@@ -69,6 +66,8 @@ std::string describe(const CutStep& step) {
     if (batch.resident.rows > 0) text += describe("resident", batch.resident);
     if (batch.parted.rows > 0) text += describe_parted(batch);
     for (const SwapGroup& group : batch.swaps) {
+      for (const auto* moves : {&group.loads, &group.key_loads, &group.stores})
+        for (const BlockMove& move : *moves) EXPECT_EQ(move.home.tier, group.tier);
       text += describe(group.tier == Tier::kDisk ? "from disk" : "swapped", group);
       text += fmt::format("    in{}", describe(group.loads));
       if (!group.key_loads.empty()) text += fmt::format(", keys{}", describe(group.key_loads));
@@ -89,16 +88,6 @@ std::string describe(const CutStep& step) {
 
 class CutStepTest : public testing::Test {
  protected:
-  CutStepTest()
-      : machine_(true),
-        kv_(machine_.device(), machine_.host,
-            {.layers = 1, .kv_heads = 1, .head_dim = 8, .type = KvType::kF16},
-            {.device_blocks = kBlocks,
-             .host_blocks = kBlocks,
-             .disk_blocks = kBlocks,
-             .queue = &machine_.queue,
-             .disk_dir = folder_.path()}) {}
-
   // What a step is about; its sequences point to the rest.
   struct Step {
     std::vector<std::vector<int32_t>> tokens;
@@ -112,19 +101,16 @@ class CutStepTest : public testing::Test {
       std::iota(tokens.begin(), tokens.end(), static_cast<int32_t>(100 * step.tokens.size()));
       const int64_t end = int64_t{sequence.start} + sequence.tokens;
       // One more than it needs.
-      step.tables.push_back(block_range(sequence.block, blocks_for_tokens(end) + 1));
+      step.tables.push_back(
+          block_range(sequence.block.number, blocks_for_tokens(end) + 1, sequence.block.tier));
     }
     for (size_t i = 0; i < of.size(); ++i)
       step.sequences.push_back({step.tokens[i], of[i].start, step.tables[i], of[i].logits});
     return step;
   }
-  CutStep cut(const Step& step, const MicroBatchLimits& limits) {
-    return cut_step(kv_, step.sequences, limits);
+  static CutStep cut(const Step& step, const MicroBatchLimits& limits) {
+    return cut_step(step.sequences, limits);
   }
-
-  TempFolder folder_;
-  TestMachine machine_;
-  KvCache kv_;
 };
 
 struct CutCase {
@@ -137,13 +123,13 @@ struct CutCase {
 const CutCase kCases[] = {
     {"AllFitTogether",
      {.tokens = 8},
-     {{0, 0, 3}, {4, 20, 1}, {8, 0, 2, 0}},
+     {{DeviceBlock{0}, 0, 3}, {DeviceBlock{4}, 20, 1}, {DeviceBlock{8}, 0, 2, 0}},
      "0+6: 100 101 102 200 300 301\n"
      "  resident 0+6: 0+3@0 [0] 3+1@20 [4 5] 4+2@0 [8]\n"
      "  logits 2 3 from 0\n"},
     {"PromptsAreCutWhereAMicroBatchIsFull",
      {.tokens = 4},
-     {{0, 0, 3}, {4, 14, 6, 2}},
+     {{DeviceBlock{0}, 0, 3}, {DeviceBlock{4}, 14, 6, 2}},
      "0+4: 100 101 102 200\n"
      "  resident 0+4: 0+3@0 [0] 3+1@14 [4]\n"
      "  logits 2 from 0\n"
@@ -155,7 +141,7 @@ const CutCase kCases[] = {
      "  logits 0 from 2\n"},
     {"NoMoreSequencesThanTheLimit",
      {.tokens = 8, .sequences = 2},
-     {{0, 3, 1}, {1, 3, 1}, {2, 3, 1}},
+     {{DeviceBlock{0}, 3, 1}, {DeviceBlock{1}, 3, 1}, {DeviceBlock{2}, 3, 1}},
      "0+2: 100 200\n"
      "  resident 0+2: 0+1@3 [0] 1+1@3 [1]\n"
      "  logits 0 1 from 0\n"
@@ -164,28 +150,28 @@ const CutCase kCases[] = {
      "  logits 0 from 2\n"},
     {"PositionsOfATableAreOffset",
      {.tokens = 8, .position_offset = 2},
-     {{0, 5, 2}},
+     {{DeviceBlock{0}, 5, 2}},
      "0+2: 100 101\n"
      "  resident 0+2: 0+2@5 [0]\n"
      "  logits 1 from 0\n"},
     // The last token of 33: of its blocks the third is written to and comes in, too.
     {"PagesInHostMemoryComeIn",
      {.tokens = 8, .staging_blocks = 8, .host_share = 0},
-     {{kHostBlock + 3, 33, 1}},
+     {{HostBlock{3}, 33, 1}},
      "0+1: 100\n"
      "  swapped 0+1: 0+1@33 [0 1 2]\n"
      "    in 3>0 4>1 5>2, out 5>2\n"
      "  logits 0 from 0\n"},
     {"BlocksThatAreNewOnlyGoBack",
      {.tokens = 64, .staging_blocks = 8},
-     {{kHostBlock, 16, 20}},
+     {{HostBlock{0}, 16, 20}},
      "0+20: 100 101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116 117 118 119\n"
      "  swapped 0+20: 0+20@16 [0 1 2]\n"
      "    in 0>0, out 1>1 2>2\n"
      "  logits 19 from 0\n"},
     {"GroupsAreAsLargeAsStagingHolds",
      {.tokens = 8, .staging_blocks = 3, .host_share = 0},
-     {{kHostBlock, 3, 1}, {kHostBlock + 5, 16, 1}, {kHostBlock + 9, 2, 1}},
+     {{HostBlock{0}, 3, 1}, {HostBlock{5}, 16, 1}, {HostBlock{9}, 2, 1}},
      "0+3: 100 200 300\n"
      "  swapped 0+2: 0+1@3 [0] 1+1@16 [1 2]\n"
      "    in 0>0 5>1, out 0>0 6>2\n"
@@ -194,7 +180,7 @@ const CutCase kCases[] = {
      "  logits 0 1 2 from 0\n"},
     {"APromptThatGoesOnReadsWhatWasWritten",
      {.tokens = 4, .staging_blocks = 8},
-     {{kHostBlock, 14, 6}},
+     {{HostBlock{0}, 14, 6}},
      "0+4: 100 101 102 103\n"
      "  swapped 0+4: 0+4@14 [0 1]\n"
      "    in 0>0, out 0>0 1>1\n"
@@ -204,7 +190,7 @@ const CutCase kCases[] = {
      "  logits 1 from 0\n"},
     {"TheHostAttendsToItsShare",
      {.tokens = 8, .staging_blocks = 8, .host_share = 0.5},
-     {{kHostBlock, 3, 1}, {kHostBlock + 1, 3, 1}, {kHostBlock + 2, 3, 1}, {kHostBlock + 3, 3, 1}},
+     {{HostBlock{0}, 3, 1}, {HostBlock{1}, 3, 1}, {HostBlock{2}, 3, 1}, {HostBlock{3}, 3, 1}},
      "0+4: 100 300 200 400\n"
      "  swapped 0+2: 0+1@3 [0] 1+1@3 [1]\n"
      "    in 0>0 2>1, out 0>0 2>1\n"
@@ -212,7 +198,7 @@ const CutCase kCases[] = {
      "  logits 0 2 1 3 from 0\n"},
     {"RowsAreInTheOrderOfTheirPaths",
      {.tokens = 8, .staging_blocks = 8},
-     {{kHostBlock, 3, 1}, {kHostBlock + 8, 0, 2}, {7, 3, 1}},
+     {{HostBlock{0}, 3, 1}, {HostBlock{8}, 0, 2}, {DeviceBlock{7}, 3, 1}},
      "0+4: 300 200 201 100\n"
      "  resident 0+1: 0+1@3 [7]\n"
      "  swapped 1+2: 0+2@0 [0]\n"
@@ -221,13 +207,13 @@ const CutCase kCases[] = {
      "  logits 3 2 0 from 0\n"},
     {"WhatStagingCannotHoldIsTheHosts",
      {.tokens = 64, .staging_blocks = 2},
-     {{kHostBlock, 20, 18}},
+     {{HostBlock{0}, 20, 18}},
      "0+18: 100 101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116 117\n"
      "  host 0+18: 0+18@20 [0 1 2]\n"
      "  logits 17 from 0\n"},
     {"PagesOnDiskAlwaysComeInAndApartFromTheHosts",
      {.tokens = 8, .staging_blocks = 8, .host_share = 0},
-     {{kHostBlock + 1, 3, 1}, {kDiskBlock + 2, 17, 1}},
+     {{HostBlock{1}, 3, 1}, {DiskBlock{2}, 17, 1}},
      "0+2: 100 200\n"
      "  swapped 0+1: 0+1@3 [0]\n"
      "    in 1>0, out 1>0\n"
@@ -237,14 +223,14 @@ const CutCase kCases[] = {
     // V of full blocks stays at home; that of the one that is written to comes, and goes back.
     {"ValuesStayWhereRowsAttendToFew",
      {.tokens = 8, .staging_blocks = 12, .host_share = 0, .values_stay = true},
-     {{kHostBlock + 4, 40, 1}, {kHostBlock + 20, 5, 1}, {kHostBlock + 30, 16, 2}},
+     {{HostBlock{4}, 40, 1}, {HostBlock{20}, 5, 1}, {HostBlock{30}, 16, 2}},
      "0+4: 100 200 300 301\n"
      "  swapped 0+4: 0+1@40 [0 1 2] home [4 5] 1+1@5 [3] 2+2@16 [4 5]\n"
      "    in 6>2 20>3 30>4, keys 4>0 5>1, out 6>2 20>3 31>5\n"
      "  logits 0 1 3 from 0\n"},
     {"OnDiskNoValuesStay",
      {.tokens = 8, .staging_blocks = 8, .values_stay = true},
-     {{kDiskBlock, 17, 1}},
+     {{DiskBlock{0}, 17, 1}},
      "0+1: 100\n"
      "  from disk 0+1: 0+1@17 [0 1]\n"
      "    in 0>0 1>1, out 1>1\n"
@@ -264,18 +250,21 @@ class CutPartsTest : public CutStepTest {
   struct Parts {
     int32_t on_device, on_host, start, tokens;
   };
-  std::string cut_parts(const Parts& of, const MicroBatchLimits& limits) {
+  static std::string cut_parts(const Parts& of, const MicroBatchLimits& limits) {
     std::vector<int32_t> tokens(static_cast<size_t>(of.tokens));
     std::vector<BlockId> table;
     std::iota(tokens.begin(), tokens.end(), 100);
     for (int32_t i = 0; i < blocks_for_tokens(of.start + of.tokens); ++i) {
-      table.push_back(BlockId{i < of.on_device ? i
-                              : i < of.on_device + of.on_host
-                                  ? kHostBlock + i - of.on_device
-                                  : kDiskBlock + i - of.on_device - of.on_host});
+      if (i < of.on_device) {
+        table.push_back(DeviceBlock{i});
+      } else if (i < of.on_device + of.on_host) {
+        table.push_back(HostBlock{i - of.on_device});
+      } else {
+        table.push_back(DiskBlock{i - of.on_device - of.on_host});
+      }
     }
     const StepSequence sequence{tokens, of.start, table, 1};
-    std::string text = describe(cut_step(kv_, {&sequence, 1}, limits));
+    std::string text = describe(cut_step({&sequence, 1}, limits));
     // Ids are of no interest.
     return text.substr(text.find('\n') + 1);
   }
@@ -343,21 +332,8 @@ TEST_F(CutPartsTest, FixedPartsAreCutOnTheDeviceToo) {
             "  logits 0 from 0\n");
 }
 
-// A block is known by where it lies: its number in another memory's planes is somebody else's.
-TEST_F(CutStepTest, ABlockOfAnotherMemoryIsRefused) {
-  const BlockId on_device{3}, in_host{kHostBlock + 3}, on_disk{kDiskBlock + 3};
-  EXPECT_EQ(kv_.number_in(Tier::kDevice, on_device), 3);
-  EXPECT_EQ(kv_.number_in(Tier::kHost, in_host), 3);
-  EXPECT_EQ(kv_.number_in(Tier::kDisk, on_disk), 3);
-  EXPECT_THROW(kv_.number_in(Tier::kHost, on_device), Error);
-  EXPECT_THROW(kv_.number_in(Tier::kDevice, in_host), Error);
-  EXPECT_THROW(kv_.number_in(Tier::kDevice, on_disk), Error);
-  EXPECT_THROW(kv_.reload(in_host), Error);
-  EXPECT_THROW(kv_.copy_block(machine_.device(), on_device, in_host), Error);
-}
-
 TEST_F(CutStepTest, SaysWhereTokensAreInTheirSequences) {
-  const Step step = step_of({{0, 5, 3}, {4, 0, 1}});
+  const Step step = step_of({{DeviceBlock{0}, 5, 3}, {DeviceBlock{4}, 0, 1}});
   const CutStep result = cut(step, {.tokens = 3, .position_offset = 2});
   ASSERT_EQ(result.batches.size(), 2u);
   EXPECT_EQ(result.batches[0].positions, (std::vector<int32_t>{5, 6, 7}));
@@ -367,7 +343,7 @@ TEST_F(CutStepTest, SaysWhereTokensAreInTheirSequences) {
 }
 
 TEST_F(CutStepTest, ASequenceOnDiskThatStagingCannotHoldIsAnError) {
-  const Step step = step_of({{kDiskBlock, 33, 1}});
+  const Step step = step_of({{DiskBlock{0}, 33, 1}});
   EXPECT_THROW(cut(step, {.tokens = 8, .staging_blocks = 2}), Error);
   EXPECT_NO_THROW(cut(step, {.tokens = 8, .staging_blocks = 3}));
 }
@@ -383,8 +359,8 @@ TEST_F(CutStepTest, EveryTokenOnceAndWithinTheLimits) {
     std::vector<Sequence> sequences;
     for (int32_t s = 0; s < pick(1, 8); ++s) {
       const int32_t tokens = pick(0, 1) == 0 ? 1 : pick(1, 30);
-      const int32_t tier = pick(0, 2) * kBlocks;
-      sequences.push_back({tier + 5 * s, pick(0, 33), tokens, pick(0, tokens)});
+      const auto tier = static_cast<Tier>(pick(0, 2));
+      sequences.push_back({{tier, 5 * s}, pick(0, 33), tokens, pick(0, tokens)});
     }
     const MicroBatchLimits limits{.tokens = pick(1, 40),
                                   .sequences = pick(0, 3),

@@ -38,18 +38,17 @@ int64_t most_staged_rows(const PartLimits& limits) {
   return blocks < kAttentionPartBlocks ? 0 : blocks * kKvBlockTokens;
 }
 
-std::vector<SequencePart> cut_sequence(const KvCache& kv, std::span<const BlockId> table,
-                                       int64_t first_written, double host_share,
-                                       const PartLimits& limits) {
+std::vector<SequencePart> cut_sequence(std::span<const BlockId> table, int64_t first_written,
+                                       double host_share, const PartLimits& limits) {
   const auto blocks = static_cast<int64_t>(table.size());
   SPW_ASSERT(first_written < blocks);
   std::vector<SequencePart> parts;
   for (int64_t begin = 0; begin < blocks;) {
-    const Tier tier = kv.tier_of(table[static_cast<size_t>(begin)]);
+    const Tier tier = table[static_cast<size_t>(begin)].tier;
     SPW_ASSERT(parts.empty() || parts.back().tier < tier);
     SPW_ASSERT(begin % kAttentionPartBlocks == 0);
     int64_t end = begin + 1;
-    while (end < blocks && kv.tier_of(table[static_cast<size_t>(end)]) == tier) ++end;
+    while (end < blocks && table[static_cast<size_t>(end)].tier == tier) ++end;
     const bool last = end == blocks;
     if (tier == Tier::kHost && host_share > 0) {
       auto stays_from =

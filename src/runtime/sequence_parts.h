@@ -7,8 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "base/tier.h"
 #include "device/attention_parts.h"
-#include "kv/kv_cache.h"
+#include "kv/block_id.h"
 
 namespace spillway {
 
@@ -36,8 +37,7 @@ int64_t most_staged_rows(const PartLimits& limits);
 // kAttentionPartBlocks on. `first_written`: the block of the first row that is written; all rows
 // are in one memory and, with fixed parts, in one of them. `host_share`: of what is in host memory,
 // so much stays there, however large: the end of it. The rest comes to the device as the others do.
-std::vector<SequencePart> cut_sequence(const KvCache& kv, std::span<const BlockId> table,
-                                       int64_t first_written, double host_share,
-                                       const PartLimits& limits);
+std::vector<SequencePart> cut_sequence(std::span<const BlockId> table, int64_t first_written,
+                                       double host_share, const PartLimits& limits);
 
 }  // namespace spillway

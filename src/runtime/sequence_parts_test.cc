@@ -7,60 +7,34 @@
 #include <string>
 #include <vector>
 
-#include "storage/test_folder.h"
-#include "tests/test_machine.h"
-
 namespace spillway {
 namespace {
 
-constexpr int32_t kBlocks =
-    128;  // in each tier; ids of the host's begin at 128, of the disk's at 256
-
-class SequencePartsTest : public testing::Test {
- protected:
-  SequencePartsTest()
-      : machine_(true),
-        kv_(machine_.device(), machine_.host,
-            {.layers = 1, .kv_heads = 1, .head_dim = 8, .type = KvType::kF16},
-            {.device_blocks = kBlocks,
-             .host_blocks = kBlocks,
-             .disk_blocks = kBlocks,
-             .queue = &machine_.queue,
-             .disk_dir = folder_.path()}) {}
-
-  // Of a sequence with so many blocks in each tier; `written` of the last ones have rows.
-  std::string cut(int32_t device, int32_t host, int32_t disk, int64_t written,
-                  const PartLimits& limits, double host_share = 0) {
-    std::vector<BlockId> table;
-    int32_t first = 0;
-    for (const int32_t count : {device, host, disk}) {
-      for (const BlockId block : block_range(first, count)) table.push_back(block);
-      first += kBlocks;
+// Of a sequence with so many blocks in each tier; `written` of the last ones have rows.
+std::string cut(int32_t device, int32_t host, int32_t disk, int64_t written,
+                const PartLimits& limits, double host_share = 0) {
+  std::vector<BlockId> table = block_range(0, device);
+  for (const BlockId block : block_range(0, host, Tier::kHost)) table.push_back(block);
+  for (const BlockId block : block_range(0, disk, Tier::kDisk)) table.push_back(block);
+  const int64_t from = static_cast<int64_t>(table.size()) - written;
+  std::string text;
+  int64_t next = 0;
+  for (const SequencePart& part : cut_sequence(table, from, host_share, limits)) {
+    EXPECT_EQ(part.begin, next);
+    EXPECT_EQ(part.begin % kAttentionPartBlocks, 0);
+    EXPECT_EQ(part.holds_rows, part.end == static_cast<int64_t>(table.size()));
+    if (part.tier != Tier::kDevice && !part.stays) {
+      EXPECT_LE(part.end - part.begin, limits.staging_blocks);
     }
-    const int64_t from = static_cast<int64_t>(table.size()) - written;
-    std::string text;
-    int64_t next = 0;
-    for (const SequencePart& part : cut_sequence(kv_, table, from, host_share, limits)) {
-      EXPECT_EQ(part.begin, next);
-      EXPECT_EQ(part.begin % kAttentionPartBlocks, 0);
-      EXPECT_EQ(part.holds_rows, part.end == static_cast<int64_t>(table.size()));
-      if (part.tier != Tier::kDevice && !part.stays) {
-        EXPECT_LE(part.end - part.begin, limits.staging_blocks);
-      }
-      next = part.end;
-      text += fmt::format("{}{}{}{}", text.empty() ? "" : " ", "ghd"[static_cast<int>(part.tier)],
-                          part.stays ? "=" : "-", part.end);
-    }
-    EXPECT_EQ(next, static_cast<int64_t>(table.size()));
-    return text;
+    next = part.end;
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : " ", "ghd"[static_cast<int>(part.tier)],
+                        part.stays ? "=" : "-", part.end);
   }
+  EXPECT_EQ(next, static_cast<int64_t>(table.size()));
+  return text;
+}
 
-  TempFolder folder_;
-  TestMachine machine_;
-  KvCache kv_;
-};
-
-TEST_F(SequencePartsTest, CutsWhereMemoriesFollowEachOther) {
+TEST(SequencePartsTest, CutsWhereMemoriesFollowEachOther) {
   const PartLimits limits{.staging_blocks = 64};
   EXPECT_EQ(cut(32, 20, 0, 1, limits), "g-32 h-52");
   EXPECT_EQ(cut(32, 16, 10, 3, limits), "g-32 h-48 d-58");
@@ -68,21 +42,21 @@ TEST_F(SequencePartsTest, CutsWhereMemoriesFollowEachOther) {
   EXPECT_EQ(cut(32, 100, 0, 1, limits, /*host_share=*/1), "g-32 h=132");
 }
 
-TEST_F(SequencePartsTest, OfHostMemoryTheEndStaysThere) {
+TEST(SequencePartsTest, OfHostMemoryTheEndStaysThere) {
   const PartLimits limits{.staging_blocks = 40};
   EXPECT_EQ(cut(32, 100, 0, 1, limits, 0.5), "g-32 h-64 h-80 h=132");
   EXPECT_EQ(cut(0, 100, 0, 1, limits, 0.01), "h-32 h-64 h-96 h=100");
   EXPECT_EQ(cut(16, 64, 20, 3, limits, 0.25), "g-16 h-48 h-64 h=80 d-100");
 }
 
-TEST_F(SequencePartsTest, PartsFindRoomInStagingWithTheirRows) {
+TEST(SequencePartsTest, PartsFindRoomInStagingWithTheirRows) {
   const PartLimits limits{.staging_blocks = 40};
   EXPECT_EQ(cut(0, 40, 0, 5, limits), "h-40");
   EXPECT_EQ(cut(0, 41, 0, 1, limits), "h-16 h-41");
   EXPECT_EQ(cut(0, 128, 0, 1, limits), "h-32 h-64 h-96 h-128");
   EXPECT_EQ(cut(16, 0, 0, 4, limits), "g-16");
   EXPECT_EQ(cut(16, 96, 16, 8, limits, 1), "g-16 h=112 d-128");
-  for (int32_t blocks = 1; blocks <= kBlocks; ++blocks) {
+  for (int32_t blocks = 1; blocks <= 128; ++blocks) {
     const int64_t most = most_staged_rows(limits) / kKvBlockTokens;
     for (int64_t written = 1; written <= std::min<int64_t>(blocks, most); ++written) {
       cut(0, blocks, 0, written, limits);
@@ -93,14 +67,14 @@ TEST_F(SequencePartsTest, PartsFindRoomInStagingWithTheirRows) {
   }
 }
 
-TEST_F(SequencePartsTest, FixedPartsDoNotDependOnWhereBlocksAre) {
+TEST(SequencePartsTest, FixedPartsDoNotDependOnWhereBlocksAre) {
   const PartLimits limits{.staging_blocks = 40, .fixed_blocks = 32};
   EXPECT_EQ(cut(100, 0, 0, 1, limits), "g-32 g-64 g-96 g-100");
   EXPECT_EQ(cut(64, 36, 0, 1, limits), "g-32 g-64 h-96 h-100");
   EXPECT_EQ(cut(0, 64, 36, 1, limits), "h-32 h-64 d-96 d-100");
 }
 
-TEST_F(SequencePartsTest, SmallStagingHoldsNoParts) {
+TEST(SequencePartsTest, SmallStagingHoldsNoParts) {
   EXPECT_EQ(most_staged_rows({.staging_blocks = 0}), 0);
   EXPECT_EQ(most_staged_rows({.staging_blocks = 32}), 0);
   EXPECT_EQ(most_staged_rows({.staging_blocks = 33}), 16 * kKvBlockTokens);

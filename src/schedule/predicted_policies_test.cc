@@ -265,7 +265,8 @@ TEST(PredictedSimulationTest, WrongPredictionsEndToo) {
       if (testing::Test::HasFailure()) return;
     }
     EXPECT_EQ(engine.allocator().free(), engine.allocator().total());
-    EXPECT_EQ(engine.allocator().unpromised(0), engine.allocator().total(0));
+    EXPECT_EQ(engine.allocator().unpromised(Tier::kDevice),
+              engine.allocator().total(Tier::kDevice));
     extensions += engine.scheduler().extensions();
     preemptions += engine.scheduler().preemptions();
   }

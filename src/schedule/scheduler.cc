@@ -12,8 +12,6 @@
 namespace spillway {
 namespace {
 
-constexpr int kDevicePool = 0;  // where loads go
-
 // Tokens that it is likely to have in the end; 0 where nobody knows.
 int64_t likely_end(const NewSequence& given) {
   if (given.predicted <= 0) return given.expected;
@@ -186,13 +184,13 @@ void Scheduler::preempt_all() {
   while (!running_.empty()) preempt(running_.back());
 }
 
-std::vector<RequestId> Scheduler::choose_to_give_way(int pool, int64_t blocks) const {
+std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks) const {
   std::vector<const Sequence*> holding;
   std::unordered_map<BlockId, int> holders;
   for (const Sequence& sequence : running_) {
     if (sequence.blocks.uses(pool)) holding.push_back(&sequence);
     for (const BlockId block : sequence.blocks.blocks())
-      if (allocator_.pool_of(block) == pool) ++holders[block];
+      if (block.tier == pool) ++holders[block];
   }
   std::vector<RequestId> chosen;
   while (static_cast<int64_t>(holders.size()) > blocks) {
@@ -273,7 +271,7 @@ class Scheduler::Planner {
   }
 
  private:
-  PoolRoom& room(int pool) { return rooms_[static_cast<size_t>(pool)]; }
+  PoolRoom& room(Tier pool) { return rooms_[index_of(pool)]; }
   int64_t most_free() const {
     int64_t most = 0;
     for (const PoolRoom& pool : rooms_) most = std::max(most, pool.free);
@@ -320,17 +318,16 @@ class Scheduler::Planner {
   // What a victim gives back: blocks that nobody else holds.
   void give_back(const Sequence& victim) {
     for (const BlockId block : victim.blocks.blocks()) {
-      if (++given_back_[block] == of_.allocator_.holders(block))
-        ++room(of_.allocator_.pool_of(block)).free;
+      if (++given_back_[block] == of_.allocator_.holders(block)) ++room(block.tier).free;
     }
-    if (victim.blocks.pool() >= 0) room(victim.blocks.pool()).promised -= victim.blocks.promised();
+    if (const auto pool = victim.blocks.pool()) room(*pool).promised -= victim.blocks.promised();
     plan_.preempted.push_back(victim.given.id);
     preempted_.insert(victim.given.id);
   }
 
   // Who of a pool (or, of one that spans pools, behind it) gives way: null where that is somebody
   // of this step, and who asks waits.
-  const Sequence* try_victim(int pool, bool spans) const {
+  const Sequence* try_victim(Tier pool, bool spans) const {
     std::vector<SequenceView> views;
     std::vector<const Sequence*> sequences;
     for (const Sequence& sequence : of_.running_) {
@@ -353,8 +350,8 @@ class Scheduler::Planner {
       }
       const int64_t needed = blocks_for_tokens(sequence.known);
       const bool spans = sequence.blocks.spans(0);
-      if (needed >
-          (spans ? of_.allocator_.longest() : of_.allocator_.total(sequence.blocks.pool()))) {
+      const Tier pool = sequence.blocks.pool().value();
+      if (needed > (spans ? of_.allocator_.longest() : of_.allocator_.total(pool))) {
         // No pool has room for it, or another, or all together: there it begins again.
         if (needed > of_.allocator_.longest()) {
           plan_.exhausted.push_back(sequence.given.id);
@@ -363,7 +360,7 @@ class Scheduler::Planner {
         }
         return std::nullopt;
       }
-      const Sequence* const victim = try_victim(sequence.blocks.pool(), spans);
+      const Sequence* const victim = try_victim(pool, spans);
       if (victim == nullptr) {  // it waits for those already in this step
         is_short_of_room_ = true;
         return std::nullopt;
@@ -395,9 +392,9 @@ class Scheduler::Planner {
     FoundPrefix found = of_.prefixes_->find(sequence.given.id, beginning_);
     if (found.tokens == 0 || found.is_coming || rooms_.size() == 1) return found;
     if (sequence.blocks.spans(sequence.known + 1)) return found;  // it goes on elsewhere
-    const int pool = !found.blocks.empty()  ? of_.allocator_.pool_of(found.blocks.front())
-                     : !found.loads.empty() ? kDevicePool
-                                            : of_.allocator_.pool_of(*found.partly);
+    const Tier pool = !found.blocks.empty()  ? found.blocks.front().tier
+                      : !found.loads.empty() ? Tier::kDevice
+                                             : found.partly->tier;
     const int64_t end = sequence.reserved > 0 ? sequence.reserved : sequence.given.expected;
     const int64_t rest = blocks_for_tokens(std::max<int64_t>(sequence.known + 1, end)) -
                          static_cast<int64_t>(found.blocks.size());
@@ -475,10 +472,9 @@ class Scheduler::Planner {
   bool try_begin(const Sequence& next, FoundPrefix found) {
     const std::vector<BlockId> held = newly_held(found);
     bool is_spoken_for = false;  // what it would begin with is others' room by now
-    for (const BlockId block : held)
-      is_spoken_for |= --room(of_.allocator_.pool_of(block)).free < 0;
+    for (const BlockId block : held) is_spoken_for |= --room(block.tier).free < 0;
     const auto give_up = [&] {
-      for (const BlockId block : held) ++room(of_.allocator_.pool_of(block)).free;
+      for (const BlockId block : held) ++room(block.tier).free;
       return false;
     };
     const auto begin_without_prefix = [&] {
@@ -497,11 +493,10 @@ class Scheduler::Planner {
     const auto reservation = next.blocks.try_plan(found.tokens + tokens, rooms_, found.blocks);
     // What is kept for others would do where it is alone; and a copy stays where it is.
     const bool is_elsewhere =
-        reservation &&
-        ((found.partly && of_.allocator_.pool_of(*found.partly) != reservation->pool) ||
-         (!found.loads.empty() &&
-          (reservation->pool != kDevicePool ||
-           reservation->blocks < static_cast<int64_t>(found.loads.size()))));
+        reservation && ((found.partly && found.partly->tier != reservation->pool) ||
+                        (!found.loads.empty() &&
+                         (reservation->pool != Tier::kDevice ||
+                          reservation->blocks < static_cast<int64_t>(found.loads.size()))));
     if (found.tokens > 0 && (!reservation || is_elsewhere)) return begin_without_prefix();
     if (!reservation) {
       if (is_alone()) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room
@@ -589,7 +584,8 @@ void Scheduler::apply(StepPlan& plan) {
     const FoundPrefix& found = plan.beginning[i].found;
     const std::vector<BlockId>& blocks = *plan.chunks[plan.beginning[i].chunk].block_table;
     size_t next = found.blocks.size();
-    for (const BlockKey& key : found.loads) plan.loads.push_back({key, blocks[next++], i});
+    for (const BlockKey& key : found.loads)
+      plan.loads.push_back({key, blocks[next++].in<Tier::kDevice>(), i});
     if (found.partly) plan.copies.push_back({*found.partly, blocks[next]});
   }
   policies_.admission->began(newcomers, plan.is_full, begun_before);

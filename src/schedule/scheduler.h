@@ -33,9 +33,9 @@ struct SchedulerLimits {
 class PrefixSource {
  public:
   virtual ~PrefixSource() = default;
-  // All of one pool, the first where something is to be loaded, for at least one token fewer than
-  // it has. Asked again in each step as long as the request has not begun. `beginning`: in the same
-  // step; what these compute is coming.
+  // All of one pool, the device's where something is to be loaded, for at least one token fewer
+  // than it has. Asked again in each step as long as the request has not begun. `beginning`: in the
+  // same step; what these compute is coming.
   virtual FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const = 0;
 };
 
@@ -75,7 +75,7 @@ class Scheduler {
   void preempt_all();
 
   // Who gives way, one after the other, until those that run hold at most `blocks` of a pool.
-  std::vector<RequestId> choose_to_give_way(int pool, int64_t blocks) const;
+  std::vector<RequestId> choose_to_give_way(Tier pool, int64_t blocks) const;
   void preempt(std::span<const RequestId> ids);
   // Blocks of those that run have other ids.
   void rename(std::span<const BlockAllocator::Move> moves);

@@ -78,20 +78,20 @@ TEST(SchedulerTest, APoolThatShrinksMakesTheLeastValuableGiveWay) {
   for (uint64_t n = 1; n <= 4; ++n) scheduler.add(id(n), 2 * kKvBlockTokens - 1);
   EXPECT_EQ(scheduler.next_step().chunks.size(), 4u);
   scheduler.remove(id(2));  // so that low ids are free, and the third is not the last
-  EXPECT_TRUE(scheduler.choose_to_give_way(0, 6).empty());
-  const std::vector<RequestId> losing = scheduler.choose_to_give_way(0, 5);
+  EXPECT_TRUE(scheduler.choose_to_give_way(Tier::kDevice, 6).empty());
+  const std::vector<RequestId> losing = scheduler.choose_to_give_way(Tier::kDevice, 5);
   EXPECT_EQ(losing, std::vector{id(4)});
   scheduler.preempt(losing);
   EXPECT_EQ(scheduler.preemptions(), 1);
   EXPECT_EQ(scheduler.running(), 2);
-  const std::vector<BlockAllocator::Move> moves = allocator.resize(0, 4);
+  const std::vector<BlockAllocator::Move> moves = allocator.resize(Tier::kDevice, 4);
   ASSERT_EQ(moves.size(), 2u) << "the third had blocks 4 and 5";
   scheduler.rename(moves);
   EXPECT_EQ(scheduler.blocks_of(id(1)), block_range(0, 2));
   EXPECT_EQ(scheduler.blocks_of(id(3)), block_range(2, 2));
-  EXPECT_EQ(allocator.free(0), 0);
+  EXPECT_EQ(allocator.free(Tier::kDevice), 0);
   scheduler.remove(id(3));
-  EXPECT_EQ(allocator.free(0), 2);
+  EXPECT_EQ(allocator.free(Tier::kDevice), 2);
 }
 
 // Whatever waits: an id is found at once, and ends where it is.

@@ -102,7 +102,7 @@ TEST_P(SimulationTest, EveryRequestEndsAndEveryStepKeepsItsPromises) {
     }
     EXPECT_FALSE(engine.step());
     EXPECT_EQ(engine.allocator().free(), engine.allocator().total());
-    for (int pool = 0; pool < engine.allocator().pools(); ++pool)
+    for (const Tier pool : engine.allocator().pools())
       EXPECT_EQ(engine.allocator().unpromised(pool), engine.allocator().total(pool));
     preemptions += engine.scheduler().preemptions();
     reused += engine.reused_tokens();

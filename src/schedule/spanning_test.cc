@@ -39,9 +39,9 @@ int64_t run(BlockAllocator& allocator, const std::vector<Wanted>& wanted, int st
       const std::vector<BlockId>& table = *chunk.block_table;
       EXPECT_GE(static_cast<int64_t>(table.size()), blocks_for_tokens(chunk.start + chunk.tokens));
       for (size_t i = 1; i < table.size(); ++i) {
-        const int before = allocator.pool_of(table[i - 1]), now = allocator.pool_of(table[i]);
+        const Tier before = table[i - 1].tier, now = table[i].tier;
         EXPECT_TRUE(now == before || (now > before && i % kRun == 0))
-            << "pool " << before << " to " << now << " at block " << i;
+            << "pool " << index_of(before) << " to " << index_of(now) << " at block " << i;
       }
     }
     for (const ScheduledChunk& chunk : plan.chunks) {
@@ -55,8 +55,8 @@ int64_t run(BlockAllocator& allocator, const std::vector<Wanted>& wanted, int st
     }
   }
   EXPECT_EQ(allocator.free(), allocator.total());
-  for (int pool = 0; pool < allocator.pools(); ++pool)
-    EXPECT_EQ(allocator.unpromised(pool), allocator.total(pool)) << pool;
+  for (const Tier pool : allocator.pools())
+    EXPECT_EQ(allocator.unpromised(pool), allocator.total(pool)) << index_of(pool);
   return scheduler.preemptions();
 }
 

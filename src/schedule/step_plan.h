@@ -45,7 +45,7 @@ struct StepPlan {
   // Of the chunks, the sequences that begin, in order.
   struct Beginning {
     size_t chunk = 0;
-    int pool = 0;
+    Tier pool = Tier::kDevice;
     FoundPrefix found = {};
   };
   std::vector<Beginning> beginning;
@@ -60,13 +60,13 @@ struct StepPlan {
   std::vector<Fetch> fetches;
   // Blocks whose contents are copied before the step: set by apply().
   struct Copy {
-    BlockId from{}, to{};
+    BlockId from, to;  // of one pool
   };
   std::vector<Copy> copies;
   // Blocks that are filled from elsewhere before the step: set by apply().
   struct Load {
     BlockKey key = {};
-    BlockId to{};
+    DeviceBlock to;
     size_t beginning = 0;  // whose, of those above
   };
   std::vector<Load> loads;

@@ -54,10 +54,13 @@ class SimulatedEngine : private PrefixSource {
         allocator_(options.pools),
         scheduler_(allocator_, options.limits, options.reuses ? this : nullptr,
                    policies_of(options)),
-        contents_(static_cast<size_t>(allocator_.total())) {
+        contents_(allocator_) {
+    for (const Tier pool : allocator_.pools())
+      for (const BlockId block : block_range(0, allocator_.total(pool), pool))
+        all_blocks_.push_back(block);
     if (!options.stores) return;
     allocator_.observe_evictions([this](BlockId block, const BlockContents& has) {
-      if (allocator_.pool_of(block) == 0) stored_[has.key] = contents_[static_cast<size_t>(block)];
+      if (block.tier == Tier::kDevice) stored_[has.key] = contents_[block];
     });
   }
 
@@ -170,12 +173,27 @@ class SimulatedEngine : private PrefixSource {
     return sequence.computed >= sequence.prompt && known(sequence) - sequence.computed == 1;
   }
 
+  // Of each block something.
+  template <class T>
+  class ByBlock {
+   public:
+    explicit ByBlock(const BlockAllocator& of) {
+      for (const Tier pool : of.pools()) pools_.emplace_back(static_cast<size_t>(of.total(pool)));
+    }
+    T& operator[](BlockId block) {
+      return pools_.at(index_of(block.tier)).at(static_cast<size_t>(block.number));
+    }
+
+   private:
+    std::vector<std::vector<T>> pools_;
+  };
+  using Contents = std::array<uint64_t, kKvBlockTokens>;
+
   Books books() const {
     Books all;
     for (const PoolRoom& room : allocator_.rooms())
       all.numbers.insert(all.numbers.end(), {room.free, room.promised});
-    for (const BlockId block : block_range(0, allocator_.total()))
-      all.numbers.push_back(allocator_.holders(block));
+    for (const BlockId block : all_blocks_) all.numbers.push_back(allocator_.holders(block));
     all.numbers.insert(all.numbers.end(),
                        {scheduler_.running(), scheduler_.waiting(), scheduler_.preemptions()});
     return all;
@@ -184,6 +202,7 @@ class SimulatedEngine : private PrefixSource {
   static std::vector<int64_t> flattened(const StepPlan& plan) {
     std::vector<int64_t> all;
     const auto add = [&](auto... values) { (all.push_back(static_cast<int64_t>(values)), ...); };
+    const auto add_block = [&](BlockId block) { add(block.tier, block.number); };
     for (const ScheduledChunk& chunk : plan.chunks)
       add(chunk.id, chunk.start, chunk.tokens, chunk.reused, chunk.last);
     for (const auto* ids : {&plan.exhausted, &plan.preempted}) {
@@ -192,8 +211,9 @@ class SimulatedEngine : private PrefixSource {
     }
     for (const StepPlan::Beginning& beginning : plan.beginning) {
       add(-2, beginning.chunk, beginning.pool, beginning.found.tokens,
-          beginning.found.partly.value_or(BlockId{-1}));
-      for (const BlockId block : beginning.found.blocks) add(block);
+          beginning.found.partly.has_value());
+      if (beginning.found.partly) add_block(*beginning.found.partly);
+      for (const BlockId block : beginning.found.blocks) add_block(block);
       for (const BlockKey& key : beginning.found.loads) add(key.low, key.high);
     }
     add(plan.is_full, plan.copies.size());
@@ -284,21 +304,21 @@ class SimulatedEngine : private PrefixSource {
 
   // A block has as many holders as there are tables with it, and copies to be made of it.
   void check_holders(const StepPlan& plan) {
-    std::vector<int32_t> holders(static_cast<size_t>(allocator_.total()));
+    ByBlock<int32_t> holders(allocator_);
     int running = 0;
     for (const auto& [id, sequence] : sequences_) {
       const std::vector<BlockId>& blocks = scheduler_.blocks_of(id);
       for (const BlockId block : blocks) {
-        ++holders[static_cast<size_t>(block)];
-        EXPECT_EQ(allocator_.pool_of(block), allocator_.pool_of(blocks.front()));
+        ++holders[block];
+        EXPECT_EQ(block.tier, blocks.front().tier);
       }
       running += blocks.empty() ? 0 : 1;
     }
-    for (const StepPlan::Copy& copy : plan.copies) ++holders[static_cast<size_t>(copy.from)];
+    for (const StepPlan::Copy& copy : plan.copies) ++holders[copy.from];
     int32_t free = 0;
-    for (const BlockId block : block_range(0, allocator_.total())) {
-      EXPECT_EQ(allocator_.holders(block), holders[static_cast<size_t>(block)]);
-      free += holders[static_cast<size_t>(block)] == 0 ? 1 : 0;
+    for (const BlockId block : all_blocks_) {
+      EXPECT_EQ(allocator_.holders(block), holders[block]);
+      free += holders[block] == 0 ? 1 : 0;
     }
     EXPECT_EQ(allocator_.free(), free);
     EXPECT_EQ(scheduler_.running(), running);
@@ -317,15 +337,14 @@ class SimulatedEngine : private PrefixSource {
     }
     for (const StepPlan::Load& load : plan.loads) {
       EXPECT_EQ(allocator_.holders(load.to), 1);
-      EXPECT_EQ(allocator_.pool_of(load.to), 0);
-      contents_[static_cast<size_t>(load.to)] = stored_.at(load.key);
+      contents_[load.to] = stored_.at(load.key);
       ++loads_;
     }
     for (const StepPlan::Copy& copy : plan.copies) {
       EXPECT_GT(allocator_.holders(copy.from), 0);
       EXPECT_EQ(allocator_.holders(copy.to), 1);
-      EXPECT_EQ(allocator_.pool_of(copy.from), allocator_.pool_of(copy.to));
-      contents_[static_cast<size_t>(copy.to)] = contents_[static_cast<size_t>(copy.from)];
+      EXPECT_EQ(copy.from.tier, copy.to.tier);
+      contents_[copy.to] = contents_[copy.from];
     }
   }
 
@@ -340,7 +359,7 @@ class SimulatedEngine : private PrefixSource {
       history = (history ^ static_cast<uint64_t>(sequence.tokens[static_cast<size_t>(i)] + 1)) *
                 0x9E3779B97F4A7C15ULL;
       const BlockId block = blocks[static_cast<size_t>(i / kKvBlockTokens)];
-      uint64_t& at = contents_[static_cast<size_t>(block)][static_cast<size_t>(i % kKvBlockTokens)];
+      uint64_t& at = contents_[block][static_cast<size_t>(i % kKvBlockTokens)];
       if (i < chunk.start) {
         ASSERT_EQ(at, history) << "another sequence's KV";
       } else {
@@ -396,7 +415,7 @@ class SimulatedEngine : private PrefixSource {
   // Behind what the pool has, where that is the device's: whole blocks, and a tail.
   void find_stored(std::span<const int32_t> tokens, std::span<const BlockKey> keys,
                    FoundPrefix& found) const {
-    if (!found.blocks.empty() && allocator_.pool_of(found.blocks.front()) != 0) return;
+    if (!found.blocks.empty() && found.blocks.front().tier != Tier::kDevice) return;
     size_t next = found.blocks.size();
     for (; next < keys.size() && stored_.contains(keys[next]); ++next)
       found.loads.push_back(keys[next]);
@@ -421,8 +440,7 @@ class SimulatedEngine : private PrefixSource {
     const auto peek = [&](const BlockKey& key) {
       const auto block = allocator_.try_peek(key);
       const bool is_elsewhere =
-          block && !found.blocks.empty() &&
-          allocator_.pool_of(*block) != allocator_.pool_of(found.blocks.front());
+          block && !found.blocks.empty() && block->tier != found.blocks.front().tier;
       return is_elsewhere ? std::nullopt : block;
     };
     while (found.blocks.size() < keys.size()) {
@@ -455,7 +473,7 @@ class SimulatedEngine : private PrefixSource {
     for (size_t n = std::min<size_t>(rest.size(), kKvBlockTokens - 1); n > 0; --n) {
       const auto block = peek(next_key(begun == 0 ? first_key_ : keys[begun - 1], rest.first(n)));
       // What is loaded comes to the device, and so must the copy.
-      if (!block || (!found.loads.empty() && allocator_.pool_of(*block) != 0)) continue;
+      if (!block || (!found.loads.empty() && block->tier != Tier::kDevice)) continue;
       found.partly = block;
       found.tokens += static_cast<int32_t>(n);
       break;
@@ -468,9 +486,9 @@ class SimulatedEngine : private PrefixSource {
   mutable Scheduler scheduler_;
   BlockKey first_key_ = first_key("simulated");
   std::map<RequestId, Sequence> sequences_;
-  // Of a block's positions: all tokens up to there, as a number.
-  std::vector<std::array<uint64_t, kKvBlockTokens>> contents_;
-  std::unordered_map<BlockKey, std::array<uint64_t, kKvBlockTokens>> stored_;
+  std::vector<BlockId> all_blocks_;
+  ByBlock<Contents> contents_;  // of its positions: all tokens up to there, as a number
+  std::unordered_map<BlockKey, Contents> stored_;
   uint64_t next_id_ = 1;
   int64_t loads_ = 0;
   int64_t steps_ = 0;

@@ -89,7 +89,8 @@ TEST_P(DecoderTest, GivesBitEqualLogitsWhateverIsInTheBatch) {
     prompts.push_back(tiny_prompt(lengths[s], static_cast<uint32_t>(s)));
     alone.push_back(logits_in_chunks(runtime, prompts[s], 256, KvType::kF32).back());
     tables.emplace_back();
-    for (int i = 0; i < lengths[s]; i += kKvBlockTokens) tables[s].push_back(BlockId{next_block--});
+    for (int i = 0; i < lengths[s]; i += kKvBlockTokens)
+      tables[s].push_back(DeviceBlock{next_block--});
   }
   std::vector<StepSequence> sequences;
   for (size_t s = 0; s < 2; ++s) {
@@ -142,8 +143,8 @@ TEST(DecoderInputTest, RefusesWhatWouldReadForeignMemory) {
   refuses({}, 0, table);                        // no tokens
   refuses(tiny_prompt(33, 1), 0, table);        // more than a step takes
   refuses({5}, 16, std::span(table).first(1));  // no block for its position
-  const std::vector<BlockId> bad_blocks{BlockId{64}};
-  refuses({5}, 0, bad_blocks);  // a block that does not exist
+  const std::vector<BlockId> bad_blocks[] = {{DeviceBlock{64}}, {DeviceBlock{-1}}, {HostBlock{0}}};
+  for (const auto& blocks : bad_blocks) refuses({5}, 0, blocks);  // that do not exist
   const std::vector<int32_t> good{5};
   const StepSequence sequence{good, 0, table, 1};
   EXPECT_EQ(decoder.step(kv, {&sequence, 1}).rows, 1);  // and it still works

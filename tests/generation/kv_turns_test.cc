@@ -82,8 +82,8 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberChanges) {
 // all layers move when their number changes: what was recorded once is replayed.
 TEST_P(KvTurnsTest, AMovedLayerRecordsNothingAgain) {
   const auto ids = tiny_prompt(96, 5);
-  const std::vector<BlockId> table = {BlockId{3}, BlockId{0}, BlockId{5},
-                                      BlockId{1}, BlockId{4}, BlockId{2}};
+  const std::vector<BlockId> table = {DeviceBlock{3}, DeviceBlock{0}, DeviceBlock{5},
+                                      DeviceBlock{1}, DeviceBlock{4}, DeviceBlock{2}};
   const auto logits_at = [&](Decoder& decoder, KvCache& kv, int position) {
     const StepSequence sequence{std::span(ids).subspan(static_cast<size_t>(position), 1), position,
                                 table, 1};

@@ -105,7 +105,7 @@ struct PlannedModel {
     std::vector<std::vector<BlockId>> tables;
     for (int i = 0; i < kSequences; ++i) {
       tokens.push_back(testing_models::tiny_prompt(5 + 17 * i, static_cast<uint32_t>(i + 1)));
-      tables.push_back(block_range(i * kBlocks, kBlocks));
+      tables.push_back(runner.kv.blocks_in_order(i * kBlocks, kBlocks));
     }
     std::vector<float> all;
     for (int step = 0; step < 3; ++step) {

@@ -31,7 +31,7 @@ void run_steps(Runner& runner) {
   for (int i = 0; i < kSequences; ++i) {
     auto& mine = tokens[static_cast<size_t>(i)];
     auto& table = tables[static_cast<size_t>(i)];
-    table = block_range(i * kBlocks, kBlocks);
+    table = runner.kv.blocks_in_order(i * kBlocks, kBlocks);
     mine = testing_models::tiny_prompt(6 + 9 * i, static_cast<uint32_t>(i + 1));
     const std::span<const int32_t> all(mine);
     const size_t last = mine.size() - 1;

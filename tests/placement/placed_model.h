@@ -125,7 +125,7 @@ struct PlacedModel {
     std::vector<std::vector<BlockId>> tables;
     for (int i = 0; i < kSequences; ++i) {
       tokens.push_back(testing_models::tiny_prompt(3 + 13 * i, static_cast<uint32_t>(i + 1)));
-      tables.push_back(block_range(i * kBlocks, kBlocks));
+      tables.push_back(kv->blocks_in_order(i * kBlocks, kBlocks));
     }
     std::vector<float> all;
     const auto step = [&](const std::vector<StepSequence>& sequences) {

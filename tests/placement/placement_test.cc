@@ -315,7 +315,7 @@ TEST_P(PlacementTest, AStepAfterAFailedOneIsRight) {
   const auto expected = logits(p, "llama", DType::kF32, KvType::kF32, true);
   PlacedModel placed(cuda(), p, "llama", DType::kF32, KvType::kF32, true);
   const std::vector<int32_t> good = {5, 6, 7}, bad = {5, 100'000};
-  const std::vector<BlockId> table = block_range(0, 5);
+  const std::vector<BlockId> table = block_range(0, 5, Tier::kHost);
   const StepSequence step[] = {{good, 0, table, 1}}, wrong[] = {{bad, 0, table, 1}};
   placed.decoder->step(*placed.kv, step);
   EXPECT_THROW(placed.decoder->step(*placed.kv, wrong), Error);

@@ -107,7 +107,7 @@ class ReplanTest : public testing::Test {
     std::vector<StepSequence> sequences;
     for (int i = 0; i < kSequences; ++i) {
       tokens.push_back(testing_models::tiny_prompt(3 + 7 * i, static_cast<uint32_t>(i + 1)));
-      tables.push_back(block_range(2 * i, 2));
+      tables.push_back(runner.kv.blocks_in_order(2 * i, 2));
     }
     for (size_t i = 0; i < kSequences; ++i) sequences.push_back({tokens[i], 0, tables[i], 1});
     const Activations rows = runner.decoder.step(runner.kv, sequences);

@@ -34,15 +34,16 @@ std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_dev
   std::vector<int32_t> tokens = tiny_prompt(kPrompt, 1), others = tiny_prompt(kShort, 2);
   std::vector<BlockId> table;
   const bool home = pools.host + pools.disk == 0;
-  const int32_t on_device_end = placed.kv->pools().front();
   const int32_t first = 4;
   const std::vector<BlockId> other_table = block_range(0, first);
   for (int32_t i = 0; i < 100; ++i) {
-    int32_t block = first + i;
-    if (!home && i >= on_device) block = on_device_end + i - on_device;
-    if (!home && i >= on_device + on_host)
-      block = on_device_end + pools.host + i - on_device - on_host;
-    table.push_back(BlockId{block});
+    if (home || i < on_device) {
+      table.push_back(DeviceBlock{first + i});
+    } else if (i < on_device + on_host) {
+      table.push_back(HostBlock{i - on_device});
+    } else {
+      table.push_back(DiskBlock{i - on_device - on_host});
+    }
   }
   std::vector<float> all;
   const auto step = [&](const std::vector<StepSequence>& sequences) {
