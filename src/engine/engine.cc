@@ -33,9 +33,11 @@ constexpr std::chrono::milliseconds kLongestWait{20};  // then somebody may be c
 constexpr double kBusyLink = 0.05;
 
 // Tells who keeps the pace.
-SchedulingPolicies policies_of(const EngineOptions& options, PacedAdmission*& pace) {
-  ChosenPolicies chosen =
-      make_policies(options.scheduling, options.admission, options.store != nullptr);
+SchedulingPolicies policies_of(const EngineOptions& options, const KvCache& kv,
+                               PacedAdmission*& pace) {
+  // Of who gives way; the store has what was on the device.
+  const bool keeps = options.store != nullptr && kv.host_blocks() + kv.disk_blocks() == 0;
+  ChosenPolicies chosen = make_policies(options.scheduling, options.admission, keeps);
   pace = chosen.pace;
   return std::move(chosen.policies);
 }
@@ -63,7 +65,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                   .max_prompt_tokens = options.max_prompt_tokens,
                   .max_logit_rows = std::max(kLeastLogitRows, options.admission.max_sequences),
                   .admission = options.admission},
-                 options.reuse_prefixes ? this : nullptr, policies_of(options, pace_)),
+                 options.reuse_prefixes ? this : nullptr, policies_of(options, kv, pace_)),
       max_sequence_tokens_(
           at_most(std::min(decoder.spec().max_context, allocator_.longest() * kKvBlockTokens),
                   options.max_sequence_tokens)),
@@ -218,21 +220,27 @@ int64_t Engine::predicted_blocks() const {
   return peak_blocks(scheduler_.at_work_and_next(max_sequences_));
 }
 
-// Somebody is at work where the CPU attends or pages come over the link first, and the device has
-// room for nobody else.
-bool Engine::device_is_short() const {
-  bool some_are_elsewhere = false;
-  for (const Tier pool : allocator_.pools())
-    some_are_elsewhere |= pool != Tier::kDevice && allocator_.free(pool) < allocator_.total(pool);
-  return some_are_elsewhere && allocator_.unpromised(Tier::kDevice) <= 0;
+bool Engine::device_is_short(const StepPlan& plan) const {
+  if (plan.is_full || !plan.preempted.empty()) return true;
+  if (lengths_ == nullptr && allocator_.pools().size() == 1) return false;
+  std::vector<SequenceView> there = scheduler_.at_work_and_next(max_sequences_);
+  int64_t others = 0, others_blocks = 0;
+  std::erase_if(there, [&](const SequenceView& of) {
+    if (of.pool.value_or(Tier::kDevice) == Tier::kDevice) return false;
+    ++others;
+    others_blocks += of.blocks;
+    return true;
+  });
+  // Where somebody predicts, before anybody has to wait.
+  if (lengths_ != nullptr && peak_blocks(there) > allocator_.total(Tier::kDevice)) return true;
+  // Some are at work where the CPU attends or pages come over the link first; is there room for
+  // another such?
+  return allocator_.unpromised(Tier::kDevice) * others < others_blocks;
 }
 
 void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
   if (!expansion_) return;
   const DecoderStats step = take_decoder_stats();
-  // Where somebody predicts, before anybody has to wait: what is at work and next will not fit.
-  const int32_t blocks = allocator_.total(Tier::kDevice);
-  const bool will_want_room = lengths_ != nullptr && predicted_blocks() > blocks;
   const double weights_s = step.stall_s[static_cast<size_t>(StallCause::kWeights)];
   const int turning = expansion_->next(
       {.seconds = seconds,
@@ -243,9 +251,9 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
        .early = step.turns.early,
        .tokens = tokens,
        .has_prompts = has_prompt_chunks(plan),
-       .wants_room = plan.is_full || !plan.preempted.empty() || will_want_room || device_is_short(),
+       .wants_room = device_is_short(plan),
        .link_is_busy = weights_s > kBusyLink * seconds,
-       .used_blocks = blocks - allocator_.free(Tier::kDevice),
+       .used_blocks = allocator_.total(Tier::kDevice) - allocator_.free(Tier::kDevice),
        .changed_s = std::exchange(turns_changed_s_, 0)});
   if (turning == kv_.layers().turning()) return;
   const double begun_s = now_s();

@@ -156,7 +156,8 @@ class Engine : private PrefixSource {
   DecoderStats take_decoder_stats();
   // Of those that run, and those that could at once: blocks of KV at their peak, as predicted.
   int64_t predicted_blocks() const;
-  bool device_is_short() const;
+  // Somebody waits for KV memory there, or will, or has its own elsewhere.
+  bool device_is_short(const StepPlan& plan) const;
   double now_s() const;
   // What newcomers compute, others that come after them need not.
   void announce(const StepPlan& plan);

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
+#include "base/tier.h"
 #include "schedule/admission.h"
 #include "schedule/request_id.h"
 
@@ -25,8 +27,9 @@ struct SequenceView {
   // Tokens in the end, as they are promised room: as predicted, twice that of the answer each time
   // it went beyond. Not more than expected; 0 where nobody predicts.
   int64_t reserved = 0;
-  int outgrown = 0;    // how often it went beyond
-  int64_t blocks = 0;  // that it holds
+  int outgrown = 0;               // how often it went beyond
+  int64_t blocks = 0;             // that it holds
+  std::optional<Tier> pool = {};  // where; nothing: it has none
 };
 
 // In which order requests begin. A sequence that had begun and lost its blocks goes before all of

@@ -47,7 +47,8 @@ SequenceView Scheduler::view_of(const Sequence& sequence) const {
           .mean_answer = mean_answer(),
           .reserved = sequence.reserved,
           .outgrown = sequence.outgrown,
-          .blocks = static_cast<int64_t>(sequence.blocks.blocks().size())};
+          .blocks = static_cast<int64_t>(sequence.blocks.blocks().size()),
+          .pool = sequence.blocks.pool()};
 }
 
 Scheduler::Sequence& Scheduler::at(RequestId id) {

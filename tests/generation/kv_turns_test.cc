@@ -350,6 +350,34 @@ TEST_P(KvTurnsTest, TheirNumberIsFoundBesideSequencesInHostMemory) {
   EXPECT_GT(engine.stats().turn_changes, 0) << "the device was short of room";
 }
 
+// Where one of two is in host memory: as long as the other fills the device.
+TEST_P(KvTurnsTest, WhoIsElsewhereIsDemandWhileTheDeviceHasNoRoom) {
+  AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
+  for (const bool predicts : {false, true}) {
+    for (const bool is_left : {false, true}) {
+      SCOPED_TRACE(testing::Message() << predicts << is_left);
+      KvCache kv = runtime_.make_kv(14, kLayers - 1, kSpareBuffers, KvType::kF32, 40);
+      Decoder decoder = runtime_.make_decoder(48);
+      Engine engine(decoder, kv, nullptr,
+                    {.lengths = predicts ? &lengths : nullptr, .adapts_turns = true});
+      std::vector<RequestId> ids;
+      for (uint32_t n = 0; n < 2; ++n) {
+        GenerationRequest request = make_request(20, n + 1, 160);
+        request.ignore_end = true;
+        request.foreseen.tokens = 160;
+        ids.push_back(engine.submit(request));
+      }
+      for (int step = 0; step < 60; ++step) {
+        engine.step([](const GenerationEvent&) {});
+        if (step == 2 && is_left) engine.cancel(ids.front());
+      }
+      EXPECT_EQ(engine.state().running, is_left ? 1 : 2);
+      EXPECT_LT(engine.state().kv.at(1).free, engine.state().kv.at(1).total);
+      EXPECT_EQ(engine.stats().turn_changes > 0, !is_left);
+    }
+  }
+}
+
 // Nobody has KV on the device, and layers that take turns stay where they are.
 TEST_P(KvTurnsTest, StepsWithoutRowsOnTheDeviceBringNoLayers) {
   const auto requests = requests_of(8);
