@@ -123,6 +123,7 @@ json EngineLoad::report(const LoadFigures& figures) const {
           {"sequences", static_cast<double>(after.sequence_steps - before.sequence_steps) / steps},
           {"preemptions", after.preemptions - before.preemptions},
           {"changes", after.turn_changes},
+          {"changes_s", after.turn_changes_s},
           {"turn_bytes_per_s", static_cast<double>(after.turn_bytes - before.turn_bytes) / seconds},
           // As Pie has it (5.1): all the time that requests wait, and are at work, by tokens.
           {"queueing_ms_per_token", figures.waiting_s / tokens * 1e3},

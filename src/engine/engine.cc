@@ -220,22 +220,30 @@ int64_t Engine::predicted_blocks() const {
   return peak_blocks(scheduler_.at_work_and_next(max_sequences_));
 }
 
-bool Engine::device_is_short(const StepPlan& plan) const {
-  if (plan.is_full || !plan.preempted.empty()) return true;
-  if (lengths_ == nullptr && allocator_.pools().size() == 1) return false;
-  std::vector<SequenceView> there = scheduler_.at_work_and_next(max_sequences_);
+int32_t Engine::blocks_for_another() const {
   int64_t others = 0, others_blocks = 0;
-  std::erase_if(there, [&](const SequenceView& of) {
-    if (of.pool.value_or(Tier::kDevice) == Tier::kDevice) return false;
+  for (const SequenceView& of : scheduler_.at_work_and_next(0)) {
+    if (of.pool.value_or(Tier::kDevice) == Tier::kDevice) continue;
     ++others;
     others_blocks += of.blocks;
-    return true;
+  }
+  if (others == 0) return 0;
+  const int64_t taken =
+      allocator_.total(Tier::kDevice) - allocator_.unpromised(Tier::kDevice);  // or promised
+  const int64_t blocks = taken + (others_blocks + others - 1) / others;
+  return blocks <= kv_.layers().sizes().most_blocks() ? static_cast<int32_t>(blocks) : 0;
+}
+
+bool Engine::device_is_short(const StepPlan& plan) const {
+  if (plan.is_full || !plan.preempted.empty()) return true;
+  if (blocks_for_another() > allocator_.total(Tier::kDevice)) return true;
+  if (lengths_ == nullptr) return false;
+  // Before anybody has to wait.
+  std::vector<SequenceView> there = scheduler_.at_work_and_next(max_sequences_);
+  std::erase_if(there, [](const SequenceView& of) {
+    return of.pool.value_or(Tier::kDevice) != Tier::kDevice;
   });
-  // Where somebody predicts, before anybody has to wait.
-  if (lengths_ != nullptr && peak_blocks(there) > allocator_.total(Tier::kDevice)) return true;
-  // Some are at work where the CPU attends or pages come over the link first; is there room for
-  // another such?
-  return allocator_.unpromised(Tier::kDevice) * others < others_blocks;
+  return peak_blocks(there) > allocator_.total(Tier::kDevice);
 }
 
 void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
@@ -254,11 +262,13 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
        .wants_room = device_is_short(plan),
        .link_is_busy = weights_s > kBusyLink * seconds,
        .used_blocks = allocator_.total(Tier::kDevice) - allocator_.free(Tier::kDevice),
+       .enough_blocks = blocks_for_another(),
        .changed_s = std::exchange(turns_changed_s_, 0)});
   if (turning == kv_.layers().turning()) return;
   const double begun_s = now_s();
   change_turns(turning);
   turns_changed_s_ = now_s() - begun_s;
+  stats_.turn_changes_s += turns_changed_s_;
 }
 
 // As many as must give way, as in a step that has too little room; the others' blocks go where the

@@ -156,6 +156,9 @@ class Engine : private PrefixSource {
   DecoderStats take_decoder_stats();
   // Of those that run, and those that could at once: blocks of KV at their peak, as predicted.
   int64_t predicted_blocks() const;
+  // So many on the device would be enough for another like those that are at work elsewhere, where
+  // the CPU attends or pages come over the link first. 0: there are none, or never so many.
+  int32_t blocks_for_another() const;
   // Somebody waits for KV memory there, or will, or has its own elsewhere.
   bool device_is_short(const StepPlan& plan) const;
   double now_s() const;

@@ -81,12 +81,14 @@ struct EngineStats {
   int64_t sequence_steps = 0;  // sequences at work, summed over these steps
   // Of layers whose KV takes turns on the device: what moved for them while steps ran, how many
   // loads came ahead of their step, and of these before the one before had ended, how often ops
-  // waited for one and for how long, and how often it was decided anew how many they are.
+  // waited for one and for how long, how often it was decided anew how many they are, and how long
+  // all stood still for that.
   uint64_t turn_bytes = 0;
   int64_t turn_ahead = 0, turn_early = 0;
   int64_t turn_waits = 0;
   double turn_waited_s = 0;
   int64_t turn_changes = 0;
+  double turn_changes_s = 0;
 };
 
 // What moved, and what was waited for, in some time.

@@ -72,9 +72,14 @@ std::unique_ptr<KvStore> Session::make_kv_store(const KvCache& kv, int64_t conte
     const uint64_t pool = static_cast<uint64_t>(kv.device_blocks()) * each;
     slots = std::max(slots, options.host_bytes(free, pool) / each);
   }
-  // The device refuses what is beyond --host-memory, but knows nothing of what others have of it.
-  if (budgets_.host_taken > 0) {
-    const uint64_t used = host().usage().total();
+  // The device refuses what is beyond --host-memory, but knows nothing of what others have of it,
+  // or will take in their first step.
+  if (budgets_.host_taken > 0 || (is_apart && budgets_.host_is_limited)) {
+    uint64_t used = host().usage().total();
+    if (is_apart) {
+      const Footprint needs = needs_of(runner_size(size_.tokens, size_.sequences));
+      used = std::max(used, needs.host.peak_bytes + needs.host_workspace);
+    }
     slots = std::min(slots, (budgets_.host - std::min(budgets_.host, used)) / each);
   }
   const size_t found = folder ? folder->blocks().size() : 0;

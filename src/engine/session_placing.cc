@@ -174,7 +174,8 @@ int64_t Session::at_once_by(const Placed& placed, const Model& model,
   const Plan& by = placed.plan;
   if (placed.size.at_once == 0 || by.schedule != ScheduleKind::kContinuous) return 0;
   if (!placed.by_hand) return placed.size.at_once;
-  if (by.at_once || options_.placement.kept) return by.at_once.value_or(0);
+  if (by.at_once) return *by.at_once;
+  if (options_.placement.kept) return options_.placement.kept->at_once.value_or(0);
   RunSize whole = placed.size;
   whole.at_once = 0;
   const RunLayout with = footprint(model, by, placed.size, traits).layout,

@@ -59,7 +59,9 @@ std::optional<Session::Placed> Session::try_shared(const Placed& whole, const Ru
 int64_t Session::sequences_at_once(Room room) const {
   const int64_t planned = plan.sequences.value_or(1);
   const bool expands = options_.placement.kv_expansion != "off" && !device->host_visible();
-  if (room == Room::kWaitedFor && size_.at_once > 0) return size_.at_work();
+  // A plan may have been made for more than are asked for now.
+  if (room == Room::kWaitedFor && size_.at_once > 0)
+    return std::min(size_.at_work(), std::max(planned, run_.at_once));
   if (!expands && room == Room::kForWhole) return planned;
   if (needs_of(runner_size(size_.tokens, planned)).layout.blocks_away() > 0) return planned;
   // Rows of logits of all of them must fit beside the KV, whose size is decided.

@@ -211,6 +211,10 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
     session.choose_plan(run);
     EXPECT_EQ(session.sequences_at_once(Session::Room::kWaitedFor), 32);
     EXPECT_EQ(session.settings, begun.settings);
+    run.at_once = 16;
+    session.choose_plan(run);
+    EXPECT_EQ(session.sequences_at_once(Session::Room::kWaitedFor), 16) << "fewer were asked for";
+    EXPECT_EQ(session.settings, begun.settings);
   }
   options_.placement.schedule = "zigzag";
   {
@@ -333,6 +337,14 @@ TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
     EXPECT_GT(shared.preemptions, 0);
     EXPECT_EQ(shared.answers, whole.answers);
   }
+  // Also of a job that goes on with the same options.
+  Session begun(options_, services_);
+  begun.choose_plan(run_);
+  ASSERT_EQ(begun.plan.at_once, kRequests);
+  options_.placement.kept = begun.plan;
+  Session again(options_, services_);
+  again.choose_plan(run_);
+  EXPECT_EQ(again.plan.at_once, kRequests);
 }
 
 // Where some have KV here and some there: who outgrows one memory begins again in the other.

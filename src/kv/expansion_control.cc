@@ -127,6 +127,7 @@ void ExpansionControl::add(const TurnMeasure& step) {
   of.wanting += step.wants_room ? 1 : 0;
   of.busy += step.link_is_busy ? 1 : 0;
   of.used_blocks = std::max(of.used_blocks, step.used_blocks);
+  of.enough_blocks = std::max(of.enough_blocks, step.enough_blocks);
 }
 
 void ExpansionControl::go_to(size_t level) {
@@ -159,8 +160,9 @@ void ExpansionControl::decide() {
     go_to(level_ - 1);
   } else if (level_ > 0 && quiet_ >= kQuietWindows) {
     // A tenth more than what is used, so that it does not go back and forth.
+    const int32_t wanted = std::max(of.used_blocks + of.used_blocks / 10, of.enough_blocks);
     size_t enough = 0;
-    while (enough < level_ && blocks(enough) < of.used_blocks + of.used_blocks / 10) ++enough;
+    while (enough < level_ && blocks(enough) < wanted) ++enough;
     if (enough < level_) go_to(enough);
     forget();
     quiet_ = 0;

@@ -23,6 +23,7 @@ struct TurnMeasure {
   bool wants_room = false;    // somebody waits for KV memory, has lost it, or is predicted to
   bool link_is_busy = false;  // others wait for the same link: weights, which go first
   int32_t used_blocks = 0;    // on the device
+  int32_t enough_blocks = 0;  // with so many nobody wants room, where that is known
   double changed_s = 0;       // before the step: to let other layers take turns than before
 };
 
@@ -58,6 +59,7 @@ class ExpansionControl {
     int64_t decoding_tokens = 0;
     int wanting = 0, busy = 0;  // steps
     int32_t used_blocks = 0;    // most
+    int32_t enough_blocks = 0;  // most
     bool decodes() const;       // often enough to go by these steps
     double throughput() const;
     double step_s() const;  // without waits

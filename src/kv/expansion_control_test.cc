@@ -26,6 +26,7 @@ struct Server {
   double noise = 0.05;
   int young_steps = 0;        // at the beginning: all have begun together, and are short
   double weights_wait_s = 0;  // others use the link
+  int32_t enough_blocks = 0;  // for another like those elsewhere
   int steps = 0;
   std::mt19937 random{1};
 
@@ -44,7 +45,9 @@ struct Server {
     const double compute = noisy(weights_s + per_block_s * blocks + per_sequence_s * sequences);
     measure.used_blocks = blocks;
     measure.tokens = static_cast<int64_t>(sequences);
-    measure.wants_room = demand * kBlocksOfOne > kSizes.blocks_with(turning);
+    measure.enough_blocks = enough_blocks;
+    measure.wants_room =
+        std::max<double>(demand * kBlocksOfOne, enough_blocks) > kSizes.blocks_with(turning);
     measure.link_is_busy = weights_wait_s > 0;
     if (turning > 0) {
       measure.copied_bytes = static_cast<uint64_t>(int64_t{turning} * blocks * kBlockBytes);
@@ -251,6 +254,23 @@ TEST(ExpansionControlTest, GoesBackWhenDemandGoesAway) {
   server.demand = 10;
   serve(server, control, 800);
   EXPECT_LT(control.turning(), before);
+  EXPECT_EQ(control.turning(), 0);
+}
+
+// Those at work elsewhere use no room here, but would: it does not come and go.
+TEST(ExpansionControlTest, KeepsWhatIsEnoughForAnother) {
+  Server server;
+  ExpansionControl control(kSizes, kBlockBytes);
+  serve(server, control, 1000);
+  ASSERT_GT(control.turning(), 0);
+  server.demand = 1;
+  server.enough_blocks = (kSizes.blocks + kSizes.blocks_with(control.turning())) / 2;
+  serve(server, control, 300);
+  const Served later = serve(server, control, 2000);
+  EXPECT_LE(later.changes, 2);
+  EXPECT_GE(kSizes.blocks_with(control.turning()), server.enough_blocks);
+  server.enough_blocks = 0;
+  serve(server, control, 300);
   EXPECT_EQ(control.turning(), 0);
 }
 

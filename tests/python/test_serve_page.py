@@ -106,6 +106,7 @@ spillway_kv_turn_early_total 650
 spillway_kv_turn_waits_total 17
 spillway_kv_turn_wait_seconds_total 0.25
 spillway_kv_turn_changes_total 4
+spillway_kv_turn_change_seconds_total 0.125
 """
 STORE = """
 spillway_prefix_hit_tokens_total{tier="pool"} 4000
@@ -129,7 +130,7 @@ spillway_foresight_seconds_total{part="learning"} 1.5
 def test_kv_that_goes_everywhere_is_shown_by_name(shown):
     kv = shown(TURNS + STORE)["kv"]
     assert "12 layers take turns" in kv and "1.50 times" in kv
-    assert "moved 3.2 GB" in kv and "17 waits" in kv and "250 ms" in kv and "4 changes" in kv
+    assert "moved 3.2 GB" in kv and "17 waits" in kv and "250 ms" in kv and "4 changes" in kv and "125 ms" in kv
     assert "650 of 1,200 that came ahead of their step were early" in kv
     assert "4,000 from the pools, 96 from host memory, 32 from disk" in kv
     assert "host 40 blocks, 5 MB; disk 64 blocks, 8 MB. Brought back: 1.5 MB, read from disk: 0.5 MB." in kv

@@ -89,6 +89,8 @@ struct ServerMetrics::Impl {
                                    "What steps waited for layers whose KV takes turns.");
   Counter& turn_changes = counter("spillway_kv_turn_changes_total",
                                   "How often another number of layers was chosen to take turns.");
+  Counter& turn_changes_s = counter("spillway_kv_turn_change_seconds_total",
+                                    "How long no step ran while memory was cut anew for that.");
   Histogram& first_token_s =
       histogram("spillway_time_to_first_token_seconds", "From a request to its first token.");
   Histogram& next_token_s =
@@ -264,6 +266,7 @@ void ServerMetrics::step(const StepReport& report) {
   Impl::follow(of.turn_waits, static_cast<double>(report.stats.turn_waits));
   Impl::follow(of.turn_waited_s, report.stats.turn_waited_s);
   Impl::follow(of.turn_changes, static_cast<double>(report.stats.turn_changes));
+  Impl::follow(of.turn_changes_s, report.stats.turn_changes_s);
   const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();
   Impl::follow(of.steps, static_cast<double>(report.stats.steps));
   if (computed) of.step_s.Observe(report.seconds);

@@ -79,7 +79,8 @@ function turnsSoFar(metrics) {
   const ahead = number(value(metrics, "spillway_kv_turn_ahead_total"));
   const early = number(value(metrics, "spillway_kv_turn_early_total"));
   const changes = number(value(metrics, "spillway_kv_turn_changes_total"));
-  return [make("p", `Turns moved ${bytes(moved)}; ${waits} waits for a layer, ${waited} in all; ${early} of ${ahead} that came ahead of their step were early; ${changes} changes of how many take turns.`)];
+  const changing = seconds(value(metrics, "spillway_kv_turn_change_seconds_total"));
+  return [make("p", `Turns moved ${bytes(moved)}; ${waits} waits for a layer, ${waited} in all; ${early} of ${ahead} that came ahead of their step were early; ${changes} changes of how many take turns, ${changing} in all.`)];
 }
 
 // Tokens that were not computed again, by where their KV was.
