@@ -144,6 +144,8 @@ void KvTurns::load_waiting(KvCache& kv, int left) {
   in_->record(*timed.begun);
   timed.ahead_of = is_ahead ? ending_ : -1;
   const KvLayerView from = kv.host_buffer(layers.host_buffer(layer)), to = kv.layer(layer);
+  // A block of these may be somebody else's before this has read it, and be filled from the store
+  // meanwhile, in host memory: whatever came of it comes again when the step begins (reload()).
   if (is_ahead) ahead_ = together(read_, written_);
   const std::span<const DeviceBlock> wanted = is_ahead ? ahead_ : read_;
   const std::span<const KvCache::BlockCopy> copies =
