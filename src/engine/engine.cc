@@ -221,6 +221,7 @@ int64_t Engine::predicted_blocks() const {
 }
 
 int32_t Engine::blocks_for_another() const {
+  if (allocator_.pools().size() == 1) return 0;
   int64_t others = 0, others_blocks = 0;
   for (const SequenceView& of : scheduler_.at_work_and_next(0)) {
     if (of.pool.value_or(Tier::kDevice) == Tier::kDevice) continue;
@@ -228,15 +229,14 @@ int32_t Engine::blocks_for_another() const {
     others_blocks += of.blocks;
   }
   if (others == 0) return 0;
-  const int64_t taken =
-      allocator_.total(Tier::kDevice) - allocator_.unpromised(Tier::kDevice);  // or promised
-  const int64_t blocks = taken + (others_blocks + others - 1) / others;
+  const int64_t spoken_for = allocator_.total(Tier::kDevice) - allocator_.unpromised(Tier::kDevice);
+  const int64_t blocks = spoken_for + (others_blocks + others - 1) / others;
   return blocks <= kv_.layers().sizes().most_blocks() ? static_cast<int32_t>(blocks) : 0;
 }
 
-bool Engine::device_is_short(const StepPlan& plan) const {
+bool Engine::device_is_short(const StepPlan& plan, int32_t enough_blocks) const {
   if (plan.is_full || !plan.preempted.empty()) return true;
-  if (blocks_for_another() > allocator_.total(Tier::kDevice)) return true;
+  if (enough_blocks > allocator_.total(Tier::kDevice)) return true;
   if (lengths_ == nullptr) return false;
   // Before anybody has to wait.
   std::vector<SequenceView> there = scheduler_.at_work_and_next(max_sequences_);
@@ -250,6 +250,7 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
   if (!expansion_) return;
   const DecoderStats step = take_decoder_stats();
   const double weights_s = step.stall_s[static_cast<size_t>(StallCause::kWeights)];
+  const int32_t enough_blocks = blocks_for_another();
   const int turning = expansion_->next(
       {.seconds = seconds,
        .waited_s = step.turns.waited_s,
@@ -259,10 +260,10 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
        .early = step.turns.early,
        .tokens = tokens,
        .has_prompts = has_prompt_chunks(plan),
-       .wants_room = device_is_short(plan),
+       .wants_room = device_is_short(plan, enough_blocks),
        .link_is_busy = weights_s > kBusyLink * seconds,
        .used_blocks = allocator_.total(Tier::kDevice) - allocator_.free(Tier::kDevice),
-       .enough_blocks = blocks_for_another(),
+       .enough_blocks = enough_blocks,
        .changed_s = std::exchange(turns_changed_s_, 0)});
   if (turning == kv_.layers().turning()) return;
   const double begun_s = now_s();

@@ -160,7 +160,7 @@ class Engine : private PrefixSource {
   // the CPU attends or pages come over the link first. 0: there are none, or never so many.
   int32_t blocks_for_another() const;
   // Somebody waits for KV memory there, or will, or has its own elsewhere.
-  bool device_is_short(const StepPlan& plan) const;
+  bool device_is_short(const StepPlan& plan, int32_t enough_blocks) const;
   double now_s() const;
   // What newcomers compute, others that come after them need not.
   void announce(const StepPlan& plan);
