@@ -4,6 +4,7 @@
 #   spw_folder(text SOURCES a.cc b.cc TESTS a_test.cc LINKS PkgConfig::PCRE2)
 #
 # TEST_LINKS: what only the tests need, e.g. a device that the folder itself may not see.
+# OPTIMIZE: another level than -O2, where the folder's loops or its compile time ask for it; sanitizers keep their own.
 file(STRINGS ${CMAKE_SOURCE_DIR}/src/folders.txt SPW_FOLDER_TABLE REGEX "^[a-z]+:")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/folders.txt)
 
@@ -44,8 +45,10 @@ function(spw_test NAME)
   # as translating it.
   if(SPILLWAY_SANITIZE AND NOT ARG_KERNELS AND NOT ARG_OPTIMIZED)
     target_compile_options(${NAME} PRIVATE -O0)
+    spw_use_precompiled(${NAME} test_O0)
   else()
     target_compile_options(${NAME} PRIVATE -O1)
+    spw_use_precompiled(${NAME} test_O1)
   endif()
   target_compile_definitions(${NAME} PRIVATE
     SPW_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SPW_SHARED_DATA="${CMAKE_SOURCE_DIR}/../shared/data")
@@ -64,7 +67,7 @@ function(spw_test NAME)
 endfunction()
 
 function(spw_folder FOLDER)
-  cmake_parse_arguments(ARG "KERNEL_TESTS" "GPU_TESTS" "SOURCES;TESTS;LINKS;TEST_LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "KERNEL_TESTS" "GPU_TESTS;OPTIMIZE" "SOURCES;TESTS;LINKS;TEST_LINKS" ${ARGN})
   spw_allowed_folders(${FOLDER} folders)
   set(links "")
   foreach(name IN LISTS folders)
@@ -73,6 +76,12 @@ function(spw_folder FOLDER)
   add_library(spw_${FOLDER} STATIC ${ARG_SOURCES})
   target_include_directories(spw_${FOLDER} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(spw_${FOLDER} PUBLIC ${links} PRIVATE ${ARG_LINKS})
+  if(ARG_OPTIMIZE AND NOT SPILLWAY_SANITIZE)
+    target_compile_options(spw_${FOLDER} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-${ARG_OPTIMIZE}>)
+    spw_use_precompiled(spw_${FOLDER} ${ARG_OPTIMIZE})
+  else()
+    spw_use_precompiled(spw_${FOLDER} default)
+  endif()
   if(ARG_TESTS)
     set(kernels "")
     if(ARG_KERNEL_TESTS)
