@@ -26,6 +26,9 @@ function(spw_allowed_folders FOLDER OUT)
   message(FATAL_ERROR "folder '${FOLDER}' is not in src/folders.txt")
 endfunction()
 
+# The program, every test and what tests run: all that scripts/test.sh needs. Other benchmarks are only in `all`.
+add_custom_target(tested)
+
 # Gives the tests of a binary that match a GoogleTest filter a label.
 function(spw_label_tests NAME LABEL FILTER)
   gtest_discover_tests(${NAME} TEST_FILTER "${FILTER}" DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${LABEL} TIMEOUT 600)
@@ -40,6 +43,7 @@ function(spw_test NAME)
     return()
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
+  add_dependencies(tested ${NAME})
   target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   # Most of what a test costs is its compilation: optimizing what sanitizers have instrumented takes three times as long
   # as translating it.
