@@ -18,6 +18,8 @@ MAX_LINES = 800
 BANNED_STEMS = ("utils", "common", "helpers")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl)[\w.]*(/|$)")
+# Headers that take seconds to compile, with the only sources that may include them; the others go through ours.
+CONFINED = {"CLI/": ("cli/command_line.cc", "cli/value_check.cc")}
 TABLE_LINE = re.compile(r"^(!?[a-z]+):\s*((?:[a-z]+\s*)*)$")
 
 
@@ -130,6 +132,14 @@ def check_include(path, line, target, folder, table, findings):
         findings.add(path, line, f"{folder}/ may not include {first}/ (src/folders.txt)")
 
 
+def check_confined(path, line, target, findings):
+    """That an expensive foreign header stays in the few sources that hide it."""
+    inside = path.relative_to(findings.root / "src").as_posix()
+    for prefix, sources in CONFINED.items():
+        if target.startswith(prefix) and inside not in sources:
+            findings.add(path, line, f"<{target}> is slow to compile; only {' and '.join(sources)} may include it")
+
+
 def is_per_target(path, lines):
     """Whether this is a Highway header, compiled once per instruction set: `*_inl.h` guarded by HWY_TARGET_TOGGLE."""
     return path.stem.endswith("_inl") and any("defined(HWY_TARGET_TOGGLE)" in line for line in lines)
@@ -163,6 +173,8 @@ def check_file(path, folder, table, findings):
             findings.add(path, number, f'our own headers take quotes: "{angled}"')
         elif CUDA_HEADER.match(angled) and folder != "cuda":
             findings.add(path, number, f"<{angled}>: only cuda/ may include CUDA headers")
+        else:
+            check_confined(path, number, angled, findings)
     return includes
 
 

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "base/printable.h"
 #include "base/stopwatch.h"
 #include "cli/batch_identity.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/concurrency_flags.h"
 #include "cli/encoder_option.h"
@@ -410,7 +410,7 @@ int batch(const BatchOptions& options) {
 
 }  // namespace
 
-void add_batch_command(CLI::App& app) {
+void add_batch_command(Command& app) {
   auto* command = app.add_subcommand(
       "batch", "answer a file of OpenAI batch requests; goes on where it was after a kill");
   auto options = std::make_shared<BatchOptions>();
@@ -445,7 +445,7 @@ void add_batch_command(CLI::App& app) {
       "  {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\",\n"
       "   \"body\": {\"messages\": [{\"role\": \"user\", \"content\": \"Name a river.\"}], "
       "\"max_tokens\": 32}}     (on one line)");
-  command->final_callback([options] { throw CLI::RuntimeError(batch(*options)); });
+  command->action([options] { return batch(*options); });
 }
 
 }  // namespace spillway

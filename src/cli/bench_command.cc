@@ -2,7 +2,6 @@
 // spillway bench: the speed of prefill and decode, what moved meanwhile, and what waited.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -14,12 +13,14 @@
 #include "cli/bench_lengths.h"
 #include "cli/bench_report.h"
 #include "cli/bench_run.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/predicted_json.h"
 #include "cli/session_flags.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
+#include "cli/value_check.h"
 #include "engine/session.h"
 #include "storage/file_writer.h"
 
@@ -241,12 +242,12 @@ int bench(BenchOptions options) {
 
 }  // namespace
 
-void add_bench_command(CLI::App& app) {
+void add_bench_command(Command& app) {
   auto* command =
       app.add_subcommand("bench", "measure prefill and decode speed on synthetic prompts");
   auto options = std::make_shared<BenchOptions>();
   add_session_flags(*command, options->session, /*several_plans=*/true);
-  const auto positive = CLI::Range(1, 1 << 24);
+  const auto positive = in_range(1, 1 << 24);
   auto* const prompt_len =
       command->add_option("--prompt-len", options->size.prompt_len, "tokens in each prompt")
           ->capture_default_str()
@@ -267,7 +268,7 @@ void add_bench_command(CLI::App& app) {
       ->add_option("--warm-up", options->warm_up,
                    "runs of a few steps before those, which do not count")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 24));
+      ->check(in_range(0, 1 << 24));
   auto* const steps =
       command
           ->add_option("--steps", options->size.steps,
@@ -316,7 +317,7 @@ void add_bench_command(CLI::App& app) {
       "  spillway bench dummy:opt-30b --gpu-memory 16GiB --host-memory 100GiB --batch 64\n"
       "  spillway bench dummy:opt-1.3b --lengths trace.csv --requests 500 --batch 32 --schedule "
       "diagonal");
-  command->final_callback([options] { throw CLI::RuntimeError(bench(*options)); });
+  command->action([options] { return bench(*options); });
 }
 
 }  // namespace spillway

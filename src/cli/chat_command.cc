@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway chat: talk, with the model's chat template.
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,7 +10,7 @@
 #include "base/log.h"
 #include "cli/chat.h"
 #include "cli/chat_encoder.h"
-#include "cli/checks.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/engine_source.h"
 #include "cli/interrupt.h"
@@ -21,6 +20,7 @@
 #include "cli/session_flags.h"
 #include "cli/template_option.h"
 #include "cli/terminal_services.h"
+#include "cli/value_check.h"
 #include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/session.h"
@@ -115,7 +115,7 @@ int chat_with_server(const ChatOptions& options, bool max_tokens_given) {
 
 }  // namespace
 
-void add_chat_command(CLI::App& app) {
+void add_chat_command(Command& app) {
   auto* command = app.add_subcommand("chat", "talk with a model that has a chat template");
   auto options = std::make_shared<ChatOptions>();
   add_session_flags(*command, options->session);
@@ -128,9 +128,9 @@ void add_chat_command(CLI::App& app) {
       ->capture_default_str()
       ->check(not_negative());
   // All so far but the model: what is done here, not at a server.
-  std::vector<const CLI::Option*> here;
-  for (const CLI::Option* option : command->get_options()) {
-    if (option != model && option != command->get_help_ptr()) here.push_back(option);
+  std::vector<const CommandOption*> here;
+  for (const CommandOption* option : command->options()) {
+    if (option != model) here.push_back(option);
   }
   auto* const server = command->add_option(
       "--server", options->server,
@@ -147,7 +147,7 @@ void add_chat_command(CLI::App& app) {
       command
           ->add_option("-n,--max-tokens", options->max_tokens, "at most this many tokens an answer")
           ->capture_default_str()
-          ->check(CLI::Range(1, 1 << 24));
+          ->check(in_range(1, 1 << 24));
   options->sampling.add_to(*command, kDefaults);
   command->footer(
       "A model's generation_config.json (or a GGUF file's general.sampling keys) replaces the "
@@ -160,17 +160,17 @@ void add_chat_command(CLI::App& app) {
       "line that cannot be sent ends the talk with exit code 2:\n"
       "  echo 'Name three rivers.' | spillway chat smollm2\n"
       "  spillway chat --server http://127.0.0.1:8080");
-  command->final_callback([=] {
+  command->action([=] {
     require_utf8(options->system, "--system");
     if (server->count() == 0) {
-      if (model->count() == 0) throw CLI::RequiredError(model->get_name());
-      throw CLI::RuntimeError(chat_with_model(*options));
+      if (model->count() == 0) throw UsageError(model->name() + " is required");
+      return chat_with_model(*options);
     }
-    for (const CLI::Option* option : here)
+    for (const CommandOption* option : here)
       SPW_CHECK(option->count() == 0, kInvalidArgument,
                 "{} is for a model that is loaded here, which --server does not do; leave it out",
-                option->get_name());
-    throw CLI::RuntimeError(chat_with_server(*options, max_tokens->count() > 0));
+                option->name());
+    return chat_with_server(*options, max_tokens->count() > 0);
   });
 }
 

@@ -2,28 +2,26 @@
 // The commands of `spillway`; each adds itself to the command line and runs from its callback.
 #pragma once
 
-namespace CLI {
-class App;
-}
-
 namespace spillway {
 
-void add_run_command(CLI::App& app);
-void add_chat_command(CLI::App& app);
-void add_serve_command(CLI::App& app);
-void add_batch_command(CLI::App& app);
-void add_inspect_command(CLI::App& app);
-void add_eval_command(CLI::App& app);
-void add_bench_command(CLI::App& app);
-void add_plan_command(CLI::App& app);
-void add_profile_command(CLI::App& app);
-void add_tokenize_command(CLI::App& app);
-void add_predictor_command(CLI::App& app);
-void add_convert_command(CLI::App& app);
-void add_list_command(CLI::App& app);
+class Command;
+
+void add_run_command(Command& app);
+void add_chat_command(Command& app);
+void add_serve_command(Command& app);
+void add_batch_command(Command& app);
+void add_inspect_command(Command& app);
+void add_eval_command(Command& app);
+void add_bench_command(Command& app);
+void add_plan_command(Command& app);
+void add_profile_command(Command& app);
+void add_tokenize_command(Command& app);
+void add_predictor_command(Command& app);
+void add_convert_command(Command& app);
+void add_list_command(Command& app);
 // For developers, not listed in --help: raw logits for parity tests.
-void add_logits_command(CLI::App& app);
+void add_logits_command(Command& app);
 // Also not listed, a part of `predictor`: what an encoder makes of texts.
-void add_embed_command(CLI::App& parent);
+void add_embed_command(Command& parent);
 
 }  // namespace spillway

@@ -3,13 +3,12 @@
 
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
-
-#include "cli/checks.h"
+#include "cli/command_line.h"
+#include "cli/value_check.h"
 
 namespace spillway {
 
-void add_concurrency_flags(CLI::App& command, int64_t& context, int& max_sequences, int on_cpu,
+void add_concurrency_flags(Command& command, int64_t& context, int& max_sequences, int on_cpu,
                            int on_gpu) {
   command
       .add_option("-c,--ctx", context,
@@ -21,7 +20,7 @@ void add_concurrency_flags(CLI::App& command, int64_t& context, int& max_sequenc
                   fmt::format("requests at work at once, as far as memory allows (default: {}, on "
                               "a GPU {})",
                               on_cpu, on_gpu))
-      ->check(CLI::Range(1, 1 << 16));
+      ->check(in_range(1, 1 << 16));
 }
 
 }  // namespace spillway

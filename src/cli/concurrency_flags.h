@@ -4,15 +4,13 @@
 
 #include <cstdint>
 
-namespace CLI {
-class App;
-}
-
 namespace spillway {
+
+class Command;
 
 // `context`: tokens of a request and its answer, 0 for the model's, at most 4096. `max_sequences`:
 // 0 for what is usual, `on_cpu` or `on_gpu`. Both must outlive the command.
-void add_concurrency_flags(CLI::App& command, int64_t& context, int& max_sequences, int on_cpu,
+void add_concurrency_flags(Command& command, int64_t& context, int& max_sequences, int on_cpu,
                            int on_gpu);
 
 }  // namespace spillway

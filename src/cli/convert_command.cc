@@ -2,7 +2,6 @@
 // spillway convert: a GGUF with its matrices in other types, from a GGUF or a Hugging Face folder.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -14,10 +13,12 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/terminal.h"
+#include "cli/value_check.h"
 #include "engine/gguf_tokenizer_keys.h"
 #include "engine/model_catalog.h"
 #include "engine/vocabulary_from_files.h"
@@ -152,7 +153,7 @@ int convert(const CommandOptions& options) {
 
 }  // namespace
 
-void add_convert_command(CLI::App& app) {
+void add_convert_command(Command& app) {
   auto* command = app.add_subcommand("convert", "a GGUF of a model, its matrices in another type");
   auto options = std::make_shared<CommandOptions>();
   command
@@ -166,7 +167,7 @@ void add_convert_command(CLI::App& app) {
                       "q8_0, q6_k, q5_k_m, q4_k_m, q4_0: quantized, with llama-quantize's choice "
                       "of types for each matrix");
   command->add_option("-t,--threads", options->threads, "threads (default: all cores)")
-      ->check(CLI::Range(0, 1024));
+      ->check(in_range(0, 1024));
   command->add_flag("--json", options->json,
                     "{\"path\": ..., \"type\": ..., \"bytes\": ..., \"tensors\": {...}, ...}");
   command->footer(
@@ -175,7 +176,7 @@ void add_convert_command(CLI::App& app) {
       "type with smaller ones, or F16; that is said at the end.\n"
       "  spillway convert model-F16.gguf model-Q4_K_M.gguf --type q4_k_m\n"
       "  spillway convert Llama-3.2-1B/ llama.gguf --type q8_0");
-  command->final_callback([options] { throw CLI::RuntimeError(convert(*options)); });
+  command->action([options] { return convert(*options); });
 }
 
 }  // namespace spillway

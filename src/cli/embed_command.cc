@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway predictor embed: what an encoder makes of texts, for parity tests.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/encoder_option.h"
 #include "cli/interrupt.h"
@@ -38,17 +38,17 @@ int embed(const EmbedOptions& options) {
 
 }  // namespace
 
-void add_embed_command(CLI::App& parent) {
+void add_embed_command(Command& parent) {
   auto* command = parent.add_subcommand(
       "embed", "token ids and embedding of each line of a text, for parity tests");
-  command->group("");
+  command->hide();
   auto options = std::make_shared<EmbedOptions>();
   command->add_option("TEXTS", options->texts, "a file, a text a line; - is standard input")
       ->required();
   command->add_option("--encoder", options->encoder, "a folder with a BERT or DistilBERT")
       ->required();
   command->add_flag("--exact", options->exact, "with weights as they are stored");
-  command->final_callback([options] { throw CLI::RuntimeError(embed(*options)); });
+  command->action([options] { return embed(*options); });
 }
 
 }  // namespace spillway

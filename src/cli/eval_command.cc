@@ -2,7 +2,6 @@
 // spillway eval: perplexity of a text, accuracy on last words.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <sstream>
@@ -11,7 +10,7 @@
 #include "base/printable.h"
 #include "base/stopwatch.h"
 #include "cli/attention_report.h"
-#include "cli/checks.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
@@ -19,6 +18,7 @@
 #include "cli/session_flags.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
+#include "cli/value_check.h"
 #include "engine/last_word.h"
 #include "engine/perplexity.h"
 #include "engine/session.h"
@@ -173,7 +173,7 @@ int eval(const EvalOptions& options) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& app) {
+void add_eval_command(Command& app) {
   auto* command = app.add_subcommand(
       "eval", "how well a model predicts: perplexity of a text, accuracy on last words");
   auto options = std::make_shared<EvalOptions>();
@@ -183,7 +183,7 @@ void add_eval_command(CLI::App& app) {
       ->add_option("-c,--ctx", options->context,
                    "tokens in a window; the second half of each is scored")
       ->capture_default_str()
-      ->check(CLI::Range(kShortestWindow, 1 << 24));
+      ->check(in_range(kShortestWindow, 1 << 24));
   command
       ->add_option("--max-windows", options->max_windows, "stop after this many windows; 0 = all")
       ->capture_default_str()
@@ -196,7 +196,7 @@ void add_eval_command(CLI::App& app) {
       "is scored, so the figure\n"
       "compares with llama.cpp's perplexity for the same file and context.\n"
       "  spillway eval smollm2 --text wiki.test.raw --ctx 512");
-  command->final_callback([options] { throw CLI::RuntimeError(eval(*options)); });
+  command->action([options] { return eval(*options); });
 }
 
 }  // namespace spillway

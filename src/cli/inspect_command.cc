@@ -2,13 +2,13 @@
 // spillway inspect: what is in a model's files and what it needs; what devices there are.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
 
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
@@ -254,7 +254,7 @@ int inspect(const InspectOptions& options) {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& app) {
+void add_inspect_command(Command& app) {
   auto* command = app.add_subcommand(
       "inspect", "what is in a model's files and what it needs; what devices there are");
   auto options = std::make_shared<InspectOptions>();
@@ -269,7 +269,7 @@ void add_inspect_command(CLI::App& app) {
       "  spillway inspect model.gguf --tensors\n"
       "  spillway inspect dummy:opt-175b      (sizes of a model without its files)\n"
       "  spillway inspect --devices");
-  command->final_callback([options] { throw CLI::RuntimeError(inspect(*options)); });
+  command->action([options] { return inspect(*options); });
 }
 
 }  // namespace spillway

@@ -2,7 +2,6 @@
 // spillway list: the models in the cache.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -10,6 +9,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/terminal.h"
@@ -77,14 +77,14 @@ int list(bool as_json) {
 
 }  // namespace
 
-void add_list_command(CLI::App& app) {
+void add_list_command(Command& app) {
   auto* command = app.add_subcommand("list", "the models in the cache: sizes, types, origins");
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "{\"folder\": ..., \"models\": [...]}");
   command->footer(
       "The cache is $XDG_CACHE_HOME/spillway/models, or ~/.cache/spillway/models. Every command "
       "takes the names listed.");
-  command->final_callback([as_json] { throw CLI::RuntimeError(list(*as_json)); });
+  command->action([as_json] { return list(*as_json); });
 }
 
 }  // namespace spillway

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway logits: raw logits of given ids, for parity tests.
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/prompt_input.h"
@@ -45,15 +45,15 @@ int logits(const LogitsOptions& options) {
 
 }  // namespace
 
-void add_logits_command(CLI::App& app) {
+void add_logits_command(Command& app) {
   auto* command = app.add_subcommand(
       "logits", "float32 logits [ids, vocabulary] of given ids, for parity tests");
-  command->group("");
+  command->hide();
   auto options = std::make_shared<LogitsOptions>();
   add_session_flags(*command, options->session);
   command->add_option("--ids", options->ids, "token ids, e.g. 1,15043")->required();
   command->add_option("-o,--output", options->output, "file to write")->required();
-  command->final_callback([options] { throw CLI::RuntimeError(logits(*options)); });
+  command->action([options] { return logits(*options); });
 }
 
 }  // namespace spillway

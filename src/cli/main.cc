@@ -2,7 +2,6 @@
 // The spillway program: reads the command line, runs one command, maps errors to exit codes.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
@@ -22,16 +22,20 @@
 
 namespace {
 
+using spillway::Command;
+using spillway::CommandLine;
+using spillway::UsageError;
+
 // What is wrong with the command line and where to read on.
-std::string explain(const CLI::App& app, int argc, char** argv, const CLI::ParseError& error) {
-  const std::string word = argc > 1 ? argv[1] : "";
-  const auto commands =
-      app.get_subcommands([](const CLI::App* c) { return !c->get_group().empty(); });
-  const bool known = std::any_of(commands.begin(), commands.end(),
-                                 [&](const CLI::App* c) { return c->get_name() == word; });
-  if (known) return fmt::format("{}; see spillway {} --help", error.what(), word);
+std::string explain(const CommandLine& app, const std::vector<std::string>& arguments,
+                    const UsageError& error) {
+  const std::string word = arguments.empty() ? "" : arguments.front();
+  const Command* const known = app.find_subcommand(word);
+  if (known != nullptr && !known->hidden())
+    return fmt::format("{}; see spillway {} --help", error.what(), word);
   std::string names;
-  for (const CLI::App* command : commands) names += " " + command->get_name();
+  for (const Command* command : app.subcommands())
+    if (!command->hidden()) names += " " + command->name();
   if (word.empty() || word.starts_with('-'))
     return fmt::format("{}; commands are:{}", error.what(), names);
   return fmt::format("no command '{}'; commands are:{}", word, names);
@@ -45,16 +49,13 @@ bool is_model_option(std::string_view word) {
 // The arguments with -m MODEL right behind the command, wherever it stood: the parser deals
 // positional arguments in the order it meets them, and the model's place must be taken by then.
 // Commands that have commands of their own have no such place.
-std::vector<std::string> model_first(const CLI::App& app, int argc, char** argv) {
-  std::vector<std::string> arguments(argv + 1, argv + argc);
+std::vector<std::string> model_first(const CommandLine& app, std::vector<std::string> arguments) {
   const auto command = std::find_if(arguments.begin(), arguments.end(),
                                     [](const std::string& word) { return !word.starts_with('-'); });
   const auto end = std::find(command, arguments.end(), "--");
   if (command == arguments.end()) return arguments;
-  const auto with_commands = app.get_subcommands([&](const CLI::App* c) {
-    return c->get_name() == *command && c->get_require_subcommand_min() > 0;
-  });
-  if (!with_commands.empty()) return arguments;
+  const Command* const known = app.find_subcommand(*command);
+  if (known != nullptr && known->requires_subcommand()) return arguments;
   const auto option = std::find_if(command + 1, end, is_model_option);
   if (option == end) return arguments;
   const bool is_whole = *option != "-m" && *option != "--model";
@@ -64,36 +65,34 @@ std::vector<std::string> model_first(const CLI::App& app, int argc, char** argv)
 }
 
 // spillway help [COMMAND]
-void add_help_command(CLI::App& app) {
+void add_help_command(CommandLine& app) {
   auto* command = app.add_subcommand("help", "explain a command");
   auto name = std::make_shared<std::string>();
   command->add_option("COMMAND", *name, "which; without it, all of them in a line each");
-  command->final_callback([&app, name] {
-    const auto known = app.get_subcommands(
-        [&](const CLI::App* c) { return name->empty() || c->get_name() == *name; });
-    SPW_CHECK(!known.empty(), kInvalidArgument, "no command '{}'; spillway help lists them", *name);
-    const CLI::App* const asked = name->empty() ? &app : known.front();
-    const std::string prefix = name->empty() ? "spillway" : "spillway " + *name;
-    spillway::print_now(app.get_formatter()->make_help(asked, prefix, CLI::AppFormatMode::Normal));
+  command->action([&app, name] {
+    const Command* const asked = name->empty() ? &app : app.find_subcommand(*name);
+    SPW_CHECK(asked != nullptr, kInvalidArgument, "no command '{}'; spillway help lists them",
+              *name);
+    spillway::print_now(asked->help());
+    return 0;
   });
 }
 
-int parse_and_run(int argc, char** argv) {
-  CLI::App app{"Spillway runs large language models on machines that are too small for them.",
-               "spillway"};
+int parse_and_run(const std::vector<std::string>& arguments) {
+  CommandLine app("Spillway runs large language models on machines that are too small for them.",
+                  "spillway");
   std::string version = std::string("spillway ") + SPILLWAY_VERSION;
   if (!spillway::LineEditor::shortcomings().empty())
     version += fmt::format(" ({})", spillway::LineEditor::shortcomings());
-  app.set_version_flag("--version", version);
-  app.require_subcommand(1);
-  app.fallthrough();  // --verbose may stand behind the command, too
+  app.set_version(version);
+  app.require_subcommand();
   bool verbose = false;
   app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr");
   std::string left_out;
   app.add_option(
       "--without-cpu-features", left_out,
       "do as if the processor lacked these instructions: some of " + spillway::cpu_feature_names());
-  app.parse_complete_callback([&] {
+  app.on_parsed([&] {
     if (verbose) spillway::set_log_level(spillway::LogLevel::kInfo);
     spillway::leave_out_cpu_features(left_out);
   });
@@ -116,22 +115,15 @@ int parse_and_run(int argc, char** argv) {
   spillway::add_list_command(app);
   spillway::add_logits_command(app);
   add_help_command(app);
-  if (argc == 1) {  // nothing asked: an answer all the same
+  if (arguments.empty()) {  // nothing asked: an answer all the same
     spillway::print_now(app.help());
     return 0;
   }
   try {
-    std::vector<std::string> arguments =
-        spillway::with_usual_pace(app, model_first(app, argc, argv));
-    std::reverse(arguments.begin(), arguments.end());  // as the parser wants them
-    app.parse(arguments);
-  } catch (const CLI::RuntimeError& done) {
-    return done.get_exit_code();  // a command ran; this is its result
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return spillway::report_error(spillway::ExitCode::kUsage, explain(app, argc, argv, error));
+    return app.run(spillway::with_usual_pace(app, model_first(app, arguments)));
+  } catch (const UsageError& error) {
+    return spillway::report_error(spillway::ExitCode::kUsage, explain(app, arguments, error));
   }
-  return 0;
 }
 
 }  // namespace
@@ -140,5 +132,5 @@ int main(int argc, char** argv) {
   spillway::install_interrupt_handler();
   spillway::end_when_maps_lose_pages(spillway::error_line_start(),
                                      static_cast<int>(spillway::ExitCode::kFailed));
-  return spillway::run_guarded([&] { return parse_and_run(argc, argv); });
+  return spillway::run_guarded([&] { return parse_and_run({argv + 1, argv + argc}); });
 }

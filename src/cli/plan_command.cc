@@ -3,7 +3,6 @@
 // machine or on one that is not here.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
 #include <memory>
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/local_devices.h"
@@ -20,6 +20,7 @@
 #include "cli/request_lengths.h"
 #include "cli/session_flags.h"
 #include "cli/terminal.h"
+#include "cli/value_check.h"
 #include "engine/planner.h"
 #include "plan/step_trace.h"
 
@@ -125,7 +126,7 @@ int plan(PlanOptions options) {
 
 }  // namespace
 
-void add_plan_command(CLI::App& app) {
+void add_plan_command(Command& app) {
   auto* command = app.add_subcommand(
       "plan", "where a model would go and how fast it would be, before anything is loaded");
   auto options = std::make_shared<PlanOptions>();
@@ -156,7 +157,7 @@ void add_plan_command(CLI::App& app) {
   command
       ->add_option("--requests", options->requests,
                    "how many (default: 1); with --lengths, the first so many of the file (all)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command
       ->add_option("--batch", options->question.most_at_once,
                    "most sequences at once; 0: any number")
@@ -187,7 +188,7 @@ void add_plan_command(CLI::App& app) {
       "  spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB -o plan.json\n"
       "  spillway plan dummy:opt-30b --hardware t4 --requests 144 --weights 20,80,0 --kv 0,100,0 "
       "--micro-batch 48");
-  command->final_callback([options] { throw CLI::RuntimeError(plan(*options)); });
+  command->action([options] { return plan(*options); });
 }
 
 }  // namespace spillway

@@ -2,19 +2,23 @@
 // spillway predictor: how long answers will be, learned from prompts and answers that are there.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
+#include <charconv>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/printable.h"
 #include "base/stopwatch.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/encoder_option.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/terminal.h"
+#include "cli/value_check.h"
 #include "engine/model_catalog.h"
 #include "engine/vocabulary_from_files.h"
 #include "predict/encoder_predictor.h"
@@ -115,7 +119,8 @@ int evaluate_predictor(const PredictorOptions& options) {
   evaluation.cancel = &interrupted();
   // What is wrong with a file was said; then the data is split as without one.
   auto stored = options.predictor.empty() ? std::nullopt : [&] {
-    const bool is_there = CLI::ExistingFile(options.predictor).empty();
+    const bool is_there = std::filesystem::exists(options.predictor) &&
+                          !std::filesystem::is_directory(options.predictor);
     SPW_CHECK(is_there, kInvalidArgument, "{}: no such file; spillway predictor train makes one",
               printable_path(options.predictor));
     return try_read_predictor(options.predictor);
@@ -150,7 +155,7 @@ int evaluate_predictor(const PredictorOptions& options) {
   return 0;
 }
 
-void add_data_and_model(CLI::App& command, PredictorOptions& options) {
+void add_data_and_model(Command& command, PredictorOptions& options) {
   command.add_option("DATA", options.data, kDataHelp)->required();
   command
       .add_option("-m,--model", options.model,
@@ -165,7 +170,7 @@ void add_data_and_model(CLI::App& command, PredictorOptions& options) {
   command.add_flag("--json", options.json, "the same as one line of JSON");
 }
 
-void add_train(CLI::App& parent) {
+void add_train(Command& parent) {
   auto* command = parent.add_subcommand("train", "learn from prompts and answers, write a file");
   auto options = std::make_shared<PredictorOptions>();
   add_data_and_model(*command, *options);
@@ -175,20 +180,21 @@ void add_train(CLI::App& parent) {
           "--buckets", options->buckets,
           "equal: ten with a tenth of the answers each; a number: ten of equal width up to "
           "so many tokens")
-      ->check(CLI::Validator(
+      ->check(ValueCheck(
           [](const std::string& value) -> std::string {
             double most = 0;
-            const bool is_number =
-                CLI::detail::lexical_cast(value, most) && most >= 10 && most <= 1e9;
+            const char* const end = value.data() + value.size();
+            const auto [read, error] = std::from_chars(value.data(), end, most);
+            const bool is_number = error == std::errc() && read == end && most >= 10 && most <= 1e9;
             return value == "equal" || is_number ? "" : "neither equal nor tokens (10 and more)";
           },
           "equal|TOKENS"))
       ->capture_default_str();
   command->footer("  spillway predictor train alpaca.json -o lengths.predictor --model smollm2");
-  command->final_callback([options] { throw CLI::RuntimeError(train_and_write(*options)); });
+  command->action([options] { return train_and_write(*options); });
 }
 
-void add_eval(CLI::App& parent) {
+void add_eval(Command& parent) {
   auto* command = parent.add_subcommand("eval", "how often the right bucket is predicted");
   auto options = std::make_shared<PredictorOptions>();
   add_data_and_model(*command, *options);
@@ -196,25 +202,25 @@ void add_eval(CLI::App& parent) {
       ->add_option("--predictor", options->predictor,
                    "a trained file; without it DATA is split by a hash of the instruction, and "
                    "each part is predicted by what the others taught")
-      ->excludes("--encoder");
+      ->excludes(command->get_option("--encoder"));
   command
       ->add_option("--max-length", options->evaluation.most_tokens,
                    "the buckets of accuracy are a tenth of this wide")
-      ->check(CLI::Range(10.0, 1e9))
+      ->check(in_range(10.0, 1e9))
       ->capture_default_str();
   command->add_option("--folds", options->evaluation.folds, "parts of the split")
-      ->check(CLI::Range(2, 100))
+      ->check(in_range(2, 100))
       ->capture_default_str();
   command->footer("  spillway predictor eval alpaca.json --model smollm2 --json");
-  command->final_callback([options] { throw CLI::RuntimeError(evaluate_predictor(*options)); });
+  command->action([options] { return evaluate_predictor(*options); });
 }
 
 }  // namespace
 
-void add_predictor_command(CLI::App& app) {
+void add_predictor_command(Command& app) {
   auto* command =
       app.add_subcommand("predictor", "how long answers will be: train and test what predicts it");
-  command->require_subcommand(1);
+  command->require_subcommand();
   add_train(*command);
   add_eval(*command);
   add_embed_command(*command);

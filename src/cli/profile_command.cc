@@ -2,7 +2,6 @@
 // spillway profile: measures the machine, or which kernels suit a model on it; once, and keeps it.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
@@ -17,6 +17,7 @@
 #include "cli/session_flags.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
+#include "cli/value_check.h"
 #include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/profile_splits.h"
@@ -214,7 +215,7 @@ int profile(const ProfileOptions& options) {
 
 }  // namespace
 
-void add_profile_command(CLI::App& app) {
+void add_profile_command(Command& app) {
   auto* command = app.add_subcommand(
       "profile", "measure this machine, or which kernels suit models on it, and keep the answer");
   auto options = std::make_shared<ProfileOptions>();
@@ -228,7 +229,7 @@ void add_profile_command(CLI::App& app) {
                       "the machine's file to write, or the tuning file to write or add to; "
                       "default: the one in the cache");
   command->add_option("--seconds", options->seconds, "without a model: about how long to measure")
-      ->check(CLI::Range(0.1, 3600.0))
+      ->check(in_range(0.1, 3600.0))
       ->capture_default_str();
   command->add_option("--disk-dir", options->session.placement.disk_dir,
                       "without a model: folder on the disk that is measured (default: that of "
@@ -249,7 +250,7 @@ void add_profile_command(CLI::App& app) {
       "  spillway profile\n"
       "  spillway profile smollm2\n"
       "  spillway profile dummy:llama-2-7b:q4_0 dummy:tinyllama-1.1b --threads 8");
-  command->final_callback([options] { throw CLI::RuntimeError(profile(*options)); });
+  command->action([options] { return profile(*options); });
 }
 
 }  // namespace spillway

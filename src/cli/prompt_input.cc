@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/prompt_input.h"
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -9,6 +8,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "cli/command_line.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "text/utf8.h"
@@ -48,7 +48,7 @@ std::string read_text_input(const std::string& path) {
   return text;
 }
 
-void PromptInput::add_to(CLI::App& command, bool allow_ids) {
+void PromptInput::add_to(Command& command, bool allow_ids) {
   auto* text_option =
       command.add_option("-p,--prompt,PROMPT", text, "the text; default: standard input, if piped");
   auto* file_option =

@@ -8,11 +8,9 @@
 
 #include "engine/loaded_model.h"
 
-namespace CLI {
-class App;
-}
-
 namespace spillway {
+
+class Command;
 
 // What was given: ids, or text still to be encoded.
 struct Prompt {
@@ -30,7 +28,7 @@ struct PromptInput {
   bool no_special = false;
 
   // After the model's positional argument.
-  void add_to(CLI::App& command, bool allow_ids);
+  void add_to(Command& command, bool allow_ids);
   // Reads and checks what was given, without a model: bad input should not have to wait for one.
   // Where nothing was, it is what is piped in, without its last newline. Standard input can be read
   // only once, so this is called once. Throws kInvalidArgument when there is nothing at all.

@@ -2,7 +2,6 @@
 // spillway run: generate, streaming to the terminal.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -11,7 +10,7 @@
 #include "base/log.h"
 #include "cli/answer.h"
 #include "cli/chat_encoder.h"
-#include "cli/checks.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/interrupt.h"
@@ -23,6 +22,7 @@
 #include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
+#include "cli/value_check.h"
 #include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/session.h"
@@ -195,7 +195,7 @@ int run(RunOptions options) {
 
 }  // namespace
 
-void add_run_command(CLI::App& app) {
+void add_run_command(Command& app) {
   auto* command =
       app.add_subcommand("run", "generate text from a prompt, streaming it as it comes");
   auto options = std::make_shared<RunOptions>();
@@ -204,7 +204,7 @@ void add_run_command(CLI::App& app) {
   options->prompt.add_to(*command, true);
   command->add_option("-n,--max-tokens", options->max_tokens, "generate at most this many tokens")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 24));
+      ->check(in_range(0, 1 << 24));
   command
       ->add_option("-c,--ctx", options->context,
                    "room for this many tokens, prompt included; 0 = as many as needed")
@@ -232,7 +232,7 @@ void add_run_command(CLI::App& app) {
       "  git log -5 | spillway run smollm2 --chat --system 'Summarize this.'\n"
       "  spillway run model.gguf -f prompt.txt --temp 0.8 --top-p 0.95 --seed 7\n"
       "  spillway run ./opt-1.3b -p 'Once upon a time' --json | jq -r .text");
-  command->final_callback([options] { throw CLI::RuntimeError(run(*options)); });
+  command->action([options] { return run(*options); });
 }
 
 }  // namespace spillway

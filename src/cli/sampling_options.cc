@@ -3,14 +3,14 @@
 
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <limits>
 #include <random>
 #include <string_view>
 
 #include "base/error.h"
-#include "cli/checks.h"
+#include "cli/command_line.h"
+#include "cli/value_check.h"
 
 namespace spillway {
 namespace {
@@ -23,7 +23,7 @@ bool parse_whole(std::string_view text, T& value) {
 
 }  // namespace
 
-void SamplingOptions::add_to(CLI::App& command, const SamplingParams& defaults) {
+void SamplingOptions::add_to(Command& command, const SamplingParams& defaults) {
   const auto add = [&](const char* names, auto& value, auto shown, const char* what) {
     command.add_option(names, value, what)
         ->default_str(fmt::format("{}", shown))

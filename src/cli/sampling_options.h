@@ -9,11 +9,9 @@
 
 #include "engine/sampling_params.h"
 
-namespace CLI {
-class App;
-}
-
 namespace spillway {
+
+class Command;
 
 struct SamplingOptions {
   // As given; what was not is the command's default, or what the model suggests.
@@ -30,7 +28,7 @@ struct SamplingOptions {
   std::vector<std::string> stop;
 
   // `defaults` are for --help.
-  void add_to(CLI::App& command, const SamplingParams& defaults);
+  void add_to(Command& command, const SamplingParams& defaults);
   // `defaults` with what was given in their place; the seed stays. Throws kInvalidArgument for what
   // is not sound by itself.
   SamplingParams over(SamplingParams defaults) const;

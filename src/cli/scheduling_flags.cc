@@ -3,13 +3,14 @@
 
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <map>
 #include <system_error>
 
 #include "base/error.h"
+#include "cli/command_line.h"
+#include "cli/value_check.h"
 
 namespace spillway {
 namespace {
@@ -49,7 +50,7 @@ SchedulingOptions SchedulingFlags::options() const {
           .token_pace_s = token_pace_s};
 }
 
-void add_scheduling_flags(CLI::App& command, SchedulingFlags& flags,
+void add_scheduling_flags(Command& command, SchedulingFlags& flags,
                           const std::string& usual_order) {
   flags.queue_order = usual_order;
   command
@@ -66,13 +67,13 @@ void add_scheduling_flags(CLI::App& command, SchedulingFlags& flags,
                   "work as long as they will be; default), room (for what is known of it), whole "
                   "(no more requests than would fit if all were as long as they may be; default "
                   "with --length-predictor off)")
-      ->check(CLI::IsMember({"predicted", "room", "whole"}))
+      ->check(one_of({"predicted", "room", "whole"}))
       ->group(kGroup);
   command
       .add_option("--queue-order", flags.queue_order,
                   "who begins first: fair (clients share), first (come), shortest (predicted "
                   "answer: the least mean wait) or longest (packs best)")
-      ->check(CLI::IsMember({"fair", "first", "shortest", "longest"}))
+      ->check(one_of({"fair", "first", "shortest", "longest"}))
       ->capture_default_str()
       ->group(kGroup);
   command
@@ -81,17 +82,15 @@ void add_scheduling_flags(CLI::App& command, SchedulingFlags& flags,
                               "without a number {}: as fast as people read (not given: any "
                               "number of requests)",
                               PacedAdmission::kReadingSpeed))
-      ->check(CLI::Range(1e-6, 1e6))
+      ->check(in_range(1e-6, 1e6))
       ->option_text("[SECONDS]")
       ->group(kGroup);
 }
 
-std::vector<std::string> with_usual_pace(const CLI::App& app, std::vector<std::string> arguments) {
+std::vector<std::string> with_usual_pace(const Command& app, std::vector<std::string> arguments) {
   const auto has_flags = [&](const std::string& word) {
-    return !app.get_subcommands([&](const CLI::App* command) {
-                 return command->get_name() == word && command->get_option_no_throw(kTokenPace);
-               })
-                .empty();
+    const Command* const command = app.find_subcommand(word);
+    return command != nullptr && command->has_option(kTokenPace);
   };
   const auto command = std::ranges::find_if(
       arguments, [](const std::string& word) { return !word.starts_with('-'); });

@@ -8,11 +8,9 @@
 #include "engine/length_predictor_choice.h"
 #include "engine/scheduling_options.h"
 
-namespace CLI {
-class App;
-}
-
 namespace spillway {
+
+class Command;
 
 struct SchedulingFlags {
   std::string length_predictor = kBuiltInLengths;
@@ -30,11 +28,10 @@ struct SchedulingFlags {
 };
 
 // For commands that answer many requests at once; the values must outlive the command.
-void add_scheduling_flags(CLI::App& command, SchedulingFlags& flags,
-                          const std::string& usual_order);
+void add_scheduling_flags(Command& command, SchedulingFlags& flags, const std::string& usual_order);
 
 // The program's arguments, with the usual pace where --token-pace has no number behind it: the
 // parser cannot tell an optional value from a model that follows. For commands with these flags.
-std::vector<std::string> with_usual_pace(const CLI::App& app, std::vector<std::string> arguments);
+std::vector<std::string> with_usual_pace(const Command& app, std::vector<std::string> arguments);
 
 }  // namespace spillway

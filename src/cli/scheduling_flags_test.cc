@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
 #include <string>
 #include <vector>
+
+#include "cli/command_line.h"
 
 namespace spillway {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 class SchedulingFlagsTest : public testing::Test {
  protected:
   SchedulingFlagsTest() {
-    CLI::App* const serve = app_.add_subcommand("serve");
+    Command* const serve = app_.add_subcommand("serve");
     serve->add_option("MODEL", model_)->required();
     serve->add_option("--port", port_);
     add_scheduling_flags(*serve, flags_, "fair");
@@ -23,8 +23,7 @@ class SchedulingFlagsTest : public testing::Test {
   }
   void parse(std::vector<std::string> words) {
     words = with_usual_pace(app_, std::move(words));
-    std::reverse(words.begin(), words.end());
-    app_.parse(words);
+    app_.run(std::move(words));
   }
   void expect(double pace_s, std::vector<std::string> words) {
     SCOPED_TRACE(testing::PrintToString(words));
@@ -35,7 +34,7 @@ class SchedulingFlagsTest : public testing::Test {
     EXPECT_EQ(model_, "model.gguf");
   }
 
-  CLI::App app_;
+  CommandLine app_{"", "spillway"};
   SchedulingFlags flags_;
   std::string model_, prompt_;
   int port_ = 0;
@@ -55,8 +54,8 @@ TEST_F(SchedulingFlagsTest, APaceWithANumberIsThatOne) {
   expect(0.25, {"serve", "--token-pace", "0.25", "model.gguf"});
   expect(2, {"serve", "--token-pace=2", "model.gguf"});
   for (const char* wrong : {"-1", "0", "1e9"})
-    EXPECT_THROW(parse({"serve", "model.gguf", "--token-pace", wrong}), CLI::ParseError) << wrong;
-  EXPECT_THROW(parse({"serve", "model.gguf", "--token-pace", "fast"}), CLI::ParseError);
+    EXPECT_THROW(parse({"serve", "model.gguf", "--token-pace", wrong}), UsageError) << wrong;
+  EXPECT_THROW(parse({"serve", "model.gguf", "--token-pace", "fast"}), UsageError);
 }
 
 TEST_F(SchedulingFlagsTest, OtherCommandsKeepTheirWords) {

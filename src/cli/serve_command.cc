@@ -2,7 +2,6 @@
 // spillway serve: an OpenAI-compatible server.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/concurrency_flags.h"
 #include "cli/encoder_option.h"
@@ -21,6 +21,7 @@
 #include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
+#include "cli/value_check.h"
 #include "engine/engine.h"
 #include "engine/model_catalog.h"
 #include "engine/result_settings.h"
@@ -219,7 +220,7 @@ int serve(const ServeOptions& options) {
 
 }  // namespace
 
-void add_serve_command(CLI::App& app) {
+void add_serve_command(Command& app) {
   auto* command = app.add_subcommand("serve", "answer requests over HTTP, as OpenAI's API does");
   auto options = std::make_shared<ServeOptions>();
   options->http.port = 8080;
@@ -240,7 +241,7 @@ void add_serve_command(CLI::App& app) {
       ->add_option("--max-queue", options->max_queue,
                    "requests that may wait beside them; more are told to come again (429)")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(in_range(0, 1 << 20));
   command->add_flag(
       "--trust-priorities", options->trust_priorities,
       "clients may go before others (a priority below 0); behind them they always may");
@@ -257,7 +258,7 @@ void add_serve_command(CLI::App& app) {
       "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"model\": \"smollm2\", \"messages\": "
       "[{\"role\": \"user\", \"content\": \"Hi.\"}]}'\n"
       "  spillway serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --max-sequences 16");
-  command->final_callback([options] { throw CLI::RuntimeError(serve(*options)); });
+  command->action([options] { return serve(*options); });
 }
 
 }  // namespace spillway

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/session_flags.h"
 
-#include <CLI/CLI.hpp>
+#include "cli/command_line.h"
+#include "cli/value_check.h"
 
 namespace spillway {
 namespace {
 
 constexpr auto kGroup = "Placement";
 
-void add_placement_flags(CLI::App& command, PlacementOptions& options, bool several_plans) {
+void add_placement_flags(Command& command, PlacementOptions& options, bool several_plans) {
   command
       .add_option("--host-memory", options.host_memory,
                   "most host memory to use, such as 100GiB (default: what is free)")
@@ -30,7 +31,7 @@ void add_placement_flags(CLI::App& command, PlacementOptions& options, bool seve
   add_plan_flags(command, options, several_plans);
 }
 
-void add_tuning_flags(CLI::App& command, TuningOptions& options) {
+void add_tuning_flags(Command& command, TuningOptions& options) {
   auto* given = command.add_option(
       "--tuning", options.file,
       "kernels by the measurements in this file; default: those of this machine");
@@ -43,12 +44,12 @@ void add_tuning_flags(CLI::App& command, TuningOptions& options) {
 
 }  // namespace
 
-void add_compress_weights_flag(CLI::App& command, ComputeOptions& options) {
+void add_compress_weights_flag(Command& command, ComputeOptions& options) {
   command.add_flag("--compress-weights", options.compress_weights,
                    "quantize F32, F16 and BF16 matrices to 4 bits (groups of 64) while loading");
 }
 
-void add_compute_flags(CLI::App& command, ComputeOptions& options) {
+void add_compute_flags(Command& command, ComputeOptions& options) {
   command
       .add_option("--kv-type", options.kv_type,
                   "KV cache: f32, f16, bf16, int8, int4, or auto (f32 for F32 models, else f16)")
@@ -63,10 +64,10 @@ void add_compute_flags(CLI::App& command, ComputeOptions& options) {
                   "most tokens in one step; longer prompts are cut (default: 512, on a GPU 2048 "
                   "and of long "
                   "contexts up to 8192, or what there is memory for)")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(in_range(1, 1 << 20));
 }
 
-void add_kv_store_flags(CLI::App& command, KvStoreOptions& options) {
+void add_kv_store_flags(Command& command, KvStoreOptions& options) {
   auto* const dir = command.add_option("--kv-dir", options.dir,
                                        "keep KV of prompts and answers in this folder: what begins "
                                        "alike is not computed again, also "
@@ -84,7 +85,7 @@ void add_kv_store_flags(CLI::App& command, KvStoreOptions& options) {
       ->group(kGroup);
 }
 
-void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_plans) {
+void add_plan_flags(Command& command, PlacementOptions& options, bool several_plans) {
   auto* const plan = command.add_option(
       "--plan", options.plans,
       several_plans ? "what goes where: a JSON file; several are measured one after the other"
@@ -117,7 +118,7 @@ void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_p
   command
       .add_option("--cpu-attention", options.cpu_attention,
                   "with auto: percent of its sequences that the CPU takes, the GPU the others")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(in_range(0.0, 100.0))
       ->group(kGroup);
   command
       .add_option("--cpu-linear", options.cpu_linear,
@@ -128,13 +129,13 @@ void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_p
   command
       .add_option("--micro-batch", options.micro_batch,
                   "sequences that go through a layer together (default: all)")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->group(kGroup);
   command
       .add_option("--micro-batches", options.micro_batches,
                   "micro-batches in a block: that many times --micro-batch sequences are at "
                   "work together (default: all)")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->group(kGroup);
   command
       .add_option(
@@ -145,7 +146,7 @@ void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_p
       ->group(kGroup);
 }
 
-void add_kv_expansion_flag(CLI::App& command, PlacementOptions& options) {
+void add_kv_expansion_flag(Command& command, PlacementOptions& options) {
   command
       .add_option("--kv-expansion", options.kv_expansion,
                   "layers whose KV takes turns on the GPU, so that it has room for more requests: "
@@ -154,7 +155,7 @@ void add_kv_expansion_flag(CLI::App& command, PlacementOptions& options) {
       ->group(kGroup);
 }
 
-void add_device_flags(CLI::App& command, SessionOptions& options) {
+void add_device_flags(Command& command, SessionOptions& options) {
   command
       .add_option("--device", options.device,
                   "where to compute: cpu, cuda, cuda:N, or auto: the first GPU if there is one")
@@ -168,14 +169,14 @@ void add_device_flags(CLI::App& command, SessionOptions& options) {
       ->capture_default_str();
 }
 
-void add_loading_flags(CLI::App& command, SessionOptions& options) {
+void add_loading_flags(Command& command, SessionOptions& options) {
   command.add_flag("--no-mmap", options.no_mmap,
                    "read all weights past the page cache, instead of mapping those that can be "
                    "used as they are");
   add_compress_weights_flag(command, options.compute);
 }
 
-void add_session_flags(CLI::App& command, SessionOptions& options, bool several_plans) {
+void add_session_flags(Command& command, SessionOptions& options, bool several_plans) {
   command
       .add_option("-m,--model,MODEL", options.model,
                   "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")

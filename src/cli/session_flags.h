@@ -5,25 +5,23 @@
 
 #include "engine/session_options.h"
 
-namespace CLI {
-class App;
-}
-
 namespace spillway {
 
+class Command;
+
 // MODEL and the options that all commands with a session share.
-void add_session_flags(CLI::App& command, SessionOptions& options, bool several_plans = false);
+void add_session_flags(Command& command, SessionOptions& options, bool several_plans = false);
 // Of these, for commands that need no more: where to compute, and how weights get there.
-void add_device_flags(CLI::App& command, SessionOptions& options);
-void add_loading_flags(CLI::App& command, SessionOptions& options);
+void add_device_flags(Command& command, SessionOptions& options);
+void add_loading_flags(Command& command, SessionOptions& options);
 // What to compute with.
-void add_compress_weights_flag(CLI::App& command, ComputeOptions& options);
-void add_compute_flags(CLI::App& command, ComputeOptions& options);
+void add_compress_weights_flag(Command& command, ComputeOptions& options);
+void add_compute_flags(Command& command, ComputeOptions& options);
 // Where KV goes on living, for commands that use it again.
-void add_kv_store_flags(CLI::App& command, KvStoreOptions& options);
+void add_kv_store_flags(Command& command, KvStoreOptions& options);
 // For commands that answer many requests at once.
-void add_kv_expansion_flag(CLI::App& command, PlacementOptions& options);
+void add_kv_expansion_flag(Command& command, PlacementOptions& options);
 // What goes where, without memories: for a command that has its own.
-void add_plan_flags(CLI::App& command, PlacementOptions& options, bool several_plans);
+void add_plan_flags(Command& command, PlacementOptions& options, bool several_plans);
 
 }  // namespace spillway

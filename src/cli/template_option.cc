@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/template_option.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "cli/command_line.h"
 #include "storage/file.h"
 #include "text/chat_style.h"
 
@@ -35,9 +35,9 @@ void warn_about_missing_tokens(const ChatStyle& style, const Tokenizer& tokenize
 
 }  // namespace
 
-void TemplateOption::add_to(CLI::App& command) {
+void TemplateOption::add_to(Command& command) {
   command
-      .add_option_function<std::string>(
+      .add_option_function(
           "--template", [this](const std::string& value) { read(value); },
           "chat template in place of the model's: " + chat_style_names() +
               ", or a file with a Jinja template")

@@ -9,16 +9,14 @@
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
-namespace CLI {
-class App;
-}
-
 namespace spillway {
+
+class Command;
 
 class TemplateOption {
  public:
   // The option is read while the command line is, so this object must stay where it is until then.
-  void add_to(CLI::App& command);
+  void add_to(Command& command);
 
   // `value` is the name of a style or a file with a template. Throws kInvalidArgument where it is
   // neither, or where the file has no template.

@@ -2,9 +2,8 @@
 // spillway tokenize: the ids of a text; works with a vocabulary alone.
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
-
 #include "base/error.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
@@ -41,7 +40,7 @@ int tokenize(const TokenizeOptions& options) {
 
 }  // namespace
 
-void add_tokenize_command(CLI::App& app) {
+void add_tokenize_command(Command& app) {
   auto* command = app.add_subcommand("tokenize", "the token ids of a text");
   auto options = std::make_shared<TokenizeOptions>();
   command
@@ -53,7 +52,7 @@ void add_tokenize_command(CLI::App& app) {
                     "control tokens spelled out in the text are found");
   command->add_flag("--json", options->json, "{\"ids\": [...]}");
   command->footer("  spillway tokenize smollm2 'Hello world'");
-  command->final_callback([options] { throw CLI::RuntimeError(tokenize(*options)); });
+  command->action([options] { return tokenize(*options); });
 }
 
 }  // namespace spillway

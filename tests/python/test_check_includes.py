@@ -78,6 +78,10 @@ BROKEN = {
     "cuBLAS outside cuda/": ({"src/cli/main.cc": SPDX + "#include <cublasLt.h>\n"}, "src/cli/main.cc:2: <cublasLt.h>"),
     "cuDNN outside cuda/": ({"src/cli/main.cc": SPDX + "#include <cudnn.h>\n"}, "src/cli/main.cc:2: <cudnn.h>"),
     "NCCL outside cuda/": ({"src/cli/main.cc": SPDX + "#include <nccl.h>\n"}, "src/cli/main.cc:2: <nccl.h>"),
+    "CLI11 outside the two files that hide it": (
+        {"src/cli/main.cc": SPDX + "#include <CLI/CLI.hpp>\n"},
+        "src/cli/main.cc:2: <CLI/CLI.hpp> is slow to compile; only cli/command_line.cc",
+    ),
     "header without SPDX": (
         {"src/base/error.h": "#pragma once\n"},
         "src/base/error.h:1: the first line must be '// SPDX",

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace spillway {
+
+CommandOption* CommandOption::required(bool value) {
+  option_->required(value);
+  return this;
+}
+CommandOption* CommandOption::check(const ValueCheck& check) {
+  option_->check(check.validator());
+  return this;
+}
+CommandOption* CommandOption::needs(CommandOption* other) {
+  option_->needs(other->option_);
+  return this;
+}
+CommandOption* CommandOption::excludes(CommandOption* other) {
+  option_->excludes(other->option_);
+  return this;
+}
+CommandOption* CommandOption::expected(int values) {
+  option_->expected(values);
+  return this;
+}
+CommandOption* CommandOption::allow_extra_args(bool value) {
+  option_->allow_extra_args(value);
+  return this;
+}
+CommandOption* CommandOption::group(const std::string& heading) {
+  option_->group(heading);
+  return this;
+}
+CommandOption* CommandOption::capture_default_str() {
+  option_->capture_default_str();
+  return this;
+}
+CommandOption* CommandOption::default_str(const std::string& text) {
+  option_->default_str(text);
+  return this;
+}
+CommandOption* CommandOption::type_name(const std::string& name) {
+  option_->type_name(name);
+  return this;
+}
+CommandOption* CommandOption::option_text(const std::string& text) {
+  option_->option_text(text);
+  return this;
+}
+size_t CommandOption::count() const { return option_->count(); }
+std::string CommandOption::name() const { return option_->get_name(); }
+
+Command::Command(CLI::App* app, const Command* parent) : app_(app), parent_(parent) {}
+Command::~Command() = default;
+
+Command* Command::add_subcommand(const std::string& name, const std::string& description) {
+  subcommands_.push_back(std::make_unique<Command>(app_->add_subcommand(name, description), this));
+  return subcommands_.back().get();
+}
+
+CommandOption* Command::keep(CLI::Option* option) {
+  options_.push_back(std::make_unique<CommandOption>(option));
+  return options_.back().get();
+}
+
+template <OptionValue T>
+CommandOption* Command::add_option(const std::string& names, T& value,
+                                   const std::string& description) {
+  return keep(app_->add_option(names, value, description));
+}
+template CommandOption* Command::add_option(const std::string&, std::string&, const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::filesystem::path&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, int&, const std::string&);
+template CommandOption* Command::add_option(const std::string&, int64_t&, const std::string&);
+template CommandOption* Command::add_option(const std::string&, uint16_t&, const std::string&);
+template CommandOption* Command::add_option(const std::string&, uint64_t&, const std::string&);
+template CommandOption* Command::add_option(const std::string&, float&, const std::string&);
+template CommandOption* Command::add_option(const std::string&, double&, const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::optional<std::string>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::optional<int>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::optional<int64_t>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::optional<float>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::optional<double>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::vector<std::string>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::vector<std::filesystem::path>&,
+                                            const std::string&);
+
+CommandOption* Command::add_option_function(const std::string& names,
+                                            std::function<void(const std::string&)> take,
+                                            const std::string& description) {
+  return keep(app_->add_option_function<std::string>(names, take, description));
+}
+
+CommandOption* Command::add_flag(const std::string& names, bool& value,
+                                 const std::string& description) {
+  return keep(app_->add_flag(names, value, description));
+}
+
+CommandOption* Command::get_option(const std::string& name) const {
+  const CLI::Option* const wanted = app_->get_option_no_throw(name);
+  const auto found =
+      std::ranges::find_if(options_, [&](const auto& option) { return option->option_ == wanted; });
+  SPW_ASSERT(found != options_.end());
+  return found->get();
+}
+
+void Command::footer(const std::string& text) { app_->footer(text); }
+void Command::hide() { app_->group(""); }
+void Command::require_subcommand() { app_->require_subcommand(1); }
+
+void Command::action(std::function<int()> run) {
+  // The exception is how the parser hands a result on.
+  app_->final_callback([run = std::move(run)] { throw CLI::RuntimeError(run()); });
+}
+
+std::string Command::name() const { return app_->get_name(); }
+
+std::string Command::full_name() const {
+  return parent_ == nullptr ? name() : parent_->full_name() + " " + name();
+}
+
+bool Command::hidden() const { return app_->get_group().empty(); }
+bool Command::requires_subcommand() const { return app_->get_require_subcommand_min() > 0; }
+
+bool Command::has_option(const std::string& name) const {
+  return app_->get_option_no_throw(name) != nullptr;
+}
+
+std::vector<const CommandOption*> Command::options() const {
+  std::vector<const CommandOption*> all;
+  for (const auto& option : options_) all.push_back(option.get());
+  return all;
+}
+
+std::vector<const Command*> Command::subcommands() const {
+  std::vector<const Command*> all;
+  for (const auto& command : subcommands_) all.push_back(command.get());
+  return all;
+}
+
+const Command* Command::find_subcommand(const std::string& name) const {
+  const auto found = std::ranges::find_if(
+      subcommands_, [&](const auto& command) { return command->name() == name; });
+  return found == subcommands_.end() ? nullptr : found->get();
+}
+
+std::string Command::help() const {
+  return app_->get_formatter()->make_help(app_, full_name(), CLI::AppFormatMode::Normal);
+}
+
+CommandLine::CommandLine(const std::string& description, const std::string& program)
+    : CommandLine(std::make_unique<CLI::App>(description, program)) {}
+
+CommandLine::CommandLine(std::unique_ptr<CLI::App> app)
+    : Command(app.get(), nullptr), root_(std::move(app)) {
+  root_->fallthrough();
+}
+
+CommandLine::~CommandLine() = default;
+
+void CommandLine::set_version(const std::string& text) {
+  root_->set_version_flag("--version", text);
+}
+
+void CommandLine::on_parsed(std::function<void()> call) {
+  root_->parse_complete_callback(std::move(call));
+}
+
+int CommandLine::run(std::vector<std::string> arguments) {
+  std::reverse(arguments.begin(), arguments.end());  // as the parser wants them
+  try {
+    root_->parse(arguments);
+  } catch (const CLI::RuntimeError& done) {
+    return done.get_exit_code();  // an action ran; this is its result
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return root_->exit(error);  // --help, --version
+    throw UsageError(error.what());
+  }
+  return 0;
+}
+
+}  // namespace spillway

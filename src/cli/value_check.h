@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of option values, with messages for people.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+namespace CLI {
+class Validator;
+}
+
+namespace spillway {
+
+// A check of one value as it was typed; --help shows `shown` in place of the type where it is not
+// empty. Copies share what they check.
+class ValueCheck {
+ public:
+  // `problem` returns what is wrong with a value, "" for a good one.
+  explicit ValueCheck(std::function<std::string(const std::string&)> problem,
+                      const std::string& shown = "");
+  explicit ValueCheck(std::shared_ptr<const CLI::Validator> validator)
+      : validator_(std::move(validator)) {}
+
+  const CLI::Validator& validator() const { return *validator_; }
+
+ private:
+  std::shared_ptr<const CLI::Validator> validator_;
+};
+
+// Numbers from `low` to `high`, both included.
+ValueCheck in_range(int low, int high);
+ValueCheck in_range(double low, double high);
+ValueCheck positive_number();
+ValueCheck one_of(std::initializer_list<std::string> values);
+ValueCheck not_negative();
+ValueCheck not_empty();
+
+}  // namespace spillway
