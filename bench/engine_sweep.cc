@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "bench/engine_load.h"
+#include "cli/command_line.h"
 #include "cli/session_flags.h"
 #include "cli/terminal_services.h"
 #include "engine/answer_lengths.h"
@@ -313,8 +314,9 @@ void sweep(Options& options) {
 int main(int argc, char** argv) {
   spillway::Options options;
   CLI::App app("requests that KV memory limits, by many ways to schedule them; lines of JSON");
-  spillway::add_session_flags(app, options.session);
-  spillway::add_kv_store_flags(app, options.session.kv_store);
+  spillway::Command command(&app, nullptr);
+  spillway::add_session_flags(command, options.session);
+  spillway::add_kv_store_flags(command, options.session.kv_store);
   app.add_option("--kv-budget", options.kv_budget, "KV memory on the device, such as 3GB")
       ->capture_default_str();
   app.add_option("-c,--ctx", options.context, "tokens of a request and its answer at most")

@@ -4,6 +4,7 @@
 #   spw_folder(text SOURCES a.cc b.cc TESTS a_test.cc LINKS PkgConfig::PCRE2)
 #
 # TEST_LINKS: what only the tests need, e.g. a device that the folder itself may not see.
+# NO_UNITY: its files cannot share a translation unit, because their names clash on purpose or per instruction set.
 # OPTIMIZE: another level than -O2, where the folder's loops or its compile time ask for it; sanitizers keep their own.
 file(STRINGS ${CMAKE_SOURCE_DIR}/src/folders.txt SPW_FOLDER_TABLE REGEX "^[a-z]+:")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/folders.txt)
@@ -71,7 +72,7 @@ function(spw_test NAME)
 endfunction()
 
 function(spw_folder FOLDER)
-  cmake_parse_arguments(ARG "KERNEL_TESTS" "GPU_TESTS;OPTIMIZE" "SOURCES;TESTS;LINKS;TEST_LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "KERNEL_TESTS;NO_UNITY" "GPU_TESTS;OPTIMIZE" "SOURCES;TESTS;LINKS;TEST_LINKS" ${ARGN})
   spw_allowed_folders(${FOLDER} folders)
   set(links "")
   foreach(name IN LISTS folders)
@@ -80,6 +81,9 @@ function(spw_folder FOLDER)
   add_library(spw_${FOLDER} STATIC ${ARG_SOURCES})
   target_include_directories(spw_${FOLDER} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(spw_${FOLDER} PUBLIC ${links} PRIVATE ${ARG_LINKS})
+  if(SPILLWAY_UNITY AND NOT ARG_NO_UNITY)
+    set_target_properties(spw_${FOLDER} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
   if(ARG_OPTIMIZE AND NOT SPILLWAY_SANITIZE)
     target_compile_options(spw_${FOLDER} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-${ARG_OPTIMIZE}>)
     spw_use_precompiled(spw_${FOLDER} ${ARG_OPTIMIZE})

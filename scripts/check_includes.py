@@ -19,7 +19,17 @@ BANNED_STEMS = ("utils", "common", "helpers")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl)[\w.]*(/|$)")
 # Headers that take seconds to compile, with the only sources that may include them; the others go through ours.
-CONFINED = {"CLI/": ("cli/command_line.cc", "cli/value_check.cc")}
+CONFINED = {
+    "CLI/": ("cli/command_line.cc", "cli/value_check.cc"),
+    "spdlog/": ("base/log.cc",),
+    "boost/": ("serve/http/http_connection.cc", "serve/http/http_connection.h", "serve/http/http_server.cc",
+               "serve/http/io_loop.cc", "serve/http/io_loop.h"),
+    "prometheus/": ("serve/api/server_metrics.cc",),
+    "regex": (),
+}
+# In headers <nlohmann/json_fwd.hpp> stands for this one, but for those whose types hold JSON values.
+JSON_HEADER = "nlohmann/json.hpp"
+JSON_HOLDERS = ("serve/completion_logprobs.h", "serve/openai_request.h", "text/chat_template.h", "text/jinja/chat_rendering.h")
 TABLE_LINE = re.compile(r"^(!?[a-z]+):\s*((?:[a-z]+\s*)*)$")
 
 
@@ -137,7 +147,10 @@ def check_confined(path, line, target, findings):
     inside = path.relative_to(findings.root / "src").as_posix()
     for prefix, sources in CONFINED.items():
         if target.startswith(prefix) and inside not in sources:
-            findings.add(path, line, f"<{target}> is slow to compile; only {' and '.join(sources)} may include it")
+            allowed = " and ".join(sources) or "nothing"
+            findings.add(path, line, f"<{target}> is slow to compile; only {allowed} may include it")
+    if target == JSON_HEADER and path.suffix in HEADER_SUFFIXES and inside not in JSON_HOLDERS and not path.stem.startswith("test_"):
+        findings.add(path, line, f"<{target}> is slow to compile; a header takes <nlohmann/json_fwd.hpp>")
 
 
 def is_per_target(path, lines):

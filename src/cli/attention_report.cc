@@ -2,6 +2,7 @@
 #include "cli/attention_report.h"
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 

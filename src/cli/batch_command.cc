@@ -2,6 +2,7 @@
 // spillway batch: OpenAI batch lines in and out; goes on where it was after a kill.
 #include <fmt/core.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway bench: the speed of prefill and decode, what moved meanwhile, and what waited.
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>

@@ -2,7 +2,7 @@
 // spillway bench --lengths: requests of mixed lengths through the engine, by the plan's schedule.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 
 #include "cli/request_lengths.h"

@@ -2,6 +2,7 @@
 #include "cli/bench_report.h"
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>

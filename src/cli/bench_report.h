@@ -2,7 +2,7 @@
 // What the reports of spillway bench have in common: the machine, the plan, what moved and waited.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "cli/bench_run.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway convert: a GGUF with its matrices in other types, from a GGUF or a Hugging Face folder.
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <map>

@@ -2,6 +2,7 @@
 // spillway predictor embed: what an encoder makes of texts, for parity tests.
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway eval: perplexity of a text, accuracy on last words.
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway inspect: what is in a model's files and what it needs; what devices there are.
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <map>

@@ -2,15 +2,11 @@
 // JSON on standard output, valid whatever bytes file names and texts contain.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
-#include "cli/terminal.h"
+#include <nlohmann/json_fwd.hpp>
 
 namespace spillway {
 
 // One line, or indented by `indent`.
-inline void print_json(const nlohmann::json& value, int indent = -1) {
-  print_now(value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-}
+void print_json(const nlohmann::json& value, int indent = -1);
 
 }  // namespace spillway

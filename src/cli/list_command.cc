@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway list: the models in the cache.
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <memory>

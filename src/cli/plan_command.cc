@@ -2,6 +2,7 @@
 // spillway plan: what would go where and how fast it would be, before a byte is loaded; on this
 // machine or on one that is not here.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <fstream>

@@ -2,6 +2,7 @@
 #include "cli/plan_report.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/byte_units.h"
 #include "cli/predicted_json.h"

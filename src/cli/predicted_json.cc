@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/predicted_json.h"
 
+#include <nlohmann/json.hpp>
+
 namespace spillway {
 
 using nlohmann::json;

@@ -2,7 +2,7 @@
 // What the cost model says of a run, as every command reports it.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "plan/predict.h"
 

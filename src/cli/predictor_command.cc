@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway predictor: how long answers will be, learned from prompts and answers that are there.
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <charconv>
 #include <filesystem>

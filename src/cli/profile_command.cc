@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway profile: measures the machine, or which kernels suit a model on it; once, and keeps it.
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <memory>

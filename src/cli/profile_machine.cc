@@ -2,6 +2,7 @@
 #include "cli/profile_machine.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <system_error>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway run: generate, streaming to the terminal.
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <memory>

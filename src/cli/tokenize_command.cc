@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spillway tokenize: the ids of a text; works with a vocabulary alone.
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "cli/command_line.h"

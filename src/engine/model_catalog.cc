@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <regex>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -26,9 +26,13 @@ namespace fs = std::filesystem;
 
 // The rest of a split model, which its first file stands for.
 bool is_later_part(const std::string& name) {
-  static const std::regex kPart(R"(.*-(\d{5})-of-\d{5}\.gguf)");
-  std::smatch match;
-  return std::regex_match(name, match, kPart) && match[1] != "00001";
+  constexpr std::string_view kShape = "-00000-of-00000.gguf";  // where a 0 stands for any digit
+  if (name.size() < kShape.size()) return false;
+  const std::string_view end = std::string_view(name).substr(name.size() - kShape.size());
+  const bool is_part = std::equal(end.begin(), end.end(), kShape.begin(), [](char c, char shape) {
+    return shape == '0' ? c >= '0' && c <= '9' : c == shape;
+  });
+  return is_part && end.substr(1, 5) != "00001";
 }
 
 // scripts/fetch_model.sh leaves a line beside each model.

@@ -2,19 +2,17 @@
 #include "measure/disk_rates.h"
 
 #include <algorithm>
-#include <chrono>
 #include <system_error>
 #include <vector>
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "measure/seconds_since.h"
 #include "storage/aligned_buffer.h"
 #include "storage/temporary_file.h"
 
 namespace spillway {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kPiece = uint64_t{4} << 20;
 constexpr size_t kAhead = 4;  // pieces on their way, as a layer's weights are
@@ -26,7 +24,7 @@ uint64_t move_pieces(uint64_t most, double at_most_s, MeasurePace& pace, double&
                      Begin begin) {
   std::vector<IoTicket> tickets(kAhead);
   const auto start = Clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  const auto elapsed = [&] { return seconds_since(start); };
   uint64_t pieces = 0;
   for (; pieces < most && (pieces < kAhead || elapsed() < at_most_s); ++pieces) {
     pace.check();

@@ -11,17 +11,12 @@
 
 #include "device/expected_ops.h"
 #include "measure/processor_rates.h"
+#include "measure/seconds_since.h"
 #include "memory/pinned_buffer.h"
 #include "runtime/host_lane.h"
 
 namespace spillway {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 constexpr size_t kTinyTransfer = 4096;
 constexpr double kPointSeconds = 0.15;  // of one size in one direction

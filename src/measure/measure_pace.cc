@@ -10,7 +10,7 @@
 namespace spillway {
 namespace {
 
-constexpr int kRepeats = 9;
+constexpr int kPaceRepeats = 9;
 // So long a queue hides that it has to be waited for.
 constexpr double kQueueSeconds = 2e-3;
 constexpr int kMostQueued = 256;
@@ -51,7 +51,7 @@ double time_op(Device& device, MeasurePace& pace, double at_most_s,
     spent += second;
   }
   std::vector<double> times;
-  while (times.size() < kRepeats && (times.empty() || spent < at_most_s)) {
+  while (times.size() < kPaceRepeats && (times.empty() || spent < at_most_s)) {
     times.push_back(time(calls));
     spent += times.back() * calls;
   }

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "measure/seconds_since.h"
 #include "memory/pinned_buffer.h"
 #include "plan/linear_shares.h"
 #include "plan/stream_order.h"
@@ -21,12 +22,6 @@
 
 namespace spillway {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Around the share to begin with; the paper's gamma and lambda.
 constexpr double kAround[] = {-0.10, -0.05, 0.0, 0.05, 0.10};

@@ -12,10 +12,9 @@
 namespace spillway {
 namespace {
 
-constexpr double kLargeTransfer = 1 << 30;  // whose rate does not grow any more
-constexpr int64_t kSome = 64;               // of a batch that is not full, or a short prompt
-constexpr int64_t kFew = 1;                 // whose products are bound by memory alone
-constexpr double kSameShare = 0.01;         // closer than this: nobody would feel it
+constexpr int64_t kSome = 64;        // of a batch that is not full, or a short prompt
+constexpr int64_t kFew = 1;          // whose products are bound by memory alone
+constexpr double kSameShare = 0.01;  // closer than this: nobody would feel it
 // Of a step, that the CPU attends: with more, it keeps everybody waiting at every op. H200, OPT-13B
 // with 4-bit weights, 64 sequences in host memory: 478 tokens/s, with 5% of the rows 338
 // (one run each).

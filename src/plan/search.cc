@@ -20,7 +20,6 @@ namespace {
 // Shares of weights are tried in thousandths: homes are whole matrices, of which there are
 // hundreds.
 constexpr double kWeightSteps = 1000;
-constexpr double kLargeTransfer = 1 << 30;  // whose rate does not grow any more
 // Of the candidates: by their sums, then by the simulator.
 constexpr size_t kSimulated = 16, kImproved = 4;
 // Of the device's budget: an activations' share that is worth to be somewhere else.

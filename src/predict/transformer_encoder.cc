@@ -22,7 +22,7 @@ namespace {
 // Of a vocabulary that is in JSON, which is looked at as a whole.
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{32} << 20;
 // A word may be long; more than that is no text.
-constexpr size_t kMaxTextBytes = size_t{16} << 10;
+constexpr size_t kMaxEncodedBytes = size_t{16} << 10;
 
 WordPieceVocabulary read_vocabulary(const ModelFiles& files) {
   if (const auto json = files.try_read_text("tokenizer.json", kMaxTokenizerBytes))
@@ -120,7 +120,7 @@ TransformerEncoder::TransformerEncoder(std::unique_ptr<Device> device,
 TransformerEncoder::~TransformerEncoder() = default;
 
 std::vector<TokenId> TransformerEncoder::tokens_of(std::string_view text) const {
-  return pieces_->encode(text.substr(0, kMaxTextBytes), static_cast<size_t>(scratch_->rows));
+  return pieces_->encode(text.substr(0, kMaxEncodedBytes), static_cast<size_t>(scratch_->rows));
 }
 
 void TransformerEncoder::run_layers(int64_t tokens) const {

@@ -18,8 +18,8 @@ namespace spillway {
 namespace {
 
 constexpr uint64_t kMaxStringBytes = uint64_t{64} << 20;
-constexpr uint64_t kMaxNameBytes = 256;
-constexpr uint32_t kMaxDims = 4;
+constexpr uint64_t kMaxGgufNameBytes = 256;
+constexpr uint32_t kMaxGgufDims = 4;
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 20;
 // The least a key or a tensor can take: what a declared count is checked against.
 constexpr uint64_t kLeastKeyBytes = 8 + 4 + 1;
@@ -194,15 +194,15 @@ class GgufParser {
     cursor_.set_context(fmt::format("tensor {}", number));
     const uint64_t name_at = cursor_.position();
     TensorInfo tensor;
-    tensor.name = cursor_.read_string("its name", kMaxNameBytes);
+    tensor.name = cursor_.read_string("its name", kMaxGgufNameBytes);
     SPW_CHECK(!tensor.name.empty(), kInvalidArgument, "{}empty name at byte {}", cursor_.prefix(),
               name_at);
     cursor_.set_context(fmt::format("tensor '{}'", printable(tensor.name)));
     const uint64_t dims_at = cursor_.position();
     const auto dims = cursor_.read<uint32_t>("dimension count");
-    SPW_CHECK(dims >= 1 && dims <= kMaxDims, kInvalidArgument,
+    SPW_CHECK(dims >= 1 && dims <= kMaxGgufDims, kInvalidArgument,
               "{}dimension count at byte {} is {}, expected 1 to {}", cursor_.prefix(), dims_at,
-              dims, kMaxDims);
+              dims, kMaxGgufDims);
     tensor.shape.resize(dims);
     for (uint32_t i = 0; i < dims; ++i) {
       // The file has the fastest dimension first. What does not fit int64 comes out negative, which

@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kMaxNameBytes = 1024;
+constexpr size_t kMaxIndexNameBytes = 1024;
 constexpr size_t kMaxShards = 16384;
 
 // {"metadata": {...}, "weight_map": {"tensor": "shard.safetensors", ...}}
@@ -77,9 +77,9 @@ class IndexHandler final : public JsonHandler {
     if (in_map_) not_a_name();
   }
   void add(std::string shard) {
-    SPW_CHECK(!key_.empty() && key_.size() <= kMaxNameBytes, kInvalidArgument,
+    SPW_CHECK(!key_.empty() && key_.size() <= kMaxIndexNameBytes, kInvalidArgument,
               "{}: a tensor name in weight_map has {} bytes, expected 1 to {}", label_, key_.size(),
-              kMaxNameBytes);
+              kMaxIndexNameBytes);
     SPW_CHECK(index_.tensors.size() < ModelFiles::kMaxTensors, kInvalidArgument,
               "{}: more than {} tensors", label_, ModelFiles::kMaxTensors);
     // Nothing outside the model's folder is opened, whatever the index says.

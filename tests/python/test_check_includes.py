@@ -78,6 +78,11 @@ BROKEN = {
     "cuBLAS outside cuda/": ({"src/cli/main.cc": SPDX + "#include <cublasLt.h>\n"}, "src/cli/main.cc:2: <cublasLt.h>"),
     "cuDNN outside cuda/": ({"src/cli/main.cc": SPDX + "#include <cudnn.h>\n"}, "src/cli/main.cc:2: <cudnn.h>"),
     "NCCL outside cuda/": ({"src/cli/main.cc": SPDX + "#include <nccl.h>\n"}, "src/cli/main.cc:2: <nccl.h>"),
+    "JSON in a header": (
+        {"src/base/error.h": HEADER + "#include <nlohmann/json.hpp>\n"},
+        "src/base/error.h:4: <nlohmann/json.hpp> is slow to compile; a header takes <nlohmann/json_fwd.hpp>",
+    ),
+    "Asio outside HTTP": ({"src/base/error.cc": SPDX + "#include <boost/asio.hpp>\n"}, "src/base/error.cc:2: <boost/asio.hpp> is slow to compile; only serve/http"),
     "CLI11 outside the two files that hide it": (
         {"src/cli/main.cc": SPDX + "#include <CLI/CLI.hpp>\n"},
         "src/cli/main.cc:2: <CLI/CLI.hpp> is slow to compile; only cli/command_line.cc",

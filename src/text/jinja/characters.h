@@ -7,6 +7,7 @@
 
 namespace spillway::jinja {
 
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 // str.isspace(), which is more than Unicode's White_Space.
 bool is_space(char32_t c);
 bool is_alpha(char32_t c);

@@ -39,8 +39,6 @@ bool is_word_byte(char c) {
          static_cast<unsigned char>(c) >= 0x80;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 class Lexer {
  public:
   explicit Lexer(std::string_view source) : text_(source) {}

@@ -12,8 +12,6 @@
 namespace spillway::jinja {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 std::string lower_ascii(std::string_view text) {
   std::string lower;
   for (const char c : text)
