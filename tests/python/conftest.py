@@ -2,6 +2,7 @@
 """What the Python tests share: the program under test, a way to run it, and the public data beside the repository."""
 
 import dataclasses
+import fnmatch
 import json
 import os
 import pathlib
@@ -132,6 +133,17 @@ def pytest_terminal_summary(terminalreporter):
 def pytest_configure(config):
     # Also where pytest-xdist, which knows it, is not installed.
     config.addinivalue_line("markers", "xdist_group(name): tests that one process runs one after the other")
+    config.addinivalue_line("markers", "long: listed in long_tests.txt; scripts/test.sh leaves them to --full")
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the tests of long_tests.txt, so that -m long and -m 'not long' choose."""
+    lines = (pathlib.Path(__file__).parent / "long_tests.txt").read_text().splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    for item in items:
+        name = item.nodeid.rpartition("/")[2].partition("@")[0]  # xdist appends @group
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_addoption(parser):
