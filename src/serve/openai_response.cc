@@ -129,20 +129,6 @@ ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request,
   return body;
 }
 
-ordered_json error_body(const ApiError& error) {
-  ordered_json param = nullptr;
-  if (!error.param().empty()) param = error.param();
-  return {{"error",
-           {{"message", error.what()},
-            {"type", error.type()},
-            {"param", std::move(param)},
-            {"code", error.code_name()}}}};
-}
-
-std::string json_line(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
 namespace {
 
 // A string as JSON has it.

@@ -11,6 +11,7 @@
 #include "engine/generation.h"
 #include "serve/api_error.h"
 #include "serve/completion_logprobs.h"
+#include "serve/http/json_text.h"
 #include "serve/openai_request.h"
 #include "text/tokenizer.h"
 
@@ -55,12 +56,6 @@ struct Usage {
 nlohmann::ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request,
                                    const std::vector<Choice>& choices, const Usage& usage,
                                    const Tokenizer* tokenizer);
-
-// {"error": {"message", "type", "param", "code"}}
-nlohmann::ordered_json error_body(const ApiError& error);
-
-// One line, valid UTF-8 whatever is in it.
-std::string json_line(const nlohmann::ordered_json& value);
 
 // The events of a streamed answer ("data: ...", each with its empty line), made without building a
 // JSON object for each token. Not thread-safe.

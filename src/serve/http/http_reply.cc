@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "serve/http/http_text.h"
+#include "serve/http/json_text.h"
 #include "serve/http/reply_state.h"
-#include "serve/openai_response.h"
 
 namespace spillway {
 namespace {
