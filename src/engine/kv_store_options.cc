@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "engine/placement_options.h"
+#include "memory/block_folder_room.h"
 
 namespace spillway {
 namespace {
@@ -12,6 +13,10 @@ namespace {
 constexpr uint64_t kUsualDirBytes = uint64_t{16} << 30, kUsualHostBytes = uint64_t{4} << 30;
 
 }  // namespace
+
+uint64_t KvStoreOptions::usual_dir_bytes(uint64_t free, uint64_t taken) {
+  return std::min<uint64_t>(kUsualDirBytes, (free + taken) / 2);
+}
 
 uint64_t KvStoreOptions::dir_bytes() const {
   if (!dir_size.empty()) return parse_memory(dir_size, "--kv-dir-size");
@@ -21,7 +26,7 @@ uint64_t KvStoreOptions::dir_bytes() const {
          existing.has_relative_path())
     existing = existing.parent_path();
   const auto space = std::filesystem::space(existing, unknown);
-  return unknown ? kUsualDirBytes : std::min<uint64_t>(kUsualDirBytes, space.available / 2);
+  return unknown ? kUsualDirBytes : usual_dir_bytes(space.available, block_folders_bytes(dir));
 }
 
 uint64_t KvStoreOptions::host_bytes(uint64_t free, uint64_t pool) const {

@@ -58,6 +58,18 @@ TEST_F(SessionKvStoreTest, TheSaltChangesWithAllThatChangesBits) {
   EXPECT_EQ(salts.size(), 5U);
 }
 
+TEST_F(SessionKvStoreTest, AFolderKeepsItsUsualSizeAtEveryRestart) {
+  constexpr uint64_t kFree = uint64_t{10} << 30;
+  uint64_t taken = 0;
+  const uint64_t first = KvStoreOptions::usual_dir_bytes(kFree, 0);
+  for (int restart = 0; restart < 3; ++restart) {
+    EXPECT_EQ(KvStoreOptions::usual_dir_bytes(kFree - taken, taken), first);
+    taken = first;
+  }
+  EXPECT_EQ(first, kFree / 2);
+  EXPECT_EQ(KvStoreOptions::usual_dir_bytes(kFree * 10, 0), uint64_t{16} << 30);
+}
+
 TEST_F(SessionKvStoreTest, ThereIsNoneUnlessSomebodyAsks) {
   const auto session = plan(options_);
   const KvCache kv = cache_of(*session);

@@ -44,6 +44,7 @@ KvStore::KvStore(const KvCache& kv, Device& device, Device& host, const Options&
     on_disk_.emplace(contents.key, contents);
     disk_order_.add(contents.key, contents.parent, worth_of(contents));
   }
+  evict_excess();
   stats_.damaged = static_cast<int64_t>(folder_->stats().damaged);
   thread_ = std::thread([this] { work(); });
 }
@@ -56,6 +57,20 @@ KvStore::~KvStore() {
   }
   has_work_.notify_all();
   if (thread_.joinable()) thread_.join();
+}
+
+// An earlier budget of the folder was larger: what is worth least goes, as it does while serving.
+void KvStore::evict_excess() {
+  std::vector<BlockName> names;
+  for (uint32_t excess = folder_->excess(); excess > 0; --excess) {
+    const auto victim = disk_order_.try_next([](const BlockKey&) { return true; });
+    SPW_ASSERT(victim);
+    disk_order_.evicted(*victim);
+    on_disk_.erase(*victim);
+    names.push_back({victim->low, victim->high});
+    ++stats_.disk.evicted;
+  }
+  if (!names.empty()) folder_->shrink(names);
 }
 
 double KvStore::worth_of(const BlockContents& contents) const {

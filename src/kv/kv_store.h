@@ -109,6 +109,7 @@ class KvStore {
     bool is_dropped = false;  // free as soon as nobody is at it
   };
   std::byte* bytes_of(SlotId id) const { return memory_ + static_cast<size_t>(id) * stride_; }
+  void evict_excess();  // once, before the folder's thread runs
   double worth_of(const BlockContents& contents) const;
   bool is_worth_a_slot(const BlockContents& contents) const;
   // These with the mutex held.

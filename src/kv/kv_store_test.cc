@@ -272,6 +272,33 @@ TEST_P(KvStoreTest, TheDiskMakesRoomFromTheEndOfChains) {
   for (const uint64_t n : {1, 2, 3, 101, 102}) EXPECT_TRUE(store->has(key(n))) << n;
 }
 
+TEST_P(KvStoreTest, AFolderThatMustBecomeSmallerLosesTheBlocksOfLeastWorth) {
+  const uint64_t each = KvStore::slot_bytes(kShape) + 2 * kIndexEntryBytes;
+  {
+    auto store = make_lasting(4);
+    int64_t written = 0;
+    for (const uint64_t n : {1, 2, 3, 4, 5, 101, 102}) {
+      fill(DeviceBlock{0}, n);
+      put(*store, DeviceBlock{0}, n);
+      const DeviceBlock block{};
+      store->before_writing({&block, 1});
+      ++written;
+      while (store->stats().disk.blocks < written) std::this_thread::yield();
+    }
+  }
+  auto store = make_lasting(4, 4 * each);
+  EXPECT_EQ(store->stats().disk.blocks, 4) << "before anything was done";
+  EXPECT_EQ(store->stats().disk.evicted, 3);
+  // From the ends of chains, the oldest first: not by the slots, where 101 and 102 are last.
+  for (const uint64_t n : {1, 2, 101, 102}) EXPECT_TRUE(store->has(key(n))) << n;
+  const std::vector<BlockKey> keys = {key(101), key(102)};
+  EXPECT_EQ(store->fetch(keys), 2U);
+  wait_until_fetched(*store, keys);
+  load(*store, 102, DeviceBlock{3});
+  EXPECT_TRUE(has(DeviceBlock{3}, 102));
+  store->unpin(keys);
+}
+
 TEST_P(KvStoreTest, WhatIsDroppedIsGoneEverywhere) {
   const std::vector<BlockKey> keys = {key(1), key(2)};
   {

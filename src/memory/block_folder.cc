@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <limits>
 #include <system_error>
 #include <utility>
@@ -41,8 +43,17 @@ int64_t until_done(Call&& call) {
 FileDescriptor open_or_fail(const fs::path& path, int flags) {
   FileDescriptor fd;
   do {
-    fd = open_call(path, flags | O_CLOEXEC, kMode);
+    // O_NONBLOCK and O_NOCTTY: opening something else than a file must neither wait nor take a
+    // terminal. They mean nothing for regular files.
+    fd = open_call(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, kMode);
   } while (fd.get() == -EINTR);
+  struct stat info {};
+  // A socket cannot be opened at all (ENXIO).
+  const bool is_other =
+      fd.is_open() ? ::fstat(fd.get(), &info) == 0 && !S_ISREG(info.st_mode) : fd.get() == -ENXIO;
+  SPW_CHECK(!is_other, kInvalidArgument,
+            "--kv-dir: {} is not a regular file; remove it or give another folder",
+            printable_path(path));
   SPW_CHECK(fd.is_open(), kIo, "--kv-dir: cannot open {}: {}", printable_path(path),
             error_text(fd.get()));
   return fd;
@@ -100,10 +111,8 @@ BlockFolder::BlockFolder(IoQueue& queue, fs::path folder, const FolderIdentity& 
                 format_bytes(stride_), format_bytes(budget_bytes));
   file_ = std::make_unique<IoFile>(open_or_fail(folder_ / "blocks", O_RDWR | O_CREAT),
                                    folder_ / "blocks", IoUser::kKv);
-  // The budget was larger.
-  if (file_->size() > uint64_t{capacity_} * stride_)
-    until_done([&] { return truncate_call(file_->descriptor(), uint64_t{capacity_} * stride_); });
   read_index();
+  truncate_blocks();
 }
 
 BlockFolder::~BlockFolder() = default;
@@ -121,8 +130,10 @@ void BlockFolder::read_index() {
   if (parsed.state == State::kOtherKind)
     log_warning("the index of the KV in {} is damaged; it is begun anew", printable_path(folder_));
   stats_.damaged += parsed.damaged + (parsed.state == State::kOtherKind ? 1 : 0);
+  // The budget may have been larger, but no block can be behind the end of the file.
+  const uint64_t slots = std::max<uint64_t>(capacity_, file_->size() / stride_);
   for (const FolderEntry& entry : parsed.entries) {
-    if (entry.slot >= capacity_) continue;  // the budget was larger
+    if (entry.slot >= slots) continue;
     if (entry.slot >= slots_.size()) slots_.resize(entry.slot + 1);
     leave(entry.slot);
     if (entry.kind != FolderEntry::kWritten) continue;
@@ -217,6 +228,46 @@ void BlockFolder::drop(const BlockName& name) {
   const FolderEntry left{.kind = FolderEntry::kLeft, .slot = slot};
   (void)try_append({&left, 1});
   if (!writes_) capacity_ = static_cast<uint32_t>(by_name_.size());
+}
+
+bool BlockFolder::release_bytes(uint32_t slot) const {
+  return until_done([&] { return punch_call(file_->descriptor(), offset_of(slot), stride_); }) == 0;
+}
+
+void BlockFolder::truncate_blocks() {
+  size_t slots = slots_.size();
+  while (slots > 0 && !slots_[slots - 1].taken) --slots;
+  slots_.resize(slots);
+  std::erase_if(free_, [&](uint32_t slot) { return slot >= slots; });
+  const uint64_t bytes = uint64_t{slots} * stride_;
+  if (file_->size() > bytes) until_done([&] { return truncate_call(file_->descriptor(), bytes); });
+}
+
+void BlockFolder::shrink(std::span<const BlockName> names) {
+  const size_t before = by_name_.size();
+  bool are_released = true;
+  for (const BlockName& name : names) {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) continue;
+    const uint32_t slot = found->second;
+    leave(slot);
+    free_.push_back(slot);
+    are_released &= release_bytes(slot);
+  }
+  truncate_blocks();
+  // New blocks go to the beginning of the file first.
+  std::ranges::sort(free_, std::greater());
+  log_info(
+      "--kv-dir: {} of {} blocks of KV in {} are evicted, those of least worth, so that it keeps "
+      "to {} (--kv-dir-size){}",
+      before - by_name_.size(), before, printable_path(folder_),
+      format_bytes(uint64_t{capacity_} * stride_),
+      are_released ? "" : "; the file system cannot free their bytes before the folder is removed");
+  try {
+    write_index();
+  } catch (const Error& error) {
+    stop_writing(error.what());
+  }
 }
 
 uint32_t BlockFolder::take_slot() {

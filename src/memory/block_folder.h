@@ -9,6 +9,7 @@
 // changes is noticed by checksums and forgotten.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -56,7 +57,14 @@ class BlockFolder {
   // What is here, the oldest first.
   std::vector<FolderBlock> blocks() const;
   // So many can be written before one has to be dropped.
-  uint32_t room() const { return capacity_ - static_cast<uint32_t>(by_name_.size()); }
+  uint32_t room() const {
+    return capacity_ - std::min(capacity_, static_cast<uint32_t>(by_name_.size()));
+  }
+  // So many blocks are beyond the budget, because an earlier one was larger. The caller, who knows
+  // what blocks are worth, chooses them for shrink(). Until then nothing can be written.
+  uint32_t excess() const { return static_cast<uint32_t>(by_name_.size()) - (capacity_ - room()); }
+  // Drops these blocks and gives their bytes back to the file system; logs how many they were.
+  void shrink(std::span<const BlockName> names);
   // Buffers are that long.
   size_t stride() const { return stride_; }
 
@@ -83,6 +91,10 @@ class BlockFolder {
   bool try_append(std::span<const FolderEntry> entries);
   uint64_t offset_of(uint32_t slot) const { return uint64_t{slot} * stride_; }
   void leave(uint32_t slot);
+  // Of a slot that holds nothing: false where the file system cannot take its bytes back.
+  bool release_bytes(uint32_t slot) const;
+  // Ends the file behind the last slot that holds a block.
+  void truncate_blocks();
   uint32_t take_slot();
   void stop_writing(const std::string& why);
 

@@ -42,9 +42,22 @@ bool is_one_of_ours(const fs::directory_entry& entry) {
          fs::is_regular_file(entry.path() / "index", error);
 }
 
+// On disk, which is less than the files' lengths: those of evicted blocks have holes.
+uint64_t allocated_bytes(const fs::path& folder) {
+  constexpr uint64_t kStatUnit = 512;  // of st_blocks, whatever blocks the file system has
+  uint64_t bytes = 0;
+  for (const char* const file : kFiles) {
+    struct stat info {};
+    if (::stat((folder / file).c_str(), &info) == 0 && S_ISREG(info.st_mode))
+      bytes += static_cast<uint64_t>(info.st_blocks) * kStatUnit;
+  }
+  return bytes;
+}
+
 // Nobody can begin to use it meanwhile.
 bool try_remove(const fs::path& folder) {
-  const FileDescriptor lock = open_call(folder / "lock", O_RDWR | O_CLOEXEC);
+  const FileDescriptor lock =
+      open_call(folder / "lock", O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (!lock.is_open() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return false;
   std::error_code error;
   for (const char* const file : kFiles) fs::remove(folder / file, error);
@@ -69,6 +82,15 @@ void make_private_folder(const fs::path& path) {
             "--kv-dir: {} is not a folder; give another name", printable_path(path));
 }
 
+uint64_t block_folders_bytes(const fs::path& dir) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
+    if (is_one_of_ours(entry)) bytes += allocated_bytes(entry.path());
+  }
+  return bytes;
+}
+
 uint64_t remove_unused_folders(const fs::path& dir, const fs::path& own, uint64_t most) {
   std::error_code error;
   std::vector<Found> others;
@@ -76,10 +98,7 @@ uint64_t remove_unused_folders(const fs::path& dir, const fs::path& own, uint64_
   for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
     if (entry.path() == own || !is_one_of_ours(entry)) continue;
     Found& found = others.emplace_back(Found{.path = entry.path()});
-    for (const char* const file : kFiles) {
-      const uint64_t size = fs::file_size(entry.path() / file, error);
-      if (!error) found.bytes += size;
-    }
+    found.bytes = allocated_bytes(entry.path());
     found.used = fs::last_write_time(entry.path() / "index", error);
     bytes += found.bytes;
   }

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/fault_points.h"
 #include "base/test_scoped_folder.h"
+#include "memory/block_folder_room.h"
 
 namespace spillway {
 namespace {
@@ -135,10 +136,36 @@ TEST_F(BlockFolderTest, KeepsToItsBudget) {
   EXPECT_EQ(folder->room(), 10U);
   write(*folder, kSix);
   EXPECT_EQ(folder->room(), 4U);
-  folder.reset();
-  folder = open(3 * (8192 + 2 * kIndexEntryBytes));
-  EXPECT_EQ(folder->blocks().size(), 3U);
+}
+
+// Which blocks go is the caller's choice, not that of the slots they are in.
+TEST_F(BlockFolderTest, ShrinksByTheBlocksThatItIsTold) {
+  write(*open(), kSix);
+  auto folder = open(3 * (8192 + 2 * kIndexEntryBytes));
+  EXPECT_EQ(folder->blocks().size(), 6U) << "nothing goes by itself";
+  EXPECT_EQ(folder->excess(), 3U);
   EXPECT_EQ(folder->room(), 0U);
+  const std::vector<BlockName> names = {block(1).name, block(2).name, block(6).name};
+  folder->shrink(names);
+  EXPECT_EQ(folder->excess(), 0U);
+  EXPECT_EQ(fs::file_size(inner() / "blocks"), 5U * 8192) << "behind the last block it ends";
+  EXPECT_LE(block_folders_bytes(dir()), 3U * 8192 + 2 * 4096) << "holes take nothing";
+  folder.reset();
+  folder = open(4 * (8192 + 2 * kIndexEntryBytes));
+  EXPECT_EQ(read(*folder, kSix), (std::vector<bool>{false, false, true, true, true, false}));
+  EXPECT_EQ(folder->stats().damaged, 0U);
+  EXPECT_EQ(count(write(*folder, {7})), 1);
+  EXPECT_EQ(fs::file_size(inner() / "blocks"), 5U * 8192) << "it went into a hole";
+  EXPECT_EQ(count(read(*folder, {3, 4, 5, 7})), 4);
+}
+
+TEST_F(BlockFolderTest, GoesOnWhereTheFileSystemTakesNoBytesBack) {
+  write(*open(), kSix);
+  auto folder = open(5 * (8192 + 2 * kIndexEntryBytes));
+  arm_fault("io.punch", 1, FaultKind::kEopnotsupp, 1000);
+  folder->shrink(std::vector<BlockName>{block(1).name});
+  EXPECT_GE(fault_hits("io.punch"), 1U);
+  EXPECT_EQ(count(read(*folder, {2, 3, 4, 5, 6})), 5);
 }
 
 TEST_F(BlockFolderTest, IsOneProcesssAtATime) {
@@ -168,6 +195,15 @@ TEST_F(BlockFolderTest, SaysWhatIsWrongWithAFolder) {
   EXPECT_THAT(error_of([&] { open(); }), HasSubstr("is not a folder; give another name"));
   fs::remove(dir());
   open();
+  // What is no file would be waited for without an end.
+  for (const char* const name : {"lock", "blocks", "index"}) {
+    const fs::path path = inner() / name;
+    fs::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_THAT(error_of([&] { open(); }), HasSubstr("is not a regular file")) << name;
+    fs::remove(path);
+    open();
+  }
   set_bytes(inner() / "index", FileBytes(100, 'x'));
   EXPECT_THAT(error_of([&] { open(); }), HasSubstr("is not a file of spillway's"));
   EXPECT_THAT(

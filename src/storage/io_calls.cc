@@ -60,6 +60,13 @@ int64_t truncate_call(int fd, uint64_t bytes) {
   return ::ftruncate(fd, static_cast<off_t>(bytes)) < 0 ? -errno : 0;
 }
 
+int64_t punch_call(int fd, uint64_t offset, uint64_t bytes) {
+  if (const int error = injected_error("io.punch")) return -error;
+  const int result = ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                 static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  return result < 0 ? -errno : 0;
+}
+
 int64_t sync_call(int fd) { return answer("io.sync", ::fsync(fd)); }
 
 int64_t rename_call(const std::filesystem::path& from, const std::filesystem::path& to) {

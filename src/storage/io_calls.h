@@ -13,15 +13,17 @@
 
 namespace spillway {
 
-// Points: io.open, io.read, io.write, io.allocate, io.truncate, io.sync, io.link, io.rename. Each
-// call returns what the system returns, or -errno; none retries. At most 1 GiB is transferred by
-// one of them.
+// Points: io.open, io.read, io.write, io.allocate, io.truncate, io.punch, io.sync, io.link,
+// io.rename. Each call returns what the system returns, or -errno; none retries. At most 1 GiB is
+// transferred by one of them.
 FileDescriptor open_call(const std::filesystem::path& path, int flags, int mode = 0);
 int64_t read_call(int fd, std::span<std::byte> out, uint64_t offset);
 int64_t write_call(int fd, std::span<const std::byte> bytes, uint64_t offset);
 int64_t append_call(int fd, std::span<const std::byte> bytes);
 int64_t allocate_call(int fd, uint64_t bytes);
 int64_t truncate_call(int fd, uint64_t bytes);
+// Gives these bytes back to the file system; they read as zeros then.
+int64_t punch_call(int fd, uint64_t offset, uint64_t bytes);
 int64_t sync_call(int fd);
 int64_t rename_call(const std::filesystem::path& from, const std::filesystem::path& to);
 // Follows a link at `from`, so that /proc/self/fd/N names an unnamed file.
