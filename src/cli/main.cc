@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/nearest_name.h"
+#include "cli/build_info.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
@@ -78,10 +79,10 @@ void add_help_command(CommandLine& app) {
 int parse_and_run(const std::vector<std::string>& arguments) {
   CommandLine app("Spillway runs large language models on machines that are too small for them.",
                   "spillway");
-  std::string version = std::string("spillway ") + SPILLWAY_VERSION;
-  if (!spillway::LineEditor::shortcomings().empty())
-    version += fmt::format(" ({})", spillway::LineEditor::shortcomings());
-  app.set_version(version);
+  const std::string shortcomings(spillway::LineEditor::shortcomings());
+  app.set_version(fmt::format("spillway {} (commit {}, {}{}{})", SPILLWAY_VERSION,
+                              spillway::kBuildCommit, spillway::kBuildCuda,
+                              shortcomings.empty() ? "" : ", ", shortcomings));
   app.require_subcommand();
   bool verbose = false;
   app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr");
