@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "base/plain_numbers.h"
 #include "base/printable.h"
 #include "base/stopwatch.h"
 #include "cli/batch_identity.h"
@@ -50,7 +51,9 @@ constexpr int64_t kShortestContext = 64;
 constexpr int64_t kBytesOfToken = 4;  // of a request's line, about
 constexpr int kWaiting = 8;           // in the engine beside those that run
 constexpr int kChosenFrom = 64;       // the same, where who begins is chosen by predicted lengths
-constexpr double kSyncSeconds = 1;    // a power failure loses at most this much
+// `created` of results. No clock and no date of a file may change a byte of them.
+constexpr int64_t kCreated = 0;
+constexpr double kSyncSeconds = 1;  // a power failure loses at most this much
 
 struct BatchOptions {
   SessionOptions session;
@@ -210,7 +213,7 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
          {"predicted", summary.predicted ? predicted_json(*summary.predicted, rate) : nullptr}});
     return;
   }
-  std::string text = fmt::format("{} requests", summary.requests);
+  std::string text = format_count(static_cast<int64_t>(summary.requests), "request");
   if (summary.failed > 0) text += fmt::format(", {} of them with an error", summary.failed);
   if (summary.finished_before > 0)
     text += fmt::format(", {} of them finished before", summary.finished_before);
@@ -288,8 +291,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                            .vocab_size = session.loaded->model.spec.vocab_size},
                           chat);
 
-  // Requests were made when the file was: a later start must not change a byte.
-  journal.begin(prepared.identity.fields(), input.modified_s(), plan_to_json(session.plan));
+  journal.begin(prepared.identity.fields(), kCreated, plan_to_json(session.plan));
   BatchJob job(input, prepared.lines, journal, model, client,
                {.fingerprint = system_fingerprint(prepared.identity.without_input()),
                 .max_outstanding = sequences + (admission.admit_in_blocks       ? sequences
@@ -325,7 +327,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
 // What an output that is there, and not whole, still has goes to the journal: the rest is computed.
 void take_over(const FinishedOutput& found, const std::filesystem::path& output,
                const PreparedJob& job, BatchJournal& journal) {
-  journal.begin(job.identity.fields(), found.try_created().value_or(job.input.modified_s()),
+  journal.begin(job.identity.fields(), found.try_created().value_or(kCreated),
                 plan_to_json(job.session.plan));
   found.copy_to(journal);
   journal.sync();

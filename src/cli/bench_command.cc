@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/plain_numbers.h"
 #include "base/printable.h"
 #include "cli/attention_report.h"
 #include "cli/bench_lengths.h"
@@ -101,9 +102,9 @@ json report(const BenchOptions& options, Session& session, const BenchRun& run) 
 }
 
 void print_report(const json& out) {
-  print_now(fmt::format("{} on {}, {} threads; batch {}, prompt {}, generated {}; median of {}\n",
+  print_now(fmt::format("{} on {}, {}; batch {}, prompt {}, generated {}; median of {}\n",
                         out["model"].get<std::string>(), out["device"].get<std::string>(),
-                        out["threads"].get<int>(), out["batch"].get<int>(),
+                        format_count(out["threads"].get<int>(), "thread"), out["batch"].get<int>(),
                         out["prompt_len"].get<int>(), out["gen_len"].get<int>(),
                         out["repeat"].get<int>()));
   print_now(fmt::format("prefill   {:8.1f} tokens/s  ({:.3f} s)\n",

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/plain_numbers.h"
 #include "cli/attention_report.h"
 #include "cli/bench_report.h"
 #include "cli/bench_run.h"
@@ -103,13 +104,14 @@ json bench_lengths(const SessionOptions& options, Session& session,
 void print_lengths_report(const json& out) {
   const auto number = [&](const char* field) { return out[field].get<double>(); };
   const auto count = [&](const char* field) { return out[field].get<int64_t>(); };
-  print_now(
-      fmt::format("{} on {}, {} threads; {} requests, {} at once, {} schedule; median of {}\n",
-                  out["model"].get<std::string>(), out["device"].get<std::string>(),
-                  count("threads"), count("requests"), count("block"),
-                  out["plan"]["schedule"].get<std::string>(), count("repeat")));
+  print_now(fmt::format("{} on {}, {}; {}, {} at once, {} schedule; median of {}\n",
+                        out["model"].get<std::string>(), out["device"].get<std::string>(),
+                        format_count(count("threads"), "thread"),
+                        format_count(count("requests"), "request"), count("block"),
+                        out["plan"]["schedule"].get<std::string>(), count("repeat")));
   if (count("left_out") > 0)
-    print_now(fmt::format("left out  {} requests beyond the context\n", count("left_out")));
+    print_now(fmt::format("left out  {} beyond the context\n",
+                          format_count(count("left_out"), "request")));
   print_now(
       fmt::format("lengths   prompts of up to {} tokens, {} in all; answers of up to {}, {}\n",
                   count("longest_prompt"), count("prompt_tokens"), count("longest_answer"),

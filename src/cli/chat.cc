@@ -18,6 +18,7 @@
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/terminal.h"
+#include "cli/word_wrap.h"
 #include "text/utf8.h"
 
 namespace spillway {
@@ -166,10 +167,11 @@ void Chat::answer(const std::string& message) {
 // The line that it is written in ends with it, also where it breaks off.
 ChatAnswer Chat::ask() {
   bool is_in_line = false;
+  WordWrap wrap;
   const AnswerListener listener = {.show =
                                        [&](std::string_view text) {
                                          is_in_line = is_in_line || !text.empty();
-                                         print_now(text);
+                                         print_now(wrap.add(text, stdout_columns()));
                                        },
                                    .warn = [&](std::string_view text) { warn(text); }};
   try {

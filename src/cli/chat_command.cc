@@ -23,6 +23,7 @@
 #include "cli/value_check.h"
 #include "engine/engine.h"
 #include "engine/engine_client.h"
+#include "engine/model_catalog.h"
 #include "engine/session.h"
 #include "serve/http/key_ring.h"
 
@@ -71,7 +72,8 @@ int chat_with_model(const ChatOptions& options) {
   options.sampling.choose_seed();
 
   Session session(options.session, terminal_services());
-  const Tokenizer& tokenizer = session.loaded->require_tokenizer();
+  const Tokenizer& tokenizer = session.loaded->require_tokenizer(
+      "a chat needs one; spillway run MODEL --ids continues token ids without");
   ChatEncoder encoder(tokenizer,
                       options.chat_template.require_template(tokenizer, options.session.model));
   const SamplingParams sampling = choose_sampling(options.sampling, session.loaded->sampling);
@@ -92,7 +94,7 @@ int chat_with_model(const ChatOptions& options) {
                  .store = store.get()});
   EngineClient client(engine);
   EngineSource source(client, std::move(encoder),
-                      {.name = session.loaded->model.spec.name,
+                      {.name = shown_model_name(options.session.model),
                        .max_tokens = options.max_tokens,
                        .sampling = sampling,
                        .stop = options.sampling.stop});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command_line.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <utility>
@@ -8,6 +10,24 @@
 #include "base/error.h"
 
 namespace spillway {
+namespace {
+
+// Those of `arguments` that are among `words`, which the parser has in an order of its own.
+std::vector<std::string> in_order(std::vector<std::string> words,
+                                  const std::vector<std::string>& arguments) {
+  std::vector<std::string> ordered;
+  // From the end: of equal words, the parser has taken the first ones.
+  for (auto argument = arguments.rbegin(); argument != arguments.rend(); ++argument) {
+    const auto found = std::ranges::find(words, *argument);
+    if (found == words.end()) continue;
+    ordered.push_back(*argument);
+    words.erase(found);
+  }
+  std::ranges::reverse(ordered);
+  return ordered;
+}
+
+}  // namespace
 
 CommandOption* CommandOption::required(bool value) {
   option_->required(value);
@@ -55,6 +75,15 @@ CommandOption* CommandOption::option_text(const std::string& text) {
 }
 size_t CommandOption::count() const { return option_->count(); }
 std::string CommandOption::name() const { return option_->get_name(); }
+
+std::vector<std::string> CommandOption::flags() const {
+  std::vector<std::string> all;
+  for (const std::string& name : option_->get_snames()) all.push_back("-" + name);
+  for (const std::string& name : option_->get_lnames()) all.push_back("--" + name);
+  return all;
+}
+
+std::vector<std::string> CommandOption::values() const { return option_->results(); }
 
 Command::Command(CLI::App* app, const Command* parent) : app_(app), parent_(parent) {}
 Command::~Command() = default;
@@ -179,12 +208,15 @@ void CommandLine::on_parsed(std::function<void()> call) {
   root_->parse_complete_callback(std::move(call));
 }
 
-int CommandLine::run(std::vector<std::string> arguments) {
-  std::reverse(arguments.begin(), arguments.end());  // as the parser wants them
+int CommandLine::run(const std::vector<std::string>& arguments) {
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // for the parser
   try {
-    root_->parse(arguments);
+    root_->parse(reversed);
   } catch (const CLI::RuntimeError& done) {
     return done.get_exit_code();  // an action ran; this is its result
+  } catch (const CLI::ExtrasError&) {
+    const std::vector<std::string> words = in_order(root_->remaining(true), arguments);
+    throw UsageError(fmt::format("not expected: {}", fmt::join(words, " ")), words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return root_->exit(error);  // --help, --version
     throw UsageError(error.what());

@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/value_check.h"
@@ -25,7 +26,14 @@ namespace spillway {
 // Thrown for a command line that cannot be parsed; what() says what is wrong with it.
 class UsageError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit UsageError(const std::string& what, std::vector<std::string> unexpected = {})
+      : std::runtime_error(what), unexpected_(std::move(unexpected)) {}
+
+  // The words that no option or argument takes, as they were typed.
+  const std::vector<std::string>& unexpected() const { return unexpected_; }
+
+ private:
+  std::vector<std::string> unexpected_;
 };
 
 template <class T, class... Types>
@@ -65,6 +73,10 @@ class CommandOption {
   size_t count() const;
   // "--model" of "-m,--model,MODEL".
   std::string name() const;
+  // "-m" and "--model" of it.
+  std::vector<std::string> flags() const;
+  // What was given, as it was typed.
+  std::vector<std::string> values() const;
 
  private:
   friend class Command;
@@ -102,6 +114,7 @@ class Command {
   // What the command does; returns the exit code.
   void action(std::function<int()> run);
 
+  const Command* parent() const { return parent_; }  // nullptr of the whole program
   std::string name() const;
   std::string full_name() const;  // "spillway predictor train"
   bool hidden() const;
@@ -138,7 +151,7 @@ class CommandLine : public Command {
 
   // Parses the arguments (without the program's name) and runs the command; --help and --version
   // are printed. Returns the exit code. Throws UsageError, and what actions throw.
-  int run(std::vector<std::string> arguments);
+  int run(const std::vector<std::string>& arguments);
 
  private:
   explicit CommandLine(std::unique_ptr<CLI::App> app);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The spillway program: reads the command line, runs one command, maps errors to exit codes.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/nearest_name.h"
+#include "cli/build_info.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
@@ -17,6 +19,7 @@
 #include "cli/line_editor.h"
 #include "cli/scheduling_flags.h"
 #include "cli/terminal.h"
+#include "cli/usage_hint.h"
 #include "cpu/features.h"
 #include "storage/mapped_files.h"
 
@@ -25,21 +28,6 @@ namespace {
 using spillway::Command;
 using spillway::CommandLine;
 using spillway::UsageError;
-
-// What is wrong with the command line and where to read on.
-std::string explain(const CommandLine& app, const std::vector<std::string>& arguments,
-                    const UsageError& error) {
-  const std::string word = arguments.empty() ? "" : arguments.front();
-  const Command* const known = app.find_subcommand(word);
-  if (known != nullptr && !known->hidden())
-    return fmt::format("{}; see spillway {} --help", error.what(), word);
-  std::string names;
-  for (const Command* command : app.subcommands())
-    if (!command->hidden()) names += " " + command->name();
-  if (word.empty() || word.starts_with('-'))
-    return fmt::format("{}; commands are:{}", error.what(), names);
-  return fmt::format("no command '{}'; commands are:{}", word, names);
-}
 
 bool is_model_option(std::string_view word) {
   return word == "-m" || word == "--model" || word.starts_with("--model=") ||
@@ -64,15 +52,25 @@ std::vector<std::string> model_first(const CommandLine& app, std::vector<std::st
   return arguments;
 }
 
-// spillway help [COMMAND]
+// spillway help [COMMAND...]
 void add_help_command(CommandLine& app) {
   auto* command = app.add_subcommand("help", "explain a command");
-  auto name = std::make_shared<std::string>();
-  command->add_option("COMMAND", *name, "which; without it, all of them in a line each");
-  command->action([&app, name] {
-    const Command* const asked = name->empty() ? &app : app.find_subcommand(*name);
-    SPW_CHECK(asked != nullptr, kInvalidArgument, "no command '{}'; spillway help lists them",
-              *name);
+  auto words = std::make_shared<std::vector<std::string>>();
+  command->add_option("COMMAND", *words,
+                      "which, such as run or predictor train; without it, all of them in a line "
+                      "each");
+  command->action([&app, words] {
+    const Command* asked = &app;
+    for (const std::string& word : *words) {
+      const Command* const below = asked->find_subcommand(word);
+      std::vector<std::string> names;
+      for (const Command* known : asked->subcommands()) names.push_back(known->name());
+      const std::string meant = spillway::did_you_mean(word, names);
+      SPW_CHECK(below != nullptr, kInvalidArgument, "no command '{}'{} {} lists them",
+                fmt::join(*words, " "), meant.empty() ? ";" : meant,
+                asked == &app ? "spillway help" : "spillway help " + asked->name());
+      asked = below;
+    }
     spillway::print_now(asked->help());
     return 0;
   });
@@ -81,10 +79,10 @@ void add_help_command(CommandLine& app) {
 int parse_and_run(const std::vector<std::string>& arguments) {
   CommandLine app("Spillway runs large language models on machines that are too small for them.",
                   "spillway");
-  std::string version = std::string("spillway ") + SPILLWAY_VERSION;
-  if (!spillway::LineEditor::shortcomings().empty())
-    version += fmt::format(" ({})", spillway::LineEditor::shortcomings());
-  app.set_version(version);
+  const std::string shortcomings(spillway::LineEditor::shortcomings());
+  app.set_version(fmt::format("spillway {} (commit {}, {}{}{})", SPILLWAY_VERSION,
+                              spillway::kBuildCommit, spillway::kBuildCuda,
+                              shortcomings.empty() ? "" : ", ", shortcomings));
   app.require_subcommand();
   bool verbose = false;
   app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr");
@@ -122,7 +120,8 @@ int parse_and_run(const std::vector<std::string>& arguments) {
   try {
     return app.run(spillway::with_usual_pace(app, model_first(app, arguments)));
   } catch (const UsageError& error) {
-    return spillway::report_error(spillway::ExitCode::kUsage, explain(app, arguments, error));
+    return spillway::report_error(spillway::ExitCode::kUsage,
+                                  spillway::usage_hint(app, arguments, error));
   }
 }
 

@@ -187,7 +187,7 @@ void add_plan_command(Command& app) {
       "  spillway plan model.gguf --requests 64\n"
       "  spillway plan dummy:opt-175b --hardware t4 --requests 256 --disk-memory 1500GiB\n"
       "  spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB -o plan.json\n"
-      "  spillway plan dummy:opt-30b --hardware t4 --requests 144 --weights 20,80,0 --kv 0,100,0 "
+      "  spillway plan dummy:opt-30b --hardware t4 --requests 144 --weights 10,90,0 --kv 0,100,0 "
       "--micro-batch 48");
   command->action([options] { return plan(*options); });
 }

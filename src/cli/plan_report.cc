@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/byte_units.h"
+#include "base/plain_numbers.h"
 #include "cli/predicted_json.h"
 #include "cli/terminal.h"
+#include "engine/model_catalog.h"
 #include "plan/residence.h"
 
 namespace spillway {
@@ -60,14 +62,15 @@ std::string describe_workload(const Planner& planner) {
   const Workload& all = planner.workload;
   if (!planner.question.mixed_lengths) {
     const RequestGroup& alike = all.groups.front();
-    return fmt::format("{} requests, prompts of {}, {} tokens each", all.requests(), alike.prompt,
-                       alike.generate);
+    return fmt::format("{}, {} of {}, {} tokens each", format_count(all.requests(), "request"),
+                       all.requests() == 1 ? "a prompt" : "prompts", alike.prompt, alike.generate);
   }
   const auto mean = [&](int64_t tokens) {
     return static_cast<double>(tokens) / static_cast<double>(all.requests());
   };
-  return fmt::format("{} requests, prompts of {:.0f}, {:.0f} tokens each on average",
-                     all.requests(), mean(all.prompt_tokens()), mean(all.generated_tokens()));
+  return fmt::format("{}, prompts of {:.0f}, {:.0f} tokens each on average",
+                     format_count(all.requests(), "request"), mean(all.prompt_tokens()),
+                     mean(all.generated_tokens()));
 }
 
 void print_plan(const Planner& planner, const PlanReport& report) {
@@ -81,14 +84,14 @@ void print_plan(const Planner& planner, const PlanReport& report) {
                        of.disk * 100);
   };
   line("machine", fmt::format("{} ({})", planner.hardware.name, planner.machine.how));
-  line("model", fmt::format("{}, {} of weights, {} KV", planner.model.spec.name,
+  line("model", fmt::format("{}, {} of weights, {} KV", shown_model_name(planner.question.model),
                             format_bytes(static_cast<uint64_t>(planner.model.weight_bytes())),
                             kv_type_name(found.size.kv_type)));
   line("workload", describe_workload(planner));
   const size_t named = found.plan.overrides.size();
   line("weights", shares(planner.hardware.has_device() ? placed_shares(planner.model, found.plan)
                                                        : found.plan.weights) +
-                      (named > 0 ? fmt::format("; with the plan's {} overrides", named) : ""));
+                      (named > 0 ? "; with the plan's " + format_count(named, "override") : ""));
   if (!found.plan.cpu_linear.empty()) {
     std::string text;
     for (const CpuLinearShare& at : found.plan.cpu_linear) {
@@ -105,7 +108,7 @@ void print_plan(const Planner& planner, const PlanReport& report) {
   }
   line("KV", shares(found.plan.kv) + describe_parts(found.needs.layout));
   if (found.plan.activations.device < 1) line("activations", shares(found.plan.activations));
-  line("at once", fmt::format("{} sequences{}{}", found.size.sequences,
+  line("at once", fmt::format("{}{}{}", format_count(found.size.sequences, "sequence"),
                               found.plan.micro_batch > 0
                                   ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
                                   : "",
@@ -113,10 +116,12 @@ void print_plan(const Planner& planner, const PlanReport& report) {
                                   ? fmt::format("; the CPU attends to {} of those in host memory",
                                                 fmt::format("{:.0f}%", p.cpu_attention * 100))
                                   : ""));
-  line("speed", fmt::format("{:.4g} tokens/s generated; decoding {:.4g} tokens/s, prompts {:.4g} s",
-                            p.generated_tokens_per_s, p.decode_tokens_per_s, p.prefill_s));
-  line("latency", fmt::format("first tokens after {:.3g} s, a step {:.3g} s, all after {:.3g} s",
-                              p.first_token_s, p.step_s, p.latency_s));
+  line("speed", fmt::format("{} tokens/s generated; decoding {} tokens/s, prompts {}",
+                            format_number(p.generated_tokens_per_s, 4),
+                            format_number(p.decode_tokens_per_s, 4), format_seconds(p.prefill_s)));
+  line("latency", fmt::format("first tokens after {}, a step {}, all after {}",
+                              format_seconds(p.first_token_s), format_seconds(p.step_s),
+                              format_seconds(p.latency_s)));
   line("bottleneck", p.bottleneck_name());
   const json memory = memory_json(planner, found);
   for (const auto& [name, of] : memory.items()) {

@@ -68,7 +68,13 @@ PredictorMaker maker_of(const PredictorOptions& options) {
   };
 }
 
-int train_and_write(const PredictorOptions& options) {
+// alpaca.predictor here for /data/alpaca.json.
+std::string default_output(const std::string& data) {
+  return std::filesystem::path(data).stem().string() + ".predictor";
+}
+
+int train_and_write(PredictorOptions options) {
+  if (options.output.empty()) options.output = default_output(options.data);
   const PredictorMaker make = maker_of(options);
   const LengthData data = read_data(options);
   const Stopwatch watch;
@@ -175,7 +181,9 @@ void add_train(Command& parent) {
   auto* command = parent.add_subcommand("train", "learn from prompts and answers, write a file");
   auto options = std::make_shared<PredictorOptions>();
   add_data_and_model(*command, *options);
-  command->add_option("-o,--output", options->output, "where the predictor goes")->required();
+  command->add_option(
+      "-o,--output", options->output,
+      "where the predictor goes (default: DATA's name with .predictor, in this folder)");
   command
       ->add_option(
           "--buckets", options->buckets,
@@ -191,7 +199,7 @@ void add_train(Command& parent) {
           },
           "equal|TOKENS"))
       ->capture_default_str();
-  command->footer("  spillway predictor train alpaca.json -o lengths.predictor --model smollm2");
+  command->footer("  spillway predictor train alpaca.json --model smollm2 -o lengths.predictor");
   command->action([options] { return train_and_write(*options); });
 }
 

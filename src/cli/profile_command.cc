@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "base/cpu_load.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/plain_numbers.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
@@ -160,8 +163,8 @@ json report(const std::string& path, const Measured& measured) {
 }
 
 void print_report(const json& out) {
-  print_now(fmt::format("{}, {} threads; by the number of tokens:\n",
-                        out["hardware"].get<std::string>(), out["threads"].get<int>()));
+  print_now(fmt::format("{}, {}; by the number of tokens:\n", out["hardware"].get<std::string>(),
+                        format_count(out["threads"].get<int>(), "thread")));
   print_now(fmt::format("{:<6} {:<7} {:>8} {:>8}   {:>9} {:>9}\n", "type", "layout", "N", "K",
                         "flat from", "GEMM from"));
   const auto point = [](const json& m) {
@@ -189,19 +192,32 @@ void print_report(const json& out) {
   print_now(fmt::format("kept in {}\n", printable_path(out["file"].get<std::string>())));
 }
 
+// What is measured beside other programs is too slow, and is kept. `load` is of the time before.
+void warn_if_busy(const std::optional<CpuLoad>& load) {
+  if (!load || !load->disturbs_measuring()) return;
+  log_warning(
+      "other programs used {:.1f} of this machine's {} processors, so the figures are too low; "
+      "measure again when it is idle",
+      load->busy_processors, load->processors);
+}
+
 int profile(const ProfileOptions& options) {
   if (options.models.empty()) {
     SPW_CHECK(!options.softmax, kInvalidArgument, "--softmax looks at a model; give one");
-    return profile_machine({.session = options.session,
-                            .output = options.output,
-                            .seconds = options.seconds,
-                            .json = options.json});
+    const auto load = try_measure_cpu_load();
+    const int code = profile_machine({.session = options.session,
+                                      .output = options.output,
+                                      .seconds = options.seconds,
+                                      .json = options.json});
+    warn_if_busy(load);
+    return code;
   }
   const auto path =
       options.output.empty() ? try_default_tuning_path() : std::filesystem::path(options.output);
   SPW_CHECK(path.has_value(), kInvalidArgument,
             "neither XDG_CACHE_HOME nor HOME is set, so there is no place for the tuning file; "
             "give one with -o");
+  const auto load = try_measure_cpu_load();
   Measured measured;
   for (const std::string& model : options.models) measure_model(options, model, measured);
   write_tuning(*path, measured.machine, measured.table, options.output.empty());
@@ -211,6 +227,7 @@ int profile(const ProfileOptions& options) {
   } else {
     print_report(out);
   }
+  warn_if_busy(load);
   return 0;
 }
 

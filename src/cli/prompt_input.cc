@@ -91,7 +91,11 @@ Prompt PromptInput::read() const {
 }
 
 std::vector<TokenId> Prompt::to_tokens(const LoadedModel& loaded) const {
-  if (text) return loaded.require_tokenizer().encode(*text, {.add_special = add_special});
+  if (text) {
+    const Tokenizer& tokenizer =
+        loaded.require_tokenizer("give token ids instead of text, with --ids");
+    return tokenizer.encode(*text, {.add_special = add_special});
+  }
   for (const TokenId id : ids) {
     SPW_CHECK(id >= 0 && id < loaded.model.spec.vocab_size, kInvalidArgument,
               "token id {} is outside the model's vocabulary of {} tokens", id,

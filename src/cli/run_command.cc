@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -24,9 +25,11 @@
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
+#include "cli/word_wrap.h"
 #include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/session.h"
+#include "serve/completion_logprobs.h"
 #include "text/utf8.h"
 
 namespace spillway {
@@ -46,27 +49,34 @@ struct RunOptions {
   bool json = false;
 };
 
-nlohmann::json logprobs_json(const Logprobs& logprobs) {
+nlohmann::json logprobs_json(TokenId id, const Logprobs& logprobs, const Tokenizer* tokenizer) {
   nlohmann::json top = nlohmann::json::array();
   for (const TokenLogprob& entry : logprobs.top)
-    top.push_back({{"id", entry.id}, {"logprob", entry.logprob}});
-  return {{"logprob", logprobs.chosen}, {"top", top}};
+    top.push_back(
+        {{"id", entry.id}, {"token", token_text(entry.id, tokenizer)}, {"logprob", entry.logprob}});
+  return {{"id", id},
+          {"token", token_text(id, tokenizer)},
+          {"logprob", logprobs.chosen},
+          {"top", std::move(top)}};
 }
 
 nlohmann::json result_json(const RunOptions& options, const GenerationRequest& request,
-                           const Answer& answer, double load_s) {
+                           const Answer& answer, const Session& session) {
   nlohmann::json out{{"model", options.session.model},
                      {"prompt_ids", request.prompt},
                      {"ids", answer.ids},
                      {"text", answer.text},
                      {"finish_reason", finish_reason_name(answer.finish)},
                      {"seed", request.sampling.seed},
-                     {"load_s", load_s},
+                     {"load_s", session.load_seconds},
                      {"first_token_s", answer.first_token_s},
                      {"total_s", answer.total_s}};
   if (request.sampling.logprobs >= 0) {
     out["logprobs"] = nlohmann::json::array();
-    for (const Logprobs& entry : answer.logprobs) out["logprobs"].push_back(logprobs_json(entry));
+    SPW_ASSERT(answer.logprobs.size() == answer.ids.size());
+    for (size_t i = 0; i < answer.ids.size(); ++i)
+      out["logprobs"].push_back(
+          logprobs_json(answer.ids[i], answer.logprobs[i], session.tokenizer()));
   }
   return out;
 }
@@ -101,7 +111,8 @@ int64_t sequence_limit(const RunOptions& options, const Session& session, size_t
 std::vector<TokenId> prompt_tokens(const RunOptions& options, const Prompt& input,
                                    const Session& session) {
   if (!options.chat) return input.to_tokens(*session.loaded);
-  const Tokenizer& tokenizer = session.loaded->require_tokenizer();
+  const Tokenizer& tokenizer = session.loaded->require_tokenizer(
+      "leave out --chat, and give token ids instead of text, with --ids");
   const ChatEncoder encoder(
       tokenizer, options.chat_template.require_template(tokenizer, options.session.model));
   SPW_CHECK(options.system.empty() || encoder.takes_system(), kInvalidArgument,
@@ -160,10 +171,11 @@ int run(RunOptions options) {
                  .store = store.get()});
   std::optional<EngineClient> client(engine);
 
+  WordWrap wrap;
   if (!options.json && !options.chat && stdout_is_terminal() && tokenizer != nullptr) {
     // The prompt, dimmed, so that the answer reads on from it.
-    print_now(
-        fmt::format("\x1b[2m{}\x1b[0m", replace_invalid_utf8(tokenizer->decode(request.prompt))));
+    const std::string shown = replace_invalid_utf8(tokenizer->decode(request.prompt));
+    print_now(fmt::format("\x1b[2m{}\x1b[0m", wrap.add(shown, stdout_columns())));
   }
   Answer answer;
   answer.finish = FinishReason::kLength;  // of nothing, if nothing is asked for
@@ -171,7 +183,7 @@ int run(RunOptions options) {
     answer = generate(*client, request, [&](const GenerationEvent& event) {
       if (options.json) return;
       if (tokenizer != nullptr) {
-        print_now(event.text);
+        print_now(wrap.add(event.text, stdout_columns()));
       } else if (event.token) {
         print_now(fmt::format("{} ", *event.token));
       }
@@ -179,7 +191,7 @@ int run(RunOptions options) {
   }
   client.reset();
   if (options.json) {
-    nlohmann::json out = result_json(options, request, answer, session.load_seconds);
+    nlohmann::json out = result_json(options, request, answer, session);
     const auto generated = static_cast<double>(answer.ids.size());
     out["predicted"] =
         predicted_json(session.predict_run(), answer.total_s > 0 ? generated / answer.total_s : 0);

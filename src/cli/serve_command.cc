@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <thread>
 
@@ -59,11 +58,7 @@ struct ServeOptions {
 // What clients call the model: a file's name without its ending, or what it is named.
 std::string model_name(const ServeOptions& options) {
   if (!options.name.empty()) return options.name;
-  const std::string& model = options.session.model;
-  std::string name = std::filesystem::path(model).filename().string();
-  if (name.empty()) name = std::filesystem::path(model).parent_path().filename().string();
-  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
-  return name.empty() ? "model" : printable(name, 200);
+  return shown_model_name(options.session.model);
 }
 
 // Tells /health how far loading is, beside whoever watches.

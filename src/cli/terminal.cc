@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -23,6 +24,13 @@ namespace spillway {
 bool stdin_is_terminal() { return isatty(STDIN_FILENO) != 0; }
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }
 bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
+
+int stdout_columns() {
+  const char* const kind = std::getenv("TERM");
+  if (!stdout_is_terminal() || kind == nullptr || std::string_view(kind) == "dumb") return 0;
+  struct winsize size = {};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
 
 std::string error_line_start() {
   return stderr_is_terminal() ? "\r\x1b[Kspillway: " : "spillway: ";

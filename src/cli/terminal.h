@@ -14,6 +14,9 @@ namespace spillway {
 bool stdin_is_terminal();
 bool stdout_is_terminal();
 bool stderr_is_terminal();
+// Of the terminal that standard output is, now; 0 where it is none, or one that cannot move the
+// cursor.
+int stdout_columns();
 
 // How an error begins that comes out of the blue: on a terminal a bar may stand in the line.
 std::string error_line_start();

@@ -62,8 +62,9 @@ void prepare_weights(const Device& device, Model& model, const WeightLoadOptions
 
 }  // namespace
 
-const Tokenizer& LoadedModel::require_tokenizer() const {
-  SPW_CHECK(tokenizer.has_value(), kInvalidArgument, "{}", no_tokenizer_reason);
+const Tokenizer& LoadedModel::require_tokenizer(std::string_view advice) const {
+  SPW_CHECK(tokenizer.has_value(), kInvalidArgument, "{}{}{}", no_tokenizer_reason,
+            advice.empty() ? "" : "; ", advice);
   return *tokenizer;
 }
 
@@ -81,7 +82,7 @@ std::unique_ptr<LoadedModel> describe_for_loading(const Device& device,
     loaded->model = describe_dummy_model(*name);
     SPW_CHECK(loaded->model.spec.executable, kUnsupported,
               "{} is known as a shape for planning only; it cannot be run", reference);
-    loaded->no_tokenizer_reason = reference + " has no tokenizer; give ids with --ids";
+    loaded->no_tokenizer_reason = reference + " has no tokenizer";
   } else {
     const ModelFiles files = open_model(reference);
     loaded->model = describe_model(files);

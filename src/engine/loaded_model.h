@@ -30,8 +30,8 @@ struct LoadedModel {
   std::vector<std::filesystem::path> paths;  // of the model's files; none for dummy weights
   ModelWeights weights;
 
-  // Throws kInvalidArgument with the reason where there is none.
-  const Tokenizer& require_tokenizer() const;
+  // Throws kInvalidArgument with the reason where there is none, followed by `advice`.
+  const Tokenizer& require_tokenizer(std::string_view advice = "") const;
 };
 
 // In two steps, since in between is decided where the weights go: everything but the weights, in

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "base/printable.h"
 #include "engine/cache_folder.h"
 #include "engine/loaded_model.h"
@@ -23,6 +24,8 @@ struct CatalogEntry {
 constexpr CatalogEntry kCatalog[] = {{"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"}};
 
 namespace fs = std::filesystem;
+
+constexpr size_t kMaxNeighbours = 10'000;  // files that are looked at for a misspelled name
 
 // The rest of a split model, which its first file stands for.
 bool is_later_part(const std::string& name) {
@@ -73,6 +76,24 @@ uint64_t file_bytes(const fs::path& path) {
   return bytes;
 }
 
+// Names near a reference that names nothing: of the catalog, the cache, and models beside the path.
+std::vector<std::string> possible_models(const std::string& reference) {
+  std::vector<std::string> names;
+  for (const CatalogEntry& entry : kCatalog) names.emplace_back(entry.name);
+  if (try_cache_folder())
+    for (const CachedModel& model : cached_models()) names.push_back(model.name);
+  const fs::path folder = fs::path(reference).parent_path();
+  std::error_code error;
+  size_t looked_at = 0;
+  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, error)) {
+    if (++looked_at > kMaxNeighbours) break;
+    std::error_code unknown;
+    if (entry.path().extension() == ".gguf" || fs::exists(entry.path() / "config.json", unknown))
+      names.push_back((folder / entry.path().filename()).string());
+  }
+  return names;
+}
+
 }  // namespace
 
 std::filesystem::path models_folder() {
@@ -102,6 +123,14 @@ std::vector<CachedModel> cached_models() {
   return models;
 }
 
+std::string shown_model_name(const std::string& reference) {
+  const fs::path path(reference);
+  std::string name =
+      path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  return name.empty() ? "model" : printable(name, 200);
+}
+
 std::string resolve_model(const std::string& reference) {
   if (try_dummy_name(reference)) return reference;
   std::error_code error;
@@ -122,10 +151,11 @@ std::string resolve_model(const std::string& reference) {
       if (model.name == reference || model.name == reference + ".gguf") return model.path.string();
     }
   }
+  const std::string meant = did_you_mean(reference, possible_models(reference));
   fail(ErrorCode::kInvalidArgument,
-       "no file, folder or known model '{}'; give a GGUF file, a Hugging Face folder, smollm2, or "
+       "no file, folder or known model '{}'{} give a GGUF file, a Hugging Face folder, smollm2, or "
        "dummy:NAME (spillway list shows what the cache has)",
-       reference);
+       reference, meant.empty() ? ";" : printable(meant));
 }
 
 }  // namespace spillway

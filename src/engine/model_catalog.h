@@ -15,6 +15,9 @@ namespace spillway {
 // neither.
 std::string resolve_model(const std::string& reference);
 
+// What people call it: "smollm2" stays, of a path the name of file or folder without .gguf.
+std::string shown_model_name(const std::string& reference);
+
 // Where the cache keeps models. Throws kInvalidArgument where the environment has no place for it.
 std::filesystem::path models_folder();
 

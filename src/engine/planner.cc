@@ -8,6 +8,7 @@
 #include "base/byte_units.h"
 #include "base/digest.h"
 #include "base/error.h"
+#include "base/plain_numbers.h"
 #include "base/printable.h"
 #include "engine/loaded_model.h"
 #include "engine/model_catalog.h"
@@ -194,14 +195,15 @@ void Planner::warn(const FoundPlan& found, bool given, std::vector<std::string>&
   const Prediction& p = found.predicted;
   const auto limit = [&](double most, double needed, const char* what) {
     if (most <= 0 || needed <= most) return;
-    warnings.push_back(fmt::format("{} within {:.3g} s {}; {} needs {:.3g}", what, most,
+    warnings.push_back(fmt::format("{} within {} {}; {} needs {}", what, format_seconds(most),
                                    given ? "is too much for the plan" : "is too much for any plan",
-                                   given ? "it" : "the best", needed));
+                                   given ? "it" : "the best", format_seconds(needed)));
   };
   limit(question.max_latency, p.latency_s, "an answer");
   limit(question.max_ttft, p.first_token_s, "a first token");
   if (left_out > 0)
-    warnings.push_back(fmt::format("{} requests exceed the context and are left out", left_out));
+    warnings.push_back(
+        fmt::format("{} beyond the context left out", format_count(left_out, "request")));
   if (const uint64_t from_disk = found.needs.disk.of(MemoryTag::kWeights))
     warnings.push_back(fmt::format(
         "{:.0f}% of the weights come from disk in every step",

@@ -7,6 +7,7 @@
 
 #include "base/byte_units.h"
 #include "base/log.h"
+#include "base/plain_numbers.h"
 #include "base/printable.h"
 #include "engine/model_catalog.h"
 #include "engine/model_fingerprint.h"
@@ -108,10 +109,11 @@ std::string Session::describe_plan() const {
                                                    : fmt::format("{} prompts of {} tokens at once",
                                                                  size_.sequences, prompt);
   return fmt::format(
-      "plan: {}; with {}: {:.3g} tokens/s and first tokens after {:.2g} s predicted, bound by {} "
+      "plan: {}; with {}: {} tokens/s and first tokens after {} predicted, bound by {} "
       "({}, {})",
-      where, prompts, predicted.decode_tokens_per_s, predicted.first_token_s,
-      predicted.bottleneck_name(), machine().hardware.name, machine().how);
+      where, prompts, format_number(predicted.decode_tokens_per_s, 3),
+      format_seconds(predicted.first_token_s), predicted.bottleneck_name(), machine().hardware.name,
+      machine().how);
 }
 
 void Session::say_plan() const {

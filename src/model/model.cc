@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/nearest_name.h"
 #include "base/printable.h"
 #include "model/family.h"
 #include "model/foreign_quantization.h"
@@ -184,8 +185,12 @@ Model describe_dummy_model(std::string_view name) {
     name = name.substr(0, colon);
   }
   const auto spec = try_known_model(name);
-  SPW_CHECK(spec.has_value(), kInvalidArgument, "no known model '{}'; known are: {}", name,
-            fmt::join(known_model_names(), " "));
+  if (!spec) {
+    const std::vector<std::string> names = known_model_names();
+    const std::string meant = did_you_mean(name, names);
+    fail(ErrorCode::kInvalidArgument, "no known model '{}'{} known are: {}", name,
+         meant.empty() ? ";" : meant, fmt::join(names, " "));
+  }
   Model model{*spec, {}};
   for (const WeightSlot& slot : weight_slots(model.spec)) {
     const bool whole_blocks = slot.cols % dtype_info(dtype).block_elements == 0;

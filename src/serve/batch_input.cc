@@ -79,11 +79,6 @@ OpenAiRequest BatchLine::request() const {
 }
 
 BatchInput::BatchInput(const std::filesystem::path& path) : file_(open_input(path)) {
-  struct stat status = {};
-  SPW_CHECK(::fstat(file_.descriptor(), &status) == 0, kIo, "cannot look at {}",
-            printable_path(path));
-  modified_s_ = status.st_mtime;
-
   Digest checksum;
   LineReader reader(file_, kMaxLineBytes);
   FileLine line;

@@ -43,7 +43,6 @@ class BatchInput {
 
   // Of the whole file.
   const std::string& checksum() const { return checksum_; }
-  int64_t modified_s() const { return modified_s_; }  // since 1970
 
  private:
   struct Entry {
@@ -57,7 +56,6 @@ class BatchInput {
   void require_new_id(const std::string& custom_id);
 
   PosixFile file_;
-  int64_t modified_s_ = 0;
   std::string checksum_;
   std::vector<Entry> entries_;
   std::map<size_t, ApiError> problems_;             // by index

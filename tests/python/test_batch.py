@@ -168,6 +168,10 @@ def test_logprobs_come_where_they_are_asked_for(spillway, tiny_model, job):
     ).json()
     assert text["logprobs"]["token_logprobs"] == [entry["logprob"] for entry in run["logprobs"]]
     assert "".join(text["logprobs"]["tokens"]) == text["text"]
+    # What `run` says of them: ids with their text.
+    assert [entry["id"] for entry in run["logprobs"]] == run["ids"]
+    assert [entry["token"] for entry in run["logprobs"]] == text["logprobs"]["tokens"]
+    assert [[top["token"] for top in entry["top"]] for entry in run["logprobs"]] == [list(top) for top in text["logprobs"]["top_logprobs"]]
     assert all(len(top) == 3 for top in text["logprobs"]["top_logprobs"])
     content = talk["logprobs"]["content"]
     assert b"".join(bytes(entry["bytes"]) for entry in content).decode() == talk["message"]["content"]
@@ -455,16 +459,13 @@ def damaged(text, draw):
 
 def test_an_output_that_was_cut_or_edited_is_completed(job):
     made = job(mixed_requests(12))
-    os.utime(made.input, (1000, 1000))
     made.results()
     expected = made.output.read_bytes()
     lines = expected.splitlines()
     for name, text in damaged(expected, random.Random(5)):
         made.output.write_bytes(text)
         whole = sum(line in text.split(b"\n") for line in lines)
-        # Where a result is left, it says when the others were created.
-        created = 3000 if whole > 0 else 1000
-        os.utime(made.input, (created, created))
+        os.utime(made.input, (3000, 3000))
         done = made.run("--json")
         assert done.code == 0, f"{name}: {done.err}"
         summary = json.loads(done.out)
@@ -647,10 +648,29 @@ def test_a_changed_job_is_refused_until_it_is_restarted(spillway, tiny_model, no
 def test_a_touched_input_is_the_same_input(job):
     made = job(mixed_requests(12), "--max-sequences", "2")
     os.utime(made.input, (1000, 1000))
-    made.stop_after(3)
+    made.results()
+    expected = made.output.read_bytes()
     os.utime(made.input, (2000, 2000))
-    created = {line["response"]["body"]["created"] for line in made.results() if line["error"] is None}
-    assert created == {1000}
+    made.results("--restart")
+    assert made.output.read_bytes() == expected
+    os.utime(made.input, (3000, 3000))
+    made.output.unlink()
+    made.stop_after(3)
+    os.utime(made.input, (4000, 4000))
+    assert {line["response"]["body"]["created"] for line in made.results() if line["error"] is None} == {0}
+    assert made.output.read_bytes() == expected
+
+
+def test_tools_and_several_choices_are_answered(job):
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
+    lines = [chat("tools", "x", tools=tools, max_tokens=2), request("n", {"prompt": "x", "n": 2, "max_tokens": 2})]
+    tooled, several = job(lines).results()
+    assert tooled["response"]["status_code"] == several["response"]["status_code"] == 200
+    assert len(several["response"]["body"]["choices"]) == 2
+
+
+def test_one_request_is_counted_as_one(job):
+    assert "1 request;" in job([request("1", {"prompt": "x", "max_tokens": 2})]).run().err
 
 
 def test_two_processes_never_work_on_one_job(spillway, long_model, tmp_path):

@@ -7,6 +7,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import struct
@@ -214,6 +215,48 @@ def test_two_prompts_or_models_are_wrong_usage(spillway, tiny_model, extra):
     model = [] if "-m" in extra else [tiny_model]
     done = spillway.run("run", *model, *[one.replace("MODEL", str(tiny_model)) for one in extra])
     done.assert_one_line_error(WRONG_USAGE)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["run", "MODEL", "The", "capital", "of", "France"], "put it in quotes: 'The capital of France'"),
+        (["rnu", "MODEL"], "no command 'rnu'; did you mean run?"),
+        (["run", "MODEL", "x", "--temprature", "1"], "unknown option --temprature; did you mean --temperature?"),
+        (["run", "smolm2", "x"], "'smolm2'; did you mean smollm2?"),
+        (["run", "dummy:opt-1.3", "--ids", "1"], "'opt-1.3'; did you mean opt-1.3b?"),
+        (["help", "tokenise"], "no command 'tokenise'; did you mean tokenize?"),
+    ],
+    ids=["prompt", "command", "flag", "model", "dummy", "help"],
+)
+def test_what_was_probably_meant_is_said(spillway, tiny_model, words, hint):
+    done = spillway.run(*[word.replace("MODEL", str(tiny_model)) for word in words])
+    done.assert_one_line_error(WRONG_USAGE)
+    assert hint in done.err
+
+
+def test_a_misspelled_file_gets_its_neighbour(spillway, tiny_model, tmp_path):
+    (tmp_path / "tiny-llama.gguf").symlink_to(tiny_model)
+    done = spillway.run("run", tmp_path / "tiny_lama.gguf", "x")
+    done.assert_one_line_error(WRONG_USAGE)
+    assert f"did you mean {tmp_path}/tiny-llama.gguf?" in done.err
+
+
+def test_help_explains_commands_of_commands(spillway):
+    done = spillway.run("help", "predictor", "train")
+    assert done.code == 0 and done.out == spillway.run("predictor", "train", "--help").out
+    assert "Usage: spillway predictor train" in done.out
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "eval"])
+def test_without_a_tokenizer_only_flags_are_advised_that_there_are(spillway, command, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    words = {"run": ["x"], "chat": [], "eval": ["--text", tmp_path / "text"]}[command]
+    done = spillway.run(command, "dummy:opt-125m", *words, stdin="x\n")
+    done.assert_one_line_error(WRONG_USAGE)
+    assert "dummy:opt-125m has no tokenizer" in done.err
+    offered = spillway.run("run" if "spillway run" in done.err else command, "--help").out
+    assert all(flag in offered for flag in re.findall("--[a-z]+", done.err))
 
 
 def test_a_known_model_needs_a_place_to_be_kept(spillway, tmp_path):
@@ -604,7 +647,8 @@ def test_logprobs_are_those_of_the_tokens(spillway, tiny_model):
     for token, entry in zip(answer["ids"], answer["logprobs"]):
         values = [one["logprob"] for one in entry["top"]]
         assert len(values) == 5 and values == sorted(values, reverse=True)
-        assert entry["top"][0] == {"id": token, "logprob": pytest.approx(entry["logprob"])}
+        assert entry["id"] == token
+        assert entry["top"][0] == {"id": token, "token": entry["token"], "logprob": pytest.approx(entry["logprob"])}
         assert sum(map(math.exp, values)) <= 1.0001
 
 

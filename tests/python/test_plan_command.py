@@ -31,6 +31,26 @@ def test_a_plan_that_is_given_is_priced(spillway, tmp_path):
     assert found["predicted"]["generated_tokens_per_s"] > priced["predicted"]["generated_tokens_per_s"]
 
 
+def test_the_example_by_hand_of_help_fits(spillway):
+    text = spillway.run("help", "plan").out
+    (example,) = [line.split()[1:] for line in text.splitlines() if line.startswith("  spillway plan") and "--weights" in line]
+    assert spillway.run(*example, "--json").json()["warnings"] == []
+
+
+def test_figures_are_for_people(spillway):
+    """One request is no requests, and no time has an exponent."""
+    by_hand = ["--weights", "0,0,100", "--disk-memory", "400GiB", "--gen-len", "512"]
+    done = spillway.run("plan", "dummy:opt-175b", "--hardware", "t4", *by_hand)
+    assert done.code == 0, done.err
+    assert "1 request, a prompt of 512, 512 tokens each" in done.out
+    assert "at once     1 sequence\n" in done.out
+    assert " h " in done.out and "e+" not in done.out
+
+
+def test_the_model_is_called_what_it_was_called(spillway, tiny_model):
+    assert f"model       {tiny_model.stem}, " in spillway.run("plan", tiny_model, "--hardware", "t4").out
+
+
 @pytest.mark.parametrize(
     ("options", "memory"),
     [(["--weights", "100,0,0"], "GPU memory"), (["--weights", "0,100,0", "--host-memory", "20GiB"], "host memory")],

@@ -84,10 +84,16 @@ def test_an_encoders_embeddings_are_learned_from(spillway, tiny_model, data, enc
     assert_bad_value(spillway.run("predictor", "eval", data, "--model", tiny_model, "--encoder", encoder))
 
 
+def test_a_predictor_goes_beside_the_user_where_no_file_is_named(spillway, tiny_model, data, tmp_path):
+    done = spillway.run("predictor", "train", data, "--model", tiny_model, "--json", cwd=tmp_path).json()
+    assert done["file"] == f"{data.stem}.predictor"
+    assert (tmp_path / done["file"]).is_file()
+
+
 def test_wrong_usage_and_wrong_data_are_one_line(spillway, tiny_model, data, tmp_path):
     spillway.run("predictor").assert_one_line_error(WRONG_USAGE)
     spillway.run("predictor", "eval", data).assert_one_line_error(WRONG_USAGE)
-    spillway.run("predictor", "train", data, "--model", tiny_model).assert_one_line_error(WRONG_USAGE)
+    spillway.run("predictor", "train", data).assert_one_line_error(WRONG_USAGE)
     assert_bad_value(spillway.run("predictor", "train", data, "-o", tmp_path / "p", "--model", tiny_model, "--buckets", "few"))
     assert_bad_value(spillway.run("predictor", "eval", tmp_path / "none.json", "--model", tiny_model))
     assert_bad_value(spillway.run("predictor", "eval", data, "--model", tiny_model, "--predictor", tmp_path / "none"))

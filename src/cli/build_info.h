@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the program was built from. Defined in a file that cmake/build_info.cmake makes with every
+// build; only the program itself has it, so that a commit relinks nothing else.
+#pragma once
+
+namespace spillway {
+
+extern const char* const kBuildCommit;  // "0123456789", "0123456789+changes", or "unknown"
+extern const char* const kBuildCuda;    // "CUDA 13.0 (90a-real)" or "no CUDA"
+
+}  // namespace spillway

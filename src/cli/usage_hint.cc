@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/usage_hint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/nearest_name.h"
+#include "base/printable.h"
+
+namespace spillway {
+namespace {
+
+constexpr const char* kPrompt = "PROMPT";
+
+std::vector<std::string> listed_commands(const Command& parent) {
+  std::vector<std::string> names;
+  for (const Command* command : parent.subcommands())
+    if (!command->hidden()) names.push_back(command->name());
+  return names;
+}
+
+struct NamedCommand {
+  const Command* command;
+  std::string next;  // the word that follows it, "" where there is none
+};
+
+// The command that the words name, as deep as they do; `line` itself where they name none.
+NamedCommand named_command(const CommandLine& line, const std::vector<std::string>& arguments) {
+  NamedCommand named{&line, ""};
+  for (const std::string& word : arguments) {
+    const Command* const below = named.command->find_subcommand(word);
+    if (below != nullptr && !below->hidden()) {
+      named = {below, ""};
+    } else if (named.next.empty()) {
+      named.next = word;
+    }
+    if (named.command->subcommands().empty()) break;
+  }
+  return named;
+}
+
+std::string subcommand_hint(const Command& parent, const std::string& word,
+                            const UsageError& error) {
+  const std::vector<std::string> names = listed_commands(parent);
+  const bool is_command = !word.empty() && !word.starts_with('-');
+  const std::string meant = is_command ? did_you_mean(word, names) : "";
+  return fmt::format("{}{} {}: {}",
+                     is_command ? fmt::format("no command '{}'", printable(word)) : error.what(),
+                     meant.empty() ? ";" : meant,
+                     parent.parent() != nullptr ? parent.full_name() + " has" : "commands are",
+                     fmt::join(names, " "));
+}
+
+std::string unknown_option_hint(const CommandLine& line, const Command& command,
+                                const std::string& word) {
+  std::vector<std::string> flags = {"--help"};
+  for (const Command* of : {&command, static_cast<const Command*>(&line)}) {
+    for (const CommandOption* option : of->options()) {
+      const std::vector<std::string> names = option->flags();
+      flags.insert(flags.end(), names.begin(), names.end());
+    }
+  }
+  const std::string name = word.substr(0, word.find('='));
+  const std::string meant = did_you_mean(name, flags);
+  return fmt::format("unknown option {}{} see {} --help", printable(name),
+                     meant.empty() ? ";" : meant, command.full_name());
+}
+
+// `text` as one word of a shell.
+std::string quoted(const std::string& text) {
+  const char mark = text.find('\'') == std::string::npos ? '\'' : '"';
+  return fmt::format("{}{}{}", mark, printable(text), mark);
+}
+
+// For a prompt without quotes, whose first word was taken for all of it.
+std::optional<std::string> try_unquoted_prompt_hint(const Command& command,
+                                                    const std::vector<std::string>& unexpected) {
+  if (!command.has_option(kPrompt)) return std::nullopt;
+  const std::vector<std::string> given = command.get_option(kPrompt)->values();
+  if (given.size() != 1) return std::nullopt;
+  return fmt::format("the prompt has several words; put it in quotes: {}",
+                     quoted(fmt::format("{} {}", given.front(), fmt::join(unexpected, " "))));
+}
+
+}  // namespace
+
+std::string usage_hint(const CommandLine& line, const std::vector<std::string>& arguments,
+                       const UsageError& error) {
+  const NamedCommand named = named_command(line, arguments);
+  const Command& command = *named.command;
+  const auto& unexpected = error.unexpected();
+  if (command.requires_subcommand()) return subcommand_hint(command, named.next, error);
+  const auto option = std::ranges::find_if(
+      unexpected, [](const std::string& word) { return word.starts_with('-') && word != "--"; });
+  if (option != unexpected.end()) return unknown_option_hint(line, command, *option);
+  if (!unexpected.empty())
+    if (const auto hint = try_unquoted_prompt_hint(command, unexpected)) return *hint;
+  return fmt::format("{}; see {} --help", error.what(), command.full_name());
+}
+
+}  // namespace spillway

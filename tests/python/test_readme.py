@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README's commands. Those in blocks are run as they stand, with the files that they name and a bound on what they
+generate; a command that is added there needs an entry here. Commands and flags in the text are looked up in --help."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import urllib.request
+
+import conftest
+import pytest
+
+README = (conftest.ROOT / "README.md").read_text()
+CODE = re.compile(r"`([^`]+)`")
+# What is in blocks and belongs to the repository rather than to the program.
+NOT_RUN = ("scripts/quickstart.sh", "scripts/test.sh", "export PATH=$PWD/build/product/bin:$PATH")
+# Flags in the text that other programs have, and one that the program has itself.
+FOREIGN_FLAGS = {"--preset", "--install", "--build", "--prefix", "--help", "--version"}
+
+
+def block_commands():
+    """The lines of README's indented blocks, without comments."""
+    lines = [line[4:] for line in README.splitlines() if line.startswith("    ") and line[4:5].strip()]
+    return [" ".join(shlex.split(line, comments=True, posix=False)) for line in lines]
+
+
+def text_commands():
+    """Commands in the text: "spillway run MODEL TEXT"."""
+    found = [code for code in CODE.findall(README.replace("\n", " ")) if re.search(r"(^|\| )spillway \S", code)]
+    return [re.sub(r"^.*\| ", "", code) for code in found]
+
+
+@pytest.fixture(scope="module")
+def help_of(spillway):
+    """help_of("run") and help_of("predictor train"): what --help says; fails for a command that there is not."""
+    known = {}
+
+    def look_up(command):
+        if command not in known:
+            done = spillway.run(*command.split(), "--help")
+            assert done.code == 0, f"spillway {command}: {done.err}"
+            known[command] = done.out
+        return known[command]
+
+    return look_up
+
+
+def commands_in(text):
+    """The names of the commands that --help lists."""
+    return re.findall(r"^  ([a-z]+) +\S", text.split("Subcommands:\n")[1], re.MULTILINE) if "Subcommands:" in text else []
+
+
+def command_of(words, help_of):
+    """The command that a line's words name: ["predictor", "train"]."""
+    names = []
+    while words and words[0] in commands_in(help_of(" ".join(names))):
+        names.append(words.pop(0))
+    return " ".join(names)
+
+
+def flags_of(text):
+    return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
+
+
+def required_flags(text):
+    """[{"-m", "--model"}]: the options that cannot be left out, without those that are positional arguments, too."""
+    positionals, options = text.split("Options:\n", 1)
+    lines = [line for line in options.splitlines() if " REQUIRED" in line]
+    return [flags_of(line.split()[0]) for line in lines if "MODEL" not in positionals or "--model" not in line]
+
+
+@pytest.mark.parametrize("line", text_commands())
+def test_a_command_in_the_text_exists_with_its_flags(line, help_of):
+    words = line.split()[1:]
+    while words and words[0].startswith("-"):  # flags of the program, such as --without-cpu-features LIST
+        assert words[0] in flags_of(help_of(""))
+        words = words[2:]
+    if not words or words[0] == "COMMAND":
+        return
+    command = command_of(words, help_of)
+    assert command, f"no such command: {line}"
+    missing = flags_of(" ".join(words)) - flags_of(help_of(command))
+    assert not missing, f"spillway {command} has no {missing}"
+    if re.search(r"\b[A-Z]{4,}\b", line):  # shown as a whole, not only mentioned
+        needed = required_flags(help_of(command))
+        assert all(names & set(words) for names in needed), f"spillway {command} needs {needed}"
+
+
+def test_every_flag_in_the_text_is_one_of_some_command(help_of):
+    top = help_of("")
+    commands = [*commands_in(top), "predictor train", "predictor eval"]
+    known = flags_of(top).union(*(flags_of(help_of(command)) for command in commands)) | FOREIGN_FLAGS
+    named = set().union(*(re.findall(r"(?<![\w-])--[a-z][a-z-]*", code) for code in CODE.findall(README)))
+    assert named <= known, f"README names flags that no command has: {named - known}"
+
+
+@pytest.fixture
+def folder(tmp_path, chat_model, tiny_model, tiny_folder):
+    """A folder with what README's commands read, and a cache with smollm2."""
+    models = tmp_path / "cache" / "spillway" / "models"
+    models.mkdir(parents=True)
+    (models / conftest.SMOLLM2).symlink_to(chat_model)
+    (tmp_path / "model.gguf").symlink_to(tiny_model)
+    (tmp_path / "model-F16.gguf").symlink_to(tiny_model)
+    (tmp_path / "Llama-3.2-1B").symlink_to(tiny_folder)
+    (tmp_path / "prompt.txt").write_text("The river was wide.")
+    (tmp_path / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n1,12,4\n2,8,3\n3,5,6\n")
+    request = re.search(r'^`(\{"custom_id".*?\})`', README, re.MULTILINE).group(1)
+    message = json.dumps([{"role": "user", "content": "Name a river."}])
+    (tmp_path / "requests.jsonl").write_text(request.replace("[...]", message) + "\n")
+    return tmp_path
+
+
+class Here:
+    """Runs a command line of README in the folder."""
+
+    def __init__(self, spillway, folder):
+        self.spillway = spillway
+        self.folder = folder
+        self.env = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
+
+    def run(self, line, *bounds, stdin=""):
+        arguments = [argument for argument in shlex.split(line)[1:]]
+        done = self.spillway.run(*arguments, *bounds, stdin=stdin, env=self.env, cwd=self.folder)
+        assert done.code == 0, f"{line}: {done.err}"
+        return done.out
+
+    def serve(self, line):
+        process = self.spillway.start(*shlex.split(line)[1:], "--port", "0", env=self.env, cwd=self.folder, stdout=subprocess.PIPE)
+        try:
+            address = re.search(rb"http://\S+", process.stdout.readline()).group().decode()
+            with urllib.request.urlopen(address + "/v1/models", timeout=30) as answer:
+                return json.load(answer)["data"][0]["id"]
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+# What to make of each command: a check of what it printed, or wrote.
+RUN = {
+    "spillway chat smollm2": lambda here, line: here.run(line, "-n", "8", stdin="Name three rivers.\n").strip(),
+    "spillway run smollm2 --chat 'Tell me about rivers.'": lambda here, line: here.run(line, "-n", "8").strip(),
+    "spillway run smollm2 'The capital of France is' -n 16": lambda here, line: "Paris" in here.run(line),
+    "spillway run model.gguf -f prompt.txt --temp 0.8 --seed 7": lambda here, line: here.run(line, "-n", "4"),
+    "spillway serve smollm2": lambda here, line: here.serve(line) == "smollm2",
+    "spillway convert Llama-3.2-1B/ llama.gguf --type q4_k_m": lambda here, line: [
+        here.run(line), here.run("spillway inspect llama.gguf")
+    ],
+    "spillway convert model-F16.gguf model-Q8_0.gguf --type q8_0": lambda here, line: [
+        here.run(line), here.run("spillway inspect model-Q8_0.gguf")
+    ],
+    "spillway batch smollm2 requests.jsonl -o results.jsonl": lambda here, line: [
+        here.run(line), json.loads((here.folder / "results.jsonl").read_text())["response"]["status_code"] == 200
+    ][1],
+    # A model of a tenth of the size; the path through the program is the same.
+    "spillway bench dummy:opt-1.3b --lengths trace.csv --requests 500 --batch 32 --schedule diagonal": lambda here, line: here.run(
+        line.replace("opt-1.3b", "opt-125m")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", block_commands())
+def test_a_command_in_a_block_runs(line, spillway, folder):
+    if line in NOT_RUN:
+        assert not line.startswith("scripts/") or os.access(conftest.ROOT / line, os.X_OK)
+        return
+    assert line in RUN, f"README has a command that this test does not run: {line}"
+    assert RUN[line](Here(spillway, folder), line)
+
+
+def test_no_command_is_run_that_readme_has_not():
+    assert set(RUN) <= set(block_commands())
+
+
+def test_a_pipe_into_chat_answers(spillway, folder):
+    line = "echo 'Name three rivers.' | spillway chat smollm2"
+    assert f"`{line}`" in README
+    assert Here(spillway, folder).run(line.split("| ")[1], "-n", "8", stdin="Name three rivers.\n").strip()
