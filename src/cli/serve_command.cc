@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/plain_numbers.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
@@ -124,7 +125,8 @@ void wait_for_the_end(ApiServer& server) {
   while (!interrupted()) std::this_thread::sleep_for(kLook);
   const int outstanding = server.outstanding();
   server.drain();
-  log_info("ending; {} requests are answered first, Ctrl-C again ends at once", outstanding);
+  log_info("ending; {} answered first, Ctrl-C again ends at once",
+           format_count(outstanding, "request"));
   while (!server.wait_until_drained(kLook)) {
   }
 }
