@@ -54,6 +54,11 @@ TEST_F(DeviceDrawsTest, AnswersAreThoseOfTheHost) {
     if (n == 4) request.sampling.repetition_penalty = 1.5F;
     if (n == 5) request.sampling.presence_penalty = 1.5F;
     if (n == 6) request.sampling.frequency_penalty = 1.5F;
+    if (n == 7 || n == 8) {
+      request.min_tokens = 5;
+      request.stop_ids = {3, 9, 40};
+      request.sampling.logit_bias = {{9, 100.0F}};
+    }
     requests[engine.submit(request)] = request;
   }
   const auto answers = run_all(engine);
