@@ -105,6 +105,15 @@ struct Budgets {
   // Of what they said, beside `host`: predicting lengths has it (ExpectedRun::host_bytes_taken).
   uint64_t host_taken = 0;
 };
+// The most that a run takes of each memory, by its footprint: while it is loaded or while it runs,
+// with the workspaces of kernels and libraries, and with mapped weights where the host's memory is
+// limited.
+struct MemoryNeeds {
+  uint64_t device = 0;  // 0 where the host computes
+  uint64_t host = 0, disk = 0;
+};
+MemoryNeeds most_needed(const Footprint& needs, bool has_device, bool host_is_limited);
+
 // Of one memory that is both a GPU's and the host's (integrated GPUs): the GPU has it, but for what
 // a run needs of the host's; nothing is gained by keeping anything else there. `device`, `host`:
 // as somebody said, 0: nobody did.
