@@ -384,7 +384,8 @@ Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host) {
 
 std::string beside_taken(const Budgets& budgets) {
   if (budgets.host_taken == 0) return {};
-  return fmt::format(" beside {} for predicting lengths", format_bytes(budgets.host_taken));
+  return fmt::format(" beside {} for requests and predicting lengths",
+                     format_bytes(budgets.host_taken));
 }
 
 void check_fits(const Footprint& needs, bool has_device, const Budgets& budgets) {
