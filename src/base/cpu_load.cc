@@ -15,7 +15,7 @@ constexpr auto kInterval = std::chrono::milliseconds(250);
 constexpr double kBusyShare = 0.05;
 constexpr double kBusyProcessors = 0.15;
 // Columns of a "cpu" line: user nice system idle iowait irq softirq steal; guests are part of user.
-constexpr int kColumns = 8, kIdle = 3, kWaiting = 4;
+constexpr int kTimeColumns = 8, kIdleColumn = 3, kWaitingColumn = 4;
 
 bool is_cpu_line(std::string_view line) { return line.starts_with("cpu"); }
 
@@ -34,11 +34,11 @@ std::optional<CpuTimes> try_parse_cpu_times(std::string_view text) {
   std::string line;
   if (!std::getline(lines, line) || !line.starts_with("cpu ")) return std::nullopt;
   std::istringstream columns(line.substr(4));
-  for (int column = 0; column < kColumns; ++column) {
+  for (int column = 0; column < kTimeColumns; ++column) {
     uint64_t ticks = 0;
     if (!(columns >> ticks)) return std::nullopt;
     times.total += ticks;
-    if (column != kIdle && column != kWaiting) times.busy += ticks;
+    if (column != kIdleColumn && column != kWaitingColumn) times.busy += ticks;
   }
   while (std::getline(lines, line) && is_cpu_line(line)) ++times.processors;
   if (times.processors == 0) return std::nullopt;

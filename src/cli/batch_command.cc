@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -64,6 +65,7 @@ struct BatchOptions {
   int max_sequences = 0;  // 0 = what suits the device
   TemplateOption chat_template;
   bool not_deterministic = false;
+  bool strict_fields = false;
   bool restart = false;
   bool json = false;
 };
@@ -73,7 +75,7 @@ struct BatchOptions {
 // new one stops this from compiling until that has been decided.
 SessionOptions session_options(const BatchOptions& options) {
   const auto& [session, scheduling, input, output, context, max_sequences, chat_template,
-               not_deterministic, restart, json] = options;
+               not_deterministic, strict_fields, restart, json] = options;
   SessionOptions out = session;
   out.deterministic = !not_deterministic;
   return out;
@@ -183,7 +185,8 @@ struct BatchSummary {
   uint64_t finished_before = 0;
   EngineStats stats;
   double seconds = 0;
-  std::optional<Prediction> predicted = {};  // where something was computed
+  std::map<std::string, uint64_t> ignored_fields = {};  // BatchJob's
+  std::optional<Prediction> predicted = {};             // where something was computed
 };
 
 double mean_at_work(const EngineStats& stats) {
@@ -210,6 +213,7 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
          {"mean_at_work", mean_at_work(summary.stats)},
          {"total_s", summary.seconds},
          {"generated_tokens_per_s", rate},
+         {"ignored_fields", summary.ignored_fields},
          {"predicted", summary.predicted ? predicted_json(*summary.predicted, rate) : nullptr}});
     return;
   }
@@ -223,6 +227,12 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
   if (summary.predicted)
     text += fmt::format(" ({:.1f} predicted for the lengths on average)",
                         summary.predicted->generated_tokens_per_s);
+  if (!summary.ignored_fields.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [name, requests] : summary.ignored_fields)
+      names.push_back(fmt::format("{} (in {})", name, requests));
+    text += fmt::format("; unknown fields without effect: {}", fmt::join(names, ", "));
+  }
   fmt::print(stderr, "{}; results in {}\n", text, printable_path(options.output));
 }
 
@@ -321,6 +331,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
           .finished_before = job.finished_before(),
           .stats = client.stats(),
           .seconds = watch.seconds(),
+          .ignored_fields = job.ignored_fields(),
           .predicted = predict_job(session, client.stats(), input.size() - before)};
 }
 
@@ -364,7 +375,8 @@ int batch(const BatchOptions& options) {
       "them out");
   options.scheduling.options();  // throws
   const std::filesystem::path output = output_path(options);
-  const BatchInput input(options.input);
+  const BatchInput input(options.input,
+                         options.strict_fields ? UnknownFields::kRefuse : UnknownFields::kIgnore);
   SessionOptions asked = session_options(options);
   const std::filesystem::path journal_path = with_suffix(output, ".partial");
   if (!options.restart) asked.placement.kept = try_kept_plan(journal_path);
@@ -377,6 +389,7 @@ int batch(const BatchOptions& options) {
                                .model = model_fingerprint(resolve_model(asked.model)),
                                .context = context,
                                .chat_template = options.chat_template.identity(),
+                               .strict_fields = options.strict_fields,
                                .settings = session.settings};
   const JobFields fields = identity.fields();
   const ResultLines lines(job_key(fields), input);
@@ -432,6 +445,9 @@ void add_batch_command(Command& app) {
                  "faster kernels, whose results depend on what else is at work: a job that was "
                  "killed may then end differently (default: --deterministic)")
       ->excludes(command->get_option("--deterministic"));
+  command->add_flag("--strict-fields", options->strict_fields,
+                    "a request with a field that is not known gets an error (default: the field "
+                    "has no effect, and the summary names it)");
   command->add_flag("--restart", options->restart,
                     "forget what an earlier run of this job finished, and replace its results");
   command->add_flag("--json", options->json, "the summary as JSON on standard output");

@@ -5,10 +5,11 @@ namespace spillway {
 
 JobFields BatchIdentity::fields() const {
   // A new member stops this from compiling until it has its place.
-  const auto& [requests, files, room, chat, how] = *this;
+  const auto& [requests, files, room, chat, strict, how] = *this;
   JobFields fields =
-      name_fields({"input", "model", "--ctx", "--template"}, requests, files, std::to_string(room),
-                  chat.empty() ? std::string("the model's") : chat);
+      name_fields({"input", "model", "--ctx", "--template", "--strict-fields"}, requests, files,
+                  std::to_string(room), chat.empty() ? std::string("the model's") : chat,
+                  std::string(strict ? "yes" : "no"));
   const JobFields more = how.fields();
   fields.insert(fields.end(), more.begin(), more.end());
   return fields;

@@ -14,7 +14,8 @@ struct BatchIdentity {
   std::string input;  // its checksum
   std::string model;  // model_fingerprint()
   int64_t context = 0;
-  std::string chat_template;  // TemplateOption::identity()
+  std::string chat_template;   // TemplateOption::identity()
+  bool strict_fields = false;  // requests with unknown fields have no answers
   ResultSettings settings;
 
   // All of it, by name: what a journal keeps and a result's id is made of.

@@ -16,6 +16,7 @@ const std::vector<std::function<void(BatchIdentity&)>> kChanges = {
     [](auto& job) { job.model = "x"; },
     [](auto& job) { job.context = 5; },
     [](auto& job) { job.chat_template = "chatml"; },
+    [](auto& job) { job.strict_fields = true; },
     [](auto& job) { job.settings.program = "x"; },
     [](auto& job) { job.settings.device = "x"; },
     [](auto& job) { job.settings.deterministic = true; },

@@ -30,7 +30,7 @@
 namespace spillway {
 namespace {
 
-constexpr int64_t kShortestContext = 128;  // less holds no conversation
+constexpr int64_t kShortestChatContext = 128;  // less holds no conversation
 
 // What people know from other programs. The window is short, since in a longer one common words
 // and the end of a turn are in it all the time.
@@ -80,8 +80,8 @@ int chat_with_model(const ChatOptions& options) {
   validate(sampling, session.loaded->model.spec.vocab_size);
 
   session.choose_plan({.tokens = session.context_tokens(options.context),
-                       .least_context = options.context > 0 ? 0 : kShortestContext,
-                       .shortest_tokens = kShortestContext});
+                       .least_context = options.context > 0 ? 0 : kShortestChatContext,
+                       .shortest_tokens = kShortestChatContext});
   session.say_plan();
   session.load();
   const int64_t context = session.planned_tokens();

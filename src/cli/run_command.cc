@@ -224,7 +224,7 @@ void add_run_command(Command& app) {
       ->capture_default_str()
       ->check(not_negative());
   command->add_flag("--ignore-end", options->ignore_end, "go on past the model's end token");
-  auto* const json =
+  auto* const as_json =
       command->add_flag("--json", options->json, "one JSON object instead of the text");
   auto* const chat = command->add_flag(
       "--chat", options->chat, "send the prompt as a message, with the model's chat template");
@@ -237,7 +237,7 @@ void add_run_command(Command& app) {
   command
       ->add_option("--logprobs", options->logprobs,
                    "in --json: log-probabilities of each token and the N most likely ones")
-      ->needs(json);
+      ->needs(as_json);
   command->footer(
       "Examples:\n"
       "  spillway run smollm2 'The capital of France is' -n 16\n"

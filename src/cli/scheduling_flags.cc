@@ -15,7 +15,7 @@
 namespace spillway {
 namespace {
 
-constexpr auto kGroup = "Scheduling";
+constexpr auto kSchedulingGroup = "Scheduling";
 constexpr auto kTokenPace = "--token-pace";
 
 bool is_number(const std::string& word) {
@@ -60,7 +60,7 @@ void add_scheduling_flags(Command& command, SchedulingFlags& flags,
                   "before), off, a file of spillway predictor train, which stays as it is, or a "
                   "folder with an encoder (docs/scheduling.md)")
       ->capture_default_str()
-      ->group(kGroup);
+      ->group(kSchedulingGroup);
   command
       .add_option("--kv-admission", flags.kv_admission,
                   "how much KV memory there must be before a request begins: predicted (for all at "
@@ -68,14 +68,14 @@ void add_scheduling_flags(Command& command, SchedulingFlags& flags,
                   "(no more requests than would fit if all were as long as they may be; default "
                   "with --length-predictor off)")
       ->check(one_of({"predicted", "room", "whole"}))
-      ->group(kGroup);
+      ->group(kSchedulingGroup);
   command
       .add_option("--queue-order", flags.queue_order,
                   "who begins first: fair (clients share), first (come), shortest (predicted "
                   "answer: the least mean wait) or longest (packs best)")
       ->check(one_of({"fair", "first", "shortest", "longest"}))
       ->capture_default_str()
-      ->group(kGroup);
+      ->group(kSchedulingGroup);
   command
       .add_option(kTokenPace, flags.token_pace_s,
                   fmt::format("no more requests at work than get a token each in so many seconds; "
@@ -84,7 +84,7 @@ void add_scheduling_flags(Command& command, SchedulingFlags& flags,
                               PacedAdmission::kReadingSpeed))
       ->check(in_range(1e-6, 1e6))
       ->option_text("[SECONDS]")
-      ->group(kGroup);
+      ->group(kSchedulingGroup);
 }
 
 std::vector<std::string> with_usual_pace(const Command& app, std::vector<std::string> arguments) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/plain_numbers.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
@@ -53,6 +54,8 @@ struct ServeOptions {
   bool json_log = false;
   bool log_prompts = false;
   bool trust_priorities = false;
+  bool strict_fields = false;
+  std::vector<std::string> aliases;
 };
 
 // What clients call the model: a file's name without its ending, or what it is named.
@@ -124,7 +127,8 @@ void wait_for_the_end(ApiServer& server) {
   while (!interrupted()) std::this_thread::sleep_for(kLook);
   const int outstanding = server.outstanding();
   server.drain();
-  log_info("ending; {} requests are answered first, Ctrl-C again ends at once", outstanding);
+  log_info("ending; {} answered first, Ctrl-C again ends at once",
+           format_count(outstanding, "request"));
   while (!server.wait_until_drained(kLook)) {
   }
 }
@@ -133,7 +137,10 @@ int serve(const ServeOptions& options) {
   if (options.json_log) set_log_format(LogFormat::kJson);
   set_log_level(LogLevel::kInfo);  // who serves wants to see what happens
   const SchedulingOptions scheduling = options.scheduling.options();
-  ApiServerOptions asked{.http = options.http, .keys = std::nullopt, .model = model_name(options)};
+  ApiServerOptions asked{.http = options.http,
+                         .keys = std::nullopt,
+                         .model = ModelNames(model_name(options), options.aliases),
+                         .version = program_version()};
   if (!options.key_file.empty()) asked.keys = KeyRing::from_file(options.key_file);
   // It listens before it knows its device, and so how many requests are at work.
   const int at_work = options.max_sequences > 0 ? options.max_sequences : kSequencesOnGpu;
@@ -188,18 +195,20 @@ int serve(const ServeOptions& options) {
   // It was there first, and must end before what it uses.
   const auto stop = [](ApiServer* of) { of->stop(); };
   const std::unique_ptr<ApiServer, decltype(stop)> stopping(&server, stop);
-  server.start(engine, model, admission.max_sequences + options.max_queue,
-               {.fingerprint = system_fingerprint(session.settings.fields()),
-                .logs_prompts = options.log_prompts,
-                .trusts_priorities = options.trust_priorities},
-               {.model = model.name(),
-                .plan = session.describe_plan(),
-                .has_gpu = !session.device->host_visible(),
-                .to_gpu_ceiling = estimate.to_gpu,
-                .to_host_ceiling = estimate.to_host,
-                .disk_read_ceiling = estimate.disk_read,
-                .disk_write_ceiling = estimate.disk_write,
-                .predicted_step_s = estimate.step_s});
+  server.start(
+      engine, model, admission.max_sequences + options.max_queue,
+      {.fingerprint = system_fingerprint(session.settings.fields()),
+       .logs_prompts = options.log_prompts,
+       .trusts_priorities = options.trust_priorities,
+       .unknown_fields = options.strict_fields ? UnknownFields::kRefuse : UnknownFields::kIgnore},
+      {.model = model.name(),
+       .plan = session.describe_plan(),
+       .has_gpu = !session.device->host_visible(),
+       .to_gpu_ceiling = estimate.to_gpu,
+       .to_host_ceiling = estimate.to_host,
+       .disk_read_ceiling = estimate.disk_read,
+       .disk_write_ceiling = estimate.disk_write,
+       .predicted_step_s = estimate.step_s});
   log_info(
       "{} requests at work, {} waiting at most, contexts of {} tokens, {} tokens of prompts a "
       "step beside others",
@@ -230,6 +239,13 @@ void add_serve_command(Command& app) {
   command->add_option("--cors", options->http.cors_origins,
                       "web pages of this origin may call, such as https://chat.example; * for all");
   command->add_option("--name", options->name, "what clients call the model (default: its file's)");
+  command
+      ->add_option("--alias", options->aliases,
+                   "another name that clients may call the model; may be repeated; * for any")
+      ->allow_extra_args(false);
+  command->add_flag("--strict-fields", options->strict_fields,
+                    "refuse requests with fields that are not known (default: these have no "
+                    "effect, and the answer's header X-Spillway-Ignored names them)");
   add_concurrency_flags(*command, options->context, options->max_sequences, kSequencesOnCpu,
                         kSequencesOnGpu);
   command
@@ -250,8 +266,8 @@ void add_serve_command(Command& app) {
       "SIGTERM or Ctrl-C: what was taken is answered, then it ends; a second Ctrl-C ends at once.\n"
       "Examples:\n"
       "  spillway serve smollm2\n"
-      "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"model\": \"smollm2\", \"messages\": "
-      "[{\"role\": \"user\", \"content\": \"Hi.\"}]}'\n"
+      "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", "
+      "\"content\": \"Hi.\"}]}'\n"
       "  spillway serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --max-sequences 16");
   command->action([options] { return serve(*options); });
 }

@@ -7,27 +7,27 @@
 namespace spillway {
 namespace {
 
-constexpr auto kGroup = "Placement";
+constexpr auto kPlacementGroup = "Placement";
 
 void add_placement_flags(Command& command, PlacementOptions& options, bool several_plans) {
   command
       .add_option("--host-memory", options.host_memory,
                   "most host memory to use, such as 100GiB (default: what is free)")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--disk-memory", options.disk_memory,
                   "most disk space for weights, KV and activations, such as 200GiB")
       ->capture_default_str()
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--disk-dir", options.disk_dir,
                   "folder for it (default: that of temporary files)")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--pin-memory", options.pin_memory,
                   "most host memory with weights to keep in place for the GPU, such as 8GiB; more "
                   "comes through staging buffers (default: all, where the system allows it)")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   add_plan_flags(command, options, several_plans);
 }
 
@@ -72,17 +72,17 @@ void add_kv_store_flags(Command& command, KvStoreOptions& options) {
                                        "keep KV of prompts and answers in this folder: what begins "
                                        "alike is not computed again, also "
                                        "by the next process (model and settings being the same)");
-  dir->group(kGroup);
+  dir->group(kPlacementGroup);
   command
       .add_option("--kv-dir-size", options.dir_size,
                   "most disk space for it, such as 50GiB (default: 16GiB, or half of what is free)")
       ->needs(dir)
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--kv-host-size", options.host_size,
                   "most host memory for KV that a GPU has no room for (serve: 4GiB or three times "
                   "the GPU's, but a sixth of what is free)")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
 }
 
 void add_plan_flags(Command& command, PlacementOptions& options, bool several_plans) {
@@ -90,60 +90,60 @@ void add_plan_flags(Command& command, PlacementOptions& options, bool several_pl
       "--plan", options.plans,
       several_plans ? "what goes where: a JSON file; several are measured one after the other"
                     : "what goes where: a JSON file");
-  plan->group(kGroup);
+  plan->group(kPlacementGroup);
   if (!several_plans) plan->expected(1);
   command
       .add_option("--weights", options.weights,
                   "percent of the weights on GPU, host and disk, such as 20,80,0")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option(
           "--embeddings", options.embeddings,
           "where embeddings and head are: gpu or host (rows looked up there, the head moved "
           "in)")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option(
           "--kv", options.kv,
           "percent of the KV cache on GPU, host and disk: of the sequences, of one its blocks")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--activations", options.activations,
                   "percent of the activations between layers on GPU, host and disk")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--attention", options.attention,
                   "where KV in host memory is attended to: cpu, gpu (moved in) or auto")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--cpu-attention", options.cpu_attention,
                   "with auto: percent of its sequences that the CPU takes, the GPU the others")
       ->check(in_range(0.0, 100.0))
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--cpu-linear", options.cpu_linear,
                   "percent of the weights off the GPU that the CPU multiplies, "
                   "while the others come to the GPU: 66, or by tokens that go through a layer "
                   "together: 1:66,64:50 (default: so that both end together)")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--micro-batch", options.micro_batch,
                   "sequences that go through a layer together (default: all)")
       ->check(in_range(1, 1 << 20))
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option("--micro-batches", options.micro_batches,
                   "micro-batches in a block: that many times --micro-batch sequences are at "
                   "work together (default: all)")
       ->check(in_range(1, 1 << 20))
-      ->group(kGroup);
+      ->group(kPlacementGroup);
   command
       .add_option(
           "--schedule", options.schedule,
           "continuous (default): a sequence that ends is replaced at once; zigzag: blocks that "
           "begin together; diagonal: as continuous, a few at a time; row: one micro-batch "
           "after the other")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
 }
 
 void add_kv_expansion_flag(Command& command, PlacementOptions& options) {
@@ -152,7 +152,7 @@ void add_kv_expansion_flag(Command& command, PlacementOptions& options) {
                   "layers whose KV takes turns on the GPU, so that it has room for more requests: "
                   "a number, off (default of batch), or auto (found while it runs: as many as cost "
                   "no time; default of serve, where requests wait for room)")
-      ->group(kGroup);
+      ->group(kPlacementGroup);
 }
 
 void add_device_flags(Command& command, SessionOptions& options) {

@@ -54,7 +54,8 @@ int64_t AnswerLengths::mean_tokens(const std::string& text, int64_t most_tokens)
 void AnswerLengths::foresee(GenerationRequest& request) const {
   const std::string text = std::exchange(request.asked, {});
   if (request.max_tokens <= 0) return;
-  if (request.ignore_end && request.stop.empty()) {  // nothing ends it but its limit
+  if (request.ignore_end && request.stop.empty() && request.stop_ids.empty()) {
+    // Nothing ends it but its limit.
     request.foreseen = {.tokens = request.max_tokens};
     return;
   }
@@ -63,7 +64,8 @@ void AnswerLengths::foresee(GenerationRequest& request) const {
       trainer_.predict({.text = text, .tokens = request.prompt, .most_tokens = request.max_tokens});
   const int64_t tokens = knows_nothing() ? std::min<int64_t>(kUsualAnswer, request.max_tokens)
                                          : predicted.distribution.quantile(kReservedQuantile);
-  request.foreseen = {.tokens = tokens, .predicted = std::move(predicted)};
+  request.foreseen = {.tokens = std::max<int64_t>(tokens, request.min_tokens),
+                      .predicted = std::move(predicted)};
   predicting_ns_ += std::llround(watch.seconds() * 1e9);
 }
 

@@ -98,11 +98,17 @@ void Engine::check(const GenerationRequest& request) const {
   const int64_t least = request.max_tokens > 0 ? 1 : 0;
   SPW_CHECK(static_cast<int64_t>(request.prompt.size()) + least <= max_sequence_tokens(),
             kInvalidArgument,
-            "the prompt has {} tokens and needs room for at least one more, but the context has "
-            "room for {}; "
-            "shorten it",
-            request.prompt.size(), max_sequence_tokens());
+            "the maximum context length is {} tokens, but the prompt has {} and needs room for at "
+            "least one more; shorten it",
+            max_sequence_tokens(), request.prompt.size());
   validate(request.sampling, vocab);
+  for (const TokenId id : request.stop_ids) {
+    SPW_CHECK(id >= 0 && id < vocab, kInvalidArgument,
+              "stop token id {} is outside the model's vocabulary of {} tokens", id, vocab);
+  }
+  SPW_CHECK(request.min_tokens >= 0 && request.min_tokens <= request.max_tokens, kInvalidArgument,
+            "at least {} tokens to generate; give 0 to {}, which there may be at most",
+            request.min_tokens, request.max_tokens);
 }
 
 RequestId Engine::submit(GenerationRequest request) {
@@ -125,8 +131,10 @@ void Engine::submit(RequestId id, GenerationRequest request) {
       .client = request.client,
       .user = request.user,
       .scored = request.prompt_logprobs >= 0};
-  const auto added =
-      requests_.emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_)).first;
+  const auto added = requests_
+                         .emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_,
+                                                                decoder_.spec().vocab_size))
+                         .first;
   try {
     scheduler_.add(sequence);
   } catch (...) {
@@ -563,10 +571,12 @@ GenerationEvent Engine::accept_token(DrawnToken& drawn) {
   event.token = token;
   if (request.sampler.wants_logprobs()) event.logprobs = std::move(drawn.sampled.logprobs);
 
-  const bool end = tokenizer_ != nullptr && !request.params.ignore_end &&
-                   tokenizer_->is_end_of_generation(token);
-  if (request.detokenizer && !end)
-    event.text = request.stops.push(request.detokenizer->push(token));
+  const bool end = std::ranges::find(request.end_ids, token) != request.end_ids.end();
+  if (request.detokenizer && !end) {
+    const std::string text = request.detokenizer->push(token);
+    // Stop texts are looked for behind the tokens that there must be.
+    event.text = request.generated() > request.params.min_tokens ? request.stops.push(text) : text;
+  }
   if (end || request.stops.stopped()) {
     finish(request, FinishReason::kStop, event);
   } else if (request.generated() >= request.params.max_tokens ||

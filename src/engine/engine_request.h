@@ -17,7 +17,8 @@
 namespace spillway {
 
 struct Engine::Request {
-  Request(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer)
+  Request(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer,
+          int64_t vocab_size)
       : id(request_id),
         params(std::move(request)),
         tokens(params.prompt),
@@ -25,13 +26,21 @@ struct Engine::Request {
         stops(params.stop) {
     // The answer continues the prompt, so its leading space is kept.
     if (tokenizer != nullptr) detokenizer.emplace(*tokenizer, DecodeOptions{.continues = true});
+    end_ids = params.stop_ids;
+    if (tokenizer != nullptr && !params.ignore_end) {
+      // A tokenizer may have more tokens than the model, which those can never be.
+      for (const TokenId end : tokenizer->end_of_generation())
+        if (end < vocab_size) end_ids.push_back(end);
+    }
+    if (params.min_tokens > 0) sampler.forbid_until(params.min_tokens, end_ids);
   }
   int64_t generated() const { return static_cast<int64_t>(tokens.size() - params.prompt.size()); }
   int64_t next_position() const { return static_cast<int64_t>(tokens.size()); }
 
   RequestId id;
   GenerationRequest params;
-  std::vector<TokenId> tokens;  // prompt and answer
+  std::vector<TokenId> tokens;   // prompt and answer
+  std::vector<TokenId> end_ids;  // tokens that end the answer; few
   Sampler sampler;
   StopMatcher stops;
   std::optional<IncrementalDetokenizer> detokenizer;

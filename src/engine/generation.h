@@ -19,7 +19,7 @@
 namespace spillway {
 
 enum class FinishReason : uint8_t {
-  kStop,       // an end token or a stop string
+  kStop,       // an end token, a stop id or a stop string
   kLength,     // max_tokens, the model's context, or the KV cache is full
   kCancelled,  // by cancel()
   kError,      // this sequence could not be computed; the others go on
@@ -35,14 +35,16 @@ struct ForeseenLength {
 struct GenerationRequest {
   std::vector<TokenId> prompt;  // not empty
   int max_tokens = 128;         // generated at most; 0 only where the prompt is scored
+  int min_tokens = 0;           // generated before an end token, a stop id or a stop text ends it
   // Log-probabilities of the prompt's own tokens: -1 none, 0 of these, n also of the n most likely.
   int prompt_logprobs = -1;
   SamplingParams sampling;
-  std::vector<std::string> stop;  // the text ends before the first of them
-  bool ignore_end = false;        // go on past end tokens
-  int priority = 0;               // lower ones matter more
-  uint64_t client = 0;            // whose it is: clients share what there is
-  uint64_t user = 0;              // of the client's: they share what the client gets
+  std::vector<std::string> stop;       // the text ends before the first of them
+  std::vector<TokenId> stop_ids = {};  // further end tokens, which ignore_end does not touch
+  bool ignore_end = false;             // go on past the model's end tokens
+  int priority = 0;                    // lower ones matter more
+  uint64_t client = 0;                 // whose it is: clients share what there is
+  uint64_t user = 0;                   // of the client's: they share what the client gets
   // The text that is asked, or its beginning, where there is one: the answer's length is predicted
   // from it, and from the prompt's tokens where there is none.
   std::string asked = {};

@@ -36,6 +36,9 @@ struct ResultSettings {
   bool operator==(const ResultSettings&) const = default;
 };
 
+// Of this program: "0.1.0".
+std::string program_version();
+
 // Whether sequences may lose their blocks and be computed again. Rows that attended to few of their
 // positions when they were generated (`attention_topk` > 0) would attend to all: results show it.
 bool may_preempt(float attention_topk, bool deterministic);

@@ -95,6 +95,9 @@ void Sampler::collect_adjustments() {
           params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
     }
   }
+  if (accepted_ < forbidden_until_) {
+    for (const TokenId id : forbidden_) at(id).bias = kNever;
+  }
   adjustments_.clear();
   for (const auto& [id, adjustment] : by_id) adjustments_.push_back(adjustment);
 }
@@ -191,7 +194,13 @@ SampleRow Sampler::sample_row(int64_t position) {
           .adjustments = adjustments_};
 }
 
+void Sampler::forbid_until(int64_t accepted, std::vector<TokenId> ids) {
+  forbidden_until_ = accepted;
+  forbidden_ = std::move(ids);
+}
+
 void Sampler::accept(TokenId id) {
+  ++accepted_;
   see(id);
   ++answered_[id];
 }

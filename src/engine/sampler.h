@@ -27,6 +27,8 @@ class Sampler {
   SampleRow sample_row(int64_t position);
   // The chosen token is part of the answer: it counts for the penalties.
   void accept(TokenId id);
+  // None of these tokens is drawn before so many others were accepted.
+  void forbid_until(int64_t accepted, std::vector<TokenId> ids);
   bool wants_logprobs() const { return params_.logprobs >= 0; }
 
  private:
@@ -36,6 +38,9 @@ class Sampler {
   TokenId draw(int64_t position);
 
   SamplingParams params_;
+  int64_t accepted_ = 0;
+  int64_t forbidden_until_ = 0;
+  std::vector<TokenId> forbidden_;
   std::unordered_map<TokenId, int> seen_;      // in the window's part of prompt and answer
   std::deque<TokenId> window_;                 // these in order, where a window is asked for
   std::unordered_map<TokenId, int> answered_;  // in the answer

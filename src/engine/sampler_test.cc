@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <random>
 #include <set>
 
 #include "base/error.h"
@@ -115,6 +117,72 @@ TEST(SamplerTest, ARepetitionWindowForgetsWhatIsOlder) {
   params.repetition_window = 0;
   Sampler all(params, prompt);
   EXPECT_EQ(sample_and_accept(all, 0), 2);
+}
+
+std::vector<float> draw_logits(std::mt19937& random, size_t count) {
+  std::normal_distribution<float> normal;
+  std::vector<float> logits(count);
+  for (float& logit : logits) logit = normal(random);
+  return logits;
+}
+
+// A greedy choice with the penalty as references define it: transformers'
+// RepetitionPenaltyLogitsProcessor (scores below 0 times the penalty, others divided by it, of all
+// tokens that came before), and llama.cpp's, which looks at the last so many of them.
+TokenId choose_by_reference(std::vector<float> logits, const std::vector<TokenId>& tokens,
+                            size_t window, float penalty) {
+  const size_t first = window == 0 || tokens.size() < window ? 0 : tokens.size() - window;
+  const std::set<TokenId> seen(tokens.begin() + static_cast<std::ptrdiff_t>(first), tokens.end());
+  for (const TokenId id : seen) {
+    float& score = logits[static_cast<size_t>(id)];
+    score = score < 0 ? score * penalty : score / penalty;
+  }
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+TEST(SamplerTest, TheRepetitionPenaltyIsThatOfTheReferences) {
+  constexpr size_t kVocabulary = 300;
+  for (const int window : {0, 1, 64}) {
+    std::mt19937 random(static_cast<unsigned>(window));
+    std::vector<TokenId> tokens;
+    for (int i = 0; i < 100; ++i) tokens.push_back(static_cast<TokenId>(random() % kVocabulary));
+    SamplingParams params;
+    params.repetition_penalty = 1.7F;
+    params.repetition_window = window;
+    Sampler sampler(params, tokens);
+    int moved = 0;
+    for (int step = 0; step < 200; ++step) {
+      const std::vector<float> logits = draw_logits(random, kVocabulary);
+      const TokenId expected =
+          choose_by_reference(logits, tokens, static_cast<size_t>(window), 1.7F);
+      const TokenId id = sampler.sample(logits, step).id;
+      ASSERT_EQ(id, expected) << "window " << window << ", step " << step;
+      moved += id != choose_by_reference(logits, {}, 0, 1) ? 1 : 0;
+      sampler.accept(id);
+      tokens.push_back(id);
+    }
+    EXPECT_TRUE(window == 1 || moved > 20) << moved << " choices were moved";
+  }
+}
+
+TEST(SamplerTest, ForbidsTokensUntilSoManyWereAccepted) {
+  for (const float temperature : {0.0F, 1.0F}) {
+    SamplingParams params;
+    params.temperature = temperature;
+    params.logit_bias = {{1, 100.0F}, {3, 50.0F}};  // against them
+    params.repetition_penalty = 1.5F;
+    Sampler sampler(params, std::vector<TokenId>{1, 2});
+    sampler.forbid_until(2, {1, 3});
+    EXPECT_EQ(sampler.sample_row(0).adjustments.size(), 3U);
+    for (int position = 0; position < 500; ++position) {
+      const TokenId id = sampler.sample(kLogits, position).id;
+      EXPECT_TRUE(id == 0 || id == 2 || id == 4) << id;
+    }
+    sampler.accept(0);
+    EXPECT_NE(sampler.sample(kLogits, 500).id, 1);
+    sampler.accept(0);
+    EXPECT_EQ(sampler.sample(kLogits, 501).id, 1);
+  }
 }
 
 TEST(SamplerTest, BiasAndPenaltiesMoveTheChoice) {

@@ -12,6 +12,8 @@
 
 namespace spillway {
 
+std::string program_version() { return SPILLWAY_VERSION; }
+
 bool has_any_context(const std::string& model, const ModelSpec& spec) {
   return try_dummy_name(model) && spec.position == PositionKind::kRope;
 }
@@ -27,7 +29,7 @@ ResultSettings asked_settings(const SessionOptions& options) {
   [[maybe_unused]] const auto& [compress_weights, kv_type, compress_kv, attention_topk, chunk] =
       compute;
   ResultSettings settings;
-  settings.program = SPILLWAY_VERSION;
+  settings.program = program_version();
   settings.deterministic = deterministic;
   settings.attention_topk = compute.checked_topk();
   // Known later: the device; the types of weights (compress_weights) and KV; the tuning; and, from

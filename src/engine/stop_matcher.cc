@@ -8,30 +8,42 @@ namespace spillway {
 
 StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
+  std::ranges::sort(stops_);
+}
+
+// The stop strings that begin as the text does are a range of the sorted ones, which each further
+// character narrows: thousands of them cost little more than one.
+StopMatcher::Match StopMatcher::match(std::string_view text) const {
+  auto first = stops_.begin(), last = stops_.end();
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto at = [i](const std::string& stop) { return static_cast<unsigned char>(stop[i]); };
+    const auto wanted = static_cast<unsigned char>(text[i]);
+    first = std::lower_bound(first, last, wanted, [&](const std::string& stop, unsigned char c) {
+      return at(stop) < c;
+    });
+    last = std::upper_bound(first, last, wanted,
+                            [&](unsigned char c, const std::string& stop) { return c < at(stop); });
+    if (first == last) return Match::kNone;
+    if (first->size() == i + 1) return Match::kWhole;  // the shortest is the first
+  }
+  return Match::kBegun;
 }
 
 std::string StopMatcher::push(std::string_view text) {
   if (stopped_) return {};
   held_ += text;
-  size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
-  if (first != std::string::npos) {
+  // Held back from where the text to its end may become a stop string.
+  size_t begun = held_.size();
+  for (size_t at = 0; at < held_.size(); ++at) {
+    const Match found = match(std::string_view(held_).substr(at));
+    if (found == Match::kBegun) begun = std::min(begun, at);
+    if (found != Match::kWhole) continue;
     stopped_ = true;
-    held_.resize(first);
+    held_.resize(at);
     return std::exchange(held_, {});
   }
-  // Hold back the longest end that begins a stop string.
-  size_t keep = 0;
-  for (const std::string& stop : stops_) {
-    for (size_t n = std::min(held_.size(), stop.size() - 1); n > keep; --n) {
-      if (std::string_view(held_).substr(held_.size() - n) == std::string_view(stop).substr(0, n)) {
-        keep = n;
-        break;
-      }
-    }
-  }
-  std::string out = held_.substr(0, held_.size() - keep);
-  held_.erase(0, out.size());
+  std::string out = held_.substr(0, begun);
+  held_.erase(0, begun);
   return out;
 }
 

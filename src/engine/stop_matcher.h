@@ -2,6 +2,7 @@
 // Finds stop strings in streamed text without ever showing part of one.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,11 @@ class StopMatcher {
   bool stopped() const { return stopped_; }
 
  private:
-  std::vector<std::string> stops_;
+  enum class Match : uint8_t { kNone, kBegun, kWhole };
+  // Whether the text begins with a stop string, or, to its end, with the beginning of one.
+  Match match(std::string_view text) const;
+
+  std::vector<std::string> stops_;  // sorted
   std::string held_;
   bool stopped_ = false;
 };

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 namespace spillway {
 namespace {
 
@@ -34,6 +37,32 @@ TEST(StopMatcherTest, TakesTheStopThatBeginsFirst) {
   EXPECT_EQ(matcher.push("xx a late"), "xx ");
   StopMatcher overlapping({"bcd", "abcde"});
   EXPECT_EQ(stream(overlapping, "abcde", 1), "a");  // "bcd" is complete first
+}
+
+// Against the plain definition: the text ends before the stop string that is complete first, and
+// of several that are complete at once before the one that begins first.
+TEST(StopMatcherTest, AgreesWithPlainSearchForManyStops) {
+  std::mt19937 random(7);
+  const auto draw_text = [&](size_t least, size_t most) {
+    std::string text(std::uniform_int_distribution<size_t>(least, most)(random), 'a');
+    for (char& c : text) c = "ab\xff"[random() % 3];
+    return text;
+  };
+  for (int round = 0; round < 500; ++round) {
+    std::vector<std::string> stops;
+    for (int i = 0; i < 20; ++i) stops.push_back(draw_text(4, 9));
+    stops.push_back(stops.front());
+    const std::string text = draw_text(0, 60);
+    std::string expected = text;
+    for (size_t end = 0; end <= text.size() && expected == text; ++end) {
+      size_t first = std::string::npos;
+      for (const std::string& stop : stops) first = std::min(first, text.substr(0, end).find(stop));
+      if (first != std::string::npos) expected = text.substr(0, first);
+    }
+    StopMatcher matcher(stops);
+    EXPECT_EQ(stream(matcher, text, 1), expected) << round;
+    EXPECT_EQ(matcher.stopped(), expected != text) << round;
+  }
 }
 
 TEST(StopMatcherTest, IgnoresEmptyStops) {

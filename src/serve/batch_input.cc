@@ -71,14 +71,15 @@ OpenAiRequest BatchLine::request() const {
   const auto body = line.find("body");
   if (body == line.end())
     throw ApiError(400, "missing_required_parameter", "body", "'body' is missing");
-  OpenAiRequest request = parse_openai_request(*route, *body);
+  OpenAiRequest request = parse_openai_request(*route, *body, unknown_fields);
   if (request.stream)
     throw ApiError(400, "unsupported_parameter", "stream",
                    "'stream' is true; a batch has nobody to stream to");
   return request;
 }
 
-BatchInput::BatchInput(const std::filesystem::path& path) : file_(open_input(path)) {
+BatchInput::BatchInput(const std::filesystem::path& path, UnknownFields unknown_fields)
+    : file_(open_input(path)), unknown_fields_(unknown_fields) {
   Digest checksum;
   LineReader reader(file_, kMaxLineBytes);
   FileLine line;
@@ -148,6 +149,7 @@ const ApiError* BatchInput::problem(size_t index) const {
 BatchLine BatchInput::line(size_t index) const {
   BatchLine line;
   line.text = text(entries_.at(index));
+  line.unknown_fields = unknown_fields_;
   line.custom_id = custom_id_of(parse_json_text(line.text));
   return line;
 }

@@ -19,6 +19,7 @@ namespace spillway {
 struct BatchLine {
   std::string custom_id;
   std::string text;  // the JSON
+  UnknownFields unknown_fields = UnknownFields::kIgnore;
 
   // What {"custom_id", "method", "url", "body"} asks for. Throws ApiError(400).
   OpenAiRequest request() const;
@@ -30,7 +31,8 @@ class BatchInput {
  public:
   // Reads all of it once. Throws kInvalidArgument for what is not a regular file, cannot be opened
   // or has no requests.
-  explicit BatchInput(const std::filesystem::path& path);
+  explicit BatchInput(const std::filesystem::path& path,
+                      UnknownFields unknown_fields = UnknownFields::kIgnore);
 
   size_t size() const { return entries_.size(); }
   uint64_t bytes() const;  // of all requests' lines
@@ -56,6 +58,7 @@ class BatchInput {
   void require_new_id(const std::string& custom_id);
 
   PosixFile file_;
+  UnknownFields unknown_fields_;
   std::string checksum_;
   std::vector<Entry> entries_;
   std::map<size_t, ApiError> problems_;             // by index

@@ -101,6 +101,16 @@ TEST(BatchInputTest, NoticesAFileThatChangesUnderIt) {
             std::string::npos);
 }
 
+TEST(BatchInputTest, NamesUnknownFieldsOrRefusesThem) {
+  const TestFolder folder;
+  const auto path = folder.write(
+      "in",
+      R"({"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"x","cache_prompt":true}})");
+  EXPECT_EQ(BatchInput(path).line(0).request().ignored, std::vector<std::string>{"cache_prompt"});
+  EXPECT_THROW(static_cast<void>(BatchInput(path, UnknownFields::kRefuse).line(0).request()),
+               ApiError);
+}
+
 TEST(BatchInputTest, RefusesWhatIsNoFileOfRequests) {
   const TestFolder folder;
   for (const auto& path :

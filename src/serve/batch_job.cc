@@ -71,6 +71,7 @@ void BatchJob::read_line(size_t index, Window& window) {
         Running{.line = number,
                 .custom_id = line.custom_id,
                 .completion = Completion(line.request(), model_, checksum64(line.custom_id))});
+    count_ignored(running->completion.request().ignored);
     std::vector<GenerationRequest> requests = running->completion.take_generations();
     for (const GenerationRequest& request : requests) engine_.check(request);
     if (requests.empty()) finish(*running);
@@ -84,6 +85,12 @@ void BatchJob::read_line(size_t index, Window& window) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     write_error(number, &line.custom_id, ApiError(400, "invalid_value", "", error.what()));
   }
+}
+
+void BatchJob::count_ignored(const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    if (ignored_fields_.size() < kMostIgnored || ignored_fields_.contains(name))
+      ++ignored_fields_[name];
 }
 
 void BatchJob::finish(const Running& running) {

@@ -41,8 +41,12 @@ class BatchJob {
   uint64_t finished() const { return journal_.size(); }
   uint64_t finished_before() const { return finished_before_; }  // by an earlier process
   uint64_t failed() const { return journal_.failed(); }
+  // Fields of requests that have no effect, each with the number of this process's requests that
+  // have it; at most kMostIgnored.
+  const std::map<std::string, uint64_t>& ignored_fields() const { return ignored_fields_; }
 
  private:
+  static constexpr size_t kMostIgnored = 64;
   struct Running {
     uint64_t line = 0;
     std::string custom_id;
@@ -60,6 +64,7 @@ class BatchJob {
   };
   void submit_more();
   void read_line(size_t index, Window& window);
+  void count_ignored(const std::vector<std::string>& names);
   void finish(const Running& running);
   void write_error(uint64_t line, const std::string* custom_id, const ApiError& error);
 
@@ -72,6 +77,7 @@ class BatchJob {
   uint64_t finished_before_;
   size_t next_ = 0;  // index of the first line that was not looked at
   std::map<RequestId, RunningChoice> running_;
+  std::map<std::string, uint64_t> ignored_fields_;
 };
 
 }  // namespace spillway

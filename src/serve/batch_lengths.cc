@@ -21,8 +21,9 @@ void add_answers(const OpenAiRequest& request, const AnswerLengths& lengths, int
   const int64_t most = std::min<int64_t>(most_tokens, request.max_tokens.value_or(most_tokens));
   if (most <= 0) return;
   for (const std::string& question : questions_of(request)) {
+    const int64_t least = std::min<int64_t>(most, request.min_tokens);
     const int64_t tokens =
-        request.ignore_end ? most : std::min(most, lengths.mean_tokens(question, most));
+        request.ignore_end ? most : std::clamp(lengths.mean_tokens(question, most), least, most);
     answers.insert(answers.end(), static_cast<size_t>(request.choices), tokens);
   }
 }

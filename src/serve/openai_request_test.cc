@@ -15,7 +15,7 @@ constexpr auto kChat = OpenAiRoute::kChatCompletions;
 constexpr auto kText = OpenAiRoute::kCompletions;
 
 OpenAiRequest parse(OpenAiRoute route, const std::string& body) {
-  return parse_openai_request(route, parse_json_text(body));
+  return parse_openai_request(route, parse_json_text(body), UnknownFields::kRefuse);
 }
 
 // "code: param" of the refusal.
@@ -122,7 +122,17 @@ TEST(OpenAiRequestTest, NamesTheFieldThatItRefuses) {
       {R"("max_tokens":0)", "invalid_value: max_tokens"},
       {R"("max_tokens":-5)", "invalid_value: max_tokens"},
       {R"("max_tokens":99999999999)", "invalid_value: max_tokens"},
-      {R"("max_completion_tokens":1.0)", "invalid_type: max_completion_tokens"},
+      {R"("max_completion_tokens":1.5)", "invalid_type: max_completion_tokens"},
+      {R"("max_completion_tokens":1e30)", "invalid_value: max_completion_tokens"},
+      {R"("n_predict":-2)", "invalid_value: n_predict"},
+      {R"("min_tokens":-1)", "invalid_value: min_tokens"},
+      {R"("min_tokens":5,"max_tokens":4)", "invalid_value: min_tokens"},
+      {R"("stop_token_ids":5)", "invalid_type: stop_token_ids"},
+      {R"("stop_token_ids":["a"])", "invalid_type: stop_token_ids"},
+      {R"("stop_token_ids":[1,-1])", "invalid_value: stop_token_ids[1]"},
+      {R"("repeat_penalty":0)", "invalid_value: repeat_penalty"},
+      {R"("repeat_last_n":-2)", "invalid_value: repeat_last_n"},
+      {R"("documents":{})", "invalid_type: documents"},
       {R"("repetition_penalty":0)", "invalid_value: repetition_penalty"},
       {R"("n":129)", "invalid_value: n"},
       {R"("best_of":2)", "unsupported_parameter: best_of"},
@@ -136,10 +146,14 @@ TEST(OpenAiRequestTest, NamesTheFieldThatItRefuses) {
       {R"("seed":-9223372036854775809)", "invalid_type: seed"},
       {R"("stop":5)", "invalid_type: stop"},
       {R"("stop":["a",5])", "invalid_type: stop[1]"},
-      {R"("stop":["","","","","","","","","","","","","","","","",""])", "invalid_value: stop"},
       {R"("stream":"yes")", "invalid_type: stream"},
       {R"("stream_options":{"x":1})", "unknown_parameter: stream_options.x"},
-      {R"("logit_bias":[1])", "invalid_type: logit_bias"},
+      {R"("logit_bias":5)", "invalid_type: logit_bias"},
+      {R"("logit_bias":[1])", "invalid_type: logit_bias[0]"},
+      {R"("logit_bias":[[1,2,3]])", "invalid_type: logit_bias[0]"},
+      {R"("logit_bias":[[1,"x"]])", "invalid_type: logit_bias[0]"},
+      {R"("logit_bias":[[1,1],["Hello",1]])", "invalid_type: logit_bias[1]"},
+      {R"("logit_bias":[[1,true]])", "invalid_type: logit_bias[0]"},
       {R"("logit_bias":{"a":1})", "invalid_value: logit_bias.a"},
       {R"("logit_bias":{"-3":1})", "invalid_value: logit_bias.-3"},
       {R"("logit_bias":{"3":1000})", "invalid_value: logit_bias.3"},
@@ -262,8 +276,8 @@ TEST(OpenAiRequestTest, RefusesTextThatIsNotJson) {
 
 TEST(OpenAiRequestTest, ARefusalIsWhatTheAssistantSaid) {
   const auto contents = [](const std::string& message) {
-    const OpenAiRequest request = parse_openai_request(
-        OpenAiRoute::kChatCompletions, parse_json_text(R"({"messages":[)" + message + "]}"));
+    const OpenAiRequest request =
+        parse(OpenAiRoute::kChatCompletions, R"({"messages":[)" + message + "]}");
     return request.messages[0]["content"].get<std::string>();
   };
   EXPECT_EQ(contents(R"({"role":"assistant","content":null,"refusal":"No."})"), "No.");
@@ -275,22 +289,26 @@ TEST(OpenAiRequestTest, ARefusalIsWhatTheAssistantSaid) {
             "invalid_value: messages[0].refusal");
 }
 
+TokenizeRequest parse_tokenize(const std::string& body,
+                               UnknownFields unknown = UnknownFields::kRefuse) {
+  return parse_tokenize_request(parse_json_text(body), unknown);
+}
+
 TEST(OpenAiRequestTest, TokenizesConversationsAsVllmDoes) {
-  const TokenizeRequest chat = parse_tokenize_request(parse_json_text(
-      R"({"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false})"));
+  const TokenizeRequest chat = parse_tokenize(
+      R"({"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false})");
   ASSERT_TRUE(chat.chat);
   EXPECT_EQ(chat.chat->messages.size(), 1U);
-  EXPECT_FALSE(chat.add_generation_prompt);
-  EXPECT_TRUE(
-      parse_tokenize_request(parse_json_text(R"({"messages":[{"role":"user","content":"x"}]})"))
-          .add_generation_prompt);
-  EXPECT_FALSE(parse_tokenize_request(parse_json_text(R"({"prompt":"x"})")).chat);
-  EXPECT_THROW(parse_tokenize_request(
-                   parse_json_text(R"({"prompt":"x","messages":[{"role":"user","content":"x"}]})")),
+  EXPECT_FALSE(chat.chat->add_generation_prompt);
+  EXPECT_TRUE(parse_tokenize(R"({"messages":[{"role":"user","content":"x"}]})")
+                  .chat->add_generation_prompt);
+  EXPECT_FALSE(parse_tokenize(R"({"prompt":"x"})").chat);
+  EXPECT_THROW(parse_tokenize(R"({"prompt":"x","messages":[{"role":"user","content":"x"}]})"),
                ApiError);
-  EXPECT_THROW(
-      parse_tokenize_request(parse_json_text(R"({"prompt":"x","add_generation_prompt":true})")),
-      ApiError);
+  EXPECT_THROW(parse_tokenize(R"({"prompt":"x","add_generation_prompt":true})"), ApiError);
+  EXPECT_EQ(
+      parse_tokenize(R"({"prompt":"x","return_token_strs":true})", UnknownFields::kIgnore).ignored,
+      std::vector<std::string>{"return_token_strs"});
 }
 
 }  // namespace

@@ -29,8 +29,10 @@ ordered_json chat_logprob(const TokenLogprob& entry, const Tokenizer* tokenizer)
 size_t shown_tokens(const Choice& choice, const OpenAiRequest& request,
                     const Tokenizer* tokenizer) {
   const size_t count = std::min(choice.ids.size(), choice.logprobs.size());
-  const bool ended = tokenizer != nullptr && !request.ignore_end && count > 0 &&
-                     tokenizer->is_end_of_generation(choice.ids[count - 1]);
+  if (tokenizer == nullptr || count == 0) return count;
+  const TokenId last = choice.ids[count - 1];
+  const bool ended = (!request.ignore_end && tokenizer->is_end_of_generation(last)) ||
+                     std::ranges::find(request.stop_ids, last) != request.stop_ids.end();
   return ended ? count - 1 : count;
 }
 
@@ -137,10 +139,11 @@ std::string json_string(const std::string& text) { return json_line(text); }
 }  // namespace
 
 AnswerStream::AnswerStream(const AnswerHead& head, const OpenAiRequest& request,
-                           const Tokenizer* tokenizer)
+                           const Tokenizer* tokenizer, size_t prompt_tokens)
     : request_(request),
       tokenizer_(tokenizer),
-      chat_(request.route == OpenAiRoute::kChatCompletions) {
+      chat_(request.route == OpenAiRoute::kChatCompletions),
+      usage_{.prompt_tokens = prompt_tokens} {
   head_ = fmt::format(R"(data: {{"id":{},"object":"{}","created":{},"model":{},)",
                       json_string(head.id), chat_ ? "chat.completion.chunk" : "text_completion",
                       head.created, json_string(head.model));
@@ -153,8 +156,13 @@ std::string AnswerStream::chunk(size_t index, const std::string& delta, const st
   return fmt::format(R"({}"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}]{}}})"
                      "\n\n",
                      head_, index, delta, logprobs.empty() ? "null" : logprobs,
-                     finish == nullptr ? "null" : fmt::format("\"{}\"", finish),
-                     request_.stream_usage ? R"(,"usage":null)" : "");
+                     finish == nullptr ? "null" : fmt::format("\"{}\"", finish), usage_so_far());
+}
+
+std::string AnswerStream::usage_so_far() const {
+  if (!request_.stream_usage) return "";
+  if (!request_.continuous_usage) return R"(,"usage":null)";
+  return ",\"usage\":" + json_line(usage_json(usage_));
 }
 
 std::string AnswerStream::begin(const Choice& choice) {
@@ -171,6 +179,7 @@ std::string AnswerStream::piece(const Choice& choice, const GenerationEvent& eve
     told_logprobs_.resize(choice.index + 1);
     offsets_.resize(choice.index + 1);
   }
+  if (event.token) ++usage_.completion_tokens;
   size_t& told = told_logprobs_[choice.index];
   std::string text = event.text, logprobs;
   if (request_.sampling.logprobs >= 0) {

@@ -61,8 +61,9 @@ nlohmann::ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& 
 // JSON object for each token. Not thread-safe.
 class AnswerStream {
  public:
-  // All must outlive it.
-  AnswerStream(const AnswerHead& head, const OpenAiRequest& request, const Tokenizer* tokenizer);
+  // All must outlive it. `prompt_tokens`: of the whole request, for usage with every piece.
+  AnswerStream(const AnswerHead& head, const OpenAiRequest& request, const Tokenizer* tokenizer,
+               size_t prompt_tokens = 0);
 
   // Before anything of this choice was said.
   std::string begin(const Choice& choice);
@@ -75,10 +76,12 @@ class AnswerStream {
  private:
   std::string chunk(size_t index, const std::string& delta, const std::string& logprobs,
                     const char* finish) const;
+  std::string usage_so_far() const;
 
   const OpenAiRequest& request_;
   const Tokenizer* tokenizer_;
   bool chat_;
+  Usage usage_;                        // so far
   std::string head_;                   // up to the choices
   std::vector<size_t> told_logprobs_;  // of each choice: tokens
   std::vector<TextOffset> offsets_;    // of each choice: behind these

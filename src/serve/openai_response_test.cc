@@ -20,7 +20,7 @@ constexpr TokenId kEnd = 256;         // <|end|> of byte_vocabulary()
 constexpr int64_t kVocabulary = 260;  // of it, and some more
 
 OpenAiRequest parse(OpenAiRoute route, const std::string& body) {
-  return parse_openai_request(route, parse_json_text(body));
+  return parse_openai_request(route, parse_json_text(body), UnknownFields::kRefuse);
 }
 
 Choice make_choice(const std::string& text, std::vector<TokenId> ids, FinishReason finish) {
@@ -285,6 +285,70 @@ TEST(AnswerStreamTest, SaysWhatTheWholeAnswerSays) {
       EXPECT_EQ(json(text), chat ? choice["message"]["content"] : choice["text"]);
       if (logprobs) EXPECT_EQ(tokens, choice["logprobs"][chat ? "content" : "tokens"]);
       EXPECT_EQ(tokens.size(), !logprobs ? 0U : chat ? 3U : 5U);
+    }
+  }
+}
+
+TEST(AnswerStreamTest, EveryPieceHasUsageWhereThatIsAskedFor) {
+  const Tokenizer tokenizer(byte_vocabulary());
+  const ServedModel model("m", &tokenizer, {.max_sequence_tokens = 100, .vocab_size = kVocabulary});
+  const auto usages = [&](const std::string& options) {
+    Completion completion(
+        parse(OpenAiRoute::kCompletions,
+              R"({"prompt":"abc","stream":true,"stream_options":)" + options + "}"),
+        model, 1);
+    AnswerStream stream({"i", 7, "m", "fp"}, completion.request(), &tokenizer,
+                        completion.usage().prompt_tokens);
+    std::string said;
+    for (const auto& event : {make_event('H', "H"), make_event('i', "i", FinishReason::kLength)}) {
+      completion.add(0, event);
+      said += stream.piece(completion.choice(0), event);
+    }
+    std::vector<json> found;
+    for (const json& chunk : chunks_of(said + stream.end(completion.usage())))
+      found.push_back(chunk.value(json::json_pointer("/usage/total_tokens"), json()));
+    return found;
+  };
+  EXPECT_EQ(usages(R"({"include_usage":true,"continuous_usage_stats":true})"),
+            (std::vector<json>{4, 5, 5}));
+  EXPECT_EQ(usages(R"({"include_usage":true})"), (std::vector<json>{nullptr, nullptr, 5}));
+  EXPECT_EQ(usages(R"({"continuous_usage_stats":true})"), (std::vector<json>{nullptr, nullptr}))
+      << "as vLLM: nobody asked for usage";
+}
+
+TEST(OpenAiResponseTest, LogprobsLeaveTheStopTokenOut) {
+  const Tokenizer tokenizer(byte_vocabulary());
+  const ServedModel model("m", &tokenizer, {.max_sequence_tokens = 100, .vocab_size = kVocabulary});
+  Completion completion(
+      parse(OpenAiRoute::kCompletions,
+            R"({"prompt":"a","logprobs":0,"stop_token_ids":[33],"min_tokens":2})"),
+      model, 1);
+  const GenerationRequest generation = completion.take_generations().front();
+  EXPECT_EQ(generation.stop_ids, std::vector<TokenId>{33});
+  EXPECT_EQ(generation.min_tokens, 2);
+  GenerationEvent last = make_event('!', "", FinishReason::kStop);
+  for (GenerationEvent event : {make_event('H', "H"), last}) {
+    event.logprobs = Logprobs{-0.5F, {}};
+    completion.add(0, event);
+  }
+  const json body = json(completion.body({"i", 7, "m", "fp"}, completion.usage()));
+  EXPECT_EQ(body["choices"][0]["logprobs"]["tokens"], json::array({"H"}));
+}
+
+TEST(ServedModelTest, ContextErrorsSayTheMaximumAsClientsLookForIt) {
+  const Tokenizer tokenizer(byte_vocabulary());
+  const ServedModel model("m", &tokenizer, {.max_sequence_tokens = 10, .vocab_size = kVocabulary});
+  for (const size_t bytes : {10, 1000}) {
+    try {
+      Completion(
+          parse(OpenAiRoute::kCompletions, R"({"prompt":")" + std::string(bytes, 'x') + "\"}"),
+          model, 0);
+      ADD_FAILURE() << bytes;
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.code_name(), "context_length_exceeded");
+      EXPECT_NE(std::string(error.what()).find("maximum context length is 10 tokens"),
+                std::string::npos)
+          << error.what();
     }
   }
 }

@@ -47,8 +47,9 @@ ServedModel::ServedModel(std::string name, const Tokenizer* tokenizer, const Lim
 void ServedModel::check_bytes(size_t bytes, const char* param) const {
   if (bytes / longest_piece_ <= static_cast<size_t>(max_sequence_tokens())) return;
   throw ApiError(400, "context_length_exceeded", param,
-                 fmt::format("{} bytes are more than a context of {} tokens can hold; shorten it",
-                             bytes, max_sequence_tokens()));
+                 fmt::format("this model's maximum context length is {} tokens, which {} bytes of "
+                             "'{}' exceed in any case; shorten it",
+                             max_sequence_tokens(), bytes, param));
 }
 
 const Tokenizer& ServedModel::require_tokenizer() const {
@@ -70,16 +71,15 @@ std::vector<EncodedPrompt> ServedModel::encode(const OpenAiRequest& request) con
                      "this model has no tokenizer; give 'prompt' as an array of token ids");
     const std::string& text = std::get<std::string>(prompt);
     check_bytes(text.size(), "prompt");
-    prompts.push_back({tokenizer_->encode(text), text});
+    prompts.push_back({tokenizer_->encode(text, {.add_special = request.add_special}), text});
   }
-  if (chat) prompts.push_back({encode_chat(request, /*add_generation_prompt=*/true), {}});
+  if (chat) prompts.push_back({encode_chat(request), {}});
   std::vector<std::string> questions = questions_of(request);
   for (size_t i = 0; i < prompts.size(); ++i) prompts[i].asked = std::move(questions[i]);
   return prompts;
 }
 
-std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request,
-                                              bool add_generation_prompt) const {
+std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) const {
   if (tokenizer_ == nullptr)
     throw ApiError(400, "unsupported_value", "messages",
                    "this model has no tokenizer; give 'prompt' as an array of token ids to "
@@ -96,7 +96,7 @@ std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request,
     const auto segments = chat_->render({.messages = request.messages,
                                          .tools = request.tools,
                                          .variables = request.template_variables,
-                                         .add_generation_prompt = add_generation_prompt});
+                                         .add_generation_prompt = request.add_generation_prompt});
     return tokenizer_->encode_segments(segments, {.add_special = false});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
@@ -120,6 +120,7 @@ void ServedModel::check_ids(const OpenAiRequest& request,
   for (const TokenId id : prompt) check(id, asked);
   for (const auto& [id, bias] : request.sampling.logit_bias)
     check(id, fmt::format("logit_bias.{}", id));
+  for (const TokenId id : request.stop_ids) check(id, "stop_token_ids");
 }
 
 GenerationRequest ServedModel::to_generation(const OpenAiRequest& request,
@@ -133,9 +134,9 @@ GenerationRequest ServedModel::to_generation(const OpenAiRequest& request,
   if (prompt_tokens + (out.max_tokens > 0 ? 1 : 0) > max_sequence_tokens())
     throw ApiError(400, "context_length_exceeded",
                    request.route == OpenAiRoute::kChatCompletions ? "messages" : "prompt",
-                   fmt::format("the prompt has {} tokens and needs room for at least one more, but "
-                               "the context has {}; shorten it",
-                               prompt_tokens, max_sequence_tokens()));
+                   fmt::format("this model's maximum context length is {} tokens, but the prompt "
+                               "has {} and needs room for at least one more; shorten it",
+                               max_sequence_tokens(), prompt_tokens));
   if (!request.stop.empty() && tokenizer_ == nullptr)
     throw ApiError(400, "unsupported_value", "stop",
                    "this model has no tokenizer, so there is no text to stop at");
@@ -143,6 +144,8 @@ GenerationRequest ServedModel::to_generation(const OpenAiRequest& request,
   if (request.echo && request.sampling.logprobs >= 0)
     out.prompt_logprobs = request.sampling.logprobs;
   out.stop = request.stop;
+  out.stop_ids = request.stop_ids;
+  out.min_tokens = request.min_tokens;
   out.ignore_end = request.ignore_end;
   out.priority = request.priority;
   return out;

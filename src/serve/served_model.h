@@ -47,8 +47,8 @@ class ServedModel {
   // The request's prompts. Throws ApiError(400) for what this model cannot do: text without a
   // tokenizer, chat without a template.
   std::vector<EncodedPrompt> encode(const OpenAiRequest& request) const;
-  // A conversation alone; with the beginning of an answer to it, or without. Throws as encode().
-  std::vector<TokenId> encode_chat(const OpenAiRequest& request, bool add_generation_prompt) const;
+  // A conversation alone. Throws as encode().
+  std::vector<TokenId> encode_chat(const OpenAiRequest& request) const;
   // One of them as the engine takes it; its seed is the caller's. Throws ApiError(400) where there
   // is no room for it, or it names tokens that there are not.
   GenerationRequest to_generation(const OpenAiRequest& request, const EncodedPrompt& prompt) const;

@@ -26,16 +26,20 @@ void expect_taken_or_refused(const Parse& parse) {
 void fuzz_api_request(std::string_view bytes) {
   expect_taken_or_refused([&] {
     const nlohmann::ordered_json body = parse_json_text(bytes);
-    for (const OpenAiRoute route : {OpenAiRoute::kCompletions, OpenAiRoute::kChatCompletions}) {
-      expect_taken_or_refused([&] {
-        const OpenAiRequest request = parse_openai_request(route, body);
-        SPW_ASSERT(request.choices >= 1 && request.max_tokens.value_or(0) >= 0);
-        SPW_ASSERT(route == OpenAiRoute::kCompletions ? !request.prompts.empty()
-                                                      : !request.messages.empty());
-      });
+    for (const UnknownFields unknown : {UnknownFields::kIgnore, UnknownFields::kRefuse}) {
+      for (const OpenAiRoute route : {OpenAiRoute::kCompletions, OpenAiRoute::kChatCompletions}) {
+        expect_taken_or_refused([&] {
+          const OpenAiRequest request = parse_openai_request(route, body, unknown);
+          SPW_ASSERT(request.choices >= 1 && request.max_tokens.value_or(0) >= 0);
+          SPW_ASSERT(request.min_tokens >= 0 && request.sampling.repetition_window >= 0);
+          SPW_ASSERT(unknown == UnknownFields::kIgnore || request.ignored.empty());
+          SPW_ASSERT(route == OpenAiRoute::kCompletions ? !request.prompts.empty()
+                                                        : !request.messages.empty());
+        });
+      }
+      expect_taken_or_refused([&] { parse_tokenize_request(body, unknown); });
+      expect_taken_or_refused([&] { parse_detokenize_request(body, unknown); });
     }
-    expect_taken_or_refused([&] { parse_tokenize_request(body); });
-    expect_taken_or_refused([&] { parse_detokenize_request(body); });
   });
 }
 

@@ -54,13 +54,22 @@ TEST_F(DeviceDrawsTest, AnswersAreThoseOfTheHost) {
     if (n == 4) request.sampling.repetition_penalty = 1.5F;
     if (n == 5) request.sampling.presence_penalty = 1.5F;
     if (n == 6) request.sampling.frequency_penalty = 1.5F;
+    if (n == 7 || n == 8) {
+      request.min_tokens = 5;
+      request.stop_ids = {3, 9, 40};
+      request.sampling.logit_bias = {{9, 100.0F}};
+    }
     requests[engine.submit(request)] = request;
   }
   const auto answers = run_all(engine);
   ASSERT_EQ(answers.size(), requests.size());
   for (const auto& [id, answer] : answers) {
-    EXPECT_EQ(answer.finish, FinishReason::kLength);
-    EXPECT_EQ(answer.ids, from_host(requests.at(id)).ids);
+    // With stop ids the bias makes token 6 the end, behind the five that there must be.
+    const GenerationRequest& request = requests.at(id);
+    EXPECT_EQ(answer.finish,
+              request.stop_ids.empty() ? FinishReason::kLength : FinishReason::kStop);
+    EXPECT_TRUE(request.stop_ids.empty() || answer.ids.size() == 6U) << answer.ids.size();
+    EXPECT_EQ(answer.ids, from_host(request).ids);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -182,6 +183,12 @@ TEST_F(EngineTest, RefusesBadRequestsAndGoesOn) {
   EXPECT_THROW(engine.submit(request), Error);
   request = make_request(4, 1, 0);
   EXPECT_THROW(engine.submit(request), Error);
+  request = make_request(4, 1);
+  request.stop_ids = {97};
+  EXPECT_THROW(engine.submit(request), Error);
+  request = make_request(4, 1, 5);
+  request.min_tokens = 6;
+  EXPECT_THROW(engine.submit(request), Error);
   engine.submit(make_request(4, 1));
   EXPECT_EQ(run_all(engine).size(), 1U);
 }
@@ -237,6 +244,54 @@ TEST_F(EngineTest, EndsBeforeAStopStringAndAtAnEndToken) {
   request.max_tokens = 3;
   engine.submit(request);
   EXPECT_EQ(run_all(engine).begin()->second.ids, (std::vector<TokenId>{0, 0, 0}));
+}
+
+TEST_F(EngineTest, EndsAtAStopIdWithoutItsText) {
+  const Tokenizer tokenizer = letter_tokenizer();
+  GenerationRequest request = make_request(10, 3, 30, 1);
+  const Answer whole = answer_alone(runtime_, request, &tokenizer);
+  ASSERT_EQ(whole.ids.size(), 30U);
+  request.stop_ids = {96, whole.ids[8]};
+  for (const bool ignore_end : {false, true}) {
+    request.ignore_end = ignore_end;
+    const Answer stopped = answer_alone(runtime_, request, &tokenizer);
+    const auto end = std::ranges::find(whole.ids, whole.ids[8]);
+    EXPECT_EQ(stopped.ids, std::vector<TokenId>(whole.ids.begin(), end + 1));
+    EXPECT_EQ(stopped.finish, FinishReason::kStop);
+    const std::vector<TokenId> before(whole.ids.begin(), end);
+    EXPECT_EQ(stopped.text, tokenizer.decode(before, {.continues = true}));
+  }
+  const Answer ids_alone = answer_alone(runtime_, request);
+  EXPECT_EQ(ids_alone.finish, FinishReason::kStop) << "also without a tokenizer";
+}
+
+TEST_F(EngineTest, NothingEndsAnAnswerBeforeItsLeastTokens) {
+  const Tokenizer tokenizer = letter_tokenizer();
+  GenerationRequest request = make_request(10, 3, 30, 0);
+  request.sampling.logit_bias = {{0, 1000.0F}, {40, 900.0F}};  // the end, a stop id
+  request.stop_ids = {40};
+  for (const int least : {0, 1, 7, 30}) {
+    request.min_tokens = least;
+    const Answer answer = answer_alone(runtime_, request, &tokenizer);
+    for (int i = 0; i < least; ++i)
+      EXPECT_TRUE(answer.ids[static_cast<size_t>(i)] != 0 &&
+                  answer.ids[static_cast<size_t>(i)] != 40);
+    EXPECT_EQ(answer.ids.size(), static_cast<size_t>(std::min(least + 1, 30)));
+    EXPECT_EQ(answer.finish, least < 30 ? FinishReason::kStop : FinishReason::kLength);
+    EXPECT_EQ(answer.ids.back() == 0, least < 30);
+  }
+
+  // Stop texts are looked for in what follows.
+  request = make_request(10, 3, 30, 0);
+  request.ignore_end = true;
+  request.sampling.logit_bias = {{33, 1000.0F}};
+  request.stop = {"A"};
+  ASSERT_EQ(answer_alone(runtime_, request, &tokenizer).text, "");
+  request.min_tokens = 5;
+  const Answer stopped = answer_alone(runtime_, request, &tokenizer);
+  EXPECT_EQ(stopped.text, "AAAAA");
+  EXPECT_EQ(stopped.ids.size(), 6U);
+  EXPECT_EQ(stopped.finish, FinishReason::kStop);
 }
 
 TEST_F(EngineTest, ReportsLogprobsOfWhatItChose) {

@@ -109,7 +109,8 @@ class ServerFaultsTest : public testing::TestWithParam<bool> {
                      nullptr,
                      {.max_sequence_tokens = engine_.max_sequence_tokens(),
                       .vocab_size = decoder_.spec().vocab_size}};
-  ApiServer server_{ApiServerOptions{.http = {}, .keys = std::nullopt, .model = "tiny"}};
+  ApiServer server_{
+      ApiServerOptions{.http = {}, .keys = std::nullopt, .model = ModelNames("tiny")}};
 };
 
 TEST_P(ServerFaultsTest, AFailedStepEndsItsRequestsWith503AndNothingElse) {

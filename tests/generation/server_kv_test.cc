@@ -70,7 +70,8 @@ class RunningServer {
 
   std::atomic<bool> cancel_ = false;
   ServedModel model_;
-  ApiServer server_{ApiServerOptions{.http = {}, .keys = std::nullopt, .model = "tiny"}};
+  ApiServer server_{
+      ApiServerOptions{.http = {}, .keys = std::nullopt, .model = ModelNames("tiny")}};
 };
 
 // Half of them begin alike.

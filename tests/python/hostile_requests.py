@@ -20,12 +20,12 @@ WRONG_TYPES = [
 ]  # fmt: skip
 NUMBERS = [
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "n", "best_of", "max_tokens",
-    "max_completion_tokens", "logprobs", "top_logprobs", "priority",
+    "max_completion_tokens", "logprobs", "top_logprobs", "priority", "min_tokens", "repeat_penalty", "repeat_last_n",
 ]  # fmt: skip
 OTHERS = [
     "model", "prompt", "messages", "stop", "stream", "stream_options", "logit_bias", "echo", "suffix", "user", "ignore_eos", "tools", "tool_choice",
     "chat_template_kwargs", "response_format", "metadata", "store", "parallel_tool_calls", "modalities", "functions", "function_call", "audio",
-    "prediction", "service_tier", "reasoning_effort", "unknown",
+    "prediction", "service_tier", "reasoning_effort", "unknown", "stop_token_ids", "documents", "add_generation_prompt", "add_special_tokens",
 ]  # fmt: skip
 RICH = {
     COMPLETIONS: {
@@ -104,6 +104,8 @@ def structures():
         yield path, json.dumps(body | many).encode()
         yield path, json.dumps(body | {"metadata": many}).encode()
         yield path, json.dumps(body | {"stop": ["x"] * 100_000}).encode()
+        yield path, json.dumps(body | {"stop_token_ids": [5] * 100_000}).encode()
+        yield path, json.dumps(body | {"logit_bias": [[5, 1]] * 100_000}).encode()
         yield path, json.dumps(body | {"logit_bias": {str(n): 1 for n in range(100_000)}}).encode()
         yield path, json.dumps(body | {"tools": [{"type": "function", "function": {"name": "f"}}] * 5000}).encode()
         yield path, json.dumps(body)[:-1].encode() + b', "max_tokens": 1, "max_tokens": -1}'

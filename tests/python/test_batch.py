@@ -201,7 +201,6 @@ def test_a_model_without_a_tokenizer_takes_and_gives_ids(spillway, tmp_path):
 ERRORS = {
     "temperature": (request("1", {"prompt": "x", "temperature": -1}), "invalid_value", "temperature"),
     "type": (request("2", {"prompt": "x", "max_tokens": "5"}), "invalid_type", "max_tokens"),
-    "unknown field": (request("3", {"prompt": "x", "temprature": 1}), "unknown_parameter", "temprature"),
     "unsupported field": (request("4", {"prompt": "x", "suffix": "y"}), "unsupported_parameter", "suffix"),
     "n": (request("5", {"prompt": "x", "n": 0}), "invalid_value", "n"),
     "stream": (request("6", {"prompt": "x", "stream": True}), "unsupported_parameter", "stream"),
@@ -259,6 +258,28 @@ def test_every_bad_line_gets_an_error_of_its_own_and_harms_no_other(job):
             # Whoever joins by custom_id must not take it for the answer to another line.
             assert line["custom_id"] is None and line["response"] is None
     assert "'good 0', which line 1 has already" in results[-1]["error"]["message"]
+
+
+def test_unknown_fields_have_no_effect_and_are_in_the_summary(job):
+    plain = {"prompt": "The river", "temperature": 0, "max_tokens": 4}
+    lines = [request("plain", plain), request("one", plain | {"cache_prompt": True, "temprature": 1}), request("two", plain | {"cache_prompt": None})]
+    lines += [chat("three", "x", max_tokens=2, messages=[{"role": "user", "content": "x", "id": "m"}]), request("four", plain | {"cache_prompt": False})]
+    made = job(lines)
+    done = made.run()
+    assert "unknown fields without effect: cache_prompt (in 2), messages[].id (in 1), temprature (in 1)" in done.err
+    results = read_lines(made.output)
+    assert [line["response"]["status_code"] for line in results] == [200] * 5
+    assert len({results[n]["response"]["body"]["choices"][0]["text"] for n in (0, 1, 2, 4)}) == 1
+    assert made.run("--restart", "--json").json()["ignored_fields"] == {"cache_prompt": 2, "messages[].id": 1, "temprature": 1}
+
+
+def test_unknown_fields_are_errors_where_fields_are_strict(job):
+    made = job([request("1", {"prompt": "x", "temprature": 1}), request("2", {"prompt": "x", "max_tokens": 2, "temprature": None})])
+    bad, good = made.results("--strict-fields")
+    assert bad["error"]["code"] == "unknown_parameter" and bad["response"]["body"]["error"]["param"] == "temprature"
+    assert good["response"]["status_code"] == 200
+    other = made.run()
+    assert other.code == 2 and "--strict-fields" in other.err, "it is another job"
 
 
 def test_no_line_however_damaged_ends_the_job(job):

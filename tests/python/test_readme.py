@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """README's commands. Those in blocks are run as they stand, with the files that they name and a bound on what they
-generate; a command that is added there needs an entry here. Commands and flags in the text are looked up in --help."""
+generate; a command that is added there needs an entry here. Commands and flags in the text, in docs/ and in the examples
+of --help are looked up in --help."""
 
 import json
 import os
@@ -13,6 +14,7 @@ import conftest
 import pytest
 
 README = (conftest.ROOT / "README.md").read_text()
+DOCUMENTS = sorted((conftest.ROOT / "docs").glob("*.md"))
 CODE = re.compile(r"`([^`]+)`")
 # What is in blocks and belongs to the repository rather than to the program.
 NOT_RUN = ("scripts/quickstart.sh", "scripts/test.sh", "export PATH=$PWD/build/product/bin:$PATH")
@@ -71,21 +73,40 @@ def required_flags(text):
     return [flags_of(line.split()[0]) for line in lines if "MODEL" not in positionals or "--model" not in line]
 
 
-@pytest.mark.parametrize("line", text_commands())
-def test_a_command_in_the_text_exists_with_its_flags(line, help_of):
+def check_flags(line, help_of):
+    """That a command line names a command, and only flags that it has; returns the command, "" for a placeholder."""
     words = line.split()[1:]
     while words and words[0].startswith("-"):  # flags of the program, such as --without-cpu-features LIST
         assert words[0] in flags_of(help_of(""))
         words = words[2:]
     if not words or words[0] == "COMMAND":
-        return
+        return ""
     command = command_of(words, help_of)
     assert command, f"no such command: {line}"
     missing = flags_of(" ".join(words)) - flags_of(help_of(command))
     assert not missing, f"spillway {command} has no {missing}"
-    if re.search(r"\b[A-Z]{4,}\b", line):  # shown as a whole, not only mentioned
+    return command
+
+
+@pytest.mark.parametrize("line", text_commands())
+def test_a_command_in_the_text_exists_with_its_flags(line, help_of):
+    command = check_flags(line, help_of)
+    if command and re.search(r"\b[A-Z]{4,}\b", line):  # shown as a whole, not only mentioned
         needed = required_flags(help_of(command))
-        assert all(names & set(words) for names in needed), f"spillway {command} needs {needed}"
+        assert all(names & set(line.split()) for names in needed), f"spillway {command} needs {needed}"
+
+
+def test_commands_in_the_documents_exist_with_their_flags(help_of):
+    lines = re.findall(r"^    (?:.*\| )?(spillway [^#\n|]*)", "".join(path.read_text() for path in DOCUMENTS), re.MULTILINE)
+    assert len(lines) > 10
+    for line in lines:
+        check_flags(line, help_of)
+
+
+def test_examples_of_help_exist_with_their_flags(help_of):
+    for command in [*commands_in(help_of("")), "predictor train", "predictor eval"]:
+        for line in re.findall(r"^  (?:.*\| )?(spillway [^#\n|(]*)", help_of(command), re.MULTILINE):
+            check_flags(line, help_of)
 
 
 def test_every_flag_in_the_text_is_one_of_some_command(help_of):

@@ -480,11 +480,8 @@ def test_what_is_not_supported_is_refused(server):
 
 
 BOTH = {
-    "model missing": ({"model": ...}, 400, "missing_required_parameter", "model"),
-    "model null": ({"model": None}, 400, None, "model"),
     "model number": ({"model": 5}, 400, "invalid_type", "model"),
     "model unknown": ({"model": "gpt-4"}, 404, "model_not_found", "model"),
-    "model empty": ({"model": ""}, ..., None, "model"),
     "temperature below": ({"temperature": -0.1}, 400, "invalid_value", "temperature"),
     "temperature text": ({"temperature": "hot"}, 400, "invalid_type", "temperature"),
     "temperature list": ({"temperature": [1]}, 400, "invalid_type", "temperature"),
@@ -496,7 +493,11 @@ BOTH = {
     "repetition_penalty zero": ({"repetition_penalty": 0}, 400, "invalid_value", "repetition_penalty"),
     "presence_penalty text": ({"presence_penalty": "x"}, 400, "invalid_type", "presence_penalty"),
     "frequency_penalty huge": ({"frequency_penalty": 1e9}, 400, "invalid_value", "frequency_penalty"),
-    "max_tokens below": ({"max_tokens": -1}, 400, "invalid_value", "max_tokens"),
+    "max_tokens below": ({"max_tokens": -2}, 400, "invalid_value", "max_tokens"),
+    "min_tokens above": ({"min_tokens": 3}, 400, "invalid_value", "min_tokens"),
+    "stop_token_ids outside": ({"stop_token_ids": [tiny_llama.VOCABULARY]}, 400, "invalid_value", "stop_token_ids"),
+    "stop_token_ids text": ({"stop_token_ids": "x"}, 400, "invalid_type", "stop_token_ids"),
+    "mirostat": ({"mirostat": 2}, 400, "unsupported_parameter", "mirostat"),
     "max_tokens text": ({"max_tokens": "5"}, 400, "invalid_type", "max_tokens"),
     "max_tokens fraction": ({"max_tokens": 1.5}, 400, "invalid_type", "max_tokens"),
     "n zero": ({"n": 0}, 400, "invalid_value", "n"),
@@ -506,11 +507,10 @@ BOTH = {
     "seed text": ({"seed": "1"}, 400, "invalid_type", "seed"),
     "stop number": ({"stop": 1}, 400, "invalid_type", "stop"),
     "stop of numbers": ({"stop": [1]}, 400, "invalid_type", ...),
-    "stops too many": ({"stop": ["x"] * 17}, 400, "invalid_value", "stop"),
+    "stops too many": ({"stop": ["x"] * 1025}, 400, "invalid_value", "stop"),
     "stream text": ({"stream": "yes"}, 400, "invalid_type", "stream"),
-    "stream_options alone": ({"stream_options": {"include_usage": True}}, 400, None, "stream_options"),
     "stream_options text": ({"stream": True, "stream_options": "x"}, 400, "invalid_type", "stream_options"),
-    "logit_bias list": ({"logit_bias": [1]}, 400, "invalid_type", "logit_bias"),
+    "logit_bias list": ({"logit_bias": [1]}, 400, "invalid_type", "logit_bias[0]"),
     "logit_bias of a word": ({"logit_bias": {"x": 1}}, 400, "invalid_value", ...),
     "logit_bias outside": ({"logit_bias": {str(tiny_llama.VOCABULARY): 1}}, 400, "invalid_value", f"logit_bias.{tiny_llama.VOCABULARY}"),
     "logit_bias above": ({"logit_bias": {"5": 101}}, 400, "invalid_value", ...),
@@ -519,7 +519,6 @@ BOTH = {
     "priority text": ({"priority": "high"}, 400, "invalid_type", "priority"),
     "priority above others": ({"priority": -1}, 400, "invalid_value", "priority"),
     "user number": ({"user": 5}, 400, "invalid_type", "user"),
-    "unknown field": ({"temprature": 1}, 400, "unknown_parameter", "temprature"),
 }
 COMPLETION_ONLY = {
     "no prompt": ({"prompt": ...}, 400, "missing_required_parameter", "prompt"),
@@ -555,7 +554,7 @@ CHAT_ONLY = {
     "logprobs number": ({"logprobs": 5}, 400, "invalid_type", "logprobs"),
     "tools text": ({"tools": "x"}, 400, "invalid_type", "tools"),
     "kwargs text": ({"chat_template_kwargs": "x"}, 400, "invalid_type", "chat_template_kwargs"),
-    "max_completion_tokens below": ({"max_completion_tokens": -1}, 400, "invalid_value", "max_completion_tokens"),
+    "max_completion_tokens below": ({"max_completion_tokens": -2}, 400, "invalid_value", "max_completion_tokens"),
     "too long": ({"messages": [{"role": "user", "content": "river " * 500}]}, 400, "context_length_exceeded", ...),
 }
 CASES = [(COMPLETIONS, name, case) for name, case in {**BOTH, **COMPLETION_ONLY}.items()]
@@ -572,12 +571,10 @@ def body_with(route, changes):
 @pytest.mark.parametrize("route, name, case", CASES, ids=[f"{route.split('/', 2)[2]}: {name}" for route, name, _ in CASES])
 def test_a_bad_field_is_named(server, route, name, case):
     changes, status, code, param = case
-    answer = server.post(route, body_with(route, changes))
-    if status is ...:
-        status = answer.status
-        assert status in (400, 404)
-    error = answer.error(status, code, param)
+    error = server.post(route, body_with(route, changes)).error(status, code, param)
     assert error["type"] == "invalid_request_error"
+    if code == "context_length_exceeded":
+        assert "maximum context length is 512 tokens" in error["message"], "clients look for it"
 
 
 @pytest.mark.parametrize("route", [COMPLETIONS, CHAT, "/tokenize", "/detokenize"])

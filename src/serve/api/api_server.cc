@@ -56,8 +56,8 @@ uint16_t ApiServer::port() const { return http_->port(); }
 
 void ApiServer::add_routes() {
   using Access = Router::Access;
-  const auto add = [&](HttpMethod method, const char* path, Access access, Router::Action action) {
-    router_.add(method, path, access, std::move(action));
+  const auto add = [&](HttpMethod method, std::string path, Access access, Router::Action action) {
+    router_.add(method, std::move(path), access, std::move(action));
   };
   add(HttpMethod::kGet, "/health", Access::kOpen,
       [this](const Request&, const Reply& reply) { tell_health(reply); });
@@ -70,17 +70,27 @@ void ApiServer::add_routes() {
     add(HttpMethod::kGet, file.path.data(), Access::kWithKey,
         [&file](const Request&, const Reply& reply) { reply->send(page_answer(file)); });
   }
-  add(HttpMethod::kGet, "/v1/models", Access::kWithKey,
-      [this](const Request&, const Reply& reply) { tell_models(reply); });
-  add(HttpMethod::kGet, "/v1/models/", Access::kWithKey,
-      [this](const Request& request, const Reply& reply) { tell_model(*request, reply); });
-  add(HttpMethod::kPost, "/v1/completions", Access::kWithKey, [this](Request request, Reply reply) {
-    service().complete(OpenAiRoute::kCompletions, std::move(request), std::move(reply));
+  add(HttpMethod::kGet, "/version", Access::kWithKey, [this](const Request&, const Reply& reply) {
+    reply->send(json_answer(200, json_line({{"version", options_.version}})));
   });
-  add(HttpMethod::kPost, "/v1/chat/completions", Access::kWithKey,
-      [this](Request request, Reply reply) {
-        service().complete(OpenAiRoute::kChatCompletions, std::move(request), std::move(reply));
-      });
+  // Also for clients whose base URL has no /v1.
+  for (const std::string base : {"/v1", ""}) {
+    const std::string models = base + "/models/";
+    add(HttpMethod::kGet, base + "/models", Access::kWithKey,
+        [this](const Request&, const Reply& reply) { tell_models(reply); });
+    add(HttpMethod::kGet, models, Access::kWithKey,
+        [this, models](const Request& request, const Reply& reply) {
+          tell_model(without_trailing_slash(request->path).substr(models.size()), reply);
+        });
+    add(HttpMethod::kPost, base + "/completions", Access::kWithKey,
+        [this](Request request, Reply reply) {
+          service().complete(OpenAiRoute::kCompletions, std::move(request), std::move(reply));
+        });
+    add(HttpMethod::kPost, base + "/chat/completions", Access::kWithKey,
+        [this](Request request, Reply reply) {
+          service().complete(OpenAiRoute::kChatCompletions, std::move(request), std::move(reply));
+        });
+  }
   add(HttpMethod::kPost, "/tokenize", Access::kWithKey, [this](Request request, Reply reply) {
     service().tokenize(std::move(request), std::move(reply));
   });
@@ -123,26 +133,26 @@ void ApiServer::tell_health(const Reply& reply) const {
 }
 
 void ApiServer::tell_models(const Reply& reply) const {
-  reply->send(json_answer(
-      200, json_line({{"object", "list"}, {"data", ordered_json::array({describe_model()})}})));
+  ordered_json models = ordered_json::array();
+  for (const std::string& name : options_.model.listed()) models.push_back(describe_model(name));
+  reply->send(json_answer(200, json_line({{"object", "list"}, {"data", std::move(models)}})));
 }
 
-void ApiServer::tell_model(const HttpRequest& request, const Reply& reply) const {
-  constexpr std::string_view kPath = "/v1/models/";
-  std::string name = request.path.substr(kPath.size());
+void ApiServer::tell_model(std::string_view encoded_name, const Reply& reply) const {
+  std::string name(encoded_name);
   // A slash that a client encoded stays so in paths.
   for (const std::string_view slash : {"%2F", "%2f"})
     for (size_t at = name.find(slash); at != name.npos; at = name.find(slash, at))
-      name.replace(at, slash.size(), "/");
-  if (name != options_.model)
+      name.replace(at, slash.size(), 1, '/');
+  if (name.empty() || !options_.model.accepts(name))
     throw ApiError(404, "model_not_found", "model",
                    "there is no such model here; /v1/models lists what there is");
-  reply->send(json_answer(200, json_line(describe_model())));
+  reply->send(json_answer(200, json_line(describe_model(name))));
 }
 
-ordered_json ApiServer::describe_model() const {
+ordered_json ApiServer::describe_model(const std::string& name) const {
   ordered_json model = {
-      {"id", options_.model}, {"object", "model"}, {"created", created_}, {"owned_by", "spillway"}};
+      {"id", name}, {"object", "model"}, {"created", created_}, {"owned_by", "spillway"}};
   if (is_ready_) model["max_model_len"] = max_sequence_tokens_;
   return model;
 }
@@ -153,6 +163,7 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
   max_sequence_tokens_ = model.max_sequence_tokens();
   CompletionService::Options with_keys = service;
   with_keys.keys = router_.keys();
+  with_keys.names = &options_.model;
   with_keys.most_unread = options_.http.most_connections;
   service_ = std::make_unique<CompletionService>(model, metrics_, with_keys);
   loop_ = std::make_unique<EngineLoop>(

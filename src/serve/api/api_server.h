@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "engine/engine_loop.h"
 #include "serve/api/completion_service.h"
@@ -16,6 +17,7 @@
 #include "serve/http/http_server.h"
 #include "serve/http/key_ring.h"
 #include "serve/http/router.h"
+#include "serve/model_names.h"
 #include "serve/served_model.h"
 
 namespace spillway {
@@ -23,7 +25,8 @@ namespace spillway {
 struct ApiServerOptions {
   HttpOptions http;
   std::optional<KeyRing> keys;  // none: everyone may call
-  std::string model;            // what clients call it
+  ModelNames model;             // what clients call it
+  std::string version = {};     // of the program, as /version says it
 };
 
 // Methods are called from one thread, but for set_progress().
@@ -59,8 +62,9 @@ class ApiServer {
   void watch(const StepReport& report);
   void tell_health(const Reply& reply) const;
   void tell_models(const Reply& reply) const;
-  void tell_model(const HttpRequest& request, const Reply& reply) const;
-  nlohmann::ordered_json describe_model() const;
+  // `encoded_name`: the end of a path.
+  void tell_model(std::string_view encoded_name, const Reply& reply) const;
+  nlohmann::ordered_json describe_model(const std::string& name) const;
   // Throws ApiError(503) where the model is not there yet.
   CompletionService& service() const;
 

@@ -23,6 +23,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr std::string_view kIgnoredHeader = "X-Spillway-Ignored";
+constexpr size_t kMostLoggedIgnored = 256;
 constexpr int kReaders = 3;  // a connection has one request at a time, so they mix nothing up
 
 double seconds_between(std::chrono::steady_clock::time_point from,
@@ -53,6 +55,22 @@ ApiError as_api_error(const Error& error) {
   return internal_error();
 }
 
+// Names in a header: separated by commas, with everything but visible ASCII percent-encoded.
+std::string header_list(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) {
+    if (!list.empty()) list += ", ";
+    for (const char c : name) {
+      if (c > 0x20 && c < 0x7F && c != ',' && c != '%') {
+        list += c;
+      } else {
+        list += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+      }
+    }
+  }
+  return list;
+}
+
 std::string_view name_of(OpenAiRoute route) {
   return route == OpenAiRoute::kChatCompletions ? "chat" : "completion";
 }
@@ -67,6 +85,7 @@ struct CompletionService::Exchange {
   Completion completion;
   std::shared_ptr<HttpReply> reply;
   AnswerHead head;
+  std::vector<HttpHeader> headers;  // of the answer
   std::optional<AnswerStream> stream;
   Clock::time_point began = {};
   std::optional<Clock::time_point> first_token;
@@ -125,10 +144,26 @@ std::string site_of(std::string_view address) {
 // Who shares the server with others: whoever shows a key, else whoever calls from an address.
 // Nothing that a client can make up is in it.
 uint64_t CompletionService::client_of(const HttpRequest& request) const {
-  const auto key = options_.keys != nullptr
-                       ? options_.keys->try_find(request.header("authorization"))
-                       : std::nullopt;
+  const auto key = options_.keys != nullptr ? options_.keys->try_find(request) : std::nullopt;
   return checksum64(key ? fmt::format("key {}", *key) : "at " + site_of(request.address()));
+}
+
+void CompletionService::tell_ignored(const std::vector<std::string>& names,
+                                     std::vector<HttpHeader>& headers) {
+  if (names.empty()) return;
+  headers.push_back({std::string(kIgnoredHeader), header_list(names)});
+  for (const std::string& name : names) {
+    {
+      const std::lock_guard lock(ignored_mutex_);
+      // A client that makes names up fills neither the memory nor the log.
+      if (logged_ignored_.size() >= kMostLoggedIgnored) return;
+      if (!logged_ignored_.insert(name).second) continue;
+    }
+    log_warning(
+        "requests have the field '{}', which is not known here and has no effect; "
+        "--strict-fields refuses such requests",
+        name);
+  }
 }
 
 void CompletionService::refuse(HttpReply& reply, const ApiError& error) {
@@ -188,12 +223,12 @@ void CompletionService::complete(OpenAiRoute route, std::shared_ptr<const HttpRe
 void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
                                const std::shared_ptr<HttpReply>& reply, Clock::time_point came) {
   if (reply->is_gone()) return;
-  OpenAiRequest asked = parse_openai_request(route, parse_json_text(request.body));
-  if (asked.model.empty())
-    throw ApiError(400, "missing_required_parameter", "model", "'model' is missing");
-  if (asked.model != model_.name())
+  OpenAiRequest asked =
+      parse_openai_request(route, parse_json_text(request.body), options_.unknown_fields);
+  if (options_.names != nullptr && !options_.names->accepts(asked.model))
     throw ApiError(404, "model_not_found", "model",
-                   fmt::format("there is no model '{}' here; /v1/models lists what there is",
+                   fmt::format("there is no model '{}' here; /v1/models lists what there is, and "
+                               "--alias gives it other names",
                                asked.model.substr(0, 200)));
   if (asked.priority < 0 && !options_.trusts_priorities)
     throw ApiError(400, "invalid_value", "priority",
@@ -207,6 +242,8 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
                     .created = now_s(),
                     .model = model_.name(),
                     .fingerprint = options_.fingerprint};
+  exchange->headers = {{std::string(kRequestIdHeader), exchange->head.id}};
+  tell_ignored(exchange->completion.request().ignored, exchange->headers);
   exchange->began = came;
   exchange->last_token.resize(exchange->completion.choices());
   std::vector<GenerationRequest> generations = exchange->completion.take_generations();
@@ -216,7 +253,8 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
   }
   const bool streams = exchange->completion.request().stream;
   if (streams)
-    exchange->stream.emplace(exchange->head, exchange->completion.request(), model_.tokenizer());
+    exchange->stream.emplace(exchange->head, exchange->completion.request(), model_.tokenizer(),
+                             exchange->completion.usage().prompt_tokens);
   if (loop_->never_takes(generations.size()))
     throw ApiError(
         400, "invalid_value", "n",
@@ -237,10 +275,10 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
     }
     for (size_t i = 0; i < ids.size(); ++i) exchanges_.emplace(ids[i], Place{exchange, i});
     if (streams) {
-      reply->begin_stream(200, "text/event-stream; charset=utf-8",
-                          {{"Cache-Control", "no-cache"},
-                           {"X-Accel-Buffering", "no"},
-                           {std::string(kRequestIdHeader), exchange->head.id}});
+      std::vector<HttpHeader> headers = exchange->headers;
+      headers.push_back({"Cache-Control", "no-cache"});
+      headers.push_back({"X-Accel-Buffering", "no"});
+      reply->begin_stream(200, "text/event-stream; charset=utf-8", std::move(headers));
       for (size_t i = 0; i < exchange->completion.choices(); ++i)
         reply->write(exchange->stream->begin(exchange->completion.choice(i)));
     }
@@ -359,7 +397,7 @@ void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatc
       batch.write(*exchange.reply, AnswerStream::error(error));
       batch.finish(*exchange.reply);
     } else {
-      exchange.reply->send_error(error, {{std::string(kRequestIdHeader), exchange.head.id}});
+      exchange.reply->send_error(error, exchange.headers);
     }
     return;
   }
@@ -370,7 +408,7 @@ void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatc
     return;
   }
   HttpAnswer answer = json_answer(200, json_line(exchange.completion.body(exchange.head, usage)));
-  answer.headers.push_back({std::string(kRequestIdHeader), exchange.head.id});
+  answer.headers = exchange.headers;
   exchange.reply->send(std::move(answer));
 }
 
@@ -410,14 +448,15 @@ void CompletionService::log(const Exchange& exchange, Clock::time_point at) cons
 void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
                                  std::shared_ptr<HttpReply> reply) {
   read_later(reply, [this, request = std::move(request), reply] {
-    const TokenizeRequest asked = parse_tokenize_request(parse_json_text(request->body));
+    const TokenizeRequest asked =
+        parse_tokenize_request(parse_json_text(request->body), options_.unknown_fields);
     const Tokenizer& tokenizer = model_.require_tokenizer();
     constexpr size_t kMostShown = 1 << 20;
     if (asked.with_pieces && request->body.size() > kMostShown)
       throw ApiError(400, "invalid_value", "with_pieces",
                      fmt::format("'with_pieces' takes {} bytes at most", kMostShown));
     const std::vector<TokenId> ids =
-        asked.chat ? model_.encode_chat(*asked.chat, asked.add_generation_prompt)
+        asked.chat ? model_.encode_chat(*asked.chat)
                    : tokenizer.encode(asked.content, {.add_special = asked.add_special,
                                                       .parse_special = asked.parse_special});
     ordered_json tokens = ordered_json::array();
@@ -428,24 +467,30 @@ void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
         tokens.push_back(id);
       }
     }
-    reply->send(json_answer(200, json_line({{"tokens", std::move(tokens)},
-                                            {"count", ids.size()},
-                                            {"max_model_len", model_.max_sequence_tokens()}})));
+    HttpAnswer answer =
+        json_answer(200, json_line({{"tokens", std::move(tokens)},
+                                    {"count", ids.size()},
+                                    {"max_model_len", model_.max_sequence_tokens()}}));
+    tell_ignored(asked.ignored, answer.headers);
+    reply->send(std::move(answer));
   });
 }
 
 void CompletionService::detokenize(std::shared_ptr<const HttpRequest> request,
                                    std::shared_ptr<HttpReply> reply) {
   read_later(reply, [this, request = std::move(request), reply] {
-    const std::vector<TokenId> ids = parse_detokenize_request(parse_json_text(request->body));
+    const DetokenizeRequest asked =
+        parse_detokenize_request(parse_json_text(request->body), options_.unknown_fields);
     const Tokenizer& tokenizer = model_.require_tokenizer();
-    for (const TokenId id : ids)
+    for (const TokenId id : asked.tokens)
       if (static_cast<size_t>(id) >= tokenizer.vocab_size())
         throw ApiError(
             400, "invalid_value", "tokens",
             fmt::format("there is no token {} in a vocabulary of {}", id, tokenizer.vocab_size()));
-    const std::string text = tokenizer.decode(ids, {.keep_special = true});
-    reply->send(json_answer(200, json_line({{"content", text}, {"prompt", text}})));
+    const std::string text = tokenizer.decode(asked.tokens, {.keep_special = true});
+    HttpAnswer answer = json_answer(200, json_line({{"content", text}, {"prompt", text}}));
+    tell_ignored(asked.ignored, answer.headers);
+    reply->send(std::move(answer));
   });
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -21,6 +22,7 @@
 #include "serve/http/http_reply.h"
 #include "serve/http/http_request.h"
 #include "serve/http/key_ring.h"
+#include "serve/model_names.h"
 #include "serve/openai_request.h"
 #include "serve/served_model.h"
 
@@ -36,8 +38,10 @@ class CompletionService {
     bool logs_prompts = false;  // the text that is asked and answered
     // Clients may go before others with a priority below 0; behind them with one above, always.
     bool trusts_priorities = false;
-    const KeyRing* keys = nullptr;  // that clients show; null: there are none
-    size_t most_unread = 1024;      // requests whose bodies wait to be read
+    UnknownFields unknown_fields = UnknownFields::kIgnore;
+    const ModelNames* names = nullptr;  // that clients may call the model; null: any
+    const KeyRing* keys = nullptr;      // that clients show; null: there are none
+    size_t most_unread = 1024;          // requests whose bodies wait to be read
   };
 
   // All must outlive it.
@@ -91,6 +95,8 @@ class CompletionService {
   void refuse(HttpReply& reply, const ApiError& error);
   void log(const Exchange& exchange, Clock::time_point at) const;
   uint64_t client_of(const HttpRequest& request) const;
+  // Logs names that no request had before, and adds the header that names them all.
+  void tell_ignored(const std::vector<std::string>& names, std::vector<HttpHeader>& headers);
 
   const ServedModel& model_;
   ServerMetrics& metrics_;
@@ -99,6 +105,9 @@ class CompletionService {
 
   std::mutex exchanges_mutex_;
   std::unordered_map<RequestId, Place> exchanges_;
+
+  std::mutex ignored_mutex_;
+  std::set<std::string> logged_ignored_;  // names of fields; bounded
 
   std::mutex work_mutex_;
   std::condition_variable has_work_;

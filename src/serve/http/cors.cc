@@ -45,7 +45,7 @@ bool Cors::allows(std::string_view origin) const {
 std::string Cors::lines(const HttpRequest& request) const {
   if (origins_.empty()) return {};
   constexpr std::string_view kExposed =
-      "Access-Control-Expose-Headers: Retry-After, X-Request-Id\r\n";
+      "Access-Control-Expose-Headers: Retry-After, X-Request-Id, X-Spillway-Ignored\r\n";
   if (any_) return fmt::format("Access-Control-Allow-Origin: *\r\n{}", kExposed);
   const std::string_view origin = request.header("origin");
   // Caches must not show one origin's answer to another.

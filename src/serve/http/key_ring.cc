@@ -18,6 +18,8 @@ namespace spillway {
 namespace {
 
 constexpr size_t kMostFileBytes = 1 << 20;
+// Headers whose value is a key, as clients of other APIs send it.
+constexpr const char* kKeyHeaders[] = {"x-api-key", "api-key"};
 
 using PaddedKey = std::array<unsigned char, kMostKeyBytes>;
 
@@ -83,16 +85,32 @@ KeyRing KeyRing::from_file(const std::filesystem::path& path) {
   return KeyRing(std::move(keys));
 }
 
-std::optional<size_t> KeyRing::try_find(std::string_view authorization) const {
-  constexpr std::string_view kScheme = "Bearer ";
-  if (!equal_ignoring_case(authorization.substr(0, kScheme.size()), kScheme)) return std::nullopt;
-  const std::string_view shown = trim_blanks(authorization.substr(kScheme.size()));
+std::optional<size_t> KeyRing::try_find_key(std::string_view shown) const {
   size_t found = keys_.size();
   for (size_t i = 0; i < keys_.size(); ++i) {
     const bool same = equal_in_constant_time(shown, keys_[i]);
     found = same ? i : found;
   }
   return found < keys_.size() ? std::optional(found) : std::nullopt;
+}
+
+std::optional<size_t> KeyRing::try_find(std::string_view authorization) const {
+  constexpr std::string_view kScheme = "Bearer ";
+  if (!equal_ignoring_case(authorization.substr(0, kScheme.size()), kScheme)) return std::nullopt;
+  return try_find_key(trim_blanks(authorization.substr(kScheme.size())));
+}
+
+std::optional<size_t> KeyRing::try_find(const HttpRequest& request) const {
+  std::optional<size_t> found = try_find(request.header("authorization"));
+  for (const char* const name : kKeyHeaders)
+    if (!found) found = try_find_key(request.header(name));
+  return found;
+}
+
+bool KeyRing::has_key(const HttpRequest& request) {
+  return !request.header("authorization").empty() ||
+         std::ranges::any_of(kKeyHeaders,
+                             [&](const char* name) { return !request.header(name).empty(); });
 }
 
 }  // namespace spillway

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/http/http_request.h"
+
 namespace spillway {
 
 // Whether two texts are equal, in a time that depends only on the length of `shown`: how long a
@@ -28,12 +30,18 @@ class KeyRing {
   // Which of the keys "Bearer KEY", the value of an Authorization header, shows. Takes as long for
   // every key, right or wrong.
   [[nodiscard]] std::optional<size_t> try_find(std::string_view authorization) const;
-  bool accepts(std::string_view authorization) const { return try_find(authorization).has_value(); }
+  // Which of them a request shows: in its Authorization header, or where that has none of them, in
+  // "x-api-key: KEY" or "api-key: KEY".
+  [[nodiscard]] std::optional<size_t> try_find(const HttpRequest& request) const;
+  // Whether a request tries to show a key.
+  static bool has_key(const HttpRequest& request);
   size_t size() const { return keys_.size(); }
   // For a client, which shows one; there must be any.
   const std::string& first() const { return keys_.front(); }
 
  private:
+  std::optional<size_t> try_find_key(std::string_view shown) const;
+
   std::vector<std::string> keys_;
 };
 

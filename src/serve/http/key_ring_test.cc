@@ -38,16 +38,16 @@ TEST(KeyRingTest, ComparesWholeTexts) {
 TEST(KeyRingTest, AcceptsItsKeysAndNoOthers) {
   const KeyRing keys({"first-key", "second", std::string(kMostKeyBytes, 'k')});
   EXPECT_EQ(keys.size(), 3U);
-  EXPECT_TRUE(keys.accepts("Bearer first-key"));
-  EXPECT_TRUE(keys.accepts("bearer second"));
-  EXPECT_TRUE(keys.accepts("BEARER   second"));
-  EXPECT_TRUE(keys.accepts("Bearer " + std::string(kMostKeyBytes, 'k')));
+  EXPECT_TRUE(keys.try_find("Bearer first-key"));
+  EXPECT_TRUE(keys.try_find("bearer second"));
+  EXPECT_TRUE(keys.try_find("BEARER   second"));
+  EXPECT_TRUE(keys.try_find("Bearer " + std::string(kMostKeyBytes, 'k')));
   for (const std::string& wrong : std::vector<std::string>{
            "", "Bearer", "Bearer ", "second", "Bearer secon", "Bearer second2", "Bearer Second",
            "Basic second", "Bearersecond", "Bearer second, first-key",
            "Bearer " + std::string(kMostKeyBytes + 1, 'k'), " Bearer second"})
-    EXPECT_FALSE(keys.accepts(wrong)) << wrong;
-  EXPECT_FALSE(KeyRing({}).accepts("Bearer "));
+    EXPECT_FALSE(keys.try_find(wrong)) << wrong;
+  EXPECT_FALSE(KeyRing({}).try_find("Bearer "));
 }
 
 TEST(KeyRingTest, ReadsAFile) {
@@ -60,8 +60,8 @@ TEST(KeyRingTest, ReadsAFile) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(keys.size(), 3U);
   for (const char* key : {"Bearer sk-one", "Bearer sk-two", "Bearer sk-#three"})
-    EXPECT_TRUE(keys.accepts(key));
-  EXPECT_FALSE(keys.accepts("Bearer # ours"));
+    EXPECT_TRUE(keys.try_find(key));
+  EXPECT_FALSE(keys.try_find("Bearer # ours"));
 }
 
 TEST(KeyRingTest, WarnsWhenOthersMayReadTheFile) {
@@ -106,6 +106,23 @@ TEST(KeyRingTest, KnowsWhoShowsAKeyHoweverItIsWritten) {
   EXPECT_EQ(keys.try_find("Bearer one"), 0U);
   EXPECT_EQ(keys.try_find("Bearer three"), std::nullopt);
   EXPECT_EQ(keys.try_find("two"), std::nullopt);
+}
+
+TEST(KeyRingTest, FindsAKeyInTheHeadersOfOtherApis) {
+  const KeyRing keys({"one", "two"});
+  const auto found = [&](std::vector<HttpHeader> headers) {
+    HttpRequest request;
+    request.headers = std::move(headers);
+    return keys.try_find(request);
+  };
+  EXPECT_EQ(found({{"authorization", "Bearer two"}}), 1U);
+  EXPECT_EQ(found({{"x-api-key", "two"}}), 1U);
+  EXPECT_EQ(found({{"api-key", "one"}}), 0U);
+  EXPECT_EQ(found({{"authorization", "Bearer -"}, {"x-api-key", "two"}}), 1U);
+  EXPECT_EQ(found({{"authorization", "Bearer one"}, {"x-api-key", "wrong"}}), 0U);
+  EXPECT_EQ(found({}), std::nullopt);
+  EXPECT_EQ(found({{"x-api-key", ""}, {"api-key", "Bearer one"}}), std::nullopt);
+  EXPECT_EQ(found({{"authorization", "one"}}), std::nullopt);
 }
 
 }  // namespace

@@ -8,6 +8,11 @@
 
 namespace spillway {
 
+std::string_view without_trailing_slash(std::string_view path) {
+  if (path.size() > 2 && path.ends_with('/')) path.remove_suffix(1);
+  return path;
+}
+
 void Router::add(HttpMethod method, std::string path, Access access, Action action) {
   routes_[std::move(path)].push_back({method, access, std::move(action)});
 }
@@ -16,7 +21,7 @@ std::optional<HttpAnswer> Router::try_answer_head(const HttpRequest& head) {
   const Route* route = find(head);
   const bool is_open = route != nullptr && route->access == Access::kOpen;
   if (!is_open && !may_call(head)) {
-    const bool has_none = head.header("authorization").empty();
+    const bool has_none = !KeyRing::has_key(head);
     return error_answer(ApiError(401, has_none ? "missing_api_key" : "invalid_api_key", "",
                                  has_none ? "an API key is needed: 'Authorization: Bearer KEY'"
                                           : "this API key is not known here"),
@@ -60,6 +65,7 @@ const Router::Route* Router::find(const HttpRequest& request) const {
 }
 
 const std::vector<Router::Route>* Router::find_path(std::string_view path) const {
+  path = without_trailing_slash(path);
   if (const auto found = routes_.find(path); found != routes_.end()) return &found->second;
   for (const auto& [known, routes] : routes_) {
     // "/" is one path, and not the beginning of all.
@@ -71,7 +77,7 @@ const std::vector<Router::Route>* Router::find_path(std::string_view path) const
 }
 
 bool Router::may_call(const HttpRequest& request) const {
-  return !keys_ || keys_->accepts(request.header("authorization"));
+  return !keys_ || keys_->try_find(request).has_value();
 }
 
 // Of one path, or of all for "*".

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,8 +16,12 @@
 
 namespace spillway {
 
-// Exact paths; no patterns, no files. Asks for a key before it says which paths there are. HEAD is
-// answered as GET, OPTIONS with the methods of a path. Thread-safe once all routes are added.
+// "/v1/models/" is "/v1/models"; "/" and "//" stay as they are.
+std::string_view without_trailing_slash(std::string_view path);
+
+// Exact paths, also with one slash behind them; no patterns, no files. Asks for a key before it
+// says which paths there are. HEAD is answered as GET, OPTIONS with the methods of a path.
+// Thread-safe once all routes are added.
 class Router : public HttpHandler {
  public:
   using Action =

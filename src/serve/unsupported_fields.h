@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields of OpenAI's, vLLM's and llama-server's APIs that would change an answer and are not
+// supported.
+#pragma once
+
+#include "serve/openai_request.h"
+#include "serve/request_fields.h"
+
+namespace spillway {
+
+// Takes them all. A value that asks for nothing passes (`use_beam_search` false, `mirostat` 0);
+// throws ApiError(400) naming the field for any other.
+void refuse_unsupported_fields(OpenAiRoute route, RequestFields& fields);
+
+}  // namespace spillway
