@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/host_memory.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -57,5 +59,7 @@ HostMemory host_memory() {
   }
   return memory;
 }
+
+void give_free_memory_back() { malloc_trim(0); }
 
 }  // namespace spillway

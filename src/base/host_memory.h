@@ -14,4 +14,8 @@ struct HostMemory {
 };
 HostMemory host_memory();
 
+// Gives memory that this process has freed back to the system, which allocators keep otherwise.
+// Takes some milliseconds, in which other threads may wait for the allocator.
+void give_free_memory_back();
+
 }  // namespace spillway

@@ -23,6 +23,7 @@
 #include "cli/terminal.h"
 #include "cli/value_check.h"
 #include "engine/planner.h"
+#include "plan/residence.h"
 #include "plan/step_trace.h"
 
 namespace spillway {
@@ -32,7 +33,7 @@ using nlohmann::json;
 
 struct PlanOptions {
   PlanQuestion question;
-  std::string hardware, output, trace, frontier;
+  std::string hardware, device = "auto", output, trace, frontier;
   std::optional<std::string> lengths;  // a file of requests; else all are alike
   int64_t prompt = 512, generate = 32;
   int64_t requests = 0;  // 0: one, or all of the file
@@ -47,25 +48,31 @@ void write(const std::string& path, const std::string& text) {
 
 int show_frontier(const PlanOptions& options, const Planner& planner) {
   const std::vector<FrontierPoint> points = find_frontier(planner.request());
-  if (points.empty()) planner.refuse();
+  if (points.empty()) {
+    std::vector<std::string> unused;
+    planner.answer(unused);  // throws, with what would make it fit
+    fail(ErrorCode::kOutOfMemory, "no plan fits that the frontier could show");
+  }
   write(options.frontier,
         frontier_svg(points, fmt::format("{} on {}: {}", planner.model.spec.name,
                                          planner.hardware.name, describe_workload(planner))));
   json all = json::array();
   if (!options.json)
-    print_now("  at once   latency  first tokens  tokens/s   weights (GPU, host, disk)\n");
+    print_now(fmt::format("  at once   latency  first tokens  tokens/s   weights ({}host, disk)\n",
+                          planner.hardware.has_device() ? "GPU, " : ""));
   for (const FrontierPoint& point : points) {
     const Prediction& p = point.found.predicted;
-    const TierShares& w = point.found.plan.weights;
+    const bool has_device = planner.hardware.has_device();
+    const TierShares w = placed_shares(planner.model, point.found.plan, has_device);
     all.push_back({{"sequences", point.found.size.sequences},
                    {"best", point.best},
                    {"predicted", predicted_json(p)},
                    {"plan", json::parse(plan_to_json(planner.complete(point.found)))}});
     if (options.json) continue;
-    print_now(fmt::format("{} {:>7} {:>7.3g} s  {:>10.3g} s  {:>8.4g}   {:.0f}, {:.0f}, {:.0f}%\n",
-                          point.best ? ' ' : '-', point.found.size.sequences, p.latency_s,
-                          p.first_token_s, p.generated_tokens_per_s, w.device * 100, w.host * 100,
-                          w.disk * 100));
+    print_now(fmt::format(
+        "{} {:>7} {:>7.3g} s  {:>10.3g} s  {:>8.4g}   {}{:.0f}, {:.0f}%\n", point.best ? ' ' : '-',
+        point.found.size.sequences, p.latency_s, p.first_token_s, p.generated_tokens_per_s,
+        has_device ? fmt::format("{:.0f}, ", w.device * 100) : "", w.host * 100, w.disk * 100));
   }
   if (options.json) print_json({{"machine", planner.hardware.name}, {"frontier", all}}, 2);
   return 0;
@@ -94,21 +101,15 @@ int plan(PlanOptions options) {
   options.question.workload = workload_asked(options);
   options.question.mixed_lengths = options.lengths.has_value();
   options.question.compute.checked_topk();
-  const ChosenHardware machine = choose_hardware(options.hardware, local_devices());
+  const ChosenHardware machine = choose_hardware(options.hardware, options.device, local_devices());
   const PlanQuestion question = with_plan_file(options.question);
   const Planner planner(question, machine);
   if (!options.frontier.empty()) return show_frontier(options, planner);
   PlanReport report;
-  std::optional<Plan> given = question.placement.try_explicit_plan();
-  if (given) {
-    question.placement.given().apply_to(*given);
-    report.best = planner.priced(*given, report.warnings);
-  } else {
-    report.best = planner.best();
-    if (!options.no_advice) report.suggestions = planner.suggestions(report.best);
-  }
+  report.best = planner.answer(report.warnings);
   const FoundPlan& best = report.best;
-  planner.warn(best, given.has_value(), report.warnings);
+  if (!planner.by_hand() && !options.no_advice) report.suggestions = planner.suggestions(best);
+  planner.warn(best, report.warnings);
   if (!options.output.empty()) write(options.output, plan_to_json(planner.complete(best)) + "\n");
   if (!options.trace.empty()) {
     write(options.trace,
@@ -139,6 +140,12 @@ void add_plan_command(Command& app) {
       "--hardware", options->hardware,
       "a machine's file, or one of " + fmt::format("{}", fmt::join(shipped_hardware(), ", ")) +
           "; default: this one, as spillway profile measured it, or the nearest of them");
+  command
+      ->add_option(
+          "--device", options->device,
+          "what computes there: auto (its GPU if it has one), cpu (the machine without its "
+          "GPU), cuda or cuda:N")
+      ->capture_default_str();
   command->add_option("--gpu-memory", options->question.gpu_memory,
                       "default: what the machine has");
   command->add_option("--host-memory", options->question.host_memory,
@@ -189,7 +196,10 @@ void add_plan_command(Command& app) {
       "  spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB -o plan.json\n"
       "  spillway plan dummy:opt-30b --hardware t4 --requests 144 --weights 10,90,0 --kv 0,100,0 "
       "--micro-batch 48");
-  command->action([options] { return plan(*options); });
+  command->action([options, prompt] {
+    options->question.usual_prompt = prompt->count() == 0;
+    return plan(*options);
+  });
 }
 
 }  // namespace spillway

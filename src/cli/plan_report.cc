@@ -19,13 +19,14 @@ namespace {
 
 json memory_json(const Planner& planner, const FoundPlan& found) {
   const bool apart = planner.hardware.has_device();
-  const auto of = [](const MemoryUsage& usage, uint64_t budget, uint64_t besides) {
+  const Budgets budgets = careful(planner.budgets);
+  const MemoryNeeds most = most_needed(found.needs, apart, budgets.host_is_limited);
+  const auto of = [](const MemoryUsage& usage, uint64_t bytes, uint64_t budget, uint64_t besides) {
     json by_tag = json::object();
     for (int tag = 0; tag < kMemoryTagCount; ++tag) {
       if (usage.bytes[tag] > 0)
         by_tag[memory_tag_name(static_cast<MemoryTag>(tag))] = usage.bytes[tag];
     }
-    const uint64_t bytes = usage.total() - usage.of(MemoryTag::kWorkspace) + besides;
     if (besides > 0) by_tag[memory_tag_name(MemoryTag::kWorkspace)] = besides;
     return json{{"bytes", bytes},
                 {"budget_bytes", budget},
@@ -34,10 +35,10 @@ json memory_json(const Planner& planner, const FoundPlan& found) {
   };
   const Footprint& needs = found.needs;
   json out;
-  if (apart) out["gpu"] = of(needs.device, planner.budgets.device, needs.workspace);
-  out["host"] = of(needs.of_host(apart), planner.budgets.host,
+  if (apart) out["gpu"] = of(needs.device, most.device, budgets.device, needs.workspace);
+  out["host"] = of(needs.of_host(apart), most.host, budgets.host,
                    apart ? needs.host_workspace : needs.workspace);
-  out["disk"] = of(needs.disk, planner.budgets.disk, 0);
+  out["disk"] = of(needs.disk, most.disk, budgets.disk, 0);
   return out;
 }
 
@@ -79,7 +80,10 @@ void print_plan(const Planner& planner, const PlanReport& report) {
     print_now(fmt::format("{:<12}{}\n", key, value));
   };
   const Prediction& p = found.predicted;
-  const auto shares = [](const TierShares& of) {
+  const bool apart = planner.hardware.has_device();
+  const auto shares = [&](const TierShares& of) {
+    if (!apart)
+      return fmt::format("{:.1f}% host, {:.1f}% disk", (of.device + of.host) * 100, of.disk * 100);
     return fmt::format("{:.1f}% GPU, {:.1f}% host, {:.1f}% disk", of.device * 100, of.host * 100,
                        of.disk * 100);
   };
@@ -89,10 +93,9 @@ void print_plan(const Planner& planner, const PlanReport& report) {
                             kv_type_name(found.size.kv_type)));
   line("workload", describe_workload(planner));
   const size_t named = found.plan.overrides.size();
-  line("weights", shares(planner.hardware.has_device() ? placed_shares(planner.model, found.plan)
-                                                       : found.plan.weights) +
+  line("weights", shares(placed_shares(planner.model, found.plan, apart)) +
                       (named > 0 ? "; with the plan's " + format_count(named, "override") : ""));
-  if (!found.plan.cpu_linear.empty()) {
+  if (apart && !found.plan.cpu_linear.empty()) {
     std::string text;
     for (const CpuLinearShare& at : found.plan.cpu_linear) {
       std::string modules;
@@ -107,12 +110,13 @@ void print_plan(const Planner& planner, const PlanReport& report) {
     line("CPU", "multiplies " + text + ", of what is not on the GPU");
   }
   line("KV", shares(found.plan.kv) + describe_parts(found.needs.layout));
-  if (found.plan.activations.device < 1) line("activations", shares(found.plan.activations));
+  if (found.plan.activations.disk > 0 || (apart && found.plan.activations.device < 1))
+    line("activations", shares(found.plan.activations));
   line("at once", fmt::format("{}{}{}", format_count(found.size.sequences, "sequence"),
                               found.plan.micro_batch > 0
                                   ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
                                   : "",
-                              found.plan.kv.host > 0 && planner.hardware.has_device()
+                              found.plan.kv.host > 0 && apart
                                   ? fmt::format("; the CPU attends to {} of those in host memory",
                                                 fmt::format("{:.0f}%", p.cpu_attention * 100))
                                   : ""));

@@ -11,8 +11,9 @@ json predicted_json(const Prediction& p) {
   json terms = json::object();
   for (int i = 0; i < kWorkerCount; ++i) {
     const auto worker = static_cast<Worker>(i);
-    terms[worker_name(worker)] = {{"prefill_step_s", p.prefill_step.busy[static_cast<size_t>(i)]},
-                                  {"decode_step_s", p.decode_step.busy[static_cast<size_t>(i)]}};
+    if (!p.has_worker(worker)) continue;
+    terms[p.name_of(worker)] = {{"prefill_step_s", p.prefill_step.busy[static_cast<size_t>(i)]},
+                                {"decode_step_s", p.decode_step.busy[static_cast<size_t>(i)]}};
   }
   return {{"generated_tokens_per_s", p.generated_tokens_per_s},
           {"decode_tokens_per_s", p.decode_tokens_per_s},

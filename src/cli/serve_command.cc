@@ -41,6 +41,10 @@ constexpr int64_t kShortestContext = 128;  // less holds no conversation
 // What a plan is made for: about what people ask of chat models.
 constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
 
+// Host memory for requests: their bodies, what is made of them, their prompts. Where --host-memory
+// is given, the plan leaves the least of it free, and what the plan does not take comes on top.
+constexpr uint64_t kRequestBytes = uint64_t{512} << 20, kLeastRequestBytes = uint64_t{2} << 20;
+
 struct ServeOptions {
   SessionOptions session;
   SchedulingFlags scheduling;
@@ -97,6 +101,24 @@ SessionOptions with_turns(const ServeOptions& options) {
   return session;
 }
 
+uint64_t host_bytes_taken(const AnswerLengths* lengths) {
+  return kLeastRequestBytes + (lengths != nullptr ? lengths->network_bytes() : 0);
+}
+
+// Once all memory of the run is taken.
+uint64_t request_bytes(const ServeOptions& options, const Session& session, const RunSize& size,
+                       const AnswerLengths* lengths) {
+  if (options.session.placement.host_memory.empty()) return kRequestBytes;
+  const Footprint needs = session.needs_of(size);
+  const uint64_t planned = needs.of_host(!session.device->host_visible()).peak_bytes;
+  const uint64_t used = std::max(planned, session.host().usage().total()) + needs.mapped +
+                        needs.host_workspace + host_bytes_taken(lengths);
+  const auto limit = static_cast<uint64_t>(session.host().info().memory_bytes);
+  // Kernels and libraries may still ask for some.
+  const uint64_t left = (limit - std::min(limit, used)) / 2;
+  return std::min(kRequestBytes, kLeastRequestBytes + left);
+}
+
 ExpectedRun expected_run(const ServeOptions& options, const Session& session,
                          const AnswerLengths* lengths) {
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
@@ -108,7 +130,7 @@ ExpectedRun expected_run(const ServeOptions& options, const Session& session,
           .generated = std::min(kUsualAnswer, std::max<int64_t>(1, context / 4)),
           .requests = 1000,
           .at_once = options.scheduling.admits_whole() ? 0 : most,
-          .host_bytes_taken = lengths != nullptr ? lengths->network_bytes() : 0,
+          .host_bytes_taken = host_bytes_taken(lengths),
           .least_sequences = 1,
           .least_context = options.context > 0 ? 0 : kShortestContext,
           .shortest_tokens = kShortestContext,
@@ -146,6 +168,8 @@ int serve(const ServeOptions& options) {
   const int at_work = options.max_sequences > 0 ? options.max_sequences : kSequencesOnGpu;
   asked.http.most_connections =
       claim_connections(connections_for(static_cast<size_t>(at_work + options.max_queue)));
+  if (!options.session.placement.host_memory.empty())
+    asked.http.most_bodies_bytes = kLeastRequestBytes / 2;  // until there is a plan
   drain_on_interrupt();
   const bool is_locked = asked.keys.has_value();
   ApiServer server(std::move(asked));
@@ -200,7 +224,9 @@ int serve(const ServeOptions& options) {
       {.fingerprint = system_fingerprint(session.settings.fields()),
        .logs_prompts = options.log_prompts,
        .trusts_priorities = options.trust_priorities,
-       .unknown_fields = options.strict_fields ? UnknownFields::kRefuse : UnknownFields::kIgnore},
+       .unknown_fields = options.strict_fields ? UnknownFields::kRefuse : UnknownFields::kIgnore,
+       .request_bytes =
+           request_bytes(options, session, session.runner_size(context, sequences), lengths.get())},
       {.model = model.name(),
        .plan = session.describe_plan(),
        .has_gpu = !session.device->host_visible(),

@@ -333,6 +333,17 @@ double Engine::now_s() const { return clock_ ? clock_() : since_.seconds(); }
 
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
 
+std::optional<GenerationRequest> Engine::try_withdraw(RequestId id) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end() || scheduler_.has_begun(id)) return std::nullopt;
+  GenerationRequest request = std::move(it->second->params);
+  no_longer_coming(id);
+  unpin(*it->second);
+  scheduler_.remove(id, 0);
+  requests_.erase(it);
+  return request;
+}
+
 bool Engine::step(const Sink& sink) {
   // The books first: they are right whatever a sink does.
   std::vector<GenerationEvent> events;

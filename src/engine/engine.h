@@ -78,6 +78,11 @@ class Engine : private PrefixSource {
   void foresee(GenerationRequest& request) const;
   // Ends it with kCancelled at the next step; unknown ids are ignored.
   void cancel(RequestId id);
+  // A request that has not begun, as it was submitted: the engine forgets it, without an event.
+  // None where it has begun or is unknown.
+  [[nodiscard]] std::optional<GenerationRequest> try_withdraw(RequestId id);
+  // Requests that have begun and not ended.
+  std::vector<RequestId> begun() const { return scheduler_.begun(); }
 
   // One step: every event goes to `sink`. False when there is nothing to do. Of a step that throws
   // nothing counts: its sequences are computed again, should anybody go on; requests that ended

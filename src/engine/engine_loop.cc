@@ -12,10 +12,10 @@
 namespace spillway {
 
 EngineLoop::EngineLoop(Engine& engine, Listener listener, const Options& options)
-    : engine_(engine),
-      listener_(std::move(listener)),
-      options_(options),
-      thread_([this] { run(); }) {}
+    : engine_(engine), listener_(std::move(listener)), options_(options) {
+  if (options_.max_outstanding > 0) shares_.emplace(options_.max_outstanding);
+  thread_ = std::thread([this] { run(); });
+}
 
 EngineLoop::~EngineLoop() {
   {
@@ -30,20 +30,33 @@ std::optional<std::vector<RequestId>> EngineLoop::try_submit(
     std::vector<GenerationRequest> requests) {
   for (const GenerationRequest& request : requests) engine_.check(request);
   std::vector<RequestId> ids;
+  if (requests.empty()) return ids;
   {
     const std::lock_guard lock(mutex_);
-    const auto count = static_cast<int64_t>(requests.size());
-    const bool full =
-        options_.max_outstanding > 0 && outstanding_ + count > options_.max_outstanding;
-    if (draining_ || full) return std::nullopt;
-    outstanding_ += static_cast<int>(count);
-    for (GenerationRequest& request : requests) {
-      ids.push_back(RequestId{next_id_++});
-      mail_.requests.emplace_back(ids.back(), std::move(request));
+    if (draining_) return std::nullopt;
+    for (size_t i = 0; i < requests.size(); ++i) ids.push_back(RequestId{next_id_ + i});
+    if (shares_) {
+      const auto admission = shares_->try_admit(requests.front().client, ids);
+      if (!admission) return std::nullopt;
+      for (size_t i = 0; i < ids.size(); ++i) outside_.emplace(ids[i], std::move(requests[i]));
+      if (admission->displaced) mail_.displaced.push_back(*admission->displaced);
+      mail_placed(admission->placed);
+    } else {
+      for (size_t i = 0; i < ids.size(); ++i)
+        mail_.requests.emplace_back(ids[i], std::move(requests[i]));
     }
+    next_id_ += ids.size();
+    outstanding_ += static_cast<int>(ids.size());
   }
   has_mail_.notify_one();
   return ids;
+}
+
+void EngineLoop::mail_placed(std::span<const RequestId> ids) {
+  for (const RequestId id : ids) {
+    auto placed = outside_.extract(id);
+    mail_.requests.emplace_back(id, std::move(placed.mapped()));
+  }
 }
 
 std::optional<RequestId> EngineLoop::try_submit(GenerationRequest request) {
@@ -77,10 +90,10 @@ void EngineLoop::check(const GenerationRequest& request) const { engine_.check(r
 
 int64_t EngineLoop::max_sequence_tokens() const { return engine_.max_sequence_tokens(); }
 
-void EngineLoop::cancel(RequestId id) {
+void EngineLoop::cancel(std::span<const RequestId> ids) {
   {
     const std::lock_guard lock(mutex_);
-    mail_.cancelled.push_back(id);
+    mail_.cancelled.insert(mail_.cancelled.end(), ids.begin(), ids.end());
   }
   has_mail_.notify_one();
 }
@@ -117,6 +130,14 @@ GenerationEvent failure(RequestId id, const Error& error) {
   return event;
 }
 
+GenerationEvent cancelled(RequestId id, bool displaced) {
+  GenerationEvent event;
+  event.id = id;
+  event.finish = FinishReason::kCancelled;
+  event.displaced = displaced;
+  return event;
+}
+
 // What `work` throws, as an Error; none where it does not.
 template <class Work>
 std::optional<Error> try_error(const Work& work) {
@@ -139,8 +160,30 @@ void EngineLoop::deliver(Mail& mail, std::vector<GenerationEvent>& events) {
     if (const auto error = try_error([&] { engine_.submit(of, std::move(asked)); }))
       events.push_back(failure(of, *error));
   }
-  for (const RequestId id : mail.cancelled) engine_.cancel(id);
+  // These may have come with the same mail.
+  for (const RequestId id : mail.displaced) withdraw(id, events);
+  for (const RequestId id : mail.cancelled) {
+    engine_.cancel(id);
+    if (!shares_) continue;
+    const std::lock_guard lock(mutex_);
+    // It may have got a place since, and be on its way to the engine.
+    const auto is_placed = [&](const auto& placed) { return placed.first == id; };
+    if (outside_.erase(id) + std::erase_if(mail_.requests, is_placed) == 0) continue;
+    shares_->end(id);
+    events.push_back(cancelled(id, /*displaced=*/false));
+  }
   mail = {};
+}
+
+void EngineLoop::withdraw(RequestId id, std::vector<GenerationEvent>& events) {
+  std::optional<GenerationRequest> request = engine_.try_withdraw(id);
+  const std::lock_guard lock(mutex_);
+  if (!request) return shares_->restore(id);
+  outside_.emplace(id, std::move(*request));
+  for (const RequestId refused : shares_->withdrawn(id)) {
+    outside_.erase(refused);
+    events.push_back(cancelled(refused, /*displaced=*/true));
+  }
 }
 
 bool EngineLoop::step(std::vector<GenerationEvent>& events) {
@@ -154,6 +197,9 @@ bool EngineLoop::step(std::vector<GenerationEvent>& events) {
 void EngineLoop::cancel_all(Mail& mail, std::vector<GenerationEvent>& events) {
   deliver(mail, events);
   engine_.cancel_all([&](const GenerationEvent& event) { events.push_back(event); });
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, request] : outside_) events.push_back(cancelled(id, /*displaced=*/false));
+  outside_.clear();
 }
 
 void EngineLoop::tell(StepReport report) {
@@ -162,12 +208,18 @@ void EngineLoop::tell(StepReport report) {
   listener_(report);
   const auto ended = std::ranges::count_if(
       report.events, [](const GenerationEvent& e) { return e.finish.has_value(); });
-  if (ended == 0) return;
+  if (!shares_ && ended == 0) return;
   {
     const std::lock_guard lock(mutex_);
     outstanding_ -= static_cast<int>(ended);
+    if (shares_) {
+      for (const RequestId id : engine_.begun()) shares_->begin(id);
+      for (const GenerationEvent& event : report.events)
+        if (event.finish) shares_->end(event.id);
+      mail_placed(shares_->fill());
+    }
   }
-  has_ended_.notify_all();
+  if (ended > 0) has_ended_.notify_all();
 }
 
 void EngineLoop::run() {

@@ -10,10 +10,12 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "engine/generation.h"
+#include "schedule/queue_shares.h"
 
 namespace spillway {
 
@@ -39,7 +41,9 @@ class EngineLoop {
   using Listener = std::function<void(const StepReport&)>;
 
   struct Options {
-    int max_outstanding = 0;       // requests taken that have not ended; 0: any number
+    // Requests that the engine has, running or waiting, which clients share as QueueShares says; 0:
+    // any number.
+    int max_outstanding = 0;
     bool reports_traffic = false;  // about once a second: it waits for the device then
   };
 
@@ -51,9 +55,11 @@ class EngineLoop {
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
 
-  // Requests that are there for the same step, if there is room in it: all of them are taken, or
-  // none where that is more than may be outstanding, or after drain(). Throws kInvalidArgument for
-  // one that the engine cannot take; none is taken then.
+  // Requests of one client that belong together: all of them are taken, or none where the queue has
+  // no place for the first, or after drain(). The engine gets the others as they get places, in any
+  // step. One that loses its place to another client ends with kCancelled and `displaced`, and so
+  // do those that belong to it. Throws kInvalidArgument for one that the engine cannot take; none
+  // is taken then.
   [[nodiscard]] std::optional<std::vector<RequestId>> try_submit(
       std::vector<GenerationRequest> requests);
   [[nodiscard]] std::optional<RequestId> try_submit(GenerationRequest request);
@@ -61,8 +67,9 @@ class EngineLoop {
   void foresee(std::vector<GenerationRequest>& requests) const;
   // What try_submit() throws for such a request.
   void check(const GenerationRequest& request) const;
-  // Ends it with kCancelled before the next step; unknown ids are ignored.
-  void cancel(RequestId id);
+  // Ends them with kCancelled before the next step; unknown ids are ignored.
+  void cancel(std::span<const RequestId> ids);
+  void cancel(RequestId id) { cancel({&id, 1}); }
 
   // From now on nothing is taken; what was taken goes on to its end.
   void drain();
@@ -72,11 +79,8 @@ class EngineLoop {
     return wait(std::chrono::steady_clock::now() + time);
   }
 
+  // Requests taken that have not ended.
   int outstanding() const;
-  // More than may be outstanding.
-  bool never_takes(size_t requests) const {
-    return options_.max_outstanding > 0 && requests > static_cast<size_t>(options_.max_outstanding);
-  }
   bool is_draining() const;
   // Engine::max_sequence_tokens() and what else never changes.
   int64_t max_sequence_tokens() const;
@@ -84,16 +88,20 @@ class EngineLoop {
  private:
   struct Mail {
     std::vector<std::pair<RequestId, GenerationRequest>> requests;
+    std::vector<RequestId> displaced;
     std::vector<RequestId> cancelled;
-    bool empty() const { return requests.empty() && cancelled.empty(); }
+    bool empty() const { return requests.empty() && displaced.empty() && cancelled.empty(); }
   };
   void run();
   // All below add what is to be told to `events`.
   void deliver(Mail& mail, std::vector<GenerationEvent>& events);
+  void withdraw(RequestId id, std::vector<GenerationEvent>& events);
   // False where it failed.
   bool step(std::vector<GenerationEvent>& events);
   void cancel_all(Mail& mail, std::vector<GenerationEvent>& events);
   void tell(StepReport report);
+  // With the mutex held: requests that have got a place go to the engine.
+  void mail_placed(std::span<const RequestId> ids);
 
   Engine& engine_;
   Listener listener_;
@@ -102,6 +110,8 @@ class EngineLoop {
   mutable std::mutex mutex_;
   std::condition_variable has_mail_, has_ended_;
   Mail mail_;
+  std::optional<QueueShares> shares_;                         // where the queue is bounded
+  std::unordered_map<RequestId, GenerationRequest> outside_;  // without a place in it
   uint64_t next_id_ = 1;
   int outstanding_ = 0;
   bool draining_ = false;

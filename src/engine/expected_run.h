@@ -21,8 +21,8 @@ struct ExpectedRun {
   int64_t at_once = 0;
   // As many sequences at once, up to `sequences`, as are the fastest.
   bool finds_sequences = false;
-  // Of the host's memory, what who runs it has taken for itself, such as for predicting lengths: it
-  // counts within --host-memory.
+  // Host memory that the caller takes for itself, such as for a server's requests and for
+  // predicting lengths: it counts within --host-memory.
   uint64_t host_bytes_taken = 0;
   // Who it is for knows by what settings results come about: memory that is refused may not change
   // them.

@@ -64,7 +64,8 @@ struct GenerationEvent {
   std::optional<FinishReason> finish;
   std::string error;                            // why, when it ended with kError
   ErrorCode error_code = ErrorCode::kInternal;  // of that
-  bool step_failed = false;   // it was the whole step's: the request may do better another time
+  bool step_failed = false;  // it was the whole step's: the request may do better another time
+  bool displaced = false;    // with kCancelled: another client's request got its place in the queue
   int64_t reused_tokens = 0;  // with `finish`: of the prompt, found in the cache as it began
 };
 

@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <string_view>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "engine/cache_folder.h"
+#include "runtime/device_traits.h"
 #include "storage/file_writer.h"
 
 namespace spillway {
@@ -49,16 +52,47 @@ std::optional<std::filesystem::path> try_default_hardware_path() {
   return *folder / "hardware.json";
 }
 
-ChosenHardware choose_hardware(const std::string& file_or_name, const DeviceFactory& devices) {
+namespace {
+
+// Which GPU `device` means, or nullopt for the CPU. Throws kInvalidArgument for what is neither,
+// and for a GPU that is not among `gpus`.
+std::optional<size_t> try_gpu_of(const std::string& device, size_t gpus) {
+  if (device == "cpu" || (device == "auto" && gpus == 0)) return std::nullopt;
+  if (device == "auto") return 0;
+  size_t index = 0;
+  constexpr std::string_view kPrefix = "cuda:";
+  const char* const end = device.data() + device.size();
+  const bool numbered = device.starts_with(kPrefix);
+  const bool is_number =
+      numbered && std::from_chars(device.data() + kPrefix.size(), end, index).ptr == end;
+  SPW_CHECK(device == "cuda" || (is_number && device.size() > kPrefix.size()), kInvalidArgument,
+            "--device is '{}'; give auto, cpu, cuda or cuda:N", printable(device));
+  SPW_CHECK(index < gpus, kInvalidArgument, "--device {}: the machine has {} GPUs",
+            printable(device), gpus);
+  return index;
+}
+
+}  // namespace
+
+ChosenHardware choose_hardware(const std::string& file_or_name, const std::string& device,
+                               const DeviceFactory& devices) {
   if (!file_or_name.empty()) {
     Hardware named = read_hardware(file_or_name);
     std::string how = named.source;
     if (!named.measured.empty()) how = "measured on " + printable(named.measured);
-    return {std::move(named), std::move(how)};
+    if (!try_gpu_of(device, named.gpu ? 1 : 0) && named.gpu) {
+      named.gpu.reset();
+      named.unified = false;
+      how = "without its GPU; " + how;
+    }
+    return {.hardware = std::move(named), .how = std::move(how)};
   }
   const auto cpu = devices.make({.name = "cpu"});
   const std::vector<DeviceInfo> gpus = devices.gpus();
-  return this_machine(cpu->info(), gpus.empty() ? nullptr : &gpus.front());
+  const auto gpu = try_gpu_of(device, gpus.size());
+  ChosenHardware here = this_machine(cpu->info(), gpu ? &gpus[*gpu] : nullptr);
+  if (!gpu) here.traits = traits_of(*cpu);
+  return here;
 }
 
 ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu) {

@@ -9,6 +9,7 @@
 
 #include "device/device.h"
 #include "engine/device_factory.h"
+#include "plan/device_traits.h"
 #include "plan/hardware.h"
 
 namespace spillway {
@@ -19,12 +20,16 @@ namespace spillway {
 struct ChosenHardware {
   Hardware hardware;
   std::string how;  // it was chosen, for people: where its figures are from
+  // Of this machine's CPU where that computes; nothing: as of a machine that is not here.
+  std::optional<DeviceTraits> traits = {};
 };
 
 // `file_or_name`: what --hardware says; throws kInvalidArgument for what is no machine. Empty: this
 // machine, with the memory it has now. A kept file that is damaged is not used, with a warning; one
-// of another processor or GPU is not used either.
-ChosenHardware choose_hardware(const std::string& file_or_name, const DeviceFactory& devices);
+// of another processor or GPU is not used either. `device`: what computes there, as --device says
+// it; cpu: the machine without its GPU. Throws kInvalidArgument for one that it does not have.
+ChosenHardware choose_hardware(const std::string& file_or_name, const std::string& device,
+                               const DeviceFactory& devices);
 // What spillway profile kept of this very machine, with as many threads as it has now.
 std::optional<Hardware> try_measured_here(const DeviceInfo& host, const DeviceInfo* gpu);
 // Replaces the file; throws kIo.

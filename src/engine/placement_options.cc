@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/placement_options.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
+#include <tuple>
+#include <utility>
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace spillway {
 
@@ -20,15 +25,16 @@ std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
       !weights.empty() || !embeddings.empty() || !kv.empty() || !activations.empty();
   if (which >= plans.size() && !by_hand) return kept;
   Plan plan = which < plans.size() ? read_plan(plans[which]) : Plan();
-  if (!weights.empty()) plan.weights = parse_shares(weights, "--weights");
-  if (!embeddings.empty()) plan.embeddings = parse_embeddings(embeddings, "--embeddings");
-  if (!kv.empty()) plan.kv = parse_shares(kv, "--kv");
-  if (!activations.empty()) plan.activations = parse_shares(activations, "--activations");
+  given().apply_to(plan);
   return plan;
 }
 
 GivenFields PlacementOptions::given() const {
   GivenFields fields;
+  if (!weights.empty()) fields.weights = parse_shares(weights, "--weights");
+  if (!embeddings.empty()) fields.embeddings = parse_embeddings(embeddings, "--embeddings");
+  if (!kv.empty()) fields.kv = parse_shares(kv, "--kv");
+  if (!activations.empty()) fields.activations = parse_shares(activations, "--activations");
   if (!schedule.empty()) fields.schedule = parse_schedule(schedule);
   if (!attention.empty()) fields.attention = parse_attention_place(attention);
   if (cpu_attention >= 0) fields.cpu_attention = cpu_attention / 100;
@@ -37,6 +43,43 @@ GivenFields PlacementOptions::given() const {
   if (micro_batches > 0) fields.micro_batches = micro_batches;
   fields.overlap = !no_overlap;
   return fields;
+}
+
+std::string PlacementOptions::plan_options() const {
+  std::string all;
+  for (const auto& [option, is_given] : {std::pair("--plan", !plans.empty()),
+                                         {"--weights", !weights.empty()},
+                                         {"--embeddings", !embeddings.empty()},
+                                         {"--kv", !kv.empty()},
+                                         {"--activations", !activations.empty()}}) {
+    if (is_given) all += fmt::format("{}{}", all.empty() ? "" : " and ", option);
+  }
+  return all;
+}
+
+std::vector<std::string> PlacementOptions::without_gpu(const std::string& gpu_memory) const {
+  const GivenFields fields = given();
+  std::string unused;
+  const auto add = [&](bool is_given, const std::string& option) {
+    if (is_given) unused += fmt::format("{}{}", unused.empty() ? "" : ", ", option);
+  };
+  add(!gpu_memory.empty(), "--gpu-memory " + printable(gpu_memory));
+  add(fields.attention == AttentionPlace::kGpu, "--attention gpu");
+  add(fields.cpu_attention.has_value(), "--cpu-attention");
+  add(!cpu_linear.empty(), "--cpu-linear");
+  add(!embeddings.empty(), "--embeddings");
+  std::vector<std::string> lines;
+  if (!unused.empty())
+    lines.push_back(fmt::format("there is no GPU to compute on: no effect of {}", unused));
+  for (const auto& [option, text, shares] :
+       {std::tuple("--weights", &weights, &fields.weights),
+        {"--kv", &kv, &fields.kv},
+        {"--activations", &activations, &fields.activations}}) {
+    if (*shares && (*shares)->device > 0)
+      lines.push_back(fmt::format(
+          "there is no GPU to compute on: what {} {} has there is in host memory", option, *text));
+  }
+  return lines;
 }
 
 uint64_t PlacementOptions::disk_bytes() const { return parse_memory(disk_memory, "--disk-memory"); }

@@ -32,8 +32,12 @@ struct PlacementOptions {
 
   // The plan that a file or --weights, --kv and the like give, or nullopt: the planner decides.
   std::optional<Plan> try_explicit_plan(size_t which = 0) const;
-  // What applies to every plan: the schedule, overlap, micro-batches.
+  // What applies to every plan: shares, the schedule, overlap, micro-batches.
   GivenFields given() const;
+  // "--weights and --kv": the options that give a plan; empty: none does.
+  std::string plan_options() const;
+  // Where there is no GPU: a line for each of these options, and --gpu-memory, that asks for one.
+  std::vector<std::string> without_gpu(const std::string& gpu_memory) const;
   // Throws kInvalidArgument for what is not a size.
   uint64_t disk_bytes() const;
   uint64_t pinned_bytes() const;  // at most

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/byte_units.h"
 #include "base/digest.h"
@@ -16,53 +17,78 @@
 #include "engine/session.h"
 #include "plan/fill.h"
 #include "plan/machine_traits.h"
+#include "plan/residence.h"
 #include "storage/model_files.h"
 
 namespace spillway {
 namespace {
 
-Model model_of(const PlanQuestion& question) {
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// As describe_for_loading() has it for a device that is here.
+Model model_of(const PlanQuestion& question, bool has_device) {
   const std::string path = resolve_model(question.model);
   const auto dummy = try_dummy_name(path);
   Model model = dummy ? describe_dummy_model(*dummy) : describe_model(open_model(path));
-  widen_vectors(model);
+  if (has_device) widen_vectors(model);
   if (question.compute.compress_weights) compress_matrices(model);
   return model;
+}
+
+Objective parse_objective(const std::string& text) {
+  SPW_CHECK(text == "throughput" || text == "latency", kInvalidArgument,
+            "--objective is '{}'; give throughput or latency", printable(text));
+  return text == "latency" ? Objective::kLatency : Objective::kThroughput;
 }
 
 }  // namespace
 
 Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_)
-    : question(question_), model(model_of(question_)), machine(machine_) {
+    : question(question_),
+      machine(machine_),
+      model(model_of(question_, machine_.hardware.has_device())) {
   const bool apart = hardware.has_device();
   const auto memory = [](const std::string& text, const char* option, uint64_t otherwise) {
     return text.empty() ? otherwise : parse_memory(text, option);
   };
   budgets.device =
       apart ? memory(question.gpu_memory, "--gpu-memory", hardware.gpu->memory_bytes) : 0;
-  budgets.host = memory(question.host_memory, "--host-memory", hardware.host.memory_bytes / 10 * 9);
+  budgets.host = memory(question.host_memory, "--host-memory", hardware.host.memory_bytes);
   budgets.disk = memory(question.disk_memory, "--disk-memory", 0);
   budgets.host_is_limited = !question.host_memory.empty();
-  traits = traits_of_machine(hardware, budgets);
+  traits = traits_within(careful(budgets));
   size.kv_type = question.compute.try_kv_type().value_or(default_kv_type(model));
   const int chunk = question.compute.chunk;
   size.micro_tokens =
       chunk > 0 ? chunk : usual_chunk(apart || hardware.gpu, question.workload.longest());
   size.whole_sequences = question.compute.checked_topk() > 0;
   workload = question.workload;
-  if (question.mixed_lengths && !has_any_context(question.model, model.spec))
-    leave_out_long_requests();
+  if (!has_any_context(question.model, model.spec)) check_lengths();
 }
 
-void Planner::leave_out_long_requests() {
-  const int64_t before = workload.requests();
-  std::erase_if(workload.groups, [&](const RequestGroup& group) {
-    return group.prompt + group.generate > model.spec.max_context;
-  });
+DeviceTraits Planner::traits_within(const Budgets& within) const {
+  return machine.traits ? with_budgets(*machine.traits, within)
+                        : traits_of_machine(hardware, within);
+}
+
+void Planner::check_lengths() {
+  const int64_t before = workload.requests(), most = model.spec.max_context;
+  if (question.usual_prompt && !question.mixed_lengths) {
+    for (RequestGroup& group : workload.groups)
+      group.prompt = std::max<int64_t>(1, std::min(group.prompt, most - group.generate));
+  }
+  std::erase_if(workload.groups,
+                [&](const RequestGroup& group) { return group.prompt + group.generate > most; });
   left_out = before - workload.requests();
+  if (!question.mixed_lengths) {
+    const RequestGroup& asked = question.workload.groups.front();
+    SPW_CHECK(left_out == 0, kInvalidArgument,
+              "--prompt-len {} and --gen-len {} exceed the {} positions of {}; give at most {} "
+              "together",
+              asked.prompt, asked.generate, most, model.spec.name, most);
+  }
   SPW_CHECK(workload.requests() > 0, kInvalidArgument,
-            "all {} requests exceed the model's context of {} tokens", before,
-            model.spec.max_context);
+            "all {} requests exceed the model's context of {} tokens", before, most);
 }
 
 SearchRequest Planner::request() const {
@@ -70,55 +96,102 @@ SearchRequest Planner::request() const {
                       .model = model,
                       .traits = traits,
                       .workload = workload,
-                      .budgets = budgets,
+                      .budgets = careful(budgets),
                       .size = size,
                       .attention_topk = question.compute.checked_topk(),
                       .most_sequences = question.most_at_once};
   if (question.compute.chunk > 0) asked.smallest_chunk = question.compute.chunk;
-  SPW_CHECK(question.objective == "throughput" || question.objective == "latency", kInvalidArgument,
-            "--objective is '{}'; give throughput or latency", printable(question.objective));
-  if (question.objective == "latency") asked.objective = Objective::kLatency;
+  asked.objective = parse_objective(question.objective);
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
   asked.given = question.placement.given();
   return asked;
 }
 
-std::optional<uint64_t> Planner::smallest(uint64_t Budgets::*budget) const {
-  SearchRequest trial = request();
-  const auto works = [&](uint64_t bytes) {
-    trial.budgets.*budget = bytes;
-    DeviceTraits traits_there = traits_of_machine(hardware, trial.budgets);
-    const SearchRequest there{.hardware = hardware,
-                              .model = model,
-                              .traits = traits_there,
-                              .workload = workload,
-                              .budgets = trial.budgets,
-                              .size = size,
-                              .smallest_chunk = trial.smallest_chunk,
-                              .most_sequences = 1,
-                              .given = trial.given};
-    return !search_plans(there).empty();
-  };
-  constexpr uint64_t kGrain = uint64_t{64} << 20;
-  uint64_t high = std::max(budgets.*budget, kGrain);
-  const uint64_t most = 64 * std::max(high, uint64_t{1} << 30);
-  while (!works(high)) {
-    if (high >= most) return std::nullopt;
-    high *= 2;
-  }
-  uint64_t low = 0;
-  while (high - low > kGrain) {
-    const uint64_t middle = low + (high - low) / 2;
-    (works(middle) ? high : low) = middle;
-  }
-  return (high + kGrain - 1) / kGrain * kGrain;
+PlacementRequest Planner::placement() const {
+  const int64_t requests = workload.requests(), most = question.most_at_once;
+  const bool given = by_hand();
+  PlacementRequest asked{.model = model,
+                         .compressed = question.compute.compress_weights,
+                         .hardware = [this]() -> const Hardware& { return hardware; },
+                         .traits = [this](const Budgets& within) { return traits_within(within); },
+                         .budgets = budgets,
+                         .options = question.placement,
+                         .run = {.tokens = workload.longest(),
+                                 .sequences = most > 0 ? std::min(most, requests) : requests,
+                                 .requests = requests,
+                                 .finds_sequences = !given,
+                                 .least_sequences = given ? 0 : 1},
+                         .workload = workload,
+                         .kv_type = size.kv_type,
+                         .attention_topk = question.compute.checked_topk(),
+                         .chunk = question.compute.chunk,
+                         .usual_chunk = size.micro_tokens,
+                         .objective = parse_objective(question.objective)};
+  if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
+  if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
+  // What does not fit by hand is priced all the same.
+  if (!given) asked.limits = [this] { return fit_limits(); };
+  return asked;
 }
 
-FoundPlan Planner::best() const {
-  auto found = search_plans(request());
-  if (found.empty()) refuse();
-  return std::move(found.front());
+FitLimits Planner::fit_limits() const {
+  // Any run fits into this much of each memory, if more of one is enough at all.
+  const uint64_t plenty = 4 * static_cast<uint64_t>(model.weight_bytes()) + (uint64_t{64} << 30);
+  FitLimits limits;
+  limits.compressible = !question.compute.compress_weights;
+  limits.has_device = hardware.has_device();
+  limits.machine = hardware.name;
+  limits.present.host = hardware.host.memory_bytes;
+  limits.present.disk = hardware.disk_bytes;
+  if (limits.has_device) limits.present.device = hardware.gpu->memory_bytes;
+  limits.host_bytes = std::max(plenty, limits.present.host);
+  limits.disk_bytes = std::max(plenty, limits.present.disk);
+  limits.device_bytes = limits.has_device ? std::max(plenty, limits.present.device) : 0;
+  return limits;
+}
+
+FoundPlan Planner::found(RunPlacement placed) const {
+  FoundPlan all{.plan = std::move(placed.plan), .size = placed.size};
+  all.plan.attention_topk = question.compute.checked_topk();
+  all.needs = footprint(model, all.plan, all.size, traits_within(budgets));
+  all.predicted = predict(hardware, model, all.plan, all.needs, all.size, workload);
+  return all;
+}
+
+std::optional<FoundPlan> Planner::try_best() const {
+  PlacementRequest asked = placement();
+  asked.limits = nullptr;
+  try {
+    return found(place_run(asked));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    return std::nullopt;
+  }
+}
+
+FoundPlan Planner::answer(std::vector<std::string>& warnings) const {
+  const auto given = question.placement.try_explicit_plan();
+  if (!given) return found(place_run(placement()));
+  // Shares on a disk that there is none of are refused by a run; here they have their price.
+  const bool no_disk =
+      budgets.disk == 0 &&
+      footprint(model, *given, placement_size(), traits_within(budgets)).disk.total() > 0;
+  std::optional<FoundPlan> fitting;
+  if (!no_disk) fitting = try_best();
+  if (!fitting) return priced_beyond_budgets(warnings);
+  const MemoryNeeds most =
+      most_needed(fitting->needs, hardware.has_device(), budgets.host_is_limited);
+  const auto look = [&](uint64_t needed, uint64_t budget, const char* memory) {
+    if (needed <= budget) return;
+    warnings.push_back(fmt::format(
+        "the plan fits only just: with what loading and kernels take besides it needs {} of {}, "
+        "and there are {}",
+        format_bytes(needed), memory, format_bytes(budget)));
+  };
+  look(most.device, budgets.device, "GPU memory");
+  look(most.host, budgets.host, "host memory");
+  return std::move(*fitting);
 }
 
 Plan Planner::complete(const FoundPlan& found) const {
@@ -136,63 +209,64 @@ Plan Planner::complete(const FoundPlan& found) const {
   return plan;
 }
 
-FoundPlan Planner::priced(const Plan& plan, std::vector<std::string>& warnings) const {
+RunSize Planner::placement_size() const {
+  RunSize all = size;
+  const int64_t requests = workload.requests(), most = question.most_at_once;
+  all.sequences = most > 0 ? std::min(most, requests) : requests;
+  all.tokens = workload.longest();
+  return all;
+}
+
+FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) const {
   const bool apart = hardware.has_device();
-  FoundPlan found{.plan = plan, .size = size};
-  const int64_t asked = question.most_at_once, requests = workload.requests();
-  found.size.sequences = asked > 0 ? std::min(asked, requests) : requests;
-  found.size.tokens = workload.longest();
+  FoundPlan found{.plan = *question.placement.try_explicit_plan(), .size = placement_size()};
+  question.placement.given().apply_to(found.plan);
   found.plan.attention_topk = question.compute.checked_topk();
   Budgets enough = budgets;
-  const auto settle = [&] {
-    const DeviceTraits there = traits_of_machine(hardware, enough);
-    found.needs = footprint(model, plan, found.size, there);
-    return fits(found.needs, there, enough);
+  const auto fits_in = [&](const Budgets& within) {
+    const DeviceTraits there = traits_within(within);
+    found.needs = footprint(model, found.plan, found.size, there);
+    return fits(found.needs, there, within);
   };
-  const auto grow = [&](uint64_t& budget, uint64_t needed, const char* memory) {
-    if (needed <= budget) return;
+  const auto grow = [&](uint64_t Budgets::*which, uint64_t needed, const char* memory) {
+    if (needed <= budgets.*which) return;
     warnings.push_back(fmt::format("the plan does not fit: it needs {} of {}, and there are {}",
-                                   format_bytes(needed), memory, format_bytes(budget)));
-    budget = needed;
+                                   format_bytes(needed), memory, format_bytes(budgets.*which)));
+    enough.*which = needed;
   };
-  settle();
-  grow(enough.disk, found.needs.disk.total(), "disk");
-  if (apart) {
-    const MemoryUsage& host = found.needs.host;
-    grow(enough.host, std::max(host.peak_bytes, host.of(MemoryTag::kWeights) + found.needs.loading),
-         "host memory");
-  }
-  // What comes to the memory that computes takes the room that there is: only trying says how much
+  fits_in(enough);
+  const MemoryNeeds most = most_needed(found.needs, apart, budgets.host_is_limited);
+  grow(&Budgets::disk, most.disk, "disk");
+  if (apart) grow(&Budgets::host, most.host, "host memory");
+  // KV that comes to the memory that computes takes what is left there: only trying says how much
   // is needed.
-  uint64_t& first = apart ? enough.device : enough.host;
-  const uint64_t had = first, step = std::max(had / 64, uint64_t{64} << 20);
-  while (!settle() && first < 64 * had) first += step;
-  if (first > had)
-    warnings.push_back(
-        fmt::format("the plan does not fit: it needs about {} of {} memory, and there are {}",
-                    format_bytes(first), apart ? "GPU" : "host", format_bytes(had)));
+  const auto first = apart ? &Budgets::device : &Budgets::host;
+  if (!fits_in(enough)) {
+    const uint64_t had = budgets.*first;
+    uint64_t low = had / kMiB, high = low + 1;
+    const auto fits_mib = [&](uint64_t mib) {
+      Budgets within = enough;
+      within.*first = mib * kMiB;
+      return fits_in(within);
+    };
+    while (!fits_mib(high) && high < (uint64_t{1} << 30)) {
+      low = high;
+      high += std::max<uint64_t>(1, high - had / kMiB);
+    }
+    while (high - low > std::max<uint64_t>(1, low / 1024)) {
+      const uint64_t middle = low + (high - low) / 2;
+      (fits_mib(middle) ? high : low) = middle;
+    }
+    grow(first, high * kMiB, apart ? "GPU memory" : "host memory");
+    fits_in(enough);
+  }
   found.predicted = predict(hardware, model, found.plan, found.needs, found.size, workload);
   return found;
 }
 
-void Planner::refuse() const {
-  std::string ways;
-  const auto add = [&](const char* option, uint64_t Budgets::*budget) {
-    if (const auto bytes = smallest(budget))
-      ways += fmt::format("{}{} {}", ways.empty() ? "" : " or ", option, format_bytes(*bytes));
-  };
-  if (hardware.has_device()) add("--gpu-memory", &Budgets::device);
-  add("--host-memory", &Budgets::host);
-  add("--disk-memory", &Budgets::disk);
-  fail(ErrorCode::kOutOfMemory, "{} does not run in {}{} of host memory and {} of disk; {}",
-       model.spec.name,
-       hardware.has_device() ? format_bytes(budgets.device) + " of GPU memory, " : "",
-       format_bytes(budgets.host), format_bytes(budgets.disk),
-       ways.empty() ? "no one of them would be enough alone" : "the smallest that works: " + ways);
-}
-
-void Planner::warn(const FoundPlan& found, bool given, std::vector<std::string>& warnings) const {
+void Planner::warn(const FoundPlan& found, std::vector<std::string>& warnings) const {
   const Prediction& p = found.predicted;
+  const bool given = by_hand();
   const auto limit = [&](double most, double needed, const char* what) {
     if (most <= 0 || needed <= most) return;
     warnings.push_back(fmt::format("{} within {} {}; {} needs {}", what, format_seconds(most),
@@ -205,19 +279,24 @@ void Planner::warn(const FoundPlan& found, bool given, std::vector<std::string>&
     warnings.push_back(
         fmt::format("{} beyond the context left out", format_count(left_out, "request")));
   if (const uint64_t from_disk = found.needs.disk.of(MemoryTag::kWeights))
-    warnings.push_back(fmt::format(
-        "{:.0f}% of the weights come from disk in every step",
-        100.0 * static_cast<double>(from_disk) / static_cast<double>(model.weight_bytes())));
+    warnings.push_back(
+        fmt::format("{:.1f}% of the layers' matrices, {}, come from disk in every step",
+                    100 * placed_shares(model, found.plan, hardware.has_device()).disk,
+                    format_bytes(from_disk)));
+  if (!hardware.has_device()) {
+    for (const std::string& line : question.placement.without_gpu(question.gpu_memory))
+      warnings.push_back(line);
+  }
 }
 
 std::vector<Suggestion> Planner::suggestions(const FoundPlan& found) const {
   std::vector<Suggestion> all;
   const auto try_out = [&](const std::string& what, const PlanQuestion& others) {
     const Planner other(others, machine);
-    const auto better = search_plans(other.request());
-    if (better.empty()) return;
+    const auto better = other.try_best();
+    if (!better) return;
     const double gain =
-        better[0].predicted.generated_tokens_per_s / found.predicted.generated_tokens_per_s;
+        better->predicted.generated_tokens_per_s / found.predicted.generated_tokens_per_s;
     if (gain > 1.05) all.push_back({what, gain});
   };
   if (!question.compute.compress_weights && !is_quantized(model.main_dtype())) {

@@ -11,6 +11,7 @@
 #include "engine/compute_options.h"
 #include "engine/hardware_choice.h"
 #include "engine/placement_options.h"
+#include "engine/run_placement.h"
 #include "plan/search.h"
 
 namespace spillway {
@@ -22,6 +23,8 @@ struct PlanQuestion {
   Workload workload = {};
   // Requests beyond the model's context are left out; false: all are alike, and none is.
   bool mixed_lengths = false;
+  // The prompt's length is a default: as much of it as the model has positions for.
+  bool usual_prompt = false;
   int64_t most_at_once = 0;              // 0: any number
   double max_latency = 0, max_ttft = 0;  // seconds; 0: no limit
   ComputeOptions compute = {};
@@ -40,35 +43,39 @@ struct Planner {
   Planner(const PlanQuestion& question_, const ChosenHardware& machine_);
 
   SearchRequest request() const;
-  FoundPlan best() const;
-  // A plan that was given, by its price on this machine; where it does not fit, on one that has as
-  // much of the memory that is too small as it takes. `warnings` say of which.
-  FoundPlan priced(const Plan& plan, std::vector<std::string>& warnings) const;
-  // In one line: the smallest budgets that work.
-  [[noreturn]] void refuse() const;
+  // The plan that a run of these requests would have on this machine, by the function that runs
+  // ask (run_placement.h). Where options or a file give a plan that does not fit, its price with as
+  // much of each memory as it takes; `warnings` say how much.
+  FoundPlan answer(std::vector<std::string>& warnings) const;
+  // The same where nothing is given; nullopt where nothing fits.
+  std::optional<FoundPlan> try_best() const;
   // With all that a run needs to be this one.
   Plan complete(const FoundPlan& found) const;
+  bool by_hand() const { return question.placement.try_explicit_plan().has_value(); }
 
   // Limits that are not kept, and what in a plan hurts.
-  void warn(const FoundPlan& found, bool given, std::vector<std::string>& warnings) const;
+  void warn(const FoundPlan& found, std::vector<std::string>& warnings) const;
   // What would gain most: twice a budget, 4-bit weights, 4-bit KV, sparse attention.
   std::vector<Suggestion> suggestions(const FoundPlan& found) const;
 
   const PlanQuestion& question;
-  Model model;
   const ChosenHardware& machine;
   const Hardware& hardware = machine.hardware;
+  Model model;
   Budgets budgets;
-  DeviceTraits traits;
+  DeviceTraits traits;  // with the memory that plans take
   Workload workload;
   int64_t left_out = 0;  // requests beyond the model's context
   RunSize size;
 
  private:
-  void leave_out_long_requests();
-  // The smallest of a budget with which something is found, to a sixteenth of a GiB; nothing where
-  // there is none up to 64 times as much.
-  std::optional<uint64_t> smallest(uint64_t Budgets::*budget) const;
+  void check_lengths();
+  DeviceTraits traits_within(const Budgets& within) const;
+  PlacementRequest placement() const;
+  RunSize placement_size() const;  // of all sequences that are asked for
+  FoundPlan found(RunPlacement placed) const;
+  FoundPlan priced_beyond_budgets(std::vector<std::string>& warnings) const;
+  FitLimits fit_limits() const;
 };
 
 }  // namespace spillway

@@ -11,13 +11,13 @@
 
 #include "device/device.h"
 #include "engine/expected_run.h"
+#include "engine/fit_suggestions.h"
 #include "engine/hardware_choice.h"
 #include "engine/loaded_model.h"
 #include "engine/result_settings.h"
 #include "engine/runner.h"
 #include "engine/session_options.h"
 #include "engine/session_services.h"
-#include "engine/what_helps.h"
 #include "kv/kv_store.h"
 #include "plan/predict.h"
 #include "storage/async_io.h"
@@ -119,36 +119,13 @@ struct Session {
   std::vector<ResultSettings> settings_by_other_plans() const;
 
  private:
-  // Where things go in a run.
   // Layers whose KV may take turns in such a run. Throws kInvalidArgument for more than there can.
   int most_turning(const RunSize& size) const;
-  struct Placed {
-    Plan plan = {};
-    bool by_hand = false;  // as options or a file say
-    RunSize size = {};
-    Footprint needs = {};
-  };
-  // By hand or by the rule, in a run that may be; throws kOutOfMemory.
-  Placed place(const FitTrial& trial, const ExpectedRun& run, size_t which) const;
-  // By the planner, with as many sequences as are wanted and there is room for; nothing where that
-  // is not asked for, or cannot be better.
-  std::optional<Placed> try_planned(const Placed& by_rule, const RunSize& wanted,
-                                    const ExpectedRun& run) const;
-  // With all on the device, for as many whole sequences as there is room for: those that are
-  // expected share it, if answers are as long as predicted. Nothing where that is no gain, or there
-  // is too little room, or they may not wait for each other.
-  std::optional<Placed> try_shared(const Placed& whole, const RunSize& wanted,
-                                   const ExpectedRun& run) const;
-  int64_t at_once_by(const Placed& placed, const Model& model, const DeviceTraits& traits) const;
-  void settle(Placed& placed, const Model& model, const ExpectedRun& run,
-              const Budgets& budgets) const;
   // What there is of each memory now, what the session itself holds included.
   Budgets budgets_now() const;
-  // Of what nobody limited, a little less.
-  Budgets careful(Budgets budgets) const;
-  // Decides the same for what `run` needs, or as much of it as there is room for. Throws with
-  // advice.
-  void place_what_fits(const ExpectedRun& run, size_t which);
+  // Decides where things go for what `run` needs, or as much of it as there is room for
+  // (run_placement.h). Throws kOutOfMemory with suggestions.
+  void place(const ExpectedRun& run, size_t which);
   // Fills in what results depend on, and what makes the plan whole.
   void describe_run();
   // After memory was refused: the best plan within less. False, and nothing has changed, where
@@ -174,6 +151,7 @@ struct Session {
   size_t which_ = 0;
   Budgets budgets_;
   std::string refused_;  // what the plan before this one met with
+  bool warned_of_gpu_options_ = false;
   RunSize size_;
   Footprint needs_;
 };

@@ -84,20 +84,24 @@ void Session::report_drift(const HostLinear::Stats& stats) const {
 
 std::string Session::describe_plan() const {
   const Prediction predicted = predict_run();
-  const auto shares = [](const TierShares& of) {
-    return fmt::format("{:.0f}/{:.0f}/{:.0f}%", of.device * 100, of.host * 100, of.disk * 100);
+  const bool apart = !device->host_visible();
+  const auto shares = [&](const TierShares& of) {
+    return apart
+               ? fmt::format("{:.0f}/{:.0f}/{:.0f}%", of.device * 100, of.host * 100, of.disk * 100)
+               : fmt::format("{:.0f}/{:.0f}%", (of.device + of.host) * 100, of.disk * 100);
   };
   const std::string where =
       plan.all_on_device()
           ? fmt::format("everything on {}", device->info().name)
-          : fmt::format(
-                "weights {}{} and KV {} on {}/host/disk{}",
-                shares(device->host_visible() ? plan.weights : placed_shares(loaded->model, plan)),
-                plan.activations.device < 1
-                    ? fmt::format(", activations {}", shares(plan.activations))
-                    : "",
-                shares(plan.kv), device->info().name,
-                plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
+          : fmt::format("weights {}{} and KV {} {}{}",
+                        shares(placed_shares(loaded->model, plan, apart)),
+                        plan.activations.device < 1
+                            ? fmt::format(", activations {}", shares(plan.activations))
+                            : "",
+                        shares(plan.kv),
+                        apart ? fmt::format("on {}/host/disk", device->info().name)
+                              : "in host memory/on disk",
+                        plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
                 (plan.cpu_linear.empty()
                      ? ""
                      : fmt::format("; the CPU multiplies {:.0f}% of what is not there",

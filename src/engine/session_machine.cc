@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "engine/measure_this_machine.h"
 #include "engine/profile_splits.h"
+#include "engine/run_placement.h"
 #include "engine/session.h"
 #include "plan/fill.h"
 #include "runtime/device_traits.h"
@@ -75,20 +76,8 @@ Budgets Session::budgets_now() const {
   return budgets;
 }
 
-Budgets Session::careful(Budgets budgets) const {
-  if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * kFreeTenths;
-  return budgets;
-}
-
 DeviceTraits Session::traits_within(const Budgets& budgets) const {
-  DeviceTraits traits = traits_of(*device, host());
-  if (!device->host_visible()) {
-    traits.memory_bytes = budgets.device;
-    traits.host_memory_bytes = budgets.host;
-  } else if (budgets.host_is_limited) {
-    traits.memory_bytes = budgets.host;
-  }
-  return traits;
+  return with_budgets(traits_of(*device, host()), budgets);
 }
 
 // Results may change with it, so it is only done where somebody asks for it.

@@ -110,7 +110,8 @@ TEST_F(SessionTest, WhatOthersHaveOfHostMemoryIsNotPlannedWith) {
   EXPECT_LE(needed(), 160 * kMiB);
   run.host_bytes_taken = 190 * kMiB;
   const std::string refused = error_of([&] { session.choose_plan(run); });
-  EXPECT_THAT(refused, HasSubstr("there are only 10.0 MiB beside 190 MiB for predicting lengths"));
+  EXPECT_THAT(refused,
+              HasSubstr("there are only 10.0 MiB beside 190 MiB for requests and predicting"));
   const size_t advice = refused.find("--host-memory ");
   ASSERT_NE(advice, std::string::npos) << refused;
   options_.placement.host_memory =

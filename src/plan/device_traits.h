@@ -10,6 +10,21 @@
 
 namespace spillway {
 
+// Pieces of files that are being read while every thread of the host works on another.
+inline constexpr int kLoadingPiecesAhead = 4;
+// Workspace of the host's kernels: panels for each thread.
+inline constexpr uint64_t host_workspace_bytes(int threads) {
+  return (uint64_t{4} << 20) + (static_cast<uint64_t>(threads) << 20);
+}
+// Host memory that loading takes while weights are read: pieces of files, and beside a GPU its
+// staging buffers, which count here where the system lets it pin nothing.
+inline constexpr uint64_t loading_bytes(bool has_device, int threads) {
+  return (uint64_t{has_device ? 64U : 16U} << 20) +
+         (static_cast<uint64_t>(threads + kLoadingPiecesAhead) << 21);
+}
+// Workspace of a GPU's libraries, and scratch that grows.
+inline constexpr uint64_t kGpuWorkspaceBytes = uint64_t{256} << 20;
+
 struct DeviceTraits {
   bool host_visible = true;        // its memory is the host's
   uint64_t memory_bytes = 0;       // its budget

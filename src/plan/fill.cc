@@ -32,26 +32,15 @@ struct Filler {
     const int64_t wanted = in_parts ? std::min(whole, layout.least_staging()) : whole;
     return layout.staging_blocks >= std::min<int64_t>(wanted, layout.host_blocks);
   }
-  // Of the memory that computes.
-  uint64_t needed_first(const Footprint& needs) const {
-    uint64_t bytes =
-        needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace;
-    if (!has_device()) {
-      if (budgets.host_is_limited) bytes += needs.mapped;
-      bytes = std::max(
-          {bytes, needs.device.peak_bytes, needs.device.of(MemoryTag::kWeights) + needs.loading});
-    }
-    return bytes;
+  MemoryNeeds most_needed_by(const Footprint& needs) const {
+    return most_needed(needs, has_device(), budgets.host_is_limited);
   }
   bool fits_first(const Plan& plan) const {
     const Footprint needs = of(plan);
-    return can_stage(needs.layout) && needed_first(needs) <= first_budget();
+    const MemoryNeeds most = most_needed_by(needs);
+    return can_stage(needs.layout) && (has_device() ? most.device : most.host) <= first_budget();
   }
-  bool fits_host(const Plan& plan) const {
-    const Footprint needs = of(plan);
-    return std::max(needs.host.peak_bytes, needs.host.of(MemoryTag::kWeights) + needs.loading) <=
-           budgets.host;
-  }
+  bool fits_host(const Plan& plan) const { return most_needed_by(of(plan)).host <= budgets.host; }
 
   // The largest of [0, most] steps for which `fits(steps)`, where fewer fit where more do; below 0
   // where none does. All of it may take less than almost all: nothing streams then.
@@ -201,8 +190,8 @@ void check_kv_fits(const Filler& fill) {
             format_bytes(fill.budgets.host));
 }
 
-// How much of that memory would do.
-uint64_t smallest_budget(const Filler& refused) {
+// The smallest budget of the memory that computes which would do; nullopt: none does.
+std::optional<uint64_t> try_smallest_budget(const Filler& refused) {
   const auto fits = [&](uint64_t steps) {
     Filler fill = refused;
     const uint64_t bytes = steps * kBudgetStep;
@@ -210,8 +199,10 @@ uint64_t smallest_budget(const Filler& refused) {
         bytes;
     return try_filling(fill).has_value();
   };
+  constexpr uint64_t kMostSteps = (uint64_t{1} << 50) / kBudgetStep;
   uint64_t low = refused.first_budget() / kBudgetStep, high = low + 1;
   for (uint64_t width = 1; !fits(high); width *= 2) {
+    if (high > kMostSteps) return std::nullopt;
     low = high;
     high += width;
   }
@@ -222,30 +213,48 @@ uint64_t smallest_budget(const Filler& refused) {
   return high * kBudgetStep;
 }
 
+// By the rule, but for the disk, which may be too small for what is left.
+std::optional<Plan> try_fill_memory(const Filler& fill) {
+  if (fill.fits_first({})) return Plan{};
+  const auto filling = try_filling(fill);
+  if (!filling) return std::nullopt;
+  return filling->place_weights();
+}
+
+bool disk_holds(const Filler& fill, const Plan& placed) {
+  const MemoryUsage disk = fill.of(placed).disk;
+  return disk.of(MemoryTag::kWeights) == 0 || disk.total() <= fill.budgets.disk;
+}
+
 }  // namespace
+
+std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& size,
+                                          const DeviceTraits& traits, const Budgets& budgets) {
+  const Filler fill{model, size, traits, budgets};
+  auto placed = try_fill_memory(fill);
+  if (placed && !disk_holds(fill, *placed)) placed.reset();
+  return placed;
+}
 
 Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets) {
   const Filler fill{model, size, traits, budgets};
-  if (fill.fits_first({})) return {};
   const bool apart = fill.has_device();
-  const auto filling = try_filling(fill);
-  if (!filling) {
+  const auto placed = try_fill_memory(fill);
+  if (!placed) {
     check_kv_fits(fill);
+    const auto enough = try_smallest_budget(fill);
     fail(ErrorCode::kOutOfMemory,
          "activations, workspace, room for weights to stream through and what else has to be "
          "there need {} of {} memory, but there are only {}{}",
-         format_bytes(smallest_budget(fill)), apart ? "GPU" : "host",
+         enough ? format_bytes(*enough) : "more", apart ? "GPU" : "host",
          format_bytes(fill.first_budget()), apart ? "" : beside_taken(budgets));
   }
-  const Plan placed = filling->place_weights();
-  const MemoryUsage disk = fill.of(placed).disk;
-  const uint64_t on_disk = disk.of(MemoryTag::kWeights);
-  SPW_CHECK(on_disk == 0 || disk.total() <= budgets.disk, kOutOfMemory,
+  SPW_CHECK(disk_holds(fill, *placed), kOutOfMemory,
             "{} of the weights do not fit into {} of memory, and --disk-memory is {}",
-            format_bytes(on_disk), format_bytes(budgets.host + (apart ? budgets.device : 0)),
-            format_bytes(budgets.disk));
-  return placed;
+            format_bytes(fill.of(*placed).disk.of(MemoryTag::kWeights)),
+            format_bytes(budgets.host + (apart ? budgets.device : 0)), format_bytes(budgets.disk));
+  return *placed;
 }
 
 std::vector<RunSize> smaller_runs(const RunSize& wanted, const RunSize& least) {

@@ -3,6 +3,7 @@
 // fits, or says what is missing; finding the best plan is the planner's work.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "plan/footprint.h"
@@ -18,7 +19,11 @@ namespace spillway {
 // what, and of the memory that computes how much would do, in whole kBudgetStep.
 Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets);
-inline constexpr uint64_t kBudgetStep = uint64_t{64} << 20;
+inline constexpr uint64_t kBudgetStep = uint64_t{1} << 20;
+// The same; nullopt where it throws. Faster where it fails, as nothing is found out for a message.
+[[nodiscard]] std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& size,
+                                                        const DeviceTraits& traits,
+                                                        const Budgets& budgets);
 
 // Runs to try in turn where memory is short, the wanted one first: with fewer sequences at once
 // (`least.sequences` at least), then with prompts in smaller pieces (`least.micro_tokens`), which

@@ -236,16 +236,14 @@ TEST_F(FillTest, SaysHowMuchWouldDo) {
       refusal = error.what();
     }
     EXPECT_THAT(refusal, testing::HasSubstr("but there are only 300 MiB"));
-    for (budgets.device = kBudgetStep;; budgets.device += kBudgetStep) {
-      ASSERT_LT(budgets.device, 16 * kGiB);
-      try {
-        fill();
-        break;
-      } catch (const Error&) {
-      }
-    }
+    const auto fits = [&](uint64_t steps) {
+      budgets.device = traits.memory_bytes = steps * kBudgetStep;
+      return try_fill_from_the_top(model, size, traits, budgets).has_value();
+    };
+    uint64_t low = 300, high = 16 << 10;
+    while (low + 1 < high) (fits((low + high) / 2) ? high : low) = (low + high) / 2;
     EXPECT_THAT(refusal,
-                testing::HasSubstr("need " + format_bytes(budgets.device) + " of GPU memory"));
+                testing::HasSubstr("need " + format_bytes(high * kBudgetStep) + " of GPU memory"));
   }
 }
 

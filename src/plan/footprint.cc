@@ -355,6 +355,22 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
   return all;
 }
 
+MemoryNeeds most_needed(const Footprint& needs, bool has_device, bool host_is_limited) {
+  MemoryNeeds most{.disk = needs.disk.total()};
+  const uint64_t computing =
+      needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace;
+  const MemoryUsage& host = needs.of_host(has_device);
+  const uint64_t loading = host.of(MemoryTag::kWeights) + needs.loading;
+  if (has_device) {
+    most.device = computing;
+    most.host = std::max(host.peak_bytes + needs.host_workspace, loading);
+  } else {
+    const uint64_t mapped = host_is_limited ? needs.mapped : 0;
+    most.host = std::max({computing + mapped, host.peak_bytes, loading});
+  }
+  return most;
+}
+
 Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host) {
   // Staging, what loading takes and the CPU's own activations, in about.
   constexpr uint64_t kLeastHost = uint64_t{512} << 20;
@@ -368,7 +384,8 @@ Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host) {
 
 std::string beside_taken(const Budgets& budgets) {
   if (budgets.host_taken == 0) return {};
-  return fmt::format(" beside {} for predicting lengths", format_bytes(budgets.host_taken));
+  return fmt::format(" beside {} for requests and predicting lengths",
+                     format_bytes(budgets.host_taken));
 }
 
 void check_fits(const Footprint& needs, bool has_device, const Budgets& budgets) {

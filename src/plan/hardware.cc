@@ -440,7 +440,11 @@ std::string hardware_to_json(const Hardware& hardware) {
 
 std::vector<std::string> shipped_hardware() {
   std::vector<std::string> names;
-  for (const auto& [name, text] : kShippedHardware) names.emplace_back(name);
+  // One memory for GPU and host is priced at the GPU's rate, which gh200 has for 96 of its 576 GB
+  // only: it is read by its name, and not offered.
+  for (const auto& [name, text] : kShippedHardware) {
+    if (name != "gh200") names.emplace_back(name);
+  }
   return names;
 }
 
@@ -459,15 +463,13 @@ Hardware read_hardware_file(const std::filesystem::path& path) {
 }
 
 Hardware read_hardware(const std::string& file_or_name) {
-  std::string names;
   for (const auto& [name, text] : kShippedHardware) {
     if (file_or_name == name) return parse_hardware(text, std::string(name));
-    names += (names.empty() ? "" : ", ") + std::string(name);
   }
   std::error_code error;
   SPW_CHECK(std::filesystem::exists(file_or_name, error), kInvalidArgument,
             "--hardware {}: neither a file that can be read nor one of {}", printable(file_or_name),
-            names);
+            fmt::join(shipped_hardware(), ", "));
   return read_hardware_file(file_or_name);
 }
 

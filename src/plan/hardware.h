@@ -119,6 +119,7 @@ std::string hardware_to_json(const Hardware& hardware);
 Hardware read_hardware_file(const std::filesystem::path& path);
 // A file, or one that ships by its name; throws kInvalidArgument, naming those that ship.
 Hardware read_hardware(const std::string& file_or_name);
+// Names of the shipped machines that people are offered.
 std::vector<std::string> shipped_hardware();
 // The shipped one that is most like a machine with this GPU ("": none): by the words of its name,
 // then by what memory there is. Never fails.

@@ -35,8 +35,9 @@ TEST(RateCurveTest, IsStraightBetweenPointsByTheirLogarithms) {
 
 TEST(HardwareTest, EveryShippedMachineIsReadAndWrittenAgain) {
   const auto names = shipped_hardware();
-  for (const char* wanted : {"t4", "rtx3090", "a10", "a100", "h200", "gh200", "laptop", "ci"})
+  for (const char* wanted : {"t4", "rtx3090", "a10", "a100", "h200", "laptop", "ci"})
     EXPECT_THAT(names, testing::Contains(wanted));
+  EXPECT_THAT(names, testing::Not(testing::Contains("gh200"))) << "its prices are far off";
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
     const Hardware machine = read_hardware(name);

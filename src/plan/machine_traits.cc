@@ -6,11 +6,12 @@
 namespace spillway {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+// Where a machine's file does not say how many threads its host has.
+constexpr int kUsualThreads = 16;
 
 }  // namespace
 
-// The same as runtime/device_traits.cc says of devices that are here.
+// The same figures as runtime/device_traits.cc has for devices that are here.
 DeviceTraits traits_of_machine(const Hardware& hardware, const Budgets& budgets) {
   DeviceTraits traits;
   const bool apart = hardware.has_device();
@@ -26,10 +27,11 @@ DeviceTraits traits_of_machine(const Hardware& hardware, const Budgets& budgets)
                                  : hardware.gpu.has_value()            ? type
                                                                        : DType::kF32;
   }
-  traits.workspace_bytes = (apart ? 256 : 20) * kMiB;
-  if (apart) traits.host_workspace_bytes = 20 * kMiB;
+  const int threads = hardware.host.threads > 0 ? hardware.host.threads : kUsualThreads;
+  traits.workspace_bytes = apart ? kGpuWorkspaceBytes : host_workspace_bytes(threads);
+  if (apart) traits.host_workspace_bytes = host_workspace_bytes(threads);
   traits.decoded_tokens = apart ? 64 : 0;
-  traits.loading_bytes = (apart ? 64 + 48 : 16 + 48) * kMiB;
+  traits.loading_bytes = loading_bytes(apart, threads);
   return traits;
 }
 

@@ -135,9 +135,13 @@ Worker Prediction::bottleneck() const {
   return (decode_s >= prefill_s ? decode_step : prefill_step).bottleneck();
 }
 
-const char* Prediction::bottleneck_name() const {
-  const Worker worker = bottleneck();
+const char* Prediction::name_of(Worker worker) const {
   return worker_name(worker == Worker::kDevice && !has_device ? Worker::kCpu : worker);
+}
+
+bool Prediction::has_worker(Worker worker) const {
+  if (has_device) return true;
+  return worker == Worker::kDevice || worker == Worker::kDiskRead || worker == Worker::kDiskWrite;
 }
 
 Prediction predict(const Hardware& hardware, const Model& model, const Plan& plan,

@@ -43,7 +43,10 @@ struct Prediction {
 
   double total_s() const { return prefill_s + decode_s; }
   Worker bottleneck() const;
-  const char* bottleneck_name() const;  // without a GPU, what computes is the CPU
+  const char* bottleneck_name() const { return name_of(bottleneck()); }
+  // Without a GPU, what computes is the CPU, and there is no link.
+  const char* name_of(Worker worker) const;
+  bool has_worker(Worker worker) const;
 };
 
 enum class PriceBy : uint8_t {

@@ -103,8 +103,8 @@ Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const 
   return placed;
 }
 
-TierShares placed_shares(const Model& model, const Plan& plan) {
-  const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model, plan.weight_plan());
+TierShares placed_shares(const Model& model, const Plan& plan, bool has_device) {
+  const std::vector<Tier> homes = weight_homes(!has_device, model, plan.weight_plan());
   std::array<double, kTierCount> bytes = {};
   double all = 0;
   for (size_t i = 0; i < homes.size(); ++i) {
@@ -114,6 +114,8 @@ TierShares placed_shares(const Model& model, const Plan& plan) {
     all += static_cast<double>(model.weights[i].bytes());
   }
   const auto share = [&](Tier tier) { return bytes[static_cast<size_t>(tier)] / all; };
+  // Without a device the memory that computes is the host's.
+  if (!has_device) return {0, share(Tier::kDevice), share(Tier::kDisk)};
   return {share(Tier::kDevice), share(Tier::kHost), share(Tier::kDisk)};
 }
 

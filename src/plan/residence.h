@@ -38,6 +38,6 @@ Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const 
 inline constexpr double kSurelyBetter = 0.97;
 
 // What overrides and shares come to: of the bytes of all layers' matrices.
-TierShares placed_shares(const Model& model, const Plan& plan);
+TierShares placed_shares(const Model& model, const Plan& plan, bool has_device = true);
 
 }  // namespace spillway

@@ -36,7 +36,10 @@ double rounded(double share, double steps) { return std::floor(share * steps + 1
 class Search {
  public:
   explicit Search(const SearchRequest& request)
-      : r_(request), apart_(request.hardware.has_device()), chunk_(request.size.micro_tokens) {}
+      : r_(request),
+        apart_(request.hardware.has_device()),
+        embeddings_(request.given.embeddings.value_or(Tier::kDevice)),
+        chunk_(request.size.micro_tokens) {}
 
   std::vector<FoundPlan> run(size_t most) {
     for (const Cut& cut : cuts()) try_cut(cut);
@@ -63,7 +66,7 @@ class Search {
                      [&](const FoundPlan& a, const FoundPlan& b) { return score(a) < score(b); });
   }
   bool try_concession() {
-    if (apart_ && embeddings_ == Tier::kDevice) {
+    if (apart_ && embeddings_ == Tier::kDevice && !r_.given.embeddings) {
       embeddings_ = Tier::kHost;
       return true;
     }
@@ -148,7 +151,7 @@ class Search {
         price(plan, PriceBy::kSums);
         found_.push_back(plan);
       }
-      if (!apart_ || (fit && has_few_rows(plan))) continue;
+      if (!apart_ || r_.given.activations || (fit && has_few_rows(plan))) continue;
       FoundPlan away = all;
       away.plan.attention = place;
       away.plan.activations = {0, 1, 0};
@@ -184,6 +187,7 @@ class Search {
       plan.plan.kv = rule.kv;
       plan.plan.embeddings = rule.embeddings;
       plan.plan.activations = rule.activations;
+      r_.given.apply_to(plan.plan);
     } catch (const Error&) {
       return;  // it finds nothing either
     }
@@ -274,19 +278,31 @@ class Search {
 
     LinearProgram program;
     constexpr double kAny = LinearProgram::kAny;
-    const int wd = program.variable(0, 0, 1), wh = program.variable(0, 0, apart_ ? 1 : 0),
-              wk = program.variable(0, 0, r_.budgets.disk > 0 ? 1 : 0);
+    // A share from `least` to `most`, or the one that is given.
+    const auto share = [&](const std::optional<TierShares>& of, Tier tier, double most,
+                           double least = 0) {
+      if (!of) return program.variable(0, least, most);
+      const double fixed = tier == Tier::kDisk   ? of->disk
+                           : tier == Tier::kHost ? (apart_ ? of->host : 0)
+                                                 : of->device + (apart_ ? 0 : of->host);
+      return program.variable(0, fixed, fixed);
+    };
+    const GivenFields& given = r_.given;
+    const int wd = share(given.weights, Tier::kDevice, 1),
+              wh = share(given.weights, Tier::kHost, apart_ ? 1 : 0),
+              wk = share(given.weights, Tier::kDisk, r_.budgets.disk > 0 ? 1 : 0);
     const bool one_home = kv_has_one_home(plan);
-    const int cd = program.variable(0, 0, one_home ? 0 : 1),
-              ch = program.variable(0, 0, apart_ ? 1 : 0),
-              ck = program.variable(0, 0, kv_on_disk && !one_home ? 1 : 0);
+    const int cd = share(given.kv, Tier::kDevice, one_home ? 0 : 1),
+              ch = share(given.kv, Tier::kHost, apart_ ? 1 : 0),
+              ck = share(given.kv, Tier::kDisk, kv_on_disk && !one_home ? 1 : 0);
     // Of the sequences: attended to by the CPU.
     const int on_cpu = program.variable(0, 0, plan.attention == AttentionPlace::kGpu ? 0 : 1);
     // Of a step's tokens between layers: on the device, in host memory.
     const bool rows_away = plan.activations.device < 1;
-    const int ad = program.variable(0, rows_away ? least_rows(found, sizes.step_tokens) : 1, 1),
-              ah = program.variable(0, 0, 1);
-    program.constrain({{ad, 1}, {ah, 1}}, 1, 1);
+    const int ad = share(given.activations, Tier::kDevice, 1,
+                         rows_away ? least_rows(found, sizes.step_tokens) : 1),
+              ah = share(given.activations, Tier::kHost, 1);
+    if (!given.activations) program.constrain({{ad, 1}, {ah, 1}}, 1, 1);
     const double rows = sizes.row * static_cast<double>(sizes.step_tokens);
     const int decode = program.variable(layers * decode_steps);
     const int prefill = program.variable(layers * prefill_steps);
@@ -364,7 +380,7 @@ class Search {
     };
     set_weights(plan, value(wd), value(wh));
     set_kv(plan, value(cd), value(ch), kv_shares(found));
-    if (rows_away) set_rows(found, value(ad), sizes.step_tokens);
+    if (rows_away && !given.activations) set_rows(found, value(ad), sizes.step_tokens);
     if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && !r_.given.cpu_attention)
       plan.cpu_attention = whole_share(value(on_cpu) / plan.kv.host, found);
     return true;
@@ -389,6 +405,10 @@ class Search {
     return std::clamp(std::round(share * away) / away, 0.0, 1.0);
   }
   void set_weights(Plan& plan, double device, double host) const {
+    if (r_.given.weights) {
+      plan.weights = *r_.given.weights;
+      return;
+    }
     const double d = rounded(std::clamp(device, 0.0, 1.0), kWeightSteps);
     const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), kWeightSteps) : 0;
     const double rest = 1 - d - h;
@@ -406,6 +426,10 @@ class Search {
     return static_cast<double>(std::max<int64_t>(1, runs));
   }
   void set_kv(Plan& plan, double device, double host, double parts) const {
+    if (r_.given.kv) {
+      plan.kv = *r_.given.kv;
+      return;
+    }
     const double d = rounded(std::clamp(device, 0.0, 1.0), parts);
     const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), parts) : 0;
     const double rest = 1 - d - h;
@@ -417,6 +441,7 @@ class Search {
   // The program knows slots, staging and rounding about: weights leave the device until it fits
   // there, by little at first, as host memory may be full too.
   bool make_fit(FoundPlan& found) const {
+    if (r_.given.weights) return settle(found);
     const TierShares wanted = found.plan.weights;
     const double first = apart_ ? wanted.device : wanted.host;
     for (double step = 0, less = 0; less <= first; step += 1 / kWeightSteps, less += step) {
@@ -511,7 +536,7 @@ class Search {
             linear.plan.cpu_linear.front().add(way);
             trials.push_back(std::move(linear));
           }
-          if (found.plan.activations.device < 1) {
+          if (found.plan.activations.device < 1 && !r_.given.activations) {
             FoundPlan rows = found;
             set_rows(rows, found.plan.activations.device + way, found.needs.layout.max_tokens);
             trials.push_back(std::move(rows));
@@ -531,7 +556,7 @@ class Search {
 
   const SearchRequest& r_;
   bool apart_;
-  Tier embeddings_ = Tier::kDevice;
+  Tier embeddings_;
   int chunk_;
   std::vector<FoundPlan> found_;
   std::optional<FoundPlan> best_by_rule_;  // simulated in any case
@@ -540,6 +565,10 @@ class Search {
 }  // namespace
 
 void GivenFields::apply_to(Plan& plan) const {
+  if (weights) plan.weights = *weights;
+  if (kv) plan.kv = *kv;
+  if (activations) plan.activations = *activations;
+  if (embeddings) plan.embeddings = *embeddings;
   if (schedule) plan.schedule = *schedule;
   if (attention) plan.attention = *attention;
   if (cpu_attention) plan.cpu_attention = cpu_attention;
@@ -551,21 +580,13 @@ void GivenFields::apply_to(Plan& plan) const {
 
 bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& budgets) {
   const bool apart = !traits.host_visible;
-  uint64_t first = needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace;
-  if (!apart) {
-    if (budgets.host_is_limited) first += needs.mapped;
-    first = std::max(
-        {first, needs.device.peak_bytes, needs.device.of(MemoryTag::kWeights) + needs.loading});
-  }
-  if (first > (apart ? budgets.device : budgets.host)) return false;
+  const MemoryNeeds most = most_needed(needs, apart, budgets.host_is_limited);
+  if (most.device > budgets.device || most.host > budgets.host || most.disk > budgets.disk)
+    return false;
   // A sequence's pages, and what a micro-batch writes, should find room on the device.
   const RunLayout& layout = needs.layout;
   const int64_t wanted = blocks_for_tokens(layout.micro_tokens) + layout.sequence_blocks;
-  if (layout.staging_blocks < std::min<int64_t>(wanted, layout.host_blocks)) return false;
-  if (apart && std::max(needs.host.peak_bytes + needs.host_workspace,
-                        needs.host.of(MemoryTag::kWeights) + needs.loading) > budgets.host)
-    return false;
-  return needs.disk.total() <= budgets.disk;
+  return layout.staging_blocks >= std::min<int64_t>(wanted, layout.host_blocks);
 }
 
 std::vector<FoundPlan> search_plans(const SearchRequest& request, int most) {

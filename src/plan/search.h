@@ -22,6 +22,8 @@ enum class Objective : uint8_t {
 
 // What is not the search's to choose, as somebody has: fields of a plan.
 struct GivenFields {
+  std::optional<TierShares> weights = {}, kv = {}, activations = {};
+  std::optional<Tier> embeddings = {};
   std::optional<ScheduleKind> schedule = {};
   std::optional<AttentionPlace> attention = {};
   std::optional<double> cpu_attention = {};

@@ -2,6 +2,7 @@
 #include "plan/step_trace.h"
 
 #include "plan/chrome_trace.h"
+#include "plan/predict.h"
 
 namespace spillway {
 
@@ -13,7 +14,12 @@ std::string trace_of_steps(const Hardware& hardware, const Model& model, const P
   const SimulatedSteps steps =
       simulate_steps(prices.shape(), kSteps, [&](const StepEvent& e) { return prices.of(e); });
   ChromeTrace trace;
-  for (int i = 0; i < kWorkerCount; ++i) trace.add_lane(i, worker_name(static_cast<Worker>(i)));
+  Prediction names;
+  names.has_device = hardware.gpu.has_value();
+  for (int i = 0; i < kWorkerCount; ++i) {
+    const auto worker = static_cast<Worker>(i);
+    if (names.has_worker(worker)) trace.add_lane(i, names.name_of(worker));
+  }
   for (const SimulatedEvent& done : steps.events) {
     for (int i = 0; i < kWorkerCount; ++i) {
       const auto w = static_cast<size_t>(i);

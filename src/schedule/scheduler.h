@@ -105,6 +105,8 @@ class Scheduler {
   std::vector<SequenceView> at_work_and_next(int most) const;
   // Begun and not ended; those that were preempted wait.
   std::vector<RequestId> begun() const;
+  // Of one that is here, the same.
+  bool has_begun(RequestId id) const { return by_id_.at(id)->admitted; }
   int64_t preemptions() const { return preemptions_; }
   // Of these, sequences that had gone beyond what was predicted.
   int64_t outgrown_preemptions() const { return outgrown_preemptions_; }

@@ -13,7 +13,7 @@ namespace spillway {
 
 Completion::Completion(OpenAiRequest request, const ServedModel& model, uint64_t default_seed)
     : request_(std::move(request)), model_(&model) {
-  constexpr size_t kMostChoices = 1024;
+  constexpr size_t kMostChoices = 1024, kMostTokens = 1 << 24;
   const size_t choices =
       std::max<size_t>(1, request_.prompts.size()) * static_cast<size_t>(request_.choices);
   if (choices > kMostChoices)
@@ -21,6 +21,14 @@ Completion::Completion(OpenAiRequest request, const ServedModel& model, uint64_t
                    fmt::format("{} choices are too many; give at most {} in a request", choices,
                                kMostChoices));
   const std::vector<EncodedPrompt> prompts = model.encode(request_);
+  size_t tokens = 0;  // each choice has its own copy of the prompt
+  for (const EncodedPrompt& prompt : prompts)
+    tokens += prompt.ids.size() * static_cast<size_t>(request_.choices);
+  if (tokens > kMostTokens)
+    throw ApiError(400, "invalid_value", request_.choices > 1 ? "n" : "prompt",
+                   fmt::format("{} tokens of prompts, over all choices, are too many; give at most "
+                               "{} in a request",
+                               tokens, kMostTokens));
   const uint64_t seed = request_.seed.value_or(default_seed);
   for (const EncodedPrompt& prompt : prompts) {
     prompt_tokens_ += prompt.ids.size();

@@ -4,13 +4,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/printable.h"
 #include "serve/api_error.h"
+#include "serve/json_bounds.h"
 #include "serve/openai_conversation.h"
 #include "serve/unsupported_fields.h"
 
@@ -19,8 +19,6 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 64;
-constexpr int kMaxMembers = 1024;  // of an object: looking them up takes longer with each
 constexpr int kMaxChoices = 128;
 constexpr size_t kMaxPrompts = 1024;
 constexpr int kMostPriority = 16;
@@ -291,23 +289,17 @@ std::optional<OpenAiRoute> try_openai_route(std::string_view url) {
 }
 
 json parse_json_text(std::string_view text) {
-  std::array<int, kMaxDepth + 2> members = {};  // of the objects that are being read, by depth
-  const auto bound = [&](int depth, json::parse_event_t event, json&) {
-    if (depth > kMaxDepth)
-      throw ApiError(400, "invalid_json", "",
-                     fmt::format("the JSON is nested deeper than {}", kMaxDepth));
-    if (event == json::parse_event_t::object_start) members[static_cast<size_t>(depth) + 1] = 0;
-    if (event == json::parse_event_t::key && ++members[static_cast<size_t>(depth)] > kMaxMembers)
-      throw ApiError(400, "invalid_json", "",
-                     fmt::format("an object has more than {} members", kMaxMembers));
-    return true;
-  };
+  check_json_bounds(text, {});
+  return parse_bounded_json(text);
+}
+
+json parse_bounded_json(std::string_view text) {
   // The parser takes a zero byte for the end, and would leave what follows unread.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     throw ApiError(400, "invalid_json", "",
                    fmt::format("not valid JSON: column {}: a zero byte", zero + 1));
   try {
-    return json::parse(text.begin(), text.end(), bound);
+    return json::parse(text.begin(), text.end());
   } catch (const json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ..."
     std::string_view what = error.what();

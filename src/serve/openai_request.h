@@ -50,9 +50,11 @@ struct OpenAiRequest {
   std::vector<std::string> ignored = {};  // fields without effect, as IgnoredFields::take() says
 };
 
-// One JSON value of at most 64 levels, with at most 1,024 members in an object. Throws
+// One JSON value of at most 64 levels, with at most 1,024 members in an object (JsonLimits). Throws
 // ApiError(400) saying where it is not JSON.
 nlohmann::ordered_json parse_json_text(std::string_view text);
+// The same of text that check_json_bounds() has let pass.
+nlohmann::ordered_json parse_bounded_json(std::string_view text);
 
 // Besides OpenAI's fields those of vLLM and llama-server are known. One that is known and cannot be
 // obeyed is refused, unless its value asks for nothing. One that is not known is ignored and named

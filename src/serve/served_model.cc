@@ -16,6 +16,11 @@ namespace {
 // More of a text tells nobody how long its answer will be.
 constexpr size_t kMostAsked = 32 << 10;
 
+// However short the context is, so many values and so long a text of a request are read: its error
+// then says which field is too long.
+constexpr uint64_t kLeastValues = 1 << 18;
+constexpr uint64_t kLeastString = 1 << 20;
+
 std::string last_question(const nlohmann::ordered_json& messages) {
   for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
     if ((*message)["role"] == "user")
@@ -50,6 +55,20 @@ void ServedModel::check_bytes(size_t bytes, const char* param) const {
                  fmt::format("this model's maximum context length is {} tokens, which {} bytes of "
                              "'{}' exceed in any case; shorten it",
                              max_sequence_tokens(), bytes, param));
+}
+
+void ServedModel::check_tokens(size_t tokens, const char* param) const {
+  if (tokens <= static_cast<size_t>(max_sequence_tokens())) return;
+  throw ApiError(400, "context_length_exceeded", param,
+                 fmt::format("'{}' has {} elements, and a context holds {} tokens; shorten it",
+                             param, tokens, max_sequence_tokens()));
+}
+
+JsonLimits ServedModel::json_limits() const {
+  const auto context = static_cast<uint64_t>(max_sequence_tokens());
+  return {.values = std::max(kLeastValues, 4 * context),
+          .string_bytes = std::max(kLeastString, context * longest_piece_),
+          .context_tokens = max_sequence_tokens()};
 }
 
 const Tokenizer& ServedModel::require_tokenizer() const {
@@ -88,6 +107,7 @@ std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) cons
     throw ApiError(400, "unsupported_value", "messages",
                    "this model has no chat template; choose one with --template, or use "
                    "/v1/completions");
+  check_tokens(request.messages.size(), "messages");  // each has one at least
   size_t bytes = 0;
   for (const nlohmann::ordered_json& message : request.messages)
     bytes += message["content"].get_ref<const std::string&>().size();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/generation.h"
+#include "serve/json_bounds.h"
 #include "serve/openai_request.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -49,15 +50,18 @@ class ServedModel {
   std::vector<EncodedPrompt> encode(const OpenAiRequest& request) const;
   // A conversation alone. Throws as encode().
   std::vector<TokenId> encode_chat(const OpenAiRequest& request) const;
+  // Limits on bodies, by which what this model has no room for is refused before it is read.
+  JsonLimits json_limits() const;
+  // Throws ApiError(400) for more bytes of text, or more token ids, than a context can hold: before
+  // anybody works on them. `param` is the field at fault.
+  void check_bytes(size_t bytes, const char* param) const;
+  void check_tokens(size_t tokens, const char* param) const;
   // One of them as the engine takes it; its seed is the caller's. Throws ApiError(400) where there
   // is no room for it, or it names tokens that there are not.
   GenerationRequest to_generation(const OpenAiRequest& request, const EncodedPrompt& prompt) const;
 
  private:
   void check_ids(const OpenAiRequest& request, const std::vector<TokenId>& prompt) const;
-  // Before anybody makes tokens of it: throws ApiError(400) for more bytes than there can be room
-  // for.
-  void check_bytes(size_t bytes, const char* param) const;
 
   std::string name_;
   const Tokenizer* tokenizer_;

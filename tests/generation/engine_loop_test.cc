@@ -205,15 +205,13 @@ TEST_F(EngineLoopTest, ManyThreadsSubmitAndCancelAtOnce) {
 
 TEST_F(EngineLoopTest, TakesAsManyAsMayBeOutstandingAndNoMore) {
   EngineLoop loop(engine_, listener(), {.max_outstanding = 4});
-  EXPECT_TRUE(loop.never_takes(5));
-  EXPECT_FALSE(loop.never_takes(4));
-  EXPECT_FALSE(loop.try_submit(std::vector(5, endless())).has_value());
-  EXPECT_EQ(loop.outstanding(), 0);
   heard_.hold();
-  const auto three = loop.try_submit(std::vector(3, endless()));
-  ASSERT_TRUE(three.has_value());
-  EXPECT_EQ(three->size(), 3U);
-  EXPECT_FALSE(loop.try_submit(std::vector(2, endless())).has_value()) << "all or none";
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 3; ++i) {
+    const auto id = loop.try_submit(endless());
+    ASSERT_TRUE(id.has_value());
+    ids.push_back(*id);
+  }
   EXPECT_EQ(loop.outstanding(), 3);
   std::vector<GenerationRequest> one_is_bad = {make_request(4, 1)};
   one_is_bad[0].prompt.clear();
@@ -222,15 +220,116 @@ TEST_F(EngineLoopTest, TakesAsManyAsMayBeOutstandingAndNoMore) {
   const auto fourth = loop.try_submit(endless());
   ASSERT_TRUE(fourth.has_value());
   EXPECT_FALSE(loop.try_submit(endless()).has_value());
+  EXPECT_FALSE(loop.try_submit(std::vector(2, endless())).has_value()) << "all or none";
   heard_.let_go();
-  loop.cancel(three->at(1));
+  loop.cancel(ids[1]);
   while (loop.outstanding() == 4) std::this_thread::sleep_for(milliseconds(1));
   ASSERT_EQ(loop.outstanding(), 3);
   EXPECT_TRUE(loop.try_submit(make_request(4, 1, 2)).has_value()) << "there is room again";
-  loop.cancel(three->at(0));
-  loop.cancel(three->at(2));
+  loop.cancel(ids);
   loop.cancel(*fourth);
   EXPECT_TRUE(loop.wait_for(kLong));
+}
+
+// Its members get places as they come free, and each is answered as if it were alone.
+TEST_F(EngineLoopTest, ARequestMayHaveMoreMembersThanThereArePlaces) {
+  std::vector<GenerationRequest> requests;
+  for (uint32_t n = 0; n < 15; ++n)
+    requests.push_back(make_request(3 + static_cast<int>(n), n, 6, 0.8F));
+  std::optional<std::vector<RequestId>> ids;
+  {
+    EngineLoop loop(engine_, listener(), {.max_outstanding = 6});
+    heard_.hold();
+    ids = loop.try_submit(requests);
+    ASSERT_TRUE(ids.has_value());
+    EXPECT_EQ(loop.outstanding(), 15);
+    ASSERT_TRUE(heard_.wait_for_reports(1));
+    EXPECT_LE(heard_.state().running + heard_.state().waiting, 3) << "half of the places";
+    EXPECT_TRUE(loop.try_submit(make_request(4, 1, 2)).has_value()) << "others get in beside it";
+    loop.drain();
+    heard_.let_go();
+    ASSERT_TRUE(loop.wait_for(kLong));
+  }
+  const auto answers = heard_.answers();
+  EXPECT_EQ(answers.size(), 16U);
+  for (size_t i = 0; i < requests.size(); ++i)
+    EXPECT_EQ(answers.at(ids->at(i)), answer_alone(runtime_, requests[i]));
+}
+
+TEST_F(EngineLoopTest, MembersWithoutAPlaceAreCancelledLikeOthers) {
+  for (const bool loop_ends : {false, true}) {
+    KvCache kv = runtime_.make_kv(60);
+    Engine engine(decoder_, kv, nullptr, {.admission = {.max_sequences = 2}});
+    Heard heard;
+    std::optional<std::vector<RequestId>> ids;
+    {
+      EngineLoop loop(engine, [&](const StepReport& report) { heard.hear(report); },
+                      {.max_outstanding = 4});
+      ids = loop.try_submit(std::vector(9, endless()));
+      ASSERT_TRUE(ids.has_value());
+      ASSERT_TRUE(heard.wait_for_reports(2));
+      if (!loop_ends) {
+        loop.cancel(*ids);
+        ASSERT_TRUE(loop.wait_for(kLong));
+      }
+    }
+    EXPECT_EQ(heard.ended(), 9);
+    for (const RequestId id : *ids)
+      EXPECT_EQ(heard.answers().at(id).finish, FinishReason::kCancelled);
+    EXPECT_FALSE(engine.has_requests());
+  }
+}
+
+TEST_F(EngineLoopTest, TheFullestClientsNewestRequestMakesRoomForAnotherClient) {
+  const auto of_client = [](uint64_t client, GenerationRequest request) {
+    request.client = client;
+    return request;
+  };
+  std::map<RequestId, GenerationRequest> kept;
+  std::vector<RequestId> displaced;
+  std::mutex mutex;
+  {
+    EngineLoop loop(engine_,
+                    [&](const StepReport& report) {
+                      {
+                        const std::lock_guard lock(mutex);
+                        for (const GenerationEvent& event : report.events)
+                          if (event.displaced) displaced.push_back(event.id);
+                      }
+                      heard_.hear(report);
+                    },
+                    {.max_outstanding = 8});
+    heard_.hold();
+    std::vector<RequestId> ids;
+    for (uint32_t n = 0; n < 8; ++n) {
+      const GenerationRequest request = of_client(1, make_request(5 + static_cast<int>(n), n, 20));
+      const auto id = loop.try_submit(request);
+      ASSERT_TRUE(id.has_value());
+      ids.push_back(*id);
+      kept[*id] = request;
+    }
+    ASSERT_TRUE(heard_.wait_for_reports(1));
+    EXPECT_FALSE(loop.try_submit(of_client(1, endless())).has_value());
+    for (uint32_t n = 0; n < 4; ++n) {
+      const GenerationRequest request = of_client(2, make_request(9, 20 + n, 20, 0.8F));
+      const auto id = loop.try_submit(request);
+      ASSERT_TRUE(id.has_value()) << n;
+      kept[*id] = request;
+    }
+    EXPECT_FALSE(loop.try_submit(of_client(2, endless())).has_value()) << "four and four";
+    heard_.let_go();
+    ASSERT_TRUE(loop.wait_for(kLong));
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(displaced, (std::vector<RequestId>{ids[7], ids[6], ids[5], ids[4]}));
+    for (const RequestId id : displaced) kept.erase(id);
+  }
+  const auto answers = heard_.answers();
+  for (const auto& [id, request] : kept) EXPECT_EQ(answers.at(id), answer_alone(runtime_, request));
+  for (const RequestId id : displaced) {
+    EXPECT_EQ(answers.at(id).finish, FinishReason::kCancelled);
+    EXPECT_TRUE(answers.at(id).ids.empty());
+  }
+  EXPECT_EQ(heard_.state().kv.at(0).free, heard_.state().kv.at(0).total);
 }
 
 TEST_F(EngineLoopTest, WhatWasTakenBeforeADrainGoesOnToItsEnd) {

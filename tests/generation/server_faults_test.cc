@@ -140,6 +140,10 @@ TEST_P(ServerFaultsTest, AStreamThatHasBegunEndsWithAnError) {
     arm_fault("step.device", nth, FaultKind::kEio);
     const Answer answer = complete(fields);
     disarm_faults();
+    if (nth == 1) {
+      expect_told_to_come_again(answer);  // its head goes out with the first token
+      continue;
+    }
     EXPECT_EQ(answer.status, 200) << "its head was out";
     EXPECT_THAT(answer.body, HasSubstr("data: {\"error\":{"));
     EXPECT_THAT(answer.body, HasSubstr("try again"));

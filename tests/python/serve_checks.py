@@ -107,12 +107,12 @@ class Server:
 
     # As a client does.
 
-    def connect(self, timeout=GENEROUS_S):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+    def connect(self, timeout=GENEROUS_S, source=None):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout, source_address=(source, 0) if source else None)
 
-    def ask(self, method, path, body=None, headers=None, timeout=GENEROUS_S):
-        """`body`: bytes as they are, anything else as JSON."""
-        with contextlib.closing(self.connect(timeout)) as connection:
+    def ask(self, method, path, body=None, headers=None, timeout=GENEROUS_S, source=None):
+        """`body`: bytes as they are, anything else as JSON. `source`: the address that it comes from, another client's."""
+        with contextlib.closing(self.connect(timeout, source)) as connection:
             return ask_on(connection, method, path, body, self.headers | (headers or {}))
 
     def get(self, path, **options):

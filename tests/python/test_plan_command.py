@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import re
 import sys
 
 import pytest
@@ -23,8 +24,15 @@ def test_a_plan_that_is_given_is_priced(spillway, tmp_path):
     assert priced["plan"]["micro_batch"] == 8
     assert priced["sequences"] == 16
     assert priced["warnings"] == []
-    by_hand = spillway.run(*T4, "--weights", "10,90,0", "--kv", "0,100,0", "--micro-batch", "8").json()
+    options = ["--weights", "10,90,0", "--kv", "0,100,0", "--micro-batch", "8"]
+    by_hand = spillway.run(*T4, *options, "--cpu-linear", "0").json()
     assert by_hand["predicted"] == priced["predicted"]
+    # What options leave open is priced as a run would have it: with the CPU's share of linear layers.
+    alone = ["plan", "dummy:opt-30b", "--hardware", "t4", "--weights", "20,80,0", "--json"]
+    shared = spillway.run(*alone).json()
+    assert shared["plan"]["cpu_linear"]
+    without = spillway.run(*alone, "--cpu-linear", "0").json()
+    assert shared["predicted"]["generated_tokens_per_s"] > 1.3 * without["predicted"]["generated_tokens_per_s"]
     serial = spillway.run(*T4, "--plan", file, "--no-overlap").json()
     assert serial["predicted"]["decode_s"] > priced["predicted"]["decode_s"]
     found = spillway.run(*T4, "--no-advice").json()
@@ -111,6 +119,59 @@ def test_a_plan_is_found_around_what_is_given(spillway):
     assert (found["plan"]["micro_batch"], found["plan"]["attention"]) == (8, "cpu")
     free = spillway.run(*T4, "--no-advice").json()
     assert free["predicted"]["generated_tokens_per_s"] >= 0.995 * found["predicted"]["generated_tokens_per_s"]
+
+
+def test_where_kv_alone_is_given_the_weights_are_found(spillway):
+    found = spillway.run(*T4[:-2], "8", "--json", "--kv", "100,0,0").json()
+    assert found["plan"]["kv"]["gpu"] == 100
+    assert 0 < found["plan"]["weights"]["gpu"] < 50
+    assert found["warnings"] == []
+
+
+CPU = ["plan", "dummy:opt-6.7b", "--hardware", "t4", "--device", "cpu", "--no-advice"]
+
+
+def test_no_gpu_is_named_where_none_computes(spillway):
+    done = spillway.run(*CPU)
+    assert done.code == 0, done.err
+    machine, *lines = done.out.splitlines()
+    assert "without its GPU" in machine and not any("GPU" in line for line in lines)
+    assert "100.0% host, 0.0% disk" in done.out
+    planned = spillway.run(*CPU, "--json").json()
+    assert set(planned["predicted"]["terms_s"]) == {"CPU", "disk read", "disk write"}
+    assert planned["predicted"]["terms_s"]["CPU"]["decode_step_s"] > 0
+    assert "gpu" not in planned["memory"]
+    warned = spillway.run(*CPU, "--gpu-memory", "1GiB", "--json").json()["warnings"]
+    assert any("--gpu-memory 1GiB" in warning for warning in warned)
+    spillway.run(*CPU[:-2], "fpga").assert_one_line_error(WRONG_USAGE)
+
+
+def test_lengths_beyond_the_models_positions_are_refused(spillway):
+    done = spillway.run(*T4, "--prompt-len", "10000")
+    done.assert_one_line_error(WRONG_USAGE)
+    assert "2048 positions" in done.err
+
+
+def test_machines_whose_prices_are_far_off_are_not_offered(spillway):
+    assert "gh200" not in spillway.run("plan", "--help").out
+    assert "gh200" not in spillway.run(*T4[:2], "--hardware", "none").err
+
+
+def test_a_refusal_names_what_works_and_what_pays(spillway):
+    """70 billion weights of 4 bits almost fit: some disk is enough, with prompts in small pieces; more is faster."""
+    small = ["plan", "dummy:llama-2-70b:q4_0", "--hardware", "laptop", "--no-advice"]
+    refused = spillway.run(*small)
+    refused.assert_one_line_error(FAILED)
+    named = re.search(r"--disk-memory (\d\S*)(?: \(estimated (\S+) tokens/s; (\S+) give ([0-9.]+)\))?", refused.err)
+    assert named, refused.err
+    least = spillway.run(*small, "--disk-memory", named[1], "--json").json()["predicted"]["generated_tokens_per_s"]
+    if named[2]:
+        assert least == pytest.approx(float(named[2]), rel=0.01)
+        more = spillway.run(*small, "--disk-memory", named[3], "--json").json()["predicted"]["generated_tokens_per_s"]
+        assert more == pytest.approx(float(named[4]), rel=0.01)
+        assert more > 1.3 * least
+    plenty = spillway.run(*small, "--disk-memory", "100GiB", "--json").json()["predicted"]["generated_tokens_per_s"]
+    assert plenty < 1.3 * (more if named[2] else least)
 
 
 def test_flexgen_places_whole_matrices_and_sequences():

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_what_does_not_fit_is_planned(spillway, disk):
     report, log = bench(spillway, "--host-memory", "200MiB", *disk, "--verbose")
     assert 0 < report["plan"]["weights"]["disk"] < 100
     line = next(line for line in log.splitlines() if "plan: " in line)
-    assert "on cpu/host/disk" in line and "predicted, bound by" in line and "GPU" not in line
+    assert "in host memory/on disk" in line and "predicted, bound by" in line and "GPU" not in line
     assert report["predicted"]["of_measured"] > 0
     assert report["predicted"]["bottleneck"] in ("CPU", "disk read", "disk write")
 
@@ -43,6 +44,32 @@ def test_a_plan_that_was_found_gives_the_same_when_passed_back(spillway, disk, t
     again, _ = bench(spillway, "--host-memory", "200MiB", *disk, "--plan", file)
     assert again["plan"] == found["plan"]
     assert again["decode"]["links"]["disk_read_weights"]["bytes"] == found["decode"]["links"]["disk_read_weights"]["bytes"]
+
+
+@pytest.mark.parametrize("memory", ["60MiB", "150MiB", "200MiB", "2GiB"])
+def test_plan_says_what_a_run_does(spillway, disk, memory):
+    """Both refuse, or both have one plan and one estimate."""
+    options = [MODEL, "--device", "cpu", "--prompt-len", "8", "--gen-len", "3", "--host-memory", memory, *disk[:2], "--json"]
+    run = spillway.run("bench", *options, *disk[2:], "--repeat", "1")
+    planned = spillway.run("plan", *options, "--no-advice")
+    assert planned.code == run.code, planned.err + run.err
+    if run.code != 0:
+        assert run.code == FAILED
+        named = [re.search(r"--host-memory (\d+)MiB", done.err).group(1) for done in (run, planned)]
+        assert named[0] == named[1]
+        return
+    planned, run = planned.json(), run.json()
+    for found in (planned["plan"], run["plan"]):
+        found.pop("made_for", None)
+    assert planned["plan"] == run["plan"]
+    del run["predicted"]["of_measured"]
+    assert planned["predicted"] == run["predicted"]
+
+
+def test_options_for_a_gpu_are_said_to_be_without_effect_where_there_is_none(spillway):
+    _, log = bench(spillway, "--gpu-memory", "1GiB", "--weights", "50,50,0", "--attention", "gpu")
+    assert "--gpu-memory 1GiB, --attention gpu" in log and "--weights 50,50,0" in log
+    assert bench(spillway, "--weights", "0,100,0")[1] == ""
 
 
 def test_what_fits_stays_where_it_is(spillway):

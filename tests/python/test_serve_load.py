@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """spillway serve with many clients: refused politely (R4), left in the middle (R5), beyond the context (R16), in order of priority."""
 
+import collections
 import concurrent.futures
 import contextlib
 import itertools
@@ -10,6 +11,7 @@ import resource
 import selectors
 import signal
 import socket
+import threading
 import time
 
 import pytest
@@ -117,13 +119,60 @@ def test_overload_is_refused_politely(serve, many_files, long_model, stream, rep
 
 
 @with_all_of_kv
-def test_each_choice_counts(serve, long_model):
-    """A request for more than there is room for is refused as a whole, and others still have their places."""
+def test_a_request_may_have_more_prompts_than_there_are_places(serve, long_model):
+    """They are computed as places come free, and the answers are those that they have alone."""
     server = serve(long_model, "--ctx", "512", "--max-sequences", 2, "--max-queue", 2)
-    answer = server.post(COMPLETIONS, {"model": NAME, "prompt": ["x"] * 50, "max_tokens": 2})
-    assert answer.status in (400, 429), answer
-    assert server.complete(prompt=["x", "y"], max_tokens=2)["choices"][1]["text"]
+    prompts = [f"{number} The river" for number in range(40)]
+    choices = server.complete(prompt=prompts, max_tokens=6, ignore_eos=True)["choices"]
+    assert [choice["index"] for choice in choices] == [*range(40)]
+    for number in (0, 17, 39):
+        assert choices[number]["text"] == server.text(prompt=prompts[number], max_tokens=6, ignore_eos=True)
+    events = server.stream(COMPLETIONS, prompt=prompts, max_tokens=6, ignore_eos=True)
+    assert [joined(events, index) for index in range(40)] == [choice["text"] for choice in choices]
+    error = server.post(COMPLETIONS, {"model": NAME, "prompt": ["x"] * 1025, "max_tokens": 2}).error(400, "invalid_value", "prompt")
+    assert "1024" in error["message"]
+    assert len(server.complete(prompt=["x"] * 1024, max_tokens=1)["choices"]) == 1024, "as the documentation says"
     server.wait_until_idle()
+
+
+def test_a_large_request_keeps_nobody_out(serve, long_model):
+    """Neither other clients nor those of the same address."""
+    server = serve(long_model, "--ctx", "1024", "--max-sequences", 2, "--max-queue", 6)
+    with server.socket() as large:
+        large.sendall(server.closing_message(prompt=[f"{number} The river" for number in range(1024)], max_tokens=900))
+        wait_for(lambda: server.metrics()[AT_WORK] == 2)
+        for source in (None, "127.0.0.2", "127.0.0.3"):
+            answer = server.post(COMPLETIONS, {"model": NAME, "prompt": "The river", "max_tokens": 2}, source=source)
+            assert answer.status == 200, answer
+        assert server.metrics()[AT_WORK] == 2, "the large one goes on"
+    server.wait_until_idle()
+
+
+def test_a_client_that_fills_the_queue_leaves_others_their_share(serve, long_model, report):
+    """60 threads of one address ask all the time; another client's requests are taken the first time, and those that made room for them are told 429."""
+    server = serve(long_model, "--ctx", "4096", "--max-sequences", 4, "--max-queue", 16)
+    stopping = threading.Event()
+    statuses = collections.Counter()
+
+    def loop(number):
+        while not stopping.wait(0.05):
+            body = {"model": NAME, "prompt": f"{number} The river", "max_tokens": 1500, "ignore_eos": True, "stream": number % 2 == 0}
+            statuses[server.post(COMPLETIONS, body).status] += 1
+
+    with concurrent.futures.ThreadPoolExecutor(60) as pool:
+        loops = [pool.submit(loop, number) for number in range(60)]
+        try:
+            wait_for(lambda: statuses[429] > 100)
+            asked = {"model": NAME, "prompt": "The river", "max_tokens": 4}
+            answers = [server.post(COMPLETIONS, asked, source="127.0.0.2") for _ in range(4)]
+        finally:
+            stopping.set()
+        for one in loops:
+            one.result()
+    assert [answer.status for answer in answers] == [200] * 4
+    assert set(statuses) == {200, 429}
+    server.wait_until_idle()
+    report(f"beside 60 looping threads of another address 4 of 4 tries are taken; of the threads' own {statuses[200]} of {statuses.total()}")
 
 
 # R5.

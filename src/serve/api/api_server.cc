@@ -166,6 +166,7 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
   with_keys.names = &options_.model;
   with_keys.most_unread = options_.http.most_connections;
   service_ = std::make_unique<CompletionService>(model, metrics_, with_keys);
+  http_->limit_bodies(service.request_bytes / 2);
   loop_ = std::make_unique<EngineLoop>(
       engine,
       [this](const StepReport& report) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/log_event.h"
 #include "base/thread_name.h"
@@ -82,20 +83,29 @@ struct CompletionService::Exchange {
   Exchange(Completion of, std::shared_ptr<HttpReply> to)
       : completion(std::move(of)), reply(std::move(to)) {}
 
+  RequestMemory::Reservation memory;  // of the prompts
   Completion completion;
   std::shared_ptr<HttpReply> reply;
   AnswerHead head;
   std::vector<HttpHeader> headers;  // of the answer
   std::optional<AnswerStream> stream;
+  // Its head goes out with the first event: a request that loses its place before gets a status.
+  bool stream_begun = false;
   Clock::time_point began = {};
   std::optional<Clock::time_point> first_token;
   std::vector<Clock::time_point> last_token;  // of each choice
   bool step_failed = false;
+  bool displaced = false;  // before anything was computed
 };
 
 CompletionService::CompletionService(const ServedModel& model, ServerMetrics& metrics,
                                      const Options& options)
-    : model_(model), metrics_(metrics), options_(options) {}
+    : model_(model),
+      metrics_(metrics),
+      options_(options),
+      trees_(options.request_bytes / 4),
+      prompts_(options.request_bytes / 4),
+      unread_(options.most_unread) {}
 
 CompletionService::~CompletionService() { stop(); }
 
@@ -106,13 +116,7 @@ void CompletionService::start(EngineLoop& loop) {
 }
 
 void CompletionService::stop_reading() {
-  std::deque<std::function<void()>> unread;
-  {
-    const std::lock_guard lock(work_mutex_);
-    work_ends_ = true;
-    std::swap(unread, work_);
-  }
-  has_work_.notify_all();
+  unread_.close();
   for (std::thread& reader : readers_) reader.join();
   readers_.clear();
 }
@@ -171,60 +175,58 @@ void CompletionService::refuse(HttpReply& reply, const ApiError& error) {
   reply.send_error(error);
 }
 
-void CompletionService::read_later(std::shared_ptr<HttpReply> reply, std::function<void()> work) {
-  {
-    const std::lock_guard lock(work_mutex_);
-    if (work_.size() < options_.most_unread && !work_ends_) {
-      work_.push_back([this, reply, work = std::move(work)] {
-        try {
-          try {
-            work();
-          } catch (const ApiError& error) {
-            refuse(*reply, error);
-          } catch (const Error& error) {
-            refuse(*reply, as_api_error(error));
-          }
-        } catch (const std::exception& error) {
-          // Also where the answer had begun: dropped, it ends in the middle.
-          log_warning("a request failed: {}", error.what());
-        }
-      });
-      reply = nullptr;
+void CompletionService::read_later(std::shared_ptr<const HttpRequest> request,
+                                   std::shared_ptr<HttpReply> reply, Work work) {
+  ReaderQueue::Job job{.client = client_of(*request), .bytes = request->body.size()};
+  job.work = [this, request = std::move(request), reply, work = std::move(work)] {
+    read(*request, *reply, work);
+  };
+  if (unread_.try_push(job)) return;
+  refuse(*reply, ApiError(429, "rate_limit_exceeded", "",
+                          "too many requests wait to be read; try again later"));
+}
+
+void CompletionService::read(const HttpRequest& request, HttpReply& reply, const Work& work) {
+  if (reply.is_gone()) return;
+  try {
+    try {
+      const JsonSize size = check_json_bounds(request.body, model_.json_limits());
+      const RequestMemory::Reservation memory = trees_.wait(size.tree_bytes());
+      work(parse_bounded_json(request.body));
+    } catch (const ApiError& error) {
+      refuse(reply, error);
+    } catch (const Error& error) {
+      refuse(reply, as_api_error(error));
     }
+  } catch (const std::exception& error) {
+    // Also where the answer had begun: dropped, it ends in the middle.
+    log_warning("a request failed: {}", error.what());
   }
-  has_work_.notify_one();
-  if (reply)
-    refuse(*reply, ApiError(429, "rate_limit_exceeded", "",
-                            "too many requests wait to be read; try again later"));
 }
 
 void CompletionService::run_reader() {
   name_this_thread("http-reader");
-  while (true) {
-    std::function<void()> work;
-    {
-      std::unique_lock lock(work_mutex_);
-      has_work_.wait(lock, [&] { return work_ends_ || !work_.empty(); });
-      if (work_.empty()) return;
-      work = std::move(work_.front());
-      work_.pop_front();
-    }
-    work();
+  while (std::optional<ReaderQueue::Job> job = unread_.take()) {
+    const size_t bytes = job->bytes;
+    job->work();
+    job.reset();  // and with it the body
+    if (unread_.done(bytes)) give_free_memory_back();
   }
 }
 
 void CompletionService::complete(OpenAiRoute route, std::shared_ptr<const HttpRequest> request,
                                  std::shared_ptr<HttpReply> reply) {
-  read_later(reply, [this, route, request = std::move(request), reply, came = Clock::now()] {
-    submit(route, *request, reply, came);
-  });
+  const HttpRequest& asked = *request;  // the job keeps it
+  read_later(std::move(request), reply,
+             [this, route, &asked, reply, came = Clock::now()](const ordered_json& body) {
+               submit(route, asked, body, reply, came);
+             });
 }
 
 void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
-                               const std::shared_ptr<HttpReply>& reply, Clock::time_point came) {
-  if (reply->is_gone()) return;
-  OpenAiRequest asked =
-      parse_openai_request(route, parse_json_text(request.body), options_.unknown_fields);
+                               const ordered_json& body, const std::shared_ptr<HttpReply>& reply,
+                               Clock::time_point came) {
+  OpenAiRequest asked = parse_openai_request(route, body, options_.unknown_fields);
   if (options_.names != nullptr && !options_.names->accepts(asked.model))
     throw ApiError(404, "model_not_found", "model",
                    fmt::format("there is no model '{}' here; /v1/models lists what there is, and "
@@ -247,22 +249,22 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
   exchange->began = came;
   exchange->last_token.resize(exchange->completion.choices());
   std::vector<GenerationRequest> generations = exchange->completion.take_generations();
+  uint64_t prompt_tokens = 0;
   for (GenerationRequest& generation : generations) {
     generation.client = client;
     generation.user = user;
+    prompt_tokens += generation.prompt.size();
   }
+  // The engine has a copy beside the prompt.
+  exchange->memory = prompts_.reserve(2 * sizeof(TokenId) * prompt_tokens);
   const bool streams = exchange->completion.request().stream;
   if (streams)
     exchange->stream.emplace(exchange->head, exchange->completion.request(), model_.tokenizer(),
                              exchange->completion.usage().prompt_tokens);
-  if (loop_->never_takes(generations.size()))
-    throw ApiError(
-        400, "invalid_value", "n",
-        fmt::format("{} choices are more than this server takes at all", generations.size()));
   loop_->foresee(generations);
   std::vector<RequestId> ids;
   {
-    // Its events find it, however soon they come, and what it begins with goes before them.
+    // Its events find it, however soon they come.
     const std::lock_guard lock(exchanges_mutex_);
     if (!generations.empty()) {
       auto taken = loop_->try_submit(std::move(generations));
@@ -274,22 +276,22 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
       ids = std::move(*taken);
     }
     for (size_t i = 0; i < ids.size(); ++i) exchanges_.emplace(ids[i], Place{exchange, i});
-    if (streams) {
-      std::vector<HttpHeader> headers = exchange->headers;
-      headers.push_back({"Cache-Control", "no-cache"});
-      headers.push_back({"X-Accel-Buffering", "no"});
-      reply->begin_stream(200, "text/event-stream; charset=utf-8", std::move(headers));
-      for (size_t i = 0; i < exchange->completion.choices(); ++i)
-        reply->write(exchange->stream->begin(exchange->completion.choice(i)));
-    }
   }
   if (options_.logs_prompts)
     log_event(LogLevel::kInfo, fmt::format("{}: {}", exchange->head.id, request.body),
               {{"event", "asked"}, {"id", exchange->head.id}, {"body", request.body}});
   if (ids.empty()) return send_whole(exchange);
-  reply->on_gone([this, ids] {
-    for (const RequestId id : ids) loop_->cancel(id);
-  });
+  reply->on_gone([this, ids] { loop_->cancel(ids); });
+}
+
+void CompletionService::begin_stream(Exchange& exchange, StreamBatch& batch) {
+  if (std::exchange(exchange.stream_begun, true)) return;
+  std::vector<HttpHeader> headers = exchange.headers;
+  headers.push_back({"Cache-Control", "no-cache"});
+  headers.push_back({"X-Accel-Buffering", "no"});
+  exchange.reply->begin_stream(200, "text/event-stream; charset=utf-8", std::move(headers));
+  for (size_t i = 0; i < exchange.completion.choices(); ++i)
+    batch.write(*exchange.reply, exchange.stream->begin(exchange.completion.choice(i)));
 }
 
 // Nothing had to be computed for it.
@@ -297,6 +299,7 @@ void CompletionService::send_whole(const std::shared_ptr<Exchange>& exchange) {
   StreamBatch batch;
   GenerationEvent event;
   event.finish = FinishReason::kLength;
+  if (exchange->stream) begin_stream(*exchange, batch);
   for (size_t i = 0; i < exchange->completion.choices() && exchange->stream; ++i)
     batch.write(*exchange->reply, exchange->stream->piece(exchange->completion.choice(i), event));
   end(*exchange, Clock::now(), batch);
@@ -373,9 +376,11 @@ void CompletionService::write(Exchange& exchange, size_t choice, const Generatio
     last = at;
   }
   exchange.step_failed |= event.step_failed;
+  exchange.displaced |= event.displaced;
   const bool ended = exchange.completion.add(choice, event);
   const bool failed = event.finish == FinishReason::kError;
-  if (exchange.stream && !failed) {
+  if (exchange.stream && !failed && !event.displaced) {
+    begin_stream(exchange, batch);
     std::string piece = exchange.stream->piece(exchange.completion.choice(choice), event);
     if (!piece.empty()) batch.write(*exchange.reply, std::move(piece));
   }
@@ -386,6 +391,11 @@ void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatc
   const Choice* const failed = exchange.completion.failed();
   const char* const finish =
       finish_reason_name(failed != nullptr ? failed->finish : exchange.completion.choice(0).finish);
+  if (exchange.displaced)
+    return refuse(*exchange.reply,
+                  ApiError(429, "rate_limit_exceeded", "",
+                           "other clients' requests have taken the places that this client held "
+                           "beyond its share of the queue; try again later"));
   metrics_.ended(finish, seconds_between(exchange.began, at));
   log(exchange, at);
   if (failed != nullptr) {
@@ -393,7 +403,7 @@ void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatc
     const ApiError error = exchange.step_failed ? ApiError(503, "server_error", "",
                                                            "this could not be computed; try again")
                                                 : ApiError(500, "server_error", "", failed->error);
-    if (exchange.stream) {
+    if (exchange.stream_begun) {
       batch.write(*exchange.reply, AnswerStream::error(error));
       batch.finish(*exchange.reply);
     } else {
@@ -447,12 +457,13 @@ void CompletionService::log(const Exchange& exchange, Clock::time_point at) cons
 
 void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
                                  std::shared_ptr<HttpReply> reply) {
-  read_later(reply, [this, request = std::move(request), reply] {
-    const TokenizeRequest asked =
-        parse_tokenize_request(parse_json_text(request->body), options_.unknown_fields);
+  const size_t body_bytes = request->body.size();
+  read_later(std::move(request), reply, [this, body_bytes, reply](const ordered_json& body) {
+    const TokenizeRequest asked = parse_tokenize_request(body, options_.unknown_fields);
     const Tokenizer& tokenizer = model_.require_tokenizer();
+    model_.check_bytes(asked.content.size(), "content");
     constexpr size_t kMostShown = 1 << 20;
-    if (asked.with_pieces && request->body.size() > kMostShown)
+    if (asked.with_pieces && body_bytes > kMostShown)
       throw ApiError(400, "invalid_value", "with_pieces",
                      fmt::format("'with_pieces' takes {} bytes at most", kMostShown));
     const std::vector<TokenId> ids =
@@ -478,10 +489,10 @@ void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
 
 void CompletionService::detokenize(std::shared_ptr<const HttpRequest> request,
                                    std::shared_ptr<HttpReply> reply) {
-  read_later(reply, [this, request = std::move(request), reply] {
-    const DetokenizeRequest asked =
-        parse_detokenize_request(parse_json_text(request->body), options_.unknown_fields);
+  read_later(std::move(request), reply, [this, reply](const ordered_json& body) {
+    const DetokenizeRequest asked = parse_detokenize_request(body, options_.unknown_fields);
     const Tokenizer& tokenizer = model_.require_tokenizer();
+    model_.check_tokens(asked.tokens.size(), "tokens");
     for (const TokenId id : asked.tokens)
       if (static_cast<size_t>(id) >= tokenizer.vocab_size())
         throw ApiError(

@@ -6,10 +6,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,19 +18,21 @@
 #include <vector>
 
 #include "engine/engine_loop.h"
+#include "serve/api/reader_queue.h"
 #include "serve/api/server_metrics.h"
 #include "serve/http/http_reply.h"
 #include "serve/http/http_request.h"
 #include "serve/http/key_ring.h"
 #include "serve/model_names.h"
 #include "serve/openai_request.h"
+#include "serve/request_memory.h"
 #include "serve/served_model.h"
 
 namespace spillway {
 
 // Has threads beside the server's and the engine's: requests can be megabytes of text, so they are
-// read apart from everything else, several at once, so that a long one does not hold up the others;
-// and steps should not wait for answers to be written.
+// read apart from everything else, several at once, so that a long one does not hold up the others
+// (ReaderQueue); and steps should not wait for answers to be written.
 class CompletionService {
  public:
   struct Options {
@@ -42,6 +44,9 @@ class CompletionService {
     const ModelNames* names = nullptr;  // that clients may call the model; null: any
     const KeyRing* keys = nullptr;      // that clients show; null: there are none
     size_t most_unread = 1024;          // requests whose bodies wait to be read
+    // Host memory for requests: half of it for bodies that wait to be read, a quarter for what is
+    // made of them while they are read, a quarter for prompts that are not answered yet.
+    uint64_t request_bytes = 512 << 20;
   };
 
   // All must outlive it.
@@ -81,11 +86,16 @@ class CompletionService {
     std::vector<GenerationEvent> events;
   };
 
-  void read_later(std::shared_ptr<HttpReply> reply, std::function<void()> work);
+  // `work` gets the body as JSON.
+  using Work = std::function<void(const nlohmann::ordered_json& body)>;
+  void read_later(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply,
+                  Work work);
+  void read(const HttpRequest& request, HttpReply& reply, const Work& work);
   void run_reader();
   void run_writer();
-  void submit(OpenAiRoute route, const HttpRequest& request,
+  void submit(OpenAiRoute route, const HttpRequest& request, const nlohmann::ordered_json& body,
               const std::shared_ptr<HttpReply>& reply, Clock::time_point came);
+  void begin_stream(Exchange& exchange, StreamBatch& batch);
   void send_whole(const std::shared_ptr<Exchange>& exchange);
   void write(const Heard& heard, StreamBatch& batch);
   void write(Exchange& exchange, size_t choice, const GenerationEvent& event, Clock::time_point at,
@@ -102,6 +112,7 @@ class CompletionService {
   ServerMetrics& metrics_;
   Options options_;
   EngineLoop* loop_ = nullptr;
+  RequestMemory trees_, prompts_;
 
   std::mutex exchanges_mutex_;
   std::unordered_map<RequestId, Place> exchanges_;
@@ -109,10 +120,7 @@ class CompletionService {
   std::mutex ignored_mutex_;
   std::set<std::string> logged_ignored_;  // names of fields; bounded
 
-  std::mutex work_mutex_;
-  std::condition_variable has_work_;
-  std::deque<std::function<void()>> work_;
-  bool work_ends_ = false;
+  ReaderQueue unread_;
 
   std::mutex heard_mutex_;
   std::condition_variable has_heard_;

@@ -26,7 +26,9 @@ using boost::system::error_code;
 constexpr int kReadsAtOnce = 4;  // then it is the others' turn
 constexpr size_t kMostLingeredBytes = 4 << 20;
 constexpr size_t kWriteStepBytes = 64 << 10;  // as HttpOptions::write_timeout says
-constexpr size_t kKeptOutBytes = 64 << 10;    // of memory, between answers
+// Bodies up to here count for nothing: large ones must not keep them out. Connections limit them.
+constexpr size_t kUncountedBodyBytes = 64 << 10;
+constexpr size_t kKeptOutBytes = 64 << 10;  // of memory, between answers
 
 bool would_block(const error_code& error) {
   return error == asio::error::would_block || error == asio::error::try_again ||
@@ -272,10 +274,16 @@ void HttpConnection::take_head() {
 
 void HttpConnection::count_body() {
   const size_t bytes = parser_.body_bytes();
-  if (bytes <= counted_body_bytes_) return;
+  if (bytes <= std::max(counted_body_bytes_, kUncountedBodyBytes)) return;
   const size_t more = bytes - counted_body_bytes_;
+  const size_t most = context_.most_bodies_bytes.load(std::memory_order_relaxed);
+  if (bytes > most)
+    throw ApiError(413, "request_too_large", "",
+                   fmt::format("the body takes {} bytes of memory, and this server has {} for "
+                               "bodies; send less, or several requests",
+                               bytes, most));
   counted_body_bytes_ = bytes;
-  if (context_.bodies_bytes->fetch_add(more) + more > context_.options.most_bodies_bytes)
+  if (context_.bodies_bytes->fetch_add(more) + more > most)
     throw ApiError(503, "server_busy", "", "the server holds too many requests; try again later");
 }
 

@@ -23,7 +23,8 @@ struct HttpOptions {
   size_t most_headers = 100;
   size_t most_target_bytes = 8 << 10;
   size_t most_body_bytes = 32 << 20;
-  size_t most_bodies_bytes = 256 << 20;         // of all requests that come or wait to be read
+  // Of all requests that come or wait to be read, but for those of 64 KiB and less.
+  size_t most_bodies_bytes = 256 << 20;
   size_t most_chunks = 65'536;                  // of one request's body
   size_t most_chunk_extension_bytes = 4 << 10;  // of all chunks of a body together
   // Of requests that came before the last answer was out; what one read brings may come on top.

@@ -71,6 +71,8 @@ class HttpServer::Impl {
     for (const auto& loop : loops_) loop->stop();
   }
 
+  void limit_bodies(size_t most_bytes) { context_.most_bodies_bytes.store(most_bytes); }
+
   HttpCounters counters() const {
     HttpCounters result;
     result.connections = context_.connections.load();
@@ -181,6 +183,7 @@ bool HttpServer::wait_until_answered(std::chrono::milliseconds most) const {
   return impl_->wait_until_answered(most);
 }
 void HttpServer::stop_now() { impl_->stop_now(); }
+void HttpServer::limit_bodies(size_t most_bytes) { impl_->limit_bodies(most_bytes); }
 HttpCounters HttpServer::counters() const { return impl_->counters(); }
 
 }  // namespace spillway

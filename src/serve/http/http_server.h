@@ -48,6 +48,9 @@ class HttpServer {
   // Cuts what is still open (their callbacks are called) and ends all threads.
   void stop_now();
 
+  // In place of HttpOptions::most_bodies_bytes, from now on.
+  void limit_bodies(size_t most_bytes);
+
   HttpCounters counters() const;
 
  private:

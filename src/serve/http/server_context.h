@@ -60,6 +60,7 @@ struct ServerContext {
 
   const uint64_t id_base = (uint64_t{std::random_device()()} << 32) | std::random_device()();
   std::atomic<uint32_t> ids{0};
+  std::atomic<size_t> most_bodies_bytes{options.most_bodies_bytes};
   // Requests may outlive the server.
   const std::shared_ptr<std::atomic<size_t>> bodies_bytes =
       std::make_shared<std::atomic<size_t>>(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which options would make a run fit that was refused: each is tried by arithmetic before it is
-// named.
+// named. Of memory, the smallest that works, and how much more makes the run much faster.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,13 @@ struct FitTrial {
 };
 using Fits = std::function<bool(const FitTrial&)>;
 
+// Estimated tokens per second of a run with a trial's memory, of the largest size that fits; 0
+// where none does. Without these functions nothing is said of speed.
+struct FitSpeeds {
+  std::function<double(const FitTrial&)> quick = {};    // with few sequences
+  std::function<double(const FitTrial&)> planned = {};  // by the planner, as the run would be
+};
+
 // What may be changed, and how far.
 struct FitLimits {
   int64_t shortest_tokens = 0;        // a shorter --ctx makes no sense; 0: there is no --ctx
@@ -29,13 +36,17 @@ struct FitLimits {
   std::string plan_option = {};       // what asked for a plan; empty: nothing did
   bool compressible = false;          // there are plain matrices
   bool has_device = false;            // memory apart from the host's
-  // Budgets up to these: what there is of each. 0: not by an option.
+  // Budgets up to these. 0: not by an option.
   uint64_t host_bytes = 0, device_bytes = 0, disk_bytes = 0;
+  // What a machine that is planned for has of each, where budgets may be larger; 0: not known.
+  Budgets present = {};
+  std::string machine = {};  // its name
 };
 
 // "one of these makes it fit: --ctx 512, --kv-type int8, --host-memory 612MiB", or that nothing by
 // itself does. Options that change nothing, or not enough, are not named. `fits` should be true for
 // more memory, fewer tokens or fewer sequences wherever it is true for less, more and more.
-std::string what_helps(const FitTrial& refused, const FitLimits& limits, const Fits& fits);
+std::string fit_suggestions(const FitTrial& refused, const FitLimits& limits, const Fits& fits,
+                            const FitSpeeds& speeds = {});
 
 }  // namespace spillway
