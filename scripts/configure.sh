@@ -3,7 +3,7 @@
 set -euo pipefail
 
 if (($# < 1)) || [[ $1 == -* ]]; then
-  echo "usage: scripts/configure.sh PRESET [-DNAME=VALUE...]   (release, product, debug, tsan, fuzz)"
+  echo "usage: scripts/configure.sh PRESET [-DNAME=VALUE...]   (release, product, plain, debug, tsan, fuzz)"
   if [[ ${1:-} == -h || ${1:-} == --help ]]; then exit 0; fi
   exit 2
 fi

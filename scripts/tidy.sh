@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs clang-tidy over changed sources, with the compile commands of build/release.
+# Runs clang-tidy over changed sources, with the compile commands of build/plain.
 set -euo pipefail
 
 usage() {
@@ -8,12 +8,12 @@ usage: scripts/tidy.sh [--all | --since COMMIT | FILE...]
   (nothing)        .cc files changed since the last commit, and new ones
   --since COMMIT   .cc files changed since COMMIT
   --all            every .cc file of the build
-Needs clang-tidy and a configured build/release (scripts/configure.sh release).
+Needs clang-tidy and a configured build/plain (scripts/configure.sh plain).
 EOF
 }
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-database=build/release/compile_commands.json
+database=build/plain/compile_commands.json
 files=()
 case "${1:-}" in
   -h | --help) usage; exit 0 ;;
@@ -35,7 +35,7 @@ if [[ -z $clang_tidy ]]; then
   exit 1
 fi
 if [[ ! -f $database ]]; then
-  echo "tidy: $database is missing; run scripts/configure.sh release" >&2
+  echo "tidy: $database is missing; run scripts/configure.sh plain" >&2
   exit 1
 fi
 
@@ -48,5 +48,5 @@ if ((${#known[@]} == 0)); then
   echo "nothing to check"
   exit 0
 fi
-printf '%s\0' "${known[@]}" | xargs -0 -P "$(scripts/jobs.sh)" -n 1 "$clang_tidy" --quiet -p build/release
+printf '%s\0' "${known[@]}" | xargs -0 -P "$(scripts/jobs.sh)" -n 1 "$clang_tidy" --quiet -p build/plain
 echo "${#known[@]} files checked"

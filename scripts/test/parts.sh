@@ -64,7 +64,7 @@ part_python-long() { python_tests "long python tests" tests/python -m long; }
 
 # Sources as they stand: each includes what it uses, benchmarks build, CUDA becomes machine code, fuzzers find nothing new.
 part_sources() {
-  must "sources without precompiled headers" scripts/check_sources_alone.py build/release
+  must "sources without precompiled headers" scripts/check_sources_alone.py
   must "build benchmarks" build release all
   if command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]]; then
     must "build CUDA machine code" build_machine_code
@@ -77,8 +77,8 @@ part_sources() {
   fi
 }
 build_machine_code() {
-  scripts/configure.sh product -DSPILLWAY_CUDA=ON -DSPILLWAY_CUDA_ARCHS=90a-real &&
-    cmake --build build/product --parallel "$jobs" --target spw_cuda
+  scripts/configure.sh plain -DSPILLWAY_CUDA=ON -DSPILLWAY_CUDA_ARCHS=90a-real &&
+    cmake --build build/plain --parallel "$jobs" --target spw_cuda
 }
 
 run_part() { # NAME

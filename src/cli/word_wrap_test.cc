@@ -95,7 +95,8 @@ TEST(WordWrapTest, WideCharactersAreBrokenAnywhere) {
 
 TEST(WordWrapTest, FollowsATerminalThatBecomesNarrower) {
   WordWrap wrap;
-  const std::string out = wrap.add("one two three four ", 80) + wrap.add("five six", 20);
+  std::string out = wrap.add("one two three four ", 80);
+  out += wrap.add("five six", 20);
   EXPECT_EQ(out, "one two three four \nfive six");
 }
 
