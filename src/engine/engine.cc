@@ -131,10 +131,13 @@ void Engine::submit(RequestId id, GenerationRequest request) {
       .client = request.client,
       .user = request.user,
       .scored = request.prompt_logprobs >= 0};
+  const BlockKey first =
+      request.cache_salt.empty() ? first_key_ : salted_key(first_key_, request.cache_salt);
   const auto added = requests_
                          .emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_,
                                                                 decoder_.spec().vocab_size))
                          .first;
+  added->second->first_key = first;
   try {
     scheduler_.add(sequence);
   } catch (...) {

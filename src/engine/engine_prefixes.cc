@@ -27,7 +27,7 @@ std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) const
   while (keys.size() < blocks) {
     const auto tokens = std::span<const TokenId>(request.tokens)
                             .subspan(keys.size() * kKvBlockTokens, kKvBlockTokens);
-    keys.push_back(next_key(keys.empty() ? first_key_ : keys.back(), tokens));
+    keys.push_back(next_key(keys.empty() ? request.first_key : keys.back(), tokens));
   }
   return std::span(keys).first(blocks);
 }
@@ -68,7 +68,7 @@ FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) con
 }
 
 const BlockKey& Engine::key_before(const Request& request, size_t blocks) const {
-  return blocks == 0 ? first_key_ : request.keys[blocks - 1];
+  return blocks == 0 ? request.first_key : request.keys[blocks - 1];
 }
 
 // Behind whole blocks one that others go on with, or may: its first tokens are copied.
@@ -152,7 +152,7 @@ void Engine::keep_tail(Request& request, int64_t computed) {
   const std::span<const BlockKey> keys = keys_of(request, whole);
   const auto tokens =
       std::span<const TokenId>(request.tokens).subspan(whole * kKvBlockTokens, rest);
-  const BlockKey& parent = keys.empty() ? first_key_ : keys.back();
+  const BlockKey& parent = keys.empty() ? request.first_key : keys.back();
   allocator_.keep(scheduler_.blocks_of(request.id).at(whole),
                   BlockContents{.key = next_key(parent, tokens),
                                 .parent = parent,

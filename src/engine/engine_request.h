@@ -44,6 +44,7 @@ struct Engine::Request {
   Sampler sampler;
   StopMatcher stops;
   std::optional<IncrementalDetokenizer> detokenizer;
+  BlockKey first_key = {};          // where the chain of its keys begins
   std::vector<BlockKey> keys = {};  // of its whole blocks, as far as somebody asked
   // Of what it will begin with: brought to host memory, and which of it from the disk.
   std::vector<BlockKey> pinned = {};

@@ -3,6 +3,7 @@
 // is run.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -45,6 +46,11 @@ struct GenerationRequest {
   int priority = 0;                    // lower ones matter more
   uint64_t client = 0;                 // whose it is: clients share what there is
   uint64_t user = 0;                   // of the client's: they share what the client gets
+  // KV is shared only among requests with the same salt, and those without one share among
+  // themselves: how much of a prompt was found tells nothing about requests with another.
+  std::string cache_salt = {};
+  // When the client asked, for the time in the queue; not set: it is not measured.
+  std::chrono::steady_clock::time_point came = {};
   // The text that is asked, or its beginning, where there is one: the answer's length is predicted
   // from it, and from the prompt's tokens where there is none.
   std::string asked = {};

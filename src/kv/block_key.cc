@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <string>
 
 #include "base/error.h"
 #include "tensor/kv_format.h"
@@ -18,6 +19,14 @@ BlockKey key_of(const XXH128_hash_t& hash) { return {hash.low64, hash.high64}; }
 }  // namespace
 
 BlockKey first_key(std::string_view salt) { return key_of(XXH3_128bits(salt.data(), salt.size())); }
+
+BlockKey salted_key(const BlockKey& first, std::string_view salt) {
+  // Another seed than that of all other keys: no tokens lead here.
+  constexpr uint64_t kSeed = 0x53616c7465644b56;
+  std::string bytes(reinterpret_cast<const char*>(&first), sizeof(first));
+  bytes += salt;
+  return key_of(XXH3_128bits_withSeed(bytes.data(), bytes.size(), kSeed));
+}
 
 BlockKey next_key(const BlockKey& before, std::span<const int32_t> tokens) {
   // The chain goes in as bytes before the tokens, not as a seed of 64 bits.

@@ -28,6 +28,9 @@ struct BlockContents {
 
 // Where chains begin: `salt` says what else KV depends on, the model and the type of KV.
 BlockKey first_key(std::string_view salt);
+// Where the chains of one group of sequences begin, apart from those of all other groups: `salt`,
+// which is not empty, names the group.
+BlockKey salted_key(const BlockKey& first, std::string_view salt);
 // Of the block with these tokens, kKvBlockTokens at most, behind the one with key `before`.
 BlockKey next_key(const BlockKey& before, std::span<const int32_t> tokens);
 

@@ -22,6 +22,7 @@ using json = nlohmann::ordered_json;
 constexpr int kMaxChoices = 128;
 constexpr size_t kMaxPrompts = 1024;
 constexpr int kMostPriority = 16;
+constexpr size_t kMostSaltBytes = 1024;
 constexpr size_t kMaxStops = 1024;
 constexpr size_t kMaxStopBytes = size_t{64} << 10;  // of all: every choice has its own copy
 constexpr size_t kMaxTokenIds = 1024;               // stop_token_ids, logit_bias
@@ -55,6 +56,12 @@ void read_client(RequestFields& fields, OpenAiRequest& request) {
   for (const char* name : {"user", "safety_identifier"})
     if (const json* user = fields.try_take(name))
       request.user = RequestFields::as_string(*user, name);
+  if (const json* salt = fields.try_take("cache_salt")) {
+    request.cache_salt = RequestFields::as_string(*salt, "cache_salt");
+    if (request.cache_salt.empty() || request.cache_salt.size() > kMostSaltBytes)
+      refuse_field("invalid_value", "cache_salt",
+                   fmt::format("'cache_salt' must have 1 to {} bytes", kMostSaltBytes));
+  }
 }
 
 std::vector<TokenId> read_ids(const json& ids, const char* param, const char* wanted) {

@@ -48,6 +48,8 @@ struct OpenAiRequest {
   int priority = 0;               // lower ones matter more
   std::string user;               // whose share of the server it counts against
   std::vector<std::string> ignored = {};  // fields without effect, as IgnoredFields::take() says
+  // KV is shared among requests with the same one; "": as the server has it.
+  std::string cache_salt = {};
 };
 
 // One JSON value of at most 64 levels, with at most 1,024 members in an object (JsonLimits). Throws

@@ -168,6 +168,7 @@ GenerationRequest ServedModel::to_generation(const OpenAiRequest& request,
   out.min_tokens = request.min_tokens;
   out.ignore_end = request.ignore_end;
   out.priority = request.priority;
+  out.cache_salt = request.cache_salt;
   return out;
 }
 

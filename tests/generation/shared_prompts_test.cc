@@ -80,6 +80,37 @@ TEST_F(SharedPromptsTest, AreComputedOnceThoughTheFirstIsCancelled) {
   EXPECT_EQ(engine.state().kv.at(0).free, engine.state().kv.at(0).total);
 }
 
+// What is found of a prompt tells nothing about requests with another salt; bits stay the same.
+TEST_F(SharedPromptsTest, AreSharedAmongThoseWithTheSameSalt) {
+  KvCache kv = runtime_.make_kv(200);
+  Decoder decoder = runtime_.make_decoder(256);
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
+  const Answer alone = answer_alone(runtime_, one_of_many(1));
+  const auto reused = [&](const std::string& salt) {
+    GenerationRequest request = one_of_many(1);
+    request.cache_salt = salt;
+    const RequestId id = engine.submit(std::move(request));
+    const int64_t before = engine.stats().reused_tokens;
+    EXPECT_EQ(run_all(engine).at(id), alone) << salt;
+    return engine.stats().reused_tokens - before;
+  };
+  EXPECT_EQ(reused(""), 0);
+  EXPECT_EQ(reused("a"), 0);
+  EXPECT_EQ(reused("b"), 0);
+  EXPECT_EQ(reused("a"), kPrompt - 1);
+  EXPECT_EQ(reused("b"), kPrompt - 1);
+  EXPECT_EQ(reused(""), kPrompt - 1);
+  // Also where they come together, no one waits for what another computes.
+  for (const char* const salt : {"c", "d", ""}) {
+    GenerationRequest request = make_request(kPrompt, 77, 4);
+    request.cache_salt = salt;
+    engine.submit(std::move(request));
+  }
+  const int64_t before = engine.stats().reused_tokens;
+  run_all(engine);
+  EXPECT_EQ(engine.stats().reused_tokens, before);
+}
+
 TEST_F(SharedPromptsTest, AClientWithOneRequestDoesNotWaitForAllOfAnothers) {
   for (const bool fairly : {false, true}) {
     KvCache kv = runtime_.make_kv(100);

@@ -145,10 +145,28 @@ std::string site_of(std::string_view address) {
 
 }  // namespace
 
+std::optional<size_t> CompletionService::key_of(const HttpRequest& request) const {
+  return options_.keys != nullptr ? options_.keys->try_find(request)
+                                  : std::nullopt;
+}
+
+// The requests that may find each other's KV have the same: those of one key, and of these the ones
+// that ask for the same salt.
+std::string CompletionService::salt_of(std::optional<size_t> key, const std::string& asked) const {
+  if (key && !options_.shares_among_keys)
+    return fmt::format("key {} {}", options_.keys->digest(*key), asked);
+  return asked.empty() ? std::string() : "salt " + asked;
+}
+
+size_t CompletionService::unread() const {
+  const std::lock_guard lock(work_mutex_);
+  return work_.size();
+}
+
 // Who shares the server with others: whoever shows a key, else whoever calls from an address.
 // Nothing that a client can make up is in it.
 uint64_t CompletionService::client_of(const HttpRequest& request) const {
-  const auto key = options_.keys != nullptr ? options_.keys->try_find(request) : std::nullopt;
+  const auto key = key_of(request);
   return checksum64(key ? fmt::format("key {}", *key) : "at " + site_of(request.address()));
 }
 
@@ -237,6 +255,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
                    "a 'priority' below 0 goes before others', which clients of this server may "
                    "not; it starts with --trust-priorities where they may");
   const uint64_t client = client_of(request);
+  const std::optional<size_t> key = key_of(request);
   const uint64_t user = asked.user.empty() ? 0 : checksum64(asked.user);
   auto exchange = std::make_shared<Exchange>(
       Completion(std::move(asked), model_, /*default_seed=*/random_bits()), reply);
@@ -254,6 +273,8 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
     generation.client = client;
     generation.user = user;
     prompt_tokens += generation.prompt.size();
+    generation.cache_salt = salt_of(key, generation.cache_salt);
+    generation.came = came;
   }
   // The engine has a copy beside the prompt.
   exchange->memory = prompts_.reserve(2 * sizeof(TokenId) * prompt_tokens);

@@ -47,6 +47,9 @@ class CompletionService {
     // Host memory for requests: half of it for bodies that wait to be read, a quarter for what is
     // made of them while they are read, a quarter for prompts that are not answered yet.
     uint64_t request_bytes = 512 << 20;
+    // KV of what begins alike is shared among all keys, and cached_tokens tells each key what
+    // others have asked; otherwise among the requests of one key.
+    bool shares_among_keys = false;
   };
 
   // All must outlive it.
@@ -104,9 +107,11 @@ class CompletionService {
   void forget(const Exchange& exchange);
   void refuse(HttpReply& reply, const ApiError& error);
   void log(const Exchange& exchange, Clock::time_point at) const;
+  std::optional<size_t> key_of(const HttpRequest& request) const;
   uint64_t client_of(const HttpRequest& request) const;
   // Logs names that no request had before, and adds the header that names them all.
   void tell_ignored(const std::vector<std::string>& names, std::vector<HttpHeader>& headers);
+  std::string salt_of(std::optional<size_t> key, const std::string& asked) const;
 
   const ServedModel& model_;
   ServerMetrics& metrics_;

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/digest.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -84,6 +85,13 @@ KeyRing KeyRing::from_file(const std::filesystem::path& path) {
                 printable_path(path));
   return KeyRing(std::move(keys));
 }
+
+std::string KeyRing::label(size_t index) const {
+  constexpr size_t kDigits = 8;
+  return digest128(keys_[index]).substr(0, kDigits);
+}
+
+std::string KeyRing::digest(size_t index) const { return digest128("key " + keys_[index]); }
 
 std::optional<size_t> KeyRing::try_find_key(std::string_view shown) const {
   size_t found = keys_.size();

@@ -36,6 +36,12 @@ class KeyRing {
   // Whether a request tries to show a key.
   static bool has_key(const HttpRequest& request);
   size_t size() const { return keys_.size(); }
+  // For people: the first 8 digits of XXH3-128 of a key, which tell keys apart and not what they
+  // are.
+  std::string label(size_t index) const;
+  // For programs: what only this key has, in this process and the next, whatever keys are beside
+  // it.
+  std::string digest(size_t index) const;
   // For a client, which shows one; there must be any.
   const std::string& first() const { return keys_.front(); }
 

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/block_key.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace spillway {
+namespace {
+
+// Folders of --kv-dir outlive the program, and have their blocks under these.
+TEST(BlockKeyTest, StaysWhatItIs) {
+  const BlockKey first = first_key("salt");
+  EXPECT_EQ(first, (BlockKey{0x5f3cdedcf95b9c49, 0x5bf5404267006eb6}));
+  EXPECT_EQ(next_key(first, std::vector<int32_t>{1, 2, 3}),
+            (BlockKey{0xe9dd3a01765af8a9, 0x489f2ccc0f53e54e}));
+  EXPECT_EQ(salted_key(first, "a"), (BlockKey{0x216052f6c6f491fa, 0xcbe265e719f1aa9a}));
+}
+
+TEST(BlockKeyTest, SaltsPartChains) {
+  const BlockKey first = first_key("salt");
+  const std::vector<int32_t> tokens = {7, 8, 9};
+  EXPECT_NE(salted_key(first, "a"), first);
+  EXPECT_NE(salted_key(first, "a"), salted_key(first, "b"));
+  EXPECT_NE(salted_key(first, "a"), salted_key(first_key("other"), "a"));
+  EXPECT_NE(next_key(salted_key(first, "a"), tokens), next_key(first, tokens));
+}
+
+}  // namespace
+}  // namespace spillway
