@@ -60,6 +60,8 @@ struct ServeOptions {
   bool trust_priorities = false;
   bool strict_fields = false;
   std::vector<std::string> aliases;
+  std::vector<std::string> allowed_hosts;
+  std::string share_prefixes = "key";
 };
 
 // What clients call the model: a file's name without its ending, or what it is named.
@@ -162,7 +164,8 @@ int serve(const ServeOptions& options) {
   ApiServerOptions asked{.http = options.http,
                          .keys = std::nullopt,
                          .model = ModelNames(model_name(options), options.aliases),
-                         .version = program_version()};
+                         .version = program_version(),
+                         .allowed_hosts = options.allowed_hosts};
   if (!options.key_file.empty()) asked.keys = KeyRing::from_file(options.key_file);
   // It listens before it knows its device, and so how many requests are at work.
   const int at_work = options.max_sequences > 0 ? options.max_sequences : kSequencesOnGpu;
@@ -170,6 +173,8 @@ int serve(const ServeOptions& options) {
       claim_connections(connections_for(static_cast<size_t>(at_work + options.max_queue)));
   if (!options.session.placement.host_memory.empty())
     asked.http.most_bodies_bytes = kLeastRequestBytes / 2;  // until there is a plan
+  if (asked.http.most_client_connections == 0)
+    asked.http.most_client_connections = connections_of_client(asked.http.most_connections);
   drain_on_interrupt();
   const bool is_locked = asked.keys.has_value();
   ApiServer server(std::move(asked));
@@ -226,7 +231,8 @@ int serve(const ServeOptions& options) {
        .trusts_priorities = options.trust_priorities,
        .unknown_fields = options.strict_fields ? UnknownFields::kRefuse : UnknownFields::kIgnore,
        .request_bytes =
-           request_bytes(options, session, session.runner_size(context, sequences), lengths.get())},
+           request_bytes(options, session, session.runner_size(context, sequences), lengths.get()),
+       .shares_among_keys = options.share_prefixes == "all"},
       {.model = model.name(),
        .plan = session.describe_plan(),
        .has_gpu = !session.device->host_visible(),
@@ -264,6 +270,20 @@ void add_serve_command(Command& app) {
                       "call); /health needs none");
   command->add_option("--cors", options->http.cors_origins,
                       "web pages of this origin may call, such as https://chat.example; * for all");
+  command->add_option("--allowed-hosts", options->allowed_hosts,
+                      "names that clients may call this server by, beside addresses and localhost, "
+                      "with commas or repeated; * for any (default: checked only without keys at "
+                      "127.0.0.1)");
+  command
+      ->add_option("--max-connections-per-client", options->http.most_client_connections,
+                   "connections of one address (default: all but 256, and at least three quarters)")
+      ->check(in_range(1, 1 << 20));
+  command
+      ->add_option("--share-prefixes", options->share_prefixes,
+                   "KV of prompts that begin alike is shared within a key, or among all: then "
+                   "cached_tokens tells each key what others have asked")
+      ->capture_default_str()
+      ->check(one_of({"key", "all"}));
   command->add_option("--name", options->name, "what clients call the model (default: its file's)");
   command
       ->add_option("--alias", options->aliases,

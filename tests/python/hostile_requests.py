@@ -161,12 +161,12 @@ def damaged_bodies(count, seed):
 
 
 def message(path, body, extra=b""):
-    head = f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n".encode()
     return head + extra + b"\r\n" + body
 
 
 def in_chunks(path, body, sizes):
-    head = f"POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     out, at = b"", 0
     while at < len(body):
         for size in sizes:
@@ -181,9 +181,9 @@ def wrong_http():
     body = json.dumps(PLAIN[COMPLETIONS]).encode()
 
     def post(*headers, content=body, first=f"POST {COMPLETIONS} HTTP/1.1"):
-        return "\r\n".join([first, "Host: h", *headers, "", ""]).encode("latin-1") + content
+        return "\r\n".join([first, "Host: localhost", *headers, "", ""]).encode("latin-1") + content
 
-    smuggled = b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"
+    smuggled = b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     length = f"Content-Length: {len(body)}"
     lengths = "-1 +5 5,5 0x5 5.0 1e3 five 99999999999 18446744073709551616 \"5\" \xb5".split(" ") + ["", " ", "5 5", "5\t6", "9" * 500]
     for value in lengths:
@@ -216,14 +216,14 @@ def wrong_http():
     yield post("X: " + "y" * 100_000)
     yield post("y" * 100_000 + ": x")
     yield post("Cookie: " + "a=b; " * 4000)
-    yield b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: h\r\n\r\n"
+    yield b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
     yield b"A" * 100_000
     yield b"\r\n" * 10_000
     yield b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 2000
     headers = ["X", ": x", "X : y", "X\t: y", "X Y: z", "X[]: z", "X\x00: y", "X: \x00", "X: \x07", "X: a\rb", "X: a\nY: b", "\rX: a"]
     for header in [*headers, "X\xe9: z", "X: \x7f"]:
         yield post(length, header)
-    for host in ("Host: a b", "Host: a@b", "Host: a/b", "Host: h", "Host: ", "Host: \x01"):
+    for host in ("Host: a b", "Host: a@b", "Host: a/b", "Host: localhost", "Host: ", "Host: \x01"):
         yield post(length, host)
         yield f"GET /health HTTP/1.1\r\n{host}\r\n{host}\r\n\r\n".encode("latin-1")
     lines = (
@@ -235,7 +235,7 @@ def wrong_http():
     )  # fmt: skip
     for line in lines:
         for end in ("\r\n", "\n", "\r", "\r\r\n"):
-            yield f"{line}{end}Host: h{end}{end}".encode("latin-1")
+            yield f"{line}{end}Host: localhost{end}{end}".encode("latin-1")
     for expectation in ("100-continue", "a miracle", "100-continue, 100-continue", ""):
         yield post(length, f"Expect: {expectation}")
     for upgrade in ("websocket", "h2c", "TLS/1.0"):
@@ -254,7 +254,7 @@ def damaged_http(count, seed):
     draw = random.Random(seed)
     bases = [message(path, json.dumps(body).encode()) for path, body in PLAIN.items()]
     bases += [in_chunks(path, json.dumps(body).encode(), [7, 30]) for path, body in PLAIN.items()]
-    bases += [b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n", b"OPTIONS /v1/models HTTP/1.1\r\nHost: h\r\nOrigin: http://a\r\n\r\n"]
+    bases += [b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", b"OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: http://a\r\n\r\n"]
     for _ in range(count):
         base = draw.choice(bases)
         head = base.index(b"\r\n\r\n")

@@ -178,7 +178,7 @@ class Server:
         """The bytes of a request."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = [*headers, *(f"{name}: {value}" for name, value in self.headers.items() if not any(name in line for line in headers))]
-        lines = [f"{method} {path} HTTP/1.1", "Host: h", "Content-Type: application/json", f"Content-Length: {len(content)}", *headers]
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", f"Content-Length: {len(content)}", *headers]
         return "\r\n".join([*lines, "", ""]).encode() + content
 
     def stream_message(self, **fields):
@@ -279,6 +279,8 @@ def read_raw_answer(connection):
     with contextlib.suppress(ConnectionError):
         while piece := connection.recv(1 << 16):
             data += piece
+            while data.startswith(b"HTTP/1.1 100 ") and b"\r\n\r\n" in data:
+                data = data.partition(b"\r\n\r\n")[2]  # an interim answer: the other one follows
             head, found, body = data.partition(b"\r\n\r\n")
             if not found:
                 continue

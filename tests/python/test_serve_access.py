@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """spillway serve: who gets in (R15), what is logged, and which pages of the web may call."""
 
+import gzip
 import json
 import pathlib
 import re
@@ -85,7 +86,7 @@ def test_health_is_open(locked):
 
 def test_a_body_without_a_key_is_not_waited_for(locked):
     """Who may not ask is told so before sending a gigabyte."""
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 30000000\r\nExpect: 100-continue\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\nExpect: 100-continue\r\n\r\n"
     assert locked.raw(head)[0] == 401
     assert locked.raw(head.replace(b"Expect: 100-continue\r\n", b""))[0] == 401
 
@@ -125,7 +126,7 @@ def test_a_key_may_come_in_the_header_of_another_api(locked, header):
 @pytest.mark.parametrize("path", TRAVERSALS)
 def test_no_path_leads_out(locked, path):
     for key in ([], [f"Authorization: Bearer {KEYS[0]}"]):
-        lines = "\r\n".join([f"GET {path} HTTP/1.1", "Host: h", "Connection: close", *key, "", ""]).encode()
+        lines = "\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", *key, "", ""]).encode()
         status, raw = locked.raw(lines)
         assert b"root:" not in raw and b"PATH=" not in raw and b"[core]" not in raw
         is_health = path.startswith("/health?") or path == "/health/"
@@ -178,8 +179,8 @@ def send_nasty(server):
         server.post(COMPLETIONS, {"model": NAME, "prompt": "SECRET", "max_tokens": 1, text: 1}).ok()
         server.post(COMPLETIONS, json.dumps({"model": NAME, "prompt": "SECRET", "max_tokens": 1}, indent=1).encode()).ok()
         server.post(COMPLETIONS, f'{{"SECRET": "{text}'.encode()).error(400)
-        server.raw(b"GET /" + text.encode() + b" HTTP/1.1\r\nHost: h\r\n\r\n", half_close=True)
-        server.raw(b"GET / HTTP/1.1\r\nHost: h\r\nUser-Agent: " + text.encode() + b"\r\n\r\n", half_close=True)
+        server.raw(b"GET /" + text.encode() + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", half_close=True)
+        server.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: " + text.encode() + b"\r\n\r\n", half_close=True)
         server.raw(text.encode() + b" / HTTP/1.1\r\n\r\n", half_close=True)
 
 
@@ -296,6 +297,26 @@ def test_a_long_queue_has_connections_for_all(spillway, tiny_model, tmp_path):
 
 
 # Pages of the web.
+
+
+def test_without_keys_other_names_and_pages_are_refused(spillway, tiny_model, tmp_path):
+    post = {"Content-Type": "text/plain"}
+    with Server(spillway, tiny_model, tmp_path, "--allowed-hosts", "llm.example,other.example") as server:
+        own = f"http://127.0.0.1:{server.port}"
+        for host in (f"localhost:{server.port}", "127.0.0.1", f"[::1]:{server.port}", "llm.example", "other.example:443"):
+            server.post(COMPLETIONS, GOOD, headers=post | {"Host": host}).ok()
+        server.post(COMPLETIONS, GOOD, headers=post | {"Origin": own}).ok()
+        error = server.post(COMPLETIONS, GOOD, headers=post | {"Host": "evil.example"}).error(403, "host_not_allowed")
+        assert "--allowed-hosts evil.example" in error["message"]
+        error = server.post(COMPLETIONS, GOOD, headers=post | {"Origin": "http://evil.example"}).error(403, "origin_not_allowed")
+        assert "--cors http://evil.example" in error["message"]
+        assert server.get("/", headers={"Host": "evil.example"}).status == 403
+        assert server.get("/health", headers={"Host": "evil.example"}).status == 200
+
+
+def test_what_is_no_name_is_refused_at_the_start(spillway, tiny_model):
+    done = spillway.run("serve", tiny_model, "--port", "0", "--allowed-hosts", "http://a", timeout=60)
+    done.assert_one_line_error(2)
 
 
 def test_pages_may_call_only_where_it_was_allowed(spillway, tiny_model, tmp_path):

@@ -144,7 +144,7 @@ def test_a_smuggled_request_is_not_answered(server):
     """Two answers to what a proxy takes for one request would reach the wrong client."""
     for data in hostile_requests.wrong_http():
         # One chunked body and then another request are two requests, whoever reads them.
-        honest = data.startswith(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+        honest = data.startswith(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         if b"GET /metrics" not in data or honest:
             continue
         with server.socket() as connection:
@@ -163,7 +163,7 @@ def test_connections_that_say_nothing_cost_nothing(server):
     idle = [server.socket() for _ in range(200)]
     try:
         for connection in idle[::2]:
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Le")
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le")
         assert server.get("/health").status == 200
         assert server.text(prompt="The river", max_tokens=5)
     finally:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "serve/api_error.h"
+#include "serve/http/http_url.h"
 #include "serve/openai_response.h"
 #include "serve/page/page_files.h"
 
@@ -20,6 +21,13 @@ int64_t now_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+Router router_for(const ApiServerOptions& options) {
+  const bool is_private =
+      !options.keys && HttpUrl{.host = options.http.host, .path = {}}.is_this_machine();
+  if (!is_private && options.allowed_hosts.empty()) return Router(options.keys);
+  return Router(options.keys, HostCheck(options.allowed_hosts, options.http.cors_origins));
 }
 
 // Browsers let such a page run what comes with it and talk to this server, and nothing else.
@@ -38,7 +46,8 @@ HttpAnswer page_answer(const PageFile& file) {
 }  // namespace
 
 ApiServer::ApiServer(ApiServerOptions options)
-    : options_(std::move(options)), created_(now_s()), router_(std::move(options_.keys)) {
+    : options_(std::move(options)), created_(now_s()), router_(router_for(options_)) {
+  options_.keys.reset();  // the router has them
   add_routes();
   http_ = std::make_unique<HttpServer>(options_.http, router_);
 }
@@ -59,7 +68,7 @@ void ApiServer::add_routes() {
   const auto add = [&](HttpMethod method, std::string path, Access access, Router::Action action) {
     router_.add(method, std::move(path), access, std::move(action));
   };
-  add(HttpMethod::kGet, "/health", Access::kOpen,
+  add(HttpMethod::kGet, "/health", Access::kProbe,
       [this](const Request&, const Reply& reply) { tell_health(reply); });
   add(HttpMethod::kGet, "/metrics", Access::kWithKey, [this](const Request&, const Reply& reply) {
     reply->send({.status = 200,

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/engine_loop.h"
 #include "serve/api/completion_service.h"
@@ -27,6 +28,9 @@ struct ApiServerOptions {
   std::optional<KeyRing> keys;  // none: everyone may call
   ModelNames model;             // what clients call it
   std::string version = {};     // of the program, as /version says it
+  // Names that the server answers to beside addresses and "localhost". They are checked where there
+  // are no keys and only this machine can call, or where any are given (HostCheck).
+  std::vector<std::string> allowed_hosts = {};
 };
 
 // Methods are called from one thread, but for set_progress().

@@ -18,6 +18,10 @@ constexpr uint64_t kOwnFiles = 512;
 
 size_t connections_for(size_t requests) { return std::max(kLeast, requests + kBeside); }
 
+size_t connections_of_client(size_t connections) {
+  return connections - std::min(kBeside, connections / 4);
+}
+
 size_t connections_within(size_t connections, uint64_t most_files) {
   // Where there are hardly any files, half of them.
   const uint64_t room = std::max(most_files - std::min(most_files, kOwnFiles), most_files / 2);

@@ -11,6 +11,9 @@ namespace spillway {
 // keep theirs open between requests, and whoever asks how the server is.
 size_t connections_for(size_t requests);
 
+// Of these, what one client address may have: the rest is for other clients.
+size_t connections_of_client(size_t connections);
+
 // Of `connections`, as many as a process with `most_files` open ones can have beside its own; at
 // least one.
 size_t connections_within(size_t connections, uint64_t most_files);

@@ -12,6 +12,13 @@ TEST(ConnectionLimitTest, EveryRequestThatIsTakenHasAConnection) {
   EXPECT_EQ(connections_for(1), connections_for(2)) << "small queues change nothing";
 }
 
+TEST(ConnectionLimitTest, OneAddressLeavesSomeForOthers) {
+  EXPECT_EQ(connections_of_client(1024), 768U);
+  EXPECT_EQ(connections_of_client(connections_for(3000)), 3000U) << "all that can be waiting";
+  EXPECT_EQ(connections_of_client(8), 6U);
+  EXPECT_EQ(connections_of_client(1), 1U);
+}
+
 TEST(ConnectionLimitTest, LeavesFilesForTheServerItself) {
   EXPECT_EQ(connections_within(1024, 65'536), 1024U);
   EXPECT_LT(connections_within(5000, 4096), 4096U);

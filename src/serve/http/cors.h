@@ -18,6 +18,8 @@ class Cors {
   // kInvalidArgument for what no browser would send.
   explicit Cors(std::vector<std::string> origins);
 
+  // Whether a page of this origin may call.
+  bool allows(std::string_view origin) const;
   // Header lines for the answer to `request`, each with its line end.
   std::string lines(const HttpRequest& request) const;
   // The answer to a browser that asks before it calls; none where this is no such question, or
@@ -25,8 +27,6 @@ class Cors {
   std::optional<HttpAnswer> try_preflight(const HttpRequest& request) const;
 
  private:
-  bool allows(std::string_view origin) const;
-
   std::vector<std::string> origins_;
   bool any_ = false;
 };

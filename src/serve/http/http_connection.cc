@@ -24,7 +24,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr int kReadsAtOnce = 4;  // then it is the others' turn
-constexpr size_t kMostLingeredBytes = 4 << 20;
+// A connection beyond the limits has so long to say that it is a probe.
+constexpr std::chrono::milliseconds kRefusedTime{1'000};
 constexpr size_t kWriteStepBytes = 64 << 10;  // as HttpOptions::write_timeout says
 // Bodies up to here count for nothing: large ones must not keep them out. Connections limit them.
 constexpr size_t kUncountedBodyBytes = 64 << 10;
@@ -73,16 +74,23 @@ void notice_dead_peers(tcp::socket& socket, std::chrono::milliseconds most) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(IoLoop& loop, ServerContext& context, tcp::socket socket)
+HttpConnection::HttpConnection(IoLoop& loop, ServerContext& context, tcp::socket socket,
+                               Standing standing, ClientConnections::Place place)
     : loop_(loop),
       context_(context),
       socket_(std::move(socket)),
       peer_(address_text(socket_)),
+      standing_(standing),
+      place_(std::move(place)),
       parser_(context.options) {
   context_.open_connections.fetch_add(1);
+  if (standing_ == Standing::kWelcome) context_.welcome_connections.fetch_add(1);
 }
 
-HttpConnection::~HttpConnection() { context_.open_connections.fetch_sub(1); }
+HttpConnection::~HttpConnection() {
+  context_.open_connections.fetch_sub(1);
+  if (standing_ == Standing::kWelcome) context_.welcome_connections.fetch_sub(1);
+}
 
 void HttpConnection::start() {
   error_code ignored;
@@ -93,16 +101,28 @@ void HttpConnection::start() {
         asio::socket_base::send_buffer_size(static_cast<int>(context_.options.send_buffer_bytes)),
         ignored);
   notice_dead_peers(socket_, context_.options.write_timeout);
-  deadline_ = Clock::now() + context_.options.head_timeout;
+  deadline_ = Clock::now() + (standing_ == Standing::kWelcome
+                                  ? context_.options.head_timeout
+                                  : std::min(context_.options.head_timeout, kRefusedTime));
   // Often the request is there already.
   read();
 }
 
-void HttpConnection::start_refusing() {
-  error_code ignored;
-  socket_.non_blocking(true, ignored);
-  refuse(ApiError(503, "too_many_connections", "", "too many connections; try again later"));
-  go_on();
+ApiError HttpConnection::too_many() const {
+  return ApiError(503, "too_many_connections", "",
+                  standing_ == Standing::kTooManyOfClient
+                      ? fmt::format("this address has {} connections, and may have no more; close "
+                                    "some, or try again later",
+                                    context_.clients.most())
+                      : "too many connections; try again later");
+}
+
+void HttpConnection::end_refused() {
+  if (state_ == State::kReading) {
+    refuse(too_many());
+    go_on();
+  }
+  close();
 }
 
 bool HttpConnection::apply(ReplyMessage& message) {
@@ -140,6 +160,8 @@ void HttpConnection::go_on() {
     write();
     if (state_ == State::kAnswering && is_complete_ && out_.empty()) {
       end_answer();
+    } else if (state_ == State::kReading && pipelined_.empty() && peer_is_done_) {
+      close();  // what it still had to say was answered
     } else if (state_ == State::kReading && !pipelined_.empty()) {
       const std::string bytes = std::exchange(pipelined_, {});
       take_bytes(bytes);
@@ -155,10 +177,19 @@ void HttpConnection::check_time(Clock::time_point now) {
     context_.cut_streams.fetch_add(1, std::memory_order_relaxed);
     return cut("stopped reading");
   }
-  if (state_ == State::kAnswering && !wants_bytes() && !peer_is_done_ && has_left_unseen())
-    return peer_closed(true);
+  if (state_ == State::kAnswering && !wants_bytes()) {
+    const int tcp = tcp_state();
+    if (tcp == TCP_CLOSE) return cut("client has gone");
+    if (tcp == TCP_CLOSE_WAIT && !is_probed_) {
+      probe_peer();
+      return go_on();
+    }
+  }
   if (now < deadline_) return;
-  if (state_ == State::kReading && parser_.stage() != RequestParser::Stage::kNothing) {
+  if (state_ == State::kReading && standing_ != Standing::kWelcome) {
+    refuse(too_many());
+    go_on();
+  } else if (state_ == State::kReading && parser_.stage() != RequestParser::Stage::kNothing) {
     refuse(ApiError(408, "request_timeout", "", "the request took too long to arrive"));
     go_on();
   } else if (state_ != State::kAnswering) {
@@ -214,7 +245,9 @@ void HttpConnection::read() {
 void HttpConnection::take_bytes(std::string_view bytes) {
   if (state_ == State::kLingering) {
     lingered_bytes_ += bytes.size();
-    if (lingered_bytes_ > kMostLingeredBytes) close();
+    if (lingered_bytes_ > context_.options.most_lingered_bytes) return close();
+    // Who still sends has not looked for the answer yet.
+    deadline_ = std::min(linger_end_, Clock::now() + context_.options.linger_timeout);
     return;
   }
   if (state_ == State::kReading) {
@@ -257,6 +290,10 @@ void HttpConnection::take_head() {
   head.request->peer = peer_;
   head.request->id = context_.next_request_id();
   head.request->draining = context_.draining.load(std::memory_order_relaxed);
+  if (standing_ != Standing::kWelcome) {
+    if (!context_.handler.is_probe(*request_)) throw too_many();
+    keep_alive_ = false;
+  }
   auto answer = context_.cors.try_preflight(*request_);
   if (!answer) answer = context_.handler.try_answer_head(*request_);
   if (answer) {
@@ -312,23 +349,36 @@ void HttpConnection::dispatch() {
 
 void HttpConnection::peer_closed(bool in_order) {
   if (state_ != State::kAnswering) return close();
-  // Somebody may still read what is on its way.
-  if (in_order && is_complete_) {
-    peer_is_done_ = true;
-    closes_ = true;
-    pipelined_.clear();
-    return;
-  }
-  cut("client has gone");
+  if (!in_order) return cut("client has gone");
+  // It may still read, and what it sent before is answered. Most answers are quick; if this one is
+  // not, check_time() looks whether somebody is there.
+  peer_is_done_ = true;
 }
 
 // While its bytes are not read, only the system knows that the client has closed. Not even that
 // when they fill all buffers: such a client is missed when it is written to, as one that stays.
-bool HttpConnection::has_left_unseen() {
+int HttpConnection::tcp_state() {
   tcp_info info{};
   socklen_t size = sizeof(info);
-  if (::getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-  return info.tcpi_state == TCP_CLOSE_WAIT || info.tcpi_state == TCP_CLOSE;
+  if (::getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  return info.tcpi_state;
+}
+
+// A client that has closed its direction only listens, or is gone: that looks the same until it is
+// sent something, which the system of one that is gone answers with a reset (check_time() sees it).
+// So it is sent what changes no answer: before the head an interim response (RFC 9110, section
+// 15.2), and between two chunks a zero, with which the next chunk's size may begin (RFC 9112,
+// section 7.1).
+void HttpConnection::probe_peer() {
+  is_probed_ = true;
+  if (is_complete_ || is_http_10_ || !out_.empty()) return;
+  const size_t before = out_.size();
+  if (!has_head_) {
+    out_ += "HTTP/1.1 100 Continue\r\n\r\n";
+  } else if (is_chunked_ && sends_body_) {
+    out_ += "0";
+  }
+  if (reply_ != nullptr) count_waiting(out_.size() - before);
 }
 
 // Answering
@@ -366,7 +416,9 @@ void HttpConnection::put_head(const HttpAnswer& answer, ResponseFraming framing)
   // A body without a length or chunks ends where the connection does.
   const bool has_end =
       framing.is_chunked || framing.content_length || !status_has_body(answer.status);
-  if (!keep_alive_ || !has_end || context_.draining.load(std::memory_order_relaxed)) closes_ = true;
+  const bool is_last = peer_is_done_ && pipelined_.empty();
+  if (!keep_alive_ || !has_end || is_last || context_.draining.load(std::memory_order_relaxed))
+    closes_ = true;
   framing.closes = closes_;
   framing.says_keep_alive = is_http_10_ && !closes_;
   std::string more = request_id_line(answer);
@@ -474,7 +526,9 @@ void HttpConnection::linger() {
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   state_ = State::kLingering;
   pipelined_.clear();
-  deadline_ = Clock::now() + context_.options.linger_timeout;
+  linger_end_ = Clock::now() + (standing_ == Standing::kWelcome ? context_.options.longest_linger
+                                                                : context_.options.linger_timeout);
+  deadline_ = std::min(linger_end_, Clock::now() + context_.options.linger_timeout);
 }
 
 void HttpConnection::cut(std::string_view why) {
@@ -499,10 +553,12 @@ void HttpConnection::release() {
   has_head_ = is_chunked_ = is_complete_ = closes_ = false;
   sends_body_ = true;
   id_.clear();
+  status_ = 0;
   written_bytes_ = written_at_deadline_ = 0;
 }
 
 void HttpConnection::log_access(std::string_view note) {
+  context_.handler.answered(request_.get(), status_ > 0 ? status_ : kStatusClientGone);
   if (log_level() > LogLevel::kInfo) return;
   const std::string method(request_ == nullptr ? "" : http_method_name(request_->method));
   const std::string target(request_ == nullptr ? parser_.first_line() : request_->target);

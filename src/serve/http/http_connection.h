@@ -27,14 +27,19 @@ class IoLoop;
 // reply. Who calls must hold it, and closes it when it throws (IoLoop::run_step).
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(IoLoop& loop, ServerContext& context, boost::asio::ip::tcp::socket socket);
+  // Whether its requests are answered. One that is too many is only asked whether it is a probe
+  // (HttpHandler::is_probe), and told to come again if it is not.
+  enum class Standing : uint8_t { kWelcome, kTooMany, kTooManyOfClient };
+
+  HttpConnection(IoLoop& loop, ServerContext& context, boost::asio::ip::tcp::socket socket,
+                 Standing standing, ClientConnections::Place place);
   ~HttpConnection();
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
   void start();
-  // One too many: says so and closes.
-  void start_refusing();
+  // One too many, and its time is over: says so and closes at once.
+  void end_refused();
   // Takes a message without writing to the socket. True when go_on() must follow, the first time
   // since the last one.
   bool apply(ReplyMessage& message);
@@ -58,7 +63,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void count_body();
   void dispatch();
   void peer_closed(bool in_order);
-  bool has_left_unseen();
+  int tcp_state();
+  void probe_peer();
 
   // Answering.
   void begin_answering();
@@ -74,6 +80,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void wait_writable();
   void end_answer();
   void linger();
+  ApiError too_many() const;
 
   void cut(std::string_view why);
   void release();
@@ -83,11 +90,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ServerContext& context_;
   boost::asio::ip::tcp::socket socket_;
   std::string peer_;
+  const Standing standing_;
+  const ClientConnections::Place place_;
   State state_ = State::kReading;
   bool is_read_pending_ = false;
   bool is_write_pending_ = false;
   bool is_touched_ = false;
   bool peer_is_done_ = false;  // has closed its direction
+  bool is_probed_ = false;     // and was sent something, to see whether it is still there
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point write_deadline_ = Clock::time_point::max();
 
@@ -95,6 +105,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string pipelined_;  // came before its turn
   size_t counted_body_bytes_ = 0;
   size_t lingered_bytes_ = 0;
+  Clock::time_point linger_end_ = {};
 
   // Of the request that is being answered.
   std::shared_ptr<const HttpRequest> request_;

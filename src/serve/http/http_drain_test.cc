@@ -23,7 +23,7 @@ class DrainTest : public testing::Test {
                 [this](auto request, auto reply) {
                   holding_.handle(std::move(request), std::move(reply));
                 });
-    router_.add(HttpMethod::kGet, "/health", Router::Access::kOpen,
+    router_.add(HttpMethod::kGet, "/health", Router::Access::kProbe,
                 [](const auto& request, const auto& reply) {
                   reply->send({request->draining ? 503 : 200, "text/plain", "", {}});
                 });

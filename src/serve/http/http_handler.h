@@ -10,6 +10,8 @@
 
 namespace spillway {
 
+inline constexpr int kStatusClientGone = 499;  // as nginx logs it; never sent
+
 // Called on the server's I/O threads, with several of them at the same time. Must not block: what
 // takes longer than some microseconds belongs to a thread of its own, which then uses the reply.
 class HttpHandler {
@@ -21,6 +23,20 @@ class HttpHandler {
   [[nodiscard]] virtual std::optional<HttpAnswer> try_answer_head(const HttpRequest& head) {
     static_cast<void>(head);
     return std::nullopt;
+  }
+
+  // Whether a request with this head is answered even where there are too many connections: it asks
+  // how the server is, and takes nothing from others.
+  [[nodiscard]] virtual bool is_probe(const HttpRequest& head) const {
+    static_cast<void>(head);
+    return false;
+  }
+
+  // After each answer, whole or not, also to what was no request (then `request` is null): its
+  // status, or kStatusClientGone where the client left before there was one.
+  virtual void answered(const HttpRequest* request, int status) {
+    static_cast<void>(request);
+    static_cast<void>(status);
   }
 
   // The whole request. An ApiError thrown before the reply was used is the answer; anything else

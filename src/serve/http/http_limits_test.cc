@@ -160,6 +160,72 @@ TEST(HttpLimitsTest, TellsThoseWhoAreOneTooMany) {
   EXPECT_EQ(TestClient(server.port()).ask(get("/"))->status, 200);
 }
 
+// Answers "/health" to everyone, as a router does.
+class ProbedHandler : public EchoHandler {
+ public:
+  bool is_probe(const HttpRequest& head) const override { return head.path == "/health"; }
+};
+
+TEST(HttpLimitsTest, ProbesAreAnsweredHoweverManyThereAre) {
+  ProbedHandler handler;
+  HttpOptions options;
+  options.most_connections = 3;
+  HttpServer server(options, handler);
+  std::vector<TestClient> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.emplace_back(server.port());
+    EXPECT_EQ(clients.back().ask(get("/"))->status, 200);
+  }
+  // Far more of them than are heard at a time, and they say nothing.
+  std::vector<TestClient> silent;
+  for (int i = 0; i < 200; ++i) silent.emplace_back(server.port());
+  const auto healthy = TestClient(server.port()).ask(get("/health"));
+  ASSERT_TRUE(healthy);
+  EXPECT_EQ(healthy->status, 200);
+  EXPECT_EQ(healthy->headers.at("connection"), "close");
+  expect_error(TestClient(server.port()).ask(get("/other")), 503, "no probe");
+  for (TestClient& client : silent) {
+    const auto response = client.read_response();
+    ASSERT_TRUE(response) << "also who says nothing is told";
+    EXPECT_EQ(response->status, 503);
+  }
+  EXPECT_EQ(clients[0].ask(get("/"))->status, 200);
+}
+
+TEST(HttpLimitsTest, OneAddressHasOnlySoManyConnections) {
+  ProbedHandler handler;
+  HttpOptions options;
+  options.most_client_connections = 2;
+  HttpServer server(options, handler);
+  std::vector<TestClient> clients;
+  for (int i = 0; i < 2; ++i) {
+    clients.emplace_back(server.port());
+    EXPECT_EQ(clients.back().ask(get("/"))->status, 200);
+  }
+  const auto refused = TestClient(server.port()).ask(get("/"));
+  expect_error(refused, 503, "the third");
+  EXPECT_NE(refused->body.find("this address has 2 connections"), std::string::npos);
+  EXPECT_EQ(TestClient(server.port()).ask(get("/health"))->status, 200);
+  clients.pop_back();
+  EXPECT_TRUE(wait_for([&] { return TestClient(server.port()).ask(get("/"))->status == 200; }));
+}
+
+TEST(HttpLimitsTest, AnswersAreReadableByClientsThatSendAllOfALargeBodyFirst) {
+  EchoHandler handler;
+  HttpOptions options;
+  options.most_body_bytes = 1 << 20;
+  HttpServer server(options, handler);
+  TestClient client(server.port());
+  // More than buffers of the system hold: the server reads what it does not want.
+  EXPECT_TRUE(client.send(post("/", std::string(40 << 20, 'x'))));
+  expect_error(client.read_response(), 413, "a large body");
+  EXPECT_TRUE(client.is_closed_by_peer());
+  options.most_lingered_bytes = 1 << 20;
+  HttpServer strict(options, handler);
+  TestClient endless(strict.port());
+  EXPECT_FALSE(endless.send(post("/", std::string(200 << 20, 'x')))) << "not for ever";
+}
+
 TEST(HttpLimitsTest, FiveHundredAtOnceGetAnAnswerOrAnEnd) {
   EchoHandler handler;
   HttpOptions options;

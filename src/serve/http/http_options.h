@@ -15,9 +15,12 @@ struct HttpOptions {
   uint16_t port = 0;               // 0: any that is free
   int io_threads = 1;
 
-  // connection_limit.h says how many a queue needs. Beyond: accepted, answered 503 and closed.
-  // Clients that were left in the backlog would wait without knowing for what.
+  // connection_limit.h says how many a queue needs. Beyond: accepted, answered 503 (but for probes,
+  // HttpHandler::is_probe) and closed. Clients that were left in the backlog would wait without
+  // knowing for what.
   size_t most_connections = 1024;
+  // Of one address (of IPv6: of one /64); 0: any number. Beyond as above.
+  size_t most_client_connections = 0;
 
   size_t most_head_bytes = 16 << 10;  // request line and headers; trailers have as much again
   size_t most_headers = 100;
@@ -38,8 +41,12 @@ struct HttpOptions {
   std::chrono::milliseconds body_timeout{60'000};
   std::chrono::milliseconds idle_timeout{60'000};   // between two requests
   std::chrono::milliseconds write_timeout{30'000};  // for each 64 KiB of an answer
-  // After the last answer: as long as unread bytes would make the system throw it away.
+  // After the last answer, unread bytes would make the system throw it away: what the client still
+  // sends is read and dropped, until it is silent for so long, or for as long in all, or it is too
+  // much. Twice the largest body, so that who sends one finds its 413.
   std::chrono::milliseconds linger_timeout{1'000};
+  std::chrono::milliseconds longest_linger{30'000};
+  size_t most_lingered_bytes = 64 << 20;
 
   // Pages of these origins ("https://chat.example") may call; "*": of all.
   std::vector<std::string> cors_origins;

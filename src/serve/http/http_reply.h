@@ -44,8 +44,8 @@ class HttpReply {
   bool finish();
 
   // Calls back once, on an I/O thread, when the client has gone or was cut before the answer was
-  // complete: the work may stop. It has gone, too, when it has only closed its own direction:
-  // that looks the same from here. Must not block. Called at once, on this thread, when it has
+  // complete: the work may stop. One that has only closed its own direction is answered. Must not
+  // block. Called at once, on this thread, when it has
   // gone already; forgotten once the answer is complete. Replaces what was set before.
   void on_gone(std::function<void()> callback);
   bool is_gone() const;

@@ -23,8 +23,21 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr size_t kMostRefusals = 64;  // being told so at a time; beyond, connections just end
 constexpr std::chrono::milliseconds kAcceptPause{100};
+
+template <class Bytes>
+std::string text_of(const Bytes& bytes, size_t count) {
+  return {reinterpret_cast<const char*>(bytes.data()), count};
+}
+
+// The bytes that tell clients apart: of IPv6 the first 8, since a site has all of the rest for
+// itself.
+std::string client_of(const asio::ip::address& address) {
+  if (address.is_v4()) return text_of(address.to_v4().to_bytes(), 4);
+  const auto bytes = address.to_v6().to_bytes();
+  if (address.to_v6().is_v4_mapped()) return text_of(bytes, bytes.size()).substr(12);
+  return text_of(bytes, 8);
+}
 
 HttpOptions checked(HttpOptions options) {
   SPW_CHECK(options.io_threads >= 1 && options.io_threads <= 64, kInvalidArgument,
@@ -83,6 +96,7 @@ class HttpServer::Impl {
     result.wake_ups = context_.wake_ups.load();
     result.open_connections = context_.open_connections.load();
     result.open_replies = context_.replies.count();
+    result.bodies_bytes = context_.bodies_bytes->load();
     return result;
   }
 
@@ -166,11 +180,18 @@ void HttpServer::Impl::take(tcp::socket socket) {
   IoLoop& loop = *loops_[next_loop_];
   next_loop_ = (next_loop_ + 1) % loops_.size();
   context_.connections.fetch_add(1, std::memory_order_relaxed);
-  const size_t open = context_.open_connections.load();
-  const bool is_refused = open >= context_.options.most_connections;
-  if (is_refused) context_.refused_connections.fetch_add(1, std::memory_order_relaxed);
-  if (open >= context_.options.most_connections + kMostRefusals) return;  // closes it
-  loop.add_connection(std::move(socket), is_refused);
+  using Standing = HttpConnection::Standing;
+  Standing standing = Standing::kWelcome;
+  error_code unknown;
+  const tcp::endpoint peer = socket.remote_endpoint(unknown);
+  if (unknown) return;  // it has gone already
+  ClientConnections::Place place = context_.clients.try_take(client_of(peer.address()));
+  if (place == nullptr) standing = Standing::kTooManyOfClient;
+  if (context_.welcome_connections.load() >= context_.options.most_connections)
+    standing = Standing::kTooMany;
+  if (standing != Standing::kWelcome)
+    context_.refused_connections.fetch_add(1, std::memory_order_relaxed);
+  loop.add_connection(std::move(socket), standing, std::move(place));
 }
 
 HttpServer::HttpServer(HttpOptions options, HttpHandler& handler)

@@ -21,6 +21,7 @@ struct HttpCounters {
   // Now.
   uint64_t open_connections = 0;
   uint64_t open_replies = 0;
+  uint64_t bodies_bytes = 0;  // of requests that come or wait to be read
 };
 
 // Listens from construction until stop_now() or destruction. Owns its threads and connections; a

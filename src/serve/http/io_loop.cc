@@ -15,6 +15,9 @@ namespace {
 
 // Deadlines are seconds; nobody minds this much on top of them.
 constexpr std::chrono::milliseconds kTick{50};
+// Connections beyond the limits that are open at a time. Descriptors are set aside for them
+// (connection_limit.cc).
+constexpr size_t kMostRefused = 64;
 
 }  // namespace
 
@@ -54,14 +57,30 @@ void IoLoop::close_all() {
   for (const auto& connection : closing) connection->close();
 }
 
-void IoLoop::add_connection(boost::asio::ip::tcp::socket socket, bool is_refused) {
-  auto connection = std::make_shared<HttpConnection>(*this, context_, std::move(socket));
-  boost::asio::post(io_, [this, connection = std::move(connection), is_refused] {
+void IoLoop::add_connection(boost::asio::ip::tcp::socket socket, HttpConnection::Standing standing,
+                            ClientConnections::Place place) {
+  auto connection = std::make_shared<HttpConnection>(*this, context_, std::move(socket), standing,
+                                                     std::move(place));
+  boost::asio::post(io_, [this, connection = std::move(connection), standing] {
     if (is_stopping_) return;
+    if (standing != HttpConnection::Standing::kWelcome) {
+      make_room_for_another_refusal();
+      refused_.push_back(connection);
+    }
     connections_.insert(connection);
     arm_timer();
-    run_step(*connection, [&] { is_refused ? connection->start_refusing() : connection->start(); });
+    run_step(*connection, [&] { connection->start(); });
   });
+}
+
+// Whoever was told to come again, or has not said what it wants for the longest, makes room: a new
+// connection may be one that asks how the server is.
+void IoLoop::make_room_for_another_refusal() {
+  std::erase_if(refused_, [](const auto& connection) { return connection.expired(); });
+  if (refused_.size() < kMostRefused) return;
+  if (const auto oldest = refused_.front().lock())
+    run_step(*oldest, [&] { oldest->end_refused(); });
+  refused_.pop_front();
 }
 
 void IoLoop::remove(HttpConnection& connection) {

@@ -8,6 +8,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <ctime>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <span>
@@ -34,7 +35,8 @@ class IoLoop {
 
   // From any thread.
   boost::asio::io_context& io() { return io_; }
-  void add_connection(boost::asio::ip::tcp::socket socket, bool is_refused);
+  void add_connection(boost::asio::ip::tcp::socket socket, HttpConnection::Standing standing,
+                      ClientConnections::Place place);
   // From any other thread: closes all connections and ends the thread.
   void stop();
 
@@ -60,6 +62,7 @@ class IoLoop {
   void deliver();
   void arm_timer();
   void close_all();
+  void make_room_for_another_refusal();
 
   ServerContext& context_;
   boost::asio::io_context io_;
@@ -71,6 +74,7 @@ class IoLoop {
   std::vector<ReplyMessage> messages_;
   std::vector<std::shared_ptr<HttpConnection>> touched_;
   std::unordered_set<std::shared_ptr<HttpConnection>> connections_;
+  std::deque<std::weak_ptr<HttpConnection>> refused_;  // beyond the limits, the oldest first
   std::array<char, 64 << 10> read_buffer_;
   std::time_t date_s_ = 0;
   std::string date_;

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "serve/http/http_server.h"
@@ -18,7 +21,7 @@ Router::Action says(std::string text) {
 }
 
 void add_routes(Router& router) {
-  router.add(HttpMethod::kGet, "/health", Router::Access::kOpen,
+  router.add(HttpMethod::kGet, "/health", Router::Access::kProbe,
              [](const auto& request, const auto& reply) {
                reply->send({request->draining ? 503 : 200, "text/plain", "health", {}});
              });
@@ -131,6 +134,77 @@ TEST(RouterTest, RefusesStrangersBeforeTheirBody) {
   EXPECT_EQ(response->status, 401);
   EXPECT_EQ(response->headers.at("connection"), "close");
   EXPECT_TRUE(client.is_closed_by_peer());
+}
+
+TEST(RouterTest, WantsBodiesAsTheyAre) {
+  Router router(KeyRing({"sk-right"}));
+  add_routes(router);
+  HttpServer server({}, router);
+  const std::string right = "Authorization: Bearer sk-right\r\n";
+  for (const char* const encoding : {"gzip", "br", "deflate", "GZIP", "identity, gzip", "zstd"}) {
+    const auto response = TestClient(server.port())
+                              .ask(post("/v1/completions", "\x1f\x8b",
+                                        right + "Content-Encoding: " + encoding + "\r\n"));
+    ASSERT_TRUE(response) << encoding;
+    EXPECT_EQ(response->status, 415) << encoding;
+    EXPECT_EQ(code_of(response), "unsupported_content_encoding");
+  }
+  for (const char* const encoding : {"identity", "Identity", ""})
+    EXPECT_EQ(
+        TestClient(server.port())
+            .ask(post("/v1/completions", "{}", right + "Content-Encoding: " + encoding + "\r\n"))
+            ->status,
+        200)
+        << encoding;
+}
+
+TEST(RouterTest, ForeignNamesAndPagesGetNothingButHealth) {
+  Router router(std::nullopt, HostCheck({}, {}));
+  add_routes(router);
+  HttpServer server({}, router);
+  TestClient client(server.port());
+  const auto ask = [&](const std::string& path, const std::string& headers) {
+    return client.ask("GET " + path + " HTTP/1.1\r\n" + headers + "\r\n");
+  };
+  EXPECT_EQ(ask("/v1/models", "Host: localhost:1\r\n")->status, 200);
+  const auto refused = ask("/v1/models", "Host: evil.example\r\n");
+  EXPECT_EQ(refused->status, 403);
+  EXPECT_EQ(code_of(refused), "host_not_allowed");
+  EXPECT_EQ(code_of(ask("/v1/models", "Host: localhost\r\nOrigin: http://evil.example\r\n")),
+            "origin_not_allowed");
+  EXPECT_EQ(ask("/health", "Host: evil.example\r\nOrigin: http://evil.example\r\n")->status, 200);
+  // A page may post text without asking first: then the body is not even read.
+  const auto posted = client.ask(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n"
+      "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  EXPECT_EQ(posted->status, 403);
+}
+
+TEST(RouterTest, TellsRouteAndStatusOfEveryAnswer) {
+  Router router(KeyRing({"sk-right"}));
+  add_routes(router);
+  router.add(HttpMethod::kGet, "/v1/models/", Router::Access::kWithKey, says("model"));
+  std::mutex mutex;
+  std::vector<std::pair<std::string, int>> answers;
+  router.observe([&](std::string_view route, int status) {
+    const std::lock_guard lock(mutex);
+    answers.emplace_back(route, status);
+  });
+  HttpServer server({}, router);
+  TestClient client(server.port());
+  const std::string right = "Authorization: Bearer sk-right\r\n";
+  client.ask(get("/health"));
+  client.ask(get("/v1/models"));
+  client.ask(get("/v1/models/some/name?x", right));
+  client.ask(get("/none", right));
+  client.ask("PUT /v1/models HTTP/1.1\r\nHost: h\r\n" + right + "\r\n");
+  client.ask("NONSENSE\r\n\r\n");
+  EXPECT_TRUE(client.is_closed_by_peer());
+  const std::lock_guard lock(mutex);
+  const std::vector<std::pair<std::string, int>> expected = {
+      {"/health", 200}, {"/v1/models", 401}, {"/v1/models/", 200},
+      {"", 404},        {"/v1/models", 405}, {"", 400}};
+  EXPECT_EQ(answers, expected);
 }
 
 TEST(RouterTest, ThousandsOfEarlyAnswersInOneWrite) {

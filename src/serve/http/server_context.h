@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "serve/http/client_connections.h"
 #include "serve/http/cors.h"
 #include "serve/http/http_handler.h"
 #include "serve/http/http_options.h"
@@ -46,11 +47,15 @@ class OpenReplies {
 // Thread-safe, all of it.
 struct ServerContext {
   ServerContext(HttpOptions with, HttpHandler& answering)
-      : options(std::move(with)), handler(answering), cors(options.cors_origins) {}
+      : options(std::move(with)),
+        handler(answering),
+        cors(options.cors_origins),
+        clients(options.most_client_connections) {}
 
   const HttpOptions options;
   HttpHandler& handler;
   const Cors cors;
+  ClientConnections clients;
   std::atomic<bool> draining{false};
   OpenReplies replies;
   // Of requests, each another: what a client cannot foresee, and a count.
@@ -65,6 +70,7 @@ struct ServerContext {
   const std::shared_ptr<std::atomic<size_t>> bodies_bytes =
       std::make_shared<std::atomic<size_t>>(0);
   std::atomic<uint64_t> open_connections{0};
+  std::atomic<uint64_t> welcome_connections{0};  // of these, within the limits
   std::atomic<uint64_t> connections{0};
   std::atomic<uint64_t> refused_connections{0};
   std::atomic<uint64_t> requests{0};

@@ -93,6 +93,13 @@ class TestClient {
     return response;
   }
 
+  // The next one that is no interim answer.
+  std::optional<TestResponse> read_final_response() {
+    auto response = read_response();
+    while (response && response->status == 100) response = read_response();
+    return response;
+  }
+
   std::optional<TestResponse> ask(std::string_view request, bool is_to_head = false) {
     send(request);
     return read_response(is_to_head);
