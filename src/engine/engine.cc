@@ -211,11 +211,15 @@ EngineTraffic Engine::take_traffic() {
           .stalled_s = std::accumulate(stats.stall_s.begin(), stats.stall_s.end(), 0.0)};
 }
 
+std::optional<KvStoreStats> Engine::store_stats() const {
+  return store_ != nullptr ? std::optional(store_->stats()) : std::nullopt;
+}
+
 EngineState Engine::state() const {
   EngineState state{.running = scheduler_.running(), .waiting = scheduler_.waiting()};
   for (const Tier pool : allocator_.pools())
     state.kv.push_back({allocator_.total(pool), allocator_.free(pool)});
-  if (store_ != nullptr) state.store = store_->stats();
+  state.store = store_stats();
   const LayerTable& layers = kv_.layers();
   state.turning = layers.turning();
   if (lengths_ != nullptr) {
@@ -411,6 +415,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
   try {
     if (store_ != nullptr) move_blocks(plan);
     copy_blocks(plan);
+    const auto begins = std::chrono::steady_clock::now();
     const Activations logits = decoder_.step(kv_, sequences);
     if (reuses_) keep_full_blocks(plan);  // while the device computes
     std::vector<DrawnToken> drawn = draw(logits, plan);
@@ -419,7 +424,11 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
       stats_.reused_tokens += chunk.reused;
       // What one that was preempted finds again is its own.
       Request& request = *requests_.at(chunk.id);
-      if (!request.reused) request.reused = chunk.reused;
+      if (request.reused) continue;
+      request.reused = chunk.reused;
+      if (request.params.came != std::chrono::steady_clock::time_point())
+        queue_waits_s_.push_back(
+            std::chrono::duration<double>(begins - request.params.came).count());
     }
     lost_ = 0;
     ++stats_.steps;

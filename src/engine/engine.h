@@ -103,6 +103,10 @@ class Engine : private PrefixSource {
 
   const EngineStats& stats() const { return stats_; }
   EngineState state() const;
+  // Of the KV store; none where there is none. From any thread.
+  std::optional<KvStoreStats> store_stats() const;
+  // Of requests that began since the last call and say when they came: how long each had waited.
+  std::vector<double> take_queue_waits() { return std::exchange(queue_waits_s_, {}); }
   // Since the last call, but for its seconds; waits for the device.
   EngineTraffic take_traffic();
   // So many layers' KV takes turns from now on, as the cache allows; sequences whose blocks are no
@@ -207,6 +211,7 @@ class Engine : private PrefixSource {
   std::function<double()> clock_;  // null: the machine's
   Stopwatch since_;
   EngineStats stats_;
+  std::vector<double> queue_waits_s_;
   std::optional<ExpansionControl> expansion_;
   double turns_changed_s_ = 0;  // what the last change took, until the controller has heard of it
   DecoderStats taken_;          // of the decoder's, since the last take_traffic()

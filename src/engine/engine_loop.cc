@@ -90,6 +90,8 @@ void EngineLoop::check(const GenerationRequest& request) const { engine_.check(r
 
 int64_t EngineLoop::max_sequence_tokens() const { return engine_.max_sequence_tokens(); }
 
+std::optional<KvStoreStats> EngineLoop::store_stats() const { return engine_.store_stats(); }
+
 void EngineLoop::cancel(std::span<const RequestId> ids) {
   {
     const std::lock_guard lock(mutex_);
@@ -205,6 +207,7 @@ void EngineLoop::cancel_all(Mail& mail, std::vector<GenerationEvent>& events) {
 void EngineLoop::tell(StepReport report) {
   report.stats = engine_.stats();
   report.state = engine_.state();
+  report.queue_waits_s = engine_.take_queue_waits();
   listener_(report);
   const auto ended = std::ranges::count_if(
       report.events, [](const GenerationEvent& e) { return e.finish.has_value(); });

@@ -25,9 +25,10 @@ class Engine;
 struct StepReport {
   std::span<const GenerationEvent> events;  // in order
   double seconds = 0;
-  EngineStats stats = {};  // after it, since the engine began
-  EngineState state = {};  // after it
-  bool failed = false;     // it threw: what was being computed ended with kError
+  EngineStats stats = {};                  // after it, since the engine began
+  EngineState state = {};                  // after it
+  bool failed = false;                     // it threw: what was being computed ended with kError
+  std::vector<double> queue_waits_s = {};  // of requests that began in it (GenerationRequest::came)
   // Now and then, where the loop is asked to look.
   std::optional<EngineTraffic> traffic = {};
 };
@@ -82,6 +83,8 @@ class EngineLoop {
   // Requests taken that have not ended.
   int outstanding() const;
   bool is_draining() const;
+  // Of the KV store, now; none where there is none.
+  std::optional<KvStoreStats> store_stats() const;
   // Engine::max_sequence_tokens() and what else never changes.
   int64_t max_sequence_tokens() const;
 

@@ -10,7 +10,7 @@ import resource
 import pytest
 
 from conftest import end_process
-from serve_checks import CHAT, COMPLETIONS, NAME, Server, wait_for
+from serve_checks import CHAT, COMPLETIONS, NAME, Server, parse_metrics, wait_for
 
 pytestmark = pytest.mark.xdist_group("serve_access")
 
@@ -30,7 +30,6 @@ ROUTES = [
     ("POST", "/chat/completions", GOOD_CHAT),
     ("POST", COMPLETIONS + "/", GOOD),
     ("GET", "/metrics", None),
-    ("GET", "/", None),
     ("GET", "/nowhere", None),
 ]
 WRONG_KEYS = {
@@ -82,6 +81,70 @@ def test_health_is_open(locked):
     assert locked.get("/health").ok() == {"status": "ok"}
     for value in WRONG_KEYS.values():
         assert locked.get("/health", headers={"Authorization": value} if value else None).status == 200
+
+
+def test_the_page_opens_and_asks_for_a_key_itself(locked):
+    for path in ("/", "/page.js", "/page.css"):
+        assert locked.get(path).status == 200
+    assert 'id="unlock"' in locked.get("/").raw.decode()
+
+
+def test_who_sends_all_of_a_large_body_first_can_read_the_refusal(locked):
+    """As most clients do; the server reads what it does not want, up to twice what it takes."""
+    body = b"x" * 40_000_000
+    for headers, status in (({}, 401), ({"Authorization": f"Bearer {KEYS[0]}"}, 413)):
+        locked.post(COMPLETIONS, body, headers=headers).error(status)
+
+
+def test_compressed_bodies_are_refused(locked):
+    headers = {"Authorization": f"Bearer {KEYS[0]}", "Content-Encoding": "gzip"}
+    locked.post(COMPLETIONS, gzip.compress(json.dumps(GOOD).encode()), headers=headers).error(415)
+
+
+def cached(server, key, prompt, **fields):
+    body = GOOD | {"prompt": prompt} | fields
+    answer = server.post(COMPLETIONS, body, headers={"Authorization": f"Bearer {key}"} if key else None).ok()
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+LONG = "Stones lay where the water ran over stones and under bridges, past mills and meadows, and into the sea. " * 2
+
+
+def test_one_key_cannot_see_what_another_has_asked(locked):
+    assert cached(locked, KEYS[0], LONG) < 4  # at most what prompts of other tests begin with
+    assert cached(locked, KEYS[0], LONG) > 16
+    assert cached(locked, KEYS[1], LONG) < 4, "as if nobody had asked"
+    assert cached(locked, KEYS[1], LONG) > 16
+    assert cached(locked, KEYS[0], LONG, cache_salt="mine") == 0
+    assert cached(locked, KEYS[0], LONG, cache_salt="mine") > 16
+    assert cached(locked, KEYS[1], LONG, cache_salt="mine") == 0
+    for salt in ("", 5, "x" * 2000):
+        body = GOOD | {"cache_salt": salt}
+        locked.post(COMPLETIONS, body, headers={"Authorization": f"Bearer {KEYS[0]}"}).error(400, param="cache_salt")
+
+
+def test_prefixes_are_shared_on_demand(spillway, tiny_model, tmp_path, key_file):
+    with Server(spillway, tiny_model, tmp_path, "--api-key-file", key_file, "--share-prefixes", "all") as server:
+        assert cached(server, KEYS[0], LONG) == 0
+        assert cached(server, KEYS[1], LONG) > 16
+        assert cached(server, KEYS[1], LONG, cache_salt="mine") == 0
+
+
+def test_load_is_told_by_key_and_answers_by_route(locked):
+    locked.get("/nowhere").error(401)
+    locked.ask("POST", COMPLETIONS, GOOD, {"Authorization": f"Bearer {KEYS[1]}"}).ok()
+    text = locked.get("/metrics", headers={"Authorization": f"Bearer {KEYS[0]}"}).raw.decode()
+    values = parse_metrics(text)
+    by_key = {name: value for name, value in values.items() if name.startswith("spillway_key_")}
+    assert 4 <= len(by_key) <= 8 and all(re.search(r'\{key="[0-9a-f]{8}"\}$', name) for name in by_key)
+    assert any(name.startswith("spillway_key_generated_tokens_total") and value >= 2 for name, value in by_key.items())
+    assert values['spillway_http_requests_total{route="other",status="401"}'] >= 1
+    assert values[f'spillway_http_requests_total{{route="{COMPLETIONS}",status="200"}}'] >= 1
+    assert values["spillway_queue_seconds_count"] == values["spillway_request_generated_tokens_count"] >= 1
+    assert values["spillway_request_prompt_tokens_count"] >= 1
+    assert values["spillway_http_connections_open"] >= 1 and values['spillway_limit{of="requests"}'] > 1
+    assert values["process_resident_memory_bytes"] > 1 << 20 and values["process_open_fds"] > 3
+    assert not any(key in text for key in KEYS)
 
 
 def test_a_body_without_a_key_is_not_waited_for(locked):

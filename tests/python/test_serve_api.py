@@ -44,7 +44,7 @@ def test_health_and_metrics_answer(server):
     answer = server.get("/metrics")
     assert answer.status == 200 and answer.headers["content-type"].startswith("text/plain")
     before = server.metrics()
-    assert all(name.startswith("spillway_") for name in before)
+    assert all(name.startswith(("spillway_", "process_")) for name in before)
     server.complete(prompt=RIVER, max_tokens=5)
     after = server.metrics()
     assert after != before

@@ -4,6 +4,7 @@
 import os
 import pathlib
 import random
+import re
 
 import pytest
 
@@ -62,6 +63,34 @@ def test_what_was_computed_is_there_for_the_next_process(spillway, tmp_path, kil
         assert metrics['spillway_kv_store_moved_bytes_total{way="disk_read"}'] > 0
     with Server(spillway, MODEL, tmp_path, *SMALL, keeps_kv=False) as server:
         assert ids(server) == first, "without it the answer is the same"
+
+
+def test_figures_of_the_folder_are_right_before_any_request(spillway, tmp_path):
+    with start(spillway, tmp_path) as server:
+        ids(server)
+        wait_until_kept(server, WHOLE // 16)
+        kept = server.metrics()[ON_DISK]
+        assert server.end() == 0
+    with start(spillway, tmp_path) as server:
+        assert server.metrics()[ON_DISK] == kept
+        assert "evicted" not in server.log()
+        assert server.end() == 0
+    each = files(tmp_path, "blocks")[0].stat().st_size // int(kept)
+    with start(spillway, tmp_path, "--kv-dir-size", str(3 * (each + 200))) as server:
+        assert server.metrics()[ON_DISK] == 3
+        assert server.metrics()['spillway_kv_store_evictions_total{tier="disk"}'] == kept - 3
+        assert re.search(rf"--kv-dir: {int(kept) - 3} of {int(kept)} blocks of KV in .* are evicted", server.log())
+
+
+@pytest.mark.parametrize("name", ["lock", "blocks", "index"])
+def test_what_is_no_file_is_an_error(spillway, tmp_path, name):
+    words = ["run", MODEL, "--ids", "5", "-n", "1", "--device", "cpu", "--kv-dir", tmp_path / "kv"]
+    assert spillway.run(*words).code == 0
+    (path,) = files(tmp_path, name)
+    path.unlink()
+    os.mkfifo(path)
+    result = spillway.run(*words, timeout=60)
+    assert result.code == 2 and "is not a regular file" in result.err
 
 
 def test_damaged_files_are_noticed_and_their_blocks_computed_again(spillway, tmp_path):

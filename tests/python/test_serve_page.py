@@ -2,6 +2,7 @@
 """The server's own page: what browsers get, and that it speaks of numbers that there are."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -67,16 +68,23 @@ class Element {
   text() { return [this.textContent, ...this.children.map((child) => child.text())].join(" ").trim(); }
 }
 globalThis.document = {
-  getElementById: (id) => (elements[id] ||= new Element()),
+  getElementById: (id) => (elements[id] ||= Object.assign(new Element(), { hidden: id === "unlock" })),
   createElement: () => new Element(),
   createElementNS: () => new Element(),
   querySelector: () => ({ open: false }),
   hidden: true,
 };
+const stored = { "spillway-api-key": process.env.STORED_KEY ?? null };
+globalThis.sessionStorage = { getItem: (name) => stored[name] ?? null, setItem: (name, text) => (stored[name] = text) };
 const told = require("fs").readFileSync(0, "utf8");
-globalThis.fetch = async (path) =>
-  path === "health" ? { json: async () => ({ status: "ok" }) } : { ok: true, text: async () => told };
-globalThis.setTimeout = () => console.log(JSON.stringify(Object.fromEntries(Object.entries(elements).map(([id, e]) => [id, e.text()]))));
+const wanted = process.env.WANTED_KEY;
+globalThis.fetch = async (path, options) => {
+  if (path === "health") return { status: 200, json: async () => ({ status: "ok" }) };
+  const shown = options?.headers?.Authorization;
+  if (wanted && shown !== `Bearer ${wanted}`) return { ok: false, status: 401 };
+  return { ok: true, status: 200, text: async () => told };
+};
+globalThis.setTimeout = () => console.log(JSON.stringify(Object.fromEntries(Object.entries(elements).map(([id, e]) => [id, e.hidden ? "hidden" : e.text()]))));
 """
 
 
@@ -89,8 +97,8 @@ def shown(server, tmp_path):
     script = tmp_path / "page.cjs"
     script.write_text(FAKE_BROWSER + text_of(server, "/page.js"))
 
-    def show(told):
-        done = subprocess.run([node, script], input=told, capture_output=True, text=True, timeout=60)
+    def show(told, **environment):
+        done = subprocess.run([node, script], input=told, capture_output=True, text=True, timeout=60, env=os.environ | environment)
         assert done.returncode == 0 and done.stdout, done.stderr
         return json.loads(done.stdout)
 
@@ -161,6 +169,18 @@ def test_the_page_shows_what_this_server_tells(server, shown):
     assert "KV store: " in told["kv"] and re.search(r"disk [\d,]+ blocks", told["kv"]), told
     assert told["state"] == "ok" and re.search(r"host\b.* of [\d,]+ tokens", told["kv"]), told
     assert "turns" not in told["kv"].lower(), "nothing takes turns on a CPU"
+
+
+def test_behind_keys_the_page_asks_for_one_and_uses_it(shown):
+    steps = "spillway_requests_running 7\n"
+    open_to_all = shown(steps)
+    assert open_to_all["unlock"] == "hidden" and "7 requests at work" in open_to_all["tiles"]
+    asked = shown(steps, WANTED_KEY="sk-1")
+    assert asked["unlock"] != "hidden" and "tiles" not in asked and asked["key-state"] == ""
+    wrong = shown(steps, WANTED_KEY="sk-1", STORED_KEY="sk-2")
+    assert wrong["key-state"] == "The key is not known here."
+    right = shown(steps, WANTED_KEY="sk-1", STORED_KEY="sk-1")
+    assert right["unlock"] == "hidden" and "7 requests at work" in right["tiles"]
 
 
 def test_its_routes_are_the_servers(server):

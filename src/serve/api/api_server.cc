@@ -49,7 +49,16 @@ ApiServer::ApiServer(ApiServerOptions options)
     : options_(std::move(options)), created_(now_s()), router_(router_for(options_)) {
   options_.keys.reset();  // the router has them
   add_routes();
+  router_.observe(
+      [this](std::string_view route, int status) { operators_.answered(route, status); });
+  operators_.limit("connections", static_cast<double>(options_.http.most_connections));
+  operators_.limit("connections_per_client",
+                   static_cast<double>(options_.http.most_client_connections > 0
+                                           ? options_.http.most_client_connections
+                                           : options_.http.most_connections));
+  operators_.limit("body_bytes", static_cast<double>(options_.http.most_body_bytes));
   http_ = std::make_unique<HttpServer>(options_.http, router_);
+  listening_ = http_.get();
 }
 
 ApiServer::~ApiServer() { stop(); }
@@ -73,10 +82,11 @@ void ApiServer::add_routes() {
   add(HttpMethod::kGet, "/metrics", Access::kWithKey, [this](const Request&, const Reply& reply) {
     reply->send({.status = 200,
                  .content_type = "text/plain; version=0.0.4; charset=utf-8",
-                 .body = metrics_.text()});
+                 .body = metrics_text()});
   });
   for (const PageFile& file : page_files()) {
-    add(HttpMethod::kGet, file.path.data(), Access::kWithKey,
+    // It asks for a key itself, where its requests need one.
+    add(HttpMethod::kGet, file.path.data(), Access::kOpen,
         [&file](const Request&, const Reply& reply) { reply->send(page_answer(file)); });
   }
   add(HttpMethod::kGet, "/version", Access::kWithKey, [this](const Request&, const Reply& reply) {
@@ -122,6 +132,16 @@ void ApiServer::watch(const StepReport& report) {
     failed_steps_.store(0);
   }
   steps_ = report.stats.steps;
+}
+
+std::string ApiServer::metrics_text() {
+  OperatorMetrics::Now now;
+  if (const HttpServer* const http = listening_.load()) now.http = http->counters();
+  if (is_ready_) {
+    now.unread_requests = service_->unread();
+    if (const auto store = loop_->store_stats()) metrics_.store(*store);
+  }
+  return metrics_.text() + operators_.text(now);
 }
 
 void ApiServer::tell_health(const Reply& reply) const {
@@ -170,11 +190,13 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
                       const CompletionService::Options& service, const ServingFacts& facts) {
   metrics_.know(facts);
   max_sequence_tokens_ = model.max_sequence_tokens();
+  operators_.limit("requests", max_outstanding);
+  operators_.limit("context_tokens", static_cast<double>(max_sequence_tokens_));
   CompletionService::Options with_keys = service;
   with_keys.keys = router_.keys();
   with_keys.names = &options_.model;
   with_keys.most_unread = options_.http.most_connections;
-  service_ = std::make_unique<CompletionService>(model, metrics_, with_keys);
+  service_ = std::make_unique<CompletionService>(model, metrics_, operators_, with_keys);
   http_->limit_bodies(service.request_bytes / 2);
   loop_ = std::make_unique<EngineLoop>(
       engine,

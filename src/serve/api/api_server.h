@@ -14,6 +14,7 @@
 
 #include "engine/engine_loop.h"
 #include "serve/api/completion_service.h"
+#include "serve/api/operator_metrics.h"
 #include "serve/api/server_metrics.h"
 #include "serve/http/http_server.h"
 #include "serve/http/key_ring.h"
@@ -64,6 +65,7 @@ class ApiServer {
   using Reply = std::shared_ptr<HttpReply>;
   void add_routes();
   void watch(const StepReport& report);
+  std::string metrics_text();
   void tell_health(const Reply& reply) const;
   void tell_models(const Reply& reply) const;
   // `encoded_name`: the end of a path.
@@ -75,6 +77,7 @@ class ApiServer {
   ApiServerOptions options_;
   int64_t created_;
   ServerMetrics metrics_;
+  OperatorMetrics operators_;
   std::atomic<double> progress_ = 0;
   std::atomic<bool> is_ready_ = false;
   std::atomic<bool> is_draining_ = false;
@@ -85,6 +88,8 @@ class ApiServer {
   std::unique_ptr<CompletionService> service_;
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<HttpServer> http_;
+  // The same once it is there: its first requests come before its constructor has returned.
+  std::atomic<const HttpServer*> listening_ = nullptr;
 };
 
 }  // namespace spillway

@@ -95,13 +95,16 @@ struct CompletionService::Exchange {
   std::optional<Clock::time_point> first_token;
   std::vector<Clock::time_point> last_token;  // of each choice
   bool step_failed = false;
-  bool displaced = false;  // before anything was computed
+  bool displaced = false;            // before anything was computed
+  std::string key;                   // KeyRing::label(); "" where there are none
+  std::shared_ptr<const void> load;  // of that key, while this lives
 };
 
 CompletionService::CompletionService(const ServedModel& model, ServerMetrics& metrics,
-                                     const Options& options)
+                                     OperatorMetrics& operators, const Options& options)
     : model_(model),
       metrics_(metrics),
+      operators_(operators),
       options_(options),
       trees_(options.request_bytes / 4),
       prompts_(options.request_bytes / 4),
@@ -146,8 +149,7 @@ std::string site_of(std::string_view address) {
 }  // namespace
 
 std::optional<size_t> CompletionService::key_of(const HttpRequest& request) const {
-  return options_.keys != nullptr ? options_.keys->try_find(request)
-                                  : std::nullopt;
+  return options_.keys != nullptr ? options_.keys->try_find(request) : std::nullopt;
 }
 
 // The requests that may find each other's KV have the same: those of one key, and of these the ones
@@ -158,10 +160,7 @@ std::string CompletionService::salt_of(std::optional<size_t> key, const std::str
   return asked.empty() ? std::string() : "salt " + asked;
 }
 
-size_t CompletionService::unread() const {
-  const std::lock_guard lock(work_mutex_);
-  return work_.size();
-}
+size_t CompletionService::unread() const { return unread_.size(); }
 
 // Who shares the server with others: whoever shows a key, else whoever calls from an address.
 // Nothing that a client can make up is in it.
@@ -266,6 +265,10 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
   exchange->headers = {{std::string(kRequestIdHeader), exchange->head.id}};
   tell_ignored(exchange->completion.request().ignored, exchange->headers);
   exchange->began = came;
+  if (key) {
+    exchange->key = options_.keys->label(*key);
+    exchange->load = operators_.begin(exchange->key);
+  }
   exchange->last_token.resize(exchange->completion.choices());
   std::vector<GenerationRequest> generations = exchange->completion.take_generations();
   uint64_t prompt_tokens = 0;
@@ -418,6 +421,7 @@ void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatc
                            "other clients' requests have taken the places that this client held "
                            "beyond its share of the queue; try again later"));
   metrics_.ended(finish, seconds_between(exchange.began, at));
+  count_tokens(exchange);
   log(exchange, at);
   if (failed != nullptr) {
     if (exchange.step_failed) log_warning("{} failed: {}", exchange.head.id, failed->error);
@@ -441,6 +445,15 @@ void CompletionService::end(Exchange& exchange, Clock::time_point at, StreamBatc
   HttpAnswer answer = json_answer(200, json_line(exchange.completion.body(exchange.head, usage)));
   answer.headers = exchange.headers;
   exchange.reply->send(std::move(answer));
+}
+
+void CompletionService::count_tokens(const Exchange& exchange) {
+  const Usage usage = exchange.completion.usage();
+  metrics_.prompt_length(usage.prompt_tokens);
+  for (size_t i = 0; i < exchange.completion.choices(); ++i)
+    metrics_.answer_length(exchange.completion.choice(i).ids.size());
+  if (!exchange.key.empty())
+    operators_.ended(exchange.key, usage.prompt_tokens, usage.completion_tokens);
 }
 
 void CompletionService::log(const Exchange& exchange, Clock::time_point at) const {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/engine_loop.h"
+#include "serve/api/operator_metrics.h"
 #include "serve/api/reader_queue.h"
 #include "serve/api/server_metrics.h"
 #include "serve/http/http_reply.h"
@@ -53,7 +54,8 @@ class CompletionService {
   };
 
   // All must outlive it.
-  CompletionService(const ServedModel& model, ServerMetrics& metrics, const Options& options);
+  CompletionService(const ServedModel& model, ServerMetrics& metrics, OperatorMetrics& operators,
+                    const Options& options);
   ~CompletionService();
   CompletionService(const CompletionService&) = delete;
   CompletionService& operator=(const CompletionService&) = delete;
@@ -73,6 +75,9 @@ class CompletionService {
   // What a client needs to know of the tokenizer who makes prompts himself. Throws ApiError(400)
   // where there is none.
   void tell_tokenizer(HttpReply& reply) const;
+
+  // Requests whose bodies wait to be read.
+  size_t unread() const;
 
   // On the engine's thread.
   void hear(const StepReport& report);
@@ -106,6 +111,7 @@ class CompletionService {
   void end(Exchange& exchange, Clock::time_point at, StreamBatch& batch);
   void forget(const Exchange& exchange);
   void refuse(HttpReply& reply, const ApiError& error);
+  void count_tokens(const Exchange& exchange);
   void log(const Exchange& exchange, Clock::time_point at) const;
   std::optional<size_t> key_of(const HttpRequest& request) const;
   uint64_t client_of(const HttpRequest& request) const;
@@ -115,6 +121,7 @@ class CompletionService {
 
   const ServedModel& model_;
   ServerMetrics& metrics_;
+  OperatorMetrics& operators_;
   Options options_;
   EngineLoop* loop_ = nullptr;
   RequestMemory trees_, prompts_;

@@ -57,6 +57,11 @@ bool ReaderQueue::done(size_t bytes) {
   return gives_back;
 }
 
+size_t ReaderQueue::size() const {
+  const std::lock_guard lock(mutex_);
+  return small_.jobs.size() + large_.jobs.size();
+}
+
 void ReaderQueue::close() {
   Lane small, large;
   {

@@ -36,6 +36,8 @@ class ReaderQueue {
   [[nodiscard]] std::optional<Job> take();
   // The job's memory is free again. True: it is time to give free memory back to the system.
   [[nodiscard]] bool done(size_t bytes);
+  // Jobs that wait.
+  size_t size() const;
   // Drops what waits.
   void close();
 
@@ -50,7 +52,7 @@ class ReaderQueue {
   bool may_take_large() const { return !large_.jobs.empty() && !is_reading_large_; }
   static Job pop(Lane& lane);
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable has_job_;
   Lane small_, large_;
   size_t most_jobs_;

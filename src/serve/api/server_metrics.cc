@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <utility>
 
 namespace spillway {
@@ -22,6 +23,9 @@ using prometheus::Labels;
 // From a token of a resident model to a prompt that streams through a disk.
 const Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                               0.5,   1,      2.5,   5,    10,    25,   50,  100};
+// From a word to the longest contexts that there are.
+const Histogram::BucketBoundaries kTokens = {1,    4,    16,   64,     128,    256,    512,    1024,
+                                             2048, 4096, 8192, 16'384, 32'768, 65'536, 131'072};
 constexpr std::array kTiers = {"gpu", "host", "disk"}, kTiersWithoutGpu = {"host", "host", "disk"};
 
 }  // namespace
@@ -33,8 +37,9 @@ struct ServerMetrics::Impl {
   Counter& counter(const char* name, const char* help, const Labels& labels = {}) {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
   }
-  Histogram& histogram(const char* name, const char* help) {
-    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, kSeconds);
+  Histogram& histogram(const char* name, const char* help,
+                       const Histogram::BucketBoundaries& bounds = kSeconds) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, bounds);
   }
   // A counter that follows a number which only grows.
   static void follow(Counter& counter, double total) {
@@ -55,6 +60,7 @@ struct ServerMetrics::Impl {
   }
 
   std::atomic<bool> has_gpu = true;
+  std::mutex store_mutex;  // who looks, and the engine's thread
   prometheus::Registry registry;
   Gauge& waiting = gauge("spillway_requests_waiting", "Requests that have not begun.");
   Gauge& running = gauge("spillway_requests_running", "Requests at work.");
@@ -97,6 +103,12 @@ struct ServerMetrics::Impl {
       histogram("spillway_time_between_tokens_seconds", "Between two tokens of one answer.");
   Histogram& request_s =
       histogram("spillway_request_seconds", "From a request to the end of its answer.");
+  Histogram& queue_s = histogram("spillway_queue_seconds",
+                                 "From a request to its first step: reading it, and waiting.");
+  Histogram& prompt_lengths =
+      histogram("spillway_request_prompt_tokens", "Tokens of the prompts of a request.", kTokens);
+  Histogram& answer_lengths =
+      histogram("spillway_request_generated_tokens", "Tokens of an answer.", kTokens);
   Histogram& step_s = histogram("spillway_step_seconds", "Steps of the engine.");
   Histogram& decode_step_s =
       histogram("spillway_decode_step_seconds", "Those without tokens of prompts.");
@@ -249,7 +261,8 @@ void ServerMetrics::step(const StepReport& report) {
   Impl::follow(of.disk_hits, static_cast<double>(stats.reused_disk_tokens));
   Impl::follow(of.pool_hits, static_cast<double>(stats.reused_tokens - stats.reused_host_tokens -
                                                  stats.reused_disk_tokens));
-  if (report.state.store) of.show(*report.state.store);
+  if (report.state.store) store(*report.state.store);
+  for (const double waited_s : report.queue_waits_s) of.queue_s.Observe(waited_s);
   if (report.state.lengths) of.show(*report.state.lengths);
   of.predicted_blocks.Set(static_cast<double>(report.state.predicted_blocks));
   Impl::follow(of.outgrown, static_cast<double>(stats.outgrown));
@@ -293,6 +306,18 @@ void ServerMetrics::step(const StepReport& report) {
   add(of.disk_read, moved.disk_read_bytes);
   add(of.disk_write, moved.disk_write_bytes);
   of.stall_share.Set(goes_on ? moved.stalled_s / moved.seconds : 0);
+}
+
+void ServerMetrics::store(const KvStoreStats& stats) {
+  const std::lock_guard lock(impl_->store_mutex);
+  impl_->show(stats);
+}
+
+void ServerMetrics::prompt_length(size_t tokens) {
+  impl_->prompt_lengths.Observe(static_cast<double>(tokens));
+}
+void ServerMetrics::answer_length(size_t tokens) {
+  impl_->answer_lengths.Observe(static_cast<double>(tokens));
 }
 
 void ServerMetrics::first_token(double seconds) { impl_->first_token_s.Observe(seconds); }

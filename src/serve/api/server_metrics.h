@@ -30,10 +30,15 @@ class ServerMetrics {
 
   void know(const ServingFacts& facts);
   void step(const StepReport& report);
+  // Of the KV store, which changes also while no step runs.
+  void store(const KvStoreStats& stats);
   void first_token(double seconds);
   void next_token(double seconds);
   // `finish`: "stop", "length", "cancelled", "error".
   void ended(const char* finish, double seconds);
+  // Tokens of a request's prompts, and of one of its answers.
+  void prompt_length(size_t tokens);
+  void answer_length(size_t tokens);
   // Before it reached the engine: 400, 429, ...
   void refused(int status);
 

@@ -235,12 +235,26 @@ function showState(told, isGood) {
   byId("state").className = `state ${isGood ? "ok" : "bad"}`;
 }
 
+// The API key, where the server asks for one: of this tab, and only until it is closed.
+
+const kKeyName = "spillway-api-key";
+let key = sessionStorage.getItem(kKeyName) || "";
+const withKey = (headers = {}) => (key ? { ...headers, Authorization: `Bearer ${key}` } : headers);
+
+// Shows the form where an answer says that the key is missing or wrong.
+function checkKey(answer) {
+  const isRefused = answer.status === 401;
+  if (isRefused && byId("unlock").hidden) byId("key-state").textContent = key ? "The key is not known here." : "";
+  byId("unlock").hidden = !isRefused;
+  return answer;
+}
+
 async function look() {
   try {
     const health = await (await fetch("health")).json();
     const progress = health.progress !== undefined ? ` ${Math.round(100 * health.progress)}%` : "";
     showState(health.status + progress, health.status === "ok");
-    const answer = await fetch("metrics");
+    const answer = checkKey(await fetch("metrics", { headers: withKey() }));
     if (answer.ok) show(parseMetrics(await answer.text()));
   } catch {
     showState("not reached", false);
@@ -282,12 +296,14 @@ async function answerTo(words) {
   let text = "";
   try {
     const model = byId("model").textContent;
-    const answer = await fetch("v1/chat/completions", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ model, messages, stream: true }),
-      signal: answering.signal,
-    });
+    const answer = checkKey(
+      await fetch("v1/chat/completions", {
+        method: "POST",
+        headers: withKey({ "Content-Type": "application/json" }),
+        body: JSON.stringify({ model, messages, stream: true }),
+        signal: answering.signal,
+      }),
+    );
     if (!answer.ok) throw new Error((await answer.json()).error?.message ?? `status ${answer.status}`);
     for await (const data of events(answer)) {
       if (data === "[DONE]") break;
@@ -309,6 +325,13 @@ async function answerTo(words) {
   }
 }
 
+byId("unlock").addEventListener("submit", (event) => {
+  event.preventDefault();
+  key = byId("key").value.trim();
+  sessionStorage.setItem(kKeyName, key);
+  byId("key").value = "";
+  byId("unlock").hidden = true; // the next look says whether it is right
+});
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   const words = byId("words").value.trim();
