@@ -495,7 +495,6 @@ void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
   read_later(std::move(request), reply, [this, body_bytes, reply](const ordered_json& body) {
     const TokenizeRequest asked = parse_tokenize_request(body, options_.unknown_fields);
     const Tokenizer& tokenizer = model_.require_tokenizer();
-    model_.check_bytes(asked.content.size(), "content");
     constexpr size_t kMostShown = 1 << 20;
     if (asked.with_pieces && body_bytes > kMostShown)
       throw ApiError(400, "invalid_value", "with_pieces",
@@ -526,7 +525,6 @@ void CompletionService::detokenize(std::shared_ptr<const HttpRequest> request,
   read_later(std::move(request), reply, [this, reply](const ordered_json& body) {
     const DetokenizeRequest asked = parse_detokenize_request(body, options_.unknown_fields);
     const Tokenizer& tokenizer = model_.require_tokenizer();
-    model_.check_tokens(asked.tokens.size(), "tokens");
     for (const TokenId id : asked.tokens)
       if (static_cast<size_t>(id) >= tokenizer.vocab_size())
         throw ApiError(
