@@ -6,13 +6,16 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/local_devices.h"
 #include "cli/plan_frontier.h"
@@ -46,8 +49,25 @@ void write(const std::string& path, const std::string& text) {
   SPW_CHECK(file.good(), kIo, "{}: cannot be written", printable(path));
 }
 
-int show_frontier(const PlanOptions& options, const Planner& planner) {
+// Searches that take their time show how far they have come, and end with Ctrl-C.
+class SearchProgress {
+ public:
+  std::function<void(double)> on_progress() {
+    return [this](double share) {
+      SPW_CHECK(!interrupted(), kCancelled, "interrupted while planning");
+      if (bar_) bar_->update(static_cast<uint64_t>(share * 100), 100, "");
+    };
+  }
+  // The line is free for something else.
+  void end() { bar_.reset(); }
+
+ private:
+  std::optional<ProgressBar> bar_{std::in_place, "planning"};
+};
+
+int show_frontier(const PlanOptions& options, const Planner& planner, SearchProgress& progress) {
   const std::vector<FrontierPoint> points = find_frontier(planner.request());
+  progress.end();
   if (points.empty()) {
     std::vector<std::string> unused;
     planner.answer(unused);  // throws, with what would make it fit
@@ -95,20 +115,30 @@ Workload workload_asked(const PlanOptions& options) {
   return {{{std::max<int64_t>(1, options.requests), options.prompt, options.generate}}};
 }
 
+// One request, as nothing says how many: more of them may be what is wanted.
+bool asks_for_one(const PlanOptions& options) {
+  return options.requests == 0 && !options.lengths && options.question.objective == "throughput";
+}
+
 int plan(PlanOptions options) {
   SPW_CHECK(options.prompt >= 1 && options.generate >= 1, kInvalidArgument,
             "--prompt-len and --gen-len are at least 1");
   options.question.workload = workload_asked(options);
   options.question.mixed_lengths = options.lengths.has_value();
   options.question.compute.checked_topk();
+  SearchProgress progress;
+  options.question.on_progress = progress.on_progress();
   const ChosenHardware machine = choose_hardware(options.hardware, options.device, local_devices());
   const PlanQuestion question = with_plan_file(options.question);
   const Planner planner(question, machine);
-  if (!options.frontier.empty()) return show_frontier(options, planner);
+  if (!options.frontier.empty()) return show_frontier(options, planner, progress);
   PlanReport report;
   report.best = planner.answer(report.warnings);
   const FoundPlan& best = report.best;
+  if (!planner.by_hand() && asks_for_one(options))
+    report.as_many_as_pay = try_as_many_as_pay(planner.request());
   if (!planner.by_hand() && !options.no_advice) report.suggestions = planner.suggestions(best);
+  progress.end();
   planner.warn(best, report.warnings);
   if (!options.output.empty()) write(options.output, plan_to_json(planner.complete(best)) + "\n");
   if (!options.trace.empty()) {
@@ -163,8 +193,10 @@ void add_plan_command(Command& app) {
       ->excludes(prompt)
       ->excludes(generate);
   command
-      ->add_option("--requests", options->requests,
-                   "how many (default: 1); with --lengths, the first so many of the file (all)")
+      ->add_option(
+          "--requests", options->requests,
+          "how many (default: 1, and what as many at once as pay would do); with --lengths, the "
+          "first so many of the file (all)")
       ->check(positive_number());
   command
       ->add_option("--batch", options->question.most_at_once,

@@ -40,28 +40,6 @@ std::string escaped(const std::string& text) {
 
 }  // namespace
 
-std::vector<FrontierPoint> find_frontier(const SearchRequest& request) {
-  std::vector<FrontierPoint> points;
-  const int64_t requests = request.workload.requests();
-  for (int64_t sequences = 1;; sequences = std::min(2 * sequences, requests)) {
-    SearchRequest one = request;
-    one.most_sequences = one.least_sequences = sequences;
-    const auto found = search_plans(one);
-    if (!found.empty()) points.push_back({found.front(), true});
-    if (sequences == requests) break;
-  }
-  std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) {
-    return a.found.predicted.latency_s < b.found.predicted.latency_s;
-  });
-  double fastest = 0;
-  for (FrontierPoint& point : points) {
-    const double rate = point.found.predicted.generated_tokens_per_s;
-    point.best = rate > fastest;
-    fastest = std::max(fastest, rate);
-  }
-  return points;
-}
-
 std::string frontier_svg(const std::vector<FrontierPoint>& points, const std::string& title) {
   double soonest = 1e300, latest = 0, slowest = 1e300, fastest = 0;
   for (const FrontierPoint& point : points) {

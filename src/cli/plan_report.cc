@@ -57,6 +57,17 @@ std::string describe_parts(const RunLayout& layout) {
   return text;
 }
 
+std::string describe_batched(const FoundPlan& found) {
+  const int64_t requests = found.size.sequences;
+  if (requests == 1) return "more requests at once are hardly faster";
+  const Prediction& p = found.predicted;
+  return fmt::format(
+      "{0} such requests at once: {1} tokens/s generated, first tokens after {2}, all after {3}; "
+      "--requests {0} says more",
+      requests, format_number(p.generated_tokens_per_s, 4), format_seconds(p.first_token_s),
+      format_seconds(p.latency_s));
+}
+
 }  // namespace
 
 std::string describe_workload(const Planner& planner) {
@@ -126,6 +137,7 @@ void print_plan(const Planner& planner, const PlanReport& report) {
   line("latency", fmt::format("first tokens after {}, a step {}, all after {}",
                               format_seconds(p.first_token_s), format_seconds(p.step_s),
                               format_seconds(p.latency_s)));
+  if (report.as_many_as_pay) line("batched", describe_batched(*report.as_many_as_pay));
   line("bottleneck", p.bottleneck_name());
   const json memory = memory_json(planner, found);
   for (const auto& [name, of] : memory.items()) {
@@ -146,17 +158,23 @@ json plan_report_json(const Planner& planner, const PlanReport& report) {
   json help = json::array();
   for (const auto& [what, gain] : report.suggestions)
     help.push_back({{"what", what}, {"gain", gain}});
-  return {{"machine", planner.hardware.name},
-          {"machine_source", planner.machine.how},
-          {"model", planner.model.spec.name},
-          {"plan", json::parse(plan_to_json(planner.complete(best)))},
-          {"requests", planner.workload.requests()},
-          {"sequences", best.size.sequences},
-          {"predicted", predicted_json(best.predicted)},
-          {"memory", memory_json(planner, best)},
-          {"bottleneck", best.predicted.bottleneck_name()},
-          {"would_help", help},
-          {"warnings", report.warnings}};
+  json out = {{"machine", planner.hardware.name},
+              {"machine_source", planner.machine.how},
+              {"model", planner.model.spec.name},
+              {"plan", json::parse(plan_to_json(planner.complete(best)))},
+              {"requests", planner.workload.requests()},
+              {"sequences", best.size.sequences},
+              {"predicted", predicted_json(best.predicted)},
+              {"memory", memory_json(planner, best)},
+              {"bottleneck", best.predicted.bottleneck_name()},
+              {"would_help", help},
+              {"warnings", report.warnings}};
+  if (const auto& many = report.as_many_as_pay) {
+    out["as_many_as_pay"] = {{"requests", many->size.sequences},
+                             {"plan", json::parse(plan_to_json(planner.complete(*many)))},
+                             {"predicted", predicted_json(many->predicted)}};
+  }
+  return out;
 }
 
 }  // namespace spillway

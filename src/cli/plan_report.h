@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace spillway {
 
 struct PlanReport {
   FoundPlan best;
+  std::optional<FoundPlan> as_many_as_pay = {};  // where one request was planned (plan/frontier.h)
   std::vector<std::string> warnings;
   std::vector<Suggestion> suggestions;
 };

@@ -105,6 +105,7 @@ SearchRequest Planner::request() const {
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
   asked.given = question.placement.given();
+  asked.on_progress = question.on_progress;
   return asked;
 }
 
@@ -131,6 +132,7 @@ PlacementRequest Planner::placement() const {
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
   // What does not fit by hand is priced all the same.
+  asked.on_progress = question.on_progress;
   if (!given) asked.limits = [this] { return fit_limits(); };
   return asked;
 }
@@ -159,8 +161,9 @@ FoundPlan Planner::found(RunPlacement placed) const {
   return all;
 }
 
-std::optional<FoundPlan> Planner::try_best() const {
+std::optional<FoundPlan> Planner::try_best(int64_t least_sequences) const {
   PlacementRequest asked = placement();
+  if (!by_hand()) asked.run.least_sequences = std::min(least_sequences, asked.run.sequences);
   asked.limits = nullptr;
   try {
     return found(place_run(asked));
@@ -293,7 +296,8 @@ std::vector<Suggestion> Planner::suggestions(const FoundPlan& found) const {
   std::vector<Suggestion> all;
   const auto try_out = [&](const std::string& what, const PlanQuestion& others) {
     const Planner other(others, machine);
-    const auto better = other.try_best();
+    // Nothing of this is for fewer sequences.
+    const auto better = other.try_best(std::max<int64_t>(1, found.size.sequences / 2));
     if (!better) return;
     const double gain =
         better->predicted.generated_tokens_per_s / found.predicted.generated_tokens_per_s;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,7 +29,8 @@ struct PlanQuestion {
   int64_t most_at_once = 0;              // 0: any number
   double max_latency = 0, max_ttft = 0;  // seconds; 0: no limit
   ComputeOptions compute = {};
-  PlacementOptions placement = {};  // without memories
+  PlacementOptions placement = {};               // without memories
+  std::function<void(double)> on_progress = {};  // SearchRequest::on_progress of each search
 };
 
 // What would make it faster, by how much.
@@ -47,8 +49,9 @@ struct Planner {
   // ask (run_placement.h). Where options or a file give a plan that does not fit, its price with as
   // much of each memory as it takes; `warnings` say how much.
   FoundPlan answer(std::vector<std::string>& warnings) const;
-  // The same where nothing is given; nullopt where nothing fits.
-  std::optional<FoundPlan> try_best() const;
+  // The same where nothing is given, with so many sequences at once at least; nullopt where nothing
+  // fits.
+  std::optional<FoundPlan> try_best(int64_t least_sequences = 1) const;
   // With all that a run needs to be this one.
   Plan complete(const FoundPlan& found) const;
   bool by_hand() const { return question.placement.try_explicit_plan().has_value(); }

@@ -238,13 +238,14 @@ class Placer {
          .max_latency_s = r_.max_latency_s,
          .max_first_token_s = r_.max_first_token_s,
          .given = r_.options.given(),
-         .same_for_every_sequence = r_.deterministic});
+         .same_for_every_sequence = r_.deterministic,
+         .on_progress = r_.on_progress});
     if (found.empty()) return std::nullopt;
     RunPlacement placed{.plan = std::move(found.front().plan), .size = found.front().size};
     // Priced for those that it has room for: cut in as many for all.
     if (placed.plan.micro_batch > 0 && !r_.options.given().micro_batch)
       placed.plan.micro_batch = static_cast<int>(std::min<int64_t>(
-          size.micro_tokens,
+          placed.size.micro_tokens,
           (placed.plan.micro_batch * placed.size.at_work() + placed.size.sequences - 1) /
               placed.size.sequences));
     try {

@@ -2,6 +2,7 @@
 // Of a session: what goes where, as run_placement.h decides it.
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <tuple>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "engine/progress.h"
 #include "engine/run_placement.h"
 #include "engine/session.h"
 #include "plan/fill.h"
@@ -108,6 +110,13 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
 
 void Session::place(const ExpectedRun& run, size_t which) {
   const int usual = usual_chunk(!device->host_visible(), run.tokens);
+  std::unique_ptr<Progress> progress;  // where there is anything to search
+  const auto on_progress = [&](double share) {
+    SPW_CHECK(services_.cancel == nullptr || !services_.cancel->load(), kCancelled,
+              "interrupted while planning");
+    if (!progress) progress = start_progress(services_.progress, "planning");
+    progress->update(static_cast<uint64_t>(share * 100), 100, "");
+  };
   RunPlacement placed =
       place_run({.model = loaded->model,
                  .compressed = load_.compress,
@@ -123,7 +132,9 @@ void Session::place(const ExpectedRun& run, size_t which) {
                  .usual_chunk = usual,
                  .may_map = load_.access == WeightAccess::kMapped,
                  .deterministic = settings.deterministic,
+                 .on_progress = on_progress,
                  .limits = [&] { return what_may_change(run); }});
+  progress.reset();
   plan = std::move(placed.plan);
   size_ = placed.size;
   needs_ = std::move(placed.needs);

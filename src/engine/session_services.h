@@ -14,10 +14,11 @@ namespace spillway {
 // All that it refers to must outlive the session.
 struct SessionServices {
   const DeviceFactory& devices;
-  StartProgress progress = {};  // of loading and measuring
+  StartProgress progress = {};  // of loading, measuring and planning
   // One line for a person who watches; empty: nobody does, and the log has it where it is verbose.
   std::function<void(std::string_view)> notice = {};
-  // Loading and measuring look at it, and throw kCancelled once it is true; null: they run through.
+  // Loading, measuring and planning look at it, and throw kCancelled once it is true; null: they
+  // run through.
   const std::atomic<bool>* cancel = nullptr;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/byte_units.h"
 #include "base/error.h"
+#include "plan/placed_weights.h"
 
 namespace spillway {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 constexpr int kSteps = 1000;
 
 struct Filler {
-  const Model& model;
+  PlacedWeights& placed;
   const RunSize& size;
   DeviceTraits traits;
   Budgets budgets;
@@ -23,7 +24,7 @@ struct Filler {
 
   bool has_device() const { return !traits.host_visible; }
   uint64_t first_budget() const { return has_device() ? budgets.device : budgets.host; }
-  Footprint of(const Plan& plan) const { return footprint(model, plan, size, traits); }
+  Footprint of(const Plan& plan) const { return footprint(placed, plan, size, traits); }
 
   // KV that comes to the device takes what the rest leaves of it: a sequence, and what a
   // micro-batch writes, should find room at least.
@@ -230,7 +231,13 @@ bool disk_holds(const Filler& fill, const Plan& placed) {
 
 std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& size,
                                           const DeviceTraits& traits, const Budgets& budgets) {
-  const Filler fill{model, size, traits, budgets};
+  PlacedWeights weights(model, traits);
+  return try_fill_from_the_top(weights, size, traits, budgets);
+}
+
+std::optional<Plan> try_fill_from_the_top(PlacedWeights& weights, const RunSize& size,
+                                          const DeviceTraits& traits, const Budgets& budgets) {
+  const Filler fill{weights, size, traits, budgets};
   auto placed = try_fill_memory(fill);
   if (placed && !disk_holds(fill, *placed)) placed.reset();
   return placed;
@@ -238,7 +245,8 @@ std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& siz
 
 Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets) {
-  const Filler fill{model, size, traits, budgets};
+  PlacedWeights weights(model, traits);
+  const Filler fill{weights, size, traits, budgets};
   const bool apart = fill.has_device();
   const auto placed = try_fill_memory(fill);
   if (!placed) {

@@ -24,6 +24,10 @@ inline constexpr uint64_t kBudgetStep = uint64_t{1} << 20;
 [[nodiscard]] std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& size,
                                                         const DeviceTraits& traits,
                                                         const Budgets& budgets);
+// With what plans of the model share (placed_weights.h).
+[[nodiscard]] std::optional<Plan> try_fill_from_the_top(PlacedWeights& weights, const RunSize& size,
+                                                        const DeviceTraits& traits,
+                                                        const Budgets& budgets);
 
 // Runs to try in turn where memory is short, the wanted one first: with fewer sequences at once
 // (`least.sequences` at least), then with prompts in smaller pieces (`least.micro_tokens`), which

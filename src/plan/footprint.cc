@@ -11,6 +11,7 @@
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "plan/activation_sizes.h"
+#include "plan/placed_weights.h"
 #include "storage/aligned_buffer.h"
 #include "storage/spill_file.h"
 #include "tensor/attention_layout.h"
@@ -148,39 +149,30 @@ uint64_t sums_bytes(const ModelSpec& spec, const RunLayout& layout) {
   return attention_sums_bytes(spec.heads, spec.head_dim, layout.micro_tokens);
 }
 
-uint64_t workspace_bytes(const Model& model, const RunSize& size, const DeviceTraits& traits,
-                         const RunLayout& layout) {
-  const ModelSpec& spec = model.spec;
+uint64_t workspace_bytes(const PlacedWeights& placed, const RunSize& size,
+                         const DeviceTraits& traits, const RunLayout& layout) {
+  const ModelSpec& spec = placed.model().spec;
   const int64_t attention = attention_workspace(spec, size);
   int64_t expanded = 0;
-  for (const BoundWeight& weight : model.weights) {
-    const int tokens = weight.slot.layer < 0 ? layout.logit_rows : layout.micro_tokens;
-    if (traits.decoded_tokens == 0 || tokens <= traits.decoded_tokens) continue;
-    if (is_quantized(weight.dtype) && model.is_multiplied(weight.slot))
-      expanded = std::max(expanded, 2 * weight.slot.rows * weight.slot.cols);
-  }
+  const auto expand = [&](int tokens, int64_t bytes) {
+    if (traits.decoded_tokens > 0 && tokens > traits.decoded_tokens)
+      expanded = std::max(expanded, bytes);
+  };
+  expand(layout.logit_rows, placed.expanded().outside_bytes);
+  expand(layout.micro_tokens, placed.expanded().layer_bytes);
   return traits.workspace_bytes + static_cast<uint64_t>(attention + expanded) +
          conversion_bytes(spec, layout.micro_tokens);
 }
 
-// Of embeddings that are not on the device.
-LookedUpRows looked_up_rows(const Model& model, int64_t rows) {
-  LookedUpRows looked_up{.rows = rows};
-  for (const BoundWeight& weight : model.weights) {
-    const int64_t bytes = weight.bytes() / weight.slot.rows;
-    if (weight.slot.role == WeightRole::kTokenEmbedding) looked_up.token_row = bytes;
-    if (weight.slot.role == WeightRole::kPositionEmbedding) looked_up.position_row = bytes;
-  }
-  return looked_up;
-}
-
-void count_activations(const Model& model, const Plan& plan, const RunLayout& layout,
+void count_activations(const PlacedWeights& placed, const Plan& plan, const RunLayout& layout,
                        const DeviceTraits& traits, DType inner, Tally device, Tally host,
                        MemoryUsage& disk) {
-  const ModelSpec& spec = model.spec;
-  LookedUpRows looked_up;
-  if (plan.embeddings != Tier::kDevice && !traits.host_visible)
-    looked_up = looked_up_rows(model, layout.micro_tokens);
+  const ModelSpec& spec = placed.model().spec;
+  LookedUpRows looked_up;  // of embeddings that are not on the device
+  if (plan.embeddings != Tier::kDevice && !traits.host_visible) {
+    looked_up = placed.embedding_rows();
+    looked_up.rows = layout.micro_tokens;
+  }
   const DecoderBuffers buffers = decoder_buffers(spec, inner, layout.max_tokens,
                                                  layout.micro_tokens, layout.logit_rows, looked_up);
   for (const uint64_t bytes : buffers.all()) device.add(MemoryTag::kActivations, bytes);
@@ -289,9 +281,15 @@ uint64_t RunLayout::kv_file_bytes() const {
 
 Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
                     const DeviceTraits& traits) {
+  PlacedWeights placed(model, traits);
+  return footprint(placed, plan, size, traits);
+}
+
+Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size,
+                    const DeviceTraits& traits) {
+  const Model& model = placed.model();
   Footprint all;
-  const WeightBytes& weights = all.weights =
-      weight_bytes(traits, model, plan.weight_plan(), size.may_map);
+  const WeightBytes& weights = all.weights = placed.bytes(plan, size.may_map);
   RunLayout& layout = all.layout = layout_run(model, plan, size, traits, weights.streams);
   const DType inner = traits.activation_types[static_cast<size_t>(matrix_type(model))];
   const bool apart = !traits.host_visible;
@@ -304,22 +302,20 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
   all.disk.add(MemoryTag::kWeights, weights.disk);
   int64_t cpu_tokens = 0;  // that it multiplies at once
   if (weights.streams) {
-    const std::vector<Tier> homes = weight_homes(traits.host_visible, model, plan.weight_plan());
-    const std::vector<CpuLinearShare> shares = plan.shared_linear(traits.host_visible);
-    const auto orders = stream_orders(model, homes, shares, layout.slots);
-    layout.weight_slots = slot_count(layout.slots, orders);
-    device.add(MemoryTag::kStaging, slot_bytes(traits, model, homes, orders), layout.weight_slots);
+    const StreamingNeeds& needs = placed.streaming(plan, layout.slots);
+    layout.weight_slots = needs.slots;
+    device.add(MemoryTag::kStaging, needs.slot_bytes, layout.weight_slots);
     if (apart && weights.from_disk) {
-      layout.weight_stages = stream_stages(model, homes, orders);
+      layout.weight_stages = needs.stages;
       host.add(MemoryTag::kStaging, kStreamStageBytes, layout.weight_stages);
     }
-    std::vector<const StreamOrder*> each;
-    for (const StreamOrder& order : orders) each.push_back(&order);
-    const std::vector<CpuRows> uses = cpu_rows(each, shares, layout.micro_tokens);
-    for (const CpuRows& use : uses) cpu_tokens = std::max(cpu_tokens, use.tokens);
+    std::vector<CpuRows> uses = needs.cpu_rows;
+    for (CpuRows& use : uses) {
+      use.tokens = std::min<int64_t>(use.tokens, layout.micro_tokens);
+      cpu_tokens = std::max(cpu_tokens, use.tokens);
+    }
     const HostLinearBytes linear = host_linear_bytes(model.spec, uses);
-    const uint64_t from_disk = disk_rows_bytes(traits, model, homes, orders);
-    if (from_disk > 0) host.add(MemoryTag::kStaging, from_disk, kDiskRowsBuffers);
+    if (needs.disk_rows > 0) host.add(MemoryTag::kStaging, needs.disk_rows, kDiskRowsBuffers);
     if (linear.input > 0) {
       host.add(MemoryTag::kStaging, linear.input);
       host.add(MemoryTag::kStaging, linear.output);
@@ -340,8 +336,8 @@ Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
                                static_cast<uint64_t>(layout.host_blocks));
   if (layout.disk_blocks > 0) all.disk.add(MemoryTag::kKv, layout.kv_file_bytes());
 
-  count_activations(model, plan, layout, traits, inner, device, host, all.disk);
-  all.workspace = workspace_bytes(model, size, traits, layout);
+  count_activations(placed, plan, layout, traits, inner, device, host, all.disk);
+  all.workspace = workspace_bytes(placed, size, traits, layout);
   if (apart && layout.host_blocks > 0)
     all.host_workspace += static_cast<uint64_t>(attention_workspace(model.spec, size));
   if (apart && cpu_tokens > 0) all.host_workspace += conversion_bytes(model.spec, cpu_tokens);

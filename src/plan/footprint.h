@@ -96,6 +96,10 @@ struct Footprint {
 // Throws kInvalidArgument for a KV cache that cannot be.
 Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
                     const DeviceTraits& traits);
+// The same for many plans of one model: what they share is computed once.
+class PlacedWeights;
+Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size,
+                    const DeviceTraits& traits);
 
 struct Budgets {
   uint64_t device = 0, host = 0, disk = 0;

@@ -38,13 +38,26 @@ std::optional<std::vector<double>> LinearProgram::try_solve() const {
   CoinPackedMatrix matrix(/*colordered=*/true, row_of.data(), column_of.data(), factors.data(),
                           static_cast<CoinBigIndex>(factors.size()));
   matrix.setDimensions(static_cast<int>(rows_.size()), static_cast<int>(variables_.size()));
-  ClpSimplex solver;
-  solver.setLogLevel(0);
-  solver.loadProblem(matrix, low.data(), high.data(), cost.data(), row_low.data(), row_high.data());
-  solver.initialSolve();
-  if (!solver.isProvenOptimal()) return std::nullopt;
-  const double* solution = solver.primalColumnSolution();
-  return std::vector<double>(solution, solution + variables_.size());
+  const auto load = [&](ClpSimplex& solver) {
+    solver.setLogLevel(0);
+    solver.loadProblem(matrix, low.data(), high.data(), cost.data(), row_low.data(),
+                       row_high.data());
+  };
+  const auto solution_of = [&](const ClpSimplex& solver) {
+    const double* solution = solver.primalColumnSolution();
+    return std::vector<double>(solution, solution + variables_.size());
+  };
+  // Making a solver takes longer than a program of this size; so does looking for what could be
+  // left out of it (presolve). A solver of its own has the last word on what cannot be solved.
+  thread_local ClpSimplex quick;
+  load(quick);
+  quick.primal();
+  if (quick.isProvenOptimal()) return solution_of(quick);
+  ClpSimplex thorough;
+  load(thorough);
+  thorough.initialSolve();
+  if (!thorough.isProvenOptimal()) return std::nullopt;
+  return solution_of(thorough);
 }
 
 }  // namespace spillway

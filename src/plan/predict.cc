@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <queue>
+#include <map>
 #include <utility>
+
+#include "plan/byte_key.h"
 
 namespace spillway {
 namespace {
@@ -18,69 +19,54 @@ double sum_over(const Workload& workload, F f) {
   return sum;
 }
 
-// Of decoding: the first token of each answer comes out of its prompt.
-struct DecodeSteps {
-  double steps = 0;
-  double at_work = 0;  // sequences, on average
-};
-
 int64_t steps_of(const RequestGroup& group) { return std::max<int64_t>(0, group.generate - 1); }
 
 // A block ends with its longest answer.
-int64_t steps_in_blocks(const Workload& workload, int64_t block) {
+int64_t steps_in_blocks(const std::vector<RequestGroup>& groups, int64_t block) {
   int64_t steps = 0, longest = 0, room = block;
-  for (const RequestGroup& group : workload.groups) {
-    for (int64_t left = group.count; left > 0;) {
-      const int64_t together = std::min(left, room);
-      longest = std::max(longest, steps_of(group));
+  for (const RequestGroup& group : groups) {
+    const int64_t of = steps_of(group);
+    int64_t left = group.count;
+    // To the end of the block that has begun, then whole blocks of this group alone.
+    if (const int64_t together = std::min(left, room); room < block || left < block) {
+      longest = std::max(longest, of);
       left -= together;
       room -= together;
       if (room > 0) continue;
       steps += std::exchange(longest, 0);
       room = block;
     }
+    steps += left / block * of;
+    left %= block;
+    if (left > 0) longest = of;
+    room -= left;
   }
   return steps + longest;
 }
 
-// Whoever ends is replaced at once.
-int64_t steps_without_gaps(const Workload& workload, int64_t at_once) {
-  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> ends;
+// A request that ends is replaced in the next step. Places that become free in the same step are
+// counted together.
+int64_t steps_without_gaps(const std::vector<RequestGroup>& groups, int64_t at_once) {
+  std::map<int64_t, int64_t> ends;  // how many places are free from this step on
+  ends[0] = at_once;
   int64_t last = 0;
-  for (const RequestGroup& group : workload.groups) {
-    for (int64_t i = 0; i < group.count; ++i) {
-      int64_t begin = 0;
-      if (static_cast<int64_t>(ends.size()) == at_once) {
-        begin = ends.top();
-        ends.pop();
+  for (const RequestGroup& group : groups) {
+    const int64_t steps = steps_of(group);
+    if (steps == 0) continue;
+    for (int64_t left = group.count; left > 0;) {
+      const auto first = ends.begin();
+      const int64_t begin = first->first, together = std::min(left, first->second);
+      if (together == first->second) {
+        ends.erase(first);
+      } else {
+        first->second -= together;
       }
-      ends.push(begin + steps_of(group));
-      last = std::max(last, begin + steps_of(group));
+      ends[begin + steps] += together;
+      last = std::max(last, begin + steps);
+      left -= together;
     }
   }
   return last;
-}
-
-DecodeSteps decode_steps(const Workload& workload, ScheduleKind schedule, int64_t at_once) {
-  const int64_t longest = workload.longest_answer();
-  const bool alike = std::ranges::all_of(
-      workload.groups, [&](const RequestGroup& group) { return group.generate == longest; });
-  const auto most = static_cast<double>(at_once);
-  // All that begin together end together.
-  if (alike) {
-    const double blocks = std::ceil(static_cast<double>(workload.requests()) / most);
-    return {blocks * static_cast<double>(std::max<int64_t>(0, longest - 1)), most};
-  }
-  const bool in_blocks = schedule == ScheduleKind::kZigzag || schedule == ScheduleKind::kRow;
-  const auto steps = static_cast<double>(in_blocks ? steps_in_blocks(workload, at_once)
-                                                   : steps_without_gaps(workload, at_once));
-  const double tokens =
-      sum_over(workload, [](const RequestGroup& g) { return static_cast<double>(steps_of(g)); });
-  return {steps, std::clamp(tokens / std::max(1.0, steps), 1.0, most)};
-}
-
-StepEstimate price(const StepPrices& prices, PriceBy by) {
-  return by == PriceBy::kSums ? estimate_step(prices) : simulate_step(prices);
 }
 
 }  // namespace
@@ -147,15 +133,91 @@ bool Prediction::has_worker(Worker worker) const {
 Prediction predict(const Hardware& hardware, const Model& model, const Plan& plan,
                    const Footprint& needs, const RunSize& size, const Workload& workload,
                    PriceBy by) {
+  DeviceTraits traits;
+  traits.host_visible = !hardware.has_device();
+  PlacedWeights placed(model, traits);
+  return Predictor(hardware, placed, workload).predict(plan, needs, size, by);
+}
+
+Predictor::Predictor(const Hardware& hardware, PlacedWeights& placed, const Workload& workload)
+    : hardware_(hardware),
+      placed_(placed),
+      requests_(workload.requests()),
+      prompt_tokens_(workload.prompt_tokens()),
+      generated_tokens_(workload.generated_tokens()),
+      longest_answer_(workload.longest_answer()),
+      decode_keys_(workload.decode_keys()),
+      prompt_keys_(workload.prompt_keys()) {
+  // Only the lengths of answers matter for the order of requests.
+  for (const RequestGroup& group : workload.groups) {
+    if (groups_.empty() || groups_.back().generate != group.generate)
+      groups_.push_back({0, 0, group.generate});
+    groups_.back().count += group.count;
+  }
+}
+
+const Predictor::DecodeSteps& Predictor::decode_steps(ScheduleKind schedule, int64_t at_once) {
+  const bool in_blocks = schedule == ScheduleKind::kZigzag || schedule == ScheduleKind::kRow;
+  const auto [found, added] = decode_steps_.try_emplace({in_blocks, at_once});
+  DecodeSteps& decoding = found->second;
+  if (!added) return decoding;
+  const auto most = static_cast<double>(at_once);
+  // All that begin together end together.
+  if (groups_.size() == 1) {
+    const double blocks = std::ceil(static_cast<double>(requests_) / most);
+    decoding = {blocks * static_cast<double>(std::max<int64_t>(0, longest_answer_ - 1)), most};
+    return decoding;
+  }
+  decoding.steps = static_cast<double>(in_blocks ? steps_in_blocks(groups_, at_once)
+                                                 : steps_without_gaps(groups_, at_once));
+  double tokens = 0;
+  for (const RequestGroup& group : groups_)
+    tokens += static_cast<double>(group.count) * static_cast<double>(steps_of(group));
+  decoding.at_work = std::clamp(tokens / std::max(1.0, decoding.steps), 1.0, most);
+  return decoding;
+}
+
+const Predictor::PricedStep& Predictor::price(const Plan& plan, const RunLayout& layout,
+                                              const StepSize& size, PriceBy by) {
+  const StreamCut cut = StepPrices::cut_of(hardware_, plan, layout, size);
+  // Everything that StepPrices reads of these.
+  ByteKey key;
+  key.add(cut.cpu);
+  key.add_all(placed_.homes(plan).number, by == PriceBy::kSimulator, cut.slots, cut.piece_bytes,
+              plan.overlap, plan.attention_topk.value_or(0));
+  key.add_all(layout.kv.type, layout.device_blocks, layout.host_blocks, layout.disk_blocks,
+              layout.sequence_blocks, layout.staging_blocks, layout.parts, layout.fixed_blocks,
+              layout.max_tokens, layout.micro_tokens, layout.weight_slots, layout.weight_stages);
+  key.add(layout.activations);
+  key.add_all(size.sequences, size.tokens_each, size.keys, size.logits);
+  // What prompts do not depend on.
+  if (size.tokens_each == 1)
+    key.add_all(plan.micro_batch, plan.attention, plan.cpu_attention.value_or(-1));
+  const auto [found, added] = steps_.try_emplace(key.take());
+  PricedStep& step = found->second;
+  if (!added) return step;
+  const StepPrices prices(hardware_, placed_.model().spec, placed_.of_step(plan, cut), plan, layout,
+                          size);
+  step.cpu_attention = prices.cpu_attention();
+  step.estimate = by == PriceBy::kSimulator ? simulate_step(prices) : prices.sums();
+  return step;
+}
+
+Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const RunSize& size,
+                              PriceBy by) {
   Prediction result;
-  result.has_device = hardware.gpu.has_value();
-  const std::vector<Tier> homes = weight_homes(!hardware.has_device(), model, plan.weight_plan());
-  const auto at_once = static_cast<double>(std::min<int64_t>(
-      sequences_at_once(plan, static_cast<int>(size.sequences)), workload.requests()));
-  const auto requests = static_cast<double>(workload.requests());
+  result.has_device = hardware_.gpu.has_value();
+  const auto at_once = static_cast<double>(
+      std::min<int64_t>(sequences_at_once(plan, static_cast<int>(size.sequences)), requests_));
+  const auto requests = static_cast<double>(requests_);
+  const auto estimate = [&](const PricedStep& step) {
+    StepEstimate of = step.estimate;
+    if (by == PriceBy::kBusiest) of.seconds = *std::ranges::max_element(of.busy);
+    return of;
+  };
 
   // Prompts: whole ones in a step as far as its tokens go, otherwise a piece of one.
-  const double prompt = static_cast<double>(workload.prompt_tokens()) / requests;
+  const double prompt = static_cast<double>(prompt_tokens_) / requests;
   const auto step_tokens = static_cast<double>(needs.layout.max_tokens);
   const double pieces = std::max(1.0, std::ceil(prompt / step_tokens));
   const double whole = std::clamp(std::floor(step_tokens / std::max(1.0, prompt)), 1.0, at_once);
@@ -163,9 +225,9 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
     const auto step_of = [&](double sequences) {
       const StepSize prefill{.sequences = static_cast<int64_t>(sequences),
                              .tokens_each = std::max<int64_t>(1, std::llround(prompt / pieces)),
-                             .keys = workload.prompt_keys(),
+                             .keys = prompt_keys_,
                              .logits = pieces == 1};
-      return price(StepPrices(hardware, model, homes, plan, needs.layout, prefill), by);
+      return estimate(price(plan, needs.layout, prefill, by));
     };
     result.prefill_step = step_of(whole);
     // Of a block, in whole steps and one with the sequences that are left over.
@@ -175,20 +237,20 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
     result.first_token_s = block_s * pieces;
     result.prefill_s = result.first_token_s * requests / at_once;
   }
-  const DecodeSteps decoding = decode_steps(workload, plan.schedule, static_cast<int64_t>(at_once));
+  const DecodeSteps& decoding = decode_steps(plan.schedule, static_cast<int64_t>(at_once));
   if (decoding.steps > 0) {
     const StepSize decode{.sequences = std::llround(decoding.at_work),
                           .tokens_each = 1,
-                          .keys = std::max(1.0, workload.decode_keys())};
-    const StepPrices prices(hardware, model, homes, plan, needs.layout, decode);
-    result.cpu_attention = prices.cpu_attention();
-    result.decode_step = price(prices, by);
+                          .keys = std::max(1.0, decode_keys_)};
+    const PricedStep& step = price(plan, needs.layout, decode, by);
+    result.cpu_attention = step.cpu_attention;
+    result.decode_step = estimate(step);
     result.step_s = result.decode_step.seconds;
     result.decode_s = result.step_s * decoding.steps;
   }
-  result.latency_s = result.first_token_s + result.step_s * static_cast<double>(std::max<int64_t>(
-                                                                0, workload.longest_answer() - 1));
-  const auto generated = static_cast<double>(workload.generated_tokens());
+  result.latency_s = result.first_token_s +
+                     result.step_s * static_cast<double>(std::max<int64_t>(0, longest_answer_ - 1));
+  const auto generated = static_cast<double>(generated_tokens_);
   if (result.total_s() > 0) result.generated_tokens_per_s = generated / result.total_s();
   if (result.decode_s > 0) result.decode_tokens_per_s = (generated - requests) / result.decode_s;
   return result;

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the plan that is the fastest by the cost model: sequences at work together and how they are
-// cut are enumerated, shares of memories come from a linear program (FlexGen, 4.3), are rounded to
-// what the runtime has and held to the footprint; the best few are simulated.
+// Finds the plan that is the fastest by the cost model: numbers of concurrent sequences and how
+// they are cut into micro-batches are enumerated, shares of memories come from a linear program
+// (FlexGen, 4.3), are rounded to what the runtime has and held to the footprint; the best few are
+// simulated.
+//
+// Each number of sequences is searched by itself, with the settings that it fits with (embeddings
+// on the device or in host memory, chunks of prompts), so that the plan for many is never slower
+// than the plan for some of them.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -42,7 +49,7 @@ struct SearchRequest {
   Budgets budgets;
   RunSize size;                              // chunk, type of KV; tokens and sequences are found
   std::optional<float> attention_topk = {};  // as a plan has it
-  int smallest_chunk = kSmallestChunk;       // where nothing fits with the other
+  int smallest_chunk = kSmallestChunk;       // where that is faster than size.micro_tokens
   Objective objective = Objective::kThroughput;
   // Most sequences at once, 0: as many as there are requests. At least `least_sequences` of them.
   int64_t most_sequences = 0, least_sequences = 1;
@@ -50,6 +57,9 @@ struct SearchRequest {
   GivenFields given = {};
   // Who attends to a sequence must not depend on which others there are.
   bool same_for_every_sequence = false;
+  // Called with the share of the search that is done, 0 to 1, every few milliseconds of it. It may
+  // throw, which ends the search. Empty: no one watches.
+  std::function<void(double)> on_progress = {};
 };
 
 struct FoundPlan {
@@ -61,6 +71,23 @@ struct FoundPlan {
 
 // The best first, at most `most`; empty where nothing fits.
 std::vector<FoundPlan> search_plans(const SearchRequest& request, int most = 1);
+
+// Searches for several numbers of concurrent sequences that keep what they found of each. Refers to
+// the request, which must outlive it. Not thread-safe.
+class PlanSearch {
+ public:
+  explicit PlanSearch(const SearchRequest& request);
+  ~PlanSearch();
+  PlanSearch(const PlanSearch&) = delete;
+  PlanSearch& operator=(const PlanSearch&) = delete;
+
+  // As search_plans(), with these instead of the request's own.
+  std::vector<FoundPlan> find(int64_t least_sequences, int64_t most_sequences, int most = 1);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 // Whether a plan keeps to the budgets, workspaces included.
 bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& budgets);

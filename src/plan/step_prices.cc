@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "plan/activation_sizes.h"
@@ -18,11 +19,60 @@ CpuLinearShare cpu_share(const std::vector<CpuLinearShare>& shares, double token
   return number < shares.size() ? shares[number] : CpuLinearShare{};
 }
 
+double sequences_of_a_batch(const Plan& plan, const RunLayout& layout, const StepSize& size) {
+  const double most = std::max(1.0, std::floor(static_cast<double>(layout.micro_tokens) /
+                                               static_cast<double>(size.tokens_each)));
+  if (size.tokens_each > 1 || plan.micro_batch <= 0) return most;
+  return std::min(most, static_cast<double>(plan.micro_batch));
+}
+
+double ops_of(LinearGroup group) {
+  switch (group) {
+    case LinearGroup::kProject:
+      return kProjectOps;
+    case LinearGroup::kAttentionOut:
+      return kAttentionOutOps;
+    case LinearGroup::kUp:
+      return kUpOps;
+    case LinearGroup::kDown:
+      return kDownOps;
+    case LinearGroup::kHead:
+      break;
+  }
+  return 1;
+}
+
+void add_price(EventPrice& to, const EventPrice& price, double times = 1) {
+  for (size_t i = 0; i < price.seconds.size(); ++i) to.seconds[i] += times * price.seconds[i];
+}
+
 }  // namespace
+
+StreamCut StepPrices::cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
+                             const StepSize& size) {
+  const double most_tokens = std::min(
+      static_cast<double>(layout.micro_tokens),
+      std::min(static_cast<double>(size.sequences), sequences_of_a_batch(plan, layout, size)) *
+          static_cast<double>(size.tokens_each));
+  return {.slots = layout.slots,
+          .cpu = cpu_share(plan.shared_linear(!hardware.has_device()), most_tokens)};
+}
 
 StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::vector<Tier>& homes,
                        const Plan& plan, const RunLayout& layout, const StepSize& size)
-    : hardware_(hardware), spec_(model.spec), size_(size), kv_type_(layout.kv.type) {
+    : StepPrices(hardware, model.spec,
+                 std::make_shared<const StepWeights>(
+                     step_weights(model, homes, cut_of(hardware, plan, layout, size))),
+                 plan, layout, size) {}
+
+StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
+                       std::shared_ptr<const StepWeights> weights, const Plan& plan,
+                       const RunLayout& layout, const StepSize& size)
+    : hardware_(hardware),
+      spec_(spec),
+      size_(size),
+      weights_(std::move(weights)),
+      kv_type_(layout.kv.type) {
   kv_token_bytes_ =
       2.0 * static_cast<double>(layout.kv.plane_block_bytes()) / double{kKvBlockTokens};
   // A prompt's tokens share what they read.
@@ -31,100 +81,32 @@ StepPrices::StepPrices(const Hardware& hardware, const Model& model, const std::
                    : std::max(0.0, size.keys - static_cast<double>(size.tokens_each) / 2);
   if (size.tokens_each == 1) traffic_ = kv_traffic(hardware, spec_, kv_type_, plan.attention_topk);
   row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
-  shape_ = {.layers = spec_.layers, .kv_buffers = kKvStagingBuffers, .overlap = plan.overlap};
-  const double most_tokens =
-      std::min(static_cast<double>(layout.micro_tokens),
-               std::min(static_cast<double>(size.sequences), sequences_of_a_batch(plan, layout)) *
-                   static_cast<double>(size.tokens_each));
-  describe_weights(model, homes,
-                   {.slots = layout.slots,
-                    .cpu = cpu_share(plan.shared_linear(!hardware.has_device()), most_tokens)});
-  describe_batches(plan, layout);
-  shape_.weight_slots = std::max(1, layout.weight_slots);
-  double largest = 1;
-  for (const Piece& piece : pieces_) largest = std::max(largest, piece.from_disk);
+  shape_ = {.layers = spec_.layers,
+            .streamed = weights_->streamed,
+            .slotfuls = weights_->slotfuls,
+            .weight_slots = std::max(1, layout.weight_slots),
+            .kv_buffers = kKvStagingBuffers,
+            .overlap = plan.overlap};
   const double staged = static_cast<double>(layout.weight_stages) * double{kStreamReadBytes};
-  shape_.pieces_read_ahead = static_cast<int>(std::min(1e6, staged / largest));
-  bool link_busy = !pieces_.empty();
-  for (const Batch& batch : batches_) {
+  shape_.pieces_read_ahead =
+      static_cast<int>(std::min(1e6, staged / std::max(1.0, weights_->largest_on_disk)));
+  describe_batches(plan, layout);
+  bool link_busy = !weights_->segments.empty(), cpu_busy = weights_->uses_cpu;
+  for (const Batch& batch : batch_kinds_) {
     link_busy = link_busy || batch.swapped > 0 || batch.rows != Tier::kDevice;
-    cpu_busy_ = cpu_busy_ || batch.on_cpu > 0;
+    cpu_busy = cpu_busy || batch.on_cpu > 0;
   }
-  if (link_busy && cpu_busy_) {
+  if (link_busy && cpu_busy) {
     link_share_ = hardware.link_beside_cpu;
     cpu_share_ = hardware.cpu_beside_link;
   }
-}
-
-void StepPrices::describe_weights(const Model& model, const std::vector<Tier>& homes,
-                                  const StreamCut& cut) {
-  linears_.resize(static_cast<size_t>(spec_.layers + 1) * kGroups);
-  const BoundWeight& head = head_of(model);
-  for (size_t i = 0; i < model.weights.size(); ++i) {
-    const BoundWeight& weight = model.weights[i];
-    const WeightSlot& slot = weight.slot;
-    const bool is_head = &weight == &head;
-    if (slot.layer < 0 && homes[i] == Tier::kHost && slot.role != WeightRole::kHead) {
-      looked_up_bytes_ += static_cast<double>(weight.bytes()) / static_cast<double>(slot.rows);
-    }
-    if (slot.is_vector() || (slot.layer < 0 && !is_head)) continue;
-    const int layer = is_head ? spec_.layers : slot.layer;
-    const WeightRole role = is_head ? WeightRole::kHead : slot.role;
-    if (homes[i] != Tier::kDevice) continue;
-    linear(layer, group_of(role))
-        .resident.push_back({weight.dtype,
-                             static_cast<double>(slot.rows) * static_cast<double>(slot.cols),
-                             static_cast<double>(weight.bytes())});
-  }
-  const StreamOrder order = stream_order(model, homes, cut);
-  cpu_busy_ = order.uses_cpu();
-  shape_.slotfuls = order.slotfuls();
-  for (const StreamedLinear& streamed : order.linears) {
-    const auto product_of = [&](const MatrixRows& rows) {
-      const BoundWeight& weight = model.weights[rows.weight];
-      const auto count = static_cast<double>(rows.count);
-      return Product{
-          weight.dtype, count * static_cast<double>(weight.slot.cols),
-          count * static_cast<double>(weight.bytes()) / static_cast<double>(weight.slot.rows)};
-    };
-    for (const MatrixRows& rows : streamed.on_cpu) {
-      Linear& of = linear(streamed.layer, streamed.group);
-      of.on_cpu.push_back(product_of(rows));
-      of.cpu_rows += static_cast<double>(rows.count);
-      of.columns = static_cast<double>(model.weights[rows.weight].slot.cols);
-    }
-    double cpu_from_disk = 0;
-    for (const MatrixRows& rows : streamed.on_cpu) {
-      if (homes[rows.weight] == Tier::kDisk) cpu_from_disk += product_of(rows).bytes;
-    }
-    if (streamed.pieces.empty())
-      linear(streamed.layer, streamed.group).cpu_from_disk = cpu_from_disk;
-    for (const OpRows& of_piece : streamed.pieces) {
-      Piece& piece = pieces_.emplace_back();
-      piece.cpu_from_disk = cpu_from_disk / static_cast<double>(streamed.pieces.size());
-      for (const MatrixRows& rows : of_piece) {
-        const Product product = product_of(rows);
-        const bool on_disk = homes[rows.weight] == Tier::kDisk;
-        (on_disk ? piece.from_disk : piece.from_host) += product.bytes;
-        if (is_quantized(product.type)) piece.source = Hardware::Source::kPageable;
-        piece.products.push_back(product);
-      }
-    }
-    shape_.streamed.push_back(streamed_shape(streamed));
-  }
-}
-
-double StepPrices::sequences_of_a_batch(const Plan& plan, const RunLayout& layout) const {
-  const double most = std::max(1.0, std::floor(static_cast<double>(layout.micro_tokens) /
-                                               static_cast<double>(size_.tokens_each)));
-  if (size_.tokens_each > 1 || plan.micro_batch <= 0) return most;
-  return std::min(most, static_cast<double>(plan.micro_batch));
+  price_all();
 }
 
 void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   const auto all = static_cast<double>(size_.sequences);
   const auto each = static_cast<double>(size_.tokens_each);
-  double most = sequences_of_a_batch(plan, layout);
+  double most = sequences_of_a_batch(plan, layout, size_);
   if (layout.parts && size_.tokens_each > layout.micro_tokens) {
     readers_ = std::ceil(each / static_cast<double>(layout.micro_tokens));
     most = 1 / readers_;
@@ -134,10 +116,8 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   const double on_disk = static_cast<double>(layout.disk_blocks) / blocks;
   double cpu_share = plan.attention == AttentionPlace::kCpu ? 1 : 0;
   if (plan.attention == AttentionPlace::kAuto && on_host > 0) {
-    double streamed = 0;
-    for (const Piece& piece : pieces_) streamed += piece.from_host + piece.from_disk;
-    cpu_share = plan.cpu_attention.value_or(
-        balanced_cpu_share(kv_bytes(all * on_host), streamed / static_cast<double>(spec_.layers)));
+    cpu_share = plan.cpu_attention.value_or(balanced_cpu_share(
+        kv_bytes(all * on_host), weights_->streamed_bytes / static_cast<double>(spec_.layers)));
   }
   // Whole sequences: as many as the decoder gives to the CPU. Of those that come in parts it has a
   // share.
@@ -174,9 +154,12 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
       // More of them move the same bytes in smaller pieces.
       const auto groups = static_cast<size_t>(std::clamp(std::ceil(wanted / room), 1.0, 16.0));
       shape.swaps.assign(groups, false);
+      batch.groups = static_cast<double>(groups);
     }
-    batches_.push_back(batch);
-    shape_.batches.push_back(shape);
+    const auto kind = std::ranges::find(batch_kinds_, batch);
+    batches_.push_back(static_cast<size_t>(kind - batch_kinds_.begin()));
+    if (kind == batch_kinds_.end()) batch_kinds_.push_back(batch);
+    shape_.batches.push_back(std::move(shape));
   }
 }
 
@@ -193,36 +176,37 @@ double StepPrices::balanced_cpu_share(double kv_bytes, double weight_bytes) cons
   return std::clamp((weights_s + kv_s) / (kv_s + cpu_s), 0.0, 1.0);
 }
 
-double StepPrices::products(const Processor& on, const std::vector<Product>& of,
-                            double tokens) const {
+double StepPrices::products(const Processor& on, const OpProducts& of, double tokens) const {
   double seconds = 0;
-  for (const Product& product : of)
+  for (const WeightProduct& product : of)
     seconds += linear_seconds(on, product.type, tokens, product.elements, product.bytes);
   return seconds;
 }
 
-EventPrice StepPrices::multiply(int piece, double tokens) const {
-  const auto& of = pieces_[static_cast<size_t>(piece)];
-  if (last_.piece < 0 || last_.tokens != tokens ||
-      pieces_[static_cast<size_t>(last_.piece)] != of) {
-    last_.price[Worker::kDevice] = products(hardware_.device(), of.products, tokens);
-    last_.tokens = tokens;
-  }
-  last_.piece = piece;
-  return last_.price;
-}
-
-EventPrice StepPrices::begin_linear(int layer, LinearGroup group, double ops, double tokens) const {
-  const Linear& of = linear(layer, group);
+EventPrice StepPrices::price_of_linear(const StepWeights::Linear& of, double tokens) const {
   EventPrice price;
-  price[Worker::kDevice] =
-      ops * hardware_.device().launch_s + products(hardware_.device(), of.resident, tokens);
+  if (of.group == LinearGroup::kHead) {
+    if (!size_.logits) return price;
+    tokens = static_cast<double>(size_.sequences);
+  }
+  price[Worker::kDevice] = ops_of(of.group) * hardware_.device().launch_s +
+                           products(hardware_.device(), of.resident, tokens);
+  if (of.group == LinearGroup::kUp) price[Worker::kDevice] += activate(tokens);
   if (!of.on_cpu.empty()) {
     price[Worker::kCpu] = hand_over_seconds(hardware_, tokens, of.columns, of.cpu_rows) +
                           products(hardware_.host, of.on_cpu, tokens) / cpu_share_;
     if (of.cpu_from_disk > 0)
       price[Worker::kDiskRead] = of.cpu_from_disk / std::max(1.0, hardware_.disk_read);
   }
+  return price;
+}
+
+EventPrice StepPrices::price_of_load(const StepWeights::Segment& segment) const {
+  using Source = Hardware::Source;
+  EventPrice price;
+  price[Worker::kToDevice] = up(segment.from_host + segment.from_disk,
+                                segment.pageable ? Source::kPageable : Source::kPinned);
+  price[Worker::kDiskRead] = disk(segment.from_disk + segment.cpu_from_disk, hardware_.disk_read);
   return price;
 }
 
@@ -241,12 +225,13 @@ double StepPrices::attend(const Processor& on, double sequences) const {
   return prompt_attention_seconds(on, 4 * pairs * static_cast<double>(spec_.q_dim()));
 }
 
-EventPrice StepPrices::attend_swapped(const Batch& batch, double groups) const {
+EventPrice StepPrices::attend_swapped(const Batch& batch) const {
   EventPrice price;
-  const double sequences = batch.swapped / groups;
+  const double sequences = batch.swapped / batch.groups;
   price[Worker::kDevice] = attend(hardware_.device(), sequences);
   if (traffic_.over_bus <= 0) return price;
-  const double at_home = kv_bytes(sequences - batch.swapped_from_disk / groups) * traffic_.over_bus;
+  const double at_home =
+      kv_bytes(sequences - batch.swapped_from_disk / batch.groups) * traffic_.over_bus;
   const double there = kv_bytes(sequences) * traffic_.read - at_home;
   price[Worker::kDevice] = attend_bytes(hardware_.device(), there);
   price[Worker::kToDevice] = up(at_home);
@@ -262,28 +247,16 @@ double StepPrices::down(double bytes) const {
   return hardware_.transfer_s + bytes / (hardware_.to_host.at(bytes) * link_share_);
 }
 
-EventPrice StepPrices::of(const StepEvent& event) const {
+double StepPrices::disk(double bytes, double rate) const {
+  return bytes <= 0 ? 0 : hardware_.disk_access_s + bytes / std::max(rate, 1.0);
+}
+
+EventPrice StepPrices::price_of_batch(StepAction action, const Batch& batch) const {
   EventPrice price;
   const double launch = hardware_.device().launch_s;
-  const auto disk = [&](double bytes, double rate) {
-    return bytes <= 0 ? 0 : hardware_.disk_access_s + bytes / std::max(rate, 1.0);
-  };
-  const Batch& batch = batches_[static_cast<size_t>(std::max(0, event.batch))];
-  const auto groups = [&] {
-    return static_cast<double>(shape_.batches[static_cast<size_t>(event.batch)].swaps.size());
-  };
-  switch (event.action) {
-    case StepAction::kLoadWeights: {
-      const Piece& piece = pieces_[static_cast<size_t>(event.group)];
-      price[Worker::kToDevice] = up(piece.from_host + piece.from_disk, piece.source);
-      price[Worker::kDiskRead] = disk(piece.from_disk + piece.cpu_from_disk, hardware_.disk_read);
-      break;
-    }
-    case StepAction::kMultiply:
-      return multiply(event.group,
-                      event.batch < 0 ? static_cast<double>(size_.sequences) : batch.tokens);
+  switch (action) {
     case StepAction::kEmbed:
-      price[Worker::kToDevice] = up(batch.tokens * looked_up_bytes_);
+      price[Worker::kToDevice] = up(batch.tokens * weights_->looked_up_bytes);
       [[fallthrough]];
     case StepAction::kGather:
       price[Worker::kDevice] = launch;
@@ -299,19 +272,6 @@ EventPrice StepPrices::of(const StepEvent& event) const {
       if (batch.rows == Tier::kDisk)
         price[Worker::kDiskWrite] = disk(batch.tokens * row_bytes_, hardware_.disk_write);
       break;
-    case StepAction::kProject:
-      return begin_linear(event.layer, LinearGroup::kProject, kProjectOps, batch.tokens);
-    case StepAction::kAttentionOut:
-      return begin_linear(event.layer, LinearGroup::kAttentionOut, kAttentionOutOps, batch.tokens);
-    case StepAction::kUp:
-      price = begin_linear(event.layer, LinearGroup::kUp, kUpOps, batch.tokens);
-      price[Worker::kDevice] += activate(batch.tokens);
-      break;
-    case StepAction::kDown:
-      return begin_linear(event.layer, LinearGroup::kDown, kDownOps, batch.tokens);
-    case StepAction::kHead:
-      if (!size_.logits) break;
-      return begin_linear(event.layer, LinearGroup::kHead, 1, static_cast<double>(size_.sequences));
     case StepAction::kStartOnHost: {
       const double width = static_cast<double>(spec_.q_dim() + 2 * spec_.kv_dim());
       const double rows = batch.on_cpu * static_cast<double>(size_.tokens_each);
@@ -330,59 +290,171 @@ EventPrice StepPrices::of(const StepEvent& event) const {
       price[Worker::kDevice] = attend(hardware_.device(), batch.resident);
       break;
     case StepAction::kLoadKv:
+      if (batch.groups == 0) break;
       price[Worker::kToDevice] =
           up(readers_ *
                  kv_bytes((batch.swapped - batch.swapped_from_disk) * traffic_.moved +
                           batch.swapped_from_disk) /
-                 groups(),
+                 batch.groups,
              Hardware::Source::kPageable);
       price[Worker::kDiskRead] =
-          disk(readers_ * kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_read);
+          disk(readers_ * kv_bytes(batch.swapped_from_disk) / batch.groups, hardware_.disk_read);
       break;
     case StepAction::kAttendSwapped:
-      price = attend_swapped(batch, groups());
+      if (batch.groups > 0) return attend_swapped(batch);
       break;
     case StepAction::kStoreKv:
-      price[Worker::kToHost] = down(new_kv_bytes(batch.swapped) / groups());
+      if (batch.groups == 0) break;
+      price[Worker::kToHost] = down(new_kv_bytes(batch.swapped) / batch.groups);
       price[Worker::kDiskWrite] =
-          disk(new_kv_bytes(batch.swapped_from_disk) / groups(), hardware_.disk_write);
+          disk(new_kv_bytes(batch.swapped_from_disk) / batch.groups, hardware_.disk_write);
       break;
-    case StepAction::kFinishLayer:
-    case StepAction::kJoinLinear:
-    case StepAction::kUseWeights:
-    case StepAction::kLeaveWeights:
-    case StepAction::kTakeRows:
-    case StepAction::kDropRows:
-    case StepAction::kJoinHost:
-      break;
+    default:
+      break;  // it only waits, or is priced by its weights
   }
   return price;
 }
 
-Worker StepEstimate::bottleneck() const {
-  const auto most = std::max_element(busy.begin(), busy.end());
-  return static_cast<Worker>(most - busy.begin());
+void StepPrices::price_all() {
+  constexpr auto kActions = static_cast<size_t>(StepAction::kHead) + 1;
+  batch_prices_.reserve(kActions * batch_kinds_.size());
+  for (size_t action = 0; action < kActions; ++action) {
+    for (const Batch& batch : batch_kinds_) {
+      batch_prices_.push_back(price_of_batch(static_cast<StepAction>(action), batch));
+    }
+  }
+  for (const StepWeights::Linear& linear : weights_->linear_kinds) {
+    for (const Batch& batch : batch_kinds_)
+      linear_prices_.push_back(price_of_linear(linear, batch.tokens));
+  }
+  const auto multiply = [&](const StepWeights::Segment& segment, double tokens) {
+    EventPrice price;
+    price[Worker::kDevice] = products(hardware_.device(), segment.products, tokens);
+    multiply_prices_.push_back(price);
+  };
+  for (const StepWeights::Segment& segment : weights_->segment_kinds) {
+    load_prices_.push_back(price_of_load(segment));
+    for (const Batch& batch : batch_kinds_) multiply(segment, batch.tokens);
+    multiply(segment, static_cast<double>(size_.sequences));
+  }
 }
 
-StepEstimate estimate_step(const StepPrices& prices) {
-  StepEstimate all;
-  const auto layers = static_cast<size_t>(prices.shape().layers);
+const EventPrice& StepPrices::of(const StepEvent& event) const {
+  const size_t kind = batches_[static_cast<size_t>(std::max(0, event.batch))];
+  const auto segment = [&] { return weights_->segments[static_cast<size_t>(event.group)]; };
+  const auto linear = [&](LinearGroup group) -> const EventPrice& {
+    return linear_price(weights_->linear_kind(event.layer, group), kind);
+  };
+  switch (event.action) {
+    case StepAction::kLoadWeights:
+      return load_prices_[static_cast<size_t>(segment())];
+    case StepAction::kMultiply:
+      return multiply_price(segment(), event.batch < 0 ? batch_kinds_.size() : kind);
+    case StepAction::kProject:
+      return linear(LinearGroup::kProject);
+    case StepAction::kAttentionOut:
+      return linear(LinearGroup::kAttentionOut);
+    case StepAction::kUp:
+      return linear(LinearGroup::kUp);
+    case StepAction::kDown:
+      return linear(LinearGroup::kDown);
+    case StepAction::kHead:
+      return linear(LinearGroup::kHead);
+    default:
+      return batch_price(event.action, kind);
+  }
+}
+
+StepEstimate StepPrices::sums() const {
+  const auto layers = static_cast<size_t>(spec_.layers);
+  std::vector<double> count(batch_kinds_.size());  // of batches of each kind
+  for (const size_t kind : batches_) count[kind] += 1;
+  const auto over_batches = [&](EventPrice& to, auto price_of_kind) {
+    for (size_t kind = 0; kind < count.size(); ++kind)
+      add_price(to, price_of_kind(kind), count[kind]);
+  };
+  // What is the same in every layer.
+  EventPrice each, stored, loaded;  // rows that are not on the device
+  for (size_t b = 0; b < batches_.size(); ++b) {
+    const size_t kind = batches_[b];
+    const BatchShape& shape = shape_.batches[b];
+    const auto with = [&](StepAction action, double times = 1) {
+      add_price(each, batch_price(action, kind), times);
+    };
+    if (shape.parts) with(StepAction::kBeginParts), with(StepAction::kEndParts);
+    if (shape.on_host) with(StepAction::kStartOnHost);
+    if (shape.on_device) with(StepAction::kAttend);
+    const double groups = batch_kinds_[kind].groups;
+    for (const StepAction action :
+         {StepAction::kLoadKv, StepAction::kAttendSwapped, StepAction::kStoreKv}) {
+      if (groups > 0) with(action, groups);
+    }
+    add_price(stored, batch_price(StepAction::kStoreRows, kind));
+    if (b > 0 && shape.rows_away) add_price(loaded, batch_price(StepAction::kLoadRows, kind));
+  }
+  // Rows of the first batch come while the last one of the layer before is computed.
+  const EventPrice first = shape_.batches.front().rows_away
+                               ? batch_price(StepAction::kLoadRows, batches_.front())
+                               : EventPrice{};
   // Behind the layers' sums: what belongs to none, and a head that streams.
   std::vector<EventPrice> sums(layers + 1);
-  size_t at = layers;
-  for (const StepEvent& event : schedule_step(prices.shape())) {
-    const EventPrice price = prices.of(event);
-    // Rows come while a layer computes.
-    if (event.action != StepAction::kLoadRows)
-      at = event.layer < 0 ? layers : std::min(layers, static_cast<size_t>(event.layer));
-    EventPrice& sum = sums[at];
-    for (size_t i = 0; i < price.seconds.size(); ++i) sum.seconds[i] += price.seconds[i];
+  std::vector<EventPrice> of_linear(weights_->linear_kinds.size());
+  for (size_t i = 0; i < of_linear.size(); ++i) {
+    over_batches(of_linear[i],
+                 [&](size_t kind) { return linear_price(static_cast<int>(i), kind); });
   }
+  constexpr auto kLayerGroups = static_cast<size_t>(LinearGroup::kHead);
+  for (size_t layer = 0; layer < layers; ++layer) {
+    EventPrice& sum = sums[layer];
+    add_price(sum, each);
+    add_price(sum, loaded);
+    for (size_t group = 0; group < kLayerGroups; ++group)
+      add_price(sum,
+                of_linear[static_cast<size_t>(weights_->linears[layer * kLinearGroups + group])]);
+    if (layer + 1 < layers || size_.logits) {
+      add_price(sum, stored);
+      add_price(sum, first);
+    }
+  }
+  EventPrice& rest = sums[layers];
+  over_batches(rest, [&](size_t kind) { return batch_price(StepAction::kEmbed, kind); });
+  add_price(rest, stored);
+  add_price(rest, first);
+  if (size_.logits) {
+    over_batches(rest, [&](size_t kind) { return batch_price(StepAction::kGather, kind); });
+    add_price(rest, loaded);
+    add_price(rest, linear_price(weights_->linear_kind(spec_.layers, LinearGroup::kHead), 0));
+  }
+  std::vector<EventPrice> of_segment(weights_->segment_kinds.size());
+  for (size_t i = 0; i < of_segment.size(); ++i) {
+    of_segment[i] = load_prices_[i];
+    over_batches(of_segment[i],
+                 [&](size_t kind) { return multiply_price(static_cast<int>(i), kind); });
+  }
+  size_t at = 0;
+  for (const StreamedShape& linear : weights_->streamed) {
+    const bool is_head = linear.layer >= spec_.layers;
+    for (int i = 0; i < linear.pieces; ++i, ++at) {
+      const int kind = weights_->segments[at];
+      if (!is_head) {
+        add_price(sums[static_cast<size_t>(linear.layer)], of_segment[static_cast<size_t>(kind)]);
+        continue;
+      }
+      add_price(rest, load_prices_[static_cast<size_t>(kind)]);
+      if (size_.logits) add_price(rest, multiply_price(kind, batch_kinds_.size()));
+    }
+  }
+  StepEstimate all;
   for (const EventPrice& sum : sums) {
     all.seconds += *std::max_element(sum.seconds.begin(), sum.seconds.end());
     for (size_t i = 0; i < sum.seconds.size(); ++i) all.busy[i] += sum.seconds[i];
   }
   return all;
+}
+
+Worker StepEstimate::bottleneck() const {
+  const auto most = std::max_element(busy.begin(), busy.end());
+  return static_cast<Worker>(most - busy.begin());
 }
 
 StepEstimate simulate_step(const StepPrices& prices) {

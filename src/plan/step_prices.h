@@ -4,7 +4,9 @@
 // footprint says. Both the cost model and the simulator use these prices, and no others.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "model/model.h"
@@ -14,6 +16,7 @@
 #include "plan/kv_traffic.h"
 #include "plan/plan.h"
 #include "plan/simulate.h"
+#include "plan/step_weights.h"
 
 namespace spillway {
 
@@ -25,59 +28,53 @@ struct StepSize {
   bool logits = true;
 };
 
+// Where a step's time goes. Layer by layer the busiest worker decides (FlexGen, A.3): as if
+// everything else were hidden behind it.
+struct StepEstimate {
+  double seconds = 0;
+  std::array<double, kWorkerCount> busy = {};
+  Worker bottleneck() const;
+};
+
 class StepPrices {
  public:
-  // `homes`: of each weight, as weight_homes() says. All of it must outlive this.
+  // `homes`: of each weight, as weight_homes() says. `hardware` and `model` must outlive this.
   StepPrices(const Hardware& hardware, const Model& model, const std::vector<Tier>& homes,
              const Plan& plan, const RunLayout& layout, const StepSize& size);
+  // The same with weights that were described before, by cut_of().
+  StepPrices(const Hardware& hardware, const ModelSpec& spec,
+             std::shared_ptr<const StepWeights> weights, const Plan& plan, const RunLayout& layout,
+             const StepSize& size);
+  // How the weights of such a step are split and streamed.
+  static StreamCut cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
+                          const StepSize& size);
 
   const StepShape& shape() const { return shape_; }
-  EventPrice of(const StepEvent& event) const;
+  const EventPrice& of(const StepEvent& event) const;
+  // By layers' sums over the events of schedule_step(), which need not be made for it.
+  StepEstimate sums() const;
   // Of the sequences in host memory, the share that the CPU attends to.
   double cpu_attention() const { return cpu_attention_; }
 
  private:
-  struct Product {
-    DType type;
-    double elements, bytes;
-    bool operator==(const Product&) const = default;
-  };
-  // Of a linear op: what of it is on the device, and what the CPU multiplies.
-  struct Linear {
-    std::vector<Product> resident, on_cpu;
-    double cpu_rows = 0, columns = 0;
-    double cpu_from_disk = 0;  // bytes, where nothing else of it streams
-  };
-  // That comes to the device.
-  struct Piece {
-    std::vector<Product> products;
-    double from_host = 0, from_disk = 0;  // bytes
-    double cpu_from_disk = 0;             // that come at the same time, and stay in host memory
-    Hardware::Source source = Hardware::Source::kPinned;
-    bool operator==(const Piece&) const = default;
-  };
-  EventPrice multiply(int piece, double tokens) const;
-  // The head is behind the layers.
-  Linear& linear(int layer, LinearGroup group) {
-    return linears_[static_cast<size_t>(layer) * kGroups + static_cast<size_t>(group)];
-  }
-  const Linear& linear(int layer, LinearGroup group) const {
-    return linears_[static_cast<size_t>(layer) * kGroups + static_cast<size_t>(group)];
-  }
   // A micro-batch: tokens, and of its sequences those whose KV is there.
   struct Batch {
     double tokens = 0, resident = 0, on_cpu = 0, swapped = 0, swapped_from_disk = 0;
     Tier rows = Tier::kDevice;
+    double groups = 0;  // in which swapped KV comes
+    bool operator==(const Batch&) const = default;
   };
 
-  void describe_weights(const Model& model, const std::vector<Tier>& homes, const StreamCut& cut);
-  double sequences_of_a_batch(const Plan& plan, const RunLayout& layout) const;
   void describe_batches(const Plan& plan, const RunLayout& layout);
   // Of the sequences in host memory whose attention the CPU computes, where the plan leaves it
   // open: so that the CPU and the link end together.
   double balanced_cpu_share(double kv_bytes, double weight_bytes) const;
-  double products(const Processor& on, const std::vector<Product>& of, double tokens) const;
-  EventPrice begin_linear(int layer, LinearGroup group, double ops, double tokens) const;
+  // Fills the tables of prices.
+  void price_all();
+  EventPrice price_of_batch(StepAction action, const Batch& batch) const;
+  EventPrice price_of_linear(const StepWeights::Linear& of, double tokens) const;
+  EventPrice price_of_load(const StepWeights::Segment& segment) const;
+  double products(const Processor& on, const OpProducts& of, double tokens) const;
   double kv_bytes(double sequences) const { return sequences * keys_read_ * kv_token_bytes_; }
   double new_kv_bytes(double sequences) const {
     return sequences * static_cast<double>(size_.tokens_each) * kv_token_bytes_;
@@ -88,47 +85,45 @@ class StepPrices {
     return attention_seconds(on, kv_type_, query_group(spec_), bytes);
   }
   // Of rows whose pages have come, and V that they read over the bus.
-  EventPrice attend_swapped(const Batch& batch, double groups) const;
+  EventPrice attend_swapped(const Batch& batch) const;
   double up(double bytes, Hardware::Source source = Hardware::Source::kPinned) const;
   double down(double bytes) const;
+  double disk(double bytes, double rate) const;
+
+  const EventPrice& batch_price(StepAction action, size_t kind) const {
+    return batch_prices_[static_cast<size_t>(action) * batch_kinds_.size() + kind];
+  }
+  const EventPrice& linear_price(int linear, size_t kind) const {
+    return linear_prices_[static_cast<size_t>(linear) * batch_kinds_.size() + kind];
+  }
+  // kind: of the batch; behind the last: the head's rows.
+  const EventPrice& multiply_price(int segment, size_t kind) const {
+    return multiply_prices_[static_cast<size_t>(segment) * (batch_kinds_.size() + 1) + kind];
+  }
 
   const Hardware& hardware_;
   const ModelSpec& spec_;
   const StepSize size_;
+  std::shared_ptr<const StepWeights> weights_;
   KvType kv_type_;
   KvTraffic traffic_ = {};     // of decoding; prompts attend to everything
   double kv_token_bytes_ = 0;  // of a layer
   double keys_read_ = 0;       // of a sequence, once in a step
   // Of prompts that come in parts: so many micro-batches have rows of one, and each reads them all.
   double readers_ = 1;
-  static constexpr size_t kGroups = static_cast<size_t>(LinearGroup::kHead) + 1;
-  std::vector<Linear> linears_;  // of all layers
-  std::vector<Piece> pieces_;    // in the order of their use
-  // Most are like the one before: the last that was priced.
-  struct {
-    int piece = -1;
-    double tokens = 0;
-    EventPrice price;
-  } mutable last_;
-  std::vector<Batch> batches_;
-  double row_bytes_ = 0;        // of the residual stream
-  double looked_up_bytes_ = 0;  // of a token's rows of embeddings, in host memory
-  double inner_bytes_ = 2;      // of an element between matrices
+  std::vector<Batch> batch_kinds_;
+  std::vector<size_t> batches_;  // the kind of each
+  double row_bytes_ = 0;         // of the residual stream
+  double inner_bytes_ = 2;       // of an element between matrices
   double cpu_attention_ = 1;
-  bool cpu_busy_ = false;
   double link_share_ = 1, cpu_share_ = 1;  // what each leaves the other of its rate
   StepShape shape_;
+  // [action, kind of batch], [kind of linear, kind of batch], [kind of segment], [kind of segment,
+  // kind of batch or head]
+  std::vector<EventPrice> batch_prices_, linear_prices_, load_prices_, multiply_prices_;
 };
 
-// Where a step's time goes. Layer by layer the busiest worker decides (FlexGen, A.3): as if
-// everything else were hidden behind it.
-struct StepEstimate {
-  double seconds = 0;
-  std::array<double, kWorkerCount> busy = {};
-  Worker bottleneck() const;
-};
-StepEstimate estimate_step(const StepPrices& prices);
-// The same by the events one after the other, with every wait (simulate.h): a step among others.
+// A step by the events one after the other, with every wait (simulate.h): a step among others.
 StepEstimate simulate_step(const StepPrices& prices);
 
 }  // namespace spillway

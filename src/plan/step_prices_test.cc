@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
+#include <vector>
 
 #include "plan/predict.h"
 
@@ -270,12 +273,58 @@ TEST_F(StepPricesTest, MicroBatchesShareALayersTripAndReadItEach) {
   plan.micro_batch = 1;
   plan.weights = {0, 1, 0};
   const StepPrices prices(hardware, model, homes(), plan, layout, size);
-  const StepEstimate step = estimate_step(prices);
+  const StepEstimate step = prices.sums();
   const auto ticks = [&](Worker worker) { return step.busy[static_cast<size_t>(worker)] * 1024; };
   EXPECT_DOUBLE_EQ(ticks(Worker::kToDevice), 2 * 24);
   // 12 of weights and a quarter of KV for each of four; the head, of 64 rows.
   EXPECT_DOUBLE_EQ(ticks(Worker::kDevice), 2 * 4 * (12 + 0.25) + 1.0 / 16);
   EXPECT_DOUBLE_EQ(step.seconds * 1024, 2 * 4 * (12 + 0.25) + 1.0 / 16) << "which hides the bus";
+}
+
+// Steps of every kind: prompts and decoding, with everything anywhere.
+TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
+  std::mt19937 random(5);
+  const auto below = [&](unsigned bound) { return static_cast<int>(random() % bound); };
+  hardware.transfer_s = two_to(-12);
+  for (int trial = 0; trial < 200; ++trial) {
+    const double device = below(3) / 4.0, host = below(3) / 4.0;
+    plan.weights = {device, std::min(host, 1 - device), std::max(0.0, 1 - device - host)};
+    plan.embeddings = below(2) == 0 ? Tier::kHost : Tier::kDevice;
+    plan.attention = static_cast<AttentionPlace>(below(3));
+    plan.overlap = below(4) > 0;
+    plan.micro_batch = below(3);
+    place_kv(1 + below(2), below(3), below(2));
+    layout.staging_blocks = 8 << below(4);
+    layout.parts = below(4) == 0;
+    const double states = below(3) / 2.0;
+    layout.activations = {states, 1 - states, 0};
+    size.sequences = 1 + below(6);
+    size.tokens_each = below(2) == 0 ? 1 : 64;
+    size.logits = below(3) > 0;
+    layout.micro_tokens = below(2) == 0 ? 64 : 1 << 20;
+    layout.max_tokens = std::max(layout.micro_tokens, 256);
+    const StepPrices prices(hardware, model, homes(), plan, layout, size);
+    // Hidden states come while a layer computes.
+    std::vector<EventPrice> sums(3);
+    size_t at = 2;
+    for (const StepEvent& event : schedule_step(prices.shape())) {
+      if (event.action != StepAction::kLoadRows)
+        at = event.layer < 0 ? 2 : std::min<size_t>(2, static_cast<size_t>(event.layer));
+      for (size_t i = 0; i < sums[at].seconds.size(); ++i)
+        sums[at].seconds[i] += prices.of(event).seconds[i];
+    }
+    const StepEstimate step = prices.sums();
+    double seconds = 0, busiest = 0;
+    for (size_t i = 0; i < step.busy.size(); ++i) {
+      const double busy = sums[0].seconds[i] + sums[1].seconds[i] + sums[2].seconds[i];
+      EXPECT_NEAR(step.busy[i], busy, 1e-9 * busy) << trial;
+      busiest = std::max(busiest, busy);
+    }
+    for (const EventPrice& sum : sums)
+      seconds += *std::max_element(sum.seconds.begin(), sum.seconds.end());
+    EXPECT_NEAR(step.seconds, seconds, 1e-9 * seconds) << trial;
+    EXPECT_GE(simulate_step(prices).seconds, busiest * (1 - 1e-9)) << trial;
+  }
 }
 
 TEST_F(StepPricesTest, PromptsThatAreLeftOverTakeAStepOfTheirOwnSize) {

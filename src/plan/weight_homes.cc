@@ -144,9 +144,8 @@ uint64_t weight_writing_bytes(uint64_t largest) {
   return kWeightWriteBytes + kDirectAlignment + largest;
 }
 
-WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const WeightPlan& plan,
-                         bool may_map) {
-  const std::vector<Tier> homes = weight_homes(traits.host_visible, model, plan);
+WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
+                         const std::vector<Tier>& homes, bool may_map) {
   const auto by_home = bytes_by_home(model, homes);
   WeightBytes all;
   all.device = by_home[static_cast<size_t>(Tier::kDevice)];
@@ -171,6 +170,11 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const W
   if (mapped) all.mapped = std::exchange(all.device, 0);
   if (largest_written > 0) all.loading_host = weight_writing_bytes(largest_written);
   return all;
+}
+
+WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const WeightPlan& plan,
+                         bool may_map) {
+  return weight_bytes(traits, model, weight_homes(traits.host_visible, model, plan), may_map);
 }
 
 }  // namespace spillway

@@ -64,6 +64,8 @@ struct WeightBytes {
   uint64_t loading_host = 0;  // of host memory, while they are written to disk
 };
 // `may_map`: weights that are wanted as the files have them may be those files' pages.
+WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
+                         const std::vector<Tier>& homes, bool may_map);
 WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const WeightPlan& plan,
                          bool may_map);
 

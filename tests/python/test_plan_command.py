@@ -162,7 +162,7 @@ def test_a_refusal_names_what_works_and_what_pays(spillway):
     small = ["plan", "dummy:llama-2-70b:q4_0", "--hardware", "laptop", "--no-advice"]
     refused = spillway.run(*small)
     refused.assert_one_line_error(FAILED)
-    named = re.search(r"--disk-memory (\d\S*)(?: \(estimated (\S+) tokens/s; (\S+) give ([0-9.]+)\))?", refused.err)
+    named = re.search(r"--disk-memory (\d[^\s,]*)(?: \(estimated (\S+) tokens/s; (\S+) give ([0-9.]+)\))?", refused.err)
     assert named, refused.err
     least = spillway.run(*small, "--disk-memory", named[1], "--json").json()["predicted"]["generated_tokens_per_s"]
     if named[2]:

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys of what a search computes once: all that decides a result, as bytes. Only for maps in
+// memory: the bytes are this processor's.
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "plan/plan.h"
+#include "plan/weight_plan.h"
+
+namespace spillway {
+
+class ByteKey {
+ public:
+  template <class T>
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+  void add(T value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value)); }
+  template <class... T>
+  void add_all(T... values) {
+    (add(values), ...);
+  }
+  void add(const TierShares& shares) { add_all(shares.device, shares.host, shares.disk); }
+  void add(const WeightPlan& plan) {
+    add(plan.shares);
+    add_all(plan.embeddings, plan.overrides.size());
+    for (const WeightOverride& entry : plan.overrides) {
+      add(entry.layers.size());
+      for (const LayerRange& range : entry.layers) add_all(range.first, range.last);
+      add_all(entry.role ? static_cast<int>(*entry.role) : -1, entry.home);
+    }
+  }
+  void add(const CpuLinearShare& share) {
+    add_all(share.tokens, share.share, share.modules.size());
+    for (const auto& [group, of] : share.modules) add_all(group, of);
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+}  // namespace spillway

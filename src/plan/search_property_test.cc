@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds of every plan that a search finds, over drawn models, machines, memories and requests:
+// it is never slower than a point of its own frontier, than the plan for fewer concurrent
+// sequences, or than greedy placement.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "plan/fill.h"
+#include "plan/frontier.h"
+#include "plan/machine_traits.h"
+
+namespace spillway {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr int kShards = 10, kCasesOfAShard = 50;
+// Gains below a two thousandth are not looked for (search.cc).
+constexpr double kSame = 1.0005;
+
+class Drawing {
+ public:
+  explicit Drawing(uint64_t seed) : random_(seed) {}
+
+  uint64_t below(uint64_t bound) { return random_() % bound; }
+  template <class T>
+  const T& one_of(const std::vector<T>& all) {
+    return all[below(all.size())];
+  }
+  // Evenly by its logarithm.
+  double between(double low, double high) {
+    const double share = static_cast<double>(below(1000)) / 999;
+    return low * std::pow(high / low, share);
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+struct Case {
+  Model model;
+  Hardware hardware;
+  Budgets budgets;
+  DeviceTraits traits;
+  Workload workload;
+  RunSize size;
+  std::string text;
+
+  SearchRequest request() const {
+    return {.hardware = hardware,
+            .model = model,
+            .traits = traits,
+            .workload = workload,
+            .budgets = budgets,
+            .size = size};
+  }
+};
+
+Case draw(uint64_t number) {
+  Drawing random(number);
+  Case c;
+  const std::string model =
+      random.one_of<std::string>({"opt-1.3b", "opt-2.7b", "opt-6.7b", "opt-13b", "opt-30b",
+                                  "opt-175b", "llama-2-7b", "llama-2-7b:q4_0", "llama-2-13b:q4_0",
+                                  "llama-3-8b:q4_0", "llama-2-70b:q4_0", "llama-3.2-1b:q4_0"});
+  c.model = describe_dummy_model(model);
+  c.hardware = read_hardware(random.one_of(shipped_hardware()));
+  const auto weights = static_cast<double>(c.model.weight_bytes());
+  const auto draw_bytes = [&](double least, double most, uint64_t there) {
+    const auto bytes = static_cast<uint64_t>(random.between(least, most) * weights);
+    return std::min(std::max(bytes, 256 * kMiB), there);
+  };
+  if (c.hardware.has_device())
+    c.budgets.device = draw_bytes(0.02, 1.2, c.hardware.gpu->memory_bytes);
+  const bool has_disk = random.below(2) == 0;
+  if (has_disk) c.budgets.disk = static_cast<uint64_t>(2 * weights);
+  // Most cases have room for the model somewhere, though little to spare.
+  c.budgets.host = draw_bytes(has_disk ? 0.05 : 0.9, 3, 2 * c.hardware.host.memory_bytes);
+  c.budgets.host_is_limited = random.below(2) == 0;
+  c.traits = traits_of_machine(c.hardware, c.budgets);
+  const auto tokens = [&](double most) { return static_cast<int64_t>(random.between(8, most)); };
+  const auto requests = static_cast<int64_t>(random.between(1, random.below(32) == 0 ? 40 : 5));
+  c.workload.groups = {{requests, tokens(1500), tokens(200)}};
+  if (random.below(4) == 0)
+    c.workload.groups.push_back({requests / 2 + 1, tokens(1500), tokens(200)});
+  c.size.micro_tokens = usual_chunk(c.hardware.gpu.has_value(), c.workload.longest());
+  c.text = fmt::format("case {}: {} on {}, {} MiB, {} MiB, {} MiB{}", number, model,
+                       c.hardware.name, c.budgets.device / kMiB, c.budgets.host / kMiB,
+                       c.budgets.disk / kMiB, c.budgets.host_is_limited ? ", limited" : "");
+  for (const RequestGroup& group : c.workload.groups)
+    c.text += fmt::format(", {} x {} + {}", group.count, group.prompt, group.generate);
+  return c;
+}
+
+class SearchPropertyTest : public testing::TestWithParam<int> {};
+
+TEST_P(SearchPropertyTest, NothingElseIsFaster) {
+  int found = 0;
+  for (int i = 0; i < kCasesOfAShard; ++i) {
+    const auto number = static_cast<uint64_t>(GetParam() * kCasesOfAShard + i);
+    const Case c = draw(number);
+    SCOPED_TRACE(c.text);
+    const SearchRequest request = c.request();
+    PlanSearch search(request);
+    const int64_t requests = c.workload.requests();
+    const auto plans = search.find(1, requests);
+    const double best = plans.empty() ? 1e300 : plans[0].predicted.total_s();
+    found += plans.empty() ? 0 : 1;
+    for (const FrontierPoint& point : find_frontier(request, search)) {
+      EXPECT_LE(best, point.found.predicted.total_s() * kSame)
+          << "the frontier's " << point.found.size.sequences;
+    }
+    Drawing random(number + 1000);
+    for (int trial = 0; trial < 2; ++trial) {
+      const auto most = 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(requests)));
+      const auto fewer = search.find(1, most);
+      if (fewer.empty()) continue;
+      // Of many numbers of sequences not all are tried.
+      EXPECT_LE(best, fewer[0].predicted.total_s() * (requests > 32 ? 1.01 : kSame))
+          << "at most " << most << ", " << fewer[0].size.sequences;
+    }
+    RunSize size = c.size;
+    size.tokens = c.workload.longest();
+    for (size.sequences = requests; size.sequences > 0; size.sequences /= 2) {
+      const auto plan = try_fill_from_the_top(c.model, size, c.traits, c.budgets);
+      if (!plan) continue;
+      const Footprint needs = footprint(c.model, *plan, size, c.traits);
+      if (!fits(needs, c.traits, c.budgets)) continue;
+      EXPECT_LE(best,
+                predict(c.hardware, c.model, *plan, needs, size, c.workload).total_s() * kSame)
+          << "greedy placement of " << size.sequences;
+      break;
+    }
+  }
+  EXPECT_GT(found, kCasesOfAShard / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Drawn, SearchPropertyTest, testing::Range(0, kShards));
+
+}  // namespace
+}  // namespace spillway
