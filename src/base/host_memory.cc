@@ -62,4 +62,8 @@ HostMemory host_memory() {
 
 void give_free_memory_back() { malloc_trim(0); }
 
+// Without it glibc raises the size from which it maps blocks with each one that is freed, to 32
+// MiB.
+void give_large_blocks_back() { mallopt(M_MMAP_THRESHOLD, 4 << 20); }
+
 }  // namespace spillway

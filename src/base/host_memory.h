@@ -17,5 +17,8 @@ HostMemory host_memory();
 // Gives memory that this process has freed back to the system, which allocators keep otherwise.
 // Takes some milliseconds, in which other threads may wait for the allocator.
 void give_free_memory_back();
+// From now on blocks of 4 MiB and more go back to the system when they are freed, without that
+// call.
+void give_large_blocks_back();
 
 }  // namespace spillway

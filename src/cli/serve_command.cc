@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/plain_numbers.h"
 #include "base/printable.h"
@@ -158,6 +159,7 @@ void wait_for_the_end(ApiServer& server) {
 }
 
 int serve(const ServeOptions& options) {
+  give_large_blocks_back();  // bodies of requests, which connections may free late
   if (options.json_log) set_log_format(LogFormat::kJson);
   set_log_level(LogLevel::kInfo);  // who serves wants to see what happens
   const SchedulingOptions scheduling = options.scheduling.options();
