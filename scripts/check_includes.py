@@ -24,7 +24,7 @@ CONFINED = {
     "spdlog/": ("base/log.cc",),
     "boost/": ("serve/http/http_connection.cc", "serve/http/http_connection.h", "serve/http/http_server.cc",
                "serve/http/io_loop.cc", "serve/http/io_loop.h"),
-    "prometheus/": ("serve/api/operator_metrics.cc", "serve/api/server_metrics.cc"),
+    "prometheus/": ("serve/api/metric_registry.h",),
     "regex": (),
 }
 # In headers <nlohmann/json_fwd.hpp> stands for this one, but for those whose types hold JSON values.

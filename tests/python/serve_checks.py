@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 
 import pytest
@@ -233,6 +234,30 @@ def read_to_end(connection):
         while piece := connection.recv(1 << 16):
             data += piece
     return bytes(data)
+
+
+class Beside:
+    """Calls look() again and again from a thread of its own while a block runs, with `pause_s` between."""
+
+    pause_s = 0.01
+
+    def __init__(self, server):
+        self.server = server
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopping.set()
+        self.thread.join(GENEROUS_S)
+
+    def run(self):
+        self.look()
+        while not self.stopping.wait(self.pause_s):
+            self.look()
 
 
 def wait_for(condition, timeout_s=GENEROUS_S):

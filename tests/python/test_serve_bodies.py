@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from serve_checks import CHAT, COMPLETIONS, NAME, Server, resident_kib, server_fixture, wait_for
+from serve_checks import CHAT, COMPLETIONS, NAME, Beside, Server, resident_kib, server_fixture, wait_for
 
 pytestmark = pytest.mark.xdist_group("serve_bodies")
 server = server_fixture("--ctx", "512", "--max-sequences", "2", "--max-queue", "8")
@@ -103,26 +103,14 @@ def test_memory_of_hostile_bodies_comes_back(spillway, tiny_model, tmp_path, rep
         assert peak.kib - before < 2 * 6 * 16 * 1024 + 64 * 1024
 
 
-class Peak:
+class Peak(Beside):
     """The most memory that a server had meanwhile."""
 
-    def __init__(self, server):
-        self.server = server
-        self.kib = 0
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
+    pause_s = 0.005
+    kib = 0
 
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.thread.join()
-
-    def run(self):
-        while not self.stopping.wait(0.005):
-            self.kib = max(self.kib, resident_kib(self.server.process))
+    def look(self):
+        self.kib = max(self.kib, resident_kib(self.server.process))
 
 
 def test_bodies_count_within_host_memory(spillway, tiny_model, tmp_path):

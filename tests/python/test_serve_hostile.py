@@ -6,13 +6,12 @@ import concurrent.futures
 import json
 import re
 import socket
-import threading
 import time
 
 import hostile_requests
 import pytest
 
-from serve_checks import GENEROUS_S, NAME, resident_kib, server_fixture
+from serve_checks import GENEROUS_S, NAME, Beside, resident_kib, server_fixture
 
 pytestmark = pytest.mark.xdist_group("serve_hostile")
 # A small context: what is accepted after all ends soon.
@@ -25,35 +24,23 @@ FEWEST_CASES = 5000
 OUR_FAULT = re.compile(rb"(0x[0-9a-f]{6,}|std::|/src/|\.cc:|terminate|bad_alloc)")
 
 
-class Prober:
-    """Asks /health all the time from a thread of its own; keeps how long the answers took."""
+class Prober(Beside):
+    """Asks /health all the time; keeps how long the answers took."""
 
     def __init__(self, server):
-        self.server = server
+        super().__init__(server)
         self.seconds = []
         self.problem = None
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
 
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.thread.join(GENEROUS_S)
-
-    def run(self):
-        while not self.stopping.is_set():
-            started = time.monotonic()
-            try:
-                answer = self.server.get("/health", timeout=GENEROUS_S)
-                if answer.status != 200:
-                    self.problem = answer
-            except Exception as problem:  # whatever it is, the test must hear of it
-                self.problem = problem
-            self.seconds.append(time.monotonic() - started)
-            self.stopping.wait(0.01)
+    def look(self):
+        started = time.monotonic()
+        try:
+            answer = self.server.get("/health", timeout=GENEROUS_S)
+            if answer.status != 200:
+                self.problem = answer
+        except Exception as problem:  # whatever it is, the test must hear of it
+            self.problem = problem
+        self.seconds.append(time.monotonic() - started)
 
     def summary(self):
         values = sorted(self.seconds)

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/api/operator_metrics.h"
 
-#include <prometheus/counter.h>
-#include <prometheus/gauge.h>
-#include <prometheus/registry.h>
-#include <prometheus/text_serializer.h>
-
 #include <map>
 #include <mutex>
 
 #include "base/process_figures.h"
+#include "serve/api/metric_registry.h"
 
 namespace spillway {
 namespace {
@@ -22,28 +18,11 @@ constexpr size_t kMostKeys = 256;
 
 }  // namespace
 
-struct OperatorMetrics::Impl {
-  Gauge& gauge(const char* name, const char* help) {
-    return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
-  }
-  Counter& counter(const char* name, const char* help, const Labels& labels = {}) {
-    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
-  }
-  // A counter that follows a number which only grows.
-  static void follow(Counter& counter, double total) {
-    if (total > counter.Value()) counter.Increment(total - counter.Value());
-  }
-
-  prometheus::Registry registry;
+struct OperatorMetrics::Impl : MetricRegistry {
   prometheus::Family<Counter>& answers =
-      prometheus::BuildCounter()
-          .Name("spillway_http_requests_total")
-          .Help("Answers by route and status; 499: the client left before there was one.")
-          .Register(registry);
-  prometheus::Family<Gauge>& limits = prometheus::BuildGauge()
-                                          .Name("spillway_limit")
-                                          .Help("What this server takes at most.")
-                                          .Register(registry);
+      counters("spillway_http_requests_total",
+               "Answers by route and status; 499: the client left before there was one.");
+  prometheus::Family<Gauge>& limits = gauges("spillway_limit", "What this server takes at most.");
   Gauge& open_connections = gauge("spillway_http_connections_open", "Connections now.");
   Counter& connections =
       counter("spillway_http_connections_total", "Connections that were accepted.");
@@ -77,11 +56,8 @@ struct OperatorMetrics::Impl {
     KeyLoad& load = keys[name];
     if (load.open != nullptr) return load;
     const Labels labels = {{"key", name}};
-    load.open = &prometheus::BuildGauge()
-                     .Name("spillway_key_requests_open")
-                     .Help("Requests at work or waiting, by the hash of their key.")
-                     .Register(registry)
-                     .Add(labels);
+    load.open = &gauge("spillway_key_requests_open",
+                       "Requests at work or waiting, by the hash of their key.", labels);
     load.requests =
         &counter("spillway_key_requests_total", "Requests by the hash of their key.", labels);
     load.prompt_tokens = &counter("spillway_key_prompt_tokens_total",
@@ -129,10 +105,10 @@ std::string OperatorMetrics::text(const Now& now) {
   {
     // Two who look at the same time must not count twice.
     const std::lock_guard lock(of.mutex);
-    Impl::follow(of.connections, static_cast<double>(now.http.connections));
-    Impl::follow(of.refused_connections, static_cast<double>(now.http.refused_connections));
-    Impl::follow(of.cut_streams, static_cast<double>(now.http.cut_streams));
-    Impl::follow(of.cpu_s, process.cpu_s);
+    follow(of.connections, static_cast<double>(now.http.connections));
+    follow(of.refused_connections, static_cast<double>(now.http.refused_connections));
+    follow(of.cut_streams, static_cast<double>(now.http.cut_streams));
+    follow(of.cpu_s, process.cpu_s);
   }
   of.open_connections.Set(static_cast<double>(now.http.open_connections));
   of.open_requests.Set(static_cast<double>(now.http.open_replies));
@@ -143,7 +119,7 @@ std::string OperatorMetrics::text(const Now& now) {
   of.open_files.Set(static_cast<double>(process.open_files));
   of.most_files.Set(static_cast<double>(process.most_files));
   of.start_s.Set(process.start_time_s);
-  return prometheus::TextSerializer().Serialize(of.registry.Collect());
+  return of.text();
 }
 
 }  // namespace spillway

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/api/server_metrics.h"
 
-#include <prometheus/counter.h>
-#include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
-#include <prometheus/registry.h>
-#include <prometheus/text_serializer.h>
-
 #include <array>
 #include <atomic>
 #include <mutex>
 #include <utility>
+
+#include "serve/api/metric_registry.h"
 
 namespace spillway {
 namespace {
@@ -30,22 +26,7 @@ constexpr std::array kTiers = {"gpu", "host", "disk"}, kTiersWithoutGpu = {"host
 
 }  // namespace
 
-struct ServerMetrics::Impl {
-  Gauge& gauge(const char* name, const char* help, const Labels& labels = {}) {
-    return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
-  }
-  Counter& counter(const char* name, const char* help, const Labels& labels = {}) {
-    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
-  }
-  Histogram& histogram(const char* name, const char* help,
-                       const Histogram::BucketBoundaries& bounds = kSeconds) {
-    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, bounds);
-  }
-  // A counter that follows a number which only grows.
-  static void follow(Counter& counter, double total) {
-    if (total > counter.Value()) counter.Increment(total - counter.Value());
-  }
-
+struct ServerMetrics::Impl : MetricRegistry {
   struct Link {
     Counter& bytes;
     Gauge& rate;
@@ -61,7 +42,6 @@ struct ServerMetrics::Impl {
 
   std::atomic<bool> has_gpu = true;
   std::mutex store_mutex;  // who looks, and the engine's thread
-  prometheus::Registry registry;
   Gauge& waiting = gauge("spillway_requests_waiting", "Requests that have not begun.");
   Gauge& running = gauge("spillway_requests_running", "Requests at work.");
   Counter& prompt_tokens =
@@ -97,21 +77,22 @@ struct ServerMetrics::Impl {
                                   "How often another number of layers was chosen to take turns.");
   Counter& turn_changes_s = counter("spillway_kv_turn_change_seconds_total",
                                     "How long no step ran while memory was cut anew for that.");
-  Histogram& first_token_s =
-      histogram("spillway_time_to_first_token_seconds", "From a request to its first token.");
-  Histogram& next_token_s =
-      histogram("spillway_time_between_tokens_seconds", "Between two tokens of one answer.");
+  Histogram& first_token_s = histogram("spillway_time_to_first_token_seconds",
+                                       "From a request to its first token.", kSeconds);
+  Histogram& next_token_s = histogram("spillway_time_between_tokens_seconds",
+                                      "Between two tokens of one answer.", kSeconds);
   Histogram& request_s =
-      histogram("spillway_request_seconds", "From a request to the end of its answer.");
-  Histogram& queue_s = histogram("spillway_queue_seconds",
-                                 "From a request to its first step: reading it, and waiting.");
+      histogram("spillway_request_seconds", "From a request to the end of its answer.", kSeconds);
+  Histogram& queue_s =
+      histogram("spillway_queue_seconds",
+                "From a request to its first step: reading it, and waiting.", kSeconds);
   Histogram& prompt_lengths =
       histogram("spillway_request_prompt_tokens", "Tokens of the prompts of a request.", kTokens);
   Histogram& answer_lengths =
       histogram("spillway_request_generated_tokens", "Tokens of an answer.", kTokens);
-  Histogram& step_s = histogram("spillway_step_seconds", "Steps of the engine.");
+  Histogram& step_s = histogram("spillway_step_seconds", "Steps of the engine.", kSeconds);
   Histogram& decode_step_s =
-      histogram("spillway_decode_step_seconds", "Those without tokens of prompts.");
+      histogram("spillway_decode_step_seconds", "Those without tokens of prompts.", kSeconds);
   int64_t prompt_steps = 0;  // so far
   Gauge& predicted_step_s =
       gauge("spillway_step_predicted_seconds",
@@ -223,18 +204,11 @@ struct ServerMetrics::Impl {
     follow(store_refused, static_cast<double>(store.refused));
   }
 
-  prometheus::Family<Counter>& requests = prometheus::BuildCounter()
-                                              .Name("spillway_requests_total")
-                                              .Help("Requests by how they ended.")
-                                              .Register(registry);
-  prometheus::Family<Gauge>& kv_blocks = prometheus::BuildGauge()
-                                             .Name("spillway_kv_blocks")
-                                             .Help("Blocks of 16 tokens of KV, by memory.")
-                                             .Register(registry);
-  prometheus::Family<Gauge>& info = prometheus::BuildGauge()
-                                        .Name("spillway_info")
-                                        .Help("What is served, and how: always 1.")
-                                        .Register(registry);
+  prometheus::Family<Counter>& requests =
+      counters("spillway_requests_total", "Requests by how they ended.");
+  prometheus::Family<Gauge>& kv_blocks =
+      gauges("spillway_kv_blocks", "Blocks of 16 tokens of KV, by memory.");
+  prometheus::Family<Gauge>& info = gauges("spillway_info", "What is served, and how: always 1.");
 };
 
 ServerMetrics::ServerMetrics() : impl_(std::make_unique<Impl>()) {}
@@ -254,34 +228,34 @@ void ServerMetrics::step(const StepReport& report) {
   Impl& of = *impl_;
   of.waiting.Set(report.state.waiting);
   of.running.Set(report.state.running);
-  Impl::follow(of.prompt_tokens, static_cast<double>(report.stats.prompt_tokens));
-  Impl::follow(of.reused_tokens, static_cast<double>(report.stats.reused_tokens));
+  follow(of.prompt_tokens, static_cast<double>(report.stats.prompt_tokens));
+  follow(of.reused_tokens, static_cast<double>(report.stats.reused_tokens));
   const EngineStats& stats = report.stats;
-  Impl::follow(of.host_hits, static_cast<double>(stats.reused_host_tokens));
-  Impl::follow(of.disk_hits, static_cast<double>(stats.reused_disk_tokens));
-  Impl::follow(of.pool_hits, static_cast<double>(stats.reused_tokens - stats.reused_host_tokens -
-                                                 stats.reused_disk_tokens));
+  follow(of.host_hits, static_cast<double>(stats.reused_host_tokens));
+  follow(of.disk_hits, static_cast<double>(stats.reused_disk_tokens));
+  follow(of.pool_hits, static_cast<double>(stats.reused_tokens - stats.reused_host_tokens -
+                                           stats.reused_disk_tokens));
   if (report.state.store) store(*report.state.store);
   for (const double waited_s : report.queue_waits_s) of.queue_s.Observe(waited_s);
   if (report.state.lengths) of.show(*report.state.lengths);
   of.predicted_blocks.Set(static_cast<double>(report.state.predicted_blocks));
-  Impl::follow(of.outgrown, static_cast<double>(stats.outgrown));
-  Impl::follow(of.outgrown_preemptions, static_cast<double>(stats.outgrown_preemptions));
-  Impl::follow(of.recomputed_tokens, static_cast<double>(stats.recomputed_tokens));
-  Impl::follow(of.scheduling_s, stats.scheduling_s);
-  Impl::follow(of.generated_tokens, static_cast<double>(report.stats.generated_tokens));
-  Impl::follow(of.preemptions, static_cast<double>(report.stats.preemptions));
+  follow(of.outgrown, static_cast<double>(stats.outgrown));
+  follow(of.outgrown_preemptions, static_cast<double>(stats.outgrown_preemptions));
+  follow(of.recomputed_tokens, static_cast<double>(stats.recomputed_tokens));
+  follow(of.scheduling_s, stats.scheduling_s);
+  follow(of.generated_tokens, static_cast<double>(report.stats.generated_tokens));
+  follow(of.preemptions, static_cast<double>(report.stats.preemptions));
   of.kv_expansion.Set(report.state.kv_expansion);
   of.kv_turning.Set(report.state.turning);
-  Impl::follow(of.turn_bytes, static_cast<double>(report.stats.turn_bytes));
-  Impl::follow(of.turn_ahead, static_cast<double>(report.stats.turn_ahead));
-  Impl::follow(of.turn_early, static_cast<double>(report.stats.turn_early));
-  Impl::follow(of.turn_waits, static_cast<double>(report.stats.turn_waits));
-  Impl::follow(of.turn_waited_s, report.stats.turn_waited_s);
-  Impl::follow(of.turn_changes, static_cast<double>(report.stats.turn_changes));
-  Impl::follow(of.turn_changes_s, report.stats.turn_changes_s);
+  follow(of.turn_bytes, static_cast<double>(report.stats.turn_bytes));
+  follow(of.turn_ahead, static_cast<double>(report.stats.turn_ahead));
+  follow(of.turn_early, static_cast<double>(report.stats.turn_early));
+  follow(of.turn_waits, static_cast<double>(report.stats.turn_waits));
+  follow(of.turn_waited_s, report.stats.turn_waited_s);
+  follow(of.turn_changes, static_cast<double>(report.stats.turn_changes));
+  follow(of.turn_changes_s, report.stats.turn_changes_s);
   const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();
-  Impl::follow(of.steps, static_cast<double>(report.stats.steps));
+  follow(of.steps, static_cast<double>(report.stats.steps));
   if (computed) of.step_s.Observe(report.seconds);
   if (computed && stats.prompt_steps == of.prompt_steps) of.decode_step_s.Observe(report.seconds);
   of.prompt_steps = stats.prompt_steps;
@@ -332,8 +306,6 @@ void ServerMetrics::refused(int status) {
   impl_->requests.Add({{"finish", "refused"}, {"status", std::to_string(status)}}).Increment();
 }
 
-std::string ServerMetrics::text() const {
-  return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
-}
+std::string ServerMetrics::text() const { return impl_->text(); }
 
 }  // namespace spillway

@@ -136,16 +136,22 @@ TEST(HttpLimitsTest, ARequestMayOutliveItsServer) {
   EXPECT_EQ(held.request->body, "body");
 }
 
+// Clients that have an answer, and stay connected.
+std::vector<TestClient> answered_clients(const HttpServer& server, int count) {
+  std::vector<TestClient> clients;
+  for (int i = 0; i < count; ++i) {
+    clients.emplace_back(server.port());
+    EXPECT_EQ(clients.back().ask(get("/"))->status, 200);
+  }
+  return clients;
+}
+
 TEST(HttpLimitsTest, TellsThoseWhoAreOneTooMany) {
   EchoHandler handler;
   HttpOptions options;
   options.most_connections = 4;
   HttpServer server(options, handler);
-  std::vector<TestClient> clients;
-  for (int i = 0; i < 4; ++i) {
-    clients.emplace_back(server.port());
-    EXPECT_EQ(clients.back().ask(get("/"))->status, 200);
-  }
+  std::vector<TestClient> clients = answered_clients(server, 4);
   for (int i = 0; i < 20; ++i) {
     TestClient late(server.port());
     const auto response = late.ask(get("/"));
@@ -171,11 +177,7 @@ TEST(HttpLimitsTest, ProbesAreAnsweredHoweverManyThereAre) {
   HttpOptions options;
   options.most_connections = 3;
   HttpServer server(options, handler);
-  std::vector<TestClient> clients;
-  for (int i = 0; i < 3; ++i) {
-    clients.emplace_back(server.port());
-    EXPECT_EQ(clients.back().ask(get("/"))->status, 200);
-  }
+  std::vector<TestClient> clients = answered_clients(server, 3);
   // Far more of them than are heard at a time, and they say nothing.
   std::vector<TestClient> silent;
   for (int i = 0; i < 200; ++i) silent.emplace_back(server.port());
@@ -197,11 +199,7 @@ TEST(HttpLimitsTest, OneAddressHasOnlySoManyConnections) {
   HttpOptions options;
   options.most_client_connections = 2;
   HttpServer server(options, handler);
-  std::vector<TestClient> clients;
-  for (int i = 0; i < 2; ++i) {
-    clients.emplace_back(server.port());
-    EXPECT_EQ(clients.back().ask(get("/"))->status, 200);
-  }
+  std::vector<TestClient> clients = answered_clients(server, 2);
   const auto refused = TestClient(server.port()).ask(get("/"));
   expect_error(refused, 503, "the third");
   EXPECT_NE(refused->body.find("this address has 2 connections"), std::string::npos);
