@@ -46,7 +46,7 @@ while (($#)); do
 done
 
 # What reads files, requests and templates of strangers: always under ASan and UBSan.
-stranger_targets=(text_test storage_test hostile_test fuzz_test http_test)
+stranger_targets=(text_test hostile_test fuzz_test http_test)
 
 check_shell() {
   if ! command -v shellcheck >/dev/null; then

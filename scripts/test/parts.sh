@@ -24,7 +24,7 @@ server_tests=(
 asan_server_tests=("tests/python/test_serve_life.py::test_a_drain_finishes_what_is_under_way["{0..2}"]")
 
 part_asan-kernels() { sanitized asan debug '*' tensor_test cpu_test parity_test; }
-part_asan-state() { sanitized asan debug '*' memory_test kv_test schedule_test engine_test; }
+part_asan-state() { sanitized asan debug '*' storage_test memory_test kv_test schedule_test engine_test; }
 part_asan-generation() { sanitized asan debug '*' generation_test serve_test; }
 part_asan-server() { sanitized_server asan debug "${server_tests[@]}" "${asan_server_tests[@]}"; }
 part_tsan-threads() { sanitized tsan tsan "$tsan_filter" base_test storage_test memory_test kv_test http_test serve_test; }

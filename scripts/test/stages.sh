@@ -35,10 +35,11 @@ configure() { # PRESET
   scripts/configure.sh "$1" "${options[@]}"
 }
 
+# Half as many again as there are processors: tests of waits and of emulated delays leave them idle.
 run_ctest() { # BUILD REPORT [OPTION...]
   local build=$1 report=$2
   shift 2
-  ctest --test-dir "$build" -j "$(nproc)" --timeout "$test_timeout_s" --output-on-failure --no-tests=error \
+  ctest --test-dir "$build" -j "$(($(nproc) * 3 / 2))" --timeout "$test_timeout_s" --output-on-failure --no-tests=error \
     --output-junit "$PWD/$report" "$@"
 }
 

@@ -161,9 +161,14 @@ FoundPlan Planner::found(RunPlacement placed) const {
   return all;
 }
 
-std::optional<FoundPlan> Planner::try_best(int64_t least_sequences) const {
+std::optional<FoundPlan> Planner::try_with_at_least(int64_t sequences) const {
   PlacementRequest asked = placement();
-  if (!by_hand()) asked.run.least_sequences = std::min(least_sequences, asked.run.sequences);
+  if (!by_hand()) asked.run.least_sequences = std::min(sequences, asked.run.sequences);
+  asked.only_doubles = true;
+  return try_placed(std::move(asked));
+}
+
+std::optional<FoundPlan> Planner::try_placed(PlacementRequest asked) const {
   asked.limits = nullptr;
   try {
     return found(place_run(asked));
@@ -297,7 +302,7 @@ std::vector<Suggestion> Planner::suggestions(const FoundPlan& found) const {
   const auto try_out = [&](const std::string& what, const PlanQuestion& others) {
     const Planner other(others, machine);
     // Nothing of this is for fewer sequences.
-    const auto better = other.try_best(std::max<int64_t>(1, found.size.sequences / 2));
+    const auto better = other.try_with_at_least(found.size.sequences);
     if (!better) return;
     const double gain =
         better->predicted.generated_tokens_per_s / found.predicted.generated_tokens_per_s;

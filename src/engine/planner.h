@@ -49,9 +49,8 @@ struct Planner {
   // ask (run_placement.h). Where options or a file give a plan that does not fit, its price with as
   // much of each memory as it takes; `warnings` say how much.
   FoundPlan answer(std::vector<std::string>& warnings) const;
-  // The same where nothing is given, with so many sequences at once at least; nullopt where nothing
-  // fits.
-  std::optional<FoundPlan> try_best(int64_t least_sequences = 1) const;
+  // The same where nothing is given; nullopt where nothing fits.
+  std::optional<FoundPlan> try_best() const { return try_placed(placement()); }
   // With all that a run needs to be this one.
   Plan complete(const FoundPlan& found) const;
   bool by_hand() const { return question.placement.try_explicit_plan().has_value(); }
@@ -77,6 +76,9 @@ struct Planner {
   PlacementRequest placement() const;
   RunSize placement_size() const;  // of all sequences that are asked for
   FoundPlan found(RunPlacement placed) const;
+  std::optional<FoundPlan> try_placed(PlacementRequest asked) const;
+  // A quick look (SearchRequest::only_doubles).
+  std::optional<FoundPlan> try_with_at_least(int64_t sequences) const;
   FoundPlan priced_beyond_budgets(std::vector<std::string>& warnings) const;
   FitLimits fit_limits() const;
 };

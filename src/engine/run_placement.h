@@ -36,6 +36,7 @@ struct PlacementRequest {
   bool may_map = true, deterministic = false;
   Objective objective = Objective::kThroughput;
   std::optional<double> max_latency_s = {}, max_first_token_s = {};
+  bool only_doubles = false;                     // SearchRequest::only_doubles
   std::function<void(double)> on_progress = {};  // SearchRequest::on_progress of each search
   // Asked for where the run is refused. Empty: nothing is suggested.
   std::function<FitLimits()> limits = {};

@@ -86,7 +86,7 @@ class PlanSearch::Impl {
     std::set<int64_t> tried = counts(least_sequences, most_sequences);
     search_counts(tried);
     // The best number may be between two that were tried.
-    for (int round = 0; round < kRounds && best_ < kNever; ++round) {
+    for (int round = 0; round < kRounds && best_ < kNever && !r_.only_doubles; ++round) {
       const std::set<int64_t> more = between(tried, best_sequences_);
       if (more.empty()) break;
       search_counts(more);
@@ -115,6 +115,10 @@ class PlanSearch::Impl {
     most = most > 0 ? std::min(most, requests_) : requests_;
     least = std::clamp<int64_t>(least, 1, most);
     std::set<int64_t> all{least, most};
+    if (r_.only_doubles) {
+      for (int64_t n = least; n < most; n *= 2) all.insert(n);
+      return all;
+    }
     if (most - least < kFew) {
       for (int64_t n = least; n <= most; ++n) all.insert(n);
       return all;
@@ -149,8 +153,10 @@ class PlanSearch::Impl {
     double done = 0;
     const auto step = 0.5 / static_cast<double>(counts.size());
     for (const int64_t sequences : counts) {
+      if (sequences >= 2 * least_too_many_) break;
       const auto [known, added] = candidates_.try_emplace(sequences);
       if (added) known->second = candidates_for(sequences);
+      if (known->second.empty()) least_too_many_ = std::min(least_too_many_, sequences);
       for (const Candidates& of : known->second) all.push_back(&of);
       report(done += step);
     }
@@ -582,6 +588,8 @@ class PlanSearch::Impl {
   const bool apart_;
   const int64_t requests_, longest_;
   std::map<int64_t, std::vector<Candidates>> candidates_;  // by the number of sequences
+  // Nothing fits with so many sequences, and surely not with twice as many.
+  int64_t least_too_many_ = std::numeric_limits<int64_t>::max() / 2;
   PlanShares shares_;
   PlacedWeights weights_;
   Predictor predictor_;

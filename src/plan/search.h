@@ -53,6 +53,9 @@ struct SearchRequest {
   Objective objective = Objective::kThroughput;
   // Most sequences at once, 0: as many as there are requests. At least `least_sequences` of them.
   int64_t most_sequences = 0, least_sequences = 1;
+  // Tries only the least number of sequences, its doubles and the most: a quick look at what such a
+  // machine or setting could gain.
+  bool only_doubles = false;
   std::optional<double> max_latency_s = {}, max_first_token_s = {};
   GivenFields given = {};
   // Who attends to a sequence must not depend on which others there are.

@@ -80,7 +80,7 @@ Case draw(uint64_t number) {
   c.budgets.host_is_limited = random.below(2) == 0;
   c.traits = traits_of_machine(c.hardware, c.budgets);
   const auto tokens = [&](double most) { return static_cast<int64_t>(random.between(8, most)); };
-  const auto requests = static_cast<int64_t>(random.between(1, random.below(32) == 0 ? 40 : 5));
+  const auto requests = static_cast<int64_t>(random.between(1, random.below(8) == 0 ? 100 : 5));
   c.workload.groups = {{requests, tokens(1500), tokens(200)}};
   if (random.below(4) == 0)
     c.workload.groups.push_back({requests / 2 + 1, tokens(1500), tokens(200)});

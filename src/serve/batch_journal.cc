@@ -27,14 +27,14 @@ namespace spillway {
 namespace {
 
 constexpr std::string_view kFormat = "spillway batch journal 2";
-constexpr std::string_view kStart = "{\"xxh3\":\"";
-constexpr size_t kDigits = 16;
+constexpr std::string_view kSumStart = "{\"xxh3\":\"";
+constexpr size_t kSumDigits = 16;
 constexpr size_t kMaxRecordBytes = size_t{1} << 30;
 
 std::string make_record(uint64_t line, bool failed, std::string_view result) {
   const std::string rest =
       fmt::format("\"line\":{},\"failed\":{},\"result\":{}}}", line, failed, result);
-  return fmt::format("{}{}\",{}\n", kStart, hex64(checksum64(rest)), rest);
+  return fmt::format("{}{}\",{}\n", kSumStart, hex64(checksum64(rest)), rest);
 }
 
 struct Record {
@@ -52,9 +52,9 @@ bool skip(std::string_view& text, std::string_view prefix) {
 
 // nullopt where the line is not, whole and unharmed, what make_record() made.
 std::optional<Record> try_read_record(std::string_view text) {
-  if (!skip(text, kStart) || text.size() < kDigits) return std::nullopt;
-  const std::string_view digits = text.substr(0, kDigits);
-  text.remove_prefix(kDigits);
+  if (!skip(text, kSumStart) || text.size() < kSumDigits) return std::nullopt;
+  const std::string_view digits = text.substr(0, kSumDigits);
+  text.remove_prefix(kSumDigits);
   if (!skip(text, "\",") || hex64(checksum64(text)) != digits) return std::nullopt;
   Record record;
   if (!skip(text, "\"line\":")) return std::nullopt;
@@ -115,8 +115,8 @@ void BatchJournal::read() {
     const bool first = line.offset == 0;
     if (first && (!record || record->line != 0)) {
       // A kill may have cut off the very first write; anything else is not ours to overwrite.
-      const size_t known = std::min(line.text.size(), kStart.size());
-      SPW_CHECK(!line.complete && line.text.substr(0, known) == kStart.substr(0, known),
+      const size_t known = std::min(line.text.size(), kSumStart.size());
+      SPW_CHECK(!line.complete && line.text.substr(0, known) == kSumStart.substr(0, known),
                 kInvalidArgument,
                 "{} is damaged or not the journal of a batch job; --restart begins the job anew",
                 printable_path(file_.path()));

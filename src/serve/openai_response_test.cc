@@ -283,7 +283,9 @@ TEST(AnswerStreamTest, SaysWhatTheWholeAnswerSays) {
       EXPECT_EQ(chunks.back()["usage"], whole["usage"]);
       EXPECT_EQ(finish, "stop");
       EXPECT_EQ(json(text), chat ? choice["message"]["content"] : choice["text"]);
-      if (logprobs) EXPECT_EQ(tokens, choice["logprobs"][chat ? "content" : "tokens"]);
+      if (logprobs) {
+        EXPECT_EQ(tokens, choice["logprobs"][chat ? "content" : "tokens"]);
+      }
       EXPECT_EQ(tokens.size(), !logprobs ? 0U : chat ? 3U : 5U);
     }
   }

@@ -13,14 +13,14 @@
 namespace spillway {
 namespace {
 
-constexpr std::string_view kStart = "{\"id\":\"batch_req_";
-constexpr size_t kDigits = 16;  // of X and of Y
+constexpr std::string_view kIdStart = "{\"id\":\"batch_req_";
+constexpr size_t kIdDigits = 16;  // of X and of Y
 
 std::string_view digits_of(const std::string& id) {
-  return std::string_view(id).substr(0, kDigits);
+  return std::string_view(id).substr(0, kIdDigits);
 }
 
-std::string start_of(const std::string& id) { return fmt::format("{}{}", kStart, digits_of(id)); }
+std::string start_of(const std::string& id) { return fmt::format("{}{}", kIdStart, digits_of(id)); }
 
 std::string check_digits(const std::string& id, std::string_view rest) {
   return hex64(checksum64(id + std::string(rest)));
@@ -51,8 +51,8 @@ std::string ResultLines::write(uint64_t line, const nlohmann::ordered_json& cust
 }
 
 std::optional<uint64_t> ResultLines::try_line_of(std::string_view text) const {
-  if (!text.starts_with(kStart) || text.size() < kStart.size() + kDigits) return std::nullopt;
-  const std::string_view digits = text.substr(kStart.size(), kDigits);
+  if (!text.starts_with(kIdStart) || text.size() < kIdStart.size() + kIdDigits) return std::nullopt;
+  const std::string_view digits = text.substr(kIdStart.size(), kIdDigits);
   const auto it = lines_.find(checksum64(digits));
   if (it == lines_.end() || digits_of(id(it->second)) != digits) return std::nullopt;
   return it->second;
@@ -60,9 +60,9 @@ std::optional<uint64_t> ResultLines::try_line_of(std::string_view text) const {
 
 std::optional<uint64_t> ResultLines::try_read(std::string_view text) const {
   const auto line = try_line_of(text);
-  if (!line || text.size() < kStart.size() + 2 * kDigits) return std::nullopt;
-  const std::string_view digits = text.substr(kStart.size() + kDigits, kDigits);
-  const std::string_view rest = text.substr(kStart.size() + 2 * kDigits);
+  if (!line || text.size() < kIdStart.size() + 2 * kIdDigits) return std::nullopt;
+  const std::string_view digits = text.substr(kIdStart.size() + kIdDigits, kIdDigits);
+  const std::string_view rest = text.substr(kIdStart.size() + 2 * kIdDigits);
   return check_digits(id(*line), rest) == digits ? line : std::nullopt;
 }
 

@@ -147,6 +147,8 @@ TEST_P(SpanningTest, SharedWithTheCpuLogitsAreClose) {
   for (const std::string& kind :
        {std::string("llama"), std::string("opt"), std::string("window")}) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+      // Kinds of models and types of KV have nothing to do with each other.
+      if (kind != "llama" && type != KvType::kF16) continue;
       SpanningModel home(GetParam(), at_home(), kind, type, /*deterministic=*/false);
       const std::vector<float> expected = run(home, at_home(), kAll, 0);
       for (const Home& there : homes(/*host_share=*/1)) {

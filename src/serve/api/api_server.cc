@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/unix_seconds.h"
 #include "serve/api_error.h"
 #include "serve/http/http_url.h"
 #include "serve/openai_response.h"
@@ -16,12 +17,6 @@ using nlohmann::ordered_json;
 
 // One may be chance; after so many in a row the machine is at fault.
 constexpr int kFailing = 3;
-
-int64_t now_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 Router router_for(const ApiServerOptions& options) {
   const bool is_private =
@@ -46,7 +41,7 @@ HttpAnswer page_answer(const PageFile& file) {
 }  // namespace
 
 ApiServer::ApiServer(ApiServerOptions options)
-    : options_(std::move(options)), created_(now_s()), router_(router_for(options_)) {
+    : options_(std::move(options)), created_(unix_seconds()), router_(router_for(options_)) {
   options_.keys.reset();  // the router has them
   add_routes();
   router_.observe(

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/log_event.h"
 #include "base/thread_name.h"
+#include "base/unix_seconds.h"
 #include "serve/api_error.h"
 #include "serve/checksum.h"
 #include "serve/completion.h"
@@ -36,12 +37,6 @@ double seconds_between(std::chrono::steady_clock::time_point from,
 uint64_t random_bits() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
-}
-
-int64_t now_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 // What went wrong inside is for the log.
@@ -259,7 +254,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
   auto exchange = std::make_shared<Exchange>(
       Completion(std::move(asked), model_, /*default_seed=*/random_bits()), reply);
   exchange->head = {.id = answer_id(route, request.id),
-                    .created = now_s(),
+                    .created = unix_seconds(),
                     .model = model_.name(),
                     .fingerprint = options_.fingerprint};
   exchange->headers = {{std::string(kRequestIdHeader), exchange->head.id}};

@@ -50,7 +50,7 @@ struct HttpAnswer {
   int status = 200;
   std::string content_type;  // "": none
   std::string body;
-  std::vector<HttpHeader> headers;
+  std::vector<HttpHeader> headers = {};
 };
 
 }  // namespace spillway
