@@ -29,7 +29,7 @@ import statistics
 import sys
 
 from keep_result import keep
-from serve_client import Endpoint, Load, clock
+from serve_client import Endpoint, Interrupts, Load, clock
 from serve_figures import endpoint_figures, steady
 from serve_plot import draw
 from serve_workload import FilePrompts, RandomPrompts, Shape, parse_range, poisson_times, read_prompts, read_trace
@@ -367,6 +367,7 @@ def draw_svg(args, bench, figures):
 
 def main():
     args = parse_arguments()
+    Interrupts.install()
     if args.cores:
         os.sched_setaffinity(0, args.cores)
     try:

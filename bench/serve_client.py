@@ -10,6 +10,7 @@ import errno
 import gc
 import json
 import selectors
+import signal
 import socket
 import time
 import urllib.parse
@@ -208,6 +209,21 @@ class Stream:
         return self.outcome
 
 
+class Interrupts:
+    """Ctrl-C that is not lost: Python drops the exception where it comes while an object is destroyed."""
+
+    seen = False
+
+    @classmethod
+    def install(cls):
+        signal.signal(signal.SIGINT, cls._note)
+
+    @classmethod
+    def _note(cls, *_):
+        cls.seen = True
+        raise KeyboardInterrupt
+
+
 class Load:
     """Sends messages to one endpoint: each at its time, or as soon as one of `clients` is free.
 
@@ -238,6 +254,8 @@ class Load:
                     self._serve(key.data, mask)
                 self._end_those_late()
                 self.progress(self)
+                if Interrupts.seen:
+                    raise KeyboardInterrupt
         finally:
             gc.enable()
             for stream in self.open:

@@ -85,7 +85,7 @@ run_default() {
     test_release
     python_tests "python tests" tests/python -m 'not long'
   fi
-  sanitized asan debug '*' "${stranger_targets[@]}"
+  sanitized asan debug "-$asan_long" "${stranger_targets[@]}"
 }
 
 # One part, as long as it did not pass with these very sources. Its results stay for the summary.

@@ -8,6 +8,9 @@ part_names=(asan-kernels asan-state asan-generation asan-server tsan-threads tsa
 # Under ThreadSanitizer the longest placement tests repeat what others do with threads.
 tsan_filter='-*LogitsDoNotDependOnWhereThingsAre*:*NorOnTheTypesOfWeightsAndKv*:*WithoutDeterministicMode*:*ToOneToken*:*NorOnWhereThingsAreWithoutAGpu*:*SpanningTest*:*TenThousandCorruptions*'
 
+# Limits of memory and of work, reached with tens of megabytes: a minute with ASan, and without it in every run.
+asan_long='AmplificationTest.*:HostileTemplateTest.EndlessWorkIsCutOff'
+
 # The server under a sanitizer: many clients, clients that leave in the middle, broken HTTP, a failing disk, and its end.
 # About a minute; the other tests of the server repeat what these do, or depend on the clock.
 server_tests=(
@@ -26,7 +29,10 @@ asan_server_tests=("tests/python/test_serve_life.py::test_a_drain_finishes_what_
 part_asan-kernels() { sanitized asan debug '*' tensor_test cpu_test parity_test; }
 part_asan-state() { sanitized asan debug '*' storage_test memory_test kv_test schedule_test engine_test; }
 part_asan-generation() { sanitized asan debug '*' generation_test serve_test; }
-part_asan-server() { sanitized_server asan debug "${server_tests[@]}" "${asan_server_tests[@]}"; }
+part_asan-server() {
+  sanitized_server asan debug "${server_tests[@]}" "${asan_server_tests[@]}"
+  sanitized asan-long debug "$asan_long" text_test hostile_test
+}
 part_tsan-threads() { sanitized tsan tsan "$tsan_filter" base_test storage_test memory_test kv_test http_test serve_test; }
 part_tsan-engine() {
   sanitized tsan tsan "$tsan_filter" placement_test

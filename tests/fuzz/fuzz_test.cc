@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(, FuzzTest,
                          testing::Values(Target{"http_request", fuzz_http_request},
                                          Target{"chat_template", fuzz_chat_template},
                                          Target{"api_request", fuzz_api_request}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
 }  // namespace spillway
