@@ -5,7 +5,7 @@ set -uo pipefail
 usage() {
   cat <<'USAGE'
 usage: scripts/test.sh [--quick | --full | --ci | --part NAME] [--no-deps] [--fresh]
-  (nothing)    what to wait for before a commit: checks, release build and all its tests, the Python tests that are not
+  (nothing)    what to wait for before a commit: checks, release build and its tests, the Python tests that are not
                long, and ASan with UBSan on everything that reads a stranger's input
   --quick      only build/release and its tests labelled unit: no checks, no sanitizers, no Python
   --full       everything: the default, then the ten parts below. Parts that passed with the same sources are not
@@ -48,6 +48,9 @@ done
 # What reads files, requests and templates of strangers: always under ASan and UBSan.
 stranger_targets=(text_test hostile_test fuzz_test http_test)
 
+# Tests that read thousands of damaged files: every run has them under ASan, so the release tests leave them out.
+only_asan='HfHostileTest|GgufHostileTest'
+
 check_shell() {
   if ! command -v shellcheck >/dev/null; then
     echo "shellcheck is not installed; not checked"
@@ -82,7 +85,7 @@ build_release() { stage "build release" build release tested || { summary+=(--fa
 run_default() {
   check
   if build_release; then
-    test_release
+    test_release -E "$only_asan"
     python_tests "python tests" tests/python -m 'not long'
   fi
   sanitized asan debug "-$asan_long" "${stranger_targets[@]}"

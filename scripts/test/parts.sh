@@ -66,7 +66,11 @@ test_fewer_instructions() {
 }
 part_instructions() { must "test with fewer instructions" test_fewer_instructions; }
 
-part_python-long() { python_tests "long python tests" tests/python -m long; }
+part_python-long() {
+  python_tests "long python tests" tests/python -m long
+  stage "test release: hostile files" run_ctest build/release "$results/release-hostile.xml" -R "$only_asan"
+  summary+=("release, hostile files=$results/release-hostile.xml")
+}
 
 # Sources as they stand: each includes what it uses, benchmarks build, CUDA becomes machine code, fuzzers find nothing new.
 part_sources() {

@@ -66,6 +66,11 @@ std::string error_message(const ordered_json& body) {
   return "";
 }
 
+ServerKind kind_of(const std::string& owner) {
+  if (owner == "llamacpp") return ServerKind::kLlamaServer;
+  return owner == "spillway" ? ServerKind::kSpillway : ServerKind::kOther;
+}
+
 }  // namespace
 
 std::vector<ServerModel> parse_model_list(std::string_view body) {
@@ -77,7 +82,7 @@ std::vector<ServerModel> parse_model_list(std::string_view body) {
   for (const ordered_json& entry : *list) {
     const std::string id = find_text(&entry, "id");
     if (id.empty()) continue;
-    ServerModel model{.id = id, .is_llama_server = find_text(&entry, "owned_by") == "llamacpp"};
+    ServerModel model{.id = id, .kind = kind_of(find_text(&entry, "owned_by"))};
     if (const auto context = find_count(&entry, "max_model_len"); context && *context > 0)
       model.context = static_cast<int64_t>(*context);
     models.push_back(std::move(model));
@@ -85,7 +90,7 @@ std::vector<ServerModel> parse_model_list(std::string_view body) {
   return models;
 }
 
-ordered_json sampling_fields(const SamplingOptions& options, bool is_llama_server) {
+ordered_json sampling_fields(const SamplingOptions& options, ServerKind server) {
   ordered_json fields = ordered_json::object();
   const auto add = [&](const char* name, const std::optional<float>& value) {
     if (value) fields[name] = shortest(*value);
@@ -94,9 +99,10 @@ ordered_json sampling_fields(const SamplingOptions& options, bool is_llama_serve
   if (options.top_k) fields["top_k"] = *options.top_k;
   add("top_p", options.top_p);
   add("min_p", options.min_p);
-  add(is_llama_server ? "repeat_penalty" : "repetition_penalty", options.repetition_penalty);
+  add(server == ServerKind::kLlamaServer ? "repeat_penalty" : "repetition_penalty",
+      options.repetition_penalty);
   if (options.repetition_window) {
-    SPW_CHECK(is_llama_server, kInvalidArgument,
+    SPW_CHECK(server != ServerKind::kOther, kInvalidArgument,
               "this server has no field for --repetition-window; leave it out");
     const int window = *options.repetition_window;
     fields["repeat_last_n"] = window == 0 ? -1 : window;  // all of them

@@ -15,18 +15,25 @@
 
 namespace spillway {
 
+// Who answers, as far as the fields of a request depend on it.
+enum class ServerKind : uint8_t {
+  kOther,
+  kLlamaServer,  // has names of its own for some fields
+  kSpillway,     // has a field for every flag
+};
+
 // Of GET /v1/models.
 struct ServerModel {
   std::string id;
   std::optional<int64_t> context = {};  // tokens, where the server tells
-  bool is_llama_server = false;         // which has names of its own for some fields
+  ServerKind kind = ServerKind::kOther;
 };
 // Throws kIo for what is no such list.
 std::vector<ServerModel> parse_model_list(std::string_view body);
 
 // The flags that were given, as fields of a request; the seed is left out. Throws kInvalidArgument
 // for one that this server has no field for.
-nlohmann::ordered_json sampling_fields(const SamplingOptions& options, bool is_llama_server);
+nlohmann::ordered_json sampling_fields(const SamplingOptions& options, ServerKind server);
 // Of these, the flags that OpenAI's own API does not have: "--top-k, --min-p".
 std::string unusual_flags(const SamplingOptions& options);
 

@@ -15,13 +15,15 @@ const char* const kGarbage[] = {"",     "x",          "{",       "[1",     "\"",
 
 TEST(ServerMessagesTest, ReadsAListOfModels) {
   const auto models = parse_model_list(
-      R"({"data": [{"id": "a", "max_model_len": 4096}, {"id": "b", "owned_by": "llamacpp"}]})");
-  ASSERT_EQ(models.size(), 2U);
+      R"({"data": [{"id": "a", "max_model_len": 4096}, {"id": "b", "owned_by": "llamacpp"},
+                   {"id": "c", "owned_by": "spillway"}]})");
+  ASSERT_EQ(models.size(), 3U);
   EXPECT_EQ(models[0].id, "a");
   EXPECT_EQ(models[0].context, 4096);
-  EXPECT_FALSE(models[0].is_llama_server);
+  EXPECT_EQ(models[0].kind, ServerKind::kOther);
   EXPECT_EQ(models[1].context, std::nullopt);
-  EXPECT_TRUE(models[1].is_llama_server);
+  EXPECT_EQ(models[1].kind, ServerKind::kLlamaServer);
+  EXPECT_EQ(models[2].kind, ServerKind::kSpillway);
 }
 
 TEST(ServerMessagesTest, AListThatIsNoneIsAnError) {
@@ -39,7 +41,7 @@ TEST(ServerMessagesTest, AListThatIsNoneIsAnError) {
 
 TEST(ServerMessagesTest, SendsOnlyTheFlagsThatWereGiven) {
   SamplingOptions options;
-  EXPECT_EQ(sampling_fields(options, false).dump(), "{}");
+  EXPECT_EQ(sampling_fields(options, ServerKind::kOther).dump(), "{}");
   EXPECT_EQ(unusual_flags(options), "");
   options.temperature = 0.8F;
   options.top_k = 40;
@@ -47,7 +49,7 @@ TEST(ServerMessagesTest, SendsOnlyTheFlagsThatWereGiven) {
   options.repetition_penalty = 1.1F;
   options.logit_bias = {"42=-5"};
   options.stop = {"a", "b"};
-  EXPECT_EQ(sampling_fields(options, false).dump(),
+  EXPECT_EQ(sampling_fields(options, ServerKind::kOther).dump(),
             R"({"temperature":0.8,"top_k":40,"min_p":0.05,"repetition_penalty":1.1,)"
             R"("logit_bias":{"42":-5.0},"stop":["a","b"]})");
   EXPECT_EQ(unusual_flags(options), "--top-k, --min-p, --repetition-penalty");
@@ -57,10 +59,13 @@ TEST(ServerMessagesTest, AWindowIsForServersThatHaveOne) {
   SamplingOptions options;
   options.repetition_penalty = 1.5F;
   options.repetition_window = 64;
-  EXPECT_THROW(sampling_fields(options, false), Error);
-  EXPECT_EQ(sampling_fields(options, true).dump(), R"({"repeat_penalty":1.5,"repeat_last_n":64})");
+  EXPECT_THROW(sampling_fields(options, ServerKind::kOther), Error);
+  EXPECT_EQ(sampling_fields(options, ServerKind::kLlamaServer).dump(),
+            R"({"repeat_penalty":1.5,"repeat_last_n":64})");
+  EXPECT_EQ(sampling_fields(options, ServerKind::kSpillway).dump(),
+            R"({"repetition_penalty":1.5,"repeat_last_n":64})");
   options.repetition_window = 0;
-  EXPECT_EQ(sampling_fields(options, true)["repeat_last_n"], -1);
+  EXPECT_EQ(sampling_fields(options, ServerKind::kSpillway)["repeat_last_n"], -1);
 }
 
 TEST(ServerMessagesTest, ReadsEvents) {

@@ -41,7 +41,7 @@ ServerSource::ServerSource(Options options, const std::atomic<bool>& cancel,
     log_warning("the API key goes to {} without encryption", options_.url.host);
   if (options_.sampling.seed) seed_ = options_.sampling.choose_seed();
   choose_model();
-  sampling_fields(options_.sampling, model_.is_llama_server);  // throws now rather than later
+  sampling_fields(options_.sampling, model_.kind);  // throws now rather than later
 }
 
 HttpUrl ServerSource::api_url(HttpUrl url) {
@@ -88,7 +88,7 @@ std::string ServerSource::request_body(const Conversation& conversation) const {
   if (options_.max_tokens_given || !model_.context || options_.max_tokens <= *model_.context / 4)
     body["max_tokens"] = options_.max_tokens;
   if (seed_) body["seed"] = *seed_;
-  body.update(sampling_fields(options_.sampling, model_.is_llama_server));
+  body.update(sampling_fields(options_.sampling, model_.kind));
   return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

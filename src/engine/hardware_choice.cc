@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "engine/cache_folder.h"
@@ -92,6 +93,7 @@ ChosenHardware choose_hardware(const std::string& file_or_name, const std::strin
   const auto gpu = try_gpu_of(device, gpus.size());
   ChosenHardware here = this_machine(cpu->info(), gpu ? &gpus[*gpu] : nullptr);
   if (!gpu) here.traits = traits_of(*cpu);
+  here.free_host_bytes = static_cast<uint64_t>(host_memory().available_bytes);
   return here;
 }
 

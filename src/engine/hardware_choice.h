@@ -22,6 +22,9 @@ struct ChosenHardware {
   std::string how;  // it was chosen, for people: where its figures are from
   // Of this machine's CPU where that computes; nothing: as of a machine that is not here.
   std::optional<DeviceTraits> traits = {};
+  // Of this machine: what is free of its host memory now, which runs take where no option says how
+  // much.
+  std::optional<uint64_t> free_host_bytes = {};
 };
 
 // `file_or_name`: what --hardware says; throws kInvalidArgument for what is no machine. Empty: this

@@ -53,7 +53,8 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_)
   };
   budgets.device =
       apart ? memory(question.gpu_memory, "--gpu-memory", hardware.gpu->memory_bytes) : 0;
-  budgets.host = memory(question.host_memory, "--host-memory", hardware.host.memory_bytes);
+  budgets.host = memory(question.host_memory, "--host-memory",
+                        machine.free_host_bytes.value_or(hardware.host.memory_bytes));
   budgets.disk = memory(question.disk_memory, "--disk-memory", 0);
   budgets.host_is_limited = !question.host_memory.empty();
   traits = traits_within(careful(budgets));

@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(, FuzzTest,
                          testing::Values(Target{"http_request", fuzz_http_request},
                                          Target{"chat_template", fuzz_chat_template},
                                          Target{"api_request", fuzz_api_request}),
-                         [](const auto& param) { return std::string(param.param.name); });
+                         [](const auto& target) { return std::string(target.param.name); });
 
 }  // namespace
 }  // namespace spillway

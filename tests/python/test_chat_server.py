@@ -176,10 +176,10 @@ def test_a_model_that_the_server_has_not(spillway, server):
     assert NAME in done.err
 
 
-def test_a_field_that_the_server_has_not(spillway, server):
-    done = talk(spillway, server.url, "--repetition-window", "7")
-    done.assert_one_line_error(WRONG_USAGE)
-    assert "--repetition-window" in done.err
+def test_a_window_of_repetitions_is_sent(spillway, tiny_model, server):
+    flags = ["-n", "20", "--temp", "0", "--repetition-penalty", "1.3", "--repetition-window", "3"]
+    here = spillway.run("chat", tiny_model, *flags, *HERE, stdin="Hello there\n")
+    assert talk(spillway, server.url, *flags).out == here.out
 
 
 def refuses_newcomers(server):
@@ -229,6 +229,13 @@ def test_another_server_is_asked_as_openai_wants_it(spillway, how):
         assert fake.asked[-1] == {"model": "another", "messages": [{"role": "user", "content": "Hello there"}], "max_tokens": 1} | {
             "stream": True, "stream_options": {"include_usage": True}
         }  # fmt: skip
+
+
+def test_another_server_may_have_no_field_for_a_flag(spillway):
+    with FakeServer() as fake:
+        done = talk(spillway, fake.url, "--repetition-window", "7")
+        done.assert_one_line_error(WRONG_USAGE)
+        assert "--repetition-window" in done.err and fake.asked == []
 
 
 def test_an_answer_that_breaks_off(spillway):

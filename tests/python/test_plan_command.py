@@ -131,6 +131,21 @@ def test_where_kv_alone_is_given_the_weights_are_found(spillway):
 CPU = ["plan", "dummy:opt-6.7b", "--hardware", "t4", "--device", "cpu", "--no-advice"]
 
 
+def test_without_a_number_of_requests_both_answers_are_given(spillway):
+    asked = ["plan", "dummy:opt-30b", "--hardware", "t4"]
+    found = spillway.run(*asked, "--json").json()
+    many = found["as_many_as_pay"]
+    assert found["requests"] == 1 and many["requests"] > 1
+    # What it says of many is what the planner says when it is asked for as many.
+    alone = spillway.run(*asked, "--requests", many["requests"], "--batch", many["requests"], "--json", "--no-advice").json()
+    rate = "generated_tokens_per_s"
+    assert many["predicted"][rate] == pytest.approx(alone["predicted"][rate], rel=0.01)
+    assert many["predicted"][rate] > 2 * found["predicted"][rate]
+    assert "as_many_as_pay" not in spillway.run(*asked, "--requests", "1", "--json", "--no-advice").json()
+    (line,) = [line for line in spillway.run(*asked).out.splitlines() if line.startswith("batched")]
+    assert f"{many['requests']} such requests" in line
+
+
 def test_no_gpu_is_named_where_none_computes(spillway):
     done = spillway.run(*CPU)
     assert done.code == 0, done.err

@@ -216,6 +216,15 @@ def test_a_bar_shows_progress_on_a_terminal_and_goes_away(terminal, start, tiny_
     assert b"\x1b" not in errors.seen[errors.seen.rindex(BAR) + len(BAR) :]
 
 
+def test_a_search_for_a_plan_shows_how_far_it_has_come(terminal, start, tmp_path):
+    screen, errors = terminal(), terminal()
+    session = start(screen, "plan", "dummy:opt-175b", "--hardware", "a100", "--disk-memory", "1TiB", "--requests", "3000", "--frontier", tmp_path / "f.svg", stderr=errors)
+    errors.wait_for(b"planning [")
+    screen.type(CTRL_C)
+    assert session.wait() == 130
+    assert BAR in errors.seen
+
+
 def test_a_batch_job_shows_requests_speed_and_time_left(terminal, start, long_model, tmp_path):
     body = {"prompt": "The river", "max_tokens": 20}
     lines = [{"custom_id": f"{n}", "method": "POST", "url": "/v1/completions", "body": body} for n in range(8)]

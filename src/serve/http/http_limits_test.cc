@@ -123,6 +123,27 @@ TEST(HttpLimitsTest, HoldsOnlySoManyBodiesAtOnce) {
   EXPECT_EQ(first.read_response()->body, "done");
 }
 
+TEST(HttpLimitsTest, WhatBodiesMayHoldChangesWhileItRuns) {
+  HoldingHandler handler;
+  HttpOptions options;
+  options.most_body_bytes = 200'000;
+  HttpServer server(options, handler);
+  const std::string request = post("/", std::string(200'000, 'b'));
+  TestClient first(server.port()), second(server.port());
+  server.limit_bodies(500'000);
+  first.send(request);
+  HeldRequest held = handler.next();
+  second.send(request);
+  expect_error(second.read_response(), 503, "beyond the new limit");
+  server.limit_bodies(10'000'000);
+  TestClient third(server.port());
+  third.send(request);
+  handler.next().reply->send({200, "text/plain", "there is room", {}});
+  EXPECT_EQ(third.read_response()->body, "there is room");
+  held.reply->send({200, "text/plain", "done", {}});
+  EXPECT_EQ(first.read_response()->body, "done");
+}
+
 TEST(HttpLimitsTest, ARequestMayOutliveItsServer) {
   HoldingHandler handler;
   HeldRequest held;
